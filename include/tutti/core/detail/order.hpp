@@ -1,0 +1,144 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+#include <tutti/core/policy.hpp>
+
+/// Order and conflicts of a pack of policies as plain constexpr arrays of indices: one pass over
+/// the pack per question, no recursive templates.
+namespace tutti::detail {
+
+template <class P>
+consteval auto tags_of() {
+  if constexpr (requires { typename P::tags; }) {
+    return typename P::tags{};
+  } else {
+    return types<>{};
+  }
+}
+
+// `Name` in a rule means `P` when it is P's type or one of P's tags.
+template <class Name, class P>
+inline constexpr bool means = std::is_same_v<Name, P> || contains<Name, decltype(tags_of<P>())>;
+
+template <class List, class P>
+inline constexpr bool any_means = false;
+template <class... Names, class P>
+inline constexpr bool any_means<types<Names...>, P> = (means<Names, P> || ...);
+
+template <class A, class B>
+consteval bool before() {  // A says it runs before B, or B says it runs after A
+  bool yes = false;
+  if constexpr (requires { typename A::runs_before; }) {
+    yes = yes || any_means<typename A::runs_before, B>;
+  }
+  if constexpr (requires { typename B::runs_after; }) {
+    yes = yes || any_means<typename B::runs_after, A>;
+  }
+  return yes && !std::is_same_v<A, B>;
+}
+
+template <class A, class B>
+consteval bool conflict() {
+  bool yes = false;
+  if constexpr (requires { typename A::conflicts_with; }) {
+    yes = yes || any_means<typename A::conflicts_with, B>;
+  }
+  if constexpr (requires { typename B::conflicts_with; }) {
+    yes = yes || any_means<typename B::conflicts_with, A>;
+  }
+  return yes && !std::is_same_v<A, B>;
+}
+
+template <std::size_t N>
+struct Order {
+  std::array<std::size_t, N> index{};  // positions in the pack, in running order
+  std::size_t size = 0;                // how many of them are sorted; less than N: a cycle remains
+};
+
+template <std::size_t N>
+using Edges = std::array<std::array<bool, N>, N>;
+
+// Stable topological sort: always takes the first policy of the pack that nobody must precede.
+template <std::size_t N>
+constexpr Order<N> sort(const Edges<N>& edges) {
+  Order<N> out;
+  std::array<bool, N> done{};
+  while (out.size < N) {
+    std::size_t next = N;
+    for (std::size_t i = 0; i < N && next == N; ++i) {
+      bool free = !done[i];
+      for (std::size_t j = 0; free && j < N; ++j) {
+        free = done[j] || !edges[j][i];
+      }
+      next = free ? i : N;
+    }
+    if (next == N) {
+      return out;
+    }
+    done[next] = true;
+    out.index[out.size++] = next;
+  }
+  return out;
+}
+
+// One cycle among the policies that `sort` could not place, as positions in the pack.
+template <std::size_t N>
+constexpr Order<N> cycle(const Edges<N>& edges) {
+  std::array<bool, N> sorted{};
+  const Order<N> placed = sort(edges);
+  for (std::size_t k = 0; k < placed.size; ++k) {
+    sorted[placed.index[k]] = true;
+  }
+  std::size_t at = 0;
+  while (sorted[at]) {
+    ++at;
+  }
+  // Walking against the edges from a policy that waits must come round, since all of them wait.
+  Order<N> path;
+  std::array<bool, N> seen{};
+  while (!seen[at]) {
+    seen[at] = true;
+    path.index[path.size++] = at;
+    std::size_t from = 0;
+    while (sorted[from] || !edges[from][at]) {
+      ++from;
+    }
+    at = from;
+  }
+  Order<N> out;  // from the place where the walk came round, turned into running order
+  std::size_t start = 0;
+  while (path.index[start] != at) {
+    ++start;
+  }
+  for (std::size_t k = path.size; k > start; --k) {
+    out.index[out.size++] = path.index[k - 1];
+  }
+  return out;
+}
+
+template <class... Ps>
+struct Pack {
+  static constexpr std::size_t size = sizeof...(Ps);
+
+  template <class A>
+  static consteval std::array<bool, size> row() {
+    return {before<A, Ps>()...};
+  }
+  static constexpr Edges<size> edges{row<Ps>()...};
+  static constexpr Order<size> order = sort<size>(edges);
+  static constexpr bool cyclic = order.size < size;
+};
+
+template <>
+struct Pack<> {
+  static constexpr std::size_t size = 0;
+  static constexpr Edges<0> edges{};
+  static constexpr Order<0> order{};
+  static constexpr bool cyclic = false;
+};
+
+}  // namespace tutti::detail

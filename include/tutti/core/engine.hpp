@@ -1,0 +1,174 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <exception>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <tutti/core/recipe.hpp>
+
+namespace tutti {
+
+namespace detail {
+
+// A base per policy. Policies are final, so they are members; empty ones take no room.
+template <class P>
+struct Slot {
+  [[no_unique_address]] P policy;
+};
+
+template <class P>
+concept Recorder = requires(P& policy, std::string_view text) {
+  policy.record_event(text);
+  policy.record_policy(text, text, Role::algorithm);
+};
+
+}  // namespace detail
+
+/// The policies of a recipe and their dispatch. `fire<E>(state)` is the calls of the policies that
+/// act on E, inlined, in the order of the recipe; without such policies it is nothing.
+template <class... Policies>
+class Engine : private detail::Slot<Policies>... {
+ public:
+  using recipe = Recipe<Policies...>;
+  static_assert(recipe::valid);
+
+  /// Takes the policies with their hyperparameters.
+  /// Throws what a policy's validate() throws.
+  explicit Engine(Policies... policies)
+    requires(sizeof...(Policies) > 0)
+      : detail::Slot<Policies>{std::move(policies)}... {
+    (validate(get<Policies>()), ...);
+  }
+  Engine()
+    requires(std::is_default_constructible_v<Policies> && ...)
+  {
+    (validate(get<Policies>()), ...);
+  }
+
+  /// The policy of type `P`.
+  template <class P>
+  [[nodiscard]] P& get() {
+    return static_cast<detail::Slot<P>&>(*this).policy;
+  }
+  template <class P>
+  [[nodiscard]] const P& get() const {
+    return static_cast<const detail::Slot<P>&>(*this).policy;
+  }
+
+  /// Calls `f` with every policy, in the order listed.
+  template <class F>
+  void for_each(F&& f) {
+    (f(get<Policies>()), ...);
+  }
+  template <class F>
+  void for_each(F&& f) const {
+    (f(get<Policies>()), ...);
+  }
+
+  /// Runs every policy that acts on `E`. A policy's match() decides whether it runs; the algorithms'
+  /// are all asked before the first of them runs. An exception leaves at once: later policies do not
+  /// see the event.
+  template <Event E, class S>
+  void fire(S& state) {
+    if constexpr (recorded) {
+      (record_event<Policies>(E::name), ...);
+    }
+    fire_all<E>(state, typename recipe::template order<E>{});
+  }
+
+  /// Ends the run for every policy that has close(State&): listed order, each once, whatever the
+  /// others throw; the first exception is passed on after all are closed. Does nothing when called
+  /// again.
+  template <class S>
+  void close(S& state) {
+    if (std::exchange(closed_, true)) {
+      return;
+    }
+    std::exception_ptr first;
+    (close_one(get<Policies>(), state, first), ...);
+    if (first) {
+      std::rethrow_exception(first);
+    }
+  }
+
+  /// close() has run.
+  [[nodiscard]] bool closed() const { return closed_; }
+
+ private:
+  static constexpr bool recorded = (detail::Recorder<Policies> || ...);
+
+  template <class P>
+  static void validate(const P& policy) {
+    if constexpr (requires { policy.validate(); }) {
+      policy.validate();
+    }
+  }
+
+  template <class P, class S>
+  static void close_one(P& policy, S& state, std::exception_ptr& first) {
+    if constexpr (requires { policy.close(state); }) {
+      try {
+        policy.close(state);
+      } catch (...) {
+        first = first ? first : std::current_exception();
+      }
+    }
+  }
+
+  template <class E, class P, class S>
+  bool asked(const S& state) const {
+    if constexpr (Matches<P, E>) {
+      return get<P>().match(E{}, state);
+    } else {
+      return true;
+    }
+  }
+
+  template <class E, class S, class... Ps>
+  void fire_all(S& state, types<Ps...>) {
+    // Only algorithms with a match() are asked beforehand; the rest cost nothing here.
+    constexpr bool ask_first = ((Matches<Ps, E> && role_of<Ps> == Role::algorithm) || ...);
+    if constexpr (ask_first) {
+      const std::array<bool, sizeof...(Ps)> runs{
+          (role_of<Ps> == Role::algorithm ? asked<E, Ps>(state) : true)...};
+      std::size_t i = 0;
+      (run_if<E, Ps>(runs[i++], state), ...);
+    } else {
+      (run_if<E, Ps>(true, state), ...);
+    }
+  }
+
+  template <class E, class P, class S>
+  void run_if(bool runs, S& state) {
+    if constexpr (Matches<P, E>) {
+      runs = role_of<P> == Role::algorithm ? runs : asked<E, P>(state);
+      if (!runs) {
+        return;
+      }
+    }
+    if constexpr (recorded) {
+      (record_policy<Policies>(E::name, name_of<P>(), role_of<P>), ...);
+    }
+    get<P>().apply(E{}, state);
+  }
+
+  template <class P>
+  void record_event(std::string_view event) {
+    if constexpr (detail::Recorder<P>) {
+      get<P>().record_event(event);
+    }
+  }
+  template <class P>
+  void record_policy(std::string_view event, std::string_view policy, Role role) {
+    if constexpr (detail::Recorder<P>) {
+      get<P>().record_policy(event, policy, role);
+    }
+  }
+
+  bool closed_ = false;
+};
+
+}  // namespace tutti

@@ -1,0 +1,157 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <tutti/core/policy.hpp>
+
+namespace at {
+class Tensor;
+}
+
+/// Where policies and the loop send what should be seen, and how destinations receive it.
+namespace tutti {
+
+/// One number of one step.
+struct LoggedMetric {
+  std::string_view name;  ///< "loss/train/total"; valid during the call only
+  double value = 0;
+};
+
+/// The value of a hyperparameter: a constant of the run.
+using HyperparameterValue = std::variant<bool, std::int64_t, double, std::string>;
+
+/// One constant of the run.
+struct Hyperparameter {
+  std::string_view name;  ///< valid during the call only
+  HyperparameterValue value;
+};
+
+/// A batch of pictures for destinations that can show them.
+struct LoggedImages {
+  std::string_view name;               ///< "Images/Train"
+  const at::Tensor& images;            ///< [N, C, H, W], [N, H, W, C] or one image less a dimension
+  bool channels_last = false;          ///< the second form above
+};
+
+/// A table for destinations that can show it.
+struct LoggedTable {
+  std::string_view name;                                 ///< "generations"
+  std::span<const std::string> columns;                  ///< their names
+  std::span<const std::vector<std::string>> rows;        ///< one text per column each
+};
+
+/// Fans out what is logged to the destinations of the recipe.
+///
+/// A destination is a policy with any of these members (all take the step, in batches trained):
+///
+///     void log_metrics(std::span<const LoggedMetric>, std::int64_t step)
+///     void log_hyperparameters(std::span<const Hyperparameter>)
+///     void log_images(const LoggedImages&, std::int64_t step)
+///     void log_table(const LoggedTable&, std::int64_t step)
+class Logger {
+ public:
+  /// Adds a destination; it must outlive the logger or be removed by clear().
+  template <class D>
+  void add(D& destination) {
+    Sink sink{.self = &destination};
+    if constexpr (detail::ReceivesMetrics<D>) {
+      sink.metrics = [](void* self, std::span<const LoggedMetric> metrics, std::int64_t step) {
+        static_cast<D*>(self)->log_metrics(metrics, step);
+      };
+      wants_metrics_ = true;
+    }
+    if constexpr (detail::ReceivesHyperparameters<D>) {
+      sink.hyperparameters = [](void* self, std::span<const Hyperparameter> values) {
+        static_cast<D*>(self)->log_hyperparameters(values);
+      };
+    }
+    if constexpr (detail::ReceivesImages<D>) {
+      sink.images = [](void* self, const LoggedImages& images, std::int64_t step) {
+        static_cast<D*>(self)->log_images(images, step);
+      };
+      wants_images_ = true;
+    }
+    if constexpr (detail::ReceivesTable<D>) {
+      sink.table = [](void* self, const LoggedTable& table, std::int64_t step) {
+        static_cast<D*>(self)->log_table(table, step);
+      };
+    }
+    sinks_.push_back(sink);
+  }
+
+  /// Forgets all destinations.
+  void clear() {
+    sinks_.clear();
+    wants_metrics_ = false;
+    wants_images_ = false;
+  }
+
+  /// Somebody receives metrics: ask before computing one that costs something.
+  [[nodiscard]] bool wants_metrics() const { return wants_metrics_; }
+
+  /// Somebody receives images.
+  [[nodiscard]] bool wants_images() const { return wants_images_; }
+
+  /// Sends numbers of one step. step: batches trained so far, as a rule the timestamp's batch.
+  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step) const {
+    for (const Sink& sink : sinks_) {
+      if (sink.metrics != nullptr) {
+        sink.metrics(sink.self, metrics, step);
+      }
+    }
+  }
+  void log_metrics(std::initializer_list<LoggedMetric> metrics, std::int64_t step) const {
+    log_metrics(std::span(metrics.begin(), metrics.size()), step);
+  }
+
+  /// Sends constants of the run.
+  void log_hyperparameters(std::span<const Hyperparameter> values) const {
+    for (const Sink& sink : sinks_) {
+      if (sink.hyperparameters != nullptr) {
+        sink.hyperparameters(sink.self, values);
+      }
+    }
+  }
+  void log_hyperparameters(std::initializer_list<Hyperparameter> values) const {
+    log_hyperparameters(std::span(values.begin(), values.size()));
+  }
+
+  /// Sends pictures.
+  void log_images(const LoggedImages& images, std::int64_t step) const {
+    for (const Sink& sink : sinks_) {
+      if (sink.images != nullptr) {
+        sink.images(sink.self, images, step);
+      }
+    }
+  }
+
+  /// Sends a table.
+  void log_table(const LoggedTable& table, std::int64_t step) const {
+    for (const Sink& sink : sinks_) {
+      if (sink.table != nullptr) {
+        sink.table(sink.self, table, step);
+      }
+    }
+  }
+
+ private:
+  struct Sink {
+    void* self = nullptr;
+    void (*metrics)(void*, std::span<const LoggedMetric>, std::int64_t) = nullptr;
+    void (*hyperparameters)(void*, std::span<const Hyperparameter>) = nullptr;
+    void (*images)(void*, const LoggedImages&, std::int64_t) = nullptr;
+    void (*table)(void*, const LoggedTable&, std::int64_t) = nullptr;
+  };
+
+  std::vector<Sink> sinks_;
+  bool wants_metrics_ = false;
+  bool wants_images_ = false;
+};
+
+}  // namespace tutti

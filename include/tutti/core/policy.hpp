@@ -1,0 +1,225 @@
+#pragma once
+
+#include <string_view>
+#include <type_traits>
+
+#include <tutti/core/event.hpp>
+#include <tutti/fwd.hpp>
+
+/// What a policy is, and the checks that no hook of it is dropped in silence.
+///
+/// A policy is a final struct with one overload of `void apply(Event, tutti::State&)` per event
+/// that it acts on. Optional members:
+///
+///     static constexpr std::string_view name          shown and stored; default: the type's name
+///     static constexpr Role role                      algorithm, callback or logger
+///     using events = types<...>                       compared with the overloads, both ways
+///     bool match(Event, const State&) const           run-time condition beside an apply
+///     using tags = types<...>                         what it does, for others' rules
+///     using runs_before, runs_after, conflicts_with, requires_policy = types<...>  types or tags
+///     void validate() const                           throws when a hyperparameter is out of range
+///     void save(Archive&) const, void load(const Archive&)     what a checkpoint keeps of it
+///     Rng rng                                         seeded and checkpointed by the engine
+///     void close(State&)                              end of the run, also after an exception
+namespace tutti {
+
+/// Tags by which policies speak of each other without naming each other; users may add their own.
+struct mixes_inputs {};        ///< replaces the inputs by combinations of examples
+struct interpolates_loss {};   ///< changes targets or loss so that they are interpolations
+struct smooths_targets {};     ///< rewrites the final targets of the batch
+struct averages_weights {};    ///< keeps averaged weights and may swap them in
+struct changes_model {};       ///< replaces layers or parameters at Init
+struct clips_gradients {};     ///< rewrites gradients once they are complete
+struct uses_closure {};        ///< runs forward and backward itself, several times a step
+
+namespace detail {
+
+// Converts to whatever a hook asks for; only ever named in unevaluated calls.
+struct Anything {
+  template <class T>
+  operator T&() const;
+  template <class T>
+  operator T&&() const;
+};
+
+template <class P, class E>
+concept NamesEvent = requires(P& policy) { policy.apply(E{}); } ||
+                     requires(P& policy, Anything any) { policy.apply(E{}, any); } ||
+                     requires(P& policy, Anything any) { policy.apply(E{}, any, any); };
+
+template <class P, class E>
+concept NamesMatch = requires(P& policy) { policy.match(E{}); } ||
+                     requires(P& policy, Anything any) { policy.match(E{}, any); } ||
+                     requires(P& policy, Anything any) { policy.match(E{}, any, any); };
+
+}  // namespace detail
+
+/// `P` runs at `E`: `policy.apply(E{}, state)` is a void expression.
+template <class P, class E>
+concept Handles = requires(P& policy, State& state) {
+  { policy.apply(E{}, state) } -> std::same_as<void>;
+};
+
+/// `P` runs at `E` only if it says so: `policy.match(E{}, const_state)` is a bool.
+template <class P, class E>
+concept Matches = requires(const P& policy, const State& state) {
+  { policy.match(E{}, state) } -> std::same_as<bool>;
+};
+
+/// `P` runs at `E` and cannot change training: its hook takes `const State&`.
+template <class P, class E>
+concept Observes = requires(P& policy, const State& state) {
+  { policy.apply(E{}, state) } -> std::same_as<void>;
+};
+
+namespace detail {
+
+template <class P, class Es>
+inline constexpr bool handles_any = false;
+template <class P, class... Es>
+inline constexpr bool handles_any<P, types<Es...>> = (Handles<P, Es> || ...);
+
+template <class P, class Es>
+inline constexpr bool only_observes = false;
+template <class P, class... Es>
+inline constexpr bool only_observes<P, types<Es...>> = ((!Handles<P, Es> || Observes<P, Es>) && ...);
+
+template <class P>
+concept ReceivesMetrics = requires { &P::log_metrics; };
+template <class P>
+concept ReceivesHyperparameters = requires { &P::log_hyperparameters; };
+template <class P>
+concept ReceivesImages = requires { &P::log_images; };
+template <class P>
+concept ReceivesTable = requires { &P::log_table; };
+
+}  // namespace detail
+
+/// `P` receives what is logged: it has one of log_metrics, log_hyperparameters, log_images,
+/// log_table.
+template <class P>
+concept LoggerDestination = detail::ReceivesMetrics<P> || detail::ReceivesHyperparameters<P> ||
+                            detail::ReceivesImages<P> || detail::ReceivesTable<P>;
+
+/// `P` can stand in a recipe: it acts on an event or receives what is logged.
+template <class P>
+concept Policy = std::is_class_v<P> && std::is_move_constructible_v<P> &&
+                 (detail::handles_any<P, all_events> || LoggerDestination<P>);
+
+/// What a policy is for; decides who runs first at an event.
+enum class Role { algorithm, callback, logger };
+
+namespace detail {
+template <class P>
+consteval Role deduce_role() {
+  if constexpr (requires { P::role; }) {
+    return P::role;
+  } else if constexpr (LoggerDestination<P>) {
+    return Role::logger;
+  } else if constexpr (only_observes<P, all_events>) {
+    return Role::callback;
+  } else {
+    return Role::algorithm;
+  }
+}
+}  // namespace detail
+
+/// The role of `P`: its member `role`; else logger if it is a LoggerDestination; else callback if
+/// all its hooks take `const State&`; else algorithm.
+template <Policy P>
+inline constexpr Role role_of = detail::deduce_role<P>();
+
+/// `P` changes training.
+template <class P>
+concept Algorithm = Policy<P> && role_of<P> == Role::algorithm;
+
+/// `P` watches training.
+template <class P>
+concept Callback = Policy<P> && role_of<P> == Role::callback;
+
+namespace detail {
+template <class P>
+constexpr std::string_view type_name() {
+#if defined(__clang__)
+  std::string_view text = __PRETTY_FUNCTION__;
+  text = text.substr(text.find("P = ") + 4);
+  text = text.substr(0, text.rfind(']'));
+#else
+  std::string_view text = __PRETTY_FUNCTION__;
+  text = text.substr(text.find("P = ") + 4);
+  text = text.substr(0, text.find(';'));
+#endif
+  const std::string_view plain = text.substr(0, text.find('<'));
+  const auto colon = plain.rfind("::");
+  return colon == std::string_view::npos ? plain : plain.substr(colon + 2);
+}
+}  // namespace detail
+
+/// The name of `P`: its member `name`, else its type's name without namespaces and arguments.
+template <class P>
+constexpr std::string_view name_of() {
+  if constexpr (requires { std::string_view{P::name}; }) {
+    return P::name;
+  } else {
+    return detail::type_name<P>();
+  }
+}
+
+/// Refuses every hook of `P` for `E` that would never run.
+template <class P, class E>
+struct HookCheck {
+  static_assert(Handles<P, E> || !detail::NamesEvent<P, E> ||
+                    !requires(P& policy, State& state) { policy.apply(E{}, state); },
+                "tutti: apply() for this event returns a value, which nobody would read; make it "
+                "void apply(Event, tutti::State&), and to stop a run call state.stop_training().");
+  static_assert(Handles<P, E> || !detail::NamesEvent<P, E> ||
+                    requires(P& policy, State& state) { policy.apply(E{}, state); },
+                "tutti: apply() names this event but cannot be called as apply(Event, "
+                "tutti::State&), so it would never run; fix its parameters or remove it.");
+  static_assert(!detail::NamesMatch<P, E> || Matches<P, E>,
+                "tutti: match() names this event but is not bool match(Event, const "
+                "tutti::State&) const; fix its signature or remove it.");
+  static_assert(!Matches<P, E> || Handles<P, E>,
+                "tutti: match() stands beside no apply() for the same event, so it decides "
+                "nothing; add the apply() or remove the match().");
+  static constexpr bool ok = true;
+};
+
+namespace detail {
+
+template <class P, class E>
+inline constexpr bool declares = [] {
+  if constexpr (requires { typename P::events; }) {
+    return contains<E, typename P::events>;
+  } else {
+    return Handles<P, E>;
+  }
+}();
+
+}  // namespace detail
+
+/// Compares the list `P::events`, where there is one, with the overloads of apply().
+template <class P, class E>
+struct EventsCheck {
+  static_assert(!detail::declares<P, E> || Handles<P, E>,
+                "tutti: the policy's `events` list has this event but no apply() takes it; write "
+                "void apply(Event, tutti::State&) or take the event off the list.");
+  static_assert(detail::declares<P, E> || !Handles<P, E>,
+                "tutti: apply() takes this event but the policy's `events` list lacks it; add the "
+                "event to the list.");
+  static constexpr bool ok = true;
+};
+
+/// Refuses a type that is no policy.
+template <class P>
+struct PolicyCheck {
+  static_assert(std::is_class_v<P>,
+                "tutti: this is not a struct and so no policy; put the policy's own type into the "
+                "recipe, without & or *.");
+  static_assert(!std::is_class_v<P> || std::is_move_constructible_v<P>,
+                "tutti: this policy cannot be moved into the trainer; give it a move constructor "
+                "or hold the immovable part by std::unique_ptr.");
+  static constexpr bool ok = true;
+};
+
+}  // namespace tutti

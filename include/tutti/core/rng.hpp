@@ -1,0 +1,161 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string_view>
+#include <utility>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/PhiloxRNGEngine.h>
+#include <ATen/core/Tensor.h>
+
+namespace tutti {
+
+/// Recorded draws, given out first in, first out, by kind; feeds an Rng that replays.
+struct Tape {
+  std::deque<double> betas;             ///< values of beta()
+  std::deque<double> uniforms;          ///< values of uniform()
+  std::deque<std::int64_t> integers;    ///< values of integer()
+  std::deque<at::Tensor> permutations;  ///< values of permutation(), int64 [n]
+};
+
+/// A stream of random numbers of one policy.
+///
+/// A policy that draws has a member `Rng rng`; the engine seeds it with the run's seed and the
+/// policy's name and puts it into checkpoints, so adding a policy does not shift the draws of
+/// another. The stream is a counter (Philox 4x32-10): saving it is saving three numbers.
+/// Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+class Rng {
+  struct Bits {  // a uniform random bit generator that counts what it takes
+    using result_type = std::uint32_t;
+    static constexpr result_type min() { return 0; }
+    static constexpr result_type max() { return 0xffffffffU; }
+    result_type operator()() {
+      ++taken;
+      return engine();
+    }
+    at::philox_engine engine;
+    std::uint64_t taken = 0;
+  };
+
+  template <class F>
+  auto draw(F&& f) {
+    Bits bits{at::philox_engine(seed_, stream_)};
+    bits.engine.set_offset(position_);
+    auto value = std::forward<F>(f)(bits);
+    position_ += (bits.taken + 3) / 4;
+    return value;
+  }
+
+ public:
+  /// seed: of the run and rank; stream: which of its independent streams.
+  explicit Rng(std::uint64_t seed = 0, std::uint64_t stream = 0) : seed_(seed), stream_(stream) {}
+
+  /// The stream of the policy called `name`, at its beginning.
+  static Rng for_policy(std::uint64_t seed, std::string_view name) {
+    std::uint64_t hash = 14695981039346656037ULL;  // FNV-1a
+    for (const char c : name) {
+      hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+    }
+    return Rng(seed, hash);
+  }
+
+  /// Uniform in [0, 1).
+  double uniform() {
+    if (tape_ != nullptr) {
+      return take(tape_->uniforms, "uniform");
+    }
+    return draw([](auto& bits) { return std::generate_canonical<double, 53>(bits); });
+  }
+
+  /// Uniform in [low, high).
+  double uniform(double low, double high) { return low + (high - low) * uniform(); }
+
+  /// A whole number of [low, high), each as likely. Throws c10::Error unless low < high.
+  std::int64_t integer(std::int64_t low, std::int64_t high) {
+    TORCH_CHECK(low < high, "Rng::integer: the range [", low, ", ", high, ") is empty");
+    if (tape_ != nullptr) {
+      return take(tape_->integers, "integer");
+    }
+    return draw([&](auto& bits) {
+      return std::uniform_int_distribution<std::int64_t>(low, high - 1)(bits);
+    });
+  }
+
+  /// Beta(a, b) in [0, 1]. Throws c10::Error unless a > 0 and b > 0.
+  double beta(double a, double b) {
+    TORCH_CHECK(a > 0 && b > 0, "Rng::beta: parameters are ", a, ", ", b, ", expected > 0");
+    if (tape_ != nullptr) {
+      return take(tape_->betas, "beta");
+    }
+    return draw([&](auto& bits) {
+      // With small parameters both gammas can round to 0; such a draw says nothing, so draw again.
+      for (;;) {
+        const double x = std::gamma_distribution<double>(a)(bits);
+        const double y = std::gamma_distribution<double>(b)(bits);
+        if (x + y > 0) {
+          return x / (x + y);
+        }
+      }
+    });
+  }
+
+  /// The numbers 0..n-1 in random order: int64 [n], on the CPU.
+  at::Tensor permutation(std::int64_t n) {
+    if (tape_ != nullptr) {
+      at::Tensor recorded = take(tape_->permutations, "permutation");
+      TORCH_CHECK(recorded.numel() == n, "Rng: the recorded permutation has ", recorded.numel(),
+                  " entries, expected ", n);
+      return recorded;
+    }
+    at::Tensor out(at::detail::empty_cpu({n}, at::kLong, /*pin_memory=*/false, std::nullopt));
+    auto* data = out.mutable_data_ptr<std::int64_t>();
+    std::iota(data, data + n, std::int64_t{0});
+    draw([&](auto& bits) {
+      for (std::int64_t i = n - 1; i > 0; --i) {
+        std::swap(data[i], data[std::uniform_int_distribution<std::int64_t>(0, i)(bits)]);
+      }
+      return 0;
+    });
+    return out;
+  }
+
+  /// Gives out recorded draws from now on, for comparison with another system's run; a draw of a
+  /// kind that has run out throws c10::Error. nullptr draws again.
+  void replay(std::shared_ptr<Tape> tape) { tape_ = std::move(tape); }
+
+  /// Draws are recorded ones.
+  [[nodiscard]] bool replays() const { return tape_ != nullptr; }
+
+  [[nodiscard]] std::uint64_t seed() const { return seed_; }
+  [[nodiscard]] std::uint64_t stream() const { return stream_; }
+
+  /// How far the stream has come, in blocks of four 32-bit numbers.
+  [[nodiscard]] std::uint64_t position() const { return position_; }
+
+  /// Goes on from a saved position.
+  void restore(std::uint64_t seed, std::uint64_t stream, std::uint64_t position) {
+    seed_ = seed;
+    stream_ = stream;
+    position_ = position;
+  }
+
+ private:
+  template <class T>
+  static T take(std::deque<T>& recorded, const char* kind) {
+    TORCH_CHECK(!recorded.empty(), "Rng: no recorded ", kind, " is left to replay");
+    T value = std::move(recorded.front());
+    recorded.pop_front();
+    return value;
+  }
+
+  std::uint64_t seed_;
+  std::uint64_t stream_;
+  std::uint64_t position_ = 0;
+  std::shared_ptr<Tape> tape_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <tutti/core/batch.hpp>
+#include <tutti/core/logger.hpp>
+#include <tutti/core/model.hpp>
+#include <tutti/core/time.hpp>
+#include <tutti/fwd.hpp>
+
+namespace tutti {
+
+/// Arithmetic of forward and loss; parameters and optimizer state stay fp32.
+enum class Precision : std::uint8_t {
+  fp32,      ///< everything in 32 bits
+  amp_fp16,  ///< autocast to half, with a gradient scaler
+  amp_bf16,  ///< autocast to bfloat16
+};
+
+/// "fp32", "amp_fp16", "amp_bf16".
+constexpr std::string_view to_string(Precision precision) {
+  switch (precision) {
+    case Precision::fp32:
+      return "fp32";
+    case Precision::amp_fp16:
+      return "amp_fp16";
+    case Precision::amp_bf16:
+      return "amp_bf16";
+  }
+  return "unknown";
+}
+
+/// Values of a set's metrics by name, in alphabetical order.
+using MetricValues = std::map<std::string, double, std::less<>>;
+
+/// All that the loop and the policies share. Each field says from which event on it is valid.
+struct State {
+  // ---- The run: valid from Init -------------------------------------------------------------
+  std::string run_name;
+  std::uint64_t rank_zero_seed = 0;  ///< the run's seed, the same on every rank
+  std::uint64_t seed = 0;            ///< rank_zero_seed + rank
+  int rank = 0;                      ///< this process among all
+  int world_size = 1;                ///< how many processes train together
+  dist::Communicator* communicator = nullptr;  ///< nullptr when world_size is 1
+
+  // ---- The model: valid from Init ------------------------------------------------------------
+  std::shared_ptr<torch::nn::Module> model;  ///< the parameters; never the distributed wrapper
+  AnyModel task;                             ///< forward and loss, for policies that call them
+  std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;  ///< exactly one today
+  at::Device device{at::kCPU};
+  Precision precision = Precision::fp32;
+
+  // ---- Data: dataloader_* valid from FitStart, EvalStart, PredictStart -------------------------
+  std::string dataloader_label;      ///< "train", an evaluation set's label, or "predict"
+  std::int64_t dataloader_len = -1;  ///< batches in the active loader; -1: unknown
+  std::int64_t device_train_microbatch_size = 0;  ///< examples; 0: the whole batch
+
+  // ---- Time: valid from FitStart; max_duration from BeforeLoad when given to the constructor ---
+  Time max_duration;             ///< 0ep: not set
+  Timestamp timestamp;           ///< advances just before BatchEnd and EpochEnd
+  Timestamp previous_timestamp;  ///< before that last advance
+  Timestamp eval_timestamp;      ///< counts batches of the running evaluation
+  Timestamp predict_timestamp;   ///< counts batches of the running prediction
+
+  // ---- The step ------------------------------------------------------------------------------
+  Batch batch;      ///< AfterDataloader to BeforeTrainBatch, AfterTrainBatch to BatchEnd: the whole
+                    ///< batch on the host; BeforeForward to AfterBackward: the microbatch on device
+  Outputs outputs;  ///< from AfterForward, EvalAfterForward, PredictAfterForward
+  at::Tensor loss;  ///< from AfterLoss: what backward() starts from, a scalar, unscaled
+  Loss loss_parts;  ///< from AfterLoss: as the model returned it, for reports
+  NamedTensors total_loss;  ///< from BatchEnd: mean over the batch and all ranks, detached scalars,
+                            ///< by part; always "total"
+  bool is_last_microbatch = true;  ///< from BeforeForward: gradients are complete after this one
+
+  // ---- Metrics -------------------------------------------------------------------------------
+  MetricValues train_metric_values;                        ///< from BatchEnd: of that batch
+  std::map<std::string, MetricValues> eval_metric_values;  ///< by label, from that set's EvalEnd
+
+  // ---- Output --------------------------------------------------------------------------------
+  Logger logger;
+
+  /// Position in the run, for schedules and intervals.
+  [[nodiscard]] Progress progress() const {
+    return {.timestamp = timestamp, .max_duration = max_duration, .dataloader_len = dataloader_len};
+  }
+
+  /// Ends the run: every policy still sees the current event, and the loop stops after this batch.
+  /// max_duration becomes the current count in its own unit, or in batches when that is epochs.
+  void stop_training() {
+    const TimeUnit unit = max_duration.unit() == TimeUnit::epoch ? TimeUnit::batch
+                                                                : max_duration.unit();
+    max_duration = timestamp.get(unit);
+  }
+
+  /// Sends numbers at the current step (batches trained).
+  void log_metrics(std::initializer_list<LoggedMetric> metrics) const {
+    logger.log_metrics(metrics, timestamp.batch);
+  }
+};
+
+}  // namespace tutti

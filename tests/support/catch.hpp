@@ -1,0 +1,11 @@
+#pragma once
+
+// Catch2 3.x and 2.13 have different header names and one test source serves both.
+#if __has_include(<catch2/catch_all.hpp>)
+#include <catch2/catch_all.hpp>
+#else
+#include <catch2/catch.hpp>
+namespace Catch::Matchers {  // the names that Catch2 3 uses
+inline auto ContainsSubstring(const std::string& text) { return Contains(text); }
+}  // namespace Catch::Matchers
+#endif
