@@ -19,12 +19,6 @@ struct Slot {
   [[no_unique_address]] P policy;
 };
 
-template <class P>
-concept Recorder = requires(P& policy, std::string_view text) {
-  policy.record_event(text);
-  policy.record_policy(text, text, Role::algorithm);
-};
-
 }  // namespace detail
 
 /// The policies of a recipe and their dispatch. `fire<E>(state)` is the calls of the policies that
@@ -33,6 +27,7 @@ template <class... Policies>
 class Engine : private detail::Slot<Policies>... {
  public:
   using recipe = Recipe<Policies...>;
+  using policies = types<Policies...>;
   static_assert(recipe::valid);
 
   /// Takes the policies with their hyperparameters.
@@ -79,6 +74,11 @@ class Engine : private detail::Slot<Policies>... {
     fire_all<E>(state, typename recipe::template order<E>{});
   }
 
+  /// Tells a Trace of something that the loop does at an event, such as saving a checkpoint.
+  void record(std::string_view event, std::string_view what) {
+    (record_policy<Policies>(event, what, Role::algorithm), ...);
+  }
+
   /// Ends the run for every policy that has close(State&): listed order, each once, whatever the
   /// others throw; the first exception is passed on after all are closed. Does nothing when called
   /// again.
@@ -98,7 +98,7 @@ class Engine : private detail::Slot<Policies>... {
   [[nodiscard]] bool closed() const { return closed_; }
 
  private:
-  static constexpr bool recorded = (detail::Recorder<Policies> || ...);
+  static constexpr bool recorded = (Recorder<Policies> || ...);
 
   template <class P>
   static void validate(const P& policy) {
@@ -157,18 +157,36 @@ class Engine : private detail::Slot<Policies>... {
 
   template <class P>
   void record_event(std::string_view event) {
-    if constexpr (detail::Recorder<P>) {
+    if constexpr (Recorder<P>) {
       get<P>().record_event(event);
     }
   }
   template <class P>
   void record_policy(std::string_view event, std::string_view policy, Role role) {
-    if constexpr (detail::Recorder<P>) {
+    if constexpr (Recorder<P>) {
       get<P>().record_policy(event, policy, role);
     }
   }
 
   bool closed_ = false;
+};
+
+/// Stands in where the recipe is wrong, so that Recipe's one error is not followed by others.
+template <class... Policies>
+  requires(detail::mistakes<Policies...>.size > 0)
+class Engine<Policies...> {
+ public:
+  using recipe = Recipe<Policies...>;
+  static_assert(sizeof(recipe) > 0);
+
+  explicit Engine(auto&&...) {}
+  template <class P>
+  P& get() const;
+  void for_each(auto&&) const {}
+  template <Event E>
+  void fire(auto&) {}
+  void close(auto&) {}
+  [[nodiscard]] bool closed() const { return false; }
 };
 
 }  // namespace tutti

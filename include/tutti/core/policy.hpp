@@ -101,13 +101,20 @@ template <class P>
 concept LoggerDestination = detail::ReceivesMetrics<P> || detail::ReceivesHyperparameters<P> ||
                             detail::ReceivesImages<P> || detail::ReceivesTable<P>;
 
-/// `P` can stand in a recipe: it acts on an event or receives what is logged.
-template <class P>
-concept Policy = std::is_class_v<P> && std::is_move_constructible_v<P> &&
-                 (detail::handles_any<P, all_events> || LoggerDestination<P>);
-
 /// What a policy is for; decides who runs first at an event.
 enum class Role { algorithm, callback, logger };
+
+/// `P` is told by the engine what runs: `p.record_event(name)`, `p.record_policy(event, name, role)`.
+template <class P>
+concept Recorder = requires(P& policy, std::string_view text) {
+  policy.record_event(text);
+  policy.record_policy(text, text, Role::algorithm);
+};
+
+/// `P` can stand in a recipe: it acts on an event, receives what is logged, or records what runs.
+template <class P>
+concept Policy = std::is_class_v<P> && std::is_move_constructible_v<P> &&
+                 (detail::handles_any<P, all_events> || LoggerDestination<P> || Recorder<P>);
 
 namespace detail {
 template <class P>
@@ -165,49 +172,71 @@ constexpr std::string_view name_of() {
   }
 }
 
-/// Refuses every hook of `P` for `E` that would never run.
-template <class P, class E>
-struct HookCheck {
-  static_assert(Handles<P, E> || !detail::NamesEvent<P, E> ||
-                    !requires(P& policy, State& state) { policy.apply(E{}, state); },
-                "tutti: apply() for this event returns a value, which nobody would read; make it "
-                "void apply(Event, tutti::State&), and to stop a run call state.stop_training().");
-  static_assert(Handles<P, E> || !detail::NamesEvent<P, E> ||
-                    requires(P& policy, State& state) { policy.apply(E{}, state); },
-                "tutti: apply() names this event but cannot be called as apply(Event, "
-                "tutti::State&), so it would never run; fix its parameters or remove it.");
-  static_assert(!detail::NamesMatch<P, E> || Matches<P, E>,
-                "tutti: match() names this event but is not bool match(Event, const "
-                "tutti::State&) const; fix its signature or remove it.");
-  static_assert(!Matches<P, E> || Handles<P, E>,
-                "tutti: match() stands beside no apply() for the same event, so it decides "
-                "nothing; add the apply() or remove the match().");
-  static constexpr bool ok = true;
-};
-
 namespace detail {
 
+// The variables' names and arguments are what a compiler prints first when a check below fails.
 template <class P, class E>
-inline constexpr bool declares = [] {
+inline constexpr bool calls_without_result =
+    Handles<P, E> || !requires(P& policy, State& state) { policy.apply(E{}, state); };
+template <class P, class E>
+inline constexpr bool calls_with_state =
+    requires(P& policy, State& state) { policy.apply(E{}, state); } || !NamesEvent<P, E>;
+template <class P, class E>
+inline constexpr bool match_returns_bool = Matches<P, E> || !NamesMatch<P, E>;
+template <class P, class E>
+inline constexpr bool match_has_apply = Handles<P, E> || !Matches<P, E>;
+
+template <class P, class E>
+inline constexpr bool lists = [] {
   if constexpr (requires { typename P::events; }) {
     return contains<E, typename P::events>;
   } else {
     return Handles<P, E>;
   }
 }();
+template <class P, class E>
+inline constexpr bool listed_event_has_apply = Handles<P, E> || !lists<P, E>;
+template <class P, class E>
+inline constexpr bool apply_is_listed = lists<P, E> || !Handles<P, E>;
+
+template <class P>
+inline constexpr bool acts_on_an_event = handles_any<P, all_events> || LoggerDestination<P> ||
+                                         Recorder<P>;
+
+template <class P, class E>
+inline constexpr bool hook_is_right = calls_without_result<P, E> && calls_with_state<P, E> &&
+                                      match_returns_bool<P, E> && match_has_apply<P, E>;
+template <class P, class E>
+inline constexpr bool event_is_right = listed_event_has_apply<P, E> && apply_is_listed<P, E>;
 
 }  // namespace detail
+
+/// Refuses every hook of `P` for `E` that would never run.
+template <class P, class E>
+struct HookCheck {
+  static_assert(detail::calls_without_result<P, E>,
+                "tutti: apply() for this event returns a value, which nobody would read; make it "
+                "void apply(Event, tutti::State&), and to stop a run call state.stop_training().");
+  static_assert(detail::calls_with_state<P, E>,
+                "tutti: apply() names this event but cannot be called as apply(Event, "
+                "tutti::State&), so it would never run; fix its parameters or remove it.");
+  static_assert(detail::match_returns_bool<P, E>,
+                "tutti: match() names this event but is not bool match(Event, const "
+                "tutti::State&) const; fix its signature or remove it.");
+  static_assert(!detail::match_returns_bool<P, E> || detail::match_has_apply<P, E>,
+                "tutti: match() stands beside no apply() for the same event, so it decides "
+                "nothing; add the apply() or remove the match().");
+};
 
 /// Compares the list `P::events`, where there is one, with the overloads of apply().
 template <class P, class E>
 struct EventsCheck {
-  static_assert(!detail::declares<P, E> || Handles<P, E>,
+  static_assert(detail::listed_event_has_apply<P, E>,
                 "tutti: the policy's `events` list has this event but no apply() takes it; write "
                 "void apply(Event, tutti::State&) or take the event off the list.");
-  static_assert(detail::declares<P, E> || !Handles<P, E>,
+  static_assert(detail::apply_is_listed<P, E>,
                 "tutti: apply() takes this event but the policy's `events` list lacks it; add the "
                 "event to the list.");
-  static constexpr bool ok = true;
 };
 
 /// Refuses a type that is no policy.
@@ -219,7 +248,15 @@ struct PolicyCheck {
   static_assert(!std::is_class_v<P> || std::is_move_constructible_v<P>,
                 "tutti: this policy cannot be moved into the trainer; give it a move constructor "
                 "or hold the immovable part by std::unique_ptr.");
-  static constexpr bool ok = true;
+};
+
+/// Refuses a policy that would never be called.
+template <class P>
+struct ActsCheck {
+  static_assert(detail::acts_on_an_event<P>,
+                "tutti: this type is no policy, it acts on no event; give it an overload of "
+                "void apply(Event, tutti::State&), for instance apply(tutti::BatchEnd, "
+                "tutti::State&).");
 };
 
 }  // namespace tutti

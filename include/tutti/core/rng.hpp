@@ -158,4 +158,16 @@ class Rng {
   std::shared_ptr<Tape> tape_;
 };
 
+/// The stream of a policy that draws, also of one inside a Switch; nullptr when it draws nothing.
+template <class P>
+Rng* rng_of(P& policy) {
+  if constexpr (requires { policy.rng; }) {
+    return &policy.rng;
+  } else if constexpr (requires { policy.policy.rng; }) {
+    return &policy.policy.rng;
+  } else {
+    return nullptr;
+  }
+}
+
 }  // namespace tutti

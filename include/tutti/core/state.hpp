@@ -48,7 +48,7 @@ struct State {
   std::uint64_t seed = 0;            ///< rank_zero_seed + rank
   int rank = 0;                      ///< this process among all
   int world_size = 1;                ///< how many processes train together
-  dist::Communicator* communicator = nullptr;  ///< nullptr when world_size is 1
+  std::shared_ptr<dist::Communicator> communicator;  ///< speaks for one process when alone
 
   // ---- The model: valid from Init ------------------------------------------------------------
   std::shared_ptr<torch::nn::Module> model;  ///< the parameters; never the distributed wrapper
@@ -60,6 +60,7 @@ struct State {
   // ---- Data: dataloader_* valid from FitStart, EvalStart, PredictStart -------------------------
   std::string dataloader_label;      ///< "train", an evaluation set's label, or "predict"
   std::int64_t dataloader_len = -1;  ///< batches in the active loader; -1: unknown
+  std::int64_t train_dataloader_len = -1;  ///< batches of a training epoch; -1: unknown
   std::int64_t device_train_microbatch_size = 0;  ///< examples; 0: the whole batch
 
   // ---- Time: valid from FitStart; max_duration from BeforeLoad when given to the constructor ---
@@ -70,6 +71,7 @@ struct State {
   Timestamp predict_timestamp;   ///< counts batches of the running prediction
 
   // ---- The step ------------------------------------------------------------------------------
+  // Hooks put new tensors into batch; they do not write into the ones they find there.
   Batch batch;      ///< AfterDataloader to BeforeTrainBatch, AfterTrainBatch to BatchEnd: the whole
                     ///< batch on the host; BeforeForward to AfterBackward: the microbatch on device
   Outputs outputs;  ///< from AfterForward, EvalAfterForward, PredictAfterForward
@@ -78,6 +80,10 @@ struct State {
   NamedTensors total_loss;  ///< from BatchEnd: mean over the batch and all ranks, detached scalars,
                             ///< by part; always "total"
   bool is_last_microbatch = true;  ///< from BeforeForward: gradients are complete after this one
+
+  bool is_ascent = false;  ///< BeforeTrainBatch to AfterTrainBatch: this pass only finds where SAM
+                           ///< climbs to, its gradients make no step
+  bool checkpoint_due = false;  ///< at the *Checkpoint events: one is written right after the event
 
   // ---- Metrics -------------------------------------------------------------------------------
   MetricValues train_metric_values;                        ///< from BatchEnd: of that batch
@@ -88,7 +94,12 @@ struct State {
 
   /// Position in the run, for schedules and intervals.
   [[nodiscard]] Progress progress() const {
-    return {.timestamp = timestamp, .max_duration = max_duration, .dataloader_len = dataloader_len};
+    Progress now{
+        .timestamp = timestamp, .max_duration = max_duration, .dataloader_len = train_dataloader_len};
+    if (timestamp.batch > 0) {
+      now.previous_timestamp = previous_timestamp;
+    }
+    return now;
   }
 
   /// Ends the run: every policy still sees the current event, and the loop stops after this batch.

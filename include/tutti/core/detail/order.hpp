@@ -1,11 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <type_traits>
 #include <utility>
 
-#include <tutti/core/policy.hpp>
+#include <tutti/core/event.hpp>
 
 /// Order and conflicts of a pack of policies as plain constexpr arrays of indices: one pass over
 /// the pack per question, no recursive templates.
@@ -42,16 +43,16 @@ consteval bool before() {  // A says it runs before B, or B says it runs after A
 }
 
 template <class A, class B>
-consteval bool conflict() {
-  bool yes = false;
+consteval bool refuses() {  // A lists B in conflicts_with
   if constexpr (requires { typename A::conflicts_with; }) {
-    yes = yes || any_means<typename A::conflicts_with, B>;
+    return any_means<typename A::conflicts_with, B>;
+  } else {
+    return false;
   }
-  if constexpr (requires { typename B::conflicts_with; }) {
-    yes = yes || any_means<typename B::conflicts_with, A>;
-  }
-  return yes && !std::is_same_v<A, B>;
 }
+template <class A, class B>
+inline constexpr bool can_be_combined =
+    std::is_same_v<A, B> || (!refuses<A, B>() && !refuses<B, A>());
 
 template <std::size_t N>
 struct Order {
@@ -117,6 +118,8 @@ constexpr Order<N> cycle(const Edges<N>& edges) {
   for (std::size_t k = path.size; k > start; --k) {
     out.index[out.size++] = path.index[k - 1];
   }
+  std::rotate(out.index.begin(), std::min_element(out.index.begin(), out.index.begin() + out.size),
+              out.index.begin() + out.size);
   return out;
 }
 

@@ -1,0 +1,316 @@
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/detail/json.hpp>
+
+namespace tutti::detail {
+
+/// Recursive descent over one text; depth is bounded, so hostile input cannot exhaust the stack.
+class JsonParser {
+ public:
+  JsonParser(std::string_view text, int max_depth) : text_(text), max_depth_(max_depth) {}
+
+  Json document() {
+    Json value = this->value(0);
+    skip_space();
+    if (at_ != text_.size()) {
+      fail("something follows the value");
+    }
+    return value;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw std::invalid_argument("JSON: " + what + " at byte " + std::to_string(at_) + " of " +
+                                std::to_string(text_.size()));
+  }
+
+  char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+
+  void skip_space() {
+    while (at_ < text_.size() &&
+           std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) {
+      ++at_;
+    }
+  }
+
+  void expect(char c) {
+    if (at_ >= text_.size() || text_[at_] != c) {
+      fail(std::string("expected '") + c + "'");
+    }
+    ++at_;
+  }
+
+  bool word(std::string_view literal) {
+    if (text_.substr(at_, literal.size()) != literal) {
+      return false;
+    }
+    at_ += literal.size();
+    return true;
+  }
+
+  Json value(int depth) {
+    if (depth > max_depth_) {
+      fail("nested deeper than " + std::to_string(max_depth_));
+    }
+    skip_space();
+    switch (peek()) {
+      case '{':
+        return object(depth);
+      case '[':
+        return array(depth);
+      case '"':
+        return string();
+      case 't':
+        return word("true") ? Json(true) : (fail("unknown word"), Json());
+      case 'f':
+        return word("false") ? Json(false) : (fail("unknown word"), Json());
+      case 'n':
+        return word("null") ? Json() : (fail("unknown word"), Json());
+      default:
+        return number();
+    }
+  }
+
+  Json array(int depth) {
+    Json::Array elements;
+    expect('[');
+    skip_space();
+    if (peek() == ']') {
+      ++at_;
+      return elements;
+    }
+    while (true) {
+      elements.push_back(value(depth + 1));
+      skip_space();
+      if (peek() == ']') {
+        ++at_;
+        return elements;
+      }
+      expect(',');
+    }
+  }
+
+  Json object(int depth) {
+    Json::Object members;
+    expect('{');
+    skip_space();
+    if (peek() == '}') {
+      ++at_;
+      return members;
+    }
+    while (true) {
+      skip_space();
+      std::string key = string();
+      skip_space();
+      expect(':');
+      members.emplace_back(std::move(key), value(depth + 1));
+      skip_space();
+      if (peek() == '}') {
+        ++at_;
+        refuse_repeated(members);
+        return members;
+      }
+      expect(',');
+    }
+  }
+
+  void refuse_repeated(const Json::Object& members) const {
+    std::vector<std::string_view> keys;
+    keys.reserve(members.size());
+    for (const auto& member : members) {
+      keys.push_back(member.first);
+    }
+    std::sort(keys.begin(), keys.end());
+    const auto repeated = std::adjacent_find(keys.begin(), keys.end());
+    if (repeated != keys.end()) {
+      fail("the key '" + std::string(*repeated) + "' occurs twice in the object that ends");
+    }
+  }
+
+  Json number() {
+    const std::size_t begin = at_;
+    if (peek() == '-') {
+      ++at_;
+    }
+    const bool leading_zero = peek() == '0';
+    if (digits() == 0) {
+      fail("expected a value");
+    }
+    if (leading_zero && at_ - begin > (text_[begin] == '-' ? 2U : 1U)) {
+      fail("a number has a leading zero");
+    }
+    bool whole = true;
+    if (peek() == '.') {
+      ++at_;
+      whole = false;
+      if (digits() == 0) {
+        fail("expected a digit");
+      }
+    }
+    if (peek() == 'e' || peek() == 'E') {
+      ++at_;
+      whole = false;
+      if (peek() == '+' || peek() == '-') {
+        ++at_;
+      }
+      if (digits() == 0) {
+        fail("expected a digit");
+      }
+    }
+    return convert(text_.substr(begin, at_ - begin), whole);
+  }
+
+  std::size_t digits() {
+    const std::size_t begin = at_;
+    while (peek() >= '0' && peek() <= '9') {
+      ++at_;
+    }
+    return at_ - begin;
+  }
+
+  Json convert(std::string_view digits, bool whole) const {
+    const char* const first = digits.data();
+    const char* const last = first + digits.size();
+    if (whole) {
+      std::int64_t integer = 0;
+      if (std::from_chars(first, last, integer).ec == std::errc()) {
+        return integer;
+      }
+    }
+    double number = 0.0;
+    if (std::from_chars(first, last, number).ec != std::errc() || !std::isfinite(number)) {
+      fail("a number is out of range");
+    }
+    return number;
+  }
+
+  std::string string() {
+    expect('"');
+    std::string out;
+    while (true) {
+      if (at_ >= text_.size()) {
+        fail("the text ends inside a string");
+      }
+      const auto c = static_cast<unsigned char>(text_[at_]);
+      if (c == '"') {
+        ++at_;
+        return out;
+      }
+      if (c < 0x20) {
+        fail("a control character inside a string");
+      }
+      if (c == '\\') {
+        ++at_;
+        escape(out);
+      } else if (c < 0x80) {
+        out += text_[at_++];
+      } else {
+        multibyte(out);
+      }
+    }
+  }
+
+  void escape(std::string& out) {
+    constexpr std::string_view from = "\"\\/bfnrt";
+    constexpr std::string_view to = "\"\\/\b\f\n\r\t";
+    const char c = peek();
+    const auto found = c == '\0' ? std::string_view::npos : from.find(c);
+    if (found != std::string_view::npos) {
+      ++at_;
+      out += to[found];
+    } else if (c == 'u') {
+      ++at_;
+      append_utf8(out, code_point());
+    } else {
+      fail("unknown escape");
+    }
+  }
+
+  unsigned hex4() {
+    unsigned code = 0;
+    const std::string_view digits = text_.substr(at_, 4);
+    const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+    if (digits.size() != 4 || read.ec != std::errc() || read.ptr != digits.data() + 4) {
+      fail("expected four hexadecimal digits");
+    }
+    at_ += 4;
+    return code;
+  }
+
+  unsigned code_point() {
+    const unsigned high = hex4();
+    if (high < 0xD800 || high > 0xDFFF) {
+      return high;
+    }
+    if (high > 0xDBFF || !word("\\u")) {
+      fail("half a surrogate pair");
+    }
+    const unsigned low = hex4();
+    if (low < 0xDC00 || low > 0xDFFF) {
+      fail("half a surrogate pair");
+    }
+    return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
+  }
+
+  static void append_utf8(std::string& out, unsigned code) {
+    const auto tail = [&](int shift) { return static_cast<char>(0x80 | ((code >> shift) & 0x3F)); };
+    if (code < 0x80) {
+      out += static_cast<char>(code);
+    } else if (code < 0x800) {
+      out += {static_cast<char>(0xC0 | (code >> 6)), tail(0)};
+    } else if (code < 0x10000) {
+      out += {static_cast<char>(0xE0 | (code >> 12)), tail(6), tail(0)};
+    } else {
+      out += {static_cast<char>(0xF0 | (code >> 18)), tail(12), tail(6), tail(0)};
+    }
+  }
+
+  // One UTF-8 sequence of two to four bytes; overlong forms, surrogates and codes above 10FFFF are
+  // refused.
+  void multibyte(std::string& out) {
+    const auto lead = static_cast<unsigned char>(text_[at_]);
+    const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+    unsigned code = lead & (0x7FU >> length);
+    if (lead < 0xC2 || lead > 0xF4 || text_.size() - at_ < length) {
+      fail("a string is not UTF-8");
+    }
+    for (std::size_t i = 1; i < length; ++i) {
+      const auto c = static_cast<unsigned char>(text_[at_ + i]);
+      if ((c & 0xC0) != 0x80) {
+        fail("a string is not UTF-8");
+      }
+      code = (code << 6) | (c & 0x3F);
+    }
+    const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
+    if (overlong || (code >= 0xD800 && code <= 0xDFFF) || code > 0x10FFFF) {
+      fail("a string is not UTF-8");
+    }
+    out += text_.substr(at_, length);
+    at_ += length;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  int max_depth_;
+};
+
+/// The JSON value that `text` is.
+///
+/// Strict: no comments, no NaN, no repeated keys, no invalid UTF-8, nesting up to `max_depth`.
+/// Throws std::invalid_argument with the place and the reason.
+inline Json parse_json(std::string_view text, int max_depth = 64) {
+  return JsonParser(text, max_depth).document();
+}
+
+}  // namespace tutti::detail

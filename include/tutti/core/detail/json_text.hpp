@@ -1,0 +1,94 @@
+#pragma once
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include <tutti/core/detail/json.hpp>
+
+namespace tutti::detail {
+
+/// The shortest text that reads back as the same double; always with a point or an exponent, so
+/// that it reads back as a double and not as an integer. Throws std::invalid_argument for NaN and
+/// infinities.
+inline std::string json_number(double value) {
+  if (!std::isfinite(value)) {
+    throw std::invalid_argument("JSON: NaN and infinity have no JSON form");
+  }
+  std::array<char, 32> buffer{};
+  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr;
+  std::string text(buffer.data(), end);
+  if (text.find_first_of(".e") == std::string::npos) {
+    text += ".0";
+  }
+  return text;
+}
+
+/// `text` in quotes, with what JSON demands escaped; bytes above 7F pass through.
+inline std::string json_quoted(std::string_view text) {
+  constexpr std::string_view hex = "0123456789abcdef";
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += {'\\', c};
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (byte < 0x20 || byte == 0x7F) {
+      out += {'\\', 'u', '0', '0', hex[byte >> 4], hex[byte & 15]};
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+inline void append_json(std::string& out, const Json& value, int indent, int depth) {
+  const auto new_line = [&](int level) {
+    if (indent > 0) {
+      out += '\n';
+      out.append(static_cast<std::size_t>(indent * level), ' ');
+    }
+  };
+  if (value.is_object() || value.is_array()) {
+    const bool named = value.is_object();
+    const bool flat = !named || value.size() == 0;  // arrays are short here and stay on one line
+    out += named ? '{' : '[';
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      out += i == 0 ? "" : flat && indent > 0 ? ", " : ",";
+      if (!flat) {
+        new_line(depth + 1);
+      }
+      if (named) {
+        out += json_quoted(value.object()[i].first) + (indent > 0 ? ": " : ":");
+      }
+      append_json(out, named ? value.object()[i].second : value.array()[i], indent, depth + 1);
+    }
+    if (!flat) {
+      new_line(depth);
+    }
+    out += named ? '}' : ']';
+  } else if (value.is_string()) {
+    out += json_quoted(value.string());
+  } else if (value.is_int()) {
+    out += std::to_string(value.integer());
+  } else if (value.is_number()) {
+    out += json_number(value.number());
+  } else {
+    out += value.is_null() ? "null" : value.boolean() ? "true" : "false";
+  }
+}
+
+/// The value as JSON text; `indent` spaces a level, 0 for one line.
+inline std::string to_text(const Json& value, int indent = 0) {
+  std::string out;
+  append_json(out, value, indent, 0);
+  return out;
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,13 @@
+// error: is no policy, it acts on no event
+// lines: 12
+#include <tutti/core/recipe.hpp>
+
+struct GradientNoise final {
+#ifdef FIXED
+  void apply(tutti::AfterBackward, tutti::State&) {}
+#else
+  void after_backward(tutti::State&) {}
+#endif
+};
+
+template struct tutti::Recipe<GradientNoise>;

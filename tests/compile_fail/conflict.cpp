@@ -1,0 +1,21 @@
+// error: CutMix, MixUp.*these two policies conflict|these two policies conflict.*CutMix, MixUp
+// lines: 12
+#include <tutti/core/recipe.hpp>
+
+struct MixUp final {
+  using tags = tutti::types<tutti::mixes_inputs>;
+  void apply(tutti::BeforeForward, tutti::State&) {}
+};
+struct CutMix final {
+  using conflicts_with = tutti::types<tutti::mixes_inputs>;
+  void apply(tutti::BeforeForward, tutti::State&) {}
+};
+struct Clip final {
+  void apply(tutti::AfterBackward, tutti::State&) {}
+};
+
+#ifdef FIXED
+template struct tutti::Recipe<Clip, CutMix>;
+#else
+template struct tutti::Recipe<MixUp, Clip, CutMix>;
+#endif

@@ -1,0 +1,13 @@
+// error: names this event but cannot be called as apply
+// lines: 12
+#include <tutti/core/recipe.hpp>
+
+struct Clip final {
+#ifdef FIXED
+  void apply(tutti::AfterBackward, tutti::State&) {}
+#else
+  void apply(tutti::AfterBackward, int) {}
+#endif
+};
+
+template struct tutti::Recipe<Clip>;

@@ -1,0 +1,13 @@
+// error: is not a struct and so no policy
+// lines: 12
+#include <tutti/core/recipe.hpp>
+
+struct Clip final {
+  void apply(tutti::AfterBackward, tutti::State&) {}
+};
+
+#ifdef FIXED
+template struct tutti::Recipe<Clip>;
+#else
+template struct tutti::Recipe<Clip, int>;
+#endif

@@ -1,0 +1,23 @@
+// error: OrderCycleCheck<First, Second, Third>.*round in a circle|round in a circle.*OrderCycleCheck<First, Second, Third>
+// lines: 12
+#include <tutti/core/recipe.hpp>
+
+struct First final {
+  void apply(tutti::BeforeForward, tutti::State&) {}
+};
+struct Second final {
+  using runs_after = tutti::types<First>;
+  void apply(tutti::BeforeForward, tutti::State&) {}
+};
+struct Third final {
+#ifndef FIXED
+  using runs_before = tutti::types<First>;
+#endif
+  using runs_after = tutti::types<Second>;
+  void apply(tutti::BeforeForward, tutti::State&) {}
+};
+struct Apart final {
+  void apply(tutti::BeforeForward, tutti::State&) {}
+};
+
+template struct tutti::Recipe<Apart, First, Second, Third>;

@@ -1,0 +1,18 @@
+// error: RequiredPolicyCheck<SampleWeights, tutti::mixes_inputs, false>.*which the recipe lacks|which the recipe lacks.*RequiredPolicyCheck<SampleWeights, tutti::mixes_inputs, false>
+// lines: 12
+#include <tutti/core/recipe.hpp>
+
+struct MixUp final {
+  using tags = tutti::types<tutti::mixes_inputs>;
+  void apply(tutti::BeforeForward, tutti::State&) {}
+};
+struct SampleWeights final {
+  using requires_policy = tutti::types<tutti::mixes_inputs>;
+  void apply(tutti::BeforeLoss, tutti::State&) {}
+};
+
+#ifdef FIXED
+template struct tutti::Recipe<MixUp, SampleWeights>;
+#else
+template struct tutti::Recipe<SampleWeights>;
+#endif

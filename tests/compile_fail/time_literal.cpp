@@ -1,0 +1,11 @@
+// error: time_string_is_invalid__expected_like_10ep
+// lines: 16
+#include <tutti/core/time.hpp>
+
+tutti::Time max_duration() {
+#ifdef FIXED
+  return "10ep";
+#else
+  return "10xyz";
+#endif
+}

@@ -1,0 +1,110 @@
+#include <tutti/core/logger.hpp>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "support/catch.hpp"
+
+namespace {
+
+using tutti::Logger;
+
+// Only ever referred to: what the picture is made of is no business of the logger.
+alignas(16) const char no_tensor[16]{};
+const at::Tensor& image = reinterpret_cast<const at::Tensor&>(no_tensor);
+
+using Lines = std::vector<std::string>;
+
+struct Numbers {
+  Lines lines;
+  void log_metrics(std::span<const tutti::LoggedMetric> metrics, std::int64_t step) {
+    for (const auto& metric : metrics) {
+      lines.push_back(std::to_string(step) + " " + std::string(metric.name) + " " +
+                      std::to_string(static_cast<int>(metric.value)));
+    }
+  }
+};
+
+struct Everything {
+  Lines lines;
+  void log_metrics(std::span<const tutti::LoggedMetric> metrics, std::int64_t step) {
+    lines.push_back(std::to_string(step) + " metrics " + std::to_string(metrics.size()));
+  }
+  void log_hyperparameters(std::span<const tutti::Hyperparameter> values) {
+    for (const auto& value : values) {
+      lines.push_back(std::string(value.name) + " " + std::to_string(value.value.index()));
+    }
+  }
+  void log_images(const tutti::LoggedImages& images, std::int64_t step) {
+    const bool same = &images.images == &image;
+    lines.push_back(std::to_string(step) + " " + std::string(images.name) +
+                    (same ? " same" : " other") + (images.channels_last ? " last" : " first"));
+  }
+  void log_table(const tutti::LoggedTable& table, std::int64_t step) {
+    lines.push_back(std::to_string(step) + " " + std::string(table.name) + " " + table.columns[0] +
+                    " " + table.rows[1][0]);
+  }
+};
+
+struct Tables {
+  void log_table(const tutti::LoggedTable&, std::int64_t) {}
+};
+
+}  // namespace
+
+TEST_CASE("metrics reach every destination that takes them, in the order added", "[core][logger]") {
+  Logger logger;
+  Numbers numbers;
+  Everything everything;
+  logger.add(numbers);
+  logger.add(everything);
+  logger.log_metrics({{"loss/train/total", 2}, {"lr", 3}}, 7);
+  CHECK(numbers.lines == Lines{"7 loss/train/total 2", "7 lr 3"});
+  CHECK(everything.lines == Lines{"7 metrics 2"});
+}
+
+TEST_CASE("hyperparameters keep their kind, images and tables arrive as sent", "[core][logger]") {
+  Logger logger;
+  Numbers numbers;
+  Everything everything;
+  logger.add(numbers);
+  logger.add(everything);
+
+  logger.log_hyperparameters({{"nesterov", true},
+                              {"seed", std::int64_t{17}},
+                              {"lr", 0.1},
+                              {"run_name", std::string("a")}});
+  CHECK(everything.lines == Lines{"nesterov 0", "seed 1", "lr 2", "run_name 3"});
+
+  everything.lines.clear();
+  logger.log_images({.name = "Images/Train", .images = image, .channels_last = true}, 3);
+  const std::vector<std::string> columns{"prompt"};
+  const std::vector<std::vector<std::string>> rows{{"one"}, {"two"}};
+  logger.log_table({.name = "generations", .columns = columns, .rows = rows}, 4);
+  CHECK(everything.lines == Lines{"3 Images/Train same last", "4 generations prompt two"});
+  CHECK(numbers.lines.empty());
+}
+
+TEST_CASE("a logger tells whether computing a metric or an image is worth it", "[core][logger]") {
+  Logger logger;
+  CHECK(!logger.wants_metrics());
+  CHECK(!logger.wants_images());
+  Tables tables;
+  logger.add(tables);
+  CHECK(!logger.wants_metrics());
+  Numbers numbers;
+  logger.add(numbers);
+  CHECK(logger.wants_metrics());
+  CHECK(!logger.wants_images());
+  Everything everything;
+  logger.add(everything);
+  CHECK(logger.wants_images());
+  logger.clear();
+  CHECK(!logger.wants_metrics());
+  CHECK(!logger.wants_images());
+  logger.log_metrics({{"loss", 1}}, 0);
+  CHECK(numbers.lines.empty());
+}

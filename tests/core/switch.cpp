@@ -1,0 +1,68 @@
+#include <tutti/core/switch.hpp>
+
+#include <tutti/core/engine.hpp>
+
+#include "support/catch.hpp"
+
+namespace tutti {
+struct State {
+  int calls = 0;
+};
+}  // namespace tutti
+
+using namespace tutti;
+
+namespace {
+struct Count final {
+  using tags = types<mixes_inputs>;
+  int started = 0;
+  void apply(BatchStart, State& state) {
+    ++state.calls;
+    ++started;
+  }
+  void apply(BatchEnd, State& state) const { state.calls += 10; }
+  bool match(BatchEnd, const State& state) const { return state.calls > 1; }
+};
+struct After final {
+  using runs_after = types<Count>;
+  void apply(BatchStart, State& state) const { state.calls *= 100; }
+};
+struct Rival final {
+  using conflicts_with = types<mixes_inputs>;
+  void apply(BatchEnd, State&) {}
+};
+}  // namespace
+
+TEST_CASE("a switch that is on does what its policy does", "[switch]") {
+  Engine<Switch<Count>> engine{Switch(Count{})};
+  State state;
+  engine.fire<BatchStart>(state);
+  engine.fire<BatchEnd>(state);
+  CHECK(state.calls == 1);  // match() said no
+  engine.fire<BatchStart>(state);
+  engine.fire<BatchEnd>(state);
+  CHECK(state.calls == 12);
+}
+
+TEST_CASE("a switch that is off does nothing", "[switch]") {
+  Engine<Switch<Count>> engine{Switch(Count{}, false)};
+  State state;
+  engine.fire<BatchStart>(state);
+  engine.fire<BatchEnd>(state);
+  CHECK(state.calls == 0);
+  engine.get<Switch<Count>>().on = true;
+  engine.fire<BatchStart>(state);
+  CHECK(state.calls == 1);
+}
+
+TEST_CASE("rules of and about the policy hold for its switch", "[switch]") {
+  static_assert(std::is_same_v<Recipe<After, Switch<Count>>::order<BatchStart>,
+                               types<Switch<Count>, After>>);
+  static_assert(std::is_same_v<Recipe<Switch<After>, Count>::order<BatchStart>,
+                               types<Count, Switch<After>>>);
+  static_assert(detail::conflict<Switch<Count>, Rival>());
+  static_assert(name_of<Switch<Count>>() == "Count");
+  static_assert(role_of<Switch<Count>> == Role::algorithm);
+  static_assert(!Handles<Switch<Count>, EpochEnd>);
+  SUCCEED("checked by the compiler");
+}
