@@ -1,0 +1,60 @@
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+
+#include <stdlib.h>
+
+/// A new empty folder that is gone with its object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "tutti-test-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) {
+      throw std::runtime_error("cannot make a temporary folder " + name);
+    }
+    path_ = name;
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() { remove(path_); }
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  // Not remove_all: LibTorch's wheel exports a copy of it that crashes.
+  static void remove(const std::filesystem::path& path) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(std::filesystem::symlink_status(path, ignored))) {
+      for (const auto& entry : std::filesystem::directory_iterator(path, ignored)) {
+        remove(entry.path());
+      }
+    }
+    std::filesystem::remove(path, ignored);
+  }
+
+  std::filesystem::path path_;
+};
+
+/// All bytes of a file.
+inline std::string read_bytes(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    throw std::runtime_error("cannot read " + path.string());
+  }
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Makes or replaces a file.
+inline void write_bytes(const std::filesystem::path& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  if (!file.flush()) {
+    throw std::runtime_error("cannot write " + path.string());
+  }
+}
