@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <tutti/data/loader.hpp>
+
+namespace tutti {
+
+/// Tokens of a batch. A plain number is both.
+struct TokenCount {
+  std::int64_t total = 0;            ///< what the timestamp counts
+  std::int64_t loss_generating = 0;  ///< what losses of microbatches are weighted by, if by tokens
+
+  TokenCount() = default;
+  TokenCount(std::int64_t all) : total(all), loss_generating(all) {}  // NOLINT: converts by design
+  TokenCount(std::int64_t all, std::int64_t with_loss) : total(all), loss_generating(with_loss) {}
+
+  friend bool operator==(const TokenCount&, const TokenCount&) = default;
+};
+
+/// What is done with the batches of a loader; every empty function means the default.
+struct DataHooks {
+  /// The batch in slices of at most `size` examples. Default: Batch::split.
+  std::function<std::vector<Batch>(const Batch&, std::int64_t size)> split_batch{};
+  /// Examples of a batch. Default: the size of dimension 0, on which all tensors must agree.
+  std::function<std::int64_t(const Batch&)> num_samples{};
+  /// Tokens of a batch. Default: the elements of "input_ids", else 0.
+  std::function<TokenCount(const Batch&)> num_tokens{};
+  /// Applied to the whole batch, on the host. Default: nothing.
+  std::function<Batch(Batch)> batch_transform{};
+  /// Applied to every microbatch, on the device. Default: nothing.
+  std::function<Batch(Batch)> microbatch_transform{};
+};
+
+/// A loader and what is done with its batches. A loader alone converts.
+///
+///     tutti::DataSpec train{loader, {.batch_transform = augment}};
+///
+/// Source: MosaicML Composer, `composer.core.DataSpec`.
+class DataSpec {
+ public:
+  DataSpec() = default;
+
+  template <class L>
+    requires(!std::same_as<std::remove_cvref_t<L>, DataSpec> && std::convertible_to<L, AnyLoader>)
+  DataSpec(L&& from, DataHooks with = {})  // NOLINT: converts by design
+      : loader(std::forward<L>(from)), hooks(std::move(with)) {}
+
+  AnyLoader loader;
+  DataHooks hooks;
+
+  /// There is a loader.
+  explicit operator bool() const { return static_cast<bool>(loader); }
+
+  /// The batch in slices of at most `size` examples. A size beyond the batch gives one slice, with a
+  /// warning once.
+  [[nodiscard]] std::vector<Batch> split(const Batch& batch, std::int64_t size) const {
+    if (hooks.split_batch) {
+      return hooks.split_batch(batch, size);
+    }
+    std::vector<Batch> parts = batch.split(size);
+    if (parts.size() == 1 && size > batch.num_samples()) {
+      TORCH_WARN_ONCE("the microbatch size ", size, " is larger than a batch of ",
+                      batch.num_samples(), " examples, which is taken whole");
+    }
+    return parts;
+  }
+
+  /// Examples of a batch.
+  [[nodiscard]] std::int64_t num_samples(const Batch& batch) const {
+    return hooks.num_samples ? hooks.num_samples(batch) : batch.num_samples();
+  }
+
+  /// Tokens of a batch.
+  [[nodiscard]] TokenCount num_tokens(const Batch& batch) const {
+    return hooks.num_tokens ? hooks.num_tokens(batch) : TokenCount(batch.num_tokens());
+  }
+
+  /// The batch as training sees it, on the host.
+  [[nodiscard]] Batch transform(Batch batch) const {
+    return hooks.batch_transform ? hooks.batch_transform(std::move(batch)) : batch;
+  }
+
+  /// The microbatch as the model sees it, on the device.
+  [[nodiscard]] Batch transform_microbatch(Batch batch) const {
+    return hooks.microbatch_transform ? hooks.microbatch_transform(std::move(batch)) : batch;
+  }
+};
+
+}  // namespace tutti

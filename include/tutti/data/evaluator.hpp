@@ -1,0 +1,52 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/time.hpp>
+#include <tutti/data/data_spec.hpp>
+
+namespace tutti {
+
+/// How an evaluation set is evaluated; every default asks the trainer.
+struct EvaluatorOptions {
+  std::vector<std::string> metric_names{};  ///< parts of names, any case; empty: all of the model's
+  Time interval{};                        ///< how often during fit; 0: the trainer's eval_interval
+  std::int64_t subset_num_batches = -1;   ///< batches at most; -1: all
+  std::int64_t device_eval_microbatch_size = 0;  ///< examples; 0: the whole batch
+};
+
+/// An evaluation set: a label, its data and when and how it is evaluated.
+///
+/// `.eval = {{"test", test_loader}, {"train", part, {.interval = "5ep"}}}`; a loader alone is called
+/// "eval".
+/// Source: MosaicML Composer, `composer.core.Evaluator`.
+struct Evaluator : EvaluatorOptions {
+  std::string label = "eval";  ///< logged metrics are `metrics/<label>/<name>`
+  DataSpec data;
+
+  Evaluator() = default;
+
+  /// Throws c10::Error (ValueError) when a number is out of range or the label is empty.
+  Evaluator(std::string called, DataSpec from, EvaluatorOptions options = {})
+      : EvaluatorOptions(std::move(options)), label(std::move(called)), data(std::move(from)) {
+    TORCH_CHECK_VALUE(!label.empty(), "an evaluation set has an empty label; give it a name");
+    TORCH_CHECK_VALUE(subset_num_batches >= -1, "evaluation set \"", label,
+                      "\": subset_num_batches is ", subset_num_batches,
+                      ", expected -1 (all) or a number of batches");
+    TORCH_CHECK_VALUE(device_eval_microbatch_size >= 0, "evaluation set \"", label,
+                      "\": device_eval_microbatch_size is ", device_eval_microbatch_size,
+                      ", expected 0 (the whole batch) or a number of examples");
+  }
+
+  template <class D>
+    requires(!std::same_as<std::remove_cvref_t<D>, Evaluator> && std::convertible_to<D, DataSpec>)
+  Evaluator(D&& from)  // NOLINT: converts by design
+      : Evaluator("eval", DataSpec(std::forward<D>(from))) {}
+};
+
+}  // namespace tutti

@@ -1,0 +1,264 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <ranges>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <tutti/core/batch.hpp>
+#include <tutti/data/detail/to_batch.hpp>
+
+namespace tutti {
+
+/// `L` gives batches epoch by epoch: `l.start(epoch, first_batch)` begins, `l.next()` gives a batch
+/// or nothing at the end.
+///
+/// Optional: `size()` (batches per epoch on this rank, -1 unknown), `batch_size()` (examples per
+/// full batch, 0 unknown), `dataset_size()` (examples of all ranks, -1 unknown), `repeated()`
+/// (examples of the last batch given that other ranks or this one have seen before, to make all
+/// ranks equally long), `shard(rank, world_size)` (deals the examples to ranks).
+template <class L>
+concept Loader = requires(L& loader, std::int64_t n) {
+  loader.start(n, n);
+  { loader.next() } -> std::convertible_to<std::optional<Batch>>;
+};
+
+/// `R` can be gone through again and again: its begin() makes a new pass over things that convert to
+/// Batch. Forward ranges are; others say so with `using restartable = std::true_type`;
+/// torch::data's loaders are recognised.
+template <class R>
+concept RestartableRange =
+    requires(R& range) {
+      std::begin(range) != std::end(range);
+      ++std::declval<decltype(std::begin(range))&>();
+      { *std::begin(range) } -> detail::BatchLike;
+    } &&
+    (std::forward_iterator<decltype(std::begin(std::declval<R&>()))> ||
+     requires { requires R::restartable::value; } ||
+     requires { typename R::BatchRequestType; });
+
+namespace detail {
+
+template <class R>
+concept AnyRange = requires(R& range) {
+  std::begin(range);
+  std::end(range);
+};
+
+// A restartable range as a Loader.
+template <class R>
+class RangeLoader {
+ public:
+  explicit RangeLoader(std::shared_ptr<R> range) : range_(std::move(range)) {}
+
+  void start(std::int64_t epoch, std::int64_t first_batch) {
+    finish_pass();
+    if constexpr (requires { range_->set_epoch(epoch); }) {
+      range_->set_epoch(epoch);
+    }
+    position_.emplace(std::begin(*range_));
+    end_.emplace(std::end(*range_));
+    for (; first_batch > 0 && *position_ != *end_; --first_batch) {
+      ++*position_;
+    }
+    fresh_ = true;
+  }
+
+  std::optional<Batch> next() {
+    if (!position_ || *position_ == *end_) {
+      return std::nullopt;
+    }
+    if (!std::exchange(fresh_, false)) {  // moves on only when asked: the next may be costly
+      ++*position_;
+      if (*position_ == *end_) {
+        return std::nullopt;
+      }
+    }
+    return to_batch(**position_);
+  }
+
+  // torch::data allows one pass at a time, and only to its end.
+  void finish_pass() {
+    if constexpr (requires { typename R::BatchRequestType; }) {
+      while (position_ && *position_ != *end_) {
+        ++*position_;
+      }
+    }
+    position_.reset();
+  }
+
+  [[nodiscard]] std::int64_t size() const {
+    if constexpr (requires(const R& range) { std::size(range); }) {
+      return static_cast<std::int64_t>(std::size(*range_));
+    } else {
+      return -1;
+    }
+  }
+
+  [[nodiscard]] std::int64_t batch_size() const {
+    if constexpr (requires(const R& range) { range.batch_size(); }) {
+      return static_cast<std::int64_t>(range_->batch_size());
+    } else if constexpr (requires(const R& range) { range.options().batch_size; }) {
+      return static_cast<std::int64_t>(range_->options().batch_size);
+    } else {
+      return 0;
+    }
+  }
+
+ private:
+  std::shared_ptr<R> range_;
+  std::optional<decltype(std::begin(std::declval<R&>()))> position_;
+  std::optional<decltype(std::end(std::declval<R&>()))> end_;
+  bool fresh_ = true;
+};
+
+template <class P>
+concept PointerToData = requires(P& pointer) {
+  requires !std::is_pointer_v<P>;
+  typename P::element_type;
+  *pointer;
+} && (Loader<typename P::element_type> || AnyRange<typename P::element_type>);
+
+}  // namespace detail
+
+/// Any source of batches behind one type; copies share the source and its position.
+///
+/// Converts from a Loader, from a range of batches, and from a std::shared_ptr or std::unique_ptr to
+/// one. A range is one epoch, the same every time; what is in it may be a Batch, anything that
+/// converts to one, a pair of tensors, or a struct with members `data` and `target` such as
+/// torch::data::Example.
+class AnyLoader {
+ public:
+  AnyLoader() = default;
+
+  /// Takes over a copy of the source; give a shared_ptr to keep a hand on it.
+  template <class S>
+    requires(!std::same_as<std::remove_cvref_t<S>, AnyLoader> &&
+             (Loader<std::remove_cvref_t<S>> || detail::AnyRange<std::remove_cvref_t<S>>))
+  AnyLoader(S&& source)  // NOLINT: converts by design
+      : AnyLoader(std::make_shared<std::remove_cvref_t<S>>(std::forward<S>(source))) {}
+
+  /// Shares the source.
+  template <detail::PointerToData P>
+  AnyLoader(P source)  // NOLINT: converts by design
+      : AnyLoader(std::shared_ptr<typename P::element_type>(std::move(source))) {}
+
+  template <class S>
+  AnyLoader(std::shared_ptr<S> source) {  // NOLINT: converts by design
+    if constexpr (Loader<S>) {
+      self_ = std::make_shared<Holder<S>>(std::move(source));
+    } else {
+      static_assert(RestartableRange<S>,
+                    "tutti: this is no range of batches that can be gone through once per epoch "
+                    "(either its elements do not convert to tutti::Batch or it is used up after "
+                    "one pass); give a container, or a type with void start(std::int64_t epoch, "
+                    "std::int64_t first_batch) and std::optional<tutti::Batch> next().");
+      using Range = detail::RangeLoader<S>;
+      self_ = std::make_shared<Holder<Range>>(std::make_shared<Range>(std::move(source)));
+    }
+  }
+
+  /// An iterator is refused: it has begun already and ends after one epoch.
+  template <std::input_or_output_iterator I>
+    requires(!detail::AnyRange<I> && !Loader<I> && !detail::PointerToData<I>)
+  AnyLoader(I) {  // NOLINT: refuses by design
+    static_assert(!std::input_or_output_iterator<I>,
+                  "tutti: this is an iterator, which has begun already and ends after one epoch; "
+                  "give the container or loader that it belongs to.");
+  }
+
+  /// There is a source.
+  explicit operator bool() const { return self_ != nullptr; }
+
+  /// Begins epoch `epoch` (0 is the first) at its batch `first_batch` (0 is the first).
+  void start(std::int64_t epoch, std::int64_t first_batch = 0) {
+    self_->start(epoch, first_batch);
+  }
+
+  /// The next batch, or nothing when the epoch is over.
+  [[nodiscard]] std::optional<Batch> next() { return self_->next(); }
+
+  /// Batches per epoch on this rank; -1: unknown.
+  [[nodiscard]] std::int64_t size() const { return self_->size(); }
+
+  /// Examples in a full batch; 0: unknown.
+  [[nodiscard]] std::int64_t batch_size() const { return self_->batch_size(); }
+
+  /// Examples in an epoch of all ranks, each counted once; -1: unknown.
+  [[nodiscard]] std::int64_t dataset_size() const { return self_->dataset_size(); }
+
+  /// How many examples at the end of the batch that next() gave last were there only to make all
+  /// ranks equally long; exact evaluation leaves them out.
+  [[nodiscard]] std::int64_t repeated() const { return self_->repeated(); }
+
+  /// Deals the examples to ranks, if the source can; returns whether it does now. A source that
+  /// cannot gives every rank the same batches.
+  bool shard(std::int64_t rank, std::int64_t world_size) { return self_->shard(rank, world_size); }
+
+ private:
+  struct Interface {
+    virtual ~Interface() = default;
+    virtual void start(std::int64_t, std::int64_t) = 0;
+    virtual std::optional<Batch> next() = 0;
+    virtual std::int64_t size() const = 0;
+    virtual std::int64_t batch_size() const = 0;
+    virtual std::int64_t dataset_size() const = 0;
+    virtual std::int64_t repeated() const = 0;
+    virtual bool shard(std::int64_t, std::int64_t) = 0;
+  };
+
+  template <class L>
+  struct Holder final : Interface {
+    explicit Holder(std::shared_ptr<L> l) : loader(std::move(l)) {}
+
+    void start(std::int64_t epoch, std::int64_t first) override { loader->start(epoch, first); }
+    std::optional<Batch> next() override { return loader->next(); }
+    std::int64_t size() const override {
+      if constexpr (requires(const L& l) { l.size(); }) {
+        return static_cast<std::int64_t>(std::as_const(*loader).size());
+      } else {
+        return -1;
+      }
+    }
+    std::int64_t batch_size() const override {
+      if constexpr (requires(const L& l) { l.batch_size(); }) {
+        return static_cast<std::int64_t>(std::as_const(*loader).batch_size());
+      } else {
+        return 0;
+      }
+    }
+    std::int64_t dataset_size() const override {
+      if constexpr (requires(const L& l) { l.dataset_size(); }) {
+        return static_cast<std::int64_t>(std::as_const(*loader).dataset_size());
+      } else {
+        return -1;
+      }
+    }
+    std::int64_t repeated() const override {
+      if constexpr (requires(const L& l) { l.repeated(); }) {
+        return static_cast<std::int64_t>(std::as_const(*loader).repeated());
+      } else {
+        return 0;
+      }
+    }
+    bool shard(std::int64_t rank, std::int64_t world_size) override {
+      if constexpr (requires { loader->shard(rank, world_size); }) {
+        loader->shard(rank, world_size);
+        return true;
+      } else {
+        return world_size == 1;
+      }
+    }
+
+    std::shared_ptr<L> loader;
+  };
+
+  std::shared_ptr<Interface> self_;
+};
+
+}  // namespace tutti

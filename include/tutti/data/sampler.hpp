@@ -1,0 +1,120 @@
+#pragma once
+
+#include <tutti/config.hpp>
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/randperm.h>
+#include <c10/util/Exception.h>
+
+/// Which examples of a data set a rank sees in an epoch, and in which order.
+
+namespace tutti {
+
+/// Options of DistributedSampler.
+struct SamplerOptions {
+  bool shuffle = false;         ///< A new order every epoch; else 0, 1, 2, ...
+  bool drop_last = false;       ///< Drop the tail that does not fill all ranks; else repeat some.
+  std::int64_t rank = 0;        ///< This rank, 0 .. world_size - 1.
+  std::int64_t world_size = 1;  ///< Number of ranks; >= 1.
+  std::uint64_t seed = 0;       ///< The same on every rank.
+};
+
+/// Deals the examples of a data set to ranks like cards: rank r gets number r, r + world_size, ...
+/// of the epoch's order, so that every rank gets equally many.
+///
+/// The order is a permutation seeded with seed + epoch, bit for bit that of PyTorch's
+/// DistributedSampler, or 0, 1, 2, ... When the ranks do not divide the data set, examples from the
+/// start of the order are repeated, or with drop_last the tail is left out. Positions can be asked
+/// for in any order, so that a resumed run starts in the middle of an epoch at once.
+class DistributedSampler {
+ public:
+  /// dataset_size: number of examples; >= 0.
+  /// Throws c10::ValueError when a number is out of range.
+  explicit DistributedSampler(std::int64_t dataset_size, const SamplerOptions& options = {})
+      : dataset_size_(dataset_size), options_(options) {
+    TORCH_CHECK_VALUE(dataset_size >= 0, "DistributedSampler: dataset_size is ", dataset_size,
+                      ", expected 0 or more");
+    TORCH_CHECK_VALUE(options.world_size >= 1, "DistributedSampler: world_size is ",
+                      options.world_size, ", expected 1 or more");
+    TORCH_CHECK_VALUE(options.rank >= 0 && options.rank < options.world_size,
+                      "DistributedSampler: rank is ", options.rank, ", expected 0 to ",
+                      options.world_size - 1);
+  }
+
+  /// Examples per epoch on this rank, the same on all ranks.
+  std::int64_t size() const noexcept {
+    const std::int64_t world = options_.world_size;
+    return options_.drop_last ? dataset_size_ / world : (dataset_size_ + world - 1) / world;
+  }
+
+  std::int64_t dataset_size() const noexcept { return dataset_size_; }
+  const SamplerOptions& options() const noexcept { return options_; }
+
+  /// Chooses the order of `epoch` (>= 0). Costs nothing until an index is asked for.
+  void set_epoch(std::int64_t epoch) {
+    TORCH_CHECK_VALUE(epoch >= 0, "DistributedSampler: epoch is ", epoch, ", expected 0 or more");
+    if (epoch != epoch_) {
+      epoch_ = epoch;
+      order_.reset();
+    }
+  }
+  std::int64_t epoch() const noexcept { return epoch_; }
+
+  /// The example at `position` (0 .. size() - 1) of this rank's epoch: 0 .. dataset_size - 1.
+  std::int64_t operator[](std::int64_t position) const {
+    TORCH_CHECK_INDEX(position >= 0 && position < size(), "DistributedSampler: position is ",
+                      position, ", expected 0 to ", size() - 1);
+    const std::int64_t turn = turn_of(position) % dataset_size_;
+    return options_.shuffle ? order()[turn] : turn;
+  }
+
+  /// This rank's examples from `position` (0 .. size()) to the end of the epoch.
+  std::vector<std::int64_t> indices(std::int64_t position = 0) const {
+    TORCH_CHECK_INDEX(position >= 0 && position <= size(), "DistributedSampler: position is ",
+                      position, ", expected 0 to ", size());
+    std::vector<std::int64_t> result;
+    result.reserve(static_cast<std::size_t>(size() - position));
+    for (; position < size(); ++position) {
+      result.push_back((*this)[position]);
+    }
+    return result;
+  }
+
+  /// The examples of another epoch; the chosen epoch stays.
+  std::vector<std::int64_t> indices_for(std::int64_t epoch) const {
+    DistributedSampler other(dataset_size_, options_);
+    other.set_epoch(epoch);
+    return other.indices();
+  }
+
+  /// Whether the example at `position` is a repetition, which an exact evaluation leaves out.
+  bool is_repeated(std::int64_t position) const noexcept {
+    return turn_of(position) >= dataset_size_;
+  }
+
+ private:
+  /// The place in the order of all ranks, beyond the data set where examples are repeated.
+  std::int64_t turn_of(std::int64_t position) const noexcept {
+    return position * options_.world_size + options_.rank;
+  }
+
+  const std::int64_t* order() const {
+    if (!order_.defined()) {
+      const at::Generator generator =
+          at::detail::createCPUGenerator(options_.seed + static_cast<std::uint64_t>(epoch_));
+      order_ = at::randperm(dataset_size_, generator, at::TensorOptions().dtype(at::kLong));
+    }
+    return order_.const_data_ptr<std::int64_t>();
+  }
+
+  std::int64_t dataset_size_;
+  SamplerOptions options_;
+  std::int64_t epoch_ = 0;
+  mutable at::Tensor order_;  // (dataset_size), int64; undefined until it is needed
+};
+
+}  // namespace tutti

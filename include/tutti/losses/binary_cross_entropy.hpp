@@ -1,0 +1,46 @@
+#pragma once
+
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
+
+#include <tutti/losses/reduction.hpp>
+#include <tutti/losses/targets.hpp>
+
+namespace tutti {
+
+/// Options of `functional::binary_cross_entropy_with_logits`, and the loss itself as an object.
+struct BinaryCrossEntropyWithLogits final {
+  at::Tensor weight{};                   ///< broadcasts to [N, C, ...]; undefined: all alike
+  Reduction reduction = Reduction::sum;  ///< over all elements
+  at::Tensor pos_weight{};          ///< factor of the positive targets, broadcasts; undefined: 1
+  bool scale_by_batch_size = true;  ///< divides by N
+
+  at::Tensor operator()(const at::Tensor& input, const at::Tensor& target) const;
+};
+
+namespace functional {
+
+/// Binary cross entropy of every class by itself, by default summed up and divided by the number of
+/// examples.
+///
+/// input: logits [N, C, d1, ...], floating. target: indices [N, d1, ...] of an integer type, made
+/// one-hot, or dense [N, C, d1, ...] in [0, 1].
+/// Returns a scalar, or [N, C, d1, ...] with reduction none.
+/// Throws c10::Error (ValueError) as ensure_targets_one_hot does.
+/// Source: MosaicML Composer, `composer.loss.binary_cross_entropy_with_logits`.
+inline at::Tensor binary_cross_entropy_with_logits(
+    const at::Tensor& input, const at::Tensor& target,
+    const BinaryCrossEntropyWithLogits& options = {}) {
+  const at::Tensor loss = at::binary_cross_entropy_with_logits(
+      input, ensure_targets_one_hot(input, target), options.weight, options.pos_weight,
+      detail::to_aten(options.reduction));
+  return options.scale_by_batch_size ? loss.div(input.size(0)) : loss;
+}
+
+}  // namespace functional
+
+inline at::Tensor BinaryCrossEntropyWithLogits::operator()(const at::Tensor& input,
+                                                           const at::Tensor& target) const {
+  return functional::binary_cross_entropy_with_logits(input, target, *this);
+}
+
+}  // namespace tutti

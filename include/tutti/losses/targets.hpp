@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_assert_async.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
+
+namespace tutti {
+
+/// How targets name classes.
+enum class TargetType : std::uint8_t {
+  indices,  ///< [N, d1, ...]: the class of each position
+  dense,    ///< [N, C, d1, ...]: a weight for every class of each position; one-hot, mixed, smoothed
+};
+
+namespace functional {
+
+/// The targets' type is an integer one, so they are indices of classes unless they have the
+/// outputs' shape.
+/// Source: MosaicML Composer, `composer.loss.utils.check_for_index_targets`.
+inline bool is_index_targets(const at::Tensor& targets) {
+  switch (targets.scalar_type()) {
+    case at::kByte:
+    case at::kChar:
+    case at::kShort:
+    case at::kInt:
+    case at::kLong:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// What the targets are, by their shape alone.
+///
+/// input: [N, C, d1, ...], the outputs. targets: the same shape (dense) or [N, d1, ...] (indices).
+/// Throws c10::Error (ValueError) for any other shape.
+/// Source: MosaicML Composer, `composer.loss.utils.infer_target_type`.
+inline TargetType infer_target_type(const at::Tensor& input, const at::Tensor& targets) {
+  if (input.sizes() == targets.sizes()) {
+    return TargetType::dense;
+  }
+  TORCH_CHECK_VALUE(input.dim() == targets.dim() + 1, "the targets are ", targets.sizes(),
+                    " and the outputs ", input.sizes(),
+                    "; expected targets of the outputs' shape (a weight for every class) or "
+                    "without their dimension 1 (indices of classes)");
+  return TargetType::indices;
+}
+
+}  // namespace functional
+
+namespace detail {
+
+// One pass that checks and writes: [N, inner] of indices to zeroed [N, classes, inner].
+// Returns whether an index is negative.
+inline bool write_one_hot(const std::int64_t* index, float* out, std::int64_t n,
+                          std::int64_t classes, std::int64_t inner) {
+  bool negative = false;
+  for (std::int64_t i = 0; i < n; ++i) {
+    for (std::int64_t j = 0; j < inner; ++j) {
+      const std::int64_t at = index[i * inner + j];
+      TORCH_CHECK_VALUE(at < classes, "example ", i, " has target ", at, ", expected less than ",
+                        classes, ", the number of classes");
+      negative = negative || at < 0;
+      if (at >= 0) {
+        out[(i * classes + at) * inner + j] = 1.0F;
+      }
+    }
+  }
+  return negative;
+}
+
+inline at::Tensor one_hot(const at::Tensor& targets, std::int64_t classes) {
+  std::vector<std::int64_t> shape = targets.sizes().vec();
+  const bool has_examples = !shape.empty();
+  shape.insert(shape.begin() + (has_examples ? 1 : 0), classes);
+  if (!targets.is_cpu()) {  // no waiting for the device: the check fails there
+    at::_assert_async(targets.lt(classes).all(),
+                      "a target is not less than the number of classes");
+    std::vector<std::int64_t> column(shape.size(), 1);
+    column[has_examples ? 1 : 0] = classes;
+    const at::Tensor all = at::arange(classes, targets.options()).view(column);
+    return targets.unsqueeze(has_examples ? 1 : 0).eq(all).to(at::kFloat);
+  }
+  at::Tensor out = at::zeros(shape, targets.options().dtype(at::kFloat));
+  const at::Tensor index = targets.to(at::kLong).contiguous();
+  const std::int64_t n = has_examples ? targets.size(0) : 1;
+  const std::int64_t inner = n == 0 ? 0 : targets.numel() / n;
+  if (write_one_hot(index.const_data_ptr<std::int64_t>(), out.mutable_data_ptr<float>(), n, classes,
+                    inner)) {
+    TORCH_WARN_ONCE(
+        "some targets are negative; they become rows without any class, which a loss over dense "
+        "targets leaves out");
+  }
+  return out;
+}
+
+}  // namespace detail
+
+namespace functional {
+
+/// Targets as a weight for every class: indices become one-hot rows, dense ones only change type.
+///
+/// input: [N, C, d1, ...], the outputs, read for their shape only. targets: indices [N, d1, ...] of
+/// an integer type, or dense [N, C, d1, ...]. num_classes: how many classes the rows have; C unless
+/// given.
+/// Returns fp32 [N, num_classes, d1, ...] on the targets' device. A negative index gives a row of
+/// zeros, with a warning on the CPU.
+/// Throws c10::Error (ValueError) for other shapes, for indices of a floating type and for an index
+/// of num_classes or more; on other devices than the CPU the last is a device-side assertion, so
+/// that nobody waits for the device.
+/// Source: MosaicML Composer, `composer.loss.utils.ensure_targets_one_hot`.
+inline at::Tensor ensure_targets_one_hot(const at::Tensor& input, const at::Tensor& targets,
+                                         std::optional<std::int64_t> num_classes = {}) {
+  if (infer_target_type(input, targets) == TargetType::dense) {
+    return targets.to(at::kFloat);
+  }
+  TORCH_CHECK_VALUE(is_index_targets(targets), "the targets ", targets.sizes(), " are ",
+                    targets.scalar_type(),
+                    ", expected an integer type for indices of classes; for a weight for every "
+                    "class give them the outputs' shape ",
+                    input.sizes());
+  return detail::one_hot(targets, num_classes.value_or(input.dim() > 1 ? input.size(1)
+                                                                       : input.size(0)));
+}
+
+}  // namespace functional
+}  // namespace tutti

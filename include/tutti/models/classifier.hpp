@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <torch/nn/pimpl.h>
+
+#include <tutti/core/model.hpp>
+#include <tutti/losses/soft_cross_entropy.hpp>
+#include <tutti/metrics/accuracy.hpp>
+#include <tutti/metrics/cross_entropy.hpp>
+#include <tutti/metrics/make_metrics.hpp>
+
+namespace tutti {
+
+/// Options of Classifier.
+struct ClassifierOptions {
+  std::int64_t num_classes = 0;  ///< 0: the network's member num_classes, else that of the outputs
+  /// Empty: MulticlassAccuracy.
+  std::optional<Metrics> train_metrics{};
+  /// Empty: CrossEntropy and MulticlassAccuracy.
+  std::optional<Metrics> eval_metrics{};
+  /// Outputs and targets to a scalar. Empty: functional::soft_cross_entropy.
+  std::function<at::Tensor(const at::Tensor&, const at::Tensor&)> loss{};
+};
+
+/// Makes a Model of a network that classifies: batches of (inputs, targets), cross entropy, accuracy.
+///
+///     tutti::Classifier model{net, {.num_classes = 10}};    // net: a torch::nn holder or shared_ptr
+///
+/// `Net` has `at::Tensor forward(at::Tensor)` giving logits [N, C, ...]; targets are indices or
+/// dense. Copies share the network.
+/// Source: MosaicML Composer, `composer.models.ComposerClassifier`.
+template <class Net>
+class Classifier {
+ public:
+  /// Throws c10::Error (ValueError) when there is no network.
+  explicit Classifier(std::shared_ptr<Net> net, ClassifierOptions options = {})
+      : net_(std::move(net)), options_(std::move(options)) {
+    TORCH_CHECK_VALUE(net_ != nullptr, "Classifier: the network is empty; construct it first");
+    settle_classes();
+    const MulticlassAccuracy accuracy{{.num_classes = options_.num_classes}};
+    if (!options_.train_metrics) {
+      options_.train_metrics = make_metrics(accuracy);
+    }
+    if (!options_.eval_metrics) {
+      options_.eval_metrics = make_metrics(CrossEntropy{}, accuracy);
+    }
+  }
+  explicit Classifier(const torch::nn::ModuleHolder<Net>& net, ClassifierOptions options = {})
+      : Classifier(net.is_empty() ? nullptr : net.ptr(), std::move(options)) {}
+
+  /// The logits of a batch's inputs.
+  [[nodiscard]] Outputs forward(const Batch& batch) const { return net_->forward(batch.inputs()); }
+
+  /// The loss of logits against the batch's targets.
+  [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const {
+    return options_.loss ? options_.loss(outputs.tensor(), batch.targets())
+                         : functional::soft_cross_entropy(outputs.tensor(), batch.targets());
+  }
+
+  /// The metrics of training or of evaluation.
+  [[nodiscard]] Metrics metrics(bool train) const {
+    return train ? *options_.train_metrics : *options_.eval_metrics;
+  }
+
+  /// The network.
+  [[nodiscard]] std::shared_ptr<Net> module() const { return net_; }
+
+  /// Classes, 0 when nobody said.
+  [[nodiscard]] std::int64_t num_classes() const { return options_.num_classes; }
+
+ private:
+  void settle_classes() {
+    if constexpr (requires(const Net& net) {
+                    { net.num_classes } -> std::convertible_to<std::int64_t>;
+                  }) {
+      const auto own = static_cast<std::int64_t>(net_->num_classes);
+      if (options_.num_classes != 0 && options_.num_classes != own) {
+        TORCH_WARN("Classifier: num_classes is ", options_.num_classes,
+                   ", but the network says ", own, ", which is used");
+      }
+      options_.num_classes = own;
+    }
+    TORCH_CHECK_VALUE(options_.num_classes >= 0, "Classifier: num_classes is ",
+                      options_.num_classes, ", expected 1 or more, or 0 when it is not known");
+  }
+
+  std::shared_ptr<Net> net_;
+  ClassifierOptions options_;
+};
+
+template <class Net>
+Classifier(std::shared_ptr<Net>) -> Classifier<Net>;
+template <class Net>
+Classifier(std::shared_ptr<Net>, ClassifierOptions) -> Classifier<Net>;
+template <class Net>
+Classifier(const torch::nn::ModuleHolder<Net>&) -> Classifier<Net>;
+template <class Net>
+Classifier(const torch::nn::ModuleHolder<Net>&, ClassifierOptions) -> Classifier<Net>;
+
+}  // namespace tutti

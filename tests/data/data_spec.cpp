@@ -1,0 +1,63 @@
+#include <tutti/data/data_spec.hpp>
+
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "support/catch.hpp"
+
+using tutti::Batch;
+using tutti::DataSpec;
+using tutti::TokenCount;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+Batch sentences() {
+  return Batch({{"input_ids", at::zeros({3, 7}, at::kLong)}, {"labels", at::zeros({3, 7})}});
+}
+std::int64_t length(const DataSpec& spec) { return spec.loader.size(); }
+}  // namespace
+
+TEST_CASE("a loader alone is a data spec", "[data][law]") {
+  CHECK(length(std::vector<Batch>(4)) == 4);
+  CHECK_FALSE(static_cast<bool>(DataSpec{}));
+  CHECK(static_cast<bool>(DataSpec{std::vector<Batch>{}}));
+}
+
+TEST_CASE("the defaults split by examples, count them and count tokens of input_ids",
+          "[data][law]") {
+  const DataSpec spec;
+  const Batch batch = sentences();
+  const auto parts = spec.split(batch, 2);
+  REQUIRE(parts.size() == 2);
+  CHECK(parts[0].at("labels").size(0) == 2);
+  CHECK(parts[1].at("labels").size(0) == 1);
+  CHECK(spec.split(batch, 5).size() == 1);
+  CHECK(spec.num_samples(batch) == 3);
+  CHECK(spec.num_tokens(batch) == TokenCount(21));
+  CHECK(spec.num_tokens(Batch(at::zeros({2, 3}))) == TokenCount(0));
+  CHECK(spec.transform(batch).at("labels").is_same(batch.at("labels")));
+  CHECK(spec.transform_microbatch(batch).at("labels").is_same(batch.at("labels")));
+}
+
+TEST_CASE("examples that disagree in number ask for a function", "[data]") {
+  const Batch odd({{"a", at::zeros({2})}, {"b", at::zeros({3})}});
+  CHECK_THROWS_WITH(DataSpec{}.num_samples(odd),
+                    ContainsSubstring("give DataSpec a num_samples function"));
+  const DataSpec spec{std::vector<Batch>{}, {.num_samples = [](const Batch&) { return 1; }}};
+  CHECK(spec.num_samples(odd) == 1);
+}
+
+TEST_CASE("given functions replace the defaults", "[data][law]") {
+  const DataSpec spec{
+      std::vector<Batch>{},
+      {.split_batch = [](const Batch& batch, std::int64_t) { return std::vector{batch, batch}; },
+       .num_tokens = [](const Batch&) { return TokenCount(10, 4); },
+       .batch_transform = [](Batch batch) { return Batch(batch.inputs() + 1); },
+       .microbatch_transform = [](Batch batch) { return Batch(batch.inputs() * 2); }}};
+  const Batch batch(at::ones({4}));
+  CHECK(spec.split(batch, 4).size() == 2);
+  CHECK(spec.num_tokens(batch).loss_generating == 4);
+  CHECK(spec.transform(batch).inputs().equal(at::full({4}, 2.0)));
+  CHECK(spec.transform_microbatch(spec.transform(batch)).inputs().equal(at::full({4}, 4.0)));
+}

@@ -1,0 +1,30 @@
+#include <tutti/metrics/binary_f1.hpp>
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "metrics/support.hpp"
+#include "support/catch.hpp"
+
+using Catch::Matchers::ContainsSubstring;
+
+TEST_CASE("the F1 score agrees with the reference after every batch", "[metrics][golden]") {
+  check_against_reference("metric_BinaryF1Score",
+                          [](const golden::Json&) { return tutti::BinaryF1Score{}; });
+}
+
+TEST_CASE("the F1 score is the harmonic mean of precision and recall", "[metrics][law]") {
+  const auto said = at::tensor({1, 1, 1, 0, 0, 0, 1}, at::kLong);
+  const auto there = at::tensor({1, 1, 0, 1, 0, 0, 0}, at::kLong);
+  tutti::BinaryF1Score metric;
+  metric.update(at::one_hot(said, 2).to(at::kFloat), there);
+  const double precision = 2.0 / 4.0;
+  const double recall = 2.0 / 3.0;
+  CHECK(std::abs(metric.compute() - 2 * precision * recall / (precision + recall)) < 1e-12);
+}
+
+TEST_CASE("outputs of other than two classes are refused by the F1 score", "[metrics]") {
+  CHECK_THROWS_WITH(tutti::BinaryF1Score{}.update(at::zeros({2, 3}), at::zeros({2}, at::kLong)),
+                    ContainsSubstring("expected scores [N, 2, ...]"));
+}
