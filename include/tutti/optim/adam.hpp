@@ -1,0 +1,187 @@
+#pragma once
+
+#include <tutti/optim/detail/decay.hpp>
+#include <tutti/optim/detail/fused.hpp>
+
+#include <array>
+#include <limits>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/_fused_adam_ops.h>
+#include <ATen/ops/_fused_adamw_ops.h>
+#include <torch/optim/optimizer.h>
+
+namespace tutti {
+
+/// Adam as torch.optim.Adam: at step t
+///
+///     g += weight_decay * p
+///     m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2
+///     p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+///
+/// With amsgrad the largest v so far takes v's place in the last line.
+/// Source: Kingma and Ba, "Adam", ICLR 2015; Reddi et al., "On the convergence of Adam and beyond",
+/// ICLR 2018.
+struct Adam {
+  double lr = 1e-3;                         ///< >= 0
+  std::array<double, 2> betas{0.9, 0.999};  ///< in [0, 1)
+  double eps = 1e-8;                        ///< >= 0
+  double weight_decay = 0.0;                ///< >= 0
+  bool amsgrad = false;
+  bool maximize = false;  ///< go up the gradient
+
+  /// An optimizer over these groups. Throws c10::Error when a number is out of range.
+  std::shared_ptr<optim::Fused<Adam>> build(
+      std::vector<torch::optim::OptimizerParamGroup> groups) const {
+    return std::make_shared<optim::Fused<Adam>>(groups, *this);
+  }
+  /// An optimizer over one group of these parameters.
+  std::shared_ptr<optim::Fused<Adam>> build(std::vector<at::Tensor> parameters) const {
+    return build({optim::group(std::move(parameters), *this)});
+  }
+};
+
+/// Adam whose weight decay is `p *= 1 - lr * weight_decay`, ahead of the rest, as
+/// torch.optim.AdamW. Source: Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR
+/// 2019.
+struct AdamW {
+  double lr = 1e-3;                         ///< >= 0
+  std::array<double, 2> betas{0.9, 0.999};  ///< in [0, 1)
+  double eps = 1e-8;                        ///< >= 0
+  double weight_decay = 1e-2;               ///< >= 0
+  bool amsgrad = false;
+  bool maximize = false;  ///< go up the gradient
+
+  /// An optimizer over these groups. Throws c10::Error when a number is out of range.
+  std::shared_ptr<optim::Fused<AdamW>> build(
+      std::vector<torch::optim::OptimizerParamGroup> groups) const {
+    return std::make_shared<optim::Fused<AdamW>>(groups, *this);
+  }
+  /// An optimizer over one group of these parameters.
+  std::shared_ptr<optim::Fused<AdamW>> build(std::vector<at::Tensor> parameters) const {
+    return build({optim::group(std::move(parameters), *this)});
+  }
+};
+
+/// Adam whose weight decay follows the learning rate's schedule, not its magnitude:
+/// `p *= 1 - (lr / initial_lr) * weight_decay`, ahead of the rest.
+///
+/// initial_lr is the learning rate at construction; where it is 0 the factor is 1. So weight_decay
+/// is the part by which weights shrink in a step: good values are about lr times those of AdamW,
+/// and 1e-3 or more is warned about. Source: Loshchilov and Hutter, "Decoupled weight decay
+/// regularization", ICLR 2019, algorithm 2; MosaicML Composer, `composer.optim.DecoupledAdamW`.
+struct DecoupledAdamW {
+  double lr = 1e-3;                        ///< >= 0
+  std::array<double, 2> betas{0.9, 0.95};  ///< in [0, 1)
+  double eps = 1e-8;                       ///< >= 0
+  double weight_decay = 1e-5;              ///< >= 0
+  bool amsgrad = false;
+
+  /// An optimizer over these groups. Throws c10::Error when a number is out of range.
+  std::shared_ptr<optim::Fused<DecoupledAdamW>> build(
+      std::vector<torch::optim::OptimizerParamGroup> groups) const {
+    return std::make_shared<optim::Fused<DecoupledAdamW>>(groups, *this);
+  }
+  /// An optimizer over one group of these parameters.
+  std::shared_ptr<optim::Fused<DecoupledAdamW>> build(std::vector<at::Tensor> parameters) const {
+    return build({optim::group(std::move(parameters), *this)});
+  }
+};
+
+namespace optim {
+namespace detail {
+
+template <class Hyper>
+struct AdamRule {
+  static constexpr std::array<std::string_view, 3> buffers{"exp_avg", "exp_avg_sq",
+                                                           "max_exp_avg_sq"};
+  static constexpr bool counts_steps = true;
+
+  static std::size_t buffer_count(const Hyper& h) { return h.amsgrad ? 3 : 2; }
+
+  static void validate(const Hyper& h) {
+    constexpr std::string_view name = Rule<Hyper>::name;
+    need_learning_rate(name, h.lr);
+    need_at_least_zero(name, "eps", h.eps);
+    need_at_least_zero(name, "weight_decay", h.weight_decay);
+    for (const double beta : h.betas) {
+      TORCH_CHECK(beta >= 0.0 && beta < 1.0, name, ": betas are ", h.betas[0], " and ", h.betas[1],
+                  ", expected two in [0, 1).");
+    }
+  }
+
+  template <class H, class F>
+  static void each(H& h, F f) {
+    f("lr", h.lr);
+    f("beta1", h.betas[0]);
+    f("beta2", h.betas[1]);
+    f("eps", h.eps);
+    f("weight_decay", h.weight_decay);
+    f("amsgrad", h.amsgrad);
+    if constexpr (requires { h.maximize; }) {
+      f("maximize", h.maximize);
+    }
+  }
+
+  static void write_step(const Bucket& b) {
+    const at::Tensor& step = b.steps.front();
+    if (b.device.is_cpu()) {
+      *step.mutable_data_ptr<float>() = static_cast<float>(b.step);
+    } else {
+      step.fill_(b.step);
+    }
+  }
+
+  // Kernel: _fused_adam_ adds weight_decay * p to the gradient, _fused_adamw_ shrinks p by
+  // lr * weight_decay.
+  template <class Kernel>
+  static void descend(const Hyper& h, double weight_decay, bool maximize, const Bucket& b) {
+    write_step(b);
+    Kernel::call(b.parameters, b.gradients, b.buffers[0], b.buffers[1], b.buffers[2], b.steps, h.lr,
+                 h.betas[0], h.betas[1], weight_decay, h.eps, h.amsgrad, maximize, std::nullopt,
+                 std::nullopt);
+  }
+};
+
+}  // namespace detail
+
+template <>
+struct Rule<Adam> : detail::AdamRule<Adam> {
+  static constexpr std::string_view name = "Adam";
+
+  static void update(const Adam& h, double, const detail::Bucket& bucket) {
+    descend<at::_ops::_fused_adam_>(h, h.weight_decay, h.maximize, bucket);
+  }
+};
+
+template <>
+struct Rule<AdamW> : detail::AdamRule<AdamW> {
+  static constexpr std::string_view name = "AdamW";
+
+  static void update(const AdamW& h, double, const detail::Bucket& bucket) {
+    descend<at::_ops::_fused_adamw_>(h, h.weight_decay, h.maximize, bucket);
+  }
+};
+
+template <>
+struct Rule<DecoupledAdamW> : detail::AdamRule<DecoupledAdamW> {
+  static constexpr std::string_view name = "DecoupledAdamW";
+
+  static void validate(const DecoupledAdamW& h) {
+    detail::AdamRule<DecoupledAdamW>::validate(h);
+    detail::warn_of_large_decay(name, h.weight_decay);
+  }
+  static void update(const DecoupledAdamW& h, double initial_lr, const detail::Bucket& bucket) {
+    const double part = detail::decay(h.lr, initial_lr, h.weight_decay);
+    if (h.lr == 0.0) {
+      detail::shrink(bucket, part);
+    }
+    descend<at::_ops::_fused_adamw_>(h, h.lr == 0.0 ? 0.0 : part / h.lr, false, bucket);
+  }
+};
+
+}  // namespace optim
+}  // namespace tutti

@@ -1,0 +1,343 @@
+#pragma once
+
+#include <tutti/core/archive.hpp>
+#include <tutti/core/stateful.hpp>
+#include <tutti/optim/detail/parameter_groups.hpp>
+
+#include <cstddef>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/optim/optimizer.h>
+
+namespace tutti::optim {
+
+/// A torch::optim::Optimizer whose step is one kernel call for all parameters of a group that share
+/// a device, a type and a step count. Made by `SGD{...}.build(groups)` and its like.
+///
+/// Parameters without a gradient are skipped altogether. param_groups() may be changed at any time
+/// (parameters replaced, added, removed, moved to another device or type; options changed): the
+/// next step notices, keeps the state of what stayed, and drops that of what went. Gradients may be
+/// created anew for every step or kept.
+///
+/// step throws c10::Error for sparse gradients and for parameters that are not floating point.
+template <class Hyper>
+class Fused final : public torch::optim::Optimizer, public Stateful {
+ public:
+  using Options = GroupOptions<Hyper>;
+
+  Fused(const std::vector<torch::optim::OptimizerParamGroup>& groups, const Hyper& hyper)
+      : Optimizer(groups, std::make_unique<Options>(hyper)) {
+    for (auto& group : param_groups_) {
+      Rule<Hyper>::validate(options_of(group).hyper);
+    }
+  }
+
+  /// Updates every parameter that has a gradient. closure: evaluates the loss, with gradients on,
+  /// before the update; its result is returned, else an undefined tensor.
+  at::Tensor step(LossClosure closure = nullptr) override {
+    at::Tensor loss;
+    if (closure) {
+      const c10::AutoGradMode with_gradients(true);
+      loss = closure();
+    }
+    const c10::AutoGradMode no_gradients(false);
+    plans_.resize(param_groups_.size());
+    for (std::size_t g = 0; g < param_groups_.size(); ++g) {
+      if (!gather(param_groups_[g], plans_[g])) {
+        rebuild(param_groups_[g], plans_[g]);
+      }
+      update(plans_[g]);
+    }
+    return loss;
+  }
+
+  /// The state of a parameter; null before its first step with a gradient.
+  const ParameterState* state_of(const at::Tensor& parameter) const {
+    const auto found = state_.find(parameter.unsafeGetTensorImpl());
+    return found == state_.end() ? nullptr
+                                 : static_cast<const ParameterState*>(found->second.get());
+  }
+
+  /// Saves `groups/<g>/lr` and the other options, and for parameter i, counted over all groups in
+  /// their order, `param<i>/step` and `param<i>/<buffer>`.
+  void save(Archive& archive) const override {
+    archive.put("optimizer", std::string(Rule<Hyper>::name));
+    archive.put("group_count", param_groups_.size());
+    std::size_t index = 0;
+    for (std::size_t g = 0; g < param_groups_.size(); ++g) {
+      const auto& group = param_groups_[g];
+      Archive& saved = archive.child("groups").child(std::to_string(g));
+      const auto& options = static_cast<const Options&>(group.options());
+      saved.put("parameter_count", group.params().size());
+      saved.put("initial_lr", options.initial_lr);
+      Rule<Hyper>::each(options.hyper,
+                        [&](const char* name, const auto& value) { saved.put(name, value); });
+      for (const at::Tensor& parameter : group.params()) {
+        if (const ParameterState* state = state_of(parameter)) {
+          detail::save_state<Hyper>(archive.child(detail::parameter_name(index)), *state);
+        }
+        ++index;
+      }
+    }
+  }
+
+  /// torch::save and torch::load know nothing of this state; they throw c10::Error.
+  void save(torch::serialize::OutputArchive&) const override { refuse_torch_archive(); }
+  void load(torch::serialize::InputArchive&) override { refuse_torch_archive(); }
+
+  /// Restores options and state, by the order of the parameters. Throws c10::Error, before anything
+  /// is changed, when the groups or the shapes differ.
+  void load(const Archive& archive) override {
+    detail::check_archive<Hyper>(archive, param_groups_);
+    state_.clear();
+    plans_.clear();
+    std::size_t index = 0;
+    for (std::size_t g = 0; g < param_groups_.size(); ++g) {
+      const Archive& saved = archive.child("groups").child(std::to_string(g));
+      Options& options = options_of(param_groups_[g]);
+      options.initial_lr = saved.get<double>("initial_lr");
+      Rule<Hyper>::each(options.hyper, [&](const char* name, auto& value) {
+        value = saved.get<std::remove_cvref_t<decltype(value)>>(name);
+      });
+      for (const at::Tensor& parameter : param_groups_[g].params()) {
+        const std::string name = detail::parameter_name(index++);
+        if (archive.contains(name)) {
+          auto state = std::make_unique<ParameterState>();
+          detail::load_state<Hyper>(archive.child(name), parameter, *state);
+          state_[parameter.unsafeGetTensorImpl()] = std::move(state);
+        }
+      }
+    }
+  }
+
+ private:
+  // Where a parameter of the group is in the buckets; `state` is null when it had no gradient.
+  struct Place {
+    c10::TensorImpl* parameter = nullptr;
+    ParameterState* state = nullptr;
+    std::size_t bucket = 0;
+    std::size_t index = 0;
+  };
+
+  struct Plan {
+    Options* options = nullptr;
+    std::size_t buffers = 0;
+    std::vector<Place> places;
+    std::vector<detail::Bucket> buckets;
+    std::vector<std::pair<at::Tensor, at::Tensor>> staged;  // a parameter that is not dense, copy
+    bool stale = false;
+  };
+
+  static void refuse_torch_archive() {
+    TORCH_CHECK(false, Rule<Hyper>::name,
+                ": torch::save and torch::load cannot carry this optimizer; use a tutti::Archive: "
+                "optimizer.save(archive), optimizer.load(archive).");
+  }
+
+  static Options& options_of(torch::optim::OptimizerParamGroup& group) {
+    auto* options = dynamic_cast<Options*>(&group.options());
+    TORCH_CHECK(options != nullptr, Rule<Hyper>::name,
+                ": a parameter group has options of another optimizer; make them with "
+                "tutti::optim::group(parameters, ",
+                Rule<Hyper>::name, "{...}).");
+    return *options;
+  }
+
+  // The gradient, strided like the parameter, for kernels walk through memory, not indices.
+  static at::Tensor laid_out(const at::Tensor& gradient, const at::Tensor& like) {
+    TORCH_CHECK(gradient.layout() == at::kStrided, Rule<Hyper>::name,
+                ": sparse gradients are not supported; use dense ones, e.g. an Embedding with "
+                "sparse = false.");
+    if (gradient.strides() == like.strides() && gradient.scalar_type() == like.scalar_type()) {
+      return gradient;
+    }
+    at::Tensor copy = detail::like(like);
+    copy.copy_(gradient);
+    return copy;
+  }
+
+  // Takes this step's gradients into the plan's buckets; false when the plan no longer fits.
+  bool gather(torch::optim::OptimizerParamGroup& group, Plan& plan) {
+    const std::vector<at::Tensor>& parameters = group.params();
+    if (plan.options != &group.options() || plan.places.size() != parameters.size()) {
+      parameters_changed_ = true;
+      return false;
+    }
+    if (plan.stale || plan.buffers != Rule<Hyper>::buffer_count(plan.options->hyper)) {
+      return false;
+    }
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const at::Tensor& parameter = parameters[i];
+      const Place& place = plan.places[i];
+      const at::Tensor& gradient = parameter.grad();
+      if (place.parameter != parameter.unsafeGetTensorImpl()) {
+        parameters_changed_ = true;
+        return false;
+      }
+      if (gradient.defined() != (place.state != nullptr)) {
+        return false;
+      }
+      if (place.state != nullptr) {
+        detail::Bucket& bucket = plan.buckets[place.bucket];
+        if (!still_fits(parameter, place, bucket, plan.buffers)) {
+          return false;
+        }
+        bucket.gradients[place.index] = laid_out(gradient, parameter);
+      }
+    }
+    return true;
+  }
+
+  bool still_fits(const at::Tensor& parameter, const Place& place, const detail::Bucket& bucket,
+                  std::size_t buffers) const {
+    const auto found = state_.find(parameter.unsafeGetTensorImpl());
+    if (found == state_.end() || found->second.get() != place.state ||
+        bucket.device != parameter.device() || bucket.type != parameter.scalar_type() ||
+        place.state->step != bucket.step) {
+      return false;
+    }
+    for (std::size_t b = 0; b < buffers; ++b) {
+      if (!place.state->buffers[b].is_same(bucket.buffers[b][place.index])) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Sorts the group's parameters that have a gradient into buckets, and takes the gradients.
+  void rebuild(torch::optim::OptimizerParamGroup& group, Plan& plan) {
+    if (std::exchange(parameters_changed_, false)) {
+      forget_removed();
+    }
+    plan = Plan{};
+    plan.options = &options_of(group);
+    plan.buffers = Rule<Hyper>::buffer_count(plan.options->hyper);
+    for (const at::Tensor& parameter : group.params()) {
+      Place place;
+      place.parameter = parameter.unsafeGetTensorImpl();
+      if (parameter.grad().defined()) {
+        place = put(parameter, plan);
+      }
+      plan.places.push_back(place);
+    }
+    for (detail::Bucket& bucket : plan.buckets) {
+      if (Rule<Hyper>::counts_steps) {
+        const at::Tensor scalar = bucket.parameters.front().detach().new_full({}, 0, at::kFloat);
+        bucket.steps.assign(bucket.parameters.size(), scalar);
+      }
+    }
+    plan.stale = !plan.staged.empty();
+  }
+
+  Place put(const at::Tensor& parameter, Plan& plan) {
+    TORCH_CHECK(parameter.is_floating_point(), Rule<Hyper>::name, ": a parameter is of type ",
+                parameter.scalar_type(), "; only floating point is trained.");
+    bool first = false;
+    Place place{.parameter = parameter.unsafeGetTensorImpl()};
+    place.state = &prepare_state(parameter, plan.buffers, first);
+    place.bucket = bucket_for(parameter, place.state->step, first, plan);
+    detail::Bucket& bucket = plan.buckets[place.bucket];
+    place.index = bucket.parameters.size();
+    at::Tensor work = parameter;
+    if (!parameter.is_non_overlapping_and_dense()) {
+      work = detail::like(parameter);
+      work.copy_(parameter);
+      plan.staged.emplace_back(parameter, work);
+    }
+    bucket.gradients.push_back(laid_out(parameter.grad(), work));
+    bucket.parameters.push_back(std::move(work));
+    for (std::size_t b = 0; b < plan.buffers; ++b) {
+      bucket.buffers[b].push_back(place.state->buffers[b]);
+    }
+    return place;
+  }
+
+  // The parameter's state with as many buffers as the options need, of the parameter's device, type
+  // and layout. first: some buffer is new and the rule fills it in the first update.
+  ParameterState& prepare_state(const at::Tensor& parameter, std::size_t buffers, bool& first) {
+    auto& slot = state_[parameter.unsafeGetTensorImpl()];
+    if (slot == nullptr) {
+      slot = std::make_unique<ParameterState>();
+    }
+    auto& state = static_cast<ParameterState&>(*slot);
+    state.parameter = parameter;
+    for (std::size_t b = 0; b < buffers; ++b) {
+      at::Tensor fresh = detail::like(parameter);
+      at::Tensor& buffer = state.buffers[b];
+      if (!buffer.defined()) {
+        first = !Rule<Hyper>::counts_steps;
+        buffer = first ? fresh : fresh.zero_();
+      } else if (buffer.device() != fresh.device() || buffer.strides() != fresh.strides() ||
+                 buffer.scalar_type() != fresh.scalar_type()) {
+        buffer = fresh.copy_(buffer);
+      }
+    }
+    return state;
+  }
+
+  static std::size_t bucket_for(const at::Tensor& parameter, std::int64_t step, bool first,
+                                Plan& plan) {
+    std::size_t b = 0;
+    for (; b < plan.buckets.size(); ++b) {
+      const detail::Bucket& bucket = plan.buckets[b];
+      if (bucket.device == parameter.device() && bucket.type == parameter.scalar_type() &&
+          bucket.step == step && bucket.first == first) {
+        return b;
+      }
+    }
+    detail::Bucket& bucket = plan.buckets.emplace_back();
+    bucket.device = parameter.device();
+    bucket.type = parameter.scalar_type();
+    bucket.step = step;
+    bucket.first = first;
+    return b;
+  }
+
+  // One step of the plan's buckets; lets go of the gradients.
+  void update(Plan& plan) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    for (detail::Bucket& bucket : plan.buckets) {
+      bucket.step += Rule<Hyper>::counts_steps ? 1 : 0;
+      Rule<Hyper>::update(plan.options->hyper, plan.options->initial_lr, bucket);
+      plan.stale = plan.stale || bucket.first;
+      for (at::Tensor& gradient : bucket.gradients) {
+        gradient.reset();
+      }
+    }
+    for (auto& [parameter, copy] : plan.staged) {
+      parameter.copy_(copy);
+    }
+    for (const Place& place : plan.places) {
+      if (place.state != nullptr) {
+        place.state->step = plan.buckets[place.bucket].step;
+        place.parameter->bump_version();  // for autograd, since the fused kernels do not
+      }
+    }
+  }
+
+  // Drops the state of parameters that are in no group any more.
+  void forget_removed() {
+    std::unordered_set<const void*> kept;
+    for (const auto& group : param_groups_) {
+      for (const at::Tensor& parameter : group.params()) {
+        kept.insert(parameter.unsafeGetTensorImpl());
+      }
+    }
+    for (auto entry = state_.begin(); entry != state_.end();) {
+      entry = kept.count(entry->first) == 0 ? state_.erase(entry) : std::next(entry);
+    }
+  }
+
+  std::vector<Plan> plans_;
+  bool parameters_changed_ = false;
+};
+
+}  // namespace tutti::optim

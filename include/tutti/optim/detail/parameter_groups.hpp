@@ -1,0 +1,133 @@
+#pragma once
+
+#include <tutti/core/archive.hpp>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <torch/optim/optimizer.h>
+
+/// What a fused optimizer keeps for each group and each parameter, and how it is saved.
+
+namespace tutti::optim {
+
+/// The learning rate that a schedule multiplies, and that decoupled weight decay is relative to.
+struct InitialLearningRate {
+  virtual ~InitialLearningRate() = default;
+  double initial_lr = 0.0;
+};
+
+/// How an optimizer described by `Hyper` updates parameters; specialised beside each `Hyper`.
+template <class Hyper>
+struct Rule;
+
+/// A group's options: the optimizer's description with numbers of the group's own.
+///
+///     group.set_options(std::make_unique<optim::GroupOptions<SGD>>(SGD{.lr = 0.01}));
+template <class Hyper>
+class GroupOptions final : public torch::optim::OptimizerCloneableOptions<GroupOptions<Hyper>>,
+                           public InitialLearningRate {
+ public:
+  explicit GroupOptions(const Hyper& numbers) : hyper(numbers) { initial_lr = numbers.lr; }
+
+  double get_lr() const override { return hyper.lr; }
+  void set_lr(const double lr) override { hyper.lr = lr; }
+
+  Hyper hyper;
+};
+
+/// A group of parameters with options of its own: `optim::group(biases, SGD{.lr = 0.1})`.
+template <class Hyper>
+torch::optim::OptimizerParamGroup group(std::vector<at::Tensor> parameters, const Hyper& hyper) {
+  return {std::move(parameters), std::make_unique<GroupOptions<Hyper>>(hyper)};
+}
+
+/// The state of one parameter. It holds the parameter, so that no later one can take its address
+/// and with it its state.
+struct ParameterState final : torch::optim::OptimizerCloneableParamState<ParameterState> {
+  at::Tensor parameter;
+  std::int64_t step = 0;
+  std::array<at::Tensor, 3> buffers;
+};
+
+namespace detail {
+
+/// Parameters of one group that one call of a kernel updates.
+struct Bucket {
+  at::Device device = at::kCPU;
+  at::ScalarType type = at::kFloat;
+  std::int64_t step = 0;  // updates done; counted only where the rule needs it
+  bool first = false;     // the buffers hold nothing yet
+  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> gradients;  // held only during a step
+  std::array<std::vector<at::Tensor>, 3> buffers;
+  std::vector<at::Tensor> steps;  // where the Adam kernels read the step: handles of one scalar
+};
+
+inline std::string parameter_name(std::size_t index) { return "param" + std::to_string(index); }
+
+/// A tensor of the parameter's shape, type and device, laid out as it where that is dense.
+inline at::Tensor like(const at::Tensor& parameter) {
+  const at::Tensor data = parameter.detach();
+  return data.is_non_overlapping_and_dense() ? data.new_empty_strided(data.sizes(), data.strides())
+                                             : data.new_empty(data.sizes());
+}
+
+/// Throws c10::Error unless `archive` was saved by an optimizer with the same groups.
+template <class Hyper>
+void check_archive(const Archive& archive,
+                   const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  const auto name = archive.get<std::string>("optimizer");
+  TORCH_CHECK(name == Rule<Hyper>::name, Rule<Hyper>::name, ": the archive holds a ", name,
+              "; load it into that optimizer, or start without its state.");
+  const auto count = archive.get<std::size_t>("group_count");
+  TORCH_CHECK(count == groups.size(), Rule<Hyper>::name, ": the archive holds ", count,
+              " parameter groups, this optimizer has ", groups.size(), ".");
+  std::size_t index = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const Archive& saved = archive.child("groups").child(std::to_string(g));
+    const auto size = saved.get<std::size_t>("parameter_count");
+    TORCH_CHECK(size == groups[g].params().size(), Rule<Hyper>::name, ": group ", g, " holds ",
+                size, " parameters in the archive, ", groups[g].params().size(),
+                " in this optimizer; was the model built the same way?");
+    for (const at::Tensor& parameter : groups[g].params()) {
+      const std::string entry = parameter_name(index++);
+      for (std::size_t b = 0; archive.contains(entry) && b < Rule<Hyper>::buffers.size(); ++b) {
+        const std::string path = entry + "/" + std::string(Rule<Hyper>::buffers[b]);
+        TORCH_CHECK(!archive.contains(path) || archive.tensor(path).sizes() == parameter.sizes(),
+                    Rule<Hyper>::name, ": ", path, " is ", archive.tensor(path).sizes(),
+                    " in the archive, the parameter is ", parameter.sizes(), ".");
+      }
+    }
+  }
+}
+
+template <class Hyper>
+void save_state(Archive& entry, const ParameterState& state) {
+  entry.put("step", state.step);
+  for (std::size_t b = 0; b < Rule<Hyper>::buffers.size(); ++b) {
+    if (state.buffers[b].defined()) {
+      entry.put(Rule<Hyper>::buffers[b], state.buffers[b]);
+    }
+  }
+}
+
+template <class Hyper>
+void load_state(const Archive& entry, const at::Tensor& parameter, ParameterState& state) {
+  state.parameter = parameter;
+  state.step = entry.get<std::int64_t>("step");
+  for (std::size_t b = 0; b < Rule<Hyper>::buffers.size(); ++b) {
+    if (entry.contains(Rule<Hyper>::buffers[b])) {
+      state.buffers[b] = like(parameter);
+      state.buffers[b].copy_(entry.tensor(Rule<Hyper>::buffers[b]));
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace tutti::optim

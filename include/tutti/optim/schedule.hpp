@@ -1,0 +1,96 @@
+#pragma once
+
+#include <tutti/core/time.hpp>
+
+#include <concepts>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace tutti {
+
+/// `S` is a schedule that can be scaled: `schedule(progress, ssr)` is the multiplier of every
+/// group's initial learning rate.
+template <class S>
+concept ScalableSchedule = requires(const S& schedule, const Progress& progress, double ssr) {
+  { schedule(progress, ssr) } -> std::convertible_to<double>;
+};
+
+/// `S` is a schedule: `schedule(progress)` or `schedule(progress, ssr)` is a multiplier.
+template <class S>
+concept LearningRateSchedule = ScalableSchedule<S> ||
+    requires(const S& schedule, const Progress& progress) {
+  { schedule(progress) } -> std::convertible_to<double>;
+};
+
+/// A learning-rate schedule of any type: one of optim/schedules.hpp, or any function of the run's
+/// progress. A schedule is a pure function, so evaluating one twice, out of order or after a resume
+/// changes nothing. An empty one leaves learning rates alone.
+///
+///     Schedule s = CosineAnnealing{};
+///     Schedule t = [](const Progress& p) { return p.timestamp < "3ep" ? 1.0 : 0.1; };
+///
+/// There is exactly one schedule in a run; `Product{a, b}` multiplies two. (The reference takes a
+/// list that it documents as multiplying, of which in fact the last one wins.)
+class Schedule {
+ public:
+  Schedule() = default;
+
+  template <class S>
+  requires(LearningRateSchedule<S> && !std::same_as<std::remove_cvref_t<S>, Schedule>)
+      Schedule(S schedule) {
+    if constexpr (requires {
+                    { schedule.notice(Progress{}, 1.0) } -> std::same_as<std::string>;
+                  }) {
+      notice_ = [schedule](const Progress& p, double ssr) { return schedule.notice(p, ssr); };
+    }
+    call_ = [schedule = std::move(schedule)](const Progress& p, double ssr) -> double {
+      if constexpr (ScalableSchedule<S>) {
+        return schedule(p, ssr);
+      } else {
+        if (ssr != 1.0) {
+          throw std::invalid_argument(
+              "schedule: a function of the progress alone cannot be scaled; take a second "
+              "parameter, double scale_schedule_ratio, or leave that option at 1.");
+        }
+        return schedule(p);
+      }
+    };
+  }
+
+  /// The multiplier now. `ssr` stretches (> 1) or squeezes (< 1) the schedule's own times;
+  /// max_duration in `progress` has already been scaled.
+  ///
+  /// Throws std::invalid_argument when the schedule's times cannot be understood in this run.
+  double operator()(const Progress& progress, double ssr = 1.0) const {
+    return call_ ? call_(progress, ssr) : 1.0;
+  }
+
+  /// What a user should be told once about this schedule in this run; empty when all is well.
+  std::string notice(const Progress& progress, double ssr = 1.0) const {
+    return notice_ ? notice_(progress, ssr) : std::string();
+  }
+
+  explicit operator bool() const noexcept { return static_cast<bool>(call_); }
+
+ private:
+  std::function<double(const Progress&, double)> call_;
+  std::function<std::string(const Progress&, double)> notice_;
+};
+
+/// Two schedules multiplied: `Product{LinearWithWarmup{...}, MultiStep{...}}`.
+template <ScalableSchedule A, ScalableSchedule B>
+struct Product {
+  A first;
+  B second;
+
+  double operator()(const Progress& progress, double ssr = 1.0) const {
+    return first(progress, ssr) * second(progress, ssr);
+  }
+};
+template <class A, class B>
+Product(A, B) -> Product<A, B>;
+
+}  // namespace tutti
