@@ -1,0 +1,99 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include <tutti/core/event.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/nn/blur.hpp>
+#include <tutti/nn/conv.hpp>
+#include <tutti/nn/pooling.hpp>
+#include <tutti/nn/surgery.hpp>
+
+/// BlurPool: low-pass filters before sub-sampling.
+namespace tutti {
+
+/// Replaces strided convolutions and max-pools of the model by blurred ones.
+///
+/// Source: Zhang, "Making Convolutional Networks Shift-Invariant Again", ICML 2019.
+struct BlurPool final {
+  bool replace_convs = true;     ///< convolutions with a stride above 1 get a blur
+  bool replace_maxpools = true;  ///< every MaxPool2d gets one, also with stride 1
+  /// Convolutions: blur the input. Else convolve with stride 1 and blur with the stride.
+  bool blur_first = true;
+  std::int64_t min_channels = 16;  ///< convolutions with fewer input channels stay; >= 1
+  BlurBorder border = BlurBorder::zero;
+  surgery::IfNone if_none = surgery::IfNone::warn;  ///< when nothing was replaced
+
+  using events = types<Init>;
+  using tags = types<changes_model>;
+
+  /// Throws c10::ValueError for options that cannot be meant.
+  constexpr void validate() const {
+    TORCH_CHECK_VALUE(replace_convs || replace_maxpools,
+                      "BlurPool: replace_convs and replace_maxpools are both false, so it would "
+                      "do nothing; set one, or take BlurPool out of the recipe.");
+    TORCH_CHECK_VALUE(min_channels >= 1, "BlurPool: min_channels is ", min_channels,
+                      ", expected at least 1.");
+  }
+
+  /// Changes the model, and logs `blurpool/num_blurpool_layers` and
+  /// `blurpool/num_blurconv_layers`: how many blurred layers it has then.
+  void apply(Init, State& state) const;
+};
+
+namespace functional {
+
+/// What apply_blurpool did.
+struct BlurPoolReport {
+  surgery::Report convs;
+  surgery::Report maxpools;
+};
+
+/// Replaces layers of `model` by blurred ones, as `options` says, and keeps `optimizers` in step.
+///
+/// Convolutions: those with a stride above 1 and at least min_channels input channels, except the
+/// ones inside a BlurConv2d already, so that a second application changes nothing. Their weights
+/// stay the same tensors under the name `....conv.weight`. Pools: every MaxPool2d.
+/// Throws as BlurPool::validate(), and c10::Error when nothing was replaced and if_none is error.
+inline BlurPoolReport apply_blurpool(torch::nn::Module& model, const BlurPool& options = {},
+                                     const surgery::Optimizers& optimizers = {}) {
+  options.validate();
+  const surgery::Options how = {.optimizers = optimizers, .who = "BlurPool"};
+  BlurPoolReport report;
+  if (options.replace_maxpools) {
+    auto blurred = [&](torch::nn::MaxPool2dImpl& pool) {
+      return std::make_shared<nn::BlurMaxPool2dImpl>(pool.options, options.border);
+    };
+    report.maxpools = surgery::replace<nn::MaxPool2d>(model, blurred, how);
+  }
+  if (options.replace_convs) {
+    auto blurred = [&](torch::nn::Conv2dImpl& conv,
+                       const surgery::Visit& where) -> std::shared_ptr<nn::BlurConv2dImpl> {
+      const auto stride = *conv.options.stride();
+      if (std::max(stride[0], stride[1]) == 1 ||
+          conv.options.in_channels() < options.min_channels || where.inside<nn::BlurConv2dImpl>()) {
+        return nullptr;
+      }
+      return std::make_shared<nn::BlurConv2dImpl>(conv, options.blur_first, options.border);
+    };
+    report.convs = surgery::replace<nn::Conv2d>(model, blurred, how);
+  }
+  if (report.convs.replaced.empty() && report.maxpools.replaced.empty()) {
+    surgery::report_none(options.if_none, "MaxPool2d or strided Conv2d", how.who);
+  }
+  return report;
+}
+
+}  // namespace functional
+
+inline void BlurPool::apply(Init, State& state) const {
+  functional::apply_blurpool(*state.model, *this, state.optimizers);
+  state.logger.log_hyperparameters(
+      {{"blurpool/num_blurpool_layers", surgery::count<nn::BlurMaxPool2d>(*state.model)},
+       {"blurpool/num_blurconv_layers", surgery::count<nn::BlurConv2d>(*state.model)}});
+}
+
+}  // namespace tutti

@@ -1,0 +1,213 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <tutti/nn/optimizers.hpp>
+
+#include <torch/nn/module.h>
+
+/// How parameters that surgery adds find the optimizer group of what they stand for.
+namespace tutti::surgery::detail {
+
+/// One module that takes the place of another.
+struct Swap {
+  std::shared_ptr<torch::nn::Module> before;
+  std::shared_ptr<torch::nn::Module> after;
+  std::string path;
+};
+
+struct NamedParameter {
+  std::string name;
+  at::Tensor tensor;
+};
+
+using Substitutions = std::unordered_map<torch::nn::Module*, torch::nn::Module*>;
+
+inline std::string_view last_name(std::string_view name) {
+  return name.substr(name.rfind('.') + 1);  // npos + 1 is 0: the whole name
+}
+
+/// A vector (bias, normalisation weight) or a matrix (everything that is multiplied with).
+inline bool is_vector(const at::Tensor& parameter) {
+  return parameter.dim() <= 1;
+}
+
+/// The distinct parameters of a model as they are, or as they will be once `swapped` is done.
+class Census {
+ public:
+  explicit Census(torch::nn::Module& root, const Substitutions& swapped = {}) {
+    descend(root, "", swapped);
+  }
+
+  [[nodiscard]] const std::vector<NamedParameter>& all() const { return all_; }
+  [[nodiscard]] bool contains(const at::Tensor& parameter) const {
+    return known_.contains(parameter.unsafeGetTensorImpl());
+  }
+
+ private:
+  void descend(torch::nn::Module& module, const std::string& prefix, const Substitutions& swapped) {
+    if (!modules_.insert(&module).second) {
+      return;
+    }
+    for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
+      if (known_.insert(parameter.value().unsafeGetTensorImpl()).second) {
+        all_.push_back({prefix + parameter.key(), parameter.value()});
+      }
+    }
+    for (const auto& child : module.named_children()) {
+      if (child.value() == nullptr) {
+        continue;
+      }
+      const auto found = swapped.find(child.value().get());
+      torch::nn::Module& next = found == swapped.end() ? *child.value() : *found->second;
+      descend(next, prefix + child.key() + ".", swapped);
+    }
+  }
+
+  std::vector<NamedParameter> all_;
+  std::unordered_set<c10::TensorImpl*> known_;
+  std::unordered_set<torch::nn::Module*> modules_;
+};
+
+/// A parameter that surgery adds, and the one whose part it takes.
+struct Addition {
+  NamedParameter parameter;  ///< name from the root of the model
+  at::Tensor origin;         ///< of the old module; undefined when it had nothing comparable
+  bool inherits = false;     ///< the origin leaves the model, and this one has its role
+};
+
+/// How well `old` answers for a new parameter: same name, then same role and kind, then kind.
+inline int likeness(std::string_view name, const at::Tensor& tensor, const NamedParameter& old) {
+  const bool same_kind = is_vector(tensor) == is_vector(old.tensor);
+  if (name == old.name && same_kind) {
+    return 3;
+  }
+  if (!same_kind) {
+    return 0;
+  }
+  return last_name(name) == last_name(old.name) ? 2 : 1;
+}
+
+inline std::vector<Addition> additions(const std::vector<Swap>& swaps, const Census& before,
+                                       const Census& after) {
+  std::vector<Addition> result;
+  std::unordered_set<c10::TensorImpl*> done;
+  for (const Swap& swap : swaps) {
+    const Census old(*swap.before);
+    const Census fresh(*swap.after);
+    for (const NamedParameter& parameter : fresh.all()) {
+      if (before.contains(parameter.tensor) || !after.contains(parameter.tensor) ||
+          !done.insert(parameter.tensor.unsafeGetTensorImpl()).second) {
+        continue;
+      }
+      Addition addition{{swap.path + "." + parameter.name, parameter.tensor}, {}, false};
+      int best = 0;
+      for (const NamedParameter& candidate : old.all()) {
+        const int score = likeness(parameter.name, parameter.tensor, candidate);
+        if (score > best) {
+          best = score;
+          addition.origin = candidate.tensor;
+          addition.inherits = score >= 2 && !after.contains(candidate.tensor);
+        }
+      }
+      result.push_back(std::move(addition));
+    }
+  }
+  return result;
+}
+
+/// A parameter group of an optimizer.
+struct Place {
+  torch::optim::Optimizer* optimizer = nullptr;
+  std::size_t group = 0;
+
+  [[nodiscard]] std::vector<at::Tensor>& params() const {
+    return optimizer->param_groups()[group].params();
+  }
+};
+
+/// Which group holds which parameter, and which one a new parameter joins.
+class Places {
+ public:
+  explicit Places(const Optimizers& optimizers) {
+    for (torch::optim::Optimizer* optimizer : optimizers) {
+      for (std::size_t group = 0; group < optimizer->param_groups().size(); ++group) {
+        places_.push_back({optimizer, group});
+        for (const at::Tensor& parameter : places_.back().params()) {
+          held_.emplace(parameter.unsafeGetTensorImpl(), places_.size() - 1);
+        }
+      }
+    }
+  }
+
+  /// Where `added` goes; empty when it stands for a parameter that no optimizer trains. Throws
+  /// c10::Error when there are several groups and nothing tells them apart.
+  [[nodiscard]] std::vector<Place> of(const Addition& added, const Census& model) const {
+    std::vector<Place> result;
+    if (places_.empty()) {
+      return result;
+    }
+    if (added.origin.defined()) {
+      const auto [first, last] = held_.equal_range(added.origin.unsafeGetTensorImpl());
+      std::for_each(first, last, [&](auto& held) { result.push_back(places_[held.second]); });
+    }
+    if (result.empty() && !added.inherits) {
+      result.push_back(of_its_kind(added.parameter, model));
+    }
+    return result;
+  }
+
+ private:
+  // The group that most parameters of the model with the same role and kind are in.
+  [[nodiscard]] Place of_its_kind(const NamedParameter& added, const Census& model) const {
+    if (places_.size() == 1) {
+      return places_.front();
+    }
+    for (const int enough : {2, 1}) {
+      std::vector<int> votes(places_.size(), 0);
+      for (const NamedParameter& other : model.all()) {
+        if (likeness(added.name, added.tensor, other) >= enough) {
+          const auto [first, last] = held_.equal_range(other.tensor.unsafeGetTensorImpl());
+          std::for_each(first, last, [&](auto& held) { ++votes[held.second]; });
+        }
+      }
+      const auto most = std::max_element(votes.begin(), votes.end());
+      if (*most > 0) {
+        return places_[static_cast<std::size_t>(most - votes.begin())];
+      }
+    }
+    TORCH_CHECK(false, "surgery adds the parameter ", added.name, ", and none of the ",
+                places_.size(), " optimizer groups holds a parameter like it; do the surgery ",
+                "before making the optimizer, or without it and add the parameter to a group.");
+  }
+
+  std::vector<Place> places_;
+  std::unordered_multimap<c10::TensorImpl*, std::size_t> held_;  // parameter to index of its place
+};
+
+/// Takes parameters that left the model, and their state, out of the optimizers.
+inline void remove_parameters(const Optimizers& optimizers, const Census& before,
+                              const Census& after) {
+  for (torch::optim::Optimizer* optimizer : optimizers) {
+    for (torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
+      std::erase_if(group.params(), [&](const at::Tensor& parameter) {
+        const bool gone = before.contains(parameter) && !after.contains(parameter);
+        if (gone) {
+          optimizer->state().erase(parameter.unsafeGetTensorImpl());
+        }
+        return gone;
+      });
+    }
+  }
+}
+
+}  // namespace tutti::surgery::detail

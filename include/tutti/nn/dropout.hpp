@@ -1,0 +1,14 @@
+#pragma once
+
+#include <tutti/nn/slot.hpp>
+
+#include <torch/nn/modules/dropout.h>
+
+/// Dropout that surgery can replace.
+namespace tutti::nn {
+
+/// torch::nn::Dropout, replaceable: any shape, same shape out.
+using DropoutImpl = Replaceable<torch::nn::DropoutImpl>;
+TORCH_MODULE(Dropout);
+
+}  // namespace tutti::nn

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <tutti/nn/slot.hpp>
+
+#include <torch/nn/modules/linear.h>
+
+/// The linear layer that surgery can replace.
+namespace tutti::nn {
+
+/// torch::nn::Linear, replaceable: [..., in] to [..., out]; parameters `weight`, `bias`.
+using LinearImpl = Replaceable<torch::nn::LinearImpl>;
+TORCH_MODULE(Linear);
+
+}  // namespace tutti::nn

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include <tutti/nn/slot.hpp>
+
+#include <torch/nn/modules/container/any.h>
+
+/// What a surgery policy returns.
+namespace tutti::surgery {
+
+/// A module that takes a layer's place, or none.
+///
+/// Made from a shared_ptr or a holder of any module that maps a tensor to a tensor, so that a
+/// policy may return different modules for different layers.
+class Replacement {
+ public:
+  Replacement() = default;
+  Replacement(std::nullptr_t) {}
+
+  template <nn::TensorModule M>
+  Replacement(std::shared_ptr<M> module) {
+    if (module != nullptr) {
+      any_ = torch::nn::AnyModule(module);
+      slot_ = nn::Slot(std::move(module));
+    }
+  }
+
+  template <nn::TensorModule M>
+  Replacement(const torch::nn::ModuleHolder<M>& holder)
+      : Replacement(holder.is_empty() ? nullptr : holder.ptr()) {}
+
+  /// The module; null keeps the layer.
+  [[nodiscard]] const std::shared_ptr<torch::nn::Module>& module() const { return slot_.module(); }
+
+  /// The module as a layer's slot holds it.
+  [[nodiscard]] const nn::Slot& slot() const { return slot_; }
+
+  /// The module as a torch::nn::Sequential holds it.
+  [[nodiscard]] const torch::nn::AnyModule& any() const { return any_; }
+
+ private:
+  nn::Slot slot_;
+  torch::nn::AnyModule any_;
+};
+
+}  // namespace tutti::surgery

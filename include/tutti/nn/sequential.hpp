@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include <tutti/config.hpp>
+
+#include <torch/nn/modules/container/sequential.h>
+
+/// A Sequential that can stand inside another one.
+namespace tutti::nn {
+
+/// torch::nn::Sequential of modules that map a tensor to a tensor; unlike it, it nests.
+class SequentialImpl : public torch::nn::SequentialImpl {
+ public:
+  using torch::nn::SequentialImpl::SequentialImpl;
+
+  /// Chains the modules.
+  at::Tensor forward(const at::Tensor& x) { return torch::nn::SequentialImpl::forward(x); }
+
+  /// A deep copy that nests as well, with the children's names.
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override {
+    auto copy = std::make_shared<SequentialImpl>();
+    const auto names = named_children().keys();
+    std::size_t position = 0;
+    for (const torch::nn::AnyModule& module : *this) {
+      copy->push_back(names[position], module.clone(device));
+      ++position;
+    }
+    return copy;
+  }
+};
+
+/// Holder of a SequentialImpl, constructed as torch::nn::Sequential is.
+class Sequential : public torch::nn::ModuleHolder<SequentialImpl> {
+ public:
+  using torch::nn::ModuleHolder<SequentialImpl>::ModuleHolder;
+  using Impl = SequentialImpl;
+
+  Sequential() = default;
+
+  /// `Sequential({{"conv", Conv2d(3, 8, 3)}, {"norm", BatchNorm2d(8)}})`.
+  Sequential(std::initializer_list<torch::nn::NamedAnyModule> named_modules)
+      : ModuleHolder(std::make_shared<SequentialImpl>(named_modules)) {}
+};
+
+}  // namespace tutti::nn

@@ -1,0 +1,143 @@
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <optional>
+#include <typeinfo>
+#include <utility>
+
+#include <tutti/config.hpp>
+
+#include <torch/nn/module.h>
+
+/// The mechanism behind the replaceable layers.
+///
+/// A torch::nn module calls its children through typed members, so that exchanging a registered
+/// child changes nothing. A replaceable layer is the torch::nn layer plus a slot: once it is
+/// filled, the layer's forward is the forward of the module in the slot. What the old layer
+/// computed is kept by a twin of it: a second object over the same tensors.
+namespace tutti::nn {
+
+/// `M` is a module that maps one tensor to one: `m.forward(x)` is a tensor.
+template <class M>
+concept TensorModule = std::derived_from<M, torch::nn::Module> &&
+    requires(M& module, const at::Tensor& x) {
+  { module.forward(x) } -> std::same_as<at::Tensor>;
+};
+
+/// Holds the module that stands in for a layer, and knows how to call it.
+class Slot {
+ public:
+  Slot() = default;
+
+  /// Takes `module`; its forward is what this slot calls. Null leaves the slot empty.
+  template <TensorModule M>
+  explicit Slot(std::shared_ptr<M> module)
+      : module_(std::move(module)), call_([](torch::nn::Module& self, const at::Tensor& x) {
+          return static_cast<M&>(self).forward(x);
+        }) {}
+
+  /// Something stands in.
+  explicit operator bool() const noexcept { return module_ != nullptr; }
+
+  /// The forward of what stands in; only for a filled slot.
+  at::Tensor operator()(const at::Tensor& x) const { return call_(*module_, x); }
+
+  /// What stands in; null for an empty slot.
+  const std::shared_ptr<torch::nn::Module>& module() const noexcept { return module_; }
+
+ private:
+  std::shared_ptr<torch::nn::Module> module_;
+  at::Tensor (*call_)(torch::nn::Module&, const at::Tensor&) = nullptr;
+};
+
+/// The torch::nn layer `Base` with a slot: same constructors, options and parameter names.
+///
+/// tutti::nn::Conv2d and its like are holders of this. Any module of yours that maps a tensor to
+/// a tensor can be made replaceable the same way. A class derived from it that computes something
+/// else overrides compute() and twin(), and leaves forward() alone, so that it stays replaceable.
+template <TensorModule Base>
+class Replaceable : public Base {
+ public:
+  /// The torch::nn layer that this one is.
+  using Plain = Base;
+
+  using Base::Base;
+  Replaceable() requires std::default_initializable<Base>
+  = default;
+
+  /// A replaceable layer over the tensors of `layer`: the same objects, not copies.
+  explicit Replaceable(const Base& layer) : Base(layer) {}
+
+  /// What stands in if something does; compute(x) otherwise.
+  at::Tensor forward(const at::Tensor& x) { return slot_ ? slot_(x) : compute(x); }
+
+  /// What this layer computes itself, whatever its slot holds.
+  virtual at::Tensor compute(const at::Tensor& x) { return Base::forward(x); }
+
+  /// A layer that computes the same over the same tensors, with an empty slot.
+  virtual std::shared_ptr<Replaceable> twin() const {
+    return std::make_shared<Replaceable>(static_cast<const Base&>(*this));
+  }
+
+  /// The layer's torch::nn form also gives indices; refused once something stands in.
+  auto forward_with_indices(const at::Tensor& x) requires requires(Base& base) {
+    base.forward_with_indices(x);
+  }
+  {
+    TORCH_CHECK(!slot_, this->name(), " was replaced by ", slot_.module()->name(),
+                ", which gives no indices; call forward(), or keep this layer out of the surgery.");
+    return Base::forward_with_indices(x);
+  }
+
+  /// A deep copy, replaceable too. Throws c10::Error when something stands in.
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override {
+    TORCH_CHECK(!slot_, this->name(), " was replaced by ", slot_.module()->name(),
+                " and cannot be cloned; clone the model before its surgery and apply the same "
+                "surgery to the copy, then load the state of this one.");
+    auto copy = std::dynamic_pointer_cast<Base>(Base::clone(device));
+    return std::make_shared<Replaceable>(static_cast<const Base&>(*copy));
+  }
+
+  /// Where surgery puts what stands in; assigning an empty slot gives the layer back.
+  Slot& slot() noexcept { return slot_; }
+  const Slot& slot() const noexcept { return slot_; }
+
+ private:
+  Slot slot_;
+};
+
+/// A replaceable layer over the tensors of `layer`, with an empty slot: what a replacement keeps
+/// to compute what the old layer did. Options may be changed on it without changing the old one.
+///
+/// Parameters and buffers are the same objects, so that optimizer state, tied weights,
+/// requires_grad and dtype are kept.
+template <TensorModule Base>
+std::shared_ptr<Replaceable<Base>> twin(const Base& layer) {
+  if (const auto* replaceable = dynamic_cast<const Replaceable<Base>*>(&layer)) {
+    return replaceable->twin();
+  }
+  TORCH_CHECK(typeid(layer) == typeid(Base), layer.name(), " derives from ",
+              c10::demangle(typeid(Base).name()),
+              ", so a twin of it would lose what it adds; derive it from the layer of the same "
+              "name in tutti::nn and override compute() and twin().");
+  return std::make_shared<Replaceable<Base>>(layer);
+}
+
+/// Base of modules that stand in for layers: a torch::nn::Module that says why it has no clone().
+class Substitute : public torch::nn::Module {
+ public:
+  using torch::nn::Module::Module;
+
+  /// Throws c10::Error: what surgery changed is not rebuilt by reset(), on which clone() rests.
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& = std::nullopt) const override {
+    TORCH_CHECK(false, name(),
+                " stands in for a layer and cannot be cloned; clone the model "
+                "before its surgery and apply the same surgery to the copy, then load the state "
+                "of this one.");
+  }
+};
+
+}  // namespace tutti::nn

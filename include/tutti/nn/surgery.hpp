@@ -1,0 +1,130 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include <tutti/nn/detail/operation.hpp>
+#include <tutti/nn/detail/reports.hpp>
+#include <tutti/nn/optimizers.hpp>
+#include <tutti/nn/replacement.hpp>
+#include <tutti/nn/slot.hpp>
+#include <tutti/nn/walk.hpp>
+
+/// Replacing layers of a finished model by others, with its optimizers in step.
+///
+///     // every strided convolution by a blurred one
+///     auto report = tutti::surgery::replace<tutti::nn::Conv2d>(
+///         *model,
+///         [](torch::nn::Conv2dImpl& conv) {
+///           return conv.options.stride()->at(0) > 1 ? std::make_shared<BlurConv2dImpl>(conv)
+///                                                   : nullptr;
+///         },
+///         {.optimizers = optimizers});
+namespace tutti::surgery {
+
+/// How replace() goes about it.
+struct Options {
+  Optimizers optimizers = {};  ///< kept in step; none: only the model changes
+  IfNone if_none = IfNone::ignore;
+  std::string_view who = "surgery";  ///< who asked, for warnings and errors: "BlurPool"
+  bool keep_dtype = true;            ///< new tensors take the floating dtype of the old layer
+};
+
+/// What replace() did.
+struct Report {
+  std::vector<std::string> replaced;  ///< paths of the layers that were replaced
+  std::vector<std::string> skipped;   ///< paths of those that the policy replaced in vain
+  std::int64_t visited = 0;           ///< layers of the type that was asked for
+
+  /// How many distinct layers were replaced.
+  [[nodiscard]] std::int64_t count() const { return static_cast<std::int64_t>(replaced.size()); }
+};
+
+/// `L` is a holder of a replaceable layer, as tutti::nn::Conv2d.
+template <class L>
+concept ReplaceableLayer =
+    std::derived_from<typename L::Impl, nn::Replaceable<typename L::Impl::Plain>>;
+
+/// `F` decides about each `Plain` layer: `policy(layer)` or `policy(layer, where)` converts to a
+/// Replacement.
+template <class F, class Plain>
+concept ReplacementPolicy = requires(F& policy, Plain& layer, const Visit& where) {
+  { policy(layer, where) } -> std::convertible_to<Replacement>;
+}
+|| requires(F& policy, Plain& layer) {
+  { policy(layer) } -> std::convertible_to<Replacement>;
+};
+
+/// Replaces the layers of `model` for which `policy` returns another module.
+///
+/// Layer: a holder from tutti::nn. The policy sees every distinct layer of that kind below the
+/// root, plain torch::nn ones and derived classes included, in the order of walk(), as
+/// `torch::nn::...Impl&`; `where.index` counts them. It returns what takes the layer's place, a
+/// module that maps a tensor to a tensor, or null to keep the layer. What computes with the old
+/// layer keeps a nn::twin() of it, never the layer itself. The policy changes nothing: the model is
+/// altered after it has seen all layers, so that an exception leaves everything as it was.
+///
+/// Every parent is re-pointed: its registry, its typed member through the layer's slot, and the
+/// AnyModule of a torch::nn::Sequential, where plain layers can be replaced too. Plain layers
+/// elsewhere cannot; they are listed in `skipped` and in a warning. The replacement goes to the
+/// device, floating dtype and train or eval mode of the old layer. In the optimizers, parameters
+/// that leave the model are dropped with their state; new ones join the group of the parameter
+/// whose role they take, with its requires_grad; those that are kept are left alone.
+///
+/// Replacements are not visited; the root is never replaced.
+/// Throws c10::Error when a replacement holds the layer it replaces, when an added parameter fits
+/// no optimizer group, and for a policy that replaced nothing if options.if_none says so.
+template <class Layer, class Policy>
+Report replace(torch::nn::Module& model, Policy&& policy, const Options& options = {}) {
+  static_assert(ReplaceableLayer<Layer>,
+                "tutti: this layer has no slot, so it cannot be replaced; name the layer's holder "
+                "in tutti::nn, as surgery::replace<tutti::nn::Conv2d>.");
+  using Plain = typename Layer::Impl::Plain;
+  static_assert(ReplacementPolicy<Policy, Plain>,
+                "tutti: this is not a replacement policy; make it callable as policy(layer) or "
+                "policy(layer, const surgery::Visit&), layer being the torch::nn::...Impl&, and "
+                "let it return a shared_ptr to a module with Tensor forward(const Tensor&).");
+  Report report;
+  detail::Operation operation(model);
+  for (Visit& where : walk(model)) {
+    auto* layer = dynamic_cast<Plain*>(where.module.get());
+    if (layer == nullptr) {
+      continue;
+    }
+    where.index = report.visited++;
+    Replacement replacement;
+    if constexpr (std::invocable<Policy&, Plain&, const Visit&>) {
+      replacement = policy(*layer, std::as_const(where));
+    } else {
+      replacement = policy(*layer);
+    }
+    if (replacement.module() == nullptr) {
+      continue;
+    }
+    auto* slotted = dynamic_cast<nn::Replaceable<Plain>*>(layer);
+    const std::type_info& type = typeid(*layer);
+    const bool exact = type == typeid(Plain) || type == typeid(typename Layer::Impl);
+    if (slotted == nullptr && !(exact && detail::only_in_sequentials(where))) {
+      report.skipped.push_back(where.path);
+      continue;
+    }
+    report.replaced.push_back(where.path);
+    operation.add(std::move(where), std::move(replacement),
+                  slotted == nullptr ? nullptr : &slotted->slot(), exact);
+  }
+  operation.commit(options.optimizers, options.keep_dtype);
+  const std::string layer_name = detail::layer_name(typeid(Plain));
+  detail::warn_skipped(report.skipped, layer_name, options.who);
+  if (report.replaced.empty()) {
+    report_none(options.if_none, layer_name, options.who);
+  }
+  return report;
+}
+
+}  // namespace tutti::surgery

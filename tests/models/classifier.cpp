@@ -1,0 +1,90 @@
+#include <tutti/models/classifier.hpp>
+
+#include <torch/torch.h>
+
+#include "support/catch.hpp"
+
+using tutti::Batch;
+using tutti::Classifier;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+struct KnownImpl : torch::nn::Module {
+  std::int64_t num_classes = 3;
+  torch::nn::Linear fc{4, 3};
+  KnownImpl() { register_module("fc", fc); }
+  at::Tensor forward(const at::Tensor& x) { return fc(x); }
+};
+TORCH_MODULE(Known);
+
+const tutti::AccuracyOptions& options_of(const tutti::Metrics& metrics, std::size_t i) {
+  return dynamic_cast<const tutti::MulticlassAccuracy&>(*metrics.at(i)).options();
+}
+
+}  // namespace
+
+static_assert(tutti::Model<Classifier<KnownImpl>>);
+static_assert(tutti::Model<Classifier<torch::nn::SequentialImpl>>);
+
+TEST_CASE("a classifier is made of a holder, a shared_ptr or a Sequential", "[models][law]") {
+  const Batch batch(at::randn({5, 4}), at::randint(0, 3, {5}, at::kLong));
+  Known net;
+  const Classifier holder{net};
+  const Classifier shared{std::make_shared<KnownImpl>()};
+  const Classifier sequential{torch::nn::Sequential(torch::nn::Linear(4, 3)), {.num_classes = 3}};
+  CHECK(holder.forward(batch).tensor().equal(net->forward(batch.inputs())));
+  CHECK(shared.forward(batch).tensor().size(1) == 3);
+  CHECK(sequential.forward(batch).tensor().size(1) == 3);
+  CHECK(holder.module() == net.ptr());
+  CHECK(holder.loss(holder.forward(batch), batch)
+            .total()
+            .equal(at::cross_entropy_loss(net->forward(batch.inputs()), batch.targets())));
+}
+
+TEST_CASE("the default metrics know the classes of the network", "[models][law]") {
+  const Classifier own{Known()};
+  CHECK(own.num_classes() == 3);
+  REQUIRE(own.metrics(true).size() == 1);
+  REQUIRE(own.metrics(false).size() == 2);
+  CHECK(own.metrics(false)[0]->name() == "CrossEntropy");
+  CHECK(options_of(own.metrics(true), 0).num_classes == 3);
+  CHECK(options_of(own.metrics(false), 1).num_classes == 3);
+  const Classifier overruled{Known(), {.num_classes = 7}};
+  CHECK(overruled.num_classes() == 3);
+  const Classifier unknown{torch::nn::Sequential(torch::nn::Linear(4, 3))};
+  CHECK(unknown.num_classes() == 0);
+  CHECK(options_of(unknown.metrics(true), 0).average == tutti::Average::micro);
+}
+
+TEST_CASE("loss and metrics can be given, also none", "[models][law]") {
+  const Classifier model{
+      Known(),
+      {.train_metrics = tutti::Metrics{},
+       .eval_metrics = tutti::make_metrics(tutti::MulticlassAccuracy{
+           {.num_classes = 3, .average = tutti::Average::macro}}),
+       .loss = tutti::SoftCrossEntropy{.reduction = tutti::Reduction::sum}}};
+  CHECK(model.metrics(true).empty());
+  REQUIRE(model.metrics(false).size() == 1);
+  CHECK(options_of(model.metrics(false), 0).average == tutti::Average::macro);
+  const Batch batch(at::randn({5, 4}), at::randint(0, 3, {5}, at::kLong));
+  const auto outputs = model.forward(batch);
+  CHECK(model.loss(outputs, batch)
+            .total()
+            .allclose(at::cross_entropy_loss(outputs.tensor(), batch.targets()) * 5));
+}
+
+TEST_CASE("a classifier is trained on behind AnyModel", "[models][law]") {
+  Known net;
+  const tutti::AnyModel model = Classifier{net};
+  CHECK(model.module() == net.ptr());
+  CHECK(model.metrics(false).size() == 2);
+}
+
+TEST_CASE("a classifier without a network is refused", "[models]") {
+  CHECK_THROWS_WITH(Classifier{std::shared_ptr<KnownImpl>()},
+                    ContainsSubstring("the network is empty"));
+  CHECK_THROWS_WITH(Classifier{Known(nullptr)}, ContainsSubstring("the network is empty"));
+  CHECK_THROWS_WITH((Classifier{torch::nn::Sequential(), {.num_classes = -1}}),
+                    ContainsSubstring("num_classes is -1, expected 1 or more"));
+}

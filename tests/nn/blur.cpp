@@ -1,0 +1,139 @@
+#include <tutti/nn/blur.hpp>
+
+#include "support/catch.hpp"
+#include "support/golden.hpp"
+
+#include <cstdint>
+#include <string>
+
+namespace {
+
+namespace nn = tutti::nn;
+using Catch::Matchers::ContainsSubstring;
+using tutti::BlurBorder;
+using tutti::functional::blur_2d;
+using tutti::functional::blurmax_pool2d;
+
+}  // namespace
+
+TEST_CASE("blur_2d agrees with the reference", "[functional][blurpool][golden]") {
+  for (const golden::Case& c : golden::cases("blur_2d")) {
+    CHECK_GOLDEN(c, "filter", tutti::functional::blur_filter());
+    CHECK_GOLDEN(c, "y",
+                 blur_2d(c.in("x"), c.params["channels"].integer(), c.params["stride"].integer()));
+  }
+}
+
+TEST_CASE("blurmax_pool2d and its layer agree with the reference",
+          "[functional][blurpool][golden]") {
+  for (const golden::Case& c : golden::cases("blurmax_pool2d")) {
+    const auto value = [&](const char* name, std::int64_t otherwise) {
+      return c.params.contains(name) ? c.params[name].integer() : otherwise;
+    };
+    const std::int64_t kernel = value("kernel_size", 2);
+    const std::int64_t stride = value("stride", kernel);
+    const bool ceil_mode = c.params.contains("ceil_mode") && c.params["ceil_mode"].boolean();
+    CHECK_GOLDEN(c, "y",
+                 blurmax_pool2d(c.in("x"), kernel, stride, value("padding", 0),
+                                value("dilation", 1), ceil_mode));
+    auto options = torch::nn::MaxPool2dOptions(kernel)
+                       .padding(value("padding", 0))
+                       .dilation(value("dilation", 1))
+                       .ceil_mode(ceil_mode);
+    if (c.params.contains("stride")) {
+      options.stride(stride);
+    }
+    CHECK_GOLDEN(c, "y", nn::BlurMaxPool2d(options)(c.in("x")));
+  }
+}
+
+TEST_CASE("a blurred image of ones darkens at the border unless the border is treated",
+          "[functional][blurpool][law]") {
+  const at::Tensor ones = torch::ones({1, 2, 3, 3});
+  const at::Tensor zero = blur_2d(ones);
+  CHECK(zero[0][1][0][0].item<double>() == 0.5625);
+  CHECK(zero[0][1][0][1].item<double>() == 0.75);
+  CHECK(zero[0][1][1][1].item<double>() == 1.0);
+  for (const BlurBorder border : {BlurBorder::renormalize, BlurBorder::reflect}) {
+    CHECK(blur_2d(ones, -1, 1, {}, border).allclose(ones));
+    CHECK(blur_2d(ones, -1, 2, {}, border).allclose(torch::ones({1, 2, 2, 2})));
+    CHECK(
+        blur_2d(torch::ones({1, 2, 1, 5}), -1, 1, {}, border).allclose(torch::ones({1, 2, 1, 5})));
+  }
+}
+
+TEST_CASE("a blur smooths, keeps the inside alike for every border, and works per channel",
+          "[functional][blurpool][law]") {
+  const at::Tensor x = torch::randn({2, 3, 8, 7});
+  const at::Tensor blurred = blur_2d(x);
+  CHECK(blurred.std().item<double>() <= x.std().item<double>());
+  CHECK(blurred.narrow(1, 1, 1).equal(blur_2d(x.narrow(1, 1, 1))));
+  CHECK(blurred[1].allclose(blur_2d(x[1])));  // [C, H, W] too
+  for (const BlurBorder border : {BlurBorder::renormalize, BlurBorder::reflect}) {
+    const at::Tensor other = blur_2d(x, -1, 1, {}, border);
+    const auto inside = [](const at::Tensor& y) { return y.narrow(2, 1, 6).narrow(3, 1, 5); };
+    CHECK(inside(other).allclose(inside(blurred)));
+    CHECK_FALSE(other.allclose(blurred));
+  }
+  CHECK(blur_2d(x.to(torch::kBFloat16)).scalar_type() == torch::kBFloat16);
+}
+
+TEST_CASE("blur_2d takes filters of its own and refuses what does not fit",
+          "[functional][blurpool]") {
+  const at::Tensor x = torch::randn({1, 2, 6, 6});
+  CHECK(blur_2d(x, 2, 1, torch::ones({2, 1, 1, 1})).equal(x));
+  const at::Tensor wide = torch::full({1, 1, 1, 3}, 1. / 3);
+  CHECK(blur_2d(torch::ones({1, 2, 6, 6}), -1, 1, wide, BlurBorder::renormalize)
+            .allclose(torch::ones({1, 2, 6, 6})));
+  CHECK(blur_2d(torch::ones({1, 2, 0, 6})).size(2) == 0);
+  CHECK_THROWS_AS(blur_2d(x, -1, 1, torch::ones({1, 1, 2, 2})), c10::IndexError);
+  CHECK_THROWS_WITH(blur_2d(x, 3), ContainsSubstring("x has 2 channels"));
+  CHECK_THROWS_WITH(blur_2d(x[0][0]), ContainsSubstring("expected [N, C, H, W] or [C, H, W]"));
+}
+
+TEST_CASE("blurred layers give the shapes of the plain ones", "[nn][blurpool][law]") {
+  for (const auto& side : {std::pair{3, 3}, {3, 7}, {4, 4}}) {
+    const at::Tensor x = torch::randn({1, 2, side.first, side.second});
+    for (const std::int64_t stride : {1, 2}) {
+      for (const auto& kernel : {std::pair{1, 1}, {1, 3}, {3, 3}}) {
+        const auto options = torch::nn::Conv2dOptions(2, 3, {kernel.first, kernel.second})
+                                 .stride(stride)
+                                 .padding({kernel.first / 2, kernel.second / 2});
+        const at::Tensor plain = torch::nn::Conv2d(options)(x);
+        CHECK(nn::BlurConv2d(options)(x).sizes() == plain.sizes());
+        CHECK(nn::BlurConv2d(options, false)(x).sizes() == plain.sizes());
+        const auto pool = torch::nn::MaxPool2dOptions({kernel.first, kernel.second})
+                              .stride(stride)
+                              .padding({kernel.first / 2, kernel.second / 2});
+        CHECK(nn::BlurMaxPool2d(pool)(x).sizes() == torch::nn::MaxPool2d(pool)(x).sizes());
+      }
+    }
+  }
+}
+
+TEST_CASE("a blurred convolution is the blur and the convolution one after the other",
+          "[nn][blurpool][law]") {
+  const auto options = [] {
+    return torch::nn::Conv2dOptions(4, 6, 3).padding(1).groups(2).padding_mode(torch::kReflect);
+  };
+  torch::nn::Conv2d conv(options().stride({2, 1}));
+  const at::Tensor x = torch::randn({2, 4, 8, 8});
+  CHECK(nn::BlurConv2d(*conv)(x).allclose(conv(blur_2d(x))));
+  nn::BlurConv2d after(*conv, false);
+  CHECK(conv->options.stride()->at(0) == 2);
+  torch::nn::Conv2d dense(options());
+  dense->weight = conv->weight;
+  dense->bias = conv->bias;
+  CHECK(after(x).allclose(blur_2d(dense(x), -1, {2, 1})));
+}
+
+TEST_CASE("the filter is a buffer, and a BlurPool2d clones", "[nn][blurpool]") {
+  nn::BlurPool2d pool(3, 2);
+  CHECK(pool->parameters().empty());
+  const at::Tensor x = torch::randn({1, 3, 5, 5});
+  CHECK(pool(x).equal(blur_2d(x, 3, 2)));
+  auto copy = std::dynamic_pointer_cast<nn::BlurPool2dImpl>(pool->clone());
+  REQUIRE(copy != nullptr);
+  CHECK(copy->forward(x).equal(pool(x)));
+  CHECK(nn::BlurPool2d()(x).equal(blur_2d(x, -1, 2)));
+}

@@ -1,0 +1,166 @@
+#include <tutti/nn/slot.hpp>
+
+#include "support/catch.hpp"
+
+#include <memory>
+#include <type_traits>
+
+#include <tutti/nn/batchnorm.hpp>
+#include <tutti/nn/conv.hpp>
+#include <tutti/nn/dropout.hpp>
+#include <tutti/nn/embedding.hpp>
+#include <tutti/nn/linear.hpp>
+#include <tutti/nn/normalization.hpp>
+#include <tutti/nn/pooling.hpp>
+#include <tutti/nn/sequential.hpp>
+
+namespace {
+
+namespace nn = tutti::nn;
+using Catch::Matchers::ContainsSubstring;
+
+struct DoubleImpl : nn::Substitute {
+  at::Tensor forward(const at::Tensor& x) { return x * 2; }
+};
+
+// A layer with its own arithmetic that stays replaceable.
+struct NegatedLinearImpl : nn::LinearImpl {
+  using nn::LinearImpl::LinearImpl;
+  at::Tensor compute(const at::Tensor& x) override { return -nn::LinearImpl::compute(x); }
+  std::shared_ptr<nn::LinearImpl> twin() const override {
+    auto copy = std::make_shared<NegatedLinearImpl>(*this);
+    copy->slot() = {};
+    return copy;
+  }
+};
+
+struct ConvNetImpl : torch::nn::Cloneable<ConvNetImpl> {
+  ConvNetImpl() { reset(); }
+  void reset() override {
+    conv = register_module("conv", nn::Conv2d(1, 2, 3));
+    tail = register_module("tail",
+                           nn::Sequential(nn::BatchNorm2d(2), nn::Sequential(nn::Dropout(0.))));
+  }
+  at::Tensor forward(const at::Tensor& x) { return tail(conv(x)); }
+  nn::Conv2d conv{nullptr};
+  nn::Sequential tail{nullptr};
+};
+
+// A layer of ours and its torch::nn form over the same tensors agree in names and result.
+template <class Holder>
+void check_is_the_plain_layer(Holder layer, const at::Tensor& x) {
+  using Plain = typename Holder::Impl::Plain;
+  static_assert(std::is_base_of_v<Plain, typename Holder::Impl>);
+  const auto plain = std::make_shared<Plain>(static_cast<const Plain&>(*layer));
+  CHECK(layer->named_parameters().keys() == plain->named_parameters().keys());
+  CHECK(layer->named_buffers().keys() == plain->named_buffers().keys());
+  layer->eval();
+  plain->eval();
+  CHECK(layer->forward(x).equal(plain->forward(x)));
+
+  layer->slot() = nn::Slot(std::make_shared<DoubleImpl>());
+  CHECK(layer->forward(x).equal(x * 2));
+  CHECK(layer(x).equal(x * 2));
+  CHECK(torch::nn::AnyModule(layer).forward(x).equal(x * 2));
+  CHECK(layer->compute(x).equal(plain->forward(x)));
+  layer->slot() = {};
+  CHECK(layer->forward(x).equal(plain->forward(x)));
+}
+
+}  // namespace
+
+TEST_CASE("every replaceable layer is its torch::nn layer until something stands in",
+          "[nn][slot][law]") {
+  check_is_the_plain_layer(nn::Conv1d(3, 4, 3), torch::randn({2, 3, 8}));
+  check_is_the_plain_layer(
+      nn::Conv2d(torch::nn::Conv2dOptions(4, 6, 3).stride(2).padding(1).groups(2).bias(false)),
+      torch::randn({2, 4, 7, 9}));
+  check_is_the_plain_layer(nn::Linear(5, 3), torch::randn({2, 5}));
+  check_is_the_plain_layer(nn::Linear(torch::nn::LinearOptions(5, 3).bias(false)),
+                           torch::randn({2, 5}));
+  check_is_the_plain_layer(nn::BatchNorm1d(5), torch::randn({4, 5}));
+  check_is_the_plain_layer(nn::BatchNorm2d(torch::nn::BatchNorm2dOptions(3).affine(false)),
+                           torch::randn({4, 3, 2, 2}));
+  check_is_the_plain_layer(nn::LayerNorm(torch::nn::LayerNormOptions({5})), torch::randn({4, 5}));
+  check_is_the_plain_layer(nn::GroupNorm(2, 4), torch::randn({3, 4, 5}));
+  check_is_the_plain_layer(nn::MaxPool2d(torch::nn::MaxPool2dOptions(3).stride(2).padding(1)),
+                           torch::randn({2, 3, 9, 8}));
+  check_is_the_plain_layer(nn::AdaptiveAvgPool2d(2), torch::randn({2, 3, 9, 8}));
+  check_is_the_plain_layer(nn::Dropout(0.4), torch::randn({2, 3}));
+  check_is_the_plain_layer(nn::Dropout(), torch::randn({2, 3}));
+  check_is_the_plain_layer(nn::Embedding(7, 3), torch::tensor({{0, 6, 2}, {1, 1, 5}}));
+}
+
+TEST_CASE("a pretrained embedding keeps its table and is frozen as torch's", "[nn][embedding]") {
+  const at::Tensor table = torch::randn({4, 2});
+  nn::Embedding embedding = nn::Embedding::from_pretrained(table);
+  CHECK(embedding(torch::tensor({3, 0})).equal(table.index_select(0, torch::tensor({3, 0}))));
+  CHECK_FALSE(embedding->weight.requires_grad());
+}
+
+TEST_CASE("max-pool gives indices until something stands in, and then says why not", "[nn][slot]") {
+  nn::MaxPool2d pool(2);
+  const auto [values, indices] = pool->forward_with_indices(torch::randn({1, 1, 4, 4}));
+  CHECK(indices.sizes() == values.sizes());
+  pool->slot() = nn::Slot(std::make_shared<DoubleImpl>());
+  CHECK_THROWS_WITH(pool->forward_with_indices(torch::randn({1, 1, 4, 4})),
+                    ContainsSubstring("DoubleImpl, which gives no indices"));
+}
+
+TEST_CASE("a twin computes the same over the same tensors and has its own options",
+          "[nn][slot][law]") {
+  nn::BatchNorm2d norm(3);
+  norm->slot() = nn::Slot(std::make_shared<DoubleImpl>());
+  const std::shared_ptr<nn::BatchNorm2dImpl> twin = nn::twin<torch::nn::BatchNorm2dImpl>(*norm);
+  CHECK_FALSE(twin->slot());
+  CHECK(twin->weight.is_same(norm->weight));
+  CHECK(twin->named_buffers()["running_mean"].is_same(norm->running_mean));
+  twin->forward(torch::randn({4, 3, 2, 2}));
+  CHECK(norm->num_batches_tracked.item<int>() == 1);
+  twin->options.eps(1.0);
+  CHECK(norm->options.eps() == 1e-5);
+}
+
+TEST_CASE("a twin of a plain layer shares its tensors", "[nn][slot]") {
+  torch::nn::Linear plain(3, 2);
+  const auto twin = nn::twin(*plain);
+  const at::Tensor x = torch::randn({5, 3});
+  CHECK(twin->weight.is_same(plain->weight));
+  CHECK(twin->forward(x).equal(plain->forward(x)));
+}
+
+TEST_CASE("a twin keeps what a derived layer computes, or is refused", "[nn][slot]") {
+  const auto negated = std::make_shared<NegatedLinearImpl>(3, 2);
+  const at::Tensor x = torch::randn({5, 3});
+  const auto twin = nn::twin<torch::nn::LinearImpl>(*negated);
+  CHECK(twin->forward(x).equal(negated->forward(x)));
+  CHECK(twin->weight.is_same(negated->weight));
+
+  struct PlainChildImpl : torch::nn::LinearImpl {
+    using torch::nn::LinearImpl::LinearImpl;
+  };
+  CHECK_THROWS_WITH(nn::twin<torch::nn::LinearImpl>(PlainChildImpl(3, 2)),
+                    ContainsSubstring("a twin of it would lose what it adds"));
+}
+
+TEST_CASE("a model of replaceable layers clones deeply and stays replaceable", "[nn][slot]") {
+  auto model = std::make_shared<ConvNetImpl>();
+  const at::Tensor x = torch::randn({2, 1, 5, 5});
+  auto copy = std::dynamic_pointer_cast<ConvNetImpl>(model->clone());
+  REQUIRE(copy != nullptr);
+  CHECK(copy->named_parameters().keys() == model->named_parameters().keys());
+  CHECK_FALSE(copy->conv->weight.is_same(model->conv->weight));
+  CHECK(copy->forward(x).equal(model->forward(x)));
+  auto* norm = dynamic_cast<nn::BatchNorm2dImpl*>(copy->tail[0].get());
+  REQUIRE(norm != nullptr);
+  norm->slot() = nn::Slot(std::make_shared<DoubleImpl>());
+  CHECK(copy->forward(x).equal(copy->conv(x) * 2));
+}
+
+TEST_CASE("a layer that was replaced refuses to be cloned and says what to do", "[nn][slot]") {
+  nn::Linear layer(2, 2);
+  layer->slot() = nn::Slot(std::make_shared<DoubleImpl>());
+  CHECK_THROWS_WITH(layer->clone(), ContainsSubstring("clone the model before its surgery"));
+  CHECK_THROWS_WITH(std::make_shared<DoubleImpl>()->clone(),
+                    ContainsSubstring("clone the model before its surgery"));
+}
