@@ -1,0 +1,128 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+
+#include <tutti/core/detail/json.hpp>
+#include <tutti/core/detail/json_parse.hpp>
+
+namespace tutti::checkpoint {
+
+/// Name, type, shape and place of one tensor in a safetensors file; offsets count from the end of
+/// the header.
+struct TensorLayout {
+  std::string name;
+  c10::ScalarType dtype;
+  std::vector<std::int64_t> shape;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+
+  std::uint64_t bytes() const { return end - begin; }
+};
+
+namespace detail {
+
+static_assert(std::endian::native == std::endian::little,
+              "tutti: checkpoint files are little-endian and are read without swapping bytes; "
+              "this machine is big-endian, which is not supported.");
+
+struct DtypeName {
+  std::string_view name;
+  c10::ScalarType dtype;
+};
+
+/// The element types of the safetensors format and LibTorch's names of them.
+inline constexpr DtypeName dtype_names[] = {
+    {"F64", c10::ScalarType::Double},
+    {"F32", c10::ScalarType::Float},
+    {"F16", c10::ScalarType::Half},
+    {"BF16", c10::ScalarType::BFloat16},
+    {"I64", c10::ScalarType::Long},
+    {"I32", c10::ScalarType::Int},
+    {"I16", c10::ScalarType::Short},
+    {"I8", c10::ScalarType::Char},
+    {"U64", c10::ScalarType::UInt64},
+    {"U32", c10::ScalarType::UInt32},
+    {"U16", c10::ScalarType::UInt16},
+    {"U8", c10::ScalarType::Byte},
+    {"BOOL", c10::ScalarType::Bool},
+    {"F8_E4M3", c10::ScalarType::Float8_e4m3fn},
+    {"F8_E5M2", c10::ScalarType::Float8_e5m2},
+    {"F8_E8M0", c10::ScalarType::Float8_e8m0fnu},
+    {"C64", c10::ScalarType::ComplexFloat},
+};
+
+/// Bytes of a tensor; false when they, or the strides of an empty one, do not fit 63 bits.
+inline bool byte_count(const TensorLayout& tensor, std::uint64_t& bytes) {
+  constexpr std::uint64_t limit = std::uint64_t{1} << 62;
+  bool empty = false;
+  bytes = c10::elementSize(tensor.dtype);
+  for (const std::int64_t extent : tensor.shape) {
+    const auto factor = static_cast<std::uint64_t>(extent == 0 ? 1 : extent);
+    if (bytes > limit / factor) {
+      return false;
+    }
+    bytes *= factor;
+    empty = empty || extent == 0;
+  }
+  bytes = empty ? 0 : bytes;
+  return true;
+}
+
+/// One entry of the header. Throws std::invalid_argument when it is not a tensor's description.
+inline TensorLayout parse_layout(const std::string& name, const tutti::detail::Json& entry) {
+  const auto refuse = [&](const std::string& why) {
+    throw std::invalid_argument("tensor '" + name + "' " + why);
+  };
+  TensorLayout tensor{.name = name, .dtype = c10::ScalarType::Undefined, .shape = {}};
+  for (const auto& [text, dtype] : dtype_names) {
+    if (text == entry["dtype"].string()) {
+      tensor.dtype = dtype;
+    }
+  }
+  if (tensor.dtype == c10::ScalarType::Undefined) {
+    refuse("has the unknown element type '" + entry["dtype"].string() + "'");
+  }
+  for (const auto& extent : entry["shape"].array()) {
+    tensor.shape.push_back(extent.integer());
+    if (extent.integer() < 0) {
+      refuse("has the negative extent " + std::to_string(extent.integer()));
+    }
+  }
+  const auto& offsets = entry["data_offsets"];
+  if (offsets.size() != 2 || offsets[0].integer() < 0 ||
+      offsets[1].integer() < offsets[0].integer()) {
+    refuse("has data_offsets that are no pair begin <= end");
+  }
+  tensor.begin = static_cast<std::uint64_t>(offsets[0].integer());
+  tensor.end = static_cast<std::uint64_t>(offsets[1].integer());
+  std::uint64_t bytes = 0;
+  if (!byte_count(tensor, bytes) || bytes != tensor.bytes()) {
+    refuse("has " + std::to_string(tensor.bytes()) + " bytes of data, not what its shape needs");
+  }
+  if (entry.size() != 3) {
+    refuse("has fields besides dtype, shape and data_offsets");
+  }
+  return tensor;
+}
+
+inline std::string_view dtype_name(c10::ScalarType dtype) {
+  for (const auto& [text, known] : dtype_names) {
+    if (known == dtype) {
+      return text;
+    }
+  }
+  return {};
+}
+
+}  // namespace detail
+
+}  // namespace tutti::checkpoint

@@ -1,0 +1,172 @@
+#pragma once
+
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include <tutti/core/time.hpp>
+
+namespace tutti::checkpoint {
+
+/// What the placeholders of folder and file names stand for.
+struct NameFields {
+  std::string run_name;
+  std::int64_t rank = 0;
+  std::int64_t local_rank = 0;
+  std::int64_t world_size = 1;
+  std::int64_t local_world_size = 1;
+  std::int64_t node_rank = 0;
+  Timestamp timestamp{};
+};
+
+namespace detail {
+
+inline std::string seconds_text(Timestamp::Duration time) {
+  std::array<char, 32> text{};
+  const double seconds = std::chrono::duration<double>(time).count();
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), seconds).ptr};
+}
+
+/// Counters that a file name can hold and that grow during a run.
+inline std::map<std::string, std::int64_t, std::less<>> counters(const Timestamp& t) {
+  return {{"epoch", t.epoch},
+          {"batch", t.batch},
+          {"batch_in_epoch", t.batch_in_epoch},
+          {"sample", t.sample},
+          {"sample_in_epoch", t.sample_in_epoch},
+          {"token", t.token},
+          {"token_in_epoch", t.token_in_epoch}};
+}
+
+inline std::optional<std::string> field_text(std::string_view name, const NameFields& fields) {
+  const std::pair<std::string_view, std::int64_t> numbers[] = {
+      {"rank", fields.rank},
+      {"local_rank", fields.local_rank},
+      {"world_size", fields.world_size},
+      {"local_world_size", fields.local_world_size},
+      {"node_rank", fields.node_rank},
+  };
+  const std::pair<std::string_view, Timestamp::Duration> clocks[] = {
+      {"total_wct", fields.timestamp.total_wct},
+      {"epoch_wct", fields.timestamp.epoch_wct},
+      {"batch_wct", fields.timestamp.batch_wct},
+  };
+  if (name == "run_name") {
+    return fields.run_name;
+  }
+  for (const auto& [known, value] : numbers) {
+    if (known == name) {
+      return std::to_string(value);
+    }
+  }
+  for (const auto& [known, value] : clocks) {
+    if (known == name) {
+      return seconds_text(value);
+    }
+  }
+  const auto counted = counters(fields.timestamp);
+  const auto found = counted.find(name);
+  return found == counted.end() ? std::nullopt : std::optional(std::to_string(found->second));
+}
+
+/// The name inside the braces that `text` begins with; empty when it does not begin with a
+/// placeholder.
+inline std::string_view placeholder(std::string_view text) {
+  const auto end = text.find('}');
+  const bool braces = text.starts_with('{') && end != std::string_view::npos;
+  const auto name = braces ? text.substr(1, end - 1) : std::string_view();
+  return name.find('{') == std::string_view::npos ? name : std::string_view();
+}
+
+}  // namespace detail
+
+/// A name with its placeholders filled in: "ep{epoch}-ba{batch}" is "ep1-ba45".
+///
+/// Known: run_name, rank, local_rank, world_size, local_world_size, node_rank, epoch, batch,
+/// batch_in_epoch, sample, sample_in_epoch, token, token_in_epoch, and total_wct, epoch_wct,
+/// batch_wct in seconds. Others are left as they are. Source: Composer,
+/// composer/utils/file_helpers.py, format_name_with_dist_and_time.
+inline std::string format_name(std::string_view pattern, const NameFields& fields) {
+  std::string out;
+  while (!pattern.empty()) {
+    const std::string_view name = detail::placeholder(pattern);
+    const auto text = name.empty() ? std::nullopt : detail::field_text(name, fields);
+    const std::size_t taken = text.has_value() ? name.size() + 2 : 1;
+    out += text.has_value() ? *text : std::string(1, pattern.front());
+    pattern.remove_prefix(taken);
+  }
+  return out;
+}
+
+/// The numbers that a pattern's placeholders have in a name, or nothing when the name is not made
+/// by it.
+///
+/// Placeholders other than counters and ranks match any text.
+inline std::optional<std::map<std::string, std::int64_t>> parse_name(std::string_view pattern,
+                                                                     std::string_view name) {
+  if (pattern.empty()) {
+    return name.empty() ? std::optional(std::map<std::string, std::int64_t>()) : std::nullopt;
+  }
+  const std::string_view field = detail::placeholder(pattern);
+  if (field.empty() || !detail::field_text(field, {}).has_value()) {
+    return name.starts_with(pattern.front()) ? parse_name(pattern.substr(1), name.substr(1))
+                                             : std::nullopt;
+  }
+  const bool text = field == "run_name" || field.ends_with("_wct");
+  const auto digits = name.find_first_not_of("0123456789");
+  for (std::size_t length = text ? name.size() : std::min(digits, name.size()); length > 0;
+       --length) {
+    auto rest = parse_name(pattern.substr(field.size() + 2), name.substr(length));
+    std::int64_t number = 0;
+    const bool read = std::from_chars(name.data(), name.data() + length, number).ec == std::errc();
+    if (rest.has_value() && (text || read)) {
+      if (!text) {
+        (*rest)[std::string(field)] = number;
+      }
+      return rest;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Refuses to go on in a folder whose checkpoints are from later in a run than this one is.
+///
+/// folder: may be missing. pattern: that of the file names, with run_name and ranks filled in or
+/// not. A counter within the epoch counts only when the epoch is the same. Throws c10::Error naming
+/// the newer checkpoint and what to do.
+inline void check_no_newer(const std::filesystem::path& folder, std::string_view pattern,
+                           const Timestamp& now) {
+  const auto own = detail::counters(now);
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const auto found = parse_name(pattern, name);
+    if (!found.has_value()) {
+      continue;
+    }
+    const auto epoch = found->find("epoch");
+    const bool same_epoch = epoch == found->end() || epoch->second == now.epoch;
+    for (const auto& [field, number] : *found) {
+      const auto counter = own.find(field);
+      const bool counts = counter != own.end() && (same_epoch || !field.ends_with("_in_epoch"));
+      TORCH_CHECK(!counts || number <= counter->second, "checkpoint: '", entry.path().string(),
+                  "' is from ", field, ' ', number, ", later than this run's ", field, ' ',
+                  counts ? counter->second : 0,
+                  "; resume from it, choose another save folder or run name, ",
+                  "or allow overwriting");
+    }
+  }
+}
+
+}  // namespace tutti::checkpoint

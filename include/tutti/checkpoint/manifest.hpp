@@ -1,0 +1,214 @@
+#pragma once
+
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <tutti/checkpoint/detail/xxh64.hpp>
+#include <tutti/checkpoint/safetensors.hpp>
+#include <tutti/core/archive.hpp>
+#include <tutti/core/detail/json.hpp>
+#include <tutti/core/detail/json_parse.hpp>
+#include <tutti/core/detail/json_text.hpp>
+
+namespace tutti::checkpoint {
+
+/// What a checkpoint's manifest.json says.
+struct Manifest {
+  static constexpr std::string_view format = "tutti-checkpoint";
+  static constexpr std::int64_t current_version = 1;
+
+  std::int64_t version = current_version;
+  std::string created;                       ///< UTC, "2025-01-31T12:00:00Z".
+  std::string tutti;                         ///< Version that wrote it.
+  std::string libtorch;                      ///< Version that wrote it.
+  Archive meta;                              ///< What the writer tells about the run; no tensors.
+  std::map<std::string, WrittenFile> files;  ///< The other files of the folder.
+  tutti::detail::Json state;  ///< The state's tree; its tensors are in state.safetensors.
+};
+
+namespace detail {
+
+using tutti::detail::Json;
+
+/// An archive as JSON: a child is an object; a tensor `["tensor"]`; what JSON lacks, an array of
+/// its kind and text: `["double", "nan"]`, `["integer", "18446744073709551615"]`.
+inline Json to_json(const Archive& archive);
+
+struct LeafToJson {
+  Json operator()(bool value) const { return value; }
+  Json operator()(std::int64_t value) const { return value; }
+  Json operator()(std::uint64_t value) const {
+    return Json::Array{Json("integer"), Json(std::to_string(value))};
+  }
+  Json operator()(double value) const {
+    if (std::isfinite(value)) {
+      return value;
+    }
+    return Json::Array{Json("double"), Json(std::isnan(value) ? "nan"
+                                            : value > 0       ? "inf"
+                                                              : "-inf")};
+  }
+  Json operator()(const std::string& value) const { return value; }
+  Json operator()(const at::Tensor&) const { return Json::Array{Json("tensor")}; }
+};
+
+inline Json to_json(const Archive& archive) {
+  Json::Object out;
+  for (const auto& entry : archive.entries()) {
+    out.emplace_back(entry.name, entry.is_child() ? to_json(entry.child())
+                                                  : std::visit(LeafToJson{}, entry.leaf()));
+  }
+  return out;
+}
+
+/// Rebuilds an archive from its tree, taking tensors out of `tensors` by their path.
+class ArchiveReader {
+ public:
+  explicit ArchiveReader(std::map<std::string, at::Tensor>& tensors) : tensors_(tensors) {}
+
+  void read(const Json& json, Archive& archive) {
+    for (const auto& [name, value] : json.object()) {
+      if (name.empty() || name.find('/') != std::string::npos) {
+        throw std::invalid_argument("the entry '" + name + "' of '" + archive.path() +
+                                    "' is no name");
+      }
+      if (value.is_object()) {
+        read(value, archive.child(name));
+      } else if (value.is_array()) {
+        special(name, value, archive);
+      } else if (value.is_bool()) {
+        archive.put(name, value.boolean());
+      } else if (value.is_int()) {
+        archive.put(name, value.integer());
+      } else if (value.is_string()) {
+        archive.put(name, value.string());
+      } else {
+        archive.put(name, value.number());
+      }
+    }
+  }
+
+ private:
+  void special(const std::string& name, const Json& value, Archive& archive) {
+    const std::string& kind = value.at(std::size_t{0}).string();
+    if (kind == "tensor") {
+      const std::string path = archive.path().empty() ? name : archive.path() + '/' + name;
+      const auto found = tensors_.find(path);
+      if (found == tensors_.end()) {
+        throw std::invalid_argument("the tensor '" + path + "' is missing");
+      }
+      archive.put(name, found->second);
+      tensors_.erase(found);
+      return;
+    }
+    const std::string& text = value.at(std::size_t{1}).string();
+    std::uint64_t integer = 0;
+    const char* const end = text.data() + text.size();
+    if (kind == "double" && text == "nan") {
+      archive.put(name, std::numeric_limits<double>::quiet_NaN());
+    } else if (kind == "double" && (text == "inf" || text == "-inf")) {
+      const double inf = std::numeric_limits<double>::infinity();
+      archive.put(name, text == "inf" ? inf : -inf);
+    } else if (kind == "integer" && std::from_chars(text.data(), end, integer).ptr == end) {
+      archive.put(name, integer);
+    } else {
+      throw std::invalid_argument("the entry '" + name + "' has the unknown kind '" + kind + "'");
+    }
+  }
+
+  std::map<std::string, at::Tensor>& tensors_;
+};
+
+/// The archive of a tree that has no tensors but these; all of them must be used.
+inline Archive from_json(const Json& json, std::map<std::string, at::Tensor> tensors = {}) {
+  Archive archive;
+  ArchiveReader(tensors).read(json, archive);
+  if (!tensors.empty()) {
+    throw std::invalid_argument("the tensor '" + tensors.begin()->first + "' belongs to nothing");
+  }
+  return archive;
+}
+
+inline constexpr std::string_view seal = ",\n \"xxh64\": \"";
+inline constexpr std::string_view seal_end = "\"\n}\n";
+
+}  // namespace detail
+
+/// The text of manifest.json; its last member is the checksum of all before it.
+inline std::string to_text(const Manifest& manifest) {
+  using tutti::detail::Json;
+  Json::Object files;
+  for (const auto& [name, file] : manifest.files) {
+    files.emplace_back(name, Json::Object{{"size", static_cast<std::int64_t>(file.size)},
+                                          {"xxh64", file.checksum}});
+  }
+  std::string text = tutti::detail::to_text(Json::Object{{"format", Manifest::format},
+                                                         {"version", manifest.version},
+                                                         {"created", manifest.created},
+                                                         {"tutti", manifest.tutti},
+                                                         {"libtorch", manifest.libtorch},
+                                                         {"meta", detail::to_json(manifest.meta)},
+                                                         {"files", std::move(files)},
+                                                         {"state", manifest.state}},
+                                            /*indent=*/1);
+  tutti::detail::parse_json(
+      text);  // text that is not UTF-8, or a tree too deep, could not be read back
+  text.resize(text.size() - 2);  // "\n}"
+  detail::Xxh64 hash;
+  hash.update(text.data(), text.size());
+  return text + std::string(detail::seal) + hash.text() + std::string(detail::seal_end);
+}
+
+/// The manifest whose text this is. Throws std::invalid_argument saying what is wrong with it: cut
+/// short, changed since it was written, of another program, or of a newer version.
+inline Manifest parse_manifest(std::string_view text) {
+  const auto cut = text.rfind(detail::seal);
+  const std::size_t sealed = detail::seal.size() + 16 + detail::seal_end.size();
+  if (cut == std::string_view::npos || text.size() - cut != sealed ||
+      !text.ends_with(detail::seal_end)) {
+    throw std::invalid_argument(
+        "it does not end with its checksum; it is truncated or no manifest");
+  }
+  detail::Xxh64 hash;
+  hash.update(text.data(), cut);
+  if (text.substr(cut + detail::seal.size(), 16) != hash.text()) {
+    throw std::invalid_argument(
+        "its checksum differs; it was damaged or changed after it was written");
+  }
+  const auto json = tutti::detail::parse_json(text);
+  if (json["format"].string() != Manifest::format) {
+    throw std::invalid_argument("its format is '" + json["format"].string() + "', expected '" +
+                                std::string(Manifest::format) + "'");
+  }
+  Manifest out;
+  out.version = json["version"].integer();
+  if (out.version < 1 || out.version > Manifest::current_version) {
+    throw std::invalid_argument("its version is " + std::to_string(out.version) +
+                                ", this library reads up to " +
+                                std::to_string(Manifest::current_version));
+  }
+  out.created = json["created"].string();
+  out.tutti = json["tutti"].string();
+  out.libtorch = json["libtorch"].string();
+  out.meta = detail::from_json(json["meta"]);
+  for (const auto& [name, facts] : json["files"].object()) {
+    out.files[name] = {static_cast<std::uint64_t>(facts["size"].integer()),
+                       facts["xxh64"].string()};
+  }
+  out.state = json["state"];
+  return out;
+}
+
+}  // namespace tutti::checkpoint

@@ -1,0 +1,279 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <tutti/checkpoint/detail/file.hpp>
+#include <tutti/checkpoint/detail/tensor_layout.hpp>
+#include <tutti/checkpoint/detail/xxh64.hpp>
+#include <tutti/core/detail/json.hpp>
+#include <tutti/core/detail/json_parse.hpp>
+#include <tutti/core/detail/json_text.hpp>
+
+namespace tutti::checkpoint {
+
+/// A tensor and its name.
+using NamedTensor = std::pair<std::string, at::Tensor>;
+
+/// Free text of a safetensors header: `__metadata__`.
+using Metadata = std::map<std::string, std::string>;
+
+/// A safetensors file open for reading, as PyTorch, Hugging Face and this library write them.
+///
+/// The whole header is checked when it is opened, so a file that opens has every tensor inside its
+/// bounds; a file from strangers can be wrong but can run no code and touch no memory of ours.
+/// Throws c10::Error with path, tensor and reason for anything that the format does not allow.
+/// Source: github.com/huggingface/safetensors, README, section Format.
+class SafetensorsFile {
+ public:
+  /// Opens a file and checks its header; reads no tensor.
+  explicit SafetensorsFile(std::filesystem::path path)
+      : file_(detail::File::open_for_reading(std::move(path))) {
+    try {
+      read_header();
+    } catch (const std::invalid_argument& error) {
+      refuse(error.what());
+    }
+  }
+
+  /// Names, types and shapes in the order in which the data lie in the file.
+  const std::vector<TensorLayout>& tensors() const { return tensors_; }
+
+  /// The free text that the writer attached.
+  const Metadata& metadata() const { return metadata_; }
+
+  bool contains(std::string_view name) const { return index_.find(name) != index_.end(); }
+
+  /// One tensor, on the CPU, owning its memory. Throws c10::Error when there is none of that name.
+  at::Tensor read(std::string_view name) const {
+    const auto found = index_.find(name);
+    TORCH_CHECK(found != index_.end(), "safetensors: no tensor '", std::string(name), "' in '",
+                file_.path().string(), "', which has ", tensors_.size(), " tensors");
+    return read(tensors_[found->second], nullptr);
+  }
+
+  /// All tensors, on the CPU, in the order of the file.
+  std::vector<NamedTensor> read_all() const {
+    std::vector<NamedTensor> out;
+    out.reserve(tensors_.size());
+    for (const auto& tensor : tensors_) {
+      out.emplace_back(tensor.name, read(tensor, nullptr));
+    }
+    return out;
+  }
+
+  /// read_all() that also adds every byte of the file, header included, to `hash`.
+  std::vector<NamedTensor> read_all(detail::Xxh64& hash) const {
+    hash.update(prefix_.data(), prefix_.size());
+    std::vector<NamedTensor> out;
+    out.reserve(tensors_.size());
+    for (const auto& tensor : tensors_) {
+      out.emplace_back(tensor.name, read(tensor, &hash));
+    }
+    return out;
+  }
+
+ private:
+  static constexpr std::uint64_t max_header = 100'000'000;  // the limit of the reference reader
+
+  [[noreturn]] void refuse(const std::string& why) const {
+    TORCH_CHECK(false, "safetensors: '", file_.path().string(), "' is refused: ", why);
+  }
+
+  void read_header() {
+    const std::uint64_t size = file_.size();
+    std::uint64_t length = 0;
+    if (size < sizeof length) {
+      refuse("it has " + std::to_string(size) + " bytes, fewer than the 8 of the header's length");
+    }
+    file_.read_at(0, &length, sizeof length);
+    if (length > max_header || length > size - sizeof length) {
+      refuse("it announces a header of " + std::to_string(length) + " bytes in a file of " +
+             std::to_string(size) + "; it is truncated or no safetensors file");
+    }
+    prefix_.resize(sizeof length + length);
+    file_.read_at(0, prefix_.data(), prefix_.size());
+    const std::string_view text = std::string_view(prefix_).substr(sizeof length);
+    if (!text.starts_with('{')) {
+      refuse("its header does not begin with '{'; it is no safetensors file");
+    }
+    const auto header = tutti::detail::parse_json(text, 4);
+    for (const auto& [name, entry] : header.object()) {
+      if (name == "__metadata__") {
+        for (const auto& [key, value] : entry.object()) {
+          metadata_.emplace(key, value.string());
+        }
+      } else {
+        tensors_.push_back(detail::parse_layout(name, entry));
+      }
+    }
+    check_layout(size - prefix_.size());
+  }
+
+  // The data must tile the rest of the file: no hole, no overlap, nothing behind.
+  void check_layout(std::uint64_t data_size) {
+    std::stable_sort(tensors_.begin(), tensors_.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+    });
+    std::uint64_t covered = 0;
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      const auto& tensor = tensors_[i];
+      if (tensor.begin != covered) {
+        refuse("tensor '" + tensor.name + "' begins at byte " + std::to_string(tensor.begin) +
+               " of the data, expected " + std::to_string(covered) + " (a hole or an overlap)");
+      }
+      covered = tensor.end;
+      index_.emplace(tensor.name, i);
+    }
+    if (covered != data_size) {
+      refuse("its tensors need " + std::to_string(covered) + " bytes of data, it has " +
+             std::to_string(data_size) + (covered > data_size ? "; it is truncated" : ""));
+    }
+  }
+
+  at::Tensor read(const TensorLayout& layout, detail::Xxh64* hash) const {
+    at::Tensor out = at::empty(layout.shape, at::TensorOptions(layout.dtype));
+    const auto size = static_cast<std::size_t>(layout.bytes());
+    if (size > 0) {
+      file_.read_at(prefix_.size() + layout.begin, out.mutable_data_ptr(), size);
+    }
+    if (hash != nullptr && size > 0) {
+      hash->update(out.const_data_ptr(), size);
+    }
+    if (layout.dtype == at::kBool) {
+      const auto* bytes = static_cast<const unsigned char*>(out.const_data_ptr());
+      if (std::any_of(bytes, bytes + size, [](unsigned char byte) { return byte > 1; })) {
+        refuse("the bool tensor '" + layout.name + "' has bytes other than 0 and 1");
+      }
+    }
+    return out;
+  }
+
+  detail::File file_;
+  std::string prefix_;  // the length and the header, as they stand in the file
+  std::vector<TensorLayout> tensors_;
+  std::map<std::string, std::size_t, std::less<>> index_;
+  Metadata metadata_;
+};
+
+/// All tensors of a safetensors file, on the CPU. Throws as SafetensorsFile does.
+inline std::vector<NamedTensor> read_safetensors(const std::filesystem::path& path) {
+  return SafetensorsFile(path).read_all();
+}
+
+/// What write_safetensors() wrote.
+struct WrittenFile {
+  std::uint64_t size = 0;  ///< bytes
+  std::string checksum;    ///< XXH64 of all bytes, sixteen hexadecimal digits
+};
+
+/// Writes tensors as one new safetensors file and fsyncs it.
+///
+/// tensors: dense, of any shape, stride and device; each is written under each of its names, also
+/// where memory is shared. Names are unique and not `__metadata__`. Wider element types come first,
+/// so that all data are aligned. One tensor at a time is copied when it is not contiguous in host
+/// memory. Returns size and checksum. Throws c10::Error when the file exists, cannot be written
+/// (the disk is full, say), or a tensor has a type or layout that the format lacks; what was begun
+/// is then removed.
+inline WrittenFile write_safetensors(const std::filesystem::path& path,
+                                     const std::vector<NamedTensor>& tensors,
+                                     const Metadata& metadata = {});
+
+namespace detail {
+
+inline void check_writable(const std::string& name, const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.defined(), "safetensors: the tensor '", name, "' is undefined; leave it out");
+  TORCH_CHECK(tensor.layout() == at::kStrided && !tensor.is_meta(), "safetensors: the tensor '",
+              name, "' is ", tensor.layout(), " on ", tensor.device(),
+              "; only dense tensors that have data can be written");
+  TORCH_CHECK(!dtype_name(tensor.scalar_type()).empty(), "safetensors: the tensor '", name,
+              "' has the type ", tensor.scalar_type(), ", which the format lacks",
+              tensor.scalar_type() == at::kComplexDouble ? "; write its view_as_real()" : "");
+  TORCH_CHECK(name != "__metadata__", "safetensors: no tensor can be named __metadata__");
+}
+
+/// The header with its length, padded to a multiple of 8 bytes; `tensors` in the order of their
+/// data.
+inline std::string make_header(const std::vector<NamedTensor>& tensors, const Metadata& metadata) {
+  using tutti::detail::Json;
+  Json::Object header;
+  if (!metadata.empty()) {
+    Json::Object entries(metadata.begin(), metadata.end());
+    header.emplace_back("__metadata__", std::move(entries));
+  }
+  std::int64_t at = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const Json::Array shape(tensor.sizes().begin(), tensor.sizes().end());
+    const std::int64_t begin = std::exchange(at, at + static_cast<std::int64_t>(tensor.nbytes()));
+    header.emplace_back(name, Json::Object{{"dtype", dtype_name(tensor.scalar_type())},
+                                           {"shape", shape},
+                                           {"data_offsets", Json::Array{begin, at}}});
+  }
+  std::string text = tutti::detail::to_text(header);
+  tutti::detail::parse_json(text, 4);  // a name that is not UTF-8 could not be read back
+  text.append((8 - text.size() % 8) % 8, ' ');
+  const std::uint64_t length = text.size();
+  std::string out(sizeof length, '\0');
+  std::memcpy(out.data(), &length, sizeof length);
+  return out + text;
+}
+
+inline WrittenFile write_tensors(File& file, const std::vector<NamedTensor>& tensors,
+                                 const std::string& header) {
+  Xxh64 hash;
+  WrittenFile written;
+  const auto put = [&](const void* data, std::size_t size) {
+    file.write(data, size);
+    hash.update(data, size);
+    written.size += size;
+  };
+  put(header.data(), header.size());
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
+    if (plain.nbytes() > 0) {
+      put(plain.const_data_ptr(), plain.nbytes());
+    }
+  }
+  file.sync();
+  file.close();
+  written.checksum = hash.text();
+  return written;
+}
+
+}  // namespace detail
+
+inline WrittenFile write_safetensors(const std::filesystem::path& path,
+                                     const std::vector<NamedTensor>& tensors,
+                                     const Metadata& metadata) {
+  std::vector<NamedTensor> sorted = tensors;
+  std::map<std::string_view, int> names;
+  for (const auto& [name, tensor] : tensors) {
+    detail::check_writable(name, tensor);
+    TORCH_CHECK(++names[name] == 1, "safetensors: two tensors are named '", name, "'");
+  }
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return a.second.element_size() > b.second.element_size();
+  });
+  const std::string header = detail::make_header(sorted, metadata);
+  detail::File file = detail::File::create(path);
+  try {
+    return detail::write_tensors(file, sorted, header);
+  } catch (...) {
+    ::unlink(path.c_str());
+    throw;
+  }
+}
+
+}  // namespace tutti::checkpoint

@@ -1,0 +1,198 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <filesystem>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/version.h>
+
+#include <tutti/checkpoint/detail/file.hpp>
+#include <tutti/checkpoint/detail/staging.hpp>
+#include <tutti/checkpoint/folder.hpp>
+#include <tutti/checkpoint/manifest.hpp>
+#include <tutti/checkpoint/safetensors.hpp>
+#include <tutti/core/archive.hpp>
+#include <tutti/version.hpp>
+
+namespace tutti::checkpoint {
+
+/// A whole checkpoint in memory. On disk it is a folder:
+///
+///     manifest.json      format, versions, meta, the state's tree, size and checksum of the others
+///     model.safetensors  the weights under their PyTorch names; Python's safetensors opens it
+///     state.safetensors  the tensors of the state, named by their path in the tree
+struct Snapshot {
+  Archive meta;   ///< Facts about the run: names, counts, times. No tensors.
+  Archive model;  ///< Tensors only.
+  Archive
+      state;  ///< Optimizers, policies, timestamp, generators: anything; empty for weights only.
+};
+
+/// What read_snapshot() reads; sizes of what it leaves out are checked all the same.
+struct ReadOptions {
+  bool model = true;
+  bool state = true;
+  bool verify = true;  ///< Compare checksums; costs a few per cent of the reading.
+};
+
+namespace detail {
+
+inline std::vector<NamedTensor> tensors_of(const Archive& archive, bool only_tensors) {
+  std::vector<NamedTensor> out;
+  archive.each_leaf([&](const std::string& path, const Archive::Leaf& leaf) {
+    const auto* tensor = std::get_if<at::Tensor>(&leaf);
+    TORCH_CHECK(tensor != nullptr || !only_tensors, "checkpoint: '", path,
+                "' of the model is no tensor; put it into the state");
+    if (tensor != nullptr) {
+      out.emplace_back(path, *tensor);
+    }
+  });
+  return out;
+}
+
+inline std::string utc_now() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
+}
+
+inline std::string tutti_version() {
+  return std::to_string(TUTTI_VERSION_MAJOR) + '.' + std::to_string(TUTTI_VERSION_MINOR) + '.' +
+         std::to_string(TUTTI_VERSION_PATCH);
+}
+
+inline void write_text(const std::filesystem::path& path, const std::string& text) {
+  File file = File::create(path);
+  file.write(text.data(), text.size());
+  file.sync();
+  file.close();
+}
+
+inline Manifest read_manifest(const std::filesystem::path& folder) {
+  const auto path = folder / "manifest.json";
+  TORCH_CHECK(is_folder(folder), "checkpoint: there is no checkpoint '", folder.string(), "'");
+  TORCH_CHECK(path_exists(path), "checkpoint: '", folder.string(),
+              "' has no manifest.json; it is no checkpoint, or one that was not finished");
+  const File file = File::open_for_reading(path);
+  constexpr std::uint64_t limit = std::uint64_t{1} << 28;
+  TORCH_CHECK(file.size() <= limit, "checkpoint: '", path.string(), "' has ", file.size(),
+              " bytes, more than any manifest needs");
+  std::string text(file.size(), '\0');
+  file.read_at(0, text.data(), text.size());
+  try {
+    return parse_manifest(text);
+  } catch (const std::invalid_argument& error) {
+    C10_THROW_ERROR(Error, "checkpoint: '" + path.string() + "' is refused: " + error.what());
+  }
+}
+
+/// The tensors of one file of the folder, compared with what the manifest says of it.
+inline std::vector<NamedTensor> read_tensors(const std::filesystem::path& folder,
+                                             const Manifest& manifest, const std::string& name,
+                                             bool wanted, bool verify) {
+  const auto facts = manifest.files.find(name);
+  if (facts == manifest.files.end()) {
+    return {};
+  }
+  const auto path = folder / name;
+  TORCH_CHECK(path_exists(path), "checkpoint: '", path.string(),
+              "' is missing, which the manifest lists");
+  const std::uint64_t size = File::open_for_reading(path).size();
+  TORCH_CHECK(
+      size == facts->second.size, "checkpoint: '", path.string(), "' has ", size,
+      " bytes, the manifest says ", facts->second.size,
+      size < facts->second.size ? "; it is truncated" : "; it belongs to another checkpoint");
+  if (!wanted) {
+    return {};
+  }
+  const SafetensorsFile file(path);
+  if (!verify) {
+    return file.read_all();
+  }
+  Xxh64 hash;
+  auto tensors = file.read_all(hash);
+  TORCH_CHECK(hash.text() == facts->second.checksum, "checkpoint: '", path.string(),
+              "' has the checksum ", hash.text(), ", the manifest says ", facts->second.checksum,
+              "; it was damaged or changed after it was written");
+  return tensors;
+}
+
+}  // namespace detail
+
+/// Writes a checkpoint folder; at every moment the target is absent, the old one, or the new one
+/// whole.
+///
+/// Everything is written beside `target` under a temporary name, fsynced, then renamed; when this
+/// returns the checkpoint survives a power failure. What interrupted writers left in the same
+/// folder is removed. target: its parent folders are made when they are missing. overwrite: replace
+/// a checkpoint of that name. Throws c10::Error when the name is taken and overwrite is not set, or
+/// writing fails (disk full, no permission); then nothing of this checkpoint remains and older ones
+/// are untouched.
+inline void write_snapshot(const std::filesystem::path& target, const Snapshot& snapshot,
+                           bool overwrite = false) {
+  namespace fs = std::filesystem;
+  const fs::path absolute = fs::absolute(target).lexically_normal();
+  TORCH_CHECK(!absolute.filename().empty(), "checkpoint: '", target.string(),
+              "' ends in a slash or is empty");
+  TORCH_CHECK(overwrite || !detail::path_exists(absolute), "checkpoint: '", target.string(),
+              "' exists; set overwrite to replace it, or choose another name");
+  Manifest manifest{.created = detail::utc_now(),
+                    .tutti = detail::tutti_version(),
+                    .libtorch = TORCH_VERSION,
+                    .meta = snapshot.meta,
+                    .files = {},
+                    .state = detail::to_json(snapshot.state)};
+  const auto model = detail::tensors_of(snapshot.model, true);
+  const auto state = detail::tensors_of(snapshot.state, false);
+  TORCH_CHECK(detail::tensors_of(snapshot.meta, false).empty(), "checkpoint: meta holds a tensor");
+  make_folder(absolute.parent_path());
+  detail::clean_staging(absolute.parent_path());
+  detail::Staging staging(absolute);
+  manifest.files["model.safetensors"] =
+      write_safetensors(staging.path() / "model.safetensors", model, {{"format", "pt"}});
+  if (!state.empty()) {
+    manifest.files["state.safetensors"] =
+        write_safetensors(staging.path() / "state.safetensors", state);
+  }
+  detail::write_text(staging.path() / "manifest.json", to_text(manifest));
+  staging.publish(overwrite);
+}
+
+/// Reads a checkpoint folder, or what a `latest` pointer names.
+///
+/// path: also one made by point_latest(). Tensors come on the CPU.
+/// Throws c10::Error that says which file is refused and why: missing, truncated, damaged, of
+/// another checkpoint or program, or of a newer version.
+inline Snapshot read_snapshot(const std::filesystem::path& path, const ReadOptions& options = {}) {
+  const auto folder = resolve(path);
+  const Manifest manifest = detail::read_manifest(folder);
+  auto model =
+      detail::read_tensors(folder, manifest, "model.safetensors", options.model, options.verify);
+  auto state =
+      detail::read_tensors(folder, manifest, "state.safetensors", options.state, options.verify);
+  Snapshot out;
+  out.meta = manifest.meta;
+  for (auto& [name, tensor] : model) {
+    out.model.put(name, tensor);
+  }
+  if (options.state) {
+    try {
+      out.state = detail::from_json(manifest.state, {state.begin(), state.end()});
+    } catch (const std::invalid_argument& error) {
+      TORCH_CHECK(false, "checkpoint: '", folder.string(), "' is refused: ", error.what());
+    }
+  }
+  return out;
+}
+
+}  // namespace tutti::checkpoint

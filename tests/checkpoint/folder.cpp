@@ -1,0 +1,89 @@
+#include <tutti/checkpoint/folder.hpp>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
+
+using Catch::Matchers::ContainsSubstring;
+using namespace tutti::checkpoint;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::size_t entries(const fs::path& folder) {
+  return static_cast<std::size_t>(
+      std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+}
+
+}  // namespace
+
+TEST_CASE("latest names a checkpoint beside it and moves on", "[checkpoint][folder]") {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "ep1");
+  fs::create_directory(folder / "ep2");
+  point_latest(folder / "latest", "ep1");
+  CHECK(fs::equivalent(resolve(folder / "latest"), folder / "ep1"));
+  point_latest(folder / "latest", "ep2");
+  CHECK(fs::equivalent(resolve(folder / "latest"), folder / "ep2"));
+  CHECK(fs::read_symlink(folder / "latest") == "ep2");  // relative: the folder can be moved
+  CHECK(entries(folder.path()) == 3);
+  CHECK_THROWS_WITH(point_latest(folder / "ep1", "ep2"), ContainsSubstring("cannot rename"));
+  CHECK(entries(folder.path()) == 3);
+}
+
+TEST_CASE("a latest without symbolic links is a file of one line", "[checkpoint][folder]") {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "ep1");
+  write_bytes(folder / "latest", "ep1\n");
+  CHECK(fs::equivalent(resolve(folder / "latest"), folder / "ep1"));
+  CHECK(resolve(folder / "other") == folder / "other");
+}
+
+TEST_CASE("missing parents of a folder are made", "[checkpoint][folder]") {
+  const TemporaryFolder folder;
+  make_folder(folder / "a/b/c");
+  make_folder(folder / "a/b/c");
+  CHECK(fs::is_directory(folder / "a/b/c"));
+  write_bytes(folder / "file", "x");
+  CHECK_THROWS_WITH(make_folder(folder / "file/below"),
+                    ContainsSubstring("cannot create the folder"));
+}
+
+TEST_CASE("the oldest checkpoints beyond the number to keep go", "[checkpoint][folder]") {
+  const TemporaryFolder folder;
+  std::vector<std::string> saved;
+  for (const char* name : {"ep1", "ep2", "ep3"}) {
+    fs::create_directory(folder / name);
+    write_bytes(folder / (std::string(name) + "/manifest.json"), "{}");
+    saved.push_back((folder / name).string());
+  }
+  keep_newest(saved, -1);
+  CHECK(saved.size() == 3);
+  keep_newest(saved, 2);
+  CHECK(saved == std::vector<std::string>{(folder / "ep2").string(), (folder / "ep3").string()});
+  CHECK_FALSE(fs::exists(folder / "ep1"));
+  CHECK(fs::exists(folder / "ep2"));
+  keep_newest(saved, 0);
+  CHECK(saved.empty());
+  CHECK(entries(folder.path()) == 0);
+  CHECK_NOTHROW(remove_snapshot(folder / "ep1"));
+}
+
+TEST_CASE("a checkpoint set aside by a dead writer is found and put back", "[checkpoint][folder]") {
+  const TemporaryFolder folder;
+  const std::string aside = ".old-ep1-0123456789ab";
+  fs::create_directory(folder / aside);
+  CHECK(resolve(folder / "ep1") == folder / aside);
+  CHECK(tutti::checkpoint::detail::clean_staging(folder.path()) == 1);
+  CHECK(fs::exists(folder / "ep1"));
+  fs::create_directory(folder / aside);  // the new one was already in place: the old one is waste
+  CHECK(tutti::checkpoint::detail::clean_staging(folder.path()) == 1);
+  CHECK_FALSE(fs::exists(folder / aside));
+  CHECK(fs::exists(folder / "ep1"));
+  write_bytes(folder / ".tmp-latest-0123456789ab", "x");
+  CHECK(tutti::checkpoint::detail::clean_staging(folder.path()) == 1);
+  CHECK(tutti::checkpoint::detail::clean_staging(folder / "missing") == 0);
+}
