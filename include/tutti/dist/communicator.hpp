@@ -1,0 +1,159 @@
+#pragma once
+
+#include <tutti/dist/environment.hpp>
+#include <tutti/fwd.hpp>
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+/// What ranks say to each other, as an interface that costs no more than the tensor header.
+/// `dist/process_group.hpp` implements it with c10d; one process needs only this file.
+
+namespace tutti::dist {
+
+/// How values of several ranks become one. `mean` is for floating values only.
+enum class ReduceOp { sum, mean, product, minimum, maximum, bit_and, bit_or, bit_xor };
+
+/// A group of ranks that call the same functions in the same order.
+///
+/// Every function is a collective: all ranks call it or all wait until the group's timeout.
+/// Throws c10::Error, naming the call and the rank, when another rank is gone or does not answer.
+class Communicator {
+ public:
+  explicit Communicator(Environment environment) : environment_(std::move(environment)) {}
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  const Environment& environment() const noexcept { return environment_; }
+  int rank() const noexcept { return environment_.rank; }
+  int size() const noexcept { return environment_.world_size; }
+  bool is_rank_zero() const noexcept { return environment_.rank == 0; }
+
+  /// Who carries the messages: "none", "gloo" or "nccl".
+  virtual std::string backend() const = 0;
+
+  /// Replaces `tensor`, on every rank, by the reduction of all ranks' tensors.
+  ///
+  /// tensor: any shape, the same on every rank; strided. Gradients are not recorded.
+  virtual void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) = 0;
+
+  /// The same for host numbers, all of them in one message.
+  virtual void all_reduce(std::span<double> values, ReduceOp op = ReduceOp::sum) = 0;
+  virtual void all_reduce(std::span<std::int64_t> values, ReduceOp op = ReduceOp::sum) = 0;
+
+  /// Replaces `tensor` by that of rank `source`. tensor: the same shape and dtype on every rank.
+  virtual void broadcast(const at::Tensor& tensor, int source = 0) = 0;
+
+  /// The same for many tensors in few messages; they are copied through buffers of 250 MiB.
+  virtual void broadcast(const std::vector<at::Tensor>& tensors, int source = 0) = 0;
+
+  /// Returns every rank's tensor in rank order. tensor: the same shape and dtype on every rank.
+  virtual std::vector<at::Tensor> all_gather(const at::Tensor& tensor) = 0;
+
+  /// Returns rank `source`'s bytes; what other ranks pass is ignored.
+  virtual std::string broadcast_bytes(const std::string& bytes, int source = 0) = 0;
+
+  /// Returns every rank's bytes in rank order; lengths may differ.
+  virtual std::vector<std::string> all_gather_bytes(const std::string& bytes) = 0;
+
+  /// Returns on every rank only after all have called it.
+  virtual void barrier() = 0;
+
+  /// Reduces one host number and returns the result.
+  template <class T>
+    requires std::integral<T> || std::floating_point<T> T
+    all_reduce_value(T value, ReduceOp op = ReduceOp::sum) {
+      if constexpr (std::floating_point<T>) {
+        double wide = value;
+        all_reduce(std::span<double>(&wide, 1), op);
+        return static_cast<T>(wide);
+      } else {
+        auto wide = static_cast<std::int64_t>(value);
+        all_reduce(std::span<std::int64_t>(&wide, 1), op);
+        return static_cast<T>(wide);
+      }
+    }
+
+ private:
+  Environment environment_;
+};
+
+/// One process alone: reductions and broadcasts do nothing, gathers return one element.
+class SingleProcess final : public Communicator {
+ public:
+  SingleProcess() : Communicator(Environment{}) {}
+
+  std::string backend() const override { return "none"; }
+  void all_reduce(const at::Tensor&, ReduceOp) override {}
+  void all_reduce(std::span<double>, ReduceOp) override {}
+  void all_reduce(std::span<std::int64_t>, ReduceOp) override {}
+  void broadcast(const at::Tensor&, int) override {}
+  void broadcast(const std::vector<at::Tensor>&, int) override {}
+  std::vector<at::Tensor> all_gather(const at::Tensor& tensor) override { return {tensor}; }
+  std::string broadcast_bytes(const std::string& bytes, int) override { return bytes; }
+  std::vector<std::string> all_gather_bytes(const std::string& bytes) override { return {bytes}; }
+  void barrier() override {}
+};
+
+namespace detail {
+
+inline std::shared_ptr<Communicator>& default_slot() {
+  static std::shared_ptr<Communicator> slot;
+  return slot;
+}
+
+}  // namespace detail
+
+/// Whether `dist::initialize` has made the default group of this process.
+inline bool is_initialized() {
+  return detail::default_slot() != nullptr;
+}
+
+/// The default group.
+///
+/// Returns the group made by `dist::initialize`; before that, in a run of one process, a
+/// SingleProcess, so that code which calls collectives runs unchanged on one process.
+/// Throws c10::Error when the environment speaks of several ranks and no group exists yet.
+inline std::shared_ptr<Communicator> default_group() {
+  if (is_initialized()) {
+    return detail::default_slot();
+  }
+  const Environment environment = Environment::read();
+  TORCH_CHECK(environment.world_size == 1, "tutti::dist: this is ", environment.describe(),
+              " by its environment (", environment.source,
+              "), but no process group exists; call tutti::dist::initialize(device) of "
+              "<tutti/dist/process_group.hpp> first, or construct the Trainer, which does");
+  return std::make_shared<SingleProcess>();
+}
+
+/// The place of this process: the default group's, else what the environment says.
+inline Environment here() {
+  return is_initialized() ? detail::default_slot()->environment() : Environment::read();
+}
+
+inline int rank() {
+  return here().rank;
+}
+inline int world_size() {
+  return here().world_size;
+}
+inline int local_rank() {
+  return here().local_rank;
+}
+inline int local_world_size() {
+  return here().local_world_size;
+}
+inline int node_rank() {
+  return here().node_rank;
+}
+
+}  // namespace tutti::dist

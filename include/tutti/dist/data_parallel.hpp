@@ -1,0 +1,113 @@
+#pragma once
+
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+
+/// What a training loop asks of data-parallel training, as an interface that costs no more than
+/// the tensor header. `dist/ddp.hpp` implements it.
+
+namespace tutti::dist {
+
+/// When gradients of several microbatches are averaged over the ranks.
+enum class SyncStrategy {
+  single_auto_sync,  ///< In the last microbatch's backward pass; the others stay local.
+  multi_auto_sync,   ///< In every backward pass.
+  forced_sync,       ///< After the last backward pass, outside of it; see `all_reduce_gradients`.
+};
+
+/// Options of `dist::wrap`; the defaults are PyTorch's.
+struct DataParallelOptions {
+  /// None: single_auto_sync, or multi_auto_sync with find_unused_parameters.
+  std::optional<SyncStrategy> sync_strategy = std::nullopt;
+
+  /// Some parameters get no gradient in some steps. Costs a walk over the graph in every step;
+  /// without it such a step is an error.
+  bool find_unused_parameters = false;
+
+  /// Gradients are views of the buffers that are sent: saves one copy of the gradients. Clear them
+  /// by `parameter.mutable_grad().reset()`; LibTorch's Optimizer::zero_grad() refuses views.
+  bool gradient_as_bucket_view = false;
+
+  /// Rank 0's buffers (BatchNorm's running statistics) are sent to all ranks before a forward.
+  bool broadcast_buffers = true;
+
+  /// MiB of gradients that travel together; > 0. Smaller: earlier start, more messages.
+  double bucket_cap_mb = 25;
+
+  SyncStrategy strategy() const {
+    return sync_strategy.value_or(find_unused_parameters ? SyncStrategy::multi_auto_sync
+                                                         : SyncStrategy::single_auto_sync);
+  }
+};
+
+/// A model whose gradients are averaged over all ranks while the loop runs:
+/// @code
+///   for each microbatch:
+///     parallel->before_forward(is_last);
+///     loss = ...;                              // the model itself is called as ever
+///     parallel->before_backward(loss);
+///     loss.backward();
+///     parallel->after_backward();
+/// @endcode
+/// All ranks make the same calls in the same order.
+class DataParallel {
+ public:
+  DataParallel() = default;
+  virtual ~DataParallel() = default;
+  DataParallel(const DataParallel&) = delete;
+  DataParallel& operator=(const DataParallel&) = delete;
+
+  /// Decides whether this microbatch's gradients are averaged, and sends rank 0's buffers.
+  ///
+  /// last: this is the last microbatch before the optimizer's step.
+  virtual void before_forward(bool last) = 0;
+
+  /// Arms the averaging. loss: what `backward` is called on; the parameters it does not reach
+  /// are the unused ones of find_unused_parameters.
+  virtual void before_backward(const at::Tensor& loss) = 0;
+
+  /// Averages what the strategy has left to the end.
+  virtual void after_backward() = 0;
+
+  /// Sends rank 0's buffers to all ranks now: before an evaluation, so that all ranks evaluate
+  /// the same model.
+  virtual void broadcast_buffers() = 0;
+
+  /// Forgets a forward or backward pass that failed half-way, so that the next can start. Only
+  /// safe when no rank has sent gradients of it, which `forced_sync` guarantees.
+  virtual void reset() = 0;
+
+  /// Whether gradients are averaged at all; false accumulates local gradients, which the next
+  /// averaged backward pass then includes. See NoSync.
+  void require_sync(bool required) noexcept { required_ = required; }
+  bool requires_sync() const noexcept { return required_; }
+
+ private:
+  bool required_ = true;
+};
+
+/// Keeps gradients local while it lives, as PyTorch's `no_sync()`: for the first closure of SAM.
+class NoSync final {
+ public:
+  /// parallel: may be null, in a run of one process; must outlive this.
+  explicit NoSync(DataParallel* parallel)
+      : parallel_(parallel), before_(parallel != nullptr && parallel->requires_sync()) {
+    if (parallel_ != nullptr) {
+      parallel_->require_sync(false);
+    }
+  }
+  ~NoSync() {
+    if (parallel_ != nullptr) {
+      parallel_->require_sync(before_);
+    }
+  }
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  DataParallel* parallel_;
+  bool before_;
+};
+
+}  // namespace tutti::dist

@@ -1,0 +1,129 @@
+#pragma once
+
+#include <tutti/dist/backend.hpp>
+#include <tutti/dist/data_parallel.hpp>
+#include <tutti/dist/detail/module_state.hpp>
+#include <tutti/dist/detail/reducer.hpp>
+#include <tutti/dist/gradients.hpp>
+#include <tutti/dist/process_group.hpp>
+
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+/// Data-parallel training through c10d::Reducer, the core of PyTorch's DistributedDataParallel:
+/// gradients are averaged in buckets while the backward pass still runs.
+
+namespace tutti::dist {
+
+/// A module whose replicas, one per rank, are kept equal. The module itself is used as ever: this
+/// object only watches its parameters' gradients.
+class DistributedDataParallel final : public DataParallel {
+ public:
+  /// Checks that all ranks have the same parameters and buffers, and sends rank 0's to all.
+  ///
+  /// module: with at least one parameter that requires a gradient, all on one kind of device.
+  /// Its set of trainable parameters must not change afterwards; wrap it again when it does.
+  /// group: a dist::Group; any Communicator will do for SyncStrategy::forced_sync.
+  /// Throws c10::Error on all ranks, saying which rank's model differs and where.
+  DistributedDataParallel(const torch::nn::Module& module, std::shared_ptr<Communicator> group,
+                          const DataParallelOptions& options = {})
+      : group_(std::move(group)), options_(options), state_(detail::state_of(module)) {
+    detail::check_trainable(state_);
+    TORCH_CHECK(options.bucket_cap_mb > 0, "DistributedDataParallel: bucket_cap_mb is ",
+                options.bucket_cap_mb, ", expected more than 0");
+    detail::check_same_model(state_, *group_);
+    group_->broadcast(state_.everything(), 0);
+    if (options_.strategy() == SyncStrategy::forced_sync) {
+      return;
+    }
+    const auto* with_c10d = dynamic_cast<const Group*>(group_.get());
+    TORCH_CHECK(with_c10d != nullptr, "DistributedDataParallel: the group's backend is ",
+                group_->backend(),
+                ", expected a tutti::dist::Group; make it by "
+                "tutti::dist::initialize, or use SyncStrategy::forced_sync");
+    logged_ = detail::make_reducer(state_, with_c10d->handle(), options_);
+  }
+
+  void before_forward(bool last) override {
+    const bool recording = c10::GradMode::is_enabled();
+    averaging_ = recording && requires_sync() &&
+                 (last || options_.strategy() == SyncStrategy::multi_auto_sync);
+    if (logged_.reducer) {
+      if (averaging_) {
+        logged_.reducer->prepare_for_forward();
+      }
+      if (recording) {
+        logged_.reducer->rebuild_buckets();
+      }
+    }
+    if (options_.broadcast_buffers && buffers_are_old_) {
+      broadcast_buffers();
+    }
+    buffers_are_old_ = averaging_;
+  }
+
+  void before_backward(const at::Tensor& loss) override {
+    if (logged_.reducer && averaging_) {
+      logged_.reducer->prepare_for_backward(options_.find_unused_parameters
+                                                ? std::vector<at::Tensor>{loss}
+                                                : std::vector<at::Tensor>{});
+    }
+  }
+
+  void after_backward() override {
+    if (!logged_.reducer && averaging_) {
+      all_reduce_gradients(state_.trainable, *group_, options_.bucket_cap_mb);
+    }
+    averaging_ = false;
+  }
+
+  void broadcast_buffers() override { group_->broadcast(state_.buffers, 0); }
+
+  void reset() override {
+    averaging_ = false;
+    buffers_are_old_ = true;
+    if (logged_.reducer) {
+      logged_.reducer->reset_state();
+    }
+  }
+
+ private:
+  std::shared_ptr<Communicator> group_;
+  DataParallelOptions options_;
+  detail::ModuleState state_;
+  detail::LoggedReducer logged_;  // empty under forced_sync
+  bool averaging_ = false;
+  bool buffers_are_old_ = true;
+};
+
+/// Makes `module` data-parallel over `group`.
+///
+/// Returns null, and nothing is to be done, in a run of one process and for a module without
+/// trainable parameters. Arguments and errors otherwise as in DistributedDataParallel.
+inline std::unique_ptr<DataParallel> wrap(const torch::nn::Module& module,
+                                          std::shared_ptr<Communicator> group,
+                                          const DataParallelOptions& options = {}) {
+  if (group->size() == 1 || detail::state_of(module).trainable.empty()) {
+    return nullptr;
+  }
+  return std::make_unique<DistributedDataParallel>(module, std::move(group), options);
+}
+
+namespace detail {
+
+/// Gives the program this backend: a Trainer anywhere in it can then join several processes.
+inline const bool backend_is_set = [] {
+  backend() = {.initialize = [](at::DeviceType device, std::chrono::milliseconds timeout)
+                   -> std::shared_ptr<Communicator> { return initialize(device, timeout); },
+               .wrap = &wrap};
+  return true;
+}();
+
+}  // namespace detail
+
+}  // namespace tutti::dist

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <tutti/dist/communicator.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+/// Averaging gradients outside of the backward pass.
+
+namespace tutti::dist {
+
+namespace detail {
+
+/// Which parameters have a gradient on any rank: 1 or 0 for each.
+inline std::vector<std::int64_t> gradients_anywhere(const std::vector<at::Tensor>& parameters,
+                                                    Communicator& group) {
+  std::vector<std::int64_t> present;
+  for (const at::Tensor& parameter : parameters) {
+    const at::Tensor& gradient = parameter.grad();
+    TORCH_CHECK(!gradient.defined() || gradient.layout() == c10::kStrided,
+                "tutti::dist::all_reduce_gradients: a gradient is sparse; use single_auto_sync or "
+                "multi_auto_sync, or a dense embedding");
+    present.push_back(gradient.defined() ? 1 : 0);
+  }
+  group.all_reduce(std::span<std::int64_t>(present), ReduceOp::maximum);
+  return present;
+}
+
+/// Averages gradients of one dtype and device in one message.
+inline void all_reduce_together(const std::vector<at::Tensor>& gradients, Communicator& group) {
+  std::int64_t total = 0;
+  for (const at::Tensor& gradient : gradients) {
+    total += gradient.numel();
+  }
+  const at::Tensor flat = gradients.front().new_empty({total});
+  std::int64_t offset = 0;
+  for (const at::Tensor& gradient : gradients) {
+    flat.narrow(0, offset, gradient.numel()).view(gradient.sizes()).copy_(gradient.detach());
+    offset += gradient.numel();
+  }
+  group.all_reduce(flat, ReduceOp::mean);
+  offset = 0;
+  for (const at::Tensor& gradient : gradients) {
+    gradient.detach().copy_(flat.narrow(0, offset, gradient.numel()).view(gradient.sizes()));
+    offset += gradient.numel();
+  }
+}
+
+}  // namespace detail
+
+/// Replaces every parameter's gradient by its mean over all ranks.
+///
+/// A gradient that exists on some ranks only counts as zero on the others, who get the mean too;
+/// one that exists nowhere stays undefined. No message is sent before all local gradients are
+/// complete, so a rank whose backward pass fails leaves nobody inside a half-done reduction: agree
+/// on success first (`group.all_reduce_value(failed, ReduceOp::maximum)`), then call this.
+///
+/// parameters: the same on every rank, in the same order; dense gradients.
+/// bucket_cap_mb: MiB that travel together; > 0.
+/// Throws c10::Error when a gradient is sparse or a rank does not answer.
+inline void all_reduce_gradients(const std::vector<at::Tensor>& parameters, Communicator& group,
+                                 double bucket_cap_mb = 25) {
+  if (group.size() == 1 || parameters.empty()) {
+    return;
+  }
+  const std::vector<std::int64_t> present = detail::gradients_anywhere(parameters, group);
+  const auto cap = static_cast<std::size_t>(bucket_cap_mb * 1024 * 1024);
+  std::vector<at::Tensor> together;
+  std::size_t bytes = 0;
+  const auto send = [&] {
+    if (!together.empty()) {
+      detail::all_reduce_together(together, group);
+      together.clear();
+      bytes = 0;
+    }
+  };
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (present[i] == 0) {
+      continue;
+    }
+    at::Tensor& gradient = parameters[i].mutable_grad();
+    if (!gradient.defined()) {
+      gradient = parameters[i].detach().new_zeros(parameters[i].sizes());
+    }
+    const bool fits =
+        together.empty() || (bytes + gradient.nbytes() <= cap &&
+                             gradient.scalar_type() == together.front().scalar_type() &&
+                             gradient.device() == together.front().device());
+    if (!fits) {
+      send();
+    }
+    together.push_back(gradient);
+    bytes += gradient.nbytes();
+  }
+  send();
+}
+
+}  // namespace tutti::dist

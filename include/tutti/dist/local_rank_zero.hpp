@@ -1,0 +1,129 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+
+#include <c10/util/Exception.h>
+
+#include <tutti/dist/communicator.hpp>
+
+/// One rank per node works first, the others find what it left: a downloaded data set, a built
+/// cache.
+
+namespace tutti::dist {
+
+namespace detail {
+
+/// Waits until `path` exists and returns what was written to it.
+inline std::string wait_for_file(const std::string& path) {
+  while (access(path.c_str(), R_OK) != 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  std::ifstream file(path);
+  std::string text;
+  std::getline(file, text);
+  return text;
+}
+
+/// Writes `text` to `path`; it appears whole or not at all. Returns whether that worked.
+inline bool signal_by_file(const std::string& path, const std::string& text) {
+  const std::string unfinished = path + ".tmp";
+  bool good = false;
+  {
+    std::ofstream file(unfinished);
+    file << text << std::endl;
+    good = file.good();
+  }
+  return good && std::rename(unfinished.c_str(), path.c_str()) == 0;
+}
+
+/// The same name on all ranks, a new one every time.
+inline std::string signal_file(Communicator& group, const std::string& folder) {
+  constexpr char letters[] = "abcdefghijklmnopqrstuvwxyz";
+  std::random_device random;
+  std::string name;
+  for (int i = 0; i < 6; ++i) {
+    name += letters[random() % 26];
+  }
+  return folder + "/._signal_file_node" + std::to_string(group.environment().node_rank) + "_" +
+         group.broadcast_bytes(name, 0);
+}
+
+}  // namespace detail
+
+/// Runs `body` on local rank 0 of every node and then on the others.
+///
+/// The others wait in a collective, so for no longer than the group's timeout. Throws what `body`
+/// threw on local rank 0, and c10::Error on the ranks that waited for it.
+inline void run_local_rank_zero_first(Communicator& group, const std::function<void()>& body) {
+  const bool first = group.environment().local_rank == 0;
+  std::exception_ptr error;
+  if (first) {
+    try {
+      body();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  const bool failed = group.all_reduce_value(error != nullptr, ReduceOp::maximum);
+  if (error) {
+    std::rethrow_exception(error);
+  }
+  TORCH_CHECK(first || !failed,
+              "tutti::dist::run_local_rank_zero_first: local rank 0 of some node ", "failed, so ",
+              group.environment().describe(), " did not start; see its own error");
+  if (!first) {
+    body();
+  }
+}
+
+/// The same for work that may last longer than the group's timeout: the others of a node wait for a
+/// file, as long as it takes. Afterwards all ranks meet in a barrier.
+///
+/// folder: writable, seen by all ranks of a node under the same name; the file is removed again.
+inline void run_local_rank_zero_first_patiently(Communicator& group,
+                                                const std::function<void()>& body,
+                                                const std::string& folder = ".") {
+  const bool first = group.environment().local_rank == 0;
+  const std::string path = detail::signal_file(group, folder);
+  const bool writable = !first || (detail::signal_by_file(path + "_probe", "") &&
+                                   std::remove((path + "_probe").c_str()) == 0);
+  TORCH_CHECK(group.all_reduce_value(writable, ReduceOp::minimum),
+              "tutti::dist::run_local_rank_zero_first_patiently: a file in ", folder,
+              " could not be written by local rank 0; give a folder that exists and is writable");
+  std::exception_ptr error;
+  bool failed = false;
+  try {
+    if (first) {
+      body();
+    } else if (failed = detail::wait_for_file(path) == "failed"; !failed) {
+      body();
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (first) {
+    detail::signal_by_file(path, error ? "failed" : "done");
+  }
+  group.barrier();
+  if (first) {
+    std::remove(path.c_str());
+  }
+  if (error) {
+    std::rethrow_exception(error);
+  }
+  TORCH_CHECK(!failed, "tutti::dist::run_local_rank_zero_first_patiently: local rank 0 of this ",
+              "node failed, so ", group.environment().describe(),
+              " did not start; see its own error");
+}
+
+}  // namespace tutti::dist

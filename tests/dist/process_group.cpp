@@ -1,0 +1,215 @@
+#include <tutti/dist/process_group.hpp>
+
+#include "dist/ranks.hpp"
+#include "support/catch.hpp"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+namespace dist = tutti::dist;
+using Catch::Matchers::ContainsSubstring;
+using dist::ReduceOp;
+using std::chrono::milliseconds;
+using tutti_test::all_passed;
+using tutti_test::run_ranks;
+
+namespace {
+
+template <class Body>
+std::string error_of(Body body) {
+  try {
+    body();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+dist::Environment place(int rank, int world, int port) {
+  dist::Environment environment;
+  environment.rank = environment.local_rank = rank;
+  environment.world_size = environment.local_world_size = world;
+  environment.master_addr = "127.0.0.1";
+  environment.master_port = port;
+  return environment;
+}
+
+}  // namespace
+
+TEST_CASE("rank body: reductions", "[.rank]") {
+  const auto group = dist::initialize();
+  const auto rank = static_cast<double>(group->rank());
+  const auto reduced = [&](ReduceOp op) {
+    const at::Tensor tensor = at::full({2, 3}, rank + 2);  // 2 on rank 0, 3 on rank 1
+    group->all_reduce(tensor, op);
+    CHECK(tensor.min().item<double>() == tensor.max().item<double>());
+    return tensor[1][2].item<double>();
+  };
+  CHECK(group->backend() == "gloo");
+  CHECK(reduced(ReduceOp::sum) == 5);
+  CHECK(reduced(ReduceOp::mean) == 2.5);
+  CHECK(reduced(ReduceOp::product) == 6);
+  CHECK(reduced(ReduceOp::minimum) == 2);
+  CHECK(reduced(ReduceOp::maximum) == 3);
+
+  const std::int64_t bits = group->rank() == 0 ? 0b0110 : 0b0011;
+  CHECK(group->all_reduce_value(bits, ReduceOp::bit_and) == 0b0010);
+  CHECK(group->all_reduce_value(bits, ReduceOp::bit_or) == 0b0111);
+  CHECK(group->all_reduce_value(bits, ReduceOp::bit_xor) == 0b0101);
+  CHECK(group->all_reduce_value(rank + 0.25) == 1.5);
+  CHECK(group->all_reduce_value(rank == 1, ReduceOp::maximum));
+  CHECK_FALSE(group->all_reduce_value(rank == 1, ReduceOp::minimum));
+
+  const at::Tensor whole = at::zeros({3, 2});
+  const at::Tensor column = whole.select(1, 1);  // strided
+  column.fill_(rank + 1);
+  group->all_reduce(column);
+  CHECK(column.sum().item<double>() == 9);
+  CHECK(whole.sum().item<double>() == 9);
+
+  const at::Tensor recorded = at::full({2}, rank + 1).requires_grad_(true);
+  group->all_reduce(recorded);
+  CHECK(recorded.sum().item<double>() == 6);
+  CHECK_THAT(error_of([&] { group->all_reduce(at::arange(3), ReduceOp::mean); }),
+             ContainsSubstring("convert it to a floating type or reduce by sum"));
+}
+
+TEST_CASE("rank body: exchanges", "[.rank]") {
+  const auto group = dist::initialize();
+  const int rank = group->rank();
+  at::Tensor tensor = at::arange(4).add(10 * rank).to(at::kDouble);
+  group->broadcast(tensor, 1);
+  CHECK(tensor.sum().item<double>() == 46);
+  std::vector<at::Tensor> several{at::full({2}, rank), at::full({3}, rank + 5.0).to(at::kDouble),
+                                  at::full({2, 2}, rank).to(at::kLong).t()};
+  group->broadcast(several, 1);
+  CHECK(several[0].sum().item<double>() == 2);
+  CHECK(several[1].sum().item<double>() == 18);
+  CHECK(several[2].sum().item<double>() == 4);
+  group->broadcast(std::vector<at::Tensor>{}, 0);
+
+  const auto parts = group->all_gather(at::full({2}, rank + 1));
+  REQUIRE(parts.size() == 2);
+  CHECK(parts[0].sum().item<double>() == 2);
+  CHECK(parts[1].sum().item<double>() == 4);
+
+  using namespace std::string_literals;
+  CHECK(group->broadcast_bytes(rank == 1 ? "run\0name"s : "ignored, longer"s, 1) == "run\0name"s);
+  CHECK(group->broadcast_bytes(rank == 0 ? "" : "x").empty());
+  CHECK(group->all_gather_bytes(rank == 0 ? "" : "only one") ==
+        std::vector<std::string>{"", "only one"});
+  CHECK(group->all_gather_bytes("") == std::vector<std::string>{"", ""});
+  CHECK_THAT(error_of([&] { group->broadcast(tensor, 2); }),
+             ContainsSubstring("source is rank 2, expected 0 to 1"));
+}
+
+TEST_CASE("rank body: one default group", "[.rank]") {
+  CHECK_FALSE(dist::is_initialized());
+  CHECK(dist::world_size() == 2);
+  CHECK_THAT(error_of([] { dist::default_group(); }),
+             ContainsSubstring("but no process group exists; call tutti::dist::initialize"));
+  const auto group = dist::initialize();
+  CHECK(dist::initialize() == group);
+  CHECK(dist::default_group() == group);
+  CHECK(dist::rank() == group->rank());
+  CHECK(dist::local_world_size() == 2);
+  CHECK_THAT(
+      error_of([&] { dist::initialize(c10::DeviceType::CPU, milliseconds(1), place(0, 3, 1)); }),
+      ContainsSubstring("environment says"));
+  CHECK_THAT(error_of([&] { dist::initialize(c10::DeviceType::CUDA); }),
+             ContainsSubstring("uses gloo, but a model on cuda needs nccl"));
+  group->barrier();
+}
+
+TEST_CASE("rank body: a second group", "[.rank]") {
+  for (int i = 0; i < 3; ++i) {
+    const auto group = dist::initialize();
+    CHECK(group->all_reduce_value(group->rank() + i) == 1 + 2 * i);
+    dist::shutdown();
+    CHECK_FALSE(dist::is_initialized());
+  }
+}
+
+TEST_CASE("rank body: a rank that stays away", "[.rank]") {
+  const auto group = dist::initialize(c10::DeviceType::CPU, milliseconds(1500));
+  if (group->rank() == 0) {
+    CHECK_THAT(error_of([&] { group->barrier(); }),
+               ContainsSubstring("tutti::dist::barrier: rank 0 of 2 (local rank 0 of 2, node 0) "
+                                 "gave up (timeout 1.5 s)") &&
+                   ContainsSubstring("Another rank failed, left, or did not make the same call"));
+  } else {
+    std::this_thread::sleep_for(milliseconds(3000));
+    CHECK(true);
+  }
+}
+
+TEST_CASE("rank body: a rank that dies", "[.rank]") {
+  const auto group = dist::initialize();
+  if (group->rank() == 1) {
+    _exit(3);
+  }
+  group->barrier();
+}
+
+TEST_CASE("all ranks reduce and exchange values", "[dist][group]") {
+  CHECK(run_ranks("rank body: reductions") == all_passed);
+  CHECK(run_ranks("rank body: exchanges") == all_passed);
+}
+
+TEST_CASE("the default group is made once", "[dist][group]") {
+  CHECK(run_ranks("rank body: one default group") == all_passed);
+}
+
+TEST_CASE("a group can be shut down and started again", "[dist][group]") {
+  CHECK(run_ranks("rank body: a second group") == all_passed);
+}
+
+TEST_CASE("a rank that stays away is reported after the timeout", "[dist][group]") {
+  CHECK(run_ranks("rank body: a rank that stays away") == all_passed);
+}
+
+TEST_CASE("a rank that dies ends the others at once", "[dist][group]") {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string report = run_ranks("rank body: a rank that dies");
+  CHECK_THAT(report, ContainsSubstring("--- rank 1 failed"));
+  CHECK_THAT(report, ContainsSubstring("--- rank 0 failed"));
+  CHECK_THAT(report, ContainsSubstring("look for its own error first"));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(40));
+}
+
+TEST_CASE("rank body: nobody else was started", "[.rank]") {
+  const int port = tutti_test::free_port();
+  const std::string address = "127.0.0.1:" + std::to_string(port);
+  const auto start = [&](int rank) {
+    return error_of([&] { dist::Group(place(rank, 2, port), at::kCPU, milliseconds(700)); });
+  };
+  CHECK_THAT(start(0), ContainsSubstring("This rank serves the others at " + address) &&
+                           ContainsSubstring("all 2 ranks were started"));
+  CHECK_THAT(start(1), ContainsSubstring("Rank 0 was looked for at " + address));
+}
+
+TEST_CASE("ranks that were never started are reported with the place", "[dist][group]") {
+  CHECK(run_ranks("rank body: nobody else was started", 1) == all_passed);
+}
+
+TEST_CASE("a group for an unsupported device or timeout is refused", "[dist][group]") {
+  const auto start = [](c10::DeviceType device, milliseconds timeout) {
+    return error_of([&] { dist::Group(place(0, 2, 1), device, timeout); });
+  };
+  CHECK_THAT(start(at::kCPU, milliseconds(0)),
+             ContainsSubstring("timeout is 0 ms, expected more than 0"));
+  CHECK_THAT(start(at::kMPS, milliseconds(1)), ContainsSubstring("cpu and cuda are supported"));
+#if !TUTTI_WITH_CUDA
+  CHECK_THAT(start(at::kCUDA, milliseconds(1)), ContainsSubstring("-DTUTTI_WITH_CUDA=ON"));
+#endif
+}

@@ -1,0 +1,164 @@
+#pragma once
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+// Runs a hidden test case of this very program, a name without commas, in several processes:
+//   TEST_CASE("rank body: adds up", "[.rank]") { ... collectives, CHECK, REQUIRE ... }
+//   TEST_CASE("ranks add up", "[dist]") { CHECK(run_ranks("rank body: adds up") == all_passed); }
+
+namespace tutti_test {
+
+inline const std::string all_passed = "all ranks passed";
+
+/// A port that nobody listens on.
+inline int free_port() {
+  const int handle = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (bind(handle, generic, length) != 0 || getsockname(handle, generic, &length) != 0) {
+    close(handle);
+    throw std::runtime_error("no free port");
+  }
+  close(handle);
+  return ntohs(address.sin_port);
+}
+
+/// One process of a run and what it prints.
+class RankProcess {
+ public:
+  RankProcess(const std::string& test_case, const std::map<std::string, std::string>& variables)
+      : output_(std::tmpfile()) {
+    std::vector<std::string> settings;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string text = *entry;
+      if (variables.count(text.substr(0, text.find('='))) == 0) {
+        settings.push_back(text);
+      }
+    }
+    for (const auto& [name, value] : variables) {
+      settings.push_back(name + "=" + value);
+    }
+    std::vector<std::string> words{"rank", test_case};
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, fileno(output_), STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, fileno(output_), STDERR_FILENO);
+    const int error = posix_spawn(&process_, "/proc/self/exe", &actions, nullptr,
+                                  pointers(words).data(), pointers(settings).data());
+    posix_spawn_file_actions_destroy(&actions);
+    if (error != 0) {
+      throw std::runtime_error("posix_spawn failed");
+    }
+  }
+  ~RankProcess() {
+    kill_now();
+    std::fclose(output_);
+  }
+  RankProcess(const RankProcess&) = delete;
+  RankProcess& operator=(const RankProcess&) = delete;
+
+  bool is_done() { return done_ || (done_ = waitpid(process_, &status_, WNOHANG) == process_); }
+
+  void kill_now() {
+    if (!is_done()) {
+      kill(process_, SIGKILL);
+      waitpid(process_, &status_, 0);
+      done_ = true;
+    }
+  }
+
+  /// Exit code 0, and the test case was found and run.
+  bool passed() {
+    const std::string text = output();
+    return is_done() && WIFEXITED(status_) && WEXITSTATUS(status_) == 0 &&
+           text.find("in 1 test case") != std::string::npos &&
+           text.find("No test cases matched") == std::string::npos;
+  }
+
+  /// What it printed, without the frames of stack traces.
+  std::string output() {
+    std::string text;
+    std::string line;
+    std::rewind(output_);
+    for (int letter = std::fgetc(output_); letter != EOF; letter = std::fgetc(output_)) {
+      line += static_cast<char>(letter);
+      if (letter == '\n') {
+        text += line.find("frame #") == std::string::npos ? line : "";
+        line.clear();
+      }
+    }
+    return text + line;
+  }
+
+ private:
+  static std::vector<char*> pointers(std::vector<std::string>& texts) {
+    std::vector<char*> result;
+    for (std::string& text : texts) {
+      result.push_back(text.data());
+    }
+    result.push_back(nullptr);
+    return result;
+  }
+
+  std::FILE* output_;
+  pid_t process_ = -1;
+  int status_ = 0;
+  bool done_ = false;
+};
+
+/// Runs `test_case` as ranks 0 .. ranks-1 and returns `all_passed` or every rank's output. Ranks
+/// that still run after `limit` are killed, so that a deadlock is a failure and not a hang.
+inline std::string run_ranks(const std::string& test_case, int ranks = 2,
+                             std::chrono::seconds limit = std::chrono::seconds(60)) {
+  const std::string port = std::to_string(free_port());
+  std::vector<std::unique_ptr<RankProcess>> processes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    processes.push_back(std::make_unique<RankProcess>(
+        test_case, std::map<std::string, std::string>{{"RANK", std::to_string(rank)},
+                                                      {"WORLD_SIZE", std::to_string(ranks)},
+                                                      {"LOCAL_RANK", std::to_string(rank)},
+                                                      {"LOCAL_WORLD_SIZE", std::to_string(ranks)},
+                                                      {"MASTER_ADDR", "127.0.0.1"},
+                                                      {"MASTER_PORT", port},
+                                                      {"OMP_NUM_THREADS", "1"}}));
+  }
+  const auto end = std::chrono::steady_clock::now() + limit;
+  bool all_done = false;
+  while (!all_done && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    all_done = true;
+    for (const auto& process : processes) {
+      all_done = process->is_done() && all_done;
+    }
+  }
+  std::string report;
+  for (std::size_t rank = 0; rank < processes.size(); ++rank) {
+    const bool late = !processes[rank]->is_done();
+    processes[rank]->kill_now();
+    if (!processes[rank]->passed()) {
+      report += "--- rank " + std::to_string(rank) +
+                (late ? " was killed at the limit" : " failed") + "\n" + processes[rank]->output();
+    }
+  }
+  return report.empty() ? all_passed : report;
+}
+
+}  // namespace tutti_test
