@@ -1,0 +1,181 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+#include <tutti/core/engine.hpp>
+#include <tutti/train/run.hpp>
+
+namespace tutti::train {
+
+/// Puts the active loader and every module's training flag back at scope exit.
+class EvalScope {
+ public:
+  explicit EvalScope(State& state)
+      : state_(state),
+        label_(state.dataloader_label),
+        length_(state.dataloader_len),
+        batch_(std::move(state.batch)),
+        outputs_(std::move(state.outputs)) {
+    for (const auto& module : state.model->modules(/*include_self=*/true)) {
+      modes_.emplace_back(module, module->is_training());
+    }
+    state.model->eval();
+  }
+  ~EvalScope() {
+    state_.dataloader_label = label_;
+    state_.dataloader_len = length_;
+    state_.batch = std::move(batch_);
+    state_.outputs = std::move(outputs_);
+    for (auto& [module, training] : modes_) {
+      if (module->is_training() != training) {
+        module->train(training);  // parents first, so children are set after them
+      }
+    }
+  }
+  EvalScope(const EvalScope&) = delete;
+  EvalScope& operator=(const EvalScope&) = delete;
+
+ private:
+  State& state_;
+  std::string label_;
+  std::int64_t length_;
+  Batch batch_;
+  Outputs outputs_;
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
+  c10::AutoGradMode no_grad_{false};
+};
+
+/// One microbatch of an evaluation; its last `extra` examples, which other ranks evaluate too, do not
+/// count. They are cut off unless nothing would be left for the forward pass, which every rank makes.
+template <class Engine>
+void evaluate_part(Engine& engine, State& state, EvalSet& set, const Batch& part,
+                   std::int64_t extra) {
+  Batch batch = set.data.transform_microbatch(part.to(state.device));
+  const std::int64_t size = extra > 0 ? batch.num_samples() : 0;
+  const bool counts = extra == 0 || size > extra;
+  state.batch = extra > 0 && counts ? batch.split(size - extra).front() : std::move(batch);
+  engine.template fire<EvalBeforeForward>(state);
+  const auto low = autocast(state.precision, state.device);
+  state.outputs = state.task.eval_forward(state.batch);
+  engine.template fire<EvalAfterForward>(state);
+  if (counts) {
+    set.metrics.update(state.task, state.batch, state.outputs);
+  }
+}
+
+/// Evaluates one set: its metrics over all of its examples, each counted once.
+///
+/// Fires EvalStart to EvalEnd; logs `metrics/<label>/<name>` at the training batch count and keeps
+/// the values in state.eval_metric_values.
+template <class Engine>
+void evaluate(Engine& engine, State& state, EvalSet& set) {
+  const EvalScope scope(state);
+  dist::Communicator& world = *state.communicator;
+  const std::int64_t length = set.data.loader.size();
+  state.dataloader_label = set.label;
+  state.dataloader_len = set.subset >= 0 && (length < 0 || set.subset < length) ? set.subset
+                                                                               : length;
+  state.eval_timestamp = {};
+  engine.template fire<EvalStart>(state);
+  set.metrics.reset();
+  set.data.loader.start(0, 0);
+  std::int64_t done = 0;
+  Clock clock;
+  std::optional<Batch> next = set.data.loader.next();
+  while (world.size() == 1 ? next.has_value()
+                           : world.all_reduce_value(std::int64_t{next.has_value()},
+                                                    dist::ReduceOp::minimum) > 0) {
+    if (set.subset >= 0 && done == set.subset) {
+      break;
+    }
+    const std::int64_t extra = set.data.loader.repeated();
+    state.batch = set.data.transform(std::move(*next));
+    std::int64_t counts[2] = {set.data.num_samples(state.batch) - extra,
+                              set.data.num_tokens(state.batch).total};
+    world.all_reduce(std::span<std::int64_t>(counts), dist::ReduceOp::sum);
+    engine.template fire<EvalBatchStart>(state);
+    const std::vector<Batch> parts = set.microbatch > 0
+                                         ? set.data.split(state.batch, set.microbatch)
+                                         : std::vector<Batch>{state.batch};
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      evaluate_part(engine, state, set, parts[i], i + 1 == parts.size() ? extra : 0);
+    }
+    state.eval_timestamp = state.eval_timestamp.to_next_batch(counts[0], counts[1], clock.lap());
+    ++done;
+    engine.template fire<EvalBatchEnd>(state);
+    next = set.data.loader.next();
+  }
+  set.metrics.compute(world, state, state.eval_metric_values[set.label]);
+  engine.template fire<EvalEnd>(state);
+}
+
+/// Evaluates the sets that are due at `E`, which happens inside fit.
+template <Event E, class Engine>
+void evaluate_due(Engine& engine, State& state, Run& run) {
+  std::vector<EvalSet*> due;
+  for (auto& set : run.evals) {
+    if (set.interval(E{}, state.progress())) {
+      due.push_back(&set);
+    }
+  }
+  if (due.empty()) {
+    return;
+  }
+  if (run.parallel) {
+    run.parallel->broadcast_buffers();  // so that all ranks evaluate the same model
+  }
+  engine.template fire<EvalBeforeAll>(state);
+  for (EvalSet* set : due) {
+    evaluate(engine, state, *set);
+  }
+  engine.template fire<EvalAfterAll>(state);
+}
+
+/// Runs the model over a loader and returns its outputs on the host, batch by batch.
+template <class Engine>
+std::vector<Outputs> predict(Engine& engine, State& state, DataSpec& data, std::int64_t subset,
+                             bool return_outputs) {
+  const EvalScope scope(state);
+  state.dataloader_label = "predict";
+  state.dataloader_len = data.loader.size();
+  state.predict_timestamp = {};
+  engine.template fire<PredictStart>(state);
+  data.loader.start(0, 0);
+  std::vector<Outputs> all;
+  Clock clock;
+  for (std::int64_t done = 0; subset < 0 || done < subset; ++done) {
+    std::optional<Batch> next = data.loader.next();
+    if (!next) {
+      break;
+    }
+    const Batch host = data.transform(std::move(*next));
+    state.batch = data.transform_microbatch(host.to(state.device));
+    engine.template fire<PredictBatchStart>(state);
+    engine.template fire<PredictBeforeForward>(state);
+    {
+      const auto low = autocast(state.precision, state.device);
+      state.outputs = state.task.forward(state.batch);
+    }
+    engine.template fire<PredictAfterForward>(state);
+    if (return_outputs) {
+      Outputs& kept = all.emplace_back(state.outputs);
+      for (auto& [name, tensor] : kept) {
+        tensor = tensor.cpu();
+      }
+    }
+    state.predict_timestamp = state.predict_timestamp.to_next_batch(
+        data.num_samples(host), data.num_tokens(host).total, clock.lap());
+    engine.template fire<PredictBatchEnd>(state);
+  }
+  engine.template fire<PredictEnd>(state);
+  return all;
+}
+
+}  // namespace tutti::train

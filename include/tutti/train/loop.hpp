@@ -1,0 +1,211 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <torch/nn/module.h>
+
+#include <tutti/core/engine.hpp>
+#include <tutti/train/evaluation.hpp>
+#include <tutti/train/run.hpp>
+#include <tutti/train/step.hpp>
+
+namespace tutti::train {
+
+/// The training loop, from FitStart to FitEnd. core/event.hpp shows it in pseudocode.
+/// Source: MosaicML Composer, `Trainer._train_loop`.
+template <class Engine>
+class Loop {
+ public:
+  Loop(Engine& engine, State& state, Run& run)
+      : engine_(engine), state_(state), run_(run), step_(engine, state, run) {}
+
+  /// Trains until state.max_duration.
+  void operator()() {
+    engine_.template fire<FitStart>(state_);
+    state_.model->train();
+    clock_.resume();
+    while (state_.timestamp < state_.max_duration) {
+      const bool finished = epoch();
+      if (finished) {
+        end_epoch();
+      }
+    }
+    engine_.template fire<FitEnd>(state_);
+    evaluate_due<FitEnd>(engine_, state_, run_);
+  }
+
+ private:
+  // One pass over the loader, or what is left of it. Returns whether the epoch came to its end.
+  bool epoch() {
+    Timestamp& now = state_.timestamp;
+    if (now.epoch_in_iteration == 0 && now.batch_in_epoch == 0) {
+      engine_.template fire<IterationStart>(state_);
+    }
+    if (now.batch_in_epoch == 0) {
+      engine_.template fire<EpochStart>(state_);
+      log({{"time/epoch", static_cast<double>(now.epoch)}});
+    }
+    run_.train.loader.start(now.epoch, now.batch_in_epoch);
+    const std::int64_t first = now.batch_in_epoch;
+    for (std::int64_t done = first; run_.train_subset < 0 || done < run_.train_subset; ++done) {
+      engine_.template fire<BeforeDataloader>(state_);
+      std::optional<Batch> next = run_.train.loader.next();
+      if (!everybody(next.has_value())) {
+        TORCH_CHECK(now.batch > 0, "the training loader gave no batch; nothing can be trained");
+        break;
+      }
+      if (run_.restore_rng) {
+        std::exchange(run_.restore_rng, nullptr)();
+      }
+      if (batch(std::move(*next))) {
+        return state_.dataloader_len >= 0 && now.batch_in_epoch >= state_.dataloader_len;
+      }
+    }
+    return true;
+  }
+
+  // Trains on one batch. Returns whether the run, or the iteration, ends here.
+  bool batch(Batch next) {
+    state_.batch = run_.train.transform(std::move(next));
+    std::array<std::int64_t, 2> counts{run_.train.num_samples(state_.batch),
+                                       run_.train.num_tokens(state_.batch).total};
+    engine_.template fire<AfterDataloader>(state_);
+    engine_.template fire<BatchStart>(state_);
+    log_time(counts[1] > 0);
+    step_();
+    report_losses();
+    Clock::Duration passed = clock_.lap();
+    agree(counts, passed);
+    if (run_.step_schedule_every_batch) {
+      run_.step_schedule(state_);
+    }
+    compute_train_metrics();
+    state_.previous_timestamp = state_.timestamp;
+    state_.timestamp = state_.timestamp.to_next_batch(counts[0], counts[1], passed);
+    engine_.template fire<BatchEnd>(state_);
+    evaluate<BatchEnd>();
+    checkpoint<BatchCheckpoint>();
+    const bool iteration_done = run_.iteration_length &&
+                                run_.iteration_length.unit() == TimeUnit::token &&
+                                state_.timestamp.token_in_iteration >= run_.iteration_length.count();
+    if (iteration_done) {
+      end_iteration();
+    }
+    return iteration_done || state_.timestamp >= state_.max_duration;
+  }
+
+  void end_epoch() {
+    if (!run_.step_schedule_every_batch) {
+      run_.step_schedule(state_);
+    }
+    compute_train_metrics();
+    state_.previous_timestamp = state_.timestamp;
+    state_.timestamp = state_.timestamp.to_next_epoch();
+    engine_.template fire<EpochEnd>(state_);
+    evaluate<EpochEnd>();
+    checkpoint<EpochCheckpoint>();
+    if (run_.iteration_length && run_.iteration_length.unit() == TimeUnit::epoch &&
+        state_.timestamp.epoch_in_iteration >= run_.iteration_length.count()) {
+      end_iteration();
+    }
+  }
+
+  void end_iteration() {
+    state_.previous_timestamp = state_.timestamp;
+    state_.timestamp = state_.timestamp.to_next_iteration();
+    engine_.template fire<IterationEnd>(state_);
+    checkpoint<IterationCheckpoint>();
+  }
+
+  template <Event E>
+  void evaluate() {
+    if (!run_.evals.empty()) {
+      evaluate_due<E>(engine_, state_, run_);
+      clock_.resume();
+    }
+  }
+
+  template <Event E>
+  void checkpoint() {
+    state_.checkpoint_due = run_.save && run_.save_interval(E{}, state_.progress()) &&
+                            run_.last_saved_batch != state_.timestamp.batch;
+    engine_.template fire<E>(state_);
+    if (state_.checkpoint_due) {
+      state_.checkpoint_due = false;
+      run_.last_saved_batch = state_.timestamp.batch;
+      run_.save(E::name);
+      clock_.resume();
+    }
+  }
+
+  // Sums samples and tokens over the ranks; the time is rank 0's.
+  void agree(std::array<std::int64_t, 2>& counts, Clock::Duration& passed) {
+    if (state_.world_size > 1) {
+      std::array<std::int64_t, 3> values{counts[0], counts[1],
+                                         state_.rank == 0 ? passed.count() : 0};
+      state_.communicator->all_reduce(std::span<std::int64_t>(values), dist::ReduceOp::sum);
+      counts = {values[0], values[1]};
+      passed = Clock::Duration(values[2]);
+    }
+  }
+
+  [[nodiscard]] bool everybody(bool has_batch) const {
+    return state_.world_size == 1
+               ? has_batch
+               : state_.communicator->all_reduce_value(std::int64_t{has_batch},
+                                                       dist::ReduceOp::minimum) > 0;
+  }
+
+  void report_losses() {
+    for (auto& [name, loss] : state_.total_loss) {
+      if (state_.world_size > 1) {
+        loss = loss.div(state_.world_size);
+        state_.communicator->all_reduce(loss, dist::ReduceOp::sum);
+      }
+      if (state_.logger.wants_metrics()) {
+        const std::string key = "loss/train/" + name;
+        log({{key, loss.template item<double>()}});
+      }
+    }
+  }
+
+  void compute_train_metrics() {
+    if (!run_.train_metrics.empty()) {
+      run_.train_metrics.compute(*state_.communicator, state_, state_.train_metric_values);
+    }
+  }
+
+  void log_time(bool tokens) {
+    if (!state_.logger.wants_metrics()) {
+      return;
+    }
+    const Timestamp& now = state_.timestamp;
+    log({{"time/batch", static_cast<double>(now.batch)},
+         {"time/sample", static_cast<double>(now.sample)},
+         {"time/batch_in_epoch", static_cast<double>(now.batch_in_epoch)},
+         {"time/sample_in_epoch", static_cast<double>(now.sample_in_epoch)}});
+    if (tokens) {
+      log({{"time/token", static_cast<double>(now.token)},
+           {"time/token_in_epoch", static_cast<double>(now.token_in_epoch)}});
+    }
+    if (state_.device_train_microbatch_size > 0) {
+      log({{"trainer/device_train_microbatch_size",
+            static_cast<double>(state_.device_train_microbatch_size)}});
+    }
+  }
+
+  void log(std::initializer_list<LoggedMetric> metrics) const { state_.log_metrics(metrics); }
+
+  Engine& engine_;
+  State& state_;
+  Run& run_;
+  Step<Engine> step_;
+  Clock clock_;
+};
+
+}  // namespace tutti::train

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <c10/core/GradMode.h>
+
+#include <tutti/core/archive.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/dist/communicator.hpp>
+
+namespace tutti::train {
+
+/// The metrics of one use: training, or one evaluation set. Each is a copy of its own.
+class MetricSet {
+ public:
+  MetricSet() = default;
+
+  /// Copies `metrics`, keeping those whose name contains one of `names` (any case); no names keep
+  /// all. prefix: what logged names begin with, "metrics/train/".
+  /// Throws c10::Error when a name matches none.
+  MetricSet(const Metrics& metrics, const std::vector<std::string>& names, std::string prefix) {
+    std::vector<bool> used(names.size(), names.empty());
+    for (const auto& metric : metrics) {
+      bool wanted = names.empty();
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        if (lower(metric->name()).find(lower(names[i])) != std::string::npos) {
+          wanted = used[i] = true;
+        }
+      }
+      if (wanted) {
+        entries_.push_back({metric->name(), prefix + metric->name(), metric->clone()});
+      }
+    }
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      TORCH_CHECK_VALUE(used[i], "no metric of the model has a name that contains \"", names[i],
+                        "\"; it has: ", list(metrics));
+    }
+  }
+
+  [[nodiscard]] bool empty() const { return entries_.empty(); }
+
+  void reset() {
+    for (auto& entry : entries_) {
+      entry.metric->reset();
+    }
+  }
+
+  /// Lets every metric see a batch.
+  void update(const AnyModel& model, const Batch& batch, const Outputs& outputs) {
+    const c10::AutoGradMode no_grad(false);
+    for (auto& entry : entries_) {
+      model.update_metric(batch, outputs, *entry.metric);
+    }
+  }
+
+  /// The values over all ranks' batches, kept in `values` and logged at the present step.
+  void compute(dist::Communicator& communicator, const State& state, MetricValues& values) const {
+    const c10::AutoGradMode no_grad(false);
+    for (const auto& entry : entries_) {
+      std::vector<at::Tensor> counts = entry.metric->states();
+      if (communicator.size() > 1) {
+        for (auto& count : counts) {
+          count = count.clone();
+          communicator.all_reduce(count, dist::ReduceOp::sum);
+        }
+      }
+      const double value = entry.metric->compute(counts);
+      values[entry.name] = value;
+      state.log_metrics({{entry.logged_as, value}});
+    }
+  }
+
+ private:
+  struct Entry {
+    std::string name;
+    std::string logged_as;
+    std::unique_ptr<Metric> metric;
+  };
+
+  static std::string lower(std::string text) {
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return text;
+  }
+  static std::string list(const Metrics& metrics) {
+    std::string text;
+    for (const auto& metric : metrics) {
+      text += (text.empty() ? "" : ", ") + metric->name();
+    }
+    return text.empty() ? "(none)" : text;
+  }
+
+  std::vector<Entry> entries_;
+};
+
+}  // namespace tutti::train

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/EmptyTensor.h>
+
+#include <tutti/checkpoint/rng_state.hpp>
+#include <tutti/core/archive.hpp>
+#include <tutti/core/rng.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/dist/communicator.hpp>
+
+/// What differs between the ranks of a run, all of it random streams: every rank's goes into the
+/// checkpoint that rank 0 writes.
+namespace tutti::train {
+
+namespace detail {
+
+// Leaves of one rank as text that travels: path, size, bytes.
+inline std::string pack(const Archive& archive) {
+  std::string out;
+  archive.each_leaf([&](const std::string& path, const Archive::Leaf& leaf) {
+    const at::Tensor bytes = std::get<at::Tensor>(leaf).contiguous().view(at::kByte);
+    out += path + '\n' + std::to_string(bytes.numel()) + '\n';
+    out.append(static_cast<const char*>(bytes.const_data_ptr()),
+               static_cast<std::size_t>(bytes.numel()));
+  });
+  return out;
+}
+
+inline void unpack(const std::string& text, Archive& archive) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t name_end = text.find('\n', at);
+    const std::size_t size_end = text.find('\n', name_end + 1);
+    const auto size = std::stoll(text.substr(name_end + 1, size_end - name_end - 1));
+    at::Tensor bytes(at::detail::empty_cpu({size}, at::kByte, false, std::nullopt));
+    std::copy_n(text.data() + size_end + 1, size, static_cast<char*>(bytes.mutable_data_ptr()));
+    archive.put(text.substr(at, name_end - at), bytes);
+    at = size_end + 1 + static_cast<std::size_t>(size);
+  }
+}
+
+inline at::Tensor position_of(const Rng& rng) {
+  at::Tensor out(at::detail::empty_cpu({3}, at::kLong, false, std::nullopt));
+  auto* data = out.mutable_data_ptr<std::int64_t>();
+  data[0] = static_cast<std::int64_t>(rng.seed());
+  data[1] = static_cast<std::int64_t>(rng.stream());
+  data[2] = static_cast<std::int64_t>(rng.position());
+  return out;
+}
+
+inline void restore_position(Rng& rng, const at::Tensor& saved) {
+  const at::Tensor numbers = saved.contiguous().view(at::kLong);
+  TORCH_CHECK(numbers.numel() == 3, "the checkpoint keeps a random stream in ", numbers.numel(),
+              " numbers, expected 3");
+  const auto* data = numbers.const_data_ptr<std::int64_t>();
+  rng.restore(static_cast<std::uint64_t>(data[0]), static_cast<std::uint64_t>(data[1]),
+              static_cast<std::uint64_t>(data[2]));
+}
+
+}  // namespace detail
+
+/// Collects the random streams of every rank: LibTorch's generators and the policies' own.
+template <class Engine>
+void save_rank_states(Engine& engine, dist::Communicator& world, Archive& archive) {
+  Archive own;
+  checkpoint::save_rng(own.child("libtorch"));
+  engine.for_each([&]<class P>(P& policy) {
+    if (const Rng* rng = rng_of(policy)) {
+      own.put("policies/" + std::string(name_of<P>()), detail::position_of(*rng));
+    }
+  });
+  const std::vector<std::string> all = world.all_gather_bytes(detail::pack(own));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    detail::unpack(all[rank], archive.child(std::to_string(rank)));
+  }
+}
+
+/// Puts the policies' streams of this rank back at once. A rank that the saved run did not have
+/// keeps its own.
+/// Returns what restores LibTorch's generators, to be called just before the next batch.
+template <class Engine>
+std::function<void()> load_rank_state(Engine& engine, const State& state, const Archive& archive) {
+  if (static_cast<int>(archive.size()) != state.world_size) {
+    TORCH_WARN("the checkpoint was saved by ", archive.size(), " ranks and is loaded by ",
+               state.world_size, "; random draws will not be those of the saved run");
+  }
+  const std::string rank = std::to_string(state.rank);
+  if (!archive.contains(rank)) {
+    return nullptr;
+  }
+  const Archive& own = archive.child(rank);
+  engine.for_each([&]<class P>(P& policy) {
+    const std::string path = "policies/" + std::string(name_of<P>());
+    if (Rng* rng = rng_of(policy); rng != nullptr && own.contains(path)) {
+      detail::restore_position(*rng, own.tensor(path));
+    }
+  });
+  return [saved = own.child("libtorch")] {
+    for (const std::string& what : checkpoint::load_rng(saved)) {
+      TORCH_WARN("the checkpoint's ", what, " was not restored");
+    }
+  };
+}
+
+}  // namespace tutti::train

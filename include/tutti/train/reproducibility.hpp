@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <random>
+#include <string>
+
+#include <ATen/Context.h>
+
+#include <tutti/dist/communicator.hpp>
+
+namespace tutti {
+
+/// Seeds LibTorch's generators of the CPU and of every CUDA device.
+///
+/// A model built before the Trainer exists takes its first weights from them: call this before
+/// building it as well as setting TrainerOptions::seed.
+inline void seed_all(std::uint64_t seed) { at::manual_seed(seed); }
+
+/// Makes LibTorch choose deterministic kernels and refuse operators that have none; slower.
+///
+/// Call it before the first CUDA operation: cuBLAS reads its workspace setting only then.
+inline void configure_deterministic_mode() {
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setBenchmarkCuDNN(false);
+  at::globalContext().setDeterministicCuDNN(true);
+}
+
+namespace train {
+
+/// The run's seed: the given one, else a random one that rank 0 chose.
+/// Throws c10::Error when the given one is not below 2^32.
+inline std::uint64_t agree_on_seed(std::optional<std::uint64_t> given,
+                                   dist::Communicator& communicator) {
+  if (given) {
+    TORCH_CHECK_VALUE(*given <= std::numeric_limits<std::uint32_t>::max(), "seed is ", *given,
+                      ", expected 0 to 4294967295");
+    return *given;
+  }
+  return std::stoull(communicator.broadcast_bytes(std::to_string(std::random_device{}())));
+}
+
+}  // namespace train
+}  // namespace tutti

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <tutti/core/interval.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/data/data_spec.hpp>
+#include <tutti/dist/communicator.hpp>
+#include <tutti/dist/data_parallel.hpp>
+#include <tutti/optim/schedule.hpp>
+#include <tutti/train/metrics.hpp>
+#include <tutti/train/precision.hpp>
+
+namespace tutti::train {
+
+/// One evaluation set while a trainer lives.
+struct EvalSet {
+  std::string label;
+  DataSpec data;
+  Interval interval;             ///< when it is due during fit
+  std::int64_t subset = -1;      ///< batches; -1: all
+  std::int64_t microbatch = 0;   ///< examples; 0: the whole batch
+  MetricSet metrics;
+};
+
+/// What the loop needs beside State; policies do not see it.
+struct Run {
+  DataSpec train;
+  std::int64_t train_subset = -1;  ///< batches that make an epoch; -1: all
+  std::vector<EvalSet> evals;
+  MetricSet train_metrics;
+
+  Schedule schedule;  ///< empty: constant learning rates
+  double scale_schedule_ratio = 1.0;
+  bool step_schedule_every_batch = true;
+  std::vector<double> initial_lrs;  ///< per parameter group, bound when the schedule was
+
+  std::optional<GradScaler> scaler;
+  std::unique_ptr<dist::DataParallel> parallel;
+  bool weigh_by_tokens = false;
+  Time iteration_length{};  ///< in ep or tok; 0: no iterations
+
+  std::int64_t resume_at = 0;         ///< batches of the current epoch that are done already
+  std::function<void()> restore_rng;  ///< pending after a load, called before the next batch
+  std::function<void(std::string_view event)> save;  ///< writes a checkpoint; empty: none wanted
+  Interval save_interval;
+  std::int64_t last_saved_batch = -1;
+
+  /// Sets every group's learning rate to what the schedule says now.
+  void step_schedule(State& state) {
+    if (!schedule) {
+      return;
+    }
+    const double alpha = schedule(state.progress(), scale_schedule_ratio);
+    std::size_t i = 0;
+    for (auto& optimizer : state.optimizers) {
+      for (auto& group : optimizer->param_groups()) {
+        TORCH_CHECK(i < initial_lrs.size(), "a parameter group was added to the optimizer after "
+                    "its learning rates were bound; add groups before fit()");
+        group.options().set_lr(initial_lrs[i++] * alpha);
+      }
+    }
+  }
+
+  /// Remembers the groups' present learning rates as those that the schedule multiplies.
+  void bind_schedule(State& state) {
+    initial_lrs.clear();
+    for (auto& optimizer : state.optimizers) {
+      for (auto& group : optimizer->param_groups()) {
+        initial_lrs.push_back(group.options().get_lr());
+      }
+    }
+  }
+};
+
+/// Wall-clock time of training alone: it stands still during evaluations.
+class Clock {
+ public:
+  using Duration = Timestamp::Duration;
+
+  /// Time since the last call or construction, pauses left out.
+  Duration lap() {
+    const auto now = std::chrono::steady_clock::now();
+    const auto passed = std::chrono::duration_cast<Duration>(now - last_);
+    last_ = now;
+    return passed;
+  }
+  /// Leaves out what has passed since the last lap() or resume().
+  void resume() { last_ = std::chrono::steady_clock::now(); }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace tutti::train

@@ -1,0 +1,249 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <ATen/Context.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <tutti/core/engine.hpp>
+#include <tutti/core/rng.hpp>
+#include <tutti/train/run.hpp>
+
+namespace tutti::train {
+
+namespace detail {
+
+template <class P>
+concept TakesStep = requires(P& policy, State& state, bool (&closure)(bool), void (&update)()) {
+  policy.step(state, closure, update);
+};
+
+// The positions of all random streams that a forward pass draws from, to run it again alike.
+template <class Engine>
+class Replay {
+ public:
+  explicit Replay(Engine& engine) : engine_(engine) {
+    engine.for_each([this](auto& policy) {
+      if (Rng* rng = rng_of(policy)) {
+        positions_.push_back(rng->position());
+      }
+    });
+    default_generator_ = at::detail::getDefaultCPUGenerator().get_state();
+  }
+
+  void rewind() {
+    std::size_t i = 0;
+    engine_.for_each([this, &i](auto& policy) {
+      if (Rng* rng = rng_of(policy)) {
+        rng->restore(rng->seed(), rng->stream(), positions_[i++]);
+      }
+    });
+    auto generator = at::detail::getDefaultCPUGenerator();
+    generator.set_state(default_generator_);
+  }
+
+ private:
+  Engine& engine_;
+  std::vector<std::uint64_t> positions_;
+  at::Tensor default_generator_;
+};
+
+}  // namespace detail
+
+/// One optimizer step: TRAIN_BATCH of the specification. Holds what lives from batch to batch.
+template <class Engine>
+class Step {
+ public:
+  Step(Engine& engine, State& state, Run& run) : engine_(engine), state_(state), run_(run) {}
+
+  /// Trains on state.batch; leaves its losses in state.total_loss.
+  void operator()() {
+    const bool whole = state_.device_train_microbatch_size <= 0;
+    whole_batch_ = state_.batch;
+    if (whole) {
+      parts_.assign(1, whole_batch_);
+    } else {
+      parts_ = run_.train.split(whole_batch_, state_.device_train_microbatch_size);
+    }
+    run_.train_metrics.reset();
+    if constexpr (closure_policies == 0) {
+      if (pass(/*sync=*/true)) {
+        update();
+      }
+    } else {
+      take_step(typename Engine::policies{});
+    }
+    if (run_.scaler) {
+      run_.scaler->update();
+    }
+    parts_.clear();
+    whole_batch_ = {};
+  }
+
+ private:
+  template <class... Ps>
+  static consteval int count_closures(types<Ps...>) {
+    return (0 + ... + int{detail::TakesStep<Ps>});
+  }
+  static constexpr int closure_policies = count_closures(typename Engine::policies{});
+  static_assert(closure_policies <= 1,
+                "tutti: two policies of the recipe take the optimizer's step into their own hands "
+                "(they have a step() member, as SAM has); keep one of them.");
+
+  template <class... Ps>
+  void take_step(types<Ps...>) {
+    (take_step_of<Ps>(), ...);
+  }
+  template <class P>
+  void take_step_of() {
+    if constexpr (detail::TakesStep<P>) {
+      detail::Replay<Engine> replay(engine_);
+      int calls = 0;
+      engine_.template get<P>().step(
+          state_,
+          [&](bool sync) {
+            if (calls++ > 0) {
+              replay.rewind();
+            }
+            return pass(sync, calls == 1);
+          },
+          [&] { update(); });
+      state_.is_ascent = false;
+    }
+  }
+
+  void update() {
+    for (auto& optimizer : state_.optimizers) {
+      optimizer->step();
+    }
+  }
+
+  // Forward and backward of all microbatches. report: their losses and metrics are the batch's.
+  // Returns whether the gradients are finite.
+  bool pass(bool sync, bool report = true) {
+    state_.is_ascent = !sync;
+    engine_.template fire<BeforeTrainBatch>(state_);
+    for (auto& optimizer : state_.optimizers) {
+      optimizer->zero_grad();
+    }
+    if (report) {
+      state_.total_loss.clear();
+    }
+    const dist::NoSync no_sync(sync ? nullptr : run_.parallel.get());
+    const double total = total_weight();
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      state_.is_last_microbatch = i + 1 == parts_.size();
+      microbatch(parts_[i], share(parts_[i], total), report);
+    }
+    state_.batch = whole_batch_;
+    bool finite = true;
+    if (run_.scaler) {
+      for (auto& optimizer : state_.optimizers) {
+        finite = run_.scaler->unscale(*optimizer, *state_.communicator) && finite;
+      }
+    }
+    engine_.template fire<AfterTrainBatch>(state_);
+    return finite;
+  }
+
+  double weight(const Batch& batch) const {
+    return static_cast<double>(run_.weigh_by_tokens
+                                   ? run_.train.num_tokens(batch).loss_generating
+                                   : run_.train.num_samples(batch));
+  }
+
+  // The mean over ranks of what a rank's microbatches weigh together.
+  double total_weight() const {
+    if (parts_.size() == 1 && state_.world_size == 1) {
+      return 1;
+    }
+    double total = 0;
+    for (const Batch& part : parts_) {
+      total += weight(part);
+    }
+    return state_.communicator->all_reduce_value(total, dist::ReduceOp::sum) / state_.world_size;
+  }
+
+  double share(const Batch& part, double total) const {
+    return parts_.size() == 1 && state_.world_size == 1 ? 1 : weight(part) / total;
+  }
+
+  void microbatch(const Batch& part, double share, bool report) {
+    state_.batch = run_.train.transform_microbatch(part.to(state_.device, state_.device.is_cuda()));
+    const Batch seen = report && !run_.train_metrics.empty() ? state_.batch : Batch{};
+    if (run_.parallel) {
+      run_.parallel->before_forward(state_.is_last_microbatch);
+    }
+    engine_.template fire<BeforeForward>(state_);
+    {
+      const auto low = autocast(state_.precision, state_.device);
+      state_.outputs = state_.task.forward(state_.batch);
+    }
+    engine_.template fire<AfterForward>(state_);
+    engine_.template fire<BeforeLoss>(state_);
+    {
+      const auto low = autocast(state_.precision, state_.device);
+      state_.loss_parts = state_.task.loss(state_.outputs, state_.batch);
+      state_.loss = state_.loss_parts.total();
+    }
+    engine_.template fire<AfterLoss>(state_);
+    engine_.template fire<BeforeBackward>(state_);
+    backward(share);
+    engine_.template fire<AfterBackward>(state_);
+    if (report) {
+      add_losses(share);
+      update_metrics(seen);
+    }
+  }
+
+  void backward(double share) {
+    at::Tensor total = share == 1 ? state_.loss : state_.loss.mul(share);
+    if (run_.scaler) {
+      total = run_.scaler->scale(total);
+    }
+    if (run_.parallel) {
+      run_.parallel->before_backward(total);
+    }
+    total.backward();
+    if (run_.parallel) {
+      run_.parallel->after_backward();
+    }
+  }
+
+  void add_losses(double share) {
+    add_loss("total", state_.loss, share);
+    if (state_.loss_parts.size() > 1) {
+      for (const auto& [name, part] : state_.loss_parts) {
+        if (name != "total") {
+          add_loss(name, part.dim() == 0 ? part : part.mean(), share);
+        }
+      }
+    }
+  }
+
+  void add_loss(std::string_view name, const at::Tensor& loss, double share) {
+    at::Tensor part = loss.detach();
+    if (share != 1) {
+      part = part.mul(share);
+    }
+    at::Tensor& sum = state_.total_loss[name];
+    sum = sum.defined() ? sum.add(part) : part;
+  }
+
+  void update_metrics(const Batch& seen) {
+    if (!run_.train_metrics.empty()) {
+      const auto low = autocast(state_.precision, state_.device);
+      run_.train_metrics.update(state_.task, seen, state_.outputs);
+    }
+  }
+
+  Engine& engine_;
+  State& state_;
+  Run& run_;
+  Batch whole_batch_;         // on the host
+  std::vector<Batch> parts_;  // its microbatches
+};
+
+}  // namespace tutti::train

@@ -1,0 +1,446 @@
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <tutti/core/engine.hpp>
+#include <tutti/core/rng.hpp>
+#include <tutti/core/switch.hpp>
+#include <tutti/loggers/console.hpp>
+#include <tutti/loggers/progress_bar.hpp>
+#include <tutti/optim/sgd.hpp>
+#include <tutti/train/checkpointing.hpp>
+#include <tutti/train/loop.hpp>
+#include <tutti/train/options.hpp>
+#include <tutti/train/reproducibility.hpp>
+#include <tutti/train/setup.hpp>
+#include <tutti/version.hpp>
+
+namespace tutti {
+
+namespace detail {
+
+template <class P, class... Ps>
+using Unless = std::conditional_t<(means<P, Ps> || ...), types<>, types<Switch<P>>>;
+
+template <class... Ps, class... Qs, class... Rs>
+Engine<Ps..., Qs..., Rs...> join(types<Ps...>, types<Qs...>, types<Rs...>);
+
+// The recipe's policies and the loggers that options can turn on.
+template <class... Ps>
+using EngineFor = decltype(join(types<Ps...>{}, Unless<ProgressBar, Ps...>{},
+                                Unless<ConsoleLogger, Ps...>{}));
+
+}  // namespace detail
+
+/// Trains, evaluates and predicts with a model and a recipe of policies.
+///
+///     tutti::Trainer<tutti::MixUp, tutti::BlurPool> trainer{model, {.train = loader, ...}};
+///     trainer.fit();
+///
+/// `Trainer{model, options, MixUp{.alpha = 0.3}, BlurPool{}}` gives hyperparameters. After an
+/// exception out of fit(), eval() or predict() every policy has been closed and the trainer is of no
+/// further use; what was saved stays.
+template <class... Policies>
+class Trainer {
+ public:
+  using recipe = Recipe<Policies...>;
+  static_assert(recipe::valid);
+
+  /// Sets everything up and fires Init, BeforeLoad and AfterLoad; loads a checkpoint in between
+  /// when options say so.
+  /// Throws c10::Error or std::invalid_argument, saying what was got and what is expected, when an
+  /// option is wrong, a file cannot be loaded or a policy refuses the model.
+  Trainer(AnyModel model, TrainerOptions options, Policies... policies)
+    requires(sizeof...(Policies) > 0)
+      : options_(std::move(options)), engine_(make_engine(std::move(policies)...)) {
+    guard([&] { construct(std::move(model)); });
+  }
+  Trainer(AnyModel model, TrainerOptions options)
+    requires(std::is_default_constructible_v<Policies> && ...)
+      : options_(std::move(options)), engine_(make_engine(Policies{}...)) {
+    guard([&] { construct(std::move(model)); });
+  }
+  explicit Trainer(AnyModel model)
+    requires(std::is_default_constructible_v<Policies> && ...)
+      : Trainer(std::move(model), TrainerOptions{}) {}
+
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// Closes every policy; exceptions of theirs are swallowed, call close() to see them.
+  ~Trainer() {
+    try {
+      close();
+    } catch (const std::exception& error) {
+      TORCH_WARN("closing the trainer failed: ", error.what());
+    }
+  }
+
+  /// Trains up to max_duration, or for `options.duration` more. May be called again.
+  /// Throws c10::Error when data or duration are missing or nothing is left to train, and whatever
+  /// the model and the policies throw.
+  void fit(FitOptions options = {}) {
+    guard([&] {
+      prepare_fit(std::move(options));
+      train::Loop<EngineType>(engine_, state_, run_)();
+      for (auto& optimizer : state_.optimizers) {
+        optimizer->zero_grad();
+      }
+    });
+  }
+
+  /// Evaluates the options' sets, or the given ones; see state().eval_metric_values.
+  /// Throws c10::Error when there is no set.
+  void eval() { eval_sets(run_.evals); }
+  void eval(std::vector<Evaluator> evaluators) {
+    std::vector<train::EvalSet> sets = make_sets(std::move(evaluators));
+    eval_sets(sets);
+  }
+
+  /// Runs the model over a loader in evaluation mode.
+  ///
+  /// subset_num_batches: how many batches at most; -1: all.
+  /// Returns the outputs of each batch on the host; nothing when return_outputs is false.
+  std::vector<Outputs> predict(DataSpec data, std::int64_t subset_num_batches = -1,
+                               bool return_outputs = true) {
+    std::vector<Outputs> outputs;
+    guard([&] {
+      outputs = train::predict(engine_, state_, data, subset_num_batches, return_outputs);
+    });
+    return outputs;
+  }
+
+  /// Writes a checkpoint at `path` now. Rank 0 writes; all ranks call it.
+  /// weights_only: the model alone. Returns the path.
+  std::string save_checkpoint(const std::string& path, bool weights_only = false) {
+    train::save_checkpoint(path, engine_, state_, run_,
+                           {.weights_only = weights_only, .overwrite = options_.save_overwrite});
+    return path;
+  }
+
+  /// Ends the run for every policy; nothing can be trained afterwards. Does nothing when called
+  /// again. Throws the first exception of a policy's close(), after all have been closed.
+  void close() { engine_.close(state_); }
+
+  /// What the loop and the policies share.
+  [[nodiscard]] State& state() { return state_; }
+  [[nodiscard]] const State& state() const { return state_; }
+
+  /// The policy of type `P`, with its state.
+  template <class P>
+  [[nodiscard]] P& get() {
+    return engine_.template get<P>();
+  }
+
+ private:
+  using EngineType = detail::EngineFor<Policies...>;
+
+  EngineType make_engine(Policies... policies) {
+    using List = types<Policies...>;
+    if constexpr (EngineType::recipe::size == 0) {
+      return EngineType{};
+    } else {
+      return make_engine_from(typename EngineType::policies{}, List{}, policies...);
+    }
+  }
+
+  // Each policy of the engine is either one of the recipe's or a logger that options turn on.
+  template <class... All, class List>
+  EngineType make_engine_from(types<All...>, List, Policies&... policies) {
+    return EngineType(pick<All>(policies...)...);
+  }
+  template <class P>
+  P pick(Policies&... policies) {
+    if constexpr (std::is_same_v<P, Switch<ProgressBar>>) {
+      return P(ProgressBar{}, options_.progress_bar && !recipe::template has<ConsoleLogger>);
+    } else if constexpr (std::is_same_v<P, Switch<ConsoleLogger>>) {
+      return P(ConsoleLogger{.log_interval = options_.console_log_interval},
+               options_.log_to_console);
+    } else {
+      std::optional<P> found;
+      ((found ? void() : take(found, policies)), ...);
+      return std::move(*found);
+    }
+  }
+  template <class P, class Q>
+  static void take(std::optional<P>& found, Q& policy) {
+    if constexpr (std::is_same_v<P, Q>) {
+      found.emplace(std::move(policy));
+    }
+  }
+
+  // An exception closes every policy before it goes on.
+  template <class F>
+  void guard(F&& f) {
+    TORCH_CHECK(!engine_.closed(), "this trainer has been closed, by close() or after an exception; "
+                "make a new one, with load_path set to its last checkpoint to go on from there");
+    try {
+      f();
+    } catch (...) {
+      const auto error = std::current_exception();
+      try {
+        engine_.close(state_);
+      } catch (const std::exception& second) {
+        TORCH_WARN("closing the trainer after an exception failed as well: ", second.what());
+      }
+      std::rethrow_exception(error);
+    }
+  }
+
+  void construct(AnyModel model) {
+    TORCH_CHECK(model, "the trainer was given no model");
+    join_world();
+    train::check_precision(options_.precision, state_.device);
+    if (options_.deterministic_mode) {
+      configure_deterministic_mode();
+    }
+    state_.rank_zero_seed = train::agree_on_seed(options_.seed, *state_.communicator);
+    state_.seed = state_.rank_zero_seed + static_cast<std::uint64_t>(state_.rank);
+    seed_all(state_.seed);
+    state_.precision = options_.precision;
+    state_.task = std::move(model);
+    state_.model = state_.task.module();
+    TORCH_CHECK(state_.model, "the model's module() is null; return the torch::nn::Module that "
+                "holds its parameters");
+    state_.model->to(state_.device);
+    state_.run_name = train::resolve_run_name(options_.run_name, *state_.communicator);
+    make_optimizer();
+    engine_.for_each([this](auto& policy) { prepare(policy); });
+    engine_.template fire<Init>(state_);
+    log_hyperparameters();
+    prepare_run();
+    engine_.template fire<BeforeLoad>(state_);
+    if (!options_.load_path.empty()) {
+      train::load_checkpoint(options_.load_path, engine_, state_, run_,
+                             {.weights_only = options_.load_weights_only,
+                              .strict = options_.load_strict_model_weights});
+    }
+    engine_.template fire<AfterLoad>(state_);
+    seed_all(state_.seed);
+    run_.parallel = train::make_parallel(state_, options_.data_parallel);
+  }
+
+  void join_world() {
+    const dist::Environment here = dist::here();
+    state_.device = train::resolve_device(options_.device, here.local_rank);
+    const auto timeout = std::chrono::duration<double>(options_.dist_timeout);
+    state_.communicator =
+        dist::join(here, state_.device.type(),
+                   std::chrono::duration_cast<std::chrono::milliseconds>(timeout));
+    state_.rank = state_.communicator->rank();
+    state_.world_size = state_.communicator->size();
+  }
+
+  void make_optimizer() {
+    if (!options_.optimizer) {
+      TORCH_WARN("no optimizer was given; training with DecoupledSGDW{.lr = 0.1}");
+      options_.optimizer = DecoupledSGDW{.lr = 0.1};
+    }
+    state_.optimizers = {options_.optimizer.build(*state_.model, trainable())};
+  }
+
+  [[nodiscard]] std::vector<at::Tensor> trainable() const {
+    std::vector<at::Tensor> parameters;
+    for (auto& parameter : state_.model->parameters()) {
+      if (parameter.requires_grad()) {
+        parameters.push_back(parameter);
+      }
+    }
+    TORCH_CHECK(!parameters.empty(), "the model has no parameter that requires a gradient; was "
+                "every layer given to register_module()?");
+    return parameters;
+  }
+
+  template <class P>
+  void prepare(P& policy) {
+    if (Rng* rng = rng_of(policy); rng != nullptr && !rng->replays()) {
+      *rng = Rng::for_policy(state_.seed, name_of<P>());
+    }
+    if constexpr (LoggerDestination<P>) {
+      if constexpr (requires { policy.on; }) {
+        if (!policy.on) {
+          return;
+        }
+      }
+      state_.logger.add(policy);
+    }
+  }
+
+  void log_hyperparameters() {
+    state_.logger.log_hyperparameters(
+        {{"tutti_version", std::string(TUTTI_VERSION)},
+         {"run_name", state_.run_name},
+         {"rank_zero_seed", static_cast<std::int64_t>(state_.rank_zero_seed)},
+         {"world_size", std::int64_t{state_.world_size}},
+         {"device", state_.device.str()},
+         {"precision", std::string(to_string(state_.precision))}});
+  }
+
+  // What the loop needs: metrics, data, schedule, scaler, where checkpoints go.
+  void prepare_run() {
+    run_.train_metrics = train::MetricSet(state_.task.metrics(true), {}, "metrics/train/");
+    run_.train = shard(options_.train);
+    run_.train_subset = options_.train_subset_num_batches;
+    run_.evals = make_sets(options_.eval);
+    run_.weigh_by_tokens = options_.accumulate_train_batch_on_tokens;
+    run_.step_schedule_every_batch = options_.step_schedule_every_batch;
+    TORCH_CHECK_VALUE(!options_.iteration_length ||
+                          options_.iteration_length.unit() == TimeUnit::epoch ||
+                          options_.iteration_length.unit() == TimeUnit::token,
+                      "iteration_length is ", to_string(options_.iteration_length),
+                      ", expected a time in ep or tok");
+    run_.iteration_length = options_.iteration_length;
+    TORCH_CHECK_VALUE(options_.device_train_microbatch_size >= 0,
+                      "device_train_microbatch_size is ", options_.device_train_microbatch_size,
+                      ", expected 0 (the whole batch) or more");
+    state_.device_train_microbatch_size = options_.device_train_microbatch_size;
+    set_length(options_.max_duration, options_.scale_schedule_ratio);
+    if (options_.schedule) {
+      set_schedule(options_.schedule, options_.scale_schedule_ratio);
+    }
+    if (state_.precision == Precision::amp_fp16) {
+      run_.scaler.emplace(state_.device);
+    }
+    if (!options_.save_folder.empty()) {
+      saver_.emplace(train::Saver::Options{.folder = options_.save_folder,
+                                           .filename = options_.save_filename,
+                                           .latest_filename = options_.save_latest_filename,
+                                           .overwrite = options_.save_overwrite,
+                                           .weights_only = options_.save_weights_only,
+                                           .keep = options_.save_num_checkpoints_to_keep},
+                     state_);
+      run_.save_interval = Interval{.every = options_.save_interval};
+      run_.save = [this](std::string_view event) {
+        engine_.record(event, "save:" + saver_->save(engine_, state_, run_));
+      };
+    }
+  }
+
+  // Deals a loader's examples to the ranks.
+  DataSpec shard(DataSpec data) const {
+    if (data && state_.world_size > 1 && !data.loader.shard(state_.rank, state_.world_size)) {
+      TORCH_WARN_ONCE("a loader has no shard(rank, world_size), so all ", state_.world_size,
+                      " ranks read the same batches unless it deals them out itself");
+    }
+    return data;
+  }
+
+  void set_length(Time max_duration, double ratio) {
+    TORCH_CHECK_VALUE(ratio > 0, "scale_schedule_ratio is ", ratio, ", expected more than 0");
+    TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::duration, "max_duration is ",
+                      to_string(max_duration), "; a fraction of itself is no length, expected a "
+                      "time like 10ep or 500ba");
+    state_.max_duration = ratio == 1 ? max_duration : max_duration * ratio;
+    TORCH_CHECK_VALUE(state_.max_duration || !max_duration, "scale_schedule_ratio ", ratio,
+                      " makes max_duration 0; take a larger ratio");
+    if (run_.train) {
+      const std::int64_t length = run_.train.loader.size();
+      const std::int64_t subset = run_.train_subset;
+      state_.train_dataloader_len = subset >= 0 && (length < 0 || subset < length) ? subset : length;
+    }
+  }
+
+  void set_schedule(Schedule schedule, double ratio) {
+    if (!run_.schedule) {
+      run_.bind_schedule(state_);
+    }
+    run_.schedule = std::move(schedule);
+    run_.scale_schedule_ratio = ratio;
+    if (state_.max_duration) {
+      apply_schedule();
+    }
+  }
+
+  // Once when a schedule is bound; later the loop does it, so a resumed run keeps the learning rate
+  // that it was saved with.
+  void apply_schedule() {
+    const std::string notice = run_.schedule.notice(state_.progress(), run_.scale_schedule_ratio);
+    if (!notice.empty()) {
+      TORCH_WARN(notice);
+    }
+    run_.step_schedule(state_);
+    schedule_applied_ = true;
+  }
+
+  std::vector<train::EvalSet> make_sets(std::vector<Evaluator> evaluators) {
+    std::vector<train::EvalSet> sets;
+    for (auto& evaluator : evaluators) {
+      evaluator.data = shard(std::move(evaluator.data));
+      sets.push_back(train::make_set(std::move(evaluator), state_.task.metrics(false), options_));
+    }
+    return sets;
+  }
+
+  void prepare_fit(FitOptions options) {
+    if (options.train) {
+      run_.train = shard(std::move(options.train));
+    }
+    if (!options.eval.empty()) {
+      run_.evals = make_sets(std::move(options.eval));
+    }
+    TORCH_CHECK(run_.train, "fit: there is no training data; set TrainerOptions::train or "
+                "FitOptions::train");
+    TORCH_CHECK_VALUE(options.scale_schedule_ratio == 1 || options.schedule,
+                      "fit: scale_schedule_ratio is ", options.scale_schedule_ratio,
+                      " but no schedule was given to fit() for it to scale");
+    if (options.reset_time) {
+      state_.timestamp = state_.previous_timestamp = {};
+      run_.last_saved_batch = -1;
+    }
+    Time length = state_.max_duration;
+    if (options.duration) {
+      length = state_.timestamp.get(options.duration.unit()) + options.duration;
+    }
+    TORCH_CHECK(length, "fit: max_duration is not set; set TrainerOptions::max_duration or "
+                "FitOptions::duration");
+    set_length(length, options.scale_schedule_ratio);
+    TORCH_CHECK(state_.timestamp < state_.max_duration, "fit: nothing is left to train, the run is "
+                "at ", to_string(state_.timestamp.get(state_.max_duration.unit())), " of ",
+                to_string(state_.max_duration), "; set FitOptions::duration to train for longer, or "
+                "reset_time to begin anew");
+    if (saver_) {
+      saver_->check_folder(state_);
+    }
+    state_.dataloader_label = "train";
+    state_.dataloader_len = state_.train_dataloader_len;
+    if (options.schedule) {
+      set_schedule(std::move(options.schedule), options.scale_schedule_ratio);
+    } else if (run_.schedule && !schedule_applied_) {
+      apply_schedule();
+    }
+  }
+
+  void eval_sets(std::vector<train::EvalSet>& sets) {
+    guard([&] {
+      TORCH_CHECK(!sets.empty(), "eval: there is no evaluation set; set TrainerOptions::eval or pass "
+                  "one");
+      engine_.template fire<EvalStandaloneStart>(state_);
+      for (auto& set : sets) {
+        train::evaluate(engine_, state_, set);
+      }
+      engine_.template fire<EvalStandaloneEnd>(state_);
+    });
+  }
+
+  TrainerOptions options_;
+  State state_;
+  train::Run run_;
+  std::optional<train::Saver> saver_;
+  bool schedule_applied_ = false;
+  EngineType engine_;
+};
+
+}  // namespace tutti

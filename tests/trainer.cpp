@@ -1,0 +1,325 @@
+#include <tutti/trainer.hpp>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <tutti/core/trace.hpp>
+#include <tutti/optim/schedules.hpp>
+
+#include "support/catch.hpp"
+#include "support/tiny.hpp"
+
+using namespace tutti;
+using Catch::Matchers::ContainsSubstring;
+using Lines = std::vector<std::string>;
+
+namespace {
+
+TrainerOptions options(int batches = 2, Time length = "2ep") {
+  return {.train = tiny::batches(batches),
+          .max_duration = length,
+          .optimizer = SGD{.lr = 0.1},
+          .device = "cpu",
+          .seed = 3,
+          .progress_bar = false};
+}
+
+Lines operator+(Lines a, const Lines& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+const Lines microbatch{"before_forward", "after_forward",   "before_loss",
+                       "after_loss",     "before_backward", "after_backward"};
+const Lines fetch{"before_dataloader", "after_dataloader", "batch_start", "before_train_batch"};
+const Lines close_batch{"after_train_batch", "batch_end", "batch_checkpoint"};
+const Lines batch = fetch + microbatch + close_batch;
+
+struct Halve final {
+  int closed = 0;
+  void apply(AfterBackward, State& state) const {
+    for (auto& parameter : state.model->parameters()) {
+      parameter.mutable_grad().mul_(0.5);
+    }
+  }
+  void close(State&) { ++closed; }
+};
+struct StopAt final {
+  std::int64_t batch = 3;
+  void apply(BatchEnd, State& state) const {
+    if (state.timestamp.batch == batch) {
+      state.stop_training();
+    }
+  }
+};
+struct FailAt final {
+  std::int64_t batch = 1;
+  void apply(BatchStart, State& state) const {
+    TORCH_CHECK(state.timestamp.batch != batch, "no more");
+  }
+};
+struct Losses final {
+  std::vector<double> train;
+  void apply(BatchEnd, const State& state) {
+    train.push_back(state.total_loss.at("total").item<double>());
+  }
+};
+struct Rates final {
+  std::vector<double> used;
+  void apply(BatchStart, const State& state) {
+    used.push_back(state.optimizers[0]->param_groups()[0].options().get_lr());
+  }
+};
+struct Noise final {  // draws from its own stream and from LibTorch's
+  Rng rng{};
+  std::vector<double> drawn;
+  void apply(BeforeForward, State& state) {
+    drawn.push_back(rng.uniform());
+    state.batch.inputs() = state.batch.inputs() + at::randn({1}) * drawn.back();
+  }
+};
+struct TwoPasses final {  // the protocol of SAM without its arithmetic
+  int updates = 0;
+  template <class Closure, class Update>
+  void step(State& state, Closure&& closure, Update&& update) {
+    if (closure(false) && closure(true)) {
+      CHECK(!state.is_ascent);
+      update();
+      ++updates;
+    }
+  }
+  void apply(Init, State&) {}
+};
+
+}  // namespace
+
+TEST_CASE("fit fires the events of two epochs in the documented order", "[trainer][trace]") {
+  TrainerOptions with_eval = options();
+  with_eval.eval = {{"test", tiny::batches(1)}};
+  Trainer<Trace> trainer(tiny::net(), with_eval);
+  trainer.fit();
+  const Lines eval{"eval_before_all",      "eval_start",         "eval_batch_start",
+                   "eval_before_forward",  "eval_after_forward", "eval_batch_end",
+                   "eval_end",             "eval_after_all"};
+  const Lines epoch = Lines{"epoch_start"} + batch + batch + Lines{"before_dataloader", "epoch_end"} +
+                      eval + Lines{"epoch_checkpoint"};
+  CHECK(trainer.get<Trace>().lines ==
+        Lines{"init", "before_load", "after_load", "fit_start", "iteration_start"} + epoch + epoch +
+            Lines{"fit_end"});
+}
+
+TEST_CASE("every microbatch fires the inner events once", "[trainer][trace]") {
+  TrainerOptions split = options(1, "1ba");
+  split.device_train_microbatch_size = 4;  // of 6 examples
+  Trainer<Trace> trainer(tiny::net(), split);
+  trainer.fit();
+  const Lines expected = Lines{"init", "before_load", "after_load", "fit_start", "iteration_start",
+                               "epoch_start"} +
+                         fetch + microbatch + microbatch + close_batch +
+                         Lines{"epoch_end", "epoch_checkpoint", "fit_end"};
+  CHECK(trainer.get<Trace>().lines == expected);
+}
+
+TEST_CASE("uneven microbatches give the gradients of the whole batch", "[trainer][law]") {
+  auto whole = tiny::net();
+  auto split = tiny::net();
+  Trainer<Losses> a(whole, options());
+  TrainerOptions parts = options();
+  parts.device_train_microbatch_size = 4;
+  Trainer<Losses> b(split, parts);
+  a.fit();
+  b.fit();
+  CHECK(at::allclose(tiny::flat(*whole), tiny::flat(*split), 1e-5, 1e-6));
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(a.get<Losses>().train[i] == Approx(b.get<Losses>().train[i]).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("the trainer's steps are those of a loop written by hand", "[trainer][law]") {
+  auto ours = tiny::net();
+  auto theirs = tiny::net();
+  Trainer<> trainer(ours, options());
+  trainer.fit();
+  torch::optim::SGD sgd(theirs->parameters(), 0.1);
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (const auto& b : tiny::batches(2)) {
+      sgd.zero_grad();
+      theirs->loss(theirs->forward(b), b).total().backward();
+      sgd.step();
+    }
+  }
+  CHECK(at::allclose(tiny::flat(*ours), tiny::flat(*theirs), 1e-6, 1e-7));
+}
+
+TEST_CASE("fit again with a duration goes on where the first ended", "[trainer]") {
+  auto once = tiny::net();
+  auto twice = tiny::net();
+  Trainer<> a(once, options(2, "3ep"));
+  a.fit();
+  Trainer<> b(twice, options(2, "2ep"));
+  b.fit();
+  CHECK_THROWS_WITH(b.fit(), ContainsSubstring("nothing is left to train") &&
+                                 ContainsSubstring("FitOptions::duration"));
+  Trainer<> c(twice = tiny::net(), options(2, "2ep"));
+  c.fit();
+  c.fit({.duration = "2ba"});
+  CHECK(c.state().timestamp.batch == 6);
+  CHECK(c.state().timestamp.epoch == 3);
+  CHECK(at::equal(tiny::flat(*once), tiny::flat(*twice)));
+}
+
+TEST_CASE("a policy ends the run and every policy still sees the event", "[trainer]") {
+  Trainer<StopAt, Trace, Losses> trainer(tiny::net(), options(2, "9ep"));
+  trainer.fit();
+  CHECK(trainer.state().timestamp.batch == 3);
+  CHECK(trainer.get<Losses>().train.size() == 3);
+  CHECK(trainer.get<Trace>().lines.back() == "fit_end");
+}
+
+TEST_CASE("an exception closes every policy and the trainer says so afterwards", "[trainer]") {
+  Trainer<Halve, FailAt> trainer(tiny::net(), options());
+  CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("no more"));
+  CHECK(trainer.get<Halve>().closed == 1);
+  CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("has been closed") &&
+                                       ContainsSubstring("load_path"));
+  trainer.close();
+  CHECK(trainer.get<Halve>().closed == 1);
+}
+
+TEST_CASE("the schedule steps before the clock, as the reference's", "[trainer][schedule]") {
+  TrainerOptions linear = options(5, "5ba");
+  linear.optimizer = SGD{.lr = 2.0};
+  linear.schedule = Linear{};
+  Trainer<Rates> trainer(tiny::net(), linear);
+  trainer.fit();
+  const std::vector<double> expected{2.0, 2.0, 1.6, 1.2, 0.8};
+  REQUIRE(trainer.get<Rates>().used.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    CHECK(trainer.get<Rates>().used[i] == Approx(expected[i]));
+  }
+}
+
+TEST_CASE("evaluation sets have their own labels, intervals and clean-up", "[trainer][eval]") {
+  TrainerOptions two = options(2, "2ep");
+  two.eval = {{"a", tiny::batches(3)}, {"b", tiny::batches(2), {.interval = "1ba"}}};
+  auto model = tiny::net(1, 0.5);
+  Trainer<Trace> trainer(model, two);
+  trainer.fit();
+  const auto& lines = trainer.get<Trace>().lines;
+  CHECK(std::count(lines.begin(), lines.end(), "eval_batch_end") == 2 * 3 + 4 * 2);
+  CHECK(model->dropout->is_training());
+  CHECK(trainer.state().dataloader_label == "train");
+  trainer.eval({{"c", tiny::batches(1)}});
+  CHECK(lines.back() == "eval_standalone_end");
+  CHECK(trainer.state().eval_timestamp.batch == 1);
+}
+
+TEST_CASE("predict returns the outputs of every batch on the host", "[trainer][predict]") {
+  auto model = tiny::net(1, 0.5);
+  Trainer<> trainer(model, options());
+  const auto data = tiny::batches(3);
+  const auto outputs = trainer.predict(data);
+  REQUIRE(outputs.size() == 3);
+  model->eval();
+  CHECK(at::equal(outputs[2].tensor(), model->forward(data[2]).tensor()));
+  CHECK(trainer.predict(data, 2).size() == 2);
+  CHECK(trainer.predict(data, -1, false).empty());
+}
+
+TEST_CASE("both passes of a closure policy see the same draws", "[trainer][closure]") {
+  Trainer<TwoPasses, Noise, Losses> trainer(tiny::net(1, 0.5), options());
+  trainer.fit();
+  const auto& drawn = trainer.get<Noise>().drawn;
+  CHECK(trainer.get<TwoPasses>().updates == 4);
+  REQUIRE(drawn.size() == 8);
+  for (std::size_t i = 0; i < 8; i += 2) {
+    CHECK(drawn[i] == drawn[i + 1]);
+  }
+  CHECK(drawn[0] != drawn[2]);
+  auto plain = tiny::net(1, 0.5);
+  Trainer<Noise, Losses> once(plain, options());
+  once.fit();
+  CHECK(once.get<Losses>().train == trainer.get<Losses>().train);
+}
+
+TEST_CASE("a resumed run equals the uninterrupted one bit for bit", "[trainer][resume]") {
+  const auto folder = std::filesystem::temp_directory_path() / "tutti-test-resume";
+  std::filesystem::remove_all(folder);
+  TrainerOptions all = options(3, "2ep");
+  all.optimizer = DecoupledSGDW{.lr = 0.1, .momentum = 0.9, .weight_decay = 1e-4};
+  all.schedule = CosineAnnealing{};
+  all.save_folder = folder.string();
+  all.save_interval = "1ba";
+  auto uninterrupted = tiny::net(1, 0.5);
+  Trainer<Noise, Losses> a(uninterrupted, all);
+  a.fit();
+  for (const char* name : {"ep0-ba1", "ep0-ba2", "ep1-ba4"}) {  // inside both epochs
+    TrainerOptions rest = all;
+    rest.save_folder = "";
+    rest.load_path = (folder / name).string();
+    rest.seed = 99;  // the checkpoint's seed counts
+    auto resumed = tiny::net(5, 0.5);
+    Trainer<Noise, Losses> b(resumed, rest);
+    b.fit();
+    const auto& whole = a.get<Losses>().train;
+    const auto& part = b.get<Losses>().train;
+    CHECK(std::vector(whole.end() - static_cast<std::ptrdiff_t>(part.size()), whole.end()) == part);
+    CHECK(at::equal(tiny::flat(*uninterrupted), tiny::flat(*resumed)));
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("the same seed gives the same run", "[trainer][reproducibility]") {
+  auto first = tiny::net(1, 0.5);
+  auto second = tiny::net(1, 0.5);
+  Trainer<Noise>(first, options()).fit();
+  Trainer<Noise>(second, options()).fit();
+  CHECK(at::equal(tiny::flat(*first), tiny::flat(*second)));
+}
+
+TEST_CASE("bfloat16 autocast trains on the CPU and keeps parameters in fp32", "[trainer][amp]") {
+  TrainerOptions low = options();
+  low.precision = Precision::amp_bf16;
+  auto model = tiny::net();
+  Trainer<Losses> trainer(model, low);
+  trainer.fit();
+  CHECK(model->in->weight.scalar_type() == at::kFloat);
+  CHECK(trainer.get<Losses>().train.back() < trainer.get<Losses>().train.front());
+  CHECK(!at::autocast::is_autocast_enabled(at::kCPU));
+}
+
+TEST_CASE("options out of range are refused with what was got and what is expected", "[trainer]") {
+  const auto refuse = [](TrainerOptions bad) { Trainer<> trainer(tiny::net(), std::move(bad)); };
+  TrainerOptions bad = options();
+  bad.device = "gqu";
+  CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("device is \"gqu\", expected"));
+  bad = options();
+  bad.seed = std::uint64_t{1} << 32;
+  CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("seed is 4294967296"));
+  bad = options();
+  bad.precision = Precision::amp_fp16;
+  CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("amp_fp16 on cpu"));
+  bad = options();
+  bad.device_train_microbatch_size = -1;
+  CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("device_train_microbatch_size is -1"));
+  bad = options();
+  bad.scale_schedule_ratio = 0;
+  CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("scale_schedule_ratio is 0"));
+  bad = options();
+  bad.max_duration = "0.5dur";
+  CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("a fraction of itself"));
+  Trainer<> no_data(tiny::net(), {.optimizer = SGD{.lr = 0.1}, .progress_bar = false});
+  CHECK_THROWS_WITH(no_data.fit(), ContainsSubstring("there is no training data"));
+  Trainer<> no_length(tiny::net(), options(1, Time{}));
+  CHECK_THROWS_WITH(no_length.fit(), ContainsSubstring("max_duration is not set"));
+  Trainer<> no_sets(tiny::net(), options());
+  CHECK_THROWS_WITH(no_sets.eval(), ContainsSubstring("there is no evaluation set"));
+}
+
+TEST_CASE("policies given to the constructor deduce the trainer's type", "[trainer]") {
+  Trainer trainer{tiny::net(), options(), StopAt{.batch = 1}, Halve{}};
+  static_assert(std::is_same_v<decltype(trainer), Trainer<StopAt, Halve>>);
+  trainer.fit();
+  CHECK(trainer.state().timestamp.batch == 1);
+}
