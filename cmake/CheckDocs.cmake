@@ -1,0 +1,32 @@
+# Every algorithm has its page, and every page has the same heads in the same order. Run by CTest.
+cmake_minimum_required(VERSION 3.23...3.31)
+
+set(heads "What it does" "Use" "Options" "Events" "Effect and cost" "Differences from the reference" "Source")
+set(faults 0)
+function(fault sentence)
+  message("${sentence}")
+  math(EXPR faults "${faults} + 1")
+  set(faults ${faults} PARENT_SCOPE)
+endfunction()
+
+file(GLOB headers RELATIVE "${PROJECT_SOURCE_DIR}/include/tutti/algorithms" "${PROJECT_SOURCE_DIR}/include/tutti/algorithms/*.hpp")
+foreach(header IN LISTS headers)
+  cmake_path(REPLACE_EXTENSION header .md OUTPUT_VARIABLE page)
+  if(NOT EXISTS "${PROJECT_SOURCE_DIR}/docs/algorithms/${page}")
+    fault("algorithms/${header} has no page docs/algorithms/${page}")
+  endif()
+endforeach()
+
+file(GLOB pages "${PROJECT_SOURCE_DIR}/docs/algorithms/*.md")
+foreach(page IN LISTS pages)
+  file(STRINGS "${page}" lines REGEX "^## ")
+  list(TRANSFORM lines REPLACE "^## +" "")
+  cmake_path(GET page FILENAME name)
+  if(NOT name STREQUAL "README.md" AND NOT "${lines}" STREQUAL "${heads}")
+    fault("docs/algorithms/${name} has the heads \"${lines}\", expected \"${heads}\"")
+  endif()
+endforeach()
+
+if(faults)
+  message(FATAL_ERROR "${faults} faults, listed above.")
+endif()

@@ -1,0 +1,63 @@
+# How many lines the preprocessor makes of each header of one folder, against the folder's ceiling. Compile time follows
+# this number, and for one compiler it is the same on every machine. Blank lines are not counted (-E -P).
+#   cmake -DPROJECT_SOURCE_DIR=.. -DFOLDER=core -DCOMPILER=.. -DINCLUDES=.. -DDEFINITIONS=.. -P CheckLines.cmake
+cmake_minimum_required(VERSION 3.23...3.31)
+
+set(ceiling_fwd 55000)
+set(ceiling_config 55000)
+set(ceiling_version 55000)
+set(ceiling_core 55000)
+set(ceiling_core_tensors 130000) # headers of core that name at::Tensor
+set(ceiling_callbacks 130000)
+set(ceiling_loggers 130000)
+set(ceiling_losses 190000)
+set(ceiling_metrics 190000)
+set(ceiling_fused 190000)
+set(ceiling_optim 130000)
+foreach(folder IN ITEMS nn models dist data checkpoint train trainer algorithms tutti)
+  set(ceiling_${folder} 290000)
+endforeach()
+if(NOT DEFINED ceiling_${FOLDER})
+  message(FATAL_ERROR "the folder \"${FOLDER}\" has no ceiling; give it one in cmake/CheckLines.cmake")
+endif()
+# These parts of core stay free of LibTorch, so that a recipe is checked and tested in a tenth of a second.
+set(light_core event policy recipe engine time time_value interval)
+
+set(command "${COMPILER}" -std=c++20 -E -P -x c++ /dev/null "-I${PROJECT_SOURCE_DIR}/include")
+foreach(folder IN LISTS INCLUDES)
+  list(APPEND command -isystem "${folder}")
+endforeach()
+list(APPEND command -isystem "${PROJECT_SOURCE_DIR}/include/tutti/dist/gloo_shim")
+foreach(definition IN LISTS DEFINITIONS)
+  if(NOT definition MATCHES "CUDA|NCCL") # counted without, so that the number is the same everywhere
+    list(APPEND command "-D${definition}")
+  endif()
+endforeach()
+
+file(GLOB_RECURSE headers "${PROJECT_SOURCE_DIR}/include/tutti/${FOLDER}/*.hpp")
+if(NOT headers)
+  set(headers "${PROJECT_SOURCE_DIR}/include/tutti/${FOLDER}.hpp")
+endif()
+list(FILTER headers EXCLUDE REGEX "/detail/") # counted where they are included
+set(failed OFF)
+foreach(header IN LISTS headers)
+  execute_process(COMMAND ${command} -include "${header}" COMMAND wc -l
+    OUTPUT_VARIABLE lines OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_VARIABLE said RESULTS_VARIABLE codes)
+  cmake_path(GET header STEM stem)
+  set(ceiling ${ceiling_${FOLDER}})
+  if(FOLDER STREQUAL "core" AND NOT stem IN_LIST light_core)
+    set(ceiling ${ceiling_core_tensors})
+  endif()
+  if(NOT codes STREQUAL "0;0")
+    message("${FOLDER}/${stem}.hpp cannot be preprocessed:\n${said}")
+    set(failed ON)
+  elseif(lines GREATER ceiling)
+    message("${FOLDER}/${stem}.hpp: ${lines} lines, above the ceiling of ${ceiling}; include less")
+    set(failed ON)
+  else()
+    message("${FOLDER}/${stem}.hpp: ${lines} lines of ${ceiling}")
+  endif()
+endforeach()
+if(failed)
+  message(FATAL_ERROR "A header of ${FOLDER} is above its ceiling.")
+endif()

@@ -1,0 +1,15 @@
+# cmake --install: the headers and the CMake package that find_package(tutti) finds.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
+install(TARGETS tutti EXPORT tuttiTargets FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+install(FILES
+  cmake/tuttiConfig.cmake
+  cmake/TuttiTorch.cmake
+  cmake/TuttiDependencies.cmake
+  ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
+  DESTINATION ${package_dir})

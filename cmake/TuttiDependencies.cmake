@@ -1,0 +1,76 @@
+# tutti::hana and tutti::range_v3, and for the tests tutti_find_catch2(). Each is looked for as usual; in the two set-up
+# scripts (TUTTI_SETUP) Debian's packages are installed when missing; else the sources are fetched, pinned by hash.
+# Sets TUTTI_ERROR to one sentence when something cannot be had. Installed with tutti, for find_package(tutti).
+include_guard(GLOBAL)
+
+option(TUTTI_FETCH "Fetch the sources of header libraries that are not installed" ON)
+
+# Each is (commit of the release, named in the comment). A git commit is a hash of what is fetched.
+set(TUTTI_HANA_SOURCE https://github.com/boostorg/hana.git e820551959996bc031e72622fd731e9e7acd95b0)         # 1.84.0
+set(TUTTI_RANGE_SOURCE https://github.com/ericniebler/range-v3.git a81477931a8aa2ad025c6bda0609f38e09e4d7ec) # 0.12.0
+set(TUTTI_CATCH2_SOURCE https://github.com/catchorg/Catch2.git fa43b77429ba76c462b1898d6cd2f2d7a9416b14)     # 3.7.1
+set(TUTTI_DEPENDENCIES_LIST_DIR ${CMAKE_CURRENT_LIST_DIR})
+
+# Installs Debian's package of that name where that may be done; says nothing when it may not.
+function(tutti_install_package package)
+  if(TUTTI_SETUP)
+    include("${TUTTI_DEPENDENCIES_LIST_DIR}/Provision.cmake")
+    tutti_provision_packages(${package})
+  endif()
+endfunction()
+
+# A header-only library as an imported target: `header` is looked for in the usual places, then in what was fetched.
+function(tutti_header_library target header package fetched)
+  set(variable "TUTTI_${target}_INCLUDE")
+  find_path(${variable} ${header} HINTS ${ARGN})
+  if(NOT ${variable})
+    tutti_install_package(${package})
+    find_path(${variable} ${header} HINTS ${ARGN})
+  endif()
+  if(NOT ${variable} AND TUTTI_FETCH)
+    list(GET fetched 0 url)
+    list(GET fetched 1 commit)
+    message(STATUS "tutti: fetching ${url} at ${commit}")
+    include(FetchContent)
+    # Only the headers are wanted: no submodule, and a SOURCE_SUBDIR that is not there keeps its CMake project out.
+    FetchContent_Declare(tutti_${target}
+      GIT_REPOSITORY ${url} GIT_TAG ${commit} GIT_SUBMODULES "" SOURCE_SUBDIR headers_only)
+    FetchContent_MakeAvailable(tutti_${target})
+    find_path(${variable} ${header} PATHS "${tutti_${target}_SOURCE_DIR}/include" NO_DEFAULT_PATH)
+  endif()
+  mark_as_advanced(${variable})
+  if(NOT ${variable})
+    set(TUTTI_ERROR "<${header}> was not found; install it with \"apt-get install ${package}\"." PARENT_SCOPE)
+    return()
+  endif()
+  add_library(tutti::${target} INTERFACE IMPORTED GLOBAL)
+  target_include_directories(tutti::${target} INTERFACE "${${variable}}")
+endfunction()
+
+if(NOT TUTTI_ERROR)
+  tutti_header_library(hana boost/hana.hpp libboost-dev "${TUTTI_HANA_SOURCE}"
+                       ${Boost_INCLUDE_DIRS} ${BOOST_ROOT}/include $ENV{BOOST_ROOT}/include)
+endif()
+if(NOT TUTTI_ERROR)
+  tutti_header_library(range_v3 range/v3/version.hpp librange-v3-dev "${TUTTI_RANGE_SOURCE}")
+endif()
+
+# Catch2 2.13 or 3: the target is Catch2::Catch2 in both.
+macro(tutti_find_catch2)
+  find_package(Catch2 QUIET)
+  if(NOT Catch2_FOUND)
+    tutti_install_package(catch2)
+    find_package(Catch2 QUIET)
+  endif()
+  if(NOT Catch2_FOUND AND TUTTI_FETCH)
+    message(STATUS "tutti: fetching Catch2")
+    include(FetchContent)
+    list(GET TUTTI_CATCH2_SOURCE 0 url)
+    list(GET TUTTI_CATCH2_SOURCE 1 commit)
+    FetchContent_Declare(Catch2 GIT_REPOSITORY ${url} GIT_TAG ${commit} GIT_SUBMODULES "")
+    FetchContent_MakeAvailable(Catch2)
+  endif()
+  if(NOT TARGET Catch2::Catch2)
+    message(FATAL_ERROR "Catch2 was not found; install it with \"apt-get install catch2\".")
+  endif()
+endmacro()

@@ -1,0 +1,14 @@
+# From a fresh machine to a trained network: finds or installs what is missing, builds examples/digits and runs it.
+#   cmake -P cmake/quickstart.cmake
+# Run again it does only what is left to do. Options (before -P) are listed in Setup.cmake.
+cmake_minimum_required(VERSION 3.23...3.31)
+include(${CMAKE_CURRENT_LIST_DIR}/Setup.cmake)
+
+setup_configure(build/quickstart Release -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_EXAMPLES=ON)
+setup_build("examples/digits" digits)
+setup_run("examples/digits stopped with an error, given above." "${BUILD_DIR}/examples/digits")
+
+if(FAILED)
+  message(FATAL_ERROR "${FAILED}")
+endif()
+message("Done: run it again with ${BUILD_DIR}/examples/digits; the tests are run by cmake -P cmake/test.cmake.")
