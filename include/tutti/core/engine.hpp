@@ -31,7 +31,7 @@ class Engine : private detail::Slot<Policies>... {
   static_assert(recipe::valid);
 
   /// Takes the policies with their hyperparameters.
-  /// Throws what a policy's validate() throws.
+  /// Throws what a policy's validate() or validate_with(other) throws.
   explicit Engine(Policies... policies)
     requires(sizeof...(Policies) > 0)
       : detail::Slot<Policies>{std::move(policies)}... {
@@ -101,9 +101,16 @@ class Engine : private detail::Slot<Policies>... {
   static constexpr bool recorded = (Recorder<Policies> || ...);
 
   template <class P>
-  static void validate(const P& policy) {
+  void validate(const P& policy) const {
     if constexpr (requires { policy.validate(); }) {
       policy.validate();
+    }
+    (validate_pair(policy, get<Policies>()), ...);
+  }
+  template <class P, class Other>
+  static void validate_pair(const P& policy, const Other& other) {
+    if constexpr (!std::is_same_v<P, Other> && requires { policy.validate_with(other); }) {
+      policy.validate_with(other);
     }
   }
 

@@ -18,6 +18,7 @@
 ///     using tags = types<...>                         what it does, for others' rules
 ///     using runs_before, runs_after, conflicts_with, requires_policy = types<...>  types or tags
 ///     void validate() const                           throws when a hyperparameter is out of range
+///     void validate_with(const Other&) const          throws when it cannot work beside that policy
 ///     void save(Archive&) const, void load(const Archive&)     what a checkpoint keeps of it
 ///     Rng rng                                         seeded and checkpointed by the engine
 ///     void close(State&)                              end of the run, also after an exception

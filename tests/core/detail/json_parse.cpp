@@ -1,9 +1,12 @@
 #include <tutti/core/detail/json_parse.hpp>
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include <tutti/core/detail/json_text.hpp>
 

@@ -1,0 +1,75 @@
+// Trains a small residual network on real handwritten digits with a recipe of four algorithms.
+//
+// Run it:    cmake -P cmake/quickstart.cmake, or the program alone; --help lists its options
+// It prints: a progress bar, the accuracy on 360 unseen digits after every epoch (98 % and more at
+//            the end, in well under a minute on two cores), and where the checkpoints are
+// As two processes: see docs/distributed.md
+// ctest: --epochs 2 --folder digits-test
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include <tutti/algorithms/blurpool.hpp>
+#include <tutti/algorithms/ema.hpp>
+#include <tutti/algorithms/label_smoothing.hpp>
+#include <tutti/algorithms/mixup.hpp>
+#include <tutti/data/idx.hpp>
+#include <tutti/data/tensor_loader.hpp>
+#include <tutti/dist/ddp.hpp>
+#include <tutti/models/cifar_resnet.hpp>
+#include <tutti/models/classifier.hpp>
+#include <tutti/optim/schedules.hpp>
+#include <tutti/optim/sgd.hpp>
+#include <tutti/trainer.hpp>
+
+using Recipe = tutti::Trainer<tutti::MixUp, tutti::BlurPool, tutti::LabelSmoothing, tutti::EMA>;
+
+// 1,797 images of 8x8 pixels with 17 grey levels; the first 1,437 train, the last 360 test.
+tutti::TensorLoader load(bool train) {
+  const std::string folder = TUTTI_EXAMPLES_DATA;
+  at::Tensor images = tutti::load_idx(folder + "/digits-images.idx3-ubyte");  // (1797, 8, 8)
+  at::Tensor labels = tutti::load_idx(folder + "/digits-labels.idx1-ubyte").to(at::kLong);
+  images = images.to(at::kFloat).unsqueeze(1).div(8).sub(1);  // (1797, 1, 8, 8) in -1..1
+  const std::int64_t from = train ? 0 : 1437;
+  const std::int64_t to = train ? 1437 : 1797;
+  return {images.slice(0, from, to), labels.slice(0, from, to), {.batch_size = 64, .shuffle = train}};
+}
+
+int main(int argc, char** argv) {
+  std::string epochs = "30";
+  std::string folder = "digits-run";
+  std::string load_path;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view option = argv[i];
+    (option == "--epochs" ? epochs : option == "--load" ? load_path : folder) = argv[i + 1];
+  }
+  if (argc % 2 == 0) {
+    std::printf("options: --epochs N, --folder FOLDER, --load CHECKPOINT\n");
+    return EXIT_FAILURE;
+  }
+  tutti::seed_all(17);
+  tutti::Classifier model{tutti::models::cifar_resnet({.in_channels = 1, .blocks = {1, 1, 1}}),
+                          {.num_classes = 10}};
+  Recipe trainer{model,
+                 {.train = load(true),
+                  .eval = {{"test", load(false)}},
+                  .max_duration = tutti::Time::parse(epochs + "ep"),
+                  .optimizer = tutti::DecoupledSGDW{.lr = 0.1, .momentum = 0.9, .weight_decay = 5e-4},
+                  .schedule = tutti::CosineAnnealingWithWarmup{.t_warmup = "2ep"},
+                  .seed = 17,
+                  .run_name = "digits",
+                  .save_folder = folder,
+                  .save_interval = "10ep",
+                  .save_overwrite = true,
+                  .load_path = load_path}};
+  trainer.fit();
+  if (trainer.state().rank == 0) {
+    const auto& values = trainer.state().eval_metric_values.at("test");
+    std::printf("test accuracy: %.2f %%\n", 100 * values.at("MulticlassAccuracy"));
+    std::printf("checkpoints:   %s (latest: %s/latest)\n", folder.c_str(), folder.c_str());
+    std::printf("try next:      resume it with --load %s/latest --epochs 40, or open\n"
+                "               %s/latest/model.safetensors in Python\n",
+                folder.c_str(), folder.c_str());
+  }
+}
