@@ -1,0 +1,243 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+
+#include <tutti/algorithms/detail/loss_targets.hpp>
+#include <tutti/core/event.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/rng.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/losses/targets.hpp>
+
+/// CutMix: training on images in which a box comes from another image.
+namespace tutti {
+
+namespace functional {
+
+/// A box of pixels: rows [top, bottom), columns [left, right).
+struct Box {
+  std::int64_t top = 0;
+  std::int64_t left = 0;
+  std::int64_t bottom = 0;
+  std::int64_t right = 0;
+
+  /// Pixels inside.
+  [[nodiscard]] constexpr std::int64_t area() const { return (bottom - top) * (right - left); }
+  friend constexpr bool operator==(const Box&, const Box&) = default;
+};
+
+/// A box around (row, column) that is `side` times as high and as wide as the image, cut off at its
+/// edges. Sides are truncated to whole pixels, and the box reaches half of them, rounded down, to
+/// either side of its centre.
+///
+/// height, width: of the image. side: in [0, 1].
+constexpr Box box_around(std::int64_t row, std::int64_t column, std::int64_t height,
+                         std::int64_t width, double side) {
+  const std::int64_t half_height = static_cast<std::int64_t>(static_cast<double>(height) * side) / 2;
+  const std::int64_t half_width = static_cast<std::int64_t>(static_cast<double>(width) * side) / 2;
+  return {std::clamp<std::int64_t>(row - half_height, 0, height),
+          std::clamp<std::int64_t>(column - half_width, 0, width),
+          std::clamp<std::int64_t>(row + half_height, 0, height),
+          std::clamp<std::int64_t>(column + half_width, 0, width)};
+}
+
+/// Draws the centre, row before column, of a box with sides of `side` times the image's.
+///
+/// uniform_sampling: centres may lie outside, so that every pixel is covered equally often; else
+/// they lie in the image, and pixels near its edges are covered less.
+inline Box draw_box(Rng& rng, std::int64_t height, std::int64_t width, double side,
+                    bool uniform_sampling = false) {
+  const auto centre = [&](std::int64_t size) {
+    const auto cut = static_cast<std::int64_t>(static_cast<double>(size) * side);
+    return uniform_sampling ? rng.integer(-((cut + 1) / 2), size + cut / 2) : rng.integer(0, size);
+  };
+  const std::int64_t row = centre(height);
+  const std::int64_t column = centre(width);
+  return box_around(row, column, height, width, side);
+}
+
+/// Pastes the box of each example's partner: x[indices] inside the box, x outside.
+///
+/// x: [N, ..., H, W]. indices: [N], int64, on x's device. box: within [0, H] x [0, W].
+/// Returns [N, ..., H, W] in x's memory format; x itself when the box is empty. x is left alone.
+/// Throws c10::Error (ValueError) when indices is not [N] or the box reaches out of the image.
+inline at::Tensor paste_box(const at::Tensor& x, const at::Tensor& indices, const Box& box) {
+  TORCH_CHECK_VALUE(x.dim() >= 3 && indices.dim() == 1 && indices.size(0) == x.size(0),
+                    "paste_box: indices is ", indices.sizes(), " and x is ", x.sizes(),
+                    "; expected x [N, ..., H, W] and one index for each of its examples");
+  TORCH_CHECK_VALUE(0 <= box.top && box.top <= box.bottom && box.bottom <= x.size(-2) &&
+                        0 <= box.left && box.left <= box.right && box.right <= x.size(-1),
+                    "paste_box: the box has rows ", box.top, " to ", box.bottom, " and columns ",
+                    box.left, " to ", box.right, "; expected them within the image of ",
+                    x.size(-2), " x ", x.size(-1));
+  if (box.area() == 0) {
+    return x;
+  }
+  const auto inside = [&](const at::Tensor& image) {
+    return image.slice(-2, box.top, box.bottom).slice(-1, box.left, box.right);
+  };
+  at::Tensor out = x.clone();
+  inside(out).copy_(inside(x).index_select(0, indices));
+  return out;
+}
+
+/// What cutmix_batch draws unless it is given. At most one of lambda, length and box.
+struct CutMixOptions {
+  double alpha = 1.0;  ///< of the Beta distribution of lambda; >= 0; at 0 lambda is 0
+  std::optional<double> lambda{};  ///< part of the image to keep, in [0, 1]
+  std::optional<double> length{};  ///< sides of the box as a part of the image's, in [0, 1]
+  std::optional<Box> box{};
+  at::Tensor indices{};           ///< [N], int64, a permutation
+  bool uniform_sampling = false;  ///< see draw_box
+};
+
+/// What cutmix_batch gives.
+struct CutMixBatch {
+  at::Tensor input;            ///< [N, C, H, W]
+  at::Tensor permuted_target;  ///< [N, ...], target[indices]
+  double adjusted_lambda = 1;  ///< weight of the original target: the part outside the box
+  Box box;
+  at::Tensor indices;  ///< [N], int64, on the input's device
+};
+
+}  // namespace functional
+
+namespace detail {
+
+inline functional::Box choose_box(const at::Tensor& input, Rng& rng,
+                                  const functional::CutMixOptions& options) {
+  TORCH_CHECK_VALUE(int{options.lambda.has_value()} + int{options.length.has_value()} +
+                            int{options.box.has_value()} <= 1,
+                    "cutmix_batch: more than one of lambda, length and box is set, and each of "
+                    "them decides the box's size; expected one at most");
+  if (options.box) {
+    return *options.box;
+  }
+  double side = 0;
+  if (options.length) {
+    side = *options.length;
+    TORCH_CHECK_VALUE(side >= 0 && side <= 1, "cutmix_batch: length is ", side,
+                      ", expected a number from 0 to 1");
+  } else {
+    TORCH_CHECK_VALUE(options.alpha >= 0, "CutMix: alpha is ", options.alpha,
+                      ", expected 0 or more");
+    const double lambda = options.lambda      ? *options.lambda
+                          : options.alpha > 0 ? rng.beta(options.alpha, options.alpha)
+                                              : 0.0;
+    TORCH_CHECK_VALUE(lambda >= 0 && lambda <= 1, "cutmix_batch: lambda is ", lambda,
+                      ", expected a number from 0 to 1");
+    side = std::sqrt(1 - lambda);
+  }
+  return functional::draw_box(rng, input.size(2), input.size(3), side, options.uniform_sampling);
+}
+
+}  // namespace detail
+
+namespace functional {
+
+/// Pastes one box of each image's partner into it.
+///
+/// input: [N, C, H, W]. target: [N, ...]. Draws the permutation, then lambda, then the box's centre;
+/// all images share the box. Its sides are sqrt(1 - lambda) times the image's, lambda from
+/// Beta(alpha, alpha).
+/// The loss to train on is `a * loss(out, target) + (1 - a) * loss(out, permuted_target)` with a the
+/// adjusted lambda, or that of targets blended likewise.
+/// Throws c10::Error (ValueError) when the input is not [N, C, H, W] or an option is out of range.
+/// Source: Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable
+/// Features", ICCV 2019; MosaicML Composer, `composer.algorithms.cutmix.cutmix_batch`.
+inline CutMixBatch cutmix_batch(const at::Tensor& input, const at::Tensor& target, Rng& rng,
+                                const CutMixOptions& options = {}) {
+  TORCH_CHECK_VALUE(input.dim() == 4, "CutMix: the input is ", input.sizes(),
+                    ", expected images [N, C, H, W]");
+  at::Tensor indices = options.indices.defined() ? options.indices : rng.permutation(input.size(0));
+  indices = indices.to(input.device(), /*non_blocking=*/true);
+  const Box box = ::tutti::detail::choose_box(input, rng, options);
+  const double pixels = static_cast<double>(input.size(2) * input.size(3));
+  const double kept = 1 - static_cast<double>(box.area()) / pixels;
+  const at::Tensor permuted = target.index_select(0, indices.to(target.device()));
+  return {paste_box(input, indices, box), permuted, kept, box, indices};
+}
+
+}  // namespace functional
+/// Trains on images into which a box of another image of the microbatch is pasted.
+///
+/// Targets with a class or a weight for every pixel (more than two dimensions, the last two those of
+/// the input) get the same box pasted; others are blended by area.
+/// Source: Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable
+/// Features", ICCV 2019.
+struct CutMix final {
+  double alpha = 1.0;             ///< of the Beta distribution of the part to keep; > 0
+  bool interpolate_loss = false;  ///< two losses per microbatch; else one, of blended targets
+  bool uniform_sampling = false;  ///< box centres also outside, so that all pixels are covered alike
+  std::string input_key{};        ///< the batch's tensor to cut; empty: batch.inputs()
+  std::string target_key{};       ///< likewise; empty: batch.targets()
+  Rng rng{};
+
+  double adjusted_lambda = 1;  ///< written by the policy: weight of the microbatch's own targets
+  functional::Box box{};       ///< written by the policy: what is pasted in this microbatch
+  at::Tensor indices{};        ///< written by the policy: its permutation, int64 [N]
+
+  static constexpr std::string_view name = "CutMix";
+  using events = types<BeforeForward, BeforeLoss, BeforeBackward>;
+  using tags = types<mixes_inputs, interpolates_loss>;
+
+  /// Throws c10::ValueError unless alpha is above 0.
+  void validate() const {
+    TORCH_CHECK_VALUE(alpha > 0, "CutMix: alpha is ", alpha, ", expected more than 0; for no "
+                      "mixing at all leave CutMix out.");
+  }
+
+  bool match(BeforeLoss, const State&) const { return !interpolate_loss; }
+  bool match(BeforeBackward, const State&) const { return interpolate_loss; }
+
+  /// Draws the permutation, the part to keep, then the box, and replaces the inputs.
+  void apply(BeforeForward, State& state) {
+    at::Tensor& x = detail::inputs_of(state.batch, input_key);
+    const at::Tensor& target = detail::targets_of(state.batch, target_key);
+    TORCH_CHECK_VALUE(!interpolate_loss || !per_pixel(x, target), "CutMix: the targets ",
+                      target.sizes(), " say something for every pixel, which interpolate_loss "
+                      "cannot mix; leave it off, and their box is pasted as the images' is.");
+    const functional::CutMixBatch mixed = functional::cutmix_batch(
+        x, target, rng, {.alpha = alpha, .uniform_sampling = uniform_sampling});
+    x = mixed.input;
+    adjusted_lambda = mixed.adjusted_lambda;
+    box = mixed.box;
+    indices = mixed.indices;
+  }
+
+  /// Replaces the targets by blended ones, dense, or by ones with the box pasted.
+  void apply(BeforeLoss, State& state) const {
+    const at::Tensor& target = detail::targets_of(state.batch, target_key);
+    at::Tensor mixed;
+    if (per_pixel(detail::inputs_of(state.batch, input_key), target)) {
+      mixed = functional::paste_box(target, indices, box);
+    } else {
+      const at::Tensor own =
+          functional::ensure_targets_one_hot(state.outputs.tensor(), target);
+      mixed = own.mul(adjusted_lambda)
+                  .add_(own.index_select(0, indices).mul_(1 - adjusted_lambda));
+    }
+    detail::replace_targets(state.batch, target_key, mixed);
+  }
+
+  /// Adds the loss against the permuted targets.
+  void apply(BeforeBackward, State& state) const {
+    detail::interpolate_loss(state, target_key, indices, adjusted_lambda);
+  }
+
+ private:
+  static bool per_pixel(const at::Tensor& input, const at::Tensor& target) {
+    return target.dim() > 2 && target.size(-1) == input.size(-1) &&
+           target.size(-2) == input.size(-2);
+  }
+};
+
+}  // namespace tutti

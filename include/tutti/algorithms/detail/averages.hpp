@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_foreach_lerp_ops.h>
+#include <ATen/ops/_fused_sgd_ops.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+namespace tutti::detail {
+
+using NamedTensorList = std::vector<std::pair<std::string, at::Tensor>>;
+
+// A module's parameters, only those that require a gradient when `trainable`, and its buffers, each
+// memory once: tied tensors appear under their first name.
+inline NamedTensorList weights_of(const torch::nn::Module& module, bool trainable) {
+  NamedTensorList out;
+  std::unordered_set<const void*> seen;
+  const auto take = [&](const auto& items, bool parameters) {
+    for (const auto& item : items) {
+      const at::Tensor& tensor = item.value();
+      if (!tensor.defined() || (parameters && trainable && !tensor.requires_grad()) ||
+          (tensor.numel() > 0 && !seen.insert(tensor.const_data_ptr()).second)) {
+        continue;
+      }
+      out.emplace_back(item.key(), tensor);
+    }
+  };
+  take(module.named_parameters(), true);
+  take(module.named_buffers(), false);
+  return out;
+}
+
+// The CPU's fused SGD kernel may walk through both tensors side by side.
+inline bool side_by_side(const at::Tensor& average, const at::Tensor& weight) {
+  return average.is_cpu() && weight.is_cpu() && average.scalar_type() == weight.scalar_type() &&
+         average.is_non_overlapping_and_dense() && average.strides() == weight.strides();
+}
+
+// average = smoothing * average + (1 - smoothing) * weight, for lists of floating tensors.
+inline void blend(const std::vector<at::Tensor>& averages, const std::vector<at::Tensor>& weights,
+                  double smoothing) {
+  if (averages.empty()) {
+    return;
+  }
+  bool one_kernel = smoothing >= 0.5;
+  for (std::size_t i = 0; one_kernel && i < averages.size(); ++i) {
+    one_kernel = side_by_side(averages[i], weights[i]);
+  }
+  if (one_kernel) {
+    // A step of SGD with learning rate 1 - smoothing on the gradient average - weight: weight decay
+    // of 1 gives the average, and maximize the minus. It is the CPU's only multi-tensor kernel.
+    at::_ops::_fused_sgd_::call(averages, weights, {}, /*weight_decay=*/1.0, /*momentum=*/0.0,
+                                /*lr=*/1.0 - smoothing, /*dampening=*/0.0, /*nesterov=*/false,
+                                /*maximize=*/true, /*is_first_step=*/false, std::nullopt,
+                                std::nullopt);
+  } else {
+    at::_ops::_foreach_lerp__Scalar::call(averages, weights, 1.0 - smoothing);
+  }
+}
+
+// Pairs of averages and weights, the floating ones apart.
+class AverageLists {
+ public:
+  void add(const at::Tensor& average, const at::Tensor& weight) {
+    Lists& lists = average.is_floating_point() ? floating_ : whole_;
+    lists.averages.push_back(average);
+    lists.weights.push_back(weight);
+  }
+
+  // One step. average_integers: also of tensors that are not floating, truncated; else these are
+  // copied.
+  void update(double smoothing, bool average_integers) const {
+    const c10::AutoGradMode no_grad(false);
+    blend(floating_.averages, floating_.weights, smoothing);
+    for (std::size_t i = 0; i < whole_.averages.size(); ++i) {
+      const at::Tensor& average = whole_.averages[i];
+      const at::Tensor& now = whole_.weights[i];
+      average.copy_(average_integers ? average.mul(smoothing).add_(now.mul(1 - smoothing)) : now);
+    }
+  }
+
+ private:
+  struct Lists {
+    std::vector<at::Tensor> averages;
+    std::vector<at::Tensor> weights;
+  };
+  Lists floating_;
+  Lists whole_;  // integers and bools
+};
+
+}  // namespace tutti::detail

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_foreach_add_ops.h>
+#include <ATen/ops/_foreach_copy_ops.h>
+#include <ATen/ops/_foreach_mul_ops.h>
+#include <c10/core/GradMode.h>
+
+#include <tutti/algorithms/detail/exchange.hpp>
+#include <tutti/algorithms/detail/gradients.hpp>
+
+namespace tutti::detail {
+
+// A copy of each of some tensors, kept from use to use.
+class Copies {
+ public:
+  // Room for copies of `tensors`; what is in them is left over.
+  const std::vector<at::Tensor>& room_for(const std::vector<at::Tensor>& tensors) {
+    copies_.resize(tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const at::Tensor& tensor = tensors[i];
+      at::Tensor& copy = copies_[i];
+      if (!copy.defined() || copy.sizes() != tensor.sizes() || copy.strides() != tensor.strides() ||
+          copy.scalar_type() != tensor.scalar_type() || copy.device() != tensor.device()) {
+        copy = tensor.detach().clone();
+      }
+    }
+    return copies_;
+  }
+
+ private:
+  std::vector<at::Tensor> copies_;
+};
+
+// to[i] = from[i] + length * direction[i] / (|direction| + epsilon), on the CPU.
+inline void point_uphill_on_host(const std::vector<at::Tensor>& from, const Gradients& slope,
+                                 const std::vector<at::Tensor>& to, double length, double epsilon) {
+  const double factor = length / (host_norm(slope.gradients) + epsilon);
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const at::Tensor& gradient = slope.gradients[i];
+    if (is_small(from[i]) && is_small(gradient) && from[i].strides() == gradient.strides()) {
+      const auto* w = from[i].const_data_ptr<float>();
+      const auto* g = gradient.const_data_ptr<float>();
+      auto* out = to[i].mutable_data_ptr<float>();
+      const std::int64_t n = from[i].numel();
+      for (std::int64_t j = 0; j < n; ++j) {
+        out[j] = w[j] + static_cast<float>(factor) * g[j];
+      }
+    } else {
+      to[i].copy_(from[i]);
+      to[i].add_(gradient, factor);
+    }
+  }
+}
+
+// The same on a device, which is not waited for. The gradients are used up.
+inline void point_uphill_on_device(const std::vector<at::Tensor>& from, const Gradients& slope,
+                                   const std::vector<at::Tensor>& to, double length,
+                                   double epsilon) {
+  const at::Tensor factor = device_norm(slope.gradients).add_(epsilon).reciprocal_().mul_(length);
+  at::_ops::_foreach_mul__Tensor::call(slope.gradients, factor);
+  at::_ops::_foreach_copy_::call(to, from, /*non_blocking=*/false);
+  at::_ops::_foreach_add__List::call(to, slope.gradients, 1);
+}
+
+// While it lives the parameters stand `length` up their gradients; then they are what they were, bit
+// for bit, however the scope is left. Their gradients' contents are used up.
+class Climb {
+ public:
+  Climb(const Gradients& slope, Copies& memory, double length, double epsilon)
+      : parameters_(slope.parameters) {
+    if (parameters_.empty()) {
+      return;
+    }
+    const c10::AutoGradMode no_grad(false);
+    places_ = memory.room_for(parameters_);
+    if (all_on_cpu(slope.gradients)) {
+      point_uphill_on_host(parameters_, slope, places_, length, epsilon);
+    } else {
+      point_uphill_on_device(parameters_, slope, places_, length, epsilon);
+    }
+    change_places();
+  }
+  ~Climb() { change_places(); }
+  Climb(const Climb&) = delete;
+  Climb& operator=(const Climb&) = delete;
+
+ private:
+  void change_places() const {
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      exchange(parameters_[i], places_[i]);
+    }
+  }
+
+  std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> places_;
+};
+
+// While it lives the tensors may change; then they are what they were.
+class Frozen {
+ public:
+  Frozen(std::vector<at::Tensor> tensors, Copies& memory) : tensors_(std::move(tensors)) {
+    if (tensors_.empty()) {
+      return;
+    }
+    const c10::AutoGradMode no_grad(false);
+    kept_ = memory.room_for(tensors_);
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      kept_[i].copy_(tensors_[i], /*non_blocking=*/true);
+    }
+  }
+  ~Frozen() {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      exchange(tensors_[i], kept_[i]);
+    }
+  }
+  Frozen(const Frozen&) = delete;
+  Frozen& operator=(const Frozen&) = delete;
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  std::vector<at::Tensor> kept_;
+};
+
+}  // namespace tutti::detail

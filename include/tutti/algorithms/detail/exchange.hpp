@@ -1,0 +1,34 @@
+#pragma once
+
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+
+namespace tutti::detail {
+
+// The tensor is all of its storage, which owns its memory.
+inline bool fills_storage(const at::Tensor& tensor) {
+  const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  return tensor.storage_offset() == 0 && tensor.is_non_overlapping_and_dense() &&
+         tensor.nbytes() == storage->nbytes() && storage->data_ptr().get_context() != nullptr;
+}
+
+// Exchanges the contents of two tensors of one shape, type and device, for everybody who looks at
+// them. Where both are all of their storages only the pointers to the memory change places.
+inline void exchange(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() == b.sizes() && a.strides() == b.strides() && a.device() == b.device() &&
+      a.scalar_type() == b.scalar_type() && fills_storage(a) && fills_storage(b)) {
+    c10::StorageImpl* x = a.storage().unsafeGetStorageImpl();
+    c10::StorageImpl* y = b.storage().unsafeGetStorageImpl();
+    at::DataPtr from_x = x->set_data_ptr(at::DataPtr(nullptr, a.device()));
+    x->set_data_ptr(y->set_data_ptr(std::move(from_x)));
+    return;
+  }
+  const c10::AutoGradMode no_grad(false);
+  const at::Tensor copy = a.clone();
+  a.copy_(b);
+  b.copy_(copy);
+}
+
+}  // namespace tutti::detail

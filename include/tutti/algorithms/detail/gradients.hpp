@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_foreach_norm_ops.h>
+#include <ATen/ops/stack_ops.h>
+#include <torch/optim/optimizer.h>
+
+namespace tutti::detail {
+
+// Parameters that have a gradient, and those gradients.
+struct Gradients {
+  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> gradients;
+
+  // Takes `parameter` in when it has a gradient.
+  void add(const at::Tensor& parameter) {
+    const at::Tensor& gradient = parameter.grad();
+    if (gradient.defined()) {
+      TORCH_CHECK(gradient.layout() == at::kStrided, "the gradient of a parameter ",
+                  parameter.sizes(), " is ", gradient.layout(),
+                  ", expected a dense one; make the layer with sparse = false");
+      parameters.push_back(parameter);
+      gradients.push_back(gradient);
+    }
+  }
+};
+
+// Calls f with every parameter that some optimizer updates.
+template <class F>
+void each_parameter(const std::vector<std::shared_ptr<torch::optim::Optimizer>>& optimizers, F&& f) {
+  for (const auto& optimizer : optimizers) {
+    for (const auto& group : optimizer->param_groups()) {
+      for (const auto& parameter : group.params()) {
+        f(parameter);
+      }
+    }
+  }
+}
+
+// Tensors so small that calling an operator costs more than the arithmetic.
+inline bool is_small(const at::Tensor& tensor) {
+  constexpr std::int64_t limit = 1 << 14;
+  return tensor.is_cpu() && tensor.scalar_type() == at::kFloat && tensor.numel() <= limit &&
+         tensor.is_non_overlapping_and_dense();
+}
+
+// The sum of squares of n numbers.
+inline double squares(const float* x, std::int64_t n) {
+  constexpr std::int64_t width = 8;
+  double lanes[width] = {};  // independent sums, which a compiler may compute side by side
+  std::int64_t i = 0;
+  for (; i + width <= n; i += width) {
+    for (std::int64_t j = 0; j < width; ++j) {
+      lanes[j] += static_cast<double>(x[i + j]) * static_cast<double>(x[i + j]);
+    }
+  }
+  double sum = 0;
+  for (; i < n; ++i) {
+    sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  }
+  for (const double lane : lanes) {
+    sum += lane;
+  }
+  return sum;
+}
+
+// The type in which norms of a type are summed.
+inline at::ScalarType norm_type(at::ScalarType type) {
+  return type == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+inline bool all_on_cpu(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.is_cpu()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The 2-norm over all elements of tensors on the CPU.
+inline double host_norm(const std::vector<at::Tensor>& tensors) {
+  double sum = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (is_small(tensor)) {
+      sum += squares(tensor.const_data_ptr<float>(), tensor.numel());
+    } else {
+      const double norm = tensor.norm(2, norm_type(tensor.scalar_type())).item<double>();
+      sum += norm * norm;
+    }
+  }
+  return std::sqrt(sum);
+}
+
+// The 2-norm over all elements of at least one tensor on a device: a scalar there, not waited for.
+inline at::Tensor device_norm(const std::vector<at::Tensor>& tensors) {
+  at::ScalarType type = at::kFloat;
+  for (const at::Tensor& tensor : tensors) {
+    type = type == at::kDouble ? type : norm_type(tensor.scalar_type());
+  }
+  std::vector<at::Tensor> norms = at::_ops::_foreach_norm_Scalar::call(tensors, 2, type);
+  for (at::Tensor& norm : norms) {
+    norm = norm.to(norms.front().device());
+  }
+  return at::_ops::stack::call(norms, 0).norm();
+}
+
+// A number as a tensor [] on the CPU.
+inline at::Tensor host_scalar(double value) {
+  at::Tensor out(at::detail::empty_cpu({}, at::kDouble, /*pin_memory=*/false, std::nullopt));
+  *out.mutable_data_ptr<double>() = value;
+  return out;
+}
+
+}  // namespace tutti::detail

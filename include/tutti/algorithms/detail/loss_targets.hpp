@@ -1,0 +1,79 @@
+#pragma once
+
+#include <string_view>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+
+#include <tutti/core/autocast.hpp>
+#include <tutti/core/batch.hpp>
+#include <tutti/core/state.hpp>
+
+/// How policies that rewrite the targets of a microbatch for its loss share one batch.
+///
+/// Between BeforeLoss and AfterBackward the batch holds two more entries where there is something to
+/// say: "own_targets", what the batch came with, kept by the first policy that replaces them; and
+/// "loss_targets", what the loss was computed with, kept by the policy that puts the own ones back.
+namespace tutti::detail {
+
+inline constexpr std::string_view own_targets = "own_targets";
+inline constexpr std::string_view loss_targets = "loss_targets";
+
+// The batch's tensor called `key`; without a key, its inputs or targets.
+inline at::Tensor& inputs_of(Batch& batch, std::string_view key) {
+  return key.empty() ? batch.inputs() : batch.at(key);
+}
+inline at::Tensor& targets_of(Batch& batch, std::string_view key) {
+  return key.empty() ? batch.targets() : batch.at(key);
+}
+
+// Puts `targets` in place of the batch's.
+inline void replace_targets(Batch& batch, std::string_view key, at::Tensor targets) {
+  if (!batch.contains(own_targets)) {
+    const at::Tensor own = targets_of(batch, key);
+    batch[own_targets] = own;
+  }
+  targets_of(batch, key) = std::move(targets);
+}
+
+// Puts the batch's own targets back.
+inline void restore_targets(Batch& batch, std::string_view key) {
+  const at::Tensor seen = std::exchange(targets_of(batch, key), batch.at(own_targets));
+  batch[loss_targets] = seen;
+}
+
+// What the loss was computed with.
+inline const at::Tensor& targets_of_loss(Batch& batch, std::string_view key) {
+  return batch.contains(loss_targets) ? batch.at(loss_targets) : targets_of(batch, key);
+}
+
+// The loss of the present outputs against other targets, in the precision of the run.
+inline Loss loss_against(const State& state, std::string_view key, at::Tensor targets) {
+  Batch batch = state.batch;
+  targets_of(batch, key) = std::move(targets);
+  const Autocast low =
+      state.precision == Precision::fp32
+          ? Autocast()
+          : Autocast(state.device.type(),
+                     state.precision == Precision::amp_fp16 ? at::kHalf : at::kBFloat16);
+  return state.task.loss(state.outputs, batch);
+}
+
+// state.loss and its parts become `keep` of themselves plus the rest of those against the targets
+// that `indices` permutes.
+inline void interpolate_loss(State& state, std::string_view key, const at::Tensor& indices,
+                             double keep) {
+  const at::Tensor seen = targets_of_loss(state.batch, key);
+  const Loss other = loss_against(state, key, seen.index_select(0, indices));
+  const auto blend = [keep](const at::Tensor& a, const at::Tensor& b) {
+    return a.mul(keep).add(b.mul(1 - keep));
+  };
+  state.loss = blend(state.loss, other.total());
+  for (auto& [name, part] : state.loss_parts) {
+    if (other.contains(name)) {
+      part = blend(part, other.at(name));
+    }
+  }
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,275 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_foreach_clamp_max_ops.h>
+#include <ATen/ops/_foreach_clamp_min_ops.h>
+#include <ATen/ops/_foreach_div_ops.h>
+#include <ATen/ops/_foreach_mul_ops.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+#include <tutti/algorithms/detail/gradients.hpp>
+#include <tutti/checkpoint/glob.hpp>
+#include <tutti/core/event.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/state.hpp>
+
+/// GradientClipping: a limit on gradients before the optimizer sees them.
+namespace tutti {
+
+/// What GradientClipping limits.
+enum class ClippingType : std::uint8_t {
+  unset,     ///< nothing was chosen; refused
+  norm,      ///< the 2-norm over all gradients together
+  value,     ///< every element's magnitude
+  adaptive,  ///< every unit's norm, relative to that of its weights
+};
+
+/// "norm", "value", "adaptive"; "unset".
+constexpr std::string_view to_string(ClippingType type) {
+  constexpr std::string_view names[] = {"unset", "norm", "value", "adaptive"};
+  return names[static_cast<std::size_t>(type)];
+}
+
+namespace detail {
+
+// Scales gradients on the CPU to a norm of at most `threshold`; returns their norm.
+inline double clip_host_norm(const std::vector<at::Tensor>& gradients, double threshold) {
+  const double norm = host_norm(gradients);
+  const double factor = threshold / (norm + 1e-6);
+  if (factor >= 1) {  // not when the norm is NaN: then all gradients become NaN, as elsewhere
+    return norm;
+  }
+  for (const at::Tensor& gradient : gradients) {
+    if (is_small(gradient)) {
+      auto* x = gradient.mutable_data_ptr<float>();
+      const std::int64_t n = gradient.numel();
+      for (std::int64_t i = 0; i < n; ++i) {
+        x[i] *= static_cast<float>(factor);
+      }
+    } else {
+      gradient.mul_(factor);
+    }
+  }
+  return norm;
+}
+
+inline at::Tensor clip_norm(const std::vector<at::Tensor>& gradients, double threshold) {
+  if (all_on_cpu(gradients)) {
+    return host_scalar(clip_host_norm(gradients, threshold));
+  }
+  const at::Tensor norm = device_norm(gradients);
+  at::_ops::_foreach_mul__Tensor::call(gradients,
+                                       norm.add(1e-6).reciprocal_().mul_(threshold).clamp_max_(1));
+  return norm;
+}
+
+inline void clip_value(const std::vector<at::Tensor>& gradients, double threshold) {
+  if (all_on_cpu(gradients)) {
+    for (const at::Tensor& gradient : gradients) {
+      gradient.clamp_(-threshold, threshold);
+    }
+    return;
+  }
+  at::_ops::_foreach_clamp_min__Scalar::call(gradients, -threshold);
+  at::_ops::_foreach_clamp_max__Scalar::call(gradients, threshold);
+}
+
+// Norms by unit: of each slice of dimension 0, [N, 1, ...]; of the whole when there are no others.
+inline at::Tensor unit_norms(const at::Tensor& x) {
+  if (x.dim() < 2) {
+    return x.norm();
+  }
+  std::vector<std::int64_t> others;
+  for (std::int64_t d = 1; d < x.dim(); ++d) {
+    others.push_back(d);
+  }
+  return x.norm(2, others, /*keepdim=*/true);
+}
+
+// The same for a small contiguous parameter and gradient, one unit after the other.
+inline void clip_units(const at::Tensor& parameter, const at::Tensor& gradient, double threshold,
+                       double floor) {
+  const std::int64_t units = parameter.dim() < 2 ? 1 : parameter.size(0);
+  const std::int64_t size = units == 0 ? 0 : parameter.numel() / units;
+  const auto* w = parameter.const_data_ptr<float>();
+  auto* g = gradient.mutable_data_ptr<float>();
+  for (std::int64_t unit = 0; unit < units; ++unit, w += size, g += size) {
+    const double limit = threshold * std::max(std::sqrt(squares(w, size)), floor);
+    const double norm = std::sqrt(squares(g, size));
+    if (!(norm <= limit)) {
+      const auto factor = static_cast<float>(limit / norm);
+      for (std::int64_t i = 0; i < size; ++i) {
+        g[i] *= factor;
+      }
+    }
+  }
+}
+
+inline void clip_adaptive(const Gradients& both, double threshold, double floor) {
+  std::vector<at::Tensor> limits;
+  std::vector<at::Tensor> norms;
+  std::vector<at::Tensor> large;
+  for (std::size_t i = 0; i < both.parameters.size(); ++i) {
+    const at::Tensor& parameter = both.parameters[i];
+    const at::Tensor& gradient = both.gradients[i];
+    if (is_small(parameter) && is_small(gradient) && parameter.is_contiguous() &&
+        gradient.is_contiguous()) {
+      clip_units(parameter, gradient, threshold, floor);
+    } else {
+      limits.push_back(unit_norms(parameter));
+      norms.push_back(unit_norms(gradient));
+      large.push_back(gradient);
+    }
+  }
+  if (large.empty()) {
+    return;
+  }
+  at::_ops::_foreach_clamp_min__Scalar::call(limits, floor);
+  at::_ops::_foreach_mul__Scalar::call(limits, threshold);
+  at::_ops::_foreach_clamp_min__Scalar::call(norms, 1e-30);  // a gradient of 0 stays 0
+  at::_ops::_foreach_div__List::call(limits, norms);
+  at::_ops::_foreach_clamp_max__Scalar::call(limits, 1);
+  at::_ops::_foreach_mul__List::call(large, limits);
+}
+
+// Returns the norm before clipping where that is known, else an undefined tensor.
+inline at::Tensor clip(const Gradients& both, ClippingType type, double threshold, double floor) {
+  TORCH_CHECK_VALUE(type != ClippingType::unset, "GradientClipping: clipping_type is not set; set "
+                    "it to ClippingType::norm, value or adaptive.");
+  const c10::AutoGradMode no_grad(false);
+  if (both.gradients.empty()) {
+    return {};
+  }
+  if (type == ClippingType::norm) {
+    return clip_norm(both.gradients, threshold);
+  }
+  if (type == ClippingType::value) {
+    clip_value(both.gradients, threshold);
+  } else {
+    clip_adaptive(both, threshold, floor);
+  }
+  return {};
+}
+
+}  // namespace detail
+
+namespace functional {
+
+/// Limits the gradients of these parameters, in place; those without one are skipped.
+///
+/// norm: `g *= min(1, threshold / (|G| + 1e-6))`, |G| over all gradients together. value: clamps to
+/// [-threshold, threshold]. adaptive: `g *= min(1, threshold * max(|w|, floor) / |g|)` per unit: a
+/// slice of dimension 0, or the whole of a parameter with less than two dimensions.
+/// clipping_threshold: > 0. adaptive_floor: >= 0.
+/// Returns |G| before clipping, a scalar, for norm; undefined otherwise and without gradients. On a
+/// GPU nothing waits for it.
+/// Throws c10::Error when a gradient is sparse, (ValueError) when the threshold is not above 0.
+/// Source: Pascanu et al., "On the difficulty of training recurrent neural networks", 2012 (norm);
+/// Brock et al., "High-Performance Large-Scale Image Recognition Without Normalization", 2021,
+/// section 4 (adaptive); MosaicML Composer,
+/// `composer.algorithms.gradient_clipping.apply_gradient_clipping`.
+inline at::Tensor apply_gradient_clipping(const std::vector<at::Tensor>& parameters,
+                                          ClippingType clipping_type, double clipping_threshold,
+                                          double adaptive_floor = 1e-3) {
+  TORCH_CHECK_VALUE(clipping_threshold > 0, "apply_gradient_clipping: clipping_threshold is ",
+                    clipping_threshold, ", expected more than 0");
+  ::tutti::detail::Gradients both;
+  for (const at::Tensor& parameter : parameters) {
+    both.add(parameter);
+  }
+  return ::tutti::detail::clip(both, clipping_type, clipping_threshold, adaptive_floor);
+}
+
+/// The same for all parameters of a model.
+inline at::Tensor apply_gradient_clipping(const torch::nn::Module& model,
+                                          ClippingType clipping_type, double clipping_threshold,
+                                          double adaptive_floor = 1e-3) {
+  return apply_gradient_clipping(model.parameters(), clipping_type, clipping_threshold,
+                                 adaptive_floor);
+}
+
+}  // namespace functional
+
+/// Limits the gradients of the optimizers' parameters just before their step.
+///
+/// With SAM only the gradients that make the step are clipped. Logs `gradient_clipping/norm`, the
+/// norm before clipping, when norms are what is limited and somebody listens.
+/// Source: Pascanu et al., 2012; Brock et al., 2021; see functional::apply_gradient_clipping.
+struct GradientClipping final {
+  ClippingType clipping_type = ClippingType::unset;  ///< has to be chosen
+  double clipping_threshold = 0;                     ///< has to be set; > 0
+  double adaptive_floor = 1e-3;  ///< adaptive: norms of weights count as at least this; >= 0
+  std::vector<std::string> exclude{};  ///< globs of parameter names left alone: "fc.*"
+  bool in_ascent = false;  ///< also clip the gradients along which SAM climbs, as the reference does
+
+  at::Tensor norm{};  ///< written by the policy: the last norm before clipping, a scalar
+  std::unordered_set<const void*> excluded{};  ///< written by the policy: what `exclude` means
+
+  static constexpr std::string_view name = "GradientClipping";
+  using events = types<FitStart, AfterTrainBatch, BatchEnd>;
+  using tags = types<clips_gradients>;
+
+  /// Throws c10::ValueError when type or threshold are not set or out of range.
+  void validate() const {
+    TORCH_CHECK_VALUE(clipping_type != ClippingType::unset, "GradientClipping: clipping_type is "
+                      "not set; set it to ClippingType::norm, value or adaptive.");
+    TORCH_CHECK_VALUE(clipping_threshold > 0, "GradientClipping: clipping_threshold is ",
+                      clipping_threshold, ", expected more than 0; there is no default.");
+    TORCH_CHECK_VALUE(adaptive_floor >= 0, "GradientClipping: adaptive_floor is ", adaptive_floor,
+                      ", expected 0 or more.");
+  }
+
+  bool match(FitStart, const State&) const { return !exclude.empty(); }
+  bool match(AfterTrainBatch, const State& state) const { return in_ascent || !state.is_ascent; }
+  bool match(BatchEnd, const State& state) const {
+    return norm.defined() && state.logger.wants_metrics();
+  }
+
+  /// Finds the parameters that `exclude` names. Throws c10::ValueError when a glob names none.
+  void apply(FitStart, State& state) {
+    excluded.clear();
+    const auto parameters = state.model->named_parameters();
+    for (const std::string& glob : exclude) {
+      bool found = false;
+      for (const auto& item : parameters) {
+        if (checkpoint::glob_matches(glob, item.key())) {
+          excluded.insert(item.value().unsafeGetTensorImpl());
+          found = true;
+        }
+      }
+      TORCH_CHECK_VALUE(found, "GradientClipping: exclude has \"", glob, "\", which is the name of "
+                        "no parameter of the model");
+    }
+  }
+
+  /// Clips.
+  void apply(AfterTrainBatch, State& state) {
+    detail::Gradients both;
+    detail::each_parameter(state.optimizers, [&](const at::Tensor& parameter) {
+      if (excluded.empty() || !excluded.contains(parameter.unsafeGetTensorImpl())) {
+        both.add(parameter);
+      }
+    });
+    norm = detail::clip(both, clipping_type, clipping_threshold, adaptive_floor);
+  }
+
+  /// Logs the norm; by now the device has been waited for anyway, so that costs nothing.
+  void apply(BatchEnd, State& state) {
+    state.logger.log_metrics({{"gradient_clipping/norm", norm.item<double>()}},
+                             state.previous_timestamp.batch);
+    norm = at::Tensor{};
+  }
+};
+
+}  // namespace tutti

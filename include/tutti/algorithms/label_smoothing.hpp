@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+
+#include <tutti/algorithms/detail/loss_targets.hpp>
+#include <tutti/core/event.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/losses/targets.hpp>
+
+/// LabelSmoothing: targets that leave some doubt.
+namespace tutti {
+
+namespace detail {
+
+// Some index is negative. On the CPU only, where looking costs no waiting.
+inline bool some_negative(const at::Tensor& indices) {
+  if (indices.scalar_type() != at::kLong || !indices.is_contiguous()) {
+    return indices.lt(0).any().item<bool>();
+  }
+  const auto* data = indices.const_data_ptr<std::int64_t>();
+  bool found = false;
+  for (std::int64_t i = 0; i < indices.numel(); ++i) {
+    found = found || data[i] < 0;
+  }
+  return found;
+}
+
+// What `uniform`, spread over all classes, amounts to in each row [N, 1, ...] or everywhere.
+inline at::Tensor smooth_indices(const at::Tensor& logits, const at::Tensor& target,
+                                 double smoothing, double uniform) {
+  at::Tensor dense = functional::ensure_targets_one_hot(logits, target).mul_(1 - smoothing);
+  if (target.is_cpu() && !some_negative(target)) {
+    return dense.add_(uniform);
+  }
+  return dense.add_(target.ge(0).mul(uniform).unsqueeze(1));  // [N, 1, ...], 0 where ignored
+}
+
+inline at::Tensor smooth_dense(const at::Tensor& target, double smoothing, double uniform) {
+  const at::Tensor dense = target.to(at::kFloat);
+  const at::Tensor share = dense.sum(1, /*keepdim=*/true).clamp_(0, 1).mul_(uniform);
+  return dense.mul(1 - smoothing).add_(share);
+}
+
+}  // namespace detail
+
+namespace functional {
+
+/// Targets blended with the uniform distribution: `(1 - smoothing) * target + smoothing / K`.
+///
+/// logits: [N, K, ...], read for their shape only. target: indices [N, ...] or dense [N, K, ...].
+/// smoothing: in [0, 1].
+/// Returns fp32 [N, K, ...]. Rows without any class, as negative indices are, stay empty, and dense
+/// rows that sum to s < 1 get s times the uniform part.
+/// Throws c10::Error (ValueError) when smoothing is out of range or the shapes do not fit.
+/// Source: Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015,
+/// section 7; MosaicML Composer, `composer.algorithms.label_smoothing.smooth_labels`.
+inline at::Tensor smooth_labels(const at::Tensor& logits, const at::Tensor& target,
+                                double smoothing = 0.1) {
+  TORCH_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "smooth_labels: smoothing is ", smoothing,
+                    ", expected a number from 0 to 1");
+  TORCH_CHECK_VALUE(logits.dim() >= 2, "smooth_labels: the outputs are ", logits.sizes(),
+                    ", expected [N, K, ...]");
+  const double uniform = smoothing / static_cast<double>(logits.size(1));
+  return infer_target_type(logits, target) == TargetType::indices
+             ? ::tutti::detail::smooth_indices(logits, target, smoothing, uniform)
+             : ::tutti::detail::smooth_dense(target, smoothing, uniform);
+}
+
+}  // namespace functional
+
+/// Trains against targets blended with the uniform distribution.
+///
+/// The loss sees dense targets; after it the batch has its own ones again, also when a policy that
+/// mixes has replaced them before.
+/// Source: Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015.
+struct LabelSmoothing final {
+  double smoothing = 0.1;    ///< part of the uniform distribution; in [0, 1]
+  std::string target_key{};  ///< the batch's tensor to smooth; empty: batch.targets()
+
+  static constexpr std::string_view name = "LabelSmoothing";
+  using events = types<BeforeLoss, AfterLoss>;
+  using tags = types<smooths_targets>;
+  using runs_after = types<mixes_inputs, interpolates_loss>;
+
+  /// Throws c10::ValueError when smoothing is out of range.
+  void validate() const {
+    TORCH_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "LabelSmoothing: smoothing is ", smoothing,
+                      ", expected a number from 0 to 1.");
+  }
+
+  /// Replaces the targets by smoothed ones.
+  void apply(BeforeLoss, State& state) const {
+    const at::Tensor& target = detail::targets_of(state.batch, target_key);
+    detail::replace_targets(
+        state.batch, target_key,
+        functional::smooth_labels(state.outputs.tensor(), target, smoothing));
+  }
+
+  /// Puts the batch's own targets back.
+  void apply(AfterLoss, State& state) const { detail::restore_targets(state.batch, target_key); }
+};
+
+}  // namespace tutti

@@ -1,0 +1,152 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+
+#include <tutti/algorithms/detail/loss_targets.hpp>
+#include <tutti/core/detail/order.hpp>
+#include <tutti/core/event.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/rng.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/losses/targets.hpp>
+
+/// MixUp: training on convex combinations of examples.
+namespace tutti {
+
+namespace functional {
+
+/// Blends each example with another of its batch: `(1 - mixing) * x + mixing * x[indices]`.
+///
+/// x: [N, ...]; integers become floating. indices: [N], int64, on x's device. mixing: in [0, 1].
+/// Both products and the sum are rounded one by one, so the result is the same on every device.
+/// Returns [N, ...]; x itself when mixing is 0. x is left alone.
+/// Throws c10::Error (ValueError) when indices is not [N].
+/// Source: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018, section 2.
+inline at::Tensor mix(const at::Tensor& x, const at::Tensor& indices, double mixing) {
+  TORCH_CHECK_VALUE(x.dim() > 0 && indices.dim() == 1 && indices.size(0) == x.size(0),
+                    "mix: indices is ", indices.sizes(), " and x is ", x.sizes(),
+                    "; expected one index for each example of x");
+  if (mixing == 0) {
+    return x;
+  }
+  at::Tensor partner = x.index_select(0, indices);
+  partner = x.is_floating_point() ? partner.mul_(mixing) : partner.mul(mixing);
+  return x.mul(1 - mixing).add_(partner);
+}
+
+/// The weight of the permuted side: min(z, 1 - z) with z from Beta(alpha, alpha), in [0, 1/2]; 0
+/// without drawing when alpha is 0.
+/// alpha: >= 0, else throws c10::Error (ValueError).
+inline double draw_mixing(Rng& rng, double alpha) {
+  TORCH_CHECK_VALUE(alpha >= 0, "MixUp: alpha is ", alpha, ", expected 0 or more");
+  if (alpha == 0) {
+    return 0;
+  }
+  const double z = rng.beta(alpha, alpha);
+  return std::min(z, 1 - z);
+}
+
+/// What mixup_batch draws unless it is given.
+struct MixUpOptions {
+  double alpha = 0.2;              ///< of the Beta distribution; >= 0
+  std::optional<double> mixing{};  ///< weight of the permuted side, in [0, 1]; else drawn
+  at::Tensor indices{};            ///< [N], int64, a permutation; else drawn
+};
+
+/// What mixup_batch gives.
+struct MixUpBatch {
+  at::Tensor input;            ///< [N, ...], mixed
+  at::Tensor permuted_target;  ///< [N, ...], target[indices]
+  double mixing = 0;           ///< weight of the permuted side
+  at::Tensor indices;          ///< [N], int64, on the input's device
+};
+
+/// Mixes the inputs of a batch with a permuted copy of themselves.
+///
+/// input: [N, ...]. target: [N, ...]. Draws the weight, then the permutation.
+/// The loss to train on is `(1 - mixing) * loss(out, target) + mixing * loss(out, permuted_target)`,
+/// or that of targets blended likewise.
+/// Throws c10::Error (ValueError) when alpha is negative, mixing outside [0, 1], or indices not [N].
+/// Source: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018; MosaicML Composer,
+/// `composer.algorithms.mixup.mixup_batch`.
+inline MixUpBatch mixup_batch(const at::Tensor& input, const at::Tensor& target, Rng& rng,
+                              const MixUpOptions& options = {}) {
+  const double mixing = options.mixing ? *options.mixing : draw_mixing(rng, options.alpha);
+  TORCH_CHECK_VALUE(mixing >= 0 && mixing <= 1, "mixup_batch: mixing is ", mixing,
+                    ", expected a number from 0 to 1");
+  at::Tensor indices = options.indices.defined() ? options.indices : rng.permutation(input.size(0));
+  indices = indices.to(input.device(), /*non_blocking=*/true);
+  const at::Tensor permuted = target.index_select(0, indices.to(target.device()));
+  return {mix(input, indices, mixing), permuted, mixing, indices};
+}
+
+}  // namespace functional
+
+struct CutMix;
+
+/// Trains on convex combinations of each microbatch with a permuted copy of itself.
+///
+/// Source: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018.
+struct MixUp final {
+  double alpha = 0.2;  ///< of the Beta distribution that mixing comes from; >= 0, 0 mixes nothing
+  bool interpolate_loss = false;  ///< two losses per microbatch; else one, of blended targets
+  std::string input_key{};        ///< the batch's tensor to mix; empty: batch.inputs()
+  std::string target_key{};       ///< likewise; empty: batch.targets()
+  Rng rng{};
+
+  double mixing = 0;     ///< written by the policy: weight of the permuted side in this microbatch
+  at::Tensor indices{};  ///< written by the policy: the microbatch's permutation, int64 [N]
+
+  static constexpr std::string_view name = "MixUp";
+  using events = types<BeforeForward, BeforeLoss, BeforeBackward>;
+  using tags = types<mixes_inputs, interpolates_loss>;
+  using runs_before = types<CutMix>;
+
+  /// Throws c10::ValueError when alpha is negative.
+  void validate() const {
+    TORCH_CHECK_VALUE(alpha >= 0, "MixUp: alpha is ", alpha, ", expected 0 or more.");
+  }
+
+  /// Throws c10::ValueError beside another policy that mixes inputs when this one interpolates the
+  /// loss: the terms in which both mix would be missing.
+  template <class Other>
+  void validate_with(const Other&) const {
+    if constexpr (detail::means<mixes_inputs, Other> && !detail::means<MixUp, Other>) {
+      TORCH_CHECK_VALUE(!interpolate_loss, "MixUp: interpolate_loss is set beside ",
+                        name_of<Other>(), ", which mixes inputs too, and the loss would lack the "
+                        "terms in which both do; leave interpolate_loss off.");
+    }
+  }
+
+  bool match(BeforeLoss, const State&) const { return !interpolate_loss; }
+  bool match(BeforeBackward, const State&) const { return interpolate_loss; }
+
+  /// Draws the weight, then the permutation, and replaces the inputs.
+  void apply(BeforeForward, State& state) {
+    at::Tensor& x = detail::inputs_of(state.batch, input_key);
+    mixing = functional::draw_mixing(rng, alpha);
+    indices = rng.permutation(x.size(0)).to(x.device(), /*non_blocking=*/true);
+    x = functional::mix(x, indices, mixing);
+  }
+
+  /// Replaces the targets by blended ones, dense.
+  void apply(BeforeLoss, State& state) const {
+    const at::Tensor own = functional::ensure_targets_one_hot(
+        state.outputs.tensor(), detail::targets_of(state.batch, target_key));
+    detail::replace_targets(state.batch, target_key, functional::mix(own, indices, mixing));
+  }
+
+  /// Adds the loss against the permuted targets.
+  void apply(BeforeBackward, State& state) const {
+    detail::interpolate_loss(state, target_key, indices, 1 - mixing);
+  }
+};
+
+}  // namespace tutti

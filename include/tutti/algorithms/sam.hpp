@@ -1,0 +1,151 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <tutti/algorithms/detail/climb.hpp>
+#include <tutti/algorithms/detail/gradients.hpp>
+#include <tutti/core/archive.hpp>
+#include <tutti/core/event.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/state.hpp>
+
+/// SAM: sharpness-aware minimisation.
+namespace tutti {
+
+namespace functional {
+
+/// An optimizer's step along the gradient at the worst nearby weights, for a loop of one's own.
+///
+///     functional::SAMOptimizer sam(optimizer, 0.05);
+///     at::Tensor loss = sam.step([&] {
+///       optimizer->zero_grad();
+///       at::Tensor loss = ...;
+///       loss.backward();
+///       return loss;
+///     });
+///
+/// Source: Foret et al., "Sharpness-Aware Minimization for Efficiently Improving Generalization",
+/// ICLR 2021, algorithm 1; MosaicML Composer, `composer.algorithms.sam.SAMOptimizer`.
+class SAMOptimizer {
+ public:
+  /// base: makes the steps; its groups are read anew in every step. rho: how far to look, a 2-norm;
+  /// >= 0. epsilon: added to the gradients' norm. interval: every how many steps to look; the others
+  /// are base's; >= 1.
+  /// Throws c10::Error (ValueError) when one is out of range or base is null.
+  explicit SAMOptimizer(std::shared_ptr<torch::optim::Optimizer> base, double rho = 0.05,
+                        double epsilon = 1e-12, std::int64_t interval = 1)
+      : base_{std::move(base)}, rho_(rho), epsilon_(epsilon), interval_(interval) {
+    TORCH_CHECK_VALUE(base_.front(), "SAMOptimizer: the base optimizer is null");
+    TORCH_CHECK_VALUE(rho >= 0, "SAMOptimizer: rho is ", rho, ", expected 0 or more");
+    TORCH_CHECK_VALUE(interval >= 1, "SAMOptimizer: interval is ", interval,
+                      ", expected 1 or more");
+  }
+
+  /// One step. closure: clears the gradients, computes the loss, runs backward and returns the loss;
+  /// called twice when this step looks around.
+  /// Returns the first call's loss, that of the weights before the step. After an exception of the
+  /// closure the weights are as before.
+  template <class Closure>
+  at::Tensor step(Closure&& closure) {
+    at::Tensor loss = closure();
+    if (++steps_ % interval_ == 0) {
+      ::tutti::detail::Gradients slope;
+      ::tutti::detail::each_parameter(base_, [&](const at::Tensor& p) { slope.add(p); });
+      const ::tutti::detail::Climb there(slope, memory_, rho_, epsilon_);
+      closure();
+    }
+    base_.front()->step();
+    return loss;
+  }
+
+  /// Steps made so far; the interval counts from here.
+  [[nodiscard]] std::int64_t steps() const { return steps_; }
+  void set_steps(std::int64_t steps) { steps_ = steps; }
+
+ private:
+  std::vector<std::shared_ptr<torch::optim::Optimizer>> base_;
+  double rho_;
+  double epsilon_;
+  std::int64_t interval_;
+  std::int64_t steps_ = 0;
+  ::tutti::detail::Copies memory_;
+};
+
+}  // namespace functional
+
+/// Steps along the gradient at the worst weights within a distance of rho.
+///
+/// Every `interval`-th batch runs forward and backward twice: once to see where the loss rises most,
+/// once there. Both passes see the same random draws. What the first reports counts as the batch's
+/// loss and metrics.
+/// Source: Foret et al., "Sharpness-Aware Minimization for Efficiently Improving Generalization",
+/// ICLR 2021.
+struct SAM final {
+  double rho = 0.05;          ///< how far to look, a 2-norm over all weights; > 0
+  double epsilon = 1e-12;     ///< added to the gradients' norm; > 0
+  std::int64_t interval = 1;  ///< every how many batches to look; the others are plain; >= 1
+  bool freeze_statistics = true;  ///< buffers, as running statistics, learn from the first pass only
+
+  std::int64_t steps = 0;  ///< written by the policy: batches so far, skipped ones included
+
+  detail::Copies weights{};              ///< written by the policy: room for a second set of weights
+  detail::Copies statistics{};           ///< likewise of buffers
+  std::optional<std::vector<at::Tensor>> buffers{};  ///< the model's, once asked for
+
+  static constexpr std::string_view name = "SAM";
+  using events = types<AfterLoad>;
+  using tags = types<uses_closure>;
+  using conflicts_with = types<uses_closure>;
+
+  /// Throws c10::ValueError when an option is out of range.
+  void validate() const {
+    TORCH_CHECK_VALUE(rho > 0, "SAM: rho is ", rho, ", expected more than 0.");
+    TORCH_CHECK_VALUE(epsilon > 0, "SAM: epsilon is ", epsilon, ", expected more than 0.");
+    TORCH_CHECK_VALUE(interval >= 1, "SAM: interval is ", interval, ", expected 1 or more.");
+  }
+
+  /// The layers are final: forgets what is known of the model.
+  void apply(AfterLoad, State&) { buffers.reset(); }
+
+  /// One batch. closure: `bool (bool sync_gradients)`, forward and backward of the whole batch, false
+  /// when gradients overflowed. update: `void ()`, the optimizers' step.
+  /// An overflow in either pass, or an exception, leaves the weights as they were.
+  template <class Closure, class Update>
+  void step(State& state, Closure&& closure, Update&& update) {
+    if (++steps % interval != 0) {
+      if (closure(true)) {
+        update();
+      }
+    } else if (closure(false) && descend_from_above(state, closure)) {
+      update();
+    }
+  }
+
+  void save(Archive& archive) const { archive.put("steps", steps); }
+  void load(const Archive& archive) { steps = archive.get<std::int64_t>("steps"); }
+
+ private:
+  template <class Closure>
+  bool descend_from_above(State& state, Closure&& closure) {
+    detail::Gradients slope;
+    detail::each_parameter(state.optimizers, [&](const at::Tensor& p) { slope.add(p); });
+    if (freeze_statistics && !buffers) {
+      buffers = state.model->buffers();
+    }
+    const detail::Frozen still(freeze_statistics ? *buffers : std::vector<at::Tensor>{},
+                               statistics);
+    const detail::Climb there(slope, weights, rho, epsilon);
+    return closure(true);
+  }
+};
+
+}  // namespace tutti
