@@ -1,0 +1,178 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include <tutti/core/event.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/loggers/detail/latest.hpp>
+#include <tutti/loggers/detail/text.hpp>
+
+namespace tutti {
+
+/// Prints metrics as lines of text, at rank 0.
+///
+/// Every log_interval: `[epoch=1][batch=20/23]:` (or `[sample=640/6400]:` in a run that is not
+/// counted in epochs) and below it every metric logged since the last time. Evaluations print about
+/// ten signs of life and their metrics. The hyperparameters come first, as `Config:`.
+///
+/// Numbers have four decimals; whole ones none, and those below 0.001 an exponent.
+/// Source: MosaicML Composer, `composer.loggers.ConsoleLogger`.
+struct ConsoleLogger final {
+  static constexpr std::string_view name = "ConsoleLogger";
+  using events = types<Init, BatchEnd, EpochEnd, FitStart, FitEnd, EvalStart, EvalBatchEnd, EvalEnd,
+                       PredictStart>;
+
+  Time log_interval = "1ba";   ///< in ep or ba; >= 1
+  std::FILE* stream = stderr;  ///< where to; stays open
+  bool log_config = true;      ///< prints the hyperparameters first
+
+  /// What has been received and not yet printed; not an option.
+  struct Memory {
+    detail::LatestValues metrics{};
+    detail::Config config{};
+    std::int64_t last_batch = 0;  // that was printed
+    std::int64_t eval_total = -1;
+    bool config_printed = false;
+    bool speaks = true;
+  } memory{};
+
+  /// Throws std::invalid_argument when log_interval is not in ep or ba or less than 1.
+  void validate() const {
+    const TimeUnit unit = log_interval.unit();
+    if ((unit != TimeUnit::epoch && unit != TimeUnit::batch) || log_interval.count() < 1) {
+      throw std::invalid_argument("ConsoleLogger: log_interval is " + to_string(log_interval) +
+                                  ", expected at least 1ba or 1ep");
+    }
+  }
+
+  void apply(Init, const State& state) { memory.speaks = state.rank == 0; }
+  void apply(FitStart, const State&) { print_config(); }
+  void apply(PredictStart, const State&) { print_config(); }
+
+  void apply(BatchEnd, const State& state) {
+    if (log_interval.unit() == TimeUnit::batch && due(state.timestamp.batch)) {
+      print_train(state);
+    }
+  }
+  void apply(EpochEnd, const State& state) {
+    if (log_interval.unit() == TimeUnit::epoch && due(state.timestamp.epoch)) {
+      print_train(state);
+    }
+  }
+  void apply(FitEnd, const State& state) {
+    if (state.timestamp.batch != memory.last_batch) {
+      print_train(state);
+    }
+    memory.metrics.clear();
+  }
+
+  void apply(EvalStart, const State& state) {
+    print_config();
+    memory.eval_total = state.dataloader_len;
+  }
+  void apply(EvalBatchEnd, const State& state) {
+    const std::int64_t batch = state.eval_timestamp.batch;
+    if (memory.speaks && batch != memory.eval_total && is_sign_of_life(batch)) {
+      print(eval_head(state) + "\n");
+    }
+  }
+  void apply(EvalEnd, const State& state) {
+    std::string text = eval_head(state) + ":";
+    const std::string prefix = "metrics/" + state.dataloader_label + "/";
+    for (const auto& [key, value] : memory.metrics) {
+      if (key.starts_with(prefix)) {
+        text += "\n\t Eval " + key + ": " + detail::number_text(value);
+      }
+    }
+    memory.metrics.forget(prefix);
+    if (memory.speaks) {
+      print(text + "\n");
+    }
+  }
+
+  /// Keeps the numbers until they are due.
+  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t) {
+    if (memory.speaks) {
+      memory.metrics.set(metrics);
+    }
+  }
+  void log_hyperparameters(std::span<const Hyperparameter> values) {
+    detail::remember(memory.config, values);
+  }
+  void log_table(const LoggedTable& table, std::int64_t) {
+    if (memory.speaks) {
+      print(std::string(table.name) + ": " + detail::table_text(table) + "\n");
+    }
+  }
+
+ private:
+  [[nodiscard]] bool due(std::int64_t count) const {
+    return memory.speaks && (count % log_interval.count() == 0 || memory.last_batch == 0);
+  }
+
+  // One of at most ten evenly spaced batches, the first among them.
+  [[nodiscard]] bool is_sign_of_life(std::int64_t batch) const {
+    const std::int64_t total = memory.eval_total;
+    if (total < 0) {
+      return batch % 100 == 1;  // the length is not known
+    }
+    return total <= 10 || batch == 1 || (batch - 1) * 10 / total != (batch - 2) * 10 / total;
+  }
+
+  void print_train(const State& state) {
+    memory.last_batch = state.timestamp.batch;
+    if (!memory.speaks) {
+      return;
+    }
+    std::string text = train_head(state) + ":";
+    for (const auto& [key, value] : memory.metrics) {
+      text += "\n\t Train " + key + ": " + detail::number_text(value);
+    }
+    print(text + "\n");
+    memory.metrics.clear();
+  }
+
+  static std::string train_head(const State& state) {
+    const TimeUnit unit = state.max_duration.unit();
+    if (unit != TimeUnit::epoch) {
+      return "[" + std::string(detail::unit_word(unit)) + "=" +
+             std::to_string(state.timestamp.get(unit).count()) + "/" +
+             std::to_string(state.max_duration.count()) + "]";
+    }
+    std::int64_t epoch = state.timestamp.epoch;
+    std::int64_t batch = state.timestamp.batch_in_epoch;
+    if (batch == 0 && epoch > 0) {  // just over: show its end
+      --epoch;
+      batch = state.dataloader_len >= 0 ? state.dataloader_len
+                                        : state.previous_timestamp.batch_in_epoch;
+    }
+    std::string text = "[epoch=" + std::to_string(epoch + 1) + "][batch=" + std::to_string(batch);
+    return text + (state.dataloader_len >= 0 ? "/" + std::to_string(state.dataloader_len) : "") +
+           "]";
+  }
+
+  [[nodiscard]] std::string eval_head(const State& state) const {
+    const std::string total = memory.eval_total >= 0 ? "/" + std::to_string(memory.eval_total) : "";
+    return "[Eval batch=" + std::to_string(state.eval_timestamp.batch) + total + "] Eval on " +
+           state.dataloader_label + " data";
+  }
+
+  void print_config() {
+    if (memory.speaks && log_config && !memory.config_printed && !memory.config.empty()) {
+      print(detail::config_text(memory.config));
+    }
+    memory.config_printed = true;
+  }
+
+  void print(const std::string& text) const {
+    std::fwrite(text.data(), 1, text.size(), stream);
+    std::fflush(stream);
+  }
+};
+
+}  // namespace tutti

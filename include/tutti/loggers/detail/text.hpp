@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tutti/core/detail/json_text.hpp>
+#include <tutti/core/logger.hpp>
+#include <tutti/core/time_value.hpp>
+
+namespace tutti::detail {
+
+// Four decimals, whole numbers without; four significant digits and an exponent where decimals
+// would hide a small or a large number.
+inline std::string number_text(double value) {
+  char text[64];
+  const double size = std::abs(value);
+  if (value == std::floor(value) && size < 1e15) {
+    std::snprintf(text, sizeof text, "%.0f", value);
+  } else if (std::isfinite(value) && (size < 1e-3 || size >= 1e15)) {
+    std::snprintf(text, sizeof text, "%.3e", value);
+  } else {
+    std::snprintf(text, sizeof text, "%.4f", value);
+  }
+  return text;
+}
+
+inline std::string hyperparameter_text(const HyperparameterValue& value) {
+  return std::visit(
+      [](const auto& v) -> std::string {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, bool>) {
+          return v ? "true" : "false";
+        } else if constexpr (std::is_same_v<T, std::int64_t>) {
+          return std::to_string(v);
+        } else if constexpr (std::is_same_v<T, double>) {
+          char text[32];
+          std::snprintf(text, sizeof text, "%.10g", v);
+          return text;
+        } else {
+          return v;
+        }
+      },
+      value);
+}
+
+// Hyperparameters as YAML between lines of stars, in the order in which they came.
+using Config = std::vector<std::pair<std::string, HyperparameterValue>>;
+
+inline void remember(Config& config, std::span<const Hyperparameter> values) {
+  for (const Hyperparameter& value : values) {
+    bool known = false;
+    for (auto& [name, old] : config) {
+      if (name == value.name) {
+        old = value.value;
+        known = true;
+      }
+    }
+    if (!known) {
+      config.emplace_back(value.name, value.value);
+    }
+  }
+}
+
+inline std::string config_text(const Config& config) {
+  const std::string stars(30, '*');
+  std::string text = stars + "\nConfig:\n";
+  for (const auto& [name, value] : config) {
+    text += name + ": " + hyperparameter_text(value) + "\n";
+  }
+  return text + stars + "\n";
+}
+
+// {"columns": [...], "data": [[...], ...]}
+inline std::string table_text(const LoggedTable& table) {
+  const auto list = [](const auto& cells) {
+    std::string text;
+    for (const std::string& cell : cells) {
+      text += (text.empty() ? "" : ", ") + json_quoted(cell);
+    }
+    return "[" + text + "]";
+  };
+  std::string rows;
+  for (const auto& row : table.rows) {
+    rows += (rows.empty() ? "" : ", ") + list(row);
+  }
+  return "{\"columns\": " + list(table.columns) + ", \"data\": [" + rows + "]}";
+}
+
+constexpr std::string_view unit_word(TimeUnit unit) {
+  constexpr std::string_view words[] = {"iteration", "epoch",    "batch", "sample",
+                                        "token",     "duration", "second"};
+  return words[static_cast<std::size_t>(unit)];
+}
+
+// "02:05", "1:02:05".
+inline std::string clock_text(double seconds) {
+  if (!std::isfinite(seconds) || seconds >= 1e9) {
+    return "?";
+  }
+  const auto whole = static_cast<std::int64_t>(seconds);
+  char text[32];
+  const auto hours = static_cast<long>(whole / 3600);
+  const auto minutes = static_cast<int>(whole / 60 % 60);
+  const auto rest = static_cast<int>(whole % 60);
+  if (hours > 0) {
+    std::snprintf(text, sizeof text, "%ld:%02d:%02d", hours, minutes, rest);
+  } else {
+    std::snprintf(text, sizeof text, "%02d:%02d", minutes, rest);
+  }
+  return text;
+}
+
+}  // namespace tutti::detail

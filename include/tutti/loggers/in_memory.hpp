@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/core/event.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/loggers/detail/text.hpp>
+
+namespace tutti {
+
+/// The history of one metric: parallel columns, one row per value.
+struct TimeSeries {
+  std::vector<Timestamp> timestamps;  ///< when
+  std::vector<double> values;         ///< what
+};
+
+/// Keeps everything that is logged, on every rank; for tests, notebooks and small studies.
+///
+///     trainer.get<tutti::InMemoryLogger>().latest("loss/train/total")
+///
+/// Source: MosaicML Composer, `composer.loggers.InMemoryLogger`.
+struct InMemoryLogger final {
+  static constexpr std::string_view name = "InMemoryLogger";
+  using events = types<Init, FitStart, FitEnd, EvalStandaloneStart, EvalStandaloneEnd, PredictStart,
+                       PredictEnd>;
+
+  std::map<std::string, TimeSeries, std::less<>> data{};  ///< by metric, in the order logged
+  std::map<std::string, HyperparameterValue, std::less<>> hyperparameters{};  ///< last values
+  std::map<std::string, std::string, std::less<>> tables{};  ///< JSON: columns and data
+
+  /// Where the run is; only while it runs. Not an option.
+  const State* running = nullptr;
+
+  void apply(Init, const State&) { running = nullptr; }
+  void apply(FitStart, const State& state) { running = &state; }
+  void apply(FitEnd, const State&) { running = nullptr; }
+  void apply(EvalStandaloneStart, const State& state) { running = &state; }
+  void apply(EvalStandaloneEnd, const State&) { running = nullptr; }
+  void apply(PredictStart, const State& state) { running = &state; }
+  void apply(PredictEnd, const State&) { running = nullptr; }
+  void close(const State&) { running = nullptr; }
+
+  /// Adds a value to each metric's history; outside of a run only the batch is known of the time.
+  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step) {
+    Timestamp now = running != nullptr ? running->timestamp : Timestamp{};
+    now.batch = step;
+    for (const LoggedMetric& metric : metrics) {
+      auto found = data.find(metric.name);
+      if (found == data.end()) {
+        found = data.emplace(std::string(metric.name), TimeSeries{}).first;
+      }
+      found->second.timestamps.push_back(now);
+      found->second.values.push_back(metric.value);
+    }
+  }
+  void log_hyperparameters(std::span<const Hyperparameter> values) {
+    for (const Hyperparameter& value : values) {
+      hyperparameters.insert_or_assign(std::string(value.name), value.value);
+    }
+  }
+  void log_table(const LoggedTable& table, std::int64_t) {
+    tables.insert_or_assign(std::string(table.name), detail::table_text(table));
+  }
+
+  /// The history of a metric. Throws c10::Error with the names that exist.
+  [[nodiscard]] const TimeSeries& series(std::string_view metric) const {
+    const auto found = data.find(metric);
+    if (found == data.end()) {
+      std::string names;
+      for (const auto& [key, values] : data) {
+        names += (names.empty() ? "" : ", ") + key;
+      }
+      TORCH_CHECK(false, "no metric called \"", metric,
+                  "\" was logged; there are: ", names.empty() ? "(none)" : names);
+    }
+    return found->second;
+  }
+
+  /// The last value of a metric. Throws c10::Error with the names that exist.
+  [[nodiscard]] double latest(std::string_view metric) const {
+    return series(metric).values.back();
+  }
+};
+
+}  // namespace tutti

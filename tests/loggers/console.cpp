@@ -1,0 +1,122 @@
+#include <tutti/loggers/console.hpp>
+
+#include <tutti/core/recipe.hpp>
+
+#include "loggers/run.hpp"
+#include "support/catch.hpp"
+
+using Catch::Matchers::ContainsSubstring;
+using tutti::ConsoleLogger;
+
+static_assert(tutti::Recipe<ConsoleLogger>::valid);
+static_assert(tutti::role_of<ConsoleLogger> == tutti::Role::logger);
+
+namespace {
+const std::string config =
+    "******************************\nConfig:\nlr: 0.1\nrun_name: brisk-otter\n"
+    "******************************\n";
+}  // namespace
+
+TEST_CASE("the console prints the config, then every batch and evaluation", "[loggers][trace]") {
+  const Capture out;
+  ConsoleLogger logger{.stream = out.file};
+  FakeRun run{logger, "1ep"};
+  run.fire(tutti::FitStart{});
+  run.epoch();
+  run.evaluate();
+  run.fire(tutti::FitEnd{});
+  CHECK(out.text() == config +
+                          "[epoch=1][batch=1/3]:\n"
+                          "\t Train loss/train/total: 1\n\t Train time/batch: 0\n"
+                          "[epoch=1][batch=2/3]:\n"
+                          "\t Train loss/train/total: 0.5000\n\t Train time/batch: 1\n"
+                          "[epoch=1][batch=3/3]:\n"
+                          "\t Train loss/train/total: 0.3333\n\t Train time/batch: 2\n"
+                          "[Eval batch=1/2] Eval on test data\n"
+                          "[Eval batch=2/2] Eval on test data:\n"
+                          "\t Eval metrics/test/MulticlassAccuracy: 0.9844\n");
+}
+
+TEST_CASE("an interval in epochs prints the first and every n-th, and the end of the run",
+          "[loggers][trace]") {
+  const Capture out;
+  ConsoleLogger logger{.log_interval = "2ep", .stream = out.file, .log_config = false};
+  FakeRun run{logger, "3ep"};
+  run.epoch();
+  run.epoch();
+  run.epoch();
+  run.fire(tutti::FitEnd{});
+  const std::string text = out.text();
+  CHECK_THAT(text, ContainsSubstring("[epoch=1][batch=3/3]:\n\t Train loss/train/total: 0.3333"));
+  CHECK_THAT(text, ContainsSubstring("[epoch=2][batch=3/3]:\n\t Train loss/train/total: 0.1667"));
+  CHECK_THAT(text, ContainsSubstring("[epoch=3][batch=3/3]:\n\t Train loss/train/total: 0.1111"));
+}
+
+TEST_CASE("an interval in batches prints the first, every n-th and the last", "[loggers][trace]") {
+  const Capture out;
+  ConsoleLogger logger{.log_interval = "3ba", .stream = out.file, .log_config = false};
+  FakeRun run{logger, "80sp"};
+  for (int i = 0; i < 5; ++i) {
+    run.batch();
+  }
+  run.fire(tutti::FitEnd{});
+  std::string heads;
+  const std::string text = out.text();
+  for (std::size_t at = text.find('['); at != std::string::npos; at = text.find('[', at + 1)) {
+    heads += text.substr(at, text.find('\n', at) - at);
+  }
+  CHECK(heads == "[sample=16/80]:[sample=48/80]:[sample=80/80]:");
+}
+
+TEST_CASE("a long evaluation prints ten signs of life and its end", "[loggers][trace]") {
+  const Capture out;
+  ConsoleLogger logger{.stream = out.file, .log_config = false};
+  FakeRun run{logger, "1ep"};
+  run.evaluate("test", 95);
+  const std::string text = out.text();
+  std::size_t lines = 0;
+  for (std::size_t at = text.find("[Eval"); at != std::string::npos;
+       at = text.find("[Eval", at + 1)) {
+    ++lines;
+  }
+  CHECK(lines == 11);
+  CHECK_THAT(text, ContainsSubstring("[Eval batch=1/95] Eval on test data\n"));
+  CHECK_THAT(text, ContainsSubstring("[Eval batch=95/95] Eval on test data:\n\t Eval metrics"));
+}
+
+TEST_CASE("the console keeps quiet on other ranks", "[loggers][dist]") {
+  const Capture out;
+  ConsoleLogger logger{.stream = out.file};
+  FakeRun run{logger, "1ep", 1};
+  run.fire(tutti::FitStart{});
+  run.epoch();
+  run.evaluate();
+  run.fire(tutti::FitEnd{});
+  CHECK(out.text().empty());
+}
+
+TEST_CASE("the console prints tables and numbers of every size", "[loggers][law]") {
+  const Capture out;
+  ConsoleLogger logger{.stream = out.file, .log_config = false};
+  FakeRun run{logger, "1ep"};
+  const std::vector<std::string> columns{"prompt", "text"};
+  const std::vector<std::vector<std::string>> rows{{"a", "say \"b\""}};
+  run.state.logger.log_table({.name = "generations", .columns = columns, .rows = rows}, 0);
+  CHECK(out.text() ==
+        "generations: {\"columns\": [\"prompt\", \"text\"], \"data\": [[\"a\", \"say "
+        "\\\"b\\\"\"]]}\n");
+  CHECK(tutti::detail::number_text(0.00012345) == "1.234e-04");
+  CHECK(tutti::detail::number_text(-2.5) == "-2.5000");
+  CHECK(tutti::detail::number_text(50000) == "50000");
+  CHECK(tutti::detail::number_text(0) == "0");
+  CHECK(tutti::detail::number_text(std::numeric_limits<double>::quiet_NaN()) == "nan");
+  CHECK(tutti::detail::number_text(std::numeric_limits<double>::infinity()) == "inf");
+}
+
+TEST_CASE("an interval that is not counted in batches or epochs is refused", "[loggers]") {
+  CHECK_THROWS_WITH(ConsoleLogger{.log_interval = "10sp"}.validate(),
+                    ContainsSubstring("log_interval is 10sp, expected at least 1ba or 1ep"));
+  CHECK_THROWS_WITH(ConsoleLogger{.log_interval = "0ba"}.validate(),
+                    ContainsSubstring("log_interval is 0ba"));
+  CHECK_NOTHROW(ConsoleLogger{}.validate());
+}
