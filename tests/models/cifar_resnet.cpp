@@ -4,6 +4,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include <torch/nn/functional/loss.h>
 
 #include <tutti/algorithms/blurpool.hpp>
 

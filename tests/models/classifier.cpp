@@ -4,9 +4,9 @@
 
 #include "support/catch.hpp"
 
+using Catch::Matchers::ContainsSubstring;
 using tutti::Batch;
 using tutti::Classifier;
-using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
@@ -58,12 +58,11 @@ TEST_CASE("the default metrics know the classes of the network", "[models][law]"
 }
 
 TEST_CASE("loss and metrics can be given, also none", "[models][law]") {
-  const Classifier model{
-      Known(),
-      {.train_metrics = tutti::Metrics{},
-       .eval_metrics = tutti::make_metrics(tutti::MulticlassAccuracy{
-           {.num_classes = 3, .average = tutti::Average::macro}}),
-       .loss = tutti::SoftCrossEntropy{.reduction = tutti::Reduction::sum}}};
+  const Classifier model{Known(),
+                         {.train_metrics = tutti::Metrics{},
+                          .eval_metrics = tutti::make_metrics(tutti::MulticlassAccuracy{
+                              {.num_classes = 3, .average = tutti::Average::macro}}),
+                          .loss = tutti::SoftCrossEntropy{.reduction = tutti::Reduction::sum}}};
   CHECK(model.metrics(true).empty());
   REQUIRE(model.metrics(false).size() == 1);
   CHECK(options_of(model.metrics(false), 0).average == tutti::Average::macro);

@@ -27,11 +27,7 @@ struct DoubleImpl : nn::Substitute {
 struct NegatedLinearImpl : nn::LinearImpl {
   using nn::LinearImpl::LinearImpl;
   at::Tensor compute(const at::Tensor& x) override { return -nn::LinearImpl::compute(x); }
-  std::shared_ptr<nn::LinearImpl> twin() const override {
-    auto copy = std::make_shared<NegatedLinearImpl>(*this);
-    copy->slot() = {};
-    return copy;
-  }
+  std::shared_ptr<nn::LinearImpl> twin() const override { return twin_of(*this); }
 };
 
 struct ConvNetImpl : torch::nn::Cloneable<ConvNetImpl> {
@@ -135,6 +131,11 @@ TEST_CASE("a twin keeps what a derived layer computes, or is refused", "[nn][slo
   const auto twin = nn::twin<torch::nn::LinearImpl>(*negated);
   CHECK(twin->forward(x).equal(negated->forward(x)));
   CHECK(twin->weight.is_same(negated->weight));
+  const auto clone = std::dynamic_pointer_cast<NegatedLinearImpl>(negated->clone());
+  REQUIRE(clone != nullptr);
+  CHECK_FALSE(clone->weight.is_same(negated->weight));
+  CHECK(clone->named_parameters()["weight"].is_same(clone->weight));
+  CHECK(clone->forward(x).equal(negated->forward(x)));
 
   struct PlainChildImpl : torch::nn::LinearImpl {
     using torch::nn::LinearImpl::LinearImpl;

@@ -3,11 +3,14 @@
 #include "support/catch.hpp"
 
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include <c10/util/Exception.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/modulelist.h>
+#include <torch/serialize.h>
 
 #include <tutti/nn/batchnorm.hpp>
 #include <tutti/nn/conv.hpp>

@@ -51,6 +51,14 @@ class Slot {
   at::Tensor (*call_)(torch::nn::Module&, const at::Tensor&) = nullptr;
 };
 
+/// Throws the c10::Error of modules that surgery made or replaced: clone() rests on reset(), which
+/// rebuilds the model as it was before.
+[[noreturn]] inline void refuse_clone(const torch::nn::Module& module) {
+  TORCH_CHECK(false, module.name(), " is part of a surgery and cannot be cloned; clone the model ",
+              "before its surgery and apply the same surgery to the copy, then load the state of ",
+              "this one.");
+}
+
 /// The torch::nn layer `Base` with a slot: same constructors, options and parameter names.
 ///
 /// tutti::nn::Conv2d and its like are holders of this. Any module of yours that maps a tensor to
@@ -75,7 +83,8 @@ class Replaceable : public Base {
   /// What this layer computes itself, whatever its slot holds.
   virtual at::Tensor compute(const at::Tensor& x) { return Base::forward(x); }
 
-  /// A layer that computes the same over the same tensors, with an empty slot.
+  /// A layer that computes the same over the same tensors, with an empty slot. A derived class
+  /// returns twin_of(*this).
   virtual std::shared_ptr<Replaceable> twin() const {
     return std::make_shared<Replaceable>(static_cast<const Base&>(*this));
   }
@@ -90,19 +99,30 @@ class Replaceable : public Base {
     return Base::forward_with_indices(x);
   }
 
-  /// A deep copy, replaceable too. Throws c10::Error when something stands in.
+  /// A deep copy of a twin. Throws c10::Error when something stands in.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override {
-    TORCH_CHECK(!slot_, this->name(), " was replaced by ", slot_.module()->name(),
-                " and cannot be cloned; clone the model before its surgery and apply the same "
-                "surgery to the copy, then load the state of this one.");
-    auto copy = std::dynamic_pointer_cast<Base>(Base::clone(device));
-    return std::make_shared<Replaceable>(static_cast<const Base&>(*copy));
+    if (slot_) {
+      refuse_clone(*this);
+    }
+    const auto tensors = std::dynamic_pointer_cast<Base>(Base::clone(device));
+    auto copy = twin();
+    static_cast<Base&>(*copy) = *tensors;
+    return copy;
   }
 
   /// Where surgery puts what stands in; assigning an empty slot gives the layer back.
   Slot& slot() noexcept { return slot_; }
   const Slot& slot() const noexcept { return slot_; }
+
+ protected:
+  /// A copy of `layer`, which shares its tensors, with an empty slot.
+  template <std::derived_from<Replaceable> D>
+  static std::shared_ptr<D> twin_of(const D& layer) {
+    auto copy = std::make_shared<D>(layer);
+    copy->slot() = {};
+    return copy;
+  }
 
  private:
   Slot slot_;
@@ -130,13 +150,10 @@ class Substitute : public torch::nn::Module {
  public:
   using torch::nn::Module::Module;
 
-  /// Throws c10::Error: what surgery changed is not rebuilt by reset(), on which clone() rests.
+  /// Throws c10::Error, see refuse_clone().
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& = std::nullopt) const override {
-    TORCH_CHECK(false, name(),
-                " stands in for a layer and cannot be cloned; clone the model "
-                "before its surgery and apply the same surgery to the copy, then load the state "
-                "of this one.");
+    refuse_clone(*this);
   }
 };
 

@@ -61,35 +61,11 @@ concept ReplacementPolicy = requires(F& policy, Plain& layer, const Visit& where
   { policy(layer) } -> std::convertible_to<Replacement>;
 };
 
-/// Replaces the layers of `model` for which `policy` returns another module.
-///
-/// Layer: a holder from tutti::nn. The policy sees every distinct layer of that kind below the
-/// root, plain torch::nn ones and derived classes included, in the order of walk(), as
-/// `torch::nn::...Impl&`; `where.index` counts them. It returns what takes the layer's place, a
-/// module that maps a tensor to a tensor, or null to keep the layer. What computes with the old
-/// layer keeps a nn::twin() of it, never the layer itself. The policy changes nothing: the model is
-/// altered after it has seen all layers, so that an exception leaves everything as it was.
-///
-/// Every parent is re-pointed: its registry, its typed member through the layer's slot, and the
-/// AnyModule of a torch::nn::Sequential, where plain layers can be replaced too. Plain layers
-/// elsewhere cannot; they are listed in `skipped` and in a warning. The replacement goes to the
-/// device, floating dtype and train or eval mode of the old layer. In the optimizers, parameters
-/// that leave the model are dropped with their state; new ones join the group of the parameter
-/// whose role they take, with its requires_grad; those that are kept are left alone.
-///
-/// Replacements are not visited; the root is never replaced.
-/// Throws c10::Error when a replacement holds the layer it replaces, when an added parameter fits
-/// no optimizer group, and for a policy that replaced nothing if options.if_none says so.
+namespace detail {
+
 template <class Layer, class Policy>
-Report replace(torch::nn::Module& model, Policy&& policy, const Options& options = {}) {
-  static_assert(ReplaceableLayer<Layer>,
-                "tutti: this layer has no slot, so it cannot be replaced; name the layer's holder "
-                "in tutti::nn, as surgery::replace<tutti::nn::Conv2d>.");
+Report replace(torch::nn::Module& model, Policy& policy, const Options& options) {
   using Plain = typename Layer::Impl::Plain;
-  static_assert(ReplacementPolicy<Policy, Plain>,
-                "tutti: this is not a replacement policy; make it callable as policy(layer) or "
-                "policy(layer, const surgery::Visit&), layer being the torch::nn::...Impl&, and "
-                "let it return a shared_ptr to a module with Tensor forward(const Tensor&).");
   Report report;
   detail::Operation operation(model);
   for (Visit& where : walk(model)) {
@@ -125,6 +101,45 @@ Report replace(torch::nn::Module& model, Policy&& policy, const Options& options
     report_none(options.if_none, layer_name, options.who);
   }
   return report;
+}
+
+}  // namespace detail
+
+/// Replaces the layers of `model` for which `policy` returns another module.
+///
+/// Layer: a holder from tutti::nn. The policy sees every distinct layer of that kind below the
+/// root, plain torch::nn ones and derived classes included, in the order of walk(), as
+/// `torch::nn::...Impl&`; `where.index` counts them. It returns what takes the layer's place, a
+/// module that maps a tensor to a tensor, or null to keep the layer. What computes with the old
+/// layer keeps a nn::twin() of it, never the layer itself. The policy changes nothing: the model is
+/// altered after it has seen all layers, so that an exception leaves everything as it was.
+///
+/// Every parent is re-pointed: its registry, its typed member through the layer's slot, and the
+/// AnyModule of a torch::nn::Sequential, where plain layers can be replaced too. Plain layers
+/// elsewhere cannot; they are listed in `skipped` and in a warning. The replacement goes to the
+/// device, floating dtype and train or eval mode of the old layer. In the optimizers, parameters
+/// that leave the model are dropped with their state; new ones join the group of the parameter
+/// whose role they take, with its requires_grad; those that are kept are left alone.
+///
+/// Replacements are not visited; the root is never replaced.
+/// Throws c10::Error when a replacement holds the layer it replaces, when an added parameter fits
+/// no optimizer group, and for a policy that replaced nothing if options.if_none says so.
+template <class Layer, class Policy>
+Report replace(torch::nn::Module& model, Policy&& policy, const Options& options = {}) {
+  constexpr bool replaceable = ReplaceableLayer<Layer>;
+  static_assert(replaceable,
+                "tutti: this layer has no slot, so it cannot be replaced; name the layer's holder "
+                "in tutti::nn, as surgery::replace<tutti::nn::Conv2d>.");
+  if constexpr (replaceable) {
+    constexpr bool usable = ReplacementPolicy<Policy, typename Layer::Impl::Plain>;
+    static_assert(usable,
+                  "tutti: this is not a replacement policy; make it callable as policy(layer) or "
+                  "policy(layer, const surgery::Visit&), layer being the torch::nn::...Impl&, and "
+                  "let it return a shared_ptr to a module with Tensor forward(const Tensor&).");
+    if constexpr (usable) {
+      return detail::replace<Layer>(model, policy, options);
+    }
+  }
 }
 
 }  // namespace tutti::surgery
