@@ -1,7 +1,5 @@
 #include <tutti/trainer.hpp>
 
-#include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -9,6 +7,7 @@
 #include <tutti/optim/schedules.hpp>
 
 #include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
 using namespace tutti;
@@ -244,8 +243,8 @@ TEST_CASE("both passes of a closure policy see the same draws", "[trainer][closu
 }
 
 TEST_CASE("a resumed run equals the uninterrupted one bit for bit", "[trainer][resume]") {
-  const auto folder = std::filesystem::temp_directory_path() / "tutti-test-resume";
-  std::filesystem::remove_all(folder);
+  const TemporaryFolder temporary;
+  const auto folder = temporary / "checkpoints";
   TrainerOptions all = options(3, "2ep");
   all.optimizer = DecoupledSGDW{.lr = 0.1, .momentum = 0.9, .weight_decay = 1e-4};
   all.schedule = CosineAnnealing{};
@@ -267,7 +266,6 @@ TEST_CASE("a resumed run equals the uninterrupted one bit for bit", "[trainer][r
     CHECK(std::vector(whole.end() - static_cast<std::ptrdiff_t>(part.size()), whole.end()) == part);
     CHECK(at::equal(tiny::flat(*uninterrupted), tiny::flat(*resumed)));
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("the same seed gives the same run", "[trainer][reproducibility]") {

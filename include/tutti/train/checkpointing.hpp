@@ -76,6 +76,7 @@ inline void save_run(const State& state, const Run& run, Archive& archive) {
   save_timestamp(state.timestamp, archive.child("timestamp"));
   archive.put("rank_zero_seed", state.rank_zero_seed);
   archive.put("initial_lrs", run.initial_lrs);
+  archive.put("saved", run.saved);
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
     checkpoint::save_optimizer(*state.optimizers[i], archive.child("optimizers").child(std::to_string(i)),
                                state.model.get());
@@ -98,6 +99,7 @@ inline void load_run(State& state, Run& run, const Archive& archive) {
   state.rank_zero_seed = archive.get<std::uint64_t>("rank_zero_seed");
   state.seed = state.rank_zero_seed + static_cast<std::uint64_t>(state.rank);
   run.initial_lrs = archive.get<std::vector<double>>("initial_lrs");
+  run.saved = archive.get<std::vector<std::string>>("saved");
   if (run.scaler && archive.contains("scaler")) {
     run.scaler->load(archive.child("scaler"));
   }
@@ -201,18 +203,18 @@ class Saver {
 
   /// Saves now. Returns the checkpoint's name in the folder.
   template <class Engine>
-  std::string save(Engine& engine, const State& state, const Run& run) {
+  std::string save(Engine& engine, const State& state, Run& run) {
     const std::string name = checkpoint::format_name(options_.filename, fields(state));
-    save_checkpoint(folder_ / name, engine, state, run,
+    const std::string path = (folder_ / name).string();
+    std::erase(run.saved, path);
+    run.saved.push_back(path);  // before writing, so that the checkpoint lists itself
+    save_checkpoint(path, engine, state, run,
                     {.weights_only = options_.weights_only, .overwrite = true});
-    if (saved_.empty() || saved_.back() != (folder_ / name).string()) {
-      saved_.push_back((folder_ / name).string());
-    }
     detail::on_rank_zero(*state.communicator, [&] {
       if (!options_.latest_filename.empty() && options_.keep != 0) {
         checkpoint::point_latest(folder_ / options_.latest_filename, name);
       }
-      checkpoint::keep_newest(saved_, options_.keep);
+      checkpoint::keep_newest(run.saved, options_.keep);
     });
     return name;
   }
@@ -227,7 +229,6 @@ class Saver {
 
   Options options_;
   std::filesystem::path folder_;
-  std::vector<std::string> saved_;  // of this run, oldest first
 };
 
 }  // namespace tutti::train

@@ -52,6 +52,7 @@ struct Run {
   std::function<void()> restore_rng;  ///< pending after a load, called before the next batch
   std::function<void(std::string_view event)> save;  ///< writes a checkpoint; empty: none wanted
   Interval save_interval;
+  std::vector<std::string> saved;  ///< checkpoints of this run in its folder, oldest first
   std::int64_t last_saved_batch = -1;
 
   /// Sets every group's learning rate to what the schedule says now.
