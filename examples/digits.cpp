@@ -28,8 +28,8 @@ using Recipe = tutti::Trainer<tutti::MixUp, tutti::BlurPool, tutti::LabelSmoothi
 // 1,797 images of 8x8 pixels with 17 grey levels; the first 1,437 train, the last 360 test.
 tutti::TensorLoader load(bool train) {
   const std::string folder = TUTTI_EXAMPLES_DATA;
-  at::Tensor images = tutti::load_idx(folder + "/digits-images.idx3-ubyte");  // (1797, 8, 8)
-  at::Tensor labels = tutti::load_idx(folder + "/digits-labels.idx1-ubyte").to(at::kLong);
+  at::Tensor images = tutti::data::load_idx(folder + "/digits-images.idx3-ubyte");  // (1797, 8, 8)
+  at::Tensor labels = tutti::data::load_idx(folder + "/digits-labels.idx1-ubyte").to(at::kLong);
   images = images.to(at::kFloat).unsqueeze(1).div(8).sub(1);  // (1797, 1, 8, 8) in -1..1
   const std::int64_t from = train ? 0 : 1437;
   const std::int64_t to = train ? 1437 : 1797;
@@ -62,7 +62,11 @@ int main(int argc, char** argv) {
                   .save_folder = folder,
                   .save_interval = "10ep",
                   .save_overwrite = true,
-                  .load_path = load_path}};
+                  .load_path = load_path},
+                 tutti::MixUp{},
+                 tutti::BlurPool{},
+                 tutti::LabelSmoothing{},
+                 tutti::EMA{.half_life = "50ba"}};
   trainer.fit();
   if (trainer.state().rank == 0) {
     const auto& values = trainer.state().eval_metric_values.at("test");
