@@ -24,8 +24,8 @@ at::Tensor parameter(std::vector<std::int64_t> shape, std::uint64_t seed = 1) {
   return torch::randn(shape).requires_grad_();
 }
 
-void set_gradients(const Tensors& parameters, std::uint64_t seed) {
-  torch::manual_seed(seed);
+void set_gradients(const Tensors& parameters, int seed) {
+  torch::manual_seed(static_cast<std::uint64_t>(seed));
   for (const auto& p : parameters) {
     p.mutable_grad() = torch::randn(p.sizes(), p.options().requires_grad(false));
   }
@@ -339,7 +339,7 @@ TEST_CASE("a restored optimizer takes bit-equal steps", "[optim][checkpoint]") {
         hyper.build({optim::group({first[0], first[1]}, hyper), optim::group({first[2]}, hyper)});
     const auto train = [](const Tensors& all, auto& optimizer, int from, int to) {
       for (int step = from; step < to; ++step) {
-        set_gradients(all, 90 + static_cast<std::uint64_t>(step));
+        set_gradients(all, 90 + step);
         if (step < 2) {
           all[1].mutable_grad().reset();
         }
@@ -416,4 +416,38 @@ TEST_CASE("torch::save says what to use instead", "[optim][checkpoint][error]") 
   const auto optimizer = sgd.build(Tensors{parameter({2})});
   torch::serialize::OutputArchive out;
   CHECK_THROWS_WITH(optimizer->save(out), ContainsSubstring("use a tutti::Archive"));
+}
+
+TEST_CASE("CUDA takes the steps of the CPU", "[optim][cuda]") {
+  if (!torch::cuda::is_available()) {
+    SUCCEED("no CUDA device here");
+    return;
+  }
+  const auto check = [](const auto& hyper) {
+    const Tensors host{parameter({300, 7}), parameter({13}, 2)};
+    Tensors device;
+    for (const auto& p : host) {
+      device.push_back(p.detach().to(at::kCUDA).requires_grad_());
+    }
+    const auto on_host = hyper.build(host);
+    const auto on_device = hyper.build(device);
+    for (int step = 0; step < 5; ++step) {
+      set_gradients(host, step);
+      for (std::size_t i = 0; i < host.size(); ++i) {
+        device[i].mutable_grad() = host[i].grad().to(at::kCUDA);
+      }
+      on_host->param_groups()[0].options().set_lr(0.1 / (step + 1));
+      on_device->param_groups()[0].options().set_lr(0.1 / (step + 1));
+      on_host->step();
+      on_device->step();
+    }
+    for (std::size_t i = 0; i < host.size(); ++i) {
+      CHECK(torch::allclose(host[i], device[i].cpu(), 1e-5, 1e-6));
+    }
+  };
+  check(SGD{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
+  check(DecoupledSGDW{.lr = 0.1, .momentum = 0.9, .weight_decay = 9e-4});
+  check(Adam{.lr = 0.1, .amsgrad = true});
+  check(AdamW{.lr = 0.1});
+  check(DecoupledAdamW{.lr = 0.1, .weight_decay = 9e-4});
 }

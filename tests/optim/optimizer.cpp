@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include <torch/torch.h>
 #include <tutti/optim/sgd.hpp>
+#include <torch/torch.h>
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;

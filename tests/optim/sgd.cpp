@@ -26,7 +26,7 @@ Tensors parameters(at::ScalarType type = at::kFloat) {
 
 // The gradient of step `step`, new for every step as after zero_grad().
 void set_gradients(const Tensors& parameters, int step) {
-  torch::manual_seed(100 + step);
+  torch::manual_seed(100 + static_cast<std::uint64_t>(step));
   for (const auto& parameter : parameters) {
     parameter.mutable_grad() = torch::randn(parameter.sizes()).to(parameter.scalar_type());
   }

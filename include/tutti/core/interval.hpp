@@ -69,10 +69,12 @@ struct Interval {
   template <class E>
   constexpr bool is_final() const {
     switch (at_end) {
-      case IntervalEnd::none: return false;
+      case IntervalEnd::none:
+        return false;
       case IntervalEnd::checkpoints:
         return std::is_same_v<E, BatchCheckpoint> || std::is_same_v<E, EpochCheckpoint>;
-      case IntervalEnd::fit_end: return std::is_same_v<E, FitEnd>;
+      case IntervalEnd::fit_end:
+        return std::is_same_v<E, FitEnd>;
     }
     return false;
   }

@@ -80,14 +80,20 @@ struct Timestamp {
   /// (`Progress::elapsed`).
   constexpr Time get(TimeUnit unit) const {
     switch (unit) {
-      case TimeUnit::iteration: return {iteration, unit};
-      case TimeUnit::epoch: return {epoch, unit};
-      case TimeUnit::batch: return {batch, unit};
-      case TimeUnit::sample: return {sample, unit};
-      case TimeUnit::token: return {token, unit};
+      case TimeUnit::iteration:
+        return {iteration, unit};
+      case TimeUnit::epoch:
+        return {epoch, unit};
+      case TimeUnit::batch:
+        return {batch, unit};
+      case TimeUnit::sample:
+        return {sample, unit};
+      case TimeUnit::token:
+        return {token, unit};
       case TimeUnit::second:
         return {std::chrono::duration_cast<std::chrono::seconds>(total_wct).count(), unit};
-      case TimeUnit::duration: break;
+      case TimeUnit::duration:
+        break;
     }
     throw std::invalid_argument(
         "Timestamp: it has no counter for dur; ask Progress::elapsed(), which knows the length of "

@@ -65,7 +65,7 @@ class Time {
 
   /// `epochs` epochs. Throws std::overflow_error when it does not fit 64 bits.
   template <detail::TimeNumber N>
-  requires std::integral<N>
+    requires std::integral<N>
   constexpr Time(N epochs) : Time(epochs, TimeUnit::epoch) {}
 
   /// A string literal, checked by the compiler.

@@ -4,7 +4,7 @@
 #include <tutti/optim/detail/fused.hpp>
 
 #include <array>
-#include <limits>
+#include <cmath>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -135,6 +135,17 @@ struct AdamRule {
     }
   }
 
+  // What the last step took off the parameter; the decayed part is that of the parameter now.
+  static at::Tensor update_of(const GroupOptions<Hyper>& options, const ParameterState& state) {
+    const Hyper& h = options.hyper;
+    const auto t = static_cast<double>(state.step);
+    const double c1 = 1.0 - std::pow(h.betas[0], t);
+    const double c2 = 1.0 - std::pow(h.betas[1], t);
+    const at::Tensor denominator = state.buffers[1].sqrt().div(std::sqrt(c2)).add(h.eps);
+    const at::Tensor step = state.buffers[0].div(denominator).mul(h.lr / c1);
+    return step.sub(state.parameter.detach(), Rule<Hyper>::decay_of(options));
+  }
+
   // Kernel: _fused_adam_ adds weight_decay * p to the gradient, _fused_adamw_ shrinks p by
   // lr * weight_decay.
   template <class Kernel>
@@ -152,6 +163,8 @@ template <>
 struct Rule<Adam> : detail::AdamRule<Adam> {
   static constexpr std::string_view name = "Adam";
 
+  static double decay_of(const GroupOptions<Adam>&) { return 0.0; }
+
   static void update(const Adam& h, double, const detail::Bucket& bucket) {
     descend<at::_ops::_fused_adam_>(h, h.weight_decay, h.maximize, bucket);
   }
@@ -161,6 +174,8 @@ template <>
 struct Rule<AdamW> : detail::AdamRule<AdamW> {
   static constexpr std::string_view name = "AdamW";
 
+  static double decay_of(const GroupOptions<AdamW>& o) { return o.hyper.lr * o.hyper.weight_decay; }
+
   static void update(const AdamW& h, double, const detail::Bucket& bucket) {
     descend<at::_ops::_fused_adamw_>(h, h.weight_decay, h.maximize, bucket);
   }
@@ -169,6 +184,10 @@ struct Rule<AdamW> : detail::AdamRule<AdamW> {
 template <>
 struct Rule<DecoupledAdamW> : detail::AdamRule<DecoupledAdamW> {
   static constexpr std::string_view name = "DecoupledAdamW";
+
+  static double decay_of(const GroupOptions<DecoupledAdamW>& o) {
+    return detail::decay(o.hyper.lr, o.initial_lr, o.hyper.weight_decay);
+  }
 
   static void validate(const DecoupledAdamW& h) {
     detail::AdamRule<DecoupledAdamW>::validate(h);

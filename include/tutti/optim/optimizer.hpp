@@ -58,35 +58,37 @@ class OptimizerSpec {
       : OptimizerSpec(std::shared_ptr<O>(std::move(optimizer))) {}
 
   template <std::invocable<torch::nn::Module&> F>
-  requires std::convertible_to<std::invoke_result_t<F&, torch::nn::Module&>,
-                               std::shared_ptr<torch::optim::Optimizer>>
-  OptimizerSpec(F make)
-      : build_([make = std::move(make)](torch::nn::Module& model,
-                                        const std::vector<at::Tensor>&) mutable {
-          return std::shared_ptr<torch::optim::Optimizer>(make(model));
-        }) {}
+    requires std::convertible_to<std::invoke_result_t<F&, torch::nn::Module&>,
+                                 std::shared_ptr<torch::optim::Optimizer>>
+    OptimizerSpec(F make)
+        : build_([make = std::move(make)](torch::nn::Module& model,
+                                          const std::vector<at::Tensor>&) mutable {
+            return std::shared_ptr<torch::optim::Optimizer>(make(model));
+          }) {}
 
-  /// The optimizer of `model`, whose parameters are `parameters`: all of them in one group, unless
-  /// a function or a ready optimizer decides otherwise.
-  ///
-  /// Throws c10::Error when there is none, and what the description throws when its numbers are
-  /// wrong.
-  std::shared_ptr<torch::optim::Optimizer> build(torch::nn::Module& model,
-                                                 std::vector<at::Tensor> parameters) const {
-    TORCH_CHECK(build_,
-                "optimizer: none was given; give one, e.g. .optimizer = "
-                "tutti::DecoupledSGDW{.lr = 0.1}.");
-    auto optimizer = build_(model, std::move(parameters));
-    TORCH_CHECK(optimizer, "optimizer: the function that makes it returned a null pointer.");
-    return optimizer;
-  }
+    /// The optimizer of `model`, whose parameters are `parameters`: all of them in one group,
+    /// unless a function or a ready optimizer decides otherwise.
+    ///
+    /// Throws c10::Error when there is none, and what the description throws when its numbers are
+    /// wrong.
+    std::shared_ptr<torch::optim::Optimizer> build(torch::nn::Module& model,
+                                                   std::vector<at::Tensor> parameters) const {
+      TORCH_CHECK(build_,
+                  "optimizer: none was given; give one, e.g. .optimizer = "
+                  "tutti::DecoupledSGDW{.lr = 0.1}.");
+      auto optimizer = build_(model, std::move(parameters));
+      TORCH_CHECK(optimizer, "optimizer: the function that makes it returned a null pointer.");
+      return optimizer;
+    }
 
-  explicit operator bool() const noexcept { return static_cast<bool>(build_); }
+    explicit operator bool() const noexcept {
+      return static_cast<bool>(build_);
+    }
 
- private:
-  std::function<std::shared_ptr<torch::optim::Optimizer>(torch::nn::Module&,
-                                                         std::vector<at::Tensor>)>
-      build_;
+   private:
+    std::function<std::shared_ptr<torch::optim::Optimizer>(torch::nn::Module&,
+                                                           std::vector<at::Tensor>)>
+        build_;
 };
 
 }  // namespace tutti

@@ -39,8 +39,8 @@ class Schedule {
   Schedule() = default;
 
   template <class S>
-  requires(LearningRateSchedule<S> && !std::same_as<std::remove_cvref_t<S>, Schedule>)
-      Schedule(S schedule) {
+    requires(LearningRateSchedule<S> && !std::same_as<std::remove_cvref_t<S>, Schedule>)
+  Schedule(S schedule) {
     if constexpr (requires {
                     { schedule.notice(Progress{}, 1.0) } -> std::same_as<std::string>;
                   }) {

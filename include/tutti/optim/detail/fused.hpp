@@ -29,7 +29,7 @@ namespace tutti::optim {
 ///
 /// step throws c10::Error for sparse gradients and for parameters that are not floating point.
 template <class Hyper>
-class Fused final : public torch::optim::Optimizer, public Stateful {
+class Fused final : public torch::optim::Optimizer, public Stateful, public ReportsMetrics {
  public:
   using Options = GroupOptions<Hyper>;
 
@@ -64,6 +64,30 @@ class Fused final : public torch::optim::Optimizer, public Stateful {
     const auto found = state_.find(parameter.unsafeGetTensorImpl());
     return found == state_.end() ? nullptr
                                  : static_cast<const ParameterState*>(found->second.get());
+  }
+
+  std::vector<std::pair<std::string, at::Tensor>> report_per_parameter_metrics(
+      const at::Tensor& parameter, const std::string& name) const override {
+    std::vector<std::pair<std::string, at::Tensor>> out;
+    const ParameterState* state = state_of(parameter);
+    if constexpr (requires { &Rule<Hyper>::update_of; }) {
+      for (const auto& group : param_groups_) {
+        for (const at::Tensor& member : group.params()) {
+          if (state != nullptr && member.is_same(parameter)) {
+            const auto& options = static_cast<const Options&>(group.options());
+            const at::Tensor update = Rule<Hyper>::update_of(options, *state);
+            out.emplace_back("l2_norm/moment/" + name, state->buffers[0].norm());
+            out.emplace_back("l2_norm/param/" + name, parameter.detach().norm());
+            out.emplace_back("l2_norm/update/" + name, update.norm());
+            if (parameter.grad().defined()) {
+              out.emplace_back("l2_norm/grad/" + name, parameter.grad().norm());
+            }
+            return out;
+          }
+        }
+      }
+    }
+    return out;
   }
 
   /// Saves `groups/<g>/lr` and the other options, and for parameter i, counted over all groups in

@@ -55,6 +55,21 @@ struct ParameterState final : torch::optim::OptimizerCloneableParamState<Paramet
   std::array<at::Tensor, 3> buffers;
 };
 
+/// An optimizer that can say how it treats a parameter; found by dynamic_cast.
+struct ReportsMetrics {
+  virtual ~ReportsMetrics() = default;
+
+  /// L2 norms after a step, as scalars on the parameter's device: `l2_norm/moment/<name>`,
+  /// `l2_norm/param/<name>`, `l2_norm/update/<name>` (recomputed from the state), and
+  /// `l2_norm/grad/<name>` while there is a gradient. None before the parameter's first step, nor
+  /// from SGD.
+  ///
+  /// Difference from the reference: the numbers of the parameter's own group enter, not those of
+  /// group 0.
+  virtual std::vector<std::pair<std::string, at::Tensor>> report_per_parameter_metrics(
+      const at::Tensor& parameter, const std::string& name) const = 0;
+};
+
 namespace detail {
 
 /// Parameters of one group that one call of a kernel updates.
@@ -69,7 +84,9 @@ struct Bucket {
   std::vector<at::Tensor> steps;  // where the Adam kernels read the step: handles of one scalar
 };
 
-inline std::string parameter_name(std::size_t index) { return "param" + std::to_string(index); }
+inline std::string parameter_name(std::size_t index) {
+  return "param" + std::to_string(index);
+}
 
 /// A tensor of the parameter's shape, type and device, laid out as it where that is dense.
 inline at::Tensor like(const at::Tensor& parameter) {

@@ -83,8 +83,12 @@ inline int reached(const TimeList& milestones, const Progress& progress, double 
 }
 
 /// From 1 at x = 0 down to 0 at x = 1, along half a cosine.
-inline double half_cosine(double x) { return (1.0 + std::cos(x * std::numbers::pi)) / 2.0; }
+inline double half_cosine(double x) {
+  return (1.0 + std::cos(x * std::numbers::pi)) / 2.0;
+}
 
-inline double interpolate(double from, double to, double x) { return from + (to - from) * x; }
+inline double interpolate(double from, double to, double x) {
+  return from + (to - from) * x;
+}
 
 }  // namespace tutti::optim::detail
