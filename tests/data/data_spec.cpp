@@ -6,16 +6,18 @@
 
 #include "support/catch.hpp"
 
+using Catch::Matchers::ContainsSubstring;
 using tutti::Batch;
 using tutti::DataSpec;
 using tutti::TokenCount;
-using Catch::Matchers::ContainsSubstring;
 
 namespace {
 Batch sentences() {
   return Batch({{"input_ids", at::zeros({3, 7}, at::kLong)}, {"labels", at::zeros({3, 7})}});
 }
-std::int64_t length(const DataSpec& spec) { return spec.loader.size(); }
+std::int64_t length(const DataSpec& spec) {
+  return spec.loader.size();
+}
 }  // namespace
 
 TEST_CASE("a loader alone is a data spec", "[data][law]") {
@@ -51,7 +53,10 @@ TEST_CASE("examples that disagree in number ask for a function", "[data]") {
 TEST_CASE("given functions replace the defaults", "[data][law]") {
   const DataSpec spec{
       std::vector<Batch>{},
-      {.split_batch = [](const Batch& batch, std::int64_t) { return std::vector{batch, batch}; },
+      {.split_batch =
+           [](const Batch& batch, std::int64_t) {
+             return std::vector{batch, batch};
+           },
        .num_tokens = [](const Batch&) { return TokenCount(10, 4); },
        .batch_transform = [](Batch batch) { return Batch(batch.inputs() + 1); },
        .microbatch_transform = [](Batch batch) { return Batch(batch.inputs() * 2); }}};

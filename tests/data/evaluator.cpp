@@ -8,9 +8,9 @@
 
 #include "support/catch.hpp"
 
+using Catch::Matchers::ContainsSubstring;
 using tutti::Batch;
 using tutti::Evaluator;
-using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("evaluation sets are written as a list of labels and loaders", "[data][law]") {
   tutti::TensorLoader test{at::zeros({10, 2}), at::zeros({10}), {.batch_size = 4}};

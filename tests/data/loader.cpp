@@ -153,16 +153,17 @@ TEST_CASE("copies of a loader share its position", "[data][law]") {
 }
 
 TEST_CASE("a torch::data loader trains for many epochs, even when left early", "[data][law]") {
-  auto dataset = torch::data::datasets::TensorDataset(at::arange(10, at::kLong))
-                     .map(torch::data::transforms::BatchLambda<
-                          std::vector<torch::data::TensorExample>, torch::data::Example<>>(
-                         [](std::vector<torch::data::TensorExample> in) {
-                           std::vector<at::Tensor> rows;
-                           for (auto& example : in) {
-                             rows.push_back(example.data);
-                           }
-                           return torch::data::Example<>(at::stack(rows), at::stack(rows));
-                         }));
+  auto dataset =
+      torch::data::datasets::TensorDataset(at::arange(10, at::kLong))
+          .map(torch::data::transforms::BatchLambda<std::vector<torch::data::TensorExample>,
+                                                    torch::data::Example<>>(
+              [](std::vector<torch::data::TensorExample> in) {
+                std::vector<at::Tensor> rows;
+                for (auto& example : in) {
+                  rows.push_back(example.data);
+                }
+                return torch::data::Example<>(at::stack(rows), at::stack(rows));
+              }));
   AnyLoader loader = torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(
       std::move(dataset), torch::data::DataLoaderOptions().batch_size(4).workers(1));
   CHECK(loader.batch_size() == 4);

@@ -9,11 +9,11 @@
 
 #include "support/catch.hpp"
 
+using Catch::Matchers::ContainsSubstring;
 using tutti::AnyLoader;
 using tutti::Batch;
 using tutti::TensorLoader;
 using tutti::TensorLoaderOptions;
-using Catch::Matchers::ContainsSubstring;
 
 namespace {
 using Numbers = std::vector<std::int64_t>;

@@ -76,8 +76,7 @@ TEST_CASE("the options of the loss object reach the function", "[losses][law]") 
   const auto y = at::tensor({0, 2, 1, 1}, at::kLong);
   const tutti::SoftCrossEntropy loss{
       .weight = at::tensor({1.0F, 2.0F, 3.0F}), .ignore_index = 1, .reduction = Reduction::sum};
-  CHECK(loss(x, y).equal(
-      functional::soft_cross_entropy(x, y, loss.weight, 1, Reduction::sum)));
+  CHECK(loss(x, y).equal(functional::soft_cross_entropy(x, y, loss.weight, 1, Reduction::sum)));
   CHECK_FALSE(loss(x, y).equal(functional::soft_cross_entropy(x, y)));
 }
 

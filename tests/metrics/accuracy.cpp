@@ -6,10 +6,10 @@
 
 #include "support/catch.hpp"
 
+using Catch::Matchers::ContainsSubstring;
 using tutti::AccuracyOptions;
 using tutti::Average;
 using tutti::MulticlassAccuracy;
-using Catch::Matchers::ContainsSubstring;
 
 namespace {
 const double not_a_number = std::numeric_limits<double>::quiet_NaN();

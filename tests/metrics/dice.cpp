@@ -31,6 +31,7 @@ TEST_CASE("a class nowhere to be found scores one, a class made up scores nothin
 
 TEST_CASE("dice counts foreground classes and says so", "[metrics]") {
   CHECK_THROWS_WITH(tutti::Dice{0}, ContainsSubstring("expected 1 or more foreground classes"));
-  CHECK_THROWS_WITH(tutti::Dice{3}.update(at::zeros({2, 3, 4}), at::zeros({2, 4}, at::kLong)),
-                    ContainsSubstring("expected scores [N, 4, ...] (the background and 3 classes)"));
+  CHECK_THROWS_WITH(
+      tutti::Dice{3}.update(at::zeros({2, 3, 4}), at::zeros({2, 4}, at::kLong)),
+      ContainsSubstring("expected scores [N, 4, ...] (the background and 3 classes)"));
 }

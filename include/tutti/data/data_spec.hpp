@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <type_traits>
@@ -56,8 +57,8 @@ class DataSpec {
   /// There is a loader.
   explicit operator bool() const { return static_cast<bool>(loader); }
 
-  /// The batch in slices of at most `size` examples. A size beyond the batch gives one slice, with a
-  /// warning once.
+  /// The batch in slices of at most `size` examples. A size beyond the batch gives one slice, with
+  /// a warning once.
   [[nodiscard]] std::vector<Batch> split(const Batch& batch, std::int64_t size) const {
     if (hooks.split_batch) {
       return hooks.split_batch(batch, size);

@@ -15,15 +15,16 @@ namespace tutti {
 /// How an evaluation set is evaluated; every default asks the trainer.
 struct EvaluatorOptions {
   std::vector<std::string> metric_names{};  ///< parts of names, any case; empty: all of the model's
-  Time interval{};                        ///< how often during fit; 0: the trainer's eval_interval
-  std::int64_t subset_num_batches = -1;   ///< batches at most; -1: all
+  Time interval{};                       ///< how often during fit; 0: the trainer's eval_interval
+  std::int64_t subset_num_batches = -1;  ///< batches at most; -1: all
   std::int64_t device_eval_microbatch_size = 0;  ///< examples; 0: the whole batch
 };
 
 /// An evaluation set: a label, its data and when and how it is evaluated.
 ///
-/// `.eval = {{"test", test_loader}, {"train", part, {.interval = "5ep"}}}`; a loader alone is called
-/// "eval".
+///     .eval = {{"test", test_loader}, {"train", part, {.interval = "5ep"}}}
+///
+/// A loader alone is called "eval".
 /// Source: MosaicML Composer, `composer.core.Evaluator`.
 struct Evaluator : EvaluatorOptions {
   std::string label = "eval";  ///< logged metrics are `metrics/<label>/<name>`

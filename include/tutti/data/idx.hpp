@@ -2,18 +2,20 @@
 
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
-/// IDX files, the format of MNIST and its relatives: two zero bytes, a byte for the type, a byte for
-/// the number of dimensions, the dimensions as big-endian 32-bit numbers, the big-endian values.
+/// IDX files, the format of MNIST and its relatives: two zero bytes, a byte for the type, a byte
+/// for the number of dimensions, the dimensions as big-endian 32-bit numbers, and the values, big
+/// endian as well.
 /// Source: LeCun et al., "The MNIST database of handwritten digits".
 namespace tutti::data {
 
@@ -83,7 +85,8 @@ inline IdxHeader read_idx_header(std::istream& file, const std::string& path,
                 " bytes, expected ", 4 + 4 * int{magic[3]}, " for the header alone");
     header.shape.push_back(big_endian(size.data()));
     TORCH_CHECK(!__builtin_mul_overflow(bytes, big_endian(size.data()), &bytes), "'", path,
-                "' is damaged: its dimensions ", at::IntArrayRef(header.shape), " do not fit into memory");
+                "' is damaged: its dimensions ", at::IntArrayRef(header.shape),
+                " do not fit into memory");
   }
   header.bytes = bytes;
   return header;
@@ -95,8 +98,8 @@ inline IdxHeader read_idx_header(std::istream& file, const std::string& path,
 ///
 /// Returns a CPU tensor with the file's dimensions, of type uint8, int8, int16, int32, float or
 /// double.
-/// Throws c10::Error, naming the file and what is wrong with it, when it cannot be opened, is no IDX
-/// file, is compressed, or is shorter or longer than its header says.
+/// Throws c10::Error, naming the file and what is wrong with it, when it cannot be opened, is no
+/// IDX file, is compressed, or is shorter or longer than its header says.
 inline at::Tensor load_idx(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   const std::streamoff end = file ? std::streamoff{file.tellg()} : -1;
@@ -107,11 +110,11 @@ inline at::Tensor load_idx(const std::string& path) {
   const std::uint64_t before = 4 + 4 * header.shape.size();
   TORCH_CHECK(file_size - before == header.bytes, "'", path, "' has ", file_size,
               " bytes, expected ", header.bytes + before, " for dimensions ",
-              at::IntArrayRef(header.shape), " of ", header.type, "; it is ", file_size - before < header.bytes ? "cut off" : "damaged");
+              at::IntArrayRef(header.shape), " of ", header.type, "; it is ",
+              file_size - before < header.bytes ? "cut off" : "damaged");
   at::Tensor out(
       at::detail::empty_cpu(header.shape, header.type, /*pin_memory=*/false, std::nullopt));
-  file.read(static_cast<char*>(out.mutable_data_ptr()),
-            static_cast<std::streamsize>(header.bytes));
+  file.read(static_cast<char*>(out.mutable_data_ptr()), static_cast<std::streamsize>(header.bytes));
   TORCH_CHECK(static_cast<std::uint64_t>(file.gcount()) == header.bytes, "'", path,
               "' could be read only in part: ", std::strerror(errno));
   detail::swap_bytes(out.mutable_data_ptr(), header.bytes, at::elementSize(header.type));
@@ -142,7 +145,7 @@ inline void save_idx(const std::string& path, const at::Tensor& tensor) {
   const at::Tensor plain = tensor.cpu().contiguous();
   const std::size_t header = bytes.size();
   bytes.append(static_cast<const char*>(plain.const_data_ptr()), plain.nbytes());
-  detail::swap_bytes(bytes.data() + header, plain.nbytes(), plain.element_size());
+  detail::swap_bytes(bytes.data() + header, plain.nbytes(), at::elementSize(plain.scalar_type()));
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   file.close();

@@ -28,19 +28,36 @@ concept Loader = requires(L& loader, std::int64_t n) {
   { loader.next() } -> std::convertible_to<std::optional<Batch>>;
 };
 
-/// `R` can be gone through again and again: its begin() makes a new pass over things that convert to
-/// Batch. Forward ranges are; others say so with `using restartable = std::true_type`;
+namespace detail {
+
+template <class R>
+concept GivesBatches = requires(R& range) {
+  std::begin(range) != std::end(range);
+  ++std::declval<decltype(std::begin(range))&>();
+  { *std::begin(range) } -> BatchLike;
+};
+
+template <class R>
+concept SaysRestartable = requires {
+  requires R::restartable::value;
+};
+
+template <class R>
+concept TorchDataLoader = requires {
+  typename R::BatchRequestType;
+};
+
+template <class R>
+concept Restarts = std::forward_iterator<decltype(std::begin(std::declval<R&>()))> ||
+    SaysRestartable<R> || TorchDataLoader<R>;
+
+}  // namespace detail
+
+/// `R` can be gone through again and again: its begin() makes a new pass over things that convert
+/// to Batch. Forward ranges do; others say so with `using restartable = std::true_type`;
 /// torch::data's loaders are recognised.
 template <class R>
-concept RestartableRange =
-    requires(R& range) {
-      std::begin(range) != std::end(range);
-      ++std::declval<decltype(std::begin(range))&>();
-      { *std::begin(range) } -> detail::BatchLike;
-    } &&
-    (std::forward_iterator<decltype(std::begin(std::declval<R&>()))> ||
-     requires { requires R::restartable::value; } ||
-     requires { typename R::BatchRequestType; });
+concept RestartableRange = detail::GivesBatches<R> && detail::Restarts<R>;
 
 namespace detail {
 
@@ -84,7 +101,7 @@ class RangeLoader {
 
   // torch::data allows one pass at a time, and only to its end.
   void finish_pass() {
-    if constexpr (requires { typename R::BatchRequestType; }) {
+    if constexpr (TorchDataLoader<R>) {
       while (position_ && *position_ != *end_) {
         ++*position_;
       }
@@ -117,19 +134,21 @@ class RangeLoader {
   bool fresh_ = true;
 };
 
+template <class S>
+concept Source = Loader<S> || AnyRange<S>;
+
 template <class P>
-concept PointerToData = requires(P& pointer) {
-  requires !std::is_pointer_v<P>;
-  typename P::element_type;
+concept PointerToSource = requires(P& pointer) {
   *pointer;
-} && (Loader<typename P::element_type> || AnyRange<typename P::element_type>);
+  requires Source<typename P::element_type>;
+};
 
 }  // namespace detail
 
 /// Any source of batches behind one type; copies share the source and its position.
 ///
-/// Converts from a Loader, from a range of batches, and from a std::shared_ptr or std::unique_ptr to
-/// one. A range is one epoch, the same every time; what is in it may be a Batch, anything that
+/// Converts from a Loader, from a range of batches, and from a std::shared_ptr or std::unique_ptr
+/// to one. A range is one epoch, the same every time; what is in it may be a Batch, anything that
 /// converts to one, a pair of tensors, or a struct with members `data` and `target` such as
 /// torch::data::Example.
 class AnyLoader {
@@ -139,12 +158,12 @@ class AnyLoader {
   /// Takes over a copy of the source; give a shared_ptr to keep a hand on it.
   template <class S>
     requires(!std::same_as<std::remove_cvref_t<S>, AnyLoader> &&
-             (Loader<std::remove_cvref_t<S>> || detail::AnyRange<std::remove_cvref_t<S>>))
+             detail::Source<std::remove_cvref_t<S>>)
   AnyLoader(S&& source)  // NOLINT: converts by design
       : AnyLoader(std::make_shared<std::remove_cvref_t<S>>(std::forward<S>(source))) {}
 
   /// Shares the source.
-  template <detail::PointerToData P>
+  template <detail::PointerToSource P>
   AnyLoader(P source)  // NOLINT: converts by design
       : AnyLoader(std::shared_ptr<typename P::element_type>(std::move(source))) {}
 
@@ -153,7 +172,8 @@ class AnyLoader {
     if constexpr (Loader<S>) {
       self_ = std::make_shared<Holder<S>>(std::move(source));
     } else {
-      static_assert(RestartableRange<S>,
+      constexpr bool goes_on = RestartableRange<S>;  // a plain bool: no tour of the concepts
+      static_assert(goes_on,
                     "tutti: this is no range of batches that can be gone through once per epoch "
                     "(either its elements do not convert to tutti::Batch or it is used up after "
                     "one pass); give a container, or a type with void start(std::int64_t epoch, "
@@ -165,7 +185,7 @@ class AnyLoader {
 
   /// An iterator is refused: it has begun already and ends after one epoch.
   template <std::input_or_output_iterator I>
-    requires(!detail::AnyRange<I> && !Loader<I> && !detail::PointerToData<I>)
+    requires(!detail::Source<I> && !detail::PointerToSource<I>)
   AnyLoader(I) {  // NOLINT: refuses by design
     static_assert(!std::input_or_output_iterator<I>,
                   "tutti: this is an iterator, which has begun already and ends after one epoch; "
@@ -176,9 +196,7 @@ class AnyLoader {
   explicit operator bool() const { return self_ != nullptr; }
 
   /// Begins epoch `epoch` (0 is the first) at its batch `first_batch` (0 is the first).
-  void start(std::int64_t epoch, std::int64_t first_batch = 0) {
-    self_->start(epoch, first_batch);
-  }
+  void start(std::int64_t epoch, std::int64_t first_batch = 0) { self_->start(epoch, first_batch); }
 
   /// The next batch, or nothing when the epoch is over.
   [[nodiscard]] std::optional<Batch> next() { return self_->next(); }

@@ -30,8 +30,8 @@ struct TensorLoaderOptions {
 ///     tutti::TensorLoader train{images, labels, {.batch_size = 64, .shuffle = true}};
 ///
 /// The order of an epoch depends on the seed and the epoch's number alone, so a run resumes inside
-/// an epoch at once. Without shuffle on one rank a batch is a view of the tensors: a transform or an
-/// algorithm that writes in place would write into the data set.
+/// an epoch at once. Without shuffle on one rank a batch is a view of the tensors: a transform or
+/// an algorithm that writes in place would write into the data set.
 class TensorLoader {
  public:
   /// dataset: tensors whose dimension 0 counts examples and is the same for all; tensors without

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_assert_async.h>
@@ -13,7 +14,7 @@ namespace tutti {
 /// How targets name classes.
 enum class TargetType : std::uint8_t {
   indices,  ///< [N, d1, ...]: the class of each position
-  dense,    ///< [N, C, d1, ...]: a weight for every class of each position; one-hot, mixed, smoothed
+  dense,  ///< [N, C, d1, ...]: a weight for every class of each position; one-hot, mixed, smoothed
 };
 
 namespace functional {
@@ -78,8 +79,7 @@ inline at::Tensor one_hot(const at::Tensor& targets, std::int64_t classes) {
   const bool has_examples = !shape.empty();
   shape.insert(shape.begin() + (has_examples ? 1 : 0), classes);
   if (!targets.is_cpu()) {  // no waiting for the device: the check fails there
-    at::_assert_async(targets.lt(classes).all(),
-                      "a target is not less than the number of classes");
+    at::_assert_async(targets.lt(classes).all(), "a target is not less than the number of classes");
     std::vector<std::int64_t> column(shape.size(), 1);
     column[has_examples ? 1 : 0] = classes;
     const at::Tensor all = at::arange(classes, targets.options()).view(column);
@@ -123,8 +123,8 @@ inline at::Tensor ensure_targets_one_hot(const at::Tensor& input, const at::Tens
                     ", expected an integer type for indices of classes; for a weight for every "
                     "class give them the outputs' shape ",
                     input.sizes());
-  return detail::one_hot(targets, num_classes.value_or(input.dim() > 1 ? input.size(1)
-                                                                       : input.size(0)));
+  return detail::one_hot(targets,
+                         num_classes.value_or(input.dim() > 1 ? input.size(1) : input.size(0)));
 }
 
 }  // namespace functional

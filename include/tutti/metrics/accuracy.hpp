@@ -25,9 +25,9 @@ enum class Average : std::uint8_t {
 
 /// Options of MulticlassAccuracy.
 struct AccuracyOptions {
-  std::int64_t num_classes = 0;     ///< 0: that of the outputs; needed unless average is micro
+  std::int64_t num_classes = 0;  ///< 0: that of the outputs; needed unless average is micro
   Average average = Average::micro;
-  std::int64_t top_k = 1;           ///< right when among the k classes of highest score; >= 1
+  std::int64_t top_k = 1;  ///< right when among the k classes of highest score; >= 1
   std::optional<std::int64_t> ignore_index{};  ///< targets left out
 };
 
@@ -76,9 +76,9 @@ class MulticlassAccuracy final : public detail::SumMetric {
  private:
   [[nodiscard]] std::vector<at::Tensor> zeros() const override {
     const bool micro = options_.average == Average::micro;
-    return {at::zeros(micro ? std::vector<std::int64_t>{2}
-                            : std::vector<std::int64_t>{3, options_.num_classes},
-                      at::kLong)};
+    return {at::zeros(
+        micro ? std::vector<std::int64_t>{2} : std::vector<std::int64_t>{3, options_.num_classes},
+        at::kLong)};
   }
 
   void take_in(const at::Tensor& outputs, const at::Tensor& given) override {
@@ -111,10 +111,10 @@ class MulticlassAccuracy final : public detail::SumMetric {
   }
 
   void check_classes(const at::Tensor& outputs, bool scores) const {
-    TORCH_CHECK_VALUE(!scores || options_.num_classes == 0 ||
-                          outputs.size(1) == options_.num_classes,
-                      "MulticlassAccuracy: the outputs ", outputs.sizes(), " have ",
-                      outputs.size(1), " classes, expected ", options_.num_classes);
+    TORCH_CHECK_VALUE(
+        !scores || options_.num_classes == 0 || outputs.size(1) == options_.num_classes,
+        "MulticlassAccuracy: the outputs ", outputs.sizes(), " have ", outputs.size(1),
+        " classes, expected ", options_.num_classes);
     TORCH_CHECK_VALUE(options_.top_k == 1 || (scores && outputs.size(1) >= options_.top_k),
                       "MulticlassAccuracy: top_k is ", options_.top_k, " and the outputs are ",
                       outputs.sizes(), ", expected scores of at least as many classes");
@@ -175,15 +175,14 @@ class MulticlassAccuracy final : public detail::SumMetric {
 
   void add_by_class(const at::Tensor& right, const at::Tensor& predicted,
                     const at::Tensor& targets) {
-    const at::Tensor counted = options_.ignore_index ? targets.ne(*options_.ignore_index)
-                                                     : right.new_ones(right.sizes());
+    const at::Tensor counted =
+        options_.ignore_index ? targets.ne(*options_.ignore_index) : right.new_ones(right.sizes());
     const std::int64_t classes = options_.num_classes;
     const at::Tensor index = targets.to(at::kLong);
     at::Tensor counts = right.new_empty({3, classes}, at::kLong);
     counts.select(0, 0).copy_(detail::class_counts(index, counted.logical_and(right), classes));
     counts.select(0, 1).copy_(detail::class_counts(index, counted, classes));
-    counts.select(0, 2).copy_(
-        detail::class_counts(predicted.to(at::kLong), counted, classes));
+    counts.select(0, 2).copy_(detail::class_counts(predicted.to(at::kLong), counted, classes));
     add({counts});
   }
 

@@ -35,8 +35,8 @@ class BinaryF1Score final : public detail::SumMetric {
 
   void take_in(const at::Tensor& outputs, const at::Tensor& targets) override {
     TORCH_CHECK_VALUE(outputs.dim() == targets.dim() + 1 && outputs.size(1) == 2,
-                      "BinaryF1Score: outputs ", outputs.sizes(), " and targets ",
-                      targets.sizes(), ", expected scores [N, 2, ...] and classes [N, ...]");
+                      "BinaryF1Score: outputs ", outputs.sizes(), " and targets ", targets.sizes(),
+                      ", expected scores [N, 2, ...] and classes [N, ...]");
     const at::Tensor said = outputs.argmax(1).eq(1);
     const at::Tensor there = targets.eq(1);
     const at::Tensor both = said.logical_and(there).sum();

@@ -33,14 +33,13 @@ class LanguageLossMetric : public SumMetric {
   }
 
   void take_in(const at::Tensor& outputs, const at::Tensor& targets) final {
-    TORCH_CHECK_VALUE(outputs.dim() == targets.dim() + 1 &&
-                          outputs.numel() == targets.numel() * outputs.size(-1),
-                      name(), ": outputs ", outputs.sizes(), " and targets ", targets.sizes(),
-                      ", expected logits [..., vocabulary] and tokens [...]");
+    TORCH_CHECK_VALUE(
+        outputs.dim() == targets.dim() + 1 && outputs.numel() == targets.numel() * outputs.size(-1),
+        name(), ": outputs ", outputs.sizes(), " and targets ", targets.sizes(),
+        ", expected logits [..., vocabulary] and tokens [...]");
     const at::Tensor tokens = targets.reshape({-1});
-    const at::Tensor loss =
-        at::cross_entropy_loss(outputs.reshape({-1, outputs.size(-1)}), tokens, {},
-                               at::Reduction::Sum, ignore_index_);
+    const at::Tensor loss = at::cross_entropy_loss(outputs.reshape({-1, outputs.size(-1)}), tokens,
+                                                   {}, at::Reduction::Sum, ignore_index_);
     add({loss.to(at::kDouble), tokens.ne(ignore_index_).sum()});
   }
 

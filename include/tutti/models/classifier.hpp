@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -27,9 +28,10 @@ struct ClassifierOptions {
   std::function<at::Tensor(const at::Tensor&, const at::Tensor&)> loss{};
 };
 
-/// Makes a Model of a network that classifies: batches of (inputs, targets), cross entropy, accuracy.
+/// Makes a Model of a network that classifies: batches of inputs and targets, cross entropy and
+/// accuracy.
 ///
-///     tutti::Classifier model{net, {.num_classes = 10}};    // net: a torch::nn holder or shared_ptr
+///     tutti::Classifier model{net, {.num_classes = 10}};  // net: a torch::nn holder or shared_ptr
 ///
 /// `Net` has `at::Tensor forward(at::Tensor)` giving logits [N, C, ...]; targets are indices or
 /// dense. Copies share the network.
@@ -80,8 +82,8 @@ class Classifier {
                   }) {
       const auto own = static_cast<std::int64_t>(net_->num_classes);
       if (options_.num_classes != 0 && options_.num_classes != own) {
-        TORCH_WARN("Classifier: num_classes is ", options_.num_classes,
-                   ", but the network says ", own, ", which is used");
+        TORCH_WARN("Classifier: num_classes is ", options_.num_classes, ", but the network says ",
+                   own, ", which is used");
       }
       options_.num_classes = own;
     }

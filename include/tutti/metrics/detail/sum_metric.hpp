@@ -56,14 +56,14 @@ class SumMetric : public Metric {
   std::vector<at::Tensor> sums_;
 };
 
-/// How often each of 0..classes-1 occurs: int64 [classes]. Other numbers, and places where `counted`
-/// is false, count nowhere.
+/// How often each of 0..classes-1 occurs: int64 [classes]. Other numbers, and places where
+/// `counted` is false, count nowhere.
 inline at::Tensor class_counts(const at::Tensor& numbers, const at::Tensor& counted,
                                std::int64_t classes) {
   const at::Tensor valid = numbers.ge(0).logical_and_(numbers.lt(classes)).logical_and_(counted);
   const at::Tensor bin = numbers.masked_fill(valid.logical_not(), classes).flatten();
-  const at::Tensor bins = bin.new_zeros({classes + 1}).scatter_add_(0, bin, bin.new_ones({1})
-                                                                               .expand_as(bin));
+  const at::Tensor bins =
+      bin.new_zeros({classes + 1}).scatter_add_(0, bin, bin.new_ones({1}).expand_as(bin));
   return bins.narrow(0, 0, classes);
 }
 
