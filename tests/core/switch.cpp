@@ -60,7 +60,7 @@ TEST_CASE("rules of and about the policy hold for its switch", "[switch]") {
                                types<Switch<Count>, After>>);
   static_assert(std::is_same_v<Recipe<Switch<After>, Count>::order<BatchStart>,
                                types<Count, Switch<After>>>);
-  static_assert(detail::conflict<Switch<Count>, Rival>());
+  static_assert(detail::refuses<Rival, Switch<Count>>());
   static_assert(name_of<Switch<Count>>() == "Count");
   static_assert(role_of<Switch<Count>> == Role::algorithm);
   static_assert(!Handles<Switch<Count>, EpochEnd>);

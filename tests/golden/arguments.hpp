@@ -1,0 +1,130 @@
+#pragma once
+
+// Turns the names and keyword arguments of the reference's objects into tutti's.
+
+#include <array>
+#include <string>
+
+#include <tutti/optim/adam.hpp>
+#include <tutti/optim/schedules.hpp>
+#include <tutti/optim/sgd.hpp>
+
+#include "golden/runner.hpp"
+
+namespace golden {
+
+/// The time of that name, written as a string, or as a number of epochs.
+inline tutti::Time time_of(const Arguments& a, const std::string& key, tutti::Time otherwise) {
+  if (!a.has(key)) {
+    return otherwise;
+  }
+  const Json& value = a.json(key);
+  return value.is_string() ? tutti::Time::parse(value.string()) : tutti::Time(value.integer());
+}
+
+inline tutti::TimeList times_of(const Arguments& a, const std::string& key) {
+  tutti::TimeList out;
+  for (const Json& value : a.json(key).array()) {
+    out.push_back(value.is_string() ? tutti::Time::parse(value.string())
+                                    : tutti::Time(value.integer()));
+  }
+  return out;
+}
+
+namespace detail {
+
+inline tutti::Schedule plain_schedule(const std::string& name, const Arguments& a) {
+  if (name == "StepScheduler") {
+    return tutti::Step{time_of(a, "step_size", {}), a.number("gamma", 0.1)};
+  }
+  if (name == "MultiStepScheduler") {
+    return tutti::MultiStep{times_of(a, "milestones"), a.number("gamma", 0.1)};
+  }
+  if (name == "ConstantScheduler") {
+    return tutti::Constant{a.number("alpha", 1.0), time_of(a, "t_max", "1dur")};
+  }
+  if (name == "LinearScheduler") {
+    return tutti::Linear{a.number("alpha_i", 1.0), a.number("alpha_f", 0.0),
+                         time_of(a, "t_max", "1dur")};
+  }
+  if (name == "ExponentialScheduler") {
+    return tutti::Exponential{a.number("gamma", 0.0), time_of(a, "decay_period", "1ep")};
+  }
+  if (name == "CosineAnnealingScheduler") {
+    return tutti::CosineAnnealing{time_of(a, "t_max", "1dur"), a.number("alpha_f", 0.0)};
+  }
+  if (name == "CosineAnnealingWarmRestartsScheduler") {
+    return tutti::CosineAnnealingWarmRestarts{time_of(a, "t_0", {}), a.number("t_mult", 1.0),
+                                              a.number("alpha_f", 0.0)};
+  }
+  if (name == "PolynomialScheduler") {
+    return tutti::Polynomial{a.number("power", 0.0), time_of(a, "t_max", "1dur"),
+                             a.number("alpha_f", 0.0)};
+  }
+  throw std::invalid_argument("no schedule is called " + name);
+}
+
+inline tutti::Schedule warmup_schedule(const std::string& name, const Arguments& a) {
+  const tutti::Time t_warmup = time_of(a, "t_warmup", {});
+  const bool scale_warmup = a.flag("scale_warmup", false);
+  if (name == "MultiStepWithWarmupScheduler") {
+    return tutti::MultiStepWithWarmup{t_warmup, times_of(a, "milestones"), a.number("gamma", 0.1),
+                                      scale_warmup};
+  }
+  const tutti::Time t_max = time_of(a, "t_max", "1dur");
+  if (name == "ConstantWithWarmupScheduler") {
+    return tutti::ConstantWithWarmup{t_warmup, a.number("alpha", 1.0), t_max, scale_warmup};
+  }
+  const double alpha_f = a.number("alpha_f", 0.0);
+  if (name == "LinearWithWarmupScheduler") {
+    return tutti::LinearWithWarmup{t_warmup, a.number("alpha_i", 1.0), alpha_f, t_max,
+                                   scale_warmup};
+  }
+  if (name == "CosineAnnealingWithWarmupScheduler") {
+    return tutti::CosineAnnealingWithWarmup{t_warmup, t_max, alpha_f, scale_warmup};
+  }
+  if (name == "PolynomialWithWarmupScheduler") {
+    return tutti::PolynomialWithWarmup{t_warmup, a.number("power", 2.0), t_max, alpha_f,
+                                       scale_warmup};
+  }
+  throw std::invalid_argument("no schedule is called " + name);
+}
+
+}  // namespace detail
+
+/// The schedule of that class of the reference.
+inline tutti::Schedule make_schedule(const std::string& name, const Json& args) {
+  const Arguments a(args, name);
+  const auto schedule = name.find("Warmup") == std::string::npos ? detail::plain_schedule(name, a)
+                                                                 : detail::warmup_schedule(name, a);
+  a.done();
+  return schedule;
+}
+
+inline tutti::DecoupledSGDW decoupled_sgdw(const Json& args) {
+  const Arguments a(args, "DecoupledSGDW");
+  tutti::DecoupledSGDW h;
+  h.lr = a.number("lr", 0);
+  h.momentum = a.number("momentum", h.momentum);
+  h.dampening = a.number("dampening", h.dampening);
+  h.weight_decay = a.number("weight_decay", h.weight_decay);
+  h.nesterov = a.flag("nesterov", h.nesterov);
+  a.done();
+  return h;
+}
+
+inline tutti::DecoupledAdamW decoupled_adamw(const Json& args) {
+  const Arguments a(args, "DecoupledAdamW");
+  tutti::DecoupledAdamW h;
+  h.lr = a.number("lr", h.lr);
+  if (a.has("betas")) {
+    h.betas = {a.json("betas")[0].number(), a.json("betas")[1].number()};
+  }
+  h.eps = a.number("eps", h.eps);
+  h.weight_decay = a.number("weight_decay", h.weight_decay);
+  h.amsgrad = a.flag("amsgrad", h.amsgrad);
+  a.done();
+  return h;
+}
+
+}  // namespace golden

@@ -1,0 +1,280 @@
+#include "golden/runner.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <iomanip>
+#include <iostream>
+#include <iterator>
+
+#include "support/catch.hpp"
+
+// Runs every case of an index.json: that of tests/golden, or of the folder that the environment
+// variable TUTTI_GOLDEN names. The table it prints says per function how many cases ran, passed and
+// were left out, and why.
+
+namespace golden {
+
+void Verdict::tensor(const std::string& key, const at::Tensor& got) {
+  seen_.insert(key);
+  if (!case_.has_out(key)) {
+    complaints_.push_back(key + ": the case has no such output");
+    return;
+  }
+  if (const std::string wrong = matches(got, case_.out(key), case_.tolerance); !wrong.empty()) {
+    complaints_.push_back(key + ": " + wrong);
+  }
+}
+
+void Verdict::number(const std::string& key, double got) {
+  if (case_.has_out(key)) {
+    const at::Tensor want = case_.out(key);
+    tensor(key, at::full(want.sizes(), got, want.options()));
+  } else {
+    tensor(key, {});
+  }
+}
+
+void Verdict::check(bool holds, const std::string& complaint) {
+  if (!holds) {
+    complaints_.push_back(complaint);
+  }
+}
+
+bool Verdict::raises_as_reference(const std::function<void()>& call) {
+  const Json* raises = case_.expect.find("raises");
+  try {
+    call();
+  } catch (const Skipped&) {
+    throw;
+  } catch (const std::exception& error) {
+    check(raises != nullptr, std::string("threw: ") + error.what());
+    return false;
+  }
+  check(raises == nullptr, "went through where the reference raises " +
+                               (raises != nullptr ? raises->string() : ""));
+  return true;
+}
+
+std::vector<std::string> Verdict::complaints() const {
+  std::vector<std::string> all = complaints_;
+  if (case_.expect.find("raises") == nullptr) {
+    for (const std::string& key : case_.out_keys()) {
+      if (seen_.count(key) == 0) {
+        all.push_back(key + ": nobody compared this output");
+      }
+    }
+  }
+  return all;
+}
+
+const Json* Arguments::find(const std::string& key) const {
+  asked_.insert(key);
+  const Json* found = object_.find(key);
+  return found == nullptr || found->is_null() ? nullptr : found;
+}
+
+const Json& Arguments::json(const std::string& key) const {
+  asked_.insert(key);
+  return object_.at(key);
+}
+
+double Arguments::number(const std::string& key, double otherwise) const {
+  const Json* found = find(key);
+  return found == nullptr ? otherwise : found->number();
+}
+
+std::int64_t Arguments::integer(const std::string& key, std::int64_t otherwise) const {
+  const Json* found = find(key);
+  return found == nullptr ? otherwise : found->integer();
+}
+
+bool Arguments::flag(const std::string& key, bool otherwise) const {
+  const Json* found = find(key);
+  return found == nullptr ? otherwise : found->boolean();
+}
+
+std::string Arguments::text(const std::string& key, const std::string& otherwise) const {
+  const Json* found = find(key);
+  return found == nullptr ? otherwise : found->string();
+}
+
+void Arguments::done() const {
+  if (!object_.is_object()) {
+    return;
+  }
+  for (const auto& [key, value] : object_.object()) {
+    if (asked_.count(key) == 0) {
+      throw std::invalid_argument(what_ + " has no argument '" + key + "' here; teach the handler");
+    }
+  }
+}
+
+}  // namespace golden
+
+namespace {
+
+using golden::Case;
+
+// A function of the reference that tutti does not have yet, and the header that will hold it: once
+// the header exists, an entry here is a mistake.
+struct Absent {
+  const char* function;
+  const char* header;
+};
+
+const Absent absent[] = {
+    {"cutout_batch", "algorithms/cutout.hpp"},
+    {"colout_batch", "algorithms/colout.hpp"},
+    {"resize_batch", "algorithms/progressive_resizing.hpp"},
+    {"ProgressiveResizing", "algorithms/progressive_resizing.hpp"},
+    {"set_batch_sequence_length", "algorithms/seq_length_warmup.hpp"},
+    {"SeqLengthWarmup", "algorithms/seq_length_warmup.hpp"},
+    {"select_using_loss", "algorithms/selective_backprop.hpp"},
+    {"should_selective_backprop", "algorithms/selective_backprop.hpp"},
+    {"apply_squeeze_excite", "algorithms/squeeze_excite.hpp"},
+    {"apply_factorization", "algorithms/factorize.hpp"},
+    {"factorize_sizes", "algorithms/factorize.hpp"},
+    {"factorize_matrix", "algorithms/factorize.hpp"},
+    {"apply_ghost_batchnorm", "algorithms/ghost_batchnorm.hpp"},
+    {"apply_weight_standardization", "algorithms/weight_standardization.hpp"},
+    {"apply_low_precision_layernorm", "algorithms/low_precision_layernorm.hpp"},
+    {"apply_low_precision_groupnorm", "algorithms/low_precision_groupnorm.hpp"},
+    {"apply_stochastic_depth", "algorithms/stochastic_depth.hpp"},
+    {"StochasticDepth_warmup", "algorithms/stochastic_depth.hpp"},
+    {"apply_gyro_dropout", "algorithms/gyro_dropout.hpp"},
+    {"apply_channels_last", "algorithms/channels_last.hpp"},
+    {"freeze_layers", "algorithms/layer_freezing.hpp"},
+    {"alibi_slopes", "algorithms/alibi.hpp"},
+    {"alibi_bias", "algorithms/alibi.hpp"},
+    {"apply_alibi_gpt2", "algorithms/alibi.hpp"},
+    {"apply_alibi_bert", "algorithms/alibi.hpp"},
+    {"apply_gated_linear_units", "algorithms/gated_linear_units.hpp"},
+    {"SWA", "algorithms/swa.hpp"},
+    {"aug_autocontrast", "algorithms/augmix.hpp"},
+    {"aug_equalize", "algorithms/augmix.hpp"},
+    {"aug_posterize", "algorithms/augmix.hpp"},
+    {"aug_rotate", "algorithms/augmix.hpp"},
+    {"aug_solarize", "algorithms/augmix.hpp"},
+    {"aug_shear_x", "algorithms/augmix.hpp"},
+    {"aug_shear_y", "algorithms/augmix.hpp"},
+    {"aug_translate_x", "algorithms/augmix.hpp"},
+    {"aug_translate_y", "algorithms/augmix.hpp"},
+    {"aug_color", "algorithms/augmix.hpp"},
+    {"aug_color_original", "algorithms/augmix.hpp"},
+    {"aug_contrast", "algorithms/augmix.hpp"},
+    {"aug_contrast_original", "algorithms/augmix.hpp"},
+    {"aug_brightness", "algorithms/augmix.hpp"},
+    {"aug_brightness_original", "algorithms/augmix.hpp"},
+    {"aug_sharpness", "algorithms/augmix.hpp"},
+    {"aug_sharpness_original", "algorithms/augmix.hpp"},
+    {"augmix_image", "algorithms/augmix.hpp"},
+    {"randaugment_image", "algorithms/randaugment.hpp"},
+};
+
+golden::Handlers all_handlers() {
+  golden::Handlers all = golden::value_handlers();
+  all.merge(golden::loss_handlers());
+  all.merge(golden::batch_handlers());
+  all.merge(golden::layer_handlers());
+  all.merge(golden::optimizer_handlers());
+  all.merge(golden::training_handlers());
+  return all;
+}
+
+struct Tally {
+  std::size_t ran = 0;
+  std::size_t passed = 0;
+  std::size_t skipped = 0;
+  std::set<std::string> reasons;
+};
+
+void run_case(const Case& c, golden::Handler handler, Tally& tally) {
+  golden::Verdict verdict(c);
+  std::vector<std::string> complaints;
+  try {
+    handler(c, verdict);
+    complaints = verdict.complaints();
+  } catch (const golden::Skipped& reason) {
+    ++tally.skipped;
+    tally.reasons.insert(reason.what());
+    return;
+  } catch (const std::exception& error) {
+    complaints = {std::string("threw: ") + error.what()};
+  }
+  ++tally.ran;
+  tally.passed += complaints.empty() ? 1U : 0U;
+  for (const std::string& complaint : complaints) {
+    FAIL_CHECK(c.name << " " << complaint);
+  }
+}
+
+void print(const std::string& function, const Tally& tally) {
+  std::cout << std::left << std::setw(34) << function << std::right << std::setw(5) << tally.ran
+            << std::setw(8) << tally.passed << std::setw(9) << tally.skipped;
+  for (const std::string& reason : tally.reasons) {
+    std::cout << "  " << reason;
+  }
+  std::cout << "\n";
+}
+
+bool exists(const char* header) {
+  return std::filesystem::exists(std::filesystem::path(TUTTI_SOURCE_DIR) / "include" / "tutti" /
+                                 header);
+}
+
+}  // namespace
+
+TEST_CASE("every case of a function that tutti has agrees with the reference", "[golden]") {
+  const golden::Handlers handlers = all_handlers();
+  std::cout << std::left << std::setw(34) << "function" << "  ran  passed  skipped  reason\n";
+  Tally sum;
+  for (const std::string& function : golden::functions()) {
+    Tally tally;
+    const auto handler = handlers.find(function);
+    const auto* missing = std::find_if(std::begin(absent), std::end(absent),
+                                       [&](const Absent& a) { return a.function == function; });
+    if (handler != handlers.end()) {
+      for (const Case& c : golden::cases(function)) {
+        run_case(c, handler->second, tally);
+      }
+    } else if (missing != std::end(absent)) {
+      tally.skipped = golden::cases(function).size();
+      tally.reasons.insert("not in tutti yet");
+      if (exists(missing->header)) {
+        FAIL_CHECK(function << ": <tutti/" << missing->header << "> exists; map the function to a "
+                   "handler and take it off the list of absent ones");
+      }
+    } else {
+      FAIL_CHECK(function << ": neither a handler nor an entry in the list of absent functions");
+    }
+    print(function, tally);
+    sum.ran += tally.ran;
+    sum.passed += tally.passed;
+    sum.skipped += tally.skipped;
+  }
+  print("all", sum);
+  CHECK(sum.ran > 0);
+}
+
+TEST_CASE("the runner notices a wrong result, an output that nobody compared, and an argument that "
+          "nobody read",
+          "[golden]") {
+  const Case c = golden::cases("soft_cross_entropy").at(0);
+  golden::Verdict wrong(c);
+  wrong.tensor("loss", c.out("loss").add(1));
+  wrong.tensor("grad", c.out("grad"));
+  CHECK(wrong.complaints().size() == 1);
+
+  golden::Verdict incomplete(c);
+  incomplete.tensor("loss", c.out("loss"));
+  CHECK(incomplete.complaints() == std::vector<std::string>{"grad: nobody compared this output"});
+
+  golden::Verdict throws(c);
+  CHECK(!throws.raises_as_reference([] { throw std::runtime_error("x"); }));
+  CHECK(throws.complaints().front() == "threw: x");
+
+  const golden::Json object(golden::Json::Object{{"alpha", 0.5}, {"beta", 1}});
+  const golden::Arguments arguments(object, "MixUp");
+  CHECK(arguments.number("alpha", 0) == 0.5);
+  CHECK_THROWS_WITH(arguments.done(), Catch::Matchers::ContainsSubstring("no argument 'beta'"));
+}
