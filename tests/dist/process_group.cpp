@@ -145,7 +145,7 @@ TEST_CASE("rank body: a rank that stays away", "[.rank]") {
   if (group->rank() == 0) {
     CHECK_THAT(error_of([&] { group->barrier(); }),
                ContainsSubstring("tutti::dist::barrier: rank 0 of 2 (local rank 0 of 2, node 0) "
-                                 "gave up (timeout 1.5 s)") &&
+                                 "failed (timeout 1.5 s)") &&
                    ContainsSubstring("Another rank failed, left, or did not make the same call"));
   } else {
     std::this_thread::sleep_for(milliseconds(3000));

@@ -176,7 +176,7 @@ inline std::string first_line(const std::exception& error) {
 inline std::string explain(const std::string& call, const Environment& environment,
                            std::chrono::milliseconds timeout, const std::exception& error) {
   std::ostringstream text;
-  text << "tutti::dist::" << call << ": " << environment.describe() << " gave up (timeout "
+  text << "tutti::dist::" << call << ": " << environment.describe() << " failed (timeout "
        << static_cast<double>(timeout.count()) / 1000 << " s): " << first_line(error) << ". ";
   if (call != "initialize") {
     text << "Another rank failed, left, or did not make the same call in time; look for its own "

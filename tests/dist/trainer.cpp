@@ -1,0 +1,185 @@
+#include <tutti/trainer.hpp>
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/nn/modules/linear.h>
+
+#include <tutti/data/tensor_loader.hpp>
+#include <tutti/dist/ddp.hpp>
+#include <tutti/models/classifier.hpp>
+
+#include "dist/ranks.hpp"
+#include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/tiny.hpp"
+
+using namespace tutti;
+using Catch::Matchers::ContainsSubstring;
+using dist::SyncStrategy;
+using tutti_test::all_passed;
+using tutti_test::run_ranks;
+
+namespace {
+
+/// Remembers every batch's loss and the weights after it.
+struct Record final {
+  std::vector<double> losses{};
+  std::vector<at::Tensor> weights{};
+  void apply(BatchEnd, State& state) {
+    losses.push_back(state.total_loss.at("total").item<double>());
+    weights.push_back(tiny::flat(*state.model));
+  }
+};
+
+struct Fail final {
+  int on_rank = 1;
+  void apply(BatchStart, State& state) const {
+    TORCH_CHECK(state.rank != on_rank || state.timestamp.batch < 2, "the disk is full");
+  }
+};
+
+TrainerOptions options(std::int64_t rows, std::int64_t batch_size) {
+  at::manual_seed(7);
+  const at::Tensor x = at::randn({rows, 4});
+  const at::Tensor y = at::randn({rows, 2});
+  return {.train = TensorLoader{x, y, {.batch_size = batch_size}},
+          .max_duration = "2ep",
+          .optimizer = SGD{.lr = 0.1, .momentum = 0.9},
+          .device = "cpu",
+          .seed = 3,
+          .progress_bar = false};
+}
+
+/// What one process does, without the variables and the group of this rank.
+template <class Body>
+auto alone(Body body) {
+  dist::shutdown();
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
+    unsetenv(name);
+  }
+  return body();
+}
+
+template <class Model>
+Record record(Model model, const TrainerOptions& with) {
+  Trainer<Record> trainer(model, with);
+  trainer.fit();
+  for (const at::Tensor& weights : trainer.template get<Record>().weights) {
+    const auto ranks = trainer.state().communicator->all_gather(weights);
+    CHECK(ranks.front().equal(ranks.back()));
+  }
+  return trainer.template get<Record>();
+}
+
+void check_close(const Record& two, const Record& one, std::size_t batches) {
+  REQUIRE(two.losses.size() == batches);
+  REQUIRE(one.losses.size() == batches);
+  for (std::size_t i = 0; i < batches; ++i) {
+    CHECK(std::abs(two.losses[i] - one.losses[i]) < 1e-5);
+    CHECK(two.weights[i].allclose(one.weights[i], 1e-5, 1e-5));
+  }
+}
+
+void compare(SyncStrategy strategy, std::int64_t microbatch) {
+  TrainerOptions with = options(24, 6);
+  with.data_parallel.sync_strategy = strategy;
+  with.device_train_microbatch_size = microbatch;
+  const Record two = record(tiny::net(1 + static_cast<std::uint64_t>(dist::rank())), with);
+  const Record one = alone([] { return record(tiny::net(1), options(24, 12)); });
+  check_close(two, one, 4);
+}
+
+}  // namespace
+
+TEST_CASE("rank body: trainer", "[.rank]") {
+  compare(SyncStrategy::single_auto_sync, 0);
+}
+
+TEST_CASE("rank body: trainer with uneven microbatches", "[.rank]") {
+  compare(SyncStrategy::single_auto_sync, 4);
+}
+
+TEST_CASE("rank body: trainer with forced sync", "[.rank]") {
+  compare(SyncStrategy::forced_sync, 3);
+}
+
+TEST_CASE("rank body: exact evaluation", "[.rank]") {
+  at::manual_seed(11);
+  const at::Tensor x = at::randn({11, 4});
+  const at::Tensor y = at::randint(3, {11}, at::kLong);
+  const auto evaluate = [&](std::int64_t batch_size) {
+    at::manual_seed(1);
+    const Classifier model{torch::nn::Linear(4, 3), {.num_classes = 3}};
+    Trainer<> trainer{model,
+                      {.eval = {{"test", TensorLoader{x, y, {.batch_size = batch_size}}}},
+                       .optimizer = SGD{.lr = 0.1},
+                       .device = "cpu",
+                       .progress_bar = false}};
+    trainer.eval();
+    return trainer.state().eval_metric_values.at("test");
+  };
+  // 6 examples on each rank, one of them a repetition: alone in its batch, and not.
+  const auto singles = evaluate(1);
+  const auto triples = evaluate(3);
+  const auto one = alone([&] { return evaluate(1); });
+  REQUIRE(one.size() == 2);
+  for (const auto& [name, value] : one) {
+    CHECK(std::abs(singles.at(name) - value) < 1e-6);
+  }
+  // The reference's CrossEntropy is a mean over batches, so it depends on how they are cut.
+  CHECK(std::abs(triples.at("MulticlassAccuracy") - one.at("MulticlassAccuracy")) < 1e-6);
+}
+
+TEST_CASE("rank body: an exception", "[.rank]") {
+  Trainer<Fail> trainer(tiny::net(), options(24, 3));
+  trainer.fit();
+}
+
+TEST_CASE("rank body: resume", "[.rank]") {
+  const TemporaryFolder mine;
+  const auto group = dist::initialize();
+  TrainerOptions with = options(24, 3);
+  with.save_folder = group->broadcast_bytes(mine.path().string());
+  with.save_interval = "3ba";
+  with.run_name = "two";
+  const Record whole = record(tiny::net(), with);
+  REQUIRE(whole.losses.size() == 8);
+  group->barrier();
+  with.load_path = with.save_folder + "/ep0-ba3";
+  with.save_folder.clear();
+  const Record rest = record(tiny::net(5), with);
+  REQUIRE(rest.losses.size() == 5);
+  for (std::size_t i = 0; i < 5; ++i) {
+    CHECK(rest.losses[i] == whole.losses[i + 3]);
+    CHECK(rest.weights[i].equal(whole.weights[i + 3]));
+  }
+  group->barrier();
+}
+
+TEST_CASE("two ranks train as one process with twice the batch", "[dist][trainer]") {
+  CHECK(run_ranks("rank body: trainer") == all_passed);
+  CHECK(run_ranks("rank body: trainer with uneven microbatches") == all_passed);
+  CHECK(run_ranks("rank body: trainer with forced sync") == all_passed);
+}
+
+TEST_CASE("two ranks evaluate every example once", "[dist][trainer]") {
+  CHECK(run_ranks("rank body: exact evaluation") == all_passed);
+}
+
+TEST_CASE("an exception on one rank ends both", "[dist][trainer]") {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string report = run_ranks("rank body: an exception");
+  CHECK_THAT(report, ContainsSubstring("the disk is full"));
+  CHECK_THAT(report, ContainsSubstring("--- rank 0 failed"));
+  CHECK_THAT(report, !ContainsSubstring("killed at the limit"));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(50));
+}
+
+TEST_CASE("two ranks resume bit for bit", "[dist][trainer]") {
+  CHECK(run_ranks("rank body: resume") == all_passed);
+}
