@@ -208,7 +208,10 @@ function(tutti_add_torch)
   add_library(tutti::torch INTERFACE IMPORTED GLOBAL)
   target_include_directories(tutti::torch INTERFACE "${root}/include" "${root}/include/torch/csrc/api/include")
   set(suffix "${CMAKE_SHARED_LIBRARY_SUFFIX}")
-  target_link_libraries(tutti::torch INTERFACE "${root}/lib/libtorch_cpu${suffix}" "${root}/lib/libc10${suffix}")
+  # libstdc++ stands first, so that std::filesystem is the compiler's own: LibTorch's libraries export copies of it that
+  # call functions which are not there (remove_all crashes).
+  target_link_libraries(tutti::torch INTERFACE "-Wl,--push-state,--no-as-needed,-lstdc++,--pop-state"
+    "${root}/lib/libtorch_cpu${suffix}" "${root}/lib/libc10${suffix}")
   if(TARGET Threads::Threads)
     target_link_libraries(tutti::torch INTERFACE Threads::Threads)
   endif()

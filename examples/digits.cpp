@@ -33,7 +33,8 @@ tutti::TensorLoader load(bool train) {
   images = images.to(at::kFloat).unsqueeze(1).div(8).sub(1);  // (1797, 1, 8, 8) in -1..1
   const std::int64_t from = train ? 0 : 1437;
   const std::int64_t to = train ? 1437 : 1797;
-  return {images.slice(0, from, to), labels.slice(0, from, to), {.batch_size = 64, .shuffle = train}};
+  return {
+      images.slice(0, from, to), labels.slice(0, from, to), {.batch_size = 64, .shuffle = train}};
 }
 
 int main(int argc, char** argv) {
@@ -51,29 +52,31 @@ int main(int argc, char** argv) {
   tutti::seed_all(17);
   tutti::Classifier model{tutti::models::cifar_resnet({.in_channels = 1, .blocks = {1, 1, 1}}),
                           {.num_classes = 10}};
-  Recipe trainer{model,
-                 {.train = load(true),
-                  .eval = {{"test", load(false)}},
-                  .max_duration = tutti::Time::parse(epochs + "ep"),
-                  .optimizer = tutti::DecoupledSGDW{.lr = 0.1, .momentum = 0.9, .weight_decay = 5e-4},
-                  .schedule = tutti::CosineAnnealingWithWarmup{.t_warmup = "2ep"},
-                  .seed = 17,
-                  .run_name = "digits",
-                  .save_folder = folder,
-                  .save_interval = "10ep",
-                  .save_overwrite = true,
-                  .load_path = load_path},
-                 tutti::MixUp{},
-                 tutti::BlurPool{},
-                 tutti::LabelSmoothing{},
-                 tutti::EMA{.half_life = "50ba"}};
+  Recipe trainer{
+      model,
+      {.train = load(true),
+       .eval = {{"test", load(false)}},
+       .max_duration = tutti::Time::parse(epochs + "ep"),
+       .optimizer = tutti::DecoupledSGDW{.lr = 0.1, .momentum = 0.9, .weight_decay = 5e-4},
+       .schedule = tutti::CosineAnnealingWithWarmup{.t_warmup = "2ep"},
+       .seed = 17,
+       .run_name = "digits",
+       .save_folder = folder,
+       .save_interval = "10ep",
+       .save_overwrite = true,
+       .load_path = load_path},
+      tutti::MixUp{},
+      tutti::BlurPool{},
+      tutti::LabelSmoothing{},
+      tutti::EMA{.half_life = "50ba"}};
   trainer.fit();
   if (trainer.state().rank == 0) {
     const auto& values = trainer.state().eval_metric_values.at("test");
     std::printf("test accuracy: %.2f %%\n", 100 * values.at("MulticlassAccuracy"));
     std::printf("checkpoints:   %s (latest: %s/latest)\n", folder.c_str(), folder.c_str());
-    std::printf("try next:      resume it with --load %s/latest --epochs 40, or open\n"
-                "               %s/latest/model.safetensors in Python\n",
-                folder.c_str(), folder.c_str());
+    std::printf(
+        "try next:      resume it with --load %s/latest --epochs 40, or open\n"
+        "               %s/latest/model.safetensors in Python\n",
+        folder.c_str(), folder.c_str());
   }
 }

@@ -98,11 +98,11 @@ TEST_CASE("fit fires the events of two epochs in the documented order", "[traine
   with_eval.eval = {{"test", tiny::batches(1)}};
   Trainer<Trace> trainer(tiny::net(), with_eval);
   trainer.fit();
-  const Lines eval{"eval_before_all",      "eval_start",         "eval_batch_start",
-                   "eval_before_forward",  "eval_after_forward", "eval_batch_end",
-                   "eval_end",             "eval_after_all"};
-  const Lines epoch = Lines{"epoch_start"} + batch + batch + Lines{"before_dataloader", "epoch_end"} +
-                      eval + Lines{"epoch_checkpoint"};
+  const Lines eval{
+      "eval_before_all",    "eval_start",     "eval_batch_start", "eval_before_forward",
+      "eval_after_forward", "eval_batch_end", "eval_end",         "eval_after_all"};
+  const Lines epoch = Lines{"epoch_start"} + batch + batch +
+                      Lines{"before_dataloader", "epoch_end"} + eval + Lines{"epoch_checkpoint"};
   CHECK(trainer.get<Trace>().lines ==
         Lines{"init", "before_load", "after_load", "fit_start", "iteration_start"} + epoch + epoch +
             Lines{"fit_end"});
@@ -113,10 +113,10 @@ TEST_CASE("every microbatch fires the inner events once", "[trainer][trace]") {
   split.device_train_microbatch_size = 4;  // of 6 examples
   Trainer<Trace> trainer(tiny::net(), split);
   trainer.fit();
-  const Lines expected = Lines{"init", "before_load", "after_load", "fit_start", "iteration_start",
-                               "epoch_start"} +
-                         fetch + microbatch + microbatch + close_batch +
-                         Lines{"epoch_end", "epoch_checkpoint", "fit_end"};
+  const Lines expected =
+      Lines{"init", "before_load", "after_load", "fit_start", "iteration_start", "epoch_start"} +
+      fetch + microbatch + microbatch + close_batch +
+      Lines{"epoch_end", "epoch_checkpoint", "fit_end"};
   CHECK(trainer.get<Trace>().lines == expected);
 }
 
@@ -180,8 +180,8 @@ TEST_CASE("an exception closes every policy and the trainer says so afterwards",
   Trainer<Halve, FailAt> trainer(tiny::net(), options());
   CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("no more"));
   CHECK(trainer.get<Halve>().closed == 1);
-  CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("has been closed") &&
-                                       ContainsSubstring("load_path"));
+  CHECK_THROWS_WITH(trainer.fit(),
+                    ContainsSubstring("has been closed") && ContainsSubstring("load_path"));
   trainer.close();
   CHECK(trainer.get<Halve>().closed == 1);
 }

@@ -40,8 +40,8 @@ Engine<Ps..., Qs..., Rs...> join(types<Ps...>, types<Qs...>, types<Rs...>);
 
 // The recipe's policies and the loggers that options can turn on.
 template <class... Ps>
-using EngineFor = decltype(join(types<Ps...>{}, Unless<ProgressBar, Ps...>{},
-                                Unless<ConsoleLogger, Ps...>{}));
+using EngineFor =
+    decltype(join(types<Ps...>{}, Unless<ProgressBar, Ps...>{}, Unless<ConsoleLogger, Ps...>{}));
 
 }  // namespace detail
 
@@ -51,8 +51,8 @@ using EngineFor = decltype(join(types<Ps...>{}, Unless<ProgressBar, Ps...>{},
 ///     trainer.fit();
 ///
 /// `Trainer{model, options, MixUp{.alpha = 0.3}, BlurPool{}}` gives hyperparameters. After an
-/// exception out of fit(), eval() or predict() every policy has been closed and the trainer is of no
-/// further use; what was saved stays.
+/// exception out of fit(), eval() or predict() every policy has been closed and the trainer is of
+/// no further use; what was saved stays.
 template <class... Policies>
 class Trainer {
  public:
@@ -63,18 +63,17 @@ class Trainer {
   /// when options say so.
   /// Throws c10::Error or std::invalid_argument, saying what was got and what is expected, when an
   /// option is wrong, a file cannot be loaded or a policy refuses the model.
-  Trainer(AnyModel model, TrainerOptions options, Policies... policies)
-    requires(sizeof...(Policies) > 0)
+  Trainer(AnyModel model, TrainerOptions options,
+          Policies... policies) requires(sizeof...(Policies) > 0)
       : options_(std::move(options)), engine_(make_engine(std::move(policies)...)) {
     guard([&] { construct(std::move(model)); });
   }
-  Trainer(AnyModel model, TrainerOptions options)
-    requires(std::is_default_constructible_v<Policies> && ...)
+  Trainer(AnyModel model,
+          TrainerOptions options) requires(std::is_default_constructible_v<Policies>&&...)
       : options_(std::move(options)), engine_(make_engine(Policies{}...)) {
     guard([&] { construct(std::move(model)); });
   }
-  explicit Trainer(AnyModel model)
-    requires(std::is_default_constructible_v<Policies> && ...)
+  explicit Trainer(AnyModel model) requires(std::is_default_constructible_v<Policies>&&...)
       : Trainer(std::move(model), TrainerOptions{}) {}
 
   Trainer(const Trainer&) = delete;
@@ -185,7 +184,8 @@ class Trainer {
   // An exception closes every policy before it goes on.
   template <class F>
   void guard(F&& f) {
-    TORCH_CHECK(!engine_.closed(), "this trainer has been closed, by close() or after an exception; "
+    TORCH_CHECK(!engine_.closed(),
+                "this trainer has been closed, by close() or after an exception; "
                 "make a new one, with load_path set to its last checkpoint to go on from there");
     try {
       f();
@@ -213,7 +213,8 @@ class Trainer {
     state_.precision = options_.precision;
     state_.task = std::move(model);
     state_.model = state_.task.module();
-    TORCH_CHECK(state_.model, "the model's module() is null; return the torch::nn::Module that "
+    TORCH_CHECK(state_.model,
+                "the model's module() is null; return the torch::nn::Module that "
                 "holds its parameters");
     state_.model->to(state_.device);
     state_.run_name = train::resolve_run_name(options_.run_name, *state_.communicator);
@@ -237,9 +238,8 @@ class Trainer {
     const dist::Environment here = dist::here();
     state_.device = train::resolve_device(options_.device, here.local_rank);
     const auto timeout = std::chrono::duration<double>(options_.dist_timeout);
-    state_.communicator =
-        dist::join(here, state_.device.type(),
-                   std::chrono::duration_cast<std::chrono::milliseconds>(timeout));
+    state_.communicator = dist::join(
+        here, state_.device.type(), std::chrono::duration_cast<std::chrono::milliseconds>(timeout));
     state_.rank = state_.communicator->rank();
     state_.world_size = state_.communicator->size();
   }
@@ -259,7 +259,8 @@ class Trainer {
         parameters.push_back(parameter);
       }
     }
-    TORCH_CHECK(!parameters.empty(), "the model has no parameter that requires a gradient; was "
+    TORCH_CHECK(!parameters.empty(),
+                "the model has no parameter that requires a gradient; was "
                 "every layer given to register_module()?");
     return parameters;
   }
@@ -341,7 +342,8 @@ class Trainer {
   void set_length(Time max_duration, double ratio) {
     TORCH_CHECK_VALUE(ratio > 0, "scale_schedule_ratio is ", ratio, ", expected more than 0");
     TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::duration, "max_duration is ",
-                      to_string(max_duration), "; a fraction of itself is no length, expected a "
+                      to_string(max_duration),
+                      "; a fraction of itself is no length, expected a "
                       "time like 10ep or 500ba");
     state_.max_duration = ratio == 1 ? max_duration : max_duration * ratio;
     TORCH_CHECK_VALUE(state_.max_duration || !max_duration, "scale_schedule_ratio ", ratio,
@@ -349,7 +351,8 @@ class Trainer {
     if (run_.train) {
       const std::int64_t length = run_.train.loader.size();
       const std::int64_t subset = run_.train_subset;
-      state_.train_dataloader_len = subset >= 0 && (length < 0 || subset < length) ? subset : length;
+      state_.train_dataloader_len =
+          subset >= 0 && (length < 0 || subset < length) ? subset : length;
     }
   }
 
@@ -391,7 +394,8 @@ class Trainer {
     if (!options.eval.empty()) {
       run_.evals = make_sets(std::move(options.eval));
     }
-    TORCH_CHECK(run_.train, "fit: there is no training data; set TrainerOptions::train or "
+    TORCH_CHECK(run_.train,
+                "fit: there is no training data; set TrainerOptions::train or "
                 "FitOptions::train");
     TORCH_CHECK_VALUE(options.scale_schedule_ratio == 1 || options.schedule,
                       "fit: scale_schedule_ratio is ", options.scale_schedule_ratio,
@@ -404,12 +408,16 @@ class Trainer {
     if (options.duration) {
       length = state_.timestamp.get(options.duration.unit()) + options.duration;
     }
-    TORCH_CHECK(length, "fit: max_duration is not set; set TrainerOptions::max_duration or "
+    TORCH_CHECK(length,
+                "fit: max_duration is not set; set TrainerOptions::max_duration or "
                 "FitOptions::duration");
     set_length(length, options.scale_schedule_ratio);
-    TORCH_CHECK(state_.timestamp < state_.max_duration, "fit: nothing is left to train, the run is "
-                "at ", to_string(state_.timestamp.get(state_.max_duration.unit())), " of ",
-                to_string(state_.max_duration), "; set FitOptions::duration to train for longer, or "
+    TORCH_CHECK(state_.timestamp < state_.max_duration,
+                "fit: nothing is left to train, the run is "
+                "at ",
+                to_string(state_.timestamp.get(state_.max_duration.unit())), " of ",
+                to_string(state_.max_duration),
+                "; set FitOptions::duration to train for longer, or "
                 "reset_time to begin anew");
     if (saver_) {
       saver_->check_folder(state_);
@@ -425,7 +433,8 @@ class Trainer {
 
   void eval_sets(std::vector<train::EvalSet>& sets) {
     guard([&] {
-      TORCH_CHECK(!sets.empty(), "eval: there is no evaluation set; set TrainerOptions::eval or pass "
+      TORCH_CHECK(!sets.empty(),
+                  "eval: there is no evaluation set; set TrainerOptions::eval or pass "
                   "one");
       engine_.template fire<EvalStandaloneStart>(state_);
       for (auto& set : sets) {

@@ -6,7 +6,8 @@
 #define TUTTI_VERSION_PATCH 0
 
 #define TUTTI_DETAIL_TEXT(x) #x
-#define TUTTI_DETAIL_VERSION(a, b, c) TUTTI_DETAIL_TEXT(a) "." TUTTI_DETAIL_TEXT(b) "." TUTTI_DETAIL_TEXT(c)
+#define TUTTI_DETAIL_VERSION(a, b, c) \
+  TUTTI_DETAIL_TEXT(a) "." TUTTI_DETAIL_TEXT(b) "." TUTTI_DETAIL_TEXT(c)
 
 /// The same as text: "0.1.0".
 #define TUTTI_VERSION \

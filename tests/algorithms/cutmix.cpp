@@ -68,8 +68,8 @@ TEST_CASE("cutmix_batch agrees with the reference", "[functional][cutmix][golden
       // What the reference's `length` means: not the sides of the box but the part that is kept.
       const auto height = static_cast<double>(x.size(2));
       const auto width = static_cast<double>(x.size(3));
-      options.lambda = std::trunc(length->number() * width) * std::trunc(length->number() * height) /
-                       (height * width);
+      options.lambda = std::trunc(length->number() * width) *
+                       std::trunc(length->number() * height) / (height * width);
     }
     if (c.has_in("indices")) {
       options.indices = c.in("indices");

@@ -34,8 +34,8 @@ struct Surgeon final {
   using tags = tutti::types<tutti::changes_model>;
   void apply(tutti::Init, tutti::State&) const {}
 };
-static_assert(std::is_same_v<tutti::Recipe<EMA, Surgeon>::order<tutti::Init>,
-                             tutti::types<Surgeon, EMA>>);
+static_assert(
+    std::is_same_v<tutti::Recipe<EMA, Surgeon>::order<tutti::Init>, tutti::types<Surgeon, EMA>>);
 
 struct OneWeight : torch::nn::Module {
   explicit OneWeight(float value) {

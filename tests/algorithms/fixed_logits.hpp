@@ -12,9 +12,7 @@
 
 /// A model whose outputs are given, for tests of what policies do to batches and losses.
 struct FixedLogits : torch::nn::Module {
-  explicit FixedLogits(at::Tensor values) : logits(std::move(values)) {
-    logits.requires_grad_();
-  }
+  explicit FixedLogits(at::Tensor values) : logits(std::move(values)) { logits.requires_grad_(); }
   tutti::Outputs forward(const tutti::Batch&) { return logits; }
   tutti::Loss loss(const tutti::Outputs& outputs, const tutti::Batch& batch) {
     return tutti::functional::soft_cross_entropy(outputs.tensor(), batch.targets());
@@ -32,7 +30,9 @@ inline tutti::State mid_step(std::shared_ptr<FixedLogits> model, at::Tensor x, a
 }
 
 /// Forward, as the loop does it.
-inline void run_forward(tutti::State& state) { state.outputs = state.task.forward(state.batch); }
+inline void run_forward(tutti::State& state) {
+  state.outputs = state.task.forward(state.batch);
+}
 
 /// Loss, as the loop does it.
 inline void run_loss(tutti::State& state) {
@@ -64,6 +64,7 @@ void run_microbatch(tutti::State& state, Ps&... policies) {
   std::tuple<Ps&...> all(policies...);
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     (fire<tutti::AfterLoss>(std::get<sizeof...(Ps) - 1 - I>(all), state), ...);
-  }(std::index_sequence_for<Ps...>{});
+  }
+  (std::index_sequence_for<Ps...>{});
   (fire<tutti::BeforeBackward>(policies, state), ...);
 }

@@ -114,7 +114,8 @@ TEST_CASE("small and large tensors, floats and doubles are clipped alike",
           "[functional][gradient_clipping][law]") {
   const at::Tensor small = at::randn({40, 10});
   const at::Tensor large = at::randn({300, 200});
-  const double norm = at::cat({small.flatten(), large.flatten()}).to(at::kDouble).norm().item<double>();
+  const double norm =
+      at::cat({small.flatten(), large.flatten()}).to(at::kDouble).norm().item<double>();
   for (const auto type : {at::kFloat, at::kDouble}) {
     const at::Tensor a = parameter(small.to(type), small.to(type));
     const at::Tensor b = parameter(large.to(type), large.to(type));
@@ -161,8 +162,7 @@ TEST_CASE("weights that start at zero can leave it, unless the floor is 0",
   }
 }
 
-TEST_CASE("gradients of zero stay zero and NaN is not hidden",
-          "[functional][gradient_clipping]") {
+TEST_CASE("gradients of zero stay zero and NaN is not hidden", "[functional][gradient_clipping]") {
   for (const auto type : {ClippingType::norm, ClippingType::value, ClippingType::adaptive}) {
     for (const std::int64_t n : {2, 40000}) {
       const at::Tensor zero = parameter(at::zeros({n}), at::zeros({n}));
@@ -218,9 +218,8 @@ TEST_CASE("SAM's ascent is not clipped unless asked for", "[gradient_clipping][s
 TEST_CASE("excluded parameters keep their gradients and do not count", "[gradient_clipping]") {
   auto net = tiny::net();
   tutti::State state = state_with_gradients(net);
-  GradientClipping policy{.clipping_type = ClippingType::norm,
-                          .clipping_threshold = 1.0,
-                          .exclude = {"out.*"}};
+  GradientClipping policy{
+      .clipping_type = ClippingType::norm, .clipping_threshold = 1.0, .exclude = {"out.*"}};
   REQUIRE(policy.match(tutti::FitStart{}, state));
   policy.apply(tutti::FitStart{}, state);
   policy.apply(tutti::AfterTrainBatch{}, state);

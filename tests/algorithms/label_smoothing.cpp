@@ -112,7 +112,8 @@ TEST_CASE("smoothing out of range and wrong shapes are refused", "[label_smoothi
                     ContainsSubstring("smoothing is 1.5, expected a number from 0 to 1"));
   LabelSmoothing{.smoothing = 1}.validate();
   const at::Tensor y = at::zeros({3}, at::kLong);
-  CHECK_THROWS_WITH(smooth_labels(at::ones({3, 2}), y, -0.1), ContainsSubstring("smoothing is -0.1"));
+  CHECK_THROWS_WITH(smooth_labels(at::ones({3, 2}), y, -0.1),
+                    ContainsSubstring("smoothing is -0.1"));
   CHECK_THROWS_AS(smooth_labels(at::ones({3, 2, 2}), y), c10::ValueError);
   CHECK_THROWS_AS(smooth_labels(at::ones({3}), at::ones({3})), c10::ValueError);
 }

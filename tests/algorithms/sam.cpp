@@ -126,8 +126,7 @@ TEST_CASE("between intervals the steps are plain", "[sam]") {
   for (int i = 0; i < 7; ++i) {
     bowl.step(sam);
   }
-  CHECK(bowl.synced ==
-        std::vector<bool>{true, true, false, true, true, true, false, true, true});
+  CHECK(bowl.synced == std::vector<bool>{true, true, false, true, true, true, false, true, true});
   CHECK(bowl.updates == 7);
 }
 
@@ -214,7 +213,8 @@ TEST_CASE("an exception in the second pass leaves the weights", "[sam]") {
     at::Tensor loss = bowl.w.sum();
     loss.backward();
     return loss;
-  }), std::runtime_error);
+  }),
+                  std::runtime_error);
   CHECK(bowl.w.equal(before));
 }
 

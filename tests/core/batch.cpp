@@ -21,10 +21,14 @@ using tutti::Loss;
 using tutti::NamedTensors;
 using tutti::Outputs;
 
-at::Tensor numbers(std::int64_t count) { return at::arange(count); }
+at::Tensor numbers(std::int64_t count) {
+  return at::arange(count);
+}
 
 // What a function that takes a Batch is handed.
-Batch handed(Batch batch) { return batch; }
+Batch handed(Batch batch) {
+  return batch;
+}
 
 }  // namespace
 
@@ -44,7 +48,8 @@ TEST_CASE("named tensors keep the order in which they were put in", "[core][batc
 
 TEST_CASE("asking for a name that is missing says which there are", "[core][batch]") {
   const NamedTensors tensors{{"x", numbers(1)}, {"y", numbers(1)}};
-  CHECK_THROWS_WITH(tensors.at("z"), ContainsSubstring("no tensor is called \"z\"; there are: x, y"));
+  CHECK_THROWS_WITH(tensors.at("z"),
+                    ContainsSubstring("no tensor is called \"z\"; there are: x, y"));
   CHECK_THROWS_WITH(NamedTensors{}.at("z"), ContainsSubstring("there are: (none)"));
 }
 
@@ -71,8 +76,9 @@ TEST_CASE("targets are called targets, else labels, and nothing else is a target
   CHECK(Batch{{"labels", numbers(1)}}.targets().numel() == 1);
   CHECK(!Batch(numbers(2)).has_targets());
   CHECK(Batch(numbers(2), numbers(2)).has_targets());
-  CHECK_THROWS_WITH(Batch(numbers(2)).targets(),
-                    ContainsSubstring("no tensor called \"targets\" or \"labels\"; there are: inputs"));
+  CHECK_THROWS_WITH(
+      Batch(numbers(2)).targets(),
+      ContainsSubstring("no tensor called \"targets\" or \"labels\"; there are: inputs"));
 }
 
 TEST_CASE("assigning to inputs and targets changes the batch and not the tensor that was there",

@@ -36,7 +36,9 @@ void note(std::string_view who, std::string_view what) {
   trace.push_back(std::string(who) + " " + std::string(what));
 }
 
-Trace take() { return std::exchange(trace, {}); }
+Trace take() {
+  return std::exchange(trace, {});
+}
 
 template <char Name>
 struct Speaks {

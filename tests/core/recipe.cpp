@@ -110,8 +110,8 @@ TEST_CASE("order rules by type and by tag move no more than they must", "[core][
   STATIC_REQUIRE(is<order<BeforeForward, A, B, BeforeA>, B, BeforeA, A>);
   STATIC_REQUIRE(is<order<BeforeForward, AfterMixing, A, Mixer, B>, A, Mixer, AfterMixing, B>);
   STATIC_REQUIRE(is<order<AfterForward, AfterMixing, A, Mixer, B>, B, AfterMixing, Mixer, A>);
-  STATIC_REQUIRE(is<order<BeforeForward, Mixer, AfterMixing, BeforeA, A>, Mixer, AfterMixing,
-                    BeforeA, A>);
+  STATIC_REQUIRE(
+      is<order<BeforeForward, Mixer, AfterMixing, BeforeA, A>, Mixer, AfterMixing, BeforeA, A>);
   STATIC_REQUIRE(is<order<BeforeForward, AfterMixing, A, B>, AfterMixing, A, B>);
 }
 

@@ -56,10 +56,10 @@ TEST_CASE("a switch that is off does nothing", "[switch]") {
 }
 
 TEST_CASE("rules of and about the policy hold for its switch", "[switch]") {
-  static_assert(std::is_same_v<Recipe<After, Switch<Count>>::order<BatchStart>,
-                               types<Switch<Count>, After>>);
-  static_assert(std::is_same_v<Recipe<Switch<After>, Count>::order<BatchStart>,
-                               types<Count, Switch<After>>>);
+  static_assert(
+      std::is_same_v<Recipe<After, Switch<Count>>::order<BatchStart>, types<Switch<Count>, After>>);
+  static_assert(
+      std::is_same_v<Recipe<Switch<After>, Count>::order<BatchStart>, types<Count, Switch<After>>>);
   static_assert(detail::refuses<Rival, Switch<Count>>());
   static_assert(name_of<Switch<Count>>() == "Count");
   static_assert(role_of<Switch<Count>> == Role::algorithm);

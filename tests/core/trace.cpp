@@ -26,8 +26,8 @@ TEST_CASE("a trace has a line per event and per algorithm that acts", "[trace]")
   engine.fire<BatchStart>(state);
   engine.fire<BatchEnd>(state);
   engine.record("batch_checkpoint", "save:ep0-ba1");
-  CHECK(engine.get<Trace>().lines == Lines{"batch_start", "batch_start>Algo", "batch_end",
-                                           "batch_checkpoint>save:ep0-ba1"});
+  CHECK(engine.get<Trace>().lines ==
+        Lines{"batch_start", "batch_start>Algo", "batch_end", "batch_checkpoint>save:ep0-ba1"});
 }
 
 TEST_CASE("a trace shows callbacks when asked to", "[trace]") {
@@ -35,6 +35,5 @@ TEST_CASE("a trace shows callbacks when asked to", "[trace]") {
   engine.get<Trace>().algorithms_only = false;
   State state;
   engine.fire<BatchStart>(state);
-  CHECK(engine.get<Trace>().lines ==
-        Lines{"batch_start", "batch_start>Algo", "batch_start>Watch"});
+  CHECK(engine.get<Trace>().lines == Lines{"batch_start", "batch_start>Algo", "batch_start>Watch"});
 }

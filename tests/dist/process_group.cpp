@@ -158,7 +158,9 @@ TEST_CASE("rank body: a rank that dies", "[.rank]") {
   if (group->rank() == 1) {
     _exit(3);
   }
-  group->barrier();
+  CHECK_THAT(error_of([&] { group->barrier(); }),
+             ContainsSubstring("tutti::dist::barrier: rank 0 of 2") &&
+                 ContainsSubstring("look for its own error first"));
 }
 
 TEST_CASE("all ranks reduce and exchange values", "[dist][group]") {
@@ -182,8 +184,7 @@ TEST_CASE("a rank that dies ends the others at once", "[dist][group]") {
   const auto begin = std::chrono::steady_clock::now();
   const std::string report = run_ranks("rank body: a rank that dies");
   CHECK_THAT(report, ContainsSubstring("--- rank 1 failed"));
-  CHECK_THAT(report, ContainsSubstring("--- rank 0 failed"));
-  CHECK_THAT(report, ContainsSubstring("look for its own error first"));
+  CHECK_THAT(report, !ContainsSubstring("--- rank 0"));
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(40));
 }
 

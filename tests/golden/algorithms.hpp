@@ -54,8 +54,8 @@ inline tutti::LabelSmoothing make_label_smoothing(const Json& args) {
 }
 
 inline tutti::ClippingType clipping_type(const std::string& name) {
-  for (const auto type : {tutti::ClippingType::norm, tutti::ClippingType::value,
-                          tutti::ClippingType::adaptive}) {
+  for (const auto type :
+       {tutti::ClippingType::norm, tutti::ClippingType::value, tutti::ClippingType::adaptive}) {
     if (to_string(type) == name) {
       return type;
     }

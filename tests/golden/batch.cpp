@@ -50,8 +50,8 @@ void cutmix_batch(const Case& c, Verdict& verdict) {
     const auto cut = [&](std::int64_t dim) {
       return static_cast<std::int64_t>(length * static_cast<double>(x.size(dim)));
     };
-    options.lambda = static_cast<double>(cut(2) * cut(3)) /
-                     static_cast<double>(x.size(2) * x.size(3));
+    options.lambda =
+        static_cast<double>(cut(2) * cut(3)) / static_cast<double>(x.size(2) * x.size(3));
   }
   if (a.has("lambda")) {
     options.lambda = a.number("lambda", 0);
@@ -102,8 +102,8 @@ struct GivenLogits : torch::nn::Module {
 
 // One microbatch as the loop runs it, with one policy. `at_loss` looks at what the loss sees.
 template <class P, class F>
-void run_microbatch(const Case& c, Verdict& verdict, tutti::Engine<P>& engine,
-                    tutti::State& state, F&& at_loss) {
+void run_microbatch(const Case& c, Verdict& verdict, tutti::Engine<P>& engine, tutti::State& state,
+                    F&& at_loss) {
   state.task = std::make_shared<GivenLogits>();
   state.batch = tutti::Batch(c.in("x"), c.in("y"));
   engine.template fire<tutti::BeforeForward>(state);
@@ -142,15 +142,18 @@ void run_mixing(const Case& c, Verdict& verdict, P policy) {
   }
 }
 
-void mixup(const Case& c, Verdict& verdict) { run_mixing(c, verdict, make_mixup(c.params)); }
-void cutmix(const Case& c, Verdict& verdict) { run_mixing(c, verdict, make_cutmix(c.params)); }
+void mixup(const Case& c, Verdict& verdict) {
+  run_mixing(c, verdict, make_mixup(c.params));
+}
+void cutmix(const Case& c, Verdict& verdict) {
+  run_mixing(c, verdict, make_cutmix(c.params));
+}
 
 void label_smoothing(const Case& c, Verdict& verdict) {
   tutti::Engine<tutti::LabelSmoothing> engine(make_label_smoothing(c.params));
   tutti::State state;
-  run_microbatch(c, verdict, engine, state, [&] {
-    verdict.tensor("y_smoothed", state.batch.targets());
-  });
+  run_microbatch(c, verdict, engine, state,
+                 [&] { verdict.tensor("y_smoothed", state.batch.targets()); });
   verdict.tensor("y_after", state.batch.targets());
 }
 

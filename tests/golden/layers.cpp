@@ -72,9 +72,8 @@ void apply_blurpool(const Case& c, Verdict& verdict) {
 }  // namespace
 
 Handlers layer_handlers() {
-  return {{"blur_2d", blur_2d},
-          {"blurmax_pool2d", blurmax_pool2d},
-          {"apply_blurpool", apply_blurpool}};
+  return {
+      {"blur_2d", blur_2d}, {"blurmax_pool2d", blurmax_pool2d}, {"apply_blurpool", apply_blurpool}};
 }
 
 }  // namespace golden

@@ -139,11 +139,11 @@ void ema_init(const Case& c, Verdict& verdict) {
       ema.validate();
       const bool per_batch = ema.interval().unit() == tutti::TimeUnit::batch;
       verdict.check(want.is_array(), which + " are accepted");
-      verdict.check(std::abs(ema.factor() - want[0].number()) <= c.tolerance.rtol &&
-                        to_string(ema.interval()) == want[1].string() &&
-                        (per_batch ? "batch_end" : "epoch_end") == want[2].string(),
-                    which + " give " + std::to_string(ema.factor()) + " every " +
-                        to_string(ema.interval()));
+      verdict.check(
+          std::abs(ema.factor() - want[0].number()) <= c.tolerance.rtol &&
+              to_string(ema.interval()) == want[1].string() &&
+              (per_batch ? "batch_end" : "epoch_end") == want[2].string(),
+          which + " give " + std::to_string(ema.factor()) + " every " + to_string(ema.interval()));
     } catch (const std::exception& error) {
       verdict.check(!want.is_array(), which + " throw: " + error.what());
     }
@@ -168,15 +168,15 @@ void sam(const Case& c, Verdict& verdict) {
     const at::Tensor loss = optimizer.step([&] {
       ++calls;
       model->zero_grad();
-      at::Tensor out = torch::nn::functional::cross_entropy(model->forward(c.in("x")[step]),
-                                                            c.in("y")[step]);
+      at::Tensor out =
+          torch::nn::functional::cross_entropy(model->forward(c.in("x")[step]), c.in("y")[step]);
       out.backward();
       return out;
     });
     losses[step] = loss.detach();
-    verdict.check(calls == c.expect["closure_calls"][static_cast<std::size_t>(step)].integer(),
-                  "step " + std::to_string(step) + " calls the closure " + std::to_string(calls) +
-                      " times");
+    verdict.check(
+        calls == c.expect["closure_calls"][static_cast<std::size_t>(step)].integer(),
+        "step " + std::to_string(step) + " calls the closure " + std::to_string(calls) + " times");
     for (const auto& [name, tensor] : state_of(*model)) {
       verdict.tensor("step" + std::to_string(step) + "." + name, tensor.clone());
     }

@@ -50,8 +50,8 @@ bool Verdict::raises_as_reference(const std::function<void()>& call) {
     check(raises != nullptr, std::string("threw: ") + error.what());
     return false;
   }
-  check(raises == nullptr, "went through where the reference raises " +
-                               (raises != nullptr ? raises->string() : ""));
+  check(raises == nullptr,
+        "went through where the reference raises " + (raises != nullptr ? raises->string() : ""));
   return true;
 }
 
@@ -226,7 +226,8 @@ bool exists(const char* header) {
 
 TEST_CASE("every case of a function that tutti has agrees with the reference", "[golden]") {
   const golden::Handlers handlers = all_handlers();
-  std::cout << std::left << std::setw(34) << "function" << "  ran  passed  skipped  reason\n";
+  std::cout << std::left << std::setw(34) << "function"
+            << "  ran  passed  skipped  reason\n";
   Tally sum;
   for (const std::string& function : golden::functions()) {
     Tally tally;
@@ -241,8 +242,9 @@ TEST_CASE("every case of a function that tutti has agrees with the reference", "
       tally.skipped = golden::cases(function).size();
       tally.reasons.insert("not in tutti yet");
       if (exists(missing->header)) {
-        FAIL_CHECK(function << ": <tutti/" << missing->header << "> exists; map the function to a "
-                   "handler and take it off the list of absent ones");
+        FAIL_CHECK(function << ": <tutti/" << missing->header
+                            << "> exists; map the function to a "
+                               "handler and take it off the list of absent ones");
       }
     } else {
       FAIL_CHECK(function << ": neither a handler nor an entry in the list of absent functions");
@@ -256,9 +258,10 @@ TEST_CASE("every case of a function that tutti has agrees with the reference", "
   CHECK(sum.ran > 0);
 }
 
-TEST_CASE("the runner notices a wrong result, an output that nobody compared, and an argument that "
-          "nobody read",
-          "[golden]") {
+TEST_CASE(
+    "the runner notices a wrong result, an output that nobody compared, and an argument that "
+    "nobody read",
+    "[golden]") {
   const Case c = golden::cases("soft_cross_entropy").at(0);
   golden::Verdict wrong(c);
   wrong.tensor("loss", c.out("loss").add(1));

@@ -1,9 +1,9 @@
 #pragma once
 
-// The golden runner: every function of an index.json is mapped to a Handler that runs one case of it
-// and tells a Verdict what came out. runner.cpp goes through the index; the other files of this folder
-// hold the handlers. A handler reads a case's parameters through Arguments and never by the case's
-// number, so that it serves any cases of its function.
+// The golden runner: every function of an index.json is mapped to a Handler that runs one case of
+// it and tells a Verdict what came out. runner.cpp goes through the index; the other files of this
+// folder hold the handlers. A handler reads a case's parameters through Arguments and never by the
+// case's number, so that it serves any cases of its function.
 
 #include <functional>
 #include <map>

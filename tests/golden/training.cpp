@@ -29,13 +29,27 @@ std::shared_ptr<AnyAlgorithm> drawing(A algorithm, const std::shared_ptr<tutti::
 
 std::shared_ptr<AnyAlgorithm> make_algorithm(const std::string& name, const Json& args,
                                              const std::shared_ptr<tutti::Tape>& tape) {
-  if (name == "MixUp") { return drawing(make_mixup(args), tape); }
-  if (name == "CutMix") { return drawing(make_cutmix(args), tape); }
-  if (name == "LabelSmoothing") { return held(make_label_smoothing(args)); }
-  if (name == "BlurPool") { return held(make_blurpool(args)); }
-  if (name == "EMA") { return held(make_ema(args)); }
-  if (name == "GradientClipping") { return held(make_gradient_clipping(args)); }
-  if (name == "SAM") { return held(make_sam(args)); }
+  if (name == "MixUp") {
+    return drawing(make_mixup(args), tape);
+  }
+  if (name == "CutMix") {
+    return drawing(make_cutmix(args), tape);
+  }
+  if (name == "LabelSmoothing") {
+    return held(make_label_smoothing(args));
+  }
+  if (name == "BlurPool") {
+    return held(make_blurpool(args));
+  }
+  if (name == "EMA") {
+    return held(make_ema(args));
+  }
+  if (name == "GradientClipping") {
+    return held(make_gradient_clipping(args));
+  }
+  if (name == "SAM") {
+    return held(make_sam(args));
+  }
   return nullptr;
 }
 
@@ -121,14 +135,18 @@ std::unique_ptr<Trainer> make_trainer(tutti::AnyModel model, tutti::TrainerOptio
     }
   }
   const auto at = [&](std::size_t i) { return i < algorithms.size() ? algorithms[i] : nullptr; };
-  return std::make_unique<Trainer>(std::move(model), std::move(options), Slot<I>{at(I)}...,
-                                   stepper, Watch{}, tutti::Trace{});
+  return std::make_unique<Trainer>(std::move(model), std::move(options), Slot<I>{at(I)}..., stepper,
+                                   Watch{}, tutti::Trace{});
 }
 
 tutti::OptimizerSpec make_optimizer(const Json& entry) {
   const std::string& name = entry[0].string();
-  if (name == "DecoupledSGDW") { return decoupled_sgdw(entry[1]); }
-  if (name == "DecoupledAdamW") { return decoupled_adamw(entry[1]); }
+  if (name == "DecoupledSGDW") {
+    return decoupled_sgdw(entry[1]);
+  }
+  if (name == "DecoupledAdamW") {
+    return decoupled_adamw(entry[1]);
+  }
   throw Skipped("needs the optimizer " + name);
 }
 
@@ -212,9 +230,10 @@ std::vector<tutti::Batch> any_data(std::int64_t batches, std::int64_t size, std:
 }
 
 // Lines as the reference writes them: slots by the names of what they hold, with their place when a
-// name occurs twice. EMA's work at the end of fit is tutti's own: the reference leaves the averages in
-// the model when a run ends with a checkpoint.
-std::vector<std::string> as_reference(std::vector<std::string> lines, const Algorithms& algorithms) {
+// name occurs twice. EMA's work at the end of fit is tutti's own: the reference leaves the averages
+// in the model when a run ends with a checkpoint.
+std::vector<std::string> as_reference(std::vector<std::string> lines,
+                                      const Algorithms& algorithms) {
   for (std::string& line : lines) {
     const auto at = line.find(">slot");
     if (at == std::string::npos) {
@@ -232,8 +251,8 @@ std::vector<std::string> as_reference(std::vector<std::string> lines, const Algo
   return lines;
 }
 
-// What the reference's trace has and tutti's does not, on purpose: GradientClipping's work at INIT is
-// for DeepSpeed, which tutti has not.
+// What the reference's trace has and tutti's does not, on purpose: GradientClipping's work at INIT
+// is for DeepSpeed, which tutti has not.
 std::vector<std::string> expected_lines(const Case& c) {
   std::vector<std::string> lines;
   for (const Json& line : c.expect["trace"].array()) {
@@ -287,11 +306,10 @@ void trace(const Case& c, Verdict& verdict) {
     throw Skipped("needs the model of " + c.params["data"].string() + " data");
   }
   const TemporaryFolder folder;
-  auto trainer = make_trainer(
-      classifier(build_model(c.params["model"], Layers::replaceable),
-                 c.params["classes"].integer()),
-      trace_options(c, folder.path().string()), algorithms,
-      std::make_index_sequence<slot_count>{});
+  auto trainer = make_trainer(classifier(build_model(c.params["model"], Layers::replaceable),
+                                         c.params["classes"].integer()),
+                              trace_options(c, folder.path().string()), algorithms,
+                              std::make_index_sequence<slot_count>{});
   for (const Json& call : c.params["calls"].array()) {
     if (call.string() == "fit") {
       trainer->fit();
@@ -311,9 +329,9 @@ void trace(const Case& c, Verdict& verdict) {
 
 Handlers training_handlers() {
   Handlers all{{"trace", trace}};
-  for (const char* what : {"none", "labelsmoothing_blurpool", "mixup", "sam", "ema",
-                           "gradient_clipping", "cutmix", "stack", "selective_backprop",
-                           "data_stack"}) {
+  for (const char* what :
+       {"none", "labelsmoothing_blurpool", "mixup", "sam", "ema", "gradient_clipping", "cutmix",
+        "stack", "selective_backprop", "data_stack"}) {
     all[std::string("e2e_") + what] = whole_run;
   }
   return all;

@@ -36,8 +36,8 @@ bool is_wall_clock(const std::string& text) {
   return !text.empty() && !digits;
 }
 
-// The reference lets a wall-clock field lack its letter ("5" is 50 s, "" is 0 s) and limits fields to
-// 23 h, 59 min, 59 s; here every field has its letter and any size, and blanks at both ends are
+// The reference lets a wall-clock field lack its letter ("5" is 50 s, "" is 0 s) and limits fields
+// to 23 h, 59 min, 59 s; here every field has its letter and any size, and blanks at both ends are
 // ignored. A dur is a number.
 bool refused_on_purpose(const std::string& text) {
   const std::string core = trimmed(text);
@@ -86,18 +86,40 @@ Operand operand(const Json& json) {
 
 template <class A, class B>
 Result combine(const std::string& op, A a, B b) {
-  if (op == "+") { return a + b; }
-  if (op == "-") { return a - b; }
-  if (op == "*") { return a * b; }
-  if (op == "==") { return a == b; }
-  if (op == "!=") { return a != b; }
-  if (op == "<") { return a < b; }
-  if (op == "<=") { return a <= b; }
-  if (op == ">") { return a > b; }
-  if (op == ">=") { return a >= b; }
+  if (op == "+") {
+    return a + b;
+  }
+  if (op == "-") {
+    return a - b;
+  }
+  if (op == "*") {
+    return a * b;
+  }
+  if (op == "==") {
+    return a == b;
+  }
+  if (op == "!=") {
+    return a != b;
+  }
+  if (op == "<") {
+    return a < b;
+  }
+  if (op == "<=") {
+    return a <= b;
+  }
+  if (op == ">") {
+    return a > b;
+  }
+  if (op == ">=") {
+    return a >= b;
+  }
   if constexpr (std::is_same_v<A, Time>) {
-    if (op == "/") { return a / b; }
-    if (op == "%") { return a % b; }
+    if (op == "/") {
+      return a / b;
+    }
+    if (op == "%") {
+      return a % b;
+    }
   }
   throw Skipped("operation " + op + " with a number on the left");
 }
@@ -105,9 +127,15 @@ Result combine(const std::string& op, A a, B b) {
 Result evaluate(const Json& operation) {
   const Operand left = operand(operation[0]);
   const std::string& op = operation[1].string();
-  if (op == "int") { return static_cast<double>(std::get<Time>(left).count()); }
-  if (op == "float") { return std::get<Time>(left).value(); }
-  if (op == "neg") { return -std::get<Time>(left); }
+  if (op == "int") {
+    return static_cast<double>(std::get<Time>(left).count());
+  }
+  if (op == "float") {
+    return std::get<Time>(left).value();
+  }
+  if (op == "neg") {
+    return -std::get<Time>(left);
+  }
   return std::visit(
       [&](auto a, auto b) -> Result {
         if constexpr (std::is_same_v<decltype(a), Time> || std::is_same_v<decltype(b), Time>) {
@@ -135,8 +163,8 @@ void time_arith(const Case& c, Verdict& verdict) {
   const Json& operations = c.params["ops"];
   for (std::size_t i = 0; i < operations.size(); ++i) {
     const Json& want = c.expect["results"][i];
-    const std::string which = "operation " + std::to_string(i) + " (" +
-                              operations[i][1].string() + ")";
+    const std::string which =
+        "operation " + std::to_string(i) + " (" + operations[i][1].string() + ")";
     try {
       verdict.check(agrees(evaluate(operations[i]), want), which + " has another result");
     } catch (const std::exception& error) {

@@ -180,6 +180,7 @@ TEST_CASE("train, eval, dtype and device changes reach what stands in", "[surger
   surgery::replace<nn::Linear>(net, wrap);
   const auto children = net.named_modules("", /*include_self=*/false);
   CHECK(children["first.inner"]->is_training());
+  CHECK_FALSE(children["body.0"]->is_training());
   CHECK_FALSE(children["body.0.inner"]->is_training());
   net.train();
   CHECK(children["body.0.inner"]->is_training());

@@ -1,3 +1,5 @@
 #include <tutti/tutti.hpp>
 
-int second_unit_version() { return TUTTI_VERSION_MINOR; }
+int second_unit_version() {
+  return TUTTI_VERSION_MINOR;
+}

@@ -6,6 +6,8 @@
 #else
 #include <catch2/catch.hpp>
 namespace Catch::Matchers {  // the names that Catch2 3 uses
-inline auto ContainsSubstring(const std::string& text) { return Contains(text); }
+inline auto ContainsSubstring(const std::string& text) {
+  return Contains(text);
+}
 }  // namespace Catch::Matchers
 #endif

@@ -41,7 +41,8 @@ struct Box {
 /// height, width: of the image. side: in [0, 1].
 constexpr Box box_around(std::int64_t row, std::int64_t column, std::int64_t height,
                          std::int64_t width, double side) {
-  const std::int64_t half_height = static_cast<std::int64_t>(static_cast<double>(height) * side) / 2;
+  const std::int64_t half_height =
+      static_cast<std::int64_t>(static_cast<double>(height) * side) / 2;
   const std::int64_t half_width = static_cast<std::int64_t>(static_cast<double>(width) * side) / 2;
   return {std::clamp<std::int64_t>(row - half_height, 0, height),
           std::clamp<std::int64_t>(column - half_width, 0, width),
@@ -76,8 +77,8 @@ inline at::Tensor paste_box(const at::Tensor& x, const at::Tensor& indices, cons
   TORCH_CHECK_VALUE(0 <= box.top && box.top <= box.bottom && box.bottom <= x.size(-2) &&
                         0 <= box.left && box.left <= box.right && box.right <= x.size(-1),
                     "paste_box: the box has rows ", box.top, " to ", box.bottom, " and columns ",
-                    box.left, " to ", box.right, "; expected them within the image of ",
-                    x.size(-2), " x ", x.size(-1));
+                    box.left, " to ", box.right, "; expected them within the image of ", x.size(-2),
+                    " x ", x.size(-1));
   if (box.area() == 0) {
     return x;
   }
@@ -89,9 +90,14 @@ inline at::Tensor paste_box(const at::Tensor& x, const at::Tensor& indices, cons
   return out;
 }
 
+/// The part of the image that lies outside the box: the weight of its own target.
+constexpr double part_outside(const Box& box, std::int64_t height, std::int64_t width) {
+  return 1 - static_cast<double>(box.area()) / static_cast<double>(height * width);
+}
+
 /// What cutmix_batch draws unless it is given. At most one of lambda, length and box.
 struct CutMixOptions {
-  double alpha = 1.0;  ///< of the Beta distribution of lambda; >= 0; at 0 lambda is 0
+  double alpha = 1.0;              ///< of the Beta distribution of lambda; >= 0; at 0 lambda is 0
   std::optional<double> lambda{};  ///< part of the image to keep, in [0, 1]
   std::optional<double> length{};  ///< sides of the box as a part of the image's, in [0, 1]
   std::optional<Box> box{};
@@ -114,8 +120,11 @@ namespace detail {
 
 inline functional::Box choose_box(const at::Tensor& input, Rng& rng,
                                   const functional::CutMixOptions& options) {
-  TORCH_CHECK_VALUE(int{options.lambda.has_value()} + int{options.length.has_value()} +
-                            int{options.box.has_value()} <= 1,
+  TORCH_CHECK_VALUE(input.dim() == 4, "CutMix: the input is ", input.sizes(),
+                    ", expected images [N, C, H, W]");
+  const int given = int{options.lambda.has_value()} + int{options.length.has_value()} +
+                    int{options.box.has_value()};
+  TORCH_CHECK_VALUE(given <= 1,
                     "cutmix_batch: more than one of lambda, length and box is set, and each of "
                     "them decides the box's size; expected one at most");
   if (options.box) {
@@ -145,38 +154,36 @@ namespace functional {
 
 /// Pastes one box of each image's partner into it.
 ///
-/// input: [N, C, H, W]. target: [N, ...]. Draws the permutation, then lambda, then the box's centre;
-/// all images share the box. Its sides are sqrt(1 - lambda) times the image's, lambda from
+/// input: [N, C, H, W]. target: [N, ...]. Draws the permutation, then lambda, then the box's
+/// centre; all images share the box. Its sides are sqrt(1 - lambda) times the image's, lambda from
 /// Beta(alpha, alpha).
-/// The loss to train on is `a * loss(out, target) + (1 - a) * loss(out, permuted_target)` with a the
-/// adjusted lambda, or that of targets blended likewise.
-/// Throws c10::Error (ValueError) when the input is not [N, C, H, W] or an option is out of range.
-/// Source: Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable
-/// Features", ICCV 2019; MosaicML Composer, `composer.algorithms.cutmix.cutmix_batch`.
+/// The loss to train on is adjusted_lambda times that against target plus the rest times that
+/// against permuted_target, or the loss against targets blended likewise.
+/// Throws c10::Error (ValueError) when the input is not [N, C, H, W] or an option out of range.
+/// Source: Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers with
+/// Localizable Features", ICCV 2019; MosaicML Composer, `composer.algorithms.cutmix.cutmix_batch`.
 inline CutMixBatch cutmix_batch(const at::Tensor& input, const at::Tensor& target, Rng& rng,
                                 const CutMixOptions& options = {}) {
-  TORCH_CHECK_VALUE(input.dim() == 4, "CutMix: the input is ", input.sizes(),
-                    ", expected images [N, C, H, W]");
   at::Tensor indices = options.indices.defined() ? options.indices : rng.permutation(input.size(0));
   indices = indices.to(input.device(), /*non_blocking=*/true);
   const Box box = ::tutti::detail::choose_box(input, rng, options);
-  const double pixels = static_cast<double>(input.size(2) * input.size(3));
-  const double kept = 1 - static_cast<double>(box.area()) / pixels;
+  const double kept = part_outside(box, input.size(2), input.size(3));
   const at::Tensor permuted = target.index_select(0, indices.to(target.device()));
   return {paste_box(input, indices, box), permuted, kept, box, indices};
 }
 
 }  // namespace functional
+
 /// Trains on images into which a box of another image of the microbatch is pasted.
 ///
-/// Targets with a class or a weight for every pixel (more than two dimensions, the last two those of
-/// the input) get the same box pasted; others are blended by area.
-/// Source: Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable
-/// Features", ICCV 2019.
+/// Targets with a class or a weight for every pixel (more than two dimensions, the last two those
+/// of the input) get the same box pasted; others are blended by area.
+/// Source: Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers with
+/// Localizable Features", ICCV 2019.
 struct CutMix final {
   double alpha = 1.0;             ///< of the Beta distribution of the part to keep; > 0
   bool interpolate_loss = false;  ///< two losses per microbatch; else one, of blended targets
-  bool uniform_sampling = false;  ///< box centres also outside, so that all pixels are covered alike
+  bool uniform_sampling = false;  ///< box centres also outside, to cover all pixels alike
   std::string input_key{};        ///< the batch's tensor to cut; empty: batch.inputs()
   std::string target_key{};       ///< likewise; empty: batch.targets()
   Rng rng{};
@@ -191,7 +198,8 @@ struct CutMix final {
 
   /// Throws c10::ValueError unless alpha is above 0.
   void validate() const {
-    TORCH_CHECK_VALUE(alpha > 0, "CutMix: alpha is ", alpha, ", expected more than 0; for no "
+    TORCH_CHECK_VALUE(alpha > 0, "CutMix: alpha is ", alpha,
+                      ", expected more than 0; for no "
                       "mixing at all leave CutMix out.");
   }
 
@@ -203,14 +211,13 @@ struct CutMix final {
     at::Tensor& x = detail::inputs_of(state.batch, input_key);
     const at::Tensor& target = detail::targets_of(state.batch, target_key);
     TORCH_CHECK_VALUE(!interpolate_loss || !per_pixel(x, target), "CutMix: the targets ",
-                      target.sizes(), " say something for every pixel, which interpolate_loss "
+                      target.sizes(),
+                      " say something for every pixel, which interpolate_loss "
                       "cannot mix; leave it off, and their box is pasted as the images' is.");
-    const functional::CutMixBatch mixed = functional::cutmix_batch(
-        x, target, rng, {.alpha = alpha, .uniform_sampling = uniform_sampling});
-    x = mixed.input;
-    adjusted_lambda = mixed.adjusted_lambda;
-    box = mixed.box;
-    indices = mixed.indices;
+    indices = rng.permutation(x.size(0)).to(x.device(), /*non_blocking=*/true);
+    box = detail::choose_box(x, rng, {.alpha = alpha, .uniform_sampling = uniform_sampling});
+    adjusted_lambda = functional::part_outside(box, x.size(2), x.size(3));
+    x = functional::paste_box(x, indices, box);
   }
 
   /// Replaces the targets by blended ones, dense, or by ones with the box pasted.
@@ -220,10 +227,8 @@ struct CutMix final {
     if (per_pixel(detail::inputs_of(state.batch, input_key), target)) {
       mixed = functional::paste_box(target, indices, box);
     } else {
-      const at::Tensor own =
-          functional::ensure_targets_one_hot(state.outputs.tensor(), target);
-      mixed = own.mul(adjusted_lambda)
-                  .add_(own.index_select(0, indices).mul_(1 - adjusted_lambda));
+      const at::Tensor own = functional::ensure_targets_one_hot(state.outputs.tensor(), target);
+      mixed = own.mul(adjusted_lambda).add_(own.index_select(0, indices).mul_(1 - adjusted_lambda));
     }
     detail::replace_targets(state.batch, target_key, mixed);
   }

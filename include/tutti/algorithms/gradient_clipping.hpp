@@ -64,23 +64,20 @@ inline double clip_host_norm(const std::vector<at::Tensor>& gradients, double th
   return norm;
 }
 
-inline at::Tensor clip_norm(const std::vector<at::Tensor>& gradients, double threshold) {
-  if (all_on_cpu(gradients)) {
-    return host_scalar(clip_host_norm(gradients, threshold));
-  }
+// The same on a device, which is not waited for.
+inline at::Tensor clip_device_norm(const std::vector<at::Tensor>& gradients, double threshold) {
   const at::Tensor norm = device_norm(gradients);
   at::_ops::_foreach_mul__Tensor::call(gradients,
                                        norm.add(1e-6).reciprocal_().mul_(threshold).clamp_max_(1));
   return norm;
 }
 
+inline at::Tensor clip_norm(const std::vector<at::Tensor>& gradients, double threshold) {
+  return all_on_cpu(gradients) ? host_scalar(clip_host_norm(gradients, threshold))
+                               : clip_device_norm(gradients, threshold);
+}
+
 inline void clip_value(const std::vector<at::Tensor>& gradients, double threshold) {
-  if (all_on_cpu(gradients)) {
-    for (const at::Tensor& gradient : gradients) {
-      gradient.clamp_(-threshold, threshold);
-    }
-    return;
-  }
   at::_ops::_foreach_clamp_min__Scalar::call(gradients, -threshold);
   at::_ops::_foreach_clamp_max__Scalar::call(gradients, threshold);
 }
@@ -145,7 +142,8 @@ inline void clip_adaptive(const Gradients& both, double threshold, double floor)
 
 // Returns the norm before clipping where that is known, else an undefined tensor.
 inline at::Tensor clip(const Gradients& both, ClippingType type, double threshold, double floor) {
-  TORCH_CHECK_VALUE(type != ClippingType::unset, "GradientClipping: clipping_type is not set; set "
+  TORCH_CHECK_VALUE(type != ClippingType::unset,
+                    "GradientClipping: clipping_type is not set; set "
                     "it to ClippingType::norm, value or adaptive.");
   const c10::AutoGradMode no_grad(false);
   if (both.gradients.empty()) {
@@ -209,9 +207,9 @@ inline at::Tensor apply_gradient_clipping(const torch::nn::Module& model,
 struct GradientClipping final {
   ClippingType clipping_type = ClippingType::unset;  ///< has to be chosen
   double clipping_threshold = 0;                     ///< has to be set; > 0
-  double adaptive_floor = 1e-3;  ///< adaptive: norms of weights count as at least this; >= 0
+  double adaptive_floor = 1e-3;        ///< adaptive: norms of weights count as at least this; >= 0
   std::vector<std::string> exclude{};  ///< globs of parameter names left alone: "fc.*"
-  bool in_ascent = false;  ///< also clip the gradients along which SAM climbs, as the reference does
+  bool in_ascent = false;              ///< also clip the gradients along which SAM climbs
 
   at::Tensor norm{};  ///< written by the policy: the last norm before clipping, a scalar
   std::unordered_set<const void*> excluded{};  ///< written by the policy: what `exclude` means
@@ -222,7 +220,8 @@ struct GradientClipping final {
 
   /// Throws c10::ValueError when type or threshold are not set or out of range.
   void validate() const {
-    TORCH_CHECK_VALUE(clipping_type != ClippingType::unset, "GradientClipping: clipping_type is "
+    TORCH_CHECK_VALUE(clipping_type != ClippingType::unset,
+                      "GradientClipping: clipping_type is "
                       "not set; set it to ClippingType::norm, value or adaptive.");
     TORCH_CHECK_VALUE(clipping_threshold > 0, "GradientClipping: clipping_threshold is ",
                       clipping_threshold, ", expected more than 0; there is no default.");
@@ -248,7 +247,8 @@ struct GradientClipping final {
           found = true;
         }
       }
-      TORCH_CHECK_VALUE(found, "GradientClipping: exclude has \"", glob, "\", which is the name of "
+      TORCH_CHECK_VALUE(found, "GradientClipping: exclude has \"", glob,
+                        "\", which is the name of "
                         "no parameter of the model");
     }
   }

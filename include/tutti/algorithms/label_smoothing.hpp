@@ -96,9 +96,8 @@ struct LabelSmoothing final {
   /// Replaces the targets by smoothed ones.
   void apply(BeforeLoss, State& state) const {
     const at::Tensor& target = detail::targets_of(state.batch, target_key);
-    detail::replace_targets(
-        state.batch, target_key,
-        functional::smooth_labels(state.outputs.tensor(), target, smoothing));
+    detail::replace_targets(state.batch, target_key,
+                            functional::smooth_labels(state.outputs.tensor(), target, smoothing));
   }
 
   /// Puts the batch's own targets back.

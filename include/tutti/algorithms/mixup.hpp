@@ -71,11 +71,11 @@ struct MixUpBatch {
 /// Mixes the inputs of a batch with a permuted copy of themselves.
 ///
 /// input: [N, ...]. target: [N, ...]. Draws the weight, then the permutation.
-/// The loss to train on is `(1 - mixing) * loss(out, target) + mixing * loss(out, permuted_target)`,
-/// or that of targets blended likewise.
-/// Throws c10::Error (ValueError) when alpha is negative, mixing outside [0, 1], or indices not [N].
-/// Source: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018; MosaicML Composer,
-/// `composer.algorithms.mixup.mixup_batch`.
+/// The loss to train on is (1 - mixing) times that against target plus mixing times that against
+/// permuted_target, or the loss against targets blended likewise.
+/// Throws c10::Error (ValueError) when alpha, mixing or the size of indices is out of range.
+/// Source: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018; MosaicML
+/// Composer, `composer.algorithms.mixup.mixup_batch`.
 inline MixUpBatch mixup_batch(const at::Tensor& input, const at::Tensor& target, Rng& rng,
                               const MixUpOptions& options = {}) {
   const double mixing = options.mixing ? *options.mixing : draw_mixing(rng, options.alpha);
@@ -120,7 +120,8 @@ struct MixUp final {
   void validate_with(const Other&) const {
     if constexpr (detail::means<mixes_inputs, Other> && !detail::means<MixUp, Other>) {
       TORCH_CHECK_VALUE(!interpolate_loss, "MixUp: interpolate_loss is set beside ",
-                        name_of<Other>(), ", which mixes inputs too, and the loss would lack the "
+                        name_of<Other>(),
+                        ", which mixes inputs too, and the loss would lack the "
                         "terms in which both do; leave interpolate_loss off.");
     }
   }

@@ -37,9 +37,9 @@ namespace functional {
 /// ICLR 2021, algorithm 1; MosaicML Composer, `composer.algorithms.sam.SAMOptimizer`.
 class SAMOptimizer {
  public:
-  /// base: makes the steps; its groups are read anew in every step. rho: how far to look, a 2-norm;
-  /// >= 0. epsilon: added to the gradients' norm. interval: every how many steps to look; the others
-  /// are base's; >= 1.
+  /// base: makes the steps; its groups are read anew in every step. rho: how far to look, a
+  /// 2-norm; >= 0. epsilon: added to the gradients' norm. interval: every how many steps to look;
+  /// the others are base's; >= 1.
   /// Throws c10::Error (ValueError) when one is out of range or base is null.
   explicit SAMOptimizer(std::shared_ptr<torch::optim::Optimizer> base, double rho = 0.05,
                         double epsilon = 1e-12, std::int64_t interval = 1)
@@ -50,10 +50,12 @@ class SAMOptimizer {
                       ", expected 1 or more");
   }
 
-  /// One step. closure: clears the gradients, computes the loss, runs backward and returns the loss;
-  /// called twice when this step looks around.
-  /// Returns the first call's loss, that of the weights before the step. After an exception of the
-  /// closure the weights are as before.
+  /// One step.
+  ///
+  /// closure: clears the gradients, computes the loss, runs backward and returns the loss; called
+  /// twice when this step looks around.
+  /// Returns the first call's loss, that of the weights before the step.
+  /// After an exception of the closure the weights are as before.
   template <class Closure>
   at::Tensor step(Closure&& closure) {
     at::Tensor loss = closure();
@@ -84,21 +86,21 @@ class SAMOptimizer {
 
 /// Steps along the gradient at the worst weights within a distance of rho.
 ///
-/// Every `interval`-th batch runs forward and backward twice: once to see where the loss rises most,
-/// once there. Both passes see the same random draws. What the first reports counts as the batch's
-/// loss and metrics.
+/// Every `interval`-th batch runs forward and backward twice: once to see where the loss rises
+/// most, once there. Both passes see the same random draws. What the first reports counts as the
+/// batch's loss and metrics.
 /// Source: Foret et al., "Sharpness-Aware Minimization for Efficiently Improving Generalization",
 /// ICLR 2021.
 struct SAM final {
-  double rho = 0.05;          ///< how far to look, a 2-norm over all weights; > 0
-  double epsilon = 1e-12;     ///< added to the gradients' norm; > 0
-  std::int64_t interval = 1;  ///< every how many batches to look; the others are plain; >= 1
-  bool freeze_statistics = true;  ///< buffers, as running statistics, learn from the first pass only
+  double rho = 0.05;              ///< how far to look, a 2-norm over all weights; > 0
+  double epsilon = 1e-12;         ///< added to the gradients' norm; > 0
+  std::int64_t interval = 1;      ///< every how many batches to look; the others are plain; >= 1
+  bool freeze_statistics = true;  ///< running statistics (buffers) learn in the first pass only
 
   std::int64_t steps = 0;  ///< written by the policy: batches so far, skipped ones included
 
-  detail::Copies weights{};              ///< written by the policy: room for a second set of weights
-  detail::Copies statistics{};           ///< likewise of buffers
+  detail::Copies weights{};     ///< written by the policy: room for a second set of weights
+  detail::Copies statistics{};  ///< likewise of buffers
   std::optional<std::vector<at::Tensor>> buffers{};  ///< the model's, once asked for
 
   static constexpr std::string_view name = "SAM";
@@ -116,8 +118,10 @@ struct SAM final {
   /// The layers are final: forgets what is known of the model.
   void apply(AfterLoad, State&) { buffers.reset(); }
 
-  /// One batch. closure: `bool (bool sync_gradients)`, forward and backward of the whole batch, false
-  /// when gradients overflowed. update: `void ()`, the optimizers' step.
+  /// One batch.
+  ///
+  /// closure: `bool (bool sync_gradients)`, forward and backward of the whole batch, false when
+  /// gradients overflowed. update: `void ()`, the optimizers' step.
   /// An overflow in either pass, or an exception, leaves the weights as they were.
   template <class Closure, class Update>
   void step(State& state, Closure&& closure, Update&& update) {

@@ -17,8 +17,8 @@ namespace tutti {
 
 /// A scope in which operators that gain from it run in a low precision, as torch.autocast.
 ///
-/// The cache of cast weights is cleared when the outermost scope ends; it would otherwise keep stale
-/// copies alive.
+/// The cache of cast weights is cleared when the outermost scope ends; it would otherwise keep
+/// stale copies alive.
 class Autocast {
  public:
   /// Nothing changes in this scope: fp32 runs.

@@ -12,8 +12,8 @@
 
 namespace tutti {
 
-/// A few tensors by name, in the order in which they were put in. Lookup is linear: batches, outputs
-/// and losses have a handful of entries.
+/// A few tensors by name, in the order in which they were put in. Lookup is linear: batches,
+/// outputs and losses have a handful of entries.
 class NamedTensors {
  public:
   using value_type = std::pair<std::string, at::Tensor>;
@@ -73,8 +73,8 @@ class NamedTensors {
   std::vector<value_type> entries_;
 };
 
-/// One batch: named tensors whose dimension 0 counts examples (tensors without dimensions are shared
-/// by all of them).
+/// One batch: named tensors whose dimension 0 counts examples (tensors without dimensions are
+/// shared by all of them).
 ///
 /// A pair converts (inputs, targets), as do a map and a single tensor (inputs).
 class Batch : public NamedTensors {
@@ -118,8 +118,8 @@ class Batch : public NamedTensors {
         return *found;
       }
     }
-    TORCH_CHECK(false, "the batch has no tensor called \"targets\" or \"labels\"; there are: ",
-                names());
+    TORCH_CHECK(false,
+                "the batch has no tensor called \"targets\" or \"labels\"; there are: ", names());
   }
   [[nodiscard]] at::Tensor& targets() {
     return const_cast<at::Tensor&>(std::as_const(*this).targets());
@@ -134,14 +134,18 @@ class Batch : public NamedTensors {
     std::int64_t count = -1;
     for (const auto& [name, tensor] : entries_) {
       if (tensor.dim() > 0) {
-        TORCH_CHECK(count < 0 || tensor.size(0) == count, "the batch's tensors disagree on the "
-                    "number of examples: \"", name, "\" has ", tensor.size(0), ", others have ",
-                    count, "; give DataSpec a num_samples function");
+        TORCH_CHECK(count < 0 || tensor.size(0) == count,
+                    "the batch's tensors disagree on the "
+                    "number of examples: \"",
+                    name, "\" has ", tensor.size(0), ", others have ", count,
+                    "; give DataSpec a num_samples function");
         count = tensor.size(0);
       }
     }
-    TORCH_CHECK(count >= 0, "the batch has no tensor with a dimension to count examples by; there "
-                "are: ", names());
+    TORCH_CHECK(count >= 0,
+                "the batch has no tensor with a dimension to count examples by; there "
+                "are: ",
+                names());
     return count;
   }
 
@@ -204,8 +208,10 @@ class Outputs : public NamedTensors {
         return *found;
       }
     }
-    TORCH_CHECK(false, "the model's outputs are not one tensor and none is called \"logits\"; "
-                "there are: ", names());
+    TORCH_CHECK(false,
+                "the model's outputs are not one tensor and none is called \"logits\"; "
+                "there are: ",
+                names());
   }
   [[nodiscard]] at::Tensor& tensor() {
     return const_cast<at::Tensor&>(std::as_const(*this).tensor());

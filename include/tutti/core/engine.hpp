@@ -32,14 +32,11 @@ class Engine : private detail::Slot<Policies>... {
 
   /// Takes the policies with their hyperparameters.
   /// Throws what a policy's validate() or validate_with(other) throws.
-  explicit Engine(Policies... policies)
-    requires(sizeof...(Policies) > 0)
+  explicit Engine(Policies... policies) requires(sizeof...(Policies) > 0)
       : detail::Slot<Policies>{std::move(policies)}... {
     (validate(get<Policies>()), ...);
   }
-  Engine()
-    requires(std::is_default_constructible_v<Policies> && ...)
-  {
+  Engine() requires(std::is_default_constructible_v<Policies>&&...) {
     (validate(get<Policies>()), ...);
   }
 
@@ -63,9 +60,9 @@ class Engine : private detail::Slot<Policies>... {
     (f(get<Policies>()), ...);
   }
 
-  /// Runs every policy that acts on `E`. A policy's match() decides whether it runs; the algorithms'
-  /// are all asked before the first of them runs. An exception leaves at once: later policies do not
-  /// see the event.
+  /// Runs every policy that acts on `E`. A policy's match() decides whether it runs; the
+  /// algorithms' are all asked before the first of them runs. An exception leaves at once: later
+  /// policies do not see the event.
   template <Event E, class S>
   void fire(S& state) {
     if constexpr (recorded) {

@@ -31,18 +31,20 @@
 ///       IterationEnd;  IterationCheckpoint (when one ends)
 ///     FitEnd
 ///
-///     evaluation: EvalBeforeAll, for each set { EvalStart, for each batch { EvalBatchStart, for each
-///       microbatch { EvalBeforeForward, EvalAfterForward }, EvalBatchEnd }, EvalEnd }, EvalAfterAll;
-///       eval() has EvalStandaloneStart/End around instead of EvalBeforeAll/EvalAfterAll
+///     evaluation: EvalBeforeAll, for each set { EvalStart, for each batch { EvalBatchStart, for
+///     each
+///       microbatch { EvalBeforeForward, EvalAfterForward }, EvalBatchEnd }, EvalEnd },
+///       EvalAfterAll; eval() has EvalStandaloneStart/End around instead of
+///       EvalBeforeAll/EvalAfterAll
 ///     predict(): PredictStart, for each batch { PredictBatchStart, PredictBeforeForward,
 ///       PredictAfterForward, PredictBatchEnd }, PredictEnd
 ///
 /// Source: MosaicML Composer, `composer.core.Event`.
 namespace tutti {
 
-#define TUTTI_EVENT(Type, text)                     \
-  struct Type {                                     \
-    static constexpr std::string_view name = text;  \
+#define TUTTI_EVENT(Type, text)                    \
+  struct Type {                                    \
+    static constexpr std::string_view name = text; \
   }
 TUTTI_EVENT(Init, "init");
 TUTTI_EVENT(BeforeLoad, "before_load");
@@ -112,7 +114,9 @@ template <class E>
 concept Event = detail::contains<E, all_events>;
 
 namespace detail {
-constexpr bool is_checkpoint(std::string_view name) { return name.ends_with("_checkpoint"); }
+constexpr bool is_checkpoint(std::string_view name) {
+  return name.ends_with("_checkpoint");
+}
 constexpr bool opens(std::string_view name) {
   return name.starts_with("before_") || name.ends_with("_start") ||
          name.find("_before_") != std::string_view::npos;
@@ -171,6 +175,6 @@ inline constexpr std::string_view canonical_name{detail::canonical_of<E>.text,
 /// `A` opens the pair that `B` closes: BatchStart and BatchEnd, EvalBeforeAll and EvalAfterAll.
 template <Event A, Event B>
 inline constexpr bool are_partners =
-    is_before<A> && is_after<B> && canonical_name<A> == canonical_name<B>;
+    is_before<A>&& is_after<B>&& canonical_name<A> == canonical_name<B>;
 
 }  // namespace tutti

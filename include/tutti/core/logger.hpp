@@ -34,16 +34,16 @@ struct Hyperparameter {
 
 /// A batch of pictures for destinations that can show them.
 struct LoggedImages {
-  std::string_view name;               ///< "Images/Train"
-  const at::Tensor& images;            ///< [N, C, H, W], [N, H, W, C] or one image less a dimension
-  bool channels_last = false;          ///< the second form above
+  std::string_view name;       ///< "Images/Train"
+  const at::Tensor& images;    ///< [N, C, H, W], [N, H, W, C] or one image less a dimension
+  bool channels_last = false;  ///< the second form above
 };
 
 /// A table for destinations that can show it.
 struct LoggedTable {
-  std::string_view name;                                 ///< "generations"
-  std::span<const std::string> columns;                  ///< their names
-  std::span<const std::vector<std::string>> rows;        ///< one text per column each
+  std::string_view name;                           ///< "generations"
+  std::span<const std::string> columns;            ///< their names
+  std::span<const std::vector<std::string>> rows;  ///< one text per column each
 };
 
 /// Fans out what is logged to the destinations of the recipe.

@@ -18,20 +18,20 @@
 ///     using tags = types<...>                         what it does, for others' rules
 ///     using runs_before, runs_after, conflicts_with, requires_policy = types<...>  types or tags
 ///     void validate() const                           throws when a hyperparameter is out of range
-///     void validate_with(const Other&) const          throws when it cannot work beside that policy
-///     void save(Archive&) const, void load(const Archive&)     what a checkpoint keeps of it
-///     Rng rng                                         seeded and checkpointed by the engine
+///     void validate_with(const Other&) const          throws when it cannot work beside that
+///     policy void save(Archive&) const, void load(const Archive&)     what a checkpoint keeps of
+///     it Rng rng                                         seeded and checkpointed by the engine
 ///     void close(State&)                              end of the run, also after an exception
 namespace tutti {
 
 /// Tags by which policies speak of each other without naming each other; users may add their own.
-struct mixes_inputs {};        ///< replaces the inputs by combinations of examples
-struct interpolates_loss {};   ///< changes targets or loss so that they are interpolations
-struct smooths_targets {};     ///< rewrites the final targets of the batch
-struct averages_weights {};    ///< keeps averaged weights and may swap them in
-struct changes_model {};       ///< replaces layers or parameters at Init
-struct clips_gradients {};     ///< rewrites gradients once they are complete
-struct uses_closure {};        ///< runs forward and backward itself, several times a step
+struct mixes_inputs {};       ///< replaces the inputs by combinations of examples
+struct interpolates_loss {};  ///< changes targets or loss so that they are interpolations
+struct smooths_targets {};    ///< rewrites the final targets of the batch
+struct averages_weights {};   ///< keeps averaged weights and may swap them in
+struct changes_model {};      ///< replaces layers or parameters at Init
+struct clips_gradients {};    ///< rewrites gradients once they are complete
+struct uses_closure {};       ///< runs forward and backward itself, several times a step
 
 namespace detail {
 
@@ -44,14 +44,26 @@ struct Anything {
 };
 
 template <class P, class E>
-concept NamesEvent = requires(P& policy) { policy.apply(E{}); } ||
-                     requires(P& policy, Anything any) { policy.apply(E{}, any); } ||
-                     requires(P& policy, Anything any) { policy.apply(E{}, any, any); };
+concept NamesEvent = requires(P& policy) {
+  policy.apply(E{});
+}
+|| requires(P& policy, Anything any) {
+  policy.apply(E{}, any);
+}
+|| requires(P& policy, Anything any) {
+  policy.apply(E{}, any, any);
+};
 
 template <class P, class E>
-concept NamesMatch = requires(P& policy) { policy.match(E{}); } ||
-                     requires(P& policy, Anything any) { policy.match(E{}, any); } ||
-                     requires(P& policy, Anything any) { policy.match(E{}, any, any); };
+concept NamesMatch = requires(P& policy) {
+  policy.match(E{});
+}
+|| requires(P& policy, Anything any) {
+  policy.match(E{}, any);
+}
+|| requires(P& policy, Anything any) {
+  policy.match(E{}, any, any);
+};
 
 }  // namespace detail
 
@@ -83,16 +95,24 @@ inline constexpr bool handles_any<P, types<Es...>> = (Handles<P, Es> || ...);
 template <class P, class Es>
 inline constexpr bool only_observes = false;
 template <class P, class... Es>
-inline constexpr bool only_observes<P, types<Es...>> = ((!Handles<P, Es> || Observes<P, Es>) && ...);
+inline constexpr bool only_observes<P, types<Es...>> = ((!Handles<P, Es> || Observes<P, Es>)&&...);
 
 template <class P>
-concept ReceivesMetrics = requires { &P::log_metrics; };
+concept ReceivesMetrics = requires {
+  &P::log_metrics;
+};
 template <class P>
-concept ReceivesHyperparameters = requires { &P::log_hyperparameters; };
+concept ReceivesHyperparameters = requires {
+  &P::log_hyperparameters;
+};
 template <class P>
-concept ReceivesImages = requires { &P::log_images; };
+concept ReceivesImages = requires {
+  &P::log_images;
+};
 template <class P>
-concept ReceivesTable = requires { &P::log_table; };
+concept ReceivesTable = requires {
+  &P::log_table;
+};
 
 }  // namespace detail
 
@@ -100,12 +120,13 @@ concept ReceivesTable = requires { &P::log_table; };
 /// log_table.
 template <class P>
 concept LoggerDestination = detail::ReceivesMetrics<P> || detail::ReceivesHyperparameters<P> ||
-                            detail::ReceivesImages<P> || detail::ReceivesTable<P>;
+    detail::ReceivesImages<P> || detail::ReceivesTable<P>;
 
 /// What a policy is for; decides who runs first at an event.
 enum class Role { algorithm, callback, logger };
 
-/// `P` is told by the engine what runs: `p.record_event(name)`, `p.record_policy(event, name, role)`.
+/// `P` is told by the engine what runs: `p.record_event(name)`, `p.record_policy(event, name,
+/// role)`.
 template <class P>
 concept Recorder = requires(P& policy, std::string_view text) {
   policy.record_event(text);
@@ -115,7 +136,7 @@ concept Recorder = requires(P& policy, std::string_view text) {
 /// `P` can stand in a recipe: it acts on an event, receives what is logged, or records what runs.
 template <class P>
 concept Policy = std::is_class_v<P> && std::is_move_constructible_v<P> &&
-                 (detail::handles_any<P, all_events> || LoggerDestination<P> || Recorder<P>);
+    (detail::handles_any<P, all_events> || LoggerDestination<P> || Recorder<P>);
 
 namespace detail {
 template <class P>
@@ -139,11 +160,13 @@ inline constexpr Role role_of = detail::deduce_role<P>();
 
 /// `P` changes training.
 template <class P>
-concept Algorithm = Policy<P> && role_of<P> == Role::algorithm;
+concept Algorithm = Policy<P> && role_of<P>
+== Role::algorithm;
 
 /// `P` watches training.
 template <class P>
-concept Callback = Policy<P> && role_of<P> == Role::callback;
+concept Callback = Policy<P> && role_of<P>
+== Role::callback;
 
 namespace detail {
 template <class P>
@@ -177,11 +200,14 @@ namespace detail {
 
 // The variables' names and arguments are what a compiler prints first when a check below fails.
 template <class P, class E>
-inline constexpr bool calls_without_result =
-    Handles<P, E> || !requires(P& policy, State& state) { policy.apply(E{}, state); };
+inline constexpr bool calls_without_result = Handles<P, E> || !requires(P & policy, State& state) {
+  policy.apply(E{}, state);
+};
 template <class P, class E>
-inline constexpr bool calls_with_state =
-    requires(P& policy, State& state) { policy.apply(E{}, state); } || !NamesEvent<P, E>;
+inline constexpr bool calls_with_state = requires(P& policy, State& state) {
+  policy.apply(E{}, state);
+}
+|| !NamesEvent<P, E>;
 template <class P, class E>
 inline constexpr bool match_returns_bool = Matches<P, E> || !NamesMatch<P, E>;
 template <class P, class E>
@@ -201,14 +227,14 @@ template <class P, class E>
 inline constexpr bool apply_is_listed = lists<P, E> || !Handles<P, E>;
 
 template <class P>
-inline constexpr bool acts_on_an_event = handles_any<P, all_events> || LoggerDestination<P> ||
-                                         Recorder<P>;
+inline constexpr bool acts_on_an_event =
+    handles_any<P, all_events> || LoggerDestination<P> || Recorder<P>;
 
 template <class P, class E>
-inline constexpr bool hook_is_right = calls_without_result<P, E> && calls_with_state<P, E> &&
-                                      match_returns_bool<P, E> && match_has_apply<P, E>;
+inline constexpr bool hook_is_right = calls_without_result<P, E>&& calls_with_state<P, E>&&
+    match_returns_bool<P, E>&& match_has_apply<P, E>;
 template <class P, class E>
-inline constexpr bool event_is_right = listed_event_has_apply<P, E> && apply_is_listed<P, E>;
+inline constexpr bool event_is_right = listed_event_has_apply<P, E>&& apply_is_listed<P, E>;
 
 }  // namespace detail
 

@@ -74,7 +74,17 @@ namespace detail {
 
 // What may be wrong with a recipe. Mistakes are found as plain numbers and only the checks above
 // that fail are instantiated, by Recipe itself, so that a compiler's message is short.
-enum class Fault { none, no_policy, wrong_hook, wrong_events, no_action, twice, conflict, missing, cycle };
+enum class Fault {
+  none,
+  no_policy,
+  wrong_hook,
+  wrong_events,
+  no_action,
+  twice,
+  conflict,
+  missing,
+  cycle
+};
 
 struct Mistake {
   Fault fault = Fault::none;
@@ -274,7 +284,8 @@ struct OrderOf<true, E> {
 /// The compile-time side of `Trainer<Policies...>`.
 ///
 /// Naming any member checks the whole recipe and stops with one sentence per mistake, the first
-/// three of them; so `static_assert(tutti::Recipe<MixUp, CutMix>::valid)` in a test is a recipe check.
+/// three of them; so `static_assert(tutti::Recipe<MixUp, CutMix>::valid)` in a test is a recipe
+/// check.
 template <class... Policies>
 struct Recipe : detail::Checked<0, Policies...>,
                 detail::Checked<1, Policies...>,
@@ -290,9 +301,9 @@ struct Recipe : detail::Checked<0, Policies...>,
   static constexpr bool has = (detail::means<T, Policies> || ...);
 
   /// `types<...>` of the policies that act on `E`, in the order in which they run: algorithms, then
-  /// callbacks, then loggers (at Init the other way round). Algorithms run as listed, after a stable
-  /// sort by their order rules, and reversed at events whose name begins with "after_", so that what
-  /// was done last is undone first.
+  /// callbacks, then loggers (at Init the other way round). Algorithms run as listed, after a
+  /// stable sort by their order rules, and reversed at events whose name begins with "after_", so
+  /// that what was done last is undone first.
   template <Event E>
   using order = typename detail::OrderOf<valid, E, Policies...>::type;
 

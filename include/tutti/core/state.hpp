@@ -44,10 +44,10 @@ using MetricValues = std::map<std::string, double, std::less<>>;
 struct State {
   // ---- The run: valid from Init -------------------------------------------------------------
   std::string run_name;
-  std::uint64_t rank_zero_seed = 0;  ///< the run's seed, the same on every rank
-  std::uint64_t seed = 0;            ///< rank_zero_seed + rank
-  int rank = 0;                      ///< this process among all
-  int world_size = 1;                ///< how many processes train together
+  std::uint64_t rank_zero_seed = 0;                  ///< the run's seed, the same on every rank
+  std::uint64_t seed = 0;                            ///< rank_zero_seed + rank
+  int rank = 0;                                      ///< this process among all
+  int world_size = 1;                                ///< how many processes train together
   std::shared_ptr<dist::Communicator> communicator;  ///< speaks for one process when alone
 
   // ---- The model: valid from Init ------------------------------------------------------------
@@ -58,8 +58,8 @@ struct State {
   Precision precision = Precision::fp32;
 
   // ---- Data: dataloader_* valid from FitStart, EvalStart, PredictStart -------------------------
-  std::string dataloader_label;      ///< "train", an evaluation set's label, or "predict"
-  std::int64_t dataloader_len = -1;  ///< batches in the active loader; -1: unknown
+  std::string dataloader_label;            ///< "train", an evaluation set's label, or "predict"
+  std::int64_t dataloader_len = -1;        ///< batches in the active loader; -1: unknown
   std::int64_t train_dataloader_len = -1;  ///< batches of a training epoch; -1: unknown
   std::int64_t device_train_microbatch_size = 0;  ///< examples; 0: the whole batch
 
@@ -94,8 +94,9 @@ struct State {
 
   /// Position in the run, for schedules and intervals.
   [[nodiscard]] Progress progress() const {
-    Progress now{
-        .timestamp = timestamp, .max_duration = max_duration, .dataloader_len = train_dataloader_len};
+    Progress now{.timestamp = timestamp,
+                 .max_duration = max_duration,
+                 .dataloader_len = train_dataloader_len};
     if (timestamp.batch > 0) {
       now.previous_timestamp = previous_timestamp;
     }
@@ -105,8 +106,8 @@ struct State {
   /// Ends the run: every policy still sees the current event, and the loop stops after this batch.
   /// max_duration becomes the current count in its own unit, or in batches when that is epochs.
   void stop_training() {
-    const TimeUnit unit = max_duration.unit() == TimeUnit::epoch ? TimeUnit::batch
-                                                                : max_duration.unit();
+    const TimeUnit unit =
+        max_duration.unit() == TimeUnit::epoch ? TimeUnit::batch : max_duration.unit();
     max_duration = timestamp.get(unit);
   }
 

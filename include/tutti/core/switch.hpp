@@ -27,13 +27,15 @@ consteval auto own_tags() {
     return types<P>{};
   }
 }
-#define TUTTI_FORWARD_RULE(rule)                \
-  template <class P>                            \
-  struct Forward_##rule {};                     \
-  template <class P>                            \
-    requires requires { typename P::rule; }     \
-  struct Forward_##rule<P> {                    \
-    using rule = typename P::rule;              \
+#define TUTTI_FORWARD_RULE(rule)   \
+  template <class P>               \
+  struct Forward_##rule {};        \
+  template <class P>               \
+    requires requires {            \
+      typename P::rule;            \
+    }                              \
+  struct Forward_##rule<P> {       \
+    using rule = typename P::rule; \
   }
 TUTTI_FORWARD_RULE(runs_before);
 TUTTI_FORWARD_RULE(runs_after);
@@ -87,66 +89,62 @@ struct Switch final : detail::Forward_runs_before<P>,
   }
 
   template <class Other>
-  void validate_with(const Other& other) const
-    requires requires(const P& p) { p.validate_with(other); }
+  void validate_with(const Other& other) const requires requires(const P& p) {
+    p.validate_with(other);
+  }
   {
     if (on) {
       policy.validate_with(other);
     }
   }
 
-  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step)
-    requires detail::ReceivesMetrics<P>
-  {
+  void log_metrics(std::span<const LoggedMetric> metrics,
+                   std::int64_t step) requires detail::ReceivesMetrics<P> {
     if (on) {
       policy.log_metrics(metrics, step);
     }
   }
-  void log_hyperparameters(std::span<const Hyperparameter> values)
-    requires detail::ReceivesHyperparameters<P>
-  {
+  void log_hyperparameters(
+      std::span<const Hyperparameter> values) requires detail::ReceivesHyperparameters<P> {
     if (on) {
       policy.log_hyperparameters(values);
     }
   }
-  void log_images(const LoggedImages& images, std::int64_t step)
-    requires detail::ReceivesImages<P>
-  {
+  void log_images(const LoggedImages& images,
+                  std::int64_t step) requires detail::ReceivesImages<P> {
     if (on) {
       policy.log_images(images, step);
     }
   }
-  void log_table(const LoggedTable& table, std::int64_t step)
-    requires detail::ReceivesTable<P>
-  {
+  void log_table(const LoggedTable& table, std::int64_t step) requires detail::ReceivesTable<P> {
     if (on) {
       policy.log_table(table, step);
     }
   }
 
   template <class A>
-  void save(A& archive) const
-    requires requires(const P& p) { p.save(archive); }
-  {
-    policy.save(archive);
+  void save(A& archive) const requires requires(const P& p) {
+    p.save(archive);
   }
+  { policy.save(archive); }
   template <class A>
-  void load(const A& archive)
-    requires requires(P& p) { p.load(archive); }
-  {
-    policy.load(archive);
+  void load(const A& archive) requires requires(P& p) {
+    p.load(archive);
   }
+  { policy.load(archive); }
   template <class S>
-  void close(S& state)
-    requires requires(P& p) { p.close(state); }
+  void close(S& state) requires requires(P& p) {
+    p.close(state);
+  }
   {
     if (on) {
       policy.close(state);
     }
   }
   template <class Closure, class Update>
-  void step(State& state, Closure&& closure, Update&& update)
-    requires requires(P& p) { p.step(state, closure, update); }
+  void step(State& state, Closure&& closure, Update&& update) requires requires(P& p) {
+    p.step(state, closure, update);
+  }
   {
     if (on) {
       policy.step(state, closure, update);

@@ -10,8 +10,8 @@
 namespace tutti {
 
 /// Records what ran, in order: "batch_start" when the event is fired, then "batch_start>MixUp" for
-/// every policy that acts on it, and "epoch_checkpoint>save:ep1-ba2" for a checkpoint. Put it into a
-/// recipe to test an order as a whole:
+/// every policy that acts on it, and "epoch_checkpoint>save:ep1-ba2" for a checkpoint. Put it into
+/// a recipe to test an order as a whole:
 ///
 ///     CHECK(trainer.get<Trace>().lines == std::vector<std::string>{"init", ...});
 struct Trace final {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -39,9 +38,10 @@ namespace detail {
 template <class Engine, class F>
 void each_saving_policy(Engine& engine, F&& f) {
   engine.for_each([&]<class P>(P& policy) {
-    if constexpr (requires(Archive& archive, const P& p) { p.save(archive); }) {
-      static_assert(requires(const Archive& archive) { policy.load(archive); },
-                    "tutti: this policy has save(Archive&) but no load(const Archive&); write both.");
+    if constexpr (requires(Archive & archive, const P& p) { p.save(archive); }) {
+      static_assert(
+          requires(const Archive& archive) { policy.load(archive); },
+          "tutti: this policy has save(Archive&) but no load(const Archive&); write both.");
       f(name_of<P>(), policy);
     }
   });
@@ -50,8 +50,8 @@ void each_saving_policy(Engine& engine, F&& f) {
 template <class Engine>
 void save_policies(Engine& engine, Archive& archive) {
   each_saving_policy(engine, [&](std::string_view name, const auto& policy) {
-    TORCH_CHECK(!archive.contains(name), "checkpoint: two policies of the recipe are called \"", name,
-                "\"; give one of them a `name` of its own");
+    TORCH_CHECK(!archive.contains(name), "checkpoint: two policies of the recipe are called \"",
+                name, "\"; give one of them a `name` of its own");
     policy.save(archive.child(name));
   });
 }
@@ -78,7 +78,8 @@ inline void save_run(const State& state, const Run& run, Archive& archive) {
   archive.put("initial_lrs", run.initial_lrs);
   archive.put("saved", run.saved);
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
-    checkpoint::save_optimizer(*state.optimizers[i], archive.child("optimizers").child(std::to_string(i)),
+    checkpoint::save_optimizer(*state.optimizers[i],
+                               archive.child("optimizers").child(std::to_string(i)),
                                state.model.get());
   }
   if (run.scaler) {
@@ -88,8 +89,8 @@ inline void save_run(const State& state, const Run& run, Archive& archive) {
 
 inline void load_run(State& state, Run& run, const Archive& archive) {
   const Archive& optimizers = archive.child("optimizers");
-  TORCH_CHECK(optimizers.size() == state.optimizers.size(), "the checkpoint has ", optimizers.size(),
-              " optimizers, this run has ", state.optimizers.size());
+  TORCH_CHECK(optimizers.size() == state.optimizers.size(), "the checkpoint has ",
+              optimizers.size(), " optimizers, this run has ", state.optimizers.size());
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
     checkpoint::load_optimizer(*state.optimizers[i], optimizers.child(std::to_string(i)),
                                state.model.get());
@@ -131,7 +132,7 @@ void on_rank_zero(dist::Communicator& world, F&& write) {
 ///
 /// Throws c10::Error on every rank when it cannot be written; then `path` is as it was.
 template <class Engine>
-void save_checkpoint(const std::filesystem::path& path, Engine& engine, const State& state,
+void save_checkpoint(const std::string& path, Engine& engine, const State& state,
                      const Run& run, SaveOptions options) {
   checkpoint::Snapshot snapshot;
   snapshot.meta.put("run_name", state.run_name);
@@ -154,18 +155,19 @@ void save_checkpoint(const std::filesystem::path& path, Engine& engine, const St
 /// streams. The generators of LibTorch are set just before the next training batch.
 /// Throws c10::Error when the checkpoint is damaged or does not fit, saying what differs.
 template <class Engine>
-void load_checkpoint(const std::filesystem::path& path, Engine& engine, State& state, Run& run,
+void load_checkpoint(const std::string& path, Engine& engine, State& state, Run& run,
                      LoadOptions options) {
   const checkpoint::Snapshot snapshot =
       checkpoint::read_snapshot(path, {.state = !options.weights_only});
-  const auto report = checkpoint::load_module(*state.model, snapshot.model, {.strict = options.strict});
+  const auto report =
+      checkpoint::load_module(*state.model, snapshot.model, {.strict = options.strict});
   if (!report.complete()) {
     TORCH_WARN("the checkpoint's weights were taken in part:", report.text());
   }
   if (options.weights_only) {
     return;
   }
-  TORCH_CHECK(snapshot.state.contains("timestamp"), "the checkpoint ", path.string(),
+  TORCH_CHECK(snapshot.state.contains("timestamp"), "the checkpoint ", path,
               " holds weights only; set load_weights_only to start from them");
   detail::load_run(state, run, snapshot.state);
   detail::load_policies(engine, snapshot.state.child("policies"));
@@ -187,10 +189,11 @@ class Saver {
   };
 
   Saver(Options options, const State& state)
-      : options_(std::move(options)), folder_(checkpoint::format_name(options_.folder, fields(state))) {}
+      : options_(std::move(options)),
+        folder_(checkpoint::format_name(options_.folder, fields(state))) {}
 
   /// Where the run's checkpoints are.
-  [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
+  [[nodiscard]] const std::string& folder() const { return folder_; }
 
   /// Refuses a folder that holds checkpoints from later in a run, unless overwriting is allowed.
   void check_folder(const State& state) const {
@@ -205,14 +208,14 @@ class Saver {
   template <class Engine>
   std::string save(Engine& engine, const State& state, Run& run) {
     const std::string name = checkpoint::format_name(options_.filename, fields(state));
-    const std::string path = (folder_ / name).string();
+    const std::string path = folder_ + "/" + name;
     std::erase(run.saved, path);
     run.saved.push_back(path);  // before writing, so that the checkpoint lists itself
     save_checkpoint(path, engine, state, run,
                     {.weights_only = options_.weights_only, .overwrite = true});
     detail::on_rank_zero(*state.communicator, [&] {
       if (!options_.latest_filename.empty() && options_.keep != 0) {
-        checkpoint::point_latest(folder_ / options_.latest_filename, name);
+        checkpoint::point_latest(folder_ + "/" + options_.latest_filename, name);
       }
       checkpoint::keep_newest(run.saved, options_.keep);
     });
@@ -228,7 +231,7 @@ class Saver {
   }
 
   Options options_;
-  std::filesystem::path folder_;
+  std::string folder_;
 };
 
 }  // namespace tutti::train

@@ -52,8 +52,9 @@ class EvalScope {
   c10::AutoGradMode no_grad_{false};
 };
 
-/// One microbatch of an evaluation; its last `extra` examples, which other ranks evaluate too, do not
-/// count. They are cut off unless nothing would be left for the forward pass, which every rank makes.
+/// One microbatch of an evaluation; its last `extra` examples, which other ranks evaluate too, do
+/// not count. They are cut off unless nothing would be left for the forward pass, which every rank
+/// makes.
 template <class Engine>
 void evaluate_part(Engine& engine, State& state, EvalSet& set, const Batch& part,
                    std::int64_t extra) {
@@ -80,8 +81,8 @@ void evaluate(Engine& engine, State& state, EvalSet& set) {
   dist::Communicator& world = *state.communicator;
   const std::int64_t length = set.data.loader.size();
   state.dataloader_label = set.label;
-  state.dataloader_len = set.subset >= 0 && (length < 0 || set.subset < length) ? set.subset
-                                                                               : length;
+  state.dataloader_len =
+      set.subset >= 0 && (length < 0 || set.subset < length) ? set.subset : length;
   state.eval_timestamp = {};
   engine.template fire<EvalStart>(state);
   set.metrics.reset();

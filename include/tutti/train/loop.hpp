@@ -90,9 +90,9 @@ class Loop {
     engine_.template fire<BatchEnd>(state_);
     evaluate<BatchEnd>();
     checkpoint<BatchCheckpoint>();
-    const bool iteration_done = run_.iteration_length &&
-                                run_.iteration_length.unit() == TimeUnit::token &&
-                                state_.timestamp.token_in_iteration >= run_.iteration_length.count();
+    const bool iteration_done =
+        run_.iteration_length && run_.iteration_length.unit() == TimeUnit::token &&
+        state_.timestamp.token_in_iteration >= run_.iteration_length.count();
     if (iteration_done) {
       end_iteration();
     }
@@ -155,10 +155,9 @@ class Loop {
   }
 
   [[nodiscard]] bool everybody(bool has_batch) const {
-    return state_.world_size == 1
-               ? has_batch
-               : state_.communicator->all_reduce_value(std::int64_t{has_batch},
-                                                       dist::ReduceOp::minimum) > 0;
+    return state_.world_size == 1 ? has_batch
+                                  : state_.communicator->all_reduce_value(
+                                        std::int64_t{has_batch}, dist::ReduceOp::minimum) > 0;
   }
 
   void report_losses() {

@@ -65,7 +65,7 @@ class MetricSet {
       std::vector<at::Tensor> counts = entry.metric->states();
       if (communicator.size() > 1) {
         for (auto& count : counts) {
-          count = count.clone();
+          count = count.device() == state.device ? count.clone() : count.to(state.device);
           communicator.all_reduce(count, dist::ReduceOp::sum);
         }
       }

@@ -18,18 +18,18 @@ namespace tutti {
 /// Composer's where it has them.
 struct TrainerOptions {
   // ---- Data and length -----------------------------------------------------------------------
-  DataSpec train{};                   ///< a loader, any re-iterable range of batches, or a DataSpec
-  std::vector<Evaluator> eval{};      ///< `{{"test", loader}, ...}`
-  Time max_duration{};                ///< "10ep", "500ba", 3 (epochs); may come in fit() instead
+  DataSpec train{};               ///< a loader, any re-iterable range of batches, or a DataSpec
+  std::vector<Evaluator> eval{};  ///< `{{"test", loader}, ...}`
+  Time max_duration{};            ///< "10ep", "500ba", 3 (epochs); may come in fit() instead
   std::int64_t train_subset_num_batches = -1;  ///< batches that make an epoch; -1: all
   std::int64_t eval_subset_num_batches = -1;   ///< for sets that do not say; -1: all
-  Time eval_interval = "1ep";         ///< for sets that do not say; 0: only when eval() is called
-  Time iteration_length{};            ///< in ep or tok; 0: no iteration ever ends
+  Time eval_interval = "1ep";  ///< for sets that do not say; 0: only when eval() is called
+  Time iteration_length{};     ///< in ep or tok; 0: no iteration ever ends
 
   // ---- Optimization --------------------------------------------------------------------------
-  OptimizerSpec optimizer{};          ///< default: DecoupledSGDW{.lr = 0.1}
-  Schedule schedule{};                ///< default: constant learning rates
-  double scale_schedule_ratio = 1.0;  ///< multiplies max_duration and the schedule's times; > 0
+  OptimizerSpec optimizer{};              ///< default: DecoupledSGDW{.lr = 0.1}
+  Schedule schedule{};                    ///< default: constant learning rates
+  double scale_schedule_ratio = 1.0;      ///< multiplies max_duration and the schedule's times; > 0
   bool step_schedule_every_batch = true;  ///< false: at the end of every epoch
   std::int64_t device_train_microbatch_size = 0;  ///< examples per forward pass; 0: all at once
   bool accumulate_train_batch_on_tokens = false;  ///< microbatches weigh by tokens, not examples
@@ -41,32 +41,32 @@ struct TrainerOptions {
   bool deterministic_mode = false;      ///< refuse operators that are not deterministic
 
   // ---- Output ----------------------------------------------------------------------------------
-  std::string run_name{};        ///< default: environment RUN_NAME, else time and two words
-  bool progress_bar = true;      ///< unless the recipe has a ProgressBar or ConsoleLogger itself
-  bool log_to_console = false;   ///< adds a ConsoleLogger unless the recipe has one
+  std::string run_name{};       ///< default: environment RUN_NAME, else time and two words
+  bool progress_bar = true;     ///< unless the recipe has a ProgressBar or ConsoleLogger itself
+  bool log_to_console = false;  ///< adds a ConsoleLogger unless the recipe has one
   Time console_log_interval = "1ba";
 
   // ---- Checkpoints -----------------------------------------------------------------------------
-  std::string save_folder{};     ///< where to save, `{run_name}` allowed; empty: no checkpoints
+  std::string save_folder{};  ///< where to save, `{run_name}` allowed; empty: no checkpoints
   std::string save_filename = "ep{epoch}-ba{batch}";
   std::string save_latest_filename = "latest";  ///< empty: no pointer to the newest
   Time save_interval = "1ep";
   bool save_overwrite = false;
   bool save_weights_only = false;
   std::int64_t save_num_checkpoints_to_keep = -1;  ///< newest ones; -1: all
-  std::string load_path{};       ///< a checkpoint, or a folder's "latest", to start from
-  bool load_weights_only = false;              ///< the model alone; the run starts at 0
-  bool load_strict_model_weights = true;       ///< names and shapes must agree
+  std::string load_path{};                ///< a checkpoint, or a folder's "latest", to start from
+  bool load_weights_only = false;         ///< the model alone; the run starts at 0
+  bool load_strict_model_weights = true;  ///< names and shapes must agree
 
   // ---- Several processes -----------------------------------------------------------------------
-  double dist_timeout = 300.0;               ///< seconds a collective waits for the other ranks
+  double dist_timeout = 300.0;                ///< seconds a collective waits for the other ranks
   dist::DataParallelOptions data_parallel{};  ///< when and how gradients are averaged
 };
 
 /// What one call of fit() changes; a field that is not set keeps what the trainer has.
 struct FitOptions {
-  Time duration{};              ///< trains for this much more, counted from now in its own unit
-  bool reset_time = false;      ///< first sets the timestamp to zero
+  Time duration{};          ///< trains for this much more, counted from now in its own unit
+  bool reset_time = false;  ///< first sets the timestamp to zero
   DataSpec train{};
   std::vector<Evaluator> eval{};
   Schedule schedule{};

@@ -32,10 +32,10 @@ inline Autocast autocast(Precision precision, at::Device device) {
 
 /// Options of GradScaler; the defaults are torch.amp.GradScaler's.
 struct GradScalerOptions {
-  double init_scale = 65536.0;      ///< > 0
-  double growth_factor = 2.0;       ///< > 1
-  double backoff_factor = 0.5;      ///< in (0, 1)
-  int growth_interval = 2000;       ///< clean steps before the scale grows; >= 1
+  double init_scale = 65536.0;  ///< > 0
+  double growth_factor = 2.0;   ///< > 1
+  double backoff_factor = 0.5;  ///< in (0, 1)
+  int growth_interval = 2000;   ///< clean steps before the scale grows; >= 1
 };
 
 /// Dynamic loss scaling for fp16 gradients: losses are multiplied so that small gradients do not

@@ -17,7 +17,9 @@ namespace tutti {
 ///
 /// A model built before the Trainer exists takes its first weights from them: call this before
 /// building it as well as setting TrainerOptions::seed.
-inline void seed_all(std::uint64_t seed) { at::manual_seed(seed); }
+inline void seed_all(std::uint64_t seed) {
+  at::manual_seed(seed);
+}
 
 /// Makes LibTorch choose deterministic kernels and refuse operators that have none; slower.
 ///

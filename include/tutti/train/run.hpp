@@ -25,9 +25,9 @@ namespace tutti::train {
 struct EvalSet {
   std::string label;
   DataSpec data;
-  Interval interval;             ///< when it is due during fit
-  std::int64_t subset = -1;      ///< batches; -1: all
-  std::int64_t microbatch = 0;   ///< examples; 0: the whole batch
+  Interval interval;            ///< when it is due during fit
+  std::int64_t subset = -1;     ///< batches; -1: all
+  std::int64_t microbatch = 0;  ///< examples; 0: the whole batch
   MetricSet metrics;
 };
 
@@ -64,7 +64,8 @@ struct Run {
     std::size_t i = 0;
     for (auto& optimizer : state.optimizers) {
       for (auto& group : optimizer->param_groups()) {
-        TORCH_CHECK(i < initial_lrs.size(), "a parameter group was added to the optimizer after "
+        TORCH_CHECK(i < initial_lrs.size(),
+                    "a parameter group was added to the optimizer after "
                     "its learning rates were bound; add groups before fit()");
         group.options().set_lr(initial_lrs[i++] * alpha);
       }

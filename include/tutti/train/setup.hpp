@@ -30,10 +30,11 @@ inline at::Device resolve_device(std::string_view name, int local_rank) {
   const bool any = name == "auto" || name == "cuda" || name == "gpu";
   TORCH_CHECK_VALUE(any || name.starts_with("cuda:"), "device is \"", name,
                     "\", expected \"auto\", \"cpu\", \"cuda\" or \"cuda:N\"");
-  const at::Device device =
-      any ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank)) : at::Device(std::string(name));
+  const at::Device device = any ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank))
+                                : at::Device(std::string(name));
   TORCH_CHECK_VALUE(device.index() < count, "device is \"", device.str(), "\", but LibTorch sees ",
-                    count, " CUDA devices; set device to \"cpu\", or build with TUTTI_WITH_CUDA=ON "
+                    count,
+                    " CUDA devices; set device to \"cpu\", or build with TUTTI_WITH_CUDA=ON "
                     "on a machine with a GPU");
   return device;
 }
@@ -63,20 +64,21 @@ inline std::string resolve_run_name(const std::string& given, dist::Communicator
 /// Refuses a precision that the device cannot run.
 inline void check_precision(Precision precision, at::Device device) {
   TORCH_CHECK_VALUE(precision != Precision::amp_fp16 || device.is_cuda(),
-                    "precision is amp_fp16 on ", device.str(), ", which has no fast fp16 and would "
+                    "precision is amp_fp16 on ", device.str(),
+                    ", which has no fast fp16 and would "
                     "overflow for nothing; use amp_bf16 or fp32 there");
 }
 
 /// The data-parallel side of the run; nothing in one process.
 inline std::unique_ptr<dist::DataParallel> make_parallel(const State& state,
                                                          const dist::DataParallelOptions& options) {
-  return state.world_size == 1
-             ? nullptr
-             : dist::backend().wrap(*state.model, state.communicator, options);
+  return state.world_size == 1 ? nullptr
+                               : dist::backend().wrap(*state.model, state.communicator, options);
 }
 
 /// One evaluation set from what the user gave and the trainer's defaults.
-inline EvalSet make_set(Evaluator evaluator, const Metrics& metrics, const TrainerOptions& options) {
+inline EvalSet make_set(Evaluator evaluator, const Metrics& metrics,
+                        const TrainerOptions& options) {
   EvalSet set;
   set.metrics = MetricSet(metrics, evaluator.metric_names, "metrics/" + evaluator.label + "/");
   set.label = std::move(evaluator.label);

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/Context.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 
 #include <tutti/core/engine.hpp>
 #include <tutti/core/rng.hpp>
@@ -149,9 +149,8 @@ class Step {
   }
 
   double weight(const Batch& batch) const {
-    return static_cast<double>(run_.weigh_by_tokens
-                                   ? run_.train.num_tokens(batch).loss_generating
-                                   : run_.train.num_samples(batch));
+    return static_cast<double>(run_.weigh_by_tokens ? run_.train.num_tokens(batch).loss_generating
+                                                    : run_.train.num_samples(batch));
   }
 
   // The mean over ranks of what a rank's microbatches weigh together.

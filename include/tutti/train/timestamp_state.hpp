@@ -41,8 +41,7 @@ inline void save_timestamp(const Timestamp& now, Archive& archive) {
 inline Timestamp load_timestamp(const Archive& archive) {
   Timestamp now;
   detail::each_field(
-      now,
-      [&](const char* name, std::int64_t& value) { value = archive.get<std::int64_t>(name); },
+      now, [&](const char* name, std::int64_t& value) { value = archive.get<std::int64_t>(name); },
       [&](const char* name, Timestamp::Duration& value) {
         value = Timestamp::Duration(archive.get<std::int64_t>(name));
       });

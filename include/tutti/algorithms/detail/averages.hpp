@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <optional>
 #include <string>
 #include <unordered_set>
@@ -34,6 +35,17 @@ inline NamedTensorList weights_of(const torch::nn::Module& module, bool trainabl
   };
   take(module.named_parameters(), true);
   take(module.named_buffers(), false);
+  return out;
+}
+
+// All parameters and buffers, tied ones under each of their names.
+inline std::map<std::string, at::Tensor> tensors_by_name(const torch::nn::Module& module) {
+  std::map<std::string, at::Tensor> out;
+  for (const auto& items : {module.named_parameters(), module.named_buffers()}) {
+    for (const auto& item : items) {
+      out.emplace(item.key(), item.value());
+    }
+  }
   return out;
 }
 

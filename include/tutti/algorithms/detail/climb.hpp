@@ -68,8 +68,8 @@ inline void point_uphill_on_device(const std::vector<at::Tensor>& from, const Gr
   at::_ops::_foreach_add__List::call(to, slope.gradients, 1);
 }
 
-// While it lives the parameters stand `length` up their gradients; then they are what they were, bit
-// for bit, however the scope is left. Their gradients' contents are used up.
+// While it lives the parameters stand `length` up their gradients; then they are what they were,
+// bit for bit, however the scope is left. Their gradients' contents are used up.
 class Climb {
  public:
   Climb(const Gradients& slope, Copies& memory, double length, double epsilon)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -33,7 +34,8 @@ struct Gradients {
 
 // Calls f with every parameter that some optimizer updates.
 template <class F>
-void each_parameter(const std::vector<std::shared_ptr<torch::optim::Optimizer>>& optimizers, F&& f) {
+void each_parameter(const std::vector<std::shared_ptr<torch::optim::Optimizer>>& optimizers,
+                    F&& f) {
   for (const auto& optimizer : optimizers) {
     for (const auto& group : optimizer->param_groups()) {
       for (const auto& parameter : group.params()) {
@@ -50,22 +52,26 @@ inline bool is_small(const at::Tensor& tensor) {
          tensor.is_non_overlapping_and_dense();
 }
 
-// The sum of squares of n numbers.
+// The sum of squares of n numbers: floats side by side, a few at a time, added up in double.
 inline double squares(const float* x, std::int64_t n) {
   constexpr std::int64_t width = 8;
-  double lanes[width] = {};  // independent sums, which a compiler may compute side by side
-  std::int64_t i = 0;
-  for (; i + width <= n; i += width) {
-    for (std::int64_t j = 0; j < width; ++j) {
-      lanes[j] += static_cast<double>(x[i + j]) * static_cast<double>(x[i + j]);
-    }
-  }
   double sum = 0;
-  for (; i < n; ++i) {
-    sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  while (n >= width) {
+    float lanes[width] = {};
+    const std::int64_t block = std::min<std::int64_t>(n / width * width, 64 * width);
+    for (std::int64_t i = 0; i < block; i += width) {
+      for (std::int64_t j = 0; j < width; ++j) {
+        lanes[j] += x[i + j] * x[i + j];
+      }
+    }
+    for (const float lane : lanes) {
+      sum += static_cast<double>(lane);
+    }
+    x += block;
+    n -= block;
   }
-  for (const double lane : lanes) {
-    sum += lane;
+  for (std::int64_t i = 0; i < n; ++i) {
+    sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   }
   return sum;
 }

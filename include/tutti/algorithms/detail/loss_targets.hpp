@@ -11,9 +11,10 @@
 
 /// How policies that rewrite the targets of a microbatch for its loss share one batch.
 ///
-/// Between BeforeLoss and AfterBackward the batch holds two more entries where there is something to
-/// say: "own_targets", what the batch came with, kept by the first policy that replaces them; and
-/// "loss_targets", what the loss was computed with, kept by the policy that puts the own ones back.
+/// Between BeforeLoss and AfterBackward the batch holds two more entries where there is something
+/// to say: "own_targets", what the batch came with, kept by the first policy that replaces them;
+/// and "loss_targets", what the loss was computed with, kept by the policy that puts the own ones
+/// back.
 namespace tutti::detail {
 
 inline constexpr std::string_view own_targets = "own_targets";
@@ -68,9 +69,11 @@ inline void interpolate_loss(State& state, std::string_view key, const at::Tenso
   const auto blend = [keep](const at::Tensor& a, const at::Tensor& b) {
     return a.mul(keep).add(b.mul(1 - keep));
   };
-  state.loss = blend(state.loss, other.total());
+  const at::Tensor before = std::exchange(state.loss, blend(state.loss, other.total()));
   for (auto& [name, part] : state.loss_parts) {
-    if (other.contains(name)) {
+    if (part.is_same(before)) {
+      part = state.loss;
+    } else if (other.contains(name)) {
       part = blend(part, other.at(name));
     }
   }

@@ -51,8 +51,8 @@ consteval bool refuses() {  // A lists B in conflicts_with
   }
 }
 template <class A, class B>
-inline constexpr bool can_be_combined =
-    std::is_same_v<A, B> || (!refuses<A, B>() && !refuses<B, A>());
+inline constexpr bool can_be_combined = std::is_same_v<A, B> ||
+                                        (!refuses<A, B>() && !refuses<B, A>());
 
 template <std::size_t N>
 struct Order {

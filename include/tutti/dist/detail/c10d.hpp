@@ -165,11 +165,12 @@ inline void shutdown_quietly(const c10::intrusive_ptr<c10d::ProcessGroup>& group
   }
 }
 
-/// The first line of an error, without LibTorch's stack trace.
+/// The first line of an error, without LibTorch's stack trace and the last full stop.
 inline std::string first_line(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   const std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
+  const std::string line = text.substr(0, text.find('\n'));
+  return line.substr(0, line.find_last_not_of(". ") + 1);
 }
 
 /// What a failed call means and what to look at.

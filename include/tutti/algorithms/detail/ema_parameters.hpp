@@ -1,0 +1,158 @@
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+#include <tutti/algorithms/detail/averages.hpp>
+#include <tutti/algorithms/detail/exchange.hpp>
+#include <tutti/core/time.hpp>
+
+/// The functional forms of EMA; include <tutti/algorithms/ema.hpp>.
+namespace tutti {
+
+namespace functional {
+
+/// A second set of a model's weights, to be averaged over training and exchanged with the model's.
+///
+/// It holds the parameters that require a gradient and all buffers, under their names; tied tensors
+/// once. It keeps handles on the model's tensors; after layers were replaced call link().
+class EMAParameters {
+ public:
+  /// Nothing yet.
+  EMAParameters() = default;
+
+  /// Copies of the model's present weights.
+  explicit EMAParameters(const torch::nn::Module& model) {
+    for (auto& [name, weight] : ::tutti::detail::weights_of(model, /*trainable=*/true)) {
+      names_.push_back(name);
+      stored_.push_back(weight.detach().clone());
+      weights_.push_back(weight);
+      lists_.add(stored_.back(), weights_.back());
+    }
+  }
+
+  /// Copies of saved tensors, on the device of the model's of the same names.
+  /// Throws c10::Error when the model lacks one or has it in another shape.
+  EMAParameters(const torch::nn::Module& model,
+                const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+    for (const auto& [name, tensor] : tensors) {
+      names_.push_back(name);
+      stored_.push_back(tensor);
+    }
+    weights_.resize(names_.size());
+    link(model);
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      at::Tensor stored = weights_[i].detach().clone();
+      stored_[i] = stored.copy_(stored_[i]);
+    }
+    link(model);
+  }
+
+  /// Looks the model's tensors up anew.
+  /// Throws c10::Error when one that is stored here is gone or has another shape.
+  void link(const torch::nn::Module& model) {
+    const auto now = ::tutti::detail::tensors_by_name(model);
+    lists_ = {};
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      const auto found = now.find(names_[i]);
+      TORCH_CHECK(found != now.end(), "EMA: the model has no tensor \"", names_[i], "\", ",
+                  "of which there is an average; replace layers before averaging starts, and "
+                  "resume with the same model");
+      TORCH_CHECK(found->second.sizes() == stored_[i].sizes(), "EMA: \"", names_[i], "\" is ",
+                  found->second.sizes(), " in the model, expected ", stored_[i].sizes(),
+                  " as its average is; replace layers before averaging starts");
+      weights_[i] = found->second;
+      lists_.add(stored_[i], weights_[i]);
+    }
+  }
+
+  /// stored = smoothing * stored + (1 - smoothing) * model for floating tensors; others are copied.
+  ///
+  /// smoothing: in [0, 1]. average_integers: average the others too, truncated.
+  /// Throws c10::Error (ValueError) when smoothing is out of range.
+  void update(double smoothing, bool average_integers = false) const {
+    TORCH_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "EMA: smoothing is ", smoothing,
+                      ", expected a number from 0 to 1");
+    lists_.update(smoothing, average_integers);
+  }
+
+  /// Exchanges what is stored with what the model has. Costs no copying as a rule: memory changes
+  /// hands.
+  void swap() const {
+    for (std::size_t i = 0; i < stored_.size(); ++i) {
+      ::tutti::detail::exchange(stored_[i], weights_[i]);
+    }
+  }
+
+  /// Copies what is stored into the tensors of these names in another model of the kind.
+  /// Throws c10::Error when it lacks one or has it in another shape.
+  void copy_to(torch::nn::Module& model) const {
+    EMAParameters other = *this;
+    other.link(model);
+    const c10::AutoGradMode no_grad(false);
+    for (std::size_t i = 0; i < stored_.size(); ++i) {
+      other.weights_[i].copy_(stored_[i]);
+    }
+  }
+
+  [[nodiscard]] std::size_t size() const { return names_.size(); }
+  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
+  [[nodiscard]] const std::vector<at::Tensor>& stored() const { return stored_; }
+  [[nodiscard]] const std::vector<at::Tensor>& weights() const { return weights_; }
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<at::Tensor> stored_;
+  std::vector<at::Tensor> weights_;  // the model's own tensors
+  ::tutti::detail::AverageLists lists_;
+};
+
+/// One update of averages: `e = smoothing * e + (1 - smoothing) * w` for every tensor of ema_model.
+///
+/// smoothing: in [0, 1]. average_integers: tensors that are not floating are averaged as well and
+/// truncated; else they are copied.
+/// Throws c10::Error (ValueError) when smoothing is out of range, c10::Error when the model lacks a
+/// tensor that is averaged.
+/// Source: MosaicML Composer, `composer.algorithms.ema.compute_ema`.
+inline void compute_ema(const torch::nn::Module& model, EMAParameters& ema_model,
+                        double smoothing = 0.99, bool average_integers = false) {
+  ema_model.link(model);
+  ema_model.update(smoothing, average_integers);
+}
+
+/// The same with the averages in a module of their own, for the parameters and buffers that have a
+/// name in both.
+inline void compute_ema(const torch::nn::Module& model, torch::nn::Module& ema_model,
+                        double smoothing = 0.99, bool average_integers = false) {
+  TORCH_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "EMA: smoothing is ", smoothing,
+                    ", expected a number from 0 to 1");
+  const auto weights = ::tutti::detail::tensors_by_name(model);
+  ::tutti::detail::AverageLists lists;
+  for (auto& [name, average] : ::tutti::detail::weights_of(ema_model, /*trainable=*/false)) {
+    if (const auto found = weights.find(name); found != weights.end()) {
+      lists.add(average.detach(), found->second);
+    }
+  }
+  lists.update(smoothing, average_integers);
+}
+
+/// The smoothing by which what is half_life old counts half, 2^(-update_interval / half_life).
+/// Throws c10::Error (ValueError) unless both have one unit and half_life is above 0.
+inline double ema_smoothing(Time half_life, Time update_interval) {
+  TORCH_CHECK_VALUE(half_life.unit() == update_interval.unit(), "EMA: half_life is ",
+                    to_string(half_life), " and update_interval ", to_string(update_interval),
+                    ", expected both in ba or both in ep");
+  TORCH_CHECK_VALUE(half_life.value() > 0, "EMA: half_life is ", to_string(half_life),
+                    ", expected more than 0");
+  return std::exp2(-update_interval.value() / half_life.value());
+}
+
+}  // namespace functional
+}  // namespace tutti
