@@ -95,9 +95,7 @@ class Trainer {
     guard([&] {
       prepare_fit(std::move(options));
       train::Loop<EngineType>(engine_, state_, run_)();
-      for (auto& optimizer : state_.optimizers) {
-        optimizer->zero_grad();
-      }
+      train::zero_gradients(state_);
     });
   }
 
@@ -436,6 +434,9 @@ class Trainer {
       TORCH_CHECK(!sets.empty(),
                   "eval: there is no evaluation set; set TrainerOptions::eval or pass "
                   "one");
+      if (run_.parallel) {
+        run_.parallel->broadcast_buffers();
+      }
       engine_.template fire<EvalStandaloneStart>(state_);
       for (auto& set : sets) {
         train::evaluate(engine_, state_, set);

@@ -11,10 +11,9 @@
 
 namespace tutti::dist {
 
-/// How runs of several processes are started. c10d costs as much to compile as all of torch::nn, so
-/// <tutti/trainer.hpp> does not include it: a program that includes <tutti/dist/ddp.hpp> (or
-/// <tutti/tutti.hpp>) anywhere brings c10d in by being linked, one that does not trains in one
-/// process.
+/// How runs of several processes are started. c10d makes the compilation of a trainer a fifth
+/// longer, so <tutti/trainer.hpp> does not include it: a program that includes <tutti/dist/ddp.hpp>
+/// (or <tutti/tutti.hpp>) anywhere brings c10d in, one that does not trains in one process.
 struct Backend {
   std::shared_ptr<Communicator> (*initialize)(at::DeviceType device,
                                               std::chrono::milliseconds timeout) = nullptr;

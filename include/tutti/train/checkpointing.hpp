@@ -132,8 +132,8 @@ void on_rank_zero(dist::Communicator& world, F&& write) {
 ///
 /// Throws c10::Error on every rank when it cannot be written; then `path` is as it was.
 template <class Engine>
-void save_checkpoint(const std::string& path, Engine& engine, const State& state,
-                     const Run& run, SaveOptions options) {
+void save_checkpoint(const std::string& path, Engine& engine, const State& state, const Run& run,
+                     SaveOptions options) {
   checkpoint::Snapshot snapshot;
   snapshot.meta.put("run_name", state.run_name);
   snapshot.meta.put("world_size", std::int64_t{state.world_size});

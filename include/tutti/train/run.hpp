@@ -83,6 +83,17 @@ struct Run {
   }
 };
 
+/// Forgets all gradients, also those that are views of a reduction buffer.
+inline void zero_gradients(State& state) {
+  for (auto& optimizer : state.optimizers) {
+    for (auto& group : optimizer->param_groups()) {
+      for (auto& parameter : group.params()) {
+        parameter.mutable_grad().reset();
+      }
+    }
+  }
+}
+
 /// Wall-clock time of training alone: it stands still during evaluations.
 class Clock {
  public:

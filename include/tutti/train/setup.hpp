@@ -72,8 +72,14 @@ inline void check_precision(Precision precision, at::Device device) {
 /// The data-parallel side of the run; nothing in one process.
 inline std::unique_ptr<dist::DataParallel> make_parallel(const State& state,
                                                          const dist::DataParallelOptions& options) {
-  return state.world_size == 1 ? nullptr
-                               : dist::backend().wrap(*state.model, state.communicator, options);
+  if (state.world_size == 1) {
+    return nullptr;
+  }
+  TORCH_CHECK(dist::backend().wrap != nullptr,
+              "the processes have been joined, but the program "
+              "cannot average gradients; add #include <tutti/dist/ddp.hpp> to the file that makes "
+              "the Trainer");
+  return dist::backend().wrap(*state.model, state.communicator, options);
 }
 
 /// One evaluation set from what the user gave and the trainer's defaults.

@@ -125,9 +125,7 @@ class Step {
   bool pass(bool sync, bool report = true) {
     state_.is_ascent = !sync;
     engine_.template fire<BeforeTrainBatch>(state_);
-    for (auto& optimizer : state_.optimizers) {
-      optimizer->zero_grad();
-    }
+    zero_gradients(state_);
     if (report) {
       state_.total_loss.clear();
     }
