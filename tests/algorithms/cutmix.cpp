@@ -83,7 +83,7 @@ TEST_CASE("cutmix_batch agrees with the reference", "[functional][cutmix][golden
   }
 }
 
-TEST_CASE("the policy agrees with the reference in both modes", "[cutmix][golden]") {
+TEST_CASE("CutMix: the policy agrees with the reference in both modes", "[cutmix][golden]") {
   for (const golden::Case& c : golden::cases("CutMix")) {
     CutMix policy{.alpha = c.params["alpha"].number(),
                   .interpolate_loss = c.params["interpolate_loss"].boolean(),
@@ -177,7 +177,7 @@ TEST_CASE("length is the box's side as a part of the image's", "[functional][cut
   }
 }
 
-TEST_CASE("loss mode equals label mode under cross entropy", "[cutmix][law]") {
+TEST_CASE("CutMix: loss mode equals label mode under cross entropy", "[cutmix][law]") {
   const at::Tensor x = at::randn({6, 3, 8, 8});
   const at::Tensor y = at::randint(3, {6}, at::kLong);
   auto model = std::make_shared<FixedLogits>(at::randn({6, 3}));

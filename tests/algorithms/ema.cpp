@@ -383,7 +383,7 @@ TEST_CASE("an update right after a checkpoint averages the training weights", "[
   CHECK(run.average() == 5);
 }
 
-TEST_CASE("a resumed run goes on as the saved one", "[ema][resume]") {
+TEST_CASE("EMA: a resumed run goes on as the saved one", "[ema][resume]") {
   for (const bool in_use : {false, true}) {
     Run first(EMA{.smoothing = 0.5});
     first.train_batch(8);

@@ -168,6 +168,9 @@ TEST_CASE("gradients of zero stay zero and NaN is not hidden", "[functional][gra
       const at::Tensor zero = parameter(at::zeros({n}), at::zeros({n}));
       apply_gradient_clipping({zero}, type, 0.5, 0);
       CHECK(zero.grad().equal(at::zeros({n})));
+      const at::Tensor half = parameter(at::zeros({n, 2}, at::kHalf), at::zeros({n, 2}, at::kHalf));
+      apply_gradient_clipping({half}, type, 0.5, 0);
+      CHECK(half.grad().equal(at::zeros({n, 2}, at::kHalf)));
       at::Tensor bad = at::ones({n});
       bad[1] = std::numeric_limits<float>::quiet_NaN();
       const at::Tensor nan = parameter(at::ones({n}), bad);

@@ -61,7 +61,7 @@ TEST_CASE("mixup_batch agrees with the reference", "[functional][mixup][golden]"
   }
 }
 
-TEST_CASE("the policy agrees with the reference in both modes", "[mixup][golden]") {
+TEST_CASE("MixUp: the policy agrees with the reference in both modes", "[mixup][golden]") {
   for (const golden::Case& c : golden::cases("MixUp")) {
     MixUp policy{.alpha = c.params["alpha"].number(),
                  .interpolate_loss = c.params["interpolate_loss"].boolean(),
@@ -136,7 +136,7 @@ TEST_CASE("one seed gives one mix, and the draws move on", "[mixup][law]") {
   CHECK(mixup_batch(x, y, a).mixing != first.mixing);
 }
 
-TEST_CASE("loss mode equals label mode under cross entropy", "[mixup][law]") {
+TEST_CASE("MixUp: loss mode equals label mode under cross entropy", "[mixup][law]") {
   const at::Tensor x = at::randn({6, 4});
   const at::Tensor y = at::randint(3, {6}, at::kLong);
   auto model = std::make_shared<FixedLogits>(at::randn({6, 3}));

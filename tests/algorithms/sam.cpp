@@ -251,7 +251,7 @@ TEST_CASE("running statistics learn from the first pass only, unless told otherw
   CHECK(counts[1].item<std::int64_t>() == 2);
 }
 
-TEST_CASE("a resumed run goes on as the saved one", "[sam][resume]") {
+TEST_CASE("SAM: a resumed run goes on as the saved one", "[sam][resume]") {
   Bowl whole({1.0F});
   SAM first{.rho = 0.2, .interval = 2};
   for (int i = 0; i < 3; ++i) {

@@ -1,4 +1,5 @@
-// error: CutMix, MixUp.*these two policies conflict|these two policies conflict.*CutMix, MixUp
+// error: ConflictCheck<CutMix, MixUp>
+// error: these two policies conflict
 // lines: 12
 #include <tutti/core/recipe.hpp>
 

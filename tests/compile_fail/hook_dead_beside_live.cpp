@@ -1,4 +1,5 @@
-// error: HookCheck<Clip, tutti::AfterBackward>.*names this event but cannot be called as apply|names this event but cannot be called as apply.*HookCheck<Clip, tutti::AfterBackward>
+// error: HookCheck<Clip, tutti::AfterBackward>
+// error: names this event but cannot be called as apply
 // lines: 12
 #include <tutti/core/recipe.hpp>
 

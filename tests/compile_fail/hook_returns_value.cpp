@@ -6,7 +6,9 @@ struct StopAfter final {
 #ifdef FIXED
   void apply(tutti::BatchEnd, tutti::State&) {}
 #else
-  bool apply(tutti::BatchEnd, tutti::State&) { return true; }
+  bool apply(tutti::BatchEnd, tutti::State&) {
+    return true;
+  }
 #endif
 };
 

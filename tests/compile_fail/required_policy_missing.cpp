@@ -1,4 +1,5 @@
-// error: RequiredPolicyCheck<SampleWeights, tutti::mixes_inputs, false>.*which the recipe lacks|which the recipe lacks.*RequiredPolicyCheck<SampleWeights, tutti::mixes_inputs, false>
+// error: RequiredPolicyCheck<SampleWeights, tutti::mixes_inputs, false>
+// error: which the recipe lacks
 // lines: 12
 #include <tutti/core/recipe.hpp>
 

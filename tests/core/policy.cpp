@@ -105,13 +105,15 @@ TEST_CASE("a hook with wrong parameters or a result does not handle its event", 
 }
 
 TEST_CASE("every hook that cannot be called is noticed all the same", "[core][policy]") {
-  STATIC_REQUIRE(tutti::detail::NamesEvent<NoState, BatchStart>);
-  STATIC_REQUIRE(tutti::detail::NamesEvent<WrongState, BatchStart>);
-  STATIC_REQUIRE(tutti::detail::NamesEvent<ThreeArguments, BatchStart>);
-  STATIC_REQUIRE(tutti::detail::NamesEvent<ByPointer, BatchStart>);
-  STATIC_REQUIRE(!tutti::detail::NamesEvent<NoState, BatchEnd>);
-  STATIC_REQUIRE(!tutti::detail::NamesEvent<Nothing, BatchStart>);
+  STATIC_REQUIRE(tutti::detail::Dead<NoState, BatchStart>);
+  STATIC_REQUIRE(tutti::detail::Dead<WrongState, BatchStart>);
+  STATIC_REQUIRE(tutti::detail::Dead<ThreeArguments, BatchStart>);
+  STATIC_REQUIRE(tutti::detail::Dead<ByPointer, BatchStart>);
+  STATIC_REQUIRE(!tutti::detail::Dead<NoState, BatchEnd>);
+  STATIC_REQUIRE(!tutti::detail::Dead<Plain, BatchStart>);
+  STATIC_REQUIRE(!tutti::detail::Dead<Nothing, BatchStart>);
   STATIC_REQUIRE(tutti::detail::NamesMatch<AsksWrongly, BatchStart>);
+  STATIC_REQUIRE(!tutti::detail::NamesMatch<Plain, BatchStart>);
 }
 
 TEST_CASE("match is a const member that returns bool", "[core][policy]") {

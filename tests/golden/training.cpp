@@ -9,6 +9,7 @@
 #include "golden/runner.hpp"
 #include "golden/slots.hpp"
 #include "nn/golden_model.hpp"
+#include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace golden {
@@ -338,3 +339,50 @@ Handlers training_handlers() {
 }
 
 }  // namespace golden
+
+namespace {
+
+using namespace golden;
+
+// The trainer of a recipe of types, with the same data, optimizer and draws as the slots'.
+template <class... Policies>
+std::pair<std::vector<double>, Tensors> run_recipe(const Case& c, Policies... policies) {
+  auto net = build_model(c.params["model"], Layers::replaceable);
+  load_state(*net, c.ins("state."));
+  tutti::Trainer<tutti::reference_order, Policies..., Watch> trainer(
+      classifier(net, c.params["classes"].integer()), options_of(c), tutti::reference_order{},
+      std::move(policies)..., Watch{});
+  trainer.fit();
+  return {trainer.template get<Watch>().losses, state_of(*net)};
+}
+
+}  // namespace
+
+TEST_CASE("a recipe of types trains bit for bit as the same algorithms in slots", "[golden]") {
+  const Case c = golden::cases("e2e_mixup").at(0);
+  const Json no_arguments(Json::Object{});
+  const Json clipping(Json::Object{{"clipping_type", "norm"}, {"clipping_threshold", 0.5}});
+  const Json half_life(Json::Object{{"half_life", "5ba"}});
+
+  auto mixup = make_mixup(c.params["algorithms"][0][1]);
+  mixup.rng.replay(tape_of(c));
+  const auto [losses, weights] =
+      run_recipe(c, make_blurpool(no_arguments), mixup, make_label_smoothing(no_arguments),
+                 make_ema(half_life), make_gradient_clipping(clipping));
+
+  const Algorithms algorithms{make_algorithm("BlurPool", no_arguments, nullptr),
+                              make_algorithm("MixUp", c.params["algorithms"][0][1], tape_of(c)),
+                              make_algorithm("LabelSmoothing", no_arguments, nullptr),
+                              make_algorithm("EMA", half_life, nullptr),
+                              make_algorithm("GradientClipping", clipping, nullptr)};
+  auto net = build_model(c.params["model"], Layers::replaceable);
+  load_state(*net, c.ins("state."));
+  auto trainer = make_trainer(classifier(net, c.params["classes"].integer()), options_of(c),
+                              algorithms, std::make_index_sequence<slot_count>{});
+  trainer->fit();
+  CHECK(trainer->get<Watch>().losses == losses);
+  for (const auto& [name, tensor] : state_of(*net)) {
+    INFO(name);
+    CHECK(tensor.equal(weights.at(name)));
+  }
+}

@@ -85,13 +85,13 @@ inline void clip_value(const std::vector<at::Tensor>& gradients, double threshol
 // Norms by unit: of each slice of dimension 0, [N, 1, ...]; of the whole when there are no others.
 inline at::Tensor unit_norms(const at::Tensor& x) {
   if (x.dim() < 2) {
-    return x.norm();
+    return x.norm(2, norm_type(x.scalar_type()));
   }
   std::vector<std::int64_t> others;
   for (std::int64_t d = 1; d < x.dim(); ++d) {
     others.push_back(d);
   }
-  return x.norm(2, others, /*keepdim=*/true);
+  return x.norm(2, others, /*keepdim=*/true, norm_type(x.scalar_type()));
 }
 
 // The same for a small contiguous parameter and gradient, one unit after the other.

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <ATen/core/Tensor.h>
 
@@ -23,21 +24,36 @@ inline bool some_negative(const at::Tensor& indices) {
     return indices.lt(0).any().item<bool>();
   }
   const auto* data = indices.const_data_ptr<std::int64_t>();
+  const std::int64_t n = indices.numel();
   bool found = false;
-  for (std::int64_t i = 0; i < indices.numel(); ++i) {
+  for (std::int64_t i = 0; i < n; ++i) {
     found = found || data[i] < 0;
   }
   return found;
 }
 
-// What `uniform`, spread over all classes, amounts to in each row [N, 1, ...] or everywhere.
+// keep * x + uniform, for a tensor of ours: contiguous and fp32.
+inline at::Tensor scale_and_shift(at::Tensor x, double keep, double uniform) {
+  constexpr std::int64_t small = 1 << 12;  // where calling two operators costs more than they do
+  if (!x.is_cpu() || x.numel() > small) {
+    return x.mul_(keep).add_(uniform);
+  }
+  auto* data = x.mutable_data_ptr<float>();
+  const std::int64_t n = x.numel();
+  for (std::int64_t i = 0; i < n; ++i) {
+    data[i] = static_cast<float>(keep) * data[i] + static_cast<float>(uniform);
+  }
+  return x;
+}
+
 inline at::Tensor smooth_indices(const at::Tensor& logits, const at::Tensor& target,
                                  double smoothing, double uniform) {
-  at::Tensor dense = functional::ensure_targets_one_hot(logits, target).mul_(1 - smoothing);
+  at::Tensor dense = functional::ensure_targets_one_hot(logits, target);
   if (target.is_cpu() && !some_negative(target)) {
-    return dense.add_(uniform);
+    return scale_and_shift(std::move(dense), 1 - smoothing, uniform);
   }
-  return dense.add_(target.ge(0).mul(uniform).unsqueeze(1));  // [N, 1, ...], 0 where ignored
+  return dense.mul_(1 - smoothing)
+      .add_(target.ge(0).mul(uniform).unsqueeze(1));  // [N, 1, ...], 0 where ignored
 }
 
 inline at::Tensor smooth_dense(const at::Tensor& target, double smoothing, double uniform) {

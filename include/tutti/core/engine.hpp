@@ -135,7 +135,9 @@ class Engine : private detail::Slot<Policies>... {
   void fire_all(S& state, types<Ps...>) {
     // Only algorithms with a match() are asked beforehand; the rest cost nothing here.
     constexpr bool ask_first = ((Matches<Ps, E> && role_of<Ps> == Role::algorithm) || ...);
-    if constexpr (ask_first) {
+    if constexpr (!recorded && !(Matches<Ps, E> || ...)) {
+      (get<Ps>().apply(E{}, state), ...);
+    } else if constexpr (ask_first) {
       const std::array<bool, sizeof...(Ps)> runs{
           (role_of<Ps> == Role::algorithm ? asked<E, Ps>(state) : true)...};
       std::size_t i = 0;

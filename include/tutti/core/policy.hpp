@@ -43,33 +43,35 @@ struct Anything {
   operator T&&() const;
 };
 
-template <class P, class E>
-concept NamesEvent = requires(P& policy) {
-  policy.apply(E{});
-}
-|| requires(P& policy, Anything any) {
-  policy.apply(E{}, any);
-}
-|| requires(P& policy, Anything any) {
-  policy.apply(E{}, any, any);
+template <class P, class E, class... Rest>
+concept AppliesTo = requires(P& policy, Rest... rest) {
+  policy.apply(E{}, rest...);
+};
+template <class P, class E, class... Rest>
+concept MatchesOn = requires(P& policy, Rest... rest) {
+  policy.match(E{}, rest...);
 };
 
 template <class P, class E>
-concept NamesMatch = requires(P& policy) {
-  policy.match(E{});
-}
-|| requires(P& policy, Anything any) {
-  policy.match(E{}, any);
-}
-|| requires(P& policy, Anything any) {
-  policy.match(E{}, any, any);
+concept Calls = requires(P& policy, State& state) {
+  policy.apply(E{}, state);
 };
+
+// Some overload of apply names the event and none can be called as it should.
+template <class P, class E>
+concept Dead = !Calls<P, E> && (AppliesTo<P, E> || AppliesTo<P, E, Anything> ||
+                                AppliesTo<P, E, Anything, Anything>);
+
+// Some overload of match names the event.
+template <class P, class E>
+concept NamesMatch =
+    MatchesOn<P, E> || MatchesOn<P, E, Anything> || MatchesOn<P, E, Anything, Anything>;
 
 }  // namespace detail
 
 /// `P` runs at `E`: `policy.apply(E{}, state)` is a void expression.
 template <class P, class E>
-concept Handles = requires(P& policy, State& state) {
+concept Handles = detail::Calls<P, E> && requires(P& policy, State& state) {
   { policy.apply(E{}, state) } -> std::same_as<void>;
 };
 
@@ -81,7 +83,7 @@ concept Matches = requires(const P& policy, const State& state) {
 
 /// `P` runs at `E` and cannot change training: its hook takes `const State&`.
 template <class P, class E>
-concept Observes = requires(P& policy, const State& state) {
+concept Observes = Handles<P, E> && requires(P& policy, const State& state) {
   { policy.apply(E{}, state) } -> std::same_as<void>;
 };
 
@@ -200,14 +202,9 @@ namespace detail {
 
 // The variables' names and arguments are what a compiler prints first when a check below fails.
 template <class P, class E>
-inline constexpr bool calls_without_result = Handles<P, E> || !requires(P & policy, State& state) {
-  policy.apply(E{}, state);
-};
+inline constexpr bool calls_without_result = !Calls<P, E> || Handles<P, E>;
 template <class P, class E>
-inline constexpr bool calls_with_state = requires(P& policy, State& state) {
-  policy.apply(E{}, state);
-}
-|| !NamesEvent<P, E>;
+inline constexpr bool calls_with_state = !Dead<P, E>;
 template <class P, class E>
 inline constexpr bool match_returns_bool = Matches<P, E> || !NamesMatch<P, E>;
 template <class P, class E>
@@ -231,10 +228,10 @@ inline constexpr bool acts_on_an_event =
     handles_any<P, all_events> || LoggerDestination<P> || Recorder<P>;
 
 template <class P, class E>
-inline constexpr bool hook_is_right = calls_without_result<P, E>&& calls_with_state<P, E>&&
-    match_returns_bool<P, E>&& match_has_apply<P, E>;
+concept RightHook = calls_without_result<P, E> && calls_with_state<P, E> &&
+    match_returns_bool<P, E> && match_has_apply<P, E>;
 template <class P, class E>
-inline constexpr bool event_is_right = listed_event_has_apply<P, E>&& apply_is_listed<P, E>;
+concept RightEvent = listed_event_has_apply<P, E> && apply_is_listed<P, E>;
 
 }  // namespace detail
 

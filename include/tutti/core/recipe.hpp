@@ -111,11 +111,11 @@ consteval Mistake mistake_alone(std::size_t at, types<Es...>) {
     return {Fault::no_policy, at};
   } else {
     std::size_t event = 0;
-    if (!((hook_is_right<P, Es> && ++event != 0) && ...)) {
+    if (!((RightHook<P, Es> && ++event != 0) && ...)) {
       return {Fault::wrong_hook, at, event};
     }
     event = 0;
-    if (!((event_is_right<P, Es> && ++event != 0) && ...)) {
+    if (!((RightEvent<P, Es> && ++event != 0) && ...)) {
       return {Fault::wrong_events, at, event};
     }
     return {acts_on_an_event<P> ? Fault::none : Fault::no_action, at};
@@ -291,7 +291,7 @@ struct Recipe : detail::Checked<0, Policies...>,
                 detail::Checked<1, Policies...>,
                 detail::Checked<2, Policies...> {
   /// True; a recipe that is not valid does not compile.
-  static constexpr bool valid = detail::mistakes<Policies...>.size == 0;
+  static constexpr bool valid = true;
 
   /// How many policies the recipe has.
   static constexpr std::size_t size = sizeof...(Policies);
@@ -305,7 +305,8 @@ struct Recipe : detail::Checked<0, Policies...>,
   /// stable sort by their order rules, and reversed at events whose name begins with "after_", so
   /// that what was done last is undone first.
   template <Event E>
-  using order = typename detail::OrderOf<valid, E, Policies...>::type;
+  using order =
+      typename detail::OrderOf<detail::mistakes<Policies...>.size == 0, E, Policies...>::type;
 
   /// Some policy acts on `E`.
   template <Event E>

@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include <ATen/ATen.h>
+
 namespace {
 
 using tutti::detail::exchange;

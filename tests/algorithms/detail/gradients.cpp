@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include <ATen/ATen.h>
 #include <torch/optim/sgd.h>
 
 #include <tutti/algorithms/detail/climb.hpp>

@@ -5,6 +5,8 @@
 #include <memory>
 #include <type_traits>
 
+#include <ATen/ATen.h>
+
 #include <tutti/algorithms/cutmix.hpp>
 #include <tutti/algorithms/label_smoothing.hpp>
 #include <tutti/algorithms/mixup.hpp>
