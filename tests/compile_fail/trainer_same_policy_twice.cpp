@@ -1,5 +1,5 @@
 // error: lists this policy more than once
-// lines: 20
+// lines: 27
 // torch
 #include <tutti/trainer.hpp>
 

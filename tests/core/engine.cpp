@@ -108,6 +108,17 @@ struct Checked final {
   void apply(BatchStart, State&) const {}
 };
 
+// Looks at whoever else is in the recipe, and at itself never.
+struct Jealous final {
+  void apply(BatchStart, State&) const {}
+  void validate_with(const Jealous&) const { throw std::logic_error("asked about itself"); }
+  void validate_with(const Checked& other) const {
+    if (other.rate > 1) {
+      throw std::invalid_argument("Checked goes too fast for Jealous");
+    }
+  }
+};
+
 struct Counts final {
   int count = 0;
   void apply(BatchStart, State&) { ++count; }
@@ -196,6 +207,15 @@ TEST_CASE("policies are constructed with their hyperparameters and validated", "
   STATIC_REQUIRE(!std::is_default_constructible_v<Engine<A, MoveOnly>>);
 }
 
+TEST_CASE("a policy may refuse the hyperparameters of another one, whatever their order",
+          "[core][engine]") {
+  CHECK_NOTHROW(Engine<Jealous, Checked>{Jealous{}, Checked{.rate = 0.5}});
+  CHECK_THROWS_WITH((Engine<Jealous, Checked>{Jealous{}, Checked{.rate = 2}}),
+                    "Checked goes too fast for Jealous");
+  CHECK_THROWS_WITH((Engine<Checked, A, Jealous>{Checked{.rate = 2}, A{}, Jealous{}}),
+                    "Checked goes too fast for Jealous");
+}
+
 TEST_CASE("a policy keeps what its hooks change", "[core][engine]") {
   Engine<Counts> engine;
   engine.fire<BatchStart>(state);
@@ -218,9 +238,10 @@ TEST_CASE("a recorder sees every event, handled or not, and every policy that ru
   trace.clear();
   engine.fire<BatchStart>(state);
   engine.fire<tutti::FitEnd>(state);
+  engine.record("fit_end", "save:last");
   CHECK(take() == Trace{"event batch_start", "Asks1 asked", "batch_start A algorithm",
                         "A batch_start", "batch_start Watcher callback", "Watcher batch_start",
-                        "event fit_end"});
+                        "event fit_end", "fit_end save:last algorithm"});
 }
 
 TEST_CASE("an engine without policies fires and closes", "[core][engine]") {

@@ -183,6 +183,7 @@ template <class... Policies>
 class Engine<Policies...> {
  public:
   using recipe = Recipe<Policies...>;
+  using policies = types<>;
   static_assert(sizeof(recipe) > 0);
 
   explicit Engine(auto&&...) {}
@@ -191,6 +192,7 @@ class Engine<Policies...> {
   void for_each(auto&&) const {}
   template <Event E>
   void fire(auto&) {}
+  void record(auto&&...) {}
   void close(auto&) {}
   [[nodiscard]] bool closed() const { return false; }
 };

@@ -1,10 +1,10 @@
 #include <tutti/algorithms/detail/exchange.hpp>
 
+#include <ATen/ATen.h>  // ahead of Catch2: it brings a CHECK of its own
+
 #include "support/catch.hpp"
 
 #include <vector>
-
-#include <ATen/ATen.h>
 
 namespace {
 

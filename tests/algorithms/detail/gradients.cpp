@@ -1,12 +1,13 @@
 #include <tutti/algorithms/detail/gradients.hpp>
 
+#include <ATen/ATen.h>  // ahead of Catch2: it brings a CHECK of its own
+
 #include "support/catch.hpp"
 
 #include <cmath>
 #include <memory>
 #include <vector>
 
-#include <ATen/ATen.h>
 #include <torch/optim/sgd.h>
 
 #include <tutti/algorithms/detail/climb.hpp>

@@ -1,11 +1,11 @@
 #include <tutti/algorithms/detail/loss_targets.hpp>
 
+#include <ATen/ATen.h>  // ahead of Catch2: it brings a CHECK of its own
+
 #include "support/catch.hpp"
 
 #include <memory>
 #include <type_traits>
-
-#include <ATen/ATen.h>
 
 #include <tutti/algorithms/cutmix.hpp>
 #include <tutti/algorithms/label_smoothing.hpp>
