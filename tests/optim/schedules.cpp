@@ -16,7 +16,7 @@ static_assert(ScalableSchedule<CosineAnnealing> && !LearningRateSchedule<int>);
 
 namespace {
 
-Progress at(std::int64_t batch, Time max_duration, std::int64_t loader = 1000) {
+Progress progress_at(std::int64_t batch, Time max_duration, std::int64_t loader = 1000) {
   Progress p{.max_duration = max_duration, .dataloader_len = loader};
   p.timestamp.batch = batch;
   p.timestamp.epoch = batch / loader;
@@ -91,7 +91,7 @@ TEST_CASE("schedules give their known values at known batches", "[optim][schedul
   for (const Row& row : rows()) {
     for (std::size_t i = 0; i < row.batches.size(); ++i) {
       INFO(row.name << " at batch " << row.batches[i]);
-      const Progress p = at(row.batches[i], "1000ep"_t * row.ssr);
+      const Progress p = progress_at(row.batches[i], "1000ep"_t * row.ssr);
       CHECK(row.schedule(p, row.ssr) == Approx(row.alphas[i]).margin(1e-12));
     }
   }
@@ -112,8 +112,8 @@ TEST_CASE("a schedule scaled by s at time s*t is the schedule at time t",
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (std::int64_t batch = 0; batch <= 100; ++batch) {
       INFO("schedule " << i << " at batch " << batch);
-      CHECK(all[i](at(3 * batch, "30ep", 10), 3.0) ==
-            Approx(all[i](at(batch, "10ep", 10))).margin(1e-12));
+      CHECK(all[i](progress_at(3 * batch, "30ep", 10), 3.0) ==
+            Approx(all[i](progress_at(batch, "10ep", 10))).margin(1e-12));
     }
   }
 }
@@ -122,28 +122,28 @@ TEST_CASE("warm restarts of equal length need no loop over the past ones",
           "[optim][schedule][law]") {
   const CosineAnnealingWarmRestarts s{.t_0 = "3ba"};
   const std::int64_t far = 3'000'000'000'000'000;
-  CHECK(s(at(far, "1ep")) == 1.0);
-  CHECK(s(at(far + 1, "1ep")) == Approx(0.75));
+  CHECK(s(progress_at(far, "1ep")) == 1.0);
+  CHECK(s(progress_at(far + 1, "1ep")) == Approx(0.75));
 }
 
 TEST_CASE("a product multiplies its schedules and scales both", "[optim][schedule][law]") {
   const Product both{Linear{.t_max = "100ba"}, Step{.step_size = "50ba", .gamma = 0.5}};
-  CHECK(both(at(50, "1ep")) == Approx(0.25));
-  CHECK(both(at(100, "1ep"), 2.0) == Approx(0.25));
+  CHECK(both(progress_at(50, "1ep")) == Approx(0.25));
+  CHECK(both(progress_at(100, "1ep"), 2.0) == Approx(0.25));
 }
 
 TEST_CASE("any function of the progress is a schedule", "[optim][schedule]") {
   const Schedule one = [](const Progress& p) { return p.timestamp < "3ba" ? 1.0 : 0.1; };
-  CHECK(one(at(2, "1ep")) == 1.0);
-  CHECK(one(at(3, "1ep")) == 0.1);
-  CHECK_THROWS_WITH(one(at(3, "1ep"), 0.5), ContainsSubstring("cannot be scaled"));
+  CHECK(one(progress_at(2, "1ep")) == 1.0);
+  CHECK(one(progress_at(3, "1ep")) == 0.1);
+  CHECK_THROWS_WITH(one(progress_at(3, "1ep"), 0.5), ContainsSubstring("cannot be scaled"));
 
   const Schedule two = [](const Progress&, double ssr) { return ssr; };
-  CHECK(two(at(0, "1ep"), 0.5) == 0.5);
+  CHECK(two(progress_at(0, "1ep"), 0.5) == 0.5);
 
   const Schedule none;
   CHECK(!none);
-  CHECK(none(at(0, "1ep")) == 1.0);
+  CHECK(none(progress_at(0, "1ep")) == 1.0);
   CHECK(one);
 }
 
@@ -154,34 +154,34 @@ TEST_CASE("times that a schedule cannot use are refused with the reason",
   CHECK_THROWS_WITH(Step{"0.1dur"}(unsized), ContainsSubstring("dataloader whose length"));
   CHECK_NOTHROW(Step{"1ba"}(unsized));
   CHECK_THROWS_WITH(Step{"0.1dur"}(Progress{}), ContainsSubstring("needs a max_duration"));
-  CHECK_THROWS_WITH(Step{"10sec"}(at(1, "1ep")), ContainsSubstring("10sec is in seconds"));
-  CHECK_THROWS_WITH(Step{"1e-9dur"}(at(1, "1ep")), ContainsSubstring("Step's step_size is 0ba"));
-  CHECK_THROWS_WITH(Exponential{}(at(1, "1ep")), ContainsSubstring("Exponential's gamma"));
-  CHECK_THROWS_WITH(Polynomial{}(at(1, "1ep")), ContainsSubstring("Polynomial's power"));
-  CHECK_THROWS_WITH((CosineAnnealingWarmRestarts{"4ba", 0.5}(at(0, "1ep"))),
+  CHECK_THROWS_WITH(Step{"10sec"}(progress_at(1, "1ep")), ContainsSubstring("10sec is in seconds"));
+  CHECK_THROWS_WITH(Step{"1e-9dur"}(progress_at(1, "1ep")), ContainsSubstring("Step's step_size is 0ba"));
+  CHECK_THROWS_WITH(Exponential{}(progress_at(1, "1ep")), ContainsSubstring("Exponential's gamma"));
+  CHECK_THROWS_WITH(Polynomial{}(progress_at(1, "1ep")), ContainsSubstring("Polynomial's power"));
+  CHECK_THROWS_WITH((CosineAnnealingWarmRestarts{"4ba", 0.5}(progress_at(0, "1ep"))),
                     ContainsSubstring("shrink to nothing"));
   CHECK_THROWS_AS(Step{"1ep"}(unsized), std::invalid_argument);
 }
 
 TEST_CASE("a warmup that does not fit the schedule or the run is refused",
           "[optim][schedule][error]") {
-  CHECK_THROWS_WITH((LinearWithWarmup{.t_warmup = "5ba", .t_max = "20ba"}(at(0, "4ep", 10))),
+  CHECK_THROWS_WITH((LinearWithWarmup{.t_warmup = "5ba", .t_max = "20ba"}(progress_at(0, "4ep", 10))),
                     ContainsSubstring("LinearWithWarmup ends at t_max = 20ba, before the run") &&
                         ContainsSubstring("4ep"));
-  CHECK_THROWS_WITH((CosineAnnealingWithWarmup{.t_warmup = "5ba", .t_max = "160sp"}(at(0, "4ep"))),
+  CHECK_THROWS_WITH((CosineAnnealingWithWarmup{.t_warmup = "5ba", .t_max = "160sp"}(progress_at(0, "4ep"))),
                     ContainsSubstring("t_warmup in ba and t_max in sp"));
-  CHECK_THROWS_WITH((PolynomialWithWarmup{.t_warmup = "5ba", .t_max = "1ep"}(at(0, "20ba", 10))),
+  CHECK_THROWS_WITH((PolynomialWithWarmup{.t_warmup = "5ba", .t_max = "1ep"}(progress_at(0, "20ba", 10))),
                     ContainsSubstring("before the run does at 20ba"));
-  CHECK_THROWS_WITH((ConstantWithWarmup{.t_warmup = "5ba", .t_max = "1ep"}(at(0, "20ba", 10))),
+  CHECK_THROWS_WITH((ConstantWithWarmup{.t_warmup = "5ba", .t_max = "1ep"}(progress_at(0, "20ba", 10))),
                     ContainsSubstring("ConstantWithWarmup"));
-  CHECK_NOTHROW((LinearWithWarmup{.t_warmup = "5ba", .t_max = "4ep"}(at(0, "4ep", 10))));
+  CHECK_NOTHROW((LinearWithWarmup{.t_warmup = "5ba", .t_max = "4ep"}(progress_at(0, "4ep", 10))));
 }
 
 TEST_CASE("a warmup that vanishes is noticed once the run is known", "[optim][schedule]") {
   const Schedule s = LinearWithWarmup{.t_warmup = "0.001dur"};
-  CHECK_THAT(s.notice(at(0, "4ep", 10)), ContainsSubstring("there is no warmup"));
-  CHECK(s.notice(at(0, "4ep", 1000)) == "");
-  CHECK(Schedule(Linear{}).notice(at(0, "4ep", 10)) == "");
+  CHECK_THAT(s.notice(progress_at(0, "4ep", 10)), ContainsSubstring("there is no warmup"));
+  CHECK(s.notice(progress_at(0, "4ep", 1000)) == "");
+  CHECK(Schedule(Linear{}).notice(progress_at(0, "4ep", 10)) == "");
 }
 
 TEST_CASE("a list of times refuses more than it holds", "[optim][schedule][error]") {
