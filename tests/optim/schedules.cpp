@@ -155,7 +155,8 @@ TEST_CASE("times that a schedule cannot use are refused with the reason",
   CHECK_NOTHROW(Step{"1ba"}(unsized));
   CHECK_THROWS_WITH(Step{"0.1dur"}(Progress{}), ContainsSubstring("needs a max_duration"));
   CHECK_THROWS_WITH(Step{"10sec"}(progress_at(1, "1ep")), ContainsSubstring("10sec is in seconds"));
-  CHECK_THROWS_WITH(Step{"1e-9dur"}(progress_at(1, "1ep")), ContainsSubstring("Step's step_size is 0ba"));
+  CHECK_THROWS_WITH(Step{"1e-9dur"}(progress_at(1, "1ep")),
+                    ContainsSubstring("Step's step_size is 0ba"));
   CHECK_THROWS_WITH(Exponential{}(progress_at(1, "1ep")), ContainsSubstring("Exponential's gamma"));
   CHECK_THROWS_WITH(Polynomial{}(progress_at(1, "1ep")), ContainsSubstring("Polynomial's power"));
   CHECK_THROWS_WITH((CosineAnnealingWarmRestarts{"4ba", 0.5}(progress_at(0, "1ep"))),
@@ -165,15 +166,19 @@ TEST_CASE("times that a schedule cannot use are refused with the reason",
 
 TEST_CASE("a warmup that does not fit the schedule or the run is refused",
           "[optim][schedule][error]") {
-  CHECK_THROWS_WITH((LinearWithWarmup{.t_warmup = "5ba", .t_max = "20ba"}(progress_at(0, "4ep", 10))),
-                    ContainsSubstring("LinearWithWarmup ends at t_max = 20ba, before the run") &&
-                        ContainsSubstring("4ep"));
-  CHECK_THROWS_WITH((CosineAnnealingWithWarmup{.t_warmup = "5ba", .t_max = "160sp"}(progress_at(0, "4ep"))),
-                    ContainsSubstring("t_warmup in ba and t_max in sp"));
-  CHECK_THROWS_WITH((PolynomialWithWarmup{.t_warmup = "5ba", .t_max = "1ep"}(progress_at(0, "20ba", 10))),
-                    ContainsSubstring("before the run does at 20ba"));
-  CHECK_THROWS_WITH((ConstantWithWarmup{.t_warmup = "5ba", .t_max = "1ep"}(progress_at(0, "20ba", 10))),
-                    ContainsSubstring("ConstantWithWarmup"));
+  CHECK_THROWS_WITH(
+      (LinearWithWarmup{.t_warmup = "5ba", .t_max = "20ba"}(progress_at(0, "4ep", 10))),
+      ContainsSubstring("LinearWithWarmup ends at t_max = 20ba, before the run") &&
+          ContainsSubstring("4ep"));
+  CHECK_THROWS_WITH(
+      (CosineAnnealingWithWarmup{.t_warmup = "5ba", .t_max = "160sp"}(progress_at(0, "4ep"))),
+      ContainsSubstring("t_warmup in ba and t_max in sp"));
+  CHECK_THROWS_WITH(
+      (PolynomialWithWarmup{.t_warmup = "5ba", .t_max = "1ep"}(progress_at(0, "20ba", 10))),
+      ContainsSubstring("before the run does at 20ba"));
+  CHECK_THROWS_WITH(
+      (ConstantWithWarmup{.t_warmup = "5ba", .t_max = "1ep"}(progress_at(0, "20ba", 10))),
+      ContainsSubstring("ConstantWithWarmup"));
   CHECK_NOTHROW((LinearWithWarmup{.t_warmup = "5ba", .t_max = "4ep"}(progress_at(0, "4ep", 10))));
 }
 
