@@ -1,8 +1,8 @@
 // A user of the installed package who links LibTorch through tutti::tutti.
 #include <cstdio>
 
-#include <ATen/ATen.h>
 #include <tutti/core/batch.hpp>
+#include <ATen/ATen.h>
 
 int main() {
   const at::Tensor product = at::mm(at::ones({2, 3}), at::ones({3, 2}));
