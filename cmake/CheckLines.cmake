@@ -22,7 +22,7 @@ if(NOT DEFINED ceiling_${FOLDER})
   message(FATAL_ERROR "the folder \"${FOLDER}\" has no ceiling; give it one in cmake/CheckLines.cmake")
 endif()
 # These parts of core stay free of LibTorch, so that a recipe is checked and tested in a tenth of a second.
-set(light_core event policy recipe engine time time_value interval)
+set(light_core event tags rule policy check with recipe engine lazy time time_value interval)
 
 set(command "${COMPILER}" -std=c++20 -E -P -x c++ /dev/null "-I${PROJECT_SOURCE_DIR}/include")
 foreach(folder IN LISTS INCLUDES)

@@ -321,3 +321,51 @@ TEST_CASE("policies given to the constructor deduce the trainer's type", "[train
   trainer.fit();
   CHECK(trainer.state().timestamp.batch == 1);
 }
+
+namespace {
+
+struct Plain final {
+  double rate = 1;
+  constexpr void validate() const {
+    if (rate < 0) {
+      throw "rate is negative";
+    }
+  }
+  void apply(tutti::BatchEnd, const State&) {}
+};
+
+struct NeedsTokens final {
+  template <class M>
+  static constexpr bool supports = tutti::offers<M, tutti::takes_tokens>;
+  void apply(tutti::BatchEnd, const State&) {}
+};
+struct Images : tiny::Net {
+  using features = tutti::types<tutti::takes_images>;
+};
+
+struct Opposed final {
+  using warns_with = tutti::types<tutti::because<Plain, "one undoes the other">>;
+  void apply(tutti::BatchEnd, const State&) {}
+};
+
+}  // namespace
+
+TEST_CASE("hyperparameters can be part of the trainer's type", "[trainer][with]") {
+  Trainer<tutti::With<Plain{.rate = 3}>> trainer{tiny::net(), options()};
+  CHECK(trainer.get<Plain>().rate == 3);
+  Trainer deduced{tiny::net(), options(), tutti::With<Plain{.rate = 4}>{}};
+  CHECK(deduced.get<Plain>().rate == 4);
+}
+
+TEST_CASE("a model that says nothing of its features is left to the run", "[trainer]") {
+  STATIC_REQUIRE(tutti::Supports<NeedsTokens, tiny::Net>);
+  STATIC_REQUIRE(tutti::Supports<NeedsTokens, std::shared_ptr<tiny::Net>>);
+  STATIC_REQUIRE(!tutti::Supports<NeedsTokens, Images>);
+  STATIC_REQUIRE(!tutti::Supports<NeedsTokens, std::shared_ptr<Images>>);
+  STATIC_REQUIRE(tutti::Supports<Plain, Images>);
+}
+
+TEST_CASE("an accepted pair makes no warning", "[trainer]") {
+  Trainer trainer{tiny::net(), options(), Opposed{}, Plain{}, tutti::accept<Opposed, Plain>{}};
+  trainer.fit();
+}

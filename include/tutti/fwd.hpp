@@ -35,6 +35,45 @@ class Engine;
 template <class... Policies>
 class Trainer;
 
+// Policies that rules of others name, and the layers that rules are about.
+struct ALiBi;
+struct AugMix;
+struct BlurPool;
+struct ChannelsLast;
+struct ColOut;
+struct CutMix;
+struct CutOut;
+struct EMA;
+struct Factorize;
+struct GatedLinearUnits;
+struct GhostBatchNorm;
+struct GradientClipping;
+struct GyroDropout;
+struct LabelSmoothing;
+struct LayerFreezing;
+struct LowPrecisionGroupNorm;
+struct LowPrecisionLayerNorm;
+struct MixUp;
+struct ProgressiveResizing;
+struct RandAugment;
+struct SAM;
+struct SelectiveBackprop;
+struct SeqLengthWarmup;
+struct SqueezeExcite;
+struct StochasticDepth;
+struct SWA;
+struct WeightStandardization;
+
+namespace nn {
+class BatchNorm1d;
+class BatchNorm2d;
+class Conv2d;
+class Dropout;
+class GroupNorm;
+class LayerNorm;
+class Linear;
+}  // namespace nn
+
 namespace dist {
 class Communicator;
 }

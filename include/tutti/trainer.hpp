@@ -22,6 +22,7 @@
 #include <tutti/loggers/progress_bar.hpp>
 #include <tutti/optim/sgd.hpp>
 #include <tutti/train/checkpointing.hpp>
+#include <tutti/train/idle.hpp>
 #include <tutti/train/loop.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/reproducibility.hpp>
@@ -40,8 +41,8 @@ Engine<Ps..., Qs..., Rs...> join(types<Ps...>, types<Qs...>, types<Rs...>);
 
 // The recipe's policies and the loggers that options can turn on.
 template <class... Ps>
-using EngineFor =
-    decltype(join(types<Ps...>{}, Unless<ProgressBar, Ps...>{}, Unless<ConsoleLogger, Ps...>{}));
+using EngineFor = decltype(join(types<Bare<Ps>...>{}, Unless<ProgressBar, Ps...>{},
+                                Unless<ConsoleLogger, Ps...>{}));
 
 }  // namespace detail
 
@@ -63,17 +64,19 @@ class Trainer {
   /// when options say so.
   /// Throws c10::Error or std::invalid_argument, saying what was got and what is expected, when an
   /// option is wrong, a file cannot be loaded or a policy refuses the model.
-  Trainer(AnyModel model, TrainerOptions options,
-          Policies... policies) requires(sizeof...(Policies) > 0)
+  template <class M>
+  Trainer(M model, TrainerOptions options, Policies... policies) requires(sizeof...(Policies) > 0)
       : options_(std::move(options)), engine_(make_engine(std::move(policies)...)) {
-    guard([&] { construct(std::move(model)); });
+    guard([&] { construct(erase(std::move(model))); });
   }
-  Trainer(AnyModel model,
-          TrainerOptions options) requires(std::is_default_constructible_v<Policies>&&...)
+  template <class M>
+  Trainer(M model, TrainerOptions options) requires(std::is_default_constructible_v<Policies>&&...)
       : options_(std::move(options)), engine_(make_engine(Policies{}...)) {
-    guard([&] { construct(std::move(model)); });
+    guard([&] { construct(erase(std::move(model))); });
   }
-  explicit Trainer(AnyModel model) requires(std::is_default_constructible_v<Policies>&&...)
+  template <class M>
+    requires(!std::same_as<M, Trainer>)
+  explicit Trainer(M model) requires(std::is_default_constructible_v<Policies>&&...)
       : Trainer(std::move(model), TrainerOptions{}) {}
 
   Trainer(const Trainer&) = delete;
@@ -145,6 +148,23 @@ class Trainer {
  private:
   using EngineType = detail::EngineFor<Policies...>;
 
+  // The model behind one type, once the recipe's policies have seen what it is.
+  template <class M>
+  static AnyModel erase(M model) {
+    constexpr bool is_model = std::is_convertible_v<M, AnyModel>;
+    static_assert(is_model,
+                  "tutti: this is no model; give it Outputs forward(const Batch&) and "
+                  "Loss loss(const Outputs&, const Batch&), or wrap a network that classifies in "
+                  "tutti::Classifier.");
+    if constexpr (is_model && detail::mistakes<detail::Bare<Policies>...>.size == 0) {
+      static_assert(((sizeof(ModelCheck<detail::Bare<Policies>, M>) > 0) && ...));
+      train::warn_of_pairs<detail::Bare<Policies>...>();
+      return AnyModel(std::move(model));
+    } else {
+      return {};
+    }
+  }
+
   EngineType make_engine(Policies... policies) {
     using List = types<Policies...>;
     if constexpr (EngineType::recipe::size == 0) {
@@ -174,7 +194,7 @@ class Trainer {
   }
   template <class P, class Q>
   static void take(std::optional<P>& found, Q& policy) {
-    if constexpr (std::is_same_v<P, Q>) {
+    if constexpr (std::is_same_v<P, detail::Bare<Q>>) {
       found.emplace(std::move(policy));
     }
   }
@@ -217,7 +237,7 @@ class Trainer {
     state_.model->to(state_.device);
     state_.run_name = train::resolve_run_name(options_.run_name, *state_.communicator);
     make_optimizer();
-    engine_.for_each([this](auto& policy) { prepare(policy); });
+    engine_.for_each([this](auto& policy) { this->prepare(policy); });
     engine_.template fire<Init>(state_);
     log_hyperparameters();
     prepare_run();
@@ -417,11 +437,15 @@ class Trainer {
                 to_string(state_.max_duration),
                 "; set FitOptions::duration to train for longer, or "
                 "reset_time to begin anew");
+    if (!options_.allow_idle_policies) {
+      train::check_idle(engine_, !run_.evals.empty(), static_cast<bool>(run_.iteration_length));
+    }
     if (saver_) {
       saver_->check_folder(state_);
     }
     state_.dataloader_label = "train";
     state_.dataloader_len = state_.train_dataloader_len;
+    state_.train_transforms = run_.train.loader.transforms();
     if (options.schedule) {
       set_schedule(std::move(options.schedule), options.scale_schedule_ratio);
     } else if (run_.schedule && !schedule_applied_) {

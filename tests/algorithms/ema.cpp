@@ -431,7 +431,7 @@ TEST_CASE("averages can be copied into a model of their own", "[ema]") {
   run.train_batch(8);
   run.train_batch(4);
   OneWeight copy(0.0F);
-  run.ema.store.copy_to(copy);
+  run.ema.store->copy_to(copy);
   CHECK(copy.w[0].item<double>() == 6);
   CHECK(run.weight() == 4);
 }
@@ -442,10 +442,10 @@ TEST_CASE("options that contradict each other or are out of range are refused", 
   };
   EMA{.smoothing = 0.9}.validate();
   EMA{}.validate();
-  refused({.half_life = "10ba", .smoothing = 0.5}, "expected one of them only");
+  refused({.half_life = "10ba", .smoothing = 0.5}, "set one of them only");
   refused({.half_life = "0ba"}, "half_life is 0ba, expected more than 0");
   refused({.half_life = "10sp"}, "half_life is 10sp, expected a time in ba or ep");
-  refused({.half_life = "10ba", .update_interval = "1ep"}, "expected both in ba or both in ep");
+  refused({.half_life = "10ba", .update_interval = "1ep"}, "update_interval is 1ep, expected a time in the unit of half_life");
   refused({.smoothing = 0.5, .update_interval = "5tok"}, "update_interval is 5tok");
   refused({.smoothing = 1.0}, "smoothing is 1, expected a number between 0 and 1");
   refused({.smoothing = 0.0}, "smoothing is 0");

@@ -6,7 +6,7 @@ struct GradientNoise final {
 #ifdef FIXED
   void apply(tutti::AfterBackward, tutti::State&) {}
 #else
-  void after_backward(tutti::State&) {}
+  void perturb(tutti::State&) {}
 #endif
 };
 

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 #include <type_traits>
 
 #include <tutti/core/logger.hpp>
@@ -10,6 +12,7 @@
 
 namespace {
 
+using tutti::AfterDataloader;
 using tutti::AfterForward;
 using tutti::BatchEnd;
 using tutti::BeforeForward;
@@ -24,6 +27,7 @@ template <int N>
 struct Acts {
   void apply(Init, State&) {}
   void apply(BeforeForward, State&) {}
+  void apply(AfterDataloader, State&) {}
   void apply(AfterForward, State&) {}
   void apply(EvalAfterForward, State&) {}
   void apply(BatchEnd, State&) {}
@@ -31,6 +35,11 @@ struct Acts {
 struct A final : Acts<0> {};
 struct B final : Acts<1> {};
 struct C final : Acts<2> {};
+
+template <int N>
+struct AtLoss final {
+  void apply(tutti::AfterLoss, State&) {}
+};
 
 struct Watcher final {
   void apply(Init, const State&) {}
@@ -46,6 +55,19 @@ struct Listener final {
   void apply(AfterForward, State&) {}
 };
 
+struct First final : Acts<9> {
+  using runs_first = types<AfterDataloader>;
+};
+struct Last final : Acts<10> {
+  using runs_last = types<AfterDataloader, Init>;
+};
+struct AfterLast final : Acts<11> {
+  using runs_after = types<tutti::because<Last, "it copies what Last has made">>;
+};
+struct Warns final : Acts<12> {
+  using warns_with = types<tutti::because<A, "they are opposed">>;
+};
+
 struct mixes {};
 struct Mixer final : Acts<3> {
   using tags = types<mixes>;
@@ -55,6 +77,16 @@ struct AfterMixing final : Acts<4> {
 };
 struct BeforeA final : Acts<5> {
   using runs_before = types<A>;
+};
+struct Plain final {
+  using tags = types<mixes, tutti::clips_gradients>;
+  void apply(BatchEnd, State&) {}
+};
+struct Norms final : Acts<13> {
+  using tags = types<tutti::LowPrecisionLayerNorm>;
+};
+struct Selects final : Acts<14> {
+  using tags = types<tutti::SelectiveBackprop>;
 };
 struct NeedsMixing final : Acts<6> {
   using requires_policy = types<mixes>;
@@ -82,11 +114,25 @@ TEST_CASE("algorithms run in the order listed", "[core][recipe][law]") {
   STATIC_REQUIRE(is<order<BatchEnd, B, A, C>, B, A, C>);
 }
 
-TEST_CASE("events whose name begins with after_ run algorithms in reverse, others do not",
+TEST_CASE("algorithms run in reverse where an event undoes what an earlier one did",
           "[core][recipe][law]") {
   STATIC_REQUIRE(is<order<AfterForward, A, B, C>, C, B, A>);
+  STATIC_REQUIRE(is<order<tutti::AfterLoss, AtLoss<0>, AtLoss<1>>, AtLoss<1>, AtLoss<0>>);
+  STATIC_REQUIRE(is<order<AfterDataloader, A, B, C>, A, B, C>);
   STATIC_REQUIRE(is<order<EvalAfterForward, A, B, C>, A, B, C>);
   STATIC_REQUIRE(is<order<BatchEnd, A, B, C>, A, B, C>);
+}
+
+TEST_CASE("pins put algorithms first and last at their events alone", "[core][recipe][law]") {
+  STATIC_REQUIRE(is<order<AfterDataloader, Last, A, First>, First, A, Last>);
+  STATIC_REQUIRE(is<order<BeforeForward, Last, A, First>, Last, A, First>);
+  STATIC_REQUIRE(is<order<Init, Last, A, First>, A, First, Last>);
+}
+
+TEST_CASE("who must run after the last runs after it, and behind everybody else",
+          "[core][recipe][law]") {
+  STATIC_REQUIRE(is<order<Init, AfterLast, Last, A>, A, Last, AfterLast>);
+  STATIC_REQUIRE(is<order<BeforeForward, AfterLast, Last, A>, Last, AfterLast, A>);
 }
 
 TEST_CASE("algorithms run before callbacks and callbacks before loggers, at Init the other way",
@@ -115,11 +161,49 @@ TEST_CASE("order rules by type and by tag move no more than they must", "[core][
   STATIC_REQUIRE(is<order<BeforeForward, AfterMixing, A, B>, AfterMixing, A, B>);
 }
 
-TEST_CASE("reference_order switches the rules off, keeps the reversal, and takes no part",
-          "[core][recipe][law]") {
-  STATIC_REQUIRE(is<order<BeforeForward, tutti::reference_order, A, BeforeA>, A, BeforeA>);
-  STATIC_REQUIRE(is<order<AfterForward, A, BeforeA, tutti::reference_order>, BeforeA, A>);
-  STATIC_REQUIRE(Recipe<A, tutti::reference_order>::valid);
+TEST_CASE("reference_order orders as the reference does and takes no part", "[core][recipe][law]") {
+  using tutti::reference_order;
+  STATIC_REQUIRE(is<order<BeforeForward, reference_order, A, BeforeA>, A, BeforeA>);
+  STATIC_REQUIRE(is<order<AfterForward, A, BeforeA, reference_order>, BeforeA, A>);
+  STATIC_REQUIRE(is<order<AfterDataloader, reference_order, A, First, B>, B, First, A>);
+  STATIC_REQUIRE(
+      is<order<BeforeForward, reference_order, Norms, A, Selects, B>, Selects, A, B, Norms>);
+  STATIC_REQUIRE(
+      is<order<AfterDataloader, reference_order, Norms, A, Selects, B>, Norms, B, A, Selects>);
+  STATIC_REQUIRE(Recipe<A, reference_order>::valid);
+}
+
+TEST_CASE("accept, by type or by tag, silences a warning", "[core][recipe]") {
+  STATIC_REQUIRE(tutti::detail::warnings<Warns, A>.size == 1);
+  STATIC_REQUIRE(tutti::detail::warnings<A, Warns>.size == 1);
+  STATIC_REQUIRE(tutti::detail::warnings<Warns, B>.size == 0);
+  STATIC_REQUIRE(tutti::detail::warnings<Warns, A, tutti::accept<A, Warns>>.size == 0);
+  STATIC_REQUIRE(tutti::detail::warnings<Warns, A, tutti::accept<B, Warns>>.size == 1);
+  STATIC_REQUIRE(Recipe<Warns, A, tutti::accept<Warns, A>>::valid);
+}
+
+TEST_CASE("a recipe describes who runs when and why", "[core][recipe][trace]") {
+  constexpr std::string_view text = Recipe<AfterLast, Last, Watcher, Plain>::describe();
+  STATIC_REQUIRE(text.starts_with("recipe: AfterLast, Last, Watcher, Plain\nevents:\n"));
+  CHECK(std::string(text) ==
+        "recipe: AfterLast, Last, Watcher, Plain\n"
+        "events:\n"
+        "  init: Watcher, Last, AfterLast\n"
+        "  after_dataloader: Last, AfterLast\n"
+        "  before_forward: Last, AfterLast\n"
+        "  after_forward: AfterLast, Last, Watcher\n"
+        "  batch_end: Last, AfterLast, Plain\n"
+        "  eval_after_forward: Last, AfterLast\n"
+        "policies:\n"
+        "  AfterLast (algorithm)\n"
+        "  Last (algorithm)\n"
+        "  Watcher (callback)\n"
+        "  Plain (algorithm): mixes, clips_gradients\n"
+        "rules:\n"
+        "  AfterLast runs after Last, because it copies what Last has made\n"
+        "  Last runs last at after_dataloader\n"
+        "  Last runs last at init\n");
+  CHECK(std::string(Recipe<>::describe()) == "recipe: (no policies)\n");
 }
 
 TEST_CASE("a recipe knows what it contains, by type and by tag", "[core][recipe]") {

@@ -7,6 +7,7 @@
 #include <tutti/core/event.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
 #include <tutti/nn/blur.hpp>
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/pooling.hpp>
@@ -25,18 +26,17 @@ struct BlurPool final {
   bool blur_first = true;
   std::int64_t min_channels = 16;  ///< convolutions with fewer input channels stay; >= 1
   BlurBorder border = BlurBorder::zero;
-  surgery::IfNone if_none = surgery::IfNone::warn;  ///< when nothing was replaced
+  surgery::IfNone if_none = surgery::IfNone::error;  ///< when nothing was replaced
 
   using events = types<Init>;
-  using tags = types<changes_model>;
+  using tags = types<changes_model, replaces_layers<>, adds_layers<nn::Conv2d>>;
 
   /// Throws c10::ValueError for options that cannot be meant.
   constexpr void validate() const {
-    TORCH_CHECK_VALUE(replace_convs || replace_maxpools,
-                      "BlurPool: replace_convs and replace_maxpools are both false, so it would "
-                      "do nothing; set one, or take BlurPool out of the recipe.");
-    TORCH_CHECK_VALUE(min_channels >= 1, "BlurPool: min_channels is ", min_channels,
-                      ", expected at least 1.");
+    expect(replace_convs || replace_maxpools,
+           "BlurPool: replace_convs and replace_maxpools are both false, so it would do nothing; "
+           "set one, or take BlurPool out of the recipe.");
+    expect(min_channels >= 1, "BlurPool: min_channels", min_channels, "at least 1");
   }
 
   /// Changes the model, and logs `blurpool/num_blurpool_layers` and

@@ -11,10 +11,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/algorithms/detail/loss_targets.hpp>
-#include <tutti/core/event.hpp>
+#include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
 #include <tutti/losses/targets.hpp>
 
 /// CutMix: training on images in which a box comes from another image.
@@ -184,23 +185,28 @@ struct CutMix final {
   double alpha = 1.0;             ///< of the Beta distribution of the part to keep; > 0
   bool interpolate_loss = false;  ///< two losses per microbatch; else one, of blended targets
   bool uniform_sampling = false;  ///< box centres also outside, to cover all pixels alike
-  std::string input_key{};        ///< the batch's tensor to cut; empty: batch.inputs()
-  std::string target_key{};       ///< likewise; empty: batch.targets()
+  Key input_key{};                ///< the batch's tensor to cut; empty: batch.inputs()
+  Key target_key{};               ///< likewise; empty: batch.targets()
   Rng rng{};
 
   double adjusted_lambda = 1;  ///< written by the policy: weight of the microbatch's own targets
   functional::Box box{};       ///< written by the policy: what is pasted in this microbatch
-  at::Tensor indices{};        ///< written by the policy: its permutation, int64 [N]
+  Lazy<at::Tensor> indices{};  ///< written by the policy: its permutation, int64 [N]
 
   static constexpr std::string_view name = "CutMix";
   using events = types<BeforeForward, BeforeLoss, BeforeBackward>;
-  using tags = types<mixes_inputs, interpolates_loss>;
+  using tags = types<mixes_inputs, interpolates_loss, needs_dense_targets>;
+  using warns_with =
+      types<because<CutOut,
+                    "a hole may cover what was pasted, and the targets' weights do not "
+                    "follow">>;
+  using works_with =
+      types<because<uses_closure, "both passes of a step see one draw of box and permutation">,
+            because<smooths_targets, "both terms of an interpolated loss are smoothed">>;
 
   /// Throws c10::ValueError unless alpha is above 0.
-  void validate() const {
-    TORCH_CHECK_VALUE(alpha > 0, "CutMix: alpha is ", alpha,
-                      ", expected more than 0; for no "
-                      "mixing at all leave CutMix out.");
+  constexpr void validate() const {
+    expect(alpha > 0, "CutMix: alpha", alpha, "more than 0; for no mixing at all leave CutMix out");
   }
 
   bool match(BeforeLoss, const State&) const { return !interpolate_loss; }
@@ -214,10 +220,10 @@ struct CutMix final {
                       target.sizes(),
                       " say something for every pixel, which interpolate_loss "
                       "cannot mix; leave it off, and their box is pasted as the images' is.");
-    indices = rng.permutation(x.size(0)).to(x.device(), /*non_blocking=*/true);
+    *indices = rng.permutation(x.size(0)).to(x.device(), /*non_blocking=*/true);
     box = detail::choose_box(x, rng, {.alpha = alpha, .uniform_sampling = uniform_sampling});
     adjusted_lambda = functional::part_outside(box, x.size(2), x.size(3));
-    x = functional::paste_box(x, indices, box);
+    x = functional::paste_box(x, *indices, box);
   }
 
   /// Replaces the targets by blended ones, dense, or by ones with the box pasted.
@@ -225,17 +231,18 @@ struct CutMix final {
     const at::Tensor& target = detail::targets_of(state.batch, target_key);
     at::Tensor mixed;
     if (per_pixel(detail::inputs_of(state.batch, input_key), target)) {
-      mixed = functional::paste_box(target, indices, box);
+      mixed = functional::paste_box(target, *indices, box);
     } else {
       const at::Tensor own = functional::ensure_targets_one_hot(state.outputs.tensor(), target);
-      mixed = own.mul(adjusted_lambda).add_(own.index_select(0, indices).mul_(1 - adjusted_lambda));
+      mixed =
+          own.mul(adjusted_lambda).add_(own.index_select(0, *indices).mul_(1 - adjusted_lambda));
     }
     detail::replace_targets(state.batch, target_key, mixed);
   }
 
   /// Adds the loss against the permuted targets.
   void apply(BeforeBackward, State& state) const {
-    detail::interpolate_loss(state, target_key, indices, adjusted_lambda);
+    detail::interpolate_loss(state, target_key, *indices, adjusted_lambda);
   }
 
  private:

@@ -12,10 +12,11 @@
 
 #include <tutti/algorithms/detail/ema_parameters.hpp>
 #include <tutti/core/archive.hpp>
-#include <tutti/core/event.hpp>
+#include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/time.hpp>
+#include <tutti/core/validate.hpp>
 
 /// EMA: exponentially averaged weights for evaluation and checkpoints.
 namespace tutti {
@@ -38,28 +39,32 @@ struct LoadedAverages {
 /// `composer.algorithms.EMA`.
 struct EMA final {
   Time half_life{};  ///< in ba or ep; 1000ba when smoothing is not set either. At most one of both
-  std::optional<double> smoothing{};  ///< weight of the average in an update; in (0, 1)
-  Time ema_start = "0.0dur";          ///< when averaging begins: dur, ba or ep
+  Maybe<double> smoothing{};  ///< weight of the average in an update; in (0, 1)
+  Time ema_start = "0.0dur";  ///< when averaging begins: dur, ba or ep
   Time update_interval{};  ///< in ba or ep, as half_life; not set: 1 of half_life's unit, else 1ba
   bool average_integers = false;  ///< average integer buffers too, truncated; else they are copied
 
-  functional::EMAParameters store{};  ///< what the model does not hold: averages or, while the
-                                      ///< averages are in use, the training weights
-  bool started = false;               ///< written by the policy: averaging has begun
-  bool averages_in_use = false;       ///< written by the policy: the model holds the averages
+  Lazy<functional::EMAParameters> store{};  ///< what the model does not hold: averages or, while
+                                            ///< the averages are in use, the training weights
+  bool started = false;          ///< written by the policy: averaging has begun
+  bool averages_in_use = false;  ///< written by the policy: the model holds the averages
 
-  std::optional<detail::LoadedAverages> loaded{};  ///< what load() has read, until AfterLoad
+  Lazy<detail::LoadedAverages> loaded{};  ///< what load() has read, until AfterLoad
 
   static constexpr std::string_view name = "EMA";
   using events = types<Init, AfterLoad, FitStart, BatchStart, BatchEnd, BatchCheckpoint, EpochEnd,
                        EpochCheckpoint, IterationCheckpoint, FitEnd, EvalStart, EvalEnd,
                        PredictStart, PredictEnd>;
   using tags = types<averages_weights>;
-  using runs_after = types<changes_model>;
-  using conflicts_with = types<averages_weights>;
+  using runs_after = types<because<changes_model, "the averages copy names and shapes">>;
+  using conflicts_with =
+      types<because<averages_weights, "one would average, or load, what the other has swapped in">>;
+  using warns_with = types<because<freezes_parameters,
+                                   "the averages of frozen weights go on drifting towards "
+                                   "their last value">>;
 
   /// How often the averages are updated, in ba or ep.
-  [[nodiscard]] Time interval() const {
+  [[nodiscard]] constexpr Time interval() const {
     if (update_interval) {
       return update_interval;
     }
@@ -84,9 +89,9 @@ struct EMA final {
   }
 
   /// Throws c10::ValueError when the options contradict each other or are out of range.
-  void validate() const;
+  constexpr void validate() const;
 
-  bool match(AfterLoad, const State&) const { return loaded.has_value(); }
+  bool match(AfterLoad, const State&) const { return static_cast<bool>(loaded); }
   bool match(FitStart, const State&) const { return started; }
   bool match(BatchStart, const State&) const { return started; }
   bool match(BatchEnd, const State& state) const {
@@ -106,11 +111,11 @@ struct EMA final {
   bool match(PredictStart, const State&) const { return started; }
   bool match(PredictEnd, const State&) const { return started; }
 
-  void apply(Init, State& state) { store = functional::EMAParameters(*state.model); }
+  void apply(Init, State& state) { *store = functional::EMAParameters(*state.model); }
   void apply(AfterLoad, State& state) { restore(state); }
   void apply(FitStart, State& state) {
     use_averages(false);
-    store.link(*state.model);
+    store->link(*state.model);
   }
   void apply(BatchStart, State&) { use_averages(false); }
   void apply(BatchEnd, State& state) { average(state, state.timestamp.batch); }
@@ -138,8 +143,11 @@ struct EMA final {
   void load(const Archive& archive);
 
  private:
-  [[nodiscard]] bool given_half_life() const {
-    return half_life || half_life.unit() != TimeUnit::epoch;
+  [[nodiscard]] constexpr bool given_half_life() const {
+    return half_life.value() != 0 || half_life.unit() != TimeUnit::epoch;
+  }
+  static constexpr bool counts(Time time) {
+    return time.unit() == TimeUnit::batch || time.unit() == TimeUnit::epoch;
   }
   [[nodiscard]] bool due(const State& state) const;
   [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> side(bool in_model) const;
@@ -148,26 +156,21 @@ struct EMA final {
   void restore(State& state);
 };
 
-inline void EMA::validate() const {
+constexpr void EMA::validate() const {
+  expect(!smoothing || !given_half_life(),
+         "EMA: half_life and smoothing are both set; set one of them only, since smoothing follows "
+         "from half_life.");
+  expect(!smoothing || (*smoothing > 0 && *smoothing < 1), "EMA: smoothing", *smoothing,
+         "a number between 0 and 1");
   const Time every = interval();
-  TORCH_CHECK_VALUE(!smoothing || !given_half_life(), "EMA: half_life is ", to_string(half_life),
-                    " and smoothing ", smoothing.value_or(0),
-                    ", expected one of them only; "
-                    "smoothing follows from half_life.");
-  TORCH_CHECK_VALUE(!smoothing || (*smoothing > 0 && *smoothing < 1), "EMA: smoothing is ",
-                    smoothing.value_or(0), ", expected a number between 0 and 1.");
-  for (const auto& [what, time] :
-       {std::pair("half_life", half_life), std::pair("update_interval", every)}) {
-    TORCH_CHECK_VALUE(time.unit() == TimeUnit::batch || time.unit() == TimeUnit::epoch,
-                      "EMA: ", what, " is ", to_string(time), ", expected a time in ba or ep.");
-  }
-  TORCH_CHECK_VALUE(every.value() > 0, "EMA: update_interval is ", to_string(every),
-                    ", expected more than 0.");
-  TORCH_CHECK_VALUE(
-      ema_start.value() >= 0 && (ema_start.is_fraction() || ema_start.unit() == TimeUnit::batch ||
-                                 ema_start.unit() == TimeUnit::epoch),
-      "EMA: ema_start is ", to_string(ema_start), ", expected 0 or more in dur, ba or ep.");
-  static_cast<void>(factor());
+  expect(counts(half_life), "EMA: half_life", half_life, "a time in ba or ep");
+  expect(half_life.value() > 0 || !given_half_life(), "EMA: half_life", half_life, "more than 0");
+  expect(counts(every), "EMA: update_interval", every, "a time in ba or ep");
+  expect(every.value() > 0, "EMA: update_interval", every, "more than 0");
+  expect(smoothing || every.unit() == (given_half_life() ? half_life.unit() : TimeUnit::batch),
+         "EMA: update_interval", every, "a time in the unit of half_life");
+  expect(ema_start.value() >= 0 && (ema_start.is_fraction() || counts(ema_start)), "EMA: ema_start",
+         ema_start, "0 or more in dur, ba or ep");
 }
 
 inline bool EMA::due(const State& state) const {
@@ -179,15 +182,16 @@ inline bool EMA::due(const State& state) const {
 
 inline std::vector<std::pair<std::string, at::Tensor>> EMA::side(bool in_model) const {
   std::vector<std::pair<std::string, at::Tensor>> out;
-  for (std::size_t i = 0; i < store.size(); ++i) {
-    out.emplace_back(store.names()[i], in_model ? store.weights()[i].detach() : store.stored()[i]);
+  for (std::size_t i = 0; i < store->size(); ++i) {
+    out.emplace_back(store->names()[i],
+                     in_model ? store->weights()[i].detach() : store->stored()[i]);
   }
   return out;
 }
 
 inline void EMA::use_averages(bool yes) {
   if (averages_in_use != yes) {
-    store.swap();
+    store->swap();
     averages_in_use = yes;
   }
 }
@@ -195,10 +199,10 @@ inline void EMA::use_averages(bool yes) {
 inline void EMA::average(State& state, std::int64_t count) {
   use_averages(false);
   if (!started) {
-    store = functional::EMAParameters(*state.model);
+    *store = functional::EMAParameters(*state.model);
     started = true;
   } else if (count % interval().count() == 0) {
-    store.update(factor(), average_integers);
+    store->update(factor(), average_integers);
   }
 }
 
@@ -206,14 +210,14 @@ inline void EMA::save(Archive& archive) const {
   archive.put("started", started);
   archive.put("averages_in_use", averages_in_use);
   Archive& weights = archive.child("weights");
-  for (std::size_t i = 0; i < store.size(); ++i) {
-    weights.put(store.names()[i], store.stored()[i]);
+  for (std::size_t i = 0; i < store->size(); ++i) {
+    weights.put(store->names()[i], store->stored()[i]);
   }
 }
 
 inline void EMA::load(const Archive& archive) {
   started = archive.get<bool>("started");
-  loaded.emplace();
+  loaded = detail::LoadedAverages{};
   loaded->averages_in_use = archive.get<bool>("averages_in_use");
   if (archive.contains("weights")) {
     const Archive& weights = archive.child("weights");
@@ -224,7 +228,7 @@ inline void EMA::load(const Archive& archive) {
 }
 
 inline void EMA::restore(State& state) {
-  store = functional::EMAParameters(*state.model, loaded->weights);
+  *store = functional::EMAParameters(*state.model, loaded->weights);
   averages_in_use = loaded->averages_in_use;
   loaded.reset();
   use_averages(false);

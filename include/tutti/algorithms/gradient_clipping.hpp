@@ -20,9 +20,10 @@
 
 #include <tutti/algorithms/detail/gradients.hpp>
 #include <tutti/checkpoint/glob.hpp>
-#include <tutti/core/event.hpp>
+#include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
 
 /// GradientClipping: a limit on gradients before the optimizer sees them.
 namespace tutti {
@@ -207,43 +208,45 @@ inline at::Tensor apply_gradient_clipping(const torch::nn::Module& model,
 struct GradientClipping final {
   ClippingType clipping_type = ClippingType::unset;  ///< has to be chosen
   double clipping_threshold = 0;                     ///< has to be set; > 0
-  double adaptive_floor = 1e-3;        ///< adaptive: norms of weights count as at least this; >= 0
-  std::vector<std::string> exclude{};  ///< globs of parameter names left alone: "fc.*"
-  bool in_ascent = false;              ///< also clip the gradients along which SAM climbs
+  double adaptive_floor = 1e-3;  ///< adaptive: norms of weights count as at least this; >= 0
+  Keys exclude{};                ///< globs of parameter names left alone: "fc.*"
+  bool in_ascent = false;        ///< also clip the gradients along which SAM climbs
 
-  at::Tensor norm{};  ///< written by the policy: the last norm before clipping, a scalar
-  std::unordered_set<const void*> excluded{};  ///< written by the policy: what `exclude` means
+  Lazy<at::Tensor> norm{};  ///< written by the policy: the last norm before clipping, a scalar
+  Lazy<std::unordered_set<const void*>> excluded{};  ///< written by it: what `exclude` means
 
   static constexpr std::string_view name = "GradientClipping";
   using events = types<FitStart, AfterTrainBatch, BatchEnd>;
   using tags = types<clips_gradients>;
+  using warns_with = types<because<freezes_parameters,
+                                   "the norm over all gradients shrinks as layers freeze, so "
+                                   "that the threshold comes to mean something else">>;
 
   /// Throws c10::ValueError when type or threshold are not set or out of range.
-  void validate() const {
-    TORCH_CHECK_VALUE(clipping_type != ClippingType::unset,
-                      "GradientClipping: clipping_type is "
-                      "not set; set it to ClippingType::norm, value or adaptive.");
-    TORCH_CHECK_VALUE(clipping_threshold > 0, "GradientClipping: clipping_threshold is ",
-                      clipping_threshold, ", expected more than 0; there is no default.");
-    TORCH_CHECK_VALUE(adaptive_floor >= 0, "GradientClipping: adaptive_floor is ", adaptive_floor,
-                      ", expected 0 or more.");
+  constexpr void validate() const {
+    expect(clipping_type != ClippingType::unset,
+           "GradientClipping: clipping_type is not set; set it to ClippingType::norm, value or "
+           "adaptive.");
+    expect(clipping_threshold > 0, "GradientClipping: clipping_threshold", clipping_threshold,
+           "more than 0; there is no default");
+    expect(adaptive_floor >= 0, "GradientClipping: adaptive_floor", adaptive_floor, "0 or more");
   }
 
   bool match(FitStart, const State&) const { return !exclude.empty(); }
   bool match(AfterTrainBatch, const State& state) const { return in_ascent || !state.is_ascent; }
   bool match(BatchEnd, const State& state) const {
-    return norm.defined() && state.logger.wants_metrics();
+    return norm->defined() && state.logger.wants_metrics();
   }
 
   /// Finds the parameters that `exclude` names. Throws c10::ValueError when a glob names none.
   void apply(FitStart, State& state) {
-    excluded.clear();
+    excluded->clear();
     const auto parameters = state.model->named_parameters();
-    for (const std::string& glob : exclude) {
+    for (const std::string_view glob : exclude) {
       bool found = false;
       for (const auto& item : parameters) {
         if (checkpoint::glob_matches(glob, item.key())) {
-          excluded.insert(item.value().unsafeGetTensorImpl());
+          excluded->insert(item.value().unsafeGetTensorImpl());
           found = true;
         }
       }
@@ -257,18 +260,18 @@ struct GradientClipping final {
   void apply(AfterTrainBatch, State& state) {
     detail::Gradients both;
     detail::each_parameter(state.optimizers, [&](const at::Tensor& parameter) {
-      if (excluded.empty() || !excluded.contains(parameter.unsafeGetTensorImpl())) {
+      if (excluded->empty() || !excluded->contains(parameter.unsafeGetTensorImpl())) {
         both.add(parameter);
       }
     });
-    norm = detail::clip(both, clipping_type, clipping_threshold, adaptive_floor);
+    *norm = detail::clip(both, clipping_type, clipping_threshold, adaptive_floor);
   }
 
   /// Logs the norm; by now the device has been waited for anyway, so that costs nothing.
   void apply(BatchEnd, State& state) {
-    state.logger.log_metrics({{"gradient_clipping/norm", norm.item<double>()}},
+    state.logger.log_metrics({{"gradient_clipping/norm", norm->item<double>()}},
                              state.previous_timestamp.batch);
-    norm = at::Tensor{};
+    norm.reset();
   }
 };
 

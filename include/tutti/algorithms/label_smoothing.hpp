@@ -8,9 +8,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/algorithms/detail/loss_targets.hpp>
-#include <tutti/core/event.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
 #include <tutti/losses/targets.hpp>
 
 /// LabelSmoothing: targets that leave some doubt.
@@ -95,18 +95,22 @@ inline at::Tensor smooth_labels(const at::Tensor& logits, const at::Tensor& targ
 /// mixes has replaced them before.
 /// Source: Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015.
 struct LabelSmoothing final {
-  double smoothing = 0.1;    ///< part of the uniform distribution; in [0, 1]
-  std::string target_key{};  ///< the batch's tensor to smooth; empty: batch.targets()
+  double smoothing = 0.1;  ///< part of the uniform distribution; in [0, 1]
+  Key target_key{};        ///< the batch's tensor to smooth; empty: batch.targets()
 
   static constexpr std::string_view name = "LabelSmoothing";
   using events = types<BeforeLoss, AfterLoss>;
-  using tags = types<smooths_targets>;
-  using runs_after = types<mixes_inputs, interpolates_loss>;
+  using tags = types<smooths_targets, needs_dense_targets>;
+  using runs_after =
+      types<because<mixes_inputs,
+                    "the mixed targets are what has to be smooth, and smoothing is "
+                    "taken back first">,
+            because<interpolates_loss, "the interpolated targets are what has to be smooth">>;
 
   /// Throws c10::ValueError when smoothing is out of range.
-  void validate() const {
-    TORCH_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "LabelSmoothing: smoothing is ", smoothing,
-                      ", expected a number from 0 to 1.");
+  constexpr void validate() const {
+    expect(smoothing >= 0 && smoothing <= 1, "LabelSmoothing: smoothing", smoothing,
+           "a number from 0 to 1");
   }
 
   /// Replaces the targets by smoothed ones.

@@ -10,11 +10,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/algorithms/detail/loss_targets.hpp>
-#include <tutti/core/detail/order.hpp>
-#include <tutti/core/event.hpp>
+#include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
 #include <tutti/losses/targets.hpp>
 
 /// MixUp: training on convex combinations of examples.
@@ -89,30 +89,36 @@ inline MixUpBatch mixup_batch(const at::Tensor& input, const at::Tensor& target,
 
 }  // namespace functional
 
-struct CutMix;
-
 /// Trains on convex combinations of each microbatch with a permuted copy of itself.
 ///
 /// Source: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018.
 struct MixUp final {
   double alpha = 0.2;  ///< of the Beta distribution that mixing comes from; >= 0, 0 mixes nothing
   bool interpolate_loss = false;  ///< two losses per microbatch; else one, of blended targets
-  std::string input_key{};        ///< the batch's tensor to mix; empty: batch.inputs()
-  std::string target_key{};       ///< likewise; empty: batch.targets()
+  Key input_key{};                ///< the batch's tensor to mix; empty: batch.inputs()
+  Key target_key{};               ///< likewise; empty: batch.targets()
   Rng rng{};
 
-  double mixing = 0;     ///< written by the policy: weight of the permuted side in this microbatch
-  at::Tensor indices{};  ///< written by the policy: the microbatch's permutation, int64 [N]
+  double mixing = 0;  ///< written by the policy: weight of the permuted side in this microbatch
+  Lazy<at::Tensor> indices{};  ///< written by the policy: the microbatch's permutation, int64 [N]
 
   static constexpr std::string_view name = "MixUp";
   using events = types<BeforeForward, BeforeLoss, BeforeBackward>;
-  using tags = types<mixes_inputs, interpolates_loss>;
-  using runs_before = types<CutMix>;
+  using tags = types<mixes_inputs, interpolates_loss, needs_dense_targets>;
+  using runs_before =
+      types<because<CutMix,
+                    "CutMix pastes pixels that are mixed already, so it mixes the targets "
+                    "that MixUp has mixed">>;
+  using checked_with =
+      types<because<CutMix,
+                    "interpolate_loss of either would leave out the terms in which both "
+                    "mix">>;
+  using works_with =
+      types<because<uses_closure, "both passes of a step see one draw of the mix">,
+            because<smooths_targets, "both terms of an interpolated loss are smoothed">>;
 
   /// Throws c10::ValueError when alpha is negative.
-  void validate() const {
-    TORCH_CHECK_VALUE(alpha >= 0, "MixUp: alpha is ", alpha, ", expected 0 or more.");
-  }
+  constexpr void validate() const { expect(alpha >= 0, "MixUp: alpha", alpha, "0 or more"); }
 
   /// Throws c10::ValueError beside another policy that mixes inputs when this one interpolates the
   /// loss: the terms in which both mix would be missing.
@@ -133,20 +139,20 @@ struct MixUp final {
   void apply(BeforeForward, State& state) {
     at::Tensor& x = detail::inputs_of(state.batch, input_key);
     mixing = functional::draw_mixing(rng, alpha);
-    indices = rng.permutation(x.size(0)).to(x.device(), /*non_blocking=*/true);
-    x = functional::mix(x, indices, mixing);
+    *indices = rng.permutation(x.size(0)).to(x.device(), /*non_blocking=*/true);
+    x = functional::mix(x, *indices, mixing);
   }
 
   /// Replaces the targets by blended ones, dense.
   void apply(BeforeLoss, State& state) const {
     const at::Tensor own = functional::ensure_targets_one_hot(
         state.outputs.tensor(), detail::targets_of(state.batch, target_key));
-    detail::replace_targets(state.batch, target_key, functional::mix(own, indices, mixing));
+    detail::replace_targets(state.batch, target_key, functional::mix(own, *indices, mixing));
   }
 
   /// Adds the loss against the permuted targets.
   void apply(BeforeBackward, State& state) const {
-    detail::interpolate_loss(state, target_key, indices, 1 - mixing);
+    detail::interpolate_loss(state, target_key, *indices, 1 - mixing);
   }
 };
 

@@ -14,9 +14,10 @@
 #include <tutti/algorithms/detail/climb.hpp>
 #include <tutti/algorithms/detail/gradients.hpp>
 #include <tutti/core/archive.hpp>
-#include <tutti/core/event.hpp>
+#include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
 
 /// SAM: sharpness-aware minimisation.
 namespace tutti {
@@ -99,20 +100,27 @@ struct SAM final {
 
   std::int64_t steps = 0;  ///< written by the policy: batches so far, skipped ones included
 
-  detail::Copies weights{};     ///< written by the policy: room for a second set of weights
-  detail::Copies statistics{};  ///< likewise of buffers
-  std::optional<std::vector<at::Tensor>> buffers{};  ///< the model's, once asked for
+  Lazy<detail::Copies> weights{};           ///< written by the policy: room for a second set of
+                                            ///< weights
+  Lazy<detail::Copies> statistics{};        ///< likewise of buffers
+  Lazy<std::vector<at::Tensor>> buffers{};  ///< the model's, once asked for
 
   static constexpr std::string_view name = "SAM";
   using events = types<AfterLoad>;
   using tags = types<uses_closure>;
-  using conflicts_with = types<uses_closure>;
+  using conflicts_with =
+      types<because<uses_closure, "both would run forward and backward themselves">>;
+  using works_with =
+      types<because<draws_masks, "both passes of a step draw the same masks">,
+            because<uses_batch_statistics, "running statistics learn in the first pass only">,
+            because<freezes_parameters, "frozen parameters are not moved">,
+            because<clips_gradients, "only the gradients that make the step are clipped">>;
 
   /// Throws c10::ValueError when an option is out of range.
-  void validate() const {
-    TORCH_CHECK_VALUE(rho > 0, "SAM: rho is ", rho, ", expected more than 0.");
-    TORCH_CHECK_VALUE(epsilon > 0, "SAM: epsilon is ", epsilon, ", expected more than 0.");
-    TORCH_CHECK_VALUE(interval >= 1, "SAM: interval is ", interval, ", expected 1 or more.");
+  constexpr void validate() const {
+    expect(rho > 0, "SAM: rho", rho, "more than 0");
+    expect(epsilon > 0, "SAM: epsilon", epsilon, "more than 0");
+    expect(interval >= 1, "SAM: interval", interval, "1 or more");
   }
 
   /// The layers are final: forgets what is known of the model.
@@ -146,8 +154,8 @@ struct SAM final {
       buffers = state.model->buffers();
     }
     const detail::Frozen still(freeze_statistics ? *buffers : std::vector<at::Tensor>{},
-                               statistics);
-    const detail::Climb there(slope, weights, rho, epsilon);
+                               *statistics);
+    const detail::Climb there(slope, *weights, rho, epsilon);
     return closure(true);
   }
 };

@@ -177,9 +177,20 @@ class Engine : private detail::Slot<Policies>... {
   bool closed_ = false;
 };
 
+/// An engine of what the entries stand for: With's policy with its values.
+template <class... Entries>
+  requires(detail::mistakes<detail::Bare<Entries>...>.size == 0 &&
+           (!detail::BareEntry<Entries>::plain || ...))
+class Engine<Entries...> : public Engine<detail::Bare<Entries>...> {
+ public:
+  static_assert(Recipe<Entries...>::valid);
+  explicit Engine(Entries... entries) : Engine<detail::Bare<Entries>...>(std::move(entries)...) {}
+  Engine() requires(std::is_default_constructible_v<Entries>&&...) : Engine(Entries{}...) {}
+};
+
 /// Stands in where the recipe is wrong, so that Recipe's one error is not followed by others.
 template <class... Policies>
-  requires(detail::mistakes<Policies...>.size > 0)
+  requires(detail::mistakes<detail::Bare<Policies>...>.size > 0)
 class Engine<Policies...> {
  public:
   using recipe = Recipe<Policies...>;

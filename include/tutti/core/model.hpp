@@ -28,123 +28,114 @@ class AnyModel {
   AnyModel() = default;
 
   /// Wraps a model; a shared_ptr to one is shared.
+  template <Model M>
+  AnyModel(M model)  // NOLINT: converts by design
+      : AnyModel(std::make_shared<M>(std::move(model))) {}
+  template <Model M>
+  AnyModel(std::shared_ptr<M> model)  // NOLINT: converts by design
+      : self_(std::make_shared<Holder<M>>(std::move(model))) {}
+
+  /// There is a model.
+  explicit operator bool() const { return self_ != nullptr; }
+
+  /// The outputs for a batch, with gradients in training.
+  [[nodiscard]] Outputs forward(const Batch& batch) const { return self_->forward(batch); }
+
+  /// The outputs for a batch in evaluation; forward() unless the model says otherwise.
+  [[nodiscard]] Outputs eval_forward(const Batch& batch) const {
+    return self_->eval_forward(batch);
+  }
+
+  /// The loss of these outputs.
+  [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const {
+    return self_->loss(outputs, batch);
+  }
+
+  /// The module that holds the parameters.
+  [[nodiscard]] std::shared_ptr<torch::nn::Module> module() const { return self_->module(); }
+
+  /// The metrics that the model brings for training or evaluation.
+  [[nodiscard]] Metrics metrics(bool train) const { return self_->metrics(train); }
+
+  /// Lets a metric see one batch: its outputs against the batch's targets unless the model says
+  /// otherwise.
+  void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) const {
+    self_->update_metric(batch, outputs, metric);
+  }
+
+  /// Floating-point operations of one forward and backward pass; 0 when the model does not say.
+  [[nodiscard]] double flops_per_batch(const Batch& batch) const {
+    return self_->flops_per_batch(batch);
+  }
+
+ private:
+  struct Interface {
+    virtual ~Interface() = default;
+    virtual Outputs forward(const Batch&) = 0;
+    virtual Outputs eval_forward(const Batch&) = 0;
+    virtual Loss loss(const Outputs&, const Batch&) = 0;
+    virtual std::shared_ptr<torch::nn::Module> module() = 0;
+    virtual Metrics metrics(bool) = 0;
+    virtual void update_metric(const Batch&, const Outputs&, Metric&) = 0;
+    virtual double flops_per_batch(const Batch&) = 0;
+  };
+
   template <class M>
-    requires Model<M> AnyModel(M model)  // NOLINT: converts by design
-        : AnyModel(std::make_shared<M>(std::move(model))) {}
-    template <class M>
-      requires Model<M> AnyModel(std::shared_ptr<M> model)  // NOLINT: converts by design
-          : self_(std::make_shared<Holder<M>>(std::move(model))) {}
+  struct Holder final : Interface {
+    explicit Holder(std::shared_ptr<M> m) : model(std::move(m)) {}
 
-      /// There is a model.
-      explicit operator bool() const {
-        return self_ != nullptr;
+    Outputs forward(const Batch& batch) override { return model->forward(batch); }
+    Outputs eval_forward(const Batch& batch) override {
+      if constexpr (requires { model->eval_forward(batch); }) {
+        return model->eval_forward(batch);
+      } else {
+        return model->forward(batch);
       }
-
-      /// The outputs for a batch, with gradients in training.
-      [[nodiscard]] Outputs forward(const Batch& batch) const {
-        return self_->forward(batch);
+    }
+    Loss loss(const Outputs& outputs, const Batch& batch) override {
+      return model->loss(outputs, batch);
+    }
+    std::shared_ptr<torch::nn::Module> module() override {
+      if constexpr (requires {
+                      {
+                        model->module()
+                        } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
+                    }) {
+        return model->module();
+      } else {
+        static_assert(std::is_convertible_v<M*, torch::nn::Module*>,
+                      "tutti: this model holds no parameters that the trainer can find; derive it "
+                      "from torch::nn::Module or give it std::shared_ptr<torch::nn::Module> "
+                      "module().");
+        return model;
       }
-
-      /// The outputs for a batch in evaluation; forward() unless the model says otherwise.
-      [[nodiscard]] Outputs eval_forward(const Batch& batch) const {
-        return self_->eval_forward(batch);
+    }
+    Metrics metrics(bool train) override {
+      if constexpr (requires { model->metrics(train); }) {
+        return model->metrics(train);
+      } else {
+        return {};
       }
-
-      /// The loss of these outputs.
-      [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const {
-        return self_->loss(outputs, batch);
+    }
+    void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) override {
+      if constexpr (requires { model->update_metric(batch, outputs, metric); }) {
+        model->update_metric(batch, outputs, metric);
+      } else {
+        metric.update(outputs.tensor(), batch.targets());
       }
-
-      /// The module that holds the parameters.
-      [[nodiscard]] std::shared_ptr<torch::nn::Module> module() const {
-        return self_->module();
+    }
+    double flops_per_batch(const Batch& batch) override {
+      if constexpr (requires { model->flops_per_batch(batch); }) {
+        return static_cast<double>(model->flops_per_batch(batch));
+      } else {
+        return 0;
       }
+    }
 
-      /// The metrics that the model brings for training or evaluation.
-      [[nodiscard]] Metrics metrics(bool train) const {
-        return self_->metrics(train);
-      }
+    std::shared_ptr<M> model;
+  };
 
-      /// Lets a metric see one batch: its outputs against the batch's targets unless the model says
-      /// otherwise.
-      void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) const {
-        self_->update_metric(batch, outputs, metric);
-      }
-
-      /// Floating-point operations of one forward and backward pass; 0 when the model does not say.
-      [[nodiscard]] double flops_per_batch(const Batch& batch) const {
-        return self_->flops_per_batch(batch);
-      }
-
-     private:
-      struct Interface {
-        virtual ~Interface() = default;
-        virtual Outputs forward(const Batch&) = 0;
-        virtual Outputs eval_forward(const Batch&) = 0;
-        virtual Loss loss(const Outputs&, const Batch&) = 0;
-        virtual std::shared_ptr<torch::nn::Module> module() = 0;
-        virtual Metrics metrics(bool) = 0;
-        virtual void update_metric(const Batch&, const Outputs&, Metric&) = 0;
-        virtual double flops_per_batch(const Batch&) = 0;
-      };
-
-      template <class M>
-      struct Holder final : Interface {
-        explicit Holder(std::shared_ptr<M> m) : model(std::move(m)) {}
-
-        Outputs forward(const Batch& batch) override { return model->forward(batch); }
-        Outputs eval_forward(const Batch& batch) override {
-          if constexpr (requires { model->eval_forward(batch); }) {
-            return model->eval_forward(batch);
-          } else {
-            return model->forward(batch);
-          }
-        }
-        Loss loss(const Outputs& outputs, const Batch& batch) override {
-          return model->loss(outputs, batch);
-        }
-        std::shared_ptr<torch::nn::Module> module() override {
-          if constexpr (requires {
-                          {
-                            model->module()
-                            } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
-                        }) {
-            return model->module();
-          } else {
-            static_assert(
-                std::is_convertible_v<M*, torch::nn::Module*>,
-                "tutti: this model holds no parameters that the trainer can find; derive it "
-                "from torch::nn::Module or give it std::shared_ptr<torch::nn::Module> "
-                "module().");
-            return model;
-          }
-        }
-        Metrics metrics(bool train) override {
-          if constexpr (requires { model->metrics(train); }) {
-            return model->metrics(train);
-          } else {
-            return {};
-          }
-        }
-        void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) override {
-          if constexpr (requires { model->update_metric(batch, outputs, metric); }) {
-            model->update_metric(batch, outputs, metric);
-          } else {
-            metric.update(outputs.tensor(), batch.targets());
-          }
-        }
-        double flops_per_batch(const Batch& batch) override {
-          if constexpr (requires { model->flops_per_batch(batch); }) {
-            return static_cast<double>(model->flops_per_batch(batch));
-          } else {
-            return 0;
-          }
-        }
-
-        std::shared_ptr<M> model;
-      };
-
-      std::shared_ptr<Interface> self_;
+  std::shared_ptr<Interface> self_;
 };
 
 }  // namespace tutti

@@ -3,7 +3,8 @@
 #include <string_view>
 #include <type_traits>
 
-#include <tutti/core/event.hpp>
+#include <tutti/core/rule.hpp>
+#include <tutti/core/tags.hpp>
 #include <tutti/fwd.hpp>
 
 /// What a policy is, and the checks that no hook of it is dropped in silence.
@@ -16,22 +17,16 @@
 ///     using events = types<...>                       compared with the overloads, both ways
 ///     bool match(Event, const State&) const           run-time condition beside an apply
 ///     using tags = types<...>                         what it does, for others' rules
-///     using runs_before, runs_after, conflicts_with, requires_policy = types<...>  types or tags
-///     void validate() const                           throws when a hyperparameter is out of range
+///     using runs_before, runs_after, conflicts_with, requires_policy, warns_with,
+///         checked_with, works_with = types<...>           rules about others, see core/rule.hpp
+///     using runs_first, runs_last = types<Events...>     before, after everybody else there
+///     constexpr void validate() const                 throws when a hyperparameter is out of range
+///     template <class Model> static constexpr bool supports    whether that model will do
 ///     void validate_with(const Other&) const          throws when it cannot work beside that
-///     policy void save(Archive&) const, void load(const Archive&)     what a checkpoint keeps of
-///     it Rng rng                                         seeded and checkpointed by the engine
+///     void save(Archive&) const, void load(const Archive&)    what a checkpoint keeps of it
+///     Rng rng                                         seeded and checkpointed by the engine
 ///     void close(State&)                              end of the run, also after an exception
 namespace tutti {
-
-/// Tags by which policies speak of each other without naming each other; users may add their own.
-struct mixes_inputs {};       ///< replaces the inputs by combinations of examples
-struct interpolates_loss {};  ///< changes targets or loss so that they are interpolations
-struct smooths_targets {};    ///< rewrites the final targets of the batch
-struct averages_weights {};   ///< keeps averaged weights and may swap them in
-struct changes_model {};      ///< replaces layers or parameters at Init
-struct clips_gradients {};    ///< rewrites gradients once they are complete
-struct uses_closure {};       ///< runs forward and backward itself, several times a step
 
 namespace detail {
 
@@ -127,6 +122,10 @@ concept LoggerDestination = detail::ReceivesMetrics<P> || detail::ReceivesHyperp
 /// What a policy is for; decides who runs first at an event.
 enum class Role { algorithm, callback, logger };
 
+constexpr std::string_view to_string(Role role) {
+  return role == Role::algorithm ? "algorithm" : role == Role::callback ? "callback" : "logger";
+}
+
 /// `P` is told by the engine what runs: `p.record_event(name)`, `p.record_policy(event, name,
 /// role)`.
 template <class P>
@@ -197,90 +196,5 @@ constexpr std::string_view name_of() {
     return detail::type_name<P>();
   }
 }
-
-namespace detail {
-
-// The variables' names and arguments are what a compiler prints first when a check below fails.
-template <class P, class E>
-inline constexpr bool calls_without_result = !Calls<P, E> || Handles<P, E>;
-template <class P, class E>
-inline constexpr bool calls_with_state = !Dead<P, E>;
-template <class P, class E>
-inline constexpr bool match_returns_bool = Matches<P, E> || !NamesMatch<P, E>;
-template <class P, class E>
-inline constexpr bool match_has_apply = Handles<P, E> || !Matches<P, E>;
-
-template <class P, class E>
-inline constexpr bool lists = [] {
-  if constexpr (requires { typename P::events; }) {
-    return contains<E, typename P::events>;
-  } else {
-    return Handles<P, E>;
-  }
-}();
-template <class P, class E>
-inline constexpr bool listed_event_has_apply = Handles<P, E> || !lists<P, E>;
-template <class P, class E>
-inline constexpr bool apply_is_listed = lists<P, E> || !Handles<P, E>;
-
-template <class P>
-inline constexpr bool acts_on_an_event =
-    handles_any<P, all_events> || LoggerDestination<P> || Recorder<P>;
-
-template <class P, class E>
-concept RightHook = calls_without_result<P, E> && calls_with_state<P, E> &&
-    match_returns_bool<P, E> && match_has_apply<P, E>;
-template <class P, class E>
-concept RightEvent = listed_event_has_apply<P, E> && apply_is_listed<P, E>;
-
-}  // namespace detail
-
-/// Refuses every hook of `P` for `E` that would never run.
-template <class P, class E>
-struct HookCheck {
-  static_assert(detail::calls_without_result<P, E>,
-                "tutti: apply() for this event returns a value, which nobody would read; make it "
-                "void apply(Event, tutti::State&), and to stop a run call state.stop_training().");
-  static_assert(detail::calls_with_state<P, E>,
-                "tutti: apply() names this event but cannot be called as apply(Event, "
-                "tutti::State&), so it would never run; fix its parameters or remove it.");
-  static_assert(detail::match_returns_bool<P, E>,
-                "tutti: match() names this event but is not bool match(Event, const "
-                "tutti::State&) const; fix its signature or remove it.");
-  static_assert(!detail::match_returns_bool<P, E> || detail::match_has_apply<P, E>,
-                "tutti: match() stands beside no apply() for the same event, so it decides "
-                "nothing; add the apply() or remove the match().");
-};
-
-/// Compares the list `P::events`, where there is one, with the overloads of apply().
-template <class P, class E>
-struct EventsCheck {
-  static_assert(detail::listed_event_has_apply<P, E>,
-                "tutti: the policy's `events` list has this event but no apply() takes it; write "
-                "void apply(Event, tutti::State&) or take the event off the list.");
-  static_assert(detail::apply_is_listed<P, E>,
-                "tutti: apply() takes this event but the policy's `events` list lacks it; add the "
-                "event to the list.");
-};
-
-/// Refuses a type that is no policy.
-template <class P>
-struct PolicyCheck {
-  static_assert(std::is_class_v<P>,
-                "tutti: this is not a struct and so no policy; put the policy's own type into the "
-                "recipe, without & or *.");
-  static_assert(!std::is_class_v<P> || std::is_move_constructible_v<P>,
-                "tutti: this policy cannot be moved into the trainer; give it a move constructor "
-                "or hold the immovable part by std::unique_ptr.");
-};
-
-/// Refuses a policy that would never be called.
-template <class P>
-struct ActsCheck {
-  static_assert(detail::acts_on_an_event<P>,
-                "tutti: this type is no policy, it acts on no event; give it an overload of "
-                "void apply(Event, tutti::State&), for instance apply(tutti::BatchEnd, "
-                "tutti::State&).");
-};
 
 }  // namespace tutti

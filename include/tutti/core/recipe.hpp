@@ -6,28 +6,46 @@
 #include <type_traits>
 #include <utility>
 
-#include <boost/hana/at.hpp>
-#include <boost/hana/tuple.hpp>
-#include <boost/hana/type.hpp>
+#include <tutti/core/check.hpp>  // first, so that compilers print a short way to its checks
 
-#include <tutti/core/detail/order.hpp>
-#include <tutti/core/policy.hpp>
+#include <tutti/core/detail/mistakes.hpp>
+#include <tutti/core/detail/plan.hpp>
+#include <tutti/core/with.hpp>
 
 /// All that a list of policies says at compile time: whether it makes sense, and who runs when.
 namespace tutti {
-
-/// Put into a recipe to run algorithms exactly as MosaicML Composer 0.32 orders them: in the order
-/// listed, reversed at events whose name begins with "after_", no rule of runs_before or runs_after
-/// applied. For comparison runs; it does nothing itself.
-struct reference_order final {
-  static constexpr std::string_view name = "reference_order";
-};
 
 namespace detail {
 
 // Their names and arguments are what a compiler prints first when a check below fails.
 template <class P, std::size_t Count>
 inline constexpr bool listed_once = Count == 1;
+
+// GCC prints texts among template arguments; Clang before 18 prints numbers instead.
+#if defined(__clang__) && __clang_major__ < 18
+template <auto Reason>
+inline constexpr Text<1> printed{};
+#else
+template <auto Reason>
+inline constexpr auto printed = Reason;
+#endif
+
+// The reason that a list of rules gives about P.
+template <class List, class P>
+struct ReasonFor {
+  static constexpr Text<1> value{};
+};
+template <class Entry, class... Entries, class P>
+struct ReasonFor<types<Entry, Entries...>, P> {
+  static constexpr auto value = [] {
+    if constexpr (means<Entry, P>) {
+      return RuleEntry<Entry>::reason;
+    } else {
+      return ReasonFor<types<Entries...>, P>::value;
+    }
+  }();
+};
+
 template <class P, class Required, bool Present>
 inline constexpr bool requirement_is_met = Present;
 template <class... Cycle>
@@ -44,12 +62,33 @@ struct UniqueCheck {
 };
 
 /// Refuses two policies of which the first declares that it cannot work beside the second.
-template <class A, class B>
+template <class A, class B, detail::Text Reason = detail::Text<1>{}>
 struct ConflictCheck {
   static_assert(detail::can_be_combined<A, B>,
                 "tutti: these two policies conflict (the first lists the second in "
                 "conflicts_with); remove one of them, or see its method card for an option that "
                 "lifts the conflict.");
+};
+
+namespace detail {
+
+template <class A, class B>
+struct Pair {
+  [[deprecated(
+      "tutti: these two policies work against each other (the first lists the second in "
+      "warns_with); remove one, or put tutti::accept<A, B> into the recipe to say that it is "
+      "meant.")]] static constexpr bool
+  work_together() {
+    return true;
+  }
+};
+
+}  // namespace detail
+
+/// Warns of two policies of which the first declares that they work against each other.
+template <class A, class B, detail::Text Reason = detail::Text<1>{}>
+struct WarnCheck {
+  static constexpr bool warned() { return detail::Pair<A, B>::work_together(); }
 };
 
 /// Refuses a recipe that lacks a policy which `P` requires.
@@ -72,128 +111,18 @@ struct OrderCycleCheck {
 
 namespace detail {
 
-// What may be wrong with a recipe. Mistakes are found as plain numbers and only the checks above
-// that fail are instantiated, by Recipe itself, so that a compiler's message is short.
-enum class Fault {
-  none,
-  no_policy,
-  wrong_hook,
-  wrong_events,
-  no_action,
-  twice,
-  conflict,
-  missing,
-  cycle
-};
-
-struct Mistake {
-  Fault fault = Fault::none;
-  std::size_t policy = 0;  // position in the recipe
-  std::size_t other = 0;   // position of the event, the other policy, the requirement
-};
-
-struct Mistakes {  // the first few
-  std::array<Mistake, 3> list{};
-  std::size_t size = 0;
-
-  constexpr void add(Mistake mistake) {
-    if (mistake.fault != Fault::none && size < list.size()) {
-      list[size++] = mistake;
-    }
-  }
-};
-
-template <class P, class... Es>
-consteval Mistake mistake_alone(std::size_t at, types<Es...>) {
-  if constexpr (std::is_same_v<P, reference_order>) {
-    return {};
-  } else if constexpr (!std::is_class_v<P> || !std::is_move_constructible_v<P>) {
-    return {Fault::no_policy, at};
-  } else {
-    std::size_t event = 0;
-    if (!((RightHook<P, Es> && ++event != 0) && ...)) {
-      return {Fault::wrong_hook, at, event};
-    }
-    event = 0;
-    if (!((RightEvent<P, Es> && ++event != 0) && ...)) {
-      return {Fault::wrong_events, at, event};
-    }
-    return {acts_on_an_event<P> ? Fault::none : Fault::no_action, at};
-  }
-}
-
-template <class P>
-consteval auto requirements_of() {
-  if constexpr (requires { typename P::requires_policy; }) {
-    return typename P::requires_policy{};
-  } else {
-    return types<>{};
-  }
-}
-
-template <class Required, class... Ps>
-inline constexpr bool has_any = (means<Required, Ps> || ...);
-
-template <class... Ps, class... Required>
-consteval void add_missing([[maybe_unused]] Mistakes& out, [[maybe_unused]] std::size_t at,
-                           types<Required...>) {
-  [[maybe_unused]] std::size_t k = 0;
-  (out.add({has_any<Required, Ps...> ? Fault::none : Fault::missing, at, k++}), ...);
-}
-
-template <class P, class... Ps>
-consteval void add_together(Mistakes& out, std::size_t at) {
-  constexpr std::array<bool, sizeof...(Ps)> same{std::is_same_v<P, Ps>...};
-  for (std::size_t j = 0; j < at; ++j) {
-    if (same[j]) {  // reported once, at the second place
-      std::size_t before = 0;
-      for (std::size_t k = 0; k < at; ++k) {
-        before += same[k] ? 1U : 0U;
-      }
-      out.add({before == 1 ? Fault::twice : Fault::none, at});
-      return;
-    }
-  }
-  if constexpr (requires { typename P::conflicts_with; }) {
-    constexpr std::array<bool, sizeof...(Ps)> refused{!can_be_combined<P, Ps>...};
-    constexpr std::array<bool, sizeof...(Ps)> refusing{refuses<Ps, P>()...};
-    for (std::size_t j = 0; j < sizeof...(Ps); ++j) {  // mutual refusals once
-      out.add({refused[j] && (at < j || !refusing[j]) ? Fault::conflict : Fault::none, at, j});
-    }
-  }
-  add_missing<Ps...>(out, at, requirements_of<P>());
-}
-
-template <class... Ps>
-consteval Mistakes find_mistakes() {
-  Mistakes out;
-  std::size_t at = 0;
-  (out.add(mistake_alone<Ps>(at++, all_events{})), ...);
-  if (out.size == 0) {
-    at = 0;
-    (add_together<Ps, Ps...>(out, at++), ...);
-  }
-  if (out.size == 0 && Pack<Ps...>::cyclic) {
-    out.add({Fault::cycle});
-  }
-  return out;
-}
-
-template <class... Ps>
-inline constexpr Mistakes mistakes = find_mistakes<Ps...>();
-
-template <std::size_t I, class... Ps>
-using nth = typename decltype(+boost::hana::at_c<I>(boost::hana::tuple_t<Ps...>))::type;
-template <std::size_t I, class List>
-struct Nth;
-template <std::size_t I, class... Ts>
-struct Nth<I, types<Ts...>> {
-  using type = nth<I, Ts...>;
-};
-
-template <class... Ps, std::size_t... I>
+template <class Graph, class... Ps, std::size_t... I>
 consteval auto cycle_check(std::index_sequence<I...>) {
-  return std::type_identity<OrderCycleCheck<nth<cycle(Pack<Ps...>::edges).index[I], Ps...>...>>{};
+  return std::type_identity<OrderCycleCheck<nth<cycle(Graph::edges).index[I], Ps...>...>>{};
+}
+
+template <class P, class B>
+consteval auto conflict_reason() {
+  if constexpr (refuses<P, B>()) {
+    return ReasonFor<typename P::conflicts_with, B>::value;
+  } else {
+    return ReasonFor<typename B::conflicts_with, P>::value;
+  }
 }
 
 template <std::size_t I>
@@ -206,11 +135,19 @@ consteval auto failing_check() {
   if constexpr (found.fault == Fault::none) {
     return std::type_identity<NoMistake<I>>{};
   } else if constexpr (found.fault == Fault::cycle) {
-    return cycle_check<Ps...>(std::make_index_sequence<cycle(Pack<Ps...>::edges).size>{});
+    if constexpr (Pack<Ps...>::cyclic) {
+      using Graph = Pack<Ps...>;
+      return cycle_check<Graph, Ps...>(std::make_index_sequence<cycle(Graph::edges).size>{});
+    } else {  // only with the pins of one event
+      using Graph = PackAt<typename Nth<found.other, all_events>::type, Ps...>;
+      return cycle_check<Graph, Ps...>(std::make_index_sequence<cycle(Graph::edges).size>{});
+    }
   } else {
     using P = nth<found.policy, Ps...>;
     if constexpr (found.fault == Fault::no_policy) {
       return std::type_identity<PolicyCheck<P>>{};
+    } else if constexpr (found.fault == Fault::wrong_name) {
+      return std::type_identity<NameCheck<P>>{};
     } else if constexpr (found.fault == Fault::wrong_hook) {
       return std::type_identity<HookCheck<P, typename Nth<found.other, all_events>::type>>{};
     } else if constexpr (found.fault == Fault::wrong_events) {
@@ -220,9 +157,10 @@ consteval auto failing_check() {
     } else if constexpr (found.fault == Fault::twice) {
       return std::type_identity<UniqueCheck<P, (std::size_t{std::is_same_v<P, Ps>} + ...)>>{};
     } else if constexpr (found.fault == Fault::conflict) {
-      return std::type_identity<ConflictCheck<P, nth<found.other, Ps...>>>{};
+      using B = nth<found.other, Ps...>;
+      return std::type_identity<ConflictCheck<P, B, printed<conflict_reason<P, B>()>>>{};
     } else {
-      using Required = typename Nth<found.other, decltype(requirements_of<P>())>::type;
+      using Required = Wanted<typename Nth<found.other, decltype(requirements_of<P>())>::type>;
       return std::type_identity<RequiredPolicyCheck<P, Required, false>>{};
     }
   }
@@ -230,6 +168,53 @@ consteval auto failing_check() {
 
 template <std::size_t I, class... Ps>
 using Checked = typename decltype(failing_check<I, Ps...>())::type;
+
+struct NoWarning {
+  static constexpr bool warned() { return true; }
+};
+
+// The check that warns of pair I; NoWarning when there are fewer.
+template <std::size_t I, class... Ps>
+consteval auto warning_check() {
+  if constexpr (mistakes<Ps...>.size > 0) {
+    return std::type_identity<NoWarning>{};
+  } else {
+    constexpr Mistake found = warnings<Ps...>.list[I];
+    if constexpr (found.fault == Fault::none) {
+      return std::type_identity<NoWarning>{};
+    } else {
+      using A = nth<found.policy, Ps...>;
+      using B = nth<found.other, Ps...>;
+      constexpr auto reason = printed<ReasonFor<typename A::warns_with, B>::value>;
+      return std::type_identity<WarnCheck<A, B, reason>>{};
+    }
+  }
+}
+template <std::size_t I, class... Ps>
+using Warned = typename decltype(warning_check<I, Ps...>())::type;
+
+template <class P, class... Es>
+consteval std::size_t not_const(types<Es...>) {  // position of the first hook that is not const
+  std::size_t event = 0;
+  static_cast<void>(((apply_is_const<P, Es> && ++event != 0) && ...));
+  return event;
+}
+
+// Checks an entry as written: With's hyperparameters, the hooks of a const policy.
+template <class Entry>
+consteval auto entry_check() {
+  using P = Bare<Entry>;
+  constexpr std::size_t at = not_const<P>(all_events{});
+  if constexpr (std::is_const_v<Entry> && at < all_events::size) {
+    return std::type_identity<ConstCheck<P, typename Nth<at, all_events>::type>>{};
+  } else if constexpr (std::is_same_v<Entry, P> || std::is_const_v<Entry>) {
+    return std::type_identity<types<Entry>>{};
+  } else {
+    return std::type_identity<Entry>{};
+  }
+}
+template <class Entry>
+using EntryCheck = typename decltype(entry_check<Entry>())::type;
 
 template <class P, class E>
 consteval int rank_at() {  // -1: does not act; else who goes first at E
@@ -241,18 +226,56 @@ consteval int rank_at() {  // -1: does not act; else who goes first at E
   }
 }
 
+// Composer's order of the algorithms: as listed, but for two of them.
+template <class... Ps>
+consteval Order<sizeof...(Ps)> listed() {
+  constexpr std::array<int, sizeof...(Ps)> place{(means<LowPrecisionLayerNorm, Ps> ? 1 : 0) -
+                                                 (means<SelectiveBackprop, Ps> ? 1 : 0)...};
+  Order<sizeof...(Ps)> out;
+  for (int group = -1; group <= 1; ++group) {
+    for (std::size_t i = 0; i < sizeof...(Ps); ++i) {
+      if (place[i] == group) {
+        out.index[out.size++] = i;
+      }
+    }
+  }
+  return out;
+}
+
+template <class... Ps>
+inline constexpr Order<sizeof...(Ps)> listed_order = listed<Ps...>();
+
+template <class E, class... Ps>
+consteval const auto& base_order() {
+  if constexpr ((std::is_same_v<Ps, reference_order> || ...)) {
+    return listed_order<Ps...>;
+  } else if constexpr (is_pinned<E, Ps...>) {
+    return PackAt<E, Ps...>::order;
+  } else {
+    return Pack<Ps...>::order;
+  }
+}
+
+// Algorithms run in reverse where an event undoes what an earlier one did.
+template <class E, class... Ps>
+consteval bool reversed() {
+  if constexpr ((std::is_same_v<Ps, reference_order> || ...)) {
+    return E::name.starts_with("after_");
+  } else {
+    return contains<E, types<AfterForward, AfterLoss, AfterBackward>>;
+  }
+}
+
 template <class E, class... Ps>
 consteval Order<sizeof...(Ps)> positions() {
   constexpr std::size_t size = sizeof...(Ps);
-  constexpr bool as_listed = (std::is_same_v<Ps, reference_order> || ...);
-  constexpr bool reversed = E::name.starts_with("after_");
   constexpr int algorithms = std::is_same_v<E, Init> ? 2 : 0;
   constexpr std::array<int, size> rank{rank_at<Ps, E>()...};
   Order<size> out;
   for (int group = 0; group < 3; ++group) {
     for (std::size_t k = 0; k < size; ++k) {
-      const std::size_t at = reversed && group == algorithms ? size - 1 - k : k;
-      const std::size_t p = as_listed ? at : Pack<Ps...>::order.index[at];
+      const std::size_t at = reversed<E, Ps...>() && group == algorithms ? size - 1 - k : k;
+      const std::size_t p = base_order<E, Ps...>().index[at];
       if (rank[p] == group) {
         out.index[out.size++] = p;
       }
@@ -285,13 +308,15 @@ struct OrderOf<true, E> {
 ///
 /// Naming any member checks the whole recipe and stops with one sentence per mistake, the first
 /// three of them; so `static_assert(tutti::Recipe<MixUp, CutMix>::valid)` in a test is a recipe
-/// check.
+/// check. An entry may be `With<MixUp{.alpha = 0.3}>`, which stands for MixUp with these values.
 template <class... Policies>
 struct Recipe : detail::Checked<0, Policies...>,
                 detail::Checked<1, Policies...>,
                 detail::Checked<2, Policies...> {
   /// True; a recipe that is not valid does not compile.
-  static constexpr bool valid = true;
+  static constexpr bool valid = detail::Warned<0, Policies...>::warned() &&
+                                detail::Warned<1, Policies...>::warned() &&
+                                detail::Warned<2, Policies...>::warned();
 
   /// How many policies the recipe has.
   static constexpr std::size_t size = sizeof...(Policies);
@@ -302,8 +327,8 @@ struct Recipe : detail::Checked<0, Policies...>,
 
   /// `types<...>` of the policies that act on `E`, in the order in which they run: algorithms, then
   /// callbacks, then loggers (at Init the other way round). Algorithms run as listed, after a
-  /// stable sort by their order rules, and reversed at events whose name begins with "after_", so
-  /// that what was done last is undone first.
+  /// stable sort by their order rules, and reversed at AfterForward, AfterLoss and AfterBackward,
+  /// so that what was done last is undone first.
   template <Event E>
   using order =
       typename detail::OrderOf<detail::mistakes<Policies...>.size == 0, E, Policies...>::type;
@@ -311,6 +336,21 @@ struct Recipe : detail::Checked<0, Policies...>,
   /// Some policy acts on `E`.
   template <Event E>
   static constexpr bool handles = order<E>::size > 0;
+
+  /// The plan in words: per event who runs in which order, per policy what it does, and the rules
+  /// that hold among the policies with their reasons. Ends with a newline.
+  static constexpr std::string_view describe() {
+    if constexpr (detail::mistakes<Policies...>.size > 0) {
+      return {};
+    } else {
+      return detail::plan_text<Recipe, Policies...>;
+    }
+  }
 };
+
+/// The same for entries that stand for a policy: With, and policies that are const.
+template <class... Entries>
+  requires(!detail::BareEntry<Entries>::plain || ...)
+struct Recipe<Entries...> : detail::EntryCheck<Entries>..., Recipe<detail::Bare<Entries>...> {};
 
 }  // namespace tutti

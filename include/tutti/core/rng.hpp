@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -7,19 +8,24 @@
 #include <random>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/core/Tensor.h>
+
+#include <tutti/core/lazy.hpp>
 
 namespace tutti {
 
 /// Recorded draws, given out first in, first out, by kind; feeds an Rng that replays.
 struct Tape {
   std::deque<double> betas;             ///< values of beta()
-  std::deque<double> uniforms;          ///< values of uniform()
+  std::deque<double> uniforms;          ///< values of uniform(), in its range
   std::deque<std::int64_t> integers;    ///< values of integer()
   std::deque<at::Tensor> permutations;  ///< values of permutation(), int64 [n]
+  std::deque<at::Tensor> choices;       ///< values of choose(), int64 [count]
+  std::deque<at::Tensor> weights;       ///< values of dirichlet(), double [n]
 };
 
 /// A stream of random numbers of one policy.
@@ -52,7 +58,8 @@ class Rng {
 
  public:
   /// seed: of the run and rank; stream: which of its independent streams.
-  explicit Rng(std::uint64_t seed = 0, std::uint64_t stream = 0) : seed_(seed), stream_(stream) {}
+  constexpr explicit Rng(std::uint64_t seed = 0, std::uint64_t stream = 0)
+      : seed_(seed), stream_(stream) {}
 
   /// The stream of the policy called `name`, at its beginning.
   static Rng for_policy(std::uint64_t seed, std::string_view name) {
@@ -65,20 +72,22 @@ class Rng {
 
   /// Uniform in [0, 1).
   double uniform() {
-    if (tape_ != nullptr) {
-      return take(tape_->uniforms, "uniform");
+    if (replays()) {
+      return take((*tape_)->uniforms, "uniform");
     }
     return draw([](auto& bits) { return std::generate_canonical<double, 53>(bits); });
   }
 
   /// Uniform in [low, high).
-  double uniform(double low, double high) { return low + (high - low) * uniform(); }
+  double uniform(double low, double high) {
+    return replays() ? uniform() : low + (high - low) * uniform();
+  }
 
   /// A whole number of [low, high), each as likely. Throws c10::Error unless low < high.
   std::int64_t integer(std::int64_t low, std::int64_t high) {
     TORCH_CHECK(low < high, "Rng::integer: the range [", low, ", ", high, ") is empty");
-    if (tape_ != nullptr) {
-      return take(tape_->integers, "integer");
+    if (replays()) {
+      return take((*tape_)->integers, "integer");
     }
     return draw([&](auto& bits) {
       return std::uniform_int_distribution<std::int64_t>(low, high - 1)(bits);
@@ -88,8 +97,8 @@ class Rng {
   /// Beta(a, b) in [0, 1]. Throws c10::Error unless a > 0 and b > 0.
   double beta(double a, double b) {
     TORCH_CHECK(a > 0 && b > 0, "Rng::beta: parameters are ", a, ", ", b, ", expected > 0");
-    if (tape_ != nullptr) {
-      return take(tape_->betas, "beta");
+    if (replays()) {
+      return take((*tape_)->betas, "beta");
     }
     return draw([&](auto& bits) {
       // With small parameters both gammas can round to 0; such a draw says nothing, so draw again.
@@ -103,10 +112,66 @@ class Rng {
     });
   }
 
+  /// `n` positive numbers that sum to 1, from Dirichlet(alpha, ..., alpha). Throws c10::Error
+  /// unless alpha > 0 and n > 0.
+  std::vector<double> dirichlet(double alpha, std::int64_t n) {
+    TORCH_CHECK(alpha > 0 && n > 0, "Rng::dirichlet: alpha is ", alpha, " and n ", n,
+                ", expected both > 0");
+    if (replays()) {
+      const at::Tensor recorded = take((*tape_)->weights, "dirichlet");
+      const auto* first = recorded.const_data_ptr<double>();
+      return {first, first + recorded.numel()};
+    }
+    return draw([&](auto& bits) {
+      std::vector<double> weights(static_cast<std::size_t>(n));
+      double sum = 0;
+      while (sum <= 0) {  // as in beta()
+        for (double& weight : weights) {
+          weight = std::gamma_distribution<double>(alpha)(bits);
+        }
+        sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+      }
+      for (double& weight : weights) {
+        weight /= sum;
+      }
+      return weights;
+    });
+  }
+
+  /// `count` of the numbers 0..n-1, n = weights.size(), without repetition: each next one with a
+  /// probability in proportion to its weight among those that are left. int64 [count], on the CPU.
+  /// weights: > 0. Throws c10::Error unless 0 <= count <= n.
+  at::Tensor choose(const std::vector<double>& weights, std::int64_t count) {
+    TORCH_CHECK(count >= 0 && count <= std::ssize(weights), "Rng::choose: count is ", count,
+                ", expected 0 to ", weights.size());
+    if (replays()) {
+      at::Tensor recorded = take((*tape_)->choices, "choice");
+      TORCH_CHECK(recorded.numel() == count, "Rng: the recorded choice has ", recorded.numel(),
+                  " entries, expected ", count);
+      return recorded;
+    }
+    // A race: the first to arrive of independent exponential times is drawn by weight.
+    std::vector<std::pair<double, std::int64_t>> arrivals(weights.size());
+    draw([&](auto& bits) {
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        const double time = std::exponential_distribution<double>(1)(bits) / weights[i];
+        arrivals[i] = {time, static_cast<std::int64_t>(i)};
+      }
+      return 0;
+    });
+    std::partial_sort(arrivals.begin(), arrivals.begin() + count, arrivals.end());
+    at::Tensor out(at::detail::empty_cpu({count}, at::kLong, /*pin_memory=*/false, std::nullopt));
+    auto* data = out.mutable_data_ptr<std::int64_t>();
+    for (std::int64_t i = 0; i < count; ++i) {
+      data[i] = arrivals[static_cast<std::size_t>(i)].second;
+    }
+    return out;
+  }
+
   /// The numbers 0..n-1 in random order: int64 [n], on the CPU.
   at::Tensor permutation(std::int64_t n) {
-    if (tape_ != nullptr) {
-      at::Tensor recorded = take(tape_->permutations, "permutation");
+    if (replays()) {
+      at::Tensor recorded = take((*tape_)->permutations, "permutation");
       TORCH_CHECK(recorded.numel() == n, "Rng: the recorded permutation has ", recorded.numel(),
                   " entries, expected ", n);
       return recorded;
@@ -125,10 +190,10 @@ class Rng {
 
   /// Gives out recorded draws from now on, for comparison with another system's run; a draw of a
   /// kind that has run out throws c10::Error. nullptr draws again.
-  void replay(std::shared_ptr<Tape> tape) { tape_ = std::move(tape); }
+  void replay(std::shared_ptr<Tape> tape) { *tape_ = std::move(tape); }
 
   /// Draws are recorded ones.
-  [[nodiscard]] bool replays() const { return tape_ != nullptr; }
+  [[nodiscard]] bool replays() const { return *tape_ != nullptr; }
 
   [[nodiscard]] std::uint64_t seed() const { return seed_; }
   [[nodiscard]] std::uint64_t stream() const { return stream_; }
@@ -152,10 +217,11 @@ class Rng {
     return value;
   }
 
+ public:  // structural types, which With<MixUp{...}> needs, have no private data
   std::uint64_t seed_;
   std::uint64_t stream_;
   std::uint64_t position_ = 0;
-  std::shared_ptr<Tape> tape_;
+  Lazy<std::shared_ptr<Tape>> tape_{};
 };
 
 /// The stream of a policy that draws, also of one inside a Switch; nullptr when it draws nothing.

@@ -236,7 +236,7 @@ class Time {
   std::int64_t bits_ = 0;  // the count; for dur the bits of the double
   TimeUnit unit_ = TimeUnit::epoch;
 
- private:
+  // Public because structural types, which With<EMA{...}> needs, have no private members.
   friend consteval Time literals::operator""_t(const char* text, std::size_t size);
 
   static constexpr Time from(const detail::ParsedTime& parsed) {

@@ -191,7 +191,9 @@ struct ProgressBar final {
                      .unit = to_string(unit)},
              .began = Clock::now(),
              .open = true};
-    track.drawn = memory.terminal ? Clock::time_point{} : track.began;
+    // A terminal gets its first drawing at once.
+    const std::chrono::duration<double> wait(memory.terminal ? redraw_seconds : 0);
+    track.drawn = track.began - std::chrono::ceil<Clock::duration>(wait);
     step(track, {});
   }
 

@@ -39,6 +39,9 @@ struct ClassifierOptions {
 template <class Net>
 class Classifier {
  public:
+  /// Whose `features`, where it lists them, are this model's.
+  using network_type = Net;
+
   /// Throws c10::Error (ValueError) when there is no network.
   explicit Classifier(std::shared_ptr<Net> net, ClassifierOptions options = {})
       : net_(std::move(net)), options_(std::move(options)) {

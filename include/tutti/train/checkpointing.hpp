@@ -169,8 +169,9 @@ void load_checkpoint(const std::string& path, Engine& engine, State& state, Run&
   }
   TORCH_CHECK(snapshot.state.contains("timestamp"), "the checkpoint ", path,
               " holds weights only; set load_weights_only to start from them");
-  detail::load_run(state, run, snapshot.state);
+  // LayerFreezing gives the optimizer the parameters that it was saved with.
   detail::load_policies(engine, snapshot.state.child("policies"));
+  detail::load_run(state, run, snapshot.state);
   run.restore_rng = load_rank_state(engine, state, snapshot.state.child("ranks"));
 }
 

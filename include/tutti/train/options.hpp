@@ -34,6 +34,8 @@ struct TrainerOptions {
   std::int64_t device_train_microbatch_size = 0;  ///< examples per forward pass; 0: all at once
   bool accumulate_train_batch_on_tokens = false;  ///< microbatches weigh by tokens, not examples
 
+  bool allow_idle_policies = false;  ///< fit() accepts policies none of whose events it fires
+
   // ---- Where and how it computes ---------------------------------------------------------------
   std::string device = "auto";  ///< "auto" (CUDA when there is one), "cpu", "cuda", "cuda:1"
   Precision precision = Precision::fp32;

@@ -6,29 +6,11 @@
 #include <type_traits>
 #include <utility>
 
-#include <tutti/core/event.hpp>
+#include <tutti/core/policy.hpp>
 
 /// Order and conflicts of a pack of policies as plain constexpr arrays of indices: one pass over
 /// the pack per question, no recursive templates.
 namespace tutti::detail {
-
-template <class P>
-consteval auto tags_of() {
-  if constexpr (requires { typename P::tags; }) {
-    return typename P::tags{};
-  } else {
-    return types<>{};
-  }
-}
-
-// `Name` in a rule means `P` when it is P's type or one of P's tags.
-template <class Name, class P>
-inline constexpr bool means = std::is_same_v<Name, P> || contains<Name, decltype(tags_of<P>())>;
-
-template <class List, class P>
-inline constexpr bool any_means = false;
-template <class... Names, class P>
-inline constexpr bool any_means<types<Names...>, P> = (means<Names, P> || ...);
 
 template <class A, class B>
 consteval bool before() {  // A says it runs before B, or B says it runs after A
@@ -41,6 +23,22 @@ consteval bool before() {  // A says it runs before B, or B says it runs after A
   }
   return yes && !std::is_same_v<A, B>;
 }
+
+template <class A, class B>
+consteval bool warns() {  // A lists B in warns_with
+  if constexpr (requires { typename A::warns_with; }) {
+    return !std::is_same_v<A, B> && any_means<typename A::warns_with, B>;
+  } else {
+    return false;
+  }
+}
+
+// An accept<> of the pack that is about A and B.
+template <class Directive, class A, class B>
+inline constexpr bool accepts = false;
+template <class X, class Y, class A, class B>
+inline constexpr bool accepts<accept<X, Y>, A, B> = (means<X, A> && means<Y, B>) ||
+                                                    (means<X, B> && means<Y, A>);
 
 template <class A, class B>
 consteval bool refuses() {  // A lists B in conflicts_with
@@ -142,6 +140,68 @@ struct Pack<> {
   static constexpr Edges<0> edges{};
   static constexpr Order<0> order{};
   static constexpr bool cyclic = false;
+};
+
+// P asks for the front (-1) or the back (1) of E.
+template <class P, class E>
+consteval int pin() {
+  if constexpr (requires { typename P::runs_first; }) {
+    if (contains<E, typename P::runs_first>) {
+      return -1;
+    }
+  }
+  if constexpr (requires { typename P::runs_last; }) {
+    if (contains<E, typename P::runs_last>) {
+      return 1;
+    }
+  }
+  return 0;
+}
+
+template <class E, class... Ps>
+inline constexpr bool is_pinned = ((pin<Ps, E>() != 0) || ...);
+
+// The edges with those of their paths.
+template <std::size_t N>
+constexpr Edges<N> closure(Edges<N> edges) {
+  for (std::size_t k = 0; k < N; ++k) {
+    for (std::size_t i = 0; i < N; ++i) {
+      for (std::size_t j = 0; j < N; ++j) {
+        edges[i][j] = edges[i][j] || (edges[i][k] && edges[k][j]);
+      }
+    }
+  }
+  return edges;
+}
+
+// Adds the pins of an event to the rules, among who acts there. Who must run before the first or
+// after the last belongs to them.
+template <std::size_t N>
+constexpr Edges<N> with_pins(const Edges<N>& rules, const std::array<int, N>& pins,
+                             const std::array<bool, N>& acts) {
+  const Edges<N> paths = closure(rules);
+  std::array<int, N> place = pins;
+  for (std::size_t i = 0; i < N; ++i) {
+    for (std::size_t j = 0; j < N && place[i] == 0; ++j) {
+      place[i] = pins[j] < 0 && paths[i][j] ? -1 : pins[j] > 0 && paths[j][i] ? 1 : 0;
+    }
+  }
+  Edges<N> out = rules;
+  for (std::size_t i = 0; i < N; ++i) {
+    for (std::size_t j = 0; j < N; ++j) {
+      out[i][j] = out[i][j] || (acts[i] && acts[j] && place[i] < place[j]);
+    }
+  }
+  return out;
+}
+
+// The order rules as they hold at E.
+template <class E, class... Ps>
+struct PackAt {
+  static constexpr std::size_t size = sizeof...(Ps);
+  static constexpr Edges<size> edges =
+      with_pins<size>(Pack<Ps...>::edges, {pin<Ps, E>()...}, {Handles<Ps, E>...});
+  static constexpr Order<size> order = sort<size>(edges);
 };
 
 }  // namespace tutti::detail

@@ -1,0 +1,211 @@
+#pragma once
+
+#include <concepts>
+#include <type_traits>
+
+#include <tutti/core/policy.hpp>
+
+/// The checks that no hook of a policy is dropped in silence, each with its sentence. Recipe
+/// instantiates those that fail; their names and parameters are what a compiler prints first.
+namespace tutti {
+
+namespace detail {
+
+// The variables' names and arguments are what a compiler prints first when a check below fails.
+template <class P, class E>
+inline constexpr bool calls_without_result = !Calls<P, E> || Handles<P, E>;
+template <class P, class E>
+inline constexpr bool calls_with_state = !Dead<P, E>;
+template <class P, class E>
+inline constexpr bool match_returns_bool = Matches<P, E> || !NamesMatch<P, E>;
+template <class P, class E>
+inline constexpr bool match_has_apply = Handles<P, E> || !Matches<P, E>;
+
+template <class P, class E>
+inline constexpr bool lists = [] {
+  if constexpr (requires { typename P::events; }) {
+    return contains<E, typename P::events>;
+  } else {
+    return Handles<P, E>;
+  }
+}();
+template <class P, class E>
+inline constexpr bool listed_event_has_apply = Handles<P, E> || !lists<P, E>;
+template <class P, class E>
+inline constexpr bool apply_is_listed = lists<P, E> || !Handles<P, E>;
+
+// A hook by another name: p.aply(Event, State&) and the like, or a method named after its event.
+#define TUTTI_HAS(method)               \
+  requires(P & policy, State & state) { \
+    policy.method(Anything{}, state);   \
+  }
+#define TUTTI_NAMED(event)              \
+  requires(P & policy, State & state) { \
+    policy.event(state);                \
+  }
+template <class P>
+concept MisspellsApply = TUTTI_HAS(aply) || TUTTI_HAS(appply) || TUTTI_HAS(aplly) ||
+    TUTTI_HAS(appy) || TUTTI_HAS(Apply) || TUTTI_HAS(applies) || TUTTI_HAS(on_apply) ||
+    TUTTI_HAS(on_event) || TUTTI_HAS(run_event);
+template <class P>
+concept MisspellsMatch = TUTTI_HAS(mach) || TUTTI_HAS(macth) || TUTTI_HAS(Match) ||
+    TUTTI_HAS(matches) || TUTTI_HAS(should_match);
+template <class P>
+concept NamedAfterEvent = TUTTI_NAMED(init) || TUTTI_NAMED(after_load) || TUTTI_NAMED(fit_start) ||
+    TUTTI_NAMED(epoch_start) || TUTTI_NAMED(after_dataloader) || TUTTI_NAMED(batch_start) ||
+    TUTTI_NAMED(before_forward) || TUTTI_NAMED(after_forward) || TUTTI_NAMED(before_loss) ||
+    TUTTI_NAMED(after_loss) || TUTTI_NAMED(before_backward) || TUTTI_NAMED(after_backward) ||
+    TUTTI_NAMED(after_train_batch) || TUTTI_NAMED(batch_end) || TUTTI_NAMED(epoch_end) ||
+    TUTTI_NAMED(eval_start) || TUTTI_NAMED(eval_end) || TUTTI_NAMED(fit_end);
+#undef TUTTI_HAS
+#undef TUTTI_NAMED
+
+// Stands for a base class of P some of whose hooks P hides; used to initialise P as an aggregate.
+template <class Base, class P, class Es>
+inline constexpr bool hides = false;
+template <class Base, class P, class... Es>
+inline constexpr bool hides<Base, P, types<Es...>> = ((Handles<Base, Es> && !Handles<P, Es>) ||
+                                                      ...);
+template <class P>
+struct HiddenBase {
+  template <class Base>
+    requires(std::is_base_of_v<Base, P> && !std::is_same_v<Base, P> && hides<Base, P, all_events>)
+  operator Base() const;
+};
+template <class P>
+concept HidesBase = std::is_aggregate_v<P> && requires {
+  P{HiddenBase<P>{}};
+};
+
+// P has a member called apply, accessible or not; only of types that can be derived from.
+struct HasApply {
+  void apply();
+};
+template <class P>
+struct ApplyTwice : P, HasApply {};
+template <class P>
+inline constexpr bool names_apply = [] {
+  if constexpr (std::is_class_v<P> && !std::is_final_v<P>) {
+    return !requires {
+      &ApplyTwice<P>::apply;
+    };
+  } else {
+    return false;
+  }
+}();
+
+template <class P>
+inline constexpr bool acts_on_an_event =
+    handles_any<P, all_events> || LoggerDestination<P> || Recorder<P>;
+template <class P>
+inline constexpr bool apply_is_public = acts_on_an_event<P> || !names_apply<P>;
+template <class P>
+inline constexpr bool apply_is_spelt_right = !MisspellsApply<P>;
+template <class P>
+inline constexpr bool match_is_spelt_right = !MisspellsMatch<P>;
+template <class P>
+inline constexpr bool hooks_are_called_apply = !NamedAfterEvent<P>;
+template <class P>
+inline constexpr bool hides_no_hook = !HidesBase<P>;
+template <class P, class E>
+inline constexpr bool apply_is_const = !Calls<P, E> || Calls<const P, E>;
+template <class P, class M>
+inline constexpr bool supported = Supports<P, M>;
+template <class P>
+concept RightNames = apply_is_spelt_right<P> && match_is_spelt_right<P> &&
+    hooks_are_called_apply<P> && hides_no_hook<P>;
+
+template <class P, class E>
+concept RightHook = calls_without_result<P, E> && calls_with_state<P, E> &&
+    match_returns_bool<P, E> && match_has_apply<P, E>;
+template <class P, class E>
+concept RightEvent = listed_event_has_apply<P, E> && apply_is_listed<P, E>;
+
+}  // namespace detail
+
+/// Refuses every hook of `P` for `E` that would never run.
+template <class P, class E>
+struct HookCheck {
+  static_assert(detail::calls_without_result<P, E>,
+                "tutti: apply() for this event returns a value, which nobody would read; make it "
+                "void apply(Event, tutti::State&), and to stop a run call state.stop_training().");
+  static_assert(detail::calls_with_state<P, E>,
+                "tutti: apply() names this event but cannot be called as apply(Event, "
+                "tutti::State&), so it would never run; fix its parameters or remove it.");
+  static_assert(detail::match_returns_bool<P, E>,
+                "tutti: match() names this event but is not bool match(Event, const "
+                "tutti::State&) const; fix its signature or remove it.");
+  static_assert(!detail::match_returns_bool<P, E> || detail::match_has_apply<P, E>,
+                "tutti: match() stands beside no apply() for the same event, so it decides "
+                "nothing; add the apply() or remove the match().");
+};
+
+/// Compares the list `P::events`, where there is one, with the overloads of apply().
+template <class P, class E>
+struct EventsCheck {
+  static_assert(detail::listed_event_has_apply<P, E>,
+                "tutti: the policy's `events` list has this event but no apply() takes it; write "
+                "void apply(Event, tutti::State&) or take the event off the list.");
+  static_assert(detail::apply_is_listed<P, E>,
+                "tutti: apply() takes this event but the policy's `events` list lacks it; add the "
+                "event to the list.");
+};
+
+/// Refuses a type that is no policy.
+template <class P>
+struct PolicyCheck {
+  static_assert(std::is_class_v<P>,
+                "tutti: this is not a struct and so no policy; put the policy's own type into the "
+                "recipe, without & or *.");
+  static_assert(!std::is_class_v<P> || std::is_move_constructible_v<P>,
+                "tutti: this policy cannot be moved into the trainer; give it a move constructor "
+                "or hold the immovable part by std::unique_ptr.");
+};
+
+/// Refuses methods of `P` that look like hooks and are none.
+template <class P>
+struct NameCheck {
+  static_assert(detail::apply_is_spelt_right<P>,
+                "tutti: this policy has a method that takes an event and tutti::State& but is not "
+                "called apply, so it would never run; call it apply.");
+  static_assert(detail::match_is_spelt_right<P>,
+                "tutti: this policy has a method that takes an event and tutti::State& but is not "
+                "called match, so it would decide nothing; call it match.");
+  static_assert(detail::hooks_are_called_apply<P>,
+                "tutti: this policy has a method named after an event, which is not how hooks are "
+                "found; write void apply(tutti::BatchEnd, tutti::State&) for batch_end(State&).");
+  static_assert(detail::hides_no_hook<P>,
+                "tutti: an apply() of this policy hides those of its base class, which would never "
+                "run; write `using Base::apply;` beside it, or make the base a member.");
+};
+
+/// Refuses a hook that changes a policy which is const in its recipe.
+template <class P, class E>
+struct ConstCheck {
+  static_assert(detail::apply_is_const<P, E>,
+                "tutti: the policy is const in this recipe and its apply() for this event is not; "
+                "add const after the parameters of apply(), or take it off the policy.");
+};
+
+/// Refuses a policy whose model lacks what it needs.
+template <class P, class M>
+struct ModelCheck {
+  static_assert(detail::supported<P, M>,
+                "tutti: this policy cannot work on this model, which lacks what the policy's "
+                "`supports` asks for; take the policy out, or see its method card for models "
+                "that have it.");
+};
+
+/// Refuses a policy that would never be called.
+template <class P>
+struct ActsCheck {
+  static_assert(detail::apply_is_public<P>,
+                "tutti: this policy's apply() is private or protected, so nobody can call it; make "
+                "it public.");
+  static_assert(detail::acts_on_an_event<P> || !detail::apply_is_public<P>,
+                "tutti: this type is no policy, it acts on no event; give it a public overload of "
+                "void apply(Event, tutti::State&), for instance apply(tutti::BatchEnd, "
+                "tutti::State&).");
+};
+
+}  // namespace tutti

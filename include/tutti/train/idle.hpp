@@ -1,0 +1,82 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <c10/util/Exception.h>
+
+#include <tutti/core/engine.hpp>
+#include <tutti/core/switch.hpp>
+
+/// What can be said of a recipe only where it is used: policies that would wait for ever, pairs
+/// that work against each other.
+namespace tutti::train {
+
+namespace detail {
+
+using evaluation_events = types<EvalBeforeAll, EvalStart, EvalBatchStart, EvalBeforeForward,
+                                EvalAfterForward, EvalBatchEnd, EvalEnd, EvalAfterAll>;
+using iteration_events = types<IterationStart, IterationEnd, IterationCheckpoint>;
+
+// Everything that P acts on is in the list.
+template <class P, class... Listed, class... Es>
+consteval bool acts_only_on(types<Listed...> list, types<Es...>) {
+  static_cast<void>(list);
+  return (Handles<P, Listed> || ...) &&
+         ((!Handles<P, Es> || tutti::detail::contains<Es, types<Listed...>>)&&...);
+}
+
+template <class P>
+bool switched_off(const P& policy) {
+  if constexpr (requires { policy.on; }) {
+    return !policy.on;
+  } else {
+    return false;
+  }
+}
+
+}  // namespace detail
+
+/// Refuses policies that this fit never calls.
+/// has_evals: there are evaluation sets. has_iterations: iteration_length is set.
+/// Throws c10::Error naming the policy and what to do.
+template <class Engine>
+void check_idle(const Engine& engine, bool has_evals, bool has_iterations) {
+  engine.for_each([&]<class P>(const P& policy) {
+    if constexpr (detail::acts_only_on<P>(detail::evaluation_events{}, all_events{})) {
+      TORCH_CHECK(has_evals || detail::switched_off(policy), "fit: ", name_of<P>(),
+                  " acts only on events of evaluation and this fit has no evaluation set, so it "
+                  "would do nothing; set TrainerOptions::eval, take it out of the recipe, or set "
+                  "TrainerOptions::allow_idle_policies.");
+    }
+    if constexpr (detail::acts_only_on<P>(detail::iteration_events{}, all_events{})) {
+      TORCH_CHECK(has_iterations || detail::switched_off(policy), "fit: ", name_of<P>(),
+                  " acts only on iterations and none ever ends in this fit, so it would do "
+                  "nothing; set TrainerOptions::iteration_length, take it out of the recipe, or "
+                  "set TrainerOptions::allow_idle_policies.");
+    }
+  });
+}
+
+/// Says at run time what the compiler has warned of: pairs of policies that work against each
+/// other, with the reason.
+template <class... Ps>
+void warn_of_pairs() {
+  constexpr tutti::detail::Mistakes found = tutti::detail::warnings<Ps...>;
+  const auto warn = [&]<std::size_t I>(std::integral_constant<std::size_t, I>) {
+    if constexpr (I < found.size) {
+      using A = tutti::detail::nth<found.list[I].policy, Ps...>;
+      using B = tutti::detail::nth<found.list[I].other, Ps...>;
+      constexpr auto reason = tutti::detail::ReasonFor<typename A::warns_with, B>::value;
+      constexpr std::string_view why = reason;
+      TORCH_WARN(name_of<A>(), " and ", name_of<B>(), " work against each other",
+                 why.empty() ? "" : ": ", why, "; remove one, or put tutti::accept<", name_of<A>(),
+                 ", ", name_of<B>(), "> into the recipe to say that it is meant");
+    }
+  };
+  warn(std::integral_constant<std::size_t, 0>{});
+  warn(std::integral_constant<std::size_t, 1>{});
+  warn(std::integral_constant<std::size_t, 2>{});
+}
+
+}  // namespace tutti::train

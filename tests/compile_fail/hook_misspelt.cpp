@@ -1,0 +1,15 @@
+// error: NameCheck<Clip>
+// error: but is not called apply
+// lines: 12
+#include <tutti/core/recipe.hpp>
+
+struct Clip final {
+#ifdef FIXED
+  void apply(tutti::AfterBackward, tutti::State&) {}
+#else
+  void aply(tutti::AfterBackward, tutti::State&) {}
+#endif
+  void apply(tutti::BatchEnd, tutti::State&) {}
+};
+
+template struct tutti::Recipe<Clip>;

@@ -1,0 +1,14 @@
+// error: NameCheck<Watch>
+// error: this policy has a method named after an event
+// lines: 12
+#include <tutti/core/recipe.hpp>
+
+struct Watch final {
+#ifdef FIXED
+  void apply(tutti::BatchEnd, const tutti::State&) {}
+#else
+  void batch_end(const tutti::State&) {}
+#endif
+};
+
+template struct tutti::Recipe<Watch>;

@@ -1,0 +1,15 @@
+// error: ActsCheck<Clip>
+// error: this policy's apply() is private or protected
+// lines: 12
+#include <tutti/core/recipe.hpp>
+
+struct Clip {
+#ifdef FIXED
+ public:
+#else
+ private:
+#endif
+  void apply(tutti::AfterBackward, tutti::State&) {}
+};
+
+template struct tutti::Recipe<Clip>;

@@ -1,0 +1,19 @@
+// error: MixUp\{-1
+// error: MixUp: alpha
+// error: 0 or more
+// lines: 25
+// torch
+#include <tutti/core/recipe.hpp>
+#include <tutti/core/validate.hpp>
+
+struct MixUp final {
+  double alpha = 0.2;
+  constexpr void validate() const { tutti::expect(alpha >= 0, "MixUp: alpha", alpha, "0 or more"); }
+  void apply(tutti::BeforeForward, tutti::State&) {}
+};
+
+#ifdef FIXED
+static_assert(tutti::Recipe<tutti::With<MixUp{.alpha = 0.3}>>::valid);
+#else
+static_assert(tutti::Recipe<tutti::With<MixUp{.alpha = -1.0}>>::valid);
+#endif

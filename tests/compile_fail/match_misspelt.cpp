@@ -1,0 +1,15 @@
+// error: NameCheck<Clip>
+// error: but is not called match
+// lines: 12
+#include <tutti/core/recipe.hpp>
+
+struct Clip final {
+#ifdef FIXED
+  bool match(tutti::BatchEnd, const tutti::State&) const { return true; }
+#else
+  bool matches(tutti::BatchEnd, const tutti::State&) const { return true; }
+#endif
+  void apply(tutti::BatchEnd, tutti::State&) {}
+};
+
+template struct tutti::Recipe<Clip>;
