@@ -9,6 +9,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
   COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES
   cmake/tuttiConfig.cmake
+  cmake/TuttiRecipe.cmake
   cmake/TuttiTorch.cmake
   cmake/TuttiDependencies.cmake
   ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake

@@ -145,6 +145,18 @@ class Trainer {
     return engine_.template get<P>();
   }
 
+  /// Calls `f` with every policy.
+  template <class F>
+  void for_each_policy(F&& f) const {
+    engine_.for_each(std::forward<F>(f));
+  }
+
+  /// What has been logged as a constant of the run, in order; a name's latest value.
+  [[nodiscard]] const std::vector<std::pair<std::string, HyperparameterValue>>& hyperparameters()
+      const {
+    return constants_.values;
+  }
+
  private:
   using EngineType = detail::EngineFor<Policies...>;
 
@@ -237,6 +249,7 @@ class Trainer {
     state_.model->to(state_.device);
     state_.run_name = train::resolve_run_name(options_.run_name, *state_.communicator);
     make_optimizer();
+    state_.logger.add(constants_);
     engine_.for_each([this](auto& policy) { this->prepare(policy); });
     engine_.template fire<Init>(state_);
     log_hyperparameters();
@@ -471,6 +484,7 @@ class Trainer {
 
   TrainerOptions options_;
   State state_;
+  train::Constants constants_;
   train::Run run_;
   std::optional<train::Saver> saver_;
   bool schedule_applied_ = false;

@@ -445,7 +445,8 @@ TEST_CASE("options that contradict each other or are out of range are refused", 
   refused({.half_life = "10ba", .smoothing = 0.5}, "set one of them only");
   refused({.half_life = "0ba"}, "half_life is 0ba, expected more than 0");
   refused({.half_life = "10sp"}, "half_life is 10sp, expected a time in ba or ep");
-  refused({.half_life = "10ba", .update_interval = "1ep"}, "update_interval is 1ep, expected a time in the unit of half_life");
+  refused({.half_life = "10ba", .update_interval = "1ep"},
+          "update_interval is 1ep, expected a time in the unit of half_life");
   refused({.smoothing = 0.5, .update_interval = "5tok"}, "update_interval is 5tok");
   refused({.smoothing = 1.0}, "smoothing is 1, expected a number between 0 and 1");
   refused({.smoothing = 0.0}, "smoothing is 0");

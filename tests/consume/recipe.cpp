@@ -3,9 +3,7 @@
 
 #include <tutti/core/recipe.hpp>
 
-struct Counter final {
-  void apply(tutti::BatchEnd, tutti::State& /*state*/) const {}
-};
+#include "counter.hpp"
 
 int main() {
   static_assert(tutti::Recipe<Counter>::valid);

@@ -42,6 +42,8 @@ TEST_CASE("what is out of range is said with value and range", "[core][validate]
   expect(true, "MixUp: alpha", 1.0, "0 or more");
   CHECK(message_of([] { expect(false, "MixUp: alpha", -1.0, "0 or more"); }) ==
         "MixUp: alpha is -1, expected 0 or more.");
+  CHECK(message_of([] { expect(false, "SAM: interval", 0, "1 or more"); }) ==
+        "SAM: interval is 0, expected 1 or more.");
   CHECK(message_of([] { expect(false, "EMA: half_life", tutti::Time("3ep"), "batches"); }) ==
         "EMA: half_life is 3ep, expected batches.");
   CHECK(message_of([] { expect(false, "two of them contradict each other."); }) ==

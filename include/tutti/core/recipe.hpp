@@ -249,7 +249,7 @@ template <class E, class... Ps>
 consteval const auto& base_order() {
   if constexpr ((std::is_same_v<Ps, reference_order> || ...)) {
     return listed_order<Ps...>;
-  } else if constexpr (is_pinned<E, Ps...>) {
+  } else if constexpr (is_pinned<E, Ps...>()) {
     return PackAt<E, Ps...>::order;
   } else {
     return Pack<Ps...>::order;

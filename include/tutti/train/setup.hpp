@@ -1,11 +1,15 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <torch/cuda.h>
 
@@ -97,5 +101,22 @@ inline EvalSet make_set(Evaluator evaluator, const Metrics& metrics,
   set.microbatch = evaluator.device_eval_microbatch_size;
   return set;
 }
+
+/// Remembers the constants of the run that anybody logs.
+struct Constants {
+  std::vector<std::pair<std::string, HyperparameterValue>> values{};
+
+  void log_hyperparameters(std::span<const Hyperparameter> logged) {
+    for (const auto& item : logged) {
+      const auto known = std::find_if(values.begin(), values.end(),
+                                      [&](const auto& value) { return value.first == item.name; });
+      if (known == values.end()) {
+        values.emplace_back(item.name, item.value);
+      } else {
+        known->second = item.value;
+      }
+    }
+  }
+};
 
 }  // namespace tutti::train

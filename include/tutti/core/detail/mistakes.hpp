@@ -115,7 +115,7 @@ consteval void add_together(Mistakes& out, std::size_t at) {
 
 template <class E, class... Ps>
 consteval bool cyclic_at() {
-  if constexpr (is_pinned<E, Ps...>) {
+  if constexpr (is_pinned<E, Ps...>()) {
     return PackAt<E, Ps...>::order.size < sizeof...(Ps);
   } else {
     return false;
@@ -126,7 +126,11 @@ consteval bool cyclic_at() {
 template <class... Ps, class... Es>
 consteval std::size_t cyclic_event(types<Es...>) {
   std::size_t event = 0;
-  static_cast<void>(((!cyclic_at<Es, Ps...>() && ++event != 0) && ...));
+  if constexpr (any_pinned<Ps...>) {
+    static_cast<void>(((!cyclic_at<Es, Ps...>() && ++event != 0) && ...));
+  } else {
+    event = sizeof...(Es);
+  }
   return event;
 }
 

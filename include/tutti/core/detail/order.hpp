@@ -158,8 +158,24 @@ consteval int pin() {
   return 0;
 }
 
+template <class P>
+concept Pinned = requires {
+  typename P::runs_first;
+}
+|| requires {
+  typename P::runs_last;
+};
+template <class... Ps>
+inline constexpr bool any_pinned = (Pinned<Ps> || ...);
+
 template <class E, class... Ps>
-inline constexpr bool is_pinned = ((pin<Ps, E>() != 0) || ...);
+consteval bool is_pinned() {
+  if constexpr (any_pinned<Ps...>) {  // asked once, since the other question is one per event
+    return ((pin<Ps, E>() != 0) || ...);
+  } else {
+    return false;
+  }
+}
 
 // The edges with those of their paths.
 template <std::size_t N>

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+/// The members of an aggregate by name and value, for reports; C++20 has no reflection, so the
+/// names come from what the compiler prints for a pointer to each.
+namespace tutti::detail {
+
+struct AnyField {
+  template <class T>
+  operator T() const;
+};
+
+template <class T, class... Fields>
+consteval std::size_t count_fields() {
+  if constexpr (requires { T{Fields{}..., AnyField{}}; }) {
+    return count_fields<T, Fields..., AnyField>();
+  } else {
+    return sizeof...(Fields);
+  }
+}
+
+inline constexpr std::size_t most_fields = 16;
+
+/// References to the members of `value`, an aggregate of at most 16 without base classes.
+template <class T>
+constexpr auto tie_fields(T& value) {
+  constexpr std::size_t size = count_fields<std::remove_const_t<T>>();
+  static_assert(size <= most_fields);
+#define TUTTI_TIE(number, ...)    \
+  if constexpr (size == number) { \
+    auto& [__VA_ARGS__] = value;  \
+    return std::tie(__VA_ARGS__); \
+  } else
+  TUTTI_TIE(16, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p)
+  TUTTI_TIE(15, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o)
+  TUTTI_TIE(14, a, b, c, d, e, f, g, h, i, j, k, l, m, n)
+  TUTTI_TIE(13, a, b, c, d, e, f, g, h, i, j, k, l, m)
+  TUTTI_TIE(12, a, b, c, d, e, f, g, h, i, j, k, l)
+  TUTTI_TIE(11, a, b, c, d, e, f, g, h, i, j, k)
+  TUTTI_TIE(10, a, b, c, d, e, f, g, h, i, j)
+  TUTTI_TIE(9, a, b, c, d, e, f, g, h, i)
+  TUTTI_TIE(8, a, b, c, d, e, f, g, h)
+  TUTTI_TIE(7, a, b, c, d, e, f, g)
+  TUTTI_TIE(6, a, b, c, d, e, f)
+  TUTTI_TIE(5, a, b, c, d, e)
+  TUTTI_TIE(4, a, b, c, d)
+  TUTTI_TIE(3, a, b, c)
+  TUTTI_TIE(2, a, b)
+  TUTTI_TIE(1, a) {
+    return std::tuple<>{};
+  }
+#undef TUTTI_TIE
+}
+
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wundefined-var-template"
+#pragma clang diagnostic ignored "-Wundefined-internal"
+#endif
+// Somewhere for a T to be, that is never there: only addresses of its members are named.
+template <class T>
+union NeverMade {
+  char nothing;
+  T value;
+  constexpr NeverMade() : nothing() {}
+  ~NeverMade() {}
+};
+template <class T>
+extern const NeverMade<T> never_made;
+
+template <class T>
+struct FieldPointer {
+  T* pointer;
+};
+template <class T>
+FieldPointer(T*) -> FieldPointer<T>;
+
+template <class T, std::size_t I>
+consteval auto field_pointer() {
+  return FieldPointer{&std::get<I>(tie_fields(never_made<T>.value))};
+}
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif
+
+template <auto Pointer>
+consteval std::string_view field_text() {
+  return __PRETTY_FUNCTION__;
+}
+
+/// The name of member `I` of `T`.
+template <class T, std::size_t I>
+consteval std::string_view field_name() {
+  std::string_view text = field_text<field_pointer<T, I>()>();
+#if defined(__clang__)
+  text = text.substr(0, text.rfind('}'));
+  return text.substr(text.rfind('.') + 1);
+#else
+  text = text.substr(0, text.find(")}"));
+  return text.substr(text.rfind("::") + 2);
+#endif
+}
+
+/// `P` is made of members only: an aggregate without bases whose members can be listed.
+template <class P>
+consteval bool has_fields() {
+  if constexpr (std::is_aggregate_v<P> && std::is_class_v<P>) {
+    return count_fields<P>() <= most_fields;
+  } else {
+    return false;
+  }
+}
+
+/// Calls `f(name, value)` for every member of `value`, in the order of declaration.
+template <class T, class F>
+void for_each_field(const T& value, F&& f) {
+  const auto fields = tie_fields(value);
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    (f(field_name<T, I>(), std::get<I>(fields)), ...);
+  }
+  (std::make_index_sequence<std::tuple_size_v<decltype(fields)>>{});
+}
+
+}  // namespace tutti::detail

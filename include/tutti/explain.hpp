@@ -1,0 +1,77 @@
+#pragma once
+
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+
+#include <tutti/core/detail/fields.hpp>
+#include <tutti/trainer.hpp>
+
+namespace tutti {
+
+namespace detail {
+
+// Writes a value as a user would; false for what has no short text (tensors, streams, containers).
+template <class T>
+bool write_value(std::ostream& out, const T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    out << (value ? "true" : "false");
+  } else if constexpr (std::is_convertible_v<T, std::string_view>) {
+    out << '"' << std::string_view(value) << '"';
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    out << value;
+  } else if constexpr (requires { std::string_view(to_string(value)); }) {
+    out << to_string(value);
+  } else if constexpr (requires { value.set_; }) {
+    return value ? write_value(out, *value) : (out << "not set", true);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+template <class P>
+void write_policy(std::ostream& out, const P& policy) {
+  if constexpr (requires {
+                  policy.policy;
+                  policy.on;
+                }) {
+    if (policy.on) {
+      write_policy(out, policy.policy);
+    }
+  } else if constexpr (has_fields<P>()) {
+    std::ostringstream line;
+    for_each_field(policy, [&](std::string_view name, const auto& value) {
+      std::ostringstream text;
+      if (write_value(text, value)) {
+        line << (line.tellp() > 0 ? ", " : "") << name << " = " << text.str();
+      }
+    });
+    if (line.tellp() > 0) {
+      out << "  " << name_of<P>() << ": " << line.str() << "\n";
+    }
+  }
+}
+
+}  // namespace detail
+
+/// A trainer in words: its recipe's plan (Recipe::describe()), every policy with the values of its
+/// members, and what was logged as constants of the run while it was constructed, which includes
+/// what surgery has done to the model.
+template <class... Policies>
+std::string explain(const Trainer<Policies...>& trainer) {
+  std::ostringstream out;
+  out << Trainer<Policies...>::recipe::describe() << "values:\n";
+  trainer.for_each_policy([&](const auto& policy) { detail::write_policy(out, policy); });
+  out << "run:\n";
+  for (const auto& [name, value] : trainer.hyperparameters()) {
+    out << "  " << name << ": ";
+    std::visit([&](const auto& v) { detail::write_value(out, v); }, value);
+    out << "\n";
+  }
+  return out.str();
+}
+
+}  // namespace tutti

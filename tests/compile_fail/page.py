@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""docs/diagnostics.md from the programs of this folder: each mistake, what the compiler says, what is right.
+
+    page.py --compiler g++ --include include [--torch-include ...] [--write]
+
+Without --write it compares the page with what it would write, and fails when they differ. The compiler has to be GCC 12,
+whose words the page shows.
+"""
+import argparse
+import difflib
+import pathlib
+import re
+import subprocess
+import sys
+
+HEAD = """# Diagnostics
+
+What the compiler says of a recipe, a policy or a time that cannot work, and the program that makes it say so. Each program is
+a test (`tests/compile_fail`): it has to fail in these words with GCC and Clang, and its corrected twin has to compile. This page
+is made from those tests, in GCC's words: `python3 tests/compile_fail/page.py --compiler g++ --include include --write`.
+
+Read the first lines: the check's name is the kind of mistake, its parameters are who is meant, and the sentence after
+`tutti:` says what to do.
+
+"""
+
+
+def branches(source):
+    """The program as it fails, and as it passes."""
+    wrong, right, which = [], [], None
+    for line in source.splitlines():
+        if re.match(r"#if(n?def) FIXED", line):
+            which = "wrong" if line.startswith("#ifndef") else "right"
+        elif line.startswith("#else") and which:
+            which = "wrong" if which == "right" else "right"
+        elif line.startswith("#endif") and which:
+            which = None
+        else:
+            if which in (None, "wrong"):
+                wrong.append(line)
+            if which in (None, "right"):
+                right.append(line)
+    return wrong, right
+
+
+def message(output, root):
+    """The first lines of what the compiler said that name the check and say the sentence."""
+    text = output.replace(str(root) + "/", "").replace("\u2018", "'").replace("\u2019", "'")
+    lines = text.splitlines()
+    kept = [line for line in lines if re.search(r"In instantiation of|: error: |: in 'constexpr' expansion", line)]
+    shown = []
+    for line in kept[:4]:
+        line = re.sub(r"^\S+?:(\d+:)*\s*", "", line.strip())
+        line = re.sub(r"std::array<char, \d+>\{(\".*?\")\}", r"\1", line)
+        line = re.sub(r"tutti::detail::Text<\d+>\{(\".*?\")\}", r"\1", line)
+        line = re.sub(r", tutti::detail::Text<1>\{.*?\(\)\}", "", line)
+        line = line.replace("In instantiation of ", "in ").rstrip(":")
+        shown.append(line)
+    return shown
+
+
+def wrapped(line, width=118):
+    out, words = [], line.split(" ")
+    current = words[0]
+    for word in words[1:]:
+        if len(current) + 1 + len(word) > width:
+            out.append(current)
+            current = "    " + word
+        else:
+            current += " " + word
+    return out + [current]
+
+
+def section(path, command, root):
+    source = path.read_text()
+    body = "\n".join(line for line in source.splitlines() if not re.match(r"// (error|lines|flags|torch)", line))
+    flags = re.search(r"^// flags: (.*)$", source, re.M)
+    done = subprocess.run(command + (flags.group(1).split() if flags else []) + [str(path)], capture_output=True, text=True,
+                          cwd=root)
+    if done.returncode == 0:
+        sys.exit(f"{path.name} compiles, but has to fail")
+    wrong, right = branches(body)
+    changed = [line for line in difflib.unified_diff(wrong, right, lineterm="", n=0) if not re.match(r"---|\+\+\+|@@", line)]
+    lines = [f"## {path.stem.replace('_', ' ').capitalize()}", "", "```cpp"]
+    lines += [line for line in wrong if line.strip()]
+    lines += ["```", "```text"]
+    for said in message(done.stderr, root):
+        lines += wrapped(said)
+    lines += ["```", "Right:", "```diff"] + changed + ["```", ""]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--compiler", default="g++")
+    parser.add_argument("--include", action="append", default=[])
+    parser.add_argument("--torch-include", action="append", default=[])
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    folder = pathlib.Path(__file__).resolve().parent
+    root = folder.parents[1]
+    version = subprocess.run([arguments.compiler, "-dumpversion"], capture_output=True, text=True).stdout.strip()
+    if version.split(".")[0] != "12":
+        print(f"skipped: the page is in the words of GCC 12 and {arguments.compiler} is {version}")
+        return
+    command = [arguments.compiler, "-std=c++20", "-Wall", "-fsyntax-only", "-fdiagnostics-color=never"]
+    command += [f"-I{pathlib.Path(path).resolve()}" for path in arguments.include]
+    with_torch = command + [word for path in arguments.torch_include for word in ("-isystem", path)]
+    page = HEAD
+    for path in sorted(folder.glob("*.cpp")):
+        page += section(path, with_torch if "// torch" in path.read_text() else command, root)
+    target = root / "docs" / "diagnostics.md"
+    if arguments.write:
+        target.write_text(page)
+    elif not target.exists() or target.read_text() != page:
+        old = target.read_text().splitlines() if target.exists() else []
+        print("\n".join(difflib.unified_diff(old, page.splitlines(), "docs/diagnostics.md", "from the tests", lineterm="")))
+        sys.exit("docs/diagnostics.md is not what the tests say; write it anew with --write, as the page's head says")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+#include <tutti/explain.hpp>
+
+#include <tutti/algorithms/ema.hpp>
+#include <tutti/algorithms/mixup.hpp>
+
+#include "support/catch.hpp"
+#include "support/tiny.hpp"
+
+using Catch::Matchers::ContainsSubstring;
+
+TEST_CASE("a trainer explains its plan, its values and what was done to the model", "[explain]") {
+  tutti::Trainer trainer{tiny::net(),
+                         {.train = tiny::batches(2),
+                          .max_duration = "1ep",
+                          .seed = 17,
+                          .run_name = "explained",
+                          .progress_bar = false},
+                         tutti::MixUp{.alpha = 0.5, .input_key = "image"},
+                         tutti::EMA{.half_life = "20ba"}};
+  trainer.state().logger.log_hyperparameters({{"blurpool/num_blurconv_layers", 3}});
+  const std::string text = tutti::explain(trainer);
+  CHECK_THAT(text, ContainsSubstring("recipe: MixUp, EMA\n"));
+  CHECK_THAT(text, ContainsSubstring("  before_forward: MixUp\n"));
+  CHECK_THAT(text, ContainsSubstring("values:\n  MixUp: alpha = 0.5, interpolate_loss = false, "
+                                     "input_key = \"image\", target_key = \"\""));
+  CHECK_THAT(text, ContainsSubstring("  EMA: half_life = 20ba, smoothing = not set, "));
+  CHECK_THAT(text, ContainsSubstring("  run_name: \"explained\"\n"));
+  CHECK_THAT(text, ContainsSubstring("  blurpool/num_blurconv_layers: 3\n"));
+}
