@@ -15,7 +15,8 @@ namespace tutti {
 ///
 /// Optional: `module()` (the torch::nn::Module that holds the parameters; default: M itself),
 /// `eval_forward(batch)`, `metrics(bool train)` (tutti::Metrics),
-/// `update_metric(batch, outputs, metric)`, `flops_per_batch(batch)`.
+/// `update_metric(batch, outputs, metric)`, `flops_per_batch(batch)`, `sample_losses(outputs,
+/// batch)` (a loss for each example, [N, ...]; with `bool has_sample_losses()` where that depends).
 template <class M>
 concept Model = requires(M& model, const Batch& batch, const Outputs& outputs) {
   { model.forward(batch) } -> std::convertible_to<Outputs>;
@@ -68,6 +69,14 @@ class AnyModel {
     return self_->flops_per_batch(batch);
   }
 
+  /// The model gives a loss for each example.
+  [[nodiscard]] bool has_sample_losses() const { return self_->has_sample_losses(); }
+
+  /// The losses of each example, [N, ...]. Throws c10::Error when the model does not give them.
+  [[nodiscard]] at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) const {
+    return self_->sample_losses(outputs, batch);
+  }
+
  private:
   struct Interface {
     virtual ~Interface() = default;
@@ -78,6 +87,8 @@ class AnyModel {
     virtual Metrics metrics(bool) = 0;
     virtual void update_metric(const Batch&, const Outputs&, Metric&) = 0;
     virtual double flops_per_batch(const Batch&) = 0;
+    virtual bool has_sample_losses() = 0;
+    virtual at::Tensor sample_losses(const Outputs&, const Batch&) = 0;
   };
 
   template <class M>
@@ -129,6 +140,24 @@ class AnyModel {
         return static_cast<double>(model->flops_per_batch(batch));
       } else {
         return 0;
+      }
+    }
+
+    bool has_sample_losses() override {
+      if constexpr (requires { model->has_sample_losses(); }) {
+        return model->has_sample_losses();
+      } else {
+        return requires(M & m, const Outputs& outputs, const Batch& batch) {
+          m.sample_losses(outputs, batch);
+        };
+      }
+    }
+    at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) override {
+      if constexpr (requires { model->sample_losses(outputs, batch); }) {
+        return model->sample_losses(outputs, batch);
+      } else {
+        TORCH_CHECK(false,
+                    "the model has no sample_losses(outputs, batch), a loss for each example");
       }
     }
 

@@ -21,7 +21,7 @@ namespace tutti {
 /// Recorded draws, given out first in, first out, by kind; feeds an Rng that replays.
 struct Tape {
   std::deque<double> betas;             ///< values of beta()
-  std::deque<double> uniforms;          ///< values of uniform(), in its range
+  std::deque<double> uniforms;          ///< values of uniform()
   std::deque<std::int64_t> integers;    ///< values of integer()
   std::deque<at::Tensor> permutations;  ///< values of permutation(), int64 [n]
   std::deque<at::Tensor> choices;       ///< values of choose(), int64 [count]
@@ -79,9 +79,7 @@ class Rng {
   }
 
   /// Uniform in [low, high).
-  double uniform(double low, double high) {
-    return replays() ? uniform() : low + (high - low) * uniform();
-  }
+  double uniform(double low, double high) { return low + (high - low) * uniform(); }
 
   /// A whole number of [low, high), each as likely. Throws c10::Error unless low < high.
   std::int64_t integer(std::int64_t low, std::int64_t high) {

@@ -132,7 +132,7 @@ consteval std::size_t plan_size() {
 
 template <class R, class... Ps>
 inline constexpr auto plan_characters = [] {
-  std::array<char, plan_size<R, Ps...>()> text{};
+  std::array<char, plan_size<R, Ps...>() + 1> text{};  // ends with a zero, for C's functions
   PlanWriter writer{text.data()};
   write_plan<R, Ps...>(writer);
   return text;
@@ -140,6 +140,6 @@ inline constexpr auto plan_characters = [] {
 
 template <class R, class... Ps>
 inline constexpr std::string_view plan_text{plan_characters<R, Ps...>.data(),
-                                            plan_characters<R, Ps...>.size()};
+                                            plan_characters<R, Ps...>.size() - 1};
 
 }  // namespace tutti::detail
