@@ -74,6 +74,10 @@ class LayerNorm;
 class Linear;
 }  // namespace nn
 
+namespace data {
+class Transforms;
+}
+
 namespace dist {
 class Communicator;
 }

@@ -199,3 +199,37 @@ TEST_CASE("recorded draws come back by kind in the order recorded, then it says 
   CHECK(!rng.replays());
   CHECK(rng.uniform() == Rng(1).uniform());
 }
+
+TEST_CASE("Rng::dirichlet gives weights that sum to 1, each with mean 1/n", "[core][rng]") {
+  Rng rng(11);
+  std::vector<double> firsts;
+  for (int i = 0; i < 4000; ++i) {
+    const std::vector<double> weights = rng.dirichlet(0.5, 3);
+    REQUIRE(weights.size() == 3);
+    CHECK(std::abs(weights[0] + weights[1] + weights[2] - 1) < 1e-12);
+    firsts.push_back(weights[0]);
+  }
+  const Moments got = moments(firsts);
+  CHECK(std::abs(got.mean - 1.0 / 3) < 5 * std::sqrt(4.0 / 45 / 4000));
+  CHECK(std::abs(got.variance - 4.0 / 45) < 0.008);
+  CHECK_THROWS_WITH(rng.dirichlet(0, 3), ContainsSubstring("alpha is 0 and n 3"));
+}
+
+TEST_CASE("Rng::choose draws by weight among those that are left, each once", "[core][rng]") {
+  Rng rng(12);
+  std::array<double, 3> first{};
+  double second_is_one = 0;
+  const int n = 20000;
+  for (int i = 0; i < n; ++i) {
+    const at::Tensor chosen = rng.choose({1, 2, 5}, 2);
+    const auto* pair = chosen.const_data_ptr<std::int64_t>();
+    REQUIRE(pair[0] != pair[1]);
+    first[static_cast<std::size_t>(pair[0])] += 1.0 / n;
+    second_is_one += pair[0] == 2 && pair[1] == 1 ? 1.0 / n : 0;
+  }
+  CHECK(std::abs(first[0] - 1.0 / 8) < 0.012);
+  CHECK(std::abs(first[2] - 5.0 / 8) < 0.018);
+  CHECK(std::abs(second_is_one - 5.0 / 8 * 2 / 3) < 0.018);
+  CHECK(rng.choose({1, 1}, 0).numel() == 0);
+  CHECK_THROWS_WITH(rng.choose({1, 1}, 3), ContainsSubstring("count is 3, expected 0 to 2"));
+}

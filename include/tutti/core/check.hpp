@@ -111,12 +111,16 @@ template <class P, class E>
 inline constexpr bool apply_is_const = !Calls<P, E> || Calls<const P, E>;
 template <class P, class M>
 inline constexpr bool supported = Supports<P, M>;
+template <class P>
+concept ListsEvents = requires {
+  typename P::events;
+};
 // A policy that lists its events is compared with the list instead, which costs less to compile.
 template <class P>
-concept RightNames = requires {
-  typename P::events;
-}
-|| apply_is_spelt_right<P>&& match_is_spelt_right<P>&& hooks_are_called_apply<P>&& hides_no_hook<P>;
+inline constexpr bool names_are_right = apply_is_spelt_right<P>&& match_is_spelt_right<P>&&
+    hooks_are_called_apply<P>&& hides_no_hook<P>;
+template <class P>
+concept RightNames = ListsEvents<P> || names_are_right<P>;
 
 template <class P, class E>
 concept RightHook = calls_without_result<P, E> && calls_with_state<P, E> &&

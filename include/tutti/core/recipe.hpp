@@ -338,7 +338,8 @@ struct Recipe : detail::Checked<0, Policies...>,
   static constexpr bool handles = order<E>::size > 0;
 
   /// The plan in words: per event who runs in which order, per policy what it does, and the rules
-  /// that hold among the policies with their reasons. Ends with a newline, and with a zero behind it.
+  /// that hold among the policies with their reasons. Ends with a newline, and with a zero behind
+  /// it.
   static constexpr std::string_view describe() {
     if constexpr (detail::mistakes<Policies...>.size > 0) {
       return {};

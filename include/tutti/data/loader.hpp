@@ -12,6 +12,7 @@
 
 #include <tutti/core/batch.hpp>
 #include <tutti/data/detail/to_batch.hpp>
+#include <tutti/fwd.hpp>
 
 namespace tutti {
 
@@ -21,7 +22,8 @@ namespace tutti {
 /// Optional: `size()` (batches per epoch on this rank, -1 unknown), `batch_size()` (examples per
 /// full batch, 0 unknown), `dataset_size()` (examples of all ranks, -1 unknown), `repeated()`
 /// (examples of the last batch given that other ranks or this one have seen before, to make all
-/// ranks equally long), `shard(rank, world_size)` (deals the examples to ranks).
+/// ranks equally long), `shard(rank, world_size)` (deals the examples to ranks), `transforms()`
+/// (the data::Transforms that it applies to every image, for policies to add to).
 template <class L>
 concept Loader = requires(L& loader, std::int64_t n) {
   loader.start(n, n);
@@ -214,6 +216,9 @@ class AnyLoader {
   /// ranks equally long; exact evaluation leaves them out.
   [[nodiscard]] std::int64_t repeated() const { return self_->repeated(); }
 
+  /// What the source does to every single image; null when it has no such list.
+  [[nodiscard]] data::Transforms* transforms() const { return self_->transforms(); }
+
   /// Deals the examples to ranks, if the source can; returns whether it does now. A source that
   /// cannot gives every rank the same batches.
   bool shard(std::int64_t rank, std::int64_t world_size) { return self_->shard(rank, world_size); }
@@ -228,6 +233,7 @@ class AnyLoader {
     virtual std::int64_t dataset_size() const = 0;
     virtual std::int64_t repeated() const = 0;
     virtual bool shard(std::int64_t, std::int64_t) = 0;
+    virtual data::Transforms* transforms() = 0;
   };
 
   template <class L>
@@ -270,6 +276,13 @@ class AnyLoader {
         return true;
       } else {
         return world_size == 1;
+      }
+    }
+    data::Transforms* transforms() override {
+      if constexpr (requires { loader->transforms(); }) {
+        return &loader->transforms();
+      } else {
+        return nullptr;
       }
     }
 

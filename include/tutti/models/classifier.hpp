@@ -26,6 +26,9 @@ struct ClassifierOptions {
   std::optional<Metrics> eval_metrics{};
   /// Outputs and targets to a scalar. Empty: functional::soft_cross_entropy.
   std::function<at::Tensor(const at::Tensor&, const at::Tensor&)> loss{};
+  /// Outputs and targets to a loss for each example, [N, ...]. Empty: that of the default loss, and
+  /// none beside a loss of one's own.
+  std::function<at::Tensor(const at::Tensor&, const at::Tensor&)> sample_losses{};
 };
 
 /// Makes a Model of a network that classifies: batches of inputs and targets, cross entropy and
@@ -65,6 +68,21 @@ class Classifier {
   [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const {
     return options_.loss ? options_.loss(outputs.tensor(), batch.targets())
                          : functional::soft_cross_entropy(outputs.tensor(), batch.targets());
+  }
+
+  /// There is a loss for each example.
+  [[nodiscard]] bool has_sample_losses() const { return options_.sample_losses || !options_.loss; }
+
+  /// The losses of each example of logits against the batch's targets, [N, ...].
+  /// Throws c10::Error when only the loss of all was given.
+  [[nodiscard]] at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) const {
+    TORCH_CHECK(has_sample_losses(),
+                "Classifier: a loss of your own was given but no sample_losses beside it; set "
+                "ClassifierOptions::sample_losses");
+    return options_.sample_losses
+               ? options_.sample_losses(outputs.tensor(), batch.targets())
+               : functional::soft_cross_entropy(outputs.tensor(), batch.targets(), {}, -100,
+                                                Reduction::none);
   }
 
   /// The metrics of training or of evaluation.

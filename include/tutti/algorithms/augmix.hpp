@@ -1,0 +1,157 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <tutti/algorithms/detail/image_transforms.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/rng.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/data/augmentations.hpp>
+
+/// AugMix: mixes of randomly augmented copies of an image.
+namespace tutti {
+
+namespace functional {
+
+/// How augmix_image changes images.
+struct AugMixOptions {
+  double severity = 3;      ///< largest strength of an operation; in [0, 10], 0 changes nothing
+  std::int64_t depth = -1;  ///< operations of a chain; >= 1, or -1: 1 to 3, drawn for each chain
+  std::int64_t width = 3;   ///< chains; >= 1
+  double alpha = 1;         ///< of the distributions of the weights; > 0
+  AugmentationSet augmentation_set = AugmentationSet::all;
+};
+
+}  // namespace functional
+
+namespace detail {
+
+// One chain of operations, begun anew from `image`.
+inline at::Tensor augmented(at::Tensor image, Rng& rng, const functional::AugMixOptions& options) {
+  const std::int64_t depth = options.depth > 0 ? options.depth : rng.integer(1, 4);
+  for (std::int64_t i = 0; i < depth; ++i) {
+    const auto which = rng.integer(0, data::size_of(options.augmentation_set));
+    image = data::augment(image, data::operation_of(options.augmentation_set, which),
+                          options.severity, rng);
+  }
+  return image;
+}
+
+// (1 - m) x + m sum_j w_j chain_j of one image uint8 [C, H, W], in fp32, rounded down.
+inline at::Tensor mix_chains(const at::Tensor& image, Rng& rng,
+                             const functional::AugMixOptions& options) {
+  const at::Tensor own = image.contiguous();
+  const std::vector<double> weights = rng.dirichlet(options.alpha, options.width);
+  const auto mixing = static_cast<float>(rng.beta(options.alpha, options.alpha));
+  const auto n = static_cast<std::size_t>(own.numel());
+  std::vector<float> sum(n, 0.0F);
+  for (const double weight : weights) {
+    const at::Tensor chain = augmented(own, rng, options).contiguous();
+    const auto* pixel = chain.const_data_ptr<std::uint8_t>();
+    for (std::size_t i = 0; i < n; ++i) {
+      sum[i] += static_cast<float>(weight) * static_cast<float>(pixel[i]);
+    }
+  }
+  at::Tensor out = own.clone();
+  auto* pixel = out.mutable_data_ptr<std::uint8_t>();
+  for (std::size_t i = 0; i < n; ++i) {
+    const float mixed = (1 - mixing) * static_cast<float>(pixel[i]) + mixing * sum[i];
+    pixel[i] = static_cast<std::uint8_t>(mixed);
+  }
+  return out;
+}
+
+}  // namespace detail
+
+namespace functional {
+
+/// Mixes randomly augmented copies of images with the images.
+///
+/// images: [C, H, W] or [N, C, H, W] on the CPU, uint8, or floating from 0 to 1 (rounded to 256
+/// values); C is 1 or 3. Each image is `(1 - m) * x + m * sum_j w_j * chain_j(x)` with weights w
+/// from Dirichlet(alpha, ...) and m from Beta(alpha, alpha), rounded down. Draws w, m, then for
+/// each chain its length, and operation by operation which it is and its strength. Returns images'
+/// shape and type; images itself when severity is 0. Throws c10::Error (ValueError) when images or
+/// an option is out of range. Source: Hendrycks et al., "AugMix: A Simple Data Processing Method to
+/// Improve Robustness and Uncertainty", ICLR 2020; MosaicML Composer,
+/// `composer.functional.augmix_image`.
+inline at::Tensor augmix_image(const at::Tensor& images, Rng& rng,
+                               const AugMixOptions& options = {}) {
+  TORCH_CHECK_VALUE(options.severity >= 0 && options.severity <= 10, "augmix_image: severity is ",
+                    options.severity, ", expected a number from 0 to 10");
+  TORCH_CHECK_VALUE(options.depth >= 1 || options.depth == -1, "augmix_image: depth is ",
+                    options.depth, ", expected 1 or more, or -1 to draw it");
+  TORCH_CHECK_VALUE(options.width >= 1, "augmix_image: width is ", options.width,
+                    ", expected 1 or more");
+  TORCH_CHECK_VALUE(options.alpha > 0, "augmix_image: alpha is ", options.alpha,
+                    ", expected more than 0");
+  if (options.severity == 0) {
+    return images;
+  }
+  return data::map_images(images, rng, [&](const at::Tensor& image, Rng& draws) {
+    return ::tutti::detail::mix_chains(image, draws, options);
+  });
+}
+
+}  // namespace functional
+
+/// Puts mixes of augmented copies in place of the images of the training loader.
+///
+/// Source: Hendrycks et al., "AugMix: A Simple Data Processing Method to Improve Robustness and
+/// Uncertainty", ICLR 2020.
+struct AugMix final {
+  double severity = 3;      ///< largest strength of an operation; in [0, 10], 0 changes nothing
+  std::int64_t depth = -1;  ///< operations of a chain; >= 1, or -1: 1 to 3, drawn for each chain
+  std::int64_t width = 3;   ///< chains; >= 1
+  double alpha = 1;         ///< of the distributions of the weights; > 0
+  AugmentationSet augmentation_set = AugmentationSet::all;  ///< what is drawn from
+  Rng rng{};                                                ///< where the images' streams begin
+
+  static constexpr std::string_view name = "AugMix";
+  using events = types<FitStart>;
+  using tags = types<augments_images>;
+  using runs_before =
+      types<because<ColOut, "operations keep their geometry while no rows are missing">>;
+  using warns_with =
+      types<because<RandAugment,
+                    "both are strong regularisers and both keep the CPU busy for every image">>;
+
+  /// Throws c10::ValueError when an option is out of range.
+  constexpr void validate() const {
+    expect(severity >= 0 && severity <= 10, "AugMix: severity", severity, "a number from 0 to 10");
+    expect(depth >= 1 || depth == -1, "AugMix: depth", depth, "1 or more, or -1 to draw it");
+    expect(width >= 1, "AugMix: width", width, "1 or more");
+    expect(alpha > 0, "AugMix: alpha", alpha, "more than 0");
+  }
+
+  /// Puts itself into the transforms of the training loader.
+  void apply(FitStart, State& state) const {
+    const functional::AugMixOptions options{.severity = severity,
+                                            .depth = depth,
+                                            .width = width,
+                                            .alpha = alpha,
+                                            .augmentation_set = augmentation_set};
+    detail::train_transforms(state, name)
+        .put(
+            name,
+            [options](const at::Tensor& image, Rng& draws) {
+              return functional::augmix_image(image, draws, options);
+            },
+            rng);
+  }
+
+  /// Takes itself out of the loader again.
+  void close(State& state) const {
+    if (state.train_transforms != nullptr) {
+      state.train_transforms->remove(name);
+    }
+  }
+};
+
+}  // namespace tutti

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+
+#include <ATen/Parallel.h>
+#include <c10/util/ParallelGuard.h>
+
+namespace tutti::data::detail {
+
+// What the threads of one parallel_each share. Lives as long as the last of them looks at it.
+struct SharedWork {
+  std::atomic<std::int64_t> next{0};
+  std::int64_t done = 0;
+  std::exception_ptr error{};
+  std::mutex mutex{};
+  std::condition_variable all_done{};
+
+  // Takes numbers below n until there are none left. f is touched only for a number taken.
+  template <class F>
+  void take(std::int64_t n, const F& f) {
+    const c10::ParallelGuard alone(true);  // operators inside use one thread each
+    for (std::int64_t i = next++; i < n; i = next++) {
+      std::exception_ptr thrown;
+      try {
+        f(i);
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+      const std::lock_guard lock(mutex);
+      error = error ? error : thrown;
+      if (++done == n) {
+        all_done.notify_all();
+      }
+    }
+  }
+};
+
+// f(0), ..., f(n - 1) in any order, on as many threads as at::get_num_threads() says. Throws what
+// one of them threw, after all have ended. at::parallel_for would use one thread wherever the
+// program is compiled without OpenMP.
+template <class F>
+void parallel_each(std::int64_t n, const F& f) {
+  const std::int64_t threads =
+      at::in_parallel_region() ? 1 : std::min<std::int64_t>(at::get_num_threads(), n);
+  if (threads <= 1) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      f(i);
+    }
+    return;
+  }
+  const auto work = std::make_shared<SharedWork>();
+  for (std::int64_t i = 1; i < threads; ++i) {
+    at::launch([work, n, &f] { work->take(n, f); });
+  }
+  work->take(n, f);
+  std::unique_lock lock(work->mutex);
+  work->all_done.wait(lock, [&] { return work->done == n; });
+  if (work->error) {
+    std::rethrow_exception(work->error);
+  }
+}
+
+}  // namespace tutti::data::detail

@@ -1,0 +1,149 @@
+#include <tutti/data/image_loader.hpp>
+
+#include "support/catch.hpp"
+
+#include <atomic>
+
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using tutti::ImageLoader;
+using tutti::Rng;
+
+at::Tensor bytes(at::IntArrayRef shape) {
+  return at::arange(c10::multiply_integers(shape)).remainder(256).to(at::kByte).view(shape);
+}
+
+at::Tensor add_noise(const at::Tensor& image, Rng& rng) {
+  return image.add(rng.integer(0, 100)).to(at::kByte);
+}
+
+std::vector<tutti::Batch> epoch_of(ImageLoader& loader, std::int64_t epoch, std::int64_t from = 0) {
+  std::vector<tutti::Batch> out;
+  loader.start(epoch, from);
+  while (auto batch = loader.next()) {
+    out.push_back(*batch);
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("ImageLoader: bytes become floats from 0 to 1, normalised channel by channel",
+          "[data][image_loader]") {
+  const at::Tensor images = bytes({5, 3, 4, 6});
+  const at::Tensor labels = at::arange(5);
+  ImageLoader plain(images, labels, {.batch_size = 5});
+  plain.start(0);
+  const auto batch = plain.next();
+  CHECK(batch->inputs().equal(images.to(at::kFloat).div(255)));
+  CHECK(batch->targets().equal(labels));
+  CHECK(batch->size() == 2);
+
+  ImageLoader normal(images, labels,
+                     {.batch_size = 5, .mean = {0.5, 0.25, 0.1}, .std = {0.2, 0.3, 0.4}});
+  normal.start(0);
+  const at::Tensor mean = at::tensor({0.5F, 0.25F, 0.1F}).view({3, 1, 1});
+  const at::Tensor std = at::tensor({0.2F, 0.3F, 0.4F}).view({3, 1, 1});
+  CHECK(normal.next()->inputs().equal(images.to(at::kFloat).div(255).sub(mean).div(std)));
+
+  ImageLoader raw(images, labels, {.batch_size = 5, .to_float = false});
+  raw.start(0);
+  CHECK(raw.next()->inputs().equal(images));
+}
+
+TEST_CASE("ImageLoader: order, sizes and sharding are those of TensorLoader",
+          "[data][image_loader]") {
+  const at::Tensor images = bytes({7, 1, 2, 2});
+  const at::Tensor labels = at::arange(7);
+  ImageLoader loader(images, labels, {.batch_size = 2, .shuffle = true, .seed = 5});
+  tutti::TensorLoader reference(labels, labels, {.batch_size = 2, .shuffle = true, .seed = 5});
+  loader.shard(1, 2);
+  reference.shard(1, 2);
+  CHECK(loader.size() == reference.size());
+  CHECK(loader.dataset_size() == 7);
+  for (const std::int64_t epoch : {0, 3}) {
+    loader.start(epoch);
+    reference.start(epoch);
+    while (auto batch = loader.next()) {
+      CHECK(batch->targets().equal(reference.next()->targets()));
+      CHECK(loader.repeated() == reference.repeated());
+    }
+    CHECK_FALSE(reference.next());
+  }
+}
+
+TEST_CASE("ImageLoader: draws depend on seed, epoch and image, not on threads or the start",
+          "[data][image_loader][resume]") {
+  const auto make = [](std::uint64_t seed) {
+    return ImageLoader(bytes({23, 3, 4, 4}), at::arange(23),
+                       {.batch_size = 5,
+                        .shuffle = true,
+                        .seed = seed,
+                        .transforms = {{"noise", add_noise}, {"more noise", add_noise}}});
+  };
+  ImageLoader loader = make(1);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const auto alone = epoch_of(loader, 2);
+  at::set_num_threads(4);
+  const auto together = epoch_of(loader, 2);
+  at::set_num_threads(threads);
+  REQUIRE(alone.size() == 5);
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    CHECK(alone[i].inputs().equal(together[i].inputs()));
+  }
+  CHECK(epoch_of(loader, 2, 3).front().inputs().equal(alone[3].inputs()));
+  CHECK_FALSE(epoch_of(loader, 1)[0].inputs().equal(alone[0].inputs()));
+  ImageLoader other = make(2);
+  CHECK_FALSE(epoch_of(other, 2)[0].inputs().equal(alone[0].inputs()));
+}
+
+TEST_CASE("ImageLoader: a transform's draws do not depend on the transforms beside it",
+          "[data][image_loader][law]") {
+  const at::Tensor images = bytes({6, 1, 2, 2});
+  ImageLoader one(images, at::arange(6), {.transforms = {{"noise", add_noise}}});
+  ImageLoader two(images, at::arange(6), {.transforms = {{"noise", add_noise}}});
+  two.transforms().put("nothing", [](const at::Tensor& image, Rng& rng) {
+    static_cast<void>(rng.uniform());
+    return image;
+  });
+  CHECK(epoch_of(one, 0)[0].inputs().equal(epoch_of(two, 0)[0].inputs()));
+  two.transforms().remove("nothing");
+  two.transforms().put("noise", [](const at::Tensor& image, Rng&) { return image; });
+  CHECK(two.transforms().entries().size() == 1);
+  CHECK(epoch_of(two, 0)[0].inputs().equal(images.to(at::kFloat).div(255)));
+}
+
+TEST_CASE("ImageLoader: what a transform throws comes out, also from other threads",
+          "[data][image_loader]") {
+  std::atomic<int> calls{0};
+  const auto fails = [&](const at::Tensor& image, Rng&) {
+    TORCH_CHECK(++calls != 5, "the fifth image is bad");
+    return image;
+  };
+  ImageLoader loader(bytes({8, 1, 2, 2}), at::arange(8), {.transforms = {{"fails", fails}}});
+  const int threads = at::get_num_threads();
+  at::set_num_threads(4);
+  loader.start(0);
+  CHECK_THROWS_WITH(loader.next(), ContainsSubstring("the fifth image is bad"));
+  at::set_num_threads(threads);
+  CHECK(calls == 8);
+}
+
+TEST_CASE("ImageLoader: images and options that cannot be meant are refused",
+          "[data][image_loader]") {
+  CHECK_THROWS_WITH(ImageLoader(at::ones({2, 3, 4, 4}), at::arange(2)),
+                    ContainsSubstring("expected uint8 [N, C, H, W]"));
+  CHECK_THROWS_WITH(ImageLoader(bytes({2, 3, 4, 4}), at::arange(2), {.mean = {0.5}}),
+                    ContainsSubstring("mean has 1 values and std 0, expected none, or"));
+  CHECK_THROWS_WITH(ImageLoader(bytes({2, 1, 4, 4}), at::arange(2), {.std = {0}}),
+                    ContainsSubstring("std is 0 in channel 0, expected more than 0"));
+  ImageLoader uneven(
+      bytes({2, 1, 4, 4}), at::arange(2),
+      {.transforms = {{"crop", [](const at::Tensor& image, Rng&) {
+                         return image[0][0][0].item<int>() == 0 ? image : image.slice(1, 0, 2);
+                       }}}});
+  uneven.start(0);
+  CHECK_THROWS_WITH(uneven.next(), ContainsSubstring("one size for all"));
+}
