@@ -340,7 +340,7 @@ struct NeedsTokens final {
   void apply(tutti::BatchEnd, const State&) {}
 };
 struct Images : tiny::Net {
-  using features = tutti::types<tutti::takes_images>;
+  using model_features = tutti::types<tutti::takes_images>;
 };
 
 struct Opposed final {

@@ -28,10 +28,10 @@ static_assert(std::is_same_v<tutti::Recipe<CutOut, ColOut>::order<tutti::AfterDa
                              tutti::types<ColOut, CutOut>>);
 
 struct FixedSize {
-  using features = tutti::types<tutti::takes_tokens>;
+  using model_features = tutti::types<tutti::takes_tokens>;
 };
 struct AnyImages {
-  using features = tutti::types<tutti::takes_images>;
+  using model_features = tutti::types<tutti::takes_images>;
 };
 static_assert(!tutti::Supports<ColOut, FixedSize> && tutti::Supports<ColOut, AnyImages>);
 

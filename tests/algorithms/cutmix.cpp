@@ -7,7 +7,8 @@
 #include <cmath>
 #include <memory>
 
-#include <tutti/core/recipe.hpp>
+#include <tutti/algorithms/mixup.hpp>
+#include <tutti/core/engine.hpp>
 
 #include "algorithms/fixed_logits.hpp"
 
@@ -219,4 +220,11 @@ TEST_CASE("what cannot be meant is refused with what was got", "[cutmix]") {
                     ContainsSubstring("expected them within the image of 4 x 4"));
   CHECK_THROWS_WITH(cutmix_batch(at::ones({2, 4}), x, rng),
                     ContainsSubstring("expected images [N, C, H, W]"));
+}
+
+TEST_CASE("CutMix refuses to interpolate the loss beside MixUp", "[cutmix]") {
+  using Both = tutti::Engine<tutti::MixUp, CutMix>;
+  CHECK_NOTHROW(Both(tutti::MixUp{}, CutMix{}));
+  CHECK_THROWS_AS(Both(tutti::MixUp{}, CutMix{.interpolate_loss = true}), c10::ValueError);
+  CHECK_THROWS_AS(Both(tutti::MixUp{.interpolate_loss = true}, CutMix{}), c10::ValueError);
 }

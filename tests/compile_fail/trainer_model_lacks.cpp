@@ -13,9 +13,9 @@ struct ALiBi final {
 };
 struct Net : torch::nn::Module {
 #ifdef FIXED
-  using features = tutti::types<tutti::takes_images, tutti::has_attention>;
+  using model_features = tutti::types<tutti::takes_images, tutti::has_attention>;
 #else
-  using features = tutti::types<tutti::takes_images>;
+  using model_features = tutti::types<tutti::takes_images>;
 #endif
   tutti::Outputs forward(const tutti::Batch& batch) {
     return batch.inputs();

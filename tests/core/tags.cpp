@@ -8,7 +8,7 @@ namespace {
 
 struct Silent {};
 struct Images {
-  using features = tutti::types<tutti::takes_images>;
+  using model_features = tutti::types<tutti::takes_images>;
 };
 template <class Net>
 struct Wraps {

@@ -123,52 +123,6 @@ struct Absent {
 };
 
 const Absent absent[] = {
-    {"cutout_batch", "algorithms/cutout.hpp"},
-    {"colout_batch", "algorithms/colout.hpp"},
-    {"resize_batch", "algorithms/progressive_resizing.hpp"},
-    {"ProgressiveResizing", "algorithms/progressive_resizing.hpp"},
-    {"set_batch_sequence_length", "algorithms/seq_length_warmup.hpp"},
-    {"SeqLengthWarmup", "algorithms/seq_length_warmup.hpp"},
-    {"select_using_loss", "algorithms/selective_backprop.hpp"},
-    {"should_selective_backprop", "algorithms/selective_backprop.hpp"},
-    {"apply_squeeze_excite", "algorithms/squeeze_excite.hpp"},
-    {"apply_factorization", "algorithms/factorize.hpp"},
-    {"factorize_sizes", "algorithms/factorize.hpp"},
-    {"factorize_matrix", "algorithms/factorize.hpp"},
-    {"apply_ghost_batchnorm", "algorithms/ghost_batchnorm.hpp"},
-    {"apply_weight_standardization", "algorithms/weight_standardization.hpp"},
-    {"apply_low_precision_layernorm", "algorithms/low_precision_layernorm.hpp"},
-    {"apply_low_precision_groupnorm", "algorithms/low_precision_groupnorm.hpp"},
-    {"apply_stochastic_depth", "algorithms/stochastic_depth.hpp"},
-    {"StochasticDepth_warmup", "algorithms/stochastic_depth.hpp"},
-    {"apply_gyro_dropout", "algorithms/gyro_dropout.hpp"},
-    {"apply_channels_last", "algorithms/channels_last.hpp"},
-    {"freeze_layers", "algorithms/layer_freezing.hpp"},
-    {"alibi_slopes", "algorithms/alibi.hpp"},
-    {"alibi_bias", "algorithms/alibi.hpp"},
-    {"apply_alibi_gpt2", "algorithms/alibi.hpp"},
-    {"apply_alibi_bert", "algorithms/alibi.hpp"},
-    {"apply_gated_linear_units", "algorithms/gated_linear_units.hpp"},
-    {"SWA", "algorithms/swa.hpp"},
-    {"aug_autocontrast", "algorithms/augmix.hpp"},
-    {"aug_equalize", "algorithms/augmix.hpp"},
-    {"aug_posterize", "algorithms/augmix.hpp"},
-    {"aug_rotate", "algorithms/augmix.hpp"},
-    {"aug_solarize", "algorithms/augmix.hpp"},
-    {"aug_shear_x", "algorithms/augmix.hpp"},
-    {"aug_shear_y", "algorithms/augmix.hpp"},
-    {"aug_translate_x", "algorithms/augmix.hpp"},
-    {"aug_translate_y", "algorithms/augmix.hpp"},
-    {"aug_color", "algorithms/augmix.hpp"},
-    {"aug_color_original", "algorithms/augmix.hpp"},
-    {"aug_contrast", "algorithms/augmix.hpp"},
-    {"aug_contrast_original", "algorithms/augmix.hpp"},
-    {"aug_brightness", "algorithms/augmix.hpp"},
-    {"aug_brightness_original", "algorithms/augmix.hpp"},
-    {"aug_sharpness", "algorithms/augmix.hpp"},
-    {"aug_sharpness_original", "algorithms/augmix.hpp"},
-    {"augmix_image", "algorithms/augmix.hpp"},
-    {"randaugment_image", "algorithms/randaugment.hpp"},
 };
 
 golden::Handlers all_handlers() {
@@ -178,6 +132,10 @@ golden::Handlers all_handlers() {
   all.merge(golden::layer_handlers());
   all.merge(golden::optimizer_handlers());
   all.merge(golden::training_handlers());
+  all.merge(golden::image_handlers());
+  all.merge(golden::run_handlers());
+  all.merge(golden::transformer_handlers());
+  all.merge(golden::surgery_handlers());
   return all;
 }
 

@@ -79,11 +79,15 @@ class Arguments {
 using Handler = void (*)(const Case&, Verdict&);
 using Handlers = std::map<std::string, Handler>;
 
-Handlers value_handlers();      ///< time strings and arithmetic, schedules
-Handlers loss_handlers();       ///< losses and metrics
-Handlers batch_handlers();      ///< algorithms on batches
-Handlers layer_handlers();      ///< surgery
-Handlers optimizer_handlers();  ///< optimizers, averages, clipping, SAM
-Handlers training_handlers();   ///< traces and whole runs
+Handlers value_handlers();        ///< time strings and arithmetic, schedules
+Handlers loss_handlers();         ///< losses and metrics
+Handlers batch_handlers();        ///< algorithms on batches
+Handlers layer_handlers();        ///< surgery
+Handlers optimizer_handlers();    ///< optimizers, averages, clipping, SAM
+Handlers training_handlers();     ///< traces and whole runs
+Handlers image_handlers();        ///< what is done to images and batches of them
+Handlers run_handlers();          ///< averages, freezing, masks and lengths over a run
+Handlers transformer_handlers();  ///< ALiBi and gated linear units
+Handlers surgery_handlers();      ///< surgery of the other vision and precision algorithms
 
 }  // namespace golden

@@ -24,6 +24,8 @@ class AnyAlgorithm {
   virtual bool runs(std::size_t event, const tutti::State& state) const = 0;
   virtual void run(std::size_t event, tutti::State& state) = 0;
   virtual void close(tutti::State& state) = 0;
+
+  std::size_t place = 0;  ///< in the list of the case
 };
 
 namespace detail {
@@ -40,7 +42,11 @@ inline constexpr std::size_t event_index = index_in<E>(tutti::all_events{});
 template <class A>
 class Held final : public AnyAlgorithm {
  public:
-  explicit Held(A algorithm) : algorithm_(std::move(algorithm)) { algorithm_.validate(); }
+  explicit Held(A algorithm) : algorithm_(std::move(algorithm)) {
+    if constexpr (requires { algorithm_.validate(); }) {
+      algorithm_.validate();
+    }
+  }
 
   std::string_view name() const override { return tutti::name_of<A>(); }
   bool runs(std::size_t event, const tutti::State& state) const override {

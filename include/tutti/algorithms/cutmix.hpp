@@ -209,6 +209,18 @@ struct CutMix final {
     expect(alpha > 0, "CutMix: alpha", alpha, "more than 0; for no mixing at all leave CutMix out");
   }
 
+  /// Throws c10::ValueError beside another policy that mixes inputs when this one interpolates the
+  /// loss: the terms in which both mix would be missing.
+  template <class Other>
+  void validate_with(const Other&) const {
+    if constexpr (detail::means<mixes_inputs, Other> && !detail::means<CutMix, Other>) {
+      TORCH_CHECK_VALUE(!interpolate_loss, "CutMix: interpolate_loss is set beside ",
+                        name_of<Other>(),
+                        ", which mixes inputs too, and the loss would lack the "
+                        "terms in which both do; leave interpolate_loss off.");
+    }
+  }
+
   bool match(BeforeLoss, const State&) const { return !interpolate_loss; }
   bool match(BeforeBackward, const State&) const { return interpolate_loss; }
 

@@ -104,9 +104,24 @@ class Engine : private detail::Slot<Policies>... {
     }
     (validate_pair(policy, get<Policies>()), ...);
   }
+  // Pairs are of the policies themselves, of which a Switch may have turned one off.
   template <class P, class Other>
   static void validate_pair(const P& policy, const Other& other) {
-    if constexpr (!std::is_same_v<P, Other> && requires { policy.validate_with(other); }) {
+    if constexpr (requires {
+                    other.policy;
+                    other.on;
+                  }) {
+      if (other.on) {
+        validate_pair(policy, other.policy);
+      }
+    } else if constexpr (requires {
+                           policy.policy;
+                           policy.on;
+                         }) {
+      if (policy.on) {
+        validate_pair(policy.policy, other);
+      }
+    } else if constexpr (!std::is_same_v<P, Other> && requires { policy.validate_with(other); }) {
       policy.validate_with(other);
     }
   }

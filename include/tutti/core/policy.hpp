@@ -24,6 +24,7 @@
 ///     template <class Model> static constexpr bool supports    whether that model will do
 ///     void validate_with(const Other&) const          throws when it cannot work beside that
 ///     void save(Archive&) const, void load(const Archive&)    what a checkpoint keeps of it
+///     bool leaves_parameters_unused() const           some may get no gradient (for several ranks)
 ///     Rng rng                                         seeded and checkpointed by the engine
 ///     void close(State&)                              end of the run, also after an exception
 namespace tutti {

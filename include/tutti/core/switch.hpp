@@ -88,16 +88,6 @@ struct Switch final : detail::Forward_runs_before<P>,
     }
   }
 
-  template <class Other>
-  void validate_with(const Other& other) const requires requires(const P& p) {
-    p.validate_with(other);
-  }
-  {
-    if (on) {
-      policy.validate_with(other);
-    }
-  }
-
   void log_metrics(std::span<const LoggedMetric> metrics,
                    std::int64_t step) requires detail::ReceivesMetrics<P> {
     if (on) {

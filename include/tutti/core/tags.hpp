@@ -31,7 +31,7 @@ struct replaces_layers {};
 template <class... Layer>
 struct adds_layers {};
 
-/// What a model's type can say of it in `using features = types<...>`; algorithms ask for it.
+/// What a model's type can say of it in `using model_features = types<...>`; algorithms ask for it.
 struct takes_images {};         ///< inputs are images [N, C, H, W] of any size
 struct takes_tokens {};         ///< inputs are token ids [N, length], in a batch of named tensors
 struct has_attention {};        ///< attention layers that take a bias (models/gpt2.hpp, bert.hpp)
@@ -47,18 +47,18 @@ struct FeaturesOf {
 };
 template <class M>
   requires requires {
-    typename M::features;
+    typename M::model_features;
   }
 struct FeaturesOf<M> {
-  using type = typename M::features;
+  using type = typename M::model_features;
 };
 template <class M>
   requires(
-      !requires { typename M::features; } && requires { typename M::network_type; })
+      !requires { typename M::model_features; } && requires { typename M::network_type; })
 struct FeaturesOf<M> : FeaturesOf<typename M::network_type> {};
 template <class M>
   requires(
-      !requires { typename M::features; } && requires { typename M::element_type; })
+      !requires { typename M::model_features; } && requires { typename M::element_type; })
 struct FeaturesOf<M> : FeaturesOf<typename M::element_type> {};  // of a shared_ptr
 
 }  // namespace detail

@@ -42,7 +42,7 @@ struct ClassifierOptions {
 template <class Net>
 class Classifier {
  public:
-  /// Whose `features`, where it lists them, are this model's.
+  /// Whose `model_features`, where it lists them, are this model's.
   using network_type = Net;
 
   /// Throws c10::Error (ValueError) when there is no network.

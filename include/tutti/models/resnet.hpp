@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/tags.hpp>
 #include <tutti/nn/batchnorm.hpp>
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/linear.hpp>
@@ -181,6 +182,8 @@ struct ResNetOptions {
 /// A residual network: stem, stages (each but the first halves the size), mean, linear layer.
 class ResNetImpl : public torch::nn::Cloneable<ResNetImpl> {
  public:
+  using model_features = types<takes_images, has_residual_blocks>;
+
   /// Throws c10::Error for lists of different or no length, or a stage without blocks.
   explicit ResNetImpl(ResNetOptions options = {});
 

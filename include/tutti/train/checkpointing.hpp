@@ -56,6 +56,24 @@ void save_policies(Engine& engine, Archive& archive) {
   });
 }
 
+// Policies that changed shapes while they ran do it again, before weights are read.
+template <class Engine>
+void prepare_policies(Engine& engine, State& state, const Archive& archive) {
+  const auto prepare = [&](std::string_view name, auto& policy) {
+    if constexpr (requires(const Archive& saved) { policy.prepare_load(saved, state); }) {
+      if (archive.contains(name)) {
+        policy.prepare_load(archive.child(name), state);
+      }
+    }
+  };
+  engine.for_each([&]<class P>(P& policy) {
+    prepare(name_of<P>(), policy);
+    if constexpr (requires { policy.policy; }) {  // inside a Switch
+      prepare(name_of<P>(), policy.policy);
+    }
+  });
+}
+
 template <class Engine>
 void load_policies(Engine& engine, const Archive& archive) {
   std::vector<std::string> left = archive.names();
@@ -159,6 +177,9 @@ void load_checkpoint(const std::string& path, Engine& engine, State& state, Run&
                      LoadOptions options) {
   const checkpoint::Snapshot snapshot =
       checkpoint::read_snapshot(path, {.state = !options.weights_only});
+  if (snapshot.state.contains("policies")) {
+    detail::prepare_policies(engine, state, snapshot.state.child("policies"));
+  }
   const auto report =
       checkpoint::load_module(*state.model, snapshot.model, {.strict = options.strict});
   if (!report.complete()) {
@@ -169,9 +190,8 @@ void load_checkpoint(const std::string& path, Engine& engine, State& state, Run&
   }
   TORCH_CHECK(snapshot.state.contains("timestamp"), "the checkpoint ", path,
               " holds weights only; set load_weights_only to start from them");
-  // LayerFreezing gives the optimizer the parameters that it was saved with.
-  detail::load_policies(engine, snapshot.state.child("policies"));
   detail::load_run(state, run, snapshot.state);
+  detail::load_policies(engine, snapshot.state.child("policies"));
   run.restore_rng = load_rank_state(engine, state, snapshot.state.child("ranks"));
 }
 

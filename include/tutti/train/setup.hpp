@@ -21,6 +21,18 @@
 /// What a Trainer works out from its options before anything runs.
 namespace tutti::train {
 
+/// Some parameters may get no gradient with this policy: it says so, and is on.
+template <class P>
+bool leaves_unused(const P& policy) {
+  if constexpr (requires { policy.leaves_parameters_unused(); }) {
+    return policy.leaves_parameters_unused();
+  } else if constexpr (requires { policy.policy.leaves_parameters_unused(); }) {
+    return policy.on && policy.policy.leaves_parameters_unused();
+  } else {
+    return false;
+  }
+}
+
 /// The device that a name stands for.
 ///
 /// name: "auto" (CUDA when there is one, else the CPU), "cpu", "cuda" or "gpu" (this rank's own
@@ -74,11 +86,15 @@ inline void check_precision(Precision precision, at::Device device) {
 }
 
 /// The data-parallel side of the run; nothing in one process.
-inline std::unique_ptr<dist::DataParallel> make_parallel(const State& state,
-                                                         const dist::DataParallelOptions& options) {
+template <class Engine>
+std::unique_ptr<dist::DataParallel> make_parallel(const Engine& engine, const State& state,
+                                                  dist::DataParallelOptions options) {
   if (state.world_size == 1) {
     return nullptr;
   }
+  engine.for_each([&](const auto& policy) {
+    options.find_unused_parameters = options.find_unused_parameters || leaves_unused(policy);
+  });
   TORCH_CHECK(dist::backend().wrap != nullptr,
               "the processes have been joined, but the program "
               "cannot average gradients; add #include <tutti/dist/ddp.hpp> to the file that makes "

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <typeinfo>
+
+#include <tutti/core/state.hpp>
+#include <tutti/nn/surgery.hpp>
+
+/// What the two low-precision normalisations have in common.
+namespace tutti {
+
+/// When a policy changes the model.
+enum class ApplyAt : std::uint8_t {
+  init,         ///< before anything else
+  before_load,  ///< after all surgery of Init, before a checkpoint is read
+  after_load,   ///< when weights and optimizer state are there
+};
+
+namespace detail {
+
+// Replaces the `Layer`s of exactly that class by `Low`s over the same tensors, for a precision that
+// autocasts; warns for another.
+template <class Layer, class Low>
+surgery::Report lower_precision(torch::nn::Module& model, Precision precision,
+                                const surgery::Options& options) {
+  using Plain = typename Layer::Impl::Plain;
+  if (precision == Precision::fp32) {
+    TORCH_WARN(options.who, ": the precision is fp32, so there is no low one to run in and it has ",
+               "no effect; train with amp_bf16 or amp_fp16.");
+    return {};
+  }
+  auto low = [](Plain& layer) -> std::shared_ptr<typename Low::Impl> {
+    const std::type_info& type = typeid(layer);
+    const bool known = type == typeid(Plain) || type == typeid(typename Layer::Impl);
+    return known ? std::make_shared<typename Low::Impl>(layer) : nullptr;
+  };
+  return surgery::replace<Layer>(model, low, options);
+}
+
+}  // namespace detail
+
+}  // namespace tutti

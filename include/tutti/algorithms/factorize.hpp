@@ -1,0 +1,278 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <tutti/algorithms/detail/carried_state.hpp>
+#include <tutti/core/archive.hpp>
+#include <tutti/core/event.hpp>
+#include <tutti/core/interval.hpp>
+#include <tutti/core/lazy.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/nn/factorized.hpp>
+#include <tutti/nn/surgery.hpp>
+
+#include <ATen/ops/linalg_pinv.h>
+
+/// Factorize: wide layers as products of two thinner ones.
+namespace tutti {
+
+namespace detail {
+
+// State of the two factors from that of the whole: W = b a, so da = b^T dW and db = dW a^T.
+template <class Layer>
+void note_split(CarriedState& carried, const typename Layer::Impl::Plain& layer,
+                const nn::FactorizedImpl<Layer>& two) {
+  const nn::Factorized::Factors matrices = two.factors();
+  const nn::Factorized::Factors to = two.parameters_by_role();
+  carried.note(layer.weight, to.a, Transport::product(matrices.b.t(), {}, to.a.sizes()));
+  carried.note(layer.weight, to.b, Transport::product({}, matrices.a.t(), to.b.sizes()));
+  if (layer.bias.defined()) {
+    carried.note(layer.bias, to.bias, Transport::unchanged());
+  }
+}
+
+// Gives `layer` the factors `next` with what optimizers know of the present ones. With a' = t a and
+// b' = b r the gradients are da' = r^T da and db' = db t^T.
+inline void refactor(nn::Factorized& layer, const nn::Factorized::Factors& next,
+                     const surgery::Optimizers& optimizers) {
+  const nn::Factorized::Factors now = layer.factors();
+  const nn::Factorized::Factors before = layer.parameters_by_role();
+  const at::Tensor r = at::linalg_pinv(now.b, 1e-6).matmul(next.b);
+  const at::Tensor t_transposed = at::linalg_pinv(now.a.t(), 1e-6).matmul(next.a.t());
+  CarriedState carried(optimizers);
+  layer.set_factors(next);
+  const nn::Factorized::Factors after = layer.parameters_by_role();
+  carried.note(before.a, after.a, Transport::product(r.t(), {}, after.a.sizes()));
+  carried.note(before.b, after.b, Transport::product({}, t_transposed, after.b.sizes()));
+  carried.replace(before.a, after.a);
+  carried.replace(before.b, after.b);
+  if (before.bias.defined()) {
+    carried.note(before.bias, after.bias, Transport::unchanged());
+    carried.replace(before.bias, after.bias);
+  }
+  carried.deliver();
+}
+
+}  // namespace detail
+
+namespace functional {
+
+/// What apply_factorization does unless told otherwise. Latent sizes: from 1 on a number of
+/// channels or features, below 1 a fraction of the smaller side; > 0.
+struct FactorizationOptions {
+  bool factorize_convs = true;
+  bool factorize_linears = true;
+  std::int64_t min_channels = 512;  ///< convolutions with fewer channels in or out stay; >= 1
+  double latent_channels = 0.25;
+  std::int64_t min_features = 512;  ///< linear layers with fewer features in or out stay; >= 1
+  double latent_features = 0.25;
+  bool add_bias = false;  ///< also to convolutions that have none; what the reference does
+  surgery::IfNone if_none = surgery::IfNone::ignore;  ///< when nothing was replaced
+
+  /// Throws c10::ValueError for options that cannot be meant.
+  constexpr void validate() const {
+    expect(factorize_convs || factorize_linears,
+           "Factorize: factorize_convs and factorize_linears are both false, so it would do "
+           "nothing; set one, or take Factorize out of the recipe.");
+    expect(min_channels >= 1, "Factorize: min_channels", min_channels, "at least 1");
+    expect(min_features >= 1, "Factorize: min_features", min_features, "at least 1");
+    expect(latent_channels > 0, "Factorize: latent_channels", latent_channels, "more than 0");
+    expect(latent_features > 0, "Factorize: latent_features", latent_features, "more than 0");
+  }
+};
+
+/// What apply_factorization did.
+struct FactorizationReport {
+  surgery::Report convs;
+  surgery::Report linears;
+};
+
+/// Replaces wide convolutions and linear layers of `model` by two thinner ones each, the best
+/// approximation of the weights they have, and keeps `optimizers` in step.
+///
+/// Replaced are those for which two layers take less work; not convolutions with groups, nor layers
+/// inside a factored one, so that a second application changes nothing. The new weights are
+/// `....module0.weight`, `....module1.weight` and `....module1.bias`; momentum and second moments
+/// follow from those of the old ones.
+/// Throws as FactorizationOptions::validate(), and c10::Error when nothing was replaced and
+/// if_none is error.
+/// Source: Zhang et al., "Accelerating Very Deep Convolutional Networks", TPAMI 2016; MosaicML
+/// Composer, `composer.algorithms.factorize.apply_factorization`.
+inline FactorizationReport apply_factorization(torch::nn::Module& model,
+                                               const FactorizationOptions& options = {},
+                                               const surgery::Optimizers& optimizers = {}) {
+  options.validate();
+  const surgery::Options how = {.optimizers = optimizers, .who = "Factorize"};
+  FactorizationReport report;
+  ::tutti::detail::CarriedState carried(optimizers);
+  const auto split = [&]<class Layer>(std::int64_t width, std::int64_t minimum, double latent,
+                                      const typename Layer::Impl::Plain& layer,
+                                      const surgery::Visit& where, Layer*) {
+    using Two = nn::FactorizedImpl<Layer>;
+    if (width < minimum || where.inside<nn::Factorized>() || !Two::could_help(layer, latent)) {
+      return std::shared_ptr<Two>{};
+    }
+    auto two = std::make_shared<Two>(layer, latent, !Two::is_linear && options.add_bias);
+    two->to(layer.weight.device(), layer.weight.scalar_type());
+    ::tutti::detail::note_split<Layer>(carried, layer, *two);
+    return two;
+  };
+  if (options.factorize_convs) {
+    auto thin = [&](torch::nn::Conv2dImpl& layer, const surgery::Visit& where) {
+      return split(std::min(layer.options.in_channels(), layer.options.out_channels()),
+                   options.min_channels, options.latent_channels, layer, where,
+                   static_cast<nn::Conv2d*>(nullptr));
+    };
+    report.convs = surgery::replace<nn::Conv2d>(model, thin, how);
+  }
+  if (options.factorize_linears) {
+    auto thin = [&](torch::nn::LinearImpl& layer, const surgery::Visit& where) {
+      return split(std::min(layer.options.in_features(), layer.options.out_features()),
+                   options.min_features, options.latent_features, layer, where,
+                   static_cast<nn::Linear*>(nullptr));
+    };
+    report.linears = surgery::replace<nn::Linear>(model, thin, how);
+  }
+  carried.deliver();
+  if (report.convs.replaced.empty() && report.linears.replaced.empty()) {
+    surgery::report_none(options.if_none, "Conv2d or Linear that is wide enough", how.who);
+  }
+  return report;
+}
+
+/// Lowers the ranks of the factored layers of `model` as far as `energy` of the sum of squared
+/// singular values of each is kept. Layers that another surgery has changed stay.
+///
+/// energy: in (0, 1]. Optimizers keep what they know of the factors.
+/// Returns how many layers got a lower rank.
+inline std::int64_t refactorize(torch::nn::Module& model, double energy,
+                                const surgery::Optimizers& optimizers = {}) {
+  TORCH_CHECK_VALUE(energy > 0 && energy <= 1, "refactorize: energy is ", energy,
+                    ", expected a number above 0 and up to 1");
+  std::int64_t changed = 0;
+  surgery::for_each<nn::Factorized>(model, [&](nn::Factorized& layer, const surgery::Visit&) {
+    if (!layer.is_intact()) {
+      return;
+    }
+    const nn::Factorized::Factors next = layer.truncated(energy);
+    if (next.a.size(0) < layer.rank()) {
+      ::tutti::detail::refactor(layer, next, optimizers);
+      ++changed;
+    }
+  });
+  return changed;
+}
+
+}  // namespace functional
+
+/// Replaces wide layers by two thinner ones each, and may make them thinner as training goes on.
+///
+/// Latent sizes: from 1 on a number of channels or features, below 1 a fraction of the smaller
+/// side; > 0.
+/// Source: Zhang et al., "Accelerating Very Deep Convolutional Networks", TPAMI 2016.
+struct Factorize final {
+  bool factorize_convs = true;
+  bool factorize_linears = true;
+  std::int64_t min_channels = 256;  ///< convolutions with fewer channels in or out stay; >= 1
+  double latent_channels = 0.25;
+  std::int64_t min_features = 256;  ///< linear layers with fewer features in or out stay; >= 1
+  double latent_features = 128;
+  bool add_bias = false;        ///< also to convolutions that have none; what the reference does
+  Time refactorize_interval{};  ///< how often ranks are lowered, "2ep", "500ba"; 0: never
+  double refactorize_energy = 0.99;  ///< part of the squared singular values to keep; in (0, 1]
+  surgery::IfNone if_none = surgery::IfNone::error;  ///< when nothing was replaced
+
+  Lazy<std::vector<std::int64_t>> ranks{};  ///< written by the policy: of all layers, once lowered
+
+  static constexpr std::string_view name = "Factorize";
+  using events = types<Init, BatchEnd, EpochEnd>;
+  using tags = types<changes_model, replaces_layers<nn::Conv2d, nn::Linear>,
+                     adds_layers<nn::Conv2d, nn::Linear>>;
+  using runs_before = types<because<BlurPool, "the first of two convolutions has the stride">>;
+  using runs_after =
+      types<because<GatedLinearUnits, "the block that it replaces would take its factors along">,
+            because<ALiBi, "attention is changed on the layers as they were">>;
+
+  /// Throws c10::ValueError for options that cannot be meant.
+  constexpr void validate() const {
+    options().validate();
+    expect(refactorize_energy > 0 && refactorize_energy <= 1, "Factorize: refactorize_energy",
+           refactorize_energy, "a number above 0 and up to 1");
+    expect(refactorize_interval.value() >= 0, "Factorize: refactorize_interval",
+           refactorize_interval, "0 or more");
+  }
+
+  bool match(BatchEnd, const State& state) const { return is_due(BatchEnd{}, state); }
+  bool match(EpochEnd, const State& state) const { return is_due(EpochEnd{}, state); }
+
+  /// Changes the model, and logs `factorize/num_conv2d_replacements` and
+  /// `factorize/num_linear_replacements`: how many factored layers it has then.
+  /// Throws c10::NotImplementedError for several processes that should lower ranks.
+  void apply(Init, State& state) const {
+    TORCH_CHECK_NOT_IMPLEMENTED(!refactorize_interval || state.world_size == 1,
+                                "Factorize: refactorize_interval is set and ", state.world_size,
+                                " processes train, whose parameters must stay; leave it at 0.");
+    functional::apply_factorization(*state.model, options(), state.optimizers);
+    state.logger.log_hyperparameters(
+        {{"factorize/num_conv2d_replacements", surgery::count<nn::FactorizedConv2d>(*state.model)},
+         {"factorize/num_linear_replacements",
+          surgery::count<nn::FactorizedLinear>(*state.model)}});
+  }
+
+  /// Lowers ranks, and logs `factorize/total_rank`: their sum.
+  void apply(BatchEnd, State& state) { lower_ranks(state); }
+  void apply(EpochEnd, State& state) { lower_ranks(state); }
+
+  void save(Archive& archive) const { archive.put("ranks", *ranks); }
+  void load(const Archive&) const {}
+
+  /// Before weights are read: gives the layers the ranks that they were saved with.
+  void prepare_load(const Archive& archive, State& state) {
+    *ranks = archive.get<std::vector<std::int64_t>>("ranks");
+    std::size_t i = 0;
+    surgery::for_each<nn::Factorized>(*state.model,
+                                      [&](nn::Factorized& layer, const surgery::Visit&) {
+                                        if (i < ranks->size() && (*ranks)[i] < layer.rank()) {
+                                          nn::Factorized::Factors now = layer.factors();
+                                          now.a = now.a.narrow(0, 0, (*ranks)[i]);
+                                          now.b = now.b.narrow(1, 0, (*ranks)[i]);
+                                          detail::refactor(layer, now, state.optimizers);
+                                        }
+                                        ++i;
+                                      });
+  }
+
+ private:
+  [[nodiscard]] constexpr functional::FactorizationOptions options() const {
+    return {factorize_convs, factorize_linears, min_channels, latent_channels,
+            min_features,    latent_features,   add_bias,     if_none};
+  }
+
+  template <class E>
+  [[nodiscard]] bool is_due(E event, const State& state) const {
+    const Interval interval{
+        .every = refactorize_interval, .at_end = IntervalEnd::none, .checkpoint_events = false};
+    return bool(refactorize_interval) && interval.due(event, state.progress());
+  }
+
+  void lower_ranks(State& state) {
+    functional::refactorize(*state.model, refactorize_energy, state.optimizers);
+    ranks->clear();
+    double total = 0;
+    surgery::for_each<nn::Factorized>(*state.model,
+                                      [&](nn::Factorized& layer, const surgery::Visit&) {
+                                        ranks->push_back(layer.rank());
+                                        total += static_cast<double>(layer.rank());
+                                      });
+    state.log_metrics({{"factorize/total_rank", total}});
+  }
+};
+
+}  // namespace tutti

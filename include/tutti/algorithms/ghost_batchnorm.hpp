@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include <tutti/core/event.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/nn/ghost_batchnorm.hpp>
+#include <tutti/nn/surgery.hpp>
+
+/// GhostBatchNorm: batch normalisation over parts of a batch.
+namespace tutti {
+
+/// Lets the batch normalisations of the model look at small parts of the batch, each on its own.
+///
+/// Source: Hoffer et al., "Train longer, generalize better", NeurIPS 2017; Dimitriou and
+/// Arandjelovic, "A New Look at Ghost Normalization", 2020.
+struct GhostBatchNorm final {
+  std::int64_t ghost_batch_size = 32;  ///< examples of a part at most; >= 1, for vectors >= 2
+  surgery::IfNone if_none = surgery::IfNone::error;  ///< when no layer was wrapped
+
+  static constexpr std::string_view name = "GhostBatchNorm";
+  using events = types<Init>;
+  using tags = types<changes_model, uses_batch_statistics,
+                     replaces_layers<nn::BatchNorm1d, nn::BatchNorm2d>>;
+  using runs_after = types<
+      because<SqueezeExcite,
+              "surgeries have one order, so that a recipe makes one model however it is listed">,
+      because<Factorize,
+              "surgeries have one order, so that a recipe makes one model however it is listed">,
+      because<BlurPool,
+              "surgeries have one order, so that a recipe makes one model however it is listed">>;
+  using checked_with =
+      types<because<SelectiveBackprop,
+                    "what SelectiveBackprop leaves of a batch must not be less than "
+                    "ghost_batch_size; the first batch that is gets refused">>;
+
+  /// Throws c10::ValueError when ghost_batch_size is out of range.
+  constexpr void validate() const {
+    expect(ghost_batch_size >= 1, "GhostBatchNorm: ghost_batch_size", ghost_batch_size,
+           "at least 1");
+  }
+
+  /// Changes the model, and logs `GhostBatchNorm/num_new_modules`: how many normalisations work on
+  /// parts of a batch then.
+  void apply(Init, State& state) const;
+};
+
+namespace detail {
+
+template <class Layer>
+void ghost(torch::nn::Module& model, const GhostBatchNorm& options, surgery::Options how,
+           surgery::Report& report) {
+  using Plain = typename Layer::Impl::Plain;
+  auto wrapped = [&](Plain& layer, const surgery::Visit& where) {
+    return where.inside<nn::GhostBatchNorm>()
+               ? nullptr
+               : std::make_shared<nn::GhostBatchNormImpl<Layer>>(layer, options.ghost_batch_size);
+  };
+  const surgery::Report one = surgery::replace<Layer>(model, wrapped, how);
+  report.replaced.insert(report.replaced.end(), one.replaced.begin(), one.replaced.end());
+  report.skipped.insert(report.skipped.end(), one.skipped.begin(), one.skipped.end());
+  report.visited += one.visited;
+}
+
+}  // namespace detail
+
+namespace functional {
+
+/// Wraps the BatchNorm1d, 2d and 3d layers of `model` so that in training they normalise parts of
+/// at most ghost_batch_size examples on their own.
+///
+/// Parameters and statistics stay the same tensors, shared by the parts, under the names
+/// `....batchnorm.weight` and so on. A layer that is wrapped already stays, so that a second
+/// application changes nothing.
+/// Throws as GhostBatchNorm::validate(), and c10::Error when nothing was wrapped and if_none is
+/// error.
+/// Source: Hoffer et al., "Train longer, generalize better", NeurIPS 2017; MosaicML Composer,
+/// `composer.algorithms.ghost_batchnorm.apply_ghost_batchnorm`.
+inline surgery::Report apply_ghost_batchnorm(torch::nn::Module& model,
+                                             const GhostBatchNorm& options = {},
+                                             const surgery::Optimizers& optimizers = {}) {
+  options.validate();
+  const surgery::Options how = {.optimizers = optimizers, .who = GhostBatchNorm::name};
+  surgery::Report report;
+  detail::ghost<nn::BatchNorm1d>(model, options, how, report);
+  detail::ghost<nn::BatchNorm2d>(model, options, how, report);
+  detail::ghost<nn::BatchNorm3d>(model, options, how, report);
+  if (report.replaced.empty()) {
+    surgery::report_none(options.if_none, "BatchNorm1d, 2d or 3d", how.who);
+  }
+  return report;
+}
+
+}  // namespace functional
+
+inline void GhostBatchNorm::apply(Init, State& state) const {
+  functional::apply_ghost_batchnorm(*state.model, *this, state.optimizers);
+  state.logger.log_hyperparameters(
+      {{"GhostBatchNorm/num_new_modules", surgery::count<nn::GhostBatchNorm>(*state.model)}});
+}
+
+}  // namespace tutti

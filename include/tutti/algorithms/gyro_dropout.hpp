@@ -1,0 +1,154 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/archive.hpp>
+#include <tutti/core/lazy.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/rng.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/nn/dropout.hpp>
+#include <tutti/nn/gyro_dropout.hpp>
+#include <tutti/nn/surgery.hpp>
+
+/// GyroDropout: dropout that trains a fixed set of sub-networks, a few at a time.
+namespace tutti {
+
+namespace functional {
+
+/// Replaces every Dropout of `model`, whose own p is not used any more, by a GyroDropout.
+///
+/// iters_per_epoch, max_epoch: how long the training is, at least sigma batches together; masks are
+/// picked anew every `int(iters_per_epoch * max_epoch / sigma) * tau` calls. p, sigma, tau: as in
+/// nn::GyroDropoutOptions. rng: what masks are drawn from; every layer has a stream of its own.
+/// A second application changes nothing.
+/// Throws c10::Error (ValueError) when a number is out of range, c10::Error when the model has no
+/// Dropout and if_none is error.
+/// Source: Lee et al., MLSys 2022; MosaicML Composer,
+/// `composer.algorithms.gyro_dropout.apply_gyro_dropout`.
+inline surgery::Report apply_gyro_dropout(torch::nn::Module& model, std::int64_t iters_per_epoch,
+                                          std::int64_t max_epoch, double p = 0.5,
+                                          std::int64_t sigma = 256, std::int64_t tau = 16,
+                                          const Rng& rng = Rng(),
+                                          surgery::IfNone if_none = surgery::IfNone::error) {
+  const std::int64_t batches = iters_per_epoch * max_epoch;
+  TORCH_CHECK_VALUE(sigma >= 1 && batches >= sigma, "GyroDropout: the training has ", batches,
+                    " batches and sigma is ", sigma,
+                    ", expected at least as many batches as masks; lower sigma");
+  const nn::GyroDropoutOptions options{
+      .p = p, .sigma = sigma, .tau = tau, .period = batches / sigma * tau};
+  const bool has_some = surgery::count<nn::GyroDropout>(model) > 0;
+  return surgery::replace<nn::Dropout>(
+      model,
+      [&](torch::nn::DropoutImpl&, const surgery::Visit& where) {
+        const Rng own = Rng::for_policy(rng.seed() ^ rng.stream(), where.path);
+        return std::make_shared<nn::GyroDropoutImpl>(options, own);
+      },
+      {.if_none = has_some ? surgery::IfNone::ignore : if_none, .who = "GyroDropout"});
+}
+
+}  // namespace functional
+
+/// Replaces Dropout by masks that come back: of `sigma` drawn once, `tau` are in use at a time.
+///
+/// All ranks have the same masks and pick the same ones.
+/// Source: Lee et al., "Gyro Dropout: Maximizing Ensemble Effect in Neural Network Training", MLSys
+/// 2022.
+struct GyroDropout final {
+  double p = 0.5;            ///< how likely a mask drops a feature; in [0, 1)
+  std::int64_t sigma = 256;  ///< how many masks there are; >= 1, at most the batches of the run
+  std::int64_t tau = 16;     ///< how many are in use at a time; >= 1
+  surgery::IfNone if_none = surgery::IfNone::error;  ///< when the model has no Dropout
+
+  Lazy<std::map<std::string, nn::GyroDropoutImpl::State>> saved{};   ///< by path, until FitStart
+  Lazy<std::map<std::string, nn::GyroDropoutImpl::State>> before{};  ///< ahead of SAM's ascent
+  Lazy<std::map<std::string, std::shared_ptr<nn::GyroDropoutImpl>>> layers{};  ///< by path
+  std::int64_t ascent = -1;  ///< written by the policy: the batch that `before` belongs to
+
+  static constexpr std::string_view name = "GyroDropout";
+  using events = types<FitStart, BeforeTrainBatch>;
+  using tags = types<changes_model, draws_masks, replaces_layers<nn::Dropout>>;
+  using conflicts_with =
+      types<because<SelectiveBackprop,
+                    "the forward pass that selects examples uses up masks of the training">>;
+
+  /// Throws c10::ValueError when an option is out of range.
+  constexpr void validate() const {
+    expect(p >= 0 && p < 1, "GyroDropout: p", p, "a number from 0 to below 1");
+    expect(sigma >= 1, "GyroDropout: sigma", sigma, "1 or more");
+    expect(tau >= 1, "GyroDropout: tau", tau, "1 or more");
+  }
+
+  bool match(BeforeTrainBatch, const State& state) const {
+    return state.is_ascent || ascent == state.timestamp.batch;
+  }
+
+  /// Replaces, and sets the period by the length of this fit.
+  /// Throws c10::ValueError when that is not known in batches or below sigma.
+  void apply(FitStart, State& state) {
+    const std::int64_t batches = length_of(state);
+    const Rng rng = Rng::for_policy(state.rank_zero_seed, name);
+    functional::apply_gyro_dropout(*state.model, batches, 1, p, sigma, tau, rng, if_none);
+    layers->clear();
+    surgery::for_each<nn::GyroDropout>(
+        *state.model, [&](nn::GyroDropoutImpl& layer, const surgery::Visit& where) {
+          layer.options.period = batches / sigma * tau;
+          (*layers)[where.path] = std::static_pointer_cast<nn::GyroDropoutImpl>(where.module);
+          if (const auto found = saved->find(where.path); found != saved->end()) {
+            layer.set_state(found->second);
+          }
+        });
+    saved.reset();
+    ascent = -1;
+  }
+
+  /// Both passes of a step of SAM have the same masks.
+  void apply(BeforeTrainBatch, State& state) {
+    for (auto& [path, layer] : *layers) {
+      if (state.is_ascent) {
+        (*before)[path] = layer->state();
+      } else {
+        layer->set_state((*before)[path]);
+      }
+    }
+    ascent = state.is_ascent ? state.timestamp.batch : -1;
+  }
+
+  /// Saves the masks, the picks, the counters and the random streams of all layers.
+  void save(Archive& archive) const {
+    Archive& all = archive.child("layers");
+    for (const auto& [path, layer] : *layers) {
+      layer->save_state(all.child(path));
+    }
+  }
+  /// Reads what save() wrote; it takes effect at FitStart.
+  void load(const Archive& archive) {
+    const Archive& all = archive.child("layers");
+    for (const std::string& path : all.names()) {
+      (*saved)[path] = nn::GyroDropoutImpl::load_state(all.child(path));
+    }
+  }
+
+ private:
+  std::int64_t length_of(const State& state) const {
+    const Time length = state.max_duration;
+    TORCH_CHECK_VALUE(length.unit() == TimeUnit::batch || length.unit() == TimeUnit::epoch,
+                      "GyroDropout: max_duration is ", to_string(length),
+                      ", expected a time in ep or ba, from which the number of batches follows");
+    if (length.unit() == TimeUnit::batch) {
+      return length.count();
+    }
+    TORCH_CHECK_VALUE(state.train_dataloader_len > 0, "GyroDropout: the number of batches in an ",
+                      "epoch is not known; give max_duration in ba");
+    return length.count() * state.train_dataloader_len;
+  }
+};
+
+}  // namespace tutti

@@ -1,0 +1,173 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include <tutti/core/event.hpp>
+#include <tutti/core/lazy.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/rng.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/models/resnet.hpp>
+#include <tutti/models/stochastic_blocks.hpp>
+#include <tutti/nn/surgery.hpp>
+
+/// StochasticDepth: residual blocks that are skipped at random.
+namespace tutti {
+
+namespace functional {
+
+/// What apply_stochastic_depth does unless told otherwise.
+struct StochasticDepthOptions {
+  /// Which blocks: "ResNetBottleneck", "ResNetBasicBlock"; empty: every models::ResidualBlock.
+  Key target_layer_name{};
+  DropMethod stochastic_method = DropMethod::block;
+  double drop_rate = 0.2;  ///< how often the last block is skipped; in [0, 1]
+  DropDistribution drop_distribution = DropDistribution::linear;
+  surgery::IfNone if_none = surgery::IfNone::error;  ///< when the model has no such block
+
+  /// Throws c10::ValueError when an option is out of range.
+  constexpr void validate() const {
+    const std::string_view target = target_layer_name;
+    expect(target.empty() || target == "ResNetBottleneck" || target == "ResNetBasicBlock",
+           "StochasticDepth: target_layer_name", target,
+           "\"ResNetBottleneck\", \"ResNetBasicBlock\" or nothing");
+    expect(drop_rate >= 0 && drop_rate <= 1, "StochasticDepth: drop_rate", drop_rate,
+           "a number from 0 to 1");
+  }
+};
+
+/// Lets the residual blocks of `model` be skipped at random in training.
+///
+/// A skipped block gives its shortcut alone; in evaluation all blocks are computed, each residual
+/// scaled by how often it is kept. Parameters, their names and optimizers stay as they are. A
+/// second application replaces the first. rng: where draws start, a copy.
+/// Returns the blocks, whose rates can be changed.
+/// Throws as StochasticDepthOptions::validate(), and c10::Error when there is no such block and
+/// if_none is error.
+/// Source: Huang et al., "Deep Networks with Stochastic Depth", ECCV 2016; MosaicML Composer,
+/// `composer.algorithms.stochastic_depth.apply_stochastic_depth`.
+inline std::shared_ptr<models::StochasticBlocks> apply_stochastic_depth(
+    torch::nn::Module& model, const StochasticDepthOptions& options = {}, const Rng& rng = Rng{}) {
+  options.validate();
+  if (options.drop_rate == 0) {
+    TORCH_WARN("StochasticDepth: drop_rate is 0, so no block is ever skipped");
+  }
+  const std::string_view target = options.target_layer_name;
+  auto blocks = std::make_shared<models::StochasticBlocks>(options.stochastic_method,
+                                                           options.drop_distribution, rng);
+  surgery::for_each<models::ResidualBlock>(
+      model, [&](models::ResidualBlock& block, const surgery::Visit&) {
+        const bool bottleneck = dynamic_cast<models::BottleneckImpl*>(&block) != nullptr;
+        const bool basic = dynamic_cast<models::BasicBlockImpl*>(&block) != nullptr;
+        if (target.empty() || (target == "ResNetBottleneck" ? bottleneck : basic)) {
+          models::StochasticBlocks::add(blocks, block);
+        }
+      });
+  blocks->set_drop_rate(options.drop_rate);
+  if (blocks->size() == 0) {
+    surgery::report_none(options.if_none, "residual block", "StochasticDepth");
+  }
+  return blocks;
+}
+
+}  // namespace functional
+
+/// Skips residual blocks at random in training, the later ones more often.
+///
+/// Source: Huang et al., "Deep Networks with Stochastic Depth", ECCV 2016.
+struct StochasticDepth final {
+  /// Which blocks: "ResNetBottleneck", "ResNetBasicBlock"; empty: every models::ResidualBlock.
+  Key target_layer_name{};
+  DropMethod stochastic_method = DropMethod::block;
+  double drop_rate = 0.2;  ///< how often the last block is skipped; in [0, 1]
+  DropDistribution drop_distribution = DropDistribution::linear;
+  Time drop_warmup{};  ///< over which the rate rises from 0, "0.25dur" or "5ep"; 0: at once
+  surgery::IfNone if_none = surgery::IfNone::error;  ///< when the model has no such block
+  Rng rng{};
+
+  Lazy<std::shared_ptr<models::StochasticBlocks>> blocks{};  ///< written by the policy
+
+  static constexpr std::string_view name = "StochasticDepth";
+  using events = types<Init, AfterLoad, BatchStart>;
+  using tags = types<changes_model, draws_masks>;
+  using runs_after = types<
+      because<SqueezeExcite,
+              "surgeries have one order, so that a recipe makes one model however it is listed">,
+      because<Factorize,
+              "surgeries have one order, so that a recipe makes one model however it is listed">,
+      because<BlurPool,
+              "surgeries have one order, so that a recipe makes one model however it is listed">,
+      because<GhostBatchNorm,
+              "surgeries have one order, so that a recipe makes one model however it is listed">>;
+
+  template <class Model>
+  static constexpr bool supports = offers<Model, has_residual_blocks>;
+
+  /// Some parameters get no gradient in some steps, which data-parallel runs have to know.
+  [[nodiscard]] constexpr bool leaves_parameters_unused() const {
+    return stochastic_method == DropMethod::block;
+  }
+
+  /// Throws c10::ValueError when an option is out of range, or for a warm-up of single examples.
+  constexpr void validate() const {
+    options().validate();
+    expect(drop_warmup.value() >= 0, "StochasticDepth: drop_warmup", drop_warmup, "0 or more");
+    expect(stochastic_method == DropMethod::block || !drop_warmup,
+           "StochasticDepth: drop_warmup is set and stochastic_method is sample, which has no "
+           "warm-up; take it out or use DropMethod::block.");
+  }
+
+  bool match(AfterLoad, const State& state) const {
+    return bool(drop_warmup) && state.timestamp.batch > 0;
+  }
+  bool match(BatchStart, const State&) const { return bool(drop_warmup); }
+
+  /// Prepares the blocks, and logs `stochastic_depth/num_stochastic_layers`: how many there are.
+  /// Ranks skip the same blocks, but examples each on its own.
+  void apply(Init, State& state) {
+    if (stochastic_method == DropMethod::block && !rng.replays()) {
+      rng = Rng::for_policy(state.rank_zero_seed, name);
+    }
+    *blocks = functional::apply_stochastic_depth(*state.model, options());
+    (*blocks)->draw_from(&rng);
+    if (drop_warmup) {
+      (*blocks)->set_drop_rate(0);
+    }
+    state.log_metrics(
+        {{"stochastic_depth/num_stochastic_layers", static_cast<double>((*blocks)->size())}});
+  }
+
+  /// Goes on with the rate of the checkpoint's time.
+  void apply(AfterLoad, State& state) { (*blocks)->set_drop_rate(rate_at(state)); }
+
+  /// Sets the rate of this batch, and logs it as `stochastic_depth/drop_rate`.
+  void apply(BatchStart, State& state) {
+    const double rate = rate_at(state);
+    (*blocks)->set_drop_rate(rate);
+    state.log_metrics({{"stochastic_depth/drop_rate", rate}});
+  }
+
+  /// The model may outlive this policy and draws for itself then.
+  void close(State&) {
+    if (*blocks) {
+      (*blocks)->draw_from(nullptr);
+    }
+  }
+
+ private:
+  [[nodiscard]] constexpr functional::StochasticDepthOptions options() const {
+    return {target_layer_name, stochastic_method, drop_rate, drop_distribution, if_none};
+  }
+
+  [[nodiscard]] double rate_at(const State& state) const {
+    const double now = drop_warmup.is_fraction() ? state.progress().elapsed_fraction().value_or(1.0)
+                                                 : state.timestamp.get(drop_warmup.unit()).value();
+    return drop_rate * std::min(now / drop_warmup.value(), 1.0);
+  }
+};
+
+}  // namespace tutti

@@ -1,0 +1,239 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <numbers>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/optim/optimizer.h>
+
+#include <tutti/algorithms/detail/batch_statistics.hpp>
+#include <tutti/algorithms/detail/weight_mean.hpp>
+#include <tutti/core/archive.hpp>
+#include <tutti/core/autocast.hpp>
+#include <tutti/core/lazy.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/time.hpp>
+#include <tutti/core/validate.hpp>
+
+/// SWA: the mean of the weights of a run's last part.
+namespace tutti {
+
+/// How SWA goes from one learning rate to the other.
+enum class Anneal : std::uint8_t {
+  linear,
+  cosine,
+};
+
+namespace functional {
+
+/// The learning rate after `updates` updates of the mean.
+///
+/// from: when averaging began. to: what it ends at after anneal_steps updates; anneal_steps >= 1.
+/// Source: PyTorch, `torch.optim.swa_utils.SWALR`.
+inline double swa_learning_rate(double from, double to, std::int64_t updates,
+                                std::int64_t anneal_steps, Anneal strategy = Anneal::linear) {
+  TORCH_CHECK_VALUE(anneal_steps >= 1, "swa_learning_rate: anneal_steps is ", anneal_steps,
+                    ", expected 1 or more");
+  const double part =
+      std::min(1.0, static_cast<double>(updates) / static_cast<double>(anneal_steps));
+  const double share =
+      strategy == Anneal::linear ? part : (1 - std::cos(std::numbers::pi * part)) / 2;
+  return to * share + from * (1 - share);
+}
+
+/// Recomputes the running statistics of a model's batch normalisation as the mean over `batches`.
+///
+/// forward: `void (const B&)`, a forward pass of the model over one of them. It runs without
+/// gradients and with every other layer in eval mode, so that nothing is drawn. Afterwards each
+/// layer is in the mode it was in. A model without batch normalisation is left alone.
+template <class B, class F>
+void refresh_batch_statistics(torch::nn::Module& model, const std::vector<B>& batches,
+                              F&& forward) {
+  if (batches.empty()) {
+    return;
+  }
+  const c10::AutoGradMode no_grad(false);
+  if (const ::tutti::detail::StatisticsOnly statistics(model); statistics) {
+    for (const B& batch : batches) {
+      forward(batch);
+    }
+  }
+}
+
+}  // namespace functional
+
+/// Averages the weights from swa_start on and gives the mean to the model at swa_end.
+///
+/// Every update_interval the present weights enter the mean, each counting the same. Training goes
+/// on from the mean for what is left of the run.
+/// Source: Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization",
+/// UAI 2018.
+struct SWA final {
+  Time swa_start = "0.7dur";     ///< when averaging begins; dur or ep
+  Time swa_end = "0.97dur";      ///< when the model gets the mean; in swa_start's unit, later
+  Time update_interval = "1ep";  ///< between updates, from the first on; ba or ep
+  bool schedule_swa_lr = false;  ///< hold the learning rate from swa_start to swa_end
+  Anneal anneal_strategy = Anneal::linear;  ///< its way to swa_lr
+  std::int64_t anneal_steps = 10;           ///< updates that it takes; >= 1
+  Maybe<double> swa_lr{};        ///< where it goes; >= 0; not set: it stays as it was at swa_start
+  bool average_buffers = false;  ///< average running statistics too, else they are copied
+  std::int64_t refresh_batches = 0;  ///< latest batches of which running statistics are recomputed
+                                     ///< for the mean; 0: they stay those of the last weights
+
+  bool started = false;      ///< written by the policy: averaging has begun
+  bool completed = false;    ///< written by the policy: the model has been given the mean
+  std::int64_t elapsed = 0;  ///< written by the policy: events of the interval's unit since started
+
+  Lazy<functional::WeightMean> mean{};      ///< written by the policy
+  Lazy<std::vector<double>> initial_lrs{};  ///< written by it: when averaging began, per group
+  Lazy<std::vector<Batch>> recent{};        ///< written by it: the latest batches, on the host
+
+  static constexpr std::string_view name = "SWA";
+  using events = types<FitStart, BatchStart, BatchEnd, EpochEnd>;
+  using tags = types<averages_weights, sets_learning_rate>;
+  using runs_after = types<because<changes_model, "the mean copies names and shapes">>;
+  using conflicts_with =
+      types<because<averages_weights, "one would average, or load, what the other has swapped in">>;
+  using works_with = types<because<freezes_parameters, "frozen weights keep their value">>;
+
+  /// Throws c10::ValueError when the options contradict each other or are out of range.
+  constexpr void validate() const {
+    expect(in_span(swa_start), "SWA: swa_start", swa_start, "0 or more in dur or ep, at most 1dur");
+    expect(in_span(swa_end), "SWA: swa_end", swa_end, "0 or more in dur or ep, at most 1dur");
+    expect(swa_end.unit() == swa_start.unit(), "SWA: swa_end", swa_end,
+           "a time in the unit of swa_start");
+    expect(swa_end.value() > swa_start.value(), "SWA: swa_end", swa_end, "later than swa_start");
+    expect(update_interval.unit() == TimeUnit::batch || update_interval.unit() == TimeUnit::epoch,
+           "SWA: update_interval", update_interval, "a time in ba or ep");
+    expect(update_interval.value() > 0, "SWA: update_interval", update_interval, "more than 0");
+    expect(anneal_steps >= 1, "SWA: anneal_steps", anneal_steps, "1 or more");
+    expect(!swa_lr || *swa_lr >= 0, "SWA: swa_lr", *swa_lr, "0 or more");
+    expect(!swa_lr || schedule_swa_lr,
+           "SWA: swa_lr is set and schedule_swa_lr is not, so it would do nothing; set both.");
+    expect(refresh_batches >= 0, "SWA: refresh_batches", refresh_batches, "0 or more");
+  }
+
+  bool match(FitStart, const State&) const { return holds(); }
+  bool match(BatchStart, const State& state) const {
+    return refresh_batches > 0 && !completed && reached(swa_start, state);
+  }
+  bool match(BatchEnd, const State& state) const {
+    return holds() || (counts(TimeUnit::batch) && averages(state));
+  }
+  bool match(EpochEnd, const State& state) const {
+    return holds() || (counts(TimeUnit::epoch) && averages(state));
+  }
+
+  void apply(FitStart, State& state) { hold_learning_rate(state); }
+  void apply(BatchStart, State& state) {
+    if (static_cast<std::int64_t>(recent->size()) >= refresh_batches) {
+      recent->erase(recent->begin());
+    }
+    recent->push_back(state.batch);
+  }
+  void apply(BatchEnd, State& state) { act(state, TimeUnit::batch); }
+  void apply(EpochEnd, State& state) { act(state, TimeUnit::epoch); }
+
+  void save(Archive& archive) const {
+    archive.put("started", started);
+    archive.put("completed", completed);
+    archive.put("elapsed", elapsed);
+    archive.put("initial_lrs", *initial_lrs);
+    mean->save(archive.child("mean"));
+  }
+  void load(const Archive& archive) {
+    started = archive.get<bool>("started");
+    completed = archive.get<bool>("completed");
+    elapsed = archive.get<std::int64_t>("elapsed");
+    initial_lrs = archive.get<std::vector<double>>("initial_lrs");
+    mean->load(archive.child("mean"));
+  }
+
+ private:
+  static constexpr bool in_span(Time time) {
+    return time.value() >= 0 &&
+           (time.is_fraction() ? time.value() <= 1 : time.unit() == TimeUnit::epoch);
+  }
+  [[nodiscard]] bool counts(TimeUnit unit) const { return update_interval.unit() == unit; }
+  [[nodiscard]] bool holds() const { return schedule_swa_lr && started && !completed; }
+  [[nodiscard]] bool averages(const State& state) const {
+    return !completed && (started || reached(swa_start, state));
+  }
+  static bool reached(Time time, const State& state) {
+    return time.is_fraction() ? state.progress().elapsed_fraction().value_or(0) >= time.value()
+                              : state.timestamp >= time;
+  }
+  void act(State& state, TimeUnit unit);
+  void hold_learning_rate(State& state) const;
+  void complete(State& state);
+};
+
+inline void SWA::act(State& state, TimeUnit unit) {
+  const bool takes_part = counts(unit);
+  if (takes_part && !started) {
+    started = true;
+    *mean = {};
+    initial_lrs->clear();
+    for (const auto& optimizer : state.optimizers) {
+      for (const auto& group : optimizer->param_groups()) {
+        initial_lrs->push_back(group.options().get_lr());
+      }
+    }
+  }
+  if (takes_part && elapsed++ % update_interval.count() == 0) {
+    mean->update(*state.model, average_buffers);
+  }
+  hold_learning_rate(state);
+  if (takes_part && reached(swa_end, state)) {
+    complete(state);
+  }
+}
+
+// Also after the run's schedule has written, so that it is SWA's as long as SWA averages.
+inline void SWA::hold_learning_rate(State& state) const {
+  if (!holds()) {
+    return;
+  }
+  std::size_t i = 0;
+  for (auto& optimizer : state.optimizers) {
+    for (auto& group : optimizer->param_groups()) {
+      TORCH_CHECK(i < initial_lrs->size(), "SWA: a parameter group was added to the optimizer ",
+                  "after averaging began; add groups before fit()");
+      const double from = (*initial_lrs)[i++];
+      group.options().set_lr(functional::swa_learning_rate(
+          from, swa_lr ? *swa_lr : from, mean->count(), anneal_steps, anneal_strategy));
+    }
+  }
+}
+
+inline void SWA::complete(State& state) {
+  completed = true;
+  mean->copy_to(*state.model);
+  if (refresh_batches > 0) {
+    functional::refresh_batch_statistics(*state.model, *recent, [&](const Batch& batch) {
+      const Autocast low(state.device.type(),
+                         state.precision == Precision::amp_fp16 ? at::kHalf : at::kBFloat16,
+                         state.precision != Precision::fp32);
+      const std::int64_t part = state.device_train_microbatch_size;
+      for (const Batch& some : batch.split(part > 0 ? part : batch.num_samples())) {
+        static_cast<void>(state.task.forward(some.to(state.device)));
+      }
+    });
+    recent.reset();
+  } else if (!average_buffers && state.timestamp >= state.max_duration &&
+             detail::has_batch_statistics(*state.model)) {
+    TORCH_WARN(
+        "SWA: the run ends with the mean of the weights and the running statistics of the "
+        "last ones; set refresh_batches, or swa_end so that an epoch is left.");
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,141 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include <tutti/core/event.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/nn/surgery.hpp>
+#include <tutti/nn/weight_standardization.hpp>
+
+/// WeightStandardization: convolutions with normalised weights.
+namespace tutti {
+
+/// Normalises the weights of the model's convolutions in every pass, channel by channel.
+///
+/// Source: Qiao et al., "Micro-Batch Training with Batch-Channel Normalization and Weight
+/// Standardization", 2019.
+struct WeightStandardization final {
+  std::int64_t n_last_layers_ignore = 0;  ///< convolutions that stay, counted from the last; >= 0
+  Keys ignore{};  ///< paths of modules whose convolutions stay, "head" or "layer1.0.conv1"
+  surgery::IfNone if_none = surgery::IfNone::error;  ///< when no layer was changed
+
+  static constexpr std::string_view name = "WeightStandardization";
+  using events = types<Init>;
+  using tags = types<changes_model, replaces_layers<nn::Conv2d>>;
+  using runs_after = types<
+      because<BlurPool, "its convolutions are standardised too">,
+      because<Factorize, "a standardised weight cannot be factored">,
+      because<SqueezeExcite, "gates are put behind convolutions that are plain yet">,
+      because<GhostBatchNorm,
+              "surgeries have one order, so that a recipe makes one model however it is listed">,
+      because<StochasticDepth,
+              "surgeries have one order, so that a recipe makes one model however it is listed">>;
+
+  /// Throws c10::ValueError when n_last_layers_ignore is negative.
+  constexpr void validate() const {
+    expect(n_last_layers_ignore >= 0, "WeightStandardization: n_last_layers_ignore",
+           n_last_layers_ignore, "0 or more");
+  }
+
+  /// Changes the model, and logs `WeightStandardization/num_weights_standardized`: how many
+  /// convolutions are standardised then.
+  void apply(Init, State& state) const;
+};
+
+namespace detail {
+
+using Convolutions = std::unordered_set<const torch::nn::Module*>;
+
+template <class Plain>
+bool has_fan_in(const torch::nn::Module& module) {
+  const auto* conv = dynamic_cast<const Plain*>(&module);
+  return conv != nullptr && conv->weight.size(0) > 0 &&
+         conv->weight.numel() / conv->weight.size(0) > 1;
+}
+
+inline bool is_below(std::string_view path, std::string_view prefix) {
+  return path.starts_with(prefix) && (path.size() == prefix.size() || path[prefix.size()] == '.');
+}
+
+// The convolutions to standardise: all but the last n and those ignored by name.
+inline Convolutions to_standardize(torch::nn::Module& model, const WeightStandardization& options) {
+  std::vector<const torch::nn::Module*> all;
+  for (const surgery::Visit& where : surgery::walk(model)) {
+    const torch::nn::Module& module = *where.module;
+    const bool convolves = has_fan_in<torch::nn::Conv1dImpl>(module) ||
+                           has_fan_in<torch::nn::Conv2dImpl>(module) ||
+                           has_fan_in<torch::nn::Conv3dImpl>(module);
+    if (convolves && std::none_of(options.ignore.begin(), options.ignore.end(),
+                                  [&](const Key& key) { return is_below(where.path, key); })) {
+      all.push_back(&module);
+    }
+  }
+  const auto size = static_cast<std::int64_t>(all.size());
+  return Convolutions(all.begin(),
+                      all.begin() + std::max<std::int64_t>(size - options.n_last_layers_ignore, 0));
+}
+
+template <class Layer>
+void standardize(torch::nn::Module& model, const Convolutions& chosen, const surgery::Options& how,
+                 surgery::Report& report) {
+  using Plain = typename Layer::Impl::Plain;
+  auto standardized = [&](Plain& conv) {
+    return chosen.contains(&conv) ? std::make_shared<nn::WeightStandardizedImpl<Layer>>(conv)
+                                  : nullptr;
+  };
+  const surgery::Report one = surgery::replace<Layer>(model, standardized, how);
+  report.replaced.insert(report.replaced.end(), one.replaced.begin(), one.replaced.end());
+  report.skipped.insert(report.skipped.end(), one.skipped.begin(), one.skipped.end());
+  report.visited += one.visited;
+}
+
+}  // namespace detail
+
+namespace functional {
+
+/// Lets the Conv1d, 2d and 3d layers of `model` normalise their weights in every pass, all but the
+/// last ones and those named, as `options` says.
+///
+/// "Last" is in the order of surgery::walk(), that of registration; name the layers where another
+/// is meant. Convolutions with one weight per output channel stay, for they would become zero.
+/// The trained weights stay the same tensors, under the name
+/// `....parametrizations.weight.original`. A second application changes nothing.
+/// Throws as WeightStandardization::validate(), and c10::Error when nothing was changed and
+/// if_none is error.
+/// Source: Qiao et al., "Micro-Batch Training with Batch-Channel Normalization and Weight
+/// Standardization", 2019; MosaicML Composer,
+/// `composer.algorithms.weight_standardization.apply_weight_standardization`.
+inline surgery::Report apply_weight_standardization(torch::nn::Module& model,
+                                                    const WeightStandardization& options = {},
+                                                    const surgery::Optimizers& optimizers = {}) {
+  options.validate();
+  const surgery::Options how = {.optimizers = optimizers, .who = WeightStandardization::name};
+  const detail::Convolutions chosen = detail::to_standardize(model, options);
+  surgery::Report report;
+  detail::standardize<nn::Conv1d>(model, chosen, how, report);
+  detail::standardize<nn::Conv2d>(model, chosen, how, report);
+  detail::standardize<nn::Conv3d>(model, chosen, how, report);
+  if (report.replaced.empty()) {
+    surgery::report_none(options.if_none, "convolution", how.who);
+  }
+  return report;
+}
+
+}  // namespace functional
+
+inline void WeightStandardization::apply(Init, State& state) const {
+  functional::apply_weight_standardization(*state.model, *this, state.optimizers);
+  state.logger.log_hyperparameters({{"WeightStandardization/num_weights_standardized",
+                                     surgery::count<nn::WeightStandardized>(*state.model)}});
+}
+
+}  // namespace tutti

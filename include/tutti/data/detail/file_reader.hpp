@@ -1,0 +1,96 @@
+#pragma once
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <c10/util/Exception.h>
+
+namespace tutti::data::detail {
+
+inline bool is_folder(const std::string& path) {
+  struct stat about {};
+  return ::stat(path.c_str(), &about) == 0 && S_ISDIR(about.st_mode);
+}
+
+// A file open for reading, by several threads at once.
+class FileReader {
+ public:
+  explicit FileReader(std::string path)
+      : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+    TORCH_CHECK(descriptor_ >= 0, "'", path_, "' cannot be opened: ", std::strerror(errno));
+    struct stat about {};
+    if (::fstat(descriptor_, &about) != 0 || S_ISDIR(about.st_mode)) {
+      ::close(descriptor_);
+      TORCH_CHECK(false, "'", path_, "' is a folder, expected a file");
+    }
+    size_ = static_cast<std::uint64_t>(about.st_size);
+  }
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
+  ~FileReader() { ::close(descriptor_); }
+
+  // Throws c10::Error when the file ends before.
+  void read(std::uint64_t offset, void* to, std::uint64_t bytes) const {
+    auto* next = static_cast<char*>(to);
+    while (bytes > 0) {
+      const ::ssize_t got = ::pread(descriptor_, next, bytes, static_cast<::off_t>(offset));
+      if (got < 0 && errno == EINTR) {
+        continue;
+      }
+      TORCH_CHECK(got > 0, "'", path_, "' could be read only in part: ",
+                  got < 0 ? std::strerror(errno) : "it ends too soon");
+      next += got;
+      offset += static_cast<std::uint64_t>(got);
+      bytes -= static_cast<std::uint64_t>(got);
+    }
+  }
+
+  [[nodiscard]] std::string read(std::uint64_t offset, std::uint64_t bytes) const {
+    std::string out(bytes, '\0');
+    read(offset, out.data(), bytes);
+    return out;
+  }
+
+  [[nodiscard]] std::uint64_t size() const { return size_; }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int descriptor_;
+  std::uint64_t size_ = 0;
+};
+
+struct FolderEntry {
+  std::string name;
+  bool is_folder = false;
+};
+
+// What a folder holds, sorted by name, without what begins with a dot.
+inline std::vector<FolderEntry> list_folder(const std::string& path) {
+  ::DIR* folder = ::opendir(path.c_str());
+  TORCH_CHECK(folder != nullptr, "'", path, "' cannot be opened: ", std::strerror(errno));
+  std::vector<FolderEntry> out;
+  while (const ::dirent* entry = ::readdir(folder)) {
+    std::string name = entry->d_name;
+    if (!name.starts_with('.')) {
+      const bool plain = entry->d_type == DT_REG;
+      const bool inner = entry->d_type == DT_DIR || (!plain && is_folder(path + "/" + name));
+      out.push_back({std::move(name), inner});
+    }
+  }
+  ::closedir(folder);
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return out;
+}
+
+}  // namespace tutti::data::detail

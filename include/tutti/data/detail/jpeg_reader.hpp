@@ -1,0 +1,111 @@
+#pragma once
+
+#ifdef TUTTI_WITH_JPEG
+
+#include <array>
+#include <csetjmp>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <jpeglib.h>
+// After jpeglib.h, which it needs:
+#include <jerror.h>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+
+namespace tutti::data::detail {
+
+// One image being decoded. libjpeg's errors come back by longjmp, which must not pass objects with
+// destructors: only begin() and rows(), which have none, are jumped out of.
+class JpegReader {
+ public:
+  JpegReader(std::string_view bytes, std::string name) : name_(std::move(name)) {
+    info_.err = ::jpeg_std_error(&fault_.errors);
+    fault_.errors.error_exit = [](::j_common_ptr info) { jump(info); };
+    fault_.errors.output_message = [](::j_common_ptr) {};
+    fault_.errors.emit_message = [](::j_common_ptr info, int level) {
+      const int code = info->err->msg_code;
+      if (level < 0 && (code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER)) {
+        jump(info);  // the image is cut off; libjpeg would make the rest grey
+      }
+    };
+    if (!begin(bytes)) {
+      fail();
+    }
+  }
+  JpegReader(const JpegReader&) = delete;
+  JpegReader& operator=(const JpegReader&) = delete;
+  ~JpegReader() { ::jpeg_destroy_decompress(&info_); }
+
+  // uint8 [3, H, W]
+  at::Tensor pixels() {
+    constexpr std::int64_t most = std::int64_t{1} << 28U;
+    const auto height = static_cast<std::int64_t>(info_.image_height);
+    const auto width = static_cast<std::int64_t>(info_.image_width);
+    TORCH_CHECK(height * width <= most, "'", name_, "' is ", width, " x ", height,
+                ", expected at most ", most, " pixels; make it smaller");
+    at::Tensor out(
+        at::detail::empty_cpu({height, width, 3}, at::kByte, /*pin_memory=*/false, std::nullopt));
+    if (!rows(out.mutable_data_ptr<JSAMPLE>())) {
+      fail();
+    }
+    return out.permute({2, 0, 1}).contiguous();
+  }
+
+ private:
+  struct Fault {
+    ::jpeg_error_mgr errors{};  // first, so that a pointer to it is one to the whole
+    std::jmp_buf back{};
+    std::array<char, JMSG_LENGTH_MAX> text{};
+  };
+
+  [[noreturn]] static void jump(::j_common_ptr info) {
+    auto* fault = reinterpret_cast<Fault*>(info->err);
+    info->err->format_message(info, fault->text.data());
+    std::longjmp(fault->back, 1);  // NOLINT(cert-err52-cpp): libjpeg knows no other way
+  }
+
+  [[nodiscard]] bool begin(std::string_view bytes) {
+    if (setjmp(fault_.back) != 0) {  // NOLINT(cert-err52-cpp)
+      return false;
+    }
+    jpeg_create_decompress(&info_);
+    ::jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(bytes.data()),
+                   static_cast<unsigned long>(bytes.size()));
+    ::jpeg_read_header(&info_, TRUE);
+    return true;
+  }
+
+  [[nodiscard]] bool rows(JSAMPLE* out) {
+    if (setjmp(fault_.back) != 0) {  // NOLINT(cert-err52-cpp)
+      return false;
+    }
+    info_.out_color_space = JCS_RGB;
+    ::jpeg_start_decompress(&info_);
+    while (info_.output_scanline < info_.output_height) {
+      JSAMPROW row = out + std::size_t{3} * info_.output_width * info_.output_scanline;
+      ::jpeg_read_scanlines(&info_, &row, 1);
+    }
+    ::jpeg_finish_decompress(&info_);
+    return true;
+  }
+
+  // Cleans up as well: the destructor of an object that was not built up does not run.
+  [[noreturn]] void fail() {
+    ::jpeg_destroy_decompress(&info_);
+    TORCH_CHECK(false, "'", name_, "' cannot be decoded: ", fault_.text.data(),
+                "; expected a JPEG image, grey or in colours, that is whole");
+  }
+
+  std::string name_;
+  ::jpeg_decompress_struct info_{};
+  Fault fault_;
+};
+
+}  // namespace tutti::data::detail
+
+#endif

@@ -1,0 +1,144 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include <tutti/data/detail/file_reader.hpp>
+
+/// The table of contents of a tar file: ustar, with the longer names of pax and GNU.
+/// Source: POSIX.1-2001, "pax - portable archive interchange".
+namespace tutti::data::detail {
+
+struct TarEntry {
+  std::string name;  // without "./" in front and "/" behind
+  bool is_folder = false;
+  std::uint64_t offset = 0;  // of its bytes in the file
+  std::uint64_t size = 0;
+};
+
+inline constexpr std::uint64_t tar_block = 512;
+using TarHeader = std::array<char, tar_block>;
+
+inline std::string_view tar_field(const TarHeader& header, std::size_t offset, std::size_t size) {
+  const std::string_view field(header.data() + offset, size);
+  return field.substr(0, field.find('\0'));
+}
+
+// Octal digits, or with the uppermost bit set a big-endian number.
+inline std::uint64_t tar_number(const TarHeader& header, std::size_t offset, std::size_t size) {
+  std::uint64_t value = 0;
+  if ((static_cast<unsigned char>(header[offset]) & 0x80U) != 0) {
+    for (std::size_t i = size - 8; i < size; ++i) {
+      value = value << 8U | static_cast<unsigned char>(header[offset + i]);
+    }
+    return value;
+  }
+  for (const char digit : tar_field(header, offset, size)) {
+    if (digit >= '0' && digit <= '7') {
+      value = value << 3U | static_cast<std::uint64_t>(digit - '0');
+    }
+  }
+  return value;
+}
+
+inline bool tar_checksum_fits(const TarHeader& header) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < header.size(); ++i) {
+    sum += i >= 148 && i < 156 ? ' ' : static_cast<unsigned char>(header[i]);
+  }
+  return sum == tar_number(header, 148, 8);
+}
+
+// The value of one of pax's records, "<length> <key>=<value>\n"; empty when there is none.
+inline std::string pax_value(std::string_view records, std::string_view key) {
+  std::string found;
+  while (!records.empty()) {
+    std::size_t length = 0;
+    const char* end = records.data() + records.size();
+    const auto [at, error] = std::from_chars(records.data(), end, length);
+    const auto digits = static_cast<std::size_t>(at - records.data());
+    if (error != std::errc{} || length < digits + 3 || length > records.size()) {
+      break;
+    }
+    const std::string_view record = records.substr(digits + 1, length - digits - 2);
+    if (record.starts_with(key) && record.substr(key.size()).starts_with('=')) {
+      found = record.substr(key.size() + 1);
+    }
+    records.remove_prefix(length);
+  }
+  return found;
+}
+
+inline std::string tar_name(const TarHeader& header) {
+  std::string name(tar_field(header, 0, 100));
+  if (const auto prefix = tar_field(header, 345, 155);
+      tar_field(header, 257, 6) == "ustar" && !prefix.empty()) {
+    name = std::string(prefix) + "/" + name;
+  }
+  return name;
+}
+
+inline std::string tidy_tar_name(std::string name) {
+  while (name.starts_with("./")) {
+    name.erase(0, 2);
+  }
+  while (name.ends_with('/')) {
+    name.pop_back();
+  }
+  return name;
+}
+
+// Calls see(TarEntry) for every file and folder, in their order. Links and devices are left out.
+// Throws c10::Error, naming the file, when it is no tar file, is compressed or is cut off.
+template <class See>
+void read_tar(const FileReader& file, const See& see) {
+  std::string long_name;
+  std::uint64_t long_size = 0;
+  bool has_long_size = false;
+  TarHeader header{};
+  for (std::uint64_t at = 0; at + tar_block <= file.size();) {
+    file.read(at, header.data(), tar_block);
+    if (header == TarHeader{}) {
+      return;
+    }
+    TORCH_CHECK(at > 0 || !std::string_view(header.data(), 2).starts_with("\x1f\x8b"), "'",
+                file.path(), "' is compressed with gzip; decompress it first (gunzip)");
+    TORCH_CHECK(tar_checksum_fits(header), "'", file.path(), "' is ",
+                at == 0 ? "no tar file that can be read, or a compressed one" : "damaged",
+                ": the checksum at byte ", at, " does not fit");
+    const char type = header[156];
+    const std::uint64_t size =
+        has_long_size && type != 'x' && type != 'L' ? long_size : tar_number(header, 124, 12);
+    const std::uint64_t offset = at + tar_block;
+    TORCH_CHECK(size <= file.size() - offset, "'", file.path(), "' is cut off: it has ",
+                file.size(), " bytes, and '", tar_name(header), "' at byte ", at, " has ", size);
+    if (type == 'x') {
+      const std::string records = file.read(offset, size);
+      long_name = pax_value(records, "path");
+      const std::string number = pax_value(records, "size");
+      has_long_size = std::from_chars(number.data(), number.data() + number.size(), long_size).ec ==
+                      std::errc{};
+    } else if (type == 'L') {
+      long_name = file.read(offset, size);
+      long_name.resize(std::min(long_name.find('\0'), long_name.size()));
+    } else if (type != 'g' && type != 'K') {
+      const bool is_folder = type == '5';
+      if (is_folder || type == '0' || type == '\0' || type == '7') {
+        std::string name = long_name.empty() ? tar_name(header) : long_name;
+        see(TarEntry{tidy_tar_name(std::move(name)), is_folder, offset, is_folder ? 0 : size});
+      }
+      long_name.clear();
+      has_long_size = false;
+    }
+    at = offset + (size + tar_block - 1) / tar_block * tar_block;
+  }
+}
+
+}  // namespace tutti::data::detail

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+
+#ifdef TUTTI_WITH_JPEG
+#include <tutti/data/detail/jpeg_reader.hpp>
+#endif
+
+/// JPEG images, by libjpeg-turbo, where the program is linked to it: the target tutti::jpeg, which
+/// the CMake function tutti_find_jpeg() makes and which defines TUTTI_WITH_JPEG.
+namespace tutti::data {
+
+#ifdef TUTTI_WITH_JPEG
+
+/// The pixels of a JPEG image.
+///
+/// bytes: the whole file. name: what messages call it.
+/// Returns uint8 [3, H, W]: red, green, blue; the three are equal where the image is grey. Notes
+/// that a camera makes about which side is up are not looked at.
+/// Throws c10::Error when the bytes are no JPEG image, are cut off, or have other colours.
+inline at::Tensor decode_jpeg(std::string_view bytes, const std::string& name = "the image") {
+  return detail::JpegReader(bytes, name).pixels();
+}
+
+#else
+
+template <bool linked = false>
+at::Tensor decode_jpeg(std::string_view, const std::string& = {}) {
+  static_assert(linked,
+                "tutti: this program reads JPEG images without a library for it; install "
+                "libjpeg-dev, call tutti_find_jpeg() in CMake and link the target tutti::jpeg "
+                "(or compile with -DTUTTI_WITH_JPEG=1 and link -ljpeg).");
+  return {};
+}
+
+#endif
+
+/// decode_jpeg as a type: what load_image_folder decodes with unless it is told otherwise.
+struct JpegDecoder {
+  template <class Bytes>
+  at::Tensor operator()(const Bytes& bytes, const std::string& name) const {
+    return decode_jpeg(std::string_view(bytes), name);
+  }
+};
+
+}  // namespace tutti::data

@@ -1,0 +1,278 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tutti/core/model.hpp>
+#include <tutti/core/tags.hpp>
+#include <tutti/metrics/accuracy.hpp>
+#include <tutti/metrics/cross_entropy.hpp>
+#include <tutti/metrics/language.hpp>
+#include <tutti/metrics/make_metrics.hpp>
+#include <tutti/metrics/masked_accuracy.hpp>
+#include <tutti/models/detail/bert_layers.hpp>
+#include <tutti/models/detail/language.hpp>
+#include <tutti/nn/activation.hpp>
+#include <tutti/nn/dropout.hpp>
+#include <tutti/nn/linear.hpp>
+#include <tutti/nn/normalization.hpp>
+
+#include <ATen/core/Reduction.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/zeros.h>
+#include <torch/nn/modules/container/modulelist.h>
+
+/// BERT: a transformer that reads whole sequences, with heads that fill in masked tokens and that
+/// classify sequences.
+///
+/// Names of parameters are Hugging Face's, so its weights load unchanged. Layers are those of
+/// tutti::nn, so that surgery reaches them.
+/// Source: Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language
+/// Understanding", NAACL 2019; Hugging Face Transformers, `BertForMaskedLM`.
+namespace tutti::models {
+
+/// The layers one after the other.
+class BertEncoderImpl : public torch::nn::Cloneable<BertEncoderImpl> {
+ public:
+  explicit BertEncoderImpl(const BertOptions& options) : options_(options) { reset(); }
+
+  void reset() override {
+    layer = register_module("layer", torch::nn::ModuleList());
+    for (std::int64_t i = 0; i < options_.num_hidden_layers; ++i) {
+      layer->push_back(BertLayer(options_));
+    }
+  }
+
+  at::Tensor forward(at::Tensor x, const at::Tensor& keep) {
+    for (std::size_t i = 0; i < layer->size(); ++i) {
+      x = layer->at<BertLayerImpl>(i).forward(x, keep);
+    }
+    return x;
+  }
+
+  torch::nn::ModuleList layer{nullptr};  ///< the layers, BertLayer
+
+ private:
+  BertOptions options_;
+};
+TORCH_MODULE(BertEncoder);
+
+/// What reads the first token's vector for a whole sequence.
+class BertPoolerImpl : public torch::nn::Cloneable<BertPoolerImpl> {
+ public:
+  explicit BertPoolerImpl(std::int64_t width) : width_(width) { reset(); }
+  void reset() override { dense = register_module("dense", nn::Linear(width_, width_)); }
+
+  /// x: [N, T, width]. Returns [N, width].
+  at::Tensor forward(const at::Tensor& x) { return dense(x.select(1, 0)).tanh(); }
+
+  nn::Linear dense{nullptr};
+
+ private:
+  std::int64_t width_;
+};
+TORCH_MODULE(BertPooler);
+
+/// BERT without a head: token indices to vectors.
+class BertModelImpl : public torch::nn::Cloneable<BertModelImpl> {
+ public:
+  /// Throws c10::Error (ValueError) for a width that the heads do not divide.
+  explicit BertModelImpl(const BertOptions& options, bool add_pooling_layer = true)
+      : options_(options), pools_(add_pooling_layer) {
+    TORCH_CHECK_VALUE(
+        options.num_attention_heads >= 1 && options.hidden_size % options.num_attention_heads == 0,
+        "BERT: hidden_size is ", options.hidden_size, " and num_attention_heads ",
+        options.num_attention_heads, ", expected a width that is a multiple of the heads");
+    reset();
+  }
+
+  void reset() override {
+    embeddings = register_module("embeddings", BertEmbeddings(options_));
+    encoder = register_module("encoder", BertEncoder(options_));
+    if (pools_) {
+      pooler = register_module("pooler", BertPooler(options_.hidden_size));
+    }
+    detail::initialize(*this, options_.initializer_range);
+  }
+
+  /// batch: `input_ids` [N, T]; `attention_mask` [N, T], 0 for padding, and `token_type_ids`
+  /// [N, T] where they matter. Returns [N, T, hidden_size].
+  at::Tensor forward(const Batch& batch) {
+    return encoder(embeddings(batch), detail::seen_keys(batch));
+  }
+
+  BertEmbeddings embeddings{nullptr};
+  BertEncoder encoder{nullptr};
+  BertPooler pooler{nullptr};  ///< empty without a pooling layer
+
+ private:
+  BertOptions options_;
+  bool pools_;
+};
+TORCH_MODULE(BertModel);
+
+/// What precedes the logits: `norm(act(dense(x)))`.
+class BertTransformImpl : public torch::nn::Cloneable<BertTransformImpl> {
+ public:
+  explicit BertTransformImpl(const BertOptions& options) : options_(options) { reset(); }
+
+  void reset() override {
+    dense = register_module("dense", nn::Linear(options_.hidden_size, options_.hidden_size));
+    layer_norm = register_module("LayerNorm", detail::bert_norm(options_));
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    return layer_norm(nn::activate(options_.hidden_act, dense(x)));
+  }
+
+  nn::Linear dense{nullptr};
+  nn::LayerNorm layer_norm{nullptr};
+
+ private:
+  BertOptions options_;
+};
+TORCH_MODULE(BertTransform);
+
+/// What turns vectors into logits of tokens, with the table of the tokens as its matrix: `dense`,
+/// nonlinearity, `LayerNorm`, `bias`.
+class BertPredictionsImpl : public torch::nn::Cloneable<BertPredictionsImpl> {
+ public:
+  explicit BertPredictionsImpl(const BertOptions& options) : options_(options) { reset(); }
+
+  void reset() override {
+    bias = register_parameter("bias", at::zeros({options_.vocab_size}));
+    transform = register_module("transform", BertTransform(options_));
+  }
+
+  /// x: [..., hidden_size]. table: [vocab_size, hidden_size]. Returns [..., vocab_size].
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& table) {
+    return at::linear(transform(x), table, bias);
+  }
+
+  at::Tensor bias;
+  BertTransform transform{nullptr};
+
+ private:
+  BertOptions options_;
+};
+TORCH_MODULE(BertPredictions);
+
+/// The module that Hugging Face puts around the predictions.
+class BertHeadImpl : public torch::nn::Cloneable<BertHeadImpl> {
+ public:
+  explicit BertHeadImpl(const BertOptions& options) : options_(options) { reset(); }
+  void reset() override { predictions = register_module("predictions", BertPredictions(options_)); }
+
+  BertPredictions predictions{nullptr};
+
+ private:
+  BertOptions options_;
+};
+TORCH_MODULE(BertHead);
+
+/// BERT as a Model that fills in masked tokens.
+///
+///     auto model = tutti::models::BertForMaskedLM(tutti::models::BertOptions{...});
+///     tutti::Trainer trainer{model.ptr(), ...};
+///
+/// Its metrics are LanguageCrossEntropy and MaskedAccuracy.
+class BertForMaskedLMImpl : public torch::nn::Cloneable<BertForMaskedLMImpl> {
+ public:
+  using model_features = types<takes_tokens, has_attention, has_feed_forward>;
+
+  explicit BertForMaskedLMImpl(const BertOptions& options = {}) : options_(options) { reset(); }
+
+  void reset() override {
+    bert = register_module("bert", BertModel(options_, /*add_pooling_layer=*/false));
+    cls = register_module("cls", BertHead(options_));
+    detail::initialize(*cls, options_.initializer_range);
+  }
+
+  /// batch: as BertModel's. Returns logits [N, T, vocab_size].
+  Outputs forward(const Batch& batch) {
+    return cls->predictions(bert(batch), bert->embeddings->word_embeddings->weight);
+  }
+
+  /// The mean cross entropy of `labels` [N, T], of which -100 is left out.
+  static Loss loss(const Outputs& outputs, const Batch& batch) {
+    return detail::token_loss(outputs.tensor(), batch.targets());
+  }
+
+  /// The same for each sequence: [N].
+  static at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) {
+    return detail::sequence_losses(outputs.tensor(), batch.targets());
+  }
+
+  static Metrics metrics(bool /*train*/) {
+    return make_metrics(LanguageCrossEntropy{}, MaskedAccuracy{});
+  }
+
+  [[nodiscard]] const BertOptions& options() const { return options_; }
+
+  BertModel bert{nullptr};
+  BertHead cls{nullptr};
+
+ private:
+  BertOptions options_;
+};
+TORCH_MODULE(BertForMaskedLM);
+
+/// BERT as a Model that classifies sequences, or with one label gives each a number.
+///
+/// Its metrics are CrossEntropy and MulticlassAccuracy; none for a single label.
+class BertForSequenceClassificationImpl
+    : public torch::nn::Cloneable<BertForSequenceClassificationImpl> {
+ public:
+  using model_features = types<takes_tokens, has_attention, has_feed_forward>;
+
+  explicit BertForSequenceClassificationImpl(const BertOptions& options = {},
+                                             std::int64_t labels = 2)
+      : num_labels(labels), options_(options) {
+    reset();
+  }
+
+  void reset() override {
+    bert = register_module("bert", BertModel(options_));
+    dropout = register_module("dropout", nn::Dropout(options_.hidden_dropout_prob));
+    classifier = register_module("classifier", nn::Linear(options_.hidden_size, num_labels));
+    torch::nn::init::normal_(classifier->weight, 0, options_.initializer_range);
+    torch::nn::init::zeros_(classifier->bias);
+  }
+
+  /// batch: as BertModel's. Returns logits [N, num_labels].
+  Outputs forward(const Batch& batch) { return classifier(dropout(bert->pooler(bert(batch)))); }
+
+  /// Cross entropy of `labels` [N], classes; with one label the mean squared error of numbers [N].
+  [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const {
+    const at::Tensor& labels = batch.targets();
+    return num_labels == 1
+               ? at::mse_loss(outputs.tensor().flatten(), labels.flatten().to(outputs.tensor()))
+               : detail::token_loss(outputs.tensor(), labels);
+  }
+
+  /// The same for each sequence: [N].
+  [[nodiscard]] at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) const {
+    const at::Tensor& y = outputs.tensor();
+    return num_labels == 1 ? (y.flatten() - batch.targets().flatten().to(y)).pow(2)
+                           : at::cross_entropy_loss(y, batch.targets(), {}, at::Reduction::None);
+  }
+
+  [[nodiscard]] Metrics metrics(bool /*train*/) const {
+    return num_labels == 1
+               ? Metrics{}
+               : make_metrics(CrossEntropy{}, MulticlassAccuracy{{.num_classes = num_labels}});
+  }
+
+  BertModel bert{nullptr};
+  nn::Dropout dropout{nullptr};
+  nn::Linear classifier{nullptr};
+  std::int64_t num_labels;
+
+ private:
+  BertOptions options_;
+};
+TORCH_MODULE(BertForSequenceClassification);
+
+}  // namespace tutti::models

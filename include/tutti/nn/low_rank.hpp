@@ -1,0 +1,160 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/im2col.h>
+#include <ATen/ops/linalg_lstsq.h>
+#include <ATen/ops/linalg_svd.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <torch/expanding_array.h>
+
+/// Linear maps as products of two thinner ones.
+///
+/// Source: Jaderberg et al., "Speeding up Convolutional Neural Networks with Low Rank Expansions",
+/// BMVC 2014; Zhang et al., "Accelerating Very Deep Convolutional Networks", TPAMI 2016.
+namespace tutti::functional {
+
+/// The inner width that `latent` asks for between `in` and `out`: from 1 on the number itself,
+/// below 1 that fraction of the smaller of the two, rounded down and at least 1.
+inline std::int64_t latent_size(double latent, std::int64_t in, std::int64_t out) {
+  if (latent >= 1) {
+    return static_cast<std::int64_t>(latent);
+  }
+  const auto width = static_cast<std::int64_t>(latent * static_cast<double>(std::min(in, out)));
+  return std::max<std::int64_t>(width, 1);
+}
+
+/// The largest inner width with which two maps take fewer multiplications than one from `fan_in` to
+/// `out` numbers. fan_in: for a convolution input channels times the kernel's area.
+inline std::int64_t largest_useful_rank(std::int64_t fan_in, std::int64_t out) {
+  const auto product = static_cast<double>(fan_in) * static_cast<double>(out);
+  return static_cast<std::int64_t>(std::ceil(product / static_cast<double>(fan_in + out) - 1));
+}
+
+/// A matrix as a product, or as it was.
+struct LowRank {
+  at::Tensor Wa{};         ///< [D, k], or [D, M] where there is no Wb
+  at::Tensor Wb{};         ///< [k, M]; undefined: one matrix is as good
+  at::Tensor bias{};       ///< [M]
+  std::int64_t rank = -1;  ///< k; -1: nothing was gained and the input came back
+  double nmse = 0;         ///< error on the data against the variance of the outputs
+};
+
+/// `t` in fp32 where it is half or bfloat16, for decompositions have no kernel for those.
+inline at::Tensor widened(const at::Tensor& t) {
+  const bool narrow = t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16;
+  return narrow ? t.to(at::kFloat) : t;
+}
+
+/// The best product of rank `rank` of `W`, [D, M], in the least-squares sense: the largest singular
+/// values, their roots on either side. Returns [D, k] and [k, M], in W's dtype.
+inline std::pair<at::Tensor, at::Tensor> split_matrix(const at::Tensor& W, std::int64_t rank) {
+  const auto [U, S, Vh] = at::linalg_svd(widened(W), /*full_matrices=*/false);
+  const at::Tensor root = S.narrow(0, 0, rank).sqrt();
+  return {U.narrow(1, 0, rank).mul(root).to(W.scalar_type()),
+          Vh.narrow(0, 0, rank).mul(root.unsqueeze(1)).to(W.scalar_type())};
+}
+
+/// Finds a product of two thinner matrices that maps `X` to `Y` about as well as the given one.
+///
+/// X: [N, D], inputs. Y: [N, M], outputs. Wa: [D, M], or with Wb [D, k]. Wb: [k, M], where the map
+/// is a product already. bias: [M]; undefined: 0. rank: of the result, a number or a fraction of D.
+/// n_iters: rounds of alternating least squares after the split by singular values; the best
+/// counts. Returns factors of that rank and a bias that centres the error; the input with rank -1
+/// where the rank is not below that of the input. Throws c10::Error (ValueError) when shapes do not
+/// fit or rank is not positive. Source: MosaicML Composer,
+/// `composer.algorithms.factorize.factorize_core.factorize_matrix`.
+inline LowRank factorize_matrix(const at::Tensor& X, const at::Tensor& Y, const at::Tensor& Wa,
+                                const at::Tensor& Wb = {}, const at::Tensor& bias = {},
+                                double rank = 0.25, std::int64_t n_iters = 3) {
+  const c10::AutoGradMode no_grad(false);
+  TORCH_CHECK_VALUE(X.dim() == 2 && Y.dim() == 2 && X.size(0) == Y.size(0) && Wa.dim() == 2 &&
+                        Wa.size(0) == X.size(1) && (Wb.defined() ? Wb : Wa).size(1) == Y.size(1),
+                    "factorize_matrix: X is ", X.sizes(), ", Y ", Y.sizes(), " and Wa ", Wa.sizes(),
+                    "; expected [N, D], [N, M] and a map from D to M");
+  TORCH_CHECK_VALUE(rank > 0, "factorize_matrix: rank is ", rank, ", expected more than 0");
+  const std::int64_t wanted =
+      rank < 1
+          ? std::min(static_cast<std::int64_t>(rank * static_cast<double>(X.size(1))), Wa.size(1))
+          : static_cast<std::int64_t>(rank);
+  const std::int64_t k = std::max<std::int64_t>(wanted, 1);
+  const at::Tensor offset = bias.defined() ? bias.detach() : at::zeros({Y.size(1)}, Y.options());
+  if (Wb.defined() && k >= Wa.size(1)) {
+    return {Wa, Wb, offset, -1, 0};
+  }
+  if (k >= X.size(1) || k >= Y.size(1)) {
+    return {Wb.defined() ? Wa.matmul(Wb) : Wa, {}, offset, -1, 0};
+  }
+  const auto solve = [](const at::Tensor& left, const at::Tensor& right) {
+    return std::get<0>(at::linalg_lstsq(left, right));
+  };
+  const at::Tensor centred = Y.sub(offset);
+  const at::Tensor whole = n_iters > 0 ? solve(X, centred) : at::Tensor{};  // [D, M]
+  LowRank best;
+  auto [a, b] = split_matrix(Wb.defined() ? Wa.matmul(Wb) : Wa, k);
+  for (std::int64_t i = 0; i <= n_iters; ++i) {
+    if (i > 0) {
+      b = solve(X.matmul(a), centred);
+      a = solve(b.t(), whole.t()).t();
+    }
+    const at::Tensor error = centred.sub(X.matmul(a).matmul(b));
+    const at::Tensor shift = error.mean(0);
+    const double nmse = error.sub(shift).square().mean().div(Y.var()).item<double>();
+    if (i == 0 || nmse < best.nmse) {
+      best = {a, b, offset.add(shift), k, nmse};
+    }
+  }
+  return best;
+}
+
+/// How a convolution walks over its input.
+struct Walk2d {
+  torch::ExpandingArray<2> stride = 1;
+  torch::ExpandingArray<2> padding = 0;
+  torch::ExpandingArray<2> dilation = 1;
+};
+
+/// Finds two convolutions, the second of kernel 1, that map `X` about as the given ones do.
+///
+/// X: [N, in, H, W]. Wa: [out, in, kh, kw], or with Wb [k, in, kh, kw]. Wb: [out, k, 1, 1]. rank:
+/// of the result, a number or a fraction of in * kh * kw. bias_a, bias_b: of either, may be
+/// undefined. Returns weights of these shapes; otherwise as factorize_matrix(). Source: MosaicML
+/// Composer, `composer.algorithms.factorize.factorize_core.factorize_conv2d`.
+inline LowRank factorize_conv2d(const at::Tensor& X, const at::Tensor& Wa,
+                                const at::Tensor& Wb = {}, double rank = 0.25,
+                                const at::Tensor& bias_a = {}, const at::Tensor& bias_b = {},
+                                std::int64_t n_iters = 3, const Walk2d& walk = {}) {
+  const c10::AutoGradMode no_grad(false);
+  TORCH_CHECK_NOT_IMPLEMENTED(X.size(1) == Wa.size(1), "factorize_conv2d: X has ", X.size(1),
+                              " channels and the kernel ", Wa.size(1),
+                              "; convolutions with groups cannot be factored");
+  at::Tensor y = at::conv2d(X, Wa, bias_a, *walk.stride, *walk.padding, *walk.dilation);
+  if (Wb.defined()) {
+    y = at::conv2d(y, Wb, bias_b);
+  }
+  const auto rows = [](const at::Tensor& t) { return t.transpose(1, 2).flatten(0, 1); };
+  const at::Tensor patches = at::im2col(X, Wa.sizes().slice(2), *walk.dilation, *walk.padding,
+                                        *walk.stride);  // [N, in * kh * kw, positions]
+  const auto matrix = [](const at::Tensor& kernel) { return kernel.flatten(1).t(); };
+  LowRank out = factorize_matrix(rows(patches), rows(y.flatten(2)), matrix(Wa),
+                                 Wb.defined() ? matrix(Wb) : at::Tensor{},
+                                 Wb.defined() ? bias_b : bias_a, rank, n_iters);
+  auto shape = Wa.sizes().vec();
+  shape[0] = out.Wa.size(1);
+  out.Wa = out.Wa.t().reshape(shape);
+  if (out.Wb.defined()) {
+    out.Wb = out.Wb.t().unsqueeze(-1).unsqueeze(-1).contiguous();
+  }
+  return out;
+}
+
+}  // namespace tutti::functional

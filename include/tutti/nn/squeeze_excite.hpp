@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include <tutti/nn/conv.hpp>
+#include <tutti/nn/linear.hpp>
+#include <tutti/nn/pooling.hpp>
+#include <tutti/nn/sequential.hpp>
+#include <tutti/nn/slot.hpp>
+
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+
+/// Gates on channels.
+///
+/// Source: Hu et al., "Squeeze-and-Excitation Networks", CVPR 2018.
+namespace tutti::nn {
+
+/// Scales each channel of an image by a number that a small network computes from the means of all
+/// channels: `x * sigmoid(W2 relu(W1 mean(x)))`.
+class SqueezeExcite2dImpl : public torch::nn::Cloneable<SqueezeExcite2dImpl> {
+ public:
+  /// num_features: C. latent_channels: the inner width, see width().
+  explicit SqueezeExcite2dImpl(std::int64_t num_features, double latent_channels = 0.125)
+      : num_features_(num_features), latent_(width(latent_channels, num_features)) {
+    reset();
+  }
+
+  /// The inner width for `num_features` channels: latent_channels itself from 1 on, else that
+  /// fraction of them, both rounded down.
+  /// Throws c10::Error (ValueError) when that is less than 1.
+  static std::int64_t width(double latent_channels, std::int64_t num_features) {
+    const double wanted = latent_channels >= 1
+                              ? latent_channels
+                              : latent_channels * static_cast<double>(num_features);
+    TORCH_CHECK_VALUE(wanted >= 1, "SqueezeExcite2d: latent_channels ", latent_channels, " of ",
+                      num_features, " channels are less than 1; take a larger fraction, a number ",
+                      "of channels, or leave out layers as narrow as this one");
+    return static_cast<std::int64_t>(wanted);
+  }
+
+  void reset() override {
+    const auto linear = [](std::int64_t in, std::int64_t out) {
+      return Linear(torch::nn::LinearOptions(in, out).bias(false));
+    };
+    pool_and_mlp = register_module(
+        "pool_and_mlp",
+        Sequential(AdaptiveAvgPool2d(1), torch::nn::Flatten(), linear(num_features_, latent_),
+                   torch::nn::ReLU(), linear(latent_, num_features_), torch::nn::Sigmoid()));
+  }
+
+  /// x: [N, C, H, W]. Returns the same shape.
+  at::Tensor forward(const at::Tensor& x) {
+    return x.mul(pool_and_mlp(x).unsqueeze(-1).unsqueeze(-1));  // [N, C, 1, 1] against x
+  }
+
+  Sequential pool_and_mlp{nullptr};  ///< [N, C, H, W] to [N, C]; the linear layers are 2 and 4
+
+ private:
+  std::int64_t num_features_;
+  std::int64_t latent_;
+};
+TORCH_MODULE(SqueezeExcite2d);
+
+/// A convolution with a gate behind it; the convolution is the child `conv`, the gate `se`.
+class SqueezeExciteConv2dImpl : public Substitute {
+ public:
+  /// Over the tensors of `layer`: they stay the same objects. latent_channels: as SqueezeExcite2d,
+  /// of the convolution's output channels.
+  explicit SqueezeExciteConv2dImpl(const torch::nn::Conv2dImpl& layer,
+                                   double latent_channels = 0.125)
+      : conv(register_module("conv", Conv2d(twin(layer)))),
+        se(register_module("se", SqueezeExcite2d(layer.options.out_channels(), latent_channels))) {}
+
+  /// x: [N, in, H, W]. Returns [N, out, H', W'], the shape that the convolution gives.
+  at::Tensor forward(const at::Tensor& x) { return se(conv(x)); }
+
+  Conv2d conv;
+  SqueezeExcite2d se;
+};
+TORCH_MODULE(SqueezeExciteConv2d);
+
+}  // namespace tutti::nn

@@ -1,0 +1,112 @@
+#pragma once
+
+// Makes tutti's image algorithms from the keyword arguments of the reference's.
+
+#include <tutti/algorithms/augmix.hpp>
+#include <tutti/algorithms/colout.hpp>
+#include <tutti/algorithms/cutout.hpp>
+#include <tutti/algorithms/progressive_resizing.hpp>
+#include <tutti/algorithms/randaugment.hpp>
+#include <tutti/algorithms/selective_backprop.hpp>
+
+#include "golden/arguments.hpp"
+#include "golden/runner.hpp"
+
+namespace golden {
+
+inline tutti::CutOut make_cutout(const Json& args) {
+  const Arguments a(args, "CutOut");
+  tutti::CutOut options;
+  options.num_holes = a.integer("num_holes", options.num_holes);
+  options.length = a.number("length", options.length);
+  options.uniform_sampling = a.flag("uniform_sampling", options.uniform_sampling);
+  a.done();
+  return options;
+}
+
+inline tutti::ResizeTarget resize_target(const Arguments& a) {
+  if (!a.has("resize_target") || a.json("resize_target").is_string()) {
+    return tutti::ResizeTarget::automatic;
+  }
+  return a.flag("resize_target", false) ? tutti::ResizeTarget::always : tutti::ResizeTarget::never;
+}
+
+inline tutti::ColOut make_colout(const Json& args) {
+  const Arguments a(args, "ColOut");
+  tutti::ColOut options;
+  options.p_row = a.number("p_row", options.p_row);
+  options.p_col = a.number("p_col", options.p_col);
+  options.batch = a.flag("batch", options.batch);
+  options.resize_target = resize_target(a);
+  a.done();
+  return options;
+}
+
+inline tutti::ResizeMode resize_mode(const std::string& name) {
+  return name == "crop" ? tutti::ResizeMode::crop : tutti::ResizeMode::resize;
+}
+
+/// Counts time in whole units of max_duration, as the reference does.
+inline tutti::ProgressiveResizing make_progressive_resizing(const Json& args) {
+  const Arguments a(args, "ProgressiveResizing");
+  tutti::ProgressiveResizing options;
+  options.mode = resize_mode(a.text("mode", "resize"));
+  options.initial_scale = a.number("initial_scale", options.initial_scale);
+  options.finetune_fraction = a.number("finetune_fraction", options.finetune_fraction);
+  options.delay_fraction = a.number("delay_fraction", options.delay_fraction);
+  options.size_increment = a.integer("size_increment", options.size_increment);
+  options.resize_targets = a.flag("resize_targets", options.resize_targets);
+  options.whole_units = true;
+  a.done();
+  return options;
+}
+
+/// Counts time in whole units of max_duration and lets running statistics learn from choosing, as
+/// the reference does.
+inline tutti::SelectiveBackprop make_selective_backprop(const Json& args) {
+  const Arguments a(args, "SelectiveBackprop");
+  tutti::SelectiveBackprop options;
+  options.start = a.number("start", options.start);
+  options.end = a.number("end", options.end);
+  options.keep = a.number("keep", options.keep);
+  options.scale_factor = a.number("scale_factor", options.scale_factor);
+  options.interrupt = a.integer("interrupt", options.interrupt);
+  options.freeze_statistics = false;
+  options.whole_units = true;
+  a.done();
+  return options;
+}
+
+inline tutti::AugmentationSet augmentation_set(const std::string& name) {
+  for (const auto set : {tutti::AugmentationSet::all, tutti::AugmentationSet::safe,
+                         tutti::AugmentationSet::original}) {
+    if (to_string(set) == name) {
+      return set;
+    }
+  }
+  throw std::invalid_argument("no set of augmentations is called " + name);
+}
+
+inline tutti::RandAugment make_randaugment(const Json& args) {
+  const Arguments a(args, "RandAugment");
+  tutti::RandAugment options;
+  options.severity = a.number("severity", options.severity);
+  options.depth = a.integer("depth", options.depth);
+  options.augmentation_set = augmentation_set(a.text("augmentation_set", "all"));
+  a.done();
+  return options;
+}
+
+inline tutti::AugMix make_augmix(const Json& args) {
+  const Arguments a(args, "AugMix");
+  tutti::AugMix options;
+  options.severity = a.number("severity", options.severity);
+  options.depth = a.integer("depth", options.depth);
+  options.width = a.integer("width", options.width);
+  options.alpha = a.number("alpha", options.alpha);
+  options.augmentation_set = augmentation_set(a.text("augmentation_set", "all"));
+  a.done();
+  return options;
+}
+
+}  // namespace golden

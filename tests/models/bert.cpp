@@ -1,0 +1,156 @@
+#include <tutti/models/bert.hpp>
+
+#include "support/catch.hpp"
+#include "support/golden.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tutti/nn/surgery.hpp>
+#include <tutti/optim/adam.hpp>
+#include <tutti/trainer.hpp>
+
+#include "models/language.hpp"
+#include "nn/golden_model.hpp"
+
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using tutti::Batch;
+namespace models = tutti::models;
+
+models::BertOptions small() {
+  return {.vocab_size = 13,
+          .hidden_size = 16,
+          .num_hidden_layers = 2,
+          .num_attention_heads = 4,
+          .intermediate_size = 24,
+          .max_position_embeddings = 12};
+}
+
+static_assert(tutti::Model<models::BertForMaskedLMImpl>);
+static_assert(tutti::Model<models::BertForSequenceClassificationImpl>);
+
+}  // namespace
+
+TEST_CASE("the logits of BERT are those of Hugging Face", "[models][bert][golden]") {
+  for (const golden::Case& c : golden::cases("apply_alibi_bert")) {
+    auto model = models::BertForMaskedLM(language::bert_options(c.params["config"]));
+    language::load(*model, c.ins("state."));
+    model->eval();
+    const Batch batch{{"input_ids", c.in("input_ids")}, {"attention_mask", c.in("attention_mask")}};
+    CHECK_GOLDEN(c, "logits_before", model->forward(batch).tensor());
+
+    model->train();  // dropout's own path computes the probabilities one by one
+    for (const auto& module : model->modules(false)) {
+      if (auto* dropout = dynamic_cast<torch::nn::DropoutImpl*>(module.get())) {
+        dropout->options.p(1e-300);
+      }
+    }
+    CHECK_GOLDEN(c, "logits_before", model->forward(batch).tensor());
+  }
+}
+
+TEST_CASE("names of BERT's parameters are Hugging Face's", "[models][bert]") {
+  const auto model = models::BertForSequenceClassification(small(), 3);
+  const auto names = model->named_parameters();
+  for (const char* name :
+       {"bert.embeddings.word_embeddings.weight", "bert.embeddings.LayerNorm.bias",
+        "bert.encoder.layer.1.attention.self.query.weight",
+        "bert.encoder.layer.0.attention.output.LayerNorm.weight",
+        "bert.encoder.layer.0.intermediate.dense.bias", "bert.encoder.layer.0.output.dense.weight",
+        "bert.pooler.dense.weight", "classifier.bias"}) {
+    INFO(name);
+    CHECK(names.contains(name));
+  }
+  CHECK(names.size() == 5 + 2 * 16 + 2 + 2);
+  const auto masked = models::BertForMaskedLM(small());
+  CHECK(masked->named_parameters().contains("cls.predictions.transform.LayerNorm.weight"));
+  CHECK_FALSE(masked->named_parameters().contains("bert.pooler.dense.weight"));
+  CHECK(masked->bert->embeddings->word_embeddings->weight[0].eq(0).all().item<bool>());
+  auto odd = small();
+  odd.num_attention_heads = 5;
+  CHECK_THROWS_AS(models::BertForMaskedLM(odd), c10::ValueError);
+}
+
+TEST_CASE("BERT does not see padding", "[models][bert][law]") {
+  at::manual_seed(1);
+  auto model = models::BertForMaskedLM(small());
+  model->eval();
+  const at::Tensor ids = at::randint(1, 13, {2, 8}, at::kLong);
+  at::Tensor mask = at::ones({2, 8}, at::kLong);
+  mask.slice(1, 5).zero_();
+  const auto logits = [&](const at::Tensor& of, const at::Tensor& seen) {
+    return model->forward(Batch{{"input_ids", of}, {"attention_mask", seen}}).tensor();
+  };
+  const at::Tensor short_ids = ids.slice(1, 0, 5);
+  CHECK(logits(ids, mask).slice(1, 0, 5).allclose(model->forward(short_ids).tensor(), 1e-4, 1e-5));
+  CHECK(logits(ids, at::zeros({2, 8})).isfinite().all().item<bool>());
+  Batch segments{{"input_ids", ids}, {"token_type_ids", at::ones({2, 8}, at::kLong)}};
+  CHECK_FALSE(model->forward(segments).tensor().allclose(model->forward(ids).tensor()));
+  CHECK_THROWS_WITH(model->forward(at::zeros({1, 13}, at::kLong)),
+                    ContainsSubstring("length 13 and the model 12 positions"));
+}
+
+TEST_CASE("BERT learns to fill in tokens, and the table of tokens learns with it",
+          "[models][bert][trainer]") {
+  at::manual_seed(3);
+  auto options = small();
+  options.hidden_dropout_prob = options.attention_probs_dropout_prob = 0;
+  auto model = models::BertForMaskedLM(options);
+  auto data = language::counting(6, 12);
+  for (Batch& batch : data) {  // token 12 hides one place
+    batch.at("labels") = at::full_like(batch.at("labels"), -100);
+    batch.at("labels").select(1, 2).copy_(batch.at("input_ids").select(1, 2));
+    batch.at("input_ids").select(1, 2).fill_(12);
+  }
+  tutti::Trainer<> trainer(model.ptr(),
+                           tutti::TrainerOptions{.train = data,
+                                                 .max_duration = "20ep",
+                                                 .optimizer = tutti::DecoupledAdamW{.lr = 1e-2},
+                                                 .device = "cpu",
+                                                 .seed = 3,
+                                                 .progress_bar = false});
+  const at::Tensor table = model->bert->embeddings->word_embeddings->weight.detach().clone();
+  trainer.fit();
+  CHECK(trainer.state().train_metric_values.at("MaskedAccuracy") == 1.0);
+  CHECK_FALSE(model->bert->embeddings->word_embeddings->weight.equal(table));
+
+  model->eval();
+  const auto copy = std::dynamic_pointer_cast<models::BertForMaskedLMImpl>(model->clone());
+  const at::Tensor ids = at::arange(8).view({1, 8});
+  CHECK(copy->forward(ids).tensor().equal(model->forward(ids).tensor()));
+}
+
+TEST_CASE("BERT classifies sequences and gives them numbers", "[models][bert]") {
+  at::manual_seed(4);
+  auto classes = models::BertForSequenceClassification(small(), 3);
+  classes->eval();
+  const at::Tensor ids = at::randint(13, {4, 6}, at::kLong);
+  const Batch batch{{"input_ids", ids}, {"labels", at::tensor({0, 2, 1, 1}, at::kLong)}};
+  const auto outputs = classes->forward(batch);
+  CHECK(outputs.tensor().sizes() == at::IntArrayRef{4, 3});
+  CHECK(classes->loss(outputs, batch)
+            .total()
+            .allclose(at::cross_entropy_loss(outputs.tensor(), batch.targets())));
+  CHECK(classes->metrics(true).size() == 2);
+  CHECK(classes->sample_losses(outputs, batch)
+            .mean()
+            .allclose(classes->loss(outputs, batch).total()));
+
+  auto numbers = models::BertForSequenceClassification(small(), 1);
+  const Batch scored{{"input_ids", ids}, {"labels", at::tensor({0.5, 1.0, -1.0, 2.0})}};
+  const auto y = numbers->forward(scored);
+  CHECK(numbers->loss(y, scored).total().allclose(
+      (y.tensor().flatten() - scored.targets().to(at::kFloat)).pow(2).mean()));
+}
+
+TEST_CASE("surgery reaches the layers of BERT", "[models][bert][surgery]") {
+  namespace nn = tutti::nn;
+  auto model = models::BertForMaskedLM(small());
+  CHECK(tutti::surgery::count<nn::Dropout>(*model) == 1 + 3 * 2);
+  CHECK(tutti::surgery::count<nn::LayerNorm>(*model) == 1 + 2 * 2 + 1);
+  CHECK(tutti::surgery::count<nn::Linear>(*model) == 6 * 2 + 1);
+  CHECK(tutti::surgery::count<nn::Embedding>(*model) == 3);
+}

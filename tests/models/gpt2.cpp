@@ -1,0 +1,143 @@
+#include <tutti/models/gpt2.hpp>
+
+#include "support/catch.hpp"
+#include "support/golden.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tutti/nn/surgery.hpp>
+#include <tutti/optim/adam.hpp>
+#include <tutti/trainer.hpp>
+
+#include "models/language.hpp"
+#include "nn/golden_model.hpp"
+
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using tutti::Batch;
+namespace models = tutti::models;
+
+models::GPT2Options small() {
+  return {.vocab_size = 11, .n_positions = 12, .n_embd = 16, .n_layer = 2, .n_head = 4};
+}
+
+static_assert(tutti::Model<models::GPT2LMHeadModelImpl>);
+
+}  // namespace
+
+TEST_CASE("the logits of GPT-2 are those of Hugging Face", "[models][gpt2][golden]") {
+  for (const golden::Case& c : golden::cases("apply_alibi_gpt2")) {
+    if (!c.has_out("logits_before")) {
+      continue;
+    }
+    auto model = models::GPT2LMHeadModel(language::gpt2_options(c.params["config"]));
+    language::load(*model, c.ins("state."));
+    model->eval();
+    const Batch batch{{"input_ids", c.in("input_ids")}};
+    CHECK_GOLDEN(c, "logits_before", model->forward(batch).tensor());
+
+    // With dropout's own path, which computes the probabilities one by one.
+    model->train();
+    for (const auto& module : model->modules(false)) {
+      if (auto* dropout = dynamic_cast<torch::nn::DropoutImpl*>(module.get())) {
+        dropout->options.p(1e-300);
+      }
+    }
+    CHECK_GOLDEN(c, "logits_before", model->forward(batch).tensor());
+  }
+}
+
+TEST_CASE("GPT-2 has the size of the original, with the table of tokens once", "[models][gpt2]") {
+  const auto model = models::GPT2LMHeadModel(models::GPT2Options{.n_layer = 1});
+  std::int64_t count = 0;
+  for (const at::Tensor& parameter : model->parameters()) {
+    count += parameter.numel();
+  }
+  CHECK(count == 38'597'376 + 768 * 1024 + 7'087'872 + 1536);
+  CHECK(model->named_parameters().contains("transformer.h.0.attn.c_attn.weight"));
+  CHECK_FALSE(model->named_parameters().contains("lm_head.weight"));
+  CHECK_THROWS_AS(models::GPT2LMHeadModel(models::GPT2Options{.n_embd = 10, .n_head = 3}),
+                  c10::ValueError);
+}
+
+TEST_CASE("no position of GPT-2 sees later tokens, nor padding", "[models][gpt2][law]") {
+  at::manual_seed(1);
+  auto model = models::GPT2LMHeadModel(small());
+  model->eval();
+  const at::Tensor ids = at::randint(11, {2, 8}, at::kLong);
+  at::Tensor other = ids.clone();
+  other.slice(1, 5).fill_(3);
+  const at::Tensor y = model->forward(ids).tensor();
+  CHECK(model->forward(other).tensor().slice(1, 0, 5).allclose(y.slice(1, 0, 5), 1e-5, 1e-6));
+
+  at::Tensor mask = at::ones({2, 8}, at::kLong);
+  mask.slice(1, 0, 2).zero_();  // padding on the left
+  at::Tensor padded = ids.clone();
+  padded.slice(1, 0, 2).fill_(7);
+  const auto masked = [&](const at::Tensor& of) {
+    return model->forward(Batch{{"input_ids", of}, {"attention_mask", mask}}).tensor();
+  };
+  CHECK(masked(padded).slice(1, 2).allclose(masked(ids).slice(1, 2), 1e-5, 1e-6));
+  CHECK(masked(ids).isfinite().all().item<bool>());
+  CHECK_THROWS_WITH(model->forward(at::zeros({1, 13}, at::kLong)),
+                    ContainsSubstring("length 13 and the model 12 positions"));
+}
+
+TEST_CASE("the loss of GPT-2 is that of the next token", "[models][gpt2]") {
+  at::manual_seed(2);
+  auto model = models::GPT2LMHeadModel(small());
+  model->eval();
+  const at::Tensor ids = at::randint(11, {2, 5}, at::kLong);
+  at::Tensor labels = ids.clone();
+  labels[1].slice(0, 3).fill_(-100);
+  const Batch batch{{"input_ids", ids}, {"labels", labels}};
+  const auto outputs = model->forward(batch);
+  const at::Tensor logs = outputs.tensor().log_softmax(-1);
+  at::Tensor sum = at::zeros({});
+  for (int n = 0; n < 2; ++n) {
+    for (int t = 0; t + 1 < (n == 0 ? 5 : 3); ++t) {
+      sum = sum - logs[n][t][ids[n][t + 1].item<std::int64_t>()] / 6;
+    }
+  }
+  CHECK(model->loss(outputs, batch).total().allclose(sum, 1e-5, 1e-6));
+  const at::Tensor each = model->sample_losses(outputs, batch);
+  CHECK(each.sizes() == at::IntArrayRef{2});
+  CHECK((each[0] * 4 + each[1] * 2).div(6).allclose(sum, 1e-5, 1e-6));
+  tutti::LanguageCrossEntropy metric;
+  model->update_metric(batch, outputs, metric);
+  CHECK(std::abs(metric.compute() - sum.item<double>()) < 1e-5);
+}
+
+TEST_CASE("GPT-2 learns to count, and clones", "[models][gpt2][trainer]") {
+  at::manual_seed(3);
+  auto options = small();
+  options.embd_pdrop = options.attn_pdrop = options.resid_pdrop = 0;
+  auto model = models::GPT2LMHeadModel(options);
+  const auto trainer = std::make_unique<tutti::Trainer<>>(
+      model.ptr(), tutti::TrainerOptions{.train = language::counting(8, 11),
+                                         .max_duration = "15ep",
+                                         .optimizer = tutti::DecoupledAdamW{.lr = 1e-2},
+                                         .device = "cpu",
+                                         .seed = 3,
+                                         .progress_bar = false});
+  trainer->fit();
+  CHECK(trainer->state().total_loss.at("total").item<double>() < 0.2);
+  CHECK(trainer->state().train_metric_values.at("LanguagePerplexity") < 1.3);
+
+  model->eval();
+  const auto copy = std::dynamic_pointer_cast<models::GPT2LMHeadModelImpl>(model->clone());
+  const at::Tensor ids = at::arange(8).view({1, 8});
+  CHECK(copy->forward(ids).tensor().equal(model->forward(ids).tensor()));
+}
+
+TEST_CASE("surgery reaches the layers of GPT-2", "[models][gpt2][surgery]") {
+  namespace nn = tutti::nn;
+  auto model = models::GPT2LMHeadModel(small());
+  CHECK(tutti::surgery::count<nn::Dropout>(*model) == 1 + 3 * 2);
+  CHECK(tutti::surgery::count<nn::LayerNorm>(*model) == 2 * 2 + 1);
+  CHECK(tutti::surgery::count<nn::TransposedLinear>(*model) == 4 * 2);
+  CHECK(tutti::surgery::count<nn::Embedding>(*model) == 2);
+}

@@ -1,0 +1,58 @@
+#pragma once
+
+// Shared by the tests of language models: configurations and weights of the golden cases, and data.
+
+#include <cstdint>
+#include <vector>
+
+#include <tutti/models/bert.hpp>
+#include <tutti/models/gpt2.hpp>
+
+#include "support/golden.hpp"
+
+namespace language {
+
+inline tutti::models::GPT2Options gpt2_options(const golden::Json& config) {
+  return {.vocab_size = config["vocab_size"].integer(),
+          .n_positions = config["n_positions"].integer(),
+          .n_embd = config["n_embd"].integer(),
+          .n_layer = config["n_layer"].integer(),
+          .n_head = config["n_head"].integer()};
+}
+
+inline tutti::models::BertOptions bert_options(const golden::Json& config) {
+  return {.vocab_size = config["vocab_size"].integer(),
+          .hidden_size = config["hidden_size"].integer(),
+          .num_hidden_layers = config["num_hidden_layers"].integer(),
+          .num_attention_heads = config["num_attention_heads"].integer(),
+          .intermediate_size = config["intermediate_size"].integer(),
+          .max_position_embeddings = config["max_position_embeddings"].integer()};
+}
+
+/// Copies tensors into the model's of the same names. All of the model's have to be there.
+inline void load(torch::nn::Module& model, const golden::Tensors& tensors) {
+  const torch::NoGradGuard no_grad;
+  std::size_t loaded = 0;
+  for (auto& item : model.named_parameters()) {
+    item.value().copy_(tensors.at(item.key()));
+    ++loaded;
+  }
+  if (loaded != tensors.size()) {
+    throw std::invalid_argument("the model takes " + std::to_string(loaded) + " of " +
+                                std::to_string(tensors.size()) + " tensors");
+  }
+}
+
+/// Sequences that count upwards, modulo `vocabulary`: after the first token nothing is to guess.
+inline std::vector<tutti::Batch> counting(std::int64_t length, std::int64_t vocabulary,
+                                          int batches = 8) {
+  std::vector<tutti::Batch> out;
+  for (int i = 0; i < batches; ++i) {
+    const at::Tensor first = at::randint(vocabulary, {8, 1}, at::kLong);
+    const at::Tensor ids = (first + at::arange(length)).remainder(vocabulary);
+    out.push_back({{"input_ids", ids}, {"labels", ids.clone()}});
+  }
+  return out;
+}
+
+}  // namespace language

@@ -1,0 +1,173 @@
+#include <tutti/tutti.hpp>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "support/catch.hpp"
+
+// docs/recipes.md holds the rules of all algorithms, as the code states them. To write it anew
+// after a rule has changed: TUTTI_WRITE_DOCS=1 trainer_tests "[recipes]"
+
+namespace {
+
+using algorithms =
+    tutti::types<tutti::ALiBi, tutti::AugMix, tutti::BlurPool, tutti::ChannelsLast, tutti::ColOut,
+                 tutti::CutMix, tutti::CutOut, tutti::EMA, tutti::Factorize,
+                 tutti::GatedLinearUnits, tutti::GhostBatchNorm, tutti::GradientClipping,
+                 tutti::GyroDropout, tutti::LabelSmoothing, tutti::LayerFreezing,
+                 tutti::LowPrecisionGroupNorm, tutti::LowPrecisionLayerNorm, tutti::MixUp,
+                 tutti::ProgressiveResizing, tutti::RandAugment, tutti::SAM,
+                 tutti::SelectiveBackprop, tutti::SeqLengthWarmup, tutti::SqueezeExcite,
+                 tutti::StochasticDepth, tutti::SWA, tutti::WeightStandardization>;
+
+template <class... Entries>
+void write_list(std::ostream& out, std::string_view who, const char* list,
+                tutti::types<Entries...>) {
+  const auto one = [&]<class Entry>(std::type_identity<Entry>) {
+    using Name = typename tutti::detail::RuleEntry<Entry>::type;
+    const std::string_view reason = tutti::detail::RuleEntry<Entry>::reason;
+    out << "| " << who << " | `" << list << "` | " << tutti::detail::type_name<Name>() << " | "
+        << reason << " |\n";
+  };
+  (one(std::type_identity<Entries>{}), ...);
+}
+
+template <class... Es>
+void write_pins(std::ostream& out, std::string_view who, const char* list, tutti::types<Es...>) {
+  ((out << "| " << who << " | `" << list << "` | `" << Es::name << "` | |\n"), ...);
+}
+
+template <class P>
+void write_rules(std::ostream& out) {
+#define TUTTI_WRITE(list)                                            \
+  if constexpr (requires { typename P::list; }) {                    \
+    write_list(out, tutti::name_of<P>(), #list, typename P::list{}); \
+  }
+  TUTTI_WRITE(conflicts_with)
+  TUTTI_WRITE(requires_policy)
+  TUTTI_WRITE(runs_before)
+  TUTTI_WRITE(runs_after)
+  if constexpr (requires { typename P::runs_first; }) {
+    write_pins(out, tutti::name_of<P>(), "runs_first", typename P::runs_first{});
+  }
+  if constexpr (requires { typename P::runs_last; }) {
+    write_pins(out, tutti::name_of<P>(), "runs_last", typename P::runs_last{});
+  }
+  TUTTI_WRITE(warns_with)
+  TUTTI_WRITE(checked_with)
+  TUTTI_WRITE(works_with)
+#undef TUTTI_WRITE
+}
+
+template <class... Ps>
+void write_tags(std::ostream& out, tutti::types<Ps...>) {
+  std::map<std::string, std::string> who;
+  const auto one = [&]<class P, class... Tags>(std::type_identity<P>, tutti::types<Tags...>) {
+    [[maybe_unused]] const auto add = [&](std::string_view tag) {
+      std::string& names = who[std::string(tag)];
+      if (names.ends_with(tutti::name_of<P>())) {
+        return;  // the tag for another kind of layer
+      }
+      names += (names.empty() ? "" : ", ") + std::string(tutti::name_of<P>());
+    };
+    (add(tutti::detail::type_name<Tags>()), ...);
+  };
+  (one(std::type_identity<Ps>{}, tutti::detail::tags_of<Ps>()), ...);
+  out << "| tag | who has it |\n|---|---|\n";
+  for (const auto& [tag, names] : who) {
+    out << "| " << tag << " | " << names << " |\n";
+  }
+}
+
+template <class... Ps>
+std::string tables(tutti::types<Ps...> list) {
+  std::ostringstream out;
+  out << "| algorithm | list | about | because |\n|---|---|---|---|\n";
+  (write_rules<Ps>(out), ...);
+  out << "\n";
+  write_tags(out, list);
+  return out.str();
+}
+
+template <class... Ps>
+constexpr std::size_t names(tutti::types<Ps...>) {
+  return sizeof...(Ps);
+}
+
+const std::string page = TUTTI_SOURCE_DIR "/docs/recipes.md";
+
+std::string read(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+TEST_CASE("docs/recipes.md has the rules that the code has", "[recipes]") {
+  const std::string text = read(page);
+  const std::string begin = "<!-- rules -->\n";
+  const std::size_t from = text.find(begin);
+  const std::size_t to = text.find("<!-- end of rules -->");
+  REQUIRE(from != std::string::npos);
+  REQUIRE(to != std::string::npos);
+  const std::size_t at = from + begin.size();
+  const std::string written = tables(algorithms{});
+  if (std::getenv("TUTTI_WRITE_DOCS") != nullptr) {
+    std::ofstream(page) << text.substr(0, at) << written << text.substr(to);
+    return;
+  }
+  CHECK(text.substr(at, to - at) == written);
+}
+
+TEST_CASE("every algorithm's rules are in the page", "[recipes]") {
+  std::size_t headers = 0;
+  const std::string folder = TUTTI_SOURCE_DIR "/include/tutti/algorithms";
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    headers += entry.path().extension() == ".hpp" ? 1U : 0U;
+  }
+  CHECK(names(algorithms{}) == headers);
+}
+
+TEST_CASE("all that may stand together is one recipe, sorted and described", "[recipes]") {
+  using R = tutti::Recipe<tutti::EMA, tutti::LabelSmoothing, tutti::CutMix, tutti::MixUp,
+                          tutti::GradientClipping, tutti::BlurPool>;
+  STATIC_REQUIRE(R::valid);
+  STATIC_REQUIRE(std::is_same_v<R::order<tutti::BeforeLoss>,
+                                tutti::types<tutti::MixUp, tutti::CutMix, tutti::LabelSmoothing>>);
+  STATIC_REQUIRE(std::is_same_v<R::order<tutti::Init>, tutti::types<tutti::BlurPool, tutti::EMA>>);
+}
+
+TEST_CASE("surgeries have one order, however they are listed", "[recipes]") {
+  using namespace tutti;
+  // SqueezeExcite has no rule about the two of transformers.
+  using Backwards =
+      Recipe<EMA, ChannelsLast, LowPrecisionLayerNorm, WeightStandardization, StochasticDepth,
+             GhostBatchNorm, BlurPool, Factorize, SqueezeExcite, GatedLinearUnits, ALiBi>;
+  STATIC_REQUIRE(
+      std::is_same_v<
+          Backwards::order<Init>,
+          types<SqueezeExcite, ALiBi, GatedLinearUnits, Factorize, BlurPool, GhostBatchNorm,
+                StochasticDepth, WeightStandardization, LowPrecisionLayerNorm, ChannelsLast, EMA>>);
+  using Shuffled =
+      Recipe<BlurPool, EMA, ALiBi, WeightStandardization, ChannelsLast, Factorize, SqueezeExcite,
+             LowPrecisionLayerNorm, GatedLinearUnits, StochasticDepth, GhostBatchNorm>;
+  STATIC_REQUIRE(
+      std::is_same_v<
+          Shuffled::order<Init>,
+          types<ALiBi, SqueezeExcite, GatedLinearUnits, Factorize, BlurPool, GhostBatchNorm,
+                StochasticDepth, WeightStandardization, LowPrecisionLayerNorm, ChannelsLast, EMA>>);
+}
+
+TEST_CASE("batches are selected, cut and resized in one order, however listed", "[recipes]") {
+  using namespace tutti;
+  STATIC_REQUIRE(
+      std::is_same_v<
+          Recipe<CutOut, ProgressiveResizing, ColOut, SelectiveBackprop>::order<AfterDataloader>,
+          types<SelectiveBackprop, ColOut, ProgressiveResizing, CutOut>>);
+  STATIC_REQUIRE(std::is_same_v<Recipe<SeqLengthWarmup, ALiBi>::order<AfterDataloader>,
+                                types<ALiBi, SeqLengthWarmup>>);
+}
