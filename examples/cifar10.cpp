@@ -1,0 +1,120 @@
+// Trains a residual network on CIFAR-10 with a recipe of eight algorithms.
+//
+// Run it:    cifar10 --data PATH [--epochs N]; alone it says where the images come from
+// It prints: a progress bar, and the accuracy on the test images after every epoch. The first
+//            epochs are the fastest: images are small at first and grow
+// ctest: --data demo --epochs 3
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include <torch/torch.h>
+
+#include <tutti/algorithms/blurpool.hpp>
+#include <tutti/algorithms/channels_last.hpp>
+#include <tutti/algorithms/cutmix.hpp>
+#include <tutti/algorithms/ema.hpp>
+#include <tutti/algorithms/label_smoothing.hpp>
+#include <tutti/algorithms/progressive_resizing.hpp>
+#include <tutti/algorithms/randaugment.hpp>
+#include <tutti/algorithms/squeeze_excite.hpp>
+#include <tutti/data/cifar.hpp>
+#include <tutti/data/image_folder.hpp>
+#include <tutti/data/image_loader.hpp>
+#include <tutti/models/cifar_resnet.hpp>
+#include <tutti/models/classifier.hpp>
+#include <tutti/optim/schedules.hpp>
+#include <tutti/optim/sgd.hpp>
+#include <tutti/trainer.hpp>
+
+using tutti::data::ImageSet;
+using tutti::data::Split;
+using Recipe = tutti::Trainer<tutti::RandAugment, tutti::ProgressiveResizing, tutti::CutMix,
+                              tutti::LabelSmoothing, tutti::SqueezeExcite, tutti::BlurPool,
+                              tutti::ChannelsLast, tutti::EMA>;
+
+constexpr const char* usage =
+    "options: --data PATH, --epochs N. PATH is\n"
+    "  - the folder cifar-10-batches-bin: unpack https://www.cs.toronto.edu/~kriz/cifar.html's\n"
+    "    binary version of CIFAR-10;\n"
+    "  - or a folder or .tar of JPEG images, train/CLASS/NAME.jpg and test/CLASS/NAME.jpg;\n"
+    "  - or the word demo: simple images are generated, to see the program run.\n";
+
+// Ten coarse patterns, and noise on them.
+ImageSet generate(std::int64_t n) {
+  torch::manual_seed(0);
+  const at::Tensor patterns = torch::rand({10, 3, 2, 2}).repeat_interleave(16, 2);
+  torch::manual_seed(static_cast<std::uint64_t>(n));
+  const at::Tensor labels = torch::randint(10, {n}, torch::kLong);
+  const at::Tensor images = patterns.repeat_interleave(16, 3).index_select(0, labels);
+  const at::Tensor noisy = images + 0.1 * torch::randn_like(images);
+  return {noisy.clamp(0, 1).mul(255).to(torch::kByte), labels, {}};
+}
+
+ImageSet load(const std::string& path, Split split) {
+  const bool train = split == Split::train;
+  if (path == "demo") {
+    return generate(train ? 768 : 256);
+  }
+  if (std::filesystem::exists(path + "/test_batch.bin")) {
+    return tutti::data::load_cifar10(path, split);
+  }
+#ifdef TUTTI_WITH_JPEG
+  return tutti::data::load_image_folder(path, {.prefix = train ? "train" : "test", .size = 32});
+#else
+  TORCH_CHECK(false, "'", path, "' has no test_batch.bin, and this program was built without ",
+              "libjpeg; for JPEG images install libjpeg-dev, then configure and build again");
+#endif
+}
+
+tutti::ImageLoader make_loader(const std::string& path, Split split) {
+  const ImageSet set = load(path, split);
+  tutti::ImageLoaderOptions options{.batch_size = 128,
+                                    .shuffle = split == Split::train,
+                                    .mean = {0.491, 0.482, 0.447},
+                                    .std = {0.247, 0.243, 0.262}};
+  if (split == Split::train) {
+    options.transforms.put("flip", [](const at::Tensor& image, tutti::Rng& rng) {
+      return rng.uniform() < 0.5 ? image.flip({2}) : image;
+    });
+  }
+  return {set.images, set.labels, options};
+}
+
+int main(int argc, char** argv) try {
+  std::map<std::string, std::string> options{{"--epochs", "20"}, {"--data", ""}};
+  for (int i = 1; i + 1 < argc; i += 2) {
+    options[argv[i]] = argv[i + 1];
+  }
+  const std::string path = options["--data"];
+  if (path.empty()) {
+    std::printf("%s", usage);
+    return 0;
+  }
+  tutti::seed_all(17);
+  const tutti::ImageLoader train = make_loader(path, Split::train);
+  tutti::Classifier model{tutti::models::cifar_resnet20()};
+  Recipe trainer{
+      model,
+      {.train = train,
+       .eval = {{"test", make_loader(path, Split::test)}},
+       .max_duration = tutti::Time::parse(options["--epochs"] + "ep"),
+       .optimizer = tutti::DecoupledSGDW{.lr = 0.1, .momentum = 0.9, .weight_decay = 5e-4},
+       .schedule = tutti::CosineAnnealingWithWarmup{.t_warmup = "0.1dur"},
+       .seed = 17},
+      tutti::RandAugment{.severity = 5, .depth = 1},
+      tutti::ProgressiveResizing{.initial_scale = 0.5, .delay_fraction = 0.3},
+      tutti::CutMix{},
+      tutti::LabelSmoothing{},
+      tutti::SqueezeExcite{.latent_channels = 0.25, .min_channels = 32},
+      tutti::BlurPool{},
+      tutti::ChannelsLast{},
+      tutti::EMA{.half_life = tutti::Time::batches((train.size() + 3) / 4)}};
+  trainer.fit();
+  const auto& values = trainer.state().eval_metric_values.at("test");
+  std::printf("test accuracy: %.2f %%\n", 100 * values.at("MulticlassAccuracy"));
+} catch (const c10::Error& error) {
+  std::printf("%s\n", error.what_without_backtrace());
+  return 1;
+}
