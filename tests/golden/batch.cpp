@@ -133,7 +133,7 @@ void run_mixing(const Case& c, Verdict& verdict, P policy) {
     }
   });
   const P& after = engine.template get<P>();
-  verdict.tensor("indices", after.indices);
+  verdict.tensor("indices", *after.indices);
   if constexpr (requires { after.mixing; }) {
     verdict.number("mixing", after.mixing);
   } else {
