@@ -2,14 +2,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <utility>
-#include <vector>
 
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/slot.hpp>
 
-#include <ATen/ops/var_mean.h>
+#include <ATen/ops/layer_norm.h>
 
 /// Convolutions whose weights are normalised in every pass.
 ///
@@ -25,10 +23,10 @@ namespace functional {
 /// w: [out, ...], floating, at least two numbers per channel. Gradients flow through mean and
 /// variance. Returns w's shape.
 inline at::Tensor standardize_weights(const at::Tensor& w) {
-  std::vector<std::int64_t> dims(static_cast<std::size_t>(w.dim() - 1));
-  std::iota(dims.begin(), dims.end(), 1);
-  const auto [variance, mean] = at::var_mean(w, dims, /*unbiased=*/false, /*keepdim=*/true);
-  return w.sub(mean).div(variance.add(1e-10).sqrt());
+  const at::Tensor rows = w.flatten(1);  // (out, fan-in); one kernel where the formula takes five
+  return at::layer_norm(rows, {rows.size(1)}, {}, {}, 1e-10)
+      .view(w.sizes())
+      .contiguous(w.suggest_memory_format());
 }
 
 }  // namespace functional
