@@ -5,7 +5,8 @@
 
 struct EMA final {
   using tags = tutti::types<tutti::averages_weights>;
-  using conflicts_with = tutti::types<tutti::because<tutti::averages_weights, "two averages of the "
+  using conflicts_with = tutti::types<tutti::because<tutti::averages_weights,
+                                                     "two averages of the "
                                                      "weights disturb each other">>;
   void apply(tutti::BatchEnd, tutti::State&) {}
 };

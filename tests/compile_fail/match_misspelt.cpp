@@ -5,9 +5,13 @@
 
 struct Clip final {
 #ifdef FIXED
-  bool match(tutti::BatchEnd, const tutti::State&) const { return true; }
+  bool match(tutti::BatchEnd, const tutti::State&) const {
+    return true;
+  }
 #else
-  bool matches(tutti::BatchEnd, const tutti::State&) const { return true; }
+  bool matches(tutti::BatchEnd, const tutti::State&) const {
+    return true;
+  }
 #endif
   void apply(tutti::BatchEnd, tutti::State&) {}
 };

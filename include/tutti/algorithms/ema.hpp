@@ -46,8 +46,8 @@ struct EMA final {
 
   Lazy<functional::EMAParameters> store{};  ///< what the model does not hold: averages or, while
                                             ///< the averages are in use, the training weights
-  bool started = false;          ///< written by the policy: averaging has begun
-  bool averages_in_use = false;  ///< written by the policy: the model holds the averages
+  bool started = false;                     ///< written by the policy: averaging has begun
+  bool averages_in_use = false;             ///< written by the policy: the model holds the averages
 
   Lazy<detail::LoadedAverages> loaded{};  ///< what load() has read, until AfterLoad
 

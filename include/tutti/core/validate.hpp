@@ -7,7 +7,6 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <type_traits>
 #include <vector>
 
 #include <c10/util/Exception.h>
