@@ -1,4 +1,4 @@
-// error: ConflictCheck<CutMix, MixUp
+// error: ConflictCheck<CutMix, MixUp>
 // error: these two policies conflict
 // lines: 12
 #include <tutti/core/recipe.hpp>

@@ -53,7 +53,6 @@ def message(output, root):
         line = re.sub(r"^\S+?:(\d+:)*\s*", "", line.strip())
         line = re.sub(r"std::array<char, \d+>\{(\".*?\")\}", r"\1", line)
         line = re.sub(r"tutti::detail::Text<\d+>\{(\".*?\")\}", r"\1", line)
-        line = re.sub(r", tutti::detail::Text<1>\{.*?\(\)\}", "", line)
         line = line.replace("In instantiation of ", "in ").rstrip(":")
         shown.append(line)
     return shown

@@ -8,11 +8,13 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ATen/ops/cat.h>
 
 #include <tutti/core/switch.hpp>
+#include <tutti/optim/sgd.hpp>
 #include <tutti/trainer.hpp>
 
 #include "support/catch.hpp"
@@ -38,6 +40,20 @@ struct Grab final {
     gradient = at::cat(parts);
   }
 };
+
+/// A run on `loader` that is the same every time.
+template <class Loader>
+tutti::TrainerOptions run_options(Loader loader, std::int64_t epochs, std::int64_t microbatch) {
+  return {.train = std::move(loader),
+          .max_duration = tutti::Time::epochs(epochs),
+          .optimizer = tutti::SGD{.lr = 0.05, .momentum = 0.9},
+          .device_train_microbatch_size = microbatch,
+          .allow_idle_policies = true,
+          .device = "cpu",
+          .seed = 9,
+          .run_name = "together",
+          .progress_bar = false};
+}
 
 /// `A` with options with which it acts on the small models of these tests.
 template <class A>

@@ -50,15 +50,7 @@ inline std::vector<tutti::Batch> sentences(int count) {
 
 inline tutti::TrainerOptions text_options(std::int64_t epochs, int batches,
                                           std::int64_t microbatch) {
-  return {.train = sentences(batches),
-          .max_duration = tutti::Time::epochs(epochs),
-          .optimizer = tutti::SGD{.lr = 0.05, .momentum = 0.9},
-          .device_train_microbatch_size = microbatch,
-          .allow_idle_policies = true,
-          .device = "cpu",
-          .seed = 9,
-          .run_name = "together",
-          .progress_bar = false};
+  return run_options(sentences(batches), epochs, microbatch);
 }
 
 template <>

@@ -100,15 +100,7 @@ inline tutti::ImageLoader images(std::int64_t batches) {
 
 inline tutti::TrainerOptions vision_options(std::int64_t epochs, std::int64_t batches,
                                             std::int64_t microbatch) {
-  return {.train = images(batches),
-          .max_duration = tutti::Time::epochs(epochs),
-          .optimizer = tutti::SGD{.lr = 0.05, .momentum = 0.9},
-          .device_train_microbatch_size = microbatch,
-          .allow_idle_policies = true,
-          .device = "cpu",
-          .seed = 9,
-          .run_name = "together",
-          .progress_bar = false};
+  return run_options(images(batches), epochs, microbatch);
 }
 
 template <>

@@ -213,12 +213,7 @@ struct CutMix final {
   /// loss: the terms in which both mix would be missing.
   template <class Other>
   void validate_with(const Other&) const {
-    if constexpr (detail::means<mixes_inputs, Other> && !detail::means<CutMix, Other>) {
-      TORCH_CHECK_VALUE(!interpolate_loss, "CutMix: interpolate_loss is set beside ",
-                        name_of<Other>(),
-                        ", which mixes inputs too, and the loss would lack the "
-                        "terms in which both do; leave interpolate_loss off.");
-    }
+    detail::refuse_second_mixer<CutMix, Other>(interpolate_loss);
   }
 
   bool match(BeforeLoss, const State&) const { return !interpolate_loss; }

@@ -124,12 +124,7 @@ struct MixUp final {
   /// loss: the terms in which both mix would be missing.
   template <class Other>
   void validate_with(const Other&) const {
-    if constexpr (detail::means<mixes_inputs, Other> && !detail::means<MixUp, Other>) {
-      TORCH_CHECK_VALUE(!interpolate_loss, "MixUp: interpolate_loss is set beside ",
-                        name_of<Other>(),
-                        ", which mixes inputs too, and the loss would lack the "
-                        "terms in which both do; leave interpolate_loss off.");
-    }
+    detail::refuse_second_mixer<MixUp, Other>(interpolate_loss);
   }
 
   bool match(BeforeLoss, const State&) const { return !interpolate_loss; }

@@ -19,7 +19,6 @@
 #include <tutti/algorithms/detail/climb.hpp>
 #include <tutti/algorithms/detail/elapsed.hpp>
 #include <tutti/algorithms/detail/loss_targets.hpp>
-#include <tutti/core/autocast.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rng.hpp>
@@ -213,11 +212,7 @@ struct SelectiveBackprop final {
       Batch batch = part.to(state.device, /*non_blocking=*/true);
       at::Tensor& x = detail::inputs_of(batch, input_key);
       x = detail::shrink_inputs(x, scale_factor);
-      const Autocast low =
-          state.precision == Precision::fp32
-              ? Autocast()
-              : Autocast(state.device.type(),
-                         state.precision == Precision::amp_fp16 ? at::kHalf : at::kBFloat16);
+      const Autocast low = state.autocast();
       losses.push_back(state.task.sample_losses(state.task.forward(batch), batch));
       TORCH_CHECK_VALUE(losses.back().dim() > 0,
                         "SelectiveBackprop: sample_losses gave one number, "

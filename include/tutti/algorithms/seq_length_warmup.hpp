@@ -10,7 +10,6 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include <tutti/core/autocast.hpp>
 #include <tutti/core/batch.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -204,9 +203,7 @@ struct SeqLengthWarmup final {
     const Batch batch = whole.split(part > 0 ? part : whole.num_samples()).front().to(state.device);
     state.model->eval();
     {
-      const Autocast low(state.device.type(),
-                         state.precision == Precision::amp_fp16 ? at::kHalf : at::kBFloat16,
-                         state.precision != Precision::fp32);
+      const Autocast low = state.autocast();
       state.task.loss(state.task.forward(batch), batch).total().backward();
     }
     state.model->train();

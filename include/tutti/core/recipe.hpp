@@ -23,12 +23,20 @@ inline constexpr bool listed_once = Count == 1;
 
 // GCC prints texts among template arguments; Clang before 18 prints numbers instead.
 #if defined(__clang__) && __clang_major__ < 18
-template <auto Reason>
-inline constexpr Text<1> printed{};
+inline constexpr bool prints_texts = false;
 #else
-template <auto Reason>
-inline constexpr auto printed = Reason;
+inline constexpr bool prints_texts = true;
 #endif
+
+// The check of A and B with its reason, where there is one and the compiler can show it.
+template <template <class, class, auto...> class Check, class A, class B, auto Reason>
+consteval auto with_reason() {
+  if constexpr (prints_texts && !std::string_view(Reason).empty()) {
+    return std::type_identity<Check<A, B, Reason>>{};
+  } else {
+    return std::type_identity<Check<A, B>>{};
+  }
+}
 
 // The reason that a list of rules gives about P.
 template <class List, class P>
@@ -62,7 +70,7 @@ struct UniqueCheck {
 };
 
 /// Refuses two policies of which the first declares that it cannot work beside the second.
-template <class A, class B, detail::Text Reason = detail::Text<1>{}>
+template <class A, class B, auto... Reason>
 struct ConflictCheck {
   static_assert(detail::can_be_combined<A, B>,
                 "tutti: these two policies conflict (the first lists the second in "
@@ -86,7 +94,7 @@ struct Pair {
 }  // namespace detail
 
 /// Warns of two policies of which the first declares that they work against each other.
-template <class A, class B, detail::Text Reason = detail::Text<1>{}>
+template <class A, class B, auto... Reason>
 struct WarnCheck {
   static constexpr bool warned() { return detail::Pair<A, B>::work_together(); }
 };
@@ -158,7 +166,7 @@ consteval auto failing_check() {
       return std::type_identity<UniqueCheck<P, (std::size_t{std::is_same_v<P, Ps>} + ...)>>{};
     } else if constexpr (found.fault == Fault::conflict) {
       using B = nth<found.other, Ps...>;
-      return std::type_identity<ConflictCheck<P, B, printed<conflict_reason<P, B>()>>>{};
+      return with_reason<ConflictCheck, P, B, conflict_reason<P, B>()>();
     } else {
       using Required = Wanted<typename Nth<found.other, decltype(requirements_of<P>())>::type>;
       return std::type_identity<RequiredPolicyCheck<P, Required, false>>{};
@@ -185,8 +193,7 @@ consteval auto warning_check() {
     } else {
       using A = nth<found.policy, Ps...>;
       using B = nth<found.other, Ps...>;
-      constexpr auto reason = printed<ReasonFor<typename A::warns_with, B>::value>;
-      return std::type_identity<WarnCheck<A, B, reason>>{};
+      return with_reason<WarnCheck, A, B, ReasonFor<typename A::warns_with, B>::value>();
     }
   }
 }

@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/autocast.hpp>
 #include <tutti/core/batch.hpp>
 #include <tutti/core/logger.hpp>
 #include <tutti/core/model.hpp>
@@ -93,6 +94,19 @@ struct State {
 
   // ---- Output --------------------------------------------------------------------------------
   Logger logger;
+
+  /// The scope in which forward and loss compute in the run's precision.
+  [[nodiscard]] Autocast autocast() const {
+    switch (precision) {
+      case Precision::amp_fp16:
+        return {device.type(), at::kHalf};
+      case Precision::amp_bf16:
+        return {device.type(), at::kBFloat16};
+      case Precision::fp32:
+        break;
+    }
+    return {};
+  }
 
   /// Position in the run, for schedules and intervals.
   [[nodiscard]] Progress progress() const {

@@ -63,7 +63,7 @@ void evaluate_part(Engine& engine, State& state, EvalSet& set, const Batch& part
   const bool counts = extra == 0 || size > extra;
   state.batch = extra > 0 && counts ? batch.split(size - extra).front() : std::move(batch);
   engine.template fire<EvalBeforeForward>(state);
-  const auto low = autocast(state.precision, state.device);
+  const auto low = state.autocast();
   state.outputs = state.task.eval_forward(state.batch);
   engine.template fire<EvalAfterForward>(state);
   if (counts) {
@@ -161,7 +161,7 @@ std::vector<Outputs> predict(Engine& engine, State& state, DataSpec& data, std::
     engine.template fire<PredictBatchStart>(state);
     engine.template fire<PredictBeforeForward>(state);
     {
-      const auto low = autocast(state.precision, state.device);
+      const auto low = state.autocast();
       state.outputs = state.task.forward(state.batch);
     }
     engine.template fire<PredictAfterForward>(state);

@@ -11,24 +11,10 @@
 #include <torch/optim/optimizer.h>
 
 #include <tutti/core/archive.hpp>
-#include <tutti/core/autocast.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
 
 namespace tutti::train {
-
-/// The autocast scope that a precision asks for around forward and loss.
-inline Autocast autocast(Precision precision, at::Device device) {
-  switch (precision) {
-    case Precision::amp_fp16:
-      return {device.type(), at::kHalf};
-    case Precision::amp_bf16:
-      return {device.type(), at::kBFloat16};
-    case Precision::fp32:
-      break;
-  }
-  return {};
-}
 
 /// Options of GradScaler; the defaults are torch.amp.GradScaler's.
 struct GradScalerOptions {

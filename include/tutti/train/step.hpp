@@ -175,13 +175,13 @@ class Step {
     }
     engine_.template fire<BeforeForward>(state_);
     {
-      const auto low = autocast(state_.precision, state_.device);
+      const auto low = state_.autocast();
       state_.outputs = state_.task.forward(state_.batch);
     }
     engine_.template fire<AfterForward>(state_);
     engine_.template fire<BeforeLoss>(state_);
     {
-      const auto low = autocast(state_.precision, state_.device);
+      const auto low = state_.autocast();
       state_.loss_parts = state_.task.loss(state_.outputs, state_.batch);
       state_.loss = state_.loss_parts.total();
     }
@@ -231,7 +231,7 @@ class Step {
 
   void update_metrics(const Batch& seen) {
     if (!run_.train_metrics.empty()) {
-      const auto low = autocast(state_.precision, state_.device);
+      const auto low = state_.autocast();
       run_.train_metrics.update(state_.task, seen, state_.outputs);
     }
   }

@@ -5,8 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <tutti/core/autocast.hpp>
 #include <tutti/core/batch.hpp>
+#include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 
 /// How policies that rewrite the targets of a microbatch for its loss share one batch.
@@ -52,11 +52,7 @@ inline const at::Tensor& targets_of_loss(Batch& batch, std::string_view key) {
 inline Loss loss_against(const State& state, std::string_view key, at::Tensor targets) {
   Batch batch = state.batch;
   targets_of(batch, key) = std::move(targets);
-  const Autocast low =
-      state.precision == Precision::fp32
-          ? Autocast()
-          : Autocast(state.device.type(),
-                     state.precision == Precision::amp_fp16 ? at::kHalf : at::kBFloat16);
+  const Autocast low = state.autocast();
   return state.task.loss(state.outputs, batch);
 }
 
@@ -76,6 +72,18 @@ inline void interpolate_loss(State& state, std::string_view key, const at::Tenso
     } else if (other.contains(name)) {
       part = blend(part, other.at(name));
     }
+  }
+}
+
+// For validate_with(): refuses `Other`, if it mixes inputs as P does, where P interpolates the
+// loss, which would lack the terms in which both mix.
+template <class P, class Other>
+void refuse_second_mixer(bool interpolates) {
+  if constexpr (means<mixes_inputs, Other> && !means<P, Other>) {
+    TORCH_CHECK_VALUE(!interpolates, name_of<P>(), ": interpolate_loss is set beside ",
+                      name_of<Other>(),
+                      ", which mixes inputs too, and the loss would lack the terms in which both "
+                      "do; leave interpolate_loss off.");
   }
 }
 
