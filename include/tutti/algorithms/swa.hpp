@@ -16,7 +16,6 @@
 #include <tutti/algorithms/detail/batch_statistics.hpp>
 #include <tutti/algorithms/detail/weight_mean.hpp>
 #include <tutti/core/archive.hpp>
-#include <tutti/core/autocast.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -219,9 +218,7 @@ inline void SWA::complete(State& state) {
   mean->copy_to(*state.model);
   if (refresh_batches > 0) {
     functional::refresh_batch_statistics(*state.model, *recent, [&](const Batch& batch) {
-      const Autocast low(state.device.type(),
-                         state.precision == Precision::amp_fp16 ? at::kHalf : at::kBFloat16,
-                         state.precision != Precision::fp32);
+      const Autocast low = state.autocast();
       const std::int64_t part = state.device_train_microbatch_size;
       for (const Batch& some : batch.split(part > 0 ? part : batch.num_samples())) {
         static_cast<void>(state.task.forward(some.to(state.device)));
