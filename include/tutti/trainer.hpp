@@ -262,7 +262,8 @@ class Trainer {
     }
     engine_.template fire<AfterLoad>(state_);
     seed_all(state_.seed);
-    run_.parallel = train::make_parallel(engine_, state_, options_.data_parallel);
+    run_.data_parallel = options_.data_parallel;
+    run_.parallel = train::make_parallel(engine_, state_, run_.data_parallel);
   }
 
   void join_world() {

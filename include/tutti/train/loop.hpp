@@ -12,6 +12,7 @@
 #include <tutti/core/engine.hpp>
 #include <tutti/train/evaluation.hpp>
 #include <tutti/train/run.hpp>
+#include <tutti/train/setup.hpp>
 #include <tutti/train/step.hpp>
 
 namespace tutti::train {
@@ -88,6 +89,7 @@ class Loop {
     state_.previous_timestamp = state_.timestamp;
     state_.timestamp = state_.timestamp.to_next_batch(counts[0], counts[1], passed);
     engine_.template fire<BatchEnd>(state_);
+    follow_parameters();
     evaluate<BatchEnd>();
     checkpoint<BatchCheckpoint>();
     const bool iteration_done =
@@ -107,6 +109,7 @@ class Loop {
     state_.previous_timestamp = state_.timestamp;
     state_.timestamp = state_.timestamp.to_next_epoch();
     engine_.template fire<EpochEnd>(state_);
+    follow_parameters();
     evaluate<EpochEnd>();
     checkpoint<EpochCheckpoint>();
     if (run_.iteration_length && run_.iteration_length.unit() == TimeUnit::epoch &&
@@ -140,6 +143,15 @@ class Loop {
       run_.last_saved_batch = state_.timestamp.batch;
       run_.save(E::name);
       clock_.resume();
+    }
+  }
+
+  // Averages the gradients of the parameters that the model has now.
+  void follow_parameters() {
+    if (state_.parameters_replaced) {
+      state_.parameters_replaced = false;
+      run_.parallel.reset();  // its hooks sit on the old ones
+      run_.parallel = make_parallel(engine_, state_, run_.data_parallel);
     }
   }
 

@@ -45,6 +45,7 @@ struct Run {
 
   std::optional<GradScaler> scaler;
   std::unique_ptr<dist::DataParallel> parallel;
+  dist::DataParallelOptions data_parallel;
   bool weigh_by_tokens = false;
   Time iteration_length{};  ///< in ep or tok; 0: no iterations
 
