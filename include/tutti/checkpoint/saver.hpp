@@ -87,7 +87,11 @@ class Saver {
                   options_.dataloader_label, "\" has ", names.empty() ? "no metrics" : names);
     }
     candidate_ = found->second;
+    has_evaluated_ = true;
   }
+
+  /// Whether the monitor's set has been evaluated in this process.
+  [[nodiscard]] bool has_evaluated() const { return has_evaluated_; }
 
   /// Whether one is to be written right after event `E`; remembers it until then.
   /// at_once: the run is about to stop.
@@ -225,6 +229,7 @@ class Saver {
   std::optional<double> candidate_;
   std::int64_t last_batch_ = -1;
   bool due_ = false;
+  bool has_evaluated_ = false;
 };
 
 }  // namespace tutti::checkpoint

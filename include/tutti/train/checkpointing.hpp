@@ -162,7 +162,7 @@ void on_every_rank(dist::Communicator& world, F&& work) {
   try {
     work();
   } catch (const std::exception& caught) {
-    error = caught.what();
+    error = text_of(caught);
     own = std::current_exception();
   }
   const std::vector<std::string> errors = world.all_gather_bytes(error);

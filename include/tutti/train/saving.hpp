@@ -22,6 +22,12 @@ enum class OnSaveError : std::uint8_t {
 
 namespace train {
 
+// What an exception says, without a stack trace.
+inline std::string text_of(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+}
+
 // Runs `work` on rank 0. Returns on every rank what rank 0 threw, null when it ended well.
 template <class F>
 std::exception_ptr on_rank_zero(dist::Communicator& world, F&& work) {
@@ -31,7 +37,7 @@ std::exception_ptr on_rank_zero(dist::Communicator& world, F&& work) {
     try {
       work();
     } catch (const std::exception& caught) {
-      text = std::string("rank 0: ") + caught.what();
+      text = "rank 0: " + text_of(caught);
       error = std::current_exception();
     }
   }
@@ -100,7 +106,7 @@ class Saving {
         std::rethrow_exception(error);
       }
     } catch (const std::exception& error) {
-      TORCH_WARN("the last checkpoint could not be written: ", error.what());
+      TORCH_WARN("the last checkpoint could not be written: ", text_of(error));
     }
   }
 
@@ -115,7 +121,7 @@ class Saving {
         std::rethrow_exception(error);
       } catch (const std::exception& caught) {
         TORCH_WARN("a checkpoint could not be written, training goes on without it: ",
-                   caught.what());
+                   text_of(caught));
       }
     }
   }
