@@ -170,3 +170,23 @@ TEST_CASE("a monitor of a metric that is not there is refused with those that ar
   CHECK_THROWS_WITH(offer(saver, 1, 0.5),
                     ContainsSubstring("monitor is \"Acuracy\", but the set \"test\" has Accuracy"));
 }
+
+TEST_CASE("a list from a stranger cannot make a saver remove what it did not write",
+          "[checkpoint][saver]") {
+  const TemporaryFolder folder;
+  SaverOptions options = in(folder);
+  options.keep = 1;
+  Saver saver(options, at_batch(0));
+  fs::create_directories(saver.folder());
+  for (const char* name : {"precious", "quiet-etude/notes"}) {
+    fs::create_directory(folder / name);
+  }
+  Archive archive;
+  archive.put("names", Names{"../precious", "notes", "..", "ba1/../../precious", "ba1"});
+  archive.put("values", std::vector<double>{0, 0, 0, 0, 0});
+  saver.load(archive);
+  CHECK(names_of(saver) == Names{"ba1"});
+  CHECK(offer(saver, 2));
+  CHECK(fs::exists(folder / "precious"));
+  CHECK(on_disk(saver) == Names{"ba2", "latest", "notes"});
+}

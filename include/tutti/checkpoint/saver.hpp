@@ -56,7 +56,7 @@ class Saver {
   [[nodiscard]] std::vector<std::string> saved() const {
     std::vector<std::string> out;
     for (const Entry& entry : entries_) {
-      out.push_back(entry.path);
+      out.push_back(path_of(entry));
     }
     return out;
   }
@@ -108,9 +108,8 @@ class Saver {
   /// Returns its name in the folder.
   std::string begin(const State& state) {
     const std::string name = format_name(options_.filename, fields(state));
-    const std::string path = folder_ + "/" + name;
-    std::erase_if(entries_, [&](const Entry& entry) { return entry.path == path; });
-    entries_.push_back({path, candidate_.value_or(0)});
+    std::erase_if(entries_, [&](const Entry& entry) { return entry.name == name; });
+    entries_.push_back({name, candidate_.value_or(0)});
     candidate_.reset();
     due_ = false;
     last_batch_ = state.timestamp.batch;
@@ -146,12 +145,12 @@ class Saver {
       leaving_.push_back(*out);
       entries_.erase(out);
     }
-    Job out{.pages = std::move(pages), .path = newest.path, .link = {}, .surplus = {}};
+    Job out{.pages = std::move(pages), .path = path_of(newest), .link = {}, .surplus = {}};
     if (points) {
       out.link = folder_ + "/" + options_.latest_filename;
     }
     for (const Entry& entry : leaving_) {
-      out.surplus.push_back(entry.path);
+      out.surplus.push_back(path_of(entry));
     }
     return out;
   }
@@ -160,7 +159,7 @@ class Saver {
   void ended(bool well) {
     if (!well) {
       last_batch_ = -1;
-      if (!entries_.empty() && !detail::path_exists(entries_.back().path)) {
+      if (!entries_.empty() && !detail::path_exists(path_of(entries_.back()))) {
         entries_.pop_back();
       }
       entries_.insert(entries_.begin(), leaving_.begin(), leaving_.end());
@@ -173,25 +172,36 @@ class Saver {
 
   /// Keeps the list of what it wrote, the newest, which is being written, included.
   void save(Archive& archive) const {
-    archive.put("paths", saved());
+    std::vector<std::string> names;
+    for (const Entry& entry : entries_) {
+      names.push_back(entry.name);
+    }
+    archive.put("names", names);
     archive.put("values", values());
   }
+
+  /// Takes such a list; only names that this saver gives, so that a file from a stranger cannot
+  /// make it remove anything else.
   void load(const Archive& archive) {
-    const auto paths = archive.get<std::vector<std::string>>("paths");
+    const auto names = archive.get<std::vector<std::string>>("names");
     const auto values = archive.get<std::vector<double>>("values");
-    TORCH_CHECK(paths.size() == values.size(), "checkpoint: '", archive.path(), "' lists ",
-                paths.size(), " checkpoints and ", values.size(), " values");
+    TORCH_CHECK(names.size() == values.size(), "checkpoint: '", archive.path(), "' lists ",
+                names.size(), " checkpoints and ", values.size(), " values");
     entries_.clear();
-    for (std::size_t i = 0; i < paths.size(); ++i) {
-      entries_.push_back({paths[i], values[i]});
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (names[i].find('/') == std::string::npos && parse_name(options_.filename, names[i])) {
+        entries_.push_back({names[i], values[i]});
+      }
     }
   }
 
  private:
   struct Entry {
-    std::string path;
+    std::string name;  // in the folder
     double value = 0;
   };
+
+  [[nodiscard]] std::string path_of(const Entry& entry) const { return folder_ + "/" + entry.name; }
 
   static NameFields fields(const State& state) {
     return {.run_name = state.run_name,

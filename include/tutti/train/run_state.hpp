@@ -70,6 +70,9 @@ inline void load_schedulers(State& state, Run& run, const Archive& archive,
   if (archive.contains("schedulers")) {
     const Archive& saved = archive.child("schedulers");
     run.initial_lrs = saved.get<std::vector<double>>("initial_lrs");
+    TORCH_CHECK(run.initial_lrs.size() == own.size(), "the checkpoint has ", run.initial_lrs.size(),
+                " learning rates, this run has ", own.size(),
+                "; put \"state/schedulers\" into load_ignore_keys to train with this program's");
     run.scheduled_at = load_timestamp(saved.child("stepped_at"));
     again = saved.get<std::string>("max_duration") != to_string(state.max_duration) ||
             saved.get<double>("scale_schedule_ratio") != run.scale_schedule_ratio;
