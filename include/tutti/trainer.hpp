@@ -283,7 +283,7 @@ class Trainer {
     engine_.template fire<AfterLoad>(state_);
     seed_all(state_.seed);
     run_.data_parallel = options_.data_parallel;
-    run_.parallel = train::make_parallel(engine_, state_, run_.data_parallel);
+    run_.parallel = train::make_parallel(engine_, state_, run_);
   }
 
   void join_world() {
@@ -333,10 +333,7 @@ class Trainer {
                       "iteration_length is ", to_string(options_.iteration_length),
                       ", expected a time in ep or tok");
     run_.iteration_length = options_.iteration_length;
-    TORCH_CHECK_VALUE(options_.device_train_microbatch_size >= 0,
-                      "device_train_microbatch_size is ", options_.device_train_microbatch_size,
-                      ", expected 0 (the whole batch) or more");
-    state_.device_train_microbatch_size = options_.device_train_microbatch_size;
+    train::set_microbatching(state_, run_, options_);
     train::set_length(state_, run_, options_.max_duration, options_.scale_schedule_ratio);
     if (options_.schedule) {
       set_schedule(options_.schedule, options_.scale_schedule_ratio);

@@ -12,10 +12,8 @@
 #include <tutti/core/engine.hpp>
 #include <tutti/train/evaluation.hpp>
 #include <tutti/train/run.hpp>
-    follow_parameters();
-    if (!stopped()) {
-      evaluate<BatchEnd>();
-    }
+#include <tutti/train/setup.hpp>
+#include <tutti/train/signals.hpp>
 #include <tutti/train/step.hpp>
 
 namespace tutti::train {
@@ -87,6 +85,7 @@ class Loop {
     engine_.template fire<BatchStart>(state_);
     log_time(counts[1] > 0);
     step_();
+    log_microbatch_size();
     report_losses();
     Clock::Duration passed = clock_.lap();
     agree(counts, passed);
@@ -97,14 +96,10 @@ class Loop {
     state_.previous_timestamp = state_.timestamp;
     state_.timestamp = state_.timestamp.to_next_batch(counts[0], counts[1], passed);
     engine_.template fire<BatchEnd>(state_);
-<<<<<<< HEAD
     follow_parameters();
-    evaluate<BatchEnd>();
-=======
     if (!stopped()) {
       evaluate<BatchEnd>();
     }
->>>>>>> ckpt
     checkpoint<BatchCheckpoint>();
     const bool iteration_done =
         run_.iteration_length && run_.iteration_length.unit() == TimeUnit::token &&
@@ -183,21 +178,17 @@ class Loop {
     }
   }
 
-<<<<<<< HEAD
   // Averages the gradients of the parameters that the model has now.
   void follow_parameters() {
     if (state_.parameters_replaced) {
       state_.parameters_replaced = false;
       run_.parallel.reset();  // its hooks sit on the old ones
-      run_.parallel = make_parallel(engine_, state_, run_.data_parallel);
+      run_.parallel = make_parallel(engine_, state_, run_);
     }
   }
 
-  // Sums samples and tokens over the ranks; the time is rank 0's.
-=======
   // Sums samples and tokens over the ranks; the time is rank 0's. Signals and failed writes, of
   // which one rank may know alone, travel with them.
->>>>>>> ckpt
   void agree(std::array<std::int64_t, 2>& counts, Clock::Duration& passed) {
     int signal = received_signal();
     bool failed = run_.saving.failed();
@@ -239,6 +230,13 @@ class Loop {
     }
   }
 
+  void log_microbatch_size() const {
+    if (state_.device_train_microbatch_size > 0) {
+      log({{"trainer/device_train_microbatch_size",
+            static_cast<double>(state_.device_train_microbatch_size)}});
+    }
+  }
+
   void compute_train_metrics() {
     if (!run_.train_metrics.empty()) {
       run_.train_metrics.compute(*state_.communicator, state_, state_.train_metric_values);
@@ -257,10 +255,6 @@ class Loop {
     if (tokens) {
       log({{"time/token", static_cast<double>(now.token)},
            {"time/token_in_epoch", static_cast<double>(now.token_in_epoch)}});
-    }
-    if (state_.device_train_microbatch_size > 0) {
-      log({{"trainer/device_train_microbatch_size",
-            static_cast<double>(state_.device_train_microbatch_size)}});
     }
   }
 

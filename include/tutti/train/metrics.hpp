@@ -50,6 +50,21 @@ class MetricSet {
     }
   }
 
+  /// A copy of what the metrics have counted.
+  [[nodiscard]] std::vector<std::vector<at::Tensor>> counts() const {
+    std::vector<std::vector<at::Tensor>> out;
+    for (const auto& entry : entries_) {
+      out.push_back(copied(entry.metric->states()));
+    }
+    return out;
+  }
+  /// Goes back to what counts() returned.
+  void set_counts(const std::vector<std::vector<at::Tensor>>& counts) {
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      entries_[i].metric->set_states(copied(counts.at(i)));
+    }
+  }
+
   /// Lets every metric see a batch.
   void update(const AnyModel& model, const Batch& batch, const Outputs& outputs) {
     const c10::AutoGradMode no_grad(false);
@@ -100,6 +115,13 @@ class MetricSet {
     std::string logged_as;
     std::unique_ptr<Metric> metric;
   };
+
+  static std::vector<at::Tensor> copied(std::vector<at::Tensor> tensors) {
+    for (auto& tensor : tensors) {
+      tensor = tensor.clone();
+    }
+    return tensors;
+  }
 
   // A metric's counts over all ranks.
   static std::vector<at::Tensor> summed(const Entry& entry, dist::Communicator& communicator,

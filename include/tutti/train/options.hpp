@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <tutti/core/count_or_auto.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/data/data_spec.hpp>
 #include <tutti/data/evaluator.hpp>
@@ -33,7 +34,9 @@ struct TrainerOptions {
   Schedule schedule{};                    ///< default: constant learning rates
   double scale_schedule_ratio = 1.0;      ///< multiplies max_duration and the schedule's times; > 0
   bool step_schedule_every_batch = true;  ///< false: at the end of every epoch
-  std::int64_t device_train_microbatch_size = 0;  ///< examples per forward pass; 0: all at once
+  CountOrAuto device_train_microbatch_size{};  ///< examples per forward pass; 0: all at once;
+                                               ///< "auto": as many as fit into the memory
+  CountOrAuto grad_accum{};  ///< the same as a number of microbatches; "auto" means the same
   bool accumulate_train_batch_on_tokens = false;  ///< microbatches weigh by tokens, not examples
 
   bool allow_idle_policies = false;  ///< fit() accepts policies none of whose events it fires

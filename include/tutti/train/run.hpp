@@ -11,6 +11,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <tutti/checkpoint/saver.hpp>
+#include <tutti/core/count_or_auto.hpp>
 #include <tutti/core/interval.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/data/data_spec.hpp>
@@ -27,9 +28,9 @@ namespace tutti::train {
 struct EvalSet {
   std::string label;
   DataSpec data;
-  Interval interval;            ///< when it is due during fit
-  std::int64_t subset = -1;     ///< batches; -1: all
-  std::int64_t microbatch = 0;  ///< examples; 0: the whole batch
+  Interval interval;         ///< when it is due during fit
+  std::int64_t subset = -1;  ///< batches; -1: all
+  CountOrAuto microbatch;    ///< examples; 0: the whole batch; automatic: 0 until one was seen
   MetricSet metrics;
 };
 
@@ -50,7 +51,9 @@ struct Run {
   std::unique_ptr<dist::DataParallel> parallel;
   dist::DataParallelOptions data_parallel;
   bool weigh_by_tokens = false;
-  Time iteration_length{};  ///< in ep or tok; 0: no iterations
+  bool auto_microbatch = false;  ///< state.device_train_microbatch_size is found by trial
+  std::int64_t grad_accum = 0;   ///< microbatches of a batch; 0: as large as state says
+  Time iteration_length{};       ///< in ep or tok; 0: no iterations
 
   std::function<void()> restore_rng;  ///< pending after a load, called before the next batch
 

@@ -101,6 +101,7 @@ inline void load_schedulers(State& state, Run& run, const Archive& archive,
 inline void save_run(const State& state, const Run& run, Archive& archive, bool metrics) {
   save_timestamp(state.timestamp, archive.child("timestamp"));
   archive.put("rank_zero_seed", state.rank_zero_seed);
+  archive.put("device_train_microbatch_size", state.device_train_microbatch_size);
   detail::save_schedulers(state, run, archive.child("schedulers"));
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
     checkpoint::save_optimizer(*state.optimizers[i],
@@ -142,6 +143,10 @@ inline void load_run(State& state, Run& run, const Archive& archive, RunLoadRepo
   if (has("rank_zero_seed")) {
     state.rank_zero_seed = archive.get<std::uint64_t>("rank_zero_seed");
     state.seed = state.rank_zero_seed + static_cast<std::uint64_t>(state.rank);
+  }
+  if (run.auto_microbatch && archive.contains("device_train_microbatch_size")) {
+    state.device_train_microbatch_size =  // found before; it only shrinks from here
+        archive.get<std::int64_t>("device_train_microbatch_size");
   }
   detail::load_schedulers(state, run, archive, own_lrs, report);
   if (run.scaler && has("scaler")) {

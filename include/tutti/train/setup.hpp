@@ -131,6 +131,28 @@ inline void set_length(State& state, const Run& run, Time max_duration, double r
   }
 }
 
+/// Sets how batches are cut. Throws c10::ValueError for options that contradict each other.
+inline void set_microbatching(State& state, Run& run, const TrainerOptions& options) {
+  const CountOrAuto& size = options.device_train_microbatch_size;
+  const CountOrAuto& chunks = options.grad_accum;
+  TORCH_CHECK_VALUE(size.count >= 0, "device_train_microbatch_size is ", size.count,
+                    ", expected 0 (the whole batch), a number of examples, or \"auto\"");
+  TORCH_CHECK_VALUE(chunks.count >= 0, "grad_accum is ", chunks.count,
+                    ", expected a number of microbatches, or \"auto\"");
+  TORCH_CHECK_VALUE(size == CountOrAuto() || chunks == CountOrAuto(),
+                    "device_train_microbatch_size and grad_accum are both set, and say the same "
+                    "thing in two ways; keep the first");
+  run.auto_microbatch = size.automatic || chunks.automatic;
+  run.grad_accum = chunks.count;
+  state.device_train_microbatch_size = size.count;
+  TORCH_CHECK_VALUE(
+      !run.auto_microbatch || !options.data_parallel.sync_strategy ||
+          *options.data_parallel.sync_strategy == dist::SyncStrategy::forced_sync,
+      "device_train_microbatch_size is \"auto\", which sends gradients after the last "
+      "backward pass, so that no rank waits for one without memory; leave "
+      "data_parallel.sync_strategy at its default or at forced_sync");
+}
+
 /// The saver that the options describe.
 inline checkpoint::SaverOptions saver_options(const TrainerOptions& options) {
   return {.folder = options.save_folder,
@@ -191,9 +213,13 @@ inline void say_stopped(const State& state, int signal) {
 /// The data-parallel side of the run; nothing in one process.
 template <class Engine>
 std::unique_ptr<dist::DataParallel> make_parallel(const Engine& engine, const State& state,
-                                                  dist::DataParallelOptions options) {
+                                                  const Run& run) {
   if (state.world_size == 1) {
     return nullptr;
+  }
+  dist::DataParallelOptions options = run.data_parallel;
+  if (run.auto_microbatch) {
+    options.sync_strategy = dist::SyncStrategy::forced_sync;
   }
   engine.for_each([&](const auto& policy) {
     options.find_unused_parameters = options.find_unused_parameters || leaves_unused(policy);
