@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tutti/core/count_or_auto.hpp>
@@ -48,6 +49,8 @@ struct TrainerOptions {
   bool deterministic_mode = false;      ///< refuse operators that are not deterministic
 
   // ---- Output ----------------------------------------------------------------------------------
+  /// Constants of the program that are logged beside those of the run: a learning rate, a path.
+  std::vector<std::pair<std::string, HyperparameterValue>> hyperparameters{};
   std::string run_name{};       ///< default: environment RUN_NAME, else time and two words
   bool progress_bar = true;     ///< unless the recipe has a ProgressBar or ConsoleLogger itself
   bool log_to_console = false;  ///< adds a ConsoleLogger unless the recipe has one

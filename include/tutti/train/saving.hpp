@@ -20,6 +20,11 @@ enum class OnSaveError : std::uint8_t {
   warn,  ///< a warning, and training goes on; the next one is tried as usual
 };
 
+/// "stop", "warn".
+constexpr std::string_view to_string(OnSaveError choice) {
+  return choice == OnSaveError::stop ? "stop" : choice == OnSaveError::warn ? "warn" : "unknown";
+}
+
 namespace train {
 
 // What an exception says, without a stack trace.

@@ -103,7 +103,7 @@ inline std::vector<at::Tensor> trainable(const torch::nn::Module& model) {
 }
 
 /// Sends what is constant in every run to the loggers.
-inline void log_hyperparameters(const State& state) {
+inline void log_hyperparameters(const State& state, const TrainerOptions& options) {
   state.logger.log_hyperparameters(
       {{"tutti_version", std::string(TUTTI_VERSION)},
        {"run_name", state.run_name},
@@ -111,6 +111,9 @@ inline void log_hyperparameters(const State& state) {
        {"world_size", std::int64_t{state.world_size}},
        {"device", state.device.str()},
        {"precision", std::string(to_string(state.precision))}});
+  for (const auto& [name, value] : options.hyperparameters) {
+    state.logger.log_hyperparameters({{name, value}});
+  }
 }
 
 /// Sets how long the run is and how many batches its epochs have.

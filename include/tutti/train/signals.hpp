@@ -15,6 +15,19 @@ enum class OnSignal : std::uint8_t {
   ignore,  ///< fit() handles no signals
 };
 
+/// "exit", "stop", "ignore".
+constexpr std::string_view to_string(OnSignal choice) {
+  switch (choice) {
+    case OnSignal::exit:
+      return "exit";
+    case OnSignal::stop:
+      return "stop";
+    case OnSignal::ignore:
+      return "ignore";
+  }
+  return "unknown";
+}
+
 namespace train {
 
 namespace detail {
