@@ -306,9 +306,7 @@ class Trainer {
 
   template <class P>
   void prepare(P& policy) {
-    if (Rng* rng = rng_of(policy); rng != nullptr && !rng->replays()) {
-      *rng = Rng::for_policy(state_.seed, name_of<P>());
-    }
+    seed_policy(policy, state_.seed);
     if constexpr (LoggerDestination<P>) {
       if constexpr (requires { policy.on; }) {
         if (!policy.on) {
