@@ -4,6 +4,7 @@
 
 #include "callbacks/run.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/warnings.hpp"
 
 using namespace tutti;
 using callback_run::metric_net;
@@ -106,4 +107,14 @@ TEST_CASE("options of EarlyStopper that make no sense are refused", "[callbacks]
   seconds.patience = "5sec";
   CHECK_THROWS_WITH(seconds.validate(),
                     ContainsSubstring("patience is 5sec, expected a time in ep or ba"));
+}
+
+TEST_CASE("EarlyStopper warns of a set that was never evaluated", "[callbacks][early_stopper]") {
+  const Warnings warnings;
+  Trainer trainer{metric_net({0.1}), callback_run::options(2, "1ep"),
+                  EarlyStopper{.monitor = "Accuracy", .dataloader_label = "tset"}};
+  trainer.fit();
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0],
+             ContainsSubstring("EarlyStopper: the set \"tset\" has not been evaluated"));
 }

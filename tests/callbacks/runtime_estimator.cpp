@@ -97,3 +97,18 @@ TEST_CASE("a real run logs its estimate and the unit", "[callbacks][runtime_esti
   CHECK(std::get<std::string>(memory.hyperparameters.at("time/remaining_estimate_unit")) ==
         "hours");
 }
+
+TEST_CASE("another fit is estimated from its own beginning", "[callbacks][runtime_estimator]") {
+  RuntimeEstimator estimator{
+      .skip_batches = 0, .time_unit = ClockUnit::seconds, .clock = &scripted_clock};
+  ByHand run;
+  run.state.max_duration = "2ba";
+  estimator.apply(FitStart{}, run.state);
+  batch(estimator, run, 10);
+  batch(estimator, run, 10);
+  seconds += 1000;  // what happens between
+  run.state.max_duration = "6ba";
+  estimator.apply(FitStart{}, run.state);
+  batch(estimator, run, 5);
+  CHECK(run.memory.latest("time/remaining_estimate") == Approx(15.0));
+}

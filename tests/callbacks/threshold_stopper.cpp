@@ -3,6 +3,7 @@
 #include <tutti/core/with.hpp>
 
 #include "callbacks/run.hpp"
+#include "support/warnings.hpp"
 
 using namespace tutti;
 using callback_run::metric_net;
@@ -51,4 +52,16 @@ TEST_CASE("a ThresholdStopper without a threshold is refused", "[callbacks][thre
   CHECK_THROWS_WITH(
       (ThresholdStopper{.monitor = "Accuracy", .dataloader_label = "test"}.validate()),
       ContainsSubstring("threshold is not set"));
+}
+
+TEST_CASE("ThresholdStopper warns of a set that was never evaluated",
+          "[callbacks][threshold_stopper]") {
+  const Warnings warnings;
+  Trainer trainer{
+      metric_net({0.1}), callback_run::options(2, "1ep"),
+      ThresholdStopper{.monitor = "Accuracy", .dataloader_label = "tset", .threshold = 0.5}};
+  trainer.fit();
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0],
+             ContainsSubstring("ThresholdStopper: the set \"tset\" has not been evaluated"));
 }

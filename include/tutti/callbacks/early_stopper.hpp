@@ -37,7 +37,7 @@ struct EarlyStopper final {
 
   static constexpr std::string_view name = "EarlyStopper";
   static constexpr Role role = Role::callback;
-  using events = types<EvalEnd, EpochEnd, BatchEnd>;
+  using events = types<EvalEnd, EpochEnd, BatchEnd, FitEnd>;
 
   /// Throws c10::ValueError when an option is missing or out of range.
   constexpr void validate() const {
@@ -60,6 +60,11 @@ struct EarlyStopper final {
   void apply(EvalEnd, State& state) { look(state); }
   void apply(EpochEnd, State& state) { look(state); }
   void apply(BatchEnd, State& state) { look(state); }
+  void apply(FitEnd, State&) const {
+    if (!best) {
+      detail::warn_of_unseen_set(name, dataloader_label);
+    }
+  }
 
   /// Saves the best value and when it was.
   void save(Archive& archive) const {

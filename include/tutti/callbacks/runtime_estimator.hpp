@@ -49,7 +49,7 @@ struct RuntimeEstimator final {
   Lazy<detail::RunSoFar> so_far{};  ///< written by the policy
 
   static constexpr std::string_view name = "RuntimeEstimator";
-  using events = types<Init, BatchStart, BatchEnd, EvalEnd>;
+  using events = types<Init, FitStart, BatchStart, BatchEnd, EvalEnd>;
 
   /// Throws c10::ValueError when an option is out of range.
   constexpr void validate() const {
@@ -60,6 +60,7 @@ struct RuntimeEstimator final {
     state.logger.log_hyperparameters(
         {{"time/remaining_estimate_unit", std::string(to_string(time_unit))}});
   }
+  void apply(FitStart, const State&) { so_far.reset(); }  // another length, another beginning
   void apply(BatchStart, const State& state) {
     if (so_far->disabled || so_far->started || so_far->skipped < skip_batches) {
       return;

@@ -26,9 +26,11 @@ struct ThresholdStopper final {
   Comparison comparison = Comparison::by_name;  ///< which value is better
   bool stop_on_batch = false;                   ///< looks at the training set after every batch
 
+  bool seen = false;  ///< written by the policy: the set has been looked at
+
   static constexpr std::string_view name = "ThresholdStopper";
   static constexpr Role role = Role::callback;
-  using events = types<EvalEnd, EpochEnd, BatchEnd>;
+  using events = types<EvalEnd, EpochEnd, BatchEnd, FitEnd>;
 
   /// Throws c10::ValueError when an option is missing.
   constexpr void validate() const {
@@ -44,16 +46,22 @@ struct ThresholdStopper final {
   bool match(EpochEnd, const State& state) const { return concerns(state); }
   bool match(BatchEnd, const State& state) const { return stop_on_batch && concerns(state); }
 
-  void apply(EvalEnd, State& state) const { look(state); }
-  void apply(EpochEnd, State& state) const { look(state); }
-  void apply(BatchEnd, State& state) const { look(state); }
+  void apply(EvalEnd, State& state) { look(state); }
+  void apply(EpochEnd, State& state) { look(state); }
+  void apply(BatchEnd, State& state) { look(state); }
+  void apply(FitEnd, State&) const {
+    if (!seen) {
+      detail::warn_of_unseen_set(name, dataloader_label);
+    }
+  }
 
  private:
   [[nodiscard]] bool concerns(const State& state) const {
     return state.dataloader_label == std::string_view(dataloader_label);
   }
 
-  void look(State& state) const {
+  void look(State& state) {
+    seen = true;
     const double value = detail::monitored(state, name, dataloader_label, monitor);
     if (detail::is_better(comparison, monitor, value, *threshold)) {
       state.stop_training();
