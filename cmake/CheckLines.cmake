@@ -24,7 +24,7 @@ endif()
 # These parts of core stay free of LibTorch, so that a recipe is checked and tested in a tenth of a second.
 set(light_core event tags rule policy check with recipe engine lazy time time_value interval)
 # Callbacks that walk through the model's modules, or ask the device's allocator.
-set(module_callbacks activation_monitor load_checkpoint memory_monitor optimizer_monitor)
+set(module_callbacks activation_monitor generate load_checkpoint memory_monitor optimizer_monitor)
 
 set(command "${COMPILER}" -std=c++20 -E -P -x c++ /dev/null "-I${PROJECT_SOURCE_DIR}/include")
 foreach(folder IN LISTS INCLUDES)

@@ -33,6 +33,7 @@
 #include <tutti/callbacks/early_stopper.hpp>
 #include <tutti/callbacks/eval_output_logging.hpp>
 #include <tutti/callbacks/free_outputs.hpp>
+#include <tutti/callbacks/generate.hpp>
 #include <tutti/callbacks/image_visualizer.hpp>
 #include <tutti/callbacks/load_checkpoint.hpp>
 #include <tutti/callbacks/lr_monitor.hpp>
