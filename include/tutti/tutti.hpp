@@ -30,6 +30,7 @@
 #include <tutti/algorithms/swa.hpp>
 #include <tutti/algorithms/weight_standardization.hpp>
 #include <tutti/callbacks/activation_monitor.hpp>
+#include <tutti/callbacks/checkpoint_saver.hpp>
 #include <tutti/callbacks/early_stopper.hpp>
 #include <tutti/callbacks/eval_output_logging.hpp>
 #include <tutti/callbacks/free_outputs.hpp>

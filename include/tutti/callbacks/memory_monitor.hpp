@@ -10,8 +10,8 @@
 #include <vector>
 
 #include <c10/core/CachingDeviceAllocator.h>
-#include <torch/version.h>
 
+#include <tutti/core/detail/device_memory.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
@@ -50,18 +50,6 @@ inline std::vector<std::pair<std::string, double>> memory_report(
   return out;
 }
 
-/// The statistics of a CUDA device's allocator. They are kept on the host: the device does not
-/// wait.
-inline c10::CachingDeviceAllocator::DeviceStats allocator_stats(at::Device device) {
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9
-  return c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
-#else
-  TORCH_CHECK(false, "MemoryMonitor: LibTorch ", TORCH_VERSION,
-              " does not tell what a device's allocator holds; use 2.9 or newer, or take "
-              "MemoryMonitor out of the recipe");
-#endif
-}
-
 }  // namespace detail
 
 /// Logs how much memory LibTorch holds on the GPU.
@@ -70,7 +58,8 @@ inline c10::CachingDeviceAllocator::DeviceStats allocator_stats(at::Device devic
 /// `memory/current_active_mem`, `memory/current_inactive_mem`, `memory/current_reserved_mem`, the
 /// same with `peak_` (since the program began), and `memory/alloc_retries`. With
 /// dist_aggregate_batch_interval also each over all processes, with `_avg`, `_min`, `_max` behind.
-/// On a CPU it warns at Init and logs nothing. The device never waits.
+/// On a CPU it warns at Init and logs nothing. The allocator counts on the
+/// host, so the device never waits.
 /// Source: MosaicML Composer, `composer.callbacks.MemoryMonitor`.
 struct MemoryMonitor final {
   Keys memory_keys{};  ///< names without `memory/` that are logged; empty: all of them
@@ -89,7 +78,12 @@ struct MemoryMonitor final {
     }
   }
 
+  /// Throws c10::Error on a CUDA device when LibTorch is too old to tell.
   void apply(Init, const State& state) const {
+    TORCH_CHECK(!state.device.is_cuda() || detail::allocators_tell, "MemoryMonitor: LibTorch ",
+                TORCH_VERSION,
+                " does not tell what a device's allocator holds; use 2.9 or newer, "
+                "or take MemoryMonitor out of the recipe");
     if (!state.device.is_cuda()) {
       TORCH_WARN("MemoryMonitor watches CUDA devices and the model is on ", state.device.str(),
                  ", so nothing will be logged");
