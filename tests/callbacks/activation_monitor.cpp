@@ -120,6 +120,25 @@ TEST_CASE("after an exception the layers are themselves again", "[callbacks][act
   CHECK_FALSE(model->out->slot());
 }
 
+TEST_CASE("a batch that is tried again is watched anew", "[callbacks][activation_monitor]") {
+  callback_run::ByHand run;
+  auto model = net();
+  run.state.model = model;
+  ActivationMonitor monitor;
+  const Batch batch(at::ones({6, 4}));
+  monitor.apply(BeforeForward{}, run.state);
+  model->forward(batch);  // and then memory runs out
+  REQUIRE(monitor.match(BeforeTrainBatch{}, run.state));
+  monitor.apply(BeforeTrainBatch{}, run.state);
+  CHECK_FALSE(model->in->slot());
+  REQUIRE(monitor.match(BeforeForward{}, run.state));
+  monitor.apply(BeforeForward{}, run.state);
+  model->forward(batch);
+  monitor.apply(AfterForward{}, run.state);
+  CHECK(run.memory.series("activations/max/in_input.0").values.size() == 1);
+  CHECK_FALSE(monitor.match(BeforeTrainBatch{}, run.state));
+}
+
 TEST_CASE("a model without layers that can be watched is refused",
           "[callbacks][activation_monitor]") {
   Trainer trainer{tiny::net(), callback_run::options(2, "1ep"), ActivationMonitor{}};

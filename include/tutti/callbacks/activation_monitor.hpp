@@ -122,7 +122,7 @@ struct ActivationMonitor final {
 
   static constexpr std::string_view name = "ActivationMonitor";
   static constexpr Role role = Role::callback;
-  using events = types<FitStart, BeforeForward, AfterForward>;
+  using events = types<FitStart, BeforeTrainBatch, BeforeForward, AfterForward>;
 
   /// Throws c10::ValueError when an option is out of range.
   constexpr void validate() const {
@@ -146,6 +146,7 @@ struct ActivationMonitor final {
     last = -1;
   }
 
+  bool match(BeforeTrainBatch, const State&) const { return watch && !watch->empty(); }
   bool match(BeforeForward, const State& state) const {
     const std::int64_t now = state.timestamp.get(interval.unit()).count();
     return now % interval.count() == 0 && now != last && state.is_last_microbatch &&
@@ -153,6 +154,11 @@ struct ActivationMonitor final {
   }
   bool match(AfterForward, const State&) const { return watch && !watch->empty(); }
 
+  // Still watching here: the batch did not fit into memory and is tried again.
+  void apply(BeforeTrainBatch, State&) {
+    watch.reset();
+    last = -1;
+  }
   void apply(BeforeForward, State& state) {
     last = state.timestamp.get(interval.unit()).count();
     watch->start(*state.model, ignore_module_types);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <torch/version.h>
 
 #include <tutti/core/detail/device_memory.hpp>
 #include <tutti/core/event.hpp>
@@ -58,9 +59,8 @@ inline std::vector<std::pair<std::string, double>> memory_report(
 /// `memory/current_active_mem`, `memory/current_inactive_mem`, `memory/current_reserved_mem`, the
 /// same with `peak_` (since the program began), and `memory/alloc_retries`. With
 /// dist_aggregate_batch_interval also each over all processes, with `_avg`, `_min`, `_max` behind.
-/// On a CPU it warns at Init and logs nothing. The allocator counts on the
-/// host, so the device never waits.
-/// Source: MosaicML Composer, `composer.callbacks.MemoryMonitor`.
+/// On a CPU it warns at Init and logs nothing. The allocator counts on the host, so the device
+/// never waits. Source: MosaicML Composer, `composer.callbacks.MemoryMonitor`.
 struct MemoryMonitor final {
   Keys memory_keys{};  ///< names without `memory/` that are logged; empty: all of them
   std::int64_t dist_aggregate_batch_interval = 0;  ///< batches; 0: never over all processes
