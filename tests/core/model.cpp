@@ -83,6 +83,7 @@ TEST_CASE("a model that says nothing more evaluates by forward and is its own mo
   CHECK(model.loss(model.forward(batch), batch).total().item<double>() == 6);
   CHECK(model.metrics(true).empty());
   CHECK(model.flops_per_batch(batch) == 0);
+  CHECK_FALSE(model.has_flops_per_batch());
 
   Seen metric;
   model.update_metric(batch, model.forward(batch), metric);
@@ -99,6 +100,7 @@ TEST_CASE("what a model says of itself is used", "[core][model]") {
   CHECK(model.module()->parameters().size() == 2);
   CHECK(model.metrics(true).size() == 1);
   CHECK(model.metrics(false).size() == 2);
+  CHECK(model.has_flops_per_batch());
   CHECK(model.flops_per_batch(batch) == 30);
 
   Seen metric;

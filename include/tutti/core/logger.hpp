@@ -32,11 +32,18 @@ struct Hyperparameter {
   HyperparameterValue value;
 };
 
+/// Classes of every pixel of a batch of pictures.
+struct LoggedMask {
+  std::string_view name;    ///< "prediction"
+  const at::Tensor& masks;  ///< [N, H, W], integers
+};
+
 /// A batch of pictures for destinations that can show them.
 struct LoggedImages {
   std::string_view name;       ///< "Images/Train"
   const at::Tensor& images;    ///< [N, C, H, W], [N, H, W, C] or one image less a dimension
   bool channels_last = false;  ///< the second form above
+  std::span<const LoggedMask> masks{};  ///< to lay over the images, for those who can
 };
 
 /// A table for destinations that can show it.

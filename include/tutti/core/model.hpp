@@ -64,6 +64,9 @@ class AnyModel {
     self_->update_metric(batch, outputs, metric);
   }
 
+  /// The model says how much it computes: it has flops_per_batch(batch).
+  [[nodiscard]] bool has_flops_per_batch() const { return self_ && self_->has_flops_per_batch(); }
+
   /// Floating-point operations of one forward and backward pass; 0 when the model does not say.
   [[nodiscard]] double flops_per_batch(const Batch& batch) const {
     return self_->flops_per_batch(batch);
@@ -86,6 +89,7 @@ class AnyModel {
     virtual std::shared_ptr<torch::nn::Module> module() = 0;
     virtual Metrics metrics(bool) = 0;
     virtual void update_metric(const Batch&, const Outputs&, Metric&) = 0;
+    virtual bool has_flops_per_batch() = 0;
     virtual double flops_per_batch(const Batch&) = 0;
     virtual bool has_sample_losses() = 0;
     virtual at::Tensor sample_losses(const Outputs&, const Batch&) = 0;
@@ -134,6 +138,11 @@ class AnyModel {
       } else {
         metric.update(outputs.tensor(), batch.targets());
       }
+    }
+    bool has_flops_per_batch() override {
+      return requires(M & m, const Batch& batch) {
+        m.flops_per_batch(batch);
+      };
     }
     double flops_per_batch(const Batch& batch) override {
       if constexpr (requires { model->flops_per_batch(batch); }) {

@@ -51,6 +51,20 @@ class Slot {
   at::Tensor (*call_)(torch::nn::Module&, const at::Tensor&) = nullptr;
 };
 
+/// What every replaceable layer is, whatever its kind; found among a model's modules by
+/// dynamic_cast. Who wants to watch a layer fills its slot for a while with a module that calls
+/// what was there: the slot's former content or, for an empty slot, compute().
+class Slotted {
+ public:
+  virtual ~Slotted() = default;
+
+  /// Where what stands in goes; assigning an empty slot gives the layer back.
+  virtual Slot& slot() noexcept = 0;
+
+  /// What the layer computes itself, whatever its slot holds.
+  virtual at::Tensor compute(const at::Tensor& x) = 0;
+};
+
 /// Throws the c10::Error of modules that surgery made or replaced: clone() rests on reset(), which
 /// rebuilds the model as it was before.
 [[noreturn]] inline void refuse_clone(const torch::nn::Module& module) {
@@ -65,7 +79,7 @@ class Slot {
 /// a tensor can be made replaceable the same way. A class derived from it that computes something
 /// else overrides compute() and twin(), and leaves forward() alone, so that it stays replaceable.
 template <TensorModule Base>
-class Replaceable : public Base {
+class Replaceable : public Base, public Slotted {
  public:
   /// The torch::nn layer that this one is.
   using Plain = Base;
@@ -81,7 +95,7 @@ class Replaceable : public Base {
   at::Tensor forward(const at::Tensor& x) { return slot_ ? slot_(x) : compute(x); }
 
   /// What this layer computes itself, whatever its slot holds.
-  virtual at::Tensor compute(const at::Tensor& x) { return Base::forward(x); }
+  at::Tensor compute(const at::Tensor& x) override { return Base::forward(x); }
 
   /// A layer that computes the same over the same tensors, with an empty slot. A derived class
   /// returns twin_of(*this).
@@ -112,7 +126,7 @@ class Replaceable : public Base {
   }
 
   /// Where surgery puts what stands in; assigning an empty slot gives the layer back.
-  Slot& slot() noexcept { return slot_; }
+  Slot& slot() noexcept override { return slot_; }
   const Slot& slot() const noexcept { return slot_; }
 
  protected:

@@ -1,0 +1,188 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/stack.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+#include <tutti/core/event.hpp>
+#include <tutti/core/lazy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/nn/slot.hpp>
+#include <tutti/nn/walk.hpp>
+
+namespace tutti {
+
+namespace detail {
+
+// Statistics of activations on their device, and what they are called.
+struct ActivationSink {
+  std::vector<std::string> names;   // "layer1.0.conv1_input.0"
+  std::vector<at::Tensor> numbers;  // [4] each: l2_norm, average, max, kurtosis
+
+  void add(const std::string& name, const at::Tensor& activation) {
+    if (activation.dim() == 0 || activation.numel() == 0 || !activation.is_floating_point()) {
+      return;
+    }
+    const c10::AutoGradMode no_gradients(false);
+    const at::Tensor x = activation.detach().to(at::kFloat);
+    const at::Tensor centred = x.sub(x.mean(-1, /*keepdim=*/true)).square();  // [..., C]
+    const at::Tensor kurtosis = centred.square().mean(-1).div(centred.mean(-1).square());
+    names.push_back(name);
+    numbers.push_back(at::stack(
+        {x.square().sum(-1).sqrt().mean(), x.mean(), x.amax(-1).mean(), kurtosis.mean()}));
+  }
+};
+
+// Stands in for a layer for the length of a forward pass: computes the same and takes notes.
+struct ActivationProbe final : torch::nn::Module {
+  nn::Slot below;
+  nn::Slotted* layer = nullptr;
+  std::string path;
+  ActivationSink* sink = nullptr;
+
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = below ? below(x) : layer->compute(x);
+    sink->add(path + "_input.0", x);
+    sink->add(path + "_output.0", y);
+    return y;
+  }
+};
+
+// The layers that are being watched; they are themselves again when this goes.
+class ActivationWatch {
+ public:
+  ActivationWatch() = default;
+  ActivationWatch(const ActivationWatch&) {}  // a copied policy watches nothing
+  ActivationWatch& operator=(const ActivationWatch&) { return *this; }
+  ~ActivationWatch() { stop(); }
+
+  void start(torch::nn::Module& model, const Keys& ignored) {
+    stop();
+    surgery::for_each<nn::Slotted>(model, [&](nn::Slotted& layer, const surgery::Visit& where) {
+      for (const Key& word : ignored) {
+        if (where.path.find(std::string_view(word)) != std::string::npos) {
+          return;
+        }
+      }
+      auto probe = std::make_shared<ActivationProbe>();
+      probe->below = layer.slot();
+      probe->layer = &layer;
+      probe->path = where.path;
+      probe->sink = &sink;
+      layer.slot() = nn::Slot(probe);
+      watched_.emplace_back(where.module, std::move(probe));
+    });
+  }
+
+  void stop() {
+    for (auto& [module, probe] : watched_) {
+      probe->layer->slot() = probe->below;
+    }
+    watched_.clear();
+  }
+
+  [[nodiscard]] bool empty() const { return watched_.empty(); }
+
+  ActivationSink sink;
+
+ private:
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, std::shared_ptr<ActivationProbe>>>
+      watched_;
+};
+
+}  // namespace detail
+
+/// Logs statistics of what goes into the layers and what comes out.
+///
+/// In batches whose number is a multiple of the interval, for each layer of tutti::nn, with `<t>`
+/// being `<layer>_input.0` or `<layer>_output.0`: `activations/l2_norm/<t>`, the mean of the norms
+/// along the last dimension; `activations/average/<t>`; `activations/max/<t>`, the mean of the
+/// largest values along the last dimension; `activations/kurtosis/<t>`, the mean of m4 / m2^2 along
+/// it. Integer tensors are left out. Of several microbatches the last is watched. Waits for the
+/// device once in such a batch; in others nothing is done.
+///
+/// Layers of plain torch::nn cannot be watched, since they have no slot, nor can what surgery put
+/// in be watched as a whole: the tutti::nn layers inside are. Source: MosaicML Composer,
+/// `composer.callbacks.ActivationMonitor`.
+struct ActivationMonitor final {
+  Time interval = "25ba";      ///< in ba or ep; below 10ba it is warned of
+  Keys ignore_module_types{};  ///< layers with one of these in their name are left out
+
+  Lazy<detail::ActivationWatch> watch{};  ///< written by the policy
+  std::int64_t last = -1;                 ///< written by the policy: when it last logged
+
+  static constexpr std::string_view name = "ActivationMonitor";
+  static constexpr Role role = Role::callback;
+  using events = types<FitStart, BeforeTrainBatch, BeforeForward, AfterForward>;
+
+  /// Throws c10::ValueError when an option is out of range.
+  constexpr void validate() const {
+    const TimeUnit unit = interval.unit();
+    expect((unit == TimeUnit::batch || unit == TimeUnit::epoch) && interval.value() >= 1,
+           "ActivationMonitor: interval", interval, "at least 1ba or 1ep");
+  }
+
+  /// Throws c10::Error when the model has no layer that can be watched.
+  void apply(FitStart, State& state) {
+    if (interval.unit() == TimeUnit::batch && interval.count() < 10) {
+      TORCH_WARN("ActivationMonitor: interval is ", to_string(interval),
+                 "; statistics of all layers this often slow training down, 10ba or more is usual");
+    }
+    watch->start(*state.model, ignore_module_types);
+    TORCH_CHECK(!watch->empty(),
+                "ActivationMonitor: the model has no layer that can be watched, besides those in "
+                "ignore_module_types; build it with the layers of tutti::nn instead of torch::nn, "
+                "or take ActivationMonitor out of the recipe");
+    watch->stop();
+    last = -1;
+  }
+
+  bool match(BeforeTrainBatch, const State&) const { return watch && !watch->empty(); }
+  bool match(BeforeForward, const State& state) const {
+    const std::int64_t now = state.timestamp.get(interval.unit()).count();
+    return now % interval.count() == 0 && now != last && state.is_last_microbatch &&
+           !state.is_ascent && state.logger.wants_metrics();
+  }
+  bool match(AfterForward, const State&) const { return watch && !watch->empty(); }
+
+  // Still watching here: the batch did not fit into memory and is tried again.
+  void apply(BeforeTrainBatch, State&) {
+    watch.reset();
+    last = -1;
+  }
+  void apply(BeforeForward, State& state) {
+    last = state.timestamp.get(interval.unit()).count();
+    watch->start(*state.model, ignore_module_types);
+  }
+  void apply(AfterForward, State& state) {
+    watch->stop();
+    const detail::ActivationSink sink = std::exchange(watch->sink, {});
+    if (sink.names.empty()) {
+      return;
+    }
+    const at::Tensor numbers = at::stack(sink.numbers).to(at::kCPU, at::kDouble);  // [n, 4]
+    constexpr const char* kinds[] = {"activations/l2_norm/", "activations/average/",
+                                     "activations/max/", "activations/kurtosis/"};
+    const double* number = numbers.const_data_ptr<double>();
+    for (const std::string& activation : sink.names) {
+      for (const char* kind : kinds) {
+        const std::string key = kind + activation;
+        state.log_metrics({{key, *number++}});
+      }
+    }
+  }
+
+  /// The layers are themselves again, whatever happened.
+  void close(State&) { watch.reset(); }
+};
+
+}  // namespace tutti

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <algorithm>
+#include <cctype>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <tutti/core/state.hpp>
+
+namespace tutti {
+
+/// Which of two values of a metric is the better one.
+enum class Comparison : std::uint8_t {
+  by_name,  ///< less when the metric's name has loss, error, perplexity or entropy in it, else
+            ///< greater
+  less,
+  greater,
+};
+
+namespace detail {
+
+inline bool is_better(Comparison comparison, std::string_view metric, double value, double other) {
+  if (comparison == Comparison::by_name) {
+    std::string name(metric);
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+    const auto has = [&](std::string_view word) { return name.find(word) != std::string::npos; };
+    comparison = has("loss") || has("error") || has("perplexity") || has("entropy")
+                     ? Comparison::less
+                     : Comparison::greater;
+  }
+  return comparison == Comparison::less ? value < other : value > other;
+}
+
+/// The latest value of a metric of the training set ("train") or of an evaluation set.
+/// Throws c10::ValueError with the names that exist.
+inline double monitored(const State& state, std::string_view policy, std::string_view label,
+                        std::string_view metric) {
+  static const MetricValues none;
+  const MetricValues* values = &none;
+  if (label == "train") {
+    values = &state.train_metric_values;
+  } else if (const auto set = state.eval_metric_values.find(std::string(label));
+             set != state.eval_metric_values.end()) {
+    values = &set->second;
+  }
+  const auto found = values->find(metric);
+  if (found == values->end()) {
+    std::string names;
+    for (const auto& [name, value] : *values) {
+      names += (names.empty() ? "" : ", ") + name;
+    }
+    TORCH_CHECK_VALUE(false, policy, ": the set \"", label, "\" has no metric \"", metric,
+                      "\"; there are: ", names.empty() ? "(none)" : names,
+                      ". Set monitor to one of these, or return the metric from the model's "
+                      "metrics().");
+  }
+  return found->second;
+}
+
+/// Says that a fit came to its end without a look at the set, as when its label is misspelt.
+inline void warn_of_unseen_set(std::string_view policy, std::string_view label) {
+  TORCH_WARN(policy, ": the set \"", label,
+             "\" has not been evaluated, so nothing could stop the run; set dataloader_label to "
+             "\"train\" or to the label of an evaluation set that is due during fit");
+}
+
+}  // namespace detail
+
+}  // namespace tutti

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <string_view>
+
+#include <tutti/callbacks/detail/comparison.hpp>
+#include <tutti/core/archive.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+
+namespace tutti {
+
+/// Ends the run when a metric has not become better for a while.
+///
+///     EarlyStopper{.monitor = "MulticlassAccuracy", .dataloader_label = "test",
+///                  .patience = "3ep"}
+///
+/// A value is a new best when it is better than the best by more than min_delta. The run stops when
+/// more than `patience` has passed since the best. Looked at after each evaluation of that set, for
+/// the training set at EpochEnd, or at BatchEnd when patience is in batches.
+///
+/// Differences from the reference: a checkpoint keeps the best value and its time (there patience
+/// begins anew); a metric with "entropy" in its name counts as a loss.
+/// Source: MosaicML Composer, `composer.callbacks.EarlyStopper`.
+struct EarlyStopper final {
+  Key monitor{};                                ///< the metric's name; obligatory
+  Key dataloader_label{};                       ///< "train" or an evaluation set; obligatory
+  Comparison comparison = Comparison::by_name;  ///< which value is better
+  double min_delta = 0.0;                       ///< smaller changes do not count; >= 0
+  Time patience = "1ep";                        ///< in ep or ba; >= 0
+
+  Maybe<double> best{};         ///< written by the policy
+  std::int64_t best_epoch = 0;  ///< written by the policy
+  std::int64_t best_batch = 0;  ///< written by the policy
+
+  static constexpr std::string_view name = "EarlyStopper";
+  static constexpr Role role = Role::callback;
+  using events = types<EvalEnd, EpochEnd, BatchEnd, FitEnd>;
+
+  /// Throws c10::ValueError when an option is missing or out of range.
+  constexpr void validate() const {
+    expect(!monitor.empty(), "EarlyStopper: monitor is empty; set it to the name of a metric.");
+    expect(!dataloader_label.empty(),
+           "EarlyStopper: dataloader_label is empty; set it to \"train\" or to the label of an "
+           "evaluation set.");
+    expect(min_delta >= 0, "EarlyStopper: min_delta", min_delta, "0 or more");
+    expect(patience.unit() == TimeUnit::epoch || patience.unit() == TimeUnit::batch,
+           "EarlyStopper: patience", patience, "a time in ep or ba");
+    expect(patience.value() >= 0, "EarlyStopper: patience", patience, "0 or more");
+  }
+
+  bool match(EvalEnd, const State& state) const { return concerns(state); }
+  bool match(EpochEnd, const State& state) const { return concerns(state); }
+  bool match(BatchEnd, const State& state) const {
+    return patience.unit() == TimeUnit::batch && concerns(state);
+  }
+
+  void apply(EvalEnd, State& state) { look(state); }
+  void apply(EpochEnd, State& state) { look(state); }
+  void apply(BatchEnd, State& state) { look(state); }
+  void apply(FitEnd, State&) const {
+    if (!best) {
+      detail::warn_of_unseen_set(name, dataloader_label);
+    }
+  }
+
+  /// Saves the best value and when it was.
+  void save(Archive& archive) const {
+    if (best) {
+      archive.put("best", *best);
+      archive.put("best_epoch", best_epoch);
+      archive.put("best_batch", best_batch);
+    }
+  }
+  void load(const Archive& archive) {
+    best = {};
+    if (archive.contains("best")) {
+      best = archive.get<double>("best");
+      best_epoch = archive.get<std::int64_t>("best_epoch");
+      best_batch = archive.get<std::int64_t>("best_batch");
+    }
+  }
+
+ private:
+  [[nodiscard]] bool concerns(const State& state) const {
+    return state.dataloader_label == std::string_view(dataloader_label);
+  }
+
+  void look(State& state) {
+    const double value = detail::monitored(state, name, dataloader_label, monitor);
+    if (!best || (detail::is_better(comparison, monitor, value, *best) &&
+                  std::abs(value - *best) > min_delta)) {
+      best = value;
+      best_epoch = state.timestamp.epoch;
+      best_batch = state.timestamp.batch;
+      return;
+    }
+    const std::int64_t waited = patience.unit() == TimeUnit::epoch
+                                    ? state.timestamp.epoch - best_epoch
+                                    : state.timestamp.batch - best_batch;
+    if (waited > patience.count()) {
+      state.stop_training();
+    }
+  }
+};
+
+}  // namespace tutti

@@ -1,0 +1,134 @@
+#pragma once
+
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <tutti/core/event.hpp>
+#include <tutti/core/lazy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/dist/communicator.hpp>
+
+namespace tutti {
+
+namespace detail {
+
+/// A tensor's numbers in a row: "3" or "[0.25, 0.5, ...]", the first sixteen of them.
+inline std::string numbers_text(const at::Tensor& tensor) {
+  constexpr std::int64_t shown = 16;
+  const at::Tensor flat = tensor.detach().reshape({-1});
+  const at::Tensor numbers = flat.slice(0, 0, shown).to(at::kCPU, at::kDouble).contiguous();
+  std::string text;
+  for (std::int64_t i = 0; i < numbers.numel(); ++i) {
+    char digits[32];
+    const double value = numbers.const_data_ptr<double>()[i];
+    const auto end =
+        std::to_chars(digits, digits + sizeof digits, value, std::chars_format::general, 6);
+    text += (i == 0 ? "" : ", ") + std::string(digits, end.ptr);
+  }
+  if (tensor.dim() == 0) {
+    return text;
+  }
+  return "[" + text + (flat.numel() > shown ? ", ...]" : "]");
+}
+
+using TextRows = std::vector<std::vector<std::string>>;
+
+// Rows as bytes, each text with its length before it, and back.
+inline std::string to_bytes(const TextRows& rows) {
+  std::string out;
+  for (const auto& row : rows) {
+    for (const std::string& text : row) {
+      const std::uint64_t size = text.size();
+      out.append(reinterpret_cast<const char*>(&size), sizeof size).append(text);
+    }
+  }
+  return out;
+}
+inline void append_rows(TextRows& rows, std::string_view bytes, std::size_t columns) {
+  std::vector<std::string> row;
+  while (!bytes.empty()) {
+    std::uint64_t size = 0;
+    std::memcpy(&size, bytes.data(), sizeof size);
+    row.emplace_back(bytes.substr(sizeof size, size));
+    bytes.remove_prefix(sizeof size + size);
+    if (row.size() == columns) {
+      rows.push_back(std::move(row));
+      row.clear();
+    }
+  }
+}
+
+}  // namespace detail
+
+/// Logs a table of what the model was given in an evaluation, and what it said.
+///
+/// At EvalEnd `<label>_step_<batch>` with the columns input, output and target (when batches have
+/// targets): one row for each of the first max_examples examples on each process, those of process
+/// 0 first. Texts are made by the given functions, which get one example's tensor:
+///
+///     EvalOutputLogging{.input_text = [](const at::Tensor& ids) { return decode(ids); }}
+///
+/// Copies those examples to the host during evaluation.
+/// Source: MosaicML Composer up to 0.23, `composer.callbacks.EvalOutputLogging`.
+struct EvalOutputLogging final {
+  using Text = std::string (*)(const at::Tensor&);
+
+  std::int64_t max_examples = 100;  ///< per evaluation and process; -1: all
+  Text input_text = nullptr;        ///< null: its first sixteen numbers
+  Text output_text = nullptr;       ///< likewise
+  Text target_text = nullptr;       ///< likewise
+
+  Lazy<detail::TextRows> rows{};  ///< written by the policy
+
+  static constexpr std::string_view name = "EvalOutputLogging";
+  using events = types<EvalStart, EvalAfterForward, EvalEnd>;
+
+  /// Throws c10::ValueError when an option is out of range.
+  constexpr void validate() const {
+    expect(max_examples >= -1 && max_examples != 0, "EvalOutputLogging: max_examples", max_examples,
+           "at least 1, or -1 for all");
+  }
+
+  void apply(EvalStart, const State&) { rows->clear(); }
+  void apply(EvalAfterForward, const State& state) {
+    const std::int64_t size = state.batch.num_samples();
+    const std::int64_t room = max_examples - static_cast<std::int64_t>(rows->size());
+    for (std::int64_t i = 0; i < size && (max_examples < 0 || i < room); ++i) {
+      auto& row = rows->emplace_back();
+      row.push_back(text(input_text, state.batch.inputs().select(0, i)));
+      row.push_back(text(output_text, state.outputs.tensor().select(0, i)));
+      row.push_back(
+          state.batch.has_targets() ? text(target_text, state.batch.targets().select(0, i)) : "");
+    }
+  }
+  void apply(EvalEnd, const State& state) {
+    static const std::vector<std::string> columns{"input", "output", "target"};
+    detail::TextRows all;
+    if (state.world_size == 1) {
+      all.swap(*rows);
+    } else {
+      for (const auto& bytes : state.communicator->all_gather_bytes(detail::to_bytes(*rows))) {
+        detail::append_rows(all, bytes, columns.size());
+      }
+    }
+    rows.reset();
+    const std::string title =
+        state.dataloader_label + "_step_" + std::to_string(state.timestamp.batch);
+    state.logger.log_table({.name = title, .columns = columns, .rows = all}, state.timestamp.batch);
+  }
+
+ private:
+  static std::string text(Text made_by, const at::Tensor& tensor) {
+    return made_by != nullptr ? made_by(tensor) : detail::numbers_text(tensor);
+  }
+};
+
+}  // namespace tutti

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+
+#include <tutti/core/event.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+
+namespace tutti {
+
+/// Shows some of the images that the model is given, and what it makes of them.
+///
+/// Mode `input`: at BeforeForward, in batches (or epochs) whose number is a multiple of the
+/// interval, the first images of the batch as `Images/Train`, as algorithms have left them; of the
+/// first batch of each evaluation as `Images/Eval`. Mode `segmentation`: likewise, at BeforeLoss
+/// and EvalAfterForward, with two masks: `prediction`, the class with the largest output [N, C, H,
+/// W], and `ground_truth`, from targets [N, H, W] or one-hot [N, C, H, W]; negative classes, which
+/// are ignored, become the number of classes. Nothing is done when no destination takes images.
+/// Source: MosaicML Composer, `composer.callbacks.ImageVisualizer`.
+struct ImageVisualizer final {
+  /// What is shown.
+  enum class Mode : std::uint8_t { input, segmentation };
+
+  Time interval = "100ba";      ///< in ba or ep
+  Mode mode = Mode::input;      ///< images alone, or with masks
+  std::int64_t num_images = 8;  ///< of a batch, at most; >= 1
+  bool channels_last = false;   ///< images are [N, H, W, C]
+  Key input_key{};              ///< the batch's images; empty: batch.inputs()
+  Key target_key{};             ///< the batch's masks; empty: batch.targets()
+
+  std::int64_t last = -1;    ///< written by the policy: when it last showed training images
+  bool eval_is_due = false;  ///< written by the policy
+
+  static constexpr std::string_view name = "ImageVisualizer";
+  using events =
+      types<FitStart, BeforeForward, BeforeLoss, EvalStart, EvalBeforeForward, EvalAfterForward>;
+
+  /// Throws c10::ValueError when an option is out of range.
+  constexpr void validate() const {
+    const TimeUnit unit = interval.unit();
+    expect((unit == TimeUnit::batch || unit == TimeUnit::epoch) && interval.value() >= 1,
+           "ImageVisualizer: interval", interval, "at least 1ba or 1ep");
+    expect(num_images >= 1, "ImageVisualizer: num_images", num_images, "at least 1");
+  }
+
+  bool match(BeforeForward, const State& state) const {
+    return mode == Mode::input && train_is_due(state);
+  }
+  bool match(BeforeLoss, const State& state) const {
+    return mode == Mode::segmentation && train_is_due(state);
+  }
+  bool match(EvalBeforeForward, const State& state) const {
+    return mode == Mode::input && eval_is_due && state.logger.wants_images();
+  }
+  bool match(EvalAfterForward, const State& state) const {
+    return mode == Mode::segmentation && eval_is_due && state.logger.wants_images();
+  }
+
+  void apply(FitStart, const State&) { last = -1; }
+  void apply(EvalStart, const State&) { eval_is_due = true; }
+
+  /// Throws c10::Error when the images have neither three nor four dimensions.
+  void apply(BeforeForward, const State& state) {
+    last = state.timestamp.get(interval.unit()).count();
+    show(state, "Images/Train", {});
+  }
+  void apply(EvalBeforeForward, const State& state) {
+    eval_is_due = false;
+    show(state, "Images/Eval", {});
+  }
+  /// Throws c10::Error also when outputs or targets are not those of a segmentation.
+  void apply(BeforeLoss, const State& state) {
+    last = state.timestamp.get(interval.unit()).count();
+    show_masks(state, "Images/Train");
+  }
+  void apply(EvalAfterForward, const State& state) {
+    eval_is_due = false;
+    show_masks(state, "Images/Eval");
+  }
+
+ private:
+  [[nodiscard]] bool train_is_due(const State& state) const {
+    const std::int64_t now = state.timestamp.get(interval.unit()).count();
+    return now % interval.count() == 0 && now != last && state.logger.wants_images();
+  }
+
+  [[nodiscard]] at::Tensor first(const at::Tensor& batch) const {
+    return batch.detach().slice(0, 0, num_images);
+  }
+
+  void show(const State& state, std::string_view title, std::span<const LoggedMask> masks) const {
+    const at::Tensor& inputs = input_key.empty() ? state.batch.inputs() : state.batch.at(input_key);
+    TORCH_CHECK(inputs.dim() == 3 || inputs.dim() == 4, "ImageVisualizer: the images are ",
+                inputs.sizes(),
+                ", expected [N, C, H, W], [N, H, W, C] or [N, H, W]; set input_key "
+                "to the batch's tensor that holds images");
+    const at::Tensor images = first(inputs.dim() == 4 ? inputs : inputs.unsqueeze(1)).cpu();
+    state.logger.log_images({.name = title,
+                             .images = images,
+                             .channels_last = channels_last && inputs.dim() == 4,
+                             .masks = masks},
+                            state.timestamp.batch);
+  }
+
+  void show_masks(const State& state, std::string_view title) const {
+    const at::Tensor outputs = first(state.outputs.tensor());
+    at::Tensor truth =
+        first(target_key.empty() ? state.batch.targets() : state.batch.at(target_key));
+    TORCH_CHECK(outputs.dim() == 4 && (truth.dim() == 3 || truth.dim() == 4),
+                "ImageVisualizer: mode segmentation got outputs ", outputs.sizes(), " and targets ",
+                truth.sizes(),
+                ", expected [N, C, H, W] and [N, H, W] or [N, C, H, W]; use Mode::input for other "
+                "tasks");
+    const at::Tensor prediction = outputs.argmax(1).cpu();  // [N, H, W]
+    truth = truth.dim() == 4 ? truth.argmax(1) : truth;     // [N, H, W]
+    truth = truth.masked_fill(truth.lt(0), outputs.size(1)).cpu();
+    const std::array<LoggedMask, 2> masks{LoggedMask{"prediction", prediction},
+                                          LoggedMask{"ground_truth", truth}};
+    show(state, title, masks);
+  }
+};
+
+}  // namespace tutti

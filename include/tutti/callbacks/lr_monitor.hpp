@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include <torch/optim/optimizer.h>
+
+#include <tutti/core/event.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/optim/class_name.hpp>
+
+namespace tutti {
+
+/// Logs the learning rates.
+///
+/// At BatchEnd, for each group of parameters: `lr-<Optimizer>/group<i>`, for instance
+/// `lr-DecoupledSGDW/group0`. The schedule has made its step, so this is the rate of the next
+/// batch. Source: MosaicML Composer, `composer.callbacks.LRMonitor`.
+struct LRMonitor final {
+  static constexpr std::string_view name = "LRMonitor";
+  using events = types<BatchEnd>;
+
+  void apply(BatchEnd, const State& state) const {
+    if (!state.logger.wants_metrics()) {
+      return;
+    }
+    for (const auto& optimizer : state.optimizers) {
+      const std::string prefix = "lr-" + optim::class_name(*optimizer) + "/group";
+      const auto& groups = optimizer->param_groups();
+      for (std::size_t i = 0; i < groups.size(); ++i) {
+        const std::string key = prefix + std::to_string(i);
+        state.log_metrics({{key, groups[i].options().get_lr()}});
+      }
+    }
+  }
+};
+
+}  // namespace tutti

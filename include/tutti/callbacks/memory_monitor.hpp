@@ -1,0 +1,156 @@
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <torch/version.h>
+
+#include <tutti/core/detail/device_memory.hpp>
+#include <tutti/core/event.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/dist/communicator.hpp>
+
+namespace tutti {
+
+namespace detail {
+
+/// `value` with five significant digits.
+inline double five_digits(double value) {
+  if (value == 0) {
+    return 0;
+  }
+  const double scale = std::pow(10.0, 4 - std::floor(std::log10(std::abs(value))));
+  return std::round(value * scale) / scale;
+}
+
+/// The allocator's numbers as they are logged: GB (10^9 bytes), and how often it began anew.
+inline std::vector<std::pair<std::string, double>> memory_report(
+    const c10::CachingDeviceAllocator::DeviceStats& stats) {
+  const auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const std::pair<const char*, c10::CachingAllocator::Stat> kinds[] = {
+      {"allocated_mem", stats.allocated_bytes[all]},
+      {"active_mem", stats.active_bytes[all]},
+      {"inactive_mem", stats.inactive_split_bytes[all]},
+      {"reserved_mem", stats.reserved_bytes[all]}};
+  std::vector<std::pair<std::string, double>> out;
+  for (const auto& [kind, stat] : kinds) {
+    out.emplace_back(std::string("current_") + kind,
+                     five_digits(static_cast<double>(stat.current) / 1e9));
+    out.emplace_back(std::string("peak_") + kind,
+                     five_digits(static_cast<double>(stat.peak) / 1e9));
+  }
+  out.emplace_back("alloc_retries", static_cast<double>(stats.num_alloc_retries));
+  return out;
+}
+
+}  // namespace detail
+
+/// Logs how much memory LibTorch holds on the GPU.
+///
+/// At AfterTrainBatch, in GB (10^9 bytes): `memory/current_allocated_mem`,
+/// `memory/current_active_mem`, `memory/current_inactive_mem`, `memory/current_reserved_mem`, the
+/// same with `peak_` (since the program began), and `memory/alloc_retries`. With
+/// dist_aggregate_batch_interval also each over all processes, with `_avg`, `_min`, `_max` behind.
+/// On a CPU it warns at Init and logs nothing. The allocator counts on the host, so the device
+/// never waits. Source: MosaicML Composer, `composer.callbacks.MemoryMonitor`.
+struct MemoryMonitor final {
+  Keys memory_keys{};  ///< names without `memory/` that are logged; empty: all of them
+  std::int64_t dist_aggregate_batch_interval = 0;  ///< batches; 0: never over all processes
+
+  static constexpr std::string_view name = "MemoryMonitor";
+  using events = types<Init, AfterTrainBatch>;
+
+  /// Throws c10::ValueError when an option is out of range.
+  constexpr void validate() const {
+    expect(dist_aggregate_batch_interval >= 0, "MemoryMonitor: dist_aggregate_batch_interval",
+           dist_aggregate_batch_interval, "0 or more batches");
+    for (const Key& key : memory_keys) {
+      expect(known(key), "MemoryMonitor: a name in memory_keys", std::string_view(key),
+             "alloc_retries or {current,peak}_{allocated,active,inactive,reserved}_mem");
+    }
+  }
+
+  /// Throws c10::Error on a CUDA device when LibTorch is too old to tell.
+  void apply(Init, const State& state) const {
+    TORCH_CHECK(!state.device.is_cuda() || detail::allocators_tell, "MemoryMonitor: LibTorch ",
+                TORCH_VERSION,
+                " does not tell what a device's allocator holds; use 2.9 or newer, "
+                "or take MemoryMonitor out of the recipe");
+    if (!state.device.is_cuda()) {
+      TORCH_WARN("MemoryMonitor watches CUDA devices and the model is on ", state.device.str(),
+                 ", so nothing will be logged");
+    }
+  }
+  bool match(AfterTrainBatch, const State& state) const { return state.device.is_cuda(); }
+  void apply(AfterTrainBatch, const State& state) const {
+    report(state, detail::memory_report(detail::allocator_stats(state.device)));
+  }
+
+  /// Logs these numbers, as AfterTrainBatch does with those of the allocator.
+  void report(const State& state,
+              const std::vector<std::pair<std::string, double>>& numbers) const {
+    std::vector<std::string> keys;
+    std::vector<double> values;
+    for (const auto& [key, value] : numbers) {
+      if (wanted(key)) {
+        keys.push_back("memory/" + key);
+        values.push_back(value);
+      }
+    }
+    log(state, keys, values, "");
+    if (dist_aggregate_batch_interval > 0 &&
+        state.timestamp.batch % dist_aggregate_batch_interval == 0) {
+      for (const auto& [suffix, op] :
+           {std::pair("_avg", dist::ReduceOp::mean), std::pair("_min", dist::ReduceOp::minimum),
+            std::pair("_max", dist::ReduceOp::maximum)}) {
+        std::vector<double> reduced = values;
+        state.communicator->all_reduce(std::span<double>(reduced), op);
+        log(state, keys, reduced, suffix);
+      }
+    }
+  }
+
+ private:
+  static constexpr bool known(std::string_view key) {
+    if (key == "alloc_retries") {
+      return true;
+    }
+    for (std::string_view when : {"current_", "peak_"}) {
+      for (std::string_view kind :
+           {"allocated_mem", "active_mem", "inactive_mem", "reserved_mem"}) {
+        if (key.starts_with(when) && key.substr(when.size()) == kind) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  [[nodiscard]] bool wanted(std::string_view key) const {
+    for (const Key& wanted : memory_keys) {
+      if (key == std::string_view(wanted)) {
+        return true;
+      }
+    }
+    return memory_keys.empty();
+  }
+
+  static void log(const State& state, const std::vector<std::string>& keys,
+                  const std::vector<double>& values, std::string_view suffix) {
+    std::string key;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      key.assign(keys[i]).append(suffix);
+      state.log_metrics({{key, values[i]}});
+    }
+  }
+};
+
+}  // namespace tutti

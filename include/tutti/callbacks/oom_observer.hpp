@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <tutti/callbacks/detail/memory_recorder.hpp>
+#include <tutti/core/event.hpp>
+#include <tutti/core/lazy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+
+namespace tutti {
+
+namespace detail {
+
+// Outlives the policy, since an allocator's observers cannot be taken off.
+struct OutOfMemoryReport {
+  std::string path;
+  bool on = true;
+};
+
+}  // namespace detail
+
+/// Records allocations on the GPU and writes them into a file when memory runs out.
+///
+/// From Init on the last max_entries allocations and frees are remembered, which costs some time
+/// each. When an allocation fails for good, `<folder>/<filename>_snapshot.pickle` is written before
+/// the exception goes on; see MemorySnapshot for what reads it. Writing that fails is only warned
+/// of.
+///
+/// Difference from the reference: the plots made of the snapshot (trace, segments, flame graphs)
+/// are left to Python's `torch.cuda._memory_viz`. Source: MosaicML Composer,
+/// `composer.callbacks.OOMObserver`.
+struct OOMObserver final {
+  std::int64_t max_entries = 100000;         ///< events remembered; >= 1
+  Key folder = "{run_name}/torch_traces";    ///< see checkpoint::format_name
+  Key filename = "rank{rank}_oom";           ///< likewise
+  bool overwrite = false;                    ///< replace a file of that name
+  const MemoryRecorder* recorder = nullptr;  ///< null: LibTorch's CUDA allocator
+
+  Lazy<std::shared_ptr<detail::OutOfMemoryReport>> report{};  ///< written by the policy
+
+  static constexpr std::string_view name = "OOMObserver";
+  using events = types<Init>;
+
+  /// Throws c10::ValueError when an option is out of range.
+  constexpr void validate() const {
+    expect(max_entries >= 1, "OOMObserver: max_entries", max_entries, "at least 1");
+  }
+
+  /// Throws c10::ValueError when the model is not on a CUDA device, c10::Error when the file is
+  /// there and overwrite is not set.
+  void apply(Init, const State& state) {
+    recorder = recorder != nullptr ? recorder : &detail::cuda_memory_recorder(name, state);
+    const auto facts = std::make_shared<detail::OutOfMemoryReport>();
+    facts->path = detail::trace_path(
+        state, folder, std::string(std::string_view(filename)) + "_snapshot.pickle", overwrite);
+    *report = facts;
+    recorder->start(max_entries);
+    recorder->on_out_of_memory([facts, snapshot = recorder->snapshot] {
+      if (!facts->on) {
+        return;
+      }
+      try {
+        detail::write_trace(facts->path, snapshot());
+      } catch (const std::exception& error) {
+        TORCH_WARN("OOMObserver: ", error.what());
+      }
+    });
+  }
+
+  /// Recording ends with the run.
+  void close(State&) {
+    if (report && (*report)->on) {
+      (*report)->on = false;
+      recorder->stop();
+    }
+  }
+};
+
+}  // namespace tutti

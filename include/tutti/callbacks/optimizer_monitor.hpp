@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/stack.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <tutti/core/event.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/optim/reports_metrics.hpp>
+
+namespace tutti {
+
+/// Logs norms of gradients, weights, moments and updates.
+///
+/// At BatchEnd, every batch_log_interval batches: `l2_norm/grad/<parameter>` for each parameter
+/// with a gradient, and `l2_norm/grad/global`, over all of them. With an optimizer of the Adam
+/// family also `l2_norm/moment/<parameter>`, `l2_norm/param/<parameter>` and
+/// `l2_norm/update/<parameter>`. Gradients are those that the optimizer has seen: unscaled,
+/// clipped, averaged over processes. Waits for the device once in such a batch. Source: MosaicML
+/// Composer, `composer.callbacks.OptimizerMonitor`.
+struct OptimizerMonitor final {
+  bool log_optimizer_metrics = true;     ///< moments, weights and updates besides gradients
+  std::int64_t batch_log_interval = 10;  ///< batches from one time to the next; >= 1
+
+  static constexpr std::string_view name = "OptimizerMonitor";
+  using events = types<BatchEnd>;
+
+  /// Throws c10::ValueError when an option is out of range.
+  constexpr void validate() const {
+    expect(batch_log_interval >= 1, "OptimizerMonitor: batch_log_interval", batch_log_interval,
+           "at least 1 batch");
+  }
+
+  bool match(BatchEnd, const State& state) const {
+    return state.timestamp.batch % batch_log_interval == 0 && state.logger.wants_metrics();
+  }
+  void apply(BatchEnd, const State& state) const {
+    std::vector<std::string> keys;
+    std::vector<at::Tensor> norms;
+    for (const auto& parameter : state.model->named_parameters()) {
+      bool has_gradient_norm = false;
+      const std::string gradient_key = "l2_norm/grad/" + parameter.key();
+      for (auto& [key, norm] : metrics_of(state, parameter.value(), parameter.key())) {
+        has_gradient_norm = has_gradient_norm || key == gradient_key;
+        keys.push_back(std::move(key));
+        norms.push_back(std::move(norm));
+      }
+      if (!has_gradient_norm && parameter.value().grad().defined()) {
+        keys.push_back(gradient_key);
+        norms.push_back(parameter.value().grad().norm());
+      }
+    }
+    if (!norms.empty()) {
+      log(state, keys, norms);
+    }
+  }
+
+ private:
+  [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> metrics_of(
+      const State& state, const at::Tensor& parameter, const std::string& parameter_name) const {
+    for (const auto& optimizer : state.optimizers) {
+      const auto* reports = dynamic_cast<const optim::ReportsMetrics*>(optimizer.get());
+      if (log_optimizer_metrics && reports != nullptr) {
+        auto metrics = reports->report_per_parameter_metrics(parameter, parameter_name);
+        if (!metrics.empty()) {
+          return metrics;
+        }
+      }
+    }
+    return {};
+  }
+
+  // Brings all norms to the host at once.
+  static void log(const State& state, const std::vector<std::string>& keys,
+                  std::vector<at::Tensor>& norms) {
+    for (at::Tensor& norm : norms) {
+      norm = norm.to(state.device, at::kFloat);
+    }
+    const at::Tensor values = at::stack(norms).to(at::kCPU, at::kDouble);
+    std::vector<LoggedMetric> metrics;
+    double squares = 0;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const double value = values.const_data_ptr<double>()[i];
+      metrics.push_back({keys[i], value});
+      squares += keys[i].starts_with("l2_norm/grad/") ? value * value : 0;
+    }
+    metrics.push_back({"l2_norm/grad/global", std::sqrt(squares)});
+    state.logger.log_metrics(metrics, state.timestamp.batch);
+  }
+};
+
+}  // namespace tutti

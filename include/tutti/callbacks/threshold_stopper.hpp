@@ -1,0 +1,72 @@
+#pragma once
+
+#include <string_view>
+
+#include <tutti/callbacks/detail/comparison.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+
+namespace tutti {
+
+/// Ends the run when a metric is better than a number.
+///
+///     ThresholdStopper{.monitor = "MulticlassAccuracy", .dataloader_label = "test",
+///                      .threshold = 0.94}
+///
+/// Looked at after each evaluation of that set, for the training set at EpochEnd, or at every
+/// BatchEnd with stop_on_batch.
+///
+/// Difference from the reference: a metric with "entropy" in its name counts as a loss.
+/// Source: MosaicML Composer, `composer.callbacks.ThresholdStopper`.
+struct ThresholdStopper final {
+  Key monitor{};                                ///< the metric's name; obligatory
+  Key dataloader_label{};                       ///< "train" or an evaluation set; obligatory
+  Maybe<double> threshold{};                    ///< better than this ends the run; obligatory
+  Comparison comparison = Comparison::by_name;  ///< which value is better
+  bool stop_on_batch = false;                   ///< looks at the training set after every batch
+
+  bool seen = false;  ///< written by the policy: the set has been looked at
+
+  static constexpr std::string_view name = "ThresholdStopper";
+  static constexpr Role role = Role::callback;
+  using events = types<EvalEnd, EpochEnd, BatchEnd, FitEnd>;
+
+  /// Throws c10::ValueError when an option is missing.
+  constexpr void validate() const {
+    expect(!monitor.empty(), "ThresholdStopper: monitor is empty; set it to the name of a metric.");
+    expect(!dataloader_label.empty(),
+           "ThresholdStopper: dataloader_label is empty; set it to \"train\" or to the label of an "
+           "evaluation set.");
+    expect(static_cast<bool>(threshold),
+           "ThresholdStopper: threshold is not set; set it to the value to reach.");
+  }
+
+  bool match(EvalEnd, const State& state) const { return concerns(state); }
+  bool match(EpochEnd, const State& state) const { return concerns(state); }
+  bool match(BatchEnd, const State& state) const { return stop_on_batch && concerns(state); }
+
+  void apply(EvalEnd, State& state) { look(state); }
+  void apply(EpochEnd, State& state) { look(state); }
+  void apply(BatchEnd, State& state) { look(state); }
+  void apply(FitEnd, State&) const {
+    if (!seen) {
+      detail::warn_of_unseen_set(name, dataloader_label);
+    }
+  }
+
+ private:
+  [[nodiscard]] bool concerns(const State& state) const {
+    return state.dataloader_label == std::string_view(dataloader_label);
+  }
+
+  void look(State& state) {
+    seen = true;
+    const double value = detail::monitored(state, name, dataloader_label, monitor);
+    if (detail::is_better(comparison, monitor, value, *threshold)) {
+      state.stop_training();
+    }
+  }
+};
+
+}  // namespace tutti

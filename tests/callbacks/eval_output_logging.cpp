@@ -1,0 +1,65 @@
+#include <tutti/callbacks/eval_output_logging.hpp>
+
+#include <tutti/core/with.hpp>
+
+#include "callbacks/run.hpp"
+
+using namespace tutti;
+using Catch::Matchers::ContainsSubstring;
+
+static_assert(role_of<EvalOutputLogging> == Role::callback);
+static_assert(Recipe<With<EvalOutputLogging{.max_examples = 5}>>::valid);
+
+namespace {
+
+/// Doubles its inputs.
+struct Doubler : tiny::Net {
+  Outputs eval_forward(const Batch& batch) { return batch.inputs() * 2.0; }
+};
+
+std::vector<Batch> numbered() {
+  return {{at::tensor({1.0, 2.0}), at::tensor({10, 20})}, {at::tensor({3.0}), at::tensor({30})}};
+}
+
+}  // namespace
+
+TEST_CASE("an evaluation's examples are logged as a table", "[callbacks][eval_output_logging]") {
+  auto options = callback_run::options(2, "1ep");
+  options.eval = {{"test", numbered()}};
+  Trainer trainer{std::make_shared<Doubler>(), options, EvalOutputLogging{}, InMemoryLogger{}};
+  trainer.fit();
+  CHECK(trainer.get<InMemoryLogger>().tables.at("test_step_2") ==
+        R"({"columns": ["input", "output", "target"], "data": [["1", "2", "10"], )"
+        R"(["2", "4", "20"], ["3", "6", "30"]]})");
+}
+
+TEST_CASE("the number of examples and their texts can be chosen",
+          "[callbacks][eval_output_logging]") {
+  auto options = callback_run::options(2, "1ep");
+  options.eval = {{"a", numbered()}, {"b", numbered()}};
+  Trainer trainer{std::make_shared<Doubler>(), options,
+                  EvalOutputLogging{.max_examples = 1,
+                                    .output_text = [](const at::Tensor& value) -> std::string {
+                                      return value.item<double>() < 3 ? "low" : "high";
+                                    }},
+                  InMemoryLogger{}};
+  trainer.fit();
+  const auto& tables = trainer.get<InMemoryLogger>().tables;
+  CHECK_THAT(tables.at("a_step_2"), ContainsSubstring(R"("data": [["1", "low", "10"]])"));
+  CHECK_THAT(tables.at("b_step_2"), ContainsSubstring(R"("data": [["1", "low", "10"]])"));
+}
+
+TEST_CASE("a long tensor is shown by its first numbers", "[callbacks][eval_output_logging]") {
+  CHECK(tutti::detail::numbers_text(at::scalar_tensor(7)) == "7");
+  CHECK(tutti::detail::numbers_text(at::tensor({0.25, -3.0})) == "[0.25, -3]");
+  const std::string text = tutti::detail::numbers_text(at::arange(100));
+  CHECK_THAT(text, ContainsSubstring("14, 15, ...]"));
+}
+
+TEST_CASE("rows keep their texts on the way between processes",
+          "[callbacks][eval_output_logging]") {
+  const tutti::detail::TextRows rows{{"a", "", "c"}, {std::string("\0x", 2), "e", "f"}};
+  tutti::detail::TextRows back;
+  tutti::detail::append_rows(back, tutti::detail::to_bytes(rows), 3);
+  CHECK(back == rows);
+}

@@ -1,0 +1,77 @@
+#include <tutti/callbacks/load_checkpoint.hpp>
+
+#include "callbacks/run.hpp"
+#include "support/temporary_folder.hpp"
+
+using namespace tutti;
+using Catch::Matchers::ContainsSubstring;
+
+static_assert(role_of<LoadCheckpoint> == Role::callback);
+
+namespace {
+
+// The weights of another run, as a checkpoint; returns them too.
+at::Tensor save_other(const std::string& path) {
+  auto other = tiny::net(99);
+  Trainer<> trainer(other, callback_run::options());
+  trainer.fit();
+  trainer.save_checkpoint(path, /*weights_only=*/true);
+  return tiny::flat(*other);
+}
+
+}  // namespace
+
+TEST_CASE("a run starts from the weights of another one", "[callbacks][load_checkpoint]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "other").string();
+  const at::Tensor expected = save_other(path);
+  auto net = tiny::net();
+  Trainer trainer{net, callback_run::options(), LoadCheckpoint{.load_path = path}};
+  CHECK(tiny::flat(*net).equal(expected));
+  CHECK(trainer.state().timestamp.batch == 0);
+  trainer.fit();
+  CHECK_FALSE(tiny::flat(*net).equal(expected));
+}
+
+TEST_CASE("before_load lets this run's own checkpoint win and after_load does not",
+          "[callbacks][load_checkpoint]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "other").string();
+  const std::string own = (folder / "own").string();
+  const at::Tensor others = save_other(path);
+  auto first = tiny::net();
+  Trainer<> saved(first, callback_run::options());
+  saved.fit();
+  saved.save_checkpoint(own);
+  for (const auto when : {LoadCheckpoint::When::before_load, LoadCheckpoint::When::after_load}) {
+    auto options = callback_run::options(3, "9ep");
+    options.load_path = own;
+    auto net = tiny::net(5);
+    Trainer trainer{net, options, LoadCheckpoint{.load_path = path, .event = when}};
+    CHECK(trainer.state().timestamp.epoch == 2);
+    const bool before = when == LoadCheckpoint::When::before_load;
+    CHECK(tiny::flat(*net).equal(before ? tiny::flat(*first) : others));
+  }
+}
+
+TEST_CASE("weights that are named by a glob are left out", "[callbacks][load_checkpoint]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "other").string();
+  save_other(path);
+  auto net = tiny::net();
+  const at::Tensor head = net->out->weight.detach().clone();
+  const at::Tensor stem = net->in->weight.detach().clone();
+  Trainer trainer{net, callback_run::options(),
+                  LoadCheckpoint{.load_path = path, .ignore_keys = {"out.*"}}};
+  CHECK(net->out->weight.equal(head));
+  CHECK_FALSE(net->in->weight.equal(stem));
+}
+
+TEST_CASE("a checkpoint that is missing or not named is refused", "[callbacks][load_checkpoint]") {
+  const auto load = [](LoadCheckpoint policy) {
+    Trainer trainer{tiny::net(), callback_run::options(), std::move(policy)};
+  };
+  CHECK_THROWS_WITH(load({}), ContainsSubstring("LoadCheckpoint: load_path is empty"));
+  CHECK_THROWS_WITH(load({.load_path = "/nowhere/at/all"}),
+                    ContainsSubstring("there is no checkpoint '/nowhere/at/all'"));
+}

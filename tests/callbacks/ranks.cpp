@@ -1,0 +1,90 @@
+#include <tutti/trainer.hpp>
+
+#include <string>
+#include <vector>
+
+#include <tutti/callbacks/eval_output_logging.hpp>
+#include <tutti/callbacks/memory_monitor.hpp>
+#include <tutti/callbacks/speed_monitor.hpp>
+#include <tutti/data/tensor_loader.hpp>
+#include <tutti/dist/ddp.hpp>
+
+#include "callbacks/run.hpp"
+#include "dist/ranks.hpp"
+
+using namespace tutti;
+using tutti_test::all_passed;
+using tutti_test::run_ranks;
+
+namespace {
+
+/// Says that it computes 1000 operations for each example, 10 times as many on rank 1.
+struct CountingNet : tiny::Net {
+  double flops_per_batch(const Batch& batch) {
+    return (dist::rank() == 1 ? 10'000.0 : 1000.0) * static_cast<double>(batch.num_samples());
+  }
+};
+
+TrainerOptions options() {
+  at::manual_seed(7);
+  const at::Tensor x = at::randn({16, 4});
+  const at::Tensor y = at::randn({16, 2});
+  auto out = callback_run::options();
+  out.train = TensorLoader{x, y, {.batch_size = 2}};
+  out.eval = {{"test", TensorLoader{at::arange(4).reshape({4, 1}).expand({4, 4}).to(at::kFloat),
+                                    at::arange(8).reshape({4, 2}).to(at::kFloat),
+                                    {.batch_size = 1}}}};
+  out.max_duration = "1ep";
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("rank body: callbacks sum over ranks", "[.rank]") {
+  Trainer trainer{std::make_shared<CountingNet>(), options(),
+                  SpeedMonitor{.window_size = 2, .gpu_flops_available = 1e15}, InMemoryLogger{}};
+  trainer.fit();
+  const auto& memory = trainer.get<InMemoryLogger>();
+  const auto& window = *trainer.get<SpeedMonitor>().window;
+  CHECK(window.flops.back() == 22'000.0);  // 2 examples on each rank
+  CHECK(window.samples.back() == 16);      // of both ranks
+  CHECK(memory.latest("throughput/device/flops_per_sec") ==
+        Approx(memory.latest("throughput/flops_per_sec") / 2));
+  CHECK(memory.latest("throughput/device/samples_per_sec") ==
+        Approx(memory.latest("throughput/samples_per_sec") / 2));
+
+  InMemoryLogger own;
+  State state;
+  state.logger.add(own);
+  state.communicator = trainer.state().communicator;
+  const double rank = trainer.state().rank;
+  MemoryMonitor{.dist_aggregate_batch_interval = 1}.report(state, {{"alloc_retries", 4 + rank}});
+  CHECK(own.latest("memory/alloc_retries") == 4 + rank);
+  CHECK(own.latest("memory/alloc_retries_avg") == 4.5);
+  CHECK(own.latest("memory/alloc_retries_min") == 4.0);
+  CHECK(own.latest("memory/alloc_retries_max") == 5.0);
+}
+
+TEST_CASE("rank body: a table has the rows of all ranks", "[.rank]") {
+  Trainer trainer{
+      tiny::net(), options(),
+      EvalOutputLogging{
+          .input_text = [](const at::Tensor& x) { return "x" + std::to_string(x[0].item<int>()); }},
+      InMemoryLogger{}};
+  trainer.fit();
+  const std::string table = trainer.get<InMemoryLogger>().tables.at("test_step_4");
+  std::size_t from = 0;
+  for (const char* row : {"x0", "x2", "x1", "x3"}) {  // rank 0's examples first
+    const auto found = table.find(row, from);
+    CHECK(found != std::string::npos);
+    from = found;
+  }
+}
+
+TEST_CASE("what callbacks report of several ranks is reduced", "[callbacks][dist]") {
+  CHECK(run_ranks("rank body: callbacks sum over ranks") == all_passed);
+}
+
+TEST_CASE("evaluation examples of all ranks are in one table", "[callbacks][dist]") {
+  CHECK(run_ranks("rank body: a table has the rows of all ranks") == all_passed);
+}
