@@ -42,7 +42,9 @@
 #include <tutti/dist/process_group.hpp>
 #include <tutti/explain.hpp>
 #include <tutti/loggers/console.hpp>
+#include <tutti/loggers/file.hpp>
 #include <tutti/loggers/in_memory.hpp>
+#include <tutti/loggers/json_lines.hpp>
 #include <tutti/loggers/progress_bar.hpp>
 #include <tutti/losses/binary_cross_entropy.hpp>
 #include <tutti/losses/dice.hpp>
