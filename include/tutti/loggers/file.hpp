@@ -65,7 +65,7 @@ struct FileLogger final {
   void apply(EvalEnd, const State&) { flush(); }
   void apply(FitEnd, const State&) {
     flush();
-    memory.file.sync(/*forced=*/true);
+    memory.file.sync();
   }
 
   /// Gives stdout and stderr back and closes the file.

@@ -83,7 +83,7 @@ struct JSONLinesLogger final {
   void apply(EvalEnd, const State&) { write_all(); }
   void apply(FitEnd, const State&) {
     write_all();
-    memory.file.sync(/*forced=*/true);
+    memory.file.sync();
   }
 
   /// Ends the file with a line that tells how the run ended.
@@ -106,7 +106,8 @@ struct JSONLinesLogger final {
     }
     for (const LoggedMetric& metric : metrics) {
       memory.values += memory.values.empty() ? "" : ", ";
-      memory.values += quoted(metric.name) + ": ";
+      append_quoted(memory.values, metric.name);
+      memory.values += ": ";
       append(memory.values, metric.value);
     }
   }
@@ -142,6 +143,18 @@ struct JSONLinesLogger final {
 
   static std::string quoted(std::string_view text) {
     return detail::json_quoted(detail::utf8(text));
+  }
+  // quoted(), without its copies for the names that metrics have as a rule.
+  static void append_quoted(std::string& text, std::string_view name) {
+    bool plain = true;
+    for (const char c : name) {
+      plain = plain && c >= ' ' && c <= '~' && c != '"' && c != '\\';
+    }
+    if (plain) {
+      text.append("\"").append(name).append("\"");
+    } else {
+      text += quoted(name);
+    }
   }
   static std::string list(std::span<const std::string> cells) {
     std::string text;

@@ -88,7 +88,7 @@ struct TensorBoardLogger final {
   }
   void apply(FitEnd, const State&) {
     flush();
-    memory.file.sync(/*forced=*/true);
+    memory.file.sync();
   }
 
   /// Writes how the run ended and closes the file.
