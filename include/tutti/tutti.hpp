@@ -80,5 +80,6 @@
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>
 #include <tutti/optim/sgd.hpp>
+#include <tutti/profiler/profiler.hpp>
 #include <tutti/trainer.hpp>
 #include <tutti/version.hpp>

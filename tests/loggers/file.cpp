@@ -75,18 +75,25 @@ TEST_CASE("every line of the file has its prefix", "[loggers][trace]") {
         "[table][batch=1]: t: {\"columns\": [\"a\"], \"data\": [[\"1\\n2\"]]}\n");
 }
 
-TEST_CASE("lines wait for their buffer, and no longer than the epoch", "[loggers][law]") {
+TEST_CASE("lines wait for their buffer, and no longer than the batch", "[loggers][law]") {
   const TemporaryFolder folder;
   const auto path = folder / "log.txt";
   FileLogger logger = quiet(path);
-  logger.buffer_size = 5;
+  logger.buffer_size = 3;
   FakeRun run{logger, "1ep"};
   run.fire(tutti::AfterLoad{});  // writes what came before it
-  const std::size_t begun = read_bytes(path).size();
-  run.batch();  // two lines
-  CHECK(read_bytes(path).size() == begun);
-  run.epoch();
-  CHECK_THAT(read_bytes(path), ContainsSubstring("[metric][batch=2]: time/batch: 2\n"));
+  const std::string begun = read_bytes(path);
+  run.state.log_metrics({{"a", 1}, {"b", 2}});
+  CHECK(read_bytes(path) == begun);
+  run.state.log_metrics({{"c", 3}});
+  const std::string full = begun +
+                           "[metric][batch=0]: a: 1\n[metric][batch=0]: b: 2\n"
+                           "[metric][batch=0]: c: 3\n";
+  CHECK(read_bytes(path) == full);
+  run.state.log_metrics({{"d", 4}});
+  CHECK(read_bytes(path) == full);
+  run.fire(tutti::BatchEnd{});
+  CHECK(read_bytes(path) == full + "[metric][batch=0]: d: 4\n");
 }
 
 TEST_CASE("a resumed run appends and ends a line that was left half; a new one refuses",

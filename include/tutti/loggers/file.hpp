@@ -10,8 +10,8 @@
 #include <tutti/core/validate.hpp>
 #include <tutti/loggers/detail/capture.hpp>
 #include <tutti/loggers/detail/log_file.hpp>
-#include <tutti/loggers/detail/run_name.hpp>
 #include <tutti/loggers/detail/text.hpp>
+#include <tutti/loggers/run_path.hpp>
 
 namespace tutti {
 
@@ -30,7 +30,7 @@ struct FileLogger final {
   std::string filename = "{run_name}/logs-rank{rank}.txt";  ///< placeholders as in checkpoint names
   bool capture_stdout = true;         ///< copies what is printed into the file, unless stdout is a
   bool capture_stderr = true;         ///< terminal: a progress bar could not be drawn any more
-  std::int64_t buffer_size = 1;       ///< lines that wait before they are written; >= 1
+  std::int64_t buffer_size = 100;     ///< lines that wait, at most to the end of a batch; >= 1
   std::int64_t flush_interval = 100;  ///< batches between flushes to the disk; >= 1
   bool overwrite = false;             ///< a run that begins at 0 may replace the file
 
@@ -49,15 +49,16 @@ struct FileLogger final {
 
   void apply(Init, const State& state) {
     detail::check_one_file_per_rank("FileLogger: filename", filename, state);
-    memory.file.open(std::string(name), detail::name_in_run(filename, state));
+    memory.file.open(std::string(name), run_path(filename, state));
   }
   void apply(AfterLoad, const State& state) {
     memory.file.begin(state.timestamp.batch > 0, overwrite);
+    memory.lines = 0;
     memory.capture.start(memory.file.descriptor(), capture_stdout, capture_stderr);
   }
   void apply(BatchEnd, const State& state) {
+    flush();
     if (state.timestamp.batch % flush_interval == 0) {
-      flush();
       memory.file.sync();
     }
   }

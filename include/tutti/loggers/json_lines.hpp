@@ -16,8 +16,8 @@
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
 #include <tutti/loggers/detail/log_file.hpp>
-#include <tutti/loggers/detail/run_name.hpp>
 #include <tutti/loggers/detail/utf8.hpp>
+#include <tutti/loggers/run_path.hpp>
 
 namespace tutti {
 
@@ -57,7 +57,7 @@ struct JSONLinesLogger final {
       if (!rank_zero_only) {
         detail::check_one_file_per_rank("JSONLinesLogger: filename", filename, state);
       }
-      memory.file.open(std::string(name), detail::name_in_run(filename, state));
+      memory.file.open(std::string(name), run_path(filename, state));
     }
   }
   void apply(AfterLoad, const State& state) {

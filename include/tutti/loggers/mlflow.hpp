@@ -18,9 +18,9 @@
 #include <tutti/core/validate.hpp>
 #include <tutti/loggers/detail/http.hpp>
 #include <tutti/loggers/detail/mlflow_client.hpp>
-#include <tutti/loggers/detail/run_name.hpp>
 #include <tutti/loggers/detail/sender.hpp>
 #include <tutti/loggers/detail/text.hpp>
+#include <tutti/loggers/run_path.hpp>
 
 namespace tutti {
 

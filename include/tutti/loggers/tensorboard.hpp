@@ -18,8 +18,8 @@
 #include <tutti/loggers/detail/latest.hpp>
 #include <tutti/loggers/detail/log_file.hpp>
 #include <tutti/loggers/detail/picture_grid.hpp>
-#include <tutti/loggers/detail/run_name.hpp>
 #include <tutti/loggers/detail/tensorboard_events.hpp>
+#include <tutti/loggers/run_path.hpp>
 
 namespace tutti {
 
@@ -149,7 +149,7 @@ struct TensorBoardLogger final {
 
   // TensorBoard reads a folder's files in the order of their names.
   [[nodiscard]] std::string free_file(const State& state) const {
-    std::string folder = detail::name_in_run(log_dir, state) + "/" + state.run_name;
+    std::string folder = run_path(log_dir, state) + "/" + state.run_name;
     folder += state.rank == 0 ? "" : "/rank" + std::to_string(state.rank);
     char host[256] = "";
     ::gethostname(host, sizeof host - 1);

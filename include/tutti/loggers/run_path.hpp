@@ -10,10 +10,11 @@
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
 
-namespace tutti::detail {
+namespace tutti {
 
-// A file or folder name with its placeholders filled in; see checkpoint::format_name.
-inline std::string name_in_run(std::string_view pattern, const State& state) {
+/// The file or folder that `pattern` names in this run, as it is now: its placeholders filled in.
+/// See checkpoint::format_name for those that there are.
+inline std::string run_path(std::string_view pattern, const State& state) {
   checkpoint::NameFields fields{.run_name = state.run_name,
                                 .rank = state.rank,
                                 .world_size = state.world_size,
@@ -28,6 +29,8 @@ inline std::string name_in_run(std::string_view pattern, const State& state) {
   return checkpoint::format_name(pattern, fields);
 }
 
+namespace detail {
+
 // Throws c10::ValueError when several ranks would write one file. field: "FileLogger: filename".
 inline void check_one_file_per_rank(std::string_view field, std::string_view pattern,
                                     const State& state) {
@@ -41,4 +44,6 @@ inline bool run_failed() {
   return std::current_exception() != nullptr || std::uncaught_exceptions() > 0;
 }
 
-}  // namespace tutti::detail
+}  // namespace detail
+
+}  // namespace tutti
