@@ -230,7 +230,12 @@ namespace {
 class Two final : public tutti::dist::Communicator {
  public:
   explicit Two(std::string others)
-      : Communicator({.world_size = 2, .local_world_size = 2}), others_(std::move(others)) {}
+      : Communicator([] {
+          tutti::dist::Environment place;
+          place.world_size = place.local_world_size = 2;
+          return place;
+        }()),
+        others_(std::move(others)) {}
   std::string backend() const override { return "fake"; }
   void all_reduce(const at::Tensor&, tutti::dist::ReduceOp) override {}
   void all_reduce(std::span<double>, tutti::dist::ReduceOp) override {}
