@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
 #include <tutti/core/recipe.hpp>
 
 #include "loggers/run.hpp"
