@@ -11,7 +11,7 @@ set(level_3 metrics) # above losses: a CrossEntropy metric is the mean of a loss
 set(level_4 loggers models)
 set(level_5 callbacks algorithms profiler train)
 set(level_6 trainer)
-set(level_7 explain)
+set(level_7 explain cli)
 set(level_8 tutti)
 foreach(level RANGE 8)
   foreach(place IN LISTS level_${level})

@@ -16,7 +16,7 @@ set(ceiling_metrics 190000)
 set(ceiling_fused 190000)
 set(ceiling_optim 130000)
 set(ceiling_tutti 310000) # everything at once, c10d and CUDA included; never included by the library
-foreach(folder IN ITEMS nn models dist data checkpoint train trainer explain algorithms)
+foreach(folder IN ITEMS nn models dist data checkpoint train trainer explain cli algorithms)
   set(ceiling_${folder} 290000)
 endforeach()
 if(NOT DEFINED ceiling_${FOLDER})

@@ -7,7 +7,7 @@ add_test(NAME check/docs COMMAND ${CMAKE_COMMAND} ${check_arguments} -P ${PROJEC
 # One test per folder of include/tutti: how many lines the compiler reads for each header of it.
 get_target_property(torch_includes tutti::torch INTERFACE_INCLUDE_DIRECTORIES)
 get_target_property(torch_definitions tutti::torch INTERFACE_COMPILE_DEFINITIONS)
-set(includes ${torch_includes} ${TUTTI_hana_INCLUDE} ${TUTTI_range_v3_INCLUDE})
+set(includes ${torch_includes} ${TUTTI_hana_INCLUDE} ${TUTTI_range_v3_INCLUDE} ${TUTTI_cli11_INCLUDE})
 list(REMOVE_ITEM includes ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
 file(GLOB_RECURSE headers RELATIVE ${PROJECT_SOURCE_DIR}/include/tutti CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/include/tutti/*.hpp)

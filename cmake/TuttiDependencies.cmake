@@ -11,6 +11,7 @@ option(TUTTI_WITH_HTTP "Look for cpp-httplib where tutti_find_http() is called" 
 # Each is (commit of the release, named in the comment). A git commit is a hash of what is fetched.
 set(TUTTI_HANA_SOURCE https://github.com/boostorg/hana.git e820551959996bc031e72622fd731e9e7acd95b0)         # 1.84.0
 set(TUTTI_RANGE_SOURCE https://github.com/ericniebler/range-v3.git a81477931a8aa2ad025c6bda0609f38e09e4d7ec) # 0.12.0
+set(TUTTI_CLI11_SOURCE https://github.com/CLIUtils/CLI11.git 6c7b07a878ad834957b98d0f9ce1dbe0cb204fc9)       # 2.4.2
 set(TUTTI_CATCH2_SOURCE https://github.com/catchorg/Catch2.git fa43b77429ba76c462b1898d6cd2f2d7a9416b14)     # 3.7.1
 set(TUTTI_DEPENDENCIES_LIST_DIR ${CMAKE_CURRENT_LIST_DIR})
 
@@ -57,6 +58,17 @@ endif()
 if(NOT TUTTI_ERROR)
   tutti_header_library(range_v3 range/v3/version.hpp librange-v3-dev "${TUTTI_RANGE_SOURCE}")
 endif()
+
+# CLI11 as tutti::cli11, to be linked beside tutti::tutti by programs that include tutti/cli.hpp. TUTTI_ERROR says when it
+# cannot be had.
+macro(tutti_find_cli11)
+  if(NOT TARGET tutti::cli11)
+    tutti_header_library(cli11 CLI/CLI.hpp libcli11-dev "${TUTTI_CLI11_SOURCE}")
+    if(TUTTI_ERROR)
+      message(FATAL_ERROR "${TUTTI_ERROR}")
+    endif()
+  endif()
+endmacro()
 
 # Catch2 2.13 or 3: the target is Catch2::Catch2 in both.
 macro(tutti_find_catch2)

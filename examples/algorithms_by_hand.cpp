@@ -6,10 +6,8 @@
 // The same with a Trainer: digits
 // ctest: --epochs 3
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include <torch/torch.h>
 
@@ -20,6 +18,7 @@
 #include <tutti/algorithms/label_smoothing.hpp>
 #include <tutti/algorithms/mixup.hpp>
 #include <tutti/algorithms/sam.hpp>
+#include <tutti/cli.hpp>
 #include <tutti/data/idx.hpp>
 #include <tutti/losses/soft_cross_entropy.hpp>
 
@@ -63,8 +62,9 @@ double accuracy(torch::nn::Sequential& network, const Digits& digits) {
 }
 
 int main(int argc, char** argv) {
-  const bool has_epochs = argc == 3 && std::string_view(argv[1]) == "--epochs";
-  const int epochs = has_epochs ? std::atoi(argv[2]) : 12;
+  int epochs = 12;
+  tutti::cli::Program program{"algorithms_by_hand", "Functional forms in a loop of one's own."};
+  program.add("--epochs", epochs, "how many").parse(argc, argv);
   torch::manual_seed(17);
   tutti::Rng rng(17);
   const Digits train = load(true);

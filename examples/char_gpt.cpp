@@ -1,10 +1,10 @@
 // Trains a small GPT on the characters of a text and lets it write.
 //
-// Run it:    char_gpt [--text FILE] [--epochs N]; without a file it learns from tutti's own guides
+// Run it:    char_gpt [--text FILE]; without a file it learns from tutti's own guides. --help lists
+//            its other options
 // It prints: a progress bar, the perplexity on the last tenth of the text after every epoch, and
-// 300
-//            characters of its own at the end
-// ctest: --epochs 1 --batches 4
+//            300 characters of its own at the end
+// ctest: --max-duration 1ep --train-subset-num-batches 4 --eval-subset-num-batches 4
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -20,6 +20,7 @@
 #include <tutti/algorithms/gradient_clipping.hpp>
 #include <tutti/algorithms/low_precision_layernorm.hpp>
 #include <tutti/algorithms/seq_length_warmup.hpp>
+#include <tutti/cli.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/models/gpt2.hpp>
 #include <tutti/optim/adam.hpp>
@@ -84,16 +85,11 @@ std::string write(const tutti::AnyModel& model, const std::string& begin, std::i
 
 int main(int argc, char** argv) {
   std::string text_path;
-  std::string epochs = "3";
-  std::int64_t batches = -1;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string_view option = argv[i];
-    if (option == "--batches") {
-      batches = std::strtol(argv[i + 1], nullptr, 10);
-    } else {
-      (option == "--text" ? text_path : epochs) = argv[i + 1];
-    }
-  }
+  tutti::TrainerOptions options{
+      .max_duration = "3ep", .precision = tutti::Precision::amp_bf16, .seed = 17};
+  tutti::cli::Program program{"char_gpt", "Trains a small GPT on the characters of a text."};
+  program.add("--text", text_path, "a text file; none: tutti's guides").add(options);
+  program.parse(argc, argv);
   const std::string text = text_path.empty() ? guides() : read(text_path);
   const std::size_t cut = text.size() - text.size() / 10;
   const auto load = [&](std::string_view part, bool train) {
@@ -103,17 +99,13 @@ int main(int argc, char** argv) {
   tutti::seed_all(17);
   auto net = std::make_shared<tutti::models::GPT2LMHeadModelImpl>(tutti::models::GPT2Options{
       .vocab_size = 128, .n_positions = length, .n_embd = 64, .n_layer = 2, .n_head = 4});
+  options.train = load(std::string_view(text).substr(0, cut), true);
+  options.eval = {{"test", load(std::string_view(text).substr(cut), false)}};
+  options.optimizer = tutti::DecoupledAdamW{.lr = 3e-3, .weight_decay = 1e-5};
+  options.schedule = tutti::CosineAnnealingWithWarmup{.t_warmup = "0.1dur"};
   tutti::Trainer trainer{
       net,
-      {.train = load(std::string_view(text).substr(0, cut), true),
-       .eval = {{"test", load(std::string_view(text).substr(cut), false)}},
-       .max_duration = tutti::Time::parse(epochs + "ep"),
-       .train_subset_num_batches = batches,
-       .eval_subset_num_batches = batches,
-       .optimizer = tutti::DecoupledAdamW{.lr = 3e-3, .weight_decay = 1e-5},
-       .schedule = tutti::CosineAnnealingWithWarmup{.t_warmup = "0.1dur"},
-       .precision = tutti::Precision::amp_bf16,
-       .seed = 17},
+      options,
       tutti::ALiBi{.max_sequence_length = length, .train_sequence_length_scaling = 0.5},
       tutti::SeqLengthWarmup{.duration = 0.3, .min_seq_length = 16, .max_seq_length = length / 2},
       tutti::LowPrecisionLayerNorm{},

@@ -1,12 +1,11 @@
 // Trains a residual network on CIFAR-10 with a recipe of eight algorithms.
 //
-// Run it:    cifar10 --data PATH [--epochs N]; alone it says where the images come from
+// Run it:    cifar10 --data PATH; alone it says where the images come from, --help lists the rest
 // It prints: a progress bar, and the accuracy on the test images after every epoch. The first
 //            epochs are the fastest: images are small at first and grow
-// ctest: --data demo --epochs 3
+// ctest: --data demo --max-duration 3ep
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <string>
 
 #include <torch/torch.h>
@@ -19,6 +18,7 @@
 #include <tutti/algorithms/progressive_resizing.hpp>
 #include <tutti/algorithms/randaugment.hpp>
 #include <tutti/algorithms/squeeze_excite.hpp>
+#include <tutti/cli.hpp>
 #include <tutti/data/cifar.hpp>
 #include <tutti/data/image_folder.hpp>
 #include <tutti/data/image_loader.hpp>
@@ -35,7 +35,7 @@ using Recipe = tutti::Trainer<tutti::RandAugment, tutti::ProgressiveResizing, tu
                               tutti::ChannelsLast, tutti::EMA>;
 
 constexpr const char* usage =
-    "options: --data PATH, --epochs N. PATH is\n"
+    "cifar10 --data PATH trains on these images; PATH is\n"
     "  - the folder cifar-10-batches-bin: unpack https://www.cs.toronto.edu/~kriz/cifar.html's\n"
     "    binary version of CIFAR-10;\n"
     "  - or a folder or .tar of JPEG images, train/CLASS/NAME.jpg and test/CLASS/NAME.jpg;\n"
@@ -83,11 +83,10 @@ tutti::ImageLoader make_loader(const std::string& path, Split split) {
 }
 
 int main(int argc, char** argv) try {
-  std::map<std::string, std::string> options{{"--epochs", "20"}, {"--data", ""}};
-  for (int i = 1; i + 1 < argc; i += 2) {
-    options[argv[i]] = argv[i + 1];
-  }
-  const std::string path = options["--data"];
+  std::string path;
+  tutti::TrainerOptions options{.max_duration = "20ep", .seed = 17};
+  tutti::cli::Program program{"cifar10", "Trains a residual network on CIFAR-10."};
+  program.add("--data", path, "where the images are").add(options).parse(argc, argv);
   if (path.empty()) {
     std::printf("%s", usage);
     return 0;
@@ -95,22 +94,20 @@ int main(int argc, char** argv) try {
   tutti::seed_all(17);
   const tutti::ImageLoader train = make_loader(path, Split::train);
   tutti::Classifier model{tutti::models::cifar_resnet20()};
-  Recipe trainer{
-      model,
-      {.train = train,
-       .eval = {{"test", make_loader(path, Split::test)}},
-       .max_duration = tutti::Time::parse(options["--epochs"] + "ep"),
-       .optimizer = tutti::DecoupledSGDW{.lr = 0.1, .momentum = 0.9, .weight_decay = 5e-4},
-       .schedule = tutti::CosineAnnealingWithWarmup{.t_warmup = "0.1dur"},
-       .seed = 17},
-      tutti::RandAugment{.severity = 5, .depth = 1},
-      tutti::ProgressiveResizing{.initial_scale = 0.5, .delay_fraction = 0.3},
-      tutti::CutMix{},
-      tutti::LabelSmoothing{},
-      tutti::SqueezeExcite{.latent_channels = 0.25, .min_channels = 32},
-      tutti::BlurPool{},
-      tutti::ChannelsLast{},
-      tutti::EMA{.half_life = tutti::Time::batches((train.size() + 3) / 4)}};
+  options.train = train;
+  options.eval = {{"test", make_loader(path, Split::test)}};
+  options.optimizer = tutti::DecoupledSGDW{.lr = 0.1, .momentum = 0.9, .weight_decay = 5e-4};
+  options.schedule = tutti::CosineAnnealingWithWarmup{.t_warmup = "0.1dur"};
+  Recipe trainer{model,
+                 options,
+                 tutti::RandAugment{.severity = 5, .depth = 1},
+                 tutti::ProgressiveResizing{.initial_scale = 0.5, .delay_fraction = 0.3},
+                 tutti::CutMix{},
+                 tutti::LabelSmoothing{},
+                 tutti::SqueezeExcite{.latent_channels = 0.25, .min_channels = 32},
+                 tutti::BlurPool{},
+                 tutti::ChannelsLast{},
+                 tutti::EMA{.half_life = tutti::Time::batches((train.size() + 3) / 4)}};
   trainer.fit();
   const auto& values = trainer.state().eval_metric_values.at("test");
   std::printf("test accuracy: %.2f %%\n", 100 * values.at("MulticlassAccuracy"));

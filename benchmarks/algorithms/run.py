@@ -2,13 +2,13 @@
 """What each algorithm adds to a training step in tutti and in Composer; prints one table of ratios.
 
     python benchmarks/algorithms/run.py --program build/bench/benchmarks/benchmark_algorithms \
-        --python venv/bin/python [--rounds 5] [--only MixUp --only SAM]
+        --python venv/bin/python [--rounds 5] [--only MixUp --only SAM] [--cards docs/algorithms]
 
 Claim, for each of the 27 algorithms: what it adds in tutti is at most half of what it adds in Composer.
 The exit code is 1 when it FAILS for one. Added is the step with the algorithm less the step without, on
 tensors of the size that the network sees with it: a process trains without, with, with and without it,
 each the median of 6 blocks of 10 steps. Processes of both sides alternate, n rounds, every second one in
-reverse. There is no ratio where what it adds in Composer is within the noise, twice the standard error
+reverse. --cards writes what each adds into its method card. There is no ratio where what it adds in Composer is within the noise, twice the standard error
 over rounds. CPU time, one thread, fp32.
 
 The environment of Composer: python -m venv venv; venv/bin/pip install mosaicml==0.32.1 torch==2.7.0 \
@@ -19,6 +19,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -131,6 +132,32 @@ def verdict(ours, theirs):
     return f"{ratio:.2f}", ("FAILS" if ratio <= 1 else "FAILS, more than Composer") + known
 
 
+NETWORKS = {"small": "a small convolutional network", "batch_norm": "a small convolutional network",
+            "resnet": "two bottleneck blocks", "bert": "a BERT of two layers"}
+
+
+def write_cost(folder, name, ours):
+    """The measured cost as the last line of "Effect and cost" of the card."""
+    for card in folder.glob("*.md"):
+        text = card.read_text()
+        if text.splitlines()[0] != f"# {name}":
+            continue
+        kind, baseline = ALGORITHMS[name]
+        if baseline is None:
+            cost = f"{ours.median:.0f} µs for 16 images of 32 x 32"
+        else:
+            added = f"{ours.median:.0f} µs" if ours.median > ours.noise else \
+                f"less than {max(ours.median, 0) + ours.noise:.0f} µs, within the noise,"
+            cost = f"{added} on a step of {ours.without:.0f} µs of {NETWORKS[kind.split('_ep')[0]]}"
+        before, after = text.split("## Effect and cost\n")
+        effect, rest = after.split("\n## ", 1)
+        effect = re.sub(r"\n*Measured: .*\n", "\n", effect).rstrip()
+        line = f"Measured: {cost}, one CPU thread ([method](../benchmarks.md))."
+        card.write_text(f"{before}## Effect and cost\n{effect}\n\n{line}\n\n## {rest}")
+        return
+    sys.exit(f"{folder} has no card of {name}")
+
+
 def processor():
     with open("/proc/cpuinfo") as info:
         names = [line.split(":", 1)[1].strip() for line in info if line.startswith("model name")]
@@ -143,6 +170,7 @@ def main():
     parser.add_argument("--python", required=True)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", choices=sorted(ALGORITHMS))
+    parser.add_argument("--cards", type=pathlib.Path, help="folder of the method cards, to write the costs into")
     arguments = parser.parse_args()
     names = arguments.only or list(ALGORITHMS)
     sides = {"tutti": Tutti(arguments.program), "composer": Composer(arguments.python)}
@@ -175,6 +203,8 @@ def main():
         ours, theirs = (Added(answers[side, name]) for side in sides)
         ratio, holds = verdict(ours, theirs)
         print(f"| {name} | {ours} | {theirs} | {ratio} | {holds} |")
+        if arguments.cards:
+            write_cost(arguments.cards, name, ours)
         if holds.startswith("FAILS"):
             worst.append(name)
     print(f"\nFAILS: {', '.join(worst)}" if worst else "\nholds: no algorithm is known to add more than half")

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <concepts>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -26,6 +27,7 @@
 #include <tutti/train/loop.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/reproducibility.hpp>
+#include <tutti/train/resume.hpp>
 #include <tutti/train/setup.hpp>
 #include <tutti/version.hpp>
 
@@ -92,14 +94,26 @@ class Trainer {
   }
 
   /// Trains up to max_duration, or for `options.duration` more. May be called again.
-  /// Throws c10::Error when data or duration are missing or nothing is left to train, and whatever
-  /// the model and the policies throw.
+  /// SIGTERM and SIGINT end it after the batch, saved: see TrainerOptions::on_signal.
+  /// Throws c10::Error when data or duration are missing, nothing is left to train or a checkpoint
+  /// cannot be written, and whatever the model and the policies throw.
   void fit(FitOptions options = {}) {
     guard([&] {
-      prepare_fit(std::move(options));
-      train::Loop<EngineType>(engine_, state_, run_)();
-      train::zero_gradients(state_);
+      if (prepare_fit(std::move(options))) {
+        const train::SignalScope signals(options_.on_signal != OnSignal::ignore,
+                                         options_.replace_signal_handlers);
+        train::Loop<EngineType>(engine_, state_, run_)();
+        run_.saving.settle(*state_.communicator);
+        train::zero_gradients(state_);
+      }
     });
+    if (run_.stop_signal != 0) {
+      train::say_stopped(state_, run_.stop_signal);
+      if (options_.on_signal == OnSignal::exit) {
+        close();
+        std::exit(128 + run_.stop_signal);
+      }
+    }
   }
 
   /// Evaluates the options' sets, or the given ones; see state().eval_metric_values.
@@ -127,9 +141,18 @@ class Trainer {
   /// weights_only: the model alone. Returns the path.
   std::string save_checkpoint(const std::string& path, bool weights_only = false) {
     train::save_checkpoint(path, engine_, state_, run_,
-                           {.weights_only = weights_only, .overwrite = options_.save_overwrite});
+                           {.weights_only = weights_only,
+                            .metrics = options_.save_metrics,
+                            .ignore_keys = options_.save_ignore_keys},
+                           options_.save_overwrite);
     return path;
   }
+
+  /// What was taken of the checkpoint that was loaded, and what not; `path` is empty when none was.
+  [[nodiscard]] const RunLoadReport& load_report() const { return load_report_; }
+
+  /// The signal that ended the last fit() before its time; 0: none.
+  [[nodiscard]] int stop_signal() const { return run_.stop_signal; }
 
   /// Ends the run for every policy; nothing can be trained afterwards. Does nothing when called
   /// again. Throws the first exception of a policy's close(), after all have been closed.
@@ -221,6 +244,7 @@ class Trainer {
       f();
     } catch (...) {
       const auto error = std::current_exception();
+      run_.saving.abandon();
       try {
         engine_.close(state_);
       } catch (const std::exception& second) {
@@ -252,17 +276,14 @@ class Trainer {
     state_.logger.add(constants_);
     engine_.for_each([this](auto& policy) { this->prepare(policy); });
     engine_.template fire<Init>(state_);
-    log_hyperparameters();
+    train::log_hyperparameters(state_, options_);
     prepare_run();
     engine_.template fire<BeforeLoad>(state_);
-    if (!options_.load_path.empty()) {
-      train::load_checkpoint(options_.load_path, engine_, state_, run_,
-                             {.weights_only = options_.load_weights_only,
-                              .strict = options_.load_strict_model_weights});
-    }
+    load();
     engine_.template fire<AfterLoad>(state_);
     seed_all(state_.seed);
-    run_.parallel = train::make_parallel(engine_, state_, options_.data_parallel);
+    run_.data_parallel = options_.data_parallel;
+    run_.parallel = train::make_parallel(engine_, state_, run_);
   }
 
   void join_world() {
@@ -280,27 +301,12 @@ class Trainer {
       TORCH_WARN("no optimizer was given; training with DecoupledSGDW{.lr = 0.1}");
       options_.optimizer = DecoupledSGDW{.lr = 0.1};
     }
-    state_.optimizers = {options_.optimizer.build(*state_.model, trainable())};
-  }
-
-  [[nodiscard]] std::vector<at::Tensor> trainable() const {
-    std::vector<at::Tensor> parameters;
-    for (auto& parameter : state_.model->parameters()) {
-      if (parameter.requires_grad()) {
-        parameters.push_back(parameter);
-      }
-    }
-    TORCH_CHECK(!parameters.empty(),
-                "the model has no parameter that requires a gradient; was "
-                "every layer given to register_module()?");
-    return parameters;
+    state_.optimizers = {options_.optimizer.build(*state_.model, train::trainable(*state_.model))};
   }
 
   template <class P>
   void prepare(P& policy) {
-    if (Rng* rng = rng_of(policy); rng != nullptr && !rng->replays()) {
-      *rng = Rng::for_policy(state_.seed, name_of<P>());
-    }
+    seed_policy(policy, state_.seed);
     if constexpr (LoggerDestination<P>) {
       if constexpr (requires { policy.on; }) {
         if (!policy.on) {
@@ -309,16 +315,6 @@ class Trainer {
       }
       state_.logger.add(policy);
     }
-  }
-
-  void log_hyperparameters() {
-    state_.logger.log_hyperparameters(
-        {{"tutti_version", std::string(TUTTI_VERSION)},
-         {"run_name", state_.run_name},
-         {"rank_zero_seed", static_cast<std::int64_t>(state_.rank_zero_seed)},
-         {"world_size", std::int64_t{state_.world_size}},
-         {"device", state_.device.str()},
-         {"precision", std::string(to_string(state_.precision))}});
   }
 
   // What the loop needs: metrics, data, schedule, scaler, where checkpoints go.
@@ -335,29 +331,39 @@ class Trainer {
                       "iteration_length is ", to_string(options_.iteration_length),
                       ", expected a time in ep or tok");
     run_.iteration_length = options_.iteration_length;
-    TORCH_CHECK_VALUE(options_.device_train_microbatch_size >= 0,
-                      "device_train_microbatch_size is ", options_.device_train_microbatch_size,
-                      ", expected 0 (the whole batch) or more");
-    state_.device_train_microbatch_size = options_.device_train_microbatch_size;
-    set_length(options_.max_duration, options_.scale_schedule_ratio);
+    train::set_microbatching(state_, run_, options_);
+    train::set_length(state_, run_, options_.max_duration, options_.scale_schedule_ratio);
     if (options_.schedule) {
       set_schedule(options_.schedule, options_.scale_schedule_ratio);
     }
     if (state_.precision == Precision::amp_fp16) {
       run_.scaler.emplace(state_.device);
     }
+    make_savers();
+  }
+
+  // The options' own saver comes first, then those of policies.
+  void make_savers() {
     if (!options_.save_folder.empty()) {
-      saver_.emplace(train::Saver::Options{.folder = options_.save_folder,
-                                           .filename = options_.save_filename,
-                                           .latest_filename = options_.save_latest_filename,
-                                           .overwrite = options_.save_overwrite,
-                                           .weights_only = options_.save_weights_only,
-                                           .keep = options_.save_num_checkpoints_to_keep},
-                     state_);
-      run_.save_interval = Interval{.every = options_.save_interval};
-      run_.save = [this](std::string_view event) {
-        engine_.record(event, "save:" + saver_->save(engine_, state_, run_));
-      };
+      saver_.emplace(train::saver_options(options_), state_);
+      run_.savers.push_back(run_.saver = &*saver_);
+    }
+    engine_.for_each([this](auto& policy) { train::add_saver(policy, run_.savers); });
+    train::check_savers(run_.savers);
+    run_.save_metrics = options_.save_metrics;
+    run_.saving.configure(options_.save_async, options_.save_on_error);
+    run_.save = [this](checkpoint::Saver& saver, std::string_view event) {
+      engine_.record(event, "save:" + train::save(saver, engine_, state_, run_));
+    };
+  }
+
+  void load() {
+    const train::LoadSource source = train::choose_load(
+        options_, saver_ ? saver_->folder() : std::string(), *state_.communicator);
+    continues_ = source.continues;
+    if (!source.path.empty()) {
+      load_report_ = train::load_checkpoint(source.path, engine_, state_, run_, source.options);
+      state_.logger.log_hyperparameters({{"load_path", source.path}});
     }
   }
 
@@ -370,25 +376,8 @@ class Trainer {
     return data;
   }
 
-  void set_length(Time max_duration, double ratio) {
-    TORCH_CHECK_VALUE(ratio > 0, "scale_schedule_ratio is ", ratio, ", expected more than 0");
-    TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::duration, "max_duration is ",
-                      to_string(max_duration),
-                      "; a fraction of itself is no length, expected a "
-                      "time like 10ep or 500ba");
-    state_.max_duration = ratio == 1 ? max_duration : max_duration * ratio;
-    TORCH_CHECK_VALUE(state_.max_duration || !max_duration, "scale_schedule_ratio ", ratio,
-                      " makes max_duration 0; take a larger ratio");
-    if (run_.train) {
-      const std::int64_t length = run_.train.loader.size();
-      const std::int64_t subset = run_.train_subset;
-      state_.train_dataloader_len =
-          subset >= 0 && (length < 0 || subset < length) ? subset : length;
-    }
-  }
-
   void set_schedule(Schedule schedule, double ratio) {
-    if (!run_.schedule) {
+    if (run_.initial_lrs.empty()) {
       run_.bind_schedule(state_);
     }
     run_.schedule = std::move(schedule);
@@ -398,14 +387,14 @@ class Trainer {
     }
   }
 
-  // Once when a schedule is bound; later the loop does it, so a resumed run keeps the learning rate
-  // that it was saved with.
+  // Once when a schedule is bound and when the run's length changes; else the loop does it, so a
+  // resumed run keeps the learning rate that it was saved with.
   void apply_schedule() {
     const std::string notice = run_.schedule.notice(state_.progress(), run_.scale_schedule_ratio);
     if (!notice.empty()) {
       TORCH_WARN(notice);
     }
-    run_.step_schedule(state_);
+    run_.step_schedule(state_, run_.scheduled_at);
     schedule_applied_ = true;
   }
 
@@ -418,7 +407,8 @@ class Trainer {
     return sets;
   }
 
-  void prepare_fit(FitOptions options) {
+  // False when an automatically resumed run is complete.
+  bool prepare_fit(FitOptions options) {
     if (options.train) {
       run_.train = shard(std::move(options.train));
     }
@@ -432,17 +422,24 @@ class Trainer {
                       "fit: scale_schedule_ratio is ", options.scale_schedule_ratio,
                       " but no schedule was given to fit() for it to scale");
     if (options.reset_time) {
-      state_.timestamp = state_.previous_timestamp = {};
-      run_.last_saved_batch = -1;
+      state_.timestamp = state_.previous_timestamp = run_.scheduled_at = {};
+      for (checkpoint::Saver* saver : run_.savers) {
+        saver->restart();
+      }
     }
-    Time length = state_.max_duration;
+    const Time before = state_.max_duration;
+    Time length = before;
     if (options.duration) {
       length = state_.timestamp.get(options.duration.unit()) + options.duration;
     }
     TORCH_CHECK(length,
                 "fit: max_duration is not set; set TrainerOptions::max_duration or "
                 "FitOptions::duration");
-    set_length(length, options.scale_schedule_ratio);
+    train::set_length(state_, run_, length, options.scale_schedule_ratio);
+    if (options_.autoresume && continues_ && state_.timestamp >= state_.max_duration) {
+      TORCH_WARN("fit: the run that was resumed is complete; there is nothing left to train");
+      return false;
+    }
     TORCH_CHECK(state_.timestamp < state_.max_duration,
                 "fit: nothing is left to train, the run is "
                 "at ",
@@ -453,17 +450,18 @@ class Trainer {
     if (!options_.allow_idle_policies) {
       train::check_idle(engine_, !run_.evals.empty(), static_cast<bool>(run_.iteration_length));
     }
-    if (saver_) {
-      saver_->check_folder(state_);
+    if (!continues_) {
+      train::check_folders(run_.savers, state_);
     }
     state_.dataloader_label = "train";
     state_.dataloader_len = state_.train_dataloader_len;
     state_.train_transforms = run_.train.loader.transforms();
     if (options.schedule) {
       set_schedule(std::move(options.schedule), options.scale_schedule_ratio);
-    } else if (run_.schedule && !schedule_applied_) {
+    } else if (run_.schedule && (!schedule_applied_ || state_.max_duration != before)) {
       apply_schedule();
     }
+    return true;
   }
 
   void eval_sets(std::vector<train::EvalSet>& sets) {
@@ -486,7 +484,9 @@ class Trainer {
   State state_;
   train::Constants constants_;
   train::Run run_;
-  std::optional<train::Saver> saver_;
+  std::optional<checkpoint::Saver> saver_;
+  RunLoadReport load_report_;
+  bool continues_ = false;  // from where the save folder points to
   bool schedule_applied_ = false;
   EngineType engine_;
 };

@@ -29,6 +29,7 @@
 #include <tutti/algorithms/stochastic_depth.hpp>
 #include <tutti/algorithms/swa.hpp>
 #include <tutti/algorithms/weight_standardization.hpp>
+#include <tutti/callbacks/checkpoint_saver.hpp>
 #include <tutti/checkpoint/weights.hpp>
 #include <tutti/core/switch.hpp>
 #include <tutti/core/trace.hpp>

@@ -52,24 +52,29 @@ TEST_CASE("missing parents of a folder are made", "[checkpoint][folder]") {
                     ContainsSubstring("cannot create the folder"));
 }
 
-TEST_CASE("the oldest checkpoints beyond the number to keep go", "[checkpoint][folder]") {
+TEST_CASE("a checkpoint that is removed is gone, and none is no error", "[checkpoint][folder]") {
   const TemporaryFolder folder;
-  std::vector<std::string> saved;
-  for (const char* name : {"ep1", "ep2", "ep3"}) {
-    fs::create_directory(folder / name);
-    write_bytes(folder / (std::string(name) + "/manifest.json"), "{}");
-    saved.push_back((folder / name).string());
-  }
-  keep_newest(saved, -1);
-  CHECK(saved.size() == 3);
-  keep_newest(saved, 2);
-  CHECK(saved == std::vector<std::string>{(folder / "ep2").string(), (folder / "ep3").string()});
-  CHECK_FALSE(fs::exists(folder / "ep1"));
-  CHECK(fs::exists(folder / "ep2"));
-  keep_newest(saved, 0);
-  CHECK(saved.empty());
+  fs::create_directory(folder / "ep1");
+  write_bytes(folder / "ep1/manifest.json", "{}");
+  tutti::checkpoint::remove_snapshot(folder / "ep1");
   CHECK(entries(folder.path()) == 0);
-  CHECK_NOTHROW(remove_snapshot(folder / "ep1"));
+  CHECK_NOTHROW(tutti::checkpoint::remove_snapshot(folder / "ep1"));
+}
+
+TEST_CASE("the last checkpoint is a function of the folder and the pointer's name",
+          "[checkpoint][folder]") {
+  const TemporaryFolder folder;
+  CHECK_FALSE(tutti::checkpoint::find_latest(folder.path(), "latest").has_value());
+  CHECK_FALSE(tutti::checkpoint::find_latest(folder / "none", "latest").has_value());
+  fs::create_directory(folder / "ep1");
+  tutti::checkpoint::point_latest(folder / "latest", "ep1");
+  CHECK(tutti::checkpoint::find_latest(folder.path(), "latest") == (folder / "ep1").string());
+  fs::rename(folder / "ep1", folder / ".old-ep1-0123456789ab");  // a writer died replacing it
+  CHECK(tutti::checkpoint::find_latest(folder.path(), "latest") ==
+        (folder / ".old-ep1-0123456789ab").string());
+  fs::remove(folder / ".old-ep1-0123456789ab");
+  CHECK_THROWS_WITH(tutti::checkpoint::find_latest(folder.path(), "latest"),
+                    ContainsSubstring("which is not there; point it to another"));
 }
 
 TEST_CASE("a checkpoint set aside by a dead writer is found and put back", "[checkpoint][folder]") {

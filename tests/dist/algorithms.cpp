@@ -1,8 +1,10 @@
+#include <tutti/algorithms/factorize.hpp>
 #include <tutti/algorithms/gyro_dropout.hpp>
 #include <tutti/algorithms/layer_freezing.hpp>
 
 #include <cstdlib>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <torch/nn/modules/linear.h>
@@ -10,6 +12,7 @@
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/dist/ddp.hpp>
 #include <tutti/nn/dropout.hpp>
+#include <tutti/nn/linear.hpp>
 #include <tutti/trainer.hpp>
 
 #include "dist/ranks.hpp"
@@ -68,6 +71,34 @@ at::Tensor train_freezing(const TrainerOptions& with) {
   return weights;
 }
 
+struct Wide : torch::nn::Module {
+  Wide() {
+    first = register_module("first", nn::Linear(4, 8));
+    second = register_module("second", nn::Linear(8, 2));
+  }
+  Outputs forward(const Batch& batch) { return second(first(batch.inputs()).tanh()); }
+  Loss loss(const Outputs& outputs, const Batch& batch) {
+    return (outputs.tensor() - batch.targets()).pow(2).mean();
+  }
+  nn::Linear first{nullptr}, second{nullptr};
+};
+
+// The weights, and the rank that the first layer ends with.
+std::pair<at::Tensor, std::int64_t> train_factored(const TrainerOptions& with) {
+  at::manual_seed(1);
+  const auto model = std::make_shared<Wide>();
+  Trainer trainer{model, with,
+                  Factorize{.min_features = 4,
+                            .latent_features = 2,
+                            .refactorize_interval = "1ep",
+                            .refactorize_energy = 0.6}};
+  trainer.fit();
+  const at::Tensor weights = tiny::flat(*model);
+  const auto ranks = trainer.state().communicator->all_gather(weights);
+  CHECK(ranks.front().equal(ranks.back()));
+  return {weights, trainer.get<Factorize>().ranks->at(0)};
+}
+
 }  // namespace
 
 TEST_CASE("rank body: layers freeze", "[.rank]") {
@@ -96,10 +127,25 @@ TEST_CASE("rank body: masks", "[.rank]") {
   CHECK(weights.front().equal(weights.back()));
 }
 
+TEST_CASE("rank body: ranks are lowered", "[.rank]") {
+  const auto [two, rank] = train_factored(options(6));
+  CHECK(rank == 1);
+  dist::shutdown();
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
+    unsetenv(name);
+  }
+  CHECK(two.allclose(train_factored(options(12)).first, 1e-4, 1e-5));
+}
+
 TEST_CASE("two ranks freeze layers as one process does", "[dist][layer_freezing]") {
   CHECK(run_ranks("rank body: layers freeze") == all_passed);
 }
 
 TEST_CASE("two ranks share the masks of GyroDropout", "[dist][gyro_dropout]") {
   CHECK(run_ranks("rank body: masks") == all_passed);
+}
+
+TEST_CASE("two ranks lower the ranks of Factorize in training as one process does",
+          "[dist][factorize]") {
+  CHECK(run_ranks("rank body: ranks are lowered") == all_passed);
 }

@@ -183,3 +183,39 @@ TEST_CASE("an exception on one rank ends both", "[dist][trainer]") {
 TEST_CASE("two ranks resume bit for bit", "[dist][trainer]") {
   CHECK(run_ranks("rank body: resume") == all_passed);
 }
+
+namespace {
+
+// Rank 1 has less room, in the second backward pass of a batch.
+struct Room final {
+  int overflows = 0;
+  void apply(AfterBackward, const State& state) {
+    if (state.rank == 1 && state.batch.num_samples() > 2) {
+      ++overflows;
+      throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "CUDA out of memory. (injected)");
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("rank body: one rank runs out of memory", "[.rank]") {
+  const auto train = [](CountOrAuto microbatch, auto... policies) {
+    auto with = options(48, 8);
+    with.device_train_microbatch_size = microbatch;
+    const auto model = tiny::net();
+    Trainer trainer{model, with, policies...};
+    trainer.fit();
+    CHECK(trainer.state().device_train_microbatch_size == 2);
+    return tiny::flat(*model);
+  };
+  const at::Tensor found = train("auto", Room{});
+  CHECK(found.allclose(train(2), 1e-5, 1e-6));
+  const auto all = dist::default_group()->all_gather(found);
+  CHECK(all.front().equal(all.back()));
+}
+
+TEST_CASE("two ranks shrink together when one runs out of memory in a backward pass",
+          "[dist][microbatching]") {
+  CHECK(run_ranks("rank body: one rank runs out of memory") == all_passed);
+}

@@ -3,6 +3,8 @@
 #include "support/catch.hpp"
 #include "support/golden.hpp"
 
+#include <tutti/core/autocast.hpp>
+
 #include <cstdint>
 #include <string>
 
@@ -136,4 +138,41 @@ TEST_CASE("the filter is a buffer, and a BlurPool2d clones", "[nn][blurpool]") {
   REQUIRE(copy != nullptr);
   CHECK(copy->forward(x).equal(pool(x)));
   CHECK(nn::BlurPool2d()(x).equal(blur_2d(x, -1, 2)));
+}
+
+TEST_CASE("on the CPU the filter and its gradients are those of the convolution",
+          "[functional][blurpool][law]") {
+  torch::manual_seed(7);
+  for (const std::int64_t rows : {1, 2, 3, 6}) {
+    for (const std::int64_t columns : {1, 2, 5, 8}) {
+      for (const std::int64_t stride : {1, 2, 3}) {
+        for (const at::MemoryFormat format :
+             {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
+          INFO(rows << " x " << columns << ", stride " << stride << ", " << format);
+          const at::Tensor x = torch::randn({2, 4, rows, columns}, at::kDouble).contiguous(format);
+          const at::Tensor ours = x.clone().requires_grad_();
+          const at::Tensor theirs = x.clone().requires_grad_();
+          const at::Tensor y = blur_2d(ours, 4, {stride, 1});
+          const at::Tensor expected = at::conv2d(
+              theirs, tutti::functional::blur_filter().to(at::kDouble).repeat({4, 1, 1, 1}), {},
+              {stride, 1}, at::IntArrayRef{1, 1}, 1, 4);
+          REQUIRE(y.sizes() == expected.sizes());
+          CHECK(y.allclose(expected, 1e-12, 1e-12));
+          CHECK(y.is_contiguous(x.suggest_memory_format()));
+          const auto slope = [](const at::Tensor& out, const at::Tensor& in) {
+            return torch::autograd::grad({out.pow(3).sum()}, {in}, {}, true, true)[0];
+          };
+          const at::Tensor first = slope(y, ours);
+          const at::Tensor first_expected = slope(expected, theirs);
+          CHECK(first.allclose(first_expected, 1e-12, 1e-12));
+          CHECK(slope(first, ours).allclose(slope(first_expected, theirs), 1e-10, 1e-10));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("under autocast a blur computes in the type of convolutions", "[functional][blurpool]") {
+  const tutti::Autocast autocast(at::kCPU, at::kBFloat16);
+  CHECK(blur_2d(torch::ones({1, 2, 4, 4})).scalar_type() == at::kBFloat16);
 }

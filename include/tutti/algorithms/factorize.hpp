@@ -214,11 +214,7 @@ struct Factorize final {
 
   /// Changes the model, and logs `factorize/num_conv2d_replacements` and
   /// `factorize/num_linear_replacements`: how many factored layers it has then.
-  /// Throws c10::NotImplementedError for several processes that should lower ranks.
   void apply(Init, State& state) const {
-    TORCH_CHECK_NOT_IMPLEMENTED(!refactorize_interval || state.world_size == 1,
-                                "Factorize: refactorize_interval is set and ", state.world_size,
-                                " processes train, whose parameters must stay; leave it at 0.");
     functional::apply_factorization(*state.model, options(), state.optimizers);
     state.logger.log_hyperparameters(
         {{"factorize/num_conv2d_replacements", surgery::count<nn::FactorizedConv2d>(*state.model)},
@@ -263,7 +259,8 @@ struct Factorize final {
   }
 
   void lower_ranks(State& state) {
-    functional::refactorize(*state.model, refactorize_energy, state.optimizers);
+    state.parameters_replaced |=
+        functional::refactorize(*state.model, refactorize_energy, state.optimizers) > 0;
     ranks->clear();
     double total = 0;
     surgery::for_each<nn::Factorized>(*state.model,

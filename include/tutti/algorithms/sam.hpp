@@ -133,13 +133,11 @@ struct SAM final {
   /// An overflow in either pass, or an exception, leaves the weights as they were.
   template <class Closure, class Update>
   void step(State& state, Closure&& closure, Update&& update) {
-    if (++steps % interval != 0) {
-      if (closure(true)) {
-        update();
-      }
-    } else if (closure(false) && descend_from_above(state, closure)) {
+    const bool looks = (steps + 1) % interval == 0;
+    if (looks ? closure(false) && descend_from_above(state, closure) : closure(true)) {
       update();
     }
+    ++steps;
   }
 
   void save(Archive& archive) const { archive.put("steps", steps); }

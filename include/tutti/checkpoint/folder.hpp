@@ -2,9 +2,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
-#include <vector>
 
 #include <unistd.h>
 
@@ -57,6 +57,12 @@ inline std::filesystem::path resolve(const std::filesystem::path& path) {
   namespace fs = std::filesystem;
   constexpr std::uint64_t longest_name = 4096;
   std::error_code none;
+  if (fs::is_symlink(fs::symlink_status(path, none))) {
+    const fs::path name = fs::read_symlink(path, none);
+    return name.empty() || name.is_absolute() || name.has_parent_path()
+               ? path
+               : resolve(path.parent_path() / name);
+  }
   if (fs::is_regular_file(path, none) && fs::file_size(path, none) <= longest_name) {
     const detail::File file = detail::File::open_for_reading(path);
     std::string name(file.size(), '\0');
@@ -78,6 +84,24 @@ inline std::filesystem::path resolve(const std::filesystem::path& path) {
   return path;
 }
 
+/// The checkpoint that the pointer `latest` of a folder names; nothing when there is no pointer.
+///
+/// A function of the two names and what is on disk alone.
+/// Throws c10::Error when the pointer names a checkpoint that is not there.
+inline std::optional<std::string> find_latest(const std::filesystem::path& folder,
+                                              const std::string& latest) {
+  const auto link = folder / latest;
+  if (!detail::path_exists(link)) {
+    return std::nullopt;
+  }
+  const auto found = resolve(link);
+  TORCH_CHECK(detail::is_folder(found), "checkpoint: '", link.string(), "' points to '",
+              found.string(),
+              "', which is not there; point it to another checkpoint of the folder, "
+              "or remove it to begin anew");
+  return found.string();
+}
+
 /// Removes a checkpoint; a reader sees it whole or not at all. Does nothing when there is none.
 inline void remove_snapshot(const std::filesystem::path& path) {
   if (!detail::path_exists(path)) {
@@ -88,16 +112,6 @@ inline void remove_snapshot(const std::filesystem::path& path) {
   detail::rename_path(path, gone);
   detail::sync_folder(gone.parent_path());  // else a crash could bring the name back, half emptied
   detail::remove_tree(gone);
-}
-
-/// Removes the oldest of the checkpoints that this run saved until `keep` are left.
-///
-/// saved: oldest first; what is removed is taken out of it. keep: a negative one keeps all.
-inline void keep_newest(std::vector<std::string>& saved, std::int64_t keep) {
-  while (keep >= 0 && static_cast<std::int64_t>(saved.size()) > keep) {
-    remove_snapshot(saved.front());
-    saved.erase(saved.begin());
-  }
 }
 
 }  // namespace tutti::checkpoint

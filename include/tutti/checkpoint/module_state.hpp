@@ -24,7 +24,8 @@ struct ModuleLoadOptions {
   std::string
       strip_prefix{};  ///< Removed from the archive's names that begin so: "module." of DDP files.
   std::vector<std::string>
-      ignore{};  ///< Globs of names left out on both sides: "fc.*" for a new head.
+      ignore{};                 ///< Globs of names left out on both sides: "fc.*" for a new head.
+  std::string ignore_prefix{};  ///< Put before names when they are compared with these globs.
 };
 
 /// What load_module() took and what not; names as PyTorch writes them.
@@ -97,7 +98,7 @@ inline std::map<std::string, at::Tensor> named_tensors(const Archive& archive,
     }
     const auto* tensor = std::get_if<at::Tensor>(&leaf);
     TORCH_CHECK(tensor != nullptr, "checkpoint: '", name, "' among the weights is no tensor");
-    if (matches_any(options.ignore, name)) {
+    if (matches_any(options.ignore, options.ignore_prefix + name)) {
       report.ignored.push_back(name);
     } else {
       TORCH_CHECK(out.emplace(name, *tensor).second, "checkpoint: two weights are named '", name,
@@ -157,7 +158,7 @@ inline LoadReport load_module(torch::nn::Module& module, const Archive& archive,
   }
   for (const auto& [name, own] : absent) {
     if (sources.count(own.unsafeGetTensorImpl()) == 0 &&
-        !detail::matches_any(options.ignore, name)) {
+        !detail::matches_any(options.ignore, options.ignore_prefix + name)) {
       report.missing.push_back(name);
     }
   }

@@ -129,6 +129,29 @@ inline std::vector<NamedTensor> read_tensors(const std::filesystem::path& folder
 
 }  // namespace detail
 
+/// A checkpoint whose text is made and whose tensors are listed: what a writer needs, in the
+/// background too when the tensors are copies.
+struct Pages {
+  Manifest manifest;               ///< without the files
+  std::vector<NamedTensor> model;  ///< model.safetensors
+  std::vector<NamedTensor> state;  ///< state.safetensors; no file when empty
+};
+
+/// The pages of a snapshot; tensors are shared with it, not copied.
+/// Throws c10::Error when the model holds anything but tensors, or meta a tensor.
+inline Pages make_pages(const Snapshot& snapshot) {
+  TORCH_CHECK(detail::tensors_of(snapshot.meta, false).empty(), "checkpoint: meta holds a tensor");
+  Pages out;
+  out.manifest.created = detail::utc_now();
+  out.manifest.tutti = detail::tutti_version();
+  out.manifest.libtorch = TORCH_VERSION;
+  out.manifest.meta = snapshot.meta;
+  out.manifest.state = detail::to_json(snapshot.state);
+  out.model = detail::tensors_of(snapshot.model, true);
+  out.state = detail::tensors_of(snapshot.state, false);
+  return out;
+}
+
 /// Writes a checkpoint folder; at every moment the target is absent, the old one, or the new one
 /// whole.
 ///
@@ -138,34 +161,32 @@ inline std::vector<NamedTensor> read_tensors(const std::filesystem::path& folder
 /// a checkpoint of that name. Throws c10::Error when the name is taken and overwrite is not set, or
 /// writing fails (disk full, no permission); then nothing of this checkpoint remains and older ones
 /// are untouched.
-inline void write_snapshot(const std::filesystem::path& target, const Snapshot& snapshot,
-                           bool overwrite = false) {
+inline void write_pages(const std::filesystem::path& target, const Pages& pages,
+                        bool overwrite = false) {
   namespace fs = std::filesystem;
   const fs::path absolute = fs::absolute(target).lexically_normal();
   TORCH_CHECK(!absolute.filename().empty(), "checkpoint: '", target.string(),
               "' ends in a slash or is empty");
   TORCH_CHECK(overwrite || !detail::path_exists(absolute), "checkpoint: '", target.string(),
               "' exists; set overwrite to replace it, or choose another name");
-  Manifest manifest{.created = detail::utc_now(),
-                    .tutti = detail::tutti_version(),
-                    .libtorch = TORCH_VERSION,
-                    .meta = snapshot.meta,
-                    .files = {},
-                    .state = detail::to_json(snapshot.state)};
-  const auto model = detail::tensors_of(snapshot.model, true);
-  const auto state = detail::tensors_of(snapshot.state, false);
-  TORCH_CHECK(detail::tensors_of(snapshot.meta, false).empty(), "checkpoint: meta holds a tensor");
+  Manifest manifest = pages.manifest;
   make_folder(absolute.parent_path());
   detail::clean_staging(absolute.parent_path());
   detail::Staging staging(absolute);
   manifest.files["model.safetensors"] =
-      write_safetensors(staging.path() / "model.safetensors", model, {{"format", "pt"}});
-  if (!state.empty()) {
+      write_safetensors(staging.path() / "model.safetensors", pages.model, {{"format", "pt"}});
+  if (!pages.state.empty()) {
     manifest.files["state.safetensors"] =
-        write_safetensors(staging.path() / "state.safetensors", state);
+        write_safetensors(staging.path() / "state.safetensors", pages.state);
   }
   detail::write_text(staging.path() / "manifest.json", to_text(manifest));
   staging.publish(overwrite);
+}
+
+/// write_pages() of a snapshot. Throws as make_pages() and write_pages() do.
+inline void write_snapshot(const std::filesystem::path& target, const Snapshot& snapshot,
+                           bool overwrite = false) {
+  write_pages(target, make_pages(snapshot), overwrite);
 }
 
 /// Reads a checkpoint folder, or what a `latest` pointer names.

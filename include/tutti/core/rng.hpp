@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/core/lazy.hpp>
+#include <tutti/core/policy.hpp>
 
 namespace tutti {
 
@@ -232,6 +233,20 @@ Rng* rng_of(P& policy) {
   } else {
     return nullptr;
   }
+}
+
+/// Puts the stream of a policy that draws at its beginning, unless it replays recorded draws.
+template <class P>
+void seed_policy(P& policy, std::uint64_t seed) {
+  if (Rng* rng = rng_of(policy); rng != nullptr && !rng->replays()) {
+    *rng = Rng::for_policy(seed, name_of<P>());
+  }
+}
+
+/// The same for all policies of an Engine. The trainer does it; a loop of one's own has to.
+template <class Engine>
+void seed_policies(Engine& engine, std::uint64_t seed) {
+  engine.for_each([seed](auto& policy) { seed_policy(policy, seed); });
 }
 
 }  // namespace tutti

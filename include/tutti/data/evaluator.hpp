@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/count_or_auto.hpp>
 #include <tutti/core/time.hpp>
 #include <tutti/data/data_spec.hpp>
 
@@ -17,7 +18,7 @@ struct EvaluatorOptions {
   std::vector<std::string> metric_names{};  ///< parts of names, any case; empty: all of the model's
   Time interval{};                       ///< how often during fit; 0: the trainer's eval_interval
   std::int64_t subset_num_batches = -1;  ///< batches at most; -1: all
-  std::int64_t device_eval_microbatch_size = 0;  ///< examples; 0: the whole batch
+  CountOrAuto device_eval_microbatch_size{};  ///< examples; 0: the whole batch; "auto": what fits
 };
 
 /// An evaluation set: a label, its data and when and how it is evaluated.
@@ -39,9 +40,9 @@ struct Evaluator : EvaluatorOptions {
     TORCH_CHECK_VALUE(subset_num_batches >= -1, "evaluation set \"", label,
                       "\": subset_num_batches is ", subset_num_batches,
                       ", expected -1 (all) or a number of batches");
-    TORCH_CHECK_VALUE(device_eval_microbatch_size >= 0, "evaluation set \"", label,
-                      "\": device_eval_microbatch_size is ", device_eval_microbatch_size,
-                      ", expected 0 (the whole batch) or a number of examples");
+    TORCH_CHECK_VALUE(device_eval_microbatch_size.count >= 0, "evaluation set \"", label,
+                      "\": device_eval_microbatch_size is ", device_eval_microbatch_size.count,
+                      ", expected 0 (the whole batch), a number of examples, or \"auto\"");
   }
 
   template <class D>

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <tutti/nn/conv.hpp>
+#include <tutti/nn/detail/binomial.hpp>
 #include <tutti/nn/slot.hpp>
 
 #include <ATen/ops/conv2d.h>
@@ -77,14 +78,20 @@ inline at::Tensor blur_2d(const at::Tensor& x, std::int64_t channels = -1,
               "blur_2d: x has ", x.size(-3), " channels and the filter ", weight.size(0),
               ", expected ", channels, " and 1 or ", channels);
   const at::Tensor one = weight.narrow(0, 0, 1);
-  if (weight.size(0) != channels) {
-    weight = weight.repeat({channels, 1, 1, 1});
+  at::Tensor blurred;
+  if (border != BlurBorder::reflect) {
+    blurred = detail::blur_on_host(x, weight, stride->at(0), stride->at(1));
   }
-  if (border == BlurBorder::reflect) {
-    return at::conv2d(detail::pad_by_reflection(x, padding), weight, {}, *stride,
-                      at::IntArrayRef{0, 0}, 1, channels);
+  if (!blurred.defined()) {
+    if (weight.size(0) != channels) {
+      weight = weight.repeat({channels, 1, 1, 1});
+    }
+    if (border == BlurBorder::reflect) {
+      return at::conv2d(detail::pad_by_reflection(x, padding), weight, {}, *stride,
+                        at::IntArrayRef{0, 0}, 1, channels);
+    }
+    blurred = at::conv2d(x, weight, {}, *stride, padding, 1, channels);
   }
-  at::Tensor blurred = at::conv2d(x, weight, {}, *stride, padding, 1, channels);
   if (border == BlurBorder::renormalize) {
     const at::Tensor ones = at::ones({1, 1, x.size(-2), x.size(-1)}, x.options());
     const at::Tensor inside = at::conv2d(ones, one, {}, *stride, padding);

@@ -1,35 +1,37 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
+#include <algorithm>
+#include <exception>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <torch/nn/module.h>
 
-#include <tutti/checkpoint/filename.hpp>
-#include <tutti/checkpoint/folder.hpp>
+#include <tutti/checkpoint/ignore.hpp>
 #include <tutti/checkpoint/module_state.hpp>
-#include <tutti/checkpoint/optimizer_state.hpp>
+#include <tutti/checkpoint/saver.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
-#include <tutti/core/rng.hpp>
+#include <tutti/train/load_report.hpp>
 #include <tutti/train/rank_state.hpp>
 #include <tutti/train/run.hpp>
-#include <tutti/train/timestamp_state.hpp>
+#include <tutti/train/run_state.hpp>
 
 namespace tutti::train {
 
-/// How save_checkpoint() writes.
+/// What a checkpoint holds.
 struct SaveOptions {
   bool weights_only = false;
-  bool overwrite = false;
+  bool metrics = false;                    ///< the metrics' counts and last values, too
+  std::vector<std::string> ignore_keys{};  ///< what is left out, see checkpoint::IgnoreKeys
 };
 
 /// What load_checkpoint() takes.
 struct LoadOptions {
   bool weights_only = false;
-  bool strict = true;  ///< weights must agree in names and shapes
+  bool strict = true;                      ///< weights must agree in names and shapes
+  std::vector<std::string> ignore_keys{};  ///< what is left out, see checkpoint::IgnoreKeys
 };
 
 namespace detail {
@@ -75,83 +77,109 @@ void prepare_policies(Engine& engine, State& state, const Archive& archive) {
 }
 
 template <class Engine>
-void load_policies(Engine& engine, const Archive& archive) {
+void load_policies(Engine& engine, const Archive& archive, RunLoadReport& report) {
   std::vector<std::string> left = archive.names();
   each_saving_policy(engine, [&](std::string_view name, auto& policy) {
-    if (!archive.contains(name)) {
-      TORCH_WARN("the checkpoint has no state of ", name, ", which starts afresh");
-      return;
+    const bool there = archive.contains(name);
+    (there ? report.restored : report.afresh).push_back("policies/" + std::string(name));
+    if (there) {
+      policy.load(archive.child(name));
+      std::erase(left, name);
     }
-    policy.load(archive.child(name));
-    std::erase(left, name);
   });
   for (const std::string& name : left) {
-    TORCH_WARN("the checkpoint has state of ", name, ", which this recipe lacks; it is ignored");
+    report.unused.push_back("policies/" + name);
   }
 }
 
-inline void save_run(const State& state, const Run& run, Archive& archive) {
-  save_timestamp(state.timestamp, archive.child("timestamp"));
-  archive.put("rank_zero_seed", state.rank_zero_seed);
-  archive.put("initial_lrs", run.initial_lrs);
-  archive.put("saved", run.saved);
-  for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
-    checkpoint::save_optimizer(*state.optimizers[i],
-                               archive.child("optimizers").child(std::to_string(i)),
-                               state.model.get());
+template <class Engine>
+std::vector<std::string> policy_names(const Engine& engine) {
+  std::vector<std::string> out;
+  engine.for_each([&]<class P>(const P&) { out.emplace_back(name_of<P>()); });
+  return out;
+}
+
+// Removes what the globs match. The tree's paths are "state/model/...", "state/...", "rng/...".
+inline void leave_out(checkpoint::IgnoreKeys& keys, checkpoint::Snapshot& snapshot,
+                      std::vector<std::string>& left_out) {
+  if (keys.empty()) {
+    return;
   }
-  if (run.scaler) {
-    run.scaler->save(archive.child("scaler"));
+  Archive rng;
+  if (snapshot.state.contains("rng")) {
+    rng.put("rng", snapshot.state.child("rng"));
+    snapshot.state.erase("rng");
+  }
+  const bool all = keys.matches("state");
+  const bool weights = keys.matches("state/model") || all;
+  if (weights) {
+    left_out.emplace_back("state/model");
+  }
+  snapshot.model = weights ? Archive() : keys.without(snapshot.model, "state/model/", left_out);
+  snapshot.state = all ? Archive() : keys.without(snapshot.state, "state/", left_out);
+  const Archive streams = keys.without(rng, "", left_out);
+  if (streams.contains("rng")) {
+    snapshot.state.put("rng", streams.child("rng"));
   }
 }
 
-inline void load_run(State& state, Run& run, const Archive& archive) {
-  const Archive& optimizers = archive.child("optimizers");
-  TORCH_CHECK(optimizers.size() == state.optimizers.size(), "the checkpoint has ",
-              optimizers.size(), " optimizers, this run has ", state.optimizers.size());
-  for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
-    checkpoint::load_optimizer(*state.optimizers[i], optimizers.child(std::to_string(i)),
-                               state.model.get());
-  }
-  state.timestamp = load_timestamp(archive.child("timestamp"));
-  state.previous_timestamp = state.timestamp;
-  state.rank_zero_seed = archive.get<std::uint64_t>("rank_zero_seed");
-  state.seed = state.rank_zero_seed + static_cast<std::uint64_t>(state.rank);
-  run.initial_lrs = archive.get<std::vector<double>>("initial_lrs");
-  run.saved = archive.get<std::vector<std::string>>("saved");
-  if (run.scaler && archive.contains("scaler")) {
-    run.scaler->load(archive.child("scaler"));
+inline void warn_unmatched(const checkpoint::IgnoreKeys& keys, const char* option) {
+  for (const std::string& glob : keys.unmatched()) {
+    TORCH_WARN(option, ": nothing in the checkpoint matches \"", glob,
+               "\"; paths look like state/model/fc.weight, state/optimizers/0, state/policies/EMA, "
+               "rng");
   }
 }
 
-// Runs `write` on rank 0; an error there is thrown on every rank, so nobody waits for nothing.
-template <class F>
-void on_rank_zero(dist::Communicator& world, F&& write) {
-  std::string error;
-  std::exception_ptr original;
-  if (world.rank() == 0) {
-    try {
-      write();
-    } catch (const std::exception& caught) {
-      error = std::string("rank 0: ") + caught.what();
-      original = std::current_exception();
+// Names the policies of the saved recipe that may be why weights differ.
+template <class Engine>
+checkpoint::LoadReport load_weights(const Engine& engine, State& state,
+                                    const checkpoint::Snapshot& snapshot,
+                                    const LoadOptions& options) {
+  try {
+    return checkpoint::load_module(
+        *state.model, snapshot.model,
+        {.strict = options.strict, .ignore = options.ignore_keys, .ignore_prefix = "state/model/"});
+  } catch (const c10::Error& error) {
+    std::string lacking;
+    const std::vector<std::string> own = policy_names(engine);
+    for (const auto& name : snapshot.meta.get_or("policies", std::vector<std::string>())) {
+      if (std::find(own.begin(), own.end(), name) == own.end()) {
+        lacking += (lacking.empty() ? "" : ", ") + name;
+      }
     }
+    TORCH_CHECK(lacking.empty(), error.what_without_backtrace(),
+                "\nThe checkpoint's recipe had policies that this one lacks: ", lacking, ".");
+    throw;
   }
-  error = world.broadcast_bytes(error);
-  if (original) {
-    std::rethrow_exception(original);
+}
+
+// The error of any rank is thrown on all of them, so that none waits for another.
+template <class F>
+void on_every_rank(dist::Communicator& world, F&& work) {
+  std::string error;
+  std::exception_ptr own;
+  try {
+    work();
+  } catch (const std::exception& caught) {
+    error = text_of(caught);
+    own = std::current_exception();
   }
-  TORCH_CHECK(error.empty(), error);
+  const std::vector<std::string> errors = world.all_gather_bytes(error);
+  if (own) {
+    std::rethrow_exception(own);
+  }
+  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+    TORCH_CHECK(errors[rank].empty(), "rank ", rank, ": ", errors[rank]);
+  }
 }
 
 }  // namespace detail
 
-/// Writes a checkpoint of the whole run at `path`; all ranks call it, rank 0 writes.
-///
-/// Throws c10::Error on every rank when it cannot be written; then `path` is as it was.
+/// The whole run as a checkpoint keeps it; a collective. Tensors are shared with the run.
 template <class Engine>
-void save_checkpoint(const std::string& path, Engine& engine, const State& state, const Run& run,
-                     SaveOptions options) {
+checkpoint::Snapshot collect(Engine& engine, const State& state, Run& run,
+                             const SaveOptions& options) {
   checkpoint::Snapshot snapshot;
   snapshot.meta.put("run_name", state.run_name);
   snapshot.meta.put("world_size", std::int64_t{state.world_size});
@@ -159,100 +187,99 @@ void save_checkpoint(const std::string& path, Engine& engine, const State& state
   snapshot.meta.put("epoch", state.timestamp.epoch);
   snapshot.meta.put("batch", state.timestamp.batch);
   snapshot.meta.put("device_train_microbatch_size", state.device_train_microbatch_size);
+  snapshot.meta.put("weights_only", options.weights_only);
+  snapshot.meta.put("policies", detail::policy_names(engine));
   checkpoint::save_module(*state.model, snapshot.model);
   if (!options.weights_only) {
-    detail::save_run(state, run, snapshot.state);
+    save_run(state, run, snapshot.state, options.metrics);
     detail::save_policies(engine, snapshot.state.child("policies"));
-    save_rank_states(engine, *state.communicator, snapshot.state.child("ranks"));
+    save_rank_states(engine, *state.communicator, snapshot.state.child("rng"));
   }
-  detail::on_rank_zero(*state.communicator,
-                       [&] { checkpoint::write_snapshot(path, snapshot, options.overwrite); });
+  checkpoint::IgnoreKeys keys(options.ignore_keys);
+  std::vector<std::string> left_out;
+  detail::leave_out(keys, snapshot, left_out);
+  if (state.rank == 0 && !std::exchange(run.checked_save_keys, true)) {
+    detail::warn_unmatched(keys, "save_ignore_keys");
+  }
+  return snapshot;
+}
+
+/// Writes what a saver found due. Returns the checkpoint's name in its folder.
+/// Throws c10::Error on every rank when it cannot be written and the run is to stop then.
+template <class Engine>
+std::string save(checkpoint::Saver& saver, Engine& engine, const State& state, Run& run) {
+  const std::string name = saver.begin(state);
+  run.saving.settle(*state.communicator);
+  const checkpoint::SaverOptions& how = saver.options();
+  run.saving.write(*state.communicator, saver,
+                   checkpoint::make_pages(collect(engine, state, run,
+                                                  {.weights_only = how.weights_only,
+                                                   .metrics = run.save_metrics,
+                                                   .ignore_keys = how.ignore_keys})));
+  return name;
+}
+
+/// Writes a checkpoint of the whole run at `path` now; all ranks call it, rank 0 writes.
+///
+/// Throws c10::Error on every rank when it cannot be written; then `path` is as it was.
+template <class Engine>
+void save_checkpoint(const std::string& path, Engine& engine, const State& state, Run& run,
+                     const SaveOptions& options, bool overwrite) {
+  run.saving.settle(*state.communicator);
+  const checkpoint::Snapshot snapshot = collect(engine, state, run, options);
+  if (const auto error = on_rank_zero(
+          *state.communicator, [&] { checkpoint::write_snapshot(path, snapshot, overwrite); })) {
+    std::rethrow_exception(error);
+  }
 }
 
 /// Puts the run where a checkpoint left it: weights, optimizers, schedule, policies, time, random
 /// streams. The generators of LibTorch are set just before the next training batch.
-/// Throws c10::Error when the checkpoint is damaged or does not fit, saying what differs.
+///
+/// Returns what was taken and what not. Throws c10::Error on every rank when the checkpoint is
+/// damaged or does not fit, saying what differs.
 template <class Engine>
-void load_checkpoint(const std::string& path, Engine& engine, State& state, Run& run,
-                     LoadOptions options) {
-  const checkpoint::Snapshot snapshot =
-      checkpoint::read_snapshot(path, {.state = !options.weights_only});
-  if (snapshot.state.contains("policies")) {
-    detail::prepare_policies(engine, state, snapshot.state.child("policies"));
+RunLoadReport load_checkpoint(const std::string& path, Engine& engine, State& state, Run& run,
+                              const LoadOptions& options) {
+  RunLoadReport report;
+  report.path = path;
+  report.weights_only = options.weights_only;
+  checkpoint::IgnoreKeys keys(options.ignore_keys);
+  checkpoint::Snapshot snapshot;
+  detail::on_every_rank(*state.communicator, [&] {
+    snapshot = checkpoint::read_snapshot(path, {.state = !options.weights_only});
+    TORCH_CHECK(options.weights_only || !snapshot.meta.get_or("weights_only", false),
+                "the checkpoint ", path,
+                " holds weights only; set load_weights_only to start from them");
+    detail::leave_out(keys, snapshot, report.ignored);
+    if (snapshot.state.contains("policies")) {
+      detail::prepare_policies(engine, state, snapshot.state.child("policies"));
+    }
+    report.model = detail::load_weights(engine, state, snapshot, options);
+    if (!options.weights_only) {
+      load_run(state, run, snapshot.state, report);
+      detail::load_policies(
+          engine,
+          snapshot.state.contains("policies") ? snapshot.state.child("policies") : Archive(),
+          report);
+    }
+  });
+  if (!options.weights_only && snapshot.state.contains("rng")) {
+    run.restore_rng = load_rank_state(engine, state, snapshot.state.child("rng"));
+    report.restored.emplace_back("rng");
   }
-  const auto report =
-      checkpoint::load_module(*state.model, snapshot.model, {.strict = options.strict});
-  if (!report.complete()) {
-    TORCH_WARN("the checkpoint's weights were taken in part:", report.text());
-  }
-  if (options.weights_only) {
-    return;
-  }
-  TORCH_CHECK(snapshot.state.contains("timestamp"), "the checkpoint ", path,
-              " holds weights only; set load_weights_only to start from them");
-  detail::load_run(state, run, snapshot.state);
-  detail::load_policies(engine, snapshot.state.child("policies"));
-  run.restore_rng = load_rank_state(engine, state, snapshot.state.child("ranks"));
-}
-
-/// Writes the checkpoints of a run into its folder, points `latest` at the newest and removes those
-/// beyond the number to keep.
-class Saver {
- public:
-  /// folder, filename: patterns, see checkpoint::format_name. keep: newest ones; -1: all.
-  struct Options {
-    std::string folder;
-    std::string filename = "ep{epoch}-ba{batch}";
-    std::string latest_filename = "latest";
-    bool overwrite = false;
-    bool weights_only = false;
-    std::int64_t keep = -1;
-  };
-
-  Saver(Options options, const State& state)
-      : options_(std::move(options)),
-        folder_(checkpoint::format_name(options_.folder, fields(state))) {}
-
-  /// Where the run's checkpoints are.
-  [[nodiscard]] const std::string& folder() const { return folder_; }
-
-  /// Refuses a folder that holds checkpoints from later in a run, unless overwriting is allowed.
-  void check_folder(const State& state) const {
-    if (!options_.overwrite) {
-      detail::on_rank_zero(*state.communicator, [&] {
-        checkpoint::check_no_newer(folder_, options_.filename, state.timestamp);
-      });
+  TORCH_CHECK(
+      state.communicator->all_reduce_value(state.timestamp.batch, dist::ReduceOp::minimum) ==
+          state.communicator->all_reduce_value(state.timestamp.batch, dist::ReduceOp::maximum),
+      "the ranks have loaded different checkpoints from ", path, "; rank ", state.rank,
+      " is at batch ", state.timestamp.batch);
+  if (state.rank == 0) {
+    detail::warn_unmatched(keys, "load_ignore_keys");
+    if (!report.complete()) {
+      TORCH_WARN(report.text());
     }
   }
-
-  /// Saves now. Returns the checkpoint's name in the folder.
-  template <class Engine>
-  std::string save(Engine& engine, const State& state, Run& run) {
-    const std::string name = checkpoint::format_name(options_.filename, fields(state));
-    const std::string path = folder_ + "/" + name;
-    std::erase(run.saved, path);
-    run.saved.push_back(path);  // before writing, so that the checkpoint lists itself
-    save_checkpoint(path, engine, state, run,
-                    {.weights_only = options_.weights_only, .overwrite = true});
-    detail::on_rank_zero(*state.communicator, [&] {
-      if (!options_.latest_filename.empty() && options_.keep != 0) {
-        checkpoint::point_latest(folder_ + "/" + options_.latest_filename, name);
-      }
-      checkpoint::keep_newest(run.saved, options_.keep);
-    });
-    return name;
-  }
-
- private:
-  static checkpoint::NameFields fields(const State& state) {
-    return {.run_name = state.run_name,
-            .rank = state.rank,
-            .world_size = state.world_size,
-            .timestamp = state.timestamp};
-  }
-
-  Options options_;
-  std::string folder_;
-};
+  return report;
+}
 
 }  // namespace tutti::train

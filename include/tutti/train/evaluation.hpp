@@ -10,6 +10,7 @@
 #include <torch/nn/module.h>
 
 #include <tutti/core/engine.hpp>
+#include <tutti/train/microbatching.hpp>
 #include <tutti/train/run.hpp>
 
 namespace tutti::train {
@@ -71,6 +72,42 @@ void evaluate_part(Engine& engine, State& state, EvalSet& set, const Batch& part
   }
 }
 
+/// All microbatches of state.batch.
+template <class Engine>
+void evaluate_parts(Engine& engine, State& state, EvalSet& set, std::int64_t extra) {
+  const std::int64_t size = set.microbatch.count;
+  const bool whole =
+      size <= 0 || (set.microbatch.automatic && size >= set.data.num_samples(state.batch));
+  const std::vector<Batch> parts =
+      whole ? std::vector<Batch>{state.batch} : set.data.split(state.batch, size);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    evaluate_part(engine, state, set, parts[i], i + 1 == parts.size() ? extra : 0);
+  }
+}
+
+/// The same in microbatches that are halved until every rank has room; what a failed attempt has
+/// counted is taken back. Logs their size as `trainer/<label>/device_eval_microbatch_size`.
+template <class Engine>
+void evaluate_what_fits(Engine& engine, State& state, EvalSet& set, std::int64_t extra) {
+  std::int64_t& size = set.microbatch.count;
+  if (size == 0) {
+    size = state.communicator->all_reduce_value(set.data.num_samples(state.batch),
+                                                dist::ReduceOp::maximum);
+  }
+  const Batch whole = state.batch;
+  const auto counts = set.metrics.counts();
+  while (
+      !all_agree(fits([&] { evaluate_parts(engine, state, set, extra); }), *state.communicator)) {
+    state.batch = whole;
+    state.outputs = {};
+    set.metrics.set_counts(counts);
+    ::tutti::detail::release_cached_memory(state.device);
+    size = smaller_microbatch(size, state, "evaluating \"" + set.label + "\"");
+  }
+  const std::string key = "trainer/" + set.label + "/device_eval_microbatch_size";
+  state.log_metrics({{key, static_cast<double>(size)}});
+}
+
 /// Evaluates one set: its metrics over all of its examples, each counted once.
 ///
 /// Fires EvalStart to EvalEnd; logs `metrics/<label>/<name>` at the training batch count and keeps
@@ -102,11 +139,10 @@ void evaluate(Engine& engine, State& state, EvalSet& set) {
                               set.data.num_tokens(state.batch).total};
     world.all_reduce(std::span<std::int64_t>(counts), dist::ReduceOp::sum);
     engine.template fire<EvalBatchStart>(state);
-    const std::vector<Batch> parts = set.microbatch > 0
-                                         ? set.data.split(state.batch, set.microbatch)
-                                         : std::vector<Batch>{state.batch};
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      evaluate_part(engine, state, set, parts[i], i + 1 == parts.size() ? extra : 0);
+    if (set.microbatch.automatic) {
+      evaluate_what_fits(engine, state, set, extra);
+    } else {
+      evaluate_parts(engine, state, set, extra);
     }
     state.eval_timestamp = state.eval_timestamp.to_next_batch(counts[0], counts[1], clock.lap());
     ++done;

@@ -12,6 +12,8 @@
 #include <tutti/core/engine.hpp>
 #include <tutti/train/evaluation.hpp>
 #include <tutti/train/run.hpp>
+#include <tutti/train/setup.hpp>
+#include <tutti/train/signals.hpp>
 #include <tutti/train/step.hpp>
 
 namespace tutti::train {
@@ -24,19 +26,24 @@ class Loop {
   Loop(Engine& engine, State& state, Run& run)
       : engine_(engine), state_(state), run_(run), step_(engine, state, run) {}
 
-  /// Trains until state.max_duration.
+  /// Trains until state.max_duration, or until a signal has ended the run: then every rank has
+  /// saved after the same batch, and FitEnd is not fired.
   void operator()() {
     engine_.template fire<FitStart>(state_);
     state_.model->train();
     clock_.resume();
     while (state_.timestamp < state_.max_duration) {
       const bool finished = epoch();
+      if (stopped()) {
+        return;
+      }
       if (finished) {
         end_epoch();
       }
     }
     engine_.template fire<FitEnd>(state_);
     evaluate_due<FitEnd>(engine_, state_, run_);
+    save_due<FitEnd>(look<FitEnd>());
   }
 
  private:
@@ -78,6 +85,7 @@ class Loop {
     engine_.template fire<BatchStart>(state_);
     log_time(counts[1] > 0);
     step_();
+    log_microbatch_size();
     report_losses();
     Clock::Duration passed = clock_.lap();
     agree(counts, passed);
@@ -88,7 +96,10 @@ class Loop {
     state_.previous_timestamp = state_.timestamp;
     state_.timestamp = state_.timestamp.to_next_batch(counts[0], counts[1], passed);
     engine_.template fire<BatchEnd>(state_);
-    evaluate<BatchEnd>();
+    follow_parameters();
+    if (!stopped()) {
+      evaluate<BatchEnd>();
+    }
     checkpoint<BatchCheckpoint>();
     const bool iteration_done =
         run_.iteration_length && run_.iteration_length.unit() == TimeUnit::token &&
@@ -96,7 +107,12 @@ class Loop {
     if (iteration_done) {
       end_iteration();
     }
-    return iteration_done || state_.timestamp >= state_.max_duration;
+    return iteration_done || stopped() || state_.timestamp >= state_.max_duration;
+  }
+
+  // A signal ends the run before its time. One that comes with the last batch changes nothing here.
+  [[nodiscard]] bool stopped() const {
+    return run_.stop_signal != 0 && state_.timestamp < state_.max_duration;
   }
 
   void end_epoch() {
@@ -107,6 +123,7 @@ class Loop {
     state_.previous_timestamp = state_.timestamp;
     state_.timestamp = state_.timestamp.to_next_epoch();
     engine_.template fire<EpochEnd>(state_);
+    follow_parameters();
     evaluate<EpochEnd>();
     checkpoint<EpochCheckpoint>();
     if (run_.iteration_length && run_.iteration_length.unit() == TimeUnit::epoch &&
@@ -132,25 +149,65 @@ class Loop {
 
   template <Event E>
   void checkpoint() {
-    state_.checkpoint_due = run_.save && run_.save_interval(E{}, state_.progress()) &&
-                            run_.last_saved_batch != state_.timestamp.batch;
+    const bool due = look<E>();
+    state_.checkpoint_due = due;
     engine_.template fire<E>(state_);
-    if (state_.checkpoint_due) {
-      state_.checkpoint_due = false;
-      run_.last_saved_batch = state_.timestamp.batch;
-      run_.save(E::name);
+    save_due<E>(due);
+  }
+
+  // Asks every saver.
+  template <Event E>
+  bool look() {
+    bool any = false;
+    for (checkpoint::Saver* saver : run_.savers) {
+      any = saver->due(E{}, state_, stopped()) || any;
+    }
+    return any;
+  }
+
+  template <Event E>
+  void save_due(bool due) {
+    state_.checkpoint_due = false;
+    if (due) {
+      for (checkpoint::Saver* saver : run_.savers) {
+        if (saver->is_due()) {
+          run_.save(*saver, E::name);
+        }
+      }
       clock_.resume();
     }
   }
 
-  // Sums samples and tokens over the ranks; the time is rank 0's.
+  // Averages the gradients of the parameters that the model has now.
+  void follow_parameters() {
+    if (state_.parameters_replaced) {
+      state_.parameters_replaced = false;
+      run_.parallel.reset();  // its hooks sit on the old ones
+      run_.parallel = make_parallel(engine_, state_, run_);
+    }
+  }
+
+  // Sums samples and tokens over the ranks; the time is rank 0's. Signals and failed writes, of
+  // which one rank may know alone, travel with them.
   void agree(std::array<std::int64_t, 2>& counts, Clock::Duration& passed) {
+    int signal = received_signal();
+    bool failed = run_.saving.failed();
     if (state_.world_size > 1) {
-      std::array<std::int64_t, 3> values{counts[0], counts[1],
-                                         state_.rank == 0 ? passed.count() : 0};
+      std::array<std::int64_t, 6> values{counts[0],
+                                         counts[1],
+                                         state_.rank == 0 ? passed.count() : 0,
+                                         signal == SIGTERM,
+                                         signal != 0 && signal != SIGTERM,
+                                         failed};
       state_.communicator->all_reduce(std::span<std::int64_t>(values), dist::ReduceOp::sum);
       counts = {values[0], values[1]};
       passed = Clock::Duration(values[2]);
+      signal = values[3] > 0 ? SIGTERM : values[4] > 0 ? SIGINT : 0;
+      failed = values[5] > 0;
+    }
+    run_.stop_signal = signal;
+    if (failed) {
+      run_.saving.settle(*state_.communicator);
     }
   }
 
@@ -173,6 +230,13 @@ class Loop {
     }
   }
 
+  void log_microbatch_size() const {
+    if (state_.device_train_microbatch_size > 0) {
+      log({{"trainer/device_train_microbatch_size",
+            static_cast<double>(state_.device_train_microbatch_size)}});
+    }
+  }
+
   void compute_train_metrics() {
     if (!run_.train_metrics.empty()) {
       run_.train_metrics.compute(*state_.communicator, state_, state_.train_metric_values);
@@ -191,10 +255,6 @@ class Loop {
     if (tokens) {
       log({{"time/token", static_cast<double>(now.token)},
            {"time/token_in_epoch", static_cast<double>(now.token_in_epoch)}});
-    }
-    if (state_.device_train_microbatch_size > 0) {
-      log({{"trainer/device_train_microbatch_size",
-            static_cast<double>(state_.device_train_microbatch_size)}});
     }
   }
 

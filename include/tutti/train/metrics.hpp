@@ -50,6 +50,21 @@ class MetricSet {
     }
   }
 
+  /// A copy of what the metrics have counted.
+  [[nodiscard]] std::vector<std::vector<at::Tensor>> counts() const {
+    std::vector<std::vector<at::Tensor>> out;
+    for (const auto& entry : entries_) {
+      out.push_back(copied(entry.metric->states()));
+    }
+    return out;
+  }
+  /// Goes back to what counts() returned.
+  void set_counts(const std::vector<std::vector<at::Tensor>>& counts) {
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      entries_[i].metric->set_states(copied(counts.at(i)));
+    }
+  }
+
   /// Lets every metric see a batch.
   void update(const AnyModel& model, const Batch& batch, const Outputs& outputs) {
     const c10::AutoGradMode no_grad(false);
@@ -62,16 +77,35 @@ class MetricSet {
   void compute(dist::Communicator& communicator, const State& state, MetricValues& values) const {
     const c10::AutoGradMode no_grad(false);
     for (const auto& entry : entries_) {
-      std::vector<at::Tensor> counts = entry.metric->states();
-      if (communicator.size() > 1) {
-        for (auto& count : counts) {
-          count = count.device() == state.device ? count.clone() : count.to(state.device);
-          communicator.all_reduce(count, dist::ReduceOp::sum);
-        }
-      }
-      const double value = entry.metric->compute(counts);
+      const double value = entry.metric->compute(summed(entry, communicator, state));
       values[entry.name] = value;
       state.log_metrics({{entry.logged_as, value}});
+    }
+  }
+
+  /// Saves the counts over all ranks' batches and the last values; a collective.
+  void save(const State& state, const MetricValues& values, Archive& archive) const {
+    const c10::AutoGradMode no_grad(false);
+    for (const auto& entry : entries_) {
+      archive.put("counts/" + entry.name, summed(entry, *state.communicator, state));
+    }
+    for (const auto& [name, value] : values) {
+      archive.put("values/" + name, value);
+    }
+  }
+
+  /// Restores what save() saved; rank 0 takes the counts, since they add up over ranks.
+  void load(const State& state, const Archive& archive, MetricValues& values) {
+    for (const auto& entry : entries_) {
+      entry.metric->reset();
+      if (state.rank == 0 && archive.contains("counts/" + entry.name)) {
+        auto counts = archive.get<std::vector<at::Tensor>>("counts/" + entry.name);
+        for (auto& count : counts) {
+          count = count.to(state.device);
+        }
+        entry.metric->set_states(std::move(counts));
+      }
+      values[entry.name] = archive.get_or("values/" + entry.name, 0.0);
     }
   }
 
@@ -81,6 +115,26 @@ class MetricSet {
     std::string logged_as;
     std::unique_ptr<Metric> metric;
   };
+
+  static std::vector<at::Tensor> copied(std::vector<at::Tensor> tensors) {
+    for (auto& tensor : tensors) {
+      tensor = tensor.clone();
+    }
+    return tensors;
+  }
+
+  // A metric's counts over all ranks.
+  static std::vector<at::Tensor> summed(const Entry& entry, dist::Communicator& communicator,
+                                        const State& state) {
+    std::vector<at::Tensor> counts = entry.metric->states();
+    if (communicator.size() > 1) {
+      for (auto& count : counts) {
+        count = count.device() == state.device ? count.clone() : count.to(state.device);
+        communicator.all_reduce(count, dist::ReduceOp::sum);
+      }
+    }
+    return counts;
+  }
 
   static std::string lower(std::string text) {
     std::transform(text.begin(), text.end(), text.begin(),

@@ -3,14 +3,18 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <tutti/core/count_or_auto.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/data/data_spec.hpp>
 #include <tutti/data/evaluator.hpp>
 #include <tutti/dist/data_parallel.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/optim/schedule.hpp>
+#include <tutti/train/saving.hpp>
+#include <tutti/train/signals.hpp>
 
 namespace tutti {
 
@@ -31,7 +35,9 @@ struct TrainerOptions {
   Schedule schedule{};                    ///< default: constant learning rates
   double scale_schedule_ratio = 1.0;      ///< multiplies max_duration and the schedule's times; > 0
   bool step_schedule_every_batch = true;  ///< false: at the end of every epoch
-  std::int64_t device_train_microbatch_size = 0;  ///< examples per forward pass; 0: all at once
+  CountOrAuto device_train_microbatch_size{};  ///< examples per forward pass; 0: all at once;
+                                               ///< "auto": as many as fit into the memory
+  CountOrAuto grad_accum{};  ///< the same as a number of microbatches; "auto" means the same
   bool accumulate_train_batch_on_tokens = false;  ///< microbatches weigh by tokens, not examples
 
   bool allow_idle_policies = false;  ///< fit() accepts policies none of whose events it fires
@@ -43,6 +49,8 @@ struct TrainerOptions {
   bool deterministic_mode = false;      ///< refuse operators that are not deterministic
 
   // ---- Output ----------------------------------------------------------------------------------
+  /// Constants of the program that are logged beside those of the run: a learning rate, a path.
+  std::vector<std::pair<std::string, HyperparameterValue>> hyperparameters{};
   std::string run_name{};       ///< default: environment RUN_NAME, else time and two words
   bool progress_bar = true;     ///< unless the recipe has a ProgressBar or ConsoleLogger itself
   bool log_to_console = false;  ///< adds a ConsoleLogger unless the recipe has one
@@ -55,10 +63,18 @@ struct TrainerOptions {
   Time save_interval = "1ep";
   bool save_overwrite = false;
   bool save_weights_only = false;
+  std::vector<std::string> save_ignore_keys{};     ///< globs of what is left out, as below
   std::int64_t save_num_checkpoints_to_keep = -1;  ///< newest ones; -1: all
+  bool save_metrics = false;                       ///< the metrics' counts and values, too
+  bool save_async = false;  ///< write in the background; training waits for a copy to host memory
+  OnSaveError save_on_error = OnSaveError::stop;
   std::string load_path{};                ///< a checkpoint, or a folder's "latest", to start from
   bool load_weights_only = false;         ///< the model alone; the run starts at 0
   bool load_strict_model_weights = true;  ///< names and shapes must agree
+  std::vector<std::string> load_ignore_keys{};  ///< globs: `state/model/fc.*`, `state/optimizers`
+  bool autoresume = false;               ///< go on from the save folder's latest; needs a run_name
+  OnSignal on_signal = OnSignal::exit;   ///< SIGTERM and SIGINT during fit
+  bool replace_signal_handlers = false;  ///< also where the program has handlers of its own
 
   // ---- Several processes -----------------------------------------------------------------------
   double dist_timeout = 300.0;                ///< seconds a collective waits for the other ranks

@@ -10,6 +10,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include <tutti/checkpoint/saver.hpp>
+#include <tutti/core/count_or_auto.hpp>
 #include <tutti/core/interval.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/data/data_spec.hpp>
@@ -18,6 +20,7 @@
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/metrics.hpp>
 #include <tutti/train/precision.hpp>
+#include <tutti/train/saving.hpp>
 
 namespace tutti::train {
 
@@ -25,9 +28,9 @@ namespace tutti::train {
 struct EvalSet {
   std::string label;
   DataSpec data;
-  Interval interval;            ///< when it is due during fit
-  std::int64_t subset = -1;     ///< batches; -1: all
-  std::int64_t microbatch = 0;  ///< examples; 0: the whole batch
+  Interval interval;         ///< when it is due during fit
+  std::int64_t subset = -1;  ///< batches; -1: all
+  CountOrAuto microbatch;    ///< examples; 0: the whole batch; automatic: 0 until one was seen
   MetricSet metrics;
 };
 
@@ -42,25 +45,41 @@ struct Run {
   double scale_schedule_ratio = 1.0;
   bool step_schedule_every_batch = true;
   std::vector<double> initial_lrs;  ///< per parameter group, bound when the schedule was
+  Timestamp scheduled_at;           ///< for which the schedule was computed last
 
   std::optional<GradScaler> scaler;
   std::unique_ptr<dist::DataParallel> parallel;
+  dist::DataParallelOptions data_parallel;
   bool weigh_by_tokens = false;
-  Time iteration_length{};  ///< in ep or tok; 0: no iterations
+  bool auto_microbatch = false;  ///< state.device_train_microbatch_size is found by trial
+  std::int64_t grad_accum = 0;   ///< microbatches of a batch; 0: as large as state says
+  Time iteration_length{};       ///< in ep or tok; 0: no iterations
 
-  std::int64_t resume_at = 0;         ///< batches of the current epoch that are done already
   std::function<void()> restore_rng;  ///< pending after a load, called before the next batch
-  std::function<void(std::string_view event)> save;  ///< writes a checkpoint; empty: none wanted
-  Interval save_interval;
-  std::vector<std::string> saved;  ///< checkpoints of this run in its folder, oldest first
-  std::int64_t last_saved_batch = -1;
+
+  std::vector<checkpoint::Saver*> savers;  ///< asked at every *Checkpoint event; usually one
+  checkpoint::Saver* saver = nullptr;      ///< that of the options, the first; null: none
+  std::function<void(checkpoint::Saver&, std::string_view event)> save;  ///< writes for one
+  Saving saving;
+  bool save_metrics = false;
+  bool checked_save_keys = false;  ///< whether save_ignore_keys match anything has been looked at
+  int stop_signal = 0;             ///< that has ended the run, the same on every rank; 0: none
 
   /// Sets every group's learning rate to what the schedule says now.
-  void step_schedule(State& state) {
-    if (!schedule) {
-      return;
+  void step_schedule(State& state) { step_schedule(state, state.timestamp); }
+
+  /// The same for another moment of the run.
+  void step_schedule(State& state, const Timestamp& at) {
+    scheduled_at = at;
+    if (schedule) {
+      Progress progress = state.progress();
+      progress.timestamp = at;
+      set_learning_rates(state, schedule(progress, scale_schedule_ratio));
     }
-    const double alpha = schedule(state.progress(), scale_schedule_ratio);
+  }
+
+  /// Sets every group's learning rate to `alpha` times its initial one.
+  void set_learning_rates(State& state, double alpha) const {
     std::size_t i = 0;
     for (auto& optimizer : state.optimizers) {
       for (auto& group : optimizer->param_groups()) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <random>
 #include <span>
 #include <string>
@@ -12,11 +13,13 @@
 #include <vector>
 
 #include <torch/cuda.h>
+#include <torch/nn/module.h>
 
 #include <tutti/core/state.hpp>
 #include <tutti/dist/backend.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/run.hpp>
+#include <tutti/version.hpp>
 
 /// What a Trainer works out from its options before anything runs.
 namespace tutti::train {
@@ -85,12 +88,141 @@ inline void check_precision(Precision precision, at::Device device) {
                     "overflow for nothing; use amp_bf16 or fp32 there");
 }
 
+/// The parameters that are trained. Throws c10::Error when there is none.
+inline std::vector<at::Tensor> trainable(const torch::nn::Module& model) {
+  std::vector<at::Tensor> parameters;
+  for (auto& parameter : model.parameters()) {
+    if (parameter.requires_grad()) {
+      parameters.push_back(parameter);
+    }
+  }
+  TORCH_CHECK(!parameters.empty(),
+              "the model has no parameter that requires a gradient; was "
+              "every layer given to register_module()?");
+  return parameters;
+}
+
+/// Sends what is constant in every run to the loggers.
+inline void log_hyperparameters(const State& state, const TrainerOptions& options) {
+  state.logger.log_hyperparameters(
+      {{"tutti_version", std::string(TUTTI_VERSION)},
+       {"run_name", state.run_name},
+       {"rank_zero_seed", static_cast<std::int64_t>(state.rank_zero_seed)},
+       {"world_size", std::int64_t{state.world_size}},
+       {"device", state.device.str()},
+       {"precision", std::string(to_string(state.precision))}});
+  for (const auto& [name, value] : options.hyperparameters) {
+    state.logger.log_hyperparameters({{name, value}});
+  }
+}
+
+/// Sets how long the run is and how many batches its epochs have.
+/// Throws c10::ValueError when the length or the ratio makes no sense.
+inline void set_length(State& state, const Run& run, Time max_duration, double ratio) {
+  TORCH_CHECK_VALUE(ratio > 0, "scale_schedule_ratio is ", ratio, ", expected more than 0");
+  TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::duration, "max_duration is ",
+                    to_string(max_duration),
+                    "; a fraction of itself is no length, expected a "
+                    "time like 10ep or 500ba");
+  state.max_duration = ratio == 1 ? max_duration : max_duration * ratio;
+  TORCH_CHECK_VALUE(state.max_duration || !max_duration, "scale_schedule_ratio ", ratio,
+                    " makes max_duration 0; take a larger ratio");
+  if (run.train) {
+    const std::int64_t length = run.train.loader.size();
+    const std::int64_t subset = run.train_subset;
+    state.train_dataloader_len = subset >= 0 && (length < 0 || subset < length) ? subset : length;
+  }
+}
+
+/// Sets how batches are cut. Throws c10::ValueError for options that contradict each other.
+inline void set_microbatching(State& state, Run& run, const TrainerOptions& options) {
+  const CountOrAuto& size = options.device_train_microbatch_size;
+  const CountOrAuto& chunks = options.grad_accum;
+  TORCH_CHECK_VALUE(size.count >= 0, "device_train_microbatch_size is ", size.count,
+                    ", expected 0 (the whole batch), a number of examples, or \"auto\"");
+  TORCH_CHECK_VALUE(chunks.count >= 0, "grad_accum is ", chunks.count,
+                    ", expected a number of microbatches, or \"auto\"");
+  TORCH_CHECK_VALUE(size == CountOrAuto() || chunks == CountOrAuto(),
+                    "device_train_microbatch_size and grad_accum are both set, and say the same "
+                    "thing in two ways; keep the first");
+  run.auto_microbatch = size.automatic || chunks.automatic;
+  run.grad_accum = chunks.count;
+  state.device_train_microbatch_size = size.count;
+  TORCH_CHECK_VALUE(
+      !run.auto_microbatch || !options.data_parallel.sync_strategy ||
+          *options.data_parallel.sync_strategy == dist::SyncStrategy::forced_sync,
+      "device_train_microbatch_size is \"auto\", which sends gradients after the last "
+      "backward pass, so that no rank waits for one without memory; leave "
+      "data_parallel.sync_strategy at its default or at forced_sync");
+}
+
+/// The saver that the options describe.
+inline checkpoint::SaverOptions saver_options(const TrainerOptions& options) {
+  return {.folder = options.save_folder,
+          .filename = options.save_filename,
+          .latest_filename = options.save_latest_filename,
+          .interval = options.save_interval,
+          .overwrite = options.save_overwrite,
+          .weights_only = options.save_weights_only,
+          .keep = options.save_num_checkpoints_to_keep,
+          .ignore_keys = options.save_ignore_keys};
+}
+
+/// Adds the saver of a policy that has one and is on.
+template <class P>
+void add_saver(P& policy, std::vector<checkpoint::Saver*>& savers) {
+  if constexpr (requires { policy.checkpoint_saver(); }) {
+    savers.push_back(&policy.checkpoint_saver());
+  } else if constexpr (requires { policy.policy.checkpoint_saver(); }) {
+    if (policy.on) {
+      savers.push_back(&policy.policy.checkpoint_saver());
+    }
+  }
+}
+
+/// Refuses two savers that would write and remove each other's checkpoints.
+inline void check_savers(const std::vector<checkpoint::Saver*>& savers) {
+  for (std::size_t i = 0; i < savers.size(); ++i) {
+    for (std::size_t j = i + 1; j < savers.size(); ++j) {
+      TORCH_CHECK_VALUE(savers[i]->folder() != savers[j]->folder(),
+                        "two savers write into the folder '", savers[i]->folder(),
+                        "'; give each a folder of its own");
+    }
+  }
+}
+
+/// Refuses folders that hold checkpoints from later in a run, unless overwriting is allowed.
+inline void check_folders(const std::vector<checkpoint::Saver*>& savers, const State& state) {
+  for (const checkpoint::Saver* saver : savers) {
+    if (!saver->options().overwrite) {
+      const auto error = on_rank_zero(*state.communicator, [&] {
+        checkpoint::check_no_newer(saver->folder(), saver->options().filename, state.timestamp);
+      });
+      if (error) {
+        std::rethrow_exception(error);
+      }
+    }
+  }
+}
+
+/// Says at rank 0 why fit() ends before its time.
+inline void say_stopped(const State& state, int signal) {
+  if (state.rank == 0) {
+    TORCH_WARN("signal ", signal, " ended the run after batch ", state.timestamp.batch,
+               "; set load_path or autoresume to go on from its last checkpoint");
+  }
+}
+
 /// The data-parallel side of the run; nothing in one process.
 template <class Engine>
 std::unique_ptr<dist::DataParallel> make_parallel(const Engine& engine, const State& state,
-                                                  dist::DataParallelOptions options) {
+                                                  const Run& run) {
   if (state.world_size == 1) {
     return nullptr;
+  }
+  dist::DataParallelOptions options = run.data_parallel;
+  if (run.auto_microbatch) {
+    options.sync_strategy = dist::SyncStrategy::forced_sync;
   }
   engine.for_each([&](const auto& policy) {
     options.find_unused_parameters = options.find_unused_parameters || leaves_unused(policy);

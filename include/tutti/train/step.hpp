@@ -4,11 +4,11 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 
 #include <tutti/core/engine.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/train/microbatching.hpp>
 #include <tutti/train/run.hpp>
 
 namespace tutti::train {
@@ -24,13 +24,16 @@ concept TakesStep = requires(P& policy, State& state, bool (&closure)(bool), voi
 template <class Engine>
 class Replay {
  public:
-  explicit Replay(Engine& engine) : engine_(engine) {
+  Replay(Engine& engine, at::Device device) : engine_(engine) {
     engine.for_each([this](auto& policy) {
       if (Rng* rng = rng_of(policy)) {
         positions_.push_back(rng->position());
       }
     });
-    default_generator_ = at::detail::getDefaultCPUGenerator().get_state();
+    remember(at::Device(at::kCPU));
+    if (!device.is_cpu()) {
+      remember(device);
+    }
   }
 
   void rewind() {
@@ -40,14 +43,20 @@ class Replay {
         rng->restore(rng->seed(), rng->stream(), positions_[i++]);
       }
     });
-    auto generator = at::detail::getDefaultCPUGenerator();
-    generator.set_state(default_generator_);
+    for (auto& [generator, saved] : generators_) {
+      generator.set_state(saved);
+    }
   }
 
  private:
+  void remember(at::Device device) {
+    const at::Generator& generator = at::globalContext().defaultGenerator(device);
+    generators_.emplace_back(generator, generator.get_state());
+  }
+
   Engine& engine_;
   std::vector<std::uint64_t> positions_;
-  at::Tensor default_generator_;
+  std::vector<std::pair<at::Generator, at::Tensor>> generators_;  // LibTorch's own
 };
 
 }  // namespace detail
@@ -60,20 +69,15 @@ class Step {
 
   /// Trains on state.batch; leaves its losses in state.total_loss.
   void operator()() {
-    const bool whole = state_.device_train_microbatch_size <= 0;
     whole_batch_ = state_.batch;
-    if (whole) {
-      parts_.assign(1, whole_batch_);
+    if (run_.auto_microbatch) {
+      until_it_fits();
     } else {
-      parts_ = run_.train.split(whole_batch_, state_.device_train_microbatch_size);
-    }
-    run_.train_metrics.reset();
-    if constexpr (closure_policies == 0) {
-      if (pass(/*sync=*/true)) {
-        update();
+      if (run_.grad_accum > 0) {
+        const std::int64_t examples = run_.train.num_samples(whole_batch_);
+        state_.device_train_microbatch_size = (examples + run_.grad_accum - 1) / run_.grad_accum;
       }
-    } else {
-      take_step(typename Engine::policies{});
+      attempt();
     }
     if (run_.scaler) {
       run_.scaler->update();
@@ -92,6 +96,65 @@ class Step {
                 "tutti: two policies of the recipe take the optimizer's step into their own hands "
                 "(they have a step() member, as SAM has); keep one of them.");
 
+  // Halves the microbatches until every rank has room. The optimizer moves once, after that.
+  void until_it_fits() {
+    std::int64_t& size = state_.device_train_microbatch_size;
+    if (size == 0) {
+      size = state_.communicator->all_reduce_value(run_.train.num_samples(whole_batch_),
+                                                   dist::ReduceOp::maximum);
+    }
+    detail::Replay<Engine> replay(engine_, state_.device);
+    while (!attempt_fits()) {
+      forget_attempt();
+      size = smaller_microbatch(size, state_, "training");
+      replay.rewind();
+    }
+    if (thrashes_(state_) && size > 1) {
+      size = smaller_microbatch(size, state_, "and the allocator keeps starting over");
+    }
+  }
+
+  bool attempt_fits() {
+    try {
+      attempt();
+      return true;
+    } catch (const DoesNotFit&) {
+      return false;
+    }
+  }
+
+  // What an attempt left behind holds memory.
+  void forget_attempt() {
+    state_.batch = whole_batch_;
+    state_.outputs = {};
+    state_.loss.reset();
+    state_.loss_parts = {};
+    state_.is_ascent = false;
+    zero_gradients(state_);
+    parts_.clear();
+    if (run_.parallel) {
+      run_.parallel->reset();
+    }
+    ::tutti::detail::release_cached_memory(state_.device);
+  }
+
+  void attempt() {
+    const std::int64_t size = state_.device_train_microbatch_size;
+    if (size <= 0 || (run_.auto_microbatch && size >= run_.train.num_samples(whole_batch_))) {
+      parts_.assign(1, whole_batch_);
+    } else {
+      parts_ = run_.train.split(whole_batch_, size);
+    }
+    run_.train_metrics.reset();
+    if constexpr (closure_policies == 0) {
+      if (pass(/*sync=*/true)) {
+        update();
+      }
+    } else {
+      take_step(typename Engine::policies{});
+    }
+  }
+
   template <class... Ps>
   void take_step(types<Ps...>) {
     (take_step_of<Ps>(), ...);
@@ -99,7 +162,7 @@ class Step {
   template <class P>
   void take_step_of() {
     if constexpr (detail::TakesStep<P>) {
-      detail::Replay<Engine> replay(engine_);
+      detail::Replay<Engine> replay(engine_, state_.device);
       int calls = 0;
       engine_.template get<P>().step(
           state_,
@@ -131,9 +194,16 @@ class Step {
     }
     const dist::NoSync no_sync(sync ? nullptr : run_.parallel.get());
     const double total = total_weight();
-    for (std::size_t i = 0; i < parts_.size(); ++i) {
-      state_.is_last_microbatch = i + 1 == parts_.size();
-      microbatch(parts_[i], share(parts_[i], total), report);
+    if (run_.auto_microbatch) {
+      // No gradient is sent before every rank has got through, so nobody is left in a reduction.
+      if (!all_agree(fits([&] { microbatches(total, report); }), *state_.communicator)) {
+        throw DoesNotFit();
+      }
+      if (run_.parallel) {
+        run_.parallel->after_backward();
+      }
+    } else {
+      microbatches(total, report);
     }
     state_.batch = whole_batch_;
     bool finite = true;
@@ -144,6 +214,13 @@ class Step {
     }
     engine_.template fire<AfterTrainBatch>(state_);
     return finite;
+  }
+
+  void microbatches(double total, bool report) {
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      state_.is_last_microbatch = i + 1 == parts_.size();
+      microbatch(parts_[i], share(parts_[i], total), report);
+    }
   }
 
   double weight(const Batch& batch) const {
@@ -168,11 +245,11 @@ class Step {
   }
 
   void microbatch(const Batch& part, double share, bool report) {
-    state_.batch = run_.train.transform_microbatch(part.to(state_.device, state_.device.is_cuda()));
-    const Batch seen = report && !run_.train_metrics.empty() ? state_.batch : Batch{};
     if (run_.parallel) {
       run_.parallel->before_forward(state_.is_last_microbatch);
     }
+    state_.batch = run_.train.transform_microbatch(part.to(state_.device, state_.device.is_cuda()));
+    const Batch seen = report && !run_.train_metrics.empty() ? state_.batch : Batch{};
     engine_.template fire<BeforeForward>(state_);
     {
       const auto low = state_.autocast();
@@ -204,7 +281,7 @@ class Step {
       run_.parallel->before_backward(total);
     }
     total.backward();
-    if (run_.parallel) {
+    if (run_.parallel && !run_.auto_microbatch) {
       run_.parallel->after_backward();
     }
   }
@@ -241,6 +318,7 @@ class Step {
   Run& run_;
   Batch whole_batch_;         // on the host
   std::vector<Batch> parts_;  // its microbatches
+  ThrashWatch thrashes_;
 };
 
 }  // namespace tutti::train

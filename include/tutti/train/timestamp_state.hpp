@@ -37,13 +37,19 @@ inline void save_timestamp(const Timestamp& now, Archive& archive) {
       [&](const char* name, Timestamp::Duration value) { archive.put(name, value.count()); });
 }
 
-/// The timestamp that save_timestamp() saved.
+/// The timestamp that save_timestamp() saved. Throws c10::Error when a number is negative.
 inline Timestamp load_timestamp(const Archive& archive) {
   Timestamp now;
+  const auto number = [&](const char* name) {
+    const auto value = archive.get<std::int64_t>(name);
+    TORCH_CHECK(value >= 0, "checkpoint: '", archive.path(), '/', name, "' is ", value,
+                ", expected 0 or more");
+    return value;
+  };
   detail::each_field(
-      now, [&](const char* name, std::int64_t& value) { value = archive.get<std::int64_t>(name); },
+      now, [&](const char* name, std::int64_t& value) { value = number(name); },
       [&](const char* name, Timestamp::Duration& value) {
-        value = Timestamp::Duration(archive.get<std::int64_t>(name));
+        value = Timestamp::Duration(number(name));
       });
   return now;
 }

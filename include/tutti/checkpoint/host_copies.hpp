@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <sys/mman.h>
+
+#include <tutti/checkpoint/safetensors.hpp>
+
+namespace tutti::checkpoint {
+
+/// Copies of tensors in host memory that is reserved once and used again, so that a checkpoint can
+/// be written while training goes on. Pinned where a tensor is on a CUDA device.
+class HostCopies {
+ public:
+  /// Replaces every tensor of the lists by a copy of it, valid until the next call.
+  ///
+  /// Strides are kept where the elements lie densely in memory, so that a copy is one memcpy.
+  /// Returns when all is copied, also from CUDA devices. The memory grows when the tensors do.
+  void take(std::initializer_list<std::vector<NamedTensor>*> lists) {
+    std::size_t host = 0;
+    std::size_t device = 0;
+    for (auto* list : lists) {
+      for (auto& [name, tensor] : *list) {
+        tensor = tensor.detach().resolve_conj().resolve_neg();
+        (tensor.is_cuda() ? device : host) += room(tensor);
+      }
+    }
+    reserve(host_, host, false);
+    reserve(pinned_, device, true);
+    Cursor cursors[] = {{&host_}, {&pinned_}};
+    std::map<int, std::pair<at::Tensor, at::Tensor>> last;  // by device: a copy to wait for
+    for (auto* list : lists) {
+      for (auto& [name, tensor] : *list) {
+        if (tensor.layout() == at::kStrided && !tensor.is_meta()) {
+          tensor = copy(tensor, cursors[tensor.is_cuda() ? 1 : 0], last);
+        }
+      }
+    }
+    for (auto& [index, pair] : last) {
+      pair.first.copy_(pair.second);  // a blocking copy: those before it on the stream are done
+    }
+  }
+
+  /// Bytes that are reserved.
+  [[nodiscard]] std::size_t capacity() const { return size_of(host_) + size_of(pinned_); }
+
+ private:
+  static constexpr std::size_t alignment = 64;
+
+  struct Cursor {
+    at::Tensor* buffer;
+    std::size_t at = 0;
+  };
+
+  static std::size_t size_of(const at::Tensor& buffer) {
+    return buffer.defined() ? static_cast<std::size_t>(buffer.numel()) : 0;
+  }
+  static std::size_t room(const at::Tensor& tensor) {
+    return (tensor.nbytes() + alignment - 1) / alignment * alignment;
+  }
+
+  static void reserve(at::Tensor& buffer, std::size_t size, bool pinned) {
+    if (size <= size_of(buffer)) {
+      return;
+    }
+    buffer.reset();
+    buffer = at::empty({static_cast<std::int64_t>(size)},
+                       at::TensorOptions(at::kByte).pinned_memory(pinned));
+#ifdef MADV_HUGEPAGE
+    if (!pinned) {  // a tenth of the time to touch it first; a hint, so no matter if it fails
+      constexpr std::uintptr_t page = 4096;
+      const auto begin = reinterpret_cast<std::uintptr_t>(buffer.mutable_data_ptr());
+      const auto first = (begin + page - 1) / page * page;
+      static_cast<void>(::madvise(reinterpret_cast<void*>(first),
+                                  (begin + size - first) / page * page, MADV_HUGEPAGE));
+    }
+#endif
+  }
+
+  static at::Tensor copy(const at::Tensor& tensor, Cursor& cursor,
+                         std::map<int, std::pair<at::Tensor, at::Tensor>>& last) {
+    char* const to = static_cast<char*>(cursor.buffer->mutable_data_ptr()) + cursor.at;
+    cursor.at += room(tensor);
+    const auto options = at::TensorOptions(tensor.scalar_type());
+    const bool dense = tensor.is_non_overlapping_and_dense();
+    at::Tensor out = dense ? at::from_blob(to, tensor.sizes(), tensor.strides(), options)
+                           : at::from_blob(to, tensor.sizes(), options);
+    if (tensor.is_cuda()) {
+      out.copy_(tensor, /*non_blocking=*/true);
+      last.insert_or_assign(tensor.get_device(), std::pair(out, tensor));
+    } else if (!dense || !tensor.device().is_cpu()) {
+      out.copy_(tensor);
+    } else if (tensor.nbytes() > 0) {
+      std::memcpy(to, tensor.const_data_ptr(), tensor.nbytes());
+    }
+    return out;
+  }
+
+  at::Tensor host_;
+  at::Tensor pinned_;
+};
+
+}  // namespace tutti::checkpoint

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tutti/checkpoint/glob.hpp>
+#include <tutti/core/archive.hpp>
+
+namespace tutti::checkpoint {
+
+/// Globs over the slash-joined paths of a checkpoint: `state/model/fc.weight`, `state/optimizers`.
+///
+/// A path that a glob matches is left out with all below it; `*` crosses slashes. Which globs
+/// matched anything is remembered.
+class IgnoreKeys {
+ public:
+  explicit IgnoreKeys(std::vector<std::string> globs = {})
+      : globs_(std::move(globs)), matched_(globs_.size()) {}
+
+  [[nodiscard]] bool empty() const { return globs_.empty(); }
+
+  /// Whether this path is to be left out.
+  bool matches(std::string_view path) {
+    bool any = false;
+    for (std::size_t i = 0; i < globs_.size(); ++i) {
+      if (glob_matches(globs_[i], path)) {
+        matched_[i] = any = true;
+      }
+    }
+    return any;
+  }
+
+  /// The archive without what is to be left out.
+  ///
+  /// prefix: put before its paths when they are compared, "state/model/". left_out: gets the full
+  /// paths that were left out, the topmost where all below went with it.
+  Archive without(const Archive& archive, const std::string& prefix,
+                  std::vector<std::string>& left_out) {
+    Archive out;
+    copy(archive, prefix, out, left_out);
+    return out;
+  }
+
+  /// The globs that have matched nothing so far.
+  [[nodiscard]] std::vector<std::string> unmatched() const {
+    std::vector<std::string> out;
+    for (std::size_t i = 0; i < globs_.size(); ++i) {
+      if (!matched_[i]) {
+        out.push_back(globs_[i]);
+      }
+    }
+    return out;
+  }
+
+ private:
+  void copy(const Archive& from, const std::string& prefix, Archive& to,
+            std::vector<std::string>& left_out) {
+    for (const auto& entry : from.entries()) {
+      std::string path = prefix + entry.name;
+      if (matches(path)) {
+        left_out.push_back(std::move(path));
+      } else if (entry.is_child()) {
+        copy(entry.child(), path + '/', to.child(entry.name), left_out);
+      } else {
+        std::visit([&](const auto& leaf) { to.put(entry.name, leaf); }, entry.leaf());
+      }
+    }
+  }
+
+  std::vector<std::string> globs_;
+  std::vector<bool> matched_;
+};
+
+}  // namespace tutti::checkpoint

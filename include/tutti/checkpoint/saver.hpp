@@ -1,0 +1,245 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/checkpoint/filename.hpp>
+#include <tutti/checkpoint/folder.hpp>
+#include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/core/archive.hpp>
+#include <tutti/core/interval.hpp>
+#include <tutti/core/state.hpp>
+
+namespace tutti::checkpoint {
+
+/// When and where a Saver writes, and what it keeps.
+struct SaverOptions {
+  std::string folder;  ///< a pattern, see format_name()
+  std::string filename = "ep{epoch}-ba{batch}";
+  std::string latest_filename = "latest";  ///< points to the newest, or best; empty: no pointer
+  Time interval = "1ep";                   ///< of no account with a monitor
+  bool overwrite = false;     ///< go on in a folder that holds checkpoints from later in a run
+  bool weights_only = false;  ///< the model alone
+  std::int64_t keep = -1;     ///< newest ones, or best ones with a monitor; -1: all
+  std::vector<std::string> ignore_keys{};  ///< what is left out, see IgnoreKeys
+  std::string monitor{};           ///< an evaluation metric's name: save its best values only
+  std::string dataloader_label{};  ///< the evaluation set that the metric is of
+  bool maximize = false;           ///< whether more of it is better
+};
+
+/// Decides when a checkpoint is due and which ones stay; the trainer asks it and writes.
+///
+/// The trainer's own and those of policies are of this one class. A policy brings one with a member
+/// `checkpoint::Saver& checkpoint_saver()`, valid from Init. All ranks call the same members in the
+/// same order; only rank 0 touches files.
+class Saver {
+ public:
+  /// state: gives the folder its run name and ranks.
+  Saver(SaverOptions options, const State& state)
+      : options_(std::move(options)),
+        folder_(format_name(options_.folder, fields(state))),
+        interval_{.every = options_.interval} {}
+
+  [[nodiscard]] const SaverOptions& options() const { return options_; }
+
+  /// Where its checkpoints are.
+  [[nodiscard]] const std::string& folder() const { return folder_; }
+
+  /// What it has written and not removed: oldest first.
+  [[nodiscard]] std::vector<std::string> saved() const {
+    std::vector<std::string> out;
+    for (const Entry& entry : entries_) {
+      out.push_back(path_of(entry));
+    }
+    return out;
+  }
+
+  /// The metric's value for each of saved().
+  [[nodiscard]] std::vector<double> values() const {
+    std::vector<double> out;
+    for (const Entry& entry : entries_) {
+      out.push_back(entry.value);
+    }
+    return out;
+  }
+
+  /// Tells of an evaluation that has just ended.
+  /// Throws c10::Error when the set has no such metric.
+  void evaluated(const State& state) {
+    if (options_.monitor.empty() || state.dataloader_label != options_.dataloader_label) {
+      return;
+    }
+    const MetricValues& values = state.eval_metric_values.at(state.dataloader_label);
+    const auto found = values.find(options_.monitor);
+    if (found == values.end()) {
+      std::string names;
+      for (const auto& [name, value] : values) {
+        names += (names.empty() ? "" : ", ") + name;
+      }
+      TORCH_CHECK(false, "CheckpointSaver: monitor is \"", options_.monitor, "\", but the set \"",
+                  options_.dataloader_label, "\" has ", names.empty() ? "no metrics" : names);
+    }
+    candidate_ = found->second;
+    has_evaluated_ = true;
+  }
+
+  /// Whether the monitor's set has been evaluated in this process.
+  [[nodiscard]] bool has_evaluated() const { return has_evaluated_; }
+
+  /// Whether one is to be written right after event `E`; remembers it until then.
+  /// at_once: the run is about to stop.
+  template <Event E>
+  bool due(E event, const State& state, bool at_once = false) {
+    const bool by_interval = interval_(event, state.progress()) || at_once;
+    const bool wanted = options_.monitor.empty() ? by_interval : candidate_ && ranks(*candidate_);
+    due_ = wanted && last_batch_ != state.timestamp.batch;
+    return due_;
+  }
+  [[nodiscard]] bool is_due() const { return due_; }
+
+  /// Enters a new checkpoint, before anything is collected, so that it lists itself.
+  /// Returns its name in the folder.
+  std::string begin(const State& state) {
+    const std::string name = format_name(options_.filename, fields(state));
+    std::erase_if(entries_, [&](const Entry& entry) { return entry.name == name; });
+    entries_.push_back({name, candidate_.value_or(0)});
+    candidate_.reset();
+    due_ = false;
+    last_batch_ = state.timestamp.batch;
+    return name;
+  }
+
+  /// What is to be done on disk for the newest entry; nothing refers to this Saver.
+  struct Job {
+    Pages pages;
+    std::filesystem::path path;
+    std::filesystem::path link;        ///< to be pointed at it; empty: none
+    std::vector<std::string> surplus;  ///< to be removed then
+
+    /// Writes, points, removes. Throws c10::Error when it cannot; older ones are then intact.
+    void operator()() const {
+      write_pages(path, pages, /*overwrite=*/true);
+      if (!link.empty()) {
+        point_latest(link, path.filename().string());
+      }
+      for (const std::string& old : surplus) {
+        remove_snapshot(old);
+      }
+    }
+  };
+
+  /// The job of the checkpoint that begin() entered. Those beyond the number to keep leave saved().
+  Job job(Pages pages) {
+    const Entry newest = entries_.back();
+    const bool points = !options_.latest_filename.empty() && keep() != 0 &&
+                        (options_.monitor.empty() || is_best(newest));
+    while (keep() >= 0 && static_cast<std::int64_t>(entries_.size()) > keep()) {
+      const auto out = options_.monitor.empty() ? entries_.begin() : worst();
+      leaving_.push_back(*out);
+      entries_.erase(out);
+    }
+    Job out{.pages = std::move(pages), .path = path_of(newest), .link = {}, .surplus = {}};
+    if (points) {
+      out.link = folder_ + "/" + options_.latest_filename;
+    }
+    for (const Entry& entry : leaving_) {
+      out.surplus.push_back(path_of(entry));
+    }
+    return out;
+  }
+
+  /// The job ended. A checkpoint that failed is forgotten, and those it would have replaced stay.
+  void ended(bool well) {
+    if (!well) {
+      last_batch_ = -1;
+      if (!entries_.empty() && !detail::path_exists(path_of(entries_.back()))) {
+        entries_.pop_back();
+      }
+      entries_.insert(entries_.begin(), leaving_.begin(), leaving_.end());
+    }
+    leaving_.clear();
+  }
+
+  /// Forgets at which batch it saved last; the files stay.
+  void restart() { last_batch_ = -1; }
+
+  /// Keeps the list of what it wrote, the newest, which is being written, included.
+  void save(Archive& archive) const {
+    std::vector<std::string> names;
+    for (const Entry& entry : entries_) {
+      names.push_back(entry.name);
+    }
+    archive.put("names", names);
+    archive.put("values", values());
+  }
+
+  /// Takes such a list; only names that this saver gives, so that a file from a stranger cannot
+  /// make it remove anything else.
+  void load(const Archive& archive) {
+    const auto names = archive.get<std::vector<std::string>>("names");
+    const auto values = archive.get<std::vector<double>>("values");
+    TORCH_CHECK(names.size() == values.size(), "checkpoint: '", archive.path(), "' lists ",
+                names.size(), " checkpoints and ", values.size(), " values");
+    entries_.clear();
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (names[i].find('/') == std::string::npos && parse_name(options_.filename, names[i])) {
+        entries_.push_back({names[i], values[i]});
+      }
+    }
+  }
+
+ private:
+  struct Entry {
+    std::string name;  // in the folder
+    double value = 0;
+  };
+
+  [[nodiscard]] std::string path_of(const Entry& entry) const { return folder_ + "/" + entry.name; }
+
+  static NameFields fields(const State& state) {
+    return {.run_name = state.run_name,
+            .rank = state.rank,
+            .world_size = state.world_size,
+            .timestamp = state.timestamp};
+  }
+
+  [[nodiscard]] std::int64_t keep() const { return options_.keep; }
+
+  [[nodiscard]] bool better(double a, double b) const { return options_.maximize ? a > b : a < b; }
+
+  // The oldest of the worst.
+  [[nodiscard]] std::vector<Entry>::iterator worst() {
+    return std::max_element(entries_.begin(), entries_.end(), [&](const Entry& a, const Entry& b) {
+      return better(a.value, b.value);
+    });
+  }
+
+  [[nodiscard]] bool ranks(double value) {
+    const bool room = keep() < 0 || static_cast<std::int64_t>(entries_.size()) < keep();
+    return !std::isnan(value) && (room || (keep() > 0 && better(value, worst()->value)));
+  }
+
+  [[nodiscard]] bool is_best(const Entry& newest) const {
+    return std::none_of(entries_.begin(), entries_.end(),
+                        [&](const Entry& entry) { return better(entry.value, newest.value); });
+  }
+
+  SaverOptions options_;
+  std::string folder_;
+  Interval interval_;
+  std::vector<Entry> entries_;
+  std::vector<Entry> leaving_;  // removed once the job in hand has ended well
+  std::optional<double> candidate_;
+  std::int64_t last_batch_ = -1;
+  bool due_ = false;
+  bool has_evaluated_ = false;
+};
+
+}  // namespace tutti::checkpoint

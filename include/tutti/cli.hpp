@@ -1,0 +1,313 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#if __has_include(<CLI/CLI.hpp>)
+#include <CLI/CLI.hpp>
+#else
+#error "tutti: <tutti/cli.hpp> needs CLI11; link tutti::cli11, which tutti_find_cli11() makes"
+#endif
+
+#include <tutti/core/detail/fields.hpp>
+#include <tutti/dist/environment.hpp>
+#include <tutti/train/options.hpp>
+
+/// Options of a training program from its command line and a configuration file, by CLI11.
+namespace tutti::cli {
+
+namespace detail {
+
+template <class T>
+constexpr bool is_optional = requires(T& value) {
+  value.reset();
+  value.has_value();
+};
+
+// The value of an enum whose to_string() gives `text`.
+template <class E>
+E enum_from(const std::string& text) {
+  std::string known;
+  for (int i = 0; to_string(static_cast<E>(i)) != "unknown"; ++i) {
+    const std::string name(to_string(static_cast<E>(i)));
+    if (name == text) {
+      return static_cast<E>(i);
+    }
+    known += (known.empty() ? "" : ", ") + name;
+  }
+  throw CLI::ValidationError("expected one of " + known + "; got " + text);
+}
+
+inline Precision precision_from(const std::string& text) {
+  return text == "amp"    ? Precision::amp_fp16
+         : text == "fp16" ? Precision::amp_fp16
+         : text == "bf16" ? Precision::amp_bf16
+                          : enum_from<Precision>(text);
+}
+
+// Reads a value as a user writes it.
+template <class T>
+T value_from(const std::string& text) {
+  if constexpr (std::is_same_v<T, Time>) {
+    return Time::parse(text);
+  } else if constexpr (std::is_same_v<T, Precision>) {
+    return precision_from(text);
+  } else if constexpr (std::is_same_v<T, CountOrAuto>) {
+    return text == "auto" ? CountOrAuto("auto") : CountOrAuto(value_from<std::int64_t>(text));
+  } else if constexpr (std::is_enum_v<T>) {
+    return enum_from<T>(text);
+  } else {
+    static_assert(std::is_arithmetic_v<T>, "tutti: options of this type cannot be read");
+    std::istringstream in(text);
+    T value{};
+    in >> value;
+    if (!in || in.peek() != std::istringstream::traits_type::eof()) {
+      throw CLI::ValidationError("expected a number; got " + text);
+    }
+    return value;
+  }
+}
+
+template <class T>
+std::string text_of(const T& value) {
+  if constexpr (std::is_same_v<T, CountOrAuto>) {
+    return value.automatic ? "auto" : std::to_string(value.count);
+  } else if constexpr (std::is_same_v<T, Time>) {
+    return value ? to_string(value) : std::string();
+  } else if constexpr (is_optional<T>) {
+    return value ? text_of(*value) : std::string();
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return value ? "true" : "false";
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    std::ostringstream out;
+    out << value;
+    return out.str();
+  } else if constexpr (std::is_enum_v<T>) {
+    return std::string(to_string(value));
+  } else {
+    return value;
+  }
+}
+
+// Types that CLI11 reads by itself.
+template <class T>
+constexpr bool is_plain = std::is_arithmetic_v<T> || std::is_same_v<T, std::string> ||
+                          std::is_same_v<T, std::vector<std::string>>;
+
+// "save_folder" as "--save-folder".
+inline std::string flag_of(std::string_view member) {
+  std::string flag = "--" + std::string(member);
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+}  // namespace detail
+
+/// The options of a program.
+///
+///     tutti::TrainerOptions options{.max_duration = "10ep"};
+///     std::string data = "data";
+///     tutti::cli::Program program{"cifar10", "Trains a ResNet on CIFAR-10."};
+///     program.add("--data", data, "folder of the images").add(options);
+///     program.parse(argc, argv);
+///     options.train = load(data);
+///     tutti::Trainer trainer{model, options, ...};
+///
+/// What a variable holds before parse() is the default. `--help` lists all; `--config FILE` reads
+/// lines `max-duration = "3ep"`, which the command line overrides.
+class Program {
+ public:
+  /// name: as it is called. about: one sentence for --help.
+  Program(const std::string& name, const std::string& about) : app_(about, name) {
+    app_.set_config("--config", "", "a file of options, one `name = value` per line");
+    app_.allow_config_extras(CLI::config_extras_mode::error);
+  }
+
+  /// Binds one flag. value: a number, text, list of texts, bool (`--flag`, `--no-flag`), Time,
+  /// enum with to_string(), CountOrAuto, or an optional one of these; has to outlive parse().
+  template <class T>
+  Program& add(const std::string& flag, T& value, const std::string& about) {
+    if constexpr (std::is_same_v<T, bool>) {
+      app_.add_flag(flag + ",!--no-" + flag.substr(2), value, about)
+          ->default_str(value ? "true" : "false");
+    } else if constexpr (detail::is_plain<T>) {
+      app_.add_option(flag, value, about)->capture_default_str();
+    } else {
+      const auto read = [&value, flag](const std::string& text) {
+        try {
+          if constexpr (detail::is_optional<T>) {
+            value = detail::value_from<typename T::value_type>(text);
+          } else {
+            value = detail::value_from<T>(text);
+          }
+        } catch (const CLI::Error&) {
+          throw;
+        } catch (const std::exception& error) {
+          throw CLI::ValidationError(flag, error.what());
+        }
+      };
+      app_.add_option_function<std::string>(flag, read, about)->default_str(detail::text_of(value));
+    }
+    values_.emplace_back(flag.substr(2), [&value] { return constant_of(value); });
+    return *this;
+  }
+
+  /// Binds every member of a struct of one's own, an aggregate of at most 16: `batch_size` is
+  /// `--batch-size`.
+  template <class T>
+  requires std::is_aggregate_v<T> Program& add(T& options) {
+    static_assert(
+        tutti::detail::has_fields<T>(),
+        "tutti: this struct has more members than can be listed, or a base class; bind "
+        "its members one by one: program.add(\"--flag\", options.member, \"what it is\")");
+    tutti::detail::for_each_field(options, [this](std::string_view name, auto& value) {
+      add(detail::flag_of(name), value, "");
+    });
+    return *this;
+  }
+
+  /// Binds the trainer's options, `--max-duration` to `--dist-timeout`; parse() also leaves all
+  /// options of the program in `options.hyperparameters`, which the trainer logs.
+  Program& add(TrainerOptions& options);
+
+  /// Reads the command line and prints the options at rank 0. For --help and mistakes it prints
+  /// what there is to say and ends the process.
+  void parse(int argc, const char* const* argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      std::exit(app_.exit(error));
+    }
+    finish();
+    if (dist::Environment::read().rank == 0) {
+      std::printf("%s", text().c_str());
+      std::fflush(stdout);
+    }
+  }
+
+  /// The same for words, without the program's name; prints nothing.
+  /// Throws c10::ValueError saying which option is wrong and why.
+  void read(std::vector<std::string> words) {
+    std::reverse(words.begin(), words.end());
+    try {
+      app_.parse(std::move(words));
+    } catch (const CLI::ParseError& error) {
+      TORCH_CHECK_VALUE(false, error.what());
+    }
+    finish();
+  }
+
+  /// All options with their values, as a file for --config.
+  [[nodiscard]] std::string text() const {
+    std::string out;
+    for (const auto& [name, value] : values()) {
+      const auto* words = std::get_if<std::string>(&value);
+      if (words == nullptr || !words->empty()) {
+        out += name + " = ";
+        out += words != nullptr
+                   ? '"' + *words + '"'
+                   : std::visit([](const auto& v) { return detail::text_of(v); }, value);
+        out += '\n';
+      }
+    }
+    return out;
+  }
+
+  /// All options with their values.
+  [[nodiscard]] std::vector<std::pair<std::string, HyperparameterValue>> values() const {
+    std::vector<std::pair<std::string, HyperparameterValue>> out;
+    for (const auto& [name, value] : values_) {
+      out.emplace_back(name, value());
+    }
+    return out;
+  }
+
+ private:
+  template <class T>
+  static HyperparameterValue constant_of(const T& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      return value;
+    } else if constexpr (std::is_integral_v<T>) {
+      return static_cast<std::int64_t>(value);
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return static_cast<double>(value);
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      std::string all;
+      for (const std::string& one : value) {
+        all += (all.empty() ? "" : ",") + one;
+      }
+      return all;
+    } else {
+      return detail::text_of(value);
+    }
+  }
+
+  void finish() {
+    if (trainer_ != nullptr) {
+      trainer_->hyperparameters = values();
+    }
+  }
+
+  CLI::App app_;
+  std::vector<std::pair<std::string, std::function<HyperparameterValue()>>> values_;
+  TrainerOptions* trainer_ = nullptr;
+};
+
+inline Program& Program::add(TrainerOptions& options) {
+  TrainerOptions& o = options;
+  trainer_ = &options;
+  add("--max-duration", o.max_duration, "how long to train: 10ep, 500ba, 2h");
+  add("--train-subset-num-batches", o.train_subset_num_batches, "batches of an epoch; -1: all");
+  add("--eval-subset-num-batches", o.eval_subset_num_batches, "batches of an evaluation; -1: all");
+  add("--eval-interval", o.eval_interval, "how often to evaluate; 0: never");
+  add("--iteration-length", o.iteration_length, "length of an iteration, in ep or tok");
+  add("--scale-schedule-ratio", o.scale_schedule_ratio, "stretches duration and schedule");
+  add("--step-schedule-every-batch", o.step_schedule_every_batch, "else once per epoch");
+  add("--device-train-microbatch-size", o.device_train_microbatch_size,
+      "examples per forward pass, or auto; 0: the whole batch");
+  add("--grad-accum", o.grad_accum, "the same as a number of microbatches");
+  add("--accumulate-train-batch-on-tokens", o.accumulate_train_batch_on_tokens,
+      "microbatches weigh by tokens");
+  add("--allow-idle-policies", o.allow_idle_policies, "accept policies that never act");
+  add("--device", o.device, "auto, cpu, cuda, cuda:1");
+  add("--precision", o.precision, "fp32, amp_bf16, amp_fp16");
+  add("--seed", o.seed, "of all random streams; default: random");
+  add("--deterministic-mode", o.deterministic_mode, "refuse what is not deterministic");
+  add("--run-name", o.run_name, "default: made of the time and two words");
+  add("--progress-bar", o.progress_bar, "show one");
+  add("--log-to-console", o.log_to_console, "print lines instead");
+  add("--console-log-interval", o.console_log_interval, "how often to print them");
+  add("--save-folder", o.save_folder, "where checkpoints go; empty: nowhere");
+  add("--save-filename", o.save_filename, "their names");
+  add("--save-latest-filename", o.save_latest_filename, "the pointer to the newest");
+  add("--save-interval", o.save_interval, "how often to save");
+  add("--save-overwrite", o.save_overwrite, "go on in a folder with later checkpoints");
+  add("--save-weights-only", o.save_weights_only, "save the model alone");
+  add("--save-ignore-keys", o.save_ignore_keys, "globs of what is left out");
+  add("--save-num-checkpoints-to-keep", o.save_num_checkpoints_to_keep, "newest ones; -1: all");
+  add("--save-metrics", o.save_metrics, "save the metrics, too");
+  add("--save-async", o.save_async, "write in the background");
+  add("--save-on-error", o.save_on_error, "stop or warn when it cannot be written");
+  add("--load-path", o.load_path, "a checkpoint to start from");
+  add("--load-weights-only", o.load_weights_only, "take its model alone");
+  add("--load-strict-model-weights", o.load_strict_model_weights, "names and shapes must agree");
+  add("--load-ignore-keys", o.load_ignore_keys, "globs of what is left out");
+  add("--autoresume", o.autoresume, "go on from the folder's latest checkpoint");
+  add("--on-signal", o.on_signal, "exit, stop or ignore");
+  add("--replace-signal-handlers", o.replace_signal_handlers, "also where there are others");
+  return add("--dist-timeout", o.dist_timeout, "seconds a collective waits for other ranks");
+}
+
+}  // namespace tutti::cli

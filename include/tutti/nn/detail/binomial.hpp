@@ -1,0 +1,196 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <tutti/core/autocast.hpp>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+// The filter [1,2,1]^T [1,2,1] / 16 over each channel of small images on the CPU, where a
+// convolution prepares for longer than the sums take. Large ones are faster as convolutions.
+namespace tutti::detail {
+
+inline constexpr std::int64_t small_enough = 1 << 16;  // numbers in all images
+
+inline constexpr std::array<double, 9> binomial = {0.0625, 0.125,  0.0625, 0.125, 0.25,
+                                                   0.125,  0.0625, 0.125,  0.0625};
+
+// A batch of images as planes of rows of pixels of `inner` neighbouring numbers: one in
+// [N, C, H, W] order, C in channels-last order.
+struct Planes {
+  std::int64_t count = 0, rows = 0, columns = 0, inner = 1;
+  [[nodiscard]] std::int64_t row() const { return columns * inner; }
+};
+
+inline Planes planes_of(const at::Tensor& x, at::MemoryFormat format) {
+  const bool last = format == at::MemoryFormat::ChannelsLast;
+  return {.count = last ? x.size(0) : x.size(0) * x.size(1),
+          .rows = x.size(2),
+          .columns = x.size(3),
+          .inner = last ? x.size(1) : 1};
+}
+
+// One plane with padding 1, every `strides`-th pixel of it. line: room for a row and a pixel on
+// either side, zero there.
+template <class T>
+void blur_plane(const T* __restrict from, const Planes& whole, T* __restrict to, const Planes& kept,
+                std::array<std::int64_t, 2> strides, T* __restrict line) {
+  const std::int64_t row = whole.row();
+  const std::int64_t inner = whole.inner;
+  for (std::int64_t o = 0; o < kept.rows; ++o, to += kept.row()) {
+    const std::int64_t y = o * strides[0];
+    const T* __restrict at = from + y * row;
+    T* __restrict sum = line + inner;
+    for (std::int64_t i = 0; i < row; ++i) {
+      sum[i] = at[i] * T(0.125);
+    }
+    for (const std::int64_t side : {y > 0 ? -row : 0, y + 1 < whole.rows ? row : 0}) {
+      if (side != 0) {
+        for (std::int64_t i = 0; i < row; ++i) {
+          sum[i] += at[side + i] * T(0.0625);
+        }
+      }
+    }
+    if (strides[1] == 1) {
+      for (std::int64_t i = 0; i < row; ++i) {
+        to[i] = line[i] + 2 * line[i + inner] + line[i + 2 * inner];
+      }
+      continue;
+    }
+    for (std::int64_t x = 0; x < kept.columns; ++x) {
+      const T* __restrict pixel = line + x * strides[1] * inner;
+      for (std::int64_t i = 0; i < inner; ++i) {
+        to[x * inner + i] = pixel[i] + 2 * pixel[i + inner] + pixel[i + 2 * inner];
+      }
+    }
+  }
+}
+
+// The transpose of blur_plane: from the pixels that were kept to the whole plane, zero before.
+template <class T>
+void spread_plane(const T* __restrict from, const Planes& kept, T* __restrict to,
+                  const Planes& whole, std::array<std::int64_t, 2> strides, T* __restrict line) {
+  const std::int64_t row = whole.row();
+  const std::int64_t inner = whole.inner;
+  for (std::int64_t o = 0; o < kept.rows; ++o, from += kept.row()) {
+    std::fill_n(line, row + 2 * inner, T(0));
+    for (std::int64_t x = 0; x < kept.columns; ++x) {
+      T* __restrict pixel = line + x * strides[1] * inner;
+      for (std::int64_t i = 0; i < inner; ++i) {
+        const T value = from[x * inner + i] * T(0.0625);
+        pixel[i] += value;
+        pixel[i + inner] += 2 * value;
+        pixel[i + 2 * inner] += value;
+      }
+    }
+    const std::int64_t y = o * strides[0];
+    const T* __restrict sum = line + inner;
+    for (std::int64_t other = std::max<std::int64_t>(y - 1, 0); other < std::min(y + 2, whole.rows);
+         ++other) {
+      const T weight = other == y ? T(2) : T(1);
+      for (std::int64_t i = 0; i < row; ++i) {
+        to[other * row + i] += weight * sum[i];
+      }
+    }
+  }
+}
+
+// The memory order in which the loops above can read `x`.
+inline at::MemoryFormat order_of(const at::Tensor& x) {
+  return !x.is_contiguous() && x.is_contiguous(at::MemoryFormat::ChannelsLast)
+             ? at::MemoryFormat::ChannelsLast
+             : at::MemoryFormat::Contiguous;
+}
+
+// A batch of `rows` x `columns`: blurred, or, transposed, spread from what a blur kept.
+template <bool transposed>
+at::Tensor run_binomial(const at::Tensor& given, std::array<std::int64_t, 2> strides,
+                        std::int64_t rows, std::int64_t columns) {
+  const at::MemoryFormat format = order_of(given);
+  const at::Tensor x = given.contiguous(format);
+  at::Tensor out =
+      at::detail::empty_cpu({x.size(0), x.size(1), rows, columns}, x.scalar_type(), false, format);
+  const Planes from = planes_of(x, format);
+  const Planes to = planes_of(out, format);
+  const Planes& whole = transposed ? to : from;
+  if (transposed) {
+    out.zero_();
+  }
+  const auto run = [&]<class T>(const T* source, T* target) {
+    std::vector<T> line(static_cast<std::size_t>(whole.row() + 2 * whole.inner));
+    for (std::int64_t plane = 0; plane < from.count; ++plane) {
+      if constexpr (transposed) {
+        spread_plane(source, from, target, to, strides, line.data());
+      } else {
+        blur_plane(source, from, target, to, strides, line.data());
+      }
+      source += from.rows * from.row();
+      target += to.rows * to.row();
+    }
+  };
+  if (x.scalar_type() == at::kFloat) {
+    run(x.const_data_ptr<float>(), out.mutable_data_ptr<float>());
+  } else {
+    run(x.const_data_ptr<double>(), out.mutable_data_ptr<double>());
+  }
+  return out;
+}
+
+// A linear map and its transpose, each the other's gradient, so that gradients of any order exist.
+template <bool transposed>
+struct Binomial : torch::autograd::Function<Binomial<transposed>> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            std::int64_t row_stride, std::int64_t column_stride, std::int64_t rows,
+                            std::int64_t columns) {
+    context->saved_data["sizes"] =
+        std::vector<std::int64_t>{row_stride, column_stride, x.size(2), x.size(3)};
+    return run_binomial<transposed>(x, {row_stride, column_stride}, rows, columns);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const std::vector<std::int64_t> sizes = context->saved_data["sizes"].toIntVector();
+    return {Binomial<!transposed>::apply(gradients[0], sizes[0], sizes[1], sizes[2], sizes[3]),
+            {},
+            {},
+            {},
+            {}};
+  }
+};
+
+// Whether `filter`, [1 or C, 1, 3, 3], is the binomial one for every channel.
+inline bool is_binomial(const at::Tensor& filter) {
+  const auto same = [&]<class T>(const T* weights) {
+    for (std::int64_t i = 0; i < filter.numel(); ++i) {
+      if (static_cast<double>(weights[i]) != binomial[static_cast<std::size_t>(i % 9)]) {
+        return false;
+      }
+    }
+    return true;
+  };
+  return filter.size(2) == 3 && filter.size(3) == 3 && filter.is_contiguous() &&
+         (filter.scalar_type() == at::kFloat ? same(filter.const_data_ptr<float>())
+                                             : same(filter.const_data_ptr<double>()));
+}
+
+// `x` blurred with padding 1, or nothing where a convolution has to do it: large images, other
+// devices, types and filters, and autocast, which chooses the type for convolutions.
+inline at::Tensor blur_on_host(const at::Tensor& x, const at::Tensor& filter,
+                               std::int64_t row_stride, std::int64_t column_stride) {
+  const at::ScalarType type = x.scalar_type();
+  if (x.dim() != 4 || !x.device().is_cpu() || (type != at::kFloat && type != at::kDouble) ||
+      x.numel() == 0 || x.numel() > small_enough || filter.requires_grad() ||
+      at::autocast::is_autocast_enabled(at::kCPU) || !is_binomial(filter)) {
+    return {};
+  }
+  return Binomial<false>::apply(x, row_stride, column_stride, (x.size(2) - 1) / row_stride + 1,
+                                (x.size(3) - 1) / column_stride + 1);
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tutti/checkpoint/folder.hpp>
+#include <tutti/train/checkpointing.hpp>
+#include <tutti/train/options.hpp>
+
+namespace tutti::train {
+
+/// What a trainer loads when it is made, and how.
+struct LoadSource {
+  std::string path;        ///< empty: nothing
+  LoadOptions options{};   ///< what is taken of it
+  bool continues = false;  ///< it is where this run's own folder points to
+};
+
+namespace detail {
+
+inline void check_autoresume(const TrainerOptions& options) {
+  TORCH_CHECK_VALUE(!options.save_folder.empty(),
+                    "autoresume is set but save_folder is empty; it looks there for the run's last "
+                    "checkpoint");
+  TORCH_CHECK_VALUE(!options.save_latest_filename.empty(),
+                    "autoresume is set but save_latest_filename is empty; that pointer says which "
+                    "checkpoint is the last");
+  TORCH_CHECK_VALUE(!options.run_name.empty() || std::getenv("RUN_NAME") != nullptr,
+                    "autoresume is set but run_name is not; a run that is to be found again needs "
+                    "a name, in run_name or the environment's RUN_NAME");
+  TORCH_CHECK_VALUE(!options.save_weights_only,
+                    "autoresume is set but save_weights_only is too; a run cannot go on from "
+                    "weights alone");
+}
+
+// What every rank found, which must be the same.
+inline std::string agree_on(const std::string& found, dist::Communicator& world) {
+  const std::vector<std::string> all = world.all_gather_bytes(found);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    TORCH_CHECK(all[rank] == all.front(), "autoresume: rank 0 found ",
+                all.front().empty() ? "no checkpoint" : "'" + all.front() + "'", ", rank ", rank,
+                " found ", all[rank].empty() ? "none" : "'" + all[rank] + "'",
+                "; save_folder must be on a file system that all ranks share");
+  }
+  return all.front();
+}
+
+}  // namespace detail
+
+/// What to load: with autoresume what the save folder's pointer names, when there is one, whole and
+/// whatever the options leave out; else load_path as the options say. A collective.
+///
+/// folder: the options' save_folder, filled in.
+/// Throws c10::Error when autoresume lacks an option that it needs, the ranks find different
+/// checkpoints, or the pointer names one that is gone.
+inline LoadSource choose_load(const TrainerOptions& options, const std::string& folder,
+                              dist::Communicator& world) {
+  if (options.autoresume) {
+    detail::check_autoresume(options);
+    std::string found;
+    detail::on_every_rank(world, [&] {
+      found = checkpoint::find_latest(folder, options.save_latest_filename).value_or("");
+    });
+    found = detail::agree_on(found, world);
+    if (!found.empty()) {
+      return {.path = found,
+              .options = {.strict = options.load_strict_model_weights},
+              .continues = true};
+    }
+  }
+  return {.path = options.load_path,
+          .options = {.weights_only = options.load_weights_only,
+                      .strict = options.load_strict_model_weights,
+                      .ignore_keys = options.load_ignore_keys},
+          .continues = !folder.empty() && !options.save_latest_filename.empty() &&
+                       options.load_path == folder + "/" + options.save_latest_filename};
+}
+
+}  // namespace tutti::train

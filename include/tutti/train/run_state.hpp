@@ -1,0 +1,171 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/checkpoint/optimizer_state.hpp>
+#include <tutti/core/archive.hpp>
+#include <tutti/train/load_report.hpp>
+#include <tutti/train/run.hpp>
+#include <tutti/train/timestamp_state.hpp>
+
+/// What a checkpoint keeps of a run beside weights, policies and random streams.
+namespace tutti::train {
+
+namespace detail {
+
+inline std::vector<double> learning_rates(const State& state) {
+  std::vector<double> out;
+  for (const auto& optimizer : state.optimizers) {
+    for (const auto& group : optimizer->param_groups()) {
+      out.push_back(group.options().get_lr());
+    }
+  }
+  return out;
+}
+
+// Those that a schedule multiplies, or would.
+inline std::vector<double> base_learning_rates(const State& state, const Run& run) {
+  return run.initial_lrs.empty() ? learning_rates(state) : run.initial_lrs;
+}
+
+inline void save_schedulers(const State& state, const Run& run, Archive& archive) {
+  archive.put("initial_lrs", base_learning_rates(state, run));
+  archive.put("max_duration", to_string(state.max_duration));
+  archive.put("scale_schedule_ratio", run.scale_schedule_ratio);
+  save_timestamp(run.scheduled_at, archive.child("stepped_at"));
+}
+
+inline void load_optimizers(State& state, const Archive& optimizers) {
+  TORCH_CHECK(optimizers.size() == state.optimizers.size(), "the checkpoint has ",
+              optimizers.size(), " optimizers, this run has ", state.optimizers.size());
+  for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
+    try {
+      checkpoint::load_optimizer(*state.optimizers[i], optimizers.child(std::to_string(i)),
+                                 state.model.get());
+    } catch (const c10::Error& error) {
+      TORCH_CHECK(
+          false, error.what_without_backtrace(),
+          "\nTo go on with the weights and a fresh optimizer, put \"state/optimizers\" into "
+          "load_ignore_keys.");
+    }
+  }
+}
+
+inline std::string listed(const std::vector<double>& values) {
+  std::string out;
+  for (const double value : values) {
+    out += (out.empty() ? "" : ", ") + c10::str(value);
+  }
+  return out;
+}
+
+// The learning rates go on as they were saved. They are computed anew when the run's length has
+// changed, and are this program's when the checkpoint's were left out.
+inline void load_schedulers(State& state, Run& run, const Archive& archive,
+                            const std::vector<double>& own, RunLoadReport& report) {
+  bool again = false;
+  if (archive.contains("schedulers")) {
+    const Archive& saved = archive.child("schedulers");
+    run.initial_lrs = saved.get<std::vector<double>>("initial_lrs");
+    TORCH_CHECK(run.initial_lrs.size() == own.size(), "the checkpoint has ", run.initial_lrs.size(),
+                " learning rates, this run has ", own.size(),
+                "; put \"state/schedulers\" into load_ignore_keys to train with this program's");
+    run.scheduled_at = load_timestamp(saved.child("stepped_at"));
+    again = saved.get<std::string>("max_duration") != to_string(state.max_duration) ||
+            saved.get<double>("scale_schedule_ratio") != run.scale_schedule_ratio;
+    report.restored.emplace_back("schedulers");
+    if (run.initial_lrs != own) {
+      report.notes.push_back("the learning rate is the checkpoint's, " + listed(run.initial_lrs) +
+                             ", not this program's, " + listed(own) +
+                             "; to train with this program's, put \"state/schedulers\" into "
+                             "load_ignore_keys");
+    }
+  } else {
+    run.initial_lrs = own;
+    run.scheduled_at = state.timestamp;
+    run.set_learning_rates(state, 1.0);
+    again = true;
+    report.afresh.emplace_back("schedulers");
+  }
+  if (again && run.schedule && state.max_duration) {
+    run.step_schedule(state, run.scheduled_at);
+  }
+}
+
+}  // namespace detail
+
+/// Saves optimizers, schedule, time, seed, scaler and, when wanted, metrics; a collective.
+inline void save_run(const State& state, const Run& run, Archive& archive, bool metrics) {
+  save_timestamp(state.timestamp, archive.child("timestamp"));
+  archive.put("rank_zero_seed", state.rank_zero_seed);
+  archive.put("device_train_microbatch_size", state.device_train_microbatch_size);
+  detail::save_schedulers(state, run, archive.child("schedulers"));
+  for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
+    checkpoint::save_optimizer(*state.optimizers[i],
+                               archive.child("optimizers").child(std::to_string(i)),
+                               state.model.get());
+  }
+  if (run.scaler) {
+    run.scaler->save(archive.child("scaler"));
+  }
+  if (run.saver != nullptr) {
+    run.saver->save(archive.child("saver"));
+  }
+  if (metrics) {
+    run.train_metrics.save(state, state.train_metric_values, archive.child("train_metrics"));
+    for (const EvalSet& set : run.evals) {
+      const auto values = state.eval_metric_values.find(set.label);
+      set.metrics.save(state,
+                       values == state.eval_metric_values.end() ? MetricValues{} : values->second,
+                       archive.child("eval_metrics").child(set.label));
+    }
+  }
+}
+
+/// Restores what save_run() saved. What the archive lacks starts afresh, which the report says.
+/// Throws c10::Error when an optimizer does not fit, saying what differs and what to do.
+inline void load_run(State& state, Run& run, const Archive& archive, RunLoadReport& report) {
+  const auto has = [&](const char* part) {
+    (archive.contains(part) ? report.restored : report.afresh).emplace_back(part);
+    return archive.contains(part);
+  };
+  const std::vector<double> own_lrs = detail::base_learning_rates(state, run);
+  if (has("optimizers")) {
+    detail::load_optimizers(state, archive.child("optimizers"));
+  }
+  if (has("timestamp")) {
+    state.timestamp = load_timestamp(archive.child("timestamp"));
+    state.previous_timestamp = state.timestamp;
+  }
+  if (has("rank_zero_seed")) {
+    state.rank_zero_seed = archive.get<std::uint64_t>("rank_zero_seed");
+    state.seed = state.rank_zero_seed + static_cast<std::uint64_t>(state.rank);
+  }
+  if (run.auto_microbatch && archive.contains("device_train_microbatch_size")) {
+    state.device_train_microbatch_size =  // found before; it only shrinks from here
+        archive.get<std::int64_t>("device_train_microbatch_size");
+  }
+  detail::load_schedulers(state, run, archive, own_lrs, report);
+  if (run.scaler && has("scaler")) {
+    run.scaler->load(archive.child("scaler"));
+  }
+  if (run.saver != nullptr && archive.contains("saver")) {
+    run.saver->load(archive.child("saver"));
+  }
+  if (archive.contains("train_metrics")) {
+    run.train_metrics.load(state, archive.child("train_metrics"), state.train_metric_values);
+    report.restored.emplace_back("train_metrics");
+  }
+  for (EvalSet& set : run.evals) {
+    const std::string path = "eval_metrics/" + set.label;
+    if (archive.contains(path)) {
+      set.metrics.load(state, archive.child(path), state.eval_metric_values[set.label]);
+      report.restored.push_back(path);
+    }
+  }
+}
+
+}  // namespace tutti::train

@@ -1,0 +1,143 @@
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include <tutti/checkpoint/background.hpp>
+#include <tutti/checkpoint/host_copies.hpp>
+#include <tutti/checkpoint/saver.hpp>
+#include <tutti/dist/communicator.hpp>
+
+namespace tutti {
+
+/// What happens when a checkpoint of the run cannot be written.
+enum class OnSaveError : std::uint8_t {
+  stop,  ///< fit() throws
+  warn,  ///< a warning, and training goes on; the next one is tried as usual
+};
+
+/// "stop", "warn".
+constexpr std::string_view to_string(OnSaveError choice) {
+  return choice == OnSaveError::stop ? "stop" : choice == OnSaveError::warn ? "warn" : "unknown";
+}
+
+namespace train {
+
+// What an exception says, without a stack trace.
+inline std::string text_of(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+}
+
+// Runs `work` on rank 0. Returns on every rank what rank 0 threw, null when it ended well.
+template <class F>
+std::exception_ptr on_rank_zero(dist::Communicator& world, F&& work) {
+  std::string text;
+  std::exception_ptr error;
+  if (world.rank() == 0) {
+    try {
+      work();
+    } catch (const std::exception& caught) {
+      text = "rank 0: " + text_of(caught);
+      error = std::current_exception();
+    }
+  }
+  if (world.size() == 1) {
+    return error;
+  }
+  text = world.broadcast_bytes(text);
+  if (!error && !text.empty()) {
+    error = std::make_exception_ptr(
+        c10::Error(c10::SourceLocation{__func__, __FILE__, __LINE__}, text));
+  }
+  return error;
+}
+
+/// Writes the jobs of savers on rank 0, at once or in the background, where one is under way at a
+/// time. Members but failed() and abandon() are collectives.
+class Saving {
+ public:
+  /// background: a save keeps training waiting only for a copy of the state to host memory.
+  void configure(bool background, OnSaveError on_error) {
+    in_background_ = background;
+    on_error_ = on_error;
+  }
+
+  /// Writes what `saver` is to write, after what is under way. Throws c10::Error on every rank when
+  /// that or this fails, unless errors only warn; what fails in the background is thrown by the
+  /// next call of any member.
+  void write(dist::Communicator& world, checkpoint::Saver& saver, checkpoint::Pages pages) {
+    settle(world);
+    auto job = std::make_shared<checkpoint::Saver::Job>(saver.job(std::move(pages)));
+    if (!in_background_) {
+      ended(world, saver, on_rank_zero(world, [&] { (*job)(); }));
+      return;
+    }
+    const auto error = on_rank_zero(world, [&] {
+      copies_.take({&job->pages.model, &job->pages.state});
+      background_.run([job] { (*job)(); });
+    });
+    if (error) {
+      ended(world, saver, error);
+    } else {
+      under_way_ = &saver;
+    }
+  }
+
+  /// Waits for what is under way. Throws as write() does.
+  void settle(dist::Communicator& world) {
+    if (under_way_ != nullptr) {
+      checkpoint::Saver& saver = *std::exchange(under_way_, nullptr);
+      ended(world, saver, on_rank_zero(world, [&] {
+              if (const auto error = background_.finish()) {
+                std::rethrow_exception(error);
+              }
+            }));
+    }
+  }
+
+  /// What was under way has failed, which settle() would throw; known on rank 0 alone.
+  [[nodiscard]] bool failed() const noexcept { return background_.failed(); }
+
+  /// Waits for what is under way; a failure is a warning. For a run that is failing already.
+  void abandon() {
+    under_way_ = nullptr;
+    try {
+      if (const auto error = background_.finish()) {
+        std::rethrow_exception(error);
+      }
+    } catch (const std::exception& error) {
+      TORCH_WARN("the last checkpoint could not be written: ", text_of(error));
+    }
+  }
+
+ private:
+  void ended(dist::Communicator& world, checkpoint::Saver& saver, std::exception_ptr error) const {
+    saver.ended(!error);
+    if (error && on_error_ == OnSaveError::stop) {
+      std::rethrow_exception(error);
+    }
+    if (error && world.rank() == 0) {
+      try {
+        std::rethrow_exception(error);
+      } catch (const std::exception& caught) {
+        TORCH_WARN("a checkpoint could not be written, training goes on without it: ",
+                   text_of(caught));
+      }
+    }
+  }
+
+  bool in_background_ = false;
+  OnSaveError on_error_ = OnSaveError::stop;
+  checkpoint::Saver* under_way_ = nullptr;
+  checkpoint::HostCopies copies_;  // outlives the thread that reads them
+  checkpoint::Background background_;
+};
+
+}  // namespace train
+
+}  // namespace tutti

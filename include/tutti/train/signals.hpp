@@ -1,0 +1,109 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <ctime>
+
+#include <signal.h>
+
+namespace tutti {
+
+/// What fit() does after SIGTERM or SIGINT, once the batch is finished and saved.
+enum class OnSignal : std::uint8_t {
+  exit,    ///< closes all policies and ends the process with status 128 + signal
+  stop,    ///< returns; Trainer::stop_signal() says which it was
+  ignore,  ///< fit() handles no signals
+};
+
+/// "exit", "stop", "ignore".
+constexpr std::string_view to_string(OnSignal choice) {
+  switch (choice) {
+    case OnSignal::exit:
+      return "exit";
+    case OnSignal::stop:
+      return "stop";
+    case OnSignal::ignore:
+      return "ignore";
+  }
+  return "unknown";
+}
+
+namespace train {
+
+namespace detail {
+
+inline std::atomic<int> received_signal{0};
+inline std::atomic<std::int64_t> received_at{0};  // in nanoseconds
+static_assert(std::atomic<int>::is_always_lock_free &&
+              std::atomic<std::int64_t>::is_always_lock_free);
+
+inline std::int64_t nanoseconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// Only what may be called while anything is interrupted. A terminal and a launcher may both pass on
+// one Ctrl-C, so what follows within a second is the same request.
+inline void on_signal(int signal) {
+  constexpr std::int64_t second = 1'000'000'000;
+  const std::int64_t now = nanoseconds();
+  int none = 0;
+  if (received_signal.compare_exchange_strong(none, signal)) {
+    received_at.store(now);
+  } else if (now - received_at.load() > second) {
+    struct sigaction action {};
+    action.sa_handler = SIG_DFL;
+    ::sigaction(signal, &action, nullptr);
+    ::raise(signal);  // arrives when this returns
+  }
+}
+
+}  // namespace detail
+
+/// Notes SIGTERM and SIGINT instead of dying from them, while it lives; a second one, more than a
+/// second later, has its usual effect at once. Afterwards the handlers are what they were.
+class SignalScope {
+ public:
+  /// replace: also take the place of a handler that the program has, or of its ignoring the signal.
+  explicit SignalScope(bool on, bool replace) {
+    detail::received_signal.store(0);
+    for (Slot& slot : slots_) {
+      struct sigaction now {};
+      if (on && ::sigaction(slot.signal, nullptr, &now) == 0 &&
+          (replace || ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL))) {
+        struct sigaction ours {};
+        ours.sa_handler = detail::on_signal;
+        ours.sa_flags = SA_RESTART;
+        ::sigemptyset(&ours.sa_mask);
+        slot.ours = ::sigaction(slot.signal, &ours, &slot.before) == 0;
+      }
+    }
+  }
+  ~SignalScope() {
+    for (const Slot& slot : slots_) {
+      if (slot.ours) {
+        ::sigaction(slot.signal, &slot.before, nullptr);
+      }
+    }
+  }
+  SignalScope(const SignalScope&) = delete;
+  SignalScope& operator=(const SignalScope&) = delete;
+
+ private:
+  struct Slot {
+    int signal;
+    bool ours = false;
+    struct sigaction before {};
+  };
+  Slot slots_[2] = {{SIGTERM}, {SIGINT}};
+};
+
+/// The signal that this process has received since the scope began; 0: none.
+inline int received_signal() noexcept {
+  return detail::received_signal.load(std::memory_order_relaxed);
+}
+
+}  // namespace train
+
+}  // namespace tutti

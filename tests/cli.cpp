@@ -1,0 +1,168 @@
+#include <tutti/cli.hpp>
+
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <tutti/loggers/in_memory.hpp>
+#include <tutti/trainer.hpp>
+
+#include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/tiny.hpp"
+
+using Catch::Matchers::ContainsSubstring;
+using tutti::Precision;
+using tutti::Time;
+using tutti::TrainerOptions;
+using tutti::cli::Program;
+
+TEST_CASE("the trainer's options are read from the command line", "[cli]") {
+  TrainerOptions options{.max_duration = "10ep", .progress_bar = false};
+  double lr = 0.1;
+  Program program{"test", "Tests."};
+  program.add("--lr", lr, "learning rate").add(options);
+  program.read({"--max-duration",
+                "3ep",
+                "--precision",
+                "amp_bf16",
+                "--save-folder",
+                "run",
+                "--seed=17",
+                "--lr",
+                "0.25",
+                "--device-train-microbatch-size",
+                "auto",
+                "--grad-accum",
+                "4",
+                "--progress-bar",
+                "--no-load-strict-model-weights",
+                "--on-signal",
+                "stop",
+                "--load-ignore-keys",
+                "state/optimizers",
+                "rng"});
+  CHECK(options.max_duration == Time("3ep"));
+  CHECK(options.precision == Precision::amp_bf16);
+  CHECK(options.save_folder == "run");
+  CHECK(options.seed == 17U);
+  CHECK(lr == 0.25);
+  CHECK(options.device_train_microbatch_size.automatic);
+  CHECK(options.grad_accum.count == 4);
+  CHECK(options.progress_bar);
+  CHECK_FALSE(options.load_strict_model_weights);
+  CHECK(options.on_signal == tutti::OnSignal::stop);
+  CHECK(options.load_ignore_keys == std::vector<std::string>{"state/optimizers", "rng"});
+  CHECK(options.eval_interval == Time("1ep"));  // as it was
+}
+
+TEST_CASE("every simple option of the trainer has a flag", "[cli]") {
+  TrainerOptions options;
+  Program program{"test", "Tests."};
+  program.add(options);
+  std::set<std::string> flags;
+  for (const auto& [name, value] : program.values()) {
+    flags.insert(name);
+  }
+  // What has no text is given in the program.
+  const std::set<std::string> given{"train",    "eval",          "optimizer",
+                                    "schedule", "data_parallel", "hyperparameters"};
+  std::ifstream header(TUTTI_SOURCE_DIR "/include/tutti/train/options.hpp");
+  std::string line;
+  int members = 0;
+  while (std::getline(header, line) && line != "};") {
+    const auto end = line.find_first_of("{=", 2);
+    const bool is_member = line.starts_with("  ") && line.find("//") != 2 && end != line.npos &&
+                           line.find_first_not_of(' ') == 2;
+    if (is_member) {
+      std::string name = line.substr(0, line.find_last_not_of(' ', end - 1) + 1);
+      name = name.substr(name.find_last_of(' ') + 1);
+      INFO(name);
+      CHECK((given.count(name) == 1 || flags.count(tutti::cli::detail::flag_of(name).substr(2))));
+      ++members;
+    }
+  }
+  CHECK(members > 40);
+}
+
+TEST_CASE("a mistake on the command line names the option and what is right", "[cli]") {
+  const auto read = [](std::vector<std::string> words) {
+    TrainerOptions options;
+    Program program{"test", "Tests."};
+    program.add(options).read(std::move(words));
+  };
+  CHECK_THROWS_WITH(read({"--max-duration", "3 moons"}),
+                    ContainsSubstring("--max-duration") && ContainsSubstring("3 moons"));
+  CHECK_THROWS_WITH(read({"--precision", "fp8"}),
+                    ContainsSubstring("fp32, amp_fp16, amp_bf16; got fp8"));
+  CHECK_THROWS_WITH(read({"--max-durations", "3ep"}), ContainsSubstring("--max-durations"));
+  CHECK_THROWS_WITH(read({"--seed", "-"}), ContainsSubstring("expected a number; got -"));
+}
+
+TEST_CASE("a configuration file is read, and the command line has the last word", "[cli]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "run.toml").string();
+  std::ofstream(path) << "max-duration = \"3ep\"\nprecision = \"bf16\"\nprogress-bar = false\n";
+  TrainerOptions options;
+  Program program{"test", "Tests."};
+  program.add(options).read({"--config", path, "--max-duration", "5ep"});
+  CHECK(options.max_duration == Time("5ep"));
+  CHECK(options.precision == Precision::amp_bf16);
+  CHECK_FALSE(options.progress_bar);
+
+  std::ofstream(path) << "max-durations = \"3ep\"\n";
+  TrainerOptions other;
+  Program wrong{"test", "Tests."};
+  CHECK_THROWS_WITH(wrong.add(other).read({"--config", path}), ContainsSubstring("max-durations"));
+}
+
+TEST_CASE("what a program prints is a configuration file of itself", "[cli]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "run.toml").string();
+  TrainerOptions first{.max_duration = "7ba", .seed = 5, .save_metrics = true};
+  Program writer{"test", "Tests."};
+  writer.add(first).read({"--dist-timeout", "60.5"});
+  std::ofstream(path) << writer.text();
+  TrainerOptions second;
+  Program reader{"test", "Tests."};
+  reader.add(second).read({"--config", path});
+  CHECK(second.max_duration == Time("7ba"));
+  CHECK(second.seed == 5U);
+  CHECK(second.save_metrics);
+  CHECK(second.dist_timeout == 60.5);
+  CHECK(reader.text() == writer.text());
+}
+
+TEST_CASE("a struct of one's own is bound by the names of its members", "[cli]") {
+  struct Mine {
+    std::int64_t batch_size = 64;
+    double lr = 0.1;
+    std::string data = "data";
+    bool augment = true;
+    Time warmup = "1ep";
+  } mine;
+  Program program{"test", "Tests."};
+  program.add(mine).read({"--batch-size", "32", "--no-augment", "--warmup", "50ba"});
+  CHECK(mine.batch_size == 32);
+  CHECK_FALSE(mine.augment);
+  CHECK(mine.warmup == Time("50ba"));
+  CHECK(mine.data == "data");
+}
+
+TEST_CASE("all options of a program are logged as hyperparameters", "[cli]") {
+  TrainerOptions options{.train = tiny::batches(1), .max_duration = "1ep", .progress_bar = false};
+  double lr = 0.1;
+  Program program{"test", "Tests."};
+  program.add("--lr", lr, "learning rate").add(options).read({"--lr", "0.5"});
+  tutti::Trainer trainer{tiny::net(), options, tutti::InMemoryLogger{}};
+  std::map<std::string, tutti::HyperparameterValue> logged;
+  for (const auto& [name, value] : trainer.hyperparameters()) {
+    logged[name] = value;
+  }
+  CHECK(std::get<double>(logged.at("lr")) == 0.5);
+  CHECK(std::get<std::string>(logged.at("max-duration")) == "1ep");
+}

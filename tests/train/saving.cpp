@@ -1,0 +1,252 @@
+#include <tutti/train/saving.hpp>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tutti/trainer.hpp>
+
+#include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/tiny.hpp"
+#include "support/warnings.hpp"
+
+using namespace tutti;
+using Catch::Matchers::ContainsSubstring;
+using Names = std::vector<std::string>;
+namespace fs = std::filesystem;
+
+namespace {
+
+TrainerOptions options(const TemporaryFolder& folder, Time length = "6ba") {
+  return {.train = tiny::batches(3),
+          .max_duration = length,
+          .optimizer = SGD{.lr = 0.1, .momentum = 0.9},
+          .device = "cpu",
+          .seed = 3,
+          .run_name = "calm-motet",
+          .progress_bar = false,
+          .save_folder = (folder / "saved").string(),
+          .save_interval = "2ba"};
+}
+
+Names names_in(const fs::path& folder) {
+  Names out;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    out.push_back(entry.path().filename().string());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+// Takes the save folder away before the save of a batch, and gives it back after that of another.
+struct Unplug final {
+  std::string folder;
+  std::int64_t from = 0;
+  std::int64_t until = 100;
+
+  void apply(BatchEnd, const State& state) const {
+    if (state.timestamp.batch == from) {
+      while (!fs::exists(folder + "/latest")) {  // what is being written is to be written
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      fs::rename(folder, folder + "-away");
+      write_bytes(folder, "no folder");
+    }
+    if (state.timestamp.batch == until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the last one is to fail
+      fs::remove(folder);
+      fs::rename(folder + "-away", folder);
+    }
+  }
+};
+
+struct SignalAt final {
+  std::int64_t batch = 0;
+  int signal = SIGTERM;
+  int closed = 0;
+  int fit_ends = 0;
+
+  void apply(BeforeForward, const State& state) const {
+    if (state.timestamp.batch == batch) {
+      std::raise(signal);
+    }
+  }
+  void apply(FitEnd, const State&) { ++fit_ends; }
+  void close(const State&) { ++closed; }
+};
+
+// The manifest without the moment in which it was made, and the checksum that covers it.
+std::string timeless(std::string manifest) {
+  const auto created = manifest.find("\"created\"");
+  manifest.erase(created, manifest.find('\n', created) - created);
+  return manifest.substr(0, manifest.rfind("\"xxh64\""));
+}
+
+struct sigaction handler_of(int signal) {
+  struct sigaction now {};
+  ::sigaction(signal, nullptr, &now);
+  return now;
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint written in the background has the same bytes", "[train][saving]") {
+  const TemporaryFolder folder;
+  TrainerOptions now = options(folder);
+  TrainerOptions later = options(folder);
+  later.save_folder = (folder / "later").string();
+  later.save_async = true;
+  auto a = tiny::net(1, 0.5);
+  auto b = tiny::net(1, 0.5);
+  Trainer<>(a, now).fit();
+  Trainer<>(b, later).fit();
+  CHECK(at::equal(tiny::flat(*a), tiny::flat(*b)));
+  CHECK(names_in(folder / "later") == Names{"ep0-ba2", "ep1-ba4", "ep1-ba6", "latest"});
+  for (const char* name : {"ep0-ba2", "ep1-ba4", "ep1-ba6"}) {
+    const fs::path one = folder / "saved" / name;
+    const fs::path other = folder / "later" / name;
+    CHECK(names_in(one) == names_in(other));
+    CHECK(read_bytes(one / "model.safetensors") == read_bytes(other / "model.safetensors"));
+    // The state lists the paths of the folder and clocks; its tensors are the same.
+    CHECK(read_bytes(one / "state.safetensors") == read_bytes(other / "state.safetensors"));
+  }
+}
+
+TEST_CASE("a manifest written in the background is that of the same snapshot", "[train][saving]") {
+  const TemporaryFolder folder;
+  dist::SingleProcess alone;
+  State state;
+  state.timestamp.batch = 2;
+  checkpoint::Snapshot snapshot;
+  snapshot.model.put("weight", at::randn({3, 4}).t());
+  snapshot.state.put("momentum", at::randn({1000}));
+  snapshot.state.put("lr", 0.1);
+  for (const bool background : {false, true}) {
+    checkpoint::Saver saver({.folder = (folder / (background ? "b" : "a")).string()}, state);
+    train::Saving saving;
+    saving.configure(background, OnSaveError::stop);
+    saver.begin(state);
+    saving.write(alone, saver, checkpoint::make_pages(snapshot));
+    snapshot.state.tensor("momentum").add_(background ? 1 : 0);  // training goes on
+    saving.settle(alone);
+  }
+  CHECK(timeless(read_bytes(folder / "a/ep0-ba2/manifest.json")) ==
+        timeless(read_bytes(folder / "b/ep0-ba2/manifest.json")));
+  CHECK(read_bytes(folder / "a/ep0-ba2/state.safetensors") ==
+        read_bytes(folder / "b/ep0-ba2/state.safetensors"));
+  CHECK(read_bytes(folder / "a/ep0-ba2/model.safetensors") ==
+        read_bytes(folder / "b/ep0-ba2/model.safetensors"));
+}
+
+TEST_CASE("a checkpoint that cannot be written stops the run and older ones stay",
+          "[train][saving]") {
+  for (const bool background : {false, true}) {
+    INFO("in the background: " << background);
+    const TemporaryFolder folder;
+    TrainerOptions failing = options(folder, "40ba");
+    failing.save_async = background;
+    failing.save_num_checkpoints_to_keep = 1;
+    Warnings warnings;
+    Trainer trainer(tiny::net(), failing, Unplug{.folder = failing.save_folder, .from = 4});
+    CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("cannot create the folder"));
+    CHECK(trainer.state().timestamp.batch < 40);  // at the next event, not at the end
+    CHECK(names_in(failing.save_folder + "-away") == Names{"ep0-ba2", "latest"});
+    CHECK_NOTHROW(checkpoint::read_snapshot(failing.save_folder + "-away/latest"));
+  }
+}
+
+TEST_CASE("training goes on without a checkpoint when that is asked for", "[train][saving]") {
+  for (const bool background : {false, true}) {
+    INFO("in the background: " << background);
+    const TemporaryFolder folder;
+    TrainerOptions failing = options(folder, "8ba");
+    failing.save_async = background;
+    failing.save_on_error = OnSaveError::warn;
+    failing.save_num_checkpoints_to_keep = 2;
+    Warnings warnings;
+    Trainer trainer(tiny::net(), failing,
+                    Unplug{.folder = failing.save_folder, .from = 4, .until = 7});
+    trainer.fit();
+    CHECK(names_in(failing.save_folder) == Names{"ep0-ba2", "ep2-ba8", "latest"});
+    CHECK(warnings.texts.size() == 2);
+    for (const std::string& text : warnings.texts) {
+      CHECK_THAT(text, ContainsSubstring("could not be written, training goes on") &&
+                           ContainsSubstring("cannot create the folder"));
+    }
+  }
+}
+
+TEST_CASE("an exception in user code keeps the last complete checkpoint", "[train][saving]") {
+  struct Fail final {
+    void apply(BatchStart, const State& state) const {
+      TORCH_CHECK(state.timestamp.batch != 5, "user code");
+    }
+  };
+  const TemporaryFolder folder;
+  TrainerOptions saving = options(folder, "8ba");
+  saving.save_async = true;
+  Trainer trainer(tiny::net(), saving, Fail{});
+  CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("user code"));
+  CHECK(names_in(saving.save_folder) == Names{"ep0-ba2", "ep1-ba4", "latest"});
+  CHECK_NOTHROW(checkpoint::read_snapshot(saving.save_folder + "/latest"));
+}
+
+TEST_CASE("a signal ends the run after the batch, saved and resumable", "[train][signals]") {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const TemporaryFolder folder;
+    auto whole = tiny::net(1, 0.5);
+    TrainerOptions plain = options(folder, "2ep");
+    plain.save_folder = "";
+    Trainer<>(whole, plain).fit();
+    for (const std::int64_t at : {0, 2, 4}) {  // 2: the last of the first epoch
+      TrainerOptions stopping = options(folder, "2ep");
+      stopping.save_folder = (folder / std::to_string(at)).string();
+      stopping.save_interval = "100ba";
+      stopping.autoresume = true;
+      stopping.on_signal = OnSignal::stop;
+      stopping.replace_signal_handlers = true;
+      stopping.save_async = at == 2;
+      const auto before = handler_of(signal).sa_handler;
+      {
+        Warnings warnings;
+        Trainer trainer(tiny::net(1, 0.5), stopping, SignalAt{.batch = at, .signal = signal});
+        trainer.fit();
+        CHECK(trainer.stop_signal() == signal);
+        CHECK(trainer.state().timestamp.batch == at + 1);
+        CHECK(trainer.template get<SignalAt>().fit_ends == 0);
+        CHECK(names_in(stopping.save_folder).size() == 2);
+        REQUIRE(warnings.texts.size() == 1);
+        CHECK_THAT(warnings.texts[0], ContainsSubstring("ended the run after batch"));
+      }
+      CHECK(handler_of(signal).sa_handler == before);
+      auto model = tiny::net(5, 0.5);
+      Trainer rest(model, stopping, SignalAt{.batch = 100});
+      rest.fit();
+      CHECK(rest.stop_signal() == 0);
+      CHECK(rest.state().timestamp.epoch == 2);
+      CHECK(at::equal(tiny::flat(*whole), tiny::flat(*model)));
+    }
+  }
+}
+
+namespace {
+volatile std::sig_atomic_t theirs = 0;
+}
+
+TEST_CASE("a program's own handlers are left alone", "[train][signals]") {
+  const TemporaryFolder folder;
+  struct sigaction own {};
+  struct sigaction before {};
+  own.sa_handler = [](int) { theirs = 1; };
+  ::sigaction(SIGTERM, &own, &before);
+  Trainer trainer(tiny::net(), options(folder), SignalAt{.batch = 2});
+  trainer.fit();
+  ::sigaction(SIGTERM, &before, nullptr);
+  CHECK(theirs == 1);
+  CHECK(trainer.stop_signal() == 0);
+  CHECK(trainer.state().timestamp.batch == 6);
+}
