@@ -9,7 +9,7 @@ set(level_1 core)
 set(level_2 nn fused losses data optim dist checkpoint)
 set(level_3 metrics) # above losses: a CrossEntropy metric is the mean of a loss
 set(level_4 loggers models)
-set(level_5 callbacks algorithms train)
+set(level_5 callbacks algorithms profiler train)
 set(level_6 trainer)
 set(level_7 explain cli)
 set(level_8 tutti)
@@ -20,7 +20,7 @@ foreach(level RANGE 8)
 endforeach()
 set(alone_in_family algorithms callbacks) # headers of these do not even include one another
 set(never torch/torch.h torch/nn.h torch/optim.h torch/all.h ATen/ATen.h iostream regex)
-set(filesystem_in checkpoint loggers)
+set(filesystem_in checkpoint loggers profiler)
 
 set(faults 0)
 function(fault sentence)

@@ -1,11 +1,12 @@
-# tutti::hana and tutti::range_v3, for the tests tutti_find_catch2(), and for JPEG images tutti_find_jpeg(). Each is looked
-# for as usual; in the two set-up scripts (TUTTI_SETUP) Debian's packages are installed when missing; else the sources of
-# all but libjpeg are fetched, pinned by hash.
+# tutti::hana and tutti::range_v3, for the tests tutti_find_catch2(), for JPEG images tutti_find_jpeg(), for MLflowLogger
+# tutti_find_http(). Each is looked for as usual; in the two set-up scripts (TUTTI_SETUP) Debian's packages are installed
+# when missing; else the sources of all but libjpeg and cpp-httplib are fetched, pinned by hash.
 # Sets TUTTI_ERROR to one sentence when something cannot be had. Installed with tutti, for find_package(tutti).
 include_guard(GLOBAL)
 
 option(TUTTI_FETCH "Fetch the sources of header libraries that are not installed" ON)
 option(TUTTI_WITH_JPEG "Look for libjpeg where tutti_find_jpeg() is called" ON)
+option(TUTTI_WITH_HTTP "Look for cpp-httplib where tutti_find_http() is called" ON)
 
 # Each is (commit of the release, named in the comment). A git commit is a hash of what is fetched.
 set(TUTTI_HANA_SOURCE https://github.com/boostorg/hana.git e820551959996bc031e72622fd731e9e7acd95b0)         # 1.84.0
@@ -114,4 +115,63 @@ function(tutti_find_jpeg)
   target_include_directories(tutti::jpeg INTERFACE ${JPEG_INCLUDE_DIRS})
   target_link_libraries(tutti::jpeg INTERFACE ${JPEG_LIBRARIES})
   target_compile_definitions(tutti::jpeg INTERFACE TUTTI_WITH_JPEG=1)
+endfunction()
+
+# The target of cpp-httplib: its own CMake package, else pkg-config's (Debian 12), else the header alone, which then
+# speaks no TLS. Sets ${out} to the target's name, or to nothing.
+function(tutti_httplib_target out)
+  find_package(httplib QUIET CONFIG)
+  if(NOT TARGET httplib::httplib)
+    find_package(PkgConfig QUIET)
+    if(PkgConfig_FOUND)
+      pkg_check_modules(TUTTI_HTTPLIB QUIET IMPORTED_TARGET GLOBAL cpp-httplib)
+    endif()
+    find_path(TUTTI_HTTPLIB_INCLUDE httplib.h)
+    mark_as_advanced(TUTTI_HTTPLIB_INCLUDE)
+  endif()
+  set(${out} "" PARENT_SCOPE)
+  if(TARGET httplib::httplib)
+    set(${out} httplib::httplib PARENT_SCOPE)
+  elseif(TARGET PkgConfig::TUTTI_HTTPLIB)
+    set(${out} PkgConfig::TUTTI_HTTPLIB PARENT_SCOPE)
+  elseif(TUTTI_HTTPLIB_INCLUDE)
+    file(STRINGS "${TUTTI_HTTPLIB_INCLUDE}/httplib.h" bodies REGEX "^inline .*Client::Get" LIMIT_COUNT 1)
+    find_package(Threads QUIET)
+    if(bodies AND Threads_FOUND) # a header that was split needs its library, of which we know nothing here
+      add_library(tutti_httplib INTERFACE IMPORTED GLOBAL)
+      target_include_directories(tutti_httplib INTERFACE "${TUTTI_HTTPLIB_INCLUDE}")
+      target_link_libraries(tutti_httplib INTERFACE Threads::Threads)
+      set(${out} tutti_httplib PARENT_SCOPE)
+    endif()
+  endif()
+endfunction()
+
+# cpp-httplib as tutti::http, to be linked beside tutti::tutti by what sends with loggers/mlflow.hpp. Where it is missing
+# there is no such target, and the reason is printed once.
+function(tutti_find_http)
+  get_property(looked GLOBAL PROPERTY TUTTI_LOOKED_FOR_HTTP)
+  if(looked)
+    return()
+  endif()
+  set_property(GLOBAL PROPERTY TUTTI_LOOKED_FOR_HTTP ON)
+  set(missing "TUTTI_WITH_HTTP is off")
+  if(TUTTI_WITH_HTTP)
+    tutti_httplib_target(target)
+    if(NOT target AND TUTTI_SETUP)
+      tutti_install_package(libcpp-httplib-dev)
+      find_program(pkg_config NAMES pkg-config pkgconf NO_CACHE)
+      if(NOT pkg_config)
+        tutti_install_package(pkg-config)
+      endif()
+      tutti_httplib_target(target)
+    endif()
+    set(missing "cpp-httplib was not found (apt-get install libcpp-httplib-dev pkg-config)")
+  endif()
+  if(NOT target)
+    message(STATUS "tutti: ${missing}; MLflowLogger reaches no server, and its tests over HTTP are left out")
+    return()
+  endif()
+  add_library(tutti::http INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(tutti::http INTERFACE ${target})
+  target_compile_definitions(tutti::http INTERFACE TUTTI_WITH_HTTP=1)
 endfunction()

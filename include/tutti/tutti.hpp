@@ -60,8 +60,11 @@
 #include <tutti/dist/process_group.hpp>
 #include <tutti/explain.hpp>
 #include <tutti/loggers/console.hpp>
+#include <tutti/loggers/file.hpp>
 #include <tutti/loggers/in_memory.hpp>
+#include <tutti/loggers/json_lines.hpp>
 #include <tutti/loggers/progress_bar.hpp>
+#include <tutti/loggers/tensorboard.hpp>
 #include <tutti/losses/binary_cross_entropy.hpp>
 #include <tutti/losses/dice.hpp>
 #include <tutti/losses/soft_cross_entropy.hpp>
@@ -95,5 +98,6 @@
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>
 #include <tutti/optim/sgd.hpp>
+#include <tutti/profiler/profiler.hpp>
 #include <tutti/trainer.hpp>
 #include <tutti/version.hpp>

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include <c10/util/Exception.h>
+
+#include <tutti/checkpoint/filename.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/dist/communicator.hpp>
+
+namespace tutti {
+
+/// The file or folder that `pattern` names in this run, as it is now: its placeholders filled in.
+/// See checkpoint::format_name for those that there are.
+inline std::string run_path(std::string_view pattern, const State& state) {
+  checkpoint::NameFields fields{.run_name = state.run_name,
+                                .rank = state.rank,
+                                .world_size = state.world_size,
+                                .local_world_size = state.world_size,
+                                .timestamp = state.timestamp};
+  if (state.communicator) {
+    const dist::Environment& here = state.communicator->environment();
+    fields.local_rank = here.local_rank;
+    fields.local_world_size = here.local_world_size;
+    fields.node_rank = here.node_rank;
+  }
+  return checkpoint::format_name(pattern, fields);
+}
+
+namespace detail {
+
+// Throws c10::ValueError when several ranks would write one file. field: "FileLogger: filename".
+inline void check_one_file_per_rank(std::string_view field, std::string_view pattern,
+                                    const State& state) {
+  TORCH_CHECK_VALUE(state.world_size == 1 || pattern.find("{rank}") != std::string_view::npos,
+                    field, " is \"", pattern, "\", but ", state.world_size,
+                    " ranks write; put {rank} into it");
+}
+
+// For close(State&): it was called because of an exception.
+inline bool run_failed() {
+  return std::current_exception() != nullptr || std::uncaught_exceptions() > 0;
+}
+
+}  // namespace detail
+
+}  // namespace tutti

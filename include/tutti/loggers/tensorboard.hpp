@@ -1,0 +1,206 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+#include <tutti/core/event.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/loggers/detail/latest.hpp>
+#include <tutti/loggers/detail/log_file.hpp>
+#include <tutti/loggers/detail/picture_grid.hpp>
+#include <tutti/loggers/detail/tensorboard_events.hpp>
+#include <tutti/loggers/run_path.hpp>
+
+namespace tutti {
+
+/// Writes event files for TensorBoard: `tensorboard --logdir tensorboard_logs`.
+///
+/// Metrics are scalars, tables are text, pictures are tiled into one image per name and step. The
+/// hyperparameters are on the pages Text and HParams; there at the end of every evaluation with
+/// the latest losses and metrics as `hparams/<name>`. A resumed run adds a file in which
+/// TensorBoard sees that the steps since the checkpoint are repeated.
+/// Source: MosaicML Composer, `composer.loggers.TensorboardLogger`.
+struct TensorBoardLogger final {
+  static constexpr std::string_view name = "TensorBoardLogger";
+  using events = types<Init, AfterLoad, FitStart, BatchEnd, EpochEnd, EvalEnd, FitEnd>;
+
+  std::string log_dir = "tensorboard_logs";  ///< files are in `<log_dir>/<run_name>`
+  std::int64_t flush_interval = 100;         ///< batches that may wait to be written; >= 1
+  bool rank_zero_only = true;  ///< false: rank r > 0 writes into `<log_dir>/<run_name>/rank<r>`
+
+  /// What has been received and not yet written; not an option.
+  struct Memory {
+    detail::LogFile file{};
+    detail::Message summary{};  // of `step`
+    std::int64_t step = 0;
+    detail::Config config{};
+    detail::LatestValues results{};  // losses and metrics, for the page HParams
+    bool config_written = false;
+    bool image_refused = false;
+    bool speaks = true;
+  } memory{};
+
+  void validate() const {
+    expect(!log_dir.empty(), "TensorBoardLogger: log_dir is empty; name a folder.");
+    expect(flush_interval >= 1, "TensorBoardLogger: flush_interval", flush_interval, "1 or more");
+  }
+
+  void apply(Init, const State& state) {
+    memory.speaks = state.rank == 0 || !rank_zero_only;
+    if (memory.speaks) {
+      memory.file.open(std::string(name), free_file(state));
+      write(detail::tensorboard::version(now()));
+    }
+  }
+  void apply(AfterLoad, const State& state) {
+    if (state.timestamp.batch > 0 && memory.speaks) {
+      write(detail::tensorboard::restart(now(), state.timestamp.batch));
+    }
+    memory.file.begin(/*resumed=*/true, /*overwrite=*/false);
+  }
+  void apply(FitStart, const State& state) { write_config(state.timestamp.batch); }
+  void apply(BatchEnd, const State& state) {
+    if (memory.step < state.timestamp.batch) {
+      write_summary();
+    }
+    if (state.timestamp.batch % flush_interval == 0) {
+      memory.file.flush();
+    }
+  }
+  void apply(EpochEnd, const State&) { flush(); }
+  void apply(EvalEnd, const State& state) {
+    write_config(state.timestamp.batch);
+    at_step(state.timestamp.batch);
+    for (const auto& [key, value] : memory.results) {
+      memory.summary.message(1, detail::tensorboard::scalar("hparams/" + key, value));
+    }
+    flush();
+  }
+  void apply(FitEnd, const State&) {
+    flush();
+    memory.file.sync();
+  }
+
+  /// Writes how the run ended and closes the file.
+  void close(const State& state) {
+    if (memory.file.is_open()) {
+      write_config(state.timestamp.batch);
+      at_step(state.timestamp.batch);
+      add(detail::tensorboard::session_end(detail::run_failed(), now()));
+      flush();
+      memory.file.close();
+    }
+  }
+
+  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step) {
+    if (!memory.speaks) {
+      return;
+    }
+    at_step(step);
+    for (const LoggedMetric& metric : metrics) {
+      add(detail::tensorboard::scalar(metric.name, metric.value));
+      if (metric.name.find("metric") != std::string_view::npos ||
+          metric.name.find("loss") != std::string_view::npos) {
+        memory.results.set(metric.name, metric.value);
+      }
+    }
+  }
+  void log_hyperparameters(std::span<const Hyperparameter> values) {
+    detail::remember(memory.config, values);
+  }
+  /// Pictures in [0, 1], or integers in [0, 255]; what is outside is clamped.
+  void log_images(const LoggedImages& images, std::int64_t step) {
+    if (!memory.speaks) {
+      return;
+    }
+    try {
+      const detail::Picture grid = detail::picture_grid(images);
+      at_step(step);
+      add(detail::tensorboard::image(detail::utf8(images.name), grid));
+    } catch (const c10::Error& error) {
+      if (!std::exchange(memory.image_refused, true)) {
+        TORCH_WARN("TensorBoardLogger: ", error.what_without_backtrace());
+      }
+    }
+  }
+  void log_table(const LoggedTable& table, std::int64_t step) {
+    if (memory.speaks) {
+      at_step(step);
+      add(detail::tensorboard::text(detail::utf8(table.name) + "/text_summary",
+                                    detail::tensorboard::markdown(table)));
+    }
+  }
+
+ private:
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
+        .count();
+  }
+
+  // TensorBoard reads a folder's files in the order of their names.
+  [[nodiscard]] std::string free_file(const State& state) const {
+    std::string folder = run_path(log_dir, state) + "/" + state.run_name;
+    folder += state.rank == 0 ? "" : "/rank" + std::to_string(state.rank);
+    char host[256] = "";
+    ::gethostname(host, sizeof host - 1);
+    std::string seconds = std::to_string(static_cast<std::int64_t>(now()));
+    seconds.insert(0, 10 - std::min<std::size_t>(10, seconds.size()), '0');
+    const std::string path = folder + "/events.out.tfevents." + seconds + "." +
+                             (*host == '\0' ? "localhost" : host) + "." +
+                             std::to_string(::getpid()) + ".";
+    int i = 0;
+    std::error_code error;
+    while (std::filesystem::exists(path + std::to_string(i), error)) {
+      ++i;
+    }
+    return path + std::to_string(i);
+  }
+
+  void write(const detail::Message& event) {
+    memory.file.add(detail::tensorboard::record(event.bytes()));
+  }
+  void add(const detail::Message& value) { memory.summary.message(1, value); }
+
+  // What is added next belongs to this step.
+  void at_step(std::int64_t step) {
+    if (step != memory.step) {
+      write_summary();
+      memory.step = step;
+    }
+  }
+  void write_summary() {
+    if (!memory.summary.empty()) {
+      write(detail::tensorboard::event(now(), memory.step).message(5, memory.summary));
+      memory.summary.clear();
+    }
+  }
+  void flush() {
+    write_summary();
+    memory.file.flush();
+  }
+
+  void write_config(std::int64_t step) {
+    if (!memory.speaks || memory.config.empty() || std::exchange(memory.config_written, true)) {
+      return;
+    }
+    const std::vector<std::string> columns{"name", "value"};
+    std::vector<std::vector<std::string>> rows;
+    for (const auto& [key, value] : memory.config) {
+      rows.push_back({key, detail::hyperparameter_text(value)});
+    }
+    log_table({.name = "hyperparameters", .columns = columns, .rows = rows}, step);
+    add(detail::tensorboard::session_start(memory.config, now()));
+  }
+};
+
+}  // namespace tutti

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <c10/util/Exception.h>
+
+#include <tutti/core/detail/json_parse.hpp>
+#include <tutti/core/detail/json_text.hpp>
+
+namespace tutti {
+
+/// Where and how a profiler writes: Chrome's trace format, which chrome://tracing and
+/// ui.perfetto.dev show. Names may have the placeholders of checkpoint names.
+///
+/// Source: MosaicML Composer, `composer.profiler.JSONTraceHandler`.
+struct JSONTraceHandler {
+  std::string folder = "{run_name}/traces";
+  std::string filename = "ep{epoch}-ba{batch}-rank{rank}.json";  ///< needs {rank} in several ranks
+  std::string merged_trace_filename = "merged_trace.json";  ///< all ranks of a node; empty: none
+  bool overwrite = false;                ///< a run that begins at 0 may use a folder that has files
+  std::int64_t num_traces_to_keep = -1;  ///< newest files of each rank; -1: all
+};
+
+namespace detail {
+
+// Replaces a file as a whole. Throws c10::Error when that fails.
+inline void write_whole(const std::string& path, const std::string& text) {
+  const std::string unfinished = path + ".tmp";
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  {
+    std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
+    file << text;
+    TORCH_CHECK(file.flush().good(), "Profiler: cannot write '", unfinished, "'");
+  }
+  TORCH_CHECK(std::rename(unfinished.c_str(), path.c_str()) == 0, "Profiler: cannot write '", path,
+              "'");
+}
+
+inline std::optional<std::string> read_whole(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return file ? std::optional(std::string(std::istreambuf_iterator<char>(file), {})) : std::nullopt;
+}
+
+// The events of a file with one on each line.
+inline std::vector<Json> trace_events(const std::string& text) {
+  std::vector<Json> events;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line(text.data() + at, end - at);
+    line.remove_suffix(line.ends_with(',') ? 1 : 0);
+    if (line.starts_with('{')) {
+      events.push_back(parse_json(line));
+    }
+    at = end + 1;
+  }
+  return events;
+}
+
+}  // namespace detail
+
+/// Puts the traces of several ranks into one file, beside what is there from earlier cycles.
+///
+/// files: by rank, written by profilers in the same cycle. Times become those of the lowest rank's
+/// clock, by the moment at which all ranks met.
+/// Throws c10::Error or std::invalid_argument when a file cannot be read or written.
+inline void merge_traces(const std::map<int, std::string>& files, const std::string& merged) {
+  std::string text;
+  if (const auto before = detail::read_whole(merged)) {
+    text = before->substr(0, before->rfind("\n]"));
+  }
+  std::optional<std::int64_t> base;
+  for (const auto& [rank, path] : files) {
+    const auto content = detail::read_whole(path);
+    TORCH_CHECK(content, "Profiler: cannot read '", path, "'");
+    const std::vector<detail::Json> events = detail::trace_events(*content);
+    std::int64_t sync = 0;
+    for (const detail::Json& event : events) {
+      if (event["name"].string() == "clock_sync_timestamp_us") {
+        sync = event["args"]["value"].integer();
+      }
+    }
+    base = base ? base : sync;
+    for (const detail::Json& event : events) {
+      detail::Json::Object out;
+      for (const auto& [key, value] : event.object()) {
+        const bool shifts = key == "ts" && event["ph"].string() != "M";
+        out.emplace_back(key, shifts         ? detail::Json(value.integer() + *base - sync)
+                              : key == "pid" ? detail::Json(rank)
+                                             : value);
+      }
+      text += (text.empty() ? "[\n" : ",\n") + detail::to_text(detail::Json(std::move(out)));
+    }
+  }
+  detail::write_whole(merged, (text.empty() ? "[" : text) + "\n]\n");
+}
+
+}  // namespace tutti

@@ -1,0 +1,293 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/event.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/dist/communicator.hpp>
+#include <tutti/loggers/run_path.hpp>
+#include <tutti/profiler/detail/recording.hpp>
+#include <tutti/profiler/detail/spans.hpp>
+#include <tutti/profiler/json_trace.hpp>
+#include <tutti/profiler/marker.hpp>
+#include <tutti/profiler/schedule.hpp>
+
+namespace tutti {
+
+/// Writes a trace of what the loop does: a span for every pair of events (`event/forward` from
+/// BeforeForward to AfterForward), one for every policy that runs at an event, and one's own
+/// markers; of the batches that the schedule picks.
+///
+///     tutti::Profiler{.schedule = {.skip_first = 10, .wait = 0, .warmup = 1, .active = 4}}
+///
+/// A span of events leaves out the policies that run at its two ends. Every rank writes a file per
+/// cycle; one rank of each node merges them. A batch that is not picked costs some nanoseconds an
+/// event. All ranks must have the same schedule, since they meet in it.
+/// Source: MosaicML Composer, `composer.profiler.Profiler` and `composer.core.Engine`.
+struct Profiler final {
+  static constexpr std::string_view name = "Profiler";
+  static constexpr Role role = Role::logger;  // so that it sees an event's end
+  using events = all_events;
+  using runs_last = all_events;
+
+  CyclicSchedule schedule{};
+  std::function<ProfilerAction(const State&)> custom_schedule{};  ///< asked instead, if set
+  JSONTraceHandler trace_handler{};
+
+  /// Not an option.
+  struct Memory {
+    std::shared_ptr<detail::Recording> recording = std::make_shared<detail::Recording>();
+    detail::Spans spans{};
+    std::string policy{};  // the span of the policy that runs
+    std::string_view policy_role{};
+    std::int64_t sync = 0;        // when all ranks met, microseconds since 1970
+    std::int64_t sync_error = 0;  // how long that took
+    Timestamp resumed{};
+    std::vector<std::string> saved{};
+    bool records = false;
+    bool synchronised = false;
+    bool warned = false;
+  } memory{};
+
+  void validate() const {
+    schedule.validate();
+    expect(!trace_handler.folder.empty() && !trace_handler.filename.empty(),
+           "Profiler: trace_handler has an empty folder or filename; name them.");
+    expect(trace_handler.num_traces_to_keep >= -1, "Profiler: trace_handler.num_traces_to_keep",
+           trace_handler.num_traces_to_keep, "-1 (all) or more");
+  }
+
+  /// A marker that records into this profiler's trace.
+  [[nodiscard]] Marker marker(std::string of, MarkerOptions options = {}) const {
+    return {memory.recording, std::move(of), std::move(options)};
+  }
+
+  template <Event E>
+  void apply(E, const State& state) {
+    end_policy();
+    if constexpr (is_after<E>) {
+      end_span(E::name);
+    }
+    if constexpr (std::is_same_v<E, Init>) {
+      begin_run(state);
+    } else if constexpr (std::is_same_v<E, AfterLoad>) {
+      memory.resumed = state.timestamp;
+      check_folder(state);
+    } else if constexpr (std::is_same_v<E, BeforeDataloader>) {
+      choose_action(state);
+    } else if constexpr (std::is_same_v<E, BatchStart>) {
+      synchronise(state);
+    }
+    if constexpr (is_before<E>) {
+      begin_span(E::name);
+    }
+    if constexpr (std::is_same_v<E, BatchEnd>) {
+      if (memory.recording->action == ProfilerAction::active_and_save) {
+        save(state, /*together=*/true);
+      }
+    } else if constexpr (std::is_same_v<E, FitEnd>) {
+      if (memory.records) {  // the run ended within a cycle
+        save(state, /*together=*/true);
+      }
+    }
+  }
+
+  /// Writes what an exception kept from being saved; not merged.
+  void close(const State& state) {
+    end_policy();
+    if (memory.records) {
+      save(state, /*together=*/false);
+    }
+  }
+
+  /// Called by the engine before the policies of an event: the end of a span leaves them out.
+  void record_event(std::string_view event) {
+    end_policy();
+    if (!detail::opens(event)) {
+      end_span(event);
+    }
+  }
+
+  /// Called by the engine when a policy runs at an event.
+  void record_policy(std::string_view event, std::string_view policy, Role of) {
+    end_policy();
+    if (memory.records && policy != name) {
+      memory.policy_role = to_string(of);
+      memory.policy.append(memory.policy_role).append("/").append(policy);
+      memory.policy.append("/event/").append(event);
+      memory.recording->add('B', memory.policy, memory.policy_role);
+    }
+  }
+
+ private:
+  // They begin and end also while nothing is recorded.
+  static bool frames(std::string_view event) {
+    return event.starts_with("epoch_") || event.starts_with("fit_") ||
+           event.starts_with("iteration_");
+  }
+  static std::string span_of(std::string_view event) {
+    const detail::ShortName pair = detail::canonical(event);
+    return std::string("event/").append(pair.text, pair.size);
+  }
+  void begin_span(std::string_view event) {
+    if (memory.records || frames(event)) {
+      std::string span = span_of(event);
+      memory.spans.end(*memory.recording, span);  // an epoch's last look at the loader has no end
+      memory.spans.begin(
+          *memory.recording,
+          {.name = std::move(span), .category = "event", .survives = event.starts_with("epoch_")},
+          memory.records);
+    }
+  }
+  void end_span(std::string_view event) {
+    if (memory.records || frames(event)) {
+      memory.spans.end(*memory.recording, span_of(event));
+    }
+  }
+
+  void end_policy() {
+    if (!memory.policy.empty()) {
+      memory.recording->add('E', memory.policy, memory.policy_role);
+      memory.policy.clear();
+    }
+  }
+
+  void begin_run(const State& state) {
+    memory.recording->set_rank(state.rank);
+    detail::check_one_file_per_rank("Profiler: trace_handler.filename", trace_handler.filename,
+                                    state);
+  }
+
+  void check_folder(const State& state) const {
+    const std::string folder = run_path(trace_handler.folder, state);
+    std::error_code error;
+    const bool used = std::filesystem::exists(folder, error) &&
+                      !std::filesystem::is_empty(folder, error) && !error;
+    TORCH_CHECK(!used || trace_handler.overwrite || state.timestamp.batch > 0,
+                "Profiler: the folder '", folder,
+                "' has files from an earlier run; give this one another run_name or "
+                "trace_handler.folder, or set trace_handler.overwrite");
+    if (used && state.timestamp.batch == 0 && is_first_of_node(state)) {
+      std::remove((folder + "/" + run_path(trace_handler.merged_trace_filename, state)).c_str());
+    }
+  }
+
+  static bool is_first_of_node(const State& state) {
+    return !state.communicator || state.communicator->environment().local_rank == 0;
+  }
+
+  void choose_action(const State& state) {
+    const Timestamp& now = state.timestamp;
+    if (state.dataloader_len >= 0 && now.batch_in_epoch >= state.dataloader_len) {
+      return;  // only finds out that the epoch is over
+    }
+    const bool resumed_here = now.epoch == memory.resumed.epoch;
+    memory.recording->epoch = now.epoch;
+    memory.recording->batch = now.batch;
+    memory.recording->action = custom_schedule
+                                   ? custom_schedule(state)
+                                   : schedule.at(now.batch_in_epoch, state.dataloader_len,
+                                                 resumed_here ? memory.resumed.batch_in_epoch : 0);
+    if (memory.recording->action != ProfilerAction::skip && !memory.records) {
+      memory.records = true;
+      memory.spans.resume(*memory.recording);
+    }
+  }
+
+  void synchronise(const State& state) {
+    if (!memory.records || memory.synchronised) {
+      return;
+    }
+    memory.synchronised = true;
+    const auto meet = [&] {
+      if (state.communicator) {
+        state.communicator->barrier();
+      }
+      return memory.recording->now();
+    };
+    const std::int64_t before = memory.recording->now();
+    memory.sync = meet();
+    memory.sync_error = meet() - before;
+  }
+
+  // together: all ranks are here.
+  void save(const State& state, bool together) {
+    memory.spans.suspend(*memory.recording);
+    memory.records = memory.synchronised = false;
+    memory.recording->action = ProfilerAction::skip;
+    const std::string folder = run_path(trace_handler.folder, state) + "/";
+    std::string path = folder + run_path(trace_handler.filename, state);
+    try {
+      detail::write_whole(path, memory.recording->take(metadata(state)));
+      memory.saved.push_back(path);
+    } catch (const c10::Error& error) {
+      if (!std::exchange(memory.warned, true)) {
+        TORCH_WARN(error.what_without_backtrace(), "; training goes on without traces");
+      }
+      path.clear();
+    }
+    if (together && !trace_handler.merged_trace_filename.empty()) {
+      merge(state, path, folder + run_path(trace_handler.merged_trace_filename, state));
+    }
+    while (trace_handler.num_traces_to_keep >= 0 &&
+           std::cmp_greater(memory.saved.size(), trace_handler.num_traces_to_keep)) {
+      std::remove(memory.saved.front().c_str());
+      memory.saved.erase(memory.saved.begin());
+    }
+  }
+
+  void merge(const State& state, const std::string& path, const std::string& merged) const {
+    std::map<int, std::string> files;
+    if (!state.communicator || state.communicator->size() == 1) {
+      files[state.rank] = path;
+    } else {
+      const std::string node = std::to_string(state.communicator->environment().node_rank) + ":";
+      const auto all = state.communicator->all_gather_bytes(node + path);
+      for (std::size_t rank = 0; rank < all.size(); ++rank) {
+        if (all[rank].starts_with(node)) {
+          files[static_cast<int>(rank)] = all[rank].substr(node.size());
+        }
+      }
+    }
+    std::erase_if(files, [](const auto& file) { return file.second.empty(); });
+    if (is_first_of_node(state)) {
+      try {
+        merge_traces(files, merged);
+      } catch (const std::exception& error) {
+        TORCH_WARN("Profiler: the traces of this node's ranks are not merged: ", error.what());
+      }
+    }
+    if (state.communicator && trace_handler.num_traces_to_keep >= 0) {
+      state.communicator->barrier();  // before anybody removes a file
+    }
+  }
+
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> metadata(
+      const State& state) const {
+    const std::string rank = std::to_string(state.rank);
+    const auto value = [](std::int64_t number) {
+      return "{\"value\": " + std::to_string(number) + "}";
+    };
+    return {{"process_name", "{\"name\": \"Rank " + rank + " training loop process\"}"},
+            {"process_sort_index", "{\"sort_index\": " + rank + "}"},
+            {"global_rank", value(state.rank)},
+            {"clock_sync_timestamp_us", value(memory.sync)},
+            {"clock_sync_error_bound", value(memory.sync_error)}};
+  }
+};
+
+}  // namespace tutti

@@ -1,0 +1,140 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/autograd/profiler_kineto.h>
+
+#include <tutti/core/event.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/loggers/run_path.hpp>
+#include <tutti/profiler/schedule.hpp>
+
+namespace tutti {
+
+/// Runs LibTorch's own profiler (Kineto) over the batches that the schedule picks and writes what
+/// it finds as Chrome traces: every operator, and on a GPU every kernel.
+///
+/// Its header is not part of `<tutti/tutti.hpp>`. Only one such profiler can run in a process.
+/// Source: MosaicML Composer, `composer.profiler.TorchProfiler`.
+struct TorchProfiler final {
+  static constexpr std::string_view name = "TorchProfiler";
+  using events = types<AfterLoad, BeforeDataloader, BatchEnd, FitEnd>;
+
+  CyclicSchedule schedule{};
+  std::string folder = "{run_name}/torch_traces";  ///< placeholders as in checkpoint names
+  std::string filename = "rank{rank}.{batch}.pt.trace.json";  ///< likewise
+  bool overwrite = false;                ///< a run that begins at 0 may use a folder that has files
+  bool record_shapes = false;            ///< of the operators' inputs
+  bool profile_memory = true;            ///< allocations
+  bool with_stack = false;               ///< where operators were called
+  bool with_flops = true;                ///< estimates for matrix products and convolutions
+  std::int64_t num_traces_to_keep = -1;  ///< newest files of each rank; -1: all
+
+  /// Not an option.
+  struct Memory {
+    std::vector<std::string> saved{};
+    Timestamp resumed{};
+    ProfilerAction action = ProfilerAction::skip;
+    bool prepared = false;
+    bool runs = false;
+    bool warned = false;
+  } memory{};
+
+  void validate() const {
+    schedule.validate();
+    expect(!folder.empty() && !filename.empty(),
+           "TorchProfiler: folder or filename is empty; name them.");
+    expect(num_traces_to_keep >= -1, "TorchProfiler: num_traces_to_keep", num_traces_to_keep,
+           "-1 (all) or more");
+  }
+
+  void apply(AfterLoad, const State& state) {
+    memory.resumed = state.timestamp;
+    detail::check_one_file_per_rank("TorchProfiler: filename", filename, state);
+    const std::string path = run_path(folder, state);
+    std::error_code error;
+    TORCH_CHECK(overwrite || state.timestamp.batch > 0 || !std::filesystem::exists(path, error) ||
+                    std::filesystem::is_empty(path, error),
+                "TorchProfiler: the folder '", path,
+                "' has files from an earlier run; give this one another run_name or folder, or set "
+                "overwrite");
+  }
+
+  void apply(BeforeDataloader, const State& state) {
+    const Timestamp& now = state.timestamp;
+    if (state.dataloader_len >= 0 && now.batch_in_epoch >= state.dataloader_len) {
+      return;  // only finds out that the epoch is over
+    }
+    memory.action =
+        schedule.at(now.batch_in_epoch, state.dataloader_len,
+                    now.epoch == memory.resumed.epoch ? memory.resumed.batch_in_epoch : 0);
+    if (memory.action == ProfilerAction::skip || memory.runs) {
+      return;
+    }
+    if (!std::exchange(memory.prepared, true)) {
+      torch::autograd::profiler::prepareProfiler(config(), activities(state));
+    }
+    if (memory.action != ProfilerAction::warmup) {
+      torch::autograd::profiler::enableProfiler(config(), activities(state));
+      memory.runs = true;
+    }
+  }
+  void apply(BatchEnd, const State& state) {
+    if (memory.action == ProfilerAction::active_and_save) {
+      save(state);
+    }
+  }
+  void apply(FitEnd, const State& state) { save(state); }
+
+  /// Stops the profiler and keeps what it has.
+  void close(const State& state) { save(state); }
+
+ private:
+  [[nodiscard]] torch::profiler::impl::ProfilerConfig config() const {
+    return torch::profiler::impl::ProfilerConfig(torch::profiler::impl::ProfilerState::KINETO,
+                                                 record_shapes, profile_memory, with_stack,
+                                                 with_flops);
+  }
+  static std::set<torch::profiler::impl::ActivityType> activities(const State& state) {
+    using torch::profiler::impl::ActivityType;
+    std::set<ActivityType> out{ActivityType::CPU};
+    if (state.device.is_cuda()) {
+      out.insert(ActivityType::CUDA);
+    }
+    return out;
+  }
+
+  void save(const State& state) {
+    memory.prepared = false;
+    memory.action = ProfilerAction::skip;
+    if (!std::exchange(memory.runs, false)) {
+      return;
+    }
+    const auto result = torch::autograd::profiler::disableProfiler();
+    const std::string path = run_path(folder, state) + "/" + run_path(filename, state);
+    std::error_code error;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+    result->save(path);
+    if (!std::filesystem::exists(path, error) && !std::exchange(memory.warned, true)) {
+      TORCH_WARN("TorchProfiler: cannot write '", path, "'; training goes on without traces");
+    }
+    memory.saved.push_back(path);
+    while (num_traces_to_keep >= 0 && std::cmp_greater(memory.saved.size(), num_traces_to_keep)) {
+      std::remove(memory.saved.front().c_str());
+      memory.saved.erase(memory.saved.begin());
+    }
+  }
+};
+
+}  // namespace tutti

@@ -1,0 +1,231 @@
+#include <tutti/loggers/json_lines.hpp>
+
+#include <limits>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include <tutti/core/detail/json_parse.hpp>
+#include <tutti/core/recipe.hpp>
+#include <tutti/loggers/in_memory.hpp>
+#include <tutti/trainer.hpp>
+
+#include "loggers/run.hpp"
+#include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/tiny.hpp"
+
+using Catch::Matchers::ContainsSubstring;
+using tutti::JSONLinesLogger;
+using tutti::detail::Json;
+
+static_assert(tutti::Recipe<JSONLinesLogger>::valid);
+static_assert(tutti::role_of<JSONLinesLogger> == tutti::Role::logger);
+
+namespace {
+
+// Every line parses; a torn one throws.
+std::vector<Json> lines_of(const std::filesystem::path& path) {
+  std::vector<Json> out;
+  std::string text = read_bytes(path);
+  REQUIRE((text.empty() || text.ends_with('\n')));
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find('\n', at);
+    out.push_back(tutti::detail::parse_json(text.substr(at, end - at)));
+    at = end + 1;
+  }
+  return out;
+}
+
+// "start 0, hyperparameters, metrics 0 loss/train/total time/batch": what came, without times.
+std::string outline(const std::vector<Json>& lines) {
+  std::string out;
+  for (const Json& line : lines) {
+    out += (out.empty() ? "" : ", ") + line["type"].string();
+    out += line.contains("step") ? " " + std::to_string(line["step"].integer()) : "";
+    if (line["type"].string() == "metrics") {
+      for (const auto& [key, value] : line["values"].object()) {
+        out += " " + key;
+      }
+    }
+  }
+  return out;
+}
+
+struct Crash {
+  void apply(tutti::BatchEnd, const tutti::State& state) const {
+    if (state.timestamp.batch == at) {
+      throw std::runtime_error("crash");
+    }
+  }
+  std::int64_t at = -1;
+};
+
+tutti::TrainerOptions options(tutti::Time duration, const std::string& load = {}) {
+  return {.train = tiny::batches(4),
+          .max_duration = duration,
+          .optimizer = tutti::DecoupledSGDW{.lr = 0.1},
+          .device = "cpu",
+          .seed = 3,
+          .run_name = "run",
+          .progress_bar = false,
+          .load_path = load};
+}
+
+}  // namespace
+
+TEST_CASE("a step's metrics are one line, an evaluation's another", "[loggers][trace]") {
+  const TemporaryFolder folder;
+  const auto path = folder / "new/metrics.jsonl";
+  JSONLinesLogger logger{.filename = path.string()};
+  {
+    FakeRun run{logger, "1ep"};
+    run.state.run_name = "brisk \"otter\"";
+    run.fire(tutti::AfterLoad{});
+    run.batch();
+    CHECK(outline(lines_of(path)) ==
+          "start 0, hyperparameters, metrics 0 loss/train/total time/batch");
+    run.epoch();
+    run.evaluate();
+    run.state.log_metrics({{"late", 1.0}});
+    logger.close(run.state);
+  }
+  const auto lines = lines_of(path);
+  CHECK(outline(lines) ==
+        "start 0, hyperparameters, metrics 0 loss/train/total time/batch, "
+        "metrics 1 loss/train/total time/batch, metrics 2 loss/train/total time/batch, "
+        "metrics 3 metrics/test/MulticlassAccuracy, metrics 3 late, end 3");
+  CHECK(lines[0]["run_name"].string() == "brisk \"otter\"");
+  CHECK(lines[1]["values"]["lr"].number() == 0.1);
+  CHECK(lines[3]["values"]["loss/train/total"].number() == 0.5);
+  CHECK(lines[0]["time"].number() > 1.7e9);
+  CHECK(lines.back()["status"].string() == "finished");
+}
+
+TEST_CASE("numbers keep every bit, those that JSON lacks are words, text becomes UTF-8",
+          "[loggers][law]") {
+  const TemporaryFolder folder;
+  const auto path = folder / "m.jsonl";
+  JSONLinesLogger logger{.filename = path.string()};
+  FakeRun run{logger, "1ep"};
+  run.fire(tutti::AfterLoad{});
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  run.state.log_metrics({{"third", 1.0 / 3},
+                         {"nan", std::numeric_limits<double>::quiet_NaN()},
+                         {"inf", inf},
+                         {"-inf", -inf}});
+  const std::vector<std::string> columns{"a", "b"};
+  const std::vector<std::vector<std::string>> rows{{"\xC3\xA9\xC3", "line\nbreak\x01"}};
+  run.state.logger.log_table({.name = "t", .columns = columns, .rows = rows}, 0);
+  run.state.logger.log_hyperparameters({{"on", true}, {"n", std::int64_t{3}}});
+  logger.close(run.state);
+  const auto lines = lines_of(path);
+  REQUIRE(outline(lines) ==
+          "start 0, hyperparameters, table 0, hyperparameters, metrics 0 third nan inf -inf, "
+          "end 0");
+  CHECK(lines[4]["values"]["third"].number() == 1.0 / 3);
+  CHECK(lines[4]["values"]["nan"].string() == "NaN");
+  CHECK(lines[4]["values"]["inf"].string() == "Infinity");
+  CHECK(lines[4]["values"]["-inf"].string() == "-Infinity");
+  CHECK(lines[2]["columns"][1].string() == "b");
+  CHECK(lines[2]["rows"][0][0].string() == "\xC3\xA9\xEF\xBF\xBD");
+  CHECK(lines[2]["rows"][0][1].string() == "line\nbreak\x01");
+  CHECK(lines[3]["values"]["on"].boolean());
+  CHECK(lines[3]["values"]["n"].integer() == 3);
+}
+
+TEST_CASE("a resumed run appends, and a line that a crash left half is removed",
+          "[loggers][resume]") {
+  const TemporaryFolder folder;
+  const auto path = folder / "m.jsonl";
+  const std::string checkpoint = (folder / "saved").string();
+  {
+    tutti::Trainer trainer{tiny::net(), options("4ba"), JSONLinesLogger{.filename = path.string()}};
+    trainer.fit();
+    trainer.save_checkpoint(checkpoint);
+  }
+  const auto first = lines_of(path);
+  write_bytes(path, read_bytes(path) + R"({"type": "metr)");
+  tutti::Trainer trainer{tiny::net(), options("6ba", checkpoint),
+                         JSONLinesLogger{.filename = path.string(), .overwrite = true}};
+  trainer.fit();
+  trainer.close();
+  auto lines = lines_of(path);
+  REQUIRE(lines.size() > first.size());
+  CHECK(std::equal(first.begin(), first.end(), lines.begin()));
+  lines.erase(lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(first.size()));
+  CHECK_THAT(outline(lines), ContainsSubstring("start 4, hyperparameters, metrics 4 "));
+  CHECK_THAT(outline(lines), ContainsSubstring("metrics 5 "));
+  CHECK(outline(lines).ends_with("end 6"));
+}
+
+TEST_CASE("a run that begins anew refuses another's file, or replaces it when it may",
+          "[loggers]") {
+  const TemporaryFolder folder;
+  const auto path = folder / "m.jsonl";
+  write_bytes(path, "{\"other\": 1}\n");
+  const auto make = [&](bool overwrite) {
+    tutti::Trainer trainer{tiny::net(), options("1ba"),
+                           JSONLinesLogger{.filename = path.string(), .overwrite = overwrite}};
+    trainer.fit();
+  };
+  CHECK_THROWS_WITH(make(false), ContainsSubstring("m.jsonl' is from an earlier run") &&
+                                     ContainsSubstring("set overwrite to replace the file"));
+  CHECK(read_bytes(path) == "{\"other\": 1}\n");
+  make(true);
+  CHECK(outline(lines_of(path)).starts_with("start 0, hyperparameters, metrics 0 "));
+}
+
+TEST_CASE("a run that fails says so in its last line, and nothing before it is lost",
+          "[loggers][resume]") {
+  const TemporaryFolder folder;
+  const auto path = folder / "m.jsonl";
+  tutti::Trainer trainer{tiny::net(), options("4ba"), JSONLinesLogger{.filename = path.string()},
+                         Crash{.at = 2}};
+  CHECK_THROWS_WITH(trainer.fit(), "crash");
+  const auto lines = lines_of(path);
+  CHECK_THAT(outline(lines), ContainsSubstring("metrics 1 "));
+  CHECK(lines.back()["status"].string() == "failed");
+}
+
+TEST_CASE("a file that cannot be written is refused at once, with the reason", "[loggers]") {
+  const TemporaryFolder folder;
+  write_bytes(folder / "file", "");
+  JSONLinesLogger logger{.filename = (folder / "file/m.jsonl").string()};
+  using Run = FakeRun<JSONLinesLogger>;
+  CHECK_THROWS_WITH(Run(logger, "1ep"), ContainsSubstring("cannot write '") &&
+                                            ContainsSubstring("Not a directory") &&
+                                            ContainsSubstring("set filename"));
+  CHECK_THROWS_WITH(JSONLinesLogger{.flush_interval = 0}.validate(),
+                    ContainsSubstring("flush_interval is 0"));
+}
+
+TEST_CASE("a full disk warns and does not stop the run", "[loggers]") {
+  JSONLinesLogger logger{.filename = "/dev/full"};
+  FakeRun run{logger, "2ep"};
+  CHECK_NOTHROW(run.fire(tutti::AfterLoad{}));
+  CHECK_NOTHROW(run.epoch());
+  CHECK_NOTHROW(logger.close(run.state));
+}
+
+TEST_CASE("only rank 0 writes, unless every rank has a file of its own", "[loggers][dist]") {
+  const TemporaryFolder folder;
+  const auto path = folder / "m-{rank}.jsonl";
+  JSONLinesLogger logger{.filename = path.string()};
+  FakeRun run{logger, "1ep", 1};
+  run.fire(tutti::AfterLoad{});
+  run.epoch();
+  logger.close(run.state);
+  CHECK(std::filesystem::is_empty(folder.path()));
+
+  JSONLinesLogger each{.filename = path.string(), .rank_zero_only = false};
+  FakeRun other{each, "1ep", 1};
+  other.fire(tutti::AfterLoad{});
+  each.close(other.state);
+  CHECK(outline(lines_of(folder / "m-1.jsonl")) == "start 0, hyperparameters, end 0");
+
+  JSONLinesLogger same{.filename = (folder / "m.jsonl").string(), .rank_zero_only = false};
+  tutti::State state;
+  state.world_size = 2;
+  CHECK_THROWS_WITH(same.apply(tutti::Init{}, state), ContainsSubstring("put {rank} into it"));
+}

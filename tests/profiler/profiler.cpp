@@ -1,0 +1,313 @@
+#include <tutti/profiler/profiler.hpp>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tutti/core/recipe.hpp>
+#include <tutti/trainer.hpp>
+
+#include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/tiny.hpp"
+
+using Catch::Matchers::ContainsSubstring;
+using tutti::Profiler;
+using tutti::detail::Json;
+
+static_assert(tutti::Recipe<Profiler>::valid);
+static_assert(tutti::Recorder<Profiler>);
+
+namespace {
+
+struct Watcher final {
+  static constexpr std::string_view name = "Watcher";
+  tutti::Profiler* profiler = nullptr;
+  std::int64_t crash_at = -1;
+  void apply(tutti::BeforeForward, const tutti::State& state) const {
+    if (profiler != nullptr) {
+      profiler->marker("seen", {.categories = {"a", "b"}}).instant();
+      profiler->marker("load").counter({{"x", 1.5}, {"y", 2}});
+    }
+    if (state.timestamp.batch == crash_at) {
+      throw std::runtime_error("crash");
+    }
+  }
+};
+
+tutti::TrainerOptions options(tutti::Time duration = "2ep") {
+  return {.train = tiny::batches(4),
+          .max_duration = duration,
+          .optimizer = tutti::DecoupledSGDW{.lr = 0.1},
+          .device = "cpu",
+          .seed = 3,
+          .run_name = "run",
+          .progress_bar = false};
+}
+
+Json parsed(const std::filesystem::path& path) {
+  return tutti::detail::parse_json(read_bytes(path));
+}
+
+// Names of the files in a folder.
+std::set<std::string> names_in(const std::filesystem::path& folder) {
+  std::set<std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    out.insert(entry.path().filename().string());
+  }
+  return out;
+}
+
+// The spans of a file as nested text; begins and ends must pair, and times not go back.
+std::string tree(const Json& trace, const std::string& category = "event") {
+  std::vector<std::string> open;
+  std::map<std::int64_t, std::int64_t> last;
+  std::string out;
+  for (std::size_t i = 0; i < trace.size(); ++i) {
+    const Json& event = trace[i];
+    const std::string& phase = event["ph"].string();
+    if (phase == "M") {
+      continue;
+    }
+    CHECK(event["ts"].integer() >= last[event["tid"].integer()]);
+    last[event["tid"].integer()] = event["ts"].integer();
+    const std::string& name = event["name"].string();
+    if (phase == "B") {
+      open.push_back(name);
+      if (event["cat"].string() == category) {
+        out += name.substr(name.find('/') + 1) + "(";
+      }
+    } else if (phase == "E") {
+      REQUIRE_FALSE(open.empty());
+      CHECK(open.back() == name);
+      open.pop_back();
+      if (event["cat"].string() == category) {
+        out += ")";
+      }
+    }
+  }
+  CHECK(open.empty());
+  return out;
+}
+
+const std::string step = "batch(train_batch(forward()loss()backward()))";
+
+}  // namespace
+
+TEST_CASE("a cycle is one file whose spans nest as the loop does", "[profiler][trace]") {
+  const TemporaryFolder folder;
+  const std::string traces = (folder / "{run_name}").string();
+  tutti::Trainer trainer{tiny::net(), options(),
+                         Profiler{.schedule = {.skip_first = 1, .warmup = 1, .active = 2},
+                                  .trace_handler = {.folder = traces}},
+                         Watcher{}};
+  trainer.fit();
+  CHECK(names_in(folder / "run") ==
+        std::set<std::string>{"ep0-ba4-rank0.json", "ep1-ba8-rank0.json", "merged_trace.json"});
+  const Json first = parsed(folder / "run/ep0-ba4-rank0.json");
+  CHECK(tree(first) == "fit(iteration(epoch(dataloader()" + step + "dataloader()" + step +
+                           "dataloader()" + step + ")))");
+  const Json second = parsed(folder / "run/ep1-ba8-rank0.json");
+  CHECK_THAT(tree(second), ContainsSubstring("dataloader()" + step));
+  CHECK(tree(second).starts_with("fit(iteration(epoch(dataloader()"));
+  CHECK_THAT(tree(first, "callback"), ContainsSubstring("Watcher/event/before_forward()"));
+  tree(parsed(folder / "run/merged_trace.json"));
+  // One event on each line.
+  const std::string text = read_bytes(folder / "run/ep0-ba4-rank0.json");
+  CHECK(std::count(text.begin(), text.end(), '\n') ==
+        static_cast<std::ptrdiff_t>(first.size()) + 2);
+  std::map<std::string, Json> metadata;
+  std::set<std::int64_t> batches;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    CHECK(first[i]["pid"].integer() == 0);
+    if (first[i]["ph"].string() == "M") {
+      metadata.emplace(first[i]["name"].string(), first[i]["args"]);
+    } else if (first[i]["name"].string() == "event/batch") {
+      CHECK(first[i]["args"]["epoch"].integer() == 0);
+      batches.insert(first[i]["args"]["batch"].integer());
+    }
+  }
+  CHECK(batches == std::set<std::int64_t>{1, 2, 3});
+  CHECK(metadata.at("process_name")["name"].string() == "Rank 0 training loop process");
+  CHECK(metadata.at("thread_sort_index")["sort_index"].integer() == 0);
+  CHECK(metadata.at("clock_sync_timestamp_us")["value"].integer() > 1'700'000'000'000'000);
+  CHECK(metadata.at("clock_sync_error_bound")["value"].integer() >= 0);
+  CHECK(metadata.contains("global_rank"));
+}
+
+TEST_CASE("a run that ends or fails within a cycle leaves what it has", "[profiler][resume]") {
+  const TemporaryFolder folder;
+  const auto make = [&](const std::string& name, std::int64_t crash_at) {
+    return std::make_unique<tutti::Trainer<Profiler, Watcher>>(
+        tiny::net(), options("2ba"),
+        Profiler{.trace_handler = {.folder = (folder / name).string()}},
+        Watcher{.crash_at = crash_at});
+  };
+  make("ends", -1)->fit();
+  CHECK(names_in(folder / "ends") ==
+        std::set<std::string>{"ep0-ba2-rank0.json", "merged_trace.json"});
+  CHECK_THAT(tree(parsed(folder / "ends/ep0-ba2-rank0.json")), ContainsSubstring(step));
+  CHECK_THROWS_WITH(make("fails", 1)->fit(), "crash");
+  CHECK(names_in(folder / "fails") == std::set<std::string>{"ep0-ba1-rank0.json"});
+  CHECK_THAT(tree(parsed(folder / "fails/ep0-ba1-rank0.json")), ContainsSubstring(step));
+  // Another run does not mix with it.
+  CHECK_THROWS_WITH(make("fails", -1),
+                    ContainsSubstring("has files from an earlier run; give this one another"));
+}
+
+TEST_CASE("markers record while the action is theirs", "[profiler][law]") {
+  Profiler profiler;
+  const auto recorded = [&] { return profiler.memory.recording->take({}); };
+  auto marker = profiler.marker("work", {.record_instant_on_start = true, .categories = {"io"}});
+  { const auto span = marker.scope(); }
+  marker.instant();
+  CHECK(recorded() == "[\n]\n");
+  profiler.memory.recording->action = tutti::ProfilerAction::active;
+  marker.start();
+  CHECK_THROWS_WITH(marker.start(), ContainsSubstring("\"work\" is started twice"));
+  profiler.memory.recording->action = tutti::ProfilerAction::skip;
+  marker.finish();  // although nothing is recorded any more
+  CHECK_THROWS_WITH(marker.finish(),
+                    ContainsSubstring("\"work\" is finished, but was not started"));
+  profiler.memory.recording->action = tutti::ProfilerAction::warmup;
+  std::thread([&] {
+    profiler.marker("other").counter({{"x", 0.5}, {"nan", std::nan("")}});
+  }).join();
+  profiler.marker("only", {.actions = {tutti::ProfilerAction::active}}).instant();
+  const Json events = tutti::detail::parse_json(recorded());
+  std::string phases;
+  std::set<std::int64_t> threads;
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    const Json& event = events[i];
+    if (event["ph"].string() != "M") {
+      phases += event["ph"].string() + ":" + event["name"].string() + " ";
+      threads.insert(event["tid"].integer());
+      CHECK(event.contains("s") == (event["ph"].string() == "i"));
+      if (event["ph"].string() == "C") {
+        CHECK(event["args"].size() == 1);
+        CHECK(event["args"]["x"].number() == 0.5);
+      } else {
+        CHECK(event["cat"].string() == "io");
+      }
+    }
+  }
+  CHECK(phases == "B:work i:work E:work C:other ");
+  CHECK(threads.size() == 2);
+}
+
+TEST_CASE("a merged trace has the ranks' times on one clock", "[profiler][dist]") {
+  const TemporaryFolder folder;
+  const auto trace = [&](int rank, std::int64_t sync, std::int64_t time) {
+    const std::string path = (folder / std::to_string(rank)).string();
+    write_bytes(path,
+                "[\n{\"name\": \"clock_sync_timestamp_us\", \"ph\": \"M\", \"ts\": 0, \"pid\": 9, "
+                "\"tid\": 1, \"args\": {\"value\": " +
+                    std::to_string(sync) + "}},\n{\"name\": \"x\", \"ph\": \"B\", \"ts\": " +
+                    std::to_string(time) + ", \"pid\": 9, \"tid\": 1, \"args\": {}}\n]\n");
+    return path;
+  };
+  const std::string merged = (folder / "merged.json").string();
+  for (int cycle = 0; cycle < 2; ++cycle) {
+    tutti::merge_traces({{0, trace(0, 1000, 1010)}, {2, trace(2, 5000, 5012)}}, merged);
+  }
+  const Json events = parsed(merged);
+  REQUIRE(events.size() == 8);
+  CHECK(events[1]["ts"].integer() == 1010);
+  CHECK(events[3]["ts"].integer() == 1012);
+  CHECK(events[3]["pid"].integer() == 2);
+  CHECK(events[2]["args"]["value"].integer() == 5000);
+  CHECK(events[7]["ts"].integer() == 1012);
+}
+
+namespace {
+
+// Rank 0 of two, of which the other one's file is there already.
+class Two final : public tutti::dist::Communicator {
+ public:
+  explicit Two(std::string others)
+      : Communicator([] {
+          tutti::dist::Environment place;
+          place.world_size = place.local_world_size = 2;
+          return place;
+        }()),
+        others_(std::move(others)) {}
+  std::string backend() const override { return "fake"; }
+  void all_reduce(const at::Tensor&, tutti::dist::ReduceOp) override {}
+  void all_reduce(std::span<double>, tutti::dist::ReduceOp) override {}
+  void all_reduce(std::span<std::int64_t>, tutti::dist::ReduceOp) override {}
+  void broadcast(const at::Tensor&, int) override {}
+  void broadcast(const std::vector<at::Tensor>&, int) override {}
+  std::vector<at::Tensor> all_gather(const at::Tensor& tensor) override { return {tensor, tensor}; }
+  std::string broadcast_bytes(const std::string& bytes, int) override { return bytes; }
+  std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
+    return {bytes, "0:" + others_};
+  }
+  void barrier() override { ++barriers; }
+  int barriers = 0;
+
+ private:
+  std::string others_;
+};
+
+}  // namespace
+
+TEST_CASE("ranks meet once a cycle, and one of a node merges its files", "[profiler][dist]") {
+  const TemporaryFolder folder;
+  write_bytes(folder / "other",
+              "[\n{\"name\": \"clock_sync_timestamp_us\", \"ph\": \"M\", \"ts\": 0, \"pid\": 1, "
+              "\"tid\": 1, \"args\": {\"value\": 50}},\n{\"name\": \"theirs\", \"ph\": \"i\", "
+              "\"ts\": 50, \"pid\": 1, \"tid\": 1, \"args\": {}}\n]\n");
+  const auto world = std::make_shared<Two>((folder / "other").string());
+  tutti::State state;
+  state.run_name = "run";
+  state.world_size = 2;
+  state.communicator = world;
+  state.dataloader_len = 8;
+  Profiler profiler{.schedule = {.warmup = 0, .active = 2},
+                    .trace_handler = {.folder = (folder / "t").string()}};
+  profiler.apply(tutti::Init{}, state);
+  profiler.apply(tutti::AfterLoad{}, state);
+  for (int i = 0; i < 3; ++i) {
+    profiler.apply(tutti::BeforeDataloader{}, state);
+    profiler.apply(tutti::AfterDataloader{}, state);
+    profiler.apply(tutti::BatchStart{}, state);
+    state.timestamp = state.timestamp.to_next_batch(4);
+    profiler.apply(tutti::BatchEnd{}, state);
+  }
+  CHECK(world->barriers == 2);
+  CHECK(names_in(folder / "t") == std::set<std::string>{"ep0-ba2-rank0.json", "merged_trace.json"});
+  const Json merged = parsed(folder / "t/merged_trace.json");
+  std::map<std::string, std::int64_t> times;
+  for (std::size_t i = 0; i < merged.size(); ++i) {
+    times[merged[i]["name"].string()] = merged[i]["ts"].integer();
+  }
+  CHECK(times.at("theirs") == profiler.memory.sync);
+  CHECK(times.contains("event/batch"));
+  profiler.trace_handler.filename = "one.json";
+  CHECK_THROWS_WITH(profiler.apply(tutti::Init{}, state), ContainsSubstring("put {rank} into it"));
+}
+
+TEST_CASE("only the newest traces are kept, and a folder that cannot be written does not stop",
+          "[profiler]") {
+  const TemporaryFolder folder;
+  const auto train = [&](const std::string& traces) {
+    tutti::Trainer<Profiler, Watcher> trainer{
+        tiny::net(), options("3ep"),
+        Profiler{.schedule = {.active = 1, .repeat = 0},
+                 .trace_handler = {.folder = traces,
+                                   .merged_trace_filename = "",
+                                   .num_traces_to_keep = 2}},
+        Watcher{}};
+    trainer.fit();
+  };
+  train((folder / "t").string());
+  CHECK(names_in(folder / "t") ==
+        std::set<std::string>{"ep2-ba10-rank0.json", "ep2-ba12-rank0.json"});
+  write_bytes(folder / "file", "");
+  CHECK_NOTHROW(train((folder / "file/below").string()));
+}
