@@ -2,9 +2,9 @@
 //
 //     fuzz_checkpoint [corpus folder] [-max_total_time=60] ...
 //
-// The first byte chooses the reader. Whatever the bytes are, a reader returns or throws c10::Error or
-// std::invalid_argument; anything else, a crash or a sanitizer's finding ends the program. A manifest
-// is given the checksum that fits it, since whoever means harm would do so, too.
+// The first byte chooses the reader. Whatever the bytes are, a reader returns or throws c10::Error
+// or std::invalid_argument; anything else, a crash or a sanitizer's finding ends the program. A
+// manifest is given the checksum that fits it, since whoever means harm would do so, too.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,8 +31,7 @@ class MemoryFile {
  public:
   MemoryFile() : fd_(::memfd_create("fuzz", 0)) {}
   void write(const void* data, std::size_t size) const {
-    if (::ftruncate(fd_, 0) != 0 ||
-        ::pwrite(fd_, data, size, 0) != static_cast<ssize_t>(size)) {
+    if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, data, size, 0) != static_cast<ssize_t>(size)) {
       std::abort();
     }
   }
