@@ -98,20 +98,14 @@ class Recording {
   std::size_t calls() const { return effects_.size(); }
 
   /// Calls `visit(disk, done)` for every crash point: after each number of calls, every subset of
-  /// what is not certain, with every write that is not certain also torn at several places. `done`:
-  /// all calls had returned. Returns how many there were.
+  /// what is not certain (of more than ten things a selection), with every write that is not
+  /// certain also torn at several places. `done`: all calls had returned. Returns how many there
+  /// were.
   std::size_t each_crash(const std::function<void(const Disk&, bool done)>& visit) const {
     std::size_t count = 0;
     for (std::size_t end = 0; end <= effects_.size(); ++end) {
       const std::vector<std::size_t> open = uncertain(end);
-      const std::size_t subsets = std::size_t{1} << open.size();
-      for (std::size_t subset = 0; subset < subsets; ++subset) {
-        std::set<std::size_t> lost;
-        for (std::size_t i = 0; i < open.size(); ++i) {
-          if ((subset >> i & 1U) == 0) {
-            lost.insert(open[i]);
-          }
-        }
+      for (const std::set<std::size_t>& lost : losses(open)) {
         visit(state(end, lost, effects_.size(), 0), end == effects_.size());
         ++count;
         for (const std::size_t torn : open) {
@@ -145,6 +139,37 @@ class Recording {
     }
     out.erase(0);
     return {out.begin(), out.end()};
+  }
+
+  // Every subset of a few; of many, what is lost is one, all but one, a head or a tail.
+  static std::set<std::set<std::size_t>> losses(const std::vector<std::size_t>& open) {
+    constexpr std::size_t few = 10;
+    std::set<std::set<std::size_t>> out;
+    if (open.size() <= few) {
+      for (std::size_t subset = 0; subset < std::size_t{1} << open.size(); ++subset) {
+        std::set<std::size_t> lost;
+        for (std::size_t i = 0; i < open.size(); ++i) {
+          if ((subset >> i & 1U) == 0) {
+            lost.insert(open[i]);
+          }
+        }
+        out.insert(std::move(lost));
+      }
+      return out;
+    }
+    const std::set<std::size_t> all(open.begin(), open.end());
+    for (std::size_t i = 0; i <= open.size(); ++i) {
+      const auto middle = open.begin() + static_cast<std::ptrdiff_t>(i);
+      out.insert(std::set<std::size_t>(open.begin(), middle));
+      out.insert(std::set<std::size_t>(middle, open.end()));
+      if (i < open.size()) {
+        std::set<std::size_t> others = all;
+        others.erase(open[i]);
+        out.insert(std::move(others));
+        out.insert({open[i]});
+      }
+    }
+    return out;
   }
 
   void add(Effect effect) {
