@@ -21,7 +21,7 @@ namespace tutti::checkpoint {
 
 /// When and where a Saver writes, and what it keeps.
 struct SaverOptions {
-  std::string folder;  ///< a pattern, see format_name()
+  std::string folder{};  ///< a pattern, see format_name()
   std::string filename = "ep{epoch}-ba{batch}";
   std::string latest_filename = "latest";  ///< points to the newest, or best; empty: no pointer
   Time interval = "1ep";                   ///< of no account with a monitor
