@@ -119,10 +119,10 @@ consteval bool has_fields() {
 
 /// Calls `f(name, value)` for every member of `value`, in the order of declaration.
 template <class T, class F>
-void for_each_field(T& value, F&& f) {
+void for_each_field(T&& value, F&& f) {
   const auto fields = tie_fields(value);
   [&]<std::size_t... I>(std::index_sequence<I...>) {
-    (f(field_name<std::remove_const_t<T>, I>(), std::get<I>(fields)), ...);
+    (f(field_name<std::remove_cvref_t<T>, I>(), std::get<I>(fields)), ...);
   }
   (std::make_index_sequence<std::tuple_size_v<decltype(fields)>>{});
 }
