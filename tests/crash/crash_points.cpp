@@ -9,6 +9,8 @@
 
 #include <ATen/ATen.h>
 
+#include <tutti/checkpoint/latest.hpp>
+
 #include "crash/disk_model.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
@@ -38,6 +40,7 @@ State at_batch(std::int64_t batch) {
 checkpoint::Pages pages(double value) {
   checkpoint::Snapshot snapshot;
   snapshot.meta.put("run_name", "calm-motet");
+  snapshot.meta.put("batch", static_cast<std::int64_t>(value));
   snapshot.model.put("weight", at::full({5, 3}, value));
   snapshot.model.put("bias", at::full({3}, value));
   snapshot.state.put("value", value);
