@@ -1,4 +1,4 @@
-#include <tutti/checkpoint/saver.hpp>
+#include <tutti/checkpoint/save_job.hpp>
 
 #include <unistd.h>
 
@@ -51,7 +51,7 @@ checkpoint::Pages pages(double value) {
 
 void save(Saver& saver, std::int64_t batch, double value) {
   saver.begin(at_batch(batch));
-  saver.job(pages(value))();
+  checkpoint::SaveJob{saver.target(), pages(value)}();
   saver.ended(true);
 }
 
