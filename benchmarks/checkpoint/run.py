@@ -21,32 +21,35 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", required=True)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--mebibytes", type=int, nargs="*", default=[16, 128])
+    parser.add_argument("--mebibytes", type=int, nargs="*", default=[64, 128])
     parser.add_argument("--folder", default="/tmp/tutti_benchmark_checkpoint")
     arguments = parser.parse_args()
 
     print("MLP, SGD with momentum, one thread, fp32, CPU; a save after every batch, "
-          f"{arguments.rounds} processes of 12 saves each, medians in ms (deviation); first saves left out.\n")
-    print("| saved | at once | in the background | one memcpy | at once / background | background / memcpy | first |")
-    print("|---:|---:|---:|---:|---:|---:|---:|")
+          f"{arguments.rounds} processes of 12 saves each, medians in ms (deviation); first saves left out. "
+          "Running: time of the training thread on a processor, which other programs do not lengthen.\n")
+    print("| saved | at once | in the background | of it running | one memcpy, running | wait at once / in the "
+          "background | background / memcpy, running | first, running |")
+    print("|---:|---:|---:|---:|---:|---:|---:|---:|")
     holds = True
+    columns = ["at_once_wall", "background_wall", "background_running", "memcpy_running"]
     for size in arguments.mebibytes:
-        got = {"at_once": [], "background": [], "memcpy": []}
+        got = {name: [] for name in columns}
         first = []
         for _ in range(arguments.rounds):
             done = subprocess.run([arguments.program, str(size), "12", arguments.folder], env=ENVIRONMENT,
                                   capture_output=True, text=True, check=True)
             line = json.loads(done.stdout.strip().splitlines()[-1])
-            first.append(line["background"][0])
+            first.append(line["background_running"][0])
             for name, values in got.items():
                 values += line[name][1:]
         middle = {name: statistics.median(values) for name, values in got.items()}
-        cells = [f"{middle[name]:.2f} ({statistics.stdev(got[name]):.2f})" for name in got]
-        stall = middle["background"] / middle["memcpy"]
+        cells = " | ".join(f"{middle[name]:.2f} ({statistics.stdev(got[name]):.2f})" for name in columns)
+        stall = middle["background_running"] / middle["memcpy_running"]
         holds = holds and stall <= CLAIM
-        print(f"| {line['mebibytes']} MiB | {cells[0]} | {cells[1]} | {cells[2]} | "
-              f"{middle['at_once'] / middle['background']:.1f} | {stall:.2f} | {statistics.median(first):.1f} |")
-    print(f"\n{'holds' if holds else 'FAILS'}: background / memcpy at most {CLAIM}")
+        print(f"| {line['mebibytes']} MiB | {cells} | {middle['at_once_wall'] / middle['background_wall']:.1f} | "
+              f"{stall:.2f} | {statistics.median(first):.1f} |")
+    print(f"\n{'holds' if holds else 'FAILS'}: background / memcpy at most {CLAIM}, running")
     sys.exit(0 if holds else 1)
 
 

@@ -61,22 +61,6 @@ TEST_CASE("a checkpoint that is removed is gone, and none is no error", "[checkp
   CHECK_NOTHROW(tutti::checkpoint::remove_snapshot(folder / "ep1"));
 }
 
-TEST_CASE("the last checkpoint is a function of the folder and the pointer's name",
-          "[checkpoint][folder]") {
-  const TemporaryFolder folder;
-  CHECK_FALSE(tutti::checkpoint::find_latest(folder.path(), "latest").has_value());
-  CHECK_FALSE(tutti::checkpoint::find_latest(folder / "none", "latest").has_value());
-  fs::create_directory(folder / "ep1");
-  tutti::checkpoint::point_latest(folder / "latest", "ep1");
-  CHECK(tutti::checkpoint::find_latest(folder.path(), "latest") == (folder / "ep1").string());
-  fs::rename(folder / "ep1", folder / ".old-ep1-0123456789ab");  // a writer died replacing it
-  CHECK(tutti::checkpoint::find_latest(folder.path(), "latest") ==
-        (folder / ".old-ep1-0123456789ab").string());
-  fs::remove(folder / ".old-ep1-0123456789ab");
-  CHECK_THROWS_WITH(tutti::checkpoint::find_latest(folder.path(), "latest"),
-                    ContainsSubstring("which is not there; point it to another"));
-}
-
 TEST_CASE("a checkpoint set aside by a dead writer is found and put back", "[checkpoint][folder]") {
   const TemporaryFolder folder;
   const std::string aside = ".old-ep1-0123456789ab";

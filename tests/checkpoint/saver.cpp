@@ -7,6 +7,8 @@
 
 #include <ATen/ATen.h>
 
+#include <tutti/checkpoint/save_job.hpp>
+
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -45,7 +47,7 @@ bool offer(Saver& saver, std::int64_t batch) {
     return false;
   }
   saver.begin(state);
-  saver.job(pages())();
+  checkpoint::SaveJob{saver.target(), pages()}();
   saver.ended(true);
   return true;
 }
@@ -104,7 +106,7 @@ TEST_CASE("a checkpoint that could not be written changes nothing", "[checkpoint
   REQUIRE(saver.due(BatchCheckpoint{}, at_batch(4)));
   CHECK(saver.begin(at_batch(4)) == "ba4");
   CHECK(names_of(saver) == Names{"ba2", "ba4"});  // it lists itself
-  static_cast<void>(saver.job(pages()));
+  static_cast<void>(saver.target());
   CHECK(names_of(saver) == Names{"ba4"});
   saver.ended(false);
   CHECK(names_of(saver) == Names{"ba2"});

@@ -1,4 +1,4 @@
-#include <tutti/checkpoint/saver.hpp>
+#include <tutti/checkpoint/save_job.hpp>
 
 #include <unistd.h>
 
@@ -8,6 +8,8 @@
 #include <string>
 
 #include <ATen/ATen.h>
+
+#include <tutti/checkpoint/latest.hpp>
 
 #include "crash/disk_model.hpp"
 #include "support/catch.hpp"
@@ -38,6 +40,7 @@ State at_batch(std::int64_t batch) {
 checkpoint::Pages pages(double value) {
   checkpoint::Snapshot snapshot;
   snapshot.meta.put("run_name", "calm-motet");
+  snapshot.meta.put("batch", static_cast<std::int64_t>(value));
   snapshot.model.put("weight", at::full({5, 3}, value));
   snapshot.model.put("bias", at::full({3}, value));
   snapshot.state.put("value", value);
@@ -48,7 +51,7 @@ checkpoint::Pages pages(double value) {
 
 void save(Saver& saver, std::int64_t batch, double value) {
   saver.begin(at_batch(batch));
-  saver.job(pages(value))();
+  checkpoint::SaveJob{saver.target(), pages(value)}();
   saver.ended(true);
 }
 

@@ -25,6 +25,10 @@ struct At final {
   std::string folder;
   void apply(BatchEnd, const State& state) const {
     if (state.timestamp.batch == batch) {
+      while (!fs::exists(folder + "/saved/latest") ||
+             fs::read_symlink(folder + "/saved/latest") != "ep0-ba2") {
+        ::usleep(1000);  // what is written in the background before this is to be written
+      }
       then(folder);
     }
   }

@@ -1,7 +1,9 @@
 #include <tutti/train/signals.hpp>
 
+#include <chrono>
 #include <csignal>
 #include <string>
+#include <thread>
 
 #include "crash/runs.hpp"
 #include "support/catch.hpp"
@@ -18,7 +20,7 @@ struct Slow final {
   void apply(BeforeForward, const State& state) const {
     if (state.timestamp.batch == 2) {
       write_bytes(told, "");
-      ::usleep(milliseconds * 1000);
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
     }
   }
 };
@@ -54,9 +56,10 @@ TEST_CASE("SIGTERM and SIGINT end the process with 128 plus the signal, all save
           "[crash][signals]") {
   for (const int signal : {SIGTERM, SIGINT}) {
     const crash::MemoryFolder folder;
-    const pid_t child = start(folder, rare(folder), 50);
+    const pid_t child = start(folder, rare(folder), 300);
     ::kill(child, signal);
-    ::kill(child, SIGINT + SIGTERM - signal);  // at once: taken for the same request
+    ::usleep(50000);
+    ::kill(child, SIGINT + SIGTERM - signal);  // so soon it is taken for the same request
     const int status = crash::wait_for(child);
     REQUIRE(WIFEXITED(status));
     CHECK(WEXITSTATUS(status) == 128 + signal);

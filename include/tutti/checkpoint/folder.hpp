@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <system_error>
 
@@ -82,24 +81,6 @@ inline std::filesystem::path resolve(const std::filesystem::path& path) {
     }
   }
   return path;
-}
-
-/// The checkpoint that the pointer `latest` of a folder names; nothing when there is no pointer.
-///
-/// A function of the two names and what is on disk alone.
-/// Throws c10::Error when the pointer names a checkpoint that is not there.
-inline std::optional<std::string> find_latest(const std::filesystem::path& folder,
-                                              const std::string& latest) {
-  const auto link = folder / latest;
-  if (!detail::path_exists(link)) {
-    return std::nullopt;
-  }
-  const auto found = resolve(link);
-  TORCH_CHECK(detail::is_folder(found), "checkpoint: '", link.string(), "' points to '",
-              found.string(),
-              "', which is not there; point it to another checkpoint of the folder, "
-              "or remove it to begin anew");
-  return found.string();
 }
 
 /// Removes a checkpoint; a reader sees it whole or not at all. Does nothing when there is none.

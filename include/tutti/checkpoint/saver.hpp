@@ -4,15 +4,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <tutti/checkpoint/detail/file.hpp>
 #include <tutti/checkpoint/filename.hpp>
-#include <tutti/checkpoint/folder.hpp>
-#include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/interval.hpp>
 #include <tutti/core/state.hpp>
@@ -116,27 +114,15 @@ class Saver {
     return name;
   }
 
-  /// What is to be done on disk for the newest entry; nothing refers to this Saver.
-  struct Job {
-    Pages pages;
-    std::filesystem::path path;
-    std::filesystem::path link;        ///< to be pointed at it; empty: none
+  /// What is to be done on disk for the checkpoint that begin() entered.
+  struct Target {
+    std::string path;                  ///< where it goes
+    std::string link;                  ///< to be pointed at it then; empty: none
     std::vector<std::string> surplus;  ///< to be removed then
-
-    /// Writes, points, removes. Throws c10::Error when it cannot; older ones are then intact.
-    void operator()() const {
-      write_pages(path, pages, /*overwrite=*/true);
-      if (!link.empty()) {
-        point_latest(link, path.filename().string());
-      }
-      for (const std::string& old : surplus) {
-        remove_snapshot(old);
-      }
-    }
   };
 
-  /// The job of the checkpoint that begin() entered. Those beyond the number to keep leave saved().
-  Job job(Pages pages) {
+  /// The target of that checkpoint. Those beyond the number to keep leave saved().
+  Target target() {
     const Entry newest = entries_.back();
     const bool points = !options_.latest_filename.empty() && keep() != 0 &&
                         (options_.monitor.empty() || is_best(newest));
@@ -145,7 +131,7 @@ class Saver {
       leaving_.push_back(*out);
       entries_.erase(out);
     }
-    Job out{.pages = std::move(pages), .path = path_of(newest), .link = {}, .surplus = {}};
+    Target out{.path = path_of(newest), .link = {}, .surplus = {}};
     if (points) {
       out.link = folder_ + "/" + options_.latest_filename;
     }
@@ -155,7 +141,8 @@ class Saver {
     return out;
   }
 
-  /// The job ended. A checkpoint that failed is forgotten, and those it would have replaced stay.
+  /// The writing ended. A checkpoint that failed is forgotten, and those it would have replaced
+  /// stay.
   void ended(bool well) {
     if (!well) {
       last_batch_ = -1;
@@ -235,7 +222,7 @@ class Saver {
   std::string folder_;
   Interval interval_;
   std::vector<Entry> entries_;
-  std::vector<Entry> leaving_;  // removed once the job in hand has ended well
+  std::vector<Entry> leaving_;  // removed once what is being written has ended well
   std::optional<double> candidate_;
   std::int64_t last_batch_ = -1;
   bool due_ = false;

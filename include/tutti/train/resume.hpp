@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/checkpoint/folder.hpp>
+#include <tutti/checkpoint/latest.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/options.hpp>
 

@@ -9,6 +9,7 @@
 
 #include <tutti/checkpoint/background.hpp>
 #include <tutti/checkpoint/host_copies.hpp>
+#include <tutti/checkpoint/save_job.hpp>
 #include <tutti/checkpoint/saver.hpp>
 #include <tutti/dist/communicator.hpp>
 
@@ -72,7 +73,8 @@ class Saving {
   /// next call of any member.
   void write(dist::Communicator& world, checkpoint::Saver& saver, checkpoint::Pages pages) {
     settle(world);
-    auto job = std::make_shared<checkpoint::Saver::Job>(saver.job(std::move(pages)));
+    auto job = std::make_shared<checkpoint::SaveJob>(
+        checkpoint::SaveJob{saver.target(), std::move(pages)});
     if (!in_background_) {
       ended(world, saver, on_rank_zero(world, [&] { (*job)(); }));
       return;
