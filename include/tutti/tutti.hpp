@@ -41,6 +41,8 @@
 #include <tutti/dist/ddp.hpp>
 #include <tutti/dist/process_group.hpp>
 #include <tutti/explain.hpp>
+#include <tutti/fused/pass.hpp>
+#include <tutti/fused/stages.hpp>
 #include <tutti/loggers/console.hpp>
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/loggers/progress_bar.hpp>

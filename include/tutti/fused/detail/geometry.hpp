@@ -1,0 +1,130 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <tutti/fused/pixels.hpp>
+
+/// From which byte of the raw images each pixel comes.
+namespace tutti::fused::detail {
+
+/// All crops, flips and takes of a pass, composed.
+class Geometry {
+ public:
+  Geometry() = default;
+  explicit Geometry(const Frame& source)
+      : source_height_(source.height), source_width_(source.width), window_width_(source.width) {}
+
+  void add(const Crops& crops) {
+    std::vector<Window> windows(crops.corners.size());
+    for (std::size_t i = 0; i < windows.size(); ++i) {
+      const auto& corner = crops.corners[i];
+      const bool flip = !windows_.empty() && windows_[i].flip;
+      windows[i] = {corner.row, flip ? window_width_ - crops.width - corner.column : corner.column,
+                    flip};
+    }
+    windows_ = std::move(windows);
+    window_width_ = crops.width;
+  }
+
+  void add(const Flips& flips) {
+    windows_.resize(flips.flipped.size());
+    for (std::size_t i = 0; i < windows_.size(); ++i) {
+      windows_[i].flip = flips.flipped[i];
+    }
+  }
+
+  void add(const Take& take) {
+    compose(rows_, take.rows);
+    compose(columns_, take.columns);
+  }
+
+  /// Pixels stay where they are.
+  [[nodiscard]] bool none() const { return windows_.empty() && rows_.empty() && columns_.empty(); }
+
+  /// Columns [first, last) of output row `row` of one channel of an image: from where they lie, or
+  /// gathered into `room`, which holds as many.
+  ///
+  /// plane: the channel's first byte. stride: between rows and columns, in bytes.
+  const std::uint8_t* fetch(const std::uint8_t* plane, std::int64_t row_stride,
+                            std::int64_t column_stride, std::int64_t image, std::int64_t row,
+                            std::int64_t first, std::int64_t last, std::uint8_t* room) const {
+    const Window window = windows_.empty() ? Window{} : windows_[static_cast<std::size_t>(image)];
+    const std::int64_t length = last - first;
+    const std::int64_t y =
+        window.row + (rows_.empty() ? row : rows_[static_cast<std::size_t>(row)]);
+    if (y < 0 || y >= source_height_) {
+      std::memset(room, 0, static_cast<std::size_t>(length));
+      return room;
+    }
+    const std::uint8_t* line = plane + y * row_stride;
+    const std::int64_t step = window.flip ? -1 : 1;
+    const std::int64_t start = window.column + (window.flip ? window_width_ - 1 : 0);
+    if (columns_.empty()) {
+      return gather(line, column_stride, start + step * first, step, length, room);
+    }
+    if (windows_.empty()) {
+      const std::int64_t* columns = columns_.data() + first;
+      for (std::int64_t j = 0; j < length; ++j) {
+        room[j] = line[columns[j] * column_stride];
+      }
+      return room;
+    }
+    for (std::int64_t j = 0; j < length; ++j) {
+      const std::int64_t x = start + step * columns_[static_cast<std::size_t>(first + j)];
+      room[j] = x < 0 || x >= source_width_ ? std::uint8_t{0} : line[x * column_stride];
+    }
+    return room;
+  }
+
+ private:
+  struct Window {
+    std::int64_t row = 0;
+    std::int64_t column = 0;
+    bool flip = false;
+  };
+
+  static void compose(std::vector<std::int64_t>& table, std::vector<std::int64_t> next) {
+    if (next.empty()) {
+      return;
+    }
+    if (!table.empty()) {
+      for (std::int64_t& at : next) {
+        at = table[static_cast<std::size_t>(at)];
+      }
+    }
+    table = std::move(next);
+  }
+
+  // `length` bytes beginning at column x, to the right or, with step -1, to the left.
+  const std::uint8_t* gather(const std::uint8_t* line, std::int64_t column_stride, std::int64_t x,
+                             std::int64_t step, std::int64_t length, std::uint8_t* room) const {
+    const std::int64_t before =
+        std::clamp<std::int64_t>(step > 0 ? -x : x - source_width_ + 1, 0, length);
+    const std::int64_t inside =
+        std::clamp<std::int64_t>(step > 0 ? source_width_ - x : x + 1, before, length);
+    if (step * column_stride == 1 && before == 0 && inside == length) {
+      return line + x;
+    }
+    std::memset(room, 0, static_cast<std::size_t>(before));
+    for (std::int64_t j = before; j < inside; ++j) {
+      room[j] = line[(x + step * j) * column_stride];
+    }
+    std::memset(room + inside, 0, static_cast<std::size_t>(length - inside));
+    return room;
+  }
+
+  std::int64_t source_height_ = 0;
+  std::int64_t source_width_ = 0;
+  std::int64_t window_width_ = 0;
+  std::vector<Window> windows_;        // by image; empty: the whole of each
+  std::vector<std::int64_t> rows_;     // of the window; empty: all
+  std::vector<std::int64_t> columns_;  // likewise
+};
+
+}  // namespace tutti::fused::detail
