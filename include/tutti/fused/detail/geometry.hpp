@@ -42,13 +42,17 @@ class Geometry {
   void add(const Take& take) {
     compose(rows_, take.rows);
     compose(columns_, take.columns);
+    find_stretches();
   }
 
   /// Pixels stay where they are.
   [[nodiscard]] bool none() const { return windows_.empty() && rows_.empty() && columns_.empty(); }
 
+  /// How much more room than it asks for fetch() may write into.
+  static constexpr std::int64_t slack = 16;
+
   /// Columns [first, last) of output row `row` of one channel of an image: from where they lie, or
-  /// gathered into `room`, which holds as many.
+  /// gathered into `room`, which holds as many and slack.
   ///
   /// plane: the channel's first byte. stride: between rows and columns, in bytes.
   const std::uint8_t* fetch(const std::uint8_t* plane, std::int64_t row_stride,
@@ -69,9 +73,10 @@ class Geometry {
       return gather(line, column_stride, start + step * first, step, length, room);
     }
     if (windows_.empty()) {
-      const std::int64_t* columns = columns_.data() + first;
-      for (std::int64_t j = 0; j < length; ++j) {
-        room[j] = line[columns[j] * column_stride];
+      if (column_stride == 1 && !stretches_.empty()) {
+        copy_stretches(line, first, last, room);
+      } else {
+        pick(line, columns_.data() + first, column_stride, length, room);
       }
       return room;
     }
@@ -101,6 +106,53 @@ class Geometry {
     table = std::move(next);
   }
 
+  static void pick(const std::uint8_t* line, const std::int64_t* columns,
+                   std::int64_t column_stride, std::int64_t length,
+                   std::uint8_t* __restrict__ room) {
+    for (std::int64_t j = 0; j < length; ++j) {
+      room[j] = line[columns[j] * column_stride];
+    }
+  }
+
+  // Columns that follow one another also in the image.
+  struct Stretch {
+    std::int64_t first;
+    std::int64_t last;
+    std::int64_t offset;  // from output to source
+  };
+
+  void find_stretches() {
+    stretches_.clear();
+    for (std::int64_t j = 0; j < std::ssize(columns_); ++j) {
+      const std::int64_t offset = columns_[static_cast<std::size_t>(j)] - j;
+      if (stretches_.empty() || stretches_.back().offset != offset) {
+        stretches_.push_back({j, j, offset});
+      }
+      stretches_.back().last = j + 1;
+    }
+    if (4 * stretches_.size() > columns_.size()) {  // so short that single bytes are faster
+      stretches_.clear();
+    }
+  }
+
+  void copy_stretches(const std::uint8_t* line, std::int64_t first, std::int64_t last,
+                      std::uint8_t* room) const {
+    auto stretch = std::partition_point(stretches_.begin(), stretches_.end(),
+                                        [&](const Stretch& s) { return s.last <= first; });
+    for (; stretch != stretches_.end() && stretch->first < last; ++stretch) {
+      std::int64_t j = std::max(first, stretch->first);
+      const std::int64_t end = std::min(last, stretch->last);
+      // Whole blocks; what a block brings beyond the end is overwritten by the next stretch.
+      for (; j < end && j + stretch->offset + slack <= source_width_; j += slack) {
+        std::memcpy(room + (j - first), line + j + stretch->offset, slack);
+      }
+      if (j < end) {
+        std::memcpy(room + (j - first), line + j + stretch->offset,
+                    static_cast<std::size_t>(end - j));
+      }
+    }
+  }
+
   // `length` bytes beginning at column x, to the right or, with step -1, to the left.
   const std::uint8_t* gather(const std::uint8_t* line, std::int64_t column_stride, std::int64_t x,
                              std::int64_t step, std::int64_t length, std::uint8_t* room) const {
@@ -125,6 +177,7 @@ class Geometry {
   std::vector<Window> windows_;        // by image; empty: the whole of each
   std::vector<std::int64_t> rows_;     // of the window; empty: all
   std::vector<std::int64_t> columns_;  // likewise
+  std::vector<Stretch> stretches_;     // of columns_, where they are long
 };
 
 }  // namespace tutti::fused::detail

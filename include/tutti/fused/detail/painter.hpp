@@ -65,8 +65,8 @@ class Painter {
         direct_(geometry.none() && source_.column == 1 && source_.row == width_ && planar_),
         geometry_(geometry),
         palette_(palette),
-        own_room_(static_cast<std::size_t>(width_)),
-        partner_room_(static_cast<std::size_t>(width_)),
+        own_room_(static_cast<std::size_t>(width_ + Geometry::slack)),
+        partner_room_(static_cast<std::size_t>(width_ + Geometry::slack)),
         lines_(static_cast<std::size_t>(planar_ ? 0 : channels_ * width_)) {}
 
   /// One more piece of the image, after those before it.
