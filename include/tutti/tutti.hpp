@@ -48,6 +48,7 @@
 #include <tutti/loggers/progress_bar.hpp>
 #include <tutti/losses/binary_cross_entropy.hpp>
 #include <tutti/losses/dice.hpp>
+#include <tutti/losses/mixed_cross_entropy.hpp>
 #include <tutti/losses/soft_cross_entropy.hpp>
 #include <tutti/metrics/accuracy.hpp>
 #include <tutti/metrics/binary_f1.hpp>
