@@ -31,14 +31,14 @@ struct MixedTargets {
 /// Nodes: the stages' pixel expressions, in order.
 template <class... Nodes>
 class Plan {
-  static constexpr detail::Order<Nodes...> order{};
+  using Order = detail::Order<Nodes...>;
   static constexpr std::size_t stages = sizeof...(Nodes);
 
  public:
   /// source: the batch as it is. nodes: in source's coordinates, each as its stage saw the batch.
   Plan(const Frame& source, Nodes... nodes)
       : source_(source), frame_(source), geometry_(source), nodes_(std::move(nodes)...) {
-    each(nodes_, [this](auto& node) { settle(node); });
+    each(nodes_, [this](auto& node) { this->settle(node); });
   }
 
   /// The batch after all stages.
@@ -153,8 +153,7 @@ class Plan {
     if constexpr (K == 0) {
       sink(p.first, p.last, detail::Terms{.own = {.image = p.image}});
     } else {
-      constexpr auto fill =
-          K - 1 < decltype(order)::scale ? detail::Fill::black : detail::Fill::zero;
+      constexpr auto fill = K - 1 < Order::scale ? detail::Fill::black : detail::Fill::zero;
       detail::cut(
           std::get<K - 1>(nodes_), fill,
           [this](const detail::Piece& inner, const auto& s) { cut<K - 1>(inner, s); }, p, sink);
@@ -205,6 +204,8 @@ class Plan {
 /// before MixUp; all else is free. What cannot be fused does not compile.
 template <Fusible... Stages>
 class Pass {
+  static constexpr detail::Order<PixelsOf<Stages>...> order{};
+
  public:
   Pass() requires(std::is_default_constructible_v<Stages>&&...) = default;
 
@@ -245,11 +246,9 @@ class Pass {
     // Braces, so that the stages draw from first to last.
     return std::apply(
         [&](auto&... stage) {
-          std::tuple<decltype(stage.pixels(frame))...> nodes{draw(stage, frame)...};
+          std::tuple<PixelsOf<Stages>...> nodes{draw(stage, frame)...};
           return std::apply(
-              [&](auto&... node) {
-                return Plan<std::remove_cvref_t<decltype(node)>...>(source, std::move(node)...);
-              },
+              [&](auto&... node) { return Plan<PixelsOf<Stages>...>(source, std::move(node)...); },
               nodes);
         },
         stages_);
@@ -258,12 +257,11 @@ class Pass {
   /// The stages and what each does to a pixel, a line each.
   [[nodiscard]] static std::string describe() {
     std::string text = "x(n, c, i, j) = images[n, c, i, j]\n";
-    (
-        [&] {
-          using Node = decltype(std::declval<Stages&>().pixels(Frame{}));
-          text.append(Stages::name).append(": x(n, c, i, j) = ").append(Node::formula).append("\n");
-        }(),
-        ...);
+    ((text.append(Stages::name)
+          .append(": x(n, c, i, j) = ")
+          .append(PixelsOf<Stages>::formula)
+          .append("\n")),
+     ...);
     return text;
   }
 

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -112,10 +114,22 @@ struct Paste {
   static constexpr std::string_view formula = "x(in_box(i, j) ? indices[n] : n, c, i, j)";
 };
 
-/// `S` can be a stage of a fused pass: `stage.pixels(Frame)` is a pixel expression.
+/// `T` is one of the pixel expressions above.
+template <class T>
+concept PixelExpression = std::same_as<T, Take> || std::same_as<T, Scale> ||
+    std::same_as<T, Crops> || std::same_as<T, Flips> || std::same_as<T, Holes> ||
+    std::same_as<T, Mix> || std::same_as<T, Paste>;
+
+/// `S` can be a stage of a fused pass: `stage.pixels(frame)` is a pixel expression, and `S::name`
+/// its name.
 template <class S>
-concept Fusible = requires(S& stage, const Frame& frame) {
-  stage.pixels(frame).formula;
+concept Fusible = requires(S& stage, const Frame& frame, std::string_view& name) {
+  { stage.pixels(frame) } -> PixelExpression;
+  name = S::name;
 };
+
+/// What a stage does to a pixel.
+template <Fusible S>
+using PixelsOf = decltype(std::declval<S&>().pixels(std::declval<const Frame&>()));
 
 }  // namespace tutti::fused

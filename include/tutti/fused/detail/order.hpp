@@ -25,10 +25,11 @@ template <class... Nodes>
 consteval bool loader_first() {
   bool others = false;
   bool fits = true;
-  (void)((std::is_same_v<Nodes, Crops> || std::is_same_v<Nodes, Flips>
-              ? void(fits = fits && !others)
-              : void(others = true)),
-         ...);
+  const auto look = [&](bool moves) {
+    fits = fits && !(moves && others);
+    others = others || !moves;
+  };
+  (look(std::is_same_v<Nodes, Crops> || std::is_same_v<Nodes, Flips>), ...);
   return fits;
 }
 
