@@ -27,6 +27,27 @@ static_assert(tutti::fused::Fusible<MixUp>);
 static_assert(tutti::fused::Fusible<Normalize>);
 static_assert(!tutti::fused::Fusible<int>);
 
+// A stage of a user.
+struct LeftHalf {
+  static constexpr std::string_view name = "LeftHalf";
+  [[nodiscard]] tutti::fused::Holes pixels(const tutti::fused::Frame& frame) const {
+    return {.boxes = {{{0, frame.width / 2, frame.height, frame.width}}}};
+  }
+};
+static_assert(tutti::fused::Fusible<LeftHalf>);
+struct Nameless {
+  [[nodiscard]] tutti::fused::Flips pixels(const tutti::fused::Frame&) const { return {}; }
+};
+static_assert(!tutti::fused::Fusible<Nameless>);
+struct Unknown {
+  struct Pixels {
+    static constexpr std::string_view formula = "0";
+  };
+  static constexpr std::string_view name = "Unknown";
+  [[nodiscard]] Pixels pixels(const tutti::fused::Frame&) const { return {}; }
+};
+static_assert(!tutti::fused::Fusible<Unknown>);
+
 const std::vector<std::vector<std::int64_t>> sizes{{6, 3, 16, 20}, {1, 3, 16, 20}, {5, 3, 13, 17},
                                                    {3, 1, 7, 5},   {2, 2, 3, 2},   {4, 3, 40, 33}};
 
@@ -230,6 +251,17 @@ TEST_CASE("several threads give what one gives", "[fused]") {
   const at::Tensor three = plan(x);
   at::set_num_threads(threads);
   CHECK(same_bits(one, three));
+}
+
+TEST_CASE("a stage of a user is fused as ours are", "[fused]") {
+  const at::Tensor x = bytes({2, 3, 6, 9}, 8);
+  Pass pass{normalize(3), LeftHalf{}, CutMix{}};
+  pass.seed(1);
+  Pass without{normalize(3), CutMix{}};
+  without.seed(1);
+  at::Tensor want = without.plan(x)(x);
+  want.slice(3, 4, 9).zero_();
+  CHECK(same_bits(pass.plan(x)(x), want));
 }
 
 TEST_CASE("describe names every stage and its pixel", "[fused]") {
