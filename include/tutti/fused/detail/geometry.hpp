@@ -153,6 +153,20 @@ class Geometry {
     }
   }
 
+  // `length` bytes from `last` to the left.
+  static void copy_reversed(const std::uint8_t* last, std::uint8_t* room, std::int64_t length) {
+    std::int64_t j = 0;
+    for (; j + 8 <= length; j += 8) {
+      std::uint64_t eight = 0;
+      std::memcpy(&eight, last - j - 7, 8);
+      eight = __builtin_bswap64(eight);  // the same in either byte order
+      std::memcpy(room + j, &eight, 8);
+    }
+    for (; j < length; ++j) {
+      room[j] = *(last - j);
+    }
+  }
+
   // `length` bytes beginning at column x, to the right or, with step -1, to the left.
   const std::uint8_t* gather(const std::uint8_t* line, std::int64_t column_stride, std::int64_t x,
                              std::int64_t step, std::int64_t length, std::uint8_t* room) const {
@@ -164,8 +178,14 @@ class Geometry {
       return line + x;
     }
     std::memset(room, 0, static_cast<std::size_t>(before));
-    for (std::int64_t j = before; j < inside; ++j) {
-      room[j] = line[(x + step * j) * column_stride];
+    if (step * column_stride == 1) {
+      std::memcpy(room + before, line + x + before, static_cast<std::size_t>(inside - before));
+    } else if (step * column_stride == -1) {
+      copy_reversed(line + x - before, room + before, inside - before);
+    } else {
+      for (std::int64_t j = before; j < inside; ++j) {
+        room[j] = line[(x + step * j) * column_stride];
+      }
     }
     std::memset(room + inside, 0, static_cast<std::size_t>(length - inside));
     return room;

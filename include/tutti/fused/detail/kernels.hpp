@@ -32,7 +32,8 @@ inline const std::vector<Kernels>& available() {
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
       all.push_back({"AVX2", plain_avx2, mixed_avx2});
     }
-    if (__builtin_cpu_supports("avx512f")) {
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl")) {
       all.push_back({"AVX-512", plain_avx512, mixed_avx512});
     }
 #endif
