@@ -58,15 +58,18 @@ struct MixedCrossEntropy : torch::autograd::Function<MixedCrossEntropy> {
     const at::Tensor& classes = saved[2];
     const at::Tensor& weights = saved[3];
     const double smoothing = context->saved_data["smoothing"].toDouble();
-    // A gradient of this gradient needs the way back to the logits.
-    const at::Tensor prob =
-        at::GradMode::is_enabled() ? logits.softmax(1, log_prob.scalar_type()) : log_prob.exp();
     const at::Tensor outer = gradients[0].unsqueeze(1);        // [N, 1]
     const at::Tensor share = weights.sum(1, true).mul(outer);  // [N, 1]
+    const at::Tensor pairs = weights.mul(outer).mul(smoothing - 1).to(log_prob.scalar_type());
     const double uniform = smoothing / static_cast<double>(logits.size(1));
-    at::Tensor gradient = smoothing == 0 ? prob.mul(share) : prob.sub(uniform).mul(share);
-    gradient =
-        gradient.scatter_add(1, classes, weights.mul(outer).mul(smoothing - 1).to(prob.dtype()));
+    at::Tensor gradient;               // [N, C]
+    if (at::GradMode::is_enabled()) {  // a gradient of this one needs the way back to the logits
+      gradient = logits.softmax(1, log_prob.scalar_type()).sub(uniform).mul(share);
+      gradient = gradient.scatter_add(1, classes, pairs);
+    } else {
+      gradient = smoothing == 0 ? log_prob.exp() : log_prob.exp().sub_(uniform);
+      gradient.mul_(share).scatter_add_(1, classes, pairs);
+    }
     return {gradient.to(logits.scalar_type()), {}, {}, {}};
   }
 };
