@@ -59,6 +59,8 @@
 #include <tutti/dist/ddp.hpp>
 #include <tutti/dist/process_group.hpp>
 #include <tutti/explain.hpp>
+#include <tutti/fused/pass.hpp>
+#include <tutti/fused/stages.hpp>
 #include <tutti/loggers/console.hpp>
 #include <tutti/loggers/file.hpp>
 #include <tutti/loggers/in_memory.hpp>
@@ -67,6 +69,7 @@
 #include <tutti/loggers/tensorboard.hpp>
 #include <tutti/losses/binary_cross_entropy.hpp>
 #include <tutti/losses/dice.hpp>
+#include <tutti/losses/mixed_cross_entropy.hpp>
 #include <tutti/losses/soft_cross_entropy.hpp>
 #include <tutti/metrics/accuracy.hpp>
 #include <tutti/metrics/binary_f1.hpp>

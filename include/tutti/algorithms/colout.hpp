@@ -14,6 +14,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/fused/pixels.hpp>
 
 /// ColOut: training on images without some of their rows and columns.
 namespace tutti {
@@ -60,11 +61,16 @@ struct Grid {
   Indices columns;
 };
 
+inline Grid draw_grid(std::int64_t height, std::int64_t width, Rng& rng, double p_row,
+                      double p_col) {
+  Indices rows = draw_kept(rng, height, p_row, "p_row");
+  return {std::move(rows), draw_kept(rng, width, p_col, "p_col")};
+}
+
 inline Grid draw_grid(const at::Tensor& x, Rng& rng, double p_row, double p_col) {
   TORCH_CHECK_VALUE(x.dim() >= 2, "ColOut: the input is ", x.sizes(),
                     ", expected images [..., H, W]");
-  Indices rows = draw_kept(rng, x.size(-2), p_row, "p_row");
-  return {std::move(rows), draw_kept(rng, x.size(-1), p_col, "p_col")};
+  return draw_grid(x.size(-2), x.size(-1), rng, p_row, p_col);
 }
 
 }  // namespace detail
@@ -177,6 +183,16 @@ struct ColOut final {
     const functional::ColOutBatch cut = functional::colout_batch(x, target, rng, options);
     x = cut.input;
     target = cut.target;
+  }
+
+  /// Draws as apply(AfterDataloader) does, for a fused pass; targets stay as they are.
+  /// Throws c10::ValueError without batch: then images are cut on their own.
+  [[nodiscard]] fused::Take pixels(const fused::Frame& frame) {
+    expect(batch,
+           "ColOut: batch is false, but a fused pass cuts all images of a batch alike; set "
+           "batch, or leave ColOut to the loader.");
+    auto [rows, columns] = detail::draw_grid(frame.height, frame.width, rng, p_row, p_col);
+    return {std::move(rows), std::move(columns)};
   }
 
   /// Takes itself out of the loader again.

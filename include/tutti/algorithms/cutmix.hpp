@@ -16,6 +16,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/fused/pixels.hpp>
 #include <tutti/losses/targets.hpp>
 
 /// CutMix: training on images in which a box comes from another image.
@@ -23,17 +24,7 @@ namespace tutti {
 
 namespace functional {
 
-/// A box of pixels: rows [top, bottom), columns [left, right).
-struct Box {
-  std::int64_t top = 0;
-  std::int64_t left = 0;
-  std::int64_t bottom = 0;
-  std::int64_t right = 0;
-
-  /// Pixels inside.
-  [[nodiscard]] constexpr std::int64_t area() const { return (bottom - top) * (right - left); }
-  friend constexpr bool operator==(const Box&, const Box&) = default;
-};
+using fused::Box;
 
 /// A box around (row, column) that is `side` times as high and as wide as the image, cut off at its
 /// edges. Sides are truncated to whole pixels, and the box reaches half of them, rounded down, to
@@ -119,18 +110,9 @@ struct CutMixBatch {
 
 namespace detail {
 
-inline functional::Box choose_box(const at::Tensor& input, Rng& rng,
-                                  const functional::CutMixOptions& options) {
-  TORCH_CHECK_VALUE(input.dim() == 4, "CutMix: the input is ", input.sizes(),
-                    ", expected images [N, C, H, W]");
-  const int given = int{options.lambda.has_value()} + int{options.length.has_value()} +
-                    int{options.box.has_value()};
-  TORCH_CHECK_VALUE(given <= 1,
-                    "cutmix_batch: more than one of lambda, length and box is set, and each of "
-                    "them decides the box's size; expected one at most");
-  if (options.box) {
-    return *options.box;
-  }
+// The box for an image of that size, whose part to keep or sides are given or drawn.
+inline functional::Box draw_box(std::int64_t height, std::int64_t width, Rng& rng,
+                                const functional::CutMixOptions& options) {
   double side = 0;
   if (options.length) {
     side = *options.length;
@@ -146,7 +128,22 @@ inline functional::Box choose_box(const at::Tensor& input, Rng& rng,
                       ", expected a number from 0 to 1");
     side = std::sqrt(1 - lambda);
   }
-  return functional::draw_box(rng, input.size(2), input.size(3), side, options.uniform_sampling);
+  return functional::draw_box(rng, height, width, side, options.uniform_sampling);
+}
+
+inline functional::Box choose_box(const at::Tensor& input, Rng& rng,
+                                  const functional::CutMixOptions& options) {
+  TORCH_CHECK_VALUE(input.dim() == 4, "CutMix: the input is ", input.sizes(),
+                    ", expected images [N, C, H, W]");
+  const int given = int{options.lambda.has_value()} + int{options.length.has_value()} +
+                    int{options.box.has_value()};
+  TORCH_CHECK_VALUE(given <= 1,
+                    "cutmix_batch: more than one of lambda, length and box is set, and each of "
+                    "them decides the box's size; expected one at most");
+  if (options.box) {
+    return *options.box;
+  }
+  return draw_box(input.size(2), input.size(3), rng, options);
 }
 
 }  // namespace detail
@@ -231,6 +228,15 @@ struct CutMix final {
     box = detail::choose_box(x, rng, {.alpha = alpha, .uniform_sampling = uniform_sampling});
     adjusted_lambda = functional::part_outside(box, x.size(2), x.size(3));
     x = functional::paste_box(x, *indices, box);
+  }
+
+  /// Draws as apply(BeforeForward) does, for a fused pass.
+  [[nodiscard]] fused::Paste pixels(const fused::Frame& frame) {
+    *indices = rng.permutation(frame.images);
+    box = detail::draw_box(frame.height, frame.width, rng,
+                           {.alpha = alpha, .uniform_sampling = uniform_sampling});
+    adjusted_lambda = functional::part_outside(box, frame.height, frame.width);
+    return {*indices, box, adjusted_lambda};
   }
 
   /// Replaces the targets by blended ones, dense, or by ones with the box pasted.

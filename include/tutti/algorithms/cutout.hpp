@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/fused/pixels.hpp>
 
 /// CutOut: training on images with holes.
 namespace tutti {
@@ -30,18 +32,30 @@ struct CutOutOptions {
 
 namespace detail {
 
-// Sets one square hole to 0, at the same place in all of x [..., H, W]. Draws row, then column.
-inline void cut_hole(const at::Tensor& x, Rng& rng, std::int64_t side, bool uniform_sampling) {
+// Where one square hole of an image of that size is. Draws row, then column.
+inline fused::Box draw_hole(Rng& rng, std::int64_t height, std::int64_t width, std::int64_t side,
+                            bool uniform_sampling) {
   const std::int64_t reach = side / 2;
-  at::Tensor hole = x;
-  for (const std::int64_t dim : {-2, -1}) {
-    const std::int64_t size = x.size(dim);
-    const std::int64_t centre =
-        uniform_sampling ? rng.integer(-((side + 1) / 2), size + reach) : rng.integer(0, size);
-    hole = hole.slice(dim, std::clamp<std::int64_t>(centre - reach, 0, size),
-                      std::clamp<std::int64_t>(centre + reach, 0, size));
-  }
-  hole.zero_();
+  const auto centre = [&](std::int64_t size) {
+    return uniform_sampling ? rng.integer(-((side + 1) / 2), size + reach) : rng.integer(0, size);
+  };
+  const std::int64_t row = centre(height);
+  const std::int64_t column = centre(width);
+  const auto within = [](std::int64_t at, std::int64_t size) {
+    return std::clamp<std::int64_t>(at, 0, size);
+  };
+  return {within(row - reach, height), within(column - reach, width), within(row + reach, height),
+          within(column + reach, width)};
+}
+
+inline std::int64_t hole_side(double length, std::int64_t height, std::int64_t width) {
+  return static_cast<std::int64_t>(length * static_cast<double>(std::min(height, width)));
+}
+
+// Sets one square hole to 0, at the same place in all of x [..., H, W].
+inline void cut_hole(const at::Tensor& x, Rng& rng, std::int64_t side, bool uniform_sampling) {
+  const fused::Box hole = draw_hole(rng, x.size(-2), x.size(-1), side, uniform_sampling);
+  x.slice(-2, hole.top, hole.bottom).slice(-1, hole.left, hole.right).zero_();
 }
 
 }  // namespace detail
@@ -65,8 +79,7 @@ inline at::Tensor cutout_batch(const at::Tensor& x, Rng& rng, const CutOutOption
                     ", expected 0 or more");
   TORCH_CHECK_VALUE(options.length > 0 && options.length < 1, "cutout_batch: length is ",
                     options.length, ", expected more than 0 and less than 1");
-  const auto side = static_cast<std::int64_t>(
-      options.length * static_cast<double>(std::min(x.size(-2), x.size(-1))));
+  const std::int64_t side = ::tutti::detail::hole_side(options.length, x.size(-2), x.size(-1));
   if (options.num_holes == 0 || x.numel() == 0) {
     return x;
   }
@@ -113,6 +126,20 @@ struct CutOut final {
                                   .length = length,
                                   .uniform_sampling = uniform_sampling,
                                   .per_image = per_image});
+  }
+
+  /// Draws as apply() does, for a fused pass.
+  [[nodiscard]] fused::Holes pixels(const fused::Frame& frame) {
+    fused::Holes holes;
+    const bool none = frame.images * frame.channels * frame.height * frame.width == 0;
+    const std::int64_t side = detail::hole_side(length, frame.height, frame.width);
+    holes.boxes.resize(per_image ? static_cast<std::size_t>(frame.images) : 1);
+    for (auto& boxes : holes.boxes) {
+      for (std::int64_t hole = 0; hole < num_holes && !none; ++hole) {
+        boxes.push_back(detail::draw_hole(rng, frame.height, frame.width, side, uniform_sampling));
+      }
+    }
+    return holes;
   }
 };
 

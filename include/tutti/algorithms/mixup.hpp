@@ -15,6 +15,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/fused/pixels.hpp>
 #include <tutti/losses/targets.hpp>
 
 /// MixUp: training on convex combinations of examples.
@@ -136,6 +137,13 @@ struct MixUp final {
     mixing = functional::draw_mixing(rng, alpha);
     *indices = rng.permutation(x.size(0)).to(x.device(), /*non_blocking=*/true);
     x = functional::mix(x, *indices, mixing);
+  }
+
+  /// Draws as apply(BeforeForward) does, for a fused pass.
+  [[nodiscard]] fused::Mix pixels(const fused::Frame& frame) {
+    mixing = functional::draw_mixing(rng, alpha);
+    *indices = rng.permutation(frame.images);
+    return {*indices, mixing};
   }
 
   /// Replaces the targets by blended ones, dense.

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -18,6 +20,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/fused/pixels.hpp>
 
 /// ProgressiveResizing: small images first.
 namespace tutti {
@@ -216,6 +219,31 @@ struct ProgressiveResizing final {
     state.log_metrics({{"progressive_resizing/height", static_cast<double>(x.size(2))},
                        {"progressive_resizing/width", static_cast<double>(x.size(3))},
                        {"progressive_resizing/scale_factor", scale_at(elapsed)}});
+  }
+
+  /// Makes images smaller as apply() does after the part frame.elapsed of the run, for a fused
+  /// pass; targets stay as they are.
+  /// Throws c10::ValueError when the options ask for interpolation between pixels.
+  [[nodiscard]] fused::Take pixels(const fused::Frame& frame) {
+    expect(mode == ResizeMode::crop || interpolation == Interpolation::nearest,
+           "ProgressiveResizing: interpolation", interpolation,
+           "nearest, which is what a fused pass can do");
+    const std::int64_t width = width_at(frame.elapsed, frame.width);
+    const std::int64_t height = frame.height * width / frame.width;
+    if (height == frame.height && width == frame.width) {
+      return {};
+    }
+    const detail::Shrink shrink(height, width);
+    if (mode == ResizeMode::resize) {
+      return {shrink.sources(frame.height, height), shrink.sources(frame.width, width)};
+    }
+    const auto piece = [&](std::int64_t from, std::int64_t to) {
+      detail::Indices kept(static_cast<std::size_t>(to));
+      std::iota(kept.begin(), kept.end(), rng.integer(0, from - to + 1));
+      return kept;
+    };
+    detail::Indices rows = piece(frame.height, height);
+    return {std::move(rows), piece(frame.width, width)};
   }
 };
 

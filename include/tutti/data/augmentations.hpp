@@ -192,7 +192,7 @@ at::Tensor map_images(const at::Tensor& images, Rng& rng, const F& f) {
     return out;
   }
   const auto seed = static_cast<std::uint64_t>(rng.integer(0, std::int64_t{1} << 62));
-  detail::parallel_each(images.size(0), [&](std::int64_t i) {
+  ::tutti::detail::parallel_each(images.size(0), [&](std::int64_t i) {
     Rng own(seed, static_cast<std::uint64_t>(i));
     out.select(0, i).copy_(f(images.select(0, i), own));
   });

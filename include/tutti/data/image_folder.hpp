@@ -11,8 +11,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
 
+#include <tutti/core/detail/parallel.hpp>
 #include <tutti/data/detail/image_files.hpp>
-#include <tutti/data/detail/parallel.hpp>
 #include <tutti/data/image_set.hpp>
 #include <tutti/data/jpeg.hpp>
 
@@ -150,7 +150,7 @@ ImageSet load_image_folder(const std::string& path, const ImageFolderOptions& op
   std::vector<std::int64_t> shape = first.sizes().vec();
   shape.insert(shape.begin(), std::ssize(files));
   out.images = at::detail::empty_cpu(shape, at::kByte, /*pin_memory=*/false, std::nullopt);
-  detail::parallel_each(std::ssize(files), [&](std::int64_t i) {
+  ::tutti::detail::parallel_each(std::ssize(files), [&](std::int64_t i) {
     const detail::ImageFile& file = files[static_cast<std::size_t>(i)];
     const at::Tensor image = i == 0 ? first : load(file);
     TORCH_CHECK(image.sizes() == first.sizes(), "'", all.full_name(file), "' is ", image.sizes(),

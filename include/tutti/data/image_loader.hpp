@@ -11,7 +11,7 @@
 #include <ATen/ops/arange.h>
 
 #include <tutti/core/batch.hpp>
-#include <tutti/data/detail/parallel.hpp>
+#include <tutti/core/detail/parallel.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/data/transforms.hpp>
 
@@ -140,7 +140,7 @@ class ImageLoader {
     if (options_.transforms.empty() && !options_.to_float) {
       return images;
     }
-    data::detail::parallel_each(n, transform);
+    detail::parallel_each(n, transform);
     return stack(done);
   }
 
@@ -157,7 +157,7 @@ class ImageLoader {
     shape.insert(shape.begin(), std::ssize(images));
     at::Tensor out(at::detail::empty_cpu(shape, options_.to_float ? at::kFloat : at::kByte,
                                          /*pin_memory=*/false, std::nullopt));
-    data::detail::parallel_each(std::ssize(images), [&](std::int64_t i) {
+    detail::parallel_each(std::ssize(images), [&](std::int64_t i) {
       const at::Tensor image = images[static_cast<std::size_t>(i)].contiguous();
       if (options_.to_float) {
         look_up(image, out.select(0, i));

@@ -8,8 +8,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/detail/parallel.hpp>
 #include <tutti/data/detail/image_bytes.hpp>
-#include <tutti/data/detail/parallel.hpp>
 
 /// Operations on 8-bit images, equal bit for bit to those of Pillow 11.
 ///
@@ -43,7 +43,7 @@ at::Tensor each_image(const at::Tensor& images, std::string_view what, const F& 
   }
   const auto* from = plain.const_data_ptr<Byte>();
   auto* to = out.mutable_data_ptr<Byte>();
-  parallel_each(images.numel() / step, [&](std::int64_t i) {
+  ::tutti::detail::parallel_each(images.numel() / step, [&](std::int64_t i) {
     f(Planes{from + i * step, channels, images.size(-2), images.size(-1)}, to + i * step);
   });
   return out;

@@ -50,18 +50,6 @@ class Shrink {
   [[nodiscard]] std::int64_t height() const { return height_; }
   [[nodiscard]] std::int64_t width() const { return width_; }
 
- private:
-  // The side that one of `side` gets where the input's `from` becomes `to`.
-  [[nodiscard]] std::int64_t along(std::int64_t side, std::int64_t to, std::int64_t from) const {
-    return scale_ ? static_cast<std::int64_t>(static_cast<double>(side) * *scale_)
-                  : side * to / from;
-  }
-
-  [[nodiscard]] at::Tensor nearest(const at::Tensor& x, std::int64_t height,
-                                   std::int64_t width) const {
-    return take_grid(x, sources(x.size(-2), height), sources(x.size(-1), width));
-  }
-
   // Which pixel each one comes from. With a scale as torch.nn.functional.interpolate finds them.
   [[nodiscard]] Indices sources(std::int64_t from, std::int64_t to) const {
     Indices out(static_cast<std::size_t>(to));
@@ -73,6 +61,18 @@ class Shrink {
                  : i * from / to;
     }
     return out;
+  }
+
+ private:
+  // The side that one of `side` gets where the input's `from` becomes `to`.
+  [[nodiscard]] std::int64_t along(std::int64_t side, std::int64_t to, std::int64_t from) const {
+    return scale_ ? static_cast<std::int64_t>(static_cast<double>(side) * *scale_)
+                  : side * to / from;
+  }
+
+  [[nodiscard]] at::Tensor nearest(const at::Tensor& x, std::int64_t height,
+                                   std::int64_t width) const {
+    return take_grid(x, sources(x.size(-2), height), sources(x.size(-1), width));
   }
 
   std::int64_t height_;

@@ -11,7 +11,7 @@
 #include <ATen/Parallel.h>
 #include <c10/util/ParallelGuard.h>
 
-namespace tutti::data::detail {
+namespace tutti::detail {
 
 // What the threads of one parallel_each share. Lives as long as the last of them looks at it.
 struct SharedWork {
@@ -66,4 +66,4 @@ void parallel_each(std::int64_t n, const F& f) {
   }
 }
 
-}  // namespace tutti::data::detail
+}  // namespace tutti::detail

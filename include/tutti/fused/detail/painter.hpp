@@ -1,0 +1,170 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <tutti/fused/detail/geometry.hpp>
+#include <tutti/fused/detail/kernels.hpp>
+#include <tutti/fused/detail/pieces.hpp>
+
+/// The pass over the pixels of one image.
+namespace tutti::fused::detail {
+
+/// How the bytes of all channels become floats, and by which loops.
+struct Palette {
+  std::vector<Values> values;
+  std::vector<Kernels> kernels;
+
+  Palette(const Scale& scale, std::int64_t channels, double mixing) {
+    for (std::size_t c = 0; c < static_cast<std::size_t>(channels); ++c) {
+      const double mean = scale.mean.empty() ? 0 : scale.mean[c];
+      const double std = scale.std.empty() ? 1 : scale.std[c];
+      values.emplace_back(static_cast<float>(scale.divisor), static_cast<float>(mean),
+                          static_cast<float>(std), mixing);
+      kernels.push_back(choose(values.back()));
+    }
+  }
+};
+
+/// Where images lie, in elements.
+struct Layout {
+  std::int64_t image;
+  std::int64_t channel;
+  std::int64_t row;
+  std::int64_t column;
+  explicit Layout(const at::Tensor& x)
+      : image(x.stride(0)), channel(x.stride(1)), row(x.stride(2)), column(x.stride(3)) {}
+};
+
+/// A run of output pixels that are made of the same: row by row, or across rows where they lie
+/// together in the output and in the images.
+struct Run {
+  std::int64_t row;
+  std::int64_t first;
+  std::int64_t length;
+  Terms terms;
+};
+
+/// Writes images of the output, one by one; each thread has its own.
+class Painter {
+ public:
+  Painter(const at::Tensor& images, const at::Tensor& out, const Geometry& geometry,
+          const Palette& palette)
+      : from_(images.const_data_ptr<std::uint8_t>()),
+        to_(out.mutable_data_ptr<float>()),
+        source_(images),
+        target_(out),
+        channels_(out.size(1)),
+        width_(out.size(3)),
+        planar_(target_.column == 1),
+        direct_(geometry.none() && source_.column == 1 && source_.row == width_ && planar_),
+        geometry_(geometry),
+        palette_(palette),
+        own_room_(static_cast<std::size_t>(width_ + Geometry::slack)),
+        partner_room_(static_cast<std::size_t>(width_ + Geometry::slack)),
+        lines_(static_cast<std::size_t>(planar_ ? 0 : channels_ * width_)) {}
+
+  /// One more piece of the image, after those before it.
+  void add(std::int64_t row, std::int64_t first, std::int64_t last, const Terms& terms) {
+    if (direct_ && !runs_.empty() && runs_.back().terms == terms && terms.own.fill != Fill::black &&
+        terms.partner.fill != Fill::black) {
+      runs_.back().length += last - first;
+    } else {
+      runs_.push_back({row, first, last - first, terms});
+    }
+  }
+
+  /// Writes the pieces added, which are all of image n, and forgets them.
+  void paint(std::int64_t n) {
+    float* image = to_ + n * target_.image;
+    if (planar_) {
+      for (std::int64_t c = 0; c < channels_; ++c) {
+        for (const Run& run : runs_) {
+          paint(run, c, image + c * target_.channel + run.row * target_.row + run.first);
+        }
+      }
+    } else {
+      for (const Run& run : runs_) {
+        interleave(run, image + run.row * target_.row + run.first * target_.column);
+      }
+    }
+    runs_.clear();
+  }
+
+ private:
+  void paint(const Run& run, std::int64_t c, float* out) {
+    const Values& values = palette_.values[static_cast<std::size_t>(c)];
+    const Kernels& kernels = palette_.kernels[static_cast<std::size_t>(c)];
+    const auto& [own, partner, mixed] = run.terms;
+    const bool own_is_zero = own.fill == Fill::zero;
+    const bool partner_is_zero = !mixed || partner.fill == Fill::zero;
+    if (own_is_zero && partner_is_zero) {
+      std::fill_n(out, run.length, 0.0F);
+    } else if (!mixed) {
+      kernels.plain(bytes(own, run, c, own_room_.data()), out, run.length, values);
+    } else if (own_is_zero) {
+      beside_hole(bytes(partner, run, c, own_room_.data()), out, run.length, values.partner);
+    } else if (partner_is_zero) {
+      beside_hole(bytes(own, run, c, own_room_.data()), out, run.length, values.own);
+    } else {
+      kernels.mixed(bytes(own, run, c, own_room_.data()),
+                    bytes(partner, run, c, partner_room_.data()), out, run.length, values);
+    }
+  }
+
+  // All channels of a run, beside one another.
+  void interleave(const Run& run, float* out) {
+    for (std::int64_t c = 0; c < channels_; ++c) {
+      paint(run, c, lines_.data() + c * run.length);
+    }
+    for (std::int64_t j = 0; j < run.length; ++j) {
+      for (std::int64_t c = 0; c < channels_; ++c) {
+        out[j * target_.column + c * target_.channel] =
+            lines_[static_cast<std::size_t>(c * run.length + j)];
+      }
+    }
+  }
+
+  // One side of a blend whose other is a hole.
+  static void beside_hole(const std::uint8_t* bytes, float* out, std::int64_t n,
+                          const std::array<float, 256>& table) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      out[i] = table[bytes[i]] + 0.0F;
+    }
+  }
+
+  const std::uint8_t* bytes(const Term& term, const Run& run, std::int64_t c, std::uint8_t* room) {
+    if (term.fill == Fill::black) {
+      std::fill_n(room, run.length, std::uint8_t{0});
+      return room;
+    }
+    const std::uint8_t* plane = from_ + term.image * source_.image + c * source_.channel;
+    if (direct_) {
+      return plane + run.row * width_ + run.first;
+    }
+    return geometry_.fetch(plane, source_.row, source_.column, term.image, run.row, run.first,
+                           run.first + run.length, room);
+  }
+
+  const std::uint8_t* from_;
+  float* to_;
+  Layout source_;
+  Layout target_;
+  std::int64_t channels_;
+  std::int64_t width_;
+  bool planar_;  // channels of the output lie one after the other
+  bool direct_;  // pixels stay where they are, so that rows hang together
+  const Geometry& geometry_;
+  const Palette& palette_;
+  std::vector<Run> runs_;
+  std::vector<std::uint8_t> own_room_;
+  std::vector<std::uint8_t> partner_room_;
+  std::vector<float> lines_;
+};
+
+}  // namespace tutti::fused::detail

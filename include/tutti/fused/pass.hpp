@@ -1,0 +1,291 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+
+#include <tutti/core/detail/parallel.hpp>
+#include <tutti/core/rng.hpp>
+#include <tutti/fused/detail/order.hpp>
+#include <tutti/fused/detail/painter.hpp>
+#include <tutti/fused/pixels.hpp>
+
+/// Several transforms of a batch of images in one pass over its pixels.
+namespace tutti::fused {
+
+/// Of which examples' targets each example's target is made.
+struct MixedTargets {
+  at::Tensor rows;              ///< int64 [N, P] on the CPU: examples of the batch; P is 1, 2 or 4
+  std::vector<double> weights;  ///< [P], the weight of each, the same for all examples; sum 1
+};
+
+/// All that the stages of a Pass drew for one batch. May be run any number of times.
+///
+/// Nodes: the stages' pixel expressions, in order.
+template <class... Nodes>
+class Plan {
+  using Order = detail::Order<Nodes...>;
+  static constexpr std::size_t stages = sizeof...(Nodes);
+
+ public:
+  /// source: the batch as it is. nodes: in source's coordinates, each as its stage saw the batch.
+  Plan(const Frame& source, Nodes... nodes)
+      : source_(source), frame_(source), geometry_(source), nodes_(std::move(nodes)...) {
+    each(nodes_, [this](auto& node) { this->settle(node); });
+  }
+
+  /// The batch after all stages.
+  [[nodiscard]] const Frame& frame() const { return frame_; }
+
+  /// The images after all stages: fp32 [N, C, H', W'].
+  ///
+  /// images: uint8 [N, C, H, W] of the planned sizes, on the CPU, with any strides: for [N, H, W,
+  /// C] give images.permute({0, 3, 1, 2}). format: of what is returned.
+  /// Returns what the stages one after the other give, bit for bit. Images are done several at a
+  /// time.
+  /// Throws c10::Error (ValueError) for other images.
+  [[nodiscard]] at::Tensor operator()(
+      const at::Tensor& images, at::MemoryFormat format = at::MemoryFormat::Contiguous) const {
+    at::Tensor out(
+        at::detail::empty_cpu({frame_.images, frame_.channels, frame_.height, frame_.width},
+                              at::kFloat, /*pin_memory=*/false, format));
+    run(images, out);
+    return out;
+  }
+
+  /// The same into a tensor that is there already: fp32 [N, C, H', W'], contiguous in either
+  /// memory format.
+  void run(const at::Tensor& images, const at::Tensor& out) const {
+    expect_tensors(images, out);
+    if (out.numel() == 0) {
+      return;
+    }
+    const detail::Palette palette(scale(), frame_.channels, mixing());
+    constexpr std::int64_t parts = 4;  // of a thread's share, so that the last one is short
+    const std::int64_t chunk =
+        std::max<std::int64_t>(1, frame_.images / (parts * at::get_num_threads()));
+    const std::int64_t chunks = (frame_.images + chunk - 1) / chunk;
+    tutti::detail::parallel_each(chunks, [&](std::int64_t i) {
+      detail::Painter painter(images, out, geometry_, palette);
+      for (std::int64_t n = i * chunk; n < std::min(frame_.images, (i + 1) * chunk); ++n) {
+        for (std::int64_t row = 0; row < frame_.height; ++row) {
+          cut<stages>({n, row, 0, frame_.width},
+                      [&](std::int64_t first, std::int64_t last, const detail::Terms& terms) {
+                        painter.add(row, first, last, terms);
+                      });
+        }
+        painter.paint(n);
+      }
+    });
+  }
+
+  /// What becomes of the targets, for functional::mixed_cross_entropy.
+  [[nodiscard]] MixedTargets targets() const {
+    detail::Pairs pairs{.rows = {}, .weights = {1}};
+    for (std::int64_t n = 0; n < frame_.images; ++n) {
+      pairs.rows.push_back(n);
+    }
+    each(nodes_, [&](const auto& node) {
+      using Node = std::remove_cvref_t<decltype(node)>;
+      if constexpr (std::is_same_v<Node, Mix>) {
+        pairs = detail::blend(pairs, node.indices, 1 - node.mixing);
+      } else if constexpr (std::is_same_v<Node, Paste>) {
+        pairs = detail::blend(pairs, node.indices, node.kept);
+      }
+    });
+    at::Tensor rows(at::detail::empty_cpu({frame_.images, std::ssize(pairs.weights)}, at::kLong,
+                                          /*pin_memory=*/false, std::nullopt));
+    std::copy(pairs.rows.begin(), pairs.rows.end(), rows.mutable_data_ptr<std::int64_t>());
+    return {rows, std::move(pairs.weights)};
+  }
+
+ private:
+  template <class Tuple, class F>
+  static void each(Tuple& nodes, const F& f) {
+    std::apply([&](auto&... node) { (f(node), ...); }, nodes);
+  }
+
+  // Takes a stage into the geometry; what earlier ones said in their coordinates follows it.
+  template <class Node>
+  void settle(Node& node) {
+    if constexpr (std::is_same_v<Node, Crops>) {
+      frame_.height = node.height;
+      frame_.width = node.width;
+    } else if constexpr (std::is_same_v<Node, Take>) {
+      frame_.height = node.rows.empty() ? frame_.height : std::ssize(node.rows);
+      frame_.width = node.columns.empty() ? frame_.width : std::ssize(node.columns);
+      bool before = true;
+      each(nodes_, [&](auto& other) {
+        before = before && static_cast<const void*>(&other) != static_cast<const void*>(&node);
+        if (before) {
+          move(other, node);
+        }
+      });
+    }
+    if constexpr (requires { geometry_.add(node); }) {
+      geometry_.add(node);
+    }
+  }
+
+  template <class Node>
+  static void move(Node& node, const Take& take) {
+    if constexpr (std::is_same_v<Node, Holes>) {
+      for (auto& boxes : node.boxes) {
+        for (Box& box : boxes) {
+          box = take(box);
+        }
+      }
+    } else if constexpr (std::is_same_v<Node, Paste>) {
+      node.box = take(node.box);
+    }
+  }
+
+  // The pieces that a part of a row is made of after the first K stages.
+  template <std::size_t K, class Sink>
+  void cut(const detail::Piece& p, const Sink& sink) const {
+    if constexpr (K == 0) {
+      sink(p.first, p.last, detail::Terms{.own = {.image = p.image}});
+    } else {
+      constexpr auto fill = K - 1 < Order::scale ? detail::Fill::black : detail::Fill::zero;
+      detail::cut(
+          std::get<K - 1>(nodes_), fill,
+          [this](const detail::Piece& inner, const auto& s) { cut<K - 1>(inner, s); }, p, sink);
+    }
+  }
+
+  [[nodiscard]] const Scale& scale() const { return std::get<Scale>(nodes_); }
+  [[nodiscard]] double mixing() const {
+    if constexpr (detail::count<Mix, Nodes...> == 1) {
+      return std::get<Mix>(nodes_).mixing;
+    } else {
+      return 0;
+    }
+  }
+
+  void expect_tensors(const at::Tensor& images, const at::Tensor& out) const {
+    const auto fits = [](const at::Tensor& x, const Frame& frame) {
+      return x.dim() == 4 && x.is_cpu() && x.size(0) == frame.images &&
+             x.size(1) == frame.channels && x.size(2) == frame.height && x.size(3) == frame.width;
+    };
+    TORCH_CHECK_VALUE(images.scalar_type() == at::kByte && fits(images, source_),
+                      "fused::Plan: the images are ", images.scalar_type(), images.sizes(), " on ",
+                      images.device(), ", planned were uint8 [", source_.images, ", ",
+                      source_.channels, ", ", source_.height, ", ", source_.width, "] on the CPU");
+    TORCH_CHECK_VALUE(
+        out.scalar_type() == at::kFloat && fits(out, frame_) &&
+            (out.is_contiguous() || out.is_contiguous(at::MemoryFormat::ChannelsLast)),
+        "fused::Plan: the output is ", out.scalar_type(), out.sizes(), " on ", out.device(),
+        ", expected contiguous fp32 [", frame_.images, ", ", frame_.channels, ", ", frame_.height,
+        ", ", frame_.width, "] on the CPU");
+  }
+
+  Frame source_;
+  Frame frame_;
+  detail::Geometry geometry_;
+  std::tuple<Nodes...> nodes_;
+};
+
+/// Transforms of a batch of raw images, done in one pass over its pixels.
+///
+///     tutti::fused::Pass pass{tutti::fused::Normalize{mean, std}, tutti::MixUp{},
+///     tutti::CutOut{}}; const auto plan = pass.plan(images);                // all draws, in the
+///     order of the stages const at::Tensor x = plan(images);                  // uint8 [N, C, H,
+///     W] to fp32 const auto [rows, weights] = plan.targets();
+///
+/// Stages are in the order in which they would run one after the other, and draw from their own
+/// streams what they would draw then. RandomCrop and RandomFlip come first; one Normalize comes
+/// before MixUp; all else is free. What cannot be fused does not compile.
+template <Fusible... Stages>
+class Pass {
+  static constexpr detail::Order<PixelsOf<Stages>...> order{};
+
+ public:
+  Pass() requires(std::is_default_constructible_v<Stages>&&...) = default;
+
+  /// Throws c10::ValueError when a hyperparameter of a stage is out of range.
+  explicit Pass(Stages... stages) requires(sizeof...(Stages) > 0) : stages_(std::move(stages)...) {
+    each([](auto& stage) {
+      if constexpr (requires { stage.validate(); }) {
+        stage.validate();
+      }
+    });
+  }
+
+  /// Begins the streams of all stages that draw, as a run with this seed does.
+  void seed(std::uint64_t seed) {
+    each([&](auto& stage) {
+      if (Rng* rng = rng_of(stage)) {
+        *rng = Rng::for_policy(seed, stage.name);
+      }
+    });
+  }
+
+  /// One of the stages.
+  template <class Stage>
+  [[nodiscard]] Stage& get() {
+    return std::get<Stage>(stages_);
+  }
+
+  /// Draws all that the stages need for a batch.
+  ///
+  /// images: [N, C, H, W], read for its sizes only. elapsed: part of the run that is done, in [0,
+  /// 1], by which ProgressiveResizing grows.
+  /// Throws c10::Error (ValueError) when images has not four dimensions, and what the stages throw.
+  [[nodiscard]] auto plan(const at::Tensor& images, double elapsed = 0) {
+    TORCH_CHECK_VALUE(images.dim() == 4, "fused::Pass: the images are ", images.sizes(),
+                      ", expected [N, C, H, W]");
+    const Frame source{images.size(0), images.size(1), images.size(2), images.size(3), elapsed};
+    Frame frame = source;
+    // Braces, so that the stages draw from first to last.
+    return std::apply(
+        [&](auto&... stage) {
+          std::tuple<PixelsOf<Stages>...> nodes{draw(stage, frame)...};
+          return std::apply(
+              [&](auto&... node) { return Plan<PixelsOf<Stages>...>(source, std::move(node)...); },
+              nodes);
+        },
+        stages_);
+  }
+
+  /// The stages and what each does to a pixel, a line each.
+  [[nodiscard]] static std::string describe() {
+    std::string text = "x(n, c, i, j) = images[n, c, i, j]\n";
+    ((text.append(Stages::name)
+          .append(": x(n, c, i, j) = ")
+          .append(PixelsOf<Stages>::formula)
+          .append("\n")),
+     ...);
+    return text;
+  }
+
+ private:
+  // What a stage draws, given the batch as the stages before leave it.
+  template <class Stage>
+  static auto draw(Stage& stage, Frame& frame) {
+    auto node = stage.pixels(frame);
+    if constexpr (std::is_same_v<decltype(node), Crops>) {
+      frame.height = node.height;
+      frame.width = node.width;
+    } else if constexpr (std::is_same_v<decltype(node), Take>) {
+      frame.height = node.rows.empty() ? frame.height : std::ssize(node.rows);
+      frame.width = node.columns.empty() ? frame.width : std::ssize(node.columns);
+    }
+    return node;
+  }
+
+  template <class F>
+  void each(const F& f) {
+    std::apply([&](auto&... stage) { (f(stage), ...); }, stages_);
+  }
+
+  std::tuple<Stages...> stages_;
+};
+
+}  // namespace tutti::fused

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <tutti/losses/reduction.hpp>
+
+namespace tutti {
+
+namespace detail {
+
+// Classes and weights [N, P] of the examples' targets; what is ignored has weight 0.
+struct MixedClasses {
+  at::Tensor classes;  // int64
+  at::Tensor weights;  // fp32
+};
+
+inline MixedClasses mixed_classes(const at::Tensor& logits, const at::Tensor& target,
+                                  const at::Tensor& rows, const std::vector<double>& weights) {
+  const at::Tensor classes = target.to(logits.device(), at::kLong)
+                                 .index_select(0, rows.flatten().to(logits.device()))
+                                 .view(rows.sizes());
+  at::Tensor row(at::detail::empty_cpu({1, std::ssize(weights)}, at::kFloat,
+                                       /*pin_memory=*/false, std::nullopt));
+  std::transform(weights.begin(), weights.end(), row.mutable_data_ptr<float>(),
+                 [](double weight) { return static_cast<float>(weight); });
+  const at::Tensor kept = classes.ge(0);
+  return {classes.clamp_min(0), row.to(logits.device(), /*non_blocking=*/true).mul(kept)};
+}
+
+// Losses [N] of logits [N, C], and their gradient, without targets [N, C].
+struct MixedCrossEntropy : torch::autograd::Function<MixedCrossEntropy> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& logits,
+                            const at::Tensor& classes, const at::Tensor& weights,
+                            double smoothing) {
+    const bool half = logits.scalar_type() == at::kHalf || logits.scalar_type() == at::kBFloat16;
+    const at::Tensor log_prob = half ? logits.log_softmax(1, at::kFloat) : logits.log_softmax(1);
+    context->save_for_backward({logits, log_prob, classes, weights});
+    context->saved_data["smoothing"] = smoothing;
+    at::Tensor terms = log_prob.gather(1, classes).mul(weights).sum(1).mul_(1 - smoothing);
+    if (smoothing != 0) {
+      terms.add_(log_prob.mean(1).mul_(weights.sum(1)), smoothing);
+    }
+    return terms.neg_();
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& logits = saved[0];
+    const at::Tensor& log_prob = saved[1];
+    const at::Tensor& classes = saved[2];
+    const at::Tensor& weights = saved[3];
+    const double smoothing = context->saved_data["smoothing"].toDouble();
+    const at::Tensor outer = gradients[0].unsqueeze(1);        // [N, 1]
+    const at::Tensor share = weights.sum(1, true).mul(outer);  // [N, 1]
+    const at::Tensor pairs = weights.mul(outer).mul(smoothing - 1).to(log_prob.scalar_type());
+    const double uniform = smoothing / static_cast<double>(logits.size(1));
+    at::Tensor gradient;               // [N, C]
+    if (at::GradMode::is_enabled()) {  // a gradient of this one needs the way back to the logits
+      gradient = logits.softmax(1, log_prob.scalar_type()).sub(uniform).mul(share);
+      gradient = gradient.scatter_add(1, classes, pairs);
+    } else {
+      gradient = smoothing == 0 ? log_prob.exp() : log_prob.exp().sub_(uniform);
+      gradient.mul_(share).scatter_add_(1, classes, pairs);
+    }
+    return {gradient.to(logits.scalar_type()), {}, {}, {}};
+  }
+};
+
+inline void expect_mixed(const at::Tensor& logits, const at::Tensor& target, const at::Tensor& rows,
+                         const std::vector<double>& weights, double smoothing) {
+  TORCH_CHECK_VALUE(logits.dim() == 2 && logits.is_floating_point(),
+                    "mixed_cross_entropy: the outputs are ", logits.scalar_type(), logits.sizes(),
+                    ", expected floating [N, C]");
+  TORCH_CHECK_VALUE(target.dim() == 1 && target.size(0) == logits.size(0) &&
+                        at::isIntegralType(target.scalar_type(), /*includeBool=*/false),
+                    "mixed_cross_entropy: the targets are ", target.scalar_type(), target.sizes(),
+                    ", expected an index of a class for each of ", logits.size(0), " outputs");
+  TORCH_CHECK_VALUE(rows.dim() == 2 && rows.size(0) == logits.size(0) &&
+                        rows.size(1) == std::ssize(weights) && rows.scalar_type() == at::kLong,
+                    "mixed_cross_entropy: rows is ", rows.scalar_type(), rows.sizes(), " beside ",
+                    weights.size(), " weights, expected int64 [", logits.size(0), ", ",
+                    weights.size(), "]");
+  TORCH_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "mixed_cross_entropy: smoothing is ",
+                    smoothing, ", expected a number from 0 to 1");
+}
+
+}  // namespace detail
+
+namespace functional {
+
+/// Cross entropy against targets that are mixed, and smoothed, from those of other examples,
+/// without a weight for every class in memory.
+///
+/// The target of example n is `(1 - smoothing) * sum_j(weights[j] * one_hot(target[rows[n, j]])) +
+/// smoothing / C`, where pairs whose index is negative are left out and the uniform part shrinks
+/// with them.
+/// logits: [N, C], floating. target: [N], indices of an integer type. rows: int64 [N, P], examples
+/// of the batch. weights: [P], the same for all examples. smoothing: in [0, 1].
+/// Returns what soft_cross_entropy gives for these targets, but for rounding: none gives [N], mean
+/// divides by what weight is left. Half-precision logits are taken to fp32.
+/// Throws c10::Error (ValueError) when shapes or types do not fit or, on the CPU, an index is C or
+/// more; IndexError when rows names no example.
+/// Source: `fused::Plan::targets` gives rows and weights; the algebra of Zhang et al., "mixup",
+/// ICLR 2018, and Yun et al., "CutMix", ICCV 2019.
+inline at::Tensor mixed_cross_entropy(const at::Tensor& logits, const at::Tensor& target,
+                                      const at::Tensor& rows, const std::vector<double>& weights,
+                                      double smoothing = 0, Reduction reduction = Reduction::mean) {
+  ::tutti::detail::expect_mixed(logits, target, rows, weights, smoothing);
+  TORCH_CHECK_VALUE(
+      !target.is_cpu() || target.numel() == 0 || target.max().item<std::int64_t>() < logits.size(1),
+      "mixed_cross_entropy: a target is ", target.max().item<std::int64_t>(),
+      ", expected less than ", logits.size(1), ", the number of classes");
+  const auto mixed = ::tutti::detail::mixed_classes(logits, target, rows, weights);
+  const at::Tensor losses =
+      ::tutti::detail::MixedCrossEntropy::apply(logits, mixed.classes, mixed.weights, smoothing);
+  if (reduction == Reduction::mean) {
+    return losses.sum().div(mixed.weights.sum());
+  }
+  return ::tutti::detail::reduce(losses, reduction);
+}
+
+}  // namespace functional
+}  // namespace tutti

@@ -1,0 +1,14 @@
+// error: Order<tutti::fused::Scale, tutti::fused::Crops>
+// error: RandomCrop and RandomFlip move the images before they are a batch; put them before all other stages
+// lines: 12
+// torch
+#include <tutti/fused/pass.hpp>
+#include <tutti/fused/stages.hpp>
+
+using tutti::fused::Normalize;
+using tutti::fused::RandomCrop;
+#ifdef FIXED
+template class tutti::fused::Pass<RandomCrop, Normalize>;
+#else
+template class tutti::fused::Pass<Normalize, RandomCrop>;
+#endif

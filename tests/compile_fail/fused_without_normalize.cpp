@@ -1,0 +1,13 @@
+// error: Order<tutti::fused::Mix>
+// error: makes floats of bytes exactly once; put one tutti::fused::Normalize among its stages
+// lines: 12
+// torch
+#include <tutti/algorithms/mixup.hpp>
+#include <tutti/fused/pass.hpp>
+#include <tutti/fused/stages.hpp>
+
+#ifdef FIXED
+template class tutti::fused::Pass<tutti::fused::Normalize, tutti::MixUp>;
+#else
+template class tutti::fused::Pass<tutti::MixUp>;
+#endif
