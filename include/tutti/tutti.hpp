@@ -41,6 +41,7 @@
 #include <tutti/data/image_ops.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/data/tokens.hpp>
+#include <tutti/data/torch_dataset.hpp>
 #include <tutti/dist/ddp.hpp>
 #include <tutti/dist/process_group.hpp>
 #include <tutti/explain.hpp>
