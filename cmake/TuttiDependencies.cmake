@@ -1,12 +1,14 @@
-# tutti::hana and tutti::range_v3, for the tests tutti_find_catch2(), for JPEG images tutti_find_jpeg(), for MLflowLogger
-# tutti_find_http(). Each is looked for as usual; in the two set-up scripts (TUTTI_SETUP) Debian's packages are installed
-# when missing; else the sources of all but libjpeg and cpp-httplib are fetched, pinned by hash.
+# tutti::hana and tutti::range_v3, for the tests tutti_find_catch2(), for command lines tutti_find_cli11(), for images
+# tutti_find_jpeg() and tutti_find_png(), for MLflowLogger tutti_find_http(). Each is looked for as usual; in the two set-up
+# scripts (TUTTI_SETUP) Debian's packages are installed when missing; else the sources of all but libjpeg, libpng and
+# cpp-httplib are fetched, pinned by hash.
 # Sets TUTTI_ERROR to one sentence when something cannot be had. Installed with tutti, for find_package(tutti).
 include_guard(GLOBAL)
 
 option(TUTTI_FETCH "Fetch the sources of header libraries that are not installed" ON)
 option(TUTTI_WITH_JPEG "Look for libjpeg where tutti_find_jpeg() is called" ON)
 option(TUTTI_WITH_HTTP "Look for cpp-httplib where tutti_find_http() is called" ON)
+option(TUTTI_WITH_PNG "Look for libpng where tutti_find_png() is called" ON)
 
 # Each is (commit of the release, named in the comment). A git commit is a hash of what is fetched.
 set(TUTTI_HANA_SOURCE https://github.com/boostorg/hana.git e820551959996bc031e72622fd731e9e7acd95b0)         # 1.84.0
@@ -90,31 +92,40 @@ macro(tutti_find_catch2)
   endif()
 endmacro()
 
-# libjpeg as tutti::jpeg, to be linked beside tutti::tutti by what decodes with data/jpeg.hpp or data/image_folder.hpp.
-# Where it is missing there is no such target, and the reason is printed once.
-function(tutti_find_jpeg)
-  get_property(looked GLOBAL PROPERTY TUTTI_LOOKED_FOR_JPEG)
+# A library that decodes images as tutti::<name>. Where it is missing there is no such target, and the reason is printed
+# once. `module` is its find module in CMake, `package` Debian's name for it.
+function(tutti_find_image_library name module package)
+  get_property(looked GLOBAL PROPERTY TUTTI_LOOKED_FOR_${module})
   if(looked)
     return()
   endif()
-  set_property(GLOBAL PROPERTY TUTTI_LOOKED_FOR_JPEG ON)
-  set(missing "TUTTI_WITH_JPEG is off")
-  if(TUTTI_WITH_JPEG)
-    find_package(JPEG QUIET)
-    if(NOT JPEG_FOUND)
-      tutti_install_package(libjpeg-dev)
-      find_package(JPEG QUIET)
+  set_property(GLOBAL PROPERTY TUTTI_LOOKED_FOR_${module} ON)
+  set(missing "TUTTI_WITH_${module} is off")
+  if(TUTTI_WITH_${module})
+    find_package(${module} QUIET)
+    if(NOT ${module}_FOUND)
+      tutti_install_package(${package})
+      find_package(${module} QUIET)
     endif()
-    set(missing "libjpeg was not found (apt-get install libjpeg-dev)")
+    set(missing "lib${name} was not found (apt-get install ${package})")
   endif()
-  if(NOT JPEG_FOUND)
-    message(STATUS "tutti: ${missing}; JPEG images are not read, and their tests are left out")
+  if(NOT ${module}_FOUND)
+    message(STATUS "tutti: ${missing}; ${module} images are not read, and their tests are left out")
     return()
   endif()
-  add_library(tutti::jpeg INTERFACE IMPORTED GLOBAL)
-  target_include_directories(tutti::jpeg INTERFACE ${JPEG_INCLUDE_DIRS})
-  target_link_libraries(tutti::jpeg INTERFACE ${JPEG_LIBRARIES})
-  target_compile_definitions(tutti::jpeg INTERFACE TUTTI_WITH_JPEG=1)
+  add_library(tutti::${name} INTERFACE IMPORTED GLOBAL)
+  target_include_directories(tutti::${name} INTERFACE ${${module}_INCLUDE_DIRS})
+  target_link_libraries(tutti::${name} INTERFACE ${${module}_LIBRARIES})
+  target_compile_definitions(tutti::${name} INTERFACE TUTTI_WITH_${module}=1)
+endfunction()
+
+# libjpeg as tutti::jpeg and libpng as tutti::png, to be linked beside tutti::tutti by what decodes with data/jpeg.hpp,
+# data/png.hpp or data/image_folder.hpp.
+function(tutti_find_jpeg)
+  tutti_find_image_library(jpeg JPEG libjpeg-dev)
+endfunction()
+function(tutti_find_png)
+  tutti_find_image_library(png PNG libpng-dev)
 endfunction()
 
 # The target of cpp-httplib: its own CMake package, else pkg-config's (Debian 12), else the header alone, which then

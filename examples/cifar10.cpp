@@ -38,7 +38,7 @@ constexpr const char* usage =
     "cifar10 --data PATH trains on these images; PATH is\n"
     "  - the folder cifar-10-batches-bin: unpack https://www.cs.toronto.edu/~kriz/cifar.html's\n"
     "    binary version of CIFAR-10;\n"
-    "  - or a folder or .tar of JPEG images, train/CLASS/NAME.jpg and test/CLASS/NAME.jpg;\n"
+    "  - or a folder or .tar of images, train/CLASS/NAME.jpg and test/CLASS/NAME.jpg (or .png);\n"
     "  - or the word demo: simple images are generated, to see the program run.\n";
 
 // Ten coarse patterns, and noise on them.
@@ -60,11 +60,12 @@ ImageSet load(const std::string& path, Split split) {
   if (std::filesystem::exists(path + "/test_batch.bin")) {
     return tutti::data::load_cifar10(path, split);
   }
-#ifdef TUTTI_WITH_JPEG
+#if defined(TUTTI_WITH_JPEG) || defined(TUTTI_WITH_PNG)
   return tutti::data::load_image_folder(path, {.prefix = train ? "train" : "test", .size = 32});
 #else
   TORCH_CHECK(false, "'", path, "' has no test_batch.bin, and this program was built without ",
-              "libjpeg; for JPEG images install libjpeg-dev, then configure and build again");
+              "libjpeg and libpng; for JPEG images install libjpeg-dev, for PNG libpng-dev, then "
+              "configure and build again");
 #endif
 }
 

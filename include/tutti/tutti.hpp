@@ -52,10 +52,13 @@
 #include <tutti/core/trace.hpp>
 #include <tutti/data/augmentations.hpp>
 #include <tutti/data/cifar.hpp>
+#include <tutti/data/data_loader.hpp>
 #include <tutti/data/idx.hpp>
 #include <tutti/data/image_loader.hpp>
 #include <tutti/data/image_ops.hpp>
 #include <tutti/data/tensor_loader.hpp>
+#include <tutti/data/tokens.hpp>
+#include <tutti/data/torch_dataset.hpp>
 #include <tutti/dist/ddp.hpp>
 #include <tutti/dist/process_group.hpp>
 #include <tutti/explain.hpp>

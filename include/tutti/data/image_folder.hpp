@@ -13,8 +13,8 @@
 
 #include <tutti/core/detail/parallel.hpp>
 #include <tutti/data/detail/image_files.hpp>
+#include <tutti/data/image_decoder.hpp>
 #include <tutti/data/image_set.hpp>
-#include <tutti/data/jpeg.hpp>
 
 /// Images in folders that are named as their classes.
 namespace tutti::data {
@@ -24,8 +24,8 @@ struct ImageFolderOptions {
   std::string prefix{};   ///< where in the folder or tar file the classes are, such as "train/"
   std::int64_t size = 0;  ///< scale the shorter side to it and keep the square in the middle; 0: no
   std::vector<std::string> classes{};  ///< by label; empty: the folders, sorted by name
-  std::vector<std::string> extensions{".jpg",
-                                      ".jpeg"};  ///< in lower case; other files are no images
+  std::vector<std::string> extensions{".jpg", ".jpeg",
+                                      ".png"};  ///< in lower case; other files are no images
 };
 
 /// An image scaled until its shorter side is `size`, and the square in the middle of that.
@@ -127,11 +127,11 @@ inline at::Tensor make_labels(const std::vector<ImageFile>& files, const std::st
 /// path: read as it is, a tar file without unpacking it. Names that begin with a dot are left out,
 /// and folders inside those of the classes are not looked into. Images are sorted by class and
 /// name. decode: `at::Tensor (std::string_view bytes, const std::string& name)`, uint8 [C, H, W];
-/// called for several images at a time. JPEG needs the target tutti::jpeg. Returns images uint8 [N,
-/// C, H, W], labels int64 [N] and the classes' names. Throws c10::Error, naming the file, when
-/// there is no image or none of some class, one cannot be decoded, sizes differ and options.size is
-/// 0, or a class is not in options.classes.
-template <class Decode = JpegDecoder>
+/// called for several images at a time. JPEG needs the target tutti::jpeg, PNG tutti::png. Returns
+/// images uint8 [N, C, H, W], labels int64 [N] and the classes' names. Throws c10::Error, naming
+/// the file, when there is no image or none of some class, one cannot be decoded, sizes differ and
+/// options.size is 0, or a class is not in options.classes.
+template <class Decode = ImageDecoder>
 ImageSet load_image_folder(const std::string& path, const ImageFolderOptions& options = {},
                            const Decode& decode = Decode{}) {
   const detail::ImageFiles all(path, options.prefix);

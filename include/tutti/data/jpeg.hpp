@@ -39,12 +39,4 @@ at::Tensor decode_jpeg(std::string_view, const std::string& = {}) {
 
 #endif
 
-/// decode_jpeg as a type: what load_image_folder decodes with unless it is told otherwise.
-struct JpegDecoder {
-  template <class Bytes>
-  at::Tensor operator()(const Bytes& bytes, const std::string& name) const {
-    return decode_jpeg(std::string_view(bytes), name);
-  }
-};
-
 }  // namespace tutti::data

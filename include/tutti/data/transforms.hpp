@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/core/rng.hpp>
+#include <tutti/data/detail/item_rng.hpp>
 
 /// What a loader does to each image on its way into a batch.
 namespace tutti::data {
@@ -72,7 +73,7 @@ class Transforms {
   [[nodiscard]] at::Tensor operator()(at::Tensor image, std::uint64_t number,
                                       std::uint64_t seed = 0) const {
     for (const Entry& entry : entries_) {
-      Rng rng(mix(entry.stream.seed() + seed, entry.stream.stream()), number);
+      Rng rng = detail::item_rng(entry.stream.seed() + seed, entry.stream.stream(), number);
       image = entry.transform(image, rng);
     }
     return image;
@@ -85,14 +86,6 @@ class Transforms {
   [[nodiscard]] std::vector<Entry>::iterator find(std::string_view name) {
     return std::find_if(entries_.begin(), entries_.end(),
                         [&](const Entry& entry) { return entry.name == name; });
-  }
-
-  // One number of two: SplitMix64.
-  static constexpr std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
-    std::uint64_t z = a + 0x9e3779b97f4a7c15ULL * (b | 1U);
-    z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27U)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31U);
   }
 
   std::vector<Entry> entries_;

@@ -21,14 +21,30 @@ inline void seed_all(std::uint64_t seed) {
   at::manual_seed(seed);
 }
 
-/// Makes LibTorch choose deterministic kernels and refuse operators that have none; slower.
+/// Makes LibTorch choose deterministic kernels and refuse operators that have none: these throw
+/// c10::Error with their name. Slower, as a warning says.
 ///
-/// Call it before the first CUDA operation: cuBLAS reads its workspace setting only then.
+/// Call it before the first CUDA operation: cuBLAS reads its workspace setting only then. A setting
+/// in CUBLAS_WORKSPACE_CONFIG that is not deterministic is replaced, with a warning.
+/// Source: MosaicML Composer, `composer.utils.reproducibility.configure_deterministic_mode`.
 inline void configure_deterministic_mode() {
-  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  constexpr const char* name = "CUBLAS_WORKSPACE_CONFIG";
+  const char* set = std::getenv(name);
+  const std::string before = set == nullptr ? "" : set;
+  if (before != ":4096:8" && before != ":16:8") {
+    ::setenv(name, ":4096:8", /*overwrite=*/1);
+    if (!before.empty()) {
+      TORCH_WARN(name, " was ", before,
+                 ", expected :4096:8 or :16:8, the deterministic ones; it "
+                 "is :4096:8 now");
+    }
+  }
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   at::globalContext().setBenchmarkCuDNN(false);
   at::globalContext().setDeterministicCuDNN(true);
+  TORCH_WARN(
+      "deterministic mode is on: training is slower, and operators that cannot be "
+      "deterministic are refused");
 }
 
 namespace train {

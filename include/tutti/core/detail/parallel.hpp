@@ -9,7 +9,8 @@
 #include <mutex>
 
 #include <ATen/Parallel.h>
-#include <c10/util/ParallelGuard.h>
+
+#include <tutti/core/detail/one_thread.hpp>
 
 namespace tutti::detail {
 
@@ -24,7 +25,7 @@ struct SharedWork {
   // Takes numbers below n until there are none left. f is touched only for a number taken.
   template <class F>
   void take(std::int64_t n, const F& f) {
-    const c10::ParallelGuard alone(true);  // operators inside use one thread each
+    const OneThread alone;
     for (std::int64_t i = next++; i < n; i = next++) {
       std::exception_ptr thrown;
       try {

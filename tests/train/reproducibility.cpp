@@ -1,0 +1,195 @@
+#include <tutti/train/reproducibility.hpp>
+
+#include "support/catch.hpp"
+
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/data/data_loader.hpp>
+#include <tutti/trainer.hpp>
+
+#include "support/temporary_folder.hpp"
+#include "support/tiny.hpp"
+#include "support/warnings.hpp"
+
+using namespace tutti;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+// Examples that are drawn anew in every epoch.
+struct Drawn {
+  [[nodiscard]] std::int64_t size() const { return 50; }
+  Batch get(std::int64_t index, Rng& rng) const {
+    at::Tensor inputs = at::empty({4});
+    for (std::int64_t i = 0; i < 4; ++i) {
+      inputs[i] = rng.uniform() + static_cast<double>(index % 3);
+    }
+    return {inputs, inputs.slice(0, 0, 2).sin()};
+  }
+};
+
+Batch noise(Batch example, Rng& rng) {
+  example.inputs() = example.inputs() + 0.1 * rng.uniform();
+  return example;
+}
+
+// Every batch's loss, to the last bit.
+struct Losses final {
+  std::vector<float> seen{};
+  void apply(BatchEnd, State& state) { seen.push_back(state.loss.item<float>()); }
+};
+
+struct Outcome {
+  at::Tensor weights;
+  std::vector<float> losses;
+};
+
+TrainerOptions options(std::int64_t workers, std::uint64_t seed = 3) {
+  return {.train = DataLoader{Drawn{},
+                              {.batch_size = 8,
+                               .shuffle = true,
+                               .seed = seed,
+                               .num_workers = workers,
+                               .transform = noise}},
+          .max_duration = "3ep",
+          .optimizer = SGD{.lr = 0.1, .momentum = 0.9},
+          .device = "cpu",
+          .seed = seed,
+          .progress_bar = false};
+}
+
+Outcome run(TrainerOptions options) {
+  Trainer<Losses> trainer{tiny::net(1, 0.3), std::move(options)};
+  trainer.fit();
+  return {tiny::flat(*trainer.state().model), trainer.get<Losses>().seen};
+}
+
+// Deterministic mode is of the whole process: it and its environment come back afterwards.
+struct Restored {
+  Restored() {
+    const char* set = std::getenv(name);
+    was_set = set != nullptr;
+    value = was_set ? set : "";
+  }
+  Restored(const Restored&) = delete;
+  Restored& operator=(const Restored&) = delete;
+  ~Restored() {
+    at::globalContext().setDeterministicAlgorithms(false, false);
+    at::globalContext().setDeterministicCuDNN(false);
+    static_cast<void>(was_set ? ::setenv(name, value.c_str(), 1) : ::unsetenv(name));
+  }
+  static constexpr const char* name = "CUBLAS_WORKSPACE_CONFIG";
+  bool was_set = false;
+  std::string value;
+};
+
+// Writes its inputs to places of a tensor, a place twice: which one stays, nobody knows.
+struct Put : tiny::Net {
+  Outputs forward(const Batch& batch) {
+    at::Tensor room = at::zeros({2});
+    room.put_(at::zeros({2}, at::kLong), batch.inputs().flatten().slice(0, 0, 2));
+    return out->forward(in->forward(batch.inputs()).tanh()) + room;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a run has the same weights and losses with 0, 1 and 4 loader threads",
+          "[train][reproducibility][law]") {
+  const Outcome one = run(options(1));
+  REQUIRE(one.losses.size() == 21);
+  for (const std::int64_t workers : {0, 1, 4}) {
+    const Outcome again = run(options(workers));
+    CHECK(again.weights.equal(one.weights));
+    CHECK(again.losses == one.losses);
+  }
+  CHECK_FALSE(run(options(1, 4)).weights.equal(one.weights));
+}
+
+TEST_CASE("a run resumed inside an epoch with 4 loader threads ends as one with 1 thread would",
+          "[train][reproducibility][resume]") {
+  const Outcome whole = run(options(1));
+  const TemporaryFolder folder;
+  const std::string path = (folder / "half").string();
+  {
+    TrainerOptions half = options(2);
+    half.max_duration = "10ba";
+    Trainer<Losses> trainer{tiny::net(1, 0.3), half};
+    trainer.fit();
+    trainer.save_checkpoint(path);
+  }
+  TrainerOptions rest = options(4);
+  rest.load_path = path;
+  const Outcome resumed = run(rest);
+  CHECK(resumed.weights.equal(whole.weights));
+  CHECK(resumed.losses == std::vector<float>(whole.losses.begin() + 10, whole.losses.end()));
+}
+
+TEST_CASE("seed_all makes the next draws the same", "[train][reproducibility]") {
+  seed_all(5);
+  const at::Tensor first = at::rand({8});
+  CHECK_FALSE(at::rand({8}).equal(first));
+  seed_all(5);
+  CHECK(at::rand({8}).equal(first));
+}
+
+TEST_CASE("deterministic mode refuses an operator that cannot be deterministic",
+          "[train][reproducibility]") {
+  const Restored restored;
+  const auto fit = [](bool deterministic) {
+    TrainerOptions with = options(0);
+    with.deterministic_mode = deterministic;
+    Trainer<Losses> trainer{std::make_shared<Put>(), with};
+    trainer.fit();
+  };
+  CHECK_NOTHROW(fit(false));
+  CHECK_THROWS_WITH(fit(true),
+                    ContainsSubstring("put_ does not have a deterministic implementation"));
+}
+
+TEST_CASE(
+    "deterministic mode trains as before where all is deterministic, and warns that it is "
+    "slower",
+    "[train][reproducibility]") {
+  const Restored restored;
+  const Outcome before = run(options(0));
+  TrainerOptions with = options(4);
+  with.deterministic_mode = true;
+  Warnings warnings;
+  const Outcome after = run(with);
+  CHECK(after.weights.equal(before.weights));
+  CHECK(after.losses == before.losses);
+  REQUIRE_FALSE(warnings.texts.empty());
+  CHECK_THAT(warnings.texts[0], ContainsSubstring("deterministic mode is on: training is slower"));
+  CHECK(at::globalContext().deterministicAlgorithms());
+  CHECK_FALSE(at::globalContext().deterministicAlgorithmsWarnOnly());
+  CHECK(at::globalContext().deterministicCuDNN());
+  CHECK_FALSE(at::globalContext().benchmarkCuDNN());
+}
+
+TEST_CASE("deterministic mode gives cuBLAS a workspace that is deterministic",
+          "[train][reproducibility]") {
+  const Restored restored;
+  const auto after = [](const char* before) {
+    static_cast<void>(before == nullptr ? ::unsetenv(Restored::name)
+                                        : ::setenv(Restored::name, before, 1));
+    Warnings warnings;
+    configure_deterministic_mode();
+    return std::pair(std::string(std::getenv(Restored::name)), warnings.texts.front());
+  };
+  CHECK(after(nullptr).first == ":4096:8");
+  CHECK(after(":16:8").first == ":16:8");
+  const auto [value, warning] = after(":0:0");
+  CHECK(value == ":4096:8");
+  CHECK(warning ==
+        "CUBLAS_WORKSPACE_CONFIG was :0:0, expected :4096:8 or :16:8, the deterministic ones; it "
+        "is :4096:8 now");
+}
+
+TEST_CASE("a seed of more than 32 bits is refused", "[train][reproducibility]") {
+  CHECK_THROWS_WITH(run(options(0, std::uint64_t{1} << 32U)),
+                    ContainsSubstring("seed is 4294967296, expected 0 to 4294967295"));
+}
