@@ -21,18 +21,16 @@ inline constexpr bool match_returns_bool = Matches<P, E> || !NamesMatch<P, E>;
 template <class P, class E>
 inline constexpr bool match_has_apply = Handles<P, E> || !Matches<P, E>;
 
+template <class P>
+concept ListsEvents = requires {
+  typename P::events;
+};
 template <class P, class E>
-inline constexpr bool lists = [] {
-  if constexpr (requires { typename P::events; }) {
-    return contains<E, typename P::events>;
-  } else {
-    return Handles<P, E>;
-  }
-}();
+concept Lists = contains<E, typename P::events>;
 template <class P, class E>
-inline constexpr bool listed_event_has_apply = Handles<P, E> || !lists<P, E>;
+inline constexpr bool listed_event_has_apply = Handles<P, E> || !Lists<P, E>;
 template <class P, class E>
-inline constexpr bool apply_is_listed = lists<P, E> || !Handles<P, E>;
+inline constexpr bool apply_is_listed = !ListsEvents<P> || Lists<P, E> || !Handles<P, E>;
 
 // A hook by another name: p.aply(Event, State&) and the like, or a method named after its event.
 #define TUTTI_HAS(method)               \
@@ -111,10 +109,6 @@ template <class P, class E>
 inline constexpr bool apply_is_const = !Calls<P, E> || Calls<const P, E>;
 template <class P, class M>
 inline constexpr bool supported = Supports<P, M>;
-template <class P>
-concept ListsEvents = requires {
-  typename P::events;
-};
 // A policy that lists its events is compared with the list instead, which costs less to compile.
 template <class P>
 inline constexpr bool names_are_right = apply_is_spelt_right<P>&& match_is_spelt_right<P>&&
@@ -122,11 +116,12 @@ inline constexpr bool names_are_right = apply_is_spelt_right<P>&& match_is_spelt
 template <class P>
 concept RightNames = ListsEvents<P> || names_are_right<P>;
 
+// What the variables above say, asked of every policy at every event and so without them.
 template <class P, class E>
-concept RightHook = calls_without_result<P, E> && calls_with_state<P, E> &&
-    match_returns_bool<P, E> && match_has_apply<P, E>;
+concept RightHook = (Handles<P, E> || (!Calls<P, E> && !Matches<P, E>)) && !Dead<P, E> &&
+                    (Matches<P, E> || !NamesMatch<P, E>);
 template <class P, class E>
-concept RightEvent = listed_event_has_apply<P, E> && apply_is_listed<P, E>;
+concept RightEvent = !ListsEvents<P> || Lists<P, E> == Handles<P, E>;
 
 }  // namespace detail
 

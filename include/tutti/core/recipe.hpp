@@ -223,15 +223,8 @@ consteval auto entry_check() {
 template <class Entry>
 using EntryCheck = typename decltype(entry_check<Entry>())::type;
 
-template <class P, class E>
-consteval int rank_at() {  // -1: does not act; else who goes first at E
-  if constexpr (!Handles<P, E>) {
-    return -1;
-  } else {
-    const int role = static_cast<int>(role_of<P>);
-    return std::is_same_v<E, Init> ? 2 - role : role;
-  }
-}
+template <class... Ps>
+inline constexpr std::array<Role, sizeof...(Ps)> roles{deduce_role<Ps>()...};
 
 // Composer's order of the algorithms: as listed, but for two of them.
 template <class... Ps>
@@ -276,14 +269,17 @@ consteval bool reversed() {
 template <class E, class... Ps>
 consteval Order<sizeof...(Ps)> positions() {
   constexpr std::size_t size = sizeof...(Ps);
-  constexpr int algorithms = std::is_same_v<E, Init> ? 2 : 0;
-  constexpr std::array<int, size> rank{rank_at<Ps, E>()...};
+  constexpr std::array<bool, size> acts{Handles<Ps, E>...};
+  constexpr std::array groups = std::is_same_v<E, Init>
+                                    ? std::array{Role::logger, Role::callback, Role::algorithm}
+                                    : std::array{Role::algorithm, Role::callback, Role::logger};
+  const Order<size>& base = base_order<E, Ps...>();
   Order<size> out;
-  for (int group = 0; group < 3; ++group) {
+  for (const Role group : groups) {
+    const bool backwards = reversed<E, Ps...>() && group == Role::algorithm;
     for (std::size_t k = 0; k < size; ++k) {
-      const std::size_t at = reversed<E, Ps...>() && group == algorithms ? size - 1 - k : k;
-      const std::size_t p = base_order<E, Ps...>().index[at];
-      if (rank[p] == group) {
+      const std::size_t p = base.index[backwards ? size - 1 - k : k];
+      if (acts[p] && roles<Ps...>[p] == group) {
         out.index[out.size++] = p;
       }
     }
@@ -291,7 +287,8 @@ consteval Order<sizeof...(Ps)> positions() {
   return out;
 }
 
-template <bool Sound, class E, class... Ps>
+// Acted: the recipe has no mistake, and somebody acts on E.
+template <bool Acted, class E, class... Ps>
 struct OrderOf {
   static constexpr Order<sizeof...(Ps)> at = positions<E, Ps...>();
   template <std::size_t... I>
@@ -302,10 +299,6 @@ struct OrderOf {
 };
 template <class E, class... Ps>
 struct OrderOf<false, E, Ps...> {
-  using type = types<>;
-};
-template <class E>
-struct OrderOf<true, E> {
   using type = types<>;
 };
 
@@ -337,8 +330,9 @@ struct Recipe : detail::Checked<0, Policies...>,
   /// stable sort by their order rules, and reversed at AfterForward, AfterLoss and AfterBackward,
   /// so that what was done last is undone first.
   template <Event E>
-  using order =
-      typename detail::OrderOf<detail::mistakes<Policies...>.size == 0, E, Policies...>::type;
+  using order = typename detail::OrderOf<detail::mistakes<Policies...>.size == 0 &&
+                                             (Handles<Policies, E> || ...),
+                                         E, Policies...>::type;
 
   /// Some policy acts on `E`.
   template <Event E>

@@ -122,7 +122,6 @@ std::vector<std::string> gate(torch::nn::Module& model, Make&& make,
   std::vector<Exchange> exchanges;
   std::vector<detail::Swap> swaps;
   std::vector<std::string> paths;
-  detail::Substitutions swapped;
   for (const Visit& where : walk(model)) {
     auto* host = dynamic_cast<nn::GatedHost*>(where.module.get());
     if (host == nullptr) {
@@ -137,11 +136,8 @@ std::vector<std::string> gate(torch::nn::Module& model, Make&& make,
       paths.push_back(where.path);
     }
   }
-  for (const detail::Swap& swap : swaps) {
-    swapped.emplace(swap.before.get(), swap.after.get());
-  }
   const detail::Census before(model);
-  const detail::Census after(model, swapped);
+  const detail::Census after(model, swaps);
   const detail::Places places(optimizers);
   const std::vector<detail::Addition> added = detail::additions(swaps, before, after);
   std::vector<std::vector<detail::Place>> destinations;

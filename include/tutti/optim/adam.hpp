@@ -34,12 +34,14 @@ struct Adam {
   bool maximize = false;  ///< go up the gradient
 
   /// An optimizer over these groups. Throws c10::Error when a number is out of range.
-  std::shared_ptr<optim::Fused<Adam>> build(
+  template <class Hyper = Adam>
+  std::shared_ptr<optim::Fused<Hyper>> build(
       std::vector<torch::optim::OptimizerParamGroup> groups) const {
-    return std::make_shared<optim::Fused<Adam>>(groups, *this);
+    return std::make_shared<optim::Fused<Hyper>>(groups, *this);
   }
   /// An optimizer over one group of these parameters.
-  std::shared_ptr<optim::Fused<Adam>> build(std::vector<at::Tensor> parameters) const {
+  template <class Hyper = Adam>
+  std::shared_ptr<optim::Fused<Hyper>> build(std::vector<at::Tensor> parameters) const {
     return build({optim::group(std::move(parameters), *this)});
   }
 };
@@ -56,12 +58,14 @@ struct AdamW {
   bool maximize = false;  ///< go up the gradient
 
   /// An optimizer over these groups. Throws c10::Error when a number is out of range.
-  std::shared_ptr<optim::Fused<AdamW>> build(
+  template <class Hyper = AdamW>
+  std::shared_ptr<optim::Fused<Hyper>> build(
       std::vector<torch::optim::OptimizerParamGroup> groups) const {
-    return std::make_shared<optim::Fused<AdamW>>(groups, *this);
+    return std::make_shared<optim::Fused<Hyper>>(groups, *this);
   }
   /// An optimizer over one group of these parameters.
-  std::shared_ptr<optim::Fused<AdamW>> build(std::vector<at::Tensor> parameters) const {
+  template <class Hyper = AdamW>
+  std::shared_ptr<optim::Fused<Hyper>> build(std::vector<at::Tensor> parameters) const {
     return build({optim::group(std::move(parameters), *this)});
   }
 };
@@ -81,12 +85,14 @@ struct DecoupledAdamW {
   bool amsgrad = false;
 
   /// An optimizer over these groups. Throws c10::Error when a number is out of range.
-  std::shared_ptr<optim::Fused<DecoupledAdamW>> build(
+  template <class Hyper = DecoupledAdamW>
+  std::shared_ptr<optim::Fused<Hyper>> build(
       std::vector<torch::optim::OptimizerParamGroup> groups) const {
-    return std::make_shared<optim::Fused<DecoupledAdamW>>(groups, *this);
+    return std::make_shared<optim::Fused<Hyper>>(groups, *this);
   }
   /// An optimizer over one group of these parameters.
-  std::shared_ptr<optim::Fused<DecoupledAdamW>> build(std::vector<at::Tensor> parameters) const {
+  template <class Hyper = DecoupledAdamW>
+  std::shared_ptr<optim::Fused<Hyper>> build(std::vector<at::Tensor> parameters) const {
     return build({optim::group(std::move(parameters), *this)});
   }
 };

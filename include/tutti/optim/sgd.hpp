@@ -29,12 +29,14 @@ struct SGD {
   bool maximize = false;      ///< go up the gradient
 
   /// An optimizer over these groups. Throws c10::Error when a number is out of range.
-  std::shared_ptr<optim::Fused<SGD>> build(
+  template <class Hyper = SGD>
+  std::shared_ptr<optim::Fused<Hyper>> build(
       std::vector<torch::optim::OptimizerParamGroup> groups) const {
-    return std::make_shared<optim::Fused<SGD>>(groups, *this);
+    return std::make_shared<optim::Fused<Hyper>>(groups, *this);
   }
   /// An optimizer over one group of these parameters.
-  std::shared_ptr<optim::Fused<SGD>> build(std::vector<at::Tensor> parameters) const {
+  template <class Hyper = SGD>
+  std::shared_ptr<optim::Fused<Hyper>> build(std::vector<at::Tensor> parameters) const {
     return build({optim::group(std::move(parameters), *this)});
   }
 };
@@ -57,12 +59,14 @@ struct DecoupledSGDW {
   bool nesterov = false;      ///< needs momentum > 0 and dampening 0
 
   /// An optimizer over these groups. Throws c10::Error when a number is out of range.
-  std::shared_ptr<optim::Fused<DecoupledSGDW>> build(
+  template <class Hyper = DecoupledSGDW>
+  std::shared_ptr<optim::Fused<Hyper>> build(
       std::vector<torch::optim::OptimizerParamGroup> groups) const {
-    return std::make_shared<optim::Fused<DecoupledSGDW>>(groups, *this);
+    return std::make_shared<optim::Fused<Hyper>>(groups, *this);
   }
   /// An optimizer over one group of these parameters.
-  std::shared_ptr<optim::Fused<DecoupledSGDW>> build(std::vector<at::Tensor> parameters) const {
+  template <class Hyper = DecoupledSGDW>
+  std::shared_ptr<optim::Fused<Hyper>> build(std::vector<at::Tensor> parameters) const {
     return build({optim::group(std::move(parameters), *this)});
   }
 };

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -90,12 +89,8 @@ class Operation {
 
   /// Changes the model and the optimizers; throws before it has changed anything.
   void commit(const Optimizers& optimizers, bool keep_dtype) {
-    Substitutions swapped;
-    for (const Swap& swap : swaps_) {
-      swapped.emplace(swap.before.get(), swap.after.get());
-    }
     const Census before(model_);
-    const Census after(model_, swapped);
+    const Census after(model_, swaps_);
     const std::vector<Addition> added = additions(swaps_, before, after);
     const Places places(optimizers);
     std::vector<std::vector<Place>> destinations;
@@ -149,7 +144,7 @@ class Operation {
   }
 
   void place_tensors(const Census& before, bool keep_dtype) const {
-    std::unordered_set<c10::TensorImpl*> kept;
+    Addresses kept;
     for (const at::Tensor& buffer : model_.buffers()) {
       kept.insert(buffer.unsafeGetTensorImpl());
     }

@@ -30,7 +30,8 @@ struct NamedParameter {
   at::Tensor tensor;
 };
 
-using Substitutions = std::unordered_map<torch::nn::Module*, torch::nn::Module*>;
+/// Modules or tensors by their address.
+using Addresses = std::unordered_set<const void*>;
 
 inline std::string_view last_name(std::string_view name) {
   return name.substr(name.rfind('.') + 1);  // npos + 1 is 0: the whole name
@@ -41,11 +42,11 @@ inline bool is_vector(const at::Tensor& parameter) {
   return parameter.dim() <= 1;
 }
 
-/// The distinct parameters of a model as they are, or as they will be once `swapped` is done.
+/// The distinct parameters of a model as they are, or as they will be once `swaps` are done.
 class Census {
  public:
-  explicit Census(torch::nn::Module& root, const Substitutions& swapped = {}) {
-    descend(root, "", swapped);
+  explicit Census(torch::nn::Module& root, const std::vector<Swap>& swaps = {}) {
+    descend(root, "", swaps);
   }
 
   [[nodiscard]] const std::vector<NamedParameter>& all() const { return all_; }
@@ -54,7 +55,8 @@ class Census {
   }
 
  private:
-  void descend(torch::nn::Module& module, const std::string& prefix, const Substitutions& swapped) {
+  void descend(torch::nn::Module& module, const std::string& prefix,
+               const std::vector<Swap>& swaps) {
     if (!modules_.insert(&module).second) {
       return;
     }
@@ -67,15 +69,19 @@ class Census {
       if (child.value() == nullptr) {
         continue;
       }
-      const auto found = swapped.find(child.value().get());
-      torch::nn::Module& next = found == swapped.end() ? *child.value() : *found->second;
-      descend(next, prefix + child.key() + ".", swapped);
+      torch::nn::Module* next = child.value().get();
+      for (const Swap& swap : swaps) {
+        if (swap.before == child.value()) {
+          next = swap.after.get();
+        }
+      }
+      descend(*next, prefix + child.key() + ".", swaps);
     }
   }
 
   std::vector<NamedParameter> all_;
-  std::unordered_set<c10::TensorImpl*> known_;
-  std::unordered_set<torch::nn::Module*> modules_;
+  Addresses known_;
+  Addresses modules_;
 };
 
 /// A parameter that surgery adds, and the one whose part it takes.
@@ -100,7 +106,7 @@ inline int likeness(std::string_view name, const at::Tensor& tensor, const Named
 inline std::vector<Addition> additions(const std::vector<Swap>& swaps, const Census& before,
                                        const Census& after) {
   std::vector<Addition> result;
-  std::unordered_set<c10::TensorImpl*> done;
+  Addresses done;
   for (const Swap& swap : swaps) {
     const Census old(*swap.before);
     const Census fresh(*swap.after);
