@@ -141,7 +141,7 @@ TEST_CASE("a manifest that was changed and sealed again is refused or loads", "[
     const auto at = static_cast<std::size_t>(random.uniform() * static_cast<double>(whole.size()));
     const auto letter = static_cast<std::size_t>(random.uniform() * 26);
     if (i % 3 == 0) {
-      changed.erase(at, 1 + i % 7U);
+      changed.erase(at, static_cast<std::size_t>(1 + i % 7));
     } else {
       changed[at] = letters[letter];
     }
