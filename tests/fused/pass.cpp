@@ -1,5 +1,7 @@
 #include <tutti/fused/pass.hpp>
 
+#include <torch/torch.h>
+
 #include "support/catch.hpp"
 
 #include <string>
@@ -41,9 +43,9 @@ struct Nameless {
 static_assert(!tutti::fused::Fusible<Nameless>);
 struct Unknown {
   struct Pixels {
-    static constexpr std::string_view formula = "0";
+    [[maybe_unused]] static constexpr std::string_view formula = "0";
   };
-  static constexpr std::string_view name = "Unknown";
+  [[maybe_unused]] static constexpr std::string_view name = "Unknown";
   [[nodiscard]] Pixels pixels(const tutti::fused::Frame&) const { return {}; }
 };
 static_assert(!tutti::fused::Fusible<Unknown>);

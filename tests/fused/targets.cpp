@@ -1,11 +1,11 @@
 #include <tutti/fused/pass.hpp>
 
+#include <torch/torch.h>
+
 #include "support/catch.hpp"
 
 #include <cmath>
 #include <numeric>
-
-#include <torch/torch.h>
 
 #include <tutti/algorithms/colout.hpp>
 #include <tutti/algorithms/cutmix.hpp>

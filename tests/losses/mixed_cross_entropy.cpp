@@ -1,10 +1,10 @@
 #include <tutti/losses/mixed_cross_entropy.hpp>
 
+#include <torch/torch.h>
+
 #include "support/catch.hpp"
 
 #include <vector>
-
-#include <torch/torch.h>
 
 #include <tutti/losses/soft_cross_entropy.hpp>
 

@@ -156,7 +156,10 @@ class Plan {
       constexpr auto fill = K - 1 < Order::scale ? detail::Fill::black : detail::Fill::zero;
       detail::cut(
           std::get<K - 1>(nodes_), fill,
-          [this](const detail::Piece& inner, const auto& s) { cut<K - 1>(inner, s); }, p, sink);
+          [this](const detail::Piece& inner, const auto& s) {
+            this->template cut<K - 1>(inner, s);
+          },
+          p, sink);
     }
   }
 

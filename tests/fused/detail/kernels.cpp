@@ -35,8 +35,8 @@ TEST_CASE("every set of instructions computes what the table says", "[fused][law
         const Values values(255, mean, 0.229F, mixing);
         INFO(kernels.name << ", mean " << mean << ", mixing " << mixing);
         REQUIRE(agrees(kernels, values));
-        for (std::size_t length : {0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 255, 300}) {
-          for (std::size_t offset : {0, 1, 3}) {
+        for (const std::size_t length : {0U, 1U, 7U, 8U, 9U, 15U, 16U, 17U, 31U, 33U, 255U, 300U}) {
+          for (const std::size_t offset : {0U, 1U, 3U}) {
             std::vector<float> got(length + 1, 42);
             std::vector<float> want(length + 1, 42);
             const auto n = static_cast<std::int64_t>(length);
