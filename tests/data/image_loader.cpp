@@ -99,6 +99,44 @@ TEST_CASE("ImageLoader: draws depend on seed, epoch and image, not on threads or
   CHECK_FALSE(epoch_of(other, 2)[0].inputs().equal(alone[0].inputs()));
 }
 
+TEST_CASE("ImageLoader: batches prepared ahead are the same, also after a copy and a restart",
+          "[data][image_loader][law]") {
+  const auto make = [](std::int64_t workers) {
+    return ImageLoader(bytes({23, 3, 4, 4}), at::arange(23),
+                       {.batch_size = 5,
+                        .shuffle = true,
+                        .transforms = {{"noise", add_noise}},
+                        .mean = {0.5, 0.4, 0.3},
+                        .num_workers = workers});
+  };
+  ImageLoader plain = make(0);
+  plain.shard(1, 2);
+  const auto alone = epoch_of(plain, 2);
+  REQUIRE(alone.size() == 3);
+  CHECK(plain.repeated() == 1);
+  for (const std::int64_t workers : {1, 4}) {
+    ImageLoader loader = make(workers);
+    loader.shard(1, 2);
+    const auto again = epoch_of(loader, 2);
+    REQUIRE(again.size() == 3);
+    for (std::size_t i = 0; i < 3; ++i) {
+      CHECK(again[i].inputs().equal(alone[i].inputs()));
+      CHECK(again[i].targets().equal(alone[i].targets()));
+    }
+    CHECK_FALSE(loader.next());
+    loader.start(2);
+    CHECK(loader.next()->inputs().equal(alone[0].inputs()));
+    CHECK(loader.repeated() == 0);
+    ImageLoader copy = loader;
+    CHECK(loader.next()->inputs().equal(alone[1].inputs()));
+    CHECK(copy.next()->inputs().equal(alone[1].inputs()));
+    CHECK(copy.next()->inputs().equal(alone[2].inputs()));
+    CHECK(copy.repeated() == 1);
+    CHECK_FALSE(copy.next());
+    CHECK(epoch_of(loader, 2, 2).front().inputs().equal(alone[2].inputs()));
+  }
+}
+
 TEST_CASE("ImageLoader: a transform's draws do not depend on the transforms beside it",
           "[data][image_loader][law]") {
   const at::Tensor images = bytes({6, 1, 2, 2});
@@ -129,6 +167,25 @@ TEST_CASE("ImageLoader: what a transform throws comes out, also from other threa
   CHECK_THROWS_WITH(loader.next(), ContainsSubstring("the fifth image is bad"));
   at::set_num_threads(threads);
   CHECK(calls == 8);
+}
+
+TEST_CASE(
+    "ImageLoader: the batch whose transform throws says which image, and the next one follows",
+    "[data][image_loader]") {
+  const auto fails = [](const at::Tensor& image, Rng&) {
+    TORCH_CHECK(image.flatten()[0].item<int>() != 12, "no twelves");
+    return image;
+  };
+  for (const std::int64_t workers : {0, 2}) {
+    ImageLoader loader(bytes({8, 1, 2, 2}), at::arange(8),
+                       {.batch_size = 2, .transforms = {{"fails", fails}}, .num_workers = workers});
+    CHECK(loader.next());
+    CHECK_THROWS_WITH(loader.next(),
+                      ContainsSubstring("image 3 of the data set cannot be transformed: no twelv"));
+    CHECK(loader.next()->targets().equal(at::arange(4, 6)));
+  }
+  CHECK_THROWS_WITH(ImageLoader(bytes({2, 1, 2, 2}), at::arange(2), {.num_workers = -1}),
+                    ContainsSubstring("num_workers is -1 and prefetch_factor 2, expected 0 or"));
 }
 
 TEST_CASE("ImageLoader: images and options that cannot be meant are refused",

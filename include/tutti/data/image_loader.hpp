@@ -2,16 +2,19 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 
 #include <tutti/core/batch.hpp>
-#include <tutti/core/detail/parallel.hpp>
+#include <tutti/core/detail/one_thread.hpp>
+#include <tutti/data/detail/ahead.hpp>
+#include <tutti/data/detail/image_batches.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/data/transforms.hpp>
 
@@ -27,6 +30,8 @@ struct ImageLoaderOptions {
   bool to_float = true;           ///< floats from 0 to 1; else the bytes as they are
   std::vector<double> mean{};     ///< subtracted, a value per channel; empty: nothing
   std::vector<double> std{};      ///< divided by then, a value per channel; empty: nothing
+  std::int64_t num_workers = 0;   ///< threads that prepare batches ahead; 0: next() does it; >= 0
+  std::int64_t prefetch_factor = 2;  ///< batches that are prepared ahead for each thread; >= 1
 };
 
 /// Batches out of 8-bit images in memory, each image transformed on its own.
@@ -35,15 +40,17 @@ struct ImageLoaderOptions {
 ///                                               .mean = {0.49, 0.48, 0.45},
 ///                                               .std = {0.25, 0.24, 0.26}}};
 ///
-/// Transforms run for several images at a time. What they draw depends on the seed, the epoch and
-/// the image alone: a run gives the same batches with any number of threads, and resumes inside an
-/// epoch at once. The trainer hands the list of transforms to policies that augment single images.
+/// Transforms run for several images at a time, or with num_workers for several batches ahead. What
+/// they draw depends on the seed, the epoch and the image alone: a run gives the same batches with
+/// any number of threads, and resumes inside an epoch at once. The trainer hands the list of
+/// transforms to policies that augment single images.
 class ImageLoader {
  public:
   /// dataset: inputs() is uint8 [N, C, H, W]; all tensors with dimensions have N examples.
   /// Throws c10::Error (ValueError) when that does not hold or an option is out of range.
   explicit ImageLoader(Batch dataset, ImageLoaderOptions options = {})
       : options_(std::move(options)), loader_(number(std::move(dataset)), loader_options()) {
+    check_workers();
     make_values();
   }
   ImageLoader(at::Tensor images, at::Tensor targets, ImageLoaderOptions options = {})
@@ -51,35 +58,49 @@ class ImageLoader {
 
   /// Begins an epoch at one of its batches. epoch, first_batch: >= 0.
   void start(std::int64_t epoch, std::int64_t first_batch = 0) {
+    ahead_.clear();
     loader_.start(epoch, first_batch);
     epoch_ = epoch;
+    position_ = first_batch;
   }
 
   /// The next batch, or nothing when the epoch is over. Its inputs are [n, C, H', W'], as the
   /// transforms left them, which must be one size for all of a batch.
+  /// Throws c10::Error, with the image's number, when a transform throws; the next call goes on
+  /// with the batch after it.
   std::optional<Batch> next() {
-    std::optional<Batch> drawn = loader_.next();
-    if (!drawn) {
-      return std::nullopt;
+    const std::int64_t workers = options_.num_workers;
+    if (ahead_.size() == 0) {
+      loader_.start(epoch_, position_);  // a copy has drawn nothing ahead
     }
-    const at::Tensor index = drawn->at(index_key);
-    Batch batch;
-    for (const auto& [name, tensor] : *drawn) {
-      if (name != index_key) {
-        batch[name] = tensor;
+    ++position_;
+    if (workers == 0) {
+      const auto one = work();
+      return one ? hand_over((*one)()) : std::nullopt;
+    }
+    while (ahead_.size() < workers * options_.prefetch_factor) {
+      auto one = work();
+      if (!one) {
+        break;
       }
+      ahead_.submit(workers, [one = std::move(*one)] {
+        const detail::OneThread one_thread;
+        return one();
+      });
     }
-    batch.inputs() = prepare(batch.inputs(), index);
-    return batch;
+    return ahead_.size() > 0 ? hand_over(ahead_.take()) : std::nullopt;
   }
 
   [[nodiscard]] std::int64_t size() const { return loader_.size(); }
   [[nodiscard]] std::int64_t batch_size() const { return loader_.batch_size(); }
   [[nodiscard]] std::int64_t dataset_size() const { return loader_.dataset_size(); }
-  [[nodiscard]] std::int64_t repeated() const { return loader_.repeated(); }
+  [[nodiscard]] std::int64_t repeated() const { return repeated_; }
 
   /// Deals the examples to ranks.
-  void shard(std::int64_t rank, std::int64_t world_size) { loader_.shard(rank, world_size); }
+  void shard(std::int64_t rank, std::int64_t world_size) {
+    ahead_.clear();
+    loader_.shard(rank, world_size);
+  }
 
   /// What is done to each image.
   [[nodiscard]] data::Transforms& transforms() { return options_.transforms; }
@@ -107,6 +128,12 @@ class ImageLoader {
             .seed = options_.seed};
   }
 
+  void check_workers() const {
+    TORCH_CHECK_VALUE(options_.num_workers >= 0 && options_.prefetch_factor >= 1,
+                      "ImageLoader: num_workers is ", options_.num_workers, " and prefetch_factor ",
+                      options_.prefetch_factor, ", expected 0 or more and 1 or more");
+  }
+
   // What becomes of each byte, channel by channel.
   void make_values() {
     const auto channels = static_cast<std::size_t>(loader_.dataset().inputs().size(1));
@@ -116,73 +143,58 @@ class ImageLoader {
     TORCH_CHECK_VALUE(fits(options_.mean) && fits(options_.std), "ImageLoader: mean has ",
                       options_.mean.size(), " values and std ", options_.std.size(),
                       ", expected none, or with to_float one for each of ", channels, " channels");
-    for (std::size_t channel = 0; channel < channels; ++channel) {
+    data::detail::ByteValues table;
+    for (std::size_t channel = 0; options_.to_float && channel < channels; ++channel) {
       const auto mean = options_.mean.empty() ? 0.0F : static_cast<float>(options_.mean[channel]);
       const auto std = options_.std.empty() ? 1.0F : static_cast<float>(options_.std[channel]);
       TORCH_CHECK_VALUE(std > 0, "ImageLoader: std is ", std, " in channel ", channel,
                         ", expected more than 0");
-      auto& values = values_.emplace_back();
+      auto& values = table.emplace_back();
       for (std::size_t byte = 0; byte < values.size(); ++byte) {
         values[byte] = (static_cast<float>(byte) / 255.0F - mean) / std;
       }
     }
+    values_ = std::make_shared<const data::detail::ByteValues>(std::move(table));
   }
 
-  [[nodiscard]] at::Tensor prepare(const at::Tensor& images, const at::Tensor& index) const {
-    const std::int64_t n = images.size(0);
-    std::vector<at::Tensor> done(static_cast<std::size_t>(n));
-    const auto* example = index.const_data_ptr<std::int64_t>();
-    const auto transform = [&](std::int64_t i) {
-      const std::int64_t use = epoch_ * dataset_size() + example[i];
-      done[static_cast<std::size_t>(i)] =
-          options_.transforms(images.select(0, i), static_cast<std::uint64_t>(use), options_.seed);
+  struct Prepared {
+    Batch batch;
+    std::int64_t repeated;
+  };
+
+  // The next batch's preparation, which any thread can do, also when the loader is gone.
+  std::optional<std::function<Prepared()>> work() {
+    std::optional<Batch> drawn = loader_.next();
+    if (!drawn) {
+      return std::nullopt;
+    }
+    data::detail::ImageBatches prepare{options_.transforms, options_.seed, epoch_ * dataset_size(),
+                                       values_};
+    return [drawn = std::move(*drawn), prepare = std::move(prepare),
+            repeated = loader_.repeated()]() -> Prepared {
+      Batch batch;
+      for (const auto& [name, tensor] : drawn) {
+        if (name != index_key) {
+          batch[name] = tensor;
+        }
+      }
+      batch.inputs() = prepare(batch.inputs(), drawn.at(index_key));
+      return {std::move(batch), repeated};
     };
-    if (options_.transforms.empty() && !options_.to_float) {
-      return images;
-    }
-    detail::parallel_each(n, transform);
-    return stack(done);
   }
 
-  [[nodiscard]] at::Tensor stack(const std::vector<at::Tensor>& images) const {
-    const at::Tensor& first = images.front();
-    std::vector<std::int64_t> shape = first.sizes().vec();
-    for (const at::Tensor& image : images) {
-      TORCH_CHECK(image.sizes() == first.sizes() && image.scalar_type() == at::kByte &&
-                      image.dim() == 3 && image.size(0) == std::ssize(values_),
-                  "ImageLoader: after its transforms an image is ", image.scalar_type(),
-                  image.sizes(), " and the batch's first ", first.scalar_type(), first.sizes(),
-                  "; expected uint8 with ", values_.size(), " channels and one size for all");
-    }
-    shape.insert(shape.begin(), std::ssize(images));
-    at::Tensor out(at::detail::empty_cpu(shape, options_.to_float ? at::kFloat : at::kByte,
-                                         /*pin_memory=*/false, std::nullopt));
-    detail::parallel_each(std::ssize(images), [&](std::int64_t i) {
-      const at::Tensor image = images[static_cast<std::size_t>(i)].contiguous();
-      if (options_.to_float) {
-        look_up(image, out.select(0, i));
-      } else {
-        out.select(0, i).copy_(image);
-      }
-    });
-    return out;
-  }
-
-  void look_up(const at::Tensor& image, const at::Tensor& out) const {
-    const auto* from = image.const_data_ptr<std::uint8_t>();
-    auto* to = out.mutable_data_ptr<float>();
-    const std::int64_t pixels = image.size(1) * image.size(2);
-    for (const auto& values : values_) {
-      for (std::int64_t i = 0; i < pixels; ++i) {
-        *to++ = values[*from++];
-      }
-    }
+  std::optional<Batch> hand_over(Prepared prepared) {
+    repeated_ = prepared.repeated;
+    return std::move(prepared.batch);
   }
 
   ImageLoaderOptions options_;
   TensorLoader loader_;
-  std::vector<std::array<float, 256>> values_;  // by channel and byte
+  std::shared_ptr<const data::detail::ByteValues> values_;
+  data::detail::Ahead<Prepared> ahead_;
   std::int64_t epoch_ = 0;
+  std::int64_t position_ = 0;  // the batch that next() gives
+  std::int64_t repeated_ = 0;
 };
 
 }  // namespace tutti
