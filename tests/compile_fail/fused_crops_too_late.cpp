@@ -1,5 +1,5 @@
 // error: Order<tutti::fused::Scale, tutti::fused::Crops>
-// error: RandomCrop and RandomFlip move the images before they are a batch; put them before all other stages
+// error: RandomCrop and RandomFlip move the images before they are a batch
 // lines: 12
 // torch
 #include <tutti/fused/pass.hpp>
