@@ -67,15 +67,6 @@ CheckpointSaver best(const TemporaryFolder& folder) {
           .mode = MonitorMode::max};
 }
 
-Names names_in(const fs::path& folder) {
-  Names out;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    out.push_back(entry.path().filename().string());
-  }
-  std::sort(out.begin(), out.end());
-  return out;
-}
-
 }  // namespace
 
 TEST_CASE("the best checkpoints are kept beside those of the interval",
@@ -83,8 +74,8 @@ TEST_CASE("the best checkpoints are kept beside those of the interval",
   const TemporaryFolder folder;
   Trainer trainer(graded({0.1, 0.5, 0.3, 0.4, 0.2, 0.9}), options(folder), best(folder), Trace{});
   trainer.fit();
-  CHECK(names_in(folder / "own") == Names{"ep0-ba3", "ep0-ba6", "latest"});
-  CHECK(names_in(folder / "calm-motet") == Names{"best", "ep0-ba2", "ep0-ba6"});
+  CHECK(sorted_names(folder / "own") == Names{"ep0-ba3", "ep0-ba6", "latest"});
+  CHECK(sorted_names(folder / "calm-motet") == Names{"best", "ep0-ba2", "ep0-ba6"});
   CHECK(fs::read_symlink(folder / "calm-motet/best") == "ep0-ba6");
   CHECK(trainer.get<CheckpointSaver>().saved() ==
         Names{(folder / "calm-motet/ep0-ba2").string(), (folder / "calm-motet/ep0-ba6").string()});
@@ -107,7 +98,7 @@ TEST_CASE("the ranking goes on in a resumed run", "[callbacks][checkpoint_saver]
   rest.load_path = (folder / "own/latest").string();
   Trainer trainer(graded({0.4, 0.55, 0.2}), rest, best(folder));
   trainer.fit();
-  CHECK(names_in(folder / "calm-motet") == Names{"best", "ep0-ba1", "ep0-ba5"});
+  CHECK(sorted_names(folder / "calm-motet") == Names{"best", "ep0-ba1", "ep0-ba5"});
   CHECK(fs::read_symlink(folder / "calm-motet/best") == "ep0-ba1");
 }
 
@@ -121,7 +112,7 @@ TEST_CASE(
   auto model = graded({0.5});
   Trainer trainer(model, epochs, EMA{.smoothing = 0.9}, best(folder));
   trainer.fit();
-  CHECK(names_in(folder / "calm-motet") == Names{"best", "ep1-ba8"});
+  CHECK(sorted_names(folder / "calm-motet") == Names{"best", "ep1-ba8"});
   const auto saved = checkpoint::read_snapshot(folder / "calm-motet/best");
   const auto averages = trainer.get<EMA>().averages();
   REQUIRE(!averages.empty());
@@ -139,8 +130,8 @@ TEST_CASE("a second interval with weights alone", "[callbacks][checkpoint_saver]
                                   .weights_only = true,
                                   .num_checkpoints_to_keep = 1});
   trainer.fit();
-  CHECK(names_in(folder / "weights") == Names{"ep0-ba6", "latest"});
-  CHECK(names_in(folder / "weights/ep0-ba6") == Names{"manifest.json", "model.safetensors"});
+  CHECK(sorted_names(folder / "weights") == Names{"ep0-ba6", "latest"});
+  CHECK(sorted_names(folder / "weights/ep0-ba6") == Names{"manifest.json", "model.safetensors"});
 }
 
 TEST_CASE("a monitor that is never evaluated is told of", "[callbacks][checkpoint_saver]") {

@@ -8,6 +8,7 @@
 #include <tutti/data/image_loader.hpp>
 
 #include "support/catch.hpp"
+#include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 
 using Catch::Matchers::ContainsSubstring;
@@ -25,15 +26,6 @@ std::string records(int first, int count) {
     }
   }
   return out;
-}
-
-std::string message(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing";
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <ATen/ATen.h>
 
 #include "support/catch.hpp"
+#include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 
 using Catch::Matchers::ContainsSubstring;
@@ -66,15 +67,6 @@ std::string tar_entry(const std::string& name, const std::string& bytes, char ty
 }
 
 const std::string tar_end(1024, '\0');
-
-std::string message(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing";
-}
 
 std::vector<int> levels(const tutti::data::ImageSet& set) {
   std::vector<int> out;

@@ -3,6 +3,7 @@
 #ifdef TUTTI_WITH_PNG
 
 #include "support/catch.hpp"
+#include "support/message.hpp"
 
 #include <array>
 #include <csetjmp>
@@ -81,15 +82,6 @@ at::Tensor planes(int channels) {  // [channels, 3, 5]
 
 at::Tensor gray(const at::Tensor& plane) {
   return plane.expand({3, plane.size(-2), plane.size(-1)});
-}
-
-std::string message(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing";
 }
 
 }  // namespace

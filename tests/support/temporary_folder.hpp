@@ -1,11 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include <stdlib.h>
 
@@ -40,6 +42,16 @@ class TemporaryFolder {
 
   std::filesystem::path path_;
 };
+
+/// The names of what is in a folder, in alphabetical order.
+inline std::vector<std::string> sorted_names(const std::filesystem::path& folder) {
+  std::vector<std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    out.push_back(entry.path().filename().string());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
 
 /// All bytes of a file.
 inline std::string read_bytes(const std::filesystem::path& path) {

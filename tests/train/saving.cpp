@@ -33,15 +33,6 @@ TrainerOptions options(const TemporaryFolder& folder, Time length = "6ba") {
           .save_interval = "2ba"};
 }
 
-Names names_in(const fs::path& folder) {
-  Names out;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    out.push_back(entry.path().filename().string());
-  }
-  std::sort(out.begin(), out.end());
-  return out;
-}
-
 // Takes the save folder away before the save of a batch, and gives it back after that of another.
 struct Unplug final {
   std::string folder;
@@ -105,11 +96,11 @@ TEST_CASE("a checkpoint written in the background has the same bytes", "[train][
   Trainer<>(a, now).fit();
   Trainer<>(b, later).fit();
   CHECK(at::equal(tiny::flat(*a), tiny::flat(*b)));
-  CHECK(names_in(folder / "later") == Names{"ep0-ba2", "ep1-ba4", "ep1-ba6", "latest"});
+  CHECK(sorted_names(folder / "later") == Names{"ep0-ba2", "ep1-ba4", "ep1-ba6", "latest"});
   for (const char* name : {"ep0-ba2", "ep1-ba4", "ep1-ba6"}) {
     const fs::path one = folder / "saved" / name;
     const fs::path other = folder / "later" / name;
-    CHECK(names_in(one) == names_in(other));
+    CHECK(sorted_names(one) == sorted_names(other));
     CHECK(read_bytes(one / "model.safetensors") == read_bytes(other / "model.safetensors"));
     // The state lists the paths of the folder and clocks; its tensors are the same.
     CHECK(read_bytes(one / "state.safetensors") == read_bytes(other / "state.safetensors"));
@@ -154,7 +145,7 @@ TEST_CASE("a checkpoint that cannot be written stops the run and older ones stay
     Trainer trainer(tiny::net(), failing, Unplug{.folder = failing.save_folder, .from = 4});
     CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("cannot create the folder"));
     CHECK(trainer.state().timestamp.batch < 40);  // at the next event, not at the end
-    CHECK(names_in(failing.save_folder + "-away") == Names{"ep0-ba2", "latest"});
+    CHECK(sorted_names(failing.save_folder + "-away") == Names{"ep0-ba2", "latest"});
     CHECK_NOTHROW(checkpoint::read_snapshot(failing.save_folder + "-away/latest"));
   }
 }
@@ -171,7 +162,7 @@ TEST_CASE("training goes on without a checkpoint when that is asked for", "[trai
     Trainer trainer(tiny::net(), failing,
                     Unplug{.folder = failing.save_folder, .from = 4, .until = 7});
     trainer.fit();
-    CHECK(names_in(failing.save_folder) == Names{"ep0-ba2", "ep2-ba8", "latest"});
+    CHECK(sorted_names(failing.save_folder) == Names{"ep0-ba2", "ep2-ba8", "latest"});
     CHECK(warnings.texts.size() == 2);
     for (const std::string& text : warnings.texts) {
       CHECK_THAT(text, ContainsSubstring("could not be written, training goes on") &&
@@ -191,7 +182,7 @@ TEST_CASE("an exception in user code keeps the last complete checkpoint", "[trai
   saving.save_async = true;
   Trainer trainer(tiny::net(), saving, Fail{});
   CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("user code"));
-  CHECK(names_in(saving.save_folder) == Names{"ep0-ba2", "ep1-ba4", "latest"});
+  CHECK(sorted_names(saving.save_folder) == Names{"ep0-ba2", "ep1-ba4", "latest"});
   CHECK_NOTHROW(checkpoint::read_snapshot(saving.save_folder + "/latest"));
 }
 
@@ -218,7 +209,7 @@ TEST_CASE("a signal ends the run after the batch, saved and resumable", "[train]
         CHECK(trainer.stop_signal() == signal);
         CHECK(trainer.state().timestamp.batch == at + 1);
         CHECK(trainer.template get<SignalAt>().fit_ends == 0);
-        CHECK(names_in(stopping.save_folder).size() == 2);
+        CHECK(sorted_names(stopping.save_folder).size() == 2);
         REQUIRE(warnings.texts.size() == 1);
         CHECK_THAT(warnings.texts[0], ContainsSubstring("ended the run after batch"));
       }
