@@ -4,13 +4,15 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <tutti/core/autocast.hpp>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 // The filter [1,2,1]^T [1,2,1] / 16 over each channel of small images on the CPU, where a
 // convolution prepares for longer than the sums take. Large ones are faster as convolutions.
@@ -142,27 +144,44 @@ at::Tensor run_binomial(const at::Tensor& given, std::array<std::int64_t, 2> str
   return out;
 }
 
-// A linear map and its transpose, each the other's gradient, so that gradients of any order exist.
 template <bool transposed>
-struct Binomial : torch::autograd::Function<Binomial<transposed>> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            std::int64_t row_stride, std::int64_t column_stride, std::int64_t rows,
-                            std::int64_t columns) {
-    context->saved_data["sizes"] =
-        std::vector<std::int64_t>{row_stride, column_stride, x.size(2), x.size(3)};
-    return run_binomial<transposed>(x, {row_stride, column_stride}, rows, columns);
+at::Tensor binomial_map(const at::Tensor& x, std::array<std::int64_t, 2> strides, std::int64_t rows,
+                        std::int64_t columns);
+
+// The gradient of a linear map: the transposed one, so that gradients of any order exist. A node of
+// its own, for torch::autograd::Function takes seconds to compile.
+template <bool transposed>
+class BinomialBackward final : public torch::autograd::Node {
+ public:
+  BinomialBackward(const at::Tensor& x, std::array<std::int64_t, 2> strides)
+      : Node({torch::autograd::impl::gradient_edge(x)}),
+        strides_(strides),
+        rows_(x.size(2)),
+        columns_(x.size(3)) {}
+
+ private:
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    const at::Tensor& given = gradients[0];
+    return {given.defined() ? binomial_map<!transposed>(given, strides_, rows_, columns_) : given};
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    const std::vector<std::int64_t> sizes = context->saved_data["sizes"].toIntVector();
-    return {Binomial<!transposed>::apply(gradients[0], sizes[0], sizes[1], sizes[2], sizes[3]),
-            {},
-            {},
-            {},
-            {}};
-  }
+  std::array<std::int64_t, 2> strides_;
+  std::int64_t rows_;
+  std::int64_t columns_;
 };
+
+// run_binomial, with a gradient when x needs one.
+template <bool transposed>
+at::Tensor binomial_map(const at::Tensor& x, std::array<std::int64_t, 2> strides, std::int64_t rows,
+                        std::int64_t columns) {
+  at::Tensor out = run_binomial<transposed>(x.detach(), strides, rows, columns);
+  if (at::GradMode::is_enabled() && x.requires_grad()) {
+    const std::shared_ptr<torch::autograd::Node> node(new BinomialBackward<transposed>(x, strides),
+                                                      torch::autograd::deleteNode);
+    torch::autograd::impl::set_gradient_edge(out, {node, node->add_input_metadata(out)});
+  }
+  return out;
+}
 
 // Whether `filter`, [1 or C, 1, 3, 3], is the binomial one for every channel.
 inline bool is_binomial(const at::Tensor& filter) {
@@ -180,17 +199,19 @@ inline bool is_binomial(const at::Tensor& filter) {
 }
 
 // `x` blurred with padding 1, or nothing where a convolution has to do it: large images, other
-// devices, types and filters, and autocast, which chooses the type for convolutions.
+// devices, types and filters, forward-mode gradients, and autocast, which chooses the type for
+// convolutions.
 inline at::Tensor blur_on_host(const at::Tensor& x, const at::Tensor& filter,
                                std::int64_t row_stride, std::int64_t column_stride) {
   const at::ScalarType type = x.scalar_type();
   if (x.dim() != 4 || !x.device().is_cpu() || (type != at::kFloat && type != at::kDouble) ||
       x.numel() == 0 || x.numel() > small_enough || filter.requires_grad() ||
-      at::autocast::is_autocast_enabled(at::kCPU) || !is_binomial(filter)) {
+      at::autocast::is_autocast_enabled(at::kCPU) || x._fw_grad(0).defined() ||
+      !is_binomial(filter)) {
     return {};
   }
-  return Binomial<false>::apply(x, row_stride, column_stride, (x.size(2) - 1) / row_stride + 1,
-                                (x.size(3) - 1) / column_stride + 1);
+  return binomial_map<false>(x, {row_stride, column_stride}, (x.size(2) - 1) / row_stride + 1,
+                             (x.size(3) - 1) / column_stride + 1);
 }
 
 }  // namespace tutti::detail
