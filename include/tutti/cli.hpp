@@ -217,9 +217,8 @@ class Program {
       const auto* words = value.get_if<std::string>();
       if (words == nullptr || !words->empty()) {
         out += name + " = ";
-        out += words != nullptr
-                   ? '"' + *words + '"'
-                   : value.visit([](const auto& v) { return detail::text_of(v); });
+        out += words != nullptr ? '"' + *words + '"'
+                                : value.visit([](const auto& v) { return detail::text_of(v); });
         out += '\n';
       }
     }

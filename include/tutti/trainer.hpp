@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -221,15 +220,15 @@ class Trainer {
       return P(ConsoleLogger{.log_interval = options_.console_log_interval},
                options_.log_to_console);
     } else {
-      std::optional<P> found;
-      ((found ? void() : take(found, policies)), ...);
-      return std::move(*found);
+      return take<P>(policies...);
     }
   }
-  template <class P, class Q>
-  static void take(std::optional<P>& found, Q& policy) {
+  template <class P, class Q, class... Qs>
+  static P take(Q& first, Qs&... others) {
     if constexpr (std::is_same_v<P, detail::Bare<Q>>) {
-      found.emplace(std::move(policy));
+      return P(std::move(first));
+    } else {
+      return take<P>(others...);
     }
   }
 

@@ -66,8 +66,8 @@ struct LeafToJson {
 inline Json to_json(const Archive& archive) {
   Json::Object out;
   for (const auto& entry : archive.entries()) {
-    out.emplace_back(entry.name, entry.is_child() ? to_json(entry.child())
-                                                  : entry.leaf().visit(LeafToJson{}));
+    out.emplace_back(entry.name,
+                     entry.is_child() ? to_json(entry.child()) : entry.leaf().visit(LeafToJson{}));
   }
   return out;
 }

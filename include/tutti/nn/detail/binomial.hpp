@@ -5,7 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
+#include <optional>
+#include <utility>
 
 #include <tutti/core/autocast.hpp>
 
@@ -110,27 +111,35 @@ inline at::MemoryFormat order_of(const at::Tensor& x) {
              : at::MemoryFormat::Contiguous;
 }
 
-// A batch of `rows` x `columns`: blurred, or, transposed, spread from what a blur kept.
-template <bool transposed>
-at::Tensor run_binomial(const at::Tensor& given, std::array<std::int64_t, 2> strides,
-                        std::int64_t rows, std::int64_t columns) {
+// The linear map: which way, and the size that it gives.
+struct BinomialMap {
+  std::array<std::int64_t, 2> strides{1, 1};
+  std::int64_t rows = 0, columns = 0;  // of what it returns
+  bool transposed = false;             // spreads what a blur kept
+};
+
+// A batch of images blurred, or, transposed, spread from what a blur kept.
+inline at::Tensor run_binomial(const at::Tensor& given, const BinomialMap& map) {
   const at::MemoryFormat format = order_of(given);
   const at::Tensor x = given.contiguous(format);
-  at::Tensor out =
-      at::detail::empty_cpu({x.size(0), x.size(1), rows, columns}, x.scalar_type(), false, format);
+  at::Tensor out = at::detail::empty_cpu({x.size(0), x.size(1), map.rows, map.columns},
+                                         x.scalar_type(), false, format);
   const Planes from = planes_of(x, format);
   const Planes to = planes_of(out, format);
-  const Planes& whole = transposed ? to : from;
-  if (transposed) {
+  const Planes& whole = map.transposed ? to : from;
+  if (map.transposed) {
     out.zero_();
   }
   const auto run = [&]<class T>(const T* source, T* target) {
-    std::vector<T> line(static_cast<std::size_t>(whole.row() + 2 * whole.inner));
+    const std::int64_t size = whole.row() + 2 * whole.inner;
+    const at::Tensor room = at::detail::empty_cpu({size}, x.scalar_type(), false, std::nullopt);
+    T* const line = room.mutable_data_ptr<T>();
+    std::fill_n(line, size, T(0));
     for (std::int64_t plane = 0; plane < from.count; ++plane) {
-      if constexpr (transposed) {
-        spread_plane(source, from, target, to, strides, line.data());
+      if (map.transposed) {
+        spread_plane(source, from, target, to, map.strides, line);
       } else {
-        blur_plane(source, from, target, to, strides, line.data());
+        blur_plane(source, from, target, to, map.strides, line);
       }
       source += from.rows * from.row();
       target += to.rows * to.row();
@@ -144,39 +153,34 @@ at::Tensor run_binomial(const at::Tensor& given, std::array<std::int64_t, 2> str
   return out;
 }
 
-template <bool transposed>
-at::Tensor binomial_map(const at::Tensor& x, std::array<std::int64_t, 2> strides, std::int64_t rows,
-                        std::int64_t columns);
+inline at::Tensor binomial_map(const at::Tensor& x, const BinomialMap& map);
 
 // The gradient of a linear map: the transposed one, so that gradients of any order exist. A node of
 // its own, for torch::autograd::Function takes seconds to compile.
-template <bool transposed>
 class BinomialBackward final : public torch::autograd::Node {
  public:
-  BinomialBackward(const at::Tensor& x, std::array<std::int64_t, 2> strides)
-      : Node({torch::autograd::impl::gradient_edge(x)}),
-        strides_(strides),
-        rows_(x.size(2)),
-        columns_(x.size(3)) {}
+  BinomialBackward(const at::Tensor& x, const BinomialMap& map)
+      : map_{map.strides, x.size(2), x.size(3), !map.transposed} {
+    add_next_edge(torch::autograd::impl::gradient_edge(x));
+  }
 
  private:
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    const at::Tensor& given = gradients[0];
-    return {given.defined() ? binomial_map<!transposed>(given, strides_, rows_, columns_) : given};
+    at::Tensor& gradient = gradients[0];
+    if (gradient.defined()) {
+      gradient = binomial_map(gradient, map_);
+    }
+    return std::move(gradients);
   }
 
-  std::array<std::int64_t, 2> strides_;
-  std::int64_t rows_;
-  std::int64_t columns_;
+  BinomialMap map_;
 };
 
 // run_binomial, with a gradient when x needs one.
-template <bool transposed>
-at::Tensor binomial_map(const at::Tensor& x, std::array<std::int64_t, 2> strides, std::int64_t rows,
-                        std::int64_t columns) {
-  at::Tensor out = run_binomial<transposed>(x.detach(), strides, rows, columns);
+inline at::Tensor binomial_map(const at::Tensor& x, const BinomialMap& map) {
+  at::Tensor out = run_binomial(x.detach(), map);
   if (at::GradMode::is_enabled() && x.requires_grad()) {
-    const std::shared_ptr<torch::autograd::Node> node(new BinomialBackward<transposed>(x, strides),
+    const std::shared_ptr<torch::autograd::Node> node(new BinomialBackward(x, map),
                                                       torch::autograd::deleteNode);
     torch::autograd::impl::set_gradient_edge(out, {node, node->add_input_metadata(out)});
   }
@@ -210,8 +214,9 @@ inline at::Tensor blur_on_host(const at::Tensor& x, const at::Tensor& filter,
       !is_binomial(filter)) {
     return {};
   }
-  return binomial_map<false>(x, {row_stride, column_stride}, (x.size(2) - 1) / row_stride + 1,
-                             (x.size(3) - 1) / column_stride + 1);
+  return binomial_map(x, {.strides = {row_stride, column_stride},
+                          .rows = (x.size(2) - 1) / row_stride + 1,
+                          .columns = (x.size(3) - 1) / column_stride + 1});
 }
 
 }  // namespace tutti::detail
