@@ -67,8 +67,10 @@ class Fused final : public torch::optim::Optimizer,
     const c10::AutoGradMode no_gradients(false);
     take_gradients();
     if (!sweepable()) {
-      detail::clip_apart(param_groups_, sweep);
-      take_gradients();
+      if (sweep.clips()) {
+        detail::clip_apart(param_groups_, sweep);
+        take_gradients();
+      }
       update_all({}, nullptr);
       return;
     }

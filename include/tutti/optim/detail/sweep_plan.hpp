@@ -26,9 +26,6 @@ inline Fold fold_of(const Sweep& sweep) {
 
 /// What a Sweep does to gradients, ahead of the step.
 inline void clip_apart(std::vector<torch::optim::OptimizerParamGroup>& groups, const Sweep& sweep) {
-  if (!sweep.clips()) {
-    return;
-  }
   for (auto& group : groups) {
     for (const at::Tensor& parameter : group.params()) {
       if (const at::Tensor& gradient = parameter.grad(); gradient.defined()) {
