@@ -2,7 +2,8 @@
 // step with clipping and averages in the same pass over memory is 1.5 times as fast as the three
 // apart, on the parameters of a ResNet-50 (25.6 million). CPU.
 //
-// Usage: benchmark_optim [ALTERNATIONS] [THREADS]. Every way is timed once per alternation, in
+// Usage: benchmark_optim [ALTERNATIONS] [THREADS], or benchmark_optim sizes for the numbers of
+// elements of the large model's parameters. Every way is timed once per alternation, in
 // turn, so that slow changes of the machine hit all alike. Prints one line of JSON: the times of
 // each in microseconds; of the CPU with one thread, by the clock on the wall with more.
 
@@ -137,6 +138,12 @@ struct Functions {
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (count > 1 && std::string(arguments[1]) == "sizes") {
+    for (const at::Tensor& parameter : tutti::models::resnet50()->parameters()) {
+      std::printf("%ld\n", static_cast<long>(parameter.numel()));
+    }
+    return 0;
+  }
   const int alternations = count > 1 ? std::atoi(arguments[1]) : 20;
   at::set_num_threads(count > 2 ? std::atoi(arguments[2]) : 1);
   at::manual_seed(0);

@@ -4,8 +4,6 @@
 
 #include <cstdint>
 
-#include <immintrin.h>
-
 /// The loops of strips.hpp with AVX2. Every function names the instructions that it needs, so the
 /// program is compiled for any x86-64 processor and asks at run time.
 ///
@@ -13,45 +11,77 @@
 /// products contracted, and in the last n % 8 elements the other ones that its compiler chose.
 namespace tutti::optim::detail {
 
-/// Where a block of 8 elements is; of the last one only `mask` exists.
+using Floats = float __attribute__((vector_size(32)));
+using Lanes = std::int32_t __attribute__((vector_size(32)));
+
+// Instructions that the language has no sign for, without the 40,000 lines of <immintrin.h>.
+[[gnu::target("avx2,fma"), gnu::always_inline]] inline Floats all(float x) {
+  return Floats{x, x, x, x, x, x, x, x};
+}
+/// a * b + c, rounded once.
+[[gnu::target("avx2,fma"), gnu::always_inline]] inline Floats fma(Floats a, Floats b, Floats c) {
+  __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+x"(c) : "x"(a), "x"(b));
+  return c;
+}
+[[gnu::target("avx2,fma"), gnu::always_inline]] inline Floats root_of(Floats x) {
+  __asm__("vsqrtps {%1, %0|%0, %1}" : "=x"(x) : "x"(x));
+  return x;
+}
+/// The smaller and the larger ones; b where one is NaN.
+[[gnu::target("avx2,fma"), gnu::always_inline]] inline Floats smaller(Floats a, Floats b) {
+  __asm__("vminps {%2, %1, %0|%0, %1, %2}" : "=x"(a) : "x"(a), "x"(b));
+  return a;
+}
+[[gnu::target("avx2,fma"), gnu::always_inline]] inline Floats larger(Floats a, Floats b) {
+  __asm__("vmaxps {%2, %1, %0|%0, %1, %2}" : "=x"(a) : "x"(a), "x"(b));
+  return a;
+}
+
+/// Where a block of 8 elements is; of the last one only those in `mask` exist.
 template <bool Last>
 struct Block {
   std::int64_t at;
-  __m256i mask;
+  Lanes mask;
 };
 
 template <bool Last>
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline __m256 load(const float* x,
+[[gnu::target("avx2,fma"), gnu::always_inline]] inline Floats load(const float* x,
                                                                    const Block<Last>& block) {
+  Floats out;
   if constexpr (Last) {
-    return _mm256_maskload_ps(x + block.at, block.mask);
+    const float* from = x + block.at;
+    __asm__("vmaskmovps {(%1), %2, %0|%0, %2, [%1]}"
+            : "=x"(out)
+            : "r"(from), "x"(block.mask)
+            : "memory");
   } else {
-    return _mm256_loadu_ps(x + block.at);
+    __builtin_memcpy(&out, x + block.at, sizeof(out));
   }
+  return out;
 }
 
 template <bool Last>
 [[gnu::target("avx2,fma"), gnu::always_inline]] inline void store(float* x,
                                                                   const Block<Last>& block,
-                                                                  __m256 value) {
+                                                                  Floats value) {
   if constexpr (Last) {
-    _mm256_maskstore_ps(x + block.at, block.mask, value);
+    float* to = x + block.at;
+    __asm__ volatile("vmaskmovps {%2, %1, (%0)|[%0], %1, %2}"
+                     :
+                     : "r"(to), "x"(block.mask), "x"(value)
+                     : "memory");
   } else {
-    _mm256_storeu_ps(x + block.at, value);
+    __builtin_memcpy(x + block.at, &value, sizeof(value));
   }
-}
-
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline __m256 all(float x) {
-  return _mm256_set1_ps(x);
 }
 
 /// The gradient, scaled and limited; NaN stays.
 template <bool Last>
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline __m256 gradient(const Strip& s,
+[[gnu::target("avx2,fma"), gnu::always_inline]] inline Floats gradient(const Strip& s,
                                                                        const Block<Last>& block,
                                                                        const Fold& f) {
-  __m256 g = _mm256_mul_ps(load(s.gradient, block), all(f.scale));
-  g = _mm256_min_ps(all(f.limit), _mm256_max_ps(all(-f.limit), g));
+  Floats g = load(s.gradient, block) * all(f.scale);
+  g = smaller(all(f.limit), larger(all(-f.limit), g));
   if (f.keep) {
     store(s.gradient, block, g);
   }
@@ -61,11 +91,11 @@ template <bool Last>
 template <bool Last>
 [[gnu::target("avx2,fma"), gnu::always_inline]] inline void finish(const Strip& s,
                                                                    const Block<Last>& block,
-                                                                   const Fold& f, __m256 p) {
+                                                                   const Fold& f, Floats p) {
   store(s.parameter, block, p);
   if (s.average != nullptr) {
-    const __m256 e = load(s.average, block);
-    store(s.average, block, _mm256_fmadd_ps(_mm256_sub_ps(e, p), all(f.follow), e));
+    const Floats e = load(s.average, block);
+    store(s.average, block, fma(e - p, all(f.follow), e));
   }
 }
 
@@ -74,32 +104,30 @@ template <bool Last>
                                                                     const Block<Last>& block,
                                                                     const AdamNumbers& a,
                                                                     const Fold& f) {
-  __m256 g = _mm256_mul_ps(gradient(s, block, f), all(a.sign));
-  __m256 p = load(s.parameter, block);
+  Floats g = gradient(s, block, f) * all(a.sign);
+  Floats p = load(s.parameter, block);
   if (a.shrink != 0) {
-    p = _mm256_fmadd_ps(p, all(a.shrink), p);
+    p = fma(p, all(a.shrink), p);
   }
   if (a.coupled != 0) {
-    g = _mm256_fmadd_ps(p, all(a.coupled), g);
+    g = fma(p, all(a.coupled), g);
   }
-  p = _mm256_mul_ps(p, all(a.keep));
+  p = p * all(a.keep);
   __asm__("" : "+x"(p));  // no contraction with the sum below
-  __m256 m = load(s.buffers[0], block);
-  m = _mm256_fmadd_ps(all(a.lerp), _mm256_sub_ps(g, m), a.lerp > 0 ? m : g);
+  Floats m = load(s.buffers[0], block);
+  m = fma(all(a.lerp), g - m, a.lerp > 0 ? m : g);
   store(s.buffers[0], block, m);
-  __m256 v = load(s.buffers[1], block);
-  const __m256 part = _mm256_mul_ps(all(a.rest2), g);
-  v = Last ? _mm256_fmadd_ps(v, all(a.beta2), _mm256_mul_ps(part, g))
-           : _mm256_fmadd_ps(part, g, _mm256_mul_ps(v, all(a.beta2)));
+  Floats v = load(s.buffers[1], block);
+  const Floats part = all(a.rest2) * g;
+  v = Last ? fma(v, all(a.beta2), part * g) : fma(part, g, v * all(a.beta2));
   store(s.buffers[1], block, v);
   if (s.buffers[2] != nullptr) {
-    const __m256 largest = load(s.buffers[2], block);
-    const __m256 unordered = _mm256_cmp_ps(largest, v, _CMP_UNORD_Q);
-    v = _mm256_or_ps(_mm256_max_ps(largest, v), unordered);  // NaN where one is
+    const Floats largest = load(s.buffers[2], block);
+    v = largest != largest ? largest : larger(largest, v);  // NaN where one is
     store(s.buffers[2], block, v);
   }
-  const __m256 root = _mm256_add_ps(_mm256_div_ps(_mm256_sqrt_ps(v), all(a.root)), all(a.eps));
-  p = _mm256_add_ps(p, _mm256_div_ps(_mm256_mul_ps(all(a.step), m), root));
+  const Floats root = root_of(v) / all(a.root) + all(a.eps);
+  p = p + all(a.step) * m / root;
   finish(s, block, f, p);
 }
 
@@ -108,25 +136,25 @@ template <bool Last>
                                                                     const Block<Last>& block,
                                                                     const SgdNumbers& a,
                                                                     const Fold& f) {
-  __m256 g = _mm256_mul_ps(gradient(s, block, f), all(a.sign));
-  __m256 p = load(s.parameter, block);
+  Floats g = gradient(s, block, f) * all(a.sign);
+  Floats p = load(s.parameter, block);
   if (a.shrink != 0) {
-    p = _mm256_fmadd_ps(p, all(a.shrink), p);
+    p = fma(p, all(a.shrink), p);
   }
   if (a.coupled != 0) {
-    g = _mm256_fmadd_ps(p, all(a.coupled), g);
+    g = fma(p, all(a.coupled), g);
   }
   if (s.buffers[0] != nullptr) {
-    __m256 buffer = g;
+    Floats buffer = g;
     if (!a.first) {
       buffer = load(s.buffers[0], block);
-      buffer = Last ? _mm256_fmadd_ps(buffer, all(a.momentum), _mm256_mul_ps(g, all(a.undamped)))
-                    : _mm256_fmadd_ps(all(a.undamped), g, _mm256_mul_ps(buffer, all(a.momentum)));
+      buffer = Last ? fma(buffer, all(a.momentum), g * all(a.undamped))
+                    : fma(all(a.undamped), g, buffer * all(a.momentum));
     }
     store(s.buffers[0], block, buffer);
-    g = a.nesterov ? _mm256_fmadd_ps(buffer, all(a.momentum), g) : buffer;
+    g = a.nesterov ? fma(buffer, all(a.momentum), g) : buffer;
   }
-  finish(s, block, f, _mm256_fmadd_ps(g, all(a.step), p));
+  finish(s, block, f, fma(g, all(a.step), p));
 }
 
 /// Elements [from, to) of a strip; both are multiples of 8, or `to` is its end. Numbers come by
@@ -140,9 +168,11 @@ template <class Numbers>
     advance(s, Block<false>{i, {}}, numbers, fold);
   }
   if (i < to) {
-    alignas(32) static constexpr std::int32_t lanes[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
-    const auto* mask = reinterpret_cast<const __m256i*>(lanes + 8 - (to - i));
-    advance(s, Block<true>{i, _mm256_loadu_si256(mask)}, numbers, fold);
+    Lanes mask{};
+    for (std::int64_t lane = 0; lane < to - i; ++lane) {
+      mask[lane] = -1;
+    }
+    advance(s, Block<true>{i, mask}, numbers, fold);
   }
 }
 
