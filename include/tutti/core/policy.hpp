@@ -28,6 +28,7 @@
 ///     using only_watches = types<Events...>           an algorithm, but changes nothing there
 ///     static constexpr bool reads_gradients = false   never looks at gradients after the step
 ///     template <class Model> static constexpr bool supports    whether that model will do
+///     template <class Model> void validate_model() const       the same, looking at its values
 ///     void validate_with(const Other&) const          throws when it cannot work beside that
 ///     void save(Archive&) const, void load(const Archive&)    what a checkpoint keeps of it
 ///     bool leaves_parameters_unused() const           some may get no gradient (for several ranks)
