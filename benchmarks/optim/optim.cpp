@@ -98,7 +98,7 @@ struct Large {
     tutti::detail::fold_clipping(sweep, both.gradients, ClippingType::norm, threshold);
     averages.join(sweep, smoothing);
     optimizer->step(sweep);
-    averages.update(smoothing);
+    averages.finish_update(smoothing);
   }
 
   std::shared_ptr<torch::nn::Module> model = tutti::models::resnet50().ptr();

@@ -213,7 +213,7 @@ inline void EMA::average(State& state, std::int64_t count) {
     *store = functional::EMAParameters(*state.model);
     started = true;
   } else if (count % interval().count() == 0) {
-    store->update(factor(), average_integers);
+    store->finish_update(factor(), average_integers);
   }
 }
 

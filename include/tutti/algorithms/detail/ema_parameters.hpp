@@ -84,20 +84,14 @@ class EMAParameters {
   ///
   /// smoothing: in [0, 1]. average_integers: average the others too, truncated.
   /// Throws c10::Error (ValueError) when smoothing is out of range.
-  void update(double smoothing, bool average_integers = false) {
+  void update(double smoothing, bool average_integers = false) const {
     TORCH_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "EMA: smoothing is ", smoothing,
                       ", expected a number from 0 to 1");
-    if (joined_) {
-      rest().update(smoothing, average_integers);
-      done_.assign(done_.size(), 0);
-      joined_ = false;
-    } else {
-      lists_.update(smoothing, average_integers);
-    }
+    lists_.update(smoothing, average_integers);
   }
 
-  /// Lets an optimizer's step update what it can on its way; the next update(), with the same
-  /// smoothing, does the rest.
+  /// Lets an optimizer's step update what it can on its way; finish_update(), with the same
+  /// smoothing, has to follow.
   void join(optim::Sweep& sweep, double smoothing) {
     if (smoothing < 0.5) {
       return;  // rounds otherwise there
@@ -109,6 +103,17 @@ class EMAParameters {
                        .version = version_,
                        .smoothing = smoothing,
                        .done = &done_};
+  }
+
+  /// What of update() the step after join() has left; all of it where there was no join().
+  void finish_update(double smoothing, bool average_integers = false) {
+    if (joined_) {
+      rest().update(smoothing, average_integers);
+      done_.assign(done_.size(), 0);
+      joined_ = false;
+    } else {
+      update(smoothing, average_integers);
+    }
   }
 
   /// Exchanges what is stored with what the model has. Costs no copying as a rule: memory changes
