@@ -82,4 +82,8 @@ namespace dist {
 class Communicator;
 }
 
+namespace optim {
+struct Sweep;
+}
+
 }  // namespace tutti

@@ -326,6 +326,7 @@ class Trainer {
     run_.evals = make_sets(options_.eval);
     run_.weigh_by_tokens = options_.accumulate_train_batch_on_tokens;
     run_.step_schedule_every_batch = options_.step_schedule_every_batch;
+    run_.fold_into_optimizer = options_.fold_into_optimizer;
     TORCH_CHECK_VALUE(!options_.iteration_length ||
                           options_.iteration_length.unit() == TimeUnit::epoch ||
                           options_.iteration_length.unit() == TimeUnit::token,

@@ -104,6 +104,7 @@
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>
 #include <tutti/optim/sgd.hpp>
+#include <tutti/optim/sweep.hpp>
 #include <tutti/profiler/profiler.hpp>
 #include <tutti/trainer.hpp>
 #include <tutti/version.hpp>

@@ -17,6 +17,7 @@
 #include <tutti/core/state.hpp>
 #include <tutti/core/time.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/optim/sweep.hpp>
 
 /// EMA: exponentially averaged weights for evaluation and checkpoints.
 namespace tutti {
@@ -55,6 +56,8 @@ struct EMA final {
   using events = types<Init, AfterLoad, FitStart, BatchStart, BatchEnd, BatchCheckpoint, EpochEnd,
                        EpochCheckpoint, IterationCheckpoint, FitEnd, EvalStart, EvalEnd,
                        PredictStart, PredictEnd>;
+  using folds = types<BatchEnd>;
+  static constexpr bool reads_gradients = false;
   using tags = types<averages_weights>;
   using runs_after = types<because<changes_model, "the averages copy names and shapes">>;
   using conflicts_with =
@@ -134,6 +137,14 @@ struct EMA final {
   void apply(PredictStart, State&) { use_averages(true); }
   void apply(PredictEnd, State&) { use_averages(false); }
 
+  /// Lets the optimizer update the averages on its way, when an update is due at the next BatchEnd.
+  void join(optim::Sweep& sweep, const State& state) {
+    if (started && !averages_in_use && interval().unit() == TimeUnit::batch &&
+        (state.timestamp.batch + 1) % interval().count() == 0) {
+      store->join(sweep, factor());
+    }
+  }
+
   /// The model keeps its training weights, whatever happened.
   void close(State&) { use_averages(false); }
 
@@ -202,7 +213,7 @@ inline void EMA::average(State& state, std::int64_t count) {
     *store = functional::EMAParameters(*state.model);
     started = true;
   } else if (count % interval().count() == 0) {
-    store->update(factor(), average_integers);
+    store->finish_update(factor(), average_integers);
   }
 }
 

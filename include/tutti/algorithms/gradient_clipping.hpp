@@ -24,6 +24,7 @@
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/optim/sweep.hpp>
 
 /// GradientClipping: a limit on gradients before the optimizer sees them.
 namespace tutti {
@@ -141,6 +142,19 @@ inline void clip_adaptive(const Gradients& both, double threshold, double floor)
   at::_ops::_foreach_mul__List::call(large, limits);
 }
 
+// Leaves it to the optimizer's step, where that can be; returns the norm as below.
+inline at::Tensor fold_clipping(optim::Sweep& sweep, const std::vector<at::Tensor>& gradients,
+                                ClippingType type, double threshold) {
+  if (type == ClippingType::value) {
+    sweep.limit = threshold;
+    return {};
+  }
+  const double norm = host_norm(gradients);
+  const double factor = threshold / (norm + 1e-6);
+  sweep.scale = factor >= 1 ? 1 : factor;
+  return host_scalar(norm);
+}
+
 // Returns the norm before clipping where that is known, else an undefined tensor.
 inline at::Tensor clip(const Gradients& both, ClippingType type, double threshold, double floor) {
   TORCH_CHECK_VALUE(type != ClippingType::unset,
@@ -217,6 +231,9 @@ struct GradientClipping final {
 
   static constexpr std::string_view name = "GradientClipping";
   using events = types<FitStart, AfterTrainBatch, BatchEnd>;
+  using folds = types<AfterTrainBatch>;
+  using only_watches = types<BatchEnd>;
+  static constexpr bool reads_gradients = false;  // after the step
   using tags = types<clips_gradients>;
   using warns_with = types<because<freezes_parameters,
                                    "the norm over all gradients shrinks as layers freeze, so "
@@ -264,7 +281,12 @@ struct GradientClipping final {
         both.add(parameter);
       }
     });
-    *norm = detail::clip(both, clipping_type, clipping_threshold, adaptive_floor);
+    if (folds_now(both, state)) {
+      *norm =
+          detail::fold_clipping(*state.sweep, both.gradients, clipping_type, clipping_threshold);
+    } else {
+      *norm = detail::clip(both, clipping_type, clipping_threshold, adaptive_floor);
+    }
   }
 
   /// Logs the norm; by now the device has been waited for anyway, so that costs nothing.
@@ -272,6 +294,12 @@ struct GradientClipping final {
     state.logger.log_metrics({{"gradient_clipping/norm", norm->item<double>()}},
                              state.previous_timestamp.batch);
     norm.reset();
+  }
+
+ private:
+  [[nodiscard]] bool folds_now(const detail::Gradients& both, const State& state) const {
+    return state.sweep != nullptr && clipping_type != ClippingType::adaptive && excluded->empty() &&
+           !both.gradients.empty() && detail::all_on_cpu(both.gradients);
   }
 };
 

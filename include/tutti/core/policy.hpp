@@ -21,6 +21,12 @@
 ///         checked_with, works_with = types<...>           rules about others, see core/rule.hpp
 ///     using runs_first, runs_last = types<Events...>     before, after everybody else there
 ///     constexpr void validate() const                 throws when a hyperparameter is out of range
+///     using folds = types<AfterTrainBatch>            may leave its work there to the optimizer's
+///         pass over memory, by writing into *state.sweep where that is not null
+///     using folds = types<BatchEnd>                   likewise, by `void join(optim::Sweep&,
+///         const State&)` just before the optimizer's step
+///     using only_watches = types<Events...>           an algorithm, but changes nothing there
+///     static constexpr bool reads_gradients = false   never looks at gradients after the step
 ///     template <class Model> static constexpr bool supports    whether that model will do
 ///     template <class Model> void validate_model() const       the same, looking at its values
 ///     void validate_with(const Other&) const          throws when it cannot work beside that

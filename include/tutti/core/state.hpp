@@ -84,6 +84,8 @@ struct State {
                             ///< by part; always "total"
   bool is_last_microbatch = true;  ///< from BeforeForward: gradients are complete after this one
 
+  optim::Sweep* sweep = nullptr;  ///< AfterTrainBatch: a policy that folds there leaves its work
+                                  ///< on the gradients to the optimizer; null: does it itself
   bool is_ascent = false;  ///< BeforeTrainBatch to AfterTrainBatch: this pass only finds where SAM
                            ///< climbs to, its gradients make no step
   bool parameters_replaced =

@@ -27,6 +27,14 @@ consteval auto own_tags() {
     return types<P>{};
   }
 }
+template <class P>
+consteval bool says_that_it_reads_gradients() {
+  if constexpr (requires { P::reads_gradients; }) {
+    return P::reads_gradients;
+  } else {
+    return true;
+  }
+}
 #define TUTTI_FORWARD_RULE(rule)   \
   template <class P>               \
   struct Forward_##rule {};        \
@@ -55,6 +63,7 @@ struct Switch final : detail::Forward_runs_before<P>,
   static constexpr std::string_view name = name_of<P>();
   static constexpr Role role = detail::deduce_role<P>();
   using tags = decltype(detail::own_tags<P>());
+  static constexpr bool reads_gradients = detail::says_that_it_reads_gradients<P>();
 
   P policy{};
   bool on = true;

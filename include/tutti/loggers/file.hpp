@@ -25,6 +25,7 @@ namespace tutti {
 /// Source: MosaicML Composer, `composer.loggers.FileLogger`.
 struct FileLogger final {
   static constexpr std::string_view name = "FileLogger";
+  static constexpr bool reads_gradients = false;
   using events = types<Init, AfterLoad, BatchEnd, EpochEnd, EvalEnd, FitEnd>;
 
   std::string filename = "{run_name}/logs-rank{rank}.txt";  ///< placeholders as in checkpoint names

@@ -26,6 +26,7 @@ struct TimeSeries {
 /// Source: MosaicML Composer, `composer.loggers.InMemoryLogger`.
 struct InMemoryLogger final {
   static constexpr std::string_view name = "InMemoryLogger";
+  static constexpr bool reads_gradients = false;
   using events = types<Init, FitStart, FitEnd, EvalStandaloneStart, EvalStandaloneEnd, PredictStart,
                        PredictEnd>;
 

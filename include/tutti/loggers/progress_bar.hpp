@@ -31,6 +31,7 @@ namespace tutti {
 /// Source: MosaicML Composer, `composer.loggers.ProgressBarLogger`.
 struct ProgressBar final {
   static constexpr std::string_view name = "ProgressBar";
+  static constexpr bool reads_gradients = false;
   using events = types<Init, FitStart, EpochStart, BatchStart, BatchEnd, EpochEnd, FitEnd,
                        EvalStart, EvalBatchEnd, EvalEnd, PredictStart, PredictBatchEnd, PredictEnd>;
 

@@ -32,6 +32,7 @@ namespace tutti {
 /// Source: MosaicML Composer, `composer.loggers.TensorboardLogger`.
 struct TensorBoardLogger final {
   static constexpr std::string_view name = "TensorBoardLogger";
+  static constexpr bool reads_gradients = false;
   using events = types<Init, AfterLoad, FitStart, BatchEnd, EpochEnd, EvalEnd, FitEnd>;
 
   std::string log_dir = "tensorboard_logs";  ///< files are in `<log_dir>/<run_name>`

@@ -152,6 +152,22 @@ struct AdamRule {
     return step.sub(state.parameter.detach(), Rule<Hyper>::decay_of(options));
   }
 
+  // The same numbers as in LibTorch's kernel, rounded where it rounds them.
+  static AdamNumbers numbers(const Hyper& h, double coupled, double decoupled, bool maximize,
+                             std::int64_t step) {
+    const double t = static_cast<float>(step);
+    const auto lerp = static_cast<float>(1 - h.betas[0]);
+    return {.sign = maximize ? -1.0F : 1.0F,
+            .coupled = static_cast<float>(coupled),
+            .keep = static_cast<float>(1 - h.lr * decoupled),
+            .lerp = lerp < 0.5F ? lerp : lerp - 1,
+            .beta2 = static_cast<float>(h.betas[1]),
+            .rest2 = static_cast<float>(1 - h.betas[1]),
+            .root = static_cast<float>(std::sqrt(1 - std::pow(h.betas[1], t))),
+            .eps = static_cast<float>(h.eps),
+            .step = static_cast<float>(-h.lr / (1 - std::pow(h.betas[0], t)))};
+  }
+
   // Kernel: _fused_adam_ adds weight_decay * p to the gradient, _fused_adamw_ shrinks p by
   // lr * weight_decay.
   template <class Kernel>
@@ -174,6 +190,9 @@ struct Rule<Adam> : detail::AdamRule<Adam> {
   static void update(const Adam& h, double, const detail::Bucket& bucket) {
     descend<at::_ops::_fused_adam_>(h, h.weight_decay, h.maximize, bucket);
   }
+  static detail::AdamNumbers numbers(const Adam& h, double, const detail::Bucket& bucket) {
+    return AdamRule::numbers(h, h.weight_decay, 0.0, h.maximize, bucket.step);
+  }
 };
 
 template <>
@@ -184,6 +203,9 @@ struct Rule<AdamW> : detail::AdamRule<AdamW> {
 
   static void update(const AdamW& h, double, const detail::Bucket& bucket) {
     descend<at::_ops::_fused_adamw_>(h, h.weight_decay, h.maximize, bucket);
+  }
+  static detail::AdamNumbers numbers(const AdamW& h, double, const detail::Bucket& bucket) {
+    return AdamRule::numbers(h, 0.0, h.weight_decay, h.maximize, bucket.step);
   }
 };
 
@@ -205,6 +227,13 @@ struct Rule<DecoupledAdamW> : detail::AdamRule<DecoupledAdamW> {
       detail::shrink(bucket, part);
     }
     descend<at::_ops::_fused_adamw_>(h, h.lr == 0.0 ? 0.0 : part / h.lr, false, bucket);
+  }
+  static detail::AdamNumbers numbers(const DecoupledAdamW& h, double initial_lr,
+                                     const detail::Bucket& bucket) {
+    const double part = detail::decay(h.lr, initial_lr, h.weight_decay);
+    auto out = AdamRule::numbers(h, 0.0, h.lr == 0.0 ? 0.0 : part / h.lr, false, bucket.step);
+    out.shrink = h.lr == 0.0 ? static_cast<float>(-part) : 0.0F;
+    return out;
   }
 };
 

@@ -91,6 +91,18 @@ struct SgdRule {
                 ", dampening ", h.dampening, ".");
   }
 
+  static SgdNumbers numbers(const Hyper& h, double shrunk, double weight_decay, bool maximize,
+                            bool first) {
+    return {.sign = maximize ? -1.0F : 1.0F,
+            .shrink = static_cast<float>(-shrunk),
+            .coupled = static_cast<float>(weight_decay),
+            .momentum = static_cast<float>(h.momentum),
+            .undamped = static_cast<float>(1 - h.dampening),
+            .step = static_cast<float>(-h.lr),
+            .nesterov = h.nesterov,
+            .first = first};
+  }
+
   static void descend(const Hyper& h, double weight_decay, bool maximize, const Bucket& b) {
     if (has_fused_sgd(b)) {
       at::_ops::_fused_sgd_::call(b.parameters, b.gradients, b.buffers[0], weight_decay, h.momentum,
@@ -129,6 +141,9 @@ struct Rule<SGD> : detail::SgdRule<SGD> {
   static void update(const SGD& h, double, const detail::Bucket& bucket) {
     descend(h, h.weight_decay, h.maximize, bucket);
   }
+  static detail::SgdNumbers numbers(const SGD& h, double, const detail::Bucket& bucket) {
+    return SgdRule::numbers(h, 0.0, h.weight_decay, h.maximize, bucket.first);
+  }
 };
 
 template <>
@@ -150,6 +165,11 @@ struct Rule<DecoupledSGDW> : detail::SgdRule<DecoupledSGDW> {
   static void update(const DecoupledSGDW& h, double initial_lr, const detail::Bucket& bucket) {
     detail::shrink(bucket, detail::decay(h.lr, initial_lr, h.weight_decay));
     descend(h, 0.0, false, bucket);
+  }
+  static detail::SgdNumbers numbers(const DecoupledSGDW& h, double initial_lr,
+                                    const detail::Bucket& bucket) {
+    const double part = detail::decay(h.lr, initial_lr, h.weight_decay);
+    return SgdRule::numbers(h, part, 0.0, false, bucket.first);
   }
 };
 

@@ -41,6 +41,8 @@ struct TrainerOptions {
   CountOrAuto grad_accum{};  ///< the same as a number of microbatches; "auto" means the same
   bool accumulate_train_batch_on_tokens = false;  ///< microbatches weigh by tokens, not examples
 
+  bool fold_into_optimizer = true;  ///< clip and average in the optimizer's pass over memory, where
+                                    ///< nobody can tell
   bool allow_idle_policies = false;  ///< fit() accepts policies none of whose events it fires
 
   // ---- Where and how it computes ---------------------------------------------------------------

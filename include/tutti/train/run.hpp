@@ -47,6 +47,7 @@ struct Run {
   Timestamp scheduled_at;           ///< for which the schedule was computed last
 
   std::optional<GradScaler> scaler;
+  bool fold_into_optimizer = true;
   std::unique_ptr<dist::DataParallel> parallel;
   dist::DataParallelOptions data_parallel;
   bool weigh_by_tokens = false;

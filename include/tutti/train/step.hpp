@@ -10,6 +10,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/train/microbatching.hpp>
 #include <tutti/train/run.hpp>
+#include <tutti/train/sweep.hpp>
 
 namespace tutti::train {
 
@@ -177,11 +178,7 @@ class Step {
     }
   }
 
-  void update() {
-    for (auto& optimizer : state_.optimizers) {
-      optimizer->step();
-    }
-  }
+  void update() { sweeps_.step(engine_, state_); }
 
   // Forward and backward of all microbatches. report: their losses and metrics are the batch's.
   // Returns whether the gradients are finite.
@@ -212,6 +209,7 @@ class Step {
         finite = run_.scaler->unscale(*optimizer, *state_.communicator) && finite;
       }
     }
+    sweeps_.offer(state_, run_);
     engine_.template fire<AfterTrainBatch>(state_);
     return finite;
   }
@@ -319,6 +317,7 @@ class Step {
   Batch whole_batch_;         // on the host
   std::vector<Batch> parts_;  // its microbatches
   ThrashWatch thrashes_;
+  detail::Sweeps<Engine, closure_policies == 0> sweeps_;
 };
 
 }  // namespace tutti::train

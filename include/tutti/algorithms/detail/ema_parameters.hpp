@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +15,7 @@
 #include <tutti/algorithms/detail/averages.hpp>
 #include <tutti/algorithms/detail/exchange.hpp>
 #include <tutti/core/time.hpp>
+#include <tutti/optim/sweep.hpp>
 
 /// The functional forms of EMA; include <tutti/algorithms/ema.hpp>.
 namespace tutti {
@@ -36,6 +39,7 @@ class EMAParameters {
       weights_.push_back(weight);
       lists_.add(stored_.back(), weights_.back());
     }
+    version_ = next_version();
   }
 
   /// Copies of saved tensors, on the device of the model's of the same names.
@@ -71,6 +75,9 @@ class EMAParameters {
       weights_[i] = found->second;
       lists_.add(stored_[i], weights_[i]);
     }
+    version_ = next_version();
+    done_.clear();
+    rest_known_.clear();
   }
 
   /// stored = smoothing * stored + (1 - smoothing) * model for floating tensors; others are copied.
@@ -81,6 +88,32 @@ class EMAParameters {
     TORCH_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "EMA: smoothing is ", smoothing,
                       ", expected a number from 0 to 1");
     lists_.update(smoothing, average_integers);
+  }
+
+  /// Lets an optimizer's step update what it can on its way; finish_update(), with the same
+  /// smoothing, has to follow.
+  void join(optim::Sweep& sweep, double smoothing) {
+    if (smoothing < 0.5) {
+      return;  // rounds otherwise there
+    }
+    done_.assign(names_.size(), 0);
+    joined_ = true;
+    sweep.averaging = {.averages = &stored_,
+                       .weights = &weights_,
+                       .version = version_,
+                       .smoothing = smoothing,
+                       .done = &done_};
+  }
+
+  /// What of update() the step after join() has left; all of it where there was no join().
+  void finish_update(double smoothing, bool average_integers = false) {
+    if (joined_) {
+      rest().update(smoothing, average_integers);
+      done_.assign(done_.size(), 0);
+      joined_ = false;
+    } else {
+      update(smoothing, average_integers);
+    }
   }
 
   /// Exchanges what is stored with what the model has. Costs no copying as a rule: memory changes
@@ -112,6 +145,30 @@ class EMAParameters {
   std::vector<at::Tensor> stored_;
   std::vector<at::Tensor> weights_;  // the model's own tensors
   ::tutti::detail::AverageLists lists_;
+
+  static std::uint64_t next_version() {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+  }
+  // What the optimizer has not done.
+  const ::tutti::detail::AverageLists& rest() {
+    if (rest_known_ != done_) {
+      rest_known_ = done_;
+      rest_ = {};
+      for (std::size_t i = 0; i < done_.size(); ++i) {
+        if (done_[i] == 0) {
+          rest_.add(stored_[i], weights_[i]);
+        }
+      }
+    }
+    return rest_;
+  }
+
+  std::uint64_t version_ = 0;  // of the tensors in the lists
+  bool joined_ = false;        // done_ says what the optimizer has updated
+  std::vector<char> done_;
+  ::tutti::detail::AverageLists rest_;
+  std::vector<char> rest_known_;  // done_ when rest_ was made
 };
 
 /// One update of averages: `e = smoothing * e + (1 - smoothing) * w` for every tensor of ema_model.

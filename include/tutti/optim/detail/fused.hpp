@@ -3,12 +3,13 @@
 #include <tutti/core/archive.hpp>
 #include <tutti/core/stateful.hpp>
 #include <tutti/optim/detail/parameter_groups.hpp>
+#include <tutti/optim/detail/sweep_plan.hpp>
+#include <tutti/optim/sweep.hpp>
 
 #include <cstddef>
-#include <iterator>
+#include <cstdint>
 #include <memory>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -19,8 +20,10 @@
 
 namespace tutti::optim {
 
-/// A torch::optim::Optimizer whose step is one kernel call for all parameters of a group that share
-/// a device, a type and a step count. Made by `SGD{...}.build(groups)` and its like.
+/// A torch::optim::Optimizer whose step is one pass over the memory of all parameters of a group
+/// that share a device, a type and a step count. Made by `SGD{...}.build(groups)` and its like.
+/// Floats on an x86-64 processor with AVX2 go through loops of its own, all else through one call
+/// of LibTorch's fused kernel; results are the same bit by bit.
 ///
 /// Parameters without a gradient are skipped altogether. param_groups() may be changed at any time
 /// (parameters replaced, added, removed, moved to another device or type; options changed): the
@@ -29,7 +32,10 @@ namespace tutti::optim {
 ///
 /// step throws c10::Error for sparse gradients and for parameters that are not floating point.
 template <class Hyper>
-class Fused final : public torch::optim::Optimizer, public Stateful, public ReportsMetrics {
+class Fused final : public torch::optim::Optimizer,
+                    public Stateful,
+                    public ReportsMetrics,
+                    public Sweeping {
  public:
   using Options = GroupOptions<Hyper>;
 
@@ -49,14 +55,36 @@ class Fused final : public torch::optim::Optimizer, public Stateful, public Repo
       loss = closure();
     }
     const c10::AutoGradMode no_gradients(false);
-    plans_.resize(param_groups_.size());
-    for (std::size_t g = 0; g < param_groups_.size(); ++g) {
-      if (!gather(param_groups_[g], plans_[g])) {
-        rebuild(param_groups_[g], plans_[g]);
-      }
-      update(plans_[g]);
-    }
+    take_gradients();
+    update_all({}, nullptr);
     return loss;
+  }
+
+  /// The same with what `sweep` asks for. Where memory cannot be walked through once, because a
+  /// parameter is no float on the CPU, or one shares memory with another, gradients are clipped
+  /// ahead of it and averages left alone.
+  void step(const Sweep& sweep) override {
+    const c10::AutoGradMode no_gradients(false);
+    take_gradients();
+    if (!sweepable()) {
+      if (sweep.clips()) {
+        detail::clip_apart(param_groups_, sweep);
+        take_gradients();
+      }
+      update_all({}, nullptr);
+      return;
+    }
+    const bool averages = sweep.averaging.averages != nullptr;
+    if (averages && followed_ != sweep.averaging.version) {
+      const detail::Followers followers(sweep.averaging);
+      for (Plan& plan : plans_) {
+        for (detail::Bucket& bucket : plan.buckets) {
+          followers.find(bucket);
+        }
+      }
+      followed_ = sweep.averaging.version;
+    }
+    update_all(detail::fold_of(sweep), averages ? &sweep.averaging : nullptr);
   }
 
   /// The state of a parameter; null before its first step with a gradient.
@@ -158,6 +186,7 @@ class Fused final : public torch::optim::Optimizer, public Stateful, public Repo
     std::vector<detail::Bucket> buckets;
     std::vector<std::pair<at::Tensor, at::Tensor>> staged;  // a parameter that is not dense, copy
     bool stale = false;
+    bool copied = false;  // a gradient was laid out anew for this step
   };
 
   static void refuse_torch_archive() {
@@ -176,20 +205,50 @@ class Fused final : public torch::optim::Optimizer, public Stateful, public Repo
   }
 
   // The gradient, strided like the parameter, for kernels walk through memory, not indices.
-  static at::Tensor laid_out(const at::Tensor& gradient, const at::Tensor& like) {
+  static at::Tensor laid_out(const at::Tensor& gradient, const at::Tensor& like, Plan& plan) {
     TORCH_CHECK(gradient.layout() == at::kStrided, Rule<Hyper>::name,
                 ": sparse gradients are not supported; use dense ones, e.g. an Embedding with "
                 "sparse = false.");
     if (gradient.strides() == like.strides() && gradient.scalar_type() == like.scalar_type()) {
       return gradient;
     }
+    plan.copied = true;
     at::Tensor copy = detail::like(like);
     copy.copy_(gradient);
     return copy;
   }
 
+  // This step's gradients of all groups, in plans that fit them.
+  void take_gradients() {
+    plans_.resize(param_groups_.size());
+    for (std::size_t g = 0; g < param_groups_.size(); ++g) {
+      if (!gather(param_groups_[g], plans_[g])) {
+        rebuild(param_groups_[g], plans_[g]);
+        followed_ = 0;
+        apart_known_ = false;
+      }
+    }
+  }
+
+  // All memory can be walked through once, in any order.
+  bool sweepable() {
+    for (const Plan& plan : plans_) {
+      for (const detail::Bucket& bucket : plan.buckets) {
+        if (!bucket.plain || plan.copied || !plan.staged.empty()) {
+          return false;
+        }
+      }
+    }
+    if (!apart_known_) {
+      apart_ = detail::lie_apart(param_groups_);
+      apart_known_ = true;
+    }
+    return apart_;
+  }
+
   // Takes this step's gradients into the plan's buckets; false when the plan no longer fits.
   bool gather(torch::optim::OptimizerParamGroup& group, Plan& plan) {
+    plan.copied = false;
     const std::vector<at::Tensor>& parameters = group.params();
     if (plan.options != &group.options() || plan.places.size() != parameters.size()) {
       parameters_changed_ = true;
@@ -214,7 +273,7 @@ class Fused final : public torch::optim::Optimizer, public Stateful, public Repo
         if (!still_fits(parameter, place, bucket, plan.buffers)) {
           return false;
         }
-        bucket.gradients[place.index] = laid_out(gradient, parameter);
+        bucket.gradients[place.index] = laid_out(gradient, parameter, plan);
       }
     }
     return true;
@@ -239,7 +298,7 @@ class Fused final : public torch::optim::Optimizer, public Stateful, public Repo
   // Sorts the group's parameters that have a gradient into buckets, and takes the gradients.
   void rebuild(torch::optim::OptimizerParamGroup& group, Plan& plan) {
     if (std::exchange(parameters_changed_, false)) {
-      forget_removed();
+      detail::forget_removed(param_groups_, state_);
     }
     plan = Plan{};
     plan.options = &options_of(group);
@@ -261,13 +320,24 @@ class Fused final : public torch::optim::Optimizer, public Stateful, public Repo
     plan.stale = !plan.staged.empty();
   }
 
+  ParameterState& state_for(const at::Tensor& parameter, std::size_t buffers, bool& first) {
+    auto& slot = state_[parameter.unsafeGetTensorImpl()];
+    if (slot == nullptr) {
+      slot = std::make_unique<ParameterState>();
+    }
+    auto& state = static_cast<ParameterState&>(*slot);
+    state.parameter = parameter;
+    first = detail::prepare_buffers(state, buffers, /*zero=*/Rule<Hyper>::counts_steps);
+    return state;
+  }
+
   Place put(const at::Tensor& parameter, Plan& plan) {
     TORCH_CHECK(parameter.is_floating_point(), Rule<Hyper>::name, ": a parameter is of type ",
                 parameter.scalar_type(), "; only floating point is trained.");
     bool first = false;
     Place place{.parameter = parameter.unsafeGetTensorImpl()};
-    place.state = &prepare_state(parameter, plan.buffers, first);
-    place.bucket = bucket_for(parameter, place.state->step, first, plan);
+    place.state = &state_for(parameter, plan.buffers, first);
+    place.bucket = detail::bucket_for(parameter, place.state->step, first, plan.buckets);
     detail::Bucket& bucket = plan.buckets[place.bucket];
     place.index = bucket.parameters.size();
     at::Tensor work = parameter;
@@ -276,7 +346,7 @@ class Fused final : public torch::optim::Optimizer, public Stateful, public Repo
       work.copy_(parameter);
       plan.staged.emplace_back(parameter, work);
     }
-    bucket.gradients.push_back(laid_out(parameter.grad(), work));
+    bucket.gradients.push_back(laid_out(parameter.grad(), work, plan));
     bucket.parameters.push_back(std::move(work));
     for (std::size_t b = 0; b < plan.buffers; ++b) {
       bucket.buffers[b].push_back(place.state->buffers[b]);
@@ -284,53 +354,25 @@ class Fused final : public torch::optim::Optimizer, public Stateful, public Repo
     return place;
   }
 
-  // The parameter's state with as many buffers as the options need, of the parameter's device, type
-  // and layout. first: some buffer is new and the rule fills it in the first update.
-  ParameterState& prepare_state(const at::Tensor& parameter, std::size_t buffers, bool& first) {
-    auto& slot = state_[parameter.unsafeGetTensorImpl()];
-    if (slot == nullptr) {
-      slot = std::make_unique<ParameterState>();
+  void update_all(const detail::Fold& fold, const Averaging* averaging) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    for (Plan& plan : plans_) {
+      update(plan, fold, averaging);
     }
-    auto& state = static_cast<ParameterState&>(*slot);
-    state.parameter = parameter;
-    for (std::size_t b = 0; b < buffers; ++b) {
-      at::Tensor fresh = detail::like(parameter);
-      at::Tensor& buffer = state.buffers[b];
-      if (!buffer.defined()) {
-        first = !Rule<Hyper>::counts_steps;
-        buffer = first ? fresh : fresh.zero_();
-      } else if (buffer.device() != fresh.device() || buffer.strides() != fresh.strides() ||
-                 buffer.scalar_type() != fresh.scalar_type()) {
-        buffer = fresh.copy_(buffer);
-      }
-    }
-    return state;
-  }
-
-  static std::size_t bucket_for(const at::Tensor& parameter, std::int64_t step, bool first,
-                                Plan& plan) {
-    std::size_t b = 0;
-    for (; b < plan.buckets.size(); ++b) {
-      const detail::Bucket& bucket = plan.buckets[b];
-      if (bucket.device == parameter.device() && bucket.type == parameter.scalar_type() &&
-          bucket.step == step && bucket.first == first) {
-        return b;
-      }
-    }
-    detail::Bucket& bucket = plan.buckets.emplace_back();
-    bucket.device = parameter.device();
-    bucket.type = parameter.scalar_type();
-    bucket.step = step;
-    bucket.first = first;
-    return b;
   }
 
   // One step of the plan's buckets; lets go of the gradients.
-  void update(Plan& plan) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  static void update(Plan& plan, const detail::Fold& fold, const Averaging* averaging) {
     for (detail::Bucket& bucket : plan.buckets) {
       bucket.step += Rule<Hyper>::counts_steps ? 1 : 0;
-      Rule<Hyper>::update(plan.options->hyper, plan.options->initial_lr, bucket);
+      if (bucket.plain) {
+        detail::find_strips(bucket, plan.buffers, averaging);
+        detail::sweep(bucket.strips,
+                      Rule<Hyper>::numbers(plan.options->hyper, plan.options->initial_lr, bucket),
+                      fold);
+      } else {
+        Rule<Hyper>::update(plan.options->hyper, plan.options->initial_lr, bucket);
+      }
       plan.stale = plan.stale || bucket.first;
       for (at::Tensor& gradient : bucket.gradients) {
         gradient.reset();
@@ -347,21 +389,11 @@ class Fused final : public torch::optim::Optimizer, public Stateful, public Repo
     }
   }
 
-  // Drops the state of parameters that are in no group any more.
-  void forget_removed() {
-    std::unordered_set<const void*> kept;
-    for (const auto& group : param_groups_) {
-      for (const at::Tensor& parameter : group.params()) {
-        kept.insert(parameter.unsafeGetTensorImpl());
-      }
-    }
-    for (auto entry = state_.begin(); entry != state_.end();) {
-      entry = kept.count(entry->first) == 0 ? state_.erase(entry) : std::next(entry);
-    }
-  }
-
   std::vector<Plan> plans_;
   bool parameters_changed_ = false;
+  std::uint64_t followed_ = 0;  // Averaging::version for which averages were found
+  bool apart_known_ = false;
+  bool apart_ = false;  // no two parameters share memory
 };
 
 }  // namespace tutti::optim

@@ -1,13 +1,17 @@
 #pragma once
 
 #include <tutti/core/archive.hpp>
+#include <tutti/optim/detail/strip.hpp>
 #include <tutti/optim/reports_metrics.hpp>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -68,6 +72,10 @@ struct Bucket {
   std::vector<at::Tensor> gradients;  // held only during a step
   std::array<std::vector<at::Tensor>, 3> buffers;
   std::vector<at::Tensor> steps;  // where the Adam kernels read the step: handles of one scalar
+  bool plain =
+      false;  // floats on the CPU: strips of memory, where the processor has loops for them
+  std::vector<Strip> strips;            // room for those of a step
+  std::vector<std::ptrdiff_t> average;  // of each parameter in Sweep::averaging; -1: none
 };
 
 inline std::string parameter_name(std::size_t index) {
@@ -79,6 +87,39 @@ inline at::Tensor like(const at::Tensor& parameter) {
   const at::Tensor data = parameter.detach();
   return data.is_non_overlapping_and_dense() ? data.new_empty_strided(data.sizes(), data.strides())
                                              : data.new_empty(data.sizes());
+}
+
+/// Gives the state as many buffers as the options need, of the parameter's device, type and layout.
+/// zero: new ones are. Else returns whether some buffer is new and the rule fills it in the first
+/// update.
+inline bool prepare_buffers(ParameterState& state, std::size_t buffers, bool zero) {
+  bool first = false;
+  for (std::size_t b = 0; b < buffers; ++b) {
+    at::Tensor fresh = like(state.parameter);
+    at::Tensor& buffer = state.buffers[b];
+    if (!buffer.defined()) {
+      first = !zero;
+      buffer = first ? fresh : fresh.zero_();
+    } else if (buffer.device() != fresh.device() || buffer.strides() != fresh.strides() ||
+               buffer.scalar_type() != fresh.scalar_type()) {
+      buffer = fresh.copy_(buffer);
+    }
+  }
+  return first;
+}
+
+/// Drops the state of parameters that are in no group any more.
+template <class States>
+void forget_removed(const std::vector<torch::optim::OptimizerParamGroup>& groups, States& states) {
+  std::unordered_set<const void*> kept;
+  for (const auto& group : groups) {
+    for (const at::Tensor& parameter : group.params()) {
+      kept.insert(parameter.unsafeGetTensorImpl());
+    }
+  }
+  for (auto entry = states.begin(); entry != states.end();) {
+    entry = kept.count(entry->first) == 0 ? states.erase(entry) : std::next(entry);
+  }
 }
 
 /// Throws c10::Error unless `archive` was saved by an optimizer with the same groups.

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""What an optimizer's step costs, with many small tensors and with clipping and averages beside it; prints two tables.
+
+    python benchmarks/optim/run.py --program build/bench/benchmarks/benchmark_optim --python peers/bin/python
+                                   [--rounds 5] [--alternations 20]
+
+--python: an interpreter with torch. Processes of the program and of PyTorch alternate, and a process does every way in
+turn; the figures are medians over all alternations of all processes. One thread and CPU time; a last run of the program
+uses all cores and the clock on the wall. The exit code is 1 when a claim fails.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+SMALL = {"small_tutti": "tutti::Adam",
+         "small_pytorch": "PyTorch, Adam(fused=True)",
+         "small_libtorch": "torch::optim::Adam"}
+LARGE = {"adam_sweep": "DecoupledAdamW, clipped by norm, EMA: one sweep",
+         "adam_apart": "the same apart",
+         "adam_functions": "the same with LibTorch: clip_grad_norm_, _fused_adamw_, _foreach_lerp_",
+         "adam_pytorch": "the same with PyTorch: clip_grad_norm_, AdamW(fused=True), _foreach_lerp_",
+         "adam_sweep_unclipped": "one sweep, the norm below the threshold",
+         "adam_apart_unclipped": "the same apart",
+         "sgd_sweep": "DecoupledSGDW, clipped by norm, EMA: one sweep",
+         "sgd_apart": "the same apart"}
+SIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytorch_side.py")
+
+
+def run(command, threads=1):
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads),
+                   "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--python", required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--alternations", type=int, default=20)
+    arguments = parser.parse_args()
+
+    sizes = ",".join(run([arguments.program, "sizes"]).split())
+    ours = [arguments.program, str(arguments.alternations)]
+    theirs = [arguments.python, SIDE, sizes, str(arguments.alternations)]
+    times = {way: [] for way in {**SMALL, **LARGE}}
+    for index in range(arguments.rounds):
+        for command in (ours, theirs) if index % 2 == 0 else (theirs, ours):
+            got = json.loads(run(command).strip().splitlines()[-1])
+            for way in times.keys() & got.keys():
+                times[way] += got[way]
+    medians = {way: statistics.median(values) for way, values in times.items()}
+    cores = len(os.sched_getaffinity(0))
+    wide = json.loads(run([*ours, str(cores)], cores).strip().splitlines()[-1])
+
+    def row(title, values, unit, base):
+        low, middle, high = (value / unit for value in statistics.quantiles(values, n=4))
+        digits = 2 if unit > 1 else 1
+        print(f"| {title} | {middle:.{digits}f} | {low:.{digits}f} to {high:.{digits}f} | {middle * unit / base:.2f} |")
+
+    print(f"n = {len(times['small_tutti'])} alternations in {arguments.rounds} processes each\n")
+    print("| Adam, 161 tensors of 64 elements | µs, median | quartiles | × tutti |\n|---|---:|---:|---:|")
+    for way, title in SMALL.items():
+        row(title, times[way], 1, medians["small_tutti"])
+    print("\n| 25.6 million parameters, one thread | ms, median | quartiles | × sweep |\n|---|---:|---:|---:|")
+    for way, title in LARGE.items():
+        row(title, times[way], 1e3, medians[way.split("_")[0] + "_sweep" + ("_unclipped" if "unclipped" in way else "")])
+    print(f"\n| the same, {cores} threads | ms, median | quartiles | × sweep |\n|---|---:|---:|---:|")
+    for way, title in LARGE.items():
+        if way in wide:
+            base = way.split("_")[0] + "_sweep" + ("_unclipped" if "unclipped" in way else "")
+            row(title, wide[way], 1e3, statistics.median(wide[base]))
+    print()
+    claims = [("torch::optim::Adam / tutti, small tensors", medians["small_libtorch"] / medians["small_tutti"], 30),
+              ("PyTorch fused=True / tutti, small tensors", medians["small_pytorch"] / medians["small_tutti"], 10),
+              ("LibTorch's three functions / sweep", medians["adam_functions"] / medians["adam_sweep"], 1.5),
+              ("PyTorch's three calls / sweep", medians["adam_pytorch"] / medians["adam_sweep"], 1.5),
+              ("Adam, apart / sweep", medians["adam_apart"] / medians["adam_sweep"], 1.5),
+              ("SGD, apart / sweep", medians["sgd_apart"] / medians["sgd_sweep"], 1.5)]
+    failed = False
+    for what, value, bar in claims:
+        failed = failed or value < bar
+        print(f"{'holds' if value >= bar else 'FAILS'}: {what} = {value:.2f}, claimed at least {bar}")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

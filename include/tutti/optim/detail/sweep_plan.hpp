@@ -1,0 +1,129 @@
+#pragma once
+
+#include <tutti/optim/detail/parameter_groups.hpp>
+#include <tutti/optim/detail/strips.hpp>
+#include <tutti/optim/sweep.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+/// How a Sweep becomes strips of memory.
+namespace tutti::optim::detail {
+
+inline Fold fold_of(const Sweep& sweep) {
+  return {.scale = static_cast<float>(sweep.scale),
+          .limit = static_cast<float>(sweep.limit),
+          .keep = sweep.clips() && sweep.keep_gradients,
+          .follow = static_cast<float>(-(1.0 - sweep.averaging.smoothing))};
+}
+
+/// What a Sweep does to gradients, ahead of the step.
+inline void clip_apart(std::vector<torch::optim::OptimizerParamGroup>& groups, const Sweep& sweep) {
+  for (auto& group : groups) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (const at::Tensor& gradient = parameter.grad(); gradient.defined()) {
+        gradient.mul_(sweep.scale).clamp_(-sweep.limit, sweep.limit);
+      }
+    }
+  }
+}
+
+/// No two parameters of the groups, which are dense, share memory.
+inline bool lie_apart(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  std::vector<std::pair<const char*, const char*>> ranges;
+  for (const auto& group : groups) {
+    for (const at::Tensor& parameter : group.params()) {
+      const auto* data = static_cast<const char*>(parameter.const_data_ptr());
+      if (parameter.nbytes() > 0) {
+        ranges.emplace_back(data, data + parameter.nbytes());
+      }
+    }
+  }
+  std::sort(ranges.begin(), ranges.end());
+  for (std::size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i].first < ranges[i - 1].second) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// The bucket of a parameter whose state says this; a new one where there is none yet.
+inline std::size_t bucket_for(const at::Tensor& parameter, std::int64_t step, bool first,
+                              std::vector<Bucket>& buckets) {
+  std::size_t b = 0;
+  for (; b < buckets.size(); ++b) {
+    const Bucket& bucket = buckets[b];
+    if (bucket.device == parameter.device() && bucket.type == parameter.scalar_type() &&
+        bucket.step == step && bucket.first == first) {
+      return b;
+    }
+  }
+  Bucket& bucket = buckets.emplace_back();
+  bucket.device = parameter.device();
+  bucket.type = parameter.scalar_type();
+  bucket.step = step;
+  bucket.first = first;
+  bucket.plain = bucket.device.is_cpu() && bucket.type == at::kFloat && can_sweep();
+  return b;
+}
+
+/// Which average follows which parameter.
+class Followers {
+ public:
+  explicit Followers(const Averaging& averaging) : averaging_(averaging) {
+    for (std::size_t i = 0; i < averaging.weights->size(); ++i) {
+      index_.emplace((*averaging.weights)[i].unsafeGetTensorImpl(), i);
+    }
+  }
+
+  /// Notes the averages that lie in memory as the bucket's parameters do.
+  void find(Bucket& bucket) const {
+    bucket.average.assign(bucket.parameters.size(), -1);
+    for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+      const at::Tensor& parameter = bucket.parameters[i];
+      const auto found = index_.find(parameter.unsafeGetTensorImpl());
+      if (found != index_.end()) {
+        const at::Tensor& average = (*averaging_.averages)[found->second];
+        if (average.is_cpu() && average.scalar_type() == at::kFloat &&
+            average.sizes() == parameter.sizes() && average.strides() == parameter.strides()) {
+          bucket.average[i] = static_cast<std::ptrdiff_t>(found->second);
+        }
+      }
+    }
+  }
+
+ private:
+  const Averaging& averaging_;
+  std::unordered_map<const void*, std::size_t> index_;
+};
+
+/// Where the bucket's tensors are in memory now, with the averages that Followers found.
+inline void find_strips(Bucket& bucket, std::size_t buffers, const Averaging* averaging) {
+  bucket.strips.clear();
+  for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+    Strip strip{.parameter = bucket.parameters[i].mutable_data_ptr<float>(),
+                .gradient = bucket.gradients[i].mutable_data_ptr<float>(),
+                .buffers = {},
+                .average = nullptr,
+                .size = bucket.parameters[i].numel()};
+    for (std::size_t b = 0; b < buffers; ++b) {
+      strip.buffers[b] = bucket.buffers[b][i].mutable_data_ptr<float>();
+    }
+    if (averaging != nullptr && bucket.average[i] >= 0) {
+      const auto at = static_cast<std::size_t>(bucket.average[i]);
+      strip.average = (*averaging->averages)[at].mutable_data_ptr<float>();
+      (*averaging->done)[at] = 1;
+    }
+    bucket.strips.push_back(strip);
+  }
+}
+
+}  // namespace tutti::optim::detail

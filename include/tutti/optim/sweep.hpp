@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+/// What an optimizer does on its way through memory beside its step: clip the gradients before they
+/// are used, and let averages follow the new weights.
+
+namespace tutti::optim {
+
+/// Averages that follow weights: `e = smoothing * e + (1 - smoothing) * w` after the step.
+struct Averaging {
+  const std::vector<at::Tensor>* averages = nullptr;  ///< null: none
+  const std::vector<at::Tensor>* weights = nullptr;   ///< as many, the model's own
+  std::uint64_t version = 0;          ///< another one whenever the tensors of the lists are others
+  double smoothing = 0.0;             ///< in [0.5, 1]
+  std::vector<char>* done = nullptr;  ///< as many; the optimizer sets those that it has averaged
+};
+
+/// What is left to the optimizer in one step.
+struct Sweep {
+  double scale = 1.0;  ///< times every gradient of the optimizer's parameters
+  double limit = std::numeric_limits<double>::infinity();  ///< then clamped to [-limit, limit]
+  bool keep_gradients = true;  ///< afterwards grad() has to be what has been stepped along
+  Averaging averaging{};
+
+  /// The gradients are changed.
+  [[nodiscard]] bool clips() const {
+    return !(scale == 1.0 && limit == std::numeric_limits<double>::infinity());
+  }
+};
+
+/// An optimizer that takes a Sweep; found by dynamic_cast.
+struct Sweeping {
+  virtual ~Sweeping() = default;
+
+  /// A step, and all of `sweep` but averages that it cannot update on its way: those it leaves, and
+  /// their `done`, as they are.
+  virtual void step(const Sweep& sweep) = 0;
+};
+
+}  // namespace tutti::optim

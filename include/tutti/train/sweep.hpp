@@ -1,0 +1,134 @@
+#pragma once
+
+#include <type_traits>
+
+#include <torch/optim/optimizer.h>
+
+#include <tutti/core/engine.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/optim/sweep.hpp>
+#include <tutti/train/run.hpp>
+
+/// Which policies may leave their work to the optimizer's pass over memory: those whose result
+/// nobody can tell from that of events in their order.
+namespace tutti::train::detail {
+
+template <class P, class E>
+inline constexpr bool folds_at = false;
+template <class P, class E>
+  requires requires {
+    typename P::folds;
+  }
+inline constexpr bool folds_at<P, E> = ::tutti::detail::contains<E, typename P::folds>;
+
+template <class P, class E>
+inline constexpr bool only_watches = role_of<P> != Role::algorithm;
+template <class P, class E>
+  requires requires {
+    typename P::only_watches;
+  }
+inline constexpr bool only_watches<P, E> =
+    role_of<P> != Role::algorithm || ::tutti::detail::contains<E, typename P::only_watches>;
+
+template <class P>
+inline constexpr bool may_read_gradients = true;
+template <class P>
+  requires requires {
+    P::reads_gradients;
+  }
+inline constexpr bool may_read_gradients<P> = P::reads_gradients;
+
+// P acts where gradients that have been stepped along are still there.
+template <class P, class... Es>
+consteval bool acts_beside_step(types<Es...>) {
+  using in_pass = types<Init, BeforeLoad, AfterLoad, BeforeForward, AfterForward, BeforeLoss,
+                        AfterLoss, BeforeBackward, AfterBackward, AfterTrainBatch>;
+  return ((Handles<P, Es> && !::tutti::detail::contains<Es, in_pass>) || ...);
+}
+template <class P>
+inline constexpr bool sees_gradients = may_read_gradients<P>&& acts_beside_step<P>(all_events{});
+
+// At AfterTrainBatch: one folds, and behind it nobody changes or reads a gradient.
+template <class... Ps>
+consteval bool gradients_fold(types<Ps...>) {
+  if ((0 + ... + int{folds_at<Ps, AfterTrainBatch>}) != 1) {
+    return false;
+  }
+  [[maybe_unused]] bool folds = false;
+  ((folds = folds_at<Ps, AfterTrainBatch> ||
+            (folds && only_watches<Ps, AfterTrainBatch> && !may_read_gradients<Ps>)),
+   ...);
+  return folds;
+}
+
+// At BatchEnd: P folds, and nobody ahead of it changes weights.
+template <class P, class... Ps>
+consteval bool averages_fold(types<Ps...>) {
+  [[maybe_unused]] bool quiet = true;
+  bool found = false;
+  ((found = found || (quiet && std::is_same_v<P, Ps>), quiet = quiet && only_watches<Ps, BatchEnd>),
+   ...);
+  return found && folds_at<P, BatchEnd>;
+}
+
+/// The optimizers' step with what is left to it. Costs nothing where no policy folds.
+template <class Engine, bool Allowed, class Policies = typename Engine::policies>
+class Sweeps;
+template <class Engine, bool Allowed, class... Ps>
+class Sweeps<Engine, Allowed, types<Ps...>> {
+  using recipe = typename Engine::recipe;
+
+  template <class P>
+  static consteval bool joins() {
+    return averages_fold<P>(typename recipe::template order<BatchEnd>{});
+  }
+
+ public:
+  static constexpr bool folds_gradients =
+      Allowed && gradients_fold(typename recipe::template order<AfterTrainBatch>{});
+  static constexpr bool folds_averages = Allowed && (joins<Ps>() || ...);
+
+  /// Just before AfterTrainBatch.
+  void offer(State& state, const Run& run) {
+    if constexpr (folds_gradients || folds_averages) {
+      target_ = nullptr;
+      state.sweep = nullptr;
+      if (!run.fold_into_optimizer || run.scaler || state.optimizers.size() != 1) {
+        return;
+      }
+      target_ = dynamic_cast<optim::Sweeping*>(state.optimizers.front().get());
+      sweep_ = {};
+      sweep_.keep_gradients = (sees_gradients<Ps> || ...);
+      if (folds_gradients && target_ != nullptr) {
+        state.sweep = &sweep_;
+      }
+    }
+  }
+
+  void step(Engine& engine, State& state) {
+    if constexpr (folds_gradients || folds_averages) {
+      state.sweep = nullptr;
+      if (target_ != nullptr) {
+        (join<Ps>(engine, state), ...);
+        target_->step(sweep_);
+        return;
+      }
+    }
+    for (auto& optimizer : state.optimizers) {
+      optimizer->step();
+    }
+  }
+
+ private:
+  template <class P>
+  void join(Engine& engine, const State& state) {
+    if constexpr (joins<P>()) {
+      engine.template get<P>().join(sweep_, state);
+    }
+  }
+
+  optim::Sweeping* target_ = nullptr;
+  optim::Sweep sweep_;
+};
+
+}  // namespace tutti::train::detail

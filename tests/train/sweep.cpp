@@ -1,0 +1,315 @@
+#include <tutti/train/sweep.hpp>
+
+#include "support/catch.hpp"
+
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include <tutti/algorithms/ema.hpp>
+#include <tutti/algorithms/gradient_clipping.hpp>
+#include <tutti/algorithms/layer_freezing.hpp>
+#include <tutti/algorithms/sam.hpp>
+#include <tutti/callbacks/memory_monitor.hpp>
+#include <tutti/callbacks/optimizer_monitor.hpp>
+#include <tutti/loggers/in_memory.hpp>
+#include <tutti/optim/adam.hpp>
+#include <tutti/optim/schedules.hpp>
+#include <tutti/optim/sgd.hpp>
+#include <tutti/trainer.hpp>
+
+#include "support/temporary_folder.hpp"
+#include "support/tiny.hpp"
+
+// Clipping and averaging inside the optimizer's pass over memory: the same run, bit for bit.
+
+namespace {
+
+using namespace tutti;
+
+constexpr GradientClipping tight{.clipping_type = ClippingType::norm, .clipping_threshold = 0.05};
+
+// With buffers, floating and not, and a layer that is normalised.
+struct Net : torch::nn::Module {
+  Net() {
+    in = register_module("in", torch::nn::Linear(4, 19));
+    norm = register_module("norm", torch::nn::BatchNorm1d(19));
+    out = register_module("out", torch::nn::Linear(19, 2));
+  }
+  Outputs forward(const Batch& batch) {
+    return out->forward(norm->forward(in->forward(batch.inputs())).tanh());
+  }
+  Loss loss(const Outputs& outputs, const Batch& batch) {
+    return (outputs.tensor() - batch.targets()).pow(2).mean();
+  }
+  torch::nn::Linear in{nullptr}, out{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+
+std::shared_ptr<Net> net() {
+  at::manual_seed(5);
+  return std::make_shared<Net>();
+}
+
+TrainerOptions options(OptimizerSpec optimizer) {
+  return {.train = tiny::batches(4),
+          .eval = {{"test", tiny::batches(1)}},
+          .max_duration = "3ep",
+          .optimizer = std::move(optimizer),
+          .schedule = LinearWithWarmup{.t_warmup = "2ba", .alpha_f = 0.1},
+          .device = "cpu",
+          .seed = 17,
+          .progress_bar = false};
+}
+
+// An optimizer that notes what is left to it and passes it on.
+struct Spy final : torch::optim::Optimizer, optim::Sweeping {
+  explicit Spy(std::shared_ptr<optim::Fused<AdamW>> made)
+      : Optimizer(made->param_groups(), std::make_unique<optim::GroupOptions<AdamW>>(AdamW{})),
+        inner(std::move(made)) {}
+  at::Tensor step(LossClosure) override {
+    ++plain;
+    return inner->step();
+  }
+  void step(const optim::Sweep& sweep) override {
+    sweeps.push_back(sweep);
+    inner->step(sweep);
+  }
+  void save(torch::serialize::OutputArchive&) const override {}
+  void load(torch::serialize::InputArchive&) override {}
+
+  std::shared_ptr<optim::Fused<AdamW>> inner;
+  int plain = 0;
+  std::vector<optim::Sweep> sweeps;
+};
+
+// What a run leaves.
+struct Result {
+  at::Tensor weights;
+  at::Tensor averages;
+  std::vector<std::pair<std::string, double>> logged;
+};
+
+bool operator==(const Result& a, const Result& b) {
+  return a.weights.equal(b.weights) && a.logged == b.logged &&
+         a.averages.defined() == b.averages.defined() &&
+         (!a.averages.defined() || a.averages.equal(b.averages));
+}
+
+template <class T>
+Result result_of(T& trainer, const torch::nn::Module& model) {
+  Result out{.weights = tiny::flat(model), .averages = {}, .logged = {}};
+  if constexpr (T::recipe::template has<EMA>) {
+    std::vector<at::Tensor> parts;
+    for (const auto& [name, average] : trainer.template get<EMA>().averages()) {
+      parts.push_back(average.flatten().to(at::kDouble));
+    }
+    out.averages = at::cat(parts);
+  }
+  const auto& logger = trainer.template get<InMemoryLogger>();
+  for (const char* name : {"loss/train/total", "gradient_clipping/norm", "l2_norm/grad/global"}) {
+    if (const auto found = logger.data.find(name); found != logger.data.end()) {
+      for (const double value : found->second.values) {
+        out.logged.emplace_back(name, value);
+      }
+    }
+  }
+  return out;
+}
+
+template <class... Ps>
+Result run(bool fold, TrainerOptions how, Ps... policies) {
+  auto model = net();
+  how.fold_into_optimizer = fold;
+  Trainer trainer{model, std::move(how), InMemoryLogger{}, std::move(policies)...};
+  trainer.fit();
+  return result_of(trainer, *model);
+}
+
+template <class... Ps>
+void same_apart(const TrainerOptions& how, const Ps&... policies) {
+  const Result folded = run(true, how, policies...);
+  CHECK(folded == run(false, how, policies...));
+  CHECK(folded.weights.isfinite().all().item<bool>());
+}
+
+template <class... Ps>
+using SweepsOf = train::detail::Sweeps<Engine<Ps...>, true>;
+
+// Writes at its event, so that nothing may be left to a later moment.
+struct ShrinkWeights final {
+  using runs_before = types<EMA>;
+  void apply(BatchEnd, State& state) const {
+    const torch::NoGradGuard no_grad;
+    for (const auto& parameter : state.model->parameters()) {
+      parameter.mul_(0.99);
+    }
+  }
+};
+struct NegateGradients final {
+  using runs_after = types<GradientClipping>;
+  void apply(AfterTrainBatch, State& state) const {
+    for (const auto& parameter : state.model->parameters()) {
+      parameter.grad().neg_();
+    }
+  }
+};
+struct SeeGradients final {
+  std::shared_ptr<std::vector<double>> norms = std::make_shared<std::vector<double>>();
+  void see(const State& state) const {
+    double sum = 0;
+    for (const auto& parameter : state.model->parameters()) {
+      sum += parameter.grad().pow(2).sum().item<double>();
+    }
+    norms->push_back(std::sqrt(sum));
+  }
+  void apply(AfterTrainBatch, const State& state) const { see(state); }
+  void apply(BatchEnd, const State& state) const { see(state); }
+};
+
+}  // namespace
+
+TEST_CASE("what folds is decided by the recipe", "[train][sweep]") {
+  STATIC_REQUIRE(SweepsOf<GradientClipping, EMA>::folds_gradients);
+  STATIC_REQUIRE(SweepsOf<GradientClipping, EMA>::folds_averages);
+  STATIC_REQUIRE(SweepsOf<EMA>::folds_averages);
+  STATIC_REQUIRE_FALSE(SweepsOf<EMA>::folds_gradients);
+  STATIC_REQUIRE_FALSE(SweepsOf<InMemoryLogger>::folds_averages);
+  STATIC_REQUIRE(SweepsOf<GradientClipping, MemoryMonitor>::folds_gradients);
+  STATIC_REQUIRE_FALSE(SweepsOf<GradientClipping, SeeGradients>::folds_gradients);
+  STATIC_REQUIRE_FALSE(SweepsOf<GradientClipping, NegateGradients>::folds_gradients);
+  STATIC_REQUIRE_FALSE(SweepsOf<EMA, ShrinkWeights>::folds_averages);
+  STATIC_REQUIRE(SweepsOf<GradientClipping, EMA, ShrinkWeights>::folds_gradients);
+  using WithSam = train::detail::Sweeps<Engine<GradientClipping, EMA, SAM>, false>;
+  STATIC_REQUIRE_FALSE(WithSam::folds_gradients);
+  STATIC_REQUIRE_FALSE(WithSam::folds_averages);
+}
+
+TEST_CASE("the optimizer gets the scale and the averages", "[train][sweep]") {
+  for (const bool fold : {true, false}) {
+    auto model = net();
+    TrainerOptions how = options(nullptr);
+    std::shared_ptr<Spy> spy;
+    how.optimizer = [&](torch::nn::Module& m) {
+      return spy = std::make_shared<Spy>(AdamW{}.build(m.parameters()));
+    };
+    how.fold_into_optimizer = fold;
+    Trainer trainer{model, how, tight, EMA{.half_life = "10ba", .update_interval = "2ba"}};
+    trainer.fit();
+    CHECK(spy->plain == (fold ? 0 : 12));
+    REQUIRE(spy->sweeps.size() == (fold ? 12 : 0));
+    for (std::size_t i = 0; i < spy->sweeps.size(); ++i) {
+      CHECK(spy->sweeps[i].scale < 1);
+      CHECK_FALSE(spy->sweeps[i].keep_gradients);
+      CHECK((spy->sweeps[i].averaging.averages != nullptr) == (i > 0 && i % 2 == 1));
+    }
+  }
+}
+
+TEST_CASE("a run with clipping and averages folded is the run with them apart",
+          "[train][sweep][law]") {
+  const EMA ema{.half_life = "5ba"};
+  for (const OptimizerSpec& optimizer :
+       {OptimizerSpec(DecoupledAdamW{.lr = 0.01, .weight_decay = 1e-4}),
+        OptimizerSpec(Adam{.lr = 0.01, .weight_decay = 0.1, .amsgrad = true}),
+        OptimizerSpec(AdamW{.lr = 0.01, .maximize = true}),
+        OptimizerSpec(DecoupledSGDW{.lr = 0.1, .momentum = 0.9, .weight_decay = 1e-4}),
+        OptimizerSpec(SGD{.lr = 0.1, .momentum = 0.9, .nesterov = true}),
+        OptimizerSpec([](torch::nn::Module& model) {
+          return std::make_shared<torch::optim::SGD>(model.parameters(), 0.1);
+        })}) {
+    same_apart(options(optimizer), tight, ema);
+    same_apart(options(optimizer), ema, tight);
+    same_apart(options(optimizer), tight);
+    same_apart(options(optimizer), ema);
+  }
+}
+
+TEST_CASE("every way of clipping and averaging gives the same run folded", "[train][sweep][law]") {
+  const TrainerOptions how = options(DecoupledAdamW{.lr = 0.01});
+  const EMA ema{.half_life = "5ba"};
+  using enum ClippingType;
+  same_apart(how, GradientClipping{.clipping_type = norm, .clipping_threshold = 1e6}, ema);
+  same_apart(how, GradientClipping{.clipping_type = value, .clipping_threshold = 0.01}, ema);
+  same_apart(how, GradientClipping{.clipping_type = adaptive, .clipping_threshold = 0.01}, ema);
+  same_apart(
+      how,
+      GradientClipping{.clipping_type = norm, .clipping_threshold = 0.05, .exclude = {"out.*"}},
+      ema);
+  for (const EMA& other :
+       {EMA{.smoothing = 0.3}, EMA{.smoothing = 0.999, .update_interval = "3ba"},
+        EMA{.half_life = "1ep"}, EMA{.half_life = "4ba", .ema_start = "1ep"},
+        EMA{.half_life = "4ba", .ema_start = "0.3dur", .average_integers = true}}) {
+    same_apart(how, tight, other);
+  }
+}
+
+TEST_CASE("microbatches, evaluation between batches and bfloat16 give the same run folded",
+          "[train][sweep][law]") {
+  TrainerOptions how = options(DecoupledAdamW{.lr = 0.01});
+  how.device_train_microbatch_size = 2;
+  how.eval_interval = "1ba";
+  same_apart(how, tight, EMA{.half_life = "5ba"});
+  how.device_train_microbatch_size = 0;
+  how.precision = Precision::amp_bf16;
+  same_apart(how, tight, EMA{.half_life = "5ba"});
+}
+
+TEST_CASE("beside policies that come between, the run is the same", "[train][sweep][law]") {
+  const TrainerOptions how = options(DecoupledAdamW{.lr = 0.01});
+  const EMA ema{.half_life = "5ba"};
+  same_apart(how, tight, ema, ShrinkWeights{});
+  same_apart(how, tight, ema, NegateGradients{});
+  same_apart(how, tight, ema, SAM{.rho = 0.1, .interval = 2});
+  same_apart(how, tight, ema, OptimizerMonitor{}, MemoryMonitor{});
+  same_apart(how, accept<GradientClipping, LayerFreezing>{}, accept<EMA, LayerFreezing>{}, tight,
+             ema, LayerFreezing{.freeze_start = 0.3, .freeze_level = 0.6});
+}
+
+TEST_CASE("whoever looks at gradients sees clipped ones", "[train][sweep]") {
+  for (const bool fold : {true, false}) {
+    const SeeGradients eyes;
+    run(fold, options(DecoupledAdamW{.lr = 0.01}), tight, eyes);
+    REQUIRE(eyes.norms->size() == 24);
+    for (const double norm : *eyes.norms) {
+      CHECK(norm == Approx(0.05).epsilon(1e-3));
+    }
+  }
+}
+
+TEST_CASE("OptimizerMonitor reports clipped gradients from a folded step", "[train][sweep]") {
+  const Result got = run(true, options(DecoupledAdamW{.lr = 0.01}), tight, OptimizerMonitor{});
+  int seen = 0;
+  for (const auto& [name, value] : got.logged) {
+    if (name.starts_with("l2_norm/grad/global")) {
+      CHECK(value == Approx(0.05).epsilon(1e-3));
+      ++seen;
+    }
+  }
+  CHECK(seen > 0);
+}
+
+TEST_CASE("a resumed run goes on the same, folded or not", "[train][sweep][resume]") {
+  const EMA ema{.half_life = "5ba"};
+  const OptimizerSpec optimizer = DecoupledAdamW{.lr = 0.01, .weight_decay = 1e-4};
+  const Result whole = run(true, options(optimizer), tight, ema);
+  for (const bool before : {true, false}) {
+    for (const bool after : {true, false}) {
+      const TemporaryFolder folder;
+      TrainerOptions first = options(optimizer);
+      first.save_folder = folder.path().string();
+      first.save_filename = "ba{batch}";
+      first.save_interval = "2ba";
+      run(before, first, tight, ema);
+      TrainerOptions second = options(optimizer);
+      second.load_path = (folder / "ba6").string();
+      const Result resumed = run(after, second, tight, ema);
+      CHECK(resumed.weights.equal(whole.weights));
+      CHECK(resumed.averages.equal(whole.averages));
+    }
+  }
+}
