@@ -216,6 +216,7 @@ struct GradientClipping final {
   Lazy<std::unordered_set<const void*>> excluded{};  ///< written by it: what `exclude` means
 
   static constexpr std::string_view name = "GradientClipping";
+  static constexpr bool reads_batch = false;
   using events = types<FitStart, AfterTrainBatch, BatchEnd>;
   using tags = types<clips_gradients>;
   using warns_with = types<because<freezes_parameters,

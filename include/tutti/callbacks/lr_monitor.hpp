@@ -19,6 +19,7 @@ namespace tutti {
 /// batch. Source: MosaicML Composer, `composer.callbacks.LRMonitor`.
 struct LRMonitor final {
   static constexpr std::string_view name = "LRMonitor";
+  static constexpr bool reads_batch = false;
   using events = types<BatchEnd>;
 
   void apply(BatchEnd, const State& state) const {

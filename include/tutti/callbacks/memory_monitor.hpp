@@ -66,6 +66,7 @@ struct MemoryMonitor final {
   std::int64_t dist_aggregate_batch_interval = 0;  ///< batches; 0: never over all processes
 
   static constexpr std::string_view name = "MemoryMonitor";
+  static constexpr bool reads_batch = false;
   using events = types<Init, AfterTrainBatch>;
 
   /// Throws c10::ValueError when an option is out of range.

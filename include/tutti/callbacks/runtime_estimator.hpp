@@ -49,6 +49,7 @@ struct RuntimeEstimator final {
   Lazy<detail::RunSoFar> so_far{};  ///< written by the policy
 
   static constexpr std::string_view name = "RuntimeEstimator";
+  static constexpr bool reads_batch = false;
   using events = types<Init, FitStart, BatchStart, BatchEnd, EvalEnd>;
 
   /// Throws c10::ValueError when an option is out of range.

@@ -69,6 +69,7 @@ struct SystemMetricsMonitor final {
   Lazy<detail::Machine> machine{};  ///< written by the policy
 
   static constexpr std::string_view name = "SystemMetricsMonitor";
+  static constexpr bool reads_batch = false;
   using events = types<Init, BatchStart, EvalBatchStart, PredictBatchStart>;
 
   void apply(Init, const State& state) {

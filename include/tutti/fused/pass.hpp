@@ -94,10 +94,10 @@ class Plan {
     }
     each(nodes_, [&](const auto& node) {
       using Node = std::remove_cvref_t<decltype(node)>;
-      if constexpr (std::is_same_v<Node, Mix>) {
-        pairs = detail::blend(pairs, node.indices, 1 - node.mixing);
-      } else if constexpr (std::is_same_v<Node, Paste>) {
-        pairs = detail::blend(pairs, node.indices, node.kept);
+      if constexpr (detail::Mixes<Node>) {
+        if (node.indices.defined()) {
+          pairs = detail::blend(pairs, node.indices, detail::share_of_own(node));
+        }
       }
     });
     at::Tensor rows(at::detail::empty_cpu({frame_.images, std::ssize(pairs.weights)}, at::kLong,
@@ -115,12 +115,8 @@ class Plan {
   // Takes a stage into the geometry; what earlier ones said in their coordinates follows it.
   template <class Node>
   void settle(Node& node) {
-    if constexpr (std::is_same_v<Node, Crops>) {
-      frame_.height = node.height;
-      frame_.width = node.width;
-    } else if constexpr (std::is_same_v<Node, Take>) {
-      frame_.height = node.rows.empty() ? frame_.height : std::ssize(node.rows);
-      frame_.width = node.columns.empty() ? frame_.width : std::ssize(node.columns);
+    frame_ = after(frame_, node);
+    if constexpr (std::is_same_v<Node, Take>) {
       bool before = true;
       each(nodes_, [&](auto& other) {
         before = before && static_cast<const void*>(&other) != static_cast<const void*>(&node);
@@ -273,13 +269,7 @@ class Pass {
   template <class Stage>
   static auto draw(Stage& stage, Frame& frame) {
     auto node = stage.pixels(frame);
-    if constexpr (std::is_same_v<decltype(node), Crops>) {
-      frame.height = node.height;
-      frame.width = node.width;
-    } else if constexpr (std::is_same_v<decltype(node), Take>) {
-      frame.height = node.rows.empty() ? frame.height : std::ssize(node.rows);
-      frame.width = node.columns.empty() ? frame.width : std::ssize(node.columns);
-    }
+    frame = after(frame, node);
     return node;
   }
 
