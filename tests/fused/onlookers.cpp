@@ -148,7 +148,9 @@ TEST_CASE("images wait as bytes for one pass, and targets are not made dense", "
   const auto peek = [](bool fuse, tutti::ClassifierOptions how) {
     Trainer trainer(tutti::Classifier(std::make_shared<Net>(), how), options(true), normalize(fuse),
                     CutOut{}, RandomFlip{}, MixUp{}, LabelSmoothing{}, tutti::LRMonitor{},
-                    tutti::GradientClipping{.clipping_type = tutti::ClippingType::norm}, Peek{});
+                    tutti::GradientClipping{.clipping_type = tutti::ClippingType::norm,
+                                            .clipping_threshold = 1},
+                    Peek{});
     trainer.fit();
     CHECK_THAT(
         tutti::explain(trainer),
