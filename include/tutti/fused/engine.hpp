@@ -231,7 +231,7 @@ class Engine : public Base {
       }
     }
     if (drawn.waits && detail::reads(this->template get<P>(), state)) {
-      run(drawn, state);
+      run(drawn, state, detail::leaves_channels_last<P>(this->template get<P>(), state));
     }
     if constexpr (std::is_same_v<E, BeforeForward> &&
                   (detail::Mixer<P> || ::tutti::detail::means<mixes_inputs, P>)) {
@@ -253,11 +253,12 @@ class Engine : public Base {
   }
 
   // Replaces the raw images by what the stages so far make of them.
-  void run(Drawn& drawn, State& state) {
+  void run(Drawn& drawn, State& state, bool channels_last = false) {
     drawn.waits = false;
     const PlanType now = plan(drawn);
     at::Tensor& x = state.batch.inputs();
-    x = paint(now, x);
+    const bool matters = x.size(1) > 1 && drawn.frame.height * drawn.frame.width > 1;
+    x = channels_last && matters ? now(x, at::MemoryFormat::ChannelsLast) : paint(now, x);
     if constexpr (foldable()) {
       if (&drawn == &part_ && mixes_now(Stages{}) && state.task.has_cross_entropy()) {
         pairs_ = now.targets();

@@ -74,6 +74,17 @@ bool reads(const P& policy, const State& state) {
   }
 }
 
+/// `P`, which acts next, would only change the order of the inputs' values in memory to channels
+/// last.
+template <class P>
+bool leaves_channels_last(const P& policy, const State& state) {
+  if constexpr (requires { unswitched(policy).wants_channels_last(state); }) {
+    return unswitched(policy).wants_channels_last(state);
+  } else {
+    return false;
+  }
+}
+
 /// `P` decides batch by batch whether its pixels can be fused.
 template <class P>
 concept Hesitates = requires(Unswitched<P>& policy, const Frame& frame, State& state) {
