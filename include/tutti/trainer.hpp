@@ -188,7 +188,7 @@ class Trainer {
 
   // The model behind one type, once the recipe's policies have seen what it is.
   template <class M>
-  static AnyModel erase(M model) {
+  AnyModel erase(M model) const {
     constexpr bool is_model = std::is_convertible_v<M, AnyModel>;
     static_assert(is_model,
                   "tutti: this is no model; give it Outputs forward(const Batch&) and "
@@ -196,6 +196,7 @@ class Trainer {
                   "tutti::Classifier.");
     if constexpr (is_model && detail::mistakes<detail::Bare<Policies>...>.size == 0) {
       static_assert(((sizeof(ModelCheck<detail::Bare<Policies>, M>) > 0) && ...));
+      engine_.template validate_model<M>();
       train::warn_of_pairs<detail::Bare<Policies>...>();
       return AnyModel(std::move(model));
     } else {

@@ -23,6 +23,11 @@ at::Tensor hot_rows(const at::Tensor& y, std::int64_t classes) {
   return at::one_hot(y, classes).to(at::kFloat);
 }
 
+struct Silent {};
+struct TakesIndices {
+  using model_features = tutti::types<tutti::loss_takes_indices>;
+};
+
 }  // namespace
 
 TEST_CASE("smooth_labels agrees with the reference", "[functional][label_smoothing][golden]") {
@@ -116,4 +121,9 @@ TEST_CASE("smoothing out of range and wrong shapes are refused", "[label_smoothi
                     ContainsSubstring("smoothing is -0.1"));
   CHECK_THROWS_AS(smooth_labels(at::ones({3, 2, 2}), y), c10::ValueError);
   CHECK_THROWS_AS(smooth_labels(at::ones({3}), at::ones({3})), c10::ValueError);
+}
+
+TEST_CASE("a loss that takes class indices only is refused", "[label_smoothing]") {
+  STATIC_REQUIRE(tutti::Supports<LabelSmoothing, Silent>);
+  STATIC_REQUIRE_FALSE(tutti::Supports<LabelSmoothing, TakesIndices>);
 }

@@ -2,13 +2,16 @@
 
 #include "support/catch.hpp"
 #include "support/golden.hpp"
+#include "support/warnings.hpp"
 
 #include <cmath>
 #include <map>
 #include <memory>
 #include <string>
 
+#include <tutti/core/engine.hpp>
 #include <tutti/core/recipe.hpp>
+#include <tutti/core/switch.hpp>
 
 #include "algorithms/fixed_logits.hpp"
 
@@ -38,6 +41,16 @@ Rng replaying(const golden::Case& c) {
   rng.replay(tape);
   return rng;
 }
+
+struct Tokens {
+  using model_features = tutti::types<tutti::takes_tokens>;
+};
+struct Indices {
+  using model_features = tutti::types<tutti::loss_takes_indices>;
+};
+struct Dice {
+  using model_features = tutti::types<tutti::loss_not_linear_in_targets>;
+};
 
 }  // namespace
 
@@ -231,4 +244,33 @@ TEST_CASE("numbers out of range are refused with what was got and what is expect
                     ContainsSubstring("mixing is 1.5, expected a number from 0 to 1"));
   CHECK_THROWS_WITH(mix(at::ones({2}), at::zeros({3}, at::kLong), 0.5),
                     ContainsSubstring("indices is [3] and x is [2]"));
+}
+
+TEST_CASE("tokens cannot be blended", "[mixup]") {
+  STATIC_REQUIRE_FALSE(tutti::Supports<MixUp, Tokens>);
+}
+
+TEST_CASE("targets are not mixed for a loss that takes class indices only", "[mixup]") {
+  using tutti::Engine;
+  const Engine<MixUp> label_mode{MixUp{}};
+  CHECK_THROWS_WITH(label_mode.validate_model<Indices>(),
+                    ContainsSubstring("MixUp: the targets are to be mixed") &&
+                        ContainsSubstring("set interpolate_loss"));
+  label_mode.validate_model<FixedLogits>();  // says nothing of its loss
+  Engine<MixUp>{MixUp{.interpolate_loss = true}}.validate_model<Indices>();
+}
+
+TEST_CASE("a switched policy looks at the model while it is on", "[mixup]") {
+  using Engine = tutti::Engine<tutti::Switch<MixUp>>;
+  CHECK_THROWS_AS(Engine{tutti::Switch<MixUp>(MixUp{})}.validate_model<Indices>(), c10::ValueError);
+  Engine{tutti::Switch<MixUp>(MixUp{}, false)}.validate_model<Indices>();
+}
+
+TEST_CASE("mixing losses that are not linear in the targets is warned about", "[mixup]") {
+  Warnings warnings;
+  MixUp{}.validate_model<Dice>();
+  CHECK(warnings.texts.empty());
+  MixUp{.interpolate_loss = true}.validate_model<Dice>();
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts.front(), ContainsSubstring("not linear in the targets"));
 }

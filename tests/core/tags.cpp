@@ -33,6 +33,12 @@ TEST_CASE("a wrapper's features are its network's", "[core][tags]") {
   STATIC_REQUIRE(tutti::offers<Wraps<Silent>, tutti::takes_tokens>);
 }
 
+TEST_CASE("a model lists what it says itself", "[core][tags]") {
+  STATIC_REQUIRE(tutti::lists<Wraps<Images>, tutti::takes_images>);
+  STATIC_REQUIRE(!tutti::lists<Images, tutti::takes_tokens>);
+  STATIC_REQUIRE(!tutti::lists<Silent, tutti::takes_images>);
+}
+
 TEST_CASE("a policy supports every model unless it says otherwise", "[core][tags]") {
   STATIC_REQUIRE(tutti::Supports<Silent, Images>);
   STATIC_REQUIRE(!tutti::Supports<NeedsTokens, Images>);

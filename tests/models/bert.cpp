@@ -107,7 +107,7 @@ TEST_CASE("BERT learns to fill in tokens, and the table of tokens learns with it
   }
   tutti::Trainer<> trainer(model.ptr(),
                            tutti::TrainerOptions{.train = data,
-                                                 .max_duration = "20ep",
+                                                 .max_duration = "40ep",
                                                  .optimizer = tutti::DecoupledAdamW{.lr = 1e-2},
                                                  .device = "cpu",
                                                  .seed = 3,
@@ -138,6 +138,8 @@ TEST_CASE("BERT classifies sequences and gives them numbers", "[models][bert]") 
   CHECK(classes->sample_losses(outputs, batch)
             .mean()
             .allclose(classes->loss(outputs, batch).total()));
+  const Batch soft{{"input_ids", ids}, {"labels", at::one_hot(batch.targets(), 3).to(at::kFloat)}};
+  CHECK(classes->loss(outputs, soft).total().allclose(classes->loss(outputs, batch).total()));
 
   auto numbers = models::BertForSequenceClassification(small(), 1);
   const Batch scored{{"input_ids", ids}, {"labels", at::tensor({0.5, 1.0, -1.0, 2.0})}};

@@ -87,3 +87,18 @@ TEST_CASE("a classifier without a network is refused", "[models]") {
   CHECK_THROWS_WITH((Classifier{torch::nn::Sequential(), {.num_classes = -1}}),
                     ContainsSubstring("num_classes is -1, expected 1 or more"));
 }
+
+TEST_CASE("a loss of one's own that takes no dense targets says who made them", "[models]") {
+  const auto nll = [](const at::Tensor& y, const at::Tensor& t) {
+    return at::nll_loss(y.log_softmax(1), t);
+  };
+  const Classifier model{Known(), {.loss = nll}};
+  const at::Tensor x = at::randn({5, 4});
+  const tutti::Outputs y = model.forward(Batch(x, at::zeros({5}, at::kLong)));
+  CHECK(model.loss(y, Batch(x, at::zeros({5}, at::kLong))).total().dim() == 0);
+  CHECK_THROWS_WITH(model.loss(y, Batch(x, at::full({5, 3}, 1.0 / 3))),
+                    ContainsSubstring("class probabilities [5, 3]") &&
+                        ContainsSubstring("LabelSmoothing") && ContainsSubstring("It said: "));
+  CHECK_THROWS_WITH(model.loss(y, Batch(x, at::zeros({4}, at::kLong))),
+                    !ContainsSubstring("LabelSmoothing"));
+}

@@ -201,6 +201,9 @@ struct CutMix final {
       types<because<uses_closure, "both passes of a step see one draw of box and permutation">,
             because<smooths_targets, "both terms of an interpolated loss are smoothed">>;
 
+  template <class Model>
+  static constexpr bool supports = offers<Model, takes_images>;
+
   /// Throws c10::ValueError unless alpha is above 0.
   constexpr void validate() const {
     expect(alpha > 0, "CutMix: alpha", alpha, "more than 0; for no mixing at all leave CutMix out");
@@ -211,6 +214,13 @@ struct CutMix final {
   template <class Other>
   void validate_with(const Other&) const {
     detail::refuse_second_mixer<CutMix, Other>(interpolate_loss);
+  }
+
+  /// Throws c10::ValueError when targets are to be mixed for a loss that takes class indices only;
+  /// warns when the loss is to be interpolated but is not linear in the targets.
+  template <class Model>
+  void validate_model() const {
+    detail::check_loss_of_mixed<CutMix, Model>(interpolate_loss);
   }
 
   bool match(BeforeLoss, const State&) const { return !interpolate_loss; }

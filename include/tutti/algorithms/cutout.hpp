@@ -113,6 +113,9 @@ struct CutOut final {
   static constexpr std::string_view name = "CutOut";
   using events = types<AfterDataloader>;
 
+  template <class Model>
+  static constexpr bool supports = offers<Model, takes_images>;
+
   /// Throws c10::ValueError when an option is out of range.
   constexpr void validate() const {
     expect(num_holes >= 0, "CutOut: num_holes", num_holes, "0 or more");

@@ -107,6 +107,9 @@ struct LabelSmoothing final {
                     "taken back first">,
             because<interpolates_loss, "the interpolated targets are what has to be smooth">>;
 
+  template <class Model>
+  static constexpr bool supports = !lists<Model, loss_takes_indices>;
+
   /// Throws c10::ValueError when smoothing is out of range.
   constexpr void validate() const {
     expect(smoothing >= 0 && smoothing <= 1, "LabelSmoothing: smoothing", smoothing,

@@ -118,6 +118,9 @@ struct MixUp final {
       types<because<uses_closure, "both passes of a step see one draw of the mix">,
             because<smooths_targets, "both terms of an interpolated loss are smoothed">>;
 
+  template <class Model>
+  static constexpr bool supports = !lists<Model, takes_tokens>;  // ids cannot be blended
+
   /// Throws c10::ValueError when alpha is negative.
   constexpr void validate() const { expect(alpha >= 0, "MixUp: alpha", alpha, "0 or more"); }
 
@@ -126,6 +129,13 @@ struct MixUp final {
   template <class Other>
   void validate_with(const Other&) const {
     detail::refuse_second_mixer<MixUp, Other>(interpolate_loss);
+  }
+
+  /// Throws c10::ValueError when targets are to be mixed for a loss that takes class indices only;
+  /// warns when the loss is to be interpolated but is not linear in the targets.
+  template <class Model>
+  void validate_model() const {
+    detail::check_loss_of_mixed<MixUp, Model>(interpolate_loss);
   }
 
   bool match(BeforeLoss, const State&) const { return !interpolate_loss; }

@@ -193,9 +193,9 @@ struct ConstCheck {
 template <class P, class M>
 struct ModelCheck {
   static_assert(detail::supported<P, M>,
-                "tutti: this policy cannot work on this model, which lacks what the policy's "
-                "`supports` asks for; take the policy out, or see its method card for models "
-                "that have it.");
+                "tutti: this policy cannot work on this model, whose features are not what the "
+                "policy's `supports` asks for; take the policy out, or see its method card for "
+                "models that will do.");
 };
 
 /// Refuses a policy that would never be called.

@@ -91,6 +91,12 @@ class Engine : private detail::Slot<Policies>... {
     }
   }
 
+  /// Throws what a policy's validate_model<M>() throws.
+  template <class M>
+  void validate_model() const {
+    (validate_model_of<M>(get<Policies>()), ...);
+  }
+
   /// close() has run.
   [[nodiscard]] bool closed() const { return closed_; }
 
@@ -148,6 +154,20 @@ class Engine : private detail::Slot<Policies>... {
       }
     } else if constexpr (!std::is_same_v<P, Other> && requires { policy.validate_with(other); }) {
       policy.validate_with(other);
+    }
+  }
+
+  template <class M, class P>
+  static void validate_model_of(const P& policy) {
+    if constexpr (requires {
+                    policy.policy;
+                    policy.on;
+                  }) {
+      if (policy.on) {
+        validate_model_of<M>(policy.policy);
+      }
+    } else if constexpr (requires { policy.template validate_model<M>(); }) {
+      policy.template validate_model<M>();
     }
   }
 

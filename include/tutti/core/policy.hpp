@@ -22,6 +22,7 @@
 ///     using runs_first, runs_last = types<Events...>     before, after everybody else there
 ///     constexpr void validate() const                 throws when a hyperparameter is out of range
 ///     template <class Model> static constexpr bool supports    whether that model will do
+///     template <class Model> void validate_model() const       the same, looking at its values
 ///     void validate_with(const Other&) const          throws when it cannot work beside that
 ///     void save(Archive&) const, void load(const Archive&)    what a checkpoint keeps of it
 ///     bool leaves_parameters_unused() const           some may get no gradient (for several ranks)

@@ -37,6 +37,8 @@ struct takes_tokens {};         ///< inputs are token ids [N, length], in a batc
 struct has_attention {};        ///< attention layers that take a bias (models/gpt2.hpp, bert.hpp)
 struct has_feed_forward {};     ///< BERT's intermediate and output blocks
 struct has_residual_blocks {};  ///< residual blocks with a branch to drop (models/resnet.hpp)
+struct loss_takes_indices {};   ///< a loss for targets that are class indices, and for no others
+struct loss_not_linear_in_targets {};  ///< a loss of mixed targets that is not the mix of losses
 
 namespace detail {
 
@@ -70,6 +72,10 @@ struct FeaturesOf<M> : FeaturesOf<typename M::element_type> {};  // of a shared_
 template <class M, class F>
 inline constexpr bool offers = detail::contains<F, typename detail::FeaturesOf<M>::type> ||
                                std::is_void_v<typename detail::FeaturesOf<M>::type>;
+
+/// `M` says of itself that it has feature `F`.
+template <class M, class F>
+inline constexpr bool lists = detail::contains<F, typename detail::FeaturesOf<M>::type>;
 
 /// `P` can train an `M`: it says so, or says nothing about models.
 template <class P, class M>

@@ -5,11 +5,12 @@
 #include <functional>
 #include <optional>
 #include <utility>
+#include <vector>
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
 #include <tutti/core/batch.hpp>
+#include <tutti/data/detail/rows.hpp>
 #include <tutti/data/sampler.hpp>
 
 namespace tutti {
@@ -120,18 +121,16 @@ class TensorLoader {
     return batch;
   }
 
-  [[nodiscard]] Batch gather(std::int64_t from, std::int64_t to) const {
-    at::Tensor rows(at::detail::empty_cpu({to - from}, at::kLong, /*pin_memory=*/false,
-                                          std::nullopt));  // (n), int64
-    auto* row = rows.mutable_data_ptr<std::int64_t>();
+  [[nodiscard]] Batch gather(std::int64_t from, std::int64_t to) {
+    std::vector<std::int64_t> rows;
+    rows.reserve(static_cast<std::size_t>(to - from));
     for (std::int64_t position = from; position < to; ++position) {
-      *row++ = sampler_[position];
+      rows.push_back(sampler_[position]);
     }
     Batch batch = dataset_;
     for (auto& [name, tensor] : batch) {
       if (tensor.dim() > 0) {
-        rows = rows.device() == tensor.device() ? rows : rows.to(tensor.device());
-        tensor = tensor.index_select(0, rows);
+        tensor = data::detail::take_rows(tensor, rows, memory_);
       }
     }
     return batch;
@@ -140,6 +139,7 @@ class TensorLoader {
   Batch dataset_;
   TensorLoaderOptions options_;
   DistributedSampler sampler_;
+  data::detail::BatchMemory memory_;
   std::int64_t next_ = 0;
   std::int64_t repeated_ = 0;
 };

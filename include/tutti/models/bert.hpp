@@ -5,6 +5,7 @@
 
 #include <tutti/core/model.hpp>
 #include <tutti/core/tags.hpp>
+#include <tutti/losses/soft_cross_entropy.hpp>
 #include <tutti/metrics/accuracy.hpp>
 #include <tutti/metrics/cross_entropy.hpp>
 #include <tutti/metrics/language.hpp>
@@ -17,8 +18,6 @@
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/normalization.hpp>
 
-#include <ATen/core/Reduction.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/zeros.h>
@@ -180,7 +179,7 @@ TORCH_MODULE(BertHead);
 /// Its metrics are LanguageCrossEntropy and MaskedAccuracy.
 class BertForMaskedLMImpl : public torch::nn::Cloneable<BertForMaskedLMImpl> {
  public:
-  using model_features = types<takes_tokens, has_attention, has_feed_forward>;
+  using model_features = types<takes_tokens, has_attention, has_feed_forward, loss_takes_indices>;
 
   explicit BertForMaskedLMImpl(const BertOptions& options = {}) : options_(options) { reset(); }
 
@@ -244,19 +243,21 @@ class BertForSequenceClassificationImpl
   /// batch: as BertModel's. Returns logits [N, num_labels].
   Outputs forward(const Batch& batch) { return classifier(dropout(bert->pooler(bert(batch)))); }
 
-  /// Cross entropy of `labels` [N], classes; with one label the mean squared error of numbers [N].
+  /// Cross entropy of `labels`, classes [N] or their probabilities [N, num_labels]; with one label
+  /// the mean squared error of numbers [N].
   [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const {
     const at::Tensor& labels = batch.targets();
     return num_labels == 1
                ? at::mse_loss(outputs.tensor().flatten(), labels.flatten().to(outputs.tensor()))
-               : detail::token_loss(outputs.tensor(), labels);
+               : functional::soft_cross_entropy(outputs.tensor(), labels);
   }
 
   /// The same for each sequence: [N].
   [[nodiscard]] at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) const {
     const at::Tensor& y = outputs.tensor();
-    return num_labels == 1 ? (y.flatten() - batch.targets().flatten().to(y)).pow(2)
-                           : at::cross_entropy_loss(y, batch.targets(), {}, at::Reduction::None);
+    return num_labels == 1
+               ? (y.flatten() - batch.targets().flatten().to(y)).pow(2)
+               : functional::soft_cross_entropy(y, batch.targets(), {}, -100, Reduction::none);
   }
 
   [[nodiscard]] Metrics metrics(bool /*train*/) const {

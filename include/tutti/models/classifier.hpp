@@ -66,7 +66,7 @@ class Classifier {
 
   /// The loss of logits against the batch's targets.
   [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const {
-    return options_.loss ? options_.loss(outputs.tensor(), batch.targets())
+    return options_.loss ? own_loss(outputs.tensor(), batch.targets())
                          : functional::soft_cross_entropy(outputs.tensor(), batch.targets());
   }
 
@@ -100,6 +100,23 @@ class Classifier {
   [[nodiscard]] std::int64_t num_classes() const { return options_.num_classes; }
 
  private:
+  // Says whose doing dense targets are, for a loss that cannot take them.
+  at::Tensor own_loss(const at::Tensor& outputs, const at::Tensor& targets) const {
+    try {
+      return options_.loss(outputs, targets);
+    } catch (const c10::Error& error) {
+      TORCH_CHECK(!targets.is_floating_point() || targets.sizes() != outputs.sizes(),
+                  "Classifier: the loss of your own does not take targets that are class "
+                  "probabilities ",
+                  targets.sizes(),
+                  ", as LabelSmoothing, MixUp and CutMix make "
+                  "them; take these out, set MixUp's and CutMix's interpolate_loss, or use a loss "
+                  "that does, as functional::soft_cross_entropy. It said: ",
+                  error.what_without_backtrace());
+      throw;
+    }
+  }
+
   void settle_classes() {
     if constexpr (requires(const Net& net) {
                     { net.num_classes } -> std::convertible_to<std::int64_t>;

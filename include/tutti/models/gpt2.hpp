@@ -204,7 +204,7 @@ TORCH_MODULE(GPT2Model);
 /// Its metrics are LanguageCrossEntropy and LanguagePerplexity.
 class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl> {
  public:
-  using model_features = types<takes_tokens, has_attention>;
+  using model_features = types<takes_tokens, has_attention, loss_takes_indices>;
 
   /// Throws c10::Error (ValueError) for a width that the heads do not divide.
   explicit GPT2LMHeadModelImpl(const GPT2Options& options = {}) : options_(options) {

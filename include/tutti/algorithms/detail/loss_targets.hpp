@@ -96,4 +96,23 @@ void refuse_second_mixer(bool interpolates) {
   }
 }
 
+// For validate_model(): what P, which mixes inputs, asks of the loss of a `Model`.
+template <class P, class Model>
+void check_loss_of_mixed(bool interpolates) {
+  if constexpr (lists<Model, loss_takes_indices>) {
+    TORCH_CHECK_VALUE(interpolates, name_of<P>(),
+                      ": the targets are to be mixed, but the model's loss takes class indices "
+                      "only (its features list loss_takes_indices); set interpolate_loss, and two "
+                      "losses are mixed instead.");
+  }
+  if constexpr (lists<Model, loss_not_linear_in_targets>) {
+    if (interpolates) {
+      TORCH_WARN(name_of<P>(),
+                 ": interpolate_loss is set, but the model's loss is not linear in the targets "
+                 "(its features list loss_not_linear_in_targets), so mixing two losses is not what "
+                 "mixing the targets would be; leave interpolate_loss off.");
+    }
+  }
+}
+
 }  // namespace tutti::detail

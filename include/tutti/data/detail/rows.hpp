@@ -1,0 +1,110 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/Storage.h>
+
+#include <tutti/core/detail/parallel.hpp>
+
+namespace tutti::data::detail {
+
+// Copies rows first .. last of `rows` from one block of memory to another.
+inline void copy_rows(std::byte* to, const std::byte* from, std::span<const std::int64_t> rows,
+                      std::size_t bytes) {
+  if (bytes == sizeof(std::int64_t)) {  // a class index: a call costs more than the copy
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      std::memcpy(to + i * sizeof(std::int64_t),
+                  from + static_cast<std::size_t>(rows[i]) * sizeof(std::int64_t),
+                  sizeof(std::int64_t));
+    }
+    return;
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::memcpy(to + i * bytes, from + static_cast<std::size_t>(rows[i]) * bytes, bytes);
+  }
+}
+
+// Memory of large batches, used again once nobody holds the batch any more: a new one would be
+// pages that the system has to clear, which takes as long as filling them.
+class BatchMemory {
+ public:
+  // Uninitialised, contiguous, on the CPU.
+  at::Tensor tensor(at::IntArrayRef sizes, at::ScalarType type) {
+    const auto bytes =
+        static_cast<std::size_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
+    constexpr std::size_t large = 1 << 17;  // smaller ones the C library keeps itself
+    if (bytes < large) {
+      return fresh(sizes, type);
+    }
+    for (const c10::Storage& held : held_) {
+      if (held.use_count() == 1 && held.nbytes() == bytes) {
+        std::atomic_thread_fence(std::memory_order_acquire);  // what its last user did is done
+        at::Tensor out = at::detail::make_tensor<c10::TensorImpl>(
+            c10::Storage(held), c10::DispatchKeySet(c10::DispatchKey::CPU),
+            c10::scalarTypeToTypeMeta(type));
+        out.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+        return out;
+      }
+    }
+    at::Tensor out = fresh(sizes, type);
+    if (held_.size() == most) {
+      held_.erase(held_.begin());
+    }
+    held_.push_back(out.storage());
+    return out;
+  }
+
+ private:
+  static at::Tensor fresh(at::IntArrayRef sizes, at::ScalarType type) {
+    return at::Tensor(at::detail::empty_cpu(sizes, type, /*pin_memory=*/false, std::nullopt));
+  }
+
+  static constexpr std::size_t most = 4;  // inputs and targets, of two batches
+  std::vector<c10::Storage> held_;
+};
+
+// Its rows lie in memory one after the other, as plain bytes.
+inline bool has_plain_rows(const at::Tensor& x) {
+  return x.is_cpu() && x.layout() == at::kStrided && x.is_contiguous() && !x.is_conj() &&
+         !x.is_neg() && !x.is_quantized() && !x.requires_grad();
+}
+
+// x[rows] as a tensor of its own, with several threads where there is much to copy. x: one
+// dimension or more. rows: in range.
+inline at::Tensor take_rows(const at::Tensor& x, std::span<const std::int64_t> rows,
+                            BatchMemory& memory) {
+  const auto n = static_cast<std::int64_t>(rows.size());
+  if (!has_plain_rows(x)) {
+    const at::Tensor index = at::from_blob(const_cast<std::int64_t*>(rows.data()), {n}, at::kLong);
+    return x.index_select(0, x.is_cpu() ? index : index.to(x.device()));
+  }
+  std::vector<std::int64_t> sizes = x.sizes().vec();
+  sizes.front() = n;
+  at::Tensor out = memory.tensor(sizes, x.scalar_type());
+  if (out.numel() == 0) {
+    return out;
+  }
+  const auto bytes = static_cast<std::size_t>(x.numel() / x.size(0)) * x.element_size();
+  const auto* from = static_cast<const std::byte*>(x.const_data_ptr());
+  auto* to = static_cast<std::byte*>(out.mutable_data_ptr());
+  constexpr std::size_t much = 1 << 20;  // bytes for which another thread is worth waking
+  const std::int64_t parts = std::clamp<std::int64_t>(
+      static_cast<std::int64_t>(rows.size() * bytes / much), 1, at::get_num_threads());
+  ::tutti::detail::parallel_each(parts, [&](std::int64_t part) {
+    const auto first = static_cast<std::size_t>(n * part / parts);
+    const auto last = static_cast<std::size_t>(n * (part + 1) / parts);
+    copy_rows(to + first * bytes, from, rows.subspan(first, last - first), bytes);
+  });
+  return out;
+}
+
+}  // namespace tutti::data::detail
