@@ -162,6 +162,8 @@ class Engine : public Base {
 
   // The next microbatch: they come in order, as Batch::split gives them.
   void begin_part(std::int64_t images) {
+    TORCH_CHECK(row_ + images <= whole_.source.images, "fused::Engine: microbatches have ",
+                row_ + images, " examples of a batch of ", whole_.source.images);
     part_ = whole_;
     part_.source.images = part_.frame.images = images;
     std::apply(
