@@ -115,7 +115,7 @@ Outcome train(TrainerOptions with, bool dense, Ps... policies) {
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.strides() == b.strides() &&
          a.scalar_type() == b.scalar_type() &&
-         at::equal(a.contiguous().view(at::kInt), b.contiguous().view(at::kInt));
+         at::equal(a.contiguous().view(at::kByte), b.contiguous().view(at::kByte));
 }
 
 inline void check_inputs(const Outcome& got, const Outcome& want) {

@@ -15,6 +15,7 @@
 #include <tutti/algorithms/selective_backprop.hpp>
 #include <tutti/core/switch.hpp>
 #include <tutti/dist/ddp.hpp>
+#include <tutti/fused/half_inputs.hpp>
 #include <tutti/metrics/loss_metric.hpp>
 
 #include "dist/ranks.hpp"
@@ -36,6 +37,7 @@ using tutti::SelectiveBackprop;
 using tutti::State;
 using tutti::Switch;
 using tutti::Trainer;
+using tutti::fused::HalfInputs;
 using tutti_test::all_passed;
 using tutti_test::run_ranks;
 
@@ -243,19 +245,32 @@ TEST_CASE("bytes are normalised in evaluation and prediction, too", "[fused]") {
                                           "deliver images as they are"));
 }
 
-TEST_CASE("channels last are what they are without fusing", "[fused][law]") {
-  const auto trained = [](bool fuse) {
+TEST_CASE("a pass stores images as the recipe wants them", "[fused][law]") {
+  const auto trained = [](bool fuse, tutti::Precision precision, bool last) {
     const Task model = task();
-    Trainer trainer(model, options(true), ChannelsLast{}, normalize(fuse), MixUp{.alpha = 1});
+    TrainerOptions with = options(true);
+    with.precision = precision;
+    Trainer trainer(model, with, Switch(ChannelsLast{}, last), HalfInputs{}, normalize(fuse),
+                    MixUp{.alpha = 1}, tutti::Trace{});
     trainer.fit();
     Outcome out;
     out.inputs = model.net->seen;
     out.weights = tiny::flat(*model.net);
+    out.trace = trainer.template get<tutti::Trace>().lines;
     return out;
   };
-  const Outcome fused = trained(true);
-  CHECK(fused.inputs[0].is_contiguous(at::MemoryFormat::ChannelsLast));
-  check_same(fused, trained(false));
+  for (const auto precision : {tutti::Precision::fp32, tutti::Precision::amp_bf16}) {
+    const bool low = precision == tutti::Precision::amp_bf16;
+    for (const bool last : {false, true}) {
+      const Outcome fused = trained(true, precision, last);
+      const Outcome separate = trained(false, precision, last);
+      const at::Tensor& first = fused.inputs[0];
+      CHECK(first.scalar_type() == (low ? at::kBFloat16 : at::kFloat));
+      CHECK(first.is_contiguous(at::MemoryFormat::ChannelsLast) == last);
+      check_same(fused, separate);
+      CHECK(fused.trace == separate.trace);
+    }
+  }
 }
 
 TEST_CASE("bytes without a Normalize are an error that says what to do", "[fused]") {

@@ -50,6 +50,7 @@ class Engine : public Base {
     Frame source;
     Frame frame;  // after the stages so far
     Nodes nodes;
+    detail::Store store;
     bool waits = false;
   };
 
@@ -77,7 +78,8 @@ class Engine : public Base {
                              E, types<BeforeTrainBatch, AfterTrainBatch, BatchEnd>>) {
       row_ = 0;
       if (whole_.waits && is_raw(state.batch.inputs()) && somebody_reads<E>(state, Order<E>{})) {
-        state.batch.inputs() = paint(plan(whole_), state.batch.inputs());
+        Drawn shown = whole_;
+        run(shown, state);
       }
       Base::template fire<E>(state);
     } else if constexpr (std::is_same_v<E, BeforeForward>) {
@@ -191,7 +193,7 @@ class Engine : public Base {
         begin_whole(state);
       }
     }
-    if (!drawn.waits) {
+    if (!drawn.waits || drawn.store.type != at::kFloat) {
       return false;
     }
     auto node = ask(detail::unswitched(this->template get<P>()), drawn.frame, state);
@@ -232,8 +234,14 @@ class Engine : public Base {
         return;
       }
     }
-    if (drawn.waits && detail::reads(this->template get<P>(), state)) {
-      run(drawn, state, detail::leaves_channels_last<P>(this->template get<P>(), state));
+    if (drawn.waits) {
+      if (detail::leave_to_pass(this->template get<P>(), state, drawn.store)) {
+        this->template record_run<E, P>();
+        return;
+      }
+      if (detail::reads(this->template get<P>(), state)) {
+        run(drawn, state);
+      }
     }
     if constexpr (std::is_same_v<E, BeforeForward> &&
                   (detail::Mixer<P> || ::tutti::detail::means<mixes_inputs, P>)) {
@@ -250,17 +258,12 @@ class Engine : public Base {
                       drawn.nodes);
   }
 
-  [[nodiscard]] static at::Tensor paint(const PlanType& plan, const at::Tensor& raw) {
-    return plan(raw, raw.suggest_memory_format());
-  }
-
   // Replaces the raw images by what the stages so far make of them.
-  void run(Drawn& drawn, State& state, bool channels_last = false) {
+  void run(Drawn& drawn, State& state) {
     drawn.waits = false;
     const PlanType now = plan(drawn);
     at::Tensor& x = state.batch.inputs();
-    const bool matters = x.size(1) > 1 && drawn.frame.height * drawn.frame.width > 1;
-    x = channels_last && matters ? now(x, at::MemoryFormat::ChannelsLast) : paint(now, x);
+    x = now(x, drawn.store.format(x, now.frame()), drawn.store.type);
     if constexpr (foldable()) {
       if (&drawn == &part_ && mixes_now(Stages{}) && state.task.has_cross_entropy()) {
         pairs_ = now.targets();

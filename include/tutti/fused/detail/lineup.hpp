@@ -74,12 +74,38 @@ bool reads(const P& policy, const State& state) {
   }
 }
 
-/// `P`, which acts next, would only change the order of the inputs' values in memory to channels
-/// last.
+/// How a pass writes the images.
+struct Store {
+  at::ScalarType type = at::kFloat;
+  bool channels_last = false;
+
+  /// As the raw images lie, unless channels last are wanted and make a difference.
+  [[nodiscard]] at::MemoryFormat format(const at::Tensor& raw, const Frame& out) const {
+    const bool matters = out.channels > 1 && out.height * out.width > 1;
+    return channels_last && matters ? at::MemoryFormat::ChannelsLast : raw.suggest_memory_format();
+  }
+};
+
+/// `P` can say that it only stores images otherwise.
 template <class P>
-bool leaves_channels_last(const P& policy, const State& state) {
+concept Stores = requires(const Unswitched<P>& policy, const State& state) {
+  policy.wants_channels_last(state);
+}
+|| requires(const Unswitched<P>& policy, const State& state) {
+  policy.wants_type(state);
+};
+
+/// Whether all that `P` would do to the images is to store them otherwise, which `store` then says.
+template <class P>
+bool leave_to_pass(const P& policy, const State& state, Store& store) {
   if constexpr (requires { unswitched(policy).wants_channels_last(state); }) {
-    return unswitched(policy).wants_channels_last(state);
+    const bool wants = unswitched(policy).wants_channels_last(state);
+    store.channels_last = store.channels_last || wants;
+    return wants;
+  } else if constexpr (requires { unswitched(policy).wants_type(state); }) {
+    const auto type = unswitched(policy).wants_type(state);
+    store.type = type.value_or(store.type);
+    return type.has_value();
   } else {
     return false;
   }
@@ -193,6 +219,8 @@ void describe(std::string& text, types<Ps...>) {
       text.append("  ").append(E::name).append(" ").append(name_of<P>()).append(": ");
       if constexpr (is_stage) {
         text.append(NodeOf<P>::formula).append("\n");
+      } else if constexpr (Stores<P>) {
+        text.append("how the pass stores images\n");
       } else {
         text.append("not fused; when it runs, what was drawn before it is done first\n");
       }
