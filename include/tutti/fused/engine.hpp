@@ -42,6 +42,14 @@ class Engine : public Base {
   static Plan<Ns...> plan_of(const std::tuple<Ns...>&);
   using PlanType = decltype(plan_of(std::declval<Nodes>()));
 
+  // The loss may be that of pairs of targets.
+  static constexpr bool foldable =
+      detail::targets_can_follow(Stages{}, typename Base::policies{}) &&
+      detail::nobody_reads_targets<Stages>(Order<BeforeLoss>{}) &&
+      detail::nobody_reads_targets<Stages>(Order<AfterLoss>{}) &&
+      detail::nobody_reads_targets<Stages>(Order<BeforeBackward>{}) &&
+      detail::nobody_reads_targets<Stages>(Order<AfterBackward>{});
+
   template <class P>
   static constexpr bool is_stage = ::tutti::detail::contains<P, Stages>;
 
@@ -93,7 +101,7 @@ class Engine : public Base {
       } else {
         Base::template fire<E>(state);
       }
-    } else if constexpr (std::is_same_v<E, BeforeLoss> && foldable()) {
+    } else if constexpr (std::is_same_v<E, BeforeLoss> && foldable) {
       folded_ = pairs_ && folds(state);
       if (folded_) {
         smoothing_ = 0;
@@ -101,7 +109,7 @@ class Engine : public Base {
       } else {
         Base::template fire<E>(state);
       }
-    } else if constexpr (std::is_same_v<E, AfterLoss> && foldable()) {
+    } else if constexpr (std::is_same_v<E, AfterLoss> && foldable) {
       if (folded_) {
         pass_over<E>(state, Order<E>{});
       } else {
@@ -127,7 +135,7 @@ class Engine : public Base {
     std::string text = "fused, for batches of bytes on the CPU:\n";
     detail::describe<AfterDataloader, Stages>(text, Whole{});
     detail::describe<BeforeForward, Stages>(text, Parts{});
-    if (foldable()) {
+    if (foldable) {
       text += "  loss: cross entropy of pairs of targets, none of them dense\n";
     }
     return text;
@@ -264,7 +272,7 @@ class Engine : public Base {
     const PlanType now = plan(drawn);
     at::Tensor& x = state.batch.inputs();
     x = now(x, drawn.store.format(x, now.frame()), drawn.store.type);
-    if constexpr (foldable()) {
+    if constexpr (foldable) {
       if (&drawn == &part_ && mixes_now(Stages{}) && state.task.has_cross_entropy()) {
         pairs_ = now.targets();
       }
@@ -280,15 +288,6 @@ class Engine : public Base {
   }
 
   // ---- Targets -------------------------------------------------------------------------------
-
-  static consteval bool foldable() {
-    using detail::nobody_reads_targets;
-    return detail::targets_can_follow(Stages{}, typename Base::policies{}) &&
-           nobody_reads_targets<Stages>(Order<BeforeLoss>{}) &&
-           nobody_reads_targets<Stages>(Order<AfterLoss>{}) &&
-           nobody_reads_targets<Stages>(Order<BeforeBackward>{}) &&
-           nobody_reads_targets<Stages>(Order<AfterBackward>{});
-  }
 
   template <class P>
   [[nodiscard]] bool mixes() const {
