@@ -94,6 +94,8 @@ TEST_CASE("inputs that are not the batch's are mixed by themselves", "[fused][en
   const CutOut cutout{.input_key = "others"};
   check_same(run_with(with, true, true, mixing, others, cutout),
              run_with(with, false, true, mixing, others, cutout));
+  check_close(run_with(with, true, false, mixing, others, cutout),
+              run_with(with, false, false, mixing, others, cutout));
   const MixUp by_name{.alpha = 1, .input_key = "inputs", .target_key = "targets"};
   check_same(run_with(with, true, true, mixing, by_name, cutout),
              run_with(with, false, true, mixing, by_name, cutout));

@@ -45,7 +45,6 @@ namespace {
 
 // Memory for so many examples.
 struct Room final {
-  static constexpr bool reads_batch = false;
   std::int64_t examples = 1000;
   void apply(AfterForward, const State& state) const {
     if (state.batch.num_samples() > examples) {

@@ -180,7 +180,6 @@ class Engine : public Base {
         [&](auto&... node) { ((node = detail::rows_of(std::move(node), row_, images)), ...); },
         part_.nodes);
     row_ += images;
-    mixed_apart_ = false;
   }
 
   template <class P>
@@ -251,10 +250,6 @@ class Engine : public Base {
         run(drawn, state);
       }
     }
-    if constexpr (std::is_same_v<E, BeforeForward> &&
-                  (detail::Mixer<P> || ::tutti::detail::means<mixes_inputs, P>)) {
-      mixed_apart_ = true;
-    }
     this->template record_run<E, P>();
     this->template get<P>().apply(E{}, state);
   }
@@ -304,7 +299,7 @@ class Engine : public Base {
 
   // The loss can be that of the pairs: all that mixes is in the pass and mixes targets alike.
   [[nodiscard]] bool folds(const State& state) const {
-    if (mixed_apart_ || state.outputs.size() != 1 || !state.batch.has_targets()) {
+    if (state.outputs.size() != 1 || !state.batch.has_targets()) {
       return false;
     }
     const at::Tensor& logits = state.outputs.tensor();
@@ -370,7 +365,6 @@ class Engine : public Base {
   Drawn part_;            // for a microbatch
   std::int64_t row_ = 0;  // of the whole batch, where the next microbatch begins
   bool may_wait_ = false;
-  bool mixed_apart_ = false;  // somebody has mixed this microbatch outside the pass
   std::optional<MixedTargets> pairs_;
   double smoothing_ = 0;
   bool folded_ = false;  // the loss of this microbatch is that of the pairs
