@@ -17,6 +17,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from plot import line_chart
+
 COUNTS = [0, 1, 8, 27, 32]
 MOST = 25.0
 MOST_ALONE = 0.3
@@ -55,34 +58,6 @@ def measure(command):
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr[:3000]}")
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-
-
-def plot(path, curves):
-    """An SVG of seconds by the number of policies, a line for each compiler."""
-    left, bottom, width, height = 60, 280, 480, 240
-    most = max(max(times.values()) for times in curves.values()) * 1.1
-    colours = ["#1f77b4", "#d62728", "#2ca02c", "#9467bd"]
-    out = ['<svg xmlns="http://www.w3.org/2000/svg" width="600" height="340" font-family="sans-serif" font-size="12">',
-           '<rect width="600" height="340" fill="white"/>']
-    for k in range(5):
-        y, value = bottom - k * height / 4, most * k / 4
-        out.append(f'<line x1="{left}" x2="{left + width}" y1="{y:.0f}" y2="{y:.0f}" stroke="#ddd"/>')
-        out.append(f'<text x="{left - 8}" y="{y + 4:.0f}" text-anchor="end">{value:.2f}</text>')
-    for count in COUNTS:
-        x = left + width * count / COUNTS[-1]
-        out.append(f'<text x="{x:.0f}" y="{bottom + 18}" text-anchor="middle">{count}</text>')
-    for (name, times), colour in zip(curves.items(), colours):
-        points = " ".join(f"{left + width * c / COUNTS[-1]:.1f},{bottom - height * t / most:.1f}" for c, t in times.items())
-        out.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        for point in points.split():
-            x, y = point.split(",")
-            out.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>')
-    for k, (name, colour) in enumerate(zip(curves, colours)):
-        out.append(f'<text x="{left + 12}" y="{bottom - height + 16 * (k + 1)}" fill="{colour}">{name}</text>')
-    out.append(f'<text x="{left + width / 2}" y="{bottom + 40}" text-anchor="middle">policies in the recipe</text>')
-    out.append(f'<text x="16" y="{bottom - height / 2}" transform="rotate(-90 16 {bottom - height / 2})" '
-               'text-anchor="middle">CPU seconds to compile</text></svg>')
-    pathlib.Path(path).write_text("\n".join(out) + "\n")
 
 
 def claim(holds, text):
@@ -139,7 +114,7 @@ def main():
                 print(f"| {pathlib.Path(compiler).name} {version} | {count} | {ours:.2f} | {spread:.2f} | "
                       f"{theirs:.2f} | {ours - theirs:+.2f} | {f'{each:.1f} ms' if count else ''} |")
     if arguments.plot:
-        plot(arguments.plot, curves)
+        line_chart(arguments.plot, curves, "policies in the recipe", "CPU seconds to compile")
     print()
     ok = claim(worst <= MOST, f"a policy costs at most {MOST} ms; the most seen with 8 or more is {worst:.1f} ms")
     for name in curves:

@@ -2,13 +2,16 @@
 """What tutti's Trainer costs over a loop written by hand; prints one table.
 
     python benchmarks/overhead/run.py --program build/bench/benchmarks/benchmark_overhead [--rounds 5]
+    python benchmarks/overhead/run.py --program ... --gate [--write]     instructions alone, beside those of ratios.json
 
 Instructions come from valgrind's callgrind: two runs that differ by 200 steps, so that start-up cancels
-out. Time is the median over processes that alternate. The exit code is 1 when a claim fails.
+out. Time is the median over processes that alternate. The exit code is 1 when a claim fails, or for the gate when a
+ratio is more than 2 % off the one that is stored; --write stores what was counted.
 """
 import argparse
 import json
 import os
+import pathlib
 import re
 import statistics
 import subprocess
@@ -21,6 +24,7 @@ TITLES = {"by_hand": "by hand", "trainer": "Trainer, no policy",
           "hooked_27": "Trainer, 27 policies hooked on 14 events each"}
 PEER = {"trainer": "by_hand", "trainer_4": "by_hand_4", "hooked_27": "trainer"}
 FEW, MANY = 100, 300
+TOLERANCE = 0.02
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -37,6 +41,25 @@ def per_step(program, mode):
     return (instructions(program, mode, MANY) - instructions(program, mode, FEW)) / (MANY - FEW)
 
 
+def gate(program, write):
+    """Compares the ratios of instructions with those stored beside this file."""
+    stored_at = pathlib.Path(__file__).with_name("ratios.json")
+    counts = {mode: per_step(program, mode) for mode in MODES}
+    ratios = {mode: round(counts[mode] / counts[peer], 4) for mode, peer in PEER.items()}
+    if write:
+        stored_at.write_text(json.dumps(ratios, indent=2) + "\n")
+    stored = json.loads(stored_at.read_text())
+    failed = False
+    for mode, ratio in ratios.items():
+        off = abs(ratio / stored[mode] - 1)
+        failed = failed or off > TOLERANCE
+        print(f"{'holds' if off <= TOLERANCE else 'FAILS'}: {TITLES[mode]}: {ratio:.4f} times the instructions of "
+              f"{TITLES[PEER[mode]]}, stored are {stored[mode]:.4f}, allowed is {TOLERANCE:.0%} to either side")
+    if failed:
+        print("If the change is meant, store the new ratios: run again with --gate --write.")
+    return 1 if failed else 0
+
+
 def microseconds(program, mode):
     done = subprocess.run([program, mode], env=ENVIRONMENT, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.strip().splitlines()[-1])
@@ -46,7 +69,11 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", required=True)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--gate", action="store_true")
+    parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
+    if arguments.gate:
+        sys.exit(gate(arguments.program, arguments.write))
 
     times = {mode: [] for mode in MODES}
     for round_number in range(arguments.rounds):
