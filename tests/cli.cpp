@@ -163,6 +163,6 @@ TEST_CASE("all options of a program are logged as hyperparameters", "[cli]") {
   for (const auto& [name, value] : trainer.hyperparameters()) {
     logged[name] = value;
   }
-  CHECK(std::get<double>(logged.at("lr")) == 0.5);
-  CHECK(std::get<std::string>(logged.at("max-duration")) == "1ep");
+  CHECK(*logged.at("lr").get_if<double>() == 0.5);
+  CHECK(*logged.at("max-duration").get_if<std::string>() == "1ep");
 }

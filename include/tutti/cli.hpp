@@ -12,7 +12,6 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #if __has_include(<CLI/CLI.hpp>)
@@ -68,6 +67,8 @@ T value_from(const std::string& text) {
     return text == "auto" ? CountOrAuto("auto") : CountOrAuto(value_from<std::int64_t>(text));
   } else if constexpr (std::is_enum_v<T>) {
     return enum_from<T>(text);
+  } else if constexpr (std::is_base_of_v<std::string, T>) {
+    return text;
   } else {
     static_assert(std::is_arithmetic_v<T>, "tutti: options of this type cannot be read");
     std::istringstream in(text);
@@ -213,12 +214,11 @@ class Program {
   [[nodiscard]] std::string text() const {
     std::string out;
     for (const auto& [name, value] : values()) {
-      const auto* words = std::get_if<std::string>(&value);
+      const auto* words = value.get_if<std::string>();
       if (words == nullptr || !words->empty()) {
         out += name + " = ";
-        out += words != nullptr
-                   ? '"' + *words + '"'
-                   : std::visit([](const auto& v) { return detail::text_of(v); }, value);
+        out += words != nullptr ? '"' + *words + '"'
+                                : value.visit([](const auto& v) { return detail::text_of(v); });
         out += '\n';
       }
     }

@@ -4,7 +4,6 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <variant>
 
 #include <tutti/core/detail/fields.hpp>
 #include <tutti/trainer.hpp>
@@ -73,7 +72,7 @@ std::string explain(const Trainer<Policies...>& trainer) {
   out << "run:\n";
   for (const auto& [name, value] : trainer.hyperparameters()) {
     out << "  " << name << ": ";
-    std::visit([&](const auto& v) { detail::write_value(out, v); }, value);
+    value.visit([&](const auto& v) { detail::write_value(out, v); });
     out << "\n";
   }
   return out.str();

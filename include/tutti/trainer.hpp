@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -22,12 +21,10 @@
 #include <tutti/loggers/console.hpp>
 #include <tutti/loggers/progress_bar.hpp>
 #include <tutti/optim/sgd.hpp>
-#include <tutti/train/checkpointing.hpp>
 #include <tutti/train/idle.hpp>
 #include <tutti/train/loop.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/reproducibility.hpp>
-#include <tutti/train/resume.hpp>
 #include <tutti/train/setup.hpp>
 #include <tutti/version.hpp>
 
@@ -106,7 +103,9 @@ class Trainer {
         const train::SignalScope signals(options_.on_signal != OnSignal::ignore,
                                          options_.replace_signal_handlers);
         train::Loop<EngineType>(engine_, state_, run_)();
-        run_.saving.settle(*state_.communicator);
+        if (run_.checkpoints) {
+          run_.checkpoints->settle();
+        }
         train::zero_gradients(state_);
       }
     });
@@ -143,11 +142,10 @@ class Trainer {
   /// Writes a checkpoint at `path` now. Rank 0 writes; all ranks call it.
   /// weights_only: the model alone. Returns the path.
   std::string save_checkpoint(const std::string& path, bool weights_only = false) {
-    train::save_checkpoint(path, engine_, state_, run_,
-                           {.weights_only = weights_only,
-                            .metrics = options_.save_metrics,
-                            .ignore_keys = options_.save_ignore_keys},
-                           options_.save_overwrite);
+    if (!run_.checkpoints) {
+      open_checkpoints(CheckpointPath(path));
+    }
+    run_.checkpoints->save(path, weights_only);
     return path;
   }
 
@@ -226,15 +224,15 @@ class Trainer {
       return P(ConsoleLogger{.log_interval = options_.console_log_interval},
                options_.log_to_console);
     } else {
-      std::optional<P> found;
-      ((found ? void() : take(found, policies)), ...);
-      return std::move(*found);
+      return take<P>(policies...);
     }
   }
-  template <class P, class Q>
-  static void take(std::optional<P>& found, Q& policy) {
+  template <class P, class Q, class... Qs>
+  static P take(Q& first, Qs&... others) {
     if constexpr (std::is_same_v<P, detail::Bare<Q>>) {
-      found.emplace(std::move(policy));
+      return P(std::move(first));
+    } else {
+      return take<P>(others...);
     }
   }
 
@@ -248,7 +246,9 @@ class Trainer {
       f();
     } catch (...) {
       const auto error = std::current_exception();
-      run_.saving.abandon();
+      if (run_.checkpoints) {
+        run_.checkpoints->abandon();
+      }
       try {
         engine_.close(state_);
       } catch (const std::exception& second) {
@@ -343,31 +343,26 @@ class Trainer {
     if (state_.precision == Precision::amp_fp16) {
       run_.scaler.emplace(state_.device);
     }
-    make_savers();
+    open_checkpoints();
   }
 
-  // The options' own saver comes first, then those of policies.
-  void make_savers() {
-    if (!options_.save_folder.empty()) {
-      saver_.emplace(train::saver_options(options_), state_);
-      run_.savers.push_back(run_.saver = &*saver_);
+  // What saves and loads comes with a path, or is wanted by a policy that saves.
+  void open_checkpoints() {
+    if constexpr ((train::has_saver<detail::Bare<Policies>> || ...)) {
+      open_checkpoints(CheckpointPath(""));
+    } else if (!options_.save_folder.empty() || !options_.load_path.empty()) {
+      open_checkpoints(options_.save_folder.empty() ? options_.load_path : options_.save_folder);
     }
-    engine_.for_each([this](auto& policy) { train::add_saver(policy, run_.savers); });
-    train::check_savers(run_.savers);
-    run_.save_metrics = options_.save_metrics;
-    run_.saving.configure(options_.save_async, options_.save_on_error);
-    run_.save = [this](checkpoint::Saver& saver, std::string_view event) {
-      engine_.record(event, "save:" + train::save(saver, engine_, state_, run_));
-    };
+  }
+  void open_checkpoints(const CheckpointPath& path) {
+    run_.checkpoints = path.checkpoints(state_, run_);
+    run_.checkpoints->open(options_, train::policy_states(engine_));
   }
 
   void load() {
-    const train::LoadSource source = train::choose_load(
-        options_, saver_ ? saver_->folder() : std::string(), *state_.communicator);
-    continues_ = source.continues;
-    if (!source.path.empty()) {
-      load_report_ = train::load_checkpoint(source.path, engine_, state_, run_, source.options);
-      state_.logger.log_hyperparameters({{"load_path", source.path}});
+    train::check_autoresume(options_);
+    if (run_.checkpoints) {
+      load_report_ = run_.checkpoints->load(options_);
     }
   }
 
@@ -427,8 +422,8 @@ class Trainer {
                       " but no schedule was given to fit() for it to scale");
     if (options.reset_time) {
       state_.timestamp = state_.previous_timestamp = run_.scheduled_at = {};
-      for (checkpoint::Saver* saver : run_.savers) {
-        saver->restart();
+      if (run_.checkpoints) {
+        run_.checkpoints->restart();
       }
     }
     const Time before = state_.max_duration;
@@ -440,7 +435,8 @@ class Trainer {
                 "fit: max_duration is not set; set TrainerOptions::max_duration or "
                 "FitOptions::duration");
     train::set_length(state_, run_, length, options.scale_schedule_ratio);
-    if (options_.autoresume && continues_ && state_.timestamp >= state_.max_duration) {
+    if (options_.autoresume && run_.checkpoints->continues() &&
+        state_.timestamp >= state_.max_duration) {
       TORCH_WARN("fit: the run that was resumed is complete; there is nothing left to train");
       return false;
     }
@@ -454,8 +450,8 @@ class Trainer {
     if (!options_.allow_idle_policies) {
       train::check_idle(engine_, !run_.evals.empty(), static_cast<bool>(run_.iteration_length));
     }
-    if (!continues_) {
-      train::check_folders(run_.savers, state_);
+    if (run_.checkpoints) {
+      run_.checkpoints->check_folders();
     }
     state_.dataloader_label = "train";
     state_.dataloader_len = state_.train_dataloader_len;
@@ -488,9 +484,7 @@ class Trainer {
   State state_;
   train::Constants constants_;
   train::Run run_;
-  std::optional<checkpoint::Saver> saver_;
   RunLoadReport load_report_;
-  bool continues_ = false;  // from where the save folder points to
   bool schedule_applied_ = false;
   EngineType engine_;
 };

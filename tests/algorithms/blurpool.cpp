@@ -58,7 +58,7 @@ struct Recorder {
   void log_hyperparameters(std::span<const tutti::Hyperparameter> values) {
     for (const auto& value : values) {
       seen.emplace_back(value.name);
-      counts.push_back(std::get<std::int64_t>(value.value));
+      counts.push_back(*value.value.get_if<std::int64_t>());
     }
   }
   std::vector<std::string> seen;

@@ -94,7 +94,7 @@ TEST_CASE("a real run logs its estimate and the unit", "[callbacks][runtime_esti
   trainer.fit();
   const auto& memory = trainer.get<InMemoryLogger>();
   CHECK(memory.series("time/remaining_estimate").values.size() == 5);
-  CHECK(std::get<std::string>(memory.hyperparameters.at("time/remaining_estimate_unit")) ==
+  CHECK(*memory.hyperparameters.at("time/remaining_estimate_unit").get_if<std::string>() ==
         "hours");
 }
 

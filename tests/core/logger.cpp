@@ -28,6 +28,14 @@ struct Numbers {
   }
 };
 
+std::string kind_of(const tutti::HyperparameterValue& value) {
+  return value.get_if<bool>() != nullptr           ? "bool"
+         : value.get_if<std::int64_t>() != nullptr ? "integer"
+         : value.get_if<double>() != nullptr       ? "double"
+         : value.get_if<std::string>() != nullptr  ? "text"
+                                                   : "nothing";
+}
+
 struct Everything {
   Lines lines;
   void log_metrics(std::span<const tutti::LoggedMetric> metrics, std::int64_t step) {
@@ -35,7 +43,7 @@ struct Everything {
   }
   void log_hyperparameters(std::span<const tutti::Hyperparameter> values) {
     for (const auto& value : values) {
-      lines.push_back(std::string(value.name) + " " + std::to_string(value.value.index()));
+      lines.push_back(std::string(value.name) + " " + kind_of(value.value));
     }
   }
   void log_images(const tutti::LoggedImages& images, std::int64_t step) {
@@ -77,7 +85,7 @@ TEST_CASE("hyperparameters keep their kind, images and tables arrive as sent", "
                               {"seed", std::int64_t{17}},
                               {"lr", 0.1},
                               {"run_name", std::string("a")}});
-  CHECK(everything.lines == Lines{"nesterov 0", "seed 1", "lr 2", "run_name 3"});
+  CHECK(everything.lines == Lines{"nesterov bool", "seed integer", "lr double", "run_name text"});
 
   everything.lines.clear();
   logger.log_images({.name = "Images/Train", .images = image, .channels_last = true}, 3);

@@ -30,8 +30,8 @@ TEST_CASE("hyperparameters and tables are kept by name", "[loggers][law]") {
   InMemoryLogger logger;
   FakeRun run{logger, "1ep"};
   run.state.logger.log_hyperparameters({{"lr", 0.2}});
-  CHECK(std::get<double>(logger.hyperparameters.at("lr")) == 0.2);
-  CHECK(std::get<std::string>(logger.hyperparameters.at("run_name")) == "brisk-otter");
+  CHECK(*logger.hyperparameters.at("lr").get_if<double>() == 0.2);
+  CHECK(*logger.hyperparameters.at("run_name").get_if<std::string>() == "brisk-otter");
   const std::vector<std::string> columns{"a"};
   const std::vector<std::vector<std::string>> rows{{"1"}, {"2"}};
   run.state.logger.log_table({.name = "t", .columns = columns, .rows = rows}, 0);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 
 namespace {
 
@@ -175,4 +176,15 @@ TEST_CASE("on the CPU the filter and its gradients are those of the convolution"
 TEST_CASE("under autocast a blur computes in the type of convolutions", "[functional][blurpool]") {
   const tutti::Autocast autocast(at::kCPU, at::kBFloat16);
   CHECK(blur_2d(torch::ones({1, 2, 4, 4})).scalar_type() == at::kBFloat16);
+}
+
+TEST_CASE("forward-mode gradients go through a blur", "[functional][blurpool][law]") {
+  const at::Tensor x = torch::randn({2, 3, 5, 4});
+  const at::Tensor direction = torch::randn({2, 3, 5, 4});
+  const auto level = static_cast<std::int64_t>(torch::autograd::ForwardADLevel::get_next_idx());
+  const at::Tensor y = blur_2d(at::_make_dual(x, direction, level), -1, 2);
+  const at::Tensor slope = std::get<1>(at::_unpack_dual(y, level));
+  torch::autograd::ForwardADLevel::release_idx(static_cast<std::uint64_t>(level));
+  REQUIRE(slope.defined());
+  CHECK(slope.allclose(blur_2d(direction, -1, 2), 1e-5, 1e-6));  // the blur is linear
 }

@@ -16,7 +16,7 @@ struct Hyperparameters {
 
   void log_hyperparameters(std::span<const tutti::Hyperparameter> values) {
     for (const auto& value : values) {
-      counts[std::string(value.name)] = std::get<std::int64_t>(value.value);
+      counts[std::string(value.name)] = *value.value.get_if<std::int64_t>();
     }
   }
 

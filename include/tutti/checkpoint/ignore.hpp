@@ -5,7 +5,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <tutti/checkpoint/glob.hpp>
@@ -67,7 +66,7 @@ class IgnoreKeys {
       } else if (entry.is_child()) {
         copy(entry.child(), path + '/', to.child(entry.name), left_out);
       } else {
-        std::visit([&](const auto& leaf) { to.put(entry.name, leaf); }, entry.leaf());
+        entry.leaf().visit([&](const auto& leaf) { to.put(entry.name, leaf); });
       }
     }
   }

@@ -10,7 +10,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -67,8 +66,8 @@ struct LeafToJson {
 inline Json to_json(const Archive& archive) {
   Json::Object out;
   for (const auto& entry : archive.entries()) {
-    out.emplace_back(entry.name, entry.is_child() ? to_json(entry.child())
-                                                  : std::visit(LeafToJson{}, entry.leaf()));
+    out.emplace_back(entry.name,
+                     entry.is_child() ? to_json(entry.child()) : entry.leaf().visit(LeafToJson{}));
   }
   return out;
 }

@@ -96,7 +96,7 @@ inline std::map<std::string, at::Tensor> named_tensors(const Archive& archive,
     if (!options.strip_prefix.empty() && name.starts_with(options.strip_prefix)) {
       name.erase(0, options.strip_prefix.size());
     }
-    const auto* tensor = std::get_if<at::Tensor>(&leaf);
+    const at::Tensor* tensor = leaf.tensor();
     TORCH_CHECK(tensor != nullptr, "checkpoint: '", name, "' among the weights is no tensor");
     if (matches_any(options.ignore, options.ignore_prefix + name)) {
       report.ignored.push_back(name);

@@ -48,7 +48,7 @@ namespace detail {
 inline std::vector<NamedTensor> tensors_of(const Archive& archive, bool only_tensors) {
   std::vector<NamedTensor> out;
   archive.each_leaf([&](const std::string& path, const Archive::Leaf& leaf) {
-    const auto* tensor = std::get_if<at::Tensor>(&leaf);
+    const at::Tensor* tensor = leaf.tensor();
     TORCH_CHECK(tensor != nullptr || !only_tensors, "checkpoint: '", path,
                 "' of the model is no tensor; put it into the state");
     if (tensor != nullptr) {

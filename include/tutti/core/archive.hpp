@@ -1,17 +1,18 @@
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include <tutti/core/archive_leaf.hpp>
 
 namespace tutti {
 
@@ -41,9 +42,8 @@ concept Archivable = std::integral<T> || std::same_as<T, float> || std::same_as<
 /// names the full path, and what is there instead.
 class Archive {
  public:
-  /// One value. std::uint64_t holds only what is too large for std::int64_t.
-  using Leaf = std::variant<bool, std::int64_t, std::uint64_t, double, std::string, at::Tensor>;
-  struct Entry;
+  using Leaf = ArchiveLeaf;
+  class Entry;
 
   Archive() = default;
 
@@ -118,28 +118,39 @@ class Archive {
   template <class Visit>
   void visit_leaves(Visit& visit, const std::string& prefix) const;
   template <class T>
-  const T& leaf_as(std::string_view path) const;
+  T leaf_as(std::string_view path) const;
+  [[noreturn]] void refuse(std::string_view path, const Entry& entry,
+                           std::string_view expected) const;
+
+  // The place in order_ of the first entry whose name is not less.
+  std::vector<std::size_t>::const_iterator rank_of(std::string_view name) const;
+  const Entry* direct(std::string_view name) const;
 
   std::vector<Entry> entries_;
-  std::map<std::string, std::size_t, std::less<>> index_;
+  std::vector<std::size_t> order_;  // of the entries by their names
   std::string path_;
 };
 
 /// A name and the value or child that bears it.
-struct Archive::Entry {
+class Archive::Entry {
+ public:
+  explicit Entry(std::string_view its_name) : name(its_name) {}
+
   std::string name;
-  std::variant<Leaf, Archive> value;
 
-  bool is_child() const { return std::holds_alternative<Archive>(value); }
-  const Archive& child() const { return std::get<Archive>(value); }
-  const Leaf& leaf() const { return std::get<Leaf>(value); }
+  bool is_child() const { return is_child_; }
+  const Archive& child() const { return child_; }  ///< empty for a value
+  const Leaf& leaf() const { return leaf_; }       ///< false for a child
 
-  /// "a bool", "an integer", "a double", "text", "a tensor" or "a child archive".
-  std::string_view kind() const {
-    constexpr std::string_view names[] = {"a bool",   "an integer", "an integer",
-                                          "a double", "text",       "a tensor"};
-    return is_child() ? "a child archive" : names[leaf().index()];
-  }
+  /// As Leaf::kind(), or "a child archive".
+  std::string_view kind() const { return is_child() ? "a child archive" : leaf_.kind(); }
+
+ private:
+  friend class Archive;
+
+  bool is_child_ = false;
+  Leaf leaf_;
+  Archive child_;
 };
 
 namespace detail {
@@ -151,54 +162,46 @@ inline std::pair<std::string_view, std::string_view> split_path(std::string_view
                                          : std::pair(path.substr(0, slash), path.substr(slash + 1));
 }
 
-template <class T>
-constexpr std::string_view leaf_kind() {
-  if constexpr (std::same_as<T, bool>) {
-    return "a bool";
-  } else if constexpr (std::integral<T>) {
-    return "an integer";
-  } else if constexpr (std::floating_point<T>) {
-    return "a double";
-  } else if constexpr (std::same_as<T, at::Tensor>) {
-    return "a tensor";
-  } else {
-    return "text";
-  }
+}  // namespace detail
+
+inline std::vector<std::size_t>::const_iterator Archive::rank_of(std::string_view name) const {
+  return std::lower_bound(
+      order_.begin(), order_.end(), name,
+      [this](std::size_t i, std::string_view other) { return entries_[i].name < other; });
 }
 
-}  // namespace detail
+inline const Archive::Entry* Archive::direct(std::string_view name) const {
+  const auto found = rank_of(name);
+  return found != order_.end() && entries_[*found].name == name ? &entries_[*found] : nullptr;
+}
 
 inline Archive::Entry& Archive::add(std::string_view name) {
   TORCH_CHECK(!name.empty(), "archive: an entry of '", path_, "' has an empty name");
-  index_.emplace(std::string(name), entries_.size());
-  return entries_.emplace_back(Entry{std::string(name), Leaf(false)});
+  order_.insert(rank_of(name), entries_.size());
+  entries_.push_back(Entry(name));
+  return entries_.back();
 }
 
 inline const Archive::Entry* Archive::find(std::string_view path) const {
   const auto [head, rest] = detail::split_path(path);
-  const auto found = index_.find(head);
-  if (found == index_.end()) {
-    return nullptr;
+  const Entry* entry = direct(head);
+  if (entry == nullptr || head.size() == path.size()) {
+    return entry;
   }
-  const Entry& entry = entries_[found->second];
-  if (head.size() == path.size()) {
-    return &entry;
-  }
-  return entry.is_child() ? entry.child().find(rest) : nullptr;
+  return entry->is_child() ? entry->child().find(rest) : nullptr;
 }
 
 inline const Archive::Entry& Archive::require(std::string_view path) const {
   const auto [head, rest] = detail::split_path(path);
-  const auto found = index_.find(head);
-  TORCH_CHECK(found != index_.end(), "archive: nothing is saved under '", full(head), "'; ",
+  const Entry* entry = direct(head);
+  TORCH_CHECK(entry != nullptr, "archive: nothing is saved under '", full(head), "'; ",
               path_.empty() ? "the archive" : "'" + path_ + "'", " has ", inventory());
-  const Entry& entry = entries_[found->second];
   if (head.size() == path.size()) {
-    return entry;
+    return *entry;
   }
-  TORCH_CHECK(entry.is_child(), "archive: '", full(head), "' is ", entry.kind(),
+  TORCH_CHECK(entry->is_child(), "archive: '", full(head), "' is ", entry->kind(),
               ", expected a child archive with '", rest, "'");
-  return entry.child().require(rest);
+  return entry->child().require(rest);
 }
 
 inline std::string Archive::inventory() const {
@@ -227,15 +230,15 @@ inline std::vector<std::string> Archive::names() const {
 
 inline Archive& Archive::child(std::string_view path) {
   const auto [head, rest] = detail::split_path(path);
-  const auto found = index_.find(head);
-  Entry* entry = found == index_.end() ? nullptr : &entries_[found->second];
+  auto* entry = const_cast<Entry*>(direct(head));
   if (entry == nullptr) {
     entry = &add(head);
-    entry->value.emplace<Archive>().path_ = full(head);
+    entry->is_child_ = true;
+    entry->child_.path_ = full(head);
   }
   TORCH_CHECK(entry->is_child(), "archive: '", full(head), "' is ", entry->kind(),
               ", so it cannot be a child archive too");
-  auto& below = std::get<Archive>(entry->value);
+  Archive& below = entry->child_;
   return head.size() == path.size() ? below : below.child(rest);
 }
 
@@ -255,7 +258,7 @@ inline void Archive::put_leaf(std::string_view path, Leaf leaf) {
   TORCH_CHECK(!contains(path), "archive: '", full(path),
               "' is saved twice; erase() the first or choose "
               "another name");
-  add(path).value = std::move(leaf);
+  add(path).leaf_ = std::move(leaf);
 }
 
 template <Archivable T>
@@ -267,19 +270,19 @@ void Archive::put(std::string_view path, const T& value) {
       list.put(std::to_string(i), static_cast<typename T::value_type>(value[i]));
     }
   } else if constexpr (std::same_as<T, bool>) {
-    put_leaf(path, value);
+    put_leaf(path, Leaf(value));
   } else if constexpr (std::integral<T>) {
     if (std::in_range<std::int64_t>(value)) {
-      put_leaf(path, static_cast<std::int64_t>(value));
+      put_leaf(path, Leaf(static_cast<std::int64_t>(value)));
     } else {
-      put_leaf(path, static_cast<std::uint64_t>(value));
+      put_leaf(path, Leaf(static_cast<std::uint64_t>(value)));
     }
   } else if constexpr (std::floating_point<T>) {
-    put_leaf(path, static_cast<double>(value));
+    put_leaf(path, Leaf(static_cast<double>(value)));
   } else if constexpr (std::same_as<T, at::Tensor>) {
-    put_leaf(path, value);
+    put_leaf(path, Leaf(value));
   } else {
-    put_leaf(path, std::string(std::string_view(value)));
+    put_leaf(path, Leaf(std::string(std::string_view(value))));
   }
 }
 
@@ -287,7 +290,7 @@ inline void Archive::place(std::string path) {
   path_ = std::move(path);
   for (auto& entry : entries_) {
     if (entry.is_child()) {
-      std::get<Archive>(entry.value).place(path_ + '/' + entry.name);
+      entry.child_.place(path_ + '/' + entry.name);
     }
   }
 }
@@ -300,12 +303,22 @@ inline void Archive::put(std::string_view path, const Archive& value) {
 }
 
 template <class T>
-const T& Archive::leaf_as(std::string_view path) const {
+T Archive::leaf_as(std::string_view path) const {
   const Entry& entry = require(path);
-  const T* value = entry.is_child() ? nullptr : std::get_if<T>(&entry.leaf());
-  TORCH_CHECK(value != nullptr, "archive: '", full(path), "' is ", entry.kind(), ", expected ",
-              detail::leaf_kind<T>());
-  return *value;
+  return entry.leaf().visit([&](const auto& value) -> T {
+    constexpr bool fits = std::same_as<std::remove_cvref_t<decltype(value)>, T>;
+    if constexpr (fits) {
+      if (!entry.is_child()) {
+        return value;
+      }
+    }
+    refuse(path, entry, detail::leaf_kind<T>());
+  });
+}
+
+[[noreturn]] inline void Archive::refuse(std::string_view path, const Entry& entry,
+                                         std::string_view expected) const {
+  TORCH_CHECK(false, "archive: '", full(path), "' is ", entry.kind(), ", expected ", expected);
 }
 
 template <Archivable T>
@@ -321,13 +334,15 @@ T Archive::get(std::string_view path) const {
     return leaf_as<bool>(path);
   } else if constexpr (std::integral<T>) {
     const Entry& entry = require(path);
-    const auto convert = [&](auto value) {
-      TORCH_CHECK(std::in_range<T>(value), "archive: '", full(path), "' is ", value,
-                  ", which the integer it is read into cannot hold");
-      return static_cast<T>(value);
-    };
-    const auto* large = entry.is_child() ? nullptr : std::get_if<std::uint64_t>(&entry.leaf());
-    return large != nullptr ? convert(*large) : convert(leaf_as<std::int64_t>(path));
+    return entry.leaf().visit([&](const auto& value) -> T {
+      using V = std::remove_cvref_t<decltype(value)>;
+      if constexpr (std::integral<V> && !std::same_as<V, bool>) {
+        TORCH_CHECK(std::in_range<T>(value), "archive: '", full(path), "' is ", value,
+                    ", which the integer it is read into cannot hold");
+        return static_cast<T>(value);
+      }
+      refuse(path, entry, "an integer");
+    });
   } else if constexpr (std::floating_point<T>) {
     return static_cast<T>(leaf_as<double>(path));
   } else if constexpr (std::same_as<T, at::Tensor>) {
@@ -345,18 +360,17 @@ inline at::Tensor Archive::tensor(std::string_view path) const {
 
 inline bool Archive::erase(std::string_view path) {
   const auto [head, rest] = detail::split_path(path);
-  const auto found = index_.find(head);
-  if (found == index_.end()) {
+  const auto found = rank_of(head);
+  if (found == order_.end() || entries_[*found].name != head) {
     return false;
   }
-  Entry& entry = entries_[found->second];
+  const std::size_t gone = *found;
   if (head.size() != path.size()) {
-    return entry.is_child() && std::get<Archive>(entry.value).erase(rest);
+    return entries_[gone].is_child() && entries_[gone].child_.erase(rest);
   }
-  const std::size_t gone = found->second;
   entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(gone));
-  index_.erase(found);
-  for (auto& [name, position] : index_) {
+  order_.erase(found);
+  for (std::size_t& position : order_) {
     position -= position > gone ? 1U : 0U;
   }
   return true;

@@ -5,9 +5,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
+#include <tutti/core/hyperparameter.hpp>
 #include <tutti/core/policy.hpp>
 
 namespace at {
@@ -22,9 +22,6 @@ struct LoggedMetric {
   std::string_view name;  ///< "loss/train/total"; valid during the call only
   double value = 0;
 };
-
-/// The value of a hyperparameter: a constant of the run.
-using HyperparameterValue = std::variant<bool, std::int64_t, double, std::string>;
 
 /// One constant of the run.
 struct Hyperparameter {

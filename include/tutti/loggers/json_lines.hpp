@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <variant>
 
 #include <tutti/core/detail/json_text.hpp>
 #include <tutti/core/event.hpp>
@@ -172,20 +171,18 @@ struct JSONLinesLogger final {
     }
   }
   static void append(std::string& text, const HyperparameterValue& value) {
-    std::visit(
-        [&](const auto& v) {
-          using T = std::decay_t<decltype(v)>;
-          if constexpr (std::is_same_v<T, bool>) {
-            text += v ? "true" : "false";
-          } else if constexpr (std::is_same_v<T, std::int64_t>) {
-            text += std::to_string(v);
-          } else if constexpr (std::is_same_v<T, double>) {
-            append(text, v);
-          } else {
-            text += quoted(v);
-          }
-        },
-        value);
+    value.visit([&](const auto& v) {
+      using T = std::decay_t<decltype(v)>;
+      if constexpr (std::is_same_v<T, bool>) {
+        text += v ? "true" : "false";
+      } else if constexpr (std::is_same_v<T, std::int64_t>) {
+        text += std::to_string(v);
+      } else if constexpr (std::is_same_v<T, double>) {
+        append(text, v);
+      } else {
+        text += quoted(v);
+      }
+    });
   }
 
   void add(const std::string& text) {

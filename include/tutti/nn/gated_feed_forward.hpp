@@ -138,11 +138,10 @@ std::vector<std::string> gate(torch::nn::Module& model, Make&& make,
   }
   const detail::Census before(model);
   const detail::Census after(model, swaps);
-  const detail::Places places(optimizers);
-  const std::vector<detail::Addition> added = detail::additions(swaps, before, after);
-  std::vector<std::vector<detail::Place>> destinations;
-  for (const detail::Addition& addition : added) {
-    destinations.push_back(places.of(addition, before));
+  detail::Places places(optimizers);
+  std::vector<detail::Addition> added = detail::additions(swaps, before, after);
+  for (detail::Addition& addition : added) {
+    addition.places = places.of(addition, before);
   }
   const auto of_model = detail::Placement::of(model);
   for (const detail::Swap& swap : swaps) {
@@ -158,10 +157,8 @@ std::vector<std::string> gate(torch::nn::Module& model, Make&& make,
     exchange.host->set_gated(exchange.gated, exchange.identity);
   }
   detail::remove_parameters(optimizers, before, after);
-  for (std::size_t i = 0; i < added.size(); ++i) {
-    for (const detail::Place& place : destinations[i]) {
-      place.params().push_back(added[i].parameter.tensor);
-    }
+  for (const detail::Addition& addition : added) {
+    places.add(addition.parameter.tensor, addition.places);
   }
   return paths;
 }

@@ -1,10 +1,11 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -51,9 +52,8 @@ class Walker {
       if (child.value() == nullptr) {
         continue;
       }
-      const auto [found, first] = seen_.try_emplace(child.value().get(), visits_.size());
-      if (!first) {
-        visits_[found->second].sites.push_back({&parent, child.key()});
+      if (!seen_.insert(child.value().get()).second) {
+        visit_of(child.value()).sites.push_back({&parent, child.key()});
         continue;
       }
       const std::string path = prefix.empty() ? child.key() : prefix + "." + child.key();
@@ -66,9 +66,17 @@ class Walker {
   std::vector<Visit> take() && { return std::move(visits_); }
 
  private:
+  Visit& visit_of(const std::shared_ptr<torch::nn::Module>& module) {
+    std::size_t i = 0;
+    while (visits_[i].module != module) {
+      ++i;
+    }
+    return visits_[i];
+  }
+
   std::vector<Visit> visits_;
   std::vector<torch::nn::Module*> ancestors_;
-  std::unordered_map<torch::nn::Module*, std::size_t> seen_;
+  std::unordered_set<const void*> seen_;
 };
 
 template <class M>

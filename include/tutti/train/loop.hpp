@@ -169,21 +169,15 @@ class Loop {
   // Asks every saver.
   template <Event E>
   bool look() {
-    bool any = false;
-    for (checkpoint::Saver* saver : run_.savers) {
-      any = saver->due(E{}, state_, stopped()) || any;
-    }
-    return any;
+    return run_.checkpoints && run_.checkpoints->due(E{}, stopped());
   }
 
   template <Event E>
   void save_due(bool due) {
     state_.checkpoint_due = false;
     if (due) {
-      for (checkpoint::Saver* saver : run_.savers) {
-        if (saver->is_due()) {
-          run_.save(*saver, E::name);
-        }
+      for (std::string name; !(name = run_.checkpoints->save_next()).empty();) {
+        engine_.record(E::name, "save:" + name);
       }
       clock_.resume();
     }
@@ -202,7 +196,7 @@ class Loop {
   // which one rank may know alone, travel with them.
   void agree(std::array<std::int64_t, 2>& counts, Clock::Duration& passed) {
     int signal = received_signal();
-    bool failed = run_.saving.failed();
+    bool failed = run_.checkpoints && run_.checkpoints->failed();
     if (state_.world_size > 1) {
       std::array<std::int64_t, 6> values{counts[0],
                                          counts[1],
@@ -218,7 +212,7 @@ class Loop {
     }
     run_.stop_signal = signal;
     if (failed) {
-      run_.saving.settle(*state_.communicator);
+      run_.checkpoints->settle();
     }
   }
 

@@ -13,6 +13,7 @@
 #include <tutti/dist/data_parallel.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/optim/schedule.hpp>
+#include <tutti/train/checkpoint_path.hpp>
 #include <tutti/train/saving.hpp>
 #include <tutti/train/signals.hpp>
 
@@ -57,7 +58,7 @@ struct TrainerOptions {
   Time console_log_interval = "1ba";
 
   // ---- Checkpoints -----------------------------------------------------------------------------
-  std::string save_folder{};  ///< where to save, `{run_name}` allowed; empty: no checkpoints
+  CheckpointPath save_folder{};  ///< where to save, `{run_name}` allowed; empty: no checkpoints
   std::string save_filename = "ep{epoch}-ba{batch}";
   std::string save_latest_filename = "latest";  ///< empty: no pointer to the newest
   Time save_interval = "1ep";
@@ -68,7 +69,7 @@ struct TrainerOptions {
   bool save_metrics = false;                       ///< the metrics' counts and values, too
   bool save_async = false;  ///< write in the background; training waits for a copy to host memory
   OnSaveError save_on_error = OnSaveError::stop;
-  std::string load_path{};                ///< a checkpoint, or a folder's "latest", to start from
+  CheckpointPath load_path{};             ///< a checkpoint, or a folder's "latest", to start from
   bool load_weights_only = false;         ///< the model alone; the run starts at 0
   bool load_strict_model_weights = true;  ///< names and shapes must agree
   std::vector<std::string> load_ignore_keys{};  ///< globs: `state/model/fc.*`, `state/optimizers`

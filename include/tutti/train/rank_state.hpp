@@ -14,6 +14,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/train/policy_states.hpp>
 
 /// What differs between the ranks of a run, all of it random streams: every rank's goes into the
 /// checkpoint that rank 0 writes.
@@ -25,7 +26,7 @@ namespace detail {
 inline std::string pack(const Archive& archive) {
   std::string out;
   archive.each_leaf([&](const std::string& path, const Archive::Leaf& leaf) {
-    const at::Tensor bytes = std::get<at::Tensor>(leaf).contiguous().view(at::kByte);
+    const at::Tensor bytes = leaf.tensor()->contiguous().view(at::kByte);
     out += path + '\n' + std::to_string(bytes.numel()) + '\n';
     out.append(static_cast<const char*>(bytes.const_data_ptr()),
                static_cast<std::size_t>(bytes.numel()));
@@ -66,15 +67,15 @@ inline void restore_position(Rng& rng, const at::Tensor& saved) {
 }  // namespace detail
 
 /// Collects the random streams of every rank: LibTorch's generators and the policies' own.
-template <class Engine>
-void save_rank_states(Engine& engine, dist::Communicator& world, Archive& archive) {
+inline void save_rank_states(const PolicyStates& policies, dist::Communicator& world,
+                             Archive& archive) {
   Archive own;
   checkpoint::save_rng(own.child("libtorch"));
-  engine.for_each([&]<class P>(P& policy) {
-    if (const Rng* rng = rng_of(policy)) {
-      own.put("policies/" + std::string(name_of<P>()), detail::position_of(*rng));
+  for (const PolicyState& policy : policies) {
+    if (policy.rng != nullptr) {
+      own.put("policies/" + std::string(policy.name), detail::position_of(*policy.rng));
     }
-  });
+  }
   const std::vector<std::string> all = world.all_gather_bytes(detail::pack(own));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     detail::unpack(all[rank], archive.child(std::to_string(rank)));
@@ -84,8 +85,8 @@ void save_rank_states(Engine& engine, dist::Communicator& world, Archive& archiv
 /// Puts the policies' streams of this rank back at once. A rank that the saved run did not have
 /// keeps its own.
 /// Returns what restores LibTorch's generators, to be called just before the next batch.
-template <class Engine>
-std::function<void()> load_rank_state(Engine& engine, const State& state, const Archive& archive) {
+inline std::function<void()> load_rank_state(const PolicyStates& policies, const State& state,
+                                             const Archive& archive) {
   if (static_cast<int>(archive.size()) != state.world_size) {
     TORCH_WARN("the checkpoint was saved by ", archive.size(), " ranks and is loaded by ",
                state.world_size, "; random draws will not be those of the saved run");
@@ -95,12 +96,12 @@ std::function<void()> load_rank_state(Engine& engine, const State& state, const 
     return nullptr;
   }
   const Archive& own = archive.child(rank);
-  engine.for_each([&]<class P>(P& policy) {
-    const std::string path = "policies/" + std::string(name_of<P>());
-    if (Rng* rng = rng_of(policy); rng != nullptr && own.contains(path)) {
-      detail::restore_position(*rng, own.tensor(path));
+  for (const PolicyState& policy : policies) {
+    const std::string path = "policies/" + std::string(policy.name);
+    if (policy.rng != nullptr && own.contains(path)) {
+      detail::restore_position(*policy.rng, own.tensor(path));
     }
-  });
+  }
   return [saved = own.child("libtorch")] {
     for (const std::string& what : checkpoint::load_rng(saved)) {
       TORCH_WARN("the checkpoint's ", what, " was not restored");

@@ -1,13 +1,11 @@
 #pragma once
 
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <tutti/checkpoint/latest.hpp>
 #include <tutti/train/checkpointing.hpp>
-#include <tutti/train/options.hpp>
 
 namespace tutti::train {
 
@@ -19,21 +17,6 @@ struct LoadSource {
 };
 
 namespace detail {
-
-inline void check_autoresume(const TrainerOptions& options) {
-  TORCH_CHECK_VALUE(!options.save_folder.empty(),
-                    "autoresume is set but save_folder is empty; it looks there for the run's last "
-                    "checkpoint");
-  TORCH_CHECK_VALUE(!options.save_latest_filename.empty(),
-                    "autoresume is set but save_latest_filename is empty; that pointer says which "
-                    "checkpoint is the last");
-  TORCH_CHECK_VALUE(!options.run_name.empty() || std::getenv("RUN_NAME") != nullptr,
-                    "autoresume is set but run_name is not; a run that is to be found again needs "
-                    "a name, in run_name or the environment's RUN_NAME");
-  TORCH_CHECK_VALUE(!options.save_weights_only,
-                    "autoresume is set but save_weights_only is too; a run cannot go on from "
-                    "weights alone");
-}
 
 // What every rank found, which must be the same.
 inline std::string agree_on(const std::string& found, dist::Communicator& world) {
@@ -52,13 +35,13 @@ inline std::string agree_on(const std::string& found, dist::Communicator& world)
 /// What to load: with autoresume what the save folder's pointer names, when there is one, whole and
 /// whatever the options leave out; else load_path as the options say. A collective.
 ///
-/// folder: the options' save_folder, filled in.
-/// Throws c10::Error when autoresume lacks an option that it needs, the ranks find different
-/// checkpoints, or the pointer names one that is gone.
-inline LoadSource choose_load(const TrainerOptions& options, const std::string& folder,
-                              dist::Communicator& world) {
+/// options: TrainerOptions, which check_autoresume() has seen. folder: their save_folder, filled
+/// in. Throws c10::Error when the ranks find different checkpoints or the pointer names one that is
+/// gone.
+template <class Options>
+LoadSource choose_load(const Options& options, const std::string& folder,
+                       dist::Communicator& world) {
   if (options.autoresume) {
-    detail::check_autoresume(options);
     std::string found;
     detail::on_every_rank(world, [&] {
       found = checkpoint::find_latest(folder, options.save_latest_filename).value_or("");

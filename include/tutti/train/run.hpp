@@ -10,7 +10,6 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
-#include <tutti/checkpoint/saver.hpp>
 #include <tutti/core/count_or_auto.hpp>
 #include <tutti/core/interval.hpp>
 #include <tutti/core/state.hpp>
@@ -18,9 +17,9 @@
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/data_parallel.hpp>
 #include <tutti/optim/schedule.hpp>
+#include <tutti/train/checkpoints.hpp>
 #include <tutti/train/metrics.hpp>
 #include <tutti/train/precision.hpp>
-#include <tutti/train/saving.hpp>
 
 namespace tutti::train {
 
@@ -57,13 +56,8 @@ struct Run {
 
   std::function<void()> restore_rng;  ///< pending after a load, called before the next batch
 
-  std::vector<checkpoint::Saver*> savers;  ///< asked at every *Checkpoint event; usually one
-  checkpoint::Saver* saver = nullptr;      ///< that of the options, the first; null: none
-  std::function<void(checkpoint::Saver&, std::string_view event)> save;  ///< writes for one
-  Saving saving;
-  bool save_metrics = false;
-  bool checked_save_keys = false;  ///< whether save_ignore_keys match anything has been looked at
-  int stop_signal = 0;             ///< that has ended the run, the same on every rank; 0: none
+  std::unique_ptr<Checkpoints> checkpoints;  ///< null: none are written or loaded
+  int stop_signal = 0;  ///< that has ended the run, the same on every rank; 0: none
 
   /// Sets every group's learning rate to what the schedule says now.
   void step_schedule(State& state) { step_schedule(state, state.timestamp); }

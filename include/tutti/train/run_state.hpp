@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <tutti/checkpoint/optimizer_state.hpp>
+#include <tutti/checkpoint/saver.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/train/load_report.hpp>
 #include <tutti/train/run.hpp>
@@ -97,8 +98,10 @@ inline void load_schedulers(State& state, Run& run, const Archive& archive,
 
 }  // namespace detail
 
-/// Saves optimizers, schedule, time, seed, scaler and, when wanted, metrics; a collective.
-inline void save_run(const State& state, const Run& run, Archive& archive, bool metrics) {
+/// Saves optimizers, schedule, time, seed, scaler, the saver's list and, when wanted, metrics; a
+/// collective. saver: null when there is none.
+inline void save_run(const State& state, const Run& run, const checkpoint::Saver* saver,
+                     Archive& archive, bool metrics) {
   save_timestamp(state.timestamp, archive.child("timestamp"));
   archive.put("rank_zero_seed", state.rank_zero_seed);
   archive.put("device_train_microbatch_size", state.device_train_microbatch_size);
@@ -111,8 +114,8 @@ inline void save_run(const State& state, const Run& run, Archive& archive, bool 
   if (run.scaler) {
     run.scaler->save(archive.child("scaler"));
   }
-  if (run.saver != nullptr) {
-    run.saver->save(archive.child("saver"));
+  if (saver != nullptr) {
+    saver->save(archive.child("saver"));
   }
   if (metrics) {
     run.train_metrics.save(state, state.train_metric_values, archive.child("train_metrics"));
@@ -127,7 +130,8 @@ inline void save_run(const State& state, const Run& run, Archive& archive, bool 
 
 /// Restores what save_run() saved. What the archive lacks starts afresh, which the report says.
 /// Throws c10::Error when an optimizer does not fit, saying what differs and what to do.
-inline void load_run(State& state, Run& run, const Archive& archive, RunLoadReport& report) {
+inline void load_run(State& state, Run& run, checkpoint::Saver* saver, const Archive& archive,
+                     RunLoadReport& report) {
   const auto has = [&](const char* part) {
     (archive.contains(part) ? report.restored : report.afresh).emplace_back(part);
     return archive.contains(part);
@@ -152,8 +156,8 @@ inline void load_run(State& state, Run& run, const Archive& archive, RunLoadRepo
   if (run.scaler && has("scaler")) {
     run.scaler->load(archive.child("scaler"));
   }
-  if (run.saver != nullptr && archive.contains("saver")) {
-    run.saver->load(archive.child("saver"));
+  if (saver != nullptr && archive.contains("saver")) {
+    saver->load(archive.child("saver"));
   }
   if (archive.contains("train_metrics")) {
     run.train_metrics.load(state, archive.child("train_metrics"), state.train_metric_values);

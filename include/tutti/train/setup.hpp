@@ -156,53 +156,23 @@ inline void set_microbatching(State& state, Run& run, const TrainerOptions& opti
       "data_parallel.sync_strategy at its default or at forced_sync");
 }
 
-/// The saver that the options describe.
-inline checkpoint::SaverOptions saver_options(const TrainerOptions& options) {
-  return {.folder = options.save_folder,
-          .filename = options.save_filename,
-          .latest_filename = options.save_latest_filename,
-          .interval = options.save_interval,
-          .overwrite = options.save_overwrite,
-          .weights_only = options.save_weights_only,
-          .keep = options.save_num_checkpoints_to_keep,
-          .ignore_keys = options.save_ignore_keys};
-}
-
-/// Adds the saver of a policy that has one and is on.
-template <class P>
-void add_saver(P& policy, std::vector<checkpoint::Saver*>& savers) {
-  if constexpr (requires { policy.checkpoint_saver(); }) {
-    savers.push_back(&policy.checkpoint_saver());
-  } else if constexpr (requires { policy.policy.checkpoint_saver(); }) {
-    if (policy.on) {
-      savers.push_back(&policy.policy.checkpoint_saver());
-    }
+/// Throws c10::ValueError when autoresume lacks an option that it needs.
+inline void check_autoresume(const TrainerOptions& options) {
+  if (!options.autoresume) {
+    return;
   }
-}
-
-/// Refuses two savers that would write and remove each other's checkpoints.
-inline void check_savers(const std::vector<checkpoint::Saver*>& savers) {
-  for (std::size_t i = 0; i < savers.size(); ++i) {
-    for (std::size_t j = i + 1; j < savers.size(); ++j) {
-      TORCH_CHECK_VALUE(savers[i]->folder() != savers[j]->folder(),
-                        "two savers write into the folder '", savers[i]->folder(),
-                        "'; give each a folder of its own");
-    }
-  }
-}
-
-/// Refuses folders that hold checkpoints from later in a run, unless overwriting is allowed.
-inline void check_folders(const std::vector<checkpoint::Saver*>& savers, const State& state) {
-  for (const checkpoint::Saver* saver : savers) {
-    if (!saver->options().overwrite) {
-      const auto error = on_rank_zero(*state.communicator, [&] {
-        checkpoint::check_no_newer(saver->folder(), saver->options().filename, state.timestamp);
-      });
-      if (error) {
-        std::rethrow_exception(error);
-      }
-    }
-  }
+  TORCH_CHECK_VALUE(!options.save_folder.empty(),
+                    "autoresume is set but save_folder is empty; it looks there for the run's last "
+                    "checkpoint");
+  TORCH_CHECK_VALUE(!options.save_latest_filename.empty(),
+                    "autoresume is set but save_latest_filename is empty; that pointer says which "
+                    "checkpoint is the last");
+  TORCH_CHECK_VALUE(!options.run_name.empty() || std::getenv("RUN_NAME") != nullptr,
+                    "autoresume is set but run_name is not; a run that is to be found again needs "
+                    "a name, in run_name or the environment's RUN_NAME");
+  TORCH_CHECK_VALUE(!options.save_weights_only,
+                    "autoresume is set but save_weights_only is too; a run cannot go on from "
+                    "weights alone");
 }
 
 /// Says at rank 0 why fit() ends before its time.

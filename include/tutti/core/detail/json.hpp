@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace tutti::detail {
@@ -24,53 +23,65 @@ class Json {
   using Member = std::pair<std::string, Json>;
   using Object = std::vector<Member>;  // in the order of the file
 
-  Json() : value_(nullptr) {}
-  Json(std::nullptr_t) : value_(nullptr) {}
-  Json(bool value) : value_(value) {}
-  Json(int value) : value_(std::int64_t{value}) {}
-  Json(std::int64_t value) : value_(value) {}
-  Json(double value) : value_(value) {}
-  Json(const char* value) : value_(std::string(value)) {}
-  Json(std::string_view value) : value_(std::string(value)) {}
-  Json(std::string value) : value_(std::move(value)) {}
-  Json(Array value) : value_(std::move(value)) {}
-  Json(Object value) : value_(std::move(value)) {}
+  Json() = default;
+  Json(std::nullptr_t) {}
+  Json(bool value) : kind_(Kind::boolean), boolean_(value) {}
+  Json(int value) : kind_(Kind::integer), integer_(value) {}
+  Json(std::int64_t value) : kind_(Kind::integer), integer_(value) {}
+  Json(double value) : kind_(Kind::number), number_(value) {}
+  Json(const char* value) : kind_(Kind::string), string_(value) {}
+  Json(std::string_view value) : kind_(Kind::string), string_(value) {}
+  Json(std::string value) : kind_(Kind::string), string_(std::move(value)) {}
+  Json(Array value) : kind_(Kind::array), array_(std::move(value)) {}
+  Json(Object value) : kind_(Kind::object), object_(std::move(value)) {}
 
-  bool is_null() const { return std::holds_alternative<std::nullptr_t>(value_); }
-  bool is_bool() const { return std::holds_alternative<bool>(value_); }
-  bool is_int() const { return std::holds_alternative<std::int64_t>(value_); }
-  bool is_number() const { return is_int() || std::holds_alternative<double>(value_); }
-  bool is_string() const { return std::holds_alternative<std::string>(value_); }
-  bool is_array() const { return std::holds_alternative<Array>(value_); }
-  bool is_object() const { return std::holds_alternative<Object>(value_); }
+  bool is_null() const { return kind_ == Kind::null; }
+  bool is_bool() const { return kind_ == Kind::boolean; }
+  bool is_int() const { return kind_ == Kind::integer; }
+  bool is_number() const { return is_int() || kind_ == Kind::number; }
+  bool is_string() const { return kind_ == Kind::string; }
+  bool is_array() const { return kind_ == Kind::array; }
+  bool is_object() const { return kind_ == Kind::object; }
 
   /// "null", "a bool", "an integer", "a number", "a string", "an array" or "an object".
   std::string_view kind() const {
     constexpr std::string_view names[] = {"null",     "a bool",   "an integer", "a number",
                                           "a string", "an array", "an object"};
-    return names[value_.index()];
+    return names[static_cast<std::size_t>(kind_)];
   }
 
   /// The value as that kind. Throw std::invalid_argument naming the kind that is there; number()
   /// takes an integer too, integer() takes no number with a fraction or exponent.
-  bool boolean() const { return as<bool>("a bool"); }
-  std::int64_t integer() const { return as<std::int64_t>("an integer"); }
-  const std::string& string() const& { return as<std::string>("a string"); }
-  const Array& array() const& { return as<Array>("an array"); }
-  const Object& object() const& { return as<Object>("an object"); }
+  bool boolean() const {
+    expect(is_bool(), "a bool");
+    return boolean_;
+  }
+  std::int64_t integer() const {
+    expect(is_int(), "an integer");
+    return integer_;
+  }
+  const std::string& string() const& {
+    expect(is_string(), "a string");
+    return string_;
+  }
+  const Array& array() const& {
+    expect(is_array(), "an array");
+    return array_;
+  }
+  const Object& object() const& {
+    expect(is_object(), "an object");
+    return object_;
+  }
   const Array& array() && = delete;    // a loop over a temporary's elements would outlive them
   const Object& object() && = delete;  // likewise
   double number() const {
-    return is_int() ? static_cast<double>(integer()) : as<double>("a number");
+    expect(is_number(), "a number");
+    return is_int() ? static_cast<double>(integer_) : number_;
   }
 
   /// The member of that name, or null when there is none or this is no object.
   const Json* find(std::string_view key) const {
-    const auto* members = std::get_if<Object>(&value_);
-    if (members == nullptr) {
-      return nullptr;
-    }
-    for (const auto& member : *members) {
+    for (const auto& member : object_) {
       if (member.first == key) {
         return &member.second;
       }
@@ -107,23 +118,29 @@ class Json {
   const Json& operator[](int index) const { return at(static_cast<std::size_t>(index)); }
 
   /// Number of elements or members; 0 for every other kind.
-  std::size_t size() const {
-    return is_array() ? array().size() : is_object() ? object().size() : 0;
-  }
+  std::size_t size() const { return is_array() ? array_.size() : object_.size(); }
 
   friend bool operator==(const Json&, const Json&) = default;
 
  private:
-  template <class T>
-  const T& as(const char* wanted) const {
-    if (const T* value = std::get_if<T>(&value_)) {
-      return *value;
+  enum class Kind { null, boolean, integer, number, string, array, object };
+
+  void expect(bool holds, const char* wanted) const {
+    if (!holds) {
+      throw std::invalid_argument(std::string("JSON: expected ") + wanted + ", got " +
+                                  std::string(kind()));
     }
-    throw std::invalid_argument(std::string("JSON: expected ") + wanted + ", got " +
-                                std::string(kind()));
   }
 
-  std::variant<std::nullptr_t, bool, std::int64_t, double, std::string, Array, Object> value_;
+  // Plain members, of which one is in use: a std::variant takes half a second more to
+  // compile.
+  Kind kind_ = Kind::null;
+  bool boolean_ = false;
+  std::int64_t integer_ = 0;
+  double number_ = 0.0;
+  std::string string_;
+  Array array_;
+  Object object_;
 };
 
 }  // namespace tutti::detail

@@ -4,7 +4,6 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <variant>
 
 #include <tutti/core/logger.hpp>
 #include <tutti/loggers/detail/crc.hpp>
@@ -86,18 +85,16 @@ inline Message session_start(const Config& config, double time) {
   Message session;
   for (const auto& [name, value] : config) {
     Message held;  // google.protobuf.Value
-    std::visit(
-        [&](const auto& v) {
-          using T = std::decay_t<decltype(v)>;
-          if constexpr (std::is_same_v<T, bool>) {
-            held.number(4, v);
-          } else if constexpr (std::is_same_v<T, std::string>) {
-            held.bytes(3, utf8(v));
-          } else {
-            held.real(2, static_cast<double>(v));
-          }
-        },
-        value);
+    value.visit([&](const auto& v) {
+      using T = std::decay_t<decltype(v)>;
+      if constexpr (std::is_same_v<T, bool>) {
+        held.number(4, v);
+      } else if constexpr (std::is_same_v<T, std::string>) {
+        held.bytes(3, utf8(v));
+      } else {
+        held.real(2, static_cast<double>(v));
+      }
+    });
     session.message(1, Message().bytes(1, utf8(name)).message(2, held));
   }
   session.real(5, time);

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <tutti/core/detail/json_text.hpp>
@@ -33,22 +32,20 @@ inline std::string number_text(double value) {
 }
 
 inline std::string hyperparameter_text(const HyperparameterValue& value) {
-  return std::visit(
-      [](const auto& v) -> std::string {
-        using T = std::decay_t<decltype(v)>;
-        if constexpr (std::is_same_v<T, bool>) {
-          return v ? "true" : "false";
-        } else if constexpr (std::is_same_v<T, std::int64_t>) {
-          return std::to_string(v);
-        } else if constexpr (std::is_same_v<T, double>) {
-          char text[32];
-          std::snprintf(text, sizeof text, "%.10g", v);
-          return text;
-        } else {
-          return v;
-        }
-      },
-      value);
+  return value.visit([](const auto& v) -> std::string {
+    using T = std::decay_t<decltype(v)>;
+    if constexpr (std::is_same_v<T, bool>) {
+      return v ? "true" : "false";
+    } else if constexpr (std::is_same_v<T, std::int64_t>) {
+      return std::to_string(v);
+    } else if constexpr (std::is_same_v<T, double>) {
+      char text[32];
+      std::snprintf(text, sizeof text, "%.10g", v);
+      return text;
+    } else {
+      return v;
+    }
+  });
 }
 
 // Hyperparameters as YAML between lines of stars, in the order in which they came.

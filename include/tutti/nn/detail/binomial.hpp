@@ -4,13 +4,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <memory>
+#include <optional>
+#include <utility>
 
 #include <tutti/core/autocast.hpp>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 // The filter [1,2,1]^T [1,2,1] / 16 over each channel of small images on the CPU, where a
 // convolution prepares for longer than the sums take. Large ones are faster as convolutions.
@@ -108,27 +111,35 @@ inline at::MemoryFormat order_of(const at::Tensor& x) {
              : at::MemoryFormat::Contiguous;
 }
 
-// A batch of `rows` x `columns`: blurred, or, transposed, spread from what a blur kept.
-template <bool transposed>
-at::Tensor run_binomial(const at::Tensor& given, std::array<std::int64_t, 2> strides,
-                        std::int64_t rows, std::int64_t columns) {
+// The linear map: which way, and the size that it gives.
+struct BinomialMap {
+  std::array<std::int64_t, 2> strides{1, 1};
+  std::int64_t rows = 0, columns = 0;  // of what it returns
+  bool transposed = false;             // spreads what a blur kept
+};
+
+// A batch of images blurred, or, transposed, spread from what a blur kept.
+inline at::Tensor run_binomial(const at::Tensor& given, const BinomialMap& map) {
   const at::MemoryFormat format = order_of(given);
   const at::Tensor x = given.contiguous(format);
-  at::Tensor out =
-      at::detail::empty_cpu({x.size(0), x.size(1), rows, columns}, x.scalar_type(), false, format);
+  at::Tensor out = at::detail::empty_cpu({x.size(0), x.size(1), map.rows, map.columns},
+                                         x.scalar_type(), false, format);
   const Planes from = planes_of(x, format);
   const Planes to = planes_of(out, format);
-  const Planes& whole = transposed ? to : from;
-  if (transposed) {
+  const Planes& whole = map.transposed ? to : from;
+  if (map.transposed) {
     out.zero_();
   }
   const auto run = [&]<class T>(const T* source, T* target) {
-    std::vector<T> line(static_cast<std::size_t>(whole.row() + 2 * whole.inner));
+    const std::int64_t size = whole.row() + 2 * whole.inner;
+    const at::Tensor room = at::detail::empty_cpu({size}, x.scalar_type(), false, std::nullopt);
+    T* const line = room.mutable_data_ptr<T>();
+    std::fill_n(line, size, T(0));
     for (std::int64_t plane = 0; plane < from.count; ++plane) {
-      if constexpr (transposed) {
-        spread_plane(source, from, target, to, strides, line.data());
+      if (map.transposed) {
+        spread_plane(source, from, target, to, map.strides, line);
       } else {
-        blur_plane(source, from, target, to, strides, line.data());
+        blur_plane(source, from, target, to, map.strides, line);
       }
       source += from.rows * from.row();
       target += to.rows * to.row();
@@ -142,27 +153,39 @@ at::Tensor run_binomial(const at::Tensor& given, std::array<std::int64_t, 2> str
   return out;
 }
 
-// A linear map and its transpose, each the other's gradient, so that gradients of any order exist.
-template <bool transposed>
-struct Binomial : torch::autograd::Function<Binomial<transposed>> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            std::int64_t row_stride, std::int64_t column_stride, std::int64_t rows,
-                            std::int64_t columns) {
-    context->saved_data["sizes"] =
-        std::vector<std::int64_t>{row_stride, column_stride, x.size(2), x.size(3)};
-    return run_binomial<transposed>(x, {row_stride, column_stride}, rows, columns);
+inline at::Tensor binomial_map(const at::Tensor& x, const BinomialMap& map);
+
+// The gradient of a linear map: the transposed one, so that gradients of any order exist. A node of
+// its own, for torch::autograd::Function takes seconds to compile.
+class BinomialBackward final : public torch::autograd::Node {
+ public:
+  BinomialBackward(const at::Tensor& x, const BinomialMap& map)
+      : map_{map.strides, x.size(2), x.size(3), !map.transposed} {
+    add_next_edge(torch::autograd::impl::gradient_edge(x));
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    const std::vector<std::int64_t> sizes = context->saved_data["sizes"].toIntVector();
-    return {Binomial<!transposed>::apply(gradients[0], sizes[0], sizes[1], sizes[2], sizes[3]),
-            {},
-            {},
-            {},
-            {}};
+ private:
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    at::Tensor& gradient = gradients[0];
+    if (gradient.defined()) {
+      gradient = binomial_map(gradient, map_);
+    }
+    return std::move(gradients);
   }
+
+  BinomialMap map_;
 };
+
+// run_binomial, with a gradient when x needs one.
+inline at::Tensor binomial_map(const at::Tensor& x, const BinomialMap& map) {
+  at::Tensor out = run_binomial(x.detach(), map);
+  if (at::GradMode::is_enabled() && x.requires_grad()) {
+    const std::shared_ptr<torch::autograd::Node> node(new BinomialBackward(x, map),
+                                                      torch::autograd::deleteNode);
+    torch::autograd::impl::set_gradient_edge(out, {node, node->add_input_metadata(out)});
+  }
+  return out;
+}
 
 // Whether `filter`, [1 or C, 1, 3, 3], is the binomial one for every channel.
 inline bool is_binomial(const at::Tensor& filter) {
@@ -180,17 +203,20 @@ inline bool is_binomial(const at::Tensor& filter) {
 }
 
 // `x` blurred with padding 1, or nothing where a convolution has to do it: large images, other
-// devices, types and filters, and autocast, which chooses the type for convolutions.
+// devices, types and filters, forward-mode gradients, and autocast, which chooses the type for
+// convolutions.
 inline at::Tensor blur_on_host(const at::Tensor& x, const at::Tensor& filter,
                                std::int64_t row_stride, std::int64_t column_stride) {
   const at::ScalarType type = x.scalar_type();
   if (x.dim() != 4 || !x.device().is_cpu() || (type != at::kFloat && type != at::kDouble) ||
       x.numel() == 0 || x.numel() > small_enough || filter.requires_grad() ||
-      at::autocast::is_autocast_enabled(at::kCPU) || !is_binomial(filter)) {
+      at::autocast::is_autocast_enabled(at::kCPU) || x._fw_grad(0).defined() ||
+      !is_binomial(filter)) {
     return {};
   }
-  return Binomial<false>::apply(x, row_stride, column_stride, (x.size(2) - 1) / row_stride + 1,
-                                (x.size(3) - 1) / column_stride + 1);
+  return binomial_map(x, {.strides = {row_stride, column_stride},
+                          .rows = (x.size(2) - 1) / row_stride + 1,
+                          .columns = (x.size(3) - 1) / column_stride + 1});
 }
 
 }  // namespace tutti::detail

@@ -91,11 +91,10 @@ class Operation {
   void commit(const Optimizers& optimizers, bool keep_dtype) {
     const Census before(model_);
     const Census after(model_, swaps_);
-    const std::vector<Addition> added = additions(swaps_, before, after);
-    const Places places(optimizers);
-    std::vector<std::vector<Place>> destinations;
-    for (const Addition& addition : added) {
-      destinations.push_back(places.of(addition, before));
+    std::vector<Addition> added = additions(swaps_, before, after);
+    Places places(optimizers);
+    for (Addition& addition : added) {
+      addition.places = places.of(addition, before);
     }
     for (const Addition& addition : added) {
       if (addition.inherits && !addition.origin.requires_grad()) {
@@ -107,10 +106,8 @@ class Operation {
       repoint(step);
     }
     remove_parameters(optimizers, before, after);
-    for (std::size_t i = 0; i < added.size(); ++i) {
-      for (const Place& place : destinations[i]) {
-        place.params().push_back(added[i].parameter.tensor);
-      }
+    for (const Addition& addition : added) {
+      places.add(addition.parameter.tensor, addition.places);
     }
   }
 

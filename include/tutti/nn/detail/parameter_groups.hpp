@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -89,6 +88,7 @@ struct Addition {
   NamedParameter parameter;  ///< name from the root of the model
   at::Tensor origin;         ///< of the old module; undefined when it had nothing comparable
   bool inherits = false;     ///< the origin leaves the model, and this one has its role
+  std::vector<std::size_t> places{};  ///< the optimizers' groups that it joins, see Places
 };
 
 /// How well `old` answers for a new parameter: same name, then same role and kind, then kind.
@@ -115,7 +115,8 @@ inline std::vector<Addition> additions(const std::vector<Swap>& swaps, const Cen
           !done.insert(parameter.tensor.unsafeGetTensorImpl()).second) {
         continue;
       }
-      Addition addition{{swap.path + "." + parameter.name, parameter.tensor}, {}, false};
+      Addition addition;
+      addition.parameter = {swap.path + "." + parameter.name, parameter.tensor};
       int best = 0;
       for (const NamedParameter& candidate : old.all()) {
         const int score = likeness(parameter.name, parameter.tensor, candidate);
@@ -131,25 +132,17 @@ inline std::vector<Addition> additions(const std::vector<Swap>& swaps, const Cen
   return result;
 }
 
-/// A parameter group of an optimizer.
-struct Place {
-  torch::optim::Optimizer* optimizer = nullptr;
-  std::size_t group = 0;
-
-  [[nodiscard]] std::vector<at::Tensor>& params() const {
-    return optimizer->param_groups()[group].params();
-  }
-};
-
-/// Which group holds which parameter, and which one a new parameter joins.
+/// Which parameter group of which optimizer holds which parameter, and which ones a new parameter
+/// joins. A group is named by its number in the order of the optimizers and their groups.
 class Places {
  public:
   explicit Places(const Optimizers& optimizers) {
     for (torch::optim::Optimizer* optimizer : optimizers) {
-      for (std::size_t group = 0; group < optimizer->param_groups().size(); ++group) {
-        places_.push_back({optimizer, group});
-        for (const at::Tensor& parameter : places_.back().params()) {
-          held_.emplace(parameter.unsafeGetTensorImpl(), places_.size() - 1);
+      for (torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
+        Place& place = places_.emplace_back();
+        place.params = &group.params();
+        for (const at::Tensor& parameter : group.params()) {
+          place.held.insert(parameter.unsafeGetTensorImpl());
         }
       }
     }
@@ -157,38 +150,57 @@ class Places {
 
   /// Where `added` goes; empty when it stands for a parameter that no optimizer trains. Throws
   /// c10::Error when there are several groups and nothing tells them apart.
-  [[nodiscard]] std::vector<Place> of(const Addition& added, const Census& model) const {
-    std::vector<Place> result;
-    if (places_.empty()) {
-      return result;
+  [[nodiscard]] std::vector<std::size_t> of(const Addition& added, const Census& model) const {
+    std::vector<std::size_t> result;
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      if (added.origin.defined() && places_[i].holds(added.origin)) {
+        result.push_back(i);
+      }
     }
-    if (added.origin.defined()) {
-      const auto [first, last] = held_.equal_range(added.origin.unsafeGetTensorImpl());
-      std::for_each(first, last, [&](auto& held) { result.push_back(places_[held.second]); });
-    }
-    if (result.empty() && !added.inherits) {
+    if (result.empty() && !added.inherits && !places_.empty()) {
       result.push_back(of_its_kind(added.parameter, model));
     }
     return result;
   }
 
+  /// Adds a parameter to these groups.
+  void add(const at::Tensor& parameter, const std::vector<std::size_t>& groups) {
+    for (const std::size_t group : groups) {
+      places_[group].params->push_back(parameter);
+    }
+  }
+
  private:
+  struct Place {
+    std::vector<at::Tensor>* params = nullptr;
+    Addresses held;
+
+    [[nodiscard]] bool holds(const at::Tensor& parameter) const {
+      return held.contains(parameter.unsafeGetTensorImpl());
+    }
+  };
+
   // The group that most parameters of the model with the same role and kind are in.
-  [[nodiscard]] Place of_its_kind(const NamedParameter& added, const Census& model) const {
+  [[nodiscard]] std::size_t of_its_kind(const NamedParameter& added, const Census& model) const {
     if (places_.size() == 1) {
-      return places_.front();
+      return 0;
     }
     for (const int enough : {2, 1}) {
-      std::vector<int> votes(places_.size(), 0);
-      for (const NamedParameter& other : model.all()) {
-        if (likeness(added.name, added.tensor, other) >= enough) {
-          const auto [first, last] = held_.equal_range(other.tensor.unsafeGetTensorImpl());
-          std::for_each(first, last, [&](auto& held) { ++votes[held.second]; });
+      std::size_t best = 0;
+      int most = 0;
+      for (std::size_t i = 0; i < places_.size(); ++i) {
+        int votes = 0;
+        for (const NamedParameter& other : model.all()) {
+          votes +=
+              likeness(added.name, added.tensor, other) >= enough && places_[i].holds(other.tensor);
+        }
+        if (votes > most) {
+          most = votes;
+          best = i;
         }
       }
-      const auto most = std::max_element(votes.begin(), votes.end());
-      if (*most > 0) {
-        return places_[static_cast<std::size_t>(most - votes.begin())];
+      if (most > 0) {
+        return best;
       }
     }
     TORCH_CHECK(false, "surgery adds the parameter ", added.name, ", and none of the ",
@@ -197,7 +209,6 @@ class Places {
   }
 
   std::vector<Place> places_;
-  std::unordered_multimap<c10::TensorImpl*, std::size_t> held_;  // parameter to index of its place
 };
 
 /// Takes parameters that left the model, and their state, out of the optimizers.

@@ -1,0 +1,169 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/checkpoint/folder.hpp>
+#include <tutti/checkpoint/saver.hpp>
+#include <tutti/train/checkpointing.hpp>
+#include <tutti/train/checkpoints.hpp>
+#include <tutti/train/resume.hpp>
+#include <tutti/train/run.hpp>
+#include <tutti/train/saving.hpp>
+
+namespace tutti::train {
+
+/// The checkpoints of a run, by the options that it was given. A template, so that it is compiled
+/// where it is used alone.
+///
+/// Options: TrainerOptions.
+template <class Options>
+class RunCheckpoints final : public Checkpoints {
+ public:
+  RunCheckpoints(State& state, Run& run) : state_(state), run_(run) {}
+
+  void open(const Options& options, PolicyStates policies) override {
+    policies_ = std::move(policies);
+    if (!options.save_folder.empty()) {
+      own_.emplace(saver_options(options), state_);
+      savers_.push_back(&*own_);
+    }
+    for (const PolicyState& policy : policies_) {
+      if (policy.saver != nullptr) {
+        savers_.push_back(policy.saver);
+      }
+    }
+    check_savers();
+    metrics_ = options.save_metrics;
+    ignore_keys_ = options.save_ignore_keys;
+    overwrite_ = options.save_overwrite;
+    saving_.configure(options.save_async, options.save_on_error);
+  }
+
+  RunLoadReport load(const Options& options) override {
+    const LoadSource source =
+        choose_load(options, own_ ? own_->folder() : std::string(), *state_.communicator);
+    continues_ = source.continues;
+    if (source.path.empty()) {
+      return {};
+    }
+    RunLoadReport report =
+        load_checkpoint(source.path, policies_, state_, run_, own(), source.options);
+    state_.logger.log_hyperparameters({{"load_path", source.path}});
+    return report;
+  }
+
+  [[nodiscard]] bool continues() const override { return continues_; }
+
+  void check_folders() override {
+    for (const checkpoint::Saver* saver : savers_) {
+      if (continues_ || saver->options().overwrite) {
+        continue;
+      }
+      const auto error = on_rank_zero(*state_.communicator, [&] {
+        checkpoint::check_no_newer(saver->folder(), saver->options().filename, state_.timestamp);
+      });
+      if (error) {
+        std::rethrow_exception(error);
+      }
+    }
+  }
+
+  void restart() override {
+    for (checkpoint::Saver* saver : savers_) {
+      saver->restart();
+    }
+  }
+
+  bool due(BatchCheckpoint event, bool at_once) override { return any_due(event, at_once); }
+  bool due(EpochCheckpoint event, bool at_once) override { return any_due(event, at_once); }
+  bool due(IterationCheckpoint event, bool at_once) override { return any_due(event, at_once); }
+  bool due(FitEnd event, bool at_once) override { return any_due(event, at_once); }
+
+  std::string save_next() override {
+    for (checkpoint::Saver* saver : savers_) {
+      if (saver->is_due()) {
+        const std::string name = saver->begin(state_);
+        settle();
+        const checkpoint::SaverOptions& how = saver->options();
+        saving_.write(*state_.communicator, *saver,
+                      checkpoint::make_pages(collected(how.weights_only, how.ignore_keys)));
+        return name;
+      }
+    }
+    return {};
+  }
+
+  void save(const std::string& path, bool weights_only) override {
+    settle();
+    const checkpoint::Snapshot snapshot = collected(weights_only, ignore_keys_);
+    if (const auto error = on_rank_zero(*state_.communicator, [&] {
+          checkpoint::write_snapshot(path, snapshot, overwrite_);
+        })) {
+      std::rethrow_exception(error);
+    }
+  }
+
+  [[nodiscard]] bool failed() const noexcept override { return saving_.failed(); }
+  void settle() override { saving_.settle(*state_.communicator); }
+  void abandon() override { saving_.abandon(); }
+
+ private:
+  static checkpoint::SaverOptions saver_options(const Options& options) {
+    return {.folder = options.save_folder,
+            .filename = options.save_filename,
+            .latest_filename = options.save_latest_filename,
+            .interval = options.save_interval,
+            .overwrite = options.save_overwrite,
+            .weights_only = options.save_weights_only,
+            .keep = options.save_num_checkpoints_to_keep,
+            .ignore_keys = options.save_ignore_keys};
+  }
+
+  // Refuses two savers that would write and remove each other's checkpoints.
+  void check_savers() const {
+    for (std::size_t i = 0; i < savers_.size(); ++i) {
+      for (std::size_t j = i + 1; j < savers_.size(); ++j) {
+        TORCH_CHECK_VALUE(savers_[i]->folder() != savers_[j]->folder(),
+                          "two savers write into the folder '", savers_[i]->folder(),
+                          "'; give each a folder of its own");
+      }
+    }
+  }
+
+  template <Event E>
+  bool any_due(E event, bool at_once) {
+    bool any = false;
+    for (checkpoint::Saver* saver : savers_) {
+      any = saver->due(event, state_, at_once) || any;
+    }
+    return any;
+  }
+
+  checkpoint::Saver* own() { return own_ ? &*own_ : nullptr; }
+
+  checkpoint::Snapshot collected(bool weights_only, const std::vector<std::string>& ignore_keys) {
+    return collect(policies_, state_, run_, own(),
+                   {.weights_only = weights_only,
+                    .metrics = metrics_,
+                    .ignore_keys = ignore_keys,
+                    .warn_unmatched = !std::exchange(checked_keys_, true)});
+  }
+
+  State& state_;
+  Run& run_;
+  PolicyStates policies_;
+  std::optional<checkpoint::Saver> own_;    // of the options
+  std::vector<checkpoint::Saver*> savers_;  // the own one comes first
+  Saving saving_;
+  std::vector<std::string> ignore_keys_;  // of save(), as what follows
+  bool overwrite_ = false;
+  bool metrics_ = false;
+  bool checked_keys_ = false;
+  bool continues_ = false;
+};
+
+}  // namespace tutti::train
