@@ -15,6 +15,7 @@ set(ceiling_losses 190000)
 set(ceiling_losses_gradient 240000) # headers of losses with a gradient of their own, an autograd function
 set(ceiling_metrics 190000)
 set(ceiling_fused 190000)
+set(ceiling_fused_recipe 245000) # the engine of recipes that fuse, which ends in a loss with a gradient of its own
 set(ceiling_optim 130000)
 set(ceiling_tutti 310000) # everything at once, c10d and CUDA included; never included by the library
 foreach(folder IN ITEMS nn models dist data checkpoint train trainer explain cli algorithms)
@@ -24,6 +25,7 @@ if(NOT DEFINED ceiling_${FOLDER})
   message(FATAL_ERROR "the folder \"${FOLDER}\" has no ceiling; give it one in cmake/CheckLines.cmake")
 endif()
 set(own_gradient mixed_cross_entropy)
+set(fused_recipe engine normalize stages)
 # These parts of core stay free of LibTorch, so that a recipe is checked and tested in a tenth of a second.
 set(light_core event tags rule policy check with recipe engine lazy time time_value interval)
 # Callbacks that walk through the model's modules, or ask the device's allocator.
@@ -55,6 +57,9 @@ foreach(header IN LISTS headers)
     set(ceiling ${ceiling_core_tensors})
   elseif(FOLDER STREQUAL "losses" AND stem IN_LIST own_gradient)
     set(ceiling ${ceiling_losses_gradient})
+  endif()
+  if(FOLDER STREQUAL "fused" AND stem IN_LIST fused_recipe)
+    set(ceiling ${ceiling_fused_recipe})
   endif()
   if(FOLDER STREQUAL "callbacks" AND stem IN_LIST module_callbacks)
     set(ceiling 290000)

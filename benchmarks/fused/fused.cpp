@@ -1,6 +1,9 @@
 // Claim: Normalize + MixUp + CutOut of 64 x 3 x 224 x 224 bytes in one fused pass takes about as
 // long as making floats of them alone, and five transforms hardly longer than two. CPU, one thread.
 //
+// The data part of a trainer's step, from the batch of bytes to what the model sees, fused and with
+// the same policies one after the other.
+//
 // Usage: benchmark_fused [ALTERNATIONS]. Every way of doing it is timed once per alternation, in
 // turn, so that slow changes of the machine hit all alike. Prints one line of JSON: the times of
 // each.
@@ -9,6 +12,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +23,7 @@
 #include <tutti/algorithms/cutmix.hpp>
 #include <tutti/algorithms/cutout.hpp>
 #include <tutti/algorithms/mixup.hpp>
+#include <tutti/core/engine.hpp>
 #include <tutti/fused/pass.hpp>
 #include <tutti/fused/stages.hpp>
 
@@ -82,6 +87,38 @@ std::function<at::Tensor(const at::Tensor&)> fused(Stages... stages) {
   };
 }
 
+using Accepted = tutti::accept<tutti::CutMix, tutti::CutOut>;
+
+struct Nothing : torch::nn::Module {
+  tutti::Outputs forward(const tutti::Batch& batch) { return batch.inputs(); }
+  tutti::Loss loss(const tutti::Outputs& outputs, const tutti::Batch&) { return outputs.tensor(); }
+};
+
+// What a recipe does with a batch before the model sees it.
+template <class... Ps>
+std::function<at::Tensor(const at::Tensor&)> recipe(bool fuse, Ps... policies) {
+  using tutti::fused::Normalize;
+  using Base = tutti::Engine<Normalize, Ps...>;
+  using Engine = typename decltype(tutti::detail::brought_engine<Base>(
+      tutti::types<Normalize, Ps...>{}))::type;
+  Normalize first = normalize;
+  first.fuse = fuse;
+  auto engine = std::make_shared<Engine>(first, policies...);
+  engine->may_wait(true);
+  tutti::seed_policies(*engine, 1);
+  auto state = std::make_shared<tutti::State>();
+  state->task = std::make_shared<Nothing>();
+  state->max_duration = "10ep";
+  return [engine, state](const at::Tensor& images) {
+    state->batch = tutti::Batch(images, at::zeros({images.size(0)}, at::kLong));
+    engine->template fire<tutti::AfterDataloader>(*state);
+    engine->template fire<tutti::BatchStart>(*state);
+    engine->template fire<tutti::BeforeTrainBatch>(*state);
+    engine->template fire<tutti::BeforeForward>(*state);
+    return state->batch.inputs();
+  };
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -100,6 +137,10 @@ int main(int count, char** arguments) {
       {"fused", fused(mixup, cutout)},
       {"fused_two", fused(mixup)},
       {"fused_five", fused(colout, cutout, mixup, tutti::CutMix{})},
+      {"recipe", recipe(true, cutout, mixup)},
+      {"recipe_apart", recipe(false, cutout, mixup)},
+      {"recipe_five", recipe(true, colout, cutout, mixup, Accepted{}, tutti::CutMix{})},
+      {"recipe_five_apart", recipe(false, colout, cutout, mixup, Accepted{}, tutti::CutMix{})},
   };
   std::vector<std::vector<double>> times(ways.size());
   for (int round = -2; round < alternations; ++round) {  // two to warm up

@@ -18,7 +18,11 @@ WAYS = {"cast": "bytes to floats and nothing else: `images.to(at::kFloat)`",
         "in_place": "the same, in place where that can be",
         "fused": "the same, fused",
         "fused_two": "Normalize + MixUp, fused",
-        "fused_five": "Normalize + ColOut + CutOut + MixUp + CutMix, fused"}
+        "fused_five": "Normalize + ColOut + CutOut + MixUp + CutMix, fused",
+        "recipe": "a trainer's recipe Normalize, CutOut, MixUp, from bytes to the model's input",
+        "recipe_apart": "the same recipe with `fuse = false`",
+        "recipe_five": "a recipe Normalize, ColOut, CutOut, MixUp, CutMix",
+        "recipe_five_apart": "the same recipe with `fuse = false`"}
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -49,6 +53,8 @@ def main():
     claims = [("tensor expressions / fused", medians["straightforward"] / medians["fused"], "at least", 8),
               ("in place / fused", medians["in_place"] / medians["fused"], "at least", 2),
               ("fused / cast alone", medians["fused"] / medians["cast"], "at most", 1.3),
+              ("recipe apart / fused", medians["recipe_apart"] / medians["recipe"], "at least", 2),
+              ("recipe of five apart / fused", medians["recipe_five_apart"] / medians["recipe_five"], "at least", 3),
               ("five transforms / two", medians["fused_five"] / medians["fused_two"], "at most", 1.5)]
     failed = False
     for what, value, side, bar in claims:

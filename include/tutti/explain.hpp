@@ -56,13 +56,18 @@ void write_policy(std::ostream& out, const P& policy) {
 
 }  // namespace detail
 
-/// A trainer in words: its recipe's plan (Recipe::describe()), every policy with the values of its
-/// members, and what was logged as constants of the run while it was constructed, which includes
-/// what surgery has done to the model.
+/// A trainer in words: its recipe's plan (Recipe::describe()), what is fused, every policy with the
+/// values of its members, and what was logged as constants of the run while it was constructed,
+/// which includes what surgery has done to the model.
 template <class... Policies>
 std::string explain(const Trainer<Policies...>& trainer) {
   std::ostringstream out;
-  out << Trainer<Policies...>::recipe::describe() << "values:\n";
+  out << Trainer<Policies...>::recipe::describe();
+  using Engine = detail::EngineFor<Policies...>;
+  if constexpr (requires { Engine::describe_fused(); }) {
+    out << Engine::describe_fused();
+  }
+  out << "values:\n";
   trainer.for_each_policy([&](const auto& policy) { detail::write_policy(out, policy); });
   out << "run:\n";
   for (const auto& [name, value] : trainer.hyperparameters()) {

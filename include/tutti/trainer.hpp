@@ -40,8 +40,11 @@ Engine<Ps..., Qs..., Rs...> join(types<Ps...>, types<Qs...>, types<Rs...>);
 
 // The recipe's policies and the loggers that options can turn on.
 template <class... Ps>
-using EngineFor = decltype(join(types<Bare<Ps>...>{}, Unless<ProgressBar, Ps...>{},
-                                Unless<ConsoleLogger, Ps...>{}));
+using Joined = decltype(join(types<Bare<Ps>...>{}, Unless<ProgressBar, Ps...>{},
+                             Unless<ConsoleLogger, Ps...>{}));
+template <class... Ps>
+using EngineFor =
+    typename decltype(brought_engine<Joined<Ps...>>(typename Joined<Ps...>::policies{}))::type;
 
 }  // namespace detail
 

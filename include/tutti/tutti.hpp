@@ -62,6 +62,9 @@
 #include <tutti/dist/ddp.hpp>
 #include <tutti/dist/process_group.hpp>
 #include <tutti/explain.hpp>
+#include <tutti/fused/engine.hpp>
+#include <tutti/fused/half_inputs.hpp>
+#include <tutti/fused/normalize.hpp>
 #include <tutti/fused/pass.hpp>
 #include <tutti/fused/stages.hpp>
 #include <tutti/loggers/console.hpp>

@@ -54,6 +54,15 @@ struct Dice {
 
 }  // namespace
 
+TEST_CASE("MixUp refuses images of bytes", "[mixup]") {
+  MixUp mixup;
+  tutti::State state;
+  state.batch = tutti::Batch(at::zeros({2, 3, 4, 4}, at::kByte), at::zeros({2}, at::kLong));
+  CHECK_THROWS_WITH(mixup.apply(tutti::BeforeForward{}, state),
+                    Catch::Matchers::ContainsSubstring(
+                        "MixUp: the inputs are bytes, uint8[2, 3, 4, 4], expected floats"));
+}
+
 TEST_CASE("mixup_batch agrees with the reference", "[functional][mixup][golden]") {
   for (const golden::Case& c : golden::cases("mixup_batch")) {
     tutti::functional::MixUpOptions options;

@@ -285,7 +285,7 @@ TEST_CASE("what does not fit is refused in words", "[fused]") {
   CHECK_THROWS_WITH(plan(x.slice(0, 0, 1)), ContainsSubstring("planned were uint8 [2, 3, 8, 8]"));
   CHECK_THROWS_WITH(plan(x.to(at::kFloat)), ContainsSubstring("planned were uint8"));
   CHECK_THROWS_WITH(plan.run(x, at::empty({2, 3, 8, 9})),
-                    ContainsSubstring("expected contiguous fp32 [2, 3, 8, 8]"));
+                    ContainsSubstring("expected contiguous fp32, bf16 or fp16 [2, 3, 8, 8]"));
   CHECK_THROWS_WITH((Pass{Normalize{.std = {0}}}), ContainsSubstring("a value of std is 0"));
   CHECK_THROWS_WITH((Pass{Normalize{}, MixUp{.alpha = -1}}), ContainsSubstring("alpha is -1"));
   CHECK_THROWS_WITH((Pass{RandomCrop{.height = 9}, Normalize{}}.plan(x)),

@@ -127,5 +127,8 @@ TEST_CASE("mixed cross entropy refuses what does not fit", "[losses]") {
                     ContainsSubstring("smoothing is 1.5, expected a number from 0 to 1"));
   CHECK_THROWS_WITH(mixed_cross_entropy(c.logits, c.target.add(classes), c.rows, c.weights),
                     ContainsSubstring("expected less than 5, the number of classes"));
+  CHECK_THROWS_WITH(
+      mixed_cross_entropy(c.logits, at::full_like(c.target, -1), c.rows, c.weights),
+      ContainsSubstring("all targets are negative, so there is nothing to average over"));
   CHECK_THROWS(mixed_cross_entropy(c.logits, c.target, c.rows.add(examples), c.weights));
 }

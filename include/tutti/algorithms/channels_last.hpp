@@ -81,6 +81,11 @@ struct ChannelsLast final {
   bool match(EvalBeforeForward, const State&) const { return convert_inputs; }
   bool match(PredictBeforeForward, const State&) const { return convert_inputs; }
 
+  /// A fused pass may write the inputs as this would leave them.
+  [[nodiscard]] bool wants_channels_last(const State& state) const {
+    return convert_inputs && detail::means_inputs(state.batch, input_key);
+  }
+
   /// Converts the weights.
   void apply(Init, State& state) const {
     if (functional::apply_channels_last(*state.model) == 0) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -193,6 +194,24 @@ struct ColOut final {
            "batch, or leave ColOut to the loader.");
     auto [rows, columns] = detail::draw_grid(frame.height, frame.width, rng, p_row, p_col);
     return {std::move(rows), std::move(columns)};
+  }
+
+  /// The same in a recipe; nothing where another tensor than the inputs is cut, or targets are.
+  [[nodiscard]] std::optional<fused::Take> pixels(const fused::Frame& frame, State& state) {
+    const auto alone = [&] {
+      if (resize_target == ResizeTarget::never || !state.batch.has_targets()) {
+        return target_key.empty() || resize_target == ResizeTarget::never;
+      }
+      const at::Tensor& target = state.batch.targets();
+      return detail::means_targets(state.batch, target_key) &&
+             resize_target == ResizeTarget::automatic &&
+             !(target.dim() > 2 && target.size(-2) == frame.height &&
+               target.size(-1) == frame.width);
+    };
+    if (!detail::means_inputs(state.batch, input_key) || !alone()) {
+      return std::nullopt;
+    }
+    return pixels(frame);
   }
 
   /// Takes itself out of the loader again.

@@ -249,6 +249,22 @@ struct CutMix final {
     return {*indices, box, adjusted_lambda};
   }
 
+  /// The same in a recipe; nothing where another tensor than the inputs is mixed, or it has to look
+  /// at the targets.
+  [[nodiscard]] std::optional<fused::Paste> pixels(const fused::Frame& frame, State& state) {
+    if (!detail::means_inputs(state.batch, input_key) ||
+        !detail::means_targets(state.batch, target_key) ||
+        (interpolate_loss && state.batch.targets().dim() > 2)) {
+      return std::nullopt;
+    }
+    return pixels(frame);
+  }
+
+  /// Targets are mixed as the inputs are, so that a loss need not see dense ones.
+  [[nodiscard]] bool targets_follow(const State& state) const {
+    return !interpolate_loss && detail::means_targets(state.batch, target_key);
+  }
+
   /// Replaces the targets by blended ones, dense, or by ones with the box pasted.
   void apply(BeforeLoss, State& state) const {
     const at::Tensor& target = detail::targets_of(state.batch, target_key);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -143,6 +144,14 @@ struct CutOut final {
       }
     }
     return holes;
+  }
+
+  /// The same in a recipe; nothing where another tensor than the inputs is cut.
+  [[nodiscard]] std::optional<fused::Holes> pixels(const fused::Frame& frame, State& state) {
+    if (!detail::means_inputs(state.batch, input_key)) {
+      return std::nullopt;
+    }
+    return pixels(frame);
   }
 };
 

@@ -53,6 +53,7 @@ struct EMA final {
   Lazy<detail::LoadedAverages> loaded{};  ///< what load() has read, until AfterLoad
 
   static constexpr std::string_view name = "EMA";
+  static constexpr bool reads_batch = false;
   using events = types<Init, AfterLoad, FitStart, BatchStart, BatchEnd, BatchCheckpoint, EpochEnd,
                        EpochCheckpoint, IterationCheckpoint, FitEnd, EvalStart, EvalEnd,
                        PredictStart, PredictEnd>;

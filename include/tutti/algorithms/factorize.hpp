@@ -192,6 +192,7 @@ struct Factorize final {
   Lazy<std::vector<std::int64_t>> ranks{};  ///< written by the policy: of all layers, once lowered
 
   static constexpr std::string_view name = "Factorize";
+  static constexpr bool reads_batch = false;
   using events = types<Init, BatchEnd, EpochEnd>;
   using tags = types<changes_model, replaces_layers<nn::Conv2d, nn::Linear>,
                      adds_layers<nn::Conv2d, nn::Linear>>;

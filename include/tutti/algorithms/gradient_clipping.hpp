@@ -230,6 +230,7 @@ struct GradientClipping final {
   Lazy<std::unordered_set<const void*>> excluded{};  ///< written by it: what `exclude` means
 
   static constexpr std::string_view name = "GradientClipping";
+  static constexpr bool reads_batch = false;
   using events = types<FitStart, AfterTrainBatch, BatchEnd>;
   using folds = types<AfterTrainBatch>;
   using only_watches = types<BatchEnd>;

@@ -73,6 +73,7 @@ struct GyroDropout final {
   std::int64_t ascent = -1;  ///< written by the policy: the batch that `before` belongs to
 
   static constexpr std::string_view name = "GyroDropout";
+  static constexpr bool reads_batch = false;
   using events = types<FitStart, BeforeTrainBatch>;
   using tags = types<changes_model, draws_masks, replaces_layers<nn::Dropout>>;
   using conflicts_with =

@@ -116,6 +116,11 @@ struct LabelSmoothing final {
            "a number from 0 to 1");
   }
 
+  /// The batch's targets are smoothed, which a loss that does it itself need not see.
+  [[nodiscard]] bool targets_follow(const State& state) const {
+    return detail::means_targets(state.batch, target_key);
+  }
+
   /// Replaces the targets by smoothed ones.
   void apply(BeforeLoss, State& state) const {
     const at::Tensor& target = detail::targets_of(state.batch, target_key);

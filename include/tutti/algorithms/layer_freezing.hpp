@@ -131,6 +131,7 @@ struct LayerFreezing final {
                                                                   ///< with running statistics
 
   static constexpr std::string_view name = "LayerFreezing";
+  static constexpr bool reads_batch = false;
   using events = types<BatchStart, EpochEnd>;
   using tags = types<freezes_parameters>;
 

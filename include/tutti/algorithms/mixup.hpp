@@ -144,6 +144,10 @@ struct MixUp final {
   /// Draws the weight, then the permutation, and replaces the inputs.
   void apply(BeforeForward, State& state) {
     at::Tensor& x = detail::inputs_of(state.batch, input_key);
+    TORCH_CHECK_VALUE(x.dim() != 4 || x.scalar_type() != at::kByte, "MixUp: the inputs are bytes, ",
+                      "uint8", x.sizes(),
+                      ", expected floats; put tutti::fused::Normalize into the recipe, or let the "
+                      "loader make floats of them");
     mixing = functional::draw_mixing(rng, alpha);
     *indices = rng.permutation(x.size(0)).to(x.device(), /*non_blocking=*/true);
     x = functional::mix(x, *indices, mixing);
@@ -154,6 +158,19 @@ struct MixUp final {
     mixing = functional::draw_mixing(rng, alpha);
     *indices = rng.permutation(frame.images);
     return {*indices, mixing};
+  }
+
+  /// The same in a recipe; nothing where another tensor than the inputs is mixed.
+  [[nodiscard]] std::optional<fused::Mix> pixels(const fused::Frame& frame, State& state) {
+    if (!detail::means_inputs(state.batch, input_key)) {
+      return std::nullopt;
+    }
+    return pixels(frame);
+  }
+
+  /// Targets are mixed as the inputs are, so that a loss need not see dense ones.
+  [[nodiscard]] bool targets_follow(const State& state) const {
+    return !interpolate_loss && detail::means_targets(state.batch, target_key);
   }
 
   /// Replaces the targets by blended ones, dense.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -216,9 +217,7 @@ struct ProgressiveResizing final {
         functional::resize_batch_to(x, target, x.size(2) * width / full, width, rng, options);
     x = input;
     target = resized;
-    state.log_metrics({{"progressive_resizing/height", static_cast<double>(x.size(2))},
-                       {"progressive_resizing/width", static_cast<double>(x.size(3))},
-                       {"progressive_resizing/scale_factor", scale_at(elapsed)}});
+    log(state, x.size(2), x.size(3), elapsed);
   }
 
   /// Makes images smaller as apply() does after the part frame.elapsed of the run, for a fused
@@ -244,6 +243,27 @@ struct ProgressiveResizing final {
     };
     detail::Indices rows = piece(frame.height, height);
     return {std::move(rows), piece(frame.width, width)};
+  }
+
+  /// The same in a recipe, with what apply() logs; nothing where another tensor than the inputs,
+  /// or targets, are made smaller, or pixels are interpolated.
+  [[nodiscard]] std::optional<fused::Take> pixels(fused::Frame frame, State& state) {
+    if (!detail::means_inputs(state.batch, input_key) || resize_targets ||
+        (mode == ResizeMode::resize && interpolation != Interpolation::nearest)) {
+      return std::nullopt;
+    }
+    frame.elapsed = detail::elapsed(state, whole_units, name);
+    fused::Take take = pixels(frame);
+    const fused::Frame smaller = fused::after(frame, take);
+    log(state, smaller.height, smaller.width, frame.elapsed);
+    return take;
+  }
+
+ private:
+  void log(const State& state, std::int64_t height, std::int64_t width, double elapsed) const {
+    state.log_metrics({{"progressive_resizing/height", static_cast<double>(height)},
+                       {"progressive_resizing/width", static_cast<double>(width)},
+                       {"progressive_resizing/scale_factor", scale_at(elapsed)}});
   }
 };
 

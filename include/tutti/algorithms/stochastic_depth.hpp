@@ -92,6 +92,7 @@ struct StochasticDepth final {
   Lazy<std::shared_ptr<models::StochasticBlocks>> blocks{};  ///< written by the policy
 
   static constexpr std::string_view name = "StochasticDepth";
+  static constexpr bool reads_batch = false;
   using events = types<Init, AfterLoad, BatchStart>;
   using tags = types<changes_model, draws_masks>;
   using runs_after = types<

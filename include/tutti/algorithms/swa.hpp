@@ -120,6 +120,9 @@ struct SWA final {
     expect(refresh_batches >= 0, "SWA: refresh_batches", refresh_batches, "0 or more");
   }
 
+  /// Batches are kept, to be run through the averages.
+  [[nodiscard]] bool reads_batch(const State&) const { return refresh_batches > 0; }
+
   bool match(FitStart, const State&) const { return holds(); }
   bool match(BatchStart, const State& state) const {
     return refresh_batches > 0 && !completed && reached(swa_start, state);

@@ -121,6 +121,7 @@ struct ActivationMonitor final {
   std::int64_t last = -1;                 ///< written by the policy: when it last logged
 
   static constexpr std::string_view name = "ActivationMonitor";
+  static constexpr bool reads_batch = false;
   static constexpr Role role = Role::callback;
   using events = types<FitStart, BeforeTrainBatch, BeforeForward, AfterForward>;
 

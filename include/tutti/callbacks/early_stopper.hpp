@@ -36,6 +36,7 @@ struct EarlyStopper final {
   std::int64_t best_batch = 0;  ///< written by the policy
 
   static constexpr std::string_view name = "EarlyStopper";
+  static constexpr bool reads_batch = false;
   static constexpr Role role = Role::callback;
   using events = types<EvalEnd, EpochEnd, BatchEnd, FitEnd>;
 

@@ -14,6 +14,7 @@ namespace tutti {
 /// Source: MosaicML Composer, `composer.callbacks.FreeOutputs`.
 struct FreeOutputs final {
   static constexpr std::string_view name = "FreeOutputs";
+  static constexpr bool reads_batch = false;
   static constexpr Role role = Role::callback;
   using events = types<FitStart, AfterLoss>;
 

@@ -20,6 +20,7 @@ namespace tutti {
 struct LRMonitor final {
   static constexpr std::string_view name = "LRMonitor";
   static constexpr bool reads_gradients = false;
+  static constexpr bool reads_batch = false;
   using events = types<BatchEnd>;
 
   void apply(BatchEnd, const State& state) const {

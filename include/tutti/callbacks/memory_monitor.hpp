@@ -67,6 +67,7 @@ struct MemoryMonitor final {
 
   static constexpr std::string_view name = "MemoryMonitor";
   static constexpr bool reads_gradients = false;
+  static constexpr bool reads_batch = false;
   using events = types<Init, AfterTrainBatch>;
 
   /// Throws c10::ValueError when an option is out of range.

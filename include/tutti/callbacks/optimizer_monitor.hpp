@@ -32,6 +32,7 @@ struct OptimizerMonitor final {
   std::int64_t batch_log_interval = 10;  ///< batches from one time to the next; >= 1
 
   static constexpr std::string_view name = "OptimizerMonitor";
+  static constexpr bool reads_batch = false;
   using events = types<BatchEnd>;
 
   /// Throws c10::ValueError when an option is out of range.

@@ -50,6 +50,7 @@ struct RuntimeEstimator final {
 
   static constexpr std::string_view name = "RuntimeEstimator";
   static constexpr bool reads_gradients = false;
+  static constexpr bool reads_batch = false;
   using events = types<Init, FitStart, BatchStart, BatchEnd, EvalEnd>;
 
   /// Throws c10::ValueError when an option is out of range.

@@ -76,6 +76,11 @@ struct SpeedMonitor final {
            *gpu_flops_available, "0 or more");
   }
 
+  /// Models that say how much they compute look at the batch.
+  [[nodiscard]] bool reads_batch(const State& state) const {
+    return state.task.has_flops_per_batch();
+  }
+
   void apply(Init, const State& state) {
     window->peak = gpu_flops_available ? *gpu_flops_available : peak_of(state);
   }

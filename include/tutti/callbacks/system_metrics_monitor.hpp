@@ -70,6 +70,7 @@ struct SystemMetricsMonitor final {
 
   static constexpr std::string_view name = "SystemMetricsMonitor";
   static constexpr bool reads_gradients = false;
+  static constexpr bool reads_batch = false;
   using events = types<Init, BatchStart, EvalBatchStart, PredictBatchStart>;
 
   void apply(Init, const State& state) {

@@ -29,6 +29,7 @@ struct ThresholdStopper final {
   bool seen = false;  ///< written by the policy: the set has been looked at
 
   static constexpr std::string_view name = "ThresholdStopper";
+  static constexpr bool reads_batch = false;
   static constexpr Role role = Role::callback;
   using events = types<EvalEnd, EpochEnd, BatchEnd, FitEnd>;
 

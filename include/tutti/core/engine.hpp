@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <exception>
+#include <iterator>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -65,9 +67,7 @@ class Engine : private detail::Slot<Policies>... {
   /// policies do not see the event.
   template <Event E, class S>
   void fire(S& state) {
-    if constexpr (recorded) {
-      (record_event<Policies>(E::name), ...);
-    }
+    record_fired<E>();
     fire_all<E>(state, typename recipe::template order<E>{});
   }
 
@@ -99,6 +99,31 @@ class Engine : private detail::Slot<Policies>... {
 
   /// close() has run.
   [[nodiscard]] bool closed() const { return closed_; }
+
+ protected:  // for an engine that a policy brings, see detail::brought_engine
+  // Whether P runs at E now.
+  template <class E, class P, class S>
+  [[nodiscard]] bool asked(const S& state) const {
+    if constexpr (Matches<P, E>) {
+      return get<P>().match(E{}, state);
+    } else {
+      return true;
+    }
+  }
+
+  // Tells a Trace that E is fired, and that P runs there.
+  template <class E>
+  void record_fired() {
+    if constexpr (recorded) {
+      (record_event<Policies>(E::name), ...);
+    }
+  }
+  template <class E, class P>
+  void record_run() {
+    if constexpr (recorded) {
+      (record_policy<Policies>(E::name, name_of<P>(), role_of<P>), ...);
+    }
+  }
 
  private:
   static constexpr bool recorded = (Recorder<Policies> || ...);
@@ -157,15 +182,6 @@ class Engine : private detail::Slot<Policies>... {
     }
   }
 
-  template <class E, class P, class S>
-  bool asked(const S& state) const {
-    if constexpr (Matches<P, E>) {
-      return get<P>().match(E{}, state);
-    } else {
-      return true;
-    }
-  }
-
   template <class E, class S, class... Ps>
   void fire_all(S& state, types<Ps...>) {
     // Only algorithms with a match() are asked beforehand; the rest cost nothing here.
@@ -190,9 +206,7 @@ class Engine : private detail::Slot<Policies>... {
         return;
       }
     }
-    if constexpr (recorded) {
-      (record_policy<Policies>(E::name, name_of<P>(), role_of<P>), ...);
-    }
+    record_run<E, P>();
     get<P>().apply(E{}, state);
   }
 
@@ -242,5 +256,28 @@ class Engine<Policies...> {
   void close(auto&) {}
   [[nodiscard]] bool closed() const { return false; }
 };
+
+namespace detail {
+
+template <class P, class Base>
+concept BringsEngine = requires {
+  typename P::template engine<Base>;
+};
+
+// The engine that runs Base's policies: the one that a policy brings, which derives from Base and
+// has it in `template <class Base> using engine`, else Base.
+template <class Base, class... Ps>
+consteval auto brought_engine(types<Ps...>) {
+  constexpr std::array<bool, sizeof...(Ps)> brings{BringsEngine<Ps, Base>...};
+  constexpr auto found = std::find(brings.begin(), brings.end(), true) - brings.begin();
+  if constexpr (found < std::ssize(brings)) {
+    return std::type_identity<
+        typename nth<static_cast<std::size_t>(found), Ps...>::template engine<Base>>{};
+  } else {
+    return std::type_identity<Base>{};
+  }
+}
+
+}  // namespace detail
 
 }  // namespace tutti

@@ -16,7 +16,8 @@ namespace tutti {
 /// Optional: `module()` (the torch::nn::Module that holds the parameters; default: M itself),
 /// `eval_forward(batch)`, `metrics(bool train)` (tutti::Metrics),
 /// `update_metric(batch, outputs, metric)`, `flops_per_batch(batch)`, `sample_losses(outputs,
-/// batch)` (a loss for each example, [N, ...]; with `bool has_sample_losses()` where that depends).
+/// batch)` (a loss for each example, [N, ...]; with `bool has_sample_losses()` where that depends),
+/// `bool has_cross_entropy()` (loss is functional::soft_cross_entropy of outputs and targets).
 template <class M>
 concept Model = requires(M& model, const Batch& batch, const Outputs& outputs) {
   { model.forward(batch) } -> std::convertible_to<Outputs>;
@@ -64,6 +65,13 @@ class AnyModel {
     self_->update_metric(batch, outputs, metric);
   }
 
+  /// The model has an update_metric() of its own.
+  [[nodiscard]] bool has_update_metric() const { return self_->has_update_metric(); }
+
+  /// The model says that its loss is functional::soft_cross_entropy(outputs.tensor(),
+  /// batch.targets()).
+  [[nodiscard]] bool has_cross_entropy() const { return self_->has_cross_entropy(); }
+
   /// The model says how much it computes: it has flops_per_batch(batch).
   [[nodiscard]] bool has_flops_per_batch() const { return self_ && self_->has_flops_per_batch(); }
 
@@ -89,6 +97,8 @@ class AnyModel {
     virtual std::shared_ptr<torch::nn::Module> module() = 0;
     virtual Metrics metrics(bool) = 0;
     virtual void update_metric(const Batch&, const Outputs&, Metric&) = 0;
+    virtual bool has_update_metric() = 0;
+    virtual bool has_cross_entropy() = 0;
     virtual bool has_flops_per_batch() = 0;
     virtual double flops_per_batch(const Batch&) = 0;
     virtual bool has_sample_losses() = 0;
@@ -137,6 +147,18 @@ class AnyModel {
         model->update_metric(batch, outputs, metric);
       } else {
         metric.update(outputs.tensor(), batch.targets());
+      }
+    }
+    bool has_update_metric() override {
+      return requires(M & m, const Batch& batch, const Outputs& outputs, Metric& metric) {
+        m.update_metric(batch, outputs, metric);
+      };
+    }
+    bool has_cross_entropy() override {
+      if constexpr (requires { model->has_cross_entropy(); }) {
+        return model->has_cross_entropy();
+      } else {
+        return false;
       }
     }
     bool has_flops_per_batch() override {

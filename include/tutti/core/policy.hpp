@@ -33,6 +33,8 @@
 ///     void save(Archive&) const, void load(const Archive&)    what a checkpoint keeps of it
 ///     bool leaves_parameters_unused() const           some may get no gradient (for several ranks)
 ///     Rng rng                                         seeded and checkpointed by the engine
+///     static constexpr bool reads_batch = false       its hooks leave state.batch alone
+///     pixels(const fused::Frame&)                     what it does to a pixel: fused/pixels.hpp
 ///     void close(State&)                              end of the run, also after an exception
 namespace tutti {
 

@@ -47,43 +47,33 @@ class Plan {
   /// The images after all stages: fp32 [N, C, H', W'].
   ///
   /// images: uint8 [N, C, H, W] of the planned sizes, on the CPU, with any strides: for [N, H, W,
-  /// C] give images.permute({0, 3, 1, 2}). format: of what is returned.
+  /// C] give images.permute({0, 3, 1, 2}). format: of what is returned. type: likewise; bf16 and
+  /// fp16 are what fp32 is rounded to in the end.
   /// Returns what the stages one after the other give, bit for bit. Images are done several at a
   /// time.
   /// Throws c10::Error (ValueError) for other images.
-  [[nodiscard]] at::Tensor operator()(
-      const at::Tensor& images, at::MemoryFormat format = at::MemoryFormat::Contiguous) const {
+  [[nodiscard]] at::Tensor operator()(const at::Tensor& images,
+                                      at::MemoryFormat format = at::MemoryFormat::Contiguous,
+                                      at::ScalarType type = at::kFloat) const {
     at::Tensor out(
-        at::detail::empty_cpu({frame_.images, frame_.channels, frame_.height, frame_.width},
-                              at::kFloat, /*pin_memory=*/false, format));
+        at::detail::empty_cpu({frame_.images, frame_.channels, frame_.height, frame_.width}, type,
+                              /*pin_memory=*/false, format));
     run(images, out);
     return out;
   }
 
-  /// The same into a tensor that is there already: fp32 [N, C, H', W'], contiguous in either
-  /// memory format.
+  /// The same into a tensor that is there already: fp32, bf16 or fp16 [N, C, H', W'], contiguous in
+  /// either memory format.
   void run(const at::Tensor& images, const at::Tensor& out) const {
     expect_tensors(images, out);
-    if (out.numel() == 0) {
-      return;
+    switch (out.scalar_type()) {
+      case at::kBFloat16:
+        return run_as<at::BFloat16>(images, out);
+      case at::kHalf:
+        return run_as<at::Half>(images, out);
+      default:
+        run_as<float>(images, out);
     }
-    const detail::Palette palette(scale(), frame_.channels, mixing());
-    constexpr std::int64_t parts = 4;  // of a thread's share, so that the last one is short
-    const std::int64_t chunk =
-        std::max<std::int64_t>(1, frame_.images / (parts * at::get_num_threads()));
-    const std::int64_t chunks = (frame_.images + chunk - 1) / chunk;
-    tutti::detail::parallel_each(chunks, [&](std::int64_t i) {
-      detail::Painter painter(images, out, geometry_, palette);
-      for (std::int64_t n = i * chunk; n < std::min(frame_.images, (i + 1) * chunk); ++n) {
-        for (std::int64_t row = 0; row < frame_.height; ++row) {
-          cut<stages>({n, row, 0, frame_.width},
-                      [&](std::int64_t first, std::int64_t last, const detail::Terms& terms) {
-                        painter.add(row, first, last, terms);
-                      });
-        }
-        painter.paint(n);
-      }
-    });
   }
 
   /// What becomes of the targets, for functional::mixed_cross_entropy.
@@ -94,10 +84,10 @@ class Plan {
     }
     each(nodes_, [&](const auto& node) {
       using Node = std::remove_cvref_t<decltype(node)>;
-      if constexpr (std::is_same_v<Node, Mix>) {
-        pairs = detail::blend(pairs, node.indices, 1 - node.mixing);
-      } else if constexpr (std::is_same_v<Node, Paste>) {
-        pairs = detail::blend(pairs, node.indices, node.kept);
+      if constexpr (detail::Mixes<Node>) {
+        if (node.indices.defined()) {
+          pairs = detail::blend(pairs, node.indices, detail::share_of_own(node));
+        }
       }
     });
     at::Tensor rows(at::detail::empty_cpu({frame_.images, std::ssize(pairs.weights)}, at::kLong,
@@ -115,12 +105,8 @@ class Plan {
   // Takes a stage into the geometry; what earlier ones said in their coordinates follows it.
   template <class Node>
   void settle(Node& node) {
-    if constexpr (std::is_same_v<Node, Crops>) {
-      frame_.height = node.height;
-      frame_.width = node.width;
-    } else if constexpr (std::is_same_v<Node, Take>) {
-      frame_.height = node.rows.empty() ? frame_.height : std::ssize(node.rows);
-      frame_.width = node.columns.empty() ? frame_.width : std::ssize(node.columns);
+    frame_ = after(frame_, node);
+    if constexpr (std::is_same_v<Node, Take>) {
       bool before = true;
       each(nodes_, [&](auto& other) {
         before = before && static_cast<const void*>(&other) != static_cast<const void*>(&node);
@@ -172,6 +158,30 @@ class Plan {
     }
   }
 
+  template <class T>
+  void run_as(const at::Tensor& images, const at::Tensor& out) const {
+    if (out.numel() == 0) {
+      return;
+    }
+    const detail::Palette palette(scale(), frame_.channels, mixing());
+    constexpr std::int64_t parts = 4;  // of a thread's share, so that the last one is short
+    const std::int64_t chunk =
+        std::max<std::int64_t>(1, frame_.images / (parts * at::get_num_threads()));
+    const std::int64_t chunks = (frame_.images + chunk - 1) / chunk;
+    tutti::detail::parallel_each(chunks, [&](std::int64_t i) {
+      detail::Painter<T> painter(images, out, geometry_, palette);
+      for (std::int64_t n = i * chunk; n < std::min(frame_.images, (i + 1) * chunk); ++n) {
+        for (std::int64_t row = 0; row < frame_.height; ++row) {
+          cut<stages>({n, row, 0, frame_.width},
+                      [&](std::int64_t first, std::int64_t last, const detail::Terms& terms) {
+                        painter.add(row, first, last, terms);
+                      });
+        }
+        painter.paint(n);
+      }
+    });
+  }
+
   void expect_tensors(const at::Tensor& images, const at::Tensor& out) const {
     const auto fits = [](const at::Tensor& x, const Frame& frame) {
       return x.dim() == 4 && x.is_cpu() && x.size(0) == frame.images &&
@@ -182,11 +192,13 @@ class Plan {
                       images.device(), ", planned were uint8 [", source_.images, ", ",
                       source_.channels, ", ", source_.height, ", ", source_.width, "] on the CPU");
     TORCH_CHECK_VALUE(
-        out.scalar_type() == at::kFloat && fits(out, frame_) &&
+        (out.scalar_type() == at::kFloat || out.scalar_type() == at::kBFloat16 ||
+         out.scalar_type() == at::kHalf) &&
+            fits(out, frame_) &&
             (out.is_contiguous() || out.is_contiguous(at::MemoryFormat::ChannelsLast)),
         "fused::Plan: the output is ", out.scalar_type(), out.sizes(), " on ", out.device(),
-        ", expected contiguous fp32 [", frame_.images, ", ", frame_.channels, ", ", frame_.height,
-        ", ", frame_.width, "] on the CPU");
+        ", expected contiguous fp32, bf16 or fp16 [", frame_.images, ", ", frame_.channels, ", ",
+        frame_.height, ", ", frame_.width, "] on the CPU");
   }
 
   Frame source_;
@@ -273,13 +285,7 @@ class Pass {
   template <class Stage>
   static auto draw(Stage& stage, Frame& frame) {
     auto node = stage.pixels(frame);
-    if constexpr (std::is_same_v<decltype(node), Crops>) {
-      frame.height = node.height;
-      frame.width = node.width;
-    } else if constexpr (std::is_same_v<decltype(node), Take>) {
-      frame.height = node.rows.empty() ? frame.height : std::ssize(node.rows);
-      frame.width = node.columns.empty() ? frame.width : std::ssize(node.columns);
-    }
+    frame = after(frame, node);
     return node;
   }
 

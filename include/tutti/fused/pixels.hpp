@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <concepts>
 #include <cstdint>
+#include <span>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -14,7 +16,7 @@
 /// A stage is any type with a member `pixels(const Frame&)` that draws what it needs and returns
 /// one of the pixel expressions below; MixUp, CutMix, CutOut, ColOut and ProgressiveResizing have
 /// it. `formula` is the value at image n, channel c, row i, column j, from x, what the stages
-/// before give.
+/// before give. A pixel expression without values, as its type's default is, changes nothing.
 namespace tutti::fused {
 
 /// The batch as a stage finds it.
@@ -71,7 +73,7 @@ struct Crops {
     std::int64_t row = 0;
     std::int64_t column = 0;
   };
-  std::int64_t height = 0;
+  std::int64_t height = 0;  ///< 0: the whole of each image
   std::int64_t width = 0;
   std::vector<Corner> corners{};  ///< by image; negative to the left of it or above
 
@@ -80,25 +82,26 @@ struct Crops {
 
 /// Some images with left and right exchanged.
 struct Flips {
-  std::vector<bool> flipped{};  ///< by image
+  std::vector<bool> flipped{};  ///< by image; empty: none
 
   static constexpr std::string_view formula = "x(n, c, i, flipped[n] ? width - 1 - j : j)";
 };
 
 /// Pixels set to 0.
 struct Holes {
-  std::vector<std::vector<Box>> boxes{};  ///< by image; one entry: the same for all
+  std::vector<std::vector<Box>> boxes{};  ///< by image; one entry: the same for all; empty: none
 
   static constexpr std::string_view formula = "in_hole(n, i, j) ? 0 : x(n, c, i, j)";
 
-  [[nodiscard]] const std::vector<Box>& of(std::int64_t image) const {
-    return boxes[boxes.size() == 1 ? 0 : static_cast<std::size_t>(image)];
+  [[nodiscard]] std::span<const Box> of(std::int64_t image) const {
+    return boxes.empty() ? std::span<const Box>{}
+                         : boxes[boxes.size() == 1 ? 0 : static_cast<std::size_t>(image)];
   }
 };
 
 /// Each image blended with another one of the batch.
 struct Mix {
-  at::Tensor indices{};  ///< which one: int64 [N], on the CPU
+  at::Tensor indices{};  ///< which one: int64 [N], on the CPU; undefined: nothing is blended
   double mixing = 0;     ///< its weight, in [0, 1]; with 0 nothing is blended
 
   static constexpr std::string_view formula =
@@ -107,7 +110,7 @@ struct Mix {
 
 /// A box of another image of the batch.
 struct Paste {
-  at::Tensor indices{};  ///< of which one: int64 [N], on the CPU
+  at::Tensor indices{};  ///< of which one: int64 [N], on the CPU; undefined: nothing is pasted
   Box box{};             ///< within the image
   double kept = 1;       ///< weight of an image's own target
 
@@ -131,5 +134,18 @@ concept Fusible = requires(S& stage, const Frame& frame, std::string_view& name)
 /// What a stage does to a pixel.
 template <Fusible S>
 using PixelsOf = decltype(std::declval<S&>().pixels(std::declval<const Frame&>()));
+
+/// The batch after a stage.
+template <PixelExpression Node>
+[[nodiscard]] Frame after(Frame frame, const Node& node) {
+  if constexpr (std::is_same_v<Node, Crops>) {
+    frame.height = node.height == 0 ? frame.height : node.height;
+    frame.width = node.height == 0 ? frame.width : node.width;
+  } else if constexpr (std::is_same_v<Node, Take>) {
+    frame.height = node.rows.empty() ? frame.height : std::ssize(node.rows);
+    frame.width = node.columns.empty() ? frame.width : std::ssize(node.columns);
+  }
+  return frame;
+}
 
 }  // namespace tutti::fused

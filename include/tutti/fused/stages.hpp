@@ -1,47 +1,37 @@
 #pragma once
 
-#include <cstddef>
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
-#include <vector>
+#include <utility>
 
-#include <c10/util/Exception.h>
+#include <ATen/core/Tensor.h>
 
+#include <tutti/core/policy.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/fused/normalize.hpp>
 #include <tutti/fused/pixels.hpp>
 
-/// The stages of a fused pass that are no algorithms: what a loader does with images.
+/// What a loader does with images, as stages of a fused pass and policies of a recipe.
 namespace tutti::fused {
 
-/// Bytes become floats from 0 to 1, less the mean, divided by the standard deviation: what
-/// ImageLoader does.
-struct Normalize final {
-  std::vector<double> mean{};  ///< of the channels, of values from 0 to 1; empty: 0
-  std::vector<double> std{};   ///< likewise; > 0; empty: 1
-  double divisor = 255;        ///< what bytes are divided by first; 1 leaves them 0 to 255; > 0
+namespace detail {
 
-  static constexpr std::string_view name = "Normalize";
+// Inputs that are images [N, C, H, W] for the policy `who`.
+inline at::Tensor& images_of(State& state, std::string_view who) {
+  at::Tensor& x = state.batch.inputs();
+  TORCH_CHECK_VALUE(x.dim() == 4, who, ": the inputs are ", x.sizes(),
+                    ", expected images [N, C, H, W]");
+  return x;
+}
 
-  /// Throws c10::ValueError when a value of std, or divisor, is not above 0.
-  void validate() const {
-    expect(divisor > 0, "Normalize: divisor", divisor, "more than 0");
-    for (const double value : std) {
-      expect(value > 0, "Normalize: a value of std", value, "more than 0");
-    }
-  }
+inline Frame frame_of(const at::Tensor& x) {
+  return {x.size(0), x.size(1), x.size(2), x.size(3)};
+}
 
-  /// Throws c10::ValueError when mean or std has not one value for each channel.
-  [[nodiscard]] Scale pixels(const Frame& frame) const {
-    const auto fits = [&](const std::vector<double>& values) {
-      return values.empty() || std::ssize(values) == frame.channels;
-    };
-    TORCH_CHECK_VALUE(fits(mean) && fits(std), "Normalize: mean has ", mean.size(),
-                      " values and std ", std.size(), ", expected none or one for each of ",
-                      frame.channels, " channels");
-    return {.divisor = divisor, .mean = mean, .std = std};
-  }
-};
+}  // namespace detail
 
 /// Exchanges left and right of every image with a probability of its own. Draws one uniform number
 /// per image.
@@ -50,10 +40,25 @@ struct RandomFlip final {
   Rng rng{};
 
   static constexpr std::string_view name = "RandomFlip";
+  using events = types<AfterDataloader>;
+  using runs_first = events;
+  using runs_before = types<because<Normalize, "images are flipped on their way into the batch">>;
 
   /// Throws c10::ValueError when p is out of range.
   constexpr void validate() const {
     expect(p >= 0 && p <= 1, "RandomFlip: p", p, "a number from 0 to 1");
+  }
+
+  /// Replaces the inputs, of any type.
+  void apply(AfterDataloader, State& state) {
+    at::Tensor& x = detail::images_of(state, name);
+    const Flips flips = pixels(detail::frame_of(x));
+    x = x.clone();
+    for (std::int64_t i = 0; i < x.size(0); ++i) {
+      if (flips.flipped[static_cast<std::size_t>(i)]) {
+        x.select(0, i).copy_(x.select(0, i).flip(-1));
+      }
+    }
   }
 
   [[nodiscard]] Flips pixels(const Frame& frame) {
@@ -73,12 +78,39 @@ struct RandomCrop final {
   Rng rng{};
 
   static constexpr std::string_view name = "RandomCrop";
+  using events = types<AfterDataloader>;
+  using runs_first = events;
+  using runs_before = types<because<Normalize, "the frame is black before it is normalised">>;
 
   /// Throws c10::ValueError when an option is negative.
   constexpr void validate() const {
     expect(height >= 0, "RandomCrop: height", height, "0 or more");
     expect(width >= 0, "RandomCrop: width", width, "0 or more");
     expect(padding >= 0, "RandomCrop: padding", padding, "0 or more");
+  }
+
+  /// Replaces the inputs, of any type; the frame is 0.
+  void apply(AfterDataloader, State& state) {
+    at::Tensor& x = detail::images_of(state, name);
+    const Crops crops = pixels(detail::frame_of(x));
+    at::Tensor out = x.new_zeros({x.size(0), x.size(1), crops.height, crops.width})
+                         .contiguous(x.suggest_memory_format());
+    for (std::int64_t i = 0; i < x.size(0); ++i) {
+      const auto& at = crops.corners[static_cast<std::size_t>(i)];
+      const auto within = [](std::int64_t first, std::int64_t size, std::int64_t side) {
+        const std::int64_t from = std::clamp<std::int64_t>(first, 0, side);
+        return std::pair(from, std::clamp<std::int64_t>(first + size, 0, side) - from);
+      };
+      const auto [top, rows] = within(at.row, crops.height, x.size(2));
+      const auto [left, columns] = within(at.column, crops.width, x.size(3));
+      if (rows > 0 && columns > 0) {
+        out.select(0, i)
+            .narrow(1, top - at.row, rows)
+            .narrow(2, left - at.column, columns)
+            .copy_(x.select(0, i).narrow(1, top, rows).narrow(2, left, columns));
+      }
+    }
+    x = out;
   }
 
   /// Throws c10::ValueError when the pieces are larger than the framed images.

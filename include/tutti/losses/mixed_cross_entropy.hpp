@@ -107,7 +107,7 @@ namespace functional {
 /// Returns what soft_cross_entropy gives for these targets, but for rounding: none gives [N], mean
 /// divides by what weight is left. Half-precision logits are taken to fp32.
 /// Throws c10::Error (ValueError) when shapes or types do not fit or, on the CPU, an index is C or
-/// more; IndexError when rows names no example.
+/// more or a mean is asked of negative ones alone; IndexError when rows names no example.
 /// Source: `fused::Plan::targets` gives rows and weights; the algebra of Zhang et al., "mixup",
 /// ICLR 2018, and Yun et al., "CutMix", ICCV 2019.
 inline at::Tensor mixed_cross_entropy(const at::Tensor& logits, const at::Tensor& target,
@@ -122,7 +122,11 @@ inline at::Tensor mixed_cross_entropy(const at::Tensor& logits, const at::Tensor
   const at::Tensor losses =
       ::tutti::detail::MixedCrossEntropy::apply(logits, mixed.classes, mixed.weights, smoothing);
   if (reduction == Reduction::mean) {
-    return losses.sum().div(mixed.weights.sum());
+    const at::Tensor total = mixed.weights.sum();
+    TORCH_CHECK_VALUE(!total.is_cpu() || logits.size(0) == 0 || total.item<double>() > 0,
+                      "mixed_cross_entropy: all targets are negative, so there is nothing to "
+                      "average over");
+    return losses.sum().div(total);
   }
   return ::tutti::detail::reduce(losses, reduction);
 }

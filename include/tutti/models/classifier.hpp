@@ -70,6 +70,9 @@ class Classifier {
                          : functional::soft_cross_entropy(outputs.tensor(), batch.targets());
   }
 
+  /// The loss is the default one.
+  [[nodiscard]] bool has_cross_entropy() const { return !options_.loss; }
+
   /// There is a loss for each example.
   [[nodiscard]] bool has_sample_losses() const { return options_.sample_losses || !options_.loss; }
 

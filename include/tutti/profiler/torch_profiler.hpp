@@ -29,6 +29,7 @@ namespace tutti {
 /// Source: MosaicML Composer, `composer.profiler.TorchProfiler`.
 struct TorchProfiler final {
   static constexpr std::string_view name = "TorchProfiler";
+  static constexpr bool reads_batch = false;
   using events = types<AfterLoad, BeforeDataloader, BatchEnd, FitEnd>;
 
   CyclicSchedule schedule{};

@@ -10,6 +10,7 @@
 #include <torch/nn/module.h>
 
 #include <tutti/core/engine.hpp>
+#include <tutti/train/forward.hpp>
 #include <tutti/train/microbatching.hpp>
 #include <tutti/train/run.hpp>
 
@@ -65,7 +66,7 @@ void evaluate_part(Engine& engine, State& state, EvalSet& set, const Batch& part
   state.batch = extra > 0 && counts ? batch.split(size - extra).front() : std::move(batch);
   engine.template fire<EvalBeforeForward>(state);
   const auto low = state.autocast();
-  state.outputs = state.task.eval_forward(state.batch);
+  state.outputs = eval_forward(state);
   engine.template fire<EvalAfterForward>(state);
   if (counts) {
     set.metrics.update(state.task, state.batch, state.outputs);
@@ -198,7 +199,7 @@ std::vector<Outputs> predict(Engine& engine, State& state, DataSpec& data, std::
     engine.template fire<PredictBeforeForward>(state);
     {
       const auto low = state.autocast();
-      state.outputs = state.task.forward(state.batch);
+      state.outputs = forward(state);
     }
     engine.template fire<PredictAfterForward>(state);
     if (return_outputs) {

@@ -29,6 +29,9 @@ class Loop {
   /// Trains until state.max_duration, or until a signal has ended the run: then every rank has
   /// saved after the same batch, and FitEnd is not fired.
   void operator()() {
+    if constexpr (requires { engine_.may_wait(true); }) {
+      engine_.may_wait(only_policies_see_batches());
+    }
     engine_.template fire<FitStart>(state_);
     state_.model->train();
     clock_.resume();
@@ -108,6 +111,14 @@ class Loop {
       end_iteration();
     }
     return iteration_done || stopped() || state_.timestamp >= state_.max_duration;
+  }
+
+  // Between AfterDataloader and BeforeForward nobody else looks at the pixels of a batch or keeps
+  // them.
+  [[nodiscard]] bool only_policies_see_batches() const {
+    const DataHooks& hooks = run_.train.hooks;
+    return !hooks.split_batch && !hooks.microbatch_transform &&
+           (run_.train_metrics.empty() || !state_.task.has_update_metric());
   }
 
   // A signal ends the run before its time. One that comes with the last batch changes nothing here.

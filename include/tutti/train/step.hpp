@@ -8,6 +8,7 @@
 
 #include <tutti/core/engine.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/train/forward.hpp>
 #include <tutti/train/microbatching.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/sweep.hpp>
@@ -251,13 +252,13 @@ class Step {
     engine_.template fire<BeforeForward>(state_);
     {
       const auto low = state_.autocast();
-      state_.outputs = state_.task.forward(state_.batch);
+      state_.outputs = forward(state_);
     }
     engine_.template fire<AfterForward>(state_);
     engine_.template fire<BeforeLoss>(state_);
     {
       const auto low = state_.autocast();
-      state_.loss_parts = state_.task.loss(state_.outputs, state_.batch);
+      state_.loss_parts = loss();
       state_.loss = state_.loss_parts.total();
     }
     engine_.template fire<AfterLoss>(state_);
@@ -267,6 +268,15 @@ class Step {
     if (report) {
       add_losses(share);
       update_metrics(seen);
+    }
+  }
+
+  // Of the model, unless the engine knows a shorter way to it.
+  Loss loss() {
+    if constexpr (requires { engine_.loss(state_); }) {
+      return engine_.loss(state_);
+    } else {
+      return state_.task.loss(state_.outputs, state_.batch);
     }
   }
 

@@ -28,6 +28,15 @@ inline at::Tensor& targets_of(Batch& batch, std::string_view key) {
   return key.empty() ? batch.targets() : batch.at(key);
 }
 
+// The key means the batch's inputs, or its targets.
+inline bool means_inputs(const Batch& batch, std::string_view key) {
+  return key.empty() || (batch.contains(key) && &batch.at(key) == &batch.inputs());
+}
+inline bool means_targets(const Batch& batch, std::string_view key) {
+  return batch.has_targets() &&
+         (key.empty() || (batch.contains(key) && &batch.at(key) == &batch.targets()));
+}
+
 // Puts `targets` in place of the batch's.
 inline void replace_targets(Batch& batch, std::string_view key, at::Tensor targets) {
   if (!batch.contains(own_targets)) {

@@ -93,7 +93,7 @@ inline at::Tensor take_rows(const at::Tensor& x, std::span<const std::int64_t> r
   if (out.numel() == 0) {
     return out;
   }
-  const auto bytes = static_cast<std::size_t>(x.numel() / x.size(0)) * x.element_size();
+  const auto bytes = static_cast<std::size_t>(x.numel() / x.size(0)) * x.itemsize();
   const auto* from = static_cast<const std::byte*>(x.const_data_ptr());
   auto* to = static_cast<std::byte*>(out.mutable_data_ptr());
   constexpr std::size_t much = 1 << 20;  // bytes for which another thread is worth waking

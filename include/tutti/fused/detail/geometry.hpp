@@ -21,6 +21,9 @@ class Geometry {
       : source_height_(source.height), source_width_(source.width), window_width_(source.width) {}
 
   void add(const Crops& crops) {
+    if (crops.height == 0) {
+      return;
+    }
     std::vector<Window> windows(crops.corners.size());
     for (std::size_t i = 0; i < windows.size(); ++i) {
       const auto& corner = crops.corners[i];
@@ -33,6 +36,9 @@ class Geometry {
   }
 
   void add(const Flips& flips) {
+    if (flips.flipped.empty()) {
+      return;
+    }
     windows_.resize(flips.flipped.size());
     for (std::size_t i = 0; i < windows_.size(); ++i) {
       windows_[i].flip = flips.flipped[i];

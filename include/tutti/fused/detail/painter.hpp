@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -50,13 +51,15 @@ struct Run {
   Terms terms;
 };
 
-/// Writes images of the output, one by one; each thread has its own.
+/// Writes images of the output, one by one; each thread has its own. T: float, or what floats are
+/// rounded to.
+template <class T>
 class Painter {
  public:
   Painter(const at::Tensor& images, const at::Tensor& out, const Geometry& geometry,
           const Palette& palette)
       : from_(images.const_data_ptr<std::uint8_t>()),
-        to_(out.mutable_data_ptr<float>()),
+        to_(out.mutable_data_ptr<T>()),
         source_(images),
         target_(out),
         channels_(out.size(1)),
@@ -67,7 +70,9 @@ class Painter {
         palette_(palette),
         own_room_(static_cast<std::size_t>(width_ + Geometry::slack)),
         partner_room_(static_cast<std::size_t>(width_ + Geometry::slack)),
-        lines_(static_cast<std::size_t>(planar_ ? 0 : channels_ * width_)) {}
+        lines_(static_cast<std::size_t>(!planar_ ? channels_ * width_
+                                        : rounds ? std::max(width_, part)
+                                                 : 0)) {}
 
   /// One more piece of the image, after those before it.
   void add(std::int64_t row, std::int64_t first, std::int64_t last, const Terms& terms) {
@@ -81,11 +86,11 @@ class Painter {
 
   /// Writes the pieces added, which are all of image n, and forgets them.
   void paint(std::int64_t n) {
-    float* image = to_ + n * target_.image;
+    T* image = to_ + n * target_.image;
     if (planar_) {
       for (std::int64_t c = 0; c < channels_; ++c) {
         for (const Run& run : runs_) {
-          paint(run, c, image + c * target_.channel + run.row * target_.row + run.first);
+          put(run, c, image + c * target_.channel + run.row * target_.row + run.first);
         }
       }
     } else {
@@ -97,6 +102,22 @@ class Painter {
   }
 
  private:
+  static constexpr bool rounds = !std::is_same_v<T, float>;
+  static constexpr std::int64_t part = 2048;  // floats that stay in the cache until rounded
+
+  void put(const Run& run, std::int64_t c, T* out) {
+    if constexpr (!rounds) {
+      paint(run, c, out);
+    } else {
+      for (std::int64_t at = 0; at < run.length; at += part) {
+        const std::int64_t n = std::min(part, run.length - at);
+        paint({run.row, run.first + at, n, run.terms}, c, lines_.data());
+        std::transform(lines_.begin(), lines_.begin() + n, out + at,
+                       [](float x) { return static_cast<T>(x); });
+      }
+    }
+  }
+
   void paint(const Run& run, std::int64_t c, float* out) {
     const Values& values = palette_.values[static_cast<std::size_t>(c)];
     const Kernels& kernels = palette_.kernels[static_cast<std::size_t>(c)];
@@ -118,14 +139,14 @@ class Painter {
   }
 
   // All channels of a run, beside one another.
-  void interleave(const Run& run, float* out) {
+  void interleave(const Run& run, T* out) {
     for (std::int64_t c = 0; c < channels_; ++c) {
       paint(run, c, lines_.data() + c * run.length);
     }
     for (std::int64_t j = 0; j < run.length; ++j) {
       for (std::int64_t c = 0; c < channels_; ++c) {
         out[j * target_.column + c * target_.channel] =
-            lines_[static_cast<std::size_t>(c * run.length + j)];
+            static_cast<T>(lines_[static_cast<std::size_t>(c * run.length + j)]);
       }
     }
   }
@@ -152,7 +173,7 @@ class Painter {
   }
 
   const std::uint8_t* from_;
-  float* to_;
+  T* to_;
   Layout source_;
   Layout target_;
   std::int64_t channels_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -78,7 +79,7 @@ void cut(const Holes& holes, Fill fill, const Inner& inner, const Piece& p, cons
 
 template <class Inner, class Sink>
 void cut(const Mix& mix, Fill, const Inner& inner, const Piece& p, const Sink& sink) {
-  if (mix.mixing == 0) {
+  if (mix.mixing == 0 || !mix.indices.defined()) {
     inner(p, sink);
     return;
   }
@@ -96,7 +97,7 @@ void cut(const Paste& paste, Fill, const Inner& inner, const Piece& p, const Sin
   const Box& box = paste.box;
   const std::int64_t left = std::clamp(box.left, p.first, p.last);
   const std::int64_t right = std::clamp(box.right, p.first, p.last);
-  if (p.row < box.top || p.row >= box.bottom || left >= right) {
+  if (p.row < box.top || p.row >= box.bottom || left >= right || !paste.indices.defined()) {
     inner(p, sink);
     return;
   }
@@ -109,6 +110,18 @@ void cut(const Paste& paste, Fill, const Inner& inner, const Piece& p, const Sin
   part(p.image, p.first, left);
   part(partner, left, right);
   part(p.image, right, p.last);
+}
+
+/// `Node` makes examples of several.
+template <class Node>
+concept Mixes = std::same_as<Node, Mix> || std::same_as<Node, Paste>;
+
+/// What remains of an example's own target.
+inline double share_of_own(const Mix& mix) {
+  return 1 - mix.mixing;
+}
+inline double share_of_own(const Paste& paste) {
+  return paste.kept;
 }
 
 /// Of which examples' targets an example's target is made: weights [P], rows int64 [N, P].

@@ -1,0 +1,102 @@
+#include <tutti/fused/engine.hpp>
+
+#include "support/catch.hpp"
+
+#include <vector>
+
+#include <tutti/algorithms/colout.hpp>
+#include <tutti/algorithms/cutmix.hpp>
+#include <tutti/algorithms/cutout.hpp>
+#include <tutti/algorithms/label_smoothing.hpp>
+#include <tutti/algorithms/mixup.hpp>
+#include <tutti/algorithms/progressive_resizing.hpp>
+#include <tutti/core/switch.hpp>
+
+#include "fused/runs.hpp"
+
+using namespace fused_runs;
+using tutti::ColOut;
+using tutti::CutMix;
+using tutti::CutOut;
+using tutti::LabelSmoothing;
+using tutti::MixUp;
+using tutti::ProgressiveResizing;
+using tutti::Switch;
+
+namespace {
+
+// One type for all runs; each test turns on what it needs.
+Outcome run_with(const TrainerOptions& with, bool fuse, bool dense, const std::vector<bool>& has,
+                 const MixUp& mixup = {.alpha = 1}, const CutOut& cutout = {}) {
+  return train(with, dense, normalize(fuse), Switch(ColOut{.p_row = 0.2}, has[0]),
+               Switch(ProgressiveResizing{.delay_fraction = 0.2, .size_increment = 1}, has[1]),
+               Switch(cutout, has[2]), Switch(mixup, has[3]), Switch(CutMix{}, has[4]),
+               Switch(LabelSmoothing{.smoothing = 0.2}, has[5]));
+}
+
+// The same without fusing, on the loader's floats.
+Outcome run_on_floats(bool dense, const std::vector<bool>& has, const CutOut& cutout) {
+  return train(options(false), dense, Switch(ColOut{.p_row = 0.2}, has[0]),
+               Switch(ProgressiveResizing{.delay_fraction = 0.2, .size_increment = 1}, has[1]),
+               Switch(cutout, has[2]), Switch(MixUp{.alpha = 1}, has[3]), Switch(CutMix{}, has[4]),
+               Switch(LabelSmoothing{.smoothing = 0.2}, has[5]));
+}
+
+}  // namespace
+
+TEST_CASE("a recipe that fuses trains as the same policies one after the other",
+          "[fused][engine][law]") {
+  for (unsigned subset = 0; subset < 64; ++subset) {
+    std::vector<bool> has(6);
+    for (unsigned bit = 0; bit < has.size(); ++bit) {
+      has[bit] = (subset >> bit & 1U) != 0;
+    }
+    const CutOut cutout{.num_holes = 2, .per_image = subset % 3 == 0};
+    const MixUp mixup{.alpha = 1};
+    INFO("subset " << subset);
+    const Outcome separate = run_on_floats(true, has, cutout);
+    check_same(run_with(options(true), true, true, has, mixup, cutout), separate);
+    check_same(run_with(options(true), false, true, has, mixup, cutout), separate);
+    check_close(run_with(options(true), true, false, has, mixup, cutout),
+                run_on_floats(false, has, cutout));
+  }
+}
+
+TEST_CASE("where targets are not mixed as the images are, the loss is as without fusing",
+          "[fused][engine][law]") {
+  const std::vector<bool> mixing{true, false, true, true, false, true};
+  const auto check = [&](const TrainerOptions& with, const MixUp& mixup) {
+    check_same(run_with(with, true, false, mixing, mixup),
+               run_with(with, false, false, mixing, mixup));
+  };
+  check(options(true), {.alpha = 1, .interpolate_loss = true});
+
+  const auto changed = [](tutti::Batch (*change)(tutti::Batch)) {
+    TrainerOptions with = options(true);
+    with.train.hooks.batch_transform = change;
+    return with;
+  };
+  check(changed([](tutti::Batch batch) {
+          batch.targets() = batch.targets().unsqueeze(1).eq(at::arange(classes)).to(at::kFloat);
+          return batch;
+        }),
+        {.alpha = 1});
+}
+
+TEST_CASE("inputs that are not the batch's are mixed by themselves", "[fused][engine][law]") {
+  TrainerOptions with = options(true);
+  with.train.hooks.batch_transform = [](tutti::Batch batch) {
+    batch["others"] = batch.inputs().to(at::kFloat);
+    return batch;
+  };
+  const std::vector<bool> mixing{true, true, true, true, true, false};
+  const MixUp others{.alpha = 1, .input_key = "others"};
+  const CutOut cutout{.input_key = "others"};
+  check_same(run_with(with, true, true, mixing, others, cutout),
+             run_with(with, false, true, mixing, others, cutout));
+  check_close(run_with(with, true, false, mixing, others, cutout),
+              run_with(with, false, false, mixing, others, cutout));
+  const MixUp by_name{.alpha = 1, .input_key = "inputs", .target_key = "targets"};
+  check_same(run_with(with, true, true, mixing, by_name, cutout),
+             run_with(with, false, true, mixing, by_name, cutout));
+}
