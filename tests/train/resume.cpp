@@ -67,6 +67,11 @@ struct Wide : tiny::Net {  // another head
   Wide() { out = replace_module("out", torch::nn::Linear(8, 3)); }
 };
 
+struct Iterations final {
+  std::vector<std::int64_t> ends{};  // at which batch
+  void apply(IterationEnd, const State& state) { ends.push_back(state.timestamp.batch); }
+};
+
 bool has(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -330,4 +335,29 @@ TEST_CASE("metrics are saved when asked for", "[train][resume]") {
   CHECK(resumed.state().eval_metric_values == values);
   CHECK(resumed.state().train_metric_values == trainer.state().train_metric_values);
   CHECK(has(resumed.load_report().restored, "eval_metrics/test"));
+}
+
+TEST_CASE("an iteration that ended at the checkpoint ends when the run is resumed",
+          "[train][resume]") {
+  for (const bool tokens : {false, true}) {
+    const TemporaryFolder folder;
+    const auto set = [tokens](TrainerOptions options) {
+      options.train.hooks.num_tokens = [](const Batch&) { return TokenCount{10}; };
+      options.iteration_length = tokens ? Time(40, TimeUnit::token) : Time(1, TimeUnit::epoch);
+      return options;
+    };
+    const Time whole(24, TimeUnit::batch);
+    TrainerOptions first = set(saving(folder, whole));
+    first.save_interval = tokens ? "4ba"_t : "1ep"_t;  // eight batches an epoch
+    first.save_latest_filename = "";
+    Trainer<Iterations> uninterrupted(tiny::net(), first);
+    uninterrupted.fit();
+    const std::vector<std::int64_t> all = uninterrupted.get<Iterations>().ends;
+    REQUIRE(all.size() == (tokens ? 6 : 3));
+    TrainerOptions rest = set(options(whole));
+    rest.load_path = (folder / (tokens ? "calm-motet/ep0-ba4" : "calm-motet/ep1-ba8")).string();
+    Trainer<Iterations> resumed(tiny::net(), rest);
+    resumed.fit();
+    CHECK(resumed.get<Iterations>().ends == all);  // the first of them again: it came after saving
+  }
 }

@@ -35,6 +35,9 @@ class Loop {
     engine_.template fire<FitStart>(state_);
     state_.model->train();
     clock_.resume();
+    if (iteration_is_over(TimeUnit::token) || iteration_is_over(TimeUnit::epoch)) {
+      end_iteration();  // the checkpoint was written just before
+    }
     while (state_.timestamp < state_.max_duration) {
       const bool finished = epoch();
       if (stopped()) {
@@ -104,9 +107,7 @@ class Loop {
       evaluate<BatchEnd>();
     }
     checkpoint<BatchCheckpoint>();
-    const bool iteration_done =
-        run_.iteration_length && run_.iteration_length.unit() == TimeUnit::token &&
-        state_.timestamp.token_in_iteration >= run_.iteration_length.count();
+    const bool iteration_done = iteration_is_over(TimeUnit::token);
     if (iteration_done) {
       end_iteration();
     }
@@ -137,10 +138,17 @@ class Loop {
     follow_parameters();
     evaluate<EpochEnd>();
     checkpoint<EpochCheckpoint>();
-    if (run_.iteration_length && run_.iteration_length.unit() == TimeUnit::epoch &&
-        state_.timestamp.epoch_in_iteration >= run_.iteration_length.count()) {
+    if (iteration_is_over(TimeUnit::epoch)) {
       end_iteration();
     }
+  }
+
+  // Of iterations that are as long as so many of that unit.
+  [[nodiscard]] bool iteration_is_over(TimeUnit unit) const {
+    const Timestamp& now = state_.timestamp;
+    return run_.iteration_length && run_.iteration_length.unit() == unit &&
+           (unit == TimeUnit::token ? now.token_in_iteration : now.epoch_in_iteration) >=
+               run_.iteration_length.count();
   }
 
   void end_iteration() {
