@@ -17,7 +17,7 @@ set(ceiling_metrics 190000)
 set(ceiling_fused 190000)
 set(ceiling_fused_recipe 245000) # the engine of recipes that fuse, which ends in a loss with a gradient of its own
 set(ceiling_optim 130000)
-set(ceiling_tutti 310000) # everything at once, c10d and CUDA included; never included by the library
+set(ceiling_tutti 315000) # everything at once, c10d and CUDA included; never included by the library
 foreach(folder IN ITEMS nn models dist data checkpoint train trainer explain cli algorithms)
   set(ceiling_${folder} 290000)
 endforeach()
