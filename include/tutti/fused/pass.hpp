@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -15,6 +16,8 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/fused/detail/order.hpp>
 #include <tutti/fused/detail/painter.hpp>
+#include <tutti/fused/detail/source.hpp>
+#include <tutti/fused/detail/tables.hpp>
 #include <tutti/fused/pixels.hpp>
 
 /// Several transforms of a batch of images in one pass over its pixels.
@@ -75,6 +78,12 @@ class Plan {
         run_as<float>(images, out);
     }
   }
+
+  /// The CUDA kernel of this pass, put together by the compiler. It reads tables().
+  [[nodiscard]] static constexpr std::string_view cuda_source() { return detail::source<Nodes...>; }
+
+  /// What the stages drew, as the kernel reads it.
+  [[nodiscard]] detail::Tables tables() const { return {geometry_, frame_, nodes_}; }
 
   /// What becomes of the targets, for functional::mixed_cross_entropy.
   [[nodiscard]] MixedTargets targets() const {
