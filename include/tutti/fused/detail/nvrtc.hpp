@@ -56,6 +56,14 @@ inline std::string architecture_for(int device, const std::vector<int>& known) {
   return (nearest == device ? "sm_" : "compute_") + std::to_string(nearest);
 }
 
+inline std::string joined(const std::vector<std::string>& options) {
+  std::string out;
+  for (const std::string& option : options) {
+    out.append(out.empty() ? "" : " ").append(option);
+  }
+  return out;
+}
+
 #if TUTTI_WITH_CUDA
 
 inline void check_nvrtc(nvrtcResult result, const char* what) {
@@ -99,15 +107,15 @@ inline std::string compile(const std::string& source, const std::string& name,
   }
   const auto text = [&](auto size_of, auto get) {
     std::size_t size = 0;
-    check_nvrtc(size_of(program.handle, &size), "a size");
+    check_nvrtc(size_of(program.handle, &size), "reading its output");
     std::string out(size, '\0');
-    check_nvrtc(get(program.handle, out.data()), "a text");
+    check_nvrtc(get(program.handle, out.data()), "reading its output");
     return out;
   };
   const auto result =
       nvrtcCompileProgram(program.handle, static_cast<int>(arguments.size()), arguments.data());
   TORCH_CHECK(result == NVRTC_SUCCESS, "fused::Plan: NVRTC ", nvrtc_version(), " cannot compile ",
-              name, " with ", options, ": ", nvrtcGetErrorString(result), "\n",
+              name, " with ", joined(options), ": ", nvrtcGetErrorString(result), "\n",
               text(nvrtcGetProgramLogSize, nvrtcGetProgramLog));
   return options.front().find("sm_") != std::string::npos ? text(nvrtcGetCUBINSize, nvrtcGetCUBIN)
                                                           : text(nvrtcGetPTXSize, nvrtcGetPTX);
@@ -119,11 +127,8 @@ inline std::string compile(const std::string& source, const std::string& name,
 inline std::string compiled(std::string_view source, const KernelOutput& output,
                             const std::string& architecture, const std::string& folder) {
   const std::vector<std::string> options = kernel_options(output, architecture);
-  std::string key = "NVRTC " + nvrtc_version();
-  for (const std::string& option : options) {
-    key.append(" ").append(option);
-  }
-  key.append("\n").append(source);
+  const std::string key =
+      "NVRTC " + nvrtc_version() + " " + joined(options) + "\n" + std::string(source);
   return kept(folder, key, [&] {
     return compile(std::string(source), "tutti_fused_" + hexadecimal(hash(source)) + ".cu",
                    options);
