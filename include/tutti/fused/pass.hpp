@@ -72,7 +72,7 @@ class Plan {
   }
 
   /// The same into a tensor that is there already: fp32, bf16 or fp16 [N, C, H', W'], contiguous in
-  /// either memory format.
+  /// either memory format, on the images' device.
   void run(const at::Tensor& images, const at::Tensor& out) const {
     expect_tensors(images, out);
     if constexpr (detail::has_kernels) {

@@ -69,7 +69,11 @@ class Kernels {
           : void()),
      ...);
     Pass pass{std::move(stages)...};
-    const auto plan = pass.plan(x, elapsed);
+    compare(pass.plan(x, elapsed), x);
+  }
+
+  template <class... Nodes>
+  void compare(const fused::Plan<Nodes...>& plan, const at::Tensor& x) {
     const std::size_t source = library_.add(plan.cuda_source());
     if (!built_) {
       return;
@@ -194,6 +198,13 @@ TEST_CASE("the kernel does stages in any order, crops and flips, from images of 
             x, 0, Normalize{.std = std::vector<double>(static_cast<std::size_t>(size[1]), 1e-42)});
       }
     }
+    // Stages that have drawn nothing, as in a recipe where they are switched off.
+    const at::Tensor x = bytes({2, 3, 5, 6}, 1);
+    kernels.compare(
+        fused::Plan<fused::Crops, fused::Flips, fused::Scale, fused::Take, fused::Holes, fused::Mix,
+                    fused::Paste>({.images = 2, .channels = 3, .height = 5, .width = 6}, {}, {}, {},
+                                  {}, {}, {}, {}),
+        x);
     kernels.visit(bytes({3, 2, 1, 1}, 1), 0, RandomCrop{.padding = 1}, RandomFlip{}, normalize(2),
                   CutOut{}, MixUp{.alpha = 1}, CutMix{});
   });
