@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 // Counts how often something is built.
 struct Builder {
-  std::string result = "code\0with a zero";
+  std::string result{};
   int built = 0;
   std::string operator()(const std::string& folder, std::string_view key) {
     return kept(folder, key, [&] {

@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+#include <filesystem>
+#include <iterator>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -20,7 +22,6 @@ using Catch::Matchers::ContainsSubstring;
 using fused_subsets::chosen;
 using tutti::fused::detail::architecture_for;
 using tutti::fused::detail::kernel_options;
-using tutti::fused::detail::KernelOutput;
 
 namespace fused = tutti::fused;
 namespace kernels = tutti::fused::detail;

@@ -33,7 +33,6 @@ using tutti::CutOut;
 using tutti::MixUp;
 using tutti::ProgressiveResizing;
 using tutti::Rng;
-using tutti::fused::Frame;
 using tutti::fused::Normalize;
 using tutti::fused::Pass;
 using tutti::fused::RandomCrop;
