@@ -261,6 +261,8 @@ class Engine<Policies...> {
   void for_each(auto&&) const {}
   template <Event E>
   void fire(auto&) {}
+  template <Event E>
+  void fire_some(auto&&...) {}
   void record(auto&&...) {}
   void close(auto&) {}
   [[nodiscard]] bool closed() const { return false; }
