@@ -78,8 +78,8 @@ class OnCpu {
   OnCpu() : was_(tutti::train::graph_support()) {
     log() = {};
     tutti::train::graph_support() = {
-        .device = at::kCPU, .make = [](at::Device) -> std::unique_ptr<tutti::train::GraphBackend> {
-          return std::make_unique<Backend>(log());
+        .device = at::kCPU, .make = [](at::Device) -> std::unique_ptr<tutti::train::StepGraphs> {
+          return std::make_unique<tutti::train::Graphs>(std::make_unique<Backend>(log()));
         }};
   }
   ~OnCpu() { tutti::train::graph_support() = was_; }

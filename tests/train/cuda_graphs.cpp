@@ -89,8 +89,8 @@ class Counted final : public train::GraphBackend {
 template <class... Ps>
 Run run(bool graphs, TrainerOptions options, double drop, Ps... policies) {
   replays = 0;
-  train::graph_support().make = [](at::Device device) -> std::unique_ptr<train::GraphBackend> {
-    return std::make_unique<Counted>(device);
+  train::graph_support().make = [](at::Device device) -> std::unique_ptr<train::StepGraphs> {
+    return std::make_unique<train::Graphs>(std::make_unique<Counted>(device));
   };
   options.train = images(12);
   options.max_duration = "2ep";

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/train/graph_backend.hpp>
 #include <tutti/train/graphs.hpp>
 
 #if TUTTI_WITH_CUDA
@@ -116,8 +117,8 @@ namespace detail {
 
 inline const bool has_cuda_graphs = [] {
   graph_support() = {.device = at::kCUDA,
-                     .make = [](at::Device device) -> std::unique_ptr<GraphBackend> {
-                       return std::make_unique<CudaGraphBackend>(device);
+                     .make = [](at::Device device) -> std::unique_ptr<StepGraphs> {
+                       return std::make_unique<Graphs>(std::make_unique<CudaGraphBackend>(device));
                      }};
   return true;
 }();

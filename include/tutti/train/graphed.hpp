@@ -9,25 +9,24 @@
 #include <tutti/core/graphs.hpp>
 #include <tutti/core/on_or_auto.hpp>
 #include <tutti/core/state.hpp>
-#include <tutti/train/graphs.hpp>
+#include <tutti/train/graph_support.hpp>
 
 /// A recipe's microbatches by graphs: which hooks are recorded and which are called around.
 namespace tutti::train {
 
 /// Why this run cannot have graphs, a sentence without its full stop; empty when it can.
-template <class Engine>
-std::string no_graphs_because(const State& state) {
-  using Plan = GraphPlan<typename Engine::recipe>;
+/// recipe: why the recipe cannot.
+inline std::string no_graphs_because(std::string recipe, const State& state) {
   const GraphSupport& support = graph_support();
-  if (!Plan::possible) {
-    return Plan::why_not();
+  if (!recipe.empty()) {
+    return recipe;
   }
   if (state.device.type() != support.device) {
-    return c10::str("graphs need a CUDA device, and the run is on ", state.device.str());
+    return "graphs need a CUDA device, and the run is on " + state.device.str();
   }
   if (state.world_size > 1) {
-    return c10::str("gradients are averaged over ", state.world_size,
-                    " processes while they are computed, which is not recorded");
+    return "gradients are averaged over " + std::to_string(state.world_size) +
+           " processes while they are computed, which is not recorded";
   }
   if (support.make == nullptr) {
     return "the program has no graphs: add #include <tutti/train/cuda_graphs.hpp> to the file that "
@@ -36,55 +35,41 @@ std::string no_graphs_because(const State& state) {
   return {};
 }
 
-/// The graphs of the run; null when there are to be none.
+/// The graphs of the run; null when there are to be none. recipe: why the recipe cannot have any.
 /// Throws c10::ValueError when they are asked for and cannot be.
-template <class Engine>
-std::unique_ptr<Graphs> make_graphs(const OnOrAuto& wanted, const State& state) {
-  if (!wanted) {
-    return nullptr;
-  }
-  const std::string why_not = no_graphs_because<Engine>(state);
+inline std::unique_ptr<StepGraphs> make_graphs(const OnOrAuto& wanted, std::string recipe,
+                                               const State& state) {
+  const std::string why_not = no_graphs_because(std::move(recipe), state);
   TORCH_CHECK_VALUE(why_not.empty() || wanted.automatic, "cuda_graphs is true, but ", why_not,
                     "; set cuda_graphs to false, or to \"auto\" for graphs where they can be");
-  return why_not.empty() ? std::make_unique<Graphs>(graph_support().make(state.device)) : nullptr;
+  return why_not.empty() ? graph_support().make(state.device) : nullptr;
 }
 
-/// One microbatch from behind BeforeForward to AfterBackward, with graphs.
-template <class Engine>
-class Graphed {
+/// What of a microbatch is recorded and what is called around it, for the recipe of an engine.
+/// Step: has forward(), model_loss(), backward(share), and forward_to_backward(share), which does
+/// it all and fires the events.
+template <class Engine, class Step, bool Possible = GraphPlan<typename Engine::recipe>::possible>
+class Graphed final : public GraphWork {
   using Plan = GraphPlan<typename Engine::recipe>;
+  using Events = tutti::detail::graph_events;
 
  public:
-  Graphed(Engine& engine, State& state, Graphs& graphs)
-      : engine_(engine), state_(state), graphs_(graphs) {}
+  Graphed(Engine& engine, State& state, Step& step) : engine_(engine), state_(state), step_(step) {}
 
-  /// share: of the batch's loss that is the microbatch's. step: has forward(), model_loss(),
-  /// backward(share), and forward_to_backward(share), which does it all and fires the events.
-  template <class Step>
-  void operator()(Step& step, double share) {
-    Graphs::let_go(state_);
-    if (left_out(tutti::detail::graph_events{})) {
-      graphs_.run(nullptr, [&] { step.forward_to_backward(share); });
-      return;
-    }
-    GraphEntry& entry = graphs_.find(state_, share);
-    if (!graphs_.ready(entry)) {
-      graphs_.run(&entry, [&] { step.forward_to_backward(share); });
-      return;
-    }
-    state_.outputs = entry.outputs;
-    ahead(tutti::detail::graph_events{});
-    const auto work = [this, &step, share] { recorded(step, share); };
-    if (entry.graph == nullptr) {
-      graphs_.record(entry, state_, work);
-    } else if (entry.takes(state_.batch)) {
-      graphs_.replay(entry, state_);
-    } else {
-      Graphs::let_go(state_);
-      graphs_.run(nullptr, work);
-    }
-    behind(tutti::detail::graph_events{});
+  [[nodiscard]] bool left_out() const override { return left_out(Events{}); }
+  void plainly(double share) override { step_.forward_to_backward(share); }
+  void ahead() override { ahead(Events{}); }
+  void recorded(double share) override {
+    step_.forward();
+    inside<AfterForward>();
+    inside<BeforeLoss>();
+    step_.model_loss();
+    inside<AfterLoss>();
+    inside<BeforeBackward>();
+    step_.backward(share);
+    inside<AfterBackward>();
   }
+  void behind() override { behind(Events{}); }
 
  private:
   template <class... Es>
@@ -109,22 +94,25 @@ class Graphed {
     engine_.template fire_some<E>(state_, typename Plan::template inside<E>{}, false);
   }
 
-  // What a graph has.
-  template <class Step>
-  void recorded(Step& step, double share) {
-    step.forward();
-    inside<AfterForward>();
-    inside<BeforeLoss>();
-    step.model_loss();
-    inside<AfterLoss>();
-    inside<BeforeBackward>();
-    step.backward(share);
-    inside<AfterBackward>();
-  }
-
   Engine& engine_;
   State& state_;
-  Graphs& graphs_;
+  Step& step_;
+};
+
+/// Nothing: the recipe cannot have graphs.
+template <class Engine, class Step>
+class Graphed<Engine, Step, false> final : public GraphWork {
+ public:
+  Graphed(Engine&, State&, Step& step) : step_(step) {}
+
+  [[nodiscard]] bool left_out() const override { return true; }
+  void plainly(double share) override { step_.forward_to_backward(share); }
+  void ahead() override {}
+  void recorded(double) override {}
+  void behind() override {}
+
+ private:
+  Step& step_;
 };
 
 }  // namespace tutti::train

@@ -14,91 +14,17 @@
 #include <torch/nn/module.h>
 
 #include <tutti/core/state.hpp>
+#include <tutti/train/graph_backend.hpp>
+#include <tutti/train/graph_support.hpp>
 #include <tutti/train/microbatching.hpp>
 
 /// When a microbatch is trained as ever, when its work is recorded, and when it is replayed.
 namespace tutti::train {
 
-/// What records work and replays it: CUDA's graphs (train/cuda_graphs.hpp), or a test's stand-in.
-class GraphBackend {
- public:
-  using Tensors = std::vector<at::Tensor>;
-
-  /// Work that was recorded.
-  class Graph {
-   public:
-    Graph() = default;
-    Graph(const Graph&) = delete;
-    Graph& operator=(const Graph&) = delete;
-    virtual ~Graph() = default;
-
-    /// Does the work once more, with what its inputs hold now.
-    virtual void replay() = 0;
-  };
-
-  struct Recorded {
-    std::unique_ptr<Graph> graph;
-    Tensors tensors;  ///< what `work` returned; each replay writes into their memory
-  };
-
-  GraphBackend() = default;
-  GraphBackend(const GraphBackend&) = delete;
-  GraphBackend& operator=(const GraphBackend&) = delete;
-  virtual ~GraphBackend() = default;
-
-  /// Does the work now, where it will be recorded later.
-  virtual void run(const std::function<void()>& work) = 0;
-
-  /// Records the work, which counts as done only with the first replay.
-  /// Throws what `work` throws, and c10::Error for work that cannot be recorded.
-  virtual Recorded record(const std::function<Tensors()>& work) = 0;
-};
-
-/// How the program records work on a type of device. CUDA's headers cost compile time, so
-/// <tutti/trainer.hpp> does not include them: a program that includes <tutti/train/cuda_graphs.hpp>
-/// (or <tutti/tutti.hpp>) anywhere brings them in.
-struct GraphSupport {
-  at::DeviceType device = at::kCUDA;
-  std::unique_ptr<GraphBackend> (*make)(at::Device device) = nullptr;
-};
-
-/// The program's; without a function when it has none.
-inline GraphSupport& graph_support() {
-  static GraphSupport instance;
-  return instance;
-}
-
-/// One kind of microbatch: its shapes, and once it has been recorded all that belongs to its graph.
-struct GraphEntry {
-  std::vector<std::int64_t> key;
-  std::int64_t id = 0;
-  std::int64_t used = 0;  // when, in microbatches
-  int seen = 0;           // times trained without a graph
-  Outputs outputs;        // the model's, detached: the last ones, then the graph's
-
-  std::unique_ptr<GraphBackend::Graph> graph;  // null: not recorded
-  Batch batch;                                 // what it reads
-  std::vector<at::Tensor> gradients;           // what it leaves, by parameter
-  at::Tensor loss;
-  Loss loss_parts;
-
-  /// The graph can read this batch.
-  [[nodiscard]] bool takes(const Batch& other) const {
-    return std::equal(
-        batch.begin(), batch.end(), other.begin(), other.end(), [](const auto& a, const auto& b) {
-          const at::Tensor& x = a.second;
-          const at::Tensor& y = b.second;
-          return a.first == b.first && x.defined() == y.defined() &&
-                 (!x.defined() || (x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type() &&
-                                   x.device() == y.device()));
-        });
-  }
-};
-
 /// The graphs of a run. A kind of microbatch is trained a few times as ever, then recorded, then
 /// replayed; the least recently used graphs are given up when there are many, and all of them when
 /// the model has other parameters than it had, or in other memory.
-class Graphs {
+class Graphs final : public StepGraphs {
  public:
   static constexpr int warm_up = 3;                ///< times without a graph, as in PyTorch
   static constexpr std::size_t most_graphs = 8;    ///< kept at a time
@@ -116,13 +42,39 @@ class Graphs {
   [[nodiscard]] std::int64_t replayed() const { return replayed_; }  ///< microbatches, by a graph
   [[nodiscard]] std::int64_t passed() const { return passed_; }      ///< microbatches altogether
 
-  /// Gives all graphs up.
-  void forget() {
+  void train(State& state, GraphWork& work, double share) override {
+    let_go(state);
+    const auto plainly = [&work, share] { work.plainly(share); };
+    if (work.left_out()) {
+      run(nullptr, plainly);
+      return;
+    }
+    GraphEntry& entry = find(state, share);
+    if (!ready(entry)) {
+      run(&entry, plainly);
+      return;
+    }
+    state.outputs = entry.outputs;
+    work.ahead();
+    const auto recorded = [&work, share] { work.recorded(share); };
+    if (entry.graph == nullptr) {
+      record(entry, state, recorded);
+    } else if (entry.takes(state.batch)) {
+      replay(entry, state);
+    } else {
+      let_go(state);
+      run(nullptr, recorded);
+    }
+    work.behind();
+  }
+
+  void forget() override {
     entries_.clear();
     signature_.clear();
     parameters_.clear();
   }
 
+  // ---- The parts of train() --------------------------------------------------------------------
   /// The entry of the microbatch in state.batch. factor: of its loss.
   GraphEntry& find(const State& state, double factor) {
     look_back();
@@ -158,8 +110,7 @@ class Graphs {
     }
   }
 
-  /// The outputs of a forward pass, just computed.
-  void see(const Outputs& outputs) { seen_ = detached(outputs); }
+  void see(const Outputs& outputs) override { seen_ = detached(outputs); }
 
   /// Records `work`: from state.batch to gradients. Throws what the backend throws.
   void record(GraphEntry& entry, State& state, const std::function<void()>& work) {
@@ -211,7 +162,7 @@ class Graphs {
     }
   }
 
-  /// Nobody holds the last autograd graph, whose leaves belong to another stream.
+  /// Nobody holds autograd's last graph any more, whose leaves may belong to another stream.
   static void let_go(State& state) {
     state.outputs = {};
     state.loss.reset();

@@ -68,7 +68,8 @@ class Replay {
 template <class Engine>
 class Step {
  public:
-  Step(Engine& engine, State& state, Run& run) : engine_(engine), state_(state), run_(run) {}
+  Step(Engine& engine, State& state, Run& run)
+      : engine_(engine), state_(state), run_(run), graphed_(engine, state, *this) {}
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
   ~Step() {
@@ -97,7 +98,7 @@ class Step {
   }
 
  private:
-  friend Graphed<Engine>;
+  friend Graphed<Engine, Step>;
 
   template <class... Ps>
   static consteval int count_closures(types<Ps...>) {
@@ -264,19 +265,13 @@ class Step {
     const Batch seen = report && !run_.train_metrics.empty() ? state_.batch : Batch{};
     engine_.template fire<BeforeForward>(state_);
     if (run_.graphs) {
-      by_graph(share);
+      run_.graphs->train(state_, graphed_, share);
     } else {
       forward_to_backward(share);
     }
     if (report) {
       add_losses(share);
       update_metrics(seen);
-    }
-  }
-
-  void by_graph(double share) {
-    if constexpr (GraphPlan<typename Engine::recipe>::possible) {
-      Graphed<Engine>(engine_, state_, *run_.graphs)(*this, share);
     }
   }
 
@@ -368,6 +363,7 @@ class Step {
   Batch whole_batch_;         // on the host
   std::vector<Batch> parts_;  // its microbatches
   ThrashWatch thrashes_;
+  Graphed<Engine, Step> graphed_;
   detail::Sweeps<Engine, closure_policies == 0> sweeps_;
 };
 
