@@ -289,6 +289,13 @@ TEST_CASE("graphs that are asked for and cannot be are refused", "[train][graphs
   CHECK_THROWS_WITH((Trainer<SAM>(tiny::net(), options)),
                     ContainsSubstring("but SAM trains in two passes, with the weights in other "
                                       "memory in each; set"));
+  State two;
+  two.world_size = 2;
+  CHECK_THROWS_WITH(train::make_graphs(true, "", two),
+                    ContainsSubstring("but gradients are averaged over 2 processes while they are "
+                                      "computed, which is not recorded; set"));
+  CHECK(train::make_graphs("auto", "", two) == nullptr);
+  CHECK(train::make_graphs(true, "", State()) != nullptr);
   train::graph_support().make = nullptr;
   CHECK_THROWS_WITH((Trainer<Losses>(tiny::net(), options)),
                     ContainsSubstring("add #include <tutti/train/cuda_graphs.hpp>"));
