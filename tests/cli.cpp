@@ -39,6 +39,8 @@ TEST_CASE("the trainer's options are read from the command line", "[cli]") {
                 "auto",
                 "--grad-accum",
                 "4",
+                "--cuda-graphs",
+                "auto",
                 "--progress-bar",
                 "--no-load-strict-model-weights",
                 "--on-signal",
@@ -53,6 +55,7 @@ TEST_CASE("the trainer's options are read from the command line", "[cli]") {
   CHECK(lr == 0.25);
   CHECK(options.device_train_microbatch_size.automatic);
   CHECK(options.grad_accum.count == 4);
+  CHECK(options.cuda_graphs.automatic);
   CHECK(options.progress_bar);
   CHECK_FALSE(options.load_strict_model_weights);
   CHECK(options.on_signal == tutti::OnSignal::stop);
@@ -99,6 +102,8 @@ TEST_CASE("a mistake on the command line names the option and what is right", "[
                     ContainsSubstring("--max-duration") && ContainsSubstring("3 moons"));
   CHECK_THROWS_WITH(read({"--precision", "fp8"}),
                     ContainsSubstring("fp32, amp_fp16, amp_bf16; got fp8"));
+  CHECK_THROWS_WITH(read({"--cuda-graphs", "yes"}),
+                    ContainsSubstring("expected true, false or auto; got yes"));
   CHECK_THROWS_WITH(read({"--max-durations", "3ep"}), ContainsSubstring("--max-durations"));
   CHECK_THROWS_WITH(read({"--seed", "-"}), ContainsSubstring("expected a number; got -"));
 }

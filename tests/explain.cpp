@@ -2,6 +2,7 @@
 
 #include <tutti/algorithms/ema.hpp>
 #include <tutti/algorithms/mixup.hpp>
+#include <tutti/algorithms/sam.hpp>
 
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
@@ -24,6 +25,14 @@ TEST_CASE("a trainer explains its plan, its values and what was done to the mode
   CHECK_THAT(text, ContainsSubstring("values:\n  MixUp: alpha = 0.5, interpolate_loss = false, "
                                      "input_key = \"image\", target_key = \"\""));
   CHECK_THAT(text, ContainsSubstring("  EMA: half_life = 20ba, smoothing = not set, "));
+  CHECK_THAT(text, ContainsSubstring("cuda graphs:\n  from forward to backward\n"));
   CHECK_THAT(text, ContainsSubstring("  run_name: \"explained\"\n"));
   CHECK_THAT(text, ContainsSubstring("  blurpool/num_blurconv_layers: 3\n"));
+}
+
+TEST_CASE("a trainer explains why its steps cannot be graphs", "[explain]") {
+  const tutti::Trainer<tutti::SAM> trainer{
+      tiny::net(), {.train = tiny::batches(2), .max_duration = "1ep", .progress_bar = false}};
+  CHECK_THAT(tutti::explain(trainer),
+             ContainsSubstring("cuda graphs:\n  none, since SAM trains in two passes"));
 }

@@ -171,3 +171,49 @@ TEST_CASE("batches are selected, cut and resized in one order, however listed", 
   STATIC_REQUIRE(std::is_same_v<Recipe<SeqLengthWarmup, ALiBi>::order<AfterDataloader>,
                                 types<ALiBi, SeqLengthWarmup>>);
 }
+
+// Which algorithms stand beside CUDA graphs, and where their hooks between the forward and the end
+// of the backward pass run; the others have none there.
+namespace {
+
+template <class P>
+using GraphsWith = tutti::GraphPlan<tutti::Recipe<P>>;
+
+template <class... Ps>
+std::string without_graphs(tutti::types<Ps...>) {
+  std::string text;
+  ((text += GraphsWith<Ps>::possible ? "" : GraphsWith<Ps>::why_not() + "\n"), ...);
+  return text;
+}
+
+template <class... Ps>
+std::string beside_graphs(tutti::types<Ps...>) {
+  std::string text;
+  const auto one = [&]<class P, class E>(std::type_identity<P>, E) {
+    using Plan = GraphsWith<P>;
+    text += Plan::template inside<E>::size > 0    ? std::string(tutti::name_of<P>()) + " in\n"
+            : Plan::template ahead<E>::size > 0   ? std::string(tutti::name_of<P>()) + " ahead\n"
+            : Plan::template behind<E>::size > 0  ? std::string(tutti::name_of<P>()) + " behind\n"
+            : Plan::template instead<E>::size > 0 ? std::string(tutti::name_of<P>()) + " instead\n"
+                                                  : "";
+  };
+  const auto all = [&]<class P, class... Es>(std::type_identity<P> p, tutti::types<Es...>) {
+    (one(p, Es{}), ...);
+  };
+  (all(std::type_identity<Ps>{}, tutti::detail::graph_events{}), ...);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("every algorithm says whether steps with it can be graphs", "[recipes][graphs]") {
+  CHECK(algorithms::size == 27);
+  CHECK(without_graphs(algorithms{}) ==
+        "ALiBi makes its biases anew when the length changes, and a graph would read the old ones\n"
+        "GyroDropout picks its masks on the host while the model runs\n"
+        "SAM trains in two passes, with the weights in other memory in each\n"
+        "StochasticDepth draws on the host, while the model runs, what it skips\n");
+  CHECK(beside_graphs(algorithms{}) ==
+        "CutMix ahead\nCutMix instead\nLabelSmoothing ahead\nLabelSmoothing behind\n"
+        "MixUp ahead\nMixUp instead\n");
+}

@@ -65,6 +65,11 @@ T value_from(const std::string& text) {
     return precision_from(text);
   } else if constexpr (std::is_same_v<T, CountOrAuto>) {
     return text == "auto" ? CountOrAuto("auto") : CountOrAuto(value_from<std::int64_t>(text));
+  } else if constexpr (std::is_same_v<T, OnOrAuto>) {
+    if (text != "true" && text != "false" && text != "auto") {
+      throw CLI::ValidationError("expected true, false or auto; got " + text);
+    }
+    return text == "auto" ? OnOrAuto("auto") : OnOrAuto(text == "true");
   } else if constexpr (std::is_enum_v<T>) {
     return enum_from<T>(text);
   } else if constexpr (std::is_base_of_v<std::string, T>) {
@@ -95,7 +100,7 @@ std::string text_of(const T& value) {
     std::ostringstream out;
     out << value;
     return out.str();
-  } else if constexpr (std::is_enum_v<T>) {
+  } else if constexpr (std::is_enum_v<T> || std::is_same_v<T, OnOrAuto>) {
     return std::string(to_string(value));
   } else {
     return value;
@@ -137,7 +142,8 @@ class Program {
   }
 
   /// Binds one flag. value: a number, text, list of texts, bool (`--flag`, `--no-flag`), Time,
-  /// enum with to_string(), CountOrAuto, or an optional one of these; has to outlive parse().
+  /// enum with to_string(), CountOrAuto, OnOrAuto, or an optional one of these; has to outlive
+  /// parse().
   template <class T>
   Program& add(const std::string& flag, T& value, const std::string& about) {
     if constexpr (std::is_same_v<T, bool>) {
@@ -284,6 +290,7 @@ inline Program& Program::add(TrainerOptions& options) {
   add("--allow-idle-policies", o.allow_idle_policies, "accept policies that never act");
   add("--device", o.device, "auto, cpu, cuda, cuda:1");
   add("--precision", o.precision, "fp32, amp_bf16, amp_fp16");
+  add("--cuda-graphs", o.cuda_graphs, "true, false, or auto: where they can be");
   add("--seed", o.seed, "of all random streams; default: random");
   add("--deterministic-mode", o.deterministic_mode, "refuse what is not deterministic");
   add("--run-name", o.run_name, "default: made of the time and two words");

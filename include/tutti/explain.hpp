@@ -56,9 +56,9 @@ void write_policy(std::ostream& out, const P& policy) {
 
 }  // namespace detail
 
-/// A trainer in words: its recipe's plan (Recipe::describe()), what is fused, every policy with the
-/// values of its members, and what was logged as constants of the run while it was constructed,
-/// which includes what surgery has done to the model.
+/// A trainer in words: its recipe's plan (Recipe::describe()), what is fused, whether its steps can
+/// be CUDA graphs, every policy with the values of its members, and what was logged as constants of
+/// the run while it was constructed, which includes what surgery has done to the model.
 template <class... Policies>
 std::string explain(const Trainer<Policies...>& trainer) {
   std::ostringstream out;
@@ -67,6 +67,10 @@ std::string explain(const Trainer<Policies...>& trainer) {
   if constexpr (requires { Engine::describe_fused(); }) {
     out << Engine::describe_fused();
   }
+  using Graphs = GraphPlan<typename Engine::recipe>;
+  out << "cuda graphs:\n  "
+      << (Graphs::possible ? "from forward to backward" : "none, since " + Graphs::why_not())
+      << "\n";
   out << "values:\n";
   trainer.for_each_policy([&](const auto& policy) { detail::write_policy(out, policy); });
   out << "run:\n";

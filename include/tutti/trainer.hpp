@@ -262,6 +262,9 @@ class Trainer {
     TORCH_CHECK(model, "the trainer was given no model");
     join_world();
     train::check_precision(options_.precision, state_.device);
+    if (options_.cuda_graphs) {
+      run_.graphs = train::make_graphs(options_.cuda_graphs, GraphPlan<recipe>::why_not(), state_);
+    }
     if (options_.deterministic_mode) {
       configure_deterministic_mode();
     }

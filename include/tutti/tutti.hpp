@@ -109,5 +109,6 @@
 #include <tutti/optim/sgd.hpp>
 #include <tutti/optim/sweep.hpp>
 #include <tutti/profiler/profiler.hpp>
+#include <tutti/train/cuda_graphs.hpp>
 #include <tutti/trainer.hpp>
 #include <tutti/version.hpp>

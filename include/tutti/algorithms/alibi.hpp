@@ -198,6 +198,8 @@ struct ALiBi final {
 
   static constexpr std::string_view name = "ALiBi";
   using events = types<Init, AfterDataloader>;
+  static constexpr std::string_view no_graph =
+      "makes its biases anew when the length changes, and a graph would read the old ones";
   using tags = types<changes_model, changes_sequence_length>;
   using runs_before =
       types<because<GatedLinearUnits, "attention comes first in a block">,

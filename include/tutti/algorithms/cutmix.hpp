@@ -192,6 +192,8 @@ struct CutMix final {
 
   static constexpr std::string_view name = "CutMix";
   using events = types<BeforeForward, BeforeLoss, BeforeBackward>;
+  using ahead_of_graph = types<BeforeLoss>;
+  using instead_of_graph = types<BeforeBackward>;
   using tags = types<mixes_inputs, interpolates_loss, needs_dense_targets>;
   using warns_with =
       types<because<CutOut,

@@ -75,6 +75,7 @@ struct GyroDropout final {
   static constexpr std::string_view name = "GyroDropout";
   static constexpr bool reads_batch = false;
   using events = types<FitStart, BeforeTrainBatch>;
+  static constexpr std::string_view no_graph = "picks its masks on the host while the model runs";
   using tags = types<changes_model, draws_masks, replaces_layers<nn::Dropout>>;
   using conflicts_with =
       types<because<SelectiveBackprop,

@@ -100,6 +100,8 @@ struct LabelSmoothing final {
 
   static constexpr std::string_view name = "LabelSmoothing";
   using events = types<BeforeLoss, AfterLoss>;
+  using ahead_of_graph = types<BeforeLoss>;
+  using behind_graph = types<AfterLoss>;
   using tags = types<smooths_targets, needs_dense_targets>;
   using runs_after =
       types<because<mixes_inputs,

@@ -105,6 +105,8 @@ struct MixUp final {
 
   static constexpr std::string_view name = "MixUp";
   using events = types<BeforeForward, BeforeLoss, BeforeBackward>;
+  using ahead_of_graph = types<BeforeLoss>;
+  using instead_of_graph = types<BeforeBackward>;
   using tags = types<mixes_inputs, interpolates_loss, needs_dense_targets>;
   using runs_before =
       types<because<CutMix,

@@ -107,6 +107,8 @@ struct SAM final {
 
   static constexpr std::string_view name = "SAM";
   using events = types<AfterLoad>;
+  static constexpr std::string_view no_graph =
+      "trains in two passes, with the weights in other memory in each";
   using tags = types<uses_closure>;
   using conflicts_with =
       types<because<uses_closure, "both would run forward and backward themselves">>;

@@ -94,6 +94,8 @@ struct StochasticDepth final {
   static constexpr std::string_view name = "StochasticDepth";
   static constexpr bool reads_batch = false;
   using events = types<Init, AfterLoad, BatchStart>;
+  static constexpr std::string_view no_graph =
+      "draws on the host, while the model runs, what it skips";
   using tags = types<changes_model, draws_masks>;
   using runs_after = types<
       because<SqueezeExcite,

@@ -124,6 +124,7 @@ struct ActivationMonitor final {
   static constexpr bool reads_batch = false;
   static constexpr Role role = Role::callback;
   using events = types<FitStart, BeforeTrainBatch, BeforeForward, AfterForward>;
+  using instead_of_graph = types<AfterForward>;  // where it watches
 
   /// Throws c10::ValueError when an option is out of range.
   constexpr void validate() const {

@@ -17,6 +17,7 @@ struct FreeOutputs final {
   static constexpr bool reads_batch = false;
   static constexpr Role role = Role::callback;
   using events = types<FitStart, AfterLoss>;
+  using behind_graph = types<AfterLoss>;
 
   /// Throws c10::Error when the model has training metrics.
   void apply(FitStart, State& state) const {

@@ -71,6 +71,15 @@ class Engine : private detail::Slot<Policies>... {
     fire_all<E>(state, typename recipe::template order<E>{});
   }
 
+  /// Runs some of the policies that act on `E`, as fire() would. fired: tell a Trace of the event.
+  template <Event E, class S, class... Ps>
+  void fire_some(S& state, types<Ps...> some, bool fired) {
+    if (fired) {
+      record_fired<E>();
+    }
+    fire_all<E>(state, some);
+  }
+
   /// Tells a Trace of something that the loop does at an event, such as saving a checkpoint.
   void record(std::string_view event, std::string_view what) {
     (record_policy<Policies>(event, what, Role::algorithm), ...);
@@ -252,6 +261,8 @@ class Engine<Policies...> {
   void for_each(auto&&) const {}
   template <Event E>
   void fire(auto&) {}
+  template <Event E>
+  void fire_some(auto&&...) {}
   void record(auto&&...) {}
   void close(auto&) {}
   [[nodiscard]] bool closed() const { return false; }

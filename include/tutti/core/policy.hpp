@@ -27,6 +27,8 @@
 ///         const State&)` just before the optimizer's step
 ///     using only_watches = types<Events...>           an algorithm, but changes nothing there
 ///     static constexpr bool reads_gradients = false   never looks at gradients after the step
+///     using in_graph, ahead_of_graph, behind_graph, instead_of_graph = types<Events...>,
+///         static constexpr std::string_view no_graph      beside CUDA graphs, see core/graphs.hpp
 ///     template <class Model> static constexpr bool supports    whether that model will do
 ///     template <class Model> void validate_model() const       the same, looking at its values
 ///     void validate_with(const Other&) const          throws when it cannot work beside that

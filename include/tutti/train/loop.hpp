@@ -30,7 +30,7 @@ class Loop {
   /// saved after the same batch, and FitEnd is not fired.
   void operator()() {
     if constexpr (requires { engine_.may_wait(true); }) {
-      engine_.may_wait(only_policies_see_batches());
+      engine_.may_wait(!run_.graphs && only_policies_see_batches());
     }
     engine_.template fire<FitStart>(state_);
     state_.model->train();
@@ -195,6 +195,9 @@ class Loop {
   void follow_parameters() {
     if (state_.parameters_replaced) {
       state_.parameters_replaced = false;
+      if (run_.graphs) {
+        run_.graphs->forget();
+      }
       run_.parallel.reset();  // its hooks sit on the old ones
       run_.parallel = make_parallel(engine_, state_, run_);
     }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <tutti/core/count_or_auto.hpp>
+#include <tutti/core/on_or_auto.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/data/data_spec.hpp>
 #include <tutti/data/evaluator.hpp>
@@ -48,6 +49,8 @@ struct TrainerOptions {
   // ---- Where and how it computes ---------------------------------------------------------------
   std::string device = "auto";  ///< "auto" (CUDA when there is one), "cpu", "cuda", "cuda:1"
   Precision precision = Precision::fp32;
+  OnOrAuto cuda_graphs = false;  ///< record forward to backward, replay it for batches of the same
+                                 ///< shapes; "auto": where that can be
   std::optional<std::uint64_t> seed{};  ///< 0 to 2^32-1; default: random, rank 0's for all
   bool deterministic_mode = false;      ///< refuse operators that are not deterministic
 

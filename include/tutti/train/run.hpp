@@ -18,6 +18,7 @@
 #include <tutti/dist/data_parallel.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/checkpoints.hpp>
+#include <tutti/train/graph_support.hpp>
 #include <tutti/train/metrics.hpp>
 #include <tutti/train/precision.hpp>
 
@@ -48,6 +49,7 @@ struct Run {
 
   std::optional<GradScaler> scaler;
   bool fold_into_optimizer = true;
+  std::unique_ptr<StepGraphs> graphs;  ///< null: microbatches are trained without
   std::unique_ptr<dist::DataParallel> parallel;
   dist::DataParallelOptions data_parallel;
   bool weigh_by_tokens = false;

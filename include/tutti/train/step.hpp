@@ -9,6 +9,7 @@
 #include <tutti/core/engine.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/train/forward.hpp>
+#include <tutti/train/graphed.hpp>
 #include <tutti/train/microbatching.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/sweep.hpp>
@@ -67,7 +68,15 @@ class Replay {
 template <class Engine>
 class Step {
  public:
-  Step(Engine& engine, State& state, Run& run) : engine_(engine), state_(state), run_(run) {}
+  Step(Engine& engine, State& state, Run& run)
+      : engine_(engine), state_(state), run_(run), graphed_(engine, state, *this) {}
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+  ~Step() {
+    if (run_.graphs) {
+      run_.graphs->forget();
+    }
+  }
 
   /// Trains on state.batch; leaves its losses in state.total_loss.
   void operator()() {
@@ -89,6 +98,8 @@ class Step {
   }
 
  private:
+  friend Graphed<Engine, Step>;
+
   template <class... Ps>
   static consteval int count_closures(types<Ps...>) {
     return (0 + ... + int{detail::TakesStep<Ps>});
@@ -134,6 +145,9 @@ class Step {
     state_.is_ascent = false;
     zero_gradients(state_);
     parts_.clear();
+    if (run_.graphs) {
+      run_.graphs->forget();
+    }
     if (run_.parallel) {
       run_.parallel->reset();
     }
@@ -250,24 +264,38 @@ class Step {
     state_.batch = run_.train.transform_microbatch(part.to(state_.device, state_.device.is_cuda()));
     const Batch seen = report && !run_.train_metrics.empty() ? state_.batch : Batch{};
     engine_.template fire<BeforeForward>(state_);
-    {
-      const auto low = state_.autocast();
-      state_.outputs = forward(state_);
+    if (run_.graphs) {
+      run_.graphs->train(state_, graphed_, share);
+    } else {
+      forward_to_backward(share);
     }
+    if (report) {
+      add_losses(share);
+      update_metrics(seen);
+    }
+  }
+
+  void forward_to_backward(double share) {
+    forward();
     engine_.template fire<AfterForward>(state_);
     engine_.template fire<BeforeLoss>(state_);
     {
       const auto low = state_.autocast();
-      state_.loss_parts = loss();
-      state_.loss = state_.loss_parts.total();
+      take_loss(loss());
     }
     engine_.template fire<AfterLoss>(state_);
     engine_.template fire<BeforeBackward>(state_);
     backward(share);
     engine_.template fire<AfterBackward>(state_);
-    if (report) {
-      add_losses(share);
-      update_metrics(seen);
+  }
+
+  void forward() {
+    {
+      const auto low = state_.autocast();
+      state_.outputs = train::forward(state_);
+    }
+    if (run_.graphs) {
+      run_.graphs->see(state_.outputs);
     }
   }
 
@@ -278,6 +306,14 @@ class Step {
     } else {
       return state_.task.loss(state_.outputs, state_.batch);
     }
+  }
+  void model_loss() {
+    const auto low = state_.autocast();
+    take_loss(state_.task.loss(state_.outputs, state_.batch));
+  }
+  void take_loss(Loss loss) {
+    state_.loss_parts = std::move(loss);
+    state_.loss = state_.loss_parts.total();
   }
 
   void backward(double share) {
@@ -327,6 +363,7 @@ class Step {
   Batch whole_batch_;         // on the host
   std::vector<Batch> parts_;  // its microbatches
   ThrashWatch thrashes_;
+  Graphed<Engine, Step> graphed_;
   detail::Sweeps<Engine, closure_policies == 0> sweeps_;
 };
 

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <c10/util/Exception.h>
+
+#include <tutti/core/engine.hpp>
+#include <tutti/core/graphs.hpp>
+#include <tutti/core/on_or_auto.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/train/graph_support.hpp>
+
+/// A recipe's microbatches by graphs: which hooks are recorded and which are called around.
+namespace tutti::train {
+
+/// Why this run cannot have graphs, a sentence without its full stop; empty when it can.
+/// recipe: why the recipe cannot.
+inline std::string no_graphs_because(std::string recipe, const State& state) {
+  const GraphSupport& support = graph_support();
+  if (!recipe.empty()) {
+    return recipe;
+  }
+  if (state.device.type() != support.device) {
+    return "graphs need a CUDA device, and the run is on " + state.device.str();
+  }
+  if (state.world_size > 1) {
+    return "gradients are averaged over " + std::to_string(state.world_size) +
+           " processes while they are computed, which is not recorded";
+  }
+  if (support.make == nullptr) {
+    return "the program has no graphs: add #include <tutti/train/cuda_graphs.hpp> to the file that "
+           "makes the Trainer, and build with TUTTI_WITH_CUDA=ON";
+  }
+  return {};
+}
+
+/// The graphs of the run; null when there are to be none. recipe: why the recipe cannot have any.
+/// Throws c10::ValueError when they are asked for and cannot be.
+inline std::unique_ptr<StepGraphs> make_graphs(const OnOrAuto& wanted, std::string recipe,
+                                               const State& state) {
+  const std::string why_not = no_graphs_because(std::move(recipe), state);
+  TORCH_CHECK_VALUE(why_not.empty() || wanted.automatic, "cuda_graphs is true, but ", why_not,
+                    "; set cuda_graphs to false, or to \"auto\" for graphs where they can be");
+  return why_not.empty() ? graph_support().make(state.device) : nullptr;
+}
+
+/// What of a microbatch is recorded and what is called around it, for the recipe of an engine.
+/// Step: has forward(), model_loss(), backward(share), and forward_to_backward(share), which does
+/// it all and fires the events.
+template <class Engine, class Step, bool Possible = GraphPlan<typename Engine::recipe>::possible>
+class Graphed final : public GraphWork {
+  using Plan = GraphPlan<typename Engine::recipe>;
+  using Events = tutti::detail::graph_events;
+
+ public:
+  Graphed(Engine& engine, State& state, Step& step) : engine_(engine), state_(state), step_(step) {}
+
+  [[nodiscard]] bool left_out() const override { return left_out(Events{}); }
+  void plainly(double share) override { step_.forward_to_backward(share); }
+  void ahead() override { ahead(Events{}); }
+  void recorded(double share) override {
+    step_.forward();
+    inside<AfterForward>();
+    inside<BeforeLoss>();
+    step_.model_loss();
+    inside<AfterLoss>();
+    inside<BeforeBackward>();
+    step_.backward(share);
+    inside<AfterBackward>();
+  }
+  void behind() override { behind(Events{}); }
+
+ private:
+  template <class... Es>
+  [[nodiscard]] bool left_out(types<Es...>) const {
+    return (left_out_at<Es>(typename Plan::template instead<Es>{}) || ...);
+  }
+  template <class E, class... Ps>
+  [[nodiscard]] bool left_out_at(types<Ps...>) const {
+    return (engine_.template get<Ps>().match(E{}, state_) || ...);
+  }
+
+  template <class... Es>
+  void ahead(types<Es...>) {
+    (engine_.template fire_some<Es>(state_, typename Plan::template ahead<Es>{}, false), ...);
+  }
+  template <class... Es>
+  void behind(types<Es...>) {
+    (engine_.template fire_some<Es>(state_, typename Plan::template behind<Es>{}, true), ...);
+  }
+  template <class E>
+  void inside() {
+    engine_.template fire_some<E>(state_, typename Plan::template inside<E>{}, false);
+  }
+
+  Engine& engine_;
+  State& state_;
+  Step& step_;
+};
+
+/// Nothing: the recipe cannot have graphs.
+template <class Engine, class Step>
+class Graphed<Engine, Step, false> final : public GraphWork {
+ public:
+  Graphed(Engine&, State&, Step& step) : step_(step) {}
+
+  [[nodiscard]] bool left_out() const override { return true; }
+  void plainly(double share) override { step_.forward_to_backward(share); }
+  void ahead() override {}
+  void recorded(double) override {}
+  void behind() override {}
+
+ private:
+  Step& step_;
+};
+
+}  // namespace tutti::train

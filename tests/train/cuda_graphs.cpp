@@ -1,0 +1,193 @@
+#include <tutti/train/cuda_graphs.hpp>
+
+#include "support/catch.hpp"
+
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include <tutti/algorithms/gradient_clipping.hpp>
+#include <tutti/algorithms/label_smoothing.hpp>
+#include <tutti/algorithms/mixup.hpp>
+#include <tutti/algorithms/progressive_resizing.hpp>
+#include <tutti/models/classifier.hpp>
+#include <tutti/optim/adam.hpp>
+#include <tutti/optim/schedules.hpp>
+#include <tutti/trainer.hpp>
+
+#include "support/tiny.hpp"
+
+using namespace tutti;
+
+#if TUTTI_WITH_CUDA
+
+namespace {
+
+struct Losses final {
+  static constexpr Role role = Role::callback;
+  std::vector<double> values{};
+  void apply(BatchEnd, const State& state) {
+    values.push_back(state.total_loss.at("total").item<double>());
+  }
+};
+
+std::vector<Batch> images(int count) {
+  at::manual_seed(3);
+  std::vector<Batch> out;
+  for (int i = 0; i < count; ++i) {
+    out.emplace_back(at::randn({8, 3, 16, 16}), at::randint(5, {8}, at::kLong));
+  }
+  return out;
+}
+
+auto classifier(double drop) {
+  at::manual_seed(2);
+  torch::nn::Sequential net(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 6, 3).padding(1)),
+                            torch::nn::BatchNorm2d(6), torch::nn::ReLU(),
+                            torch::nn::AdaptiveAvgPool2d(1), torch::nn::Flatten(),
+                            torch::nn::Dropout(drop), torch::nn::Linear(6, 5));
+  return Classifier(net, {.num_classes = 5});
+}
+
+struct Run {
+  std::vector<double> losses;
+  at::Tensor weights;
+  std::int64_t replayed = 0;
+};
+
+// What this program's graphs have done, counted by a backend around CUDA's.
+std::int64_t replays = 0;
+class Counted final : public train::GraphBackend {
+ public:
+  explicit Counted(at::Device device) : inner_(device) {}
+  void run(const std::function<void()>& work) override { inner_.run(work); }
+  Recorded record(const std::function<Tensors()>& work) override {
+    Recorded made = inner_.record(work);
+    return {std::make_unique<Replayed>(std::move(made.graph)), std::move(made.tensors)};
+  }
+
+ private:
+  class Replayed final : public Graph {
+   public:
+    explicit Replayed(std::unique_ptr<Graph> inner) : inner_(std::move(inner)) {}
+    void replay() override {
+      ++replays;
+      inner_->replay();
+    }
+
+   private:
+    std::unique_ptr<Graph> inner_;
+  };
+  train::CudaGraphBackend inner_;
+};
+
+template <class... Ps>
+Run run(bool graphs, TrainerOptions options, double drop, Ps... policies) {
+  replays = 0;
+  train::graph_support().make = [](at::Device device) -> std::unique_ptr<train::StepGraphs> {
+    return std::make_unique<train::Graphs>(std::make_unique<Counted>(device));
+  };
+  options.train = images(12);
+  options.max_duration = "2ep";
+  options.optimizer = AdamW{.lr = 0.01};
+  options.schedule = LinearWithWarmup{.t_warmup = "2ba", .alpha_f = 0.1};
+  options.device = "cuda";
+  options.cuda_graphs = graphs;
+  options.seed = 17;
+  options.progress_bar = false;
+  Trainer trainer{classifier(drop), std::move(options), std::move(policies)..., Losses{}};
+  trainer.fit();
+  return {trainer.template get<Losses>().values, tiny::flat(*trainer.state().model).cpu(), replays};
+}
+
+template <class... Ps>
+void same(const TrainerOptions& options, double drop, Ps... policies) {
+  const Run plain = run(false, options, drop, policies...);
+  const Run graphed = run(true, options, drop, policies...);
+  CHECK(plain.replayed == 0);
+  CHECK(graphed.replayed > 0);
+  REQUIRE(plain.losses.size() == graphed.losses.size());
+  for (std::size_t i = 0; i < plain.losses.size(); ++i) {
+    INFO("batch " << i);
+    CHECK(graphed.losses[i] == Approx(plain.losses[i]).epsilon(1e-5));
+  }
+  CHECK(at::allclose(plain.weights, graphed.weights, 1e-4, 1e-6));
+}
+
+bool no_device() {
+  if (torch::cuda::is_available()) {
+    return false;
+  }
+  std::printf("skipped: there is no CUDA device\n");
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("the program that includes it has CUDA's graphs", "[train][graphs]") {
+  CHECK(train::graph_support().make != nullptr);
+  CHECK(train::graph_support().device == at::kCUDA);
+}
+
+// Tolerances: a graph launches the same kernels, but libraries may choose others per stream.
+TEST_CASE("a run on a GPU with graphs is the run without", "[train][graphs][cuda]") {
+  if (no_device()) {
+    return;
+  }
+  SECTION("plain") {
+    same({}, 0);
+  }
+  SECTION("dropout draws the same numbers") {
+    same({}, 0.3);
+  }
+  SECTION("microbatches") {
+    same({.device_train_microbatch_size = 3}, 0);
+  }
+  SECTION("bf16") {
+    same({.precision = Precision::amp_bf16}, 0);
+  }
+  SECTION("fp16 with its scaler") {
+    same({.precision = Precision::amp_fp16}, 0);
+  }
+  SECTION("mixing, smoothing, clipping") {
+    same({}, 0, MixUp{}, LabelSmoothing{},
+         GradientClipping{.clipping_type = ClippingType::norm, .clipping_threshold = 0.1});
+  }
+  SECTION("growing images") {
+    same({}, 0, ProgressiveResizing{.whole_units = true});
+  }
+}
+
+TEST_CASE("a model that waits for the device cannot be recorded", "[train][graphs][cuda]") {
+  if (no_device()) {
+    return;
+  }
+  struct Waits : tiny::Net {
+    Outputs forward(const Batch& batch) {
+      return tiny::Net::forward(batch).tensor().mul(in->weight.sum().item<double>());
+    }
+  };
+  at::manual_seed(1);
+  Trainer trainer{std::make_shared<Waits>(),
+                  {.train = tiny::batches(6),
+                   .max_duration = "1ep",
+                   .optimizer = AdamW{},
+                   .device = "cuda",
+                   .cuda_graphs = true,
+                   .progress_bar = false},
+                  Losses{}};
+  CHECK_THROWS_WITH(trainer.fit(), Catch::Matchers::ContainsSubstring("set cuda_graphs to false"));
+}
+
+#else
+
+TEST_CASE("without CUDA the program has no graphs", "[train][graphs]") {
+  CHECK(train::graph_support().make == nullptr);
+}
+
+#endif
