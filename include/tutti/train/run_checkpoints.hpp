@@ -1,5 +1,8 @@
 #pragma once
 
+#include <chrono>
+#include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -7,9 +10,11 @@
 #include <vector>
 
 #include <tutti/checkpoint/folder.hpp>
+#include <tutti/checkpoint/mirror.hpp>
 #include <tutti/checkpoint/saver.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/checkpoints.hpp>
+#include <tutti/train/fetched.hpp>
 #include <tutti/train/resume.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/saving.hpp>
@@ -35,23 +40,38 @@ class RunCheckpoints final : public Checkpoints {
       if (policy.saver != nullptr) {
         savers_.push_back(policy.saver);
       }
+      if (policy.mirror != nullptr) {
+        mirrors_.push_back(policy.mirror);
+      }
     }
     check_savers();
     metrics_ = options.save_metrics;
     ignore_keys_ = options.save_ignore_keys;
     overwrite_ = options.save_overwrite;
     saving_.configure(options.save_async, options.save_on_error);
+    saving_.tell(mirrors_);
   }
 
   RunLoadReport load(const Options& options) override {
-    const LoadSource source =
-        choose_load(options, own_ ? own_->folder() : std::string(), *state_.communicator);
+    const std::string folder = own_ ? own_->folder() : std::string();
+    const LoadSource source = choose_load(options, folder, *state_.communicator, [&] {
+      for (checkpoint::Mirror* mirror : mirrors_) {
+        if (mirror->fetch_latest(folder, options.save_latest_filename)) {
+          return;
+        }
+      }
+    });
     continues_ = source.continues;
     if (source.path.empty()) {
       return {};
     }
-    RunLoadReport report =
-        load_checkpoint(source.path, policies_, state_, run_, own(), source.options);
+    const std::optional<Fetched> fetched =
+        is_address(source.path)
+            ? std::optional<Fetched>(std::in_place, source.path, mirrors_, *state_.communicator)
+            : std::nullopt;
+    RunLoadReport report = load_checkpoint(fetched ? fetched->folder() : source.path, policies_,
+                                           state_, run_, own(), source.options);
+    report.path = source.path;
     state_.logger.log_hyperparameters({{"load_path", source.path}});
     return report;
   }
@@ -107,8 +127,35 @@ class RunCheckpoints final : public Checkpoints {
     }
   }
 
-  [[nodiscard]] bool failed() const noexcept override { return saving_.failed(); }
-  void settle() override { saving_.settle(*state_.communicator); }
+  [[nodiscard]] bool failed() const noexcept override {
+    bool any = saving_.failed();
+    for (const checkpoint::Mirror* mirror : mirrors_) {
+      any = any || mirror->failed();
+    }
+    return any;
+  }
+
+  void settle() override {
+    saving_.settle(*state_.communicator);
+    for (checkpoint::Mirror* mirror : mirrors_) {
+      if (const auto error = on_rank_zero(*state_.communicator, [&] { mirror->check(); })) {
+        std::rethrow_exception(error);
+      }
+    }
+  }
+
+  void finish() override {
+    settle();
+    for (checkpoint::Mirror* mirror : mirrors_) {
+      // Many short waits, since the other ranks wait in a collective, which has a time limit.
+      for (bool waiting = true; waiting;) {
+        waiting = state_.rank == 0 && !mirror->wait(std::chrono::seconds(1));
+        waiting = state_.communicator->all_reduce_value(std::int64_t{waiting},
+                                                        dist::ReduceOp::maximum) != 0;
+      }
+    }
+    settle();
+  }
   void abandon() override { saving_.abandon(); }
 
  private:
@@ -158,6 +205,7 @@ class RunCheckpoints final : public Checkpoints {
   PolicyStates policies_;
   std::optional<checkpoint::Saver> own_;    // of the options
   std::vector<checkpoint::Saver*> savers_;  // the own one comes first
+  std::vector<checkpoint::Mirror*> mirrors_;
   Saving saving_;
   std::vector<std::string> ignore_keys_;  // of save(), as what follows
   bool overwrite_ = false;
