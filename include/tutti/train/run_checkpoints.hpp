@@ -104,17 +104,23 @@ class RunCheckpoints final : public Checkpoints {
   bool due(FitEnd event, bool at_once) override { return any_due(event, at_once); }
 
   std::string save_next() override {
-    for (checkpoint::Saver* saver : savers_) {
-      if (saver->is_due()) {
-        const std::string name = saver->begin(state_);
-        settle();
-        const checkpoint::SaverOptions& how = saver->options();
-        saving_.write(*state_.communicator, *saver,
-                      checkpoint::make_pages(collected(how.weights_only, how.ignore_keys)));
-        return name;
+    if (begun_.empty()) {  // all at once, so that each checkpoint lists those beside it, too
+      for (checkpoint::Saver* saver : savers_) {
+        if (saver->is_due()) {
+          begun_.emplace_back(saver, saver->begin(state_));
+        }
       }
     }
-    return {};
+    if (begun_.empty()) {
+      return {};
+    }
+    const auto [saver, name] = std::move(begun_.front());
+    begun_.erase(begun_.begin());
+    settle();
+    const checkpoint::SaverOptions& how = saver->options();
+    saving_.write(*state_.communicator, *saver,
+                  checkpoint::make_pages(collected(how.weights_only, how.ignore_keys)));
+    return name;
   }
 
   void save(const std::string& path, bool weights_only) override {
@@ -205,6 +211,7 @@ class RunCheckpoints final : public Checkpoints {
   PolicyStates policies_;
   std::optional<checkpoint::Saver> own_;    // of the options
   std::vector<checkpoint::Saver*> savers_;  // the own one comes first
+  std::vector<std::pair<checkpoint::Saver*, std::string>> begun_;  // with the checkpoint's name
   std::vector<checkpoint::Mirror*> mirrors_;
   Saving saving_;
   std::vector<std::string> ignore_keys_;  // of save(), as what follows
