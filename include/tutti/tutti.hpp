@@ -62,6 +62,7 @@
 #include <tutti/data/tokens.hpp>
 #include <tutti/data/torch_dataset.hpp>
 #include <tutti/dist/ddp.hpp>
+#include <tutti/dist/launch.hpp>
 #include <tutti/dist/process_group.hpp>
 #include <tutti/explain.hpp>
 #include <tutti/fused/engine.hpp>
