@@ -100,3 +100,45 @@ TEST_CASE("inputs that are not the batch's are mixed by themselves", "[fused][en
   check_same(run_with(with, true, true, mixing, by_name, cutout),
              run_with(with, false, true, mixing, by_name, cutout));
 }
+
+TEST_CASE("bytes wait for the device where there is a pass for it", "[fused][engine][cuda]") {
+  const at::Tensor x = images(true, 4, 4).next()->inputs();
+  const auto waits = [&](at::Device device) {
+    tutti::fused::Engine<tutti::Engine<Normalize, CutOut, MixUp>> engine(normalize(true), CutOut{},
+                                                                         MixUp{});
+    tutti::State state;
+    state.device = device;
+    state.batch = tutti::Batch(x, at::zeros({4}, at::kLong));
+    engine.may_wait(true);
+    engine.fire<tutti::AfterDataloader>(state);
+    return state.batch.inputs().scalar_type() == at::kByte;
+  };
+  CHECK(waits(at::kCPU));
+  CHECK(waits(at::Device(at::kCUDA, 0)) == tutti::fused::detail::has_kernels);
+  CHECK_FALSE(waits(at::Device(at::kMPS, 0)));
+}
+
+TEST_CASE("a fused recipe has the same inputs on a GPU as on the CPU", "[fused][engine][cuda]") {
+  if (!tutti::fused::detail::has_kernels || !torch::cuda::is_available()) {
+    WARN("skipped: this program was built without TUTTI_WITH_CUDA, or there is no CUDA device");
+    return;
+  }
+  const auto on = [](const char* device, bool dense, bool interpolate) {
+    TrainerOptions with = options(true);
+    with.device = device;
+    return run_with(with, true, dense, {true, true, true, true, !interpolate, true},
+                    {.alpha = 1, .interpolate_loss = interpolate}, {.per_image = true});
+  };
+  for (const bool dense : {false, true}) {
+    for (const bool interpolate : {false, true}) {
+      Outcome there = on("cuda", dense, interpolate);
+      const Outcome here = on("cpu", dense, interpolate);
+      for (at::Tensor& input : there.inputs) {
+        CHECK(input.is_cuda());
+        input = input.cpu();
+      }
+      check_inputs(there, here);  // also those of evaluation
+      CHECK(there.weights.cpu().allclose(here.weights, 1e-2, 5e-3));
+    }
+  }
+}

@@ -154,7 +154,7 @@ TEST_CASE("images wait as bytes for one pass, and targets are not made dense", "
     trainer.fit();
     CHECK_THAT(
         tutti::explain(trainer),
-        ContainsSubstring("fused, for batches of bytes on the CPU:\n"
+        ContainsSubstring("fused, for batches of bytes:\n"
                           "  after_dataloader RandomFlip: x(n, c, i, flipped[n] ? width - 1 "
                           "- j : j)\n"
                           "  after_dataloader Normalize: (float(x(n, c, i, j)) / divisor - "

@@ -10,10 +10,15 @@
 #include <vector>
 
 #include "fused/separately.hpp"
+#include "fused/subsets.hpp"
 
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
+using fused_subsets::bytes;
+using fused_subsets::chosen;
+using fused_subsets::normalize;
+using fused_subsets::sizes;
 using tutti::ColOut;
 using tutti::CutMix;
 using tutti::CutOut;
@@ -50,21 +55,6 @@ struct Unknown {
 };
 static_assert(!tutti::fused::Fusible<Unknown>);
 
-const std::vector<std::vector<std::int64_t>> sizes{{6, 3, 16, 20}, {1, 3, 16, 20}, {5, 3, 13, 17},
-                                                   {3, 1, 7, 5},   {2, 2, 3, 2},   {4, 3, 40, 33}};
-
-at::Tensor bytes(const std::vector<std::int64_t>& size, std::uint64_t seed) {
-  at::manual_seed(seed);
-  return at::randint(0, 256, size, at::kByte);
-}
-
-Normalize normalize(std::int64_t channels) {
-  const std::vector<double> mean{0.485, 0.456, 0.406};
-  const std::vector<double> std{0.229, 0.224, 0.225};
-  return {.mean = {mean.begin(), mean.begin() + channels},
-          .std = {std.begin(), std.begin() + channels}};
-}
-
 // Bit by bit, also the signs of zeros.
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
@@ -86,18 +76,6 @@ bool agrees(const at::Tensor& x, double elapsed, Stages... stages) {
   return same_bits(plan(x), want) && last.is_contiguous(at::MemoryFormat::ChannelsLast) &&
          same_bits(last, want) &&
          same_bits(plan(x.contiguous(at::MemoryFormat::ChannelsLast)), want);
-}
-
-// Those stages of all whose bit is set in Subset, in order, as a tuple.
-template <unsigned Subset, std::size_t I = 0, class... Stages>
-auto chosen(const std::tuple<Stages...>& all) {
-  if constexpr (I == sizeof...(Stages)) {
-    return std::tuple<>{};
-  } else if constexpr ((Subset >> I & 1U) != 0) {
-    return std::tuple_cat(std::tuple(std::get<I>(all)), chosen<Subset, I + 1>(all));
-  } else {
-    return chosen<Subset, I + 1>(all);
-  }
 }
 
 }  // namespace

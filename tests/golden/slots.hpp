@@ -91,8 +91,9 @@ class Held final : public AnyAlgorithm {
   A algorithm_;
 };
 
-inline constexpr std::array<std::string_view, 8> slot_names{"slot0", "slot1", "slot2", "slot3",
-                                                            "slot4", "slot5", "slot6", "slot7"};
+inline constexpr std::array<std::string_view, 12> slot_names{"slot0", "slot1", "slot2",  "slot3",
+                                                             "slot4", "slot5", "slot6",  "slot7",
+                                                             "slot8", "slot9", "slot10", "slot11"};
 
 }  // namespace detail
 

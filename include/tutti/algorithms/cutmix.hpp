@@ -257,7 +257,9 @@ struct CutMix final {
         (interpolate_loss && state.batch.targets().dim() > 2)) {
       return std::nullopt;
     }
-    return pixels(frame);
+    fused::Paste drawn = pixels(frame);
+    *indices = indices->to(state.batch.inputs().device(), /*non_blocking=*/true);  // for targets
+    return drawn;
   }
 
   /// Targets are mixed as the inputs are, so that a loss need not see dense ones.

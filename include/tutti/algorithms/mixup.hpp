@@ -165,7 +165,9 @@ struct MixUp final {
     if (!detail::means_inputs(state.batch, input_key)) {
       return std::nullopt;
     }
-    return pixels(frame);
+    fused::Mix drawn = pixels(frame);
+    *indices = indices->to(state.batch.inputs().device(), /*non_blocking=*/true);  // for targets
+    return drawn;
   }
 
   /// Targets are mixed as the inputs are, so that a loss need not see dense ones.

@@ -26,7 +26,8 @@ namespace tutti::fused {
 /// Base: a tutti::Engine. Between AfterDataloader and BeforeForward the policies that are stages
 /// only draw; the pass runs once for each microbatch. Before a policy that may look at the batch
 /// the pass is run up to there, and the rest runs policy by policy; so everybody sees, and the
-/// model computes, what Base gives. Only batches of bytes on the CPU are fused.
+/// model computes, what Base gives. Only batches of bytes are fused. Where the run is on a CUDA
+/// device for which this program can make kernels, bytes are moved there and the pass is a kernel.
 template <class Base>
 class Engine : public Base {
   template <class E>
@@ -74,7 +75,7 @@ class Engine : public Base {
     if constexpr (std::is_same_v<E, AfterDataloader>) {
       whole_ = {};
       walk<E>(whole_, state, Whole{});
-      if (whole_.waits && (!may_wait_ || !state.device.is_cpu())) {
+      if (whole_.waits && (!may_wait_ || !has_pass(state.device))) {
         run(whole_, state);
       }
     } else if constexpr (std::is_same_v<E, BatchStart>) {
@@ -132,7 +133,7 @@ class Engine : public Base {
 
   /// Who is fused, a line each, and who ends a pass before its time.
   [[nodiscard]] static std::string describe_fused() {
-    std::string text = "fused, for batches of bytes on the CPU:\n";
+    std::string text = "fused, for batches of bytes:\n";
     detail::describe<AfterDataloader, Stages>(text, Whole{});
     detail::describe<BeforeForward, Stages>(text, Parts{});
     if (foldable) {
@@ -142,8 +143,11 @@ class Engine : public Base {
   }
 
  private:
+  [[nodiscard]] static bool has_pass(const at::Device& device) {
+    return device.is_cpu() || (detail::has_kernels && device.is_cuda());
+  }
   [[nodiscard]] static bool is_raw(const at::Tensor& x) {
-    return x.dim() == 4 && x.scalar_type() == at::kByte && x.is_cpu();
+    return x.dim() == 4 && x.scalar_type() == at::kByte && has_pass(x.device());
   }
 
   template <class... Ps>

@@ -75,10 +75,11 @@ struct Normalize final {
                       "are (ImageLoader: to_float = false), or leave Normalize out");
     const Frame frame{x.size(0), x.size(1), x.size(2), x.size(3)};
     const Scale scale = pixels(frame);
-    x = x.is_cpu() ? Plan<Scale>(frame, scale)(x, x.suggest_memory_format()) : on_device(x, scale);
+    const bool has_pass = x.is_cpu() || (detail::has_kernels && x.is_cuda());
+    x = has_pass ? Plan<Scale>(frame, scale)(x, x.suggest_memory_format()) : on_device(x, scale);
   }
 
-  // Step by step, as the pass rounds.
+  // Step by step, as the pass rounds, where there is none for the device.
   static at::Tensor on_device(const at::Tensor& x, const Scale& scale) {
     const auto channels = [&](const std::vector<double>& values) {
       at::Tensor row(at::detail::empty_cpu({std::ssize(values), 1, 1}, at::kFloat,

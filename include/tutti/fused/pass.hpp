@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -13,8 +14,11 @@
 
 #include <tutti/core/detail/parallel.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/fused/detail/cuda.hpp>
 #include <tutti/fused/detail/order.hpp>
 #include <tutti/fused/detail/painter.hpp>
+#include <tutti/fused/detail/source.hpp>
+#include <tutti/fused/detail/tables.hpp>
 #include <tutti/fused/pixels.hpp>
 
 /// Several transforms of a batch of images in one pass over its pixels.
@@ -46,26 +50,39 @@ class Plan {
 
   /// The images after all stages: fp32 [N, C, H', W'].
   ///
-  /// images: uint8 [N, C, H, W] of the planned sizes, on the CPU, with any strides: for [N, H, W,
-  /// C] give images.permute({0, 3, 1, 2}). format: of what is returned. type: likewise; bf16 and
-  /// fp16 are what fp32 is rounded to in the end.
-  /// Returns what the stages one after the other give, bit for bit. Images are done several at a
-  /// time.
-  /// Throws c10::Error (ValueError) for other images.
+  /// images: uint8 [N, C, H, W] of the planned sizes, with any strides: for [N, H, W, C] give
+  /// images.permute({0, 3, 1, 2}). On the CPU, or on a CUDA device in a program built with
+  /// TUTTI_WITH_CUDA. format: of what is returned. type: likewise; bf16 and fp16 are what fp32 is
+  /// rounded to in the end.
+  /// Returns, on the images' device, what the stages one after the other give on the CPU, bit for
+  /// bit. Images are done several at a time; on CUDA by one kernel on the current stream, compiled
+  /// when it is first needed.
+  /// Throws c10::Error (ValueError) for other images; c10::Error when the kernel cannot be
+  /// compiled.
   [[nodiscard]] at::Tensor operator()(const at::Tensor& images,
                                       at::MemoryFormat format = at::MemoryFormat::Contiguous,
                                       at::ScalarType type = at::kFloat) const {
-    at::Tensor out(
-        at::detail::empty_cpu({frame_.images, frame_.channels, frame_.height, frame_.width}, type,
-                              /*pin_memory=*/false, format));
+    const at::Tensor out = images.is_cuda()
+                               ? room_beside(images, format, type)
+                               : at::Tensor(at::detail::empty_cpu(
+                                     {frame_.images, frame_.channels, frame_.height, frame_.width},
+                                     type, /*pin_memory=*/false, format));
     run(images, out);
     return out;
   }
 
   /// The same into a tensor that is there already: fp32, bf16 or fp16 [N, C, H', W'], contiguous in
-  /// either memory format.
+  /// either memory format, on the images' device.
   void run(const at::Tensor& images, const at::Tensor& out) const {
     expect_tensors(images, out);
+    if constexpr (detail::has_kernels) {
+      if (images.is_cuda()) {
+        if (out.numel() > 0) {
+          detail::run_kernel(cuda_source(), tables(), images, frame_, out);
+        }
+        return;
+      }
+    }
     switch (out.scalar_type()) {
       case at::kBFloat16:
         return run_as<at::BFloat16>(images, out);
@@ -75,6 +92,12 @@ class Plan {
         run_as<float>(images, out);
     }
   }
+
+  /// The CUDA kernel of this pass, put together by the compiler. It reads tables().
+  [[nodiscard]] static constexpr std::string_view cuda_source() { return detail::source<Nodes...>; }
+
+  /// What the stages drew, as the kernel reads it.
+  [[nodiscard]] detail::Tables tables() const { return {geometry_, frame_, nodes_}; }
 
   /// What becomes of the targets, for functional::mixed_cross_entropy.
   [[nodiscard]] MixedTargets targets() const {
@@ -182,15 +205,28 @@ class Plan {
     });
   }
 
+  // For the output, on the device of the images.
+  [[nodiscard]] at::Tensor room_beside(const at::Tensor& images, at::MemoryFormat format,
+                                       at::ScalarType type) const {
+    const auto [n, channels, height, width, elapsed] = frame_;
+    const std::int64_t plane = height * width;
+    return format == at::MemoryFormat::ChannelsLast
+               ? images.new_empty_strided({n, channels, height, width},
+                                          {channels * plane, 1, width * channels, channels}, type)
+               : images.new_empty({n, channels, height, width}, type);
+  }
+
   void expect_tensors(const at::Tensor& images, const at::Tensor& out) const {
-    const auto fits = [](const at::Tensor& x, const Frame& frame) {
-      return x.dim() == 4 && x.is_cpu() && x.size(0) == frame.images &&
+    const char* where = detail::has_kernels ? "the CPU or CUDA" : "the CPU";
+    const bool known = images.is_cpu() || (detail::has_kernels && images.is_cuda());
+    const auto fits = [&](const at::Tensor& x, const Frame& frame) {
+      return x.dim() == 4 && known && x.device() == images.device() && x.size(0) == frame.images &&
              x.size(1) == frame.channels && x.size(2) == frame.height && x.size(3) == frame.width;
     };
     TORCH_CHECK_VALUE(images.scalar_type() == at::kByte && fits(images, source_),
                       "fused::Plan: the images are ", images.scalar_type(), images.sizes(), " on ",
                       images.device(), ", planned were uint8 [", source_.images, ", ",
-                      source_.channels, ", ", source_.height, ", ", source_.width, "] on the CPU");
+                      source_.channels, ", ", source_.height, ", ", source_.width, "] on ", where);
     TORCH_CHECK_VALUE(
         (out.scalar_type() == at::kFloat || out.scalar_type() == at::kBFloat16 ||
          out.scalar_type() == at::kHalf) &&
@@ -198,7 +234,7 @@ class Plan {
             (out.is_contiguous() || out.is_contiguous(at::MemoryFormat::ChannelsLast)),
         "fused::Plan: the output is ", out.scalar_type(), out.sizes(), " on ", out.device(),
         ", expected contiguous fp32, bf16 or fp16 [", frame_.images, ", ", frame_.channels, ", ",
-        frame_.height, ", ", frame_.width, "] on the CPU");
+        frame_.height, ", ", frame_.width, "] on the images' device");
   }
 
   Frame source_;

@@ -5,7 +5,6 @@
 
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/linear.hpp>
-#include <tutti/nn/pooling.hpp>
 #include <tutti/nn/sequential.hpp>
 #include <tutti/nn/slot.hpp>
 
@@ -16,6 +15,22 @@
 ///
 /// Source: Hu et al., "Squeeze-and-Excitation Networks", CVPR 2018.
 namespace tutti::nn {
+
+/// The mean of each channel: [N, C, H, W] to [N, C].
+///
+/// What an average pool to one pixel gives, but its gradient is divided before it is spread over
+/// the pixels, which saves a pass over all of them.
+struct ChannelMeansImpl : torch::nn::Cloneable<ChannelMeansImpl> {
+  void reset() override {}
+
+  at::Tensor forward(const at::Tensor& x) {
+    if (x.scalar_type() == at::kHalf) {  // whose sums may exceed it
+      return x.mean({2, 3});
+    }
+    return x.sum({2, 3}).div(x.size(2) * x.size(3));
+  }
+};
+TORCH_MODULE(ChannelMeans);
 
 /// Scales each channel of an image by a number that a small network computes from the means of all
 /// channels: `x * sigmoid(W2 relu(W1 mean(x)))`.
@@ -46,13 +61,13 @@ class SqueezeExcite2dImpl : public torch::nn::Cloneable<SqueezeExcite2dImpl> {
     };
     pool_and_mlp = register_module(
         "pool_and_mlp",
-        Sequential(AdaptiveAvgPool2d(1), torch::nn::Flatten(), linear(num_features_, latent_),
+        Sequential(ChannelMeans(), torch::nn::Flatten(), linear(num_features_, latent_),
                    torch::nn::ReLU(), linear(latent_, num_features_), torch::nn::Sigmoid()));
   }
 
   /// x: [N, C, H, W]. Returns the same shape.
   at::Tensor forward(const at::Tensor& x) {
-    return x.mul(pool_and_mlp(x).unsqueeze(-1).unsqueeze(-1));  // [N, C, 1, 1] against x
+    return x.mul(pool_and_mlp(x).view({x.size(0), -1, 1, 1}));
   }
 
   Sequential pool_and_mlp{nullptr};  ///< [N, C, H, W] to [N, C]; the linear layers are 2 and 4

@@ -54,6 +54,22 @@ class Geometry {
   /// Pixels stay where they are.
   [[nodiscard]] bool none() const { return windows_.empty() && rows_.empty() && columns_.empty(); }
 
+  /// Where column 0 of row 0 of an image's window lies, and which way the columns go, 1 or -1.
+  struct Origin {
+    std::int64_t row;
+    std::int64_t column;
+    std::int64_t step;
+  };
+  [[nodiscard]] Origin origin(std::int64_t image) const {
+    const Window window = windows_.empty() ? Window{} : windows_[static_cast<std::size_t>(image)];
+    return {window.row, window.column + (window.flip ? window_width_ - 1 : 0),
+            window.flip ? -1 : 1};
+  }
+
+  /// Rows and columns of the window, by index; empty: all.
+  [[nodiscard]] const std::vector<std::int64_t>& rows() const { return rows_; }
+  [[nodiscard]] const std::vector<std::int64_t>& columns() const { return columns_; }
+
   /// How much more room than it asks for fetch() may write into.
   static constexpr std::int64_t slack = 16;
 
@@ -64,17 +80,14 @@ class Geometry {
   const std::uint8_t* fetch(const std::uint8_t* plane, std::int64_t row_stride,
                             std::int64_t column_stride, std::int64_t image, std::int64_t row,
                             std::int64_t first, std::int64_t last, std::uint8_t* room) const {
-    const Window window = windows_.empty() ? Window{} : windows_[static_cast<std::size_t>(image)];
+    const auto [top, start, step] = origin(image);
     const std::int64_t length = last - first;
-    const std::int64_t y =
-        window.row + (rows_.empty() ? row : rows_[static_cast<std::size_t>(row)]);
+    const std::int64_t y = top + (rows_.empty() ? row : rows_[static_cast<std::size_t>(row)]);
     if (y < 0 || y >= source_height_) {
       std::memset(room, 0, static_cast<std::size_t>(length));
       return room;
     }
     const std::uint8_t* line = plane + y * row_stride;
-    const std::int64_t step = window.flip ? -1 : 1;
-    const std::int64_t start = window.column + (window.flip ? window_width_ - 1 : 0);
     if (columns_.empty()) {
       return gather(line, column_stride, start + step * first, step, length, room);
     }

@@ -50,13 +50,18 @@ void blur_plane(const T* __restrict from, const Planes& whole, T* __restrict to,
     const std::int64_t y = o * strides[0];
     const T* __restrict at = from + y * row;
     T* __restrict sum = line + inner;
-    for (std::int64_t i = 0; i < row; ++i) {
-      sum[i] = at[i] * T(0.125);
-    }
-    for (const std::int64_t side : {y > 0 ? -row : 0, y + 1 < whole.rows ? row : 0}) {
-      if (side != 0) {
+    if (y > 0 && y + 1 < whole.rows) {
+      for (std::int64_t i = 0; i < row; ++i) {
+        sum[i] = at[i] * T(0.125) + (at[i - row] + at[i + row]) * T(0.0625);
+      }
+    } else {
+      for (std::int64_t i = 0; i < row; ++i) {
+        sum[i] = at[i] * T(0.125);
+      }
+      if (whole.rows > 1) {
+        const T* __restrict beside = y > 0 ? at - row : at + row;
         for (std::int64_t i = 0; i < row; ++i) {
-          sum[i] += at[side + i] * T(0.0625);
+          sum[i] += beside[i] * T(0.0625);
         }
       }
     }
@@ -159,8 +164,12 @@ inline at::Tensor binomial_map(const at::Tensor& x, const BinomialMap& map);
 // its own, for torch::autograd::Function takes seconds to compile.
 class BinomialBackward final : public torch::autograd::Node {
  public:
+  // Where every pixel is kept, the map is its own transpose.
   BinomialBackward(const at::Tensor& x, const BinomialMap& map)
-      : map_{map.strides, x.size(2), x.size(3), !map.transposed} {
+      : map_{.strides = map.strides,
+             .rows = x.size(2),
+             .columns = x.size(3),
+             .transposed = !map.transposed && map.strides != std::array<std::int64_t, 2>{1, 1}} {
     add_next_edge(torch::autograd::impl::gradient_edge(x));
   }
 

@@ -1,0 +1,128 @@
+#include <tutti/fused/detail/cuda.hpp>
+
+#include <torch/torch.h>
+
+#include "support/catch.hpp"
+
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <tutti/algorithms/colout.hpp>
+#include <tutti/algorithms/cutmix.hpp>
+#include <tutti/algorithms/cutout.hpp>
+#include <tutti/algorithms/mixup.hpp>
+#include <tutti/algorithms/progressive_resizing.hpp>
+#include <tutti/fused/pass.hpp>
+#include <tutti/fused/stages.hpp>
+
+#include "fused/subsets.hpp"
+
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using fused_subsets::bytes;
+using fused_subsets::chosen;
+using fused_subsets::normalize;
+using fused_subsets::sizes;
+using tutti::ColOut;
+using tutti::CutMix;
+using tutti::CutOut;
+using tutti::MixUp;
+using tutti::ProgressiveResizing;
+using tutti::fused::Frame;
+using tutti::fused::Pass;
+using tutti::fused::RandomCrop;
+using tutti::fused::RandomFlip;
+using tutti::fused::detail::Launch;
+
+// What stands in the way of a test on a GPU; empty: nothing.
+std::string missing() {
+  if (!tutti::fused::detail::has_kernels) {
+    return "skipped: this program was built without TUTTI_WITH_CUDA";
+  }
+  return torch::cuda::is_available() ? "" : "skipped: no CUDA device here";
+}
+
+// On a GPU the plan gives what it gives on the CPU, for every type and memory format.
+template <class... Stages>
+void check(const at::Tensor& x, Stages... stages) {
+  Pass pass{std::move(stages)...};
+  pass.seed(static_cast<std::uint64_t>(x.numel()));
+  const auto plan = pass.plan(x, 0.6);
+  const at::Tensor there = x.to(at::kCUDA);
+  for (const auto type : {at::kFloat, at::kHalf, at::kBFloat16}) {
+    const auto bits = type == at::kFloat ? at::kInt : at::kShort;
+    for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
+      INFO(type << " of " << x.sizes() << ", format " << static_cast<int>(format));
+      const at::Tensor got = plan(there, format, type);
+      const at::Tensor want = plan(x, format, type);
+      CHECK(got.device() == there.device());
+      CHECK(got.strides() == want.strides());
+      CHECK(at::equal(got.cpu().view(bits), want.view(bits)));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a kernel is launched with a thread for every number of the output", "[fused][cuda]") {
+  const auto threads = [](const Frame& frame, bool last) {
+    const Launch launch(frame, last);
+    CHECK(launch.block[0] * launch.block[1] * launch.block[2] <= 1024);
+    return std::vector<unsigned>{launch.block[0] * launch.grid[0], launch.block[1] * launch.grid[1],
+                                 launch.block[2] * launch.grid[2]};
+  };
+  CHECK(threads({5, 3, 13, 17}, false) == std::vector<unsigned>{32, 40, 5});
+  CHECK(threads({5, 3, 13, 17}, true) == std::vector<unsigned>{64, 16, 5});
+  CHECK(threads({70000, 1, 600000, 1}, false) == std::vector<unsigned>{32, 65535 * 8, 65535});
+  CHECK_THROWS_WITH(threads({1, 3, 40000, 40000}, false),
+                    ContainsSubstring("images of [3, 40000, 40000] are too large for a CUDA"));
+}
+
+TEST_CASE("a pass on a GPU gives what it gives on the CPU for every subset of the transforms",
+          "[fused][cuda][law]") {
+  if (const std::string why = missing(); !why.empty()) {
+    WARN(why);
+    return;
+  }
+  const auto compare = [](auto subset) {
+    for (std::uint64_t seed = 0; seed < 3; ++seed) {
+      for (const auto& size : sizes) {
+        const auto stages = chosen<subset.value>(std::tuple{
+            ColOut{.p_row = 0.2, .p_col = 0.3}, ProgressiveResizing{.size_increment = 1},
+            CutOut{.num_holes = 2, .uniform_sampling = seed % 2 == 0, .per_image = seed % 3 == 2},
+            MixUp{.alpha = 1}, CutMix{.uniform_sampling = seed % 2 == 1}});
+        INFO("subset " << subset.value << ", seed " << seed);
+        std::apply(
+            [&](const auto&... stage) { check(bytes(size, seed), normalize(size[1]), stage...); },
+            stages);
+      }
+    }
+  };
+  [&]<unsigned... S>(std::integer_sequence<unsigned, S...>) {
+    (compare(std::integral_constant<unsigned, S>{}), ...);
+  }
+  (std::make_integer_sequence<unsigned, 32>{});
+}
+
+TEST_CASE("a pass on a GPU reads images of any strides, and of any size", "[fused][cuda]") {
+  if (const std::string why = missing(); !why.empty()) {
+    WARN(why);
+    return;
+  }
+  const at::Tensor x = bytes({64, 3, 224, 224}, 1);
+  check(x, RandomCrop{.padding = 4}, RandomFlip{}, normalize(3), CutOut{}, MixUp{.alpha = 1},
+        CutMix{});
+  const at::Tensor wide = bytes({9, 30, 40, 3}, 2).to(at::kCUDA).permute({0, 3, 1, 2});
+  Pass pass{normalize(3), MixUp{.alpha = 1}};
+  const auto plan = pass.plan(wide);
+  CHECK(at::equal(plan(wide).cpu(), plan(wide.cpu())));
+  CHECK(plan(wide.slice(0, 0, 9)).is_cuda());
+  CHECK_THROWS_WITH(plan.run(wide, at::empty({9, 3, 30, 40})),
+                    ContainsSubstring("on the images' device"));
+  Pass empty{normalize(3)};
+  const at::Tensor none = wide.slice(0, 0, 0);
+  CHECK(empty.plan(none)(none).sizes() == none.sizes());
+}

@@ -1,0 +1,155 @@
+#include <tutti/fused/detail/kernel_cache.hpp>
+
+#include "support/catch.hpp"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "support/temporary_folder.hpp"
+
+namespace {
+
+using tutti::fused::detail::kept;
+using tutti::fused::detail::kernel_folder;
+
+namespace fs = std::filesystem;
+
+// Counts how often something is built.
+struct Builder {
+  std::string result{};
+  int built = 0;
+  std::string operator()(const std::string& folder, std::string_view key) {
+    return kept(folder, key, [&] {
+      ++built;
+      return result;
+    });
+  }
+};
+
+fs::path only_file(const fs::path& folder) {
+  REQUIRE(std::distance(fs::directory_iterator(folder), {}) == 1);
+  return fs::directory_iterator(folder)->path();
+}
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+void write(const fs::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+// A variable of the environment, as it was afterwards.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    const char* now = std::getenv(name);
+    had_ = now != nullptr;
+    old_ = had_ ? now : "";
+    set(value);
+  }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  ~Variable() { set(had_ ? old_.c_str() : nullptr); }
+
+ private:
+  void set(const char* value) { value != nullptr ? ::setenv(name_, value, 1) : ::unsetenv(name_); }
+  const char* name_;
+  bool had_ = false;
+  std::string old_;
+};
+
+}  // namespace
+
+TEST_CASE("a kernel is built once for each key and found by later programs", "[fused][cuda]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "a" / "b").string();  // made when needed
+  Builder build;
+  build.result = std::string("co\0de", 5);
+  CHECK(build(path, "one") == build.result);
+  CHECK(build.built == 1);
+  Builder later{.result = "never"};
+  CHECK(later(path, "one") == build.result);
+  CHECK(later.built == 0);
+  CHECK(later(path, "two") == "never");
+  CHECK(later.built == 1);
+  CHECK(std::distance(fs::directory_iterator(path), {}) == 2);  // nothing temporary is left
+}
+
+TEST_CASE("a damaged kernel on the disk is built anew", "[fused][cuda]") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  Builder build{.result = "some code"};
+  build(path, "key");
+  const fs::path file = only_file(path);
+  const std::string whole = read(file);
+  int expected = 1;
+  const auto damaged = [&](const std::string& bytes) {
+    write(file, bytes);
+    CHECK(build(path, "key") == "some code");
+    CHECK(build.built == ++expected);
+    CHECK(read(file) == whole);
+  };
+  damaged("");
+  for (std::size_t length = 1; length < whole.size(); ++length) {
+    damaged(whole.substr(0, length));
+  }
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    std::string flipped = whole;
+    flipped[at] = static_cast<char>(flipped[at] ^ 1);
+    damaged(flipped);
+  }
+  CHECK(build(path, "key") == "some code");
+  CHECK(build.built == expected);
+}
+
+TEST_CASE("a key with the same hash is not taken for another", "[fused][cuda]") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  Builder build{.result = "for one"};
+  build(path, "one");
+  fs::rename(only_file(path),
+             folder / tutti::fused::detail::hexadecimal(tutti::fused::detail::hash("two")));
+  Builder other{.result = "for two"};
+  CHECK(other(path, "two") == "for two");
+}
+
+TEST_CASE("a folder that cannot be written is no error", "[fused][cuda]") {
+  const TemporaryFolder folder;
+  Builder build{.result = "code"};
+  write(folder / "file", "a file, and no folder");
+  CHECK(build((folder / "file").string(), "key") == "code");
+  CHECK(build((folder / "file" / "under").string(), "key") == "code");
+  CHECK(build("", "key") == "code");
+  CHECK(build.built == 3);
+  if (::geteuid() == 0) {
+    SUCCEED("root may write everywhere: no folder without permission");
+  } else {
+    const fs::path closed = folder / "closed";
+    fs::create_directory(closed);
+    ::chmod(closed.c_str(), 0500);
+    CHECK(build(closed.string(), "key") == "code");
+    CHECK(fs::is_empty(closed));
+    ::chmod(closed.c_str(), 0700);
+  }
+}
+
+TEST_CASE("kernels are kept where the environment says", "[fused][cuda]") {
+  {
+    const Variable cache("XDG_CACHE_HOME", "/somewhere");
+    CHECK(kernel_folder() == "/somewhere/tutti/kernels");
+  }
+  const Variable relative("XDG_CACHE_HOME", "relative");  // which the standard has ignored
+  {
+    const Variable home("HOME", "/home/me");
+    CHECK(kernel_folder() == "/home/me/.cache/tutti/kernels");
+  }
+  const Variable home("HOME", nullptr);
+  CHECK(kernel_folder().empty());
+}
