@@ -1,17 +1,23 @@
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <random>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include <c10/util/Exception.h>
 
+#include <tutti/checkpoint/background.hpp>
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/mirror.hpp>
 #include <tutti/dist/communicator.hpp>
-#include <tutti/dist/local_rank_zero.hpp>
+#include <tutti/train/checkpointing.hpp>
 
 namespace tutti::train {
 
@@ -34,8 +40,28 @@ class Fetched {
     std::random_device random;
     folder_ = world.broadcast_bytes(root + "/tutti-fetched-" + std::to_string(random()) + "-" +
                                     std::to_string(random()));
-    dist::run_local_rank_zero_first_patiently(
-        world, [&] { first_ ? fetch(uri, mirrors) : void(); }, root);
+    std::atomic<bool> done{!first_};
+    checkpoint::Background work;
+    if (first_) {
+      work.run([&] {
+        try {
+          fetch(uri, mirrors);
+        } catch (...) {
+          done = true;
+          throw;
+        }
+        done = true;
+      });
+    }
+    // Many short waits, since a collective has a time limit.
+    while (world.all_reduce_value(std::int64_t{!done}, dist::ReduceOp::maximum) != 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    detail::on_every_rank(world, [&] {
+      if (const auto error = work.finish()) {
+        std::rethrow_exception(error);
+      }
+    });
   }
   Fetched(const Fetched&) = delete;
   Fetched& operator=(const Fetched&) = delete;
