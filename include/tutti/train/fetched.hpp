@@ -26,6 +26,34 @@ inline bool is_address(std::string_view path) {
   return path.find("://") != std::string_view::npos;
 }
 
+/// Runs `work` on the ranks where `here` is set, while the others wait for as long as it takes; a
+/// collective. What it throws is thrown on every rank.
+template <class F>
+void patiently(dist::Communicator& world, bool here, F&& work) {
+  std::atomic<bool> done{!here};
+  checkpoint::Background thread;
+  if (here) {
+    thread.run([&] {
+      try {
+        work();
+      } catch (...) {
+        done = true;
+        throw;
+      }
+      done = true;
+    });
+  }
+  // Many short waits, since a collective has a time limit.
+  while (world.all_reduce_value(std::int64_t{!done}, dist::ReduceOp::maximum) != 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  detail::on_every_rank(world, [&] {
+    if (const auto error = thread.finish()) {
+      std::rethrow_exception(error);
+    }
+  });
+}
+
 /// A checkpoint from elsewhere in a temporary folder of each node, which is removed at the end of
 /// its life.
 class Fetched {
@@ -40,28 +68,7 @@ class Fetched {
     std::random_device random;
     folder_ = world.broadcast_bytes(root + "/tutti-fetched-" + std::to_string(random()) + "-" +
                                     std::to_string(random()));
-    std::atomic<bool> done{!first_};
-    checkpoint::Background work;
-    if (first_) {
-      work.run([&] {
-        try {
-          fetch(uri, mirrors);
-        } catch (...) {
-          done = true;
-          throw;
-        }
-        done = true;
-      });
-    }
-    // Many short waits, since a collective has a time limit.
-    while (world.all_reduce_value(std::int64_t{!done}, dist::ReduceOp::maximum) != 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    detail::on_every_rank(world, [&] {
-      if (const auto error = work.finish()) {
-        std::rethrow_exception(error);
-      }
-    });
+    patiently(world, first_, [&] { fetch(uri, mirrors); });
   }
   Fetched(const Fetched&) = delete;
   Fetched& operator=(const Fetched&) = delete;

@@ -55,10 +55,11 @@ class RunCheckpoints final : public Checkpoints {
   RunLoadReport load(const Options& options) override {
     const std::string folder = own_ ? own_->folder() : std::string();
     const LoadSource source = choose_load(options, folder, *state_.communicator, [&] {
+      bool found = false;
       for (checkpoint::Mirror* mirror : mirrors_) {
-        if (mirror->fetch_latest(folder, options.save_latest_filename)) {
-          return;
-        }
+        patiently(*state_.communicator, state_.rank == 0, [&] {
+          found = found || mirror->fetch_latest(folder, options.save_latest_filename);
+        });
       }
     });
     continues_ = source.continues;
@@ -209,8 +210,8 @@ class RunCheckpoints final : public Checkpoints {
   State& state_;
   Run& run_;
   PolicyStates policies_;
-  std::optional<checkpoint::Saver> own_;    // of the options
-  std::vector<checkpoint::Saver*> savers_;  // the own one comes first
+  std::optional<checkpoint::Saver> own_;                           // of the options
+  std::vector<checkpoint::Saver*> savers_;                         // the own one comes first
   std::vector<std::pair<checkpoint::Saver*, std::string>> begun_;  // with the checkpoint's name
   std::vector<checkpoint::Mirror*> mirrors_;
   Saving saving_;
