@@ -11,6 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
 #include <tutti/core/recipe.hpp>
 
 #include "loggers/run.hpp"
