@@ -4,6 +4,9 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 install(TARGETS tutti EXPORT tuttiTargets FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(TUTTI_BUILD_TOOLS)
+  install(TARGETS tutti_run RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} OPTIONAL)
+endif()
 install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
   COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)

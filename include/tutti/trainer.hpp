@@ -104,7 +104,7 @@ class Trainer {
                                          options_.replace_signal_handlers);
         train::Loop<EngineType>(engine_, state_, run_)();
         if (run_.checkpoints) {
-          run_.checkpoints->settle();
+          run_.checkpoints->finish();
         }
         train::zero_gradients(state_);
       }

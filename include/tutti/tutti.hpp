@@ -43,10 +43,12 @@
 #include <tutti/callbacks/nan_monitor.hpp>
 #include <tutti/callbacks/oom_observer.hpp>
 #include <tutti/callbacks/optimizer_monitor.hpp>
+#include <tutti/callbacks/remote_uploader.hpp>
 #include <tutti/callbacks/runtime_estimator.hpp>
 #include <tutti/callbacks/speed_monitor.hpp>
 #include <tutti/callbacks/system_metrics_monitor.hpp>
 #include <tutti/callbacks/threshold_stopper.hpp>
+#include <tutti/checkpoint/command_object_store.hpp>
 #include <tutti/checkpoint/weights.hpp>
 #include <tutti/core/switch.hpp>
 #include <tutti/core/trace.hpp>
@@ -60,6 +62,7 @@
 #include <tutti/data/tokens.hpp>
 #include <tutti/data/torch_dataset.hpp>
 #include <tutti/dist/ddp.hpp>
+#include <tutti/dist/launch.hpp>
 #include <tutti/dist/process_group.hpp>
 #include <tutti/explain.hpp>
 #include <tutti/fused/engine.hpp>

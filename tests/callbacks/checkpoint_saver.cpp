@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <tutti/algorithms/ema.hpp>
+#include <tutti/core/switch.hpp>
 #include <tutti/core/trace.hpp>
 #include <tutti/metrics/loss_metric.hpp>
 #include <tutti/trainer.hpp>
@@ -132,6 +133,28 @@ TEST_CASE("a second interval with weights alone", "[callbacks][checkpoint_saver]
   trainer.fit();
   CHECK(sorted_names(folder / "weights") == Names{"ep0-ba6", "latest"});
   CHECK(sorted_names(folder / "weights/ep0-ba6") == Names{"manifest.json", "model.safetensors"});
+}
+
+TEST_CASE(
+    "several savers stand in one recipe, each with a list of its own that a resumed run keeps",
+    "[callbacks][checkpoint_saver][resume]") {
+  const TemporaryFolder folder;
+  using Second = Named<"weights", CheckpointSaver>;
+  const auto weights = [&] {
+    return named<"weights">(CheckpointSaver{.folder = (folder / "weights").string(),
+                                            .save_interval = "2ba",
+                                            .weights_only = true,
+                                            .num_checkpoints_to_keep = 2});
+  };
+  Trainer(graded({0.6, 0.5, 0.1}), options(folder, "3ba"), best(folder), weights()).fit();
+  TrainerOptions rest = options(folder);
+  rest.load_path = (folder / "own/latest").string();
+  Trainer trainer(graded({0.4, 0.55, 0.2}), rest, best(folder), weights());
+  CHECK(trainer.get<Second>().policy.saved().size() == 2);
+  trainer.fit();
+  CHECK(sorted_names(folder / "calm-motet") == Names{"best", "ep0-ba1", "ep0-ba5"});
+  CHECK(sorted_names(folder / "weights") == Names{"ep0-ba4", "ep0-ba6", "latest"});
+  CHECK(trainer.load_report().complete());
 }
 
 TEST_CASE("a monitor that is never evaluated is told of", "[callbacks][checkpoint_saver]") {

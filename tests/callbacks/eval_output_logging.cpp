@@ -1,5 +1,9 @@
 #include <tutti/callbacks/eval_output_logging.hpp>
 
+#include <string_view>
+#include <utility>
+#include <vector>
+
 #include <tutti/core/with.hpp>
 
 #include "callbacks/run.hpp"
@@ -47,6 +51,37 @@ TEST_CASE("the number of examples and their texts can be chosen",
   const auto& tables = trainer.get<InMemoryLogger>().tables;
   CHECK_THAT(tables.at("a_step_2"), ContainsSubstring(R"("data": [["1", "low", "10"]])"));
   CHECK_THAT(tables.at("b_step_2"), ContainsSubstring(R"("data": [["1", "low", "10"]])"));
+}
+
+namespace {
+
+/// Has no room for more than one example, which it finds out at the second microbatch at times.
+struct Small final {
+  static constexpr std::string_view name = "Small";
+  bool first = true;
+  void apply(EvalBeforeForward, const State& state) {
+    const std::int64_t size = state.batch.num_samples();
+    if (size > 2 || (size == 2 && !std::exchange(first, false))) {
+      throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "CUDA out of memory. (injected)");
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an attempt that runs out of memory leaves no rows", "[callbacks][eval_output_logging]") {
+  auto options = callback_run::options(2, "1ep");
+  options.eval = {
+      {"test", std::vector<Batch>{{at::arange(1.0, 5.0), at::tensor({10, 20, 30, 40})}}}};
+  options.device_train_microbatch_size = 4;
+  options.eval[0].device_eval_microbatch_size = "auto";
+  Trainer trainer{std::make_shared<Doubler>(), options, Small{}, EvalOutputLogging{},
+                  InMemoryLogger{}};
+  trainer.fit();
+  CHECK(trainer.get<InMemoryLogger>().latest("trainer/test/device_eval_microbatch_size") == 1);
+  CHECK(trainer.get<InMemoryLogger>().tables.at("test_step_2") ==
+        R"({"columns": ["input", "output", "target"], "data": [["1", "2", "10"], )"
+        R"(["2", "4", "20"], ["3", "6", "30"], ["4", "8", "40"]]})");
 }
 
 TEST_CASE("a long tensor is shown by its first numbers", "[callbacks][eval_output_logging]") {

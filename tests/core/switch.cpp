@@ -1,6 +1,11 @@
 #include <tutti/core/switch.hpp>
 
+#include <string>
+#include <type_traits>
+#include <vector>
+
 #include <tutti/core/engine.hpp>
+#include <tutti/core/trace.hpp>
 
 #include "support/catch.hpp"
 
@@ -64,5 +69,48 @@ TEST_CASE("rules of and about the policy hold for its switch", "[switch]") {
   static_assert(name_of<Switch<Count>>() == "Count");
   static_assert(role_of<Switch<Count>> == Role::algorithm);
   static_assert(!Handles<Switch<Count>, EpochEnd>);
+  SUCCEED("checked by the compiler");
+}
+
+TEST_CASE("a policy with a name of its own stands beside one of its type", "[switch][named]") {
+  using Second = Named<"second", Count>;
+  static_assert(Recipe<Count, Second, Named<"third", Count>>::valid);
+  static_assert(name_of<Second>() == "Count.second");
+  static_assert(
+      std::is_same_v<Recipe<After, Second, Count>::order<BatchStart>, types<Second, Count, After>>);
+  static_assert(detail::refuses<Rival, Second>());
+  Engine<Count, Second> engine{Count{}, named<"second">(Count{.started = 5})};
+  State state;
+  engine.fire<BatchStart>(state);
+  CHECK(state.calls == 2);
+  CHECK(engine.get<Count>().started == 1);
+  CHECK(engine.get<Second>().policy.started == 6);
+}
+
+TEST_CASE("a switch forwards what a recorder is told", "[switch]") {
+  using Lines = std::vector<std::string>;
+  Engine<Count, Switch<Trace>> engine{Count{}, Switch(Trace{})};
+  State state;
+  engine.fire<BatchStart>(state);
+  CHECK(engine.get<Switch<Trace>>().policy.lines == Lines{"batch_start", "batch_start>Count"});
+  engine.get<Switch<Trace>>().on = false;
+  engine.fire<BatchStart>(state);
+  CHECK(engine.get<Switch<Trace>>().policy.lines.size() == 2);
+}
+
+namespace {
+struct First final {
+  using runs_first = types<BatchStart>;
+  void apply(BatchStart, State& state) const { state.calls = 1; }
+};
+struct Last final {
+  using runs_last = types<BatchStart>;
+  void apply(BatchStart, State& state) const { state.calls *= 7; }
+};
+}  // namespace
+
+TEST_CASE("a switch keeps its policy's place at an event", "[switch]") {
+  static_assert(std::is_same_v<Recipe<Switch<Last>, Count, Switch<First>>::order<BatchStart>,
+                               types<Switch<First>, Count, Switch<Last>>>);
   SUCCEED("checked by the compiler");
 }

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <tutti/data/loader.hpp>
@@ -333,6 +334,77 @@ TEST_CASE("DataLoader: pinned memory where there is a CUDA device", "[data][data
   const auto batch = loader.next();
   CHECK(batch->inputs().equal(at::tensor(Numbers{0, 0, 1, 1, 2, 2}, at::kLong).view({3, 2})));
   CHECK(batch->inputs().is_pinned() == at::hasCUDA());
+}
+
+namespace {
+
+// Images whose every pixel is their number.
+struct Flat {
+  [[nodiscard]] std::int64_t size() const { return 5; }
+  [[nodiscard]] std::pair<at::Tensor, at::Tensor> get(std::int64_t index) const {
+    return {at::full({1, 2, 2}, index, at::kByte), at::full({}, index, at::kLong)};
+  }
+};
+
+tutti::data::ImageTransform plus(int number) {
+  return [number](const at::Tensor& image, Rng&) { return image + number; };
+}
+
+}  // namespace
+
+TEST_CASE("DataLoader: transforms of images come one after another, before the example's",
+          "[data][data_loader]") {
+  DataLoaderOptions options{
+      .batch_size = 5,
+      .transforms = {{"double", [](const at::Tensor& image, Rng&) { return image * 2; }}},
+      .transform = [](Batch example, Rng&) {
+        return Batch(example.inputs().to(at::kFloat) / 10, example.targets());
+      }};
+  DataLoader loader{Flat{}, options};
+  loader.transforms().put("plus", plus(3));
+  loader.start(0);
+  const Batch batch = *loader.next();
+  CHECK(batch.inputs().sizes() == at::IntArrayRef{5, 1, 2, 2});
+  CHECK(at::allclose(batch.inputs().select(3, 0).flatten().slice(0, 0, 10, 2),
+                     at::tensor({0.3, 0.5, 0.7, 0.9, 1.1}).to(at::kFloat)));
+  loader.transforms().remove("plus");
+  loader.start(0);
+  CHECK(loader.next()->inputs()[1].max().item<float>() == 0.2F);
+  tutti::AnyLoader any = loader;  // as a trainer holds it, for AugMix, RandAugment and ColOut
+  REQUIRE(any.transforms() != nullptr);
+  any.transforms()->put("plus", plus(4));
+  any.start(0);
+  CHECK(any.next()->inputs()[1].max().item<float>() == 0.6F);
+}
+
+TEST_CASE("DataLoader: what transforms draw depends on seed, epoch and example alone",
+          "[data][data_loader]") {
+  const auto noisy = [](std::int64_t workers) {
+    return DataLoader{Flat{},
+                      {.batch_size = 2,
+                       .shuffle = true,
+                       .num_workers = workers,
+                       .transforms = {{"noise", [](const at::Tensor& image, Rng& rng) {
+                                         return image + rng.integer(0, 100);
+                                       }}}}};
+  };
+  const auto none = rest_of(noisy(0), 3);
+  const auto three = rest_of(noisy(3), 3);
+  const auto later = rest_of(noisy(0), 3, 1);
+  const auto other = rest_of(noisy(0), 4);
+  REQUIRE(none.size() == 3);
+  for (std::size_t i = 0; i < none.size(); ++i) {
+    CHECK(at::equal(none[i].inputs(), three[i].inputs()));
+    CHECK((i == 0 || at::equal(none[i].inputs(), later[i - 1].inputs())));
+  }
+  CHECK_FALSE(at::equal(none[0].inputs(), other[0].inputs()));
+}
+
+TEST_CASE("DataLoader: transforms of what is no 8-bit image are refused", "[data][data_loader]") {
+  DataLoader loader{Noisy{}, {.transforms = {{"plus", plus(1)}}}};
+  loader.start(0);
+  CHECK_THROWS_WITH(loader.next(), ContainsSubstring("example 0 of the data set cannot be had") &&
+                                       ContainsSubstring("transforms take 8-bit images"));
 }
 
 TEST_CASE("DataLoader: options out of range are refused", "[data][data_loader]") {

@@ -1,18 +1,24 @@
 #include <tutti/loggers/mlflow.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
 #include <tutti/core/recipe.hpp>
 
 #include "loggers/run.hpp"
 #include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
 
 using Catch::Matchers::ContainsSubstring;
 using tutti::MLflowLogger;
@@ -37,6 +43,9 @@ struct Server {
   std::vector<std::string> metrics;  // "loss/train/total 0 1.000000"
   std::vector<std::string> params;
   std::size_t largest = 0;  // metrics in a request
+  std::string artifact_uri = "mlflow-artifacts:/7/r1/artifacts";
+  std::map<std::string, std::string> files;  // that were put, by path
+  int put_status = 200;
 
   HttpReply operator()(std::string_view method, const std::string& path, const std::string& body,
                        std::chrono::milliseconds) {
@@ -47,6 +56,12 @@ struct Server {
     if (busy > 0) {
       --busy;
       return {503, "later"};
+    }
+    if (method == "PUT") {
+      if (put_status == 200) {
+        files[path] = body;
+      }
+      return {put_status, put_status == 200 ? "{}" : "no room"};
     }
     const std::string prefix = "/api/2.0/mlflow/";
     REQUIRE(path.starts_with(prefix));
@@ -65,7 +80,9 @@ struct Server {
       return {200, R"({"experiment_id": "7"})"};
     }
     const std::string run =
-        R"({"info": {"run_id": "r1"}, "data": {"params": [{"key": "lr", "value": "0.5"}]}})";
+        R"({"info": {"run_id": "r1", "artifact_uri": ")" + artifact_uri +
+        R"("}, "data": {"params": [{"key": "lr", "value": "0.5"}], "tags": [{"key": )"
+        R"("mlflow.loggedArtifacts", "value": "[{\"path\": \"a.json\"}]"}]}})";
     if (endpoint == "runs/search") {
       return {200, has_run ? R"({"runs": [)" + run + "]}" : "{}"};
     }
@@ -73,7 +90,8 @@ struct Server {
       return {200, R"({"run": )" + run + "}"};
     }
     if (endpoint == "runs/create") {
-      return {200, R"({"run": {"info": {"run_id": "r1"}}})"};
+      return {200,
+              R"({"run": {"info": {"run_id": "r1", "artifact_uri": ")" + artifact_uri + R"("}}})"};
     }
     if (endpoint == "runs/log-batch") {
       take(body);
@@ -223,6 +241,87 @@ TEST_CASE("a server that is away at first, or busy, gets everything later", "[lo
   CHECK(server.bodies.back()["status"].string() == "FINISHED");
 }
 
+namespace {
+
+// Two pictures and a table; returns what was warned of.
+std::vector<std::string> show(Server& server) {
+  std::vector<std::string> warned;
+  MLflowLogger logger;
+  logger.connect(server.sender(), "http://test", "otter");
+  logger.memory.run->warn = [&](const std::string& text) { warned.push_back(text); };
+  tutti::State state;
+  state.logger.add(logger);
+  const at::Tensor images = at::zeros({2, 3, 4, 5});
+  state.logger.log_images({.name = "Images/Train", .images = images}, 6);
+  const std::vector<std::string> columns{"a", "b"};
+  const std::vector<std::vector<std::string>> rows{{"1", "x"}};
+  state.logger.log_table({.name = "../a table", .columns = columns, .rows = rows}, 7);
+  state.log_metrics({{"loss", 1.0}});
+  logger.close(state);
+  CHECK(server.metrics == std::vector<std::string>{"loss 0 1.000000"});
+  return warned;
+}
+
+}  // namespace
+
+TEST_CASE("images and tables are put where the server keeps files", "[loggers]") {
+  Server server;
+  server.has_run = server.has_experiment = GENERATE(false, true);
+  CHECK(show(server).empty());
+  const std::string at = "/api/2.0/mlflow-artifacts/artifacts/7/r1/artifacts/";
+  REQUIRE(server.files.size() == 3);
+  CHECK(server.files.at(at + "Images/Train_6_0.png").starts_with("\x89PNG"));
+  CHECK(server.files.contains(at + "Images/Train_6_1.png"));
+  CHECK(server.files.at(at + "._/a_table_7.json") ==
+        R"({"columns": ["a", "b"], "data": [["1", "x"]]})");
+  const auto tag = std::find(server.calls.begin(), server.calls.end(), "POST runs/set-tag");
+  REQUIRE(tag != server.calls.end());
+  const Json& body = server.bodies[static_cast<std::size_t>(tag - server.calls.begin())];
+  CHECK(body["key"].string() == "mlflow.loggedArtifacts");
+  const std::string mine = R"({"path": "._/a_table_7.json", "type": "table"}])";
+  CHECK(body["value"].string() ==
+        (server.has_run ? R"([{"path": "a.json"}, )" + mine : "[" + mine));
+}
+
+TEST_CASE("files go into the server's folder where that is on this machine", "[loggers]") {
+  const TemporaryFolder folder;
+  Server server;
+  server.artifact_uri = GENERATE("", "file://") + (folder / "artifacts").string();
+  CHECK(show(server).empty());
+  CHECK(server.files.empty());
+  CHECK(read_bytes(folder / "artifacts/Images/Train_6_1.png").starts_with("\x89PNG"));
+  CHECK(sorted_names(folder / "artifacts/._") == std::vector<std::string>{"a_table_7.json"});
+}
+
+TEST_CASE("files that cannot be kept are warned of once, and the rest goes on", "[loggers]") {
+  Server elsewhere;
+  elsewhere.artifact_uri = "s3://bucket/a";
+  auto warned = show(elsewhere);
+  REQUIRE(warned.size() == 1);
+  CHECK_THAT(warned[0], ContainsSubstring("keeps files in \"s3://bucket/a\", expected mlflow-"));
+  Server refusing;
+  refusing.put_status = 403;
+  warned = show(refusing);
+  REQUIRE(warned.size() == 1);
+  CHECK_THAT(warned[0], ContainsSubstring("answers Images/Train_6_0.png with HTTP 403: no room"));
+}
+
+TEST_CASE("a run that a signal ends is marked as killed", "[loggers]") {
+  Server server;
+  MLflowLogger logger;
+  logger.connect(server.sender(), "http://test", "otter");
+  tutti::State state;
+  logger.apply(tutti::FitStart{}, state);  // and no FitEnd
+  logger.close(state);
+  CHECK(server.bodies.back()["status"].string() == "KILLED");
+  MLflowLogger whole;
+  whole.connect(server.sender(), "http://test", "otter");
+  whole.apply(tutti::FitStart{}, state);
+  whole.apply(tutti::FitEnd{}, state);
+  whole.close(state);
+  CHECK(server.bodies.back()["status"].string() == "FINISHED");
+}
+
 TEST_CASE("a run that fails is marked so", "[loggers]") {
   Server server;
   MLflowLogger logger;
@@ -329,6 +428,11 @@ TEST_CASE("a run for the real MLflow server to read", "[.][writer]") {
   for (int i = 0; i < 1500; ++i) {
     run.state.logger.log_metrics({{"many", 1.0 * i}}, i);
   }
+  const at::Tensor images = at::ones({2, 3, 4, 5});
+  run.state.logger.log_images({.name = "Images/Train", .images = images}, 6);
+  const std::vector<std::string> columns{"a", "b"};
+  const std::vector<std::vector<std::string>> rows{{"1", "x"}, {"2", "y"}};
+  run.state.logger.log_table({.name = "texts", .columns = columns, .rows = rows}, 7);
   const bool fails = std::getenv("TUTTI_MLFLOW_FAIL") != nullptr;
   try {
     if (fails) {

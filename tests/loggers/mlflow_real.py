@@ -5,6 +5,7 @@
 Exits with 77 and the reason when this Python has no mlflow.
 """
 
+import json
 import math
 import os
 import socket
@@ -42,15 +43,15 @@ def wait_for(uri, server):
     raise TimeoutError(uri)
 
 
-with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
-    probe.bind(("127.0.0.1", 0))
-    port = str(probe.getsockname()[1])
-    probe.close()
+def check(folder, artifacts):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
     uri = f"http://127.0.0.1:{port}"
     log = open(os.path.join(folder, "server.log"), "w")
     server = subprocess.Popen(
         [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port, "--workers", "1",
-         "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--default-artifact-root", folder],
+         "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", *artifacts],
         stdout=log, stderr=log, cwd=folder)
     try:
         wait_for(uri, server)
@@ -68,6 +69,13 @@ with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
         many = client.get_metric_history(run.info.run_id, "many")
         assert [(m.step, m.value) for m in many] == [(i, float(i)) for i in range(1500)]
         assert abs(losses[0].timestamp / 1000 - time.time()) < 600
+        assert [f.path for f in client.list_artifacts(run.info.run_id, "Images")] == [
+            "Images/Train_6_0.png", "Images/Train_6_1.png"]
+        picture = client.download_artifacts(run.info.run_id, "Images/Train_6_1.png", folder)
+        assert open(picture, "rb").read(8) == b"\x89PNG\r\n\x1a\n"
+        table = json.load(open(client.download_artifacts(run.info.run_id, "texts_7.json", folder)))
+        assert table == {"columns": ["a", "b"], "data": [["1", "x"], ["2", "y"]]}, table
+        assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "texts_7.json", "type": "table"}]
 
         send(uri, TUTTI_MLFLOW_RUN="it's a run", TUTTI_MLFLOW_FAIL="1")  # goes on with the same run
         (run,) = client.search_runs([experiment.experiment_id])
@@ -81,4 +89,11 @@ with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
         server.terminate()
         server.wait(30)
 
-print(f"MLflow {mlflow.__version__} has metrics, params, status, and one run after resumption.")
+
+for served in True, False:  # through the server, or straight into its folder
+    with tempfile.TemporaryDirectory() as folder:
+        root = os.path.join(folder, "artifacts")
+        check(folder, ["--artifacts-destination", root] if served else
+              ["--no-serve-artifacts", "--default-artifact-root", root])
+
+print(f"MLflow {mlflow.__version__} has metrics, params, images, a table, status, and one run after resumption.")

@@ -1,5 +1,6 @@
 #include <tutti/profiler/profiler.hpp>
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <set>
@@ -7,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <tutti/core/recipe.hpp>
@@ -37,6 +39,12 @@ struct Watcher final {
     if (state.timestamp.batch == crash_at) {
       throw std::runtime_error("crash");
     }
+  }
+};
+
+struct Slow final {
+  void apply(tutti::BeforeForward, const tutti::State&) const {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
 };
 
@@ -158,6 +166,48 @@ TEST_CASE("a run that ends or fails within a cycle leaves what it has", "[profil
   // Another run does not mix with it.
   CHECK_THROWS_WITH(make("fails", -1),
                     ContainsSubstring("has files from an earlier run; give this one another"));
+}
+
+TEST_CASE("the machine is sampled while batches are picked", "[profiler]") {
+  const TemporaryFolder folder;
+  const auto counters = [&](Profiler profiler, const std::string& name) {
+    profiler.schedule = {.warmup = 0, .active = 2};
+    profiler.trace_handler.folder = (folder / name).string();
+    profiler.sys_prof_stats_thread_interval_seconds = 0.002;
+    tutti::Trainer trainer{tiny::net(), options("2ba"), std::move(profiler), Slow{}};
+    trainer.fit();
+    std::map<std::string, std::set<std::string>> out;
+    const Json trace = parsed(folder / (name + "/ep0-ba2-rank0.json"));
+    for (std::size_t i = 0; i < trace.size(); ++i) {
+      if (trace[i]["ph"].string() == "C") {
+        for (const auto& [key, value] : trace[i]["args"].object()) {
+          out[trace[i]["name"].string()].insert(key);
+          CHECK(value.number() >= 0);
+        }
+      }
+    }
+    return out;
+  };
+  using Series = std::map<std::string, std::set<std::string>>;
+  CHECK(counters({}, "usual") == Series{{"cpu", {"cpu_percent"}}});
+  CHECK(counters({.sys_prof_cpu = false}, "none").empty());
+  CHECK(counters({.sys_prof_memory = true, .sys_prof_disk = true, .sys_prof_net = true}, "all") ==
+        Series{{"cpu", {"cpu_percent"}},
+               {"memory", {"available", "cached", "used"}},
+               {"disk", {"read_bytes", "read_count", "write_bytes", "write_count"}},
+               {"network", {"bytes_recv", "bytes_sent"}}});
+}
+
+TEST_CASE("a disk's traffic is that of whole disks", "[profiler]") {
+  const auto numbers = tutti::detail::disk_traffic(
+      "   8       0 sda 10 1 20 5 30 2 40 6 0 7 8\n   8       1 sda1 9 1 18 5 3 2 4 6 0 7 8\n"
+      " 259       0 nvme0n1 1 0 2 0 3 0 4 0 0 0 0\n",
+      [](const std::string& name) { return name != "sda1"; });
+  using Numbers = tutti::detail::NamedNumbers;
+  CHECK(numbers == Numbers{{"read_count", 11},
+                           {"write_count", 33},
+                           {"read_bytes", 22 * 512},
+                           {"write_bytes", 44 * 512}});
 }
 
 TEST_CASE("markers record while the action is theirs", "[profiler][law]") {

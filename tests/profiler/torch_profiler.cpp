@@ -1,9 +1,14 @@
 #include <tutti/profiler/torch_profiler.hpp>
 
+#include <algorithm>
+#include <filesystem>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <tutti/core/recipe.hpp>
+#include <tutti/profiler/profiler.hpp>
 #include <tutti/trainer.hpp>
 
 #include "support/catch.hpp"
@@ -42,4 +47,82 @@ TEST_CASE("LibTorch's profiler runs over the picked batches", "[profiler]") {
                         ContainsSubstring("has files from an earlier run"));
   train((folder / "b").string(), 0);
   CHECK(std::filesystem::is_empty(folder / "b"));
+}
+
+TEST_CASE("its traces go into a Profiler's merged one", "[profiler][trace]") {
+  const TemporaryFolder folder;
+  const std::string merged = (folder / "loop/merged_trace.json").string();
+  const tutti::CyclicSchedule schedule{.warmup = 1, .active = 2};
+  tutti::Trainer trainer{tiny::net(),
+                         tutti::TrainerOptions{.train = tiny::batches(4),
+                                               .max_duration = "6ba",
+                                               .optimizer = tutti::DecoupledSGDW{.lr = 0.1},
+                                               .device = "cpu",
+                                               .run_name = "run",
+                                               .progress_bar = false},
+                         tutti::Profiler{.schedule = schedule,
+                                         .trace_handler = {.folder = (folder / "loop").string()}},
+                         TorchProfiler{.schedule = schedule,
+                                       .folder = (folder / "torch").string(),
+                                       .num_traces_to_keep = 0,
+                                       .merged_trace = merged}};
+  trainer.fit();
+  CHECK(std::filesystem::is_empty(folder / "torch"));
+  const tutti::detail::Json trace = tutti::detail::parse_json(read_bytes(merged));
+  std::vector<std::pair<double, double>> forwards;  // begin, end
+  std::vector<double> products;
+  std::set<std::int64_t> places;
+  for (std::size_t i = 0; i < trace.size(); ++i) {
+    const auto& event = trace[i];
+    const std::string& name = event["name"].string();
+    CHECK(event["pid"].integer() == 0);
+    if (name == "event/forward" && event["ph"].string() == "B") {
+      forwards.emplace_back(event["ts"].number(), 0);
+    } else if (name == "event/forward") {
+      forwards.back().second = event["ts"].number();
+    } else if (name == "aten::addmm") {
+      products.push_back(event["ts"].number());
+    } else if (name == "thread_sort_index") {
+      places.insert(event["args"]["sort_index"].integer());
+    }
+    CHECK(name != "Record Window End");
+  }
+  CHECK(forwards.size() == 5);    // of the first epoch's cycle three, of the second's two
+  REQUIRE(products.size() == 6);  // while it is active: two batches of two layers, and one
+  for (const double time : products) {
+    CHECK(std::any_of(forwards.begin(), forwards.end(), [&](const auto& forward) {
+      return forward.first <= time && time <= forward.second;
+    }));
+  }
+  CHECK(places == std::set<std::int64_t>{0});
+}
+
+TEST_CASE("a trace of LibTorch's profiler is put on the clock, without what it says of itself",
+          "[profiler][trace]") {
+  const TemporaryFolder folder;
+  write_bytes(folder / "a", R"({"baseTimeNanoseconds": 2000000, "traceEvents": [
+    {"ph": "X", "name": "aten::mul", "pid": 77, "tid": 5, "ts": 10.5, "dur": 2},
+    {"ph": "X", "name": "MulBackward0", "pid": 77, "tid": 6, "ts": 11, "dur": 2},
+    {"ph": "X", "name": "kernel", "pid": 0, "tid": 7, "ts": 12, "dur": 2},
+    {"ph": "M", "name": "thread_name", "pid": 77, "tid": 5, "ts": 1, "args": {"name": "t"}},
+    {"ph": "M", "name": "process_name", "pid": 77, "tid": 0, "ts": 1, "args": {"name": "p"}},
+    {"ph": "X", "name": "Spans", "pid": "Spans", "tid": "PyTorch Profiler", "ts": 1, "dur": 9},
+    {"ph": "i", "name": "Record Window End", "pid": "", "tid": "", "ts": 9}]})");
+  write_bytes(folder / "merged", "[\n{\"name\": \"before\"}\n]\n");
+  tutti::merge_torch_traces({{3, {(folder / "a").string(), 5}}}, (folder / "merged").string());
+  std::string lines;
+  const auto trace = tutti::detail::parse_json(read_bytes(folder / "merged"));
+  for (std::size_t i = 0; i < trace.size(); ++i) {
+    lines += tutti::detail::to_text(trace[i]) + "\n";
+  }
+  CHECK(lines ==
+        R"({"name":"before"}
+{"ph":"X","name":"aten::mul","pid":3,"tid":5,"ts":2010.5,"dur":2}
+{"ph":"X","name":"MulBackward0","pid":3,"tid":6,"ts":2011.0,"dur":2}
+{"ph":"X","name":"kernel","pid":3,"tid":7,"ts":2012.0,"dur":2}
+{"ph":"M","name":"thread_name","pid":3,"tid":5,"ts":1,"args":{"name":"t"}}
+{"name":"thread_sort_index","ph":"M","ts":0,"pid":3,"tid":5,"args":{"sort_index":0}}
+{"name":"thread_sort_index","ph":"M","ts":0,"pid":3,"tid":6,"args":{"sort_index":1}}
+{"name":"thread_sort_index","ph":"M","ts":0,"pid":3,"tid":7,"args":{"sort_index":99999}}
+)");
 }

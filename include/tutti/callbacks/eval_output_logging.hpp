@@ -86,10 +86,12 @@ struct EvalOutputLogging final {
   Text output_text = nullptr;       ///< likewise
   Text target_text = nullptr;       ///< likewise
 
-  Lazy<detail::TextRows> rows{};  ///< written by the policy
+  Lazy<detail::TextRows> rows{};  ///< written by the policy, as what follows
+  std::int64_t before_batch = 0;  ///< rows at the batch's beginning
+  int retries = 0;                ///< that were seen of this batch
 
   static constexpr std::string_view name = "EvalOutputLogging";
-  using events = types<EvalStart, EvalAfterForward, EvalEnd>;
+  using events = types<EvalStart, EvalBatchStart, EvalAfterForward, EvalEnd>;
 
   /// Throws c10::ValueError when an option is out of range.
   constexpr void validate() const {
@@ -98,7 +100,15 @@ struct EvalOutputLogging final {
   }
 
   void apply(EvalStart, const State&) { rows->clear(); }
+  void apply(EvalBatchStart, const State&) {
+    before_batch = static_cast<std::int64_t>(rows->size());
+    retries = 0;
+  }
   void apply(EvalAfterForward, const State& state) {
+    if (state.eval_retries != retries) {  // what an attempt without enough memory has left
+      rows->resize(static_cast<std::size_t>(before_batch));
+      retries = state.eval_retries;
+    }
     const std::int64_t size = state.batch.num_samples();
     const std::int64_t room = max_examples - static_cast<std::int64_t>(rows->size());
     for (std::int64_t i = 0; i < size && (max_examples < 0 || i < room); ++i) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <tutti/callbacks/detail/nvml.hpp>
-#include <tutti/callbacks/detail/proc.hpp>
+#include <tutti/core/detail/proc.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/state.hpp>

@@ -66,7 +66,8 @@ template <class P, std::size_t Count>
 struct UniqueCheck {
   static_assert(detail::listed_once<P, Count>,
                 "tutti: the recipe lists this policy more than once, so it would act twice at "
-                "every event; remove all but one.");
+                "every event; remove all but one, or give the others names of their own: "
+                "tutti::named<\"second\">(policy).");
 };
 
 /// Refuses two policies of which the first declares that it cannot work beside the second.

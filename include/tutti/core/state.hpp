@@ -71,7 +71,8 @@ struct State {
   Timestamp timestamp;           ///< advances just before BatchEnd and EpochEnd
   Timestamp previous_timestamp;  ///< before that last advance
   Timestamp eval_timestamp;      ///< counts batches of the running evaluation
-  Timestamp predict_timestamp;   ///< counts batches of the running prediction
+  int eval_retries = 0;  ///< from EvalBatchStart: attempts at this batch without enough memory
+  Timestamp predict_timestamp;  ///< counts batches of the running prediction
 
   // ---- The step ------------------------------------------------------------------------------
   // Hooks put new tensors into batch; they do not write into the ones they find there.

@@ -1,12 +1,16 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include <tutti/core/logger.hpp>
 #include <tutti/core/policy.hpp>
+#include <tutti/core/rule.hpp>
 
 namespace tutti {
 
@@ -49,18 +53,50 @@ TUTTI_FORWARD_RULE(runs_before);
 TUTTI_FORWARD_RULE(runs_after);
 TUTTI_FORWARD_RULE(conflicts_with);
 TUTTI_FORWARD_RULE(requires_policy);
+TUTTI_FORWARD_RULE(runs_first);
+TUTTI_FORWARD_RULE(runs_last);
 #undef TUTTI_FORWARD_RULE
+
+// "EarlyStopper.loss"
+template <class P, Text Tag>
+consteval auto tagged_name() {
+  constexpr std::string_view of = name_of<P>();
+  constexpr std::string_view tag = Tag;
+  std::array<char, of.size() + 1 + tag.size()> out{};
+  std::size_t at = 0;
+  for (const std::string_view part : {of, std::string_view("."), tag}) {
+    for (const char c : part) {
+      out[at++] = c;
+    }
+  }
+  return out;
+}
+template <class P, Text Tag>
+inline constexpr auto tagged_name_of = tagged_name<P, Tag>();
+
+template <class P, Text Tag>
+consteval std::string_view switch_name() {
+  if constexpr (std::string_view(Tag).empty()) {
+    return name_of<P>();
+  } else {
+    return {tagged_name_of<P, Tag>.data(), tagged_name_of<P, Tag>.size()};
+  }
+}
 
 }  // namespace detail
 
 /// A policy that can be turned on and off at run time; for ablations and optional parts of a
 /// program. In a recipe it stands, with all its rules, where `P` would; off, it does nothing.
-template <class P>
+///
+/// Tag: makes it another type with another name, see Named.
+template <class P, detail::Text Tag = "">
 struct Switch final : detail::Forward_runs_before<P>,
                       detail::Forward_runs_after<P>,
                       detail::Forward_conflicts_with<P>,
-                      detail::Forward_requires_policy<P> {
-  static constexpr std::string_view name = name_of<P>();
+                      detail::Forward_requires_policy<P>,
+                      detail::Forward_runs_first<P>,
+                      detail::Forward_runs_last<P> {
+  static constexpr std::string_view name = detail::switch_name<P, Tag>();
   static constexpr Role role = detail::deduce_role<P>();
   using tags = decltype(detail::own_tags<P>());
   static constexpr bool reads_gradients = detail::says_that_it_reads_gradients<P>();
@@ -121,6 +157,17 @@ struct Switch final : detail::Forward_runs_before<P>,
     }
   }
 
+  void record_event(std::string_view event) requires Recorder<P> {
+    if (on) {
+      policy.record_event(event);
+    }
+  }
+  void record_policy(std::string_view event, std::string_view which, Role of) requires Recorder<P> {
+    if (on) {
+      policy.record_policy(event, which, of);
+    }
+  }
+
   template <class A>
   void save(A& archive) const requires requires(const P& p) {
     p.save(archive);
@@ -152,5 +199,20 @@ struct Switch final : detail::Forward_runs_before<P>,
     }
   }
 };
+
+/// A further policy of a type that the recipe has already, under a name of its own:
+/// "EarlyStopper.loss". `trainer.get<Named<"loss", EarlyStopper>>().policy` is the policy.
+template <detail::Text Tag, class P>
+using Named = Switch<P, Tag>;
+
+/// The same from a policy:
+///
+///     Trainer trainer{model, options, CheckpointSaver{...}, named<"best">(CheckpointSaver{...})};
+template <detail::Text Tag, class P>
+Named<Tag, P> named(P policy) {
+  static_assert(!std::string_view(Tag).empty(),
+                "tutti: the name is empty; write named<\"second\">(policy).");
+  return Named<Tag, P>(std::move(policy));
+}
 
 }  // namespace tutti

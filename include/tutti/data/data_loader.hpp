@@ -23,6 +23,7 @@
 #include <tutti/data/detail/thrown.hpp>
 #include <tutti/data/detail/to_batch.hpp>
 #include <tutti/data/sampler.hpp>
+#include <tutti/data/transforms.hpp>
 
 namespace tutti {
 
@@ -58,7 +59,9 @@ struct DataLoaderOptions {
   bool pin_memory = false;            ///< in page-locked memory, where there is a CUDA device
   OnError on_error = OnError::raise;  ///< an example cannot be had
   std::int64_t max_skipped = 100;     ///< in one epoch; more throws; >= 0
-  std::function<Batch(Batch example, Rng& rng)> transform{};    ///< of every example
+  data::Transforms transforms{};      ///< what is done to each example's image, a uint8 [C, H, W];
+                                      ///< policies add theirs at the end
+  std::function<Batch(Batch example, Rng& rng)> transform{};    ///< of every example, after those
   std::function<Batch(std::vector<Batch> examples)> collate{};  ///< empty: stacks every tensor
 };
 
@@ -86,6 +89,7 @@ class DataLoader {
   explicit DataLoader(D dataset, DataLoaderOptions options = {})
       : dataset_(std::make_shared<const D>(std::move(dataset))),
         options_(std::make_shared<const DataLoaderOptions>(std::move(options))),
+        transforms_(options_->transforms),
         sampler_(static_cast<std::int64_t>(dataset_->size()), sampler_options(0, 1)) {
     const auto expect = [](bool ok, const char* name, std::int64_t value, int least) {
       TORCH_CHECK_VALUE(ok, "DataLoader: ", name, " is ", value, ", expected ", least, " or more");
@@ -152,6 +156,9 @@ class DataLoader {
     sampler_.set_epoch(epoch);
   }
 
+  /// What is done to each image from the next start() on.
+  [[nodiscard]] data::Transforms& transforms() { return transforms_; }
+
   [[nodiscard]] const D& dataset() const { return *dataset_; }
   [[nodiscard]] const DataLoaderOptions& options() const { return *options_; }
 
@@ -171,6 +178,7 @@ class DataLoader {
   struct Work {
     std::shared_ptr<const D> dataset;
     std::shared_ptr<const DataLoaderOptions> options;
+    data::Transforms transforms;
     std::vector<std::int64_t> index;  // of the examples
     std::int64_t before;              // examples of the epochs before
 
@@ -209,11 +217,23 @@ class DataLoader {
       } else {
         out = detail::to_batch(dataset->get(i));
       }
+      if (!transforms.empty()) {
+        transform_image(out, number);
+      }
       if (options->transform) {
         Rng rng = data::detail::item_rng(options->seed, of_transform, number);
         out = options->transform(std::move(out), rng);
       }
       return out;
+    }
+
+    void transform_image(Batch& example, std::uint64_t number) const {
+      at::Tensor& image = example.inputs();
+      TORCH_CHECK(image.scalar_type() == at::kByte && image.dim() == 3,
+                  "transforms take 8-bit images [C, H, W], and its inputs are ",
+                  image.scalar_type(), image.sizes(),
+                  "; make floats of them in DataLoaderOptions::transform, which comes later");
+      image = transforms(image, number, options->seed);
     }
 
     Batch join(std::vector<Batch> examples, const std::vector<std::int64_t>& there) const {
@@ -243,7 +263,8 @@ class DataLoader {
     for (std::int64_t i = from; i < to; ++i) {
       index[static_cast<std::size_t>(i - from)] = sampler_[i];
     }
-    return {dataset_, options_, std::move(index), sampler_.epoch() * sampler_.dataset_size()};
+    return {dataset_, options_, transforms_, std::move(index),
+            sampler_.epoch() * sampler_.dataset_size()};
   }
 
   // Counts here, on the caller's thread and in the order of batches, what was skipped.
@@ -268,6 +289,7 @@ class DataLoader {
 
   std::shared_ptr<const D> dataset_;
   std::shared_ptr<const DataLoaderOptions> options_;
+  data::Transforms transforms_;
   DistributedSampler sampler_;
   data::detail::Ahead<Prepared> ahead_;
   std::int64_t position_ = 0;  // the batch that next() gives

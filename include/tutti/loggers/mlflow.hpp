@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
@@ -18,15 +20,19 @@
 #include <tutti/core/validate.hpp>
 #include <tutti/loggers/detail/http.hpp>
 #include <tutti/loggers/detail/mlflow_client.hpp>
+#include <tutti/loggers/detail/picture_grid.hpp>
+#include <tutti/loggers/detail/png.hpp>
 #include <tutti/loggers/detail/sender.hpp>
 #include <tutti/loggers/detail/text.hpp>
 #include <tutti/loggers/run_path.hpp>
 
 namespace tutti {
 
-/// Sends metrics and hyperparameters to an MLflow server, at rank 0.
+/// Sends metrics, hyperparameters, images and tables to an MLflow server, at rank 0.
 ///
-/// The program is linked to cpp-httplib: the target tutti::http, which the CMake function
+/// Images and tables become artifacts, `<name>_<step>_<number>.png` and `<name>_<step>.json`, by
+/// way of the server (`mlflow server --serve-artifacts`, its default) or its folder on this
+/// machine. The program is linked to cpp-httplib: the target tutti::http, which the CMake function
 /// tutti_find_http() makes. A thread sends; a server that does not answer costs one warning, the
 /// values wait and are sent later. The environment gives what MLflow's own clients take from it:
 /// MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, MLFLOW_TRACKING_USERNAME and _PASSWORD, or
@@ -34,7 +40,7 @@ namespace tutti {
 /// Source: MosaicML Composer, `composer.loggers.MLFlowLogger`.
 struct MLflowLogger final {
   static constexpr std::string_view name = "MLflowLogger";
-  using events = types<Init, EvalEnd, FitEnd>;
+  using events = types<Init, FitStart, EvalEnd, FitEnd>;
 
   std::string tracking_uri{};     ///< "http://host:5000"; empty: the environment's
   std::string experiment_name{};  ///< empty: the environment's, else "tutti"
@@ -59,6 +65,9 @@ struct MLflowLogger final {
     };
     std::map<std::string, Metric, std::less<>> metrics{};
     std::shared_ptr<detail::MLflowRun> run{};
+    std::shared_ptr<std::atomic<std::size_t>> waiting{};  // bytes of artifacts
+    bool fits = false;                                    // fit() has begun and not ended
+    bool warned = false;
     std::unique_ptr<detail::Sender<detail::MLflowItem>> sender{};
   } memory{};
 
@@ -77,16 +86,23 @@ struct MLflowLogger final {
       connect(client(server, path), server, state.run_name);
     }
   }
+  void apply(FitStart, const State&) { memory.fits = true; }
   void apply(EvalEnd, const State&) { hurry(); }
-  void apply(FitEnd, const State&) { hurry(); }
+  void apply(FitEnd, const State&) {
+    memory.fits = false;
+    hurry();
+  }
 
-  /// Sends what is left and marks the run FINISHED, or FAILED after an exception.
+  /// Sends what is left and marks the run FINISHED, FAILED after an exception, or KILLED when a
+  /// signal ended fit() before its time.
   void close(const State&) {
     if (!memory.sender) {
       return;
     }
     memory.sender->add({.kind = detail::MLflowItem::Kind::status,
-                        .text = detail::run_failed() ? "FAILED" : "FINISHED"},
+                        .text = detail::run_failed() ? "FAILED"
+                                : memory.fits        ? "KILLED"
+                                                     : "FINISHED"},
                        /*always=*/true);
     const auto most = std::chrono::duration<double>(close_seconds);
     const std::size_t lost =
@@ -131,6 +147,35 @@ struct MLflowLogger final {
     }
   }
 
+  /// Pictures in [0, 1], or integers in [0, 255]; what is outside is clamped.
+  void log_images(const LoggedImages& images, std::int64_t step) {
+    if (!memory.sender) {
+      return;
+    }
+    try {
+      const bool many = images.images.dim() == 4;
+      for (std::int64_t i = 0; i < (many ? images.images.size(0) : 1); ++i) {
+        const at::Tensor image = many ? images.images.select(0, i) : images.images;
+        keep(detail::MLflowItem::Kind::artifact,
+             std::string(images.name) + "_" + std::to_string(step) + "_" + std::to_string(i) +
+                 ".png",
+             detail::png(detail::picture_grid(
+                 {.name = images.name, .images = image, .channels_last = images.channels_last})));
+      }
+    } catch (const c10::Error& error) {
+      if (!std::exchange(memory.warned, true)) {
+        TORCH_WARN("MLflowLogger: ", error.what_without_backtrace());
+      }
+    }
+  }
+  void log_table(const LoggedTable& table, std::int64_t step) {
+    if (memory.sender) {
+      keep(detail::MLflowItem::Kind::table,
+           std::string(table.name) + "_" + std::to_string(step) + ".json",
+           detail::table_text(table));
+    }
+  }
+
   /// Begins to send through `send`; Init does it. For tests and other transports.
   void connect(detail::HttpSend send, const std::string& server, const std::string& trainer_run) {
     const auto given = [](const std::string& option, const char* variable, const char* fallback) {
@@ -145,6 +190,8 @@ struct MLflowLogger final {
             .group = run_group,
             .id = run_id,
             .resume = resume});
+    memory.run->warn = [](const std::string& text) { TORCH_WARN("MLflowLogger: ", text); };
+    memory.waiting = std::make_shared<std::atomic<std::size_t>>(0);
     try {
       memory.run->open(std::chrono::steady_clock::now() + std::chrono::seconds(5));
     } catch (const detail::TryLater& reason) {
@@ -165,6 +212,26 @@ struct MLflowLogger final {
   }
 
  private:
+  // Leaves a file to be sent, unless too much waits already.
+  void keep(detail::MLflowItem::Kind kind, const std::string& file, std::string bytes) {
+    constexpr std::size_t most = std::size_t{256} << 20U;
+    if (*memory.waiting + bytes.size() > most) {
+      if (!std::exchange(memory.warned, true)) {
+        TORCH_WARN("MLflowLogger: the server takes images and tables too slowly; some are lost");
+      }
+      return;
+    }
+    *memory.waiting += bytes.size();
+    const auto done = [waiting = memory.waiting](const std::string* text) {
+      *waiting -= text->size();
+      delete text;
+    };
+    memory.sender->add(
+        {.kind = kind,
+         .key = detail::MLflowRun::file_name(file),
+         .file = std::shared_ptr<const std::string>(new std::string(std::move(bytes)), done)});
+  }
+
   static bool matches_any(const std::vector<std::string>& globs, std::string_view text) {
     for (const std::string& glob : globs) {
       if (checkpoint::glob_matches(glob, text)) {

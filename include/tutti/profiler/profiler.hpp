@@ -22,6 +22,7 @@
 #include <tutti/loggers/run_path.hpp>
 #include <tutti/profiler/detail/recording.hpp>
 #include <tutti/profiler/detail/spans.hpp>
+#include <tutti/profiler/detail/system_stats.hpp>
 #include <tutti/profiler/json_trace.hpp>
 #include <tutti/profiler/marker.hpp>
 #include <tutti/profiler/schedule.hpp>
@@ -47,11 +48,17 @@ struct Profiler final {
   CyclicSchedule schedule{};
   std::function<ProfilerAction(const State&)> custom_schedule{};  ///< asked instead, if set
   JSONTraceHandler trace_handler{};
+  bool sys_prof_cpu = true;      ///< counter `cpu`: how busy the processors are, per cent
+  bool sys_prof_memory = false;  ///< counter `memory`: used, available, cached, bytes
+  bool sys_prof_disk = false;    ///< counter `disk`: reads and writes of all disks, bytes of both
+  bool sys_prof_net = false;     ///< counter `network`: sent and received, bytes
+  double sys_prof_stats_thread_interval_seconds = 0.5;  ///< between two samples; > 0
 
   /// Not an option.
   struct Memory {
     std::shared_ptr<detail::Recording> recording = std::make_shared<detail::Recording>();
     detail::Spans spans{};
+    std::shared_ptr<detail::SystemStats> stats{};
     std::string policy{};  // the span of the policy that runs
     std::string_view policy_role{};
     std::int64_t sync = 0;        // when all ranks met, microseconds since 1970
@@ -69,6 +76,9 @@ struct Profiler final {
            "Profiler: trace_handler has an empty folder or filename; name them.");
     expect(trace_handler.num_traces_to_keep >= -1, "Profiler: trace_handler.num_traces_to_keep",
            trace_handler.num_traces_to_keep, "-1 (all) or more");
+    expect(sys_prof_stats_thread_interval_seconds > 0,
+           "Profiler: sys_prof_stats_thread_interval_seconds",
+           sys_prof_stats_thread_interval_seconds, "more than 0 s");
   }
 
   /// A marker that records into this profiler's trace.
@@ -112,6 +122,7 @@ struct Profiler final {
     if (memory.records) {
       save(state, /*together=*/false);
     }
+    memory.stats.reset();
   }
 
   /// Called by the engine before the policies of an event: the end of a span leaves them out.
@@ -170,6 +181,14 @@ struct Profiler final {
     memory.recording->set_rank(state.rank);
     detail::check_one_file_per_rank("Profiler: trace_handler.filename", trace_handler.filename,
                                     state);
+    const detail::SystemStatsOptions stats{.cpu = sys_prof_cpu,
+                                           .memory = sys_prof_memory,
+                                           .disk = sys_prof_disk,
+                                           .net = sys_prof_net,
+                                           .interval = sys_prof_stats_thread_interval_seconds};
+    if (stats.any()) {
+      memory.stats = std::make_shared<detail::SystemStats>(memory.recording, stats);
+    }
   }
 
   void check_folder(const State& state) const {

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -17,8 +19,11 @@
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/dist/communicator.hpp>
 #include <tutti/loggers/run_path.hpp>
+#include <tutti/profiler/detail/recording.hpp>
 #include <tutti/profiler/schedule.hpp>
+#include <tutti/profiler/torch_trace.hpp>
 
 namespace tutti {
 
@@ -41,6 +46,10 @@ struct TorchProfiler final {
   bool with_stack = false;               ///< where operators were called
   bool with_flops = true;                ///< estimates for matrix products and convolutions
   std::int64_t num_traces_to_keep = -1;  ///< newest files of each rank; -1: all
+  /// A trace into which those of a node's ranks go as well, a Profiler's for instance:
+  /// "{run_name}/traces/merged_trace.json". Then all ranks must have the same schedule. Empty:
+  /// none.
+  std::string merged_trace{};
 
   /// Not an option.
   struct Memory {
@@ -93,13 +102,13 @@ struct TorchProfiler final {
   }
   void apply(BatchEnd, const State& state) {
     if (memory.action == ProfilerAction::active_and_save) {
-      save(state);
+      save(state, /*together=*/true);
     }
   }
-  void apply(FitEnd, const State& state) { save(state); }
+  void apply(FitEnd, const State& state) { save(state, /*together=*/true); }
 
-  /// Stops the profiler and keeps what it has.
-  void close(const State& state) { save(state); }
+  /// Stops the profiler and keeps what it has; not merged.
+  void close(const State& state) { save(state, /*together=*/false); }
 
  private:
   [[nodiscard]] torch::profiler::impl::ProfilerConfig config() const {
@@ -116,7 +125,8 @@ struct TorchProfiler final {
     return out;
   }
 
-  void save(const State& state) {
+  // together: all ranks are here.
+  void save(const State& state, bool together) {
     memory.prepared = false;
     memory.action = ProfilerAction::skip;
     if (!std::exchange(memory.runs, false)) {
@@ -131,9 +141,38 @@ struct TorchProfiler final {
       TORCH_WARN("TorchProfiler: cannot write '", path, "'; training goes on without traces");
     }
     memory.saved.push_back(path);
+    if (together && !merged_trace.empty()) {
+      merge(state, path);
+    }
     while (num_traces_to_keep >= 0 && std::cmp_greater(memory.saved.size(), num_traces_to_keep)) {
       std::remove(memory.saved.front().c_str());
       memory.saved.erase(memory.saved.begin());
+    }
+  }
+
+  // Puts the files of this node's ranks, which are all here, into one.
+  void merge(const State& state, const std::string& path) const {
+    const dist::Environment& here = state.communicator->environment();
+    const std::string node = std::to_string(here.node_rank) + ":";
+    const auto all = state.communicator->all_gather_bytes(
+        node + std::to_string(detail::Recording::thread()) + ":" + path);
+    std::map<int, TorchTrace> files;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      if (all[rank].starts_with(node)) {
+        const auto colon = all[rank].find(':', node.size());
+        files[static_cast<int>(rank)] = {all[rank].substr(colon + 1),
+                                         std::stoll(all[rank].substr(node.size()))};
+      }
+    }
+    if (here.local_rank == 0) {
+      try {
+        merge_torch_traces(files, run_path(merged_trace, state));
+      } catch (const std::exception& error) {
+        TORCH_WARN("TorchProfiler: the traces of this node's ranks are not merged: ", error.what());
+      }
+    }
+    if (num_traces_to_keep >= 0) {
+      state.communicator->barrier();  // before anybody removes a file
     }
   }
 };

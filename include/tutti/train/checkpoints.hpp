@@ -53,12 +53,15 @@ class Checkpoints {
   /// Writes a checkpoint at `path` now. weights_only: the model alone.
   virtual void save(const std::string& path, bool weights_only) = 0;
 
-  /// What is being written in the background has failed, which settle() would throw; known on rank
-  /// 0 alone.
+  /// What is being written in the background, or copied elsewhere, has failed, which settle() would
+  /// throw; known on rank 0 alone.
   [[nodiscard]] virtual bool failed() const noexcept = 0;
 
   /// Waits for what is being written.
   virtual void settle() = 0;
+
+  /// Waits for that and for the copies that policies make of it.
+  virtual void finish() = 0;
 
   /// The same where the run is failing already: a failure is a warning.
   virtual void abandon() = 0;

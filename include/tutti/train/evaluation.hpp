@@ -101,6 +101,7 @@ void evaluate_what_fits(Engine& engine, State& state, EvalSet& set, std::int64_t
       !all_agree(fits([&] { evaluate_parts(engine, state, set, extra); }), *state.communicator)) {
     state.batch = whole;
     state.outputs = {};
+    ++state.eval_retries;
     set.metrics.set_counts(counts);
     ::tutti::detail::release_cached_memory(state.device);
     size = smaller_microbatch(size, state, "evaluating \"" + set.label + "\"");
@@ -139,6 +140,7 @@ void evaluate(Engine& engine, State& state, EvalSet& set) {
     std::int64_t counts[2] = {set.data.num_samples(state.batch) - extra,
                               set.data.num_tokens(state.batch).total};
     world.all_reduce(std::span<std::int64_t>(counts), dist::ReduceOp::sum);
+    state.eval_retries = 0;
     engine.template fire<EvalBatchStart>(state);
     if (set.microbatch.automatic) {
       evaluate_what_fits(engine, state, set, extra);

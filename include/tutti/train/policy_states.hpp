@@ -11,6 +11,7 @@
 namespace tutti::checkpoint {
 
 class Saver;
+class Mirror;
 
 }  // namespace tutti::checkpoint
 
@@ -22,6 +23,7 @@ struct PolicyState {
   void* policy = nullptr;
   Rng* rng = nullptr;                  ///< null: it draws nothing
   checkpoint::Saver* saver = nullptr;  ///< that it asks to write for; null: it has none, or is off
+  checkpoint::Mirror* mirror = nullptr;  ///< that it wants told of what is written; null: none
   void (*save)(const void* policy, Archive& archive) = nullptr;  ///< null: it keeps nothing
   void (*load)(void* policy, const Archive& archive) = nullptr;  ///< null when save is
   /// What changed shapes while it ran does it again here, before weights are read; null: nothing
@@ -49,6 +51,11 @@ PolicyState policy_state(P& policy) {
     out.saver = &policy.checkpoint_saver();
   } else if constexpr (has_saver<P>) {
     out.saver = policy.on ? &policy.policy.checkpoint_saver() : nullptr;
+  }
+  if constexpr (requires { policy.checkpoint_mirror(); }) {
+    out.mirror = &policy.checkpoint_mirror();
+  } else if constexpr (requires { policy.policy.checkpoint_mirror(); }) {
+    out.mirror = policy.on ? &policy.policy.checkpoint_mirror() : nullptr;
   }
   if constexpr (requires(Archive & archive, const P& p) { p.save(archive); }) {
     static_assert(

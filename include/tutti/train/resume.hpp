@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,14 +37,24 @@ inline std::string agree_on(const std::string& found, dist::Communicator& world)
 /// What to load: with autoresume what the save folder's pointer names, when there is one, whole and
 /// whatever the options leave out; else load_path as the options say. A collective.
 ///
+/// fetch: a collective, called where rank 0 finds none; brings one from elsewhere if it can.
 /// options: TrainerOptions, which check_autoresume() has seen. folder: their save_folder, filled
 /// in. Throws c10::Error when the ranks find different checkpoints or the pointer names one that is
 /// gone.
-template <class Options>
-LoadSource choose_load(const Options& options, const std::string& folder,
-                       dist::Communicator& world) {
+template <class Options, class Fetch>
+LoadSource choose_load(const Options& options, const std::string& folder, dist::Communicator& world,
+                       Fetch&& fetch) {
   if (options.autoresume) {
     std::string found;
+    bool lacks = false;
+    if (const auto error = on_rank_zero(world, [&] {
+          lacks = !checkpoint::find_latest(folder, options.save_latest_filename);
+        })) {
+      std::rethrow_exception(error);
+    }
+    if (world.all_reduce_value(std::int64_t{lacks}, dist::ReduceOp::maximum) != 0) {
+      fetch();
+    }
     detail::on_every_rank(world, [&] {
       found = checkpoint::find_latest(folder, options.save_latest_filename).value_or("");
     });

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <chrono>
+#include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -7,9 +10,11 @@
 #include <vector>
 
 #include <tutti/checkpoint/folder.hpp>
+#include <tutti/checkpoint/mirror.hpp>
 #include <tutti/checkpoint/saver.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/checkpoints.hpp>
+#include <tutti/train/fetched.hpp>
 #include <tutti/train/resume.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/saving.hpp>
@@ -35,23 +40,39 @@ class RunCheckpoints final : public Checkpoints {
       if (policy.saver != nullptr) {
         savers_.push_back(policy.saver);
       }
+      if (policy.mirror != nullptr) {
+        mirrors_.push_back(policy.mirror);
+      }
     }
     check_savers();
     metrics_ = options.save_metrics;
     ignore_keys_ = options.save_ignore_keys;
     overwrite_ = options.save_overwrite;
     saving_.configure(options.save_async, options.save_on_error);
+    saving_.tell(mirrors_);
   }
 
   RunLoadReport load(const Options& options) override {
-    const LoadSource source =
-        choose_load(options, own_ ? own_->folder() : std::string(), *state_.communicator);
+    const std::string folder = own_ ? own_->folder() : std::string();
+    const LoadSource source = choose_load(options, folder, *state_.communicator, [&] {
+      bool found = false;
+      for (checkpoint::Mirror* mirror : mirrors_) {
+        patiently(*state_.communicator, state_.rank == 0, [&] {
+          found = found || mirror->fetch_latest(folder, options.save_latest_filename);
+        });
+      }
+    });
     continues_ = source.continues;
     if (source.path.empty()) {
       return {};
     }
-    RunLoadReport report =
-        load_checkpoint(source.path, policies_, state_, run_, own(), source.options);
+    const std::optional<Fetched> fetched =
+        is_address(source.path)
+            ? std::optional<Fetched>(std::in_place, source.path, mirrors_, *state_.communicator)
+            : std::nullopt;
+    RunLoadReport report = load_checkpoint(fetched ? fetched->folder() : source.path, policies_,
+                                           state_, run_, own(), source.options);
+    report.path = source.path;
     state_.logger.log_hyperparameters({{"load_path", source.path}});
     return report;
   }
@@ -84,17 +105,23 @@ class RunCheckpoints final : public Checkpoints {
   bool due(FitEnd event, bool at_once) override { return any_due(event, at_once); }
 
   std::string save_next() override {
-    for (checkpoint::Saver* saver : savers_) {
-      if (saver->is_due()) {
-        const std::string name = saver->begin(state_);
-        settle();
-        const checkpoint::SaverOptions& how = saver->options();
-        saving_.write(*state_.communicator, *saver,
-                      checkpoint::make_pages(collected(how.weights_only, how.ignore_keys)));
-        return name;
+    if (begun_.empty()) {  // all at once, so that each checkpoint lists those beside it, too
+      for (checkpoint::Saver* saver : savers_) {
+        if (saver->is_due()) {
+          begun_.emplace_back(saver, saver->begin(state_));
+        }
       }
     }
-    return {};
+    if (begun_.empty()) {
+      return {};
+    }
+    const auto [saver, name] = std::move(begun_.front());
+    begun_.erase(begun_.begin());
+    settle();
+    const checkpoint::SaverOptions& how = saver->options();
+    saving_.write(*state_.communicator, *saver,
+                  checkpoint::make_pages(collected(how.weights_only, how.ignore_keys)));
+    return name;
   }
 
   void save(const std::string& path, bool weights_only) override {
@@ -107,8 +134,35 @@ class RunCheckpoints final : public Checkpoints {
     }
   }
 
-  [[nodiscard]] bool failed() const noexcept override { return saving_.failed(); }
-  void settle() override { saving_.settle(*state_.communicator); }
+  [[nodiscard]] bool failed() const noexcept override {
+    bool any = saving_.failed();
+    for (const checkpoint::Mirror* mirror : mirrors_) {
+      any = any || mirror->failed();
+    }
+    return any;
+  }
+
+  void settle() override {
+    saving_.settle(*state_.communicator);
+    for (checkpoint::Mirror* mirror : mirrors_) {
+      if (const auto error = on_rank_zero(*state_.communicator, [&] { mirror->check(); })) {
+        std::rethrow_exception(error);
+      }
+    }
+  }
+
+  void finish() override {
+    settle();
+    for (checkpoint::Mirror* mirror : mirrors_) {
+      // Many short waits, since the other ranks wait in a collective, which has a time limit.
+      for (bool waiting = true; waiting;) {
+        waiting = state_.rank == 0 && !mirror->wait(std::chrono::seconds(1));
+        waiting = state_.communicator->all_reduce_value(std::int64_t{waiting},
+                                                        dist::ReduceOp::maximum) != 0;
+      }
+    }
+    settle();
+  }
   void abandon() override { saving_.abandon(); }
 
  private:
@@ -156,8 +210,10 @@ class RunCheckpoints final : public Checkpoints {
   State& state_;
   Run& run_;
   PolicyStates policies_;
-  std::optional<checkpoint::Saver> own_;    // of the options
-  std::vector<checkpoint::Saver*> savers_;  // the own one comes first
+  std::optional<checkpoint::Saver> own_;                           // of the options
+  std::vector<checkpoint::Saver*> savers_;                         // the own one comes first
+  std::vector<std::pair<checkpoint::Saver*, std::string>> begun_;  // with the checkpoint's name
+  std::vector<checkpoint::Mirror*> mirrors_;
   Saving saving_;
   std::vector<std::string> ignore_keys_;  // of save(), as what follows
   bool overwrite_ = false;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <c10/util/Exception.h>
 
@@ -68,13 +69,16 @@ class Saving {
     on_error_ = on_error;
   }
 
+  /// Those who are told of every checkpoint that was written.
+  void tell(std::vector<checkpoint::Mirror*> mirrors) { mirrors_ = std::move(mirrors); }
+
   /// Writes what `saver` is to write, after what is under way. Throws c10::Error on every rank when
   /// that or this fails, unless errors only warn; what fails in the background is thrown by the
   /// next call of any member.
   void write(dist::Communicator& world, checkpoint::Saver& saver, checkpoint::Pages pages) {
     settle(world);
     auto job = std::make_shared<checkpoint::SaveJob>(
-        checkpoint::SaveJob{saver.target(), std::move(pages)});
+        checkpoint::SaveJob{saver.target(), std::move(pages), mirrors_});
     if (!in_background_) {
       ended(world, saver, on_rank_zero(world, [&] { (*job)(); }));
       return;
@@ -135,6 +139,7 @@ class Saving {
 
   bool in_background_ = false;
   OnSaveError on_error_ = OnSaveError::stop;
+  std::vector<checkpoint::Mirror*> mirrors_;
   checkpoint::Saver* under_way_ = nullptr;
   checkpoint::HostCopies copies_;  // outlives the thread that reads them
   checkpoint::Background background_;

@@ -13,7 +13,7 @@ namespace tutti::detail {
 inline data::Transforms& train_transforms(const State& state, std::string_view who) {
   TORCH_CHECK(state.train_transforms != nullptr, who,
               " changes every image on its own and the training loader has no list of transforms "
-              "to put it into; train from tutti::ImageLoader, or leave ",
+              "to put it into; train from tutti::ImageLoader or tutti::DataLoader, or leave ",
               who, " out and call its functional form in a loader of your own");
   return *state.train_transforms;
 }

@@ -16,8 +16,8 @@ struct HttpReply {
   std::string body{};  // with status 0: why
 };
 
-// Sends one JSON request and waits for the reply, no longer than `most`. path: after the server's
-// address, with its query. Never throws.
+// Sends one request and waits for the reply, no longer than `most`. method: GET, POST of JSON, PUT
+// of bytes. path: after the server's address, with its query. Never throws.
 using HttpSend = std::function<HttpReply(std::string_view method, const std::string& path,
                                          const std::string& body, std::chrono::milliseconds most)>;
 
@@ -70,8 +70,9 @@ inline HttpSend http_client(const std::string& server,
     client->set_connection_timeout(most);
     client->set_read_timeout(most);
     client->set_write_timeout(most);
-    const httplib::Result reply = method == "GET"
-                                      ? client->Get(path, given)
+    const httplib::Result reply = method == "GET" ? client->Get(path, given)
+                                  : method == "PUT"
+                                      ? client->Put(path, given, body, "application/octet-stream")
                                       : client->Post(path, given, body, "application/json");
     if (!reply) {
       return {0, httplib::to_string(reply.error())};

@@ -66,6 +66,12 @@ class Recording {
     }
   }
 
+  // line: of no thread in particular, so its thread has no row.
+  void add_of_process(std::string line) {
+    const std::lock_guard lock(mutex_);
+    lines_.push_back(std::move(line));
+  }
+
   // Takes what has been recorded as the text of a file: an array with an event on each line.
   std::string take(const std::vector<std::pair<std::string, std::string>>& metadata) {
     std::vector<std::string> lines;

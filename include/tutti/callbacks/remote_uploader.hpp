@@ -1,0 +1,101 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <tutti/checkpoint/object_store.hpp>
+#include <tutti/checkpoint/uploads.hpp>
+#include <tutti/core/event.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/loggers/run_path.hpp>
+
+namespace tutti {
+
+/// What happens when a checkpoint cannot be uploaded.
+enum class OnUploadError : std::uint8_t {
+  stop,  ///< fit() throws
+  warn,  ///< a warning, and training goes on
+};
+
+/// Uploads every checkpoint of the run, the trainer's and those of CheckpointSaver, to an object
+/// store, and loads from there.
+///
+///     tutti::RemoteUploader{.object_store = tutti::LocalObjectStore{"/mnt/archive"}}
+///
+/// A thread uploads, one checkpoint after the other, each whole before the pointer that names it.
+/// fit() returns when all is there, and so does close(). With it `load_path` may be an address in
+/// the store, "s3://bucket/a/checkpoints/latest", and `autoresume` looks there when it finds
+/// nothing in the save folder. Objects are never deleted, whatever the savers keep.
+///
+/// Source: MosaicML Composer, `composer.loggers.RemoteUploaderDownloader`.
+struct RemoteUploader final {
+  static constexpr std::string_view name = "RemoteUploader";
+  static constexpr Role role = Role::callback;
+  static constexpr bool reads_gradients = false;
+  using events = types<Init>;
+
+  AnyObjectStore object_store{};  ///< obligatory
+  /// Placeholders as in save_folder; {folder} is the last part of the saver's folder.
+  std::string remote_folder = "{run_name}/{folder}";
+  /// Where files wait, as hard links when it is on the save folder's disk; empty: beside the
+  /// checkpoint.
+  std::string upload_staging_folder{};
+  int num_attempts = 3;                        ///< at most, for each checkpoint; >= 1
+  std::chrono::milliseconds retry_wait{1000};  ///< after a failure; doubled by each that follows
+  std::int64_t max_queued = 8;  ///< checkpoints that wait; the next save waits for room; >= 1
+  OnUploadError on_error = OnUploadError::stop;
+
+  std::unique_ptr<checkpoint::Uploads> uploads{};  ///< from Init; not an option
+
+  /// Throws c10::ValueError when options are out of range.
+  void validate() const {
+    expect(static_cast<bool>(object_store),
+           "RemoteUploader: object_store is not set; give it a LocalObjectStore, a "
+           "CommandObjectStore or one of your own.");
+    expect(!remote_folder.empty(), "RemoteUploader: remote_folder", remote_folder, "a path");
+    expect(num_attempts >= 1, "RemoteUploader: num_attempts", num_attempts, "1 or more");
+    expect(max_queued >= 1, "RemoteUploader: max_queued", max_queued, "1 or more");
+  }
+
+  void apply(Init, const State& state) {
+    uploads = std::make_unique<checkpoint::Uploads>(
+        checkpoint::UploadOptions{.store = object_store,
+                                  .remote_folder = run_path(remote_folder, state),
+                                  .staging_folder = run_path(upload_staging_folder, state),
+                                  .num_attempts = num_attempts,
+                                  .first_wait = retry_wait,
+                                  .max_queued = static_cast<std::size_t>(max_queued),
+                                  .warn = on_error == OnUploadError::warn});
+  }
+
+  /// Waits for what is under way. Throws c10::Error when some of it failed; a warning where the
+  /// run is failing already or on_error wants that.
+  void close(const State&) {
+    if (!uploads) {
+      return;
+    }
+    while (!uploads->wait(std::chrono::hours(1))) {
+    }
+    if (!detail::run_failed()) {
+      uploads->check();
+      return;
+    }
+    try {
+      uploads->check();
+    } catch (const std::exception& error) {
+      TORCH_WARN(error.what());
+    }
+  }
+
+  /// What the trainer tells of checkpoints.
+  [[nodiscard]] checkpoint::Mirror& checkpoint_mirror() { return *uploads; }
+};
+
+}  // namespace tutti

@@ -1,0 +1,159 @@
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <c10/util/Exception.h>
+
+#include <tutti/checkpoint/detail/command.hpp>
+#include <tutti/checkpoint/object_store.hpp>
+
+namespace tutti {
+
+/// An object store behind a command line program: aws, gsutil, az, rclone, scp.
+///
+///     tutti::CommandObjectStore{
+///         .uri = "s3://bucket",
+///         .upload = "aws s3 cp --only-show-errors {file} s3://bucket/{name}",
+///         .download = "aws s3 cp --only-show-errors s3://bucket/{name} {file}",
+///         .size = "aws s3api head-object --bucket bucket --key {name} "
+///                 "--query ContentLength --output text",
+///         .list = "aws s3api list-objects-v2 --bucket bucket --prefix {prefix} "
+///                 "--query Contents[].[Key] --output text"}
+///
+/// A command is split into words as a shell would, quotes included, and run without one; what
+/// stands for {file}, {name} and {prefix} stays within its word, whatever is in it. Exit status 0
+/// is success.
+struct CommandObjectStore final {
+  std::string uri;       ///< what names begin with, "s3://bucket"
+  std::string upload;    ///< has {file} and {name}
+  std::string download;  ///< has {file} and {name}
+  std::string size{};    ///< has {name}, prints bytes; empty: sizes are not known
+  std::string list{};    ///< has {prefix}, prints a name a line; empty: list_objects() throws
+  /// What the program says, or its exit status as "status 44", when an object is not there.
+  std::vector<std::string> not_found = {
+      "404",          "Not Found",         "not found", "NoSuchKey", "does not exist",
+      "No such file", "matched no objects"};
+  std::chrono::seconds timeout{3600};  ///< of one command; then it is killed
+
+  /// Throws c10::ValueError when a command lacks a placeholder or a quote.
+  void validate() const {
+    require("upload", upload, {"{file}", "{name}"});
+    require("download", download, {"{file}", "{name}"});
+    require("size", size, {"{name}"});
+    require("list", list, {"{prefix}"});
+    TORCH_CHECK_VALUE(!upload.empty() && !download.empty() && !uri.empty(),
+                      "CommandObjectStore: uri, upload and download are obligatory");
+  }
+
+  [[nodiscard]] std::string get_uri(const std::string& name) const { return uri + '/' + name; }
+
+  /// These throw c10::Error with the command, its exit status and the end of what it said;
+  /// ObjectNotFound when it said what is in not_found.
+  void upload_object(const std::string& name, const std::string& file) const {
+    run(upload, {{"{file}", file}, {"{name}", name}});
+  }
+  void download_object(const std::string& name, const std::string& file) const {
+    run(download, {{"{file}", file}, {"{name}", name}}, name);
+  }
+  [[nodiscard]] std::int64_t get_object_size(const std::string& name) const {
+    if (size.empty()) {
+      return -1;
+    }
+    const std::string out = run(size, {{"{name}", name}}, name);
+    std::int64_t bytes = -1;
+    const auto begin = out.find_first_not_of(" \t\n\"");
+    const char* first = out.data() + std::min(begin, out.size());
+    TORCH_CHECK(std::from_chars(first, out.data() + out.size(), bytes).ec == std::errc(),
+                "CommandObjectStore: size printed \"", out, "\", expected a number of bytes");
+    return bytes;
+  }
+  [[nodiscard]] std::vector<std::string> list_objects(const std::string& prefix = "") const {
+    TORCH_CHECK(!list.empty(), "CommandObjectStore: there is no command to list objects; set list");
+    const std::string out = run(list, {{"{prefix}", prefix}});
+    std::vector<std::string> names;
+    for (std::size_t at = 0; at < out.size();) {
+      const std::size_t end = std::min(out.find('\n', at), out.size());
+      std::string name = out.substr(at, end - at);
+      name.erase(name.find_last_not_of(" \t\r") + 1);
+      if (!name.empty()) {
+        names.push_back(std::move(name));
+      }
+      at = end + 1;
+    }
+    return names;
+  }
+
+ private:
+  using Values = std::vector<std::pair<std::string_view, std::string>>;
+
+  static void require(std::string_view which, const std::string& command,
+                      std::vector<std::string_view> placeholders) {
+    for (const std::string_view placeholder : placeholders) {
+      TORCH_CHECK_VALUE(command.empty() || command.find(placeholder) != std::string::npos,
+                        "CommandObjectStore: ", which, " is \"", command, "\", expected one with ",
+                        placeholder);
+    }
+    checkpoint::detail::words_of(command);
+  }
+
+  // Fills in the placeholders of one word, never twice.
+  static std::string filled(std::string_view word, const Values& values) {
+    std::string out;
+    while (!word.empty()) {
+      std::size_t taken = 0;
+      for (const auto& [placeholder, value] : values) {
+        if (taken == 0 && word.starts_with(placeholder)) {
+          out += value;
+          taken = placeholder.size();
+        }
+      }
+      if (taken == 0) {
+        out += word.front();
+        taken = 1;
+      }
+      word.remove_prefix(taken);
+    }
+    return out;
+  }
+
+  // Returns what the command printed. object: whose absence it may report.
+  std::string run(const std::string& command, const Values& values,
+                  const std::string& object = {}) const {
+    std::vector<std::string> words = checkpoint::detail::words_of(command);
+    for (std::string& word : words) {
+      word = filled(word, values);
+    }
+    checkpoint::detail::CommandResult result = checkpoint::detail::run_command(words, timeout);
+    if (result.status == 0) {
+      return std::move(result.out);
+    }
+    constexpr std::size_t most = 2000;
+    std::string said = result.error.empty() ? result.out : result.error;
+    said.erase(0, said.size() - std::min(said.size(), most));
+    const std::string status = "status " + std::to_string(result.status);
+    std::string line;
+    for (const std::string& word : words) {
+      line += (line.empty() ? "" : " ") + word;
+    }
+    const std::string text = "CommandObjectStore: '" + line + "' ended with " +
+                             (result.status < 0 ? "a signal" : status) + ": " + said;
+    for (const std::string& sign : not_found) {
+      if (!object.empty() && (said.find(sign) != std::string::npos || sign == status)) {
+        throw ObjectNotFound(text);
+      }
+    }
+    C10_THROW_ERROR(Error, text);
+  }
+};
+
+static_assert(ObjectStore<CommandObjectStore>);
+
+}  // namespace tutti

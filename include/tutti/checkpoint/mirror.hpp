@@ -1,0 +1,39 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace tutti::checkpoint {
+
+/// Keeps copies of a run's checkpoints elsewhere. A policy brings one with a member
+/// `checkpoint::Mirror& checkpoint_mirror()`, valid from Init; the trainer tells it what was
+/// written and asks it for what is to be loaded.
+///
+/// Only rank 0 is asked, but for fetch().
+class Mirror {
+ public:
+  virtual ~Mirror() = default;
+
+  /// A checkpoint is whole on disk; those that it replaces are removed once this returns. Called
+  /// on the thread that wrote. path: its folder. link: the pointer that names it now; empty: none.
+  virtual void written(const std::string& path, const std::string& link) noexcept = 0;
+
+  /// A copy could not be made, which check() would tell.
+  [[nodiscard]] virtual bool failed() const noexcept = 0;
+
+  /// Throws c10::Error, or warns, of copies that could not be made since the last call.
+  virtual void check() = 0;
+
+  /// Waits until all copies are made, for no longer than `most`. Returns whether they are.
+  virtual bool wait(std::chrono::milliseconds most) = 0;
+
+  /// Brings the checkpoint that the copies' pointer names into `folder`, and points `latest` to it.
+  /// Returns false when there are no copies of that folder.
+  virtual bool fetch_latest(const std::string& folder, const std::string& latest) = 0;
+
+  /// Brings the checkpoint of that address, or what a pointer there names, to the new folder
+  /// `target`. Returns false when the address is none of its own.
+  virtual bool fetch(const std::string& uri, const std::string& target) = 0;
+};
+
+}  // namespace tutti::checkpoint

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include <unistd.h>
+
+#include <c10/util/Exception.h>
+
+#include <tutti/checkpoint/detail/staging.hpp>
+#include <tutti/checkpoint/folder.hpp>
+#include <tutti/checkpoint/object_store.hpp>
+#include <tutti/checkpoint/snapshot.hpp>
+
+/// Checkpoints in an object store: one object per file, the manifest last, so that one whose
+/// manifest is there is whole. A pointer `latest` is the object `latest.symlink`, which holds a
+/// checkpoint's name in one line.
+namespace tutti::checkpoint {
+
+namespace detail {
+
+inline constexpr const char* pointer_suffix = ".symlink";
+
+// A file's name and nothing that leads out of its folder.
+inline void check_plain_name(const std::string& name, const std::string& where) {
+  TORCH_CHECK(!name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+                  name.find('\0') == std::string::npos,
+              "checkpoint: '", where, "' names \"", name, "\", which is no plain name");
+}
+
+inline void upload_checked(const AnyObjectStore& store, const std::string& name,
+                           const std::filesystem::path& file) {
+  store.upload_object(name, file.string());
+  const std::int64_t there = store.get_object_size(name);
+  const auto size = static_cast<std::int64_t>(File::open_for_reading(file).size());
+  TORCH_CHECK(there < 0 || there == size, "checkpoint: '", store.get_uri(name), "' has ", there,
+              " bytes after its upload, the file has ", size);
+}
+
+}  // namespace detail
+
+/// Uploads a checkpoint's folder as `name`.
+/// Throws what the store throws, and c10::Error when an object has another size than its file.
+inline void upload_snapshot(const AnyObjectStore& store, const std::filesystem::path& folder,
+                            const std::string& name) {
+  const Manifest manifest = detail::read_manifest(folder);
+  for (const auto& [file, facts] : manifest.files) {
+    detail::upload_checked(store, name + '/' + file, folder / file);
+  }
+  detail::upload_checked(store, name + "/manifest.json", folder / "manifest.json");
+}
+
+/// Downloads the checkpoint `name`; it appears at `target` whole or not at all, and replaces what
+/// is there. Sizes are compared here, checksums when it is read.
+///
+/// Throws ObjectNotFound when there is no such checkpoint, c10::Error when it is refused.
+inline void download_snapshot(const AnyObjectStore& store, const std::string& name,
+                              const std::filesystem::path& target) {
+  const auto absolute = std::filesystem::absolute(target).lexically_normal();
+  make_folder(absolute.parent_path());
+  detail::Staging staging(absolute);
+  store.download_object(name + "/manifest.json", (staging.path() / "manifest.json").string());
+  const Manifest manifest = detail::read_manifest(staging.path());
+  for (const auto& [file, facts] : manifest.files) {
+    detail::check_plain_name(file, store.get_uri(name + "/manifest.json"));
+    const auto path = staging.path() / file;
+    try {
+      store.download_object(name + '/' + file, path.string());
+    } catch (const ObjectNotFound&) {
+      TORCH_CHECK(false, "checkpoint: '", store.get_uri(name + '/' + file),
+                  "' is missing, which the manifest lists");
+    }
+    const std::uint64_t size = detail::File::open_for_reading(path).size();
+    TORCH_CHECK(size == facts.size, "checkpoint: '", store.get_uri(name + '/' + file), "' has ",
+                size, " bytes, the manifest says ", facts.size);
+  }
+  staging.publish(/*replace=*/true);
+}
+
+/// Lets the pointer `link` ("runs/a/latest") name a checkpoint beside it. scratch: a folder.
+inline void upload_pointer(const AnyObjectStore& store, const std::string& link,
+                           const std::string& name, const std::filesystem::path& scratch) {
+  const auto file = scratch / ("pointer" + detail::random_suffix());
+  detail::write_text(file, name + '\n');
+  try {
+    detail::upload_checked(store, link + detail::pointer_suffix, file);
+  } catch (...) {
+    ::unlink(file.c_str());
+    throw;
+  }
+  ::unlink(file.c_str());
+}
+
+/// The name that the pointer `link` has. scratch: a folder. Throws ObjectNotFound.
+inline std::string download_pointer(const AnyObjectStore& store, const std::string& link,
+                                    const std::filesystem::path& scratch) {
+  constexpr std::uint64_t longest = 4096;
+  const auto path = scratch / ("pointer" + detail::random_suffix());
+  store.download_object(link + detail::pointer_suffix, path.string());
+  std::string name;
+  {
+    const detail::File file = detail::File::open_for_reading(path);
+    name.resize(static_cast<std::size_t>(std::min(file.size(), longest)));
+    file.read_at(0, name.data(), name.size());
+  }
+  ::unlink(path.c_str());
+  name.erase(name.find_last_not_of(" \t\r\n") + 1);
+  detail::check_plain_name(name, store.get_uri(link + detail::pointer_suffix));
+  return name;
+}
+
+}  // namespace tutti::checkpoint

@@ -1,0 +1,262 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include <unistd.h>
+
+#include <c10/util/Exception.h>
+
+#include <tutti/checkpoint/detail/staging.hpp>
+#include <tutti/checkpoint/folder.hpp>
+#include <tutti/checkpoint/local_object_store.hpp>
+#include <tutti/checkpoint/mirror.hpp>
+#include <tutti/checkpoint/object_store.hpp>
+#include <tutti/checkpoint/remote.hpp>
+
+namespace tutti::checkpoint {
+
+/// How Uploads works.
+struct UploadOptions {
+  AnyObjectStore store;
+  std::string remote_folder;     ///< {folder} stands for the last part of the saver's folder
+  std::string staging_folder{};  ///< empty: that of the checkpoint
+  int num_attempts = 3;
+  std::chrono::milliseconds first_wait{1000};  ///< after a failure; doubled by each that follows
+  std::size_t max_queued = 8;  ///< checkpoints that wait; the writer of more waits for room
+  bool warn = false;           ///< check() warns instead of throwing
+};
+
+/// Uploads checkpoints in a thread of its own, one after the other in the order written.
+class Uploads final : public Mirror {
+ public:
+  explicit Uploads(UploadOptions options) : options_(std::move(options)) {}
+  Uploads(const Uploads&) = delete;
+  Uploads& operator=(const Uploads&) = delete;
+
+  /// Finishes the upload under way and drops those that wait.
+  ~Uploads() override {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) {
+      thread_.join();
+    }
+  }
+
+  void written(const std::string& path, const std::string& link) noexcept override {
+    try {
+      Job job = staged(path, link);
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return queue_.size() < options_.max_queued; });
+      queue_.push_back(std::move(job));
+      if (!thread_.joinable()) {
+        thread_ = std::thread([this] { run(); });
+      }
+    } catch (const std::exception& error) {
+      remember("'" + path + "' could not be taken: " + text_of(error));
+    }
+    changed_.notify_all();
+  }
+
+  [[nodiscard]] bool failed() const noexcept override {
+    return failed_.load(std::memory_order_acquire);
+  }
+
+  void check() override {
+    std::string errors;
+    {
+      const std::lock_guard lock(mutex_);
+      errors = std::exchange(errors_, {});
+      failed_.store(false, std::memory_order_release);
+    }
+    TORCH_CHECK(errors.empty() || options_.warn, "RemoteUploader: ", errors);
+    if (!errors.empty()) {
+      TORCH_WARN("RemoteUploader: ", errors, "; training goes on");
+    }
+  }
+
+  bool wait(std::chrono::milliseconds most) override {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, most, [&] { return queue_.empty(); });
+  }
+
+  bool fetch_latest(const std::string& folder, const std::string& latest) override {
+    const std::string remote = remote_of(folder);
+    make_folder(folder);
+    const detail::Staging scratch(std::filesystem::absolute(folder) / latest);
+    std::string name;
+    try {
+      name = download_pointer(options_.store, remote + '/' + latest, scratch.path());
+    } catch (const ObjectNotFound&) {
+      return false;
+    }
+    download_snapshot(options_.store, remote + '/' + name, std::filesystem::path(folder) / name);
+    point_latest(std::filesystem::path(folder) / latest, name);
+    return true;
+  }
+
+  bool fetch(const std::string& uri, const std::string& target) override {
+    const std::string start = options_.store.get_uri("x");
+    const std::string_view base = std::string_view(start).substr(0, start.size() - 1);
+    if (!uri.starts_with(base) || uri.size() == base.size()) {
+      return false;
+    }
+    const std::string name = uri.substr(base.size());
+    try {
+      download_snapshot(options_.store, name, target);
+      return true;
+    } catch (const ObjectNotFound&) {
+      return fetch_pointed(name, uri, target);
+    }
+  }
+
+ private:
+  struct Job {
+    std::unique_ptr<detail::Staging> files;
+    std::string remote;   // the folder there
+    std::string name;     // of the checkpoint
+    std::string pointer;  // to be pointed at it then; empty: none
+  };
+
+  static std::string text_of(const std::exception& error) {
+    const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+    return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+  }
+
+  bool fetch_pointed(const std::string& name, const std::string& uri, const std::string& target) {
+    const std::filesystem::path scratch = target + "-pointer";
+    make_folder(scratch);
+    std::string pointed;
+    try {
+      pointed = download_pointer(options_.store, name, scratch);
+    } catch (const ObjectNotFound&) {
+      detail::remove_tree(scratch);
+      TORCH_CHECK(false, "checkpoint: '", uri, "' is neither a checkpoint nor a pointer to one");
+    } catch (...) {
+      detail::remove_tree(scratch);
+      throw;
+    }
+    detail::remove_tree(scratch);
+    const auto slash = name.rfind('/');
+    download_snapshot(options_.store,
+                      name.substr(0, slash == std::string::npos ? 0 : slash + 1) + pointed, target);
+    return true;
+  }
+
+  // The remote folder of a saver's folder.
+  [[nodiscard]] std::string remote_of(const std::filesystem::path& folder) const {
+    constexpr std::string_view placeholder = "{folder}";
+    const auto whole = std::filesystem::absolute(folder).lexically_normal();
+    const auto last = whole.filename().empty() ? whole.parent_path().filename() : whole.filename();
+    std::string out = options_.remote_folder;
+    for (std::size_t at = 0; (at = out.find(placeholder, at)) != std::string::npos;) {
+      out.replace(at, placeholder.size(), last.string());
+      at += last.string().size();
+    }
+    return out;
+  }
+
+  // Takes the files by hard links, or copies, since the saver may remove the checkpoint soon.
+  [[nodiscard]] Job staged(const std::filesystem::path& path,
+                           const std::filesystem::path& link) const {
+    namespace fs = std::filesystem;
+    const fs::path whole = fs::absolute(path).lexically_normal();
+    const fs::path folder = options_.staging_folder.empty() ? whole.parent_path()
+                                                            : fs::absolute(options_.staging_folder);
+    make_folder(folder);
+    Job job{.files = std::make_unique<detail::Staging>(folder / whole.filename()),
+            .remote = remote_of(whole.parent_path()),
+            .name = whole.filename().string(),
+            .pointer = link.filename().string()};
+    for (const auto& entry : fs::directory_iterator(whole)) {
+      const auto copy = job.files->path() / entry.path().filename();
+      if (::link(entry.path().c_str(), copy.c_str()) != 0) {
+        detail::copy_file(entry.path(), copy);
+      }
+    }
+    return job;
+  }
+
+  void remember(const std::string& error) noexcept {
+    const std::lock_guard lock(mutex_);
+    errors_ += (errors_.empty() ? "" : "; ") + error;
+    failed_.store(true, std::memory_order_release);
+  }
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return closing_ || !queue_.empty(); });
+      if (closing_) {
+        return;
+      }
+      Job& job = queue_.front();  // stays until it is done, so that wait() knows of it
+      lock.unlock();
+      upload(job);
+      job.files.reset();
+      lock.lock();
+      queue_.pop_front();
+      changed_.notify_all();
+    }
+  }
+
+  void upload(const Job& job) {
+    const std::string name = job.remote + '/' + job.name;
+    std::chrono::milliseconds wait = options_.first_wait;
+    for (int attempt = 1;; ++attempt) {
+      try {
+        upload_snapshot(options_.store, job.files->path(), name);
+        if (!job.pointer.empty()) {
+          upload_pointer(options_.store, job.remote + '/' + job.pointer, job.name,
+                         job.files->path());
+        }
+        return;
+      } catch (const std::exception& error) {
+        if (attempt == options_.num_attempts || !pause(wait)) {
+          remember("'" + options_.store.get_uri(name) + "' could not be uploaded in " +
+                   std::to_string(attempt) + (attempt == 1 ? " attempt: " : " attempts: ") +
+                   text_of(error));
+          return;
+        }
+        wait *= 2;
+      }
+    }
+  }
+
+  // Waits, and up to half a second more so that many runs do not try again at once. False: there
+  // is no time.
+  bool pause(std::chrono::milliseconds time) {
+    std::uniform_int_distribution<int> more(0, 500);
+    time += std::min(time, std::chrono::milliseconds(more(random_)));
+    std::unique_lock lock(mutex_);
+    return !changed_.wait_for(lock, time, [&] { return closing_; });
+  }
+
+  UploadOptions options_;
+  std::minstd_rand random_{std::random_device{}()};  // the thread's own
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> queue_;  // guarded by the mutex, as the next two
+  std::string errors_;
+  bool closing_ = false;
+  std::atomic<bool> failed_{false};
+  std::thread thread_;
+};
+
+}  // namespace tutti::checkpoint

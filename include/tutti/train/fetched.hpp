@@ -1,0 +1,102 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <c10/util/Exception.h>
+
+#include <tutti/checkpoint/background.hpp>
+#include <tutti/checkpoint/folder.hpp>
+#include <tutti/checkpoint/mirror.hpp>
+#include <tutti/dist/communicator.hpp>
+#include <tutti/train/checkpointing.hpp>
+
+namespace tutti::train {
+
+/// `path` is an address, "s3://bucket/a", and no path.
+inline bool is_address(std::string_view path) {
+  return path.find("://") != std::string_view::npos;
+}
+
+/// Runs `work` on the ranks where `here` is set, while the others wait for as long as it takes; a
+/// collective. What it throws is thrown on every rank.
+template <class F>
+void patiently(dist::Communicator& world, bool here, F&& work) {
+  std::atomic<bool> done{!here};
+  checkpoint::Background thread;
+  if (here) {
+    thread.run([&] {
+      try {
+        work();
+      } catch (...) {
+        done = true;
+        throw;
+      }
+      done = true;
+    });
+  }
+  // Many short waits, since a collective has a time limit.
+  while (world.all_reduce_value(std::int64_t{!done}, dist::ReduceOp::maximum) != 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  detail::on_every_rank(world, [&] {
+    if (const auto error = thread.finish()) {
+      std::rethrow_exception(error);
+    }
+  });
+}
+
+/// A checkpoint from elsewhere in a temporary folder of each node, which is removed at the end of
+/// its life.
+class Fetched {
+ public:
+  /// A collective; local rank 0 of every node downloads. Throws c10::Error on every rank when no
+  /// mirror has that address or it cannot be brought.
+  Fetched(const std::string& uri, const std::vector<checkpoint::Mirror*>& mirrors,
+          dist::Communicator& world)
+      : first_(world.environment().local_rank == 0) {
+    const char* temporary = std::getenv("TMPDIR");
+    const std::string root = temporary != nullptr && *temporary != 0 ? temporary : "/tmp";
+    std::random_device random;
+    folder_ = world.broadcast_bytes(root + "/tutti-fetched-" + std::to_string(random()) + "-" +
+                                    std::to_string(random()));
+    patiently(world, first_, [&] { fetch(uri, mirrors); });
+  }
+  Fetched(const Fetched&) = delete;
+  Fetched& operator=(const Fetched&) = delete;
+  ~Fetched() {
+    try {
+      if (first_) {
+        checkpoint::remove_snapshot(folder_);
+      }
+    } catch (const c10::Error& error) {
+      TORCH_WARN(error.what_without_backtrace());
+    }
+  }
+
+  [[nodiscard]] const std::string& folder() const { return folder_; }
+
+ private:
+  void fetch(const std::string& uri, const std::vector<checkpoint::Mirror*>& mirrors) const {
+    for (checkpoint::Mirror* mirror : mirrors) {
+      if (mirror->fetch(uri, folder_)) {
+        return;
+      }
+    }
+    TORCH_CHECK_VALUE(false, "load_path is '", uri, "', but no policy of the recipe loads from ",
+                      "there; add a tutti::RemoteUploader with that object store");
+  }
+
+  bool first_;
+  std::string folder_;
+};
+
+}  // namespace tutti::train

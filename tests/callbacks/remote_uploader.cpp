@@ -1,0 +1,248 @@
+#include <tutti/callbacks/remote_uploader.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tutti/callbacks/checkpoint_saver.hpp>
+#include <tutti/checkpoint/command_object_store.hpp>
+#include <tutti/core/switch.hpp>
+#include <tutti/trainer.hpp>
+
+#include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/tiny.hpp"
+#include "support/warnings.hpp"
+
+using namespace tutti;
+using Catch::Matchers::ContainsSubstring;
+using Names = std::vector<std::string>;
+namespace fs = std::filesystem;
+
+static_assert(Callback<RemoteUploader>);
+
+namespace {
+
+TrainerOptions options(const TemporaryFolder& folder, Time length = "4ba") {
+  return {.train = tiny::batches(8),
+          .max_duration = length,
+          .optimizer = SGD{.lr = 0.1, .momentum = 0.9},
+          .device = "cpu",
+          .seed = 3,
+          .run_name = "calm-motet",
+          .progress_bar = false,
+          .save_folder = (folder / "checkpoints").string(),
+          .save_interval = "2ba",
+          .save_num_checkpoints_to_keep = 1};
+}
+
+RemoteUploader to(const TemporaryFolder& folder) {
+  return {.object_store = LocalObjectStore{(folder / "remote").string()},
+          .retry_wait = std::chrono::milliseconds(1)};
+}
+
+// A local store whose first uploads of a name fail, and which counts all calls.
+struct Unreliable {
+  LocalObjectStore store;
+  std::string what;
+  int failures = 0;
+  std::shared_ptr<std::atomic<int>> calls = std::make_shared<std::atomic<int>>(0);
+
+  std::string get_uri(const std::string& name) const { return store.get_uri(name); }
+  void upload_object(const std::string& name, const std::string& file) const {
+    if (name.find(what) != std::string::npos && (*calls)++ < failures) {
+      throw std::runtime_error("the line is down");
+    }
+    store.upload_object(name, file);
+  }
+  void download_object(const std::string& name, const std::string& file) const {
+    store.download_object(name, file);
+  }
+  std::int64_t get_object_size(const std::string& name) const {
+    return store.get_object_size(name);
+  }
+  Names list_objects(const std::string& prefix) const { return store.list_objects(prefix); }
+};
+
+const Names four_batches = {"calm-motet/checkpoints/ep0-ba2/manifest.json",
+                            "calm-motet/checkpoints/ep0-ba2/model.safetensors",
+                            "calm-motet/checkpoints/ep0-ba2/state.safetensors",
+                            "calm-motet/checkpoints/ep0-ba4/manifest.json",
+                            "calm-motet/checkpoints/ep0-ba4/model.safetensors",
+                            "calm-motet/checkpoints/ep0-ba4/state.safetensors",
+                            "calm-motet/checkpoints/latest.symlink"};
+
+}  // namespace
+
+TEST_CASE("every checkpoint is uploaded, also one that its saver removes",
+          "[callbacks][remote_uploader]") {
+  const bool in_background = GENERATE(false, true);
+  const TemporaryFolder folder;
+  TrainerOptions run = options(folder);
+  run.save_async = in_background;
+  Trainer trainer(tiny::net(), run, to(folder));
+  trainer.fit();
+  CHECK(sorted_names(folder / "checkpoints") == Names{"ep0-ba4", "latest"});
+  CHECK(LocalObjectStore{(folder / "remote").string()}.list_objects() == four_batches);
+  CHECK(read_bytes(folder / "remote/calm-motet/checkpoints/latest.symlink") == "ep0-ba4\n");
+  for (const char* file : {"manifest.json", "model.safetensors", "state.safetensors"}) {
+    const std::string name = std::string("ep0-ba4/") + file;
+    CHECK(read_bytes(folder / ("checkpoints/" + name)) ==
+          read_bytes(folder / ("remote/calm-motet/checkpoints/" + name)));
+  }
+}
+
+TEST_CASE("each saver has a folder of its own there, pointers included",
+          "[callbacks][remote_uploader]") {
+  const TemporaryFolder folder;
+  RemoteUploader uploader = to(folder);
+  uploader.remote_folder = "all/{folder}";
+  uploader.upload_staging_folder = (folder / "staging").string();
+  Trainer trainer(
+      tiny::net(), options(folder), std::move(uploader),
+      CheckpointSaver{
+          .folder = (folder / "weights").string(), .save_interval = "3ba", .weights_only = true});
+  trainer.fit();
+  CHECK(sorted_names(folder / "remote/all/checkpoints") ==
+        Names{"ep0-ba2", "ep0-ba4", "latest.symlink"});
+  CHECK(sorted_names(folder / "remote/all/weights") ==
+        Names{"ep0-ba3", "ep0-ba4", "latest.symlink"});
+  CHECK(sorted_names(folder / "staging").empty());
+}
+
+TEST_CASE("a run starts from a checkpoint of the store", "[callbacks][remote_uploader][resume]") {
+  const TemporaryFolder folder;
+  auto whole = tiny::net();
+  TrainerOptions eight = options(folder, "8ba");
+  eight.save_folder = "";
+  Trainer(whole, eight).fit();
+  Trainer(tiny::net(), options(folder), to(folder)).fit();
+  const std::string base = "file://" + (folder / "remote/calm-motet/checkpoints/").string();
+  const std::string from = base + GENERATE("latest", "ep0-ba4");
+  eight.load_path = from;
+  auto resumed = tiny::net(2);
+  Trainer trainer(resumed, eight, to(folder));
+  CHECK(trainer.load_report().path == from);
+  CHECK(trainer.state().timestamp.batch == 4);
+  trainer.fit();
+  CHECK(at::equal(tiny::flat(*resumed), tiny::flat(*whole)));
+}
+
+TEST_CASE("autoresume takes what the store has where the save folder is empty",
+          "[callbacks][remote_uploader][resume]") {
+  const TemporaryFolder folder;
+  TrainerOptions run = options(folder);
+  run.autoresume = true;
+  {
+    Trainer first(tiny::net(), run, to(folder));  // there is nothing yet, here nor there
+    CHECK(first.load_report().path.empty());
+    first.fit();
+  }
+  fs::rename(folder / "checkpoints", folder / "lost");
+  run.max_duration = "6ba";
+  Trainer trainer(tiny::net(), run, to(folder));
+  CHECK(trainer.state().timestamp.batch == 4);
+  CHECK(sorted_names(folder / "checkpoints") == Names{"ep0-ba4", "latest"});
+  trainer.fit();
+  CHECK(sorted_names(folder / "checkpoints") == Names{"ep0-ba6", "latest"});
+  CHECK(read_bytes(folder / "remote/calm-motet/checkpoints/latest.symlink") == "ep0-ba6\n");
+}
+
+TEST_CASE("what fails is tried again", "[callbacks][remote_uploader]") {
+  const TemporaryFolder folder;
+  RemoteUploader uploader = to(folder);
+  const Unreliable store{{(folder / "remote").string()}, "state.safetensors", 2};
+  uploader.object_store = store;
+  Trainer trainer(tiny::net(), options(folder), std::move(uploader));
+  trainer.fit();
+  CHECK(store.calls->load() == 4);  // two that failed, one that did not, and the second checkpoint
+  CHECK(store.store.list_objects() == four_batches);
+}
+
+TEST_CASE("an upload that keeps failing ends the run, or warns", "[callbacks][remote_uploader]") {
+  const TemporaryFolder folder;
+  RemoteUploader uploader = to(folder);
+  const Unreliable store{{(folder / "remote").string()}, "ep0-ba2/model", 100};
+  uploader.object_store = store;
+  const std::string reason = "checkpoints/ep0-ba2' could not be uploaded in 3 attempts: the line";
+  SECTION("ends it") {
+    Trainer trainer(tiny::net(), options(folder), std::move(uploader));
+    CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring(reason));
+    CHECK(store.calls->load() == 3);
+    CHECK(fs::exists(folder / "checkpoints/latest"));  // what is on disk stays
+  }
+  SECTION("warns") {
+    uploader.on_error = OnUploadError::warn;
+    Warnings warnings;
+    Trainer trainer(tiny::net(), options(folder), std::move(uploader));
+    trainer.fit();
+    REQUIRE(warnings.texts.size() == 1);
+    CHECK_THAT(warnings.texts[0], ContainsSubstring(reason));
+    CHECK(sorted_names(folder / "remote/calm-motet/checkpoints") ==
+          Names{"ep0-ba4", "latest.symlink"});
+  }
+  SECTION("is told when there is no event any more") {
+    uploader.num_attempts = 1;
+    TrainerOptions one = options(folder, "2ba");
+    Trainer trainer(tiny::net(), one, std::move(uploader));
+    CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("in 1 attempt: the line is down"));
+  }
+}
+
+TEST_CASE("a damaged checkpoint of the store is refused", "[callbacks][remote_uploader]") {
+  const TemporaryFolder folder;
+  Trainer(tiny::net(), options(folder), to(folder)).fit();
+  const auto model = folder / "remote/calm-motet/checkpoints/ep0-ba4/model.safetensors";
+  TrainerOptions run = options(folder);
+  run.save_folder = "";
+  run.load_path = "file://" + (folder / "remote/calm-motet/checkpoints/latest").string();
+  std::string bytes = read_bytes(model);
+  const auto load = [&] { Trainer trainer(tiny::net(), run, to(folder)); };
+  SECTION("cut short") {
+    write_bytes(model, bytes.substr(0, bytes.size() - 1));
+    CHECK_THROWS_WITH(load(), ContainsSubstring("bytes, the manifest says"));
+  }
+  SECTION("changed") {
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);
+    write_bytes(model, bytes);
+    CHECK_THROWS_WITH(load(), ContainsSubstring("has the checksum"));
+  }
+  SECTION("gone") {
+    fs::remove(model);
+    CHECK_THROWS_WITH(load(), ContainsSubstring("is missing, which the manifest lists"));
+    run.load_path = "file://" + (folder / "remote/other").string();
+    CHECK_THROWS_WITH(load(), ContainsSubstring("is neither a checkpoint nor a pointer"));
+  }
+  SECTION("pointer that leads out") {
+    write_bytes(folder / "remote/calm-motet/checkpoints/latest.symlink", "../../other\n");
+    CHECK_THROWS_WITH(load(), ContainsSubstring("which is no plain name"));
+  }
+}
+
+TEST_CASE("an address needs an uploader that knows it", "[callbacks][remote_uploader]") {
+  const TemporaryFolder folder;
+  TrainerOptions run = options(folder);
+  run.load_path = "s3://bucket/a/latest";
+  const auto without = [&] { Trainer trainer(tiny::net(), run); };
+  CHECK_THROWS_WITH(without(), ContainsSubstring("add a tutti::RemoteUploader"));
+  const auto other = [&] { Trainer trainer(tiny::net(), run, to(folder)); };
+  CHECK_THROWS_WITH(other(), ContainsSubstring("load_path is 's3://bucket/a/latest', but no"));
+}
+
+TEST_CASE("an uploader can be switched off, and bad options are refused",
+          "[callbacks][remote_uploader]") {
+  const TemporaryFolder folder;
+  Trainer off(tiny::net(), options(folder), Switch(to(folder), false));
+  off.fit();
+  CHECK_FALSE(fs::exists(folder / "remote"));
+  const auto refuse = [&](RemoteUploader uploader) {
+    Trainer trainer(tiny::net(), options(folder), std::move(uploader));
+  };
+  CHECK_THROWS_WITH(refuse({}), ContainsSubstring("object_store is not set"));
+  RemoteUploader bad = to(folder);
+  bad.num_attempts = 0;
+  CHECK_THROWS_WITH(refuse(std::move(bad)), ContainsSubstring("num_attempts is 0, expected 1"));
+}
