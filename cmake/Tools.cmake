@@ -16,7 +16,7 @@ tutti_find_tool(clang-format)
 tutti_find_tool(clang-tidy)
 
 file(GLOB_RECURSE sources CONFIGURE_DEPENDS
-  include/*.hpp include/*.h tools/*.cpp tests/*.cpp tests/*.hpp examples/*.cpp examples/*.hpp benchmarks/*.cpp benchmarks/*.hpp)
+  include/*.hpp include/*.h cmake/*.cpp tests/*.cpp tests/*.hpp examples/*.cpp examples/*.hpp benchmarks/*.cpp benchmarks/*.hpp)
 if(TUTTI_clang_format)
   add_custom_target(format COMMAND "${TUTTI_clang_format}" -i ${sources} VERBATIM)
   add_custom_target(format-check COMMAND "${TUTTI_clang_format}" --dry-run --Werror ${sources} VERBATIM)

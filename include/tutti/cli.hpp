@@ -180,7 +180,7 @@ class Program {
         "tutti: this struct has more members than can be listed, or a base class; bind "
         "its members one by one: program.add(\"--flag\", options.member, \"what it is\")");
     tutti::detail::for_each_field(options, [this](std::string_view name, auto& value) {
-      add(detail::flag_of(name), value, "");
+      this->add(detail::flag_of(name), value, "");
     });
     return *this;
   }
