@@ -244,6 +244,8 @@ class Engine<Policies...> {
  public:
   using recipe = Recipe<Policies...>;
   using policies = types<>;
+  // The first mistake not by way of Recipe, which would make a compiler's message longer.
+  static_assert(sizeof(detail::Checked<0, detail::Bare<Policies>...>) > 0);
   static_assert(sizeof(recipe) > 0);
 
   explicit Engine(auto&&...) {}

@@ -217,7 +217,7 @@ consteval auto entry_check() {
   } else if constexpr (std::is_same_v<Entry, P> || std::is_const_v<Entry>) {
     return std::type_identity<types<Entry>>{};
   } else {
-    return std::type_identity<Entry>{};
+    return std::type_identity<typename BareEntry<Entry>::check>{};
   }
 }
 template <class Entry>
