@@ -1,7 +1,6 @@
 #pragma once
 
 #include <chrono>
-#include <concepts>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
@@ -76,7 +75,7 @@ class Trainer {
     guard([&] { construct(erase(std::move(model))); });
   }
   template <class M>
-    requires(!std::same_as<M, Trainer> && (std::is_default_constructible_v<Policies> && ...))
+    requires(!std::is_same_v<M, Trainer> && (std::is_default_constructible_v<Policies> && ...))
   explicit Trainer(M model, TrainerOptions options = {})
       : options_(std::move(options)), engine_(make_engine(Policies{}...)) {
     static_assert(((sizeof(CheckFor<Policies, M>) > 0) && ...));

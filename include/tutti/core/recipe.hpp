@@ -80,9 +80,10 @@ struct ConflictCheck {
 
 namespace detail {
 
+// nodiscard makes a warning with words of ours; that of deprecated is longer, by where it stands.
 template <class A, class B>
 struct Pair {
-  [[deprecated(
+  [[nodiscard(
       "tutti: these two policies work against each other (the first lists the second in "
       "warns_with); remove one, or put tutti::accept<A, B> into the recipe to say that it is "
       "meant.")]] static constexpr bool
@@ -96,7 +97,10 @@ struct Pair {
 /// Warns of two policies of which the first declares that they work against each other.
 template <class A, class B, auto... Reason>
 struct WarnCheck {
-  static constexpr bool warned() { return detail::Pair<A, B>::work_together(); }
+  static constexpr bool warned() {
+    detail::Pair<A, B>::work_together();
+    return true;
+  }
 };
 
 /// Refuses a recipe that lacks a policy which `P` requires.
