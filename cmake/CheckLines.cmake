@@ -1,26 +1,35 @@
 # How many lines the preprocessor makes of each header of one folder, against the folder's ceiling. Compile time follows
-# this number, and for one compiler it is the same on every machine. Blank lines are not counted (-E -P).
+# this number, and for one compiler it is the same on every machine. Blank lines are not counted (-E -P). A ceiling is what the
+# largest header of the folder has, plus two percent or so: one that needs more says in its commit what for.
 #   cmake -DPROJECT_SOURCE_DIR=.. -DFOLDER=core -DCOMPILER=.. -DINCLUDES=.. -DDEFINITIONS=.. -P CheckLines.cmake
 cmake_minimum_required(VERSION 3.23...3.31)
 
-set(ceiling_fwd 55000)
-set(ceiling_config 55000)
-set(ceiling_version 55000)
-set(ceiling_core 55000)
-set(ceiling_core_tensors 130000) # headers of core that name at::Tensor
-set(ceiling_callbacks 130000)
-set(ceiling_loggers 130000)
-set(ceiling_profiler 150000) # torch_profiler.hpp has Kineto's header
-set(ceiling_losses 190000)
-set(ceiling_losses_gradient 240000) # headers of losses with a gradient of their own, an autograd function
-set(ceiling_metrics 190000)
-set(ceiling_fused 190000)
+set(ceiling_fwd 1000)
+set(ceiling_config 1000)
+set(ceiling_version 1000)
+set(ceiling_core 52000)
+set(ceiling_core_tensors 115000) # headers of core that name at::Tensor
+set(ceiling_callbacks 128000)
+set(ceiling_loggers 125000)
+set(ceiling_profiler 140000) # torch_profiler.hpp has Kineto's header
+set(ceiling_losses 174000)
+set(ceiling_losses_gradient 231000) # headers of losses with a gradient of their own, an autograd function
+set(ceiling_metrics 174000)
+set(ceiling_fused 165000)
 set(ceiling_fused_recipe 245000) # the engine of recipes that fuse, which ends in a loss with a gradient of its own
-set(ceiling_optim 130000)
+set(ceiling_optim 115000)
 set(ceiling_tutti 315000) # everything at once, c10d and CUDA included; never included by the library
-foreach(folder IN ITEMS nn models dist data checkpoint train trainer explain cli algorithms)
-  set(ceiling_${folder} 290000)
-endforeach()
+set(ceiling_callbacks_modules 268000)
+set(ceiling_algorithms 268000)
+set(ceiling_nn 265000)
+set(ceiling_models 268000)
+set(ceiling_dist 266000)
+set(ceiling_data 185000)
+set(ceiling_checkpoint 257000)
+set(ceiling_train 282000)
+set(ceiling_trainer 284000)
+set(ceiling_explain 284000)
+set(ceiling_cli 285000)
 if(NOT DEFINED ceiling_${FOLDER})
   message(FATAL_ERROR "the folder \"${FOLDER}\" has no ceiling; give it one in cmake/CheckLines.cmake")
 endif()
@@ -62,7 +71,7 @@ foreach(header IN LISTS headers)
     set(ceiling ${ceiling_fused_recipe})
   endif()
   if(FOLDER STREQUAL "callbacks" AND stem IN_LIST module_callbacks)
-    set(ceiling 290000)
+    set(ceiling ${ceiling_callbacks_modules})
   endif()
   if(NOT codes STREQUAL "0;0")
     message("${FOLDER}/${stem}.hpp cannot be preprocessed:\n${said}")

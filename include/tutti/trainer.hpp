@@ -1,13 +1,10 @@
 #pragma once
 
 #include <chrono>
-#include <concepts>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
-#include <memory>
 #include <string>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -15,8 +12,11 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+// First: what a compiler says of a recipe begins with the way to these, which is short then.
+#include <tutti/core/check.hpp>
+#include <tutti/core/recipe.hpp>
+
 #include <tutti/core/engine.hpp>
-#include <tutti/core/rng.hpp>
 #include <tutti/core/switch.hpp>
 #include <tutti/loggers/console.hpp>
 #include <tutti/loggers/progress_bar.hpp>
@@ -60,6 +60,8 @@ template <class... Policies>
 class Trainer {
  public:
   using recipe = Recipe<Policies...>;
+  static_assert(sizeof(detail::Checked<0, detail::Bare<Policies>...>) > 0);
+  static_assert(((sizeof(detail::EntryCheck<Policies>) > 0) && ...));
   static_assert(recipe::valid);
 
   /// Sets everything up and fires Init, BeforeLoad and AfterLoad; loads a checkpoint in between
@@ -69,17 +71,16 @@ class Trainer {
   template <class M>
   Trainer(M model, TrainerOptions options, Policies... policies) requires(sizeof...(Policies) > 0)
       : options_(std::move(options)), engine_(make_engine(std::move(policies)...)) {
+    static_assert(((sizeof(CheckFor<Policies, M>) > 0) && ...));
     guard([&] { construct(erase(std::move(model))); });
   }
   template <class M>
-  Trainer(M model, TrainerOptions options) requires(std::is_default_constructible_v<Policies>&&...)
+    requires(!std::is_same_v<M, Trainer> && (std::is_default_constructible_v<Policies> && ...))
+  explicit Trainer(M model, TrainerOptions options = {})
       : options_(std::move(options)), engine_(make_engine(Policies{}...)) {
+    static_assert(((sizeof(CheckFor<Policies, M>) > 0) && ...));
     guard([&] { construct(erase(std::move(model))); });
   }
-  template <class M>
-    requires(!std::same_as<M, Trainer>)
-  explicit Trainer(M model) requires(std::is_default_constructible_v<Policies>&&...)
-      : Trainer(std::move(model), TrainerOptions{}) {}
 
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -184,16 +185,23 @@ class Trainer {
  private:
   using EngineType = detail::EngineFor<Policies...>;
 
+  template <class M>
+  static constexpr bool is_model = std::is_convertible_v<M, AnyModel>;
+  static constexpr bool has_mistakes = detail::mistakes<detail::Bare<Policies>...>.size > 0;
+
+  // Named in the constructors: every call in between lengthens a compiler's message.
+  template <class Policy, class M>
+  using CheckFor = std::conditional_t<is_model<M> && !has_mistakes,
+                                      ModelCheck<detail::Bare<Policy>, M>, types<>>;
+
   // The model behind one type, once the recipe's policies have seen what it is.
   template <class M>
   AnyModel erase(M model) const {
-    constexpr bool is_model = std::is_convertible_v<M, AnyModel>;
-    static_assert(is_model,
+    static_assert(is_model<M>,
                   "tutti: this is no model; give it Outputs forward(const Batch&) and "
                   "Loss loss(const Outputs&, const Batch&), or wrap a network that classifies in "
                   "tutti::Classifier.");
-    if constexpr (is_model && detail::mistakes<detail::Bare<Policies>...>.size == 0) {
-      static_assert(((sizeof(ModelCheck<detail::Bare<Policies>, M>) > 0) && ...));
+    if constexpr (is_model<M> && !has_mistakes) {
       engine_.template validate_model<M>();
       train::warn_of_pairs<detail::Bare<Policies>...>();
       return AnyModel(std::move(model));
@@ -203,17 +211,16 @@ class Trainer {
   }
 
   EngineType make_engine(Policies... policies) {
-    using List = types<Policies...>;
     if constexpr (EngineType::recipe::size == 0) {
       return EngineType{};
     } else {
-      return make_engine_from(typename EngineType::policies{}, List{}, policies...);
+      return make_engine_from(typename EngineType::policies{}, policies...);
     }
   }
 
   // Each policy of the engine is either one of the recipe's or a logger that options turn on.
-  template <class... All, class List>
-  EngineType make_engine_from(types<All...>, List, Policies&... policies) {
+  template <class... All>
+  EngineType make_engine_from(types<All...>, Policies&... policies) {
     return EngineType(pick<All>(policies...)...);
   }
   template <class P>

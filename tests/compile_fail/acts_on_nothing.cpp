@@ -1,5 +1,4 @@
 // error: is no policy, it acts on no event
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct GradientNoise final {

@@ -1,5 +1,4 @@
 // error: cannot be moved into the trainer
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct Writer final {

@@ -1,6 +1,5 @@
 // error: ConflictCheck<CutMix, MixUp>
 // error: these two policies conflict
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct MixUp final {

@@ -1,6 +1,5 @@
 // error: ConflictCheck<EMA, SWA
 // error: these two policies conflict
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct EMA final {

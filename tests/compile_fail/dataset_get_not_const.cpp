@@ -1,3 +1,4 @@
+// error: DatasetCheck<Numbers>
 // error: tutti: this is no data set with numbered examples; give it std::int64_t size\(\) const
 // torch
 #include <tutti/data/data_loader.hpp>

@@ -1,5 +1,4 @@
 // error: lists this policy more than once
-// lines: 15
 #include <tutti/core/engine.hpp>
 
 struct Clip final {

@@ -1,5 +1,4 @@
 // error: `events` list has this event but no apply\(\) takes it
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct Clip final {

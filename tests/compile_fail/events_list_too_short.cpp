@@ -1,5 +1,4 @@
 // error: apply\(\) takes this event but the policy's `events` list lacks it
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct Clip final {

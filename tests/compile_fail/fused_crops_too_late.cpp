@@ -1,6 +1,5 @@
 // error: Order<tutti::fused::Scale, tutti::fused::Crops>
 // error: RandomCrop and RandomFlip move the images before they are a batch
-// lines: 12
 // torch
 #include <tutti/fused/pass.hpp>
 #include <tutti/fused/stages.hpp>

@@ -1,6 +1,5 @@
 // error: Order<tutti::fused::Mix, tutti::fused::Scale>
 // error: bytes cannot be blended; put tutti::fused::Normalize before MixUp
-// lines: 12
 // torch
 #include <tutti/algorithms/mixup.hpp>
 #include <tutti/fused/pass.hpp>

@@ -1,6 +1,5 @@
 // error: Order<tutti::fused::Mix>
 // error: makes floats of bytes exactly once; put one tutti::fused::Normalize among its stages
-// lines: 12
 // torch
 #include <tutti/algorithms/mixup.hpp>
 #include <tutti/fused/pass.hpp>

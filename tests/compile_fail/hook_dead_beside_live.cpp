@@ -1,6 +1,5 @@
 // error: HookCheck<Clip, tutti::AfterBackward>
 // error: names this event but cannot be called as apply
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 // One hook that works does not hide another one that never would.

@@ -1,6 +1,5 @@
 // error: NameCheck<WatchMore>
 // error: hides those of its base class
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct Watch {

@@ -1,6 +1,5 @@
 // error: NameCheck<Clip>
 // error: but is not called apply
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct Clip final {

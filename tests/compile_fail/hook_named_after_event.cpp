@@ -1,6 +1,5 @@
 // error: NameCheck<Watch>
 // error: this policy has a method named after an event
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct Watch final {

@@ -1,5 +1,4 @@
 // error: names this event but cannot be called as apply
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 // Composer's own signature, apply(event, state, logger); here the logger is state.logger.

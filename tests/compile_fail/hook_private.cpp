@@ -1,6 +1,5 @@
 // error: ActsCheck<Clip>
 // error: this policy's apply() is private or protected
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct Clip {

@@ -1,5 +1,4 @@
 // error: returns a value, which nobody would read
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct StopAfter final {

@@ -1,7 +1,5 @@
-// error: MixUp\{-1
-// error: MixUp: alpha
-// error: 0 or more
-// lines: 25
+// error: HyperparameterCheck<MixUp, .*-1.*alpha
+// error: a hyperparameter of this policy is out of its range
 // torch
 #include <tutti/core/recipe.hpp>
 #include <tutti/core/validate.hpp>

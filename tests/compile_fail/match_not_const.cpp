@@ -1,5 +1,4 @@
 // error: match\(\) names this event but is not bool match\(Event
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct Every10 final {

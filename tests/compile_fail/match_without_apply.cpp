@@ -1,5 +1,4 @@
 // error: match\(\) stands beside no apply\(\) for the same event
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct Every10 final {

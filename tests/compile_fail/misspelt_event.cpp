@@ -1,5 +1,4 @@
 // error: AfterBackwards
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct Clip final {

@@ -1,5 +1,4 @@
 // error: is not a struct and so no policy
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct Clip final {

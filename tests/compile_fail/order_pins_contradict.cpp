@@ -1,6 +1,5 @@
 // error: OrderCycleCheck<Last, First>
 // error: order rules of these policies go round in a circle
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct Last final {

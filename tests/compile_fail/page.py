@@ -47,12 +47,14 @@ def message(output, root):
     """The first lines of what the compiler said that name the check and say the sentence."""
     text = output.replace(str(root) + "/", "").replace("\u2018", "'").replace("\u2019", "'")
     lines = text.splitlines()
-    kept = [line for line in lines if re.search(r"In instantiation of|: error: |: in 'constexpr' expansion", line)]
+    kept = [line for line in lines if re.search(r"In instantiation of|: error: |: in 'constexpr' expansion|^ *\d+ \| +throw ", line)]
     shown = []
     for line in kept[:4]:
         line = re.sub(r"^\S+?:(\d+:)*\s*", "", line.strip())
         line = re.sub(r"std::array<char, \d+>\{(\".*?\")\}", r"\1", line)
         line = re.sub(r"tutti::detail::Text<\d+>\{(\".*?\")\}", r"\1", line)
+        line = re.sub(r"tutti::detail::FieldPointer<.*?>\{\(& .*\.(\w+::\w+)\)\}", r"&\1", line)
+        line = re.sub(r"^\d+ \| +", "", line)
         line = line.replace("In instantiation of ", "in ").rstrip(":")
         shown.append(line)
     return shown
@@ -72,7 +74,7 @@ def wrapped(line, width=118):
 
 def section(path, command, root):
     source = path.read_text()
-    body = "\n".join(line for line in source.splitlines() if not re.match(r"// (error|lines|flags|torch)", line))
+    body = "\n".join(line for line in source.splitlines() if not re.match(r"// (error|flags|torch)", line))
     flags = re.search(r"^// flags: (.*)$", source, re.M)
     done = subprocess.run(command + (flags.group(1).split() if flags else []) + [str(path)], capture_output=True, text=True,
                           cwd=root)

@@ -1,6 +1,5 @@
 // error: ConstCheck<Count, tutti::BatchEnd>
 // error: the policy is const in this recipe and its apply() for this event is not
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct Count final {

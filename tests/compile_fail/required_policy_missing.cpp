@@ -1,6 +1,5 @@
 // error: RequiredPolicyCheck<SampleWeights, tutti::mixes_inputs, false>
 // error: which the recipe lacks
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct MixUp final {

@@ -1,5 +1,4 @@
 // error: lists this policy more than once
-// lines: 12
 #include <tutti/core/recipe.hpp>
 
 struct MixUp final {

@@ -1,5 +1,4 @@
 // error: time_string_is_invalid__expected_like_10ep
-// lines: 16
 #include <tutti/core/time.hpp>
 
 using namespace tutti::literals;

@@ -1,5 +1,4 @@
 // error: time_string_needs_a_unit
-// lines: 16
 #include <tutti/core/time.hpp>
 
 struct Options {

@@ -1,6 +1,5 @@
 // error: ModelCheck<LabelSmoothing, .*Segmenter
 // error: this policy cannot work on this model
-// lines: 26
 // torch
 #include <torch/nn/module.h>
 

@@ -1,5 +1,4 @@
 // error: this is no model; give it Outputs forward(const Batch&)
-// lines: 26
 // torch
 #include <torch/nn/modules/linear.h>
 

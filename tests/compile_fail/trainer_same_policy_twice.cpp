@@ -1,5 +1,4 @@
 // error: lists this policy more than once
-// lines: 27
 // torch
 #include <tutti/trainer.hpp>
 

@@ -1,7 +1,6 @@
 // error: CutMix.*CutOut
 // error: these two policies work against each other
 // flags: -Werror
-// lines: 16
 #include <tutti/core/recipe.hpp>
 
 struct CutOut final {

@@ -21,6 +21,27 @@ struct Slot {
   [[no_unique_address]] P policy;
 };
 
+// The policy that a Switch turns on and off; P itself for any other.
+template <class P>
+consteval auto switched() {
+  if constexpr (requires(P & p) {
+                  p.policy;
+                  p.on;
+                }) {
+    return switched<decltype(P::policy)>();
+  } else {
+    return std::type_identity<P>{};
+  }
+}
+template <class P>
+using Switched = typename decltype(switched<P>())::type;
+
+template <class P, class Other>
+concept ValidatesWith = !std::is_same_v<Switched<P>, Switched<Other>> &&
+                        requires(const Switched<P>& policy, const Switched<Other>& other) {
+  policy.validate_with(other);
+};
+
 }  // namespace detail
 
 /// The policies of a recipe and their dispatch. `fire<E>(state)` is the calls of the policies that
@@ -67,7 +88,9 @@ class Engine : private detail::Slot<Policies>... {
   /// policies do not see the event.
   template <Event E, class S>
   void fire(S& state) {
-    record_fired<E>();
+    if constexpr (recorded) {
+      record_fired<E>();
+    }
     fire_all<E>(state, typename recipe::template order<E>{});
   }
 
@@ -142,7 +165,9 @@ class Engine : private detail::Slot<Policies>... {
     if constexpr (requires { policy.validate(); }) {
       policy.validate();
     }
-    (validate_pair(policy, get<Policies>()), ...);
+    if constexpr ((detail::ValidatesWith<P, Policies> || ...)) {
+      (validate_pair(policy, get<Policies>()), ...);
+    }
   }
   // Pairs are of the policies themselves, of which a Switch may have turned one off.
   template <class P, class Other>
@@ -210,12 +235,16 @@ class Engine : private detail::Slot<Policies>... {
   template <class E, class P, class S>
   void run_if(bool runs, S& state) {
     if constexpr (Matches<P, E>) {
-      runs = role_of<P> == Role::algorithm ? runs : asked<E, P>(state);
+      if constexpr (role_of<P> != Role::algorithm) {
+        runs = get<P>().match(E{}, state);
+      }
       if (!runs) {
         return;
       }
     }
-    record_run<E, P>();
+    if constexpr (recorded) {
+      record_run<E, P>();
+    }
     get<P>().apply(E{}, state);
   }
 
@@ -253,6 +282,8 @@ class Engine<Policies...> {
  public:
   using recipe = Recipe<Policies...>;
   using policies = types<>;
+  // The first mistake not by way of Recipe, which would make a compiler's message longer.
+  static_assert(sizeof(detail::Checked<0, detail::Bare<Policies>...>) > 0);
   static_assert(sizeof(recipe) > 0);
 
   explicit Engine(auto&&...) {}

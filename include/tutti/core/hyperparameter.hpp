@@ -34,10 +34,13 @@ class HyperparameterValue {
     } else if constexpr (std::same_as<T, double>) {
       return kind_ == Kind::real ? &real_ : nullptr;
     } else {
-      static_assert(std::same_as<T, std::string>,
+      constexpr bool is_text = std::same_as<T, std::string>;
+      static_assert(is_text,
                     "tutti: a hyperparameter is a bool, an std::int64_t, a double or an "
                     "std::string; ask for one of these.");
-      return kind_ == Kind::text ? &text_ : nullptr;
+      if constexpr (is_text) {
+        return kind_ == Kind::text ? &text_ : nullptr;
+      }
     }
   }
 

@@ -24,6 +24,12 @@ concept Model = requires(M& model, const Batch& batch, const Outputs& outputs) {
   { model.loss(outputs, batch) } -> std::convertible_to<Loss>;
 };
 
+/// `M` names the module that holds its parameters: `model.module()`.
+template <class M>
+concept GivesModule = requires(M& model) {
+  { model.module() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
+};
+
 /// Any Model behind one type; copies share the model. What the loop and the policies call.
 class AnyModel {
  public:
@@ -35,7 +41,13 @@ class AnyModel {
       : AnyModel(std::make_shared<M>(std::move(model))) {}
   template <Model M>
   AnyModel(std::shared_ptr<M> model)  // NOLINT: converts by design
-      : self_(std::make_shared<Holder<M>>(std::move(model))) {}
+      : self_(std::make_shared<Holder<M>>(std::move(model))) {
+    constexpr bool has_module = GivesModule<M> || std::is_convertible_v<M*, torch::nn::Module*>;
+    static_assert(has_module,
+                  "tutti: this model holds no parameters that the trainer can find; derive it "
+                  "from torch::nn::Module or give it std::shared_ptr<torch::nn::Module> "
+                  "module().");
+  }
 
   /// There is a model.
   explicit operator bool() const { return self_ != nullptr; }
@@ -121,18 +133,12 @@ class AnyModel {
       return model->loss(outputs, batch);
     }
     std::shared_ptr<torch::nn::Module> module() override {
-      if constexpr (requires {
-                      {
-                        model->module()
-                        } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
-                    }) {
+      if constexpr (GivesModule<M>) {
         return model->module();
-      } else {
-        static_assert(std::is_convertible_v<M*, torch::nn::Module*>,
-                      "tutti: this model holds no parameters that the trainer can find; derive it "
-                      "from torch::nn::Module or give it std::shared_ptr<torch::nn::Module> "
-                      "module().");
+      } else if constexpr (std::is_convertible_v<M*, torch::nn::Module*>) {
         return model;
+      } else {
+        return nullptr;  // the constructor has refused it
       }
     }
     Metrics metrics(bool train) override {

@@ -81,9 +81,10 @@ struct ConflictCheck {
 
 namespace detail {
 
+// nodiscard makes a warning with words of ours; that of deprecated is longer, by where it stands.
 template <class A, class B>
 struct Pair {
-  [[deprecated(
+  [[nodiscard(
       "tutti: these two policies work against each other (the first lists the second in "
       "warns_with); remove one, or put tutti::accept<A, B> into the recipe to say that it is "
       "meant.")]] static constexpr bool
@@ -97,7 +98,10 @@ struct Pair {
 /// Warns of two policies of which the first declares that they work against each other.
 template <class A, class B, auto... Reason>
 struct WarnCheck {
-  static constexpr bool warned() { return detail::Pair<A, B>::work_together(); }
+  static constexpr bool warned() {
+    detail::Pair<A, B>::work_together();
+    return true;
+  }
 };
 
 /// Refuses a recipe that lacks a policy which `P` requires.
@@ -218,7 +222,7 @@ consteval auto entry_check() {
   } else if constexpr (std::is_same_v<Entry, P> || std::is_const_v<Entry>) {
     return std::type_identity<types<Entry>>{};
   } else {
-    return std::type_identity<Entry>{};
+    return std::type_identity<typename BareEntry<Entry>::check>{};
   }
 }
 template <class Entry>

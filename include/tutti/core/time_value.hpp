@@ -70,8 +70,20 @@ class Time {
 
   /// A string literal, checked by the compiler.
   template <std::size_t N>
-  consteval Time(const char (&text)[N])  // NOLINT(*-avoid-c-arrays): only literals match
-      : Time(literal(std::string_view(text, N - 1))) {}
+  consteval Time(const char (&literal)[N]) {  // NOLINT(*-avoid-c-arrays): only literals match
+    const std::string_view text(literal, N - 1);
+    const detail::ParsedTime parsed = detail::parse_time(text);
+    if (parsed.problem == detail::TimeProblem::missing_unit) {
+      throw detail::time_string_needs_a_unit__iter_ep_ba_sp_tok_dur_sec_or_h_m_s(text);
+    }
+    if (parsed.problem == detail::TimeProblem::whole) {
+      throw detail::time_string_needs_a_whole_number__only_dur_takes_fractions(text);
+    }
+    if (parsed.problem != detail::TimeProblem::none) {
+      throw detail::time_string_is_invalid__expected_like_10ep_0_5dur_1h30m(text, parsed.problem);
+    }
+    *this = from(parsed);
+  }
 
   /// `value` of `unit`. Throws std::invalid_argument for a fractional value unless `unit` is
   /// duration, and for one that is not finite.
@@ -93,7 +105,7 @@ class Time {
   static constexpr Time parse(std::string_view text) {
     const detail::ParsedTime parsed = detail::parse_time(text);
     if (parsed.problem != detail::TimeProblem::none) {
-      detail::throw_bad_time_text(text, parsed.problem);
+      throw detail::bad_time_text(text, parsed.problem);
     }
     return from(parsed);
   }
@@ -237,25 +249,11 @@ class Time {
   TimeUnit unit_ = TimeUnit::epoch;
 
   // Public because structural types, which With<EMA{...}> needs, have no private members.
-  friend consteval Time literals::operator""_t(const char* text, std::size_t size);
+  friend consteval Time literals::operator""_t(const char* literal, std::size_t size);
 
   static constexpr Time from(const detail::ParsedTime& parsed) {
     return parsed.unit == TimeUnit::duration ? duration(parsed.fraction)
                                              : Time(parsed.count, parsed.unit);
-  }
-
-  static constexpr Time literal(std::string_view text) {
-    const detail::ParsedTime parsed = detail::parse_time(text);
-    if (parsed.problem == detail::TimeProblem::missing_unit) {
-      detail::time_string_needs_a_unit__iter_ep_ba_sp_tok_dur_sec_or_h_m_s(text);
-    }
-    if (parsed.problem == detail::TimeProblem::whole) {
-      detail::time_string_needs_a_whole_number__only_dur_takes_fractions(text);
-    }
-    if (parsed.problem != detail::TimeProblem::none) {
-      detail::time_string_is_invalid__expected_like_10ep_0_5dur_1h30m(text, parsed.problem);
-    }
-    return from(parsed);
   }
 
   constexpr void need_unit_of(const char* operation, Time other) const {
@@ -295,7 +293,7 @@ inline void time_units_differ(const char* operation, Time left, Time right) {
                                                                  : "; they must be the same."));
 }
 
-inline void throw_bad_time_text(std::string_view text, TimeProblem problem) {
+inline std::invalid_argument bad_time_text(std::string_view text, TimeProblem problem) {
   constexpr const char* what[] = {"",
                                   "it is empty",
                                   "it does not begin with a number",
@@ -303,7 +301,7 @@ inline void throw_bad_time_text(std::string_view text, TimeProblem problem) {
                                   "it has no unit",
                                   "the number is not whole, and only dur takes fractions",
                                   "the number is too large"};
-  throw std::invalid_argument(
+  return std::invalid_argument(
       "Time: cannot read \"" + std::string(text) + "\": " + what[static_cast<int>(problem)] +
       ". Expected <number><unit> with a unit of iter, ep, ba, sp, tok, dur, sec (\"10ep\", "
       "\"0.5dur\") or a wall-clock time (\"1h30m\", \"45s\").");
@@ -312,9 +310,21 @@ inline void throw_bad_time_text(std::string_view text, TimeProblem problem) {
 }  // namespace detail
 
 inline namespace literals {
-/// `"10ep"_t`, checked by the compiler.
-consteval Time operator""_t(const char* text, std::size_t size) {
-  return Time::literal(std::string_view(text, size));
+/// `"10ep"_t`, checked by the compiler. Reads the text itself, as the constructor does, for every
+/// call between the literal and the throw makes a compiler's message longer.
+consteval Time operator""_t(const char* literal, std::size_t size) {
+  const std::string_view text(literal, size);
+  const detail::ParsedTime parsed = detail::parse_time(text);
+  if (parsed.problem == detail::TimeProblem::missing_unit) {
+    throw detail::time_string_needs_a_unit__iter_ep_ba_sp_tok_dur_sec_or_h_m_s(text);
+  }
+  if (parsed.problem == detail::TimeProblem::whole) {
+    throw detail::time_string_needs_a_whole_number__only_dur_takes_fractions(text);
+  }
+  if (parsed.problem != detail::TimeProblem::none) {
+    throw detail::time_string_is_invalid__expected_like_10ep_0_5dur_1h30m(text, parsed.problem);
+  }
+  return Time::from(parsed);
 }
 }  // namespace literals
 

@@ -65,6 +65,22 @@ struct DataLoaderOptions {
   std::function<Batch(std::vector<Batch> examples)> collate{};  ///< empty: stacks every tensor
 };
 
+namespace detail {
+
+template <class D>
+inline constexpr bool is_dataset = Dataset<D>;
+
+}  // namespace detail
+
+/// Refuses what a DataLoader cannot ask for examples.
+template <class D>
+struct DatasetCheck {
+  static_assert(detail::is_dataset<D>,
+                "tutti: this is no data set with numbered examples; give it std::int64_t size() "
+                "const and Example get(std::int64_t index) const, or get(index, tutti::Rng&) const "
+                "(an Example is a tutti::Batch, a pair of tensors, or has data and target).");
+};
+
 /// Batches out of a data set with numbered examples, prepared by threads ahead of time.
 ///
 ///     struct Photos {
@@ -79,10 +95,7 @@ struct DataLoaderOptions {
 /// Source: PyTorch, `torch.utils.data.DataLoader`.
 template <class D>
 class DataLoader {
-  static_assert(Dataset<D>,
-                "tutti: this is no data set with numbered examples; give it std::int64_t size() "
-                "const and Example get(std::int64_t index) const, or get(index, tutti::Rng&) const "
-                "(an Example is a tutti::Batch, a pair of tensors, or has data and target).");
+  static_assert(sizeof(DatasetCheck<D>) > 0);
 
  public:
   /// Throws c10::Error (ValueError) when an option is out of range.

@@ -34,7 +34,19 @@ concept TargetlessExample = !ExampleLike<T> && requires(T & value) {
   { value.data } -> std::convertible_to<at::Tensor>;
 };
 
+template <class D>
+inline constexpr bool is_torch_map_dataset = TorchMapDataset<D>;
+
 }  // namespace detail
+
+/// Refuses a data set of torch::data that gives no examples by number.
+template <class D>
+struct TorchDatasetCheck {
+  static_assert(detail::is_torch_map_dataset<D>,
+                "tutti: this is no torch::data data set that gives examples by number; streams and "
+                "stateful ones (such as ChunkDataset) go into torch::data::make_data_loader, whose "
+                "result is a loader.");
+};
 
 /// A data set of torch::data, with its transforms, as a data set for DataLoader.
 ///
@@ -47,10 +59,7 @@ concept TargetlessExample = !ExampleLike<T> && requires(T & value) {
 /// do that in DataLoaderOptions::transform. Stack<>() at the end may stay.
 template <class D>
 class TorchDataset {
-  static_assert(detail::TorchMapDataset<D>,
-                "tutti: this is no torch::data data set that gives examples by number; streams and "
-                "stateful ones (such as ChunkDataset) go into torch::data::make_data_loader, whose "
-                "result is a loader.");
+  static_assert(sizeof(TorchDatasetCheck<D>) > 0);
 
  public:
   /// Throws c10::Error (ValueError) when the data set does not know its size.

@@ -58,11 +58,15 @@ PolicyState policy_state(P& policy) {
     out.mirror = policy.on ? &policy.policy.checkpoint_mirror() : nullptr;
   }
   if constexpr (requires(Archive & archive, const P& p) { p.save(archive); }) {
-    static_assert(
-        requires(const Archive& archive) { policy.load(archive); },
-        "tutti: this policy has save(Archive&) but no load(const Archive&); write both.");
-    out.save = [](const void* p, Archive& archive) { static_cast<const P*>(p)->save(archive); };
-    out.load = [](void* p, const Archive& archive) { static_cast<P*>(p)->load(archive); };
+    constexpr bool loads = requires(P & p, const Archive& archive) {
+      p.load(archive);
+    };
+    static_assert(loads,
+                  "tutti: this policy has save(Archive&) but no load(const Archive&); write both.");
+    if constexpr (loads) {
+      out.save = [](const void* p, Archive& archive) { static_cast<const P*>(p)->save(archive); };
+      out.load = [](void* p, const Archive& archive) { static_cast<P*>(p)->load(archive); };
+    }
   }
   if constexpr (requires(const Archive& archive, State& state) {
                   policy.prepare_load(archive, state);

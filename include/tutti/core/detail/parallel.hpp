@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include <ATen/Parallel.h>
+#include <c10/util/FunctionRef.h>
 
 #include <tutti/core/detail/one_thread.hpp>
 
@@ -23,8 +24,7 @@ struct SharedWork {
   std::condition_variable all_done{};
 
   // Takes numbers below n until there are none left. f is touched only for a number taken.
-  template <class F>
-  void take(std::int64_t n, const F& f) {
+  void take(std::int64_t n, c10::function_ref<void(std::int64_t)> f) {
     const OneThread alone;
     for (std::int64_t i = next++; i < n; i = next++) {
       std::exception_ptr thrown;
@@ -45,8 +45,7 @@ struct SharedWork {
 // f(0), ..., f(n - 1) in any order, on as many threads as at::get_num_threads() says. Throws what
 // one of them threw, after all have ended. at::parallel_for would use one thread wherever the
 // program is compiled without OpenMP.
-template <class F>
-void parallel_each(std::int64_t n, const F& f) {
+inline void parallel_each(std::int64_t n, c10::function_ref<void(std::int64_t)> f) {
   const std::int64_t threads =
       at::in_parallel_region() ? 1 : std::min<std::int64_t>(at::get_num_threads(), n);
   if (threads <= 1) {
@@ -57,7 +56,7 @@ void parallel_each(std::int64_t n, const F& f) {
   }
   const auto work = std::make_shared<SharedWork>();
   for (std::int64_t i = 1; i < threads; ++i) {
-    at::launch([work, n, &f] { work->take(n, f); });
+    at::launch([work, n, f] { work->take(n, f); });
   }
   work->take(n, f);
   std::unique_lock lock(work->mutex);

@@ -29,21 +29,21 @@ concept TimeNumber = std::floating_point<N> ||
      !std::same_as<N, wchar_t> && !std::same_as<N, char8_t> && !std::same_as<N, char16_t> &&
      !std::same_as<N, char32_t>);
 
-[[noreturn]] void throw_bad_time_text(std::string_view text, TimeProblem problem);
+std::invalid_argument bad_time_text(std::string_view text, TimeProblem problem);
 
-// Not constexpr on purpose: their names are what a compiler prints when a literal is wrong. Where
-// Clang 14 evaluates a literal at run time after all (globals, member initialisers), they throw.
-[[noreturn]] inline void time_string_is_invalid__expected_like_10ep_0_5dur_1h30m(
+// What a wrong literal throws: not constexpr on purpose, for their names are what a compiler
+// prints.
+inline std::invalid_argument time_string_is_invalid__expected_like_10ep_0_5dur_1h30m(
     std::string_view text, TimeProblem problem) {
-  throw_bad_time_text(text, problem);
+  return bad_time_text(text, problem);
 }
-[[noreturn]] inline void time_string_needs_a_unit__iter_ep_ba_sp_tok_dur_sec_or_h_m_s(
+inline std::invalid_argument time_string_needs_a_unit__iter_ep_ba_sp_tok_dur_sec_or_h_m_s(
     std::string_view text) {
-  throw_bad_time_text(text, TimeProblem::missing_unit);
+  return bad_time_text(text, TimeProblem::missing_unit);
 }
-[[noreturn]] inline void time_string_needs_a_whole_number__only_dur_takes_fractions(
+inline std::invalid_argument time_string_needs_a_whole_number__only_dur_takes_fractions(
     std::string_view text) {
-  throw_bad_time_text(text, TimeProblem::whole);
+  return bad_time_text(text, TimeProblem::whole);
 }
 
 [[noreturn]] void time_units_differ(const char* operation, Time left, Time right);
