@@ -426,8 +426,7 @@ class Trainer {
       run_.evals = make_sets(std::move(options.eval));
     }
     TORCH_CHECK(run_.train,
-                "fit: there is no training data; set TrainerOptions::train or "
-                "FitOptions::train");
+                "fit: there is no training data; set TrainerOptions::train or FitOptions::train");
     TORCH_CHECK_VALUE(options.scale_schedule_ratio == 1 || options.schedule,
                       "fit: scale_schedule_ratio is ", options.scale_schedule_ratio,
                       " but no schedule was given to fit() for it to scale");
@@ -452,12 +451,10 @@ class Trainer {
       return false;
     }
     TORCH_CHECK(state_.timestamp < state_.max_duration,
-                "fit: nothing is left to train, the run is "
-                "at ",
+                "fit: nothing is left to train, the run is at ",
                 to_string(state_.timestamp.get(state_.max_duration.unit())), " of ",
                 to_string(state_.max_duration),
-                "; set FitOptions::duration to train for longer, or "
-                "reset_time to begin anew");
+                "; set FitOptions::duration to train for longer, or reset_time to begin anew");
     if (!options_.allow_idle_policies) {
       train::check_idle(engine_, !run_.evals.empty(), static_cast<bool>(run_.iteration_length));
     }
@@ -478,8 +475,7 @@ class Trainer {
   void eval_sets(std::vector<train::EvalSet>& sets) {
     guard([&] {
       TORCH_CHECK(!sets.empty(),
-                  "eval: there is no evaluation set; set TrainerOptions::eval or pass "
-                  "one");
+                  "eval: there is no evaluation set; set TrainerOptions::eval or pass one");
       if (run_.parallel) {
         run_.parallel->broadcast_buffers();
       }
