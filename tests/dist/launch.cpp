@@ -1,4 +1,4 @@
-#include <tutti/dist/launch_command.hpp>
+#include <tutti/dist/launch.hpp>
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -8,10 +8,8 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include <tutti/dist/process_group.hpp>
 
@@ -23,8 +21,6 @@ using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
 using dist::launch;
 using dist::LaunchOptions;
-using dist::parse_launch;
-using Words = std::vector<std::string>;
 namespace fs = std::filesystem;
 
 namespace {
@@ -60,13 +56,6 @@ LaunchOptions shell(int nproc, const std::string& script, const TemporaryFolder&
           .stdout_file = (folder / "out-{rank}-of-{world_size}").string(),
           .stderr_file = (folder / "err-{rank}").string(),
           .command = {"sh", "-c", script}};
-}
-
-dist::Lookup variables(std::map<std::string, std::string> values) {
-  return [values = std::move(values)](const char* name) {
-    const auto found = values.find(name);
-    return found == values.end() ? nullptr : found->second.c_str();
-  };
 }
 
 // Signals this thread, which launches, when a file is there.
@@ -182,40 +171,7 @@ TEST_CASE("arguments are filled in for each rank", "[dist][launch]") {
   CHECK(read_bytes(folder / "out-1-of-2") == "r1/2 $NO_SUCH 5$\n");
 }
 
-TEST_CASE("the command line is Composer's", "[dist][launch]") {
-  const auto none = variables({{"CUDA_VISIBLE_DEVICES", "0,2,3"}});
-  LaunchOptions options = parse_launch({"./a", "-n", "7"}, none);
-  CHECK(options.nproc == 3);  // GPUs
-  CHECK(options.command == Words{"./a", "-n", "7"});
-  options = parse_launch({"-n", "2", "--world_size=8", "--node_rank", "3", "--master_addr", "h",
-                          "--master_port", "99", "--stdout", "o{rank}", "-v", "--", "./a"},
-                         none);
-  options.complete();
-  CHECK(options.base_rank == 6);
-  CHECK(options.master_port == 99);
-  CHECK(options.stdout_file == "o{rank}");
-  CHECK(options.verbose);
-  CHECK(options.command == Words{"./a"});
-  options = parse_launch({"./a"}, variables({{"LOCAL_WORLD_SIZE", "4"},
-                                             {"WORLD_SIZE", "8"},
-                                             {"BASE_RANK", "4"},
-                                             {"MASTER_ADDR", "h"},
-                                             {"MASTER_PORT", "9"}}));
-  options.complete();
-  CHECK(options.nproc == 4);
-  CHECK(options.node_rank == 1);
-  options = {.nproc = 2, .command = {"a"}};
-  options.complete();
-  CHECK(options.master_addr == "127.0.0.1");
-  CHECK(options.master_port > 0);
-}
-
-TEST_CASE("a command line that makes no sense is refused", "[dist][launch]") {
-  const auto none = variables({});
-  CHECK_THROWS_WITH(parse_launch({"--what", "1", "a"}, none),
-                    ContainsSubstring("--what is no option"));
-  CHECK_THROWS_WITH(parse_launch({"-n", "two", "a"}, none), ContainsSubstring("-n is \"two\""));
-  CHECK_THROWS_WITH(parse_launch({"-n"}, none), ContainsSubstring("lacks its value"));
+TEST_CASE("options that do not fit are refused", "[dist][launch]") {
   const auto refused = [](LaunchOptions options) { options.complete(); };
   CHECK_THROWS_WITH(refused({}), ContainsSubstring("there is no program"));
   CHECK_THROWS_WITH(refused({.nproc = 0, .command = {"a"}}), ContainsSubstring("--nproc is 0"));
