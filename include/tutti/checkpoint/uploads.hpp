@@ -112,18 +112,12 @@ class Uploads final : public Mirror {
   }
 
   bool fetch(const std::string& uri, const std::string& target) override {
-    const std::string start = options_.store.get_uri("x");
-    const std::string_view base = std::string_view(start).substr(0, start.size() - 1);
-    if (!uri.starts_with(base) || uri.size() == base.size()) {
+    const std::string name = object_name(options_.store, uri);
+    if (name.empty()) {
       return false;
     }
-    const std::string name = uri.substr(base.size());
-    try {
-      download_snapshot(options_.store, name, target);
-      return true;
-    } catch (const ObjectNotFound&) {
-      return fetch_pointed(name, uri, target);
-    }
+    download_resolved(options_.store, name, target);
+    return true;
   }
 
  private:
@@ -137,26 +131,6 @@ class Uploads final : public Mirror {
   static std::string text_of(const std::exception& error) {
     const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
     return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
-  }
-
-  bool fetch_pointed(const std::string& name, const std::string& uri, const std::string& target) {
-    const std::filesystem::path scratch = target + "-pointer";
-    make_folder(scratch);
-    std::string pointed;
-    try {
-      pointed = download_pointer(options_.store, name, scratch);
-    } catch (const ObjectNotFound&) {
-      detail::remove_tree(scratch);
-      TORCH_CHECK(false, "checkpoint: '", uri, "' is neither a checkpoint nor a pointer to one");
-    } catch (...) {
-      detail::remove_tree(scratch);
-      throw;
-    }
-    detail::remove_tree(scratch);
-    const auto slash = name.rfind('/');
-    download_snapshot(options_.store,
-                      name.substr(0, slash == std::string::npos ? 0 : slash + 1) + pointed, target);
-    return true;
   }
 
   // The remote folder of a saver's folder.
