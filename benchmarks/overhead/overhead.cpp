@@ -115,14 +115,17 @@ void by_hand_with_four(const Data& data) {
   }
 }
 
+enum class Gradients { walked, by_engine };  // by_engine: as in the loops by hand
+
 template <class... Policies>
-void with_trainer(const Data& data, Policies... policies) {
+void with_trainer(const Data& data, Gradients gradients, Policies... policies) {
   tutti::Trainer<Policies...> trainer(
       tutti::Classifier(bench::mlp(),
                         {.num_classes = bench::classes, .train_metrics = tutti::Metrics{}}),
       {.train = data,
        .max_duration = "1ep",
        .optimizer = sgd,
+       .autograd_engine = gradients == Gradients::by_engine,
        .device = "cpu",
        .seed = 1,
        .progress_bar = false},
@@ -136,21 +139,29 @@ void with_trainer(const Data& data, Policies... policies) {
 
 template <int... I>
 void with_counts(const Data& data, std::integer_sequence<int, I...>) {
-  with_trainer(data, Counts<I>{}...);
+  with_trainer(data, Gradients::walked, Counts<I>{}...);
+}
+
+void with_four(const Data& data, Gradients gradients) {
+  with_trainer(data, gradients, tutti::LabelSmoothing{.smoothing = smoothing},
+               tutti::GradientClipping{.clipping_type = tutti::ClippingType::norm,
+                                       .clipping_threshold = clipping_threshold},
+               tutti::EMA{.smoothing = ema_factor}, Speed{});
 }
 
 bool run(const std::string& mode, const Data& data) {
   if (mode == "by_hand") {
     by_hand(data);
   } else if (mode == "trainer") {
-    with_trainer(data);
+    with_trainer(data, Gradients::walked);
+  } else if (mode == "trainer_engine") {
+    with_trainer(data, Gradients::by_engine);
   } else if (mode == "by_hand_4") {
     by_hand_with_four(data);
   } else if (mode == "trainer_4") {
-    with_trainer(data, tutti::LabelSmoothing{.smoothing = smoothing},
-                 tutti::GradientClipping{.clipping_type = tutti::ClippingType::norm,
-                                         .clipping_threshold = clipping_threshold},
-                 tutti::EMA{.smoothing = ema_factor}, Speed{});
+    with_four(data, Gradients::walked);
+  } else if (mode == "trainer_4_engine") {
+    with_four(data, Gradients::by_engine);
   } else if (mode == "hooked_27") {
     with_counts(data, std::make_integer_sequence<int, 27>{});
   } else {
@@ -168,8 +179,7 @@ int main(int argc, char** argv) {
   const auto data = steps > 0 ? std::make_shared<bench::Stopwatch>(0, steps, 1)
                               : std::make_shared<bench::Stopwatch>(500, 200, 15);
   if (!run(mode, data)) {
-    std::fprintf(stderr, "usage: %s by_hand|trainer|by_hand_4|trainer_4|hooked_27 [steps]\n",
-                 argv[0]);
+    std::fprintf(stderr, "usage: %s by_hand[_4]|trainer[_4][_engine]|hooked_27 [steps]\n", argv[0]);
     return 2;
   }
   if (steps == 0) {

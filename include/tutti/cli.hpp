@@ -292,6 +292,7 @@ inline Program& Program::add(TrainerOptions& options) {
   add("--accumulate-train-batch-on-tokens", o.accumulate_train_batch_on_tokens,
       "microbatches weigh by tokens");
   add("--fold-into-optimizer", o.fold_into_optimizer, "clip and average in the optimizer's pass");
+  add("--autograd-engine", o.autograd_engine, "gradients always by LibTorch's engine");
   add("--allow-idle-policies", o.allow_idle_policies, "accept policies that never act");
   add("--device", o.device, "auto, cpu, cuda, cuda:1");
   add("--precision", o.precision, "fp32, amp_bf16, amp_fp16");

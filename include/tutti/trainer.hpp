@@ -340,6 +340,7 @@ class Trainer {
     run_.weigh_by_tokens = options_.accumulate_train_batch_on_tokens;
     run_.step_schedule_every_batch = options_.step_schedule_every_batch;
     run_.fold_into_optimizer = options_.fold_into_optimizer;
+    run_.autograd_engine = options_.autograd_engine;
     TORCH_CHECK_VALUE(!options_.iteration_length ||
                           options_.iteration_length.unit() == TimeUnit::epoch ||
                           options_.iteration_length.unit() == TimeUnit::token,

@@ -44,6 +44,8 @@ struct TrainerOptions {
 
   bool fold_into_optimizer = true;  ///< clip and average in the optimizer's pass over memory, where
                                     ///< nobody can tell
+  bool autograd_engine = false;  ///< gradients always by LibTorch's engine, also where the trainer
+                                 ///< can walk the graph itself
   bool allow_idle_policies = false;  ///< fit() accepts policies none of whose events it fires
 
   // ---- Where and how it computes ---------------------------------------------------------------

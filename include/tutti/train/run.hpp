@@ -49,6 +49,7 @@ struct Run {
 
   std::optional<GradScaler> scaler;
   bool fold_into_optimizer = true;
+  bool autograd_engine = false;
   std::unique_ptr<StepGraphs> graphs;  ///< null: microbatches are trained without
   std::unique_ptr<dist::DataParallel> parallel;
   dist::DataParallelOptions data_parallel;

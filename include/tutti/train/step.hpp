@@ -8,6 +8,7 @@
 
 #include <tutti/core/engine.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/train/backward.hpp>
 #include <tutti/train/forward.hpp>
 #include <tutti/train/graphed.hpp>
 #include <tutti/train/microbatching.hpp>
@@ -324,7 +325,11 @@ class Step {
     if (run_.parallel) {
       run_.parallel->before_backward(total);
     }
-    total.backward();
+    if (run_.autograd_engine) {
+      total.backward();
+    } else {
+      backward_(total);
+    }
     if (run_.parallel && !run_.auto_microbatch) {
       run_.parallel->after_backward();
     }
@@ -362,6 +367,7 @@ class Step {
   Run& run_;
   Batch whole_batch_;         // on the host
   std::vector<Batch> parts_;  // its microbatches
+  Backward backward_;
   ThrashWatch thrashes_;
   Graphed<Engine, Step> graphed_;
   detail::Sweeps<Engine, closure_policies == 0> sweeps_;
