@@ -10,7 +10,7 @@ set(level_2 nn losses data optim dist checkpoint)
 set(level_3 metrics fused) # above losses: a CrossEntropy metric is the mean of a loss, fused targets end in one
 set(level_4 loggers models)
 set(level_5 callbacks algorithms profiler train)
-set(level_6 trainer)
+set(level_6 trainer failure)
 set(level_7 explain cli)
 set(level_8 tutti)
 foreach(level RANGE 8)

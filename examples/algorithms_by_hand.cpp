@@ -61,7 +61,7 @@ double accuracy(torch::nn::Sequential& network, const Digits& digits) {
   return 100 * right.to(torch::kFloat).mean().item<double>();
 }
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   int epochs = 12;
   tutti::cli::Program program{"algorithms_by_hand", "Functional forms in a loop of one's own."};
   program.add("--epochs", epochs, "how many").parse(argc, argv);
@@ -106,4 +106,6 @@ int main(int argc, char** argv) {
     std::printf("epoch %2d   loss %.3f   accuracy %.2f %%   averaged %.2f %%\n", epoch,
                 sum / static_cast<double>(batches.size()), own, averaged);
   }
+} catch (...) {
+  return tutti::report_failure();
 }

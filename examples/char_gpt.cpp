@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -31,10 +30,7 @@ constexpr std::int64_t length = 128;  // characters of a sequence
 
 std::string read(const std::filesystem::path& path) {
   std::ifstream file(path);
-  if (!file) {
-    std::printf("char_gpt: %s cannot be read\n", path.c_str());
-    std::exit(EXIT_FAILURE);
-  }
+  TORCH_CHECK(file, "the text ", path, " cannot be read");
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
@@ -83,7 +79,7 @@ std::string write(const tutti::AnyModel& model, const std::string& begin, std::i
   return out;
 }
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   std::string text_path;
   tutti::TrainerOptions options{
       .max_duration = "3ep", .precision = tutti::Precision::amp_bf16, .seed = 17};
@@ -115,4 +111,6 @@ int main(int argc, char** argv) {
   const auto& values = trainer.state().eval_metric_values.at("test");
   std::printf("test perplexity: %.2f\n", values.at("LanguagePerplexity"));
   std::printf("%s\n", write(trainer.state().task, "The trainer ", 300).c_str());
+} catch (...) {
+  return tutti::report_failure();
 }

@@ -112,7 +112,6 @@ int main(int argc, char** argv) try {
   trainer.fit();
   const auto& values = trainer.state().eval_metric_values.at("test");
   std::printf("test accuracy: %.2f %%\n", 100 * values.at("MulticlassAccuracy"));
-} catch (const c10::Error& error) {
-  std::printf("%s\n", error.what_without_backtrace());
-  return 1;
+} catch (...) {
+  return tutti::report_failure();
 }

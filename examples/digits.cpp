@@ -38,7 +38,7 @@ tutti::TensorLoader load(bool train) {
           {.batch_size = 64, .shuffle = train}};
 }
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   tutti::TrainerOptions options{.max_duration = "30ep",
                                 .seed = 17,
                                 .run_name = "digits",
@@ -73,4 +73,6 @@ int main(int argc, char** argv) {
         "               %s/latest/model.safetensors in Python, or see --help\n",
         folder, folder);
   }
+} catch (...) {
+  return tutti::report_failure();
 }

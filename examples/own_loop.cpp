@@ -88,7 +88,7 @@ double accuracy(Engine& engine, tutti::State& state, tutti::TensorLoader& loader
   return 100.0 * static_cast<double>(right) / static_cast<double>(all);
 }
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   tutti::State state;
   state.max_duration = "10ep";
   tutti::cli::Program program{"own_loop", "Fires a recipe's events from a loop of one's own."};
@@ -119,4 +119,6 @@ int main(int argc, char** argv) {
   }
   engine.fire<tutti::FitEnd>(state);
   engine.close(state);
+} catch (...) {
+  return tutti::report_failure();
 }

@@ -21,7 +21,9 @@
 #endif
 
 #include <tutti/core/detail/fields.hpp>
+#include <tutti/core/detail/thrown.hpp>
 #include <tutti/dist/environment.hpp>
+#include <tutti/failure.hpp>
 #include <tutti/train/options.hpp>
 
 /// Options of a training program from its command line and a configuration file, by CLI11.
@@ -123,13 +125,18 @@ inline std::string flag_of(std::string_view member) {
 
 /// The options of a program.
 ///
-///     tutti::TrainerOptions options{.max_duration = "10ep"};
-///     std::string data = "data";
-///     tutti::cli::Program program{"cifar10", "Trains a ResNet on CIFAR-10."};
-///     program.add("--data", data, "folder of the images").add(options);
-///     program.parse(argc, argv);
-///     options.train = load(data);
-///     tutti::Trainer trainer{model, options, ...};
+///     int main(int argc, char** argv) try {
+///       tutti::TrainerOptions options{.max_duration = "10ep"};
+///       std::string data = "data";
+///       tutti::cli::Program program{"cifar10", "Trains a ResNet on CIFAR-10."};
+///       program.add("--data", data, "folder of the images").add(options);
+///       program.parse(argc, argv);
+///       options.train = load(data);
+///       tutti::Trainer trainer{model, options, ...};
+///       trainer.fit();
+///     } catch (...) {
+///       return tutti::report_failure();
+///     }
 ///
 /// What a variable holds before parse() is the default. `--help` lists all; `--config FILE` reads
 /// lines `max-duration = "3ep"`, which the command line overrides.
@@ -159,10 +166,8 @@ class Program {
           } else {
             value = detail::value_from<T>(text);
           }
-        } catch (const CLI::Error&) {
-          throw;
-        } catch (const std::exception& error) {
-          throw CLI::ValidationError(flag, error.what());
+        } catch (const std::exception&) {
+          throw CLI::ValidationError(flag, tutti::detail::thrown());
         }
       };
       app_.add_option_function<std::string>(flag, read, about)->default_str(detail::text_of(value));
@@ -190,7 +195,7 @@ class Program {
   Program& add(TrainerOptions& options);
 
   /// Reads the command line and prints the options at rank 0. For --help and mistakes it prints
-  /// what there is to say and ends the process.
+  /// what there is to say and ends the process, with CLI11's exit status.
   void parse(int argc, const char* const* argv) {
     try {
       app_.parse(argc, argv);

@@ -65,6 +65,7 @@
 #include <tutti/dist/launch.hpp>
 #include <tutti/dist/process_group.hpp>
 #include <tutti/explain.hpp>
+#include <tutti/failure.hpp>
 #include <tutti/fused/engine.hpp>
 #include <tutti/fused/half_inputs.hpp>
 #include <tutti/fused/normalize.hpp>

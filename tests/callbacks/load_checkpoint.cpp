@@ -1,6 +1,12 @@
 #include <tutti/callbacks/load_checkpoint.hpp>
 
+#include <filesystem>
+
+#include <tutti/checkpoint/local_object_store.hpp>
+#include <tutti/checkpoint/remote.hpp>
+
 #include "callbacks/run.hpp"
+#include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
 
 using namespace tutti;
@@ -74,4 +80,41 @@ TEST_CASE("a checkpoint that is missing or not named is refused", "[callbacks][l
   CHECK_THROWS_WITH(load({}), ContainsSubstring("LoadCheckpoint: load_path is empty"));
   CHECK_THROWS_WITH(load({.load_path = "/nowhere/at/all"}),
                     ContainsSubstring("there is no checkpoint '/nowhere/at/all'"));
+}
+
+TEST_CASE("a run starts from the weights of a checkpoint in an object store",
+          "[callbacks][load_checkpoint]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "other").string();
+  const at::Tensor expected = save_other(path);
+  const LocalObjectStore store{(folder / "remote").string()};
+  checkpoint::upload_snapshot(store, path, "runs/a/ep2-ba6");
+  checkpoint::upload_pointer(store, "runs/a/latest", "ep2-ba6", folder.path());
+  const TemporaryFolder downloads;
+  const EnvironmentVariable temporary("TMPDIR", downloads.path().c_str());
+  const std::string from = GENERATE("runs/a/ep2-ba6", "runs/a/latest");
+  const std::string load_path = GENERATE(true, false) ? from : store.get_uri(from);
+  CAPTURE(load_path);
+  auto net = tiny::net();
+  Trainer trainer{net, callback_run::options(),
+                  LoadCheckpoint{.load_path = load_path, .object_store = store}};
+  CHECK(tiny::flat(*net).equal(expected));
+  CHECK(trainer.state().timestamp.batch == 0);
+  CHECK(std::filesystem::is_empty(downloads.path()));
+}
+
+TEST_CASE("an address that the object store does not have is refused",
+          "[callbacks][load_checkpoint]") {
+  const TemporaryFolder folder;
+  const LocalObjectStore store{(folder / "remote").string()};
+  const auto load = [](LoadCheckpoint policy) {
+    Trainer trainer{tiny::net(), callback_run::options(), std::move(policy)};
+  };
+  CHECK_THROWS_WITH(load({.load_path = "s3://bucket/a"}),
+                    ContainsSubstring("load_path is an address, but object_store is not set"));
+  CHECK_THROWS_WITH(load({.load_path = "s3://bucket/a", .object_store = store}),
+                    ContainsSubstring("load_path is s3://bucket/a, expected an address in") &&
+                        ContainsSubstring("remote/name"));
+  CHECK_THROWS_WITH(load({.load_path = "runs/latest", .object_store = store}),
+                    ContainsSubstring("remote/runs/latest' is neither a checkpoint nor a pointer"));
 }

@@ -44,8 +44,12 @@ TEST_CASE("recording starts after the skipped batches and ends with a file",
                   MemorySnapshot{.skip_batches = 2,
                                  .max_entries = 7,
                                  .folder = folder.path().string() + "/{run_name}",
-                                 .recorder = &fake}};
+                                 .recorder = &fake},
+                  callback_run::Uploaded{}};
   trainer.fit();
+  CHECK(trainer.get<callback_run::Uploaded>().names ==
+        std::vector<std::string>{"rank0.5.memory_snapshot.pickle as "
+                                 "brisk-otter/torch_memory_traces/rank0.5.memory_snapshot.pickle"});
   CHECK(calls == std::vector<std::string>{"start 7", "snapshot", "stop"});
   CHECK(content(folder / "brisk-otter/rank0.5.memory_snapshot.pickle") == "pickled");
 

@@ -42,14 +42,19 @@ TEST_CASE("when memory runs out its history is written before the exception goes
   calls.clear();
   const TemporaryFolder folder;
   const auto path = folder / "rank0_oom_snapshot.pickle";
-  Trainer trainer{tiny::net(), callback_run::options(), Hungry{},
-                  OOMObserver{.folder = folder.path().string(), .recorder = &fake}};
+  Trainer trainer{
+      tiny::net(), callback_run::options(), Hungry{},
+      OOMObserver{
+          .folder = folder.path().string(), .remote_file_name = "oom/{rank}", .recorder = &fake},
+      callback_run::Uploaded{}};
   CHECK_FALSE(std::filesystem::exists(path));
   CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("CUDA out of memory"));
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   CHECK(text.str() == "pickled");
   CHECK(calls == std::vector<std::string>{"start 100000", "stop"});
+  CHECK(trainer.get<callback_run::Uploaded>().names ==
+        std::vector<std::string>{"rank0_oom_snapshot.pickle as oom/0"});
   std::filesystem::remove(path);
   out_of_memory();  // after the run nobody listens
   CHECK_FALSE(std::filesystem::exists(path));

@@ -1,16 +1,22 @@
 #include <tutti/trainer.hpp>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include <tutti/callbacks/eval_output_logging.hpp>
+#include <tutti/callbacks/load_checkpoint.hpp>
 #include <tutti/callbacks/memory_monitor.hpp>
 #include <tutti/callbacks/speed_monitor.hpp>
+#include <tutti/checkpoint/local_object_store.hpp>
+#include <tutti/checkpoint/remote.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/dist/ddp.hpp>
 
 #include "callbacks/run.hpp"
 #include "dist/ranks.hpp"
+#include "support/environment_variable.hpp"
+#include "support/temporary_folder.hpp"
 
 using namespace tutti;
 using tutti_test::all_passed;
@@ -81,10 +87,36 @@ TEST_CASE("rank body: a table has the rows of all ranks", "[.rank]") {
   }
 }
 
+TEST_CASE("rank body: weights come from a store", "[.rank]") {
+  const std::string root = std::string(std::getenv("TMPDIR")) + "/remote";
+  Trainer trainer{tiny::net(5 + dist::Environment::read().rank), options(),
+                  LoadCheckpoint{.load_path = "runs/one", .object_store = LocalObjectStore{root}}};
+  CHECK(tiny::flat(*trainer.state().model).equal(tiny::flat(*tiny::net(99))));
+  const auto refuse = [&] {
+    Trainer refused{
+        tiny::net(), options(),
+        LoadCheckpoint{.load_path = "runs/none", .object_store = LocalObjectStore{root}}};
+  };
+  CHECK_THROWS(refuse());  // on every rank
+}
+
 TEST_CASE("what callbacks report of several ranks is reduced", "[callbacks][dist]") {
   CHECK(run_ranks("rank body: callbacks sum over ranks") == all_passed);
 }
 
 TEST_CASE("evaluation examples of all ranks are in one table", "[callbacks][dist]") {
   CHECK(run_ranks("rank body: a table has the rows of all ranks") == all_passed);
+}
+
+TEST_CASE("each node downloads a checkpoint once for all its ranks", "[callbacks][dist]") {
+  const TemporaryFolder folder;
+  const TemporaryFolder here;
+  checkpoint::Snapshot snapshot;
+  checkpoint::save_module(*tiny::net(99), snapshot.model);
+  checkpoint::write_snapshot(here / "one", snapshot);
+  checkpoint::upload_snapshot(LocalObjectStore{(folder / "remote").string()}, here / "one",
+                              "runs/one");
+  const EnvironmentVariable temporary("TMPDIR", folder.path().c_str());
+  CHECK(run_ranks("rank body: weights come from a store") == all_passed);
+  CHECK(sorted_names(folder.path()) == std::vector<std::string>{"remote"});
 }

@@ -10,6 +10,10 @@
 #include <tutti/callbacks/checkpoint_saver.hpp>
 #include <tutti/checkpoint/command_object_store.hpp>
 #include <tutti/core/switch.hpp>
+#include <tutti/loggers/file.hpp>
+#include <tutti/loggers/json_lines.hpp>
+#include <tutti/loggers/tensorboard.hpp>
+#include <tutti/profiler/profiler.hpp>
 #include <tutti/trainer.hpp>
 
 #include "support/catch.hpp"
@@ -245,4 +249,85 @@ TEST_CASE("an uploader can be switched off, and bad options are refused",
   RemoteUploader bad = to(folder);
   bad.num_attempts = 0;
   CHECK_THROWS_WITH(refuse(std::move(bad)), ContainsSubstring("num_attempts is 0, expected 1"));
+}
+
+TEST_CASE("the files of loggers and profilers go to the store", "[callbacks][remote_uploader]") {
+  const TemporaryFolder folder;
+  const auto path = [&](const char* name) { return (folder / name).string(); };
+  TrainerOptions run = options(folder);
+  run.save_folder = "";
+  const auto text = [&] {
+    return FileLogger{.filename = path("logs.txt"),
+                      .capture_stdout = false,
+                      .capture_stderr = false,
+                      .flush_interval = 1};
+  };
+  const auto profiler = [&] {
+    return Profiler{.schedule = {.warmup = 0, .active = 2, .repeat = 2},
+                    .trace_handler = {.folder = path("traces"), .num_traces_to_keep = 0},
+                    .sys_prof_cpu = false};
+  };
+  const auto lines = [&] {
+    return JSONLinesLogger{.filename = path("metrics.jsonl"), .remote_file_name = "all/{rank}"};
+  };
+  SECTION("uploader first, so that it is closed before the others") {
+    Trainer(tiny::net(), run, to(folder), text(), profiler(), lines()).fit();
+  }
+  SECTION("uploader last") {
+    Trainer(tiny::net(), run, text(), profiler(), lines(), to(folder)).fit();
+  }
+  CHECK(LocalObjectStore{path("remote")}.list_objects() ==
+        Names{"all/0", "calm-motet/logs-rank0.txt", "calm-motet/traces/ep0-ba2-rank0.json",
+              "calm-motet/traces/ep0-ba4-rank0.json", "calm-motet/traces/merged_trace.json"});
+  CHECK_THAT(read_bytes(folder / "remote/all/0"), ContainsSubstring("\"type\": \"end\""));
+  CHECK(read_bytes(folder / "remote/all/0") == read_bytes(folder / "metrics.jsonl"));
+  CHECK(read_bytes(folder / "remote/calm-motet/logs-rank0.txt") == read_bytes(folder / "logs.txt"));
+  CHECK(read_bytes(folder / "remote/calm-motet/traces/merged_trace.json") ==
+        read_bytes(folder / "traces/merged_trace.json"));
+  // Those that are not kept here are there; what waited is gone.
+  CHECK(sorted_names(folder / "traces") == Names{"merged_trace.json"});
+  CHECK(sorted_names(folder.path()) == Names{"logs.txt", "metrics.jsonl", "remote", "traces"});
+}
+
+TEST_CASE("what TensorBoard shows goes to the store in the folders that it needs",
+          "[callbacks][remote_uploader]") {
+  const TemporaryFolder folder;
+  TrainerOptions run = options(folder);
+  run.save_folder = "";
+  Trainer(tiny::net(), run, TensorBoardLogger{.log_dir = (folder / "logs").string()}, to(folder))
+      .fit();
+  const Names files = sorted_names(folder / "logs/calm-motet");
+  REQUIRE(files.size() == 1);
+  CHECK(sorted_names(folder / "remote/tensorboard_logs/calm-motet") == files);
+  CHECK(read_bytes(folder / "logs/calm-motet" / files[0]) ==
+        read_bytes(folder / "remote/tensorboard_logs/calm-motet" / files[0]));
+}
+
+TEST_CASE("a file that cannot be uploaded ends the run, or warns", "[callbacks][remote_uploader]") {
+  const TemporaryFolder folder;
+  RemoteUploader uploader = to(folder);
+  uploader.object_store = Unreliable{{(folder / "remote").string()}, "logs-rank0", 100};
+  TrainerOptions run = options(folder);
+  run.save_folder = "";
+  const auto train = [&] {
+    Trainer trainer(tiny::net(), run,
+                    FileLogger{.filename = (folder / "logs.txt").string(),
+                               .capture_stdout = false,
+                               .capture_stderr = false},
+                    std::move(uploader));
+    trainer.fit();
+    trainer.close();
+  };
+  const std::string reason =
+      "logs-rank0.txt' could not be uploaded in 3 attempts: the line is down";
+  SECTION("ends it") {
+    CHECK_THROWS_WITH(train(), ContainsSubstring(reason));
+  }
+  SECTION("warns") {
+    uploader.on_error = OnUploadError::warn;
+    const Warnings warnings;
+    train();
+    REQUIRE(!warnings.texts.empty());
+    CHECK_THAT(warnings.texts[0], ContainsSubstring(reason));
+  }
 }

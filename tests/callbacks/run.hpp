@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,15 @@ inline tutti::TrainerOptions options(int batches = 3, tutti::Time length = "2ep"
           .seed = 3,
           .progress_bar = false};
 }
+
+/// Writes down which files are uploaded.
+struct Uploaded final {
+  std::vector<std::string> names{};
+  void upload_file(std::string_view remote_file_name, std::string_view path) {
+    names.push_back(std::string(path.substr(path.rfind('/') + 1)) + " as " +
+                    std::string(remote_file_name));
+  }
+};
 
 /// Gives the next value of its list each time it is computed; the last one for ever.
 class Scripted final : public tutti::Metric {

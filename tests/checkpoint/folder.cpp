@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
 
 using Catch::Matchers::ContainsSubstring;
@@ -75,4 +76,25 @@ TEST_CASE("a checkpoint set aside by a dead writer is found and put back", "[che
   write_bytes(folder / ".tmp-latest-0123456789ab", "x");
   CHECK(tutti::checkpoint::detail::clean_staging(folder.path()) == 1);
   CHECK(tutti::checkpoint::detail::clean_staging(folder / "missing") == 0);
+}
+
+TEST_CASE("a temporary checkpoint is gone with whoever owns it", "[checkpoint][folder]") {
+  const TemporaryFolder folder;
+  const EnvironmentVariable temporary("TMPDIR", folder.path().c_str());
+  const std::string path = TemporaryCheckpoint::new_path();
+  CHECK(path != TemporaryCheckpoint::new_path());
+  {
+    const TemporaryCheckpoint owner(path);
+    const TemporaryCheckpoint guest(path, /*owned=*/false);
+    CHECK(owner.place() == folder.path().string());
+    make_folder(owner.path());
+    write_bytes(owner.path() + "/file", "1");
+  }
+  CHECK(sorted_names(folder.path()).empty());
+  {
+    const TemporaryCheckpoint guest(path, /*owned=*/false);
+    make_folder(guest.path());
+  }
+  CHECK(sorted_names(folder.path()).size() == 1);
+  const TemporaryCheckpoint never_made(path + "-other");  // which is no error
 }

@@ -94,3 +94,24 @@ TEST_CASE("an upload of another size is an error", "[checkpoint][remote]") {
   CHECK_THROWS_WITH(upload_snapshot(store, here / "one", "one"),
                     ContainsSubstring("bytes after its upload"));
 }
+
+TEST_CASE("a name in a store is a checkpoint or a pointer, an address has its name",
+          "[checkpoint][remote]") {
+  const TemporaryFolder here;
+  const TemporaryFolder there;
+  const AnyObjectStore store = LocalObjectStore{there.path().string()};
+  write_sample(here / "one", 1);
+  upload_snapshot(store, here / "one", "runs/one");
+  upload_pointer(store, "runs/latest", "one", here.path());
+  download_resolved(store, "runs/one", here / "itself");
+  download_resolved(store, "runs/latest", here / "pointed");
+  CHECK(value_in(here / "itself") == 1);
+  CHECK(value_in(here / "pointed") == 1);
+  CHECK_THROWS_WITH(download_resolved(store, "runs/two", here / "none"),
+                    ContainsSubstring("runs/two' is neither a checkpoint nor a pointer"));
+  CHECK(sorted_names(here.path()) == Names{"itself", "one", "pointed"});
+
+  CHECK(object_name(store, store.get_uri("runs/one")) == "runs/one");
+  CHECK(object_name(store, "s3://bucket/runs/one").empty());
+  CHECK(object_name(store, store.get_uri("")).empty());
+}

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -54,6 +55,13 @@ struct Everything {
   void log_table(const tutti::LoggedTable& table, std::int64_t step) {
     lines.push_back(std::to_string(step) + " " + std::string(table.name) + " " + table.columns[0] +
                     " " + table.rows[1][0]);
+  }
+};
+
+struct Files {
+  Lines lines;
+  void upload_file(std::string_view remote_file_name, std::string_view path) {
+    lines.push_back(std::string(path) + " as " + std::string(remote_file_name));
   }
 };
 
@@ -115,4 +123,22 @@ TEST_CASE("a logger tells whether computing a metric or an image is worth it", "
   CHECK(!logger.wants_images());
   logger.log_metrics({{"loss", 1}}, 0);
   CHECK(numbers.lines.empty());
+}
+
+TEST_CASE("files go to those who keep them, and a logger knows whether there is one",
+          "[core][logger]") {
+  static_assert(tutti::role_of<Files> == tutti::Role::logger);
+  Logger logger;
+  Numbers numbers;
+  logger.add(numbers);
+  CHECK(!logger.has_file_upload_destination());
+  logger.upload_file("a", "b");
+  Files files;
+  logger.add(files);
+  CHECK(logger.has_file_upload_destination());
+  logger.upload_file("calm-motet/logs.txt", "/tmp/logs.txt");
+  CHECK(files.lines == Lines{"/tmp/logs.txt as calm-motet/logs.txt"});
+  CHECK(numbers.lines.empty());
+  logger.clear();
+  CHECK(!logger.has_file_upload_destination());
 }

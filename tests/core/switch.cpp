@@ -99,6 +99,54 @@ TEST_CASE("a switch forwards what a recorder is told", "[switch]") {
 }
 
 namespace {
+struct Sweep {
+  int joined = 0;
+};
+struct Folds final {
+  using folds = types<BatchEnd>;
+  using only_watches = types<BatchEnd>;
+  using warns_with = types<Count>;
+  template <class Model>
+  static constexpr bool supports = std::is_same_v<Model, int>;
+  void apply(BatchEnd, State&) {}
+  void join(Sweep& sweep, const State&) { ++sweep.joined; }
+};
+template <class P>
+concept CanFold = requires {
+  typename P::folds;
+};
+template <class P>
+concept CanJoin = requires(P& policy, Sweep& sweep, const State& state) {
+  policy.join(sweep, state);
+};
+}  // namespace
+
+TEST_CASE("a switch takes part in the optimizer's pass where its policy does, and not when off",
+          "[switch]") {
+  static_assert(std::is_same_v<Switch<Folds>::folds, types<BatchEnd>>);
+  static_assert(std::is_same_v<Switch<Folds>::only_watches, types<BatchEnd>>);
+  static_assert(CanFold<Switch<Folds>> && !CanFold<Switch<Count>>);
+  static_assert(CanJoin<Switch<Folds>> && !CanJoin<Switch<Count>>);
+  Switch<Folds> policy(Folds{});
+  Sweep sweep;
+  policy.join(sweep, State());
+  CHECK(sweep.joined == 1);
+  policy.on = false;
+  policy.join(sweep, State());
+  CHECK(sweep.joined == 1);
+}
+
+TEST_CASE("a switch needs the model that its policy needs, but does not warn of what may be off",
+          "[switch]") {
+  static_assert(Supports<Switch<Folds>, int>);
+  static_assert(!Supports<Switch<Folds>, double>);
+  static_assert(Supports<Switch<Count>, double>);
+  static_assert(detail::warns<Folds, Switch<Count>>());
+  static_assert(!detail::warns<Switch<Folds>, Count>());  // of the two only one may be on
+  SUCCEED("checked by the compiler");
+}
+
+namespace {
 struct First final {
   using runs_first = types<BatchStart>;
   void apply(BatchStart, State& state) const { state.calls = 1; }

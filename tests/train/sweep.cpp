@@ -16,6 +16,7 @@
 #include <tutti/algorithms/sam.hpp>
 #include <tutti/callbacks/memory_monitor.hpp>
 #include <tutti/callbacks/optimizer_monitor.hpp>
+#include <tutti/core/switch.hpp>
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>
@@ -312,4 +313,23 @@ TEST_CASE("a resumed run goes on the same, folded or not", "[train][sweep][resum
       CHECK(resumed.averages.equal(whole.averages));
     }
   }
+}
+
+TEST_CASE("switches fold as their policies do, and what is off leaves nothing to the pass",
+          "[train][sweep][switch]") {
+  STATIC_REQUIRE(SweepsOf<Switch<GradientClipping>, Switch<EMA>>::folds_gradients);
+  STATIC_REQUIRE(SweepsOf<Switch<GradientClipping>, Switch<EMA>>::folds_averages);
+  const EMA ema{.half_life = "5ba"};
+  const auto weights_after = [](auto... policies) {
+    const auto model = net();
+    Trainer trainer{model, options(AdamW{.lr = 0.01}), std::move(policies)...};
+    trainer.fit();
+    return tiny::flat(*model);
+  };
+  const at::Tensor bare = weights_after();
+  const at::Tensor both = weights_after(tight, ema);
+  CHECK(weights_after(Switch(tight), Switch(ema)).equal(both));
+  CHECK(weights_after(Switch(tight, false), Switch(ema, false)).equal(bare));
+  CHECK(weights_after(Switch(tight, false), Switch(ema)).equal(weights_after(ema)));
+  CHECK_FALSE(weights_after(tight).equal(bare));
 }

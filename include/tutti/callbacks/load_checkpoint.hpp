@@ -6,11 +6,15 @@
 
 #include <torch/nn/module.h>
 
+#include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/module_state.hpp>
+#include <tutti/checkpoint/object_store.hpp>
+#include <tutti/checkpoint/remote.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/dist/local_rank_zero.hpp>
 
 namespace tutti {
 
@@ -21,6 +25,12 @@ namespace tutti {
 /// At BeforeLoad the weights of the checkpoint go into the model; a checkpoint of this run
 /// (TrainerOptions::load_path) then replaces them, so a run that was interrupted goes on by itself.
 /// At AfterLoad they replace those of this run's checkpoint.
+///
+///     LoadCheckpoint{.load_path = "s3://bucket/vit-b16/checkpoints/latest",
+///                    .object_store = tutti::CommandObjectStore{...}}
+///
+/// takes them from an object store, in the form in which RemoteUploader leaves them. Each node
+/// downloads the checkpoint once, into a temporary folder.
 ///
 /// Difference from the reference: the weights are all that is taken. To take over optimizer,
 /// schedule and time as well is what TrainerOptions::load_path does.
@@ -33,15 +43,23 @@ struct LoadCheckpoint final {
   bool strict_model_weights = true;  ///< names and shapes must agree
   Keys ignore_keys{};                ///< globs of names that are left out: "fc.*"
   When event = When::before_load;
+  AnyObjectStore object_store{};  ///< where load_path is: an address in it, or an object's name
 
   static constexpr std::string_view name = "LoadCheckpoint";
   static constexpr Role role = Role::callback;
   using events = types<BeforeLoad, AfterLoad>;
 
-  /// Throws c10::ValueError when load_path is not set.
+  /// Throws c10::ValueError when load_path is not set, or an address in no store or another one.
   void validate() const {
     expect(!load_path.empty(),
            "LoadCheckpoint: load_path is empty; set it to a checkpoint's folder.");
+    if (is_address()) {
+      expect(static_cast<bool>(object_store),
+             "LoadCheckpoint: load_path is an address, but object_store is not set; give it the "
+             "store, a LocalObjectStore, a CommandObjectStore or one of your own.");
+      expect(!checkpoint::object_name(object_store, load_path).empty(), "LoadCheckpoint: load_path",
+             load_path, "an address in object_store, " + object_store.get_uri("name"));
+    }
   }
 
   bool match(BeforeLoad, const State&) const { return event == When::before_load; }
@@ -53,8 +71,32 @@ struct LoadCheckpoint final {
   void apply(AfterLoad, State& state) const { load_weights(state); }
 
  private:
+  [[nodiscard]] bool is_address() const { return load_path.find("://") != std::string::npos; }
+
   void load_weights(State& state) const {
-    const checkpoint::Snapshot snapshot = checkpoint::read_snapshot(load_path, {.state = false});
+    if (!object_store) {
+      take(state, checkpoint::read_snapshot(load_path, {.state = false}));
+      return;
+    }
+    dist::Communicator& world = *state.communicator;
+    const bool first = world.environment().local_rank == 0;
+    const checkpoint::TemporaryCheckpoint here(
+        world.broadcast_bytes(checkpoint::TemporaryCheckpoint::new_path()), first);
+    checkpoint::Snapshot snapshot;
+    const auto read = [&] {
+      if (first) {
+        checkpoint::download_resolved(
+            object_store,
+            is_address() ? checkpoint::object_name(object_store, load_path) : load_path,
+            here.path());
+      }
+      snapshot = checkpoint::read_snapshot(here.path(), {.state = false});
+    };
+    dist::run_local_rank_zero_first_patiently(world, read, here.place());
+    take(state, snapshot);
+  }
+
+  void take(State& state, const checkpoint::Snapshot& snapshot) const {
     checkpoint::ModuleLoadOptions options{.strict = strict_model_weights};
     for (const Key& key : ignore_keys) {
       options.ignore.emplace_back(std::string_view(key));

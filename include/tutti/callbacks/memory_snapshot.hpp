@@ -8,6 +8,7 @@
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/loggers/run_path.hpp>
 
 namespace tutti {
 
@@ -25,8 +26,10 @@ struct MemorySnapshot final {
   std::int64_t max_entries = 100000;       ///< events remembered; >= 1
   Key folder = "{run_name}/torch_traces";  ///< see checkpoint::format_name
   Key filename = "rank{rank}.{batch}.memory_snapshot.pickle";  ///< likewise
-  bool overwrite = false;                                      ///< replace a file of that name
-  const MemoryRecorder* recorder = nullptr;                    ///< null: LibTorch's CUDA allocator
+  /// Where it goes in a RemoteUploader's store; empty: nowhere.
+  Key remote_file_name = "{run_name}/torch_memory_traces/rank{rank}.{batch}.memory_snapshot.pickle";
+  bool overwrite = false;                    ///< replace a file of that name
+  const MemoryRecorder* recorder = nullptr;  ///< null: LibTorch's CUDA allocator
 
   std::int64_t seen = 0;    ///< written by the policy: batches of this run
   std::int64_t since = -1;  ///< written by the policy: when recording started, in interval's unit
@@ -63,6 +66,7 @@ struct MemorySnapshot final {
                state.timestamp.get(interval.unit()).count() >= since + interval.count()) {
       const std::string path = detail::trace_path(state, folder, filename, overwrite);
       detail::write_trace(path, recorder->snapshot());
+      detail::upload_file(remote_file_name, path, state);
       stop();
     }
   }

@@ -11,6 +11,7 @@
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/loggers/run_path.hpp>
 
 namespace tutti {
 
@@ -20,6 +21,7 @@ namespace detail {
 struct OutOfMemoryReport {
   std::string path;
   bool on = true;
+  bool written = false;
 };
 
 }  // namespace detail
@@ -35,9 +37,11 @@ struct OutOfMemoryReport {
 /// are left to Python's `torch.cuda._memory_viz`. Source: MosaicML Composer,
 /// `composer.callbacks.OOMObserver`.
 struct OOMObserver final {
-  std::int64_t max_entries = 100000;         ///< events remembered; >= 1
-  Key folder = "{run_name}/torch_traces";    ///< see checkpoint::format_name
-  Key filename = "rank{rank}_oom";           ///< likewise
+  std::int64_t max_entries = 100000;       ///< events remembered; >= 1
+  Key folder = "{run_name}/torch_traces";  ///< see checkpoint::format_name
+  Key filename = "rank{rank}_oom";         ///< likewise
+  /// Where it goes in a RemoteUploader's store; empty: nowhere.
+  Key remote_file_name = "{run_name}/oom_traces/rank{rank}_oom_snapshot.pickle";
   bool overwrite = false;                    ///< replace a file of that name
   const MemoryRecorder* recorder = nullptr;  ///< null: LibTorch's CUDA allocator
 
@@ -66,6 +70,7 @@ struct OOMObserver final {
       }
       try {
         detail::write_trace(facts->path, snapshot());
+        facts->written = true;
       } catch (const std::exception& error) {
         TORCH_WARN("OOMObserver: ", error.what());
       }
@@ -73,10 +78,13 @@ struct OOMObserver final {
   }
 
   /// Recording ends with the run.
-  void close(State&) {
+  void close(const State& state) {
     if (report && (*report)->on) {
       (*report)->on = false;
       recorder->stop();
+      if ((*report)->written) {
+        detail::upload_file(remote_file_name, (*report)->path, state);
+      }
     }
   }
 };

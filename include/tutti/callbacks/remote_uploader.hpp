@@ -10,6 +10,7 @@
 
 #include <tutti/checkpoint/object_store.hpp>
 #include <tutti/checkpoint/uploads.hpp>
+#include <tutti/core/detail/thrown.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -18,21 +19,21 @@
 
 namespace tutti {
 
-/// What happens when a checkpoint cannot be uploaded.
+/// What happens when a checkpoint or a file cannot be uploaded.
 enum class OnUploadError : std::uint8_t {
   stop,  ///< fit() throws
   warn,  ///< a warning, and training goes on
 };
 
-/// Uploads every checkpoint of the run, the trainer's and those of CheckpointSaver, to an object
-/// store, and loads from there.
+/// Uploads every checkpoint of the run, the trainer's and those of CheckpointSaver, and the files
+/// of its loggers and profilers to an object store, and loads checkpoints from there.
 ///
 ///     tutti::RemoteUploader{.object_store = tutti::LocalObjectStore{"/mnt/archive"}}
 ///
 /// A thread uploads, one checkpoint after the other, each whole before the pointer that names it.
-/// fit() returns when all is there, and so does close(). With it `load_path` may be an address in
-/// the store, "s3://bucket/a/checkpoints/latest", and `autoresume` looks there when it finds
-/// nothing in the save folder. Objects are never deleted, whatever the savers keep.
+/// fit() returns when all checkpoints are there, close() when all is. With it `load_path` may be an
+/// address in the store, "s3://bucket/a/checkpoints/latest", and `autoresume` looks there when it
+/// finds nothing in the save folder. Objects are never deleted, whatever the savers keep.
 ///
 /// Source: MosaicML Composer, `composer.loggers.RemoteUploaderDownloader`.
 struct RemoteUploader final {
@@ -47,12 +48,13 @@ struct RemoteUploader final {
   /// Where files wait, as hard links when it is on the save folder's disk; empty: beside the
   /// checkpoint.
   std::string upload_staging_folder{};
-  int num_attempts = 3;                        ///< at most, for each checkpoint; >= 1
+  int num_attempts = 3;                        ///< at most, for each checkpoint or file; >= 1
   std::chrono::milliseconds retry_wait{1000};  ///< after a failure; doubled by each that follows
-  std::int64_t max_queued = 8;  ///< checkpoints that wait; the next save waits for room; >= 1
+  std::int64_t max_queued = 8;  ///< that wait; whoever writes one more waits for room; >= 1
   OnUploadError on_error = OnUploadError::stop;
 
   std::unique_ptr<checkpoint::Uploads> uploads{};  ///< from Init; not an option
+  bool closed = false;                             ///< not an option
 
   /// Throws c10::ValueError when options are out of range.
   void validate() const {
@@ -78,9 +80,28 @@ struct RemoteUploader final {
   /// Waits for what is under way. Throws c10::Error when some of it failed; a warning where the
   /// run is failing already or on_error wants that.
   void close(const State&) {
-    if (!uploads) {
-      return;
+    closed = true;
+    if (uploads) {
+      finish();
     }
+  }
+
+  /// Uploads a file of the run; Logger::upload_file() calls this. After close(), for what another
+  /// policy has left until its own, it waits and throws as that does.
+  void upload_file(std::string_view remote_file_name, std::string_view path) {
+    if (uploads) {
+      uploads->take_file(std::string(path), std::string(remote_file_name));
+      if (closed) {
+        finish();
+      }
+    }
+  }
+
+  /// What the trainer tells of checkpoints.
+  [[nodiscard]] checkpoint::Mirror& checkpoint_mirror() { return *uploads; }
+
+ private:
+  void finish() {
     while (!uploads->wait(std::chrono::hours(1))) {
     }
     if (!detail::run_failed()) {
@@ -89,13 +110,10 @@ struct RemoteUploader final {
     }
     try {
       uploads->check();
-    } catch (const std::exception& error) {
-      TORCH_WARN(error.what());
+    } catch (const std::exception&) {
+      TORCH_WARN(detail::thrown());
     }
   }
-
-  /// What the trainer tells of checkpoints.
-  [[nodiscard]] checkpoint::Mirror& checkpoint_mirror() { return *uploads; }
 };
 
 }  // namespace tutti

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include <unistd.h>
 
@@ -94,5 +96,39 @@ inline void remove_snapshot(const std::filesystem::path& path) {
   detail::sync_folder(gone.parent_path());  // else a crash could bring the name back, half emptied
   detail::remove_tree(gone);
 }
+
+/// A checkpoint that is needed for a while, in TMPDIR or else in /tmp: a new name of which nothing
+/// is left at the end of its life.
+class TemporaryCheckpoint {
+ public:
+  /// path: from new_path(). owned: it is this object that removes it.
+  explicit TemporaryCheckpoint(std::string path, bool owned = true)
+      : path_(std::move(path)), owned_(owned) {}
+  TemporaryCheckpoint(const TemporaryCheckpoint&) = delete;
+  TemporaryCheckpoint& operator=(const TemporaryCheckpoint&) = delete;
+  ~TemporaryCheckpoint() {
+    try {
+      if (owned_) {
+        remove_snapshot(path_);
+      }
+    } catch (const c10::Error& error) {
+      TORCH_WARN(error.what_without_backtrace());
+    }
+  }
+
+  static std::string new_path() {
+    const char* folder = std::getenv("TMPDIR");
+    return std::string(folder != nullptr && *folder != 0 ? folder : "/tmp") + "/tutti-fetched" +
+           detail::random_suffix();
+  }
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  /// The folder that it is in.
+  [[nodiscard]] std::string place() const { return path_.substr(0, path_.rfind('/')); }
+
+ private:
+  std::string path_;
+  bool owned_;
+};
 
 }  // namespace tutti::checkpoint

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include <unistd.h>
 
@@ -109,6 +110,35 @@ inline std::string download_pointer(const AnyObjectStore& store, const std::stri
   name.erase(name.find_last_not_of(" \t\r\n") + 1);
   detail::check_plain_name(name, store.get_uri(link + detail::pointer_suffix));
   return name;
+}
+
+/// The name of the object at an address of the store, "s3://bucket/runs/a"; empty: the address is
+/// none of its own.
+inline std::string object_name(const AnyObjectStore& store, const std::string& uri) {
+  const std::string start = store.get_uri("x");
+  const std::string_view base = std::string_view(start).substr(0, start.size() - 1);
+  return uri.starts_with(base) ? uri.substr(base.size()) : std::string();
+}
+
+/// download_snapshot() of the checkpoint `name`, or of the one that the pointer `name` names.
+/// Throws c10::Error when there is neither, or it is refused.
+inline void download_resolved(const AnyObjectStore& store, const std::string& name,
+                              const std::filesystem::path& target) {
+  try {
+    download_snapshot(store, name, target);
+    return;
+  } catch (const ObjectNotFound&) {  // a pointer, then
+  }
+  const auto absolute = std::filesystem::absolute(target).lexically_normal();
+  const detail::Staging scratch(absolute);
+  std::string pointed;
+  try {
+    pointed = download_pointer(store, name, scratch.path());
+  } catch (const ObjectNotFound&) {
+    TORCH_CHECK(false, "checkpoint: '", store.get_uri(name),
+                "' is neither a checkpoint nor a pointer to one");
+  }
+  download_snapshot(store, name.substr(0, name.rfind('/') + 1) + pointed, target);
 }
 
 }  // namespace tutti::checkpoint

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -40,7 +41,8 @@ struct UploadOptions {
   bool warn = false;           ///< check() warns instead of throwing
 };
 
-/// Uploads checkpoints in a thread of its own, one after the other in the order written.
+/// Uploads checkpoints and other files in a thread of its own, one after the other in the order
+/// written.
 class Uploads final : public Mirror {
  public:
   explicit Uploads(UploadOptions options) : options_(std::move(options)) {}
@@ -60,18 +62,13 @@ class Uploads final : public Mirror {
   }
 
   void written(const std::string& path, const std::string& link) noexcept override {
-    try {
-      Job job = staged(path, link);
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return queue_.size() < options_.max_queued; });
-      queue_.push_back(std::move(job));
-      if (!thread_.joinable()) {
-        thread_ = std::thread([this] { run(); });
-      }
-    } catch (const std::exception& error) {
-      remember("'" + path + "' could not be taken: " + text_of(error));
-    }
-    changed_.notify_all();
+    take(path, [&] { return staged(path, link); });
+  }
+
+  /// Takes a file to be uploaded as the object `name`, and what has been added to it when its turn
+  /// comes. Of the files that wait under one name only the last is kept.
+  void take_file(const std::string& path, const std::string& name) noexcept {
+    take(path, [&] { return staged_file(path, name); });
   }
 
   [[nodiscard]] bool failed() const noexcept override {
@@ -112,51 +109,56 @@ class Uploads final : public Mirror {
   }
 
   bool fetch(const std::string& uri, const std::string& target) override {
-    const std::string start = options_.store.get_uri("x");
-    const std::string_view base = std::string_view(start).substr(0, start.size() - 1);
-    if (!uri.starts_with(base) || uri.size() == base.size()) {
+    const std::string name = object_name(options_.store, uri);
+    if (name.empty()) {
       return false;
     }
-    const std::string name = uri.substr(base.size());
-    try {
-      download_snapshot(options_.store, name, target);
-      return true;
-    } catch (const ObjectNotFound&) {
-      return fetch_pointed(name, uri, target);
-    }
+    download_resolved(options_.store, name, target);
+    return true;
   }
 
  private:
   struct Job {
     std::unique_ptr<detail::Staging> files;
-    std::string remote;   // the folder there
-    std::string name;     // of the checkpoint
-    std::string pointer;  // to be pointed at it then; empty: none
+    std::string remote;    // the folder there
+    std::string name;      // of the checkpoint
+    std::string pointer;   // to be pointed at it then; empty: none
+    bool is_file = false;  // one that becomes the object `remote`
   };
+
+  template <class F>
+  void take(const std::string& path, F&& make) noexcept {
+    try {
+      Job job = make();
+      std::unique_lock lock(mutex_);
+      if (Job* waiting = job.is_file ? waiting_file(job.remote) : nullptr) {
+        std::swap(*waiting, job);
+        return;
+      }
+      changed_.wait(lock, [&] { return queue_.size() < options_.max_queued; });
+      queue_.push_back(std::move(job));
+      if (!thread_.joinable()) {
+        thread_ = std::thread([this] { run(); });
+      }
+    } catch (const std::exception& error) {
+      remember("'" + path + "' could not be taken: " + text_of(error));
+    }
+    changed_.notify_all();
+  }
+
+  // The first of the queue is being uploaded.
+  Job* waiting_file(const std::string& remote) {
+    for (std::size_t i = 1; i < queue_.size(); ++i) {
+      if (queue_[i].is_file && queue_[i].remote == remote) {
+        return &queue_[i];
+      }
+    }
+    return nullptr;
+  }
 
   static std::string text_of(const std::exception& error) {
     const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
     return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
-  }
-
-  bool fetch_pointed(const std::string& name, const std::string& uri, const std::string& target) {
-    const std::filesystem::path scratch = target + "-pointer";
-    make_folder(scratch);
-    std::string pointed;
-    try {
-      pointed = download_pointer(options_.store, name, scratch);
-    } catch (const ObjectNotFound&) {
-      detail::remove_tree(scratch);
-      TORCH_CHECK(false, "checkpoint: '", uri, "' is neither a checkpoint nor a pointer to one");
-    } catch (...) {
-      detail::remove_tree(scratch);
-      throw;
-    }
-    detail::remove_tree(scratch);
-    const auto slash = name.rfind('/');
-    download_snapshot(options_.store,
-                      name.substr(0, slash == std::string::npos ? 0 : slash + 1) + pointed, target);
-    return true;
   }
 
   // The remote folder of a saver's folder.
@@ -193,6 +195,34 @@ class Uploads final : public Mirror {
     return job;
   }
 
+  // Takes one by a hard link, or a copy, since it may be replaced or removed soon.
+  [[nodiscard]] Job staged_file(const std::filesystem::path& path, const std::string& name) {
+    namespace fs = std::filesystem;
+    const fs::path whole = fs::absolute(path).lexically_normal();
+    const fs::path folder = options_.staging_folder.empty() ? whole.parent_path()
+                                                            : fs::absolute(options_.staging_folder);
+    make_folder(folder);
+    if (cleaned_.insert(folder.string()).second) {
+      detail::clean_staging(folder);
+    }
+    Job job;
+    job.files = std::make_unique<detail::Staging>(folder / whole.filename());
+    job.remote = name;
+    job.is_file = true;
+    const fs::path link = job.files->path() / taken;
+    if (::link(whole.c_str(), link.c_str()) != 0) {
+      detail::copy_file(whole, link);
+    }
+    return job;
+  }
+
+  // Of a file that may be growing, what is there now.
+  void upload_file(const Job& job) const {
+    const auto copy = job.files->path() / "copy";
+    detail::copy_file(job.files->path() / taken, copy);
+    detail::upload_checked(options_.store, job.remote, copy);
+  }
+
   void remember(const std::string& error) noexcept {
     const std::lock_guard lock(mutex_);
     errors_ += (errors_.empty() ? "" : "; ") + error;
@@ -217,10 +247,14 @@ class Uploads final : public Mirror {
   }
 
   void upload(const Job& job) {
-    const std::string name = job.remote + '/' + job.name;
+    const std::string name = job.is_file ? job.remote : job.remote + '/' + job.name;
     std::chrono::milliseconds wait = options_.first_wait;
     for (int attempt = 1;; ++attempt) {
       try {
+        if (job.is_file) {
+          upload_file(job);
+          return;
+        }
         upload_snapshot(options_.store, job.files->path(), name);
         if (!job.pointer.empty()) {
           upload_pointer(options_.store, job.remote + '/' + job.pointer, job.name,
@@ -248,7 +282,10 @@ class Uploads final : public Mirror {
     return !changed_.wait_for(lock, time, [&] { return closing_; });
   }
 
+  static constexpr const char* taken = "taken";  // the link to a file, in its folder
+
   UploadOptions options_;
+  std::set<std::string> cleaned_;  // folders where files of dead processes are removed
   std::minstd_rand random_{std::random_device{}()};  // the thread's own
   std::mutex mutex_;
   std::condition_variable changed_;

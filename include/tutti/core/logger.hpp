@@ -52,12 +52,13 @@ struct LoggedTable {
 
 /// Fans out what is logged to the destinations of the recipe.
 ///
-/// A destination is a policy with any of these members (all take the step, in batches trained):
+/// A destination is a policy with any of these members (step: in batches trained):
 ///
 ///     void log_metrics(std::span<const LoggedMetric>, std::int64_t step)
 ///     void log_hyperparameters(std::span<const Hyperparameter>)
 ///     void log_images(const LoggedImages&, std::int64_t step)
 ///     void log_table(const LoggedTable&, std::int64_t step)
+///     void upload_file(std::string_view remote_file_name, std::string_view path)
 class Logger {
  public:
   /// Adds a destination; it must outlive the logger or be removed by clear().
@@ -86,6 +87,12 @@ class Logger {
         static_cast<D*>(self)->log_table(table, step);
       };
     }
+    if constexpr (detail::ReceivesFiles<D>) {
+      sink.file = [](void* self, std::string_view remote_file_name, std::string_view path) {
+        static_cast<D*>(self)->upload_file(remote_file_name, path);
+      };
+      wants_files_ = true;
+    }
     sinks_.push_back(sink);
   }
 
@@ -94,6 +101,7 @@ class Logger {
     sinks_.clear();
     wants_metrics_ = false;
     wants_images_ = false;
+    wants_files_ = false;
   }
 
   /// Somebody receives metrics: ask before computing one that costs something.
@@ -101,6 +109,9 @@ class Logger {
 
   /// Somebody receives images.
   [[nodiscard]] bool wants_images() const { return wants_images_; }
+
+  /// Somebody keeps files elsewhere.
+  [[nodiscard]] bool has_file_upload_destination() const { return wants_files_; }
 
   /// Sends numbers of one step. step: batches trained so far, as a rule the timestamp's batch.
   void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step) const {
@@ -144,6 +155,18 @@ class Logger {
     }
   }
 
+  /// Sends a file of the run to where such files are kept, in place of what has that name there.
+  ///
+  /// remote_file_name: "calm-motet/logs-rank0.txt". path: the file, which may grow, be replaced or
+  /// removed once this returns.
+  void upload_file(std::string_view remote_file_name, std::string_view path) const {
+    for (const Sink& sink : sinks_) {
+      if (sink.file != nullptr) {
+        sink.file(sink.self, remote_file_name, path);
+      }
+    }
+  }
+
  private:
   struct Sink {
     void* self = nullptr;
@@ -151,11 +174,13 @@ class Logger {
     void (*hyperparameters)(void*, std::span<const Hyperparameter>) = nullptr;
     void (*images)(void*, const LoggedImages&, std::int64_t) = nullptr;
     void (*table)(void*, const LoggedTable&, std::int64_t) = nullptr;
+    void (*file)(void*, std::string_view, std::string_view) = nullptr;
   };
 
   std::vector<Sink> sinks_;
   bool wants_metrics_ = false;
   bool wants_images_ = false;
+  bool wants_files_ = false;
 };
 
 }  // namespace tutti

@@ -122,14 +122,18 @@ template <class P>
 concept ReceivesTable = requires {
   &P::log_table;
 };
+template <class P>
+concept ReceivesFiles = requires {
+  &P::upload_file;
+};
 
 }  // namespace detail
 
 /// `P` receives what is logged: it has one of log_metrics, log_hyperparameters, log_images,
-/// log_table.
+/// log_table, upload_file.
 template <class P>
 concept LoggerDestination = detail::ReceivesMetrics<P> || detail::ReceivesHyperparameters<P> ||
-    detail::ReceivesImages<P> || detail::ReceivesTable<P>;
+    detail::ReceivesImages<P> || detail::ReceivesTable<P> || detail::ReceivesFiles<P>;
 
 /// What a policy is for; decides who runs first at an event.
 enum class Role { algorithm, callback, logger };

@@ -11,6 +11,7 @@
 #include <tutti/core/logger.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rule.hpp>
+#include <tutti/core/tags.hpp>
 
 namespace tutti {
 
@@ -53,6 +54,10 @@ TUTTI_FORWARD_RULE(runs_before);
 TUTTI_FORWARD_RULE(runs_after);
 TUTTI_FORWARD_RULE(conflicts_with);
 TUTTI_FORWARD_RULE(requires_policy);
+TUTTI_FORWARD_RULE(checked_with);
+TUTTI_FORWARD_RULE(works_with);
+TUTTI_FORWARD_RULE(folds);
+TUTTI_FORWARD_RULE(only_watches);
 TUTTI_FORWARD_RULE(runs_first);
 TUTTI_FORWARD_RULE(runs_last);
 #undef TUTTI_FORWARD_RULE
@@ -94,12 +99,18 @@ struct Switch final : detail::Forward_runs_before<P>,
                       detail::Forward_runs_after<P>,
                       detail::Forward_conflicts_with<P>,
                       detail::Forward_requires_policy<P>,
+                      detail::Forward_checked_with<P>,
+                      detail::Forward_works_with<P>,
+                      detail::Forward_folds<P>,
+                      detail::Forward_only_watches<P>,
                       detail::Forward_runs_first<P>,
                       detail::Forward_runs_last<P> {
   static constexpr std::string_view name = detail::switch_name<P, Tag>();
   static constexpr Role role = detail::deduce_role<P>();
   using tags = decltype(detail::own_tags<P>());
   static constexpr bool reads_gradients = detail::says_that_it_reads_gradients<P>();
+  template <class Model>
+  static constexpr bool supports = Supports<P, Model>;  // also while it is off: it may be turned on
 
   P policy{};
   bool on = true;
@@ -157,6 +168,13 @@ struct Switch final : detail::Forward_runs_before<P>,
     }
   }
 
+  void upload_file(std::string_view remote_file_name,
+                   std::string_view path) requires detail::ReceivesFiles<P> {
+    if (on) {
+      policy.upload_file(remote_file_name, path);
+    }
+  }
+
   void record_event(std::string_view event) requires Recorder<P> {
     if (on) {
       policy.record_event(event);
@@ -165,6 +183,17 @@ struct Switch final : detail::Forward_runs_before<P>,
   void record_policy(std::string_view event, std::string_view which, Role of) requires Recorder<P> {
     if (on) {
       policy.record_policy(event, which, of);
+    }
+  }
+
+  // Off, it leaves nothing to the optimizer's pass.
+  template <class Sweep>
+  void join(Sweep& sweep, const State& state) requires requires(P& p) {
+    p.join(sweep, state);
+  }
+  {
+    if (on) {
+      policy.join(sweep, state);
     }
   }
 

@@ -29,6 +29,8 @@ struct FileLogger final {
   using events = types<Init, AfterLoad, BatchEnd, EpochEnd, EvalEnd, FitEnd>;
 
   std::string filename = "{run_name}/logs-rank{rank}.txt";  ///< placeholders as in checkpoint names
+  /// Where it goes in a RemoteUploader's store, with every flush to the disk; empty: nowhere.
+  std::string remote_file_name = "{run_name}/logs-rank{rank}.txt";
   bool capture_stdout = true;         ///< copies what is printed into the file, unless stdout is a
   bool capture_stderr = true;         ///< terminal: a progress bar could not be drawn any more
   std::int64_t buffer_size = 100;     ///< lines that wait, at most to the end of a batch; >= 1
@@ -50,6 +52,7 @@ struct FileLogger final {
 
   void apply(Init, const State& state) {
     detail::check_one_file_per_rank("FileLogger: filename", filename, state);
+    detail::check_remote_file("FileLogger", remote_file_name, state);
     memory.file.open(std::string(name), run_path(filename, state));
   }
   void apply(AfterLoad, const State& state) {
@@ -60,20 +63,24 @@ struct FileLogger final {
   void apply(BatchEnd, const State& state) {
     flush();
     if (state.timestamp.batch % flush_interval == 0) {
-      memory.file.sync();
+      sync(state);
     }
   }
   void apply(EpochEnd, const State&) { flush(); }
   void apply(EvalEnd, const State&) { flush(); }
-  void apply(FitEnd, const State&) {
+  void apply(FitEnd, const State& state) {
     flush();
-    memory.file.sync();
+    sync(state);
   }
 
   /// Gives stdout and stderr back and closes the file.
-  void close(const State&) {
+  void close(const State& state) {
     memory.capture.stop();
+    const bool written = memory.file.has_begun();
     memory.file.close();
+    if (written) {
+      detail::upload_file(remote_file_name, memory.file.path(), state);
+    }
   }
 
   void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step) {
@@ -123,6 +130,10 @@ struct FileLogger final {
   void flush() {
     memory.file.flush();
     memory.lines = 0;
+  }
+  void sync(const State& state) {
+    memory.file.sync();
+    detail::upload_file(remote_file_name, memory.file.path(), state);
   }
 };
 

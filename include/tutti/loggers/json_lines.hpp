@@ -34,6 +34,8 @@ struct JSONLinesLogger final {
   using events = types<Init, AfterLoad, BatchEnd, EpochEnd, EvalEnd, FitEnd>;
 
   std::string filename = "{run_name}/metrics.jsonl";  ///< with placeholders as in checkpoint names
+  /// Where it goes in a RemoteUploader's store, with every flush to the disk; empty: nowhere.
+  std::string remote_file_name = "{run_name}/metrics.jsonl";
   bool overwrite = false;             ///< a run that begins at 0 may replace the file
   bool rank_zero_only = true;         ///< false: filename needs {rank}
   std::int64_t flush_interval = 100;  ///< batches between flushes to the disk; >= 1
@@ -56,6 +58,7 @@ struct JSONLinesLogger final {
     if (memory.speaks) {
       if (!rank_zero_only) {
         detail::check_one_file_per_rank("JSONLinesLogger: filename", filename, state);
+        detail::check_remote_file("JSONLinesLogger", remote_file_name, state);
       }
       memory.file.open(std::string(name), run_path(filename, state));
     }
@@ -74,16 +77,16 @@ struct JSONLinesLogger final {
       write_values();
     }
     if (state.timestamp.batch % flush_interval == 0) {
-      memory.file.sync();
+      sync(state);
     } else {
       memory.file.flush();
     }
   }
   void apply(EpochEnd, const State&) { write_all(); }
   void apply(EvalEnd, const State&) { write_all(); }
-  void apply(FitEnd, const State&) {
+  void apply(FitEnd, const State& state) {
     write_all();
-    memory.file.sync();
+    sync(state);
   }
 
   /// Ends the file with a line that tells how the run ended.
@@ -92,7 +95,11 @@ struct JSONLinesLogger final {
       write_values();
       const std::string_view status = detail::run_failed() ? "failed" : "finished";
       memory.file.add(line("end", state.timestamp.batch, ", \"status\": " + quoted(status)));
+      const bool written = memory.file.has_begun();
       memory.file.close();
+      if (written) {
+        detail::upload_file(remote_file_name, memory.file.path(), state);
+      }
     }
   }
 
@@ -130,6 +137,13 @@ struct JSONLinesLogger final {
   }
 
  private:
+  void sync(const State& state) {
+    memory.file.sync();
+    if (memory.speaks) {
+      detail::upload_file(remote_file_name, memory.file.path(), state);
+    }
+  }
+
   // One object; step: left out when negative. more: its other members, each after a comma.
   static std::string line(std::string_view type, std::int64_t step, const std::string& more) {
     const auto now = std::chrono::system_clock::now().time_since_epoch();

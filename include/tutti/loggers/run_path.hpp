@@ -39,6 +39,20 @@ inline void check_one_file_per_rank(std::string_view field, std::string_view pat
                     " ranks write; put {rank} into it");
 }
 
+// The same for names in a store, which are checked where there is one.
+inline void check_remote_file(std::string_view who, std::string_view pattern, const State& state) {
+  if (!pattern.empty() && state.logger.has_file_upload_destination()) {
+    check_one_file_per_rank(std::string(who) + ": remote_file_name", pattern, state);
+  }
+}
+
+// Sends a file to where the run's files are kept. pattern: its name there; empty: it stays here.
+inline void upload_file(std::string_view pattern, std::string_view path, const State& state) {
+  if (!pattern.empty() && state.logger.has_file_upload_destination()) {
+    state.logger.upload_file(run_path(pattern, state), path);
+  }
+}
+
 // For close(State&): it was called because of an exception.
 inline bool run_failed() {
   return std::current_exception() != nullptr || std::uncaught_exceptions() > 0;

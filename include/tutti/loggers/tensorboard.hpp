@@ -76,9 +76,13 @@ struct TensorBoardLogger final {
     }
     if (state.timestamp.batch % flush_interval == 0) {
       memory.file.flush();
+      upload(state);
     }
   }
-  void apply(EpochEnd, const State&) { flush(); }
+  void apply(EpochEnd, const State& state) {
+    flush();
+    upload(state);
+  }
   void apply(EvalEnd, const State& state) {
     write_config(state.timestamp.batch);
     at_step(state.timestamp.batch);
@@ -86,10 +90,12 @@ struct TensorBoardLogger final {
       memory.summary.message(1, detail::tensorboard::scalar("hparams/" + key, value));
     }
     flush();
+    upload(state);
   }
-  void apply(FitEnd, const State&) {
+  void apply(FitEnd, const State& state) {
     flush();
     memory.file.sync();
+    upload(state);
   }
 
   /// Writes how the run ended and closes the file.
@@ -99,7 +105,11 @@ struct TensorBoardLogger final {
       at_step(state.timestamp.batch);
       add(detail::tensorboard::session_end(detail::run_failed(), now()));
       flush();
+      const bool written = memory.file.has_begun();
       memory.file.close();
+      if (written) {
+        upload(state);
+      }
     }
   }
 
@@ -165,6 +175,17 @@ struct TensorBoardLogger final {
       ++i;
     }
     return path + std::to_string(i);
+  }
+
+  // Under a fixed folder, so that what is brought back from a store can be shown as it is.
+  void upload(const State& state) const {
+    const std::string& path = memory.file.path();
+    if (memory.speaks) {
+      detail::upload_file("tensorboard_logs/" + state.run_name +
+                              (state.rank == 0 ? "" : "/rank" + std::to_string(state.rank)) +
+                              path.substr(path.rfind('/')),
+                          path, state);
+    }
   }
 
   void write(const detail::Message& event) {

@@ -28,6 +28,9 @@ struct JSONTraceHandler {
   std::string folder = "{run_name}/traces";
   std::string filename = "ep{epoch}-ba{batch}-rank{rank}.json";  ///< needs {rank} in several ranks
   std::string merged_trace_filename = "merged_trace.json";  ///< all ranks of a node; empty: none
+  /// Where both go in a RemoteUploader's store; empty: nowhere.
+  std::string remote_file_name = "{run_name}/traces/ep{epoch}-ba{batch}-rank{rank}.json";
+  std::string merged_trace_remote_file_name = "{run_name}/traces/merged_trace.json";
   bool overwrite = false;                ///< a run that begins at 0 may use a folder that has files
   std::int64_t num_traces_to_keep = -1;  ///< newest files of each rank; -1: all
 };

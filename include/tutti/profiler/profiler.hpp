@@ -253,6 +253,7 @@ struct Profiler final {
     try {
       detail::write_whole(path, memory.recording->take(metadata(state)));
       memory.saved.push_back(path);
+      detail::upload_file(trace_handler.remote_file_name, path, state);
     } catch (const c10::Error& error) {
       if (!std::exchange(memory.warned, true)) {
         TORCH_WARN(error.what_without_backtrace(), "; training goes on without traces");
@@ -286,6 +287,7 @@ struct Profiler final {
     if (is_first_of_node(state)) {
       try {
         merge_traces(files, merged);
+        detail::upload_file(trace_handler.merged_trace_remote_file_name, merged, state);
       } catch (const std::exception& error) {
         TORCH_WARN("Profiler: the traces of this node's ranks are not merged: ", error.what());
       }

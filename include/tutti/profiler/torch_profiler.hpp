@@ -40,6 +40,8 @@ struct TorchProfiler final {
   CyclicSchedule schedule{};
   std::string folder = "{run_name}/torch_traces";  ///< placeholders as in checkpoint names
   std::string filename = "rank{rank}.{batch}.pt.trace.json";  ///< likewise
+  /// Where it goes in a RemoteUploader's store; empty: nowhere.
+  std::string remote_file_name = "{run_name}/torch_traces/rank{rank}.{batch}.pt.trace.json";
   bool overwrite = false;                ///< a run that begins at 0 may use a folder that has files
   bool record_shapes = false;            ///< of the operators' inputs
   bool profile_memory = true;            ///< allocations
@@ -137,7 +139,9 @@ struct TorchProfiler final {
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
     result->save(path);
-    if (!std::filesystem::exists(path, error) && !std::exchange(memory.warned, true)) {
+    if (std::filesystem::exists(path, error)) {
+      detail::upload_file(remote_file_name, path, state);
+    } else if (!std::exchange(memory.warned, true)) {
       TORCH_WARN("TorchProfiler: cannot write '", path, "'; training goes on without traces");
     }
     memory.saved.push_back(path);

@@ -3,9 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
-#include <random>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -62,32 +60,20 @@ class Fetched {
   /// mirror has that address or it cannot be brought.
   Fetched(const std::string& uri, const std::vector<checkpoint::Mirror*>& mirrors,
           dist::Communicator& world)
-      : first_(world.environment().local_rank == 0) {
-    const char* temporary = std::getenv("TMPDIR");
-    const std::string root = temporary != nullptr && *temporary != 0 ? temporary : "/tmp";
-    std::random_device random;
-    folder_ = world.broadcast_bytes(root + "/tutti-fetched-" + std::to_string(random()) + "-" +
-                                    std::to_string(random()));
-    patiently(world, first_, [&] { fetch(uri, mirrors); });
-  }
-  Fetched(const Fetched&) = delete;
-  Fetched& operator=(const Fetched&) = delete;
-  ~Fetched() {
-    try {
-      if (first_) {
-        checkpoint::remove_snapshot(folder_);
-      }
-    } catch (const c10::Error& error) {
-      TORCH_WARN(error.what_without_backtrace());
-    }
-  }
+      : Fetched(uri, mirrors, world, world.environment().local_rank == 0) {}
 
-  [[nodiscard]] const std::string& folder() const { return folder_; }
+  [[nodiscard]] const std::string& folder() const { return checkpoint_.path(); }
 
  private:
+  Fetched(const std::string& uri, const std::vector<checkpoint::Mirror*>& mirrors,
+          dist::Communicator& world, bool first)
+      : checkpoint_(world.broadcast_bytes(checkpoint::TemporaryCheckpoint::new_path()), first) {
+    patiently(world, first, [&] { fetch(uri, mirrors); });
+  }
+
   void fetch(const std::string& uri, const std::vector<checkpoint::Mirror*>& mirrors) const {
     for (checkpoint::Mirror* mirror : mirrors) {
-      if (mirror->fetch(uri, folder_)) {
+      if (mirror->fetch(uri, folder())) {
         return;
       }
     }
@@ -95,8 +81,7 @@ class Fetched {
                       "there; add a tutti::RemoteUploader with that object store");
   }
 
-  bool first_;
-  std::string folder_;
+  checkpoint::TemporaryCheckpoint checkpoint_;
 };
 
 }  // namespace tutti::train

@@ -2,7 +2,6 @@
 
 #include "support/catch.hpp"
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -11,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace {
@@ -44,26 +44,6 @@ std::string read(const fs::path& path) {
 void write(const fs::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
-
-// A variable of the environment, as it was afterwards.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    const char* now = std::getenv(name);
-    had_ = now != nullptr;
-    old_ = had_ ? now : "";
-    set(value);
-  }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-  ~Variable() { set(had_ ? old_.c_str() : nullptr); }
-
- private:
-  void set(const char* value) { value != nullptr ? ::setenv(name_, value, 1) : ::unsetenv(name_); }
-  const char* name_;
-  bool had_ = false;
-  std::string old_;
-};
 
 }  // namespace
 
@@ -142,14 +122,15 @@ TEST_CASE("a folder that cannot be written is no error", "[fused][cuda]") {
 
 TEST_CASE("kernels are kept where the environment says", "[fused][cuda]") {
   {
-    const Variable cache("XDG_CACHE_HOME", "/somewhere");
+    const EnvironmentVariable cache("XDG_CACHE_HOME", "/somewhere");
     CHECK(kernel_folder() == "/somewhere/tutti/kernels");
   }
-  const Variable relative("XDG_CACHE_HOME", "relative");  // which the standard has ignored
+  const EnvironmentVariable relative("XDG_CACHE_HOME",
+                                     "relative");  // which the standard has ignored
   {
-    const Variable home("HOME", "/home/me");
+    const EnvironmentVariable home("HOME", "/home/me");
     CHECK(kernel_folder() == "/home/me/.cache/tutti/kernels");
   }
-  const Variable home("HOME", nullptr);
+  const EnvironmentVariable home("HOME", nullptr);
   CHECK(kernel_folder().empty());
 }

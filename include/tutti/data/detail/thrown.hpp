@@ -1,24 +1,16 @@
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <string>
 
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/thrown.hpp>
+
 namespace tutti::data::detail {
 
-// What the exception that is being handled says.
-inline std::string thrown() {
-  try {
-    throw;
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
-}
+using tutti::detail::thrown;
 
 // Throws c10::Error with `prefix` and what the exception being handled says, which is nested in it.
 [[noreturn]] inline void throw_over(const std::string& prefix) {

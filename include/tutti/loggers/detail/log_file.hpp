@@ -93,6 +93,7 @@ class LogFile {
   }
 
   [[nodiscard]] bool is_open() const { return fd_ >= 0; }
+  [[nodiscard]] bool has_begun() const { return begun_; }
   [[nodiscard]] int descriptor() const { return fd_; }
   [[nodiscard]] const std::string& path() const { return path_; }
 

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include <tutti/core/detail/thrown.hpp>
+
+namespace tutti {
+
+/// Ends a program in words: prints what the exception being handled says, and returns the exit
+/// status of a failure.
+///
+///     int main(int argc, char** argv) try {
+///       ...
+///     } catch (...) {
+///       return tutti::report_failure();
+///     }
+///
+/// By then all locals of main are destroyed, so that policies are closed and files are whole. Where
+/// the exception came from is printed as well when TORCH_SHOW_CPP_STACKTRACES is 1 in the
+/// environment, as LibTorch has it.
+///
+/// out: where it is printed, one line for most exceptions of tutti; what was printed to stdout is
+/// there before. Returns EXIT_FAILURE, or EXIT_SUCCESS when no exception is being handled.
+inline int report_failure(std::FILE* out = stderr) {
+  const std::exception_ptr error = std::current_exception();
+  if (!error) {
+    return EXIT_SUCCESS;
+  }
+  const char* traced = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
+  std::string text = detail::thrown();
+  if (traced != nullptr && std::string(traced) == "1") {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& known) {
+      text = known.what();
+    } catch (...) {  // has no more to say
+    }
+  }
+  std::fflush(stdout);
+  std::fprintf(out, "%s\n", text.c_str());
+  std::fflush(out);
+  return EXIT_FAILURE;
+}
+
+}  // namespace tutti

@@ -1,0 +1,99 @@
+#include <tutti/checkpoint/uploads.hpp>
+
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
+
+using namespace tutti;
+using Names = std::vector<std::string>;
+
+namespace {
+
+// A local store that uploads nothing before it is opened.
+struct Gated {
+  struct Gate {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool waits = false;  // somebody does
+    bool open = false;
+    Names uploaded;
+  };
+  LocalObjectStore store;
+  std::shared_ptr<Gate> gate = std::make_shared<Gate>();
+
+  std::string get_uri(const std::string& name) const { return store.get_uri(name); }
+  void upload_object(const std::string& name, const std::string& file) const {
+    {
+      std::unique_lock lock(gate->mutex);
+      gate->waits = true;
+      gate->changed.notify_all();
+      gate->changed.wait(lock, [&] { return gate->open; });
+      gate->uploaded.push_back(name);
+    }
+    store.upload_object(name, file);
+  }
+  void download_object(const std::string& name, const std::string& file) const {
+    store.download_object(name, file);
+  }
+  std::int64_t get_object_size(const std::string& name) const {
+    return store.get_object_size(name);
+  }
+  Names list_objects(const std::string& prefix) const { return store.list_objects(prefix); }
+
+  void wait_for_upload() const {
+    std::unique_lock lock(gate->mutex);
+    gate->changed.wait(lock, [&] { return gate->waits; });
+  }
+  void open() const {
+    const std::lock_guard lock(gate->mutex);
+    gate->open = true;
+    gate->changed.notify_all();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("of the files that wait under one name the last is uploaded", "[checkpoint][uploads]") {
+  const TemporaryFolder folder;
+  const Gated store{{(folder / "remote").string()}};
+  const auto file = [&](const char* name, const std::string& text) {
+    write_bytes(folder / name, text);
+    return (folder / name).string();
+  };
+  {
+    checkpoint::Uploads uploads({.store = store, .remote_folder = "a"});
+    uploads.take_file(file("first", "1"), "first");
+    store.wait_for_upload();
+    for (int i = 0; i < 20; ++i) {  // more than may wait, and the writer does not wait for room
+      std::filesystem::remove(folder / "log");
+      uploads.take_file(file("log", std::to_string(i)), "log");
+    }
+    uploads.take_file(file("other", "2"), "other");
+    std::filesystem::remove(folder / "other");
+    file("log", "19 and more");  // has grown before its turn comes
+    store.open();
+    CHECK(uploads.wait(std::chrono::seconds(60)));
+    CHECK_FALSE(uploads.failed());
+  }
+  CHECK(store.gate->uploaded == Names{"first", "log", "other"});
+  CHECK(read_bytes(folder / "remote/log") == "19 and more");
+  CHECK(read_bytes(folder / "remote/other") == "2");
+  CHECK(sorted_names(folder.path()) == Names{"first", "log", "remote"});
+}
+
+TEST_CASE("a file that is not there is an error of the uploads", "[checkpoint][uploads]") {
+  const TemporaryFolder folder;
+  checkpoint::Uploads uploads(
+      {.store = LocalObjectStore{(folder / "remote").string()}, .remote_folder = "a"});
+  uploads.take_file((folder / "missing").string(), "missing");
+  CHECK(uploads.failed());
+  CHECK_THROWS_WITH(uploads.check(), Catch::Matchers::ContainsSubstring("missing' could not be"));
+  CHECK(sorted_names(folder.path()).empty());
+}
