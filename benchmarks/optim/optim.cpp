@@ -1,6 +1,7 @@
 // Claims: Adam over 161 tensors of 64 elements takes a thirtieth of torch::optim::Adam's time; a
 // step with clipping and averages in the same pass over memory is 1.5 times as fast as the three
-// apart, on the parameters of a ResNet-50 (25.6 million). CPU.
+// apart, on the parameters of a ResNet-50 (25.6 million). CPU. What memory allows is measured
+// beside it, by loops that read and write the same arrays and compute next to nothing.
 //
 // Usage: benchmark_optim [ALTERNATIONS] [THREADS], or benchmark_optim sizes for the numbers of
 // elements of the large model's parameters. Every way is timed once per alternation, in
@@ -135,6 +136,62 @@ struct Functions {
   std::optional<Thresholds> clipping;
 };
 
+// One float for each parameter of the large model, in arrays as many as a step has; what passes
+// over them cost when all they do is wait for memory. Same arrays read and written as in Large.
+struct Memory {
+  [[gnu::noinline]] void norm() {
+    sum += tutti::detail::squares_in_pieces(gradient.data(), std::ssize(gradient));
+  }
+  [[gnu::noinline]] void clip() {
+    for (float& g : gradient) {
+      g *= 0.999F;
+    }
+  }
+  template <bool Adam, bool Follow>
+  [[gnu::noinline]] void step() {
+    float* __restrict const p = parameter.data();
+    float* __restrict const m = first.data();
+    float* __restrict const v = second.data();
+    float* __restrict const e = average.data();
+    const float* __restrict const g = gradient.data();
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      m[i] += g[i];
+      if constexpr (Adam) {
+        v[i] += g[i];
+      }
+      p[i] += g[i];
+      if constexpr (Follow) {
+        e[i] += p[i];
+      }
+    }
+  }
+  [[gnu::noinline]] void follow() {
+    float* __restrict const e = average.data();
+    const float* __restrict const p = parameter.data();
+    for (std::size_t i = 0; i < average.size(); ++i) {
+      e[i] += p[i];
+    }
+  }
+
+  template <bool Adam>
+  void apart() {
+    norm();
+    clip();
+    step<Adam, false>();
+    follow();
+  }
+  template <bool Adam>
+  void sweep() {
+    norm();
+    step<Adam, true>();
+  }
+
+  explicit Memory(std::size_t size) : gradient(size, 1e-3F) {}
+  std::vector<float> gradient;
+  std::vector<float> parameter = gradient, first = gradient, second = gradient, average = gradient;
+  double sum = 0;
+};
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -155,8 +212,13 @@ int main(int count, char** arguments) {
   Large<tutti::DecoupledSGDW> sgd(
       tutti::DecoupledSGDW{.lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-5});
   Functions functions;
+  std::size_t elements = 0;
+  for (const at::Tensor& parameter : functions.weights) {
+    elements += static_cast<std::size_t>(parameter.numel());
+  }
+  Memory memory(elements);
   const double rarely = 1e9;
-  const std::vector<std::pair<std::string, std::function<void()>>> ways{
+  std::vector<std::pair<std::string, std::function<void()>>> ways{
       {"small_tutti", [&] { small->step(); }},
       {"small_libtorch", [&] { reference.step(); }},
       {"adam_functions", [&] { functions(); }},
@@ -166,7 +228,14 @@ int main(int count, char** arguments) {
       {"adam_sweep_unclipped", [&] { adam.sweep(rarely); }},
       {"sgd_apart", [&] { sgd.apart(sgd.clipping.next()); }},
       {"sgd_sweep", [&] { sgd.sweep(sgd.clipping.next()); }},
+      {"adam_memory_apart", [&] { memory.apart<true>(); }},
+      {"adam_memory_sweep", [&] { memory.sweep<true>(); }},
+      {"sgd_memory_apart", [&] { memory.apart<false>(); }},
+      {"sgd_memory_sweep", [&] { memory.sweep<false>(); }},
   };
+  if (at::get_num_threads() > 1) {
+    ways.resize(ways.size() - 4);  // those over bare memory have one
+  }
   std::vector<std::vector<double>> times(ways.size());
   for (int round = -2; round < alternations; ++round) {  // two to warm up
     for (std::size_t i = 0; i < ways.size(); ++i) {

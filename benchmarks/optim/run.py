@@ -25,7 +25,11 @@ LARGE = {"adam_sweep": "DecoupledAdamW, clipped by norm, EMA: one sweep",
          "adam_sweep_unclipped": "one sweep, the norm below the threshold",
          "adam_apart_unclipped": "the same apart",
          "sgd_sweep": "DecoupledSGDW, clipped by norm, EMA: one sweep",
-         "sgd_apart": "the same apart"}
+         "sgd_apart": "the same apart",
+         "adam_memory_sweep": "bare memory: the arrays of the first row read and written, one sum each",
+         "adam_memory_apart": "the same apart",
+         "sgd_memory_sweep": "bare memory: those of DecoupledSGDW",
+         "sgd_memory_apart": "the same apart"}
 SIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytorch_side.py")
 
 
@@ -56,6 +60,9 @@ def main():
     cores = len(os.sched_getaffinity(0))
     wide = json.loads(run([*ours, str(cores)], cores).strip().splitlines()[-1])
 
+    def base_of(way):
+        return way.replace("apart", "sweep").replace("functions", "sweep").replace("pytorch", "sweep")
+
     def row(title, values, unit, base):
         low, middle, high = (value / unit for value in statistics.quantiles(values, n=4))
         digits = 2 if unit > 1 else 1
@@ -67,12 +74,11 @@ def main():
         row(title, times[way], 1, medians["small_tutti"])
     print("\n| 25.6 million parameters, one thread | ms, median | quartiles | × sweep |\n|---|---:|---:|---:|")
     for way, title in LARGE.items():
-        row(title, times[way], 1e3, medians[way.split("_")[0] + "_sweep" + ("_unclipped" if "unclipped" in way else "")])
+        row(title, times[way], 1e3, medians[base_of(way)])
     print(f"\n| the same, {cores} threads | ms, median | quartiles | × sweep |\n|---|---:|---:|---:|")
     for way, title in LARGE.items():
         if way in wide:
-            base = way.split("_")[0] + "_sweep" + ("_unclipped" if "unclipped" in way else "")
-            row(title, wide[way], 1e3, statistics.median(wide[base]))
+            row(title, wide[way], 1e3, statistics.median(wide[base_of(way)]))
     print()
     claims = [("torch::optim::Adam / tutti, small tensors", medians["small_libtorch"] / medians["small_tutti"], 30),
               ("PyTorch fused=True / tutti, small tensors", medians["small_pytorch"] / medians["small_tutti"], 10),

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """What runs.cpp trains, in plain PyTorch and in Composer.
 
-    OMP_NUM_THREADS=1 python peers.py pytorch|composer digits|digits_recipe|cifar|cifar_channels_last|gpt EPOCHS FILES...
+    OMP_NUM_THREADS=1 python peers.py pytorch|composer digits|digits_recipe|cifar|cifar_channels_last|gpt EPOCHS TARGET SEED FILES...
 
-The data are tensors in memory behind torch's DataLoader. The GPT is Hugging Face's. Prints one line of JSON, as
-benchmark_runs does. digits_recipe is Composer's alone.
+The data are tensors in memory behind torch's DataLoader. The GPT is Hugging Face's. EPOCHS, TARGET and SEED mean what they
+mean in runs.cpp, and one line of JSON is printed, as there. digits_recipe is Composer's alone.
 """
 import json
 import struct
@@ -43,7 +43,7 @@ def cifar(files):
     for path, train in zip(files, (True, False)):
         raw = torch.frombuffer(bytearray(open(path, "rb").read()), dtype=torch.uint8).view(-1, 3073)
         images = raw[:, 1:].reshape(-1, 3, 32, 32).float() / 127.5 - 1
-        out.append(loader(images, raw[:, 0].long(), batch_size=64, train=train))
+        out.append(loader(images, raw[:, 0].long(), batch_size=32, train=train))
     return out
 
 
@@ -84,8 +84,12 @@ class Block(nn.Module):
 
 
 def small_resnet():
-    return nn.Sequential(nn.Conv2d(1, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True), Block(16, 16, 1),
-                         Block(16, 32, 2), Block(32, 64, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+    net = nn.Sequential(nn.Conv2d(1, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True), Block(16, 16, 1),
+                        Block(16, 32, 2), Block(32, 64, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return net
 
 
 class ResNet9(nn.Module):
@@ -119,7 +123,7 @@ def make(name):
     if name == "gpt":
         model = gpt()
         return model, torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=1e-2)
-    model, lr = (small_resnet(), 0.1) if name.startswith("digits") else (ResNet9(), 0.05)
+    model, lr = (small_resnet(), 0.1) if name.startswith("digits") else (ResNet9(), 0.005)
     return model, torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4)
 
 
@@ -137,12 +141,12 @@ def evaluate(name, model, test):
     return right / len(test.dataset)
 
 
-def pytorch(name, epochs, train, test):
+def pytorch(name, epochs, target, seed, train, test):
     model, optimizer = make(name)
     channels_last = name == "cifar_channels_last"
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
-    for _ in range(epochs):
+    for epoch in range(1, epochs + 1):
         model.train()
         for batch in train:
             if channels_last:
@@ -150,11 +154,16 @@ def pytorch(name, epochs, train, test):
             optimizer.zero_grad()
             loss_of(name, model, batch).backward()
             optimizer.step()
-    return evaluate(name, model, test)
+        if target or epoch == epochs:
+            found = evaluate(name, model, test)
+            if target and found > target:
+                break
+    return epoch, found
 
 
-def composer(name, epochs, train, test):
+def composer(name, epochs, target, seed, train, test):
     import composer as package
+    from composer.callbacks import ThresholdStopper
     from composer.models import ComposerClassifier, ComposerModel
     from torchmetrics import MetricCollection
     model, optimizer = make(name)
@@ -180,31 +189,34 @@ def composer(name, epochs, train, test):
     if name == "cifar_channels_last":
         from composer.algorithms import ChannelsLast
         algorithms = [ChannelsLast()]
+    stoppers = [ThresholdStopper("MulticlassAccuracy", "eval", target)] if target else []
     trainer = package.Trainer(model=wrapped, train_dataloader=train, eval_dataloader=None if name == "gpt" else test,
-                              eval_interval=f"{epochs}ep", max_duration=f"{epochs}ep", optimizers=optimizer,
-                              algorithms=algorithms, device="cpu", precision="fp32", progress_bar=False, loggers=[], seed=17)
+                              eval_interval=f"{1 if target else epochs}ep", max_duration=f"{epochs}ep", optimizers=optimizer,
+                              algorithms=algorithms, callbacks=stoppers, device="cpu", precision="fp32", progress_bar=False,
+                              loggers=[], seed=seed)
     trainer.fit()
+    done = trainer.state.timestamp.epoch.value
     if name == "gpt":
-        return evaluate(name, model, test)
-    return float(trainer.state.eval_metric_values["MulticlassAccuracy"])
+        return done, evaluate(name, model, test)
+    return done, float(trainer.state.eval_metric_values["MulticlassAccuracy"])
 
 
 def main():
-    side, name, epochs, files = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
+    side, name, epochs, target, seed, files = *sys.argv[1:3], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]), sys.argv[6:]
     torch.set_num_threads(1)
-    torch.manual_seed(17)
+    torch.manual_seed(seed)
     train, test = {"digits": digits, "digits_recipe": digits, "cifar": cifar, "cifar_channels_last": cifar,
                    "gpt": text}[name](files)
     run = {"pytorch": pytorch, "composer": composer}[side]
     if side == "composer":
         import composer as package
     began = time.process_time()
-    found = run(name, epochs, train, test)
+    done, found = run(name, epochs, target, seed, train, test)
     seconds = time.process_time() - began
     units = LENGTH if name == "gpt" else 1
     version = {"torch": torch.__version__} | ({"composer": package.__version__} if side == "composer" else {})
-    print(json.dumps({"name": name, "seconds": seconds, "per_second": epochs * len(train) * train.batch_size * units / seconds,
-                      "found": found, **version}))
+    print(json.dumps({"name": name, "seconds": seconds, "epochs": done,
+                      "per_second": done * len(train) * train.batch_size * units / seconds, "found": found, **version}))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-// Whole runs: the digits network, a ResNet-9 on CIFAR-10 and a character GPT, each trained for a
-// fixed number of epochs on one thread.
+// Whole runs: the digits network, a ResNet-9 on CIFAR-10 and a character GPT, each trained on one
+// thread, for a number of epochs or until the accuracy is what it should be.
 //
-// Usage: benchmark_runs digits|digits_recipe|cifar|cifar_channels_last|gpt EPOCHS FILES...; the
-// files are the IDX pair of the digits, CIFAR-10 records to train on and to test with, a text.
-// Prints one line of JSON: the CPU seconds of fit(), examples (tokens for gpt) a second, and what
-// the evaluation at the end found. peers.py does the same in PyTorch and Composer.
+// Usage: benchmark_runs digits|digits_recipe|cifar|cifar_channels_last|gpt EPOCHS TARGET SEED
+// FILES...; the files are the IDX pair of the digits, CIFAR-10 records to train on and to test
+// with, a text. A TARGET above 0 is an accuracy: the model is evaluated after every epoch, and a
+// better one ends the run. With 0 it is evaluated once, after EPOCHS.
+// Prints one line of JSON: the CPU seconds of fit(), epochs, examples (tokens for gpt) a second,
+// and what the last evaluation found. peers.py does the same in PyTorch and Composer.
 
 #include <algorithm>
 #include <cstdio>
@@ -22,6 +24,7 @@
 #include <tutti/algorithms/ema.hpp>
 #include <tutti/algorithms/label_smoothing.hpp>
 #include <tutti/algorithms/mixup.hpp>
+#include <tutti/callbacks/threshold_stopper.hpp>
 #include <tutti/data/cifar.hpp>
 #include <tutti/data/idx.hpp>
 #include <tutti/data/tensor_loader.hpp>
@@ -64,7 +67,7 @@ Data cifar(const Files& files) {
   const auto part = [&](const std::string& file, bool train) {
     const auto set = tutti::data::load_cifar10_batches({file});
     const at::Tensor images = set.images.to(at::kFloat).div(127.5).sub(1);
-    return tutti::TensorLoader{images, set.labels, {.batch_size = 64, .shuffle = train}};
+    return tutti::TensorLoader{images, set.labels, {.batch_size = 32, .shuffle = train}};
   };
   return {part(files.at(0), true), part(files.at(1), false)};
 }
@@ -123,50 +126,63 @@ struct ResNet9Impl : torch::nn::Module {
 };
 TORCH_MODULE(ResNet9);
 
+struct Plan {
+  std::string name;
+  std::int64_t epochs;  // at most
+  double target;        // an accuracy that ends the run; 0: none
+  std::uint64_t seed;
+};
+
 template <class Model, class Optimizer, class... Policies>
-void run(const std::string& name, Model model, const Data& data, std::int64_t epochs,
-         std::int64_t units, const Optimizer& optimizer, const char* metric, Policies... policies) {
-  tutti::Trainer<Policies...> trainer(std::move(model),
-                                      {.train = data.train,
-                                       .eval = {{"test", data.test}},
-                                       .max_duration = epochs,
-                                       .eval_interval = epochs,
-                                       .optimizer = optimizer,
-                                       .device = "cpu",
-                                       .seed = 17,
-                                       .progress_bar = false},
-                                      std::move(policies)...);
+void run(const Plan& plan, Model model, const Data& data, std::int64_t units,
+         const Optimizer& optimizer, const char* metric, Policies... policies) {
+  using Stopper = tutti::Switch<tutti::ThresholdStopper>;
+  const bool stops = plan.target > 0;
+  const tutti::ThresholdStopper stopper{
+      .monitor = "MulticlassAccuracy", .dataloader_label = "test", .threshold = plan.target};
+  tutti::Trainer<Policies..., Stopper> trainer(std::move(model),
+                                               {.train = data.train,
+                                                .eval = {{"test", data.test}},
+                                                .max_duration = plan.epochs,
+                                                .eval_interval = stops ? 1 : plan.epochs,
+                                                .optimizer = optimizer,
+                                                .device = "cpu",
+                                                .seed = plan.seed,
+                                                .progress_bar = false},
+                                               std::move(policies)..., Stopper(stopper, stops));
   const std::clock_t began = std::clock();
   trainer.fit();
   const double seconds = static_cast<double>(std::clock() - began) / CLOCKS_PER_SEC;
+  const std::int64_t epochs = trainer.state().timestamp.epoch;
   const auto examples = static_cast<double>(epochs * data.train.size() * data.train.batch_size());
   std::printf(
-      "{\"name\": \"%s\", \"seconds\": %.4f, \"per_second\": %.2f, \"found\": %.5f, \"torch\": "
-      "\"%s\"}\n",
-      name.c_str(), seconds, examples * static_cast<double>(units) / seconds,
+      "{\"name\": \"%s\", \"seconds\": %.4f, \"epochs\": %ld, \"per_second\": %.2f, "
+      "\"found\": %.5f, \"torch\": \"%s\"}\n",
+      plan.name.c_str(), seconds, static_cast<long>(epochs),
+      examples * static_cast<double>(units) / seconds,
       trainer.state().eval_metric_values.at("test").at(metric), TORCH_VERSION);
 }
 
-bool choose(const std::string& name, std::int64_t epochs, const Files& files) {
+bool choose(const Plan& plan, const Files& files) {
+  const std::string& name = plan.name;
   const tutti::ClassifierOptions classes{.num_classes = 10, .train_metrics = tutti::Metrics{}};
   if (name == "digits" || name == "digits_recipe") {
-    const tutti::DecoupledSGDW sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 5e-4};
+    const tutti::SGD sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 5e-4};
     const tutti::Classifier model{
         tutti::models::cifar_resnet({.in_channels = 1, .blocks = {1, 1, 1}}), classes};
     if (name == "digits") {
-      run(name, model, digits(files), epochs, 1, sgd, "MulticlassAccuracy");
+      run(plan, model, digits(files), 1, sgd, "MulticlassAccuracy");
     } else {
-      run(name, model, digits(files), epochs, 1, sgd, "MulticlassAccuracy",
-          tutti::MixUp{.alpha = 1.0}, tutti::BlurPool{}, tutti::LabelSmoothing{},
-          tutti::EMA{.half_life = "50ba"});
+      run(plan, model, digits(files), 1, sgd, "MulticlassAccuracy", tutti::MixUp{.alpha = 1.0},
+          tutti::BlurPool{}, tutti::LabelSmoothing{}, tutti::EMA{.half_life = "50ba"});
     }
   } else if (name == "cifar" || name == "cifar_channels_last") {
-    const tutti::DecoupledSGDW sgd{.lr = 0.05, .momentum = 0.9, .weight_decay = 5e-4};
+    const tutti::SGD sgd{.lr = 0.005, .momentum = 0.9, .weight_decay = 5e-4};
     const tutti::Classifier model{ResNet9(), classes};
     if (name == "cifar") {
-      run(name, model, cifar(files), epochs, 1, sgd, "MulticlassAccuracy");
+      run(plan, model, cifar(files), 1, sgd, "MulticlassAccuracy");
     } else {
-      run(name, model, cifar(files), epochs, 1, sgd, "MulticlassAccuracy", tutti::ChannelsLast{});
+      run(plan, model, cifar(files), 1, sgd, "MulticlassAccuracy", tutti::ChannelsLast{});
     }
   } else if (name == "gpt") {
     auto net = std::make_shared<tutti::models::GPT2LMHeadModelImpl>(
@@ -178,8 +194,8 @@ bool choose(const std::string& name, std::int64_t epochs, const Files& files) {
                                    .embd_pdrop = 0,
                                    .attn_pdrop = 0,
                                    .resid_pdrop = 0});
-    run(name, net, text(files), epochs, length,
-        tutti::DecoupledAdamW{.lr = 3e-3, .weight_decay = 1e-5}, "LanguagePerplexity");
+    run(plan, net, text(files), length,
+        tutti::AdamW{.lr = 3e-3, .betas = {0.9, 0.95}, .weight_decay = 1e-2}, "LanguagePerplexity");
   } else {
     return false;
   }
@@ -190,11 +206,14 @@ bool choose(const std::string& name, std::int64_t epochs, const Files& files) {
 
 int main(int argc, char** argv) {
   bench::one_thread();
-  torch::manual_seed(17);
-  const std::int64_t epochs = argc > 2 ? std::atoll(argv[2]) : 0;
-  if (epochs < 1 || !choose(argv[1], epochs, Files(argv + 3, argv + argc))) {
+  const Plan plan = argc > 4 ? Plan{argv[1], std::atoll(argv[2]), std::atof(argv[3]),
+                                    std::strtoull(argv[4], nullptr, 10)}
+                             : Plan{};
+  torch::manual_seed(plan.seed);
+  if (plan.epochs < 1 || !choose(plan, Files(argv + 5, argv + argc))) {
     std::fprintf(stderr,
-                 "usage: %s digits|digits_recipe|cifar|cifar_channels_last|gpt EPOCHS FILES...\n",
+                 "usage: %s digits|digits_recipe|cifar|cifar_channels_last|gpt EPOCHS TARGET SEED "
+                 "FILES...\n",
                  argv[0]);
     return 2;
   }

@@ -52,6 +52,23 @@ TEST_CASE("norms on the host and on a device are the same", "[algorithms][law]")
   CHECK(std::abs(inner::host_norm({half}) - 948.683) < 0.01);
 }
 
+TEST_CASE("the norm of large tensors is exact and the same on any number of threads",
+          "[algorithms][law]") {
+  const std::vector<at::Tensor> large{at::randn({1000, 1001}), at::randn({500'000}),
+                                      at::randn({700, 600}).t()};
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const double norm = inner::host_norm(large);
+  at::set_num_threads(4);
+  CHECK(inner::host_norm(large) == norm);
+  at::set_num_threads(threads);
+  double exact = 0;
+  for (const at::Tensor& tensor : large) {
+    exact += tensor.to(at::kDouble).square().sum().item<double>();
+  }
+  CHECK(std::abs(norm - std::sqrt(exact)) < 1e-8 * norm);
+}
+
 TEST_CASE("clipping on the host and on a device is the same", "[gradient_clipping][law]") {
   const auto tensors = some_tensors();
   for (const double threshold : {0.5, 1e9}) {

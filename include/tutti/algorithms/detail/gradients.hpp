@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include <ATen/EmptyTensor.h>
@@ -11,6 +12,8 @@
 #include <ATen/ops/_foreach_norm_ops.h>
 #include <ATen/ops/stack_ops.h>
 #include <torch/optim/optimizer.h>
+
+#include <tutti/core/detail/parallel.hpp>
 
 namespace tutti::detail {
 
@@ -45,11 +48,16 @@ void each_parameter(const std::vector<std::shared_ptr<torch::optim::Optimizer>>&
   }
 }
 
+// Floats side by side in memory, in any order.
+inline bool is_strip(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.scalar_type() == at::kFloat &&
+         tensor.is_non_overlapping_and_dense();
+}
+
 // Tensors so small that calling an operator costs more than the arithmetic.
 inline bool is_small(const at::Tensor& tensor) {
   constexpr std::int64_t limit = 1 << 14;
-  return tensor.is_cpu() && tensor.scalar_type() == at::kFloat && tensor.numel() <= limit &&
-         tensor.is_non_overlapping_and_dense();
+  return tensor.numel() <= limit && is_strip(tensor);
 }
 
 // The sum of squares of n numbers: floats side by side, a few at a time, added up in double.
@@ -90,12 +98,26 @@ inline bool all_on_cpu(const std::vector<at::Tensor>& tensors) {
   return true;
 }
 
+// The same on all threads for a large n: of pieces, added up in their order, so that the result
+// does not depend on the number of threads.
+inline double squares_in_pieces(const float* x, std::int64_t n) {
+  constexpr std::int64_t piece = 1 << 17;
+  if (n <= piece) {
+    return squares(x, n);
+  }
+  std::vector<double> sums(static_cast<std::size_t>((n + piece - 1) / piece));
+  parallel_each(static_cast<std::int64_t>(sums.size()), [&](std::int64_t i) {
+    sums[static_cast<std::size_t>(i)] = squares(x + i * piece, std::min(piece, n - i * piece));
+  });
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
 // The 2-norm over all elements of tensors on the CPU.
 inline double host_norm(const std::vector<at::Tensor>& tensors) {
   double sum = 0;
   for (const at::Tensor& tensor : tensors) {
-    if (is_small(tensor)) {
-      sum += squares(tensor.const_data_ptr<float>(), tensor.numel());
+    if (is_strip(tensor)) {
+      sum += squares_in_pieces(tensor.const_data_ptr<float>(), tensor.numel());
     } else {
       const double norm = tensor.norm(2, norm_type(tensor.scalar_type())).item<double>();
       sum += norm * norm;
