@@ -30,6 +30,11 @@ concept GivesModule = requires(M& model) {
   { model.module() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
 };
 
+namespace detail {
+template <class M>
+inline constexpr bool has_module = GivesModule<M> || std::is_convertible_v<M*, torch::nn::Module*>;
+}  // namespace detail
+
 /// Any Model behind one type; copies share the model. What the loop and the policies call.
 class AnyModel {
  public:
@@ -42,8 +47,7 @@ class AnyModel {
   template <Model M>
   AnyModel(std::shared_ptr<M> model)  // NOLINT: converts by design
       : self_(std::make_shared<Holder<M>>(std::move(model))) {
-    constexpr bool has_module = GivesModule<M> || std::is_convertible_v<M*, torch::nn::Module*>;
-    static_assert(has_module,
+    static_assert(detail::has_module<M>,
                   "tutti: this model holds no parameters that the trainer can find; derive it "
                   "from torch::nn::Module or give it std::shared_ptr<torch::nn::Module> "
                   "module().");

@@ -64,6 +64,9 @@ concept RestartableRange = detail::GivesBatches<R> && detail::Restarts<R>;
 namespace detail {
 
 template <class R>
+inline constexpr bool begins_anew = RestartableRange<R>;  // no tour of the concepts in messages
+
+template <class R>
 concept AnyRange = requires(R& range) {
   std::begin(range);
   std::end(range);
@@ -174,8 +177,7 @@ class AnyLoader {
     if constexpr (Loader<S>) {
       self_ = std::make_shared<Holder<S>>(std::move(source));
     } else {
-      constexpr bool goes_on = RestartableRange<S>;  // a plain bool: no tour of the concepts
-      static_assert(goes_on,
+      static_assert(detail::begins_anew<S>,
                     "tutti: this is no range of batches that can be gone through once per epoch "
                     "(either its elements do not convert to tutti::Batch or it is used up after "
                     "one pass); give a container, or a type with void start(std::int64_t epoch, "
