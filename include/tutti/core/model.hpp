@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/make.hpp>
 #include <tutti/core/metric.hpp>
 #include <tutti/fwd.hpp>
 
@@ -43,10 +44,10 @@ class AnyModel {
   /// Wraps a model; a shared_ptr to one is shared.
   template <Model M>
   AnyModel(M model)  // NOLINT: converts by design
-      : AnyModel(std::make_shared<M>(std::move(model))) {}
+      : AnyModel(detail::make<M>(std::move(model))) {}
   template <Model M>
   AnyModel(std::shared_ptr<M> model)  // NOLINT: converts by design
-      : self_(std::make_shared<Holder<M>>(std::move(model))) {
+      : self_(detail::make<Holder<M>>(std::move(model))) {
     static_assert(detail::has_module<M>,
                   "tutti: this model holds no parameters that the trainer can find; derive it "
                   "from torch::nn::Module or give it std::shared_ptr<torch::nn::Module> "

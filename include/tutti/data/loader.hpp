@@ -5,12 +5,12 @@
 #include <iterator>
 #include <memory>
 #include <optional>
-#include <ranges>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/make.hpp>
 #include <tutti/data/detail/to_batch.hpp>
 #include <tutti/fwd.hpp>
 
@@ -165,7 +165,7 @@ class AnyLoader {
     requires(!std::same_as<std::remove_cvref_t<S>, AnyLoader> &&
              detail::Source<std::remove_cvref_t<S>>)
   AnyLoader(S&& source)  // NOLINT: converts by design
-      : AnyLoader(std::make_shared<std::remove_cvref_t<S>>(std::forward<S>(source))) {}
+      : AnyLoader(detail::make<std::remove_cvref_t<S>>(std::forward<S>(source))) {}
 
   /// Shares the source.
   template <detail::PointerToSource P>
@@ -175,7 +175,7 @@ class AnyLoader {
   template <class S>
   AnyLoader(std::shared_ptr<S> source) {  // NOLINT: converts by design
     if constexpr (Loader<S>) {
-      self_ = std::make_shared<Holder<S>>(std::move(source));
+      self_ = detail::make<Holder<S>>(std::move(source));
     } else {
       static_assert(detail::begins_anew<S>,
                     "tutti: this is no range of batches that can be gone through once per epoch "
@@ -183,7 +183,7 @@ class AnyLoader {
                     "one pass); give a container, or a type with void start(std::int64_t epoch, "
                     "std::int64_t first_batch) and std::optional<tutti::Batch> next().");
       using Range = detail::RangeLoader<S>;
-      self_ = std::make_shared<Holder<Range>>(std::make_shared<Range>(std::move(source)));
+      self_ = detail::make<Holder<Range>>(detail::make<Range>(std::move(source)));
     }
   }
 
