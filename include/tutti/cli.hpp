@@ -77,7 +77,6 @@ T value_from(const std::string& text) {
   } else if constexpr (std::is_base_of_v<std::string, T>) {
     return text;
   } else {
-    static_assert(std::is_arithmetic_v<T>, "tutti: options of this type cannot be read");
     std::istringstream in(text);
     T value{};
     in >> value;
@@ -113,6 +112,17 @@ std::string text_of(const T& value) {
 template <class T>
 constexpr bool is_plain = std::is_arithmetic_v<T> || std::is_same_v<T, std::string> ||
                           std::is_same_v<T, std::vector<std::string>>;
+
+template <class T>
+constexpr bool is_option =
+    is_plain<T> || std::is_enum_v<T> || std::is_same_v<T, Time> || std::is_same_v<T, CountOrAuto> ||
+    std::is_same_v<T, OnOrAuto> || std::is_base_of_v<std::string, T>;
+template <class T>
+  requires is_optional<T>
+constexpr bool is_option<T> = is_option<typename T::value_type>;
+
+template <class T>
+constexpr bool listable = tutti::detail::has_fields<T>();
 
 // "save_folder" as "--save-folder".
 inline std::string flag_of(std::string_view member) {
@@ -153,26 +163,13 @@ class Program {
   /// parse().
   template <class T>
   Program& add(const std::string& flag, T& value, const std::string& about) {
-    if constexpr (std::is_same_v<T, bool>) {
-      app_.add_flag(flag + ",!--no-" + flag.substr(2), value, about)
-          ->default_str(value ? "true" : "false");
-    } else if constexpr (detail::is_plain<T>) {
-      app_.add_option(flag, value, about)->capture_default_str();
-    } else {
-      const auto read = [&value, flag](const std::string& text) {
-        try {
-          if constexpr (detail::is_optional<T>) {
-            value = detail::value_from<typename T::value_type>(text);
-          } else {
-            value = detail::value_from<T>(text);
-          }
-        } catch (const std::exception&) {
-          throw CLI::ValidationError(flag, tutti::detail::thrown());
-        }
-      };
-      app_.add_option_function<std::string>(flag, read, about)->default_str(detail::text_of(value));
+    static_assert(detail::is_option<T>,
+                  "tutti: an option of this type cannot be read from a command line; make it a "
+                  "number, bool, text, std::vector<std::string>, tutti::Time or an enum with "
+                  "to_string(), or an std::optional of one.");
+    if constexpr (detail::is_option<T>) {
+      bind(flag, value, about);
     }
-    values_.emplace_back(flag.substr(2), [&value] { return constant_of(value); });
     return *this;
   }
 
@@ -180,13 +177,15 @@ class Program {
   /// `--batch-size`.
   template <class T>
   requires std::is_aggregate_v<T> Program& add(T& options) {
-    static_assert(
-        tutti::detail::has_fields<T>(),
-        "tutti: this struct has more members than can be listed, or a base class; bind "
-        "its members one by one: program.add(\"--flag\", options.member, \"what it is\")");
-    tutti::detail::for_each_field(options, [this](std::string_view name, auto& value) {
-      this->add(detail::flag_of(name), value, "");
-    });
+    static_assert(detail::listable<T>,
+                  "tutti: this struct has more than 16 members, or a base class, and cannot be "
+                  "listed; bind its members one by one: program.add(\"--flag\", options.member, "
+                  "\"what it is\").");
+    if constexpr (detail::listable<T>) {
+      tutti::detail::for_each_field(options, [this](std::string_view name, auto& value) {
+        this->add(detail::flag_of(name), value, "");
+      });
+    }
     return *this;
   }
 
@@ -246,6 +245,30 @@ class Program {
   }
 
  private:
+  template <class T>
+  void bind(const std::string& flag, T& value, const std::string& about) {
+    if constexpr (std::is_same_v<T, bool>) {
+      app_.add_flag(flag + ",!--no-" + flag.substr(2), value, about)
+          ->default_str(value ? "true" : "false");
+    } else if constexpr (detail::is_plain<T>) {
+      app_.add_option(flag, value, about)->capture_default_str();
+    } else {
+      const auto read = [&value, flag](const std::string& text) {
+        try {
+          if constexpr (detail::is_optional<T>) {
+            value = detail::value_from<typename T::value_type>(text);
+          } else {
+            value = detail::value_from<T>(text);
+          }
+        } catch (const std::exception&) {
+          throw CLI::ValidationError(flag, tutti::detail::thrown());
+        }
+      };
+      app_.add_option_function<std::string>(flag, read, about)->default_str(detail::text_of(value));
+    }
+    values_.emplace_back(flag.substr(2), [&value] { return constant_of(value); });
+  }
+
   template <class T>
   static HyperparameterValue constant_of(const T& value) {
     if constexpr (std::is_same_v<T, bool>) {

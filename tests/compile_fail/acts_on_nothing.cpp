@@ -1,4 +1,5 @@
 // error: is no policy, it acts on no event
+// culprit: GradientNoise
 #include <tutti/core/recipe.hpp>
 
 struct GradientNoise final {

@@ -1,4 +1,5 @@
 // error: text is read as std::string; write get<std::string>
+// culprit: string_view
 // torch
 #include <string_view>
 

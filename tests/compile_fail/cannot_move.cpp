@@ -1,4 +1,5 @@
 // error: cannot be moved into the trainer
+// culprit: Writer
 #include <tutti/core/recipe.hpp>
 
 struct Writer final {

@@ -1,5 +1,6 @@
 // error: ConflictCheck<CutMix, MixUp>
 // error: these two policies conflict
+// culprit: CutMix, MixUp
 #include <tutti/core/recipe.hpp>
 
 struct MixUp final {

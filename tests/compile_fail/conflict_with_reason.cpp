@@ -1,5 +1,6 @@
 // error: ConflictCheck<EMA, SWA
 // error: these two policies conflict
+// culprit: EMA, SWA
 #include <tutti/core/recipe.hpp>
 
 struct EMA final {

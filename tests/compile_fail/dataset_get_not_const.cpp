@@ -1,5 +1,6 @@
 // error: DatasetCheck<Numbers>
 // error: tutti: this is no data set with numbered examples; give it std::int64_t size\(\) const
+// culprit: Numbers
 // torch
 #include <tutti/data/data_loader.hpp>
 

@@ -1,4 +1,5 @@
 // error: lists this policy more than once
+// culprit: Clip
 #include <tutti/core/engine.hpp>
 
 struct Clip final {

@@ -1,4 +1,5 @@
 // error: `events` list has this event but no apply\(\) takes it
+// culprit: Clip, AfterBackward
 #include <tutti/core/recipe.hpp>
 
 struct Clip final {

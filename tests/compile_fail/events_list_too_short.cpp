@@ -1,4 +1,5 @@
 // error: apply\(\) takes this event but the policy's `events` list lacks it
+// culprit: Clip, AfterBackward
 #include <tutti/core/recipe.hpp>
 
 struct Clip final {

@@ -1,5 +1,6 @@
 // error: Order<tutti::fused::Scale, tutti::fused::Crops>
 // error: RandomCrop and RandomFlip move the images before they are a batch
+// culprit: fused::Scale, fused::Crops
 // torch
 #include <tutti/fused/pass.hpp>
 #include <tutti/fused/stages.hpp>

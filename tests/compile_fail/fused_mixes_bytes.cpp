@@ -1,5 +1,6 @@
 // error: Order<tutti::fused::Mix, tutti::fused::Scale>
 // error: bytes cannot be blended; put tutti::fused::Normalize before MixUp
+// culprit: fused::Mix
 // torch
 #include <tutti/algorithms/mixup.hpp>
 #include <tutti/fused/pass.hpp>

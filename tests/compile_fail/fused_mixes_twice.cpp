@@ -1,5 +1,6 @@
 // error: Order<tutti::fused::Scale, tutti::fused::Mix, tutti::fused::Mix>
 // error: a fused pass blends once; keep one MixUp
+// culprit: fused::Mix
 // torch
 #include <tutti/algorithms/mixup.hpp>
 #include <tutti/fused/pass.hpp>

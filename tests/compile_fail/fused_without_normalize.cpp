@@ -1,5 +1,6 @@
 // error: Order<tutti::fused::Mix>
 // error: makes floats of bytes exactly once; put one tutti::fused::Normalize among its stages
+// culprit: fused::Mix
 // torch
 #include <tutti/algorithms/mixup.hpp>
 #include <tutti/fused/pass.hpp>

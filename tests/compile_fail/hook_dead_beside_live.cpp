@@ -1,5 +1,6 @@
 // error: HookCheck<Clip, tutti::AfterBackward>
 // error: names this event but cannot be called as apply
+// culprit: Clip, AfterBackward
 #include <tutti/core/recipe.hpp>
 
 // One hook that works does not hide another one that never would.

@@ -1,5 +1,6 @@
 // error: NameCheck<WatchMore>
 // error: hides those of its base class
+// culprit: WatchMore
 #include <tutti/core/recipe.hpp>
 
 struct Watch {

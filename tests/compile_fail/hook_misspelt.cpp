@@ -1,5 +1,6 @@
 // error: NameCheck<Clip>
 // error: but is not called apply
+// culprit: Clip
 #include <tutti/core/recipe.hpp>
 
 struct Clip final {

@@ -1,5 +1,6 @@
 // error: NameCheck<Watch>
 // error: this policy has a method named after an event
+// culprit: Watch
 #include <tutti/core/recipe.hpp>
 
 struct Watch final {

@@ -1,5 +1,6 @@
 // error: ActsCheck<Clip>
 // error: this policy's apply() is private or protected
+// culprit: Clip
 #include <tutti/core/recipe.hpp>
 
 struct Clip {

@@ -1,4 +1,5 @@
 // error: returns a value, which nobody would read
+// culprit: StopAfter, BatchEnd
 #include <tutti/core/recipe.hpp>
 
 struct StopAfter final {

@@ -1,4 +1,5 @@
 // error: names this event but cannot be called as apply
+// culprit: Clip, AfterBackward
 #include <tutti/core/recipe.hpp>
 
 struct Clip final {

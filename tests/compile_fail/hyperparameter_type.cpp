@@ -1,4 +1,5 @@
 // error: a hyperparameter is a bool, an std::int64_t, a double or an std::string
+// culprit: float
 // torch
 #include <tutti/core/hyperparameter.hpp>
 

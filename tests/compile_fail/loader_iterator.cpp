@@ -1,5 +1,6 @@
 // error: tutti: this is an iterator, which has begun already and ends after one epoch; give
 // error: the container or loader that it belongs to
+// culprit: __normal_iterator
 // torch
 #include <vector>
 

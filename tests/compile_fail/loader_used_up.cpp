@@ -1,5 +1,6 @@
 // error: tutti: this is no range of batches that can be gone through once per epoch
 // error: used up after one pass\); give a container, or a type with void start
+// culprit: Stream
 // torch
 #include <cstddef>
 #include <iterator>

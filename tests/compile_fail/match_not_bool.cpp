@@ -1,4 +1,5 @@
 // error: match\(\) names this event but is not bool match\(Event
+// culprit: Every10, BatchEnd
 #include <tutti/core/recipe.hpp>
 
 struct Every10 final {

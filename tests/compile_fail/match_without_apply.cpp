@@ -1,4 +1,5 @@
 // error: match\(\) stands beside no apply\(\) for the same event
+// culprit: Every10, BatchStart
 #include <tutti/core/recipe.hpp>
 
 struct Every10 final {

@@ -1,4 +1,5 @@
 // error: AfterBackwards
+// culprit: AfterBackwards
 #include <tutti/core/recipe.hpp>
 
 struct Clip final {

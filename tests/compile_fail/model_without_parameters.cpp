@@ -1,4 +1,5 @@
 // error: this model holds no parameters that the trainer can find; derive it from torch::nn::Module
+// culprit: Net
 // torch
 #include <torch/nn/module.h>
 

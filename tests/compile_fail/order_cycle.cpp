@@ -1,5 +1,6 @@
 // error: OrderCycleCheck<First, Second, Third>
 // error: order rules of these policies go round in a circle
+// culprit: First, Second, Third
 #include <tutti/core/recipe.hpp>
 
 struct First final {

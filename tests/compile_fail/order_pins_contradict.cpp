@@ -1,5 +1,6 @@
 // error: OrderCycleCheck<Last, First>
 // error: order rules of these policies go round in a circle
+// culprit: Last, First
 #include <tutti/core/recipe.hpp>
 
 struct Last final {

@@ -74,14 +74,17 @@ def wrapped(line, width=118):
 
 def section(path, command, root):
     source = path.read_text()
-    body = "\n".join(line for line in source.splitlines() if not re.match(r"// (error|flags|torch)", line))
+    body = "\n".join(line for line in source.splitlines() if not re.match(r"// (error|culprit|flags|wrong flags|needs|torch)", line))
     flags = re.search(r"^// flags: (.*)$", source, re.M)
-    done = subprocess.run(command + (flags.group(1).split() if flags else []) + [str(path)], capture_output=True, text=True,
-                          cwd=root)
+    wrong_flags = re.search(r"^// wrong flags: (.*)$", source, re.M)
+    more = [word for found in (flags, wrong_flags) if found for word in found.group(1).split()]
+    done = subprocess.run(command + more + [str(path)], capture_output=True, text=True, cwd=root)
     if done.returncode == 0:
         sys.exit(f"{path.name} compiles, but has to fail")
     wrong, right = branches(body)
     changed = [line for line in difflib.unified_diff(wrong, right, lineterm="", n=0) if not re.match(r"---|\+\+\+|@@", line)]
+    if wrong_flags:
+        changed += ["-g++ " + wrong_flags.group(1), "+g++"]
     lines = [f"## {path.stem.replace('_', ' ').capitalize()}", "", "```cpp"]
     lines += [line for line in wrong if line.strip()]
     lines += ["```", "```text"]

@@ -1,4 +1,5 @@
 // error: is not a struct and so no policy
+// culprit: Clip
 #include <tutti/core/recipe.hpp>
 
 struct Clip final {

@@ -1,5 +1,6 @@
 // error: ConstCheck<Count, tutti::BatchEnd>
 // error: the policy is const in this recipe and its apply() for this event is not
+// culprit: Count, BatchEnd
 #include <tutti/core/recipe.hpp>
 
 struct Count final {

@@ -1,4 +1,5 @@
 // error: this policy has save(Archive&) but no load(const Archive&); write both
+// culprit: Count
 // torch
 #include <tutti/train/policy_states.hpp>
 

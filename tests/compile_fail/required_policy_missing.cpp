@@ -1,5 +1,6 @@
 // error: RequiredPolicyCheck<SampleWeights, tutti::mixes_inputs, false>
 // error: which the recipe lacks
+// culprit: SampleWeights, mixes_inputs
 #include <tutti/core/recipe.hpp>
 
 struct MixUp final {

@@ -1,4 +1,5 @@
 // error: lists this policy more than once
+// culprit: MixUp
 #include <tutti/core/recipe.hpp>
 
 struct MixUp final {

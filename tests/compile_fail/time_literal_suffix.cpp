@@ -1,4 +1,5 @@
 // error: time_string_is_invalid__expected_like_10ep
+// culprit: 10xyz
 #include <tutti/core/time.hpp>
 
 using namespace tutti::literals;

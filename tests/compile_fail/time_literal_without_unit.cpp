@@ -1,4 +1,5 @@
 // error: time_string_needs_a_unit
+// culprit: 10
 #include <tutti/core/time.hpp>
 
 struct Options {

@@ -1,4 +1,5 @@
 // error: tutti: this is no torch::data data set that gives examples by number; streams and stateful
+// culprit: Pairs
 // torch
 #include <optional>
 #include <vector>

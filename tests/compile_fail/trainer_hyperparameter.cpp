@@ -1,5 +1,6 @@
 // error: HyperparameterCheck<MixUp, .*-1.*alpha
 // error: a hyperparameter of this policy is out of its range
+// culprit: MixUp, alpha
 // torch
 #include <tutti/core/validate.hpp>
 #include <tutti/core/with.hpp>

@@ -1,5 +1,6 @@
 // error: ModelCheck<LabelSmoothing, .*Segmenter
 // error: this policy cannot work on this model
+// culprit: LabelSmoothing, Segmenter
 // torch
 #include <torch/nn/module.h>
 

@@ -1,5 +1,6 @@
 // error: ModelCheck<ALiBi, .*Net
 // error: this policy cannot work on this model
+// culprit: ALiBi, Net
 // torch
 #include <torch/nn/module.h>
 

@@ -1,4 +1,5 @@
 // error: this is no model; give it Outputs forward(const Batch&)
+// culprit: Net
 // torch
 #include <torch/nn/modules/linear.h>
 

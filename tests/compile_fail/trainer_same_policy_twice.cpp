@@ -1,4 +1,5 @@
 // error: lists this policy more than once
+// culprit: Clip
 // torch
 #include <tutti/trainer.hpp>
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include <tutti/core/detail/make.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -65,7 +66,7 @@ inline BlurPoolReport apply_blurpool(torch::nn::Module& model, const BlurPool& o
   BlurPoolReport report;
   if (options.replace_maxpools) {
     auto blurred = [&](torch::nn::MaxPool2dImpl& pool) {
-      return std::make_shared<nn::BlurMaxPool2dImpl>(pool.options, options.border);
+      return ::tutti::detail::make<nn::BlurMaxPool2dImpl>(pool.options, options.border);
     };
     report.maxpools = surgery::replace<nn::MaxPool2d>(model, blurred, how);
   }
@@ -77,7 +78,7 @@ inline BlurPoolReport apply_blurpool(torch::nn::Module& model, const BlurPool& o
           conv.options.in_channels() < options.min_channels || where.inside<nn::BlurConv2dImpl>()) {
         return nullptr;
       }
-      return std::make_shared<nn::BlurConv2dImpl>(conv, options.blur_first, options.border);
+      return ::tutti::detail::make<nn::BlurConv2dImpl>(conv, options.blur_first, options.border);
     };
     report.convs = surgery::replace<nn::Conv2d>(model, blurred, how);
   }

@@ -348,9 +348,9 @@ T Archive::get(std::string_view path) const {
   } else if constexpr (std::same_as<T, at::Tensor>) {
     return leaf_as<at::Tensor>(path);
   } else {
-    constexpr bool is_text = std::same_as<T, std::string>;
-    static_assert(is_text, "tutti: text is read as std::string; write get<std::string>.");
-    if constexpr (is_text) {
+    static_assert(std::is_same_v<T, std::string>,
+                  "tutti: text is read as std::string; write get<std::string>.");
+    if constexpr (std::is_same_v<T, std::string>) {
       return leaf_as<std::string>(path);
     }
   }

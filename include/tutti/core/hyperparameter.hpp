@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace tutti {
@@ -34,11 +35,10 @@ class HyperparameterValue {
     } else if constexpr (std::same_as<T, double>) {
       return kind_ == Kind::real ? &real_ : nullptr;
     } else {
-      constexpr bool is_text = std::same_as<T, std::string>;
-      static_assert(is_text,
+      static_assert(std::is_same_v<T, std::string>,
                     "tutti: a hyperparameter is a bool, an std::int64_t, a double or an "
                     "std::string; ask for one of these.");
-      if constexpr (is_text) {
+      if constexpr (std::is_same_v<T, std::string>) {
         return kind_ == Kind::text ? &text_ : nullptr;
       }
     }

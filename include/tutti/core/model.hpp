@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/make.hpp>
 #include <tutti/core/metric.hpp>
 #include <tutti/fwd.hpp>
 
@@ -30,6 +31,11 @@ concept GivesModule = requires(M& model) {
   { model.module() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
 };
 
+namespace detail {
+template <class M>
+inline constexpr bool has_module = GivesModule<M> || std::is_convertible_v<M*, torch::nn::Module*>;
+}  // namespace detail
+
 /// Any Model behind one type; copies share the model. What the loop and the policies call.
 class AnyModel {
  public:
@@ -38,12 +44,11 @@ class AnyModel {
   /// Wraps a model; a shared_ptr to one is shared.
   template <Model M>
   AnyModel(M model)  // NOLINT: converts by design
-      : AnyModel(std::make_shared<M>(std::move(model))) {}
+      : AnyModel(detail::make<M>(std::move(model))) {}
   template <Model M>
   AnyModel(std::shared_ptr<M> model)  // NOLINT: converts by design
-      : self_(std::make_shared<Holder<M>>(std::move(model))) {
-    constexpr bool has_module = GivesModule<M> || std::is_convertible_v<M*, torch::nn::Module*>;
-    static_assert(has_module,
+      : self_(detail::make<Holder<M>>(std::move(model))) {
+    static_assert(detail::has_module<M>,
                   "tutti: this model holds no parameters that the trainer can find; derive it "
                   "from torch::nn::Module or give it std::shared_ptr<torch::nn::Module> "
                   "module().");

@@ -50,16 +50,27 @@ consteval auto culprit() {
   }
 }
 
+// The same; Clang's message begins with these parameters.
+template <class P, auto V, auto... Member>
+inline constexpr bool accepted = in_range<V>;
+
 }  // namespace detail
 
 /// Refuses hyperparameters that the policy's validate() does not accept; `Member` ends in the name
 /// of the wrong one.
 template <class P, auto Values, auto Member>
 struct HyperparameterCheck {
-  static_assert(detail::in_range<Values>,
+  static_assert(detail::accepted<P, Values, Member>,
                 "tutti: a hyperparameter of this policy is out of its range; the check's last "
                 "parameter names it, and its range stands beside it in the policy's header and on "
                 "its method card.");
+};
+template <class P, auto Values>
+struct HyperparameterCheck<P, Values, detail::Together{}> {
+  static_assert(detail::accepted<P, Values>,
+                "tutti: these hyperparameters of the policy do not go together, or one of them is "
+                "out of its range; what is right stands in the policy's validate() and on its "
+                "method card.");
 };
 
 template <auto V>

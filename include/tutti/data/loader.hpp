@@ -5,12 +5,12 @@
 #include <iterator>
 #include <memory>
 #include <optional>
-#include <ranges>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/make.hpp>
 #include <tutti/data/detail/to_batch.hpp>
 #include <tutti/fwd.hpp>
 
@@ -62,6 +62,9 @@ template <class R>
 concept RestartableRange = detail::GivesBatches<R> && detail::Restarts<R>;
 
 namespace detail {
+
+template <class R>
+inline constexpr bool begins_anew = RestartableRange<R>;  // no tour of the concepts in messages
 
 template <class R>
 concept AnyRange = requires(R& range) {
@@ -162,7 +165,7 @@ class AnyLoader {
     requires(!std::same_as<std::remove_cvref_t<S>, AnyLoader> &&
              detail::Source<std::remove_cvref_t<S>>)
   AnyLoader(S&& source)  // NOLINT: converts by design
-      : AnyLoader(std::make_shared<std::remove_cvref_t<S>>(std::forward<S>(source))) {}
+      : AnyLoader(detail::make<std::remove_cvref_t<S>>(std::forward<S>(source))) {}
 
   /// Shares the source.
   template <detail::PointerToSource P>
@@ -172,16 +175,15 @@ class AnyLoader {
   template <class S>
   AnyLoader(std::shared_ptr<S> source) {  // NOLINT: converts by design
     if constexpr (Loader<S>) {
-      self_ = std::make_shared<Holder<S>>(std::move(source));
+      self_ = detail::make<Holder<S>>(std::move(source));
     } else {
-      constexpr bool goes_on = RestartableRange<S>;  // a plain bool: no tour of the concepts
-      static_assert(goes_on,
+      static_assert(detail::begins_anew<S>,
                     "tutti: this is no range of batches that can be gone through once per epoch "
                     "(either its elements do not convert to tutti::Batch or it is used up after "
                     "one pass); give a container, or a type with void start(std::int64_t epoch, "
                     "std::int64_t first_batch) and std::optional<tutti::Batch> next().");
       using Range = detail::RangeLoader<S>;
-      self_ = std::make_shared<Holder<Range>>(std::make_shared<Range>(std::move(source)));
+      self_ = detail::make<Holder<Range>>(detail::make<Range>(std::move(source)));
     }
   }
 

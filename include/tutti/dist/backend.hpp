@@ -38,7 +38,7 @@ inline std::shared_ptr<Communicator> join(const Environment& here, at::DeviceTyp
     return default_group();
   }
   if (here.world_size == 1) {
-    return std::make_shared<SingleProcess>();
+    return ::tutti::detail::make<SingleProcess>();
   }
   TORCH_CHECK(backend().initialize != nullptr, "this process is ", here.describe(),
               ", but the program cannot join the others; add #include <tutti/dist/ddp.hpp> to the "

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/core/detail/make.hpp>
 #include <tutti/dist/environment.hpp>
 #include <tutti/fwd.hpp>
 
@@ -132,7 +133,7 @@ inline std::shared_ptr<Communicator> default_group() {
               " by its environment (", environment.source,
               "), but no process group exists; call tutti::dist::initialize(device) of "
               "<tutti/dist/process_group.hpp> first, or construct the Trainer, which does");
-  return std::make_shared<SingleProcess>();
+  return ::tutti::detail::make<SingleProcess>();
 }
 
 /// The place of this process: the default group's, else what the environment says.

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include <tutti/core/detail/make.hpp>
 #include <tutti/core/metric.hpp>
 
 namespace tutti {
@@ -11,7 +12,7 @@ namespace tutti {
 /// Metrics as a model's metrics() returns them: `make_metrics(CrossEntropy{}, MIoU{21})`.
 template <std::derived_from<Metric>... Ms>
 [[nodiscard]] Metrics make_metrics(Ms... metrics) {
-  return {std::make_shared<const Ms>(std::move(metrics))...};
+  return {detail::make<const Ms>(std::move(metrics))...};
 }
 
 }  // namespace tutti

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/make.hpp>
 
 #include <torch/nn/module.h>
 
@@ -100,7 +101,7 @@ class Replaceable : public Base, public Slotted {
   /// A layer that computes the same over the same tensors, with an empty slot. A derived class
   /// returns twin_of(*this).
   virtual std::shared_ptr<Replaceable> twin() const {
-    return std::make_shared<Replaceable>(static_cast<const Base&>(*this));
+    return ::tutti::detail::make<Replaceable>(static_cast<const Base&>(*this));
   }
 
   /// The layer's torch::nn form also gives indices; refused once something stands in.
@@ -133,7 +134,7 @@ class Replaceable : public Base, public Slotted {
   /// A copy of `layer`, which shares its tensors, with an empty slot.
   template <std::derived_from<Replaceable> D>
   static std::shared_ptr<D> twin_of(const D& layer) {
-    auto copy = std::make_shared<D>(layer);
+    auto copy = ::tutti::detail::make<D>(layer);
     copy->slot() = {};
     return copy;
   }
@@ -156,7 +157,7 @@ std::shared_ptr<Replaceable<Base>> twin(const Base& layer) {
               c10::demangle(typeid(Base).name()),
               ", so a twin of it would lose what it adds; derive it from the layer of the same "
               "name in tutti::nn and override compute() and twin().");
-  return std::make_shared<Replaceable<Base>>(layer);
+  return ::tutti::detail::make<Replaceable<Base>>(layer);
 }
 
 /// Base of modules that stand in for layers: a torch::nn::Module that says why it has no clone().

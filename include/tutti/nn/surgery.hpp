@@ -63,6 +63,12 @@ concept ReplacementPolicy = requires(F& policy, Plain& layer, const Visit& where
 
 namespace detail {
 
+// Plain bools: no tour of the concepts in a compiler's message.
+template <class L>
+inline constexpr bool has_slot = ReplaceableLayer<L>;
+template <class F, class Plain>
+inline constexpr bool replaces = ReplacementPolicy<F, Plain>;
+
 template <class Layer, class Policy>
 Report replace(torch::nn::Module& model, Policy& policy, const Options& options) {
   using Plain = typename Layer::Impl::Plain;
@@ -126,17 +132,16 @@ Report replace(torch::nn::Module& model, Policy& policy, const Options& options)
 /// no optimizer group, and for a policy that replaced nothing if options.if_none says so.
 template <class Layer, class Policy>
 Report replace(torch::nn::Module& model, Policy&& policy, const Options& options = {}) {
-  constexpr bool replaceable = ReplaceableLayer<Layer>;
-  static_assert(replaceable,
+  static_assert(detail::has_slot<Layer>,
                 "tutti: this layer has no slot, so it cannot be replaced; name the layer's holder "
                 "in tutti::nn, as surgery::replace<tutti::nn::Conv2d>.");
-  if constexpr (replaceable) {
-    constexpr bool usable = ReplacementPolicy<Policy, typename Layer::Impl::Plain>;
-    static_assert(usable,
+  if constexpr (detail::has_slot<Layer>) {
+    using Plain = typename Layer::Impl::Plain;
+    static_assert(detail::replaces<Policy, Plain>,
                   "tutti: this is not a replacement policy; make it callable as policy(layer) or "
                   "policy(layer, const surgery::Visit&), layer being the torch::nn::...Impl&, and "
                   "let it return a shared_ptr to a module with Tensor forward(const Tensor&).");
-    if constexpr (usable) {
+    if constexpr (detail::replaces<Policy, Plain>) {
       return detail::replace<Layer>(model, policy, options);
     }
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/core/detail/make.hpp>
 #include <tutti/optim/detail/decay.hpp>
 #include <tutti/optim/detail/fused.hpp>
 
@@ -32,7 +33,7 @@ struct SGD {
   template <class Hyper = SGD>
   std::shared_ptr<optim::Fused<Hyper>> build(
       std::vector<torch::optim::OptimizerParamGroup> groups) const {
-    return std::make_shared<optim::Fused<Hyper>>(groups, *this);
+    return ::tutti::detail::make<optim::Fused<Hyper>>(groups, *this);
   }
   /// An optimizer over one group of these parameters.
   template <class Hyper = SGD>
@@ -62,7 +63,7 @@ struct DecoupledSGDW {
   template <class Hyper = DecoupledSGDW>
   std::shared_ptr<optim::Fused<Hyper>> build(
       std::vector<torch::optim::OptimizerParamGroup> groups) const {
-    return std::make_shared<optim::Fused<Hyper>>(groups, *this);
+    return ::tutti::detail::make<optim::Fused<Hyper>>(groups, *this);
   }
   /// An optimizer over one group of these parameters.
   template <class Hyper = DecoupledSGDW>

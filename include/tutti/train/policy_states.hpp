@@ -43,6 +43,12 @@ inline constexpr bool has_saver = requires(P& policy) {
   policy.policy.checkpoint_saver();
 };
 
+/// `P` has `load(const Archive&)`.
+template <class P>
+inline constexpr bool loads = requires(P& policy, const Archive& archive) {
+  policy.load(archive);
+};
+
 /// What checkpoints have to know of `policy`; after Init, since which its saver is valid.
 template <class P>
 PolicyState policy_state(P& policy) {
@@ -58,12 +64,9 @@ PolicyState policy_state(P& policy) {
     out.mirror = policy.on ? &policy.policy.checkpoint_mirror() : nullptr;
   }
   if constexpr (requires(Archive & archive, const P& p) { p.save(archive); }) {
-    constexpr bool loads = requires(P & p, const Archive& archive) {
-      p.load(archive);
-    };
-    static_assert(loads,
+    static_assert(loads<P>,
                   "tutti: this policy has save(Archive&) but no load(const Archive&); write both.");
-    if constexpr (loads) {
+    if constexpr (loads<P>) {
       out.save = [](const void* p, Archive& archive) { static_cast<const P*>(p)->save(archive); };
       out.load = [](void* p, const Archive& archive) { static_cast<P*>(p)->load(archive); };
     }

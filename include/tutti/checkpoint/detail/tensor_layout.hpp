@@ -1,6 +1,5 @@
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -11,6 +10,7 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
+#include <tutti/checkpoint/detail/little_endian.hpp>
 #include <tutti/core/detail/json.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 
@@ -29,10 +29,6 @@ struct TensorLayout {
 };
 
 namespace detail {
-
-static_assert(std::endian::native == std::endian::little,
-              "tutti: checkpoint files are little-endian and are read without swapping bytes; "
-              "this machine is big-endian, which is not supported.");
 
 struct DtypeName {
   std::string_view name;

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <string>
 
+#include <tutti/checkpoint/detail/little_endian.hpp>
+
 namespace tutti::checkpoint::detail {
 
 /// XXH64 (seed 0) of a stream of bytes: finds damage, not forgery.
@@ -77,7 +79,6 @@ class Xxh64 {
 
   template <class Word>
   static Word word(const unsigned char* at) {
-    static_assert(std::endian::native == std::endian::little);
     Word out;
     std::memcpy(&out, at, sizeof out);
     return out;

@@ -31,11 +31,13 @@ std::unique_ptr<T> make_with(Args&&... args) {
     return std::make_unique<T>(std::forward<Args>(args)..., false, false);
   } else if constexpr (std::is_constructible_v<T, Args..., bool>) {
     return std::make_unique<T>(std::forward<Args>(args)..., false);
+  } else if constexpr (std::is_constructible_v<T, Args...>) {
+    return std::make_unique<T>(std::forward<Args>(args)...);
   } else {
     static_assert(std::is_constructible_v<T, Args...>,
                   "tutti: this LibTorch's c10d::Reducer has a constructor that is not known; use "
                   "LibTorch 2.7 to 2.15, or SyncStrategy::forced_sync without this header.");
-    return std::make_unique<T>(std::forward<Args>(args)...);
+    return nullptr;
   }
 }
 
