@@ -1,4 +1,5 @@
 // error: take the optimizer's step into their own hands .*; keep one of them
+// culprit: Climb, Descend
 // torch
 #include <tutti/train/step.hpp>
 

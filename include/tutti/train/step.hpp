@@ -24,6 +24,14 @@ concept TakesStep = requires(P& policy, State& state, bool (&closure)(bool), voi
   policy.step(state, closure, update);
 };
 
+template <class Policies>
+inline constexpr int step_takers = 0;
+template <class... Ps>
+inline constexpr int step_takers<types<Ps...>> = (0 + ... + int{TakesStep<Ps>});
+
+template <class Policies>
+inline constexpr bool one_takes_step = step_takers<Policies> <= 1;
+
 // The positions of all random streams that a forward pass draws from, to run it again alike.
 template <class Engine>
 class Replay {
@@ -101,12 +109,8 @@ class Step {
  private:
   friend Graphed<Engine, Step>;
 
-  template <class... Ps>
-  static consteval int count_closures(types<Ps...>) {
-    return (0 + ... + int{detail::TakesStep<Ps>});
-  }
-  static constexpr int closure_policies = count_closures(typename Engine::policies{});
-  static_assert(closure_policies <= 1,
+  static constexpr int closure_policies = detail::step_takers<typename Engine::policies>;
+  static_assert(detail::one_takes_step<typename Engine::policies>,
                 "tutti: two policies of the recipe take the optimizer's step into their own hands "
                 "(they have a step() member, as SAM has); keep one of them.");
 
