@@ -1,9 +1,26 @@
 # One test of tests/compile_fail (see the CMakeLists.txt there), run by CTest:
-#   cmake -DSOURCE=<file> -DCOMPILER=<c++> -DINCLUDES=<folders> -DTORCH_INCLUDES=<folders> [-DSAID=<file>] -P CompileFail.cmake
-# What the compiler says is written to SAID, from which docs/diagnostics.md is checked.
+#   cmake -DSOURCE=<file> -DCOMPILER=<c++> -DINCLUDES=<folders> -DTORCH_INCLUDES=<folders> -DTORCH=<header> [-DSAID=<file>]
+#     -P CompileFail.cmake
+# What the compiler says is written to SAID, from which docs/diagnostics.md is checked. TORCH includes LibTorch and is
+# precompiled by a call without SOURCE: the programs need it three or four times each, seconds every time.
 cmake_minimum_required(VERSION 3.23...3.31)
 if(SAID)
   file(REMOVE "${SAID}")
+endif()
+
+set(command "${COMPILER}" -std=c++20 -Wall -Wextra -Wconversion -fdiagnostics-color=never)
+foreach(folder IN LISTS INCLUDES)
+  list(APPEND command "-I${folder}")
+endforeach()
+if(NOT SOURCE)
+  file(WRITE "${TORCH}" "#include <torch/torch.h>\n")
+  list(TRANSFORM TORCH_INCLUDES PREPEND "-isystem;" OUTPUT_VARIABLE system)
+  set(suffix gch)
+  if(COMPILER MATCHES "clang")
+    set(suffix pch)
+  endif()
+  execute_process(COMMAND ${command} ${system} -x c++-header "${TORCH}" -o "${TORCH}.${suffix}" COMMAND_ERROR_IS_FATAL ANY)
+  return()
 endif()
 
 file(STRINGS "${SOURCE}" head LIMIT_COUNT 10 REGEX "^// (error|culprit|flags|wrong flags|torch)")
@@ -30,13 +47,11 @@ if(NOT expected)
   message(FATAL_ERROR "${SOURCE}: the first line must be \"// error: <what the compiler has to say>\".")
 endif()
 
-set(command "${COMPILER}" -std=c++20 -Wall -Wextra -Wconversion -fsyntax-only -fdiagnostics-color=never ${flags})
-foreach(folder IN LISTS INCLUDES)
-  list(APPEND command "-I${folder}")
-endforeach()
-foreach(folder IN LISTS system)
-  list(APPEND command -isystem "${folder}")
-endforeach()
+list(TRANSFORM system PREPEND "-isystem;")
+if(system AND NOT flags AND NOT wrong_flags) # these may change what LibTorch's headers say
+  list(APPEND system -include "${TORCH}")
+endif()
+list(APPEND command -fsyntax-only ${flags} ${system})
 
 execute_process(COMMAND ${command} -DFIXED "${SOURCE}" RESULT_VARIABLE code OUTPUT_VARIABLE said ERROR_VARIABLE said)
 if(NOT code EQUAL 0)
