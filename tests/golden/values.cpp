@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <variant>
@@ -38,13 +39,21 @@ bool is_wall_clock(const std::string& text) {
   return !text.empty() && !digits;
 }
 
+// Begins as a NaN or an infinity does.
+bool is_no_number(const std::string& text) {
+  std::string word = text.substr(std::min(text.find_first_not_of("+-"), text.size()), 3);
+  std::transform(word.begin(), word.end(), word.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return word == "nan" || word == "inf";
+}
+
 // The reference lets a wall-clock field lack its letter ("5" is 50 s, "" is 0 s), limits fields
 // to 23 h, 59 min, 59 s, and knows their letters in lower case only; here every field has its
 // letter, in either case, and any size, and blanks at both ends are ignored. A dur is a number.
 bool refused_on_purpose(const std::string& text) {
   const std::string core = trimmed(text);
   return core.empty() || std::isdigit(static_cast<unsigned char>(core.back())) != 0 ||
-         core.rfind("nan", 0) == 0;
+         is_no_number(core);
 }
 bool accepted_on_purpose(const std::string& text) {
   return is_wall_clock(trimmed(text)) || trimmed(text) != text;
