@@ -1,6 +1,10 @@
 # One test of tests/compile_fail (see the CMakeLists.txt there), run by CTest:
-#   cmake -DSOURCE=<file> -DCOMPILER=<c++> -DINCLUDES=<folders> -DTORCH_INCLUDES=<folders> -P CompileFail.cmake
+#   cmake -DSOURCE=<file> -DCOMPILER=<c++> -DINCLUDES=<folders> -DTORCH_INCLUDES=<folders> [-DSAID=<file>] -P CompileFail.cmake
+# What the compiler says is written to SAID, from which docs/diagnostics.md is checked.
 cmake_minimum_required(VERSION 3.23...3.31)
+if(SAID)
+  file(REMOVE "${SAID}")
+endif()
 
 file(STRINGS "${SOURCE}" head LIMIT_COUNT 10 REGEX "^// (error|culprit|flags|wrong flags|torch)")
 set(expected)
@@ -42,6 +46,9 @@ endif()
 execute_process(COMMAND ${command} ${wrong_flags} "${SOURCE}" RESULT_VARIABLE code OUTPUT_VARIABLE said ERROR_VARIABLE said)
 if(code EQUAL 0)
   message(FATAL_ERROR "The file compiles; it must fail with \"${expected}\".")
+endif()
+if(SAID)
+  file(WRITE "${SAID}" "${said}")
 endif()
 string(REGEX REPLACE "[ \t\r\n]+" " " one_line "${said}")
 foreach(text IN LISTS expected)

@@ -32,6 +32,9 @@
 #include <tutti/models/cifar_resnet.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/models/gpt2.hpp>
+#include <tutti/nn/batchnorm.hpp>
+#include <tutti/nn/conv.hpp>
+#include <tutti/nn/pooling.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/sgd.hpp>
 #include <tutti/trainer.hpp>
@@ -91,10 +94,10 @@ Data text(const Files& files) {
 
 torch::nn::Sequential convolution(std::int64_t in, std::int64_t out, bool pool) {
   torch::nn::Sequential layers(
-      torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1).bias(false)),
-      torch::nn::BatchNorm2d(out), torch::nn::ReLU(torch::nn::ReLUOptions(true)));
+      tutti::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1).bias(false)),
+      tutti::nn::BatchNorm2d(out), torch::nn::ReLU(torch::nn::ReLUOptions(true)));
   if (pool) {
-    layers->push_back(torch::nn::MaxPool2d(2));
+    layers->push_back(tutti::nn::MaxPool2d(2));
   }
   return layers;
 }

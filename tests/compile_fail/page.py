@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """docs/diagnostics.md from the programs of this folder: each mistake, what the compiler says, what is right.
 
-    page.py --compiler g++ --include include [--torch-include ...] [--write]
+    page.py --compiler g++ --include include [--torch-include ...] [--said FOLDER] [--write]
 
 Without --write it compares the page with what it would write, and fails when they differ. The compiler has to be GCC 12,
-whose words the page shows.
+whose words the page shows. A program with a file in --said, as the tests leave there, is not compiled once more.
 """
 import argparse
 import difflib
@@ -72,15 +72,23 @@ def wrapped(line, width=118):
     return out + [current]
 
 
-def section(path, command, root):
+def words(path, command, said, root):
+    """What the compiler says of the program as it is."""
+    if said and (said / f"{path.stem}.txt").exists():
+        return (said / f"{path.stem}.txt").read_text()
+    done = subprocess.run(command + [str(path)], capture_output=True, text=True, cwd=root)
+    if done.returncode == 0:
+        sys.exit(f"{path.name} compiles, but has to fail")
+    return done.stderr
+
+
+def section(path, command, said, root):
     source = path.read_text()
     body = "\n".join(line for line in source.splitlines() if not re.match(r"// (error|culprit|flags|wrong flags|needs|torch)", line))
     flags = re.search(r"^// flags: (.*)$", source, re.M)
     wrong_flags = re.search(r"^// wrong flags: (.*)$", source, re.M)
     more = [word for found in (flags, wrong_flags) if found for word in found.group(1).split()]
-    done = subprocess.run(command + more + [str(path)], capture_output=True, text=True, cwd=root)
-    if done.returncode == 0:
-        sys.exit(f"{path.name} compiles, but has to fail")
+    output = words(path, command + more, said, root)
     wrong, right = branches(body)
     changed = [line for line in difflib.unified_diff(wrong, right, lineterm="", n=0) if not re.match(r"---|\+\+\+|@@", line)]
     if wrong_flags:
@@ -88,8 +96,8 @@ def section(path, command, root):
     lines = [f"## {path.stem.replace('_', ' ').capitalize()}", "", "```cpp"]
     lines += [line for line in wrong if line.strip()]
     lines += ["```", "```text"]
-    for said in message(done.stderr, root):
-        lines += wrapped(said)
+    for line in message(output, root):
+        lines += wrapped(line)
     lines += ["```", "Right:", "```diff"] + changed + ["```", ""]
     return "\n".join(lines) + "\n"
 
@@ -99,6 +107,7 @@ def main():
     parser.add_argument("--compiler", default="g++")
     parser.add_argument("--include", action="append", default=[])
     parser.add_argument("--torch-include", action="append", default=[])
+    parser.add_argument("--said", type=pathlib.Path)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     folder = pathlib.Path(__file__).resolve().parent
@@ -112,7 +121,7 @@ def main():
     with_torch = command + [word for path in arguments.torch_include for word in ("-isystem", path)]
     page = HEAD
     for path in sorted(folder.glob("*.cpp")):
-        page += section(path, with_torch if "// torch" in path.read_text() else command, root)
+        page += section(path, with_torch if "// torch" in path.read_text() else command, arguments.said, root)
     target = root / "docs" / "diagnostics.md"
     if arguments.write:
         target.write_text(page)

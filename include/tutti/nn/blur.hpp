@@ -6,6 +6,7 @@
 
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/detail/binomial.hpp>
+#include <tutti/nn/detail/max_pool.hpp>
 #include <tutti/nn/slot.hpp>
 
 #include <ATen/ops/conv2d.h>
@@ -111,7 +112,14 @@ inline at::Tensor blurmax_pool2d(const at::Tensor& x, torch::ExpandingArray<2> k
                                  torch::ExpandingArray<2> dilation = 1, bool ceil_mode = false,
                                  const at::Tensor& filter = {},
                                  BlurBorder border = BlurBorder::zero) {
-  const at::Tensor maxima = at::max_pool2d(x, *kernel_size, 1, *padding, *dilation, ceil_mode);
+  at::Tensor maxima = nn::detail::host_max_pool(x, {.kernel = *kernel_size,
+                                                    .stride = {1, 1},
+                                                    .padding = *padding,
+                                                    .dilation = *dilation,
+                                                    .ceil_mode = ceil_mode});
+  if (!maxima.defined()) {
+    maxima = at::max_pool2d(x, *kernel_size, 1, *padding, *dilation, ceil_mode);
+  }
   return blur_2d(maxima, -1, stride, filter, border);
 }
 

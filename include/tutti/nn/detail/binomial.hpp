@@ -4,11 +4,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <utility>
 
 #include <tutti/core/autocast.hpp>
+#include <tutti/nn/detail/gradient.hpp>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
@@ -160,8 +160,7 @@ inline at::Tensor run_binomial(const at::Tensor& given, const BinomialMap& map) 
 
 inline at::Tensor binomial_map(const at::Tensor& x, const BinomialMap& map);
 
-// The gradient of a linear map: the transposed one, so that gradients of any order exist. A node of
-// its own, for torch::autograd::Function takes seconds to compile.
+// The gradient of a linear map: the transposed one, so that gradients of any order exist.
 class BinomialBackward final : public torch::autograd::Node {
  public:
   // Where every pixel is kept, the map is its own transpose.
@@ -189,9 +188,7 @@ class BinomialBackward final : public torch::autograd::Node {
 inline at::Tensor binomial_map(const at::Tensor& x, const BinomialMap& map) {
   at::Tensor out = run_binomial(x.detach(), map);
   if (at::GradMode::is_enabled() && x.requires_grad()) {
-    const std::shared_ptr<torch::autograd::Node> node(new BinomialBackward(x, map),
-                                                      torch::autograd::deleteNode);
-    torch::autograd::impl::set_gradient_edge(out, {node, node->add_input_metadata(out)});
+    set_gradient(out, new BinomialBackward(x, map));
   }
   return out;
 }

@@ -1,0 +1,244 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include <tutti/core/detail/parallel.hpp>
+#include <tutti/nn/detail/floats.hpp>
+#include <tutti/nn/detail/gradient.hpp>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/native_batch_norm_backward.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+// Batch normalisation in training over floats on the CPU whose channels are planes ([N, C, H, W] in
+// order): ATen's loops take three to five times as long there. Its backward pass is as fast as its
+// memory and is used as it is.
+namespace tutti::nn::detail {
+
+// Sums are kept in float over at most `block` numbers and in double beyond. Their order depends on
+// the shape alone, not on the number of threads.
+inline constexpr std::int64_t block = 512;
+
+// The sum of x - shift over n numbers, or that of their squares.
+template <bool Square>
+[[gnu::always_inline]] inline double sum(const float* x, std::int64_t n, float shift) {
+  double out = 0;
+  for (std::int64_t begin = 0; begin < n; begin += block) {
+    const std::int64_t end = std::min(begin + block, n);
+    Floats even{};
+    Floats odd{};
+    Floats v;
+    std::int64_t i = begin;
+    for (; i + 2 * lanes <= end; i += 2 * lanes) {
+      load(v, x + i);
+      v -= shift;
+      even += Square ? v * v : v;
+      load(v, x + i + lanes);
+      v -= shift;
+      odd += Square ? v * v : v;
+    }
+    even += odd;
+    for (std::int64_t lane = 0; lane < lanes; ++lane) {
+      out += static_cast<double>(even[lane]);
+    }
+    for (; i < end; ++i) {
+      const float v = x[i] - shift;
+      out += static_cast<double>(Square ? v * v : v);
+    }
+  }
+  return out;
+}
+
+// y = scale * x + shift
+[[gnu::always_inline]] inline void affine(const float* x, float* y, std::int64_t n, float scale,
+                                          float shift) {
+  Floats v;
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    load(v, x + i);
+    v = v * scale + shift;
+    store(y + i, v);
+  }
+  for (; i < n; ++i) {
+    y[i] = x[i] * scale + shift;
+  }
+}
+
+struct BatchNormJob {
+  std::int64_t images = 0, channels = 0, pixels = 0;
+  const float* x = nullptr;
+  const float* weight = nullptr;  // null: 1
+  const float* bias = nullptr;    // null: 0
+  float* y = nullptr;
+  float* mean = nullptr;          // of each channel
+  float* inverse = nullptr;       // likewise 1 / sqrt(variance + eps)
+  float* running_mean = nullptr;  // null: none is kept
+  float* running_var = nullptr;
+  double momentum = 0, eps = 0;
+};
+
+[[gnu::always_inline]] inline void normalize(const BatchNormJob& job, std::int64_t channel) {
+  const std::int64_t step = job.channels * job.pixels;
+  const std::int64_t begin = channel * job.pixels;
+  const auto count = static_cast<double>(job.images * job.pixels);
+  double total = 0;
+  for (std::int64_t n = 0; n < job.images; ++n) {
+    total += sum<false>(job.x + n * step + begin, job.pixels, 0);
+  }
+  const double mean = total / count;
+  job.mean[channel] = static_cast<float>(mean);
+  double squares = 0;
+  for (std::int64_t n = 0; n < job.images; ++n) {
+    squares += sum<true>(job.x + n * step + begin, job.pixels, job.mean[channel]);
+  }
+  const double inverse = 1 / std::sqrt(squares / count + job.eps);
+  job.inverse[channel] = static_cast<float>(inverse);
+  if (job.running_mean != nullptr) {
+    const auto follow = [&](float& running, double value) {
+      running = static_cast<float>(job.momentum * value +
+                                   (1 - job.momentum) * static_cast<double>(running));
+    };
+    follow(job.running_mean[channel], mean);
+    follow(job.running_var[channel], squares / (count - 1));
+  }
+  const auto scale = static_cast<float>(
+      job.weight == nullptr ? inverse : inverse * static_cast<double>(job.weight[channel]));
+  const float shift = (job.bias == nullptr ? 0.0F : job.bias[channel]) - job.mean[channel] * scale;
+  for (std::int64_t n = 0; n < job.images; ++n) {
+    const std::int64_t at = n * step + begin;
+    affine(job.x + at, job.y + at, job.pixels, scale, shift);
+  }
+}
+
+#if defined(__x86_64__)
+[[gnu::target("avx2,fma")]] inline void normalize_avx2(const BatchNormJob& job,
+                                                       std::int64_t channel) {
+  normalize(job, channel);
+}
+#endif
+
+inline void normalize_channel(const BatchNormJob& job, std::int64_t channel) {
+#if defined(__x86_64__)
+  if (has_avx2()) {
+    normalize_avx2(job, channel);
+    return;
+  }
+#endif
+  normalize(job, channel);
+}
+
+class BatchNormBackward final : public torch::autograd::Node {
+ public:
+  BatchNormBackward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                    at::Tensor mean, at::Tensor inverse, double eps)
+      : x_(x, /*is_output=*/false),
+        weight_(weight, /*is_output=*/false),
+        mean_(std::move(mean)),
+        inverse_(std::move(inverse)),
+        eps_(eps) {
+    for (const at::Tensor& input : {x, weight, bias}) {
+      add_next_edge(input.defined() ? torch::autograd::impl::gradient_edge(input)
+                                    : torch::autograd::Edge());
+    }
+  }
+
+  void release_variables() override {
+    x_.reset_data();
+    weight_.reset_data();
+  }
+
+ private:
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    torch::autograd::variable_list out(3);
+    if (gradients[0].defined()) {
+      const at::Tensor weight = weight_.unpack();
+      std::tie(out[0], out[1], out[2]) = at::native_batch_norm_backward(
+          gradients[0], x_.unpack(), weight.defined() ? std::optional(weight) : std::nullopt, {},
+          {}, mean_, inverse_, /*train=*/true, eps_,
+          {task_should_compute_output(0), task_should_compute_output(1),
+           task_should_compute_output(2)});
+    }
+    return out;
+  }
+
+  torch::autograd::SavedVariable x_, weight_;
+  at::Tensor mean_, inverse_;
+  double eps_;
+};
+
+// One of the layer's tensors, as the loops need it: undefined, or a float for each channel.
+inline bool is_row(const at::Tensor& row, std::int64_t channels) {
+  return !row.defined() || (row.is_cpu() && row.scalar_type() == at::kFloat && row.dim() == 1 &&
+                            row.size(0) == channels && row.is_contiguous());
+}
+
+// The loops can do what `layer`, for tensors of `dim` dimensions, does with x in training. They
+// leave to LibTorch what it refuses.
+template <class Layer>
+bool is_host_batch_norm(const Layer& layer, const at::Tensor& x, std::int64_t dim) {
+  if (!layer.is_training() || x.dim() != dim || !x.is_cpu() || x.scalar_type() != at::kFloat ||
+      !x.is_contiguous() || x.numel() == 0) {
+    return false;
+  }
+  const std::int64_t channels = x.size(1);
+  return x.numel() / x.size(0) / channels >= lanes && is_row(layer.weight, channels) &&
+         is_row(layer.bias, channels) && is_row(layer.running_mean, channels) &&
+         is_row(layer.running_var, channels) &&
+         layer.running_mean.defined() == layer.running_var.defined() && !x._fw_grad(0).defined();
+}
+
+// Counts a batch. Returns how far the running statistics go towards its own.
+template <class Layer>
+double next_momentum(Layer& layer) {
+  if (!layer.options.track_running_stats() || !layer.num_batches_tracked.defined()) {
+    return layer.options.momentum().value_or(0.0);
+  }
+  layer.num_batches_tracked += 1;
+  return layer.options.momentum() ? *layer.options.momentum()  // else the mean over all batches
+                                  : 1 / layer.num_batches_tracked.template item<double>();
+}
+
+// What `layer` gives for x in training; it follows the running statistics.
+template <class Layer>
+at::Tensor host_batch_norm(Layer& layer, const at::Tensor& x) {
+  const auto floats = [](at::IntArrayRef sizes) {
+    return at::detail::empty_cpu(sizes, at::kFloat, false, std::nullopt);
+  };
+  const auto data = [](const at::Tensor& t) {
+    return t.defined() ? t.template mutable_data_ptr<float>() : nullptr;
+  };
+  const at::Tensor y = floats(x.sizes());
+  const at::Tensor mean = floats(x.size(1));
+  const at::Tensor inverse = floats(x.size(1));
+  const BatchNormJob job{.images = x.size(0),
+                         .channels = x.size(1),
+                         .pixels = x.numel() / x.size(0) / x.size(1),
+                         .x = x.const_data_ptr<float>(),
+                         .weight = data(layer.weight),
+                         .bias = data(layer.bias),
+                         .y = data(y),
+                         .mean = data(mean),
+                         .inverse = data(inverse),
+                         .running_mean = data(layer.running_mean),
+                         .running_var = data(layer.running_var),
+                         .momentum = next_momentum(layer),
+                         .eps = layer.options.eps()};
+  ::tutti::detail::parallel_each(job.channels,
+                                 [&](std::int64_t channel) { normalize_channel(job, channel); });
+  const auto learns = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
+  if (at::GradMode::is_enabled() && (learns(x) || learns(layer.weight) || learns(layer.bias))) {
+    ::tutti::detail::set_gradient(
+        y, new BatchNormBackward(x, layer.weight, layer.bias, mean, inverse, layer.options.eps()));
+  }
+  return y;
+}
+
+}  // namespace tutti::nn::detail
