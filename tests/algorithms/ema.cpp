@@ -341,6 +341,31 @@ TEST_CASE("averaging begins at ema_start and follows its interval", "[ema]") {
   CHECK(late.average() == 1);
 }
 
+TEST_CASE("only batches and epochs at which an average begins or is taken are matched", "[ema]") {
+  Run run(EMA{.smoothing = 0.5, .ema_start = "3ba", .update_interval = "2ba"});
+  std::vector<std::int64_t> matched;
+  for (std::int64_t batch = 1; batch <= 8; ++batch) {
+    run.state.timestamp.batch = batch;
+    if (run.ema.match(tutti::BatchEnd{}, run.state)) {
+      matched.push_back(batch);
+      run.fire(tutti::BatchEnd{});
+    }
+    CHECK_FALSE(run.ema.match(tutti::EpochEnd{}, run.state));
+  }
+  CHECK(matched == std::vector<std::int64_t>{3, 4, 6, 8});
+
+  Run epochs(EMA{.half_life = "4ep", .update_interval = "2ep"});
+  matched.clear();
+  for (std::int64_t epoch = 1; epoch <= 5; ++epoch) {
+    epochs.state.timestamp.epoch = epoch;
+    if (epochs.ema.match(tutti::EpochEnd{}, epochs.state)) {
+      matched.push_back(epoch);
+      epochs.fire(tutti::EpochEnd{});
+    }
+  }
+  CHECK(matched == std::vector<std::int64_t>{1, 2, 4});
+}
+
 TEST_CASE("a start in dur counts batches inside an epoch", "[ema]") {
   Run run(EMA{.smoothing = 0.5, .ema_start = "0.5dur"});
   run.state.max_duration = "1ep";

@@ -206,6 +206,17 @@ TEST_CASE("SelectiveBackprop: choosing goes by microbatches and in the precision
   CHECK(state.batch.num_samples() == 8);
 }
 
+TEST_CASE("SelectiveBackprop: choosing passes the whole batch at once where asked to",
+          "[selective_backprop]") {
+  const auto model = std::make_shared<Watched>();
+  tutti::State state = ready(model);
+  state.device_train_microbatch_size = 6;
+  SelectiveBackprop policy{.whole_batch = true};
+  policy.apply(tutti::AfterDataloader{}, state);
+  CHECK(model->sizes == std::vector<std::int64_t>{16});
+  CHECK(state.batch.num_samples() == 8);
+}
+
 TEST_CASE("SelectiveBackprop: it acts between start and end, but for every interrupt-th batch",
           "[selective_backprop]") {
   tutti::State state = ready(std::make_shared<Watched>());

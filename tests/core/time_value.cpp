@@ -38,6 +38,9 @@ static_assert(std::is_trivially_copyable_v<Time> && sizeof(Time) == 16);
 // Arithmetic in constant expressions.
 static_assert("1ep"_t / "2ep"_t == "0.5dur" && "0.5dur"_t * "2ep"_t == "1ep");
 static_assert("3ep"_t % "2ep"_t == "1ep" && "-7ba"_t % "3ba"_t == "2ba" && "7ba"_t % -3 == "-2ba");
+static_assert(("0.7dur"_t % "0.2dur"_t).value() == 0.09999999999999992);  // not rounded on the way
+static_assert(("-0.7dur"_t % "0.2dur"_t).value() == 0.10000000000000009);
+static_assert("1e300dur"_t % "1dur"_t < 1);
 static_assert(2 * "12sp"_t + 1 == "25sp" && 10 - "3ba"_t == "7ba" && -"3ba"_t == -3);
 static_assert("1h20m40s"_t == "4840sec" && "90m"_t == "1h30m" && "24h"_t == "86400sec");
 static_assert("2ba"_t < "3ba" && "0.5dur"_t >= 0.5 && 4 > "3ep"_t);

@@ -22,6 +22,7 @@ inline tutti::BlurPool make_blurpool(const Json& args) {
   options.replace_maxpools = a.flag("replace_maxpools", options.replace_maxpools);
   options.blur_first = a.flag("blur_first", options.blur_first);
   options.min_channels = a.integer("min_channels", options.min_channels);
+  options.if_none = tutti::surgery::IfNone::ignore;
   a.done();
   return options;
 }

@@ -61,7 +61,7 @@ inline tutti::Schedule plain_schedule(const std::string& name, const Arguments& 
     return tutti::Polynomial{a.number("power", 0.0), time_of(a, "t_max", "1dur"),
                              a.number("alpha_f", 0.0)};
   }
-  throw std::invalid_argument("no schedule is called " + name);
+  throw Unknown("no schedule is called " + name);
 }
 
 inline tutti::Schedule warmup_schedule(const std::string& name, const Arguments& a) {
@@ -87,7 +87,7 @@ inline tutti::Schedule warmup_schedule(const std::string& name, const Arguments&
     return tutti::PolynomialWithWarmup{t_warmup, a.number("power", 2.0), t_max, alpha_f,
                                        scale_warmup};
   }
-  throw std::invalid_argument("no schedule is called " + name);
+  throw Unknown("no schedule is called " + name);
 }
 
 }  // namespace detail

@@ -63,7 +63,7 @@ inline void record(const Case& c, std::size_t i, tutti::Tape& tape) {
   } else if (call == "torch.randperm") {
     tape.permutations.push_back(c.draw_tensor(i));
   } else {
-    throw std::invalid_argument("no Rng draws as " + call + " does; teach golden/draws.hpp");
+    throw Unknown("no Rng draws as " + call + " does; teach golden/draws.hpp");
   }
 }
 

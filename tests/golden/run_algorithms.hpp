@@ -2,6 +2,8 @@
 
 // Makes the algorithms of runs.cpp from the keyword arguments of the reference's.
 
+#include <stdexcept>
+#include <string>
 #include <string_view>
 
 #include <tutti/algorithms/alibi.hpp>
@@ -25,31 +27,40 @@ inline tutti::SWA make_swa(const Json& args) {
   options.update_interval = time_of(a, "update_interval", options.update_interval);
   options.schedule_swa_lr = a.flag("schedule_swa_lr", options.schedule_swa_lr);
   options.anneal_steps = a.integer("anneal_steps", options.anneal_steps);
-  options.anneal_strategy = a.text("anneal_strategy", "linear").starts_with("cos")
-                                ? tutti::Anneal::cosine
-                                : tutti::Anneal::linear;
+  const std::string strategy = a.text("anneal_strategy", "linear");
+  if (!strategy.starts_with("cos") && !strategy.starts_with("lin")) {
+    throw std::invalid_argument("no annealing is called " + strategy);
+  }
+  options.anneal_strategy =
+      strategy.starts_with("cos") ? tutti::Anneal::cosine : tutti::Anneal::linear;
   a.number("swa_lr", 0);
   a.done();
   return options;
 }
 
-/// SWA that counts parts of a run in whole epochs, as the reference does.
-struct EpochwiseSWA final {
-  static constexpr std::string_view name = "SWA";
-  tutti::SWA swa{};
+/// A policy that counts parts of a run in whole epochs, as the reference does.
+template <class P>
+struct Epochwise final {
+  static constexpr std::string_view name = P::name;
+  P policy{};
 
-  void validate() const { swa.validate(); }
+  void validate() const { policy.validate(); }
   template <class E>
-    requires tutti::Matches<tutti::SWA, E>
+    requires tutti::Matches<P, E>
   bool match(E event, const tutti::State& state) const {
     const Hidden hidden(state);
-    return swa.match(event, state);
+    return policy.match(event, state);
   }
   template <class E>
-    requires tutti::Handles<tutti::SWA, E>
+    requires tutti::Handles<P, E>
   void apply(E event, tutti::State& state) {
     const Hidden hidden(state);
-    swa.apply(event, state);
+    policy.apply(event, state);
+  }
+  void close(tutti::State& state) {
+    if constexpr (requires { policy.close(state); }) {
+      policy.close(state);
+    }
   }
 
  private:

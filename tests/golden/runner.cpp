@@ -39,9 +39,12 @@ void Verdict::check(bool holds, const std::string& complaint) {
 
 bool Verdict::raises_as_reference(const std::function<void()>& call) {
   const Json* raises = case_.expect.find("raises");
+  raise_judged_ = true;
   try {
     call();
   } catch (const Skipped&) {
+    throw;
+  } catch (const Unknown&) {
     throw;
   } catch (const std::exception& error) {
     check(raises != nullptr, std::string("threw: ") + error.what());
@@ -54,7 +57,11 @@ bool Verdict::raises_as_reference(const std::function<void()>& call) {
 
 std::vector<std::string> Verdict::complaints() const {
   std::vector<std::string> all = complaints_;
-  if (case_.expect.find("raises") == nullptr) {
+  if (const Json* raises = case_.expect.find("raises"); raises != nullptr) {
+    if (!raise_judged_) {
+      all.push_back("went through where the reference raises " + raises->string());
+    }
+  } else {
     for (const std::string& key : case_.out_keys()) {
       if (seen_.count(key) == 0) {
         all.push_back(key + ": nobody compared this output");
@@ -101,7 +108,7 @@ void Arguments::done() const {
   }
   for (const auto& [key, value] : object_.object()) {
     if (asked_.count(key) == 0) {
-      throw std::invalid_argument(what_ + " has no argument '" + key + "' here; teach the handler");
+      throw Unknown(what_ + " has no argument '" + key + "' here; teach the handler");
     }
   }
 }
@@ -143,8 +150,12 @@ void run_case(const Case& c, golden::Handler handler, Tally& tally) {
     ++tally.skipped;
     tally.reasons.insert(reason.what());
     return;
+  } catch (const golden::Unknown& error) {
+    complaints = {error.what()};
   } catch (const std::exception& error) {
-    complaints = {std::string("threw: ") + error.what()};
+    if (c.expect.find("raises") == nullptr) {
+      complaints = {std::string("threw: ") + error.what()};
+    }
   }
   ++tally.ran;
   tally.passed += complaints.empty() ? 1U : 0U;
@@ -205,6 +216,15 @@ TEST_CASE(
   golden::Verdict throws(c);
   CHECK(!throws.raises_as_reference([] { throw std::runtime_error("x"); }));
   CHECK(throws.complaints().front() == "threw: x");
+
+  const Case raising(tutti::detail::parse_json(
+                         R"({"name": "f/0", "function": "f", "expect": {"raises": "ValueError"},)"
+                         R"( "tolerance": {"exact": true, "rtol": 0, "atol": 0, "scale": 0}})"),
+                     {});
+  CHECK(golden::Verdict(raising).complaints().size() == 1);
+  golden::Verdict accepting(raising);
+  accepting.goes_on_on_purpose();
+  CHECK(accepting.complaints().empty());
 
   const golden::Json object(golden::Json::Object{{"alpha", 0.5}, {"beta", 1}});
   const golden::Arguments arguments(object, "MixUp");

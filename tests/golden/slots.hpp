@@ -61,6 +61,7 @@ class Held final : public AnyAlgorithm {
     }
   }
   A& algorithm() { return algorithm_; }
+  const A& algorithm() const { return algorithm_; }
 
  private:
   template <class... Es>

@@ -39,6 +39,7 @@ inline tutti::GhostBatchNorm make_ghost_batchnorm(const Json& args) {
   const Arguments a(args, "GhostBatchNorm");
   tutti::GhostBatchNorm options;
   options.ghost_batch_size = a.integer("ghost_batch_size", options.ghost_batch_size);
+  options.if_none = tutti::surgery::IfNone::ignore;
   a.done();
   return options;
 }

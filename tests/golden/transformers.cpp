@@ -81,15 +81,12 @@ void apply_gated_linear_units(const Case& c, Verdict& verdict) {
   const Arguments a(c.params, "apply_gated_linear_units");
   const bool gated_bias = a.flag("gated_layer_bias", false);
   const bool non_gated_bias = a.flag("non_gated_layer_bias", false);
-  const std::string act = a.has("act_fn") ? a.text("act_fn", "") : "";
+  const std::string act = a.text("act_fn", "");
   auto model = tutti::models::BertForMaskedLM(language::bert_options(a.json("config")));
   a.done();
   tutti::Maybe<tutti::nn::Activation> activation;
-  for (const auto one : {tutti::nn::Activation::gelu, tutti::nn::Activation::gelu_new,
-                         tutti::nn::Activation::relu, tutti::nn::Activation::silu}) {
-    if (to_string(one) == act) {
-      activation = one;
-    }
+  if (!act.empty()) {
+    activation = language::activation(act);
   }
   functional::apply_gated_linear_units(*model, {}, activation, gated_bias, non_gated_bias);
   std::vector<std::string> expected;

@@ -3,6 +3,8 @@
 // Shared by the tests of language models: configurations and weights of the golden cases, and data.
 
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include <tutti/models/bert.hpp>
@@ -11,6 +13,17 @@
 #include "support/golden.hpp"
 
 namespace language {
+
+/// The activation of that name. Throws std::invalid_argument when there is none.
+inline tutti::nn::Activation activation(const std::string& name) {
+  for (const auto one : {tutti::nn::Activation::gelu, tutti::nn::Activation::gelu_new,
+                         tutti::nn::Activation::relu, tutti::nn::Activation::silu}) {
+    if (to_string(one) == name) {
+      return one;
+    }
+  }
+  throw std::invalid_argument("no activation is called " + name);
+}
 
 inline tutti::models::GPT2Options gpt2_options(const golden::Json& config) {
   return {.vocab_size = config["vocab_size"].integer(),
@@ -21,12 +34,18 @@ inline tutti::models::GPT2Options gpt2_options(const golden::Json& config) {
 }
 
 inline tutti::models::BertOptions bert_options(const golden::Json& config) {
-  return {.vocab_size = config["vocab_size"].integer(),
-          .hidden_size = config["hidden_size"].integer(),
-          .num_hidden_layers = config["num_hidden_layers"].integer(),
-          .num_attention_heads = config["num_attention_heads"].integer(),
-          .intermediate_size = config["intermediate_size"].integer(),
-          .max_position_embeddings = config["max_position_embeddings"].integer()};
+  const golden::Json* act = config.find("hidden_act");
+  tutti::models::BertOptions options{
+      .vocab_size = config["vocab_size"].integer(),
+      .hidden_size = config["hidden_size"].integer(),
+      .num_hidden_layers = config["num_hidden_layers"].integer(),
+      .num_attention_heads = config["num_attention_heads"].integer(),
+      .intermediate_size = config["intermediate_size"].integer(),
+      .max_position_embeddings = config["max_position_embeddings"].integer()};
+  if (act != nullptr) {
+    options.hidden_act = activation(act->string());
+  }
+  return options;
 }
 
 /// Copies tensors into the model's of the same names. All of the model's have to be there.

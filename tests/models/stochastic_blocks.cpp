@@ -65,6 +65,17 @@ TEST_CASE("at a rate of 0 nothing changes, at 1 only shortcuts are left",
   }
 }
 
+TEST_CASE("examples at a rate of 0 draw no random number", "[models][stochastic_depth]") {
+  Fixture with(DropMethod::sample, DropDistribution::uniform);
+  Rng empty;
+  empty.replay(std::make_shared<tutti::Tape>());
+  with.blocks->draw_from(&empty);
+  const at::Tensor x = torch::randn({4, 1, 8, 8});
+  CHECK_NOTHROW(with.net->forward(x));
+  with.blocks->set_drop_rate(0.5);
+  CHECK_THROWS(with.net->forward(x));
+}
+
 TEST_CASE("in evaluation a block counts as often as it was kept",
           "[models][stochastic_depth][law]") {
   torch::manual_seed(1);

@@ -2,6 +2,9 @@
 
 #include "support/catch.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <tuple>
 
 namespace {
@@ -49,6 +52,25 @@ TEST_CASE("the error of a product falls with its rank and with the rounds of ref
     CHECK(error <= last + 1e-12);
     last = error;
   }
+}
+
+TEST_CASE("the best round counts unless the last is asked for", "[nn][factorize]") {
+  int worse = 0;  // times that the last round is not the best
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    at::manual_seed(seed);
+    const at::Tensor X = at::randn({30, 5}, at::kDouble);
+    const at::Tensor W = at::randn({5, 5}, at::kDouble);
+    const at::Tensor Y = X.matmul(W);
+    double least = 1;
+    double last = 0;
+    for (const int rounds : {0, 1, 2, 3}) {
+      last = factorize_matrix(X, Y, W, {}, {}, 2, rounds, /*keep_best=*/false).nmse;
+      least = std::min(least, last);
+    }
+    CHECK(std::abs(factorize_matrix(X, Y, W, {}, {}, 2, 3).nmse - least) < 1e-12);
+    worse += last > least + 1e-6 ? 1 : 0;
+  }
+  CHECK(worse > 0);
 }
 
 TEST_CASE("a rank that saves nothing gives the input back", "[nn][factorize]") {

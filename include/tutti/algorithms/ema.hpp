@@ -99,10 +99,10 @@ struct EMA final {
   bool match(FitStart, const State&) const { return started; }
   bool match(BatchStart, const State&) const { return started; }
   bool match(BatchEnd, const State& state) const {
-    return interval().unit() == TimeUnit::batch && (started || due(state));
+    return averages_at(TimeUnit::batch, state, state.timestamp.batch);
   }
   bool match(EpochEnd, const State& state) const {
-    return averages_in_use || (interval().unit() == TimeUnit::epoch && (started || due(state)));
+    return averages_in_use || averages_at(TimeUnit::epoch, state, state.timestamp.epoch);
   }
   bool match(BatchCheckpoint, const State& state) const { return started && state.checkpoint_due; }
   bool match(EpochCheckpoint, const State& state) const { return started && state.checkpoint_due; }
@@ -162,6 +162,10 @@ struct EMA final {
     return time.unit() == TimeUnit::batch || time.unit() == TimeUnit::epoch;
   }
   [[nodiscard]] bool due(const State& state) const;
+  // Whether to begin, or to average, at the end of the `count`-th `unit`.
+  [[nodiscard]] bool averages_at(TimeUnit unit, const State& state, std::int64_t count) const {
+    return interval().unit() == unit && (started ? count % interval().count() == 0 : due(state));
+  }
   [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> side(bool in_model) const;
   void use_averages(bool yes);
   void average(State& state, std::int64_t count);

@@ -144,6 +144,8 @@ struct SelectiveBackprop final {
   bool freeze_statistics = true;  ///< running statistics (buffers) do not learn from choosing
   bool whole_units = false;  ///< start and end only when a whole unit of max_duration is done, an
                              ///< epoch of "10ep"; else at any batch
+  bool whole_batch = false;  ///< choosing passes a batch at once, which costs memory; else its
+                             ///< microbatches
   Key input_key{};           ///< the tensor that scale_factor is about; empty: batch.inputs()
   Rng rng{};
 
@@ -201,12 +203,12 @@ struct SelectiveBackprop final {
   }
 
  private:
-  // Microbatch by microbatch, in the mode and precision of training. [N] or [N, ...].
+  // In the mode and precision of training. [N] or [N, ...].
   [[nodiscard]] at::Tensor losses_of(State& state) {
     const c10::AutoGradMode no_grad(false);
     const detail::Frozen still(
         freeze_statistics ? state.model->buffers() : std::vector<at::Tensor>{}, *statistics);
-    const std::int64_t size = state.device_train_microbatch_size;
+    const std::int64_t size = whole_batch ? 0 : state.device_train_microbatch_size;
     std::vector<at::Tensor> losses;
     for (const Batch& part : state.batch.split(size > 0 ? size : state.batch.num_samples())) {
       Batch batch = part.to(state.device, /*non_blocking=*/true);

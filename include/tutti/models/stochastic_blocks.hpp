@@ -80,7 +80,10 @@ class StochasticBlocks {
     }
     if (method_ == DropMethod::sample) {
       at::Tensor y = block.residual(x);
-      return y.mul_(mask(y, keep)).add_(block.shortcut(x)).relu_();
+      if (keep < 1) {
+        y.mul_(mask(y, keep));
+      }
+      return y.add_(block.shortcut(x)).relu_();
     }
     if (rng().uniform() < keep) {
       return block.residual(x).add_(block.shortcut(x)).relu_();

@@ -68,14 +68,16 @@ inline std::pair<at::Tensor, at::Tensor> split_matrix(const at::Tensor& W, std::
 ///
 /// X: [N, D], inputs. Y: [N, M], outputs. Wa: [D, M], or with Wb [D, k]. Wb: [k, M], where the map
 /// is a product already. bias: [M]; undefined: 0. rank: of the result, a number or a fraction of D.
-/// n_iters: rounds of alternating least squares after the split by singular values; the best
-/// counts. Returns factors of that rank and a bias that centres the error; the input with rank -1
-/// where the rank is not below that of the input. Throws c10::Error (ValueError) when shapes do not
-/// fit or rank is not positive. Source: MosaicML Composer,
+/// n_iters: rounds of alternating least squares after the split by singular values. keep_best: of
+/// the split and the rounds the one with the least error counts, not the last, which is the
+/// reference's choice. Returns factors of that rank and a bias that centres the error; the input
+/// with rank -1 where the rank is not below that of the input. Throws c10::Error (ValueError) when
+/// shapes do not fit or rank is not positive. Source: MosaicML Composer,
 /// `composer.algorithms.factorize.factorize_core.factorize_matrix`.
 inline LowRank factorize_matrix(const at::Tensor& X, const at::Tensor& Y, const at::Tensor& Wa,
                                 const at::Tensor& Wb = {}, const at::Tensor& bias = {},
-                                double rank = 0.25, std::int64_t n_iters = 3) {
+                                double rank = 0.25, std::int64_t n_iters = 3,
+                                bool keep_best = true) {
   const c10::AutoGradMode no_grad(false);
   TORCH_CHECK_VALUE(X.dim() == 2 && Y.dim() == 2 && X.size(0) == Y.size(0) && Wa.dim() == 2 &&
                         Wa.size(0) == X.size(1) && (Wb.defined() ? Wb : Wa).size(1) == Y.size(1),
@@ -109,7 +111,7 @@ inline LowRank factorize_matrix(const at::Tensor& X, const at::Tensor& Y, const 
     const at::Tensor error = centred.sub(X.matmul(a).matmul(b));
     const at::Tensor shift = error.mean(0);
     const double nmse = error.sub(shift).square().mean().div(Y.var()).item<double>();
-    if (i == 0 || nmse < best.nmse) {
+    if (i == 0 || !keep_best || nmse < best.nmse) {
       best = {a, b, offset.add(shift), k, nmse};
     }
   }

@@ -67,12 +67,26 @@ constexpr std::int64_t to_int(double value) {
   return static_cast<std::int64_t>(value);
 }
 
+/// a % b without rounding, as std::fmod, which no constant expression can call; it has a's sign.
+constexpr double exact_remainder(double a, double b) {
+  const double step = b < 0 ? -b : b;
+  double rest = a < 0 ? -a : a;
+  while (rest >= step) {
+    double part = step;
+    while (part + part <= rest) {
+      part += part;
+    }
+    rest -= part;
+  }
+  return a < 0 ? -rest : rest;
+}
+
 /// The remainder with the divisor's sign, as Python's %.
 template <class N>
 constexpr N floor_mod(N a, N b) {
   N rest{};
   if constexpr (std::is_floating_point_v<N>) {
-    rest = a - b * static_cast<N>(to_int(a / b));
+    rest = exact_remainder(a, b);
   } else {
     rest = b == -1 ? 0 : a % b;
   }
