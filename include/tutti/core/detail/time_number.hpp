@@ -73,7 +73,7 @@ constexpr double exact_remainder(double a, double b) {
   double rest = a < 0 ? -a : a;
   while (rest >= step) {
     double part = step;
-    while (part + part <= rest) {
+    while (part <= rest - part) {
       part += part;
     }
     rest -= part;
