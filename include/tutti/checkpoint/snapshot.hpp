@@ -80,9 +80,15 @@ inline void write_text(const std::filesystem::path& path, const std::string& tex
 
 inline Manifest read_manifest(const std::filesystem::path& folder) {
   const auto path = folder / "manifest.json";
-  TORCH_CHECK(is_folder(folder), "checkpoint: there is no checkpoint '", folder.string(), "'");
+  TORCH_CHECK(is_folder(folder), "checkpoint: there is no checkpoint '", folder.string(), "'",
+              path_exists(folder) ? "; that is a file, and a checkpoint is a folder (weights of "
+                                    "other programs are read by checkpoint::read_weights)"
+                                  : "");
   TORCH_CHECK(path_exists(path), "checkpoint: '", folder.string(),
-              "' has no manifest.json; it is no checkpoint, or one that was not finished");
+              "' has no manifest.json; it is no checkpoint, or one that was not finished",
+              path_exists(folder / "latest")
+                  ? "; its newest checkpoint is '" + (folder / "latest").string() + "'"
+                  : "");
   const File file = File::open_for_reading(path);
   constexpr std::uint64_t limit = std::uint64_t{1} << 28;
   TORCH_CHECK(file.size() <= limit, "checkpoint: '", path.string(), "' has ", file.size(),
