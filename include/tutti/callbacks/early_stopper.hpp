@@ -91,8 +91,9 @@ struct EarlyStopper final {
 
   void look(State& state) {
     const double value = detail::monitored(state, name, dataloader_label, monitor);
-    if (!best || (detail::is_better(comparison, monitor, value, *best) &&
-                  std::abs(value - *best) > min_delta)) {
+    if (!best || (std::isnan(*best) && !std::isnan(value)) ||
+        (detail::is_better(comparison, monitor, value, *best) &&
+         std::abs(value - *best) > min_delta)) {
       best = value;
       best_epoch = state.timestamp.epoch;
       best_batch = state.timestamp.batch;

@@ -69,7 +69,9 @@ class Loop {
       engine_.template fire<BeforeDataloader>(state_);
       std::optional<Batch> next = run_.train.loader.next();
       if (!everybody(next.has_value())) {
-        TORCH_CHECK(now.batch > 0, "the training loader gave no batch; nothing can be trained");
+        TORCH_CHECK(done > 0, "the training loader gave no batch in epoch ", now.epoch,
+                    ", so nothing can be trained; give it data (drop_last leaves out a batch that "
+                    "is not full) and let it begin anew at every start(epoch, first_batch)");
         break;
       }
       if (run_.restore_rng) {
