@@ -51,3 +51,17 @@ TEST_CASE("an epoch of no batches is refused by the number that was set", "[trai
                                         ", expected -1 (all) or a number of batches"));
   }
 }
+
+TEST_CASE("a length in a unit that never passes is refused, not trained for ever",
+          "[train][loop]") {
+  CHECK_THROWS_WITH((Trainer<>{tiny::net(), options(tiny::batches(3), "1iter")}),
+                    ContainsSubstring("max_duration is 1iter, but iteration_length is not set"));
+  tutti::TrainerOptions iterations = options(tiny::batches(3), "2iter");
+  iterations.iteration_length = "2ep";
+  Trainer<> four{tiny::net(), iterations};
+  four.fit();
+  CHECK(four.state().timestamp.epoch == 4);
+  Trainer<> tokens{tiny::net(), options(tiny::batches(3), "100tok")};
+  CHECK_THROWS_WITH(tokens.fit(), ContainsSubstring("max_duration is 100tok, and the batches have "
+                                                    "no tokens; give DataSpec a num_tokens"));
+}

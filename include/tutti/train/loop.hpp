@@ -103,6 +103,10 @@ class Loop {
     compute_train_metrics();
     state_.previous_timestamp = state_.timestamp;
     state_.timestamp = state_.timestamp.to_next_batch(counts[0], counts[1], passed);
+    TORCH_CHECK(state_.timestamp.token > 0 || state_.max_duration.unit() != TimeUnit::token,
+                "max_duration is ", to_string(state_.max_duration),
+                ", and the batches have no tokens; give DataSpec a num_tokens function, or call "
+                "the tensor that counts input_ids");
     engine_.template fire<BatchEnd>(state_);
     follow_parameters();
     if (!stopped()) {

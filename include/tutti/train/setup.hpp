@@ -147,6 +147,10 @@ inline void set_length(State& state, const Run& run, Time max_duration, double r
   state.max_duration = ratio == 1 ? max_duration : max_duration * ratio;
   TORCH_CHECK_VALUE(state.max_duration || !max_duration, "scale_schedule_ratio ", ratio,
                     " makes max_duration 0; take a larger ratio");
+  TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::iteration || run.iteration_length,
+                    "max_duration is ", to_string(max_duration),
+                    ", but iteration_length is not set, so that no iteration ever ends; set it, or "
+                    "give a time like 10ep or 500ba");
   TORCH_CHECK_VALUE(run.train_subset == -1 || run.train_subset >= 1, "train_subset_num_batches is ",
                     run.train_subset, ", expected -1 (all) or a number of batches");
   if (run.train) {
