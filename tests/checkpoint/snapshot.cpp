@@ -163,6 +163,7 @@ TEST_CASE("what is no snapshot is refused in words", "[checkpoint][snapshot]") {
   CHECK_THROWS_WITH(write_snapshot(folder / "a", bad), ContainsSubstring("meta holds a tensor"));
   CHECK_THROWS_WITH(write_snapshot(folder.path().string() + "/a/", sample()),
                     ContainsSubstring("ends in a slash"));
+  CHECK_THROWS_WITH(write_snapshot("", sample()), ContainsSubstring("is empty"));
   CHECK(names_in(folder.path()) == std::vector<std::string>{"empty"});
 }
 

@@ -179,7 +179,7 @@ inline void check_no_newer(const std::filesystem::path& folder, std::string_view
                   "' is from ", field, ' ', number, ", later than this run's ", field, ' ',
                   counts ? counter->second : 0,
                   "; resume from it, choose another save folder or run name, ",
-                  "or allow overwriting");
+                  "or allow overwriting (save_overwrite)");
     }
   }
 }

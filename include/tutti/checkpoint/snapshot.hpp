@@ -170,11 +170,12 @@ inline Pages make_pages(const Snapshot& snapshot) {
 inline void write_pages(const std::filesystem::path& target, const Pages& pages,
                         bool overwrite = false) {
   namespace fs = std::filesystem;
-  const fs::path absolute = fs::absolute(target).lexically_normal();
+  const fs::path absolute = target.empty() ? target : fs::absolute(target).lexically_normal();
   TORCH_CHECK(!absolute.filename().empty(), "checkpoint: '", target.string(),
               "' ends in a slash or is empty");
   TORCH_CHECK(overwrite || !detail::path_exists(absolute), "checkpoint: '", target.string(),
-              "' exists; set overwrite to replace it, or choose another name");
+              "' exists; set overwrite to replace it (of a trainer save_overwrite), or choose "
+              "another name");
   Manifest manifest = pages.manifest;
   make_folder(absolute.parent_path());
   detail::clean_staging(absolute.parent_path());
