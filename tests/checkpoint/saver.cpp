@@ -94,6 +94,12 @@ TEST_CASE("names that would hide checkpoints or leave the folder are refused",
   CHECK_THROWS_WITH(make("ba{batch}", "../latest"), ContainsSubstring("a name without slashes"));
   CHECK_THROWS_WITH(make(""), ContainsSubstring("the filename is \"\", expected a name"));
   CHECK_THROWS_WITH(make("latest"), ContainsSubstring("another one than the pointer's"));
+  SaverOptions never = in(folder);
+  never.interval = 0;
+  CHECK_THROWS_WITH(Saver(never, at_batch(1)), ContainsSubstring("the save interval is 0ep") &&
+                                                   ContainsSubstring("expected more than 0"));
+  never.monitor = "Accuracy";
+  CHECK_NOTHROW(Saver(never, at_batch(1)));
 }
 
 TEST_CASE("a saver writes at its interval and keeps the newest", "[checkpoint][saver]") {

@@ -51,6 +51,10 @@ class Saver {
       TORCH_CHECK_VALUE(name->find('/') == std::string::npos, "checkpoint: the filename is \"",
                         *name, "\", expected a name without slashes; put folders into the folder");
     }
+    TORCH_CHECK_VALUE(!options_.monitor.empty() || options_.interval.value() > 0,
+                      "checkpoint: the save interval is ", to_string(options_.interval),
+                      ", at which nothing would ever be saved; expected more than 0, \"1dur\" for "
+                      "the end alone");
     TORCH_CHECK_VALUE(!options_.filename.empty() && options_.filename != options_.latest_filename,
                       "checkpoint: the filename is \"", options_.filename,
                       "\", expected a name, and another one than the pointer's, \"",
