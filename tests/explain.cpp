@@ -3,6 +3,7 @@
 #include <tutti/algorithms/ema.hpp>
 #include <tutti/algorithms/mixup.hpp>
 #include <tutti/algorithms/sam.hpp>
+#include <tutti/callbacks/early_stopper.hpp>
 
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
@@ -35,4 +36,14 @@ TEST_CASE("a trainer explains why its steps cannot be graphs", "[explain]") {
       tiny::net(), {.train = tiny::batches(2), .max_duration = "1ep", .progress_bar = false}};
   CHECK_THAT(tutti::explain(trainer),
              ContainsSubstring("cuda graphs:\n  none, since SAM trains in two passes"));
+}
+
+TEST_CASE("two of a kind are explained under the names that they have", "[explain]") {
+  const tutti::Trainer trainer{
+      tiny::net(),
+      {.train = tiny::batches(2), .max_duration = "1ep", .progress_bar = false},
+      tutti::EarlyStopper{.monitor = "A", .dataloader_label = "test"},
+      tutti::named<"second">(tutti::EarlyStopper{.monitor = "B", .dataloader_label = "test"})};
+  CHECK_THAT(tutti::explain(trainer), ContainsSubstring("  EarlyStopper: monitor = \"A\","));
+  CHECK_THAT(tutti::explain(trainer), ContainsSubstring("  EarlyStopper.second: monitor = \"B\","));
 }

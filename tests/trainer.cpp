@@ -1,7 +1,10 @@
 #include <tutti/trainer.hpp>
 
+#include <memory>
 #include <string>
 #include <vector>
+
+#include <torch/optim/sgd.h>
 
 #include <tutti/core/trace.hpp>
 #include <tutti/optim/schedules.hpp>
@@ -307,6 +310,12 @@ TEST_CASE("options out of range are refused with what was got and what is expect
   bad = options();
   bad.max_duration = "0.5dur";
   CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("a fraction of itself"));
+  CHECK_THROWS_WITH(Trainer<>(std::shared_ptr<tiny::Net>(), options()),
+                    ContainsSubstring("was given no model"));
+  const auto other = tiny::net(2);
+  bad = options();
+  bad.optimizer = std::make_shared<torch::optim::SGD>(other->parameters(), 0.1);
+  CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("none of the model's parameters"));
   Trainer<> no_data(tiny::net(), {.optimizer = SGD{.lr = 0.1}, .progress_bar = false});
   CHECK_THROWS_WITH(no_data.fit(), ContainsSubstring("there is no training data"));
   Trainer<> no_length(tiny::net(), options(1, Time{}));

@@ -31,25 +31,26 @@ bool write_value(std::ostream& out, const T& value) {
   return true;
 }
 
+// name: what the recipe calls it, where it stands in a Switch or has a name of its own.
 template <class P>
-void write_policy(std::ostream& out, const P& policy) {
+void write_policy(std::ostream& out, const P& policy, std::string_view name) {
   if constexpr (requires {
                   policy.policy;
                   policy.on;
                 }) {
     if (policy.on) {
-      write_policy(out, policy.policy);
+      write_policy(out, policy.policy, name);
     }
   } else if constexpr (has_fields<P>()) {
     std::ostringstream line;
-    for_each_field(policy, [&](std::string_view name, const auto& value) {
+    for_each_field(policy, [&](std::string_view field, const auto& value) {
       std::ostringstream text;
       if (write_value(text, value)) {
-        line << (line.tellp() > 0 ? ", " : "") << name << " = " << text.str();
+        line << (line.tellp() > 0 ? ", " : "") << field << " = " << text.str();
       }
     });
     if (line.tellp() > 0) {
-      out << "  " << name_of<P>() << ": " << line.str() << "\n";
+      out << "  " << name << ": " << line.str() << "\n";
     }
   }
 }
@@ -72,7 +73,8 @@ std::string explain(const Trainer<Policies...>& trainer) {
       << (Graphs::possible ? "from forward to backward" : "none, since " + Graphs::why_not())
       << "\n";
   out << "values:\n";
-  trainer.for_each_policy([&](const auto& policy) { detail::write_policy(out, policy); });
+  trainer.for_each_policy(
+      [&]<class P>(const P& policy) { detail::write_policy(out, policy, name_of<P>()); });
   out << "run:\n";
   for (const auto& [name, value] : trainer.hyperparameters()) {
     out << "  " << name << ": ";

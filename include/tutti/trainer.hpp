@@ -315,7 +315,7 @@ class Trainer {
       TORCH_WARN("no optimizer was given; training with DecoupledSGDW{.lr = 0.1}");
       options_.optimizer = DecoupledSGDW{.lr = 0.1};
     }
-    state_.optimizers = {options_.optimizer.build(*state_.model, train::trainable(*state_.model))};
+    state_.optimizers = {train::build_optimizer(options_.optimizer, *state_.model)};
   }
 
   template <class P>
@@ -413,7 +413,7 @@ class Trainer {
     std::vector<train::EvalSet> sets;
     for (auto& evaluator : evaluators) {
       evaluator.data = shard(std::move(evaluator.data));
-      sets.push_back(train::make_set(std::move(evaluator), state_.task.metrics(false), options_));
+      train::add_set(sets, std::move(evaluator), state_.task.metrics(false), options_);
     }
     return sets;
   }

@@ -178,3 +178,15 @@ TEST_CASE("ColOut: without batch another kind of loader is refused with what to 
   CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("ColOut changes every image on its own") &&
                                        ContainsSubstring("train from tutti::ImageLoader"));
 }
+
+TEST_CASE("ColOut and CutOut: inputs that are no images are refused, not cut by examples",
+          "[colout][cutout]") {
+  tutti::State state;
+  state.batch = tutti::Batch(at::ones({8, 4}), at::zeros({8}, at::kLong));
+  ColOut colout;
+  CHECK_THROWS_WITH(colout.apply(tutti::AfterDataloader{}, state),
+                    ContainsSubstring("ColOut: the input is [8, 4], expected a batch of images"));
+  CutOut cutout;
+  CHECK_THROWS_WITH(cutout.apply(tutti::AfterDataloader{}, state),
+                    ContainsSubstring("CutOut: the input is [8, 4], expected a batch of images"));
+}

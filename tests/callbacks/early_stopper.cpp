@@ -2,6 +2,8 @@
 
 #include <tutti/core/with.hpp>
 
+#include <limits>
+
 #include "callbacks/run.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/warnings.hpp"
@@ -47,6 +49,18 @@ TEST_CASE("changes up to min_delta are no improvement", "[callbacks][early_stopp
       EarlyStopper{.monitor = "Accuracy", .dataloader_label = "test", .min_delta = 0.25}};
   trainer.fit();
   CHECK(trainer.state().timestamp.epoch == 3);
+}
+
+TEST_CASE("a first value that is no number is no best that nothing can beat",
+          "[callbacks][early_stopper]") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const EarlyStopper two{.monitor = "Accuracy", .dataloader_label = "test", .patience = "2ep"};
+  Trainer recovers{metric_net({nan, nan, 0.1, 0.2, nan, 0.3, 0.2}), with_eval("7ep"), two};
+  recovers.fit();
+  CHECK(recovers.state().timestamp.epoch == 7);
+  Trainer never{metric_net({nan}), with_eval("7ep"), two};
+  never.fit();
+  CHECK(never.state().timestamp.epoch == 4);  // the patience counts from the first value
 }
 
 TEST_CASE("patience in batches stops at exactly that batch", "[callbacks][early_stopper]") {

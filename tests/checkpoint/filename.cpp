@@ -52,6 +52,18 @@ TEST_CASE("every placeholder of a checkpoint name is filled in", "[checkpoint][f
   CHECK(format_name("{total_wct} {epoch_wct} {batch_wct}", fields()) == "1.5 0.25 2");
 }
 
+TEST_CASE("a misspelt placeholder is refused with those that there are", "[checkpoint][filename]") {
+  using tutti::checkpoint::check_placeholders;
+  CHECK_THROWS_WITH(check_placeholders("ep{epcoh}-ba{batch}"),
+                    ContainsSubstring("\"{epcoh}\" in \"ep{epcoh}-ba{batch}\"") &&
+                        ContainsSubstring("there are {run_name}, {epoch}, {batch}"));
+  CHECK_THROWS_WITH(check_placeholders("{batch:04d}"), ContainsSubstring("\"{batch:04d}\""));
+  for (const char* fine : {"", "ep{epoch}-ba{batch}", "{run_name}/checkpoints", "{}", "{epoch",
+                           "}{", "{{epoch}}", "{rank}{local_rank}{world_size}{local_world_size}"}) {
+    CHECK_NOTHROW(check_placeholders(fine));
+  }
+}
+
 TEST_CASE("what is no placeholder is left as it is", "[checkpoint][filename]") {
   CHECK(format_name("{unknown}-{epoch}", fields()) == "{unknown}-2");
   CHECK(format_name("{{epoch}}", fields()) == "{2}");

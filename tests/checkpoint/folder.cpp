@@ -1,6 +1,7 @@
 #include <tutti/checkpoint/folder.hpp>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,13 @@ TEST_CASE("missing parents of a folder are made", "[checkpoint][folder]") {
   write_bytes(folder / "file", "x");
   CHECK_THROWS_WITH(make_folder(folder / "file/below"),
                     ContainsSubstring("cannot create the folder"));
+}
+
+TEST_CASE("a folder that a file is in the way of says so", "[checkpoint][folder]") {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "taken") << "x";
+  CHECK_THROWS_WITH(make_folder(folder / "taken/deep"),
+                    ContainsSubstring("taken': a file has that name"));
 }
 
 TEST_CASE("a checkpoint that is removed is gone, and none is no error", "[checkpoint][folder]") {

@@ -79,6 +79,29 @@ Names on_disk(const Saver& saver) {
 
 }  // namespace
 
+TEST_CASE("names that would hide checkpoints or leave the folder are refused",
+          "[checkpoint][saver]") {
+  const TemporaryFolder folder;
+  const auto make = [&](const std::string& filename, const std::string& latest = "latest") {
+    SaverOptions options = in(folder);
+    options.filename = filename;
+    options.latest_filename = latest;
+    Saver(options, at_batch(1));
+  };
+  CHECK_NOTHROW(make("the one", ""));
+  CHECK_THROWS_WITH(make("ba{batches}"), ContainsSubstring("\"{batches}\" in \"ba{batches}\""));
+  CHECK_THROWS_WITH(make("ep{epoch}/ba{batch}"), ContainsSubstring("a name without slashes"));
+  CHECK_THROWS_WITH(make("ba{batch}", "../latest"), ContainsSubstring("a name without slashes"));
+  CHECK_THROWS_WITH(make(""), ContainsSubstring("the filename is \"\", expected a name"));
+  CHECK_THROWS_WITH(make("latest"), ContainsSubstring("another one than the pointer's"));
+  SaverOptions never = in(folder);
+  never.interval = 0;
+  CHECK_THROWS_WITH(Saver(never, at_batch(1)), ContainsSubstring("the save interval is 0ep") &&
+                                                   ContainsSubstring("expected more than 0"));
+  never.monitor = "Accuracy";
+  CHECK_NOTHROW(Saver(never, at_batch(1)));
+}
+
 TEST_CASE("a saver writes at its interval and keeps the newest", "[checkpoint][saver]") {
   const TemporaryFolder folder;
   SaverOptions options = in(folder);

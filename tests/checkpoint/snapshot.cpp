@@ -15,6 +15,7 @@
 #include "support/temporary_folder.hpp"
 
 using Catch::Matchers::ContainsSubstring;
+using tutti::checkpoint::point_latest;
 using tutti::checkpoint::read_snapshot;
 using tutti::checkpoint::Snapshot;
 using tutti::checkpoint::write_snapshot;
@@ -162,7 +163,19 @@ TEST_CASE("what is no snapshot is refused in words", "[checkpoint][snapshot]") {
   CHECK_THROWS_WITH(write_snapshot(folder / "a", bad), ContainsSubstring("meta holds a tensor"));
   CHECK_THROWS_WITH(write_snapshot(folder.path().string() + "/a/", sample()),
                     ContainsSubstring("ends in a slash"));
+  CHECK_THROWS_WITH(write_snapshot("", sample()), ContainsSubstring("is empty"));
   CHECK(names_in(folder.path()) == std::vector<std::string>{"empty"});
+}
+
+TEST_CASE("a file or a folder of checkpoints in place of one is told what to give",
+          "[checkpoint][snapshot]") {
+  const TemporaryFolder folder;
+  write_snapshot(folder / "ep1", sample());
+  point_latest(folder / "latest", "ep1");
+  CHECK_THROWS_WITH(read_snapshot(folder / "."), ContainsSubstring("its newest checkpoint is '") &&
+                                                     ContainsSubstring("latest'"));
+  CHECK_THROWS_WITH(read_snapshot(folder / "ep1/model.safetensors"),
+                    ContainsSubstring("that is a file, and a checkpoint is a folder"));
 }
 
 TEST_CASE("a writer that fails half way leaves nothing and keeps the old snapshot",

@@ -2,12 +2,14 @@
 
 #include <iterator>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include <torch/torch.h>
 
 #include "support/catch.hpp"
 
+using Catch::Matchers::ContainsSubstring;
 using tutti::AnyLoader;
 using tutti::Batch;
 
@@ -171,4 +173,9 @@ TEST_CASE("a torch::data loader trains for many epochs, even when left early", "
   loader.start(1);
   (void)loader.next();
   CHECK(numbers(loader, 2, 1) == Numbers{4, 8});
+}
+
+TEST_CASE("a null pointer to a loader is refused", "[data]") {
+  CHECK_THROWS_WITH(AnyLoader(std::shared_ptr<std::vector<Batch>>()),
+                    ContainsSubstring("the pointer to a loader is null"));
 }

@@ -89,3 +89,12 @@ TEST_CASE("targets that make no sense are refused", "[losses]") {
   CHECK_THROWS_WITH(functional::soft_cross_entropy(x, at::zeros({4, 2})),
                     ContainsSubstring("the targets are [4, 2] and the outputs [4, 3]"));
 }
+
+TEST_CASE("an index out of range is refused with the classes that there are", "[losses]") {
+  CHECK_THROWS_WITH(functional::soft_cross_entropy(at::zeros({2, 3}), at::tensor({0, 3})),
+                    ContainsSubstring("Target 3 is out of bounds") &&
+                        ContainsSubstring("have 3 classes, so targets are 0 to 2, or -100"));
+  CHECK_THROWS_WITH(
+      functional::soft_cross_entropy(at::zeros({2, 3, 4}), at::full({2, 4}, -1, at::kLong)),
+      ContainsSubstring("Target -1 is out of bounds"));
+}

@@ -1,5 +1,6 @@
 #include <tutti/profiler/profiler.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
+#include "support/warnings.hpp"
 
 using Catch::Matchers::ContainsSubstring;
 using tutti::Profiler;
@@ -166,6 +168,22 @@ TEST_CASE("a run that ends or fails within a cycle leaves what it has", "[profil
   // Another run does not mix with it.
   CHECK_THROWS_WITH(make("fails", -1),
                     ContainsSubstring("has files from an earlier run; give this one another"));
+}
+
+TEST_CASE("a schedule that lets every epoch go by is warned of", "[profiler]") {
+  const TemporaryFolder folder;
+  const auto warned = [&](std::int64_t skip_first, const std::string& name) {
+    Warnings warnings;
+    tutti::Trainer{tiny::net(), options(),
+                   Profiler{.schedule = {.skip_first = skip_first},
+                            .trace_handler = {.folder = (folder / name).string()}}}
+        .fit();
+    return std::count_if(warnings.texts.begin(), warnings.texts.end(), [](const auto& text) {
+      return text.find("no batch was recorded") != std::string::npos;
+    });
+  };
+  CHECK(warned(4, "nothing") == 1);  // epochs have four batches
+  CHECK(warned(2, "something") == 0);
 }
 
 TEST_CASE("the machine is sampled while batches are picked", "[profiler]") {

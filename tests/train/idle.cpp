@@ -4,6 +4,7 @@
 
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
+#include "support/warnings.hpp"
 
 namespace {
 
@@ -23,6 +24,12 @@ struct OnIterations final {
 };
 struct OnBoth final {
   void apply(tutti::EvalEnd, const State&) {}
+  void apply(tutti::BatchEnd, const State&) {}
+};
+
+// Both pairs, with a reason and without one.
+struct Warns final {
+  using warns_with = tutti::types<tutti::because<OnBoth, "one undoes the other">, OnIterations>;
   void apply(tutti::BatchEnd, const State&) {}
 };
 
@@ -55,4 +62,17 @@ TEST_CASE("idle policies are accepted when told so, switched off, or busy elsewh
   Trainer{tiny::net(), told, OnEvaluation{}, OnIterations{}}.fit();
   Trainer{tiny::net(), options(), tutti::Switch<OnEvaluation>(OnEvaluation{}, false)}.fit();
   Trainer{tiny::net(), options(), OnBoth{}}.fit();
+}
+
+TEST_CASE("a pair that works against itself is warned of when the trainer is made",
+          "[train][idle]") {
+  Warnings warnings;
+  tutti::train::warn_of_pairs<OnBoth, Warns>();
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK(warnings.texts.back() ==
+        "Warns and OnBoth work against each other: one undoes the other; remove one, or put "
+        "tutti::accept<Warns, OnBoth> into the recipe to say that it is meant");
+  tutti::train::warn_of_pairs<Warns, OnIterations>();
+  REQUIRE(warnings.texts.size() == 2);
+  CHECK_THAT(warnings.texts.back(), ContainsSubstring("against each other; remove one"));
 }

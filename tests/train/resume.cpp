@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <tutti/data/tensor_loader.hpp>
 #include <tutti/metrics/loss_metric.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>
@@ -134,7 +135,17 @@ TEST_CASE("a new head loads strictly when the old one is ignored", "[train][resu
   TrainerOptions rest = loading(folder);
   rest.load_ignore_keys = {"state/optimizers", "state/timestamp"};
   const auto load = [&] { Trainer<> trainer(std::make_shared<Wide>(), rest); };
-  CHECK_THROWS_WITH(load(), ContainsSubstring("out.weight: shape [2, 8] in the file"));
+  CHECK_THROWS_WITH(load(), ContainsSubstring("out.weight: shape [2, 8] in the file") &&
+                                ContainsSubstring("load_ignore_keys = {\"state/model/fc.*\"}"));
+  rest.load_ignore_keys.push_back("out.*");  // as LoadCheckpoint has it: no path here
+  {
+    Warnings warnings;
+    CHECK_THROWS_WITH(load(), ContainsSubstring("do not fit the model"));
+    REQUIRE(warnings.texts.size() == 1);
+    CHECK_THAT(warnings.texts.front(),
+               ContainsSubstring("nothing in the checkpoint matches \"out") &&
+                   ContainsSubstring("state/model/fc.weight"));
+  }
   rest.load_ignore_keys.push_back("state/model/out.*");
   Trainer<> trainer(std::make_shared<Wide>(), rest);
   CHECK(trainer.load_report().model.loaded == Names{"in.weight", "in.bias"});
@@ -195,6 +206,29 @@ TEST_CASE("the learning rate is the checkpoint's unless schedulers are ignored",
   CHECK(has(trainer.load_report().restored, "optimizers"));  // momentum is kept
   trainer.fit();
   CHECK(trainer.get<Rates>().used[1] == Approx(whole.get<Rates>().used[5] / 2));
+}
+
+TEST_CASE("a run that goes on inside an epoch with other batches says where", "[train][resume]") {
+  const TemporaryFolder folder;
+  const auto loader = [](std::int64_t size) {
+    return TensorLoader{at::ones({20, 4}), at::ones({20, 2}), {.batch_size = size}};
+  };
+  TrainerOptions first = saving(folder, "3ba");  // after the third of four batches, 18 examples
+  first.train = loader(6);
+  Trainer<>{tiny::net(), first}.fit();
+  const auto notes = [&](const DataSpec& data) {
+    TrainerOptions second = loading(folder, "6ba");
+    second.train = data;
+    Warnings quiet;
+    return Trainer<>{tiny::net(), second}.load_report().notes;
+  };
+  CHECK(notes(loader(6)).empty());
+  REQUIRE(notes(loader(4)).size() == 1);
+  CHECK_THAT(notes(loader(4)).front(),
+             ContainsSubstring("after 3 batches of together 18 examples, and batches have 4 now") &&
+                 ContainsSubstring("goes on at example 12 of its order"));
+  CHECK(notes(tiny::batches(8)).empty());  // a range does not say how large its batches are
+  CHECK(notes(DataSpec{loader(4), {.num_samples = [](const Batch&) { return 6; }}}).empty());
 }
 
 TEST_CASE("a longer run is scheduled as if it had been that long from the start",

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -148,6 +149,16 @@ TEST_CASE("a checkpoint that cannot be written stops the run and older ones stay
     CHECK(sorted_names(failing.save_folder + "-away") == Names{"ep0-ba2", "latest"});
     CHECK_NOTHROW(checkpoint::read_snapshot(failing.save_folder + "-away/latest"));
   }
+}
+
+TEST_CASE("a folder that cannot be made stops the run before it trains", "[train][saving]") {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "taken") << "x";
+  TrainerOptions failing = options(folder, "8ba");
+  failing.save_folder = (folder / "taken").string();
+  Trainer<> trainer(tiny::net(), failing);
+  CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("a file has that name"));
+  CHECK(trainer.state().timestamp.batch == 0);
 }
 
 TEST_CASE("training goes on without a checkpoint when that is asked for", "[train][saving]") {

@@ -172,7 +172,7 @@ struct ColOut final {
 
   /// Replaces the inputs, and the targets where they go along.
   void apply(AfterDataloader, State& state) {
-    at::Tensor& x = detail::inputs_of(state.batch, input_key);
+    at::Tensor& x = detail::images_of(state.batch, input_key, name);
     const functional::ColOutOptions options{
         .p_row = p_row, .p_col = p_col, .resize_target = resize_target};
     if (resize_target == ResizeTarget::never ||

@@ -124,7 +124,7 @@ struct CutOut final {
 
   /// Replaces the inputs.
   void apply(AfterDataloader, State& state) {
-    at::Tensor& x = detail::inputs_of(state.batch, input_key);
+    at::Tensor& x = detail::images_of(state.batch, input_key, name);
     x = functional::cutout_batch(x, rng,
                                  {.num_holes = num_holes,
                                   .length = length,

@@ -22,7 +22,8 @@ namespace tutti {
 /// the training set at EpochEnd, or at BatchEnd when patience is in batches.
 ///
 /// Differences from the reference: a checkpoint keeps the best value and its time (there patience
-/// begins anew); a metric with "entropy" in its name counts as a loss.
+/// begins anew); a metric with "entropy" in its name counts as a loss; any number is better than a
+/// first value that is NaN, which nothing would beat there.
 /// Source: MosaicML Composer, `composer.callbacks.EarlyStopper`.
 struct EarlyStopper final {
   Key monitor{};                                ///< the metric's name; obligatory
@@ -91,8 +92,9 @@ struct EarlyStopper final {
 
   void look(State& state) {
     const double value = detail::monitored(state, name, dataloader_label, monitor);
-    if (!best || (detail::is_better(comparison, monitor, value, *best) &&
-                  std::abs(value - *best) > min_delta)) {
+    if (!best || (std::isnan(*best) && !std::isnan(value)) ||
+        (detail::is_better(comparison, monitor, value, *best) &&
+         std::abs(value - *best) > min_delta)) {
       best = value;
       best_epoch = state.timestamp.epoch;
       best_batch = state.timestamp.batch;

@@ -109,6 +109,21 @@ inline std::string format_name(std::string_view pattern, const NameFields& field
   return out;
 }
 
+/// Refuses a pattern with a word in braces that format_name() would leave as it is, such as a
+/// misspelt placeholder, with which every checkpoint would have one name.
+/// Throws c10::ValueError with the ones that there are.
+inline void check_placeholders(std::string_view pattern) {
+  for (std::string_view rest = pattern; !rest.empty(); rest.remove_prefix(1)) {
+    const std::string_view name = detail::placeholder(rest);
+    TORCH_CHECK_VALUE(name.empty() || detail::field_text(name, {}).has_value(), "checkpoint: \"{",
+                      name, "}\" in \"", pattern,
+                      "\" is no placeholder; there are {run_name}, {epoch}, {batch}, "
+                      "{batch_in_epoch}, {sample}, {sample_in_epoch}, {token}, {token_in_epoch}, "
+                      "{total_wct}, {epoch_wct}, {batch_wct}, {rank}, {local_rank}, {world_size}, "
+                      "{local_world_size} and {node_rank}");
+  }
+}
+
 /// The numbers that a pattern's placeholders have in a name, or nothing when the name is not made
 /// by it.
 ///
@@ -164,7 +179,7 @@ inline void check_no_newer(const std::filesystem::path& folder, std::string_view
                   "' is from ", field, ' ', number, ", later than this run's ", field, ' ',
                   counts ? counter->second : 0,
                   "; resume from it, choose another save folder or run name, ",
-                  "or allow overwriting");
+                  "or allow overwriting (save_overwrite)");
     }
   }
 }

@@ -24,8 +24,10 @@ inline void make_folder(const std::filesystem::path& folder) {
   make_folder(folder.parent_path());
   std::error_code error;
   std::filesystem::create_directory(folder, error);
-  TORCH_CHECK(!error || detail::is_folder(folder), "checkpoint: cannot create the folder '",
-              folder.string(), "': ", error.message());
+  TORCH_CHECK(
+      !error || detail::is_folder(folder), "checkpoint: cannot create the folder '",
+      folder.string(), "': ",
+      detail::path_exists(folder) ? "a file has that name; choose another" : error.message());
   detail::sync_folder(folder.parent_path());
 }
 

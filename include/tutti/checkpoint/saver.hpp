@@ -40,10 +40,26 @@ struct SaverOptions {
 class Saver {
  public:
   /// state: gives the folder its run name and ranks.
+  /// Throws c10::ValueError when a name has an unknown placeholder or is no name in a folder.
   Saver(SaverOptions options, const State& state)
       : options_(std::move(options)),
         folder_(format_name(options_.folder, fields(state))),
-        interval_{.every = options_.interval} {}
+        interval_{.every = options_.interval} {
+    check_placeholders(options_.folder);
+    check_placeholders(options_.filename);
+    for (const std::string* name : {&options_.filename, &options_.latest_filename}) {
+      TORCH_CHECK_VALUE(name->find('/') == std::string::npos, "checkpoint: the filename is \"",
+                        *name, "\", expected a name without slashes; put folders into the folder");
+    }
+    TORCH_CHECK_VALUE(!options_.monitor.empty() || options_.interval.value() > 0,
+                      "checkpoint: the save interval is ", to_string(options_.interval),
+                      ", at which nothing would ever be saved; expected more than 0, \"1dur\" for "
+                      "the end alone");
+    TORCH_CHECK_VALUE(!options_.filename.empty() && options_.filename != options_.latest_filename,
+                      "checkpoint: the filename is \"", options_.filename,
+                      "\", expected a name, and another one than the pointer's, \"",
+                      options_.latest_filename, "\"");
+  }
 
   [[nodiscard]] const SaverOptions& options() const { return options_; }
 

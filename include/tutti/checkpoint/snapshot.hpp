@@ -80,9 +80,15 @@ inline void write_text(const std::filesystem::path& path, const std::string& tex
 
 inline Manifest read_manifest(const std::filesystem::path& folder) {
   const auto path = folder / "manifest.json";
-  TORCH_CHECK(is_folder(folder), "checkpoint: there is no checkpoint '", folder.string(), "'");
+  TORCH_CHECK(is_folder(folder), "checkpoint: there is no checkpoint '", folder.string(), "'",
+              path_exists(folder) ? "; that is a file, and a checkpoint is a folder (weights of "
+                                    "other programs are read by checkpoint::read_weights)"
+                                  : "");
   TORCH_CHECK(path_exists(path), "checkpoint: '", folder.string(),
-              "' has no manifest.json; it is no checkpoint, or one that was not finished");
+              "' has no manifest.json; it is no checkpoint, or one that was not finished",
+              path_exists(folder / "latest")
+                  ? "; its newest checkpoint is '" + (folder / "latest").string() + "'"
+                  : "");
   const File file = File::open_for_reading(path);
   constexpr std::uint64_t limit = std::uint64_t{1} << 28;
   TORCH_CHECK(file.size() <= limit, "checkpoint: '", path.string(), "' has ", file.size(),
@@ -164,11 +170,12 @@ inline Pages make_pages(const Snapshot& snapshot) {
 inline void write_pages(const std::filesystem::path& target, const Pages& pages,
                         bool overwrite = false) {
   namespace fs = std::filesystem;
-  const fs::path absolute = fs::absolute(target).lexically_normal();
+  const fs::path absolute = target.empty() ? target : fs::absolute(target).lexically_normal();
   TORCH_CHECK(!absolute.filename().empty(), "checkpoint: '", target.string(),
               "' ends in a slash or is empty");
   TORCH_CHECK(overwrite || !detail::path_exists(absolute), "checkpoint: '", target.string(),
-              "' exists; set overwrite to replace it, or choose another name");
+              "' exists; set overwrite to replace it (of a trainer save_overwrite), or choose "
+              "another name");
   Manifest manifest = pages.manifest;
   make_folder(absolute.parent_path());
   detail::clean_staging(absolute.parent_path());

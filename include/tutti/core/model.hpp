@@ -41,13 +41,13 @@ class AnyModel {
  public:
   AnyModel() = default;
 
-  /// Wraps a model; a shared_ptr to one is shared.
+  /// Wraps a model; a shared_ptr to one is shared, and a null one is no model.
   template <Model M>
   AnyModel(M model)  // NOLINT: converts by design
       : AnyModel(detail::make<M>(std::move(model))) {}
   template <Model M>
   AnyModel(std::shared_ptr<M> model)  // NOLINT: converts by design
-      : self_(detail::make<Holder<M>>(std::move(model))) {
+      : self_(model ? detail::make<Holder<M>>(std::move(model)) : nullptr) {
     static_assert(detail::has_module<M>,
                   "tutti: this model holds no parameters that the trainer can find; derive it "
                   "from torch::nn::Module or give it std::shared_ptr<torch::nn::Module> "

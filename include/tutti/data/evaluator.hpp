@@ -23,7 +23,7 @@ struct EvaluatorOptions {
 
 /// An evaluation set: a label, its data and when and how it is evaluated.
 ///
-///     .eval = {{"test", test_loader}, {"train", part, {.interval = "5ep"}}}
+///     .eval = {{"test", test_loader}, {"small", part, {.interval = "5ep"}}}
 ///
 /// A loader alone is called "eval".
 /// Source: MosaicML Composer, `composer.core.Evaluator`.

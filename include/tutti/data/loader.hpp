@@ -172,8 +172,10 @@ class AnyLoader {
   AnyLoader(P source)  // NOLINT: converts by design
       : AnyLoader(std::shared_ptr<typename P::element_type>(std::move(source))) {}
 
+  /// Throws c10::ValueError when the pointer is null.
   template <class S>
   AnyLoader(std::shared_ptr<S> source) {  // NOLINT: converts by design
+    TORCH_CHECK_VALUE(source, "the pointer to a loader is null; make the loader first");
     if constexpr (Loader<S>) {
       self_ = detail::make<Holder<S>>(std::move(source));
     } else {

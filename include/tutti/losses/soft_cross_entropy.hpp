@@ -93,8 +93,16 @@ inline at::Tensor soft_cross_entropy(const at::Tensor& input, const at::Tensor& 
                     ", expected an integer type for indices of classes; for a weight for every "
                     "class give them the outputs' shape ",
                     input.sizes());
-  return at::cross_entropy_loss(input, target.to(at::kLong), weight, detail::to_aten(reduction),
-                                ignore_index);
+  try {
+    return at::cross_entropy_loss(input, target.to(at::kLong), weight, detail::to_aten(reduction),
+                                  ignore_index);
+  } catch (const c10::IndexError& error) {
+    TORCH_CHECK_VALUE(false, "soft_cross_entropy: ", error.what_without_backtrace(),
+                      " The outputs ", input.sizes(), " have ", input.size(input.dim() > 1 ? 1 : 0),
+                      " classes, so targets are 0 to ", input.size(input.dim() > 1 ? 1 : 0) - 1,
+                      ", or ", ignore_index, " where there is none");
+    throw;  // not reached
+  }
 }
 
 }  // namespace functional

@@ -29,6 +29,7 @@ struct AccuracyOptions {
   Average average = Average::micro;
   std::int64_t top_k = 1;  ///< right when among the k classes of highest score; >= 1
   std::optional<std::int64_t> ignore_index{};  ///< targets left out
+  std::string name = "MulticlassAccuracy";     ///< under which it is logged
 };
 
 /// The fraction of examples whose class is the one of highest score.
@@ -41,16 +42,16 @@ struct AccuracyOptions {
 /// Source: torchmetrics, `torchmetrics.classification.MulticlassAccuracy`.
 class MulticlassAccuracy final : public detail::SumMetric {
  public:
-  explicit MulticlassAccuracy(AccuracyOptions options = {}) : options_(options) {
-    TORCH_CHECK_VALUE(options.top_k >= 1, "MulticlassAccuracy: top_k is ", options.top_k,
+  explicit MulticlassAccuracy(AccuracyOptions options = {}) : options_(std::move(options)) {
+    TORCH_CHECK_VALUE(options_.top_k >= 1, "MulticlassAccuracy: top_k is ", options_.top_k,
                       ", expected 1 or more");
-    TORCH_CHECK_VALUE(options.num_classes > 0 || options.average == Average::micro,
-                      "MulticlassAccuracy: num_classes is ", options.num_classes,
+    TORCH_CHECK_VALUE(options_.num_classes > 0 || options_.average == Average::micro,
+                      "MulticlassAccuracy: num_classes is ", options_.num_classes,
                       ", expected the number of classes for an average over classes");
   }
 
   [[nodiscard]] const AccuracyOptions& options() const { return options_; }
-  [[nodiscard]] std::string name() const override { return "MulticlassAccuracy"; }
+  [[nodiscard]] std::string name() const override { return options_.name; }
   [[nodiscard]] std::unique_ptr<Metric> clone() const override {
     return std::make_unique<MulticlassAccuracy>(options_);
   }

@@ -112,6 +112,10 @@ struct Profiler final {
     } else if constexpr (std::is_same_v<E, FitEnd>) {
       if (memory.records) {  // the run ended within a cycle
         save(state, /*together=*/true);
+      } else if (memory.saved.empty() && trace_handler.num_traces_to_keep != 0 && !memory.warned) {
+        TORCH_WARN(
+            "Profiler: no batch was recorded, so there is no trace; its schedule is in "
+            "batches of every epoch, lower skip_first and wait, or make epochs longer");
       }
     }
   }

@@ -118,7 +118,8 @@ inline void warn_unmatched(const checkpoint::IgnoreKeys& keys, const char* optio
   }
 }
 
-// Names the policies of the saved recipe that may be why weights differ.
+// Says what to do about weights that differ, and names the policies of the saved recipe that may be
+// why.
 inline checkpoint::LoadReport load_weights(const PolicyStates& policies, State& state,
                                            const checkpoint::Snapshot& snapshot,
                                            const LoadOptions& options) {
@@ -134,9 +135,14 @@ inline checkpoint::LoadReport load_weights(const PolicyStates& policies, State& 
         lacking += (lacking.empty() ? "" : ", ") + name;
       }
     }
-    TORCH_CHECK(lacking.empty(), error.what_without_backtrace(),
-                "\nThe checkpoint's recipe had policies that this one lacks: ", lacking, ".");
-    throw;
+    if (!lacking.empty()) {
+      lacking = "\nThe checkpoint's recipe had policies that this one lacks: " + lacking + ".";
+    }
+    TORCH_CHECK(false, error.what_without_backtrace(),
+                "\nIn TrainerOptions: load_strict_model_weights = false, or load_ignore_keys = "
+                "{\"state/model/fc.*\"} for a head that is called fc.",
+                lacking);
+    throw;  // not reached
   }
 }
 
@@ -212,6 +218,9 @@ inline RunLoadReport load_checkpoint(const std::string& path, const PolicyStates
                 "the checkpoint ", path,
                 " holds weights only; set load_weights_only to start from them");
     detail::leave_out(keys, snapshot, report.ignored);
+    if (state.rank == 0) {
+      detail::warn_unmatched(keys, "load_ignore_keys");  // before it is why weights do not fit
+    }
     if (snapshot.state.contains("policies")) {
       detail::prepare_policies(policies, state, snapshot.state.child("policies"));
     }
@@ -233,11 +242,8 @@ inline RunLoadReport load_checkpoint(const std::string& path, const PolicyStates
           state.communicator->all_reduce_value(state.timestamp.batch, dist::ReduceOp::maximum),
       "the ranks have loaded different checkpoints from ", path, "; rank ", state.rank,
       " is at batch ", state.timestamp.batch);
-  if (state.rank == 0) {
-    detail::warn_unmatched(keys, "load_ignore_keys");
-    if (!report.complete()) {
-      TORCH_WARN(report.text());
-    }
+  if (state.rank == 0 && !report.complete()) {
+    TORCH_WARN(report.text());
   }
   return report;
 }

@@ -118,10 +118,8 @@ template <class Engine>
 void evaluate(Engine& engine, State& state, EvalSet& set) {
   const EvalScope scope(state);
   dist::Communicator& world = *state.communicator;
-  const std::int64_t length = set.data.loader.size();
   state.dataloader_label = set.label;
-  state.dataloader_len =
-      set.subset >= 0 && (length < 0 || set.subset < length) ? set.subset : length;
+  state.dataloader_len = length_of(set.data, set.subset);
   state.eval_timestamp = {};
   engine.template fire<EvalStart>(state);
   set.metrics.reset();
@@ -152,6 +150,10 @@ void evaluate(Engine& engine, State& state, EvalSet& set) {
     engine.template fire<EvalBatchEnd>(state);
     next = set.data.loader.next();
   }
+  TORCH_CHECK(
+      done > 0, "the evaluation set \"", set.label,
+      "\" gave no batch, so there is nothing to measure; give it data (drop_last leaves out "
+      "a batch that is not full) and let it begin anew at every start(epoch, first_batch)");
   set.metrics.compute(world, state, state.eval_metric_values[set.label]);
   engine.template fire<EvalEnd>(state);
 }
@@ -182,9 +184,10 @@ void evaluate_due(Engine& engine, State& state, Run& run) {
 template <class Engine>
 std::vector<Outputs> predict(Engine& engine, State& state, DataSpec& data, std::int64_t subset,
                              bool return_outputs) {
+  TORCH_CHECK_VALUE(data, "predict: there is no data; pass a loader");
   const EvalScope scope(state);
   state.dataloader_label = "predict";
-  state.dataloader_len = data.loader.size();
+  state.dataloader_len = length_of(data, subset);
   state.predict_timestamp = {};
   engine.template fire<PredictStart>(state);
   data.loader.start(0, 0);

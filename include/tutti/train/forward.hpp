@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string_view>
+
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
@@ -7,17 +9,29 @@
 
 namespace tutti::train {
 
-/// Says beside an error of the model that it was given images of bytes.
+/// Says beside an error of the model what is likely wrong with its inputs: images of bytes, another
+/// type than the parameters', indices beyond a table.
 inline void advise(c10::Error& error, const Batch& batch) {
   if (batch.empty() || !batch.inputs().defined()) {
     return;
   }
   const at::Tensor& x = batch.inputs();
+  const std::string_view text = error.what_without_backtrace();
+  const auto says = [&](std::string_view words) { return text.find(words) != text.npos; };
   if (x.dim() == 4 && x.scalar_type() == at::kByte) {
     error.add_context(c10::str(
         "The inputs are bytes, uint8", x.sizes(),
         ", and most networks take floats: put tutti::fused::Normalize (tutti/fused/normalize.hpp) "
         "into the recipe, or let the loader make floats (ImageLoader: to_float = true)."));
+  } else if (says("dtype") || says("scalar type")) {
+    error.add_context(c10::str("The inputs are ", x.scalar_type(), x.sizes(),
+                               "; give them the type of the parameters, in the loader or in a "
+                               "batch_transform of the DataSpec."));
+  } else if (says("index out of range in self") && x.numel() > 0) {
+    error.add_context(
+        c10::str("An index is beyond the rows of an embedding; those of the inputs are ",
+                 x.min().item<double>(), " to ", x.max().item<double>(),
+                 ": compare with the model's number of tokens (vocab_size), or of positions."));
   }
 }
 

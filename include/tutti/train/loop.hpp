@@ -69,7 +69,9 @@ class Loop {
       engine_.template fire<BeforeDataloader>(state_);
       std::optional<Batch> next = run_.train.loader.next();
       if (!everybody(next.has_value())) {
-        TORCH_CHECK(now.batch > 0, "the training loader gave no batch; nothing can be trained");
+        TORCH_CHECK(done > 0, "the training loader gave no batch in epoch ", now.epoch,
+                    ", so nothing can be trained; give it data (drop_last leaves out a batch that "
+                    "is not full) and let it begin anew at every start(epoch, first_batch)");
         break;
       }
       if (run_.restore_rng) {
@@ -101,6 +103,10 @@ class Loop {
     compute_train_metrics();
     state_.previous_timestamp = state_.timestamp;
     state_.timestamp = state_.timestamp.to_next_batch(counts[0], counts[1], passed);
+    TORCH_CHECK(state_.timestamp.token > 0 || state_.max_duration.unit() != TimeUnit::token,
+                "max_duration is ", to_string(state_.max_duration),
+                ", and the batches have no tokens; give DataSpec a num_tokens function, or call "
+                "the tensor that counts input_ids");
     engine_.template fire<BatchEnd>(state_);
     follow_parameters();
     if (!stopped()) {

@@ -22,7 +22,7 @@ class MetricSet {
 
   /// Copies `metrics`, keeping those whose name contains one of `names` (any case); no names keep
   /// all. prefix: what logged names begin with, "metrics/train/".
-  /// Throws c10::Error when a name matches none.
+  /// Throws c10::Error when a name matches none, or two metrics have one name.
   MetricSet(const Metrics& metrics, const std::vector<std::string>& names, std::string prefix) {
     std::vector<bool> used(names.size(), names.empty());
     for (const auto& metric : metrics) {
@@ -33,6 +33,7 @@ class MetricSet {
         }
       }
       if (wanted) {
+        check_is_new(metric->name());
         entries_.push_back({metric->name(), prefix + metric->name(), metric->clone()});
       }
     }
@@ -115,6 +116,14 @@ class MetricSet {
     std::string logged_as;
     std::unique_ptr<Metric> metric;
   };
+
+  void check_is_new(const std::string& name) const {
+    for (const Entry& entry : entries_) {
+      TORCH_CHECK_VALUE(entry.name != name, "two metrics of the model are called \"", name,
+                        "\", so that one would hide the other; give each a name of its own, as "
+                        "MulticlassAccuracy{{.top_k = 5, .name = \"Top5\"}}");
+    }
+  }
 
   static std::vector<at::Tensor> copied(std::vector<at::Tensor> tensors) {
     for (auto& tensor : tensors) {

@@ -34,6 +34,12 @@ struct EvalSet {
   MetricSet metrics;
 };
 
+/// Batches that will be taken of a loader; -1: unknown. subset: at most so many; negative: all.
+inline std::int64_t length_of(const DataSpec& data, std::int64_t subset) {
+  const std::int64_t length = data.loader.size();
+  return subset >= 0 && (length < 0 || subset < length) ? subset : length;
+}
+
 /// What the loop needs beside State; policies do not see it.
 struct Run {
   DataSpec train;

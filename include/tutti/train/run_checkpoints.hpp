@@ -49,6 +49,7 @@ class RunCheckpoints final : public Checkpoints {
     ignore_keys_ = options.save_ignore_keys;
     overwrite_ = options.save_overwrite;
     saving_.configure(options.save_async, options.save_on_error);
+    must_write_ = options.save_on_error == OnSaveError::stop;
     saving_.tell(mirrors_);
   }
 
@@ -81,11 +82,13 @@ class RunCheckpoints final : public Checkpoints {
 
   void check_folders() override {
     for (const checkpoint::Saver* saver : savers_) {
-      if (continues_ || saver->options().overwrite) {
-        continue;
-      }
       const auto error = on_rank_zero(*state_.communicator, [&] {
-        checkpoint::check_no_newer(saver->folder(), saver->options().filename, state_.timestamp);
+        if (!continues_ && !saver->options().overwrite) {
+          checkpoint::check_no_newer(saver->folder(), saver->options().filename, state_.timestamp);
+        }
+        if (must_write_) {
+          checkpoint::make_folder(saver->folder());  // better now than at the end of an epoch
+        }
       });
       if (error) {
         std::rethrow_exception(error);
@@ -217,6 +220,7 @@ class RunCheckpoints final : public Checkpoints {
   Saving saving_;
   std::vector<std::string> ignore_keys_;  // of save(), as what follows
   bool overwrite_ = false;
+  bool must_write_ = true;
   bool metrics_ = false;
   bool checked_keys_ = false;
   bool continues_ = false;

@@ -96,6 +96,27 @@ inline void load_schedulers(State& state, Run& run, const Archive& archive,
   }
 }
 
+// An epoch goes on at the batch of the saved number, so with batches of another size elsewhere.
+inline void note_other_batches(const State& state, const Run& run, RunLoadReport& report) {
+  const Timestamp& now = state.timestamp;
+  if (!run.train || run.train.hooks.batch_transform || run.train.hooks.num_samples) {
+    return;  // examples are counted in another way than the loader's
+  }
+  const std::int64_t size = run.train.loader.batch_size() * state.world_size;
+  if (size == 0 || now.batch_in_epoch == 0 || now.sample_in_epoch % now.batch_in_epoch != 0 ||
+      now.sample_in_epoch == now.batch_in_epoch * size ||
+      now.sample_in_epoch >= run.train.loader.dataset_size()) {
+    return;
+  }
+  report.notes.push_back(
+      "the checkpoint is inside an epoch, after " + std::to_string(now.batch_in_epoch) +
+      " batches of together " + std::to_string(now.sample_in_epoch) +
+      " examples, and batches have " + std::to_string(size) +
+      " now, so this epoch goes on at example " + std::to_string(now.batch_in_epoch * size) +
+      " of its order; to see each once, resume with the same batch size and number of processes, "
+      "or from the end of an epoch");
+}
+
 }  // namespace detail
 
 /// Saves optimizers, schedule, time, seed, scaler, the saver's list and, when wanted, metrics; a
@@ -143,6 +164,7 @@ inline void load_run(State& state, Run& run, checkpoint::Saver* saver, const Arc
   if (has("timestamp")) {
     state.timestamp = load_timestamp(archive.child("timestamp"));
     state.previous_timestamp = state.timestamp;
+    detail::note_other_batches(state, run, report);
   }
   if (has("rank_zero_seed")) {
     state.rank_zero_seed = archive.get<std::uint64_t>("rank_zero_seed");

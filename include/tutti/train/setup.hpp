@@ -102,6 +102,26 @@ inline std::vector<at::Tensor> trainable(const torch::nn::Module& model) {
   return parameters;
 }
 
+/// The optimizer of the run. Throws c10::Error when there is nothing to train, or none of it is the
+/// optimizer's.
+inline std::shared_ptr<torch::optim::Optimizer> build_optimizer(const OptimizerSpec& spec,
+                                                                torch::nn::Module& model) {
+  auto optimizer = spec.build(model, trainable(model));
+  const std::vector<at::Tensor> own = model.parameters();
+  const auto is_own = [&](const at::Tensor& parameter) {
+    return std::any_of(own.begin(), own.end(),
+                       [&](const at::Tensor& one) { return one.is_same(parameter); });
+  };
+  const bool trains = std::any_of(
+      optimizer->param_groups().begin(), optimizer->param_groups().end(), [&](const auto& group) {
+        return std::any_of(group.params().begin(), group.params().end(), is_own);
+      });
+  TORCH_CHECK(trains,
+              "the optimizer has none of the model's parameters, so nothing would be trained; make "
+              "it of model->parameters(), or give a description, as DecoupledSGDW{.lr = 0.1}");
+  return optimizer;
+}
+
 /// Sends what is constant in every run to the loggers.
 inline void log_hyperparameters(const State& state, const TrainerOptions& options) {
   state.logger.log_hyperparameters(
@@ -127,10 +147,14 @@ inline void set_length(State& state, const Run& run, Time max_duration, double r
   state.max_duration = ratio == 1 ? max_duration : max_duration * ratio;
   TORCH_CHECK_VALUE(state.max_duration || !max_duration, "scale_schedule_ratio ", ratio,
                     " makes max_duration 0; take a larger ratio");
+  TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::iteration || run.iteration_length,
+                    "max_duration is ", to_string(max_duration),
+                    ", but iteration_length is not set, so that no iteration ever ends; set it, or "
+                    "give a time like 10ep or 500ba");
+  TORCH_CHECK_VALUE(run.train_subset == -1 || run.train_subset >= 1, "train_subset_num_batches is ",
+                    run.train_subset, ", expected -1 (all) or a number of batches");
   if (run.train) {
-    const std::int64_t length = run.train.loader.size();
-    const std::int64_t subset = run.train_subset;
-    state.train_dataloader_len = subset >= 0 && (length < 0 || subset < length) ? subset : length;
+    state.train_dataloader_len = length_of(run.train, run.train_subset);
   }
 }
 
@@ -204,10 +228,23 @@ std::unique_ptr<dist::DataParallel> make_parallel(const Engine& engine, const St
   return dist::backend().wrap(*state.model, state.communicator, options);
 }
 
-/// One evaluation set from what the user gave and the trainer's defaults.
-inline EvalSet make_set(Evaluator evaluator, const Metrics& metrics,
-                        const TrainerOptions& options) {
-  EvalSet set;
+/// Adds an evaluation set made of what the user gave and the trainer's defaults.
+/// Throws c10::ValueError when its label is taken, by another one or by the training data, since
+/// the metrics of both would have the same names.
+inline void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const Metrics& metrics,
+                    const TrainerOptions& options) {
+  TORCH_CHECK_VALUE(evaluator.data, "the evaluation set \"", evaluator.label,
+                    "\" has no data; give it a loader");
+  TORCH_CHECK_VALUE(evaluator.label != "train",
+                    "an evaluation set has the label \"train\", and so would share the names "
+                    "metrics/train/... with the training data; call it something else");
+  for (const EvalSet& other : sets) {
+    TORCH_CHECK_VALUE(other.label != evaluator.label, "two evaluation sets have the label \"",
+                      evaluator.label,
+                      "\", so one's metrics would replace the other's; give each "
+                      "a label of its own: .eval = {{\"a\", loader}, {\"b\", other}}");
+  }
+  EvalSet& set = sets.emplace_back();
   set.metrics = MetricSet(metrics, evaluator.metric_names, "metrics/" + evaluator.label + "/");
   set.label = std::move(evaluator.label);
   set.data = std::move(evaluator.data);
@@ -216,8 +253,10 @@ inline EvalSet make_set(Evaluator evaluator, const Metrics& metrics,
                           .checkpoint_events = false};
   set.subset = evaluator.subset_num_batches >= 0 ? evaluator.subset_num_batches
                                                  : options.eval_subset_num_batches;
+  TORCH_CHECK_VALUE(set.subset == -1 || set.subset >= 1, "evaluation set \"", set.label,
+                    "\": it is to have ", set.subset,
+                    " batches, expected -1 (all) or 1 or more; an interval of 0 is never due");
   set.microbatch = evaluator.device_eval_microbatch_size;
-  return set;
 }
 
 /// Remembers the constants of the run that anybody logs.

@@ -24,6 +24,16 @@ inline constexpr std::string_view loss_targets = "loss_targets";
 inline at::Tensor& inputs_of(Batch& batch, std::string_view key) {
   return key.empty() ? batch.inputs() : batch.at(key);
 }
+
+/// The same for an algorithm of images. Throws c10::ValueError when they are none, so that it does
+/// not take examples for rows.
+inline at::Tensor& images_of(Batch& batch, std::string_view key, std::string_view who) {
+  at::Tensor& x = inputs_of(batch, key);
+  TORCH_CHECK_VALUE(x.dim() >= 3, who, ": the input is ", x.sizes(),
+                    ", expected a batch of images [N, ..., H, W]; set input_key where another "
+                    "tensor of the batch holds them");
+  return x;
+}
 inline at::Tensor& targets_of(Batch& batch, std::string_view key) {
   return key.empty() ? batch.targets() : batch.at(key);
 }
