@@ -227,8 +227,8 @@ inline at::Tensor host_max_pool(const at::Tensor& x, const PoolOptions& options)
     return {};
   }
   PoolJob job = pool_job(options, x.size(2), x.size(3));
-  if (job.rows.windows < 1 || job.columns.windows < 1) {
-    return {};
+  if (job.rows.windows < 1 || job.columns.windows < lanes / 2) {
+    return {};  // refused there, or so few windows in a row that eight at once are no faster
   }
   const std::array<std::int64_t, 4> sizes{x.size(0), x.size(1), job.rows.windows,
                                           job.columns.windows};
