@@ -60,7 +60,7 @@ void draw_gradients(Set& set, int step) {
 bool have_loops() {
   const bool same_kernels =
       at::get_cpu_capability() == "AVX2" || at::get_cpu_capability() == "AVX512";
-  if (!optim::detail::can_sweep() || !same_kernels) {
+  if (!tutti::detail::has_avx2() || !same_kernels) {
     WARN("skipped: LibTorch uses the kernels for " << at::get_cpu_capability()
                                                    << ", the loops are for AVX2");
     return false;

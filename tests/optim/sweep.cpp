@@ -93,8 +93,8 @@ TEST_CASE("a step that clips and averages is the three one after the other",
       draw_gradients(theirs.parameters, step);
       ours.done.assign(ours.done.size(), 0);
       folded->step(everything(ours));
-      by_hand(theirs, apart, optim::detail::can_sweep());
-      CHECK(ours.done == std::vector<char>(4, optim::detail::can_sweep() ? 1 : 0));
+      by_hand(theirs, apart, tutti::detail::has_avx2());
+      CHECK(ours.done == std::vector<char>(4, tutti::detail::has_avx2() ? 1 : 0));
       check_equal(ours.parameters, theirs.parameters);
       for (std::size_t i = 0; i < sizes.size(); ++i) {
         CHECK(ours.parameters[i].grad().equal(theirs.parameters[i].grad()));
@@ -108,7 +108,7 @@ TEST_CASE("a step that clips and averages is the three one after the other",
 }
 
 TEST_CASE("gradients that nobody asks for afterwards are left as they were", "[optim][sweep]") {
-  if (!optim::detail::can_sweep()) {
+  if (!tutti::detail::has_avx2()) {
     WARN("skipped: this processor has no AVX2");
     return;
   }
@@ -182,7 +182,7 @@ TEST_CASE("gradients laid out otherwise than their parameter are clipped as well
 }
 
 TEST_CASE("averages are found anew when they or the parameters are others", "[optim][sweep][law]") {
-  if (!optim::detail::can_sweep()) {
+  if (!tutti::detail::has_avx2()) {
     WARN("skipped: this processor has no AVX2");
     return;
   }

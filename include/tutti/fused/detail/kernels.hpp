@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include <tutti/core/detail/cpu.hpp>
 #include <tutti/fused/detail/values.hpp>
 #if defined(__x86_64__)
 #include <tutti/fused/detail/kernels_x86.hpp>
@@ -29,7 +30,7 @@ inline const std::vector<Kernels>& available() {
   static const std::vector<Kernels> found = [] {
     std::vector<Kernels> all{by_table};
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (::tutti::detail::has_avx2()) {
       all.push_back({"AVX2", plain_avx2, mixed_avx2});
     }
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

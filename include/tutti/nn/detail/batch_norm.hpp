@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include <tutti/core/detail/cpu.hpp>
 #include <tutti/core/detail/parallel.hpp>
 #include <tutti/nn/detail/floats.hpp>
 #include <tutti/nn/detail/gradient.hpp>
@@ -127,7 +128,7 @@ struct BatchNormJob {
 
 inline void normalize_channel(const BatchNormJob& job, std::int64_t channel) {
 #if defined(__x86_64__)
-  if (has_avx2()) {
+  if (::tutti::detail::has_avx2()) {
     normalize_avx2(job, channel);
     return;
   }

@@ -3,8 +3,8 @@
 #include <cstdint>
 
 // Eight floats at a time, for loops that are written once and compiled twice: for any processor
-// and, on x86-64, with AVX2 in a function that names it and is called where has_avx2() says so.
-// Everything in them is always_inline, and takes and gives vectors by reference.
+// and, on x86-64, with AVX2 in a function that names it and is called where core/detail/cpu.hpp
+// says so. Everything in them is always_inline, and takes and gives vectors by reference.
 namespace tutti::nn::detail {
 
 using Floats = float __attribute__((vector_size(32)));
@@ -18,15 +18,6 @@ template <class Vector, class T>
 template <class Vector, class T>
 [[gnu::always_inline]] inline void store(T* to, const Vector& from) {
   __builtin_memcpy(to, &from, sizeof(from));
-}
-
-inline bool has_avx2() {
-#if defined(__x86_64__)
-  static const bool can = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  return can;
-#else
-  return false;
-#endif
 }
 
 }  // namespace tutti::nn::detail

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/detail/cpu.hpp>
 #include <tutti/core/detail/parallel.hpp>
 #include <tutti/nn/detail/floats.hpp>
 #include <tutti/nn/detail/gradient.hpp>
@@ -38,15 +39,16 @@ struct PoolJob {
   // that what neighbouring windows want of it are neighbours.
   std::int64_t phase = 0;              // numbers of one
   std::vector<std::int64_t> taps{};    // where the columns of the first window are
-  std::vector<std::int32_t> lefts{};   // of each window its first column, padding counted,
-  std::vector<std::int32_t> starts{};  // and the first that is none
+  std::vector<std::int32_t> lefts{};   // the first column of each window, padding counted
+  std::vector<std::int32_t> starts{};  // the first that is no padding
   [[nodiscard]] std::int64_t line() const { return columns.stride * phase; }
 };
 
 // Deals the columns of one row to phases. What is no column stays as it was.
 [[gnu::always_inline]] inline void deal(const PoolJob& job, const float* row, float* phases) {
-  const auto [size, kernel, stride, padding, dilation, windows] = job.columns;
-  const std::int64_t used = std::min(size, job.line() - padding);
+  const std::int64_t stride = job.columns.stride;
+  const std::int64_t padding = job.columns.padding;
+  const std::int64_t used = std::min(job.columns.size, job.line() - padding);
   std::int64_t i = 0;
   if (stride == 1) {
     std::copy_n(row, used, phases + padding);
@@ -135,7 +137,7 @@ inline void pool_planes(const PoolJob& job, std::int64_t begin, std::int64_t end
                             -std::numeric_limits<float>::infinity());
   for (std::int64_t plane = begin; plane < end; ++plane) {
 #if defined(__x86_64__)
-    if (has_avx2()) {
+    if (::tutti::detail::has_avx2()) {
       pool_plane_avx2(job, plane, phases.data());
       continue;
     }

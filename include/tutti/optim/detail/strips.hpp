@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/core/detail/cpu.hpp>
 #include <tutti/core/detail/parallel.hpp>
 #include <tutti/optim/detail/strip.hpp>
 #if defined(__x86_64__)
@@ -15,16 +16,6 @@
 /// One pass over the memory of many parameters.
 namespace tutti::optim::detail {
 
-/// This processor has the loops.
-inline bool can_sweep() {
-#if defined(__x86_64__)
-  static const bool can = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  return can;
-#else
-  return false;
-#endif
-}
-
 template <class Numbers>
 void sweep_part([[maybe_unused]] const Strip& strip, [[maybe_unused]] std::int64_t from,
                 [[maybe_unused]] std::int64_t to, [[maybe_unused]] const Numbers& numbers,
@@ -34,7 +25,7 @@ void sweep_part([[maybe_unused]] const Strip& strip, [[maybe_unused]] std::int64
 #endif
 }
 
-/// Updates all strips; on as many threads as there are, where that pays. Needs can_sweep().
+/// Updates all strips; on as many threads as there are, where that pays. Needs has_avx2().
 template <class Numbers>
 void sweep(const std::vector<Strip>& strips, const Numbers& numbers, const Fold& fold) {
   constexpr std::int64_t worth_a_thread = 1 << 16;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/core/detail/cpu.hpp>
 #include <tutti/optim/detail/parameter_groups.hpp>
 #include <tutti/optim/detail/strips.hpp>
 #include <tutti/optim/sweep.hpp>
@@ -71,7 +72,7 @@ inline std::size_t bucket_for(const at::Tensor& parameter, std::int64_t step, bo
   bucket.type = parameter.scalar_type();
   bucket.step = step;
   bucket.first = first;
-  bucket.plain = bucket.device.is_cpu() && bucket.type == at::kFloat && can_sweep();
+  bucket.plain = bucket.device.is_cpu() && bucket.type == at::kFloat && ::tutti::detail::has_avx2();
   return b;
 }
 

@@ -1,0 +1,17 @@
+#include <tutti/core/detail/cpu.hpp>
+
+#include <fstream>
+#include <string>
+
+#include "support/catch.hpp"
+
+TEST_CASE("the processor's vector instructions are those that the system lists", "[core][cpu]") {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(file, line) && !line.starts_with("flags")) {
+  }
+  line += ' ';
+  const bool listed =
+      line.find(" avx2 ") != std::string::npos && line.find(" fma ") != std::string::npos;
+  CHECK(tutti::detail::has_avx2() == listed);
+}
