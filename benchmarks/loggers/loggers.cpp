@@ -191,5 +191,7 @@ int main(int argc, char** argv) {
                 fastest(times[i][0]), fastest(times[i][0]) / fastest(times[0][0]),
                 fastest(times[i][1]), fastest(times[i][1]) / fastest(times[0][1]));
   }
+  trainers = {};  // before their files go
+  std::filesystem::remove_all(root);
   return 0;
 }

@@ -14,11 +14,10 @@
 #include <utility>
 #include <vector>
 
-#if __has_include(<CLI/CLI.hpp>)
-#include <CLI/CLI.hpp>
-#else
+#if !__has_include(<CLI/CLI.hpp>)
 #error "tutti: <tutti/cli.hpp> needs CLI11; link tutti::cli11, which tutti_find_cli11() makes"
 #endif
+#include <CLI/CLI.hpp>
 
 #include <tutti/core/detail/fields.hpp>
 #include <tutti/core/detail/thrown.hpp>
