@@ -21,7 +21,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", required=True)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--mebibytes", type=int, nargs="*", default=[64, 128])
+    parser.add_argument("--mebibytes", type=int, nargs="*", default=[16, 32, 64, 128])
     parser.add_argument("--folder", default="/tmp/tutti_benchmark_checkpoint")
     arguments = parser.parse_args()
 

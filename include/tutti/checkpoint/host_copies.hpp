@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <initializer_list>
 #include <map>
 #include <optional>
@@ -14,6 +13,7 @@
 #include <ATen/ops/from_blob.h>
 #include <sys/mman.h>
 
+#include <tutti/checkpoint/detail/stream_copy.hpp>
 #include <tutti/checkpoint/safetensors.hpp>
 
 namespace tutti::checkpoint {
@@ -24,7 +24,7 @@ class HostCopies {
  public:
   /// Replaces every tensor of the lists by a copy of it, valid until the next call.
   ///
-  /// Strides are kept where the elements lie densely in memory, so that a copy is one memcpy.
+  /// Strides are kept where the elements lie densely in memory, so that a copy is one of memory.
   /// Returns when all is copied, also from CUDA devices. The memory grows when the tensors do.
   void take(std::initializer_list<std::vector<NamedTensor>*> lists) {
     std::size_t host = 0;
@@ -101,7 +101,7 @@ class HostCopies {
     } else if (!dense || !tensor.device().is_cpu()) {
       out.copy_(tensor);
     } else if (tensor.nbytes() > 0) {
-      std::memcpy(to, tensor.const_data_ptr(), tensor.nbytes());
+      detail::stream_copy(to, tensor.const_data_ptr(), tensor.nbytes());
     }
     return out;
   }
