@@ -3,11 +3,10 @@
 //     benchmark_checkpoint [MiB of weights] [saves] [folder]
 //
 // Claim: in the background training waits at most 1.1 times one memcpy of what is saved, once the
-// memory for the copy has been reserved by the first save. An MLP with SGD and
-// momentum (weights and momentum are saved, about as many bytes each), one thread, fp32, CPU. Three
-// runs: saves at once; saves in the background; memcpys of as many bytes between two places that
-// have been touched before, after the same pauses. Prints one line of JSON; run.py prints the
-// table.
+// memory for the copy has been reserved by the first save. An MLP with SGD and momentum (weights
+// and momentum are saved, about as many bytes each), one thread, fp32, CPU. Three runs: saves at
+// once; saves in the background; memcpys of as many bytes between two places that have been touched
+// before, after the same pauses. Prints one line of JSON; run.py prints the table.
 
 #include <cstring>
 #include <memory>
