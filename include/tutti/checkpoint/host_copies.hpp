@@ -11,10 +11,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <sys/mman.h>
 
 #include <tutti/checkpoint/detail/stream_copy.hpp>
 #include <tutti/checkpoint/safetensors.hpp>
+#include <tutti/core/detail/host_empty.hpp>
 
 namespace tutti::checkpoint {
 
@@ -74,17 +74,9 @@ class HostCopies {
       return;
     }
     buffer.reset();
-    buffer = at::empty({static_cast<std::int64_t>(size)},
-                       at::TensorOptions(at::kByte).pinned_memory(pinned));
-#ifdef MADV_HUGEPAGE
-    if (!pinned) {  // a tenth of the time to touch it first; a hint, so no matter if it fails
-      constexpr std::uintptr_t page = 4096;
-      const auto begin = reinterpret_cast<std::uintptr_t>(buffer.mutable_data_ptr());
-      const auto first = (begin + page - 1) / page * page;
-      static_cast<void>(::madvise(reinterpret_cast<void*>(first),
-                                  (begin + size - first) / page * page, MADV_HUGEPAGE));
-    }
-#endif
+    const auto bytes = static_cast<std::int64_t>(size);
+    buffer = pinned ? at::empty({bytes}, at::TensorOptions(at::kByte).pinned_memory(true))
+                    : ::tutti::detail::host_empty({bytes}, at::kByte);
   }
 
   static at::Tensor copy(const at::Tensor& tensor, Cursor& cursor,

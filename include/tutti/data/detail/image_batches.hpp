@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/detail/host_empty.hpp>
 #include <tutti/core/detail/parallel.hpp>
 #include <tutti/data/detail/thrown.hpp>
 #include <tutti/data/transforms.hpp>
@@ -60,8 +60,7 @@ struct ImageBatches {
     }
     std::vector<std::int64_t> shape = first.sizes().vec();
     shape.insert(shape.begin(), std::ssize(images));
-    at::Tensor out(at::detail::empty_cpu(shape, table->empty() ? at::kByte : at::kFloat,
-                                         /*pin_memory=*/false, std::nullopt));
+    at::Tensor out = ::tutti::detail::host_empty(shape, table->empty() ? at::kByte : at::kFloat);
     ::tutti::detail::parallel_each(std::ssize(images), [&](std::int64_t i) {
       const at::Tensor image = images[static_cast<std::size_t>(i)].contiguous();
       if (table->empty()) {

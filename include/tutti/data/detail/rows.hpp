@@ -8,11 +8,11 @@
 #include <span>
 #include <vector>
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/Storage.h>
 
+#include <tutti/core/detail/host_empty.hpp>
 #include <tutti/core/detail/parallel.hpp>
 
 namespace tutti::data::detail {
@@ -65,7 +65,7 @@ class BatchMemory {
 
  private:
   static at::Tensor fresh(at::IntArrayRef sizes, at::ScalarType type) {
-    return at::Tensor(at::detail::empty_cpu(sizes, type, /*pin_memory=*/false, std::nullopt));
+    return ::tutti::detail::host_empty(sizes, type);
   }
 
   static constexpr std::size_t most = 4;  // inputs and targets, of two batches

@@ -8,11 +8,11 @@
 #include <utility>
 
 #include <tutti/core/detail/cpu.hpp>
+#include <tutti/core/detail/host_empty.hpp>
 #include <tutti/core/detail/parallel.hpp>
 #include <tutti/nn/detail/floats.hpp>
 #include <tutti/nn/detail/gradient.hpp>
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/native_batch_norm_backward.h>
 #include <torch/csrc/autograd/function.h>
@@ -211,7 +211,7 @@ double next_momentum(Layer& layer) {
 template <class Layer>
 at::Tensor host_batch_norm(Layer& layer, const at::Tensor& x) {
   const auto floats = [](at::IntArrayRef sizes) {
-    return at::detail::empty_cpu(sizes, at::kFloat, false, std::nullopt);
+    return ::tutti::detail::host_empty(sizes, at::kFloat);
   };
   const auto data = [](const at::Tensor& t) {
     return t.defined() ? t.template mutable_data_ptr<float>() : nullptr;

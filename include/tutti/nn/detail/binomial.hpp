@@ -8,9 +8,9 @@
 #include <utility>
 
 #include <tutti/core/autocast.hpp>
+#include <tutti/core/detail/host_empty.hpp>
 #include <tutti/nn/detail/gradient.hpp>
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
@@ -127,8 +127,8 @@ struct BinomialMap {
 inline at::Tensor run_binomial(const at::Tensor& given, const BinomialMap& map) {
   const at::MemoryFormat format = order_of(given);
   const at::Tensor x = given.contiguous(format);
-  at::Tensor out = at::detail::empty_cpu({x.size(0), x.size(1), map.rows, map.columns},
-                                         x.scalar_type(), false, format);
+  at::Tensor out = ::tutti::detail::host_empty({x.size(0), x.size(1), map.rows, map.columns},
+                                               x.scalar_type(), format);
   const Planes from = planes_of(x, format);
   const Planes to = planes_of(out, format);
   const Planes& whole = map.transposed ? to : from;
@@ -137,7 +137,7 @@ inline at::Tensor run_binomial(const at::Tensor& given, const BinomialMap& map) 
   }
   const auto run = [&]<class T>(const T* source, T* target) {
     const std::int64_t size = whole.row() + 2 * whole.inner;
-    const at::Tensor room = at::detail::empty_cpu({size}, x.scalar_type(), false, std::nullopt);
+    const at::Tensor room = ::tutti::detail::host_empty({size}, x.scalar_type());
     T* const line = room.mutable_data_ptr<T>();
     std::fill_n(line, size, T(0));
     for (std::int64_t plane = 0; plane < from.count; ++plane) {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include <tutti/core/detail/cpu.hpp>
+#include <tutti/core/detail/host_empty.hpp>
 #include <tutti/core/detail/parallel.hpp>
 #include <tutti/nn/detail/floats.hpp>
 #include <tutti/nn/detail/gradient.hpp>
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/max_pool2d_with_indices_backward.h>
 #include <torch/csrc/autograd/function.h>
@@ -234,8 +234,8 @@ inline at::Tensor host_max_pool(const at::Tensor& x, const PoolOptions& options)
   }
   const std::array<std::int64_t, 4> sizes{x.size(0), x.size(1), job.rows.windows,
                                           job.columns.windows};
-  const at::Tensor y = at::detail::empty_cpu(sizes, at::kFloat, false, std::nullopt);
-  const at::Tensor indices = at::detail::empty_cpu(sizes, at::kLong, false, std::nullopt);
+  const at::Tensor y = ::tutti::detail::host_empty(sizes, at::kFloat);
+  const at::Tensor indices = ::tutti::detail::host_empty(sizes, at::kLong);
   job.x = x.const_data_ptr<float>();
   job.y = y.mutable_data_ptr<float>();
   job.indices = indices.mutable_data_ptr<std::int64_t>();
