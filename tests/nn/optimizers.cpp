@@ -1,11 +1,11 @@
 #include <tutti/nn/optimizers.hpp>
 
-#include "support/catch.hpp"
-
 #include <memory>
 #include <vector>
 
 #include <torch/optim/sgd.h>
+
+#include "support/catch.hpp"
 
 namespace {
 
