@@ -170,6 +170,11 @@ TEST_CASE("a warmup that vanishes is noticed once the run is known", "[optim][sc
                    ContainsSubstring("there is no warmup"));
     CHECK(s.notice(progress_at(0, "4ep", 1000)).empty());
     CHECK(s(progress_at(0, "4ep", 10)) == 1.0);
+    // A short run squeezes the ramp away, unless the ramp stays as long as it is.
+    CHECK_THAT(all("4ba", true)[i].notice(progress_at(0, "4ep", 10), 0.1),
+               ContainsSubstring(std::string(names[i]) + "'s t_warmup of 4ba is 0ba"));
+    CHECK(all("4ba", true)[i].notice(progress_at(0, "4ep", 10), 0.5).empty());
+    CHECK(all("4ba")[i].notice(progress_at(0, "4ep", 10), 0.1).empty());
     CHECK_THAT(all("-5ba")[i].notice(progress_at(0, "4ep", 10)), ContainsSubstring("is -5ba"));
   }
 }

@@ -61,8 +61,9 @@ inline double ratio_after_warmup(Time t_warmup, Time t_max, const Progress& prog
   return std::clamp(((now - start) / (end - start)).value(), 0.0, 1.0);
 }
 
-inline std::string warmup_notice(Time t_warmup, const Progress& progress, const char* name) {
-  const Time converted = convert(t_warmup, progress);
+inline std::string warmup_notice(Time t_warmup, bool scale, const Progress& progress, double ssr,
+                                 const char* name) {
+  const Time converted = convert(t_warmup, progress, scale ? ssr : 1.0);
   return converted > 0
              ? std::string()
              : std::string("schedule: ") + name + "'s t_warmup of " + to_string(t_warmup) + " is " +
