@@ -1,7 +1,5 @@
 #include <tutti/callbacks/lr_monitor.hpp>
 
-#include <torch/optim/rmsprop.h>
-
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>
 
@@ -33,11 +31,4 @@ TEST_CASE("the rate of the next batch is logged for every group", "[callbacks][l
     CHECK(second.values[i] == Approx(expected[i] / 2));
     CHECK(first.timestamps[i].batch == static_cast<std::int64_t>(i) + 1);
   }
-}
-
-TEST_CASE("an optimizer is called as in Python", "[callbacks][lr_monitor]") {
-  const std::vector<at::Tensor> parameters{at::zeros({2}).requires_grad_()};
-  CHECK(optim::class_name(*DecoupledAdamW{}.build(parameters)) == "DecoupledAdamW");
-  CHECK(optim::class_name(*SGD{.lr = 0.1}.build(parameters)) == "SGD");
-  CHECK(optim::class_name(torch::optim::RMSprop(parameters)) == "RMSprop");
 }

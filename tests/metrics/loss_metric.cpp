@@ -1,7 +1,5 @@
 #include <tutti/metrics/loss_metric.hpp>
 
-#include <tutti/metrics/make_metrics.hpp>
-
 #include <ATen/ATen.h>
 
 #include "support/catch.hpp"
@@ -29,12 +27,4 @@ TEST_CASE("a loss that is no scalar and no loss at all are refused", "[metrics]"
                     ContainsSubstring("LossMetric: the loss gave [3], expected a scalar"));
   CHECK_THROWS_WITH((tutti::LossMetric{tutti::LossMetric::Function{}}),
                     ContainsSubstring("no loss was given"));
-}
-
-TEST_CASE("metrics are collected for a model", "[metrics][law]") {
-  const auto metrics = tutti::make_metrics(
-      tutti::LossMetric{[](const at::Tensor& x, const at::Tensor&) { return x.sum(); }, "A"},
-      tutti::LossMetric{[](const at::Tensor& x, const at::Tensor&) { return x.sum(); }, "B"});
-  REQUIRE(metrics.size() == 2);
-  CHECK(metrics[1]->name() == "B");
 }

@@ -1,14 +1,13 @@
 #include <tutti/nn/slot.hpp>
 
+#include "nn/replaceable.hpp"
 #include "support/catch.hpp"
 
 #include <memory>
-#include <type_traits>
 
 #include <tutti/nn/batchnorm.hpp>
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/dropout.hpp>
-#include <tutti/nn/embedding.hpp>
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/normalization.hpp>
 #include <tutti/nn/pooling.hpp>
@@ -18,10 +17,8 @@ namespace {
 
 namespace nn = tutti::nn;
 using Catch::Matchers::ContainsSubstring;
-
-struct DoubleImpl : nn::Substitute {
-  at::Tensor forward(const at::Tensor& x) { return x * 2; }
-};
+using replaceable::check_is_the_plain_layer;
+using replaceable::DoubleImpl;
 
 // A layer with its own arithmetic that stays replaceable.
 struct NegatedLinearImpl : nn::LinearImpl {
@@ -42,38 +39,10 @@ struct ConvNetImpl : torch::nn::Cloneable<ConvNetImpl> {
   nn::Sequential tail{nullptr};
 };
 
-// A layer of ours and its torch::nn form over the same tensors agree in names and result.
-template <class Holder>
-void check_is_the_plain_layer(Holder layer, const at::Tensor& x) {
-  using Plain = typename Holder::Impl::Plain;
-  static_assert(std::is_base_of_v<Plain, typename Holder::Impl>);
-  const auto plain = std::make_shared<Plain>(static_cast<const Plain&>(*layer));
-  CHECK(layer->named_parameters().keys() == plain->named_parameters().keys());
-  CHECK(layer->named_buffers().keys() == plain->named_buffers().keys());
-  layer->eval();
-  plain->eval();
-  CHECK(layer->forward(x).equal(plain->forward(x)));
-
-  layer->slot() = nn::Slot(std::make_shared<DoubleImpl>());
-  CHECK(layer->forward(x).equal(x * 2));
-  CHECK(layer(x).equal(x * 2));
-  CHECK(torch::nn::AnyModule(layer).forward(x).equal(x * 2));
-  CHECK(layer->compute(x).equal(plain->forward(x)));
-  layer->slot() = {};
-  CHECK(layer->forward(x).equal(plain->forward(x)));
-}
-
 }  // namespace
 
-TEST_CASE("every replaceable layer is its torch::nn layer until something stands in",
+TEST_CASE("normalisation and pooling are torch::nn's until something stands in",
           "[nn][slot][law]") {
-  check_is_the_plain_layer(nn::Conv1d(3, 4, 3), torch::randn({2, 3, 8}));
-  check_is_the_plain_layer(
-      nn::Conv2d(torch::nn::Conv2dOptions(4, 6, 3).stride(2).padding(1).groups(2).bias(false)),
-      torch::randn({2, 4, 7, 9}));
-  check_is_the_plain_layer(nn::Linear(5, 3), torch::randn({2, 5}));
-  check_is_the_plain_layer(nn::Linear(torch::nn::LinearOptions(5, 3).bias(false)),
-                           torch::randn({2, 5}));
   check_is_the_plain_layer(nn::BatchNorm1d(5), torch::randn({4, 5}));
   check_is_the_plain_layer(nn::BatchNorm2d(torch::nn::BatchNorm2dOptions(3).affine(false)),
                            torch::randn({4, 3, 2, 2}));
@@ -82,16 +51,6 @@ TEST_CASE("every replaceable layer is its torch::nn layer until something stands
   check_is_the_plain_layer(nn::MaxPool2d(torch::nn::MaxPool2dOptions(3).stride(2).padding(1)),
                            torch::randn({2, 3, 9, 8}));
   check_is_the_plain_layer(nn::AdaptiveAvgPool2d(2), torch::randn({2, 3, 9, 8}));
-  check_is_the_plain_layer(nn::Dropout(0.4), torch::randn({2, 3}));
-  check_is_the_plain_layer(nn::Dropout(), torch::randn({2, 3}));
-  check_is_the_plain_layer(nn::Embedding(7, 3), torch::tensor({{0, 6, 2}, {1, 1, 5}}));
-}
-
-TEST_CASE("a pretrained embedding keeps its table and is frozen as torch's", "[nn][embedding]") {
-  const at::Tensor table = torch::randn({4, 2});
-  nn::Embedding embedding = nn::Embedding::from_pretrained(table);
-  CHECK(embedding(torch::tensor({3, 0})).equal(table.index_select(0, torch::tensor({3, 0}))));
-  CHECK_FALSE(embedding->weight.requires_grad());
 }
 
 TEST_CASE("max-pool gives indices until something stands in, and then says why not", "[nn][slot]") {

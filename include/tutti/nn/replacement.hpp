@@ -11,16 +11,24 @@
 /// What a surgery policy returns.
 namespace tutti::surgery {
 
+/// `M` can stand in everywhere, a torch::nn::Sequential included: a TensorModule with one
+/// forward().
+template <class M>
+concept StandIn = nn::TensorModule<M> && requires {
+  &M::forward;
+};
+
 /// A module that takes a layer's place, or none.
 ///
 /// Made from a shared_ptr or a holder of any module that maps a tensor to a tensor, so that a
-/// policy may return different modules for different layers.
+/// policy may return different modules for different layers. A torch::nn::Sequential, whose forward
+/// is a template, is none of these; tutti::nn::Sequential is.
 class Replacement {
  public:
   Replacement() = default;
   Replacement(std::nullptr_t) {}
 
-  template <nn::TensorModule M>
+  template <StandIn M>
   Replacement(std::shared_ptr<M> module) {
     if (module != nullptr) {
       any_ = torch::nn::AnyModule(module);
@@ -28,7 +36,7 @@ class Replacement {
     }
   }
 
-  template <nn::TensorModule M>
+  template <StandIn M>
   Replacement(const torch::nn::ModuleHolder<M>& holder)
       : Replacement(holder.is_empty() ? nullptr : holder.ptr()) {}
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 
@@ -18,10 +20,11 @@ class SequentialImpl : public torch::nn::SequentialImpl {
   /// Chains the modules.
   at::Tensor forward(const at::Tensor& x) { return torch::nn::SequentialImpl::forward(x); }
 
-  /// A deep copy that nests as well, with the children's names.
+  /// A deep copy that nests as well, with the children's names, in the same mode.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override {
     auto copy = std::make_shared<SequentialImpl>();
+    copy->train(is_training());  // itself alone: it has no children yet
     const auto names = named_children().keys();
     std::size_t position = 0;
     for (const torch::nn::AnyModule& module : *this) {

@@ -25,6 +25,20 @@ concept LearningRateSchedule = ScalableSchedule<S> ||
   { schedule(progress) } -> std::convertible_to<double>;
 };
 
+namespace detail {
+
+// The schedule's own notice where it has one.
+template <class S>
+std::string notice_of(const S& schedule, const Progress& progress, double ssr) {
+  if constexpr (requires { std::string(schedule.notice(progress, ssr)); }) {
+    return schedule.notice(progress, ssr);
+  } else {
+    return {};
+  }
+}
+
+}  // namespace detail
+
 /// A learning-rate schedule of any type: one of optim/schedules.hpp, or any function of the run's
 /// progress. A schedule is a pure function, so evaluating one twice, out of order or after a resume
 /// changes nothing. An empty one leaves learning rates alone.
@@ -41,10 +55,10 @@ class Schedule {
   template <class S>
     requires(LearningRateSchedule<S> && !std::same_as<std::remove_cvref_t<S>, Schedule>)
   Schedule(S schedule) {
-    if constexpr (requires {
-                    { schedule.notice(Progress{}, 1.0) } -> std::same_as<std::string>;
-                  }) {
-      notice_ = [schedule](const Progress& p, double ssr) { return schedule.notice(p, ssr); };
+    if constexpr (requires { std::as_const(schedule).notice(Progress{}, 1.0); }) {
+      notice_ = [schedule](const Progress& p, double ssr) {
+        return detail::notice_of(schedule, p, ssr);
+      };
     }
     call_ = [schedule = std::move(schedule)](const Progress& p, double ssr) -> double {
       if constexpr (ScalableSchedule<S>) {
@@ -88,6 +102,11 @@ struct Product {
 
   double operator()(const Progress& progress, double ssr = 1.0) const {
     return first(progress, ssr) * second(progress, ssr);
+  }
+  std::string notice(const Progress& progress, double ssr) const {
+    const std::string a = detail::notice_of(first, progress, ssr);
+    const std::string b = detail::notice_of(second, progress, ssr);
+    return a.empty() || b.empty() ? a + b : a + "\n" + b;
   }
 };
 template <class A, class B>

@@ -30,8 +30,9 @@ struct MultiStepWithWarmup {
     const auto rising = optim::detail::warmup_ratio(t_warmup, scale_warmup, progress, ssr);
     return rising ? *rising : std::pow(gamma, optim::detail::reached(milestones, progress, ssr));
   }
-  std::string notice(const Progress& progress, double) const {
-    return optim::detail::warmup_notice(t_warmup, progress, "MultiStepWithWarmup");
+  std::string notice(const Progress& progress, double ssr) const {
+    return optim::detail::warmup_notice(t_warmup, scale_warmup, progress, ssr,
+                                        "MultiStepWithWarmup");
   }
 };
 
@@ -48,8 +49,9 @@ struct ConstantWithWarmup {
     const auto rising = optim::detail::warmup_ratio(t_warmup, scale_warmup, progress, ssr);
     return alpha * rising.value_or(1.0);
   }
-  std::string notice(const Progress& progress, double) const {
-    return optim::detail::warmup_notice(t_warmup, progress, "ConstantWithWarmup");
+  std::string notice(const Progress& progress, double ssr) const {
+    return optim::detail::warmup_notice(t_warmup, scale_warmup, progress, ssr,
+                                        "ConstantWithWarmup");
   }
 };
 
@@ -68,8 +70,8 @@ struct LinearWithWarmup {
     const auto rising = optim::detail::warmup_ratio(t_warmup, scale_warmup, progress, ssr);
     return rising ? alpha_i * *rising : optim::detail::interpolate(alpha_i, alpha_f, x);
   }
-  std::string notice(const Progress& progress, double) const {
-    return optim::detail::warmup_notice(t_warmup, progress, "LinearWithWarmup");
+  std::string notice(const Progress& progress, double ssr) const {
+    return optim::detail::warmup_notice(t_warmup, scale_warmup, progress, ssr, "LinearWithWarmup");
   }
 };
 
@@ -88,8 +90,9 @@ struct CosineAnnealingWithWarmup {
     return rising ? *rising
                   : optim::detail::interpolate(alpha_f, 1.0, optim::detail::half_cosine(x));
   }
-  std::string notice(const Progress& progress, double) const {
-    return optim::detail::warmup_notice(t_warmup, progress, "CosineAnnealingWithWarmup");
+  std::string notice(const Progress& progress, double ssr) const {
+    return optim::detail::warmup_notice(t_warmup, scale_warmup, progress, ssr,
+                                        "CosineAnnealingWithWarmup");
   }
 };
 
@@ -110,8 +113,9 @@ struct PolynomialWithWarmup {
     const auto rising = optim::detail::warmup_ratio(t_warmup, scale_warmup, progress, ssr);
     return rising ? *rising : optim::detail::interpolate(alpha_f, 1.0, std::pow(1.0 - x, power));
   }
-  std::string notice(const Progress& progress, double) const {
-    return optim::detail::warmup_notice(t_warmup, progress, "PolynomialWithWarmup");
+  std::string notice(const Progress& progress, double ssr) const {
+    return optim::detail::warmup_notice(t_warmup, scale_warmup, progress, ssr,
+                                        "PolynomialWithWarmup");
   }
 };
 

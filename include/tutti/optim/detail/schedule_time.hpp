@@ -46,14 +46,14 @@ inline Time convert(Time time, const Progress& progress, double ssr = 1.0) {
     return Time::batches(::tutti::detail::to_int(time.value() * length * max.value()));
   }
   if (time.unit() == TimeUnit::epoch) {
-    time = Time::batches(time.count() * need_loader_length(time, progress));
+    time = Time::batches(time.count()) * need_loader_length(time, progress);
   }
   return time * ssr;
 }
 
-/// now / length; `what` names the length in the error when it is 0.
+/// now / length; `what` names the length in the error when it is 0 or less.
 inline double ratio(const Progress& progress, Time length, const char* what) {
-  if (!length) {
+  if (length <= 0) {
     throw std::invalid_argument(std::string("schedule: ") + what + " is " + to_string(length) +
                                 " once converted to whole units; make it longer.");
   }

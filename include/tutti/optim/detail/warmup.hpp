@@ -39,7 +39,7 @@ inline void check_warmup(Time warmup, Time t_max, const Progress& progress, cons
   Time needed = max;
   if (t_max.unit() == TimeUnit::batch && max.unit() == TimeUnit::epoch &&
       progress.dataloader_len > 0) {
-    needed = Time::batches(max.count() * progress.dataloader_len);
+    needed = Time::batches(max.count()) * progress.dataloader_len;
   }
   if (max && t_max.unit() == needed.unit() && t_max < needed) {
     throw std::invalid_argument(std::string("schedule: ") + name + " ends at t_max = " +
@@ -61,13 +61,15 @@ inline double ratio_after_warmup(Time t_warmup, Time t_max, const Progress& prog
   return std::clamp(((now - start) / (end - start)).value(), 0.0, 1.0);
 }
 
-inline std::string warmup_notice(Time t_warmup, const Progress& progress, const char* name) {
-  const Time converted = convert(t_warmup, progress);
-  return converted ? std::string()
-                   : std::string("schedule: ") + name + "'s t_warmup of " + to_string(t_warmup) +
-                         " is " + to_string(converted) +
-                         " once converted to whole units, so there is no warmup; a dur may be too "
-                         "small a part of this run.";
+inline std::string warmup_notice(Time t_warmup, bool scale, const Progress& progress, double ssr,
+                                 const char* name) {
+  const Time converted = convert(t_warmup, progress, scale ? ssr : 1.0);
+  return converted > 0
+             ? std::string()
+             : std::string("schedule: ") + name + "'s t_warmup of " + to_string(t_warmup) + " is " +
+                   to_string(converted) +
+                   " once converted to whole units, so there is no warmup; a dur may be too "
+                   "small a part of this run.";
 }
 
 }  // namespace tutti::optim::detail
