@@ -42,6 +42,9 @@ TEST_CASE("bytes that are no whole JPEG image are refused with a name", "[data][
   CHECK_THAT(says("GIF89a"), ContainsSubstring("'a/1.jpg' cannot be decoded: Not a JPEG file"));
   CHECK_THAT(says(""), ContainsSubstring("'a/1.jpg' cannot be decoded"));
   CHECK_THAT(says(good.substr(0, good.size() / 2)), ContainsSubstring("cannot be decoded: "));
+  const std::string most = good.substr(0, good.size() - 20);  // within the pixels
+  CHECK_THAT(says(most), ContainsSubstring("'a/1.jpg' cannot be decoded: Premature end of JPEG"));
+  CHECK_THAT(says(most + "\xff\xd9"), ContainsSubstring("'a/1.jpg' cannot be decoded: "));
   CHECK_THAT(says(encode_jpeg(at::zeros({8, 8, 4}, at::kByte), JCS_CMYK)),
              ContainsSubstring("cannot be decoded: Unsupported color conversion") &&
                  ContainsSubstring("expected a JPEG image, grey or in colours"));

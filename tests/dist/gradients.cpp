@@ -121,6 +121,14 @@ TEST_CASE("gradients of one type travel together up to the cap", "[dist][gradien
         Messages{"numbers 5", "Float 8", "Float 8", "Float 1", "Double 1", "Double 100"});
 }
 
+TEST_CASE("gradients of several devices travel apart", "[dist][gradients]") {
+  Pair group;
+  at::Tensor elsewhere = at::empty({3}, at::kMeta);
+  elsewhere.mutable_grad() = at::empty({3}, at::kMeta);
+  dist::all_reduce_gradients({with_gradient({2}, 2), elsewhere, with_gradient({1}, 4)}, group);
+  CHECK(group.sent == Messages{"numbers 3", "Float 2", "Float 3", "Float 1"});
+}
+
 TEST_CASE("every gradient gets its own part of a message, whatever its strides",
           "[dist][gradients]") {
   Pair group;

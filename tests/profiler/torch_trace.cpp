@@ -31,6 +31,7 @@ TEST_CASE("a trace of LibTorch's profiler is put on the clock, without what it s
   write_bytes(folder / "a", R"({"baseTimeNanoseconds": 2000000, "traceEvents": [
     {"ph": "X", "name": "aten::mul", "pid": 77, "tid": 5, "ts": 10.5, "dur": 2},
     {"ph": "X", "name": "MulBackward0", "pid": 77, "tid": 6, "ts": 11, "dur": 2},
+    {"ph": "X", "name": "aten::add", "pid": 77, "tid": 6, "ts": 11.5, "dur": 1},
     {"ph": "X", "name": "kernel", "pid": 0, "tid": 7, "ts": 12, "dur": 2},
     {"ph": "M", "name": "thread_name", "pid": 77, "tid": 5, "ts": 1, "args": {"name": "t"}},
     {"ph": "M", "name": "process_name", "pid": 77, "tid": 0, "ts": 1, "args": {"name": "p"}},
@@ -42,6 +43,7 @@ TEST_CASE("a trace of LibTorch's profiler is put on the clock, without what it s
         R"({"name":"before"}
 {"ph":"X","name":"aten::mul","pid":3,"tid":5,"ts":2010.5,"dur":2}
 {"ph":"X","name":"MulBackward0","pid":3,"tid":6,"ts":2011.0,"dur":2}
+{"ph":"X","name":"aten::add","pid":3,"tid":6,"ts":2011.5,"dur":1}
 {"ph":"X","name":"kernel","pid":3,"tid":7,"ts":2012.0,"dur":2}
 {"ph":"M","name":"thread_name","pid":3,"tid":5,"ts":1,"args":{"name":"t"}}
 {"name":"thread_sort_index","ph":"M","ts":0,"pid":3,"tid":5,"args":{"sort_index":0}}
