@@ -1,17 +1,20 @@
 #include <tutti/dist/gradients.hpp>
 
+#include <tutti/dist/process_group.hpp>
+
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/message.hpp"
 
+#include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <ATen/ATen.h>
-
-#include <tutti/dist/process_group.hpp>
 
 namespace dist = tutti::dist;
 using Catch::Matchers::ContainsSubstring;
