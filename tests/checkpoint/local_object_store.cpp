@@ -11,7 +11,6 @@ using Catch::Matchers::ContainsSubstring;
 using Names = std::vector<std::string>;
 
 static_assert(ObjectStore<LocalObjectStore>);
-static_assert(!ObjectStore<std::string>);
 
 TEST_CASE("a local store gives back what was put into it", "[checkpoint][object_store]") {
   const TemporaryFolder folder;

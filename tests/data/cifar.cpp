@@ -5,8 +5,6 @@
 
 #include <ATen/ATen.h>
 
-#include <tutti/data/image_loader.hpp>
-
 #include "support/catch.hpp"
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
@@ -47,19 +45,6 @@ TEST_CASE("CIFAR-10's records become planar images and labels, file after file",
   const auto test = tutti::data::load_cifar10(folder.path().string(), Split::test);
   CHECK(test.labels.equal(at::zeros({1}, at::kLong)));
   CHECK(test.classes.at(9) == "truck");
-}
-
-TEST_CASE("an image loader takes what CIFAR-10's reader gives", "[data]") {
-  const TemporaryFolder folder;
-  write_bytes(folder / "some.bin", records(0, 10));
-  const auto set = tutti::data::load_cifar10_batches({(folder / "some.bin").string()});
-  tutti::ImageLoader loader{set.images, set.labels, {.batch_size = 4}};
-  CHECK(loader.size() == 3);
-  loader.start(0);
-  const auto batch = loader.next();
-  REQUIRE(batch);
-  CHECK(batch->inputs().sizes() == at::IntArrayRef({4, 3, 32, 32}));
-  CHECK(batch->targets().equal(at::arange(4)));
 }
 
 TEST_CASE("files that are not CIFAR-10's are refused with their name and fault", "[data]") {

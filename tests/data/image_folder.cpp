@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -14,6 +13,7 @@
 
 #include <ATen/ATen.h>
 
+#include "data/encode_jpeg.hpp"
 #include "support/catch.hpp"
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
@@ -209,86 +209,6 @@ TEST_CASE("damaged tar files are refused and never read past their end", "[data]
 }
 
 #ifdef TUTTI_WITH_JPEG
-
-namespace {
-
-std::string encode_jpeg(const at::Tensor& pixels, J_COLOR_SPACE space, bool progressive = false) {
-  jpeg_compress_struct info{};
-  jpeg_error_mgr errors{};
-  info.err = jpeg_std_error(&errors);
-  jpeg_create_compress(&info);
-  unsigned char* bytes = nullptr;
-  unsigned long size = 0;
-  jpeg_mem_dest(&info, &bytes, &size);
-  info.image_height = static_cast<JDIMENSION>(pixels.size(0));
-  info.image_width = static_cast<JDIMENSION>(pixels.size(1));
-  info.input_components = static_cast<int>(pixels.size(2));
-  info.in_color_space = space;
-  jpeg_set_defaults(&info);
-  jpeg_set_quality(&info, 95, TRUE);
-  if (progressive) {
-    jpeg_simple_progression(&info);
-  }
-  jpeg_start_compress(&info, TRUE);
-  for (std::int64_t y = 0; y < pixels.size(0); ++y) {
-    at::Tensor line = pixels[y].contiguous();
-    JSAMPROW row = line.mutable_data_ptr<JSAMPLE>();
-    jpeg_write_scanlines(&info, &row, 1);
-  }
-  jpeg_finish_compress(&info);
-  std::string out(reinterpret_cast<char*>(bytes), size);
-  jpeg_destroy_compress(&info);
-  std::free(bytes);
-  return out;
-}
-
-// [16, 24, 3]: red rises to the right, green downwards, blue is even.
-at::Tensor picture() {
-  const at::Tensor red = at::arange(24).mul(10).expand({16, 24});
-  const at::Tensor green = at::arange(16).mul(15).unsqueeze(1).expand({16, 24});
-  return at::stack({red, green, at::full({16, 24}, 90, at::kLong)}, 2).to(at::kByte).contiguous();
-}
-
-}  // namespace
-
-TEST_CASE("JPEG images come back as planes of red, green and blue", "[data][jpeg]") {
-  for (const bool progressive : {false, true}) {
-    const at::Tensor back = tutti::data::decode_jpeg(encode_jpeg(picture(), JCS_RGB, progressive));
-    CHECK(back.sizes() == at::IntArrayRef({3, 16, 24}));
-    const at::Tensor error = back.to(at::kFloat) - picture().permute({2, 0, 1}).to(at::kFloat);
-    CHECK(error.abs().mean().item<double>() < 4);  // quality 95, colours at half the resolution
-  }
-}
-
-TEST_CASE("a grey JPEG image has three equal planes", "[data][jpeg]") {
-  const at::Tensor line = at::arange(0, 256, 8).to(at::kByte).expand({8, 32}).unsqueeze(2);
-  const at::Tensor back = tutti::data::decode_jpeg(encode_jpeg(line, JCS_GRAYSCALE));
-  CHECK(back.sizes() == at::IntArrayRef({3, 8, 32}));
-  CHECK(back[0].equal(back[1]));
-  CHECK(back[0].equal(back[2]));
-  CHECK((back[0].to(at::kInt) - line.squeeze(2).to(at::kInt)).abs().max().item<int>() < 8);
-}
-
-TEST_CASE("bytes that are no whole JPEG image are refused with a name", "[data][jpeg]") {
-  const auto says = [](const std::string& bytes) {
-    return message([&] { (void)tutti::data::decode_jpeg(bytes, "a/1.jpg"); });
-  };
-  const std::string good = encode_jpeg(picture(), JCS_RGB);
-  CHECK(says(good) == "nothing");
-  CHECK_THAT(says("GIF89a"), ContainsSubstring("'a/1.jpg' cannot be decoded: Not a JPEG file"));
-  CHECK_THAT(says(""), ContainsSubstring("'a/1.jpg' cannot be decoded"));
-  CHECK_THAT(says(good.substr(0, good.size() / 2)), ContainsSubstring("cannot be decoded: "));
-  CHECK_THAT(says(encode_jpeg(at::zeros({8, 8, 4}, at::kByte), JCS_CMYK)),
-             ContainsSubstring("cannot be decoded: Unsupported color conversion") &&
-                 ContainsSubstring("expected a JPEG image, grey or in colours"));
-  for (std::size_t bytes = 0; bytes < good.size(); bytes += 7) {
-    (void)says(good.substr(0, bytes));  // whatever it says, it does not crash
-  }
-  std::string wide = good;
-  const std::size_t frame = wide.find("\xff\xc0");
-  wide.replace(frame + 5, 4, "\xff\xdc\xff\xdc");
-  CHECK_THAT(says(wide), ContainsSubstring("is 65500 x 65500, expected at most"));
-}
 
 TEST_CASE("a tar file of JPEG images becomes tensors", "[data][jpeg]") {
   const TemporaryFolder folder;

@@ -268,30 +268,6 @@ TEST_CASE("markers record while the action is theirs", "[profiler][law]") {
   CHECK(threads.size() == 2);
 }
 
-TEST_CASE("a merged trace has the ranks' times on one clock", "[profiler][dist]") {
-  const TemporaryFolder folder;
-  const auto trace = [&](int rank, std::int64_t sync, std::int64_t time) {
-    const std::string path = (folder / std::to_string(rank)).string();
-    write_bytes(path,
-                "[\n{\"name\": \"clock_sync_timestamp_us\", \"ph\": \"M\", \"ts\": 0, \"pid\": 9, "
-                "\"tid\": 1, \"args\": {\"value\": " +
-                    std::to_string(sync) + "}},\n{\"name\": \"x\", \"ph\": \"B\", \"ts\": " +
-                    std::to_string(time) + ", \"pid\": 9, \"tid\": 1, \"args\": {}}\n]\n");
-    return path;
-  };
-  const std::string merged = (folder / "merged.json").string();
-  for (int cycle = 0; cycle < 2; ++cycle) {
-    tutti::merge_traces({{0, trace(0, 1000, 1010)}, {2, trace(2, 5000, 5012)}}, merged);
-  }
-  const Json events = parsed(merged);
-  REQUIRE(events.size() == 8);
-  CHECK(events[1]["ts"].integer() == 1010);
-  CHECK(events[3]["ts"].integer() == 1012);
-  CHECK(events[3]["pid"].integer() == 2);
-  CHECK(events[2]["args"]["value"].integer() == 5000);
-  CHECK(events[7]["ts"].integer() == 1012);
-}
-
 namespace {
 
 // Rank 0 of two, of which the other one's file is there already.

@@ -96,33 +96,3 @@ TEST_CASE("its traces go into a Profiler's merged one", "[profiler][trace]") {
   }
   CHECK(places == std::set<std::int64_t>{0});
 }
-
-TEST_CASE("a trace of LibTorch's profiler is put on the clock, without what it says of itself",
-          "[profiler][trace]") {
-  const TemporaryFolder folder;
-  write_bytes(folder / "a", R"({"baseTimeNanoseconds": 2000000, "traceEvents": [
-    {"ph": "X", "name": "aten::mul", "pid": 77, "tid": 5, "ts": 10.5, "dur": 2},
-    {"ph": "X", "name": "MulBackward0", "pid": 77, "tid": 6, "ts": 11, "dur": 2},
-    {"ph": "X", "name": "kernel", "pid": 0, "tid": 7, "ts": 12, "dur": 2},
-    {"ph": "M", "name": "thread_name", "pid": 77, "tid": 5, "ts": 1, "args": {"name": "t"}},
-    {"ph": "M", "name": "process_name", "pid": 77, "tid": 0, "ts": 1, "args": {"name": "p"}},
-    {"ph": "X", "name": "Spans", "pid": "Spans", "tid": "PyTorch Profiler", "ts": 1, "dur": 9},
-    {"ph": "i", "name": "Record Window End", "pid": "", "tid": "", "ts": 9}]})");
-  write_bytes(folder / "merged", "[\n{\"name\": \"before\"}\n]\n");
-  tutti::merge_torch_traces({{3, {(folder / "a").string(), 5}}}, (folder / "merged").string());
-  std::string lines;
-  const auto trace = tutti::detail::parse_json(read_bytes(folder / "merged"));
-  for (std::size_t i = 0; i < trace.size(); ++i) {
-    lines += tutti::detail::to_text(trace[i]) + "\n";
-  }
-  CHECK(lines ==
-        R"({"name":"before"}
-{"ph":"X","name":"aten::mul","pid":3,"tid":5,"ts":2010.5,"dur":2}
-{"ph":"X","name":"MulBackward0","pid":3,"tid":6,"ts":2011.0,"dur":2}
-{"ph":"X","name":"kernel","pid":3,"tid":7,"ts":2012.0,"dur":2}
-{"ph":"M","name":"thread_name","pid":3,"tid":5,"ts":1,"args":{"name":"t"}}
-{"name":"thread_sort_index","ph":"M","ts":0,"pid":3,"tid":5,"args":{"sort_index":0}}
-{"name":"thread_sort_index","ph":"M","ts":0,"pid":3,"tid":6,"args":{"sort_index":1}}
-{"name":"thread_sort_index","ph":"M","ts":0,"pid":3,"tid":7,"args":{"sort_index":99999}}
-)");
-}

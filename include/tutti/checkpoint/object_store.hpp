@@ -42,7 +42,8 @@ concept ObjectStore = std::copy_constructible<S> &&
   { store.list_objects(text) } -> std::convertible_to<std::vector<std::string>>;
 };
 
-/// An object store of whatever type; copies share it. Members as those of ObjectStore.
+/// An object store of whatever type; copies share it. Members as those of ObjectStore, which throw
+/// c10::ValueError when there is no store.
 class AnyObjectStore {
  public:
   AnyObjectStore() = default;
@@ -53,18 +54,18 @@ class AnyObjectStore {
   /// There is a store.
   explicit operator bool() const noexcept { return held_ != nullptr; }
 
-  [[nodiscard]] std::string get_uri(const std::string& name) const { return held_->get_uri(name); }
+  [[nodiscard]] std::string get_uri(const std::string& name) const { return held().get_uri(name); }
   void upload_object(const std::string& name, const std::string& file) const {
-    held_->upload_object(name, file);
+    held().upload_object(name, file);
   }
   void download_object(const std::string& name, const std::string& file) const {
-    held_->download_object(name, file);
+    held().download_object(name, file);
   }
   [[nodiscard]] std::int64_t get_object_size(const std::string& name) const {
-    return held_->get_object_size(name);
+    return held().get_object_size(name);
   }
   [[nodiscard]] std::vector<std::string> list_objects(const std::string& prefix) const {
-    return held_->list_objects(prefix);
+    return held().list_objects(prefix);
   }
 
  private:
@@ -94,6 +95,13 @@ class AnyObjectStore {
     }
     S store;
   };
+
+  const Base& held() const {
+    TORCH_CHECK_VALUE(held_,
+                      "AnyObjectStore: there is no store, expected one such as "
+                      "tutti::LocalObjectStore");
+    return *held_;
+  }
 
   std::shared_ptr<const Base> held_;
 };

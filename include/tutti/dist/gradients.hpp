@@ -2,8 +2,9 @@
 
 #include <tutti/dist/communicator.hpp>
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -61,14 +62,17 @@ inline void all_reduce_together(const std::vector<at::Tensor>& gradients, Commun
 ///
 /// parameters: the same on every rank, in the same order; dense gradients.
 /// bucket_cap_mb: MiB that travel together; > 0.
-/// Throws c10::Error when a gradient is sparse or a rank does not answer.
+/// Throws c10::Error when a gradient is sparse or a rank does not answer, c10::ValueError when
+/// bucket_cap_mb is not above 0.
 inline void all_reduce_gradients(const std::vector<at::Tensor>& parameters, Communicator& group,
                                  double bucket_cap_mb = 25) {
+  TORCH_CHECK_VALUE(bucket_cap_mb > 0, "tutti::dist::all_reduce_gradients: bucket_cap_mb is ",
+                    bucket_cap_mb, ", expected more than 0");
   if (group.size() == 1 || parameters.empty()) {
     return;
   }
   const std::vector<std::int64_t> present = detail::gradients_anywhere(parameters, group);
-  const auto cap = static_cast<std::size_t>(bucket_cap_mb * 1024 * 1024);
+  const double cap = bucket_cap_mb * 1024 * 1024;
   std::vector<at::Tensor> together;
   std::size_t bytes = 0;
   const auto send = [&] {
@@ -87,7 +91,7 @@ inline void all_reduce_gradients(const std::vector<at::Tensor>& parameters, Comm
       gradient = parameters[i].detach().new_zeros(parameters[i].sizes());
     }
     const bool fits =
-        together.empty() || (bytes + gradient.nbytes() <= cap &&
+        together.empty() || (static_cast<double>(bytes + gradient.nbytes()) <= cap &&
                              gradient.scalar_type() == together.front().scalar_type() &&
                              gradient.device() == together.front().device());
     if (!fits) {

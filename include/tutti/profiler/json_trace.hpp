@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -37,23 +39,45 @@ struct JSONTraceHandler {
 
 namespace detail {
 
-// Replaces a file as a whole. Throws c10::Error when that fails.
+// Replaces a file as a whole. Throws c10::Error when that fails; the file is then as it was.
 inline void write_whole(const std::string& path, const std::string& text) {
   const std::string unfinished = path + ".tmp";
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  {
-    std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
-    file << text;
-    TORCH_CHECK(file.flush().good(), "Profiler: cannot write '", unfinished, "'");
+  std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (file.fail() || std::rename(unfinished.c_str(), path.c_str()) != 0) {
+    std::remove(unfinished.c_str());
+    TORCH_CHECK(false, "Profiler: cannot write '", path, "'");
   }
-  TORCH_CHECK(std::rename(unfinished.c_str(), path.c_str()) == 0, "Profiler: cannot write '", path,
-              "'");
 }
 
+// None: it cannot be read.
 inline std::optional<std::string> read_whole(const std::string& path) {
+  std::error_code error;
   std::ifstream file(path, std::ios::binary);
-  return file ? std::optional(std::string(std::istreambuf_iterator<char>(file), {})) : std::nullopt;
+  if (!file || std::filesystem::is_directory(path, error)) {
+    return std::nullopt;
+  }
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// What a merged trace has so far, without its end; empty: no events.
+inline std::string begun_trace(const std::string& merged) {
+  std::string text = read_whole(merged).value_or("");
+  text.resize(std::min(text.rfind("\n]"), text.size()));
+  return text == "[" ? std::string() : text;
+}
+
+// One more event of it.
+inline void add_event(std::string& text, const Json& event) {
+  text += (text.empty() ? "[\n" : ",\n") + to_text(event);
+}
+
+// Replaces it by what it has now.
+inline void end_trace(const std::string& merged, const std::string& text) {
+  write_whole(merged, (text.empty() ? "[" : text) + "\n]\n");
 }
 
 // The events of a file with one on each line.
@@ -79,10 +103,7 @@ inline std::vector<Json> trace_events(const std::string& text) {
 /// clock, by the moment at which all ranks met.
 /// Throws c10::Error or std::invalid_argument when a file cannot be read or written.
 inline void merge_traces(const std::map<int, std::string>& files, const std::string& merged) {
-  std::string text;
-  if (const auto before = detail::read_whole(merged)) {
-    text = before->substr(0, before->rfind("\n]"));
-  }
+  std::string text = detail::begun_trace(merged);
   std::optional<std::int64_t> base;
   for (const auto& [rank, path] : files) {
     const auto content = detail::read_whole(path);
@@ -103,10 +124,10 @@ inline void merge_traces(const std::map<int, std::string>& files, const std::str
                               : key == "pid" ? detail::Json(rank)
                                              : value);
       }
-      text += (text.empty() ? "[\n" : ",\n") + detail::to_text(detail::Json(std::move(out)));
+      detail::add_event(text, std::move(out));
     }
   }
-  detail::write_whole(merged, (text.empty() ? "[" : text) + "\n]\n");
+  detail::end_trace(merged, text);
 }
 
 }  // namespace tutti

@@ -8,7 +8,6 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/core/detail/json_parse.hpp>
-#include <tutti/core/detail/json_text.hpp>
 #include <tutti/profiler/json_trace.hpp>
 
 namespace tutti {
@@ -54,13 +53,7 @@ struct TorchTrace {
 /// Throws c10::Error or std::invalid_argument when a file cannot be read or written.
 /// Source: MosaicML Composer, `composer.profiler.json_trace_merger`.
 inline void merge_torch_traces(const std::map<int, TorchTrace>& files, const std::string& merged) {
-  std::string text;
-  if (const auto before = detail::read_whole(merged)) {
-    text = before->substr(0, before->rfind("\n]"));
-  }
-  const auto add = [&](const detail::Json& event) {
-    text += (text.empty() || text == "[" ? "[\n" : ",\n") + detail::to_text(event);
-  };
+  std::string text = detail::begun_trace(merged);
   for (const auto& [rank, file] : files) {
     const auto content = detail::read_whole(file.path);
     TORCH_CHECK(content, "TorchProfiler: cannot read '", file.path, "'");
@@ -74,7 +67,7 @@ inline void merge_torch_traces(const std::map<int, TorchTrace>& files, const std
       if (event.is_null()) {
         continue;
       }
-      add(event);
+      detail::add_event(text, event);
       const bool backward = event["name"].string().find("Backward0") != std::string::npos;
       bool& known = threads[event["tid"].integer()];
       known = known || backward;
@@ -82,15 +75,15 @@ inline void merge_torch_traces(const std::map<int, TorchTrace>& files, const std
     for (const auto& [tid, backward] : threads) {
       const int place = tid == file.training_thread ? 0 : backward ? 1 : 99999;
       using Object = detail::Json::Object;
-      add(Object{{"name", "thread_sort_index"},
-                 {"ph", "M"},
-                 {"ts", 0},
-                 {"pid", rank},
-                 {"tid", tid},
-                 {"args", Object{{"sort_index", place}}}});
+      detail::add_event(text, Object{{"name", "thread_sort_index"},
+                                     {"ph", "M"},
+                                     {"ts", 0},
+                                     {"pid", rank},
+                                     {"tid", tid},
+                                     {"args", Object{{"sort_index", place}}}});
     }
   }
-  detail::write_whole(merged, (text.empty() ? "[" : text) + "\n]\n");
+  detail::end_trace(merged, text);
 }
 
 }  // namespace tutti

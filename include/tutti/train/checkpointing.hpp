@@ -242,9 +242,6 @@ inline RunLoadReport load_checkpoint(const std::string& path, const PolicyStates
           state.communicator->all_reduce_value(state.timestamp.batch, dist::ReduceOp::maximum),
       "the ranks have loaded different checkpoints from ", path, "; rank ", state.rank,
       " is at batch ", state.timestamp.batch);
-  if (state.rank == 0 && !report.complete()) {
-    TORCH_WARN(report.text());
-  }
   return report;
 }
 

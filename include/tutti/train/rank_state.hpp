@@ -104,7 +104,7 @@ inline std::function<void()> load_rank_state(const PolicyStates& policies, const
   }
   return [saved = own.child("libtorch")] {
     for (const std::string& what : checkpoint::load_rng(saved)) {
-      TORCH_WARN("the checkpoint's ", what, " was not restored");
+      TORCH_WARN("not restored from the checkpoint: ", what);
     }
   };
 }

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include <c10/util/Exception.h>
+
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/mirror.hpp>
 #include <tutti/checkpoint/saver.hpp>
@@ -74,6 +76,9 @@ class RunCheckpoints final : public Checkpoints {
     RunLoadReport report = load_checkpoint(fetched ? fetched->folder() : source.path, policies_,
                                            state_, run_, own(), source.options);
     report.path = source.path;
+    if (state_.rank == 0 && !report.complete()) {
+      TORCH_WARN(report.text());
+    }
     state_.logger.log_hyperparameters({{"load_path", source.path}});
     return report;
   }
