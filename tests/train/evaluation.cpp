@@ -85,26 +85,6 @@ TEST_CASE("an evaluation or a prediction without data is refused", "[train][eval
                     ContainsSubstring("predict: there is no data"));
 }
 
-TEST_CASE("metrics of one name are refused, and can be told apart", "[train][eval]") {
-  const Batch one(at::tensor({3.0, 2.0, 1.0, 1.0, 2.0, 3.0}).view({2, 3}),
-                  at::tensor({1, 0}, at::kLong));
-  const std::vector<Batch> data{one};
-  const auto evaluate = [&](const tutti::Metrics& metrics) {
-    auto given = options({{"test", data}});
-    given.train = data;
-    Trainer<> trainer{classifier(metrics), given};
-    trainer.eval();
-    return trainer.state().eval_metric_values.at("test");
-  };
-  CHECK_THROWS_WITH(
-      evaluate(make_metrics(MulticlassAccuracy{}, MulticlassAccuracy{{.top_k = 2}})),
-      ContainsSubstring("two metrics of the model are called \"MulticlassAccuracy\""));
-  const auto values = evaluate(
-      make_metrics(MulticlassAccuracy{}, MulticlassAccuracy{{.top_k = 2, .name = "Top2"}}));
-  CHECK(values.at("MulticlassAccuracy") == 0);
-  CHECK(values.at("Top2") == 0.5);
-}
-
 TEST_CASE("a prediction of some batches says how many there are", "[train][predict]") {
   Trainer<Lengths> trainer{tiny::net(), options({})};
   trainer.predict(tiny::batches(5));
