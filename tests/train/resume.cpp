@@ -279,6 +279,10 @@ TEST_CASE("a run that is named goes on where its folder says", "[train][resume][
   CHECK(complete.get<Counter>().count == 6);
   REQUIRE(warnings.texts.size() == 1);
   CHECK_THAT(warnings.texts[0], ContainsSubstring("is complete"));
+
+  again.save_latest_filename = "";
+  CHECK_THROWS_WITH((Trainer<Counter>{tiny::net(), again}),
+                    ContainsSubstring("save_latest_filename is empty"));
 }
 
 TEST_CASE("autoresume falls back to load_path with its options", "[train][resume][autoresume]") {
@@ -292,25 +296,6 @@ TEST_CASE("autoresume falls back to load_path with its options", "[train][resume
   Trainer<> trainer(tiny::net(2), begin);
   CHECK(trainer.load_report().weights_only);
   CHECK(trainer.state().timestamp.batch == 0);
-}
-
-TEST_CASE("autoresume says what it lacks", "[train][resume][autoresume]") {
-  const TemporaryFolder folder;
-  TrainerOptions good = saving(folder);
-  good.autoresume = true;
-  const auto refuse = [](TrainerOptions bad) { Trainer<> trainer(tiny::net(), std::move(bad)); };
-  TrainerOptions bad = good;
-  bad.save_folder = "";
-  CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("save_folder is empty"));
-  bad = good;
-  bad.save_latest_filename = "";
-  CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("save_latest_filename is empty"));
-  bad = good;
-  bad.run_name = "";
-  CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("run_name is not"));
-  bad = good;
-  bad.save_weights_only = true;
-  CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("weights alone"));
 }
 
 TEST_CASE("a checkpoint newer than the pointer is no obstacle to going on", "[train][resume]") {
