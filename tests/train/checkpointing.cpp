@@ -180,17 +180,14 @@ TEST_CASE("a checkpoint of weights alone is no place to go on from", "[train][ch
   CHECK_NOTHROW(bench.load(saved.path, {.weights_only = true}));
 }
 
-TEST_CASE("another recipe takes what it has a place for and says the rest once",
+TEST_CASE("another recipe takes what it has a place for, and the report says the rest",
           "[train][checkpointing]") {
   const Saved saved;
   Bench<Doubler> bench(2);
-  Warnings warnings;
+  const Warnings quiet;
   const RunLoadReport report = bench.load(saved.path);
   CHECK(report.afresh == Names{"policies/Doubler"});
   CHECK(report.unused == Names{"policies/Counter"});
-  REQUIRE(warnings.texts.size() == 1);
-  CHECK_THAT(warnings.texts[0], ContainsSubstring("starting afresh: policies/Doubler") &&
-                                    ContainsSubstring("no place for it: policies/Counter"));
   CHECK(bench.engine.get<Doubler>().twice == 0);
 }
 
@@ -204,7 +201,7 @@ TEST_CASE("ignored parts of a checkpoint start afresh", "[train][checkpointing]"
   CHECK(bench.engine.get<Counter>().count == 0);
   CHECK(report.ignored == Names{"state/timestamp", "state/policies/Counter", "rng"});
   CHECK(has(report.restored, "optimizers"));
-  REQUIRE(warnings.texts.size() == 2);
+  REQUIRE_FALSE(warnings.texts.empty());
   CHECK_THAT(warnings.texts[0],
              ContainsSubstring("load_ignore_keys: nothing in the checkpoint matches") &&
                  ContainsSubstring("state/nothing"));
@@ -212,7 +209,7 @@ TEST_CASE("ignored parts of a checkpoint start afresh", "[train][checkpointing]"
 
 TEST_CASE("weights can be ignored, and all of the state", "[train][checkpointing]") {
   const Saved saved;
-  Warnings quiet;
+  const Warnings quiet;
   Bench<Counter> fresh(2);
   const at::Tensor own = tiny::flat(*fresh.net);
   CHECK(fresh.load(saved.path, {.ignore_keys = {"state/model"}}).ignored == Names{"state/model"});
@@ -258,7 +255,7 @@ TEST_CASE("ranks that have loaded different checkpoints say so", "[train][checkp
   const Saved saved;
   Bench<Counter> bench;
   bench.state.communicator = std::make_shared<OtherRank>(4);  // the other one is at batch 4
-  Warnings quiet;
+  const Warnings quiet;
   CHECK_THROWS_WITH(bench.load(saved.path),
                     ContainsSubstring("have loaded different checkpoints") &&
                         ContainsSubstring("rank 0 is at batch 5"));
@@ -317,5 +314,10 @@ TEST_CASE("strict holds in full loads and says which policies the recipe lacks",
   CHECK_THROWS_WITH(load(), ContainsSubstring("do not fit the model") &&
                                 ContainsSubstring("policies that this one lacks: Counter"));
   rest.load_strict_model_weights = false;
+  const Warnings warnings;
   CHECK(load().model.mismatched.size() == 2);
+  REQUIRE(warnings.texts.size() == 1);  // all that was not taken, once
+  CHECK_THAT(warnings.texts[0], ContainsSubstring("starting afresh: optimizers") &&
+                                    ContainsSubstring("no place for it: policies/Counter") &&
+                                    ContainsSubstring("2 different"));
 }

@@ -2,11 +2,11 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/metrics/accuracy.hpp>
-#include <tutti/metrics/loss_metric.hpp>
 #include <tutti/metrics/make_metrics.hpp>
 
 #include "support/catch.hpp"
@@ -19,10 +19,40 @@ using train::MetricSet;
 
 namespace {
 
-// The mean over batches of what the model's outputs sum up to.
-LossMetric sum(const std::string& name) {
-  return LossMetric([](const at::Tensor& outputs, const at::Tensor&) { return outputs.sum(); },
-                    name);
+// The mean over batches of what the model's outputs sum up to. Counts in place.
+class Sum final : public Metric {
+ public:
+  explicit Sum(std::string called) : name_(std::move(called)) {}
+  void update(const at::Tensor& outputs, const at::Tensor&) override {
+    states_[0].add_(outputs.sum());
+    states_[1].add_(1);
+  }
+  using Metric::compute;
+  [[nodiscard]] double compute(const std::vector<at::Tensor>& states) const override {
+    return states[0].item<double>() / states[1].item<double>();
+  }
+  [[nodiscard]] std::vector<at::Tensor> states() const override { return states_; }
+  void set_states(std::vector<at::Tensor> states) override { states_ = std::move(states); }
+  void reset() override { states_ = zeros(); }
+  [[nodiscard]] std::unique_ptr<Metric> clone() const override {
+    return std::make_unique<Sum>(name_);
+  }
+  [[nodiscard]] std::string name() const override { return name_; }
+
+ private:
+  static std::vector<at::Tensor> zeros() {
+    return {at::zeros({}, at::kDouble), at::zeros({}, at::kLong)};
+  }
+  std::string name_;
+  std::vector<at::Tensor> states_ = zeros();
+};
+
+Metrics sums(const std::vector<std::string>& names) {
+  Metrics out;
+  for (const std::string& name : names) {
+    out.push_back(std::make_shared<Sum>(name));
+  }
+  return out;
 }
 
 // A model whose outputs are its inputs, and what a run has beside it.
@@ -53,7 +83,7 @@ struct Bench {
 
 std::vector<std::string> chosen(const std::vector<std::string>& names) {
   Bench bench;
-  MetricSet set(make_metrics(sum("TopOne"), sum("TopFive"), sum("Error")), names, "");
+  MetricSet set(sums({"TopOne", "TopFive", "Error"}), names, "");
   bench.update(set, 1);
   set.compute(*bench.state.communicator, bench.state, bench.values);
   std::vector<std::string> out;
@@ -88,13 +118,13 @@ TEST_CASE("metrics of one name are refused, and can be told apart", "[train][met
       make_metrics(MulticlassAccuracy{}, MulticlassAccuracy{{.top_k = 2, .name = "Top2"}}), {}, "");
   CHECK(two.counts().size() == 2);
   // Of two that are not both asked for, none hides the other.
-  CHECK_NOTHROW(MetricSet(make_metrics(sum("A"), sum("B"), sum("A")), {"b"}, ""));
+  CHECK_NOTHROW(MetricSet(sums({"A", "B", "A"}), {"b"}, ""));
 }
 
 TEST_CASE("metrics are logged behind the prefix at the present step, and kept by name",
           "[train][metrics]") {
   Bench bench;
-  MetricSet set(make_metrics(sum("Sum")), {}, "metrics/test/");
+  MetricSet set(sums({"Sum"}), {}, "metrics/test/");
   bench.update(set, 2);
   bench.update(set, 4);
   CHECK(bench.compute(set) == 3);
@@ -109,7 +139,7 @@ TEST_CASE("metrics are logged behind the prefix at the present step, and kept by
 
 TEST_CASE("every use of the model's metrics counts for itself", "[train][metrics]") {
   Bench bench;
-  const Metrics metrics = make_metrics(sum("Sum"));
+  const Metrics metrics = sums({"Sum"});
   MetricSet one(metrics, {}, "");
   MetricSet other(metrics, {}, "");
   bench.update(one, 2);
@@ -120,7 +150,7 @@ TEST_CASE("every use of the model's metrics counts for itself", "[train][metrics
 
 TEST_CASE("counts that were put aside come back unchanged", "[train][metrics]") {
   Bench bench;
-  MetricSet set(make_metrics(sum("Sum")), {}, "");
+  MetricSet set(sums({"Sum"}), {}, "");
   bench.update(set, 2);
   const auto before = set.counts();
   bench.update(set, 100);
@@ -138,7 +168,7 @@ TEST_CASE("a value is that of all ranks' batches, and a rank's own counts stay i
           "[train][metrics]") {
   Bench bench;
   bench.state.communicator = std::make_shared<OtherRank>(1);  // a batch whose outputs sum up to 1
-  MetricSet set(make_metrics(sum("Sum")), {}, "");
+  MetricSet set(sums({"Sum"}), {}, "");
   bench.update(set, 5);
   CHECK(bench.compute(set) == 3);
   CHECK(bench.compute(set) == 3);
@@ -151,7 +181,7 @@ TEST_CASE("a value is that of all ranks' batches, and a rank's own counts stay i
 TEST_CASE("saved counts go on at rank 0 alone, and every rank has the values",
           "[train][metrics][resume]") {
   Bench bench;
-  MetricSet set(make_metrics(sum("Sum"), sum("Other")), {}, "");
+  MetricSet set(sums({"Sum", "Other"}), {}, "");
   bench.update(set, 2);
   bench.compute(set);
   Archive archive;
@@ -159,7 +189,7 @@ TEST_CASE("saved counts go on at rank 0 alone, and every rank has the values",
   for (const int rank : {0, 1}) {
     Bench later;
     later.state.rank = rank;
-    MetricSet loaded(make_metrics(sum("Sum"), sum("Other")), {}, "");
+    MetricSet loaded(sums({"Sum", "Other"}), {}, "");
     later.update(loaded, 50);  // forgotten
     loaded.load(later.state, archive, later.values);
     CHECK(later.values == bench.values);
@@ -171,10 +201,10 @@ TEST_CASE("saved counts go on at rank 0 alone, and every rank has the values",
 TEST_CASE("a metric that was not computed before saving has no value afterwards",
           "[train][metrics][resume]") {
   Bench bench;
-  MetricSet set(make_metrics(sum("Sum")), {}, "");
+  MetricSet set(sums({"Sum"}), {}, "");
   Archive archive;
   set.save(bench.state, {}, archive);
-  set = MetricSet(make_metrics(sum("Sum"), sum("New")), {}, "");  // one that was not there, too
+  set = MetricSet(sums({"Sum", "New"}), {}, "");  // one that was not there, too
   set.load(bench.state, archive, bench.values);
   CHECK(bench.values.empty());
   bench.update(set, 4);
