@@ -81,18 +81,6 @@ struct Noise final {  // draws from its own stream and from LibTorch's
     state.batch.inputs() = state.batch.inputs() + at::randn({1}) * drawn.back();
   }
 };
-struct TwoPasses final {  // the protocol of SAM without its arithmetic
-  int updates = 0;
-  template <class Closure, class Update>
-  void step(State& state, Closure&& closure, Update&& update) {
-    if (closure(false) && closure(true)) {
-      CHECK(!state.is_ascent);
-      update();
-      ++updates;
-    }
-  }
-  void apply(Init, State&) {}
-};
 
 }  // namespace
 
@@ -109,33 +97,6 @@ TEST_CASE("fit fires the events of two epochs in the documented order", "[traine
   CHECK(trainer.get<Trace>().lines ==
         Lines{"init", "before_load", "after_load", "fit_start", "iteration_start"} + epoch + epoch +
             Lines{"fit_end"});
-}
-
-TEST_CASE("every microbatch fires the inner events once", "[trainer][trace]") {
-  TrainerOptions split = options(1, "1ba");
-  split.device_train_microbatch_size = 4;  // of 6 examples
-  Trainer<Trace> trainer(tiny::net(), split);
-  trainer.fit();
-  const Lines expected =
-      Lines{"init", "before_load", "after_load", "fit_start", "iteration_start", "epoch_start"} +
-      fetch + microbatch + microbatch + close_batch +
-      Lines{"epoch_end", "epoch_checkpoint", "fit_end"};
-  CHECK(trainer.get<Trace>().lines == expected);
-}
-
-TEST_CASE("uneven microbatches give the gradients of the whole batch", "[trainer][law]") {
-  auto whole = tiny::net();
-  auto split = tiny::net();
-  Trainer<Losses> a(whole, options());
-  TrainerOptions parts = options();
-  parts.device_train_microbatch_size = 4;
-  Trainer<Losses> b(split, parts);
-  a.fit();
-  b.fit();
-  CHECK(at::allclose(tiny::flat(*whole), tiny::flat(*split), 1e-5, 1e-6));
-  for (std::size_t i = 0; i < 4; ++i) {
-    CHECK(a.get<Losses>().train[i] == Approx(b.get<Losses>().train[i]).epsilon(1e-5));
-  }
 }
 
 TEST_CASE("the trainer's steps are those of a loop written by hand", "[trainer][law]") {
@@ -229,22 +190,6 @@ TEST_CASE("predict returns the outputs of every batch on the host", "[trainer][p
   CHECK(trainer.predict(data, -1, false).empty());
 }
 
-TEST_CASE("both passes of a closure policy see the same draws", "[trainer][closure]") {
-  Trainer<TwoPasses, Noise, Losses> trainer(tiny::net(1, 0.5), options());
-  trainer.fit();
-  const auto& drawn = trainer.get<Noise>().drawn;
-  CHECK(trainer.get<TwoPasses>().updates == 4);
-  REQUIRE(drawn.size() == 8);
-  for (std::size_t i = 0; i < 8; i += 2) {
-    CHECK(drawn[i] == drawn[i + 1]);
-  }
-  CHECK(drawn[0] != drawn[2]);
-  auto plain = tiny::net(1, 0.5);
-  Trainer<Noise, Losses> once(plain, options());
-  once.fit();
-  CHECK(once.get<Losses>().train == trainer.get<Losses>().train);
-}
-
 TEST_CASE("a resumed run equals the uninterrupted one bit for bit", "[trainer][resume]") {
   const TemporaryFolder temporary;
   const auto folder = temporary / "checkpoints";
@@ -277,17 +222,6 @@ TEST_CASE("the same seed gives the same run", "[trainer][reproducibility]") {
   Trainer<Noise>(first, options()).fit();
   Trainer<Noise>(second, options()).fit();
   CHECK(at::equal(tiny::flat(*first), tiny::flat(*second)));
-}
-
-TEST_CASE("bfloat16 autocast trains on the CPU and keeps parameters in fp32", "[trainer][amp]") {
-  TrainerOptions low = options();
-  low.precision = Precision::amp_bf16;
-  auto model = tiny::net();
-  Trainer<Losses> trainer(model, low);
-  trainer.fit();
-  CHECK(model->in->weight.scalar_type() == at::kFloat);
-  CHECK(trainer.get<Losses>().train.back() < trainer.get<Losses>().train.front());
-  CHECK(!at::autocast::is_autocast_enabled(at::kCPU));
 }
 
 TEST_CASE("options out of range are refused with what was got and what is expected", "[trainer]") {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
@@ -40,16 +39,6 @@ TEST_CASE("an epoch without a batch is an error, not an epoch that goes round fo
   CHECK(used_up.state().timestamp.batch == 2);
   Trainer<> empty{tiny::net(), options(tiny::batches(0), "1ep")};
   CHECK_THROWS_WITH(empty.fit(), ContainsSubstring("gave no batch in epoch 0"));
-}
-
-TEST_CASE("an epoch of no batches is refused by the number that was set", "[train][loop]") {
-  for (const std::int64_t count : {0, -5}) {
-    tutti::TrainerOptions none = options(tiny::batches(3), "2ba");
-    none.train_subset_num_batches = count;
-    CHECK_THROWS_WITH((Trainer<>{tiny::net(), none}),
-                      ContainsSubstring("train_subset_num_batches is " + std::to_string(count) +
-                                        ", expected -1 (all) or a number of batches"));
-  }
 }
 
 TEST_CASE("a length in a unit that never passes is refused, not trained for ever",

@@ -1,13 +1,11 @@
-#include <tutti/trainer.hpp>
+#include <tutti/train/resume.hpp>
 
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include <tutti/data/tensor_loader.hpp>
-#include <tutti/metrics/loss_metric.hpp>
-#include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>
+#include <tutti/trainer.hpp>
 
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
@@ -44,13 +42,11 @@ TrainerOptions loading(const TemporaryFolder& folder, Time length = "6ba") {
   return out;
 }
 
-double lr(const State& state) {
-  return state.optimizers[0]->param_groups()[0].options().get_lr();
-}
-
 struct Rates final {
   std::vector<double> used;
-  void apply(BatchStart, const State& state) { used.push_back(lr(state)); }
+  void apply(BatchStart, const State& state) {
+    used.push_back(state.optimizers[0]->param_groups()[0].options().get_lr());
+  }
 };
 struct Counter final {
   int count = 0;
@@ -58,24 +54,11 @@ struct Counter final {
   void save(Archive& archive) const { archive.put("count", count); }
   void load(const Archive& archive) { count = archive.get<int>("count"); }
 };
-struct Doubler final {
-  int twice = 0;
-  void apply(BatchEnd, State&) { twice += 2; }
-  void save(Archive& archive) const { archive.put("twice", twice); }
-  void load(const Archive& archive) { twice = archive.get<int>("twice"); }
-};
-struct Wide : tiny::Net {  // another head
-  Wide() { out = replace_module("out", torch::nn::Linear(8, 3)); }
-};
 
 struct Iterations final {
   std::vector<std::int64_t> ends{};  // at which batch
   void apply(IterationEnd, const State& state) { ends.push_back(state.timestamp.batch); }
 };
-
-bool has(const Names& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 }  // namespace
 
@@ -95,140 +78,6 @@ TEST_CASE("a full load reports all parts as restored and nothing else", "[train]
   Trainer<Counter> none(tiny::net(), options());
   CHECK(none.load_report().path.empty());
   CHECK(none.load_report().text().empty());
-}
-
-TEST_CASE("another recipe takes what it has a place for and says the rest once",
-          "[train][resume]") {
-  const TemporaryFolder folder;
-  Trainer<Counter>(tiny::net(), saving(folder)).fit();
-  Warnings warnings;
-  Trainer<Doubler> trainer(tiny::net(2), loading(folder));
-  CHECK(trainer.load_report().afresh == Names{"policies/Doubler"});
-  CHECK(trainer.load_report().unused == Names{"policies/Counter"});
-  REQUIRE(warnings.texts.size() == 1);
-  CHECK_THAT(warnings.texts[0], ContainsSubstring("starting afresh: policies/Doubler") &&
-                                    ContainsSubstring("no place for it: policies/Counter"));
-  trainer.fit();
-  CHECK(trainer.get<Doubler>().twice == 4);
-}
-
-TEST_CASE("ignored parts of a checkpoint start afresh", "[train][resume]") {
-  const TemporaryFolder folder;
-  Trainer<Counter>(tiny::net(), saving(folder)).fit();
-  TrainerOptions rest = loading(folder);
-  rest.load_ignore_keys = {"state/timestamp", "state/policies/*", "rng", "state/nothing"};
-  Warnings warnings;
-  Trainer<Counter> trainer(tiny::net(2), rest);
-  CHECK(trainer.state().timestamp.batch == 0);
-  CHECK(trainer.get<Counter>().count == 0);
-  CHECK(trainer.load_report().ignored == Names{"state/timestamp", "state/policies/Counter", "rng"});
-  CHECK(has(trainer.load_report().restored, "optimizers"));
-  REQUIRE(warnings.texts.size() == 2);
-  CHECK_THAT(warnings.texts[0],
-             ContainsSubstring("load_ignore_keys: nothing in the checkpoint matches") &&
-                 ContainsSubstring("state/nothing"));
-}
-
-TEST_CASE("a new head loads strictly when the old one is ignored", "[train][resume]") {
-  const TemporaryFolder folder;
-  Trainer<>(tiny::net(), saving(folder)).fit();
-  TrainerOptions rest = loading(folder);
-  rest.load_ignore_keys = {"state/optimizers", "state/timestamp"};
-  const auto load = [&] { Trainer<> trainer(std::make_shared<Wide>(), rest); };
-  CHECK_THROWS_WITH(load(), ContainsSubstring("out.weight: shape [2, 8] in the file") &&
-                                ContainsSubstring("load_ignore_keys = {\"state/model/fc.*\"}"));
-  rest.load_ignore_keys.push_back("out.*");  // as LoadCheckpoint has it: no path here
-  {
-    Warnings warnings;
-    CHECK_THROWS_WITH(load(), ContainsSubstring("do not fit the model"));
-    REQUIRE(warnings.texts.size() == 1);
-    CHECK_THAT(warnings.texts.front(),
-               ContainsSubstring("nothing in the checkpoint matches \"out") &&
-                   ContainsSubstring("state/model/fc.weight"));
-  }
-  rest.load_ignore_keys.push_back("state/model/out.*");
-  Trainer<> trainer(std::make_shared<Wide>(), rest);
-  CHECK(trainer.load_report().model.loaded == Names{"in.weight", "in.bias"});
-}
-
-TEST_CASE("strict holds in full loads and says which policies the recipe lacks",
-          "[train][resume]") {
-  const TemporaryFolder folder;
-  Trainer<Counter>(tiny::net(), saving(folder)).fit();
-  TrainerOptions rest = loading(folder);
-  rest.load_ignore_keys = {"state/optimizers"};
-  const auto load = [&] { return Trainer<>(std::make_shared<Wide>(), rest).load_report(); };
-  CHECK_THROWS_WITH(load(), ContainsSubstring("do not fit the model") &&
-                                ContainsSubstring("policies that this one lacks: Counter"));
-  rest.load_strict_model_weights = false;
-  CHECK(load().model.mismatched.size() == 2);
-}
-
-TEST_CASE("another optimizer is refused with the key to ignore", "[train][resume]") {
-  const TemporaryFolder folder;
-  Trainer<>(tiny::net(), saving(folder)).fit();
-  TrainerOptions rest = loading(folder);
-  rest.optimizer = AdamW{.lr = 0.01};
-  const auto load = [&] { Trainer<> trainer(tiny::net(), rest); };
-  CHECK_THROWS_WITH(load(), ContainsSubstring("put \"state/optimizers\" into load_ignore_keys"));
-  rest.load_ignore_keys = {"state/optimizers", "state/schedulers"};
-  Trainer<Rates> trainer(tiny::net(), rest);
-  CHECK(trainer.state().timestamp.batch == 4);
-  trainer.fit();
-  CHECK(trainer.get<Rates>().used == std::vector<double>{0.01, 0.01});
-}
-
-TEST_CASE("the learning rate is the checkpoint's unless schedulers are ignored",
-          "[train][resume][schedule]") {
-  const TemporaryFolder folder;
-  TrainerOptions first = saving(folder, "8ba");
-  first.schedule = CosineAnnealing{};
-  Trainer<Rates> whole(tiny::net(), first);
-  whole.fit();
-  TrainerOptions rest = first;
-  rest.save_folder = "";
-  rest.load_path = (folder / "calm-motet/ep0-ba4").string();
-  rest.optimizer = SGD{.lr = 0.05, .momentum = 0.9};
-  {
-    Warnings warnings;
-    Trainer<Rates> trainer(tiny::net(), rest);
-    REQUIRE(warnings.texts.size() == 1);
-    CHECK_THAT(warnings.texts[0],
-               ContainsSubstring("the learning rate is the checkpoint's, 0.1, not this program's, "
-                                 "0.05; to train with this program's, put \"state/schedulers\""));
-    trainer.fit();
-    const auto& all = whole.get<Rates>().used;
-    CHECK(trainer.get<Rates>().used == std::vector(all.begin() + 4, all.end()));
-  }
-  rest.load_ignore_keys = {"state/schedulers"};
-  auto model = tiny::net();
-  Trainer<Rates> trainer(model, rest);
-  CHECK(has(trainer.load_report().restored, "optimizers"));  // momentum is kept
-  trainer.fit();
-  CHECK(trainer.get<Rates>().used[1] == Approx(whole.get<Rates>().used[5] / 2));
-}
-
-TEST_CASE("a run that goes on inside an epoch with other batches says where", "[train][resume]") {
-  const TemporaryFolder folder;
-  const auto loader = [](std::int64_t size) {
-    return TensorLoader{at::ones({20, 4}), at::ones({20, 2}), {.batch_size = size}};
-  };
-  TrainerOptions first = saving(folder, "3ba");  // after the third of four batches, 18 examples
-  first.train = loader(6);
-  Trainer<>{tiny::net(), first}.fit();
-  const auto notes = [&](const DataSpec& data) {
-    TrainerOptions second = loading(folder, "6ba");
-    second.train = data;
-    Warnings quiet;
-    return Trainer<>{tiny::net(), second}.load_report().notes;
-  };
-  CHECK(notes(loader(6)).empty());
-  REQUIRE(notes(loader(4)).size() == 1);
-  CHECK_THAT(notes(loader(4)).front(),
-             ContainsSubstring("after 3 batches of together 18 examples, and batches have 4 now") &&
-                 ContainsSubstring("goes on at example 12 of its order"));
-  CHECK(notes(tiny::batches(8)).empty());  // a range does not say how large its batches are
-  CHECK(notes(DataSpec{loader(4), {.num_samples = [](const Batch&) { return 6; }}}).empty());
 }
 
 TEST_CASE("a longer run is scheduled as if it had been that long from the start",
@@ -279,6 +128,10 @@ TEST_CASE("a run that is named goes on where its folder says", "[train][resume][
   CHECK(complete.get<Counter>().count == 6);
   REQUIRE(warnings.texts.size() == 1);
   CHECK_THAT(warnings.texts[0], ContainsSubstring("is complete"));
+
+  again.save_latest_filename = "";
+  CHECK_THROWS_WITH((Trainer<Counter>{tiny::net(), again}),
+                    ContainsSubstring("save_latest_filename is empty"));
 }
 
 TEST_CASE("autoresume falls back to load_path with its options", "[train][resume][autoresume]") {
@@ -292,25 +145,6 @@ TEST_CASE("autoresume falls back to load_path with its options", "[train][resume
   Trainer<> trainer(tiny::net(2), begin);
   CHECK(trainer.load_report().weights_only);
   CHECK(trainer.state().timestamp.batch == 0);
-}
-
-TEST_CASE("autoresume says what it lacks", "[train][resume][autoresume]") {
-  const TemporaryFolder folder;
-  TrainerOptions good = saving(folder);
-  good.autoresume = true;
-  const auto refuse = [](TrainerOptions bad) { Trainer<> trainer(tiny::net(), std::move(bad)); };
-  TrainerOptions bad = good;
-  bad.save_folder = "";
-  CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("save_folder is empty"));
-  bad = good;
-  bad.save_latest_filename = "";
-  CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("save_latest_filename is empty"));
-  bad = good;
-  bad.run_name = "";
-  CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("run_name is not"));
-  bad = good;
-  bad.save_weights_only = true;
-  CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("weights alone"));
 }
 
 TEST_CASE("a checkpoint newer than the pointer is no obstacle to going on", "[train][resume]") {
@@ -340,35 +174,6 @@ TEST_CASE("keys ignored when saving are not in the file", "[train][resume]") {
   CHECK_FALSE(saved.state.contains("optimizers"));
   CHECK(saved.state.contains("timestamp"));
   CHECK(saved.state.contains("rng/0/libtorch/cpu"));
-}
-
-TEST_CASE("metrics are saved when asked for", "[train][resume]") {
-  const TemporaryFolder folder;
-  struct Measured : tiny::Net {
-    using tiny::Net::Net;
-    Metrics metrics(bool) const { return {std::make_shared<LossMetric>(mse, "MSE")}; }
-    static at::Tensor mse(const at::Tensor& outputs, const at::Tensor& targets) {
-      return (outputs - targets).pow(2).mean();
-    }
-    Outputs eval_forward(const Batch& batch) { return forward(batch); }
-    void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) {
-      metric.update(outputs.tensor(), batch.targets());
-    }
-  };
-  TrainerOptions first = saving(folder);
-  first.eval = {{"test", tiny::batches(2)}};
-  first.eval_interval = "2ba";
-  first.save_metrics = true;
-  Trainer<> trainer(std::make_shared<Measured>(), first);
-  trainer.fit();
-  const auto values = trainer.state().eval_metric_values;
-  REQUIRE(values.at("test").count("MSE") == 1);
-  TrainerOptions rest = loading(folder);
-  rest.eval = first.eval;
-  Trainer<> resumed(std::make_shared<Measured>(), rest);
-  CHECK(resumed.state().eval_metric_values == values);
-  CHECK(resumed.state().train_metric_values == trainer.state().train_metric_values);
-  CHECK(has(resumed.load_report().restored, "eval_metrics/test"));
 }
 
 TEST_CASE("an iteration that ended at the checkpoint ends when the run is resumed",

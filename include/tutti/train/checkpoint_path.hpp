@@ -8,7 +8,7 @@
 
 #include <c10/util/Exception.h>
 
-#include <tutti/train/checkpoints.hpp>
+#include <tutti/train/detail/checkpoints.hpp>
 #include <tutti/train/run_checkpoints.hpp>
 
 namespace tutti {

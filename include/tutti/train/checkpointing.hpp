@@ -119,14 +119,19 @@ inline void warn_unmatched(const checkpoint::IgnoreKeys& keys, const char* optio
 }
 
 // Says what to do about weights that differ, and names the policies of the saved recipe that may be
-// why.
+// why. left_out: full paths that are not in the snapshot any more.
 inline checkpoint::LoadReport load_weights(const PolicyStates& policies, State& state,
                                            const checkpoint::Snapshot& snapshot,
-                                           const LoadOptions& options) {
+                                           const LoadOptions& options,
+                                           const std::vector<std::string>& left_out) {
+  std::vector<std::string> ignore = options.ignore_keys;
+  if (std::find(left_out.begin(), left_out.end(), "state/model") != left_out.end()) {
+    ignore.emplace_back("state/model/*");
+  }
   try {
     return checkpoint::load_module(
         *state.model, snapshot.model,
-        {.strict = options.strict, .ignore = options.ignore_keys, .ignore_prefix = "state/model/"});
+        {.strict = options.strict, .ignore = std::move(ignore), .ignore_prefix = "state/model/"});
   } catch (const c10::Error& error) {
     std::string lacking;
     const std::vector<std::string> own = policy_names(policies);
@@ -224,7 +229,7 @@ inline RunLoadReport load_checkpoint(const std::string& path, const PolicyStates
     if (snapshot.state.contains("policies")) {
       detail::prepare_policies(policies, state, snapshot.state.child("policies"));
     }
-    report.model = detail::load_weights(policies, state, snapshot, options);
+    report.model = detail::load_weights(policies, state, snapshot, options, report.ignored);
     if (!options.weights_only) {
       load_run(state, run, saver, snapshot.state, report);
       detail::load_policies(

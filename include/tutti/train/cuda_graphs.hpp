@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tutti/train/graph_backend.hpp>
+#include <tutti/train/detail/graph_backend.hpp>
 #include <tutti/train/graphs.hpp>
 
 #if TUTTI_WITH_CUDA

@@ -9,7 +9,7 @@
 #include <tutti/core/graphs.hpp>
 #include <tutti/core/on_or_auto.hpp>
 #include <tutti/core/state.hpp>
-#include <tutti/train/graph_support.hpp>
+#include <tutti/train/detail/graph_support.hpp>
 
 /// A recipe's microbatches by graphs: which hooks are recorded and which are called around.
 namespace tutti::train {

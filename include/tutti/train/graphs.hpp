@@ -14,8 +14,8 @@
 #include <torch/nn/module.h>
 
 #include <tutti/core/state.hpp>
-#include <tutti/train/graph_backend.hpp>
-#include <tutti/train/graph_support.hpp>
+#include <tutti/train/detail/graph_backend.hpp>
+#include <tutti/train/detail/graph_support.hpp>
 #include <tutti/train/microbatching.hpp>
 
 /// When a microbatch is trained as ever, when its work is recorded, and when it is replayed.

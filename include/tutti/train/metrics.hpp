@@ -106,7 +106,9 @@ class MetricSet {
         }
         entry.metric->set_states(std::move(counts));
       }
-      values[entry.name] = archive.get_or("values/" + entry.name, 0.0);
+      if (const std::string value = "values/" + entry.name; archive.contains(value)) {
+        values[entry.name] = archive.get<double>(value);  // else it had not been computed yet
+      }
     }
   }
 

@@ -17,8 +17,8 @@
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/data_parallel.hpp>
 #include <tutti/optim/schedule.hpp>
-#include <tutti/train/checkpoints.hpp>
-#include <tutti/train/graph_support.hpp>
+#include <tutti/train/detail/checkpoints.hpp>
+#include <tutti/train/detail/graph_support.hpp>
 #include <tutti/train/metrics.hpp>
 #include <tutti/train/precision.hpp>
 

@@ -15,7 +15,7 @@
 #include <tutti/checkpoint/mirror.hpp>
 #include <tutti/checkpoint/saver.hpp>
 #include <tutti/train/checkpointing.hpp>
-#include <tutti/train/checkpoints.hpp>
+#include <tutti/train/detail/checkpoints.hpp>
 #include <tutti/train/fetched.hpp>
 #include <tutti/train/resume.hpp>
 #include <tutti/train/run.hpp>

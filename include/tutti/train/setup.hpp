@@ -58,13 +58,23 @@ inline at::Device resolve_device(std::string_view name, int local_rank) {
   return device;
 }
 
+namespace detail {
+
+// The environment's RUN_NAME; empty when it has none.
+inline std::string environment_run_name() {
+  const char* name = std::getenv("RUN_NAME");
+  return name != nullptr ? name : "";
+}
+
+}  // namespace detail
+
 /// The run's name: the given one, else the environment's RUN_NAME, else time and two words of
 /// rank 0's choice.
 inline std::string resolve_run_name(const std::string& given, dist::Communicator& communicator) {
   if (!given.empty()) {
     return given;
   }
-  if (const char* name = std::getenv("RUN_NAME"); name != nullptr && *name != '\0') {
+  if (std::string name = detail::environment_run_name(); !name.empty()) {
     return name;
   }
   constexpr std::array<std::string_view, 8> adjectives{"bright", "calm",  "eager", "gentle",
@@ -191,7 +201,7 @@ inline void check_autoresume(const TrainerOptions& options) {
   TORCH_CHECK_VALUE(!options.save_latest_filename.empty(),
                     "autoresume is set but save_latest_filename is empty; that pointer says which "
                     "checkpoint is the last");
-  TORCH_CHECK_VALUE(!options.run_name.empty() || std::getenv("RUN_NAME") != nullptr,
+  TORCH_CHECK_VALUE(!options.run_name.empty() || !detail::environment_run_name().empty(),
                     "autoresume is set but run_name is not; a run that is to be found again needs "
                     "a name, in run_name or the environment's RUN_NAME");
   TORCH_CHECK_VALUE(!options.save_weights_only,

@@ -1,0 +1,323 @@
+#include <tutti/train/checkpointing.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/core/engine.hpp>
+#include <tutti/trainer.hpp>
+
+#include "support/catch.hpp"
+#include "support/other_rank.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/tiny.hpp"
+#include "support/warnings.hpp"
+
+using namespace tutti;
+using Catch::Matchers::ContainsSubstring;
+using Names = std::vector<std::string>;
+
+namespace {
+
+struct Counter final {
+  Rng rng{};
+  int count = 0;
+  int prepared = 0;
+  void apply(BatchEnd, State&) { ++count; }
+  void save(Archive& archive) const { archive.put("count", count); }
+  void load(const Archive& archive) { count = archive.get<int>("count"); }
+  void prepare_load(const Archive& archive, State&) { prepared = archive.get<int>("count"); }
+};
+struct Doubler final {
+  int twice = 0;
+  void apply(BatchEnd, State&) { twice += 2; }
+  void save(Archive& archive) const { archive.put("twice", twice); }
+  void load(const Archive& archive) { twice = archive.get<int>("twice"); }
+};
+struct Namesake final {
+  static constexpr std::string_view name = "Counter";
+  void apply(BatchEnd, State&) {}
+  void save(Archive& archive) const { archive.put("count", 0); }
+  void load(const Archive&) {}
+};
+struct Wide : tiny::Net {  // another head
+  Wide() { out = replace_module("out", torch::nn::Linear(8, 3)); }
+};
+
+// A run of a recipe as checkpoints see it, without one that trains.
+template <class... Ps>
+struct Bench {
+  std::shared_ptr<tiny::Net> net;
+  Engine<Ps...> engine;
+  train::PolicyStates policies = train::policy_states(engine);
+  State state;
+  train::Run run;
+
+  explicit Bench(std::uint64_t seed = 1) : net(tiny::net(seed)) {
+    state.model = net;
+    state.communicator = std::make_shared<dist::SingleProcess>();
+    state.optimizers = {SGD{.lr = 0.1}.build(net->parameters())};
+    state.run_name = "calm-motet";
+    run.bind_schedule(state);
+  }
+  checkpoint::Snapshot collect(const train::SaveOptions& options = {}) const {
+    return train::collect(policies, state, run, nullptr, options);
+  }
+  void save(const std::string& path, const train::SaveOptions& options = {}) const {
+    checkpoint::write_snapshot(path, collect(options), /*overwrite=*/true);
+  }
+  RunLoadReport load(const std::string& path, const train::LoadOptions& options = {}) {
+    return train::load_checkpoint(path, policies, state, run, nullptr, options);
+  }
+};
+
+// A checkpoint of a recipe with a Counter at 7, after 5 batches.
+struct Saved {
+  TemporaryFolder folder;
+  std::string path = (folder / "saved").string();
+  at::Tensor weights;
+
+  explicit Saved(const train::SaveOptions& options = {}) {
+    Bench<Counter> bench;
+    bench.engine.get<Counter>().count = 7;
+    bench.state.timestamp.batch = 5;
+    bench.state.rank_zero_seed = 17;
+    bench.save(path, options);
+    weights = tiny::flat(*bench.net);
+  }
+};
+
+bool has(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint holds facts, weights and all that a run goes on from",
+          "[train][checkpointing]") {
+  Bench<Counter> bench;
+  bench.state.timestamp.epoch = 2;
+  bench.state.timestamp.batch = 5;
+  const checkpoint::Snapshot all = bench.collect();
+  CHECK(all.meta.get<std::string>("run_name") == "calm-motet");
+  CHECK(all.meta.get<std::int64_t>("world_size") == 1);
+  CHECK(all.meta.get<std::string>("precision") == "fp32");
+  CHECK(all.meta.get<std::int64_t>("epoch") == 2);
+  CHECK(all.meta.get<std::int64_t>("batch") == 5);
+  CHECK_FALSE(all.meta.get<bool>("weights_only"));
+  CHECK(all.meta.get<Names>("policies") == Names{"Counter"});
+  CHECK(all.model.size() == 4);
+  for (const char* part : {"timestamp", "rank_zero_seed", "schedulers", "optimizers/0",
+                           "policies/Counter/count", "rng/0/libtorch", "rng/0/policies/Counter"}) {
+    INFO(part);
+    CHECK(all.state.contains(part));
+  }
+  const checkpoint::Snapshot weights = bench.collect({.weights_only = true});
+  CHECK(weights.meta.get<bool>("weights_only"));
+  CHECK(weights.model.size() == 4);
+  CHECK(weights.state.names().empty());
+}
+
+TEST_CASE("two policies of one name cannot be saved", "[train][checkpointing]") {
+  const Bench<Counter, Namesake> bench;
+  CHECK_THROWS_WITH(bench.collect(), ContainsSubstring("are called \"Counter\"; give one of them"));
+  CHECK_NOTHROW(bench.collect({.weights_only = true}));
+}
+
+TEST_CASE("a full load restores weights, time and policies, which prepare themselves",
+          "[train][checkpointing]") {
+  const Saved saved;
+  Bench<Counter> bench(2);
+  const RunLoadReport report = bench.load(saved.path);
+  CHECK(at::equal(tiny::flat(*bench.net), saved.weights));
+  CHECK(bench.state.timestamp.batch == 5);
+  CHECK(bench.state.rank_zero_seed == 17);
+  CHECK(bench.engine.get<Counter>().count == 7);
+  CHECK(bench.engine.get<Counter>().prepared == 7);
+  CHECK(report.path == saved.path);
+  CHECK(report.complete());
+  CHECK(has(report.restored, "policies/Counter"));
+  CHECK(has(report.restored, "rng"));
+}
+
+TEST_CASE("LibTorch's generators are set when the run says so, not by the load",
+          "[train][checkpointing]") {
+  const TemporaryFolder folder;
+  Bench<> bench;
+  at::manual_seed(5);
+  bench.save((folder / "saved").string());
+  const at::Tensor next = at::rand({4});
+  bench.load((folder / "saved").string());
+  CHECK_FALSE(at::equal(at::rand({4}), next));
+  REQUIRE(bench.run.restore_rng);
+  bench.run.restore_rng();
+  CHECK(at::equal(at::rand({4}), next));
+}
+
+TEST_CASE("weights alone start a run at 0", "[train][checkpointing]") {
+  const Saved saved;
+  Bench<Counter> bench(2);
+  Warnings warnings;
+  const RunLoadReport report = bench.load(saved.path, {.weights_only = true});
+  CHECK(at::equal(tiny::flat(*bench.net), saved.weights));
+  CHECK(report.weights_only);
+  CHECK(report.restored.empty());
+  CHECK(bench.state.timestamp.batch == 0);
+  CHECK(bench.engine.get<Counter>().count == 0);
+  CHECK_FALSE(bench.run.restore_rng);
+  CHECK(warnings.texts.empty());
+}
+
+TEST_CASE("a checkpoint of weights alone is no place to go on from", "[train][checkpointing]") {
+  const Saved saved({.weights_only = true});
+  Bench<Counter> bench(2);
+  CHECK_THROWS_WITH(bench.load(saved.path), ContainsSubstring("holds weights only; set "
+                                                              "load_weights_only to start"));
+  CHECK_NOTHROW(bench.load(saved.path, {.weights_only = true}));
+}
+
+TEST_CASE("another recipe takes what it has a place for, and the report says the rest",
+          "[train][checkpointing]") {
+  const Saved saved;
+  Bench<Doubler> bench(2);
+  const Warnings quiet;
+  const RunLoadReport report = bench.load(saved.path);
+  CHECK(report.afresh == Names{"policies/Doubler"});
+  CHECK(report.unused == Names{"policies/Counter"});
+  CHECK(bench.engine.get<Doubler>().twice == 0);
+}
+
+TEST_CASE("ignored parts of a checkpoint start afresh", "[train][checkpointing]") {
+  const Saved saved;
+  Bench<Counter> bench(2);
+  Warnings warnings;
+  const RunLoadReport report = bench.load(
+      saved.path, {.ignore_keys = {"state/timestamp", "state/policies/*", "rng", "state/nothing"}});
+  CHECK(bench.state.timestamp.batch == 0);
+  CHECK(bench.engine.get<Counter>().count == 0);
+  CHECK(report.ignored == Names{"state/timestamp", "state/policies/Counter", "rng"});
+  CHECK(has(report.restored, "optimizers"));
+  REQUIRE_FALSE(warnings.texts.empty());
+  CHECK_THAT(warnings.texts[0],
+             ContainsSubstring("load_ignore_keys: nothing in the checkpoint matches") &&
+                 ContainsSubstring("state/nothing"));
+}
+
+TEST_CASE("weights can be ignored, and all of the state", "[train][checkpointing]") {
+  const Saved saved;
+  const Warnings quiet;
+  Bench<Counter> fresh(2);
+  const at::Tensor own = tiny::flat(*fresh.net);
+  CHECK(fresh.load(saved.path, {.ignore_keys = {"state/model"}}).ignored == Names{"state/model"});
+  CHECK(at::equal(tiny::flat(*fresh.net), own));
+  CHECK(fresh.state.timestamp.batch == 5);
+  Bench<Counter> nothing(2);
+  const RunLoadReport report = nothing.load(saved.path, {.ignore_keys = {"state"}});
+  CHECK(at::equal(tiny::flat(*nothing.net), own));
+  CHECK(nothing.state.timestamp.batch == 0);
+  CHECK(report.restored == Names{"rng"});
+}
+
+TEST_CASE("what is ignored when saving is not there, and a key of nothing is warned of",
+          "[train][checkpointing]") {
+  const Bench<Counter> bench;
+  Warnings warnings;
+  const Names keys{"state/model/out.*", "state/optimizers", "state/optimiser"};
+  const checkpoint::Snapshot saved = bench.collect({.ignore_keys = keys});
+  CHECK(saved.model.names() == Names{"in.weight", "in.bias"});
+  CHECK_FALSE(saved.state.contains("optimizers"));
+  CHECK(saved.state.contains("rng/0/libtorch"));
+  CHECK(warnings.texts.empty());
+  bench.collect({.ignore_keys = keys, .warn_unmatched = true});
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0], ContainsSubstring("save_ignore_keys: nothing") &&
+                                    ContainsSubstring("state/optimiser"));
+}
+
+TEST_CASE("an error of one rank is thrown on all of them", "[train][checkpointing][dist]") {
+  OtherRank fails(0, "no such file");
+  CHECK_THROWS_WITH(train::detail::on_every_rank(fails, [] {}),
+                    ContainsSubstring("rank 1: no such file"));
+  CHECK_THROWS_AS(
+      train::detail::on_every_rank(fails, [] { throw std::invalid_argument("its own"); }),
+      std::invalid_argument);
+  OtherRank well;
+  CHECK_THROWS_WITH(train::detail::on_every_rank(well, [] { throw std::runtime_error("own"); }),
+                    "own");
+  CHECK_NOTHROW(train::detail::on_every_rank(well, [] {}));
+}
+
+TEST_CASE("ranks that have loaded different checkpoints say so", "[train][checkpointing][dist]") {
+  const Saved saved;
+  Bench<Counter> bench;
+  bench.state.communicator = std::make_shared<OtherRank>(4);  // the other one is at batch 4
+  const Warnings quiet;
+  CHECK_THROWS_WITH(bench.load(saved.path),
+                    ContainsSubstring("have loaded different checkpoints") &&
+                        ContainsSubstring("rank 0 is at batch 5"));
+}
+
+namespace {
+
+TrainerOptions options() {
+  return {.train = tiny::batches(4),
+          .max_duration = "4ba",
+          .optimizer = SGD{.lr = 0.1, .momentum = 0.9},
+          .device = "cpu",
+          .seed = 3,
+          .progress_bar = false};
+}
+
+// The options of a run that starts from what one with a Counter has left.
+TrainerOptions after_a_run(const TemporaryFolder& folder) {
+  TrainerOptions first = options();
+  first.save_folder = folder.path().string();
+  Trainer<Counter>(tiny::net(), first).fit();
+  TrainerOptions out = options();
+  out.load_path = (folder / "latest").string();
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a new head loads strictly when the old one is ignored", "[train][checkpointing]") {
+  const TemporaryFolder folder;
+  TrainerOptions rest = after_a_run(folder);
+  rest.load_ignore_keys = {"state/optimizers", "state/timestamp"};
+  const auto load = [&] { Trainer<Counter> trainer(std::make_shared<Wide>(), rest); };
+  CHECK_THROWS_WITH(load(), ContainsSubstring("out.weight: shape [2, 8] in the file") &&
+                                ContainsSubstring("load_ignore_keys = {\"state/model/fc.*\"}"));
+  rest.load_ignore_keys.push_back("out.*");  // as LoadCheckpoint has it: no path here
+  {
+    Warnings warnings;
+    CHECK_THROWS_WITH(load(), ContainsSubstring("do not fit the model"));
+    REQUIRE(warnings.texts.size() == 1);
+    CHECK_THAT(warnings.texts.front(),
+               ContainsSubstring("nothing in the checkpoint matches \"out") &&
+                   ContainsSubstring("state/model/fc.weight"));
+  }
+  rest.load_ignore_keys.push_back("state/model/out.*");
+  Trainer<Counter> trainer(std::make_shared<Wide>(), rest);
+  CHECK(trainer.load_report().model.loaded == Names{"in.weight", "in.bias"});
+}
+
+TEST_CASE("strict holds in full loads and says which policies the recipe lacks",
+          "[train][checkpointing]") {
+  const TemporaryFolder folder;
+  TrainerOptions rest = after_a_run(folder);
+  rest.load_ignore_keys = {"state/optimizers"};
+  const auto load = [&] { return Trainer<>(std::make_shared<Wide>(), rest).load_report(); };
+  CHECK_THROWS_WITH(load(), ContainsSubstring("do not fit the model") &&
+                                ContainsSubstring("policies that this one lacks: Counter"));
+  rest.load_strict_model_weights = false;
+  const Warnings warnings;
+  CHECK(load().model.mismatched.size() == 2);
+  REQUIRE(warnings.texts.size() == 1);  // all that was not taken, once
+  CHECK_THAT(warnings.texts[0], ContainsSubstring("starting afresh: optimizers") &&
+                                    ContainsSubstring("no place for it: policies/Counter") &&
+                                    ContainsSubstring("2 different"));
+}

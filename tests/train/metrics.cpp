@@ -1,0 +1,212 @@
+#include <tutti/train/metrics.hpp>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/loggers/in_memory.hpp>
+#include <tutti/metrics/accuracy.hpp>
+#include <tutti/metrics/make_metrics.hpp>
+
+#include "support/catch.hpp"
+#include "support/other_rank.hpp"
+#include "support/tiny.hpp"
+
+using namespace tutti;
+using Catch::Matchers::ContainsSubstring;
+using train::MetricSet;
+
+namespace {
+
+// The mean over batches of what the model's outputs sum up to. Counts in place.
+class Sum final : public Metric {
+ public:
+  explicit Sum(std::string called) : name_(std::move(called)) {}
+  void update(const at::Tensor& outputs, const at::Tensor&) override {
+    states_[0].add_(outputs.sum());
+    states_[1].add_(1);
+  }
+  using Metric::compute;
+  [[nodiscard]] double compute(const std::vector<at::Tensor>& states) const override {
+    return states[0].item<double>() / states[1].item<double>();
+  }
+  [[nodiscard]] std::vector<at::Tensor> states() const override { return states_; }
+  void set_states(std::vector<at::Tensor> states) override { states_ = std::move(states); }
+  void reset() override { states_ = zeros(); }
+  [[nodiscard]] std::unique_ptr<Metric> clone() const override {
+    return std::make_unique<Sum>(name_);
+  }
+  [[nodiscard]] std::string name() const override { return name_; }
+
+ private:
+  static std::vector<at::Tensor> zeros() {
+    return {at::zeros({}, at::kDouble), at::zeros({}, at::kLong)};
+  }
+  std::string name_;
+  std::vector<at::Tensor> states_ = zeros();
+};
+
+Metrics sums(const std::vector<std::string>& names) {
+  Metrics out;
+  for (const std::string& name : names) {
+    out.push_back(std::make_shared<Sum>(name));
+  }
+  return out;
+}
+
+// A model whose outputs are its inputs, and what a run has beside it.
+struct Identity : torch::nn::Module {
+  Outputs forward(const Batch& batch) { return batch.inputs(); }
+  Loss loss(const Outputs& outputs, const Batch&) { return outputs.tensor().sum(); }
+};
+struct Bench {
+  AnyModel model{std::make_shared<Identity>()};
+  State state;
+  InMemoryLogger logger;
+  MetricValues values;
+
+  Bench() {
+    state.communicator = std::make_shared<dist::SingleProcess>();
+    state.logger.add(logger);
+    state.timestamp.batch = 7;
+  }
+  void update(MetricSet& set, double output) const {
+    const Batch batch(at::full({1}, output, at::TensorOptions().requires_grad(true)), at::ones(1));
+    set.update(model, batch, model.forward(batch));
+  }
+  double compute(const MetricSet& set, const std::string& name = "Sum") {
+    set.compute(*state.communicator, state, values);
+    return values.at(name);
+  }
+};
+
+std::vector<std::string> chosen(const std::vector<std::string>& names) {
+  Bench bench;
+  MetricSet set(sums({"TopOne", "TopFive", "Error"}), names, "");
+  bench.update(set, 1);
+  set.compute(*bench.state.communicator, bench.state, bench.values);
+  std::vector<std::string> out;
+  for (const auto& [name, value] : bench.values) {
+    out.push_back(name);
+  }
+  return out;  // in alphabetical order
+}
+
+}  // namespace
+
+TEST_CASE("metrics are kept whose names contain one of those asked for, in any case",
+          "[train][metrics]") {
+  using Names = std::vector<std::string>;
+  CHECK(chosen({}) == Names{"Error", "TopFive", "TopOne"});
+  CHECK(chosen({"tOP"}) == Names{"TopFive", "TopOne"});
+  CHECK(chosen({"Five", "error"}) == Names{"Error", "TopFive"});
+  CHECK_THROWS_WITH(chosen({"top", "recall"}),
+                    ContainsSubstring("no metric of the model has a name that contains \"recall\"; "
+                                      "it has: TopOne, TopFive, Error"));
+  CHECK_THROWS_WITH(MetricSet({}, {"top"}, ""), ContainsSubstring("it has: (none)"));
+  CHECK(MetricSet({}, {}, "").empty());
+  CHECK(MetricSet().empty());
+}
+
+TEST_CASE("metrics of one name are refused, and can be told apart", "[train][metrics]") {
+  CHECK_THROWS_WITH(
+      MetricSet(make_metrics(MulticlassAccuracy{}, MulticlassAccuracy{{.top_k = 2}}), {}, ""),
+      ContainsSubstring("two metrics of the model are called \"MulticlassAccuracy\"") &&
+          ContainsSubstring(".name = \"Top5\""));
+  const MetricSet two(
+      make_metrics(MulticlassAccuracy{}, MulticlassAccuracy{{.top_k = 2, .name = "Top2"}}), {}, "");
+  CHECK(two.counts().size() == 2);
+  // Of two that are not both asked for, none hides the other.
+  CHECK_NOTHROW(MetricSet(sums({"A", "B", "A"}), {"b"}, ""));
+}
+
+TEST_CASE("metrics are logged behind the prefix at the present step, and kept by name",
+          "[train][metrics]") {
+  Bench bench;
+  MetricSet set(sums({"Sum"}), {}, "metrics/test/");
+  bench.update(set, 2);
+  bench.update(set, 4);
+  CHECK(bench.compute(set) == 3);
+  const TimeSeries& logged = bench.logger.series("metrics/test/Sum");
+  CHECK(logged.values == std::vector<double>{3});
+  CHECK(logged.timestamps.at(0).batch == 7);
+  CHECK_FALSE(set.counts()[0][0].requires_grad());
+  set.reset();
+  bench.update(set, 5);
+  CHECK(bench.compute(set) == 5);
+}
+
+TEST_CASE("every use of the model's metrics counts for itself", "[train][metrics]") {
+  Bench bench;
+  const Metrics metrics = sums({"Sum"});
+  MetricSet one(metrics, {}, "");
+  MetricSet other(metrics, {}, "");
+  bench.update(one, 2);
+  bench.update(other, 6);
+  CHECK(bench.compute(one) == 2);
+  CHECK(bench.compute(other) == 6);
+}
+
+TEST_CASE("counts that were put aside come back unchanged", "[train][metrics]") {
+  Bench bench;
+  MetricSet set(sums({"Sum"}), {}, "");
+  bench.update(set, 2);
+  const auto before = set.counts();
+  bench.update(set, 100);
+  set.set_counts(before);
+  CHECK(bench.compute(set) == 2);
+  bench.update(set, 4);
+  CHECK(bench.compute(set) == 3);
+  set.counts()[0][0].zero_();  // a copy
+  CHECK(bench.compute(set) == 3);
+  set.set_counts(before);
+  CHECK(bench.compute(set) == 2);  // what was put aside did not go on counting
+}
+
+TEST_CASE("a value is that of all ranks' batches, and a rank's own counts stay its own",
+          "[train][metrics]") {
+  Bench bench;
+  bench.state.communicator = std::make_shared<OtherRank>(1);  // a batch whose outputs sum up to 1
+  MetricSet set(sums({"Sum"}), {}, "");
+  bench.update(set, 5);
+  CHECK(bench.compute(set) == 3);
+  CHECK(bench.compute(set) == 3);
+  Archive archive;
+  set.save(bench.state, bench.values, archive);
+  CHECK(archive.get<std::vector<at::Tensor>>("counts/Sum")[0].item<double>() == 6);
+  CHECK(set.counts()[0][0].item<double>() == 5);
+}
+
+TEST_CASE("saved counts go on at rank 0 alone, and every rank has the values",
+          "[train][metrics][resume]") {
+  Bench bench;
+  MetricSet set(sums({"Sum", "Other"}), {}, "");
+  bench.update(set, 2);
+  bench.compute(set);
+  Archive archive;
+  set.save(bench.state, bench.values, archive);
+  for (const int rank : {0, 1}) {
+    Bench later;
+    later.state.rank = rank;
+    MetricSet loaded(sums({"Sum", "Other"}), {}, "");
+    later.update(loaded, 50);  // forgotten
+    loaded.load(later.state, archive, later.values);
+    CHECK(later.values == bench.values);
+    later.update(loaded, 4);
+    CHECK(later.compute(loaded) == (rank == 0 ? 3 : 4));
+  }
+}
+
+TEST_CASE("a metric that was not computed before saving has no value afterwards",
+          "[train][metrics][resume]") {
+  Bench bench;
+  MetricSet set(sums({"Sum"}), {}, "");
+  Archive archive;
+  set.save(bench.state, {}, archive);
+  set = MetricSet(sums({"Sum", "New"}), {}, "");  // one that was not there, too
+  set.load(bench.state, archive, bench.values);
+  CHECK(bench.values.empty());
+  bench.update(set, 4);
+  CHECK(bench.compute(set, "New") == 4);
+}
