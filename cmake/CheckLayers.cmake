@@ -1,5 +1,5 @@
 # Refuses what the style guide forbids and a compiler would not notice: an include that goes upwards or sideways, a heavy
-# LibTorch header in the library, a file too long, a line too wide. Run by CTest.
+# LibTorch header in the library, a header without its test, a file too long, a line too wide. Run by CTest.
 cmake_minimum_required(VERSION 3.23...3.31)
 include(${CMAKE_CURRENT_LIST_DIR}/Includes.cmake)
 
@@ -37,6 +37,10 @@ foreach(header IN LISTS headers)
   if(NOT DEFINED level_of_${place})
     fault("${name}: the folder \"${place}\" has no level; give it one in cmake/CheckLayers.cmake")
     continue()
+  endif()
+  cmake_path(REPLACE_EXTENSION name LAST_ONLY cpp OUTPUT_VARIABLE test)
+  if(NOT name MATCHES "/detail/|/gloo_shim/|^tutti\\.hpp$" AND NOT EXISTS "${PROJECT_SOURCE_DIR}/tests/${test}")
+    fault("${name} has no test of its own; write tests/${test}")
   endif()
 
   tutti_direct_includes("${header}" own other)

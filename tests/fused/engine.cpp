@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+#include <memory>
+#include <set>
 #include <vector>
 
 #include <tutti/algorithms/colout.hpp>
@@ -42,7 +44,44 @@ Outcome run_on_floats(bool dense, const std::vector<bool>& has, const CutOut& cu
                Switch(LabelSmoothing{.smoothing = 0.2}, has[5]));
 }
 
+// Keeps every second of its inputs, and copies of them.
+struct Keeper : torch::nn::Module {
+  Keeper() { out = register_module("out", torch::nn::Linear(3, classes)); }
+  at::Tensor forward(const at::Tensor& x) {
+    places.insert(x.const_data_ptr());
+    if (calls++ % 2 == 0) {
+      kept.push_back(x);
+      copies.push_back(x.clone());
+    }
+    return out->forward(x.mean({2, 3}));
+  }
+  torch::nn::Linear out{nullptr};
+  std::set<const void*> places;
+  std::vector<at::Tensor> kept;
+  std::vector<at::Tensor> copies;
+  int calls = 0;
+};
+
 }  // namespace
+
+TEST_CASE("inputs that somebody keeps stay as they were, the memory of the others is used again",
+          "[fused][engine][law]") {
+  auto net = std::make_shared<Keeper>();
+  const at::Tensor x = at::randint(0, 256, {160, 3, 32, 64}, at::kByte);
+  tutti::Trainer trainer(tutti::Classifier(net, {.num_classes = classes}),
+                         {.train = tutti::ImageLoader(x, at::randint(0, classes, {160}, at::kLong),
+                                                      {.batch_size = 16, .to_float = false}),
+                          .max_duration = "2ep",
+                          .seed = 1,
+                          .progress_bar = false},
+                         normalize(true), MixUp{});
+  trainer.fit();
+  REQUIRE(net->calls == 20);
+  for (std::size_t i = 0; i < net->kept.size(); ++i) {
+    CHECK(net->kept[i].equal(net->copies[i]));
+  }
+  CHECK(net->places.size() < 15);  // ten are kept
+}
 
 TEST_CASE("a recipe that fuses trains as the same policies one after the other",
           "[fused][engine][law]") {

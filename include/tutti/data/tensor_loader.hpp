@@ -139,7 +139,7 @@ class TensorLoader {
   Batch dataset_;
   TensorLoaderOptions options_;
   DistributedSampler sampler_;
-  data::detail::BatchMemory memory_;
+  detail::BatchMemory memory_;
   std::int64_t next_ = 0;
   std::int64_t repeated_ = 0;
 };

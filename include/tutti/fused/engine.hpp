@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/detail/batch_memory.hpp>
 #include <tutti/core/recipe.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/fused/detail/lineup.hpp>
@@ -270,7 +271,15 @@ class Engine : public Base {
     drawn.waits = false;
     const PlanType now = plan(drawn);
     at::Tensor& x = state.batch.inputs();
-    x = now(x, drawn.store.format(x, now.frame()), drawn.store.type);
+    const auto [n, channels, height, width, elapsed] = now.frame();
+    const at::MemoryFormat format = drawn.store.format(x, now.frame());
+    if (x.is_cpu()) {
+      const at::Tensor out = memory_.tensor({n, channels, height, width}, drawn.store.type, format);
+      now.run(x, out);
+      x = out;
+    } else {
+      x = now(x, format, drawn.store.type);
+    }
     if constexpr (foldable) {
       if (&drawn == &part_ && mixes_now(Stages{}) && state.task.has_cross_entropy()) {
         pairs_ = now.targets();
@@ -370,6 +379,7 @@ class Engine : public Base {
   std::int64_t row_ = 0;  // of the whole batch, where the next microbatch begins
   bool may_wait_ = false;
   std::optional<MixedTargets> pairs_;
+  tutti::detail::BatchMemory memory_;
   double smoothing_ = 0;
   bool folded_ = false;  // the loss of this microbatch is that of the pairs
 };

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
-#include <tutti/core/detail/host_empty.hpp>
 #include <tutti/core/detail/parallel.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/fused/detail/cuda.hpp>
@@ -62,11 +62,11 @@ class Plan {
   [[nodiscard]] at::Tensor operator()(const at::Tensor& images,
                                       at::MemoryFormat format = at::MemoryFormat::Contiguous,
                                       at::ScalarType type = at::kFloat) const {
-    const at::Tensor out =
-        images.is_cuda()
-            ? room_beside(images, format, type)
-            : ::tutti::detail::host_empty(
-                  {frame_.images, frame_.channels, frame_.height, frame_.width}, type, format);
+    const at::Tensor out = images.is_cuda()
+                               ? room_beside(images, format, type)
+                               : at::Tensor(at::detail::empty_cpu(
+                                     {frame_.images, frame_.channels, frame_.height, frame_.width},
+                                     type, /*pin_memory=*/false, format));
     run(images, out);
     return out;
   }
@@ -113,8 +113,8 @@ class Plan {
         }
       }
     });
-    at::Tensor rows =
-        ::tutti::detail::host_empty({frame_.images, std::ssize(pairs.weights)}, at::kLong);
+    at::Tensor rows(at::detail::empty_cpu({frame_.images, std::ssize(pairs.weights)}, at::kLong,
+                                          /*pin_memory=*/false, std::nullopt));
     std::copy(pairs.rows.begin(), pairs.rows.end(), rows.mutable_data_ptr<std::int64_t>());
     return {rows, std::move(pairs.weights)};
   }

@@ -6,8 +6,8 @@
 
 #include "support/catch.hpp"
 
-using tutti::data::detail::BatchMemory;
 using tutti::data::detail::take_rows;
+using tutti::detail::BatchMemory;
 
 namespace {
 
@@ -57,35 +57,4 @@ TEST_CASE("large rows are copied by several threads alike", "[data]") {
   const at::Tensor x = at::randint(256, {5, 3, 512, 700}, at::kByte);
   check_rows(x);
   at::set_num_threads(before);
-}
-
-TEST_CASE("memory is used again only when nobody holds the batch", "[data][law]") {
-  const at::Tensor x = at::randn({5, 1 << 16});
-  BatchMemory memory;
-  at::Tensor first = take_rows(x, rows, memory);
-  const void* where = first.const_data_ptr();
-  const at::Tensor second = take_rows(x, rows, memory);
-  CHECK(second.const_data_ptr() != where);
-  const at::Tensor view = first.select(0, 1).slice(0, 0, 2);
-  const at::Tensor copy = view.clone();
-  first.reset();
-  CHECK(take_rows(x, std::vector<std::int64_t>{3, 3, 3, 3, 3}, memory).const_data_ptr() != where);
-  CHECK(view.equal(copy));
-}
-
-TEST_CASE("memory that is used again is a new tensor", "[data][law]") {
-  const at::Tensor x = at::randn({5, 1 << 16});
-  BatchMemory memory;
-  at::Tensor first = take_rows(x, rows, memory);
-  const void* where = first.const_data_ptr();
-  first.unsqueeze_(0).requires_grad_();
-  first.reset();
-  const at::Tensor again = take_rows(x, rows, memory);
-  CHECK(again.const_data_ptr() == where);
-  CHECK_FALSE(again.requires_grad());
-  CHECK(again.sizes() == x.sizes());
-  CHECK(again.equal(x.index_select(0, at::tensor(rows))));
-  const at::Tensor other = take_rows(x.to(at::kDouble), rows, memory);
-  CHECK(other.scalar_type() == at::kDouble);
-  CHECK(other.const_data_ptr() != where);
 }

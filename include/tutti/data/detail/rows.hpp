@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -10,9 +9,8 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/core/Storage.h>
 
-#include <tutti/core/detail/host_empty.hpp>
+#include <tutti/core/detail/batch_memory.hpp>
 #include <tutti/core/detail/parallel.hpp>
 
 namespace tutti::data::detail {
@@ -33,45 +31,6 @@ inline void copy_rows(std::byte* to, const std::byte* from, std::span<const std:
   }
 }
 
-// Memory of large batches, used again once nobody holds the batch any more: a new one would be
-// pages that the system has to clear, which takes as long as filling them.
-class BatchMemory {
- public:
-  // Uninitialised, contiguous, on the CPU.
-  at::Tensor tensor(at::IntArrayRef sizes, at::ScalarType type) {
-    const auto bytes =
-        static_cast<std::size_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
-    constexpr std::size_t large = 1 << 17;  // smaller ones the C library keeps itself
-    if (bytes < large) {
-      return fresh(sizes, type);
-    }
-    for (const c10::Storage& held : held_) {
-      if (held.use_count() == 1 && held.nbytes() == bytes) {
-        std::atomic_thread_fence(std::memory_order_acquire);  // what its last user did is done
-        at::Tensor out = at::detail::make_tensor<c10::TensorImpl>(
-            c10::Storage(held), c10::DispatchKeySet(c10::DispatchKey::CPU),
-            c10::scalarTypeToTypeMeta(type));
-        out.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
-        return out;
-      }
-    }
-    at::Tensor out = fresh(sizes, type);
-    if (held_.size() == most) {
-      held_.erase(held_.begin());
-    }
-    held_.push_back(out.storage());
-    return out;
-  }
-
- private:
-  static at::Tensor fresh(at::IntArrayRef sizes, at::ScalarType type) {
-    return ::tutti::detail::host_empty(sizes, type);
-  }
-
-  static constexpr std::size_t most = 4;  // inputs and targets, of two batches
-  std::vector<c10::Storage> held_;
-};
-
 // Its rows lie in memory one after the other, as plain bytes.
 inline bool has_plain_rows(const at::Tensor& x) {
   return x.is_cpu() && x.layout() == at::kStrided && x.is_contiguous() && !x.is_conj() &&
@@ -81,7 +40,7 @@ inline bool has_plain_rows(const at::Tensor& x) {
 // x[rows] as a tensor of its own, with several threads where there is much to copy. x: one
 // dimension or more. rows: in range.
 inline at::Tensor take_rows(const at::Tensor& x, std::span<const std::int64_t> rows,
-                            BatchMemory& memory) {
+                            ::tutti::detail::BatchMemory& memory) {
   const auto n = static_cast<std::int64_t>(rows.size());
   if (!has_plain_rows(x)) {
     const at::Tensor index = at::from_blob(const_cast<std::int64_t*>(rows.data()), {n}, at::kLong);
