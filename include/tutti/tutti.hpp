@@ -1,6 +1,8 @@
 #pragma once
 
-/// Everything. For a first program; including what one uses compiles faster.
+/// Everything but what needs a library beside LibTorch (command lines, JPEG and PNG files, MLflow)
+/// or is slow to compile (LibTorch's profiler). For a first program; including what one uses
+/// compiles faster.
 
 #include <tutti/algorithms/alibi.hpp>
 #include <tutti/algorithms/augmix.hpp>

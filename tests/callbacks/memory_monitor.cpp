@@ -3,6 +3,7 @@
 #include <tutti/core/with.hpp>
 
 #include "callbacks/run.hpp"
+#include "support/fake_communicator.hpp"
 #include "support/warnings.hpp"
 
 using namespace tutti;
@@ -26,24 +27,14 @@ c10::CachingDeviceAllocator::DeviceStats some_stats() {
 }
 
 /// Two processes, of which the other one holds twice as much.
-struct Twice final : dist::Communicator {
-  Twice() : Communicator(dist::Environment{}) {}
-  std::string backend() const override { return "none"; }
-  void all_reduce(const at::Tensor&, dist::ReduceOp) override {}
+struct Twice final : FakeCommunicator {
+  using FakeCommunicator::all_reduce;
+  Twice() : FakeCommunicator(0, 1) {}
   void all_reduce(std::span<double> values, dist::ReduceOp op) override {
     for (double& value : values) {
       value *= op == dist::ReduceOp::mean ? 1.5 : op == dist::ReduceOp::maximum ? 2 : 1;
     }
   }
-  void all_reduce(std::span<std::int64_t>, dist::ReduceOp) override {}
-  void broadcast(const at::Tensor&, int) override {}
-  void broadcast(const std::vector<at::Tensor>&, int) override {}
-  std::vector<at::Tensor> all_gather(const at::Tensor& tensor) override { return {tensor, tensor}; }
-  std::string broadcast_bytes(const std::string& bytes, int) override { return bytes; }
-  std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
-    return {bytes, bytes};
-  }
-  void barrier() override {}
 };
 
 }  // namespace

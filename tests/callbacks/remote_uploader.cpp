@@ -20,6 +20,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
+#include "support/wrapped_store.hpp"
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
@@ -49,26 +50,17 @@ RemoteUploader to(const TemporaryFolder& folder) {
 }
 
 // A local store whose first uploads of a name fail, and which counts all calls.
-struct Unreliable {
-  LocalObjectStore store;
+struct Unreliable : WrappedStore {
   std::string what;
   int failures = 0;
   std::shared_ptr<std::atomic<int>> calls = std::make_shared<std::atomic<int>>(0);
 
-  std::string get_uri(const std::string& name) const { return store.get_uri(name); }
   void upload_object(const std::string& name, const std::string& file) const {
     if (name.find(what) != std::string::npos && (*calls)++ < failures) {
       throw std::runtime_error("the line is down");
     }
     store.upload_object(name, file);
   }
-  void download_object(const std::string& name, const std::string& file) const {
-    store.download_object(name, file);
-  }
-  std::int64_t get_object_size(const std::string& name) const {
-    return store.get_object_size(name);
-  }
-  Names list_objects(const std::string& prefix) const { return store.list_objects(prefix); }
 };
 
 const Names four_batches = {"calm-motet/checkpoints/ep0-ba2/manifest.json",
@@ -158,7 +150,7 @@ TEST_CASE("autoresume takes what the store has where the save folder is empty",
 TEST_CASE("what fails is tried again", "[callbacks][remote_uploader]") {
   const TemporaryFolder folder;
   RemoteUploader uploader = to(folder);
-  const Unreliable store{{(folder / "remote").string()}, "state.safetensors", 2};
+  const Unreliable store{{{(folder / "remote").string()}}, "state.safetensors", 2};
   uploader.object_store = store;
   Trainer trainer(tiny::net(), options(folder), std::move(uploader));
   trainer.fit();
@@ -169,7 +161,7 @@ TEST_CASE("what fails is tried again", "[callbacks][remote_uploader]") {
 TEST_CASE("an upload that keeps failing ends the run, or warns", "[callbacks][remote_uploader]") {
   const TemporaryFolder folder;
   RemoteUploader uploader = to(folder);
-  const Unreliable store{{(folder / "remote").string()}, "ep0-ba2/model", 100};
+  const Unreliable store{{{(folder / "remote").string()}}, "ep0-ba2/model", 100};
   uploader.object_store = store;
   const std::string reason = "checkpoints/ep0-ba2' could not be uploaded in 3 attempts: the line";
   SECTION("ends it") {
@@ -306,7 +298,7 @@ TEST_CASE("what TensorBoard shows goes to the store in the folders that it needs
 TEST_CASE("a file that cannot be uploaded ends the run, or warns", "[callbacks][remote_uploader]") {
   const TemporaryFolder folder;
   RemoteUploader uploader = to(folder);
-  uploader.object_store = Unreliable{{(folder / "remote").string()}, "logs-rank0", 100};
+  uploader.object_store = Unreliable{{{(folder / "remote").string()}}, "logs-rank0", 100};
   TrainerOptions run = options(folder);
   run.save_folder = "";
   const auto train = [&] {

@@ -16,6 +16,7 @@
 
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/wrapped_store.hpp"
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
@@ -33,22 +34,13 @@ namespace {
 constexpr std::chrono::seconds long_enough{60};
 
 // A local store whose uploads wait, and then fail when they are to.
-struct Slow {
-  LocalObjectStore store;
+struct Slow : WrappedStore {
   std::shared_future<void> go;
 
-  std::string get_uri(const std::string& name) const { return store.get_uri(name); }
   void upload_object(const std::string& name, const std::string& file) const {
     go.get();
     store.upload_object(name, file);
   }
-  void download_object(const std::string& name, const std::string& file) const {
-    store.download_object(name, file);
-  }
-  std::int64_t get_object_size(const std::string& name) const {
-    return store.get_object_size(name);
-  }
-  Names list_objects(const std::string& prefix) const { return store.list_objects(prefix); }
 };
 
 // A run's folder, a store and what a trainer does with them.
@@ -133,7 +125,7 @@ TEST_CASE("a checkpoint may be removed once a mirror knows of it, and a wait has
           "[checkpoint][mirror]") {
   const Run run;
   std::promise<void> open;
-  Uploads uploads({.store = Slow{run.store, open.get_future().share()}, .remote_folder = "a"});
+  Uploads uploads({.store = Slow{{run.store}, open.get_future().share()}, .remote_folder = "a"});
   Mirror& mirror = uploads;
   run.save(mirror, "ba2", 2);
   checkpoint::remove_snapshot(run.folder + "/ba2");
@@ -147,7 +139,7 @@ TEST_CASE("what a mirror could not copy is told once", "[checkpoint][mirror]") {
   const Run run;
   std::promise<void> down;
   down.set_exception(std::make_exception_ptr(std::runtime_error("the line is down")));
-  Uploads uploads({.store = Slow{run.store, down.get_future().share()},
+  Uploads uploads({.store = Slow{{run.store}, down.get_future().share()},
                    .remote_folder = "a",
                    .num_attempts = 1});
   Mirror& mirror = uploads;

@@ -10,6 +10,7 @@
 
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/wrapped_store.hpp"
 
 using namespace tutti;
 using Names = std::vector<std::string>;
@@ -17,7 +18,7 @@ using Names = std::vector<std::string>;
 namespace {
 
 // A local store that uploads nothing before it is opened.
-struct Gated {
+struct Gated : WrappedStore {
   struct Gate {
     std::mutex mutex;
     std::condition_variable changed;
@@ -25,10 +26,8 @@ struct Gated {
     bool open = false;
     Names uploaded;
   };
-  LocalObjectStore store;
   std::shared_ptr<Gate> gate = std::make_shared<Gate>();
 
-  std::string get_uri(const std::string& name) const { return store.get_uri(name); }
   void upload_object(const std::string& name, const std::string& file) const {
     {
       std::unique_lock lock(gate->mutex);
@@ -39,13 +38,6 @@ struct Gated {
     }
     store.upload_object(name, file);
   }
-  void download_object(const std::string& name, const std::string& file) const {
-    store.download_object(name, file);
-  }
-  std::int64_t get_object_size(const std::string& name) const {
-    return store.get_object_size(name);
-  }
-  Names list_objects(const std::string& prefix) const { return store.list_objects(prefix); }
 
   void wait_for_upload() const {
     std::unique_lock lock(gate->mutex);
@@ -62,7 +54,7 @@ struct Gated {
 
 TEST_CASE("of the files that wait under one name the last is uploaded", "[checkpoint][uploads]") {
   const TemporaryFolder folder;
-  const Gated store{{(folder / "remote").string()}};
+  const Gated store{{{(folder / "remote").string()}}};
   const auto file = [&](const char* name, const std::string& text) {
     write_bytes(folder / name, text);
     return (folder / name).string();

@@ -4,6 +4,7 @@
 
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
+#include "support/fake_communicator.hpp"
 #include "support/message.hpp"
 
 #include <algorithm>
@@ -24,26 +25,19 @@ using tutti_test::run_ranks;
 namespace {
 
 // Rank 0 of two; the other has zeros for gradients, where it has any. Notes what is sent.
-class Pair final : public dist::Communicator {
+class Pair final : public FakeCommunicator {
  public:
-  Pair()
-      : Communicator([] {
-          dist::Environment place;
-          place.world_size = place.local_world_size = 2;
-          return place;
-        }()) {}
+  using FakeCommunicator::all_reduce;
 
   std::vector<std::string> sent;     // type and number of elements, message by message
   std::vector<std::int64_t> theirs;  // the parameters that the other one has gradients of
 
-  std::string backend() const override { return "fake"; }
   void all_reduce(const at::Tensor& tensor, dist::ReduceOp op) override {
     REQUIRE(op == dist::ReduceOp::mean);
     sent.push_back(std::string(c10::toString(tensor.scalar_type())) + " " +
                    std::to_string(tensor.numel()));
     tensor.div_(2);
   }
-  void all_reduce(std::span<double>, dist::ReduceOp) override {}
   void all_reduce(std::span<std::int64_t> values, dist::ReduceOp op) override {
     REQUIRE(op == dist::ReduceOp::maximum);
     sent.push_back("numbers " + std::to_string(values.size()));
@@ -51,14 +45,6 @@ class Pair final : public dist::Communicator {
       values[i] = std::max(values[i], theirs[i]);
     }
   }
-  void broadcast(const at::Tensor&, int) override {}
-  void broadcast(const std::vector<at::Tensor>&, int) override {}
-  std::vector<at::Tensor> all_gather(const at::Tensor& tensor) override { return {tensor, tensor}; }
-  std::string broadcast_bytes(const std::string& bytes, int) override { return bytes; }
-  std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
-    return {bytes, bytes};
-  }
-  void barrier() override {}
 };
 
 using Messages = std::vector<std::string>;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/fake_communicator.hpp"
 #include "support/message.hpp"
 
 using Catch::Matchers::ContainsSubstring;
@@ -19,10 +20,10 @@ using Lines = std::vector<std::string>;
 namespace {
 
 // Rank 5 of six on three machines, the second of its own.
-class Sixth final : public tutti::dist::Communicator {
+class Sixth final : public FakeCommunicator {
  public:
   Sixth()
-      : Communicator([] {
+      : FakeCommunicator([] {
           tutti::dist::Environment place;
           place.rank = 5;
           place.world_size = 6;
@@ -31,16 +32,6 @@ class Sixth final : public tutti::dist::Communicator {
           place.node_rank = 2;
           return place;
         }()) {}
-  std::string backend() const override { return "fake"; }
-  void all_reduce(const at::Tensor&, tutti::dist::ReduceOp) override {}
-  void all_reduce(std::span<double>, tutti::dist::ReduceOp) override {}
-  void all_reduce(std::span<std::int64_t>, tutti::dist::ReduceOp) override {}
-  void broadcast(const at::Tensor&, int) override {}
-  void broadcast(const std::vector<at::Tensor>&, int) override {}
-  std::vector<at::Tensor> all_gather(const at::Tensor& tensor) override { return {tensor}; }
-  std::string broadcast_bytes(const std::string& bytes, int) override { return bytes; }
-  std::vector<std::string> all_gather_bytes(const std::string& bytes) override { return {bytes}; }
-  void barrier() override {}
 };
 
 struct Store {

@@ -10,14 +10,6 @@ using namespace tutti;
 
 namespace {
 
-struct Row {
-  std::string name;
-  Schedule schedule;
-  double ssr;
-  std::vector<std::int64_t> batches;
-  std::vector<double> alphas;
-};
-
 // Known values: 1000 batches an epoch, 1000 epochs times the ratio.
 std::vector<Row> rows() {
   return {
@@ -39,13 +31,7 @@ std::vector<Row> rows() {
 }  // namespace
 
 TEST_CASE("schedules give their known values at known batches", "[optim][schedule]") {
-  for (const Row& row : rows()) {
-    for (std::size_t i = 0; i < row.batches.size(); ++i) {
-      INFO(row.name << " at batch " << row.batches[i]);
-      const Progress p = progress_at(row.batches[i], "1000ep"_t * row.ssr);
-      CHECK(row.schedule(p, row.ssr) == Approx(row.alphas[i]).margin(1e-12));
-    }
-  }
+  check_values(rows());
 }
 
 TEST_CASE("a schedule scaled by s at time s*t is the schedule at time t",

@@ -16,6 +16,7 @@
 #include <tutti/trainer.hpp>
 
 #include "support/catch.hpp"
+#include "support/fake_communicator.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
@@ -271,23 +272,9 @@ TEST_CASE("markers record while the action is theirs", "[profiler][law]") {
 namespace {
 
 // Rank 0 of two, of which the other one's file is there already.
-class Two final : public tutti::dist::Communicator {
+class Two final : public FakeCommunicator {
  public:
-  explicit Two(std::string others)
-      : Communicator([] {
-          tutti::dist::Environment place;
-          place.world_size = place.local_world_size = 2;
-          return place;
-        }()),
-        others_(std::move(others)) {}
-  std::string backend() const override { return "fake"; }
-  void all_reduce(const at::Tensor&, tutti::dist::ReduceOp) override {}
-  void all_reduce(std::span<double>, tutti::dist::ReduceOp) override {}
-  void all_reduce(std::span<std::int64_t>, tutti::dist::ReduceOp) override {}
-  void broadcast(const at::Tensor&, int) override {}
-  void broadcast(const std::vector<at::Tensor>&, int) override {}
-  std::vector<at::Tensor> all_gather(const at::Tensor& tensor) override { return {tensor, tensor}; }
-  std::string broadcast_bytes(const std::string& bytes, int) override { return bytes; }
+  explicit Two(std::string others) : others_(std::move(others)) {}
   std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
     return {bytes, "0:" + others_};
   }

@@ -9,15 +9,14 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <tutti/dist/communicator.hpp>
+#include "support/fake_communicator.hpp"
 
 /// Speaks for two ranks in one process: the other one adds the same number to every sum, has that
 /// number itself otherwise, and says the same words to everything.
-struct OtherRank final : tutti::dist::Communicator {
+struct OtherRank final : FakeCommunicator {
   explicit OtherRank(double number = 0, std::string words = {}, int own_rank = 0)
-      : Communicator(place(own_rank)), its(number), said(std::move(words)) {}
+      : FakeCommunicator(own_rank), its(number), said(std::move(words)) {}
 
-  std::string backend() const override { return "none"; }
   void all_reduce(const at::Tensor& tensor, tutti::dist::ReduceOp) override {
     tensor.is_floating_point() ? tensor.add_(its) : tensor.add_(static_cast<std::int64_t>(its));
   }
@@ -31,27 +30,17 @@ struct OtherRank final : tutti::dist::Communicator {
       value = reduced(value, static_cast<std::int64_t>(its), op);
     }
   }
-  void broadcast(const at::Tensor&, int) override {}
-  void broadcast(const std::vector<at::Tensor>&, int) override {}
-  std::vector<at::Tensor> all_gather(const at::Tensor& tensor) override { return {tensor, tensor}; }
   std::string broadcast_bytes(const std::string& bytes, int source) override {
     return source == rank() ? bytes : said;
   }
   std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
     return rank() == 0 ? std::vector{bytes, said} : std::vector{said, bytes};
   }
-  void barrier() override {}
 
   double its;
   std::string said;
 
  private:
-  static tutti::dist::Environment place(int rank) {
-    tutti::dist::Environment out;
-    out.rank = rank;
-    out.world_size = 2;
-    return out;
-  }
   template <class T>
   static T reduced(T own, T other, tutti::dist::ReduceOp op) {
     switch (op) {

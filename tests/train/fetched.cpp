@@ -11,6 +11,7 @@
 
 #include "support/catch.hpp"
 #include "support/environment_variable.hpp"
+#include "support/fake_communicator.hpp"
 #include "support/temporary_folder.hpp"
 
 using namespace tutti;
@@ -43,35 +44,23 @@ struct Source final : checkpoint::Mirror {
 };
 
 // The second rank of a node, on which the first has done its part.
-class Second final : public dist::Communicator {
+class Second final : public FakeCommunicator {
  public:
-  Second()
-      : Communicator([] {
-          dist::Environment place;
-          place.rank = place.local_rank = 1;
-          place.world_size = place.local_world_size = 2;
-          return place;
-        }()) {}
+  using FakeCommunicator::all_reduce;
+  Second() : FakeCommunicator(1) {}
   int waits = 0;  // that it still has to
   int waited = 0;
   std::string error;  // of the other one
 
-  std::string backend() const override { return "fake"; }
-  void all_reduce(const at::Tensor&, dist::ReduceOp) override {}
-  void all_reduce(std::span<double>, dist::ReduceOp) override {}
   void all_reduce(std::span<std::int64_t> values, dist::ReduceOp) override {
     values[0] = waits > 0 ? 1 : values[0];
     waited += waits > 0 ? 1 : 0;
     --waits;
   }
-  void broadcast(const at::Tensor&, int) override {}
-  void broadcast(const std::vector<at::Tensor>&, int) override {}
-  std::vector<at::Tensor> all_gather(const at::Tensor& tensor) override { return {tensor}; }
   std::string broadcast_bytes(const std::string&, int) override { return "/of/rank/zero"; }
   std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
     return {error, bytes};
   }
-  void barrier() override {}
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <ATen/ATen.h>
 
 #include "support/catch.hpp"
+#include "support/fake_communicator.hpp"
 #include "support/warnings.hpp"
 
 using namespace tutti;
@@ -20,32 +21,18 @@ using train::PolicyStates;
 namespace {
 
 // The last of several ranks, when what the others say is known.
-class Last final : public dist::Communicator {
+class Last final : public FakeCommunicator {
  public:
   explicit Last(std::vector<std::string> others)
-      : Communicator([&] {
-          dist::Environment place;
-          place.rank = place.local_rank = static_cast<int>(others.size());
-          place.world_size = place.local_world_size = place.rank + 1;
-          return place;
-        }()),
+      : FakeCommunicator(static_cast<int>(others.size()), static_cast<int>(others.size()) + 1),
         said(std::move(others)) {}
 
   std::vector<std::string> said;  // by rank, its own after a gather
 
-  std::string backend() const override { return "fake"; }
-  void all_reduce(const at::Tensor&, dist::ReduceOp) override {}
-  void all_reduce(std::span<double>, dist::ReduceOp) override {}
-  void all_reduce(std::span<std::int64_t>, dist::ReduceOp) override {}
-  void broadcast(const at::Tensor&, int) override {}
-  void broadcast(const std::vector<at::Tensor>&, int) override {}
-  std::vector<at::Tensor> all_gather(const at::Tensor& tensor) override { return {tensor}; }
-  std::string broadcast_bytes(const std::string& bytes, int) override { return bytes; }
   std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
     said.push_back(bytes);
     return said;
   }
-  void barrier() override {}
 };
 
 // What one rank draws from: policies' streams and LibTorch's.
