@@ -97,6 +97,7 @@
 #include <tutti/models/gpt2.hpp>
 #include <tutti/models/residual_block.hpp>
 #include <tutti/models/resnet.hpp>
+#include <tutti/models/vit.hpp>
 #include <tutti/nn/activation.hpp>
 #include <tutti/nn/attention.hpp>
 #include <tutti/nn/batchnorm.hpp>
