@@ -95,7 +95,9 @@
 #include <tutti/models/cifar_resnet.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/models/gpt2.hpp>
+#include <tutti/models/residual_block.hpp>
 #include <tutti/models/resnet.hpp>
+#include <tutti/models/vit.hpp>
 #include <tutti/nn/activation.hpp>
 #include <tutti/nn/attention.hpp>
 #include <tutti/nn/batchnorm.hpp>

@@ -27,13 +27,17 @@ static_assert(sizeof(tutti::With<tutti::ColOut{.p_row = 0.25}>) > 0);
 static_assert(std::is_same_v<tutti::Recipe<CutOut, ColOut>::order<tutti::AfterDataloader>,
                              tutti::types<ColOut, CutOut>>);
 
-struct FixedSize {
+struct Tokens {
   using model_features = tutti::types<tutti::takes_tokens>;
+};
+struct FixedSize {
+  using model_features = tutti::types<tutti::takes_images, tutti::fixed_input_size>;
 };
 struct AnyImages {
   using model_features = tutti::types<tutti::takes_images>;
 };
-static_assert(!tutti::Supports<ColOut, FixedSize> && tutti::Supports<ColOut, AnyImages>);
+static_assert(!tutti::Supports<ColOut, Tokens> && !tutti::Supports<ColOut, FixedSize>);
+static_assert(tutti::Supports<ColOut, AnyImages>);
 
 at::Tensor numbered(at::IntArrayRef shape) {
   return at::arange(c10::multiply_integers(shape)).view(shape);

@@ -26,6 +26,15 @@ static_assert(std::is_same_v<tutti::Recipe<tutti::CutOut, ProgressiveResizing,
                                            tutti::ColOut>::order<tutti::AfterDataloader>,
                              tutti::types<tutti::ColOut, ProgressiveResizing, tutti::CutOut>>);
 
+struct AnyImages {
+  using model_features = tutti::types<tutti::takes_images>;
+};
+struct FixedSize {
+  using model_features = tutti::types<tutti::takes_images, tutti::fixed_input_size>;
+};
+static_assert(tutti::Supports<ProgressiveResizing, AnyImages>);
+static_assert(!tutti::Supports<ProgressiveResizing, FixedSize>);
+
 at::Tensor numbered(at::IntArrayRef shape) {
   return at::arange(c10::multiply_integers(shape), at::kFloat).view(shape);
 }

@@ -5,9 +5,11 @@
 
 #include "golden/runner.hpp"
 #include "models/language.hpp"
+#include "models/vision.hpp"
 #include "nn/golden_model.hpp"
 
-// ALiBi and gated linear units on GPT-2 and BERT with the weights of Hugging Face's.
+// ALiBi and gated linear units on GPT-2 and BERT with the weights of Hugging Face's, and a vision
+// transformer with those of torchvision's.
 
 namespace golden {
 namespace {
@@ -114,6 +116,12 @@ void apply_gated_linear_units(const Case& c, Verdict& verdict) {
   }
 }
 
+void vision_transformer(const Case& c, Verdict& verdict) {
+  tutti::models::VisionTransformer net(vision::options(c.params));
+  vision::run(c, net,
+              [&](const std::string& key, const at::Tensor& got) { verdict.tensor(key, got); });
+}
+
 }  // namespace
 
 Handlers transformer_handlers() {
@@ -121,7 +129,8 @@ Handlers transformer_handlers() {
           {"alibi_bias", alibi_bias},
           {"apply_alibi_gpt2", apply_alibi_gpt2},
           {"apply_alibi_bert", apply_alibi_bert},
-          {"apply_gated_linear_units", apply_gated_linear_units}};
+          {"apply_gated_linear_units", apply_gated_linear_units},
+          {"vision_transformer", vision_transformer}};
 }
 
 }  // namespace golden

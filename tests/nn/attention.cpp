@@ -7,6 +7,7 @@
 namespace {
 
 using tutti::nn::Dropout;
+using tutti::nn::HeadedAttention;
 using tutti::nn::PositionBias;
 using tutti::nn::PositionBiased;
 
@@ -69,13 +70,18 @@ TEST_CASE("attention with and without bias, mask and past alone is the formula w
         const at::Tensor weighted =
             attention.probabilities(in.q, in.k, keep).matmul(in.v).transpose(1, 2).flatten(2);
         CHECK(weighted.allclose(expected, 1e-9, 1e-9));
+        if (!biased) {
+          Dropout absent{nullptr};
+          const HeadedAttention plain(3, causal);
+          CHECK(plain.attend(in.q, in.k, in.v, keep, absent).allclose(expected, 1e-9, 1e-9));
+        }
       }
     }
   }
 }
 
 TEST_CASE("heads are split so that each has neighbouring channels", "[nn]") {
-  const PositionBiased attention(3, false);
+  const HeadedAttention attention(3, false);
   const at::Tensor x = torch::arange(2 * 5 * 12).view({2, 5, 12});
   const at::Tensor heads = attention.split_heads(x);
   CHECK(heads.sizes() == at::IntArrayRef{2, 3, 5, 4});

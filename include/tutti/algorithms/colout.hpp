@@ -143,7 +143,7 @@ struct ColOut final {
 
   /// Networks for images of any size.
   template <class Model>
-  static constexpr bool supports = offers<Model, takes_images>;
+  static constexpr bool supports = offers<Model, takes_images> && !lists<Model, fixed_input_size>;
 
   /// Throws c10::ValueError when an option is out of range, or when targets should be cut along
   /// with images on their own.

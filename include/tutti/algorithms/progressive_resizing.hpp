@@ -166,7 +166,7 @@ struct ProgressiveResizing final {
 
   /// Networks for images of any size.
   template <class Model>
-  static constexpr bool supports = offers<Model, takes_images>;
+  static constexpr bool supports = offers<Model, takes_images> && !lists<Model, fixed_input_size>;
 
   /// Throws c10::ValueError when an option is out of range.
   constexpr void validate() const {

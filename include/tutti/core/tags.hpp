@@ -32,11 +32,12 @@ template <class... Layer>
 struct adds_layers {};
 
 /// What a model's type can say of it in `using model_features = types<...>`; algorithms ask for it.
-struct takes_images {};         ///< inputs are images [N, C, H, W] of any size
+struct takes_images {};         ///< inputs are images [N, C, H, W], of any size unless it says:
+struct fixed_input_size {};     ///< all inputs have the one size that the model was made for
 struct takes_tokens {};         ///< inputs are token ids [N, length], in a batch of named tensors
 struct has_attention {};        ///< attention layers that take a bias (models/gpt2.hpp, bert.hpp)
 struct has_feed_forward {};     ///< BERT's intermediate and output blocks
-struct has_residual_blocks {};  ///< residual blocks with a branch to drop (models/resnet.hpp)
+struct has_residual_blocks {};  ///< blocks with a branch to drop (models/residual_block.hpp)
 struct loss_takes_indices {};   ///< a loss for targets that are class indices, and for no others
 struct loss_not_linear_in_targets {};  ///< a loss of mixed targets that is not the mix of losses
 

@@ -2,12 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <tutti/core/tags.hpp>
+#include <tutti/models/residual_block.hpp>
 #include <tutti/nn/batchnorm.hpp>
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/linear.hpp>
@@ -19,37 +19,6 @@
 /// Parameter names and order are torchvision's, so that its weights load unchanged; all layers are
 /// replaceable. Source: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016.
 namespace tutti::models {
-
-/// A block `relu(residual(x) + shortcut(x))` that an algorithm may join otherwise.
-///
-/// Find the blocks of a model with surgery::for_each<models::ResidualBlock>.
-class ResidualBlock {
- public:
-  /// Computes a block's output from its input.
-  using Join = std::function<at::Tensor(ResidualBlock&, const at::Tensor&)>;
-
-  virtual ~ResidualBlock() = default;
-
-  /// The convolutions. x: [N, in, H, W]. Returns [N, out, H', W'], before the last relu.
-  virtual at::Tensor residual(const at::Tensor& x) = 0;
-
-  /// What the residual is added to: x, or its projection where the shapes differ.
-  virtual at::Tensor shortcut(const at::Tensor& x) = 0;
-
-  /// The shortcut changes the shape.
-  [[nodiscard]] virtual bool projects() const = 0;
-
-  /// Replaces relu(residual + shortcut); an empty function restores it. A clone keeps it.
-  void set_join(Join join) { join_ = std::move(join); }
-
- protected:
-  at::Tensor joined(const at::Tensor& x) {
-    return join_ ? join_(*this, x) : residual(x).add_(shortcut(x)).relu_();
-  }
-
- private:
-  Join join_;
-};
 
 /// The shape of one block.
 struct BlockOptions {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <tutti/core/rng.hpp>
-#include <tutti/models/resnet.hpp>
+#include <tutti/models/residual_block.hpp>
 
 #include <ATen/ops/empty.h>
 #include <torch/nn/module.h>
@@ -76,29 +76,31 @@ class StochasticBlocks {
   at::Tensor join(ResidualBlock& block, const at::Tensor& x, std::size_t index) {
     const double keep = 1 - rates_[index];
     if (!dynamic_cast<torch::nn::Module&>(block).is_training()) {
-      return block.residual(x).mul_(keep).add_(block.shortcut(x)).relu_();
+      return block.finish(block.residual(x).mul_(keep).add_(block.shortcut(x)));
     }
     if (method_ == DropMethod::sample) {
       at::Tensor y = block.residual(x);
       if (keep < 1) {
         y.mul_(mask(y, keep));
       }
-      return y.add_(block.shortcut(x)).relu_();
+      return block.finish(y.add_(block.shortcut(x)));
     }
     if (rng().uniform() < keep) {
-      return block.residual(x).add_(block.shortcut(x)).relu_();
+      return block.whole(x);
     }
-    return block.projects() ? block.shortcut(x).relu_() : x;
+    return block.projects() ? block.finish(block.shortcut(x)) : x;
   }
 
-  // 1 for examples that keep the block, 0 for others: [N, 1, 1, 1].
+  // 1 for examples that keep the block, 0 for others: [N, 1, ...], as many dimensions as y has.
   at::Tensor mask(const at::Tensor& y, double keep) {
     at::Tensor ones = at::empty({y.size(0)}, at::TensorOptions().dtype(at::kFloat));
     auto* data = ones.mutable_data_ptr<float>();
     for (std::int64_t i = 0; i < y.size(0); ++i) {
       data[i] = keep + rng().uniform() >= 1 ? 1.0F : 0.0F;
     }
-    return ones.to(y.device(), y.scalar_type()).view({-1, 1, 1, 1});
+    std::vector<std::int64_t> shape(static_cast<std::size_t>(y.dim()), 1);
+    shape.front() = -1;
+    return ones.to(y.device(), y.scalar_type()).view(shape);
   }
 
   Rng& rng() { return source_ == nullptr ? own_ : *source_; }

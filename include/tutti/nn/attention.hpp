@@ -12,7 +12,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/nn/modules/embedding.h>
 
-/// Attention whose scores can be given a bias by position, and who else knows of positions.
+/// Attention of several heads, also with a bias by position, and who else knows of positions.
 namespace tutti::nn {
 
 /// What attention adds to its scores, by the positions of query and key.
@@ -30,19 +30,16 @@ class PositionBias {
 
 /// Softmax attention of several heads, a base class for the attention layers of models.
 ///
-/// `softmax(q k^T / sqrt(D) + bias) v`, where keys that are not to be seen count nothing.
-class PositionBiased {
+/// `softmax(q k^T / sqrt(D) + bias) v`, where keys that are not to be seen count nothing. The bias
+/// is none but for PositionBiased.
+class HeadedAttention {
  public:
-  PositionBiased(std::int64_t heads, bool causal) : heads_(heads), causal_(causal) {}
-  virtual ~PositionBiased() = default;
+  HeadedAttention(std::int64_t heads, bool causal) : heads_(heads), causal_(causal) {}
+  virtual ~HeadedAttention() = default;
 
   [[nodiscard]] std::int64_t heads() const { return heads_; }
   /// No position sees later ones.
   [[nodiscard]] bool causal() const { return causal_; }
-
-  /// Null: none.
-  void set_position_bias(std::shared_ptr<PositionBias> bias) { bias_ = std::move(bias); }
-  [[nodiscard]] const std::shared_ptr<PositionBias>& position_bias() const { return bias_; }
 
   /// x: [N, T, heads * D]. Returns [N, heads, T, D].
   [[nodiscard]] at::Tensor split_heads(const at::Tensor& x) const {
@@ -55,8 +52,8 @@ class PositionBiased {
                                          const at::Tensor& keep) const {
     at::Tensor scores =
         q.matmul(k.transpose(-2, -1)).div(std::sqrt(static_cast<double>(q.size(-1))));
-    if (bias_) {
-      scores = scores.add((*bias_)(k.size(-2), scores));
+    if (const at::Tensor bias = bias_of(k.size(-2), scores); bias.defined()) {
+      scores = scores.add(bias);
     }
     if (const at::Tensor seen = with_causal(keep, q); seen.defined()) {
       scores = scores.masked_fill(seen.logical_not(), lowest(scores));
@@ -64,14 +61,22 @@ class PositionBiased {
     return scores.softmax(-1);
   }
 
-  /// q, k, v: [N, heads, T, D]. keep: as above. dropout: of the probabilities. Returns
-  /// [N, T, heads * D].
+  /// q, k, v: [N, heads, T, D]. keep: as above. dropout: of the probabilities; empty: none.
+  /// Returns [N, T, heads * D].
   [[nodiscard]] at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const at::Tensor& keep, Dropout& dropout) const {
-    const bool drops = dropout->slot() || (dropout->is_training() && dropout->options.p() > 0);
+    const bool drops =
+        dropout && (dropout->slot() || (dropout->is_training() && dropout->options.p() > 0));
     const at::Tensor y =
         drops ? dropout(probabilities(q, k, keep)).matmul(v) : in_one_kernel(q, k, v, keep);
     return y.transpose(1, 2).flatten(2);
+  }
+
+ protected:
+  /// What is added to the scores, as PositionBias gives it; undefined: nothing.
+  [[nodiscard]] virtual at::Tensor bias_of(std::int64_t /*length*/,
+                                           const at::Tensor& /*like*/) const {
+    return {};
   }
 
  private:
@@ -93,10 +98,11 @@ class PositionBiased {
 
   [[nodiscard]] at::Tensor in_one_kernel(const at::Tensor& q, const at::Tensor& k,
                                          const at::Tensor& v, const at::Tensor& keep) const {
-    if (!bias_ && !keep.defined()) {
+    const at::Tensor bias = bias_of(k.size(-2), q);
+    if (!bias.defined() && !keep.defined()) {
       return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal_);
     }
-    at::Tensor added = bias_ ? (*bias_)(k.size(-2), q) : q.new_zeros({1});
+    at::Tensor added = bias.defined() ? bias : q.new_zeros({1});
     if (const at::Tensor seen = with_causal(keep, q); seen.defined()) {
       const at::Tensor unseen = seen.logical_not();
       added = added.dim() == 1 ? unseen.to(q.scalar_type()).mul(lowest(q))
@@ -107,6 +113,23 @@ class PositionBiased {
 
   std::int64_t heads_;
   bool causal_;
+};
+
+/// Attention whose scores others may give a bias by position.
+class PositionBiased : public HeadedAttention {
+ public:
+  using HeadedAttention::HeadedAttention;
+
+  /// Null: none.
+  void set_position_bias(std::shared_ptr<PositionBias> bias) { bias_ = std::move(bias); }
+  [[nodiscard]] const std::shared_ptr<PositionBias>& position_bias() const { return bias_; }
+
+ protected:
+  [[nodiscard]] at::Tensor bias_of(std::int64_t length, const at::Tensor& like) const override {
+    return bias_ ? (*bias_)(length, like) : at::Tensor();
+  }
+
+ private:
   std::shared_ptr<PositionBias> bias_;
 };
 

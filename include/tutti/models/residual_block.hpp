@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+
+/// What the blocks of residual networks and vision transformers have in common.
+namespace tutti::models {
+
+/// A block `finish(residual(x) + shortcut(x))` that an algorithm may join otherwise.
+///
+/// Find the blocks of a model with surgery::for_each<models::ResidualBlock>. A block of your own is
+/// a torch::nn::Module too, whose forward(x) returns joined(x).
+class ResidualBlock {
+ public:
+  /// Computes a block's output from its input.
+  using Join = std::function<at::Tensor(ResidualBlock&, const at::Tensor&)>;
+
+  virtual ~ResidualBlock() = default;
+
+  /// The branch that may be left out. x: [N, ...]. Returns [N, ...], which the caller may
+  /// overwrite.
+  virtual at::Tensor residual(const at::Tensor& x) = 0;
+
+  /// What the residual is added to: x, or its projection where the shapes differ.
+  virtual at::Tensor shortcut(const at::Tensor& x) = 0;
+
+  /// The shortcut changes the shape.
+  [[nodiscard]] virtual bool projects() const = 0;
+
+  /// What follows the sum, which it may overwrite: a relu unless a block says otherwise.
+  virtual at::Tensor finish(const at::Tensor& sum) { return sum.relu_(); }
+
+  /// The output when nothing is left out; a block may compute it in another way.
+  virtual at::Tensor whole(const at::Tensor& x) { return finish(residual(x).add_(shortcut(x))); }
+
+  /// Replaces whole(); an empty function restores it. A clone keeps it.
+  void set_join(Join join) { join_ = std::move(join); }
+
+ protected:
+  at::Tensor joined(const at::Tensor& x) { return join_ ? join_(*this, x) : whole(x); }
+
+ private:
+  Join join_;
+};
+
+}  // namespace tutti::models

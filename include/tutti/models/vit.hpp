@@ -1,0 +1,336 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <tutti/core/tags.hpp>
+#include <tutti/models/residual_block.hpp>
+#include <tutti/nn/attention.hpp>
+#include <tutti/nn/conv.hpp>
+#include <tutti/nn/dropout.hpp>
+#include <tutti/nn/linear.hpp>
+#include <tutti/nn/normalization.hpp>
+#include <tutti/nn/sequential.hpp>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/init.h>
+#include <torch/nn/modules/activation.h>
+
+/// Vision transformers: images cut into patches, which a transformer reads as a sequence.
+///
+/// Parameter names and order are torchvision's, so that its weights load unchanged. Layers are
+/// those of tutti::nn, so that surgery reaches them, but for the packed projection of attention,
+/// which is a parameter there too.
+/// Source: Dosovitskiy et al., "An Image is Worth 16x16 Words: Transformers for Image Recognition
+/// at Scale", ICLR 2021; torchvision, `VisionTransformer`.
+namespace tutti::models {
+
+/// The shape of a vision transformer; the defaults are ViT-B/16's. Fields as torchvision's, plus
+/// in_channels.
+struct VisionTransformerOptions {
+  std::int64_t image_size = 224;  ///< sides of the images in pixels; a multiple of patch_size
+  std::int64_t patch_size = 16;   ///< sides of a patch in pixels
+  std::int64_t num_layers = 12;
+  std::int64_t num_heads = 12;
+  std::int64_t hidden_dim = 768;  ///< width; a multiple of num_heads
+  std::int64_t mlp_dim = 3072;    ///< width of the feed-forward half
+  double dropout = 0;             ///< after the positions, attention and both feed-forward layers
+  double attention_dropout = 0;   ///< of the attention's probabilities
+  std::int64_t num_classes = 1000;
+  std::int64_t representation_size = 0;  ///< of a tanh layer before the last one; 0: none
+  std::int64_t in_channels = 3;
+};
+
+namespace detail {
+
+// Weights that keep the size of what comes in from `inputs` numbers, and no biases. They are normal
+// but for none beyond -2 and 2, as torch.nn.init.trunc_normal_ draws them.
+template <class Layer>
+void keep_size(Layer& layer, std::int64_t inputs) {
+  const c10::AutoGradMode no_grad(false);
+  const double deviation = std::sqrt(1 / static_cast<double>(inputs));
+  const double edge = std::erf(2 / (deviation * std::sqrt(2.0)));
+  layer.weight.uniform_(-edge, edge).erfinv_().mul_(deviation * std::sqrt(2.0)).clamp_(-2, 2);
+  layer.bias.zero_();
+}
+
+}  // namespace detail
+
+/// Attention of a block, with torch.nn.MultiheadAttention's names: `in_proj_weight`,
+/// `in_proj_bias`, `out_proj`.
+class VitAttentionImpl : public torch::nn::Cloneable<VitAttentionImpl>, public nn::HeadedAttention {
+ public:
+  explicit VitAttentionImpl(const VisionTransformerOptions& options)
+      : nn::HeadedAttention(options.num_heads, /*causal=*/false), options_(options) {
+    reset();
+  }
+
+  void reset() override {
+    const std::int64_t width = options_.hidden_dim;
+    in_proj_weight = register_parameter("in_proj_weight", at::empty({3 * width, width}));
+    in_proj_bias = register_parameter("in_proj_bias", at::zeros({3 * width}));
+    out_proj = register_module("out_proj", nn::Linear(width, width));
+    if (options_.attention_dropout != 0) {
+      dropout = register_module("dropout", nn::Dropout(options_.attention_dropout));
+    }
+    torch::nn::init::xavier_uniform_(in_proj_weight);
+    torch::nn::init::zeros_(out_proj->bias);
+  }
+
+  /// x: [N, T, hidden_dim]. Returns the same shape.
+  at::Tensor forward(const at::Tensor& x) {
+    const auto qkv = at::linear(x, in_proj_weight, in_proj_bias).chunk(3, -1);
+    return out_proj(
+        attend(split_heads(qkv[0]), split_heads(qkv[1]), split_heads(qkv[2]), {}, dropout));
+  }
+
+  at::Tensor in_proj_weight;  ///< of queries, keys and values, [3 * hidden_dim, hidden_dim]
+  at::Tensor in_proj_bias;    ///< [3 * hidden_dim]
+  nn::Linear out_proj{nullptr};
+  nn::Dropout dropout{nullptr};  ///< empty at an attention_dropout of 0
+
+ private:
+  VisionTransformerOptions options_;
+};
+TORCH_MODULE(VitAttention);
+
+/// One layer: attention, then feed-forward, each on the normalised input and added to it.
+///
+/// As a ResidualBlock it is left out as a whole.
+class VitBlockImpl : public torch::nn::Cloneable<VitBlockImpl>, public ResidualBlock {
+ public:
+  explicit VitBlockImpl(const VisionTransformerOptions& options) : options_(options) { reset(); }
+
+  void reset() override {
+    const std::int64_t width = options_.hidden_dim;
+    const auto norm = torch::nn::LayerNormOptions({width}).eps(1e-6);
+    ln_1 = register_module("ln_1", nn::LayerNorm(norm));
+    self_attention = register_module("self_attention", VitAttention(options_));
+    dropout = register_module("dropout", nn::Dropout(options_.dropout));
+    ln_2 = register_module("ln_2", nn::LayerNorm(norm));
+    const nn::Linear up(width, options_.mlp_dim);
+    const nn::Linear down(options_.mlp_dim, width);
+    mlp =
+        register_module("mlp", nn::Sequential(up, torch::nn::GELU(), nn::Dropout(options_.dropout),
+                                              down, nn::Dropout(options_.dropout)));
+    for (const nn::Linear& layer : {up, down}) {
+      torch::nn::init::xavier_uniform_(layer->weight);
+      torch::nn::init::normal_(layer->bias, 0, 1e-6);
+    }
+  }
+
+  /// x: [N, T, hidden_dim]. Returns the same shape.
+  at::Tensor forward(const at::Tensor& x) { return joined(x); }
+
+  at::Tensor whole(const at::Tensor& x) override {
+    const at::Tensor h = x + attention(x);
+    return h + mlp(ln_2(h));
+  }
+  at::Tensor residual(const at::Tensor& x) override {
+    const at::Tensor added = attention(x);
+    return added.to(x.scalar_type()) + mlp(ln_2(x + added));  // under autocast in x's type
+  }
+  at::Tensor shortcut(const at::Tensor& x) override { return x; }
+  [[nodiscard]] bool projects() const override { return false; }
+  at::Tensor finish(const at::Tensor& sum) override { return sum; }
+
+  nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
+  VitAttention self_attention{nullptr};
+  nn::Dropout dropout{nullptr};
+  nn::Sequential mlp{nullptr};  ///< Linear, GELU, Dropout, Linear, Dropout
+
+ private:
+  at::Tensor attention(const at::Tensor& x) { return dropout(self_attention(ln_1(x))); }
+
+  VisionTransformerOptions options_;
+};
+TORCH_MODULE(VitBlock);
+
+/// The embedding of positions, the blocks, and a normalisation.
+class VitEncoderImpl : public torch::nn::Cloneable<VitEncoderImpl> {
+ public:
+  explicit VitEncoderImpl(const VisionTransformerOptions& options) : options_(options) { reset(); }
+
+  void reset() override {
+    const std::int64_t side = options_.image_size / options_.patch_size;
+    const std::int64_t width = options_.hidden_dim;
+    pos_embedding = register_parameter("pos_embedding", at::empty({1, side * side + 1, width}));
+    torch::nn::init::normal_(pos_embedding, 0, 0.02);
+    dropout = register_module("dropout", nn::Dropout(options_.dropout));
+    layers = register_module("layers", nn::Sequential());
+    for (std::int64_t i = 0; i < options_.num_layers; ++i) {
+      layers->push_back("encoder_layer_" + std::to_string(i), VitBlock(options_));
+    }
+    ln = register_module("ln", nn::LayerNorm(torch::nn::LayerNormOptions({width}).eps(1e-6)));
+  }
+
+  /// x: [N, T, hidden_dim], T as many as there are positions. Returns the same shape.
+  at::Tensor forward(const at::Tensor& x) { return ln(layers(dropout(x + pos_embedding))); }
+
+  at::Tensor pos_embedding;  ///< [1, T, hidden_dim]: the class token, then the patches by rows
+  nn::Dropout dropout{nullptr};
+  nn::Sequential layers{nullptr};  ///< VitBlock, `encoder_layer_0` first
+  nn::LayerNorm ln{nullptr};
+
+ private:
+  VisionTransformerOptions options_;
+};
+TORCH_MODULE(VitEncoder);
+
+/// A vision transformer, which gives images logits; for a Classifier.
+///
+///     auto net = tutti::models::vit_b_16({.image_size = 224, .num_classes = 10});
+///     tutti::Classifier model{net, {.num_classes = 10}};
+///
+/// All images have the size that it was made for. The last layer starts with zeros, so that the
+/// first logits are zeros too.
+class VisionTransformerImpl : public torch::nn::Cloneable<VisionTransformerImpl> {
+ public:
+  using model_features = types<takes_images, fixed_input_size, has_residual_blocks>;
+
+  /// Throws c10::Error (ValueError) for sizes that do not divide as they should or are below 1.
+  explicit VisionTransformerImpl(const VisionTransformerOptions& options = {});
+
+  void reset() override;
+
+  /// x: [N, in_channels, image_size, image_size]. Returns [N, num_classes], logits.
+  /// Throws c10::Error for images of another shape.
+  at::Tensor forward(const at::Tensor& x) { return heads(encoder(tokens(x)).select(1, 0)); }
+
+  nn::Conv2d conv_proj{nullptr};  ///< patches to vectors
+  at::Tensor class_token;         ///< [1, 1, hidden_dim], from whose place the logits come
+  VitEncoder encoder{nullptr};
+  nn::Sequential heads{nullptr};  ///< `head`; before it `pre_logits` and `act` if there are
+
+  [[nodiscard]] const VisionTransformerOptions& options() const { return options_; }
+
+ private:
+  // The class token and one token for each patch: [N, 1 + patches, hidden_dim].
+  at::Tensor tokens(const at::Tensor& x);
+
+  VisionTransformerOptions options_;
+};
+TORCH_MODULE(VisionTransformer);
+
+inline VisionTransformerImpl::VisionTransformerImpl(const VisionTransformerOptions& options)
+    : options_(options) {
+  using Size = std::pair<const char*, std::int64_t>;
+  for (const auto& [name, size] : {Size{"image_size", options.image_size},
+                                   {"patch_size", options.patch_size},
+                                   {"num_layers", options.num_layers},
+                                   {"num_heads", options.num_heads},
+                                   {"hidden_dim", options.hidden_dim},
+                                   {"mlp_dim", options.mlp_dim},
+                                   {"num_classes", options.num_classes},
+                                   {"in_channels", options.in_channels}}) {
+    TORCH_CHECK_VALUE(size >= 1, "VisionTransformer: ", name, " is ", size, ", expected 1 or more");
+  }
+  TORCH_CHECK_VALUE(options.representation_size >= 0, "VisionTransformer: representation_size is ",
+                    options.representation_size, ", expected 1 or more, or 0 for none");
+  TORCH_CHECK_VALUE(options.image_size % options.patch_size == 0, "VisionTransformer: image_size ",
+                    "is ", options.image_size, " and patch_size ", options.patch_size,
+                    ", expected images of whole patches");
+  TORCH_CHECK_VALUE(options.hidden_dim % options.num_heads == 0,
+                    "VisionTransformer: hidden_dim is ", options.hidden_dim, " and num_heads ",
+                    options.num_heads, ", expected a width that is a multiple of the heads");
+  reset();
+}
+
+inline void VisionTransformerImpl::reset() {
+  const std::int64_t patch = options_.patch_size;
+  class_token = register_parameter("class_token", at::zeros({1, 1, options_.hidden_dim}));
+  const auto cut =
+      torch::nn::Conv2dOptions(options_.in_channels, options_.hidden_dim, patch).stride(patch);
+  conv_proj = register_module("conv_proj", nn::Conv2d(cut));
+  encoder = register_module("encoder", VitEncoder(options_));
+  heads = register_module("heads", nn::Sequential());
+  std::int64_t width = options_.hidden_dim;
+  nn::Linear pre_logits{nullptr};
+  if (options_.representation_size != 0) {
+    pre_logits = nn::Linear(width, options_.representation_size);
+    heads->push_back("pre_logits", pre_logits);
+    heads->push_back("act", torch::nn::Tanh());
+    width = options_.representation_size;
+  }
+  const nn::Linear head(width, options_.num_classes);
+  heads->push_back("head", head);
+
+  detail::keep_size(*conv_proj, options_.in_channels * patch * patch);
+  if (pre_logits) {
+    detail::keep_size(*pre_logits, options_.hidden_dim);
+  }
+  torch::nn::init::zeros_(head->weight);
+  torch::nn::init::zeros_(head->bias);
+}
+
+inline at::Tensor VisionTransformerImpl::tokens(const at::Tensor& x) {
+  const std::int64_t size = options_.image_size;
+  const std::int64_t channels = options_.in_channels;
+  TORCH_CHECK(x.dim() == 4 && x.size(1) == channels && x.size(2) == size && x.size(3) == size,
+              "VisionTransformer: the images are ", x.sizes(), ", expected [N, ", channels, ", ",
+              size, ", ", size,
+              "]; resize them, or make the model with their image_size and in_channels");
+  const at::Tensor patches = conv_proj(x).flatten(2).transpose(1, 2);
+  return at::cat({class_token.expand({x.size(0), -1, -1}), patches}, 1);
+}
+
+namespace detail {
+
+inline VisionTransformer vit_base(VisionTransformerOptions options, std::int64_t patch_size) {
+  options.patch_size = patch_size;
+  options.num_layers = 12;
+  options.num_heads = 12;
+  options.hidden_dim = 768;
+  options.mlp_dim = 3072;
+  return VisionTransformer(options);
+}
+
+inline VisionTransformer vit_large(VisionTransformerOptions options, std::int64_t patch_size) {
+  options.patch_size = patch_size;
+  options.num_layers = 24;
+  options.num_heads = 16;
+  options.hidden_dim = 1024;
+  options.mlp_dim = 4096;
+  return VisionTransformer(options);
+}
+
+}  // namespace detail
+
+/// ViT-B/16: 86.6 million parameters. Patches, layers, heads and widths of the options are
+/// overwritten, as in all these functions.
+inline VisionTransformer vit_b_16(const VisionTransformerOptions& options = {}) {
+  return detail::vit_base(options, 16);
+}
+
+/// ViT-B/32: 88.2 million parameters.
+inline VisionTransformer vit_b_32(const VisionTransformerOptions& options = {}) {
+  return detail::vit_base(options, 32);
+}
+
+/// ViT-L/16: 304.3 million parameters.
+inline VisionTransformer vit_l_16(const VisionTransformerOptions& options = {}) {
+  return detail::vit_large(options, 16);
+}
+
+/// ViT-L/32: 306.5 million parameters.
+inline VisionTransformer vit_l_32(const VisionTransformerOptions& options = {}) {
+  return detail::vit_large(options, 32);
+}
+
+/// ViT-H/14: 632.0 million parameters.
+inline VisionTransformer vit_h_14(VisionTransformerOptions options = {}) {
+  options.patch_size = 14;
+  options.num_layers = 32;
+  options.num_heads = 16;
+  options.hidden_dim = 1280;
+  options.mlp_dim = 5120;
+  return VisionTransformer(options);
+}
+
+}  // namespace tutti::models
