@@ -42,6 +42,7 @@ TEST_CASE("the trainer's options are read from the command line", "[cli]") {
                 "--cuda-graphs",
                 "auto",
                 "--progress-bar",
+                "--no-cache-cpu-memory",
                 "--no-load-strict-model-weights",
                 "--on-signal",
                 "stop",
@@ -57,6 +58,7 @@ TEST_CASE("the trainer's options are read from the command line", "[cli]") {
   CHECK(options.grad_accum.count == 4);
   CHECK(options.cuda_graphs.automatic);
   CHECK(options.progress_bar);
+  CHECK_FALSE(options.cache_cpu_memory);
   CHECK_FALSE(options.load_strict_model_weights);
   CHECK(options.on_signal == tutti::OnSignal::stop);
   CHECK(options.load_ignore_keys == std::vector<std::string>{"state/optimizers", "rng"});

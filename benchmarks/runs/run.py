@@ -38,6 +38,7 @@ RUNS = {"digits": Run("digits, small residual network", 40, 0.98, seeds=7),
         "digits_recipe": Run("the same with MixUp + BlurPool + LabelSmoothing + EMA", 5),
         "cifar": Run("CIFAR-10, ResNet-9 of width 16", 20, 0.4, seeds=3),
         "cifar_channels_last": Run("the same with ChannelsLast", 1),
+        "cifar_uncached": Run("the same with cache_cpu_memory = false", 1),
         "gpt": Run("text, GPT of 2 layers, 64 wide", 1, unit=" tokens/s", found="perplexity ")}
 
 
@@ -90,7 +91,7 @@ def main():
     parser.add_argument("--only", action="append", choices=RUNS)
     arguments = parser.parse_args()
     files = {"digits": DIGITS, "digits_recipe": DIGITS, "cifar": arguments.cifar, "cifar_channels_last": arguments.cifar,
-             "gpt": [arguments.text] if arguments.text else None}
+             "cifar_uncached": arguments.cifar, "gpt": [arguments.text] if arguments.text else None}
     for name in [name for name in files if not files[name]]:
         print(f"not run: {RUNS[name].title}, for no {'--text' if name == 'gpt' else '--cifar'} was given")
     names = [name for name in arguments.only or RUNS if files[name]]
@@ -98,7 +99,8 @@ def main():
     peers = str(pathlib.Path(__file__).with_name("peers.py"))
     sides = {"tutti": [arguments.program], "PyTorch": [arguments.python, peers, "pytorch"],
              "Composer": [arguments.python, peers, "composer"]}
-    got = {(name, side): [] for name in names for side in sides if (name, side) != ("digits_recipe", "PyTorch")}
+    got = {(name, side): [] for name in names for side in sides
+           if (name, side) != ("digits_recipe", "PyTorch") and (name != "cifar_uncached" or side == "tutti")}
     for number in range(max(RUNS[name].seeds for name in names)):
         for name, side in list(got)[::1 if number % 2 == 0 else -1]:
             run = RUNS[name]
@@ -113,7 +115,7 @@ def main():
     print("| run | in | n | examples/s, median | deviation | × PyTorch | s to the accuracy, median (range) | epochs | accuracy at the end | versions |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|---|")
     for (name, side), one in done.items():
-        base = done.get(("cifar" if name == "cifar_channels_last" else name, "PyTorch"))
+        base = done.get((name.split("_")[0] if name.startswith("cifar") else name, "PyTorch"))
         title = RUNS[name].title + (f", to {100 * RUNS[name].target:g} %" if RUNS[name].target else "")
         print(f"| {title} | {side} | {one.row(base and base.rate)}")
     print()

@@ -318,6 +318,7 @@ inline Program& Program::add(TrainerOptions& options) {
   add("--allow-idle-policies", o.allow_idle_policies, "accept policies that never act");
   add("--device", o.device, "auto, cpu, cuda, cuda:1");
   add("--precision", o.precision, "fp32, amp_bf16, amp_fp16");
+  add("--cache-cpu-memory", o.cache_cpu_memory, "large tensors get the memory of freed ones");
   add("--cuda-graphs", o.cuda_graphs, "true, false, or auto: where they can be");
   add("--seed", o.seed, "of all random streams; default: random");
   add("--deterministic-mode", o.deterministic_mode, "refuse what is not deterministic");

@@ -335,18 +335,8 @@ class Trainer {
   void prepare_run() {
     run_.train_metrics = train::MetricSet(state_.task.metrics(true), {}, "metrics/train/");
     run_.train = shard(options_.train);
-    run_.train_subset = options_.train_subset_num_batches;
     run_.evals = make_sets(options_.eval);
-    run_.weigh_by_tokens = options_.accumulate_train_batch_on_tokens;
-    run_.step_schedule_every_batch = options_.step_schedule_every_batch;
-    run_.fold_into_optimizer = options_.fold_into_optimizer;
-    run_.autograd_engine = options_.autograd_engine;
-    TORCH_CHECK_VALUE(!options_.iteration_length ||
-                          options_.iteration_length.unit() == TimeUnit::epoch ||
-                          options_.iteration_length.unit() == TimeUnit::token,
-                      "iteration_length is ", to_string(options_.iteration_length),
-                      ", expected a time in ep or tok");
-    run_.iteration_length = options_.iteration_length;
+    train::set_loop(state_, run_, options_);
     train::set_microbatching(state_, run_, options_);
     train::set_length(state_, run_, options_.max_duration, options_.scale_schedule_ratio);
     if (options_.schedule) {

@@ -65,6 +65,7 @@ TEST_CASE("what is this library's own changes nothing that was not asked for", "
   CHECK(given.fold_into_optimizer);
   CHECK_FALSE(given.autograd_engine);
   CHECK_FALSE(given.allow_idle_policies);
+  CHECK(given.cache_cpu_memory);
   CHECK(given.hyperparameters.empty());
   CHECK(given.run_name.empty());
   CHECK(given.on_signal == OnSignal::exit);

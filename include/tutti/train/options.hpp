@@ -51,6 +51,7 @@ struct TrainerOptions {
   // ---- Where and how it computes ---------------------------------------------------------------
   std::string device = "auto";  ///< "auto" (CUDA when there is one), "cpu", "cuda", "cuda:1"
   Precision precision = Precision::fp32;
+  bool cache_cpu_memory = true;  ///< on a CPU: large tensors get the memory of freed ones
   OnOrAuto cuda_graphs = false;  ///< record forward to backward, replay it for batches of the same
                                  ///< shapes; "auto": where that can be
   std::optional<std::uint64_t> seed{};  ///< 0 to 2^32-1; default: random, rank 0's for all

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <random>
 #include <span>
 #include <string>
@@ -165,6 +166,25 @@ inline void set_length(State& state, const Run& run, Time max_duration, double r
                     run.train_subset, ", expected -1 (all) or a number of batches");
   if (run.train) {
     state.train_dataloader_len = length_of(run.train, run.train_subset);
+  }
+}
+
+/// Takes over what the options say of the loop.
+/// Throws c10::ValueError when iterations are to be counted in a unit that has none.
+inline void set_loop(const State& state, Run& run, const TrainerOptions& options) {
+  run.train_subset = options.train_subset_num_batches;
+  run.weigh_by_tokens = options.accumulate_train_batch_on_tokens;
+  run.step_schedule_every_batch = options.step_schedule_every_batch;
+  run.fold_into_optimizer = options.fold_into_optimizer;
+  run.autograd_engine = options.autograd_engine;
+  TORCH_CHECK_VALUE(!options.iteration_length ||
+                        options.iteration_length.unit() == TimeUnit::epoch ||
+                        options.iteration_length.unit() == TimeUnit::token,
+                    "iteration_length is ", to_string(options.iteration_length),
+                    ", expected a time in ep or tok");
+  run.iteration_length = options.iteration_length;
+  if (options.cache_cpu_memory && state.device.is_cpu()) {
+    run.cpu_memory = std::make_unique<cpu::Cache>();
   }
 }
 
