@@ -16,8 +16,9 @@ namespace tutti::nn {
 using BatchNorm1dImpl = Replaceable<torch::nn::BatchNorm1dImpl>;
 template <>
 inline at::Tensor BatchNorm1dImpl::compute(const at::Tensor& x) {
-  return detail::is_host_batch_norm(*this, x, 3) ? detail::host_batch_norm(*this, x)
-                                                 : torch::nn::BatchNorm1dImpl::forward(x);
+  return detail::is_host_batch_norm(*this, x, x.dim() == 2 ? 2 : 3)
+             ? detail::host_batch_norm(*this, x)
+             : torch::nn::BatchNorm1dImpl::forward(x);
 }
 TORCH_MODULE(BatchNorm1d);
 
