@@ -5,9 +5,9 @@
 
 #include <torch/nn/modules/batchnorm.h>
 
-/// Batch normalisation that surgery can replace. In training on a CPU, fp32 in [N, C, ...] order is
-/// normalised by loops of the library's own: equal to LibTorch's but for rounding, with the mean
-/// and variance summed in double, and several times as fast.
+/// Batch normalisation that surgery can replace. In training on a CPU, fp32 in [N, C, ...] order or
+/// with the channels last is normalised by loops of the library's own: equal to LibTorch's but for
+/// rounding, with the mean and variance summed in double, and up to several times as fast.
 namespace tutti::nn {
 
 /// torch::nn::BatchNorm1d, replaceable: [N, C] or [N, C, L], same shape out.

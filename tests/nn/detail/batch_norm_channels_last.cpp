@@ -99,6 +99,7 @@ TEST_CASE("the sums of rows of channels are those of double precision", "[nn][ba
 }
 
 TEST_CASE("the rows' loops for any processor do what those for this one do", "[nn][batchnorm]") {
+  const bool streams = GENERATE(false, true);
   constexpr std::int64_t width = 40, count = 11;
   const std::vector<float> x = numbers(width * count);
   const std::vector<float> dy = numbers(width * count, 7);
@@ -113,7 +114,8 @@ TEST_CASE("the rows' loops for any processor do what those for this one do", "[n
              .scale = row.data(),
              .shift = row.data() + width,
              .slope = row.data() + 2 * width,
-             .center = row.data() + 3 * width},
+             .center = row.data() + 3 * width,
+             .streams = streams},
       sums.data());
     out.insert(out.end(), sums.begin(), sums.end());
     return out;

@@ -40,7 +40,11 @@ inline void normalize_rows(const BatchNormJob& job) {
   const WideRows rows(job.images * job.pixels, job.channels);
   const auto count = static_cast<double>(rows.pixels);
   const std::vector<float> center = near_means(rows, job.x);
-  RowJob pass{.width = rows.width, .x = job.x, .out = job.y, .center = center.data()};
+  RowJob pass{.width = rows.width,
+              .x = job.x,
+              .out = job.y,
+              .center = center.data(),
+              .streams = rows.streams};
   const std::vector<double> sums = add_up<RowPass::moments>(rows, pass);
   std::vector<Affine> lines;
   lines.reserve(static_cast<std::size_t>(job.channels));
@@ -99,8 +103,12 @@ inline void differentiate_rows(const BatchNormGradientJob& job) {
   const WideRows rows(job.pixels, job.channels);
   const std::vector<float> center =
       rows.spread([&](std::int64_t channel) { return job.mean[channel]; });
-  RowJob pass{
-      .width = rows.width, .x = job.x, .dy = job.dy, .out = job.dx, .center = center.data()};
+  RowJob pass{.width = rows.width,
+              .x = job.x,
+              .dy = job.dy,
+              .out = job.dx,
+              .center = center.data(),
+              .streams = rows.streams};
   const std::vector<double> sums = add_up<RowPass::gradient_moments>(rows, pass);
   const double* const dy = sums.data();
   const double* const products = dy + job.channels;

@@ -21,14 +21,17 @@ namespace tutti::nn::detail {
 struct WideRows {
   std::int64_t channels = 0, pixels = 0, width = 0, count = 0;
   std::int64_t piece = 0, pieces = 0;  // rows that one thread takes at a time
+  bool streams = false;                // as in RowJob
 
   WideRows(std::int64_t pixels_, std::int64_t channels_) : channels(channels_), pixels(pixels_) {
-    constexpr std::int64_t least_width = 4 * lanes, piece_numbers = 1 << 16, least_piece = 64;
+    constexpr std::int64_t least_width = 4 * lanes, piece_numbers = 1 << 16, least_piece = 64,
+                           cached = 1 << 21;
     width = std::lcm(channels, lanes);
     width *= (least_width + width - 1) / width;
     count = pixels * channels / width;
     piece = std::clamp(piece_numbers / width, least_piece, block);
     pieces = (count + piece - 1) / piece;
+    streams = pixels * channels > cached;
   }
 
   // The numbers of a channel, one for each column.
@@ -63,6 +66,7 @@ struct RowJob {
   const float* shift = nullptr;  // out = scale * dy + shift + slope * (x - center)
   const float* slope = nullptr;
   const float* center = nullptr;
+  bool streams = false;  // through memory, no cache holds it: then rows are changed one by one
 };
 
 // Rows are read in columns of n numbers, and what the n rows after them are is fetched by their
@@ -70,7 +74,7 @@ struct RowJob {
 template <std::int64_t n, bool writes = false>
 [[gnu::always_inline]] inline void prefetch(const float* from) {
   constexpr std::int64_t line = 16;  // numbers
-  for (std::int64_t i = 0; i < n * lanes; i += line) {
+  for (std::int64_t i = 0; n > 1 && i < n * lanes; i += line) {
     __builtin_prefetch(from + i, writes ? 1 : 0);
   }
 }
@@ -163,7 +167,7 @@ template <RowPass pass>
   constexpr bool adds = pass == RowPass::moments || pass == RowPass::gradient_moments;
   constexpr std::int64_t together = adds ? 4 : 2;
   std::int64_t row = begin;
-  for (; row + together <= end; row += together) {
+  for (; (adds || !job.streams) && row + together <= end; row += together) {
     pass_rows<pass, together>(job, row, sums);
   }
   for (; row < end; ++row) {
