@@ -13,11 +13,16 @@ import statistics
 import subprocess
 import sys
 
-CASES = {"batchnorm_56": "BatchNorm2d, 32 x 64 x 56 x 56", "batchnorm_16": "BatchNorm2d, 32 x 64 x 16 x 16",
+PLAIN = {"batchnorm_56": "BatchNorm2d, 32 x 64 x 56 x 56", "batchnorm_16": "BatchNorm2d, 32 x 64 x 16 x 16",
          "batchnorm_8": "BatchNorm2d, 32 x 64 x 8 x 8", "maxpool2_32": "MaxPool2d of 2 x 2, 32 x 32 x 32 x 32",
-         "maxpool3_112": "MaxPool2d of 3 x 3 with stride 2 and padding, 32 x 64 x 112 x 112",
-         "groupnorm_16": "GroupNorm of 4 groups, 32 x 16 x 16 x 16, channels last"}
+         "maxpool3_112": "MaxPool2d of 3 x 3 with stride 2 and padding, 32 x 64 x 112 x 112"}
+PLAIN["groupnorm_16"] = "GroupNorm of 4 groups, 32 x 16 x 16 x 16, channels last"
+LAST = {f"{case}_last": f"{title}, channels last" for case, title in PLAIN.items() if case != "groupnorm_16"}
+CASES = {**PLAIN, **LAST}
 BARS = {"forward": 2.0, "both": 1.2}
+# With the channels last ATen's loops are less slow, and this case waits for memory whoever does it.
+LAST_BARS = {"forward": 1.1, "both": 1.1}
+WAITS = {"batchnorm_56_last"}
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -53,13 +58,14 @@ def main():
         print(f"| {title} |{row}")
     print()
     failed = False
-    for which, bar in BARS.items():
-        case = min(ratios[which], key=ratios[which].get)
-        holds = ratios[which][case] >= bar
-        failed = failed or not holds
-        what = "forward" if which == "forward" else "forward and backward"
-        print(f"{'holds' if holds else 'FAILS'}: {what}, torch / tutti, the least = {ratios[which][case]:.2f} ({CASES[case]}), "
-              f"claimed at least {bar}")
+    for cases, bars in ((PLAIN, BARS), (LAST.keys() - WAITS, LAST_BARS)):
+        for which, bar in bars.items():
+            case = min(cases, key=ratios[which].get)
+            holds = ratios[which][case] >= bar
+            failed = failed or not holds
+            what = "forward" if which == "forward" else "forward and backward"
+            print(f"{'holds' if holds else 'FAILS'}: {what}, torch / tutti, the least = {ratios[which][case]:.2f} ({CASES[case]}), "
+                  f"claimed at least {bar}")
     sys.exit(1 if failed else 0)
 
 

@@ -5,8 +5,9 @@
 
 #include <torch/nn/modules/pooling.h>
 
-/// Pooling that surgery can replace. On a CPU, fp32 in [N, C, H, W] order is max-pooled by loops of
-/// the library's own, which give what LibTorch's give in a fraction of their time.
+/// Pooling that surgery can replace. On a CPU, fp32 in [N, C, H, W] order or with the channels last
+/// is max-pooled by loops of the library's own, which give what LibTorch's give in a fraction of
+/// their time.
 namespace tutti::nn {
 
 /// torch::nn::MaxPool2d, replaceable: [N, C, H, W] to [N, C, H', W'].

@@ -1,15 +1,15 @@
 #pragma once
 
-#include <algorithm>
-#include <cmath>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <tuple>
 #include <utility>
 
-#include <tutti/core/detail/cpu.hpp>
 #include <tutti/core/detail/host_empty.hpp>
 #include <tutti/core/detail/parallel.hpp>
+#include <tutti/nn/detail/batch_norm_channels_last.hpp>
+#include <tutti/nn/detail/batch_norm_planes.hpp>
 #include <tutti/nn/detail/floats.hpp>
 #include <tutti/nn/detail/gradient.hpp>
 
@@ -19,121 +19,40 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
-// Batch normalisation in training over floats on the CPU whose channels are planes ([N, C, H, W] in
-// order): ATen's loops take three to five times as long there. Its backward pass is as fast as its
-// memory and is used as it is.
+// Batch normalisation in training by the library's own loops, where they are at home.
 namespace tutti::nn::detail {
 
-// Sums are kept in float over at most `block` numbers and in double beyond. Their order depends on
-// the shape alone, not on the number of threads.
-inline constexpr std::int64_t block = 512;
+// Where the channels of a batch are: each a plane of every image, or next to each other in every
+// pixel, and in which of both the loops are at home.
+enum class Channels { planes, rows, other };
 
-// The sum of x - shift over n numbers, or that of their squares.
-template <bool Square>
-[[gnu::always_inline]] inline double sum(const float* x, std::int64_t n, float shift) {
-  double out = 0;
-  for (std::int64_t begin = 0; begin < n; begin += block) {
-    const std::int64_t end = std::min(begin + block, n);
-    Floats even{};
-    Floats odd{};
-    Floats v;
-    std::int64_t i = begin;
-    for (; i + 2 * lanes <= end; i += 2 * lanes) {
-      load(v, x + i);
-      v -= shift;
-      even += Square ? v * v : v;
-      load(v, x + i + lanes);
-      v -= shift;
-      odd += Square ? v * v : v;
-    }
-    even += odd;
-    for (std::int64_t lane = 0; lane < lanes; ++lane) {
-      out += static_cast<double>(even[lane]);
-    }
-    for (; i < end; ++i) {
-      const float v = x[i] - shift;
-      out += static_cast<double>(Square ? v * v : v);
-    }
+inline Channels channels_of(const at::Tensor& x) {
+  if (x.dim() < 2 || !x.is_cpu() || x.scalar_type() != at::kFloat || x.numel() == 0) {
+    return Channels::other;
   }
-  return out;
+  const std::int64_t pixels = x.numel() / x.size(0) / x.size(1);
+  if (pixels > 1 && x.is_contiguous()) {
+    return pixels >= lanes ? Channels::planes : Channels::other;
+  }
+  return x.size(0) * pixels >= lanes && x.is_contiguous(x.suggest_memory_format())
+             ? Channels::rows
+             : Channels::other;
 }
 
-// y = scale * x + shift
-[[gnu::always_inline]] inline void affine(const float* x, float* y, std::int64_t n, float scale,
-                                          float shift) {
-  Floats v;
-  std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    load(v, x + i);
-    v = v * scale + shift;
-    store(y + i, v);
-  }
-  for (; i < n; ++i) {
-    y[i] = x[i] * scale + shift;
-  }
+// One of the layer's tensors, as the loops need it: undefined, or a float for each channel.
+inline bool is_row(const at::Tensor& row, std::int64_t channels) {
+  return !row.defined() ||
+         (row.is_cpu() && row.scalar_type() == at::kFloat && row.dim() == 1 &&
+          row.size(0) == channels && row.is_contiguous() && !row._fw_grad(0).defined());
 }
 
-struct BatchNormJob {
-  std::int64_t images = 0, channels = 0, pixels = 0;
-  const float* x = nullptr;
-  const float* weight = nullptr;  // null: 1
-  const float* bias = nullptr;    // null: 0
-  float* y = nullptr;
-  float* mean = nullptr;          // of each channel
-  float* inverse = nullptr;       // likewise 1 / sqrt(variance + eps)
-  float* running_mean = nullptr;  // null: none is kept
-  float* running_var = nullptr;
-  double momentum = 0, eps = 0;
-};
-
-[[gnu::always_inline]] inline void normalize(const BatchNormJob& job, std::int64_t channel) {
-  const std::int64_t step = job.channels * job.pixels;
-  const std::int64_t begin = channel * job.pixels;
-  const auto count = static_cast<double>(job.images * job.pixels);
-  double total = 0;
-  for (std::int64_t n = 0; n < job.images; ++n) {
-    total += sum<false>(job.x + n * step + begin, job.pixels, 0);
-  }
-  const double mean = total / count;
-  job.mean[channel] = static_cast<float>(mean);
-  double squares = 0;
-  for (std::int64_t n = 0; n < job.images; ++n) {
-    squares += sum<true>(job.x + n * step + begin, job.pixels, job.mean[channel]);
-  }
-  const double inverse = 1 / std::sqrt(squares / count + job.eps);
-  job.inverse[channel] = static_cast<float>(inverse);
-  if (job.running_mean != nullptr) {
-    const auto follow = [&](float& running, double value) {
-      running = static_cast<float>(job.momentum * value +
-                                   (1 - job.momentum) * static_cast<double>(running));
-    };
-    follow(job.running_mean[channel], mean);
-    follow(job.running_var[channel], squares / (count - 1));
-  }
-  const auto scale = static_cast<float>(
-      job.weight == nullptr ? inverse : inverse * static_cast<double>(job.weight[channel]));
-  const float shift = (job.bias == nullptr ? 0.0F : job.bias[channel]) - job.mean[channel] * scale;
-  for (std::int64_t n = 0; n < job.images; ++n) {
-    const std::int64_t at = n * step + begin;
-    affine(job.x + at, job.y + at, job.pixels, scale, shift);
-  }
+// What `row` holds, or null.
+inline float* data(const at::Tensor& row) {
+  return row.defined() ? row.mutable_data_ptr<float>() : nullptr;
 }
 
-#if defined(__x86_64__)
-[[gnu::target("avx2,fma")]] inline void normalize_avx2(const BatchNormJob& job,
-                                                       std::int64_t channel) {
-  normalize(job, channel);
-}
-#endif
-
-inline void normalize_channel(const BatchNormJob& job, std::int64_t channel) {
-#if defined(__x86_64__)
-  if (::tutti::detail::has_avx2()) {
-    normalize_avx2(job, channel);
-    return;
-  }
-#endif
-  normalize(job, channel);
+inline at::Tensor empty_row(std::int64_t channels) {
+  return ::tutti::detail::host_empty(channels, at::kFloat);
 }
 
 class BatchNormBackward final : public torch::autograd::Node {
@@ -159,15 +78,42 @@ class BatchNormBackward final : public torch::autograd::Node {
  private:
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     torch::autograd::variable_list out(3);
-    if (gradients[0].defined()) {
-      const at::Tensor weight = weight_.unpack();
+    const at::Tensor& dy = gradients[0];
+    if (!dy.defined()) {
+      return out;
+    }
+    const at::Tensor x = x_.unpack();
+    const at::Tensor weight = weight_.unpack();
+    const std::array<bool, 3> wanted{task_should_compute_output(0), task_should_compute_output(1),
+                                     task_should_compute_output(2)};
+    if (channels_of(x) == Channels::rows && is_row(weight, x.size(1)) &&
+        ::tutti::detail::is_host_gradient(dy)) {
+      differentiate(x, weight, dy, wanted, out);
+    } else {
       std::tie(out[0], out[1], out[2]) = at::native_batch_norm_backward(
-          gradients[0], x_.unpack(), weight.defined() ? std::optional(weight) : std::nullopt, {},
-          {}, mean_, inverse_, /*train=*/true, eps_,
-          {task_should_compute_output(0), task_should_compute_output(1),
-           task_should_compute_output(2)});
+          dy, x, weight.defined() ? std::optional(weight) : std::nullopt, {}, {}, mean_, inverse_,
+          /*train=*/true, eps_, wanted);
     }
     return out;
+  }
+
+  void differentiate(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& dy,
+                     const std::array<bool, 3>& wanted, torch::autograd::variable_list& out) const {
+    const at::MemoryFormat format = x.suggest_memory_format();
+    const at::Tensor same_order = dy.contiguous(format);
+    out[0] = wanted[0] ? ::tutti::detail::host_empty(x.sizes(), at::kFloat, format) : at::Tensor();
+    out[1] = wanted[1] ? empty_row(x.size(1)) : at::Tensor();
+    out[2] = wanted[2] ? empty_row(x.size(1)) : at::Tensor();
+    differentiate_rows({.pixels = x.numel() / x.size(1),
+                        .channels = x.size(1),
+                        .x = x.const_data_ptr<float>(),
+                        .dy = same_order.const_data_ptr<float>(),
+                        .weight = data(weight),
+                        .mean = data(mean_),
+                        .inverse = data(inverse_),
+                        .dx = data(out[0]),
+                        .dweight = data(out[1]),
+                        .dbias = data(out[2])});
   }
 
   torch::autograd::SavedVariable x_, weight_;
@@ -175,24 +121,16 @@ class BatchNormBackward final : public torch::autograd::Node {
   double eps_;
 };
 
-// One of the layer's tensors, as the loops need it: undefined, or a float for each channel.
-inline bool is_row(const at::Tensor& row, std::int64_t channels) {
-  return !row.defined() || (row.is_cpu() && row.scalar_type() == at::kFloat && row.dim() == 1 &&
-                            row.size(0) == channels && row.is_contiguous());
-}
-
 // The loops can do what `layer`, for tensors of `dim` dimensions, does with x in training. They
 // leave to LibTorch what it refuses.
 template <class Layer>
 bool is_host_batch_norm(const Layer& layer, const at::Tensor& x, std::int64_t dim) {
-  if (!layer.is_training() || x.dim() != dim || !x.is_cpu() || x.scalar_type() != at::kFloat ||
-      !x.is_contiguous() || x.numel() == 0) {
+  if (!layer.is_training() || x.dim() != dim || channels_of(x) == Channels::other) {
     return false;
   }
   const std::int64_t channels = x.size(1);
-  return x.numel() / x.size(0) / channels >= lanes && is_row(layer.weight, channels) &&
-         is_row(layer.bias, channels) && is_row(layer.running_mean, channels) &&
-         is_row(layer.running_var, channels) &&
+  return is_row(layer.weight, channels) && is_row(layer.bias, channels) &&
+         is_row(layer.running_mean, channels) && is_row(layer.running_var, channels) &&
          layer.running_mean.defined() == layer.running_var.defined() && !x._fw_grad(0).defined();
 }
 
@@ -210,15 +148,10 @@ double next_momentum(Layer& layer) {
 // What `layer` gives for x in training; it follows the running statistics.
 template <class Layer>
 at::Tensor host_batch_norm(Layer& layer, const at::Tensor& x) {
-  const auto floats = [](at::IntArrayRef sizes) {
-    return ::tutti::detail::host_empty(sizes, at::kFloat);
-  };
-  const auto data = [](const at::Tensor& t) {
-    return t.defined() ? t.template mutable_data_ptr<float>() : nullptr;
-  };
-  const at::Tensor y = floats(x.sizes());
-  const at::Tensor mean = floats(x.size(1));
-  const at::Tensor inverse = floats(x.size(1));
+  const at::Tensor y =
+      ::tutti::detail::host_empty(x.sizes(), at::kFloat, x.suggest_memory_format());
+  const at::Tensor mean = empty_row(x.size(1));
+  const at::Tensor inverse = empty_row(x.size(1));
   const BatchNormJob job{.images = x.size(0),
                          .channels = x.size(1),
                          .pixels = x.numel() / x.size(0) / x.size(1),
@@ -232,8 +165,12 @@ at::Tensor host_batch_norm(Layer& layer, const at::Tensor& x) {
                          .running_var = data(layer.running_var),
                          .momentum = next_momentum(layer),
                          .eps = layer.options.eps()};
-  ::tutti::detail::parallel_each(job.channels,
-                                 [&](std::int64_t channel) { normalize_channel(job, channel); });
+  if (channels_of(x) == Channels::rows) {
+    normalize_rows(job);
+  } else {
+    ::tutti::detail::parallel_each(job.channels,
+                                   [&](std::int64_t channel) { normalize_channel(job, channel); });
+  }
   const auto learns = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
   if (at::GradMode::is_enabled() && (learns(x) || learns(layer.weight) || learns(layer.bias))) {
     ::tutti::detail::set_gradient(

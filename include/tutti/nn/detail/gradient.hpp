@@ -24,4 +24,11 @@ void set_gradient(const at::Tensor& out, Node* node) {
   torch::autograd::impl::set_gradient_edge(out, {owner, owner->add_input_metadata(out)});
 }
 
+// A loop of our own may take this gradient: floats on the CPU, and no gradient of what it gives is
+// wanted, whichever way.
+inline bool is_host_gradient(const at::Tensor& dy) {
+  return !at::GradMode::is_enabled() && dy.is_cpu() && dy.scalar_type() == at::kFloat &&
+         dy.layout() == at::kStrided && !dy._fw_grad(0).defined();
+}
+
 }  // namespace tutti::detail

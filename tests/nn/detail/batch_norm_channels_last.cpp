@@ -1,0 +1,158 @@
+#include <tutti/nn/detail/batch_norm_channels_last.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "support/catch.hpp"
+
+using namespace tutti::nn::detail;
+
+namespace {
+
+// Numbers around 100, others at each place.
+std::vector<float> numbers(std::int64_t count, float scale = 1) {
+  std::vector<float> out(static_cast<std::size_t>(count));
+  std::uint32_t state = 1;
+  for (float& each : out) {
+    state = state * 1664525 + 1013904223;
+    each = 100 + scale * static_cast<float>(state >> 8) / static_cast<float>(1 << 24);
+  }
+  return out;
+}
+
+// The mean and the sum of squared distances to it of a channel, in double.
+std::pair<double, double> exact(const std::vector<float>& x, std::int64_t channels,
+                                std::int64_t channel) {
+  double sum = 0;
+  double squares = 0;
+  const auto size = static_cast<std::int64_t>(x.size());
+  const auto count = static_cast<double>(size / channels);
+  for (std::int64_t i = channel; i < size; i += channels) {
+    sum += static_cast<double>(x[static_cast<std::size_t>(i)]);
+  }
+  for (std::int64_t i = channel; i < size; i += channels) {
+    const double d = static_cast<double>(x[static_cast<std::size_t>(i)]) - sum / count;
+    squares += d * d;
+  }
+  return {sum / count, squares};
+}
+
+}  // namespace
+
+TEST_CASE("rows of channels hold every number once, in whole vectors", "[nn][batchnorm]") {
+  for (const std::int64_t channels : {1, 2, 3, 5, 8, 12, 31, 32, 64, 100, 1023}) {
+    for (const std::int64_t pixels : {8, 9, 77, 5000}) {
+      const WideRows rows(pixels, channels);
+      CAPTURE(channels, pixels);
+      CHECK(rows.width % lanes == 0);
+      CHECK(rows.width % channels == 0);
+      CHECK(rows.width >= 4 * lanes);
+      CHECK(rows.pieces * rows.piece >= rows.count);
+      CHECK((rows.pieces - 1) * rows.piece < std::max<std::int64_t>(rows.count, 1));
+      std::int64_t left = 0;
+      rows.each_left([&](std::int64_t at, std::int64_t channel) {
+        CHECK(at % channels == channel);
+        ++left;
+      });
+      CHECK(rows.count * rows.width + left == pixels * channels);
+      CHECK(left < rows.width);
+      const auto spread = rows.spread([](std::int64_t i) { return static_cast<float>(i); });
+      CHECK(spread.size() == static_cast<std::size_t>(rows.width));
+      CHECK(spread.back() == static_cast<float>(channels - 1));
+    }
+  }
+}
+
+TEST_CASE("the sums of rows of channels are those of double precision", "[nn][batchnorm]") {
+  for (const std::int64_t channels : {1, 3, 8, 20, 65}) {
+    for (const std::int64_t pixels : {8, 40, 3001}) {
+      const std::vector<float> x = numbers(channels * pixels);
+      std::vector<float> y(x.size());
+      std::vector<float> mean(static_cast<std::size_t>(channels));
+      std::vector<float> variance(mean);
+      std::vector<float> inverse(mean);
+      normalize_rows({.images = 1,
+                      .channels = channels,
+                      .pixels = pixels,
+                      .x = x.data(),
+                      .y = y.data(),
+                      .mean = mean.data(),
+                      .inverse = inverse.data(),
+                      .running_mean = mean.data(),
+                      .running_var = variance.data(),
+                      .momentum = 1});
+      CAPTURE(channels, pixels);
+      for (std::int64_t channel = 0; channel < channels; ++channel) {
+        const auto i = static_cast<std::size_t>(channel);
+        const auto [of_x, squares] = exact(x, channels, channel);
+        CHECK_THAT(mean[i], Catch::Matchers::WithinRel(of_x, 1e-7));
+        CHECK_THAT(variance[i],
+                   Catch::Matchers::WithinRel(squares / static_cast<double>(pixels - 1), 2e-6));
+      }
+    }
+  }
+}
+
+TEST_CASE("the rows' loops for any processor do what those for this one do", "[nn][batchnorm]") {
+  const bool streams = GENERATE(false, true);
+  constexpr std::int64_t width = 40, count = 11;
+  const std::vector<float> x = numbers(width * count);
+  const std::vector<float> dy = numbers(width * count, 7);
+  const std::vector<float> row = numbers(4 * width, 3);
+  const auto run = [&](auto f) {
+    std::vector<float> sums(2 * width);
+    std::vector<float> out(x.size());
+    f(RowJob{.width = width,
+             .x = x.data(),
+             .dy = dy.data(),
+             .out = out.data(),
+             .scale = row.data(),
+             .shift = row.data() + width,
+             .slope = row.data() + 2 * width,
+             .center = row.data() + 3 * width,
+             .streams = streams},
+      sums.data());
+    out.insert(out.end(), sums.begin(), sums.end());
+    return out;
+  };
+  const auto compare = [&]<RowPass pass>() {
+    const auto any =
+        run([](const RowJob& job, float* sums) { pass_piece<pass>(job, 0, count, sums); });
+    const auto here =
+        run([](const RowJob& job, float* sums) { pass_any<pass>(job, 0, count, sums); });
+    for (std::size_t i = 0; i < any.size(); ++i) {
+      CHECK_THAT(any[i], Catch::Matchers::WithinRel(here[i], 1e-5F) ||
+                             Catch::Matchers::WithinAbs(here[i], 1e-4F));
+    }
+  };
+  compare.operator()<RowPass::moments>();
+  compare.operator()<RowPass::normalize>();
+  compare.operator()<RowPass::gradient_moments>();
+  compare.operator()<RowPass::gradient>();
+}
+
+TEST_CASE("an infinite number makes its channel's mean infinite and no other's",
+          "[nn][batchnorm]") {
+  std::vector<float> x = numbers(64 * 8);
+  x[3] = std::numeric_limits<float>::infinity();
+  std::vector<float> y(x.size());
+  std::vector<float> mean(8);
+  std::vector<float> inverse(8);
+  normalize_rows({.images = 1,
+                  .channels = 8,
+                  .pixels = 64,
+                  .x = x.data(),
+                  .y = y.data(),
+                  .mean = mean.data(),
+                  .inverse = inverse.data(),
+                  .eps = 1e-5});
+  CHECK(mean[3] == std::numeric_limits<float>::infinity());
+  CHECK(std::isnan(y[3 + 8]));
+  CHECK(std::isfinite(mean[2]));
+  CHECK(std::isfinite(y[2]));
+}
