@@ -388,7 +388,7 @@ class Trainer {
   }
 
   void set_schedule(Schedule schedule, double ratio) {
-    if (run_.initial_lrs.empty()) {
+    if (state_.initial_lrs.empty()) {
       run_.bind_schedule(state_);
     }
     run_.schedule = std::move(schedule);

@@ -5,7 +5,7 @@
 /// From PyTorch's: StepLR, MultiStepLR, ExponentialLR, CosineAnnealingLR and
 /// CosineAnnealingWarmRestarts are Step, MultiStep, Exponential, CosineAnnealing and
 /// CosineAnnealingWarmRestarts with their epochs written as "30ep"; LinearLR is Linear, OneCycleLR
-/// and CyclicLR are OneCycle and Cyclic; ReduceLROnPlateau, which looks at a metric, is a callback.
+/// and CyclicLR are OneCycle and Cyclic; ReduceLROnPlateau looks at a metric, so it is a callback.
 /// These follow the batches inside an epoch; for a rate that only changes between epochs wrap one:
 ///
 ///     [s = tutti::CosineAnnealing{}](tutti::Progress p, double ssr) {
