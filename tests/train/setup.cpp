@@ -237,6 +237,22 @@ TEST_CASE("a length that makes no sense is refused", "[train][setup]") {
   CHECK_NOTHROW(set_length({}, 0.01));  // it may come later
 }
 
+TEST_CASE("a fit trains up to max_duration or for as long as it is told, which is some time",
+          "[train][setup]") {
+  State state;
+  state.max_duration = "9ep";
+  state.timestamp.epoch = 2;
+  state.timestamp.batch = 20;
+  CHECK(train::fit_until(state, FitOptions{}.duration) == Time("9ep"));
+  CHECK(train::fit_until(state, "3ep") == Time("5ep"));
+  CHECK(train::fit_until(state, "3ba") == Time("23ba"));
+  for (const Time none : {Time("0ep"), Time("-1ba"), Time("0.5dur"), Time()}) {
+    CHECK_THROWS_WITH(train::fit_until(state, none),
+                      ContainsSubstring("fit: duration is " + to_string(none)) &&
+                          ContainsSubstring("leave it out to train up to max_duration"));
+  }
+}
+
 TEST_CASE("an epoch of no batches is refused by the number that was set", "[train][setup]") {
   for (const std::int64_t count : {0, -5}) {
     CHECK_THROWS_WITH(set_length("2ba", 1, count),

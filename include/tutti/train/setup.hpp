@@ -168,6 +168,19 @@ inline void set_length(State& state, const Run& run, Time max_duration, double r
   }
 }
 
+/// Up to where a fit of that FitOptions::duration trains; max_duration itself for 0dur.
+/// Throws c10::ValueError when it is no time that can pass.
+inline Time fit_until(const State& state, Time duration) {
+  if (duration.is_fraction() && !duration) {
+    return state.max_duration;
+  }
+  TORCH_CHECK_VALUE(!duration.is_fraction() && duration.count() > 0, "fit: duration is ",
+                    to_string(duration),
+                    ", expected more than 0 in another unit than dur, like 2ep or 500ba; leave it "
+                    "out to train up to max_duration");
+  return state.timestamp.get(duration.unit()) + duration;
+}
+
 /// Sets how batches are cut. Throws c10::ValueError for options that contradict each other.
 inline void set_microbatching(State& state, Run& run, const TrainerOptions& options) {
   const CountOrAuto& size = options.device_train_microbatch_size;
