@@ -151,6 +151,21 @@ inline checkpoint::LoadReport load_weights(const PolicyStates& policies, State& 
   }
 }
 
+// Lists what the keys have left out of the model, where the checkpoint has nothing of that name,
+// either.
+inline void add_own_weights(RunLoadReport& report) {
+  const std::vector<std::string> there = report.ignored;
+  const auto has = [&](const std::string& path) {
+    return std::find(there.begin(), there.end(), path) != there.end();
+  };
+  for (const std::string& name : report.model.ignored) {
+    const std::string path = "state/model/" + name;
+    if (!has("state/model") && !has(path)) {
+      report.ignored.push_back(path);
+    }
+  }
+}
+
 // The error of any rank is thrown on all of them, so that none waits for another.
 template <class F>
 void on_every_rank(dist::Communicator& world, F&& work) {
@@ -230,6 +245,7 @@ inline RunLoadReport load_checkpoint(const std::string& path, const PolicyStates
       detail::prepare_policies(policies, state, snapshot.state.child("policies"));
     }
     report.model = detail::load_weights(policies, state, snapshot, options, report.ignored);
+    detail::add_own_weights(report);
     if (!options.weights_only) {
       load_run(state, run, saver, snapshot.state, report);
       detail::load_policies(
