@@ -8,6 +8,7 @@
 #include "callbacks/run.hpp"
 #include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/warnings.hpp"
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
@@ -68,9 +69,16 @@ TEST_CASE("weights that are named by a glob are left out", "[callbacks][load_che
   const at::Tensor head = net->out->weight.detach().clone();
   const at::Tensor stem = net->in->weight.detach().clone();
   Trainer trainer{net, callback_run::options(),
-                  LoadCheckpoint{.load_path = path, .ignore_keys = {"out.*"}}};
+                  LoadCheckpoint{.load_path = path, .ignore_keys = {"state/model/out.*"}}};
   CHECK(net->out->weight.equal(head));
   CHECK_FALSE(net->in->weight.equal(stem));
+  const Warnings warnings;  // of what matches nothing, such as a name without its path
+  Trainer other{net, callback_run::options(),
+                LoadCheckpoint{.load_path = path, .ignore_keys = {"out.*"}}};
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0], ContainsSubstring("LoadCheckpoint::ignore_keys: nothing in the "
+                                                  "checkpoint matches \"out.*\"; paths look like "
+                                                  "state/model/fc.weight"));
 }
 
 TEST_CASE("a checkpoint that is missing or not named is refused", "[callbacks][load_checkpoint]") {

@@ -291,7 +291,7 @@ TEST_CASE("a new head loads strictly when the old one is ignored", "[train][chec
   const auto load = [&] { Trainer<Counter> trainer(std::make_shared<Wide>(), rest); };
   CHECK_THROWS_WITH(load(), ContainsSubstring("out.weight: shape [2, 8] in the file") &&
                                 ContainsSubstring("load_ignore_keys = {\"state/model/fc.*\"}"));
-  rest.load_ignore_keys.push_back("out.*");  // as LoadCheckpoint has it: no path here
+  rest.load_ignore_keys.push_back("out.*");  // no path
   {
     Warnings warnings;
     CHECK_THROWS_WITH(load(), ContainsSubstring("do not fit the model"));

@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 
 #include <tutti/checkpoint/folder.hpp>
+#include <tutti/checkpoint/ignore.hpp>
 #include <tutti/checkpoint/module_state.hpp>
 #include <tutti/checkpoint/object_store.hpp>
 #include <tutti/checkpoint/remote.hpp>
@@ -20,7 +21,7 @@ namespace tutti {
 
 /// Starts from the weights of another run's checkpoint.
 ///
-///     LoadCheckpoint{.load_path = "pretrained/latest", .ignore_keys = {"fc.*"}}
+///     LoadCheckpoint{.load_path = "pretrained/latest", .ignore_keys = {"state/model/fc.*"}}
 ///
 /// At BeforeLoad the weights of the checkpoint go into the model; a checkpoint of this run
 /// (TrainerOptions::load_path) then replaces them, so a run that was interrupted goes on by itself.
@@ -41,7 +42,7 @@ struct LoadCheckpoint final {
 
   std::string load_path{};           ///< a checkpoint, or a folder's "latest"; obligatory
   bool strict_model_weights = true;  ///< names and shapes must agree
-  Keys ignore_keys{};                ///< globs of names that are left out: "fc.*"
+  Keys ignore_keys{};                ///< globs of weights that are left out: "state/model/fc.*"
   When event = When::before_load;
   AnyObjectStore object_store{};  ///< where load_path is: an address in it, or an object's name
 
@@ -97,9 +98,17 @@ struct LoadCheckpoint final {
   }
 
   void take(State& state, const checkpoint::Snapshot& snapshot) const {
-    checkpoint::ModuleLoadOptions options{.strict = strict_model_weights};
+    checkpoint::ModuleLoadOptions options{.strict = strict_model_weights,
+                                          .ignore_prefix = "state/model/"};
     for (const Key& key : ignore_keys) {
       options.ignore.emplace_back(std::string_view(key));
+    }
+    checkpoint::IgnoreKeys keys(options.ignore);
+    for (const std::string& weight : snapshot.model.names()) {
+      keys.matches(options.ignore_prefix + weight);
+    }
+    if (state.rank == 0) {
+      checkpoint::warn_unmatched(keys, "LoadCheckpoint::ignore_keys");
     }
     const auto report = checkpoint::load_module(*state.model, snapshot.model, options);
     if (!report.complete()) {
