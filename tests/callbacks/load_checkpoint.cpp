@@ -111,6 +111,25 @@ TEST_CASE("a run starts from the weights of a checkpoint in an object store",
   CHECK(std::filesystem::is_empty(downloads.path()));
 }
 
+TEST_CASE("damaged weights are refused by their address in the store",
+          "[callbacks][load_checkpoint]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "other").string();
+  save_other(path);
+  const LocalObjectStore store{(folder / "remote").string()};
+  checkpoint::upload_snapshot(store, path, "runs/a");
+  const auto weights = folder / "remote" / "runs/a/model.safetensors";
+  std::string bytes = read_bytes(weights);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_bytes(weights, bytes);
+  const auto load = [&] {
+    Trainer trainer{tiny::net(), callback_run::options(),
+                    LoadCheckpoint{.load_path = "runs/a", .object_store = store}};
+  };
+  CHECK_THROWS_WITH(load(), ContainsSubstring("'" + store.get_uri("runs/a/model.safetensors") +
+                                              "' has the checksum"));
+}
+
 TEST_CASE("an address that the object store does not have is refused",
           "[callbacks][load_checkpoint]") {
   const TemporaryFolder folder;

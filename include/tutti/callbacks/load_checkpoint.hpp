@@ -83,15 +83,16 @@ struct LoadCheckpoint final {
     const bool first = world.environment().local_rank == 0;
     const checkpoint::TemporaryCheckpoint here(
         world.broadcast_bytes(checkpoint::TemporaryCheckpoint::new_path()), first);
+    const std::string object =
+        is_address() ? checkpoint::object_name(object_store, load_path) : load_path;
     checkpoint::Snapshot snapshot;
     const auto read = [&] {
       if (first) {
-        checkpoint::download_resolved(
-            object_store,
-            is_address() ? checkpoint::object_name(object_store, load_path) : load_path,
-            here.path());
+        checkpoint::download_resolved(object_store, object, here.path());
       }
-      snapshot = checkpoint::read_snapshot(here.path(), {.state = false});
+      snapshot = checkpoint::speaking_of(object_store.get_uri(object), here.path(), [&] {
+        return checkpoint::read_snapshot(here.path(), {.state = false});
+      });
     };
     dist::run_local_rank_zero_first_patiently(world, read, here.place());
     take(state, snapshot);
