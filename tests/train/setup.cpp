@@ -138,6 +138,10 @@ TEST_CASE("a name of a device is refused unless it is one that is there", "[trai
       ContainsSubstring("device is \"cuda:99\", but LibTorch sees " + std::to_string(count)) &&
           ContainsSubstring("set device to \"cpu\""));
   CHECK_THROWS_WITH(train::resolve_device("cuda", count), ContainsSubstring("LibTorch sees"));
+  CHECK_THROWS_WITH(train::resolve_device("cuda", 256),  // more than a Device can hold
+                    ContainsSubstring("device is \"cuda:256\", but LibTorch sees"));
+  CHECK_THROWS_WITH(train::resolve_device("cuda:99999999999999999999", 0),
+                    ContainsSubstring("99999999999999999999\", but LibTorch sees"));
   CHECK(train::resolve_device("auto", 0).is_cpu() == (count == 0));
 }
 

@@ -49,13 +49,13 @@ inline at::Device resolve_device(std::string_view name, int local_rank) {
   const bool any = name == "auto" || name == "cuda" || name == "gpu";
   TORCH_CHECK_VALUE(any || name.starts_with("cuda:"), "device is \"", name,
                     "\", expected \"auto\", \"cpu\", \"cuda\" or \"cuda:N\"");
-  const at::Device device = any ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank))
-                                : at::Device(std::string(name));
-  TORCH_CHECK_VALUE(device.index() < count, "device is \"", device.str(), "\", but LibTorch sees ",
-                    count,
+  const std::string wanted = any ? "cuda:" + std::to_string(local_rank) : std::string(name);
+  // Before it is a Device, which keeps the number in one byte: 256 would be 0.
+  TORCH_CHECK_VALUE(std::strtol(wanted.c_str() + 5, nullptr, 10) < count, "device is \"", wanted,
+                    "\", but LibTorch sees ", count,
                     " CUDA devices; set device to \"cpu\", or build with TUTTI_WITH_CUDA=ON "
                     "on a machine with a GPU");
-  return device;
+  return at::Device(wanted);
 }
 
 namespace detail {
