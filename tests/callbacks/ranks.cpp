@@ -109,7 +109,8 @@ TEST_CASE("rank body: ranks reduce rates together", "[.rank]") {
 
 TEST_CASE("rank body: weights come from a store", "[.rank]") {
   const std::string root = std::string(std::getenv("TMPDIR")) + "/remote";
-  Trainer trainer{tiny::net(5 + dist::Environment::read().rank), options(),
+  Trainer trainer{tiny::net(static_cast<std::uint64_t>(5 + dist::Environment::read().rank)),
+                  options(),
                   LoadCheckpoint{.load_path = "runs/one", .object_store = LocalObjectStore{root}}};
   CHECK(tiny::flat(*trainer.state().model).equal(tiny::flat(*tiny::net(99))));
   const auto refuse = [&] {
