@@ -31,6 +31,22 @@ TEST_CASE("a trainer explains its plan, its values and what was done to the mode
   CHECK_THAT(text, ContainsSubstring("  blurpool/num_blurconv_layers: 3\n"));
 }
 
+TEST_CASE("options that were not given are explained as what is used for them", "[explain]") {
+  const auto explained = [](tutti::EMA ema) {
+    const tutti::Trainer trainer{
+        tiny::net(),
+        {.train = tiny::batches(2), .max_duration = "1ep", .progress_bar = false},
+        ema};
+    return tutti::explain(trainer);
+  };
+  CHECK_THAT(explained({}), ContainsSubstring("  EMA: half_life = 1000ba, smoothing = not set, ") &&
+                                ContainsSubstring("update_interval = 1ba"));
+  CHECK_THAT(explained({.half_life = "3ep"}),
+             ContainsSubstring("half_life = 3ep, ") && ContainsSubstring("update_interval = 1ep"));
+  CHECK_THAT(explained({.smoothing = 0.5}),
+             ContainsSubstring("smoothing = 0.5, ") && ContainsSubstring("update_interval = 1ba"));
+}
+
 TEST_CASE("a trainer explains why its steps cannot be graphs", "[explain]") {
   const tutti::Trainer<tutti::SAM> trainer{
       tiny::net(), {.train = tiny::batches(2), .max_duration = "1ep", .progress_bar = false}};

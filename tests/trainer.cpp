@@ -126,7 +126,8 @@ TEST_CASE("fit again with a duration goes on where the first ended", "[trainer]"
                                  ContainsSubstring("FitOptions::duration"));
   Trainer<> c(twice = tiny::net(), options(2, "2ep"));
   c.fit();
-  c.fit({.duration = "2ba"});
+  c.fit("1ba");
+  c.fit({.duration = "1ba"});
   CHECK(c.state().timestamp.batch == 6);
   CHECK(c.state().timestamp.epoch == 3);
   CHECK(at::equal(tiny::flat(*once), tiny::flat(*twice)));

@@ -119,6 +119,9 @@ class Trainer {
     }
   }
 
+  /// fit({.duration = duration}): `fit("2ep")`.
+  void fit(Time duration) { fit(FitOptions{.duration = duration}); }
+
   /// Evaluates the options' sets, or the given ones; see state().eval_metric_values.
   /// Throws c10::Error when there is no set.
   void eval() { eval_sets(run_.evals); }
@@ -378,7 +381,7 @@ class Trainer {
   }
 
   void set_schedule(Schedule schedule, double ratio) {
-    if (run_.initial_lrs.empty()) {
+    if (state_.initial_lrs.empty()) {
       run_.bind_schedule(state_);
     }
     run_.schedule = std::move(schedule);
@@ -428,10 +431,7 @@ class Trainer {
       }
     }
     const Time before = state_.max_duration;
-    Time length = before;
-    if (options.duration) {
-      length = state_.timestamp.get(options.duration.unit()) + options.duration;
-    }
+    const Time length = train::fit_until(state_, options.duration);
     TORCH_CHECK(length,
                 "fit: max_duration is not set; set TrainerOptions::max_duration or "
                 "FitOptions::duration");

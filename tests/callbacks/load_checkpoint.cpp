@@ -8,6 +8,7 @@
 #include "callbacks/run.hpp"
 #include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/warnings.hpp"
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
@@ -68,9 +69,16 @@ TEST_CASE("weights that are named by a glob are left out", "[callbacks][load_che
   const at::Tensor head = net->out->weight.detach().clone();
   const at::Tensor stem = net->in->weight.detach().clone();
   Trainer trainer{net, callback_run::options(),
-                  LoadCheckpoint{.load_path = path, .ignore_keys = {"out.*"}}};
+                  LoadCheckpoint{.load_path = path, .ignore_keys = {"state/model/out.*"}}};
   CHECK(net->out->weight.equal(head));
   CHECK_FALSE(net->in->weight.equal(stem));
+  const Warnings warnings;  // of what matches nothing, such as a name without its path
+  Trainer other{net, callback_run::options(),
+                LoadCheckpoint{.load_path = path, .ignore_keys = {"out.*"}}};
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0], ContainsSubstring("LoadCheckpoint::ignore_keys: nothing in the "
+                                                  "checkpoint matches \"out.*\"; paths look like "
+                                                  "state/model/fc.weight"));
 }
 
 TEST_CASE("a checkpoint that is missing or not named is refused", "[callbacks][load_checkpoint]") {
@@ -101,6 +109,25 @@ TEST_CASE("a run starts from the weights of a checkpoint in an object store",
   CHECK(tiny::flat(*net).equal(expected));
   CHECK(trainer.state().timestamp.batch == 0);
   CHECK(std::filesystem::is_empty(downloads.path()));
+}
+
+TEST_CASE("damaged weights are refused by their address in the store",
+          "[callbacks][load_checkpoint]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "other").string();
+  save_other(path);
+  const LocalObjectStore store{(folder / "remote").string()};
+  checkpoint::upload_snapshot(store, path, "runs/a");
+  const auto weights = folder / "remote" / "runs/a/model.safetensors";
+  std::string bytes = read_bytes(weights);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_bytes(weights, bytes);
+  const auto load = [&] {
+    Trainer trainer{tiny::net(), callback_run::options(),
+                    LoadCheckpoint{.load_path = "runs/a", .object_store = store}};
+  };
+  CHECK_THROWS_WITH(load(), ContainsSubstring("'" + store.get_uri("runs/a/model.safetensors") +
+                                              "' has the checksum"));
 }
 
 TEST_CASE("an address that the object store does not have is refused",

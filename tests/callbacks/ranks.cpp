@@ -7,11 +7,13 @@
 #include <tutti/callbacks/eval_output_logging.hpp>
 #include <tutti/callbacks/load_checkpoint.hpp>
 #include <tutti/callbacks/memory_monitor.hpp>
+#include <tutti/callbacks/reduce_lr_on_plateau.hpp>
 #include <tutti/callbacks/speed_monitor.hpp>
 #include <tutti/checkpoint/local_object_store.hpp>
 #include <tutti/checkpoint/remote.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/dist/ddp.hpp>
+#include <tutti/metrics/loss_metric.hpp>
 
 #include "callbacks/run.hpp"
 #include "dist/ranks.hpp"
@@ -23,6 +25,14 @@ using tutti_test::all_passed;
 using tutti_test::run_ranks;
 
 namespace {
+
+/// Has the mean of the targets' first numbers as a metric: 2 on rank 0, 4 on rank 1.
+struct MeanNet : tiny::Net {
+  static Metrics metrics(bool train) {
+    const auto first = [](const at::Tensor&, const at::Tensor& y) { return y[0][0]; };
+    return train ? Metrics{} : Metrics{std::make_shared<LossMetric>(first, "Mean")};
+  }
+};
 
 /// Says that it computes 1000 operations for each example, 10 times as many on rank 1.
 struct CountingNet : tiny::Net {
@@ -87,9 +97,20 @@ TEST_CASE("rank body: a table has the rows of all ranks", "[.rank]") {
   }
 }
 
+TEST_CASE("rank body: ranks reduce rates together", "[.rank]") {
+  auto with_eval = options();
+  with_eval.max_duration = "2ep";
+  Trainer trainer{std::make_shared<MeanNet>(), with_eval,
+                  ReduceLROnPlateau{.monitor = "Mean", .dataloader_label = "test", .patience = 0}};
+  trainer.fit();
+  CHECK(*trainer.get<ReduceLROnPlateau>().best == 3.0);  // of both ranks
+  CHECK(trainer.state().optimizers[0]->param_groups()[0].options().get_lr() == 0.1 * 0.1);
+}
+
 TEST_CASE("rank body: weights come from a store", "[.rank]") {
   const std::string root = std::string(std::getenv("TMPDIR")) + "/remote";
-  Trainer trainer{tiny::net(5 + dist::Environment::read().rank), options(),
+  Trainer trainer{tiny::net(static_cast<std::uint64_t>(5 + dist::Environment::read().rank)),
+                  options(),
                   LoadCheckpoint{.load_path = "runs/one", .object_store = LocalObjectStore{root}}};
   CHECK(tiny::flat(*trainer.state().model).equal(tiny::flat(*tiny::net(99))));
   const auto refuse = [&] {
@@ -106,6 +127,10 @@ TEST_CASE("what callbacks report of several ranks is reduced", "[callbacks][dist
 
 TEST_CASE("evaluation examples of all ranks are in one table", "[callbacks][dist]") {
   CHECK(run_ranks("rank body: a table has the rows of all ranks") == all_passed);
+}
+
+TEST_CASE("all ranks see the same plateau", "[callbacks][dist]") {
+  CHECK(run_ranks("rank body: ranks reduce rates together") == all_passed);
 }
 
 TEST_CASE("each node downloads a checkpoint once for all its ranks", "[callbacks][dist]") {

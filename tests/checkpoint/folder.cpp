@@ -106,3 +106,14 @@ TEST_CASE("a temporary checkpoint is gone with whoever owns it", "[checkpoint][f
   CHECK(sorted_names(folder.path()).size() == 1);
   const TemporaryCheckpoint never_made(path + "-other");  // which is no error
 }
+
+TEST_CASE("an error about a folder names the address that it stands for", "[checkpoint][folder]") {
+  const auto fails = [] {
+    TORCH_CHECK_VALUE(false, "'/tmp/a/x' and '/tmp/a/y' differ; see /tmp/b");
+    return 1;
+  };
+  CHECK(speaking_of("s3://b/a", "/tmp/a", [] { return 1; }) == 1);
+  CHECK_THROWS_WITH(speaking_of("s3://b/tmp/a", "/tmp/a", fails),
+                    ContainsSubstring("'s3://b/tmp/a/x' and 's3://b/tmp/a/y' differ; see /tmp/b"));
+  CHECK_THROWS_AS(speaking_of("s3://b/a", "/tmp/c", fails), c10::ValueError);  // as it was
+}

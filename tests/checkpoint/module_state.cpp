@@ -110,6 +110,10 @@ TEST_CASE("names can be ignored by globs and freed of a prefix", "[checkpoint][m
   const auto report = load_module(*net, wrapped, {.strip_prefix = "module.", .ignore = {"2.*"}});
   CHECK(report.ignored == std::vector<std::string>{"2.weight", "2.bias"});
   CHECK(report.loaded.size() == 7);
+  wrapped.erase("module.2.bias");  // the model alone has it
+  wrapped.put("module.2.scale", torch::zeros({1}));
+  CHECK(load_module(*net, wrapped, {.strip_prefix = "module.", .ignore = {"2.*"}}).ignored ==
+        std::vector<std::string>{"2.weight", "2.scale", "2.bias"});
 }
 
 TEST_CASE("tied weights are saved under each name and may come under one", "[checkpoint][module]") {

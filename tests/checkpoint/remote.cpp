@@ -10,6 +10,7 @@
 
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/wrapped_store.hpp"
 
 using namespace tutti;
 using namespace tutti::checkpoint;
@@ -19,23 +20,18 @@ using Names = std::vector<std::string>;
 namespace {
 
 // What it is given is one byte short there.
-struct Cutting {
-  LocalObjectStore store;
-
-  std::string get_uri(const std::string& name) const { return store.get_uri(name); }
+struct Cutting : WrappedStore {
   void upload_object(const std::string& name, const std::string& file) const {
     store.upload_object(name, file);
     const std::string path = store.root + '/' + name;
     const std::string whole = read_bytes(path);
     write_bytes(path, whole.substr(0, whole.size() - 1));
   }
-  void download_object(const std::string& name, const std::string& file) const {
-    store.download_object(name, file);
-  }
-  std::int64_t get_object_size(const std::string& name) const {
-    return store.get_object_size(name);
-  }
-  Names list_objects(const std::string& prefix) const { return store.list_objects(prefix); }
+};
+
+// Says that it has downloaded what it has not.
+struct Forgetful : WrappedStore {
+  static void download_object(const std::string&, const std::string&) {}
 };
 
 void write_sample(const std::filesystem::path& path, float value) {
@@ -90,9 +86,27 @@ TEST_CASE("an upload of another size is an error", "[checkpoint][remote]") {
   const TemporaryFolder here;
   const TemporaryFolder there;
   write_sample(here / "one", 1);
-  const AnyObjectStore store = Cutting{{there.path().string()}};
+  const AnyObjectStore store = Cutting{{{there.path().string()}}};
   CHECK_THROWS_WITH(upload_snapshot(store, here / "one", "one"),
                     ContainsSubstring("bytes after its upload"));
+}
+
+TEST_CASE("what is wrong with a download is said of the object, not of the file that it became",
+          "[checkpoint][remote]") {
+  const TemporaryFolder here;
+  const TemporaryFolder there;
+  const AnyObjectStore store = LocalObjectStore{there.path().string()};
+  write_sample(here / "one", 1);
+  upload_snapshot(store, here / "one", "runs/one");
+  write_bytes(there.path() / "runs/one/manifest.json", "no manifest");
+  CHECK_THROWS_WITH(download_resolved(store, "runs/one", here / "back"),
+                    ContainsSubstring("checkpoint: '" + store.get_uri("runs/one/manifest.json") +
+                                      "' is refused"));
+  const AnyObjectStore forgetful = Forgetful{{{there.path().string()}}};
+  CHECK_THROWS_WITH(download_snapshot(forgetful, "runs/one", here / "back"),
+                    ContainsSubstring("'" + store.get_uri("runs/one") + "' has no manifest.json"));
+  CHECK_THROWS_WITH(download_pointer(forgetful, "runs/latest", here.path()),
+                    ContainsSubstring("'" + store.get_uri("runs/latest.symlink") + "'"));
 }
 
 TEST_CASE("a name in a store is a checkpoint or a pointer, an address has its name",

@@ -2,8 +2,11 @@
 
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
+#include "support/fake_communicator.hpp"
 
 #include <chrono>
+#include <limits>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -384,6 +387,18 @@ TEST_CASE("a destroyed wrapper leaves the module as it was", "[dist][ddp]") {
 
 TEST_CASE("including ddp.hpp lets the trainer join other processes", "[dist][ddp]") {
   CHECK(run_ranks("rank body: joined as the trainer does") == all_passed);
+}
+
+TEST_CASE("a bucket that no memory could hold is refused, and one that holds nothing",
+          "[dist][ddp]") {
+  for (const double size : {0.0, -1.0, 1e13, std::numeric_limits<double>::infinity(),
+                            std::numeric_limits<double>::quiet_NaN()}) {
+    CHECK_THROWS_WITH(dist::DistributedDataParallel(*torch::nn::Linear(2, 2),
+                                                    std::make_shared<FakeCommunicator>(),
+                                                    {.bucket_cap_mb = size}),
+                      ContainsSubstring("DistributedDataParallel: bucket_cap_mb is ") &&
+                          ContainsSubstring(", expected more than 0 and at most 1e12"));
+  }
 }
 
 TEST_CASE("one process needs no wrapper", "[dist][ddp]") {

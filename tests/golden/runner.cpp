@@ -126,6 +126,7 @@ golden::Handlers all_handlers() {
   all.merge(golden::layer_handlers());
   all.merge(golden::optimizer_handlers());
   all.merge(golden::training_handlers());
+  all.merge(golden::trace_handlers());
   all.merge(golden::image_handlers());
   all.merge(golden::run_handlers());
   all.merge(golden::transformer_handlers());

@@ -94,7 +94,8 @@ Handlers loss_handlers();         ///< losses and metrics
 Handlers batch_handlers();        ///< algorithms on batches
 Handlers layer_handlers();        ///< surgery
 Handlers optimizer_handlers();    ///< optimizers, averages, clipping, SAM
-Handlers training_handlers();     ///< traces and whole runs
+Handlers training_handlers();     ///< whole runs
+Handlers trace_handlers();        ///< what runs when
 Handlers image_handlers();        ///< what is done to images and batches of them
 Handlers run_handlers();          ///< averages, freezing, masks and lengths over a run
 Handlers transformer_handlers();  ///< ALiBi and gated linear units

@@ -10,9 +10,13 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <tutti/core/recipe.hpp>
 #include <tutti/core/state.hpp>
+
+#include "golden/draws.hpp"
+#include "golden/runner.hpp"
 
 namespace golden {
 
@@ -123,5 +127,19 @@ struct Slot final {
     }
   }
 };
+
+/// Those of a case.
+using Algorithms = std::vector<std::shared_ptr<AnyAlgorithm>>;
+
+/// The algorithm of that name; null when tutti lacks it.
+std::shared_ptr<AnyAlgorithm> make_algorithm(const std::string& name, const Json& args,
+                                             const std::shared_ptr<tutti::Tape>& tape);
+
+/// Skips the case when tutti lacks one of its algorithms.
+void need_algorithms(const Json& list);
+
+/// The algorithms of a case, which draw from the tape, in the order listed, but for the two that
+/// the reference moves.
+Algorithms make_algorithms(const Json& list, const std::shared_ptr<tutti::Tape>& tape);
 
 }  // namespace golden

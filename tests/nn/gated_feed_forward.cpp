@@ -179,6 +179,36 @@ TEST_CASE("a gated half takes on the mode and the type of the one it replaces", 
   CHECK_FALSE(model.second->half->dropout->is_training());
 }
 
+TEST_CASE("what a gated half adds is frozen where the layer that widens was", "[surgery]") {
+  const auto learns = [](const Model& model, const std::string& name) {
+    return model.named_parameters()["first.output." + name].requires_grad();
+  };
+  Model frozen;
+  for (const at::Tensor& parameter : frozen.first->parameters()) {
+    parameter.set_requires_grad(false);
+  }
+  surgery::gate(frozen, with_bias);
+  for (const at::Tensor& parameter : frozen.first->parameters()) {
+    CHECK_FALSE(parameter.requires_grad());
+  }
+  for (const at::Tensor& parameter : frozen.second->parameters()) {
+    CHECK(parameter.requires_grad());
+  }
+  Model weights;
+  weights.first->wide->dense->weight.set_requires_grad(false);
+  surgery::gate(weights, with_bias);
+  CHECK_FALSE(learns(weights, "non_gated_layer.weight"));
+  CHECK(learns(weights, "non_gated_layer.bias"));
+
+  torch::nn::Linear no_bias(torch::nn::LinearOptions(4, 6).bias(false));
+  no_bias->weight.set_requires_grad(false);
+  nn::FeedForwardParts parts = BlockImpl().feed_forward_parts();
+  parts.up = no_bias.ptr();
+  GatedFeedForward half(parts, Activation::gelu, true, true);
+  CHECK_FALSE(half->gated_layer->bias.requires_grad());
+  CHECK_FALSE(half->non_gated_layer->bias.requires_grad());
+}
+
 TEST_CASE("the optimizer trains a gated model with the groups of the plain one",
           "[surgery][optim]") {
   Model model;

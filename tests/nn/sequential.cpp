@@ -75,6 +75,16 @@ TEST_CASE("a Sequential clones deeply, with its names, and nests as a copy too",
   CHECK(copy->parameters()[0].is_same(copy->at<torch::nn::LinearImpl>(0).weight));
 }
 
+TEST_CASE("what is frozen in a Sequential is frozen in its copy", "[nn]") {
+  torch::nn::Linear frozen(2, 2);
+  frozen->weight.set_requires_grad(false);
+  nn::Sequential model(torch::nn::Linear(2, 2), nn::Sequential(frozen));
+  const auto copy = model->clone()->named_parameters();
+  CHECK(copy["0.weight"].requires_grad());
+  CHECK_FALSE(copy["1.0.weight"].requires_grad());
+  CHECK(copy["1.0.bias"].requires_grad());
+}
+
 TEST_CASE("a copy of a Sequential is in the mode of each of its parts", "[nn]") {
   nn::Sequential model(torch::nn::Dropout(0.5), nn::Sequential(torch::nn::Dropout(0.5)));
   for (const bool training : {false, true}) {

@@ -117,6 +117,20 @@ TEST_CASE("a model of replaceable layers clones deeply and stays replaceable", "
   CHECK(copy->forward(x).equal(copy->conv(x) * 2));
 }
 
+TEST_CASE("what is frozen in a layer or a model of layers is frozen in its copy", "[nn][slot]") {
+  nn::Linear layer(2, 2);
+  layer->bias.set_requires_grad(false);
+  const auto copied = std::dynamic_pointer_cast<nn::LinearImpl>(layer->clone());
+  CHECK(copied->weight.requires_grad());
+  CHECK_FALSE(copied->bias.requires_grad());
+
+  auto model = std::make_shared<ConvNetImpl>();
+  model->conv->weight.set_requires_grad(false);
+  const auto copy = std::dynamic_pointer_cast<ConvNetImpl>(model->clone());
+  CHECK_FALSE(copy->conv->weight.requires_grad());
+  CHECK(copy->conv->bias.requires_grad());
+}
+
 TEST_CASE("a layer that was replaced refuses to be cloned and says what to do", "[nn][slot]") {
   nn::Linear layer(2, 2);
   layer->slot() = nn::Slot(std::make_shared<DoubleImpl>());

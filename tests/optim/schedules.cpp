@@ -44,6 +44,7 @@ TEST_CASE("a schedule scaled by s at time s*t is the schedule at time t",
                                   CosineAnnealing{"2ep"},
                                   CosineAnnealingWarmRestarts{"10ba", 2.0},
                                   Polynomial{2, "80ba"},
+                                  Cyclic{.alpha_i = 0.1, .step_size_up = "15ba"},
                                   MultiStepWithWarmup{.t_warmup = "0ba", .milestones = {"20ba"}},
                                   CosineAnnealingWithWarmup{.t_warmup = "0.1dur", .alpha_f = 0.1}};
   for (std::size_t i = 0; i < all.size(); ++i) {

@@ -291,7 +291,7 @@ TEST_CASE("a new head loads strictly when the old one is ignored", "[train][chec
   const auto load = [&] { Trainer<Counter> trainer(std::make_shared<Wide>(), rest); };
   CHECK_THROWS_WITH(load(), ContainsSubstring("out.weight: shape [2, 8] in the file") &&
                                 ContainsSubstring("load_ignore_keys = {\"state/model/fc.*\"}"));
-  rest.load_ignore_keys.push_back("out.*");  // as LoadCheckpoint has it: no path here
+  rest.load_ignore_keys.push_back("out.*");  // no path
   {
     Warnings warnings;
     CHECK_THROWS_WITH(load(), ContainsSubstring("do not fit the model"));
@@ -303,6 +303,25 @@ TEST_CASE("a new head loads strictly when the old one is ignored", "[train][chec
   rest.load_ignore_keys.push_back("state/model/out.*");
   Trainer<Counter> trainer(std::make_shared<Wide>(), rest);
   CHECK(trainer.load_report().model.loaded == Names{"in.weight", "in.bias"});
+  CHECK_FALSE(trainer.load_report().complete());
+}
+
+TEST_CASE("weights that only the model has are left out as asked, and the load is not complete",
+          "[train][checkpointing]") {
+  const TemporaryFolder folder;
+  const Names head{"state/model/out.*"};
+  const std::string path = (folder / "headless").string();
+  checkpoint::write_snapshot(path, Bench<Counter>().collect({.ignore_keys = head}));
+  const Warnings quiet;
+  Bench<Counter> bench(2);
+  const at::Tensor own = bench.net->out->weight.detach().clone();
+  RunLoadReport report = bench.load(path, {.ignore_keys = head});
+  CHECK(at::equal(bench.net->out->weight, own));
+  CHECK(report.ignored == Names{"state/model/out.weight", "state/model/out.bias"});
+  report.afresh.clear();
+  report.notes.clear();
+  CHECK_FALSE(report.complete());
+  CHECK_THAT(report.text(), ContainsSubstring("2 of 4 weights"));
 }
 
 TEST_CASE("strict holds in full loads and says which policies the recipe lacks",

@@ -108,7 +108,7 @@ TEST_CASE("one call of fit changes what it is given alone", "[train][options]") 
   STATIC_REQUIRE(std::is_aggregate_v<TrainerOptions>);
   STATIC_REQUIRE(std::is_aggregate_v<FitOptions>);
   const FitOptions nothing;
-  CHECK_FALSE(nothing.duration);
+  CHECK(nothing.duration == Time("0dur"));
   CHECK_FALSE(nothing.reset_time);
   CHECK_FALSE(nothing.train);
   CHECK(nothing.eval.empty());

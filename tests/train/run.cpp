@@ -76,7 +76,7 @@ TEST_CASE("a schedule multiplies the learning rates that were bound, of every gr
           "[train][run]") {
   Bench bench;
   bench.run.bind_schedule(bench.state);
-  CHECK(bench.run.initial_lrs == Rates{1, 2, 3});
+  CHECK(bench.state.initial_lrs == Rates{1, 2, 3});
   bench.run.schedule = halved;
   bench.run.step_schedule(bench.state);
   bench.run.step_schedule(bench.state);  // of the initial ones, not of the last
@@ -84,7 +84,7 @@ TEST_CASE("a schedule multiplies the learning rates that were bound, of every gr
   bench.run.set_learning_rates(bench.state, 2);
   CHECK(bench.rates() == Rates{2, 4, 6});
   bench.run.bind_schedule(bench.state);
-  CHECK(bench.run.initial_lrs == Rates{2, 4, 6});
+  CHECK(bench.state.initial_lrs == Rates{2, 4, 6});
 }
 
 TEST_CASE("a schedule is computed for now, or for another moment, which is remembered",

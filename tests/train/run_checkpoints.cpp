@@ -283,3 +283,21 @@ TEST_CASE("an address is loaded from the mirror that has it and reported as it w
   CHECK(a.state.timestamp.batch == 4);
   CHECK(sorted_names(a.folder.path()).empty());  // neither the copy nor a save folder
 }
+
+TEST_CASE("a damaged checkpoint from an address is refused by that address",
+          "[train][run_checkpoints]") {
+  Fixture a;
+  Mirror mirror;
+  mirror.kept = (a.folder / "elsewhere").string();
+  a.write(mirror.kept);
+  const std::string weights = mirror.kept + "/model.safetensors";
+  std::string bytes = read_bytes(weights);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_bytes(weights, bytes);
+  TrainerOptions options = a.options();
+  RunCheckpoints checkpoints(a.state, a.run);
+  checkpoints.open(options, {{.name = "B", .mirror = &mirror}});
+  options.load_path = "s3://a";
+  CHECK_THROWS_WITH(checkpoints.load(options),
+                    ContainsSubstring("checkpoint: 's3://a/model.safetensors' has the checksum"));
+}

@@ -122,7 +122,7 @@ TEST_CASE("what a checkpoint lacks starts afresh, and the report says so", "[tra
   CHECK(bench.report.afresh == Names{"optimizers", "timestamp", "rank_zero_seed", "schedulers"});
   CHECK(bench.state.timestamp.batch == 3);
   CHECK(lr(bench.state) == 0.1);
-  CHECK(bench.run.initial_lrs == Rates{0.1});
+  CHECK(bench.state.initial_lrs == Rates{0.1});
 }
 
 TEST_CASE("a checkpoint of other optimizers is refused", "[train][run_state]") {

@@ -138,6 +138,10 @@ TEST_CASE("a name of a device is refused unless it is one that is there", "[trai
       ContainsSubstring("device is \"cuda:99\", but LibTorch sees " + std::to_string(count)) &&
           ContainsSubstring("set device to \"cpu\""));
   CHECK_THROWS_WITH(train::resolve_device("cuda", count), ContainsSubstring("LibTorch sees"));
+  CHECK_THROWS_WITH(train::resolve_device("cuda", 256),  // more than a Device can hold
+                    ContainsSubstring("device is \"cuda:256\", but LibTorch sees"));
+  CHECK_THROWS_WITH(train::resolve_device("cuda:99999999999999999999", 0),
+                    ContainsSubstring("99999999999999999999\", but LibTorch sees"));
   CHECK(train::resolve_device("auto", 0).is_cpu() == (count == 0));
 }
 
@@ -235,6 +239,22 @@ TEST_CASE("a length that makes no sense is refused", "[train][setup]") {
   CHECK_THROWS_WITH(set_length("1iter"),
                     ContainsSubstring("max_duration is 1iter, but iteration_length is not set"));
   CHECK_NOTHROW(set_length({}, 0.01));  // it may come later
+}
+
+TEST_CASE("a fit trains up to max_duration or for as long as it is told, which is some time",
+          "[train][setup]") {
+  State state;
+  state.max_duration = "9ep";
+  state.timestamp.epoch = 2;
+  state.timestamp.batch = 20;
+  CHECK(train::fit_until(state, FitOptions{}.duration) == Time("9ep"));
+  CHECK(train::fit_until(state, "3ep") == Time("5ep"));
+  CHECK(train::fit_until(state, "3ba") == Time("23ba"));
+  for (const Time none : {Time("0ep"), Time("-1ba"), Time("0.5dur"), Time()}) {
+    CHECK_THROWS_WITH(train::fit_until(state, none),
+                      ContainsSubstring("fit: duration is " + to_string(none)) &&
+                          ContainsSubstring("leave it out to train up to max_duration"));
+  }
 }
 
 TEST_CASE("an epoch of no batches is refused by the number that was set", "[train][setup]") {

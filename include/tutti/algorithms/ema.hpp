@@ -115,7 +115,10 @@ struct EMA final {
   bool match(PredictStart, const State&) const { return started; }
   bool match(PredictEnd, const State&) const { return started; }
 
-  void apply(Init, State& state) { *store = functional::EMAParameters(*state.model); }
+  void apply(Init, State& state) {
+    fill_in();
+    *store = functional::EMAParameters(*state.model);
+  }
   void apply(AfterLoad, State& state) { restore(state); }
   void apply(FitStart, State& state) {
     use_averages(false);
@@ -157,6 +160,13 @@ struct EMA final {
  private:
   [[nodiscard]] constexpr bool given_half_life() const {
     return half_life.value() != 0 || half_life.unit() != TimeUnit::epoch;
+  }
+  // Options that are not set become what is used, so that whoever reads them sees it.
+  void fill_in() {
+    update_interval = interval();
+    if (!smoothing && !given_half_life()) {
+      half_life = "1000ba";
+    }
   }
   static constexpr bool counts(Time time) {
     return time.unit() == TimeUnit::batch || time.unit() == TimeUnit::epoch;

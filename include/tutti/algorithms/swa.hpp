@@ -21,15 +21,10 @@
 #include <tutti/core/state.hpp>
 #include <tutti/core/time.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/optim/cyclic.hpp>
 
 /// SWA: the mean of the weights of a run's last part.
 namespace tutti {
-
-/// How SWA goes from one learning rate to the other.
-enum class Anneal : std::uint8_t {
-  linear,
-  cosine,
-};
 
 namespace functional {
 

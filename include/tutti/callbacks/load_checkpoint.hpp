@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 
 #include <tutti/checkpoint/folder.hpp>
+#include <tutti/checkpoint/ignore.hpp>
 #include <tutti/checkpoint/module_state.hpp>
 #include <tutti/checkpoint/object_store.hpp>
 #include <tutti/checkpoint/remote.hpp>
@@ -20,7 +21,7 @@ namespace tutti {
 
 /// Starts from the weights of another run's checkpoint.
 ///
-///     LoadCheckpoint{.load_path = "pretrained/latest", .ignore_keys = {"fc.*"}}
+///     LoadCheckpoint{.load_path = "pretrained/latest", .ignore_keys = {"state/model/fc.*"}}
 ///
 /// At BeforeLoad the weights of the checkpoint go into the model; a checkpoint of this run
 /// (TrainerOptions::load_path) then replaces them, so a run that was interrupted goes on by itself.
@@ -41,7 +42,7 @@ struct LoadCheckpoint final {
 
   std::string load_path{};           ///< a checkpoint, or a folder's "latest"; obligatory
   bool strict_model_weights = true;  ///< names and shapes must agree
-  Keys ignore_keys{};                ///< globs of names that are left out: "fc.*"
+  Keys ignore_keys{};                ///< globs of weights that are left out: "state/model/fc.*"
   When event = When::before_load;
   AnyObjectStore object_store{};  ///< where load_path is: an address in it, or an object's name
 
@@ -82,24 +83,33 @@ struct LoadCheckpoint final {
     const bool first = world.environment().local_rank == 0;
     const checkpoint::TemporaryCheckpoint here(
         world.broadcast_bytes(checkpoint::TemporaryCheckpoint::new_path()), first);
+    const std::string object =
+        is_address() ? checkpoint::object_name(object_store, load_path) : load_path;
     checkpoint::Snapshot snapshot;
     const auto read = [&] {
       if (first) {
-        checkpoint::download_resolved(
-            object_store,
-            is_address() ? checkpoint::object_name(object_store, load_path) : load_path,
-            here.path());
+        checkpoint::download_resolved(object_store, object, here.path());
       }
-      snapshot = checkpoint::read_snapshot(here.path(), {.state = false});
+      snapshot = checkpoint::speaking_of(object_store.get_uri(object), here.path(), [&] {
+        return checkpoint::read_snapshot(here.path(), {.state = false});
+      });
     };
     dist::run_local_rank_zero_first_patiently(world, read, here.place());
     take(state, snapshot);
   }
 
   void take(State& state, const checkpoint::Snapshot& snapshot) const {
-    checkpoint::ModuleLoadOptions options{.strict = strict_model_weights};
+    checkpoint::ModuleLoadOptions options{.strict = strict_model_weights,
+                                          .ignore_prefix = "state/model/"};
     for (const Key& key : ignore_keys) {
       options.ignore.emplace_back(std::string_view(key));
+    }
+    checkpoint::IgnoreKeys keys(options.ignore);
+    for (const std::string& weight : snapshot.model.names()) {
+      keys.matches(options.ignore_prefix + weight);
+    }
+    if (state.rank == 0) {
+      checkpoint::warn_unmatched(keys, "LoadCheckpoint::ignore_keys");
     }
     const auto report = checkpoint::load_module(*state.model, snapshot.model, options);
     if (!report.complete()) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -132,5 +133,24 @@ class TemporaryCheckpoint {
   std::string path_;
   bool owned_;
 };
+
+/// What `work` returns, which reads in `folder` what was brought from `address`. An error of its
+/// names the address in the folder's place, which is gone when somebody reads it.
+template <class F>
+decltype(auto) speaking_of(const std::string& address, const std::string& folder, F&& work) {
+  try {
+    return work();
+  } catch (const c10::Error& error) {
+    std::string text = error.what_without_backtrace();
+    std::size_t found = text.find(folder);
+    if (found == std::string::npos || address == folder) {
+      throw;
+    }
+    for (; found != std::string::npos; found = text.find(folder, found + address.size())) {
+      text.replace(found, folder.size(), address);
+    }
+    C10_THROW_ERROR(Error, text);
+  }
+}
 
 }  // namespace tutti::checkpoint

@@ -10,6 +10,8 @@
 #include <tutti/checkpoint/glob.hpp>
 #include <tutti/core/archive.hpp>
 
+#include <c10/util/Exception.h>
+
 namespace tutti::checkpoint {
 
 /// Globs over the slash-joined paths of a checkpoint: `state/model/fc.weight`, `state/optimizers`.
@@ -74,5 +76,14 @@ class IgnoreKeys {
   std::vector<std::string> globs_;
   std::vector<bool> matched_;
 };
+
+/// Warns of every glob that has matched nothing. option: whose they are, "load_ignore_keys".
+inline void warn_unmatched(const IgnoreKeys& keys, std::string_view option) {
+  for (const std::string& glob : keys.unmatched()) {
+    TORCH_WARN(option, ": nothing in the checkpoint matches \"", glob,
+               "\"; paths look like state/model/fc.weight, state/optimizers/0, state/policies/EMA, "
+               "rng");
+  }
+}
 
 }  // namespace tutti::checkpoint

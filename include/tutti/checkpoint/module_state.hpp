@@ -34,7 +34,7 @@ struct LoadReport {
   std::vector<std::string> missing;     ///< In the model, not in the archive.
   std::vector<std::string> unexpected;  ///< In the archive, not in the model.
   std::vector<std::string> mismatched;  ///< In both with another shape or type; with the reason.
-  std::vector<std::string> ignored;     ///< Left out by ModuleLoadOptions::ignore.
+  std::vector<std::string> ignored;     ///< Left out by ModuleLoadOptions::ignore, in either.
 
   /// Nothing differs but what was ignored.
   bool complete() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
@@ -157,9 +157,14 @@ inline LoadReport load_module(torch::nn::Module& module, const Archive& archive,
     report.loaded.push_back(name);
   }
   for (const auto& [name, own] : absent) {
-    if (sources.count(own.unsafeGetTensorImpl()) == 0 &&
-        !detail::matches_any(options.ignore, options.ignore_prefix + name)) {
+    if (sources.count(own.unsafeGetTensorImpl()) != 0) {
+      continue;
+    }
+    if (!detail::matches_any(options.ignore, options.ignore_prefix + name)) {
       report.missing.push_back(name);
+    } else if (std::find(report.ignored.begin(), report.ignored.end(), name) ==
+               report.ignored.end()) {
+      report.ignored.push_back(name);
     }
   }
   for (const auto& [name, tensor] : saved) {

@@ -63,7 +63,8 @@ inline void download_snapshot(const AnyObjectStore& store, const std::string& na
   make_folder(absolute.parent_path());
   detail::Staging staging(absolute);
   store.download_object(name + "/manifest.json", (staging.path() / "manifest.json").string());
-  const Manifest manifest = detail::read_manifest(staging.path());
+  const Manifest manifest = speaking_of(store.get_uri(name), staging.path().string(),
+                                        [&] { return detail::read_manifest(staging.path()); });
   for (const auto& [file, facts] : manifest.files) {
     detail::check_plain_name(file, store.get_uri(name + "/manifest.json"));
     const auto path = staging.path() / file;
@@ -73,7 +74,9 @@ inline void download_snapshot(const AnyObjectStore& store, const std::string& na
       TORCH_CHECK(false, "checkpoint: '", store.get_uri(name + '/' + file),
                   "' is missing, which the manifest lists");
     }
-    const std::uint64_t size = detail::File::open_for_reading(path).size();
+    const std::uint64_t size = speaking_of(store.get_uri(name), staging.path().string(), [&] {
+      return detail::File::open_for_reading(path).size();
+    });
     TORCH_CHECK(size == facts.size, "checkpoint: '", store.get_uri(name + '/' + file), "' has ",
                 size, " bytes, the manifest says ", facts.size);
   }
@@ -101,11 +104,11 @@ inline std::string download_pointer(const AnyObjectStore& store, const std::stri
   const auto path = scratch / ("pointer" + detail::random_suffix());
   store.download_object(link + detail::pointer_suffix, path.string());
   std::string name;
-  {
+  speaking_of(store.get_uri(link + detail::pointer_suffix), path.string(), [&] {
     const detail::File file = detail::File::open_for_reading(path);
     name.resize(static_cast<std::size_t>(std::min(file.size(), longest)));
     file.read_at(0, name.data(), name.size());
-  }
+  });
   ::unlink(path.c_str());
   name.erase(name.find_last_not_of(" \t\r\n") + 1);
   detail::check_plain_name(name, store.get_uri(link + detail::pointer_suffix));

@@ -32,7 +32,8 @@ struct DataParallelOptions {
   /// Rank 0's buffers (BatchNorm's running statistics) are sent to all ranks before a forward.
   bool broadcast_buffers = true;
 
-  /// MiB of gradients that travel together; > 0. Smaller: earlier start, more messages.
+  /// MiB of gradients that travel together; > 0, at most 1e12. Smaller: earlier start, more
+  /// messages.
   double bucket_cap_mb = 25;
 
   SyncStrategy strategy() const {

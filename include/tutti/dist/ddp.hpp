@@ -34,8 +34,9 @@ class DistributedDataParallel final : public DataParallel {
                           const DataParallelOptions& options = {})
       : group_(std::move(group)), options_(options), state_(detail::state_of(module)) {
     detail::check_trainable(state_);
-    TORCH_CHECK(options.bucket_cap_mb > 0, "DistributedDataParallel: bucket_cap_mb is ",
-                options.bucket_cap_mb, ", expected more than 0");
+    TORCH_CHECK(options.bucket_cap_mb > 0 && options.bucket_cap_mb <= 1e12,
+                "DistributedDataParallel: bucket_cap_mb is ", options.bucket_cap_mb,
+                ", expected more than 0 and at most 1e12");
     detail::check_same_model(state_, *group_);
     group_->broadcast(state_.everything(), 0);
     if (options_.strategy() == SyncStrategy::forced_sync) {

@@ -38,6 +38,7 @@ class GatedFeedForwardImpl : public Substitute {
  public:
   /// Over the tensors of `parts`, which stay the same objects: up's become gated_layer's, down's
   /// wo's; non_gated_layer is new. Biases: whether those two have one; up's is left out otherwise.
+  /// What is new is frozen where up is.
   GatedFeedForwardImpl(const FeedForwardParts& parts, Activation act, bool gated_layer_bias,
                        bool non_gated_layer_bias)
       : activation(act) {
@@ -46,8 +47,10 @@ class GatedFeedForwardImpl : public Substitute {
         "non_gated_layer",
         Linear(torch::nn::LinearOptions(parts.up->options).bias(non_gated_layer_bias)));
     torch::nn::init::normal_(non_gated_layer->weight, 0, parts.initializer_range);
+    non_gated_layer->weight.set_requires_grad(parts.up->weight.requires_grad());
     if (non_gated_layer_bias) {
       torch::nn::init::zeros_(non_gated_layer->bias);
+      non_gated_layer->bias.set_requires_grad(bias_learns(*parts.up));
     }
     wo = register_module("wo", Linear(twin(*parts.down)));
     dropout = register_module("dropout", Dropout(parts.dropout));
@@ -73,9 +76,15 @@ class GatedFeedForwardImpl : public Substitute {
       parameters_["weight"] = weight = layer.weight;
       if (with_bias && layer.bias.defined()) {
         parameters_["bias"] = bias = layer.bias;
+      } else if (with_bias) {
+        bias.set_requires_grad(bias_learns(layer));
       }
     }
   };
+  // Of the layer, or would if it had one.
+  static bool bias_learns(const torch::nn::LinearImpl& layer) {
+    return (layer.bias.defined() ? layer.bias : layer.weight).requires_grad();
+  }
   static Linear gate(const torch::nn::LinearImpl& layer, bool with_bias) {
     const Shared shared(layer, with_bias);
     return Linear(std::make_shared<LinearImpl>(static_cast<const torch::nn::LinearImpl&>(shared)));

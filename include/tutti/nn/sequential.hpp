@@ -6,6 +6,7 @@
 #include <optional>
 
 #include <tutti/config.hpp>
+#include <tutti/nn/detail/frozen.hpp>
 
 #include <torch/nn/modules/container/sequential.h>
 
@@ -20,7 +21,8 @@ class SequentialImpl : public torch::nn::SequentialImpl {
   /// Chains the modules.
   at::Tensor forward(const at::Tensor& x) { return torch::nn::SequentialImpl::forward(x); }
 
-  /// A deep copy that nests as well, with the children's names, in the same mode.
+  /// A deep copy that nests as well, with the children's names, in the same mode,
+  /// with the same parameters frozen.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override {
     auto copy = std::make_shared<SequentialImpl>();
@@ -31,6 +33,7 @@ class SequentialImpl : public torch::nn::SequentialImpl {
       copy->push_back(names[position], module.clone(device));
       ++position;
     }
+    detail::keep_frozen(*this, *copy);
     return copy;
   }
 };

@@ -8,6 +8,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/make.hpp>
+#include <tutti/nn/detail/frozen.hpp>
 
 #include <torch/nn/module.h>
 
@@ -114,7 +115,8 @@ class Replaceable : public Base, public Slotted {
     return Base::forward_with_indices(x);
   }
 
-  /// A deep copy of a twin. Throws c10::Error when something stands in.
+  /// A deep copy of a twin, with the same parameters frozen. Throws c10::Error when something
+  /// stands in.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override {
     if (slot_) {
@@ -123,6 +125,7 @@ class Replaceable : public Base, public Slotted {
     const auto tensors = std::dynamic_pointer_cast<Base>(Base::clone(device));
     auto copy = twin();
     static_cast<Base&>(*copy) = *tensors;
+    detail::keep_frozen(*this, *copy);
     return copy;
   }
 

@@ -110,14 +110,6 @@ inline void leave_out(checkpoint::IgnoreKeys& keys, checkpoint::Snapshot& snapsh
   }
 }
 
-inline void warn_unmatched(const checkpoint::IgnoreKeys& keys, const char* option) {
-  for (const std::string& glob : keys.unmatched()) {
-    TORCH_WARN(option, ": nothing in the checkpoint matches \"", glob,
-               "\"; paths look like state/model/fc.weight, state/optimizers/0, state/policies/EMA, "
-               "rng");
-  }
-}
-
 // Says what to do about weights that differ, and names the policies of the saved recipe that may be
 // why. left_out: full paths that are not in the snapshot any more.
 inline checkpoint::LoadReport load_weights(const PolicyStates& policies, State& state,
@@ -148,6 +140,21 @@ inline checkpoint::LoadReport load_weights(const PolicyStates& policies, State& 
                 "{\"state/model/fc.*\"} for a head that is called fc.",
                 lacking);
     throw;  // not reached
+  }
+}
+
+// Lists what the keys have left out of the model, where the checkpoint has nothing of that name,
+// either.
+inline void add_own_weights(RunLoadReport& report) {
+  const std::vector<std::string> there = report.ignored;
+  const auto has = [&](const std::string& path) {
+    return std::find(there.begin(), there.end(), path) != there.end();
+  };
+  for (const std::string& name : report.model.ignored) {
+    const std::string path = "state/model/" + name;
+    if (!has("state/model") && !has(path)) {
+      report.ignored.push_back(path);
+    }
   }
 }
 
@@ -198,7 +205,7 @@ inline checkpoint::Snapshot collect(const PolicyStates& policies, const State& s
   std::vector<std::string> left_out;
   detail::leave_out(keys, snapshot, left_out);
   if (state.rank == 0 && options.warn_unmatched) {
-    detail::warn_unmatched(keys, "save_ignore_keys");
+    checkpoint::warn_unmatched(keys, "save_ignore_keys");
   }
   return snapshot;
 }
@@ -224,12 +231,13 @@ inline RunLoadReport load_checkpoint(const std::string& path, const PolicyStates
                 " holds weights only; set load_weights_only to start from them");
     detail::leave_out(keys, snapshot, report.ignored);
     if (state.rank == 0) {
-      detail::warn_unmatched(keys, "load_ignore_keys");  // before it is why weights do not fit
+      checkpoint::warn_unmatched(keys, "load_ignore_keys");  // before it is why weights do not fit
     }
     if (snapshot.state.contains("policies")) {
       detail::prepare_policies(policies, state, snapshot.state.child("policies"));
     }
     report.model = detail::load_weights(policies, state, snapshot, options, report.ignored);
+    detail::add_own_weights(report);
     if (!options.weights_only) {
       load_run(state, run, saver, snapshot.state, report);
       detail::load_policies(

@@ -17,10 +17,12 @@ struct RunLoadReport {
   std::vector<std::string> restored;  ///< parts that the run took
   std::vector<std::string> afresh;    ///< parts of this run that the checkpoint has nothing for
   std::vector<std::string> unused;    ///< parts of the checkpoint that this run has no place for
-  std::vector<std::string> ignored;   ///< full paths left out by load_ignore_keys
+  std::vector<std::string> ignored;   ///< full paths left out by load_ignore_keys, also of weights
+                                      ///< that only the model has
   std::vector<std::string> notes;     ///< sentences about what may surprise
 
-  /// Everything in the checkpoint was taken, and nothing of this run starts afresh.
+  /// Everything in the checkpoint was taken, and nothing of this run starts afresh. What was left
+  /// out as asked, by load_ignore_keys, was not taken.
   [[nodiscard]] bool complete() const {
     return model.complete() && afresh.empty() && unused.empty() && ignored.empty() && notes.empty();
   }
@@ -30,10 +32,10 @@ struct RunLoadReport {
     if (path.empty()) {
       return {};
     }
-    std::string out =
-        "loaded '" + path + "': " + std::to_string(model.loaded.size()) + " of " +
-        std::to_string(model.loaded.size() + model.missing.size() + model.mismatched.size()) +
-        " weights" + (weights_only ? " and nothing else, as asked" : "");
+    std::string out = "loaded '" + path + "': " + std::to_string(model.loaded.size()) + " of " +
+                      std::to_string(model.loaded.size() + model.missing.size() +
+                                     model.mismatched.size() + model.ignored.size()) +
+                      " weights" + (weights_only ? " and nothing else, as asked" : "");
     list(out, "restored", restored);
     list(out, "starting afresh", afresh);
     list(out, "not used, since this run has no place for it", unused);

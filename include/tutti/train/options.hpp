@@ -92,7 +92,8 @@ struct TrainerOptions {
 
 /// What one call of fit() changes; a field that is not set keeps what the trainer has.
 struct FitOptions {
-  Time duration{};          ///< trains for this much more, counted from now in its own unit
+  Time duration = "0dur";   ///< trains for this much more, counted from now in its own unit;
+                            ///< 0dur: up to max_duration
   bool reset_time = false;  ///< first sets the timestamp to zero
   DataSpec train{};
   std::vector<Evaluator> eval{};

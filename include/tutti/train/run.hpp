@@ -51,8 +51,7 @@ struct Run {
   Schedule schedule;  ///< empty: constant learning rates
   double scale_schedule_ratio = 1.0;
   bool step_schedule_every_batch = true;
-  std::vector<double> initial_lrs;  ///< per parameter group, bound when the schedule was
-  Timestamp scheduled_at;           ///< for which the schedule was computed last
+  Timestamp scheduled_at;  ///< for which the schedule was computed last
 
   std::optional<GradScaler> scaler;
   bool fold_into_optimizer = true;
@@ -85,24 +84,24 @@ struct Run {
   }
 
   /// Sets every group's learning rate to `alpha` times its initial one.
-  void set_learning_rates(State& state, double alpha) const {
+  static void set_learning_rates(State& state, double alpha) {
     std::size_t i = 0;
     for (auto& optimizer : state.optimizers) {
       for (auto& group : optimizer->param_groups()) {
-        TORCH_CHECK(i < initial_lrs.size(),
+        TORCH_CHECK(i < state.initial_lrs.size(),
                     "a parameter group was added to the optimizer after "
                     "its learning rates were bound; add groups before fit()");
-        group.options().set_lr(initial_lrs[i++] * alpha);
+        group.options().set_lr(state.initial_lrs[i++] * alpha);
       }
     }
   }
 
   /// Remembers the groups' present learning rates as those that the schedule multiplies.
-  void bind_schedule(State& state) {
-    initial_lrs.clear();
+  static void bind_schedule(State& state) {
+    state.initial_lrs.clear();
     for (auto& optimizer : state.optimizers) {
       for (auto& group : optimizer->param_groups()) {
-        initial_lrs.push_back(group.options().get_lr());
+        state.initial_lrs.push_back(group.options().get_lr());
       }
     }
   }

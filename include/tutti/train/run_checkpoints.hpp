@@ -73,8 +73,10 @@ class RunCheckpoints final : public Checkpoints {
         is_address(source.path)
             ? std::optional<Fetched>(std::in_place, source.path, mirrors_, *state_.communicator)
             : std::nullopt;
-    RunLoadReport report = load_checkpoint(fetched ? fetched->folder() : source.path, policies_,
-                                           state_, run_, own(), source.options);
+    const std::string& folder_here = fetched ? fetched->folder() : source.path;
+    RunLoadReport report = checkpoint::speaking_of(source.path, folder_here, [&] {
+      return load_checkpoint(folder_here, policies_, state_, run_, own(), source.options);
+    });
     report.path = source.path;
     if (state_.rank == 0 && !report.complete()) {
       TORCH_WARN(report.text());

@@ -28,12 +28,12 @@ inline std::vector<double> learning_rates(const State& state) {
 }
 
 // Those that a schedule multiplies, or would.
-inline std::vector<double> base_learning_rates(const State& state, const Run& run) {
-  return run.initial_lrs.empty() ? learning_rates(state) : run.initial_lrs;
+inline std::vector<double> base_learning_rates(const State& state) {
+  return state.initial_lrs.empty() ? learning_rates(state) : state.initial_lrs;
 }
 
 inline void save_schedulers(const State& state, const Run& run, Archive& archive) {
-  archive.put("initial_lrs", base_learning_rates(state, run));
+  archive.put("initial_lrs", base_learning_rates(state));
   archive.put("max_duration", to_string(state.max_duration));
   archive.put("scale_schedule_ratio", run.scale_schedule_ratio);
   save_timestamp(run.scheduled_at, archive.child("stepped_at"));
@@ -70,22 +70,22 @@ inline void load_schedulers(State& state, Run& run, const Archive& archive,
   bool again = false;
   if (archive.contains("schedulers")) {
     const Archive& saved = archive.child("schedulers");
-    run.initial_lrs = saved.get<std::vector<double>>("initial_lrs");
-    TORCH_CHECK(run.initial_lrs.size() == own.size(), "the checkpoint has ", run.initial_lrs.size(),
-                " learning rates, this run has ", own.size(),
+    state.initial_lrs = saved.get<std::vector<double>>("initial_lrs");
+    TORCH_CHECK(state.initial_lrs.size() == own.size(), "the checkpoint has ",
+                state.initial_lrs.size(), " learning rates, this run has ", own.size(),
                 "; put \"state/schedulers\" into load_ignore_keys to train with this program's");
     run.scheduled_at = load_timestamp(saved.child("stepped_at"));
     again = saved.get<std::string>("max_duration") != to_string(state.max_duration) ||
             saved.get<double>("scale_schedule_ratio") != run.scale_schedule_ratio;
     report.restored.emplace_back("schedulers");
-    if (run.initial_lrs != own) {
-      report.notes.push_back("the learning rate is the checkpoint's, " + listed(run.initial_lrs) +
+    if (state.initial_lrs != own) {
+      report.notes.push_back("the learning rate is the checkpoint's, " + listed(state.initial_lrs) +
                              ", not this program's, " + listed(own) +
                              "; to train with this program's, put \"state/schedulers\" into "
                              "load_ignore_keys");
     }
   } else {
-    run.initial_lrs = own;
+    state.initial_lrs = own;
     run.scheduled_at = state.timestamp;
     run.set_learning_rates(state, 1.0);
     again = true;
@@ -157,7 +157,7 @@ inline void load_run(State& state, Run& run, checkpoint::Saver* saver, const Arc
     (archive.contains(part) ? report.restored : report.afresh).emplace_back(part);
     return archive.contains(part);
   };
-  const std::vector<double> own_lrs = detail::base_learning_rates(state, run);
+  const std::vector<double> own_lrs = detail::base_learning_rates(state);
   if (has("optimizers")) {
     detail::load_optimizers(state, archive.child("optimizers"));
   }

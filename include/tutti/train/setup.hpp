@@ -50,13 +50,13 @@ inline at::Device resolve_device(std::string_view name, int local_rank) {
   const bool any = name == "auto" || name == "cuda" || name == "gpu";
   TORCH_CHECK_VALUE(any || name.starts_with("cuda:"), "device is \"", name,
                     "\", expected \"auto\", \"cpu\", \"cuda\" or \"cuda:N\"");
-  const at::Device device = any ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank))
-                                : at::Device(std::string(name));
-  TORCH_CHECK_VALUE(device.index() < count, "device is \"", device.str(), "\", but LibTorch sees ",
-                    count,
+  const std::string wanted = any ? "cuda:" + std::to_string(local_rank) : std::string(name);
+  // Before it is a Device, which keeps the number in one byte: 256 would be 0.
+  TORCH_CHECK_VALUE(std::strtol(wanted.c_str() + 5, nullptr, 10) < count, "device is \"", wanted,
+                    "\", but LibTorch sees ", count,
                     " CUDA devices; set device to \"cpu\", or build with TUTTI_WITH_CUDA=ON "
                     "on a machine with a GPU");
-  return device;
+  return at::Device(wanted);
 }
 
 namespace detail {
@@ -186,6 +186,19 @@ inline void set_loop(const State& state, Run& run, const TrainerOptions& options
   if (options.cache_cpu_memory && state.device.is_cpu()) {
     run.cpu_memory = std::make_unique<cpu::Cache>();
   }
+}
+
+/// Up to where a fit of that FitOptions::duration trains; max_duration itself for 0dur.
+/// Throws c10::ValueError when it is no time that can pass.
+inline Time fit_until(const State& state, Time duration) {
+  if (duration.is_fraction() && !duration) {
+    return state.max_duration;
+  }
+  TORCH_CHECK_VALUE(!duration.is_fraction() && duration.count() > 0, "fit: duration is ",
+                    to_string(duration),
+                    ", expected more than 0 in another unit than dur, like 2ep or 500ba; leave it "
+                    "out to train up to max_duration");
+  return state.timestamp.get(duration.unit()) + duration;
 }
 
 /// Sets how batches are cut. Throws c10::ValueError for options that contradict each other.

@@ -60,10 +60,13 @@ inline double monitored(const State& state, std::string_view policy, std::string
 }
 
 /// Says that a fit came to its end without a look at the set, as when its label is misspelt.
-inline void warn_of_unseen_set(std::string_view policy, std::string_view label) {
-  TORCH_WARN(policy, ": the set \"", label,
-             "\" has not been evaluated, so nothing could stop the run; set dataloader_label to "
-             "\"train\" or to the label of an evaluation set that is due during fit");
+/// consequence: what could not be done, behind "so nothing could".
+inline void warn_of_unseen_set(std::string_view policy, std::string_view label,
+                               std::string_view consequence = "stop the run") {
+  TORCH_WARN(policy, ": the set \"", label, "\" has not been evaluated, so nothing could ",
+             consequence,
+             "; set dataloader_label to \"train\" or to the label of an evaluation set that is due "
+             "during fit");
 }
 
 }  // namespace detail

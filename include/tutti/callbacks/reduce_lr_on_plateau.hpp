@@ -1,0 +1,168 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include <torch/optim/optimizer.h>
+
+#include <tutti/callbacks/detail/comparison.hpp>
+#include <tutti/core/archive.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/tags.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/optim/class_name.hpp>
+
+namespace tutti {
+
+/// What ReduceLROnPlateau's threshold is of.
+enum class ThresholdMode : std::uint8_t {
+  relative,  ///< a part of the best value
+  absolute,  ///< in the metric's own unit
+};
+
+/// Multiplies the learning rates by a factor when a metric has not become better for a while.
+///
+///     ReduceLROnPlateau{.monitor = "CrossEntropy", .dataloader_label = "test", .patience = 3}
+///
+/// Looks after each evaluation of that set during fit, for the training set at EpochEnd. A look
+/// that finds nothing better than the best is a bad one; after more than `patience` bad ones in a
+/// row the rates are reduced. Beside a schedule it is what the schedule multiplies that is reduced
+/// and compared with min_lr and eps. A rate that was reduced is logged at once, by the name that
+/// LRMonitor gives it.
+///
+/// Differences from the reference: mode may be told by the metric's name; one min_lr holds for all
+/// groups.
+/// Source: PyTorch, `torch.optim.lr_scheduler.ReduceLROnPlateau`.
+struct ReduceLROnPlateau final {
+  Key monitor{};                          ///< the metric's name; obligatory
+  Key dataloader_label{};                 ///< "train" or an evaluation set; obligatory
+  Comparison mode = Comparison::by_name;  ///< which value is better; PyTorch's "min" is less
+  double factor = 0.1;                    ///< of the rates; in [0, 1)
+  std::int64_t patience = 10;             ///< bad looks in a row that change nothing; >= 0
+  double threshold = 1e-4;                ///< a value must be better by more than this; >= 0
+  ThresholdMode threshold_mode = ThresholdMode::relative;  ///< what the threshold is of
+  std::int64_t cooldown = 0;  ///< looks after a reduction that do not count as bad; >= 0
+  double min_lr = 0.0;        ///< rates are not reduced below; >= 0
+  double eps = 1e-8;          ///< a smaller change of a rate is not made; >= 0
+
+  Maybe<double> best{};            ///< written by the policy
+  std::int64_t bad = 0;            ///< written by the policy: bad looks in a row
+  std::int64_t cooldown_left = 0;  ///< written by the policy
+  bool seen = false;               ///< written by the policy: the set has been looked at
+  bool standalone = false;         ///< written by the policy: an evaluation outside fit
+
+  static constexpr std::string_view name = "ReduceLROnPlateau";
+  static constexpr bool reads_gradients = false;
+  static constexpr bool reads_batch = false;
+  static constexpr Role role = Role::callback;
+  using events = types<EvalStandaloneStart, EvalStandaloneEnd, EvalEnd, EpochEnd, FitEnd>;
+  using tags = types<sets_learning_rate>;
+
+  /// Throws c10::ValueError when an option is missing or out of range.
+  constexpr void validate() const {
+    expect(!monitor.empty(),
+           "ReduceLROnPlateau: monitor is empty; set it to the name of a metric.");
+    expect(!dataloader_label.empty(),
+           "ReduceLROnPlateau: dataloader_label is empty; set it to \"train\" or to the label of "
+           "an evaluation set.");
+    expect(factor >= 0 && factor < 1, "ReduceLROnPlateau: factor", factor, "0 or more, below 1");
+    expect(patience >= 0, "ReduceLROnPlateau: patience", patience, "0 or more");
+    expect(threshold >= 0, "ReduceLROnPlateau: threshold", threshold, "0 or more");
+    expect(cooldown >= 0, "ReduceLROnPlateau: cooldown", cooldown, "0 or more");
+    expect(min_lr >= 0, "ReduceLROnPlateau: min_lr", min_lr, "0 or more");
+    expect(eps >= 0, "ReduceLROnPlateau: eps", eps, "0 or more");
+  }
+
+  bool match(EvalEnd, const State& state) const { return !standalone && concerns(state); }
+  bool match(EpochEnd, const State& state) const { return concerns(state); }
+
+  void apply(EvalStandaloneStart, State&) { standalone = true; }
+  void apply(EvalStandaloneEnd, State&) { standalone = false; }
+  void apply(EvalEnd, State& state) { look(state); }
+  void apply(EpochEnd, State& state) { look(state); }
+  void apply(FitEnd, State&) const {
+    if (!seen) {
+      detail::warn_of_unseen_set(name, dataloader_label, "reduce the learning rate");
+    }
+  }
+
+  /// Saves the best value and the counts; the rates are the optimizer's and the schedule's.
+  void save(Archive& archive) const {
+    if (best) {
+      archive.put("best", *best);
+    }
+    archive.put("bad", bad);
+    archive.put("cooldown_left", cooldown_left);
+  }
+  void load(const Archive& archive) {
+    best = {};
+    if (archive.contains("best")) {
+      best = archive.get<double>("best");
+    }
+    bad = archive.get<std::int64_t>("bad");
+    cooldown_left = archive.get<std::int64_t>("cooldown_left");
+  }
+
+ private:
+  [[nodiscard]] bool concerns(const State& state) const {
+    return state.dataloader_label == std::string_view(dataloader_label);
+  }
+  [[nodiscard]] bool is_better(double value) const {
+    const double sign = detail::is_better(mode, monitor, 0, 1) ? -1 : 1;  // of what is better
+    const double from = best ? *best : -sign * std::numeric_limits<double>::infinity();
+    return detail::is_better(mode, monitor, value,
+                             threshold_mode == ThresholdMode::relative
+                                 ? from * (1 + sign * threshold)
+                                 : from + sign * threshold);
+  }
+
+  void look(State& state) {
+    seen = true;
+    const double value = detail::monitored(state, name, dataloader_label, monitor);
+    if (is_better(value)) {
+      best = value;
+      bad = 0;
+    } else {
+      ++bad;
+    }
+    if (cooldown_left > 0) {
+      --cooldown_left;
+      bad = 0;
+    }
+    if (bad > patience) {
+      reduce(state);
+      cooldown_left = cooldown;
+      bad = 0;
+    }
+  }
+
+  void reduce(State& state) const {
+    std::size_t i = 0;  // over all optimizers, as initial_lrs are
+    for (const auto& optimizer : state.optimizers) {
+      const std::string prefix = "lr-" + optim::class_name(*optimizer) + "/group";
+      auto& groups = optimizer->param_groups();
+      for (std::size_t g = 0; g < groups.size(); ++g, ++i) {
+        auto& options = groups[g].options();
+        const bool scheduled = i < state.initial_lrs.size();
+        const double was = scheduled ? state.initial_lrs[i] : options.get_lr();
+        const double is = std::max(was * factor, min_lr);
+        if (was - is > eps) {
+          const double now = options.get_lr();
+          options.set_lr(now == was ? is : now * (is / was));
+          if (scheduled) {
+            state.initial_lrs[i] = is;
+          }
+          const std::string key = prefix + std::to_string(g);
+          state.log_metrics({{key, options.get_lr()}});
+        }
+      }
+    }
+  }
+};
+
+}  // namespace tutti
