@@ -13,6 +13,7 @@
 #include <tutti/algorithms/sam.hpp>
 #include <tutti/core/recipe.hpp>
 #include <tutti/models/classifier.hpp>
+#include <tutti/models/resnet.hpp>
 #include <tutti/trainer.hpp>
 
 #include "support/temporary_folder.hpp"

@@ -2,6 +2,8 @@
 
 #include <torch/optim/sgd.h>
 
+#include <tutti/models/resnet.hpp>
+
 #include "golden/runner.hpp"
 #include "golden/surgery.hpp"
 #include "nn/golden_model.hpp"

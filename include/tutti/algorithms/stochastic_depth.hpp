@@ -11,7 +11,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
-#include <tutti/models/resnet.hpp>
+#include <tutti/models/residual_block.hpp>
 #include <tutti/models/stochastic_blocks.hpp>
 #include <tutti/nn/surgery.hpp>
 
@@ -61,9 +61,7 @@ inline std::shared_ptr<models::StochasticBlocks> apply_stochastic_depth(
                                                            options.drop_distribution, rng);
   surgery::for_each<models::ResidualBlock>(
       model, [&](models::ResidualBlock& block, const surgery::Visit&) {
-        const bool bottleneck = dynamic_cast<models::BottleneckImpl*>(&block) != nullptr;
-        const bool basic = dynamic_cast<models::BasicBlockImpl*>(&block) != nullptr;
-        if (target.empty() || (target == "ResNetBottleneck" ? bottleneck : basic)) {
+        if (target.empty() || target == block.layer_name()) {
           models::StochasticBlocks::add(blocks, block);
         }
       });

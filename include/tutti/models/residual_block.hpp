@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string_view>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
@@ -28,6 +29,9 @@ class ResidualBlock {
 
   /// The shortcut changes the shape.
   [[nodiscard]] virtual bool projects() const = 0;
+
+  /// What Composer calls such a block, for those who choose blocks by it; empty: nothing.
+  [[nodiscard]] virtual std::string_view layer_name() const { return {}; }
 
   /// What follows the sum, which it may overwrite: a relu unless a block says otherwise.
   virtual at::Tensor finish(const at::Tensor& sum) { return sum.relu_(); }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -74,6 +75,7 @@ class BasicBlockImpl : public torch::nn::Cloneable<BasicBlockImpl>, public Resid
   at::Tensor residual(const at::Tensor& x) override { return bn2(conv2(bn1(conv1(x)).relu_())); }
   at::Tensor shortcut(const at::Tensor& x) override { return downsample ? downsample(x) : x; }
   [[nodiscard]] bool projects() const override { return bool(downsample); }
+  [[nodiscard]] std::string_view layer_name() const override { return "ResNetBasicBlock"; }
 
   nn::Conv2d conv1{nullptr}, conv2{nullptr};
   nn::BatchNorm2d bn1{nullptr}, bn2{nullptr};
@@ -115,6 +117,7 @@ class BottleneckImpl : public torch::nn::Cloneable<BottleneckImpl>, public Resid
   }
   at::Tensor shortcut(const at::Tensor& x) override { return downsample ? downsample(x) : x; }
   [[nodiscard]] bool projects() const override { return bool(downsample); }
+  [[nodiscard]] std::string_view layer_name() const override { return "ResNetBottleneck"; }
 
   nn::Conv2d conv1{nullptr}, conv2{nullptr}, conv3{nullptr};
   nn::BatchNorm2d bn1{nullptr}, bn2{nullptr}, bn3{nullptr};

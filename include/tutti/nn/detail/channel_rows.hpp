@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
 #include <tutti/core/detail/cpu.hpp>
@@ -26,7 +25,7 @@ struct WideRows {
   WideRows(std::int64_t pixels_, std::int64_t channels_) : channels(channels_), pixels(pixels_) {
     constexpr std::int64_t least_width = 4 * lanes, piece_numbers = 1 << 16, least_piece = 64,
                            cached = 1 << 21;
-    width = std::lcm(channels, lanes);
+    width = channels * (lanes / std::min(lanes, channels & -channels));  // lanes: a power of two
     width *= (least_width + width - 1) / width;
     count = pixels * channels / width;
     piece = std::clamp(piece_numbers / width, least_piece, block);
