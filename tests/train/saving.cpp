@@ -78,6 +78,16 @@ std::string timeless(std::string manifest) {
   return manifest.substr(0, manifest.rfind("\"xxh64\""));
 }
 
+// Notes of every evaluation its set, the batch, and the weights that it measured.
+struct Evaluations final {
+  Names* seen = nullptr;
+
+  void apply(EvalEnd, const State& state) const {
+    seen->push_back(c10::str(state.dataloader_label, " at ", state.timestamp.batch, ": ",
+                             tiny::flat(*state.model).sum().item<float>()));
+  }
+};
+
 struct sigaction handler_of(int signal) {
   struct sigaction now {};
   ::sigaction(signal, nullptr, &now);
@@ -232,6 +242,35 @@ TEST_CASE("a signal ends the run after the batch, saved and resumable", "[train]
       CHECK(rest.state().timestamp.epoch == 2);
       CHECK(at::equal(tiny::flat(*whole), tiny::flat(*model)));
     }
+  }
+}
+
+TEST_CASE("an evaluation that a signal puts off is made by the run that goes on",
+          "[train][signals]") {
+  const TemporaryFolder folder;
+  const auto run = [&](const std::string& name, std::int64_t at, Names& seen) {
+    TrainerOptions now = options(folder, "2ep");
+    now.save_folder = (folder / name).string();
+    now.save_interval = "100ba";
+    now.autoresume = true;
+    now.on_signal = OnSignal::stop;
+    now.replace_signal_handlers = true;
+    now.eval = {{"often", tiny::batches(1), {.interval = "1ba"}},
+                {"seldom", tiny::batches(2), {.interval = "2ba"}}};
+    Warnings warnings;
+    Trainer trainer(tiny::net(1, 0.5), now, SignalAt{.batch = at}, Evaluations{&seen});
+    trainer.fit();
+    return trainer.state().timestamp.batch;
+  };
+  Names whole;
+  CHECK(run("whole", 100, whole) == 6);
+  CHECK(whole.size() == 9);
+  for (const std::int64_t at : {0, 1, 2}) {  // 2: the last of the first epoch
+    Names parts;
+    CHECK(run(std::to_string(at), at, parts) == at + 1);
+    CHECK(parts.size() < whole.size());
+    CHECK(run(std::to_string(at), 100, parts) == 6);
+    CHECK(parts == whole);
   }
 }
 

@@ -158,15 +158,21 @@ void evaluate(Engine& engine, State& state, EvalSet& set) {
   engine.template fire<EvalEnd>(state);
 }
 
-/// Evaluates the sets that are due at `E`, which happens inside fit.
-template <Event E, class Engine>
-void evaluate_due(Engine& engine, State& state, Run& run) {
+/// The sets that are due at `E`, which happens inside fit.
+template <Event E>
+std::vector<EvalSet*> due_sets(const State& state, Run& run) {
   std::vector<EvalSet*> due;
   for (auto& set : run.evals) {
     if (set.interval(E{}, state.progress())) {
       due.push_back(&set);
     }
   }
+  return due;
+}
+
+/// Evaluates these sets between EvalBeforeAll and EvalAfterAll; does nothing when there is none.
+template <class Engine>
+void evaluate_sets(Engine& engine, State& state, Run& run, const std::vector<EvalSet*>& due) {
   if (due.empty()) {
     return;
   }

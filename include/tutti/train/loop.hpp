@@ -38,6 +38,7 @@ class Loop {
     if (iteration_is_over(TimeUnit::token) || iteration_is_over(TimeUnit::epoch)) {
       end_iteration();  // the checkpoint was written just before
     }
+    evaluate_postponed();
     while (state_.timestamp < state_.max_duration) {
       const bool finished = epoch();
       if (stopped()) {
@@ -48,7 +49,7 @@ class Loop {
       }
     }
     engine_.template fire<FitEnd>(state_);
-    evaluate_due<FitEnd>(engine_, state_, run_);
+    evaluate_sets(engine_, state_, run_, due_sets<FitEnd>(state_, run_));
     save_due<FitEnd>(look<FitEnd>());
   }
 
@@ -109,9 +110,7 @@ class Loop {
                 "the tensor that counts input_ids");
     engine_.template fire<BatchEnd>(state_);
     follow_parameters();
-    if (!stopped()) {
-      evaluate<BatchEnd>();
-    }
+    evaluate<BatchEnd>();
     checkpoint<BatchCheckpoint>();
     const bool iteration_done = iteration_is_over(TimeUnit::token);
     if (iteration_done) {
@@ -166,10 +165,29 @@ class Loop {
 
   template <Event E>
   void evaluate() {
-    if (!run_.evals.empty()) {
-      evaluate_due<E>(engine_, state_, run_);
-      clock_.resume();
+    if (run_.evals.empty()) {
+      return;
     }
+    const std::vector<EvalSet*> due = due_sets<E>(state_, run_);
+    if (stopped()) {  // time is short
+      for (EvalSet* set : due) {
+        set->postponed_at = state_.timestamp.batch;
+      }
+    } else {
+      evaluate_sets(engine_, state_, run_, due);
+    }
+    clock_.resume();
+  }
+
+  void evaluate_postponed() {
+    std::vector<EvalSet*> due;
+    for (EvalSet& set : run_.evals) {
+      if (std::exchange(set.postponed_at, -1) == state_.timestamp.batch) {
+        due.push_back(&set);
+      }
+    }
+    evaluate_sets(engine_, state_, run_, due);
+    clock_.resume();
   }
 
   template <Event E>

@@ -138,6 +138,11 @@ inline void save_run(const State& state, const Run& run, const checkpoint::Saver
   if (saver != nullptr) {
     saver->save(archive.child("saver"));
   }
+  for (const EvalSet& set : run.evals) {
+    if (set.postponed_at == state.timestamp.batch) {
+      archive.child("postponed_evaluations").put(set.label, set.postponed_at);
+    }
+  }
   if (metrics) {
     run.train_metrics.save(state, state.train_metric_values, archive.child("train_metrics"));
     for (const EvalSet& set : run.evals) {
@@ -186,6 +191,7 @@ inline void load_run(State& state, Run& run, checkpoint::Saver* saver, const Arc
     report.restored.emplace_back("train_metrics");
   }
   for (EvalSet& set : run.evals) {
+    set.postponed_at = archive.get_or<std::int64_t>("postponed_evaluations/" + set.label, -1);
     const std::string path = "eval_metrics/" + set.label;
     if (archive.contains(path)) {
       set.metrics.load(state, archive.child(path), state.eval_metric_values[set.label]);
