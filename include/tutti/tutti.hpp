@@ -102,6 +102,7 @@
 #include <tutti/nn/activation.hpp>
 #include <tutti/nn/attention.hpp>
 #include <tutti/nn/batchnorm.hpp>
+#include <tutti/nn/cloneable.hpp>
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/dropout.hpp>
 #include <tutti/nn/embedding.hpp>

@@ -121,6 +121,11 @@ TEST_CASE("BERT learns to fill in tokens, and the table of tokens learns with it
   const auto copy = std::dynamic_pointer_cast<models::BertForMaskedLMImpl>(model->clone());
   const at::Tensor ids = at::arange(8).view({1, 8});
   CHECK(copy->forward(ids).tensor().equal(model->forward(ids).tensor()));
+
+  model->cls->predictions->bias.set_requires_grad(false);
+  const auto frozen = std::dynamic_pointer_cast<models::BertForMaskedLMImpl>(model->clone());
+  CHECK_FALSE(frozen->cls->predictions->bias.requires_grad());
+  CHECK(frozen->bert->embeddings->word_embeddings->weight.requires_grad());
 }
 
 TEST_CASE("BERT classifies sequences and gives them numbers", "[models][bert]") {

@@ -298,6 +298,19 @@ TEST_CASE("a vision transformer clones deeply", "[models][vit]") {
   CHECK_FALSE(copy->forward(x).equal(net(x)));
 }
 
+TEST_CASE("a copy of a vision transformer is frozen where the original is", "[models][vit]") {
+  auto net = tiny();
+  for (auto& parameter : net->parameters()) {
+    parameter.set_requires_grad(false);
+  }
+  net->heads->parameters().back().set_requires_grad(true);
+  const auto copy = net->clone();
+  for (const auto& entry : copy->named_parameters()) {
+    INFO(entry.key());
+    CHECK(entry.value().requires_grad() == (entry.key() == "heads.head.bias"));
+  }
+}
+
 TEST_CASE("a vision transformer learns where an image is bright", "[models][vit][trainer]") {
   at::manual_seed(3);
   auto options = vision::tiny();

@@ -14,6 +14,7 @@
 #include <tutti/models/detail/bert_layers.hpp>
 #include <tutti/models/detail/language.hpp>
 #include <tutti/nn/activation.hpp>
+#include <tutti/nn/cloneable.hpp>
 #include <tutti/nn/dropout.hpp>
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/normalization.hpp>
@@ -136,7 +137,7 @@ TORCH_MODULE(BertTransform);
 
 /// What turns vectors into logits of tokens, with the table of the tokens as its matrix: `dense`,
 /// nonlinearity, `LayerNorm`, `bias`.
-class BertPredictionsImpl : public torch::nn::Cloneable<BertPredictionsImpl> {
+class BertPredictionsImpl : public nn::Cloneable<BertPredictionsImpl> {
  public:
   explicit BertPredictionsImpl(const BertOptions& options) : options_(options) { reset(); }
 

@@ -8,6 +8,7 @@
 #include <tutti/core/tags.hpp>
 #include <tutti/models/residual_block.hpp>
 #include <tutti/nn/attention.hpp>
+#include <tutti/nn/cloneable.hpp>
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/dropout.hpp>
 #include <tutti/nn/linear.hpp>
@@ -64,7 +65,7 @@ void keep_size(Layer& layer, std::int64_t inputs) {
 
 /// Attention of a block, with torch.nn.MultiheadAttention's names: `in_proj_weight`,
 /// `in_proj_bias`, `out_proj`.
-class VitAttentionImpl : public torch::nn::Cloneable<VitAttentionImpl>, public nn::HeadedAttention {
+class VitAttentionImpl : public nn::Cloneable<VitAttentionImpl>, public nn::HeadedAttention {
  public:
   explicit VitAttentionImpl(const VisionTransformerOptions& options)
       : nn::HeadedAttention(options.num_heads, /*causal=*/false), options_(options) {
@@ -153,7 +154,7 @@ class VitBlockImpl : public torch::nn::Cloneable<VitBlockImpl>, public ResidualB
 TORCH_MODULE(VitBlock);
 
 /// The embedding of positions, the blocks, and a normalisation.
-class VitEncoderImpl : public torch::nn::Cloneable<VitEncoderImpl> {
+class VitEncoderImpl : public nn::Cloneable<VitEncoderImpl> {
  public:
   explicit VitEncoderImpl(const VisionTransformerOptions& options) : options_(options) { reset(); }
 
@@ -190,7 +191,7 @@ TORCH_MODULE(VitEncoder);
 ///
 /// All images have the size that it was made for. The last layer starts with zeros, so that the
 /// first logits are zeros too.
-class VisionTransformerImpl : public torch::nn::Cloneable<VisionTransformerImpl> {
+class VisionTransformerImpl : public nn::Cloneable<VisionTransformerImpl> {
  public:
   using model_features = types<takes_images, fixed_input_size, has_residual_blocks>;
 
