@@ -58,8 +58,12 @@ TEST_CASE("two of a kind are explained under the names that they have", "[explai
   const tutti::Trainer trainer{
       tiny::net(),
       {.train = tiny::batches(2), .max_duration = "1ep", .progress_bar = false},
-      tutti::EarlyStopper{.monitor = "A", .dataloader_label = "test"},
+      tutti::EarlyStopper{
+          .monitor = "A", .dataloader_label = "test", .comparison = tutti::Comparison::greater},
       tutti::named<"second">(tutti::EarlyStopper{.monitor = "B", .dataloader_label = "test"})};
-  CHECK_THAT(tutti::explain(trainer), ContainsSubstring("  EarlyStopper: monitor = \"A\","));
-  CHECK_THAT(tutti::explain(trainer), ContainsSubstring("  EarlyStopper.second: monitor = \"B\","));
+  const std::string text = tutti::explain(trainer);
+  CHECK_THAT(text, ContainsSubstring("  EarlyStopper: monitor = \"A\", dataloader_label = "
+                                     "\"test\", comparison = greater,"));
+  CHECK_THAT(text, ContainsSubstring("  EarlyStopper.second: monitor = \"B\", dataloader_label = "
+                                     "\"test\", comparison = by_name,"));
 }

@@ -23,6 +23,10 @@ bool write_value(std::ostream& out, const T& value) {
     out << value;
   } else if constexpr (requires { std::string_view(to_string(value)); }) {
     out << to_string(value);
+  } else if constexpr (requires { enumerator_name(value); }) {
+    const std::string_view name = enumerator_name(value);
+    out << name;
+    return !name.empty();
   } else if constexpr (requires { value.set_; }) {
     return value ? write_value(out, *value) : (out << "not set", true);
   } else {

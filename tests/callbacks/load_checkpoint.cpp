@@ -81,6 +81,23 @@ TEST_CASE("weights that are named by a glob are left out", "[callbacks][load_che
                                                   "state/model/fc.weight"));
 }
 
+TEST_CASE("weights that do not fit are refused with what to set", "[callbacks][load_checkpoint]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "other").string();
+  save_other(path);
+  auto wide = tiny::net();
+  wide->out = wide->replace_module("out", torch::nn::Linear(8, 3));
+  const auto load = [&] {
+    Trainer trainer{wide, callback_run::options(), LoadCheckpoint{.load_path = path}};
+  };
+  CHECK_THROWS_WITH(
+      load(),
+      ContainsSubstring("out.weight: shape [2, 8] in the file, [3, 8] in the model") &&
+          ContainsSubstring("They are those of " + path +
+                            ". In LoadCheckpoint: "
+                            "strict_model_weights = false, or ignore_keys = {\"state/model/fc.*"));
+}
+
 TEST_CASE("a checkpoint that is missing or not named is refused", "[callbacks][load_checkpoint]") {
   const auto load = [](LoadCheckpoint policy) {
     Trainer trainer{tiny::net(), callback_run::options(), std::move(policy)};

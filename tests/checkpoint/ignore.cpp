@@ -50,6 +50,17 @@ TEST_CASE("a star crosses slashes and a glob without a match is told", "[checkpo
   CHECK(keys.unmatched() == Names{"state/scaler"});
 }
 
+TEST_CASE("what has nothing left below it is left out itself", "[checkpoint][ignore]") {
+  IgnoreKeys keys({"state/optimizers/*"});
+  Names left_out;
+  Archive archive = sample();
+  archive.child("empty");
+  const Archive rest = keys.without(archive, "state/", left_out);
+  CHECK_FALSE(rest.contains("optimizers"));
+  CHECK(rest.contains("empty"));
+  CHECK(left_out == Names{"state/optimizers/0", "state/optimizers/1"});
+}
+
 TEST_CASE("without globs everything stays, tensors shared", "[checkpoint][ignore]") {
   IgnoreKeys keys;
   Names left_out;

@@ -76,7 +76,8 @@ TEST_CASE("a strict load lists all that differs and changes nothing", "[checkpoi
               "1 unexpected (the file has them, the model has not):\n    head.weight") &&
           ContainsSubstring("2.weight: shape [5, 4] in the file, [3, 4] in the model") &&
           ContainsSubstring(
-              "1.weight: type Double in the file, Float in the model; set convert_dtype"));
+              "1.weight: type Double in the file, Float in the model; checkpoint::load_module "
+              "converts with convert_dtype"));
   CHECK(net->parameters()[0].equal(before));
 
   const auto report = load_module(*net, archive, {.strict = false, .convert_dtype = true});

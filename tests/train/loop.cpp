@@ -2,11 +2,26 @@
 
 #include <tutti/trainer.hpp>
 
+#include <csignal>
 #include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <tutti/algorithms/ema.hpp>
+#include <tutti/callbacks/checkpoint_saver.hpp>
+#include <tutti/callbacks/early_stopper.hpp>
+#include <tutti/checkpoint/snapshot.hpp>
+
+#include <ATen/ops/rand.h>
 
 #include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
+#include "support/warnings.hpp"
 
 namespace {
 
@@ -27,6 +42,90 @@ tutti::TrainerOptions options(tutti::DataSpec data, const char* length) {
           .max_duration = tutti::Time::parse(length),
           .optimizer = tutti::SGD{.lr = 0.1},
           .progress_bar = false};
+}
+
+/// Measures how large the weights of the last layer are, and draws a random number for it.
+struct Measured : tiny::Net {
+  using tiny::Net::Net;
+
+  struct Size final : tutti::Metric {
+    at::Tensor weights;
+    explicit Size(at::Tensor w) : weights(std::move(w)) {}
+    void update(const at::Tensor&, const at::Tensor&) override { at::rand({1}); }
+    [[nodiscard]] double compute(const std::vector<at::Tensor>&) const override {
+      return weights.norm().item<double>();
+    }
+    [[nodiscard]] std::vector<at::Tensor> states() const override { return {at::zeros({})}; }
+    void set_states(std::vector<at::Tensor>) override {}
+    void reset() override {}
+    [[nodiscard]] std::unique_ptr<Metric> clone() const override {
+      return std::make_unique<Size>(*this);
+    }
+    [[nodiscard]] std::string name() const override { return "Size"; }
+  };
+  [[nodiscard]] tutti::Metrics metrics(bool train) const {
+    return train ? tutti::Metrics{} : tutti::Metrics{std::make_shared<Size>(out->weight)};
+  }
+};
+
+struct SignalAt final {
+  std::int64_t batch = -1;
+  void apply(tutti::BeforeForward, const tutti::State& state) const {
+    if (state.timestamp.batch == batch) {
+      std::raise(SIGTERM);
+    }
+  }
+};
+
+/// Notes what happens, with the weights and the batch.
+struct Notes final {
+  std::vector<std::string>* lines = nullptr;
+
+  void apply(tutti::EvalEnd, const tutti::State& state) const { note("eval", state); }
+  void apply(tutti::IterationEnd, const tutti::State& state) const { note("iteration", state); }
+  void apply(tutti::EpochEnd, const tutti::State& state) const { note("epoch", state); }
+  void apply(tutti::FitEnd, const tutti::State& state) const { note("fit", state); }
+  void note(const char* what, const tutti::State& state) const {
+    lines->push_back(c10::str(what, " at ", state.timestamp.batch, ": ",
+                              tiny::flat(*state.model).sum().item<double>()));
+  }
+};
+
+/// What happens in a run of 2 epochs and what it saves, stopped in a batch and taken up again.
+std::vector<std::string> story(std::int64_t stop_in, tutti::TrainerOptions options,
+                               tutti::Time patience) {
+  const TemporaryFolder folder;
+  const tutti::CheckpointSaver best{.folder = (folder / "best").string(),
+                                    .num_checkpoints_to_keep = 100,
+                                    .monitor = "Size",
+                                    .dataloader_label = "eval"};
+  options.save_folder = (folder / "saved").string();
+  std::vector<std::string> lines;
+  const Warnings warnings;
+  for (int signal = SIGTERM; signal != 0; stop_in = -1) {
+    at::manual_seed(1);
+    Trainer trainer{
+        std::make_shared<Measured>(0.5),
+        options,
+        SignalAt{stop_in},
+        tutti::EMA{.half_life = "1ba"},
+        tutti::EarlyStopper{.monitor = "Size", .dataloader_label = "eval", .patience = patience},
+        best,
+        Notes{&lines}};
+    trainer.fit();
+    signal = trainer.stop_signal();
+  }
+  std::set<std::string> saved;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "best")) {
+    double sum = 0;
+    tutti::checkpoint::read_snapshot(entry.path())
+        .model.each_leaf([&](const std::string&, const tutti::Archive::Leaf& leaf) {
+          sum += leaf.tensor()->sum().item<double>();
+        });
+    saved.insert(c10::str(entry.path().filename().string(), ": ", sum));
+  }
+  lines.insert(lines.end(), saved.begin(), saved.end());
+  return lines;
 }
 
 }  // namespace
@@ -53,4 +152,45 @@ TEST_CASE("a length in a unit that never passes is refused, not trained for ever
   Trainer<> tokens{tiny::net(), options(tiny::batches(3), "100tok")};
   CHECK_THROWS_WITH(tokens.fit(), ContainsSubstring("max_duration is 100tok, and the batches have "
                                                     "no tokens; give DataSpec a num_tokens"));
+}
+
+TEST_CASE("a run that a signal has stopped before an evaluation goes on as one that was not",
+          "[train][loop][resume]") {
+  tutti::TrainerOptions often = options(tiny::batches(3), "2ep");
+  often.device = "cpu";
+  often.seed = 3;
+  often.run_name = "calm-motet";
+  often.save_interval = "100ba";
+  often.autoresume = true;
+  often.on_signal = tutti::OnSignal::stop;
+  often.replace_signal_handlers = true;
+  often.iteration_length = "1ep";
+  often.eval = {{"eval", tiny::batches(1), {.interval = "1ba"}}};
+  for (const tutti::Time patience : {tutti::Time("100ba"), tutti::Time("1ba")}) {
+    const auto whole = story(-1, often, patience);
+    for (const std::int64_t batch : {0, 1, 2, 3, 4}) {
+      INFO("stopped in batch " << batch << ", patience " << to_string(patience));
+      CHECK(story(batch, often, patience) == whole);
+    }
+  }
+}
+
+TEST_CASE("a run that goes on at the end of an epoch draws what it would have drawn",
+          "[train][loop][resume]") {
+  const TemporaryFolder folder;
+  tutti::TrainerOptions now = options(tiny::batches(3), "2ep");
+  now.device = "cpu";
+  now.seed = 3;
+  now.save_folder = folder.path().string();
+  now.save_interval = "3ba";
+  now.eval = {{"eval", tiny::batches(1)}};  // at EpochEnd, behind the checkpoint
+  std::vector<std::string> whole;
+  Trainer first{std::make_shared<Measured>(0.5), now, Notes{&whole}};
+  first.fit();
+  now.load_path = (folder / "ep0-ba3").string();
+  now.save_folder = "";
+  std::vector<std::string> rest;
+  Trainer second{std::make_shared<Measured>(0.5), now, Notes{&rest}};
+  second.fit();
+  CHECK(rest == whole);
 }

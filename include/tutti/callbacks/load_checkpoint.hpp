@@ -111,7 +111,14 @@ struct LoadCheckpoint final {
     if (state.rank == 0) {
       checkpoint::warn_unmatched(keys, "LoadCheckpoint::ignore_keys");
     }
-    const auto report = checkpoint::load_module(*state.model, snapshot.model, options);
+    checkpoint::LoadReport report;
+    try {
+      report = checkpoint::load_module(*state.model, snapshot.model, options);
+    } catch (const c10::Error& error) {
+      TORCH_CHECK(false, error.what_without_backtrace(), "\nThey are those of ", load_path,
+                  ". In LoadCheckpoint: strict_model_weights = false, or ignore_keys = "
+                  "{\"state/model/fc.*\"} for a head that is called fc.");
+    }
     if (!report.complete()) {
       TORCH_WARN("LoadCheckpoint: the weights of ", load_path,
                  " were taken in part:", report.text());

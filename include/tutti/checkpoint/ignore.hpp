@@ -16,8 +16,8 @@ namespace tutti::checkpoint {
 
 /// Globs over the slash-joined paths of a checkpoint: `state/model/fc.weight`, `state/optimizers`.
 ///
-/// A path that a glob matches is left out with all below it; `*` crosses slashes. Which globs
-/// matched anything is remembered.
+/// A path that a glob matches is left out with all below it, and one below which nothing is left
+/// with it; `*` crosses slashes. Which globs matched anything is remembered.
 class IgnoreKeys {
  public:
   explicit IgnoreKeys(std::vector<std::string> globs = {})
@@ -66,7 +66,11 @@ class IgnoreKeys {
       if (matches(path)) {
         left_out.push_back(std::move(path));
       } else if (entry.is_child()) {
-        copy(entry.child(), path + '/', to.child(entry.name), left_out);
+        Archive below;
+        copy(entry.child(), path + '/', below, left_out);
+        if (below.size() > 0 || entry.child().size() == 0) {
+          to.put(entry.name, std::move(below));
+        }
       } else {
         entry.leaf().visit([&](const auto& leaf) { to.put(entry.name, leaf); });
       }

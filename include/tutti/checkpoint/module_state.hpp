@@ -115,7 +115,7 @@ inline std::string difference(const at::Tensor& own, const at::Tensor& saved, bo
     out << "shape " << saved.sizes() << " in the file, " << own.sizes() << " in the model";
   } else if (own.scalar_type() != saved.scalar_type() && !convert_dtype) {
     out << "type " << saved.scalar_type() << " in the file, " << own.scalar_type()
-        << " in the model; set convert_dtype to convert";
+        << " in the model; checkpoint::load_module converts with convert_dtype";
   }
   return out.str();
 }

@@ -9,6 +9,8 @@
 
 #include <torch/nn/module.h>
 
+#include <tutti/checkpoint/rng_state.hpp>
+#include <tutti/core/archive.hpp>
 #include <tutti/core/engine.hpp>
 #include <tutti/train/evaluation.hpp>
 #include <tutti/train/run.hpp>
@@ -34,11 +36,15 @@ class Loop {
     }
     engine_.template fire<FitStart>(state_);
     state_.model->train();
+    run_.stop_signal = 0;
     clock_.resume();
+    evaluate_postponed();
     if (iteration_is_over(TimeUnit::token) || iteration_is_over(TimeUnit::epoch)) {
       end_iteration();  // the checkpoint was written just before
     }
-    evaluate_postponed();
+    if (state_.timestamp >= state_.max_duration && epoch_is_over()) {
+      end_epoch();  // that evaluation has ended the run
+    }
     while (state_.timestamp < state_.max_duration) {
       const bool finished = epoch();
       if (stopped()) {
@@ -75,14 +81,23 @@ class Loop {
                     "is not full) and let it begin anew at every start(epoch, first_batch)");
         break;
       }
-      if (run_.restore_rng) {
-        std::exchange(run_.restore_rng, nullptr)();
-      }
+      restore_rng();
       if (batch(std::move(*next))) {
-        return state_.dataloader_len >= 0 && now.batch_in_epoch >= state_.dataloader_len;
+        return epoch_is_over();
       }
     }
     return true;
+  }
+
+  [[nodiscard]] bool epoch_is_over() const {
+    return state_.dataloader_len >= 0 && state_.timestamp.batch_in_epoch >= state_.dataloader_len;
+  }
+
+  // LibTorch's generators go on where the checkpoint that was loaded left them.
+  void restore_rng() {
+    if (run_.restore_rng) {
+      std::exchange(run_.restore_rng, nullptr)();
+    }
   }
 
   // Trains on one batch. Returns whether the run, or the iteration, ends here.
@@ -133,6 +148,7 @@ class Loop {
   }
 
   void end_epoch() {
+    restore_rng();
     if (!run_.step_schedule_every_batch) {
       run_.step_schedule(state_);
     }
@@ -179,20 +195,35 @@ class Loop {
     clock_.resume();
   }
 
+  // As it would have been: with the generators of that batch, and a checkpoint if it is the best.
   void evaluate_postponed() {
     std::vector<EvalSet*> due;
     for (EvalSet& set : run_.evals) {
       if (std::exchange(set.postponed_at, -1) == state_.timestamp.batch) {
+        set.interval.last_batch = state_.timestamp.batch;
         due.push_back(&set);
       }
     }
+    if (due.empty()) {
+      return;
+    }
+    restore_rng();
     evaluate_sets(engine_, state_, run_, due);
+    Archive rng;  // the loader may draw when it starts
+    checkpoint::save_rng(rng);
+    run_.restore_rng = [rng = std::move(rng)] { checkpoint::load_rng(rng); };
     clock_.resume();
+    if (look<BatchCheckpoint>()) {
+      checkpoint<BatchCheckpoint>(true);
+    }
   }
 
   template <Event E>
   void checkpoint() {
-    const bool due = look<E>();
+    checkpoint<E>(look<E>());
+  }
+  template <Event E>
+  void checkpoint(bool due) {
     state_.checkpoint_due = due;
     engine_.template fire<E>(state_);
     save_due<E>(due);

@@ -1,5 +1,6 @@
 #include <tutti/core/detail/fields.hpp>
 
+#include <cstdint>
 #include <string>
 
 #include <tutti/core/lazy.hpp>
@@ -16,8 +17,16 @@ struct Options final {
   tutti::Lazy<std::string> text{};
 };
 struct Nothing final {};
+enum class Colour : std::uint8_t { red, green2 = 7, far = 200 };
 
 }  // namespace
+
+TEST_CASE("an enumerator has a name, a number that is none has not", "[core][fields]") {
+  CHECK(tutti::detail::enumerator_name(Colour::red) == "red");
+  CHECK(tutti::detail::enumerator_name(Colour::green2) == "green2");
+  CHECK(tutti::detail::enumerator_name(static_cast<Colour>(3)).empty());
+  CHECK(tutti::detail::enumerator_name(Colour::far).empty());
+}
 
 TEST_CASE("members of an aggregate have names and values", "[core][fields]") {
   using tutti::detail::field_name;

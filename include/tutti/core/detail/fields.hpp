@@ -107,6 +107,20 @@ consteval std::string_view field_name() {
 #endif
 }
 
+/// The name of an enumerator, of those that are 0 to 15; empty for any other value.
+template <class E>
+  requires(std::is_enum_v<E> && !std::is_convertible_v<E, int>)
+constexpr std::string_view enumerator_name(E value) {
+  std::string_view name;
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    ((name = value == static_cast<E>(I) ? field_text<static_cast<E>(I)>() : name), ...);
+  }
+  (std::make_index_sequence<16>{});
+  name = name.substr(0, name.find_first_of(";]"));
+  const std::size_t last = name.find_last_of(":)");  // of "E::name", or "(E)7" for no enumerator
+  return last < name.size() && name[last] == ':' ? name.substr(last + 1) : std::string_view();
+}
+
 /// `P` is made of members only: an aggregate without bases whose members can be listed.
 template <class P>
 consteval bool has_fields() {
