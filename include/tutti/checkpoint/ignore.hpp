@@ -68,7 +68,7 @@ class IgnoreKeys {
       } else if (entry.is_child()) {
         Archive below;
         copy(entry.child(), path + '/', below, left_out);
-        if (below.size() > 0 || entry.child().size() == 0) {
+        if (!below.empty() || entry.child().empty()) {
           to.put(entry.name, std::move(below));
         }
       } else {
