@@ -2,6 +2,7 @@
 
 #include "support/catch.hpp"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -9,7 +10,9 @@
 #include <vector>
 
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/models/cifar_resnet.hpp>
@@ -53,6 +56,15 @@ class OwnAllocator final : public c10::Allocator {
 };
 
 constexpr std::size_t mib = 1 << 20;
+
+// The first whole 2 MiB of a block of 4 MiB or more are memory now, as seen by their first page.
+bool resident(const void* block) {
+  const auto begin =
+      (reinterpret_cast<std::uintptr_t>(block) + 2 * mib - 1) / (2 * mib) * (2 * mib);
+  unsigned char there = 0;
+  REQUIRE(::mincore(reinterpret_cast<void*>(begin), 4096, &there) == 0);
+  return (there & 1) != 0;
+}
 
 TrainerOptions options(int batches, bool cache) {
   at::manual_seed(5);
@@ -158,21 +170,41 @@ TEST_CASE("empty_cache() gives back what no tensor uses", "[cpu_memory]") {
     return;
   }
   at::Tensor x = at::ones({8 * mib}, at::kByte);
-  void* memory = x.mutable_data_ptr();
-  const auto begin =
-      (reinterpret_cast<std::uintptr_t>(memory) + 2 * mib - 1) / (2 * mib) * (2 * mib);
-  const auto resident = [&] {
-    unsigned char there = 0;
-    REQUIRE(::mincore(reinterpret_cast<void*>(begin), 4096, &there) == 0);
-    return (there & 1) != 0;
-  };
+  const void* memory = x.const_data_ptr();
   cpu::empty_cache();
-  CHECK(resident());
+  CHECK(resident(memory));
   CHECK(x.eq(1).all().item<bool>());
   x.reset();
-  CHECK(resident());
+  CHECK(resident(memory));
   { const cpu::Cache until_here; }
-  CHECK_FALSE(resident());
+  CHECK_FALSE(resident(memory));
+}
+
+TEST_CASE("a forked process has memory, whatever its parent's threads were doing", "[cpu_memory]") {
+  const Fresh fresh;
+  if (cannot()) {
+    return;
+  }
+  std::atomic<bool> over{false};
+  std::thread other([&] {
+    while (!over) {
+      at::empty({1 << 16});
+    }
+  });
+  int failed = 0;
+  for (int i = 0; i < 100 && failed == 0; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(5);
+      at::empty({1 << 16});
+      ::_exit(0);
+    }
+    int status = 0;
+    failed += ::waitpid(child, &status, 0) != child || status != 0;
+  }
+  over = true;
+  other.join();
+  CHECK(failed == 0);
 }
 
 TEST_CASE("a trainer on a CPU caches unless it is told not to", "[cpu_memory][trainer]") {
