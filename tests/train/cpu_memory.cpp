@@ -225,6 +225,34 @@ TEST_CASE("a trainer on a CPU caches unless it is told not to", "[cpu_memory][tr
   CHECK(caches() == can);
 }
 
+TEST_CASE("what a trainer alone held goes back to the system with it", "[cpu_memory][trainer]") {
+  const Fresh fresh;
+  if (cannot()) {
+    return;
+  }
+  const void* data = nullptr;
+  const void* weight = nullptr;
+  const auto make = [&] {
+    const at::Tensor x = at::randn({8, 1 << 18});
+    const torch::nn::Linear net(1 << 18, 10);
+    data = x.const_data_ptr();
+    weight = net->weight.const_data_ptr();
+    return std::make_unique<Trainer<>>(
+        Classifier{net, {.num_classes = 10}},
+        TrainerOptions{.train = TensorLoader{x, at::randint(10, {8}), {.batch_size = 8}},
+                       .max_duration = "1ba",
+                       .optimizer = SGD{.lr = 0.1},
+                       .device = "cpu",
+                       .progress_bar = false});
+  };
+  auto trainer = make();
+  trainer->fit();
+  CHECK(resident(data));
+  trainer.reset();
+  CHECK_FALSE(resident(data));
+  CHECK_FALSE(resident(weight));
+}
+
 TEST_CASE("a run is the same with cached memory and without", "[cpu_memory][trainer]") {
   const Fresh fresh;
   std::vector<at::Tensor> weights;
