@@ -66,6 +66,19 @@ bool resident(const void* block) {
   return (there & 1) != 0;
 }
 
+// Memory for four examples. Notes whether what was freed is still kept when they are tried.
+struct RoomForFour final {
+  const void* freed = nullptr;
+  bool kept = true;
+  void apply(AfterForward, State& state) {
+    if (state.batch.num_samples() > 4) {
+      freed = at::ones({8 * mib}, at::kByte).const_data_ptr();
+      throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "CUDA out of memory. (injected)");
+    }
+    kept = kept && resident(freed);
+  }
+};
+
 TrainerOptions options(int batches, bool cache) {
   at::manual_seed(5);
   return {
@@ -251,6 +264,24 @@ TEST_CASE("what a trainer alone held goes back to the system with it", "[cpu_mem
   trainer.reset();
   CHECK_FALSE(resident(data));
   CHECK_FALSE(resident(weight));
+}
+
+TEST_CASE("what is kept goes back before a smaller microbatch is tried", "[cpu_memory][trainer]") {
+  const Fresh fresh;
+  if (cannot()) {
+    return;
+  }
+  Trainer trainer{tiny::net(),
+                  {.train = tiny::batches(1, 8),
+                   .max_duration = "1ba",
+                   .optimizer = SGD{.lr = 0.1},
+                   .device_train_microbatch_size = "auto",
+                   .device = "cpu",
+                   .progress_bar = false},
+                  RoomForFour{}};
+  trainer.fit();
+  CHECK(trainer.get<RoomForFour>().freed != nullptr);
+  CHECK_FALSE(trainer.get<RoomForFour>().kept);
 }
 
 TEST_CASE("a run is the same with cached memory and without", "[cpu_memory][trainer]") {
