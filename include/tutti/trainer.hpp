@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -21,6 +22,7 @@
 #include <tutti/loggers/console.hpp>
 #include <tutti/loggers/progress_bar.hpp>
 #include <tutti/optim/sgd.hpp>
+#include <tutti/train/cpu_memory.hpp>
 #include <tutti/train/idle.hpp>
 #include <tutti/train/loop.hpp>
 #include <tutti/train/options.hpp>
@@ -339,7 +341,10 @@ class Trainer {
     run_.train_metrics = train::MetricSet(state_.task.metrics(true), {}, "metrics/train/");
     run_.train = shard(options_.train);
     run_.evals = make_sets(options_.eval);
-    train::set_loop(state_, run_, options_);
+    train::set_loop(run_, options_);
+    if (options_.cache_cpu_memory && state_.device.is_cpu()) {
+      cpu_memory_.emplace();
+    }
     train::set_microbatching(state_, run_, options_);
     train::set_length(state_, run_, options_.max_duration, options_.scale_schedule_ratio);
     if (options_.schedule) {
@@ -478,6 +483,7 @@ class Trainer {
     });
   }
 
+  std::optional<cpu::Cache> cpu_memory_;  // first: gives back what the others have freed
   TrainerOptions options_;
   State state_;
   train::Constants constants_;

@@ -237,6 +237,19 @@ TEST_CASE("what the loops cannot do is LibTorch's", "[nn][batchnorm]") {
   CHECK(layer(at::empty({0, 3, 8, 8}).contiguous(last)).size(0) == 0);
   const at::Tensor across = at::randn({2, 8, 3, 8}).transpose(1, 2);  // another order
   CHECK(at::allclose(layer(across), layer(across.contiguous()), 1e-5, 1e-6));
+  for (const auto format : {at::MemoryFormat::Contiguous, last}) {  // the sign still to be turned
+    const at::Tensor x = at::randn({2, 3, 8, 8}).contiguous(format);
+    CHECK(at::allclose(layer(at::_neg_view(x)), layer(x.neg()), 1e-5, 1e-6));
+    const at::Tensor zeros = at::_efficientzerotensor(x.sizes(), at::kFloat);
+    CHECK(layer(zeros).eq(0).all().item<bool>());
+    const at::Tensor a = x.clone().requires_grad_();
+    const at::Tensor y = layer(a);
+    const auto gradient = [&](const at::Tensor& of_y) {
+      return torch::autograd::grad({y}, {a}, {of_y}, /*retain_graph=*/true)[0];
+    };
+    const at::Tensor dy = at::randn_like(x);
+    CHECK(at::allclose(gradient(at::_neg_view(dy)), gradient(dy).neg(), 1e-5, 1e-6));
+  }
   layer->eval();
   const at::Tensor x = at::randn({2, 3, 8, 8});
   const at::Tensor expected = x.sub(layer->running_mean.view({3, 1, 1}))

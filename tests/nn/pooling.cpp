@@ -170,6 +170,15 @@ TEST_CASE("what the loops of a max-pool cannot do is LibTorch's", "[nn][pooling]
   CHECK(at::equal(std::get<0>(layer->forward_with_indices(x)), layer(x)));
   CHECK(layer(at::empty({0, 9, 8, 8}).contiguous(format)).size(0) == 0);
   CHECK_THROWS_AS(layer(x.slice(2, 0, 0)), c10::Error);
+  CHECK(at::equal(layer(at::_neg_view(x)), layer(x.neg())));  // the sign still to be turned
+  CHECK(layer(at::_efficientzerotensor({2, 9, 8, 8}, at::kFloat)).eq(0).all().item<bool>());
+  const at::Tensor a = x.clone().requires_grad_();
+  const at::Tensor y = layer(a);
+  const at::Tensor dy = at::ones_like(y);
+  const auto gradient = [&](const at::Tensor& of_y) {
+    return torch::autograd::grad({y}, {a}, {of_y}, /*retain_graph=*/true)[0];
+  };
+  CHECK(at::equal(gradient(at::_neg_view(dy)), gradient(dy).neg()));
 }
 
 TEST_CASE("the loops for any processor pool like those for this one", "[nn][pooling]") {

@@ -2,6 +2,7 @@
 
 #include "support/catch.hpp"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -9,7 +10,9 @@
 #include <vector>
 
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/models/cifar_resnet.hpp>
@@ -53,6 +56,28 @@ class OwnAllocator final : public c10::Allocator {
 };
 
 constexpr std::size_t mib = 1 << 20;
+
+// The first whole 2 MiB of a block of 4 MiB or more are memory now, as seen by their first page.
+bool resident(const void* block) {
+  const auto begin =
+      (reinterpret_cast<std::uintptr_t>(block) + 2 * mib - 1) / (2 * mib) * (2 * mib);
+  unsigned char there = 0;
+  REQUIRE(::mincore(reinterpret_cast<void*>(begin), 4096, &there) == 0);
+  return (there & 1) != 0;
+}
+
+// Memory for four examples. Notes whether what was freed is still kept when they are tried.
+struct RoomForFour final {
+  const void* freed = nullptr;
+  bool kept = true;
+  void apply(AfterForward, State& state) {
+    if (state.batch.num_samples() > 4) {
+      freed = at::ones({8 * mib}, at::kByte).const_data_ptr();
+      throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "CUDA out of memory. (injected)");
+    }
+    kept = kept && resident(freed);
+  }
+};
 
 TrainerOptions options(int batches, bool cache) {
   at::manual_seed(5);
@@ -158,21 +183,41 @@ TEST_CASE("empty_cache() gives back what no tensor uses", "[cpu_memory]") {
     return;
   }
   at::Tensor x = at::ones({8 * mib}, at::kByte);
-  void* memory = x.mutable_data_ptr();
-  const auto begin =
-      (reinterpret_cast<std::uintptr_t>(memory) + 2 * mib - 1) / (2 * mib) * (2 * mib);
-  const auto resident = [&] {
-    unsigned char there = 0;
-    REQUIRE(::mincore(reinterpret_cast<void*>(begin), 4096, &there) == 0);
-    return (there & 1) != 0;
-  };
+  const void* memory = x.const_data_ptr();
   cpu::empty_cache();
-  CHECK(resident());
+  CHECK(resident(memory));
   CHECK(x.eq(1).all().item<bool>());
   x.reset();
-  CHECK(resident());
+  CHECK(resident(memory));
   { const cpu::Cache until_here; }
-  CHECK_FALSE(resident());
+  CHECK_FALSE(resident(memory));
+}
+
+TEST_CASE("a forked process has memory, whatever its parent's threads were doing", "[cpu_memory]") {
+  const Fresh fresh;
+  if (cannot()) {
+    return;
+  }
+  std::atomic<bool> over{false};
+  std::thread other([&] {
+    while (!over) {
+      at::empty({1 << 16});
+    }
+  });
+  int failed = 0;
+  for (int i = 0; i < 100 && failed == 0; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(5);
+      at::empty({1 << 16});
+      ::_exit(0);
+    }
+    int status = 0;
+    failed += ::waitpid(child, &status, 0) != child || status != 0;
+  }
+  over = true;
+  other.join();
+  CHECK(failed == 0);
 }
 
 TEST_CASE("a trainer on a CPU caches unless it is told not to", "[cpu_memory][trainer]") {
@@ -191,6 +236,52 @@ TEST_CASE("a trainer on a CPU caches unless it is told not to", "[cpu_memory][tr
   CHECK_FALSE(caches());
   make(true);
   CHECK(caches() == can);
+}
+
+TEST_CASE("what a trainer alone held goes back to the system with it", "[cpu_memory][trainer]") {
+  const Fresh fresh;
+  if (cannot()) {
+    return;
+  }
+  const void* data = nullptr;
+  const void* weight = nullptr;
+  const auto make = [&] {
+    const at::Tensor x = at::randn({8, 1 << 18});
+    const torch::nn::Linear net(1 << 18, 10);
+    data = x.const_data_ptr();
+    weight = net->weight.const_data_ptr();
+    return std::make_unique<Trainer<>>(
+        Classifier{net, {.num_classes = 10}},
+        TrainerOptions{.train = TensorLoader{x, at::randint(10, {8}), {.batch_size = 8}},
+                       .max_duration = "1ba",
+                       .optimizer = SGD{.lr = 0.1},
+                       .device = "cpu",
+                       .progress_bar = false});
+  };
+  auto trainer = make();
+  trainer->fit();
+  CHECK(resident(data));
+  trainer.reset();
+  CHECK_FALSE(resident(data));
+  CHECK_FALSE(resident(weight));
+}
+
+TEST_CASE("what is kept goes back before a smaller microbatch is tried", "[cpu_memory][trainer]") {
+  const Fresh fresh;
+  if (cannot()) {
+    return;
+  }
+  Trainer trainer{tiny::net(),
+                  {.train = tiny::batches(1, 8),
+                   .max_duration = "1ba",
+                   .optimizer = SGD{.lr = 0.1},
+                   .device_train_microbatch_size = "auto",
+                   .device = "cpu",
+                   .progress_bar = false},
+                  RoomForFour{}};
+  trainer.fit();
+  CHECK(trainer.get<RoomForFour>().freed != nullptr);
+  CHECK_FALSE(trainer.get<RoomForFour>().kept);
 }
 
 TEST_CASE("a run is the same with cached memory and without", "[cpu_memory][trainer]") {

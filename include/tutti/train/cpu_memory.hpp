@@ -1,7 +1,8 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+
+#include <pthread.h>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -20,7 +21,11 @@ namespace detail {
 using ::tutti::detail::PageArena;
 
 inline PageArena& arena() {
-  static auto* const made = new PageArena(PageArena::default_capacity());  // outlives all tensors
+  static auto* const made = [] {
+    const auto unlock = [] { arena().unlock(); };
+    ::pthread_atfork([] { arena().lock(); }, unlock, unlock);
+    return new PageArena(PageArena::default_capacity());  // outlives all tensors
+  }();
   return *made;
 }
 
@@ -75,7 +80,7 @@ inline constexpr bool sees_blocks = false;
 ///
 /// For the whole program, and safe to call again; a Trainer on a CPU does it. Call it where no
 /// other thread makes tensors. Returns whether it is so: not where the program has set an allocator
-/// of its own, its addresses are limited (`ulimit -v`), or it is built with AddressSanitizer.
+/// of its own, its memory is limited (`ulimit -v` or `-d`), or it is built with AddressSanitizer.
 inline bool cache_memory() {
   static auto* const allocator = new detail::CachingAllocator(*c10::GetDefaultCPUAllocator());
   if (detail::sees_blocks || !detail::arena().usable()) {

@@ -103,7 +103,7 @@ void evaluate_what_fits(Engine& engine, State& state, EvalSet& set, std::int64_t
     state.outputs = {};
     ++state.eval_retries;
     set.metrics.set_counts(counts);
-    ::tutti::detail::release_cached_memory(state.device);
+    release_memory(state.device);
     size = smaller_microbatch(size, state, "evaluating \"" + set.label + "\"");
   }
   const std::string key = "trainer/" + set.label + "/device_eval_microbatch_size";

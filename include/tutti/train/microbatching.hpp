@@ -11,6 +11,7 @@
 #include <tutti/core/detail/device_memory.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/train/cpu_memory.hpp>
 
 /// Finding by trial how many examples fit into a device's memory.
 namespace tutti::train {
@@ -61,6 +62,15 @@ bool fits(F&& work) {
     }
   }
   return false;
+}
+
+/// Gives back what the allocator of `device` keeps and no tensor uses.
+inline void release_memory(c10::Device device) {
+  if (device.is_cpu()) {
+    cpu::empty_cache();
+  } else {
+    ::tutti::detail::release_cached_memory(device);
+  }
 }
 
 /// Whether all ranks say yes; a collective.

@@ -17,7 +17,6 @@
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/data_parallel.hpp>
 #include <tutti/optim/schedule.hpp>
-#include <tutti/train/cpu_memory.hpp>
 #include <tutti/train/detail/checkpoints.hpp>
 #include <tutti/train/detail/graph_support.hpp>
 #include <tutti/train/metrics.hpp>
@@ -58,8 +57,7 @@ struct Run {
   std::optional<GradScaler> scaler;
   bool fold_into_optimizer = true;
   bool autograd_engine = false;
-  std::unique_ptr<cpu::Cache> cpu_memory;  ///< null: as the program has it
-  std::unique_ptr<StepGraphs> graphs;      ///< null: microbatches are trained without
+  std::unique_ptr<StepGraphs> graphs;  ///< null: microbatches are trained without
   std::unique_ptr<dist::DataParallel> parallel;
   dist::DataParallelOptions data_parallel;
   bool weigh_by_tokens = false;

@@ -171,7 +171,7 @@ inline void set_length(State& state, const Run& run, Time max_duration, double r
 
 /// Takes over what the options say of the loop.
 /// Throws c10::ValueError when iterations are to be counted in a unit that has none.
-inline void set_loop(const State& state, Run& run, const TrainerOptions& options) {
+inline void set_loop(Run& run, const TrainerOptions& options) {
   run.train_subset = options.train_subset_num_batches;
   run.weigh_by_tokens = options.accumulate_train_batch_on_tokens;
   run.step_schedule_every_batch = options.step_schedule_every_batch;
@@ -183,9 +183,6 @@ inline void set_loop(const State& state, Run& run, const TrainerOptions& options
                     "iteration_length is ", to_string(options.iteration_length),
                     ", expected a time in ep or tok");
   run.iteration_length = options.iteration_length;
-  if (options.cache_cpu_memory && state.device.is_cpu()) {
-    run.cpu_memory = std::make_unique<cpu::Cache>();
-  }
 }
 
 /// Up to where a fit of that FitOptions::duration trains; max_duration itself for 0dur.

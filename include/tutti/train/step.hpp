@@ -156,7 +156,7 @@ class Step {
     if (run_.parallel) {
       run_.parallel->reset();
     }
-    ::tutti::detail::release_cached_memory(state_.device);
+    release_memory(state_.device);
   }
 
   void attempt() {

@@ -12,6 +12,9 @@
 #include <vector>
 
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace {
 
@@ -110,6 +113,20 @@ TEST_CASE("an arena without addresses gives nothing", "[page_arena]") {
   PageArena too_many(std::size_t{1} << 60);
   CHECK_FALSE(too_many.usable());
   CHECK(too_many.take(1) == nullptr);
+}
+
+TEST_CASE("a program whose memory is limited gets no addresses", "[page_arena]") {
+  for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const rlimit limit{.rlim_cur = std::size_t{1} << 50, .rlim_max = RLIM_INFINITY};
+      ::setrlimit(resource, &limit);
+      ::_exit(PageArena::default_capacity() == 0 ? 0 : 1);
+    }
+    int status = -1;
+    CHECK(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+  }
 }
 
 TEST_CASE("release() gives back what is free and leaves what is used", "[page_arena]") {

@@ -136,6 +136,36 @@ TEST_CASE("the rows' loops for any processor do what those for this one do", "[n
   compare.operator()<RowPass::gradient>();
 }
 
+TEST_CASE("a variance is right where the rows that are looked at first are unlike the others",
+          "[nn][batchnorm]") {
+  constexpr std::int64_t images = 8, channels = 64, pixels = 1024;
+  std::vector<float> x = numbers(images * pixels * channels);
+  for (std::int64_t image = 0; image < images; ++image) {  // as the corners of padded images
+    for (std::int64_t channel = 1; channel < channels; ++channel) {
+      x[static_cast<std::size_t>(image * pixels * channels + channel)] += 1000;
+    }
+  }
+  x[0] = std::numeric_limits<float>::infinity();
+  std::vector<float> y(x.size());
+  std::vector<float> mean(channels);
+  std::vector<float> inverse(channels);
+  normalize_rows({.images = images,
+                  .channels = channels,
+                  .pixels = pixels,
+                  .x = x.data(),
+                  .y = y.data(),
+                  .mean = mean.data(),
+                  .inverse = inverse.data(),
+                  .eps = 1e-5});
+  CHECK(mean[0] == std::numeric_limits<float>::infinity());
+  for (std::size_t i = 1; i < channels; ++i) {
+    const auto [center, squares] = exact(x, channels, static_cast<std::int64_t>(i));
+    const double expected = 1 / std::sqrt(squares / (images * pixels) + 1e-5);
+    CHECK(static_cast<double>(mean[i]) == Approx(center).epsilon(1e-6));
+    CHECK(static_cast<double>(inverse[i]) == Approx(expected).epsilon(2e-6));
+  }
+}
+
 TEST_CASE("an infinite number makes its channel's mean infinite and no other's",
           "[nn][batchnorm]") {
   std::vector<float> x = numbers(64 * 8);

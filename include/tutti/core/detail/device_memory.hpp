@@ -16,9 +16,7 @@ inline c10::CachingDeviceAllocator::DeviceStats allocator_stats(c10::Device devi
   return c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
 }
 inline void release_cached_memory(c10::Device device) {
-  if (!device.is_cpu()) {
-    c10::getDeviceAllocator(device.type())->emptyCache();
-  }
+  c10::getDeviceAllocator(device.type())->emptyCache();
 }
 #else
 inline constexpr bool allocators_tell = false;

@@ -46,12 +46,16 @@ class PageArena {
   ~PageArena() = default;  // the range is never given up: tensors may outlive everything
 
   /// As many addresses as the machine has memory, so that larger tensors are refused as ever; 0
-  /// where the program's addresses are limited (`ulimit -v`).
+  /// where the program's addresses or data are limited (`ulimit -v`, `ulimit -d`).
   static std::size_t default_capacity() {
-    rlimit limit{};
-    const bool limited = ::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
+    const auto limited = [](auto resource) {
+      rlimit limit{};
+      return ::getrlimit(resource, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
+    };
     const long pages = ::sysconf(_SC_PHYS_PAGES);
-    return limited || pages <= 0 ? 0 : page * static_cast<std::size_t>(pages);
+    return limited(RLIMIT_AS) || limited(RLIMIT_DATA) || pages <= 0
+               ? 0
+               : page * static_cast<std::size_t>(pages);
   }
 
   /// The system gave the range of addresses.
@@ -110,6 +114,11 @@ class PageArena {
       }
     }
   }
+
+  /// Other threads wait with their blocks until unlock(): around a fork, whose child has none of
+  /// them to finish what it was at.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
 
   /// Bytes of the blocks that are out.
   [[nodiscard]] std::size_t in_use() const {

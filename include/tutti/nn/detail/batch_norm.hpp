@@ -27,7 +27,7 @@ namespace tutti::nn::detail {
 enum class Channels { planes, rows, other };
 
 inline Channels channels_of(const at::Tensor& x) {
-  if (x.dim() < 2 || !x.is_cpu() || x.scalar_type() != at::kFloat || x.numel() == 0) {
+  if (x.dim() < 2 || x.numel() == 0 || !::tutti::detail::is_host_floats(x)) {
     return Channels::other;
   }
   const std::int64_t pixels = x.numel() / x.size(0) / x.size(1);
@@ -41,9 +41,8 @@ inline Channels channels_of(const at::Tensor& x) {
 
 // One of the layer's tensors, as the loops need it: undefined, or a float for each channel.
 inline bool is_row(const at::Tensor& row, std::int64_t channels) {
-  return !row.defined() ||
-         (row.is_cpu() && row.scalar_type() == at::kFloat && row.dim() == 1 &&
-          row.size(0) == channels && row.is_contiguous() && !row._fw_grad(0).defined());
+  return !row.defined() || (::tutti::detail::is_host_floats(row) && row.dim() == 1 &&
+                            row.size(0) == channels && row.is_contiguous());
 }
 
 // What `row` holds, or null.
@@ -131,7 +130,7 @@ bool is_host_batch_norm(const Layer& layer, const at::Tensor& x, std::int64_t di
   const std::int64_t channels = x.size(1);
   return is_row(layer.weight, channels) && is_row(layer.bias, channels) &&
          is_row(layer.running_mean, channels) && is_row(layer.running_var, channels) &&
-         layer.running_mean.defined() == layer.running_var.defined() && !x._fw_grad(0).defined();
+         layer.running_mean.defined() == layer.running_var.defined();
 }
 
 // Counts a batch. Returns how far the running statistics go towards its own.

@@ -24,11 +24,16 @@ void set_gradient(const at::Tensor& out, Node* node) {
   torch::autograd::impl::set_gradient_edge(out, {owner, owner->add_input_metadata(out)});
 }
 
-// A loop of our own may take this gradient: floats on the CPU, and no gradient of what it gives is
-// wanted, whichever way.
+// A loop of our own may read this tensor: floats on the CPU that are in memory as they are (no sign
+// still to be turned, no zeros that have none), and no tangent.
+inline bool is_host_floats(const at::Tensor& x) {
+  return x.is_cpu() && x.scalar_type() == at::kFloat && x.layout() == at::kStrided &&
+         x.has_storage() && !x.is_neg() && !x._is_zerotensor() && !x._fw_grad(0).defined();
+}
+
+// It may take this gradient: likewise, and no gradient of what it gives is wanted.
 inline bool is_host_gradient(const at::Tensor& dy) {
-  return !at::GradMode::is_enabled() && dy.is_cpu() && dy.scalar_type() == at::kFloat &&
-         dy.layout() == at::kStrided && !dy._fw_grad(0).defined();
+  return !at::GradMode::is_enabled() && is_host_floats(dy);
 }
 
 }  // namespace tutti::detail

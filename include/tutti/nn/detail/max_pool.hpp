@@ -117,9 +117,9 @@ inline Pooled pool_planes(const at::Tensor& x, const PoolOptions& options) {
 
 // The pooled images, [N, C, H', W'], or an undefined tensor where LibTorch has to do it.
 inline at::Tensor host_max_pool(const at::Tensor& x, const PoolOptions& options) {
-  if (x.dim() != 4 || !x.is_cpu() || x.scalar_type() != at::kFloat || x.numel() == 0 ||
+  if (x.dim() != 4 || x.numel() == 0 || !::tutti::detail::is_host_floats(x) ||
       x.size(2) * x.size(3) > std::numeric_limits<std::int32_t>::max() / 2 ||
-      !x.is_contiguous(x.suggest_memory_format()) || x._fw_grad(0).defined()) {
+      !x.is_contiguous(x.suggest_memory_format())) {
     return {};
   }
   const bool learns = at::GradMode::is_enabled() && x.requires_grad();
