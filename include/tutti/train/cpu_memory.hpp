@@ -42,6 +42,7 @@ class CachingAllocator final : public c10::Allocator {
         c10::profiledCPUMemoryReporter().New(block, bytes);
         return {block, block, &give, c10::Device(c10::kCPU)};
       }
+      arena().release();  // what it keeps may be what the system lacks
     }
     return other_.allocate(bytes);
   }

@@ -74,13 +74,19 @@ class PageArena {
     }
     const std::size_t size = rounded(bytes, page);
     const std::scoped_lock lock(mutex_);
+    if (free_.capacity() < blocks_ + 2) {  // there is a free run behind each block at most
+      free_.reserve(2 * blocks_ + 16);     // so give() needs no memory
+    }
     auto found = free_.end();
     for (auto run = free_.begin(); run != free_.end(); ++run) {
       if (run->size >= size && (found == free_.end() || run->size < found->size)) {
         found = run;
       }
     }
-    if (found == free_.end() && (found = grow(size)) == free_.end()) {
+    if (found == free_.end()) {
+      found = grow(size);
+    }
+    if (found == free_.end()) {
       return nullptr;
     }
     const std::size_t at = found->at;
@@ -91,15 +97,17 @@ class PageArena {
     }
     counts_[at / page] = static_cast<std::uint32_t>(size / page);
     in_use_ += size;
+    ++blocks_;
     return begin_ + at;
   }
 
   /// Takes a block back that take() gave.
-  void give(void* block) {
+  void give(void* block) noexcept {
     const std::scoped_lock lock(mutex_);
     const auto at = static_cast<std::size_t>(static_cast<char*>(block) - begin_);
     const std::size_t size = counts_[at / page] * page;
     in_use_ -= size;
+    --blocks_;
     add(at, size);
   }
 
@@ -182,7 +190,8 @@ class PageArena {
   std::uint32_t* counts_ = nullptr;  // pages of the block that begins at a page
   std::size_t held_ = 0;             // of the range, may be read and written
   std::size_t in_use_ = 0;
-  Runs free_;  // by address
+  std::size_t blocks_ = 0;  // that are out
+  Runs free_;               // by address
 };
 
 }  // namespace tutti::detail
