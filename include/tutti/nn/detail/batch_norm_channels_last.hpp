@@ -10,8 +10,9 @@
 #include <tutti/nn/detail/channel_rows.hpp>
 
 // Batch normalisation in training over floats on the CPU whose channels lie next to each other, and
-// its gradient: each reads the numbers twice, where ATen's loops read them three times. Sums are in
-// double beyond a few hundred numbers, and in ATen's loops in float.
+// its gradient: each reads the numbers twice, where ATen's loops read them three times, and once
+// more in the rare case that is_far() looks for. Sums are in double beyond a few hundred numbers,
+// and in ATen's loops in float.
 namespace tutti::nn::detail {
 
 // Something near the mean of each channel, from a few rows: squares of distances to it lose nothing

@@ -176,7 +176,8 @@ class BinomialBackward final : public torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     at::Tensor& gradient = gradients[0];
     if (gradient.defined()) {
-      gradient = binomial_map(gradient, map_);
+      const bool readable = ::tutti::detail::is_in_host_memory(gradient);
+      gradient = binomial_map(readable ? gradient : gradient.clone(), map_);
     }
     return std::move(gradients);
   }
@@ -214,9 +215,9 @@ inline bool is_binomial(const at::Tensor& filter) {
 inline at::Tensor blur_on_host(const at::Tensor& x, const at::Tensor& filter,
                                std::int64_t row_stride, std::int64_t column_stride) {
   const at::ScalarType type = x.scalar_type();
-  if (x.dim() != 4 || !x.device().is_cpu() || (type != at::kFloat && type != at::kDouble) ||
-      x.numel() == 0 || x.numel() > small_enough || filter.requires_grad() ||
-      at::autocast::is_autocast_enabled(at::kCPU) || x._fw_grad(0).defined() ||
+  if (x.dim() != 4 || (type != at::kFloat && type != at::kDouble) || x.numel() == 0 ||
+      x.numel() > small_enough || !::tutti::detail::is_in_host_memory(x) ||
+      filter.requires_grad() || at::autocast::is_autocast_enabled(at::kCPU) ||
       !is_binomial(filter)) {
     return {};
   }

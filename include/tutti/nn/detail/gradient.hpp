@@ -24,11 +24,15 @@ void set_gradient(const at::Tensor& out, Node* node) {
   torch::autograd::impl::set_gradient_edge(out, {owner, owner->add_input_metadata(out)});
 }
 
-// A loop of our own may read this tensor: floats on the CPU that are in memory as they are (no sign
-// still to be turned, no zeros that have none), and no tangent.
+// A loop of our own may read this tensor: its numbers are in the CPU's memory as they are (no sign
+// still to be turned, no zeros that have none), and it has no tangent.
+inline bool is_in_host_memory(const at::Tensor& x) {
+  return x.is_cpu() && x.layout() == at::kStrided && x.has_storage() && !x.is_neg() &&
+         !x._is_zerotensor() && !x._fw_grad(0).defined();
+}
+
 inline bool is_host_floats(const at::Tensor& x) {
-  return x.is_cpu() && x.scalar_type() == at::kFloat && x.layout() == at::kStrided &&
-         x.has_storage() && !x.is_neg() && !x._is_zerotensor() && !x._fw_grad(0).defined();
+  return x.scalar_type() == at::kFloat && is_in_host_memory(x);
 }
 
 // It may take this gradient: likewise, and no gradient of what it gives is wanted.
