@@ -146,8 +146,12 @@ def write_cost(folder, name, ours):
         if baseline is None:
             cost = f"{ours.median:.0f} µs for 16 images of 32 x 32"
         else:
-            added = f"{ours.median:.0f} µs" if ours.median > ours.noise else \
-                f"less than {max(ours.median, 0) + ours.noise:.0f} µs, within the noise,"
+            if ours.median > ours.noise:
+                added = f"{ours.median:.0f} µs"
+            elif ours.median < -ours.noise:
+                added = f"{-ours.median:.0f} µs less than without,"
+            else:
+                added = f"less than {max(ours.median, 0) + ours.noise:.0f} µs, within the noise,"
             cost = f"{added} on a step of {ours.without:.0f} µs of {NETWORKS[kind.split('_ep')[0]]}"
         before, after = text.split("## Effect and cost\n")
         effect, rest = after.split("\n## ", 1)
