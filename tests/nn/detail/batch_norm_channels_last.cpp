@@ -42,6 +42,32 @@ std::pair<double, double> exact(const std::vector<float>& x, std::int64_t channe
   return {sum / count, squares};
 }
 
+// What normalize_rows makes of rows of channels. The running averages are those of these rows.
+struct Normalized {
+  static constexpr double eps = 1e-5;
+
+  explicit Normalized(const std::vector<float>& x, std::int64_t channels)
+      : y(x.size()),
+        mean(static_cast<std::size_t>(channels)),
+        inverse(mean),
+        running_mean(mean),
+        running_var(mean) {
+    normalize_rows({.images = 1,
+                    .channels = channels,
+                    .pixels = static_cast<std::int64_t>(x.size()) / channels,
+                    .x = x.data(),
+                    .y = y.data(),
+                    .mean = mean.data(),
+                    .inverse = inverse.data(),
+                    .running_mean = running_mean.data(),
+                    .running_var = running_var.data(),
+                    .momentum = 1,
+                    .eps = eps});
+  }
+
+  std::vector<float> y, mean, inverse, running_mean, running_var;
+};
+
 }  // namespace
 
 TEST_CASE("rows of channels hold every number once, in whole vectors", "[nn][batchnorm]") {
@@ -72,26 +98,14 @@ TEST_CASE("the sums of rows of channels are those of double precision", "[nn][ba
   for (const std::int64_t channels : {1, 3, 8, 20, 65}) {
     for (const std::int64_t pixels : {8, 40, 3001}) {
       const std::vector<float> x = numbers(channels * pixels);
-      std::vector<float> y(x.size());
-      std::vector<float> mean(static_cast<std::size_t>(channels));
-      std::vector<float> variance(mean);
-      std::vector<float> inverse(mean);
-      normalize_rows({.images = 1,
-                      .channels = channels,
-                      .pixels = pixels,
-                      .x = x.data(),
-                      .y = y.data(),
-                      .mean = mean.data(),
-                      .inverse = inverse.data(),
-                      .running_mean = mean.data(),
-                      .running_var = variance.data(),
-                      .momentum = 1});
+      const Normalized out(x, channels);
       CAPTURE(channels, pixels);
       for (std::int64_t channel = 0; channel < channels; ++channel) {
         const auto i = static_cast<std::size_t>(channel);
         const auto [of_x, squares] = exact(x, channels, channel);
-        CHECK_THAT(mean[i], Catch::Matchers::WithinRel(of_x, 1e-7));
-        CHECK_THAT(variance[i],
+        CHECK_THAT(out.mean[i], Catch::Matchers::WithinRel(of_x, 1e-7));
+        CHECK(out.running_mean[i] == out.mean[i]);
+        CHECK_THAT(out.running_var[i],
                    Catch::Matchers::WithinRel(squares / static_cast<double>(pixels - 1), 2e-6));
       }
     }
@@ -146,23 +160,13 @@ TEST_CASE("a variance is right where the rows that are looked at first are unlik
     }
   }
   x[0] = std::numeric_limits<float>::infinity();
-  std::vector<float> y(x.size());
-  std::vector<float> mean(channels);
-  std::vector<float> inverse(channels);
-  normalize_rows({.images = images,
-                  .channels = channels,
-                  .pixels = pixels,
-                  .x = x.data(),
-                  .y = y.data(),
-                  .mean = mean.data(),
-                  .inverse = inverse.data(),
-                  .eps = 1e-5});
-  CHECK(mean[0] == std::numeric_limits<float>::infinity());
+  const Normalized out(x, channels);
+  CHECK(out.mean[0] == std::numeric_limits<float>::infinity());
   for (std::size_t i = 1; i < channels; ++i) {
     const auto [center, squares] = exact(x, channels, static_cast<std::int64_t>(i));
-    const double expected = 1 / std::sqrt(squares / (images * pixels) + 1e-5);
-    CHECK(static_cast<double>(mean[i]) == Approx(center).epsilon(1e-6));
-    CHECK(static_cast<double>(inverse[i]) == Approx(expected).epsilon(2e-6));
+    const double expected = 1 / std::sqrt(squares / (images * pixels) + Normalized::eps);
+    CHECK_THAT(out.mean[i], Catch::Matchers::WithinRel(center, 1e-6));
+    CHECK_THAT(out.inverse[i], Catch::Matchers::WithinRel(expected, 2e-6));
   }
 }
 
@@ -170,19 +174,9 @@ TEST_CASE("an infinite number makes its channel's mean infinite and no other's",
           "[nn][batchnorm]") {
   std::vector<float> x = numbers(64 * 8);
   x[3] = std::numeric_limits<float>::infinity();
-  std::vector<float> y(x.size());
-  std::vector<float> mean(8);
-  std::vector<float> inverse(8);
-  normalize_rows({.images = 1,
-                  .channels = 8,
-                  .pixels = 64,
-                  .x = x.data(),
-                  .y = y.data(),
-                  .mean = mean.data(),
-                  .inverse = inverse.data(),
-                  .eps = 1e-5});
-  CHECK(mean[3] == std::numeric_limits<float>::infinity());
-  CHECK(std::isnan(y[3 + 8]));
-  CHECK(std::isfinite(mean[2]));
-  CHECK(std::isfinite(y[2]));
+  const Normalized out(x, 8);
+  CHECK(out.mean[3] == std::numeric_limits<float>::infinity());
+  CHECK(std::isnan(out.y[3 + 8]));
+  CHECK(std::isfinite(out.mean[2]));
+  CHECK(std::isfinite(out.y[2]));
 }
