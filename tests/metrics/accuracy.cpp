@@ -104,6 +104,8 @@ TEST_CASE("a network that tells no class from another is no better among the top
   }
   const auto some = at::tensor({1.0, not_a_number, 3.0, 2.0}).expand({4, 4});
   CHECK(value({.top_k = 2}, some, indices({1, 1, 2, 3})) == 0.75);  // 1 and 2 are the best
+  CHECK(value({.top_k = 3}, some, indices({0, 0, 0, 0})) == 0.0);
+  CHECK(value({.top_k = 2, .ignore_index = -100}, some, indices({1, -100, 2, 3})) == 2.0 / 3.0);
 }
 
 TEST_CASE("states of parts add up to those of the whole, and can be given back",

@@ -10,7 +10,6 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <tutti/metrics/detail/sum_metric.hpp>
@@ -93,14 +92,12 @@ class MulticlassAccuracy final : public detail::SumMetric {
     const at::Tensor targets = class_of(given, outputs);
     const bool scores = outputs.dim() == targets.dim() + 1;
     check_classes(outputs, scores);
-    at::Tensor predicted = scores ? outputs.argmax(1) : outputs;  // [N, d1, ...]
+    const at::Tensor predicted = scores ? outputs.argmax(1) : outputs;  // [N, d1, ...]
     TORCH_CHECK_VALUE(predicted.sizes() == targets.sizes(), "MulticlassAccuracy: outputs ",
                       outputs.sizes(), " and targets ", given.sizes(),
                       ", expected scores [N, C, ...] and classes [N, ...]");
-    at::Tensor right = options_.top_k == 1 ? predicted.eq(targets) : among_best(outputs, targets);
-    if (options_.top_k > 1) {
-      predicted = at::where(right, targets, predicted);
-    }
+    const at::Tensor right =
+        options_.top_k == 1 ? predicted.eq(targets) : among_best(outputs, targets);
     if (options_.average == Average::micro) {
       add_micro(right, targets);
     } else {
@@ -134,7 +131,8 @@ class MulticlassAccuracy final : public detail::SumMetric {
     const at::Tensor earlier = at::arange(classes, own.options()).view(column).lt(own);
     const at::Tensor not_number = at_target.isnan();
     const at::Tensor higher = scores.le(at_target).logical_or(not_number).logical_not();
-    const at::Tensor equal = scores.eq(at_target).logical_or(not_number.logical_and(scores.isnan()));
+    const at::Tensor equal =
+        scores.eq(at_target).logical_or(not_number.logical_and(scores.isnan()));
     return higher.logical_or(equal.logical_and(earlier)).sum(1).lt(options_.top_k);
   }
 
