@@ -162,6 +162,9 @@ TEST_CASE("a bar's line tells progress, time left, rate and values", "[loggers][
   CHECK_THAT(bar_text(bar, 120, false), ContainsSubstring("[00:40<03:00, 2.00s/ba"));
   bar.done = bar.began_at;
   CHECK_THAT(bar_text(bar, 120, false), ContainsSubstring("[00:40<?, ?ba/s"));
+  bar.done = 150;  // the last batch had more samples or tokens than were left
+  CHECK(bar_text(bar, 120, false) ==
+        "train: 100%|#########################| 150/120 [00:40<00:00, 3.50ba/s, loss=0.5]");
 }
 
 TEST_CASE("a narrow terminal shortens the bar before the values, and never wraps",
