@@ -161,8 +161,8 @@ TEST_CASE("resize_batch_to takes the same part of targets of another size",
   std::int64_t lowest = 0;
   std::int64_t rightmost = 0;
   for (int i = 0; i < 200; ++i) {
-    const auto cut = resize_batch_to(x, y, 4, 10, rng,
-                                     {.mode = ResizeMode::crop, .resize_targets = true});
+    const auto cut =
+        resize_batch_to(x, y, 4, 10, rng, {.mode = ResizeMode::crop, .resize_targets = true});
     const auto corner = cut.input[0][0][0][0].item<std::int64_t>();
     lowest = std::max(lowest, corner / 20);
     rightmost = std::max(rightmost, corner % 20);

@@ -40,8 +40,7 @@ struct EarlyStopper final {
   static constexpr std::string_view name = "EarlyStopper";
   static constexpr bool reads_batch = false;
   static constexpr Role role = Role::callback;
-  using events =
-      types<EvalStandaloneStart, EvalStandaloneEnd, EvalEnd, EpochEnd, BatchEnd, FitEnd>;
+  using events = types<EvalStandaloneStart, EvalStandaloneEnd, EvalEnd, EpochEnd, BatchEnd, FitEnd>;
 
   /// Throws c10::ValueError when an option is missing or out of range.
   constexpr void validate() const {

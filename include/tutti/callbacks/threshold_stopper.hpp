@@ -33,8 +33,7 @@ struct ThresholdStopper final {
   static constexpr std::string_view name = "ThresholdStopper";
   static constexpr bool reads_batch = false;
   static constexpr Role role = Role::callback;
-  using events =
-      types<EvalStandaloneStart, EvalStandaloneEnd, EvalEnd, EpochEnd, BatchEnd, FitEnd>;
+  using events = types<EvalStandaloneStart, EvalStandaloneEnd, EvalEnd, EpochEnd, BatchEnd, FitEnd>;
 
   /// Throws c10::ValueError when an option is missing.
   constexpr void validate() const {
