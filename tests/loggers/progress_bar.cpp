@@ -105,6 +105,24 @@ TEST_CASE("a run resumed inside an epoch goes on where it was", "[loggers][resum
   CHECK_THAT(out.text(), ContainsSubstring("| 3/3 ["));
 }
 
+TEST_CASE("a prediction has a bar of its own, below the configuration", "[loggers][trace]") {
+  const Capture out;
+  ProgressBar logger{.stream = out.file, .redraw_seconds = 0};
+  FakeRun run{logger, "1ep"};
+  run.state.dataloader_label = "predict";
+  run.state.dataloader_len = 2;
+  run.fire(tutti::PredictStart{});
+  for (int i = 0; i < 2; ++i) {
+    run.state.predict_timestamp = run.state.predict_timestamp.to_next_batch(16);
+    run.fire(tutti::PredictBatchEnd{});
+  }
+  run.fire(tutti::PredictEnd{});
+  CHECK(timeless(out.text()) ==
+        "******************************\nConfig:\nlr: 0.1\nrun_name: brisk-otter\n"
+        "******************************\npredict        100%|" +
+            std::string(25, '#') + "| 2/2 [T<T, R]\n");
+}
+
 TEST_CASE("a run stopped early keeps its bar's unit", "[loggers][law]") {
   const Capture out;
   ProgressBar logger{.stream = out.file, .log_config = false};
