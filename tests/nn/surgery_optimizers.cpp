@@ -155,8 +155,8 @@ TEST_CASE("what stands for no parameter joins most of those of its name and kind
           "[surgery][optim]") {
   nn::Sequential model(nn::Linear(4, 4), nn::Dropout(0.5), nn::Linear(4, 4), nn::Linear(4, 4));
   const auto old = model->named_parameters();
-  SGD optimizer(std::vector<OptimizerParamGroup>{{{old["0.weight"]}},
-                                                 {{old["0.bias"], old["2.bias"], old["3.bias"]}},
+  SGD optimizer(std::vector<OptimizerParamGroup>{{{old["0.bias"], old["2.bias"], old["3.bias"]}},
+                                                 {{old["0.weight"]}},
                                                  {{old["2.weight"], old["3.weight"]}}},
                 SGDOptions(0.1));
   const auto learned = [](torch::nn::DropoutImpl&) { return std::make_shared<LearnedImpl>(); };
@@ -164,9 +164,9 @@ TEST_CASE("what stands for no parameter joins most of those of its name and kind
   const auto now = model->named_parameters();
   CHECK(parameter_count(optimizer) == 10);
   CHECK(holds(optimizer, 2, now["1.weight"]));
-  CHECK(holds(optimizer, 1, now["1.bias"]));
+  CHECK(holds(optimizer, 0, now["1.bias"]));
   CHECK(holds(optimizer, 2, now["1.kernel"]));
-  CHECK(holds(optimizer, 1, now["1.scale"]));
+  CHECK(holds(optimizer, 0, now["1.scale"]));
 }
 
 TEST_CASE("new parameters follow those of their whole name first", "[surgery][optim]") {
@@ -183,6 +183,24 @@ TEST_CASE("new parameters follow those of their whole name first", "[surgery][op
     CHECK(holds(optimizer, 0, now[std::string("0.a.") + name]));
     CHECK(holds(optimizer, 1, now[std::string("0.b.") + name]));
   }
+}
+
+TEST_CASE("new parameters of one kind follow those of their own name", "[surgery][optim]") {
+  struct InnerImpl : nn::Substitute {
+    InnerImpl() { norm = register_module("norm", nn::BatchNorm1d(3)); }
+    at::Tensor forward(const at::Tensor& x) { return norm(x); }
+    nn::BatchNorm1d norm{nullptr};
+  };
+  nn::Sequential model{nn::BatchNorm1d(3)};
+  const auto old = model->named_parameters();
+  SGD optimizer(std::vector<OptimizerParamGroup>{{{old["0.weight"]}}, {{old["0.bias"]}}},
+                SGDOptions(0.1));
+  const auto inner = [](torch::nn::BatchNorm1dImpl&) { return std::make_shared<InnerImpl>(); };
+  surgery::replace<nn::BatchNorm1d>(*model, inner, {.optimizers = optimizer});
+  const auto now = model->named_parameters();
+  CHECK(parameter_count(optimizer) == 2);
+  CHECK(holds(optimizer, 0, now["0.norm.weight"]));
+  CHECK(holds(optimizer, 1, now["0.norm.bias"]));
 }
 
 TEST_CASE("what is added beside an untrained parameter is trained", "[surgery][optim]") {
