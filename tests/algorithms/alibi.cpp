@@ -168,10 +168,15 @@ TEST_CASE("with ALiBi only distances count", "[alibi][law]") {
   const Batch batch{{"input_ids", moved}, {"attention_mask", mask}};
   CHECK(model->forward(batch).tensor().slice(1, 5).allclose(model->forward(ids).tensor(), 1e-4,
                                                             1e-5));
+  const at::Tensor biased = model->forward(ids).tensor();
+  model->transformer->block(1).attn->set_position_bias(nullptr);
+  CHECK_FALSE(model->forward(ids).tensor().allclose(biased));
+
   auto both = bert();
-  const at::Tensor before = both->forward(ids).tensor();
   apply_alibi(*both, 16);
-  CHECK_FALSE(both->forward(ids).tensor().allclose(before));
+  const at::Tensor logits = both->forward(ids).tensor();
+  CHECK(both->forward(ids.flip(1)).tensor().flip(1).allclose(logits, 1e-4, 1e-5));
+  CHECK_FALSE(both->forward(ids.roll(2, 1)).tensor().roll(-2, 1).allclose(logits, 1e-4, 1e-5));
 }
 
 TEST_CASE("attention in bf16 and with dropout has the biases as well", "[alibi]") {

@@ -179,7 +179,7 @@ TEST_CASE("length is the box's side as a part of the image's", "[functional][cut
 }
 
 TEST_CASE("CutMix: loss mode equals label mode under cross entropy", "[cutmix][law]") {
-  const at::Tensor x = at::randn({6, 3, 8, 8});
+  const at::Tensor x = at::randn({6, 3, 8, 12});
   const at::Tensor y = at::randint(3, {6}, at::kLong);
   auto model = std::make_shared<FixedLogits>(at::randn({6, 3}));
   at::Tensor losses[2];
@@ -188,6 +188,7 @@ TEST_CASE("CutMix: loss mode equals label mode under cross entropy", "[cutmix][l
     tutti::State state = mid_step(model, x, y);
     run_microbatch(state, policy);
     losses[interpolate ? 1 : 0] = state.loss;
+    CHECK(policy.adjusted_lambda == 1 - static_cast<double>(policy.box.area()) / (8 * 12));
   }
   CHECK(losses[0].allclose(losses[1], 1e-6, 1e-6));
 }
@@ -218,6 +219,12 @@ TEST_CASE("what cannot be meant is refused with what was got", "[cutmix]") {
   CHECK_THROWS_WITH(cutmix_batch(x, x, rng, {.alpha = -1}), ContainsSubstring("alpha is -1"));
   CHECK_THROWS_WITH(cutmix_batch(x, x, rng, {.box = Box{0, 0, 5, 2}}),
                     ContainsSubstring("expected them within the image of 4 x 4"));
+  CHECK_THROWS_WITH(cutmix_batch(x, x, rng, {.box = Box{0, 0, 2, 5}}),
+                    ContainsSubstring("columns 0 to 5; expected them within"));
+  CHECK_THROWS_WITH(cutmix_batch(x, x, rng, {.length = 1.1}), ContainsSubstring("length is 1.1"));
+  CHECK_THROWS_WITH(cutmix_batch(x, x, rng, {.lambda = 1.1}), ContainsSubstring("lambda is 1.1"));
+  CHECK_THROWS_WITH(paste_box(x, at::zeros({1}, at::kLong), {0, 0, 2, 2}),
+                    ContainsSubstring("expected x [N, ..., H, W] and one index for each"));
   CHECK_THROWS_WITH(cutmix_batch(at::ones({2, 4}), x, rng),
                     ContainsSubstring("expected images [N, C, H, W]"));
 }

@@ -217,6 +217,14 @@ TEST_CASE("tensors that cannot be walked side by side are averaged all the same"
   CHECK(average.w.allclose(turned * 0.75 + plain * 0.25, 1e-6, 1e-6));
 }
 
+TEST_CASE("averages in a module of their own have the frozen parameters too", "[functional][ema]") {
+  OneWeight model(1.0F);
+  OneWeight average(3.0F);
+  compute_ema(model, average, 0.5);
+  CHECK(average.w[0].item<double>() == 2);
+  CHECK(average.frozen[0].item<double>() == 2);
+}
+
 TEST_CASE("integer buffers are copied", "[ema]") {
   OneWeight model(1.0F);
   EMAParameters store(model);
@@ -388,9 +396,11 @@ TEST_CASE("a checkpoint holds the averages and training goes on with its own wei
   CHECK(run.weight() == 4);
 
   run.checkpoint(tutti::EpochCheckpoint{});
+  CHECK(run.weight() == 6);
   run.fire(tutti::FitEnd{});
   CHECK(run.weight() == 4);
   run.checkpoint(tutti::IterationCheckpoint{});
+  CHECK(run.weight() == 6);
   run.ema.close(run.state);
   CHECK(run.weight() == 4);
 }
@@ -473,7 +483,13 @@ TEST_CASE("options that contradict each other or are out of range are refused", 
   refused({.half_life = "10ba", .update_interval = "1ep"},
           "update_interval is 1ep, expected a time in the unit of half_life");
   refused({.smoothing = 0.5, .update_interval = "5tok"}, "update_interval is 5tok");
+  refused({.update_interval = "-1ba"}, "update_interval is -1ba, expected more than 0");
   refused({.smoothing = 1.0}, "smoothing is 1, expected a number between 0 and 1");
   refused({.smoothing = 0.0}, "smoothing is 0");
   refused({.ema_start = "10sp"}, "ema_start is 10sp, expected 0 or more in dur, ba or ep");
+  OneWeight model(1.0F);
+  OneWeight average(3.0F);
+  EMAParameters store(model);
+  CHECK_THROWS_AS(compute_ema(model, store, 1.5), c10::ValueError);
+  CHECK_THROWS_AS(compute_ema(model, average, 1.5), c10::ValueError);
 }

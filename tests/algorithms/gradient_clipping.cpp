@@ -104,9 +104,11 @@ TEST_CASE("the norm is clipped and what it was is returned", "[functional][gradi
 TEST_CASE("gradients below the threshold keep their bits", "[functional][gradient_clipping][law]") {
   const at::Tensor g = at::randn({5, 5});
   for (const auto type : {ClippingType::norm, ClippingType::value, ClippingType::adaptive}) {
-    const at::Tensor p = parameter(at::ones({5, 5}), g);
-    apply_gradient_clipping({p}, type, 1e6);
-    CHECK(p.grad().equal(g));
+    for (const auto dtype : {at::kFloat, at::kDouble}) {
+      const at::Tensor p = parameter(at::ones({5, 5}, dtype), g.to(dtype));
+      apply_gradient_clipping({p}, type, 1e6);
+      CHECK(p.grad().equal(g.to(dtype)));
+    }
   }
 }
 
@@ -237,8 +239,13 @@ TEST_CASE("what is not set or out of range is refused", "[gradient_clipping]") {
   CHECK_THROWS_WITH(GradientClipping{}.validate(), ContainsSubstring("clipping_type is not set"));
   CHECK_THROWS_WITH((GradientClipping{.clipping_type = ClippingType::norm}.validate()),
                     ContainsSubstring("clipping_threshold is 0, expected more than 0"));
-  CHECK_THROWS_WITH(apply_gradient_clipping(std::vector<at::Tensor>{}, ClippingType::norm, -1),
-                    ContainsSubstring("clipping_threshold is -1"));
+  CHECK_THROWS_WITH((GradientClipping{.clipping_type = ClippingType::adaptive,
+                                      .clipping_threshold = 0.1,
+                                      .adaptive_floor = -1e-3}
+                         .validate()),
+                    ContainsSubstring("adaptive_floor is -0.001, expected 0 or more"));
+  CHECK_THROWS_WITH(apply_gradient_clipping(std::vector<at::Tensor>{}, ClippingType::norm, 0),
+                    ContainsSubstring("clipping_threshold is 0"));
   const at::Tensor p = parameter(at::ones({2}), at::ones({2}));
   CHECK_THROWS_AS(apply_gradient_clipping({p}, ClippingType::unset, 1), c10::ValueError);
   p.mutable_grad() = at::ones({2}).to_sparse();

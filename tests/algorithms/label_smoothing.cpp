@@ -87,6 +87,8 @@ TEST_CASE("positions that are ignored stay empty and train nothing",
     CHECK(smooth_labels(at::randn({3, 4}), smoothed, 0.0).equal(smoothed));
     CHECK(smooth_labels(at::randn({3, 4}), smoothed, 0.1)[1].equal(at::zeros({4})));
   }
+  const at::Tensor none = at::full({1}, -100, at::kLong);
+  CHECK(smooth_labels(at::randn({1, 4}), none, 0.1).equal(at::zeros({1, 4})));
   LabelSmoothing policy;
   auto model = std::make_shared<FixedLogits>(at::randn({3, 4}));
   tutti::State state = mid_step(model, at::randn({3, 2}), y);
@@ -119,6 +121,7 @@ TEST_CASE("smoothing out of range and wrong shapes are refused", "[label_smoothi
   const at::Tensor y = at::zeros({3}, at::kLong);
   CHECK_THROWS_WITH(smooth_labels(at::ones({3, 2}), y, -0.1),
                     ContainsSubstring("smoothing is -0.1"));
+  CHECK_THROWS_AS(smooth_labels(at::ones({3, 2}), y, 1.1), c10::ValueError);
   CHECK_THROWS_AS(smooth_labels(at::ones({3, 2, 2}), y), c10::ValueError);
   CHECK_THROWS_AS(smooth_labels(at::ones({3}), at::ones({3})), c10::ValueError);
 }

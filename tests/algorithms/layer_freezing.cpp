@@ -101,6 +101,8 @@ TEST_CASE("the frozen fraction rises linearly from its start", "[functional][lay
   CHECK(left(optimizer) == 12);
   CHECK(freeze_layers(*model, optimizer, 1.0).layers == 9);
   CHECK(left(optimizer) == 2);
+  tutti::functional::freeze_first_layers(*model, optimizer, 99);  // as a deeper model's checkpoint
+  CHECK(left(optimizer) == 2);
   CHECK(model->parameters().back().requires_grad());
 }
 
@@ -153,8 +155,10 @@ TEST_CASE("parameters of modules with children count, and tied ones train as lon
     torch::nn::Linear in{nullptr}, middle{nullptr}, out{nullptr};
   };
   const auto model = std::make_shared<Token>();
-  CHECK(freeze_layers(*model, {}, 1.0).layers == 3);
+  CHECK(freeze_layers(*model, {}, 0.75).layers == 1);  // the model's own, not its children's
   CHECK_FALSE(model->token.requires_grad());
+  CHECK(model->in->bias.requires_grad());
+  CHECK(freeze_layers(*model, {}, 1.0).layers == 3);
   CHECK_FALSE(model->in->bias.requires_grad());
   CHECK_FALSE(model->middle->weight.requires_grad());
   CHECK(model->in->weight.requires_grad());
@@ -192,6 +196,7 @@ TEST_CASE("layers freeze at the end of epochs, and frozen statistics stand still
   CHECK_FALSE(model->second->weight.requires_grad());
   CHECK(model->last->weight.requires_grad());
   CHECK_FALSE(model->norm->is_training());
+  CHECK(model->first->is_training());  // only layers with running statistics stand still
   CHECK(model->norm->num_batches_tracked.item<std::int64_t>() == 9);  // frozen after 3 epochs
 
   const at::Tensor first = model->first->weight.detach().clone();

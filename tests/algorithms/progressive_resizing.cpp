@@ -148,6 +148,30 @@ TEST_CASE("resize_batch crops a piece that may lie at every edge", "[functional]
   CHECK(last);
 }
 
+TEST_CASE("resize_batch_to takes the same part of targets of another size",
+          "[functional][resize][law]") {
+  Rng rng(7);
+  const at::Tensor x = numbered({1, 1, 8, 20});
+  const at::Tensor y = numbered({1, 4, 10});
+  const auto scaled = resize_batch_to(x, y, 4, 10, rng, {.resize_targets = true});
+  CHECK(scaled.target.equal(y.slice(1, 0, 4, 2).slice(2, 0, 10, 2)));
+  const at::Tensor third = resize_batch_to(x, {}, 3, 7, rng).input[0][0];
+  CHECK(third.select(1, 0).equal(at::tensor({0.0F, 40.0F, 100.0F})));  // rows floor(i * 8 / 3)
+  CHECK(resize_batch_to(x, {}, 1, 1, rng).input.item<double>() == 0);
+  std::int64_t lowest = 0;
+  std::int64_t rightmost = 0;
+  for (int i = 0; i < 200; ++i) {
+    const auto cut =
+        resize_batch_to(x, y, 4, 10, rng, {.mode = ResizeMode::crop, .resize_targets = true});
+    const auto corner = cut.input[0][0][0][0].item<std::int64_t>();
+    lowest = std::max(lowest, corner / 20);
+    rightmost = std::max(rightmost, corner % 20);
+    CHECK(cut.target.equal(y.narrow(1, corner / 20 / 2, 2).narrow(2, corner % 20 / 2, 5)));
+  }
+  CHECK(lowest == 4);
+  CHECK(rightmost == 10);
+}
+
 TEST_CASE("ProgressiveResizing: the policy follows batches inside an epoch, or whole epochs",
           "[progressive_resizing]") {
   ProgressiveResizing policy{.initial_scale = 0.5, .finetune_fraction = 0, .delay_fraction = 0};
@@ -172,6 +196,8 @@ TEST_CASE("ProgressiveResizing: what cannot be meant is refused", "[progressive_
       ContainsSubstring("delay_fraction is 0.5, expected 0 or more, and at most 1 together"));
   CHECK_THROWS_WITH(ProgressiveResizing{.initial_scale = 0}.validate(),
                     ContainsSubstring("initial_scale is 0"));
+  CHECK_THROWS_WITH(ProgressiveResizing{.initial_scale = 1.5}.validate(),
+                    ContainsSubstring("initial_scale is 1.5"));
   CHECK_THROWS_WITH(ProgressiveResizing{.size_increment = 0}.validate(),
                     ContainsSubstring("size_increment is 0, expected 1 or more"));
   ProgressiveResizing policy{.size_increment = 64};

@@ -20,6 +20,7 @@
 
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
+#include "support/warnings.hpp"
 
 namespace {
 
@@ -290,16 +291,38 @@ TEST_CASE("a run that ends with the mean refreshes its statistics when asked", "
                          SWA{.swa_start = "0.3dur",
                              .swa_end = "1dur",
                              .update_interval = "2ba",
-                             .refresh_batches = 4}};
+                             .refresh_batches = 3}};
+  const Warnings none;
   trainer.fit();
+  CHECK(none.texts.empty());
   CHECK(trainer.get<SWA>().completed);
   CHECK(trainer.get<SWA>().mean->count() == 5);
   CHECK(model->is_training());
   at::Tensor mean = at::zeros({5});
-  for (const auto& batch : tiny::batches(4)) {
-    mean += model->in(batch.inputs()).mean(0) / 4;
+  const auto batches = tiny::batches(4);
+  for (std::size_t i = 1; i < 4; ++i) {  // the last three of the run
+    mean += model->in(batches[i].inputs()).mean(0) / 3;
   }
   CHECK(model->norm->running_mean.allclose(mean.detach(), 1e-4, 1e-5));
+}
+
+TEST_CASE("statistics of other weights than the mean's at the end of a run are warned of",
+          "[swa][trainer]") {
+  const tutti::DecoupledSGDW sgd{.lr = 0.05};
+  const auto warnings_of = [&](const char* end, bool average_buffers) {
+    tutti::Trainer trainer{std::make_shared<Normed>(), options("3ep", sgd),
+                           SWA{.swa_start = "0.3dur",
+                               .swa_end = tutti::Time::parse(end),
+                               .average_buffers = average_buffers}};
+    const Warnings warnings;
+    trainer.fit();
+    return warnings.texts;
+  };
+  const auto warned = warnings_of("1dur", false);
+  REQUIRE(warned.size() == 1);
+  CHECK_THAT(warned[0], ContainsSubstring("set refresh_batches, or swa_end so that an epoch"));
+  CHECK(warnings_of("1dur", true).empty());
+  CHECK(warnings_of("0.6dur", false).empty());
 }
 
 TEST_CASE("SWA: a run resumed in the middle of averaging goes on as the saved one",

@@ -92,6 +92,18 @@ TEST_CASE("the best checkpoints are kept beside those of the interval",
                        "batch_checkpoint>save:ep0-ba6"});
 }
 
+TEST_CASE("an evaluation outside fit makes no later weights the best",
+          "[callbacks][checkpoint_saver]") {
+  const TemporaryFolder folder;
+  TrainerOptions seldom = options(folder, "4ba");
+  seldom.eval_interval = "2ba";
+  Trainer trainer(graded({0.9, 0.1, 0.3}), seldom, best(folder));
+  trainer.eval();
+  trainer.fit();
+  CHECK(sorted_names(folder / "calm-motet") == Names{"best", "ep0-ba2", "ep0-ba4"});
+  CHECK(fs::read_symlink(folder / "calm-motet/best") == "ep0-ba4");
+}
+
 TEST_CASE("the ranking goes on in a resumed run", "[callbacks][checkpoint_saver][resume]") {
   const TemporaryFolder folder;
   Trainer(graded({0.6, 0.5, 0.1}), options(folder, "3ba"), best(folder)).fit();

@@ -37,10 +37,12 @@ TEST_CASE("a run stops once the best evaluation is more than the patience ago",
 }
 
 TEST_CASE("an improvement within the patience keeps the run going", "[callbacks][early_stopper]") {
+  const Warnings warnings;
   Trainer trainer{metric_net({0.1, 0.5, 0.4, 0.6, 0.3, 0.2}), with_eval("9ep"),
                   EarlyStopper{.monitor = "Accuracy", .dataloader_label = "test"}};
   trainer.fit();
   CHECK(trainer.state().timestamp.epoch == 6);  // best after epoch 4, patience 1ep
+  CHECK(warnings.texts.empty());
 }
 
 TEST_CASE("changes up to min_delta are no improvement", "[callbacks][early_stopper]") {
@@ -70,6 +72,12 @@ TEST_CASE("patience in batches stops at exactly that batch", "[callbacks][early_
       EarlyStopper{.monitor = "Accuracy", .dataloader_label = "train", .patience = "3ba"}};
   trainer.fit();
   CHECK(trainer.state().timestamp.batch == 6);
+
+  // of an evaluation set: looked at when it was evaluated, here after batches 2, 4, 6
+  Trainer other{metric_net({0.2, 0.1}), with_eval("9ep"),
+                EarlyStopper{.monitor = "Accuracy", .dataloader_label = "test", .patience = "3ba"}};
+  other.fit();
+  CHECK(other.state().timestamp.batch == 6);
 }
 
 TEST_CASE("by name losses and perplexities get smaller and accuracies larger",
@@ -97,8 +105,24 @@ TEST_CASE("a resumed run remembers the best value and its time",
   again.load_path = (folder.path() / "ep2-ba4").string();
   Trainer second{metric_net({0.5, 0.5, 0.5}), again, stopper};
   CHECK(*second.get<EarlyStopper>().best == 0.8);
+  CHECK(second.get<EarlyStopper>().best_batch == 2);
   second.fit();
   CHECK(second.state().timestamp.epoch == 4);  // best after epoch 1
+
+  tutti::Archive before;  // saved before there was any value
+  stopper.save(before);
+  EarlyStopper fresh = stopper;
+  fresh.load(before);
+  CHECK_FALSE(fresh.best);
+}
+
+TEST_CASE("evaluations outside fit do not count", "[callbacks][early_stopper]") {
+  Trainer trainer{metric_net({0.9, 0.1, 0.2, 0.3}), with_eval("3ep"),
+                  EarlyStopper{.monitor = "Accuracy", .dataloader_label = "test"}};
+  trainer.eval();
+  trainer.fit();
+  CHECK(trainer.state().timestamp.epoch == 3);
+  CHECK(*trainer.get<EarlyStopper>().best == 0.3);
 }
 
 TEST_CASE("a metric that does not exist is refused with those that do",
@@ -117,6 +141,12 @@ TEST_CASE("options of EarlyStopper that make no sense are refused", "[callbacks]
                     ContainsSubstring("monitor is empty"));
   CHECK_THROWS_WITH((EarlyStopper{.monitor = "Accuracy"}.validate()),
                     ContainsSubstring("dataloader_label is empty"));
+  CHECK_THROWS_WITH(
+      (EarlyStopper{.monitor = "A", .dataloader_label = "test", .min_delta = -1}.validate()),
+      ContainsSubstring("min_delta is -1, expected 0 or more"));
+  CHECK_THROWS_WITH(
+      (EarlyStopper{.monitor = "A", .dataloader_label = "test", .patience = "-1ep"}.validate()),
+      ContainsSubstring("patience is -1ep, expected 0 or more"));
   EarlyStopper seconds = good;
   seconds.patience = "5sec";
   CHECK_THROWS_WITH(seconds.validate(),

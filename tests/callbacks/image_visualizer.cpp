@@ -90,17 +90,19 @@ TEST_CASE("a segmentation is shown with its prediction and the truth",
           "[callbacks][image_visualizer]") {
   at::Tensor targets = at::ones({3, 4, 4}, at::kLong);
   targets.select(1, 0).fill_(-1);
-  Trainer trainer{std::make_shared<Segmenter>(), options(1, targets),
+  targets.select(1, 1).fill_(0);
+  Trainer trainer{std::make_shared<Segmenter>(), options(2, targets),
                   ImageVisualizer{.mode = ImageVisualizer::Mode::segmentation}, Gallery{}};
   trainer.fit();
   const auto& shown = trainer.get<Gallery>().pictures;
   REQUIRE(trainer.get<Gallery>().titles() ==
-          std::vector<std::string>{"Images/Train@0", "Images/Eval@1"});
+          std::vector<std::string>{"Images/Train@0", "Images/Eval@2"});
   CHECK(shown[0].images.size(0) == 3);
   REQUIRE(shown[1].masks.size() == 2);
   const at::Tensor& truth = shown[1].masks.at("ground_truth");
   CHECK(truth.select(1, 0).eq(5).all().item<bool>());  // ignored pixels: the number of classes
-  CHECK(truth.slice(1, 1).eq(1).all().item<bool>());
+  CHECK(truth.select(1, 1).eq(0).all().item<bool>());
+  CHECK(truth.slice(1, 2).eq(1).all().item<bool>());
   const auto net = trainer.state().task;
   const at::Tensor expected = net.forward(Batch(shown[1].images)).tensor().argmax(1);
   CHECK(shown[1].masks.at("prediction").equal(expected));
@@ -113,6 +115,22 @@ TEST_CASE("a one-hot truth becomes classes", "[callbacks][image_visualizer]") {
                   ImageVisualizer{.mode = ImageVisualizer::Mode::segmentation}, Gallery{}};
   trainer.fit();
   CHECK(trainer.get<Gallery>().pictures[0].masks.at("ground_truth").eq(3).all().item<bool>());
+}
+
+TEST_CASE("images may have no channels, or have them last", "[callbacks][image_visualizer]") {
+  Gallery gallery;
+  State state;
+  state.logger.add(gallery);
+  ImageVisualizer visualizer{.channels_last = true};
+  state.batch = Batch(at::rand({2, 4, 6}));
+  visualizer.apply(BeforeForward{}, state);
+  state.batch = Batch(at::rand({2, 4, 6, 3}));
+  visualizer.apply(BeforeForward{}, state);
+  REQUIRE(gallery.pictures.size() == 2);
+  CHECK(gallery.pictures[0].images.sizes() == at::IntArrayRef{2, 1, 4, 6});
+  CHECK_FALSE(gallery.pictures[0].channels_last);
+  CHECK(gallery.pictures[1].images.sizes() == at::IntArrayRef{2, 4, 6, 3});
+  CHECK(gallery.pictures[1].channels_last);
 }
 
 TEST_CASE("batches without images are refused", "[callbacks][image_visualizer]") {

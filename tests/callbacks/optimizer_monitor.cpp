@@ -83,6 +83,27 @@ TEST_CASE("an optimizer of the Adam family adds moments weights and updates",
   CHECK_FALSE(quiet.get<InMemoryLogger>().data.contains("l2_norm/moment/in.weight"));
 }
 
+TEST_CASE("each parameter is reported by the optimizer that trains it",
+          "[callbacks][optimizer_monitor]") {
+  callback_run::ByHand run;
+  const auto net = tiny::net();
+  run.state.model = net;
+  const auto parameters = net->parameters();
+  for (const auto& parameter : parameters) {
+    parameter.mutable_grad() = at::ones_like(parameter);
+  }
+  for (const std::size_t first : {0U, 2U}) {
+    run.state.optimizers.push_back(
+        DecoupledAdamW{.lr = 0.01}.build({parameters[first], parameters[first + 1]}));
+    run.state.optimizers.back()->step();
+  }
+  run.advance(1, 0, std::chrono::seconds(1));
+  OptimizerMonitor{.batch_log_interval = 1}.apply(BatchEnd{}, run.state);
+  for (const char* name : {"in.weight", "in.bias", "out.weight", "out.bias"}) {
+    CHECK(run.memory.data.contains(std::string("l2_norm/moment/") + name));
+  }
+}
+
 TEST_CASE("an interval of no batches is refused", "[callbacks][optimizer_monitor]") {
   CHECK_THROWS_WITH((OptimizerMonitor{.batch_log_interval = 0}.validate()),
                     ContainsSubstring("batch_log_interval is 0, expected at least 1 batch"));

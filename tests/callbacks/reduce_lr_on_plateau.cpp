@@ -151,6 +151,20 @@ TEST_CASE("a number is better than a first value that is none, as in PyTorch",
         {0.02, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.005, 0.005, 0.0025});
 }
 
+TEST_CASE("an absolute threshold is taken as it is, and other sets do not count",
+          "[callbacks][plateau]") {
+  ReduceLROnPlateau policy = plateau;
+  policy.patience = 0;
+  policy.threshold = 0.05;
+  policy.threshold_mode = ThresholdMode::absolute;
+  check(policy, {1.0, 0.92, 0.88}, {0.1, 0.1, 0.1 * 0.1}, {0.02, 0.02, 0.02 * 0.1});
+  State state;
+  state.dataloader_label = "test";
+  CHECK(policy.match(EvalEnd{}, state));
+  state.dataloader_label = "other";
+  CHECK_FALSE(policy.match(EvalEnd{}, state));
+}
+
 TEST_CASE("by name a loss gets smaller and an accuracy larger", "[callbacks][plateau]") {
   for (const bool loss : {true, false}) {
     auto options = with_eval("4ep");
@@ -267,6 +281,19 @@ TEST_CASE("a resumed run has the same rates, counts and weights", "[callbacks][p
       CHECK(one.cooldown_left == other.cooldown_left);
     }
   }
+}
+
+TEST_CASE("bad looks and the cooldown are saved", "[callbacks][plateau][resume]") {
+  ReduceLROnPlateau policy = plateau;
+  policy.bad = 2;
+  policy.cooldown_left = 3;
+  Archive archive;
+  policy.save(archive);
+  ReduceLROnPlateau other = plateau;
+  other.load(archive);
+  CHECK(other.bad == 2);
+  CHECK(other.cooldown_left == 3);
+  CHECK_FALSE(other.best);
 }
 
 TEST_CASE("options of ReduceLROnPlateau that make no sense are refused", "[callbacks][plateau]") {

@@ -3,6 +3,7 @@
 #include <tutti/core/with.hpp>
 
 #include "callbacks/run.hpp"
+#include "support/warnings.hpp"
 
 using namespace tutti;
 using namespace std::chrono_literals;
@@ -69,10 +70,14 @@ TEST_CASE("epochs are counted by their batches", "[callbacks][runtime_estimator]
 }
 
 TEST_CASE("evaluations that are still to come are added", "[callbacks][runtime_estimator]") {
+  const std::int64_t skipped = GENERATE(0, 1);
   RuntimeEstimator estimator{
-      .skip_batches = 0, .time_unit = ClockUnit::seconds, .clock = &scripted_clock};
+      .skip_batches = skipped, .time_unit = ClockUnit::seconds, .clock = &scripted_clock};
   ByHand run;
-  run.state.max_duration = "10ba";
+  run.state.max_duration = Time(10 + skipped, TimeUnit::batch);
+  if (skipped == 1) {
+    batch(estimator, run, 500);
+  }
   const auto two_batches = [&] {
     batch(estimator, run, 10);
     batch(estimator, run, 10);
@@ -96,6 +101,21 @@ TEST_CASE("a real run logs its estimate and the unit", "[callbacks][runtime_esti
   CHECK(memory.series("time/remaining_estimate").values.size() == 5);
   CHECK(*memory.hyperparameters.at("time/remaining_estimate_unit").get_if<std::string>() ==
         "hours");
+}
+
+TEST_CASE("a run without an end has no estimate and says so once",
+          "[callbacks][runtime_estimator]") {
+  const Warnings warnings;
+  RuntimeEstimator estimator{.skip_batches = 0, .clock = &scripted_clock};
+  ByHand run;
+  for (int i = 0; i < 3; ++i) {
+    batch(estimator, run, 10);
+  }
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0], ContainsSubstring("max_duration is not set"));
+  CHECK_FALSE(run.memory.data.contains("time/remaining_estimate"));
+  CHECK_THROWS_WITH(RuntimeEstimator{.skip_batches = -1}.validate(),
+                    ContainsSubstring("skip_batches is -1, expected 0 or more"));
 }
 
 TEST_CASE("another fit is estimated from its own beginning", "[callbacks][runtime_estimator]") {

@@ -124,5 +124,17 @@ TEST_CASE("a resumed run goes on with the window it had", "[callbacks][speed_mon
   const auto& memory = second.get<InMemoryLogger>();
   REQUIRE(memory.series("throughput/samples_per_sec").values.size() == 2);
   CHECK(memory.series("throughput/samples_per_sec").timestamps[0].batch == 3);
+  CHECK(memory.series("throughput/flops_per_sec").timestamps[0].batch == 3);
+  CHECK_FALSE(memory.data.contains("throughput/device/mfu"));  // of no known peak
   CHECK(memory.latest("time/train") > 0);
+}
+
+TEST_CASE("options of SpeedMonitor that make no sense are refused", "[callbacks][speed_monitor]") {
+  SpeedMonitor{.window_size = 1, .gpu_flops_available = 0.0}.validate();
+  CHECK_THROWS_WITH(
+      SpeedMonitor{.window_size = 0}.validate(),
+      Catch::Matchers::ContainsSubstring("window_size is 0, expected at least 1 batch"));
+  CHECK_THROWS_WITH(
+      SpeedMonitor{.gpu_flops_available = -1.0}.validate(),
+      Catch::Matchers::ContainsSubstring("gpu_flops_available is -1, expected 0 or more"));
 }

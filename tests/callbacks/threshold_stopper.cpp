@@ -17,11 +17,29 @@ TEST_CASE("a run stops at the evaluation that is better than the threshold",
           "[callbacks][threshold_stopper]") {
   auto options = callback_run::options(2, "9ep");
   options.eval = {{"test", tiny::batches(1)}};
+  for (const bool on_batch : {false, true}) {  // of the training set, so of no account here
+    const Warnings warnings;
+    Trainer trainer{metric_net({0.1, 0.5, 0.6}), options,
+                    ThresholdStopper{.monitor = "Accuracy",
+                                     .dataloader_label = "test",
+                                     .threshold = 0.5,
+                                     .stop_on_batch = on_batch}};
+    trainer.fit();
+    CHECK(trainer.state().timestamp.epoch == 3);  // 0.5 is not better than 0.5
+    CHECK(warnings.texts.empty());
+  }
+}
+
+TEST_CASE("an evaluation outside fit does not stop the fit that follows",
+          "[callbacks][threshold_stopper]") {
+  auto options = callback_run::options(2, "3ep");
+  options.eval = {{"test", tiny::batches(1)}};
   Trainer trainer{
-      metric_net({0.1, 0.5, 0.6}), options,
+      metric_net({0.9, 0.1, 0.6}), options,
       ThresholdStopper{.monitor = "Accuracy", .dataloader_label = "test", .threshold = 0.5}};
+  trainer.eval();
   trainer.fit();
-  CHECK(trainer.state().timestamp.epoch == 3);  // 0.5 is not better than 0.5
+  CHECK(trainer.state().timestamp.epoch == 2);
 }
 
 TEST_CASE("the training set is looked at after each epoch or each batch",

@@ -83,6 +83,7 @@ TEST_CASE("images keep their order in memory, whatever it is, and may be none",
   CHECK(last.is_contiguous(at::MemoryFormat::ChannelsLast));
   CHECK(last.equal(want));
   CHECK(applied(policy, bytes().slice(3, 1, 7, 2)).equal(want.slice(3, 1, 7, 2)));
+  CHECK(applied(policy, bytes().slice(3, 1, 6)).equal(want.slice(3, 1, 6)));
   CHECK(applied(policy, bytes().slice(0, 0, 0)).sizes() == at::IntArrayRef({0, 3, 5, 7}));
   CHECK(applied({.mean = {0.5}}, bytes().slice(1, 0, 1)).sizes() == at::IntArrayRef({2, 1, 5, 7}));
 }
@@ -93,6 +94,11 @@ TEST_CASE("where a device has no pass, floats come step by step", "[fused][norma
   CHECK(out.is_meta());
   CHECK(out.scalar_type() == at::kFloat);
   CHECK(out.sizes() == x.sizes());
+  for (const Normalize& policy : {Normalize{}, Normalize{.mean = {0.1, 0.2, 0.3}},
+                                  Normalize{.mean = {0.1, 0.2, 0.3}, .std = {1, 2, 3}}}) {
+    const auto scale = policy.pixels({2, 3, 5, 7});
+    CHECK(tutti::fused::detail::scale_in_steps(bytes(), scale).equal(applied(policy, bytes())));
+  }
 }
 
 TEST_CASE("inputs that are no images of bytes are refused with their loader",

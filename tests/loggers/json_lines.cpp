@@ -5,6 +5,10 @@
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/recipe.hpp>
 #include <tutti/loggers/in_memory.hpp>
@@ -158,6 +162,24 @@ TEST_CASE("a resumed run appends, and a line that a crash left half is removed",
   CHECK_THAT(outline(lines), ContainsSubstring("metrics 4 "));
   CHECK_THAT(outline(lines), ContainsSubstring("metrics 5 "));
   CHECK(outline(lines).ends_with("end 6"));
+}
+
+TEST_CASE("a half line that cannot be removed is ended before the next one", "[loggers][resume]") {
+  const int file = ::memfd_create("tutti", MFD_ALLOW_SEALING);  // a disk that lets nothing shrink
+  REQUIRE(file >= 0);
+  const std::string half = "{\"type\": \"end\"}\n{\"type\": \"metr";
+  REQUIRE(::write(file, half.data(), half.size()) == static_cast<ssize_t>(half.size()));
+  REQUIRE(::fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  JSONLinesLogger logger{.filename = path};
+  FakeRun run{logger, "2ep"};
+  run.state.timestamp.batch = 4;
+  run.fire(tutti::AfterLoad{});
+  logger.close(run.state);
+  const std::string text = read_bytes(path);
+  CHECK_THAT(text, Catch::Matchers::StartsWith(half + "\n{\"type\": \"start\", \"step\": 4"));
+  CHECK_THAT(text, !ContainsSubstring("\n\n"));
+  ::close(file);
 }
 
 TEST_CASE("a run that begins anew refuses another's file, or replaces it when it may",

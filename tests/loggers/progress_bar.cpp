@@ -105,6 +105,24 @@ TEST_CASE("a run resumed inside an epoch goes on where it was", "[loggers][resum
   CHECK_THAT(out.text(), ContainsSubstring("| 3/3 ["));
 }
 
+TEST_CASE("a prediction has a bar of its own, below the configuration", "[loggers][trace]") {
+  const Capture out;
+  ProgressBar logger{.stream = out.file, .redraw_seconds = 0};
+  FakeRun run{logger, "1ep"};
+  run.state.dataloader_label = "predict";
+  run.state.dataloader_len = 2;
+  run.fire(tutti::PredictStart{});
+  for (int i = 0; i < 2; ++i) {
+    run.state.predict_timestamp = run.state.predict_timestamp.to_next_batch(16);
+    run.fire(tutti::PredictBatchEnd{});
+  }
+  run.fire(tutti::PredictEnd{});
+  CHECK(timeless(out.text()) ==
+        "******************************\nConfig:\nlr: 0.1\nrun_name: brisk-otter\n"
+        "******************************\npredict        100%|" +
+            std::string(25, '#') + "| 2/2 [T<T, R]\n");
+}
+
 TEST_CASE("a run stopped early keeps its bar's unit", "[loggers][law]") {
   const Capture out;
   ProgressBar logger{.stream = out.file, .log_config = false};
@@ -162,6 +180,9 @@ TEST_CASE("a bar's line tells progress, time left, rate and values", "[loggers][
   CHECK_THAT(bar_text(bar, 120, false), ContainsSubstring("[00:40<03:00, 2.00s/ba"));
   bar.done = bar.began_at;
   CHECK_THAT(bar_text(bar, 120, false), ContainsSubstring("[00:40<?, ?ba/s"));
+  bar.done = 150;  // the last batch had more samples or tokens than were left
+  CHECK(bar_text(bar, 120, false) ==
+        "train: 100%|#########################| 150/120 [00:40<00:00, 3.50ba/s, loss=0.5]");
 }
 
 TEST_CASE("a narrow terminal shortens the bar before the values, and never wraps",

@@ -44,6 +44,11 @@ TEST_CASE("a perfect prediction has no dice loss and a wrong one has all of it",
   const DiceLoss loss;
   CHECK(loss(right, y).item<double>() < 1e-6);
   CHECK(loss(1 - right, y).item<double>() > 1 - 1e-4);
+  // over the batch no further dimension is needed: 1 - 2 * 0.5 / (1 + 1) and 1 - 2 * 1 / (2 + 1)
+  const DiceLoss over_batch{.batch = true, .reduction = Reduction::none};
+  const auto two = at::tensor({0.5F, 1.0F, 0.5F, 1.0F}).view({2, 2});
+  CHECK(over_batch(two, at::tensor({0, 1}, at::kLong))
+            .allclose(at::tensor({0.5F, 1.0F / 3}), 1e-4, 1e-4));
 }
 
 TEST_CASE("absent classes left out by reduction none are those left out by the mean",

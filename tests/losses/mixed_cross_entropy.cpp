@@ -115,8 +115,28 @@ TEST_CASE("mixed cross entropy takes indices of any integer type", "[losses]") {
   }
 }
 
+TEST_CASE("mixed cross entropy of one example is its own, of none no number", "[losses]") {
+  const at::Tensor x = at::randn({1, classes});
+  const at::Tensor y = at::full({1}, 2, at::kLong);
+  const at::Tensor rows = at::zeros({1, 2}, at::kLong);
+  CHECK(mixed_cross_entropy(x, y, rows, {0.4, 0.6}).allclose(at::cross_entropy_loss(x, y)));
+  const at::Tensor none = at::zeros({0, 1}, at::kLong);
+  CHECK(mixed_cross_entropy(at::ones({0, classes}), none.flatten(), none, {1})
+            .isnan()
+            .item<bool>());  // as torch.nn.functional.cross_entropy
+}
+
 TEST_CASE("mixed cross entropy refuses what does not fit", "[losses]") {
   const Case c({0.9, 0.1});
+  const at::Tensor wrong = c.target.index_fill(0, at::zeros({1}, at::kLong), classes);
+  CHECK_THROWS_WITH(mixed_cross_entropy(c.logits, wrong, c.rows, c.weights),
+                    ContainsSubstring("a target is 5, expected less than 5"));
+  CHECK_THROWS_WITH(mixed_cross_entropy(c.logits, c.target.slice(0, 1), c.rows, c.weights),
+                    ContainsSubstring("expected an index of a class for each of 7 outputs"));
+  CHECK_THROWS_WITH(mixed_cross_entropy(c.logits, c.target.gt(0), c.rows, c.weights),
+                    ContainsSubstring("the targets are Bool"));
+  CHECK_THROWS_WITH(mixed_cross_entropy(c.logits.to(at::kLong), c.target, c.rows, c.weights),
+                    ContainsSubstring("the outputs are Long[7, 5], expected floating"));
   CHECK_THROWS_WITH(mixed_cross_entropy(c.logits[0], c.target, c.rows, c.weights),
                     ContainsSubstring("expected floating [N, C]"));
   CHECK_THROWS_WITH(mixed_cross_entropy(c.logits, c.logits, c.rows, c.weights),

@@ -51,6 +51,9 @@ TEST_CASE("the mean over dense targets is over the weight they carry", "[losses]
   const auto none = functional::soft_cross_entropy(x, y, {}, -100, Reduction::none);
   const auto mean = functional::soft_cross_entropy(x, y);
   CHECK(mean.allclose(none.sum() / 3, 1e-5, 1e-6));
+  // of one example alone, and of half of one
+  CHECK(functional::soft_cross_entropy(x.slice(0, 0, 1), y.slice(0, 0, 1)).allclose(none[0]));
+  CHECK(functional::soft_cross_entropy(x.slice(0, 0, 1), y.slice(0, 0, 1) / 2).allclose(none[0]));
 }
 
 TEST_CASE("indices of any integer type are taken", "[losses][law]") {
@@ -64,11 +67,13 @@ TEST_CASE("indices of any integer type are taken", "[losses][law]") {
 
 TEST_CASE("half-precision logits against dense targets lose no precision in the sum",
           "[losses][law]") {
-  const auto x = at::randn({8, 5}).to(at::kBFloat16).requires_grad_();
-  const auto loss = functional::soft_cross_entropy(x, at::full({8, 5}, 0.2));
-  CHECK(loss.scalar_type() == at::kFloat);
-  loss.backward();
-  CHECK(x.grad().scalar_type() == at::kBFloat16);
+  for (const auto type : {at::kBFloat16, at::kHalf, at::kDouble}) {
+    const auto x = at::randn({8, 5}).to(type).requires_grad_();
+    const auto loss = functional::soft_cross_entropy(x, at::full({8, 5}, 0.2));
+    CHECK(loss.scalar_type() == (type == at::kDouble ? at::kDouble : at::kFloat));
+    loss.backward();
+    CHECK(x.grad().scalar_type() == type);
+  }
 }
 
 TEST_CASE("the options of the loss object reach the function", "[losses][law]") {

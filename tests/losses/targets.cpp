@@ -60,6 +60,9 @@ TEST_CASE("an index that is no class is refused by value and example", "[losses]
       ContainsSubstring("example 1 has target 4, expected less than 4, the number of classes"));
   CHECK_THROWS_WITH(functional::ensure_targets_one_hot(at::zeros({2, 4}), at::zeros({2})),
                     ContainsSubstring("are Float, expected an integer type"));
+  CHECK_THROWS_WITH(
+      functional::ensure_targets_one_hot(at::zeros({4}), at::scalar_tensor(1, at::kLong)),
+      ContainsSubstring("the outputs are [4], expected [N, C, ...]"));
 }
 
 TEST_CASE("no examples give no rows", "[losses][law]") {

@@ -94,6 +94,20 @@ TEST_CASE("top k accuracy asks whether the class is among the k best", "[metrics
   CHECK(value({.num_classes = 4, .average = Average::macro, .top_k = 2}, x, y) == 0.5);
 }
 
+TEST_CASE("a network that tells no class from another is no better among the top k",
+          "[metrics][law]") {
+  const auto y = indices({0, 1, 2, 3});
+  for (const auto& x : {at::zeros({4, 4}), at::full({4, 4}, not_a_number)}) {
+    CHECK(value({.top_k = 1}, x, y) == 0.25);
+    CHECK(value({.top_k = 3}, x, y) == 0.75);
+    CHECK(value({.top_k = 3}, x.unsqueeze(2).expand({4, 4, 2}), at::stack({y, y}, 1)) == 0.75);
+  }
+  const auto some = at::tensor({1.0, not_a_number, 3.0, 2.0}).expand({4, 4});
+  CHECK(value({.top_k = 2}, some, indices({1, 1, 2, 3})) == 0.75);  // 1 and 2 are the best
+  CHECK(value({.top_k = 3}, some, indices({0, 0, 0, 0})) == 0.0);
+  CHECK(value({.top_k = 2, .ignore_index = -100}, some, indices({1, -100, 2, 3})) == 2.0 / 3.0);
+}
+
 TEST_CASE("states of parts add up to those of the whole, and can be given back",
           "[metrics][law][dist]") {
   const auto x = at::randn({10, 3});

@@ -25,6 +25,10 @@ TEST_CASE("the cross entropy metric is the mean of the batches' means", "[metric
                        at::cross_entropy_loss(x.slice(0, 0, 1), y.slice(0, 0, 1)).item<double>()) /
                       2;
   CHECK(std::abs(metric.compute() - want) < 1e-7);
+
+  tutti::CrossEntropy of_halves;  // whose mean is not rounded to their type
+  of_halves.update(at::zeros({5, 3}, at::kBFloat16), y);
+  CHECK(std::abs(of_halves.compute() - std::log(3.0)) < 1e-6);
 }
 
 TEST_CASE("the cross entropy metric leaves out the ignored index and keeps no graph",

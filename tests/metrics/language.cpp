@@ -28,6 +28,15 @@ TEST_CASE("every token weighs alike, whatever its batch", "[metrics][law]") {
   CHECK(std::abs(whole.compute() - parts.compute()) < 1e-6);
 }
 
+TEST_CASE("the losses of half-precision logits are summed up in fp32", "[metrics]") {
+  const auto y = at::zeros({40'000}, at::kLong);  // their sum is beyond half precision
+  for (const auto type : {at::kHalf, at::kBFloat16, at::kFloat}) {
+    tutti::LanguageCrossEntropy metric;
+    metric.update(at::zeros({40'000, 8}, type), y);
+    CHECK(std::abs(metric.compute() - std::log(8.0)) < 1e-5);
+  }
+}
+
 TEST_CASE("shapes that do not fit are refused by language metrics", "[metrics]") {
   CHECK_THROWS_WITH(
       tutti::LanguagePerplexity{}.update(at::zeros({2, 3, 5}), at::zeros({2}, at::kLong)),

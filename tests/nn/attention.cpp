@@ -80,6 +80,32 @@ TEST_CASE("attention with and without bias, mask and past alone is the formula w
   }
 }
 
+TEST_CASE("an example of which every key is hidden gets numbers, in any precision", "[nn]") {
+  torch::manual_seed(4);
+  const Inputs in;
+  at::Tensor keep = torch::ones({2, 1, 1, 5}, at::kBool);
+  keep[1].fill_(false);
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const auto of = [&](const at::Tensor& x) { return x.to(type); };
+    for (const bool biased : {false, true}) {
+      PositionBiased attention(3, false);
+      if (biased) {
+        attention.set_position_bias(std::make_shared<Distance>());
+      }
+      Dropout none(0.0);
+      const at::Tensor y = attention.attend(of(in.q), of(in.k), of(in.v), keep, none);
+      INFO(type << ", biased " << biased);
+      const at::Tensor mean = in.v[1].mean(1).flatten().expand({5, 12});
+      CHECK(y.isfinite().all().item<bool>());
+      if (type != at::kHalf) {  // whose least number leaves the scores' differences
+        CHECK(y[1].to(at::kDouble).allclose(mean, 2e-2, 2e-2));
+      }
+      const at::Tensor p = attention.probabilities(of(in.q), of(in.k), keep)[1];
+      CHECK(p.to(at::kDouble).allclose(torch::full({3, 5, 5}, 0.2, at::kDouble), 2e-2, 2e-2));
+    }
+  }
+}
+
 TEST_CASE("heads are split so that each has neighbouring channels", "[nn]") {
   const HeadedAttention attention(3, false);
   const at::Tensor x = torch::arange(2 * 5 * 12).view({2, 5, 12});

@@ -88,6 +88,10 @@ TEST_CASE("blur_2d takes filters of its own and refuses what does not fit",
   const at::Tensor wide = torch::full({1, 1, 1, 3}, 1. / 3);
   CHECK(blur_2d(torch::ones({1, 2, 6, 6}), -1, 1, wide, BlurBorder::renormalize)
             .allclose(torch::ones({1, 2, 6, 6})));
+  const at::Tensor two =
+      at::cat({tutti::functional::blur_filter(), torch::ones({1, 1, 3, 3}) / 9});  // one a channel
+  CHECK(blur_2d(torch::ones({1, 2, 6, 6}), -1, 1, two, BlurBorder::renormalize)
+            .allclose(torch::ones({1, 2, 6, 6})));
   CHECK(blur_2d(torch::ones({1, 2, 0, 6})).size(2) == 0);
   CHECK_THROWS_AS(blur_2d(x, -1, 1, torch::ones({1, 1, 2, 2})), c10::IndexError);
   CHECK_THROWS_WITH(blur_2d(x, 3), ContainsSubstring("x has 2 channels"));

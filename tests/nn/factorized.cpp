@@ -87,6 +87,9 @@ TEST_CASE("truncated factors have the least rank with that energy", "[nn][factor
   linear.set_factors(less);
   CHECK(linear.rank() == 3);
   CHECK(linear.is_intact());
+  linear.module1->slot() = nn::Slot(std::make_shared<nn::LinearImpl>(3, 16));
+  CHECK_FALSE(linear.is_intact());
+  linear.module1->slot() = {};
   CHECK(linear.truncated(1e-9).a.size(0) == 1);
   linear.to(torch::kBFloat16);
   linear.set_factors(linear.truncated(1e-9));

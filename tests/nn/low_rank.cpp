@@ -85,6 +85,10 @@ TEST_CASE("a rank that saves nothing gives the input back", "[nn][factorize]") {
   const auto product = factorize_matrix(X, X.matmul(W), a, b, {}, 3);
   CHECK(product.rank == -1);
   CHECK(product.Wb.is_same(b));
+  // a fraction is of X's width, 6
+  CHECK(factorize_matrix(X, X.matmul(W), a, b, {}, 0.75).rank == -1);
+  CHECK(factorize_matrix(X, X.matmul(W), a, b, {}, 0.4).rank == 2);
+  CHECK(factorize_matrix(X, X.matmul(W), W, {}, {}, 0.1).rank == 1);
   CHECK_THROWS_AS(factorize_matrix(X, X, W), c10::ValueError);
   CHECK_THROWS_AS(factorize_matrix(X, X.matmul(W), W, {}, {}, -1), c10::ValueError);
 }

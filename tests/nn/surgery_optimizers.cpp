@@ -9,6 +9,7 @@
 #include <torch/optim/sgd.h>
 
 #include <tutti/nn/batchnorm.hpp>
+#include <tutti/nn/dropout.hpp>
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/sequential.hpp>
 
@@ -78,6 +79,29 @@ struct GatedImpl : nn::Substitute {
 };
 const auto gated = [](torch::nn::LinearImpl& layer) { return std::make_shared<GatedImpl>(layer); };
 
+// Two layers whose parameters differ by the name of the layer alone.
+struct PairImpl : torch::nn::Module {
+  PairImpl() {
+    a = register_module("a", nn::Linear(3, 3));
+    b = register_module("b", nn::Linear(3, 3));
+  }
+  at::Tensor forward(const at::Tensor& x) { return b(a(x)); }
+  nn::Linear a{nullptr}, b{nullptr};
+};
+using TwoImpl = nn::Replaceable<PairImpl>;
+TORCH_MODULE(Two);
+
+// Parameters in the place of a layer that had none.
+struct LearnedImpl : nn::Substitute {
+  LearnedImpl() {
+    register_parameter("weight", torch::ones({4, 4}));
+    register_parameter("bias", torch::ones({4}));
+    register_parameter("kernel", torch::ones({4, 4}));
+    register_parameter("scale", torch::ones({4}));
+  }
+  at::Tensor forward(const at::Tensor& x) { return x; }
+};
+
 }  // namespace
 
 TEST_CASE("kept parameters keep their group and their optimizer state", "[surgery][optim][law]") {
@@ -125,6 +149,72 @@ TEST_CASE("parameters that only come in addition go by their kind", "[surgery][o
   CHECK(holds(*optimizer, 1, now["0.norm.weight"]));
   CHECK(holds(*optimizer, 1, now["1.norm.bias"]));
   CHECK(optimizer->state().size() == 4);
+}
+
+TEST_CASE("what stands for no parameter joins most of those of its name and kind, then of its kind",
+          "[surgery][optim]") {
+  nn::Sequential model(nn::Linear(4, 4), nn::Dropout(0.5), nn::Linear(4, 4), nn::Linear(4, 4));
+  const auto old = model->named_parameters();
+  SGD optimizer(std::vector<OptimizerParamGroup>{{{old["0.bias"], old["2.bias"], old["3.bias"]}},
+                                                 {{old["0.weight"]}},
+                                                 {{old["2.weight"], old["3.weight"]}}},
+                SGDOptions(0.1));
+  const auto learned = [](torch::nn::DropoutImpl&) { return std::make_shared<LearnedImpl>(); };
+  surgery::replace<nn::Dropout>(*model, learned, {.optimizers = optimizer});
+  const auto now = model->named_parameters();
+  CHECK(parameter_count(optimizer) == 10);
+  CHECK(holds(optimizer, 2, now["1.weight"]));
+  CHECK(holds(optimizer, 0, now["1.bias"]));
+  CHECK(holds(optimizer, 2, now["1.kernel"]));
+  CHECK(holds(optimizer, 0, now["1.scale"]));
+}
+
+TEST_CASE("new parameters follow those of their whole name first", "[surgery][optim]") {
+  nn::Sequential model{Two()};
+  const auto old = model->named_parameters();
+  SGD optimizer(std::vector<OptimizerParamGroup>{{{old["0.a.weight"], old["0.a.bias"]}},
+                                                 {{old["0.b.weight"], old["0.b.bias"]}}},
+                SGDOptions(0.1));
+  const auto another = [](PairImpl&) { return std::make_shared<PairImpl>(); };
+  surgery::replace<Two>(*model, another, {.optimizers = optimizer});
+  const auto now = model->named_parameters();
+  CHECK(parameter_count(optimizer) == 4);
+  for (const char* name : {"weight", "bias"}) {
+    CHECK(holds(optimizer, 0, now[std::string("0.a.") + name]));
+    CHECK(holds(optimizer, 1, now[std::string("0.b.") + name]));
+  }
+}
+
+TEST_CASE("new parameters of one kind follow those of their own name", "[surgery][optim]") {
+  struct InnerImpl : nn::Substitute {
+    InnerImpl() { norm = register_module("norm", nn::BatchNorm1d(3)); }
+    at::Tensor forward(const at::Tensor& x) { return norm(x); }
+    nn::BatchNorm1d norm{nullptr};
+  };
+  nn::Sequential model{nn::BatchNorm1d(3)};
+  const auto old = model->named_parameters();
+  SGD optimizer(std::vector<OptimizerParamGroup>{{{old["0.weight"]}}, {{old["0.bias"]}}},
+                SGDOptions(0.1));
+  const auto inner = [](torch::nn::BatchNorm1dImpl&) { return std::make_shared<InnerImpl>(); };
+  surgery::replace<nn::BatchNorm1d>(*model, inner, {.optimizers = optimizer});
+  const auto now = model->named_parameters();
+  CHECK(parameter_count(optimizer) == 2);
+  CHECK(holds(optimizer, 0, now["0.norm.weight"]));
+  CHECK(holds(optimizer, 1, now["0.norm.bias"]));
+}
+
+TEST_CASE("what is added beside an untrained parameter is trained", "[surgery][optim]") {
+  auto model = two_layers();
+  const auto old = model->named_parameters();
+  SGD optimizer(std::vector<at::Tensor>{old["1.weight"], old["1.bias"]}, SGDOptions(0.1));
+  const auto first = [](torch::nn::LinearImpl& layer, const surgery::Visit& where) {
+    return where.index == 0 ? std::make_shared<GatedImpl>(layer) : nullptr;
+  };
+  surgery::replace<nn::Linear>(*model, first, {.optimizers = optimizer});
+  const auto now = model->named_parameters();
+  CHECK(parameter_count(optimizer) == 6);
+  CHECK(holds(optimizer, 0, now["0.gate.weight"]));
+  CHECK_FALSE(holds(optimizer, 0, now["0.linear.weight"]));
 }
 
 TEST_CASE("a parameter that another module still uses stays in the optimizer", "[surgery][optim]") {

@@ -180,7 +180,7 @@ struct LayerFreezing final {
     depth = layers;
     functional::freeze_first_layers(of, with, layers);
     still->clear();
-    if (freeze_statistics && layers > 0) {
+    if (freeze_statistics) {
       const auto all = functional::freezable_layers(of);
       for (std::size_t i = 0; i + 1 < all.size() && static_cast<std::int64_t>(i) < layers; ++i) {
         const auto buffers = all[i]->named_buffers(/*recurse=*/false);

@@ -23,8 +23,9 @@ enum class MonitorMode : std::uint8_t { min, max };
 ///                            .dataloader_label = "test", .mode = tutti::MonitorMode::max,
 ///                            .num_checkpoints_to_keep = 3}
 ///
-/// With a monitor a checkpoint is written right after the evaluation, at the *Checkpoint event that
-/// follows it, when the value is among the best; `best_filename` then points to the best of all.
+/// With a monitor a checkpoint is written right after an evaluation during fit, at the *Checkpoint
+/// event that follows it, when the value is among the best; `best_filename` then points to the best
+/// of all.
 /// The trainer writes for it as it does for itself: whole or not at all, in the background when
 /// save_async is set.
 ///
@@ -32,7 +33,7 @@ enum class MonitorMode : std::uint8_t { min, max };
 struct CheckpointSaver final {
   static constexpr std::string_view name = "CheckpointSaver";
   static constexpr bool reads_gradients = false;
-  using events = types<Init, EvalEnd>;
+  using events = types<Init, EvalStandaloneStart, EvalStandaloneEnd, EvalEnd>;
 
   std::string folder = "{run_name}/checkpoints";  ///< placeholders as in the trainer's save_folder
   std::string filename = "ep{epoch}-ba{batch}";
@@ -49,6 +50,7 @@ struct CheckpointSaver final {
   std::string best_filename = "best";  ///< points to the best; empty: no pointer
 
   std::optional<checkpoint::Saver> saver{};  ///< from Init; not an option
+  bool standalone = false;                   ///< written by the policy: an evaluation outside fit
 
   /// Throws c10::ValueError when options are out of range or contradict each other.
   void validate() const {
@@ -80,6 +82,10 @@ struct CheckpointSaver final {
             .maximize = mode == MonitorMode::max},
         state);
   }
+
+  bool match(EvalEnd, const State&) const { return !standalone; }
+  void apply(EvalStandaloneStart, const State&) { standalone = true; }
+  void apply(EvalStandaloneEnd, const State&) { standalone = false; }
   void apply(EvalEnd, const State& state) { saver->evaluated(state); }
 
   /// Warns of a monitor that has never been evaluated.

@@ -18,12 +18,12 @@ namespace tutti {
 ///                  .patience = "3ep"}
 ///
 /// A value is a new best when it is better than the best by more than min_delta. The run stops when
-/// more than `patience` has passed since the best. Looked at after each evaluation of that set, for
-/// the training set at EpochEnd, or at BatchEnd when patience is in batches.
+/// more than `patience` has passed since the best. Looked at after each evaluation of that set
+/// during fit, for the training set at EpochEnd, or at BatchEnd when patience is in batches.
 ///
 /// Differences from the reference: a checkpoint keeps the best value and its time (there patience
 /// begins anew); a metric with "entropy" in its name counts as a loss; any number is better than a
-/// first value that is NaN, which nothing would beat there.
+/// first value that is NaN, which nothing would beat there; eval() does not count.
 /// Source: MosaicML Composer, `composer.callbacks.EarlyStopper`.
 struct EarlyStopper final {
   Key monitor{};                                ///< the metric's name; obligatory
@@ -35,11 +35,12 @@ struct EarlyStopper final {
   Maybe<double> best{};         ///< written by the policy
   std::int64_t best_epoch = 0;  ///< written by the policy
   std::int64_t best_batch = 0;  ///< written by the policy
+  bool standalone = false;      ///< written by the policy: an evaluation outside fit
 
   static constexpr std::string_view name = "EarlyStopper";
   static constexpr bool reads_batch = false;
   static constexpr Role role = Role::callback;
-  using events = types<EvalEnd, EpochEnd, BatchEnd, FitEnd>;
+  using events = types<EvalStandaloneStart, EvalStandaloneEnd, EvalEnd, EpochEnd, BatchEnd, FitEnd>;
 
   /// Throws c10::ValueError when an option is missing or out of range.
   constexpr void validate() const {
@@ -53,12 +54,14 @@ struct EarlyStopper final {
     expect(patience.value() >= 0, "EarlyStopper: patience", patience, "0 or more");
   }
 
-  bool match(EvalEnd, const State& state) const { return concerns(state); }
+  bool match(EvalEnd, const State& state) const { return !standalone && concerns(state); }
   bool match(EpochEnd, const State& state) const { return concerns(state); }
   bool match(BatchEnd, const State& state) const {
     return patience.unit() == TimeUnit::batch && concerns(state);
   }
 
+  void apply(EvalStandaloneStart, State&) { standalone = true; }
+  void apply(EvalStandaloneEnd, State&) { standalone = false; }
   void apply(EvalEnd, State& state) { look(state); }
   void apply(EpochEnd, State& state) { look(state); }
   void apply(BatchEnd, State& state) { look(state); }

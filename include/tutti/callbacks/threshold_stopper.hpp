@@ -14,10 +14,11 @@ namespace tutti {
 ///     ThresholdStopper{.monitor = "MulticlassAccuracy", .dataloader_label = "test",
 ///                      .threshold = 0.94}
 ///
-/// Looked at after each evaluation of that set, for the training set at EpochEnd, or at every
-/// BatchEnd with stop_on_batch.
+/// Looked at after each evaluation of that set during fit, for the training set at EpochEnd, or at
+/// every BatchEnd with stop_on_batch.
 ///
-/// Difference from the reference: a metric with "entropy" in its name counts as a loss.
+/// Differences from the reference: a metric with "entropy" in its name counts as a loss; eval()
+/// does not count.
 /// Source: MosaicML Composer, `composer.callbacks.ThresholdStopper`.
 struct ThresholdStopper final {
   Key monitor{};                                ///< the metric's name; obligatory
@@ -26,12 +27,13 @@ struct ThresholdStopper final {
   Comparison comparison = Comparison::by_name;  ///< which value is better
   bool stop_on_batch = false;                   ///< looks at the training set after every batch
 
-  bool seen = false;  ///< written by the policy: the set has been looked at
+  bool seen = false;        ///< written by the policy: the set has been looked at
+  bool standalone = false;  ///< written by the policy: an evaluation outside fit
 
   static constexpr std::string_view name = "ThresholdStopper";
   static constexpr bool reads_batch = false;
   static constexpr Role role = Role::callback;
-  using events = types<EvalEnd, EpochEnd, BatchEnd, FitEnd>;
+  using events = types<EvalStandaloneStart, EvalStandaloneEnd, EvalEnd, EpochEnd, BatchEnd, FitEnd>;
 
   /// Throws c10::ValueError when an option is missing.
   constexpr void validate() const {
@@ -43,10 +45,12 @@ struct ThresholdStopper final {
            "ThresholdStopper: threshold is not set; set it to the value to reach.");
   }
 
-  bool match(EvalEnd, const State& state) const { return concerns(state); }
+  bool match(EvalEnd, const State& state) const { return !standalone && concerns(state); }
   bool match(EpochEnd, const State& state) const { return concerns(state); }
   bool match(BatchEnd, const State& state) const { return stop_on_batch && concerns(state); }
 
+  void apply(EvalStandaloneStart, State&) { standalone = true; }
+  void apply(EvalStandaloneEnd, State&) { standalone = false; }
   void apply(EvalEnd, State& state) { look(state); }
   void apply(EpochEnd, State& state) { look(state); }
   void apply(BatchEnd, State& state) { look(state); }

@@ -18,6 +18,28 @@
 /// Bytes of images become floats, as a policy of a recipe and as a stage of a fused pass.
 namespace tutti::fused {
 
+namespace detail {
+
+// Step by step, as the pass rounds, where there is none for the device.
+inline at::Tensor scale_in_steps(const at::Tensor& x, const Scale& scale) {
+  const auto channels = [&](const std::vector<double>& values) {
+    at::Tensor row(at::detail::empty_cpu({std::ssize(values), 1, 1}, at::kFloat,
+                                         /*pin_memory=*/false, std::nullopt));
+    auto* data = row.mutable_data_ptr<float>();
+    for (const double value : values) {
+      *data++ = static_cast<float>(value);
+    }
+    return row.to(x.device(), /*non_blocking=*/true);
+  };
+  at::Tensor out = x.to(at::kFloat).div_(scale.divisor);
+  if (!scale.mean.empty()) {
+    out.sub_(channels(scale.mean));
+  }
+  return scale.std.empty() ? out : out.div_(channels(scale.std));
+}
+
+}  // namespace detail
+
 /// Bytes become floats from 0 to 1, less the mean, divided by the standard deviation: what
 /// ImageLoader does.
 ///
@@ -76,25 +98,8 @@ struct Normalize final {
     const Frame frame{x.size(0), x.size(1), x.size(2), x.size(3)};
     const Scale scale = pixels(frame);
     const bool has_pass = x.is_cpu() || (detail::has_kernels && x.is_cuda());
-    x = has_pass ? Plan<Scale>(frame, scale)(x, x.suggest_memory_format()) : on_device(x, scale);
-  }
-
-  // Step by step, as the pass rounds, where there is none for the device.
-  static at::Tensor on_device(const at::Tensor& x, const Scale& scale) {
-    const auto channels = [&](const std::vector<double>& values) {
-      at::Tensor row(at::detail::empty_cpu({std::ssize(values), 1, 1}, at::kFloat,
-                                           /*pin_memory=*/false, std::nullopt));
-      auto* data = row.mutable_data_ptr<float>();
-      for (const double value : values) {
-        *data++ = static_cast<float>(value);
-      }
-      return row.to(x.device(), /*non_blocking=*/true);
-    };
-    at::Tensor out = x.to(at::kFloat).div_(scale.divisor);
-    if (!scale.mean.empty()) {
-      out.sub_(channels(scale.mean));
-    }
-    return scale.std.empty() ? out : out.div_(channels(scale.std));
+    x = has_pass ? Plan<Scale>(frame, scale)(x, x.suggest_memory_format())
+                 : detail::scale_in_steps(x, scale);
   }
 };
 

@@ -76,18 +76,17 @@ inline bool write_one_hot(const std::int64_t* index, float* out, std::int64_t n,
 
 inline at::Tensor one_hot(const at::Tensor& targets, std::int64_t classes) {
   std::vector<std::int64_t> shape = targets.sizes().vec();
-  const bool has_examples = !shape.empty();
-  shape.insert(shape.begin() + (has_examples ? 1 : 0), classes);
+  shape.insert(shape.begin() + 1, classes);
   if (!targets.is_cpu()) {  // no waiting for the device: the check fails there
     at::_assert_async(targets.lt(classes).all(), "a target is not less than the number of classes");
     std::vector<std::int64_t> column(shape.size(), 1);
-    column[has_examples ? 1 : 0] = classes;
+    column[1] = classes;
     const at::Tensor all = at::arange(classes, targets.options()).view(column);
-    return targets.unsqueeze(has_examples ? 1 : 0).eq(all).to(at::kFloat);
+    return targets.unsqueeze(1).eq(all).to(at::kFloat);
   }
   at::Tensor out = at::zeros(shape, targets.options().dtype(at::kFloat));
   const at::Tensor index = targets.to(at::kLong).contiguous();
-  const std::int64_t n = has_examples ? targets.size(0) : 1;
+  const std::int64_t n = targets.size(0);
   const std::int64_t inner = n == 0 ? 0 : targets.numel() / n;
   if (write_one_hot(index.const_data_ptr<std::int64_t>(), out.mutable_data_ptr<float>(), n, classes,
                     inner)) {
@@ -123,8 +122,9 @@ inline at::Tensor ensure_targets_one_hot(const at::Tensor& input, const at::Tens
                     ", expected an integer type for indices of classes; for a weight for every "
                     "class give them the outputs' shape ",
                     input.sizes());
-  return detail::one_hot(targets,
-                         num_classes.value_or(input.dim() > 1 ? input.size(1) : input.size(0)));
+  TORCH_CHECK_VALUE(input.dim() >= 2, "the outputs are ", input.sizes(),
+                    ", expected [N, C, ...]; a single example needs a dimension of its own");
+  return detail::one_hot(targets, num_classes.value_or(input.size(1)));
 }
 
 }  // namespace functional

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/ops/where.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 
 #include <tutti/metrics/detail/sum_metric.hpp>
@@ -27,7 +27,8 @@ enum class Average : std::uint8_t {
 struct AccuracyOptions {
   std::int64_t num_classes = 0;  ///< 0: that of the outputs; needed unless average is micro
   Average average = Average::micro;
-  std::int64_t top_k = 1;  ///< right when among the k classes of highest score; >= 1
+  std::int64_t top_k = 1;  ///< right when among the k classes of highest score, of equal ones those
+                           ///< of lower number; >= 1
   std::optional<std::int64_t> ignore_index{};  ///< targets left out
   std::string name = "MulticlassAccuracy";     ///< under which it is logged
 };
@@ -91,14 +92,12 @@ class MulticlassAccuracy final : public detail::SumMetric {
     const at::Tensor targets = class_of(given, outputs);
     const bool scores = outputs.dim() == targets.dim() + 1;
     check_classes(outputs, scores);
-    at::Tensor predicted = scores ? outputs.argmax(1) : outputs;  // [N, d1, ...]
+    const at::Tensor predicted = scores ? outputs.argmax(1) : outputs;  // [N, d1, ...]
     TORCH_CHECK_VALUE(predicted.sizes() == targets.sizes(), "MulticlassAccuracy: outputs ",
                       outputs.sizes(), " and targets ", given.sizes(),
                       ", expected scores [N, C, ...] and classes [N, ...]");
-    at::Tensor right = options_.top_k == 1 ? predicted.eq(targets) : among_best(outputs, targets);
-    if (options_.top_k > 1) {
-      predicted = at::where(right, targets, predicted);
-    }
+    const at::Tensor right =
+        options_.top_k == 1 ? predicted.eq(targets) : among_best(outputs, targets);
     if (options_.average == Average::micro) {
       add_micro(right, targets);
     } else {
@@ -121,11 +120,20 @@ class MulticlassAccuracy final : public detail::SumMetric {
                       outputs.sizes(), ", expected scores of at least as many classes");
   }
 
-  // Whether fewer than k classes score higher than the right one. [N, d1, ...]
+  // Whether fewer than k classes come before the right one: those that score higher, NaN being the
+  // largest, and of equal ones those of lower number. [N, d1, ...]
   [[nodiscard]] at::Tensor among_best(const at::Tensor& scores, const at::Tensor& targets) const {
-    const at::Tensor at_target =
-        scores.gather(1, targets.to(at::kLong).clamp(0, scores.size(1) - 1).unsqueeze(1));
-    return scores.gt(at_target).sum(1).lt(options_.top_k);
+    const std::int64_t classes = scores.size(1);
+    const at::Tensor own = targets.to(at::kLong).clamp(0, classes - 1).unsqueeze(1);
+    const at::Tensor at_target = scores.gather(1, own);
+    std::vector<std::int64_t> column(static_cast<std::size_t>(scores.dim()), 1);
+    column[1] = classes;
+    const at::Tensor earlier = at::arange(classes, own.options()).view(column).lt(own);
+    const at::Tensor not_number = at_target.isnan();
+    const at::Tensor higher = scores.le(at_target).logical_or(not_number).logical_not();
+    const at::Tensor equal =
+        scores.eq(at_target).logical_or(not_number.logical_and(scores.isnan()));
+    return higher.logical_or(equal.logical_and(earlier)).sum(1).lt(options_.top_k);
   }
 
   // The common case on the CPU, for which one loop is ten times faster than six operators.

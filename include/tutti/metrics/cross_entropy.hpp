@@ -37,7 +37,8 @@ class CrossEntropy final : public detail::SumMetric {
 
   void take_in(const at::Tensor& outputs, const at::Tensor& targets) override {
     const at::Tensor loss =
-        functional::soft_cross_entropy(outputs, targets, {}, ignore_index_).to(at::kDouble);
+        functional::soft_cross_entropy(detail::full_precision(outputs), targets, {}, ignore_index_)
+            .to(at::kDouble);
     add({loss, loss.new_ones({}, at::kLong)});
   }
 

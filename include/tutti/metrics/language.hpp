@@ -38,8 +38,9 @@ class LanguageLossMetric : public SumMetric {
         name(), ": outputs ", outputs.sizes(), " and targets ", targets.sizes(),
         ", expected logits [..., vocabulary] and tokens [...]");
     const at::Tensor tokens = targets.reshape({-1});
-    const at::Tensor loss = at::cross_entropy_loss(outputs.reshape({-1, outputs.size(-1)}), tokens,
-                                                   {}, at::Reduction::Sum, ignore_index_);
+    const at::Tensor logits = full_precision(outputs.reshape({-1, outputs.size(-1)}));
+    const at::Tensor loss =
+        at::cross_entropy_loss(logits, tokens, {}, at::Reduction::Sum, ignore_index_);
     add({loss.to(at::kDouble), tokens.ne(ignore_index_).sum()});
   }
 

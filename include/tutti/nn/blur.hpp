@@ -78,7 +78,7 @@ inline at::Tensor blur_2d(const at::Tensor& x, std::int64_t channels = -1,
   TORCH_CHECK(x.size(-3) == channels && (weight.size(0) == 1 || weight.size(0) == channels),
               "blur_2d: x has ", x.size(-3), " channels and the filter ", weight.size(0),
               ", expected ", channels, " and 1 or ", channels);
-  const at::Tensor one = weight.narrow(0, 0, 1);
+  const at::Tensor given = weight;
   at::Tensor blurred;
   if (border != BlurBorder::reflect) {
     blurred = detail::blur_on_host(x, weight, stride->at(0), stride->at(1));
@@ -94,9 +94,9 @@ inline at::Tensor blur_2d(const at::Tensor& x, std::int64_t channels = -1,
     blurred = at::conv2d(x, weight, {}, *stride, padding, 1, channels);
   }
   if (border == BlurBorder::renormalize) {
-    const at::Tensor ones = at::ones({1, 1, x.size(-2), x.size(-1)}, x.options());
-    const at::Tensor inside = at::conv2d(ones, one, {}, *stride, padding);
-    blurred = blurred.div(inside.squeeze(0));  // [1, H', W'] against [N, C, H', W']
+    const at::Tensor ones = at::ones({1, given.size(0), x.size(-2), x.size(-1)}, x.options());
+    const at::Tensor inside = at::conv2d(ones, given, {}, *stride, padding, 1, given.size(0));
+    blurred = blurred.div(inside.squeeze(0));  // [1 or C, H', W'] against [N, C, H', W']
   }
   return blurred;
 }

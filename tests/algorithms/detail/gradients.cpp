@@ -89,6 +89,7 @@ TEST_CASE("climbing on the host and on a device ends at the same place", "[sam][
   inner::Gradients slope;
   slope.parameters = from;
   slope.gradients = some_tensors();
+  slope.gradients.back() = at::randn({6, 4});  // in another order than its parameter
   auto host = copies(from);
   auto device = copies(from);
   inner::point_uphill_on_host(from, slope, host, 0.5, 1e-12);

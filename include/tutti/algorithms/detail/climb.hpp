@@ -74,9 +74,6 @@ class Climb {
  public:
   Climb(const Gradients& slope, Copies& memory, double length, double epsilon)
       : parameters_(slope.parameters) {
-    if (parameters_.empty()) {
-      return;
-    }
     const c10::AutoGradMode no_grad(false);
     places_ = memory.room_for(parameters_);
     if (all_on_cpu(slope.gradients)) {
@@ -105,9 +102,6 @@ class Climb {
 class Frozen {
  public:
   Frozen(std::vector<at::Tensor> tensors, Copies& memory) : tensors_(std::move(tensors)) {
-    if (tensors_.empty()) {
-      return;
-    }
     const c10::AutoGradMode no_grad(false);
     kept_ = memory.room_for(tensors_);
     for (std::size_t i = 0; i < tensors_.size(); ++i) {

@@ -36,7 +36,6 @@ class WeightMean {
   void update(const torch::nn::Module& model, bool average_buffers = false) {
     const auto weights = ::tutti::detail::weights_of(model, /*trainable=*/false);
     if (count_ == 0) {
-      means_.clear();
       for (const auto& [name, weight] : weights) {
         means_.emplace_back(name, weight.detach().clone());
       }

@@ -69,7 +69,8 @@ inline std::string bar_text(const Bar& bar, int width, bool unicode) {
   }
   const double fraction =
       bar.total == 0 ? 1 : static_cast<double>(bar.done) / static_cast<double>(bar.total);
-  const double left = rate > 0 ? static_cast<double>(bar.total - bar.done) / rate : INFINITY;
+  const auto rest_of_it = static_cast<double>(std::max<std::int64_t>(bar.total - bar.done, 0));
+  const double left = rate > 0 ? rest_of_it / rate : INFINITY;
   char percent[8];
   std::snprintf(percent, sizeof percent, "%3.0f%%",
                 std::floor(std::clamp(fraction, 0.0, 1.0) * 100));

@@ -77,18 +77,17 @@ class LogFile {
     }
     struct stat facts {};
     const bool known = ::fstat(fd_, &facts) == 0 && S_ISREG(facts.st_mode);
-    if (known && facts.st_size > 0 && !begun_) {
-      TORCH_CHECK(resumed || overwrite, who_, ": '", path_,
-                  "' is from an earlier run and this one begins anew; give it another run_name, "
-                  "load that run's checkpoint to go on, or set overwrite to replace the file");
-      if (!resumed) {
-        waiting_.insert(0, ::ftruncate(fd_, 0) == 0 ? "" : "\n");
-      } else {
-        end_last_line(facts.st_size, cut);
-      }
+    const bool used = known && facts.st_size > 0 && !begun_;
+    TORCH_CHECK(!used || resumed || overwrite, who_, ": '", path_,
+                "' is from an earlier run and this one begins anew; give it another run_name, "
+                "load that run's checkpoint to go on, or set overwrite to replace the file");
+    waiting_.insert(0, first);
+    if (used && !resumed) {
+      waiting_.insert(0, ::ftruncate(fd_, 0) == 0 ? "" : "\n");
+    } else if (used) {
+      end_last_line(facts.st_size, cut);
     }
     begun_ = true;
-    waiting_.insert(0, first);
     flush();
   }
 

@@ -56,6 +56,12 @@ class SumMetric : public Metric {
   std::vector<at::Tensor> sums_;
 };
 
+/// Logits in a type whose sums and means are exact enough: half precision becomes fp32.
+inline at::Tensor full_precision(const at::Tensor& logits) {
+  const bool half = logits.scalar_type() == at::kHalf || logits.scalar_type() == at::kBFloat16;
+  return half ? logits.to(at::kFloat) : logits;
+}
+
 /// How often each of 0..classes-1 occurs: int64 [classes]. Other numbers, and places where
 /// `counted` is false, count nowhere.
 inline at::Tensor class_counts(const at::Tensor& numbers, const at::Tensor& counted,
