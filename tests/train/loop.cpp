@@ -194,3 +194,37 @@ TEST_CASE("a run that goes on at the end of an epoch draws what it would have dr
   second.fit();
   CHECK(rest == whole);
 }
+
+TEST_CASE("a run that ends within an epoch is evaluated behind FitEnd, and saved for that",
+          "[train][loop]") {
+  const TemporaryFolder folder;
+  tutti::TrainerOptions now = options(tiny::batches(3), "5ba");
+  now.eval = {{"eval", tiny::batches(1)}};
+  std::vector<std::string> lines;
+  Trainer trainer{std::make_shared<Measured>(), now,
+                  tutti::CheckpointSaver{.folder = folder.path().string(),
+                                         .num_checkpoints_to_keep = 100,
+                                         .monitor = "Size",
+                                         .dataloader_label = "eval"},
+                  Notes{&lines}};
+  trainer.fit();
+  std::vector<std::string> events;
+  for (const std::string& line : lines) {
+    events.push_back(line.substr(0, line.find(':')));
+  }
+  CHECK(events == std::vector<std::string>{"epoch at 3", "eval at 3", "fit at 5", "eval at 5"});
+  CHECK(sorted_names(folder.path()) == std::vector<std::string>{"best", "ep1-ba3", "ep1-ba5"});
+}
+
+TEST_CASE("fit trains a model that was left in evaluation mode", "[train][loop]") {
+  const auto trained = [](bool training) {
+    const auto net = tiny::net(1, 0.5);
+    net->train(training);
+    tutti::TrainerOptions now = options(tiny::batches(2), "1ep");
+    now.seed = 3;
+    Trainer<> trainer{net, now};
+    trainer.fit();
+    return tiny::flat(*net);
+  };
+  CHECK(trained(false).equal(trained(true)));
+}
