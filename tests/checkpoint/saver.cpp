@@ -172,6 +172,23 @@ TEST_CASE("with a monitor the best values are kept and pointed to", "[checkpoint
   CHECK(on_disk(resumed) == Names{"ba11", "ba5", "best"});
 }
 
+TEST_CASE("a value is that of the weights that were evaluated, and of none after them",
+          "[checkpoint][saver]") {
+  const TemporaryFolder folder;
+  SaverOptions options = in(folder);
+  options.monitor = "Accuracy";
+  options.dataloader_label = "test";
+  Saver saver(options, at_batch(0));
+  State state = at_batch(3);
+  state.dataloader_label = "test";
+  state.eval_metric_values["test"]["Accuracy"] = 0.5;
+  saver.evaluated(state);  // on its own, between two runs
+  CHECK_FALSE(saver.due(BatchCheckpoint{}, at_batch(4)));
+  CHECK_FALSE(saver.due(BatchCheckpoint{}, at_batch(5), true));
+  CHECK(offer(saver, 6, 0.9));
+  CHECK(names_of(saver) == Names{"ba6"});
+}
+
 TEST_CASE("less is better unless said otherwise", "[checkpoint][saver]") {
   const TemporaryFolder folder;
   SaverOptions options = in(folder);
