@@ -147,6 +147,16 @@ TEST_CASE("what one rank has no room for no rank takes, and one of them says so"
   }
 }
 
+TEST_CASE("a batch that is tried again begins whole", "[train][microbatching]") {
+  struct Begins final {
+    std::vector<std::int64_t> sizes{};
+    void apply(BeforeTrainBatch, const State& state) { sizes.push_back(state.batch.num_samples()); }
+  };
+  Trainer trainer{tiny::net(), options("auto"), Room<AfterForward>{.examples = 2}, Begins{}};
+  trainer.fit();
+  CHECK(trainer.get<Begins>().sizes == std::vector<std::int64_t>(8, 8));  // two more than batches
+}
+
 TEST_CASE("SAM that runs out of memory uphill comes back and steps once",
           "[train][microbatching][sam]") {
   // The second pass of every second batch: the weights are uphill then.
