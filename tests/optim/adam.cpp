@@ -201,7 +201,7 @@ TEST_CASE("all numbers of an Adam are saved", "[optim][adam][checkpoint]") {
   const Adam& adam =
       static_cast<const optim::GroupOptions<Adam>&>(loaded->param_groups()[0].options()).hyper;
   CHECK(adam.lr == 0.5);
-  CHECK(adam.betas == std::array<double, 2>{0.5, 0.25});
+  CHECK((adam.betas == std::array<double, 2>{0.5, 0.25}));
   CHECK(adam.eps == 0.125);
   CHECK(adam.weight_decay == 2);
   CHECK(adam.amsgrad);
