@@ -44,6 +44,13 @@ TEST_CASE("a latest without symbolic links is a file of one line", "[checkpoint]
   CHECK(resolve(folder / "other") == folder / "other");
 }
 
+TEST_CASE("pointers that go round end", "[checkpoint][folder]") {
+  const TemporaryFolder folder;
+  fs::create_symlink("b", folder / "a");
+  fs::create_symlink("a", folder / "b");
+  CHECK(fs::is_symlink(resolve(folder / "a")));
+}
+
 TEST_CASE("missing parents of a folder are made", "[checkpoint][folder]") {
   const TemporaryFolder folder;
   make_folder(folder / "a/b/c");

@@ -136,6 +136,35 @@ TEST_CASE("a checkpoint that could not be written changes nothing", "[checkpoint
   CHECK(on_disk(saver) == Names{"ba2", "latest"});
   CHECK(offer(saver, 4));
   CHECK(on_disk(saver) == Names{"ba4", "latest"});
+  const auto fail = [&](std::int64_t batch) {
+    REQUIRE(saver.due(BatchCheckpoint{}, at_batch(batch)));
+    saver.begin(at_batch(batch));
+    const std::string path = saver.target().path;
+    if (batch == 8) {
+      fs::create_directory(path);  // it was written, but not pointed to
+    }
+    saver.ended(false);
+    return names_of(saver);
+  };
+  CHECK(fail(6) == Names{"ba4"});  // ba2, which has made room for it, does not come back
+  CHECK(fail(8) == Names{"ba4", "ba8"});
+}
+
+TEST_CASE("a saver keeps none when told so, and one of a name", "[checkpoint][saver]") {
+  const TemporaryFolder folder;
+  SaverOptions options = in(folder);
+  options.keep = 0;
+  Saver none(options, at_batch(0));
+  CHECK(offer(none, 2));
+  CHECK(names_of(none).empty());
+  CHECK(on_disk(none).empty());
+  options.keep = -1;
+  options.filename = "the one";
+  Saver one(options, at_batch(0));
+  CHECK(offer(one, 2));
+  CHECK(fs::remove_all(one.folder() + "/the one") > 0);  // what a writer replaces
+  CHECK(offer(one, 4));
+  CHECK(names_of(one) == Names{"the one"});
 }
 
 TEST_CASE("with a monitor the best values are kept and pointed to", "[checkpoint][saver]") {
@@ -170,6 +199,27 @@ TEST_CASE("with a monitor the best values are kept and pointed to", "[checkpoint
   CHECK_FALSE(offer(resumed, 10, 0.55));
   CHECK(offer(resumed, 11, 0.65));
   CHECK(on_disk(resumed) == Names{"ba11", "ba5", "best"});
+}
+
+TEST_CASE("a value is that of the weights that were evaluated, and of none after them",
+          "[checkpoint][saver]") {
+  const TemporaryFolder folder;
+  SaverOptions options = in(folder);
+  options.monitor = "Accuracy";
+  options.dataloader_label = "test";
+  Saver saver(options, at_batch(0));
+  State state = at_batch(3);
+  state.dataloader_label = "test";
+  state.eval_metric_values["test"]["Accuracy"] = 0.5;
+  saver.evaluated(state);  // on its own, between two runs
+  State other = at_batch(4);
+  other.dataloader_label = "other";
+  other.eval_metric_values["other"]["Accuracy"] = 0.1;
+  saver.evaluated(other);
+  CHECK_FALSE(saver.due(BatchCheckpoint{}, at_batch(4)));
+  CHECK_FALSE(saver.due(BatchCheckpoint{}, at_batch(5), true));
+  CHECK(offer(saver, 6, 0.9));
+  CHECK(names_of(saver) == Names{"ba6"});
 }
 
 TEST_CASE("less is better unless said otherwise", "[checkpoint][saver]") {

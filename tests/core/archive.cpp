@@ -121,6 +121,34 @@ TEST_CASE("a name is put once", "[core][archive]") {
   CHECK(archive.get<int>("steps") == 7);
 }
 
+TEST_CASE("what is erased is gone, and the rest keeps names, values and order", "[core][archive]") {
+  Archive archive;
+  for (const char* name : {"b", "c", "a", "d"}) {
+    archive.put(name, std::string(name));
+  }
+  archive.put("e/f", 1);
+  CHECK_FALSE(archive.erase("e/g"));
+  CHECK_FALSE(archive.erase("a/b"));
+  CHECK(archive.erase("c"));
+  CHECK(archive.erase("b"));
+  CHECK(archive.names() == std::vector<std::string>{"a", "d", "e"});
+  for (const char* name : {"a", "d"}) {
+    CHECK(archive.get<std::string>(name) == name);
+  }
+  CHECK(archive.get<int>("e/f") == 1);
+}
+
+TEST_CASE("an error names what is there, and how much more", "[core][archive]") {
+  Archive archive;
+  for (int i = 0; i < 20; ++i) {
+    archive.put("n" + std::to_string(i), i);
+  }
+  CHECK_THROWS_WITH(archive.get<int>("x"),
+                    ContainsSubstring("n18, n19") && !ContainsSubstring("more"));
+  archive.put("n20", 20);
+  CHECK_THROWS_WITH(archive.get<int>("x"), ContainsSubstring("n18, n19, and 1 more"));
+}
+
 TEST_CASE("copies of an archive have their own tree and share the tensors", "[core][archive]") {
   Archive outer;
   const Archive inner = sample();

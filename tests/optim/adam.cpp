@@ -1,13 +1,17 @@
 #include <tutti/optim/adam.hpp>
 
 #include "support/catch.hpp"
+#include "support/warnings.hpp"
 
+#include <array>
 #include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <torch/torch.h>
+
+#include <tutti/optim/sgd.hpp>
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
@@ -151,6 +155,69 @@ TEST_CASE("a parameter that joins later has a step count of its own", "[optim][a
   check_close({ours[1]}, {late[1]});
   CHECK(optimizer->state_of(ours[0])->step == 8);
   CHECK(optimizer->state_of(ours[1])->step == 4);
+}
+
+TEST_CASE("doubles take the steps of torch::optim's Adam and AdamW", "[optim][adam][law]") {
+  const Tensors ours = parameters(at::kDouble);
+  const Tensors theirs = parameters(at::kDouble);
+  torch::optim::Adam adam(theirs, torch::optim::AdamOptions(0.01).weight_decay(0.1));
+  compare(Adam{.lr = 0.01, .weight_decay = 0.1}, adam, ours, theirs);
+  torch::optim::AdamW adamw(theirs, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
+  compare(AdamW{.lr = 0.01, .weight_decay = 0.1}, adamw, ours, theirs);
+}
+
+TEST_CASE("state follows a parameter whose memory is laid out anew", "[optim][adam][law]") {
+  for (const auto type : {at::kFloat, at::kDouble}) {
+    const Tensors ours = parameters(type);
+    const Tensors theirs = parameters(type);
+    const auto optimizer = Adam{.lr = 0.1}.build(ours);
+    torch::optim::Adam reference(theirs, torch::optim::AdamOptions(0.1));
+    for (int step = 0; step < 4; ++step) {
+      if (step == 2) {
+        ours[2].set_data(ours[2].detach().contiguous(at::MemoryFormat::ChannelsLast));
+      }
+      set_gradients(ours, step);
+      set_gradients(theirs, step);
+      optimizer->step();
+      reference.step();
+    }
+    check_close(ours, theirs, 1e-4);
+  }
+}
+
+TEST_CASE("all numbers of an Adam are saved", "[optim][adam][checkpoint]") {
+  const Tensors weights{torch::ones({1}).requires_grad_()};
+  Archive archive;
+  Adam{.lr = 0.5,
+       .betas = {0.5, 0.25},
+       .eps = 0.125,
+       .weight_decay = 2,
+       .amsgrad = true,
+       .maximize = true}
+      .build(weights)
+      ->save(archive);
+  const auto loaded = Adam{}.build(weights);
+  loaded->load(archive);
+  const Adam& adam =
+      static_cast<const optim::GroupOptions<Adam>&>(loaded->param_groups()[0].options()).hyper;
+  CHECK(adam.lr == 0.5);
+  CHECK((adam.betas == std::array<double, 2>{0.5, 0.25}));
+  CHECK(adam.eps == 0.125);
+  CHECK(adam.weight_decay == 2);
+  CHECK(adam.amsgrad);
+  CHECK(adam.maximize);
+}
+
+TEST_CASE("decoupled decay of 1e-3 in every step is warned about", "[optim][adam][sgd]") {
+  const Tensors weights{torch::ones({1}).requires_grad_()};
+  const Warnings warnings;
+  static_cast<void>(DecoupledAdamW{.weight_decay = 9e-4}.build(weights));
+  static_cast<void>(DecoupledSGDW{.lr = 0.1, .weight_decay = 9e-4}.build(weights));
+  CHECK(warnings.texts.empty());
+  static_cast<void>(DecoupledAdamW{.weight_decay = 1e-3}.build(weights));
+  CHECK_THAT(warnings.texts.at(0), ContainsSubstring("DecoupledAdamW: weight_decay = 0.001"));
+  static_cast<void>(DecoupledSGDW{.lr = 0.1, .weight_decay = 1e-3}.build(weights));
+  CHECK_THAT(warnings.texts.at(1), ContainsSubstring("DecoupledSGDW: weight_decay = 0.001"));
 }
 
 TEST_CASE("Adam refuses numbers that make no sense", "[optim][adam][error]") {

@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "support/catch.hpp"
 
@@ -63,5 +65,13 @@ TEST_CASE("warm restarts begin again, each time in longer", "[optim][schedule]")
   CHECK(schedule(at_batch(3)) < 0.2);
   CHECK_THROWS_WITH((CosineAnnealingWarmRestarts{.t_0 = "4ba", .t_mult = 0.5})(at_batch(0)),
                     ContainsSubstring("shrink to nothing"));
+  // Periods of 4, 2 and 1 batches.
+  const CosineAnnealingWarmRestarts shrinking{.t_0 = "4ba", .t_mult = 0.5};
+  Progress run{.max_duration = "7ba"};
+  for (const auto& [batch, value] : std::vector<std::pair<int, double>>{{0, 1}, {5, 0.5}, {6, 1}}) {
+    run.timestamp.batch = batch;
+    CHECK(is_near(shrinking(run), value));
+  }
+  CHECK_THROWS_WITH(shrinking(Progress{.max_duration = "8ba"}), ContainsSubstring("shrink to"));
   CHECK_THROWS_WITH(Polynomial{}(at_batch(0)), ContainsSubstring("Polynomial's power"));
 }

@@ -2,6 +2,7 @@
 
 #include "support/catch.hpp"
 
+#include <cmath>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -42,6 +43,20 @@ TEST_CASE("the reported norms are those of the step that was taken", "[optim][ad
   weight.mutable_grad().reset();
   CHECK(optimizer->report_per_parameter_metrics(weight, "fc.weight").size() == 3);
   CHECK(optimizer->report_per_parameter_metrics(other, "other").empty());
+}
+
+TEST_CASE("the reported step is amsgrad's, which the largest square so far divides",
+          "[optim][adam]") {
+  const at::Tensor weight = torch::zeros({1}).requires_grad_();
+  const auto adam = Adam{.lr = 0.1, .betas = {0.5, 0.5}, .amsgrad = true}.build({weight});
+  for (const double gradient : {8.0, 0.0}) {
+    weight.mutable_grad() = torch::full({1}, gradient);
+    adam->step();
+  }
+  // m = 2, v = 16 and the largest 32; c1 = c2 = 0.75.
+  const auto metrics = adam->report_per_parameter_metrics(weight, "w");
+  CHECK(metrics.at(2).first == "l2_norm/update/w");
+  CHECK(metrics[2].second.item<double>() == Approx(0.1 / 0.75 * 2 / std::sqrt(32 / 0.75)));
 }
 
 TEST_CASE("who reports metrics is found by its base class", "[optim]") {

@@ -2,6 +2,7 @@
 
 #include "support/catch.hpp"
 
+#include <type_traits>
 #include <vector>
 
 #include <torch/torch.h>
@@ -135,6 +136,41 @@ TEST_CASE("decoupled decay with an initial learning rate of 0 is the whole decay
   weight.mutable_grad() = torch::ones({3});
   optimizer->step();
   CHECK(torch::allclose(weight, torch::full({3}, 0.9995)));
+}
+
+TEST_CASE("SGD in bfloat16 decays and dampens", "[optim][sgd][law]") {
+  const at::Tensor weight = torch::ones({1}, at::kBFloat16).requires_grad_();
+  const auto sgd =
+      SGD{.lr = 0.5, .momentum = 0.5, .dampening = 0.25, .weight_decay = 0.5}.build({weight});
+  for (const double expected : {0.25, -0.546875}) {
+    weight.mutable_grad() = torch::ones({1}, at::kBFloat16);
+    sgd->step();  // g = 1.5 into the buffer, then g = 1.125 and 0.5 * 1.5 + 0.75 * 1.125
+    CHECK(weight.item<double>() == Approx(expected).epsilon(1e-2));
+  }
+}
+
+TEST_CASE("all numbers of an SGD are saved", "[optim][sgd][checkpoint]") {
+  const at::Tensor weight = torch::ones({1}).requires_grad_();
+  const auto reloaded = [&](const auto& hyper) {
+    using Hyper = std::remove_cvref_t<decltype(hyper)>;
+    Archive archive;
+    hyper.build({weight})->save(archive);
+    const auto optimizer = Hyper{.lr = 0.1}.build({weight});
+    optimizer->load(archive);
+    return static_cast<const optim::GroupOptions<Hyper>&>(optimizer->param_groups()[0].options())
+        .hyper;
+  };
+  const SGD damped = reloaded(
+      SGD{.lr = 0.5, .momentum = 0.25, .dampening = 0.125, .weight_decay = 2, .maximize = true});
+  CHECK(damped.lr == 0.5);
+  CHECK(damped.momentum == 0.25);
+  CHECK(damped.dampening == 0.125);
+  CHECK(damped.weight_decay == 2);
+  CHECK_FALSE(damped.nesterov);
+  CHECK(damped.maximize);
+  CHECK(reloaded(SGD{.lr = 0.5, .momentum = 0.25, .nesterov = true}).nesterov);
+  CHECK(reloaded(DecoupledSGDW{.lr = 0.5, .momentum = 0.25, .dampening = 0.125}).dampening ==
+        0.125);
 }
 
 TEST_CASE("SGD refuses numbers that make no sense", "[optim][sgd][error]") {

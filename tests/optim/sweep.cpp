@@ -224,3 +224,24 @@ TEST_CASE("a gradient that is missing leaves its average", "[optim][sweep][law]"
   CHECK(model.done[1] == 0);
   CHECK(model.averages[1].equal(before));
 }
+
+TEST_CASE("averages of another type or layout than their weights are left alone",
+          "[optim][sweep][law]") {
+  const at::Tensor weight = torch::ones({2, 3}).requires_grad_();
+  const auto sgd = SGD{.lr = 0.1}.build({weight});
+  std::uint64_t version = 0;
+  for (const at::Tensor& average :
+       {torch::zeros({2, 3}, at::kDouble), torch::zeros({3, 2}).t(), torch::zeros({6})}) {
+    const Tensors averages{average};
+    const Tensors weights{weight};
+    std::vector<char> done{0};
+    weight.mutable_grad() = torch::ones({2, 3});
+    sgd->step({.averaging = {.averages = &averages,
+                             .weights = &weights,
+                             .version = ++version,
+                             .smoothing = 0.9,
+                             .done = &done}});
+    CHECK(done[0] == 0);
+    CHECK(average.eq(0).all().item<bool>());
+  }
+}

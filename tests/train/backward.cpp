@@ -339,3 +339,19 @@ TEST_CASE("a run is the same with LibTorch's engine and without") {
   }
   CHECK(weights[0].equal(weights[1]));
 }
+
+TEST_CASE("a sum of gradients leaves alone what another node is still to get",
+          "[train][backward]") {
+  // The addition hands one tensor to both sides; `a` gets more of it before `b` has taken its own.
+  for (const bool view : {false, true}) {
+    INFO("through a view: " << view);
+    check(leaves({{2, 3}, {6}}), [view](const Leaves& x) {
+      const at::Tensor weights = at::arange(6, at::kFloat);
+      const at::Tensor a = x[0] * 2;
+      const at::Tensor b = view ? x[1] * 3 : x[1].view({2, 3}) * 3;
+      const at::Tensor more = a * 5;
+      const at::Tensor sum = view ? a.view(6) + b : a + b;
+      return (sum.flatten() * weights).sum() + (more.flatten() * weights).sum();
+    });
+  }
+}

@@ -2,9 +2,16 @@
 
 #include <tutti/trainer.hpp>
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
+
+#include <tutti/core/trace.hpp>
+#include <tutti/metrics/loss_metric.hpp>
 
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
@@ -20,6 +27,63 @@ struct Lengths final {
   std::vector<std::int64_t> predict;
   void apply(tutti::PredictStart, const tutti::State& state) {
     predict.push_back(state.dataloader_len);
+  }
+};
+
+/// What is to be seen of an evaluation: at its start, after each batch and when training goes on.
+struct Seen final {
+  std::vector<std::string> lines;
+  void apply(tutti::EvalStart, const tutti::State& state) { note("start", state); }
+  void apply(tutti::EvalBatchEnd, const tutti::State& state) {
+    const tutti::Timestamp& now = state.eval_timestamp;
+    lines.push_back(c10::str(now.batch, " batches, ", now.sample, " samples, ", now.token,
+                             " tokens, ", state.eval_retries, " retries"));
+  }
+  void apply(tutti::BatchCheckpoint, const tutti::State& state) { note("go on", state); }
+  void note(const char* what, const tutti::State& state) {
+    lines.push_back(c10::str(what, " with ", state.dataloader_len, " of ", state.dataloader_label));
+  }
+};
+
+/// A network with the mean of its loss over all examples as a metric.
+struct Measured : tiny::Net {
+  tutti::Metrics metrics(bool) const {
+    return {std::make_shared<tutti::LossMetric>(
+        [](const at::Tensor& outputs, const at::Tensor& targets) {
+          return (outputs - targets).pow(2).mean();
+        },
+        "MSE")};
+  }
+  void update_metric(const tutti::Batch& batch, const tutti::Outputs& outputs,
+                     tutti::Metric& metric) {
+    metric.update(outputs.tensor(), batch.targets());
+  }
+};
+
+double error_over(const std::shared_ptr<Measured>& net, const tutti::Batch& batch) {
+  const c10::AutoGradMode no_grad(false);
+  return (net->forward(batch).tensor() - batch.targets()).pow(2).mean().item<double>();
+}
+
+/// One batch, of which the last example is there only to make ranks equally long.
+struct Padded {
+  tutti::Batch batch;
+  bool given = true;
+  void start(std::int64_t, std::int64_t) { given = false; }
+  std::optional<tutti::Batch> next() {
+    return std::exchange(given, true) ? std::nullopt : std::optional(batch);
+  }
+  [[nodiscard]] std::int64_t repeated() const { return 1; }
+};
+
+/// Runs out of memory in these forward passes of the run.
+struct Overflows final {
+  std::vector<int> in;
+  int passes = 0;
+  void apply(tutti::EvalAfterForward, const tutti::State&) {
+    if (std::find(in.begin(), in.end(), ++passes) != in.end()) {
+      throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "CUDA out of memory. (injected)");
+    }
   }
 };
 
@@ -58,4 +122,79 @@ TEST_CASE("a prediction of some batches says how many there are", "[train][predi
   trainer.predict(tiny::batches(5), 2);
   trainer.predict(tiny::batches(5), 9);
   CHECK(trainer.get<Lengths>().predict == std::vector<std::int64_t>{5, 2, 5});
+}
+
+TEST_CASE("an evaluation of some batches counts them, and training goes on where it was",
+          "[train][eval]") {
+  tutti::DataSpec data = tiny::batches(5, 4);
+  data.hooks.num_tokens = [](const tutti::Batch&) { return tutti::TokenCount(10); };
+  Trainer<Seen> trainer{tiny::net(),
+                        options({{"part", data, {.interval = "2ba", .subset_num_batches = 2}}})};
+  trainer.fit();
+  CHECK(trainer.get<Seen>().lines ==
+        std::vector<std::string>{"go on with 2 of train", "start with 2 of part",
+                                 "1 batches, 4 samples, 10 tokens, 0 retries",
+                                 "2 batches, 8 samples, 20 tokens, 0 retries",
+                                 "go on with 2 of train"});
+}
+
+TEST_CASE("every evaluation counts anew, and not what only makes ranks equally long",
+          "[train][eval]") {
+  const auto net = std::make_shared<Measured>();
+  const tutti::Batch batch = tiny::batches(1, 5)[0];
+  const std::vector<tutti::Batch> parts = batch.split(2);
+  const double of_four = (error_over(net, parts[0]) + error_over(net, parts[1])) / 2;
+  const std::vector<tutti::Batch> ones = batch.split(1);
+  const double of_parts =  // LossMetric is a mean over batches
+      (error_over(net, batch.split(3)[0]) + error_over(net, ones[3])) / 2;
+  for (const auto& [size, expected] :  // the last one alone in its microbatch, and not
+       std::vector<std::pair<std::int64_t, double>>{{0, of_four}, {2, of_four}, {3, of_parts}}) {
+    INFO(size);
+    Trainer<Seen> trainer{net, options({})};
+    const Evaluator set{"test", Padded{batch}, {.device_eval_microbatch_size = size}};
+    for (int i = 0; i < 2; ++i) {
+      trainer.eval({set});
+      CHECK(trainer.state().eval_metric_values.at("test").at("MSE") == Approx(expected));
+    }
+    CHECK(trainer.get<Seen>().lines.back() == "1 batches, 4 samples, 0 tokens, 0 retries");
+  }
+}
+
+TEST_CASE("memory that runs out within a batch makes no example count twice", "[train][eval]") {
+  const auto net = std::make_shared<Measured>();
+  const auto data = tiny::batches(2, 8);
+  const double whole = (error_over(net, data[0]) + error_over(net, data[1])) / 2;
+  Trainer<Seen, Overflows> trainer{net, options({{"test", data, {}}}), Seen{},
+                                   Overflows{.in = {1, 3}}};  // of 8, and the second of 4
+  trainer.eval({{"test", data, {.device_eval_microbatch_size = "auto"}}});
+  CHECK(trainer.state().eval_metric_values.at("test").at("MSE") == Approx(whole));
+  CHECK(trainer.get<Overflows>().passes == 1 + 2 + 4 + 4);
+  CHECK(trainer.get<Seen>().lines[1] == "1 batches, 8 samples, 0 tokens, 2 retries");
+  CHECK(trainer.get<Seen>().lines[2] == "2 batches, 16 samples, 0 tokens, 0 retries");
+}
+
+TEST_CASE("a prediction fires its events and counts from 0 each time", "[train][predict]") {
+  struct Labels final {
+    std::vector<std::string> seen{};
+    void apply(tutti::PredictBatchEnd, const tutti::State& state) {
+      seen.push_back(c10::str(state.dataloader_label, " ", state.predict_timestamp.batch, " ",
+                              state.predict_timestamp.sample));
+    }
+  };
+  Trainer<tutti::Trace, Labels> trainer{tiny::net(), options({})};
+  trainer.predict(tiny::batches(2, 3));
+  std::vector<std::string> expected{"predict_start"};
+  for (int i = 0; i < 2; ++i) {
+    for (const char* event : {"predict_batch_start", "predict_before_forward",
+                              "predict_after_forward", "predict_batch_end"}) {
+      expected.emplace_back(event);
+    }
+  }
+  expected.emplace_back("predict_end");
+  auto& lines = trainer.get<tutti::Trace>().lines;
+  lines.erase(lines.begin(), std::find(lines.begin(), lines.end(), "predict_start"));
+  CHECK(lines == expected);
+  trainer.predict(tiny::batches(1, 5));
+  CHECK(trainer.get<Labels>().seen ==
+        std::vector<std::string>{"predict 1 3", "predict 2 6", "predict 1 5"});
 }

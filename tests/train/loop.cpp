@@ -2,6 +2,7 @@
 
 #include <tutti/trainer.hpp>
 
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
@@ -9,12 +10,14 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <tutti/algorithms/ema.hpp>
 #include <tutti/callbacks/checkpoint_saver.hpp>
 #include <tutti/callbacks/early_stopper.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/loggers/in_memory.hpp>
 
 #include <ATen/ops/rand.h>
 
@@ -193,4 +196,127 @@ TEST_CASE("a run that goes on at the end of an epoch draws what it would have dr
   Trainer second{std::make_shared<Measured>(0.5), now, Notes{&rest}};
   second.fit();
   CHECK(rest == whole);
+}
+
+TEST_CASE("a run that ends within an epoch is evaluated behind FitEnd, and saved for that",
+          "[train][loop]") {
+  const TemporaryFolder folder;
+  tutti::TrainerOptions now = options(tiny::batches(3), "5ba");
+  now.eval = {{"eval", tiny::batches(1)}};
+  std::vector<std::string> lines;
+  Trainer trainer{std::make_shared<Measured>(), now,
+                  tutti::CheckpointSaver{.folder = folder.path().string(),
+                                         .num_checkpoints_to_keep = 100,
+                                         .monitor = "Size",
+                                         .dataloader_label = "eval"},
+                  Notes{&lines}};
+  trainer.fit();
+  std::vector<std::string> events;
+  for (const std::string& line : lines) {
+    events.push_back(line.substr(0, line.find(':')));
+  }
+  CHECK(events == std::vector<std::string>{"epoch at 3", "eval at 3", "fit at 5", "eval at 5"});
+  CHECK(sorted_names(folder.path()) == std::vector<std::string>{"best", "ep1-ba3", "ep1-ba5"});
+}
+
+TEST_CASE("fit trains a model that was left in evaluation mode", "[train][loop]") {
+  const auto trained = [](bool training) {
+    const auto net = tiny::net(1, 0.5);
+    net->train(training);
+    tutti::TrainerOptions now = options(tiny::batches(2), "1ep");
+    now.seed = 3;
+    Trainer<> trainer{net, now};
+    trainer.fit();
+    return tiny::flat(*net);
+  };
+  CHECK(trained(false).equal(trained(true)));
+}
+
+TEST_CASE("an epoch of some batches is one of a loader that has no more", "[train][loop]") {
+  const auto trained = [](int batches, std::int64_t subset) {
+    const auto net = tiny::net();
+    tutti::TrainerOptions now = options(tiny::batches(batches), "2ep");
+    now.train_subset_num_batches = subset;
+    Trainer<> trainer{net, now};
+    trainer.fit();
+    CHECK(trainer.state().train_dataloader_len == 2);
+    CHECK(trainer.state().timestamp.batch == 4);
+    CHECK(trainer.state().timestamp.epoch == 2);
+    return tiny::flat(*net);
+  };
+  const at::Tensor whole = trained(2, -1);
+  CHECK(trained(3, 2).equal(whole));
+  CHECK(trained(2, 9).equal(whole));
+}
+
+TEST_CASE("a schedule can be stepped at the end of each epoch alone", "[train][loop][schedule]") {
+  struct Rates final {
+    std::vector<double> used{};
+    void apply(tutti::BatchStart, const tutti::State& state) {
+      used.push_back(state.optimizers[0]->param_groups()[0].options().get_lr());
+    }
+  };
+  tutti::TrainerOptions now = options(tiny::batches(2), "3ep");
+  now.schedule = [](const tutti::Progress& p) { return p.timestamp.batch == 0 ? 1.0 : 0.5; };
+  now.step_schedule_every_batch = false;
+  Trainer<Rates> trainer{tiny::net(), now};
+  trainer.fit();
+  CHECK(trainer.get<Rates>().used == std::vector<double>{0.1, 0.1, 0.05, 0.05, 0.05, 0.05});
+}
+
+TEST_CASE("what is logged of the time is that at the start of each batch, and at the end",
+          "[train][loop]") {
+  const auto run = [](std::int64_t tokens) {
+    tutti::DataSpec data = tiny::batches(2, 6);
+    data.hooks.num_tokens = [=](const tutti::Batch&) { return tutti::TokenCount(tokens); };
+    Trainer<tutti::InMemoryLogger> trainer{tiny::net(), options(data, "2ep")};
+    trainer.fit();
+    return trainer.get<tutti::InMemoryLogger>();
+  };
+  using Values = std::vector<double>;
+  const tutti::InMemoryLogger logged = run(5);
+  CHECK(logged.series("time/epoch").values == Values{0, 1, 2});
+  CHECK(logged.series("time/batch").values == Values{0, 1, 2, 3, 4});
+  CHECK(logged.series("time/sample").values == Values{0, 6, 12, 18, 24});
+  CHECK(logged.series("time/token").values == Values{0, 5, 10, 15, 20});
+  CHECK(logged.series("time/batch_in_epoch").values == Values{0, 1, 0, 1, 0});
+  CHECK(logged.series("time/sample_in_epoch").values == Values{0, 6, 0, 6, 0});
+  CHECK(logged.series("time/token_in_epoch").values == Values{0, 5, 0, 5, 0});
+  CHECK(logged.series("loss/train/total").values.size() == 4);
+  CHECK(run(0).data.count("time/token") == 0);
+}
+
+TEST_CASE("an iteration's checkpoint is its end's", "[train][loop]") {
+  const TemporaryFolder folder;
+  struct Before final {
+    std::vector<std::int64_t> epochs{};
+    void apply(tutti::EpochEnd, const tutti::State& state) {
+      epochs.push_back(state.previous_timestamp.batch_in_epoch);
+    }
+    void apply(tutti::IterationEnd, const tutti::State& state) {
+      epochs.push_back(state.previous_timestamp.epoch_in_iteration);
+    }
+  };
+  tutti::TrainerOptions now = options(tiny::batches(3), "4ep");
+  now.iteration_length = "2ep";
+  now.save_folder = folder.path().string();
+  now.save_interval = "1iter";
+  Trainer<Before> trainer{tiny::net(), now};
+  trainer.fit();
+  CHECK(sorted_names(folder.path()) == std::vector<std::string>{"ep2-ba6", "ep4-ba12", "latest"});
+  CHECK(trainer.get<Before>().epochs == std::vector<std::int64_t>{3, 3, 2, 3, 3, 2});
+}
+
+TEST_CASE("the clock stands still during evaluations and ahead of the first batch",
+          "[train][loop]") {
+  struct Slow final {
+    void apply(tutti::FitStart, const tutti::State&) const { wait(); }
+    void apply(tutti::EvalStart, const tutti::State&) const { wait(); }
+    static void wait() { std::this_thread::sleep_for(std::chrono::milliseconds(200)); }
+  };
+  tutti::TrainerOptions now = options(tiny::batches(2), "1ep");
+  now.eval = {{"eval", tiny::batches(1), {.interval = "1ba"}}};
+  Trainer<Slow> trainer{tiny::net(), now};
+  trainer.fit();
+  CHECK(trainer.state().timestamp.total_wct < std::chrono::milliseconds(200));
 }

@@ -13,6 +13,7 @@
 #include <tutti/trainer.hpp>
 
 #include "support/catch.hpp"
+#include "support/other_rank.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
@@ -128,6 +129,32 @@ TEST_CASE("other errors are not taken for a lack of memory", "[train][microbatch
   CHECK_THROWS_WITH(train::fits([] { TORCH_CHECK(false, "CUDA error: device-side assert"); }),
                     ContainsSubstring("set device_train_microbatch_size to a number"));
   CHECK_FALSE(train::fits([] { out_of_memory(); }));
+}
+
+TEST_CASE("what one rank has no room for no rank takes, and one of them says so",
+          "[train][microbatching]") {
+  OtherRank fits(1);
+  OtherRank overflows(0);
+  CHECK(train::all_agree(true, fits));
+  CHECK_FALSE(train::all_agree(false, fits));
+  CHECK_FALSE(train::all_agree(true, overflows));
+  const Warnings warnings;
+  State state;
+  for (const int rank : {0, 1}) {
+    state.rank = rank;
+    CHECK(train::smaller_microbatch(7, state, "training") == 3);
+    CHECK(warnings.texts.size() == 1);
+  }
+}
+
+TEST_CASE("a batch that is tried again begins whole", "[train][microbatching]") {
+  struct Begins final {
+    std::vector<std::int64_t> sizes{};
+    void apply(BeforeTrainBatch, const State& state) { sizes.push_back(state.batch.num_samples()); }
+  };
+  Trainer trainer{tiny::net(), options("auto"), Room<AfterForward>{.examples = 2}, Begins{}};
+  trainer.fit();
+  CHECK(trainer.get<Begins>().sizes == std::vector<std::int64_t>(8, 8));  // two more than batches
 }
 
 TEST_CASE("SAM that runs out of memory uphill comes back and steps once",

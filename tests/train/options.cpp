@@ -6,6 +6,7 @@
 
 #include <tutti/optim/schedules.hpp>
 #include <tutti/optim/sgd.hpp>
+#include <tutti/train/setup.hpp>
 
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
@@ -117,4 +118,20 @@ TEST_CASE("one call of fit changes what it is given alone", "[train][options]") 
   const FitOptions more{.duration = "2ba", .reset_time = true, .train = tiny::batches(1)};
   CHECK(more.duration == Time("2ba"));
   CHECK(more.train);
+}
+
+TEST_CASE("what is said of the loop reaches the run", "[train][options]") {
+  train::Run run;
+  train::set_loop(run, {.train_subset_num_batches = 3,
+                        .iteration_length = "7tok",
+                        .step_schedule_every_batch = false,
+                        .accumulate_train_batch_on_tokens = true,
+                        .fold_into_optimizer = false,
+                        .autograd_engine = true});
+  CHECK(run.train_subset == 3);
+  CHECK(run.iteration_length == Time("7tok"));
+  CHECK_FALSE(run.step_schedule_every_batch);
+  CHECK(run.weigh_by_tokens);
+  CHECK_FALSE(run.fold_into_optimizer);
+  CHECK(run.autograd_engine);
 }

@@ -283,6 +283,7 @@ TEST_CASE("the learning rate is the checkpoint's unless schedulers are ignored",
   Trainer<Used> trainer(tiny::net(), rest);
   CHECK(trainer.load_report().restored[0] == "optimizers");  // momentum is kept
   trainer.fit();
+  CHECK(trainer.get<Used>().rates[0] == Approx(all[5] / 2));  // as at construction, batch 4
   CHECK(trainer.get<Used>().rates[1] == Approx(all[5] / 2));
 }
 

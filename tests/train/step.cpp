@@ -204,6 +204,7 @@ TEST_CASE("a number of microbatches is a size, rounded up", "[train][step]") {
   CHECK(bench.state.device_train_microbatch_size == 3);
   bench.on(tiny::batches(1, 2)[0]);  // fewer examples than microbatches
   CHECK(bench.state.device_train_microbatch_size == 1);
+  CHECK(bench.engine.get<Seen>().sizes == std::vector<std::int64_t>{3, 3, 1, 1, 1});
 }
 
 TEST_CASE("microbatches weigh by tokens that make loss when told so", "[train][step]") {
@@ -268,6 +269,16 @@ TEST_CASE("only the first pass of a closure policy is reported, and only passes 
   CHECK(bench.on(batch, 4).loss() == plain.on(batch, 4).loss());
   CHECK(bench.engine.get<Passes>().ascents == std::vector<bool>{true, false});
   CHECK_FALSE(bench.state.is_ascent);
+}
+
+TEST_CASE("a step without a closure policy never ascends", "[train][step]") {
+  struct Ascents final {
+    std::vector<bool> seen{};
+    void apply(BeforeForward, const State& state) { seen.push_back(state.is_ascent); }
+  };
+  Bench<tiny::Net, Ascents> bench;
+  bench.on(tiny::batches(1)[0]);
+  CHECK(bench.engine.get<Ascents>().seen == std::vector<bool>{false});
 }
 
 TEST_CASE("the optimizer moves only when a closure policy says so", "[train][step][closure]") {

@@ -56,16 +56,17 @@ inline void point_latest(const std::filesystem::path& link, const std::string& n
 }
 
 /// The checkpoint that a path means: itself, or what it points to when point_latest() made it, or
-/// the old one while a writer that died had set it aside to replace it.
-inline std::filesystem::path resolve(const std::filesystem::path& path) {
+/// the old one while a writer that died had set it aside to replace it. links: how many pointers it
+/// follows at most, for they may go round.
+inline std::filesystem::path resolve(const std::filesystem::path& path, int links = 40) {
   namespace fs = std::filesystem;
   constexpr std::uint64_t longest_name = 4096;
   std::error_code none;
   if (fs::is_symlink(fs::symlink_status(path, none))) {
     const fs::path name = fs::read_symlink(path, none);
-    return name.empty() || name.is_absolute() || name.has_parent_path()
+    return links == 0 || name.empty() || name.is_absolute() || name.has_parent_path()
                ? path
-               : resolve(path.parent_path() / name);
+               : resolve(path.parent_path() / name, links - 1);
   }
   if (fs::is_regular_file(path, none) && fs::file_size(path, none) <= longest_name) {
     const detail::File file = detail::File::open_for_reading(path);

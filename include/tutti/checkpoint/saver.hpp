@@ -101,6 +101,7 @@ class Saver {
                   options_.dataloader_label, "\" has ", names.empty() ? "no metrics" : names);
     }
     candidate_ = found->second;
+    candidate_batch_ = state.timestamp.batch;
     has_evaluated_ = true;
   }
 
@@ -112,8 +113,11 @@ class Saver {
   template <Event E>
   bool due(E event, const State& state, bool at_once = false) {
     const bool by_interval = interval_(event, state.progress()) || at_once;
-    const bool wanted = options_.monitor.empty() ? by_interval : candidate_ && ranks(*candidate_);
-    due_ = wanted && last_batch_ != state.timestamp.batch;
+    const std::int64_t batch = state.timestamp.batch;
+    const bool wanted = options_.monitor.empty()
+                            ? by_interval
+                            : candidate_ && candidate_batch_ == batch && ranks(*candidate_);
+    due_ = wanted && last_batch_ != batch;
     return due_;
   }
   [[nodiscard]] bool is_due() const { return due_; }
@@ -240,6 +244,7 @@ class Saver {
   std::vector<Entry> entries_;
   std::vector<Entry> leaving_;  // removed once what is being written has ended well
   std::optional<double> candidate_;
+  std::int64_t candidate_batch_ = -1;  // whose weights it is the value of
   std::int64_t last_batch_ = -1;
   bool due_ = false;
   bool has_evaluated_ = false;

@@ -147,7 +147,8 @@ struct AdamRule {
     const auto t = static_cast<double>(state.step);
     const double c1 = 1.0 - std::pow(h.betas[0], t);
     const double c2 = 1.0 - std::pow(h.betas[1], t);
-    const at::Tensor denominator = state.buffers[1].sqrt().div(std::sqrt(c2)).add(h.eps);
+    const at::Tensor& squares = state.buffers[h.amsgrad ? 2 : 1];
+    const at::Tensor denominator = squares.sqrt().div(std::sqrt(c2)).add(h.eps);
     const at::Tensor step = state.buffers[0].div(denominator).mul(h.lr / c1);
     return step.sub(state.parameter.detach(), Rule<Hyper>::decay_of(options));
   }

@@ -54,6 +54,8 @@ class Loop {
         end_epoch();
       }
     }
+    log_epoch();  // where the run has come to
+    log_time(state_.timestamp.token > 0);
     engine_.template fire<FitEnd>(state_);
     evaluate_sets(engine_, state_, run_, due_sets<FitEnd>(state_, run_));
     save_due<FitEnd>(look<FitEnd>());
@@ -68,7 +70,7 @@ class Loop {
     }
     if (now.batch_in_epoch == 0) {
       engine_.template fire<EpochStart>(state_);
-      log({{"time/epoch", static_cast<double>(now.epoch)}});
+      log_epoch();
     }
     run_.train.loader.start(now.epoch, now.batch_in_epoch);
     const std::int64_t first = now.batch_in_epoch;
@@ -314,7 +316,9 @@ class Loop {
     }
   }
 
-  void log_time(bool tokens) {
+  void log_epoch() const { log({{"time/epoch", static_cast<double>(state_.timestamp.epoch)}}); }
+
+  void log_time(bool tokens) const {
     if (!state_.logger.wants_metrics()) {
       return;
     }

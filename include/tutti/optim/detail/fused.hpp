@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,9 +27,9 @@ namespace tutti::optim {
 /// of LibTorch's fused kernel; results are the same bit by bit.
 ///
 /// Parameters without a gradient are skipped altogether. param_groups() may be changed at any time
-/// (parameters replaced, added, removed, moved to another device or type; options changed): the
-/// next step notices, keeps the state of what stayed, and drops that of what went. Gradients may be
-/// created anew for every step or kept.
+/// (parameters replaced, added, removed, of another device, type or memory format; options
+/// changed): the next step notices, keeps the state of what stayed, and drops that of what went.
+/// Gradients may be created anew for every step or kept.
 ///
 /// step throws c10::Error for sparse gradients and for parameters that are not floating point.
 template <class Hyper>
@@ -225,7 +226,7 @@ class Fused final : public torch::optim::Optimizer,
       if (!gather(param_groups_[g], plans_[g])) {
         rebuild(param_groups_[g], plans_[g]);
         followed_ = 0;
-        apart_known_ = false;
+        apart_.reset();
       }
     }
   }
@@ -239,11 +240,10 @@ class Fused final : public torch::optim::Optimizer,
         }
       }
     }
-    if (!apart_known_) {
+    if (!apart_) {
       apart_ = detail::lie_apart(param_groups_);
-      apart_known_ = true;
     }
-    return apart_;
+    return *apart_;
   }
 
   // Takes this step's gradients into the plan's buckets; false when the plan no longer fits.
@@ -284,11 +284,13 @@ class Fused final : public torch::optim::Optimizer,
     const auto found = state_.find(parameter.unsafeGetTensorImpl());
     if (found == state_.end() || found->second.get() != place.state ||
         bucket.device != parameter.device() || bucket.type != parameter.scalar_type() ||
-        place.state->step != bucket.step) {
+        !parameter.is_non_overlapping_and_dense() || place.state->step != bucket.step) {
       return false;
     }
     for (std::size_t b = 0; b < buffers; ++b) {
-      if (!place.state->buffers[b].is_same(bucket.buffers[b][place.index])) {
+      const at::Tensor& buffer = place.state->buffers[b];
+      if (!buffer.is_same(bucket.buffers[b][place.index]) ||
+          buffer.strides() != parameter.strides()) {
         return false;
       }
     }
@@ -392,8 +394,7 @@ class Fused final : public torch::optim::Optimizer,
   std::vector<Plan> plans_;
   bool parameters_changed_ = false;
   std::uint64_t followed_ = 0;  // Averaging::version for which averages were found
-  bool apart_known_ = false;
-  bool apart_ = false;  // no two parameters share memory
+  std::optional<bool> apart_;   // no two parameters share memory; empty: not looked at yet
 };
 
 }  // namespace tutti::optim
