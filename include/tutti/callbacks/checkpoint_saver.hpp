@@ -33,7 +33,7 @@ enum class MonitorMode : std::uint8_t { min, max };
 struct CheckpointSaver final {
   static constexpr std::string_view name = "CheckpointSaver";
   static constexpr bool reads_gradients = false;
-  using events = types<Init, EvalStandaloneStart, EvalStandaloneEnd, EvalEnd>;
+  using events = types<Init, EvalEnd>;
 
   std::string folder = "{run_name}/checkpoints";  ///< placeholders as in the trainer's save_folder
   std::string filename = "ep{epoch}-ba{batch}";
@@ -50,7 +50,6 @@ struct CheckpointSaver final {
   std::string best_filename = "best";  ///< points to the best; empty: no pointer
 
   std::optional<checkpoint::Saver> saver{};  ///< from Init; not an option
-  bool standalone = false;                   ///< written by the policy: an evaluation outside fit
 
   /// Throws c10::ValueError when options are out of range or contradict each other.
   void validate() const {
@@ -82,10 +81,6 @@ struct CheckpointSaver final {
             .maximize = mode == MonitorMode::max},
         state);
   }
-
-  bool match(EvalEnd, const State&) const { return !standalone; }
-  void apply(EvalStandaloneStart, const State&) { standalone = true; }
-  void apply(EvalStandaloneEnd, const State&) { standalone = false; }
   void apply(EvalEnd, const State& state) { saver->evaluated(state); }
 
   /// Warns of a monitor that has never been evaluated.
