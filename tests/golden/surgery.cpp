@@ -36,7 +36,8 @@ at::Tensor forward(const Case& c, tutti::nn::Sequential& model, const at::Tensor
   if (autocast == nullptr || autocast->is_null()) {
     return model->forward(x);
   }
-  const tutti::Autocast on(at::kCPU, autocast->string() == "bf16" ? at::kBFloat16 : at::kHalf);
+  const tutti::Autocast on(x.device().type(),
+                           autocast->string() == "bf16" ? at::kBFloat16 : at::kHalf);
   return model->forward(x);
 }
 

@@ -11,6 +11,7 @@
 #include "golden/arguments.hpp"
 #include "golden/run_algorithms.hpp"
 #include "support/catch.hpp"
+#include "support/device.hpp"
 
 namespace golden {
 namespace {
@@ -57,7 +58,7 @@ tutti::TrainerOptions options_of(const Case& c) {
       .max_duration = tutti::Time::parse(c.params["max_duration"].string()),
       .optimizer = make_optimizer(c.params["optimizer"]),
       .device_train_microbatch_size = c.params["microbatch_size"].integer(),
-      .device = "cpu",
+      .device = tutti_test::device_name(),
       .seed = 1,
       .progress_bar = false};
   if (const Json& scheduler = c.params["scheduler"]; !scheduler.is_null()) {

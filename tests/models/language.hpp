@@ -50,6 +50,7 @@ inline tutti::models::BertOptions bert_options(const golden::Json& config) {
 
 /// Copies tensors into the model's of the same names. All of the model's have to be there.
 inline void load(torch::nn::Module& model, const golden::Tensors& tensors) {
+  model.to(tensors.begin()->second.device());
   const torch::NoGradGuard no_grad;
   std::size_t loaded = 0;
   for (auto& item : model.named_parameters()) {

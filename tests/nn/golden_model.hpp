@@ -296,8 +296,12 @@ inline std::vector<std::string> state_keys(const torch::nn::Module& module,
   return keys;
 }
 
-/// Copies `state` into the model's parameters and buffers. Throws for a name that it lacks.
+/// Copies `state` into the model's parameters and buffers, on the state's device. Throws for a name
+/// that it lacks.
 inline void load_state(torch::nn::Module& model, const Tensors& state) {
+  if (!state.empty()) {
+    model.to(state.begin()->second.device());
+  }
   const torch::NoGradGuard no_grad;
   auto parameters = model.named_parameters();
   auto buffers = model.named_buffers();

@@ -29,6 +29,8 @@
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/json_text.hpp>
 
+#include "support/device.hpp"
+
 namespace golden {
 
 /// JSON as read: kinds by is_*(), values by number(), integer(), string(), boolean(), members by
@@ -66,8 +68,9 @@ class Case {
   Json::Array draws;  // objects with call, args and value or tensor
   Tolerance tolerance;
 
-  /// The input of that key, as a copy that may be changed.
-  at::Tensor in(const std::string& key) const { return pick(ins_, "in", key); }
+  /// The input of that key, as a copy that may be changed; on tutti_test::device_name() but for
+  /// images as bytes, which are those of a loader.
+  at::Tensor in(const std::string& key) const { return placed(pick(ins_, "in", key)); }
   at::Tensor out(const std::string& key) const { return pick(outs_, "out", key); }
   bool has_in(const std::string& key) const { return ins_.count(key) != 0; }
   bool has_out(const std::string& key) const { return outs_.count(key) != 0; }
@@ -82,7 +85,13 @@ class Case {
   std::vector<std::string> out_keys() const { return keys(outs_); }
 
   /// The inputs whose key begins with `prefix`, without it: ins("state.") is the state dict.
-  Tensors ins(const std::string& prefix) const { return below(ins_, prefix); }
+  Tensors ins(const std::string& prefix) const {
+    Tensors out = below(ins_, prefix);
+    for (auto& [key, tensor] : out) {
+      tensor = placed(tensor);
+    }
+    return out;
+  }
   Tensors outs(const std::string& prefix) const { return below(outs_, prefix); }
 
   Case(const Json& entry, const Tensors& file)
@@ -119,6 +128,10 @@ class Case {
                                   "'; there are:" + present);
     }
     return found->second.clone();
+  }
+
+  static at::Tensor placed(const at::Tensor& x) {
+    return x.scalar_type() == at::kByte ? x : x.to(at::Device(tutti_test::device_name()));
   }
 
   static std::vector<std::string> keys(const Tensors& group) {

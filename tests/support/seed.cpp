@@ -3,7 +3,12 @@
 #define CATCH_CONFIG_EXTERNAL_INTERFACES
 #include "support/catch.hpp"
 
+#include <cstdio>
+#include <cstdlib>
+
 #include <ATen/Context.h>
+
+#include "support/device.hpp"
 
 namespace {
 
@@ -15,6 +20,13 @@ using Listener = Catch::TestEventListenerBase;
 
 struct Seed final : Listener {
   using Listener::Listener;
+
+  void testRunStarting(const Catch::TestRunInfo& /*info*/) override {
+    if (tutti_test::device_name() != "cpu" && !at::hasCUDA()) {
+      std::puts("Skipped: TUTTI_TEST_DEVICE asks for a device, and there is no CUDA device here");
+      std::exit(77);
+    }
+  }
 
   void testCaseStarting(const Catch::TestCaseInfo& /*info*/) override {
     at::manual_seed(Catch::getCurrentContext().getConfig()->rngSeed());

@@ -18,6 +18,7 @@
 #include <tutti/trainer.hpp>
 
 #include "support/catch.hpp"
+#include "support/device.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
@@ -34,8 +35,9 @@ struct Grab final {
     }
     std::vector<at::Tensor> parts;
     for (const auto& parameter : state.model->parameters()) {
-      parts.push_back(parameter.grad().defined() ? parameter.grad().flatten().to(at::kDouble)
-                                                 : at::zeros({parameter.numel()}, at::kDouble));
+      parts.push_back(parameter.grad().defined()
+                          ? parameter.grad().flatten().to(at::kDouble)
+                          : at::zeros({parameter.numel()}, parameter.options().dtype(at::kDouble)));
     }
     gradient = at::cat(parts);
   }
@@ -49,7 +51,7 @@ tutti::TrainerOptions run_options(Loader loader, std::int64_t epochs, std::int64
           .optimizer = tutti::SGD{.lr = 0.05, .momentum = 0.9},
           .device_train_microbatch_size = microbatch,
           .allow_idle_policies = true,
-          .device = "cpu",
+          .device = tutti_test::device_name(),
           .seed = 9,
           .run_name = "together",
           .progress_bar = false};
