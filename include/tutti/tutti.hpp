@@ -106,6 +106,7 @@
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/dropout.hpp>
 #include <tutti/nn/embedding.hpp>
+#include <tutti/nn/eval_mode.hpp>
 #include <tutti/nn/gated_feed_forward.hpp>
 #include <tutti/nn/gyro_dropout.hpp>
 #include <tutti/nn/linear.hpp>

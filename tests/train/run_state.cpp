@@ -167,7 +167,7 @@ TEST_CASE("a size that was found by trial comes back where one is looked for",
   before.state.device_train_microbatch_size = 4;
   const Archive saved = before.saved();
   Bench automatic;
-  automatic.run.auto_microbatch = true;
+  automatic.state.auto_microbatching = true;
   CHECK(automatic.load(saved).state.device_train_microbatch_size == 4);
   Bench fixed;
   fixed.state.device_train_microbatch_size = 2;

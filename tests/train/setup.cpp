@@ -62,7 +62,7 @@ Microbatching microbatching(CountOrAuto size, CountOrAuto chunks = {},
   State state;
   train::Run run;
   train::set_microbatching(state, run, options);
-  return {state.device_train_microbatch_size, run.grad_accum, run.auto_microbatch};
+  return {state.device_train_microbatch_size, run.grad_accum, state.auto_microbatching};
 }
 
 // While it lives, gradients are averaged by something that remembers its options alone.
@@ -351,7 +351,7 @@ TEST_CASE("parameters without a gradient are looked for when a policy says that 
   CHECK(asked(run, Keeps{}).find_unused_parameters);
   CHECK(Averaging::asked.bucket_cap_mb == 3);
   CHECK_FALSE(Averaging::asked.sync_strategy.has_value());
-  run.auto_microbatch = true;
+  state.auto_microbatching = true;
   CHECK(asked(run, Keeps{}).sync_strategy == dist::SyncStrategy::forced_sync);
 }
 

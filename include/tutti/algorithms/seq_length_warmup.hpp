@@ -15,6 +15,7 @@
 #include <tutti/core/state.hpp>
 #include <tutti/core/tags.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/nn/eval_mode.hpp>
 
 /// SeqLengthWarmup: training begins with short sequences.
 namespace tutti {
@@ -195,21 +196,38 @@ struct SeqLengthWarmup final {
     }
   }
 
-  // One forward and backward pass in eval mode, so that nothing is drawn and no statistics move.
+  // In eval mode, so that nothing is drawn and no statistics move.
   void allocate(State& state) const {
-    const std::int64_t part = state.device_train_microbatch_size;
+    const nn::EvalMode eval(*state.model);
     const Batch whole =
         functional::set_batch_sequence_length(state.batch, max_seq_length, truncate);
-    const Batch batch = whole.split(part > 0 ? part : whole.num_samples()).front().to(state.device);
-    state.model->eval();
-    {
+    std::int64_t examples = state.device_train_microbatch_size;
+    if (examples == 0) {
+      examples = whole.num_samples();
+    }
+    while (!has_room(state, whole, examples) && examples > 1) {
+      examples /= 2;
+    }
+  }
+
+  // One forward and backward pass. Returns whether it fits into the memory; throws
+  // c10::OutOfMemoryError where nobody looks for a size that does.
+  static bool has_room(State& state, const Batch& whole, std::int64_t examples) {
+    bool fits = true;
+    try {
+      const Batch batch = whole.split(examples).front().to(state.device);
       const Autocast low = state.autocast();
       state.task.loss(state.task.forward(batch), batch).total().backward();
+    } catch (const c10::OutOfMemoryError&) {
+      if (!state.auto_microbatching) {
+        throw;
+      }
+      fits = false;
     }
-    state.model->train();
     for (const at::Tensor& parameter : state.model->parameters()) {
       parameter.mutable_grad().reset();
     }
+    return fits;
   }
 };
 

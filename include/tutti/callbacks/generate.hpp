@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <ATen/ops/empty.h>
@@ -19,37 +18,9 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/nn/eval_mode.hpp>
 
 namespace tutti {
-
-namespace detail {
-
-// Evaluation mode without gradients; every module's own mode is back at scope exit.
-class Inference {
- public:
-  explicit Inference(torch::nn::Module& model) {
-    for (const auto& module : model.modules(/*include_self=*/false)) {
-      modes_.emplace_back(module.get(), module->is_training());
-    }
-    modes_.emplace(modes_.begin(), &model, model.is_training());
-    model.eval();
-  }
-  ~Inference() {
-    for (auto& [module, training] : modes_) {
-      if (module->is_training() != training) {
-        module->train(training);  // parents first, so children are set after them
-      }
-    }
-  }
-  Inference(const Inference&) = delete;
-  Inference& operator=(const Inference&) = delete;
-
- private:
-  std::vector<std::pair<torch::nn::Module*, bool>> modes_;
-  c10::AutoGradMode no_gradients_{false};
-};
-
-}  // namespace detail
 
 /// Lets a language model write on from given texts, to see what it has learnt.
 ///
@@ -133,7 +104,8 @@ struct Generate final {
     if (state.rank != 0) {
       return;
     }
-    const detail::Inference inference(*state.model);
+    const c10::AutoGradMode no_gradients(false);
+    const nn::EvalMode eval(*state.model);
     static const std::vector<std::string> columns{"prompt", "generation"};
     std::vector<std::vector<std::string>> rows;
     for (const std::string& prompt : prompts) {

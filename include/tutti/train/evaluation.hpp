@@ -10,6 +10,7 @@
 #include <torch/nn/module.h>
 
 #include <tutti/core/engine.hpp>
+#include <tutti/nn/eval_mode.hpp>
 #include <tutti/train/forward.hpp>
 #include <tutti/train/microbatching.hpp>
 #include <tutti/train/run.hpp>
@@ -24,22 +25,13 @@ class EvalScope {
         label_(state.dataloader_label),
         length_(state.dataloader_len),
         batch_(std::move(state.batch)),
-        outputs_(std::move(state.outputs)) {
-    for (const auto& module : state.model->modules(/*include_self=*/true)) {
-      modes_.emplace_back(module, module->is_training());
-    }
-    state.model->eval();
-  }
+        outputs_(std::move(state.outputs)),
+        eval_(*state.model) {}
   ~EvalScope() {
     state_.dataloader_label = label_;
     state_.dataloader_len = length_;
     state_.batch = std::move(batch_);
     state_.outputs = std::move(outputs_);
-    for (auto& [module, training] : modes_) {
-      if (module->is_training() != training) {
-        module->train(training);  // parents first, so children are set after them
-      }
-    }
   }
   EvalScope(const EvalScope&) = delete;
   EvalScope& operator=(const EvalScope&) = delete;
@@ -50,7 +42,7 @@ class EvalScope {
   std::int64_t length_;
   Batch batch_;
   Outputs outputs_;
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
+  nn::EvalMode eval_;
   c10::AutoGradMode no_grad_{false};
 };
 

@@ -61,9 +61,8 @@ struct Run {
   std::unique_ptr<dist::DataParallel> parallel;
   dist::DataParallelOptions data_parallel;
   bool weigh_by_tokens = false;
-  bool auto_microbatch = false;  ///< state.device_train_microbatch_size is found by trial
-  std::int64_t grad_accum = 0;   ///< microbatches of a batch; 0: as large as state says
-  Time iteration_length{};       ///< in ep or tok; 0: no iterations
+  std::int64_t grad_accum = 0;  ///< microbatches of a batch; 0: as large as state says
+  Time iteration_length{};      ///< in ep or tok; 0: no iterations
 
   std::function<void()> restore_rng;  ///< pending after a load, called before the next batch
 

@@ -175,7 +175,7 @@ inline void load_run(State& state, Run& run, checkpoint::Saver* saver, const Arc
     state.rank_zero_seed = archive.get<std::uint64_t>("rank_zero_seed");
     state.seed = state.rank_zero_seed + static_cast<std::uint64_t>(state.rank);
   }
-  if (run.auto_microbatch && archive.contains("device_train_microbatch_size")) {
+  if (state.auto_microbatching && archive.contains("device_train_microbatch_size")) {
     state.device_train_microbatch_size =  // found before; it only shrinks from here
         archive.get<std::int64_t>("device_train_microbatch_size");
   }

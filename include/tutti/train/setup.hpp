@@ -209,11 +209,11 @@ inline void set_microbatching(State& state, Run& run, const TrainerOptions& opti
   TORCH_CHECK_VALUE(size == CountOrAuto() || chunks == CountOrAuto(),
                     "device_train_microbatch_size and grad_accum are both set, and say the same "
                     "thing in two ways; keep the first");
-  run.auto_microbatch = size.automatic || chunks.automatic;
+  state.auto_microbatching = size.automatic || chunks.automatic;
   run.grad_accum = chunks.count;
   state.device_train_microbatch_size = size.count;
   TORCH_CHECK_VALUE(
-      !run.auto_microbatch || !options.data_parallel.sync_strategy ||
+      !state.auto_microbatching || !options.data_parallel.sync_strategy ||
           *options.data_parallel.sync_strategy == dist::SyncStrategy::forced_sync,
       "device_train_microbatch_size is \"auto\", which sends gradients after the last "
       "backward pass, so that no rank waits for one without memory; leave "
@@ -255,7 +255,7 @@ std::unique_ptr<dist::DataParallel> make_parallel(const Engine& engine, const St
     return nullptr;
   }
   dist::DataParallelOptions options = run.data_parallel;
-  if (run.auto_microbatch) {
+  if (state.auto_microbatching) {
     options.sync_strategy = dist::SyncStrategy::forced_sync;
   }
   engine.for_each([&](const auto& policy) {

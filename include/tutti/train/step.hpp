@@ -90,7 +90,7 @@ class Step {
   /// Trains on state.batch; leaves its losses in state.total_loss.
   void operator()() {
     whole_batch_ = state_.batch;
-    if (run_.auto_microbatch) {
+    if (state_.auto_microbatching) {
       until_it_fits();
     } else {
       if (run_.grad_accum > 0) {
@@ -161,7 +161,7 @@ class Step {
 
   void attempt() {
     const std::int64_t size = state_.device_train_microbatch_size;
-    if (size <= 0 || (run_.auto_microbatch && size >= run_.train.num_samples(whole_batch_))) {
+    if (size <= 0 || (state_.auto_microbatching && size >= run_.train.num_samples(whole_batch_))) {
       parts_.assign(1, whole_batch_);
     } else {
       parts_ = run_.train.split(whole_batch_, size);
@@ -211,7 +211,7 @@ class Step {
     }
     const dist::NoSync no_sync(sync ? nullptr : run_.parallel.get());
     const double total = total_weight();
-    if (run_.auto_microbatch) {
+    if (state_.auto_microbatching) {
       // No gradient is sent before every rank has got through, so nobody is left in a reduction.
       if (!all_agree(fits([&] { microbatches(total, report); }), *state_.communicator)) {
         throw DoesNotFit();
@@ -334,7 +334,7 @@ class Step {
     } else {
       backward_(total);
     }
-    if (run_.parallel && !run_.auto_microbatch) {
+    if (run_.parallel && !state_.auto_microbatching) {
       run_.parallel->after_backward();
     }
   }
