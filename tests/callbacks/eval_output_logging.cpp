@@ -7,6 +7,7 @@
 #include <tutti/core/with.hpp>
 
 #include "callbacks/run.hpp"
+#include "support/out_of_memory.hpp"
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
@@ -62,7 +63,7 @@ struct Small final {
   void apply(EvalBeforeForward, const State& state) {
     const std::int64_t size = state.batch.num_samples();
     if (size > 2 || (size == 2 && !std::exchange(first, false))) {
-      throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "CUDA out of memory. (injected)");
+      tutti_test::out_of_memory();
     }
   }
 };

@@ -40,6 +40,21 @@ SaverOptions in(const TemporaryFolder& folder) {
   return {.folder = (folder / "{run_name}").string(), .filename = "ba{batch}", .interval = "2ba"};
 }
 
+SaverOptions by_accuracy(const TemporaryFolder& folder) {
+  SaverOptions options = in(folder);
+  options.monitor = "Accuracy";
+  options.dataloader_label = "test";
+  return options;
+}
+
+// After an evaluation of that set.
+State graded(std::int64_t batch, double accuracy, const std::string& set = "test") {
+  State state = at_batch(batch);
+  state.dataloader_label = set;
+  state.eval_metric_values[set]["Accuracy"] = accuracy;
+  return state;
+}
+
 // What a trainer does after an event, when the saver asks for it.
 bool offer(Saver& saver, std::int64_t batch) {
   const State state = at_batch(batch);
@@ -53,10 +68,7 @@ bool offer(Saver& saver, std::int64_t batch) {
 }
 
 bool offer(Saver& saver, std::int64_t batch, double accuracy) {
-  State state = at_batch(batch);
-  state.dataloader_label = "test";
-  state.eval_metric_values["test"]["Accuracy"] = accuracy;
-  saver.evaluated(state);
+  saver.evaluated(graded(batch, accuracy));
   return offer(saver, batch);
 }
 
@@ -169,9 +181,7 @@ TEST_CASE("a saver keeps none when told so, and one of a name", "[checkpoint][sa
 
 TEST_CASE("with a monitor the best values are kept and pointed to", "[checkpoint][saver]") {
   const TemporaryFolder folder;
-  SaverOptions options = in(folder);
-  options.monitor = "Accuracy";
-  options.dataloader_label = "test";
+  SaverOptions options = by_accuracy(folder);
   options.latest_filename = "best";
   options.maximize = true;
   options.keep = 2;
@@ -204,18 +214,9 @@ TEST_CASE("with a monitor the best values are kept and pointed to", "[checkpoint
 TEST_CASE("a value is that of the weights that were evaluated, and of none after them",
           "[checkpoint][saver]") {
   const TemporaryFolder folder;
-  SaverOptions options = in(folder);
-  options.monitor = "Accuracy";
-  options.dataloader_label = "test";
-  Saver saver(options, at_batch(0));
-  State state = at_batch(3);
-  state.dataloader_label = "test";
-  state.eval_metric_values["test"]["Accuracy"] = 0.5;
-  saver.evaluated(state);  // on its own, between two runs
-  State other = at_batch(4);
-  other.dataloader_label = "other";
-  other.eval_metric_values["other"]["Accuracy"] = 0.1;
-  saver.evaluated(other);
+  Saver saver(by_accuracy(folder), at_batch(0));
+  saver.evaluated(graded(3, 0.5));  // on its own, between two runs
+  saver.evaluated(graded(4, 0.1, "other"));
   CHECK_FALSE(saver.due(BatchCheckpoint{}, at_batch(4)));
   CHECK_FALSE(saver.due(BatchCheckpoint{}, at_batch(5), true));
   CHECK(offer(saver, 6, 0.9));
@@ -224,9 +225,7 @@ TEST_CASE("a value is that of the weights that were evaluated, and of none after
 
 TEST_CASE("less is better unless said otherwise", "[checkpoint][saver]") {
   const TemporaryFolder folder;
-  SaverOptions options = in(folder);
-  options.monitor = "Accuracy";
-  options.dataloader_label = "test";
+  SaverOptions options = by_accuracy(folder);
   options.keep = 1;
   Saver saver(options, at_batch(0));
   CHECK(offer(saver, 1, 0.5));
@@ -238,9 +237,8 @@ TEST_CASE("less is better unless said otherwise", "[checkpoint][saver]") {
 TEST_CASE("a monitor of a metric that is not there is refused with those that are",
           "[checkpoint][saver]") {
   const TemporaryFolder folder;
-  SaverOptions options = in(folder);
+  SaverOptions options = by_accuracy(folder);
   options.monitor = "Acuracy";
-  options.dataloader_label = "test";
   Saver saver(options, at_batch(0));
   CHECK_THROWS_WITH(offer(saver, 1, 0.5),
                     ContainsSubstring("monitor is \"Acuracy\", but the set \"test\" has Accuracy"));

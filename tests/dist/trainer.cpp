@@ -15,6 +15,7 @@
 
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
+#include "support/out_of_memory.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
@@ -192,7 +193,7 @@ struct Room final {
   void apply(AfterBackward, const State& state) {
     if (state.rank == 1 && state.batch.num_samples() > 2) {
       ++overflows;
-      throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "CUDA out of memory. (injected)");
+      tutti_test::out_of_memory();
     }
   }
 };

@@ -20,6 +20,7 @@
 
 #include "dist/ranks.hpp"
 #include "fused/runs.hpp"
+#include "support/out_of_memory.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/warnings.hpp"
 
@@ -48,7 +49,7 @@ struct Room final {
   std::int64_t examples = 1000;
   void apply(AfterForward, const State& state) const {
     if (state.batch.num_samples() > examples) {
-      throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "CUDA out of memory. (injected)");
+      tutti_test::out_of_memory();
     }
   }
 };

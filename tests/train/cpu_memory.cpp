@@ -19,6 +19,7 @@
 #include <tutti/models/classifier.hpp>
 #include <tutti/trainer.hpp>
 
+#include "support/out_of_memory.hpp"
 #include "support/tiny.hpp"
 
 namespace {
@@ -73,7 +74,7 @@ struct RoomForFour final {
   void apply(AfterForward, State& state) {
     if (state.batch.num_samples() > 4) {
       freed = at::ones({8 * mib}, at::kByte).const_data_ptr();
-      throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "CUDA out of memory. (injected)");
+      tutti_test::out_of_memory();
     }
     kept = kept && resident(freed);
   }

@@ -11,9 +11,10 @@
 #include <vector>
 
 #include <tutti/core/trace.hpp>
-#include <tutti/metrics/loss_metric.hpp>
 
 #include "support/catch.hpp"
+#include "support/measured.hpp"
+#include "support/out_of_memory.hpp"
 #include "support/tiny.hpp"
 
 namespace {
@@ -21,6 +22,7 @@ namespace {
 using Catch::Matchers::ContainsSubstring;
 using tutti::Evaluator;
 using tutti::Trainer;
+using tutti_test::Measured;
 
 /// Remembers how many batches each loader is said to have.
 struct Lengths final {
@@ -45,24 +47,9 @@ struct Seen final {
   }
 };
 
-/// A network with the mean of its loss over all examples as a metric.
-struct Measured : tiny::Net {
-  tutti::Metrics metrics(bool) const {
-    return {std::make_shared<tutti::LossMetric>(
-        [](const at::Tensor& outputs, const at::Tensor& targets) {
-          return (outputs - targets).pow(2).mean();
-        },
-        "MSE")};
-  }
-  void update_metric(const tutti::Batch& batch, const tutti::Outputs& outputs,
-                     tutti::Metric& metric) {
-    metric.update(outputs.tensor(), batch.targets());
-  }
-};
-
 double error_over(const std::shared_ptr<Measured>& net, const tutti::Batch& batch) {
   const c10::AutoGradMode no_grad(false);
-  return (net->forward(batch).tensor() - batch.targets()).pow(2).mean().item<double>();
+  return Measured::error(net->forward(batch).tensor(), batch.targets()).item<double>();
 }
 
 /// One batch, of which the last example is there only to make ranks equally long.
@@ -82,7 +69,7 @@ struct Overflows final {
   int passes = 0;
   void apply(tutti::EvalAfterForward, const tutti::State&) {
     if (std::find(in.begin(), in.end(), ++passes) != in.end()) {
-      throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "CUDA out of memory. (injected)");
+      tutti_test::out_of_memory();
     }
   }
 };

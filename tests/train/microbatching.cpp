@@ -9,23 +9,22 @@
 #include <tutti/algorithms/mixup.hpp>
 #include <tutti/algorithms/sam.hpp>
 #include <tutti/loggers/in_memory.hpp>
-#include <tutti/metrics/loss_metric.hpp>
 #include <tutti/trainer.hpp>
 
 #include "support/catch.hpp"
+#include "support/measured.hpp"
 #include "support/other_rank.hpp"
+#include "support/out_of_memory.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
+using tutti_test::Measured;
+using tutti_test::out_of_memory;
 
 namespace {
-
-[[noreturn]] void out_of_memory() {
-  throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "CUDA out of memory. (injected)");
-}
 
 // A device with room for so many examples, that fills up at event E, from the batch `since` on.
 template <class E>
@@ -70,17 +69,6 @@ at::Tensor trained(const TrainerOptions& with, Ps... policies) {
   trainer.fit();
   return tiny::flat(*model);
 }
-
-// A network whose metric is the mean of its loss over all examples.
-struct Measured : tiny::Net {
-  Metrics metrics(bool) const { return {std::make_shared<LossMetric>(mse, "MSE")}; }
-  static at::Tensor mse(const at::Tensor& outputs, const at::Tensor& targets) {
-    return (outputs - targets).pow(2).mean();
-  }
-  void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) {
-    metric.update(outputs.tensor(), batch.targets());
-  }
-};
 
 }  // namespace
 

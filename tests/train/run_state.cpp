@@ -8,19 +8,19 @@
 #include <vector>
 
 #include <tutti/data/tensor_loader.hpp>
-#include <tutti/metrics/loss_metric.hpp>
-#include <tutti/metrics/make_metrics.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>
 #include <tutti/trainer.hpp>
 
 #include "support/catch.hpp"
+#include "support/measured.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
+using tutti_test::Measured;
 using Names = std::vector<std::string>;
 using Rates = std::vector<double>;
 
@@ -74,14 +74,6 @@ TrainerOptions options() {
 struct Used final {
   Rates rates{};
   void apply(BatchStart, const State& state) { rates.push_back(lr(state)); }
-};
-
-struct Measured : tiny::Net {
-  using tiny::Net::Net;
-  Metrics metrics(bool) const { return make_metrics(LossMetric(mse, "MSE")); }
-  static at::Tensor mse(const at::Tensor& outputs, const at::Tensor& targets) {
-    return (outputs - targets).pow(2).mean();
-  }
 };
 
 }  // namespace

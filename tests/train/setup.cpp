@@ -97,8 +97,7 @@ struct Averaging {
 
 // What is asked of the averaging of gradients on two ranks.
 template <class... Ps>
-dist::DataParallelOptions asked(train::Run& run, Ps... policies) {
-  State state;
+dist::DataParallelOptions asked(State& state, train::Run& run, Ps... policies) {
   state.model = tiny::net();
   state.world_size = 2;
   const Engine<Ps...> engine(std::move(policies)...);
@@ -343,16 +342,17 @@ TEST_CASE("parameters without a gradient are looked for when a policy says that 
   CHECK(train::leaves_unused(Switch<Drops>(Drops{})));
   CHECK_FALSE(train::leaves_unused(Switch<Drops>(Drops{}, false)));
   const Averaging averaging(true);
+  State state;
   train::Run run;
-  CHECK(asked(run, Keeps{}, Drops{}).find_unused_parameters);
-  CHECK_FALSE(asked(run, Keeps{}, Drops{.drops = false}).find_unused_parameters);
+  CHECK(asked(state, run, Keeps{}, Drops{}).find_unused_parameters);
+  CHECK_FALSE(asked(state, run, Keeps{}, Drops{.drops = false}).find_unused_parameters);
   run.data_parallel.find_unused_parameters = true;
   run.data_parallel.bucket_cap_mb = 3;
-  CHECK(asked(run, Keeps{}).find_unused_parameters);
+  CHECK(asked(state, run, Keeps{}).find_unused_parameters);
   CHECK(Averaging::asked.bucket_cap_mb == 3);
   CHECK_FALSE(Averaging::asked.sync_strategy.has_value());
   state.auto_microbatching = true;
-  CHECK(asked(run, Keeps{}).sync_strategy == dist::SyncStrategy::forced_sync);
+  CHECK(asked(state, run, Keeps{}).sync_strategy == dist::SyncStrategy::forced_sync);
 }
 
 TEST_CASE("one process averages nothing, and several need the code for it",
