@@ -288,13 +288,11 @@ class Fused final : public torch::optim::Optimizer,
       return false;
     }
     for (std::size_t b = 0; b < buffers; ++b) {
-      const at::Tensor& buffer = place.state->buffers[b];
-      if (!buffer.is_same(bucket.buffers[b][place.index]) ||
-          buffer.strides() != parameter.strides()) {
+      if (!place.state->buffers[b].is_same(bucket.buffers[b][place.index])) {
         return false;
       }
     }
-    return true;
+    return buffers == 0 || place.state->buffers[0].strides() == parameter.strides();
   }
 
   // Sorts the group's parameters that have a gradient into buckets, and takes the gradients.
