@@ -17,6 +17,7 @@ foreach(header IN LISTS headers)
   list(APPEND folders ${folder})
 endforeach()
 list(REMOVE_DUPLICATES folders)
+list(REMOVE_ITEM folders separate) # tutti.hpp once more, in one source of a program
 if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU") # the ceilings are GCC's
   set(folders)
 endif()

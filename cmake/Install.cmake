@@ -3,7 +3,8 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
-install(TARGETS tutti EXPORT tuttiTargets FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS tutti EXPORT tuttiTargets FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILE_SET separate DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 if(TUTTI_BUILD_TOOLS)
   install(TARGETS tutti_run RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} OPTIONAL)
 endif()
@@ -13,6 +14,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
 install(FILES
   cmake/tuttiConfig.cmake
   cmake/TuttiRecipe.cmake
+  cmake/TuttiSeparate.cmake
   cmake/TuttiTorch.cmake
   cmake/TuttiDependencies.cmake
   ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake

@@ -1,5 +1,6 @@
-# find_package(tutti): gives tutti::tutti. LibTorch and the header libraries are found on the user's machine in the same
-# way as when tutti itself is built: Torch_DIR, CMAKE_PREFIX_PATH, the torch of the Python in use, tutti's own cache.
+# find_package(tutti): gives tutti::tutti and tutti::separate. LibTorch and the header libraries are found on the user's
+# machine in the same way as when tutti itself is built: Torch_DIR, CMAKE_PREFIX_PATH, the torch of the Python in use,
+# tutti's own cache.
 if(NOT DEFINED TUTTI_WITH_CUDA)
   set(TUTTI_WITH_CUDA AUTO)
 endif()
@@ -11,4 +12,5 @@ if(TUTTI_ERROR)
 else()
   include(${CMAKE_CURRENT_LIST_DIR}/tuttiTargets.cmake)
   include(${CMAKE_CURRENT_LIST_DIR}/TuttiRecipe.cmake)
+  include(${CMAKE_CURRENT_LIST_DIR}/TuttiSeparate.cmake)
 endif()

@@ -1,6 +1,7 @@
 #pragma once
 
-/// Compiler checks. Included first by every header that needs C++20 beyond the basics.
+/// Compiler checks, and where the bodies of functions are compiled that are no templates. Included
+/// by every header that needs C++20 beyond the basics or has such functions.
 
 #if defined(__clang__) && __clang_major__ < 14
 #error "tutti: this compiler is too old; use Clang 14 or newer, or GCC 12 or newer."
@@ -10,4 +11,20 @@
 
 #if __cplusplus < 202002L
 #error "tutti: C++20 is needed; compile with -std=c++20 or set CMAKE_CXX_STANDARD to 20."
+#endif
+
+/// By default every source that includes a header compiles what it uses of it. Where all sources of
+/// a program define TUTTI_SEPARATE_COMPILATION, headers only declare the functions that cost much
+/// to compile, and one source, which includes <tutti/separate.hpp>, compiles them all. In CMake:
+/// link tutti::separate instead of tutti::tutti.
+///
+/// TUTTI_BODIES is 1 where such functions are defined, and TUTTI_INLINE stands before each.
+#if !defined(TUTTI_SEPARATE_COMPILATION)
+#define TUTTI_BODIES 1
+#define TUTTI_INLINE inline
+#elif defined(TUTTI_SEPARATE_SOURCE)
+#define TUTTI_BODIES 1
+#define TUTTI_INLINE
+#else
+#define TUTTI_BODIES 0
 #endif

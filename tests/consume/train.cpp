@@ -1,11 +1,13 @@
-// A user of the installed package who links LibTorch through tutti::tutti.
+// A user of the installed package who links LibTorch, and what headers only declare, through
+// tutti::separate.
 #include <cstdio>
 
 #include <tutti/core/batch.hpp>
 #include <ATen/ATen.h>
 
 int main() {
-  const at::Tensor product = at::mm(at::ones({2, 3}), at::ones({3, 2}));
-  std::printf("sum %g\n", product.sum().item<double>());
-  return product.sum().item<double>() == 12.0 ? 0 : 1;
+  const tutti::Batch batch{at::mm(at::ones({2, 3}), at::ones({3, 2}))};
+  const double sum = batch.inputs().sum().item<double>();
+  std::printf("%lld examples, sum %g\n", static_cast<long long>(batch.num_samples()), sum);
+  return batch.num_samples() == 2 && sum == 12.0 ? 0 : 1;
 }

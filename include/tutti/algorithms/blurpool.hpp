@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/make.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/policy.hpp>
@@ -59,8 +60,19 @@ struct BlurPoolReport {
 /// ones inside a BlurConv2d already, so that a second application changes nothing. Their weights
 /// stay the same tensors under the name `....conv.weight`. Pools: every MaxPool2d.
 /// Throws as BlurPool::validate(), and c10::Error when nothing was replaced and if_none is error.
-inline BlurPoolReport apply_blurpool(torch::nn::Module& model, const BlurPool& options = {},
-                                     const surgery::Optimizers& optimizers = {}) {
+BlurPoolReport apply_blurpool(torch::nn::Module& model, const BlurPool& options = {},
+                              const surgery::Optimizers& optimizers = {});
+
+}  // namespace functional
+
+}  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::functional {
+
+TUTTI_INLINE BlurPoolReport apply_blurpool(torch::nn::Module& model, const BlurPool& options,
+                                           const surgery::Optimizers& optimizers) {
   options.validate();
   const surgery::Options how = {.optimizers = optimizers, .who = "BlurPool"};
   BlurPoolReport report;
@@ -88,9 +100,11 @@ inline BlurPoolReport apply_blurpool(torch::nn::Module& model, const BlurPool& o
   return report;
 }
 
-}  // namespace functional
+}  // namespace tutti::functional
 
-inline void BlurPool::apply(Init, State& state) const {
+namespace tutti {
+
+TUTTI_INLINE void BlurPool::apply(Init, State& state) const {
   functional::apply_blurpool(*state.model, *this, state.optimizers);
   state.logger.log_hyperparameters(
       {{"blurpool/num_blurpool_layers", surgery::count<nn::BlurMaxPool2d>(*state.model)},
@@ -98,3 +112,5 @@ inline void BlurPool::apply(Init, State& state) const {
 }
 
 }  // namespace tutti
+
+#endif

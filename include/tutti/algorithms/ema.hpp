@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/algorithms/detail/ema_parameters.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
@@ -199,14 +200,20 @@ constexpr void EMA::validate() const {
          ema_start, "0 or more in dur, ba or ep");
 }
 
-inline bool EMA::due(const State& state) const {
+}  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE bool EMA::due(const State& state) const {
   if (!ema_start.is_fraction()) {
     return state.timestamp >= ema_start;
   }
   return state.progress().elapsed_fraction().value_or(0) >= ema_start.value();
 }
 
-inline std::vector<std::pair<std::string, at::Tensor>> EMA::side(bool in_model) const {
+TUTTI_INLINE std::vector<std::pair<std::string, at::Tensor>> EMA::side(bool in_model) const {
   std::vector<std::pair<std::string, at::Tensor>> out;
   for (std::size_t i = 0; i < store->size(); ++i) {
     out.emplace_back(store->names()[i],
@@ -215,14 +222,14 @@ inline std::vector<std::pair<std::string, at::Tensor>> EMA::side(bool in_model) 
   return out;
 }
 
-inline void EMA::use_averages(bool yes) {
+TUTTI_INLINE void EMA::use_averages(bool yes) {
   if (averages_in_use != yes) {
     store->swap();
     averages_in_use = yes;
   }
 }
 
-inline void EMA::average(State& state, std::int64_t count) {
+TUTTI_INLINE void EMA::average(State& state, std::int64_t count) {
   use_averages(false);
   if (!started) {
     *store = functional::EMAParameters(*state.model);
@@ -232,7 +239,7 @@ inline void EMA::average(State& state, std::int64_t count) {
   }
 }
 
-inline void EMA::save(Archive& archive) const {
+TUTTI_INLINE void EMA::save(Archive& archive) const {
   archive.put("started", started);
   archive.put("averages_in_use", averages_in_use);
   Archive& weights = archive.child("weights");
@@ -241,7 +248,7 @@ inline void EMA::save(Archive& archive) const {
   }
 }
 
-inline void EMA::load(const Archive& archive) {
+TUTTI_INLINE void EMA::load(const Archive& archive) {
   started = archive.get<bool>("started");
   loaded = detail::LoadedAverages{};
   loaded->averages_in_use = archive.get<bool>("averages_in_use");
@@ -253,7 +260,7 @@ inline void EMA::load(const Archive& archive) {
   }
 }
 
-inline void EMA::restore(State& state) {
+TUTTI_INLINE void EMA::restore(State& state) {
   *store = functional::EMAParameters(*state.model, loaded->weights);
   averages_in_use = loaded->averages_in_use;
   loaded.reset();
@@ -261,3 +268,5 @@ inline void EMA::restore(State& state) {
 }
 
 }  // namespace tutti
+
+#endif

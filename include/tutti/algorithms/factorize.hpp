@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tutti/algorithms/detail/carried_state.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/interval.hpp>
@@ -40,25 +41,8 @@ void note_split(CarriedState& carried, const typename Layer::Impl::Plain& layer,
 
 // Gives `layer` the factors `next` with what optimizers know of the present ones. With a' = t a and
 // b' = b r the gradients are da' = r^T da and db' = db t^T.
-inline void refactor(nn::Factorized& layer, const nn::Factorized::Factors& next,
-                     const surgery::Optimizers& optimizers) {
-  const nn::Factorized::Factors now = layer.factors();
-  const nn::Factorized::Factors before = layer.parameters_by_role();
-  const at::Tensor r = at::linalg_pinv(now.b, 1e-6).matmul(next.b);
-  const at::Tensor t_transposed = at::linalg_pinv(now.a.t(), 1e-6).matmul(next.a.t());
-  CarriedState carried(optimizers);
-  layer.set_factors(next);
-  const nn::Factorized::Factors after = layer.parameters_by_role();
-  carried.note(before.a, after.a, Transport::product(r.t(), {}, after.a.sizes()));
-  carried.note(before.b, after.b, Transport::product({}, t_transposed, after.b.sizes()));
-  carried.replace(before.a, after.a);
-  carried.replace(before.b, after.b);
-  if (before.bias.defined()) {
-    carried.note(before.bias, after.bias, Transport::unchanged());
-    carried.replace(before.bias, after.bias);
-  }
-  carried.deliver();
-}
+void refactor(nn::Factorized& layer, const nn::Factorized::Factors& next,
+              const surgery::Optimizers& optimizers);
 
 }  // namespace detail
 
@@ -105,70 +89,17 @@ struct FactorizationReport {
 /// if_none is error.
 /// Source: Zhang et al., "Accelerating Very Deep Convolutional Networks", TPAMI 2016; MosaicML
 /// Composer, `composer.algorithms.factorize.apply_factorization`.
-inline FactorizationReport apply_factorization(torch::nn::Module& model,
-                                               const FactorizationOptions& options = {},
-                                               const surgery::Optimizers& optimizers = {}) {
-  options.validate();
-  const surgery::Options how = {.optimizers = optimizers, .who = "Factorize"};
-  FactorizationReport report;
-  ::tutti::detail::CarriedState carried(optimizers);
-  const auto split = [&]<class Layer>(std::int64_t width, std::int64_t minimum, double latent,
-                                      const typename Layer::Impl::Plain& layer,
-                                      const surgery::Visit& where, Layer*) {
-    using Two = nn::FactorizedImpl<Layer>;
-    if (width < minimum || where.inside<nn::Factorized>() || !Two::could_help(layer, latent)) {
-      return std::shared_ptr<Two>{};
-    }
-    auto two = std::make_shared<Two>(layer, latent, !Two::is_linear && options.add_bias);
-    two->to(layer.weight.device(), layer.weight.scalar_type());
-    ::tutti::detail::note_split<Layer>(carried, layer, *two);
-    return two;
-  };
-  if (options.factorize_convs) {
-    auto thin = [&](torch::nn::Conv2dImpl& layer, const surgery::Visit& where) {
-      return split(std::min(layer.options.in_channels(), layer.options.out_channels()),
-                   options.min_channels, options.latent_channels, layer, where,
-                   static_cast<nn::Conv2d*>(nullptr));
-    };
-    report.convs = surgery::replace<nn::Conv2d>(model, thin, how);
-  }
-  if (options.factorize_linears) {
-    auto thin = [&](torch::nn::LinearImpl& layer, const surgery::Visit& where) {
-      return split(std::min(layer.options.in_features(), layer.options.out_features()),
-                   options.min_features, options.latent_features, layer, where,
-                   static_cast<nn::Linear*>(nullptr));
-    };
-    report.linears = surgery::replace<nn::Linear>(model, thin, how);
-  }
-  carried.deliver();
-  if (report.convs.replaced.empty() && report.linears.replaced.empty()) {
-    surgery::report_none(options.if_none, "Conv2d or Linear that is wide enough", how.who);
-  }
-  return report;
-}
+FactorizationReport apply_factorization(torch::nn::Module& model,
+                                        const FactorizationOptions& options = {},
+                                        const surgery::Optimizers& optimizers = {});
 
 /// Lowers the ranks of the factored layers of `model` as far as `energy` of the sum of squared
 /// singular values of each is kept. Layers that another surgery has changed stay.
 ///
 /// energy: in (0, 1]. Optimizers keep what they know of the factors.
 /// Returns how many layers got a lower rank.
-inline std::int64_t refactorize(torch::nn::Module& model, double energy,
-                                const surgery::Optimizers& optimizers = {}) {
-  TORCH_CHECK_VALUE(energy > 0 && energy <= 1, "refactorize: energy is ", energy,
-                    ", expected a number above 0 and up to 1");
-  std::int64_t changed = 0;
-  surgery::for_each<nn::Factorized>(model, [&](nn::Factorized& layer, const surgery::Visit&) {
-    if (!layer.is_intact()) {
-      return;
-    }
-    const nn::Factorized::Factors next = layer.truncated(energy);
-    if (next.a.size(0) < layer.rank()) {
-      ::tutti::detail::refactor(layer, next, optimizers);
-      ++changed;
-    }
-  });
-  return changed;
-}
+std::int64_t refactorize(torch::nn::Module& model, double energy,
+                         const surgery::Optimizers& optimizers = {});
 
 }  // namespace functional
 
@@ -274,3 +205,95 @@ struct Factorize final {
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE void refactor(nn::Factorized& layer, const nn::Factorized::Factors& next,
+                           const surgery::Optimizers& optimizers) {
+  const nn::Factorized::Factors now = layer.factors();
+  const nn::Factorized::Factors before = layer.parameters_by_role();
+  const at::Tensor r = at::linalg_pinv(now.b, 1e-6).matmul(next.b);
+  const at::Tensor t_transposed = at::linalg_pinv(now.a.t(), 1e-6).matmul(next.a.t());
+  CarriedState carried(optimizers);
+  layer.set_factors(next);
+  const nn::Factorized::Factors after = layer.parameters_by_role();
+  carried.note(before.a, after.a, Transport::product(r.t(), {}, after.a.sizes()));
+  carried.note(before.b, after.b, Transport::product({}, t_transposed, after.b.sizes()));
+  carried.replace(before.a, after.a);
+  carried.replace(before.b, after.b);
+  if (before.bias.defined()) {
+    carried.note(before.bias, after.bias, Transport::unchanged());
+    carried.replace(before.bias, after.bias);
+  }
+  carried.deliver();
+}
+
+}  // namespace tutti::detail
+
+namespace tutti::functional {
+
+TUTTI_INLINE FactorizationReport apply_factorization(torch::nn::Module& model,
+                                                     const FactorizationOptions& options,
+                                                     const surgery::Optimizers& optimizers) {
+  options.validate();
+  const surgery::Options how = {.optimizers = optimizers, .who = "Factorize"};
+  FactorizationReport report;
+  ::tutti::detail::CarriedState carried(optimizers);
+  const auto split = [&]<class Layer>(std::int64_t width, std::int64_t minimum, double latent,
+                                      const typename Layer::Impl::Plain& layer,
+                                      const surgery::Visit& where, Layer*) {
+    using Two = nn::FactorizedImpl<Layer>;
+    if (width < minimum || where.inside<nn::Factorized>() || !Two::could_help(layer, latent)) {
+      return std::shared_ptr<Two>{};
+    }
+    auto two = std::make_shared<Two>(layer, latent, !Two::is_linear && options.add_bias);
+    two->to(layer.weight.device(), layer.weight.scalar_type());
+    ::tutti::detail::note_split<Layer>(carried, layer, *two);
+    return two;
+  };
+  if (options.factorize_convs) {
+    auto thin = [&](torch::nn::Conv2dImpl& layer, const surgery::Visit& where) {
+      return split(std::min(layer.options.in_channels(), layer.options.out_channels()),
+                   options.min_channels, options.latent_channels, layer, where,
+                   static_cast<nn::Conv2d*>(nullptr));
+    };
+    report.convs = surgery::replace<nn::Conv2d>(model, thin, how);
+  }
+  if (options.factorize_linears) {
+    auto thin = [&](torch::nn::LinearImpl& layer, const surgery::Visit& where) {
+      return split(std::min(layer.options.in_features(), layer.options.out_features()),
+                   options.min_features, options.latent_features, layer, where,
+                   static_cast<nn::Linear*>(nullptr));
+    };
+    report.linears = surgery::replace<nn::Linear>(model, thin, how);
+  }
+  carried.deliver();
+  if (report.convs.replaced.empty() && report.linears.replaced.empty()) {
+    surgery::report_none(options.if_none, "Conv2d or Linear that is wide enough", how.who);
+  }
+  return report;
+}
+
+TUTTI_INLINE std::int64_t refactorize(torch::nn::Module& model, double energy,
+                                      const surgery::Optimizers& optimizers) {
+  TORCH_CHECK_VALUE(energy > 0 && energy <= 1, "refactorize: energy is ", energy,
+                    ", expected a number above 0 and up to 1");
+  std::int64_t changed = 0;
+  surgery::for_each<nn::Factorized>(model, [&](nn::Factorized& layer, const surgery::Visit&) {
+    if (!layer.is_intact()) {
+      return;
+    }
+    const nn::Factorized::Factors next = layer.truncated(energy);
+    if (next.a.size(0) < layer.rank()) {
+      ::tutti::detail::refactor(layer, next, optimizers);
+      ++changed;
+    }
+  });
+  return changed;
+}
+
+}  // namespace tutti::functional
+
+#endif

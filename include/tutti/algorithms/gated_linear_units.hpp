@@ -8,6 +8,7 @@
 
 #include <torch/nn/module.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/tags.hpp>
@@ -33,27 +34,12 @@ namespace functional {
 /// Throws c10::Error when the model has no such block and if_none is error.
 /// Source: Shazeer, "GLU Variants Improve Transformer", 2020; MosaicML Composer,
 /// `composer.algorithms.gated_linear_units.apply_gated_linear_units`.
-inline std::vector<std::string> apply_gated_linear_units(
-    torch::nn::Module& model, const surgery::Optimizers& optimizers = {},
-    Maybe<nn::Activation> act_fn = {}, bool gated_layer_bias = false,
-    bool non_gated_layer_bias = false, surgery::IfNone if_none = surgery::IfNone::error) {
-  std::int64_t hosts = 0;
-  const auto gated = [&](nn::GatedHost& host) -> std::shared_ptr<nn::GatedFeedForwardImpl> {
-    ++hosts;
-    if (host.gated()) {
-      return nullptr;
-    }
-    const nn::FeedForwardParts parts = host.feed_forward_parts();
-    return std::make_shared<nn::GatedFeedForwardImpl>(parts, act_fn ? *act_fn : parts.activation,
-                                                      gated_layer_bias, non_gated_layer_bias);
-  };
-  std::vector<std::string> changed = surgery::gate(model, gated, optimizers);
-  if (hosts == 0) {
-    surgery::report_none(if_none, "block that derives from tutti::nn::GatedHost",
-                         "GatedLinearUnits");
-  }
-  return changed;
-}
+std::vector<std::string> apply_gated_linear_units(torch::nn::Module& model,
+                                                  const surgery::Optimizers& optimizers = {},
+                                                  Maybe<nn::Activation> act_fn = {},
+                                                  bool gated_layer_bias = false,
+                                                  bool non_gated_layer_bias = false,
+                                                  surgery::IfNone if_none = surgery::IfNone::error);
 
 }  // namespace functional
 
@@ -86,3 +72,32 @@ struct GatedLinearUnits final {
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::functional {
+
+TUTTI_INLINE std::vector<std::string> apply_gated_linear_units(
+    torch::nn::Module& model, const surgery::Optimizers& optimizers, Maybe<nn::Activation> act_fn,
+    bool gated_layer_bias, bool non_gated_layer_bias, surgery::IfNone if_none) {
+  std::int64_t hosts = 0;
+  const auto gated = [&](nn::GatedHost& host) -> std::shared_ptr<nn::GatedFeedForwardImpl> {
+    ++hosts;
+    if (host.gated()) {
+      return nullptr;
+    }
+    const nn::FeedForwardParts parts = host.feed_forward_parts();
+    return std::make_shared<nn::GatedFeedForwardImpl>(parts, act_fn ? *act_fn : parts.activation,
+                                                      gated_layer_bias, non_gated_layer_bias);
+  };
+  std::vector<std::string> changed = surgery::gate(model, gated, optimizers);
+  if (hosts == 0) {
+    surgery::report_none(if_none, "block that derives from tutti::nn::GatedHost",
+                         "GatedLinearUnits");
+  }
+  return changed;
+}
+
+}  // namespace tutti::functional
+
+#endif

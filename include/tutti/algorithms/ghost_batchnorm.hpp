@@ -4,6 +4,7 @@
 #include <memory>
 #include <string_view>
 
+#include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -80,9 +81,20 @@ namespace functional {
 /// error.
 /// Source: Hoffer et al., "Train longer, generalize better", NeurIPS 2017; MosaicML Composer,
 /// `composer.algorithms.ghost_batchnorm.apply_ghost_batchnorm`.
-inline surgery::Report apply_ghost_batchnorm(torch::nn::Module& model,
-                                             const GhostBatchNorm& options = {},
-                                             const surgery::Optimizers& optimizers = {}) {
+surgery::Report apply_ghost_batchnorm(torch::nn::Module& model, const GhostBatchNorm& options = {},
+                                      const surgery::Optimizers& optimizers = {});
+
+}  // namespace functional
+
+}  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::functional {
+
+TUTTI_INLINE surgery::Report apply_ghost_batchnorm(torch::nn::Module& model,
+                                                   const GhostBatchNorm& options,
+                                                   const surgery::Optimizers& optimizers) {
   options.validate();
   const surgery::Options how = {.optimizers = optimizers, .who = GhostBatchNorm::name};
   surgery::Report report;
@@ -95,12 +107,16 @@ inline surgery::Report apply_ghost_batchnorm(torch::nn::Module& model,
   return report;
 }
 
-}  // namespace functional
+}  // namespace tutti::functional
 
-inline void GhostBatchNorm::apply(Init, State& state) const {
+namespace tutti {
+
+TUTTI_INLINE void GhostBatchNorm::apply(Init, State& state) const {
   functional::apply_ghost_batchnorm(*state.model, *this, state.optimizers);
   state.logger.log_hyperparameters(
       {{"GhostBatchNorm/num_new_modules", surgery::count<nn::GhostBatchNorm>(*state.model)}});
 }
 
 }  // namespace tutti
+
+#endif

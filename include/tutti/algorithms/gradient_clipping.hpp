@@ -20,6 +20,7 @@
 
 #include <tutti/algorithms/detail/gradients.hpp>
 #include <tutti/checkpoint/glob.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -46,33 +47,10 @@ constexpr std::string_view to_string(ClippingType type) {
 namespace detail {
 
 // Scales gradients on the CPU to a norm of at most `threshold`; returns their norm.
-inline double clip_host_norm(const std::vector<at::Tensor>& gradients, double threshold) {
-  const double norm = host_norm(gradients);
-  const double factor = threshold / (norm + 1e-6);
-  if (factor >= 1) {  // not when the norm is NaN: then all gradients become NaN, as elsewhere
-    return norm;
-  }
-  for (const at::Tensor& gradient : gradients) {
-    if (is_small(gradient)) {
-      auto* x = gradient.mutable_data_ptr<float>();
-      const std::int64_t n = gradient.numel();
-      for (std::int64_t i = 0; i < n; ++i) {
-        x[i] *= static_cast<float>(factor);
-      }
-    } else {
-      gradient.mul_(factor);
-    }
-  }
-  return norm;
-}
+double clip_host_norm(const std::vector<at::Tensor>& gradients, double threshold);
 
 // The same on a device, which is not waited for.
-inline at::Tensor clip_device_norm(const std::vector<at::Tensor>& gradients, double threshold) {
-  const at::Tensor norm = device_norm(gradients);
-  at::_ops::_foreach_mul__Tensor::call(gradients,
-                                       norm.add(1e-6).reciprocal_().mul_(threshold).clamp_max_(1));
-  return norm;
-}
+at::Tensor clip_device_norm(const std::vector<at::Tensor>& gradients, double threshold);
 
 inline at::Tensor clip_norm(const std::vector<at::Tensor>& gradients, double threshold) {
   return all_on_cpu(gradients) ? host_scalar(clip_host_norm(gradients, threshold))
@@ -84,96 +62,12 @@ inline void clip_value(const std::vector<at::Tensor>& gradients, double threshol
   at::_ops::_foreach_clamp_max__Scalar::call(gradients, threshold);
 }
 
-// Norms by unit: of each slice of dimension 0, [N, 1, ...]; of the whole when there are no others.
-inline at::Tensor unit_norms(const at::Tensor& x) {
-  if (x.dim() < 2) {
-    return x.norm(2, norm_type(x.scalar_type()));
-  }
-  std::vector<std::int64_t> others;
-  for (std::int64_t d = 1; d < x.dim(); ++d) {
-    others.push_back(d);
-  }
-  return x.norm(2, others, /*keepdim=*/true, norm_type(x.scalar_type()));
-}
-
-// The same for a small contiguous parameter and gradient, one unit after the other.
-inline void clip_units(const at::Tensor& parameter, const at::Tensor& gradient, double threshold,
-                       double floor) {
-  const std::int64_t units = parameter.dim() < 2 ? 1 : parameter.size(0);
-  const std::int64_t size = units == 0 ? 0 : parameter.numel() / units;
-  const auto* w = parameter.const_data_ptr<float>();
-  auto* g = gradient.mutable_data_ptr<float>();
-  for (std::int64_t unit = 0; unit < units; ++unit, w += size, g += size) {
-    const double limit = threshold * std::max(std::sqrt(squares(w, size)), floor);
-    const double norm = std::sqrt(squares(g, size));
-    if (!(norm <= limit)) {
-      const auto factor = static_cast<float>(limit / norm);
-      for (std::int64_t i = 0; i < size; ++i) {
-        g[i] *= factor;
-      }
-    }
-  }
-}
-
-inline void clip_adaptive(const Gradients& both, double threshold, double floor) {
-  std::vector<at::Tensor> limits;
-  std::vector<at::Tensor> norms;
-  std::vector<at::Tensor> large;
-  for (std::size_t i = 0; i < both.parameters.size(); ++i) {
-    const at::Tensor& parameter = both.parameters[i];
-    const at::Tensor& gradient = both.gradients[i];
-    if (is_small(parameter) && is_small(gradient) && parameter.is_contiguous() &&
-        gradient.is_contiguous()) {
-      clip_units(parameter, gradient, threshold, floor);
-    } else {
-      limits.push_back(unit_norms(parameter));
-      norms.push_back(unit_norms(gradient));
-      large.push_back(gradient);
-    }
-  }
-  if (large.empty()) {
-    return;
-  }
-  at::_ops::_foreach_clamp_min__Scalar::call(limits, floor);
-  at::_ops::_foreach_mul__Scalar::call(limits, threshold);
-  at::_ops::_foreach_clamp_min__Scalar::call(norms, 1e-30);  // a gradient of 0 stays 0
-  at::_ops::_foreach_div__List::call(limits, norms);
-  at::_ops::_foreach_clamp_max__Scalar::call(limits, 1);
-  at::_ops::_foreach_mul__List::call(large, limits);
-}
-
 // Leaves it to the optimizer's step, where that can be; returns the norm as below.
-inline at::Tensor fold_clipping(optim::Sweep& sweep, const std::vector<at::Tensor>& gradients,
-                                ClippingType type, double threshold) {
-  if (type == ClippingType::value) {
-    sweep.limit = threshold;
-    return {};
-  }
-  const double norm = host_norm(gradients);
-  const double factor = threshold / (norm + 1e-6);
-  sweep.scale = factor >= 1 ? 1 : factor;
-  return host_scalar(norm);
-}
+at::Tensor fold_clipping(optim::Sweep& sweep, const std::vector<at::Tensor>& gradients,
+                         ClippingType type, double threshold);
 
 // Returns the norm before clipping where that is known, else an undefined tensor.
-inline at::Tensor clip(const Gradients& both, ClippingType type, double threshold, double floor) {
-  TORCH_CHECK_VALUE(type != ClippingType::unset,
-                    "GradientClipping: clipping_type is not set; set "
-                    "it to ClippingType::norm, value or adaptive.");
-  const c10::AutoGradMode no_grad(false);
-  if (both.gradients.empty()) {
-    return {};
-  }
-  if (type == ClippingType::norm) {
-    return clip_norm(both.gradients, threshold);
-  }
-  if (type == ClippingType::value) {
-    clip_value(both.gradients, threshold);
-  } else {
-    clip_adaptive(both, threshold, floor);
-  }
-  return {};
-}
+at::Tensor clip(const Gradients& both, ClippingType type, double threshold, double floor);
 
 }  // namespace detail
 
@@ -192,25 +86,13 @@ namespace functional {
 /// Brock et al., "High-Performance Large-Scale Image Recognition Without Normalization", 2021,
 /// section 4 (adaptive); MosaicML Composer,
 /// `composer.algorithms.gradient_clipping.apply_gradient_clipping`.
-inline at::Tensor apply_gradient_clipping(const std::vector<at::Tensor>& parameters,
-                                          ClippingType clipping_type, double clipping_threshold,
-                                          double adaptive_floor = 1e-3) {
-  TORCH_CHECK_VALUE(clipping_threshold > 0, "apply_gradient_clipping: clipping_threshold is ",
-                    clipping_threshold, ", expected more than 0");
-  ::tutti::detail::Gradients both;
-  for (const at::Tensor& parameter : parameters) {
-    both.add(parameter);
-  }
-  return ::tutti::detail::clip(both, clipping_type, clipping_threshold, adaptive_floor);
-}
+at::Tensor apply_gradient_clipping(const std::vector<at::Tensor>& parameters,
+                                   ClippingType clipping_type, double clipping_threshold,
+                                   double adaptive_floor = 1e-3);
 
 /// The same for all parameters of a model.
-inline at::Tensor apply_gradient_clipping(const torch::nn::Module& model,
-                                          ClippingType clipping_type, double clipping_threshold,
-                                          double adaptive_floor = 1e-3) {
-  return apply_gradient_clipping(model.parameters(), clipping_type, clipping_threshold,
-                                 adaptive_floor);
-}
+at::Tensor apply_gradient_clipping(const torch::nn::Module& model, ClippingType clipping_type,
+                                   double clipping_threshold, double adaptive_floor = 1e-3);
 
 }  // namespace functional
 
@@ -305,3 +187,152 @@ struct GradientClipping final {
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE double clip_host_norm(const std::vector<at::Tensor>& gradients, double threshold) {
+  const double norm = host_norm(gradients);
+  const double factor = threshold / (norm + 1e-6);
+  if (factor >= 1) {  // not when the norm is NaN: then all gradients become NaN, as elsewhere
+    return norm;
+  }
+  for (const at::Tensor& gradient : gradients) {
+    if (is_small(gradient)) {
+      auto* x = gradient.mutable_data_ptr<float>();
+      const std::int64_t n = gradient.numel();
+      for (std::int64_t i = 0; i < n; ++i) {
+        x[i] *= static_cast<float>(factor);
+      }
+    } else {
+      gradient.mul_(factor);
+    }
+  }
+  return norm;
+}
+
+TUTTI_INLINE at::Tensor clip_device_norm(const std::vector<at::Tensor>& gradients,
+                                         double threshold) {
+  const at::Tensor norm = device_norm(gradients);
+  at::_ops::_foreach_mul__Tensor::call(gradients,
+                                       norm.add(1e-6).reciprocal_().mul_(threshold).clamp_max_(1));
+  return norm;
+}
+
+// Norms by unit: of each slice of dimension 0, [N, 1, ...]; of the whole when there are no others.
+TUTTI_INLINE at::Tensor unit_norms(const at::Tensor& x) {
+  if (x.dim() < 2) {
+    return x.norm(2, norm_type(x.scalar_type()));
+  }
+  std::vector<std::int64_t> others;
+  for (std::int64_t d = 1; d < x.dim(); ++d) {
+    others.push_back(d);
+  }
+  return x.norm(2, others, /*keepdim=*/true, norm_type(x.scalar_type()));
+}
+
+// The same for a small contiguous parameter and gradient, one unit after the other.
+TUTTI_INLINE void clip_units(const at::Tensor& parameter, const at::Tensor& gradient,
+                             double threshold, double floor) {
+  const std::int64_t units = parameter.dim() < 2 ? 1 : parameter.size(0);
+  const std::int64_t size = units == 0 ? 0 : parameter.numel() / units;
+  const auto* w = parameter.const_data_ptr<float>();
+  auto* g = gradient.mutable_data_ptr<float>();
+  for (std::int64_t unit = 0; unit < units; ++unit, w += size, g += size) {
+    const double limit = threshold * std::max(std::sqrt(squares(w, size)), floor);
+    const double norm = std::sqrt(squares(g, size));
+    if (!(norm <= limit)) {
+      const auto factor = static_cast<float>(limit / norm);
+      for (std::int64_t i = 0; i < size; ++i) {
+        g[i] *= factor;
+      }
+    }
+  }
+}
+
+TUTTI_INLINE void clip_adaptive(const Gradients& both, double threshold, double floor) {
+  std::vector<at::Tensor> limits;
+  std::vector<at::Tensor> norms;
+  std::vector<at::Tensor> large;
+  for (std::size_t i = 0; i < both.parameters.size(); ++i) {
+    const at::Tensor& parameter = both.parameters[i];
+    const at::Tensor& gradient = both.gradients[i];
+    if (is_small(parameter) && is_small(gradient) && parameter.is_contiguous() &&
+        gradient.is_contiguous()) {
+      clip_units(parameter, gradient, threshold, floor);
+    } else {
+      limits.push_back(unit_norms(parameter));
+      norms.push_back(unit_norms(gradient));
+      large.push_back(gradient);
+    }
+  }
+  if (large.empty()) {
+    return;
+  }
+  at::_ops::_foreach_clamp_min__Scalar::call(limits, floor);
+  at::_ops::_foreach_mul__Scalar::call(limits, threshold);
+  at::_ops::_foreach_clamp_min__Scalar::call(norms, 1e-30);  // a gradient of 0 stays 0
+  at::_ops::_foreach_div__List::call(limits, norms);
+  at::_ops::_foreach_clamp_max__Scalar::call(limits, 1);
+  at::_ops::_foreach_mul__List::call(large, limits);
+}
+
+TUTTI_INLINE at::Tensor fold_clipping(optim::Sweep& sweep, const std::vector<at::Tensor>& gradients,
+                                      ClippingType type, double threshold) {
+  if (type == ClippingType::value) {
+    sweep.limit = threshold;
+    return {};
+  }
+  const double norm = host_norm(gradients);
+  const double factor = threshold / (norm + 1e-6);
+  sweep.scale = factor >= 1 ? 1 : factor;
+  return host_scalar(norm);
+}
+
+TUTTI_INLINE at::Tensor clip(const Gradients& both, ClippingType type, double threshold,
+                             double floor) {
+  TORCH_CHECK_VALUE(type != ClippingType::unset,
+                    "GradientClipping: clipping_type is not set; set "
+                    "it to ClippingType::norm, value or adaptive.");
+  const c10::AutoGradMode no_grad(false);
+  if (both.gradients.empty()) {
+    return {};
+  }
+  if (type == ClippingType::norm) {
+    return clip_norm(both.gradients, threshold);
+  }
+  if (type == ClippingType::value) {
+    clip_value(both.gradients, threshold);
+  } else {
+    clip_adaptive(both, threshold, floor);
+  }
+  return {};
+}
+
+}  // namespace tutti::detail
+
+namespace tutti::functional {
+
+TUTTI_INLINE at::Tensor apply_gradient_clipping(const std::vector<at::Tensor>& parameters,
+                                                ClippingType clipping_type,
+                                                double clipping_threshold, double adaptive_floor) {
+  TORCH_CHECK_VALUE(clipping_threshold > 0, "apply_gradient_clipping: clipping_threshold is ",
+                    clipping_threshold, ", expected more than 0");
+  ::tutti::detail::Gradients both;
+  for (const at::Tensor& parameter : parameters) {
+    both.add(parameter);
+  }
+  return ::tutti::detail::clip(both, clipping_type, clipping_threshold, adaptive_floor);
+}
+
+TUTTI_INLINE at::Tensor apply_gradient_clipping(const torch::nn::Module& model,
+                                                ClippingType clipping_type,
+                                                double clipping_threshold, double adaptive_floor) {
+  return apply_gradient_clipping(model.parameters(), clipping_type, clipping_threshold,
+                                 adaptive_floor);
+}
+
+}  // namespace tutti::functional
+
+#endif

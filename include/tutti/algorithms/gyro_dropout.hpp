@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
@@ -33,26 +34,10 @@ namespace functional {
 /// Dropout and if_none is error.
 /// Source: Lee et al., MLSys 2022; MosaicML Composer,
 /// `composer.algorithms.gyro_dropout.apply_gyro_dropout`.
-inline surgery::Report apply_gyro_dropout(torch::nn::Module& model, std::int64_t iters_per_epoch,
-                                          std::int64_t max_epoch, double p = 0.5,
-                                          std::int64_t sigma = 256, std::int64_t tau = 16,
-                                          const Rng& rng = Rng(),
-                                          surgery::IfNone if_none = surgery::IfNone::error) {
-  const std::int64_t batches = iters_per_epoch * max_epoch;
-  TORCH_CHECK_VALUE(sigma >= 1 && batches >= sigma, "GyroDropout: the training has ", batches,
-                    " batches and sigma is ", sigma,
-                    ", expected at least as many batches as masks; lower sigma");
-  const nn::GyroDropoutOptions options{
-      .p = p, .sigma = sigma, .tau = tau, .period = batches / sigma * tau};
-  const bool has_some = surgery::count<nn::GyroDropout>(model) > 0;
-  return surgery::replace<nn::Dropout>(
-      model,
-      [&](torch::nn::DropoutImpl&, const surgery::Visit& where) {
-        const Rng own = Rng::for_policy(rng.seed() ^ rng.stream(), where.path);
-        return std::make_shared<nn::GyroDropoutImpl>(options, own);
-      },
-      {.if_none = has_some ? surgery::IfNone::ignore : if_none, .who = "GyroDropout"});
-}
+surgery::Report apply_gyro_dropout(torch::nn::Module& model, std::int64_t iters_per_epoch,
+                                   std::int64_t max_epoch, double p = 0.5, std::int64_t sigma = 256,
+                                   std::int64_t tau = 16, const Rng& rng = Rng(),
+                                   surgery::IfNone if_none = surgery::IfNone::error);
 
 }  // namespace functional
 
@@ -154,3 +139,32 @@ struct GyroDropout final {
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::functional {
+
+TUTTI_INLINE surgery::Report apply_gyro_dropout(torch::nn::Module& model,
+                                                std::int64_t iters_per_epoch,
+                                                std::int64_t max_epoch, double p,
+                                                std::int64_t sigma, std::int64_t tau,
+                                                const Rng& rng, surgery::IfNone if_none) {
+  const std::int64_t batches = iters_per_epoch * max_epoch;
+  TORCH_CHECK_VALUE(sigma >= 1 && batches >= sigma, "GyroDropout: the training has ", batches,
+                    " batches and sigma is ", sigma,
+                    ", expected at least as many batches as masks; lower sigma");
+  const nn::GyroDropoutOptions options{
+      .p = p, .sigma = sigma, .tau = tau, .period = batches / sigma * tau};
+  const bool has_some = surgery::count<nn::GyroDropout>(model) > 0;
+  return surgery::replace<nn::Dropout>(
+      model,
+      [&](torch::nn::DropoutImpl&, const surgery::Visit& where) {
+        const Rng own = Rng::for_policy(rng.seed() ^ rng.stream(), where.path);
+        return std::make_shared<nn::GyroDropoutImpl>(options, own);
+      },
+      {.if_none = has_some ? surgery::IfNone::ignore : if_none, .who = "GyroDropout"});
+}
+
+}  // namespace tutti::functional
+
+#endif

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include <tutti/algorithms/detail/low_precision.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -23,13 +24,9 @@ namespace functional {
 /// that run in low precision already as well, so that a second application changes nothing.
 /// Throws c10::Error when nothing was replaced and if_none is error.
 /// Source: MosaicML Composer, `composer.algorithms.low_precision_groupnorm`.
-inline surgery::Report apply_low_precision_groupnorm(
-    torch::nn::Module& model, Precision precision, const surgery::Optimizers& optimizers = {},
-    surgery::IfNone if_none = surgery::IfNone::ignore) {
-  return ::tutti::detail::lower_precision<nn::GroupNorm, nn::LowPrecisionGroupNorm>(
-      model, precision,
-      {.optimizers = optimizers, .if_none = if_none, .who = "LowPrecisionGroupNorm"});
-}
+surgery::Report apply_low_precision_groupnorm(torch::nn::Module& model, Precision precision,
+                                              const surgery::Optimizers& optimizers = {},
+                                              surgery::IfNone if_none = surgery::IfNone::ignore);
 
 }  // namespace functional
 
@@ -69,3 +66,20 @@ struct LowPrecisionGroupNorm final {
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::functional {
+
+TUTTI_INLINE surgery::Report apply_low_precision_groupnorm(torch::nn::Module& model,
+                                                           Precision precision,
+                                                           const surgery::Optimizers& optimizers,
+                                                           surgery::IfNone if_none) {
+  return ::tutti::detail::lower_precision<nn::GroupNorm, nn::LowPrecisionGroupNorm>(
+      model, precision,
+      {.optimizers = optimizers, .if_none = if_none, .who = "LowPrecisionGroupNorm"});
+}
+
+}  // namespace tutti::functional
+
+#endif

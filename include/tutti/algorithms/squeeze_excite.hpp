@@ -5,6 +5,7 @@
 #include <memory>
 #include <string_view>
 
+#include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -55,9 +56,20 @@ namespace functional {
 /// channel wide; c10::Error when nothing was replaced and if_none is error.
 /// Source: Hu et al., "Squeeze-and-Excitation Networks", CVPR 2018; MosaicML Composer,
 /// `composer.algorithms.squeeze_excite.apply_squeeze_excite`.
-inline surgery::Report apply_squeeze_excite(torch::nn::Module& model,
-                                            const SqueezeExcite& options = {},
-                                            const surgery::Optimizers& optimizers = {}) {
+surgery::Report apply_squeeze_excite(torch::nn::Module& model, const SqueezeExcite& options = {},
+                                     const surgery::Optimizers& optimizers = {});
+
+}  // namespace functional
+
+}  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::functional {
+
+TUTTI_INLINE surgery::Report apply_squeeze_excite(torch::nn::Module& model,
+                                                  const SqueezeExcite& options,
+                                                  const surgery::Optimizers& optimizers) {
   options.validate();
   auto gated = [&](torch::nn::Conv2dImpl& conv,
                    const surgery::Visit& where) -> std::shared_ptr<nn::SqueezeExciteConv2dImpl> {
@@ -72,12 +84,16 @@ inline surgery::Report apply_squeeze_excite(torch::nn::Module& model,
       {.optimizers = optimizers, .if_none = options.if_none, .who = SqueezeExcite::name});
 }
 
-}  // namespace functional
+}  // namespace tutti::functional
 
-inline void SqueezeExcite::apply(Init, State& state) const {
+namespace tutti {
+
+TUTTI_INLINE void SqueezeExcite::apply(Init, State& state) const {
   functional::apply_squeeze_excite(*state.model, *this, state.optimizers);
   state.logger.log_hyperparameters({{"squeeze_excite/num_squeeze_excite_layers",
                                      surgery::count<nn::SqueezeExciteConv2d>(*state.model)}});
 }
 
 }  // namespace tutti
+
+#endif

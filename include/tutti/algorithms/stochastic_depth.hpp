@@ -5,6 +5,7 @@
 #include <memory>
 #include <string_view>
 
+#include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
@@ -50,27 +51,8 @@ struct StochasticDepthOptions {
 /// if_none is error.
 /// Source: Huang et al., "Deep Networks with Stochastic Depth", ECCV 2016; MosaicML Composer,
 /// `composer.algorithms.stochastic_depth.apply_stochastic_depth`.
-inline std::shared_ptr<models::StochasticBlocks> apply_stochastic_depth(
-    torch::nn::Module& model, const StochasticDepthOptions& options = {}, const Rng& rng = Rng{}) {
-  options.validate();
-  if (options.drop_rate == 0) {
-    TORCH_WARN("StochasticDepth: drop_rate is 0, so no block is ever skipped");
-  }
-  const std::string_view target = options.target_layer_name;
-  auto blocks = std::make_shared<models::StochasticBlocks>(options.stochastic_method,
-                                                           options.drop_distribution, rng);
-  surgery::for_each<models::ResidualBlock>(
-      model, [&](models::ResidualBlock& block, const surgery::Visit&) {
-        if (target.empty() || target == block.layer_name()) {
-          models::StochasticBlocks::add(blocks, block);
-        }
-      });
-  blocks->set_drop_rate(options.drop_rate);
-  if (blocks->size() == 0) {
-    surgery::report_none(options.if_none, "residual block", "StochasticDepth");
-  }
-  return blocks;
-}
+std::shared_ptr<models::StochasticBlocks> apply_stochastic_depth(
+    torch::nn::Module& model, const StochasticDepthOptions& options = {}, const Rng& rng = Rng{});
 
 }  // namespace functional
 
@@ -172,3 +154,33 @@ struct StochasticDepth final {
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::functional {
+
+TUTTI_INLINE std::shared_ptr<models::StochasticBlocks> apply_stochastic_depth(
+    torch::nn::Module& model, const StochasticDepthOptions& options, const Rng& rng) {
+  options.validate();
+  if (options.drop_rate == 0) {
+    TORCH_WARN("StochasticDepth: drop_rate is 0, so no block is ever skipped");
+  }
+  const std::string_view target = options.target_layer_name;
+  auto blocks = std::make_shared<models::StochasticBlocks>(options.stochastic_method,
+                                                           options.drop_distribution, rng);
+  surgery::for_each<models::ResidualBlock>(
+      model, [&](models::ResidualBlock& block, const surgery::Visit&) {
+        if (target.empty() || target == block.layer_name()) {
+          models::StochasticBlocks::add(blocks, block);
+        }
+      });
+  blocks->set_drop_rate(options.drop_rate);
+  if (blocks->size() == 0) {
+    surgery::report_none(options.if_none, "residual block", "StochasticDepth");
+  }
+  return blocks;
+}
+
+}  // namespace tutti::functional
+
+#endif

@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -66,24 +67,6 @@ inline bool is_below(std::string_view path, std::string_view prefix) {
   return path.starts_with(prefix) && (path.size() == prefix.size() || path[prefix.size()] == '.');
 }
 
-// The convolutions to standardise: all but the last n and those ignored by name.
-inline Convolutions to_standardize(torch::nn::Module& model, const WeightStandardization& options) {
-  std::vector<const torch::nn::Module*> all;
-  for (const surgery::Visit& where : surgery::walk(model)) {
-    const torch::nn::Module& module = *where.module;
-    const bool convolves = has_fan_in<torch::nn::Conv1dImpl>(module) ||
-                           has_fan_in<torch::nn::Conv2dImpl>(module) ||
-                           has_fan_in<torch::nn::Conv3dImpl>(module);
-    if (convolves && std::none_of(options.ignore.begin(), options.ignore.end(),
-                                  [&](const Key& key) { return is_below(where.path, key); })) {
-      all.push_back(&module);
-    }
-  }
-  const auto size = static_cast<std::int64_t>(all.size());
-  return Convolutions(all.begin(),
-                      all.begin() + std::max<std::int64_t>(size - options.n_last_layers_ignore, 0));
-}
-
 template <class Layer>
 void standardize(torch::nn::Module& model, const Convolutions& chosen, const surgery::Options& how,
                  surgery::Report& report) {
@@ -114,9 +97,44 @@ namespace functional {
 /// Source: Qiao et al., "Micro-Batch Training with Batch-Channel Normalization and Weight
 /// Standardization", 2019; MosaicML Composer,
 /// `composer.algorithms.weight_standardization.apply_weight_standardization`.
-inline surgery::Report apply_weight_standardization(torch::nn::Module& model,
-                                                    const WeightStandardization& options = {},
-                                                    const surgery::Optimizers& optimizers = {}) {
+surgery::Report apply_weight_standardization(torch::nn::Module& model,
+                                             const WeightStandardization& options = {},
+                                             const surgery::Optimizers& optimizers = {});
+
+}  // namespace functional
+
+}  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+// The convolutions to standardise: all but the last n and those ignored by name.
+TUTTI_INLINE Convolutions to_standardize(torch::nn::Module& model,
+                                         const WeightStandardization& options) {
+  std::vector<const torch::nn::Module*> all;
+  for (const surgery::Visit& where : surgery::walk(model)) {
+    const torch::nn::Module& module = *where.module;
+    const bool convolves = has_fan_in<torch::nn::Conv1dImpl>(module) ||
+                           has_fan_in<torch::nn::Conv2dImpl>(module) ||
+                           has_fan_in<torch::nn::Conv3dImpl>(module);
+    if (convolves && std::none_of(options.ignore.begin(), options.ignore.end(),
+                                  [&](const Key& key) { return is_below(where.path, key); })) {
+      all.push_back(&module);
+    }
+  }
+  const auto size = static_cast<std::int64_t>(all.size());
+  return Convolutions(all.begin(),
+                      all.begin() + std::max<std::int64_t>(size - options.n_last_layers_ignore, 0));
+}
+
+}  // namespace tutti::detail
+
+namespace tutti::functional {
+
+TUTTI_INLINE surgery::Report apply_weight_standardization(torch::nn::Module& model,
+                                                          const WeightStandardization& options,
+                                                          const surgery::Optimizers& optimizers) {
   options.validate();
   const surgery::Options how = {.optimizers = optimizers, .who = WeightStandardization::name};
   const detail::Convolutions chosen = detail::to_standardize(model, options);
@@ -130,12 +148,16 @@ inline surgery::Report apply_weight_standardization(torch::nn::Module& model,
   return report;
 }
 
-}  // namespace functional
+}  // namespace tutti::functional
 
-inline void WeightStandardization::apply(Init, State& state) const {
+namespace tutti {
+
+TUTTI_INLINE void WeightStandardization::apply(Init, State& state) const {
   functional::apply_weight_standardization(*state.model, *this, state.optimizers);
   state.logger.log_hyperparameters({{"WeightStandardization/num_weights_standardized",
                                      surgery::count<nn::WeightStandardized>(*state.model)}});
 }
 
 }  // namespace tutti
+
+#endif

@@ -15,6 +15,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/time.hpp>
 
 namespace tutti::checkpoint {
@@ -32,14 +33,58 @@ struct NameFields {
 
 namespace detail {
 
-inline std::string seconds_text(Timestamp::Duration time) {
+/// Counters that a file name can hold and that grow during a run.
+std::map<std::string, std::int64_t, std::less<>> counters(const Timestamp& t);
+
+std::optional<std::string> field_text(std::string_view name, const NameFields& fields);
+
+/// The name inside the braces that `text` begins with; empty when it does not begin with a
+/// placeholder.
+std::string_view placeholder(std::string_view text);
+
+}  // namespace detail
+
+/// A name with its placeholders filled in: "ep{epoch}-ba{batch}" is "ep1-ba45".
+///
+/// Known: run_name, rank, local_rank, world_size, local_world_size, node_rank, epoch, batch,
+/// batch_in_epoch, sample, sample_in_epoch, token, token_in_epoch, and total_wct, epoch_wct,
+/// batch_wct in seconds. Others are left as they are. Source: Composer,
+/// composer/utils/file_helpers.py, format_name_with_dist_and_time.
+std::string format_name(std::string_view pattern, const NameFields& fields);
+
+/// Refuses a pattern with a word in braces that format_name() would leave as it is, such as a
+/// misspelt placeholder, with which every checkpoint would have one name.
+/// Throws c10::ValueError with the ones that there are.
+void check_placeholders(std::string_view pattern);
+
+/// The numbers that a pattern's placeholders have in a name, or nothing when the name is not made
+/// by it.
+///
+/// Placeholders other than counters and ranks match any text.
+std::optional<std::map<std::string, std::int64_t>> parse_name(std::string_view pattern,
+                                                              std::string_view name);
+
+/// Refuses to go on in a folder whose checkpoints are from later in a run than this one is.
+///
+/// folder: may be missing. pattern: that of the file names, with run_name and ranks filled in or
+/// not. A counter within the epoch counts only when the epoch is the same. Throws c10::Error naming
+/// the newer checkpoint and what to do.
+void check_no_newer(const std::filesystem::path& folder, std::string_view pattern,
+                    const Timestamp& now);
+
+}  // namespace tutti::checkpoint
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint::detail {
+
+TUTTI_INLINE std::string seconds_text(Timestamp::Duration time) {
   std::array<char, 32> text{};
   const double seconds = std::chrono::duration<double>(time).count();
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), seconds).ptr};
 }
 
-/// Counters that a file name can hold and that grow during a run.
-inline std::map<std::string, std::int64_t, std::less<>> counters(const Timestamp& t) {
+TUTTI_INLINE std::map<std::string, std::int64_t, std::less<>> counters(const Timestamp& t) {
   return {{"epoch", t.epoch},
           {"batch", t.batch},
           {"batch_in_epoch", t.batch_in_epoch},
@@ -49,7 +94,8 @@ inline std::map<std::string, std::int64_t, std::less<>> counters(const Timestamp
           {"token_in_epoch", t.token_in_epoch}};
 }
 
-inline std::optional<std::string> field_text(std::string_view name, const NameFields& fields) {
+TUTTI_INLINE std::optional<std::string> field_text(std::string_view name,
+                                                   const NameFields& fields) {
   const std::pair<std::string_view, std::int64_t> numbers[] = {
       {"rank", fields.rank},
       {"local_rank", fields.local_rank},
@@ -80,24 +126,18 @@ inline std::optional<std::string> field_text(std::string_view name, const NameFi
   return found == counted.end() ? std::nullopt : std::optional(std::to_string(found->second));
 }
 
-/// The name inside the braces that `text` begins with; empty when it does not begin with a
-/// placeholder.
-inline std::string_view placeholder(std::string_view text) {
+TUTTI_INLINE std::string_view placeholder(std::string_view text) {
   const auto end = text.find('}');
   const bool braces = text.starts_with('{') && end != std::string_view::npos;
   const auto name = braces ? text.substr(1, end - 1) : std::string_view();
   return name.find('{') == std::string_view::npos ? name : std::string_view();
 }
 
-}  // namespace detail
+}  // namespace tutti::checkpoint::detail
 
-/// A name with its placeholders filled in: "ep{epoch}-ba{batch}" is "ep1-ba45".
-///
-/// Known: run_name, rank, local_rank, world_size, local_world_size, node_rank, epoch, batch,
-/// batch_in_epoch, sample, sample_in_epoch, token, token_in_epoch, and total_wct, epoch_wct,
-/// batch_wct in seconds. Others are left as they are. Source: Composer,
-/// composer/utils/file_helpers.py, format_name_with_dist_and_time.
-inline std::string format_name(std::string_view pattern, const NameFields& fields) {
+namespace tutti::checkpoint {
+
+TUTTI_INLINE std::string format_name(std::string_view pattern, const NameFields& fields) {
   std::string out;
   while (!pattern.empty()) {
     const std::string_view name = detail::placeholder(pattern);
@@ -109,10 +149,7 @@ inline std::string format_name(std::string_view pattern, const NameFields& field
   return out;
 }
 
-/// Refuses a pattern with a word in braces that format_name() would leave as it is, such as a
-/// misspelt placeholder, with which every checkpoint would have one name.
-/// Throws c10::ValueError with the ones that there are.
-inline void check_placeholders(std::string_view pattern) {
+TUTTI_INLINE void check_placeholders(std::string_view pattern) {
   for (std::string_view rest = pattern; !rest.empty(); rest.remove_prefix(1)) {
     const std::string_view name = detail::placeholder(rest);
     TORCH_CHECK_VALUE(name.empty() || detail::field_text(name, {}).has_value(), "checkpoint: \"{",
@@ -124,12 +161,8 @@ inline void check_placeholders(std::string_view pattern) {
   }
 }
 
-/// The numbers that a pattern's placeholders have in a name, or nothing when the name is not made
-/// by it.
-///
-/// Placeholders other than counters and ranks match any text.
-inline std::optional<std::map<std::string, std::int64_t>> parse_name(std::string_view pattern,
-                                                                     std::string_view name) {
+TUTTI_INLINE std::optional<std::map<std::string, std::int64_t>> parse_name(std::string_view pattern,
+                                                                           std::string_view name) {
   if (pattern.empty()) {
     return name.empty() ? std::optional(std::map<std::string, std::int64_t>()) : std::nullopt;
   }
@@ -155,13 +188,8 @@ inline std::optional<std::map<std::string, std::int64_t>> parse_name(std::string
   return std::nullopt;
 }
 
-/// Refuses to go on in a folder whose checkpoints are from later in a run than this one is.
-///
-/// folder: may be missing. pattern: that of the file names, with run_name and ranks filled in or
-/// not. A counter within the epoch counts only when the epoch is the same. Throws c10::Error naming
-/// the newer checkpoint and what to do.
-inline void check_no_newer(const std::filesystem::path& folder, std::string_view pattern,
-                           const Timestamp& now) {
+TUTTI_INLINE void check_no_newer(const std::filesystem::path& folder, std::string_view pattern,
+                                 const Timestamp& now) {
   const auto own = detail::counters(now);
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
@@ -185,3 +213,5 @@ inline void check_no_newer(const std::filesystem::path& folder, std::string_view
 }
 
 }  // namespace tutti::checkpoint
+
+#endif

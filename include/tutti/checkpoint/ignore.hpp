@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tutti/checkpoint/glob.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 
 #include <c10/util/Exception.h>
@@ -26,63 +27,81 @@ class IgnoreKeys {
   [[nodiscard]] bool empty() const { return globs_.empty(); }
 
   /// Whether this path is to be left out.
-  bool matches(std::string_view path) {
-    bool any = false;
-    for (std::size_t i = 0; i < globs_.size(); ++i) {
-      if (glob_matches(globs_[i], path)) {
-        matched_[i] = any = true;
-      }
-    }
-    return any;
-  }
+  bool matches(std::string_view path);
 
   /// The archive without what is to be left out.
   ///
   /// prefix: put before its paths when they are compared, "state/model/". left_out: gets the full
   /// paths that were left out, the topmost where all below went with it.
   Archive without(const Archive& archive, const std::string& prefix,
-                  std::vector<std::string>& left_out) {
-    Archive out;
-    copy(archive, prefix, out, left_out);
-    return out;
-  }
+                  std::vector<std::string>& left_out);
 
   /// The globs that have matched nothing so far.
-  [[nodiscard]] std::vector<std::string> unmatched() const {
-    std::vector<std::string> out;
-    for (std::size_t i = 0; i < globs_.size(); ++i) {
-      if (!matched_[i]) {
-        out.push_back(globs_[i]);
-      }
-    }
-    return out;
-  }
+  [[nodiscard]] std::vector<std::string> unmatched() const;
 
  private:
   void copy(const Archive& from, const std::string& prefix, Archive& to,
-            std::vector<std::string>& left_out) {
-    for (const auto& entry : from.entries()) {
-      std::string path = prefix + entry.name;
-      if (matches(path)) {
-        left_out.push_back(std::move(path));
-      } else if (entry.is_child()) {
-        Archive below;
-        copy(entry.child(), path + '/', below, left_out);
-        if (!below.empty() || entry.child().empty()) {
-          to.put(entry.name, std::move(below));
-        }
-      } else {
-        entry.leaf().visit([&](const auto& leaf) { to.put(entry.name, leaf); });
-      }
-    }
-  }
+            std::vector<std::string>& left_out);
 
   std::vector<std::string> globs_;
   std::vector<bool> matched_;
 };
 
 /// Warns of every glob that has matched nothing. option: whose they are, "load_ignore_keys".
-inline void warn_unmatched(const IgnoreKeys& keys, std::string_view option) {
+void warn_unmatched(const IgnoreKeys& keys, std::string_view option);
+
+}  // namespace tutti::checkpoint
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint {
+
+TUTTI_INLINE bool IgnoreKeys::matches(std::string_view path) {
+  bool any = false;
+  for (std::size_t i = 0; i < globs_.size(); ++i) {
+    if (glob_matches(globs_[i], path)) {
+      matched_[i] = any = true;
+    }
+  }
+  return any;
+}
+
+TUTTI_INLINE Archive IgnoreKeys::without(const Archive& archive, const std::string& prefix,
+                                         std::vector<std::string>& left_out) {
+  Archive out;
+  copy(archive, prefix, out, left_out);
+  return out;
+}
+
+TUTTI_INLINE std::vector<std::string> IgnoreKeys::unmatched() const {
+  std::vector<std::string> out;
+  for (std::size_t i = 0; i < globs_.size(); ++i) {
+    if (!matched_[i]) {
+      out.push_back(globs_[i]);
+    }
+  }
+  return out;
+}
+
+TUTTI_INLINE void IgnoreKeys::copy(const Archive& from, const std::string& prefix, Archive& to,
+                                   std::vector<std::string>& left_out) {
+  for (const auto& entry : from.entries()) {
+    std::string path = prefix + entry.name;
+    if (matches(path)) {
+      left_out.push_back(std::move(path));
+    } else if (entry.is_child()) {
+      Archive below;
+      copy(entry.child(), path + '/', below, left_out);
+      if (!below.empty() || entry.child().empty()) {
+        to.put(entry.name, std::move(below));
+      }
+    } else {
+      entry.leaf().visit([&](const auto& leaf) { to.put(entry.name, leaf); });
+    }
+  }
+}
+
+TUTTI_INLINE void warn_unmatched(const IgnoreKeys& keys, std::string_view option) {
   for (const std::string& glob : keys.unmatched()) {
     TORCH_WARN(option, ": nothing in the checkpoint matches \"", glob,
                "\"; paths look like state/model/fc.weight, state/optimizers/0, state/policies/EMA, "
@@ -91,3 +110,5 @@ inline void warn_unmatched(const IgnoreKeys& keys, std::string_view option) {
 }
 
 }  // namespace tutti::checkpoint
+
+#endif

@@ -11,13 +11,36 @@
 #include <tutti/checkpoint/detail/file.hpp>
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/config.hpp>
 
 namespace tutti::checkpoint {
 
 namespace detail {
 
 /// The batch of the run that a folder is a whole checkpoint of; nothing when it is none.
-inline std::optional<std::int64_t> batch_of(const std::filesystem::path& folder) {
+std::optional<std::int64_t> batch_of(const std::filesystem::path& folder);
+
+/// The checkpoint that is furthest in its run.
+std::optional<std::string> find_furthest(const std::filesystem::path& folder);
+
+}  // namespace detail
+
+/// The checkpoint of a whole run that the pointer `latest` of a folder names; where there is no
+/// pointer, since the run died between its first checkpoint and pointing to it, the one that is
+/// furthest in its run. Nothing when there is none.
+///
+/// A function of the two names and what is on disk alone.
+/// Throws c10::Error when the pointer names a checkpoint that is not there.
+std::optional<std::string> find_latest(const std::filesystem::path& folder,
+                                       const std::string& latest);
+
+}  // namespace tutti::checkpoint
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint::detail {
+
+TUTTI_INLINE std::optional<std::int64_t> batch_of(const std::filesystem::path& folder) {
   try {
     const Manifest manifest = read_manifest(folder);
     const bool run = !manifest.meta.get_or("weights_only", false);
@@ -27,8 +50,7 @@ inline std::optional<std::int64_t> batch_of(const std::filesystem::path& folder)
   }
 }
 
-/// The checkpoint that is furthest in its run.
-inline std::optional<std::string> find_furthest(const std::filesystem::path& folder) {
+TUTTI_INLINE std::optional<std::string> find_furthest(const std::filesystem::path& folder) {
   std::optional<std::string> found;
   std::int64_t furthest = -1;
   std::error_code error;
@@ -45,16 +67,12 @@ inline std::optional<std::string> find_furthest(const std::filesystem::path& fol
   return found;
 }
 
-}  // namespace detail
+}  // namespace tutti::checkpoint::detail
 
-/// The checkpoint of a whole run that the pointer `latest` of a folder names; where there is no
-/// pointer, since the run died between its first checkpoint and pointing to it, the one that is
-/// furthest in its run. Nothing when there is none.
-///
-/// A function of the two names and what is on disk alone.
-/// Throws c10::Error when the pointer names a checkpoint that is not there.
-inline std::optional<std::string> find_latest(const std::filesystem::path& folder,
-                                              const std::string& latest) {
+namespace tutti::checkpoint {
+
+TUTTI_INLINE std::optional<std::string> find_latest(const std::filesystem::path& folder,
+                                                    const std::string& latest) {
   const auto link = folder / latest;
   if (!detail::path_exists(link)) {
     return detail::find_furthest(folder);
@@ -68,3 +86,5 @@ inline std::optional<std::string> find_latest(const std::filesystem::path& folde
 }
 
 }  // namespace tutti::checkpoint
+
+#endif

@@ -16,6 +16,7 @@
 
 #include <tutti/checkpoint/detail/xxh64.hpp>
 #include <tutti/checkpoint/safetensors.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/json.hpp>
 #include <tutti/core/detail/json_parse.hpp>
@@ -43,7 +44,7 @@ using tutti::detail::Json;
 
 /// An archive as JSON: a child is an object; a tensor `["tensor"]`; what JSON lacks, an array of
 /// its kind and text: `["double", "nan"]`, `["integer", "18446744073709551615"]`.
-inline Json to_json(const Archive& archive);
+Json to_json(const Archive& archive);
 
 struct LeafToJson {
   Json operator()(bool value) const { return value; }
@@ -51,19 +52,53 @@ struct LeafToJson {
   Json operator()(std::uint64_t value) const {
     return Json::Array{Json("integer"), Json(std::to_string(value))};
   }
-  Json operator()(double value) const {
-    if (std::isfinite(value)) {
-      return value;
-    }
-    return Json::Array{Json("double"), Json(std::isnan(value) ? "nan"
-                                            : value > 0       ? "inf"
-                                                              : "-inf")};
-  }
+  Json operator()(double value) const;
   Json operator()(const std::string& value) const { return value; }
   Json operator()(const at::Tensor&) const { return Json::Array{Json("tensor")}; }
 };
 
-inline Json to_json(const Archive& archive) {
+/// Rebuilds an archive from its tree, taking tensors out of `tensors` by their path.
+class ArchiveReader {
+ public:
+  explicit ArchiveReader(std::map<std::string, at::Tensor>& tensors) : tensors_(tensors) {}
+
+  void read(const Json& json, Archive& archive);
+
+ private:
+  void special(const std::string& name, const Json& value, Archive& archive);
+
+  std::map<std::string, at::Tensor>& tensors_;
+};
+
+/// The archive of a tree that has no tensors but these; all of them must be used.
+Archive from_json(const Json& json, std::map<std::string, at::Tensor> tensors = {});
+
+inline constexpr std::string_view seal = ",\n \"xxh64\": \"";
+inline constexpr std::string_view seal_end = "\"\n}\n";
+
+}  // namespace detail
+
+/// The text of manifest.json; its last member is the checksum of all before it.
+std::string to_text(const Manifest& manifest);
+
+/// The manifest whose text this is. Throws std::invalid_argument saying what is wrong with it: cut
+/// short, changed since it was written, of another program, or of a newer version.
+Manifest parse_manifest(std::string_view text);
+
+}  // namespace tutti::checkpoint
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint::detail {
+
+TUTTI_INLINE Json LeafToJson::operator()(double value) const {
+  if (std::isfinite(value)) {
+    return value;
+  }
+  return Json::Array{Json("double"), Json(std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf")};
+}
+
+TUTTI_INLINE Json to_json(const Archive& archive) {
   Json::Object out;
   for (const auto& entry : archive.entries()) {
     out.emplace_back(entry.name,
@@ -72,66 +107,57 @@ inline Json to_json(const Archive& archive) {
   return out;
 }
 
-/// Rebuilds an archive from its tree, taking tensors out of `tensors` by their path.
-class ArchiveReader {
- public:
-  explicit ArchiveReader(std::map<std::string, at::Tensor>& tensors) : tensors_(tensors) {}
-
-  void read(const Json& json, Archive& archive) {
-    for (const auto& [name, value] : json.object()) {
-      if (name.empty() || name.find('/') != std::string::npos) {
-        throw std::invalid_argument("the entry '" + name + "' of '" + archive.path() +
-                                    "' is no name");
-      }
-      if (value.is_object()) {
-        read(value, archive.child(name));
-      } else if (value.is_array()) {
-        special(name, value, archive);
-      } else if (value.is_bool()) {
-        archive.put(name, value.boolean());
-      } else if (value.is_int()) {
-        archive.put(name, value.integer());
-      } else if (value.is_string()) {
-        archive.put(name, value.string());
-      } else {
-        archive.put(name, value.number());
-      }
+TUTTI_INLINE void ArchiveReader::read(const Json& json, Archive& archive) {
+  for (const auto& [name, value] : json.object()) {
+    if (name.empty() || name.find('/') != std::string::npos) {
+      throw std::invalid_argument("the entry '" + name + "' of '" + archive.path() +
+                                  "' is no name");
     }
-  }
-
- private:
-  void special(const std::string& name, const Json& value, Archive& archive) {
-    const std::string& kind = value.at(std::size_t{0}).string();
-    if (kind == "tensor") {
-      const std::string path = archive.path().empty() ? name : archive.path() + '/' + name;
-      const auto found = tensors_.find(path);
-      if (found == tensors_.end()) {
-        throw std::invalid_argument("the tensor '" + path + "' is missing");
-      }
-      archive.put(name, found->second);
-      tensors_.erase(found);
-      return;
-    }
-    const std::string& text = value.at(std::size_t{1}).string();
-    std::uint64_t integer = 0;
-    const char* const end = text.data() + text.size();
-    if (kind == "double" && text == "nan") {
-      archive.put(name, std::numeric_limits<double>::quiet_NaN());
-    } else if (kind == "double" && (text == "inf" || text == "-inf")) {
-      const double inf = std::numeric_limits<double>::infinity();
-      archive.put(name, text == "inf" ? inf : -inf);
-    } else if (kind == "integer" && std::from_chars(text.data(), end, integer).ptr == end) {
-      archive.put(name, integer);
+    if (value.is_object()) {
+      read(value, archive.child(name));
+    } else if (value.is_array()) {
+      special(name, value, archive);
+    } else if (value.is_bool()) {
+      archive.put(name, value.boolean());
+    } else if (value.is_int()) {
+      archive.put(name, value.integer());
+    } else if (value.is_string()) {
+      archive.put(name, value.string());
     } else {
-      throw std::invalid_argument("the entry '" + name + "' has the unknown kind '" + kind + "'");
+      archive.put(name, value.number());
     }
   }
+}
 
-  std::map<std::string, at::Tensor>& tensors_;
-};
+TUTTI_INLINE void ArchiveReader::special(const std::string& name, const Json& value,
+                                         Archive& archive) {
+  const std::string& kind = value.at(std::size_t{0}).string();
+  if (kind == "tensor") {
+    const std::string path = archive.path().empty() ? name : archive.path() + '/' + name;
+    const auto found = tensors_.find(path);
+    if (found == tensors_.end()) {
+      throw std::invalid_argument("the tensor '" + path + "' is missing");
+    }
+    archive.put(name, found->second);
+    tensors_.erase(found);
+    return;
+  }
+  const std::string& text = value.at(std::size_t{1}).string();
+  std::uint64_t integer = 0;
+  const char* const end = text.data() + text.size();
+  if (kind == "double" && text == "nan") {
+    archive.put(name, std::numeric_limits<double>::quiet_NaN());
+  } else if (kind == "double" && (text == "inf" || text == "-inf")) {
+    const double inf = std::numeric_limits<double>::infinity();
+    archive.put(name, text == "inf" ? inf : -inf);
+  } else if (kind == "integer" && std::from_chars(text.data(), end, integer).ptr == end) {
+    archive.put(name, integer);
+  } else {
+    throw std::invalid_argument("the entry '" + name + "' has the unknown kind '" + kind + "'");
+  }
+}
 
-/// The archive of a tree that has no tensors but these; all of them must be used.
-inline Archive from_json(const Json& json, std::map<std::string, at::Tensor> tensors = {}) {
+TUTTI_INLINE Archive from_json(const Json& json, std::map<std::string, at::Tensor> tensors) {
   Archive archive;
   ArchiveReader(tensors).read(json, archive);
   if (!tensors.empty()) {
@@ -140,13 +166,11 @@ inline Archive from_json(const Json& json, std::map<std::string, at::Tensor> ten
   return archive;
 }
 
-inline constexpr std::string_view seal = ",\n \"xxh64\": \"";
-inline constexpr std::string_view seal_end = "\"\n}\n";
+}  // namespace tutti::checkpoint::detail
 
-}  // namespace detail
+namespace tutti::checkpoint {
 
-/// The text of manifest.json; its last member is the checksum of all before it.
-inline std::string to_text(const Manifest& manifest) {
+TUTTI_INLINE std::string to_text(const Manifest& manifest) {
   using tutti::detail::Json;
   Json::Object files;
   for (const auto& [name, file] : manifest.files) {
@@ -170,9 +194,7 @@ inline std::string to_text(const Manifest& manifest) {
   return text + std::string(detail::seal) + hash.text() + std::string(detail::seal_end);
 }
 
-/// The manifest whose text this is. Throws std::invalid_argument saying what is wrong with it: cut
-/// short, changed since it was written, of another program, or of a newer version.
-inline Manifest parse_manifest(std::string_view text) {
+TUTTI_INLINE Manifest parse_manifest(std::string_view text) {
   const auto cut = text.rfind(detail::seal);
   const std::size_t sealed = detail::seal.size() + 16 + detail::seal_end.size();
   if (cut == std::string_view::npos || text.size() - cut != sealed ||
@@ -211,3 +233,5 @@ inline Manifest parse_manifest(std::string_view text) {
 }
 
 }  // namespace tutti::checkpoint
+
+#endif

@@ -13,6 +13,7 @@
 #include <torch/nn/module.h>
 
 #include <tutti/checkpoint/glob.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 
 namespace tutti::checkpoint {
@@ -40,32 +41,67 @@ struct LoadReport {
   bool complete() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
 
   /// The differences in words, the first `shown` of each kind; empty when complete().
-  std::string text(std::size_t shown = 10) const {
-    std::ostringstream out;
-    const auto list = [&](const char* title, const std::vector<std::string>& names) {
-      if (names.empty()) {
-        return;
-      }
-      out << "\n  " << names.size() << ' ' << title << ':';
-      for (std::size_t i = 0; i < std::min(shown, names.size()); ++i) {
-        out << "\n    " << names[i];
-      }
-      if (names.size() > shown) {
-        out << "\n    and " << names.size() - shown << " more";
-      }
-    };
-    list("missing (the model has them, the file has not)", missing);
-    list("unexpected (the file has them, the model has not)", unexpected);
-    list("different", mismatched);
-    return out.str();
-  }
+  std::string text(std::size_t shown = 10) const;
 };
 
 /// Parameters and buffers of a module under their PyTorch names, parameters first; undefined ones
 /// left out.
 ///
 /// A tensor that is registered under several names (tied weights) appears under each.
-inline std::vector<std::pair<std::string, at::Tensor>> module_tensors(
+std::vector<std::pair<std::string, at::Tensor>> module_tensors(const torch::nn::Module& module);
+
+/// Puts parameters and buffers into the archive, detached but not copied.
+void save_module(const torch::nn::Module& module, Archive& archive);
+
+namespace detail {
+
+/// The tensors of an archive by name, after prefix and ignore rules.
+std::map<std::string, at::Tensor> named_tensors(const Archive& archive,
+                                                const ModuleLoadOptions& options,
+                                                LoadReport& report);
+
+/// Why `saved` cannot go into `own`; empty when it can.
+std::string difference(const at::Tensor& own, const at::Tensor& saved, bool convert_dtype);
+
+}  // namespace detail
+
+/// Copies an archive's tensors into a module's parameters and buffers.
+///
+/// The module keeps its tensor objects, devices and memory formats, so optimizers and tied weights
+/// go on working. Nothing is changed before everything is compared. Weights that are tied here may
+/// be in the file under one of their names or under each, with equal values. Returns what was
+/// loaded and what differs. Throws c10::Error that lists the differences when there are any and
+/// options.strict is set.
+LoadReport load_module(torch::nn::Module& module, const Archive& archive,
+                       const ModuleLoadOptions& options = {});
+
+}  // namespace tutti::checkpoint
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint {
+
+TUTTI_INLINE std::string LoadReport::text(std::size_t shown) const {
+  std::ostringstream out;
+  const auto list = [&](const char* title, const std::vector<std::string>& names) {
+    if (names.empty()) {
+      return;
+    }
+    out << "\n  " << names.size() << ' ' << title << ':';
+    for (std::size_t i = 0; i < std::min(shown, names.size()); ++i) {
+      out << "\n    " << names[i];
+    }
+    if (names.size() > shown) {
+      out << "\n    and " << names.size() - shown << " more";
+    }
+  };
+  list("missing (the model has them, the file has not)", missing);
+  list("unexpected (the file has them, the model has not)", unexpected);
+  list("different", mismatched);
+  return out.str();
+}
+
+TUTTI_INLINE std::vector<std::pair<std::string, at::Tensor>> module_tensors(
     const torch::nn::Module& module) {
   std::vector<std::pair<std::string, at::Tensor>> out;
   for (const auto& items : {module.named_parameters(), module.named_buffers()}) {
@@ -78,19 +114,19 @@ inline std::vector<std::pair<std::string, at::Tensor>> module_tensors(
   return out;
 }
 
-/// Puts parameters and buffers into the archive, detached but not copied.
-inline void save_module(const torch::nn::Module& module, Archive& archive) {
+TUTTI_INLINE void save_module(const torch::nn::Module& module, Archive& archive) {
   for (const auto& [name, tensor] : module_tensors(module)) {
     archive.put(name, tensor.detach());
   }
 }
 
-namespace detail {
+}  // namespace tutti::checkpoint
 
-/// The tensors of an archive by name, after prefix and ignore rules.
-inline std::map<std::string, at::Tensor> named_tensors(const Archive& archive,
-                                                       const ModuleLoadOptions& options,
-                                                       LoadReport& report) {
+namespace tutti::checkpoint::detail {
+
+TUTTI_INLINE std::map<std::string, at::Tensor> named_tensors(const Archive& archive,
+                                                             const ModuleLoadOptions& options,
+                                                             LoadReport& report) {
   std::map<std::string, at::Tensor> out;
   archive.each_leaf([&](std::string name, const Archive::Leaf& leaf) {
     if (!options.strip_prefix.empty() && name.starts_with(options.strip_prefix)) {
@@ -108,8 +144,8 @@ inline std::map<std::string, at::Tensor> named_tensors(const Archive& archive,
   return out;
 }
 
-/// Why `saved` cannot go into `own`; empty when it can.
-inline std::string difference(const at::Tensor& own, const at::Tensor& saved, bool convert_dtype) {
+TUTTI_INLINE std::string difference(const at::Tensor& own, const at::Tensor& saved,
+                                    bool convert_dtype) {
   std::ostringstream out;
   if (own.sizes() != saved.sizes()) {
     out << "shape " << saved.sizes() << " in the file, " << own.sizes() << " in the model";
@@ -120,17 +156,12 @@ inline std::string difference(const at::Tensor& own, const at::Tensor& saved, bo
   return out.str();
 }
 
-}  // namespace detail
+}  // namespace tutti::checkpoint::detail
 
-/// Copies an archive's tensors into a module's parameters and buffers.
-///
-/// The module keeps its tensor objects, devices and memory formats, so optimizers and tied weights
-/// go on working. Nothing is changed before everything is compared. Weights that are tied here may
-/// be in the file under one of their names or under each, with equal values. Returns what was
-/// loaded and what differs. Throws c10::Error that lists the differences when there are any and
-/// options.strict is set.
-inline LoadReport load_module(torch::nn::Module& module, const Archive& archive,
-                              const ModuleLoadOptions& options = {}) {
+namespace tutti::checkpoint {
+
+TUTTI_INLINE LoadReport load_module(torch::nn::Module& module, const Archive& archive,
+                                    const ModuleLoadOptions& options) {
   LoadReport report;
   auto saved = detail::named_tensors(archive, options, report);
   std::map<const void*, std::pair<std::string, at::Tensor>> sources;  // by tensor object: ties once
@@ -181,3 +212,5 @@ inline LoadReport load_module(torch::nn::Module& module, const Archive& archive,
 }
 
 }  // namespace tutti::checkpoint
+
+#endif

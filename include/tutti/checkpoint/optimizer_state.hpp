@@ -19,6 +19,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <tutti/checkpoint/detail/torch_optimizers.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/stateful.hpp>
 
@@ -34,7 +35,47 @@ inline std::string optimizer_class(const Optimizer& optimizer) {
 }
 
 /// All parameters, group after group.
-inline std::vector<at::Tensor> flat_parameters(const Optimizer& optimizer) {
+std::vector<at::Tensor> flat_parameters(const Optimizer& optimizer);
+
+/// The model's name of each parameter, the first one where it has several; empty where it has none.
+std::vector<std::string> parameter_names(const std::vector<at::Tensor>& parameters,
+                                         const torch::nn::Module* model);
+
+/// Where each parameter of this run lies in the archive: by name when both sides know all names,
+/// else in the order of the groups.
+std::vector<std::size_t> match_parameters(const std::vector<std::string>& own,
+                                          const std::vector<std::string>& saved,
+                                          const std::string& what);
+
+std::string listed(const std::vector<std::int64_t>& numbers);
+
+}  // namespace detail
+
+/// Saves an optimizer's hyperparameters and per-parameter state.
+///
+/// optimizer: SGD, Adam, AdamW, RMSprop, Adagrad or LBFGS of torch::optim, or any that derives from
+/// tutti::Stateful, as all of tutti::optim do. model: gives the parameters names, so that a
+/// checkpoint can be told from one of another model, and loaded when the order of the parameters
+/// changed; null: order only. Throws c10::Error naming the class when it is none of these.
+void save_optimizer(const torch::optim::Optimizer& optimizer, Archive& archive,
+                    const torch::nn::Module* model = nullptr);
+
+/// Restores what save_optimizer() saved, hyperparameters such as the learning rate included.
+///
+/// optimizer: of the saved class, with as many groups of the same sizes. State tensors go to their
+/// parameter's device. Parameters are matched by name where both sides know all names; a Stateful
+/// optimizer needs them in the saved order.
+/// Throws c10::Error saying what differs; a torch::optim one is then unchanged.
+void load_optimizer(torch::optim::Optimizer& optimizer, const Archive& archive,
+                    const torch::nn::Module* model = nullptr);
+
+}  // namespace tutti::checkpoint
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint::detail {
+
+TUTTI_INLINE std::vector<at::Tensor> flat_parameters(const Optimizer& optimizer) {
   std::vector<at::Tensor> out;
   for (const auto& group : optimizer.param_groups()) {
     out.insert(out.end(), group.params().begin(), group.params().end());
@@ -42,9 +83,8 @@ inline std::vector<at::Tensor> flat_parameters(const Optimizer& optimizer) {
   return out;
 }
 
-/// The model's name of each parameter, the first one where it has several; empty where it has none.
-inline std::vector<std::string> parameter_names(const std::vector<at::Tensor>& parameters,
-                                                const torch::nn::Module* model) {
+TUTTI_INLINE std::vector<std::string> parameter_names(const std::vector<at::Tensor>& parameters,
+                                                      const torch::nn::Module* model) {
   std::map<const void*, std::string> names;
   if (model != nullptr) {
     for (const auto& item : model->named_parameters()) {
@@ -59,7 +99,7 @@ inline std::vector<std::string> parameter_names(const std::vector<at::Tensor>& p
   return out;
 }
 
-inline std::vector<std::string> parameter_shapes(const std::vector<at::Tensor>& parameters) {
+TUTTI_INLINE std::vector<std::string> parameter_shapes(const std::vector<at::Tensor>& parameters) {
   std::vector<std::string> out;
   for (const auto& parameter : parameters) {
     out.push_back(c10::str(parameter.sizes()));
@@ -67,9 +107,10 @@ inline std::vector<std::string> parameter_shapes(const std::vector<at::Tensor>& 
   return out;
 }
 
-inline void check_shapes(const std::vector<std::string>& own, const std::vector<std::string>& saved,
-                         const std::vector<std::size_t>& places,
-                         const std::vector<std::string>& names) {
+TUTTI_INLINE void check_shapes(const std::vector<std::string>& own,
+                               const std::vector<std::string>& saved,
+                               const std::vector<std::size_t>& places,
+                               const std::vector<std::string>& names) {
   for (std::size_t i = 0; i < own.size(); ++i) {
     TORCH_CHECK(places[i] < saved.size() && saved[places[i]] == own[i],
                 "checkpoint: the optimizer's parameter ", i,
@@ -79,8 +120,8 @@ inline void check_shapes(const std::vector<std::string>& own, const std::vector<
   }
 }
 
-inline void save_torch_optimizer(const Optimizer& optimizer, const OptimizerKind& kind,
-                                 Archive& archive) {
+TUTTI_INLINE void save_torch_optimizer(const Optimizer& optimizer, const OptimizerKind& kind,
+                                       Archive& archive) {
   Archive& groups = archive.child("groups");
   for (const auto& group : optimizer.param_groups()) {
     kind.save_options(group.options(), groups.child(std::to_string(groups.size())));
@@ -95,11 +136,9 @@ inline void save_torch_optimizer(const Optimizer& optimizer, const OptimizerKind
   }
 }
 
-/// Where each parameter of this run lies in the archive: by name when both sides know all names,
-/// else in the order of the groups.
-inline std::vector<std::size_t> match_parameters(const std::vector<std::string>& own,
-                                                 const std::vector<std::string>& saved,
-                                                 const std::string& what) {
+TUTTI_INLINE std::vector<std::size_t> match_parameters(const std::vector<std::string>& own,
+                                                       const std::vector<std::string>& saved,
+                                                       const std::string& what) {
   TORCH_CHECK(own.size() == saved.size(), "checkpoint: ", what, " has ", saved.size(),
               " parameters in the file, ", own.size(), " in this run");
   std::vector<std::size_t> out(own.size());
@@ -125,8 +164,9 @@ inline std::vector<std::size_t> match_parameters(const std::vector<std::string>&
   return out;
 }
 
-inline void load_torch_optimizer(Optimizer& optimizer, const OptimizerKind& kind,
-                                 const Archive& archive, const std::vector<std::size_t>& places) {
+TUTTI_INLINE void load_torch_optimizer(Optimizer& optimizer, const OptimizerKind& kind,
+                                       const Archive& archive,
+                                       const std::vector<std::size_t>& places) {
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;
   for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
     options.push_back(kind.load_options(archive.child("groups").child(std::to_string(i))));
@@ -147,7 +187,7 @@ inline void load_torch_optimizer(Optimizer& optimizer, const OptimizerKind& kind
   optimizer.state() = std::move(states);
 }
 
-inline std::vector<std::int64_t> group_sizes(const Optimizer& optimizer) {
+TUTTI_INLINE std::vector<std::int64_t> group_sizes(const Optimizer& optimizer) {
   std::vector<std::int64_t> out;
   for (const auto& group : optimizer.param_groups()) {
     out.push_back(static_cast<std::int64_t>(group.params().size()));
@@ -155,7 +195,7 @@ inline std::vector<std::int64_t> group_sizes(const Optimizer& optimizer) {
   return out;
 }
 
-inline std::string listed(const std::vector<std::int64_t>& numbers) {
+TUTTI_INLINE std::string listed(const std::vector<std::int64_t>& numbers) {
   std::string out;
   for (const std::int64_t number : numbers) {
     out += (out.empty() ? "" : ", ") + std::to_string(number);
@@ -163,16 +203,12 @@ inline std::string listed(const std::vector<std::int64_t>& numbers) {
   return "[" + out + "]";
 }
 
-}  // namespace detail
+}  // namespace tutti::checkpoint::detail
 
-/// Saves an optimizer's hyperparameters and per-parameter state.
-///
-/// optimizer: SGD, Adam, AdamW, RMSprop, Adagrad or LBFGS of torch::optim, or any that derives from
-/// tutti::Stateful, as all of tutti::optim do. model: gives the parameters names, so that a
-/// checkpoint can be told from one of another model, and loaded when the order of the parameters
-/// changed; null: order only. Throws c10::Error naming the class when it is none of these.
-inline void save_optimizer(const torch::optim::Optimizer& optimizer, Archive& archive,
-                           const torch::nn::Module* model = nullptr) {
+namespace tutti::checkpoint {
+
+TUTTI_INLINE void save_optimizer(const torch::optim::Optimizer& optimizer, Archive& archive,
+                                 const torch::nn::Module* model) {
   const auto* stateful = dynamic_cast<const Stateful*>(&optimizer);
   const detail::OptimizerKind* kind = detail::torch_optimizer(optimizer);
   TORCH_CHECK(stateful != nullptr || kind != nullptr, "checkpoint: the optimizer ",
@@ -191,14 +227,8 @@ inline void save_optimizer(const torch::optim::Optimizer& optimizer, Archive& ar
   }
 }
 
-/// Restores what save_optimizer() saved, hyperparameters such as the learning rate included.
-///
-/// optimizer: of the saved class, with as many groups of the same sizes. State tensors go to their
-/// parameter's device. Parameters are matched by name where both sides know all names; a Stateful
-/// optimizer needs them in the saved order.
-/// Throws c10::Error saying what differs; a torch::optim one is then unchanged.
-inline void load_optimizer(torch::optim::Optimizer& optimizer, const Archive& archive,
-                           const torch::nn::Module* model = nullptr) {
+TUTTI_INLINE void load_optimizer(torch::optim::Optimizer& optimizer, const Archive& archive,
+                                 const torch::nn::Module* model) {
   const std::string own_class = detail::optimizer_class(optimizer);
   const auto saved_class = archive.get<std::string>("class");
   TORCH_CHECK(saved_class == own_class, "checkpoint: the optimizer is ", saved_class,
@@ -229,3 +259,5 @@ inline void load_optimizer(torch::optim::Optimizer& optimizer, const Archive& ar
 }
 
 }  // namespace tutti::checkpoint
+
+#endif

@@ -10,18 +10,12 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 
 namespace tutti::checkpoint {
 
 namespace detail {
-
-inline at::Tensor generator_state(const at::Generator& generator) {
-  at::Generator shared =
-      generator;  // a handle: locking and reading change nothing but need it mutable
-  const std::lock_guard<std::mutex> lock(shared.mutex());
-  return shared.get_state().clone();
-}
 
 inline std::int64_t cuda_devices() {
   return at::hasCUDA() ? at::detail::getCUDAHooks().getNumGPUs() : 0;
@@ -38,12 +32,7 @@ inline at::Generator cuda_generator(std::int64_t device) {
 /// that LibTorch sees (none without CUDA).
 ///
 /// Generators of policies are not among them: each is saved with its policy.
-inline void save_rng(Archive& archive) {
-  archive.put("cpu", detail::generator_state(at::detail::getDefaultCPUGenerator()));
-  for (std::int64_t i = 0; i < detail::cuda_devices(); ++i) {
-    archive.put("cuda/" + std::to_string(i), detail::generator_state(detail::cuda_generator(i)));
-  }
-}
+void save_rng(Archive& archive);
 
 /// Restores what save_rng() saved.
 ///
@@ -52,7 +41,33 @@ inline void save_rng(Archive& archive) {
 /// its LibTorch keeps states of another size; empty when all were restored. Throws c10::Error,
 /// before anything is changed, when the CPU's state is missing or no state of this LibTorch's
 /// generator.
-inline std::vector<std::string> load_rng(const Archive& archive) {
+std::vector<std::string> load_rng(const Archive& archive);
+
+}  // namespace tutti::checkpoint
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint::detail {
+
+TUTTI_INLINE at::Tensor generator_state(const at::Generator& generator) {
+  at::Generator shared =
+      generator;  // a handle: locking and reading change nothing but need it mutable
+  const std::lock_guard<std::mutex> lock(shared.mutex());
+  return shared.get_state().clone();
+}
+
+}  // namespace tutti::checkpoint::detail
+
+namespace tutti::checkpoint {
+
+TUTTI_INLINE void save_rng(Archive& archive) {
+  archive.put("cpu", detail::generator_state(at::detail::getDefaultCPUGenerator()));
+  for (std::int64_t i = 0; i < detail::cuda_devices(); ++i) {
+    archive.put("cuda/" + std::to_string(i), detail::generator_state(detail::cuda_generator(i)));
+  }
+}
+
+TUTTI_INLINE std::vector<std::string> load_rng(const Archive& archive) {
   const at::Tensor cpu = archive.tensor("cpu");
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const at::Tensor own = detail::generator_state(generator);
@@ -89,3 +104,5 @@ inline std::vector<std::string> load_rng(const Archive& archive) {
 }
 
 }  // namespace tutti::checkpoint
+
+#endif

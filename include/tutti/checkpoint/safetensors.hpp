@@ -18,6 +18,7 @@
 #include <tutti/checkpoint/detail/file.hpp>
 #include <tutti/checkpoint/detail/tensor_layout.hpp>
 #include <tutti/checkpoint/detail/xxh64.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/detail/json.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/json_text.hpp>
@@ -39,14 +40,7 @@ using Metadata = std::map<std::string, std::string>;
 class SafetensorsFile {
  public:
   /// Opens a file and checks its header; reads no tensor.
-  explicit SafetensorsFile(std::filesystem::path path)
-      : file_(detail::File::open_for_reading(std::move(path))) {
-    try {
-      read_header();
-    } catch (const std::invalid_argument& error) {
-      refuse(error.what());
-    }
-  }
+  explicit SafetensorsFile(std::filesystem::path path);
 
   /// Names, types and shapes in the order in which the data lie in the file.
   const std::vector<TensorLayout>& tensors() const { return tensors_; }
@@ -57,33 +51,13 @@ class SafetensorsFile {
   bool contains(std::string_view name) const { return index_.find(name) != index_.end(); }
 
   /// One tensor, on the CPU, owning its memory. Throws c10::Error when there is none of that name.
-  at::Tensor read(std::string_view name) const {
-    const auto found = index_.find(name);
-    TORCH_CHECK(found != index_.end(), "safetensors: no tensor '", std::string(name), "' in '",
-                file_.path().string(), "', which has ", tensors_.size(), " tensors");
-    return read(tensors_[found->second], nullptr);
-  }
+  at::Tensor read(std::string_view name) const;
 
   /// All tensors, on the CPU, in the order of the file.
-  std::vector<NamedTensor> read_all() const {
-    std::vector<NamedTensor> out;
-    out.reserve(tensors_.size());
-    for (const auto& tensor : tensors_) {
-      out.emplace_back(tensor.name, read(tensor, nullptr));
-    }
-    return out;
-  }
+  std::vector<NamedTensor> read_all() const;
 
   /// read_all() that also adds every byte of the file, header included, to `hash`.
-  std::vector<NamedTensor> read_all(detail::Xxh64& hash) const {
-    hash.update(prefix_.data(), prefix_.size());
-    std::vector<NamedTensor> out;
-    out.reserve(tensors_.size());
-    for (const auto& tensor : tensors_) {
-      out.emplace_back(tensor.name, read(tensor, &hash));
-    }
-    return out;
-  }
+  std::vector<NamedTensor> read_all(detail::Xxh64& hash) const;
 
  private:
   static constexpr std::uint64_t max_header = 100'000'000;  // the limit of the reference reader
@@ -92,74 +66,12 @@ class SafetensorsFile {
     TORCH_CHECK(false, "safetensors: '", file_.path().string(), "' is refused: ", why);
   }
 
-  void read_header() {
-    const std::uint64_t size = file_.size();
-    std::uint64_t length = 0;
-    if (size < sizeof length) {
-      refuse("it has " + std::to_string(size) + " bytes, fewer than the 8 of the header's length");
-    }
-    file_.read_at(0, &length, sizeof length);
-    if (length > max_header || length > size - sizeof length) {
-      refuse("it announces a header of " + std::to_string(length) + " bytes in a file of " +
-             std::to_string(size) + "; it is truncated or no safetensors file");
-    }
-    prefix_.resize(sizeof length + length);
-    file_.read_at(0, prefix_.data(), prefix_.size());
-    const std::string_view text = std::string_view(prefix_).substr(sizeof length);
-    if (!text.starts_with('{')) {
-      refuse("its header does not begin with '{'; it is no safetensors file");
-    }
-    const auto header = tutti::detail::parse_json(text, 4);
-    for (const auto& [name, entry] : header.object()) {
-      if (name == "__metadata__") {
-        for (const auto& [key, value] : entry.object()) {
-          metadata_.emplace(key, value.string());
-        }
-      } else {
-        tensors_.push_back(detail::parse_layout(name, entry));
-      }
-    }
-    check_layout(size - prefix_.size());
-  }
+  void read_header();
 
   // The data must tile the rest of the file: no hole, no overlap, nothing behind.
-  void check_layout(std::uint64_t data_size) {
-    std::stable_sort(tensors_.begin(), tensors_.end(), [](const auto& a, const auto& b) {
-      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-    });
-    std::uint64_t covered = 0;
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      const auto& tensor = tensors_[i];
-      if (tensor.begin != covered) {
-        refuse("tensor '" + tensor.name + "' begins at byte " + std::to_string(tensor.begin) +
-               " of the data, expected " + std::to_string(covered) + " (a hole or an overlap)");
-      }
-      covered = tensor.end;
-      index_.emplace(tensor.name, i);
-    }
-    if (covered != data_size) {
-      refuse("its tensors need " + std::to_string(covered) + " bytes of data, it has " +
-             std::to_string(data_size) + (covered > data_size ? "; it is truncated" : ""));
-    }
-  }
+  void check_layout(std::uint64_t data_size);
 
-  at::Tensor read(const TensorLayout& layout, detail::Xxh64* hash) const {
-    at::Tensor out = at::empty(layout.shape, at::TensorOptions(layout.dtype));
-    const auto size = static_cast<std::size_t>(layout.bytes());
-    if (size > 0) {
-      file_.read_at(prefix_.size() + layout.begin, out.mutable_data_ptr(), size);
-    }
-    if (hash != nullptr && size > 0) {
-      hash->update(out.const_data_ptr(), size);
-    }
-    if (layout.dtype == at::kBool) {
-      const auto* bytes = static_cast<const unsigned char*>(out.const_data_ptr());
-      if (std::any_of(bytes, bytes + size, [](unsigned char byte) { return byte > 1; })) {
-        refuse("the bool tensor '" + layout.name + "' has bytes other than 0 and 1");
-      }
-    }
-    return out;
-  }
+  at::Tensor read(const TensorLayout& layout, detail::Xxh64* hash) const;
 
   detail::File file_;
   std::string prefix_;  // the length and the header, as they stand in the file
@@ -187,13 +99,133 @@ struct WrittenFile {
 /// memory. Returns size and checksum. Throws c10::Error when the file exists, cannot be written
 /// (the disk is full, say), or a tensor has a type or layout that the format lacks; what was begun
 /// is then removed.
-inline WrittenFile write_safetensors(const std::filesystem::path& path,
-                                     const std::vector<NamedTensor>& tensors,
-                                     const Metadata& metadata = {});
+WrittenFile write_safetensors(const std::filesystem::path& path,
+                              const std::vector<NamedTensor>& tensors,
+                              const Metadata& metadata = {});
 
 namespace detail {
 
-inline void check_writable(const std::string& name, const at::Tensor& tensor) {
+/// The header with its length, padded to a multiple of 8 bytes; `tensors` in the order of their
+/// data.
+std::string make_header(const std::vector<NamedTensor>& tensors, const Metadata& metadata);
+
+}  // namespace detail
+
+}  // namespace tutti::checkpoint
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint {
+
+TUTTI_INLINE SafetensorsFile::SafetensorsFile(std::filesystem::path path)
+    : file_(detail::File::open_for_reading(std::move(path))) {
+  try {
+    read_header();
+  } catch (const std::invalid_argument& error) {
+    refuse(error.what());
+  }
+}
+
+TUTTI_INLINE at::Tensor SafetensorsFile::read(std::string_view name) const {
+  const auto found = index_.find(name);
+  TORCH_CHECK(found != index_.end(), "safetensors: no tensor '", std::string(name), "' in '",
+              file_.path().string(), "', which has ", tensors_.size(), " tensors");
+  return read(tensors_[found->second], nullptr);
+}
+
+TUTTI_INLINE std::vector<NamedTensor> SafetensorsFile::read_all() const {
+  std::vector<NamedTensor> out;
+  out.reserve(tensors_.size());
+  for (const auto& tensor : tensors_) {
+    out.emplace_back(tensor.name, read(tensor, nullptr));
+  }
+  return out;
+}
+
+TUTTI_INLINE std::vector<NamedTensor> SafetensorsFile::read_all(detail::Xxh64& hash) const {
+  hash.update(prefix_.data(), prefix_.size());
+  std::vector<NamedTensor> out;
+  out.reserve(tensors_.size());
+  for (const auto& tensor : tensors_) {
+    out.emplace_back(tensor.name, read(tensor, &hash));
+  }
+  return out;
+}
+
+TUTTI_INLINE void SafetensorsFile::read_header() {
+  const std::uint64_t size = file_.size();
+  std::uint64_t length = 0;
+  if (size < sizeof length) {
+    refuse("it has " + std::to_string(size) + " bytes, fewer than the 8 of the header's length");
+  }
+  file_.read_at(0, &length, sizeof length);
+  if (length > max_header || length > size - sizeof length) {
+    refuse("it announces a header of " + std::to_string(length) + " bytes in a file of " +
+           std::to_string(size) + "; it is truncated or no safetensors file");
+  }
+  prefix_.resize(sizeof length + length);
+  file_.read_at(0, prefix_.data(), prefix_.size());
+  const std::string_view text = std::string_view(prefix_).substr(sizeof length);
+  if (!text.starts_with('{')) {
+    refuse("its header does not begin with '{'; it is no safetensors file");
+  }
+  const auto header = tutti::detail::parse_json(text, 4);
+  for (const auto& [name, entry] : header.object()) {
+    if (name == "__metadata__") {
+      for (const auto& [key, value] : entry.object()) {
+        metadata_.emplace(key, value.string());
+      }
+    } else {
+      tensors_.push_back(detail::parse_layout(name, entry));
+    }
+  }
+  check_layout(size - prefix_.size());
+}
+
+TUTTI_INLINE void SafetensorsFile::check_layout(std::uint64_t data_size) {
+  std::stable_sort(tensors_.begin(), tensors_.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  std::uint64_t covered = 0;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const auto& tensor = tensors_[i];
+    if (tensor.begin != covered) {
+      refuse("tensor '" + tensor.name + "' begins at byte " + std::to_string(tensor.begin) +
+             " of the data, expected " + std::to_string(covered) + " (a hole or an overlap)");
+    }
+    covered = tensor.end;
+    index_.emplace(tensor.name, i);
+  }
+  if (covered != data_size) {
+    refuse("its tensors need " + std::to_string(covered) + " bytes of data, it has " +
+           std::to_string(data_size) + (covered > data_size ? "; it is truncated" : ""));
+  }
+}
+
+TUTTI_INLINE at::Tensor SafetensorsFile::read(const TensorLayout& layout,
+                                              detail::Xxh64* hash) const {
+  at::Tensor out = at::empty(layout.shape, at::TensorOptions(layout.dtype));
+  const auto size = static_cast<std::size_t>(layout.bytes());
+  if (size > 0) {
+    file_.read_at(prefix_.size() + layout.begin, out.mutable_data_ptr(), size);
+  }
+  if (hash != nullptr && size > 0) {
+    hash->update(out.const_data_ptr(), size);
+  }
+  if (layout.dtype == at::kBool) {
+    const auto* bytes = static_cast<const unsigned char*>(out.const_data_ptr());
+    if (std::any_of(bytes, bytes + size, [](unsigned char byte) { return byte > 1; })) {
+      refuse("the bool tensor '" + layout.name + "' has bytes other than 0 and 1");
+    }
+  }
+  return out;
+}
+
+}  // namespace tutti::checkpoint
+
+namespace tutti::checkpoint::detail {
+
+TUTTI_INLINE void check_writable(const std::string& name, const at::Tensor& tensor) {
   TORCH_CHECK(tensor.defined(), "safetensors: the tensor '", name, "' is undefined; leave it out");
   TORCH_CHECK(tensor.layout() == at::kStrided && !tensor.is_meta(), "safetensors: the tensor '",
               name, "' is ", tensor.layout(), " on ", tensor.device(),
@@ -204,9 +236,8 @@ inline void check_writable(const std::string& name, const at::Tensor& tensor) {
   TORCH_CHECK(name != "__metadata__", "safetensors: no tensor can be named __metadata__");
 }
 
-/// The header with its length, padded to a multiple of 8 bytes; `tensors` in the order of their
-/// data.
-inline std::string make_header(const std::vector<NamedTensor>& tensors, const Metadata& metadata) {
+TUTTI_INLINE std::string make_header(const std::vector<NamedTensor>& tensors,
+                                     const Metadata& metadata) {
   using tutti::detail::Json;
   Json::Object header;
   if (!metadata.empty()) {
@@ -230,8 +261,8 @@ inline std::string make_header(const std::vector<NamedTensor>& tensors, const Me
   return out + text;
 }
 
-inline WrittenFile write_tensors(File& file, const std::vector<NamedTensor>& tensors,
-                                 const std::string& header) {
+TUTTI_INLINE WrittenFile write_tensors(File& file, const std::vector<NamedTensor>& tensors,
+                                       const std::string& header) {
   Xxh64 hash;
   WrittenFile written;
   const auto put = [&](const void* data, std::size_t size) {
@@ -252,11 +283,13 @@ inline WrittenFile write_tensors(File& file, const std::vector<NamedTensor>& ten
   return written;
 }
 
-}  // namespace detail
+}  // namespace tutti::checkpoint::detail
 
-inline WrittenFile write_safetensors(const std::filesystem::path& path,
-                                     const std::vector<NamedTensor>& tensors,
-                                     const Metadata& metadata) {
+namespace tutti::checkpoint {
+
+TUTTI_INLINE WrittenFile write_safetensors(const std::filesystem::path& path,
+                                           const std::vector<NamedTensor>& tensors,
+                                           const Metadata& metadata) {
   std::vector<NamedTensor> sorted = tensors;
   std::map<std::string_view, int> names;
   for (const auto& [name, tensor] : tensors) {
@@ -277,3 +310,5 @@ inline WrittenFile write_safetensors(const std::filesystem::path& path,
 }
 
 }  // namespace tutti::checkpoint
+
+#endif

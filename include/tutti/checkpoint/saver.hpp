@@ -11,6 +11,7 @@
 
 #include <tutti/checkpoint/detail/file.hpp>
 #include <tutti/checkpoint/filename.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/interval.hpp>
 #include <tutti/core/state.hpp>
@@ -41,25 +42,7 @@ class Saver {
  public:
   /// state: gives the folder its run name and ranks.
   /// Throws c10::ValueError when a name has an unknown placeholder or is no name in a folder.
-  Saver(SaverOptions options, const State& state)
-      : options_(std::move(options)),
-        folder_(format_name(options_.folder, fields(state))),
-        interval_{.every = options_.interval} {
-    check_placeholders(options_.folder);
-    check_placeholders(options_.filename);
-    for (const std::string* name : {&options_.filename, &options_.latest_filename}) {
-      TORCH_CHECK_VALUE(name->find('/') == std::string::npos, "checkpoint: the filename is \"",
-                        *name, "\", expected a name without slashes; put folders into the folder");
-    }
-    TORCH_CHECK_VALUE(!options_.monitor.empty() || options_.interval.value() > 0,
-                      "checkpoint: the save interval is ", to_string(options_.interval),
-                      ", at which nothing would ever be saved; expected more than 0, \"1dur\" for "
-                      "the end alone");
-    TORCH_CHECK_VALUE(!options_.filename.empty() && options_.filename != options_.latest_filename,
-                      "checkpoint: the filename is \"", options_.filename,
-                      "\", expected a name, and another one than the pointer's, \"",
-                      options_.latest_filename, "\"");
-  }
+  Saver(SaverOptions options, const State& state);
 
   [[nodiscard]] const SaverOptions& options() const { return options_; }
 
@@ -67,43 +50,14 @@ class Saver {
   [[nodiscard]] const std::string& folder() const { return folder_; }
 
   /// What it has written and not removed: oldest first.
-  [[nodiscard]] std::vector<std::string> saved() const {
-    std::vector<std::string> out;
-    for (const Entry& entry : entries_) {
-      out.push_back(path_of(entry));
-    }
-    return out;
-  }
+  [[nodiscard]] std::vector<std::string> saved() const;
 
   /// The metric's value for each of saved().
-  [[nodiscard]] std::vector<double> values() const {
-    std::vector<double> out;
-    for (const Entry& entry : entries_) {
-      out.push_back(entry.value);
-    }
-    return out;
-  }
+  [[nodiscard]] std::vector<double> values() const;
 
   /// Tells of an evaluation that has just ended.
   /// Throws c10::Error when the set has no such metric.
-  void evaluated(const State& state) {
-    if (options_.monitor.empty() || state.dataloader_label != options_.dataloader_label) {
-      return;
-    }
-    const MetricValues& values = state.eval_metric_values.at(state.dataloader_label);
-    const auto found = values.find(options_.monitor);
-    if (found == values.end()) {
-      std::string names;
-      for (const auto& [name, value] : values) {
-        names += (names.empty() ? "" : ", ") + name;
-      }
-      TORCH_CHECK(false, "CheckpointSaver: monitor is \"", options_.monitor, "\", but the set \"",
-                  options_.dataloader_label, "\" has ", names.empty() ? "no metrics" : names);
-    }
-    candidate_ = found->second;
-    candidate_batch_ = state.timestamp.batch;
-    has_evaluated_ = true;
-  }
+  void evaluated(const State& state);
 
   /// Whether the monitor's set has been evaluated in this process.
   [[nodiscard]] bool has_evaluated() const { return has_evaluated_; }
@@ -124,15 +78,7 @@ class Saver {
 
   /// Enters a new checkpoint, before anything is collected, so that it lists itself.
   /// Returns its name in the folder.
-  std::string begin(const State& state) {
-    const std::string name = format_name(options_.filename, fields(state));
-    std::erase_if(entries_, [&](const Entry& entry) { return entry.name == name; });
-    entries_.push_back({name, candidate_.value_or(0)});
-    candidate_.reset();
-    due_ = false;
-    last_batch_ = state.timestamp.batch;
-    return name;
-  }
+  std::string begin(const State& state);
 
   /// What is to be done on disk for the checkpoint that begin() entered.
   struct Target {
@@ -142,65 +88,21 @@ class Saver {
   };
 
   /// The target of that checkpoint. Those beyond the number to keep leave saved().
-  Target target() {
-    const Entry newest = entries_.back();
-    const bool points = !options_.latest_filename.empty() && keep() != 0 &&
-                        (options_.monitor.empty() || is_best(newest));
-    while (keep() >= 0 && static_cast<std::int64_t>(entries_.size()) > keep()) {
-      const auto out = options_.monitor.empty() ? entries_.begin() : worst();
-      leaving_.push_back(*out);
-      entries_.erase(out);
-    }
-    Target out{.path = path_of(newest), .link = {}, .surplus = {}};
-    if (points) {
-      out.link = folder_ + "/" + options_.latest_filename;
-    }
-    for (const Entry& entry : leaving_) {
-      out.surplus.push_back(path_of(entry));
-    }
-    return out;
-  }
+  Target target();
 
   /// The writing ended. A checkpoint that failed is forgotten, and those it would have replaced
   /// stay.
-  void ended(bool well) {
-    if (!well) {
-      last_batch_ = -1;
-      if (!entries_.empty() && !detail::path_exists(path_of(entries_.back()))) {
-        entries_.pop_back();
-      }
-      entries_.insert(entries_.begin(), leaving_.begin(), leaving_.end());
-    }
-    leaving_.clear();
-  }
+  void ended(bool well);
 
   /// Forgets at which batch it saved last; the files stay.
   void restart() { last_batch_ = -1; }
 
   /// Keeps the list of what it wrote, the newest, which is being written, included.
-  void save(Archive& archive) const {
-    std::vector<std::string> names;
-    for (const Entry& entry : entries_) {
-      names.push_back(entry.name);
-    }
-    archive.put("names", names);
-    archive.put("values", values());
-  }
+  void save(Archive& archive) const;
 
   /// Takes such a list; only names that this saver gives, so that a file from a stranger cannot
   /// make it remove anything else.
-  void load(const Archive& archive) {
-    const auto names = archive.get<std::vector<std::string>>("names");
-    const auto values = archive.get<std::vector<double>>("values");
-    TORCH_CHECK(names.size() == values.size(), "checkpoint: '", archive.path(), "' lists ",
-                names.size(), " checkpoints and ", values.size(), " values");
-    entries_.clear();
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      if (names[i].find('/') == std::string::npos && parse_name(options_.filename, names[i])) {
-        entries_.push_back({names[i], values[i]});
-      }
-    }
-  }
+  void load(const Archive& archive);
 
  private:
   struct Entry {
@@ -210,12 +112,7 @@ class Saver {
 
   [[nodiscard]] std::string path_of(const Entry& entry) const { return folder_ + "/" + entry.name; }
 
-  static NameFields fields(const State& state) {
-    return {.run_name = state.run_name,
-            .rank = state.rank,
-            .world_size = state.world_size,
-            .timestamp = state.timestamp};
-  }
+  static NameFields fields(const State& state);
 
   [[nodiscard]] std::int64_t keep() const { return options_.keep; }
 
@@ -251,3 +148,135 @@ class Saver {
 };
 
 }  // namespace tutti::checkpoint
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint {
+
+TUTTI_INLINE Saver::Saver(SaverOptions options, const State& state)
+    : options_(std::move(options)),
+      folder_(format_name(options_.folder, fields(state))),
+      interval_{.every = options_.interval} {
+  check_placeholders(options_.folder);
+  check_placeholders(options_.filename);
+  for (const std::string* name : {&options_.filename, &options_.latest_filename}) {
+    TORCH_CHECK_VALUE(name->find('/') == std::string::npos, "checkpoint: the filename is \"", *name,
+                      "\", expected a name without slashes; put folders into the folder");
+  }
+  TORCH_CHECK_VALUE(!options_.monitor.empty() || options_.interval.value() > 0,
+                    "checkpoint: the save interval is ", to_string(options_.interval),
+                    ", at which nothing would ever be saved; expected more than 0, \"1dur\" for "
+                    "the end alone");
+  TORCH_CHECK_VALUE(!options_.filename.empty() && options_.filename != options_.latest_filename,
+                    "checkpoint: the filename is \"", options_.filename,
+                    "\", expected a name, and another one than the pointer's, \"",
+                    options_.latest_filename, "\"");
+}
+
+TUTTI_INLINE std::vector<std::string> Saver::saved() const {
+  std::vector<std::string> out;
+  for (const Entry& entry : entries_) {
+    out.push_back(path_of(entry));
+  }
+  return out;
+}
+
+TUTTI_INLINE std::vector<double> Saver::values() const {
+  std::vector<double> out;
+  for (const Entry& entry : entries_) {
+    out.push_back(entry.value);
+  }
+  return out;
+}
+
+TUTTI_INLINE void Saver::evaluated(const State& state) {
+  if (options_.monitor.empty() || state.dataloader_label != options_.dataloader_label) {
+    return;
+  }
+  const MetricValues& values = state.eval_metric_values.at(state.dataloader_label);
+  const auto found = values.find(options_.monitor);
+  if (found == values.end()) {
+    std::string names;
+    for (const auto& [name, value] : values) {
+      names += (names.empty() ? "" : ", ") + name;
+    }
+    TORCH_CHECK(false, "CheckpointSaver: monitor is \"", options_.monitor, "\", but the set \"",
+                options_.dataloader_label, "\" has ", names.empty() ? "no metrics" : names);
+  }
+  candidate_ = found->second;
+  candidate_batch_ = state.timestamp.batch;
+  has_evaluated_ = true;
+}
+
+TUTTI_INLINE std::string Saver::begin(const State& state) {
+  const std::string name = format_name(options_.filename, fields(state));
+  std::erase_if(entries_, [&](const Entry& entry) { return entry.name == name; });
+  entries_.push_back({name, candidate_.value_or(0)});
+  candidate_.reset();
+  due_ = false;
+  last_batch_ = state.timestamp.batch;
+  return name;
+}
+
+TUTTI_INLINE Saver::Target Saver::target() {
+  const Entry newest = entries_.back();
+  const bool points = !options_.latest_filename.empty() && keep() != 0 &&
+                      (options_.monitor.empty() || is_best(newest));
+  while (keep() >= 0 && static_cast<std::int64_t>(entries_.size()) > keep()) {
+    const auto out = options_.monitor.empty() ? entries_.begin() : worst();
+    leaving_.push_back(*out);
+    entries_.erase(out);
+  }
+  Target out{.path = path_of(newest), .link = {}, .surplus = {}};
+  if (points) {
+    out.link = folder_ + "/" + options_.latest_filename;
+  }
+  for (const Entry& entry : leaving_) {
+    out.surplus.push_back(path_of(entry));
+  }
+  return out;
+}
+
+TUTTI_INLINE void Saver::ended(bool well) {
+  if (!well) {
+    last_batch_ = -1;
+    if (!entries_.empty() && !detail::path_exists(path_of(entries_.back()))) {
+      entries_.pop_back();
+    }
+    entries_.insert(entries_.begin(), leaving_.begin(), leaving_.end());
+  }
+  leaving_.clear();
+}
+
+TUTTI_INLINE void Saver::save(Archive& archive) const {
+  std::vector<std::string> names;
+  for (const Entry& entry : entries_) {
+    names.push_back(entry.name);
+  }
+  archive.put("names", names);
+  archive.put("values", values());
+}
+
+TUTTI_INLINE void Saver::load(const Archive& archive) {
+  const auto names = archive.get<std::vector<std::string>>("names");
+  const auto values = archive.get<std::vector<double>>("values");
+  TORCH_CHECK(names.size() == values.size(), "checkpoint: '", archive.path(), "' lists ",
+              names.size(), " checkpoints and ", values.size(), " values");
+  entries_.clear();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (names[i].find('/') == std::string::npos && parse_name(options_.filename, names[i])) {
+      entries_.push_back({names[i], values[i]});
+    }
+  }
+}
+
+TUTTI_INLINE NameFields Saver::fields(const State& state) {
+  return {.run_name = state.run_name,
+          .rank = state.rank,
+          .world_size = state.world_size,
+          .timestamp = state.timestamp};
+}
+
+}  // namespace tutti::checkpoint
+
+#endif

@@ -19,6 +19,7 @@
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/manifest.hpp>
 #include <tutti/checkpoint/safetensors.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/version.hpp>
 
@@ -45,7 +46,64 @@ struct ReadOptions {
 
 namespace detail {
 
-inline std::vector<NamedTensor> tensors_of(const Archive& archive, bool only_tensors) {
+inline std::string tutti_version() {
+  return std::to_string(TUTTI_VERSION_MAJOR) + '.' + std::to_string(TUTTI_VERSION_MINOR) + '.' +
+         std::to_string(TUTTI_VERSION_PATCH);
+}
+
+void write_text(const std::filesystem::path& path, const std::string& text);
+
+Manifest read_manifest(const std::filesystem::path& folder);
+
+/// The tensors of one file of the folder, compared with what the manifest says of it.
+std::vector<NamedTensor> read_tensors(const std::filesystem::path& folder, const Manifest& manifest,
+                                      const std::string& name, bool wanted, bool verify);
+
+}  // namespace detail
+
+/// A checkpoint whose text is made and whose tensors are listed: what a writer needs, in the
+/// background too when the tensors are copies.
+struct Pages {
+  Manifest manifest;               ///< without the files
+  std::vector<NamedTensor> model;  ///< model.safetensors
+  std::vector<NamedTensor> state;  ///< state.safetensors; no file when empty
+};
+
+/// The pages of a snapshot; tensors are shared with it, not copied.
+/// Throws c10::Error when the model holds anything but tensors, or meta a tensor.
+Pages make_pages(const Snapshot& snapshot);
+
+/// Writes a checkpoint folder; at every moment the target is absent, the old one, or the new one
+/// whole.
+///
+/// Everything is written beside `target` under a temporary name, fsynced, then renamed; when this
+/// returns the checkpoint survives a power failure. What interrupted writers left in the same
+/// folder is removed. target: its parent folders are made when they are missing. overwrite: replace
+/// a checkpoint of that name. Throws c10::Error when the name is taken and overwrite is not set, or
+/// writing fails (disk full, no permission); then nothing of this checkpoint remains and older ones
+/// are untouched.
+void write_pages(const std::filesystem::path& target, const Pages& pages, bool overwrite = false);
+
+/// write_pages() of a snapshot. Throws as make_pages() and write_pages() do.
+inline void write_snapshot(const std::filesystem::path& target, const Snapshot& snapshot,
+                           bool overwrite = false) {
+  write_pages(target, make_pages(snapshot), overwrite);
+}
+
+/// Reads a checkpoint folder, or what a `latest` pointer names.
+///
+/// path: also one made by point_latest(). Tensors come on the CPU.
+/// Throws c10::Error that says which file is refused and why: missing, truncated, damaged, of
+/// another checkpoint or program, or of a newer version.
+Snapshot read_snapshot(const std::filesystem::path& path, const ReadOptions& options = {});
+
+}  // namespace tutti::checkpoint
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint::detail {
+
+TUTTI_INLINE std::vector<NamedTensor> tensors_of(const Archive& archive, bool only_tensors) {
   std::vector<NamedTensor> out;
   archive.each_leaf([&](const std::string& path, const Archive::Leaf& leaf) {
     const at::Tensor* tensor = leaf.tensor();
@@ -58,7 +116,7 @@ inline std::vector<NamedTensor> tensors_of(const Archive& archive, bool only_ten
   return out;
 }
 
-inline std::string utc_now() {
+TUTTI_INLINE std::string utc_now() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   std::tm parts{};
   ::gmtime_r(&now, &parts);
@@ -66,19 +124,14 @@ inline std::string utc_now() {
   return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
 }
 
-inline std::string tutti_version() {
-  return std::to_string(TUTTI_VERSION_MAJOR) + '.' + std::to_string(TUTTI_VERSION_MINOR) + '.' +
-         std::to_string(TUTTI_VERSION_PATCH);
-}
-
-inline void write_text(const std::filesystem::path& path, const std::string& text) {
+TUTTI_INLINE void write_text(const std::filesystem::path& path, const std::string& text) {
   File file = File::create(path);
   file.write(text.data(), text.size());
   file.sync();
   file.close();
 }
 
-inline Manifest read_manifest(const std::filesystem::path& folder) {
+TUTTI_INLINE Manifest read_manifest(const std::filesystem::path& folder) {
   const auto path = folder / "manifest.json";
   TORCH_CHECK(is_folder(folder), "checkpoint: there is no checkpoint '", folder.string(), "'",
               path_exists(folder) ? "; that is a file, and a checkpoint is a folder (weights of "
@@ -102,10 +155,10 @@ inline Manifest read_manifest(const std::filesystem::path& folder) {
   }
 }
 
-/// The tensors of one file of the folder, compared with what the manifest says of it.
-inline std::vector<NamedTensor> read_tensors(const std::filesystem::path& folder,
-                                             const Manifest& manifest, const std::string& name,
-                                             bool wanted, bool verify) {
+TUTTI_INLINE std::vector<NamedTensor> read_tensors(const std::filesystem::path& folder,
+                                                   const Manifest& manifest,
+                                                   const std::string& name, bool wanted,
+                                                   bool verify) {
   const auto facts = manifest.files.find(name);
   if (facts == manifest.files.end()) {
     return {};
@@ -133,19 +186,11 @@ inline std::vector<NamedTensor> read_tensors(const std::filesystem::path& folder
   return tensors;
 }
 
-}  // namespace detail
+}  // namespace tutti::checkpoint::detail
 
-/// A checkpoint whose text is made and whose tensors are listed: what a writer needs, in the
-/// background too when the tensors are copies.
-struct Pages {
-  Manifest manifest;               ///< without the files
-  std::vector<NamedTensor> model;  ///< model.safetensors
-  std::vector<NamedTensor> state;  ///< state.safetensors; no file when empty
-};
+namespace tutti::checkpoint {
 
-/// The pages of a snapshot; tensors are shared with it, not copied.
-/// Throws c10::Error when the model holds anything but tensors, or meta a tensor.
-inline Pages make_pages(const Snapshot& snapshot) {
+TUTTI_INLINE Pages make_pages(const Snapshot& snapshot) {
   TORCH_CHECK(detail::tensors_of(snapshot.meta, false).empty(), "checkpoint: meta holds a tensor");
   Pages out;
   out.manifest.created = detail::utc_now();
@@ -158,17 +203,8 @@ inline Pages make_pages(const Snapshot& snapshot) {
   return out;
 }
 
-/// Writes a checkpoint folder; at every moment the target is absent, the old one, or the new one
-/// whole.
-///
-/// Everything is written beside `target` under a temporary name, fsynced, then renamed; when this
-/// returns the checkpoint survives a power failure. What interrupted writers left in the same
-/// folder is removed. target: its parent folders are made when they are missing. overwrite: replace
-/// a checkpoint of that name. Throws c10::Error when the name is taken and overwrite is not set, or
-/// writing fails (disk full, no permission); then nothing of this checkpoint remains and older ones
-/// are untouched.
-inline void write_pages(const std::filesystem::path& target, const Pages& pages,
-                        bool overwrite = false) {
+TUTTI_INLINE void write_pages(const std::filesystem::path& target, const Pages& pages,
+                              bool overwrite) {
   namespace fs = std::filesystem;
   const fs::path absolute = target.empty() ? target : fs::absolute(target).lexically_normal();
   TORCH_CHECK(!absolute.filename().empty(), "checkpoint: '", target.string(),
@@ -190,18 +226,7 @@ inline void write_pages(const std::filesystem::path& target, const Pages& pages,
   staging.publish(overwrite);
 }
 
-/// write_pages() of a snapshot. Throws as make_pages() and write_pages() do.
-inline void write_snapshot(const std::filesystem::path& target, const Snapshot& snapshot,
-                           bool overwrite = false) {
-  write_pages(target, make_pages(snapshot), overwrite);
-}
-
-/// Reads a checkpoint folder, or what a `latest` pointer names.
-///
-/// path: also one made by point_latest(). Tensors come on the CPU.
-/// Throws c10::Error that says which file is refused and why: missing, truncated, damaged, of
-/// another checkpoint or program, or of a newer version.
-inline Snapshot read_snapshot(const std::filesystem::path& path, const ReadOptions& options = {}) {
+TUTTI_INLINE Snapshot read_snapshot(const std::filesystem::path& path, const ReadOptions& options) {
   const auto folder = resolve(path);
   const Manifest manifest = detail::read_manifest(folder);
   auto model =
@@ -224,3 +249,5 @@ inline Snapshot read_snapshot(const std::filesystem::path& path, const ReadOptio
 }
 
 }  // namespace tutti::checkpoint
+
+#endif

@@ -12,6 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/archive_leaf.hpp>
 
 namespace tutti {
@@ -89,7 +90,7 @@ class Archive {
 
   /// Entries in the order in which they were put; each is a value or a child.
   const std::vector<Entry>& entries() const { return entries_; }
-  std::size_t size() const;
+  std::size_t size() const { return order_.size(); }
   bool empty() const { return size() == 0; }
 
   /// Names of the direct entries, in order.
@@ -164,103 +165,6 @@ inline std::pair<std::string_view, std::string_view> split_path(std::string_view
 
 }  // namespace detail
 
-inline std::vector<std::size_t>::const_iterator Archive::rank_of(std::string_view name) const {
-  return std::lower_bound(
-      order_.begin(), order_.end(), name,
-      [this](std::size_t i, std::string_view other) { return entries_[i].name < other; });
-}
-
-inline const Archive::Entry* Archive::direct(std::string_view name) const {
-  const auto found = rank_of(name);
-  return found != order_.end() && entries_[*found].name == name ? &entries_[*found] : nullptr;
-}
-
-inline Archive::Entry& Archive::add(std::string_view name) {
-  TORCH_CHECK(!name.empty(), "archive: an entry of '", path_, "' has an empty name");
-  order_.insert(rank_of(name), entries_.size());
-  entries_.push_back(Entry(name));
-  return entries_.back();
-}
-
-inline const Archive::Entry* Archive::find(std::string_view path) const {
-  const auto [head, rest] = detail::split_path(path);
-  const Entry* entry = direct(head);
-  if (entry == nullptr || head.size() == path.size()) {
-    return entry;
-  }
-  return entry->is_child() ? entry->child().find(rest) : nullptr;
-}
-
-inline const Archive::Entry& Archive::require(std::string_view path) const {
-  const auto [head, rest] = detail::split_path(path);
-  const Entry* entry = direct(head);
-  TORCH_CHECK(entry != nullptr, "archive: nothing is saved under '", full(head), "'; ",
-              path_.empty() ? "the archive" : "'" + path_ + "'", " has ", inventory());
-  if (head.size() == path.size()) {
-    return *entry;
-  }
-  TORCH_CHECK(entry->is_child(), "archive: '", full(head), "' is ", entry->kind(),
-              ", expected a child archive with '", rest, "'");
-  return entry->child().require(rest);
-}
-
-inline std::string Archive::inventory() const {
-  constexpr std::size_t shown = 20;
-  std::string out;
-  for (std::size_t i = 0; i < entries_.size() && i < shown; ++i) {
-    out += (i == 0 ? "" : ", ") + entries_[i].name;
-  }
-  if (entries_.size() > shown) {
-    out += ", and " + std::to_string(entries_.size() - shown) + " more";
-  }
-  return out.empty() ? "no entries" : out;
-}
-
-inline std::size_t Archive::size() const {
-  return entries_.size();
-}
-
-inline std::vector<std::string> Archive::names() const {
-  std::vector<std::string> out;
-  for (const auto& entry : entries_) {
-    out.push_back(entry.name);
-  }
-  return out;
-}
-
-inline Archive& Archive::child(std::string_view path) {
-  const auto [head, rest] = detail::split_path(path);
-  auto* entry = const_cast<Entry*>(direct(head));
-  if (entry == nullptr) {
-    entry = &add(head);
-    entry->is_child_ = true;
-    entry->child_.path_ = full(head);
-  }
-  TORCH_CHECK(entry->is_child(), "archive: '", full(head), "' is ", entry->kind(),
-              ", so it cannot be a child archive too");
-  Archive& below = entry->child_;
-  return head.size() == path.size() ? below : below.child(rest);
-}
-
-inline const Archive& Archive::child(std::string_view path) const {
-  const Entry& entry = require(path);
-  TORCH_CHECK(entry.is_child(), "archive: '", full(path), "' is ", entry.kind(),
-              ", expected a child archive");
-  return entry.child();
-}
-
-inline void Archive::put_leaf(std::string_view path, Leaf leaf) {
-  const auto slash = path.rfind('/');
-  if (slash != std::string_view::npos) {
-    child(path.substr(0, slash)).put_leaf(path.substr(slash + 1), std::move(leaf));
-    return;
-  }
-  TORCH_CHECK(!contains(path), "archive: '", full(path),
-              "' is saved twice; erase() the first or choose "
-              "another name");
-  add(path).leaf_ = std::move(leaf);
-}
-
 template <Archivable T>
 void Archive::put(std::string_view path, const T& value) {
   if constexpr (detail::is_list<T>) {
@@ -286,22 +190,6 @@ void Archive::put(std::string_view path, const T& value) {
   }
 }
 
-inline void Archive::place(std::string path) {
-  path_ = std::move(path);
-  for (auto& entry : entries_) {
-    if (entry.is_child()) {
-      entry.child_.place(path_ + '/' + entry.name);
-    }
-  }
-}
-
-inline void Archive::put(std::string_view path, const Archive& value) {
-  TORCH_CHECK(!contains(path), "archive: '", full(path), "' is saved twice");
-  Archive copy = value;
-  copy.place(full(path));
-  child(path) = std::move(copy);
-}
-
 template <class T>
 T Archive::leaf_as(std::string_view path) const {
   const Entry& entry = require(path);
@@ -314,11 +202,6 @@ T Archive::leaf_as(std::string_view path) const {
     }
     refuse(path, entry, detail::leaf_kind<T>());
   });
-}
-
-[[noreturn]] inline void Archive::refuse(std::string_view path, const Entry& entry,
-                                         std::string_view expected) const {
-  TORCH_CHECK(false, "archive: '", full(path), "' is ", entry.kind(), ", expected ", expected);
 }
 
 template <Archivable T>
@@ -356,11 +239,144 @@ T Archive::get(std::string_view path) const {
   }
 }
 
-inline at::Tensor Archive::tensor(std::string_view path) const {
+template <class Visit>
+void Archive::visit_leaves(Visit& visit, const std::string& prefix) const {
+  for (const auto& entry : entries_) {
+    const std::string path = prefix.empty() ? entry.name : prefix + '/' + entry.name;
+    if (entry.is_child()) {
+      entry.child().visit_leaves(visit, path);
+    } else {
+      visit(path, entry.leaf());
+    }
+  }
+}
+
+}  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE std::vector<std::size_t>::const_iterator Archive::rank_of(
+    std::string_view name) const {
+  return std::lower_bound(
+      order_.begin(), order_.end(), name,
+      [this](std::size_t i, std::string_view other) { return entries_[i].name < other; });
+}
+
+TUTTI_INLINE const Archive::Entry* Archive::direct(std::string_view name) const {
+  const auto found = rank_of(name);
+  return found != order_.end() && entries_[*found].name == name ? &entries_[*found] : nullptr;
+}
+
+TUTTI_INLINE Archive::Entry& Archive::add(std::string_view name) {
+  TORCH_CHECK(!name.empty(), "archive: an entry of '", path_, "' has an empty name");
+  order_.insert(rank_of(name), entries_.size());
+  entries_.push_back(Entry(name));
+  return entries_.back();
+}
+
+TUTTI_INLINE const Archive::Entry* Archive::find(std::string_view path) const {
+  const auto [head, rest] = detail::split_path(path);
+  const Entry* entry = direct(head);
+  if (entry == nullptr || head.size() == path.size()) {
+    return entry;
+  }
+  return entry->is_child() ? entry->child().find(rest) : nullptr;
+}
+
+TUTTI_INLINE const Archive::Entry& Archive::require(std::string_view path) const {
+  const auto [head, rest] = detail::split_path(path);
+  const Entry* entry = direct(head);
+  TORCH_CHECK(entry != nullptr, "archive: nothing is saved under '", full(head), "'; ",
+              path_.empty() ? "the archive" : "'" + path_ + "'", " has ", inventory());
+  if (head.size() == path.size()) {
+    return *entry;
+  }
+  TORCH_CHECK(entry->is_child(), "archive: '", full(head), "' is ", entry->kind(),
+              ", expected a child archive with '", rest, "'");
+  return entry->child().require(rest);
+}
+
+TUTTI_INLINE std::string Archive::inventory() const {
+  constexpr std::size_t shown = 20;
+  std::string out;
+  for (std::size_t i = 0; i < entries_.size() && i < shown; ++i) {
+    out += (i == 0 ? "" : ", ") + entries_[i].name;
+  }
+  if (entries_.size() > shown) {
+    out += ", and " + std::to_string(entries_.size() - shown) + " more";
+  }
+  return out.empty() ? "no entries" : out;
+}
+
+TUTTI_INLINE std::vector<std::string> Archive::names() const {
+  std::vector<std::string> out;
+  for (const auto& entry : entries_) {
+    out.push_back(entry.name);
+  }
+  return out;
+}
+
+TUTTI_INLINE Archive& Archive::child(std::string_view path) {
+  const auto [head, rest] = detail::split_path(path);
+  auto* entry = const_cast<Entry*>(direct(head));
+  if (entry == nullptr) {
+    entry = &add(head);
+    entry->is_child_ = true;
+    entry->child_.path_ = full(head);
+  }
+  TORCH_CHECK(entry->is_child(), "archive: '", full(head), "' is ", entry->kind(),
+              ", so it cannot be a child archive too");
+  Archive& below = entry->child_;
+  return head.size() == path.size() ? below : below.child(rest);
+}
+
+TUTTI_INLINE const Archive& Archive::child(std::string_view path) const {
+  const Entry& entry = require(path);
+  TORCH_CHECK(entry.is_child(), "archive: '", full(path), "' is ", entry.kind(),
+              ", expected a child archive");
+  return entry.child();
+}
+
+TUTTI_INLINE void Archive::put_leaf(std::string_view path, Leaf leaf) {
+  const auto slash = path.rfind('/');
+  if (slash != std::string_view::npos) {
+    child(path.substr(0, slash)).put_leaf(path.substr(slash + 1), std::move(leaf));
+    return;
+  }
+  TORCH_CHECK(!contains(path), "archive: '", full(path),
+              "' is saved twice; erase() the first or choose "
+              "another name");
+  add(path).leaf_ = std::move(leaf);
+}
+
+TUTTI_INLINE void Archive::place(std::string path) {
+  path_ = std::move(path);
+  for (auto& entry : entries_) {
+    if (entry.is_child()) {
+      entry.child_.place(path_ + '/' + entry.name);
+    }
+  }
+}
+
+TUTTI_INLINE void Archive::put(std::string_view path, const Archive& value) {
+  TORCH_CHECK(!contains(path), "archive: '", full(path), "' is saved twice");
+  Archive copy = value;
+  copy.place(full(path));
+  child(path) = std::move(copy);
+}
+
+TUTTI_INLINE void Archive::refuse(std::string_view path, const Entry& entry,
+                                  std::string_view expected) const {
+  TORCH_CHECK(false, "archive: '", full(path), "' is ", entry.kind(), ", expected ", expected);
+}
+
+TUTTI_INLINE at::Tensor Archive::tensor(std::string_view path) const {
   return leaf_as<at::Tensor>(path);
 }
 
-inline bool Archive::erase(std::string_view path) {
+TUTTI_INLINE bool Archive::erase(std::string_view path) {
   const auto [head, rest] = detail::split_path(path);
   const auto found = rank_of(head);
   if (found == order_.end() || entries_[*found].name != head) {
@@ -378,16 +394,6 @@ inline bool Archive::erase(std::string_view path) {
   return true;
 }
 
-template <class Visit>
-void Archive::visit_leaves(Visit& visit, const std::string& prefix) const {
-  for (const auto& entry : entries_) {
-    const std::string path = prefix.empty() ? entry.name : prefix + '/' + entry.name;
-    if (entry.is_child()) {
-      entry.child().visit_leaves(visit, path);
-    } else {
-      visit(path, entry.leaf());
-    }
-  }
-}
-
 }  // namespace tutti
+
+#endif

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/hyperparameter.hpp>
 #include <tutti/core/policy.hpp>
 
@@ -97,12 +98,7 @@ class Logger {
   }
 
   /// Forgets all destinations.
-  void clear() {
-    sinks_.clear();
-    wants_metrics_ = false;
-    wants_images_ = false;
-    wants_files_ = false;
-  }
+  void clear();
 
   /// Somebody receives metrics: ask before computing one that costs something.
   [[nodiscard]] bool wants_metrics() const { return wants_metrics_; }
@@ -114,58 +110,28 @@ class Logger {
   [[nodiscard]] bool has_file_upload_destination() const { return wants_files_; }
 
   /// Sends numbers of one step. step: batches trained so far, as a rule the timestamp's batch.
-  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step) const {
-    for (const Sink& sink : sinks_) {
-      if (sink.metrics != nullptr) {
-        sink.metrics(sink.self, metrics, step);
-      }
-    }
-  }
+  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step) const;
   void log_metrics(std::initializer_list<LoggedMetric> metrics, std::int64_t step) const {
     log_metrics(std::span(metrics.begin(), metrics.size()), step);
   }
 
   /// Sends constants of the run.
-  void log_hyperparameters(std::span<const Hyperparameter> values) const {
-    for (const Sink& sink : sinks_) {
-      if (sink.hyperparameters != nullptr) {
-        sink.hyperparameters(sink.self, values);
-      }
-    }
-  }
+  void log_hyperparameters(std::span<const Hyperparameter> values) const;
   void log_hyperparameters(std::initializer_list<Hyperparameter> values) const {
     log_hyperparameters(std::span(values.begin(), values.size()));
   }
 
   /// Sends pictures.
-  void log_images(const LoggedImages& images, std::int64_t step) const {
-    for (const Sink& sink : sinks_) {
-      if (sink.images != nullptr) {
-        sink.images(sink.self, images, step);
-      }
-    }
-  }
+  void log_images(const LoggedImages& images, std::int64_t step) const;
 
   /// Sends a table.
-  void log_table(const LoggedTable& table, std::int64_t step) const {
-    for (const Sink& sink : sinks_) {
-      if (sink.table != nullptr) {
-        sink.table(sink.self, table, step);
-      }
-    }
-  }
+  void log_table(const LoggedTable& table, std::int64_t step) const;
 
   /// Sends a file of the run to where such files are kept, in place of what has that name there.
   ///
   /// remote_file_name: "calm-motet/logs-rank0.txt". path: the file, which may grow, be replaced or
   /// removed once this returns.
-  void upload_file(std::string_view remote_file_name, std::string_view path) const {
-    for (const Sink& sink : sinks_) {
-      if (sink.file != nullptr) {
-        sink.file(sink.self, remote_file_name, path);
-      }
-    }
-  }
+  void upload_file(std::string_view remote_file_name, std::string_view path) const;
 
  private:
   struct Sink {
@@ -184,3 +150,60 @@ class Logger {
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void Logger::clear() {
+  sinks_.clear();
+  wants_metrics_ = false;
+  wants_images_ = false;
+  wants_files_ = false;
+}
+
+TUTTI_INLINE void Logger::log_metrics(std::span<const LoggedMetric> metrics,
+                                      std::int64_t step) const {
+  for (const Sink& sink : sinks_) {
+    if (sink.metrics != nullptr) {
+      sink.metrics(sink.self, metrics, step);
+    }
+  }
+}
+
+TUTTI_INLINE void Logger::log_hyperparameters(std::span<const Hyperparameter> values) const {
+  for (const Sink& sink : sinks_) {
+    if (sink.hyperparameters != nullptr) {
+      sink.hyperparameters(sink.self, values);
+    }
+  }
+}
+
+TUTTI_INLINE void Logger::log_images(const LoggedImages& images, std::int64_t step) const {
+  for (const Sink& sink : sinks_) {
+    if (sink.images != nullptr) {
+      sink.images(sink.self, images, step);
+    }
+  }
+}
+
+TUTTI_INLINE void Logger::log_table(const LoggedTable& table, std::int64_t step) const {
+  for (const Sink& sink : sinks_) {
+    if (sink.table != nullptr) {
+      sink.table(sink.self, table, step);
+    }
+  }
+}
+
+TUTTI_INLINE void Logger::upload_file(std::string_view remote_file_name,
+                                      std::string_view path) const {
+  for (const Sink& sink : sinks_) {
+    if (sink.file != nullptr) {
+      sink.file(sink.self, remote_file_name, path);
+    }
+  }
+}
+
+}  // namespace tutti
+
+#endif

@@ -34,16 +34,7 @@ class DistributedSampler {
  public:
   /// dataset_size: number of examples; >= 0.
   /// Throws c10::ValueError when a number is out of range.
-  explicit DistributedSampler(std::int64_t dataset_size, const SamplerOptions& options = {})
-      : dataset_size_(dataset_size), options_(options) {
-    TORCH_CHECK_VALUE(dataset_size >= 0, "DistributedSampler: dataset_size is ", dataset_size,
-                      ", expected 0 or more");
-    TORCH_CHECK_VALUE(options.world_size >= 1, "DistributedSampler: world_size is ",
-                      options.world_size, ", expected 1 or more");
-    TORCH_CHECK_VALUE(options.rank >= 0 && options.rank < options.world_size,
-                      "DistributedSampler: rank is ", options.rank, ", expected 0 to ",
-                      options.world_size - 1);
-  }
+  explicit DistributedSampler(std::int64_t dataset_size, const SamplerOptions& options = {});
 
   /// Examples per epoch on this rank, the same on all ranks.
   std::int64_t size() const noexcept {
@@ -55,34 +46,14 @@ class DistributedSampler {
   const SamplerOptions& options() const noexcept { return options_; }
 
   /// Chooses the order of `epoch` (>= 0). Costs nothing until an index is asked for.
-  void set_epoch(std::int64_t epoch) {
-    TORCH_CHECK_VALUE(epoch >= 0, "DistributedSampler: epoch is ", epoch, ", expected 0 or more");
-    if (epoch != epoch_) {
-      epoch_ = epoch;
-      order_.reset();
-    }
-  }
+  void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const noexcept { return epoch_; }
 
   /// The example at `position` (0 .. size() - 1) of this rank's epoch: 0 .. dataset_size - 1.
-  std::int64_t operator[](std::int64_t position) const {
-    TORCH_CHECK_INDEX(position >= 0 && position < size(), "DistributedSampler: position is ",
-                      position, ", expected 0 to ", size() - 1);
-    const std::int64_t turn = turn_of(position) % dataset_size_;
-    return options_.shuffle ? order()[turn] : turn;
-  }
+  std::int64_t operator[](std::int64_t position) const;
 
   /// This rank's examples from `position` (0 .. size()) to the end of the epoch.
-  std::vector<std::int64_t> indices(std::int64_t position = 0) const {
-    TORCH_CHECK_INDEX(position >= 0 && position <= size(), "DistributedSampler: position is ",
-                      position, ", expected 0 to ", size());
-    std::vector<std::int64_t> result;
-    result.reserve(static_cast<std::size_t>(size() - position));
-    for (; position < size(); ++position) {
-      result.push_back((*this)[position]);
-    }
-    return result;
-  }
+  std::vector<std::int64_t> indices(std::int64_t position = 0) const;
 
   /// The examples of another epoch; the chosen epoch stays.
   std::vector<std::int64_t> indices_for(std::int64_t epoch) const {
@@ -102,14 +73,7 @@ class DistributedSampler {
     return position * options_.world_size + options_.rank;
   }
 
-  const std::int64_t* order() const {
-    if (!order_.defined()) {
-      const at::Generator generator =
-          at::detail::createCPUGenerator(options_.seed + static_cast<std::uint64_t>(epoch_));
-      order_ = at::randperm(dataset_size_, generator, at::TensorOptions().dtype(at::kLong));
-    }
-    return order_.const_data_ptr<std::int64_t>();
-  }
+  const std::int64_t* order() const;
 
   std::int64_t dataset_size_;
   SamplerOptions options_;
@@ -118,3 +82,58 @@ class DistributedSampler {
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE DistributedSampler::DistributedSampler(std::int64_t dataset_size,
+                                                    const SamplerOptions& options)
+    : dataset_size_(dataset_size), options_(options) {
+  TORCH_CHECK_VALUE(dataset_size >= 0, "DistributedSampler: dataset_size is ", dataset_size,
+                    ", expected 0 or more");
+  TORCH_CHECK_VALUE(options.world_size >= 1, "DistributedSampler: world_size is ",
+                    options.world_size, ", expected 1 or more");
+  TORCH_CHECK_VALUE(options.rank >= 0 && options.rank < options.world_size,
+                    "DistributedSampler: rank is ", options.rank, ", expected 0 to ",
+                    options.world_size - 1);
+}
+
+TUTTI_INLINE void DistributedSampler::set_epoch(std::int64_t epoch) {
+  TORCH_CHECK_VALUE(epoch >= 0, "DistributedSampler: epoch is ", epoch, ", expected 0 or more");
+  if (epoch != epoch_) {
+    epoch_ = epoch;
+    order_.reset();
+  }
+}
+
+TUTTI_INLINE std::int64_t DistributedSampler::operator[](std::int64_t position) const {
+  TORCH_CHECK_INDEX(position >= 0 && position < size(), "DistributedSampler: position is ",
+                    position, ", expected 0 to ", size() - 1);
+  const std::int64_t turn = turn_of(position) % dataset_size_;
+  return options_.shuffle ? order()[turn] : turn;
+}
+
+TUTTI_INLINE std::vector<std::int64_t> DistributedSampler::indices(std::int64_t position) const {
+  TORCH_CHECK_INDEX(position >= 0 && position <= size(), "DistributedSampler: position is ",
+                    position, ", expected 0 to ", size());
+  std::vector<std::int64_t> result;
+  result.reserve(static_cast<std::size_t>(size() - position));
+  for (; position < size(); ++position) {
+    result.push_back((*this)[position]);
+  }
+  return result;
+}
+
+TUTTI_INLINE const std::int64_t* DistributedSampler::order() const {
+  if (!order_.defined()) {
+    const at::Generator generator =
+        at::detail::createCPUGenerator(options_.seed + static_cast<std::uint64_t>(epoch_));
+    order_ = at::randperm(dataset_size_, generator, at::TensorOptions().dtype(at::kLong));
+  }
+  return order_.const_data_ptr<std::int64_t>();
+}
+
+}  // namespace tutti
+
+#endif

@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/batch.hpp>
 #include <tutti/data/detail/rows.hpp>
 #include <tutti/data/sampler.hpp>
@@ -38,35 +39,15 @@ class TensorLoader {
   /// dataset: tensors whose dimension 0 counts examples and is the same for all; tensors without
   /// dimensions go into every batch.
   /// Throws c10::Error when they disagree, c10::ValueError when an option is out of range.
-  explicit TensorLoader(Batch dataset, TensorLoaderOptions options = {})
-      : dataset_(std::move(dataset)),
-        options_(std::move(options)),
-        sampler_(dataset_.num_samples(), sampler_options()) {
-    TORCH_CHECK_VALUE(options_.batch_size >= 1, "TensorLoader: batch_size is ", options_.batch_size,
-                      ", expected 1 or more");
-  }
+  explicit TensorLoader(Batch dataset, TensorLoaderOptions options = {});
   TensorLoader(at::Tensor inputs, at::Tensor targets, TensorLoaderOptions options = {})
       : TensorLoader(Batch(std::move(inputs), std::move(targets)), std::move(options)) {}
 
   /// Begins an epoch at one of its batches. epoch, first_batch: >= 0.
-  void start(std::int64_t epoch, std::int64_t first_batch = 0) {
-    TORCH_CHECK_VALUE(first_batch >= 0, "TensorLoader: first_batch is ", first_batch,
-                      ", expected 0 or more");
-    sampler_.set_epoch(epoch);
-    next_ = first_batch;
-  }
+  void start(std::int64_t epoch, std::int64_t first_batch = 0);
 
   /// The next batch, or nothing when the epoch is over.
-  std::optional<Batch> next() {
-    if (next_ >= size()) {
-      return std::nullopt;
-    }
-    const std::int64_t from = next_++ * options_.batch_size;
-    const std::int64_t to = std::min(from + options_.batch_size, sampler_.size());
-    repeated_ = sampler_.is_repeated(to - 1) ? 1 : 0;
-    Batch batch = in_order() ? slice(from, to) : gather(from, to);
-    return options_.transform ? options_.transform(std::move(batch)) : std::move(batch);
-  }
+  std::optional<Batch> next();
 
   /// Batches per epoch on this rank.
   [[nodiscard]] std::int64_t size() const {
@@ -84,57 +65,19 @@ class TensorLoader {
   [[nodiscard]] std::int64_t repeated() const { return repeated_; }
 
   /// Deals the examples to ranks. Throws c10::ValueError when the options named another rank.
-  void shard(std::int64_t rank, std::int64_t world_size) {
-    const bool free = options_.world_size == 1;
-    TORCH_CHECK_VALUE(free || (options_.rank == rank && options_.world_size == world_size),
-                      "TensorLoader: its options say rank ", options_.rank, " of ",
-                      options_.world_size, ", the run says rank ", rank, " of ", world_size,
-                      "; leave them out");
-    options_.rank = rank;
-    options_.world_size = world_size;
-    const std::int64_t epoch = sampler_.epoch();
-    sampler_ = DistributedSampler(sampler_.dataset_size(), sampler_options());
-    sampler_.set_epoch(epoch);
-  }
+  void shard(std::int64_t rank, std::int64_t world_size);
 
   [[nodiscard]] const TensorLoaderOptions& options() const { return options_; }
   [[nodiscard]] const Batch& dataset() const { return dataset_; }
 
  private:
-  [[nodiscard]] SamplerOptions sampler_options() const {
-    return {.shuffle = options_.shuffle,
-            .drop_last = options_.drop_last,
-            .rank = options_.rank,
-            .world_size = options_.world_size,
-            .seed = options_.seed};
-  }
+  [[nodiscard]] SamplerOptions sampler_options() const;
 
   [[nodiscard]] bool in_order() const { return !options_.shuffle && options_.world_size == 1; }
 
-  [[nodiscard]] Batch slice(std::int64_t from, std::int64_t to) const {
-    Batch batch = dataset_;
-    for (auto& [name, tensor] : batch) {
-      if (tensor.dim() > 0) {
-        tensor = tensor.narrow(0, from, to - from);
-      }
-    }
-    return batch;
-  }
+  [[nodiscard]] Batch slice(std::int64_t from, std::int64_t to) const;
 
-  [[nodiscard]] Batch gather(std::int64_t from, std::int64_t to) {
-    std::vector<std::int64_t> rows;
-    rows.reserve(static_cast<std::size_t>(to - from));
-    for (std::int64_t position = from; position < to; ++position) {
-      rows.push_back(sampler_[position]);
-    }
-    Batch batch = dataset_;
-    for (auto& [name, tensor] : batch) {
-      if (tensor.dim() > 0) {
-        tensor = data::detail::take_rows(tensor, rows, memory_);
-      }
-    }
-    return batch;
-  }
+  [[nodiscard]] Batch gather(std::int64_t from, std::int64_t to);
 
   Batch dataset_;
   TensorLoaderOptions options_;
@@ -145,3 +88,83 @@ class TensorLoader {
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE TensorLoader::TensorLoader(Batch dataset, TensorLoaderOptions options)
+    : dataset_(std::move(dataset)),
+      options_(std::move(options)),
+      sampler_(dataset_.num_samples(), sampler_options()) {
+  TORCH_CHECK_VALUE(options_.batch_size >= 1, "TensorLoader: batch_size is ", options_.batch_size,
+                    ", expected 1 or more");
+}
+
+TUTTI_INLINE void TensorLoader::start(std::int64_t epoch, std::int64_t first_batch) {
+  TORCH_CHECK_VALUE(first_batch >= 0, "TensorLoader: first_batch is ", first_batch,
+                    ", expected 0 or more");
+  sampler_.set_epoch(epoch);
+  next_ = first_batch;
+}
+
+TUTTI_INLINE std::optional<Batch> TensorLoader::next() {
+  if (next_ >= size()) {
+    return std::nullopt;
+  }
+  const std::int64_t from = next_++ * options_.batch_size;
+  const std::int64_t to = std::min(from + options_.batch_size, sampler_.size());
+  repeated_ = sampler_.is_repeated(to - 1) ? 1 : 0;
+  Batch batch = in_order() ? slice(from, to) : gather(from, to);
+  return options_.transform ? options_.transform(std::move(batch)) : std::move(batch);
+}
+
+TUTTI_INLINE void TensorLoader::shard(std::int64_t rank, std::int64_t world_size) {
+  const bool free = options_.world_size == 1;
+  TORCH_CHECK_VALUE(free || (options_.rank == rank && options_.world_size == world_size),
+                    "TensorLoader: its options say rank ", options_.rank, " of ",
+                    options_.world_size, ", the run says rank ", rank, " of ", world_size,
+                    "; leave them out");
+  options_.rank = rank;
+  options_.world_size = world_size;
+  const std::int64_t epoch = sampler_.epoch();
+  sampler_ = DistributedSampler(sampler_.dataset_size(), sampler_options());
+  sampler_.set_epoch(epoch);
+}
+
+TUTTI_INLINE SamplerOptions TensorLoader::sampler_options() const {
+  return {.shuffle = options_.shuffle,
+          .drop_last = options_.drop_last,
+          .rank = options_.rank,
+          .world_size = options_.world_size,
+          .seed = options_.seed};
+}
+
+TUTTI_INLINE Batch TensorLoader::slice(std::int64_t from, std::int64_t to) const {
+  Batch batch = dataset_;
+  for (auto& [name, tensor] : batch) {
+    if (tensor.dim() > 0) {
+      tensor = tensor.narrow(0, from, to - from);
+    }
+  }
+  return batch;
+}
+
+TUTTI_INLINE Batch TensorLoader::gather(std::int64_t from, std::int64_t to) {
+  std::vector<std::int64_t> rows;
+  rows.reserve(static_cast<std::size_t>(to - from));
+  for (std::int64_t position = from; position < to; ++position) {
+    rows.push_back(sampler_[position]);
+  }
+  Batch batch = dataset_;
+  for (auto& [name, tensor] : batch) {
+    if (tensor.dim() > 0) {
+      tensor = data::detail::take_rows(tensor, rows, memory_);
+    }
+  }
+  return batch;
+}
+
+}  // namespace tutti
+
+#endif

@@ -63,7 +63,15 @@ struct Environment {
   static const char* process_variable(const char* name) { return std::getenv(name); }
 };
 
-inline void Environment::validate() const {
+}  // namespace tutti::dist
+
+#include <tutti/dist/detail/launchers.hpp>  // defines Environment::read
+
+#if TUTTI_BODIES
+
+namespace tutti::dist {
+
+TUTTI_INLINE void Environment::validate() const {
   const auto require = [](bool holds, const char* name, int value, const std::string& expected) {
     if (!holds) {
       throw std::invalid_argument("tutti::dist: " + std::string(name) + " is " +
@@ -95,4 +103,4 @@ inline void Environment::validate() const {
 
 }  // namespace tutti::dist
 
-#include <tutti/dist/detail/launchers.hpp>  // defines Environment::read
+#endif

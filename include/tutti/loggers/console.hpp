@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/loggers/detail/latest.hpp>
@@ -43,13 +44,7 @@ struct ConsoleLogger final {
   } memory{};
 
   /// Throws std::invalid_argument when log_interval is not in ep or ba or less than 1.
-  void validate() const {
-    const TimeUnit unit = log_interval.unit();
-    if ((unit != TimeUnit::epoch && unit != TimeUnit::batch) || log_interval.count() < 1) {
-      throw std::invalid_argument("ConsoleLogger: log_interval is " + to_string(log_interval) +
-                                  ", expected at least 1ba or 1ep");
-    }
-  }
+  void validate() const;
 
   void apply(Init, const State& state) { memory.speaks = state.rank == 0; }
   void apply(FitStart, const State&) { print_config(); }
@@ -65,36 +60,14 @@ struct ConsoleLogger final {
       print_train(state);
     }
   }
-  void apply(FitEnd, const State& state) {
-    if (state.timestamp.batch != memory.last_batch) {
-      print_train(state);
-    }
-    memory.metrics.clear();
-  }
+  void apply(FitEnd, const State& state);
 
   void apply(EvalStart, const State& state) {
     print_config();
     memory.eval_total = state.dataloader_len;
   }
-  void apply(EvalBatchEnd, const State& state) {
-    const std::int64_t batch = state.eval_timestamp.batch;
-    if (memory.speaks && batch != memory.eval_total && is_sign_of_life(batch)) {
-      print(eval_head(state) + "\n");
-    }
-  }
-  void apply(EvalEnd, const State& state) {
-    std::string text = eval_head(state) + ":";
-    const std::string prefix = "metrics/" + state.dataloader_label + "/";
-    for (const auto& [key, value] : memory.metrics) {
-      if (key.starts_with(prefix)) {
-        text += "\n\t Eval " + key + ": " + detail::number_text(value);
-      }
-    }
-    memory.metrics.forget(prefix);
-    if (memory.speaks) {
-      print(text + "\n");
-    }
-  }
+  void apply(EvalBatchEnd, const State& state);
+  void apply(EvalEnd, const State& state);
 
   /// Keeps the numbers until they are due.
   void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t) {
@@ -117,45 +90,11 @@ struct ConsoleLogger final {
   }
 
   // One of at most ten evenly spaced batches, the first among them.
-  [[nodiscard]] bool is_sign_of_life(std::int64_t batch) const {
-    const std::int64_t total = memory.eval_total;
-    if (total < 0) {
-      return batch % 100 == 1;  // the length is not known
-    }
-    return total <= 10 || batch == 1 || (batch - 1) * 10 / total != (batch - 2) * 10 / total;
-  }
+  [[nodiscard]] bool is_sign_of_life(std::int64_t batch) const;
 
-  void print_train(const State& state) {
-    memory.last_batch = state.timestamp.batch;
-    if (!memory.speaks) {
-      return;
-    }
-    std::string text = train_head(state) + ":";
-    for (const auto& [key, value] : memory.metrics) {
-      text += "\n\t Train " + key + ": " + detail::number_text(value);
-    }
-    print(text + "\n");
-    memory.metrics.clear();
-  }
+  void print_train(const State& state);
 
-  static std::string train_head(const State& state) {
-    const TimeUnit unit = state.max_duration.unit();
-    if (unit != TimeUnit::epoch) {
-      return "[" + std::string(detail::unit_word(unit)) + "=" +
-             std::to_string(state.timestamp.get(unit).count()) + "/" +
-             std::to_string(state.max_duration.count()) + "]";
-    }
-    std::int64_t epoch = state.timestamp.epoch;
-    std::int64_t batch = state.timestamp.batch_in_epoch;
-    if (batch == 0 && epoch > 0) {  // just over: show its end
-      --epoch;
-      batch = state.dataloader_len >= 0 ? state.dataloader_len
-                                        : state.previous_timestamp.batch_in_epoch;
-    }
-    std::string text = "[epoch=" + std::to_string(epoch + 1) + "][batch=" + std::to_string(batch);
-    return text + (state.dataloader_len >= 0 ? "/" + std::to_string(state.dataloader_len) : "") +
-           "]";
-  }
+  static std::string train_head(const State& state);
 
   [[nodiscard]] std::string eval_head(const State& state) const {
     const std::string total = memory.eval_total >= 0 ? "/" + std::to_string(memory.eval_total) : "";
@@ -163,12 +102,7 @@ struct ConsoleLogger final {
            state.dataloader_label + " data";
   }
 
-  void print_config() {
-    if (memory.speaks && log_config && !memory.config_printed && !memory.config.empty()) {
-      print(detail::config_text(memory.config));
-    }
-    memory.config_printed = true;
-  }
+  void print_config();
 
   void print(const std::string& text) const {
     std::fwrite(text.data(), 1, text.size(), stream);
@@ -177,3 +111,93 @@ struct ConsoleLogger final {
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void ConsoleLogger::validate() const {
+  const TimeUnit unit = log_interval.unit();
+  if ((unit != TimeUnit::epoch && unit != TimeUnit::batch) || log_interval.count() < 1) {
+    throw std::invalid_argument("ConsoleLogger: log_interval is " + to_string(log_interval) +
+                                ", expected at least 1ba or 1ep");
+  }
+}
+
+TUTTI_INLINE void ConsoleLogger::apply(FitEnd, const State& state) {
+  if (state.timestamp.batch != memory.last_batch) {
+    print_train(state);
+  }
+  memory.metrics.clear();
+}
+
+TUTTI_INLINE void ConsoleLogger::apply(EvalBatchEnd, const State& state) {
+  const std::int64_t batch = state.eval_timestamp.batch;
+  if (memory.speaks && batch != memory.eval_total && is_sign_of_life(batch)) {
+    print(eval_head(state) + "\n");
+  }
+}
+
+TUTTI_INLINE void ConsoleLogger::apply(EvalEnd, const State& state) {
+  std::string text = eval_head(state) + ":";
+  const std::string prefix = "metrics/" + state.dataloader_label + "/";
+  for (const auto& [key, value] : memory.metrics) {
+    if (key.starts_with(prefix)) {
+      text += "\n\t Eval " + key + ": " + detail::number_text(value);
+    }
+  }
+  memory.metrics.forget(prefix);
+  if (memory.speaks) {
+    print(text + "\n");
+  }
+}
+
+TUTTI_INLINE bool ConsoleLogger::is_sign_of_life(std::int64_t batch) const {
+  const std::int64_t total = memory.eval_total;
+  if (total < 0) {
+    return batch % 100 == 1;  // the length is not known
+  }
+  return total <= 10 || batch == 1 || (batch - 1) * 10 / total != (batch - 2) * 10 / total;
+}
+
+TUTTI_INLINE void ConsoleLogger::print_train(const State& state) {
+  memory.last_batch = state.timestamp.batch;
+  if (!memory.speaks) {
+    return;
+  }
+  std::string text = train_head(state) + ":";
+  for (const auto& [key, value] : memory.metrics) {
+    text += "\n\t Train " + key + ": " + detail::number_text(value);
+  }
+  print(text + "\n");
+  memory.metrics.clear();
+}
+
+TUTTI_INLINE std::string ConsoleLogger::train_head(const State& state) {
+  const TimeUnit unit = state.max_duration.unit();
+  if (unit != TimeUnit::epoch) {
+    return "[" + std::string(detail::unit_word(unit)) + "=" +
+           std::to_string(state.timestamp.get(unit).count()) + "/" +
+           std::to_string(state.max_duration.count()) + "]";
+  }
+  std::int64_t epoch = state.timestamp.epoch;
+  std::int64_t batch = state.timestamp.batch_in_epoch;
+  if (batch == 0 && epoch > 0) {  // just over: show its end
+    --epoch;
+    batch =
+        state.dataloader_len >= 0 ? state.dataloader_len : state.previous_timestamp.batch_in_epoch;
+  }
+  std::string text = "[epoch=" + std::to_string(epoch + 1) + "][batch=" + std::to_string(batch);
+  return text + (state.dataloader_len >= 0 ? "/" + std::to_string(state.dataloader_len) : "") + "]";
+}
+
+TUTTI_INLINE void ConsoleLogger::print_config() {
+  if (memory.speaks && log_config && !memory.config_printed && !memory.config.empty()) {
+    print(detail::config_text(memory.config));
+  }
+  memory.config_printed = true;
+}
+
+}  // namespace tutti
+
+#endif

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/loggers/detail/bar.hpp>
@@ -76,14 +77,7 @@ struct ProgressBar final {
   void apply(FitStart, const State&) { print_config(); }
   void apply(EpochStart, const State& state) { open_train(state); }
   void apply(BatchStart, const State& state) { open_train(state); }  // after a resumption
-  void apply(BatchEnd, const State& state) {
-    if (memory.train.open) {
-      const Timestamp& now = state.timestamp;
-      memory.train.bar.done =
-          memory.bar_per_epoch ? now.batch_in_epoch : now.get(memory.unit).count();
-      step(memory.train, "loss/train");
-    }
-  }
+  void apply(BatchEnd, const State& state);
   void apply(EpochEnd, const State&) {
     if (memory.bar_per_epoch) {
       finish(memory.train, "loss/train");
@@ -121,16 +115,7 @@ struct ProgressBar final {
   }
 
   /// Keeps losses and metrics for the next drawing.
-  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t) {
-    if (!memory.speaks) {
-      return;
-    }
-    for (const LoggedMetric& metric : metrics) {
-      if (metric.name.starts_with("loss") || metric.name.starts_with("metric")) {
-        memory.metrics.set(metric.name, metric.value);
-      }
-    }
-  }
+  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t);
   void log_hyperparameters(std::span<const Hyperparameter> values) {
     detail::remember(memory.config, values);
   }
@@ -149,124 +134,26 @@ struct ProgressBar final {
     return std::string(columns > text.size() ? columns - text.size() : 0, ' ') + text;
   }
 
-  [[nodiscard]] std::string eval_label(const State& state) const {
-    const std::string label = padded(state.dataloader_label, 15);
-    if (!by_epoch(state)) {
-      const TimeUnit unit = state.max_duration.unit();
-      std::string word(detail::unit_word(unit));
-      word[0] = static_cast<char>(word[0] - 'a' + 'A');
-      return label + padded(word, 6) + " " + right(state.timestamp.get(unit).count(), 5) + ": ";
-    }
-    if (memory.train.open) {
-      return label + "Batch " + right(state.timestamp.batch, 3) + ": ";
-    }
-    const std::int64_t epoch = state.timestamp.epoch;  // of which the results are: the last one
-    return label + "Epoch " + right(epoch > 0 ? epoch - 1 : 0, 3) + ": ";
-  }
+  [[nodiscard]] std::string eval_label(const State& state) const;
 
-  void open_train(const State& state) {
-    if (memory.train.open) {
-      return;
-    }
-    const std::string label = padded(state.dataloader_label, 15);
-    memory.bar_per_epoch = by_epoch(state);
-    memory.unit = memory.bar_per_epoch ? TimeUnit::batch : state.max_duration.unit();
-    if (memory.bar_per_epoch) {
-      open(memory.train, label + "Epoch " + right(state.timestamp.epoch, 3) + ": ",
-           state.timestamp.batch_in_epoch, state.dataloader_len, memory.unit);
-    } else {
-      open(memory.train, padded(label, 29), state.timestamp.get(memory.unit).count(),
-           state.max_duration.count(), memory.unit);
-    }
-  }
+  void open_train(const State& state);
 
-  void open(Track& track, std::string label, std::int64_t done, std::int64_t total, TimeUnit unit) {
-    if (!memory.speaks) {
-      return;
-    }
-    leave_line();
-    track = {.bar = {.label = std::move(label),
-                     .done = done,
-                     .total = total,
-                     .began_at = done,
-                     .unit = to_string(unit)},
-             .began = Clock::now(),
-             .open = true};
-    // A terminal gets its first drawing at once.
-    const std::chrono::duration<double> wait(memory.terminal ? redraw_seconds : 0);
-    track.drawn = track.began - std::chrono::ceil<Clock::duration>(wait);
-    step(track, {});
-  }
+  void open(Track& track, std::string label, std::int64_t done, std::int64_t total, TimeUnit unit);
 
   // Draws if it is time.
-  void step(Track& track, std::string_view prefix) {
-    if (!track.open) {
-      return;
-    }
-    const Clock::time_point now = Clock::now();
-    const std::chrono::duration<double> since = now - track.drawn;
-    if (since.count() >= (memory.terminal ? redraw_seconds : line_seconds)) {
-      draw(track, prefix, now);
-    }
-  }
+  void step(Track& track, std::string_view prefix);
 
-  void finish(Track& track, std::string_view prefix) {
-    if (!track.open) {
-      return;
-    }
-    track.open = false;
-    const Clock::time_point now = Clock::now();
-    draw(track, prefix, now);
-    leave_line();
-    if (&track == &memory.other && memory.train.open) {  // time spent here is not training's
-      memory.train.paused += now - track.began;
-    }
-  }
+  void finish(Track& track, std::string_view prefix);
 
-  void draw(Track& track, std::string_view prefix, Clock::time_point now) {
-    if (!track.on_line) {
-      leave_line();
-    }
-    track.drawn = now;
-    track.bar.seconds = std::chrono::duration<double>(now - track.began - track.paused).count();
-    track.bar.values = values_text(prefix);
-    const int columns = width.value_or(detail::terminal_width(stream));
-    std::string line = detail::bar_text(track.bar, columns - 1, memory.unicode);
-    line = memory.terminal ? "\r" + line + "\033[K" : line + "\n";
-    track.on_line = memory.terminal;
-    print(line);
-  }
+  void draw(Track& track, std::string_view prefix, Clock::time_point now);
 
   // Latest values whose name begins with `prefix`; a prefix that is a folder is left out.
-  [[nodiscard]] std::string values_text(std::string_view prefix) const {
-    std::string text;
-    if (prefix.empty()) {
-      return text;
-    }
-    for (const auto& [key, value] : memory.metrics) {
-      if (key.starts_with(prefix)) {
-        const std::size_t cut = prefix.ends_with('/') ? prefix.size() : 0;
-        text += ", " + key.substr(cut) + "=" + detail::number_text(value);
-      }
-    }
-    return text;
-  }
+  [[nodiscard]] std::string values_text(std::string_view prefix) const;
 
   // The terminal's line is finished, whoever drew it; what follows begins a new one.
-  void leave_line() {
-    if (memory.train.on_line || memory.other.on_line) {
-      memory.train.on_line = memory.other.on_line = false;
-      print("\n");
-    }
-  }
+  void leave_line();
 
-  void print_config() {
-    if (memory.speaks && log_config && !memory.config_printed && !memory.config.empty()) {
-      leave_line();
-      print(detail::config_text(memory.config));
-    }
-    memory.config_printed = true;
-  }
+  void print_config();
 
   void print(const std::string& text) const {
     std::fwrite(text.data(), 1, text.size(), stream);
@@ -275,3 +162,148 @@ struct ProgressBar final {
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void ProgressBar::apply(BatchEnd, const State& state) {
+  if (memory.train.open) {
+    const Timestamp& now = state.timestamp;
+    memory.train.bar.done =
+        memory.bar_per_epoch ? now.batch_in_epoch : now.get(memory.unit).count();
+    step(memory.train, "loss/train");
+  }
+}
+
+TUTTI_INLINE void ProgressBar::log_metrics(std::span<const LoggedMetric> metrics, std::int64_t) {
+  if (!memory.speaks) {
+    return;
+  }
+  for (const LoggedMetric& metric : metrics) {
+    if (metric.name.starts_with("loss") || metric.name.starts_with("metric")) {
+      memory.metrics.set(metric.name, metric.value);
+    }
+  }
+}
+
+TUTTI_INLINE std::string ProgressBar::eval_label(const State& state) const {
+  const std::string label = padded(state.dataloader_label, 15);
+  if (!by_epoch(state)) {
+    const TimeUnit unit = state.max_duration.unit();
+    std::string word(detail::unit_word(unit));
+    word[0] = static_cast<char>(word[0] - 'a' + 'A');
+    return label + padded(word, 6) + " " + right(state.timestamp.get(unit).count(), 5) + ": ";
+  }
+  if (memory.train.open) {
+    return label + "Batch " + right(state.timestamp.batch, 3) + ": ";
+  }
+  const std::int64_t epoch = state.timestamp.epoch;  // of which the results are: the last one
+  return label + "Epoch " + right(epoch > 0 ? epoch - 1 : 0, 3) + ": ";
+}
+
+TUTTI_INLINE void ProgressBar::open_train(const State& state) {
+  if (memory.train.open) {
+    return;
+  }
+  const std::string label = padded(state.dataloader_label, 15);
+  memory.bar_per_epoch = by_epoch(state);
+  memory.unit = memory.bar_per_epoch ? TimeUnit::batch : state.max_duration.unit();
+  if (memory.bar_per_epoch) {
+    open(memory.train, label + "Epoch " + right(state.timestamp.epoch, 3) + ": ",
+         state.timestamp.batch_in_epoch, state.dataloader_len, memory.unit);
+  } else {
+    open(memory.train, padded(label, 29), state.timestamp.get(memory.unit).count(),
+         state.max_duration.count(), memory.unit);
+  }
+}
+
+TUTTI_INLINE void ProgressBar::open(Track& track, std::string label, std::int64_t done,
+                                    std::int64_t total, TimeUnit unit) {
+  if (!memory.speaks) {
+    return;
+  }
+  leave_line();
+  track = {.bar = {.label = std::move(label),
+                   .done = done,
+                   .total = total,
+                   .began_at = done,
+                   .unit = to_string(unit)},
+           .began = Clock::now(),
+           .open = true};
+  // A terminal gets its first drawing at once.
+  const std::chrono::duration<double> wait(memory.terminal ? redraw_seconds : 0);
+  track.drawn = track.began - std::chrono::ceil<Clock::duration>(wait);
+  step(track, {});
+}
+
+TUTTI_INLINE void ProgressBar::step(Track& track, std::string_view prefix) {
+  if (!track.open) {
+    return;
+  }
+  const Clock::time_point now = Clock::now();
+  const std::chrono::duration<double> since = now - track.drawn;
+  if (since.count() >= (memory.terminal ? redraw_seconds : line_seconds)) {
+    draw(track, prefix, now);
+  }
+}
+
+TUTTI_INLINE void ProgressBar::finish(Track& track, std::string_view prefix) {
+  if (!track.open) {
+    return;
+  }
+  track.open = false;
+  const Clock::time_point now = Clock::now();
+  draw(track, prefix, now);
+  leave_line();
+  if (&track == &memory.other && memory.train.open) {  // time spent here is not training's
+    memory.train.paused += now - track.began;
+  }
+}
+
+TUTTI_INLINE void ProgressBar::draw(Track& track, std::string_view prefix, Clock::time_point now) {
+  if (!track.on_line) {
+    leave_line();
+  }
+  track.drawn = now;
+  track.bar.seconds = std::chrono::duration<double>(now - track.began - track.paused).count();
+  track.bar.values = values_text(prefix);
+  const int columns = width.value_or(detail::terminal_width(stream));
+  std::string line = detail::bar_text(track.bar, columns - 1, memory.unicode);
+  line = memory.terminal ? "\r" + line + "\033[K" : line + "\n";
+  track.on_line = memory.terminal;
+  print(line);
+}
+
+TUTTI_INLINE std::string ProgressBar::values_text(std::string_view prefix) const {
+  std::string text;
+  if (prefix.empty()) {
+    return text;
+  }
+  for (const auto& [key, value] : memory.metrics) {
+    if (key.starts_with(prefix)) {
+      const std::size_t cut = prefix.ends_with('/') ? prefix.size() : 0;
+      text += ", " + key.substr(cut) + "=" + detail::number_text(value);
+    }
+  }
+  return text;
+}
+
+TUTTI_INLINE void ProgressBar::leave_line() {
+  if (memory.train.on_line || memory.other.on_line) {
+    memory.train.on_line = memory.other.on_line = false;
+    print("\n");
+  }
+}
+
+TUTTI_INLINE void ProgressBar::print_config() {
+  if (memory.speaks && log_config && !memory.config_printed && !memory.config.empty()) {
+    leave_line();
+    print(detail::config_text(memory.config));
+  }
+  memory.config_printed = true;
+}
+
+}  // namespace tutti
+
+#endif

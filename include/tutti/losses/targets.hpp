@@ -9,6 +9,8 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 
+#include <tutti/config.hpp>
+
 namespace tutti {
 
 /// How targets name classes.
@@ -22,7 +24,47 @@ namespace functional {
 /// The targets' type is an integer one, so they are indices of classes unless they have the
 /// outputs' shape.
 /// Source: MosaicML Composer, `composer.loss.utils.check_for_index_targets`.
-inline bool is_index_targets(const at::Tensor& targets) {
+bool is_index_targets(const at::Tensor& targets);
+
+/// What the targets are, by their shape alone.
+///
+/// input: [N, C, d1, ...], the outputs. targets: the same shape (dense) or [N, d1, ...] (indices).
+/// Throws c10::Error (ValueError) for any other shape.
+/// Source: MosaicML Composer, `composer.loss.utils.infer_target_type`.
+TargetType infer_target_type(const at::Tensor& input, const at::Tensor& targets);
+
+}  // namespace functional
+
+namespace detail {
+
+at::Tensor one_hot(const at::Tensor& targets, std::int64_t classes);
+
+}  // namespace detail
+
+namespace functional {
+
+/// Targets as a weight for every class: indices become one-hot rows, dense ones only change type.
+///
+/// input: [N, C, d1, ...], the outputs, read for their shape only. targets: indices [N, d1, ...] of
+/// an integer type, or dense [N, C, d1, ...]. num_classes: how many classes the rows have; C unless
+/// given.
+/// Returns fp32 [N, num_classes, d1, ...] on the targets' device. A negative index gives a row of
+/// zeros, with a warning on the CPU.
+/// Throws c10::Error (ValueError) for other shapes, for indices of a floating type and for an index
+/// of num_classes or more; on other devices than the CPU the last is a device-side assertion, so
+/// that nobody waits for the device.
+/// Source: MosaicML Composer, `composer.loss.utils.ensure_targets_one_hot`.
+at::Tensor ensure_targets_one_hot(const at::Tensor& input, const at::Tensor& targets,
+                                  std::optional<std::int64_t> num_classes = {});
+
+}  // namespace functional
+}  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::functional {
+
+TUTTI_INLINE bool is_index_targets(const at::Tensor& targets) {
   switch (targets.scalar_type()) {
     case at::kByte:
     case at::kChar:
@@ -35,12 +77,7 @@ inline bool is_index_targets(const at::Tensor& targets) {
   }
 }
 
-/// What the targets are, by their shape alone.
-///
-/// input: [N, C, d1, ...], the outputs. targets: the same shape (dense) or [N, d1, ...] (indices).
-/// Throws c10::Error (ValueError) for any other shape.
-/// Source: MosaicML Composer, `composer.loss.utils.infer_target_type`.
-inline TargetType infer_target_type(const at::Tensor& input, const at::Tensor& targets) {
+TUTTI_INLINE TargetType infer_target_type(const at::Tensor& input, const at::Tensor& targets) {
   if (input.sizes() == targets.sizes()) {
     return TargetType::dense;
   }
@@ -51,14 +88,14 @@ inline TargetType infer_target_type(const at::Tensor& input, const at::Tensor& t
   return TargetType::indices;
 }
 
-}  // namespace functional
+}  // namespace tutti::functional
 
-namespace detail {
+namespace tutti::detail {
 
 // One pass that checks and writes: [N, inner] of indices to zeroed [N, classes, inner].
 // Returns whether an index is negative.
-inline bool write_one_hot(const std::int64_t* index, float* out, std::int64_t n,
-                          std::int64_t classes, std::int64_t inner) {
+TUTTI_INLINE bool write_one_hot(const std::int64_t* index, float* out, std::int64_t n,
+                                std::int64_t classes, std::int64_t inner) {
   bool negative = false;
   for (std::int64_t i = 0; i < n; ++i) {
     for (std::int64_t j = 0; j < inner; ++j) {
@@ -74,7 +111,7 @@ inline bool write_one_hot(const std::int64_t* index, float* out, std::int64_t n,
   return negative;
 }
 
-inline at::Tensor one_hot(const at::Tensor& targets, std::int64_t classes) {
+TUTTI_INLINE at::Tensor one_hot(const at::Tensor& targets, std::int64_t classes) {
   std::vector<std::int64_t> shape = targets.sizes().vec();
   shape.insert(shape.begin() + 1, classes);
   if (!targets.is_cpu()) {  // no waiting for the device: the check fails there
@@ -97,23 +134,12 @@ inline at::Tensor one_hot(const at::Tensor& targets, std::int64_t classes) {
   return out;
 }
 
-}  // namespace detail
+}  // namespace tutti::detail
 
-namespace functional {
+namespace tutti::functional {
 
-/// Targets as a weight for every class: indices become one-hot rows, dense ones only change type.
-///
-/// input: [N, C, d1, ...], the outputs, read for their shape only. targets: indices [N, d1, ...] of
-/// an integer type, or dense [N, C, d1, ...]. num_classes: how many classes the rows have; C unless
-/// given.
-/// Returns fp32 [N, num_classes, d1, ...] on the targets' device. A negative index gives a row of
-/// zeros, with a warning on the CPU.
-/// Throws c10::Error (ValueError) for other shapes, for indices of a floating type and for an index
-/// of num_classes or more; on other devices than the CPU the last is a device-side assertion, so
-/// that nobody waits for the device.
-/// Source: MosaicML Composer, `composer.loss.utils.ensure_targets_one_hot`.
-inline at::Tensor ensure_targets_one_hot(const at::Tensor& input, const at::Tensor& targets,
-                                         std::optional<std::int64_t> num_classes = {}) {
+TUTTI_INLINE at::Tensor ensure_targets_one_hot(const at::Tensor& input, const at::Tensor& targets,
+                                               std::optional<std::int64_t> num_classes) {
   if (infer_target_type(input, targets) == TargetType::dense) {
     return targets.to(at::kFloat);
   }
@@ -127,5 +153,6 @@ inline at::Tensor ensure_targets_one_hot(const at::Tensor& input, const at::Tens
   return detail::one_hot(targets, num_classes.value_or(input.size(1)));
 }
 
-}  // namespace functional
-}  // namespace tutti
+}  // namespace tutti::functional
+
+#endif

@@ -12,6 +12,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 
+#include <tutti/config.hpp>
 #include <tutti/metrics/detail/sum_metric.hpp>
 
 namespace tutti {
@@ -43,13 +44,7 @@ struct AccuracyOptions {
 /// Source: torchmetrics, `torchmetrics.classification.MulticlassAccuracy`.
 class MulticlassAccuracy final : public detail::SumMetric {
  public:
-  explicit MulticlassAccuracy(AccuracyOptions options = {}) : options_(std::move(options)) {
-    TORCH_CHECK_VALUE(options_.top_k >= 1, "MulticlassAccuracy: top_k is ", options_.top_k,
-                      ", expected 1 or more");
-    TORCH_CHECK_VALUE(options_.num_classes > 0 || options_.average == Average::micro,
-                      "MulticlassAccuracy: num_classes is ", options_.num_classes,
-                      ", expected the number of classes for an average over classes");
-  }
+  explicit MulticlassAccuracy(AccuracyOptions options = {});
 
   [[nodiscard]] const AccuracyOptions& options() const { return options_; }
   [[nodiscard]] std::string name() const override { return options_.name; }
@@ -58,92 +53,26 @@ class MulticlassAccuracy final : public detail::SumMetric {
   }
 
   using SumMetric::compute;
-  [[nodiscard]] double compute(const std::vector<at::Tensor>& states) const override {
-    if (options_.average == Average::micro) {
-      const at::Tensor counts = states[0].cpu();
-      const auto* count = counts.const_data_ptr<std::int64_t>();
-      return count[1] == 0 ? 0 : static_cast<double>(count[0]) / static_cast<double>(count[1]);
-    }
-    const at::Tensor counts = states[0].cpu().to(at::kDouble);  // [3, C]: right, targets, outputs
-    const at::Tensor right = counts[0];
-    const at::Tensor there = counts[1];
-    const at::Tensor share = right.div(there.clamp_min(1));
-    const at::Tensor weight = options_.average == Average::weighted
-                                  ? there
-                                  : (options_.top_k > 1 ? there : there.add(counts[2])).gt(0);
-    const double total = weight.sum().item<double>();
-    return total == 0 ? 0 : share.mul(weight).sum().item<double>() / total;
-  }
+  [[nodiscard]] double compute(const std::vector<at::Tensor>& states) const override;
 
  private:
-  [[nodiscard]] std::vector<at::Tensor> zeros() const override {
-    const bool micro = options_.average == Average::micro;
-    return {at::zeros(
-        micro ? std::vector<std::int64_t>{2} : std::vector<std::int64_t>{3, options_.num_classes},
-        at::kLong)};
-  }
+  [[nodiscard]] std::vector<at::Tensor> zeros() const override;
 
-  void take_in(const at::Tensor& outputs, const at::Tensor& given) override {
-    if (is_plain(outputs, given)) {
-      check_classes(outputs, /*scores=*/true);
-      return outputs.scalar_type() == at::kFloat ? add_plain<float>(outputs, given)
-                                                 : add_plain<double>(outputs, given);
-    }
-    const at::Tensor targets = class_of(given, outputs);
-    const bool scores = outputs.dim() == targets.dim() + 1;
-    check_classes(outputs, scores);
-    const at::Tensor predicted = scores ? outputs.argmax(1) : outputs;  // [N, d1, ...]
-    TORCH_CHECK_VALUE(predicted.sizes() == targets.sizes(), "MulticlassAccuracy: outputs ",
-                      outputs.sizes(), " and targets ", given.sizes(),
-                      ", expected scores [N, C, ...] and classes [N, ...]");
-    const at::Tensor right =
-        options_.top_k == 1 ? predicted.eq(targets) : among_best(outputs, targets);
-    if (options_.average == Average::micro) {
-      add_micro(right, targets);
-    } else {
-      add_by_class(right, predicted, targets);
-    }
-  }
+  void take_in(const at::Tensor& outputs, const at::Tensor& given) override;
 
   static at::Tensor class_of(const at::Tensor& targets, const at::Tensor& outputs) {
     return targets.is_floating_point() && targets.sizes() == outputs.sizes() ? targets.argmax(1)
                                                                              : targets;
   }
 
-  void check_classes(const at::Tensor& outputs, bool scores) const {
-    TORCH_CHECK_VALUE(
-        !scores || options_.num_classes == 0 || outputs.size(1) == options_.num_classes,
-        "MulticlassAccuracy: the outputs ", outputs.sizes(), " have ", outputs.size(1),
-        " classes, expected ", options_.num_classes);
-    TORCH_CHECK_VALUE(options_.top_k == 1 || (scores && outputs.size(1) >= options_.top_k),
-                      "MulticlassAccuracy: top_k is ", options_.top_k, " and the outputs are ",
-                      outputs.sizes(), ", expected scores of at least as many classes");
-  }
+  void check_classes(const at::Tensor& outputs, bool scores) const;
 
   // Whether fewer than k classes come before the right one: those that score higher, NaN being the
   // largest, and of equal ones those of lower number. [N, d1, ...]
-  [[nodiscard]] at::Tensor among_best(const at::Tensor& scores, const at::Tensor& targets) const {
-    const std::int64_t classes = scores.size(1);
-    const at::Tensor own = targets.to(at::kLong).clamp(0, classes - 1).unsqueeze(1);
-    const at::Tensor at_target = scores.gather(1, own);
-    std::vector<std::int64_t> column(static_cast<std::size_t>(scores.dim()), 1);
-    column[1] = classes;
-    const at::Tensor earlier = at::arange(classes, own.options()).view(column).lt(own);
-    const at::Tensor not_number = at_target.isnan();
-    const at::Tensor higher = scores.le(at_target).logical_or(not_number).logical_not();
-    const at::Tensor equal =
-        scores.eq(at_target).logical_or(not_number.logical_and(scores.isnan()));
-    return higher.logical_or(equal.logical_and(earlier)).sum(1).lt(options_.top_k);
-  }
+  [[nodiscard]] at::Tensor among_best(const at::Tensor& scores, const at::Tensor& targets) const;
 
   // The common case on the CPU, for which one loop is ten times faster than six operators.
-  [[nodiscard]] bool is_plain(const at::Tensor& outputs, const at::Tensor& targets) const {
-    return options_.average == Average::micro && options_.top_k == 1 && outputs.dim() == 2 &&
-           targets.dim() == 1 && outputs.size(0) == targets.size(0) && outputs.size(1) > 0 &&
-           outputs.is_cpu() && targets.is_cpu() && targets.scalar_type() == at::kLong &&
-           (outputs.scalar_type() == at::kFloat || outputs.scalar_type() == at::kDouble) &&
-           outputs.is_contiguous() && targets.is_contiguous();
-  }
+  [[nodiscard]] bool is_plain(const at::Tensor& outputs, const at::Tensor& targets) const;
 
   template <class T>
   void add_plain(const at::Tensor& outputs, const at::Tensor& targets) {
@@ -168,34 +97,136 @@ class MulticlassAccuracy final : public detail::SumMetric {
     add({counts});
   }
 
-  void add_micro(const at::Tensor& right, const at::Tensor& targets) {
-    at::Tensor counts = right.new_empty({2}, at::kLong);
-    at::Tensor correct = counts.select(0, 0);
-    if (options_.ignore_index) {
-      const at::Tensor counted = targets.ne(*options_.ignore_index);
-      correct.copy_(right.logical_and(counted).sum());
-      counts.select(0, 1).copy_(counted.sum());
-    } else {
-      correct.copy_(right.sum());
-      counts.select(0, 1).fill_(targets.numel());
-    }
-    add({counts});
-  }
+  void add_micro(const at::Tensor& right, const at::Tensor& targets);
 
   void add_by_class(const at::Tensor& right, const at::Tensor& predicted,
-                    const at::Tensor& targets) {
-    const at::Tensor counted =
-        options_.ignore_index ? targets.ne(*options_.ignore_index) : right.new_ones(right.sizes());
-    const std::int64_t classes = options_.num_classes;
-    const at::Tensor index = targets.to(at::kLong);
-    at::Tensor counts = right.new_empty({3, classes}, at::kLong);
-    counts.select(0, 0).copy_(detail::class_counts(index, counted.logical_and(right), classes));
-    counts.select(0, 1).copy_(detail::class_counts(index, counted, classes));
-    counts.select(0, 2).copy_(detail::class_counts(predicted.to(at::kLong), counted, classes));
-    add({counts});
-  }
+                    const at::Tensor& targets);
 
   AccuracyOptions options_;
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE MulticlassAccuracy::MulticlassAccuracy(AccuracyOptions options)
+    : options_(std::move(options)) {
+  TORCH_CHECK_VALUE(options_.top_k >= 1, "MulticlassAccuracy: top_k is ", options_.top_k,
+                    ", expected 1 or more");
+  TORCH_CHECK_VALUE(options_.num_classes > 0 || options_.average == Average::micro,
+                    "MulticlassAccuracy: num_classes is ", options_.num_classes,
+                    ", expected the number of classes for an average over classes");
+}
+
+TUTTI_INLINE double MulticlassAccuracy::compute(const std::vector<at::Tensor>& states) const {
+  if (options_.average == Average::micro) {
+    const at::Tensor counts = states[0].cpu();
+    const auto* count = counts.const_data_ptr<std::int64_t>();
+    return count[1] == 0 ? 0 : static_cast<double>(count[0]) / static_cast<double>(count[1]);
+  }
+  const at::Tensor counts = states[0].cpu().to(at::kDouble);  // [3, C]: right, targets, outputs
+  const at::Tensor right = counts[0];
+  const at::Tensor there = counts[1];
+  const at::Tensor share = right.div(there.clamp_min(1));
+  const at::Tensor weight = options_.average == Average::weighted
+                                ? there
+                                : (options_.top_k > 1 ? there : there.add(counts[2])).gt(0);
+  const double total = weight.sum().item<double>();
+  return total == 0 ? 0 : share.mul(weight).sum().item<double>() / total;
+}
+
+TUTTI_INLINE std::vector<at::Tensor> MulticlassAccuracy::zeros() const {
+  const bool micro = options_.average == Average::micro;
+  return {at::zeros(
+      micro ? std::vector<std::int64_t>{2} : std::vector<std::int64_t>{3, options_.num_classes},
+      at::kLong)};
+}
+
+TUTTI_INLINE void MulticlassAccuracy::take_in(const at::Tensor& outputs, const at::Tensor& given) {
+  if (is_plain(outputs, given)) {
+    check_classes(outputs, /*scores=*/true);
+    return outputs.scalar_type() == at::kFloat ? add_plain<float>(outputs, given)
+                                               : add_plain<double>(outputs, given);
+  }
+  const at::Tensor targets = class_of(given, outputs);
+  const bool scores = outputs.dim() == targets.dim() + 1;
+  check_classes(outputs, scores);
+  const at::Tensor predicted = scores ? outputs.argmax(1) : outputs;  // [N, d1, ...]
+  TORCH_CHECK_VALUE(predicted.sizes() == targets.sizes(), "MulticlassAccuracy: outputs ",
+                    outputs.sizes(), " and targets ", given.sizes(),
+                    ", expected scores [N, C, ...] and classes [N, ...]");
+  const at::Tensor right =
+      options_.top_k == 1 ? predicted.eq(targets) : among_best(outputs, targets);
+  if (options_.average == Average::micro) {
+    add_micro(right, targets);
+  } else {
+    add_by_class(right, predicted, targets);
+  }
+}
+
+TUTTI_INLINE void MulticlassAccuracy::check_classes(const at::Tensor& outputs, bool scores) const {
+  TORCH_CHECK_VALUE(!scores || options_.num_classes == 0 || outputs.size(1) == options_.num_classes,
+                    "MulticlassAccuracy: the outputs ", outputs.sizes(), " have ", outputs.size(1),
+                    " classes, expected ", options_.num_classes);
+  TORCH_CHECK_VALUE(options_.top_k == 1 || (scores && outputs.size(1) >= options_.top_k),
+                    "MulticlassAccuracy: top_k is ", options_.top_k, " and the outputs are ",
+                    outputs.sizes(), ", expected scores of at least as many classes");
+}
+
+TUTTI_INLINE at::Tensor MulticlassAccuracy::among_best(const at::Tensor& scores,
+                                                       const at::Tensor& targets) const {
+  const std::int64_t classes = scores.size(1);
+  const at::Tensor own = targets.to(at::kLong).clamp(0, classes - 1).unsqueeze(1);
+  const at::Tensor at_target = scores.gather(1, own);
+  std::vector<std::int64_t> column(static_cast<std::size_t>(scores.dim()), 1);
+  column[1] = classes;
+  const at::Tensor earlier = at::arange(classes, own.options()).view(column).lt(own);
+  const at::Tensor not_number = at_target.isnan();
+  const at::Tensor higher = scores.le(at_target).logical_or(not_number).logical_not();
+  const at::Tensor equal = scores.eq(at_target).logical_or(not_number.logical_and(scores.isnan()));
+  return higher.logical_or(equal.logical_and(earlier)).sum(1).lt(options_.top_k);
+}
+
+TUTTI_INLINE bool MulticlassAccuracy::is_plain(const at::Tensor& outputs,
+                                               const at::Tensor& targets) const {
+  return options_.average == Average::micro && options_.top_k == 1 && outputs.dim() == 2 &&
+         targets.dim() == 1 && outputs.size(0) == targets.size(0) && outputs.size(1) > 0 &&
+         outputs.is_cpu() && targets.is_cpu() && targets.scalar_type() == at::kLong &&
+         (outputs.scalar_type() == at::kFloat || outputs.scalar_type() == at::kDouble) &&
+         outputs.is_contiguous() && targets.is_contiguous();
+}
+
+TUTTI_INLINE void MulticlassAccuracy::add_micro(const at::Tensor& right,
+                                                const at::Tensor& targets) {
+  at::Tensor counts = right.new_empty({2}, at::kLong);
+  at::Tensor correct = counts.select(0, 0);
+  if (options_.ignore_index) {
+    const at::Tensor counted = targets.ne(*options_.ignore_index);
+    correct.copy_(right.logical_and(counted).sum());
+    counts.select(0, 1).copy_(counted.sum());
+  } else {
+    correct.copy_(right.sum());
+    counts.select(0, 1).fill_(targets.numel());
+  }
+  add({counts});
+}
+
+TUTTI_INLINE void MulticlassAccuracy::add_by_class(const at::Tensor& right,
+                                                   const at::Tensor& predicted,
+                                                   const at::Tensor& targets) {
+  const at::Tensor counted =
+      options_.ignore_index ? targets.ne(*options_.ignore_index) : right.new_ones(right.sizes());
+  const std::int64_t classes = options_.num_classes;
+  const at::Tensor index = targets.to(at::kLong);
+  at::Tensor counts = right.new_empty({3, classes}, at::kLong);
+  counts.select(0, 0).copy_(detail::class_counts(index, counted.logical_and(right), classes));
+  counts.select(0, 1).copy_(detail::class_counts(index, counted, classes));
+  counts.select(0, 2).copy_(detail::class_counts(predicted.to(at::kLong), counted, classes));
+  add({counts});
+}
+
+}  // namespace tutti
+
+#endif

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/detail/binomial.hpp>
 #include <tutti/nn/detail/max_pool.hpp>
@@ -30,16 +31,6 @@ enum class BlurBorder : std::uint8_t {
   reflect,      ///< the image mirrored
 };
 
-namespace detail {
-
-inline at::Tensor pad_by_reflection(const at::Tensor& x, at::IntArrayRef padding) {
-  const std::vector<std::int64_t> sides = {padding[1], padding[1], padding[0], padding[0]};
-  const bool fits = x.size(-2) > padding[0] && x.size(-1) > padding[1];
-  return fits ? at::reflection_pad2d(x, sides) : at::replication_pad2d(x, sides);
-}
-
-}  // namespace detail
-
 namespace functional {
 
 /// The binomial filter [1,2,1]^T [1,2,1] / 16. Returns [1, 1, 3, 3], fp32, on the CPU.
@@ -56,72 +47,19 @@ inline at::Tensor blur_filter() {
 /// Returns [N, C, ceil(H / stride), ceil(W / stride)] with x's dtype and device; x itself when
 /// channels is below 1 and x is smaller than the filter can cover.
 /// Throws c10::IndexError for a filter with an even side, c10::Error for shapes that do not fit.
-inline at::Tensor blur_2d(const at::Tensor& x, std::int64_t channels = -1,
-                          torch::ExpandingArray<2> stride = 1, const at::Tensor& filter = {},
-                          BlurBorder border = BlurBorder::zero) {
-  TORCH_CHECK(x.dim() == 4 || x.dim() == 3, "blur_2d: x is ", x.sizes(),
-              ", expected [N, C, H, W] or [C, H, W]");
-  at::Tensor weight = (filter.defined() ? filter : blur_filter()).to(x.device(), x.scalar_type());
-  TORCH_CHECK(weight.dim() == 4 && weight.size(1) == 1, "blur_2d: filter is ", weight.sizes(),
-              ", expected [1 or C, 1, kh, kw]");
-  const std::int64_t rows = weight.size(2);
-  const std::int64_t columns = weight.size(3);
-  TORCH_CHECK_INDEX(rows % 2 == 1 && columns % 2 == 1, "blur_2d: the filter is ", rows, " x ",
-                    columns, ", expected odd sides");
-  const std::vector<std::int64_t> padding = {(rows - 1) / 2, (columns - 1) / 2};
-  if (channels < 1) {
-    if (x.size(-2) + 2 * padding[0] < rows || x.size(-1) + 2 * padding[1] < columns) {
-      return x;
-    }
-    channels = x.size(-3);
-  }
-  TORCH_CHECK(x.size(-3) == channels && (weight.size(0) == 1 || weight.size(0) == channels),
-              "blur_2d: x has ", x.size(-3), " channels and the filter ", weight.size(0),
-              ", expected ", channels, " and 1 or ", channels);
-  const at::Tensor given = weight;
-  at::Tensor blurred;
-  if (border != BlurBorder::reflect) {
-    blurred = detail::blur_on_host(x, weight, stride->at(0), stride->at(1));
-  }
-  if (!blurred.defined()) {
-    if (weight.size(0) != channels) {
-      weight = weight.repeat({channels, 1, 1, 1});
-    }
-    if (border == BlurBorder::reflect) {
-      return at::conv2d(detail::pad_by_reflection(x, padding), weight, {}, *stride,
-                        at::IntArrayRef{0, 0}, 1, channels);
-    }
-    blurred = at::conv2d(x, weight, {}, *stride, padding, 1, channels);
-  }
-  if (border == BlurBorder::renormalize) {
-    const at::Tensor ones = at::ones({1, given.size(0), x.size(-2), x.size(-1)}, x.options());
-    const at::Tensor inside = at::conv2d(ones, given, {}, *stride, padding, 1, given.size(0));
-    blurred = blurred.div(inside.squeeze(0));  // [1 or C, H', W'] against [N, C, H', W']
-  }
-  return blurred;
-}
+at::Tensor blur_2d(const at::Tensor& x, std::int64_t channels = -1,
+                   torch::ExpandingArray<2> stride = 1, const at::Tensor& filter = {},
+                   BlurBorder border = BlurBorder::zero);
 
 /// Max-pooling with stride 1, then a blur with the stride of the pool.
 ///
 /// x: [N, C, H, W] or [C, H, W], floating. kernel_size to ceil_mode: as torch's max_pool2d.
 /// filter, border: as blur_2d. Returns the shape that max_pool2d with that stride has, give or take
 /// the last row and column.
-inline at::Tensor blurmax_pool2d(const at::Tensor& x, torch::ExpandingArray<2> kernel_size = 2,
-                                 torch::ExpandingArray<2> stride = 2,
-                                 torch::ExpandingArray<2> padding = 0,
-                                 torch::ExpandingArray<2> dilation = 1, bool ceil_mode = false,
-                                 const at::Tensor& filter = {},
-                                 BlurBorder border = BlurBorder::zero) {
-  at::Tensor maxima = nn::detail::host_max_pool(x, {.kernel = *kernel_size,
-                                                    .stride = {1, 1},
-                                                    .padding = *padding,
-                                                    .dilation = *dilation,
-                                                    .ceil_mode = ceil_mode});
-  if (!maxima.defined()) {
-    maxima = at::max_pool2d(x, *kernel_size, 1, *padding, *dilation, ceil_mode);
-  }
-  return blur_2d(maxima, -1, stride, filter, border);
-}
+at::Tensor blurmax_pool2d(const at::Tensor& x, torch::ExpandingArray<2> kernel_size = 2,
+                          torch::ExpandingArray<2> stride = 2, torch::ExpandingArray<2> padding = 0,
+                          torch::ExpandingArray<2> dilation = 1, bool ceil_mode = false,
+                          const at::Tensor& filter = {}, BlurBorder border = BlurBorder::zero);
 
 }  // namespace functional
 
@@ -186,18 +124,7 @@ class BlurConv2dImpl : public Substitute {
   /// Over the tensors of `layer`: they stay the same objects. blur_first: blur, then convolve;
   /// else convolve with stride 1, then blur with the stride, at the cost of the stride's product.
   explicit BlurConv2dImpl(const torch::nn::Conv2dImpl& layer, bool blur_first = true,
-                          BlurBorder border = BlurBorder::zero)
-      : blur_first_(blur_first), border_(border) {
-    conv = register_module("conv", Conv2d(twin(layer)));
-    if (!blur_first) {
-      blur_stride_ = layer.options.stride();
-      conv->options.stride(1);
-    }
-    channels_ = blur_first ? layer.options.in_channels() : layer.options.out_channels();
-    blur_filter = register_buffer(
-        "blur_filter",
-        functional::blur_filter().repeat({channels_, 1, 1, 1}).to(layer.weight.options()));
-  }
+                          BlurBorder border = BlurBorder::zero);
 
   /// With a convolution of its own, freshly initialised.
   explicit BlurConv2dImpl(const torch::nn::Conv2dOptions& options, bool blur_first = true,
@@ -225,3 +152,100 @@ TORCH_MODULE(BlurConv2d);
 }  // namespace nn
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE at::Tensor pad_by_reflection(const at::Tensor& x, at::IntArrayRef padding) {
+  const std::vector<std::int64_t> sides = {padding[1], padding[1], padding[0], padding[0]};
+  const bool fits = x.size(-2) > padding[0] && x.size(-1) > padding[1];
+  return fits ? at::reflection_pad2d(x, sides) : at::replication_pad2d(x, sides);
+}
+
+}  // namespace tutti::detail
+
+namespace tutti::functional {
+
+TUTTI_INLINE at::Tensor blur_2d(const at::Tensor& x, std::int64_t channels,
+                                torch::ExpandingArray<2> stride, const at::Tensor& filter,
+                                BlurBorder border) {
+  TORCH_CHECK(x.dim() == 4 || x.dim() == 3, "blur_2d: x is ", x.sizes(),
+              ", expected [N, C, H, W] or [C, H, W]");
+  at::Tensor weight = (filter.defined() ? filter : blur_filter()).to(x.device(), x.scalar_type());
+  TORCH_CHECK(weight.dim() == 4 && weight.size(1) == 1, "blur_2d: filter is ", weight.sizes(),
+              ", expected [1 or C, 1, kh, kw]");
+  const std::int64_t rows = weight.size(2);
+  const std::int64_t columns = weight.size(3);
+  TORCH_CHECK_INDEX(rows % 2 == 1 && columns % 2 == 1, "blur_2d: the filter is ", rows, " x ",
+                    columns, ", expected odd sides");
+  const std::vector<std::int64_t> padding = {(rows - 1) / 2, (columns - 1) / 2};
+  if (channels < 1) {
+    if (x.size(-2) + 2 * padding[0] < rows || x.size(-1) + 2 * padding[1] < columns) {
+      return x;
+    }
+    channels = x.size(-3);
+  }
+  TORCH_CHECK(x.size(-3) == channels && (weight.size(0) == 1 || weight.size(0) == channels),
+              "blur_2d: x has ", x.size(-3), " channels and the filter ", weight.size(0),
+              ", expected ", channels, " and 1 or ", channels);
+  const at::Tensor given = weight;
+  at::Tensor blurred;
+  if (border != BlurBorder::reflect) {
+    blurred = detail::blur_on_host(x, weight, stride->at(0), stride->at(1));
+  }
+  if (!blurred.defined()) {
+    if (weight.size(0) != channels) {
+      weight = weight.repeat({channels, 1, 1, 1});
+    }
+    if (border == BlurBorder::reflect) {
+      return at::conv2d(detail::pad_by_reflection(x, padding), weight, {}, *stride,
+                        at::IntArrayRef{0, 0}, 1, channels);
+    }
+    blurred = at::conv2d(x, weight, {}, *stride, padding, 1, channels);
+  }
+  if (border == BlurBorder::renormalize) {
+    const at::Tensor ones = at::ones({1, given.size(0), x.size(-2), x.size(-1)}, x.options());
+    const at::Tensor inside = at::conv2d(ones, given, {}, *stride, padding, 1, given.size(0));
+    blurred = blurred.div(inside.squeeze(0));  // [1 or C, H', W'] against [N, C, H', W']
+  }
+  return blurred;
+}
+
+TUTTI_INLINE at::Tensor blurmax_pool2d(const at::Tensor& x, torch::ExpandingArray<2> kernel_size,
+                                       torch::ExpandingArray<2> stride,
+                                       torch::ExpandingArray<2> padding,
+                                       torch::ExpandingArray<2> dilation, bool ceil_mode,
+                                       const at::Tensor& filter, BlurBorder border) {
+  at::Tensor maxima = nn::detail::host_max_pool(x, {.kernel = *kernel_size,
+                                                    .stride = {1, 1},
+                                                    .padding = *padding,
+                                                    .dilation = *dilation,
+                                                    .ceil_mode = ceil_mode});
+  if (!maxima.defined()) {
+    maxima = at::max_pool2d(x, *kernel_size, 1, *padding, *dilation, ceil_mode);
+  }
+  return blur_2d(maxima, -1, stride, filter, border);
+}
+
+}  // namespace tutti::functional
+
+namespace tutti::nn {
+
+TUTTI_INLINE BlurConv2dImpl::BlurConv2dImpl(const torch::nn::Conv2dImpl& layer, bool blur_first,
+                                            BlurBorder border)
+    : blur_first_(blur_first), border_(border) {
+  conv = register_module("conv", Conv2d(twin(layer)));
+  if (!blur_first) {
+    blur_stride_ = layer.options.stride();
+    conv->options.stride(1);
+  }
+  channels_ = blur_first ? layer.options.in_channels() : layer.options.out_channels();
+  blur_filter = register_buffer(
+      "blur_filter",
+      functional::blur_filter().repeat({channels_, 1, 1, 1}).to(layer.weight.options()));
+}
+
+}  // namespace tutti::nn
+
+#endif

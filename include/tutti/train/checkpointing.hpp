@@ -13,6 +13,7 @@
 #include <tutti/checkpoint/module_state.hpp>
 #include <tutti/checkpoint/saver.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/config.hpp>
 #include <tutti/train/load_report.hpp>
 #include <tutti/train/policy_states.hpp>
 #include <tutti/train/rank_state.hpp>
@@ -39,7 +40,61 @@ struct LoadOptions {
 
 namespace detail {
 
-inline void save_policies(const PolicyStates& policies, Archive& archive) {
+// Removes what the globs match. The tree's paths are "state/model/...", "state/...", "rng/...".
+void leave_out(checkpoint::IgnoreKeys& keys, checkpoint::Snapshot& snapshot,
+               std::vector<std::string>& left_out);
+
+// Says what to do about weights that differ, and names the policies of the saved recipe that may be
+// why. left_out: full paths that are not in the snapshot any more.
+checkpoint::LoadReport load_weights(const PolicyStates& policies, State& state,
+                                    const checkpoint::Snapshot& snapshot,
+                                    const LoadOptions& options,
+                                    const std::vector<std::string>& left_out);
+
+// The error of any rank is thrown on all of them, so that none waits for another.
+template <class F>
+void on_every_rank(dist::Communicator& world, F&& work) {
+  std::string error;
+  std::exception_ptr own;
+  try {
+    work();
+  } catch (const std::exception& caught) {
+    error = text_of(caught);
+    own = std::current_exception();
+  }
+  const std::vector<std::string> errors = world.all_gather_bytes(error);
+  if (own) {
+    std::rethrow_exception(own);
+  }
+  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+    TORCH_CHECK(errors[rank].empty(), "rank ", rank, ": ", errors[rank]);
+  }
+}
+
+}  // namespace detail
+
+/// The whole run as a checkpoint keeps it; a collective. Tensors are shared with the run.
+///
+/// saver: the options' own, whose list the checkpoint keeps; null: none.
+checkpoint::Snapshot collect(const PolicyStates& policies, const State& state, const Run& run,
+                             const checkpoint::Saver* saver, const SaveOptions& options);
+
+/// Puts the run where a checkpoint left it: weights, optimizers, schedule, policies, time, random
+/// streams. The generators of LibTorch are set just before the next training batch.
+///
+/// saver: the options' own, which takes its list back; null: none.
+/// Returns what was taken and what not. Throws c10::Error on every rank when the checkpoint is
+/// damaged or does not fit, saying what differs.
+RunLoadReport load_checkpoint(const std::string& path, const PolicyStates& policies, State& state,
+                              Run& run, checkpoint::Saver* saver, const LoadOptions& options);
+
+}  // namespace tutti::train
+
+#if TUTTI_BODIES
+
+namespace tutti::train::detail {
+
+TUTTI_INLINE void save_policies(const PolicyStates& policies, Archive& archive) {
   for (const PolicyState& policy : policies) {
     if (policy.save != nullptr) {
       TORCH_CHECK(!archive.contains(policy.name),
@@ -51,7 +106,8 @@ inline void save_policies(const PolicyStates& policies, Archive& archive) {
 }
 
 // Policies that changed shapes while they ran do it again, before weights are read.
-inline void prepare_policies(const PolicyStates& policies, State& state, const Archive& archive) {
+TUTTI_INLINE void prepare_policies(const PolicyStates& policies, State& state,
+                                   const Archive& archive) {
   for (const PolicyState& policy : policies) {
     if (policy.prepare_load != nullptr && archive.contains(policy.name)) {
       policy.prepare_load(policy.policy, archive.child(policy.name), state);
@@ -59,8 +115,8 @@ inline void prepare_policies(const PolicyStates& policies, State& state, const A
   }
 }
 
-inline void load_policies(const PolicyStates& policies, const Archive& archive,
-                          RunLoadReport& report) {
+TUTTI_INLINE void load_policies(const PolicyStates& policies, const Archive& archive,
+                                RunLoadReport& report) {
   std::vector<std::string> left = archive.names();
   for (const PolicyState& policy : policies) {
     if (policy.load == nullptr) {
@@ -78,7 +134,7 @@ inline void load_policies(const PolicyStates& policies, const Archive& archive,
   }
 }
 
-inline std::vector<std::string> policy_names(const PolicyStates& policies) {
+TUTTI_INLINE std::vector<std::string> policy_names(const PolicyStates& policies) {
   std::vector<std::string> out;
   for (const PolicyState& policy : policies) {
     out.emplace_back(policy.name);
@@ -86,9 +142,8 @@ inline std::vector<std::string> policy_names(const PolicyStates& policies) {
   return out;
 }
 
-// Removes what the globs match. The tree's paths are "state/model/...", "state/...", "rng/...".
-inline void leave_out(checkpoint::IgnoreKeys& keys, checkpoint::Snapshot& snapshot,
-                      std::vector<std::string>& left_out) {
+TUTTI_INLINE void leave_out(checkpoint::IgnoreKeys& keys, checkpoint::Snapshot& snapshot,
+                            std::vector<std::string>& left_out) {
   if (keys.empty()) {
     return;
   }
@@ -110,12 +165,10 @@ inline void leave_out(checkpoint::IgnoreKeys& keys, checkpoint::Snapshot& snapsh
   }
 }
 
-// Says what to do about weights that differ, and names the policies of the saved recipe that may be
-// why. left_out: full paths that are not in the snapshot any more.
-inline checkpoint::LoadReport load_weights(const PolicyStates& policies, State& state,
-                                           const checkpoint::Snapshot& snapshot,
-                                           const LoadOptions& options,
-                                           const std::vector<std::string>& left_out) {
+TUTTI_INLINE checkpoint::LoadReport load_weights(const PolicyStates& policies, State& state,
+                                                 const checkpoint::Snapshot& snapshot,
+                                                 const LoadOptions& options,
+                                                 const std::vector<std::string>& left_out) {
   std::vector<std::string> ignore = options.ignore_keys;
   if (std::find(left_out.begin(), left_out.end(), "state/model") != left_out.end()) {
     ignore.emplace_back("state/model/*");
@@ -145,7 +198,7 @@ inline checkpoint::LoadReport load_weights(const PolicyStates& policies, State& 
 
 // Lists what the keys have left out of the model, where the checkpoint has nothing of that name,
 // either.
-inline void add_own_weights(RunLoadReport& report) {
+TUTTI_INLINE void add_own_weights(RunLoadReport& report) {
   const std::vector<std::string> there = report.ignored;
   const auto has = [&](const std::string& path) {
     return std::find(there.begin(), there.end(), path) != there.end();
@@ -158,34 +211,13 @@ inline void add_own_weights(RunLoadReport& report) {
   }
 }
 
-// The error of any rank is thrown on all of them, so that none waits for another.
-template <class F>
-void on_every_rank(dist::Communicator& world, F&& work) {
-  std::string error;
-  std::exception_ptr own;
-  try {
-    work();
-  } catch (const std::exception& caught) {
-    error = text_of(caught);
-    own = std::current_exception();
-  }
-  const std::vector<std::string> errors = world.all_gather_bytes(error);
-  if (own) {
-    std::rethrow_exception(own);
-  }
-  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
-    TORCH_CHECK(errors[rank].empty(), "rank ", rank, ": ", errors[rank]);
-  }
-}
+}  // namespace tutti::train::detail
 
-}  // namespace detail
+namespace tutti::train {
 
-/// The whole run as a checkpoint keeps it; a collective. Tensors are shared with the run.
-///
-/// saver: the options' own, whose list the checkpoint keeps; null: none.
-inline checkpoint::Snapshot collect(const PolicyStates& policies, const State& state,
-                                    const Run& run, const checkpoint::Saver* saver,
-                                    const SaveOptions& options) {
+TUTTI_INLINE checkpoint::Snapshot collect(const PolicyStates& policies, const State& state,
+                                          const Run& run, const checkpoint::Saver* saver,
+                                          const SaveOptions& options) {
   checkpoint::Snapshot snapshot;
   snapshot.meta.put("run_name", state.run_name);
   snapshot.meta.put("world_size", std::int64_t{state.world_size});
@@ -210,15 +242,9 @@ inline checkpoint::Snapshot collect(const PolicyStates& policies, const State& s
   return snapshot;
 }
 
-/// Puts the run where a checkpoint left it: weights, optimizers, schedule, policies, time, random
-/// streams. The generators of LibTorch are set just before the next training batch.
-///
-/// saver: the options' own, which takes its list back; null: none.
-/// Returns what was taken and what not. Throws c10::Error on every rank when the checkpoint is
-/// damaged or does not fit, saying what differs.
-inline RunLoadReport load_checkpoint(const std::string& path, const PolicyStates& policies,
-                                     State& state, Run& run, checkpoint::Saver* saver,
-                                     const LoadOptions& options) {
+TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const PolicyStates& policies,
+                                           State& state, Run& run, checkpoint::Saver* saver,
+                                           const LoadOptions& options) {
   RunLoadReport report;
   report.path = path;
   report.weights_only = options.weights_only;
@@ -259,3 +285,5 @@ inline RunLoadReport load_checkpoint(const std::string& path, const PolicyStates
 }
 
 }  // namespace tutti::train
+
+#endif

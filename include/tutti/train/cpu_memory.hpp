@@ -7,6 +7,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/page_arena.hpp>
 
 /// A caching allocator for CPU tensors, as LibTorch has one for CUDA.
@@ -20,14 +21,7 @@ namespace detail {
 
 using ::tutti::detail::PageArena;
 
-inline PageArena& arena() {
-  static auto* const made = [] {
-    const auto unlock = [] { arena().unlock(); };
-    ::pthread_atfork([] { arena().lock(); }, unlock, unlock);
-    return new PageArena(PageArena::default_capacity());  // outlives all tensors
-  }();
-  return *made;
-}
+PageArena& arena();
 
 // LibTorch's own allocator for small tensors, and for large ones when the arena has no more.
 class CachingAllocator final : public c10::Allocator {
@@ -36,16 +30,7 @@ class CachingAllocator final : public c10::Allocator {
 
   explicit CachingAllocator(c10::Allocator& other) : other_(other) {}
 
-  c10::DataPtr allocate(std::size_t bytes) override {
-    if (bytes >= least) {
-      if (void* block = arena().take(bytes)) {
-        c10::profiledCPUMemoryReporter().New(block, bytes);
-        return {block, block, &give, c10::Device(c10::kCPU)};
-      }
-      arena().release();  // what it keeps may be what the system lacks
-    }
-    return other_.allocate(bytes);
-  }
+  c10::DataPtr allocate(std::size_t bytes) override;
 
   c10::DeleterFnPtr raw_deleter() const override { return &give; }
 
@@ -54,14 +39,7 @@ class CachingAllocator final : public c10::Allocator {
   }
 
  private:
-  static void give(void* block) {
-    if (arena().has(block)) {
-      c10::profiledCPUMemoryReporter().Delete(block);
-      arena().give(block);
-    } else {
-      c10::GetDefaultCPUAllocator()->raw_deleter()(block);
-    }
-  }
+  static void give(void* block);
 
   c10::Allocator& other_;
 };
@@ -82,16 +60,7 @@ inline constexpr bool sees_blocks = false;
 /// For the whole program, and safe to call again; a Trainer on a CPU does it. Call it where no
 /// other thread makes tensors. Returns whether it is so: not where the program has set an allocator
 /// of its own, its memory is limited (`ulimit -v` or `-d`), or it is built with AddressSanitizer.
-inline bool cache_memory() {
-  static auto* const allocator = new detail::CachingAllocator(*c10::GetDefaultCPUAllocator());
-  if (detail::sees_blocks || !detail::arena().usable()) {
-    return false;
-  }
-  if (c10::GetCPUAllocator() == c10::GetDefaultCPUAllocator()) {
-    c10::SetCPUAllocator(allocator);
-  }
-  return c10::GetCPUAllocator() == allocator;
-}
+bool cache_memory();
 
 /// Gives the kept memory that no tensor uses back to the system, in whole pages of 2 MiB.
 inline void empty_cache() {
@@ -113,3 +82,55 @@ class Cache {
 };
 
 }  // namespace tutti::cpu
+
+#if TUTTI_BODIES
+
+namespace tutti::cpu::detail {
+
+TUTTI_INLINE PageArena& arena() {
+  static auto* const made = [] {
+    const auto unlock = [] { arena().unlock(); };
+    ::pthread_atfork([] { arena().lock(); }, unlock, unlock);
+    return new PageArena(PageArena::default_capacity());  // outlives all tensors
+  }();
+  return *made;
+}
+
+TUTTI_INLINE c10::DataPtr CachingAllocator::allocate(std::size_t bytes) {
+  if (bytes >= least) {
+    if (void* block = arena().take(bytes)) {
+      c10::profiledCPUMemoryReporter().New(block, bytes);
+      return {block, block, &give, c10::Device(c10::kCPU)};
+    }
+    arena().release();  // what it keeps may be what the system lacks
+  }
+  return other_.allocate(bytes);
+}
+
+TUTTI_INLINE void CachingAllocator::give(void* block) {
+  if (arena().has(block)) {
+    c10::profiledCPUMemoryReporter().Delete(block);
+    arena().give(block);
+  } else {
+    c10::GetDefaultCPUAllocator()->raw_deleter()(block);
+  }
+}
+
+}  // namespace tutti::cpu::detail
+
+namespace tutti::cpu {
+
+TUTTI_INLINE bool cache_memory() {
+  static auto* const allocator = new detail::CachingAllocator(*c10::GetDefaultCPUAllocator());
+  if (detail::sees_blocks || !detail::arena().usable()) {
+    return false;
+  }
+  if (c10::GetCPUAllocator() == c10::GetDefaultCPUAllocator()) {
+    c10::SetCPUAllocator(allocator);
+  }
+  return c10::GetCPUAllocator() == allocator;
+}
+
+}  // namespace tutti::cpu
+
+#endif

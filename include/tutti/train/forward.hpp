@@ -5,13 +5,28 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/state.hpp>
 
 namespace tutti::train {
 
 /// Says beside an error of the model what is likely wrong with its inputs: images of bytes, another
 /// type than the parameters', indices beyond a table.
-inline void advise(c10::Error& error, const Batch& batch) {
+void advise(c10::Error& error, const Batch& batch);
+
+/// The outputs for state.batch.
+Outputs forward(const State& state);
+
+/// The same in evaluation.
+Outputs eval_forward(const State& state);
+
+}  // namespace tutti::train
+
+#if TUTTI_BODIES
+
+namespace tutti::train {
+
+TUTTI_INLINE void advise(c10::Error& error, const Batch& batch) {
   if (batch.empty() || !batch.inputs().defined()) {
     return;
   }
@@ -35,8 +50,7 @@ inline void advise(c10::Error& error, const Batch& batch) {
   }
 }
 
-/// The outputs for state.batch.
-inline Outputs forward(const State& state) {
+TUTTI_INLINE Outputs forward(const State& state) {
   try {
     return state.task.forward(state.batch);
   } catch (c10::Error& error) {
@@ -45,8 +59,7 @@ inline Outputs forward(const State& state) {
   }
 }
 
-/// The same in evaluation.
-inline Outputs eval_forward(const State& state) {
+TUTTI_INLINE Outputs eval_forward(const State& state) {
   try {
     return state.task.eval_forward(state.batch);
   } catch (c10::Error& error) {
@@ -56,3 +69,5 @@ inline Outputs eval_forward(const State& state) {
 }
 
 }  // namespace tutti::train
+
+#endif

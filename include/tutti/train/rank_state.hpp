@@ -10,6 +10,7 @@
 #include <ATen/EmptyTensor.h>
 
 #include <tutti/checkpoint/rng_state.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
@@ -23,7 +24,28 @@ namespace tutti::train {
 namespace detail {
 
 // Leaves of one rank as text that travels: path, size, bytes.
-inline std::string pack(const Archive& archive) {
+std::string pack(const Archive& archive);
+
+void unpack(const std::string& text, Archive& archive);
+
+}  // namespace detail
+
+/// Collects the random streams of every rank: LibTorch's generators and the policies' own.
+void save_rank_states(const PolicyStates& policies, dist::Communicator& world, Archive& archive);
+
+/// Puts the policies' streams of this rank back at once. A rank that the saved run did not have
+/// keeps its own.
+/// Returns what restores LibTorch's generators, to be called just before the next batch.
+std::function<void()> load_rank_state(const PolicyStates& policies, const State& state,
+                                      const Archive& archive);
+
+}  // namespace tutti::train
+
+#if TUTTI_BODIES
+
+namespace tutti::train::detail {
+
+TUTTI_INLINE std::string pack(const Archive& archive) {
   std::string out;
   archive.each_leaf([&](const std::string& path, const Archive::Leaf& leaf) {
     const at::Tensor bytes = leaf.tensor()->contiguous().view(at::kByte);
@@ -34,7 +56,7 @@ inline std::string pack(const Archive& archive) {
   return out;
 }
 
-inline void unpack(const std::string& text, Archive& archive) {
+TUTTI_INLINE void unpack(const std::string& text, Archive& archive) {
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t name_end = text.find('\n', at);
     const std::size_t size_end = text.find('\n', name_end + 1);
@@ -46,7 +68,7 @@ inline void unpack(const std::string& text, Archive& archive) {
   }
 }
 
-inline at::Tensor position_of(const Rng& rng) {
+TUTTI_INLINE at::Tensor position_of(const Rng& rng) {
   at::Tensor out(at::detail::empty_cpu({3}, at::kLong, false, std::nullopt));
   auto* data = out.mutable_data_ptr<std::int64_t>();
   data[0] = static_cast<std::int64_t>(rng.seed());
@@ -55,7 +77,7 @@ inline at::Tensor position_of(const Rng& rng) {
   return out;
 }
 
-inline void restore_position(Rng& rng, const at::Tensor& saved) {
+TUTTI_INLINE void restore_position(Rng& rng, const at::Tensor& saved) {
   const at::Tensor numbers = saved.contiguous().view(at::kLong);
   TORCH_CHECK(numbers.numel() == 3, "the checkpoint keeps a random stream in ", numbers.numel(),
               " numbers, expected 3");
@@ -64,11 +86,12 @@ inline void restore_position(Rng& rng, const at::Tensor& saved) {
               static_cast<std::uint64_t>(data[2]));
 }
 
-}  // namespace detail
+}  // namespace tutti::train::detail
 
-/// Collects the random streams of every rank: LibTorch's generators and the policies' own.
-inline void save_rank_states(const PolicyStates& policies, dist::Communicator& world,
-                             Archive& archive) {
+namespace tutti::train {
+
+TUTTI_INLINE void save_rank_states(const PolicyStates& policies, dist::Communicator& world,
+                                   Archive& archive) {
   Archive own;
   checkpoint::save_rng(own.child("libtorch"));
   for (const PolicyState& policy : policies) {
@@ -82,11 +105,8 @@ inline void save_rank_states(const PolicyStates& policies, dist::Communicator& w
   }
 }
 
-/// Puts the policies' streams of this rank back at once. A rank that the saved run did not have
-/// keeps its own.
-/// Returns what restores LibTorch's generators, to be called just before the next batch.
-inline std::function<void()> load_rank_state(const PolicyStates& policies, const State& state,
-                                             const Archive& archive) {
+TUTTI_INLINE std::function<void()> load_rank_state(const PolicyStates& policies, const State& state,
+                                                   const Archive& archive) {
   if (static_cast<int>(archive.size()) != state.world_size) {
     TORCH_WARN("the checkpoint was saved by ", archive.size(), " ranks and is loaded by ",
                state.world_size, "; random draws will not be those of the saved run");
@@ -110,3 +130,5 @@ inline std::function<void()> load_rank_state(const PolicyStates& policies, const
 }
 
 }  // namespace tutti::train
+
+#endif

@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/count_or_auto.hpp>
 #include <tutti/core/interval.hpp>
 #include <tutti/core/state.hpp>
@@ -73,41 +74,69 @@ struct Run {
   void step_schedule(State& state) { step_schedule(state, state.timestamp); }
 
   /// The same for another moment of the run.
-  void step_schedule(State& state, const Timestamp& at) {
-    scheduled_at = at;
-    if (schedule) {
-      Progress progress = state.progress();
-      progress.timestamp = at;
-      set_learning_rates(state, schedule(progress, scale_schedule_ratio));
-    }
-  }
+  void step_schedule(State& state, const Timestamp& at);
 
   /// Sets every group's learning rate to `alpha` times its initial one.
-  static void set_learning_rates(State& state, double alpha) {
-    std::size_t i = 0;
-    for (auto& optimizer : state.optimizers) {
-      for (auto& group : optimizer->param_groups()) {
-        TORCH_CHECK(i < state.initial_lrs.size(),
-                    "a parameter group was added to the optimizer after "
-                    "its learning rates were bound; add groups before fit()");
-        group.options().set_lr(state.initial_lrs[i++] * alpha);
-      }
-    }
-  }
+  static void set_learning_rates(State& state, double alpha);
 
   /// Remembers the groups' present learning rates as those that the schedule multiplies.
-  static void bind_schedule(State& state) {
-    state.initial_lrs.clear();
-    for (auto& optimizer : state.optimizers) {
-      for (auto& group : optimizer->param_groups()) {
-        state.initial_lrs.push_back(group.options().get_lr());
-      }
-    }
-  }
+  static void bind_schedule(State& state);
 };
 
 /// Forgets all gradients, also those that are views of a reduction buffer.
-inline void zero_gradients(State& state) {
+void zero_gradients(State& state);
+
+/// Wall-clock time of training alone: it stands still during evaluations.
+class Clock {
+ public:
+  using Duration = Timestamp::Duration;
+
+  /// Time since the last call or construction, pauses left out.
+  Duration lap();
+  /// Leaves out what has passed since the last lap() or resume().
+  void resume() { last_ = std::chrono::steady_clock::now(); }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace tutti::train
+
+#if TUTTI_BODIES
+
+namespace tutti::train {
+
+TUTTI_INLINE void Run::step_schedule(State& state, const Timestamp& at) {
+  scheduled_at = at;
+  if (schedule) {
+    Progress progress = state.progress();
+    progress.timestamp = at;
+    set_learning_rates(state, schedule(progress, scale_schedule_ratio));
+  }
+}
+
+TUTTI_INLINE void Run::set_learning_rates(State& state, double alpha) {
+  std::size_t i = 0;
+  for (auto& optimizer : state.optimizers) {
+    for (auto& group : optimizer->param_groups()) {
+      TORCH_CHECK(i < state.initial_lrs.size(),
+                  "a parameter group was added to the optimizer after "
+                  "its learning rates were bound; add groups before fit()");
+      group.options().set_lr(state.initial_lrs[i++] * alpha);
+    }
+  }
+}
+
+TUTTI_INLINE void Run::bind_schedule(State& state) {
+  state.initial_lrs.clear();
+  for (auto& optimizer : state.optimizers) {
+    for (auto& group : optimizer->param_groups()) {
+      state.initial_lrs.push_back(group.options().get_lr());
+    }
+  }
+}
+
+TUTTI_INLINE void zero_gradients(State& state) {
   for (auto& optimizer : state.optimizers) {
     for (auto& group : optimizer->param_groups()) {
       for (auto& parameter : group.params()) {
@@ -117,23 +146,13 @@ inline void zero_gradients(State& state) {
   }
 }
 
-/// Wall-clock time of training alone: it stands still during evaluations.
-class Clock {
- public:
-  using Duration = Timestamp::Duration;
-
-  /// Time since the last call or construction, pauses left out.
-  Duration lap() {
-    const auto now = std::chrono::steady_clock::now();
-    const auto passed = std::chrono::duration_cast<Duration>(now - last_);
-    last_ = now;
-    return passed;
-  }
-  /// Leaves out what has passed since the last lap() or resume().
-  void resume() { last_ = std::chrono::steady_clock::now(); }
-
- private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
+TUTTI_INLINE Clock::Duration Clock::lap() {
+  const auto now = std::chrono::steady_clock::now();
+  const auto passed = std::chrono::duration_cast<Duration>(now - last_);
+  last_ = now;
+  return passed;
+}
 
 }  // namespace tutti::train
+
+#endif

@@ -7,6 +7,7 @@
 
 #include <tutti/checkpoint/optimizer_state.hpp>
 #include <tutti/checkpoint/saver.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/train/load_report.hpp>
 #include <tutti/train/run.hpp>
@@ -17,7 +18,34 @@ namespace tutti::train {
 
 namespace detail {
 
-inline std::vector<double> learning_rates(const State& state) {
+std::vector<double> learning_rates(const State& state);
+
+// Those that a schedule multiplies, or would.
+inline std::vector<double> base_learning_rates(const State& state) {
+  return state.initial_lrs.empty() ? learning_rates(state) : state.initial_lrs;
+}
+
+std::string listed(const std::vector<double>& values);
+
+}  // namespace detail
+
+/// Saves optimizers, schedule, time, seed, scaler, the saver's list and, when wanted, metrics; a
+/// collective. saver: null when there is none.
+void save_run(const State& state, const Run& run, const checkpoint::Saver* saver, Archive& archive,
+              bool metrics);
+
+/// Restores what save_run() saved. What the archive lacks starts afresh, which the report says.
+/// Throws c10::Error when an optimizer does not fit, saying what differs and what to do.
+void load_run(State& state, Run& run, checkpoint::Saver* saver, const Archive& archive,
+              RunLoadReport& report);
+
+}  // namespace tutti::train
+
+#if TUTTI_BODIES
+
+namespace tutti::train::detail {
+
+TUTTI_INLINE std::vector<double> learning_rates(const State& state) {
   std::vector<double> out;
   for (const auto& optimizer : state.optimizers) {
     for (const auto& group : optimizer->param_groups()) {
@@ -27,19 +55,14 @@ inline std::vector<double> learning_rates(const State& state) {
   return out;
 }
 
-// Those that a schedule multiplies, or would.
-inline std::vector<double> base_learning_rates(const State& state) {
-  return state.initial_lrs.empty() ? learning_rates(state) : state.initial_lrs;
-}
-
-inline void save_schedulers(const State& state, const Run& run, Archive& archive) {
+TUTTI_INLINE void save_schedulers(const State& state, const Run& run, Archive& archive) {
   archive.put("initial_lrs", base_learning_rates(state));
   archive.put("max_duration", to_string(state.max_duration));
   archive.put("scale_schedule_ratio", run.scale_schedule_ratio);
   save_timestamp(run.scheduled_at, archive.child("stepped_at"));
 }
 
-inline void load_optimizers(State& state, const Archive& optimizers) {
+TUTTI_INLINE void load_optimizers(State& state, const Archive& optimizers) {
   TORCH_CHECK(optimizers.size() == state.optimizers.size(), "the checkpoint has ",
               optimizers.size(), " optimizers, this run has ", state.optimizers.size());
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
@@ -55,7 +78,7 @@ inline void load_optimizers(State& state, const Archive& optimizers) {
   }
 }
 
-inline std::string listed(const std::vector<double>& values) {
+TUTTI_INLINE std::string listed(const std::vector<double>& values) {
   std::string out;
   for (const double value : values) {
     out += (out.empty() ? "" : ", ") + c10::str(value);
@@ -65,8 +88,8 @@ inline std::string listed(const std::vector<double>& values) {
 
 // The learning rates go on as they were saved. They are computed anew when the run's length has
 // changed, and are this program's when the checkpoint's were left out.
-inline void load_schedulers(State& state, Run& run, const Archive& archive,
-                            const std::vector<double>& own, RunLoadReport& report) {
+TUTTI_INLINE void load_schedulers(State& state, Run& run, const Archive& archive,
+                                  const std::vector<double>& own, RunLoadReport& report) {
   bool again = false;
   if (archive.contains("schedulers")) {
     const Archive& saved = archive.child("schedulers");
@@ -97,7 +120,7 @@ inline void load_schedulers(State& state, Run& run, const Archive& archive,
 }
 
 // An epoch goes on at the batch of the saved number, so with batches of another size elsewhere.
-inline void note_other_batches(const State& state, const Run& run, RunLoadReport& report) {
+TUTTI_INLINE void note_other_batches(const State& state, const Run& run, RunLoadReport& report) {
   const Timestamp& now = state.timestamp;
   if (!run.train || run.train.hooks.batch_transform || run.train.hooks.num_samples) {
     return;  // examples are counted in another way than the loader's
@@ -117,12 +140,12 @@ inline void note_other_batches(const State& state, const Run& run, RunLoadReport
       "or from the end of an epoch");
 }
 
-}  // namespace detail
+}  // namespace tutti::train::detail
 
-/// Saves optimizers, schedule, time, seed, scaler, the saver's list and, when wanted, metrics; a
-/// collective. saver: null when there is none.
-inline void save_run(const State& state, const Run& run, const checkpoint::Saver* saver,
-                     Archive& archive, bool metrics) {
+namespace tutti::train {
+
+TUTTI_INLINE void save_run(const State& state, const Run& run, const checkpoint::Saver* saver,
+                           Archive& archive, bool metrics) {
   save_timestamp(state.timestamp, archive.child("timestamp"));
   archive.put("rank_zero_seed", state.rank_zero_seed);
   archive.put("device_train_microbatch_size", state.device_train_microbatch_size);
@@ -154,10 +177,8 @@ inline void save_run(const State& state, const Run& run, const checkpoint::Saver
   }
 }
 
-/// Restores what save_run() saved. What the archive lacks starts afresh, which the report says.
-/// Throws c10::Error when an optimizer does not fit, saying what differs and what to do.
-inline void load_run(State& state, Run& run, checkpoint::Saver* saver, const Archive& archive,
-                     RunLoadReport& report) {
+TUTTI_INLINE void load_run(State& state, Run& run, checkpoint::Saver* saver, const Archive& archive,
+                           RunLoadReport& report) {
   const auto has = [&](const char* part) {
     (archive.contains(part) ? report.restored : report.afresh).emplace_back(part);
     return archive.contains(part);
@@ -201,3 +222,5 @@ inline void load_run(State& state, Run& run, checkpoint::Saver* saver, const Arc
 }
 
 }  // namespace tutti::train
+
+#endif

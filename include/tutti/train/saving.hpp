@@ -12,6 +12,7 @@
 #include <tutti/checkpoint/host_copies.hpp>
 #include <tutti/checkpoint/save_job.hpp>
 #include <tutti/checkpoint/saver.hpp>
+#include <tutti/config.hpp>
 #include <tutti/dist/communicator.hpp>
 
 namespace tutti {
@@ -75,67 +76,19 @@ class Saving {
   /// Writes what `saver` is to write, after what is under way. Throws c10::Error on every rank when
   /// that or this fails, unless errors only warn; what fails in the background is thrown by the
   /// next call of any member.
-  void write(dist::Communicator& world, checkpoint::Saver& saver, checkpoint::Pages pages) {
-    settle(world);
-    auto job = std::make_shared<checkpoint::SaveJob>(
-        checkpoint::SaveJob{saver.target(), std::move(pages), mirrors_});
-    if (!in_background_) {
-      ended(world, saver, on_rank_zero(world, [&] { (*job)(); }));
-      return;
-    }
-    const auto error = on_rank_zero(world, [&] {
-      copies_.take({&job->pages.model, &job->pages.state});
-      background_.run([job] { (*job)(); });
-    });
-    if (error) {
-      ended(world, saver, error);
-    } else {
-      under_way_ = &saver;
-    }
-  }
+  void write(dist::Communicator& world, checkpoint::Saver& saver, checkpoint::Pages pages);
 
   /// Waits for what is under way. Throws as write() does.
-  void settle(dist::Communicator& world) {
-    if (under_way_ != nullptr) {
-      checkpoint::Saver& saver = *std::exchange(under_way_, nullptr);
-      ended(world, saver, on_rank_zero(world, [&] {
-              if (const auto error = background_.finish()) {
-                std::rethrow_exception(error);
-              }
-            }));
-    }
-  }
+  void settle(dist::Communicator& world);
 
   /// What was under way has failed, which settle() would throw; known on rank 0 alone.
   [[nodiscard]] bool failed() const noexcept { return background_.failed(); }
 
   /// Waits for what is under way; a failure is a warning. For a run that is failing already.
-  void abandon() {
-    under_way_ = nullptr;
-    try {
-      if (const auto error = background_.finish()) {
-        std::rethrow_exception(error);
-      }
-    } catch (const std::exception& error) {
-      TORCH_WARN("the last checkpoint could not be written: ", text_of(error));
-    }
-  }
+  void abandon();
 
  private:
-  void ended(dist::Communicator& world, checkpoint::Saver& saver, std::exception_ptr error) const {
-    saver.ended(!error);
-    if (error && on_error_ == OnSaveError::stop) {
-      std::rethrow_exception(error);
-    }
-    if (error && world.rank() == 0) {
-      try {
-        std::rethrow_exception(error);
-      } catch (const std::exception& caught) {
-        TORCH_WARN("a checkpoint could not be written, training goes on without it: ",
-                   text_of(caught));
-      }
-    }
-  }
+  void ended(dist::Communicator& world, checkpoint::Saver& saver, std::exception_ptr error) const;
 
   bool in_background_ = false;
   OnSaveError on_error_ = OnSaveError::stop;
@@ -148,3 +101,69 @@ class Saving {
 }  // namespace train
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::train {
+
+TUTTI_INLINE void Saving::write(dist::Communicator& world, checkpoint::Saver& saver,
+                                checkpoint::Pages pages) {
+  settle(world);
+  auto job = std::make_shared<checkpoint::SaveJob>(
+      checkpoint::SaveJob{saver.target(), std::move(pages), mirrors_});
+  if (!in_background_) {
+    ended(world, saver, on_rank_zero(world, [&] { (*job)(); }));
+    return;
+  }
+  const auto error = on_rank_zero(world, [&] {
+    copies_.take({&job->pages.model, &job->pages.state});
+    background_.run([job] { (*job)(); });
+  });
+  if (error) {
+    ended(world, saver, error);
+  } else {
+    under_way_ = &saver;
+  }
+}
+
+TUTTI_INLINE void Saving::settle(dist::Communicator& world) {
+  if (under_way_ != nullptr) {
+    checkpoint::Saver& saver = *std::exchange(under_way_, nullptr);
+    ended(world, saver, on_rank_zero(world, [&] {
+            if (const auto error = background_.finish()) {
+              std::rethrow_exception(error);
+            }
+          }));
+  }
+}
+
+TUTTI_INLINE void Saving::abandon() {
+  under_way_ = nullptr;
+  try {
+    if (const auto error = background_.finish()) {
+      std::rethrow_exception(error);
+    }
+  } catch (const std::exception& error) {
+    TORCH_WARN("the last checkpoint could not be written: ", text_of(error));
+  }
+}
+
+TUTTI_INLINE void Saving::ended(dist::Communicator& world, checkpoint::Saver& saver,
+                                std::exception_ptr error) const {
+  saver.ended(!error);
+  if (error && on_error_ == OnSaveError::stop) {
+    std::rethrow_exception(error);
+  }
+  if (error && world.rank() == 0) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& caught) {
+      TORCH_WARN("a checkpoint could not be written, training goes on without it: ",
+                 text_of(caught));
+    }
+  }
+}
+
+}  // namespace tutti::train
+
+#endif

@@ -16,6 +16,7 @@
 #include <torch/cuda.h>
 #include <torch/nn/module.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/backend.hpp>
 #include <tutti/train/options.hpp>
@@ -42,22 +43,7 @@ bool leaves_unused(const P& policy) {
 /// name: "auto" (CUDA when there is one, else the CPU), "cpu", "cuda" or "gpu" (this rank's own
 /// device on its node), "cuda:1".
 /// Throws c10::Error when the name is none of these or the machine has no such device.
-inline at::Device resolve_device(std::string_view name, int local_rank) {
-  const auto count = static_cast<int>(torch::cuda::device_count());
-  if (name == "cpu" || (name == "auto" && count == 0)) {
-    return at::kCPU;
-  }
-  const bool any = name == "auto" || name == "cuda" || name == "gpu";
-  TORCH_CHECK_VALUE(any || name.starts_with("cuda:"), "device is \"", name,
-                    "\", expected \"auto\", \"cpu\", \"cuda\" or \"cuda:N\"");
-  const std::string wanted = any ? "cuda:" + std::to_string(local_rank) : std::string(name);
-  // Before it is a Device, which keeps the number in one byte: 256 would be 0.
-  TORCH_CHECK_VALUE(std::strtol(wanted.c_str() + 5, nullptr, 10) < count, "device is \"", wanted,
-                    "\", but LibTorch sees ", count,
-                    " CUDA devices; set device to \"cpu\", or build with TUTTI_WITH_CUDA=ON "
-                    "on a machine with a GPU");
-  return at::Device(wanted);
-}
+at::Device resolve_device(std::string_view name, int local_rank);
 
 namespace detail {
 
@@ -71,181 +57,42 @@ inline std::string environment_run_name() {
 
 /// The run's name: the given one, else the environment's RUN_NAME, else time and two words of
 /// rank 0's choice.
-inline std::string resolve_run_name(const std::string& given, dist::Communicator& communicator) {
-  if (!given.empty()) {
-    return given;
-  }
-  if (std::string name = detail::environment_run_name(); !name.empty()) {
-    return name;
-  }
-  constexpr std::array<std::string_view, 8> adjectives{"bright", "calm",  "eager", "gentle",
-                                                       "lively", "quiet", "swift", "warm"};
-  constexpr std::array<std::string_view, 8> nouns{"adagio", "ballad", "cadence", "etude",
-                                                  "fugue",  "motet",  "prelude", "sonata"};
-  std::random_device random;
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(
-      std::chrono::system_clock::now().time_since_epoch());
-  std::string name = std::to_string(seconds.count());
-  name.append("-").append(adjectives[random() % adjectives.size()]);
-  name.append("-").append(nouns[random() % nouns.size()]);
-  return communicator.broadcast_bytes(name);
-}
+std::string resolve_run_name(const std::string& given, dist::Communicator& communicator);
 
 /// Refuses a precision that the device cannot run.
-inline void check_precision(Precision precision, at::Device device) {
-  TORCH_CHECK_VALUE(precision != Precision::amp_fp16 || device.is_cuda(),
-                    "precision is amp_fp16 on ", device.str(),
-                    ", which has no fast fp16 and would "
-                    "overflow for nothing; use amp_bf16 or fp32 there");
-}
+void check_precision(Precision precision, at::Device device);
 
 /// The parameters that are trained. Throws c10::Error when there is none.
-inline std::vector<at::Tensor> trainable(const torch::nn::Module& model) {
-  std::vector<at::Tensor> parameters;
-  for (auto& parameter : model.parameters()) {
-    if (parameter.requires_grad()) {
-      parameters.push_back(parameter);
-    }
-  }
-  TORCH_CHECK(!parameters.empty(),
-              "the model has no parameter that requires a gradient; was "
-              "every layer given to register_module()?");
-  return parameters;
-}
+std::vector<at::Tensor> trainable(const torch::nn::Module& model);
 
 /// The optimizer of the run. Throws c10::Error when there is nothing to train, or none of it is the
 /// optimizer's.
-inline std::shared_ptr<torch::optim::Optimizer> build_optimizer(const OptimizerSpec& spec,
-                                                                torch::nn::Module& model) {
-  auto optimizer = spec.build(model, trainable(model));
-  const std::vector<at::Tensor> own = model.parameters();
-  const auto is_own = [&](const at::Tensor& parameter) {
-    return std::any_of(own.begin(), own.end(),
-                       [&](const at::Tensor& one) { return one.is_same(parameter); });
-  };
-  const bool trains = std::any_of(
-      optimizer->param_groups().begin(), optimizer->param_groups().end(), [&](const auto& group) {
-        return std::any_of(group.params().begin(), group.params().end(), is_own);
-      });
-  TORCH_CHECK(trains,
-              "the optimizer has none of the model's parameters, so nothing would be trained; make "
-              "it of model->parameters(), or give a description, as DecoupledSGDW{.lr = 0.1}");
-  return optimizer;
-}
+std::shared_ptr<torch::optim::Optimizer> build_optimizer(const OptimizerSpec& spec,
+                                                         torch::nn::Module& model);
 
 /// Sends what is constant in every run to the loggers.
-inline void log_hyperparameters(const State& state, const TrainerOptions& options) {
-  state.logger.log_hyperparameters(
-      {{"tutti_version", std::string(TUTTI_VERSION)},
-       {"run_name", state.run_name},
-       {"rank_zero_seed", static_cast<std::int64_t>(state.rank_zero_seed)},
-       {"world_size", std::int64_t{state.world_size}},
-       {"device", state.device.str()},
-       {"precision", std::string(to_string(state.precision))}});
-  for (const auto& [name, value] : options.hyperparameters) {
-    state.logger.log_hyperparameters({{name, value}});
-  }
-}
+void log_hyperparameters(const State& state, const TrainerOptions& options);
 
 /// Sets how long the run is and how many batches its epochs have.
 /// Throws c10::ValueError when the length or the ratio makes no sense.
-inline void set_length(State& state, const Run& run, Time max_duration, double ratio) {
-  TORCH_CHECK_VALUE(ratio > 0, "scale_schedule_ratio is ", ratio, ", expected more than 0");
-  TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::duration, "max_duration is ",
-                    to_string(max_duration),
-                    "; a fraction of itself is no length, expected a "
-                    "time like 10ep or 500ba");
-  state.max_duration = ratio == 1 ? max_duration : max_duration * ratio;
-  TORCH_CHECK_VALUE(state.max_duration || !max_duration, "scale_schedule_ratio ", ratio,
-                    " makes max_duration 0; take a larger ratio");
-  TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::iteration || run.iteration_length,
-                    "max_duration is ", to_string(max_duration),
-                    ", but iteration_length is not set, so that no iteration ever ends; set it, or "
-                    "give a time like 10ep or 500ba");
-  TORCH_CHECK_VALUE(run.train_subset == -1 || run.train_subset >= 1, "train_subset_num_batches is ",
-                    run.train_subset, ", expected -1 (all) or a number of batches");
-  if (run.train) {
-    state.train_dataloader_len = length_of(run.train, run.train_subset);
-  }
-}
+void set_length(State& state, const Run& run, Time max_duration, double ratio);
 
 /// Takes over what the options say of the loop.
 /// Throws c10::ValueError when iterations are to be counted in a unit that has none.
-inline void set_loop(Run& run, const TrainerOptions& options) {
-  run.train_subset = options.train_subset_num_batches;
-  run.weigh_by_tokens = options.accumulate_train_batch_on_tokens;
-  run.step_schedule_every_batch = options.step_schedule_every_batch;
-  run.fold_into_optimizer = options.fold_into_optimizer;
-  run.autograd_engine = options.autograd_engine;
-  TORCH_CHECK_VALUE(!options.iteration_length ||
-                        options.iteration_length.unit() == TimeUnit::epoch ||
-                        options.iteration_length.unit() == TimeUnit::token,
-                    "iteration_length is ", to_string(options.iteration_length),
-                    ", expected a time in ep or tok");
-  run.iteration_length = options.iteration_length;
-}
+void set_loop(Run& run, const TrainerOptions& options);
 
 /// Up to where a fit of that FitOptions::duration trains; max_duration itself for 0dur.
 /// Throws c10::ValueError when it is no time that can pass.
-inline Time fit_until(const State& state, Time duration) {
-  if (duration.is_fraction() && !duration) {
-    return state.max_duration;
-  }
-  TORCH_CHECK_VALUE(!duration.is_fraction() && duration.count() > 0, "fit: duration is ",
-                    to_string(duration),
-                    ", expected more than 0 in another unit than dur, like 2ep or 500ba; leave it "
-                    "out to train up to max_duration");
-  return state.timestamp.get(duration.unit()) + duration;
-}
+Time fit_until(const State& state, Time duration);
 
 /// Sets how batches are cut. Throws c10::ValueError for options that contradict each other.
-inline void set_microbatching(State& state, Run& run, const TrainerOptions& options) {
-  const CountOrAuto& size = options.device_train_microbatch_size;
-  const CountOrAuto& chunks = options.grad_accum;
-  TORCH_CHECK_VALUE(size.count >= 0, "device_train_microbatch_size is ", size.count,
-                    ", expected 0 (the whole batch), a number of examples, or \"auto\"");
-  TORCH_CHECK_VALUE(chunks.count >= 0, "grad_accum is ", chunks.count,
-                    ", expected a number of microbatches, or \"auto\"");
-  TORCH_CHECK_VALUE(size == CountOrAuto() || chunks == CountOrAuto(),
-                    "device_train_microbatch_size and grad_accum are both set, and say the same "
-                    "thing in two ways; keep the first");
-  state.auto_microbatching = size.automatic || chunks.automatic;
-  run.grad_accum = chunks.count;
-  state.device_train_microbatch_size = size.count;
-  TORCH_CHECK_VALUE(
-      !state.auto_microbatching || !options.data_parallel.sync_strategy ||
-          *options.data_parallel.sync_strategy == dist::SyncStrategy::forced_sync,
-      "device_train_microbatch_size is \"auto\", which sends gradients after the last "
-      "backward pass, so that no rank waits for one without memory; leave "
-      "data_parallel.sync_strategy at its default or at forced_sync");
-}
+void set_microbatching(State& state, Run& run, const TrainerOptions& options);
 
 /// Throws c10::ValueError when autoresume lacks an option that it needs.
-inline void check_autoresume(const TrainerOptions& options) {
-  if (!options.autoresume) {
-    return;
-  }
-  TORCH_CHECK_VALUE(!options.save_folder.empty(),
-                    "autoresume is set but save_folder is empty; it looks there for the run's last "
-                    "checkpoint");
-  TORCH_CHECK_VALUE(!options.save_latest_filename.empty(),
-                    "autoresume is set but save_latest_filename is empty; that pointer says which "
-                    "checkpoint is the last");
-  TORCH_CHECK_VALUE(!options.run_name.empty() || !detail::environment_run_name().empty(),
-                    "autoresume is set but run_name is not; a run that is to be found again needs "
-                    "a name, in run_name or the environment's RUN_NAME");
-  TORCH_CHECK_VALUE(!options.save_weights_only,
-                    "autoresume is set but save_weights_only is too; a run cannot go on from "
-                    "weights alone");
-}
+void check_autoresume(const TrainerOptions& options);
 
 /// Says at rank 0 why fit() ends before its time.
-inline void say_stopped(const State& state, int signal) {
-  if (state.rank == 0) {
-    TORCH_WARN("signal ", signal, " ended the run after batch ", state.timestamp.batch,
-               "; set load_path or autoresume to go on from its last checkpoint");
-  }
-}
+void say_stopped(const State& state, int signal);
 
 /// The data-parallel side of the run; nothing in one process.
 template <class Engine>
@@ -271,8 +118,204 @@ std::unique_ptr<dist::DataParallel> make_parallel(const Engine& engine, const St
 /// Adds an evaluation set made of what the user gave and the trainer's defaults.
 /// Throws c10::ValueError when its label is taken, by another one or by the training data, since
 /// the metrics of both would have the same names.
-inline void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const Metrics& metrics,
-                    const TrainerOptions& options) {
+void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const Metrics& metrics,
+             const TrainerOptions& options);
+
+/// Remembers the constants of the run that anybody logs.
+struct Constants {
+  std::vector<std::pair<std::string, HyperparameterValue>> values{};
+
+  void log_hyperparameters(std::span<const Hyperparameter> logged);
+};
+
+}  // namespace tutti::train
+
+#if TUTTI_BODIES
+
+namespace tutti::train {
+
+TUTTI_INLINE at::Device resolve_device(std::string_view name, int local_rank) {
+  const auto count = static_cast<int>(torch::cuda::device_count());
+  if (name == "cpu" || (name == "auto" && count == 0)) {
+    return at::kCPU;
+  }
+  const bool any = name == "auto" || name == "cuda" || name == "gpu";
+  TORCH_CHECK_VALUE(any || name.starts_with("cuda:"), "device is \"", name,
+                    "\", expected \"auto\", \"cpu\", \"cuda\" or \"cuda:N\"");
+  const std::string wanted = any ? "cuda:" + std::to_string(local_rank) : std::string(name);
+  // Before it is a Device, which keeps the number in one byte: 256 would be 0.
+  TORCH_CHECK_VALUE(std::strtol(wanted.c_str() + 5, nullptr, 10) < count, "device is \"", wanted,
+                    "\", but LibTorch sees ", count,
+                    " CUDA devices; set device to \"cpu\", or build with TUTTI_WITH_CUDA=ON "
+                    "on a machine with a GPU");
+  return at::Device(wanted);
+}
+
+TUTTI_INLINE std::string resolve_run_name(const std::string& given,
+                                          dist::Communicator& communicator) {
+  if (!given.empty()) {
+    return given;
+  }
+  if (std::string name = detail::environment_run_name(); !name.empty()) {
+    return name;
+  }
+  constexpr std::array<std::string_view, 8> adjectives{"bright", "calm",  "eager", "gentle",
+                                                       "lively", "quiet", "swift", "warm"};
+  constexpr std::array<std::string_view, 8> nouns{"adagio", "ballad", "cadence", "etude",
+                                                  "fugue",  "motet",  "prelude", "sonata"};
+  std::random_device random;
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(
+      std::chrono::system_clock::now().time_since_epoch());
+  std::string name = std::to_string(seconds.count());
+  name.append("-").append(adjectives[random() % adjectives.size()]);
+  name.append("-").append(nouns[random() % nouns.size()]);
+  return communicator.broadcast_bytes(name);
+}
+
+TUTTI_INLINE void check_precision(Precision precision, at::Device device) {
+  TORCH_CHECK_VALUE(precision != Precision::amp_fp16 || device.is_cuda(),
+                    "precision is amp_fp16 on ", device.str(),
+                    ", which has no fast fp16 and would "
+                    "overflow for nothing; use amp_bf16 or fp32 there");
+}
+
+TUTTI_INLINE std::vector<at::Tensor> trainable(const torch::nn::Module& model) {
+  std::vector<at::Tensor> parameters;
+  for (auto& parameter : model.parameters()) {
+    if (parameter.requires_grad()) {
+      parameters.push_back(parameter);
+    }
+  }
+  TORCH_CHECK(!parameters.empty(),
+              "the model has no parameter that requires a gradient; was "
+              "every layer given to register_module()?");
+  return parameters;
+}
+
+TUTTI_INLINE std::shared_ptr<torch::optim::Optimizer> build_optimizer(const OptimizerSpec& spec,
+                                                                      torch::nn::Module& model) {
+  auto optimizer = spec.build(model, trainable(model));
+  const std::vector<at::Tensor> own = model.parameters();
+  const auto is_own = [&](const at::Tensor& parameter) {
+    return std::any_of(own.begin(), own.end(),
+                       [&](const at::Tensor& one) { return one.is_same(parameter); });
+  };
+  const bool trains = std::any_of(
+      optimizer->param_groups().begin(), optimizer->param_groups().end(), [&](const auto& group) {
+        return std::any_of(group.params().begin(), group.params().end(), is_own);
+      });
+  TORCH_CHECK(trains,
+              "the optimizer has none of the model's parameters, so nothing would be trained; make "
+              "it of model->parameters(), or give a description, as DecoupledSGDW{.lr = 0.1}");
+  return optimizer;
+}
+
+TUTTI_INLINE void log_hyperparameters(const State& state, const TrainerOptions& options) {
+  state.logger.log_hyperparameters(
+      {{"tutti_version", std::string(TUTTI_VERSION)},
+       {"run_name", state.run_name},
+       {"rank_zero_seed", static_cast<std::int64_t>(state.rank_zero_seed)},
+       {"world_size", std::int64_t{state.world_size}},
+       {"device", state.device.str()},
+       {"precision", std::string(to_string(state.precision))}});
+  for (const auto& [name, value] : options.hyperparameters) {
+    state.logger.log_hyperparameters({{name, value}});
+  }
+}
+
+TUTTI_INLINE void set_length(State& state, const Run& run, Time max_duration, double ratio) {
+  TORCH_CHECK_VALUE(ratio > 0, "scale_schedule_ratio is ", ratio, ", expected more than 0");
+  TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::duration, "max_duration is ",
+                    to_string(max_duration),
+                    "; a fraction of itself is no length, expected a "
+                    "time like 10ep or 500ba");
+  state.max_duration = ratio == 1 ? max_duration : max_duration * ratio;
+  TORCH_CHECK_VALUE(state.max_duration || !max_duration, "scale_schedule_ratio ", ratio,
+                    " makes max_duration 0; take a larger ratio");
+  TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::iteration || run.iteration_length,
+                    "max_duration is ", to_string(max_duration),
+                    ", but iteration_length is not set, so that no iteration ever ends; set it, or "
+                    "give a time like 10ep or 500ba");
+  TORCH_CHECK_VALUE(run.train_subset == -1 || run.train_subset >= 1, "train_subset_num_batches is ",
+                    run.train_subset, ", expected -1 (all) or a number of batches");
+  if (run.train) {
+    state.train_dataloader_len = length_of(run.train, run.train_subset);
+  }
+}
+
+TUTTI_INLINE void set_loop(Run& run, const TrainerOptions& options) {
+  run.train_subset = options.train_subset_num_batches;
+  run.weigh_by_tokens = options.accumulate_train_batch_on_tokens;
+  run.step_schedule_every_batch = options.step_schedule_every_batch;
+  run.fold_into_optimizer = options.fold_into_optimizer;
+  run.autograd_engine = options.autograd_engine;
+  TORCH_CHECK_VALUE(!options.iteration_length ||
+                        options.iteration_length.unit() == TimeUnit::epoch ||
+                        options.iteration_length.unit() == TimeUnit::token,
+                    "iteration_length is ", to_string(options.iteration_length),
+                    ", expected a time in ep or tok");
+  run.iteration_length = options.iteration_length;
+}
+
+TUTTI_INLINE Time fit_until(const State& state, Time duration) {
+  if (duration.is_fraction() && !duration) {
+    return state.max_duration;
+  }
+  TORCH_CHECK_VALUE(!duration.is_fraction() && duration.count() > 0, "fit: duration is ",
+                    to_string(duration),
+                    ", expected more than 0 in another unit than dur, like 2ep or 500ba; leave it "
+                    "out to train up to max_duration");
+  return state.timestamp.get(duration.unit()) + duration;
+}
+
+TUTTI_INLINE void set_microbatching(State& state, Run& run, const TrainerOptions& options) {
+  const CountOrAuto& size = options.device_train_microbatch_size;
+  const CountOrAuto& chunks = options.grad_accum;
+  TORCH_CHECK_VALUE(size.count >= 0, "device_train_microbatch_size is ", size.count,
+                    ", expected 0 (the whole batch), a number of examples, or \"auto\"");
+  TORCH_CHECK_VALUE(chunks.count >= 0, "grad_accum is ", chunks.count,
+                    ", expected a number of microbatches, or \"auto\"");
+  TORCH_CHECK_VALUE(size == CountOrAuto() || chunks == CountOrAuto(),
+                    "device_train_microbatch_size and grad_accum are both set, and say the same "
+                    "thing in two ways; keep the first");
+  state.auto_microbatching = size.automatic || chunks.automatic;
+  run.grad_accum = chunks.count;
+  state.device_train_microbatch_size = size.count;
+  TORCH_CHECK_VALUE(
+      !state.auto_microbatching || !options.data_parallel.sync_strategy ||
+          *options.data_parallel.sync_strategy == dist::SyncStrategy::forced_sync,
+      "device_train_microbatch_size is \"auto\", which sends gradients after the last "
+      "backward pass, so that no rank waits for one without memory; leave "
+      "data_parallel.sync_strategy at its default or at forced_sync");
+}
+
+TUTTI_INLINE void check_autoresume(const TrainerOptions& options) {
+  if (!options.autoresume) {
+    return;
+  }
+  TORCH_CHECK_VALUE(!options.save_folder.empty(),
+                    "autoresume is set but save_folder is empty; it looks there for the run's last "
+                    "checkpoint");
+  TORCH_CHECK_VALUE(!options.save_latest_filename.empty(),
+                    "autoresume is set but save_latest_filename is empty; that pointer says which "
+                    "checkpoint is the last");
+  TORCH_CHECK_VALUE(!options.run_name.empty() || !detail::environment_run_name().empty(),
+                    "autoresume is set but run_name is not; a run that is to be found again needs "
+                    "a name, in run_name or the environment's RUN_NAME");
+  TORCH_CHECK_VALUE(!options.save_weights_only,
+                    "autoresume is set but save_weights_only is too; a run cannot go on from "
+                    "weights alone");
+}
+
+TUTTI_INLINE void say_stopped(const State& state, int signal) {
+  if (state.rank == 0) {
+    TORCH_WARN("signal ", signal, " ended the run after batch ", state.timestamp.batch,
+               "; set load_path or autoresume to go on from its last checkpoint");
+  }
+}
+
+TUTTI_INLINE void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const Metrics& metrics,
+                          const TrainerOptions& options) {
   TORCH_CHECK_VALUE(evaluator.data, "the evaluation set \"", evaluator.label,
                     "\" has no data; give it a loader");
   TORCH_CHECK_VALUE(evaluator.label != "train",
@@ -299,21 +342,18 @@ inline void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const Metri
   set.microbatch = evaluator.device_eval_microbatch_size;
 }
 
-/// Remembers the constants of the run that anybody logs.
-struct Constants {
-  std::vector<std::pair<std::string, HyperparameterValue>> values{};
-
-  void log_hyperparameters(std::span<const Hyperparameter> logged) {
-    for (const auto& item : logged) {
-      const auto known = std::find_if(values.begin(), values.end(),
-                                      [&](const auto& value) { return value.first == item.name; });
-      if (known == values.end()) {
-        values.emplace_back(item.name, item.value);
-      } else {
-        known->second = item.value;
-      }
+TUTTI_INLINE void Constants::log_hyperparameters(std::span<const Hyperparameter> logged) {
+  for (const auto& item : logged) {
+    const auto known = std::find_if(values.begin(), values.end(),
+                                    [&](const auto& value) { return value.first == item.name; });
+    if (known == values.end()) {
+      values.emplace_back(item.name, item.value);
+    } else {
+      known->second = item.value;
     }
   }
-};
+}
 
 }  // namespace tutti::train
+
+#endif

@@ -7,6 +7,8 @@
 
 #include <signal.h>
 
+#include <tutti/config.hpp>
+
 namespace tutti {
 
 /// What fit() does after SIGTERM or SIGINT, once the batch is finished and saved.
@@ -38,27 +40,11 @@ inline std::atomic<std::int64_t> received_at{0};  // in nanoseconds
 static_assert(std::atomic<int>::is_always_lock_free &&
               std::atomic<std::int64_t>::is_always_lock_free);
 
-inline std::int64_t nanoseconds() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
+std::int64_t nanoseconds();
 
 // Only what may be called while anything is interrupted. A terminal and a launcher may both pass on
 // one Ctrl-C, so what follows within a second is the same request.
-inline void on_signal(int signal) {
-  constexpr std::int64_t second = 1'000'000'000;
-  const std::int64_t now = nanoseconds();
-  int none = 0;
-  if (received_signal.compare_exchange_strong(none, signal)) {
-    received_at.store(now);
-  } else if (now - received_at.load() > second) {
-    struct sigaction action {};
-    action.sa_handler = SIG_DFL;
-    ::sigaction(signal, &action, nullptr);
-    ::raise(signal);  // arrives when this returns
-  }
-}
+void on_signal(int signal);
 
 }  // namespace detail
 
@@ -67,27 +53,8 @@ inline void on_signal(int signal) {
 class SignalScope {
  public:
   /// replace: also take the place of a handler that the program has, or of its ignoring the signal.
-  explicit SignalScope(bool on, bool replace) {
-    detail::received_signal.store(0);
-    for (Slot& slot : slots_) {
-      struct sigaction now {};
-      if (on && ::sigaction(slot.signal, nullptr, &now) == 0 &&
-          (replace || ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL))) {
-        struct sigaction ours {};
-        ours.sa_handler = detail::on_signal;
-        ours.sa_flags = SA_RESTART;
-        ::sigemptyset(&ours.sa_mask);
-        slot.ours = ::sigaction(slot.signal, &ours, &slot.before) == 0;
-      }
-    }
-  }
-  ~SignalScope() {
-    for (const Slot& slot : slots_) {
-      if (slot.ours) {
-        ::sigaction(slot.signal, &slot.before, nullptr);
-      }
-    }
-  }
+  explicit SignalScope(bool on, bool replace);
+  ~SignalScope();
   SignalScope(const SignalScope&) = delete;
   SignalScope& operator=(const SignalScope&) = delete;
 
@@ -108,3 +75,58 @@ inline int received_signal() noexcept {
 }  // namespace train
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::train::detail {
+
+TUTTI_INLINE std::int64_t nanoseconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+TUTTI_INLINE void on_signal(int signal) {
+  constexpr std::int64_t second = 1'000'000'000;
+  const std::int64_t now = nanoseconds();
+  int none = 0;
+  if (received_signal.compare_exchange_strong(none, signal)) {
+    received_at.store(now);
+  } else if (now - received_at.load() > second) {
+    struct sigaction action {};
+    action.sa_handler = SIG_DFL;
+    ::sigaction(signal, &action, nullptr);
+    ::raise(signal);  // arrives when this returns
+  }
+}
+
+}  // namespace tutti::train::detail
+
+namespace tutti::train {
+
+TUTTI_INLINE SignalScope::SignalScope(bool on, bool replace) {
+  detail::received_signal.store(0);
+  for (Slot& slot : slots_) {
+    struct sigaction now {};
+    if (on && ::sigaction(slot.signal, nullptr, &now) == 0 &&
+        (replace || ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL))) {
+      struct sigaction ours {};
+      ours.sa_handler = detail::on_signal;
+      ours.sa_flags = SA_RESTART;
+      ::sigemptyset(&ours.sa_mask);
+      slot.ours = ::sigaction(slot.signal, &ours, &slot.before) == 0;
+    }
+  }
+}
+
+TUTTI_INLINE SignalScope::~SignalScope() {
+  for (const Slot& slot : slots_) {
+    if (slot.ours) {
+      ::sigaction(slot.signal, &slot.before, nullptr);
+    }
+  }
+}
+
+}  // namespace tutti::train
+
+#endif

@@ -14,13 +14,58 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
+#include <tutti/config.hpp>
+
 namespace tutti::detail {
 
 using NamedTensorList = std::vector<std::pair<std::string, at::Tensor>>;
 
 // A module's parameters, only those that require a gradient when `trainable`, and its buffers, each
 // memory once: tied tensors appear under their first name.
-inline NamedTensorList weights_of(const torch::nn::Module& module, bool trainable) {
+NamedTensorList weights_of(const torch::nn::Module& module, bool trainable);
+
+// All parameters and buffers, tied ones under each of their names.
+std::map<std::string, at::Tensor> tensors_by_name(const torch::nn::Module& module);
+
+// The CPU's fused SGD kernel may walk through both tensors side by side.
+inline bool side_by_side(const at::Tensor& average, const at::Tensor& weight) {
+  return average.is_cpu() && weight.is_cpu() && average.scalar_type() == weight.scalar_type() &&
+         average.is_non_overlapping_and_dense() && average.strides() == weight.strides();
+}
+
+// average = smoothing * average + (1 - smoothing) * weight, for lists of floating tensors.
+void blend(const std::vector<at::Tensor>& averages, const std::vector<at::Tensor>& weights,
+           double smoothing);
+
+// Pairs of averages and weights, the floating ones apart.
+class AverageLists {
+ public:
+  void add(const at::Tensor& average, const at::Tensor& weight) {
+    Lists& lists = average.is_floating_point() ? floating_ : whole_;
+    lists.averages.push_back(average);
+    lists.weights.push_back(weight);
+  }
+
+  // One step. average_integers: also of tensors that are not floating, truncated; else these are
+  // copied.
+  void update(double smoothing, bool average_integers) const;
+
+ private:
+  struct Lists {
+    std::vector<at::Tensor> averages;
+    std::vector<at::Tensor> weights;
+  };
+  Lists floating_;
+  Lists whole_;  // integers and bools
+};
+
+}  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE NamedTensorList weights_of(const torch::nn::Module& module, bool trainable) {
   NamedTensorList out;
   std::unordered_set<const void*> seen;
   const auto take = [&](const auto& items, bool parameters) {
@@ -38,8 +83,7 @@ inline NamedTensorList weights_of(const torch::nn::Module& module, bool trainabl
   return out;
 }
 
-// All parameters and buffers, tied ones under each of their names.
-inline std::map<std::string, at::Tensor> tensors_by_name(const torch::nn::Module& module) {
+TUTTI_INLINE std::map<std::string, at::Tensor> tensors_by_name(const torch::nn::Module& module) {
   std::map<std::string, at::Tensor> out;
   for (const auto& items : {module.named_parameters(), module.named_buffers()}) {
     for (const auto& item : items) {
@@ -49,15 +93,8 @@ inline std::map<std::string, at::Tensor> tensors_by_name(const torch::nn::Module
   return out;
 }
 
-// The CPU's fused SGD kernel may walk through both tensors side by side.
-inline bool side_by_side(const at::Tensor& average, const at::Tensor& weight) {
-  return average.is_cpu() && weight.is_cpu() && average.scalar_type() == weight.scalar_type() &&
-         average.is_non_overlapping_and_dense() && average.strides() == weight.strides();
-}
-
-// average = smoothing * average + (1 - smoothing) * weight, for lists of floating tensors.
-inline void blend(const std::vector<at::Tensor>& averages, const std::vector<at::Tensor>& weights,
-                  double smoothing) {
+TUTTI_INLINE void blend(const std::vector<at::Tensor>& averages,
+                        const std::vector<at::Tensor>& weights, double smoothing) {
   if (averages.empty()) {
     return;
   }
@@ -77,34 +114,16 @@ inline void blend(const std::vector<at::Tensor>& averages, const std::vector<at:
   }
 }
 
-// Pairs of averages and weights, the floating ones apart.
-class AverageLists {
- public:
-  void add(const at::Tensor& average, const at::Tensor& weight) {
-    Lists& lists = average.is_floating_point() ? floating_ : whole_;
-    lists.averages.push_back(average);
-    lists.weights.push_back(weight);
+TUTTI_INLINE void AverageLists::update(double smoothing, bool average_integers) const {
+  const c10::AutoGradMode no_grad(false);
+  blend(floating_.averages, floating_.weights, smoothing);
+  for (std::size_t i = 0; i < whole_.averages.size(); ++i) {
+    const at::Tensor& average = whole_.averages[i];
+    const at::Tensor& now = whole_.weights[i];
+    average.copy_(average_integers ? average.mul(smoothing).add_(now.mul(1 - smoothing)) : now);
   }
-
-  // One step. average_integers: also of tensors that are not floating, truncated; else these are
-  // copied.
-  void update(double smoothing, bool average_integers) const {
-    const c10::AutoGradMode no_grad(false);
-    blend(floating_.averages, floating_.weights, smoothing);
-    for (std::size_t i = 0; i < whole_.averages.size(); ++i) {
-      const at::Tensor& average = whole_.averages[i];
-      const at::Tensor& now = whole_.weights[i];
-      average.copy_(average_integers ? average.mul(smoothing).add_(now.mul(1 - smoothing)) : now);
-    }
-  }
-
- private:
-  struct Lists {
-    std::vector<at::Tensor> averages;
-    std::vector<at::Tensor> weights;
-  };
-  Lists floating_;
-  Lists whole_;  // integers and bools
-};
+}
 
 }  // namespace tutti::detail
+
+#endif

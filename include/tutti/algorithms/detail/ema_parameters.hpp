@@ -14,6 +14,7 @@
 
 #include <tutti/algorithms/detail/averages.hpp>
 #include <tutti/algorithms/detail/exchange.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/time.hpp>
 #include <tutti/optim/sweep.hpp>
 
@@ -32,53 +33,16 @@ class EMAParameters {
   EMAParameters() = default;
 
   /// Copies of the model's present weights.
-  explicit EMAParameters(const torch::nn::Module& model) {
-    for (auto& [name, weight] : ::tutti::detail::weights_of(model, /*trainable=*/true)) {
-      names_.push_back(name);
-      stored_.push_back(weight.detach().clone());
-      weights_.push_back(weight);
-      lists_.add(stored_.back(), weights_.back());
-    }
-    version_ = next_version();
-  }
+  explicit EMAParameters(const torch::nn::Module& model);
 
   /// Copies of saved tensors, on the device of the model's of the same names.
   /// Throws c10::Error when the model lacks one or has it in another shape.
   EMAParameters(const torch::nn::Module& model,
-                const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
-    for (const auto& [name, tensor] : tensors) {
-      names_.push_back(name);
-      stored_.push_back(tensor);
-    }
-    weights_.resize(names_.size());
-    link(model);
-    for (std::size_t i = 0; i < names_.size(); ++i) {
-      at::Tensor stored = weights_[i].detach().clone();
-      stored_[i] = stored.copy_(stored_[i]);
-    }
-    link(model);
-  }
+                const std::vector<std::pair<std::string, at::Tensor>>& tensors);
 
   /// Looks the model's tensors up anew.
   /// Throws c10::Error when one that is stored here is gone or has another shape.
-  void link(const torch::nn::Module& model) {
-    const auto now = ::tutti::detail::tensors_by_name(model);
-    lists_ = {};
-    for (std::size_t i = 0; i < names_.size(); ++i) {
-      const auto found = now.find(names_[i]);
-      TORCH_CHECK(found != now.end(), "EMA: the model has no tensor \"", names_[i], "\", ",
-                  "of which there is an average; replace layers before averaging starts, and "
-                  "resume with the same model");
-      TORCH_CHECK(found->second.sizes() == stored_[i].sizes(), "EMA: \"", names_[i], "\" is ",
-                  found->second.sizes(), " in the model, expected ", stored_[i].sizes(),
-                  " as its average is; replace layers before averaging starts");
-      weights_[i] = found->second;
-      lists_.add(stored_[i], weights_[i]);
-    }
-    version_ = next_version();
-    done_.clear();
-    rest_known_.clear();
-  }
+  void link(const torch::nn::Module& model);
 
   /// stored = smoothing * stored + (1 - smoothing) * model for floating tensors; others are copied.
   ///
@@ -92,29 +56,10 @@ class EMAParameters {
 
   /// Lets an optimizer's step update what it can on its way; finish_update(), with the same
   /// smoothing, has to follow.
-  void join(optim::Sweep& sweep, double smoothing) {
-    if (smoothing < 0.5) {
-      return;  // rounds otherwise there
-    }
-    done_.assign(names_.size(), 0);
-    joined_ = true;
-    sweep.averaging = {.averages = &stored_,
-                       .weights = &weights_,
-                       .version = version_,
-                       .smoothing = smoothing,
-                       .done = &done_};
-  }
+  void join(optim::Sweep& sweep, double smoothing);
 
   /// What of update() the step after join() has left; all of it where there was no join().
-  void finish_update(double smoothing, bool average_integers = false) {
-    if (joined_) {
-      rest().update(smoothing, average_integers);
-      done_.assign(done_.size(), 0);
-      joined_ = false;
-    } else {
-      update(smoothing, average_integers);
-    }
-  }
+  void finish_update(double smoothing, bool average_integers = false);
 
   /// Exchanges what is stored with what the model has. Costs no copying as a rule: memory changes
   /// hands.
@@ -126,14 +71,7 @@ class EMAParameters {
 
   /// Copies what is stored into the tensors of these names in another model of the kind.
   /// Throws c10::Error when it lacks one or has it in another shape.
-  void copy_to(torch::nn::Module& model) const {
-    EMAParameters other = *this;
-    other.link(model);
-    const c10::AutoGradMode no_grad(false);
-    for (std::size_t i = 0; i < stored_.size(); ++i) {
-      other.weights_[i].copy_(stored_[i]);
-    }
-  }
+  void copy_to(torch::nn::Module& model) const;
 
   [[nodiscard]] std::size_t size() const { return names_.size(); }
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
@@ -151,18 +89,7 @@ class EMAParameters {
     return ++last;
   }
   // What the optimizer has not done.
-  const ::tutti::detail::AverageLists& rest() {
-    if (rest_known_ != done_) {
-      rest_known_ = done_;
-      rest_ = {};
-      for (std::size_t i = 0; i < done_.size(); ++i) {
-        if (done_[i] == 0) {
-          rest_.add(stored_[i], weights_[i]);
-        }
-      }
-    }
-    return rest_;
-  }
+  const ::tutti::detail::AverageLists& rest();
 
   std::uint64_t version_ = 0;  // of the tensors in the lists
   bool joined_ = false;        // done_ says what the optimizer has updated
@@ -178,16 +105,123 @@ class EMAParameters {
 /// Throws c10::Error (ValueError) when smoothing is out of range, c10::Error when the model lacks a
 /// tensor that is averaged.
 /// Source: MosaicML Composer, `composer.algorithms.ema.compute_ema`.
-inline void compute_ema(const torch::nn::Module& model, EMAParameters& ema_model,
-                        double smoothing = 0.99, bool average_integers = false) {
+void compute_ema(const torch::nn::Module& model, EMAParameters& ema_model, double smoothing = 0.99,
+                 bool average_integers = false);
+
+/// The same with the averages in a module of their own, for the parameters and buffers that have a
+/// name in both.
+void compute_ema(const torch::nn::Module& model, torch::nn::Module& ema_model,
+                 double smoothing = 0.99, bool average_integers = false);
+
+/// The smoothing by which what is half_life old counts half, 2^(-update_interval / half_life).
+/// Throws c10::Error (ValueError) unless both have one unit and half_life is above 0.
+double ema_smoothing(Time half_life, Time update_interval);
+
+}  // namespace functional
+}  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::functional {
+
+TUTTI_INLINE EMAParameters::EMAParameters(const torch::nn::Module& model) {
+  for (auto& [name, weight] : ::tutti::detail::weights_of(model, /*trainable=*/true)) {
+    names_.push_back(name);
+    stored_.push_back(weight.detach().clone());
+    weights_.push_back(weight);
+    lists_.add(stored_.back(), weights_.back());
+  }
+  version_ = next_version();
+}
+
+TUTTI_INLINE EMAParameters::EMAParameters(
+    const torch::nn::Module& model,
+    const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    names_.push_back(name);
+    stored_.push_back(tensor);
+  }
+  weights_.resize(names_.size());
+  link(model);
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    at::Tensor stored = weights_[i].detach().clone();
+    stored_[i] = stored.copy_(stored_[i]);
+  }
+  link(model);
+}
+
+TUTTI_INLINE void EMAParameters::link(const torch::nn::Module& model) {
+  const auto now = ::tutti::detail::tensors_by_name(model);
+  lists_ = {};
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    const auto found = now.find(names_[i]);
+    TORCH_CHECK(found != now.end(), "EMA: the model has no tensor \"", names_[i], "\", ",
+                "of which there is an average; replace layers before averaging starts, and "
+                "resume with the same model");
+    TORCH_CHECK(found->second.sizes() == stored_[i].sizes(), "EMA: \"", names_[i], "\" is ",
+                found->second.sizes(), " in the model, expected ", stored_[i].sizes(),
+                " as its average is; replace layers before averaging starts");
+    weights_[i] = found->second;
+    lists_.add(stored_[i], weights_[i]);
+  }
+  version_ = next_version();
+  done_.clear();
+  rest_known_.clear();
+}
+
+TUTTI_INLINE void EMAParameters::join(optim::Sweep& sweep, double smoothing) {
+  if (smoothing < 0.5) {
+    return;  // rounds otherwise there
+  }
+  done_.assign(names_.size(), 0);
+  joined_ = true;
+  sweep.averaging = {.averages = &stored_,
+                     .weights = &weights_,
+                     .version = version_,
+                     .smoothing = smoothing,
+                     .done = &done_};
+}
+
+TUTTI_INLINE void EMAParameters::finish_update(double smoothing, bool average_integers) {
+  if (joined_) {
+    rest().update(smoothing, average_integers);
+    done_.assign(done_.size(), 0);
+    joined_ = false;
+  } else {
+    update(smoothing, average_integers);
+  }
+}
+
+TUTTI_INLINE void EMAParameters::copy_to(torch::nn::Module& model) const {
+  EMAParameters other = *this;
+  other.link(model);
+  const c10::AutoGradMode no_grad(false);
+  for (std::size_t i = 0; i < stored_.size(); ++i) {
+    other.weights_[i].copy_(stored_[i]);
+  }
+}
+
+TUTTI_INLINE const ::tutti::detail::AverageLists& EMAParameters::rest() {
+  if (rest_known_ != done_) {
+    rest_known_ = done_;
+    rest_ = {};
+    for (std::size_t i = 0; i < done_.size(); ++i) {
+      if (done_[i] == 0) {
+        rest_.add(stored_[i], weights_[i]);
+      }
+    }
+  }
+  return rest_;
+}
+
+TUTTI_INLINE void compute_ema(const torch::nn::Module& model, EMAParameters& ema_model,
+                              double smoothing, bool average_integers) {
   ema_model.link(model);
   ema_model.update(smoothing, average_integers);
 }
 
-/// The same with the averages in a module of their own, for the parameters and buffers that have a
-/// name in both.
-inline void compute_ema(const torch::nn::Module& model, torch::nn::Module& ema_model,
-                        double smoothing = 0.99, bool average_integers = false) {
+TUTTI_INLINE void compute_ema(const torch::nn::Module& model, torch::nn::Module& ema_model,
+                              double smoothing, bool average_integers) {
   TORCH_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "EMA: smoothing is ", smoothing,
                     ", expected a number from 0 to 1");
   const auto weights = ::tutti::detail::tensors_by_name(model);
@@ -200,9 +234,7 @@ inline void compute_ema(const torch::nn::Module& model, torch::nn::Module& ema_m
   lists.update(smoothing, average_integers);
 }
 
-/// The smoothing by which what is half_life old counts half, 2^(-update_interval / half_life).
-/// Throws c10::Error (ValueError) unless both have one unit and half_life is above 0.
-inline double ema_smoothing(Time half_life, Time update_interval) {
+TUTTI_INLINE double ema_smoothing(Time half_life, Time update_interval) {
   TORCH_CHECK_VALUE(half_life.unit() == update_interval.unit(), "EMA: half_life is ",
                     to_string(half_life), " and update_interval ", to_string(update_interval),
                     ", expected both in ba or both in ep");
@@ -211,5 +243,6 @@ inline double ema_smoothing(Time half_life, Time update_interval) {
   return std::exp2(-update_interval.value() / half_life.value());
 }
 
-}  // namespace functional
-}  // namespace tutti
+}  // namespace tutti::functional
+
+#endif

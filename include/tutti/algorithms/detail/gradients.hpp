@@ -13,6 +13,7 @@
 #include <ATen/ops/stack_ops.h>
 #include <torch/optim/optimizer.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/parallel.hpp>
 
 namespace tutti::detail {
@@ -23,16 +24,7 @@ struct Gradients {
   std::vector<at::Tensor> gradients;
 
   // Takes `parameter` in when it has a gradient.
-  void add(const at::Tensor& parameter) {
-    const at::Tensor& gradient = parameter.grad();
-    if (gradient.defined()) {
-      TORCH_CHECK(gradient.layout() == at::kStrided, "the gradient of a parameter ",
-                  parameter.sizes(), " is ", gradient.layout(),
-                  ", expected a dense one; make the layer with sparse = false");
-      parameters.push_back(parameter);
-      gradients.push_back(gradient);
-    }
-  }
+  void add(const at::Tensor& parameter);
 };
 
 // Calls f with every parameter that some optimizer updates.
@@ -61,7 +53,46 @@ inline bool is_small(const at::Tensor& tensor) {
 }
 
 // The sum of squares of n numbers: floats side by side, a few at a time, added up in double.
-inline double squares(const float* x, std::int64_t n) {
+double squares(const float* x, std::int64_t n);
+
+// The type in which norms of a type are summed.
+inline at::ScalarType norm_type(at::ScalarType type) {
+  return type == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+bool all_on_cpu(const std::vector<at::Tensor>& tensors);
+
+// The same on all threads for a large n: of pieces, added up in their order, so that the result
+// does not depend on the number of threads.
+double squares_in_pieces(const float* x, std::int64_t n);
+
+// The 2-norm over all elements of tensors on the CPU.
+double host_norm(const std::vector<at::Tensor>& tensors);
+
+// The 2-norm over all elements of at least one tensor on a device: a scalar there, not waited for.
+at::Tensor device_norm(const std::vector<at::Tensor>& tensors);
+
+// A number as a tensor [] on the CPU.
+at::Tensor host_scalar(double value);
+
+}  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE void Gradients::add(const at::Tensor& parameter) {
+  const at::Tensor& gradient = parameter.grad();
+  if (gradient.defined()) {
+    TORCH_CHECK(gradient.layout() == at::kStrided, "the gradient of a parameter ",
+                parameter.sizes(), " is ", gradient.layout(),
+                ", expected a dense one; make the layer with sparse = false");
+    parameters.push_back(parameter);
+    gradients.push_back(gradient);
+  }
+}
+
+TUTTI_INLINE double squares(const float* x, std::int64_t n) {
   constexpr std::int64_t width = 8;
   double sum = 0;
   while (n >= width) {
@@ -84,12 +115,7 @@ inline double squares(const float* x, std::int64_t n) {
   return sum;
 }
 
-// The type in which norms of a type are summed.
-inline at::ScalarType norm_type(at::ScalarType type) {
-  return type == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-inline bool all_on_cpu(const std::vector<at::Tensor>& tensors) {
+TUTTI_INLINE bool all_on_cpu(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.is_cpu()) {
       return false;
@@ -98,9 +124,7 @@ inline bool all_on_cpu(const std::vector<at::Tensor>& tensors) {
   return true;
 }
 
-// The same on all threads for a large n: of pieces, added up in their order, so that the result
-// does not depend on the number of threads.
-inline double squares_in_pieces(const float* x, std::int64_t n) {
+TUTTI_INLINE double squares_in_pieces(const float* x, std::int64_t n) {
   constexpr std::int64_t piece = 1 << 17;
   if (n <= piece) {
     return squares(x, n);
@@ -112,8 +136,7 @@ inline double squares_in_pieces(const float* x, std::int64_t n) {
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
-// The 2-norm over all elements of tensors on the CPU.
-inline double host_norm(const std::vector<at::Tensor>& tensors) {
+TUTTI_INLINE double host_norm(const std::vector<at::Tensor>& tensors) {
   double sum = 0;
   for (const at::Tensor& tensor : tensors) {
     if (is_strip(tensor)) {
@@ -126,8 +149,7 @@ inline double host_norm(const std::vector<at::Tensor>& tensors) {
   return std::sqrt(sum);
 }
 
-// The 2-norm over all elements of at least one tensor on a device: a scalar there, not waited for.
-inline at::Tensor device_norm(const std::vector<at::Tensor>& tensors) {
+TUTTI_INLINE at::Tensor device_norm(const std::vector<at::Tensor>& tensors) {
   at::ScalarType type = at::kFloat;
   for (const at::Tensor& tensor : tensors) {
     type = type == at::kDouble ? type : norm_type(tensor.scalar_type());
@@ -139,11 +161,12 @@ inline at::Tensor device_norm(const std::vector<at::Tensor>& tensors) {
   return at::_ops::stack::call(norms, 0).norm();
 }
 
-// A number as a tensor [] on the CPU.
-inline at::Tensor host_scalar(double value) {
+TUTTI_INLINE at::Tensor host_scalar(double value) {
   at::Tensor out(at::detail::empty_cpu({}, at::kDouble, /*pin_memory=*/false, std::nullopt));
   *out.mutable_data_ptr<double>() = value;
   return out;
 }
 
 }  // namespace tutti::detail
+
+#endif

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/batch.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -27,13 +28,7 @@ inline at::Tensor& inputs_of(Batch& batch, std::string_view key) {
 
 /// The same for an algorithm of images. Throws c10::ValueError when they are none, so that it does
 /// not take examples for rows.
-inline at::Tensor& images_of(Batch& batch, std::string_view key, std::string_view who) {
-  at::Tensor& x = inputs_of(batch, key);
-  TORCH_CHECK_VALUE(x.dim() >= 3, who, ": the input is ", x.sizes(),
-                    ", expected a batch of images [N, ..., H, W]; set input_key where another "
-                    "tensor of the batch holds them");
-  return x;
-}
+at::Tensor& images_of(Batch& batch, std::string_view key, std::string_view who);
 inline at::Tensor& targets_of(Batch& batch, std::string_view key) {
   return key.empty() ? batch.targets() : batch.at(key);
 }
@@ -48,13 +43,7 @@ inline bool means_targets(const Batch& batch, std::string_view key) {
 }
 
 // Puts `targets` in place of the batch's.
-inline void replace_targets(Batch& batch, std::string_view key, at::Tensor targets) {
-  if (!batch.contains(own_targets)) {
-    const at::Tensor own = targets_of(batch, key);
-    batch[own_targets] = own;
-  }
-  targets_of(batch, key) = std::move(targets);
-}
+void replace_targets(Batch& batch, std::string_view key, at::Tensor targets);
 
 // Puts the batch's own targets back.
 inline void restore_targets(Batch& batch, std::string_view key) {
@@ -67,32 +56,9 @@ inline const at::Tensor& targets_of_loss(Batch& batch, std::string_view key) {
   return batch.contains(loss_targets) ? batch.at(loss_targets) : targets_of(batch, key);
 }
 
-// The loss of the present outputs against other targets, in the precision of the run.
-inline Loss loss_against(const State& state, std::string_view key, at::Tensor targets) {
-  Batch batch = state.batch;
-  targets_of(batch, key) = std::move(targets);
-  const Autocast low = state.autocast();
-  return state.task.loss(state.outputs, batch);
-}
-
 // state.loss and its parts become `keep` of themselves plus the rest of those against the targets
 // that `indices` permutes.
-inline void interpolate_loss(State& state, std::string_view key, const at::Tensor& indices,
-                             double keep) {
-  const at::Tensor seen = targets_of_loss(state.batch, key);
-  const Loss other = loss_against(state, key, seen.index_select(0, indices));
-  const auto blend = [keep](const at::Tensor& a, const at::Tensor& b) {
-    return a.mul(keep).add(b.mul(1 - keep));
-  };
-  const at::Tensor before = std::exchange(state.loss, blend(state.loss, other.total()));
-  for (auto& [name, part] : state.loss_parts) {
-    if (part.is_same(before)) {
-      part = state.loss;
-    } else if (other.contains(name)) {
-      part = blend(part, other.at(name));
-    }
-  }
-}
+void interpolate_loss(State& state, std::string_view key, const at::Tensor& indices, double keep);
 
 // For validate_with(): refuses `Other`, if it mixes inputs as P does, where P interpolates the
 // loss, which would lack the terms in which both mix.
@@ -126,3 +92,52 @@ void check_loss_of_mixed(bool interpolates) {
 }
 
 }  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE at::Tensor& images_of(Batch& batch, std::string_view key, std::string_view who) {
+  at::Tensor& x = inputs_of(batch, key);
+  TORCH_CHECK_VALUE(x.dim() >= 3, who, ": the input is ", x.sizes(),
+                    ", expected a batch of images [N, ..., H, W]; set input_key where another "
+                    "tensor of the batch holds them");
+  return x;
+}
+
+TUTTI_INLINE void replace_targets(Batch& batch, std::string_view key, at::Tensor targets) {
+  if (!batch.contains(own_targets)) {
+    const at::Tensor own = targets_of(batch, key);
+    batch[own_targets] = own;
+  }
+  targets_of(batch, key) = std::move(targets);
+}
+
+// The loss of the present outputs against other targets, in the precision of the run.
+TUTTI_INLINE Loss loss_against(const State& state, std::string_view key, at::Tensor targets) {
+  Batch batch = state.batch;
+  targets_of(batch, key) = std::move(targets);
+  const Autocast low = state.autocast();
+  return state.task.loss(state.outputs, batch);
+}
+
+TUTTI_INLINE void interpolate_loss(State& state, std::string_view key, const at::Tensor& indices,
+                                   double keep) {
+  const at::Tensor seen = targets_of_loss(state.batch, key);
+  const Loss other = loss_against(state, key, seen.index_select(0, indices));
+  const auto blend = [keep](const at::Tensor& a, const at::Tensor& b) {
+    return a.mul(keep).add(b.mul(1 - keep));
+  };
+  const at::Tensor before = std::exchange(state.loss, blend(state.loss, other.total()));
+  for (auto& [name, part] : state.loss_parts) {
+    if (part.is_same(before)) {
+      part = state.loss;
+    } else if (other.contains(name)) {
+      part = blend(part, other.at(name));
+    }
+  }
+}
+
+}  // namespace tutti::detail
+
+#endif

@@ -17,6 +17,7 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/checkpoint/detail/file.hpp>
+#include <tutti/config.hpp>
 
 namespace tutti::checkpoint::detail {
 
@@ -25,7 +26,60 @@ namespace tutti::checkpoint::detail {
 inline constexpr std::string_view staging_prefix = ".tmp-";
 inline constexpr std::string_view aside_prefix = ".old-";
 
-inline std::string random_suffix() {
+std::string random_suffix();
+
+/// A folder under a temporary name beside its target, which becomes visible whole or not at all.
+///
+/// It is locked while it lives, so that clean_staging() of another process can tell it from one
+/// that a dead process left. Unless publish() was reached, the destructor removes it.
+class Staging {
+ public:
+  /// Makes a new empty folder beside `target`.
+  explicit Staging(const std::filesystem::path& target);
+
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  ~Staging();
+
+  const std::filesystem::path& path() const { return path_; }
+
+  /// Gives the folder its final name; durable on return.
+  ///
+  /// replace: what has that name already is exchanged for it, else its presence is an error.
+  void publish(bool replace);
+
+ private:
+  // Afterwards path_ names the old one. False where the file system cannot do it.
+  bool exchange() const;
+
+  std::filesystem::path target_;
+  std::filesystem::path path_;
+  std::optional<File> folder_;
+};
+
+/// The name that a thing set aside had, empty for other names.
+std::string name_before_aside(const std::string& name);
+
+/// Whether the writer of a temporary folder is gone. Where there are no locks, one that has been
+/// still for an hour counts as left behind.
+bool is_abandoned(const std::filesystem::path& staging);
+
+/// One entry of clean_staging(): true when it was a leftover and is removed or put back.
+bool clean_entry(const std::filesystem::directory_entry& entry);
+
+/// Removes from a folder what interrupted writers left, and puts back what one had set aside.
+///
+/// What a living process is writing stays, and so does what cannot be removed.
+/// Returns how many were removed or put back.
+int clean_staging(const std::filesystem::path& folder);
+
+}  // namespace tutti::checkpoint::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint::detail {
+
+TUTTI_INLINE std::string random_suffix() {
   constexpr char digits[] = "0123456789abcdef";
   std::random_device random;
   std::string out = "-";
@@ -35,77 +89,55 @@ inline std::string random_suffix() {
   return out;
 }
 
-/// A folder under a temporary name beside its target, which becomes visible whole or not at all.
-///
-/// It is locked while it lives, so that clean_staging() of another process can tell it from one
-/// that a dead process left. Unless publish() was reached, the destructor removes it.
-class Staging {
- public:
-  /// Makes a new empty folder beside `target`.
-  explicit Staging(const std::filesystem::path& target) : target_(target) {
-    for (int attempt = 0; attempt < 100; ++attempt) {
-      path_ = target.parent_path() /
-              (std::string(staging_prefix) + target.filename().string() + random_suffix());
-      if (::mkdir(path_.c_str(), 0777) != 0) {
-        if (errno == EEXIST) {
-          continue;
-        }
-        fail_with_errno("create the folder", path_);
+TUTTI_INLINE Staging::Staging(const std::filesystem::path& target) : target_(target) {
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    path_ = target.parent_path() /
+            (std::string(staging_prefix) + target.filename().string() + random_suffix());
+    if (::mkdir(path_.c_str(), 0777) != 0) {
+      if (errno == EEXIST) {
+        continue;
       }
-      folder_.emplace(File::open_folder(path_));
-      if (folder_->lock() != File::Lock::held_by_another && path_exists(path_)) {
-        return;
-      }
-      folder_.reset();  // another process cleaned up between the two calls
+      fail_with_errno("create the folder", path_);
     }
-    TORCH_CHECK(false, "checkpoint: cannot make a temporary folder beside '", target.string(), "'");
-  }
-
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
-  ~Staging() {
-    try {
-      remove_tree(path_);  // what was replaced, or what was not finished
-    } catch (...) {        // NOLINT(bugprone-empty-catch): the next writer cleans up
+    folder_.emplace(File::open_folder(path_));
+    if (folder_->lock() != File::Lock::held_by_another && path_exists(path_)) {
+      return;
     }
+    folder_.reset();  // another process cleaned up between the two calls
   }
+  TORCH_CHECK(false, "checkpoint: cannot make a temporary folder beside '", target.string(), "'");
+}
 
-  const std::filesystem::path& path() const { return path_; }
-
-  /// Gives the folder its final name; durable on return.
-  ///
-  /// replace: what has that name already is exchanged for it, else its presence is an error.
-  void publish(bool replace) {
-    folder_->sync();
-    if (!replace || !path_exists(target_)) {
-      rename_path(path_, target_);
-    } else if (!exchange()) {
-      const auto aside = target_.parent_path() / (std::string(aside_prefix) +
-                                                  target_.filename().string() + random_suffix());
-      rename_path(target_, aside);
-      rename_path(path_, target_);
-      path_ = aside;
-    }
-    sync_folder(target_.parent_path());
+TUTTI_INLINE Staging::~Staging() {
+  try {
+    remove_tree(path_);  // what was replaced, or what was not finished
+  } catch (...) {        // NOLINT(bugprone-empty-catch): the next writer cleans up
   }
+}
 
- private:
-  // Afterwards path_ names the old one. False where the file system cannot do it.
-  bool exchange() const {
+TUTTI_INLINE void Staging::publish(bool replace) {
+  folder_->sync();
+  if (!replace || !path_exists(target_)) {
+    rename_path(path_, target_);
+  } else if (!exchange()) {
+    const auto aside = target_.parent_path() /
+                       (std::string(aside_prefix) + target_.filename().string() + random_suffix());
+    rename_path(target_, aside);
+    rename_path(path_, target_);
+    path_ = aside;
+  }
+  sync_folder(target_.parent_path());
+}
+
+TUTTI_INLINE bool Staging::exchange() const {
 #ifdef RENAME_EXCHANGE
-    return ::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0;
+  return ::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0;
 #else
-    return false;
+  return false;
 #endif
-  }
+}
 
-  std::filesystem::path target_;
-  std::filesystem::path path_;
-  std::optional<File> folder_;
-};
-
-/// The name that a thing set aside had, empty for other names.
-inline std::string name_before_aside(const std::string& name) {
+TUTTI_INLINE std::string name_before_aside(const std::string& name) {
   constexpr std::size_t suffix = 13;
   if (!name.starts_with(aside_prefix) || name.size() <= aside_prefix.size() + suffix) {
     return {};
@@ -113,17 +145,14 @@ inline std::string name_before_aside(const std::string& name) {
   return name.substr(aside_prefix.size(), name.size() - aside_prefix.size() - suffix);
 }
 
-/// Whether the writer of a temporary folder is gone. Where there are no locks, one that has been
-/// still for an hour counts as left behind.
-inline bool is_abandoned(const std::filesystem::path& staging) {
+TUTTI_INLINE bool is_abandoned(const std::filesystem::path& staging) {
   constexpr double hour = 3600;
   const File folder = File::open_folder(staging);
   const File::Lock lock = folder.lock();
   return lock == File::Lock::acquired || (lock == File::Lock::unsupported && folder.age() > hour);
 }
 
-/// One entry of clean_staging(): true when it was a leftover and is removed or put back.
-inline bool clean_entry(const std::filesystem::directory_entry& entry) {
+TUTTI_INLINE bool clean_entry(const std::filesystem::directory_entry& entry) {
   const std::string name = entry.path().filename().string();
   const std::string original = name_before_aside(name);
   if (original.empty() && !name.starts_with(staging_prefix)) {
@@ -141,11 +170,7 @@ inline bool clean_entry(const std::filesystem::directory_entry& entry) {
   return true;
 }
 
-/// Removes from a folder what interrupted writers left, and puts back what one had set aside.
-///
-/// What a living process is writing stays, and so does what cannot be removed.
-/// Returns how many were removed or put back.
-inline int clean_staging(const std::filesystem::path& folder) {
+TUTTI_INLINE int clean_staging(const std::filesystem::path& folder) {
   int cleaned = 0;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
@@ -159,3 +184,5 @@ inline int clean_staging(const std::filesystem::path& folder) {
 }
 
 }  // namespace tutti::checkpoint::detail
+
+#endif

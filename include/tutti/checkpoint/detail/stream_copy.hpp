@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/cpu.hpp>
 
 // A memcpy for what nobody reads soon: it writes past the caches.
@@ -44,7 +45,15 @@ inline constexpr std::size_t least_streamed = 64 << 10;
 #endif
 
 /// Copies `bytes` bytes between places that do not overlap.
-inline void stream_copy(void* to, const void* from, std::size_t bytes) {
+void stream_copy(void* to, const void* from, std::size_t bytes);
+
+}  // namespace tutti::checkpoint::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint::detail {
+
+TUTTI_INLINE void stream_copy(void* to, const void* from, std::size_t bytes) {
   char* out = static_cast<char*>(to);
   const char* in = static_cast<const char*>(from);
 #if defined(__x86_64__)
@@ -63,3 +72,5 @@ inline void stream_copy(void* to, const void* from, std::size_t bytes) {
 }
 
 }  // namespace tutti::checkpoint::detail
+
+#endif

@@ -11,6 +11,7 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/checkpoint/detail/little_endian.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/detail/json.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 
@@ -57,7 +58,22 @@ inline constexpr DtypeName dtype_names[] = {
 };
 
 /// Bytes of a tensor; false when they, or the strides of an empty one, do not fit 63 bits.
-inline bool byte_count(const TensorLayout& tensor, std::uint64_t& bytes) {
+bool byte_count(const TensorLayout& tensor, std::uint64_t& bytes);
+
+/// One entry of the header. Throws std::invalid_argument when it is not a tensor's description.
+TensorLayout parse_layout(const std::string& name, const tutti::detail::Json& entry);
+
+std::string_view dtype_name(c10::ScalarType dtype);
+
+}  // namespace detail
+
+}  // namespace tutti::checkpoint
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint::detail {
+
+TUTTI_INLINE bool byte_count(const TensorLayout& tensor, std::uint64_t& bytes) {
   constexpr std::uint64_t limit = std::uint64_t{1} << 62;
   bool empty = false;
   bytes = c10::elementSize(tensor.dtype);
@@ -73,8 +89,7 @@ inline bool byte_count(const TensorLayout& tensor, std::uint64_t& bytes) {
   return true;
 }
 
-/// One entry of the header. Throws std::invalid_argument when it is not a tensor's description.
-inline TensorLayout parse_layout(const std::string& name, const tutti::detail::Json& entry) {
+TUTTI_INLINE TensorLayout parse_layout(const std::string& name, const tutti::detail::Json& entry) {
   const auto refuse = [&](const std::string& why) {
     throw std::invalid_argument("tensor '" + name + "' " + why);
   };
@@ -110,7 +125,7 @@ inline TensorLayout parse_layout(const std::string& name, const tutti::detail::J
   return tensor;
 }
 
-inline std::string_view dtype_name(c10::ScalarType dtype) {
+TUTTI_INLINE std::string_view dtype_name(c10::ScalarType dtype) {
   for (const auto& [text, known] : dtype_names) {
     if (known == dtype) {
       return text;
@@ -119,6 +134,6 @@ inline std::string_view dtype_name(c10::ScalarType dtype) {
   return {};
 }
 
-}  // namespace detail
+}  // namespace tutti::checkpoint::detail
 
-}  // namespace tutti::checkpoint
+#endif

@@ -21,6 +21,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 
 namespace tutti::checkpoint::detail {
@@ -105,12 +106,7 @@ struct FieldSaver {
   void operator()(const char* name, const std::tuple<double, double>& value) const {
     archive.put(name, std::vector<double>{std::get<0>(value), std::get<1>(value)});
   }
-  void operator()(const char* name, const std::vector<at::Tensor>& value) const {
-    Archive& list = archive.child(name);
-    for (std::size_t i = 0; i < value.size(); ++i) {
-      (*this).at(list, i, value[i]);
-    }
-  }
+  void operator()(const char* name, const std::vector<at::Tensor>& value) const;
   void operator()(const char* name, const std::deque<at::Tensor>& value) const {
     (*this)(name, std::vector<at::Tensor>(value.begin(), value.end()));
   }
@@ -123,13 +119,7 @@ struct FieldSaver {
 
  private:
   // An undefined element keeps its place: LBFGS leaves most of `al` unset.
-  static void at(Archive& list, std::size_t i, const at::Tensor& tensor) {
-    if (tensor.defined()) {
-      list.put(std::to_string(i), tensor.detach());
-    } else {
-      list.put(std::to_string(i), "undefined");
-    }
-  }
+  static void at(Archive& list, std::size_t i, const at::Tensor& tensor);
 };
 
 /// Takes fields from an archive; tensors go to `device` and are copies. Single tensors have the
@@ -148,20 +138,8 @@ struct FieldLoader {
     TORCH_CHECK(!sizes.has_value() || !value.defined() || value.sizes() == *sizes, "checkpoint: '",
                 archive.path(), "/", name, "' is ", value.sizes(), ", the parameter ", *sizes);
   }
-  void operator()(const char* name, std::tuple<double, double>& value) const {
-    const auto pair = archive.get<std::vector<double>>(name);
-    TORCH_CHECK(pair.size() == 2, "checkpoint: '", archive.path(), "/", name, "' has ", pair.size(),
-                " values, expected 2");
-    value = {pair[0], pair[1]};
-  }
-  void operator()(const char* name, std::vector<at::Tensor>& value) const {
-    const Archive& list = archive.child(name);
-    value.clear();
-    for (const auto& entry : list.entries()) {
-      const bool undefined = entry.kind() == "text";
-      value.push_back(undefined ? at::Tensor() : own(list.tensor(entry.name)));
-    }
-  }
+  void operator()(const char* name, std::tuple<double, double>& value) const;
+  void operator()(const char* name, std::vector<at::Tensor>& value) const;
   void operator()(const char* name, std::deque<at::Tensor>& value) const {
     std::vector<at::Tensor> list;
     (*this)(name, list);
@@ -225,7 +203,48 @@ OptimizerKind kind(const char* name) {
 }
 
 /// The entry for exactly this class, or null: a class derived from one of them may hold more.
-inline const OptimizerKind* torch_optimizer(const torch::optim::Optimizer& optimizer) {
+const OptimizerKind* torch_optimizer(const torch::optim::Optimizer& optimizer);
+
+}  // namespace tutti::checkpoint::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint::detail {
+
+TUTTI_INLINE void FieldSaver::operator()(const char* name,
+                                         const std::vector<at::Tensor>& value) const {
+  Archive& list = archive.child(name);
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    (*this).at(list, i, value[i]);
+  }
+}
+
+TUTTI_INLINE void FieldSaver::at(Archive& list, std::size_t i, const at::Tensor& tensor) {
+  if (tensor.defined()) {
+    list.put(std::to_string(i), tensor.detach());
+  } else {
+    list.put(std::to_string(i), "undefined");
+  }
+}
+
+TUTTI_INLINE void FieldLoader::operator()(const char* name,
+                                          std::tuple<double, double>& value) const {
+  const auto pair = archive.get<std::vector<double>>(name);
+  TORCH_CHECK(pair.size() == 2, "checkpoint: '", archive.path(), "/", name, "' has ", pair.size(),
+              " values, expected 2");
+  value = {pair[0], pair[1]};
+}
+
+TUTTI_INLINE void FieldLoader::operator()(const char* name, std::vector<at::Tensor>& value) const {
+  const Archive& list = archive.child(name);
+  value.clear();
+  for (const auto& entry : list.entries()) {
+    const bool undefined = entry.kind() == "text";
+    value.push_back(undefined ? at::Tensor() : own(list.tensor(entry.name)));
+  }
+}
+
+TUTTI_INLINE const OptimizerKind* torch_optimizer(const torch::optim::Optimizer& optimizer) {
   namespace to = torch::optim;
   static const OptimizerKind kinds[] = {
       kind<to::SGD, to::SGDOptions, to::SGDParamState>("torch::optim::SGD"),
@@ -244,3 +263,5 @@ inline const OptimizerKind* torch_optimizer(const torch::optim::Optimizer& optim
 }
 
 }  // namespace tutti::checkpoint::detail
+
+#endif

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
+
 namespace tutti::detail {
 
 /// One JSON value (RFC 8259), as checkpoint files need it: keys keep their order and occur once, an
@@ -80,40 +82,17 @@ class Json {
   }
 
   /// The member of that name, or null when there is none or this is no object.
-  const Json* find(std::string_view key) const {
-    for (const auto& member : object_) {
-      if (member.first == key) {
-        return &member.second;
-      }
-    }
-    return nullptr;
-  }
+  const Json* find(std::string_view key) const;
 
   bool contains(std::string_view key) const { return find(key) != nullptr; }
 
   /// The member of that name. Throws std::invalid_argument listing the members that are there.
-  const Json& at(std::string_view key) const {
-    if (const Json* found = find(key)) {
-      return *found;
-    }
-    std::string present;
-    for (const auto& member : object()) {
-      present += (present.empty() ? "" : ", ") + member.first;
-    }
-    throw std::invalid_argument("JSON: no member '" + std::string(key) +
-                                "'; there are: " + (present.empty() ? "none" : present));
-  }
+  const Json& at(std::string_view key) const;
   const Json& operator[](std::string_view key) const { return at(key); }
   const Json& operator[](const char* key) const { return at(key); }
 
   /// The element at that place of an array. Throws std::invalid_argument past the end.
-  const Json& at(std::size_t index) const {
-    if (index >= array().size()) {
-      throw std::invalid_argument("JSON: no element " + std::to_string(index) + " in an array of " +
-                                  std::to_string(array().size()));
-    }
-    return array()[index];
-  }
+  const Json& at(std::size_t index) const;
   const Json& operator[](std::size_t index) const { return at(index); }
   const Json& operator[](int index) const { return at(static_cast<std::size_t>(index)); }
 
@@ -125,12 +104,7 @@ class Json {
  private:
   enum class Kind { null, boolean, integer, number, string, array, object };
 
-  void expect(bool holds, const char* wanted) const {
-    if (!holds) {
-      throw std::invalid_argument(std::string("JSON: expected ") + wanted + ", got " +
-                                  std::string(kind()));
-    }
-  }
+  void expect(bool holds, const char* wanted) const;
 
   // Plain members, of which one is in use: a std::variant takes half a second more to
   // compile.
@@ -144,3 +118,47 @@ class Json {
 };
 
 }  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE const Json* Json::find(std::string_view key) const {
+  for (const auto& member : object_) {
+    if (member.first == key) {
+      return &member.second;
+    }
+  }
+  return nullptr;
+}
+
+TUTTI_INLINE const Json& Json::at(std::string_view key) const {
+  if (const Json* found = find(key)) {
+    return *found;
+  }
+  std::string present;
+  for (const auto& member : object()) {
+    present += (present.empty() ? "" : ", ") + member.first;
+  }
+  throw std::invalid_argument("JSON: no member '" + std::string(key) +
+                              "'; there are: " + (present.empty() ? "none" : present));
+}
+
+TUTTI_INLINE const Json& Json::at(std::size_t index) const {
+  if (index >= array().size()) {
+    throw std::invalid_argument("JSON: no element " + std::to_string(index) + " in an array of " +
+                                std::to_string(array().size()));
+  }
+  return array()[index];
+}
+
+TUTTI_INLINE void Json::expect(bool holds, const char* wanted) const {
+  if (!holds) {
+    throw std::invalid_argument(std::string("JSON: expected ") + wanted + ", got " +
+                                std::string(kind()));
+  }
+}
+
+}  // namespace tutti::detail
+
+#endif

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/json.hpp>
 
 namespace tutti::detail {
@@ -20,14 +21,7 @@ class JsonParser {
  public:
   JsonParser(std::string_view text, int max_depth) : text_(text), max_depth_(max_depth) {}
 
-  Json document() {
-    Json value = this->value(0);
-    skip_space();
-    if (at_ != text_.size()) {
-      fail("something follows the value");
-    }
-    return value;
-  }
+  Json document();
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
@@ -37,268 +31,39 @@ class JsonParser {
 
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
 
-  void skip_space() {
-    while (at_ < text_.size() &&
-           std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) {
-      ++at_;
-    }
-  }
+  void skip_space();
 
-  void expect(char c) {
-    if (at_ >= text_.size() || text_[at_] != c) {
-      fail(std::string("expected '") + c + "'");
-    }
-    ++at_;
-  }
+  void expect(char c);
 
-  bool word(std::string_view literal) {
-    if (text_.substr(at_, literal.size()) != literal) {
-      return false;
-    }
-    at_ += literal.size();
-    return true;
-  }
+  bool word(std::string_view literal);
 
-  Json value(int depth) {
-    if (depth > max_depth_) {
-      fail("nested deeper than " + std::to_string(max_depth_));
-    }
-    skip_space();
-    switch (peek()) {
-      case '{':
-        return object(depth);
-      case '[':
-        return array(depth);
-      case '"':
-        return string();
-      case 't':
-        return word("true") ? Json(true) : (fail("unknown word"), Json());
-      case 'f':
-        return word("false") ? Json(false) : (fail("unknown word"), Json());
-      case 'n':
-        return word("null") ? Json() : (fail("unknown word"), Json());
-      default:
-        return number();
-    }
-  }
+  Json value(int depth);
 
-  Json array(int depth) {
-    Json::Array elements;
-    expect('[');
-    skip_space();
-    if (peek() == ']') {
-      ++at_;
-      return elements;
-    }
-    while (true) {
-      elements.push_back(value(depth + 1));
-      skip_space();
-      if (peek() == ']') {
-        ++at_;
-        return elements;
-      }
-      expect(',');
-    }
-  }
+  Json array(int depth);
 
-  Json object(int depth) {
-    Json::Object members;
-    expect('{');
-    skip_space();
-    if (peek() == '}') {
-      ++at_;
-      return members;
-    }
-    while (true) {
-      skip_space();
-      std::string key = string();
-      skip_space();
-      expect(':');
-      members.emplace_back(std::move(key), value(depth + 1));
-      skip_space();
-      if (peek() == '}') {
-        ++at_;
-        refuse_repeated(members);
-        return members;
-      }
-      expect(',');
-    }
-  }
+  Json object(int depth);
 
-  void refuse_repeated(const Json::Object& members) const {
-    std::vector<std::string_view> keys;
-    keys.reserve(members.size());
-    for (const auto& member : members) {
-      keys.push_back(member.first);
-    }
-    std::sort(keys.begin(), keys.end());
-    const auto repeated = std::adjacent_find(keys.begin(), keys.end());
-    if (repeated != keys.end()) {
-      fail("the key '" + std::string(*repeated) + "' occurs twice in the object that ends");
-    }
-  }
+  void refuse_repeated(const Json::Object& members) const;
 
-  Json number() {
-    const std::size_t begin = at_;
-    if (peek() == '-') {
-      ++at_;
-    }
-    const bool leading_zero = peek() == '0';
-    if (digits() == 0) {
-      fail("expected a value");
-    }
-    if (leading_zero && at_ - begin > (text_[begin] == '-' ? 2U : 1U)) {
-      fail("a number has a leading zero");
-    }
-    bool whole = true;
-    if (peek() == '.') {
-      ++at_;
-      whole = false;
-      if (digits() == 0) {
-        fail("expected a digit");
-      }
-    }
-    if (peek() == 'e' || peek() == 'E') {
-      ++at_;
-      whole = false;
-      if (peek() == '+' || peek() == '-') {
-        ++at_;
-      }
-      if (digits() == 0) {
-        fail("expected a digit");
-      }
-    }
-    return convert(text_.substr(begin, at_ - begin), whole);
-  }
+  Json number();
 
-  std::size_t digits() {
-    const std::size_t begin = at_;
-    while (peek() >= '0' && peek() <= '9') {
-      ++at_;
-    }
-    return at_ - begin;
-  }
+  std::size_t digits();
 
-  Json convert(std::string_view digits, bool whole) const {
-    const char* const first = digits.data();
-    const char* const last = first + digits.size();
-    if (whole) {
-      std::int64_t integer = 0;
-      if (std::from_chars(first, last, integer).ec == std::errc()) {
-        return integer;
-      }
-    }
-    double number = 0.0;
-    if (std::from_chars(first, last, number).ec != std::errc() || !std::isfinite(number)) {
-      fail("a number is out of range");
-    }
-    return number;
-  }
+  Json convert(std::string_view digits, bool whole) const;
 
-  std::string string() {
-    expect('"');
-    std::string out;
-    while (true) {
-      if (at_ >= text_.size()) {
-        fail("the text ends inside a string");
-      }
-      const auto c = static_cast<unsigned char>(text_[at_]);
-      if (c == '"') {
-        ++at_;
-        return out;
-      }
-      if (c < 0x20) {
-        fail("a control character inside a string");
-      }
-      if (c == '\\') {
-        ++at_;
-        escape(out);
-      } else if (c < 0x80) {
-        out += text_[at_++];
-      } else {
-        multibyte(out);
-      }
-    }
-  }
+  std::string string();
 
-  void escape(std::string& out) {
-    constexpr std::string_view from = "\"\\/bfnrt";
-    constexpr std::string_view to = "\"\\/\b\f\n\r\t";
-    const char c = peek();
-    const auto found = c == '\0' ? std::string_view::npos : from.find(c);
-    if (found != std::string_view::npos) {
-      ++at_;
-      out += to[found];
-    } else if (c == 'u') {
-      ++at_;
-      append_utf8(out, code_point());
-    } else {
-      fail("unknown escape");
-    }
-  }
+  void escape(std::string& out);
 
-  unsigned hex4() {
-    unsigned code = 0;
-    const std::string_view digits = text_.substr(at_, 4);
-    const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
-    if (digits.size() != 4 || read.ec != std::errc() || read.ptr != digits.data() + 4) {
-      fail("expected four hexadecimal digits");
-    }
-    at_ += 4;
-    return code;
-  }
+  unsigned hex4();
 
-  unsigned code_point() {
-    const unsigned high = hex4();
-    if (high < 0xD800 || high > 0xDFFF) {
-      return high;
-    }
-    if (high > 0xDBFF || !word("\\u")) {
-      fail("half a surrogate pair");
-    }
-    const unsigned low = hex4();
-    if (low < 0xDC00 || low > 0xDFFF) {
-      fail("half a surrogate pair");
-    }
-    return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
-  }
+  unsigned code_point();
 
-  static void append_utf8(std::string& out, unsigned code) {
-    const auto tail = [&](int shift) { return static_cast<char>(0x80 | ((code >> shift) & 0x3F)); };
-    if (code < 0x80) {
-      out += static_cast<char>(code);
-    } else if (code < 0x800) {
-      out += {static_cast<char>(0xC0 | (code >> 6)), tail(0)};
-    } else if (code < 0x10000) {
-      out += {static_cast<char>(0xE0 | (code >> 12)), tail(6), tail(0)};
-    } else {
-      out += {static_cast<char>(0xF0 | (code >> 18)), tail(12), tail(6), tail(0)};
-    }
-  }
+  static void append_utf8(std::string& out, unsigned code);
 
   // One UTF-8 sequence of two to four bytes; overlong forms, surrogates and codes above 10FFFF are
   // refused.
-  void multibyte(std::string& out) {
-    const auto lead = static_cast<unsigned char>(text_[at_]);
-    const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-    unsigned code = lead & (0x7FU >> length);
-    if (lead < 0xC2 || lead > 0xF4 || text_.size() - at_ < length) {
-      fail("a string is not UTF-8");
-    }
-    for (std::size_t i = 1; i < length; ++i) {
-      const auto c = static_cast<unsigned char>(text_[at_ + i]);
-      if ((c & 0xC0) != 0x80) {
-        fail("a string is not UTF-8");
-      }
-      code = (code << 6) | (c & 0x3F);
-    }
-    const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
-    if (overlong || (code >= 0xD800 && code <= 0xDFFF) || code > 0x10FFFF) {
-      fail("a string is not UTF-8");
-    }
-    out += text_.substr(at_, length);
-    at_ += length;
-  }
+  void multibyte(std::string& out);
 
   std::string_view text_;
   std::size_t at_ = 0;
@@ -314,3 +79,281 @@ inline Json parse_json(std::string_view text, int max_depth = 64) {
 }
 
 }  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE Json JsonParser::document() {
+  Json value = this->value(0);
+  skip_space();
+  if (at_ != text_.size()) {
+    fail("something follows the value");
+  }
+  return value;
+}
+
+TUTTI_INLINE void JsonParser::skip_space() {
+  while (at_ < text_.size() &&
+         std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) {
+    ++at_;
+  }
+}
+
+TUTTI_INLINE void JsonParser::expect(char c) {
+  if (at_ >= text_.size() || text_[at_] != c) {
+    fail(std::string("expected '") + c + "'");
+  }
+  ++at_;
+}
+
+TUTTI_INLINE bool JsonParser::word(std::string_view literal) {
+  if (text_.substr(at_, literal.size()) != literal) {
+    return false;
+  }
+  at_ += literal.size();
+  return true;
+}
+
+TUTTI_INLINE Json JsonParser::value(int depth) {
+  if (depth > max_depth_) {
+    fail("nested deeper than " + std::to_string(max_depth_));
+  }
+  skip_space();
+  switch (peek()) {
+    case '{':
+      return object(depth);
+    case '[':
+      return array(depth);
+    case '"':
+      return string();
+    case 't':
+      return word("true") ? Json(true) : (fail("unknown word"), Json());
+    case 'f':
+      return word("false") ? Json(false) : (fail("unknown word"), Json());
+    case 'n':
+      return word("null") ? Json() : (fail("unknown word"), Json());
+    default:
+      return number();
+  }
+}
+
+TUTTI_INLINE Json JsonParser::array(int depth) {
+  Json::Array elements;
+  expect('[');
+  skip_space();
+  if (peek() == ']') {
+    ++at_;
+    return elements;
+  }
+  while (true) {
+    elements.push_back(value(depth + 1));
+    skip_space();
+    if (peek() == ']') {
+      ++at_;
+      return elements;
+    }
+    expect(',');
+  }
+}
+
+TUTTI_INLINE Json JsonParser::object(int depth) {
+  Json::Object members;
+  expect('{');
+  skip_space();
+  if (peek() == '}') {
+    ++at_;
+    return members;
+  }
+  while (true) {
+    skip_space();
+    std::string key = string();
+    skip_space();
+    expect(':');
+    members.emplace_back(std::move(key), value(depth + 1));
+    skip_space();
+    if (peek() == '}') {
+      ++at_;
+      refuse_repeated(members);
+      return members;
+    }
+    expect(',');
+  }
+}
+
+TUTTI_INLINE void JsonParser::refuse_repeated(const Json::Object& members) const {
+  std::vector<std::string_view> keys;
+  keys.reserve(members.size());
+  for (const auto& member : members) {
+    keys.push_back(member.first);
+  }
+  std::sort(keys.begin(), keys.end());
+  const auto repeated = std::adjacent_find(keys.begin(), keys.end());
+  if (repeated != keys.end()) {
+    fail("the key '" + std::string(*repeated) + "' occurs twice in the object that ends");
+  }
+}
+
+TUTTI_INLINE Json JsonParser::number() {
+  const std::size_t begin = at_;
+  if (peek() == '-') {
+    ++at_;
+  }
+  const bool leading_zero = peek() == '0';
+  if (digits() == 0) {
+    fail("expected a value");
+  }
+  if (leading_zero && at_ - begin > (text_[begin] == '-' ? 2U : 1U)) {
+    fail("a number has a leading zero");
+  }
+  bool whole = true;
+  if (peek() == '.') {
+    ++at_;
+    whole = false;
+    if (digits() == 0) {
+      fail("expected a digit");
+    }
+  }
+  if (peek() == 'e' || peek() == 'E') {
+    ++at_;
+    whole = false;
+    if (peek() == '+' || peek() == '-') {
+      ++at_;
+    }
+    if (digits() == 0) {
+      fail("expected a digit");
+    }
+  }
+  return convert(text_.substr(begin, at_ - begin), whole);
+}
+
+TUTTI_INLINE std::size_t JsonParser::digits() {
+  const std::size_t begin = at_;
+  while (peek() >= '0' && peek() <= '9') {
+    ++at_;
+  }
+  return at_ - begin;
+}
+
+TUTTI_INLINE Json JsonParser::convert(std::string_view digits, bool whole) const {
+  const char* const first = digits.data();
+  const char* const last = first + digits.size();
+  if (whole) {
+    std::int64_t integer = 0;
+    if (std::from_chars(first, last, integer).ec == std::errc()) {
+      return integer;
+    }
+  }
+  double number = 0.0;
+  if (std::from_chars(first, last, number).ec != std::errc() || !std::isfinite(number)) {
+    fail("a number is out of range");
+  }
+  return number;
+}
+
+TUTTI_INLINE std::string JsonParser::string() {
+  expect('"');
+  std::string out;
+  while (true) {
+    if (at_ >= text_.size()) {
+      fail("the text ends inside a string");
+    }
+    const auto c = static_cast<unsigned char>(text_[at_]);
+    if (c == '"') {
+      ++at_;
+      return out;
+    }
+    if (c < 0x20) {
+      fail("a control character inside a string");
+    }
+    if (c == '\\') {
+      ++at_;
+      escape(out);
+    } else if (c < 0x80) {
+      out += text_[at_++];
+    } else {
+      multibyte(out);
+    }
+  }
+}
+
+TUTTI_INLINE void JsonParser::escape(std::string& out) {
+  constexpr std::string_view from = "\"\\/bfnrt";
+  constexpr std::string_view to = "\"\\/\b\f\n\r\t";
+  const char c = peek();
+  const auto found = c == '\0' ? std::string_view::npos : from.find(c);
+  if (found != std::string_view::npos) {
+    ++at_;
+    out += to[found];
+  } else if (c == 'u') {
+    ++at_;
+    append_utf8(out, code_point());
+  } else {
+    fail("unknown escape");
+  }
+}
+
+TUTTI_INLINE unsigned JsonParser::hex4() {
+  unsigned code = 0;
+  const std::string_view digits = text_.substr(at_, 4);
+  const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+  if (digits.size() != 4 || read.ec != std::errc() || read.ptr != digits.data() + 4) {
+    fail("expected four hexadecimal digits");
+  }
+  at_ += 4;
+  return code;
+}
+
+TUTTI_INLINE unsigned JsonParser::code_point() {
+  const unsigned high = hex4();
+  if (high < 0xD800 || high > 0xDFFF) {
+    return high;
+  }
+  if (high > 0xDBFF || !word("\\u")) {
+    fail("half a surrogate pair");
+  }
+  const unsigned low = hex4();
+  if (low < 0xDC00 || low > 0xDFFF) {
+    fail("half a surrogate pair");
+  }
+  return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
+}
+
+TUTTI_INLINE void JsonParser::append_utf8(std::string& out, unsigned code) {
+  const auto tail = [&](int shift) { return static_cast<char>(0x80 | ((code >> shift) & 0x3F)); };
+  if (code < 0x80) {
+    out += static_cast<char>(code);
+  } else if (code < 0x800) {
+    out += {static_cast<char>(0xC0 | (code >> 6)), tail(0)};
+  } else if (code < 0x10000) {
+    out += {static_cast<char>(0xE0 | (code >> 12)), tail(6), tail(0)};
+  } else {
+    out += {static_cast<char>(0xF0 | (code >> 18)), tail(12), tail(6), tail(0)};
+  }
+}
+
+TUTTI_INLINE void JsonParser::multibyte(std::string& out) {
+  const auto lead = static_cast<unsigned char>(text_[at_]);
+  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  unsigned code = lead & (0x7FU >> length);
+  if (lead < 0xC2 || lead > 0xF4 || text_.size() - at_ < length) {
+    fail("a string is not UTF-8");
+  }
+  for (std::size_t i = 1; i < length; ++i) {
+    const auto c = static_cast<unsigned char>(text_[at_ + i]);
+    if ((c & 0xC0) != 0x80) {
+      fail("a string is not UTF-8");
+    }
+    code = (code << 6) | (c & 0x3F);
+  }
+  const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
+  if (overlong || (code >= 0xD800 && code <= 0xDFFF) || code > 0x10FFFF) {
+    fail("a string is not UTF-8");
+  }
+  out += text_.substr(at_, length);
+  at_ += length;
+}
+
+}  // namespace tutti::detail
+
+#endif

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/json.hpp>
 
 namespace tutti::detail {
@@ -16,7 +17,21 @@ namespace tutti::detail {
 /// The shortest text that reads back as the same double; always with a point or an exponent, so
 /// that it reads back as a double and not as an integer. Throws std::invalid_argument for NaN and
 /// infinities.
-inline std::string json_number(double value) {
+std::string json_number(double value);
+
+/// `text` in quotes, with what JSON demands escaped; bytes above 7F pass through.
+std::string json_quoted(std::string_view text);
+
+/// The value as JSON text; `indent` spaces a level, 0 for one line.
+std::string to_text(const Json& value, int indent = 0);
+
+}  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE std::string json_number(double value) {
   if (!std::isfinite(value)) {
     throw std::invalid_argument("JSON: NaN and infinity have no JSON form");
   }
@@ -29,8 +44,7 @@ inline std::string json_number(double value) {
   return text;
 }
 
-/// `text` in quotes, with what JSON demands escaped; bytes above 7F pass through.
-inline std::string json_quoted(std::string_view text) {
+TUTTI_INLINE std::string json_quoted(std::string_view text) {
   constexpr std::string_view hex = "0123456789abcdef";
   std::string out = "\"";
   for (const char c : text) {
@@ -48,7 +62,7 @@ inline std::string json_quoted(std::string_view text) {
   return out + '"';
 }
 
-inline void append_json(std::string& out, const Json& value, int indent, int depth) {
+TUTTI_INLINE void append_json(std::string& out, const Json& value, int indent, int depth) {
   const auto new_line = [&](int level) {
     if (indent > 0) {
       out += '\n';
@@ -84,11 +98,12 @@ inline void append_json(std::string& out, const Json& value, int indent, int dep
   }
 }
 
-/// The value as JSON text; `indent` spaces a level, 0 for one line.
-inline std::string to_text(const Json& value, int indent = 0) {
+TUTTI_INLINE std::string to_text(const Json& value, int indent) {
   std::string out;
   append_json(out, value, indent, 0);
   return out;
 }
 
 }  // namespace tutti::detail
+
+#endif

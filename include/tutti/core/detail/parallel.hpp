@@ -11,6 +11,7 @@
 #include <ATen/Parallel.h>
 #include <c10/util/FunctionRef.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/one_thread.hpp>
 
 namespace tutti::detail {
@@ -24,28 +25,38 @@ struct SharedWork {
   std::condition_variable all_done{};
 
   // Takes numbers below n until there are none left. f is touched only for a number taken.
-  void take(std::int64_t n, c10::function_ref<void(std::int64_t)> f) {
-    const OneThread alone;
-    for (std::int64_t i = next++; i < n; i = next++) {
-      std::exception_ptr thrown;
-      try {
-        f(i);
-      } catch (...) {
-        thrown = std::current_exception();
-      }
-      const std::lock_guard lock(mutex);
-      error = error ? error : thrown;
-      if (++done == n) {
-        all_done.notify_all();
-      }
-    }
-  }
+  void take(std::int64_t n, c10::function_ref<void(std::int64_t)> f);
 };
 
 // f(0), ..., f(n - 1) in any order, on as many threads as at::get_num_threads() says. Throws what
 // one of them threw, after all have ended. at::parallel_for would use one thread wherever the
 // program is compiled without OpenMP.
-inline void parallel_each(std::int64_t n, c10::function_ref<void(std::int64_t)> f) {
+void parallel_each(std::int64_t n, c10::function_ref<void(std::int64_t)> f);
+
+}  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE void SharedWork::take(std::int64_t n, c10::function_ref<void(std::int64_t)> f) {
+  const OneThread alone;
+  for (std::int64_t i = next++; i < n; i = next++) {
+    std::exception_ptr thrown;
+    try {
+      f(i);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    const std::lock_guard lock(mutex);
+    error = error ? error : thrown;
+    if (++done == n) {
+      all_done.notify_all();
+    }
+  }
+}
+
+TUTTI_INLINE void parallel_each(std::int64_t n, c10::function_ref<void(std::int64_t)> f) {
   const std::int64_t threads =
       at::in_parallel_region() ? 1 : std::min<std::int64_t>(at::get_num_threads(), n);
   if (threads <= 1) {
@@ -67,3 +78,5 @@ inline void parallel_each(std::int64_t n, c10::function_ref<void(std::int64_t)> 
 }
 
 }  // namespace tutti::detail
+
+#endif

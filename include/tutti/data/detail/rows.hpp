@@ -10,14 +10,32 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/batch_memory.hpp>
 #include <tutti/core/detail/parallel.hpp>
 
 namespace tutti::data::detail {
 
+// Its rows lie in memory one after the other, as plain bytes.
+inline bool has_plain_rows(const at::Tensor& x) {
+  return x.is_cpu() && x.layout() == at::kStrided && x.is_contiguous() && !x.is_conj() &&
+         !x.is_neg() && !x.is_quantized() && !x.requires_grad();
+}
+
+// x[rows] as a tensor of its own, with several threads where there is much to copy. x: one
+// dimension or more. rows: in range.
+at::Tensor take_rows(const at::Tensor& x, std::span<const std::int64_t> rows,
+                     ::tutti::detail::BatchMemory& memory);
+
+}  // namespace tutti::data::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::data::detail {
+
 // Copies rows first .. last of `rows` from one block of memory to another.
-inline void copy_rows(std::byte* to, const std::byte* from, std::span<const std::int64_t> rows,
-                      std::size_t bytes) {
+TUTTI_INLINE void copy_rows(std::byte* to, const std::byte* from,
+                            std::span<const std::int64_t> rows, std::size_t bytes) {
   if (bytes == sizeof(std::int64_t)) {  // a class index: a call costs more than the copy
     for (std::size_t i = 0; i < rows.size(); ++i) {
       std::memcpy(to + i * sizeof(std::int64_t),
@@ -31,16 +49,8 @@ inline void copy_rows(std::byte* to, const std::byte* from, std::span<const std:
   }
 }
 
-// Its rows lie in memory one after the other, as plain bytes.
-inline bool has_plain_rows(const at::Tensor& x) {
-  return x.is_cpu() && x.layout() == at::kStrided && x.is_contiguous() && !x.is_conj() &&
-         !x.is_neg() && !x.is_quantized() && !x.requires_grad();
-}
-
-// x[rows] as a tensor of its own, with several threads where there is much to copy. x: one
-// dimension or more. rows: in range.
-inline at::Tensor take_rows(const at::Tensor& x, std::span<const std::int64_t> rows,
-                            ::tutti::detail::BatchMemory& memory) {
+TUTTI_INLINE at::Tensor take_rows(const at::Tensor& x, std::span<const std::int64_t> rows,
+                                  ::tutti::detail::BatchMemory& memory) {
   const auto n = static_cast<std::int64_t>(rows.size());
   if (!has_plain_rows(x)) {
     const at::Tensor index = at::from_blob(const_cast<std::int64_t*>(rows.data()), {n}, at::kLong);
@@ -67,3 +77,5 @@ inline at::Tensor take_rows(const at::Tensor& x, std::span<const std::int64_t> r
 }
 
 }  // namespace tutti::data::detail
+
+#endif

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/dist/environment.hpp>
 
 #include <charconv>
@@ -28,30 +29,9 @@ struct Variables {
   }
 
   /// Throws std::invalid_argument when the variable is set to anything but a whole number >= 0.
-  int number(const char* name, int fallback) const {
-    if (!has(name)) {
-      return fallback;
-    }
-    const std::string_view text = lookup(name);
-    int value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || end != text.data() + text.size() || value < 0) {
-      throw std::invalid_argument("tutti::dist: " + std::string(name) + " is \"" +
-                                  std::string(text) + "\", expected a whole number, 0 or more");
-    }
-    return value;
-  }
+  int number(const char* name, int fallback) const;
 
-  int number(const char* name) const {
-    if (!has(name)) {
-      throw std::invalid_argument(
-          "tutti::dist: " + std::string(name) +
-          " is not set, although other variables say that this is a distributed run; start it by "
-          "torchrun, mpirun or srun, or set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
-          "MASTER_ADDR and MASTER_PORT");
-    }
-    return number(name, 0);
-  }
+  int number(const char* name) const;
 };
 
 inline bool is_loopback(const std::string& host) {
@@ -59,7 +39,55 @@ inline bool is_loopback(const std::string& host) {
 }
 
 /// A port in 10000..29999 (below the range systems hand out themselves), the same for one job.
-inline int port_of(std::string_view job) {
+int port_of(std::string_view job);
+
+/// MPICH, Intel MPI and others started by Hydra.
+Environment from_pmi(const Variables& variables);
+
+/// A job step of several tasks: `srun`, not the batch script or the shell around it.
+inline bool is_slurm_step(const Variables& variables) {
+  return variables.has("SLURM_STEP_ID") && variables.has("SLURM_PROCID") &&
+         variables.number("SLURM_STEP_NUM_TASKS", variables.number("SLURM_NTASKS", 1)) > 1;
+}
+
+/// The first host of a Slurm node list: "gpu[003-005,9],login" gives "gpu003".
+std::string first_host(std::string_view list);
+
+/// The number of tasks on a node: "4(x2),3" gives 4, 4, 3 for nodes 0, 1, 2; 0 when unreadable.
+int tasks_on_node(std::string_view counts, int node);
+
+}  // namespace tutti::dist::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::dist::detail {
+
+TUTTI_INLINE int Variables::number(const char* name, int fallback) const {
+  if (!has(name)) {
+    return fallback;
+  }
+  const std::string_view text = lookup(name);
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < 0) {
+    throw std::invalid_argument("tutti::dist: " + std::string(name) + " is \"" + std::string(text) +
+                                "\", expected a whole number, 0 or more");
+  }
+  return value;
+}
+
+TUTTI_INLINE int Variables::number(const char* name) const {
+  if (!has(name)) {
+    throw std::invalid_argument(
+        "tutti::dist: " + std::string(name) +
+        " is not set, although other variables say that this is a distributed run; start it by "
+        "torchrun, mpirun or srun, or set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
+        "MASTER_ADDR and MASTER_PORT");
+  }
+  return number(name, 0);
+}
+
+TUTTI_INLINE int port_of(std::string_view job) {
   std::uint32_t hash = 2166136261U;  // FNV-1a
   for (const char letter : job) {
     hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619U;
@@ -67,13 +95,13 @@ inline int port_of(std::string_view job) {
   return 10000 + static_cast<int>(hash % 20000U);
 }
 
-inline void set_master(Environment& found, const Variables& variables, const std::string& host,
-                       int port) {
+TUTTI_INLINE void set_master(Environment& found, const Variables& variables,
+                             const std::string& host, int port) {
   found.master_addr = variables.text("MASTER_ADDR", host);
   found.master_port = variables.number("MASTER_PORT", port);
 }
 
-inline Environment from_torch(const Variables& variables) {
+TUTTI_INLINE Environment from_torch(const Variables& variables) {
   Environment found;
   found.world_size = variables.number("WORLD_SIZE", 1);
   if (found.world_size == 1 && variables.number("RANK", 0) == 0) {
@@ -98,7 +126,7 @@ inline Environment from_torch(const Variables& variables) {
   return found;
 }
 
-inline Environment from_open_mpi(const Variables& variables) {
+TUTTI_INLINE Environment from_open_mpi(const Variables& variables) {
   Environment found;
   found.source = "Open MPI";
   found.rank = variables.number("OMPI_COMM_WORLD_RANK");
@@ -115,8 +143,7 @@ inline Environment from_open_mpi(const Variables& variables) {
   return found;
 }
 
-/// MPICH, Intel MPI and others started by Hydra.
-inline Environment from_pmi(const Variables& variables) {
+TUTTI_INLINE Environment from_pmi(const Variables& variables) {
   Environment found;
   found.source = "PMI";
   found.rank = variables.number("PMI_RANK");
@@ -132,14 +159,7 @@ inline Environment from_pmi(const Variables& variables) {
   return found;
 }
 
-/// A job step of several tasks: `srun`, not the batch script or the shell around it.
-inline bool is_slurm_step(const Variables& variables) {
-  return variables.has("SLURM_STEP_ID") && variables.has("SLURM_PROCID") &&
-         variables.number("SLURM_STEP_NUM_TASKS", variables.number("SLURM_NTASKS", 1)) > 1;
-}
-
-/// The first host of a Slurm node list: "gpu[003-005,9],login" gives "gpu003".
-inline std::string first_host(std::string_view list) {
+TUTTI_INLINE std::string first_host(std::string_view list) {
   std::string host;
   for (std::size_t i = 0; i < list.size() && list[i] != ','; ++i) {
     if (list[i] != '[') {
@@ -157,8 +177,7 @@ inline std::string first_host(std::string_view list) {
   return host;
 }
 
-/// The number of tasks on a node: "4(x2),3" gives 4, 4, 3 for nodes 0, 1, 2; 0 when unreadable.
-inline int tasks_on_node(std::string_view counts, int node) {
+TUTTI_INLINE int tasks_on_node(std::string_view counts, int node) {
   while (!counts.empty()) {
     const std::size_t comma = counts.find(',');
     const std::string_view item = counts.substr(0, comma);
@@ -181,7 +200,7 @@ inline int tasks_on_node(std::string_view counts, int node) {
   return 0;
 }
 
-inline Environment from_slurm(const Variables& variables) {
+TUTTI_INLINE Environment from_slurm(const Variables& variables) {
   Environment found;
   found.source = "Slurm";
   found.rank = variables.number("SLURM_PROCID");
@@ -203,7 +222,7 @@ inline Environment from_slurm(const Variables& variables) {
 
 namespace tutti::dist {
 
-inline Environment Environment::read(const Lookup& lookup) {
+TUTTI_INLINE Environment Environment::read(const Lookup& lookup) {
   const detail::Variables variables{lookup};
   Environment found;
   if (variables.has("RANK") || variables.has("WORLD_SIZE")) {
@@ -220,3 +239,5 @@ inline Environment Environment::read(const Lookup& lookup) {
 }
 
 }  // namespace tutti::dist
+
+#endif

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include <tutti/config.hpp>
 #include <tutti/loggers/detail/text.hpp>
 
 namespace tutti::detail {
@@ -23,7 +24,19 @@ struct Bar {
 };
 
 // `fraction` of `width` columns, in eighths of a column where blocks can be drawn.
-inline std::string blocks(double fraction, int width, bool unicode) {
+std::string blocks(double fraction, int width, bool unicode);
+
+// The line, at most `width` columns: `label 52%|####  | 12/23 [00:01<00:01, 11.50ba/s, a=1]`.
+// The bar has 25 columns and gives way, down to 5, before values are cut off.
+std::string bar_text(const Bar& bar, int width, bool unicode);
+
+}  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE std::string blocks(double fraction, int width, bool unicode) {
   const int eighths = static_cast<int>(std::clamp(fraction, 0.0, 1.0) * width * 8);
   const int full = eighths / 8;
   std::string text;
@@ -44,7 +57,7 @@ inline std::string blocks(double fraction, int width, bool unicode) {
 }
 
 // "12.3ba/s", below one a second "2.5s/ba".
-inline std::string rate_text(double per_second, std::string_view unit) {
+TUTTI_INLINE std::string rate_text(double per_second, std::string_view unit) {
   if (!(per_second > 0) || !std::isfinite(per_second)) {
     return "?" + std::string(unit) + "/s";
   }
@@ -55,9 +68,7 @@ inline std::string rate_text(double per_second, std::string_view unit) {
   return std::string(text) + (slow ? "s/" + std::string(unit) : std::string(unit) + "/s");
 }
 
-// The line, at most `width` columns: `label 52%|####  | 12/23 [00:01<00:01, 11.50ba/s, a=1]`.
-// The bar has 25 columns and gives way, down to 5, before values are cut off.
-inline std::string bar_text(const Bar& bar, int width, bool unicode) {
+TUTTI_INLINE std::string bar_text(const Bar& bar, int width, bool unicode) {
   const double rate =
       bar.seconds > 0 ? static_cast<double>(bar.done - bar.began_at) / bar.seconds : 0;
   const std::string rest = clock_text(bar.seconds);
@@ -88,3 +99,5 @@ inline std::string bar_text(const Bar& bar, int width, bool unicode) {
 }
 
 }  // namespace tutti::detail
+
+#endif

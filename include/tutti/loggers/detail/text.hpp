@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/json_text.hpp>
 #include <tutti/core/logger.hpp>
 #include <tutti/core/time_value.hpp>
@@ -18,7 +19,36 @@ namespace tutti::detail {
 
 // Four decimals, whole numbers without; four significant digits and an exponent where decimals
 // would hide a small or a large number.
-inline std::string number_text(double value) {
+std::string number_text(double value);
+
+std::string hyperparameter_text(const HyperparameterValue& value);
+
+// Hyperparameters as YAML between lines of stars, in the order in which they came.
+using Config = std::vector<std::pair<std::string, HyperparameterValue>>;
+
+void remember(Config& config, std::span<const Hyperparameter> values);
+
+std::string config_text(const Config& config);
+
+// {"columns": [...], "data": [[...], ...]}
+std::string table_text(const LoggedTable& table);
+
+constexpr std::string_view unit_word(TimeUnit unit) {
+  constexpr std::string_view words[] = {"iteration", "epoch",    "batch", "sample",
+                                        "token",     "duration", "second"};
+  return words[static_cast<std::size_t>(unit)];
+}
+
+// "02:05", "1:02:05".
+std::string clock_text(double seconds);
+
+}  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE std::string number_text(double value) {
   char text[64];
   const double size = std::abs(value);
   if (value == std::floor(value) && size < 1e15) {
@@ -31,7 +61,7 @@ inline std::string number_text(double value) {
   return text;
 }
 
-inline std::string hyperparameter_text(const HyperparameterValue& value) {
+TUTTI_INLINE std::string hyperparameter_text(const HyperparameterValue& value) {
   return value.visit([](const auto& v) -> std::string {
     using T = std::decay_t<decltype(v)>;
     if constexpr (std::is_same_v<T, bool>) {
@@ -48,10 +78,7 @@ inline std::string hyperparameter_text(const HyperparameterValue& value) {
   });
 }
 
-// Hyperparameters as YAML between lines of stars, in the order in which they came.
-using Config = std::vector<std::pair<std::string, HyperparameterValue>>;
-
-inline void remember(Config& config, std::span<const Hyperparameter> values) {
+TUTTI_INLINE void remember(Config& config, std::span<const Hyperparameter> values) {
   for (const Hyperparameter& value : values) {
     bool known = false;
     for (auto& [name, old] : config) {
@@ -66,7 +93,7 @@ inline void remember(Config& config, std::span<const Hyperparameter> values) {
   }
 }
 
-inline std::string config_text(const Config& config) {
+TUTTI_INLINE std::string config_text(const Config& config) {
   const std::string stars(30, '*');
   std::string text = stars + "\nConfig:\n";
   for (const auto& [name, value] : config) {
@@ -75,8 +102,7 @@ inline std::string config_text(const Config& config) {
   return text + stars + "\n";
 }
 
-// {"columns": [...], "data": [[...], ...]}
-inline std::string table_text(const LoggedTable& table) {
+TUTTI_INLINE std::string table_text(const LoggedTable& table) {
   const auto list = [](const auto& cells) {
     std::string text;
     for (const std::string& cell : cells) {
@@ -91,14 +117,7 @@ inline std::string table_text(const LoggedTable& table) {
   return "{\"columns\": " + list(table.columns) + ", \"data\": [" + rows + "]}";
 }
 
-constexpr std::string_view unit_word(TimeUnit unit) {
-  constexpr std::string_view words[] = {"iteration", "epoch",    "batch", "sample",
-                                        "token",     "duration", "second"};
-  return words[static_cast<std::size_t>(unit)];
-}
-
-// "02:05", "1:02:05".
-inline std::string clock_text(double seconds) {
+TUTTI_INLINE std::string clock_text(double seconds) {
   if (!std::isfinite(seconds) || seconds >= 1e9) {
     return "?";
   }
@@ -116,3 +135,5 @@ inline std::string clock_text(double seconds) {
 }
 
 }  // namespace tutti::detail
+
+#endif

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include <tutti/config.hpp>
 #include <tutti/core/autocast.hpp>
 #include <tutti/core/detail/host_empty.hpp>
 #include <tutti/nn/detail/gradient.hpp>
@@ -30,14 +31,6 @@ struct Planes {
   std::int64_t count = 0, rows = 0, columns = 0, inner = 1;
   [[nodiscard]] std::int64_t row() const { return columns * inner; }
 };
-
-inline Planes planes_of(const at::Tensor& x, at::MemoryFormat format) {
-  const bool last = format == at::MemoryFormat::ChannelsLast;
-  return {.count = last ? x.size(0) : x.size(0) * x.size(1),
-          .rows = x.size(2),
-          .columns = x.size(3),
-          .inner = last ? x.size(1) : 1};
-}
 
 // One plane with padding 1, every `strides`-th pixel of it. line: room for a row and a pixel on
 // either side, zero there.
@@ -109,13 +102,6 @@ void spread_plane(const T* __restrict from, const Planes& kept, T* __restrict to
   }
 }
 
-// The memory order in which the loops above can read `x`.
-inline at::MemoryFormat order_of(const at::Tensor& x) {
-  return !x.is_contiguous() && x.is_contiguous(at::MemoryFormat::ChannelsLast)
-             ? at::MemoryFormat::ChannelsLast
-             : at::MemoryFormat::Contiguous;
-}
-
 // The linear map: which way, and the size that it gives.
 struct BinomialMap {
   std::array<std::int64_t, 2> strides{1, 1};
@@ -124,7 +110,51 @@ struct BinomialMap {
 };
 
 // A batch of images blurred, or, transposed, spread from what a blur kept.
-inline at::Tensor run_binomial(const at::Tensor& given, const BinomialMap& map) {
+at::Tensor run_binomial(const at::Tensor& given, const BinomialMap& map);
+
+// The gradient of a linear map: the transposed one, so that gradients of any order exist.
+class BinomialBackward final : public torch::autograd::Node {
+ public:
+  // Where every pixel is kept, the map is its own transpose.
+  BinomialBackward(const at::Tensor& x, const BinomialMap& map);
+
+ private:
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
+
+  BinomialMap map_;
+};
+
+// run_binomial, with a gradient when x needs one.
+at::Tensor binomial_map(const at::Tensor& x, const BinomialMap& map);
+
+// `x` blurred with padding 1, or nothing where a convolution has to do it: large images, other
+// devices, types and filters, forward-mode gradients, and autocast, which chooses the type for
+// convolutions.
+at::Tensor blur_on_host(const at::Tensor& x, const at::Tensor& filter, std::int64_t row_stride,
+                        std::int64_t column_stride);
+
+}  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE Planes planes_of(const at::Tensor& x, at::MemoryFormat format) {
+  const bool last = format == at::MemoryFormat::ChannelsLast;
+  return {.count = last ? x.size(0) : x.size(0) * x.size(1),
+          .rows = x.size(2),
+          .columns = x.size(3),
+          .inner = last ? x.size(1) : 1};
+}
+
+// The memory order in which the loops above can read `x`.
+TUTTI_INLINE at::MemoryFormat order_of(const at::Tensor& x) {
+  return !x.is_contiguous() && x.is_contiguous(at::MemoryFormat::ChannelsLast)
+             ? at::MemoryFormat::ChannelsLast
+             : at::MemoryFormat::Contiguous;
+}
+
+TUTTI_INLINE at::Tensor run_binomial(const at::Tensor& given, const BinomialMap& map) {
   const at::MemoryFormat format = order_of(given);
   const at::Tensor x = given.contiguous(format);
   at::Tensor out = ::tutti::detail::host_empty({x.size(0), x.size(1), map.rows, map.columns},
@@ -158,35 +188,25 @@ inline at::Tensor run_binomial(const at::Tensor& given, const BinomialMap& map) 
   return out;
 }
 
-inline at::Tensor binomial_map(const at::Tensor& x, const BinomialMap& map);
+TUTTI_INLINE BinomialBackward::BinomialBackward(const at::Tensor& x, const BinomialMap& map)
+    : map_{.strides = map.strides,
+           .rows = x.size(2),
+           .columns = x.size(3),
+           .transposed = !map.transposed && map.strides != std::array<std::int64_t, 2>{1, 1}} {
+  add_next_edge(torch::autograd::impl::gradient_edge(x));
+}
 
-// The gradient of a linear map: the transposed one, so that gradients of any order exist.
-class BinomialBackward final : public torch::autograd::Node {
- public:
-  // Where every pixel is kept, the map is its own transpose.
-  BinomialBackward(const at::Tensor& x, const BinomialMap& map)
-      : map_{.strides = map.strides,
-             .rows = x.size(2),
-             .columns = x.size(3),
-             .transposed = !map.transposed && map.strides != std::array<std::int64_t, 2>{1, 1}} {
-    add_next_edge(torch::autograd::impl::gradient_edge(x));
+TUTTI_INLINE torch::autograd::variable_list BinomialBackward::apply(
+    torch::autograd::variable_list&& gradients) {
+  at::Tensor& gradient = gradients[0];
+  if (gradient.defined()) {
+    const bool readable = ::tutti::detail::is_in_host_memory(gradient);
+    gradient = binomial_map(readable ? gradient : gradient.clone(), map_);
   }
+  return std::move(gradients);
+}
 
- private:
-  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    at::Tensor& gradient = gradients[0];
-    if (gradient.defined()) {
-      const bool readable = ::tutti::detail::is_in_host_memory(gradient);
-      gradient = binomial_map(readable ? gradient : gradient.clone(), map_);
-    }
-    return std::move(gradients);
-  }
-
-  BinomialMap map_;
-};
-
-// run_binomial, with a gradient when x needs one.
-inline at::Tensor binomial_map(const at::Tensor& x, const BinomialMap& map) {
+TUTTI_INLINE at::Tensor binomial_map(const at::Tensor& x, const BinomialMap& map) {
   at::Tensor out = run_binomial(x.detach(), map);
   if (at::GradMode::is_enabled() && x.requires_grad()) {
     set_gradient(out, new BinomialBackward(x, map));
@@ -195,7 +215,7 @@ inline at::Tensor binomial_map(const at::Tensor& x, const BinomialMap& map) {
 }
 
 // Whether `filter`, [1 or C, 1, 3, 3], is the binomial one for every channel.
-inline bool is_binomial(const at::Tensor& filter) {
+TUTTI_INLINE bool is_binomial(const at::Tensor& filter) {
   const auto same = [&]<class T>(const T* weights) {
     for (std::int64_t i = 0; i < filter.numel(); ++i) {
       if (static_cast<double>(weights[i]) != binomial[static_cast<std::size_t>(i % 9)]) {
@@ -209,11 +229,8 @@ inline bool is_binomial(const at::Tensor& filter) {
                                              : same(filter.const_data_ptr<double>()));
 }
 
-// `x` blurred with padding 1, or nothing where a convolution has to do it: large images, other
-// devices, types and filters, forward-mode gradients, and autocast, which chooses the type for
-// convolutions.
-inline at::Tensor blur_on_host(const at::Tensor& x, const at::Tensor& filter,
-                               std::int64_t row_stride, std::int64_t column_stride) {
+TUTTI_INLINE at::Tensor blur_on_host(const at::Tensor& x, const at::Tensor& filter,
+                                     std::int64_t row_stride, std::int64_t column_stride) {
   const at::ScalarType type = x.scalar_type();
   if (x.dim() != 4 || (type != at::kFloat && type != at::kDouble) || x.numel() == 0 ||
       x.numel() > small_enough || !::tutti::detail::is_in_host_memory(x) ||
@@ -227,3 +244,5 @@ inline at::Tensor blur_on_host(const at::Tensor& x, const at::Tensor& filter,
 }
 
 }  // namespace tutti::detail
+
+#endif

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/host_empty.hpp>
 #include <tutti/core/detail/parallel.hpp>
 #include <tutti/nn/detail/floats.hpp>
@@ -28,19 +29,6 @@ struct Pooled {
   at::Tensor y, indices;
 };
 
-// The gradient of x, which pool_pixels pooled.
-inline at::Tensor spread_pixels(const at::Tensor& gradient, const at::Tensor& x,
-                                const at::Tensor& indices, const PoolOptions& options) {
-  const at::Tensor dy = gradient.contiguous(at::MemoryFormat::ChannelsLast);
-  at::Tensor dx = ::tutti::detail::host_empty(x.sizes(), at::kFloat, x.suggest_memory_format());
-  PixelPoolJob job = pixel_pool_job(options, x.size(1), x.size(2), x.size(3));
-  job.dy = dy.const_data_ptr<float>();
-  job.winners = indices.const_data_ptr<std::int32_t>();
-  job.dx = dx.mutable_data_ptr<float>();
-  pool_pixels(job, x.size(0));
-  return dx;
-}
-
 class MaxPoolBackward final : public torch::autograd::Node {
  public:
   MaxPoolBackward(const at::Tensor& x, at::Tensor indices, const PoolOptions& options)
@@ -51,21 +39,7 @@ class MaxPoolBackward final : public torch::autograd::Node {
   void release_variables() override { x_.reset_data(); }
 
  private:
-  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    at::Tensor& gradient = gradients[0];
-    if (!gradient.defined()) {
-      return std::move(gradients);
-    }
-    const at::Tensor x = x_.unpack();
-    if (indices_.scalar_type() == at::kInt && ::tutti::detail::is_host_gradient(gradient)) {
-      gradient = spread_pixels(gradient, x, indices_, options_);
-    } else {
-      gradient = at::max_pool2d_with_indices_backward(gradient, x, options_.kernel, options_.stride,
-                                                      options_.padding, options_.dilation,
-                                                      options_.ceil_mode, indices_.to(at::kLong));
-    }
-    return std::move(gradients);
-  }
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
 
   torch::autograd::SavedVariable x_;
   at::Tensor indices_;
@@ -73,7 +47,52 @@ class MaxPoolBackward final : public torch::autograd::Node {
 };
 
 // Images whose channels lie next to each other; undefined where LibTorch has to do it.
-inline Pooled pool_pixels(const at::Tensor& x, const PoolOptions& options, bool with_indices) {
+Pooled pool_pixels(const at::Tensor& x, const PoolOptions& options, bool with_indices);
+
+// Images whose channels are planes, or with one channel; undefined where LibTorch has to do it.
+Pooled pool_planes(const at::Tensor& x, const PoolOptions& options);
+
+// The pooled images, [N, C, H', W'], or an undefined tensor where LibTorch has to do it.
+at::Tensor host_max_pool(const at::Tensor& x, const PoolOptions& options);
+
+}  // namespace tutti::nn::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::nn::detail {
+
+// The gradient of x, which pool_pixels pooled.
+TUTTI_INLINE at::Tensor spread_pixels(const at::Tensor& gradient, const at::Tensor& x,
+                                      const at::Tensor& indices, const PoolOptions& options) {
+  const at::Tensor dy = gradient.contiguous(at::MemoryFormat::ChannelsLast);
+  at::Tensor dx = ::tutti::detail::host_empty(x.sizes(), at::kFloat, x.suggest_memory_format());
+  PixelPoolJob job = pixel_pool_job(options, x.size(1), x.size(2), x.size(3));
+  job.dy = dy.const_data_ptr<float>();
+  job.winners = indices.const_data_ptr<std::int32_t>();
+  job.dx = dx.mutable_data_ptr<float>();
+  pool_pixels(job, x.size(0));
+  return dx;
+}
+
+TUTTI_INLINE torch::autograd::variable_list MaxPoolBackward::apply(
+    torch::autograd::variable_list&& gradients) {
+  at::Tensor& gradient = gradients[0];
+  if (!gradient.defined()) {
+    return std::move(gradients);
+  }
+  const at::Tensor x = x_.unpack();
+  if (indices_.scalar_type() == at::kInt && ::tutti::detail::is_host_gradient(gradient)) {
+    gradient = spread_pixels(gradient, x, indices_, options_);
+  } else {
+    gradient = at::max_pool2d_with_indices_backward(gradient, x, options_.kernel, options_.stride,
+                                                    options_.padding, options_.dilation,
+                                                    options_.ceil_mode, indices_.to(at::kLong));
+  }
+  return std::move(gradients);
+}
+
+TUTTI_INLINE Pooled pool_pixels(const at::Tensor& x, const PoolOptions& options,
+                                bool with_indices) {
   PixelPoolJob job = pixel_pool_job(options, x.size(1), x.size(2), x.size(3));
   if (job.rows.windows < 1 || job.columns.windows < 1 || job.channels < lanes ||
       job.rows.dilation > job.rows.size || job.columns.dilation > job.columns.size) {
@@ -93,8 +112,7 @@ inline Pooled pool_pixels(const at::Tensor& x, const PoolOptions& options, bool 
   return out;
 }
 
-// Images whose channels are planes, or with one channel; undefined where LibTorch has to do it.
-inline Pooled pool_planes(const at::Tensor& x, const PoolOptions& options) {
+TUTTI_INLINE Pooled pool_planes(const at::Tensor& x, const PoolOptions& options) {
   PoolJob job = pool_job(options, x.size(2), x.size(3));
   if (job.rows.windows < 1 || job.columns.windows < lanes / 2) {
     return {};  // refused there, or so few windows in a row that eight at once are no faster
@@ -115,8 +133,7 @@ inline Pooled pool_planes(const at::Tensor& x, const PoolOptions& options) {
   return out;
 }
 
-// The pooled images, [N, C, H', W'], or an undefined tensor where LibTorch has to do it.
-inline at::Tensor host_max_pool(const at::Tensor& x, const PoolOptions& options) {
+TUTTI_INLINE at::Tensor host_max_pool(const at::Tensor& x, const PoolOptions& options) {
   if (x.dim() != 4 || x.numel() == 0 || !::tutti::detail::is_host_floats(x) ||
       x.size(2) * x.size(3) > std::numeric_limits<std::int32_t>::max() / 2 ||
       !x.is_contiguous(x.suggest_memory_format())) {
@@ -132,3 +149,5 @@ inline at::Tensor host_max_pool(const at::Tensor& x, const PoolOptions& options)
 }
 
 }  // namespace tutti::nn::detail
+
+#endif

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/cpu.hpp>
 #include <tutti/core/detail/parallel.hpp>
 #include <tutti/nn/detail/floats.hpp>
@@ -22,21 +23,10 @@ struct Span {
 };
 
 // What window `window` sees of the axis, but for padding, in steps of the dilation.
-inline Span seen_by(const PoolAxis& axis, std::int64_t window) {
-  const std::int64_t left = window * axis.stride - axis.padding;
-  const std::int64_t outside =
-      left < 0 ? (axis.dilation - 1 - left) / axis.dilation * axis.dilation : 0;
-  return {.first = left + outside,
-          .end = std::min(left + (axis.kernel - 1) * axis.dilation + 1, axis.size)};
-}
+Span seen_by(const PoolAxis& axis, std::int64_t window);
 
 // The windows that reach over `place`, each, though a dilated one may not see it.
-inline Span windows_over(const PoolAxis& axis, std::int64_t place) {
-  const std::int64_t last = place + axis.padding;
-  const std::int64_t early = last - (axis.kernel - 1) * axis.dilation;
-  return {.first = early > 0 ? (early + axis.stride - 1) / axis.stride : 0,
-          .end = std::min(last / axis.stride + 1, axis.windows)};
-}
+Span windows_over(const PoolAxis& axis, std::int64_t place);
 
 struct PixelPoolJob {
   PoolAxis rows, columns;
@@ -180,7 +170,33 @@ template <std::int64_t n>
 #endif
 
 // Does the job for `images` images.
-inline void pool_pixels(const PixelPoolJob& job, std::int64_t images) {
+void pool_pixels(const PixelPoolJob& job, std::int64_t images);
+
+PixelPoolJob pixel_pool_job(const PoolOptions& options, std::int64_t channels, std::int64_t height,
+                            std::int64_t width);
+
+}  // namespace tutti::nn::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::nn::detail {
+
+TUTTI_INLINE Span seen_by(const PoolAxis& axis, std::int64_t window) {
+  const std::int64_t left = window * axis.stride - axis.padding;
+  const std::int64_t outside =
+      left < 0 ? (axis.dilation - 1 - left) / axis.dilation * axis.dilation : 0;
+  return {.first = left + outside,
+          .end = std::min(left + (axis.kernel - 1) * axis.dilation + 1, axis.size)};
+}
+
+TUTTI_INLINE Span windows_over(const PoolAxis& axis, std::int64_t place) {
+  const std::int64_t last = place + axis.padding;
+  const std::int64_t early = last - (axis.kernel - 1) * axis.dilation;
+  return {.first = early > 0 ? (early + axis.stride - 1) / axis.stride : 0,
+          .end = std::min(last / axis.stride + 1, axis.windows)};
+}
+
+TUTTI_INLINE void pool_pixels(const PixelPoolJob& job, std::int64_t images) {
   const std::int64_t rows = images * (job.dx == nullptr ? job.rows.windows : job.rows.size);
   const std::int64_t piece =
       std::max<std::int64_t>(1, (1 << 16) / (job.columns.size * job.channels));
@@ -196,8 +212,8 @@ inline void pool_pixels(const PixelPoolJob& job, std::int64_t images) {
   });
 }
 
-inline PixelPoolJob pixel_pool_job(const PoolOptions& options, std::int64_t channels,
-                                   std::int64_t height, std::int64_t width) {
+TUTTI_INLINE PixelPoolJob pixel_pool_job(const PoolOptions& options, std::int64_t channels,
+                                         std::int64_t height, std::int64_t width) {
   PixelPoolJob job{.rows = pool_axis(options, 0, height),
                    .columns = pool_axis(options, 1, width),
                    .channels = channels};
@@ -208,3 +224,5 @@ inline PixelPoolJob pixel_pool_job(const PoolOptions& options, std::int64_t chan
 }
 
 }  // namespace tutti::nn::detail
+
+#endif

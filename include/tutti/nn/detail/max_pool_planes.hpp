@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/cpu.hpp>
 #include <tutti/nn/detail/floats.hpp>
 #include <tutti/nn/detail/pool_windows.hpp>
@@ -117,7 +118,18 @@ struct PoolJob {
 }
 #endif
 
-inline void pool_planes(const PoolJob& job, std::int64_t begin, std::int64_t end) {
+void pool_planes(const PoolJob& job, std::int64_t begin, std::int64_t end);
+
+// What pool_planes needs to know of images of height x width; no windows where it is LibTorch's.
+PoolJob pool_job(const PoolOptions& options, std::int64_t height, std::int64_t width);
+
+}  // namespace tutti::nn::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::nn::detail {
+
+TUTTI_INLINE void pool_planes(const PoolJob& job, std::int64_t begin, std::int64_t end) {
   std::vector<float> phases(static_cast<std::size_t>(job.rows.size * job.line()),
                             -std::numeric_limits<float>::infinity());
   for (std::int64_t plane = begin; plane < end; ++plane) {
@@ -131,8 +143,7 @@ inline void pool_planes(const PoolJob& job, std::int64_t begin, std::int64_t end
   }
 }
 
-// What pool_planes needs to know of images of height x width; no windows where it is LibTorch's.
-inline PoolJob pool_job(const PoolOptions& options, std::int64_t height, std::int64_t width) {
+TUTTI_INLINE PoolJob pool_job(const PoolOptions& options, std::int64_t height, std::int64_t width) {
   PoolJob job{.rows = pool_axis(options, 0, height), .columns = pool_axis(options, 1, width)};
   const PoolAxis& columns = job.columns;
   if (job.rows.windows < 1 || columns.windows < 1) {
@@ -155,3 +166,5 @@ inline PoolJob pool_job(const PoolOptions& options, std::int64_t height, std::in
 }
 
 }  // namespace tutti::nn::detail
+
+#endif

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/nn/optimizers.hpp>
 
 #include <torch/nn/module.h>
@@ -55,28 +56,7 @@ class Census {
 
  private:
   void descend(torch::nn::Module& module, const std::string& prefix,
-               const std::vector<Swap>& swaps) {
-    if (!modules_.insert(&module).second) {
-      return;
-    }
-    for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
-      if (known_.insert(parameter.value().unsafeGetTensorImpl()).second) {
-        all_.push_back({prefix + parameter.key(), parameter.value()});
-      }
-    }
-    for (const auto& child : module.named_children()) {
-      if (child.value() == nullptr) {
-        continue;
-      }
-      torch::nn::Module* next = child.value().get();
-      for (const Swap& swap : swaps) {
-        if (swap.before == child.value()) {
-          next = swap.after.get();
-        }
-      }
-      descend(*next, prefix + child.key() + ".", swaps);
-    }
-  }
+               const std::vector<Swap>& swaps);
 
   std::vector<NamedParameter> all_;
   Addresses known_;
@@ -92,7 +72,79 @@ struct Addition {
 };
 
 /// How well `old` answers for a new parameter: same name, then same role and kind, then kind.
-inline int likeness(std::string_view name, const at::Tensor& tensor, const NamedParameter& old) {
+int likeness(std::string_view name, const at::Tensor& tensor, const NamedParameter& old);
+
+std::vector<Addition> additions(const std::vector<Swap>& swaps, const Census& before,
+                                const Census& after);
+
+/// Which parameter group of which optimizer holds which parameter, and which ones a new parameter
+/// joins. A group is named by its number in the order of the optimizers and their groups.
+class Places {
+ public:
+  explicit Places(const Optimizers& optimizers);
+
+  /// Where `added` goes; empty when it stands for a parameter that no optimizer trains. Throws
+  /// c10::Error when there are several groups and nothing tells them apart.
+  [[nodiscard]] std::vector<std::size_t> of(const Addition& added, const Census& model) const;
+
+  /// Adds a parameter to these groups.
+  void add(const at::Tensor& parameter, const std::vector<std::size_t>& groups) {
+    for (const std::size_t group : groups) {
+      places_[group].params->push_back(parameter);
+    }
+  }
+
+ private:
+  struct Place {
+    std::vector<at::Tensor>* params = nullptr;
+    Addresses held;
+
+    [[nodiscard]] bool holds(const at::Tensor& parameter) const {
+      return held.contains(parameter.unsafeGetTensorImpl());
+    }
+  };
+
+  // The group that most parameters of the model with the same role and kind are in.
+  [[nodiscard]] std::size_t of_its_kind(const NamedParameter& added, const Census& model) const;
+
+  std::vector<Place> places_;
+};
+
+/// Takes parameters that left the model, and their state, out of the optimizers.
+void remove_parameters(const Optimizers& optimizers, const Census& before, const Census& after);
+
+}  // namespace tutti::surgery::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::surgery::detail {
+
+TUTTI_INLINE void Census::descend(torch::nn::Module& module, const std::string& prefix,
+                                  const std::vector<Swap>& swaps) {
+  if (!modules_.insert(&module).second) {
+    return;
+  }
+  for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
+    if (known_.insert(parameter.value().unsafeGetTensorImpl()).second) {
+      all_.push_back({prefix + parameter.key(), parameter.value()});
+    }
+  }
+  for (const auto& child : module.named_children()) {
+    if (child.value() == nullptr) {
+      continue;
+    }
+    torch::nn::Module* next = child.value().get();
+    for (const Swap& swap : swaps) {
+      if (swap.before == child.value()) {
+        next = swap.after.get();
+      }
+    }
+    descend(*next, prefix + child.key() + ".", swaps);
+  }
+}
+
+TUTTI_INLINE int likeness(std::string_view name, const at::Tensor& tensor,
+                          const NamedParameter& old) {
   const bool same_kind = is_vector(tensor) == is_vector(old.tensor);
   if (name == old.name && same_kind) {
     return 3;
@@ -103,8 +155,8 @@ inline int likeness(std::string_view name, const at::Tensor& tensor, const Named
   return last_name(name) == last_name(old.name) ? 2 : 1;
 }
 
-inline std::vector<Addition> additions(const std::vector<Swap>& swaps, const Census& before,
-                                       const Census& after) {
+TUTTI_INLINE std::vector<Addition> additions(const std::vector<Swap>& swaps, const Census& before,
+                                             const Census& after) {
   std::vector<Addition> result;
   Addresses done;
   for (const Swap& swap : swaps) {
@@ -132,88 +184,61 @@ inline std::vector<Addition> additions(const std::vector<Swap>& swaps, const Cen
   return result;
 }
 
-/// Which parameter group of which optimizer holds which parameter, and which ones a new parameter
-/// joins. A group is named by its number in the order of the optimizers and their groups.
-class Places {
- public:
-  explicit Places(const Optimizers& optimizers) {
-    for (torch::optim::Optimizer* optimizer : optimizers) {
-      for (torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
-        Place& place = places_.emplace_back();
-        place.params = &group.params();
-        for (const at::Tensor& parameter : group.params()) {
-          place.held.insert(parameter.unsafeGetTensorImpl());
-        }
+TUTTI_INLINE Places::Places(const Optimizers& optimizers) {
+  for (torch::optim::Optimizer* optimizer : optimizers) {
+    for (torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
+      Place& place = places_.emplace_back();
+      place.params = &group.params();
+      for (const at::Tensor& parameter : group.params()) {
+        place.held.insert(parameter.unsafeGetTensorImpl());
       }
     }
   }
+}
 
-  /// Where `added` goes; empty when it stands for a parameter that no optimizer trains. Throws
-  /// c10::Error when there are several groups and nothing tells them apart.
-  [[nodiscard]] std::vector<std::size_t> of(const Addition& added, const Census& model) const {
-    std::vector<std::size_t> result;
+TUTTI_INLINE std::vector<std::size_t> Places::of(const Addition& added, const Census& model) const {
+  std::vector<std::size_t> result;
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (added.origin.defined() && places_[i].holds(added.origin)) {
+      result.push_back(i);
+    }
+  }
+  if (result.empty() && !added.inherits && !places_.empty()) {
+    result.push_back(of_its_kind(added.parameter, model));
+  }
+  return result;
+}
+
+TUTTI_INLINE std::size_t Places::of_its_kind(const NamedParameter& added,
+                                             const Census& model) const {
+  if (places_.size() == 1) {
+    return 0;
+  }
+  for (const int enough : {2, 1}) {
+    std::size_t best = 0;
+    int most = 0;
     for (std::size_t i = 0; i < places_.size(); ++i) {
-      if (added.origin.defined() && places_[i].holds(added.origin)) {
-        result.push_back(i);
+      int votes = 0;
+      for (const NamedParameter& other : model.all()) {
+        votes +=
+            likeness(added.name, added.tensor, other) >= enough && places_[i].holds(other.tensor);
+      }
+      if (votes > most) {
+        most = votes;
+        best = i;
       }
     }
-    if (result.empty() && !added.inherits && !places_.empty()) {
-      result.push_back(of_its_kind(added.parameter, model));
-    }
-    return result;
-  }
-
-  /// Adds a parameter to these groups.
-  void add(const at::Tensor& parameter, const std::vector<std::size_t>& groups) {
-    for (const std::size_t group : groups) {
-      places_[group].params->push_back(parameter);
+    if (most > 0) {
+      return best;
     }
   }
+  TORCH_CHECK(false, "surgery adds the parameter ", added.name, ", and none of the ",
+              places_.size(), " optimizer groups holds a parameter like it; do the surgery ",
+              "before making the optimizer, or without it and add the parameter to a group.");
+}
 
- private:
-  struct Place {
-    std::vector<at::Tensor>* params = nullptr;
-    Addresses held;
-
-    [[nodiscard]] bool holds(const at::Tensor& parameter) const {
-      return held.contains(parameter.unsafeGetTensorImpl());
-    }
-  };
-
-  // The group that most parameters of the model with the same role and kind are in.
-  [[nodiscard]] std::size_t of_its_kind(const NamedParameter& added, const Census& model) const {
-    if (places_.size() == 1) {
-      return 0;
-    }
-    for (const int enough : {2, 1}) {
-      std::size_t best = 0;
-      int most = 0;
-      for (std::size_t i = 0; i < places_.size(); ++i) {
-        int votes = 0;
-        for (const NamedParameter& other : model.all()) {
-          votes +=
-              likeness(added.name, added.tensor, other) >= enough && places_[i].holds(other.tensor);
-        }
-        if (votes > most) {
-          most = votes;
-          best = i;
-        }
-      }
-      if (most > 0) {
-        return best;
-      }
-    }
-    TORCH_CHECK(false, "surgery adds the parameter ", added.name, ", and none of the ",
-                places_.size(), " optimizer groups holds a parameter like it; do the surgery ",
-                "before making the optimizer, or without it and add the parameter to a group.");
-  }
-
-  std::vector<Place> places_;
-};
-
-/// Takes parameters that left the model, and their state, out of the optimizers.
-inline void remove_parameters(const Optimizers& optimizers, const Census& before,
-                              const Census& after) {
+TUTTI_INLINE void remove_parameters(const Optimizers& optimizers, const Census& before,
+                                    const Census& after) {
   for (torch::optim::Optimizer* optimizer : optimizers) {
     for (torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
       std::erase_if(group.params(), [&](const at::Tensor& parameter) {
@@ -228,3 +253,5 @@ inline void remove_parameters(const Optimizers& optimizers, const Census& before
 }
 
 }  // namespace tutti::surgery::detail
+
+#endif

@@ -25,7 +25,29 @@ enum class IfNone {
 namespace detail {
 
 /// "torch::nn::Conv2d" for torch::nn::Conv2dImpl.
-inline std::string layer_name(const std::type_info& type) {
+std::string layer_name(const std::type_info& type);
+
+/// Names up to `most` paths: "conv1, conv2 and 7 more".
+std::string listed(const std::vector<std::string>& paths, std::size_t most = 4);
+
+/// Says which layers could not be replaced and what to change.
+void warn_skipped(const std::vector<std::string>& skipped, const std::string& layer,
+                  std::string_view who);
+
+}  // namespace detail
+
+/// Warns or throws c10::Error as `if_none` says; called when a surgery replaced nothing.
+///
+/// what: the layers that were looked for, "strided Conv2d". who: the surgery, "BlurPool".
+void report_none(IfNone if_none, std::string_view what, std::string_view who);
+
+}  // namespace tutti::surgery
+
+#if TUTTI_BODIES
+
+namespace tutti::surgery::detail {
+
+TUTTI_INLINE std::string layer_name(const std::type_info& type) {
   std::string name = c10::demangle(type.name());
   if (name.ends_with("Impl")) {
     name.resize(name.size() - 4);
@@ -33,8 +55,7 @@ inline std::string layer_name(const std::type_info& type) {
   return name;
 }
 
-/// Names up to `most` paths: "conv1, conv2 and 7 more".
-inline std::string listed(const std::vector<std::string>& paths, std::size_t most = 4) {
+TUTTI_INLINE std::string listed(const std::vector<std::string>& paths, std::size_t most) {
   std::ostringstream text;
   for (std::size_t i = 0; i < paths.size() && i < most; ++i) {
     text << (i == 0 ? "" : ", ") << paths[i];
@@ -45,9 +66,8 @@ inline std::string listed(const std::vector<std::string>& paths, std::size_t mos
   return text.str();
 }
 
-/// Says which layers could not be replaced and what to change.
-inline void warn_skipped(const std::vector<std::string>& skipped, const std::string& layer,
-                         std::string_view who) {
+TUTTI_INLINE void warn_skipped(const std::vector<std::string>& skipped, const std::string& layer,
+                               std::string_view who) {
   if (skipped.empty()) {
     return;
   }
@@ -60,12 +80,11 @@ inline void warn_skipped(const std::vector<std::string>& skipped, const std::str
              "put them into a Sequential.");
 }
 
-}  // namespace detail
+}  // namespace tutti::surgery::detail
 
-/// Warns or throws c10::Error as `if_none` says; called when a surgery replaced nothing.
-///
-/// what: the layers that were looked for, "strided Conv2d". who: the surgery, "BlurPool".
-inline void report_none(IfNone if_none, std::string_view what, std::string_view who) {
+namespace tutti::surgery {
+
+TUTTI_INLINE void report_none(IfNone if_none, std::string_view what, std::string_view who) {
   TORCH_CHECK(if_none != IfNone::error, who, ": no ", what,
               " was replaced; check its options and that the model has such layers.");
   if (if_none == IfNone::warn) {
@@ -74,3 +93,5 @@ inline void report_none(IfNone if_none, std::string_view what, std::string_view 
 }
 
 }  // namespace tutti::surgery
+
+#endif

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/cpu.hpp>
 #include <tutti/optim/detail/parameter_groups.hpp>
 #include <tutti/optim/detail/strips.hpp>
@@ -18,15 +19,53 @@
 /// How a Sweep becomes strips of memory.
 namespace tutti::optim::detail {
 
-inline Fold fold_of(const Sweep& sweep) {
+Fold fold_of(const Sweep& sweep);
+
+/// What a Sweep does to gradients, ahead of the step.
+void clip_apart(std::vector<torch::optim::OptimizerParamGroup>& groups, const Sweep& sweep);
+
+/// No two parameters of the groups, which are dense, share memory.
+bool lie_apart(const std::vector<torch::optim::OptimizerParamGroup>& groups);
+
+/// The bucket of a parameter whose state says this; a new one where there is none yet.
+std::size_t bucket_for(const at::Tensor& parameter, std::int64_t step, bool first,
+                       std::vector<Bucket>& buckets);
+
+/// Which average follows which parameter.
+class Followers {
+ public:
+  explicit Followers(const Averaging& averaging) : averaging_(averaging) {
+    for (std::size_t i = 0; i < averaging.weights->size(); ++i) {
+      index_.emplace((*averaging.weights)[i].unsafeGetTensorImpl(), i);
+    }
+  }
+
+  /// Notes the averages that lie in memory as the bucket's parameters do.
+  void find(Bucket& bucket) const;
+
+ private:
+  const Averaging& averaging_;
+  std::unordered_map<const void*, std::size_t> index_;
+};
+
+/// Where the bucket's tensors are in memory now, with the averages that Followers found.
+void find_strips(Bucket& bucket, std::size_t buffers, const Averaging* averaging);
+
+}  // namespace tutti::optim::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::optim::detail {
+
+TUTTI_INLINE Fold fold_of(const Sweep& sweep) {
   return {.scale = static_cast<float>(sweep.scale),
           .limit = static_cast<float>(sweep.limit),
           .keep = sweep.clips() && sweep.keep_gradients,
           .follow = static_cast<float>(-(1.0 - sweep.averaging.smoothing))};
 }
 
-/// What a Sweep does to gradients, ahead of the step.
-inline void clip_apart(std::vector<torch::optim::OptimizerParamGroup>& groups, const Sweep& sweep) {
+TUTTI_INLINE void clip_apart(std::vector<torch::optim::OptimizerParamGroup>& groups,
+                             const Sweep& sweep) {
   for (auto& group : groups) {
     for (const at::Tensor& parameter : group.params()) {
       if (const at::Tensor& gradient = parameter.grad(); gradient.defined()) {
@@ -36,8 +75,7 @@ inline void clip_apart(std::vector<torch::optim::OptimizerParamGroup>& groups, c
   }
 }
 
-/// No two parameters of the groups, which are dense, share memory.
-inline bool lie_apart(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+TUTTI_INLINE bool lie_apart(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   std::vector<std::pair<const char*, const char*>> ranges;
   for (const auto& group : groups) {
     for (const at::Tensor& parameter : group.params()) {
@@ -56,9 +94,8 @@ inline bool lie_apart(const std::vector<torch::optim::OptimizerParamGroup>& grou
   return true;
 }
 
-/// The bucket of a parameter whose state says this; a new one where there is none yet.
-inline std::size_t bucket_for(const at::Tensor& parameter, std::int64_t step, bool first,
-                              std::vector<Bucket>& buckets) {
+TUTTI_INLINE std::size_t bucket_for(const at::Tensor& parameter, std::int64_t step, bool first,
+                                    std::vector<Bucket>& buckets) {
   std::size_t b = 0;
   for (; b < buckets.size(); ++b) {
     const Bucket& bucket = buckets[b];
@@ -76,38 +113,22 @@ inline std::size_t bucket_for(const at::Tensor& parameter, std::int64_t step, bo
   return b;
 }
 
-/// Which average follows which parameter.
-class Followers {
- public:
-  explicit Followers(const Averaging& averaging) : averaging_(averaging) {
-    for (std::size_t i = 0; i < averaging.weights->size(); ++i) {
-      index_.emplace((*averaging.weights)[i].unsafeGetTensorImpl(), i);
-    }
-  }
-
-  /// Notes the averages that lie in memory as the bucket's parameters do.
-  void find(Bucket& bucket) const {
-    bucket.average.assign(bucket.parameters.size(), -1);
-    for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
-      const at::Tensor& parameter = bucket.parameters[i];
-      const auto found = index_.find(parameter.unsafeGetTensorImpl());
-      if (found != index_.end()) {
-        const at::Tensor& average = (*averaging_.averages)[found->second];
-        if (average.is_cpu() && average.scalar_type() == at::kFloat &&
-            average.sizes() == parameter.sizes() && average.strides() == parameter.strides()) {
-          bucket.average[i] = static_cast<std::ptrdiff_t>(found->second);
-        }
+TUTTI_INLINE void Followers::find(Bucket& bucket) const {
+  bucket.average.assign(bucket.parameters.size(), -1);
+  for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+    const at::Tensor& parameter = bucket.parameters[i];
+    const auto found = index_.find(parameter.unsafeGetTensorImpl());
+    if (found != index_.end()) {
+      const at::Tensor& average = (*averaging_.averages)[found->second];
+      if (average.is_cpu() && average.scalar_type() == at::kFloat &&
+          average.sizes() == parameter.sizes() && average.strides() == parameter.strides()) {
+        bucket.average[i] = static_cast<std::ptrdiff_t>(found->second);
       }
     }
   }
+}
 
- private:
-  const Averaging& averaging_;
-  std::unordered_map<const void*, std::size_t> index_;
-};
-
-/// Where the bucket's tensors are in memory now, with the averages that Followers found.
-inline void find_strips(Bucket& bucket, std::size_t buffers, const Averaging* averaging) {
+TUTTI_INLINE void find_strips(Bucket& bucket, std::size_t buffers, const Averaging* averaging) {
   bucket.strips.clear();
   for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
     Strip strip{.parameter = bucket.parameters[i].mutable_data_ptr<float>(),
@@ -128,3 +149,5 @@ inline void find_strips(Bucket& bucket, std::size_t buffers, const Averaging* av
 }
 
 }  // namespace tutti::optim::detail
+
+#endif

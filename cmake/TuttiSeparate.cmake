@@ -1,0 +1,12 @@
+# tutti::separate: tutti with the functions that are no templates compiled once, in a library, so that what links it
+# compiles faster. The library is made in the project that uses it, with that project's flags, when something links it.
+# The sources of one program link either this or tutti::tutti, not some this and some that.
+if(NOT TARGET tutti_separate) # find_package may be called in several folders
+  set(tutti_separate_source ${CMAKE_CURRENT_BINARY_DIR}/tutti_separate.cpp)
+  file(CONFIGURE OUTPUT ${tutti_separate_source} CONTENT "#include <tutti/separate.hpp>\n" @ONLY)
+  add_library(tutti_separate STATIC EXCLUDE_FROM_ALL ${tutti_separate_source})
+  add_library(tutti::separate ALIAS tutti_separate)
+  target_compile_definitions(tutti_separate PUBLIC TUTTI_SEPARATE_COMPILATION)
+  target_link_libraries(tutti_separate PUBLIC tutti::tutti)
+  set_target_properties(tutti_separate PROPERTIES POSITION_INDEPENDENT_CODE ON)
+endif()
