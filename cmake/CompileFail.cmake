@@ -1,6 +1,6 @@
 # One test of tests/compile_fail (see the CMakeLists.txt there), run by CTest:
 #   cmake -DSOURCE=<file> -DCOMPILER=<c++> -DINCLUDES=<folders> -DTORCH_INCLUDES=<folders> -DTORCH=<header> [-DSAID=<file>]
-#     -P CompileFail.cmake
+#     [-D<library>_INCLUDE=<folder>] -P CompileFail.cmake
 # What the compiler says is written to SAID, from which docs/diagnostics.md is checked. TORCH includes LibTorch and is
 # precompiled by a call without SOURCE: the programs need it three or four times each, seconds every time.
 cmake_minimum_required(VERSION 3.23...3.31)
@@ -23,12 +23,13 @@ if(NOT SOURCE)
   return()
 endif()
 
-file(STRINGS "${SOURCE}" head LIMIT_COUNT 10 REGEX "^// (error|culprit|flags|wrong flags|right flags|torch)")
+file(STRINGS "${SOURCE}" head LIMIT_COUNT 10 REGEX "^// (error|culprit|flags|wrong flags|wrong without|right flags|torch)")
 set(expected)
 set(most_lines 12) # what a compiler may print for one mistake
 set(system)
 set(flags)
 set(wrong_flags)
+set(wrong_without)
 set(right_flags)
 set(culprits)
 foreach(line IN LISTS head)
@@ -38,6 +39,8 @@ foreach(line IN LISTS head)
     separate_arguments(flags UNIX_COMMAND "${CMAKE_MATCH_1}")
   elseif(line MATCHES "^// wrong flags: (.*)$")
     separate_arguments(wrong_flags UNIX_COMMAND "${CMAKE_MATCH_1}")
+  elseif(line MATCHES "^// wrong without: (.*)$")
+    set(wrong_without "-I${${CMAKE_MATCH_1}_INCLUDE}")
   elseif(line MATCHES "^// right flags: (.*)$")
     separate_arguments(right_flags UNIX_COMMAND "${CMAKE_MATCH_1}")
   elseif(line MATCHES "^// culprit: (.*)$")
@@ -62,6 +65,7 @@ if(NOT code EQUAL 0)
   message(FATAL_ERROR "With -DFIXED the file must compile, but:\n${said}")
 endif()
 
+list(REMOVE_ITEM command "${wrong_without}")
 execute_process(COMMAND ${command} ${wrong_flags} "${SOURCE}" RESULT_VARIABLE code OUTPUT_VARIABLE said ERROR_VARIABLE said)
 if(code EQUAL 0)
   message(FATAL_ERROR "The file compiles; it must fail with \"${expected}\".")

@@ -1,5 +1,9 @@
 #pragma once
 
+#if !__has_include(<CLI/CLI.hpp>)
+#error "tutti: <tutti/cli.hpp> needs CLI11; link tutti::cli11, which tutti_find_cli11() makes"
+#endif
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -14,9 +18,6 @@
 #include <utility>
 #include <vector>
 
-#if !__has_include(<CLI/CLI.hpp>)
-#error "tutti: <tutti/cli.hpp> needs CLI11; link tutti::cli11, which tutti_find_cli11() makes"
-#endif
 #include <CLI/CLI.hpp>
 
 #include <tutti/core/detail/fields.hpp>

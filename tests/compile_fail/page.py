@@ -84,15 +84,18 @@ def words(path, command, said, root):
 
 def section(path, command, said, root):
     source = path.read_text()
-    body = "\n".join(line for line in source.splitlines() if not re.match(r"// (error|culprit|flags|wrong flags|right flags|needs|torch)", line))
+    body = "\n".join(line for line in source.splitlines() if not re.match(r"// (error|culprit|flags|wrong flags|wrong without|right flags|needs|torch)", line))
     flags = re.search(r"^// flags: (.*)$", source, re.M)
     wrong_flags = re.search(r"^// wrong flags: (.*)$", source, re.M)
+    without = re.search(r"^// wrong without: (.*)$", source, re.M)
     right_flags = re.search(r"^// right flags: (.*)$", source, re.M)
     more = [word for found in (flags, wrong_flags) if found for word in found.group(1).split()]
     output = words(path, command + more, said, root)
     wrong, right = branches(body)
     changed = [line for line in difflib.unified_diff(wrong, right, lineterm="", n=0) if not re.match(r"---|\+\+\+|@@", line)]
-    if wrong_flags:
+    if without:
+        changed.append(f"+target_link_libraries(app PRIVATE tutti::{without.group(1)})")
+    elif wrong_flags:
         changed += ["-g++ " + wrong_flags.group(1), "+g++"]
     if right_flags:
         changed += ["-g++", "+g++ " + right_flags.group(1)]
