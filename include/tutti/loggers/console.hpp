@@ -11,6 +11,7 @@
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/loggers/detail/latest.hpp>
+#include <tutti/loggers/detail/terminal.hpp>
 #include <tutti/loggers/detail/text.hpp>
 
 namespace tutti {
@@ -80,7 +81,7 @@ struct ConsoleLogger final {
   }
   void log_table(const LoggedTable& table, std::int64_t) {
     if (memory.speaks) {
-      print(std::string(table.name) + ": " + detail::table_text(table) + "\n");
+      detail::print(stream, std::string(table.name) + ": " + detail::table_text(table) + "\n");
     }
   }
 
@@ -103,11 +104,6 @@ struct ConsoleLogger final {
   }
 
   void print_config();
-
-  void print(const std::string& text) const {
-    std::fwrite(text.data(), 1, text.size(), stream);
-    std::fflush(stream);
-  }
 };
 
 }  // namespace tutti
@@ -134,7 +130,7 @@ TUTTI_INLINE void ConsoleLogger::apply(FitEnd, const State& state) {
 TUTTI_INLINE void ConsoleLogger::apply(EvalBatchEnd, const State& state) {
   const std::int64_t batch = state.eval_timestamp.batch;
   if (memory.speaks && batch != memory.eval_total && is_sign_of_life(batch)) {
-    print(eval_head(state) + "\n");
+    detail::print(stream, eval_head(state) + "\n");
   }
 }
 
@@ -148,7 +144,7 @@ TUTTI_INLINE void ConsoleLogger::apply(EvalEnd, const State& state) {
   }
   memory.metrics.forget(prefix);
   if (memory.speaks) {
-    print(text + "\n");
+    detail::print(stream, text + "\n");
   }
 }
 
@@ -169,7 +165,7 @@ TUTTI_INLINE void ConsoleLogger::print_train(const State& state) {
   for (const auto& [key, value] : memory.metrics) {
     text += "\n\t Train " + key + ": " + detail::number_text(value);
   }
-  print(text + "\n");
+  detail::print(stream, text + "\n");
   memory.metrics.clear();
 }
 
@@ -193,7 +189,7 @@ TUTTI_INLINE std::string ConsoleLogger::train_head(const State& state) {
 
 TUTTI_INLINE void ConsoleLogger::print_config() {
   if (memory.speaks && log_config && !memory.config_printed && !memory.config.empty()) {
-    print(detail::config_text(memory.config));
+    detail::print(stream, detail::config_text(memory.config));
   }
   memory.config_printed = true;
 }

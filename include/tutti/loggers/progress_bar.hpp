@@ -154,11 +154,6 @@ struct ProgressBar final {
   void leave_line();
 
   void print_config();
-
-  void print(const std::string& text) const {
-    std::fwrite(text.data(), 1, text.size(), stream);
-    std::fflush(stream);
-  }
 };
 
 }  // namespace tutti
@@ -272,7 +267,7 @@ TUTTI_INLINE void ProgressBar::draw(Track& track, std::string_view prefix, Clock
   std::string line = detail::bar_text(track.bar, columns - 1, memory.unicode);
   line = memory.terminal ? "\r" + line + "\033[K" : line + "\n";
   track.on_line = memory.terminal;
-  print(line);
+  detail::print(stream, line);
 }
 
 TUTTI_INLINE std::string ProgressBar::values_text(std::string_view prefix) const {
@@ -292,14 +287,14 @@ TUTTI_INLINE std::string ProgressBar::values_text(std::string_view prefix) const
 TUTTI_INLINE void ProgressBar::leave_line() {
   if (memory.train.on_line || memory.other.on_line) {
     memory.train.on_line = memory.other.on_line = false;
-    print("\n");
+    detail::print(stream, "\n");
   }
 }
 
 TUTTI_INLINE void ProgressBar::print_config() {
   if (memory.speaks && log_config && !memory.config_printed && !memory.config.empty()) {
     leave_line();
-    print(detail::config_text(memory.config));
+    detail::print(stream, detail::config_text(memory.config));
   }
   memory.config_printed = true;
 }

@@ -31,6 +31,12 @@ inline int terminal_width(std::FILE* stream) {
   return 120;
 }
 
+// Writes the text, to be seen at once.
+inline void print(std::FILE* stream, std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fflush(stream);
+}
+
 // The locale says UTF-8, so blocks can be drawn.
 inline bool draws_unicode() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
