@@ -13,6 +13,10 @@
 
 #include <ATen/ops/cat.h>
 
+#include <tutti/algorithms/factorize.hpp>
+#include <tutti/algorithms/gradient_clipping.hpp>
+#include <tutti/algorithms/gyro_dropout.hpp>
+#include <tutti/algorithms/layer_freezing.hpp>
 #include <tutti/core/switch.hpp>
 #include <tutti/optim/sgd.hpp>
 #include <tutti/trainer.hpp>
@@ -62,11 +66,30 @@ template <class A>
 A small() {
   return A{};
 }
+template <>
+inline tutti::Factorize small<tutti::Factorize>() {
+  return {.min_channels = 16, .latent_channels = 0.25, .min_features = 16, .latent_features = 0.25};
+}
+template <>
+inline tutti::GradientClipping small<tutti::GradientClipping>() {
+  return {.clipping_type = tutti::ClippingType::norm, .clipping_threshold = 0.5};
+}
+template <>
+inline tutti::GyroDropout small<tutti::GyroDropout>() {
+  return {.p = 0.5, .sigma = 1, .tau = 2};
+}
+template <>
+inline tutti::LayerFreezing small<tutti::LayerFreezing>() {
+  return {.freeze_start = 0.0};
+}
 
 /// Why gradients depend on the microbatches with `A`, by the algorithm's own definition; empty:
 /// they must not.
 template <class A>
 constexpr std::string_view per_microbatch = "";
+template <>
+inline constexpr std::string_view per_microbatch<tutti::GyroDropout> =
+    "GyroDropout deals its masks to the examples of a microbatch";
 
 template <class... As>
 class Pack {

@@ -5,11 +5,7 @@
 
 #include <tutti/algorithms/alibi.hpp>
 #include <tutti/algorithms/ema.hpp>
-#include <tutti/algorithms/factorize.hpp>
 #include <tutti/algorithms/gated_linear_units.hpp>
-#include <tutti/algorithms/gradient_clipping.hpp>
-#include <tutti/algorithms/gyro_dropout.hpp>
-#include <tutti/algorithms/layer_freezing.hpp>
 #include <tutti/algorithms/low_precision_layernorm.hpp>
 #include <tutti/algorithms/sam.hpp>
 #include <tutti/algorithms/seq_length_warmup.hpp>
@@ -58,28 +54,8 @@ inline tutti::ALiBi small<tutti::ALiBi>() {
   return {.max_sequence_length = 16, .train_sequence_length_scaling = 0.5};
 }
 template <>
-inline tutti::Factorize small<tutti::Factorize>() {
-  return {.min_features = 16, .latent_features = 0.25};
-}
-template <>
-inline tutti::GradientClipping small<tutti::GradientClipping>() {
-  return {.clipping_type = tutti::ClippingType::norm, .clipping_threshold = 0.5};
-}
-template <>
-inline tutti::GyroDropout small<tutti::GyroDropout>() {
-  return {.p = 0.5, .sigma = 1, .tau = 2};
-}
-template <>
-inline tutti::LayerFreezing small<tutti::LayerFreezing>() {
-  return {.freeze_start = 0.0};
-}
-template <>
 inline tutti::SeqLengthWarmup small<tutti::SeqLengthWarmup>() {
   return {.duration = 0.5, .min_seq_length = 4, .max_seq_length = 8, .step_size = 2};
 }
-
-template <>
-inline constexpr std::string_view per_microbatch<tutti::GyroDropout> =
-    "GyroDropout deals its masks to the examples of a microbatch";
 
 }  // namespace together

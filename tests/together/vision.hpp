@@ -7,12 +7,8 @@
 #include <tutti/algorithms/cutmix.hpp>
 #include <tutti/algorithms/cutout.hpp>
 #include <tutti/algorithms/ema.hpp>
-#include <tutti/algorithms/factorize.hpp>
 #include <tutti/algorithms/ghost_batchnorm.hpp>
-#include <tutti/algorithms/gradient_clipping.hpp>
-#include <tutti/algorithms/gyro_dropout.hpp>
 #include <tutti/algorithms/label_smoothing.hpp>
-#include <tutti/algorithms/layer_freezing.hpp>
 #include <tutti/algorithms/low_precision_groupnorm.hpp>
 #include <tutti/algorithms/low_precision_layernorm.hpp>
 #include <tutti/algorithms/mixup.hpp>
@@ -112,24 +108,8 @@ inline tutti::ColOut small<tutti::ColOut>() {
   return {.p_row = 0.2, .p_col = 0.3};
 }
 template <>
-inline tutti::Factorize small<tutti::Factorize>() {
-  return {.min_channels = 16, .latent_channels = 0.25, .min_features = 16, .latent_features = 0.25};
-}
-template <>
 inline tutti::GhostBatchNorm small<tutti::GhostBatchNorm>() {
   return {.ghost_batch_size = 2, .if_none = tutti::surgery::IfNone::ignore};
-}
-template <>
-inline tutti::GradientClipping small<tutti::GradientClipping>() {
-  return {.clipping_type = tutti::ClippingType::norm, .clipping_threshold = 0.5};
-}
-template <>
-inline tutti::GyroDropout small<tutti::GyroDropout>() {
-  return {.p = 0.5, .sigma = 1, .tau = 2};
-}
-template <>
-inline tutti::LayerFreezing small<tutti::LayerFreezing>() {
-  return {.freeze_start = 0.0};
 }
 template <>
 inline tutti::ProgressiveResizing small<tutti::ProgressiveResizing>() {
@@ -158,9 +138,6 @@ inline constexpr std::string_view per_microbatch<tutti::MixUp> =
 template <>
 inline constexpr std::string_view per_microbatch<tutti::CutMix> =
     "CutMix mixes the examples of a microbatch";
-template <>
-inline constexpr std::string_view per_microbatch<tutti::GyroDropout> =
-    "GyroDropout deals its masks to the examples of a microbatch";
 template <>
 inline constexpr std::string_view per_microbatch<tutti::StochasticDepth> =
     "StochasticDepth draws for every forward pass";
