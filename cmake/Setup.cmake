@@ -11,7 +11,7 @@ function(setup_say)
   message("-- ${line}")
 endfunction()
 
-# As many jobs as processors, but no more than memory has room for: a file that includes LibTorch takes 1.3 GB.
+# As many jobs as processors, but no more than memory has room for: a source of several tests takes some 2 GB.
 function(setup_default_jobs out)
   cmake_host_system_information(RESULT jobs QUERY NUMBER_OF_LOGICAL_CORES)
   find_program(nproc nproc) # knows how many of them this process may use
@@ -28,7 +28,7 @@ function(setup_default_jobs out)
       endif()
     endif()
   endif()
-  math(EXPR room "${memory} / 1536")
+  math(EXPR room "${memory} / 2048")
   if(room LESS jobs)
     set(jobs ${room})
   endif()

@@ -7,10 +7,12 @@
 #include "support/catch.hpp"
 #include "support/headers.hpp"
 
-int second_unit_version();  // of tutti_second.cpp, which includes the whole library too
+namespace second_unit {
+int version();  // of tutti_second.cpp, which includes the whole library too
+}
 
 TEST_CASE("the whole library links when two files include it", "[tutti]") {
-  CHECK(second_unit_version() == TUTTI_VERSION_MINOR);
+  CHECK(second_unit::version() == TUTTI_VERSION_MINOR);
 }
 
 TEST_CASE("tutti.hpp has every public header but what needs a library or time", "[tutti]") {

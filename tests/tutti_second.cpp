@@ -1,5 +1,7 @@
 #include <tutti/tutti.hpp>
 
-int second_unit_version() {
+namespace second_unit {
+int version() {
   return TUTTI_VERSION_MINOR;
 }
+}  // namespace second_unit
