@@ -13,6 +13,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
+#include <tutti/data/detail/file_reader.hpp>
+
 /// IDX files, the format of MNIST and its relatives: two zero bytes, a byte for the type, a byte
 /// for the number of dimensions, the dimensions as big-endian 32-bit numbers, and the values, big
 /// endian as well.
@@ -66,23 +68,24 @@ struct IdxHeader {
   std::uint64_t bytes;  // of the values
 };
 
-inline IdxHeader read_idx_header(std::istream& file, const std::string& path,
-                                 std::uint64_t file_size) {
-  std::array<unsigned char, 4> magic{};
-  file.read(reinterpret_cast<char*>(magic.data()), 4);
-  TORCH_CHECK(file.gcount() == 4, "'", path, "' is no IDX file: it has ", file_size,
+inline IdxHeader read_idx_header(const FileReader& file) {
+  const std::string& path = file.path();
+  TORCH_CHECK(file.size() >= 4, "'", path, "' is no IDX file: it has ", file.size(),
               " bytes, expected at least 4");
+  std::array<unsigned char, 4> magic{};
+  file.read(0, magic.data(), 4);
   TORCH_CHECK(!(magic[0] == 0x1f && magic[1] == 0x8b), "'", path,
               "' is compressed with gzip; decompress it first (gunzip)");
   TORCH_CHECK(magic[0] == 0 && magic[1] == 0, "'", path, "' is no IDX file: it begins with bytes ",
               int{magic[0]}, ", ", int{magic[1]}, ", expected 0, 0");
   IdxHeader header{idx_type(magic[2], path), {}, 0};
   std::uint64_t bytes = at::elementSize(header.type);
-  for (int i = 0; i < magic[3]; ++i) {
+  const std::uint64_t before = 4 + 4 * std::uint64_t{magic[3]};
+  TORCH_CHECK(file.size() >= before, "'", path, "' is cut off: it has ", file.size(),
+              " bytes, expected ", before, " for the header alone");
+  for (std::uint64_t at = 4; at < before; at += 4) {
     std::array<unsigned char, 4> size{};
-    file.read(reinterpret_cast<char*>(size.data()), 4);
-    TORCH_CHECK(file.gcount() == 4, "'", path, "' is cut off: it has ", file_size,
-                " bytes, expected ", 4 + 4 * int{magic[3]}, " for the header alone");
+    file.read(at, size.data(), 4);
     header.shape.push_back(big_endian(size.data()));
     TORCH_CHECK(!__builtin_mul_overflow(bytes, big_endian(size.data()), &bytes), "'", path,
                 "' is damaged: its dimensions ", at::IntArrayRef(header.shape),
@@ -101,22 +104,16 @@ inline IdxHeader read_idx_header(std::istream& file, const std::string& path,
 /// Throws c10::Error, naming the file and what is wrong with it, when it cannot be opened, is no
 /// IDX file, is compressed, or is shorter or longer than its header says.
 inline at::Tensor load_idx(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::streamoff end = file ? std::streamoff{file.tellg()} : -1;
-  TORCH_CHECK(end >= 0, "'", path, "' cannot be opened: ", std::strerror(errno));
-  const auto file_size = static_cast<std::uint64_t>(end);
-  file.seekg(0);
-  const detail::IdxHeader header = detail::read_idx_header(file, path, file_size);
+  const detail::FileReader file(path);
+  const detail::IdxHeader header = detail::read_idx_header(file);
   const std::uint64_t before = 4 + 4 * header.shape.size();
-  TORCH_CHECK(file_size - before == header.bytes, "'", path, "' has ", file_size,
+  TORCH_CHECK(file.size() - before == header.bytes, "'", path, "' has ", file.size(),
               " bytes, expected ", header.bytes + before, " for dimensions ",
               at::IntArrayRef(header.shape), " of ", header.type, "; it is ",
-              file_size - before < header.bytes ? "cut off" : "damaged");
+              file.size() - before < header.bytes ? "cut off" : "damaged");
   at::Tensor out(
       at::detail::empty_cpu(header.shape, header.type, /*pin_memory=*/false, std::nullopt));
-  file.read(static_cast<char*>(out.mutable_data_ptr()), static_cast<std::streamsize>(header.bytes));
-  TORCH_CHECK(static_cast<std::uint64_t>(file.gcount()) == header.bytes, "'", path,
-              "' could be read only in part: ", std::strerror(errno));
+  file.read(before, out.mutable_data_ptr(), header.bytes);
   detail::swap_bytes(out.mutable_data_ptr(), header.bytes, at::elementSize(header.type));
   return out;
 }
