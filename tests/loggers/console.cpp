@@ -74,14 +74,32 @@ TEST_CASE("a long evaluation prints ten signs of life and its end", "[loggers][t
   FakeRun run{logger, "1ep"};
   run.evaluate("test", 95);
   const std::string text = out.text();
-  std::size_t lines = 0;
+  std::string batches;
   for (std::size_t at = text.find("[Eval"); at != std::string::npos;
        at = text.find("[Eval", at + 1)) {
-    ++lines;
+    const std::size_t from = text.find('=', at) + 1;
+    batches += text.substr(from, text.find('/', from) - from) + " ";
   }
-  CHECK(lines == 11);
+  CHECK(batches == "1 11 20 30 39 49 58 68 77 87 95 ");  // every 9.5
   CHECK_THAT(text, ContainsSubstring("[Eval batch=1/95] Eval on test data\n"));
   CHECK_THAT(text, ContainsSubstring("[Eval batch=95/95] Eval on test data:\n\t Eval metrics"));
+}
+
+TEST_CASE("an evaluation of unknown length prints every hundredth batch", "[loggers][trace]") {
+  const Capture out;
+  ConsoleLogger logger{.stream = out.file, .log_config = false};
+  FakeRun run{logger, "1ep"};
+  run.state.dataloader_label = "test";
+  run.state.dataloader_len = -1;
+  run.fire(tutti::EvalStart{});
+  for (int i = 0; i < 105; ++i) {
+    run.state.eval_timestamp = run.state.eval_timestamp.to_next_batch(16);
+    run.fire(tutti::EvalBatchEnd{});
+  }
+  run.fire(tutti::EvalEnd{});
+  CHECK(out.text() ==
+        "[Eval batch=1] Eval on test data\n[Eval batch=101] Eval on test data\n"
+        "[Eval batch=105] Eval on test data:\n");
 }
 
 TEST_CASE("the console keeps quiet on other ranks", "[loggers][dist]") {
@@ -109,7 +127,12 @@ TEST_CASE("the console prints tables and numbers of every size", "[loggers][law]
   CHECK(tutti::detail::number_text(-2.5) == "-2.5000");
   CHECK(tutti::detail::number_text(50000) == "50000");
   CHECK(tutti::detail::number_text(0) == "0");
-  CHECK(tutti::detail::number_text(std::numeric_limits<double>::quiet_NaN()) == "nan");
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  CHECK(tutti::detail::number_text(nan) == "nan");
+  CHECK(tutti::detail::number_text(-nan) == "nan");  // as a processor makes it of 0 / 0
+  CHECK(tutti::detail::hyperparameter_text(-nan) == "nan");
+  CHECK(tutti::detail::number_text(0.001) == "0.0010");
+  CHECK(tutti::detail::number_text(1e15) == "1.000e+15");
   CHECK(tutti::detail::number_text(std::numeric_limits<double>::infinity()) == "inf");
 }
 

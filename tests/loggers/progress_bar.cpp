@@ -1,6 +1,8 @@
 #include <tutti/loggers/progress_bar.hpp>
 
+#include <chrono>
 #include <regex>
+#include <thread>
 
 #include <tutti/core/recipe.hpp>
 
@@ -75,6 +77,23 @@ TEST_CASE("a terminal's line is drawn over and left when the bar ends", "[logger
   CHECK_THAT(text, ContainsSubstring("\033[K\n\rtest           Batch   1:   0%|"));
   CHECK_THAT(text, ContainsSubstring("MulticlassAccuracy=0.9844]\033[K\n\rtrain"));
   CHECK(text.ends_with("loss/train/total=0.5000]\033[K\n"));
+}
+
+TEST_CASE("the time of an evaluation is not training's", "[loggers][law]") {
+  using namespace std::chrono_literals;
+  const Capture out;
+  ProgressBar logger{.stream = out.file, .line_seconds = 0, .log_config = false};
+  FakeRun run{logger, "1ep"};
+  run.fire(tutti::EpochStart{});
+  run.fire(tutti::EvalStart{});
+  std::this_thread::sleep_for(30ms);
+  run.fire(tutti::EvalEnd{});
+  CHECK(logger.memory.other.bar.seconds >= 0.03);
+  run.batch();
+  const std::chrono::duration<double> passed =
+      std::chrono::steady_clock::now() - logger.memory.train.began;
+  CHECK(logger.memory.train.bar.seconds > 0);
+  CHECK(logger.memory.train.bar.seconds <= passed.count() - 0.03);
 }
 
 TEST_CASE("drawing is limited in time, not by batches", "[loggers][law]") {
@@ -183,6 +202,16 @@ TEST_CASE("a bar's line tells progress, time left, rate and values", "[loggers][
   bar.done = 150;  // the last batch had more samples or tokens than were left
   CHECK(bar_text(bar, 120, false) ==
         "train: 100%|#########################| 150/120 [00:40<00:00, 3.50ba/s, loss=0.5]");
+}
+
+TEST_CASE("a bar's per cent are whole ones that are reached", "[loggers][law]") {
+  for (int done = 0; done <= 100; ++done) {
+    const std::string per_cent = std::to_string(done) + "%|";
+    CHECK_THAT(bar_text({.label = " ", .done = done, .total = 100}, 120, false),
+               ContainsSubstring(" " + per_cent));
+  }
+  CHECK_THAT(bar_text({.done = 999, .total = 1000}, 120, false), ContainsSubstring(" 99%|"));
+  CHECK_THAT(bar_text({.done = 0, .total = 0}, 120, false), ContainsSubstring("100%|#"));
 }
 
 TEST_CASE("a narrow terminal shortens the bar before the values, and never wraps",

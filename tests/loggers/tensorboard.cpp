@@ -198,6 +198,25 @@ TEST_CASE("a record has its length, two sums and the data", "[loggers][golden]")
         std::string("\x03\0\0\0\0\0\0\0", 8) + "\xb0\x99\x49\x0e" + "abc" + "\x6e\x57\xf1\x21");
 }
 
+TEST_CASE("a table's cells stay cells whatever stands in them", "[loggers][law]") {
+  const std::vector<std::string> columns{"text", "length"};
+  const std::vector<std::vector<std::string>> rows{{R"(\|x\|)", "1"}, {"two\r\nlines", "2"}};
+  CHECK(tensorboard::markdown({.name = "t", .columns = columns, .rows = rows}) ==
+        "| text | length |\n|---|---|\n"
+        R"(| \\\|x\\\| | 1 |)"
+        "\n| two<br>lines | 2 |\n");
+}
+
+TEST_CASE("names of metrics are made UTF-8, without which the file could not be read",
+          "[loggers][law]") {
+  const auto name = [](std::string_view tag) {
+    return field(fields_of(tensorboard::scalar(tag, 1).bytes()), 1);
+  };
+  CHECK(name("loss/train/total") == "loss/train/total");
+  CHECK(name("\xC3\xA9") == "\xC3\xA9");
+  CHECK(name("caf\xE9") == "caf\xEF\xBF\xBD");
+}
+
 TEST_CASE("a picture becomes a PNG with stored pixels", "[loggers][golden]") {
   // Python: zlib.compress(b"\0\x01\x02\x03", 0) between the chunks of a 1 x 1 RGB picture.
   const std::string file = tutti::detail::png(
@@ -255,7 +274,8 @@ TEST_CASE("a folder that cannot be made is refused at once", "[loggers]") {
   write_bytes(folder / "file", "");
   TensorBoardLogger logger{.log_dir = (folder / "file").string()};
   using Run = FakeRun<TensorBoardLogger>;
-  CHECK_THROWS_WITH(Run(logger, "1ep"), ContainsSubstring("TensorBoardLogger: cannot write '"));
+  CHECK_THROWS_WITH(Run(logger, "1ep"), ContainsSubstring("TensorBoardLogger: cannot write '") &&
+                                            ContainsSubstring("; set log_dir to a place"));
   CHECK_THROWS_WITH(TensorBoardLogger{.log_dir = ""}.validate(), ContainsSubstring("log_dir"));
 }
 

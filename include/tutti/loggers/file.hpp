@@ -53,7 +53,7 @@ struct FileLogger final {
   void apply(Init, const State& state) {
     detail::check_one_file_per_rank("FileLogger: filename", filename, state);
     detail::check_remote_file("FileLogger", remote_file_name, state);
-    memory.file.open(std::string(name), run_path(filename, state));
+    memory.file.open(std::string(name), run_path(filename, state), "filename");
   }
   void apply(AfterLoad, const State& state) {
     memory.file.begin(state.timestamp.batch > 0, overwrite);

@@ -60,7 +60,7 @@ struct JSONLinesLogger final {
         detail::check_one_file_per_rank("JSONLinesLogger: filename", filename, state);
         detail::check_remote_file("JSONLinesLogger", remote_file_name, state);
       }
-      memory.file.open(std::string(name), run_path(filename, state));
+      memory.file.open(std::string(name), run_path(filename, state), "filename");
     }
   }
   void apply(AfterLoad, const State& state) {

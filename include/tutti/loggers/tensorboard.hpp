@@ -59,7 +59,7 @@ struct TensorBoardLogger final {
   void apply(Init, const State& state) {
     memory.speaks = state.rank == 0 || !rank_zero_only;
     if (memory.speaks) {
-      memory.file.open(std::string(name), free_file(state));
+      memory.file.open(std::string(name), free_file(state), "log_dir");
       write(detail::tensorboard::version(now()));
     }
   }

@@ -82,9 +82,10 @@ TUTTI_INLINE std::string bar_text(const Bar& bar, int width, bool unicode) {
       bar.total == 0 ? 1 : static_cast<double>(bar.done) / static_cast<double>(bar.total);
   const auto rest_of_it = static_cast<double>(std::max<std::int64_t>(bar.total - bar.done, 0));
   const double left = rate > 0 ? rest_of_it / rate : INFINITY;
-  char percent[8];
-  std::snprintf(percent, sizeof percent, "%3.0f%%",
-                std::floor(std::clamp(fraction, 0.0, 1.0) * 100));
+  char percent[16];  // of whole numbers: as a fraction 29 of 100 is a little less than 29 %
+  const std::int64_t hundredths = bar.total == 0 ? 100 : bar.done * 100 / bar.total;
+  std::snprintf(percent, sizeof percent, "%3d%%",
+                static_cast<int>(std::clamp<std::int64_t>(hundredths, 0, 100)));
   const std::string head = bar.label + percent + "|";
   std::string tail = "| " + std::to_string(bar.done) + "/" + std::to_string(bar.total) + " [" +
                      rest + "<" + clock_text(left) + ", " + rate_text(rate, bar.unit) + bar.values +

@@ -48,9 +48,10 @@ class LogFile {
   }
   ~LogFile() { close(); }
 
-  // Opens or makes the file and the folders above it. who: named in messages, "FileLogger".
+  // Opens or makes the file and the folders above it. who: named in messages, "FileLogger", as is
+  // the option that says where the file is.
   // Throws c10::Error with the system's reason and what to do.
-  void open(std::string who, const std::string& path) {
+  void open(std::string who, const std::string& path, std::string_view option) {
     close();
     who_ = std::move(who);
     path_ = path;
@@ -62,8 +63,8 @@ class LogFile {
     fd_ = ::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     const int reason = errno;
     TORCH_CHECK(fd_ >= 0, who_, ": cannot write '", path,
-                "': ", error ? error.message() : std::string(std::strerror(reason)),
-                "; set filename to a file in a folder that can be written");
+                "': ", error ? error.message() : std::string(std::strerror(reason)), "; set ",
+                option, " to a place that can be written");
   }
 
   // Lets the waiting lines go, `first` before them.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -57,7 +58,14 @@ inline Message restart(double time, std::int64_t step) {
 
 // Values of a Summary, of which an event holds any number.
 inline Message scalar(std::string_view tag, double value) {
-  return Message().bytes(1, tag).real(2, static_cast<float>(value));
+  const bool plain = std::ranges::all_of(tag, [](unsigned char c) { return c < 0x80; });
+  Message out;
+  if (plain) {
+    out.bytes(1, tag);
+  } else {
+    out.bytes(1, utf8(tag));
+  }
+  return out.real(2, static_cast<float>(value));
 }
 inline Message image(std::string_view tag, const Picture& picture) {
   return Message().bytes(1, tag).message(4, Message()
@@ -113,7 +121,10 @@ inline std::string markdown(const LoggedTable& table) {
     for (const std::string& cell : cells) {
       out += ' ';
       for (const char c : cell) {
-        out += c == '\n' ? std::string("<br>") : c == '|' ? "\\|" : std::string(1, c);
+        if (c == '|' || c == '\\') {
+          out += '\\';
+        }
+        out += c == '\n' ? "<br>" : c == '\r' ? "" : std::string(1, c);
       }
       out += " |";
     }

@@ -49,6 +49,9 @@ std::string clock_text(double seconds);
 namespace tutti::detail {
 
 TUTTI_INLINE std::string number_text(double value) {
+  if (std::isnan(value)) {
+    return "nan";  // without its sign, which means nothing
+  }
   char text[64];
   const double size = std::abs(value);
   if (value == std::floor(value) && size < 1e15) {
@@ -71,7 +74,7 @@ TUTTI_INLINE std::string hyperparameter_text(const HyperparameterValue& value) {
     } else if constexpr (std::is_same_v<T, double>) {
       char text[32];
       std::snprintf(text, sizeof text, "%.10g", v);
-      return text;
+      return std::isnan(v) ? "nan" : text;
     } else {
       return v;
     }
