@@ -52,15 +52,16 @@ double error_over(const std::shared_ptr<Measured>& net, const tutti::Batch& batc
   return Measured::error(net->forward(batch).tensor(), batch.targets()).item<double>();
 }
 
-/// One batch, of which the last example is there only to make ranks equally long.
+/// One batch, whose last examples are there only to make ranks equally long.
 struct Padded {
   tutti::Batch batch;
+  std::int64_t extra = 1;
   bool given = true;
   void start(std::int64_t, std::int64_t) { given = false; }
   std::optional<tutti::Batch> next() {
     return std::exchange(given, true) ? std::nullopt : std::optional(batch);
   }
-  [[nodiscard]] std::int64_t repeated() const { return 1; }
+  [[nodiscard]] std::int64_t repeated() const { return extra; }
 };
 
 /// Runs out of memory in these forward passes of the run.
@@ -145,6 +146,19 @@ TEST_CASE("every evaluation counts anew, and not what only makes ranks equally l
     }
     CHECK(trainer.get<Seen>().lines.back() == "1 batches, 4 samples, 0 tokens, 0 retries");
   }
+}
+
+TEST_CASE("several examples that do not count may fill more than one microbatch", "[train][eval]") {
+  const auto net = std::make_shared<Measured>();
+  const tutti::Batch batch = tiny::batches(1, 5)[0];
+  Trainer<Seen> trainer{net, options({})};
+  for (const auto& [extra, counted] :  // microbatches of 2, 2 and 1
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{3, 2}, {4, 1}}) {
+    trainer.eval({{"test", Padded{batch, extra}, {.device_eval_microbatch_size = 2}}});
+    CHECK(trainer.state().eval_metric_values.at("test").at("MSE") ==
+          Approx(error_over(net, batch.split(counted)[0])));
+  }
+  CHECK(trainer.get<Seen>().lines.back() == "1 batches, 1 samples, 0 tokens, 0 retries");
 }
 
 TEST_CASE("memory that runs out within a batch makes no example count twice", "[train][eval]") {

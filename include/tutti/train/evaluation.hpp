@@ -1,5 +1,8 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -65,7 +68,7 @@ void evaluate_part(Engine& engine, State& state, EvalSet& set, const Batch& part
   }
 }
 
-/// All microbatches of state.batch.
+/// All microbatches of state.batch, whose last `extra` examples do not count.
 template <class Engine>
 void evaluate_parts(Engine& engine, State& state, EvalSet& set, std::int64_t extra) {
   const std::int64_t size = set.microbatch.count;
@@ -73,8 +76,13 @@ void evaluate_parts(Engine& engine, State& state, EvalSet& set, std::int64_t ext
       size <= 0 || (set.microbatch.automatic && size >= set.data.num_samples(state.batch));
   const std::vector<Batch> parts =
       whole ? std::vector<Batch>{state.batch} : set.data.split(state.batch, size);
+  std::vector<std::int64_t> extras(parts.size(), 0);
+  for (std::size_t i = parts.size(); extra > 0 && i > 0; --i) {
+    extras[i - 1] = std::min(extra, set.data.num_samples(parts[i - 1]));
+    extra -= extras[i - 1];
+  }
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    evaluate_part(engine, state, set, parts[i], i + 1 == parts.size() ? extra : 0);
+    evaluate_part(engine, state, set, parts[i], extras[i]);
   }
 }
 
