@@ -150,6 +150,8 @@ TEST_CASE("fitting a square keeps the middle and averages what comes together", 
   const at::Tensor checks = at::arange(64).remainder(2).mul(200).to(at::kByte).view({1, 8, 8});
   CHECK(tutti::data::fit_square(checks, 1).item<int>() == 100);
   CHECK_THROWS_WITH(tutti::data::fit_square(image, 0), ContainsSubstring("size is 0"));
+  CHECK_THROWS_WITH(tutti::data::fit_square(image.slice(1, 0, 0), 2),
+                    ContainsSubstring("the image Byte[1, 0, 6], expected 1 or more and uint8"));
 }
 
 TEST_CASE("folders without images or with other classes say what is there", "[data]") {
@@ -173,6 +175,9 @@ TEST_CASE("folders without images or with other classes say what is there", "[da
   CHECK_THAT(says(options), ContainsSubstring("has the class 'dog', expected one of "
                                               "options.classes: cat, bird"));
   options.classes = {};
+  options.size = -1;
+  CHECK_THAT(says(options), ContainsSubstring("size is -1, expected 1 or more, or 0 for the"));
+  options.size = 0;
   write_bytes(folder / "train/dog/2.gif", "four");
   CHECK_THAT(says(options), ContainsSubstring("train/dog/2.gif' has 4 bytes, expected 3"));
   CHECK_THAT(message([&] { (void)load_image_folder("/no/such", gif, Grey{}); }),

@@ -30,13 +30,14 @@ struct ImageFolderOptions {
 
 /// An image scaled until its shorter side is `size`, and the square in the middle of that.
 ///
-/// image: uint8 [C, H, W]. Bilinear, over all pixels that come together in one.
+/// image: uint8 [C, H, W], not empty. Bilinear, over all pixels that come together in one.
 /// Returns uint8 [C, size, size]; the image itself when it is that. size: >= 1, else throws
 /// c10::Error (ValueError).
 inline at::Tensor fit_square(const at::Tensor& image, std::int64_t size) {
-  TORCH_CHECK_VALUE(size >= 1 && image.dim() == 3 && image.scalar_type() == at::kByte,
-                    "fit_square: size is ", size, " and the image ", image.scalar_type(),
-                    image.sizes(), ", expected 1 or more and uint8 [C, H, W]");
+  TORCH_CHECK_VALUE(
+      size >= 1 && image.dim() == 3 && image.numel() > 0 && image.scalar_type() == at::kByte,
+      "fit_square: size is ", size, " and the image ", image.scalar_type(), image.sizes(),
+      ", expected 1 or more and uint8 [C, H, W] that is not empty");
   const std::int64_t height = image.size(1);
   const std::int64_t width = image.size(2);
   const std::int64_t shorter = std::min(height, width);
@@ -134,6 +135,8 @@ inline at::Tensor make_labels(const std::vector<ImageFile>& files, const std::st
 template <class Decode = ImageDecoder>
 ImageSet load_image_folder(const std::string& path, const ImageFolderOptions& options = {},
                            const Decode& decode = Decode{}) {
+  TORCH_CHECK_VALUE(options.size >= 0, "load_image_folder: size is ", options.size,
+                    ", expected 1 or more, or 0 for the images as they are");
   const detail::ImageFiles all(path, options.prefix);
   const std::vector<detail::ImageFile> files = detail::choose_images(all, path, options);
   ImageSet out{.images = {}, .labels = {}, .classes = options.classes};
