@@ -65,6 +65,22 @@ TEST_CASE("what goes into a layer and comes out is described on due batches",
   CHECK(memory.data.contains("activations/max/out_output.0"));
 }
 
+TEST_CASE("an interval may be in epochs, and of several microbatches the last is watched",
+          "[callbacks][activation_monitor]") {
+  auto model = net();
+  auto options = callback_run::options(3, "2ep");  // batches of 6
+  options.device_train_microbatch_size = 2;
+  Trainer trainer{model, options, ActivationMonitor{.interval = "1ep"}, InMemoryLogger{}};
+  trainer.fit();
+  const auto& norms = trainer.get<InMemoryLogger>().series("activations/l2_norm/out_input.0");
+  REQUIRE(norms.values.size() == 2);
+  for (const std::size_t epoch : {0U, 1U}) {
+    CHECK(norms.timestamps[epoch].batch == static_cast<std::int64_t>(3 * epoch));
+    const at::Tensor x = model->hidden[9 * epoch + 2];  // [2, 8]
+    CHECK(norms.values[epoch] == Approx(x.norm(2, -1).mean().item<double>()));
+  }
+}
+
 TEST_CASE("watching changes nothing", "[callbacks][activation_monitor][law]") {
   auto watched = net();
   auto plain = net();

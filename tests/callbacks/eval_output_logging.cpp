@@ -54,6 +54,31 @@ TEST_CASE("the number of examples and their texts can be chosen",
   CHECK_THAT(tables.at("b_step_2"), ContainsSubstring(R"("data": [["1", "low", "10"]])"));
 }
 
+TEST_CASE("the limit of examples may lie within a batch, and -1 is none",
+          "[callbacks][eval_output_logging]") {
+  const auto table = [](std::int64_t max_examples, std::vector<Batch> data) {
+    auto options = callback_run::options(2, "1ep");
+    options.eval = {{"test", std::move(data)}};
+    Trainer trainer{
+        std::make_shared<Doubler>(), options,
+        EvalOutputLogging{
+            .max_examples = max_examples,
+            .input_text = [](const at::Tensor& x) { return std::to_string(x.item<int>()); },
+            .target_text = [](const at::Tensor& y) { return std::to_string(y.item<int>() + 1); }},
+        InMemoryLogger{}};
+    trainer.fit();
+    return trainer.get<InMemoryLogger>().tables.at("test_step_2");
+  };
+  const std::vector<Batch> data = numbered();
+  CHECK_THAT(table(2, {data[1], data[0]}),
+             ContainsSubstring(R"("data": [["3", "6", "31"], ["1", "2", "11"]]})"));
+  const std::string all = table(-1, {Batch(at::arange(100.0, 220.0)), data[0]});
+  CHECK_THAT(all, ContainsSubstring(R"("data": [["100", "200", ""], )"));  // without targets
+  CHECK_THAT(all, ContainsSubstring(R"(["219", "438", ""], ["1", "2", "11"], ["2", "4", "21"]]})"));
+  CHECK_THROWS_WITH((EvalOutputLogging{.max_examples = 0}.validate()),
+                    ContainsSubstring("max_examples is 0, expected at least 1, or -1 for all"));
+}
+
 namespace {
 
 /// Has no room for more than one example, which it finds out at the second microbatch at times.
@@ -88,8 +113,10 @@ TEST_CASE("an attempt that runs out of memory leaves no rows", "[callbacks][eval
 TEST_CASE("a long tensor is shown by its first numbers", "[callbacks][eval_output_logging]") {
   CHECK(tutti::detail::numbers_text(at::scalar_tensor(7)) == "7");
   CHECK(tutti::detail::numbers_text(at::tensor({0.25, -3.0})) == "[0.25, -3]");
-  const std::string text = tutti::detail::numbers_text(at::arange(100));
-  CHECK_THAT(text, ContainsSubstring("14, 15, ...]"));
+  CHECK(tutti::detail::numbers_text(at::zeros({0})) == "[]");
+  CHECK(tutti::detail::numbers_text(at::zeros({1}).div(0)) == "[nan]");
+  CHECK(tutti::detail::numbers_text(at::arange(16)).ends_with("14, 15]"));
+  CHECK(tutti::detail::numbers_text(at::arange(100)).ends_with("14, 15, ...]"));
 }
 
 TEST_CASE("rows keep their texts on the way between processes",

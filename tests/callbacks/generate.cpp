@@ -5,6 +5,7 @@
 #include <tutti/models/gpt2.hpp>
 
 #include "callbacks/run.hpp"
+#include "support/message.hpp"
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
@@ -117,6 +118,10 @@ TEST_CASE("tokens are drawn from the likeliest", "[callbacks][generate]") {
   CHECK(follows > 299 * 0.596 - 5 * 8.5);
   CHECK(follows < 299 * 0.596 + 5 * 8.5);
   CHECK(std::set<std::int64_t>(drawn.begin(), drawn.end()).size() == 6);
+  Generate all = policy;
+  all.top_k = 0;
+  policy.top_k = 6;
+  CHECK(policy.continue_from(state, {0}) == all.continue_from(state, {0}));
   policy.top_k = 1;
   CHECK(to_text(policy.continue_from(state, {4})).substr(0, 4) == "fabc");
 }
@@ -138,11 +143,42 @@ TEST_CASE("generating changes nothing of the training of a GPT-2", "[callbacks][
   CHECK(run(policy).equal(run()));
 }
 
+TEST_CASE("only rank 0 generates", "[callbacks][generate]") {
+  const auto model = std::make_shared<Alphabet>();
+  State state;
+  state.model = model;
+  state.task = model;
+  Tables tables;
+  state.logger.add(tables);
+  state.timestamp = state.timestamp.to_next_batch(1);
+  Generate policy = generate("1ba");
+  policy.apply(FitStart{}, state);
+  for (const int rank : {1, 0}) {
+    state.rank = rank;
+    policy.apply(BatchEnd{}, state);
+    CHECK(tables.steps.size() == (rank == 0 ? 1 : 0));
+  }
+}
+
 TEST_CASE("what Generate cannot do is refused", "[callbacks][generate]") {
   CHECK_THROWS_WITH((Generate{.encode = &to_tokens, .decode = &to_text}.validate()),
                     ContainsSubstring("prompts is empty"));
   CHECK_THROWS_WITH((Generate{.prompts = {"a"}}.validate()),
                     ContainsSubstring("encode or decode is not set"));
+  CHECK_THROWS_WITH((Generate{.prompts = {"a"}, .encode = &to_tokens}.validate()),
+                    ContainsSubstring("encode or decode is not set"));
+  const auto refused = [](auto change) {
+    Generate policy = generate("1ep");
+    CHECK_NOTHROW(policy.validate());
+    change(policy);
+    return message([&] { policy.validate(); });
+  };
+  CHECK_THAT(refused([](Generate& policy) { policy.max_new_tokens = 0; }),
+             ContainsSubstring("max_new_tokens is 0, expected at least 1"));
+  CHECK_THAT(refused([](Generate& policy) { policy.temperature = 0; }),
+             ContainsSubstring("temperature is 0, expected more than 0"));
+  CHECK_THAT(refused([](Generate& policy) { policy.top_k = -1; }),
+             ContainsSubstring("top_k is -1, expected 0 or more"));
   struct Flat : Alphabet {
     Outputs eval_forward(const Batch&) { return bias; }
   };

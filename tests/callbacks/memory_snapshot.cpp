@@ -70,6 +70,35 @@ TEST_CASE("a run that ends first stops the recording", "[callbacks][memory_snaps
   CHECK(calls == std::vector<std::string>{"start 100000", "stop"});
 }
 
+TEST_CASE("recording lasts an interval of any unit, and is done once",
+          "[callbacks][memory_snapshot]") {
+  calls.clear();
+  const TemporaryFolder folder;
+  Trainer trainer{tiny::net(), callback_run::options(3, "2ep"),
+                  MemorySnapshot{.skip_batches = 0,
+                                 .interval = "1ep",
+                                 .folder = folder.path().string(),
+                                 .recorder = &fake}};
+  CHECK(calls.empty());  // fit() begins
+  trainer.fit();
+  CHECK(sorted_names(folder.path()) == std::vector<std::string>{"rank0.4.memory_snapshot.pickle"});
+  trainer.fit("2ep");
+  CHECK(calls == std::vector<std::string>{"start 100000", "snapshot", "stop"});
+}
+
+TEST_CASE("MemorySnapshot's options out of range are refused", "[callbacks][memory_snapshot]") {
+  CHECK_NOTHROW(
+      (MemorySnapshot{.skip_batches = 0, .interval = "1sec", .max_entries = 1}.validate()));
+  CHECK_THROWS_WITH((MemorySnapshot{.skip_batches = -1}.validate()),
+                    ContainsSubstring("skip_batches is -1, expected 0 or more"));
+  for (const Time interval : {Time("0ba"), Time("0.5dur")}) {
+    CHECK_THROWS_WITH((MemorySnapshot{.interval = interval}.validate()),
+                      ContainsSubstring("expected more than 0 in any unit but dur"));
+  }
+  CHECK_THROWS_WITH((MemorySnapshot{.max_entries = 0}.validate()),
+                    ContainsSubstring("max_entries is 0, expected at least 1"));
+}
+
 TEST_CASE("MemorySnapshot refuses a model on the CPU", "[callbacks][memory_snapshot]") {
   CHECK_THROWS_WITH((Trainer<MemorySnapshot>(tiny::net(), callback_run::options())),
                     ContainsSubstring("MemorySnapshot records CUDA's memory and the model is on "

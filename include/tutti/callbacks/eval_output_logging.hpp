@@ -1,6 +1,7 @@
 #pragma once
 
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -31,7 +32,7 @@ inline std::string numbers_text(const at::Tensor& tensor) {
     const double value = numbers.const_data_ptr<double>()[i];
     const auto end =
         std::to_chars(digits, digits + sizeof digits, value, std::chars_format::general, 6);
-    text += (i == 0 ? "" : ", ") + std::string(digits, end.ptr);
+    text += (i == 0 ? "" : ", ") + (std::isnan(value) ? "nan" : std::string(digits, end.ptr));
   }
   if (tensor.dim() == 0) {
     return text;

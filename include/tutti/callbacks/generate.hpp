@@ -44,7 +44,7 @@ struct Generate final {
   Tokens (*encode)(std::string_view) = nullptr;                    ///< text to tokens; obligatory
   std::string (*decode)(std::span<const std::int64_t>) = nullptr;  ///< and back; obligatory
   std::int64_t max_new_tokens = 20;                                ///< >= 1
-  Maybe<std::int64_t> eos_token_id{};                              ///< ends a text
+  Maybe<std::int64_t> eos_token_id{};                              ///< ends a text, and is decoded
   bool do_sample = false;                                          ///< draw tokens
   double temperature = 1.0;                                        ///< of drawing; > 0
   std::int64_t top_k = 50;  ///< draw from the likeliest; 0: from all
