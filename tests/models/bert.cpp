@@ -3,6 +3,7 @@
 #include "support/catch.hpp"
 #include "support/golden.hpp"
 
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -72,6 +73,36 @@ TEST_CASE("names of BERT's parameters are Hugging Face's", "[models][bert]") {
   auto odd = small();
   odd.num_attention_heads = 5;
   CHECK_THROWS_AS(models::BertForMaskedLM(odd), c10::ValueError);
+}
+
+TEST_CASE("weights of BERT are drawn as Hugging Face draws them", "[models][bert]") {
+  at::manual_seed(5);
+  auto options = small();
+  options.vocab_size = 200;
+  options.hidden_size = options.intermediate_size = 64;
+  options.initializer_range = 0.05;
+  const auto check = [](const torch::nn::Module& model, const std::vector<std::string>& names) {
+    const auto all = model.named_parameters();
+    for (const std::string& name : names) {
+      INFO(name);
+      CHECK(std::abs(all[name].std().item<double>() - 0.05) < 0.005);
+    }
+    const at::Tensor table = all["bert.embeddings.word_embeddings.weight"];
+    CHECK(table[0].eq(0).all().item<bool>());
+    CHECK(std::abs(table.slice(0, 1).std().item<double>() - 0.05) < 0.005);
+    for (const auto& item : all) {
+      if (item.key().ends_with("bias")) {
+        INFO(item.key());
+        CHECK(item.value().eq(0).all().item<bool>());
+      }
+    }
+  };
+  check(*models::BertForSequenceClassification(options, 100),
+        {"bert.embeddings.position_embeddings.weight",
+         "bert.encoder.layer.1.attention.self.query.weight",
+         "bert.encoder.layer.0.output.dense.weight", "bert.pooler.dense.weight",
+         "classifier.weight"});
+  check(*models::BertForMaskedLM(options), {"cls.predictions.transform.dense.weight"});
 }
 
 TEST_CASE("BERT does not see padding", "[models][bert][law]") {

@@ -73,6 +73,33 @@ TEST_CASE("loss and metrics can be given, also none", "[models][law]") {
             .allclose(at::cross_entropy_loss(outputs.tensor(), batch.targets()) * 5));
 }
 
+TEST_CASE("there is a loss for each example beside the default one, or one's own",
+          "[models][law]") {
+  const Batch batch(at::randn({5, 4}), at::randint(0, 3, {5}, at::kLong));
+  const Classifier plain{Known()};
+  CHECK(plain.has_cross_entropy());
+  CHECK(plain.has_sample_losses());
+  const auto outputs = plain.forward(batch);
+  const at::Tensor logs = outputs.tensor().log_softmax(1);
+  CHECK(plain.sample_losses(outputs, batch)
+            .allclose(-logs.gather(1, batch.targets().unsqueeze(1)).squeeze(1)));
+
+  const auto loss = [](const at::Tensor& y, const at::Tensor&) { return y.sum(); };
+  const Classifier without{Known(), {.loss = loss}};
+  CHECK_FALSE(without.has_cross_entropy());
+  CHECK_FALSE(without.has_sample_losses());
+  CHECK_THROWS_WITH(without.sample_losses(outputs, batch),
+                    ContainsSubstring("set ClassifierOptions::sample_losses"));
+  const Classifier with{Known(),
+                        {.loss = loss, .sample_losses = [](const at::Tensor& y, const at::Tensor&) {
+                           return y.sum(1);
+                         }}};
+  CHECK_FALSE(with.has_cross_entropy());
+  CHECK(with.has_sample_losses());
+  CHECK(with.sample_losses(outputs, batch).equal(outputs.tensor().sum(1)));
+  CHECK(with.loss(outputs, batch).total().equal(outputs.tensor().sum()));
+}
+
 TEST_CASE("a classifier is trained on behind AnyModel", "[models][law]") {
   Known net;
   const tutti::AnyModel model = Classifier{net};

@@ -3,6 +3,7 @@
 #include "support/catch.hpp"
 #include "support/golden.hpp"
 
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -61,6 +62,32 @@ TEST_CASE("GPT-2 has the size of the original, with the table of tokens once", "
   CHECK_FALSE(model->named_parameters().contains("lm_head.weight"));
   CHECK_THROWS_AS(models::GPT2LMHeadModel(models::GPT2Options{.n_embd = 10, .n_head = 3}),
                   c10::ValueError);
+}
+
+TEST_CASE("weights of GPT-2 are drawn as Hugging Face draws them", "[models][gpt2]") {
+  at::manual_seed(5);
+  const auto model = models::GPT2LMHeadModel(models::GPT2Options{
+      .vocab_size = 500, .n_positions = 100, .n_embd = 64, .n_layer = 8, .n_head = 2});
+  const auto all = model->named_parameters();
+  const auto deviation = [&](const std::string& name) {
+    return all["transformer." + name].std().item<double>();
+  };
+  for (const char* name :
+       {"wte.weight", "wpe.weight", "h.7.attn.c_attn.weight", "h.0.mlp.c_fc.weight"}) {
+    INFO(name);
+    CHECK(std::abs(deviation(name) - 0.02) < 0.001);
+  }
+  for (const char* name : {"h.7.attn.c_proj.weight", "h.0.mlp.c_proj.weight"}) {
+    INFO(name);
+    CHECK(std::abs(deviation(name) - 0.02 / 4) < 0.00025);  // sqrt(2 * 8)
+  }
+  for (const auto& item : all) {
+    if (item.key().ends_with("bias")) {
+      INFO(item.key());
+      CHECK(item.value().eq(0).all().item<bool>());
+    }
+  }
+  CHECK(all["transformer.ln_f.weight"].eq(1).all().item<bool>());
 }
 
 TEST_CASE("no position of GPT-2 sees later tokens, nor padding", "[models][gpt2][law]") {
