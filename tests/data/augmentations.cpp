@@ -72,8 +72,17 @@ TEST_CASE("augment turns what it draws into strengths", "[data][augmentations]")
   CHECK(with(Augmentation::shear_y, {0.5, 0.6}).equal(data::shear_y(x, -middle * 0.3 / 10)));
   CHECK(with(Augmentation::brightness, {0.6, 0.25}).equal(data::brightness(x, 2.25)));
   CHECK(with(Augmentation::brightness, {0.4, 1}).equal(data::brightness(x, 1)));
-  CHECK(with(Augmentation::contrast_original, {0.5})
-            .equal(data::contrast(x, middle * 1.8 / 10 + 0.1)));
+  CHECK(with(Augmentation::autocontrast, {}).equal(data::autocontrast(x)));
+  CHECK(with(Augmentation::equalize, {}).equal(data::equalize(x)));
+  // First to which side of 1, up to 9 or down to 0.19, then how far.
+  CHECK(with(Augmentation::color, {0.6, 0.25}).equal(data::color(x, 3)));
+  CHECK(with(Augmentation::contrast, {0.5, 0.5}).equal(data::contrast(x, 0.595)));
+  CHECK(with(Augmentation::sharpness, {0.6, 0.5}).equal(data::sharpness(x, 5)));
+  const double original = middle * 1.8 / 10 + 0.1;
+  CHECK(with(Augmentation::color_original, {0.5}).equal(data::color(x, original)));
+  CHECK(with(Augmentation::contrast_original, {0.5}).equal(data::contrast(x, original)));
+  CHECK(with(Augmentation::brightness_original, {0.5}).equal(data::brightness(x, original)));
+  CHECK(with(Augmentation::sharpness_original, {0.5}).equal(data::sharpness(x, original)));
 }
 
 TEST_CASE("map_images keeps type and shape, and images do not share draws",

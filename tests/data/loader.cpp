@@ -7,6 +7,8 @@
 
 #include <torch/torch.h>
 
+#include <tutti/data/transforms.hpp>
+
 #include "support/catch.hpp"
 
 using Catch::Matchers::ContainsSubstring;
@@ -44,6 +46,17 @@ struct Countdown {  // a Loader with nothing but what it must have
     }
     return Batch(at::full({1}, left--));
   }
+};
+
+struct Telling : Countdown {  // a Loader with all that it may have
+  std::int64_t place = 0;
+  tutti::data::Transforms list{};
+  [[nodiscard]] int size() const { return 3; }
+  [[nodiscard]] std::int64_t batch_size() const { return 5; }
+  [[nodiscard]] std::int64_t dataset_size() const { return 14; }
+  [[nodiscard]] std::int64_t repeated() const { return 2; }
+  void shard(std::int64_t rank, std::int64_t world_size) { place = 10 * world_size + rank; }
+  [[nodiscard]] tutti::data::Transforms& transforms() { return list; }
 };
 
 struct OnePass {  // what a stream or a generator is like
@@ -144,6 +157,22 @@ TEST_CASE("a loader needs start and next alone", "[data][law]") {
   CHECK(numbers(loader, 3, 1) == Numbers{2, 1});
   CHECK(loader.shard(0, 1));
   CHECK_FALSE(loader.shard(0, 2));
+}
+
+TEST_CASE("what a loader tells is passed on", "[data][law]") {
+  const auto telling = std::make_shared<Telling>();
+  AnyLoader loader = telling;
+  CHECK(loader.size() == 3);
+  CHECK(loader.batch_size() == 5);
+  CHECK(loader.dataset_size() == 14);
+  CHECK(loader.repeated() == 2);
+  CHECK(loader.shard(1, 4));
+  CHECK(telling->place == 41);
+  CHECK(loader.transforms() == &telling->list);
+  AnyLoader silent = Countdown{};
+  CHECK(silent.dataset_size() == -1);
+  CHECK(silent.transforms() == nullptr);
+  CHECK_FALSE(static_cast<bool>(AnyLoader{}));
 }
 
 TEST_CASE("copies of a loader share its position", "[data][law]") {

@@ -1,5 +1,6 @@
 #include <tutti/dist/launch_command.hpp>
 
+#include <chrono>
 #include <map>
 #include <string>
 #include <utility>
@@ -50,6 +51,33 @@ TEST_CASE("the command line is Composer's", "[dist][launch]") {
   options.complete();
   CHECK(options.master_addr == "127.0.0.1");
   CHECK(options.master_port > 0);
+}
+
+TEST_CASE("what the command line leaves out comes from the environment", "[dist][launch]") {
+  const auto processes = [](std::map<std::string, std::string> values) {
+    return parse_launch({"./a"}, variables(std::move(values))).nproc;
+  };
+  CHECK(processes({{"CUDA_VISIBLE_DEVICES", ""}}) == 1);
+  CHECK(processes({{"CUDA_VISIBLE_DEVICES", "-1"}}) == 1);
+  CHECK(processes({{"CUDA_VISIBLE_DEVICES", "3"}}) == 1);
+  CHECK(processes({{"CUDA_VISIBLE_DEVICES", "0,1"}, {"LOCAL_WORLD_SIZE", "5"}}) == 5);
+  CHECK(processes({{"CUDA_VISIBLE_DEVICES", "0,1"}, {"LOCAL_WORLD_SIZE", ""}}) == 2);
+  // A world as large as this machine's part follows -n.
+  LaunchOptions options =
+      parse_launch({"-n", "2", "./a"},
+                   variables({{"LOCAL_WORLD_SIZE", "4"}, {"WORLD_SIZE", "4"}, {"NODE_RANK", "0"}}));
+  options.complete();
+  CHECK(options.world_size == 2);
+  CHECK(options.node_rank == 0);
+  options = parse_launch({"--base_rank=4", "--cleanup_timeout", "5", "--stderr=e", "-n=2", "./a"},
+                         variables({{"WORLD_SIZE", "8"}, {"NODE_RANK", "1"}, {"BASE_RANK", "6"}}));
+  CHECK(options.nproc == 2);
+  CHECK(options.world_size == 8);
+  CHECK(options.base_rank == 4);
+  CHECK(options.node_rank == 1);
+  CHECK(options.cleanup_timeout == std::chrono::seconds(5));
+  CHECK(options.stderr_file == "e");
+  CHECK_FALSE(options.verbose);
 }
 
 TEST_CASE("a command line that makes no sense is refused", "[dist][launch]") {
