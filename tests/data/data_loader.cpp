@@ -408,6 +408,10 @@ TEST_CASE("DataLoader: transforms of what is no 8-bit image are refused", "[data
 }
 
 TEST_CASE("DataLoader: options out of range are refused", "[data][data_loader]") {
+  const DataLoader least{
+      Pairs{}, {.batch_size = 1, .num_workers = 1, .prefetch_factor = 1, .max_skipped = 0}};
+  CHECK(labels(rest_of(least, 0)) == Numbers{0, 1, 2});
+  CHECK(rest_of(least, 0).size() == 3);
   CHECK_THROWS_WITH((DataLoader{Pairs{}, {.batch_size = 0}}),
                     ContainsSubstring("batch_size is 0, expected 1 or more"));
   CHECK_THROWS_WITH((DataLoader{Pairs{}, {.num_workers = -1}}),

@@ -186,6 +186,11 @@ TEST_CASE(
   }
   CHECK_THROWS_WITH(ImageLoader(bytes({2, 1, 2, 2}), at::arange(2), {.num_workers = -1}),
                     ContainsSubstring("num_workers is -1 and prefetch_factor 2, expected 0 or"));
+  CHECK_THROWS_WITH(ImageLoader(bytes({2, 1, 2, 2}), at::arange(2), {.prefetch_factor = 0}),
+                    ContainsSubstring("num_workers is 0 and prefetch_factor 0, expected 0 or"));
+  ImageLoader least(bytes({3, 1, 2, 2}), at::arange(3),
+                    {.batch_size = 1, .num_workers = 1, .prefetch_factor = 1});
+  CHECK(epoch_of(least, 0).size() == 3);
 }
 
 TEST_CASE("ImageLoader: images and options that cannot be meant are refused",

@@ -33,7 +33,6 @@ class Ahead {
     return *this;
   }
   ~Ahead() {
-    clear();
     if (shared_) {
       {
         const std::lock_guard lock(shared_->mutex);
