@@ -84,4 +84,6 @@ TEST_CASE("on a CPU it warns and logs nothing", "[callbacks][memory_monitor]") {
 TEST_CASE("a name of a number that does not exist is refused", "[callbacks][memory_monitor]") {
   CHECK_THROWS_WITH((MemoryMonitor{.memory_keys = {"peak_mem"}}.validate()),
                     ContainsSubstring("a name in memory_keys is peak_mem, expected"));
+  CHECK_THROWS_WITH((MemoryMonitor{.dist_aggregate_batch_interval = -1}.validate()),
+                    ContainsSubstring("dist_aggregate_batch_interval is -1, expected 0 or more"));
 }

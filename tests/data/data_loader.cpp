@@ -168,6 +168,16 @@ TEST_CASE("DataLoader: order, sharding and repetitions are those of TensorLoader
   }
 }
 
+TEST_CASE("DataLoader: drop_last leaves out a batch that lacks but one", "[data][data_loader]") {
+  const DataLoader loader{Noisy{.count = 11}, {.batch_size = 4, .drop_last = true}};
+  CHECK(loader.size() == 2);
+  CHECK(labels(rest_of(loader, 0)) == Numbers{0, 1, 2, 3, 4, 5, 6, 7});
+  const DataLoader kept{Noisy{.count = 9}, {.batch_size = 4}};
+  CHECK(kept.size() == 3);
+  CHECK(labels(rest_of(kept, 0)) == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8});
+  CHECK(DataLoader{Noisy{.count = 3}, {.batch_size = 4, .drop_last = true}}.size() == 0);
+}
+
 TEST_CASE("DataLoader: a resumed epoch goes on as it would have, and reads nothing before",
           "[data][data_loader][resume]") {
   for (const std::int64_t workers : {0, 3}) {

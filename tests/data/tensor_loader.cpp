@@ -50,6 +50,15 @@ TEST_CASE("drop_last leaves out the batch that is not full", "[data][law]") {
   auto loader = numbered(10, {.batch_size = 4, .drop_last = true});
   CHECK(loader.size() == 2);
   CHECK(examples(loader, 0) == Numbers{0, 1, 2, 3, 4, 5, 6, 7});
+  auto nearly = numbered(11, {.batch_size = 4, .drop_last = true});
+  CHECK(nearly.size() == 2);
+  CHECK(examples(nearly, 0) == Numbers{0, 1, 2, 3, 4, 5, 6, 7});
+  auto few = numbered(3, {.batch_size = 4, .drop_last = true});
+  CHECK(few.size() == 0);
+  CHECK(examples(few, 0).empty());
+  auto kept = numbered(3, {.batch_size = 4});
+  CHECK(kept.size() == 1);
+  CHECK(examples(kept, 0) == Numbers{0, 1, 2});
 }
 
 TEST_CASE("shuffled epochs are permutations that differ and repeat by number", "[data][law]") {

@@ -184,5 +184,8 @@ TEST_CASE("several ranks need a file each, and sizes are checked", "[loggers]") 
   CHECK_THROWS_WITH(logger.apply(tutti::Init{}, state),
                     ContainsSubstring("filename is \"one.txt\", but 2 ranks write"));
   CHECK_THROWS_WITH(FileLogger{.buffer_size = 0}.validate(), ContainsSubstring("buffer_size is 0"));
+  CHECK_THROWS_WITH(FileLogger{.flush_interval = 0}.validate(),
+                    ContainsSubstring("flush_interval is 0"));
+  CHECK_NOTHROW((FileLogger{.buffer_size = 1, .flush_interval = 1}.validate()));
   CHECK_THROWS_WITH(FileLogger{.filename = ""}.validate(), ContainsSubstring("filename is empty"));
 }

@@ -219,6 +219,7 @@ TEST_CASE("a file that cannot be written is refused at once, with the reason", "
   CHECK_THROWS_WITH(Run(logger, "1ep"), ContainsSubstring("cannot write '") &&
                                             ContainsSubstring("Not a directory") &&
                                             ContainsSubstring("set filename"));
+  CHECK_NOTHROW(JSONLinesLogger{.flush_interval = 1}.validate());
   CHECK_THROWS_WITH(JSONLinesLogger{.flush_interval = 0}.validate(),
                     ContainsSubstring("flush_interval is 0"));
 }

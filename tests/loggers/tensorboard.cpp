@@ -276,6 +276,9 @@ TEST_CASE("a folder that cannot be made is refused at once", "[loggers]") {
   using Run = FakeRun<TensorBoardLogger>;
   CHECK_THROWS_WITH(Run(logger, "1ep"), ContainsSubstring("TensorBoardLogger: cannot write '") &&
                                             ContainsSubstring("; set log_dir to a place"));
+  CHECK_NOTHROW(TensorBoardLogger{.flush_interval = 1}.validate());
+  CHECK_THROWS_WITH(TensorBoardLogger{.flush_interval = 0}.validate(),
+                    ContainsSubstring("flush_interval is 0"));
   CHECK_THROWS_WITH(TensorBoardLogger{.log_dir = ""}.validate(), ContainsSubstring("log_dir"));
 }
 
