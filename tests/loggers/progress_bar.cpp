@@ -195,6 +195,12 @@ TEST_CASE("a bar's line tells progress, time left, rate and values", "[loggers][
   CHECK(bar_text(bar, 120, true) ==
         "train:  25%|\u2588\u2588\u2588\u2588\u2588\u2588\u258e                  | 30/120 "
         "[00:10<00:45, 2.00ba/s, loss=0.5]");
+  bar.seconds = 0.5;
+  CHECK_THAT(bar_text(bar, 120, false), ContainsSubstring("[00:00<00:02, 40.00ba/s"));
+  bar.seconds = 0;
+  CHECK_THAT(bar_text(bar, 120, false), ContainsSubstring("[00:00<?, ?ba/s"));
+  bar.seconds = 0.1;
+  CHECK_THAT(bar_text(bar, 120, false), ContainsSubstring("[00:00<00:00, 200ba/s"));
   bar.seconds = 40;
   CHECK_THAT(bar_text(bar, 120, false), ContainsSubstring("[00:40<03:00, 2.00s/ba"));
   bar.done = bar.began_at;

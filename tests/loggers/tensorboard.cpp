@@ -207,6 +207,46 @@ TEST_CASE("a table's cells stay cells whatever stands in them", "[loggers][law]"
         "\n| two<br>lines | 2 |\n");
 }
 
+// The numbers are those of TensorBoard's summary.proto, tensor.proto and hparams'
+// plugin_data.proto.
+TEST_CASE("a text is a tensor of one string, with its plugin's name", "[loggers][golden]") {
+  const auto value = fields_of(tensorboard::text("t", "a *b*").bytes());
+  CHECK(field(value, 1) == "t");
+  CHECK(field(fields_of(field(fields_of(field(value, 9)), 1)), 1) == "text");
+  const auto tensor = fields_of(field(value, 8));
+  CHECK(field(tensor, 1) == "7");  // DT_STRING
+  CHECK(field(fields_of(field(fields_of(field(tensor, 2)), 2)), 1) == "1");
+  CHECK(field(tensor, 8) == "a *b*");
+}
+
+TEST_CASE("the page HParams is told of every value and how the run ended", "[loggers][golden]") {
+  const auto content = [](const tutti::detail::Message& message) {
+    const auto plugin = fields_of(field(fields_of(field(fields_of(message.bytes()), 9)), 1));
+    CHECK(field(plugin, 1) == "hparams");
+    return fields_of(field(plugin, 2));
+  };
+  const auto begun = fields_of(field(
+      content(tensorboard::session_start(
+          {{"fused", true}, {"layers", std::int64_t{3}}, {"lr", 0.5}, {"name", std::string("x")}},
+          12.5)),
+      3));
+  CHECK(field(begun, 5) == "12.500000");
+  std::string values;
+  for (auto [entry, end] = begun.equal_range(1); entry != end; ++entry) {
+    const auto parts = fields_of(entry->second);
+    for (const auto& [kind, value] : fields_of(field(parts, 2))) {
+      values += field(parts, 1) + " " + std::to_string(kind) + " " + value + ", ";
+    }
+  }
+  CHECK(values == "fused 4 1, layers 2 3.000000, lr 2 0.500000, name 3 x, ");
+  const auto ended = [&](bool failed) {
+    const auto fields = fields_of(field(content(tensorboard::session_end(failed, 20)), 4));
+    return field(fields, 1) + " at " + field(fields, 2);
+  };
+  CHECK(ended(false) == "1 at 20.000000");
+  CHECK(ended(true) == "2 at 20.000000");
+}
+
 TEST_CASE("names of metrics are made UTF-8, without which the file could not be read",
           "[loggers][law]") {
   const auto name = [](std::string_view tag) {
