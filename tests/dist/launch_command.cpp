@@ -1,15 +1,23 @@
 #include <tutti/dist/launch_command.hpp>
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
 #include <chrono>
+#include <cstddef>
+#include <cstdio>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::StartsWith;
 using dist::LaunchOptions;
 using dist::parse_launch;
 using Words = std::vector<std::string>;
@@ -21,6 +29,31 @@ dist::Lookup variables(std::map<std::string, std::string> values) {
     const auto found = values.find(name);
     return found == values.end() ? nullptr : found->second.c_str();
   };
+}
+
+// What tutti-run says, behind its exit status.
+std::string run(Words words) {
+  words.insert(words.begin(), "tutti-run");
+  std::vector<char*> arguments;
+  for (std::string& word : words) {
+    arguments.push_back(word.data());
+  }
+  const TemporaryFolder folder;
+  std::array<int, 2> before{};
+  std::fflush(stdout);
+  const int file = ::open((folder / "said").c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
+  for (const int stream : {1, 2}) {
+    before.at(static_cast<std::size_t>(stream - 1)) = ::dup(stream);
+    ::dup2(file, stream);
+  }
+  const int status = dist::launch_main(static_cast<int>(arguments.size()), arguments.data());
+  std::fflush(stdout);
+  for (const int stream : {1, 2}) {
+    ::dup2(before.at(static_cast<std::size_t>(stream - 1)), stream);
+    ::close(before.at(static_cast<std::size_t>(stream - 1)));
+  }
+  ::close(file);
+  return std::to_string(status) + ": " + read_bytes(folder / "said");
 }
 
 }  // namespace
@@ -78,6 +111,19 @@ TEST_CASE("what the command line leaves out comes from the environment", "[dist]
   CHECK(options.cleanup_timeout == std::chrono::seconds(5));
   CHECK(options.stderr_file == "e");
   CHECK_FALSE(options.verbose);
+}
+
+TEST_CASE("tutti-run helps, tells its version and passes on how the program ended",
+          "[dist][launch]") {
+  for (const char* help : {"-h", "--help"}) {
+    CHECK_THAT(run({help}), StartsWith("0: tutti-run [options] program [arguments]: starts"));
+  }
+  CHECK_THAT(run({}), StartsWith("2: tutti-run [options] program"));
+  CHECK_THAT(run({"--version"}), StartsWith("0: tutti "));
+  CHECK(run({"-n", "1", "sh", "-c", "echo --help"}) == "0: --help\n");
+  CHECK_THAT(run({"-n", "1", "sh", "-c", "exit 5"}), StartsWith("5: tutti-run: rank 0 (pid "));
+  CHECK_THAT(run({"-n", "two", "sh"}), StartsWith("2: tutti-run: -n is \"two\""));
+  CHECK_THAT(run({"-n", "1", "/no/such"}), StartsWith("127: tutti-run: cannot start '/no/such'"));
 }
 
 TEST_CASE("a command line that makes no sense is refused", "[dist][launch]") {
