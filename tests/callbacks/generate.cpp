@@ -179,11 +179,18 @@ TEST_CASE("what Generate cannot do is refused", "[callbacks][generate]") {
              ContainsSubstring("temperature is 0, expected more than 0"));
   CHECK_THAT(refused([](Generate& policy) { policy.top_k = -1; }),
              ContainsSubstring("top_k is -1, expected 0 or more"));
-  struct Flat : Alphabet {
-    Outputs eval_forward(const Batch&) { return bias; }
+  struct Odd : Alphabet {
+    Outputs eval_forward(const Batch&) { return outputs; }
+    at::Tensor outputs;
   };
-  Trainer trainer{std::make_shared<Flat>(), text_options(1, "1ep"), generate("1ba"), Tables{}};
-  CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("the model's outputs are [6], expected"));
+  for (const auto& [sizes, text] : std::vector<std::pair<std::vector<std::int64_t>, std::string>>{
+           {{6}, "[6]"}, {{1, 6}, "[1, 6]"}, {{2, 3, 6}, "[2, 3, 6]"}}) {
+    const auto model = std::make_shared<Odd>();
+    model->outputs = at::zeros(sizes);
+    Trainer trainer{model, text_options(1, "1ep"), generate("1ba"), Tables{}};
+    CHECK_THROWS_WITH(trainer.fit(),
+                      ContainsSubstring("the model's outputs are " + text + ", expected"));
+  }
   State state;
   Generate policy = generate("1ba");
   CHECK_THROWS_WITH(policy.continue_from(state, {}), ContainsSubstring("a prompt has no tokens"));

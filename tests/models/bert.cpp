@@ -86,6 +86,7 @@ TEST_CASE("weights of BERT are drawn as Hugging Face draws them", "[models][bert
     for (const std::string& name : names) {
       INFO(name);
       CHECK(std::abs(all[name].std().item<double>() - 0.05) < 0.005);
+      CHECK(std::abs(all[name].mean().item<double>()) < 0.01);
     }
     const at::Tensor table = all["bert.embeddings.word_embeddings.weight"];
     CHECK(table[0].eq(0).all().item<bool>());

@@ -342,3 +342,20 @@ TEST_CASE("only the newest traces are kept, and a folder that cannot be written 
   write_bytes(folder / "file", "");
   CHECK_NOTHROW(train((folder / "file/below").string()));
 }
+
+TEST_CASE("a profiler's options out of range are refused", "[profiler]") {
+  CHECK_NOTHROW((Profiler{.trace_handler = {.num_traces_to_keep = -1},
+                          .sys_prof_stats_thread_interval_seconds = 0.001}
+                     .validate()));
+  CHECK_THROWS_WITH((Profiler{.schedule = {.active = 0}}.validate()),
+                    ContainsSubstring("active is 0"));
+  CHECK_THROWS_WITH((Profiler{.trace_handler = {.folder = ""}}.validate()),
+                    ContainsSubstring("trace_handler has an empty folder or filename"));
+  CHECK_THROWS_WITH((Profiler{.trace_handler = {.filename = ""}}.validate()),
+                    ContainsSubstring("trace_handler has an empty folder or filename"));
+  CHECK_THROWS_WITH((Profiler{.trace_handler = {.num_traces_to_keep = -2}}.validate()),
+                    ContainsSubstring("num_traces_to_keep is -2, expected -1 (all) or more"));
+  CHECK_THROWS_WITH(
+      (Profiler{.sys_prof_stats_thread_interval_seconds = 0}.validate()),
+      ContainsSubstring("sys_prof_stats_thread_interval_seconds is 0, expected more"));
+}

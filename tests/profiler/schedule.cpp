@@ -45,6 +45,9 @@ TEST_CASE("numbers out of range are refused, also by the compiler", "[profiler]"
   static_assert((CyclicSchedule{}.validate(), true));
   CHECK_THROWS_WITH(CyclicSchedule{.active = 0}.validate(),
                     ContainsSubstring("CyclicSchedule: active is 0, expected 1 or more"));
+  static_assert((CyclicSchedule{.warmup = 0, .active = 1, .repeat = 0}.validate(), true));
+  CHECK_THROWS_WITH(CyclicSchedule{.wait = -1}.validate(), ContainsSubstring("wait is -1"));
+  CHECK_THROWS_WITH(CyclicSchedule{.warmup = -1}.validate(), ContainsSubstring("warmup is -1"));
   CHECK_THROWS_WITH(CyclicSchedule{.skip_first = -1}.validate(), ContainsSubstring("skip_first"));
   CHECK_THROWS_WITH(CyclicSchedule{.repeat = -1}.validate(), ContainsSubstring("repeat"));
 }

@@ -96,3 +96,15 @@ TEST_CASE("its traces go into a Profiler's merged one", "[profiler][trace]") {
   }
   CHECK(places == std::set<std::int64_t>{0});
 }
+
+TEST_CASE("options of LibTorch's profiler out of range are refused", "[profiler]") {
+  CHECK_NOTHROW(TorchProfiler{}.validate());
+  CHECK_THROWS_WITH((TorchProfiler{.schedule = {.active = 0}}.validate()),
+                    ContainsSubstring("active is 0"));
+  CHECK_THROWS_WITH((TorchProfiler{.folder = ""}.validate()),
+                    ContainsSubstring("folder or filename is empty"));
+  CHECK_THROWS_WITH((TorchProfiler{.filename = ""}.validate()),
+                    ContainsSubstring("folder or filename is empty"));
+  CHECK_THROWS_WITH((TorchProfiler{.num_traces_to_keep = -2}.validate()),
+                    ContainsSubstring("num_traces_to_keep is -2, expected -1 (all) or more"));
+}
