@@ -1,5 +1,12 @@
 #include "together/text.hpp"
 
+#include <ATen/ops/group_norm.h>
+#include <ATen/ops/layer_norm.h>
+
+#include <tutti/algorithms/low_precision_groupnorm.hpp>
+#include <tutti/core/autocast.hpp>
+#include <tutti/nn/sequential.hpp>
+
 #include "device/check.hpp"
 #include "device/stand_in.hpp"
 
@@ -43,4 +50,26 @@ TEST_CASE("a warm-up of lengths reserves memory for as many examples as fit", "[
   };
   CHECK_THROWS_AS(fit(8), c10::OutOfMemoryError);
   CHECK(fit("auto") < 8);
+}
+
+TEST_CASE("low-precision norms compute in the autocast type of a device", "[device]") {
+  for (const at::ScalarType low : {at::kBFloat16, at::kHalf}) {
+    nn::Sequential norms(nn::LayerNorm(torch::nn::LayerNormOptions({4, 4})), nn::GroupNorm(2, 6));
+    norms->to(at::kCUDA);
+    const Precision precision = low == at::kHalf ? Precision::amp_fp16 : Precision::amp_bf16;
+    functional::apply_low_precision_layernorm(*norms, precision);
+    functional::apply_low_precision_groupnorm(*norms, precision);
+    const at::Tensor x = at::randn({3, 6, 4, 4}, at::kCUDA);
+    std::vector<at::Tensor> p;  // of both norms, weight and bias
+    for (const at::Tensor& parameter : norms->parameters()) {
+      p.push_back(parameter.detach().to(low));
+    }
+    const Autocast on(at::kCUDA, low);
+    const at::Tensor y = norms->forward(x);
+    CHECK(y.scalar_type() == low);
+    CHECK(at::layer_norm(x, {4, 4}).scalar_type() == at::kFloat);  // LibTorch's own choice
+    const c10::impl::ExcludeDispatchKeyGuard plain(at::autocast_dispatch_keyset);
+    const at::Tensor rows = at::layer_norm(x.to(low), {4, 4}, p[0], p[1]);
+    CHECK(y.equal(at::group_norm(rows, 2, p[2], p[3])));
+  }
 }
