@@ -129,6 +129,17 @@ TEST_CASE("stages may stand in any order", "[fused][law]") {
   }
 }
 
+TEST_CASE("columns are right where wide images lose a few and are cropped then", "[fused][law]") {
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    const at::Tensor x = bytes({2, 3, 30, 120}, seed);
+    const ProgressiveResizing crop{.mode = tutti::ResizeMode::crop, .size_increment = 1};
+    const ColOut colout{.p_row = 0.1, .p_col = 0.05};
+    CHECK(agrees(x, 0.5, normalize(3), colout, crop));
+    CHECK(agrees(x, 0.5, normalize(3), crop, colout, MixUp{.alpha = 1}));
+    CHECK(agrees(x, 0, normalize(3), colout, ColOut{.p_row = 0, .p_col = 0.02}, CutMix{}));
+  }
+}
+
 TEST_CASE("crops and flips of single images go along", "[fused][law]") {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     for (const auto& size : sizes) {

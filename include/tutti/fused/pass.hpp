@@ -245,10 +245,11 @@ class Plan {
 
 /// Transforms of a batch of raw images, done in one pass over its pixels.
 ///
-///     tutti::fused::Pass pass{tutti::fused::Normalize{mean, std}, tutti::MixUp{},
-///     tutti::CutOut{}}; const auto plan = pass.plan(images);                // all draws, in the
-///     order of the stages const at::Tensor x = plan(images);                  // uint8 [N, C, H,
-///     W] to fp32 const auto [rows, weights] = plan.targets();
+///     namespace fused = tutti::fused;
+///     fused::Pass pass{fused::Normalize{mean, std}, tutti::MixUp{}, tutti::CutOut{}};
+///     const auto plan = pass.plan(images);  // all draws, in the order of the stages
+///     const at::Tensor x = plan(images);    // uint8 [N, C, H, W] to fp32
+///     const auto [rows, weights] = plan.targets();
 ///
 /// Stages are in the order in which they would run one after the other, and draw from their own
 /// streams what they would draw then. RandomCrop and RandomFlip come first; one Normalize comes

@@ -141,6 +141,7 @@ class Geometry {
   };
 
   void find_stretches() {
+    stretches_.clear();
     for (std::int64_t j = 0; j < std::ssize(columns_); ++j) {
       const std::int64_t offset = columns_[static_cast<std::size_t>(j)] - j;
       if (stretches_.empty() || stretches_.back().offset != offset) {
