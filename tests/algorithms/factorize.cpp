@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -153,9 +154,13 @@ TEST_CASE("optimizers keep their groups, momentum, and the state of the bias",
 
   CHECK(refactorize(net, 0.5, optimizer) == 1);
   parameters = net.named_parameters();
-  CHECK(parameters["wide.module0.weight"].size(0) < 4);
-  CHECK(momentum(parameters["wide.module0.weight"]).sizes() ==
-        parameters["wide.module0.weight"].sizes());
+  const at::Tensor less_a = parameters["wide.module0.weight"].detach();
+  const at::Tensor less_b = parameters["wide.module1.weight"].detach();
+  CHECK(less_a.size(0) < 4);
+  CHECK(momentum(parameters["wide.module0.weight"])
+            .allclose(less_b.t().matmul(of_weight), 1e-3, 1e-5));
+  CHECK(momentum(parameters["wide.module1.weight"])
+            .allclose(of_weight.matmul(less_a.t()), 1e-3, 1e-5));
   CHECK(optimizer.state().size() == 5);
   net.loss(net.forward(data(1)[0]), data(1)[0]).total().backward();
   optimizer.step();
@@ -193,6 +198,15 @@ TEST_CASE("refactorize lowers ranks as far as the weights allow", "[surgery][fac
   CHECK(product_of(net, "wide").allclose(before, 1e-3, 1e-3));
   CHECK(refactorize(net, 1 - 1e-6) == 0);
   CHECK_THROWS_AS(refactorize(net, 0), c10::ValueError);
+
+  NetImpl zero;
+  {
+    const torch::NoGradGuard no_grad;
+    zero.wide->weight.zero_();
+  }
+  apply_factorization(zero, small);
+  CHECK(refactorize(zero, 0.5) == 0);  // else all of it would be zero, and stay so
+  CHECK(zero.named_parameters()["wide.module0.weight"].any().item<bool>());
 }
 
 TEST_CASE("a run whose ranks are lowered on the way resumes bit for bit", "[factorize][resume]") {
@@ -225,6 +239,26 @@ TEST_CASE("a run whose ranks are lowered on the way resumes bit for bit", "[fact
   CHECK(tiny::flat(*resumed).equal(tiny::flat(*whole)));
 }
 
+TEST_CASE("Factorize: ranks are lowered when the interval is due, in whatever unit it is",
+          "[factorize]") {
+  tutti::State state;
+  state.max_duration = "10ep";
+  state.previous_timestamp = {.epoch = 1, .batch = 5};
+  state.timestamp = {.epoch = 2, .batch = 6};
+  state.timestamp.iteration = 1;
+  const auto due = [&](tutti::Time interval) {
+    const Factorize policy{.refactorize_interval = interval};
+    return std::tuple(policy.match(tutti::BatchEnd{}, state),
+                      policy.match(tutti::EpochEnd{}, state),
+                      policy.match(tutti::IterationEnd{}, state));
+  };
+  CHECK(due({}) == std::tuple(false, false, false));
+  CHECK(due("3ba") == std::tuple(true, false, false));
+  CHECK(due("4ba") == std::tuple(false, false, false));
+  CHECK(due("2ep") == std::tuple(false, true, false));
+  CHECK(due("1iter") == std::tuple(false, false, true));
+}
+
 TEST_CASE("Factorize has the policy's defaults, logs what it did, and wants something to do",
           "[factorize]") {
   CHECK(tutti::functional::FactorizationOptions{}.min_channels == 512);
@@ -241,6 +275,11 @@ TEST_CASE("Factorize has the policy's defaults, logs what it did, and wants some
                     ContainsSubstring("Factorize: no Conv2d or Linear that is wide enough"));
   CHECK_THROWS_AS((Factorize{.factorize_convs = false, .factorize_linears = false}.validate()),
                   c10::ValueError);
-  CHECK_THROWS_AS(Factorize{.latent_channels = 0}.validate(), c10::ValueError);
-  CHECK_THROWS_AS(Factorize{.refactorize_energy = 1.5}.validate(), c10::ValueError);
+  for (const Factorize& options :
+       {Factorize{.latent_channels = 0}, Factorize{.latent_features = 0},
+        Factorize{.min_channels = 0}, Factorize{.min_features = 0},
+        Factorize{.refactorize_energy = 1.5}, Factorize{.refactorize_energy = 0}}) {
+    CHECK_THROWS_AS(options.validate(), c10::ValueError);
+  }
+  Factorize{.factorize_convs = false, .min_features = 1, .refactorize_energy = 1}.validate();
 }

@@ -75,6 +75,84 @@ TEST_CASE("set_rank lowers the rank such that outputs change least", "[nn][facto
   conv.set_rank(image, 2);
   CHECK(conv.rank() == 2);
   CHECK(conv.forward(image).sizes() == before.sizes());
+  CHECK((conv.forward(image) - before).square().mean().item<double>() <
+        before.var().item<double>());
+
+  for (const auto& options : {Conv2dOptions(6, 8, 3).padding(torch::kSame),
+                              Conv2dOptions(6, 8, 3).padding(1).padding_mode(torch::kCircular)}) {
+    nn::FactorizedConv2d padded(options, 4);
+    CHECK_THROWS_WITH(padded.set_rank(image, 2),
+                      ContainsSubstring("pads in another way than with a number of zeros"));
+  }
+}
+
+TEST_CASE("a factored layer is of the dtype of the layer that it is made of",
+          "[nn][factorize][law]") {
+  at::manual_seed(5);
+  nn::Linear wide = of_rank(nn::Linear(LinearOptions(20, 16)), 4);
+  wide->to(torch::kDouble);
+  {
+    const torch::NoGradGuard no_grad;
+    wide->weight.copy_(
+        torch::randn({16, 4}, torch::kDouble).matmul(torch::randn({4, 20}, torch::kDouble)));
+  }
+  nn::FactorizedLinear two(*wide, 4);
+  const at::Tensor x = torch::randn({3, 20}, torch::kDouble);
+  CHECK(two.forward(x).allclose(wide(x), 1e-10, 1e-10));
+}
+
+TEST_CASE("a layer of zeros gives zeros when it is factored, and learns", "[nn][factorize][law]") {
+  const torch::nn::LinearImpl plain(LinearOptions(20, 16));
+  {
+    const torch::NoGradGuard no_grad;
+    at::Tensor(plain.weight).zero_();
+  }
+  nn::FactorizedLinear two(plain, 4);
+  const at::Tensor x = torch::randn({3, 20});
+  CHECK(two.forward(x).equal(plain.bias.expand({3, 16})));
+  two.forward(x).square().sum().backward();
+  const torch::NoGradGuard no_grad;
+  two.module1->weight.sub_(two.module1->weight.grad(), 0.1);
+  CHECK_FALSE(two.forward(x).equal(plain.bias.expand({3, 16})));
+}
+
+TEST_CASE("set_rank lowers the rank of layers in half precision too", "[nn][factorize]") {
+  at::manual_seed(4);
+  nn::FactorizedLinear linear(LinearOptions(32, 24), 10);
+  linear.to(torch::kBFloat16);
+  const at::Tensor x = torch::randn({64, 32}, torch::kBFloat16);
+  const at::Tensor y = linear.forward(x);
+  linear.set_rank(x, 6);
+  CHECK(linear.rank() == 6);
+  CHECK(linear.module0->weight.scalar_type() == torch::kBFloat16);
+  CHECK((linear.forward(x) - y).square().mean().item<double>() < y.var().item<double>() / 2);
+
+  nn::FactorizedConv2d conv(Conv2dOptions(6, 8, 3).padding(1), 4);
+  conv.to(torch::kBFloat16);
+  const at::Tensor image = torch::randn({2, 6, 5, 5}, torch::kBFloat16);
+  const at::Tensor before = conv.forward(image);
+  conv.set_rank(image, 3);
+  CHECK((conv.forward(image) - before).square().mean().item<double>() <
+        before.var().item<double>() / 2);
+}
+
+TEST_CASE("new factors are frozen, and in the mode, as the ones before them", "[nn][factorize]") {
+  nn::FactorizedLinear linear(LinearOptions(20, 16), 4);
+  linear.module0->weight.set_requires_grad(false);
+  linear.module1->bias.set_requires_grad(false);
+  linear.eval();
+  linear.set_factors(linear.truncated(1e-9));
+  CHECK_FALSE(linear.module0->weight.requires_grad());
+  CHECK(linear.module1->weight.requires_grad());
+  CHECK_FALSE(linear.module1->bias.requires_grad());
+  CHECK_FALSE(linear.module1->is_training());
+  nn::FactorizedLinear other(LinearOptions(20, 16), 4);
+  other.module1->weight.set_requires_grad(false);
+  other.set_factors(other.truncated(1e-9));
+  CHECK(other.module0->weight.requires_grad());
+  CHECK_FALSE(other.module1->weight.requires_grad());
+  CHECK(other.module1->bias.requires_grad());
+  CHECK(other.module1->is_training());
 }
 
 TEST_CASE("truncated factors have the least rank with that energy", "[nn][factorize][law]") {

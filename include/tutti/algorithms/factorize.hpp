@@ -94,7 +94,8 @@ FactorizationReport apply_factorization(torch::nn::Module& model,
                                         const surgery::Optimizers& optimizers = {});
 
 /// Lowers the ranks of the factored layers of `model` as far as `energy` of the sum of squared
-/// singular values of each is kept. Layers that another surgery has changed stay.
+/// singular values of each is kept. Layers that another surgery has changed stay, and those whose
+/// weight is zero.
 ///
 /// energy: in (0, 1]. Optimizers keep what they know of the factors.
 /// Returns how many layers got a lower rank.
@@ -124,7 +125,7 @@ struct Factorize final {
 
   static constexpr std::string_view name = "Factorize";
   static constexpr bool reads_batch = false;
-  using events = types<Init, BatchEnd, EpochEnd>;
+  using events = types<Init, BatchEnd, EpochEnd, IterationEnd>;
   using tags = types<changes_model, replaces_layers<nn::Conv2d, nn::Linear>,
                      adds_layers<nn::Conv2d, nn::Linear>>;
   using runs_before = types<because<BlurPool, "the first of two convolutions has the stride">>;
@@ -143,6 +144,7 @@ struct Factorize final {
 
   bool match(BatchEnd, const State& state) const { return is_due(BatchEnd{}, state); }
   bool match(EpochEnd, const State& state) const { return is_due(EpochEnd{}, state); }
+  bool match(IterationEnd, const State& state) const { return is_due(IterationEnd{}, state); }
 
   /// Changes the model, and logs `factorize/num_conv2d_replacements` and
   /// `factorize/num_linear_replacements`: how many factored layers it has then.
@@ -157,6 +159,7 @@ struct Factorize final {
   /// Lowers ranks, and logs `factorize/total_rank`: their sum.
   void apply(BatchEnd, State& state) { lower_ranks(state); }
   void apply(EpochEnd, State& state) { lower_ranks(state); }
+  void apply(IterationEnd, State& state) { lower_ranks(state); }
 
   void save(Archive& archive) const { archive.put("ranks", *ranks); }
   void load(const Archive&) const {}
@@ -249,7 +252,6 @@ TUTTI_INLINE FactorizationReport apply_factorization(torch::nn::Module& model,
       return std::shared_ptr<Two>{};
     }
     auto two = std::make_shared<Two>(layer, latent, !Two::is_linear && options.add_bias);
-    two->to(layer.weight.device(), layer.weight.scalar_type());
     ::tutti::detail::note_split<Layer>(carried, layer, *two);
     return two;
   };
@@ -286,7 +288,7 @@ TUTTI_INLINE std::int64_t refactorize(torch::nn::Module& model, double energy,
       return;
     }
     const nn::Factorized::Factors next = layer.truncated(energy);
-    if (next.a.size(0) < layer.rank()) {
+    if (next.a.size(0) < layer.rank() && next.a.any().item<bool>()) {
       ::tutti::detail::refactor(layer, next, optimizers);
       ++changed;
     }

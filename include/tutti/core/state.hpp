@@ -93,8 +93,8 @@ struct State {
   bool is_ascent = false;  ///< BeforeTrainBatch to AfterTrainBatch: this pass only finds where SAM
                            ///< climbs to, its gradients make no step
   bool parameters_replaced =
-      false;                    ///< set by a policy at BatchEnd or EpochEnd, on every rank, that
-                                ///< gave the model other parameters than it trained so far
+      false;  ///< set by a policy at BatchEnd, EpochEnd or IterationEnd, on every
+              ///< rank, that gave the model other parameters than it trained so far
   bool checkpoint_due = false;  ///< at the *Checkpoint events: one is written right after the event
 
   // ---- Metrics -------------------------------------------------------------------------------

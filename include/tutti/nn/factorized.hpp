@@ -71,7 +71,8 @@ class FactorizedImpl : public Factorized {
   static constexpr bool is_linear = std::is_same_v<Layer, Linear>;
   using Options = std::conditional_t<is_linear, torch::nn::LinearOptions, torch::nn::Conv2dOptions>;
 
-  /// Starts as the best approximation of `layer`. latent: its rank, see functional::latent_size().
+  /// Starts as the best approximation of `layer`, in its dtype; where its weight is zero, module0
+  /// starts at random, for two zeros do not learn. latent: its rank, see functional::latent_size().
   /// add_bias: also where the layer has none.
   /// Throws c10::Error (ValueError) for a rank that saves nothing, c10::NotImplementedError for a
   /// convolution with groups.
@@ -91,7 +92,10 @@ class FactorizedImpl : public Factorized {
     }
     module0 = register_module("module0", make(0, rank, false));
     module1 = register_module("module1", make(1, rank, bias.defined()));
-    fill({a.t(), b.t(), bias});
+    this->to(layer.weight.device(), layer.weight.scalar_type());
+    const at::Tensor rows = a.t();  // (rank, fan-in); of a zero weight they would be zero for ever
+    const at::Tensor used = rows.ne(0).any(1, /*keepdim=*/true);
+    fill({rows.where(used, module0->weight.flatten(1)), b.t(), bias});
   }
 
   /// Freshly initialised.

@@ -70,9 +70,9 @@ inline std::pair<at::Tensor, at::Tensor> split_matrix(const at::Tensor& W, std::
 /// is a product already. bias: [M]; undefined: 0. rank: of the result, a number or a fraction of D.
 /// n_iters: rounds of alternating least squares after the split by singular values. keep_best: of
 /// the split and the rounds the one with the least error counts, not the last, which is the
-/// reference's choice. Returns factors of that rank and a bias that centres the error; the input
-/// with rank -1 where the rank is not below that of the input. Throws c10::Error (ValueError) when
-/// shapes do not fit or rank is not positive. Source: MosaicML Composer,
+/// reference's choice. Returns factors of that rank, in fp32 at least, and a bias that centres the
+/// error; the input with rank -1 where the rank is not below that of the input. Throws c10::Error
+/// (ValueError) when shapes do not fit or rank is not positive. Source: MosaicML Composer,
 /// `composer.algorithms.factorize.factorize_core.factorize_matrix`.
 inline LowRank factorize_matrix(const at::Tensor& X, const at::Tensor& Y, const at::Tensor& Wa,
                                 const at::Tensor& Wb = {}, const at::Tensor& bias = {},
@@ -99,18 +99,20 @@ inline LowRank factorize_matrix(const at::Tensor& X, const at::Tensor& Y, const 
   const auto solve = [](const at::Tensor& left, const at::Tensor& right) {
     return std::get<0>(at::linalg_lstsq(left, right));
   };
-  const at::Tensor centred = Y.sub(offset);
-  const at::Tensor whole = n_iters > 0 ? solve(X, centred) : at::Tensor{};  // [D, M]
+  const at::Tensor x = widened(X);
+  const at::Tensor y = widened(Y);
+  const at::Tensor centred = y.sub(offset);
+  const at::Tensor whole = n_iters > 0 ? solve(x, centred) : at::Tensor{};  // [D, M]
   LowRank best;
-  auto [a, b] = split_matrix(Wb.defined() ? Wa.matmul(Wb) : Wa, k);
+  auto [a, b] = split_matrix(Wb.defined() ? widened(Wa).matmul(widened(Wb)) : widened(Wa), k);
   for (std::int64_t i = 0; i <= n_iters; ++i) {
     if (i > 0) {
-      b = solve(X.matmul(a), centred);
+      b = solve(x.matmul(a), centred);
       a = solve(b.t(), whole.t()).t();
     }
-    const at::Tensor error = centred.sub(X.matmul(a).matmul(b));
+    const at::Tensor error = centred.sub(x.matmul(a).matmul(b));
     const at::Tensor shift = error.mean(0);
-    const double nmse = error.sub(shift).square().mean().div(Y.var()).item<double>();
+    const double nmse = error.sub(shift).square().mean().div(y.var()).item<double>();
     if (i == 0 || !keep_best || nmse < best.nmse) {
       best = {a, b, offset.add(shift), k, nmse};
     }

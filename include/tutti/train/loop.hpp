@@ -178,6 +178,7 @@ class Loop {
     state_.previous_timestamp = state_.timestamp;
     state_.timestamp = state_.timestamp.to_next_iteration();
     engine_.template fire<IterationEnd>(state_);
+    follow_parameters();
     checkpoint<IterationCheckpoint>();
   }
 
