@@ -22,6 +22,9 @@ TEST_CASE("parts of a batch are normalised as batches of their own, by both ways
       parts.push_back(torch::nn::BatchNorm2dImpl(3).forward(part));
     }
     CHECK(y.allclose(torch::cat(parts), 1e-4, 1e-5));
+    const at::Tensor last = ghost.forward(x.contiguous(at::MemoryFormat::ChannelsLast));
+    CHECK(last.allclose(y, 1e-4, 1e-5));
+    CHECK(last.is_contiguous(at::MemoryFormat::ChannelsLast));
   }
 }
 
@@ -48,4 +51,23 @@ TEST_CASE("in evaluation the layer is the plain one, whatever the batch", "[nn]"
   CHECK(ghost.forward(x).equal(plain.forward(x)));
   ghost.train();
   CHECK_THROWS_WITH(ghost.forward(x), ContainsSubstring("smaller than ghost_batch_size 8"));
+}
+
+TEST_CASE("a layer that is frozen alone, in eval mode in a model that trains, stays as it is",
+          "[nn]") {
+  torch::manual_seed(2);
+  torch::nn::BatchNorm2dImpl plain(3);
+  const torch::NoGradGuard no_grad;
+  plain.running_mean.normal_();
+  plain.eval();
+  GhostBatchNorm2d ghost(plain, 4);
+  ghost.train();
+  ghost.batchnorm->eval();
+  const at::Tensor mean = plain.running_mean.clone();
+  for (const std::int64_t n : {2, 12, 36}) {  // too few, one call a part, one call
+    const at::Tensor x = torch::randn({n, 3, 2, 2});
+    CHECK(ghost.forward(x).equal(plain.forward(x)));
+  }
+  CHECK(ghost.batchnorm->running_mean.equal(mean));
+  CHECK(ghost.batchnorm->num_batches_tracked.item<std::int64_t>() == 0);
 }

@@ -34,7 +34,7 @@ class GhostBatchNorm : public Substitute {
 };
 
 /// The batch normalisation `Layer`, which in training normalises parts of a batch on their own; in
-/// evaluation it is the plain layer, whatever the batch.
+/// evaluation, also of `batchnorm` alone, it is the plain layer, whatever the batch.
 ///
 /// The layer is the child `batchnorm`, over the tensors of the old one. Each part moves the running
 /// statistics, with the momentum divided by the number of parts.
@@ -51,7 +51,7 @@ class GhostBatchNormImpl : public GhostBatchNorm {
   /// In training: throws c10::Error (ValueError) when N is below ghost_batch_size, or a part would
   /// have one number per channel.
   at::Tensor forward(const at::Tensor& x) {
-    if (!this->is_training()) {
+    if (!this->is_training() || !batchnorm->is_training()) {
       return batchnorm(x);
     }
     const std::int64_t n = x.size(0);
