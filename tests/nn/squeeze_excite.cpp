@@ -3,6 +3,7 @@
 #include "support/catch.hpp"
 
 using Catch::Matchers::ContainsSubstring;
+using tutti::nn::ChannelMeans;
 using tutti::nn::SqueezeExcite2d;
 using tutti::nn::SqueezeExcite2dImpl;
 using tutti::nn::SqueezeExciteConv2d;
@@ -16,6 +17,12 @@ TEST_CASE("a gate scales each channel by what the formula says", "[nn][law]") {
   CHECK(w1.sizes() == at::IntArrayRef{2, 8});
   const at::Tensor scale = x.mean({2, 3}).matmul(w1.t()).relu().matmul(w2.t()).sigmoid();
   CHECK(gate(x).allclose(x * scale.view({2, 8, 1, 1}), 1e-5, 1e-6));
+  CHECK(gate(x.slice(0, 0, 0)).sizes() == at::IntArrayRef{0, 8, 3, 5});  // no images
+}
+
+TEST_CASE("the means of channels are right where their sums exceed half precision", "[nn]") {
+  const at::Tensor x = torch::full({1, 2, 64, 64}, 40, at::kHalf);  // 163840 in all
+  CHECK(ChannelMeans()(x).equal(torch::full({1, 2}, 40, at::kHalf)));
 }
 
 TEST_CASE("the inner width is a number or a fraction of the channels", "[nn]") {

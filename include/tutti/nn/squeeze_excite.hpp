@@ -67,7 +67,7 @@ class SqueezeExcite2dImpl : public torch::nn::Cloneable<SqueezeExcite2dImpl> {
 
   /// x: [N, C, H, W]. Returns the same shape.
   at::Tensor forward(const at::Tensor& x) {
-    return x.mul(pool_and_mlp(x).view({x.size(0), -1, 1, 1}));
+    return x.mul(pool_and_mlp(x).view({x.size(0), x.size(1), 1, 1}));
   }
 
   Sequential pool_and_mlp{nullptr};  ///< [N, C, H, W] to [N, C]; the linear layers are 2 and 4
