@@ -48,10 +48,35 @@ TEST_CASE("a restored layer goes on with the same masks", "[nn][resume]") {
   CHECK(restored.forward(x).equal(layer.forward(x)));
 }
 
+TEST_CASE("options of masks that cannot be meant are refused", "[nn]") {
+  for (const tutti::nn::GyroDropoutOptions& options : {tutti::nn::GyroDropoutOptions{.p = -0.1},
+                                                       {.p = 1},
+                                                       {.sigma = 0},
+                                                       {.tau = 0},
+                                                       {.period = 0}}) {
+    CHECK_THROWS_AS(GyroDropoutImpl(options), c10::ValueError);
+  }
+  GyroDropoutImpl least({.p = 0, .sigma = 1, .tau = 1, .period = 1});
+  const at::Tensor x = torch::ones({3, 5});
+  CHECK(least.forward(x).equal(x));
+  CHECK(least.forward(x.slice(0, 0, 0)).sizes() == at::IntArrayRef{0, 5});
+}
+
 TEST_CASE("inputs that do not fit the masks are refused", "[nn]") {
   GyroDropoutImpl layer;
   CHECK_THROWS_WITH(layer.forward(torch::ones({4})), ContainsSubstring("two dimensions or more"));
   layer.forward(torch::ones({4, 6}));
   CHECK_THROWS_WITH(layer.forward(torch::ones({4, 7})),
                     ContainsSubstring("7 features, expected 6"));
+}
+
+TEST_CASE("the state of a layer with other numbers of masks is refused", "[nn][resume]") {
+  GyroDropoutImpl layer({.sigma = 8, .tau = 2}, tutti::Rng(5));
+  GyroDropoutImpl other({.sigma = 8, .tau = 4});
+  other.set_state(layer.state());  // nothing drawn yet
+  layer.forward(torch::ones({4, 6}));
+  CHECK_THROWS_WITH(other.set_state(layer.state()),
+                    ContainsSubstring("2 masks in use and tau is 4"));
+  GyroDropoutImpl more({.sigma = 16, .tau = 2});
+  CHECK_THROWS_WITH(more.set_state(layer.state()), ContainsSubstring("8 masks and sigma is 16"));
 }

@@ -82,7 +82,18 @@ class GyroDropoutImpl : public Substitute {
   }
 
   [[nodiscard]] const State& state() const { return state_; }
+
+  /// Goes on from `state`.
+  /// Throws c10::Error (ValueError) when it is that of a layer with another sigma or tau.
   void set_state(State state) {
+    const std::int64_t masks = state.masks.defined() ? state.masks.size(0) : options.sigma;
+    TORCH_CHECK_VALUE(masks == options.sigma, "GyroDropout: the state has ", masks,
+                      " masks and sigma is ", options.sigma, "; go on with the sigma it was saved ",
+                      "with");
+    const std::int64_t picks = state.picks.empty() ? options.tau : std::ssize(state.picks);
+    TORCH_CHECK_VALUE(picks == options.tau, "GyroDropout: the state has ", picks,
+                      " masks in use and tau is ", options.tau,
+                      "; go on with the tau it was saved ", "with");
     state_ = std::move(state);
     scaled_.reset();
   }
