@@ -162,3 +162,31 @@ TEST_CASE("a switch keeps its policy's place at an event", "[switch]") {
                                types<Switch<First>, Count, Switch<Last>>>);
   SUCCEED("checked by the compiler");
 }
+
+namespace {
+struct Closes final {
+  int closed = 0;
+  void apply(BatchStart, State&) {}
+  void close(State&) { ++closed; }
+};
+struct Listens final {
+  int closed = 0;
+  void log_metrics(std::span<const LoggedMetric>, std::int64_t) {}
+  void close(State&) { ++closed; }
+};
+}  // namespace
+
+TEST_CASE("a switch is closed when it was on at any time, and only then", "[switch]") {
+  Engine<Switch<Closes>, Named<"off", Closes>, Switch<Listens>> engine{
+      Switch(Closes{}), Named<"off", Closes>(Closes{}, false), Switch(Listens{})};
+  auto& was_on = engine.get<Switch<Closes>>();
+  auto& listened = engine.get<Switch<Listens>>();
+  State state;
+  engine.fire<BatchStart>(state);
+  listened.log_metrics({}, 0);
+  was_on.on = listened.on = false;
+  engine.close(state);
+  CHECK(was_on.policy.closed == 1);
+  CHECK(engine.get<Named<"off", Closes>>().policy.closed == 0);
+  CHECK(listened.policy.closed == 1);
+}

@@ -114,6 +114,7 @@ struct Switch final : detail::Forward_runs_before<P>,
 
   P policy{};
   bool on = true;
+  bool used = false;  ///< written by the switch: it was on at a hook, so it is closed, on or off
 
   Switch() = default;
   explicit Switch(P p, bool is_on = true) : policy(std::move(p)), on(is_on) {}
@@ -121,7 +122,7 @@ struct Switch final : detail::Forward_runs_before<P>,
   template <class E>
     requires Handles<P, E>
   void apply(E event, State& state) {
-    if (on) {
+    if (acts()) {
       policy.apply(event, state);
     }
   }
@@ -146,42 +147,42 @@ struct Switch final : detail::Forward_runs_before<P>,
 
   void log_metrics(std::span<const LoggedMetric> metrics,
                    std::int64_t step) requires detail::ReceivesMetrics<P> {
-    if (on) {
+    if (acts()) {
       policy.log_metrics(metrics, step);
     }
   }
   void log_hyperparameters(
       std::span<const Hyperparameter> values) requires detail::ReceivesHyperparameters<P> {
-    if (on) {
+    if (acts()) {
       policy.log_hyperparameters(values);
     }
   }
   void log_images(const LoggedImages& images,
                   std::int64_t step) requires detail::ReceivesImages<P> {
-    if (on) {
+    if (acts()) {
       policy.log_images(images, step);
     }
   }
   void log_table(const LoggedTable& table, std::int64_t step) requires detail::ReceivesTable<P> {
-    if (on) {
+    if (acts()) {
       policy.log_table(table, step);
     }
   }
 
   void upload_file(std::string_view remote_file_name,
                    std::string_view path) requires detail::ReceivesFiles<P> {
-    if (on) {
+    if (acts()) {
       policy.upload_file(remote_file_name, path);
     }
   }
 
   void record_event(std::string_view event) requires Recorder<P> {
-    if (on) {
+    if (acts()) {
       policy.record_event(event);
     }
   }
   void record_policy(std::string_view event, std::string_view which, Role of) requires Recorder<P> {
-    if (on) {
+    if (acts()) {
       policy.record_policy(event, which, of);
     }
   }
@@ -192,7 +193,7 @@ struct Switch final : detail::Forward_runs_before<P>,
     p.join(sweep, state);
   }
   {
-    if (on) {
+    if (acts()) {
       policy.join(sweep, state);
     }
   }
@@ -212,7 +213,7 @@ struct Switch final : detail::Forward_runs_before<P>,
     p.close(state);
   }
   {
-    if (on) {
+    if (on || used) {
       policy.close(state);
     }
   }
@@ -221,11 +222,17 @@ struct Switch final : detail::Forward_runs_before<P>,
     p.step(state, closure, update);
   }
   {
-    if (on) {
+    if (acts()) {
       policy.step(state, closure, update);
     } else if (closure(true)) {
       update();
     }
+  }
+
+ private:
+  bool acts() {
+    used = used || on;
+    return on;
   }
 };
 
