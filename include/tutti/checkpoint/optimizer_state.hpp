@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -244,10 +243,11 @@ TUTTI_INLINE void load_optimizer(torch::optim::Optimizer& optimizer, const Archi
   detail::check_shapes(detail::parameter_shapes(parameters),
                        archive.get<std::vector<std::string>>("shapes"), places, own);
   if (auto* stateful = dynamic_cast<Stateful*>(&optimizer)) {
-    const auto moved = std::adjacent_find(places.begin(), places.end(), std::greater<>());
-    TORCH_CHECK(moved == places.end(), "checkpoint: ", own_class,
-                " has its parameters in another order ", "in the file: '", saved[places.front()],
-                "' first in this run, '", saved.front(), "' in the file");
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      TORCH_CHECK(places[i] == i, "checkpoint: ", own_class,
+                  " has its parameters in another order ", "in the file: parameter ", i, " is '",
+                  saved[i], "' there, '", own[i], "' in this run");
+    }
     stateful->load(archive.child("own"));
   } else if (const detail::OptimizerKind* kind = detail::torch_optimizer(optimizer)) {
     detail::load_torch_optimizer(optimizer, *kind, archive, places);
