@@ -78,9 +78,11 @@ TEST_CASE("weights and activations lie in memory pixel by pixel", "[channels_las
 TEST_CASE("a second application leaves every tensor's memory where it is", "[channels_last][law]") {
   auto model = net();
   apply_channels_last(*model);
-  const void* where = model->parameters()[0].data_ptr();
-  apply_channels_last(*model);
-  CHECK(model->parameters()[0].data_ptr() == where);
+  for (const std::size_t kernel : {0, 4}) {  // the second is a 1x1 kernel
+    const void* where = model->parameters()[kernel].data_ptr();
+    apply_channels_last(*model);
+    CHECK(model->parameters()[kernel].data_ptr() == where);
+  }
   const at::Tensor x = tutti::functional::channels_last(torch::randn({1, 3, 4, 4}));
   CHECK(tutti::functional::channels_last(x).is_same(x));
 }
@@ -115,7 +117,18 @@ TEST_CASE("ChannelsLast converts inputs as well, and weights again after a load"
   CHECK(state.batch.inputs().is_contiguous(last));
   CHECK(state.batch.inputs().equal(x));
   CHECK(x.is_contiguous());
-  CHECK_FALSE(ChannelsLast{.convert_inputs = false}.match(tutti::EvalBeforeForward{}, state));
+
+  const ChannelsLast of_photo{.input_key = "photo"};
+  const auto converts = [&](auto event) {
+    state.batch = {{"tokens", torch::ones({2, 3})}, {"photo", x}};
+    of_photo.apply(event, state);
+    CHECK(of_photo.match(event, state));
+    CHECK_FALSE(ChannelsLast{.convert_inputs = false}.match(event, state));
+    return state.batch.at("photo").is_contiguous(last) && state.batch.at("tokens").dim() == 2;
+  };
+  CHECK(converts(tutti::BeforeForward{}));
+  CHECK(converts(tutti::EvalBeforeForward{}));
+  CHECK(converts(tutti::PredictBeforeForward{}));
 }
 
 TEST_CASE("ChannelsLast on a model without images is an error unless told otherwise",

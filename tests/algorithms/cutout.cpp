@@ -2,7 +2,10 @@
 
 #include "support/catch.hpp"
 
+#include <algorithm>
 #include <limits>
+#include <map>
+#include <utility>
 
 #include <tutti/core/recipe.hpp>
 #include <tutti/core/with.hpp>
@@ -83,6 +86,55 @@ TEST_CASE("CutOut: uniform sampling covers every pixel equally often", "[functio
   CHECK(covered.eq(16).all().item<bool>());
 }
 
+TEST_CASE("CutOut: centres lie anywhere in the image, and when uniform just as far outside",
+          "[cutout][law]") {
+  using Ends = std::pair<std::int64_t, std::int64_t>;
+  // How often each place of holes 4 rows high was drawn along 8 rows.
+  const auto places = [](bool uniform) {
+    CutOut policy{.num_holes = 24000, .uniform_sampling = uniform, .rng = Rng(7)};
+    const auto boxes =
+        policy.pixels(tutti::fused::Frame{.images = 1, .channels = 1, .height = 8, .width = 13})
+            .boxes.at(0);
+    std::map<Ends, int> rows, columns;
+    for (const tutti::fused::Box& box : boxes) {
+      ++rows[{box.top, box.bottom}];
+      ++columns[{box.left, box.right}];
+    }
+    return std::pair(rows, columns);
+  };
+  const auto expect = [](const std::map<Ends, int>& got, std::int64_t first, std::int64_t size) {
+    std::map<Ends, int> centres;
+    for (std::int64_t c = first; c < size - first; ++c) {
+      const auto end = [&](std::int64_t at) { return std::clamp<std::int64_t>(at, 0, size); };
+      ++centres[{end(c - 2), end(c + 2)}];
+    }
+    CHECK(got.size() == centres.size());
+    for (const auto& [ends, times] : centres) {
+      INFO(ends.first << " to " << ends.second);
+      const double wanted = 24000.0 * times / static_cast<double>(size - 2 * first);
+      CHECK(got.at(ends) == Approx(wanted).epsilon(0.12));  // 5 deviations
+    }
+  };
+  const auto [rows, columns] = places(false);
+  expect(rows, 0, 8);
+  expect(columns, 0, 13);
+  const auto [uniform_rows, uniform_columns] = places(true);
+  expect(uniform_rows, -2, 8);
+  expect(uniform_columns, -2, 13);
+}
+
+TEST_CASE("CutOut: what is not in a hole stays, in images of any strides, and has a gradient",
+          "[functional][cutout]") {
+  const at::Tensor x = at::randn({2, 9, 3, 7}).transpose(1, 2).requires_grad_();
+  Rng rng = centres({4, 1});
+  const at::Tensor y = cutout_batch(x, rng, {.length = 0.6});  // 4 rows, 3 columns at the edge
+  const at::Tensor kept = at::ones({9, 7});
+  kept.slice(0, 2, 6).slice(1, 0, 3).zero_();
+  CHECK(y.equal(x * kept));
+  y.sum().backward();
+  CHECK(x.grad().equal(kept.expand_as(x)));
+}
+
 TEST_CASE("CutOut: pixels that are no numbers stay outside of holes and vanish inside",
           "[functional][cutout]") {
   Rng rng = centres({4, 4});
@@ -130,5 +182,13 @@ TEST_CASE("CutOut: options out of range are refused with what was got and what i
   Rng rng;
   CHECK_THROWS_WITH(cutout_batch(at::ones({4, 4}), rng, {.length = 0}),
                     ContainsSubstring("length is 0"));
+  CHECK_THROWS_WITH(cutout_batch(at::ones({4, 4}), rng, {.length = 1}),
+                    ContainsSubstring("length is 1"));
+  CHECK_THROWS_WITH(cutout_batch(at::ones({4, 4}), rng, {.num_holes = -1}),
+                    ContainsSubstring("num_holes is -1"));
   CHECK_THROWS_WITH(cutout_batch(at::ones({4}), rng), ContainsSubstring("the input is [4]"));
+  CHECK_THROWS_WITH(cutout_batch(at::ones({4, 4}), rng, {.per_image = true}),
+                    ContainsSubstring("expected images [N, ..., H, W]"));
+  CHECK(cutout_batch(at::ones({3, 4, 4}), rng, {.per_image = true}).size(0) == 3);
+  CutOut{.num_holes = 0, .length = 0.01}.validate();
 }

@@ -3,6 +3,7 @@
 #include "support/catch.hpp"
 
 #include <memory>
+#include <tuple>
 #include <type_traits>
 
 #include <torch/optim/sgd.h>
@@ -85,8 +86,17 @@ TEST_CASE("LowPrecisionGroupNorm acts at one event, and not in fp32", "[low_prec
   nn::Sequential net(nn::GroupNorm(Options(2, 4)));
   state.model = net.ptr();
   const LowPrecisionGroupNorm policy{.apply_at = ApplyAt::after_load};
-  CHECK_FALSE(policy.match(tutti::Init{}, state));
-  CHECK(policy.match(tutti::AfterLoad{}, state));
+  const auto events = [&](ApplyAt when) {
+    const LowPrecisionGroupNorm one{.apply_at = when};
+    one.validate();
+    return std::tuple(one.match(tutti::Init{}, state), one.match(tutti::BeforeLoad{}, state),
+                      one.match(tutti::AfterLoad{}, state));
+  };
+  CHECK(events(ApplyAt::init) == std::tuple(true, false, false));
+  CHECK(events(ApplyAt::before_load) == std::tuple(false, true, false));
+  CHECK(events(ApplyAt::after_load) == std::tuple(false, false, true));
+  CHECK_THROWS_AS(LowPrecisionGroupNorm{.apply_at = static_cast<ApplyAt>(3)}.validate(),
+                  c10::ValueError);
   Warnings warnings;
   policy.apply(tutti::AfterLoad{}, state);
   CHECK(warnings.texts.size() == 1);

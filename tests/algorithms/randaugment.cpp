@@ -105,6 +105,12 @@ TEST_CASE("RandAugment: options out of range are refused", "[randaugment]") {
                     ContainsSubstring("severity is 11, expected a number from 0 to 10"));
   CHECK_THROWS_WITH(RandAugment{.depth = -1}.validate(), ContainsSubstring("depth is -1"));
   Rng rng;
-  CHECK_THROWS_WITH(randaugment_image(noise({3, 4, 4}), rng, {.severity = 11}),
-                    ContainsSubstring("severity is 11"));
+  const auto refused = [&](const tutti::functional::RandAugmentOptions& options, const char* why) {
+    CHECK_THROWS_WITH(randaugment_image(noise({3, 4, 4}), rng, options), ContainsSubstring(why));
+  };
+  refused({.severity = 11}, "severity is 11");
+  refused({.severity = -1}, "severity is -1");
+  refused({.depth = -1}, "depth is -1");
+  RandAugment{.severity = 10, .depth = 0}.validate();
+  CHECK_THROWS_AS(RandAugment{.severity = -0.5}.validate(), c10::ValueError);
 }
