@@ -420,6 +420,7 @@ class Trainer {
   bool prepare_fit(FitOptions options) {
     if (options.train) {
       run_.train = shard(std::move(options.train));
+      state_.train_transforms = nullptr;  // those of the loader that is gone
     }
     if (!options.eval.empty()) {
       run_.evals = make_sets(std::move(options.eval));

@@ -134,13 +134,33 @@ TEST_CASE("AugMix: a run that is resumed inside an epoch goes on bit for bit", "
   CHECK(weights(second, middle).equal(whole));
 }
 
+TEST_CASE("AugMix: is closed without the loader of a fit before the one that fails", "[augmix]") {
+  auto once = options("");
+  once.save_interval = "1ep";
+  tutti::Trainer<AugMix> trainer{std::make_shared<Net>(), once};
+  trainer.fit();
+  const tutti::ImageLoader other(noise({3, 3, 6, 6}), at::arange(3), {.batch_size = 3});
+  CHECK_THROWS_WITH(trainer.fit({.train = other}), ContainsSubstring("nothing is left to train"));
+  CHECK(trainer.state().train_transforms == nullptr);
+}
+
 TEST_CASE("AugMix: options out of range are refused", "[augmix]") {
   CHECK_THROWS_WITH(AugMix{.severity = 11}.validate(),
                     ContainsSubstring("severity is 11, expected a number from 0 to 10"));
   CHECK_THROWS_WITH(AugMix{.width = 0}.validate(), ContainsSubstring("width is 0"));
   CHECK_THROWS_WITH(AugMix{.depth = 0}.validate(), ContainsSubstring("or -1 to draw it"));
   CHECK_THROWS_WITH(AugMix{.alpha = 0}.validate(), ContainsSubstring("alpha is 0"));
+  AugMix{.severity = 10, .depth = -1, .width = 1, .alpha = 0.01}.validate();
+  CHECK_THROWS_AS(AugMix{.severity = -0.5}.validate(), c10::ValueError);
+  CHECK_THROWS_AS(AugMix{.depth = -2}.validate(), c10::ValueError);
   Rng rng;
-  CHECK_THROWS_WITH(augmix_image(noise({3, 4, 4}), rng, {.width = 0}),
-                    ContainsSubstring("width is 0"));
+  const auto refused = [&](const tutti::functional::AugMixOptions& options, const char* why) {
+    CHECK_THROWS_WITH(augmix_image(noise({3, 4, 4}), rng, options), ContainsSubstring(why));
+  };
+  refused({.width = 0}, "width is 0");
+  refused({.severity = 11}, "severity is 11");
+  refused({.severity = -1}, "severity is -1");
+  refused({.depth = 0}, "depth is 0");
+  refused({.depth = -2}, "depth is -2");
+  refused({.alpha = 0}, "alpha is 0");
 }
