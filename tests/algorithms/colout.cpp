@@ -111,6 +111,21 @@ TEST_CASE("ColOut: channels-last images stay so and have the same pixels", "[fun
             .equal(colout_batch(x.transpose(2, 3).contiguous(), *std::make_unique<Rng>(4))));
 }
 
+TEST_CASE("ColOut: images that need a gradient, and single ones, lose what others lose",
+          "[functional][colout]") {
+  const at::Tensor x = at::randn({3, 6, 5});
+  Rng a(4);
+  Rng b(4);
+  const at::Tensor plain = colout_batch(x, a, {.p_row = 0.5, .p_col = 0.4});
+  CHECK(plain.sizes() == at::IntArrayRef{3, 3, 3});
+  const at::Tensor learns = x.clone().requires_grad_();
+  const at::Tensor y = colout_batch(learns, b, {.p_row = 0.5, .p_col = 0.4});
+  CHECK(y.equal(plain));
+  y.mul(y.detach()).sum().backward();
+  CHECK(learns.grad().abs().sum().item<float>() == Approx(plain.abs().sum().item<float>()));
+  CHECK(learns.grad().eq(x).logical_or(learns.grad().eq(0)).all().item<bool>());
+}
+
 TEST_CASE("ColOut: nothing to delete changes nothing, and deleting all is refused",
           "[functional][colout]") {
   Rng rng;
@@ -151,6 +166,14 @@ TEST_CASE("ColOut: the policy cuts the batch, also one without targets", "[colou
   policy.target_key = "mask";
   policy.apply(tutti::AfterDataloader{}, state);
   CHECK(state.batch.at("mask").sizes() == at::IntArrayRef{2, 17, 17});
+  state.batch = tutti::Batch(at::randn({2, 3, 20, 20}), at::zeros({2, 20, 20}));
+  ColOut never{.resize_target = ResizeTarget::never, .rng = Rng(2)};
+  never.apply(tutti::AfterDataloader{}, state);
+  CHECK(state.batch.inputs().sizes() == at::IntArrayRef{2, 3, 17, 17});
+  CHECK(state.batch.targets().sizes() == at::IntArrayRef{2, 20, 20});
+  ColOut always{.resize_target = ResizeTarget::always, .rng = Rng(2)};
+  CHECK_THROWS_WITH(always.apply(tutti::AfterDataloader{}, state),
+                    ContainsSubstring("the target is [2, 20, 20], expected [N, ..., 17, 17]"));
 }
 
 TEST_CASE("ColOut: without batch every image loses its own rows, also in a second fit",

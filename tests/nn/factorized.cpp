@@ -156,6 +156,17 @@ TEST_CASE("new factors are frozen, and in the mode, as the ones before them", "[
 }
 
 TEST_CASE("truncated factors have the least rank with that energy", "[nn][factorize][law]") {
+  nn::Linear plain(LinearOptions(20, 16));
+  {
+    const torch::NoGradGuard no_grad;
+    plain->weight.zero_();
+    plain->weight.diagonal().slice(0, 0, 3).copy_(torch::tensor({2.0F, 3.0F, 1.0F}));
+  }
+  const nn::FactorizedLinear three(*plain);
+  CHECK(three.rank() == 4);  // a quarter of 16
+  for (const auto& [energy, rank] : {std::pair{0.64, 1}, {0.65, 2}, {0.92, 2}, {0.93, 3}}) {
+    CHECK(three.truncated(energy).a.size(0) == rank);  // of 9 + 4 + 1
+  }
   at::manual_seed(6);
   nn::FactorizedLinear linear(*of_rank(nn::Linear(LinearOptions(20, 16)), 3), 7);
   const auto less = linear.truncated(1 - 1e-6);
