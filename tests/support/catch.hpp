@@ -3,6 +3,7 @@
 // Catch2 3.x and 2.13 have different header names and one test source serves both.
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
+using Catch::Approx;  // as Catch2 2 has it
 #else
 #include <catch2/catch.hpp>
 namespace Catch::Matchers {  // the names that Catch2 3 uses
