@@ -78,7 +78,7 @@ TEST_CASE("weights and activations lie in memory pixel by pixel", "[channels_las
 TEST_CASE("a second application leaves every tensor's memory where it is", "[channels_last][law]") {
   auto model = net();
   apply_channels_last(*model);
-  for (const std::size_t kernel : {0, 4}) {  // the second is a 1x1 kernel
+  for (const std::size_t kernel : {0U, 4U}) {  // the second is a 1x1 kernel
     const void* where = model->parameters()[kernel].data_ptr();
     apply_channels_last(*model);
     CHECK(model->parameters()[kernel].data_ptr() == where);

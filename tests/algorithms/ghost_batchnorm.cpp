@@ -104,12 +104,21 @@ TEST_CASE("one call for all parts and one for each give the same", "[nn][ghost_b
   agrees_with_calls_by_part(nn::BatchNorm3d(2), torch::randn({7, 2, 2, 3, 2}), 2);
   agrees_with_calls_by_part(
       nn::BatchNorm2d(3), torch::randn({8, 3, 4, 4}).contiguous(at::MemoryFormat::ChannelsLast), 4);
+  // From nine equal parts on there is one call, on a CPU too.
+  agrees_with_calls_by_part(nn::BatchNorm1d(3), torch::randn({36, 3}), 4);
+  agrees_with_calls_by_part(nn::BatchNorm1d(Options(3).momentum(0.3)), torch::randn({18, 3, 5}), 2);
+  agrees_with_calls_by_part(nn::BatchNorm2d(Options(3).affine(false).eps(0.1)),
+                            torch::randn({27, 3, 4, 2}), 3);
+  agrees_with_calls_by_part(nn::BatchNorm2d(Options(3).track_running_stats(false)),
+                            torch::randn({20, 3, 4, 2}), 2);
+  agrees_with_calls_by_part(nn::BatchNorm3d(2), torch::randn({18, 2, 2, 3, 2}), 2);
 }
 
 TEST_CASE("a cumulative average of statistics counts the parts", "[nn][ghost_batchnorm]") {
   const auto cumulative = Options(2).momentum(std::nullopt);
   agrees_with_calls_by_part(nn::BatchNorm2d(cumulative), torch::randn({8, 2, 3, 3}), 2);
   agrees_with_calls_by_part(nn::BatchNorm2d(cumulative), torch::randn({7, 2, 3, 3}), 2);
+  agrees_with_calls_by_part(nn::BatchNorm2d(cumulative), torch::randn({20, 2, 3, 3}), 2);
 }
 
 TEST_CASE("a last part of one number per channel joins the one before it",
