@@ -233,6 +233,21 @@ TEST_CASE("an optimizer of the user's own saves itself", "[checkpoint][optimizer
                                       "'1.bias' in this run"));
 }
 
+TEST_CASE("LBFGS, whose state is one for all parameters, needs them in the saved order",
+          "[checkpoint][optimizer]") {
+  auto net = small_net();
+  to::LBFGS optimizer(net->parameters(), to::LBFGSOptions(0.5).max_iter(3));
+  train(net, optimizer, 2);
+  Archive archive;
+  save_optimizer(optimizer, archive, net.get());
+  auto moved = net->parameters();
+  std::swap(moved[2], moved[3]);
+  to::LBFGS other(moved, to::LBFGSOptions(0.5));
+  CHECK_THROWS_WITH(load_optimizer(other, archive, net.get()),
+                    ContainsSubstring("LBFGS has its parameters in another order"));
+  CHECK(other.state().empty());
+}
+
 TEST_CASE("an optimizer that cannot be saved is refused by name", "[checkpoint][optimizer]") {
   auto net = small_net();
   Mine mine(net->parameters(), to::SGDOptions(0.1));  // may hold more than SGD does

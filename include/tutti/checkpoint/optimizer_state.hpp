@@ -63,7 +63,7 @@ void save_optimizer(const torch::optim::Optimizer& optimizer, Archive& archive,
 ///
 /// optimizer: of the saved class, with as many groups of the same sizes. State tensors go to their
 /// parameter's device. Parameters are matched by name where both sides know all names; a Stateful
-/// optimizer needs them in the saved order.
+/// optimizer, and LBFGS, whose state is of all of them together, need them in the saved order.
 /// Throws c10::Error saying what differs; a torch::optim one is then unchanged.
 void load_optimizer(torch::optim::Optimizer& optimizer, const Archive& archive,
                     const torch::nn::Module* model = nullptr);
@@ -242,12 +242,15 @@ TUTTI_INLINE void load_optimizer(torch::optim::Optimizer& optimizer, const Archi
   const auto places = detail::match_parameters(own, saved, own_class);
   detail::check_shapes(detail::parameter_shapes(parameters),
                        archive.get<std::vector<std::string>>("shapes"), places, own);
-  if (auto* stateful = dynamic_cast<Stateful*>(&optimizer)) {
+  auto* stateful = dynamic_cast<Stateful*>(&optimizer);
+  if (stateful != nullptr || own_class == "torch::optim::LBFGS") {
     for (std::size_t i = 0; i < places.size(); ++i) {
       TORCH_CHECK(places[i] == i, "checkpoint: ", own_class,
                   " has its parameters in another order ", "in the file: parameter ", i, " is '",
                   saved[i], "' there, '", own[i], "' in this run");
     }
+  }
+  if (stateful != nullptr) {
     stateful->load(archive.child("own"));
   } else if (const detail::OptimizerKind* kind = detail::torch_optimizer(optimizer)) {
     detail::load_torch_optimizer(optimizer, *kind, archive, places);
