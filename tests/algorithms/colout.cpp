@@ -124,6 +124,10 @@ TEST_CASE("ColOut: images that need a gradient, and single ones, lose what other
   y.mul(y.detach()).sum().backward();
   CHECK(learns.grad().abs().sum().item<float>() == Approx(plain.abs().sum().item<float>()));
   CHECK(learns.grad().eq(x).logical_or(learns.grad().eq(0)).all().item<bool>());
+  Rng c(4);
+  CHECK(colout_batch(at::_neg_view(x), c, {.p_row = 0.5, .p_col = 0.4}).equal(plain.neg()));
+  const at::Tensor zeros = at::_efficientzerotensor({3, 6, 5}, at::kFloat);
+  CHECK(colout_batch(zeros, c, {.p_row = 0.5}).eq(0).all().item<bool>());
 }
 
 TEST_CASE("ColOut: nothing to delete changes nothing, and deleting all is refused",

@@ -40,11 +40,17 @@ void copy_grid(const std::byte* from, std::byte* to, std::int64_t planes, std::i
   }
 }
 
+// x's memory on the CPU holds what x is, and nothing has to be told of what is done with it.
+inline bool is_plain_memory(const at::Tensor& x) {
+  return x.is_cpu() && !x.requires_grad() && !x.is_neg() && !x.is_conj() && !x._is_zerotensor() &&
+         !x._fw_grad(0).defined();
+}
+
 // x[..., rows, :][..., columns] of x [..., H, W], in one pass on the CPU, in x's memory format.
 inline at::Tensor take_grid(const at::Tensor& x, const Indices& rows, const Indices& columns) {
   const bool last =
       x.dim() == 4 && !x.is_contiguous() && x.is_contiguous(at::MemoryFormat::ChannelsLast);
-  if (!x.is_cpu() || x.requires_grad()) {
+  if (!is_plain_memory(x)) {
     return x.index_select(-2, as_tensor(rows, x.device()))
         .index_select(-1, as_tensor(columns, x.device()));
   }
