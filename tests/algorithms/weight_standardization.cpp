@@ -117,6 +117,8 @@ TEST_CASE("the last convolutions and those named stay as they are",
         std::vector<std::string>{"bodyguard"});
   CHECK(apply_weight_standardization(*net, {.ignore = {"body.1"}}).replaced ==
         std::vector<std::string>{"body.0"});
+  CHECK_THROWS_WITH(apply_weight_standardization(*net, {.ignore = {"body", "bod"}}),
+                    ContainsSubstring("ignore has \"bod\", and the model has no module"));
 }
 
 TEST_CASE("a convolution with one weight per channel stays, and nothing is standardised twice",

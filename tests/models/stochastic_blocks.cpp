@@ -87,6 +87,9 @@ TEST_CASE("examples at a rate of 0 draw no random number", "[models][stochastic_
   CHECK_NOTHROW(with.net->forward(x));
   with.blocks->set_drop_rate(0.5);
   CHECK_THROWS(with.net->forward(x));
+  with.blocks->draw_from(nullptr);  // a copy of that from now on
+  with.blocks->draw_from(nullptr);
+  CHECK_THROWS(with.net->forward(x));
 }
 
 TEST_CASE("in evaluation a block counts as often as it was kept",

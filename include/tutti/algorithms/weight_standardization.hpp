@@ -92,8 +92,8 @@ namespace functional {
 /// is meant. Convolutions with one weight per output channel stay, for they would become zero.
 /// The trained weights stay the same tensors, under the name
 /// `....parametrizations.weight.original`. A second application changes nothing.
-/// Throws as WeightStandardization::validate(), and c10::Error when nothing was changed and
-/// if_none is error.
+/// Throws as WeightStandardization::validate(), c10::Error (ValueError) when a path to ignore is
+/// none of the model, and c10::Error when nothing was changed and if_none is error.
 /// Source: Qiao et al., "Micro-Batch Training with Batch-Channel Normalization and Weight
 /// Standardization", 2019; MosaicML Composer,
 /// `composer.algorithms.weight_standardization.apply_weight_standardization`.
@@ -113,7 +113,15 @@ namespace tutti::detail {
 TUTTI_INLINE Convolutions to_standardize(torch::nn::Module& model,
                                          const WeightStandardization& options) {
   std::vector<const torch::nn::Module*> all;
-  for (const surgery::Visit& where : surgery::walk(model)) {
+  const std::vector<surgery::Visit> visits = surgery::walk(model);
+  for (const std::string_view key : options.ignore) {
+    TORCH_CHECK_VALUE(std::any_of(visits.begin(), visits.end(),
+                                  [&](const surgery::Visit& where) { return where.path == key; }),
+                      "WeightStandardization: ignore has \"", key,
+                      "\", and the model has no module of that ",
+                      "path; write one as in named_modules(), \"layer1.0.conv1\"");
+  }
+  for (const surgery::Visit& where : visits) {
     const torch::nn::Module& module = *where.module;
     const bool convolves = has_fan_in<torch::nn::Conv1dImpl>(module) ||
                            has_fan_in<torch::nn::Conv2dImpl>(module) ||
