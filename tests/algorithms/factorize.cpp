@@ -257,6 +257,22 @@ TEST_CASE("Factorize: ranks are lowered when the interval is due, in whatever un
   CHECK(due("4ba") == std::tuple(false, false, false));
   CHECK(due("2ep") == std::tuple(false, true, false));
   CHECK(due("1iter") == std::tuple(false, false, true));
+
+  tutti::Trainer trainer(std::make_shared<NetImpl>(),
+                         tutti::TrainerOptions{.train = data(2),
+                                               .max_duration = "2ep",
+                                               .iteration_length = "2ep",
+                                               .optimizer = tutti::DecoupledAdamW{.lr = 0.01},
+                                               .device = "cpu",
+                                               .seed = 3,
+                                               .progress_bar = false},
+                         Factorize{.min_features = 8,
+                                   .latent_features = 7,
+                                   .refactorize_interval = "1iter",
+                                   .refactorize_energy = 0.5});
+  trainer.fit();
+  CHECK(trainer.get<Factorize>().ranks->at(0) < 7);
+  CHECK_FALSE(trainer.state().parameters_replaced);  // the loop has followed
 }
 
 TEST_CASE("Factorize has the policy's defaults, logs what it did, and wants something to do",
