@@ -21,6 +21,8 @@ TEST_CASE("a gate scales each channel by what the formula says", "[nn][law]") {
 }
 
 TEST_CASE("the means of channels are right where their sums exceed half precision", "[nn]") {
+  const at::Tensor wide = torch::randn({2, 3, 4, 7});
+  CHECK(ChannelMeans()(wide).allclose(wide.mean({2, 3}), 1e-5, 1e-6));
   const at::Tensor x = torch::full({1, 2, 64, 64}, 40, at::kHalf);  // 163840 in all
   CHECK(ChannelMeans()(x).equal(torch::full({1, 2}, 40, at::kHalf)));
 }
