@@ -8,11 +8,12 @@
 #include <tutti/nn/sequential.hpp>
 
 #include "device/check.hpp"
-#include "device/stand_in.hpp"
+#include "device/run.hpp"
 
 namespace {
 
 using namespace tutti;
+using device_tests::SpareMemory;
 
 using Pack = together::Pack<ALiBi, EMA, Factorize, GatedLinearUnits, GradientClipping, GyroDropout,
                             LayerFreezing, LowPrecisionLayerNorm, SAM, SeqLengthWarmup>;
@@ -39,17 +40,24 @@ TEST_CASE("algorithms for text resume on a device bit for bit", "[device][resume
 TEST_CASE("a warm-up of lengths reserves memory for as many examples as fit", "[device]") {
   const auto fit = [](const CountOrAuto& microbatch) {
     TrainerOptions options = device_tests::on_device(together::text_options(1, 2, 0));
+    std::vector<Batch> batches = together::sentences(2);
+    for (Batch& batch : batches) {  // of 512 examples, a MiB for each activation
+      for (auto& [name, tensor] : batch) {
+        tensor = tensor.repeat({64, 1});
+      }
+    }
+    options.train = batches;
     options.device_train_microbatch_size = microbatch;
     const auto net = together::bert();
     Trainer trainer{net, options, SeqLengthWarmup{.min_seq_length = 8, .max_seq_length = 16}};
-    const stand_in::MemoryLimit limit(stand_in::memory_in_use() + (std::size_t{3} << 17));
+    const SpareMemory limit(std::size_t{16} << 20);
     trainer.fit();
     CHECK(trainer.state().timestamp.batch == 2);
     CHECK(net->is_training());
     return trainer.state().device_train_microbatch_size;
   };
-  CHECK_THROWS_AS(fit(8), c10::OutOfMemoryError);
-  CHECK(fit("auto") < 8);
+  CHECK_THROWS_AS(fit(512), c10::OutOfMemoryError);
+  CHECK(fit("auto") < 512);
 }
 
 TEST_CASE("low-precision norms compute in the autocast type of a device", "[device]") {

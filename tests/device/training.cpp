@@ -5,48 +5,16 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/callbacks/memory_monitor.hpp>
 #include <tutti/data/data_loader.hpp>
-#include <tutti/loggers/in_memory.hpp>
-#include <tutti/optim/sgd.hpp>
-#include <tutti/trainer.hpp>
-
-#include "device/stand_in.hpp"
-#include "support/catch.hpp"
+#include "device/run.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/tiny.hpp"
 
 namespace {
 
 using namespace tutti;
-
-// A network whose activations of 64 examples, 1 MiB a layer, are larger than all else.
-struct Wide : torch::nn::Module {
-  Wide() {
-    in = register_module("in", torch::nn::Linear(4, 4096));
-    out = register_module("out", torch::nn::Linear(4096, 2));
-  }
-  Outputs forward(const Batch& batch) { return out->forward(in->forward(batch.inputs()).tanh()); }
-  Loss loss(const Outputs& outputs, const Batch& batch) {
-    return (outputs.tensor() - batch.targets()).pow(2).mean();
-  }
-  torch::nn::Linear in{nullptr}, out{nullptr};
-};
-
-std::shared_ptr<Wide> wide() {
-  at::manual_seed(1);
-  return std::make_shared<Wide>();
-}
-
-TrainerOptions options(std::vector<Batch> train) {
-  return {.train = std::move(train),
-          .max_duration = "2ep",
-          .optimizer = SGD{.lr = 0.01, .momentum = 0.9},
-          .device = "cuda",
-          .seed = 3,
-          .run_name = "device",
-          .progress_bar = false};
-}
+using device_tests::options;
+using device_tests::SpareMemory;
+using device_tests::wide;
 
 // Pairs of an example and its target that say of each batch where it is.
 struct Rows {
@@ -73,12 +41,11 @@ TEST_CASE("a device's memory that runs out shrinks the microbatches to what fits
   const auto model = wide();
   std::int64_t found = 0;
   {
-    Trainer trainer{model, automatic, MemoryMonitor{}, InMemoryLogger{}};
-    const stand_in::MemoryLimit limit(stand_in::memory_in_use() + (std::size_t{3} << 19));
+    Trainer trainer{model, automatic};
+    const SpareMemory limit(std::size_t{40} << 20);
     trainer.fit();
     found = trainer.state().device_train_microbatch_size;
     CHECK(trainer.state().timestamp.batch == 6);
-    CHECK(trainer.get<InMemoryLogger>().latest("memory/current_allocated_mem") > 0);
   }
   CHECK(found < 64);
   CHECK(found >= 8);
@@ -93,7 +60,7 @@ TEST_CASE("memory of a device that no size fits ends the run with its own words"
   TrainerOptions automatic = options(tiny::batches(1, 4));
   automatic.device_train_microbatch_size = "auto";
   Trainer trainer{wide(), automatic};
-  const stand_in::MemoryLimit limit(stand_in::memory_in_use() + 1024);
+  const SpareMemory limit(1024);
   CHECK_THROWS_WITH(trainer.fit(), Catch::Matchers::ContainsSubstring("microbatch"));
 }
 

@@ -14,12 +14,8 @@
 
 #include <tutti/fused/detail/tables.hpp>
 
+#include "fused/host_shim.hpp"
 #include "support/temporary_folder.hpp"
-
-// The compiler that the tests are built with.
-#ifndef TUTTI_TEST_COMPILER
-#define TUTTI_TEST_COMPILER "c++"
-#endif
 
 namespace host_kernels {
 
@@ -35,46 +31,6 @@ inline const std::vector<Variant> variants{
     {"float", at::kFloat, false},       {"float", at::kFloat, true},
     {"Half", at::kHalf, false},         {"Half", at::kHalf, true},
     {"BFloat16", at::kBFloat16, false}, {"BFloat16", at::kBFloat16, true}};
-
-// What CUDA C++ has and C++ has not.
-inline constexpr std::string_view shim = R"cpp(
-#include <cstring>
-  struct Dim {
-    unsigned x, y, z;
-  };
-  static Dim blockIdx, threadIdx, blockDim, gridDim;
-#define __device__ inline
-#define __global__
-  inline float __int_as_float(int x) {
-    float y;
-    std::memcpy(&y, &x, 4);
-    return y;
-  }
-  inline unsigned __float_as_uint(float x) {
-    unsigned y;
-    std::memcpy(&y, &x, 4);
-    return y;
-  }
-  extern "C" {
-  unsigned short (*round_to_half)(float);
-  }
-  inline unsigned short half_bits(float x) {
-    return round_to_half(x);
-  }
-  template <class F>
-  void for_all(const unsigned* d, Dim& at, const F& f) {
-    for (at.z = 0; at.z < d[2]; ++at.z)
-      for (at.y = 0; at.y < d[1]; ++at.y)
-        for (at.x = 0; at.x < d[0]; ++at.x)
-          f();
-  }
-  template <class F>
-  void for_threads(const unsigned* block, const unsigned* grid, const F& f) {
-    blockDim = {block[0], block[1], block[2]};
-    gridDim = {grid[0], grid[1], grid[2]};
-    for_all(grid, blockIdx, [&] { for_all(block, threadIdx, f); });
-  }
-)cpp";
 
 class Library {
  public:
@@ -121,9 +77,8 @@ class Library {
         }
       }
     }
-    const std::string command = std::string("\"") + TUTTI_TEST_COMPILER +
-                                "\" -std=c++17 -O1 -ffp-contract=off -w -shared -fPIC -o '" + base +
-                                ".so' '" + base + ".cpp' > '" + base + ".log' 2>&1";
+    const std::string command = std::string(compile_command) + " -o '" + base + ".so' '" + base +
+                                ".cpp' > '" + base + ".log' 2>&1";
     if (std::system(command.c_str()) != 0) {
       std::ifstream log(base + ".log");
       return command + "\n" + std::string(std::istreambuf_iterator<char>(log), {});
@@ -132,8 +87,7 @@ class Library {
     if (handle_ == nullptr) {
       return ::dlerror();
     }
-    auto* half = static_cast<unsigned short (**)(float)>(::dlsym(handle_, "round_to_half"));
-    *half = [](float x) { return static_cast<at::Half>(x).x; };
+    set_round_to_half(handle_);
     return {};
   }
 
