@@ -182,6 +182,11 @@ TEST_CASE("a model that waits for the device cannot be recorded", "[train][graph
                    .progress_bar = false},
                   Losses{}};
   CHECK_THROWS_WITH(trainer.fit(), Catch::Matchers::ContainsSubstring("set cuda_graphs to false"));
+
+  // The program goes on, and draws and takes memory as before.
+  const Run plain = run(false, {}, 0.3);
+  CHECK(plain.losses.size() == 24);
+  same({}, 0.3);
 }
 
 #else

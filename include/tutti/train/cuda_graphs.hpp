@@ -13,6 +13,7 @@
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -48,17 +49,23 @@ class CudaGraphBackend final : public GraphBackend {
     auto made = std::make_unique<Captured>(device_, pool());
     c10::cuda::device_synchronize();
     const c10::cuda::CUDAStreamGuard inside(stream_);
-    made->graph.register_generator_state(at::globalContext().defaultGenerator(device_));
+    at::Generator numbers = at::globalContext().defaultGenerator(device_);
+    const at::Generator before = numbers.clone();
+    made->graph.register_generator_state(numbers);
     // Other threads may go on allocating: loaders pin memory while this records.
     made->graph.capture_begin(*made->pool, cudaStreamCaptureModeThreadLocal);
     Tensors tensors;
+    bool worked = false;
     try {
       tensors = work();
+      worked = true;
+      made->graph.capture_end();
     } catch (...) {
-      end_anyhow(made->graph);
+      if (worked || !ends(made->graph)) {
+        abandon(*made, numbers, before);
+      }
       throw;
     }
-    made->graph.capture_end();
     return {std::move(made), std::move(tensors)};
   }
 
@@ -101,10 +108,23 @@ class CudaGraphBackend final : public GraphBackend {
   }
 
   // Whatever made the work fail has mostly ended the recording, too.
-  static void end_anyhow(at::cuda::CUDAGraph& graph) {
+  static bool ends(at::cuda::CUDAGraph& graph) {
     try {
       graph.capture_end();
-    } catch (const std::exception&) {  // NOLINT: the first exception is the one that counts
+      return true;
+    } catch (const std::exception&) {  // the first exception is the one that counts
+      return false;
+    }
+  }
+
+  // Without this LibTorch would go on taking memory from the graph's pool, and numbers for it.
+  static void abandon(Captured& made, at::Generator& numbers, const at::Generator& before) {
+    numbers.graphsafe_set_state(before);
+    const c10::DeviceIndex device = numbers.device().index();
+    try {
+      c10::cuda::CUDACachingAllocator::endAllocateToPool(device, *made.pool);
+      c10::cuda::CUDACachingAllocator::releasePool(device, *made.pool);
+    } catch (const std::exception&) {  // NOLINT: it had ended that by itself
     }
   }
 
