@@ -17,6 +17,7 @@
 #include <tutti/train/forward.hpp>
 #include <tutti/train/microbatching.hpp>
 #include <tutti/train/run.hpp>
+#include <tutti/train/transfer.hpp>
 
 namespace tutti::train {
 
@@ -53,9 +54,9 @@ class EvalScope {
 /// not count. They are cut off unless nothing would be left for the forward pass, which every rank
 /// makes.
 template <class Engine>
-void evaluate_part(Engine& engine, State& state, EvalSet& set, const Batch& part,
-                   std::int64_t extra) {
-  Batch batch = set.data.transform_microbatch(part.to(state.device));
+void evaluate_part(Engine& engine, State& state, EvalSet& set, Transfer& transfer,
+                   const Batch& part, std::int64_t extra) {
+  Batch batch = set.data.transform_microbatch(transfer(part));
   const std::int64_t size = extra > 0 ? batch.num_samples() : 0;
   const bool counts = extra == 0 || size > extra;
   state.batch = extra > 0 && counts ? batch.split(size - extra).front() : std::move(batch);
@@ -70,7 +71,8 @@ void evaluate_part(Engine& engine, State& state, EvalSet& set, const Batch& part
 
 /// All microbatches of state.batch, whose last `extra` examples do not count.
 template <class Engine>
-void evaluate_parts(Engine& engine, State& state, EvalSet& set, std::int64_t extra) {
+void evaluate_parts(Engine& engine, State& state, EvalSet& set, Transfer& transfer,
+                    std::int64_t extra) {
   const std::int64_t size = set.microbatch.count;
   const bool whole =
       size <= 0 || (set.microbatch.automatic && size >= set.data.num_samples(state.batch));
@@ -82,14 +84,15 @@ void evaluate_parts(Engine& engine, State& state, EvalSet& set, std::int64_t ext
     extra -= extras[i - 1];
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    evaluate_part(engine, state, set, parts[i], extras[i]);
+    evaluate_part(engine, state, set, transfer, parts[i], extras[i]);
   }
 }
 
 /// The same in microbatches that are halved until every rank has room; what a failed attempt has
 /// counted is taken back. Logs their size as `trainer/<label>/device_eval_microbatch_size`.
 template <class Engine>
-void evaluate_what_fits(Engine& engine, State& state, EvalSet& set, std::int64_t extra) {
+void evaluate_what_fits(Engine& engine, State& state, EvalSet& set, Transfer& transfer,
+                        std::int64_t extra) {
   std::int64_t& size = set.microbatch.count;
   if (size == 0) {
     size = state.communicator->all_reduce_value(set.data.num_samples(state.batch),
@@ -97,10 +100,11 @@ void evaluate_what_fits(Engine& engine, State& state, EvalSet& set, std::int64_t
   }
   const Batch whole = state.batch;
   const auto counts = set.metrics.counts();
-  while (
-      !all_agree(fits([&] { evaluate_parts(engine, state, set, extra); }), *state.communicator)) {
+  while (!all_agree(fits([&] { evaluate_parts(engine, state, set, transfer, extra); }),
+                    *state.communicator)) {
     state.batch = whole;
     state.outputs = {};
+    transfer.forget();
     ++state.eval_retries;
     set.metrics.set_counts(counts);
     release_memory(state.device);
@@ -117,6 +121,7 @@ void evaluate_what_fits(Engine& engine, State& state, EvalSet& set, std::int64_t
 template <class Engine>
 void evaluate(Engine& engine, State& state, EvalSet& set) {
   const EvalScope scope(state);
+  Transfer transfer(state.device);
   dist::Communicator& world = *state.communicator;
   state.dataloader_label = set.label;
   state.dataloader_len = length_of(set.data, set.subset);
@@ -141,9 +146,9 @@ void evaluate(Engine& engine, State& state, EvalSet& set) {
     state.eval_retries = 0;
     engine.template fire<EvalBatchStart>(state);
     if (set.microbatch.automatic) {
-      evaluate_what_fits(engine, state, set, extra);
+      evaluate_what_fits(engine, state, set, transfer, extra);
     } else {
-      evaluate_parts(engine, state, set, extra);
+      evaluate_parts(engine, state, set, transfer, extra);
     }
     state.eval_timestamp = state.eval_timestamp.to_next_batch(counts[0], counts[1], clock.lap());
     ++done;
@@ -192,6 +197,7 @@ std::vector<Outputs> predict(Engine& engine, State& state, DataSpec& data, std::
                              bool return_outputs) {
   TORCH_CHECK_VALUE(data, "predict: there is no data; pass a loader");
   const EvalScope scope(state);
+  Transfer transfer(state.device);
   state.dataloader_label = "predict";
   state.dataloader_len = length_of(data, subset);
   state.predict_timestamp = {};
@@ -205,7 +211,7 @@ std::vector<Outputs> predict(Engine& engine, State& state, DataSpec& data, std::
       break;
     }
     const Batch host = data.transform(std::move(*next));
-    state.batch = data.transform_microbatch(host.to(state.device));
+    state.batch = data.transform_microbatch(transfer(host));
     engine.template fire<PredictBatchStart>(state);
     engine.template fire<PredictBeforeForward>(state);
     {

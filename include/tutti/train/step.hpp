@@ -14,6 +14,7 @@
 #include <tutti/train/microbatching.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/sweep.hpp>
+#include <tutti/train/transfer.hpp>
 
 namespace tutti::train {
 
@@ -78,7 +79,11 @@ template <class Engine>
 class Step {
  public:
   Step(Engine& engine, State& state, Run& run)
-      : engine_(engine), state_(state), run_(run), graphed_(engine, state, *this) {}
+      : engine_(engine),
+        state_(state),
+        run_(run),
+        transfer_(state.device),
+        graphed_(engine, state, *this) {}
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
   ~Step() {
@@ -150,6 +155,7 @@ class Step {
     state_.is_ascent = false;
     zero_gradients(state_);
     parts_.clear();
+    transfer_.forget();
     if (run_.graphs) {
       run_.graphs->forget();
     }
@@ -266,7 +272,7 @@ class Step {
     if (run_.parallel) {
       run_.parallel->before_forward(state_.is_last_microbatch);
     }
-    state_.batch = run_.train.transform_microbatch(part.to(state_.device, state_.device.is_cuda()));
+    state_.batch = run_.train.transform_microbatch(transfer_(part));
     const Batch seen = report && !run_.train_metrics.empty() ? state_.batch : Batch{};
     engine_.template fire<BeforeForward>(state_);
     if (run_.graphs) {
@@ -371,6 +377,7 @@ class Step {
   Run& run_;
   Batch whole_batch_;         // on the host
   std::vector<Batch> parts_;  // its microbatches
+  Transfer transfer_;
   Backward backward_;
   ThrashWatch thrashes_;
   Graphed<Engine, Step> graphed_;
