@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #if TUTTI_WITH_CUDA
+#include <c10/core/StreamGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 #endif
@@ -86,7 +87,13 @@ TEST_CASE("a batch is copied while the device is at work", "[train][transfer][cu
   {
     const Busy busy;
     there = transfer(batch(2));
+    const at::Tensor back = numbers(0);
+    {
+      const c10::StreamGuard aside(*transfer.stream());
+      back.copy_(there.inputs(), /*non_blocking=*/true);
+    }
     transfer.stream()->synchronize();
+    CHECK(mean_of(back) == 2);
     CHECK_FALSE(busy.ended);
   }
   CHECK(there.inputs().is_cuda());
@@ -109,6 +116,22 @@ TEST_CASE("memory is used again once the work on it is done", "[train][transfer]
   CHECK(third.inputs().const_data_ptr() == place);
   transfer.stream()->synchronize();
   CHECK(mean_of(third.inputs()) == 3);
+  CHECK(mean_of(seen) == 1);
+}
+
+TEST_CASE("memory that was given back is not taken from work on it", "[train][transfer][cuda]") {
+  if (no_device()) {
+    return;
+  }
+  Transfer transfer({at::kCUDA, 0});
+  const at::Tensor seen = numbers(0);
+  Batch first = transfer(batch(1));
+  seen.copy_(first.inputs(), /*non_blocking=*/true);
+  first = {};
+  transfer.forget();
+  const Batch second = transfer(batch(2));
+  transfer.stream()->synchronize();
+  CHECK(mean_of(second.inputs()) == 2);
   CHECK(mean_of(seen) == 1);
 }
 
@@ -135,8 +158,8 @@ TEST_CASE("a batch of other sizes, kinds and places is brought as well",
   Transfer transfer({at::kCUDA, 0});
   const at::Tensor wide = at::arange(24.0).view({2, 3, 2, 2});
   const at::Tensor last = wide.contiguous(at::MemoryFormat::ChannelsLast);
-  for (int turn = 0; turn < 2; ++turn) {
-    for (const at::Tensor& x : {wide, last, wide.to(at::kByte), wide.slice(0, 1, 2)}) {
+  for (const at::Tensor& x : {wide, last, wide.to(at::kByte), wide.slice(0, 1, 2), last}) {
+    for (int turn = 0; turn < 2; ++turn) {  // each takes its turn in both memories
       const at::Tensor there = transfer(Batch{{"x", x}}).inputs();
       CHECK(there.strides() == x.strides());
       CHECK(there.scalar_type() == x.scalar_type());
