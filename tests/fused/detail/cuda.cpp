@@ -16,6 +16,9 @@
 #include <tutti/algorithms/progressive_resizing.hpp>
 #include <tutti/fused/pass.hpp>
 #include <tutti/fused/stages.hpp>
+#if TUTTI_WITH_CUDA
+#include <tutti/core/detail/nvrtc.hpp>
+#endif
 
 #include "fused/subsets.hpp"
 
@@ -80,6 +83,82 @@ TEST_CASE("a kernel is launched with a thread for every number of the output", "
   CHECK_THROWS_WITH(threads({1, 3, 40000, 40000}, false),
                     ContainsSubstring("images of [3, 40000, 40000] are too large for a CUDA"));
 }
+
+TEST_CASE("a kernel is compiled for the type and the memory format of its output",
+          "[fused][cuda]") {
+  const auto macros = [](at::ScalarType type, bool last) {
+    return tutti::fused::detail::kernel_for("", type, last).macros;
+  };
+  using Macros = std::vector<std::string>;
+  CHECK(macros(at::kBFloat16, true) == Macros{"TUTTI_OUT=BFloat16", "TUTTI_LAST=1"});
+  CHECK(macros(at::kHalf, false) == Macros{"TUTTI_OUT=Half", "TUTTI_LAST=0"});
+  CHECK(macros(at::kFloat, false) == Macros{"TUTTI_OUT=float", "TUTTI_LAST=0"});
+}
+
+#if TUTTI_WITH_CUDA
+
+namespace {
+
+namespace fused = tutti::fused;
+
+// The source of a pass over these pixel expressions.
+template <class... Nodes>
+std::string_view source_of(const std::tuple<Nodes...>&) {
+  return fused::detail::source<Nodes...>;
+}
+
+std::string compile(std::string_view source, at::ScalarType type, bool last,
+                    const char* architecture) {
+  const auto kernel = fused::detail::kernel_for(source, type, last);
+  return tutti::detail::compile(std::string(source), "pass.cu",
+                                tutti::detail::kernel_options(architecture, kernel.macros));
+}
+
+// PTX that rounds every operation on its own.
+void check_ptx(const std::string& ptx) {
+  CHECK_THAT(ptx, ContainsSubstring(".visible .entry tutti_fused_pass("));
+  CHECK_THAT(ptx, ContainsSubstring("div.rn.f32"));
+  CHECK_THAT(ptx, !ContainsSubstring("fma") && !ContainsSubstring(".ftz") &&
+                      !ContainsSubstring(".approx") && !ContainsSubstring(".full"));
+}
+
+using Everything = std::tuple<fused::Crops, fused::Flips, fused::Holes, fused::Scale, fused::Take,
+                              fused::Paste, fused::Mix, fused::Take, fused::Holes, fused::Paste>;
+
+}  // namespace
+
+TEST_CASE("NVRTC compiles the kernel of every subset of the batch transforms", "[fused][cuda]") {
+  const auto check = [](auto subset) {
+    using Stages = decltype(chosen<subset.value>(
+        std::tuple<fused::Take, fused::Take, fused::Holes, fused::Mix, fused::Paste>{}));
+    INFO("subset " << subset.value);
+    check_ptx(compile(source_of(std::tuple_cat(std::tuple<fused::Scale>{}, Stages{})), at::kFloat,
+                      false, "compute_80"));
+  };
+  [&]<unsigned... S>(std::integer_sequence<unsigned, S...>) {
+    (check(std::integral_constant<unsigned, S>{}), ...);
+  }
+  (std::make_integer_sequence<unsigned, 32>{});
+}
+
+TEST_CASE("NVRTC compiles kernels for every output and architecture", "[fused][cuda]") {
+  const std::string_view source = source_of(Everything{});
+  for (const auto type : {at::kFloat, at::kHalf, at::kBFloat16}) {
+    for (const bool last : {false, true}) {
+      INFO(type << (last ? ", channels last" : ""));
+      const std::string ptx = compile(source, type, last, "compute_80");
+      check_ptx(ptx);
+      CHECK((ptx.find("cvt.rn.f16.f32") != ptx.npos) == (type == at::kHalf));
+      for (const char* architecture : {"sm_80", "sm_90"}) {
+        const std::string code = compile(source, type, last, architecture);
+        CHECK(code.starts_with("\177ELF"));
+        CHECK_THAT(code, ContainsSubstring("tutti_fused_pass"));
+      }
+    }
+  }
+}
+
+#endif
 
 TEST_CASE("a pass on a GPU gives what it gives on the CPU for every subset of the transforms",
           "[fused][cuda][law]") {

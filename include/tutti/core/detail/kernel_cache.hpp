@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 /// Kernels that were compiled once, on the disk.
-namespace tutti::fused::detail {
+namespace tutti::detail {
 
 /// Where they are kept: $XDG_CACHE_HOME/tutti/kernels, else ~/.cache/tutti/kernels; empty, which is
 /// nowhere, without a home.
@@ -106,4 +106,4 @@ std::string kept(const std::string& folder, std::string_view key, const Build& b
   return code;
 }
 
-}  // namespace tutti::fused::detail
+}  // namespace tutti::detail

@@ -1,4 +1,4 @@
-#include <tutti/fused/detail/kernel_cache.hpp>
+#include <tutti/core/detail/kernel_cache.hpp>
 
 #include "support/catch.hpp"
 
@@ -15,8 +15,8 @@
 
 namespace {
 
-using tutti::fused::detail::kept;
-using tutti::fused::detail::kernel_folder;
+using tutti::detail::kept;
+using tutti::detail::kernel_folder;
 
 namespace fs = std::filesystem;
 
@@ -47,7 +47,7 @@ void write(const fs::path& path, const std::string& bytes) {
 
 }  // namespace
 
-TEST_CASE("a kernel is built once for each key and found by later programs", "[fused][cuda]") {
+TEST_CASE("a kernel is built once for each key and found by later programs", "[cuda]") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "a" / "b").string();  // made when needed
   Builder build;
@@ -62,7 +62,7 @@ TEST_CASE("a kernel is built once for each key and found by later programs", "[f
   CHECK(std::distance(fs::directory_iterator(path), {}) == 2);  // nothing temporary is left
 }
 
-TEST_CASE("a damaged kernel on the disk is built anew", "[fused][cuda]") {
+TEST_CASE("a damaged kernel on the disk is built anew", "[cuda]") {
   const TemporaryFolder folder;
   const std::string path = folder.path().string();
   Builder build{.result = "some code"};
@@ -89,18 +89,17 @@ TEST_CASE("a damaged kernel on the disk is built anew", "[fused][cuda]") {
   CHECK(build.built == expected);
 }
 
-TEST_CASE("a key with the same hash is not taken for another", "[fused][cuda]") {
+TEST_CASE("a key with the same hash is not taken for another", "[cuda]") {
   const TemporaryFolder folder;
   const std::string path = folder.path().string();
   Builder build{.result = "for one"};
   build(path, "one");
-  fs::rename(only_file(path),
-             folder / tutti::fused::detail::hexadecimal(tutti::fused::detail::hash("two")));
+  fs::rename(only_file(path), folder / tutti::detail::hexadecimal(tutti::detail::hash("two")));
   Builder other{.result = "for two"};
   CHECK(other(path, "two") == "for two");
 }
 
-TEST_CASE("a folder that cannot be written is no error", "[fused][cuda]") {
+TEST_CASE("a folder that cannot be written is no error", "[cuda]") {
   const TemporaryFolder folder;
   Builder build{.result = "code"};
   write(folder / "file", "a file, and no folder");
@@ -120,7 +119,7 @@ TEST_CASE("a folder that cannot be written is no error", "[fused][cuda]") {
   }
 }
 
-TEST_CASE("kernels are kept where the environment says", "[fused][cuda]") {
+TEST_CASE("kernels are kept where the environment says", "[cuda]") {
   {
     const EnvironmentVariable cache("XDG_CACHE_HOME", "/somewhere");
     CHECK(kernel_folder() == "/somewhere/tutti/kernels");

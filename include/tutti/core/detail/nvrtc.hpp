@@ -1,46 +1,36 @@
 #pragma once
 
 #include <algorithm>
-#include <compare>
-#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
 #if TUTTI_WITH_CUDA
 #include <nvrtc.h>
 #endif
 
-#include <tutti/fused/detail/kernel_cache.hpp>
+#include <tutti/core/detail/kernel_cache.hpp>
 
-/// CUDA kernels of fused passes compiled while the program runs.
-namespace tutti::fused::detail {
-
-/// A kernel's output, its type and whether its channels lie together.
-struct KernelOutput {
-  at::ScalarType type = at::kFloat;
-  bool channels_last = false;
-  friend auto operator<=>(const KernelOutput&, const KernelOutput&) = default;
-};
+/// CUDA kernels compiled while the program runs.
+namespace tutti::detail {
 
 /// What NVRTC is told: every operation rounded on its own, to nearest even, denormals kept.
 ///
-/// architecture: "sm_90" for machine code, "compute_90" for PTX.
-inline std::vector<std::string> kernel_options(const KernelOutput& output,
-                                               const std::string& architecture) {
-  const std::string type = output.type == at::kBFloat16 ? "BFloat16"
-                           : output.type == at::kHalf   ? "Half"
-                                                        : "float";
-  return {"--gpu-architecture=" + architecture,
-          "--std=c++17",
-          "--fmad=false",
-          "--ftz=false",
-          "--prec-div=true",
-          "--define-macro=TUTTI_OUT=" + type,
-          std::string("--define-macro=TUTTI_LAST=") + (output.channels_last ? "1" : "0")};
+/// architecture: "sm_90" for machine code, "compute_90" for PTX. macros: "NAME=TEXT" each.
+inline std::vector<std::string> kernel_options(const std::string& architecture,
+                                               const std::vector<std::string>& macros) {
+  std::vector<std::string> out{"--gpu-architecture=" + architecture,
+                               "--std=c++17",
+                               "--fmad=false",
+                               "--ftz=false",
+                               "--prec-div=true",
+                               "--prec-sqrt=true"};
+  for (const std::string& macro : macros) {
+    out.push_back("--define-macro=" + macro);
+  }
+  return out;
 }
 
 /// What to compile for: the device's own code where NVRTC can make it, else PTX of the nearest
@@ -50,7 +40,7 @@ inline std::vector<std::string> kernel_options(const KernelOutput& output,
 /// Throws c10::Error when it knows newer ones only.
 inline std::string architecture_for(int device, const std::vector<int>& known) {
   const auto newer = std::upper_bound(known.begin(), known.end(), device);
-  TORCH_CHECK(newer != known.begin(), "fused::Plan: NVRTC makes no kernels for sm_", device,
+  TORCH_CHECK(newer != known.begin(), "NVRTC makes no kernels for sm_", device,
               ", only for devices from sm_", known.empty() ? 0 : known.front(),
               " on; install an older CUDA toolkit, or train on the CPU");
   const int nearest = *(newer - 1);
@@ -68,8 +58,7 @@ inline std::string joined(const std::vector<std::string>& options) {
 #if TUTTI_WITH_CUDA
 
 inline void check_nvrtc(nvrtcResult result, const char* what) {
-  TORCH_CHECK(result == NVRTC_SUCCESS, "fused::Plan: NVRTC failed in ", what, ": ",
-              nvrtcGetErrorString(result));
+  TORCH_CHECK(result == NVRTC_SUCCESS, "NVRTC failed in ", what, ": ", nvrtcGetErrorString(result));
 }
 
 inline std::string nvrtc_version() {
@@ -115,8 +104,8 @@ inline std::string compile(const std::string& source, const std::string& name,
   };
   const auto result =
       nvrtcCompileProgram(program.handle, static_cast<int>(arguments.size()), arguments.data());
-  TORCH_CHECK(result == NVRTC_SUCCESS, "fused::Plan: NVRTC ", nvrtc_version(), " cannot compile ",
-              name, " with ", joined(options), ": ", nvrtcGetErrorString(result), "\n",
+  TORCH_CHECK(result == NVRTC_SUCCESS, "NVRTC ", nvrtc_version(), " cannot compile ", name,
+              " with ", joined(options), ": ", nvrtcGetErrorString(result), "\n",
               text(nvrtcGetProgramLogSize, nvrtcGetProgramLog));
   return options.front().find("sm_") != std::string::npos ? text(nvrtcGetCUBINSize, nvrtcGetCUBIN)
                                                           : text(nvrtcGetPTXSize, nvrtcGetPTX);
@@ -125,17 +114,13 @@ inline std::string compile(const std::string& source, const std::string& name,
 /// The same from where compiled kernels are kept, or compiled and then kept there.
 ///
 /// folder: see kept().
-inline std::string compiled(std::string_view source, const KernelOutput& output,
-                            const std::string& architecture, const std::string& folder) {
-  const std::vector<std::string> options = kernel_options(output, architecture);
+inline std::string compiled(std::string_view source, const std::string& name,
+                            const std::vector<std::string>& options, const std::string& folder) {
   const std::string key =
       "NVRTC " + nvrtc_version() + " " + joined(options) + "\n" + std::string(source);
-  return kept(folder, key, [&] {
-    return compile(std::string(source), "tutti_fused_" + hexadecimal(hash(source)) + ".cu",
-                   options);
-  });
+  return kept(folder, key, [&] { return compile(std::string(source), name + ".cu", options); });
 }
 
 #endif
 
-}  // namespace tutti::fused::detail
+}  // namespace tutti::detail
