@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -6,6 +8,7 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <dlfcn.h>
@@ -15,20 +18,39 @@
 #include "device/runtime.hpp"
 #include "fused/host_shim.hpp"
 
-// NVRTC and the runtime's libraries of kernels: the text of a fused pass becomes C++ and runs on
-// the host, one thread after the other.
+// NVRTC and the runtime's libraries of kernels: the text of a kernel becomes C++ and runs on the
+// host, one thread after the other.
 namespace {
 
+// Behind a text that has one kernel, which KERNEL is the name of.
 constexpr std::string_view behind = R"cpp(
-  extern "C" unsigned long batch_size() {
-    return sizeof(Batch);
+#include <utility>
+  template <class... A>
+  unsigned long size_of(void (*)(A...), unsigned argument) {
+    const unsigned long sizes[] = {sizeof(A)..., 0};
+    return sizes[argument];
   }
-  extern "C" void run(const void* batch, void* out, const unsigned* block, const unsigned* grid) {
-    for_threads(block, grid, [&] {
-      tutti_fused_pass(*static_cast<const Batch*>(batch), static_cast<TUTTI_OUT*>(out));
-    });
+  template <class... A, std::size_t... I>
+  void call(void (*kernel)(A...), void* const* arguments, std::index_sequence<I...>) {
+    kernel(*static_cast<A*>(arguments[I])...);
+  }
+  template <class... A>
+  void call(void (*kernel)(A...), void* const* arguments) {
+    call(kernel, arguments, std::index_sequence_for<A...>());
+  }
+  extern "C" unsigned long argument_size(unsigned argument) {  // 0 behind the last
+    return size_of(KERNEL, argument);
+  }
+  extern "C" void run(void* const* arguments, const unsigned* block, const unsigned* grid) {
+    for_threads(block, grid, [&] { call(KERNEL, arguments); });
   }
 )cpp";
+
+std::string name_of_kernel(std::string_view text) {
+  constexpr std::string_view before = "extern \"C\" __global__ void ";
+  text.remove_prefix(std::min(text.find(before), text.size() - before.size()) + before.size());
+  return std::string(text.substr(0, text.find('(')));
+}
 
 struct Program {
   std::string source, code, log;
@@ -38,8 +60,8 @@ Program& program_of(nvrtcProgram program) {
 }
 
 struct Kernel {
-  unsigned long (*batch_size)();
-  void (*run)(const void*, void*, const unsigned*, const unsigned*);
+  unsigned long (*argument_size)(unsigned);
+  void (*run)(void* const*, const unsigned*, const unsigned*);
 };
 
 std::string content(const std::string& path) {
@@ -95,7 +117,8 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* con
   constexpr std::string_view definition = "--define-macro=";
   const std::string base = new_file();
   std::ofstream(base + ".cpp") << host_kernels::shim << program_of(program).source << behind;
-  std::string command = "LD_PRELOAD= " + std::string(host_kernels::compile_command);
+  std::string command = "LD_PRELOAD= " + std::string(host_kernels::compile_command) +
+                        " -DKERNEL=" + name_of_kernel(program_of(program).source);
   for (int i = 0; i < count; ++i) {
     if (const std::string_view option = options[i]; option.starts_with(definition)) {
       command.append(" -D").append(option.substr(definition.size()));
@@ -153,7 +176,8 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* out, cudaLibrary_t library, const
     return stand_in::say(cudaErrorSymbolNotFound);
   }
   auto* const made = new Kernel;
-  made->batch_size = reinterpret_cast<decltype(made->batch_size)>(::dlsym(library, "batch_size"));
+  made->argument_size =
+      reinterpret_cast<decltype(made->argument_size)>(::dlsym(library, "argument_size"));
   made->run = reinterpret_cast<decltype(made->run)>(::dlsym(library, "run"));
   *out = reinterpret_cast<cudaKernel_t>(made);
   return cudaSuccess;
@@ -169,16 +193,23 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**
     return stand_in::say(cudaErrorInvalidConfiguration);
   }
   const auto* const kernel = static_cast<const Kernel*>(function);
-  std::vector<void*> batch((kernel->batch_size() + sizeof(void*) - 1) / sizeof(void*));
-  std::memcpy(batch.data(), arguments[0], kernel->batch_size());
-  for (void*& word : batch) {  // some are addresses
-    word = stand_in::own_address(word);
+  std::vector<std::vector<void*>> values;
+  while (const std::size_t size = kernel->argument_size(static_cast<unsigned>(values.size()))) {
+    std::vector<void*> value((size + sizeof(void*) - 1) / sizeof(void*));
+    std::memcpy(value.data(), arguments[values.size()], size);
+    for (void*& word : value) {  // some are addresses
+      word = stand_in::own_address(word);
+    }
+    values.push_back(std::move(value));
   }
-  void* const out = stand_in::own_address(*static_cast<void**>(arguments[1]));
   return stand_in::give(stream, [=] {
+    std::vector<void*> at;
+    for (const std::vector<void*>& value : values) {
+      at.push_back(const_cast<void**>(value.data()));
+    }
     const unsigned blocks[] = {grid.x, grid.y, grid.z};
     const unsigned each[] = {block.x, block.y, block.z};
-    kernel->run(batch.data(), out, each, blocks);
+    kernel->run(at.data(), each, blocks);
   });
 }
 

@@ -16,6 +16,7 @@ namespace host_kernels {
 
 // What CUDA C++ has and C++ has not.
 inline constexpr std::string_view shim = R"cpp(
+#include <cmath>
 #include <cstring>
   struct Dim {
     unsigned x, y, z;

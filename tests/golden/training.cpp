@@ -146,8 +146,10 @@ template <class... Policies>
 std::pair<std::vector<double>, Tensors> run_recipe(const Case& c, Policies... policies) {
   auto net = build_model(c.params["model"], Layers::replaceable);
   load_state(*net, c.ins("state."));
+  auto options = options_of(c);
+  options.fold_into_optimizer = options.device == "cpu";  // elsewhere it rounds otherwise
   tutti::Trainer<tutti::reference_order, Policies..., Watch> trainer(
-      classifier(net, c.params["classes"].integer()), options_of(c), tutti::reference_order{},
+      classifier(net, c.params["classes"].integer()), options, tutti::reference_order{},
       std::move(policies)..., Watch{});
   trainer.fit();
   return {trainer.template get<Watch>().losses, state_of(*net)};

@@ -333,3 +333,77 @@ TEST_CASE("switches fold as their policies do, and what is off leaves nothing to
   CHECK(weights_after(Switch(tight, false), Switch(ema)).equal(weights_after(ema)));
   CHECK_FALSE(weights_after(tight).equal(bare));
 }
+
+TEST_CASE("a folded run on a GPU is the run apart but for roundings, and resumes bit for bit",
+          "[train][sweep][cuda][resume]") {
+  if (!torch::cuda::is_available()) {
+    WARN("skipped: no CUDA device here");
+    return;
+  }
+  const EMA ema{.half_life = "5ba"};
+  const GradientClipping by_value{.clipping_type = ClippingType::value, .clipping_threshold = 0.01};
+  const auto on_gpu = [](const OptimizerSpec& optimizer) {
+    TrainerOptions out = options(optimizer);
+    out.device = "cuda";
+    return out;
+  };
+  const auto far = [](const at::Tensor& a, const at::Tensor& b) {
+    return (a - b).abs().max().item<double>();
+  };
+  // What a gradient of 0 rounds to would become a step with a smaller eps.
+  for (const OptimizerSpec& optimizer :
+       {OptimizerSpec(DecoupledAdamW{.lr = 0.01, .eps = 1e-4, .weight_decay = 1e-4}),
+        OptimizerSpec(SGD{.lr = 0.1, .momentum = 0.9, .nesterov = true})}) {
+    const TrainerOptions how = on_gpu(optimizer);
+    const auto close = [&](const auto& clipping) {
+      const Result folded = run(true, how, clipping, ema);
+      const Result apart = run(false, how, clipping, ema);
+      CHECK(folded.weights.is_cuda());
+      CHECK(far(folded.weights, apart.weights) < 1e-5);
+      CHECK(far(folded.averages, apart.averages) < 1e-5);
+      REQUIRE(folded.logged.size() == apart.logged.size());
+      for (std::size_t i = 0; i < folded.logged.size(); ++i) {
+        CHECK(folded.logged[i].second == Approx(apart.logged[i].second).epsilon(1e-4));
+      }
+      return folded;
+    };
+    close(by_value);
+    const Result whole = close(tight);
+    CHECK(far(whole.weights, run(true, how, ema).weights) > 1e-3);  // it does clip
+    const TemporaryFolder folder;
+    TrainerOptions first = how;
+    first.save_folder = folder.path().string();
+    first.save_filename = "ba{batch}";
+    first.save_interval = "2ba";
+    run(true, first, tight, ema);
+    TrainerOptions second = how;
+    second.load_path = (folder / "ba6").string();
+    const Result resumed = run(true, second, tight, ema);
+    CHECK(resumed.weights.equal(whole.weights));
+    CHECK(resumed.averages.equal(whole.averages));
+  }
+}
+
+TEST_CASE("the optimizer gets the scale where the gradients are", "[train][sweep][cuda]") {
+  if (!torch::cuda::is_available()) {
+    WARN("skipped: no CUDA device here");
+    return;
+  }
+  auto model = net();
+  TrainerOptions how = options(nullptr);
+  how.device = "cuda";
+  std::shared_ptr<Spy> spy;
+  how.optimizer = [&](torch::nn::Module& m) {
+    return spy = std::make_shared<Spy>(AdamW{}.build(m.parameters()));
+  };
+  Trainer trainer{model, how, tight, EMA{.half_life = "10ba"}};
+  trainer.fit();
+  CHECK(spy->plain == 0);
+  REQUIRE(spy->sweeps.size() == 12);
+  for (const optim::Sweep& sweep : spy->sweeps) {
+    CHECK(sweep.scale == 1);
+    REQUIRE(sweep.device_scale.defined());
+    CHECK(sweep.device_scale.is_cuda());
+    CHECK(sweep.device_scale.item<double>() < 1);
+  }
+}

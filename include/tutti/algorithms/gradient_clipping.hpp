@@ -62,7 +62,8 @@ inline void clip_value(const std::vector<at::Tensor>& gradients, double threshol
   at::_ops::_foreach_clamp_max__Scalar::call(gradients, threshold);
 }
 
-// Leaves it to the optimizer's step, where that can be; returns the norm as below.
+// Leaves it to the optimizer's step, where that can be; returns the norm as below. gradients: at
+// least one, all on one device.
 at::Tensor fold_clipping(optim::Sweep& sweep, const std::vector<at::Tensor>& gradients,
                          ClippingType type, double threshold);
 
@@ -182,7 +183,7 @@ struct GradientClipping final {
  private:
   [[nodiscard]] bool folds_now(const detail::Gradients& both, const State& state) const {
     return state.sweep != nullptr && clipping_type != ClippingType::adaptive && excluded->empty() &&
-           !both.gradients.empty() && detail::all_on_cpu(both.gradients);
+           !both.gradients.empty() && detail::all_on_one_device(both.gradients);
   }
 };
 
@@ -212,11 +213,15 @@ TUTTI_INLINE double clip_host_norm(const std::vector<at::Tensor>& gradients, dou
   return norm;
 }
 
+// min(1, threshold / (norm + 1e-6)) where the norm is.
+TUTTI_INLINE at::Tensor device_factor(const at::Tensor& norm, double threshold) {
+  return norm.add(1e-6).reciprocal_().mul_(threshold).clamp_max_(1);
+}
+
 TUTTI_INLINE at::Tensor clip_device_norm(const std::vector<at::Tensor>& gradients,
                                          double threshold) {
   const at::Tensor norm = device_norm(gradients);
-  at::_ops::_foreach_mul__Tensor::call(gradients,
-                                       norm.add(1e-6).reciprocal_().mul_(threshold).clamp_max_(1));
+  at::_ops::_foreach_mul__Tensor::call(gradients, device_factor(norm, threshold));
   return norm;
 }
 
@@ -283,6 +288,11 @@ TUTTI_INLINE at::Tensor fold_clipping(optim::Sweep& sweep, const std::vector<at:
   if (type == ClippingType::value) {
     sweep.limit = threshold;
     return {};
+  }
+  if (!gradients.front().is_cpu()) {
+    const at::Tensor norm = device_norm(gradients);
+    sweep.device_scale = device_factor(norm, threshold);
+    return norm;
   }
   const double norm = host_norm(gradients);
   const double factor = threshold / (norm + 1e-6);

@@ -23,15 +23,15 @@ struct Averaging {
 
 /// What is left to the optimizer in one step.
 struct Sweep {
-  double scale = 1.0;  ///< times every gradient of the optimizer's parameters
+  double scale = 1.0;         ///< times every gradient of the optimizer's parameters
+  at::Tensor device_scale{};  ///< [], where the gradients are: the scale, in place of the number
   double limit = std::numeric_limits<double>::infinity();  ///< then clamped to [-limit, limit]
   bool keep_gradients = true;  ///< afterwards grad() has to be what has been stepped along
   Averaging averaging{};
 
   /// The gradients are changed.
-  [[nodiscard]] bool clips() const {
-    return !(scale == 1.0 && limit == std::numeric_limits<double>::infinity());
-  }
+  [[nodiscard]] bool clips() const { return device_scale.defined() || scale != 1.0 || limits(); }
+  [[nodiscard]] bool limits() const { return limit != std::numeric_limits<double>::infinity(); }
 };
 
 /// An optimizer that takes a Sweep; found by dynamic_cast.

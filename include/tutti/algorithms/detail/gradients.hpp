@@ -61,6 +61,7 @@ inline at::ScalarType norm_type(at::ScalarType type) {
 }
 
 bool all_on_cpu(const std::vector<at::Tensor>& tensors);
+bool all_on_one_device(const std::vector<at::Tensor>& tensors);
 
 // The same on all threads for a large n: of pieces, added up in their order, so that the result
 // does not depend on the number of threads.
@@ -118,6 +119,15 @@ TUTTI_INLINE double squares(const float* x, std::int64_t n) {
 TUTTI_INLINE bool all_on_cpu(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.is_cpu()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+TUTTI_INLINE bool all_on_one_device(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.device() != tensors.front().device()) {
       return false;
     }
   }

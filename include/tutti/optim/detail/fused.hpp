@@ -24,7 +24,8 @@ namespace tutti::optim {
 /// A torch::optim::Optimizer whose step is one pass over the memory of all parameters of a group
 /// that share a device, a type and a step count. Made by `SGD{...}.build(groups)` and its like.
 /// Floats on an x86-64 processor with AVX2 go through loops of its own, all else through one call
-/// of LibTorch's fused kernel; results are the same bit by bit.
+/// of LibTorch's fused kernel; results are the same bit by bit. With a Sweep, floats on a CUDA
+/// device go through a kernel of its own, which rounds as those loops do.
 ///
 /// Parameters without a gradient are skipped altogether. param_groups() may be changed at any time
 /// (parameters replaced, added, removed, of another device, type or memory format; options
@@ -57,22 +58,22 @@ class Fused final : public torch::optim::Optimizer,
     }
     const c10::AutoGradMode no_gradients(false);
     take_gradients();
-    update_all({}, nullptr);
+    update_all(nullptr, nullptr);
     return loss;
   }
 
   /// The same with what `sweep` asks for. Where memory cannot be walked through once, because a
-  /// parameter is no float on the CPU, or one shares memory with another, gradients are clipped
-  /// ahead of it and averages left alone.
+  /// parameter is no float on the CPU or a CUDA device, or one shares memory with another,
+  /// gradients are clipped ahead of it and averages left alone.
   void step(const Sweep& sweep) override {
     const c10::AutoGradMode no_gradients(false);
     take_gradients();
-    if (!sweepable()) {
+    if (!sweepable(sweep)) {
       if (sweep.clips()) {
         detail::clip_apart(param_groups_, sweep);
         take_gradients();
       }
-      update_all({}, nullptr);
+      update_all(nullptr, nullptr);
       return;
     }
     const bool averages = sweep.averaging.averages != nullptr;
@@ -85,7 +86,8 @@ class Fused final : public torch::optim::Optimizer,
       }
       followed_ = sweep.averaging.version;
     }
-    update_all(detail::fold_of(sweep), averages ? &sweep.averaging : nullptr);
+    const detail::Fold fold = detail::fold_of(sweep);
+    update_all(&fold, averages ? &sweep.averaging : nullptr);
   }
 
   /// The state of a parameter; null before its first step with a gradient.
@@ -205,18 +207,8 @@ class Fused final : public torch::optim::Optimizer,
     return *options;
   }
 
-  // The gradient, strided like the parameter, for kernels walk through memory, not indices.
   static at::Tensor laid_out(const at::Tensor& gradient, const at::Tensor& like, Plan& plan) {
-    TORCH_CHECK(gradient.layout() == at::kStrided, Rule<Hyper>::name,
-                ": sparse gradients are not supported; use dense ones, e.g. an Embedding with "
-                "sparse = false.");
-    if (gradient.strides() == like.strides() && gradient.scalar_type() == like.scalar_type()) {
-      return gradient;
-    }
-    plan.copied = true;
-    at::Tensor copy = detail::like(like);
-    copy.copy_(gradient);
-    return copy;
+    return detail::laid_out(Rule<Hyper>::name, gradient, like, plan.copied);
   }
 
   // This step's gradients of all groups, in plans that fit them.
@@ -232,10 +224,10 @@ class Fused final : public torch::optim::Optimizer,
   }
 
   // All memory can be walked through once, in any order.
-  bool sweepable() {
+  bool sweepable(const Sweep& sweep) {
     for (const Plan& plan : plans_) {
       for (const detail::Bucket& bucket : plan.buckets) {
-        if (!bucket.plain || plan.copied || !plan.staged.empty()) {
+        if (!detail::has_loops(bucket, sweep) || plan.copied || !plan.staged.empty()) {
           return false;
         }
       }
@@ -354,7 +346,8 @@ class Fused final : public torch::optim::Optimizer,
     return place;
   }
 
-  void update_all(const detail::Fold& fold, const Averaging* averaging) {
+  // fold: null for a step by itself.
+  void update_all(const detail::Fold* fold, const Averaging* averaging) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     for (Plan& plan : plans_) {
       update(plan, fold, averaging);
@@ -362,14 +355,14 @@ class Fused final : public torch::optim::Optimizer,
   }
 
   // One step of the plan's buckets; lets go of the gradients.
-  static void update(Plan& plan, const detail::Fold& fold, const Averaging* averaging) {
+  static void update(Plan& plan, const detail::Fold* fold, const Averaging* averaging) {
     for (detail::Bucket& bucket : plan.buckets) {
       bucket.step += Rule<Hyper>::counts_steps ? 1 : 0;
-      if (bucket.plain) {
+      if (bucket.plain || (bucket.on_cuda && fold != nullptr)) {
         detail::find_strips(bucket, plan.buffers, averaging);
-        detail::sweep(bucket.strips,
+        detail::sweep(bucket,
                       Rule<Hyper>::numbers(plan.options->hyper, plan.options->initial_lr, bucket),
-                      fold);
+                      fold != nullptr ? *fold : detail::Fold{});
       } else {
         Rule<Hyper>::update(plan.options->hyper, plan.options->initial_lr, bucket);
       }

@@ -72,9 +72,9 @@ struct Bucket {
   std::vector<at::Tensor> gradients;  // held only during a step
   std::array<std::vector<at::Tensor>, 3> buffers;
   std::vector<at::Tensor> steps;  // where the Adam kernels read the step: handles of one scalar
-  bool plain =
-      false;  // floats on the CPU: strips of memory, where the processor has loops for them
-  std::vector<Strip> strips;            // room for those of a step
+  bool plain = false;         // floats on the CPU: strips, where the processor has loops for them
+  bool on_cuda = false;       // floats on a GPU: strips, where the program has a kernel for them
+  std::vector<Strip> strips;  // room for those of a step
   std::vector<std::ptrdiff_t> average;  // of each parameter in Sweep::averaging; -1: none
 };
 

@@ -20,8 +20,9 @@ struct Strip {
 struct Fold {
   float scale = 1;
   float limit = std::numeric_limits<float>::infinity();
-  bool keep = false;  ///< write the changed gradient
-  float follow = 0;   ///< -(1 - smoothing)
+  bool keep = false;                    ///< write the changed gradient
+  float follow = 0;                     ///< -(1 - smoothing)
+  const float* device_scale = nullptr;  ///< where the scale lies on the device; null: `scale` is it
 };
 
 /// One step of Adam; roundings as in LibTorch's kernel, which computes these in double.

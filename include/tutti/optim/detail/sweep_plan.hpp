@@ -2,6 +2,8 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/cpu.hpp>
+#include <tutti/core/detail/cuda_kernel.hpp>
+#include <tutti/optim/detail/cuda_strips.hpp>
 #include <tutti/optim/detail/parameter_groups.hpp>
 #include <tutti/optim/detail/strips.hpp>
 #include <tutti/optim/sweep.hpp>
@@ -9,17 +11,36 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_foreach_clamp_max_ops.h>
+#include <ATen/ops/_foreach_clamp_min_ops.h>
+#include <ATen/ops/_foreach_mul_ops.h>
 #include <torch/optim/optimizer.h>
 
 /// How a Sweep becomes strips of memory.
 namespace tutti::optim::detail {
 
 Fold fold_of(const Sweep& sweep);
+
+/// There are loops, or a kernel, for the bucket's parameters, which find the sweep's scale.
+bool has_loops(const Bucket& bucket, const Sweep& sweep);
+
+/// One pass over the bucket's strips, where they are.
+template <class Numbers>
+void sweep(const Bucket& bucket, const Numbers& numbers, const Fold& fold) {
+  bucket.plain ? sweep(bucket.strips, numbers, fold)
+               : sweep_on(bucket.device, bucket.strips, numbers, fold);
+}
+
+/// The gradient, strided like the parameter, since loops walk through memory, not indices.
+/// name: the optimizer's. copied: becomes true where it was laid out anew.
+at::Tensor laid_out(std::string_view name, const at::Tensor& gradient, const at::Tensor& like,
+                    bool& copied);
 
 /// What a Sweep does to gradients, ahead of the step.
 void clip_apart(std::vector<torch::optim::OptimizerParamGroup>& groups, const Sweep& sweep);
@@ -58,20 +79,58 @@ void find_strips(Bucket& bucket, std::size_t buffers, const Averaging* averaging
 namespace tutti::optim::detail {
 
 TUTTI_INLINE Fold fold_of(const Sweep& sweep) {
-  return {.scale = static_cast<float>(sweep.scale),
-          .limit = static_cast<float>(sweep.limit),
-          .keep = sweep.clips() && sweep.keep_gradients,
-          .follow = static_cast<float>(-(1.0 - sweep.averaging.smoothing))};
+  return {
+      .scale = static_cast<float>(sweep.scale),
+      .limit = static_cast<float>(sweep.limit),
+      .keep = sweep.clips() && sweep.keep_gradients,
+      .follow = static_cast<float>(-(1.0 - sweep.averaging.smoothing)),
+      .device_scale = sweep.device_scale.defined() && sweep.device_scale.scalar_type() == at::kFloat
+                          ? sweep.device_scale.const_data_ptr<float>()
+                          : nullptr};
+}
+
+TUTTI_INLINE bool has_loops(const Bucket& bucket, const Sweep& sweep) {
+  const at::Tensor& scale = sweep.device_scale;
+  return scale.defined() ? bucket.on_cuda && scale.device() == bucket.device &&
+                               scale.scalar_type() == at::kFloat
+                         : bucket.plain || bucket.on_cuda;
+}
+
+TUTTI_INLINE at::Tensor laid_out(std::string_view name, const at::Tensor& gradient,
+                                 const at::Tensor& like, bool& copied) {
+  TORCH_CHECK(gradient.layout() == at::kStrided, name,
+              ": sparse gradients are not supported; use dense ones, e.g. an Embedding with "
+              "sparse = false.");
+  if (gradient.strides() == like.strides() && gradient.scalar_type() == like.scalar_type()) {
+    return gradient;
+  }
+  copied = true;
+  at::Tensor copy = detail::like(like);
+  copy.copy_(gradient);
+  return copy;
 }
 
 TUTTI_INLINE void clip_apart(std::vector<torch::optim::OptimizerParamGroup>& groups,
                              const Sweep& sweep) {
-  for (auto& group : groups) {
+  std::vector<at::Tensor> gradients;
+  for (const auto& group : groups) {
     for (const at::Tensor& parameter : group.params()) {
       if (const at::Tensor& gradient = parameter.grad(); gradient.defined()) {
-        gradient.mul_(sweep.scale).clamp_(-sweep.limit, sweep.limit);
+        gradients.push_back(gradient);
       }
     }
+  }
+  if (gradients.empty()) {
+    return;
+  }
+  if (sweep.device_scale.defined()) {
+    at::_ops::_foreach_mul__Tensor::call(gradients, sweep.device_scale);
+  } else if (sweep.scale != 1.0) {
+    at::_ops::_foreach_mul__Scalar::call(gradients, sweep.scale);
+  }
+  if (sweep.limits()) {
+    at::_ops::_foreach_clamp_min__Scalar::call(gradients, -sweep.limit);
+    at::_ops::_foreach_clamp_max__Scalar::call(gradients, sweep.limit);
   }
 }
 
@@ -110,6 +169,8 @@ TUTTI_INLINE std::size_t bucket_for(const at::Tensor& parameter, std::int64_t st
   bucket.step = step;
   bucket.first = first;
   bucket.plain = bucket.device.is_cpu() && bucket.type == at::kFloat && ::tutti::detail::has_avx2();
+  bucket.on_cuda =
+      bucket.device.is_cuda() && bucket.type == at::kFloat && ::tutti::detail::has_cuda_kernels;
   return b;
 }
 
@@ -120,7 +181,7 @@ TUTTI_INLINE void Followers::find(Bucket& bucket) const {
     const auto found = index_.find(parameter.unsafeGetTensorImpl());
     if (found != index_.end()) {
       const at::Tensor& average = (*averaging_.averages)[found->second];
-      if (average.is_cpu() && average.scalar_type() == at::kFloat &&
+      if (average.device() == bucket.device && average.scalar_type() == at::kFloat &&
           average.sizes() == parameter.sizes() && average.strides() == parameter.strides()) {
         bucket.average[i] = static_cast<std::ptrdiff_t>(found->second);
       }
