@@ -193,6 +193,36 @@ TEST_CASE(
   CHECK(epoch_of(least, 0).size() == 3);
 }
 
+TEST_CASE("ImageLoader: pinned memory where there is a CUDA device", "[data][image_loader][cuda]") {
+  const auto check = [](tutti::ImageLoaderOptions options) {
+    INFO("shuffle: " << options.shuffle << ", to_float: " << options.to_float << ", transforms: "
+                     << !options.transforms.empty() << ", workers: " << options.num_workers);
+    ImageLoader plain(bytes({7, 3, 4, 4}), at::arange(7), options);
+    options.pin_memory = true;
+    ImageLoader loader(bytes({7, 3, 4, 4}), at::arange(7), options);
+    const auto batches = epoch_of(loader, 1);
+    const auto expected = epoch_of(plain, 1);
+    REQUIRE(batches.size() == expected.size());
+    for (std::size_t i = 0; i < batches.size(); ++i) {
+      CHECK(batches[i].inputs().equal(expected[i].inputs()));
+      CHECK(batches[i].targets().equal(expected[i].targets()));
+      CHECK(batches[i].inputs().is_pinned() == at::hasCUDA());
+      CHECK(batches[i].targets().is_pinned() == at::hasCUDA());
+    }
+  };
+  for (const bool shuffle : {false, true}) {
+    for (const bool to_float : {false, true}) {
+      for (const std::int64_t workers : {0, 2}) {
+        tutti::ImageLoaderOptions options{
+            .batch_size = 3, .shuffle = shuffle, .to_float = to_float, .num_workers = workers};
+        check(options);
+        options.transforms.put("noise", add_noise);
+        check(options);
+      }
+    }
+  }
+}
+
 TEST_CASE("ImageLoader: images and options that cannot be meant are refused",
           "[data][image_loader]") {
   CHECK_THROWS_WITH(ImageLoader(at::ones({2, 3, 4, 4}), at::arange(2)),

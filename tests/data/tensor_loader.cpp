@@ -132,6 +132,37 @@ TEST_CASE("tensors without dimensions go into every batch", "[data][law]") {
   CHECK(loader.next()->at("scale").is_same(shared));
 }
 
+TEST_CASE("TensorLoader: pinned memory where there is a CUDA device", "[data][cuda]") {
+  const auto plus_one = [](Batch batch) { return Batch(batch.inputs() + 1, batch.targets()); };
+  const at::Tensor x = at::randn({10, 3});
+  const Batch data{{"inputs", x},
+                   {"targets", x.t().contiguous().t()},
+                   {"same", at::ones({1}).expand({10})},
+                   {"scale", at::full({}, 3.0)}};
+  for (const bool shuffle : {false, true}) {
+    for (const bool transforms : {false, true}) {
+      TensorLoaderOptions options{.batch_size = 4, .shuffle = shuffle};
+      if (transforms) {
+        options.transform = plus_one;
+      }
+      TensorLoader plain{data, options};
+      options.pin_memory = true;
+      TensorLoader loader{data, options};
+      while (const auto batch = loader.next()) {
+        const auto expected = plain.next();
+        REQUIRE(expected);
+        REQUIRE(batch->names() == expected->names());
+        for (const auto& [name, tensor] : *batch) {
+          INFO(name << ", shuffle: " << shuffle << ", transforms: " << transforms);
+          CHECK(tensor.equal(expected->at(name)));
+          CHECK(tensor.is_pinned() == at::hasCUDA());
+        }
+      }
+      CHECK_FALSE(plain.next());
+    }
+  }
+}
+
 TEST_CASE("options and tensors that make no sense are refused", "[data]") {
   CHECK_THROWS_WITH(numbered(4, {.batch_size = 0}),
                     ContainsSubstring("batch_size is 0, expected 1 or more"));

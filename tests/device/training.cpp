@@ -6,6 +6,8 @@
 #include <vector>
 
 #include <tutti/data/data_loader.hpp>
+#include <tutti/data/image_loader.hpp>
+#include <tutti/data/tensor_loader.hpp>
 #include "device/run.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -31,6 +33,37 @@ struct Places final {
     devices.push_back(state.batch.inputs().device().str());
   }
 };
+
+// The weights after two epochs of the loader's batches, 3 in each, on the device.
+template <class L>
+at::Tensor trained(const L& loader) {
+  const auto model = tiny::net();
+  TrainerOptions given = options({});
+  given.train = loader;
+  Trainer trainer{model, given, Places{}};
+  trainer.fit();
+  CHECK(trainer.get<Places>().devices == std::vector<std::string>(6, "cuda:0"));
+  CHECK(model->in->weight.is_cuda());
+  return tiny::flat(*model);
+}
+
+template <class L>
+void check_pinned(L loader) {
+  loader.start(0);
+  const auto batch = loader.next();
+  REQUIRE(batch);
+  CHECK(batch->inputs().is_pinned());
+  CHECK(batch->targets().is_pinned());
+}
+
+// Copies on the device of an epoch's batches, none of which the host keeps or waits for.
+std::vector<at::Tensor> copied(TensorLoader loader) {
+  std::vector<at::Tensor> out;
+  while (const auto batch = loader.next()) {
+    out.push_back(batch->inputs().to(at::kCUDA, /*non_blocking=*/true));
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -65,13 +98,56 @@ TEST_CASE("memory of a device that no size fits ends the run with its own words"
 }
 
 TEST_CASE("pinned batches of a loader are trained on the device", "[device]") {
-  const auto model = tiny::net();
-  TrainerOptions given = options({});
-  given.train = DataLoader{Rows{}, {.batch_size = 4, .num_workers = 1, .pin_memory = true}};
-  Trainer trainer{model, given, Places{}};
-  trainer.fit();
-  CHECK(trainer.get<Places>().devices == std::vector<std::string>(6, "cuda:0"));
-  CHECK(model->in->weight.is_cuda());
+  const DataLoader pinned{Rows{}, {.batch_size = 4, .num_workers = 1, .pin_memory = true}};
+  check_pinned(pinned);
+  trained(pinned);
+}
+
+TEST_CASE("pinned batches of tensors train as others do", "[device]") {
+  const at::Tensor x = at::randn({12, 4});
+  const at::Tensor y = at::randn({12, 2});
+  for (const bool shuffle : {false, true}) {
+    TensorLoaderOptions how{.batch_size = 4, .shuffle = shuffle};
+    const TensorLoader plain{x, y, how};
+    how.pin_memory = true;
+    const TensorLoader pinned{x, y, how};
+    check_pinned(pinned);
+    CHECK(trained(pinned).equal(trained(plain)));
+  }
+}
+
+TEST_CASE("pinned batches of images train as others do", "[device]") {
+  const at::Tensor images = at::randint(256, {12, 1, 1, 4}, at::kByte);
+  const at::Tensor y = at::randn({12, 1, 1, 2});
+  for (const std::int64_t workers : {0, 2}) {
+    ImageLoaderOptions how{.batch_size = 4, .shuffle = true, .num_workers = workers};
+    const ImageLoader plain{images, y, how};
+    how.pin_memory = true;
+    const ImageLoader pinned{images, y, how};
+    check_pinned(pinned);
+    CHECK(trained(pinned).equal(trained(plain)));
+  }
+}
+
+TEST_CASE("pinned batches stay whole until the device has read them", "[device]") {
+  const at::Tensor x = at::randn({64, 8192});  // 256 KiB a batch
+  for (const bool shuffle : {false, true}) {
+    TensorLoaderOptions how{.batch_size = 8, .shuffle = shuffle, .pin_memory = true};
+    const std::vector<at::Tensor> there = copied(TensorLoader{x, at::arange(64), how});
+    how.pin_memory = false;
+    TensorLoader plain{x, at::arange(64), how};
+    for (const at::Tensor& one : there) {
+      CHECK(one.cpu().equal(plain.next()->inputs()));
+    }
+  }
+}
+
+TEST_CASE("views of tensors that are pinned are the batches", "[device]") {
+  const at::Tensor x = at::randn({12, 4}).pin_memory();
+  TensorLoader loader{x, at::randn({12, 2}), {.batch_size = 12, .pin_memory = true}};
+  const auto batch = loader.next();
+  CHECK(batch->inputs().data_ptr() == x.data_ptr());
+  CHECK(batch->targets().is_pinned());
 }
 
 TEST_CASE("a checkpoint written behind a run on the device is the one written in it", "[device]") {

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
@@ -20,6 +19,7 @@
 #include <tutti/data/detail/ahead.hpp>
 #include <tutti/data/detail/collate.hpp>
 #include <tutti/data/detail/item_rng.hpp>
+#include <tutti/data/detail/pinned.hpp>
 #include <tutti/data/detail/thrown.hpp>
 #include <tutti/data/detail/to_batch.hpp>
 #include <tutti/data/sampler.hpp>
@@ -252,12 +252,7 @@ class DataLoader {
     Batch join(std::vector<Batch> examples, const std::vector<std::int64_t>& there) const {
       Batch batch = options->collate ? options->collate(std::move(examples))
                                      : data::detail::collate(examples, there);
-      if (options->pin_memory && at::hasCUDA()) {
-        for (auto& [name, tensor] : batch) {
-          tensor = tensor.is_cpu() ? tensor.pin_memory() : tensor;
-        }
-      }
-      return batch;
+      return options->pin_memory ? data::detail::pinned(std::move(batch)) : std::move(batch);
     }
   };
 

@@ -15,6 +15,7 @@
 #include <tutti/core/detail/one_thread.hpp>
 #include <tutti/data/detail/ahead.hpp>
 #include <tutti/data/detail/image_batches.hpp>
+#include <tutti/data/detail/pinned.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/data/transforms.hpp>
 
@@ -32,6 +33,7 @@ struct ImageLoaderOptions {
   std::vector<double> std{};      ///< divided by then, a value per channel; empty: nothing
   std::int64_t num_workers = 0;   ///< threads that prepare batches ahead; 0: next() does it; >= 0
   std::int64_t prefetch_factor = 2;  ///< batches that are prepared ahead for each thread; >= 1
+  bool pin_memory = false;           ///< in page-locked memory, where there is a CUDA device
 };
 
 /// Batches out of 8-bit images in memory, each image transformed on its own.
@@ -125,7 +127,8 @@ class ImageLoader {
     return {.batch_size = options_.batch_size,
             .shuffle = options_.shuffle,
             .drop_last = options_.drop_last,
-            .seed = options_.seed};
+            .seed = options_.seed,
+            .pin_memory = options_.pin_memory && !options_.to_float};  // the bytes are the batch
   }
 
   void check_workers() const {
@@ -169,7 +172,7 @@ class ImageLoader {
       return std::nullopt;
     }
     data::detail::ImageBatches prepare{options_.transforms, options_.seed, epoch_ * dataset_size(),
-                                       values_};
+                                       values_, data::detail::pins(options_.pin_memory)};
     return [drawn = std::move(*drawn), prepare = std::move(prepare),
             repeated = loader_.repeated()]() -> Prepared {
       Batch batch;
@@ -179,7 +182,7 @@ class ImageLoader {
         }
       }
       batch.inputs() = prepare(batch.inputs(), drawn.at(index_key));
-      return {std::move(batch), repeated};
+      return {prepare.pins ? data::detail::pinned(std::move(batch)) : std::move(batch), repeated};
     };
   }
 

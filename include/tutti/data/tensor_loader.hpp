@@ -11,6 +11,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/batch.hpp>
+#include <tutti/data/detail/pinned.hpp>
 #include <tutti/data/detail/rows.hpp>
 #include <tutti/data/sampler.hpp>
 
@@ -24,6 +25,7 @@ struct TensorLoaderOptions {
   std::uint64_t seed = 0;        ///< of the order; the same on every rank
   std::int64_t rank = 0;         ///< this rank, 0 .. world_size - 1; a Trainer sets it
   std::int64_t world_size = 1;   ///< ranks that share the examples; a Trainer sets it
+  bool pin_memory = false;       ///< in page-locked memory, where there is a CUDA device
   std::function<Batch(Batch)> transform{};  ///< applied to every batch; empty: nothing
 };
 
@@ -33,7 +35,9 @@ struct TensorLoaderOptions {
 ///
 /// The order of an epoch depends on the seed and the epoch's number alone, so a run resumes inside
 /// an epoch at once. Without shuffle on one rank a batch is a view of the tensors: a transform or
-/// an algorithm that writes in place would write into the data set.
+/// an algorithm that writes in place would write into the data set. With pin_memory on a machine
+/// that has a CUDA device only a transform sees the view, and the batch is a copy of it unless the
+/// tensors are in page-locked memory themselves.
 class TensorLoader {
  public:
   /// dataset: tensors whose dimension 0 counts examples and is the same for all; tensors without
@@ -116,7 +120,10 @@ TUTTI_INLINE std::optional<Batch> TensorLoader::next() {
   const std::int64_t to = std::min(from + options_.batch_size, sampler_.size());
   repeated_ = sampler_.is_repeated(to - 1) ? 1 : 0;
   Batch batch = in_order() ? slice(from, to) : gather(from, to);
-  return options_.transform ? options_.transform(std::move(batch)) : std::move(batch);
+  if (options_.transform) {
+    batch = options_.transform(std::move(batch));
+  }
+  return options_.pin_memory ? data::detail::pinned(std::move(batch)) : std::move(batch);
 }
 
 TUTTI_INLINE void TensorLoader::shard(std::int64_t rank, std::int64_t world_size) {
@@ -156,10 +163,11 @@ TUTTI_INLINE Batch TensorLoader::gather(std::int64_t from, std::int64_t to) {
   for (std::int64_t position = from; position < to; ++position) {
     rows.push_back(sampler_[position]);
   }
+  const bool pins = data::detail::pins(options_.pin_memory);
   Batch batch = dataset_;
   for (auto& [name, tensor] : batch) {
     if (tensor.dim() > 0) {
-      tensor = data::detail::take_rows(tensor, rows, memory_);
+      tensor = data::detail::take_rows(tensor, rows, memory_, pins);
     }
   }
   return batch;

@@ -45,6 +45,14 @@ TEST_CASE("rows that are not plain memory are taken as well", "[data]") {
   CHECK(learned.grad().sum(1).equal(at::tensor({3.0F, 3.0F, 6.0F, 0.0F, 3.0F})));
 }
 
+TEST_CASE("rows are taken straight into pinned memory", "[data][cuda]") {
+  BatchMemory memory;
+  const at::Tensor x = at::randn({5, 3});
+  const at::Tensor taken = take_rows(x, rows, memory, /*pins=*/at::hasCUDA());
+  CHECK(taken.equal(x.index_select(0, at::tensor(rows))));
+  CHECK(taken.is_pinned() == at::hasCUDA());
+}
+
 TEST_CASE("no rows are an empty batch", "[data]") {
   BatchMemory memory;
   CHECK(take_rows(at::randn({5, 3}), {}, memory).sizes() == at::IntArrayRef{0, 3});

@@ -12,6 +12,7 @@
 
 #include <tutti/core/detail/host_empty.hpp>
 #include <tutti/core/detail/parallel.hpp>
+#include <tutti/data/detail/pinned.hpp>
 #include <tutti/data/detail/thrown.hpp>
 #include <tutti/data/transforms.hpp>
 
@@ -26,6 +27,7 @@ struct ImageBatches {
   std::uint64_t seed;
   std::int64_t before;  // images of the epochs before
   std::shared_ptr<const ByteValues> table;
+  bool pins;  // what it makes is in page-locked memory
 
   // images: uint8 [n, C, H, W]. index: int64 [n], which images of the data set these are.
   // Returns [n, C, H', W'], floats unless the table is empty.
@@ -60,7 +62,8 @@ struct ImageBatches {
     }
     std::vector<std::int64_t> shape = first.sizes().vec();
     shape.insert(shape.begin(), std::ssize(images));
-    at::Tensor out = ::tutti::detail::host_empty(shape, table->empty() ? at::kByte : at::kFloat);
+    const at::ScalarType type = table->empty() ? at::kByte : at::kFloat;
+    at::Tensor out = pins ? pinned_empty(shape, type) : ::tutti::detail::host_empty(shape, type);
     ::tutti::detail::parallel_each(std::ssize(images), [&](std::int64_t i) {
       const at::Tensor image = images[static_cast<std::size_t>(i)].contiguous();
       if (table->empty()) {

@@ -13,6 +13,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/batch_memory.hpp>
 #include <tutti/core/detail/parallel.hpp>
+#include <tutti/data/detail/pinned.hpp>
 
 namespace tutti::data::detail {
 
@@ -23,9 +24,10 @@ inline bool has_plain_rows(const at::Tensor& x) {
 }
 
 // x[rows] as a tensor of its own, with several threads where there is much to copy. x: one
-// dimension or more. rows: in range.
+// dimension or more. rows: in range. pins: plain rows into page-locked memory, which is LibTorch's
+// to use again, since `memory` does not know when the device has read it.
 at::Tensor take_rows(const at::Tensor& x, std::span<const std::int64_t> rows,
-                     ::tutti::detail::BatchMemory& memory);
+                     ::tutti::detail::BatchMemory& memory, bool pins = false);
 
 }  // namespace tutti::data::detail
 
@@ -50,7 +52,7 @@ TUTTI_INLINE void copy_rows(std::byte* to, const std::byte* from,
 }
 
 TUTTI_INLINE at::Tensor take_rows(const at::Tensor& x, std::span<const std::int64_t> rows,
-                                  ::tutti::detail::BatchMemory& memory) {
+                                  ::tutti::detail::BatchMemory& memory, bool pins) {
   const auto n = static_cast<std::int64_t>(rows.size());
   if (!has_plain_rows(x)) {
     const at::Tensor index = at::from_blob(const_cast<std::int64_t*>(rows.data()), {n}, at::kLong);
@@ -58,7 +60,8 @@ TUTTI_INLINE at::Tensor take_rows(const at::Tensor& x, std::span<const std::int6
   }
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.front() = n;
-  at::Tensor out = memory.tensor(sizes, x.scalar_type());
+  at::Tensor out =
+      pins ? pinned_empty(sizes, x.scalar_type()) : memory.tensor(sizes, x.scalar_type());
   if (out.numel() == 0) {
     return out;
   }
