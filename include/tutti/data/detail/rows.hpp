@@ -55,8 +55,9 @@ TUTTI_INLINE at::Tensor take_rows(const at::Tensor& x, std::span<const std::int6
                                   ::tutti::detail::BatchMemory& memory, bool pins) {
   const auto n = static_cast<std::int64_t>(rows.size());
   if (!has_plain_rows(x)) {
-    const at::Tensor index = at::from_blob(const_cast<std::int64_t*>(rows.data()), {n}, at::kLong);
-    return x.index_select(0, x.is_cpu() ? index : index.to(x.device()));
+    const at::Tensor view = at::from_blob(const_cast<std::int64_t*>(rows.data()), {n}, at::kLong);
+    const at::Tensor index = view.to(x.device(), at::kLong, /*non_blocking=*/false, /*copy=*/true);
+    return x.index_select(0, index);  // autograd may keep the index
   }
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.front() = n;
