@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""The steps of optim.cpp in PyTorch, one thread; prints one line of JSON with times in microseconds of the CPU.
+"""The steps of optim.cpp in PyTorch and, where it is installed, in Composer, one thread; prints one line of JSON with times in
+microseconds of the CPU.
 
     python pytorch_side.py SHAPES ALTERNATIONS        SHAPES: numbers of elements, separated by commas
 """
+import importlib.util
 import json
 import sys
 import time
 
 import torch
+
+SMOOTHING = 0.999
 
 
 def parameters(sizes):
@@ -17,34 +21,60 @@ def parameters(sizes):
     return made
 
 
+def norm_of(parameters):
+    return torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters]).item()
+
+
+def pytorch(sizes):
+    """The three as functions over lists."""
+    large = parameters(sizes)
+    adam = torch.optim.AdamW(large, lr=1e-3, fused=True)
+    averages = [parameter.detach().clone() for parameter in large]
+    weights = [parameter.detach() for parameter in large]
+    norm = norm_of(large)
+
+    def apart(step):
+        torch.nn.utils.clip_grad_norm_(large, 0.999 ** step * norm)
+        adam.step()
+        torch._foreach_lerp_(averages, weights, 1 - SMOOTHING)
+    return apart
+
+
+def composer(sizes):
+    """What Composer's Trainer does with DecoupledAdamW, GradientClipping and EMA."""
+    from composer.algorithms.ema.ema import EMAParameters, compute_ema
+    from composer.algorithms.gradient_clipping import apply_gradient_clipping
+    from composer.optim import DecoupledAdamW
+    large = parameters(sizes)
+    model = torch.nn.ParameterList(large)
+    adam = DecoupledAdamW(model.parameters(), lr=1e-3)
+    averages = EMAParameters(model)
+    norm = norm_of(large)
+
+    def apart(step):
+        apply_gradient_clipping(model, "norm", 0.999 ** step * norm, fsdp_enabled=False)
+        adam.step()
+        compute_ema(model, averages, smoothing=SMOOTHING)
+    return apart
+
+
 def main():
     torch.set_num_threads(1)
     torch.manual_seed(0)
     sizes = [int(size) for size in sys.argv[1].split(",")]
     alternations = int(sys.argv[2])
     small = torch.optim.Adam(parameters([64] * 161), lr=1e-3, fused=True)
-    large = parameters(sizes)
-    adam = torch.optim.AdamW(large, lr=1e-3, fused=True)
-    averages = [parameter.detach().clone() for parameter in large]
-    weights = [parameter.detach() for parameter in large]
-    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in large]).item()
-
-    def apart(step):
-        torch.nn.utils.clip_grad_norm_(large, 0.999 ** step * norm)
-        adam.step()
-        torch._foreach_lerp_(averages, weights, 0.001)
-
-    times = {"small_pytorch": [], "adam_pytorch": []}
+    ways = {"small_pytorch": (50, lambda _: small.step()), "adam_pytorch": (1, pytorch(sizes))}
+    if importlib.util.find_spec("composer"):
+        ways["adam_composer"] = (1, composer(sizes))
+    times = {way: [] for way in ways}
     for step in range(-2, alternations):
-        before = time.process_time()
-        for _ in range(50):
-            small.step()
-        passed = time.process_time() - before
-        before = time.process_time()
-        apart(step + 3)
-        if step >= 0:
-            times["small_pytorch"].append(passed / 50 * 1e6)
-            times["adam_pytorch"].append((time.process_time() - before) * 1e6)
+        for way, (repeats, run) in ways.items():
+            before = time.process_time()
+            for _ in range(repeats):
+                run(step + 3)
+            if step >= 0:
+                times[way].append((time.process_time() - before) / repeats * 1e6)
     print(json.dumps({"torch": torch.__version__, **times}))
 
 
