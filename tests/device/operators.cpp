@@ -128,14 +128,14 @@ struct Call {
     return stack;
   }
 
-  // What it returns, in sizes and types, for no memory holds what it will read.
-  [[nodiscard]] Stack run_on_zeros() const {
+  // The same for sizes and types alone, when no memory holds yet what it will read.
+  [[nodiscard]] Call on_zeros() const {
     Call zeros = *this;
     zeros.numbers = at::PhiloxCudaState(1, 1);
     for (c10::IValue& each : zeros.arguments) {
       each = mapped(each, zeros_of);
     }
-    return zeros.run();
+    return zeros;
   }
 };
 
@@ -173,7 +173,6 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
     } else if (value.isDevice()) {
       call.arguments.emplace_back(at::Device(at::kCPU));
     } else if (argument.is_out() && value.isTensor() && value.toTensor().numel() == 0) {
-      TORCH_CHECK(!recording, op.operator_name(), " makes an output larger in a recording");
       resized.push_back(i);
       call.arguments.emplace_back(at::empty({0}, value.toTensor().options().device(at::kCPU)));
     } else {
@@ -183,19 +182,24 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
 
   const auto& returns = schema.returns();
   Stack results(returns.size());
+  Call now = recording ? call.on_zeros() : call;
   if (!recording) {
     const stand_in::Lock lock;
     stand_in::stream_of(stream).finish();
-    results = call.run();
-  } else if (std::any_of(returns.begin(), returns.end(),
-                         [](const c10::Argument& r) { return r.alias_info() == nullptr; })) {
-    results = call.run_on_zeros();
+    results = now.run();
+  } else if (!resized.empty() || std::any_of(returns.begin(), returns.end(), [](const auto& r) {
+               return r.alias_info() == nullptr;
+             })) {
+    results = now.run();
   }
 
   for (const std::size_t i : resized) {
-    const at::Tensor made = call.arguments[i].toTensor();
+    const at::Tensor made = now.arguments[i].toTensor();
     const at::Tensor moved = new_on_device(made);
-    on_host(moved).copy_(made);
+    call.arguments[i] = on_host(moved);
+    if (!recording) {
+      on_host(moved).copy_(made);
+    }
     auto* const out = given[i].toTensor().unsafeGetTensorImpl();
     out->set_storage_keep_dtype(moved.storage());
     out->set_sizes_and_strides(moved.sizes(), moved.strides(), 0);

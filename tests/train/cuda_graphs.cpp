@@ -15,7 +15,11 @@
 #include <tutti/algorithms/label_smoothing.hpp>
 #include <tutti/algorithms/mixup.hpp>
 #include <tutti/algorithms/progressive_resizing.hpp>
+#include <tutti/models/bert.hpp>
 #include <tutti/models/classifier.hpp>
+#include <tutti/models/gpt2.hpp>
+#include <tutti/models/resnet.hpp>
+#include <tutti/models/vit.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>
 #include <tutti/trainer.hpp>
@@ -46,7 +50,6 @@ std::vector<Batch> images(int count) {
 }
 
 auto classifier(double drop) {
-  at::manual_seed(2);
   torch::nn::Sequential net(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 6, 3).padding(1)),
                             torch::nn::BatchNorm2d(6), torch::nn::ReLU(),
                             torch::nn::AdaptiveAvgPool2d(1), torch::nn::Flatten(),
@@ -86,13 +89,14 @@ class Counted final : public train::GraphBackend {
   train::CudaGraphBackend inner_;
 };
 
-template <class... Ps>
-Run run(bool graphs, TrainerOptions options, double drop, Ps... policies) {
+template <class Make, class... Ps>
+Run run(bool graphs, TrainerOptions options, const Make& model, std::vector<Batch> train,
+        Ps... policies) {
   replays = 0;
   train::graph_support().make = [](at::Device device) -> std::unique_ptr<train::StepGraphs> {
     return std::make_unique<train::Graphs>(std::make_unique<Counted>(device));
   };
-  options.train = images(12);
+  options.train = std::move(train);
   options.max_duration = "2ep";
   options.optimizer = AdamW{.lr = 0.01};
   options.schedule = LinearWithWarmup{.t_warmup = "2ba", .alpha_f = 0.1};
@@ -100,15 +104,17 @@ Run run(bool graphs, TrainerOptions options, double drop, Ps... policies) {
   options.cuda_graphs = graphs;
   options.seed = 17;
   options.progress_bar = false;
-  Trainer trainer{classifier(drop), std::move(options), std::move(policies)..., Losses{}};
+  at::manual_seed(2);
+  Trainer trainer{model(), std::move(options), std::move(policies)..., Losses{}};
   trainer.fit();
   return {trainer.template get<Losses>().values, tiny::flat(*trainer.state().model).cpu(), replays};
 }
 
-template <class... Ps>
-void same(const TrainerOptions& options, double drop, Ps... policies) {
-  const Run plain = run(false, options, drop, policies...);
-  const Run graphed = run(true, options, drop, policies...);
+template <class Make, class... Ps>
+void same_of(const TrainerOptions& options, const Make& model, const std::vector<Batch>& train,
+             Ps... policies) {
+  const Run plain = run(false, options, model, train, policies...);
+  const Run graphed = run(true, options, model, train, policies...);
   CHECK(plain.replayed == 0);
   CHECK(graphed.replayed > 0);
   REQUIRE(plain.losses.size() == graphed.losses.size());
@@ -117,6 +123,25 @@ void same(const TrainerOptions& options, double drop, Ps... policies) {
     CHECK(graphed.losses[i] == Approx(plain.losses[i]).epsilon(1e-5));
   }
   CHECK(at::allclose(plain.weights, graphed.weights, 1e-4, 1e-6));
+}
+
+template <class... Ps>
+void same(const TrainerOptions& options, double drop, Ps... policies) {
+  same_of(
+      options, [&] { return classifier(drop); }, images(12), policies...);
+}
+
+// Tokens, of which one in four is not to be seen.
+std::vector<Batch> sentences(int count) {
+  at::manual_seed(4);
+  std::vector<Batch> out;
+  for (int i = 0; i < count; ++i) {
+    const at::Tensor ids = at::randint(40, {4, 12}, at::kLong);
+    at::Tensor mask = at::ones_like(ids);
+    mask.slice(1, 9).zero_();
+    out.push_back({{"input_ids", ids}, {"attention_mask", mask}, {"labels", ids}});
+  }
+  return out;
 }
 
 bool no_device() {
@@ -163,6 +188,56 @@ TEST_CASE("a run on a GPU with graphs is the run without", "[train][graphs][cuda
   }
 }
 
+TEST_CASE("the library's models train on a GPU with graphs as without", "[train][graphs][cuda]") {
+  if (no_device()) {
+    return;
+  }
+  SECTION("ResNet") {
+    same_of(
+        {}, [] { return Classifier(models::resnet18({.num_classes = 5}), {.num_classes = 5}); },
+        images(6));
+  }
+  SECTION("ViT") {
+    same_of(
+        {},
+        [] {
+          return Classifier(
+              models::VisionTransformer(models::VisionTransformerOptions{.image_size = 16,
+                                                                         .patch_size = 4,
+                                                                         .num_layers = 2,
+                                                                         .num_heads = 2,
+                                                                         .hidden_dim = 16,
+                                                                         .mlp_dim = 32,
+                                                                         .num_classes = 5}),
+              {.num_classes = 5});
+        },
+        images(6));
+  }
+  SECTION("GPT-2") {
+    same_of(
+        {},
+        [] {
+          return std::make_shared<models::GPT2LMHeadModelImpl>(models::GPT2Options{
+              .vocab_size = 40, .n_positions = 12, .n_embd = 16, .n_layer = 2, .n_head = 2});
+        },
+        sentences(6));
+  }
+  SECTION("BERT") {
+    same_of(
+        {},
+        [] {
+          return std::make_shared<models::BertForMaskedLMImpl>(
+              models::BertOptions{.vocab_size = 40,
+                                  .hidden_size = 16,
+                                  .num_hidden_layers = 2,
+                                  .num_attention_heads = 2,
+                                  .intermediate_size = 32,
+                                  .max_position_embeddings = 12});
+        },
+        sentences(6));
+  }
+}
+
 TEST_CASE("a model that waits for the device cannot be recorded", "[train][graphs][cuda]") {
   if (no_device()) {
     return;
@@ -184,7 +259,8 @@ TEST_CASE("a model that waits for the device cannot be recorded", "[train][graph
   CHECK_THROWS_WITH(trainer.fit(), Catch::Matchers::ContainsSubstring("set cuda_graphs to false"));
 
   // The program goes on, and draws and takes memory as before.
-  const Run plain = run(false, {}, 0.3);
+  const Run plain = run(
+      false, {}, [] { return classifier(0.3); }, images(12));
   CHECK(plain.losses.size() == 24);
   same({}, 0.3);
 }
