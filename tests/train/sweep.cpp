@@ -407,3 +407,42 @@ TEST_CASE("the optimizer gets the scale where the gradients are", "[train][sweep
     CHECK(sweep.device_scale.item<double>() < 1);
   }
 }
+
+TEST_CASE("behind a gradient scaler a step folds unless it is left out", "[train][sweep][cuda]") {
+  if (!torch::cuda::is_available()) {
+    WARN("skipped: no CUDA device here");
+    return;
+  }
+  struct Steep : Net {  // its first gradients are infinite in half precision
+    Loss loss(const Outputs& outputs, const Batch& batch) {
+      return (outputs.tensor() - batch.targets()).pow(2).mean() * 100;
+    }
+  };
+  std::size_t steps = 0;
+  const auto weights_after = [&](bool fold) {
+    at::manual_seed(5);
+    const auto model = std::make_shared<Steep>();
+    TrainerOptions how = options(nullptr);
+    how.device = "cuda";
+    how.precision = Precision::amp_fp16;
+    how.fold_into_optimizer = fold;
+    std::shared_ptr<Spy> spy;
+    how.optimizer = [&](torch::nn::Module& m) {
+      return spy = std::make_shared<Spy>(AdamW{.lr = 0.01, .eps = 1e-4}.build(m.parameters()));
+    };
+    Trainer trainer{model, how, tight, EMA{.half_life = "10ba"}};
+    trainer.fit();
+    steps = fold ? spy->sweeps.size() : static_cast<std::size_t>(spy->plain);
+    CHECK((fold ? static_cast<std::size_t>(spy->plain) : spy->sweeps.size()) == 0);
+    return at::cat(
+        {tiny::flat(*model), trainer.template get<EMA>().averages().front().second.flatten()});
+  };
+  const at::Tensor folded = weights_after(true);
+  const std::size_t taken = steps;
+  CHECK(taken > 3);
+  CHECK(taken < 12);
+  const at::Tensor apart = weights_after(false);
+  CHECK(steps == taken);
+  CHECK(folded.isfinite().all().item<bool>());
+  CHECK((folded - apart).abs().max().item<double>() < 1e-4);
+}

@@ -235,7 +235,7 @@ class Step {
         finite = run_.scaler->unscale(*optimizer, *state_.communicator) && finite;
       }
     }
-    sweeps_.offer(state_, run_);
+    sweeps_.offer(state_, run_, finite);
     engine_.template fire<AfterTrainBatch>(state_);
     return finite;
   }

@@ -88,12 +88,12 @@ class Sweeps<Engine, Allowed, types<Ps...>> {
       Allowed && gradients_fold(typename recipe::template order<AfterTrainBatch>{});
   static constexpr bool folds_averages = Allowed && (joins<Ps>() || ...);
 
-  /// Just before AfterTrainBatch.
-  void offer(State& state, const Run& run) {
+  /// Just before AfterTrainBatch. finite: the gradients are, so that the step will follow.
+  void offer(State& state, const Run& run, bool finite) {
     if constexpr (folds_gradients || folds_averages) {
       target_ = nullptr;
       state.sweep = nullptr;
-      if (!run.fold_into_optimizer || run.scaler || state.optimizers.size() != 1) {
+      if (!run.fold_into_optimizer || !finite || state.optimizers.size() != 1) {
         return;
       }
       target_ = dynamic_cast<optim::Sweeping*>(state.optimizers.front().get());
