@@ -22,6 +22,7 @@ LARGE = {"adam_sweep": "DecoupledAdamW, clipped by norm, EMA: one sweep",
          "adam_apart": "the same apart",
          "adam_functions": "the same with LibTorch: clip_grad_norm_, _fused_adamw_, _foreach_lerp_",
          "adam_pytorch": "the same with PyTorch: clip_grad_norm_, AdamW(fused=True), _foreach_lerp_",
+         "adam_functions_cached": "LibTorch's three in the library's memory",
          "adam_composer": "Composer's DecoupledAdamW, GradientClipping and EMA",
          "adam_sweep_unclipped": "one sweep, the norm below the threshold",
          "adam_apart_unclipped": "the same apart",
@@ -62,7 +63,7 @@ def main():
     wide = json.loads(run([*ours, str(cores)], cores).strip().splitlines()[-1])
 
     def base_of(way):
-        for other in ("apart", "functions", "pytorch", "composer"):
+        for other in ("apart", "functions_cached", "functions", "pytorch", "composer"):
             way = way.replace(other, "sweep")
         return way
 
@@ -83,18 +84,14 @@ def main():
         if way in wide:
             row(title, wide[way], 1e3, statistics.median(wide[base_of(way)]))
     print()
-
-    def gain(rule):
-        return (medians[f"{rule}_apart"] / medians[f"{rule}_sweep"]
-                / (medians[f"{rule}_memory_apart"] / medians[f"{rule}_memory_sweep"]))
-
     claims = [("torch::optim::Adam / tutti, small tensors", medians["small_libtorch"] / medians["small_tutti"], 30),
               ("PyTorch fused=True / tutti, small tensors", medians["small_pytorch"] / medians["small_tutti"], 10),
               ("Composer's three / sweep", medians["adam_composer"] / medians["adam_sweep"], 1.5),
               ("PyTorch's three calls / sweep", medians["adam_pytorch"] / medians["adam_sweep"], 1.5),
               ("LibTorch's three functions / sweep", medians["adam_functions"] / medians["adam_sweep"], 1.5),
-              ("of what memory lets Adam's sweep gain over the library's own three passes", gain("adam"), 0.95),
-              ("of what it lets SGD's", gain("sgd"), 0.95)]
+              ("LibTorch's three in the library's memory / sweep", medians["adam_functions_cached"] / medians["adam_sweep"], 1.5),
+              ("Adam, apart / sweep", medians["adam_apart"] / medians["adam_sweep"], 1.5),
+              ("SGD, apart / sweep", medians["sgd_apart"] / medians["sgd_sweep"], 1.5)]
     failed = False
     for what, value, bar in claims:
         failed = failed or value < bar
