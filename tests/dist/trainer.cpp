@@ -1,5 +1,7 @@
 #include <tutti/trainer.hpp>
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -41,6 +43,14 @@ struct Fail final {
   int on_rank = 1;
   void apply(BatchStart, State& state) const {
     TORCH_CHECK(state.rank != on_rank || state.timestamp.batch < 2, "the disk is full");
+  }
+};
+
+struct Die final {
+  void apply(BeforeBackward, State& state) const {
+    if (state.rank == 1 && state.timestamp.batch == 2) {
+      _exit(3);
+    }
   }
 };
 
@@ -141,6 +151,14 @@ TEST_CASE("rank body: an exception", "[.rank]") {
   trainer.fit();
 }
 
+TEST_CASE("rank body: a rank dies", "[.rank]") {
+  Trainer<Die> trainer(tiny::net(), options(24, 3));
+  CHECK_THROWS_WITH(
+      trainer.fit(),
+      ContainsSubstring("tutti::dist::DistributedDataParallel::backward: rank 0 of 2") &&
+          ContainsSubstring("look for its own error first"));
+}
+
 TEST_CASE("rank body: resume", "[.rank]") {
   const TemporaryFolder mine;
   const auto group = dist::initialize();
@@ -179,6 +197,12 @@ TEST_CASE("an exception on one rank ends both", "[dist][trainer]") {
   CHECK_THAT(report, ContainsSubstring("--- rank 0 failed"));
   CHECK_THAT(report, !ContainsSubstring("killed at the limit"));
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(50));
+}
+
+TEST_CASE("a rank whose peer dies in a backward pass says where it waited", "[dist][trainer]") {
+  const std::string report = run_ranks("rank body: a rank dies");
+  CHECK_THAT(report, ContainsSubstring("--- rank 1 failed"));
+  CHECK_THAT(report, !ContainsSubstring("--- rank 0"));
 }
 
 TEST_CASE("two ranks resume bit for bit", "[dist][trainer]") {

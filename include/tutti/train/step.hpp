@@ -335,10 +335,17 @@ class Step {
     if (run_.parallel) {
       run_.parallel->before_backward(total);
     }
-    if (run_.autograd_engine) {
-      total.backward();
-    } else {
-      backward_(total);
+    try {
+      if (run_.autograd_engine) {
+        total.backward();
+      } else {
+        backward_(total);
+      }
+    } catch (const std::exception& error) {
+      if (run_.parallel) {
+        run_.parallel->explain(error);
+      }
+      throw;
     }
     if (run_.parallel && !state_.auto_microbatching) {
       run_.parallel->after_backward();

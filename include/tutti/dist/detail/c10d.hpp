@@ -173,6 +173,16 @@ inline std::string first_line(const std::exception& error) {
   return line.substr(0, line.find_last_not_of(". ") + 1);
 }
 
+/// Whether a call of c10d failed since another rank is gone or did not answer: by c10d's own errors,
+/// and by Gloo's, which have no type of their own but begin with Gloo's file. What explain() has
+/// already said does not count.
+inline bool of_another_rank(const std::exception& error) {
+  const std::string text = first_line(error);
+  const bool explained = text.rfind("tutti::dist::", 0) == 0;
+  return !explained && (dynamic_cast<const c10::DistError*>(&error) != nullptr ||
+                        text.find("gloo/") != std::string::npos);
+}
+
 /// What a failed call means and what to look at.
 inline std::string explain(const std::string& call, const Environment& environment,
                            std::chrono::milliseconds timeout, const std::exception& error) {
