@@ -207,8 +207,8 @@ TEST_CASE("a run whose last checkpoint could not be written says what the newest
     Trainer trainer(tiny::net(), failing, Unplug{.folder = failing.save_folder, .from = 4});
     CHECK(trainer.last_checkpoint().empty());
     trainer.fit();
-    REQUIRE(warnings.texts.size() == 3);
-    CHECK_THAT(warnings.texts[2],
+    REQUIRE(warnings.texts.size() > 2);  // of each attempt, then of the whole
+    CHECK_THAT(warnings.texts.back(),
                ContainsSubstring("the last checkpoint in '" + failing.save_folder +
                                  "' could not be written; the run has ended after batch 6, and the "
                                  "newest one there, '" +
