@@ -158,12 +158,23 @@ class Trainer {
   /// What was taken of the checkpoint that was loaded, and what not; `path` is empty when none was.
   [[nodiscard]] const RunLoadReport& load_report() const { return load_report_; }
 
+  /// The newest checkpoint in save_folder that this run has written, or that it goes on from;
+  /// empty: none is there. Where a save failed it is older than the run.
+  [[nodiscard]] std::string last_checkpoint() const {
+    return run_.checkpoints ? run_.checkpoints->last() : std::string();
+  }
+
   /// The signal that ended the last fit() before its time; 0: none.
   [[nodiscard]] int stop_signal() const { return run_.stop_signal; }
 
   /// Ends the run for every policy; nothing can be trained afterwards. Does nothing when called
   /// again. Throws the first exception of a policy's close(), after all have been closed.
-  void close() { engine_.close(state_); }
+  void close() {
+    if (run_.checkpoints) {
+      run_.checkpoints->release();
+    }
+    engine_.close(state_);
+  }
 
   /// What the loop and the policies share.
   [[nodiscard]] State& state() { return state_; }
@@ -445,6 +456,7 @@ class Trainer {
     if (options_.autoresume && run_.checkpoints->continues() &&
         state_.timestamp >= state_.max_duration) {
       TORCH_WARN("fit: the run that was resumed is complete; there is nothing left to train");
+      run_.checkpoints->finish();
       return false;
     }
     TORCH_CHECK(state_.timestamp < state_.max_duration,

@@ -161,6 +161,12 @@ TEST_CASE("a run's name is the given one, else the environment's, else rank 0's 
     const EnvironmentVariable set(run_name, "calm-motet");
     CHECK(train::resolve_run_name("mine", alone) == "mine");
     CHECK(train::resolve_run_name("", alone) == "calm-motet");
+    CHECK_THROWS_WITH(train::resolve_run_name("../mine", alone),
+                      ContainsSubstring("run_name is \"../mine\", expected a name that stays"));
+  }
+  {
+    const EnvironmentVariable set(run_name, "/tmp/mine");
+    CHECK_THROWS_WITH(train::resolve_run_name("", alone), ContainsSubstring("/tmp/mine"));
   }
   for (const char* unset : {static_cast<const char*>(nullptr), ""}) {
     const EnvironmentVariable set(run_name, unset);

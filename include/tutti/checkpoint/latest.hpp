@@ -30,7 +30,7 @@ std::optional<std::string> find_furthest(const std::filesystem::path& folder);
 /// furthest in its run. Nothing when there is none.
 ///
 /// A function of the two names and what is on disk alone.
-/// Throws c10::Error when the pointer names a checkpoint that is not there.
+/// Throws c10::Error when the pointer names a checkpoint that is not there, or is no pointer.
 std::optional<std::string> find_latest(const std::filesystem::path& folder,
                                        const std::string& latest);
 
@@ -78,10 +78,13 @@ TUTTI_INLINE std::optional<std::string> find_latest(const std::filesystem::path&
     return detail::find_furthest(folder);
   }
   const auto found = resolve(link);
+  constexpr const char* cure =
+      "; point it to another checkpoint of the folder, or remove it to go on from the one that is "
+      "furthest";
+  TORCH_CHECK(found != link || detail::is_folder(link), "checkpoint: '", link.string(),
+              "' is no pointer to a checkpoint", cure);
   TORCH_CHECK(detail::is_folder(found), "checkpoint: '", link.string(), "' points to '",
-              found.string(),
-              "', which is not there; point it to another checkpoint of the folder, or remove it "
-              "to go on from the one that is furthest");
+              found.string(), "', which is not there", cure);
   return found.string();
 }
 

@@ -11,6 +11,7 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/checkpoint/detail/staging.hpp>
+#include <tutti/checkpoint/filename.hpp>
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/object_store.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
@@ -26,9 +27,8 @@ inline constexpr const char* pointer_suffix = ".symlink";
 
 // A file's name and nothing that leads out of its folder.
 inline void check_plain_name(const std::string& name, const std::string& where) {
-  TORCH_CHECK(!name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
-                  name.find('\0') == std::string::npos,
-              "checkpoint: '", where, "' names \"", name, "\", which is no plain name");
+  TORCH_CHECK(is_plain_name(name), "checkpoint: '", where, "' names \"", name,
+              "\", which is no plain name");
 }
 
 inline void upload_checked(const AnyObjectStore& store, const std::string& name,

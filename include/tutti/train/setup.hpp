@@ -16,6 +16,7 @@
 #include <torch/cuda.h>
 #include <torch/nn/module.h>
 
+#include <tutti/checkpoint/filename.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/backend.hpp>
@@ -56,7 +57,8 @@ inline std::string environment_run_name() {
 }  // namespace detail
 
 /// The run's name: the given one, else the environment's RUN_NAME, else time and two words of
-/// rank 0's choice.
+/// rank 0's choice. Throws c10::ValueError when it would lead out of folders that are named after
+/// it.
 std::string resolve_run_name(const std::string& given, dist::Communicator& communicator);
 
 /// Refuses a precision that the device cannot run.
@@ -153,11 +155,10 @@ TUTTI_INLINE at::Device resolve_device(std::string_view name, int local_rank) {
 
 TUTTI_INLINE std::string resolve_run_name(const std::string& given,
                                           dist::Communicator& communicator) {
-  if (!given.empty()) {
-    return given;
-  }
-  if (std::string name = detail::environment_run_name(); !name.empty()) {
-    return name;
+  const std::string name_given = given.empty() ? detail::environment_run_name() : given;
+  if (!name_given.empty()) {
+    checkpoint::check_run_name(name_given);
+    return name_given;
   }
   constexpr std::array<std::string_view, 8> adjectives{"bright", "calm",  "eager", "gentle",
                                                        "lively", "quiet", "swift", "warm"};
