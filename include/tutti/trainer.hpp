@@ -97,7 +97,8 @@ class Trainer {
   }
 
   /// Trains up to max_duration, or for `options.duration` more. May be called again.
-  /// SIGTERM and SIGINT end it after the batch, saved: see TrainerOptions::on_signal.
+  /// SIGTERM and SIGINT end it after the batch, saved: it returns, and stop_signal() is not 0. See
+  /// TrainerOptions::on_signal.
   /// Throws c10::Error when data or duration are missing, nothing is left to train or a checkpoint
   /// cannot be written, and whatever the model and the policies throw.
   void fit(FitOptions options = {}) {

@@ -165,7 +165,6 @@ TEST_CASE("a run that a signal has stopped before an evaluation goes on as one t
   often.run_name = "calm-motet";
   often.save_interval = "100ba";
   often.autoresume = true;
-  often.on_signal = tutti::OnSignal::stop;
   often.replace_signal_handlers = true;
   often.iteration_length = "1ep";
   often.eval = {{"eval", tiny::batches(1), {.interval = "1ba"}}};

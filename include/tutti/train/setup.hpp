@@ -249,6 +249,7 @@ TUTTI_INLINE void set_loop(Run& run, const TrainerOptions& options) {
   run.step_schedule_every_batch = options.step_schedule_every_batch;
   run.fold_into_optimizer = options.fold_into_optimizer;
   run.autograd_engine = options.autograd_engine;
+  run.heeds_signals = options.on_signal != OnSignal::ignore;
   TORCH_CHECK_VALUE(!options.iteration_length ||
                         options.iteration_length.unit() == TimeUnit::epoch ||
                         options.iteration_length.unit() == TimeUnit::token,
