@@ -140,7 +140,7 @@ TEST_CASE("an epoch without a batch is an error, not an epoch that goes round fo
                                        ContainsSubstring("begin anew at every start("));
   CHECK(used_up.state().timestamp.batch == 2);
   Trainer<> empty{tiny::net(), options(tiny::batches(0), "1ep")};
-  CHECK_THROWS_WITH(empty.fit(), ContainsSubstring("gave no batch in epoch 0"));
+  CHECK_THROWS_WITH(empty.fit(), ContainsSubstring("the training loader has no batch"));
 }
 
 TEST_CASE("a length in a unit that never passes is refused, not trained for ever",

@@ -73,6 +73,9 @@ std::shared_ptr<torch::optim::Optimizer> build_optimizer(const OptimizerSpec& sp
 /// Sends what is constant in every run to the loggers.
 void log_hyperparameters(const State& state, const TrainerOptions& options);
 
+/// The length of a run: `max_duration` times `ratio`. Throws like set_length().
+Time scaled_length(const Run& run, Time max_duration, double ratio);
+
 /// Sets how long the run is and how many batches its epochs have.
 /// Throws c10::ValueError when the length or the ratio makes no sense.
 void set_length(State& state, const Run& run, Time max_duration, double ratio);
@@ -81,9 +84,9 @@ void set_length(State& state, const Run& run, Time max_duration, double ratio);
 /// Throws c10::ValueError when iterations are to be counted in a unit that has none.
 void set_loop(Run& run, const TrainerOptions& options);
 
-/// Up to where a fit of that FitOptions::duration trains; max_duration itself for 0dur.
-/// Throws c10::ValueError when it is no time that can pass.
-Time fit_until(const State& state, Time duration);
+/// Up to where a fit of that FitOptions::duration trains that begins now; max_duration itself for
+/// 0dur. Throws c10::ValueError when it is no time that can pass.
+Time fit_until(const Timestamp& now, Time max_duration, Time duration);
 
 /// Sets how batches are cut. Throws c10::ValueError for options that contradict each other.
 void set_microbatching(State& state, Run& run, const TrainerOptions& options);
@@ -223,19 +226,24 @@ TUTTI_INLINE void log_hyperparameters(const State& state, const TrainerOptions& 
   }
 }
 
-TUTTI_INLINE void set_length(State& state, const Run& run, Time max_duration, double ratio) {
+TUTTI_INLINE Time scaled_length(const Run& run, Time max_duration, double ratio) {
   TORCH_CHECK_VALUE(ratio > 0, "scale_schedule_ratio is ", ratio, ", expected more than 0");
   TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::duration, "max_duration is ",
                     to_string(max_duration),
                     "; a fraction of itself is no length, expected a "
                     "time like 10ep or 500ba");
-  state.max_duration = ratio == 1 ? max_duration : max_duration * ratio;
-  TORCH_CHECK_VALUE(state.max_duration || !max_duration, "scale_schedule_ratio ", ratio,
+  const Time scaled = ratio == 1 ? max_duration : max_duration * ratio;
+  TORCH_CHECK_VALUE(scaled || !max_duration, "scale_schedule_ratio ", ratio,
                     " makes max_duration 0; take a larger ratio");
   TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::iteration || run.iteration_length,
                     "max_duration is ", to_string(max_duration),
                     ", but iteration_length is not set, so that no iteration ever ends; set it, or "
                     "give a time like 10ep or 500ba");
+  return scaled;
+}
+
+TUTTI_INLINE void set_length(State& state, const Run& run, Time max_duration, double ratio) {
+  state.max_duration = scaled_length(run, max_duration, ratio);
   TORCH_CHECK_VALUE(run.train_subset == -1 || run.train_subset >= 1, "train_subset_num_batches is ",
                     run.train_subset, ", expected -1 (all) or a number of batches");
   if (run.train) {
@@ -258,15 +266,15 @@ TUTTI_INLINE void set_loop(Run& run, const TrainerOptions& options) {
   run.iteration_length = options.iteration_length;
 }
 
-TUTTI_INLINE Time fit_until(const State& state, Time duration) {
+TUTTI_INLINE Time fit_until(const Timestamp& now, Time max_duration, Time duration) {
   if (duration.is_fraction() && !duration) {
-    return state.max_duration;
+    return max_duration;
   }
   TORCH_CHECK_VALUE(!duration.is_fraction() && duration.count() > 0, "fit: duration is ",
                     to_string(duration),
                     ", expected more than 0 in another unit than dur, like 2ep or 500ba; leave it "
                     "out to train up to max_duration");
-  return state.timestamp.get(duration.unit()) + duration;
+  return now.get(duration.unit()) + duration;
 }
 
 TUTTI_INLINE void set_microbatching(State& state, Run& run, const TrainerOptions& options) {
