@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
-#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -265,6 +264,7 @@ class Trainer {
   // For work that has begun: an exception closes every policy before it goes on.
   template <class F>
   void guard(F&& f) {
+    const cpu::Cache memory(cpu_memory_.used);
     try {
       f();
     } catch (...) {
@@ -284,6 +284,8 @@ class Trainer {
   void construct(AnyModel model) {
     TORCH_CHECK(model, "the trainer was given no model");
     join_world();
+    cpu_memory_.used = options_.cache_cpu_memory && state_.device.is_cpu();
+    const cpu::Cache memory(cpu_memory_.used);
     train::check_precision(options_.precision, state_.device);
     if (options_.cuda_graphs) {
       run_.graphs = train::make_graphs(options_.cuda_graphs, GraphPlan<recipe>::why_not(), state_);
@@ -353,9 +355,6 @@ class Trainer {
     run_.train = shard(options_.train);
     run_.evals = make_sets(options_.eval);
     train::set_loop(run_, options_);
-    if (options_.cache_cpu_memory && state_.device.is_cpu()) {
-      cpu_memory_.emplace();
-    }
     train::set_microbatching(state_, run_, options_);
     train::set_length(state_, run_, options_.max_duration, options_.scale_schedule_ratio);
     if (options_.schedule) {
@@ -498,7 +497,17 @@ class Trainer {
     });
   }
 
-  std::optional<cpu::Cache> cpu_memory_;  // first: gives back what the others have freed
+  // What this trainer's calls have kept and nobody uses goes back to the system with it.
+  struct CpuMemory {
+    bool used = false;
+    ~CpuMemory() {
+      if (used) {
+        cpu::empty_cache();
+      }
+    }
+  };
+
+  CpuMemory cpu_memory_;  // first: gives back what the others have freed
   TrainerOptions options_;
   State state_;
   train::Constants constants_;
