@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -334,6 +335,11 @@ class Trainer {
       options_.optimizer = DecoupledSGDW{.lr = 0.1};
     }
     state_.optimizers = {train::build_optimizer(options_.optimizer, *state_.model)};
+    if (optim::calls_closure(*state_.optimizers.front())) {
+      constexpr std::string_view taker = train::detail::step_taker(typename EngineType::policies{});
+      train::check_closure(*state_.optimizers.front(), options_, taker);
+      run_.graphs.reset();
+    }
   }
 
   template <class P>

@@ -19,6 +19,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/backend.hpp>
+#include <tutti/optim/class_name.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/version.hpp>
@@ -69,6 +70,11 @@ std::vector<at::Tensor> trainable(const torch::nn::Module& model);
 /// optimizer's.
 std::shared_ptr<torch::optim::Optimizer> build_optimizer(const OptimizerSpec& spec,
                                                          torch::nn::Module& model);
+
+/// Refuses what an optimizer that calls a closure in its step, like LBFGS, cannot have beside it.
+/// step_taker: the policy that takes the step into its own hands; empty: none.
+void check_closure(const torch::optim::Optimizer& optimizer, const TrainerOptions& options,
+                   std::string_view step_taker);
 
 /// Sends what is constant in every run to the loggers.
 void log_hyperparameters(const State& state, const TrainerOptions& options);
@@ -211,6 +217,20 @@ TUTTI_INLINE std::shared_ptr<torch::optim::Optimizer> build_optimizer(const Opti
               "the optimizer has none of the model's parameters, so nothing would be trained; make "
               "it of model->parameters(), or give a description, as DecoupledSGDW{.lr = 0.1}");
   return optimizer;
+}
+
+TUTTI_INLINE void check_closure(const torch::optim::Optimizer& optimizer,
+                                const TrainerOptions& options, std::string_view step_taker) {
+  const std::string name = optim::class_name(optimizer);
+  TORCH_CHECK_VALUE(step_taker.empty(), "the optimizer ", name,
+                    " runs forward and backward itself, by a closure, and so does the policy ",
+                    step_taker, "; remove the policy, or take an optimizer like DecoupledSGDW");
+  TORCH_CHECK_VALUE(options.precision != Precision::amp_fp16, "precision is amp_fp16, but ", name,
+                    " compares losses and gradients of several passes in one step, which a "
+                    "gradient scaler cannot take back when one overflows; use amp_bf16 or fp32");
+  TORCH_CHECK_VALUE(!options.cuda_graphs.on, "cuda_graphs is true, but ", name,
+                    " makes several passes in one step, which are not recorded; set cuda_graphs to "
+                    "false, or to \"auto\" for graphs where they can be");
 }
 
 TUTTI_INLINE void log_hyperparameters(const State& state, const TrainerOptions& options) {
