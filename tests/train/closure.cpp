@@ -1,5 +1,6 @@
 #include <tutti/optim/closure.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
