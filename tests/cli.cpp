@@ -65,6 +65,16 @@ TEST_CASE("the trainer's options are read from the command line", "[cli]") {
   CHECK(options.eval_interval == Time("1ep"));  // as it was
 }
 
+TEST_CASE("a program ends itself on a signal unless it is told otherwise", "[cli]") {
+  const auto read = [](TrainerOptions options, std::vector<std::string> words) {
+    Program{"test", "Tests."}.add(options).read(std::move(words));
+    return options.on_signal;
+  };
+  CHECK(read({}, {}) == tutti::OnSignal::exit);
+  CHECK(read({.on_signal = tutti::OnSignal::stop}, {}) == tutti::OnSignal::stop);
+  CHECK(read({}, {"--on-signal", "ignore"}) == tutti::OnSignal::ignore);
+}
+
 TEST_CASE("every simple option of the trainer has a flag", "[cli]") {
   TrainerOptions options;
   Program program{"test", "Tests."};

@@ -219,7 +219,7 @@ int main(int count, char** arguments) {
   const auto small = tutti::Adam{.lr = 1e-3}.build(ours);
   torch::optim::Adam reference(theirs, torch::optim::AdamOptions(1e-3));
   Functions functions;
-  tutti::cpu::cache_memory();
+  const tutti::cpu::Cache cache;
   Functions cached;
   Large<tutti::DecoupledAdamW> adam(tutti::DecoupledAdamW{.lr = 1e-3});
   Large<tutti::DecoupledSGDW> sgd(

@@ -190,7 +190,8 @@ class Program {
   }
 
   /// Binds the trainer's options, `--max-duration` to `--dist-timeout`; parse() also leaves all
-  /// options of the program in `options.hyperparameters`, which the trainer logs.
+  /// options of the program in `options.hyperparameters`, which the trainer logs. Where on_signal
+  /// is not set it is exit: the process is the program's.
   Program& add(TrainerOptions& options);
 
   /// Reads the command line and prints the options at rank 0. For --help and mistakes it prints
@@ -302,6 +303,7 @@ class Program {
 inline Program& Program::add(TrainerOptions& options) {
   TrainerOptions& o = options;
   trainer_ = &options;
+  o.on_signal = o.on_signal.value_or(OnSignal::exit);
   add("--max-duration", o.max_duration, "how long to train: 10ep, 500ba, 2h");
   add("--train-subset-num-batches", o.train_subset_num_batches, "batches of an epoch; -1: all");
   add("--eval-subset-num-batches", o.eval_subset_num_batches, "batches of an evaluation; -1: all");

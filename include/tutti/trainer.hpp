@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
-#include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -23,6 +23,7 @@
 #include <tutti/loggers/progress_bar.hpp>
 #include <tutti/optim/sgd.hpp>
 #include <tutti/train/cpu_memory.hpp>
+#include <tutti/train/fit_plan.hpp>
 #include <tutti/train/idle.hpp>
 #include <tutti/train/loop.hpp>
 #include <tutti/train/options.hpp>
@@ -55,9 +56,10 @@ using EngineFor =
 ///     tutti::Trainer<tutti::MixUp, tutti::BlurPool> trainer{model, {.train = loader, ...}};
 ///     trainer.fit();
 ///
-/// `Trainer{model, options, MixUp{.alpha = 0.3}, BlurPool{}}` gives hyperparameters. After an
-/// exception out of fit(), eval() or predict() every policy has been closed and the trainer is of
-/// no further use; what was saved stays.
+/// `Trainer{model, options, MixUp{.alpha = 0.3}, BlurPool{}}` gives hyperparameters. A call that is
+/// refused for its arguments changes nothing, and the next may be right. After an exception out of
+/// work that has begun, in fit(), eval() or predict(), every policy has been closed and the trainer
+/// is of no further use; what was saved stays.
 template <class... Policies>
 class Trainer {
  public:
@@ -97,20 +99,23 @@ class Trainer {
   }
 
   /// Trains up to max_duration, or for `options.duration` more. May be called again.
-  /// SIGTERM and SIGINT end it after the batch, saved: see TrainerOptions::on_signal.
+  /// SIGTERM and SIGINT end it after the batch, saved: it returns, and stop_signal() is not 0. See
+  /// TrainerOptions::on_signal.
   /// Throws c10::Error when data or duration are missing, nothing is left to train or a checkpoint
   /// cannot be written, and whatever the model and the policies throw.
   void fit(FitOptions options = {}) {
+    check_open();
+    if (!prepare_fit(std::move(options))) {
+      return;
+    }
     guard([&] {
-      if (prepare_fit(std::move(options))) {
-        const train::SignalScope signals(options_.on_signal != OnSignal::ignore,
-                                         options_.replace_signal_handlers);
-        train::Loop<EngineType>(engine_, state_, run_)();
-        if (run_.checkpoints) {
-          run_.checkpoints->finish();
-        }
-        train::zero_gradients(state_);
+      begin_fit();
+      const train::SignalScope signals(run_.heeds_signals, options_.replace_signal_handlers);
+      train::Loop<EngineType>(engine_, state_, run_)();
+      if (run_.checkpoints) {
+        run_.checkpoints->finish();
       }
+      train::zero_gradients(state_);
     });
     if (run_.stop_signal != 0) {
       train::say_stopped(state_, run_.stop_signal);
@@ -125,9 +130,10 @@ class Trainer {
   void fit(Time duration) { fit(FitOptions{.duration = duration}); }
 
   /// Evaluates the options' sets, or the given ones; see state().eval_metric_values.
-  /// Throws c10::Error when there is no set.
+  /// Throws c10::Error when there is no set, or one is empty.
   void eval() { eval_sets(run_.evals); }
   void eval(std::vector<Evaluator> evaluators) {
+    check_open();
     std::vector<train::EvalSet> sets = make_sets(std::move(evaluators));
     eval_sets(sets);
   }
@@ -138,6 +144,8 @@ class Trainer {
   /// Returns the outputs of each batch on the host; nothing when return_outputs is false.
   std::vector<Outputs> predict(DataSpec data, std::int64_t subset_num_batches = -1,
                                bool return_outputs = true) {
+    check_open();
+    TORCH_CHECK_VALUE(data, "predict: there is no data; pass a loader");
     std::vector<Outputs> outputs;
     guard([&] {
       outputs = train::predict(engine_, state_, data, subset_num_batches, return_outputs);
@@ -259,12 +267,16 @@ class Trainer {
     }
   }
 
-  // An exception closes every policy before it goes on.
-  template <class F>
-  void guard(F&& f) {
+  void check_open() const {
     TORCH_CHECK(!engine_.closed(),
                 "this trainer has been closed, by close() or after an exception; "
                 "make a new one, with load_path set to its last checkpoint to go on from there");
+  }
+
+  // For work that has begun: an exception closes every policy before it goes on.
+  template <class F>
+  void guard(F&& f) {
+    const cpu::Cache memory(cpu_memory_.used);
     try {
       f();
     } catch (...) {
@@ -284,6 +296,8 @@ class Trainer {
   void construct(AnyModel model) {
     TORCH_CHECK(model, "the trainer was given no model");
     join_world();
+    cpu_memory_.used = options_.cache_cpu_memory && state_.device.is_cpu();
+    const cpu::Cache memory(cpu_memory_.used);
     train::check_precision(options_.precision, state_.device);
     if (options_.cuda_graphs) {
       run_.graphs = train::make_graphs(options_.cuda_graphs, GraphPlan<recipe>::why_not(), state_);
@@ -332,6 +346,11 @@ class Trainer {
       options_.optimizer = DecoupledSGDW{.lr = 0.1};
     }
     state_.optimizers = {train::build_optimizer(options_.optimizer, *state_.model)};
+    if (optim::calls_closure(*state_.optimizers.front())) {
+      constexpr std::string_view taker = train::detail::step_taker(typename EngineType::policies{});
+      train::check_closure(*state_.optimizers.front(), options_, taker);
+      run_.graphs.reset();
+    }
   }
 
   template <class P>
@@ -353,9 +372,6 @@ class Trainer {
     run_.train = shard(options_.train);
     run_.evals = make_sets(options_.eval);
     train::set_loop(run_, options_);
-    if (options_.cache_cpu_memory && state_.device.is_cpu()) {
-      cpu_memory_.emplace();
-    }
     train::set_microbatching(state_, run_, options_);
     train::set_length(state_, run_, options_.max_duration, options_.scale_schedule_ratio);
     if (options_.schedule) {
@@ -376,8 +392,9 @@ class Trainer {
     }
   }
   void open_checkpoints(const CheckpointPath& path) {
-    run_.checkpoints = path.checkpoints(state_, run_);
-    run_.checkpoints->open(options_, train::policy_states(engine_));
+    auto checkpoints = path.checkpoints(state_, run_);
+    checkpoints->open(options_, train::policy_states(engine_));
+    run_.checkpoints = std::move(checkpoints);
   }
 
   void load() {
@@ -427,64 +444,66 @@ class Trainer {
     return sets;
   }
 
-  // False when an automatically resumed run is complete.
+  // Takes over what the options change, once all of them have been checked. False when an
+  // automatically resumed run is complete.
   bool prepare_fit(FitOptions options) {
+    std::vector<train::EvalSet> evals = make_sets(std::move(options.eval));
+    options.train = shard(std::move(options.train));
+    const train::FitPlan plan = train::plan_fit(state_, run_, options);
+    const bool resumed = options_.autoresume && run_.checkpoints->continues();
+    if (!plan.complete || !resumed) {
+      train::check_something_is_left(state_, plan);
+      if (!options_.allow_idle_policies) {
+        train::check_idle(engine_, !evals.empty() || !run_.evals.empty(),
+                          static_cast<bool>(run_.iteration_length));
+      }
+    }
+    take_over(std::move(options), std::move(evals), plan);
+    if (plan.complete) {
+      TORCH_WARN("fit: the run that was resumed is complete; there is nothing left to train");
+      run_.checkpoints->finish();
+    } else if (run_.checkpoints) {
+      run_.checkpoints->check_folders();
+    }
+    return !plan.complete;
+  }
+
+  void take_over(FitOptions options, std::vector<train::EvalSet> evals,
+                 const train::FitPlan& plan) {
+    run_.stop_signal = 0;
     if (options.train) {
-      run_.train = shard(std::move(options.train));
+      run_.train = std::move(options.train);
       state_.train_transforms = nullptr;  // those of the loader that is gone
     }
-    if (!options.eval.empty()) {
-      run_.evals = make_sets(std::move(options.eval));
+    if (!evals.empty()) {
+      run_.evals = std::move(evals);
     }
-    TORCH_CHECK(run_.train,
-                "fit: there is no training data; set TrainerOptions::train or FitOptions::train");
-    TORCH_CHECK_VALUE(options.scale_schedule_ratio == 1 || options.schedule,
-                      "fit: scale_schedule_ratio is ", options.scale_schedule_ratio,
-                      " but no schedule was given to fit() for it to scale");
     if (options.reset_time) {
       state_.timestamp = state_.previous_timestamp = run_.scheduled_at = {};
       if (run_.checkpoints) {
         run_.checkpoints->restart();
       }
     }
-    const Time before = state_.max_duration;
-    const Time length = train::fit_until(state_, options.duration);
-    TORCH_CHECK(length,
-                "fit: max_duration is not set; set TrainerOptions::max_duration or "
-                "FitOptions::duration");
-    train::set_length(state_, run_, length, options.scale_schedule_ratio);
-    if (options_.autoresume && run_.checkpoints->continues() &&
-        state_.timestamp >= state_.max_duration) {
-      TORCH_WARN("fit: the run that was resumed is complete; there is nothing left to train");
-      run_.checkpoints->finish();
-      return false;
+    const bool stays = schedule_applied_ && state_.max_duration == plan.max_duration;
+    state_.max_duration = plan.max_duration;
+    state_.train_dataloader_len = plan.dataloader_len;
+    if (options.schedule) {
+      set_schedule(std::move(options.schedule), options.scale_schedule_ratio);
+    } else if (run_.schedule && !stays) {
+      apply_schedule();
     }
-    TORCH_CHECK(state_.timestamp < state_.max_duration,
-                "fit: nothing is left to train, the run is at ",
-                to_string(state_.timestamp.get(state_.max_duration.unit())), " of ",
-                to_string(state_.max_duration),
-                "; set FitOptions::duration to train for longer, or reset_time to begin anew");
-    if (!options_.allow_idle_policies) {
-      train::check_idle(engine_, !run_.evals.empty(), static_cast<bool>(run_.iteration_length));
-    }
-    if (run_.checkpoints) {
-      run_.checkpoints->check_folders();
-    }
+  }
+
+  void begin_fit() {
     state_.dataloader_label = "train";
     state_.dataloader_len = state_.train_dataloader_len;
     state_.train_transforms = run_.train.loader.transforms();
-    if (options.schedule) {
-      set_schedule(std::move(options.schedule), options.scale_schedule_ratio);
-    } else if (run_.schedule && (!schedule_applied_ || state_.max_duration != before)) {
-      apply_schedule();
-    }
-    return true;
   }
 
   void eval_sets(std::vector<train::EvalSet>& sets) {
+    check_open();
+    train::check_eval_sets(state_, sets);
     guard([&] {
-      TORCH_CHECK(!sets.empty(),
-                  "eval: there is no evaluation set; set TrainerOptions::eval or pass one");
       if (run_.parallel) {
         run_.parallel->broadcast_buffers();
       }
@@ -496,7 +515,17 @@ class Trainer {
     });
   }
 
-  std::optional<cpu::Cache> cpu_memory_;  // first: gives back what the others have freed
+  // What this trainer's calls have kept and nobody uses goes back to the system with it.
+  struct CpuMemory {
+    bool used = false;
+    ~CpuMemory() {
+      if (used) {
+        cpu::empty_cache();
+      }
+    }
+  };
+
+  CpuMemory cpu_memory_;  // first: gives back what the others have freed
   TrainerOptions options_;
   State state_;
   train::Constants constants_;

@@ -47,6 +47,7 @@ pid_t start(const crash::MemoryFolder& folder, TrainerOptions options, unsigned 
 TrainerOptions rare(const crash::MemoryFolder& folder) {
   TrainerOptions out = crash::options(folder / "run", "8ba");
   out.save_interval = "100ba";
+  out.on_signal = OnSignal::exit;  // as cli::Program sets it
   return out;
 }
 
@@ -67,6 +68,18 @@ TEST_CASE("SIGTERM and SIGINT end the process with 128 plus the signal, all save
     CHECK(fs::read_symlink(folder / "run/latest") == "ep0-ba3");
     CHECK_FALSE(fs::exists(folder / "weights"));
   }
+}
+
+TEST_CASE("a process that says nothing of signals is not ended by them, all saved",
+          "[crash][signals]") {
+  const crash::MemoryFolder folder;
+  TrainerOptions options = rare(folder);
+  options.on_signal.reset();
+  const pid_t child = start(folder, options, 300);
+  ::kill(child, SIGTERM);
+  CHECK(crash::went_well(crash::wait_for(child)));
+  CHECK(fs::read_symlink(folder / "run/latest") == "ep0-ba3");
+  CHECK(fs::exists(folder / "weights"));  // what comes after fit() was done
 }
 
 TEST_CASE("a second signal ends the process at once", "[crash][signals]") {

@@ -71,7 +71,6 @@ TEST_CASE("rank body: a signal for one rank", "[.rank]") {
     TrainerOptions stopping = options(folder + "/" + std::to_string(at));
     stopping.save_interval = "100ba";
     stopping.autoresume = true;
-    stopping.on_signal = OnSignal::stop;
     stopping.replace_signal_handlers = true;
     stopping.save_async = at == 3;
     Trainer trainer(tiny::net(1, 0.5), stopping, SignalAt{.batch = at});
@@ -92,6 +91,7 @@ TEST_CASE("rank body: a signal ends the processes", "[.rank]") {
   const TemporaryFolder mine;
   const auto group = dist::initialize();
   TrainerOptions stopping = options(group->broadcast_bytes(mine.path().string()) + "/saved");
+  stopping.on_signal = OnSignal::exit;
   stopping.replace_signal_handlers = true;
   Trainer trainer(tiny::net(), stopping, SignalAt{.batch = 3});
   trainer.fit();

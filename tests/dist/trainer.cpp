@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/lbfgs.h>
 
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/dist/ddp.hpp>
@@ -119,6 +120,25 @@ TEST_CASE("rank body: trainer with forced sync", "[.rank]") {
   compare(SyncStrategy::forced_sync, 3);
 }
 
+TEST_CASE("rank body: an optimizer with a closure", "[.rank]") {
+  const auto with = [](std::int64_t batch_size, std::int64_t microbatch) {
+    TrainerOptions out = options(24, batch_size);
+    out.optimizer = [](torch::nn::Module& model) {
+      return std::make_unique<torch::optim::LBFGS>(
+          model.parameters(),
+          torch::optim::LBFGSOptions(1).max_iter(4).line_search_fn("strong_wolfe"));
+    };
+    out.device_train_microbatch_size = microbatch;
+    return out;
+  };
+  const auto net = [] { return tiny::net(1 + static_cast<std::uint64_t>(dist::rank())); };
+  const Record two = record(net(), with(6, 0));
+  const Record parts = record(net(), with(6, 4));
+  const Record one = alone([&] { return record(tiny::net(1), with(12, 0)); });
+  check_close(two, one, 4);
+  check_close(parts, one, 4);
+}
+
 TEST_CASE("rank body: exact evaluation", "[.rank]") {
   at::manual_seed(11);
   const at::Tensor x = at::randn({11, 4});
@@ -184,6 +204,11 @@ TEST_CASE("two ranks train as one process with twice the batch", "[dist][trainer
   CHECK(run_ranks("rank body: trainer") == all_passed);
   CHECK(run_ranks("rank body: trainer with uneven microbatches") == all_passed);
   CHECK(run_ranks("rank body: trainer with forced sync") == all_passed);
+}
+
+TEST_CASE("two ranks evaluate a closure as often as each other, and train as one process",
+          "[dist][closure]") {
+  CHECK(run_ranks("rank body: an optimizer with a closure") == all_passed);
 }
 
 TEST_CASE("two ranks evaluate every example once", "[dist][trainer]") {

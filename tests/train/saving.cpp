@@ -286,7 +286,6 @@ TEST_CASE("a signal ends the run after the batch, saved and resumable", "[train]
       stopping.save_folder = (folder / std::to_string(at)).string();
       stopping.save_interval = "100ba";
       stopping.autoresume = true;
-      stopping.on_signal = OnSignal::stop;
       stopping.replace_signal_handlers = true;
       stopping.save_async = at == 2;
       const auto before = handler_of(signal).sa_handler;
@@ -320,7 +319,6 @@ TEST_CASE("an evaluation that a signal puts off is made by the run that goes on"
     now.save_folder = (folder / name).string();
     now.save_interval = "100ba";
     now.autoresume = true;
-    now.on_signal = OnSignal::stop;
     now.replace_signal_handlers = true;
     now.eval = {{"often", tiny::batches(1), {.interval = "1ba"}},
                 {"seldom", tiny::batches(2), {.interval = "2ba"}}};

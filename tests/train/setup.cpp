@@ -252,11 +252,12 @@ TEST_CASE("a fit trains up to max_duration or for as long as it is told, which i
   state.max_duration = "9ep";
   state.timestamp.epoch = 2;
   state.timestamp.batch = 20;
-  CHECK(train::fit_until(state, FitOptions{}.duration) == Time("9ep"));
-  CHECK(train::fit_until(state, "3ep") == Time("5ep"));
-  CHECK(train::fit_until(state, "3ba") == Time("23ba"));
+  CHECK(train::fit_until(state.timestamp, state.max_duration, FitOptions{}.duration) ==
+        Time("9ep"));
+  CHECK(train::fit_until(state.timestamp, state.max_duration, "3ep") == Time("5ep"));
+  CHECK(train::fit_until(state.timestamp, state.max_duration, "3ba") == Time("23ba"));
   for (const Time none : {Time("0ep"), Time("-1ba"), Time("0.5dur"), Time()}) {
-    CHECK_THROWS_WITH(train::fit_until(state, none),
+    CHECK_THROWS_WITH(train::fit_until(state.timestamp, state.max_duration, none),
                       ContainsSubstring("fit: duration is " + to_string(none)) &&
                           ContainsSubstring("leave it out to train up to max_duration"));
   }

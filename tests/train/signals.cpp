@@ -1,6 +1,7 @@
 #include <tutti/train/signals.hpp>
 
 #include <csignal>
+#include <memory>
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -81,6 +82,49 @@ TEST_CASE("a handler of the program stays unless it is to be replaced", "[train]
   {
     const SignalScope scope(true, /*replace=*/true);
     CHECK(handler_of(SIGTERM) != handler_of_the_program);
+  }
+  CHECK(handler_of(SIGTERM) == handler_of_the_program);
+}
+
+TEST_CASE("a signal is for all scopes that there are, and the last one puts handlers back",
+          "[train][signals][law]") {
+  const NoHandlers none;
+  {
+    const SignalScope outer(true, false);
+    {
+      const SignalScope inner(true, false);
+      ::raise(SIGTERM);
+      CHECK(received_signal() == SIGTERM);
+    }
+    CHECK(received_signal() == SIGTERM);
+    CHECK(handler_of(SIGTERM) != SIG_DFL);
+    const SignalScope later(true, false);  // does not forget it
+    CHECK(received_signal() == SIGTERM);
+    const SignalScope off(false, false);
+    CHECK(received_signal() == SIGTERM);
+  }
+  CHECK(handler_of(SIGTERM) == SIG_DFL);
+  const SignalScope scope(true, false);
+  CHECK(received_signal() == 0);
+}
+
+TEST_CASE("scopes of two threads may end in any order", "[train][signals]") {
+  const NoHandlers none;
+  auto first = std::make_unique<SignalScope>(true, false);
+  auto second = std::make_unique<SignalScope>(true, false);
+  first.reset();
+  CHECK(handler_of(SIGTERM) != SIG_DFL);
+  ::raise(SIGTERM);
+  CHECK(received_signal() == SIGTERM);
+  second.reset();
+  CHECK(handler_of(SIGTERM) == SIG_DFL);
+}
+
+TEST_CASE("a handler that the program sets within a scope stays", "[train][signals]") {
+  const NoHandlers none;
+  {
+    const SignalScope scope(true, false);
+    std::signal(SIGTERM, handler_of_the_program);
   }
   CHECK(handler_of(SIGTERM) == handler_of_the_program);
 }

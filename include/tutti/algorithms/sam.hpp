@@ -18,11 +18,21 @@
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/optim/closure.hpp>
 
 /// SAM: sharpness-aware minimisation.
 namespace tutti {
 
 namespace functional {
+
+/// Refuses a base of SAMOptimizer that cannot make its steps.
+template <class O>
+struct SAMBaseCheck {
+  static_assert(!optim::ClosureOptimizer<O>,
+                "tutti: this optimizer cannot be the base of a SAMOptimizer, since it calls a "
+                "closure in its own step, as LBFGS does; take one that does not, like "
+                "torch::optim::SGD.");
+};
 
 /// An optimizer's step along the gradient at the worst nearby weights, for a loop of one's own.
 ///
@@ -41,14 +51,23 @@ class SAMOptimizer {
   /// base: makes the steps; its groups are read anew in every step. rho: how far to look, a
   /// 2-norm; >= 0. epsilon: added to the gradients' norm. interval: every how many steps to look;
   /// the others are base's; >= 1.
-  /// Throws c10::Error (ValueError) when one is out of range or base is null.
+  /// Throws c10::Error (ValueError) when one is out of range, base is null or calls a closure in
+  /// its own step, as LBFGS does.
   explicit SAMOptimizer(std::shared_ptr<torch::optim::Optimizer> base, double rho = 0.05,
                         double epsilon = 1e-12, std::int64_t interval = 1)
       : base_{std::move(base)}, rho_(rho), epsilon_(epsilon), interval_(interval) {
     TORCH_CHECK_VALUE(base_.front(), "SAMOptimizer: the base optimizer is null");
+    TORCH_CHECK_VALUE(!optim::calls_closure(*base_.front()),
+                      "SAMOptimizer: the base optimizer calls a closure in its own step, as LBFGS "
+                      "does; take one that does not, like torch::optim::SGD");
     TORCH_CHECK_VALUE(rho >= 0, "SAMOptimizer: rho is ", rho, ", expected 0 or more");
     TORCH_CHECK_VALUE(interval >= 1, "SAMOptimizer: interval is ", interval,
                       ", expected 1 or more");
+  }
+
+  template <optim::ClosureOptimizer O>
+  explicit SAMOptimizer(const std::shared_ptr<O>&, double = 0, double = 0, std::int64_t = 0) {
+    static_assert(sizeof(SAMBaseCheck<O>) > 0);
   }
 
   /// One step.

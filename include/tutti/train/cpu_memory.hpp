@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <mutex>
 
 #include <pthread.h>
 
@@ -8,6 +9,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/kept_memory.hpp>
 #include <tutti/core/detail/page_arena.hpp>
 
 /// A caching allocator for CPU tensors, as LibTorch has one for CUDA.
@@ -15,6 +17,9 @@
 /// A training step allocates and frees the same gigabytes again and again. The C library gives much
 /// of them back to the system each time, which then clears every page of 4 KiB anew. Here freed
 /// memory is kept, in pages of 2 MiB where there are any.
+///
+/// LibTorch has one CPU allocator for the whole process. Ours stands in its place while a scope
+/// lives, gives kept memory to the threads that have a scope, and passes on what others ask for.
 namespace tutti::cpu {
 
 namespace detail {
@@ -23,7 +28,15 @@ using ::tutti::detail::PageArena;
 
 PageArena& arena();
 
-// LibTorch's own allocator for small tensors, and for large ones when the arena has no more.
+// The scopes of all threads.
+struct Scopes {
+  std::mutex mutex{};
+  int count = 0;
+};
+Scopes& scopes();
+
+// LibTorch's own allocator for small tensors, for threads without a scope, and for large tensors
+// when the arena has no more.
 class CachingAllocator final : public c10::Allocator {
  public:
   static constexpr std::size_t least = 1 << 16;  // bytes; below it the C library keeps them itself
@@ -55,13 +68,6 @@ inline constexpr bool sees_blocks = false;
 
 }  // namespace detail
 
-/// From now on CPU tensors of 64 KiB and more take memory that is kept when they are freed.
-///
-/// For the whole program, and safe to call again; a Trainer on a CPU does it. Call it where no
-/// other thread makes tensors. Returns whether it is so: not where the program has set an allocator
-/// of its own, its memory is limited (`ulimit -v` or `-d`), or it is built with AddressSanitizer.
-bool cache_memory();
-
 /// Gives the kept memory that no tensor uses back to the system, in whole pages of 2 MiB.
 inline void empty_cache() {
   detail::arena().release();
@@ -72,13 +78,38 @@ inline std::size_t memory_allocated() {
   return detail::arena().in_use();
 }
 
-/// Keeps memory for as long as it lives; then what no tensor uses goes back to the system.
+/// While it lives, large CPU tensors (64 KiB and more) that this thread makes take memory that is
+/// kept when they are freed, by whomever and whenever that is. So do those of data loaders of the
+/// library that this thread takes batches from. A Trainer on a CPU has one in each of its calls.
+///
+///     const tutti::cpu::Cache cache;  // a loop of one's own
+///     for (...) { ... }
+///
+/// Scopes may be nested, and in several threads. After the last one LibTorch has the allocator
+/// again that it had, unless the program has set another meanwhile. It has to be destroyed by its
+/// own thread. What is kept stays kept: empty_cache() gives it back.
 class Cache {
  public:
-  Cache() { cache_memory(); }
+  /// wanted: false makes a scope that does nothing.
+  explicit Cache(bool wanted = true) : on_(wanted && install()), memory_(on_) {}
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
-  ~Cache() { empty_cache(); }
+  ~Cache() {
+    if (on_) {
+      remove();
+    }
+  }
+
+  /// Memory is kept. Not where the program has set an allocator of its own, its memory is limited
+  /// (`ulimit -v` or `-d`), or it is built with AddressSanitizer.
+  [[nodiscard]] bool on() const { return on_; }
+
+ private:
+  static bool install();
+  static void remove();
+
+  bool on_;
+  ::tutti::detail::KeptMemory memory_;
 };
 
 }  // namespace tutti::cpu
@@ -89,15 +120,33 @@ namespace tutti::cpu::detail {
 
 TUTTI_INLINE PageArena& arena() {
   static auto* const made = [] {
-    const auto unlock = [] { arena().unlock(); };
-    ::pthread_atfork([] { arena().lock(); }, unlock, unlock);
+    const auto unlock = [] {
+      arena().unlock();
+      scopes().mutex.unlock();
+    };
+    ::pthread_atfork(
+        [] {
+          scopes().mutex.lock();
+          arena().lock();
+        },
+        unlock, unlock);
     return new PageArena(PageArena::default_capacity());  // outlives all tensors
   }();
   return *made;
 }
 
+TUTTI_INLINE Scopes& scopes() {
+  static auto* const made = new Scopes;  // threads may outlive everything
+  return *made;
+}
+
+TUTTI_INLINE CachingAllocator& allocator() {
+  static auto* const made = new CachingAllocator(*c10::GetDefaultCPUAllocator());
+  return *made;  // tensors remember it
+}
+
 TUTTI_INLINE c10::DataPtr CachingAllocator::allocate(std::size_t bytes) {
-  if (bytes >= least) {
+  if (bytes >= least && ::tutti::detail::keeping_memory > 0) {
     if (void* block = arena().take(bytes)) {
       c10::profiledCPUMemoryReporter().New(block, bytes);
       return {block, block, &give, c10::Device(c10::kCPU)};
@@ -120,15 +169,24 @@ TUTTI_INLINE void CachingAllocator::give(void* block) {
 
 namespace tutti::cpu {
 
-TUTTI_INLINE bool cache_memory() {
-  static auto* const allocator = new detail::CachingAllocator(*c10::GetDefaultCPUAllocator());
+TUTTI_INLINE bool Cache::install() {
   if (detail::sees_blocks || !detail::arena().usable()) {
     return false;
   }
+  const std::scoped_lock lock(detail::scopes().mutex);
   if (c10::GetCPUAllocator() == c10::GetDefaultCPUAllocator()) {
-    c10::SetCPUAllocator(allocator);
+    c10::SetCPUAllocator(&detail::allocator());
   }
-  return c10::GetCPUAllocator() == allocator;
+  const bool ours = c10::GetCPUAllocator() == &detail::allocator();
+  detail::scopes().count += ours ? 1 : 0;
+  return ours;
+}
+
+TUTTI_INLINE void Cache::remove() {
+  const std::scoped_lock lock(detail::scopes().mutex);
+  if (--detail::scopes().count == 0 && c10::GetCPUAllocator() == &detail::allocator()) {
+    c10::SetCPUAllocator(c10::GetDefaultCPUAllocator());
+  }
 }
 
 }  // namespace tutti::cpu

@@ -195,7 +195,6 @@ void evaluate_sets(Engine& engine, State& state, Run& run, const std::vector<Eva
 template <class Engine>
 std::vector<Outputs> predict(Engine& engine, State& state, DataSpec& data, std::int64_t subset,
                              bool return_outputs) {
-  TORCH_CHECK_VALUE(data, "predict: there is no data; pass a loader");
   const EvalScope scope(state);
   Transfer transfer(state.device);
   state.dataloader_label = "predict";

@@ -264,7 +264,7 @@ class Loop {
   // Sums samples and tokens over the ranks; the time is rank 0's. Signals and failed writes, of
   // which one rank may know alone, travel with them.
   void agree(std::array<std::int64_t, 2>& counts, Clock::Duration& passed) {
-    int signal = received_signal();
+    int signal = run_.heeds_signals ? received_signal() : 0;
     bool failed = run_.checkpoints && run_.checkpoints->failed();
     if (state_.world_size > 1) {
       std::array<std::int64_t, 6> values{counts[0],

@@ -82,7 +82,8 @@ struct TrainerOptions {
   bool load_strict_model_weights = true;  ///< names and shapes must agree
   std::vector<std::string> load_ignore_keys{};  ///< globs: `state/model/fc.*`, `state/optimizers`
   bool autoresume = false;               ///< go on from the save folder's latest; needs a run_name
-  OnSignal on_signal = OnSignal::exit;   ///< SIGTERM and SIGINT during fit
+  std::optional<OnSignal> on_signal{};   ///< SIGTERM and SIGINT during fit; default: stop, which
+                                         ///< returns; exit in a program of cli::Program
   bool replace_signal_handlers = false;  ///< also where the program has handlers of its own
 
   // ---- Several processes -----------------------------------------------------------------------

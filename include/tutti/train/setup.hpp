@@ -20,6 +20,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/backend.hpp>
+#include <tutti/optim/class_name.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/version.hpp>
@@ -72,8 +73,16 @@ std::vector<at::Tensor> trainable(const torch::nn::Module& model);
 std::shared_ptr<torch::optim::Optimizer> build_optimizer(const OptimizerSpec& spec,
                                                          torch::nn::Module& model);
 
+/// Refuses what an optimizer that calls a closure in its step, like LBFGS, cannot have beside it.
+/// step_taker: the policy that takes the step into its own hands; empty: none.
+void check_closure(const torch::optim::Optimizer& optimizer, const TrainerOptions& options,
+                   std::string_view step_taker);
+
 /// Sends what is constant in every run to the loggers.
 void log_hyperparameters(const State& state, const TrainerOptions& options);
+
+/// The length of a run: `max_duration` times `ratio`. Throws like set_length().
+Time scaled_length(const Run& run, Time max_duration, double ratio);
 
 /// Sets how long the run is and how many batches its epochs have.
 /// Throws c10::ValueError when the length or the ratio makes no sense.
@@ -83,9 +92,9 @@ void set_length(State& state, const Run& run, Time max_duration, double ratio);
 /// Throws c10::ValueError when iterations are to be counted in a unit that has none.
 void set_loop(Run& run, const TrainerOptions& options);
 
-/// Up to where a fit of that FitOptions::duration trains; max_duration itself for 0dur.
-/// Throws c10::ValueError when it is no time that can pass.
-Time fit_until(const State& state, Time duration);
+/// Up to where a fit of that FitOptions::duration trains that begins now; max_duration itself for
+/// 0dur. Throws c10::ValueError when it is no time that can pass.
+Time fit_until(const Timestamp& now, Time max_duration, Time duration);
 
 /// Sets how batches are cut. Throws c10::ValueError for options that contradict each other.
 void set_microbatching(State& state, Run& run, const TrainerOptions& options);
@@ -211,6 +220,20 @@ TUTTI_INLINE std::shared_ptr<torch::optim::Optimizer> build_optimizer(const Opti
   return optimizer;
 }
 
+TUTTI_INLINE void check_closure(const torch::optim::Optimizer& optimizer,
+                                const TrainerOptions& options, std::string_view step_taker) {
+  const std::string name = optim::class_name(optimizer);
+  TORCH_CHECK_VALUE(step_taker.empty(), "the optimizer ", name,
+                    " runs forward and backward itself, by a closure, and so does the policy ",
+                    step_taker, "; remove the policy, or take an optimizer like DecoupledSGDW");
+  TORCH_CHECK_VALUE(options.precision != Precision::amp_fp16, "precision is amp_fp16, but ", name,
+                    " compares losses and gradients of several passes in one step, which a "
+                    "gradient scaler cannot take back when one overflows; use amp_bf16 or fp32");
+  TORCH_CHECK_VALUE(!options.cuda_graphs.on, "cuda_graphs is true, but ", name,
+                    " makes several passes in one step, which are not recorded; set cuda_graphs to "
+                    "false, or to \"auto\" for graphs where they can be");
+}
+
 TUTTI_INLINE void log_hyperparameters(const State& state, const TrainerOptions& options) {
   state.logger.log_hyperparameters(
       {{"tutti_version", std::string(TUTTI_VERSION)},
@@ -224,19 +247,24 @@ TUTTI_INLINE void log_hyperparameters(const State& state, const TrainerOptions& 
   }
 }
 
-TUTTI_INLINE void set_length(State& state, const Run& run, Time max_duration, double ratio) {
+TUTTI_INLINE Time scaled_length(const Run& run, Time max_duration, double ratio) {
   TORCH_CHECK_VALUE(ratio > 0, "scale_schedule_ratio is ", ratio, ", expected more than 0");
   TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::duration, "max_duration is ",
                     to_string(max_duration),
                     "; a fraction of itself is no length, expected a "
                     "time like 10ep or 500ba");
-  state.max_duration = ratio == 1 ? max_duration : max_duration * ratio;
-  TORCH_CHECK_VALUE(state.max_duration || !max_duration, "scale_schedule_ratio ", ratio,
+  const Time scaled = ratio == 1 ? max_duration : max_duration * ratio;
+  TORCH_CHECK_VALUE(scaled || !max_duration, "scale_schedule_ratio ", ratio,
                     " makes max_duration 0; take a larger ratio");
   TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::iteration || run.iteration_length,
                     "max_duration is ", to_string(max_duration),
                     ", but iteration_length is not set, so that no iteration ever ends; set it, or "
                     "give a time like 10ep or 500ba");
+  return scaled;
+}
+
+TUTTI_INLINE void set_length(State& state, const Run& run, Time max_duration, double ratio) {
+  state.max_duration = scaled_length(run, max_duration, ratio);
   TORCH_CHECK_VALUE(run.train_subset == -1 || run.train_subset >= 1, "train_subset_num_batches is ",
                     run.train_subset, ", expected -1 (all) or a number of batches");
   if (run.train) {
@@ -250,6 +278,7 @@ TUTTI_INLINE void set_loop(Run& run, const TrainerOptions& options) {
   run.step_schedule_every_batch = options.step_schedule_every_batch;
   run.fold_into_optimizer = options.fold_into_optimizer;
   run.autograd_engine = options.autograd_engine;
+  run.heeds_signals = options.on_signal != OnSignal::ignore;
   TORCH_CHECK_VALUE(!options.iteration_length ||
                         options.iteration_length.unit() == TimeUnit::epoch ||
                         options.iteration_length.unit() == TimeUnit::token,
@@ -258,15 +287,15 @@ TUTTI_INLINE void set_loop(Run& run, const TrainerOptions& options) {
   run.iteration_length = options.iteration_length;
 }
 
-TUTTI_INLINE Time fit_until(const State& state, Time duration) {
+TUTTI_INLINE Time fit_until(const Timestamp& now, Time max_duration, Time duration) {
   if (duration.is_fraction() && !duration) {
-    return state.max_duration;
+    return max_duration;
   }
   TORCH_CHECK_VALUE(!duration.is_fraction() && duration.count() > 0, "fit: duration is ",
                     to_string(duration),
                     ", expected more than 0 in another unit than dur, like 2ep or 500ba; leave it "
                     "out to train up to max_duration");
-  return state.timestamp.get(duration.unit()) + duration;
+  return now.get(duration.unit()) + duration;
 }
 
 TUTTI_INLINE void set_microbatching(State& state, Run& run, const TrainerOptions& options) {

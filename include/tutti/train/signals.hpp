@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <ctime>
+#include <mutex>
 #include <string_view>
 
 #include <signal.h>
@@ -13,7 +14,8 @@ namespace tutti {
 
 /// What fit() does after SIGTERM or SIGINT, once the batch is finished and saved.
 enum class OnSignal : std::uint8_t {
-  exit,    ///< closes all policies and ends the process with status 128 + signal
+  exit,    ///< closes all policies and ends the process with status 128 + signal: for programs that
+           ///< are nothing but a training run; those of cli::Program do it
   stop,    ///< returns; Trainer::stop_signal() says which it was
   ignore,  ///< fit() handles no signals
 };
@@ -42,6 +44,25 @@ static_assert(std::atomic<int>::is_always_lock_free &&
 
 std::int64_t nanoseconds();
 
+// One signal's handler: ours as long as a scope holds it.
+struct HandlerSlot {
+  int signal;
+  int holders = 0;
+  struct sigaction before {};
+
+  // Whether it is ours now.
+  bool hold(bool replace);
+  void let_go();
+};
+
+// What all scopes of the process share.
+struct Handlers {
+  std::mutex mutex{};
+  int scopes = 0;
+  HandlerSlot slots[2] = {{SIGTERM}, {SIGINT}};
+};
+Handlers& handlers();
+
 // Only what may be called while anything is interrupted. A terminal and a launcher may both pass on
 // one Ctrl-C, so what follows within a second is the same request.
 void on_signal(int signal);
@@ -49,7 +70,9 @@ void on_signal(int signal);
 }  // namespace detail
 
 /// Notes SIGTERM and SIGINT instead of dying from them, while it lives; a second one, more than a
-/// second later, has its usual effect at once. Afterwards the handlers are what they were.
+/// second later, has its usual effect at once. Scopes may overlap, also in several threads: a
+/// signal is for all of them. After the last one the handlers are what they were, unless the
+/// program has set others meanwhile.
 class SignalScope {
  public:
   /// replace: also take the place of a handler that the program has, or of its ignoring the signal.
@@ -59,15 +82,11 @@ class SignalScope {
   SignalScope& operator=(const SignalScope&) = delete;
 
  private:
-  struct Slot {
-    int signal;
-    bool ours = false;
-    struct sigaction before {};
-  };
-  Slot slots_[2] = {{SIGTERM}, {SIGINT}};
+  bool on_;
+  bool holds_[2] = {false, false};  // SIGTERM and SIGINT
 };
 
-/// The signal that this process has received since the scope began; 0: none.
+/// The signal that this process has received since the first of the present scopes began; 0: none.
 inline int received_signal() noexcept {
   return detail::received_signal.load(std::memory_order_relaxed);
 }
@@ -100,29 +119,65 @@ TUTTI_INLINE void on_signal(int signal) {
   }
 }
 
+TUTTI_INLINE Handlers& handlers() {
+  static Handlers instance;
+  return instance;
+}
+
+TUTTI_INLINE bool HandlerSlot::hold(bool replace) {
+  if (holders > 0) {
+    ++holders;
+    return true;
+  }
+  struct sigaction now {};
+  if (::sigaction(signal, nullptr, &now) != 0 ||
+      (!replace && ((now.sa_flags & SA_SIGINFO) != 0 || now.sa_handler != SIG_DFL))) {
+    return false;
+  }
+  struct sigaction ours {};
+  ours.sa_handler = on_signal;
+  ours.sa_flags = SA_RESTART;
+  ::sigemptyset(&ours.sa_mask);
+  holders = ::sigaction(signal, &ours, &before) == 0 ? 1 : 0;
+  return holders > 0;
+}
+
+TUTTI_INLINE void HandlerSlot::let_go() {
+  struct sigaction now {};
+  if (--holders == 0 && ::sigaction(signal, nullptr, &now) == 0 &&
+      (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == on_signal) {
+    ::sigaction(signal, &before, nullptr);
+  }
+}
+
 }  // namespace tutti::train::detail
 
 namespace tutti::train {
 
-TUTTI_INLINE SignalScope::SignalScope(bool on, bool replace) {
-  detail::received_signal.store(0);
-  for (Slot& slot : slots_) {
-    struct sigaction now {};
-    if (on && ::sigaction(slot.signal, nullptr, &now) == 0 &&
-        (replace || ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL))) {
-      struct sigaction ours {};
-      ours.sa_handler = detail::on_signal;
-      ours.sa_flags = SA_RESTART;
-      ::sigemptyset(&ours.sa_mask);
-      slot.ours = ::sigaction(slot.signal, &ours, &slot.before) == 0;
-    }
+TUTTI_INLINE SignalScope::SignalScope(bool on, bool replace) : on_(on) {
+  if (!on) {
+    return;
+  }
+  detail::Handlers& handlers = detail::handlers();
+  const std::scoped_lock lock(handlers.mutex);
+  if (handlers.scopes++ == 0) {
+    detail::received_signal.store(0);
+  }
+  for (int i = 0; i < 2; ++i) {
+    holds_[i] = handlers.slots[i].hold(replace);
   }
 }
 
 TUTTI_INLINE SignalScope::~SignalScope() {
-  for (const Slot& slot : slots_) {
-    if (slot.ours) {
-      ::sigaction(slot.signal, &slot.before, nullptr);
+  if (!on_) {
+    return;
+  }
+  detail::Handlers& handlers = detail::handlers();
+  const std::scoped_lock lock(handlers.mutex);
+  --handlers.scopes;
+  for (int i = 0; i < 2; ++i) {
+    if (holds_[i]) {
+      handlers.slots[i].let_go();
     }
   }
 }

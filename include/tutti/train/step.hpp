@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -8,6 +10,7 @@
 
 #include <tutti/core/engine.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/optim/closure.hpp>
 #include <tutti/train/backward.hpp>
 #include <tutti/train/forward.hpp>
 #include <tutti/train/graphed.hpp>
@@ -32,6 +35,14 @@ inline constexpr int step_takers<types<Ps...>> = (0 + ... + int{TakesStep<Ps>});
 
 template <class Policies>
 inline constexpr bool one_takes_step = step_takers<Policies> <= 1;
+
+// The name of the policy that takes the step into its own hands; empty when none does.
+template <class... Ps>
+constexpr std::string_view step_taker(types<Ps...>) {
+  std::string_view name;
+  ((name = TakesStep<Ps> ? name_of<Ps>() : name), ...);
+  return name;
+}
 
 // The positions of all random streams that a forward pass draws from, to run it again alike.
 template <class Engine>
@@ -95,14 +106,20 @@ class Step {
   /// Trains on state.batch; leaves its losses in state.total_loss.
   void operator()() {
     whole_batch_ = state_.batch;
-    if (state_.auto_microbatching) {
-      until_it_fits();
+    if (run_.grad_accum > 0 && !state_.auto_microbatching) {
+      const std::int64_t examples = run_.train.num_samples(whole_batch_);
+      state_.device_train_microbatch_size = (examples + run_.grad_accum - 1) / run_.grad_accum;
+    }
+    if constexpr (closure_policies > 0) {
+      in_microbatches([this] { take_step(typename Engine::policies{}); });
+    } else if (optimizer_calls()) {
+      step_with_closure();
     } else {
-      if (run_.grad_accum > 0) {
-        const std::int64_t examples = run_.train.num_samples(whole_batch_);
-        state_.device_train_microbatch_size = (examples + run_.grad_accum - 1) / run_.grad_accum;
-      }
-      attempt();
+      in_microbatches([this] {
+        if (pass(/*sync=*/true)) {
+          update();
+        }
+      });
     }
     if (run_.scaler) {
       run_.scaler->update();
@@ -119,15 +136,26 @@ class Step {
                 "tutti: two policies of the recipe take the optimizer's step into their own hands "
                 "(they have a step() member, as SAM has); keep one of them.");
 
+  // Runs `work` with the batch in microbatches.
+  template <class F>
+  void in_microbatches(F&& work) {
+    if (state_.auto_microbatching) {
+      until_it_fits(work);
+    } else {
+      attempt(work);
+    }
+  }
+
   // Halves the microbatches until every rank has room. The optimizer moves once, after that.
-  void until_it_fits() {
+  template <class F>
+  void until_it_fits(F& work) {
     std::int64_t& size = state_.device_train_microbatch_size;
     if (size == 0) {
       size = state_.communicator->all_reduce_value(run_.train.num_samples(whole_batch_),
                                                    dist::ReduceOp::maximum);
     }
     detail::Replay<Engine> replay(engine_, state_.device);
-    while (!attempt_fits()) {
+    while (!attempt_fits(work)) {
       forget_attempt();
       size = smaller_microbatch(size, state_, "training");
       replay.rewind();
@@ -137,9 +165,10 @@ class Step {
     }
   }
 
-  bool attempt_fits() {
+  template <class F>
+  bool attempt_fits(F& work) {
     try {
-      attempt();
+      attempt(work);
       return true;
     } catch (const DoesNotFit&) {
       return false;
@@ -165,21 +194,56 @@ class Step {
     release_memory(state_.device);
   }
 
-  void attempt() {
+  template <class F>
+  void attempt(F& work) {
     const std::int64_t size = state_.device_train_microbatch_size;
     if (size <= 0 || (state_.auto_microbatching && size >= run_.train.num_samples(whole_batch_))) {
       parts_.assign(1, whole_batch_);
     } else {
       parts_ = run_.train.split(whole_batch_, size);
     }
-    run_.train_metrics.reset();
-    if constexpr (closure_policies == 0) {
-      if (pass(/*sync=*/true)) {
-        update();
-      }
-    } else {
-      take_step(typename Engine::policies{});
+    work();
+  }
+
+  // Whether the optimizer calls a closure. Asked anew when the run has another one.
+  bool optimizer_calls() {
+    const auto& optimizers = state_.optimizers;
+    if (!optimizers.empty() && optimizers.front() != asked_) {
+      asked_ = optimizers.front();
+      calls_ = optim::calls_closure(*asked_);
+      TORCH_CHECK(!calls_ || optimizers.size() == 1,
+                  "an optimizer that calls a closure in its step, like LBFGS, has to be the run's "
+                  "only one; there are ",
+                  optimizers.size());
     }
+    return calls_;
+  }
+
+  // The optimizer has the batch computed as often as it likes, at weights of its choice and always
+  // with the same random draws. The first time counts as the batch's.
+  void step_with_closure() {
+    detail::Replay<Engine> replay(engine_, state_.device);
+    int calls = 0;
+    state_.optimizers.front()->step([&] {
+      if (calls++ > 0) {
+        replay.rewind();
+      }
+      in_microbatches([&] { pass(/*sync=*/true, /*report=*/calls == 1); });
+      return mean_loss();
+    });
+    TORCH_CHECK(calls > 0,
+                "the optimizer derives from optim::CallsClosure, but its step() did not call the "
+                "closure, so nothing was computed; call it, or do not derive from that");
+  }
+
+  // Of the pass just made, over all ranks: what an optimizer decides by is the same on each.
+  at::Tensor mean_loss() {
+    at::Tensor loss = std::exchange(pass_loss_, {});
+    if (state_.world_size > 1) {
+      loss = loss.div(state_.world_size);
+      state_.communicator->all_reduce(loss, dist::ReduceOp::sum);
+    }
+    return loss;
   }
 
   template <class... Ps>
@@ -209,6 +273,10 @@ class Step {
   // Forward and backward of all microbatches. report: their losses and metrics are the batch's.
   // Returns whether the gradients are finite.
   bool pass(bool sync, bool report = true) {
+    if (report) {
+      run_.train_metrics.reset();
+    }
+    pass_loss_.reset();
     state_.is_ascent = !sync;
     engine_.template fire<BeforeTrainBatch>(state_);
     zero_gradients(state_);
@@ -235,7 +303,9 @@ class Step {
         finite = run_.scaler->unscale(*optimizer, *state_.communicator) && finite;
       }
     }
-    sweeps_.offer(state_, run_, finite);
+    if (!calls_) {
+      sweeps_.offer(state_, run_, finite);
+    }
     engine_.template fire<AfterTrainBatch>(state_);
     return finite;
   }
@@ -283,6 +353,9 @@ class Step {
     if (report) {
       add_losses(share);
       update_metrics(seen);
+    }
+    if (calls_) {
+      add_to(pass_loss_, state_.loss, share);
     }
   }
 
@@ -364,11 +437,13 @@ class Step {
   }
 
   void add_loss(std::string_view name, const at::Tensor& loss, double share) {
+    add_to(state_.total_loss[name], loss, share);
+  }
+  static void add_to(at::Tensor& sum, const at::Tensor& loss, double share) {
     at::Tensor part = loss.detach();
     if (share != 1) {
       part = part.mul(share);
     }
-    at::Tensor& sum = state_.total_loss[name];
     sum = sum.defined() ? sum.add(part) : part;
   }
 
@@ -387,6 +462,9 @@ class Step {
   Transfer transfer_;
   Backward backward_;
   ThrashWatch thrashes_;
+  at::Tensor pass_loss_;  // of all microbatches, where the optimizer asks for it
+  std::shared_ptr<torch::optim::Optimizer> asked_;
+  bool calls_ = false;  // that one calls a closure
   Graphed<Engine, Step> graphed_;
   detail::Sweeps<Engine, closure_policies == 0> sweeps_;
 };

@@ -12,6 +12,7 @@
 #include <c10/util/FunctionRef.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/kept_memory.hpp>
 #include <tutti/core/detail/one_thread.hpp>
 
 namespace tutti::detail {
@@ -67,7 +68,10 @@ TUTTI_INLINE void parallel_each(std::int64_t n, c10::function_ref<void(std::int6
   }
   const auto work = std::make_shared<SharedWork>();
   for (std::int64_t i = 1; i < threads; ++i) {
-    at::launch([work, n, f] { work->take(n, f); });
+    at::launch([work, n, f, kept = keeping_memory > 0] {
+      const KeptMemory memory(kept);
+      work->take(n, f);
+    });
   }
   work->take(n, f);
   std::unique_lock lock(work->mutex);

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/detail/kept_memory.hpp>
+
 namespace tutti::data::detail {
 
 // Results of tasks that threads of its own work on ahead of time, taken in the order in which they
@@ -48,9 +50,13 @@ class Ahead {
   // Tasks given and not yet taken.
   [[nodiscard]] std::int64_t size() const { return std::ssize(results_); }
 
-  // Gives a task to `threads` threads, >= 1; they begin with the first task.
+  // Gives a task to `threads` threads, >= 1; they begin with the first task. Its tensors get the
+  // kind of memory that those of the caller get.
   void submit(std::int64_t threads, std::function<T()> work) {
-    Task task(std::move(work));
+    Task task([work = std::move(work), kept = ::tutti::detail::keeping_memory > 0] {
+      const ::tutti::detail::KeptMemory memory(kept);
+      return work();
+    });
     results_.push_back(task.get_future());
     if (!shared_) {
       shared_ = std::make_shared<Shared>();

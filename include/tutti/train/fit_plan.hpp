@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+
+#include <tutti/config.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/train/options.hpp>
+#include <tutti/train/run.hpp>
+#include <tutti/train/setup.hpp>
+
+/// What a call of fit() is going to do, worked out and checked before anything is touched, so that
+/// a trainer is as it was after a call that is refused.
+namespace tutti::train {
+
+/// The length of a fit.
+struct FitPlan {
+  Time max_duration{};              ///< up to here, counted from the run's begin
+  std::int64_t dataloader_len = 0;  ///< batches of an epoch; -1: unknown
+  bool complete = false;            ///< the run is there already
+};
+
+/// Checks the options of fit(): data, length, schedule. Changes nothing.
+///
+/// Throws c10::Error, a ValueError for a wrong number, saying what is missing or wrong, and what
+/// the schedule throws when its times make no sense in this run.
+FitPlan plan_fit(const State& state, const Run& run, const FitOptions& options);
+
+/// Refuses a fit that has nothing to do.
+void check_something_is_left(const State& state, const FitPlan& plan);
+
+/// Refuses an evaluation without sets, or with one whose loader says that it is empty.
+void check_eval_sets(const State& state, const std::vector<EvalSet>& sets);
+
+}  // namespace tutti::train
+
+#if TUTTI_BODIES
+
+namespace tutti::train {
+
+TUTTI_INLINE FitPlan plan_fit(const State& state, const Run& run, const FitOptions& options) {
+  const DataSpec& data = options.train ? options.train : run.train;
+  TORCH_CHECK(data,
+              "fit: there is no training data; set TrainerOptions::train or FitOptions::train");
+  TORCH_CHECK_VALUE(options.scale_schedule_ratio == 1 || options.schedule,
+                    "fit: scale_schedule_ratio is ", options.scale_schedule_ratio,
+                    " but no schedule was given to fit() for it to scale");
+  const Timestamp now = options.reset_time ? Timestamp{} : state.timestamp;
+  const Time length = fit_until(now, state.max_duration, options.duration);
+  TORCH_CHECK(length,
+              "fit: max_duration is not set; set TrainerOptions::max_duration or "
+              "FitOptions::duration");
+  FitPlan plan;
+  plan.max_duration = scaled_length(run, length, options.scale_schedule_ratio);
+  plan.dataloader_len = length_of(data, run.train_subset);
+  plan.complete = now >= plan.max_duration;
+  // In several processes the loop asks all ranks, so that none waits for one that has refused.
+  TORCH_CHECK(plan.dataloader_len != 0 || state.world_size > 1,
+              "fit: the training loader has no batch, so nothing can be trained; give it data "
+              "(drop_last leaves out a batch that is not full)");
+  if (options.schedule || (run.schedule && plan.max_duration != state.max_duration)) {
+    const bool given = static_cast<bool>(options.schedule);
+    Progress progress = state.progress();
+    progress.timestamp = options.reset_time ? Timestamp{} : run.scheduled_at;
+    progress.max_duration = plan.max_duration;
+    progress.dataloader_len = plan.dataloader_len;
+    static_cast<void>((given ? options.schedule : run.schedule)(
+        progress, given ? options.scale_schedule_ratio : run.scale_schedule_ratio));
+  }
+  return plan;
+}
+
+TUTTI_INLINE void check_something_is_left(const State& state, const FitPlan& plan) {
+  TORCH_CHECK(!plan.complete, "fit: nothing is left to train, the run is at ",
+              to_string(state.timestamp.get(plan.max_duration.unit())), " of ",
+              to_string(plan.max_duration),
+              "; set FitOptions::duration to train for longer, or reset_time to begin anew");
+}
+
+TUTTI_INLINE void check_eval_sets(const State& state, const std::vector<EvalSet>& sets) {
+  TORCH_CHECK(!sets.empty(),
+              "eval: there is no evaluation set; set TrainerOptions::eval or pass one");
+  for (const EvalSet& set : sets) {
+    TORCH_CHECK(state.world_size > 1 || length_of(set.data, set.subset) != 0,
+                "eval: the evaluation set \"", set.label,
+                "\" has no batch, so there is nothing to measure; give it data (drop_last leaves "
+                "out a batch that is not full)");
+  }
+}
+
+}  // namespace tutti::train
+
+#endif
