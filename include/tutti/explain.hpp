@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include <tutti/core/detail/fields.hpp>
+#include <tutti/core/detail/switched.hpp>
 #include <tutti/trainer.hpp>
 
 namespace tutti {
@@ -38,10 +39,7 @@ bool write_value(std::ostream& out, const T& value) {
 // name: what the recipe calls it, where it stands in a Switch or has a name of its own.
 template <class P>
 void write_policy(std::ostream& out, const P& policy, std::string_view name) {
-  if constexpr (requires {
-                  policy.policy;
-                  policy.on;
-                }) {
+  if constexpr (is_switch<P>) {
     if (policy.on) {
       write_policy(out, policy.policy, name);
     }

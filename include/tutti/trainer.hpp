@@ -327,12 +327,9 @@ class Trainer {
   void prepare(P& policy) {
     seed_policy(policy, state_.seed);
     if constexpr (LoggerDestination<P>) {
-      if constexpr (requires { policy.on; }) {
-        if (!policy.on) {
-          return;
-        }
+      if (detail::is_on(policy)) {
+        state_.logger.add(policy);
       }
-      state_.logger.add(policy);
     }
   }
 

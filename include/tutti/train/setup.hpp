@@ -17,6 +17,7 @@
 #include <torch/nn/module.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/switched.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/backend.hpp>
 #include <tutti/train/options.hpp>
@@ -29,10 +30,9 @@ namespace tutti::train {
 /// Some parameters may get no gradient with this policy: it says so, and is on.
 template <class P>
 bool leaves_unused(const P& policy) {
-  if constexpr (requires { policy.leaves_parameters_unused(); }) {
-    return policy.leaves_parameters_unused();
-  } else if constexpr (requires { policy.policy.leaves_parameters_unused(); }) {
-    return policy.on && policy.policy.leaves_parameters_unused();
+  if constexpr (requires { tutti::detail::unswitched(policy).leaves_parameters_unused(); }) {
+    return tutti::detail::is_on(policy) &&
+           tutti::detail::unswitched(policy).leaves_parameters_unused();
   } else {
     return false;
   }
