@@ -1,10 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <type_traits>
 
+#include <tutti/core/detail/constants.hpp>
 #include <tutti/core/detail/fields.hpp>
 #include <tutti/core/detail/switched.hpp>
 #include <tutti/trainer.hpp>
@@ -75,10 +77,17 @@ std::string explain(const Trainer<Policies...>& trainer) {
       << (Graphs::possible ? "from forward to backward" : "none, since " + Graphs::why_not())
       << "\n";
   out << "values:\n";
-  trainer.for_each_policy(
-      [&]<class P>(const P& policy) { detail::write_policy(out, policy, name_of<P>()); });
+  detail::Constants written;
+  trainer.for_each_policy([&]<class P>(const P& policy) {
+    detail::write_policy(out, policy, name_of<P>());
+    detail::add_constants(written, std::string(name_of<P>()) + "/", detail::unswitched(policy));
+  });
   out << "run:\n";
   for (const auto& [name, value] : trainer.hyperparameters()) {
+    if (std::any_of(written.begin(), written.end(),
+                    [&](const auto& member) { return member.first == name; })) {
+      continue;
+    }
     out << "  " << name << ": ";
     value.visit([&](const auto& v) { detail::write_value(out, v); });
     out << "\n";

@@ -295,7 +295,7 @@ class Trainer {
     state_.logger.add(constants_);
     engine_.for_each([this](auto& policy) { this->prepare(policy); });
     engine_.template fire<Init>(state_);
-    train::log_hyperparameters(state_, options_);
+    train::log_hyperparameters(state_, options_, train::policy_constants(engine_));
     prepare_run();
     engine_.template fire<BeforeLoad>(state_);
     load();
