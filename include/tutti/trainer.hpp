@@ -320,7 +320,7 @@ class Trainer {
     state_.logger.add(constants_);
     engine_.for_each([this](auto& policy) { this->prepare(policy); });
     engine_.template fire<Init>(state_);
-    train::log_hyperparameters(state_, options_);
+    train::log_hyperparameters(state_, options_, train::policy_constants(engine_));
     prepare_run();
     engine_.template fire<BeforeLoad>(state_);
     load();
@@ -357,12 +357,9 @@ class Trainer {
   void prepare(P& policy) {
     seed_policy(policy, state_.seed);
     if constexpr (LoggerDestination<P>) {
-      if constexpr (requires { policy.on; }) {
-        if (!policy.on) {
-          return;
-        }
+      if (detail::is_on(policy)) {
+        state_.logger.add(policy);
       }
-      state_.logger.add(policy);
     }
   }
 

@@ -11,11 +11,14 @@
 
 #include <torch/optim/sgd.h>
 
+#include <tutti/algorithms/label_smoothing.hpp>
 #include <tutti/core/engine.hpp>
 #include <tutti/core/switch.hpp>
+#include <tutti/data/tensor_loader.hpp>
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/metrics/loss_metric.hpp>
 #include <tutti/metrics/make_metrics.hpp>
+#include <tutti/optim/annealing.hpp>
 #include <tutti/optim/sgd.hpp>
 
 #include "support/catch.hpp"
@@ -231,6 +234,74 @@ TEST_CASE("what is constant in a run is logged, the program's own last", "[train
   CHECK(constants.values[1].first == "run_name");
   CHECK(constants.values[1].second == HyperparameterValue("called so here"));
   CHECK(constants.values[6].first == "lr");
+}
+
+TEST_CASE("policies, optimizer, schedule and loaders are logged with all their options",
+          "[train][setup]") {
+  struct Plain final {
+    double rate = 0.25;
+    Maybe<int> every{};
+    Time from = "2ep";
+    at::Tensor mean{};  // no text
+    void apply(BatchEnd, State&) {}
+  };
+  class Hidden final {
+   public:
+    void apply(BatchEnd, const State&) const {}
+
+   private:
+    double rate_ = 0.5;
+  };
+  const Engine<Plain, Switch<LabelSmoothing>, Hidden> engine(
+      Plain{.every = 3}, Switch(LabelSmoothing{}, false), Hidden{});
+  State state;
+  InMemoryLogger logger;
+  state.logger.add(logger);
+  const auto net = std::make_shared<torch::nn::LinearImpl>(2, 2);
+  const DecoupledSGDW sgd{.lr = 0.2, .momentum = 0.9, .nesterov = true};
+  state.optimizers = {train::build_optimizer(sgd, *net)};
+  const at::Tensor x = torch::zeros({8, 2});
+  train::log_hyperparameters(state,
+                             {.train = TensorLoader{x, x, {.batch_size = 4, .shuffle = true}},
+                              .eval = {{"test", TensorLoader{x, x, {.batch_size = 8}}}},
+                              .optimizer = sgd,
+                              .schedule = CosineAnnealing{.t_max = "3ep"}},
+                             train::policy_constants(engine));
+  const auto& seen = logger.hyperparameters;
+  CHECK(seen.at("Plain/rate") == HyperparameterValue(0.25));
+  CHECK(seen.at("Plain/every") == HyperparameterValue(3));
+  CHECK(seen.at("Plain/from") == HyperparameterValue("2ep"));
+  CHECK_FALSE(seen.contains("Plain/mean"));
+  CHECK_FALSE(seen.contains("LabelSmoothing/smoothing"));
+  CHECK(seen.at("policies") == HyperparameterValue("Plain, Hidden"));
+  CHECK(seen.at("optimizer") == HyperparameterValue("DecoupledSGDW"));
+  CHECK(seen.at("optimizer/lr") == HyperparameterValue(0.2));
+  CHECK(seen.at("optimizer/nesterov") == HyperparameterValue(true));
+  CHECK(seen.at("schedule") == HyperparameterValue("CosineAnnealing"));
+  CHECK(seen.at("schedule/t_max") == HyperparameterValue("3ep"));
+  CHECK(seen.at("train_loader") == HyperparameterValue("TensorLoader"));
+  CHECK(seen.at("train_loader/batch_size") == HyperparameterValue(4));
+  CHECK(seen.at("train_loader/shuffle") == HyperparameterValue(true));
+  CHECK(seen.at("eval_loader/test/batch_size") == HyperparameterValue(8));
+}
+
+TEST_CASE("an optimizer of LibTorch and a function as schedule are logged by what they say",
+          "[train][setup]") {
+  State state;
+  InMemoryLogger logger;
+  state.logger.add(logger);
+  const auto net = std::make_shared<torch::nn::LinearImpl>(2, 2);
+  const OptimizerSpec spec =
+      std::make_shared<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(0.3));
+  state.optimizers = {train::build_optimizer(spec, *net)};
+  train::log_hyperparameters(
+      state, {.train = std::vector<Batch>{Batch(torch::ones({2, 2}), torch::ones({2}))},
+              .optimizer = spec,
+              .schedule = [](const Progress&) { return 1.0; }});
+  CHECK(logger.hyperparameters.at("optimizer") == HyperparameterValue("SGD"));
+  CHECK(logger.hyperparameters.at("optimizer/lr") == HyperparameterValue(0.3));
+  CHECK_FALSE(logger.hyperparameters.contains("schedule"));
+  CHECK_FALSE(logger.hyperparameters.contains("train_loader/batch_size"));
 }
 
 TEST_CASE("a length that makes no sense is refused", "[train][setup]") {

@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/switched.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 
@@ -129,10 +130,8 @@ class Rng {
 /// The stream of a policy that draws, also of one inside a Switch; nullptr when it draws nothing.
 template <class P>
 Rng* rng_of(P& policy) {
-  if constexpr (requires { policy.rng; }) {
-    return &policy.rng;
-  } else if constexpr (requires { policy.policy.rng; }) {
-    return &policy.policy.rng;
+  if constexpr (requires { detail::unswitched(policy).rng; }) {
+    return &detail::unswitched(policy).rng;
   } else {
     return nullptr;
   }

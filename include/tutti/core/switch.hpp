@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <tutti/core/detail/switched.hpp>
 #include <tutti/core/logger.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rule.hpp>

@@ -6,11 +6,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/constants.hpp>
 #include <tutti/core/detail/make.hpp>
+#include <tutti/core/policy.hpp>
 #include <tutti/data/detail/to_batch.hpp>
 #include <tutti/fwd.hpp>
 
@@ -223,6 +226,12 @@ class AnyLoader {
   /// What the source does to every single image; null when it has no such list.
   [[nodiscard]] data::Transforms* transforms() const { return self_->transforms(); }
 
+  /// The name of the source's type.
+  [[nodiscard]] std::string_view name() const { return self_->name(); }
+
+  /// The source's options() with their values, where it has them; else its batch size.
+  [[nodiscard]] detail::Constants constants() const { return self_->constants(); }
+
   /// Deals the examples to ranks, if the source can; returns whether it does now. A source that
   /// cannot gives every rank the same batches.
   bool shard(std::int64_t rank, std::int64_t world_size) { return self_->shard(rank, world_size); }
@@ -238,6 +247,8 @@ class AnyLoader {
     virtual std::int64_t repeated() const = 0;
     virtual bool shard(std::int64_t, std::int64_t) = 0;
     virtual data::Transforms* transforms() = 0;
+    virtual std::string_view name() const = 0;
+    virtual detail::Constants constants() const = 0;
   };
 
   template <class L>
@@ -281,6 +292,17 @@ class AnyLoader {
       } else {
         return world_size == 1;
       }
+    }
+    std::string_view name() const override { return detail::type_name<L>(); }
+    detail::Constants constants() const override {
+      detail::Constants out;
+      if constexpr (requires(const L& l) { l.options(); }) {
+        detail::add_constants(out, "", std::as_const(*loader).options());
+      }
+      if (out.empty() && batch_size() > 0) {
+        out.emplace_back("batch_size", batch_size());
+      }
+      return out;
     }
     data::Transforms* transforms() override {
       if constexpr (requires { loader->transforms(); }) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/core/detail/constants.hpp>
 #include <tutti/fwd.hpp>
 
 #include <concepts>
@@ -38,12 +39,14 @@ class OptimizerSpec {
   OptimizerSpec(std::nullptr_t) {}
 
   template <OptimizerRecipe S>
-  OptimizerSpec(S spec)
-      : build_([spec = std::move(spec)](torch::nn::Module&, std::vector<at::Tensor> parameters) {
-          std::vector<torch::optim::OptimizerParamGroup> groups;
-          groups.emplace_back(std::move(parameters));
-          return std::shared_ptr<torch::optim::Optimizer>(spec.build(std::move(groups)));
-        }) {}
+  OptimizerSpec(S spec) {
+    detail::add_constants(constants_, "", spec);
+    build_ = [spec = std::move(spec)](torch::nn::Module&, std::vector<at::Tensor> parameters) {
+      std::vector<torch::optim::OptimizerParamGroup> groups;
+      groups.emplace_back(std::move(parameters));
+      return std::shared_ptr<torch::optim::Optimizer>(spec.build(std::move(groups)));
+    };
+  }
 
   template <std::derived_from<torch::optim::Optimizer> O>
   OptimizerSpec(std::shared_ptr<O> optimizer) {
@@ -85,10 +88,16 @@ class OptimizerSpec {
       return static_cast<bool>(build_);
     }
 
+    /// The members of a description with their values; nothing for anything else.
+    [[nodiscard]] const detail::Constants& constants() const {
+      return constants_;
+    }
+
    private:
     std::function<std::shared_ptr<torch::optim::Optimizer>(torch::nn::Module&,
                                                            std::vector<at::Tensor>)>
         build_;
+    detail::Constants constants_;
 };
 
 }  // namespace tutti

@@ -18,6 +18,8 @@
 
 #include <tutti/checkpoint/filename.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/constants.hpp>
+#include <tutti/core/detail/switched.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/backend.hpp>
 #include <tutti/optim/class_name.hpp>
@@ -31,10 +33,9 @@ namespace tutti::train {
 /// Some parameters may get no gradient with this policy: it says so, and is on.
 template <class P>
 bool leaves_unused(const P& policy) {
-  if constexpr (requires { policy.leaves_parameters_unused(); }) {
-    return policy.leaves_parameters_unused();
-  } else if constexpr (requires { policy.policy.leaves_parameters_unused(); }) {
-    return policy.on && policy.policy.leaves_parameters_unused();
+  if constexpr (requires { tutti::detail::unswitched(policy).leaves_parameters_unused(); }) {
+    return tutti::detail::is_on(policy) &&
+           tutti::detail::unswitched(policy).leaves_parameters_unused();
   } else {
     return false;
   }
@@ -78,8 +79,29 @@ std::shared_ptr<torch::optim::Optimizer> build_optimizer(const OptimizerSpec& sp
 void check_closure(const torch::optim::Optimizer& optimizer, const TrainerOptions& options,
                    std::string_view step_taker);
 
-/// Sends what is constant in every run to the loggers.
-void log_hyperparameters(const State& state, const TrainerOptions& options);
+/// Sends to the loggers what is constant in every run and what the options list: by a name of its
+/// own each (`run_name`), the optimizer's, the schedule's and the loaders' as `optimizer/lr`,
+/// `schedule/t_max`, `train_loader/batch_size`, `eval_loader/<label>/batch_size`. What `policies`
+/// has comes first.
+void log_hyperparameters(const State& state, const TrainerOptions& options,
+                         tutti::detail::Constants policies = {});
+
+/// The values of policies' members by policy and member, `MixUp/alpha`, and the policies' names.
+/// Without those that are off, or whose members cannot be listed.
+template <class Engine>
+tutti::detail::Constants policy_constants(const Engine& engine) {
+  tutti::detail::Constants out;
+  std::string names;
+  engine.for_each([&]<class P>(const P& policy) {
+    if (tutti::detail::is_on(policy)) {
+      const std::string name(name_of<P>());
+      names.append(names.empty() ? "" : ", ").append(name);
+      tutti::detail::add_constants(out, name + "/", tutti::detail::unswitched(policy));
+    }
+  });
+  out.emplace_back("policies", std::move(names));
+  return out;
+}
 
 /// The length of a run: `max_duration` times `ratio`. Throws like set_length().
 Time scaled_length(const Run& run, Time max_duration, double ratio);
@@ -234,17 +256,58 @@ TUTTI_INLINE void check_closure(const torch::optim::Optimizer& optimizer,
                     "false, or to \"auto\" for graphs where they can be");
 }
 
-TUTTI_INLINE void log_hyperparameters(const State& state, const TrainerOptions& options) {
-  state.logger.log_hyperparameters(
-      {{"tutti_version", std::string(TUTTI_VERSION)},
-       {"run_name", state.run_name},
-       {"rank_zero_seed", static_cast<std::int64_t>(state.rank_zero_seed)},
-       {"world_size", std::int64_t{state.world_size}},
-       {"device", state.device.str()},
-       {"precision", std::string(to_string(state.precision))}});
-  for (const auto& [name, value] : options.hyperparameters) {
-    state.logger.log_hyperparameters({{name, value}});
+namespace detail {
+
+// `name` = what it is, and its values as `name/...`.
+TUTTI_INLINE void add_group(tutti::detail::Constants& out, const std::string& name,
+                            std::string_view type, const tutti::detail::Constants& values) {
+  if (!type.empty()) {
+    out.emplace_back(name, std::string(type));
   }
+  for (const auto& [member, value] : values) {
+    out.emplace_back(name + "/" + member, value);
+  }
+}
+
+TUTTI_INLINE void add_optimizer(tutti::detail::Constants& out, const OptimizerSpec& spec,
+                                const torch::optim::Optimizer& optimizer) {
+  add_group(out, "optimizer", optim::class_name(optimizer), spec.constants());
+  if (spec.constants().empty() && !optimizer.param_groups().empty()) {
+    out.emplace_back("optimizer/lr", optimizer.param_groups().front().options().get_lr());
+  }
+}
+
+}  // namespace detail
+
+TUTTI_INLINE void log_hyperparameters(const State& state, const TrainerOptions& options,
+                                      tutti::detail::Constants policies) {
+  tutti::detail::Constants all = std::move(policies);
+  all.emplace_back("tutti_version", TUTTI_VERSION);
+  all.emplace_back("run_name", state.run_name);
+  all.emplace_back("rank_zero_seed", static_cast<std::int64_t>(state.rank_zero_seed));
+  all.emplace_back("world_size", std::int64_t{state.world_size});
+  all.emplace_back("device", state.device.str());
+  all.emplace_back("precision", std::string(to_string(state.precision)));
+  if (!state.optimizers.empty()) {
+    detail::add_optimizer(all, options.optimizer, *state.optimizers.front());
+  }
+  detail::add_group(all, "schedule", options.schedule.name(), options.schedule.constants());
+  if (options.train) {
+    detail::add_group(all, "train_loader", options.train.loader.name(),
+                      options.train.loader.constants());
+  }
+  for (const Evaluator& set : options.eval) {
+    if (set.data) {
+      detail::add_group(all, "eval_loader/" + set.label, set.data.loader.name(),
+                        set.data.loader.constants());
+    }
+  }
+  all.insert(all.end(), options.hyperparameters.begin(), options.hyperparameters.end());
+  std::vector<Hyperparameter> values;
+  for (const auto& [name, value] : all) {
+    values.push_back({name, value});
+  }
+  state.logger.log_hyperparameters(values);
 }
 
 TUTTI_INLINE Time scaled_length(const Run& run, Time max_duration, double ratio) {
