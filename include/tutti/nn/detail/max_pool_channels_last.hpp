@@ -47,11 +47,11 @@ template <std::int64_t n>
                                                  std::int32_t* indices) {
   const std::int64_t width = job.columns.size;
   Floats best[n];
-  Lanes at[n];
+  Lanes at[n] = {};  // GCC 14 takes an assignment below, instead of a sum, for a read of nothing
   Floats v;
   for (std::int64_t i = 0; i < n; ++i) {
     best[i] = Floats{} - std::numeric_limits<float>::infinity();
-    at[i] = Lanes{} + static_cast<std::int32_t>(rows.first * width + columns.first);
+    at[i] += static_cast<std::int32_t>(rows.first * width + columns.first);
   }
   for (std::int64_t row = rows.first; row < rows.end; row += job.rows.dilation) {
     for (std::int64_t column = columns.first; column < columns.end;
