@@ -40,7 +40,7 @@ bool caches() {
 // Memory is not cached in this program, whatever is done, and the test says so.
 bool cannot() {
   if (!cpu::cache_memory()) {
-    SUCCEED("skipped: built with AddressSanitizer, or run where addresses are limited");
+    tutti_test::skip("built with AddressSanitizer, or run where addresses are limited");
     return true;
   }
   return false;
