@@ -147,10 +147,9 @@ TEST_CASE("a name of a device is refused unless it is one that is there", "[trai
   CHECK(train::resolve_device("auto", 0).is_cpu() == (count == 0));
 }
 
-TEST_CASE("a rank takes its own device of the node", "[train][setup][cuda]") {
+TEST_CASE("a rank takes its own device of the node", "[train][setup][cuda][gpu]") {
   if (torch::cuda::device_count() == 0) {
-    WARN("skipped: there is no CUDA device");
-    return;
+    return tutti_test::skip("there is no CUDA device");
   }
   for (const char* name : {"auto", "cuda", "gpu", "cuda:0"}) {
     CHECK(train::resolve_device(name, 0) == at::Device(at::kCUDA, 0));

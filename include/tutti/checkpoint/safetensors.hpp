@@ -205,7 +205,7 @@ TUTTI_INLINE void SafetensorsFile::check_layout(std::uint64_t data_size) {
 TUTTI_INLINE at::Tensor SafetensorsFile::read(const TensorLayout& layout,
                                               detail::Xxh64* hash) const {
   at::Tensor out = at::empty(layout.shape, at::TensorOptions(layout.dtype));
-  const auto size = static_cast<std::size_t>(layout.bytes());
+  const std::size_t size = layout.bytes();
   if (size > 0) {
     file_.read_at(prefix_.size() + layout.begin, out.mutable_data_ptr(), size);
   }

@@ -41,8 +41,8 @@ class Engine : private detail::Slot<Policies>... {
 
   /// Takes the policies with their hyperparameters.
   /// Throws what a policy's validate() or validate_with(other) throws.
-  explicit Engine(Policies... policies) requires(sizeof...(Policies) > 0)
-      : detail::Slot<Policies>{std::move(policies)}... {
+  explicit Engine(Policies... given) requires(sizeof...(Policies) > 0)
+      : detail::Slot<Policies>{std::move(given)}... {
     (validate(get<Policies>()), ...);
   }
   Engine() requires(std::is_default_constructible_v<Policies>&&...) {

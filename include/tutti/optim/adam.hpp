@@ -156,7 +156,7 @@ struct AdamRule {
   // The same numbers as in LibTorch's kernel, rounded where it rounds them.
   static AdamNumbers numbers(const Hyper& h, double coupled, double decoupled, bool maximize,
                              std::int64_t step) {
-    const double t = static_cast<float>(step);
+    const auto t = static_cast<double>(static_cast<float>(step));
     const auto lerp = static_cast<float>(1 - h.betas[0]);
     return {.sign = maximize ? -1.0F : 1.0F,
             .coupled = static_cast<float>(coupled),

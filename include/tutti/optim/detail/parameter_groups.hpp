@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -35,11 +36,13 @@ struct Rule;
 ///
 ///     group.set_options(std::make_unique<optim::GroupOptions<SGD>>(SGD{.lr = 0.01}));
 template <class Hyper>
-class GroupOptions final : public torch::optim::OptimizerCloneableOptions<GroupOptions<Hyper>>,
-                           public InitialLearningRate {
+class GroupOptions final : public torch::optim::OptimizerOptions, public InitialLearningRate {
  public:
   explicit GroupOptions(const Hyper& numbers) : hyper(numbers) { initial_lr = numbers.lr; }
 
+  std::unique_ptr<torch::optim::OptimizerOptions> clone() const override {
+    return std::make_unique<GroupOptions>(*this);
+  }
   double get_lr() const override { return hyper.lr; }
   void set_lr(const double lr) override { hyper.lr = lr; }
 
@@ -61,6 +64,42 @@ struct ParameterState final : torch::optim::OptimizerCloneableParamState<Paramet
 };
 
 namespace detail {
+
+/// An optimizer's options for groups without their own, where LibTorch looks for them. LibTorch
+/// 2.15 gives every new group a copy of these and then merges the group's own options in, which it
+/// can for its own optimizers alone; those of any other are lost. So a copy is only made while
+/// Fused adds a group, which then gives the group its options; else clone throws c10::Error.
+template <class Hyper>
+class DefaultOptions final : public torch::optim::OptimizerOptions {
+ public:
+  explicit DefaultOptions(const Hyper& numbers) : hyper(numbers) {}
+
+  double get_lr() const override { return hyper.lr; }
+  void set_lr(const double lr) override { hyper.lr = lr; }
+  std::unique_ptr<torch::optim::OptimizerOptions> clone() const override {
+    TORCH_CHECK(adding, Rule<Hyper>::name,
+                ": torch::optim::Optimizer::add_param_group may lose a group's options; call "
+                "add_param_group of what build() returned, or append the group, with options, to "
+                "param_groups().");
+    return std::make_unique<GroupOptions<Hyper>>(hyper);
+  }
+
+  Hyper hyper;
+  bool adding = false;
+};
+
+/// The options of a group, const as it is. Throws c10::Error when they are another optimizer's.
+template <class Hyper, class Group>
+auto& options_of(Group& group) {
+  using Own =
+      std::conditional_t<std::is_const_v<Group>, const GroupOptions<Hyper>, GroupOptions<Hyper>>;
+  auto* options = dynamic_cast<Own*>(&group.options());
+  TORCH_CHECK(options != nullptr, Rule<Hyper>::name,
+              ": a parameter group has options of another optimizer; make them with "
+              "tutti::optim::group(parameters, ",
+              Rule<Hyper>::name, "{...}).");
+  return *options;
+}
 
 /// Parameters of one group that one call of a kernel updates.
 struct Bucket {
