@@ -63,9 +63,12 @@ int main(int argc, char** argv) try {
                  tutti::LabelSmoothing{},
                  tutti::EMA{.half_life = "50ba"}};
   trainer.fit();
+  if (trainer.state().eval_metric_values.empty()) {  // --eval-interval 0, or nothing left to train
+    trainer.eval();
+  }
   if (trainer.state().rank == 0) {
-    const auto& values = trainer.state().eval_metric_values.at("test");
-    std::printf("test accuracy: %.2f %%\n", 100 * values.at("MulticlassAccuracy"));
+    const double accuracy = trainer.state().metric("test", "MulticlassAccuracy");
+    std::printf("test accuracy: %.2f %%\n", 100 * accuracy);
     if (const std::string last = trainer.last_checkpoint(); !last.empty()) {
       std::printf("checkpoint:    %s\n", last.c_str());
       std::printf(

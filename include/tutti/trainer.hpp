@@ -17,6 +17,7 @@
 #include <tutti/core/check.hpp>
 #include <tutti/core/recipe.hpp>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
 #include <tutti/core/switch.hpp>
 #include <tutti/loggers/console.hpp>
@@ -129,7 +130,7 @@ class Trainer {
   /// fit({.duration = duration}): `fit("2ep")`.
   void fit(Time duration) { fit(FitOptions{.duration = duration}); }
 
-  /// Evaluates the options' sets, or the given ones; see state().eval_metric_values.
+  /// Evaluates the options' sets, or the given ones: see State::metric.
   /// Throws c10::Error when there is no set, or one is empty.
   void eval() { eval_sets(run_.evals); }
   void eval(std::vector<Evaluator> evaluators) {
@@ -142,15 +143,31 @@ class Trainer {
   ///
   /// subset_num_batches: how many batches at most; -1: all.
   /// Returns the outputs of each batch on the host; nothing when return_outputs is false.
+  /// Throws c10::ValueError for data that is none, and whatever the model and the policies throw.
   std::vector<Outputs> predict(DataSpec data, std::int64_t subset_num_batches = -1,
                                bool return_outputs = true) {
     check_open();
-    TORCH_CHECK_VALUE(data, "predict: there is no data; pass a loader");
+    TUTTI_CHECK_VALUE(data, "predict: there is no data; pass a loader");
+    TUTTI_CHECK_VALUE(subset_num_batches >= -1, "predict: subset_num_batches is ",
+                      subset_num_batches, ", expected -1 (all) or a number of batches");
     std::vector<Outputs> outputs;
     guard([&] {
       outputs = train::predict(engine_, state_, data, subset_num_batches, return_outputs);
     });
     return outputs;
+  }
+
+  /// The same with the outputs of all batches as one: each named tensor is joined along dimension
+  /// 0, so that row i is what the model said of the loader's example i. `.tensor()` of it is the
+  /// only tensor, or the logits. A tensor without dimensions gives one element a batch.
+  ///
+  ///     at::Tensor logits = trainer.predict_tensors(loader).tensor();   // [examples, classes]
+  ///
+  /// Throws c10::ValueError, besides, when the loader gives no batch, or when batches differ in a
+  /// dimension behind the first, as texts of several lengths do, or in the names of their outputs;
+  /// predict() takes those.
+  Outputs predict_tensors(DataSpec data, std::int64_t subset_num_batches = -1) {
+    return train::joined(predict(std::move(data), subset_num_batches));
   }
 
   /// Writes a checkpoint at `path` now. Rank 0 writes; all ranks call it.
@@ -281,6 +298,7 @@ class Trainer {
       f();
     } catch (...) {
       const auto error = std::current_exception();
+      detail::drop_stack_trace(error);
       if (run_.checkpoints) {
         run_.checkpoints->abandon();
       }
@@ -295,6 +313,7 @@ class Trainer {
 
   void construct(AnyModel model) {
     TORCH_CHECK(model, "the trainer was given no model");
+    train::check_options(options_);
     join_world();
     cpu_memory_.used = options_.cache_cpu_memory && state_.device.is_cpu();
     const cpu::Cache memory(cpu_memory_.used);
@@ -342,8 +361,8 @@ class Trainer {
 
   void make_optimizer() {
     if (!options_.optimizer) {
-      TORCH_WARN("no optimizer was given; training with DecoupledSGDW{.lr = 0.1}");
       options_.optimizer = DecoupledSGDW{.lr = 0.1};
+      optimizer_is_default_ = true;
     }
     state_.optimizers = {train::build_optimizer(options_.optimizer, *state_.model)};
     if (optim::calls_closure(*state_.optimizers.front())) {
@@ -489,6 +508,9 @@ class Trainer {
     } else if (run_.schedule && !stays) {
       apply_schedule();
     }
+    if (std::exchange(optimizer_is_default_, false)) {
+      TORCH_WARN("no optimizer was given; training with DecoupledSGDW{.lr = 0.1}");
+    }
   }
 
   void begin_fit() {
@@ -529,6 +551,7 @@ class Trainer {
   train::Run run_;
   RunLoadReport load_report_;
   bool schedule_applied_ = false;
+  bool optimizer_is_default_ = false;  // and nobody has been told yet
   EngineType engine_;
 };
 

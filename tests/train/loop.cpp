@@ -3,6 +3,7 @@
 #include <tutti/trainer.hpp>
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
@@ -155,6 +156,42 @@ TEST_CASE("a length in a unit that never passes is refused, not trained for ever
   Trainer<> tokens{tiny::net(), options(tiny::batches(3), "100tok")};
   CHECK_THROWS_WITH(tokens.fit(), ContainsSubstring("max_duration is 100tok, and the batches have "
                                                     "no tokens; give DataSpec a num_tokens"));
+}
+
+TEST_CASE("a loss that is not a number is told of once, with its batch", "[train][loop]") {
+  struct Breaks final : tiny::Net {
+    tutti::Loss loss(const tutti::Outputs& outputs, const tutti::Batch& batch) {
+      const at::Tensor loss = tiny::Net::loss(outputs, batch).total();
+      return (calls++ < 3 ? loss : loss * std::nan("")).to(type);
+    }
+    int calls = 0;
+    at::ScalarType type = at::kFloat;
+  };
+  const bool logs = GENERATE(false, true);
+  const auto model = std::make_shared<Breaks>();
+  model->type = GENERATE(at::kFloat, at::kDouble);
+  const Warnings warnings;
+  tutti::TrainerOptions given = options(tiny::batches(2), "3ep");
+  given.device = "cpu";
+  if (logs) {
+    Trainer(model, given, tutti::InMemoryLogger{}).fit();
+  } else {
+    Trainer<>(model, given).fit();
+  }
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0],
+             ContainsSubstring("is not a number (nan) in batch 3 of the run, epoch 1; "));
+}
+
+TEST_CASE("an infinite loss is a number", "[train][loop]") {
+  struct Grows final : tiny::Net {
+    tutti::Loss loss(const tutti::Outputs& outputs, const tutti::Batch& batch) {
+      return tiny::Net::loss(outputs, batch).total().detach() + HUGE_VAL * out->bias.sum().abs();
+    }
+  };
+  const Warnings warnings;
+  Trainer<>(std::make_shared<Grows>(), options(tiny::batches(1), "1ba")).fit();
+  CHECK(warnings.texts.empty());
 }
 
 TEST_CASE("a run that a signal has stopped before an evaluation goes on as one that was not",

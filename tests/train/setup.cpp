@@ -23,6 +23,7 @@
 
 #include "support/catch.hpp"
 #include "support/environment_variable.hpp"
+#include "support/message.hpp"
 #include "support/other_rank.hpp"
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
@@ -210,6 +211,23 @@ TEST_CASE("the optimizer gets what requires a gradient, and has to train some of
                     ContainsSubstring("no parameter that requires a gradient"));
 }
 
+TEST_CASE("times below 0 and waiting for no time are refused", "[train][setup]") {
+  const auto refused = [](TrainerOptions options) {
+    return message([&] { train::check_options(options); });
+  };
+  CHECK(refused({}) == "nothing");
+  for (const double timeout : {std::numeric_limits<double>::quiet_NaN(), -1.0, 0.0,
+                               std::numeric_limits<double>::infinity(), 1e300}) {
+    CHECK_THAT(refused({.dist_timeout = timeout}),
+               ContainsSubstring("expected more than 0 seconds and at most 1e9"));
+  }
+  CHECK_THAT(refused({.max_duration = "-5ep"}),
+             ContainsSubstring("max_duration is -5ep, expected a time like 10ep or 500ba"));
+  CHECK_THAT(refused({.eval_interval = "-1ba"}), ContainsSubstring("eval_interval is -1ba"));
+  CHECK_THAT(refused({.iteration_length = "-1ep"}), ContainsSubstring("iteration_length is -1ep"));
+  CHECK_THAT(refused({.save_interval = "-0.5dur"}), ContainsSubstring("save_interval is -0.5dur"));
+}
+
 TEST_CASE("what is constant in a run is logged, the program's own last", "[train][setup]") {
   State state;
   InMemoryLogger logger;
@@ -304,7 +322,8 @@ TEST_CASE("an optimizer of LibTorch and a function as schedule are logged by wha
 }
 
 TEST_CASE("a length that makes no sense is refused", "[train][setup]") {
-  for (const double ratio : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
+  for (const double ratio : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(),
+                             std::numeric_limits<double>::infinity()}) {
     CHECK_THROWS_WITH(set_length("1ep", ratio), ContainsSubstring("scale_schedule_ratio is ") &&
                                                     ContainsSubstring("expected more than 0"));
   }

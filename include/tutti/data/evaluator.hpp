@@ -37,6 +37,9 @@ struct Evaluator : EvaluatorOptions {
   Evaluator(std::string called, DataSpec from, EvaluatorOptions options = {})
       : EvaluatorOptions(std::move(options)), label(std::move(called)), data(std::move(from)) {
     TORCH_CHECK_VALUE(!label.empty(), "an evaluation set has an empty label; give it a name");
+    TORCH_CHECK_VALUE(interval.value() >= 0, "evaluation set \"", label, "\": interval is ",
+                      to_string(interval),
+                      ", expected a time like 1ep, or 0 for the trainer's eval_interval");
     TORCH_CHECK_VALUE(subset_num_batches >= -1, "evaluation set \"", label,
                       "\": subset_num_batches is ", subset_num_batches,
                       ", expected -1 (all) or a number of batches");

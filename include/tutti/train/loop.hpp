@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -54,6 +55,7 @@ class Loop {
         end_epoch();
       }
     }
+    watch_last_loss();
     log_epoch();  // where the run has come to
     log_time(state_.timestamp.token > 0);
     engine_.template fire<FitEnd>(state_);
@@ -151,6 +153,7 @@ class Loop {
 
   void end_epoch() {
     restore_rng();
+    watch_last_loss();
     if (!run_.step_schedule_every_batch) {
       run_.step_schedule(state_);
     }
@@ -299,8 +302,37 @@ class Loop {
       }
       if (state_.logger.wants_metrics()) {
         const std::string key = "loss/train/" + name;
-        log({{key, loss.template item<double>()}});
+        const double value = loss.template item<double>();
+        log({{key, value}});
+        if (name == "total") {
+          watch(value, state_.timestamp.batch);
+        }
       }
+    }
+    if (!state_.logger.wants_metrics() && state_.device.is_cpu()) {
+      const at::Tensor& total = state_.total_loss["total"];
+      watch(total.scalar_type() == at::kFloat ? *total.template const_data_ptr<float>()
+                                              : total.template item<double>(),
+            state_.timestamp.batch);
+    }
+  }
+
+  // Where nobody reads the losses of a device, this waits for it at the end of an epoch alone.
+  void watch_last_loss() {
+    if (!run_.has_seen_nan && !state_.device.is_cpu() && !state_.logger.wants_metrics() &&
+        state_.total_loss.contains("total")) {
+      watch(state_.total_loss.at("total").template item<double>(), state_.timestamp.batch - 1);
+    }
+  }
+
+  // Says once, at the first batch that is seen to have one, that the loss is not a number.
+  void watch(double loss, std::int64_t batch) {
+    if (std::isnan(loss) && !std::exchange(run_.has_seen_nan, true) && state_.rank == 0) {
+      TORCH_WARN("the training loss is not a number (nan) in batch ", batch, " of the run, epoch ",
+                 state_.timestamp.epoch,
+                 "; training goes on, but will hardly recover. Lower the learning rate, clip "
+                 "gradients (GradientClipping), look at that batch, or end such runs with the "
+                 "callback NaNMonitor");
     }
   }
 

@@ -69,6 +69,7 @@ struct Run {
 
   std::unique_ptr<Checkpoints> checkpoints;  ///< null: none are written or loaded
   bool heeds_signals = true;
+  bool has_seen_nan = false;                 ///< as a training loss, of which a warning has spoken
   int stop_signal = 0;  ///< that has ended the run, the same on every rank; 0: none
 
   /// Sets every group's learning rate to what the schedule says now.

@@ -215,7 +215,11 @@ TUTTI_INLINE void load_run(State& state, Run& run, checkpoint::Saver* saver, con
     set.postponed_at = archive.get_or<std::int64_t>("postponed_evaluations/" + set.label, -1);
     const std::string path = "eval_metrics/" + set.label;
     if (archive.contains(path)) {
-      set.metrics.load(state, archive.child(path), state.eval_metric_values[set.label]);
+      MetricValues values;
+      set.metrics.load(state, archive.child(path), values);
+      if (!values.empty()) {  // else it had not been evaluated yet
+        state.eval_metric_values[set.label] = std::move(values);
+      }
       report.restored.push_back(path);
     }
   }

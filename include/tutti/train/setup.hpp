@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <exception>
 #include <memory>
@@ -20,6 +21,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/constants.hpp>
 #include <tutti/core/detail/switched.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/backend.hpp>
 #include <tutti/optim/class_name.hpp>
@@ -73,6 +75,10 @@ std::vector<at::Tensor> trainable(const torch::nn::Module& model);
 /// optimizer's.
 std::shared_ptr<torch::optim::Optimizer> build_optimizer(const OptimizerSpec& spec,
                                                          torch::nn::Module& model);
+
+/// Refuses times below 0 and a dist_timeout that is none.
+/// Throws c10::ValueError with the option's name, its value and what is expected.
+void check_options(const TrainerOptions& options);
 
 /// Refuses what an optimizer that calls a closure in its step, like LBFGS, cannot have beside it.
 /// step_taker: the policy that takes the step into its own hands; empty: none.
@@ -242,6 +248,19 @@ TUTTI_INLINE std::shared_ptr<torch::optim::Optimizer> build_optimizer(const Opti
   return optimizer;
 }
 
+TUTTI_INLINE void check_options(const TrainerOptions& options) {
+  const auto need = [](const char* name, Time time, const char* expected) {
+    TUTTI_CHECK_VALUE(time.value() >= 0, name, " is ", to_string(time), ", expected ", expected);
+  };
+  need("max_duration", options.max_duration, "a time like 10ep or 500ba");
+  need("eval_interval", options.eval_interval, "a time like 1ep, or 0 for never");
+  need("iteration_length", options.iteration_length, "a time in ep or tok, or 0 for no iterations");
+  need("save_interval", options.save_interval, "a time like 1ep");
+  constexpr double longest = 1e9;  // 30 years; more milliseconds do not fit everywhere
+  TUTTI_CHECK_VALUE(options.dist_timeout > 0 && options.dist_timeout <= longest, "dist_timeout is ",
+                    options.dist_timeout, ", expected more than 0 seconds and at most 1e9");
+}
+
 TUTTI_INLINE void check_closure(const torch::optim::Optimizer& optimizer,
                                 const TrainerOptions& options, std::string_view step_taker) {
   const std::string name = optim::class_name(optimizer);
@@ -311,7 +330,8 @@ TUTTI_INLINE void log_hyperparameters(const State& state, const TrainerOptions& 
 }
 
 TUTTI_INLINE Time scaled_length(const Run& run, Time max_duration, double ratio) {
-  TORCH_CHECK_VALUE(ratio > 0, "scale_schedule_ratio is ", ratio, ", expected more than 0");
+  TUTTI_CHECK_VALUE(ratio > 0 && std::isfinite(ratio), "scale_schedule_ratio is ", ratio,
+                    ", expected more than 0, and no infinity");
   TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::duration, "max_duration is ",
                     to_string(max_duration),
                     "; a fraction of itself is no length, expected a "
