@@ -227,7 +227,6 @@ class Loop {
   }
   template <Event E>
   void checkpoint(bool due) {
-    state_.checkpoint_due = due;
     engine_.template fire<E>(state_);
     save_due<E>(due);
   }
@@ -240,7 +239,6 @@ class Loop {
 
   template <Event E>
   void save_due(bool due) {
-    state_.checkpoint_due = false;
     if (due) {
       for (std::string name; !(name = run_.checkpoints->save_next()).empty();) {
         engine_.record(E::name, "save:" + name);
