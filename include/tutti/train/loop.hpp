@@ -72,7 +72,7 @@ class Loop {
       engine_.template fire<EpochStart>(state_);
       log_epoch();
     }
-    run_.train.loader.start(now.epoch, now.batch_in_epoch);
+    start_epoch(run_.train, state_, now.epoch, now.batch_in_epoch);
     const std::int64_t first = now.batch_in_epoch;
     for (std::int64_t done = first; run_.train_subset < 0 || done < run_.train_subset; ++done) {
       engine_.template fire<BeforeDataloader>(state_);

@@ -54,7 +54,8 @@ struct TrainerOptions {
   bool cache_cpu_memory = true;  ///< on a CPU: large tensors get the memory of freed ones
   OnOrAuto cuda_graphs = false;  ///< record forward to backward, replay it for batches of the same
                                  ///< shapes; "auto": where that can be
-  std::optional<std::uint64_t> seed{};  ///< 0 to 2^32-1; default: random, rank 0's for all
+  std::optional<std::uint64_t> seed{};  ///< 0 to 2^32-1, also of loaders that have none of their
+                                        ///< own; default: random, rank 0's for all
   bool deterministic_mode = false;      ///< refuse operators that are not deterministic
 
   // ---- Output ----------------------------------------------------------------------------------

@@ -43,6 +43,13 @@ inline std::int64_t length_of(const DataSpec& data, std::int64_t subset) {
   return subset >= 0 && (length < 0 || subset < length) ? subset : length;
 }
 
+/// Begins an epoch at one of its batches, with the run's seed where the loader has none of its own.
+inline void start_epoch(DataSpec& data, const State& state, std::int64_t epoch = 0,
+                        std::int64_t first_batch = 0) {
+  data.loader.follow_seed(state.rank_zero_seed);
+  data.loader.start(epoch, first_batch);
+}
+
 /// What the loop needs beside State; policies do not see it.
 struct Run {
   DataSpec train;
