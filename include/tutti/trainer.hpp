@@ -463,7 +463,8 @@ class Trainer {
     state_.train_transforms = run_.train.loader.transforms();
     if (options.schedule) {
       set_schedule(std::move(options.schedule), options.scale_schedule_ratio);
-    } else if (run_.schedule && (!schedule_applied_ || state_.max_duration != before)) {
+    } else if (run_.schedule && (!schedule_applied_ || state_.max_duration != before ||
+                                 (options.reset_time && run_.schedule_ahead))) {
       apply_schedule();
     }
     return true;

@@ -37,6 +37,8 @@ struct TrainerOptions {
   Schedule schedule{};                    ///< default: constant learning rates
   double scale_schedule_ratio = 1.0;      ///< multiplies max_duration and the schedule's times; > 0
   bool step_schedule_every_batch = true;  ///< false: at the end of every epoch
+  bool schedule_ahead = false;  ///< each rate is used at its own batch, as PyTorch's schedulers do;
+                                ///< else one batch late, see optim/schedules.hpp
   CountOrAuto device_train_microbatch_size{};  ///< examples per forward pass; 0: all at once;
                                                ///< "auto": as many as fit into the memory
   CountOrAuto grad_accum{};  ///< the same as a number of microbatches; "auto" means the same
