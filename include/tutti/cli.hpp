@@ -399,6 +399,7 @@ inline Program& Program::add(TrainerOptions& options) {
   add("--iteration-length", o.iteration_length, "length of an iteration, in ep or tok");
   add("--scale-schedule-ratio", o.scale_schedule_ratio, "stretches duration and schedule");
   add("--step-schedule-every-batch", o.step_schedule_every_batch, "else once per epoch");
+  add("--schedule-ahead", o.schedule_ahead, "each rate at its own batch, else one batch late");
   add("--device-train-microbatch-size", o.device_train_microbatch_size,
       "examples per forward pass, or auto; 0: the whole batch");
   add("--grad-accum", o.grad_accum, "the same as a number of microbatches");

@@ -500,7 +500,9 @@ class Trainer {
         run_.checkpoints->restart();
       }
     }
-    const bool stays = schedule_applied_ && state_.max_duration == plan.max_duration;
+    const bool begins_anew = options.reset_time && run_.schedule_ahead;
+    const bool stays =
+        schedule_applied_ && state_.max_duration == plan.max_duration && !begins_anew;
     state_.max_duration = plan.max_duration;
     state_.train_dataloader_len = plan.dataloader_len;
     if (options.schedule) {

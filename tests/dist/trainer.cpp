@@ -40,6 +40,14 @@ struct Record final {
   }
 };
 
+/// Remembers which examples this rank is given.
+struct Dealt final {
+  std::vector<at::Tensor> numbers{};
+  void apply(AfterDataloader, State& state) {
+    numbers.push_back(state.batch.inputs().select(1, 0));
+  }
+};
+
 struct Fail final {
   int on_rank = 1;
   void apply(BatchStart, State& state) const {
@@ -166,6 +174,22 @@ TEST_CASE("rank body: exact evaluation", "[.rank]") {
   CHECK(std::abs(triples.at("MulticlassAccuracy") - one.at("MulticlassAccuracy")) < 1e-6);
 }
 
+TEST_CASE("rank body: one drawn seed orders the data of all ranks", "[.rank]") {
+  const at::Tensor numbers = at::arange(24, at::kFloat);
+  TrainerOptions with = options(24, 3);
+  with.train = TensorLoader{
+      numbers.unsqueeze(1).expand({24, 4}), at::zeros({24, 2}), {.batch_size = 3, .shuffle = true}};
+  with.max_duration = "1ep";
+  with.seed.reset();
+  Trainer<Dealt> trainer(tiny::net(), with);
+  trainer.fit();
+  const at::Tensor own = at::cat(trainer.get<Dealt>().numbers);
+  CHECK(own.size(0) == 12);
+  const at::Tensor all = at::cat(trainer.state().communicator->all_gather(own));
+  CHECK_FALSE(all.equal(numbers));
+  CHECK(std::get<0>(all.sort()).equal(numbers));
+}
+
 TEST_CASE("rank body: an exception", "[.rank]") {
   Trainer<Fail> trainer(tiny::net(), options(24, 3));
   trainer.fit();
@@ -209,6 +233,10 @@ TEST_CASE("two ranks train as one process with twice the batch", "[dist][trainer
 TEST_CASE("two ranks evaluate a closure as often as each other, and train as one process",
           "[dist][closure]") {
   CHECK(run_ranks("rank body: an optimizer with a closure") == all_passed);
+}
+
+TEST_CASE("two ranks deal out one order where nobody gave a seed", "[dist][trainer]") {
+  CHECK(run_ranks("rank body: one drawn seed orders the data of all ranks") == all_passed);
 }
 
 TEST_CASE("two ranks evaluate every example once", "[dist][trainer]") {

@@ -8,17 +8,24 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <numbers>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include <torch/optim/schedulers/step_lr.h>
+#include <torch/optim/sgd.h>
+
 #include <tutti/algorithms/ema.hpp>
+#include <tutti/algorithms/swa.hpp>
 #include <tutti/callbacks/checkpoint_saver.hpp>
 #include <tutti/callbacks/early_stopper.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/loggers/in_memory.hpp>
+#include <tutti/optim/schedules.hpp>
 
 #include <ATen/ops/rand.h>
 
@@ -285,13 +292,181 @@ TEST_CASE("an epoch of some batches is one of a loader that has no more", "[trai
   CHECK(trained(2, 9).equal(whole));
 }
 
-TEST_CASE("a schedule can be stepped at the end of each epoch alone", "[train][loop][schedule]") {
-  struct Rates final {
-    std::vector<double> used{};
+namespace {
+
+/// The learning rates with which batches are trained.
+struct Rates final {
+  std::vector<double> used{};
+  void apply(tutti::BatchStart, const tutti::State& state) {
+    used.push_back(state.optimizers[0]->param_groups()[0].options().get_lr());
+  }
+};
+
+template <class... Policies>
+std::vector<double> rates_of(const tutti::TrainerOptions& how, Policies... policies) {
+  Trainer trainer{tiny::net(), how, Rates{}, std::move(policies)...};
+  trainer.fit();
+  return trainer.template get<Rates>().used;
+}
+
+/// 3 epochs of 4 batches with a rate of 1.
+tutti::TrainerOptions scheduled(tutti::Schedule schedule, bool ahead) {
+  tutti::TrainerOptions now = options(tiny::batches(4), "3ep");
+  now.optimizer = tutti::SGD{.lr = 1};
+  now.schedule = std::move(schedule);
+  now.schedule_ahead = ahead;
+  return now;
+}
+
+std::vector<double> by_formula(double (*of)(int batch)) {
+  std::vector<double> out;
+  for (int batch = 0; batch < 12; ++batch) {
+    out.push_back(of(batch));
+  }
+  return out;
+}
+
+void check_close(const std::vector<double>& got, const std::vector<double>& want) {
+  REQUIRE(got.size() == want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    INFO("batch " << i);
+    CHECK(std::abs(got[i] - want[i]) < 1e-12);
+  }
+}
+
+/// The rates of LibTorch's StepLR in a loop written by hand, stepped every `every` batches.
+std::vector<double> step_lr(unsigned step_size, int every) {
+  torch::optim::SGD optimizer({at::zeros({1}, at::requires_grad())}, 1);
+  torch::optim::StepLR scheduler(optimizer, step_size, 0.1);
+  std::vector<double> used;
+  for (int batch = 1; batch <= 12; ++batch) {
+    used.push_back(optimizer.param_groups()[0].options().get_lr());
+    optimizer.step();
+    if (batch % every == 0) {
+      scheduler.step();
+    }
+  }
+  return used;
+}
+
+/// A number that says where in the run a batch begins.
+double place(const tutti::Progress& p) {
+  const tutti::Timestamp& t = p.timestamp;
+  return static_cast<double>(t.iteration * 1000000 + t.epoch_in_iteration * 10000 + t.epoch * 100 +
+                             t.batch_in_epoch);
+}
+
+}  // namespace
+
+TEST_CASE("a rate is used one batch late, or ahead at its own batch as PyTorch's schedulers do",
+          "[train][loop][schedule]") {
+  using tutti::Step;
+  const auto formula = by_formula([](int batch) { return std::pow(0.1, batch / 3); });
+  check_close(rates_of(scheduled(Step{.step_size = "3ba"}, true)), formula);
+  check_close(step_lr(3, 1), formula);
+  std::vector<double> late = formula;
+  late.insert(late.begin(), late.front());
+  late.pop_back();
+  check_close(rates_of(scheduled(Step{.step_size = "3ba"}, false)), late);
+
+  check_close(rates_of(scheduled(Step{.step_size = "2ep"}, true)), step_lr(2, 4));
+  tutti::TrainerOptions epochwise = scheduled(Step{.step_size = "2ep"}, true);
+  epochwise.step_schedule_every_batch = false;
+  check_close(rates_of(epochwise), step_lr(2, 4));
+
+  const auto cosine = [](int t) { return (1 + std::cos(std::numbers::pi * t / 12)) / 2; };
+  check_close(rates_of(scheduled(tutti::CosineAnnealing{}, true)), by_formula(cosine));
+  epochwise.schedule = tutti::CosineAnnealing{};
+  check_close(rates_of(epochwise), by_formula([](int batch) {
+                return (1 + std::cos(std::numbers::pi * (batch / 4) / 3)) / 2;
+              }));
+  check_close(rates_of(scheduled(tutti::Product{tutti::Linear{1, 0, "12ba"}, Step{"5ba"}}, true)),
+              by_formula([](int t) { return (1 - t / 12.0) * std::pow(0.1, t / 5); }));
+}
+
+TEST_CASE("ahead, a schedule sees the timestamp with which a batch or an epoch begins",
+          "[train][loop][schedule]") {
+  struct Places final {
+    std::vector<double> begun{};
     void apply(tutti::BatchStart, const tutti::State& state) {
-      used.push_back(state.optimizers[0]->param_groups()[0].options().get_lr());
+      begun.push_back(place(state.progress()));
     }
   };
+  for (const char* length : {"0ep", "2ep", "60tok"}) {
+    for (const std::int64_t microbatch : {0, 4}) {
+      tutti::TrainerOptions now = scheduled(place, true);
+      now.optimizer = tutti::SGD{.lr = 1e-9};
+      now.train.hooks.num_tokens = [](const tutti::Batch&) { return tutti::TokenCount(12); };
+      now.iteration_length = tutti::Time::parse(length);
+      now.device_train_microbatch_size = microbatch;
+      Trainer trainer{tiny::net(), now, Rates{}, Places{}};
+      trainer.fit();
+      std::vector<double> got = trainer.get<Rates>().used;
+      for (double& rate : got) {
+        rate = std::round(rate * 1e9);
+      }
+      CHECK(got == trainer.get<Places>().begun);
+      CHECK(got.size() == 12);
+    }
+  }
+  tutti::TrainerOptions now = scheduled(place, true);
+  now.optimizer = tutti::SGD{.lr = 1e-9};
+  now.step_schedule_every_batch = false;
+  now.iteration_length = "2ep";
+  std::vector<double> got = rates_of(now);
+  CHECK(std::round(got[3] * 1e9) == 0);
+  CHECK(std::round(got[7] * 1e9) == 10100);
+  CHECK(std::round(got[11] * 1e9) == 1000200);
+}
+
+TEST_CASE("ahead, a resumed run, a longer one and one from the start have their own rates",
+          "[train][loop][schedule][resume]") {
+  for (const bool every_batch : {true, false}) {
+    for (const bool saved_ahead : {true, false}) {
+      tutti::TrainerOptions ahead = scheduled(tutti::Linear{}, true);
+      ahead.step_schedule_every_batch = every_batch;
+      const std::vector<double> whole = rates_of(ahead);
+      const TemporaryFolder folder;
+      tutti::TrainerOptions saving = ahead;
+      saving.schedule_ahead = saved_ahead;
+      saving.save_folder = folder.path().string();
+      saving.save_interval = "1ba";
+      rates_of(saving);
+      for (const auto& [name, done] :
+           {std::pair("ep0-ba2", 2), std::pair("ep0-ba4", 4), std::pair("ep1-ba7", 7)}) {
+        INFO(name << (every_batch ? ", every batch" : ", every epoch"));
+        tutti::TrainerOptions rest = ahead;
+        rest.load_path = (folder / name).string();
+        check_close(rates_of(rest), {whole.begin() + done, whole.end()});
+      }
+    }
+  }
+  Trainer<Rates> trainer{tiny::net(), scheduled(tutti::Linear{1, 0, "24ba"}, true)};
+  trainer.fit();
+  trainer.fit("1ep");
+  trainer.fit({.reset_time = true});
+  std::vector<double> want;
+  for (int i = 0; i < 32; ++i) {
+    want.push_back(1 - i % 16 / 24.0);
+  }
+  check_close(trainer.get<Rates>().used, want);
+}
+
+TEST_CASE("ahead, SWA holds its rate against the schedule", "[train][loop][schedule]") {
+  for (const char* length : {"0ep", "1ep"}) {
+    tutti::TrainerOptions now = scheduled(tutti::Linear{}, true);
+    now.iteration_length = tutti::Time::parse(length);
+    const std::vector<double> used = rates_of(now, tutti::SWA{.swa_start = "1ep",
+                                                              .swa_end = "3ep",
+                                                              .update_interval = "1ba",
+                                                              .schedule_swa_lr = true});
+    // From the end of batch 4 on, whose next rate is 1 - 5 / 12.
+    check_close({used.begin() + 4, used.end()}, {1 - 4 / 12.0, 7 / 12.0, 7 / 12.0, 7 / 12.0,
+                                                 7 / 12.0, 7 / 12.0, 7 / 12.0, 7 / 12.0});
+  }
+}
+
+TEST_CASE("a schedule can be stepped at the end of each epoch alone", "[train][loop][schedule]") {
   tutti::TrainerOptions now = options(tiny::batches(2), "3ep");
   now.schedule = [](const tutti::Progress& p) { return p.timestamp.batch == 0 ? 1.0 : 0.5; };
   now.step_schedule_every_batch = false;

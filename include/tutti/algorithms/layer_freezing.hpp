@@ -132,7 +132,7 @@ struct LayerFreezing final {
 
   static constexpr std::string_view name = "LayerFreezing";
   static constexpr bool reads_batch = false;
-  using events = types<BatchStart, EpochEnd>;
+  using events = types<BeforeDataloader, EpochEnd>;
   using tags = types<freezes_parameters>;
 
   /// Frozen parameters get no gradient, which the reduction over ranks has to know.
@@ -146,10 +146,11 @@ struct LayerFreezing final {
            "a number from 0 to 1");
   }
 
-  bool match(BatchStart, const State&) const { return !still->empty(); }
+  bool match(BeforeDataloader, const State&) const { return !still->empty(); }
 
-  /// Frozen statistics stay so, whatever train() said since.
-  void apply(BatchStart, State&) {
+  /// Frozen statistics stay so, whatever train() said since: before anyone passes the batch through
+  /// the model.
+  void apply(BeforeDataloader, State&) {
     for (const auto& layer : *still) {
       layer->eval();
     }

@@ -91,7 +91,7 @@ struct SWA final {
   Lazy<std::vector<Batch>> recent{};        ///< written by it: the latest batches, on the host
 
   static constexpr std::string_view name = "SWA";
-  using events = types<FitStart, BatchStart, BatchEnd, EpochEnd>;
+  using events = types<FitStart, BatchStart, BatchEnd, EpochEnd, IterationEnd>;
   using tags = types<averages_weights, sets_learning_rate>;
   using runs_after = types<because<changes_model, "the mean copies names and shapes">>;
   using conflicts_with =
@@ -128,6 +128,7 @@ struct SWA final {
   bool match(EpochEnd, const State& state) const {
     return holds() || (counts(TimeUnit::epoch) && averages(state));
   }
+  bool match(IterationEnd, const State&) const { return holds(); }
 
   void apply(FitStart, State& state) { hold_learning_rate(state); }
   void apply(BatchStart, State& state) {
@@ -138,6 +139,7 @@ struct SWA final {
   }
   void apply(BatchEnd, State& state) { act(state, TimeUnit::batch); }
   void apply(EpochEnd, State& state) { act(state, TimeUnit::epoch); }
+  void apply(IterationEnd, State& state) { hold_learning_rate(state); }
 
   void save(Archive& archive) const {
     archive.put("started", started);

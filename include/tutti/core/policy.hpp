@@ -35,6 +35,8 @@
 ///     template <class Model> void validate_model() const       the same, looking at its values
 ///     void validate_with(const Other&) const          throws when it cannot work beside that
 ///     void save(Archive&) const, void load(const Archive&)    what a checkpoint keeps of it
+///     void enter_checkpoint(State&), void leave_checkpoint(State&)    around every checkpoint that
+///         is written: gives the model what it is to hold there, and takes it back
 ///     bool leaves_parameters_unused() const           some may get no gradient (for several ranks)
 ///     Rng rng                                         seeded and checkpointed by the engine
 ///     static constexpr bool reads_batch = false       its hooks leave state.batch alone

@@ -97,7 +97,6 @@ struct State {
   bool parameters_replaced =
       false;  ///< set by a policy at BatchEnd, EpochEnd or IterationEnd, on every
               ///< rank, that gave the model other parameters than it trained so far
-  bool checkpoint_due = false;  ///< at the *Checkpoint events: one is written right after the event
 
   // ---- Metrics -------------------------------------------------------------------------------
   MetricValues train_metric_values;                        ///< from BatchEnd: of that batch

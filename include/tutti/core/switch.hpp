@@ -218,6 +218,24 @@ struct Switch final : detail::Forward_runs_before<P>,
       policy.close(state);
     }
   }
+  template <class S>
+  void enter_checkpoint(S& state) requires requires(P& p) {
+    p.enter_checkpoint(state);
+  }
+  {
+    if (acts()) {
+      policy.enter_checkpoint(state);
+    }
+  }
+  template <class S>
+  void leave_checkpoint(S& state) requires requires(P& p) {
+    p.leave_checkpoint(state);
+  }
+  {
+    if (on || used) {
+      policy.leave_checkpoint(state);
+    }
+  }
   template <class Closure, class Update>
   void step(State& state, Closure&& closure, Update&& update) requires requires(P& p) {
     p.step(state, closure, update);

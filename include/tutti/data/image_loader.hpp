@@ -23,10 +23,11 @@ namespace tutti {
 
 /// Options of ImageLoader.
 struct ImageLoaderOptions {
-  std::int64_t batch_size = 32;   ///< examples per batch of this rank; >= 1
-  bool shuffle = false;           ///< a new order every epoch; else the order of the images
-  bool drop_last = false;         ///< leave out the last batch of an epoch when it is not full
-  std::uint64_t seed = 0;         ///< of order and transforms; the same on every rank
+  std::int64_t batch_size = 32;  ///< examples per batch of this rank; >= 1
+  bool shuffle = false;          ///< a new order every epoch; else the order of the images
+  bool drop_last = false;        ///< leave out the last batch of an epoch when it is not full
+  std::optional<std::uint64_t> seed{};  ///< of order and transforms, the same on every rank; not
+                                        ///< set: the Trainer's, 0 without one
   data::Transforms transforms{};  ///< what is done to each image; policies add theirs at the end
   bool to_float = true;           ///< floats from 0 to 1; else the bytes as they are
   std::vector<double> mean{};     ///< subtracted, a value per channel; empty: nothing
@@ -51,7 +52,9 @@ class ImageLoader {
   /// dataset: inputs() is uint8 [N, C, H, W]; all tensors with dimensions have N examples.
   /// Throws c10::Error (ValueError) when that does not hold or an option is out of range.
   explicit ImageLoader(Batch dataset, ImageLoaderOptions options = {})
-      : options_(std::move(options)), loader_(number(std::move(dataset)), loader_options()) {
+      : options_(std::move(options)),
+        seed_(options_.seed.value_or(0)),
+        loader_(number(std::move(dataset)), loader_options()) {
     check_workers();
     make_values();
   }
@@ -102,6 +105,15 @@ class ImageLoader {
   void shard(std::int64_t rank, std::int64_t world_size) {
     ahead_.clear();
     loader_.shard(rank, world_size);
+  }
+
+  /// Takes the run's seed unless the options have one, from the next start() on.
+  void follow_seed(std::uint64_t seed) {
+    if (!options_.seed) {
+      ahead_.clear();
+      seed_ = seed;
+      loader_.follow_seed(seed);
+    }
   }
 
   /// What is done to each image.
@@ -171,8 +183,8 @@ class ImageLoader {
     if (!drawn) {
       return std::nullopt;
     }
-    data::detail::ImageBatches prepare{options_.transforms, options_.seed, epoch_ * dataset_size(),
-                                       values_, data::detail::pins(options_.pin_memory)};
+    data::detail::ImageBatches prepare{options_.transforms, seed_, epoch_ * dataset_size(), values_,
+                                       data::detail::pins(options_.pin_memory)};
     return [drawn = std::move(*drawn), prepare = std::move(prepare),
             repeated = loader_.repeated()]() -> Prepared {
       Batch batch;
@@ -192,6 +204,7 @@ class ImageLoader {
   }
 
   ImageLoaderOptions options_;
+  std::uint64_t seed_;  // what is used
   TensorLoader loader_;
   std::shared_ptr<const data::detail::ByteValues> values_;
   data::detail::Ahead<Prepared> ahead_;

@@ -25,8 +25,9 @@ namespace tutti {
 /// Optional: `size()` (batches per epoch on this rank, -1 unknown), `batch_size()` (examples per
 /// full batch, 0 unknown), `dataset_size()` (examples of all ranks, -1 unknown), `repeated()`
 /// (examples of the last batch given that other ranks or this one have seen before, to make all
-/// ranks equally long), `shard(rank, world_size)` (deals the examples to ranks), `transforms()`
-/// (the data::Transforms that it applies to every image, for policies to add to).
+/// ranks equally long), `shard(rank, world_size)` (deals the examples to ranks),
+/// `follow_seed(seed)` (takes the run's seed, the same on every rank, if it has none of its own),
+/// `transforms()` (the data::Transforms that it applies to every image, for policies to add to).
 template <class L>
 concept Loader = requires(L& loader, std::int64_t n) {
   loader.start(n, n);
@@ -105,6 +106,12 @@ class RangeLoader {
       }
     }
     return to_batch(**position_);
+  }
+
+  void follow_seed(std::uint64_t seed) {
+    if constexpr (requires { range_->follow_seed(seed); }) {
+      range_->follow_seed(seed);
+    }
   }
 
   // torch::data allows one pass at a time, and only to its end.
@@ -236,6 +243,9 @@ class AnyLoader {
   /// cannot gives every rank the same batches.
   bool shard(std::int64_t rank, std::int64_t world_size) { return self_->shard(rank, world_size); }
 
+  /// Gives the run's seed to a source that can follow it and has no seed of its own.
+  void follow_seed(std::uint64_t seed) { self_->follow_seed(seed); }
+
  private:
   struct Interface {
     virtual ~Interface() = default;
@@ -246,6 +256,7 @@ class AnyLoader {
     virtual std::int64_t dataset_size() const = 0;
     virtual std::int64_t repeated() const = 0;
     virtual bool shard(std::int64_t, std::int64_t) = 0;
+    virtual void follow_seed(std::uint64_t) = 0;
     virtual data::Transforms* transforms() = 0;
     virtual std::string_view name() const = 0;
     virtual detail::Constants constants() const = 0;
@@ -303,6 +314,11 @@ class AnyLoader {
         out.emplace_back("batch_size", batch_size());
       }
       return out;
+    }
+    void follow_seed(std::uint64_t seed) override {
+      if constexpr (requires { loader->follow_seed(seed); }) {
+        loader->follow_seed(seed);
+      }
     }
     data::Transforms* transforms() override {
       if constexpr (requires { loader->transforms(); }) {

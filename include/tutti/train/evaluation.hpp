@@ -131,7 +131,7 @@ void evaluate(Engine& engine, State& state, EvalSet& set) {
   state.eval_timestamp = {};
   engine.template fire<EvalStart>(state);
   set.metrics.reset();
-  set.data.loader.start(0, 0);
+  start_epoch(set.data, state);
   std::int64_t done = 0;
   Clock clock;
   std::optional<Batch> next = set.data.loader.next();
@@ -204,7 +204,7 @@ std::vector<Outputs> predict(Engine& engine, State& state, DataSpec& data, std::
   state.dataloader_len = length_of(data, subset);
   state.predict_timestamp = {};
   engine.template fire<PredictStart>(state);
-  data.loader.start(0, 0);
+  start_epoch(data, state);
   std::vector<Outputs> all;
   Clock clock;
   for (std::int64_t done = 0; subset < 0 || done < subset; ++done) {

@@ -74,7 +74,7 @@ class Loop {
       engine_.template fire<EpochStart>(state_);
       log_epoch();
     }
-    run_.train.loader.start(now.epoch, now.batch_in_epoch);
+    start_epoch(run_.train, state_, now.epoch, now.batch_in_epoch);
     const std::int64_t first = now.batch_in_epoch;
     for (std::int64_t done = first; run_.train_subset < 0 || done < run_.train_subset; ++done) {
       engine_.template fire<BeforeDataloader>(state_);
@@ -105,8 +105,8 @@ class Loop {
   }
 
   // Trains on one batch. Returns whether the run, or the iteration, ends here.
-  bool batch(Batch next) {
-    state_.batch = run_.train.transform(std::move(next));
+  bool batch(Batch fetched) {
+    state_.batch = run_.train.transform(std::move(fetched));
     std::array<std::int64_t, 2> counts{run_.train.num_samples(state_.batch),
                                        run_.train.num_tokens(state_.batch).total};
     engine_.template fire<AfterDataloader>(state_);
@@ -117,12 +117,11 @@ class Loop {
     report_losses();
     Clock::Duration passed = clock_.lap();
     agree(counts, passed);
-    if (run_.step_schedule_every_batch) {
-      run_.step_schedule(state_);
-    }
+    const Timestamp next = state_.timestamp.to_next_batch(counts[0], counts[1], passed);
+    run_.step_schedule_after_batch(state_, next);
     compute_train_metrics();
     state_.previous_timestamp = state_.timestamp;
-    state_.timestamp = state_.timestamp.to_next_batch(counts[0], counts[1], passed);
+    state_.timestamp = next;
     TORCH_CHECK(state_.timestamp.token > 0 || state_.max_duration.unit() != TimeUnit::token,
                 "max_duration is ", to_string(state_.max_duration),
                 ", and the batches have no tokens; give DataSpec a num_tokens function, or call "
@@ -154,12 +153,11 @@ class Loop {
   void end_epoch() {
     restore_rng();
     watch_last_loss();
-    if (!run_.step_schedule_every_batch) {
-      run_.step_schedule(state_);
-    }
+    const Timestamp next = state_.timestamp.to_next_epoch();
+    run_.step_schedule_after_epoch(state_, next);
     compute_train_metrics();
     state_.previous_timestamp = state_.timestamp;
-    state_.timestamp = state_.timestamp.to_next_epoch();
+    state_.timestamp = next;
     engine_.template fire<EpochEnd>(state_);
     follow_parameters();
     evaluate<EpochEnd>();
@@ -178,8 +176,10 @@ class Loop {
   }
 
   void end_iteration() {
+    const Timestamp next = state_.timestamp.to_next_iteration();
+    run_.step_schedule_after_iteration(state_, next);
     state_.previous_timestamp = state_.timestamp;
-    state_.timestamp = state_.timestamp.to_next_iteration();
+    state_.timestamp = next;
     engine_.template fire<IterationEnd>(state_);
     follow_parameters();
     checkpoint<IterationCheckpoint>();
@@ -230,7 +230,6 @@ class Loop {
   }
   template <Event E>
   void checkpoint(bool due) {
-    state_.checkpoint_due = due;
     engine_.template fire<E>(state_);
     save_due<E>(due);
   }
@@ -243,7 +242,6 @@ class Loop {
 
   template <Event E>
   void save_due(bool due) {
-    state_.checkpoint_due = false;
     if (due) {
       for (std::string name; !(name = run_.checkpoints->save_next()).empty();) {
         engine_.record(E::name, "save:" + name);

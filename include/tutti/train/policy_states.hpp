@@ -30,6 +30,10 @@ struct PolicyState {
   /// What changed shapes while it ran does it again here, before weights are read; null: nothing
   /// did.
   void (*prepare_load)(void* policy, const Archive& archive, State& state) = nullptr;
+  /// Gives the model what a checkpoint is to hold, and takes it back; both null: nothing else than
+  /// it has.
+  void (*enter_checkpoint)(void* policy, State& state) = nullptr;
+  void (*leave_checkpoint)(void* policy, State& state) = nullptr;
 };
 
 /// All policies of a recipe, in the order in which they run.
@@ -39,6 +43,42 @@ using PolicyStates = std::vector<PolicyState>;
 template <class P>
 inline constexpr bool has_saver = requires(tutti::detail::Unswitched<P>& policy) {
   policy.checkpoint_saver();
+};
+
+/// `P` has `enter_checkpoint(State&)`, `leave_checkpoint(State&)`.
+template <class P>
+inline constexpr bool enters_checkpoint = requires(P& policy, State& state) {
+  policy.enter_checkpoint(state);
+};
+template <class P>
+inline constexpr bool leaves_checkpoint = requires(P& policy, State& state) {
+  policy.leave_checkpoint(state);
+};
+
+/// While this lives, the model holds what the policies want in a checkpoint; then everything is as
+/// it was, so that saving never changes training.
+class CheckpointScope {
+ public:
+  CheckpointScope(const PolicyStates& policies, State& state) : policies_(policies), state_(state) {
+    for (const PolicyState& policy : policies_) {
+      if (policy.enter_checkpoint != nullptr) {
+        policy.enter_checkpoint(policy.policy, state_);
+      }
+    }
+  }
+  ~CheckpointScope() {
+    for (auto policy = policies_.rbegin(); policy != policies_.rend(); ++policy) {
+      if (policy->leave_checkpoint != nullptr) {
+        policy->leave_checkpoint(policy->policy, state_);
+      }
+    }
+  }
+  CheckpointScope(const CheckpointScope&) = delete;
+  CheckpointScope& operator=(const CheckpointScope&) = delete;
+
+ private:
+  const PolicyStates& policies_;
+  State& state_;
 };
 
 /// What checkpoints have to know of `policy`; after Init, since which its saver is valid.
@@ -61,6 +101,17 @@ PolicyState policy_state(P& policy) {
                 }) {
     out.prepare_load = [](void* p, const Archive& archive, State& state) {
       tutti::detail::unswitched(*static_cast<P*>(p)).prepare_load(archive, state);
+    };
+  }
+  static_assert(enters_checkpoint<P> == leaves_checkpoint<P>,
+                "tutti: this policy has only one of enter_checkpoint(State&) and "
+                "leave_checkpoint(State&); write both.");
+  if constexpr (enters_checkpoint<P> && leaves_checkpoint<P>) {
+    out.enter_checkpoint = [](void* p, State& state) {
+      static_cast<P*>(p)->enter_checkpoint(state);
+    };
+    out.leave_checkpoint = [](void* p, State& state) {
+      static_cast<P*>(p)->leave_checkpoint(state);
     };
   }
   return out;

@@ -146,6 +146,7 @@ class RunCheckpoints final : public Checkpoints {
     begun_.erase(begun_.begin());
     settle();
     const checkpoint::SaverOptions& how = saver->options();
+    const CheckpointScope entered(policies_, state_);
     saving_.write(*state_.communicator, *saver,
                   checkpoint::make_pages(collected(how.weights_only, how.ignore_keys)),
                   [&, saver = saver] { lock(*saver); });
@@ -154,6 +155,7 @@ class RunCheckpoints final : public Checkpoints {
 
   void save(const std::string& path, bool weights_only) override {
     settle();
+    const CheckpointScope entered(policies_, state_);
     const checkpoint::Snapshot snapshot = collected(weights_only, ignore_keys_);
     on_zero([&] { checkpoint::write_snapshot(path, snapshot, overwrite_); });
   }

@@ -59,6 +59,7 @@ TUTTI_INLINE void save_schedulers(const State& state, const Run& run, Archive& a
   archive.put("initial_lrs", base_learning_rates(state));
   archive.put("max_duration", to_string(state.max_duration));
   archive.put("scale_schedule_ratio", run.scale_schedule_ratio);
+  archive.put("schedule_ahead", run.schedule_ahead);
   save_timestamp(run.scheduled_at, archive.child("stepped_at"));
 }
 
@@ -87,7 +88,8 @@ TUTTI_INLINE std::string listed(const std::vector<double>& values) {
 }
 
 // The learning rates go on as they were saved. They are computed anew when the run's length has
-// changed, and are this program's when the checkpoint's were left out.
+// changed or the next batch is to have its own for the first time, and are this program's when the
+// checkpoint's were left out.
 TUTTI_INLINE void load_schedulers(State& state, Run& run, const Archive& archive,
                                   const std::vector<double>& own, RunLoadReport& report) {
   bool again = false;
@@ -98,7 +100,12 @@ TUTTI_INLINE void load_schedulers(State& state, Run& run, const Archive& archive
                 state.initial_lrs.size(), " learning rates, this run has ", own.size(),
                 "; put \"state/schedulers\" into load_ignore_keys to train with this program's");
     run.scheduled_at = load_timestamp(saved.child("stepped_at"));
-    again = saved.get<std::string>("max_duration") != to_string(state.max_duration) ||
+    const bool catches_up = run.schedule_ahead && run.step_schedule_every_batch &&
+                            !saved.get_or("schedule_ahead", false);
+    if (catches_up) {
+      run.scheduled_at = state.timestamp;
+    }
+    again = catches_up || saved.get<std::string>("max_duration") != to_string(state.max_duration) ||
             saved.get<double>("scale_schedule_ratio") != run.scale_schedule_ratio;
     report.restored.emplace_back("schedulers");
     if (state.initial_lrs != own) {

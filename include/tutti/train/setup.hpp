@@ -359,6 +359,7 @@ TUTTI_INLINE void set_loop(Run& run, const TrainerOptions& options) {
   run.train_subset = options.train_subset_num_batches;
   run.weigh_by_tokens = options.accumulate_train_batch_on_tokens;
   run.step_schedule_every_batch = options.step_schedule_every_batch;
+  run.schedule_ahead = options.schedule_ahead;
   run.fold_into_optimizer = options.fold_into_optimizer;
   run.autograd_engine = options.autograd_engine;
   run.heeds_signals = options.on_signal != OnSignal::ignore;
