@@ -21,6 +21,7 @@
 #include <CLI/CLI.hpp>
 
 #include <tutti/core/detail/fields.hpp>
+#include <tutti/core/detail/regular_file.hpp>
 #include <tutti/core/detail/thrown.hpp>
 #include <tutti/dist/environment.hpp>
 #include <tutti/failure.hpp>
@@ -131,6 +132,14 @@ inline std::string flag_of(std::string_view member) {
   return flag;
 }
 
+// Why a configuration file cannot be read; empty: it can.
+inline std::string config_problem(const std::string& path) {
+  constexpr std::uint64_t most = 1 << 20;
+  std::string problem;
+  tutti::detail::read_regular_file(path, problem, most);
+  return problem.empty() ? problem : "'" + path + "' cannot be read: " + problem;
+}
+
 }  // namespace detail
 
 /// The options of a program.
@@ -154,7 +163,8 @@ class Program {
  public:
   /// name: as it is called. about: one sentence for --help.
   Program(const std::string& name, const std::string& about) : app_(about, name) {
-    app_.set_config("--config", "", "a file of options, one `name = value` per line");
+    app_.set_config("--config", "", "a file of options, one `name = value` per line")
+        ->check(detail::config_problem);
     app_.allow_config_extras(CLI::config_extras_mode::error);
   }
 
