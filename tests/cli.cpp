@@ -9,9 +9,12 @@
 #include <variant>
 #include <vector>
 
+#include <sys/stat.h>
+
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/trainer.hpp>
 
+#include "support/bounded.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
@@ -253,6 +256,27 @@ TEST_CASE("a configuration file is read, and the command line has the last word"
   TrainerOptions other;
   Program wrong{"test", "Tests."};
   CHECK_THROWS_WITH(wrong.add(other).read({"--config", path}), ContainsSubstring("max-durations"));
+}
+
+TEST_CASE("a configuration file that is no regular or a huge file is refused at once", "[cli]") {
+  const TemporaryFolder folder;
+  const std::string pipe = (folder.path() / "pipe").string();
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const std::string large = (folder.path() / "large.toml").string();
+  std::ofstream(large) << "seed = 1" << std::string(1 << 20, ' ') << "\n";
+  const auto says = [](const std::string& path) {
+    return tutti_test::in_bounds(64 << 20, [&] {
+      TrainerOptions options;
+      Program program{"test", "Tests."};
+      program.add(options).read({"--config", path});
+    });
+  };
+  CHECK_THAT(says("/dev/zero"), ContainsSubstring("--config: '/dev/zero' cannot be read: it is a "
+                                                  "device, not a regular file"));
+  CHECK_THAT(says(pipe), ContainsSubstring("it is a named pipe, not a regular file"));
+  CHECK_THAT(says(folder.path().string()), ContainsSubstring("it is a folder, not a regular file"));
+  CHECK_THAT(says(large), ContainsSubstring("it has 1048585 bytes, expected at most 1048576"));
+  CHECK_THAT(says("/no/such"), ContainsSubstring("No such file or directory"));
 }
 
 TEST_CASE("what a program prints is a configuration file of itself", "[cli]") {

@@ -27,6 +27,7 @@
 #include <torch/version.h>
 
 #include <tutti/core/detail/fields.hpp>
+#include <tutti/core/detail/regular_file.hpp>
 #include <tutti/core/detail/thrown.hpp>
 #include <tutti/dist/environment.hpp>
 #include <tutti/failure.hpp>
@@ -205,6 +206,14 @@ class ConfigFile final : public CLI::ConfigBase {
   std::shared_ptr<const Kinds> kinds_;
 };
 
+// Why a configuration file cannot be read; empty: it can.
+inline std::string config_problem(const std::string& path) {
+  constexpr std::uint64_t most = 1 << 20;
+  std::string problem;
+  tutti::detail::read_regular_file(path, problem, most);
+  return problem.empty() ? problem : "'" + path + "' cannot be read: " + problem;
+}
+
 }  // namespace detail
 
 /// The options of a program.
@@ -230,7 +239,9 @@ class Program {
  public:
   /// name: as it is called. about: one sentence for --help.
   Program(const std::string& name, const std::string& about) : app_(about, name) {
-    app_.set_config("--config", "", "a file of options, one `name = value` per line")->take_last();
+    app_.set_config("--config", "", "a file of options, one `name = value` per line")
+        ->take_last()
+        ->check(detail::config_problem);
     app_.config_formatter(std::make_shared<detail::ConfigFile>(kinds_));
     app_.allow_config_extras(CLI::config_extras_mode::error);
     app_.set_version_flag("--version",

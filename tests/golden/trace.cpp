@@ -164,11 +164,18 @@ tutti::TrainerOptions trace_options(const Case& c, const std::string& save_folde
 }
 
 void trace(const Case& c, Verdict& verdict) {
+  expect_keys(
+      c, {"algorithms", "data", "model", "batches", "batch_size", "microbatch_size", "max_duration",
+          "eval_batches", "eval_interval", "classes", "calls", "save_interval"});
   need_algorithms(c.params["algorithms"]);
   const Algorithms algorithms = make_algorithms(c.params["algorithms"], tape_of(c));
   const TemporaryFolder folder;
   auto trainer = make_trainer(trace_model(c), trace_options(c, folder.path().string()), algorithms);
-  const bool finished = verdict.raises_as_reference([&] {
+  Names who;
+  for (const auto& algorithm : algorithms) {
+    who.emplace_back(algorithm->name());
+  }
+  const auto run = [&] {
     for (const Json& call : c.params["calls"].array()) {
       if (call.string() == "fit") {
         fit(*trainer);
@@ -179,8 +186,8 @@ void trace(const Case& c, Verdict& verdict) {
                 any_data(c, std::max<std::int64_t>(c.params["eval_batches"].integer(), 1)));
       }
     }
-  });
-  if (!finished) {
+  };
+  if (!verdict.raises_as_reference(run, who)) {
     return;  // how far either comes before it raises may differ
   }
   const auto got = as_reference(trainer->get<tutti::Trace>().lines, algorithms);

@@ -143,8 +143,7 @@ TUTTI_INLINE Manifest read_manifest(const std::filesystem::path& folder) {
                   ? "; its newest checkpoint is '" + (folder / "latest").string() + "'"
                   : "");
   const File file = File::open_for_reading(path);
-  constexpr std::uint64_t limit = std::uint64_t{1} << 28;
-  TORCH_CHECK(file.size() <= limit, "checkpoint: '", path.string(), "' has ", file.size(),
+  TORCH_CHECK(file.size() <= max_manifest, "checkpoint: '", path.string(), "' has ", file.size(),
               " bytes, more than any manifest needs");
   std::string text(file.size(), '\0');
   file.read_at(0, text.data(), text.size());

@@ -39,19 +39,23 @@ concept Archivable = std::integral<T> || std::same_as<T, float> || std::same_as<
 /// Entries keep their order. A name may be a path, `"optimizers/0/lr"`: what lies between is made
 /// by put() and walked by get(). Scalars come back exactly, every bit of a double included. Tensors
 /// are kept as handles: one that is changed in place after put() changes here too until the archive
-/// is written. Copying copies the tree and shares the tensors. Every error is a c10::Error that
-/// names the full path, and what is there instead.
+/// is written. Copying copies the tree and shares the tensors. Children lie inside one another up
+/// to max_depth. Every error is a c10::Error that names the full path, and what is there instead.
 class Archive {
  public:
   using Leaf = ArchiveLeaf;
   class Entry;
+
+  /// Names in the path of a value, at most: each child notes its own path, and the tree is walked
+  /// by recursion.
+  static constexpr std::size_t max_depth = 32;
 
   Archive() = default;
 
   /// Adds a value under a name that is still free.
   ///
   /// value: see Archivable; a std::vector becomes a child whose entries are named 0, 1, ...
-  /// Throws c10::Error when the name is empty or taken.
+  /// Throws c10::Error when the name is empty or taken, or the path has more than max_depth names.
   template <Archivable T>
   void put(std::string_view path, const T& value);
 
@@ -115,6 +119,7 @@ class Archive {
     return path_.empty() ? std::string(path) : path_ + '/' + std::string(path);
   }
   std::string inventory() const;
+  void require_depth(std::string_view path) const;
   void place(std::string path);
   template <class Visit>
   void visit_leaves(Visit& visit, const std::string& prefix) const;
@@ -318,7 +323,19 @@ TUTTI_INLINE std::vector<std::string> Archive::names() const {
   return out;
 }
 
+TUTTI_INLINE void Archive::require_depth(std::string_view path) const {
+  const auto names = [](std::string_view text) {
+    return static_cast<std::size_t>(std::count(text.begin(), text.end(), '/') + !text.empty());
+  };
+  const std::size_t depth = names(path_) + names(path);
+  if (depth > max_depth) {
+    TORCH_CHECK(false, "archive: '", full(path).substr(0, 64), "...' has ", depth,
+                " names in its path, expected at most ", max_depth);
+  }
+}
+
 TUTTI_INLINE Archive& Archive::child(std::string_view path) {
+  require_depth(path);
   const auto [head, rest] = detail::split_path(path);
   auto* entry = const_cast<Entry*>(direct(head));
   if (entry == nullptr) {
@@ -340,6 +357,7 @@ TUTTI_INLINE const Archive& Archive::child(std::string_view path) const {
 }
 
 TUTTI_INLINE void Archive::put_leaf(std::string_view path, Leaf leaf) {
+  require_depth(path);
   const auto slash = path.rfind('/');
   if (slash != std::string_view::npos) {
     child(path.substr(0, slash)).put_leaf(path.substr(slash + 1), std::move(leaf));
@@ -354,6 +372,7 @@ TUTTI_INLINE void Archive::put_leaf(std::string_view path, Leaf leaf) {
 TUTTI_INLINE void Archive::place(std::string path) {
   path_ = std::move(path);
   for (auto& entry : entries_) {
+    require_depth(entry.name);
     if (entry.is_child()) {
       entry.child_.place(path_ + '/' + entry.name);
     }

@@ -14,6 +14,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/regular_file.hpp>
 #include <tutti/dist/communicator.hpp>
 
 /// One rank per node works first, the others find what it left: a downloaded data set, a built
@@ -28,10 +29,9 @@ inline std::string wait_for_file(const std::string& path) {
   while (access(path.c_str(), R_OK) != 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-  std::ifstream file(path);
-  std::string text;
-  std::getline(file, text);
-  return text;
+  std::string problem;
+  const std::string text = tutti::detail::read_regular_file(path, problem).value_or("");
+  return text.substr(0, text.find('\n'));
 }
 
 /// Writes `text` to `path`; it appears whole or not at all. Returns whether that worked.

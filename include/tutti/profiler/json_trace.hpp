@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -19,6 +18,7 @@
 
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/json_text.hpp>
+#include <tutti/core/detail/regular_file.hpp>
 
 namespace tutti {
 
@@ -55,12 +55,8 @@ inline void write_whole(const std::string& path, const std::string& text) {
 
 // None: it cannot be read.
 inline std::optional<std::string> read_whole(const std::string& path) {
-  std::error_code error;
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path, error)) {
-    return std::nullopt;
-  }
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  std::string problem;
+  return read_regular_file(path, problem);
 }
 
 // What a merged trace has so far, without its end; empty: no events.

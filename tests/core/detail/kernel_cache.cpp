@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "support/bounded.hpp"
 #include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -87,6 +88,18 @@ TEST_CASE("a damaged kernel on the disk is built anew", "[cuda]") {
   }
   CHECK(build(path, "key") == "some code");
   CHECK(build.built == expected);
+}
+
+TEST_CASE("a named pipe in a kernel's place is replaced", "[cuda]") {
+  const TemporaryFolder folder;
+  Builder build{.result = "code"};
+  build(folder.path().string(), "key");
+  const fs::path file = only_file(folder.path());
+  fs::remove(file);
+  REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+  CHECK(tutti_test::in_bounds(64 << 20, [&] { build(folder.path().string(), "key"); }) ==
+        "nothing");
+  CHECK(fs::is_regular_file(file));
 }
 
 TEST_CASE("a key with the same hash is not taken for another", "[cuda]") {

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include <unistd.h>
+
 #if TUTTI_WITH_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/csrc/cuda/memory_snapshot.h>
@@ -75,11 +77,7 @@ inline std::string trace_path(const State& state, std::string_view folder,
   const std::string in = checkpoint::format_name(folder, fields);
   checkpoint::make_folder(in);
   const std::string path = in + "/" + checkpoint::format_name(filename, fields);
-  std::FILE* there = overwrite ? nullptr : std::fopen(path.c_str(), "rbe");
-  if (there != nullptr) {
-    std::fclose(there);
-  }
-  TORCH_CHECK(there == nullptr, path,
+  TORCH_CHECK(overwrite || ::access(path.c_str(), F_OK) != 0, path,
               " exists; set overwrite to replace it, or choose another folder");
   return path;
 }

@@ -19,6 +19,7 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/regular_file.hpp>
 
 namespace tutti::checkpoint::detail {
 
@@ -29,9 +30,8 @@ namespace tutti::checkpoint::detail {
 /// c10::Error that names the path and the system's reason.
 class File {
  public:
-  static File open_for_reading(std::filesystem::path path) {
-    return File(std::move(path), O_RDONLY | O_CLOEXEC, "open");
-  }
+  /// Refuses what is no regular file, and does not wait for the writer of a named pipe.
+  static File open_for_reading(std::filesystem::path path);
   /// A new file: one that is there already is an error.
   static File create(std::filesystem::path path) {
     return File(std::move(path), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, "create");
@@ -51,7 +51,7 @@ class File {
 
   const std::filesystem::path& path() const { return path_; }
 
-  /// Size in bytes. Throws when this is not a regular file.
+  /// Size in bytes.
   std::uint64_t size() const;
 
   /// Fills `data` with the `size` bytes that begin at `offset`; fewer are an error.
@@ -82,6 +82,7 @@ class File {
  private:
   static constexpr std::size_t max_call = std::size_t{1} << 30;  // Linux moves at most 2 GiB a call
 
+  File(std::filesystem::path path, int descriptor) : path_(std::move(path)), fd_(descriptor) {}
   File(std::filesystem::path path, int flags, const char* what);
 
   std::filesystem::path path_;
@@ -121,12 +122,18 @@ TUTTI_INLINE void fail_with_errno(const char* what, const std::filesystem::path&
               "': ", std::strerror(reason));
 }
 
+TUTTI_INLINE File File::open_for_reading(std::filesystem::path path) {
+  const auto file = tutti::detail::open_regular_file(path.string());
+  TORCH_CHECK(file.descriptor >= 0, "checkpoint: cannot open '", path.string(),
+              "': ", file.problem);
+  return File(std::move(path), file.descriptor);
+}
+
 TUTTI_INLINE std::uint64_t File::size() const {
   struct stat facts {};
   if (::fstat(fd_, &facts) != 0) {
     fail_with_errno("inspect", path_);
   }
-  TORCH_CHECK(S_ISREG(facts.st_mode), "checkpoint: '", path_.string(), "' is not a regular file");
   return static_cast<std::uint64_t>(facts.st_size);
 }
 
