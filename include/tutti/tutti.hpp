@@ -102,7 +102,7 @@
 #include <tutti/metrics/metric.hpp>
 #include <tutti/metrics/miou.hpp>
 #include <tutti/metrics/pearson.hpp>
-#include <tutti/metrics/precision.hpp>
+#include <tutti/metrics/precision_score.hpp>
 #include <tutti/metrics/r2_score.hpp>
 #include <tutti/metrics/recall.hpp>
 #include <tutti/metrics/spearman.hpp>

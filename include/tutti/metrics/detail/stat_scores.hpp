@@ -16,7 +16,7 @@
 
 namespace tutti {
 
-/// Options of Precision, Recall and F1Score.
+/// Options of PrecisionScore, Recall and F1Score.
 struct ClassScoreOptions {
   Task task = Task::multiclass;
   std::int64_t num_classes = 0;  ///< multiclass: needed unless average is micro; 0: the outputs'

@@ -14,14 +14,14 @@ namespace tutti {
 /// number outside [0, 1] is one of logits. Targets other than 0 and 1, or outside 0..C-1, count for
 /// no class. Average::none reports each class as "<name>_0", ..., and compute() is that of macro.
 /// Throws c10::Error (ValueError) for options or shapes that do not fit.
-/// Source: torchmetrics, `torchmetrics.Precision`.
-class Precision final : public detail::StatScores {
+/// Source: torchmetrics, `torchmetrics.Precision`; tutti::Precision is that of a run's arithmetic.
+class PrecisionScore final : public detail::StatScores {
  public:
-  explicit Precision(ClassScoreOptions options = {})
+  explicit PrecisionScore(ClassScoreOptions options = {})
       : StatScores("Precision", std::move(options)) {}
 
   [[nodiscard]] std::unique_ptr<Metric> clone() const override {
-    return std::make_unique<Precision>(options());
+    return std::make_unique<PrecisionScore>(options());
   }
 
  private:
