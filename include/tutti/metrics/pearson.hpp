@@ -97,8 +97,9 @@ TUTTI_INLINE void PearsonCorrCoef::take_in(const at::Tensor& outputs, const at::
     row.select(2, moment).copy_(value.unsqueeze(0));
   };
   row.select(2, n).fill_(x.size(0));
-  row.select(2, bound).fill_(std::sqrt(doubles ? std::numeric_limits<double>::epsilon()
-                                               : std::numeric_limits<float>::epsilon()));
+  constexpr double single = std::numeric_limits<float>::epsilon();
+  constexpr double twice = std::numeric_limits<double>::epsilon();
+  row.select(2, bound).fill_(std::sqrt(doubles ? twice : single));
   put(mean_x, center_x);
   put(mean_y, center_y);
   put(var_x, dx.square().sum(0));
