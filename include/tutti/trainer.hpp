@@ -285,7 +285,7 @@ class Trainer {
   }
 
   void check_open() const {
-    TORCH_CHECK(!engine_.closed(),
+    TUTTI_CHECK(!engine_.closed(),
                 "this trainer has been closed, by close() or after an exception; "
                 "make a new one, with load_path set to its last checkpoint to go on from there");
   }
@@ -312,7 +312,7 @@ class Trainer {
   }
 
   void construct(AnyModel model) {
-    TORCH_CHECK(model, "the trainer was given no model");
+    TUTTI_CHECK(model, "the trainer was given no model");
     train::check_options(options_);
     join_world();
     cpu_memory_.used = options_.cache_cpu_memory && state_.device.is_cpu();
@@ -330,7 +330,7 @@ class Trainer {
     state_.precision = options_.precision;
     state_.task = std::move(model);
     state_.model = state_.task.module();
-    TORCH_CHECK(state_.model,
+    TUTTI_CHECK(state_.model,
                 "the model's module() is null; return the torch::nn::Module that "
                 "holds its parameters");
     state_.model->to(state_.device);

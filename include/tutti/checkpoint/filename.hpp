@@ -18,6 +18,7 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/time.hpp>
 
 namespace tutti::checkpoint {
@@ -168,7 +169,7 @@ TUTTI_INLINE std::string format_name(std::string_view pattern, const NameFields&
 TUTTI_INLINE void check_placeholders(std::string_view pattern) {
   for (std::string_view rest = pattern; !rest.empty(); rest.remove_prefix(1)) {
     const std::string_view name = detail::placeholder(rest);
-    TORCH_CHECK_VALUE(name.empty() || detail::field_text(name, {}).has_value(), "checkpoint: \"{",
+    TUTTI_CHECK_VALUE(name.empty() || detail::field_text(name, {}).has_value(), "checkpoint: \"{",
                       name, "}\" in \"", pattern,
                       "\" is no placeholder; there are {run_name}, {epoch}, {batch}, "
                       "{batch_in_epoch}, {sample}, {sample_in_epoch}, {token}, {token_in_epoch}, "
@@ -182,7 +183,7 @@ TUTTI_INLINE void check_constant_placeholders(std::string_view what, std::string
   const auto counted = detail::counters({});
   for (std::string_view rest = pattern; !rest.empty(); rest.remove_prefix(1)) {
     const std::string_view name = detail::placeholder(rest);
-    TORCH_CHECK_VALUE(!counted.contains(name) && !name.ends_with("_wct"), "checkpoint: the ", what,
+    TUTTI_CHECK_VALUE(!counted.contains(name) && !name.ends_with("_wct"), "checkpoint: the ", what,
                       " is \"", pattern, "\", but {", name,
                       "} changes during a run, which has one ", what,
                       "; expected {run_name}, {rank} and the like alone");
@@ -200,7 +201,7 @@ TUTTI_INLINE void check_run_name(std::string_view name) {
     const std::string_view part = rest.substr(0, slash);
     const bool control = std::any_of(part.begin(), part.end(),
                                      [](char c) { return static_cast<unsigned char>(c) < ' '; });
-    TORCH_CHECK_VALUE(name.front() != '/' && part != "." && part != ".." && !control,
+    TUTTI_CHECK_VALUE(name.front() != '/' && part != "." && part != ".." && !control,
                       "run_name is \"", name,
                       "\", expected a name that stays in the folders that "
                       "{run_name} is put into: without a slash at its start, without \".\" and "
@@ -258,7 +259,7 @@ TUTTI_INLINE void check_no_newer(const std::filesystem::path& folder, std::strin
       if (!counts || number <= counter->second || (is_own && is_own(entry.path()))) {
         continue;
       }
-      TORCH_CHECK(false, "checkpoint: '", entry.path().string(), "' is from ", field, ' ', number,
+      TUTTI_CHECK(false, "checkpoint: '", entry.path().string(), "' is from ", field, ' ', number,
                   ", later than this run's ", field, ' ', counter->second,
                   "; resume from it, choose another save folder or run name, ",
                   "or allow overwriting (save_overwrite)");

@@ -19,6 +19,7 @@
 #include <tutti/checkpoint/detail/staging.hpp>
 #include <tutti/checkpoint/filename.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
 
@@ -113,7 +114,7 @@ TUTTI_INLINE void make_folder(const std::filesystem::path& folder) {
   make_folder(folder.parent_path());
   std::error_code error;
   std::filesystem::create_directory(folder, error);
-  TORCH_CHECK(
+  TUTTI_CHECK(
       !error || detail::is_folder(folder), "checkpoint: cannot create the folder '",
       folder.string(), "': ",
       detail::path_exists(folder) ? "a file has that name; choose another" : error.message());
@@ -166,7 +167,7 @@ TUTTI_INLINE std::optional<std::string> pointer_text(const std::filesystem::path
 
 TUTTI_INLINE void point_latest(const std::filesystem::path& link, const std::string& name) {
   std::error_code none;
-  TORCH_CHECK(!std::filesystem::is_regular_file(std::filesystem::symlink_status(link, none)) ||
+  TUTTI_CHECK(!std::filesystem::is_regular_file(std::filesystem::symlink_status(link, none)) ||
                   std::filesystem::file_size(link, none) == 0 || detail::pointer_text(link),
               "checkpoint: '", link.string(),
               "' is a file that is no pointer to a checkpoint; move it, or choose another "
@@ -198,7 +199,7 @@ TUTTI_INLINE std::filesystem::path resolve(const std::filesystem::path& path, in
                : resolve(path.parent_path() / name, links - 1);
   }
   if (const auto name = detail::pointer_text(path)) {
-    TORCH_CHECK(is_plain_name(*name), "checkpoint: '", path.string(), "' points to '", *name,
+    TUTTI_CHECK(is_plain_name(*name), "checkpoint: '", path.string(), "' points to '", *name,
                 "', expected the name of a checkpoint beside it");
     return links == 0 ? path : resolve(path.parent_path() / *name, links - 1);
   }

@@ -21,6 +21,7 @@
 #include <tutti/checkpoint/detail/file.hpp>
 #include <tutti/checkpoint/detail/staging.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
 
@@ -146,13 +147,13 @@ TUTTI_INLINE bool FolderLock::names(int fd) const {
 
 TUTTI_INLINE void FolderLock::refuse(const std::filesystem::path& folder, const Owner& owner) {
   const Owner self = Owner::self();
-  TORCH_CHECK(owner.pid != self.pid || owner.token != self.token,
+  TUTTI_CHECK(owner.pid != self.pid || owner.token != self.token,
               "checkpoint: another trainer of this process saves into the folder '",
               folder.string(),
               "'; end its fit() or close() it first, or choose another save_folder");
   const std::string process = "process " + std::to_string(owner.pid) + " on host '" + owner.host +
                               "'" + (owner.dead() ? ", or a child that outlives it," : "");
-  TORCH_CHECK(false, "checkpoint: ", owner.pid == 0 ? "another process" : process,
+  TUTTI_CHECK(false, "checkpoint: ", owner.pid == 0 ? "another process" : process,
               " saves into the folder '", folder.string(),
               "'; wait until it has ended, or choose another save_folder or run_name; only to "
               "load from it, set load_path and no save_folder");

@@ -12,6 +12,7 @@
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
 
@@ -81,9 +82,9 @@ TUTTI_INLINE std::optional<std::string> find_latest(const std::filesystem::path&
   constexpr const char* cure =
       "; point it to another checkpoint of the folder, or remove it to go on from the one that is "
       "furthest";
-  TORCH_CHECK(found != link || detail::is_folder(link), "checkpoint: '", link.string(),
+  TUTTI_CHECK(found != link || detail::is_folder(link), "checkpoint: '", link.string(),
               "' is no pointer to a checkpoint", cure);
-  TORCH_CHECK(detail::is_folder(found), "checkpoint: '", link.string(), "' points to '",
+  TUTTI_CHECK(detail::is_folder(found), "checkpoint: '", link.string(), "' points to '",
               found.string(), "', which is not there", cure);
   return found.string();
 }

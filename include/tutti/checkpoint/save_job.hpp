@@ -11,6 +11,7 @@
 #include <tutti/checkpoint/mirror.hpp>
 #include <tutti/checkpoint/saver.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
 
@@ -56,7 +57,7 @@ struct SaveJob {
   /// Writes, points, tells the mirrors, removes. Throws c10::Error when it cannot, or when
   /// something else has the checkpoint's name; older ones are then intact.
   void operator()() {
-    TORCH_CHECK(
+    TUTTI_CHECK(
         target.overwrite || !detail::path_exists(target.path) || carries(target.path, target.id),
         "checkpoint: '", target.path,
         "' is there already and is not this run's; move it, choose another save_folder or "

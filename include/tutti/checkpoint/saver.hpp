@@ -14,6 +14,7 @@
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/interval.hpp>
 #include <tutti/core/state.hpp>
 
@@ -200,7 +201,7 @@ TUTTI_INLINE Saver::Saver(SaverOptions options, const State& state)
   latest_ = file_name(options_.latest_filename, state);
   const std::string first = file_name(options_.filename, state);
   const auto check = [](const std::string& pattern, const std::string& name) {
-    TORCH_CHECK_VALUE(is_plain_name(name), "checkpoint: the filename \"", pattern, "\" is \"", name,
+    TUTTI_CHECK_VALUE(is_plain_name(name), "checkpoint: the filename \"", pattern, "\" is \"", name,
                       "\" in this run, expected a name without slashes and without a dot at its "
                       "start; put folders into the folder");
   };
@@ -208,7 +209,7 @@ TUTTI_INLINE Saver::Saver(SaverOptions options, const State& state)
   if (!latest_.empty()) {
     check(options_.latest_filename, latest_);
   }
-  TORCH_CHECK_VALUE(first != latest_, "checkpoint: the filename is \"", options_.filename,
+  TUTTI_CHECK_VALUE(first != latest_, "checkpoint: the filename is \"", options_.filename,
                     "\", expected another one than the pointer's, \"", options_.latest_filename,
                     "\"");
 }
@@ -217,14 +218,14 @@ TUTTI_INLINE void Saver::check_options() const {
   check_constant_placeholders("folder", options_.folder);
   check_constant_placeholders("pointer's filename", options_.latest_filename);
   check_placeholders(options_.filename);
-  TORCH_CHECK_VALUE(!options_.filename.empty(),
+  TUTTI_CHECK_VALUE(!options_.filename.empty(),
                     "checkpoint: the filename is \"\", expected a name such as "
                     "\"ep{epoch}-ba{batch}\"");
-  TORCH_CHECK_VALUE(!options_.monitor.empty() || options_.interval.value() > 0,
+  TUTTI_CHECK_VALUE(!options_.monitor.empty() || options_.interval.value() > 0,
                     "checkpoint: the save interval is ", to_string(options_.interval),
                     ", at which nothing would ever be saved; expected more than 0, \"1dur\" for "
                     "the end alone");
-  TORCH_CHECK_VALUE(options_.keep >= -1, "checkpoint: the number of checkpoints to keep is ",
+  TUTTI_CHECK_VALUE(options_.keep >= -1, "checkpoint: the number of checkpoints to keep is ",
                     options_.keep,
                     ", expected -1 to keep all, 0 to keep none once they are uploaded, or how many "
                     "of the newest stay");
@@ -257,7 +258,7 @@ TUTTI_INLINE void Saver::evaluated(const State& state) {
     for (const auto& [name, value] : values) {
       names += (names.empty() ? "" : ", ") + name;
     }
-    TORCH_CHECK(false, "CheckpointSaver: monitor is \"", options_.monitor, "\", but the set \"",
+    TUTTI_CHECK(false, "CheckpointSaver: monitor is \"", options_.monitor, "\", but the set \"",
                 options_.dataloader_label, "\" has ", names.empty() ? "no metrics" : names);
   }
   candidate_ = found->second;
@@ -323,7 +324,7 @@ TUTTI_INLINE void Saver::save(Archive& archive) const {
 TUTTI_INLINE void Saver::load(const Archive& archive) {
   const auto names = archive.get<std::vector<std::string>>("names");
   const auto values = archive.get<std::vector<double>>("values");
-  TORCH_CHECK(names.size() == values.size(), "checkpoint: '", archive.path(), "' lists ",
+  TUTTI_CHECK(names.size() == values.size(), "checkpoint: '", archive.path(), "' lists ",
               names.size(), " checkpoints and ", values.size(), " values");
   loaded_ = {.id = archive.get_or("id", std::string()),
              .place = {.path = archive.get_or("folder", std::string()),
@@ -344,7 +345,7 @@ TUTTI_INLINE void Saver::adopt(const std::string& own, std::int64_t batch) {
   if (own.empty()) {
     return;
   }
-  TORCH_CHECK(own.size() == list.names.size() + 1, "checkpoint: rank 0 has loaded a list of ",
+  TUTTI_CHECK(own.size() == list.names.size() + 1, "checkpoint: rank 0 has loaded a list of ",
               own.size() - 1, " checkpoints, this one of ", list.names.size());
   id_ = list.id;
   entries_.clear();

@@ -16,6 +16,7 @@
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/json_parse.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
 
@@ -31,7 +32,7 @@ inline void add_tensors(const std::filesystem::path& path, Archive& archive) {
 inline void add_shards(const std::filesystem::path& path, Archive& archive) {
   constexpr std::uint64_t most = std::uint64_t{1} << 25;
   const File file = File::open_for_reading(path);
-  TORCH_CHECK(file.size() <= most, "checkpoint: '", path.string(), "' has ", file.size(),
+  TUTTI_CHECK(file.size() <= most, "checkpoint: '", path.string(), "' has ", file.size(),
               " bytes, expected an index of at most ", most);
   std::string text(file.size(), '\0');
   file.read_at(0, text.data(), text.size());
@@ -43,10 +44,10 @@ inline void add_shards(const std::filesystem::path& path, Archive& archive) {
       shards.insert(shard.string());
     }
   } catch (const std::invalid_argument& error) {
-    TORCH_CHECK(false, "checkpoint: '", path.string(), "' is refused: ", error.what());
+    TUTTI_CHECK(false, "checkpoint: '", path.string(), "' is refused: ", error.what());
   }
   for (const auto& shard : shards) {
-    TORCH_CHECK(std::filesystem::path(shard).filename() == shard && shard != "..", "checkpoint: '",
+    TUTTI_CHECK(std::filesystem::path(shard).filename() == shard && shard != "..", "checkpoint: '",
                 path.string(), "' lists the file '", shard, "', expected a name without a folder");
     add_tensors(path.parent_path() / shard, archive);
   }
@@ -86,7 +87,7 @@ inline void refuse_torch(const File& file) {
   const bool script = zip && has(names, "/constants.pkl");
   const bool pickle = (zip && (has(names, "/data.pkl") || has(start, "/data.pkl"))) ||
                       (start.size() > 1 && start[0] == '\x80' && start[1] > 0 && start[1] < 6);
-  TORCH_CHECK(
+  TUTTI_CHECK(
       !script && !pickle, "checkpoint: '", file.path().string(), "' is ",
       script ? "an archive of C++'s torch::save() or of TorchScript"
              : "a pickle of Python's torch.save()",
@@ -96,7 +97,7 @@ inline void refuse_torch(const File& file) {
              : "torch.load(path, weights_only=True), or the member of it that is the state dict",
       "; safetensors.torch.save_file({k: v.contiguous().clone() for k, v in state.items()}, "
       "'model.safetensors')");
-  TORCH_CHECK(!zip, "checkpoint: '", file.path().string(),
+  TUTTI_CHECK(!zip, "checkpoint: '", file.path().string(),
               "' is a zip archive, expected a safetensors file");
 }
 
@@ -109,7 +110,7 @@ inline void refuse_torch(const File& file) {
 /// files. Throws c10::Error when it is none of these or damaged.
 inline Archive read_weights(const std::filesystem::path& path) {
   const auto found = resolve(path);
-  TORCH_CHECK(detail::path_exists(found), "checkpoint: there is no '", path.string(), "'");
+  TUTTI_CHECK(detail::path_exists(found), "checkpoint: there is no '", path.string(), "'");
   if (detail::is_folder(found)) {
     return read_snapshot(found, {.state = false}).model;
   }

@@ -10,6 +10,7 @@
 #include <ATen/ops/cat.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 
 namespace tutti::dist {
@@ -44,7 +45,7 @@ struct RowLayout {
 
   static RowLayout of(const std::string& bytes) {
     std::vector<std::int64_t> numbers(bytes.size() / sizeof(std::int64_t));
-    TORCH_CHECK(numbers.size() > 1, "gather_rows: a rank sent ", bytes.size(),
+    TUTTI_CHECK(numbers.size() > 1, "gather_rows: a rank sent ", bytes.size(),
                 " bytes, expected the type and the sizes of its rows");
     std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(std::int64_t));
     return {static_cast<at::ScalarType>(numbers[0]), {numbers.begin() + 1, numbers.end()}};
@@ -59,7 +60,7 @@ struct RowLayout {
 }  // namespace detail
 
 TUTTI_INLINE at::Tensor gather_rows(Communicator& group, const at::Tensor& rows) {
-  TORCH_CHECK(rows.dim() > 0, "gather_rows: got a tensor without dimensions, expected rows");
+  TUTTI_CHECK(rows.dim() > 0, "gather_rows: got a tensor without dimensions, expected rows");
   std::vector<detail::RowLayout> layouts;
   const detail::RowLayout own{rows.scalar_type(), rows.sizes().vec()};
   for (const std::string& bytes : group.all_gather_bytes(own.bytes())) {
@@ -72,7 +73,7 @@ TUTTI_INLINE at::Tensor gather_rows(Communicator& group, const at::Tensor& rows)
   }
   std::vector<std::int64_t> sizes = like->sizes;
   for (const auto& layout : layouts) {
-    TORCH_CHECK(!has_rows(layout) || layout.same_rows(*like), "gather_rows: rank ",
+    TUTTI_CHECK(!has_rows(layout) || layout.same_rows(*like), "gather_rows: rank ",
                 &layout - layouts.data(), " has ", layout.type, " ", at::IntArrayRef(layout.sizes),
                 " and rank ", &*like - layouts.data(), " has ", like->type, " ",
                 at::IntArrayRef(like->sizes), ", expected rows of one type and size");

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/metrics/detail/curve_metric.hpp>
 
 namespace tutti {
@@ -41,7 +42,7 @@ class AUROC final : public detail::CurveMetric {
                      options.ignore_index},
                     options.name),
         options_(std::move(options)) {
-    TORCH_CHECK_VALUE(!options_.max_fpr || (options_.task == Task::binary &&
+    TUTTI_CHECK_VALUE(!options_.max_fpr || (options_.task == Task::binary &&
                                             *options_.max_fpr > 0 && *options_.max_fpr <= 1),
                       options_.name, ": max_fpr is ", options_.max_fpr.value_or(0),
                       ", expected a number in (0, 1], of a binary task alone");

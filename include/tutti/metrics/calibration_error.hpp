@@ -14,6 +14,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/metrics/detail/sum_metric.hpp>
 #include <tutti/metrics/detail/task.hpp>
 
@@ -79,16 +80,16 @@ TUTTI_INLINE CalibrationError::CalibrationError(CalibrationErrorOptions options)
   if (options_.name.empty()) {
     options_.name = detail::task_name(options_.task, "CalibrationError");
   }
-  TORCH_CHECK_VALUE(options_.task != Task::multilabel, options_.name,
+  TUTTI_CHECK_VALUE(options_.task != Task::multilabel, options_.name,
                     ": the task is multilabel, expected binary or multiclass");
   detail::task_columns(options_.name, options_.task, options_.num_classes, 0);
-  TORCH_CHECK_VALUE(options_.n_bins >= 1, options_.name, ": n_bins is ", options_.n_bins,
+  TUTTI_CHECK_VALUE(options_.n_bins >= 1, options_.name, ": n_bins is ", options_.n_bins,
                     ", expected 1 or more");
 }
 
 TUTTI_INLINE void CalibrationError::take_in(const at::Tensor& outputs, const at::Tensor& targets) {
   detail::check_task_shapes(options_.name, options_.task, options_.num_classes, outputs, targets);
-  TORCH_CHECK_VALUE(outputs.is_floating_point(), options_.name, ": outputs are ",
+  TUTTI_CHECK_VALUE(outputs.is_floating_point(), options_.name, ": outputs are ",
                     outputs.scalar_type(), ", expected scores of a floating type");
   const at::Tensor wanted = targets.flatten();
   const at::Tensor counted = detail::counted_places(wanted, options_.ignore_index);

@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/metrics/detail/sum_metric.hpp>
 #include <tutti/metrics/detail/task.hpp>
 
@@ -87,7 +88,7 @@ TUTTI_INLINE ConfusionMatrix::ConfusionMatrix(ConfusionMatrixOptions options)
   const std::int64_t columns =
       detail::task_columns(options_.name, options_.task, options_.num_classes, options_.num_labels);
   (options_.task == Task::multiclass ? classes_ : labels_) = columns;
-  TORCH_CHECK_VALUE(options_.threshold >= 0 && options_.threshold <= 1, options_.name,
+  TUTTI_CHECK_VALUE(options_.threshold >= 0 && options_.threshold <= 1, options_.name,
                     ": threshold is ", options_.threshold, ", expected a number in [0, 1]");
 }
 
@@ -102,7 +103,7 @@ TUTTI_INLINE at::Tensor ConfusionMatrix::said(const at::Tensor& outputs, const a
                               options_.task == Task::multiclass ? classes_ : labels_, outputs,
                               targets);
   } else {
-    TORCH_CHECK_VALUE(outputs.sizes() == targets.sizes() && !outputs.is_floating_point(),
+    TUTTI_CHECK_VALUE(outputs.sizes() == targets.sizes() && !outputs.is_floating_point(),
                       options_.name, ": outputs ", outputs.scalar_type(), " ", outputs.sizes(),
                       " and targets ", targets.sizes(),
                       ", expected scores [N, C, ...] and classes [N, ...], or classes for both");

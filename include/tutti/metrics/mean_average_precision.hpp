@@ -14,6 +14,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/metrics/detail/coco_evaluation.hpp>
 #include <tutti/metrics/detail/concat_metric.hpp>
 #include <tutti/metrics/detail/task.hpp>
@@ -160,11 +161,11 @@ TUTTI_INLINE MeanAveragePrecision::MeanAveragePrecision(MeanAveragePrecisionOpti
   }
   auto& most = options_.max_detection_thresholds;
   std::sort(most.begin(), most.end());
-  TORCH_CHECK_VALUE(most.size() == 3 && most.front() >= 1, name(),
+  TUTTI_CHECK_VALUE(most.size() == 3 && most.front() >= 1, name(),
                     ": max_detection_thresholds are ", most, ", expected three numbers from 1 on");
-  TORCH_CHECK_VALUE(std::is_sorted(options_.rec_thresholds.begin(), options_.rec_thresholds.end()),
+  TUTTI_CHECK_VALUE(std::is_sorted(options_.rec_thresholds.begin(), options_.rec_thresholds.end()),
                     name(), ": rec_thresholds do not ascend");
-  TORCH_CHECK_VALUE(options_.average == Average::macro || options_.average == Average::micro,
+  TUTTI_CHECK_VALUE(options_.average == Average::macro || options_.average == Average::micro,
                     name(), ": the average is neither macro nor micro, of which one is expected");
 }
 
@@ -192,7 +193,7 @@ TUTTI_INLINE at::Tensor MeanAveragePrecision::pack(const std::vector<Detections>
   for (const Detections& image : images) {
     const at::Tensor& boxes = image.boxes;
     const std::int64_t count = image.labels.size(0);
-    TORCH_CHECK_VALUE(boxes.numel() == 4 * count && image.scores.size(0) == count,
+    TUTTI_CHECK_VALUE(boxes.numel() == 4 * count && image.scores.size(0) == count,
                       "MeanAveragePrecision: image ", rows.size(), " has boxes ", boxes.sizes(),
                       ", scores ", image.scores.sizes(), " and labels ", image.labels.sizes(),
                       ", expected [n, 4], [n] and [n]");
@@ -209,7 +210,7 @@ TUTTI_INLINE at::Tensor MeanAveragePrecision::pack(const std::vector<GroundTruth
     const at::Tensor& boxes = image.boxes;
     const std::int64_t count = image.labels.size(0);
     const auto fits = [&](const at::Tensor& x) { return !x.defined() || x.numel() == count; };
-    TORCH_CHECK_VALUE(boxes.numel() == 4 * count && fits(image.iscrowd) && fits(image.area),
+    TUTTI_CHECK_VALUE(boxes.numel() == 4 * count && fits(image.iscrowd) && fits(image.area),
                       "MeanAveragePrecision: image ", rows.size(), " has boxes ", boxes.sizes(),
                       " and labels ", image.labels.sizes(),
                       ", expected [n, 4] and [n], and iscrowd and area [n] where they are given");
@@ -238,7 +239,7 @@ TUTTI_INLINE at::Tensor MeanAveragePrecision::corner_and_size(const at::Tensor& 
 
 TUTTI_INLINE void MeanAveragePrecision::take_in(const at::Tensor& outputs,
                                                 const at::Tensor& targets) {
-  TORCH_CHECK_VALUE(outputs.dim() == 3 && outputs.size(2) == 6 && targets.dim() == 3 &&
+  TUTTI_CHECK_VALUE(outputs.dim() == 3 && outputs.size(2) == 6 && targets.dim() == 3 &&
                         targets.size(2) >= 5 && targets.size(2) <= 7 &&
                         outputs.size(0) == targets.size(0) && outputs.is_floating_point() &&
                         targets.is_floating_point(),

@@ -12,6 +12,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/metrics/detail/concat_metric.hpp>
 #include <tutti/metrics/detail/regression.hpp>
 #include <tutti/metrics/detail/task.hpp>
@@ -44,7 +45,7 @@ struct R2ScoreOptions {
 class R2Score final : public detail::ConcatMetric {
  public:
   explicit R2Score(R2ScoreOptions options = {}) : options_(std::move(options)) {
-    TORCH_CHECK_VALUE(options_.adjusted >= 0, options_.name, ": adjusted is ", options_.adjusted,
+    TUTTI_CHECK_VALUE(options_.adjusted >= 0, options_.name, ": adjusted is ", options_.adjusted,
                       ", expected 0 or more");
   }
 
@@ -82,7 +83,7 @@ class R2Score final : public detail::ConcatMetric {
 namespace tutti {
 
 TUTTI_INLINE void R2Score::take_in(const at::Tensor& outputs, const at::Tensor& targets) {
-  TORCH_CHECK_VALUE(outputs.dim() == 1 || outputs.dim() == 2, options_.name, ": outputs ",
+  TUTTI_CHECK_VALUE(outputs.dim() == 1 || outputs.dim() == 2, options_.name, ": outputs ",
                     outputs.sizes(), ", expected [N] or [N, K]");
   const std::int64_t columns = outputs.dim() == 2 ? outputs.size(1) : 1;
   detail::check_regression(options_.name, outputs, targets, columns);

@@ -158,7 +158,7 @@ void evaluate(Engine& engine, State& state, EvalSet& set) {
     engine.template fire<EvalBatchEnd>(state);
     next = set.data.loader.next();
   }
-  TORCH_CHECK(
+  TUTTI_CHECK(
       done > 0, "the evaluation set \"", set.label,
       "\" gave no batch, so there is nothing to measure; give it data (drop_last leaves out "
       "a batch that is not full) and let it begin anew at every start(epoch, first_batch)");

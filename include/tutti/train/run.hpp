@@ -12,6 +12,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/count_or_auto.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/interval.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/data/data_spec.hpp>
@@ -77,8 +78,8 @@ struct Run {
 
   std::unique_ptr<Checkpoints> checkpoints;  ///< null: none are written or loaded
   bool heeds_signals = true;
-  bool has_seen_nan = false;                 ///< as a training loss, of which a warning has spoken
-  int stop_signal = 0;  ///< that has ended the run, the same on every rank; 0: none
+  bool has_seen_nan = false;  ///< as a training loss, of which a warning has spoken
+  int stop_signal = 0;        ///< that has ended the run, the same on every rank; 0: none
 
   /// Steps the schedule when a batch, an epoch or an iteration has ended. next: the timestamp with
   /// which the run goes on; state still has the one before.
@@ -147,7 +148,7 @@ TUTTI_INLINE void Run::set_learning_rates(State& state, double alpha) {
   std::size_t i = 0;
   for (auto& optimizer : state.optimizers) {
     for (auto& group : optimizer->param_groups()) {
-      TORCH_CHECK(i < state.initial_lrs.size(),
+      TUTTI_CHECK(i < state.initial_lrs.size(),
                   "a parameter group was added to the optimizer after "
                   "its learning rates were bound; add groups before fit()");
       group.options().set_lr(state.initial_lrs[i++] * alpha);

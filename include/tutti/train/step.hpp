@@ -8,6 +8,7 @@
 
 #include <ATen/Context.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/optim/closure.hpp>
@@ -211,7 +212,7 @@ class Step {
     if (!optimizers.empty() && optimizers.front() != asked_) {
       asked_ = optimizers.front();
       calls_ = optim::calls_closure(*asked_);
-      TORCH_CHECK(!calls_ || optimizers.size() == 1,
+      TUTTI_CHECK(!calls_ || optimizers.size() == 1,
                   "an optimizer that calls a closure in its step, like LBFGS, has to be the run's "
                   "only one; there are ",
                   optimizers.size());
@@ -231,7 +232,7 @@ class Step {
       in_microbatches([&] { pass(/*sync=*/true, /*report=*/calls == 1); });
       return mean_loss();
     });
-    TORCH_CHECK(calls > 0,
+    TUTTI_CHECK(calls > 0,
                 "the optimizer derives from optim::CallsClosure, but its step() did not call the "
                 "closure, so nothing was computed; call it, or do not derive from that");
   }

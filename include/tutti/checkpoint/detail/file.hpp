@@ -20,6 +20,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/regular_file.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint::detail {
 
@@ -118,13 +119,13 @@ namespace tutti::checkpoint::detail {
 
 TUTTI_INLINE void fail_with_errno(const char* what, const std::filesystem::path& path) {
   const int reason = errno;
-  TORCH_CHECK(false, "checkpoint: cannot ", what, " '", path.string(),
+  TUTTI_CHECK(false, "checkpoint: cannot ", what, " '", path.string(),
               "': ", std::strerror(reason));
 }
 
 TUTTI_INLINE File File::open_for_reading(std::filesystem::path path) {
   const auto file = tutti::detail::open_regular_file(path.string());
-  TORCH_CHECK(file.descriptor >= 0, "checkpoint: cannot open '", path.string(),
+  TUTTI_CHECK(file.descriptor >= 0, "checkpoint: cannot open '", path.string(),
               "': ", file.problem);
   return File(std::move(path), file.descriptor);
 }
@@ -148,7 +149,7 @@ TUTTI_INLINE void File::read_at(std::uint64_t offset, void* data, std::size_t si
     if (got < 0) {
       fail_with_errno("read", path_);
     }
-    TORCH_CHECK(got > 0, "checkpoint: '", path_.string(), "' ends at byte ", offset, ", ", size,
+    TUTTI_CHECK(got > 0, "checkpoint: '", path_.string(), "' ends at byte ", offset, ", ", size,
                 " bytes before the end of what it announces; the file is truncated");
     at += got;
     offset += static_cast<std::uint64_t>(got);
@@ -245,7 +246,7 @@ TUTTI_INLINE bool is_folder(const std::filesystem::path& path) {
 TUTTI_INLINE void rename_path(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) {
     const int reason = errno;
-    TORCH_CHECK(false, "checkpoint: cannot rename '", from.string(), "' to '", to.string(),
+    TUTTI_CHECK(false, "checkpoint: cannot rename '", from.string(), "' to '", to.string(),
                 "': ", std::strerror(reason));
   }
 }

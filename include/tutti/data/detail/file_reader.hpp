@@ -15,6 +15,7 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/core/detail/regular_file.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::data::detail {
 
@@ -28,7 +29,7 @@ class FileReader {
  public:
   explicit FileReader(std::string path) : path_(std::move(path)) {
     const auto file = ::tutti::detail::open_regular_file(path_);
-    TORCH_CHECK(file.descriptor >= 0, "'", path_, "' cannot be opened: ", file.problem);
+    TUTTI_CHECK(file.descriptor >= 0, "'", path_, "' cannot be opened: ", file.problem);
     descriptor_ = file.descriptor;
     size_ = file.size;
   }
@@ -44,7 +45,7 @@ class FileReader {
       if (got < 0 && errno == EINTR) {
         continue;
       }
-      TORCH_CHECK(got > 0, "'", path_, "' could be read only in part: ",
+      TUTTI_CHECK(got > 0, "'", path_, "' could be read only in part: ",
                   got < 0 ? std::strerror(errno) : "it ends too soon");
       next += got;
       offset += static_cast<std::uint64_t>(got);
@@ -75,7 +76,7 @@ struct FolderEntry {
 // What a folder holds, sorted by name, without what begins with a dot.
 inline std::vector<FolderEntry> list_folder(const std::string& path) {
   ::DIR* folder = ::opendir(path.c_str());
-  TORCH_CHECK(folder != nullptr, "'", path, "' cannot be opened: ", std::strerror(errno));
+  TUTTI_CHECK(folder != nullptr, "'", path, "' cannot be opened: ", std::strerror(errno));
   std::vector<FolderEntry> out;
   while (const ::dirent* entry = ::readdir(folder)) {
     std::string name = entry->d_name;

@@ -12,6 +12,7 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/core/detail/regular_file.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::data::detail {
 
@@ -21,14 +22,14 @@ class MappedFile {
  public:
   explicit MappedFile(std::string path) : path_(std::move(path)) {
     const auto file = ::tutti::detail::open_regular_file(path_);
-    TORCH_CHECK(file.descriptor >= 0, "'", path_, "' cannot be opened: ", file.problem);
+    TUTTI_CHECK(file.descriptor >= 0, "'", path_, "' cannot be opened: ", file.problem);
     size_ = file.size;
     if (size_ > 0) {
       bytes_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.descriptor, 0);
     }
     const int reason = errno;
     ::close(file.descriptor);
-    TORCH_CHECK(bytes_ != MAP_FAILED, "'", path_, "' cannot be mapped: ", std::strerror(reason));
+    TUTTI_CHECK(bytes_ != MAP_FAILED, "'", path_, "' cannot be mapped: ", std::strerror(reason));
   }
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;

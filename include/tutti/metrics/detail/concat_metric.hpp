@@ -8,6 +8,7 @@
 #include <ATen/ops/cat.h>
 #include <c10/core/GradMode.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/metric.hpp>
 
 namespace tutti::detail {
@@ -30,7 +31,7 @@ class ConcatMetric : public Metric {
   }
   void set_states(std::vector<at::Tensor> states) final {
     const std::size_t expected = no_rows().size();
-    TORCH_CHECK(states.size() == expected, name(), ": ", states.size(), " states were given, ",
+    TUTTI_CHECK(states.size() == expected, name(), ": ", states.size(), " states were given, ",
                 "expected ", expected);
     rows_.assign(1, std::move(states));
   }

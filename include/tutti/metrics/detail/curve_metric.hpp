@@ -15,6 +15,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/metrics/detail/concat_metric.hpp>
 #include <tutti/metrics/detail/task.hpp>
 
@@ -93,7 +94,7 @@ TUTTI_INLINE CurveMetric::CurveMetric(std::string_view metric, const Setting& se
   }
   name_ = name;
   columns_ = task_columns(name_, setting_.task, setting_.num_classes, setting_.num_labels);
-  TORCH_CHECK_VALUE(setting_.task != Task::multiclass || setting_.average != Average::micro, name_,
+  TUTTI_CHECK_VALUE(setting_.task != Task::multiclass || setting_.average != Average::micro, name_,
                     ": the average is micro, expected macro, weighted or none for classes");
 }
 
@@ -120,7 +121,7 @@ TUTTI_INLINE std::vector<at::Tensor> CurveMetric::no_rows() const {
 
 TUTTI_INLINE void CurveMetric::take_in(const at::Tensor& outputs, const at::Tensor& targets) {
   check_task_shapes(name_, setting_.task, columns_, outputs, targets);
-  TORCH_CHECK_VALUE(outputs.is_floating_point() && !targets.is_floating_point(), name_,
+  TUTTI_CHECK_VALUE(outputs.is_floating_point() && !targets.is_floating_point(), name_,
                     ": outputs ", outputs.scalar_type(), " and targets ", targets.scalar_type(),
                     ", expected scores of a floating type and targets of an integer type");
   if (setting_.task == Task::multilabel) {  // what is ignored differs from label to label

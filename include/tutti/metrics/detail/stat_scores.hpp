@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/metrics/detail/sum_metric.hpp>
 #include <tutti/metrics/detail/task.hpp>
 #include <tutti/metrics/detail/top_k.hpp>
@@ -88,11 +89,11 @@ TUTTI_INLINE StatScores::StatScores(std::string_view metric, ClassScoreOptions o
   columns_ =
       one ? 1
           : task_columns(options_.name, options_.task, options_.num_classes, options_.num_labels);
-  TORCH_CHECK_VALUE(options_.threshold >= 0 && options_.threshold <= 1, options_.name,
+  TUTTI_CHECK_VALUE(options_.threshold >= 0 && options_.threshold <= 1, options_.name,
                     ": threshold is ", options_.threshold, ", expected a number in [0, 1]");
-  TORCH_CHECK_VALUE(options_.top_k >= 1, options_.name, ": top_k is ", options_.top_k,
+  TUTTI_CHECK_VALUE(options_.top_k >= 1, options_.name, ": top_k is ", options_.top_k,
                     ", expected 1 or more");
-  TORCH_CHECK_VALUE(options_.zero_division == 0 || options_.zero_division == 1, options_.name,
+  TUTTI_CHECK_VALUE(options_.zero_division == 0 || options_.zero_division == 1, options_.name,
                     ": zero_division is ", options_.zero_division, ", expected 0 or 1");
 }
 
@@ -165,7 +166,7 @@ TUTTI_INLINE void StatScores::add_multiclass(const at::Tensor& outputs, const at
   if (scores) {
     check_task_shapes(options_.name, options_.task, options_.num_classes, outputs, targets);
   }
-  TORCH_CHECK_VALUE(scores || (outputs.sizes() == targets.sizes() && options_.top_k == 1 &&
+  TUTTI_CHECK_VALUE(scores || (outputs.sizes() == targets.sizes() && options_.top_k == 1 &&
                                !outputs.is_floating_point()),
                     options_.name, ": outputs ", outputs.scalar_type(), " ", outputs.sizes(),
                     " and targets ", targets.sizes(), " with top_k ", options_.top_k,

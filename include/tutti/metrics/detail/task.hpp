@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/metric.hpp>
 #include <tutti/metrics/detail/sum_metric.hpp>
 
@@ -48,7 +49,7 @@ inline std::int64_t task_columns(std::string_view name, Task task, std::int64_t 
   }
   const bool labels = task == Task::multilabel;
   const std::int64_t columns = labels ? num_labels : num_classes;
-  TORCH_CHECK_VALUE(columns >= 2, name, ": ", labels ? "num_labels" : "num_classes", " is ",
+  TUTTI_CHECK_VALUE(columns >= 2, name, ": ", labels ? "num_labels" : "num_classes", " is ",
                     columns, ", expected the number of ", labels ? "labels" : "classes",
                     ", 2 or more");
   return columns;
@@ -62,13 +63,13 @@ inline void check_task_shapes(std::string_view name, Task task, std::int64_t col
     for (std::int64_t i = 1; fits && i < targets.dim(); ++i) {
       fits = outputs.size(i + 1) == targets.size(i);
     }
-    TORCH_CHECK_VALUE(fits, name, ": outputs ", outputs.sizes(), " and targets ", targets.sizes(),
+    TUTTI_CHECK_VALUE(fits, name, ": outputs ", outputs.sizes(), " and targets ", targets.sizes(),
                       ", expected scores [N, C, ...] and classes [N, ...]");
   } else {
-    TORCH_CHECK_VALUE(outputs.sizes() == targets.sizes() && outputs.dim() > 0, name, ": outputs ",
+    TUTTI_CHECK_VALUE(outputs.sizes() == targets.sizes() && outputs.dim() > 0, name, ": outputs ",
                       outputs.sizes(), " and targets ", targets.sizes(), ", expected one shape");
   }
-  TORCH_CHECK_VALUE(
+  TUTTI_CHECK_VALUE(
       task == Task::binary || columns == 0 || (outputs.dim() > 1 && outputs.size(1) == columns),
       name, ": outputs ", outputs.sizes(), ", expected ", columns,
       task == Task::multilabel ? " labels" : " classes", " in dimension 1");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
@@ -127,7 +128,7 @@ TUTTI_INLINE void report_none(IfNone if_none, std::string_view what, std::string
                               const std::vector<Kept>& kept) {
   const std::string why = kept.empty() ? "the model has none below its root"
                                        : "it passed over " + detail::listed_with_reasons(kept);
-  TORCH_CHECK(if_none != IfNone::error, who, ": no ", what, " was replaced: ", why, ".");
+  TUTTI_CHECK(if_none != IfNone::error, who, ": no ", what, " was replaced: ", why, ".");
   if (if_none == IfNone::warn) {
     TORCH_WARN(who, ": no ", what, " was replaced, so it has no effect on this model: ", why, ".");
   }

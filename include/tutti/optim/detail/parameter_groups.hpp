@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/detail/strip.hpp>
 #include <tutti/optim/reports_metrics.hpp>
 
@@ -77,7 +78,7 @@ class DefaultOptions final : public torch::optim::OptimizerOptions {
   double get_lr() const override { return hyper.lr; }
   void set_lr(const double lr) override { hyper.lr = lr; }
   std::unique_ptr<torch::optim::OptimizerOptions> clone() const override {
-    TORCH_CHECK(adding, Rule<Hyper>::name,
+    TUTTI_CHECK(adding, Rule<Hyper>::name,
                 ": torch::optim::Optimizer::add_param_group may lose a group's options; call "
                 "add_param_group of what build() returned, or append the group, with options, to "
                 "param_groups().");
@@ -94,7 +95,7 @@ auto& options_of(Group& group) {
   using Own =
       std::conditional_t<std::is_const_v<Group>, const GroupOptions<Hyper>, GroupOptions<Hyper>>;
   auto* options = dynamic_cast<Own*>(&group.options());
-  TORCH_CHECK(options != nullptr, Rule<Hyper>::name,
+  TUTTI_CHECK(options != nullptr, Rule<Hyper>::name,
               ": a parameter group has options of another optimizer; make them with "
               "tutti::optim::group(parameters, ",
               Rule<Hyper>::name, "{...}).");
@@ -166,23 +167,23 @@ template <class Hyper>
 void check_archive(const Archive& archive,
                    const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   const auto name = archive.get<std::string>("optimizer");
-  TORCH_CHECK(name == Rule<Hyper>::name, Rule<Hyper>::name, ": the archive holds a ", name,
+  TUTTI_CHECK(name == Rule<Hyper>::name, Rule<Hyper>::name, ": the archive holds a ", name,
               "; load it into that optimizer, or start without its state.");
   const auto count = archive.get<std::size_t>("group_count");
-  TORCH_CHECK(count == groups.size(), Rule<Hyper>::name, ": the archive holds ", count,
+  TUTTI_CHECK(count == groups.size(), Rule<Hyper>::name, ": the archive holds ", count,
               " parameter groups, this optimizer has ", groups.size(), ".");
   std::size_t index = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const Archive& saved = archive.child("groups").child(std::to_string(g));
     const auto size = saved.get<std::size_t>("parameter_count");
-    TORCH_CHECK(size == groups[g].params().size(), Rule<Hyper>::name, ": group ", g, " holds ",
+    TUTTI_CHECK(size == groups[g].params().size(), Rule<Hyper>::name, ": group ", g, " holds ",
                 size, " parameters in the archive, ", groups[g].params().size(),
                 " in this optimizer; was the model built the same way?");
     for (const at::Tensor& parameter : groups[g].params()) {
       const std::string entry = parameter_name(index++);
       for (std::size_t b = 0; archive.contains(entry) && b < Rule<Hyper>::buffers.size(); ++b) {
         const std::string path = entry + "/" + std::string(Rule<Hyper>::buffers[b]);
-        TORCH_CHECK(!archive.contains(path) || archive.tensor(path).sizes() == parameter.sizes(),
+        TUTTI_CHECK(!archive.contains(path) || archive.tensor(path).sizes() == parameter.sizes(),
                     Rule<Hyper>::name, ": ", path, " is ", archive.tensor(path).sizes(),
                     " in the archive, the parameter is ", parameter.sizes(), ".");
       }
