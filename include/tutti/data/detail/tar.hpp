@@ -97,6 +97,7 @@ inline std::string tidy_tar_name(std::string name) {
 }
 
 // Calls see(TarEntry) for every file and folder, in their order. Links and devices are left out.
+// The end is a block of zeros; that a second one follows, as the standard says, is not asked for.
 // Throws c10::Error, naming the file, when it is no tar file, is compressed or is cut off.
 template <class See>
 void read_tar(const FileReader& file, const See& see) {
@@ -104,7 +105,11 @@ void read_tar(const FileReader& file, const See& see) {
   std::uint64_t long_size = 0;
   bool has_long_size = false;
   TarHeader header{};
-  for (std::uint64_t at = 0; at + tar_block <= file.size();) {
+  for (std::uint64_t at = 0;;) {
+    TORCH_CHECK(at + tar_block <= file.size(), "'", file.path(), "' is ",
+                at == 0 ? "no tar file" : "cut off", ": it has ", file.size(),
+                " bytes, and at byte ", at,
+                " there is neither another file nor the block of zeros that ends a tar file");
     file.read(at, header.data(), tar_block);
     if (header == TarHeader{}) {
       return;
