@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <torch/nn/modules/linear.h>
 
 #include <tutti/train/options.hpp>
@@ -89,6 +90,11 @@ struct Fixture {
   train::Run run;
 };
 
+void fill(const State& state, double value) {
+  const c10::AutoGradMode no_grad(false);
+  state.model->parameters().front().fill_(value);
+}
+
 checkpoint::SaverOptions every(const fs::path& folder, Time interval) {
   return {.folder = folder.string(), .filename = "ba{batch}", .interval = interval};
 }
@@ -119,6 +125,36 @@ TEST_CASE("savers that are due at one moment write one after the other, the opti
   CHECK(checkpoints.save_next().empty());
   checkpoints.restart();
   CHECK(checkpoints.due(FitEnd{}, true));
+}
+
+TEST_CASE("a checkpoint holds what policies give the model for it, and only the checkpoint does",
+          "[train][run_checkpoints]") {
+  const auto all_are = [](const at::Tensor& weights, double value) {
+    return weights.eq(value).all().item<bool>();
+  };
+  for (const bool async : {false, true}) {
+    Fixture a;
+    fill(a.state, 1);
+    const at::Tensor weights = a.state.model->parameters().front();
+    TrainerOptions options = a.options();
+    options.save_async = async;
+    RunCheckpoints checkpoints(a.state, a.run);
+    checkpoints.open(options, {{.name = "A",
+                                .enter_checkpoint = [](void*, State& state) { fill(state, 7); },
+                                .leave_checkpoint = [](void*, State& state) { fill(state, 1); }}});
+    REQUIRE(checkpoints.due(BatchCheckpoint{}, false));
+    CHECK(checkpoints.save_next() == "ba4");
+    CHECK(all_are(weights, 1));
+    checkpoints.settle();
+    CHECK(all_are(checkpoint::read_snapshot(a.saved() + "/ba4").model.tensor("weight"), 7));
+
+    const std::string own = (a.folder / "own").string();
+    checkpoints.save(own, true);
+    CHECK(all_are(weights, 1));
+    CHECK(all_are(checkpoint::read_snapshot(own).model.tensor("weight"), 7));
+    CHECK_THROWS(checkpoints.save(own, true));  // is there already
+    CHECK(all_are(weights, 1));
+  }
 }
 
 TEST_CASE("two savers of a run may not share a folder", "[train][run_checkpoints]") {
