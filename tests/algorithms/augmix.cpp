@@ -135,13 +135,17 @@ TEST_CASE("AugMix: a run that is resumed inside an epoch goes on bit for bit", "
 }
 
 TEST_CASE("AugMix: is closed without the loader of a fit before the one that fails", "[augmix]") {
-  auto once = options("");
-  once.save_interval = "1ep";
-  tutti::Trainer<AugMix> trainer{std::make_shared<Net>(), once};
+  const TemporaryFolder folder;
+  tutti::Trainer<AugMix> trainer{std::make_shared<Net>(), options(folder.path().string(), "")};
   trainer.fit();
   const tutti::ImageLoader other(noise({3, 3, 6, 6}), at::arange(3), {.batch_size = 3});
+  const auto* own = trainer.state().train_transforms;
   CHECK_THROWS_WITH(trainer.fit({.train = other}), ContainsSubstring("nothing is left to train"));
+  CHECK(trainer.state().train_transforms == own);  // refused, so that nothing has changed
+  CHECK_THROWS_WITH(trainer.fit({.reset_time = true, .train = other}),
+                    ContainsSubstring("later than"));  // in the folder
   CHECK(trainer.state().train_transforms == nullptr);
+  trainer.close();
 }
 
 TEST_CASE("AugMix: options out of range are refused", "[augmix]") {
