@@ -27,7 +27,10 @@ struct Array final {
   double first = 1;
   int all[3] = {};
 };
-struct Derived final : Options {
+struct Base {
+  int rate = 0;
+};
+struct Derived final : Base {
   int more = 0;
 };
 struct Unknown final {

@@ -76,11 +76,11 @@ inline constexpr bool is_method =
       with(value, reads_gradients, readsGradients), with(value, reads_batch, read_batch),          \
       with(value, reads_batch, reads_batches), with(value, reads_batch, raeds_batch),              \
       with(value, reads_batch, reads_bacth), with(value, reads_batch, readsBatch),                 \
-      with(value, supports, support), with(value, supports, supprots), with(value, rng, rgn),      \
-      with(value, rng, rngs), with(method, validate, vaildate), with(method, validate, valdiate),  \
-      with(method, validate, validtae), with(method, validate, valdate),                           \
-      with(method, validate, validates), with(method, validate, Validate),                         \
-      with(method, validate_model, vaildate_model), with(method, validate_model, validates_model), \
+      with(value, rng, rgn), with(value, rng, rngs), with(method, validate, vaildate),             \
+      with(method, validate, valdiate), with(method, validate, validtae),                          \
+      with(method, validate, valdate), with(method, validate, validates),                          \
+      with(method, validate, Validate), with(method, validate_model, vaildate_model),              \
+      with(method, validate_model, validates_model),                                               \
       with(method, validate_model, validate_models), with(method, validate_model, validateModel),  \
       with(method, validate_with, vaildate_with), with(method, validate_with, validates_with),     \
       with(method, validate_with, validate_wiht), with(method, validate_with, validateWith),       \
@@ -163,8 +163,8 @@ inline constexpr bool is_method =
 #define TUTTI_MISS(kind, right, wrong) Miss<struct right, struct wrong>
 
 // Conditions by which a member of the right name is something else.
-#define TUTTI_NO_LIST(member)              \
-  requires {                               \
+#define TUTTI_NO_LIST(member)               \
+  requires {                                \
     requires !is_types<typename P::member>; \
   }
 #define TUTTI_NO_STATIC(member)                                \
