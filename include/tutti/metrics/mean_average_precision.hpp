@@ -121,7 +121,7 @@ namespace tutti {
 namespace detail {
 
 /// The reference's default thresholds, which are rounded to single precision.
-inline std::vector<double> even_thresholds(double from, double to, std::int64_t count) {
+TUTTI_INLINE std::vector<double> even_thresholds(double from, double to, std::int64_t count) {
   const at::Tensor steps = at::linspace(from, to, count, at::kFloat).to(at::kDouble);
   const auto* first = steps.const_data_ptr<double>();
   return {first, first + count};
@@ -141,7 +141,7 @@ double mean_over_classes(const coco::Results& classes, Value value) {
   return count == 0 ? -1 : sum / count;
 }
 
-inline double mean_of(const std::vector<double>& values) {
+TUTTI_INLINE double mean_of(const std::vector<double>& values) {
   double sum = 0;
   for (const double value : values) {
     sum += value;

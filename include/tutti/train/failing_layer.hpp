@@ -140,7 +140,7 @@ class Calls {
 };
 
 // The module that has this parameter: `"head.fc" (torch::nn::Linear)`.
-inline std::string owner_of(const torch::nn::Module& model, const std::string& parameter) {
+TUTTI_INLINE std::string owner_of(const torch::nn::Module& model, const std::string& parameter) {
   const std::size_t end = parameter.rfind('.');
   const std::string path = end == std::string::npos ? "" : parameter.substr(0, end);
   for (const auto& module : model.named_modules()) {

@@ -99,7 +99,7 @@ consteval void add_together(Mistakes& out, std::size_t at) {
   std::size_t before = 0;
   const OrderRules* rules = Pack<Ps...>::rules.data();
   for (std::size_t j = 0; j < at; ++j) {
-    before += rules[j].self == &identity<P> ? 1U : 0U;
+    before += rules[j].self == rules[at].self ? 1U : 0U;
   }
   if (before > 0) {  // reported once, at the second place
     out.add({before == 1 ? Fault::twice : Fault::none, at});

@@ -106,7 +106,7 @@ void read_tar(const FileReader& file, const See& see) {
   bool has_long_size = false;
   TarHeader header{};
   for (std::uint64_t at = 0;;) {
-    TORCH_CHECK(at + tar_block <= file.size(), "'", file.path(), "' is ",
+    TUTTI_CHECK(at + tar_block <= file.size(), "'", file.path(), "' is ",
                 at == 0 ? "no tar file" : "cut off", ": it has ", file.size(),
                 " bytes, and at byte ", at,
                 " there is neither another file nor the block of zeros that ends a tar file");

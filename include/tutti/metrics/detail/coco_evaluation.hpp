@@ -105,7 +105,7 @@ class Pairs {
 };
 
 /// Whether a detection of score `a` comes before one of score `b`; NaN comes last.
-inline bool is_before(double a, double b) {
+TUTTI_INLINE bool is_before(double a, double b) {
   return a > b || (std::isnan(b) && !std::isnan(a));
 }
 
