@@ -151,7 +151,7 @@ struct CommandObjectStore final {
         throw ObjectNotFound(text);
       }
     }
-    C10_THROW_ERROR(Error, text);
+    TUTTI_CHECK(false, text);
   }
 };
 

@@ -97,7 +97,7 @@ decltype(auto) speaking_of(const std::string& address, const std::string& folder
     for (; found != std::string::npos; found = text.find(folder, found + address.size())) {
       text.replace(found, folder.size(), address);
     }
-    C10_THROW_ERROR(Error, text);
+    TUTTI_CHECK(false, text);
   }
 }
 

@@ -151,7 +151,7 @@ TUTTI_INLINE Manifest read_manifest(const std::filesystem::path& folder) {
   try {
     return parse_manifest(text);
   } catch (const std::invalid_argument& error) {
-    C10_THROW_ERROR(Error, "checkpoint: '" + path.string() + "' is refused: " + error.what());
+    TUTTI_CHECK(false, "checkpoint: '" + path.string() + "' is refused: " + error.what());
   }
 }
 
