@@ -96,8 +96,7 @@ consteval void add_missing([[maybe_unused]] Mistakes& out, [[maybe_unused]] std:
 
 template <class P, class... Ps>
 consteval void add_together(Mistakes& out, std::size_t at) {
-  // The compilers' own word: std::is_same_v is a template for every pair, and addresses of types'
-  // identities are no constants under GCC's sanitizers.
+  // The compilers' own word: std::is_same_v is a template for every pair.
   constexpr std::array<bool, sizeof...(Ps)> same{__is_same(P, Ps)...};
   std::size_t before = 0;
   for (std::size_t j = 0; j < at; ++j) {

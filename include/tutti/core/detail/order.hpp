@@ -24,6 +24,10 @@ template <class... Entries>
 inline constexpr std::array<Identity, sizeof...(Entries)> identities<types<Entries...>>{
     &identity<typename RuleEntry<Entries>::type>...};
 
+// Whether two identities are of one type. GCC leaves two addresses that differ no constant under
+// -fsanitize=undefined, and -fno-delete-null-pointer-checks; equal ones it always knows.
+#define TUTTI_SAME_TYPE(a, b) (__builtin_constant_p((a) == (b)) && (a) == (b))
+
 // A list of them. Compilers are slow at calling functions while they compile, so the loops over
 // these are plain ones.
 struct Identities {
@@ -159,11 +163,11 @@ constexpr void add_edges(Edges<N>& edges, const OrderRules* rules, std::size_t i
   for (std::size_t n = 0; n < names.size; ++n) {
     const Identity name = names.first[n];
     for (std::size_t j = 0; j < N; ++j) {
-      bool meant = rules[j].self == name;
+      bool meant = TUTTI_SAME_TYPE(rules[j].self, name);
       for (std::size_t t = 0; t < rules[j].tags.size; ++t) {
-        meant = meant || rules[j].tags.first[t] == name;
+        meant = meant || TUTTI_SAME_TYPE(rules[j].tags.first[t], name);
       }
-      if (meant && rules[i].self != rules[j].self) {
+      if (meant && !TUTTI_SAME_TYPE(rules[i].self, rules[j].self)) {
         edges[before ? i : j][before ? j : i] = true;
       }
     }
@@ -276,5 +280,7 @@ struct PackAt {
       with_pins<size>(Pack<Ps...>::edges, {pin<Ps, E>()...}, {Handles<Ps, E>...});
   static constexpr Order<size> order = sort<size>(edges);
 };
+
+#undef TUTTI_SAME_TYPE
 
 }  // namespace tutti::detail
