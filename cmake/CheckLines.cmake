@@ -1,5 +1,5 @@
 # How many lines the preprocessor makes of each header of one folder, against the folder's ceiling. Compile time follows
-# this number, and for one compiler it is the same on every machine. Blank lines are not counted (-E -P). A ceiling is what the
+# this number, and for GCC 12 and one LibTorch, with which it is held, it is the same on every machine. Blank lines are not counted (-E -P). A ceiling is what the
 # largest header of the folder has, plus two percent or so: one that needs more says in its commit what for.
 #   cmake -DPROJECT_SOURCE_DIR=.. -DFOLDER=core -DCOMPILER=.. -DINCLUDES=.. -DDEFINITIONS=.. -P CheckLines.cmake
 cmake_minimum_required(VERSION 3.23...3.31)

@@ -6,7 +6,13 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 install(TARGETS tutti EXPORT tuttiTargets FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILE_SET separate DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 if(TUTTI_BUILD_TOOLS)
-  install(TARGETS tutti_run RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} OPTIONAL)
+  # The headers need no build, so an installation may come before any: the launcher is then built for it.
+  install(CODE "
+if(NOT EXISTS \"$<TARGET_FILE:tutti_run>\")
+  execute_process(COMMAND \"${CMAKE_COMMAND}\" --build \"${PROJECT_BINARY_DIR}\" --config \"$<CONFIG>\" --target tutti_run
+    COMMAND_ERROR_IS_FATAL ANY)
+endif()")
+  install(TARGETS tutti_run RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake

@@ -57,7 +57,7 @@ function(tutti_provision_venv python venv out_pip)
   endif()
 endfunction()
 
-# Makes the private environment with the pinned LibTorch. One at a time: a second build waits for the first and then
+# Makes the private environment with the LibTorch that is wanted. One at a time: a second build waits for the first and then
 # finds the work done. What an interrupted run left is removed and made again.
 function(tutti_provision_torch out_root out_error)
   set(${out_root} "" PARENT_SCOPE)
@@ -72,6 +72,7 @@ install python3 python3-pip python3-venv\", or give a LibTorch with -DTorch_DIR=
     return()
   endif()
 
+  tutti_torch_wanted(release)
   tutti_torch_cache(venv root)
   get_filename_component(cache "${venv}" DIRECTORY)
   file(MAKE_DIRECTORY "${cache}")
@@ -86,7 +87,7 @@ install python3 python3-pip python3-venv\", or give a LibTorch with -DTorch_DIR=
     return()
   endif()
 
-  message(STATUS "tutti: installing torch ${TUTTI_TORCH_PINNED} in ${venv} (once for all builds; some 3 GB to download)")
+  message(STATUS "tutti: installing torch ${release} in ${venv} (once for all builds; some 3 GB to download)")
   file(REMOVE_RECURSE "${venv}")
   tutti_provision_venv("${python}" "${venv}" pip)
   if(NOT pip)
@@ -99,10 +100,10 @@ install python3 python3-pip python3-venv\", or give a LibTorch with -DTorch_DIR=
 python3-venv\", or give a LibTorch with -DTorch_DIR=<folder>." PARENT_SCOPE)
     return()
   endif()
-  execute_process(COMMAND ${pip} install --disable-pip-version-check "torch==${TUTTI_TORCH_PINNED}" RESULT_VARIABLE failed)
+  execute_process(COMMAND ${pip} install --disable-pip-version-check "torch==${release}" RESULT_VARIABLE failed)
   tutti_torch_cache(venv root)
   if(failed OR NOT root)
-    set(${out_error} "pip could not install torch ${TUTTI_TORCH_PINNED} (its own words are above); check the network and \
+    set(${out_error} "pip could not install torch ${release} (its own words are above); check the network and \
 the free disk space (8 GB) and run this again, or give a LibTorch with -DTorch_DIR=<folder>." PARENT_SCOPE)
     return()
   endif()

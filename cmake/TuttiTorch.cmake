@@ -7,12 +7,16 @@
 #   3. the one found by an earlier configure in this build folder
 #   4. the torch of the Python in use (Python3_EXECUTABLE, else the first python3 on the PATH)
 #   5. the private virtual environment in $XDG_CACHE_HOME/tutti or ~/.cache/tutti, made here when TUTTI_SETUP is on
+# -DTUTTI_TORCH_RELEASE=<x.y.z> asks for that release and is 5 alone.
 # Sets TUTTI_TORCH_ROOT, TUTTI_TORCH_VERSION and TUTTI_HAS_CUDA, or TUTTI_ERROR to one sentence. This file is
 # installed with tutti and does the same work for find_package(tutti).
 include_guard(GLOBAL)
 
 set(TUTTI_TORCH_MINIMUM 2.7)
 set(TUTTI_TORCH_PINNED 2.11.0)
+set(TUTTI_TORCH_TESTED 2.7.0 2.11.0 2.15.0) # docs/dependencies.md says how; the last is the newest
+set(TUTTI_TORCH_RELEASE "" CACHE STRING "The release of LibTorch to use, out of tutti's cache folder; empty: what is found")
+mark_as_advanced(TUTTI_TORCH_RELEASE)
 set(TUTTI_TORCH_LIST_DIR ${CMAKE_CURRENT_LIST_DIR})
 
 # The folder of LibTorch that `hint` leads to, or empty.
@@ -42,16 +46,25 @@ function(tutti_torch_version root out)
   set(${out} "${version}" PARENT_SCOPE)
 endfunction()
 
+# The release that the private environment has.
+function(tutti_torch_wanted out)
+  set(${out} "${TUTTI_TORCH_PINNED}" PARENT_SCOPE)
+  if(TUTTI_TORCH_RELEASE)
+    set(${out} "${TUTTI_TORCH_RELEASE}" PARENT_SCOPE)
+  endif()
+endfunction()
+
 # The private environment's folder; a finished installation is known by the file that pip writes last.
 function(tutti_torch_cache out_venv out_root)
+  tutti_torch_wanted(release)
   set(cache "$ENV{XDG_CACHE_HOME}")
   if(NOT cache)
     set(cache "$ENV{HOME}/.cache")
   endif()
-  set(venv "${cache}/tutti/venv-${TUTTI_TORCH_PINNED}")
+  set(venv "${cache}/tutti/venv-${release}")
   set(${out_venv} "${venv}" PARENT_SCOPE)
   set(${out_root} "" PARENT_SCOPE)
-  file(GLOB finished "${venv}/lib/python3*/site-packages/torch-${TUTTI_TORCH_PINNED}*.dist-info/INSTALLER")
+  file(GLOB finished "${venv}/lib/python3*/site-packages/torch-${release}*.dist-info/INSTALLER")
   if(finished)
     tutti_torch_at("${venv}" root)
     set(${out_root} "${root}" PARENT_SCOPE)
@@ -91,7 +104,17 @@ function(tutti_find_torch)
   if(NOT given)
     set(given "$ENV{Torch_DIR}")
   endif()
-  if(given)
+  if(TUTTI_TORCH_RELEASE)
+    tutti_torch_cache(venv root)
+    if(NOT root AND TUTTI_SETUP)
+      include("${TUTTI_TORCH_LIST_DIR}/Provision.cmake")
+      tutti_provision_torch(root error)
+    endif()
+    if(NOT root AND NOT error)
+      set(error "TUTTI_TORCH_RELEASE is ${TUTTI_TORCH_RELEASE}, which is not in ${venv}; let tutti install it there with \
+-DTUTTI_SETUP=ON, or leave TUTTI_TORCH_RELEASE out and give a LibTorch with -DTorch_DIR=<folder>.")
+    endif()
+  elseif(given)
     tutti_torch_at("${given}" root)
     if(NOT root)
       string(CONCAT error "Torch_DIR is \"${given}\", where there is no LibTorch; give the folder that holds its "
@@ -127,8 +150,15 @@ function(tutti_find_torch)
   if(root)
     tutti_torch_version("${root}" version)
     if(NOT version OR version VERSION_LESS TUTTI_TORCH_MINIMUM)
+      list(JOIN TUTTI_TORCH_TESTED ", " tested)
       string(CONCAT error "LibTorch ${version} in ${root} is too old; tutti needs ${TUTTI_TORCH_MINIMUM} or newer "
-                          "(tested with ${TUTTI_TORCH_PINNED}). Give another with -DTorch_DIR=<folder>.")
+                          "(tested with ${tested}). Give another with -DTorch_DIR=<folder>.")
+    endif()
+    list(GET TUTTI_TORCH_TESTED -1 newest)
+    string(REGEX MATCH "^[0-9]+[.][0-9]+" minor "${version}")
+    if(minor VERSION_GREATER newest)
+      message(WARNING "tutti: LibTorch ${version} is newer than ${newest}, the newest that tutti was tested with; run \
+tutti's tests with it (cmake -DTorch_DIR=${root} -P cmake/test.cmake), or give an older one with -DTorch_DIR=<folder>.")
     endif()
     set(TUTTI_TORCH_ROOT "${root}" CACHE PATH "The LibTorch that tutti uses" FORCE)
     set(TUTTI_TORCH_VERSION "${version}" PARENT_SCOPE)

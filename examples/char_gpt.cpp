@@ -108,8 +108,10 @@ int main(int argc, char** argv) try {
       tutti::GradientClipping{.clipping_type = tutti::ClippingType::norm,
                               .clipping_threshold = 1.0}};
   trainer.fit();
-  const auto& values = trainer.state().eval_metric_values.at("test");
-  std::printf("test perplexity: %.2f\n", values.at("LanguagePerplexity"));
+  if (trainer.state().eval_metric_values.empty()) {  // --eval-interval 0, or nothing left to train
+    trainer.eval();
+  }
+  std::printf("test perplexity: %.2f\n", trainer.state().metric("test", "LanguagePerplexity"));
   std::printf("%s\n", write(trainer.state().task, "The trainer ", 300).c_str());
 } catch (...) {
   return tutti::report_failure();

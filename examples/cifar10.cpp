@@ -110,8 +110,11 @@ int main(int argc, char** argv) try {
                  tutti::ChannelsLast{},
                  tutti::EMA{.half_life = tutti::Time::batches((train.size() + 3) / 4)}};
   trainer.fit();
-  const auto& values = trainer.state().eval_metric_values.at("test");
-  std::printf("test accuracy: %.2f %%\n", 100 * values.at("MulticlassAccuracy"));
+  if (trainer.state().eval_metric_values.empty()) {  // --eval-interval 0, or nothing left to train
+    trainer.eval();
+  }
+  const double accuracy = trainer.state().metric("test", "MulticlassAccuracy");
+  std::printf("test accuracy: %.2f %%\n", 100 * accuracy);
 } catch (...) {
   return tutti::report_failure();
 }

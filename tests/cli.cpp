@@ -3,14 +3,18 @@
 #include <cstdint>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include <sys/stat.h>
+
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/trainer.hpp>
 
+#include "support/bounded.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
@@ -118,7 +122,123 @@ TEST_CASE("a mistake on the command line names the option and what is right", "[
   CHECK_THROWS_WITH(read({"--cuda-graphs", "yes"}),
                     ContainsSubstring("expected true, false or auto; got yes"));
   CHECK_THROWS_WITH(read({"--max-durations", "3ep"}), ContainsSubstring("--max-durations"));
-  CHECK_THROWS_WITH(read({"--seed", "-"}), ContainsSubstring("expected a number; got -"));
+  CHECK_THROWS_WITH(read({"--seed", "-1"}),
+                    ContainsSubstring("--seed: expected a whole number of 0 or more; got -1"));
+}
+
+TEST_CASE("only a finite number that fits is one, on the command line and in a file", "[cli]") {
+  struct Numbers {
+    double lr = 0.1;
+    float drop = 0.5F;
+    std::int64_t width = 8;
+    std::int32_t depth = 2;
+    std::optional<std::uint64_t> salt{};
+    tutti::CountOrAuto size{};
+    bool on = false;
+    Time warmup = "1ep";
+  };
+  const auto read = [](std::vector<std::string> words) {
+    Numbers numbers;
+    Program program{"test", "Tests."};
+    program.add(numbers).read(std::move(words));
+    return numbers;
+  };
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "run.toml").string();
+  for (const std::string flag : {"lr", "drop", "width", "depth", "salt", "size", "warmup"}) {
+    for (const std::string value : {"nan", "inf", "-inf", "1e999", "", "0x", "2 3", "3x"}) {
+      INFO("--" << flag << " " << value);
+      CHECK_THROWS_WITH(read({"--" + flag, value}), ContainsSubstring("--" + flag));
+      std::ofstream(path) << flag << " = " << value << '\n';
+      CHECK_THROWS_WITH(read({"--config", path}), ContainsSubstring("--" + flag));
+    }
+  }
+  CHECK_THROWS_WITH(
+      read({"--lr", "1e999"}),
+      ContainsSubstring("--lr: expected a finite number; got 1e999, which is beyond"));
+  CHECK_THROWS_WITH(read({"--lr", ""}), ContainsSubstring("finite number; got nothing"));
+  CHECK_THROWS_WITH(read({"--depth", "3000000000"}), ContainsSubstring("beyond the range"));
+  CHECK_THROWS_WITH(read({"--width", "1.5"}), ContainsSubstring("a whole number; got 1.5"));
+  CHECK_THROWS_WITH(read({"--salt", "-1"}), ContainsSubstring("of 0 or more; got -1"));
+  std::ofstream(path) << "on =\n";
+  CHECK_THROWS_WITH(read({"--config", path}), ContainsSubstring("--on: expected true or false"));
+  std::ofstream(path) << "width = 4\nlr = 0.2\nwidth = 6\n";
+  CHECK_THROWS_WITH(read({"--config", path}), ContainsSubstring("--width: the file gives it 2"));
+  CHECK(read({"--lr", "+2.5e-1"}).lr == 0.25);
+  CHECK(read({"--width", "-3"}).width == -3);
+  CHECK(read({"--salt", "18446744073709551615"}).salt == 18446744073709551615U);
+}
+
+TEST_CASE("a number without a unit counts epochs, and 0 of them is never", "[cli]") {
+  const auto read = [](std::vector<std::string> words) {
+    TrainerOptions options;
+    Program program{"test", "Tests."};
+    program.add(options).read(std::move(words));
+    return options;
+  };
+  CHECK(read({"--max-duration", "5"}).max_duration == Time("5ep"));
+  CHECK(read({"--max-duration", "1_000"}).max_duration == Time("1000ep"));
+  CHECK(!read({"--eval-interval", "0"}).eval_interval);
+  CHECK(!read({"--eval-interval", "0ep"}).eval_interval);
+  CHECK_THROWS_WITH(read({"--max-duration", "0.5"}),
+                    ContainsSubstring("\"0.5\"") && ContainsSubstring("it has no unit"));
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "run.toml").string();
+  std::ofstream(path) << "max-duration = 7\neval-interval = 0\n";
+  CHECK(read({"--config", path}).max_duration == Time("7ep"));
+  CHECK(!read({"--config", path}).eval_interval);
+}
+
+TEST_CASE("the last of two flags counts, and lists add up", "[cli]") {
+  const TemporaryFolder folder;
+  const std::string first = (folder.path() / "first.toml").string();
+  const std::string second = (folder.path() / "second.toml").string();
+  std::ofstream(first) << "seed = 1\nrun-name = \"one run\"\n";
+  std::ofstream(second) << "seed = 2\nload-ignore-keys = \"a\"\nload-ignore-keys = \"b\"\n";
+  TrainerOptions options;
+  double lr = 0.1;
+  Program program{"test", "Tests."};
+  program.add("--lr", lr, "").add(options);
+  program.read({"--lr",
+                "1",
+                "--max-duration",
+                "3ep",
+                "--config",
+                first,
+                "--save-folder=a",
+                "--lr",
+                "2",
+                "--save-folder=b",
+                "--max-duration",
+                "4ep",
+                "--config",
+                second,
+                "--save-async",
+                "--save-async",
+                "--no-save-async",
+                "--save-ignore-keys",
+                "x",
+                "--precision",
+                "fp16",
+                "--precision",
+                "fp32",
+                "--save-ignore-keys",
+                "y"});
+  CHECK(lr == 2);
+  CHECK(options.max_duration == Time("4ep"));
+  CHECK(options.save_folder == "b");
+  CHECK_FALSE(options.save_async);
+  CHECK(options.precision == Precision::fp32);
+  CHECK(options.seed == 2U);
+  CHECK(options.run_name.empty());
+  CHECK(options.save_ignore_keys == std::vector<std::string>{"x", "y"});
+  CHECK(options.load_ignore_keys == std::vector<std::string>{"a", "b"});
+}
+
+TEST_CASE("a program says which tutti and which LibTorch it is", "[cli]") {
+  Program program{"test", "Tests."};
+  CHECK_THROWS_WITH(program.read({"--version"}),
+                    ContainsSubstring("test (tutti " TUTTI_VERSION ", LibTorch " TORCH_VERSION));
 }
 
 TEST_CASE("a configuration file is read, and the command line has the last word", "[cli]") {
@@ -138,12 +258,33 @@ TEST_CASE("a configuration file is read, and the command line has the last word"
   CHECK_THROWS_WITH(wrong.add(other).read({"--config", path}), ContainsSubstring("max-durations"));
 }
 
+TEST_CASE("a configuration file that is no regular or a huge file is refused at once", "[cli]") {
+  const TemporaryFolder folder;
+  const std::string pipe = (folder.path() / "pipe").string();
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const std::string large = (folder.path() / "large.toml").string();
+  std::ofstream(large) << "seed = 1" << std::string(1 << 20, ' ') << "\n";
+  const auto says = [](const std::string& path) {
+    return tutti_test::in_bounds(64 << 20, [&] {
+      TrainerOptions options;
+      Program program{"test", "Tests."};
+      program.add(options).read({"--config", path});
+    });
+  };
+  CHECK_THAT(says("/dev/zero"), ContainsSubstring("--config: '/dev/zero' cannot be read: it is a "
+                                                  "device, not a regular file"));
+  CHECK_THAT(says(pipe), ContainsSubstring("it is a named pipe, not a regular file"));
+  CHECK_THAT(says(folder.path().string()), ContainsSubstring("it is a folder, not a regular file"));
+  CHECK_THAT(says(large), ContainsSubstring("it has 1048585 bytes, expected at most 1048576"));
+  CHECK_THAT(says("/no/such"), ContainsSubstring("No such file or directory"));
+}
+
 TEST_CASE("what a program prints is a configuration file of itself", "[cli]") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "run.toml").string();
   TrainerOptions first{.max_duration = "7ba", .seed = 5, .save_metrics = true};
   Program writer{"test", "Tests."};
-  writer.add(first).read({"--dist-timeout", "60.5"});
+  writer.add(first).read({"--dist-timeout", "60.123456789"});
   std::ofstream(path) << writer.text();
   TrainerOptions second;
   Program reader{"test", "Tests."};
@@ -151,7 +292,7 @@ TEST_CASE("what a program prints is a configuration file of itself", "[cli]") {
   CHECK(second.max_duration == Time("7ba"));
   CHECK(second.seed == 5U);
   CHECK(second.save_metrics);
-  CHECK(second.dist_timeout == 60.5);
+  CHECK(second.dist_timeout == 60.123456789);
   CHECK(reader.text() == writer.text());
 }
 

@@ -28,6 +28,8 @@ TEST_CASE("a trainer explains its plan, its values and what was done to the mode
   CHECK_THAT(text, ContainsSubstring("  EMA: half_life = 20ba, smoothing = not set, "));
   CHECK_THAT(text, ContainsSubstring("cuda graphs:\n  from forward to backward\n"));
   CHECK_THAT(text, ContainsSubstring("  run_name: \"explained\"\n"));
+  CHECK_THAT(text, ContainsSubstring("  optimizer/momentum: 0"));
+  CHECK_THAT(text, !ContainsSubstring("  MixUp/alpha:"));  // among the values
   CHECK_THAT(text, ContainsSubstring("  blurpool/num_blurconv_layers: 3\n"));
 }
 

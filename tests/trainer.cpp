@@ -12,6 +12,7 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
+#include "support/warnings.hpp"
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
@@ -191,6 +192,84 @@ TEST_CASE("predict returns the outputs of every batch on the host", "[trainer][p
   CHECK(trainer.predict(data, -1, false).empty());
 }
 
+TEST_CASE("predict_tensors joins the outputs of all batches in their order", "[trainer][predict]") {
+  struct Two final : tiny::Net {
+    Outputs forward(const Batch& batch) {
+      const at::Tensor y = tiny::Net::forward(batch).tensor();
+      return {{"logits", y}, {"mean", y.mean()}, {"twice", y.add(y)}};
+    }
+  };
+  const std::vector<Batch> data{tiny::batches(1, 6)[0], tiny::batches(1, 1)[0]};
+  const auto model = std::make_shared<Two>();
+  Trainer<> trainer(model, options());
+  const std::vector<Outputs> apart = trainer.predict(data);
+  const Outputs joined = trainer.predict_tensors(data);
+  CHECK(joined.names() == "logits, mean, twice");
+  CHECK(at::equal(joined.tensor(), at::cat({apart[0].at("logits"), apart[1].at("logits")})));
+  CHECK(at::equal(joined.at("mean"), at::stack({apart[0].at("mean"), apart[1].at("mean")})));
+  CHECK(trainer.predict_tensors(data, 1).tensor().size(0) == 6);
+  CHECK_THROWS_WITH(trainer.predict_tensors(std::vector<Batch>{}),
+                    ContainsSubstring("the loader gave no batch"));
+  CHECK_THROWS_WITH(trainer.predict(data, -2), ContainsSubstring("subset_num_batches is -2"));
+}
+
+TEST_CASE("predict_tensors refuses outputs that are no rows of one tensor", "[trainer][predict]") {
+  struct Texts final : tiny::Net {
+    Outputs forward(const Batch& batch) {
+      const at::Tensor y = tiny::Net::forward(batch).tensor();
+      return names ? Outputs{{y.size(0) == 6 ? "six" : "few", y}} : Outputs(y.t());
+    }
+    bool names = false;
+  };
+  const std::vector<Batch> data{tiny::batches(1, 6)[0], tiny::batches(1, 4)[0]};
+  const auto model = std::make_shared<Texts>();
+  Trainer<> trainer(model, options());
+  CHECK_THROWS_WITH(
+      trainer.predict_tensors(data),
+      ContainsSubstring("the output \"outputs\" of batch 1 is [2, 4], that of batch 0 "
+                        "[2, 6]") &&
+          ContainsSubstring("call predict()"));
+  model->names = true;
+  CHECK_THROWS_WITH(trainer.predict_tensors(data),
+                    ContainsSubstring("batch 1 has outputs called few, batch 0 has six"));
+}
+
+TEST_CASE("a missing optimizer is told of when it would train, and once", "[trainer]") {
+  Warnings warnings;
+  TrainerOptions given = options(2, "1ep");
+  given.optimizer = nullptr;
+  given.eval = {{"test", tiny::batches(1)}};
+  Trainer<> trainer(tiny::net(), given);
+  trainer.eval();
+  trainer.predict(tiny::batches(1));
+  CHECK(warnings.texts.empty());
+  trainer.fit();
+  trainer.fit("1ep");
+  CHECK(warnings.texts == Lines{"no optimizer was given; training with DecoupledSGDW{.lr = 0.1}"});
+}
+
+TEST_CASE("a run that is complete is not trained when it is started again", "[trainer][resume]") {
+  const TemporaryFolder folder;
+  TrainerOptions given = options(2, "1ep");
+  given.run_name = "run";
+  given.save_folder = folder.path().string();
+  given.autoresume = true;
+  given.save_metrics = true;
+  given.eval = {{"test", tiny::batches(1)}};
+  given.eval_interval = 0;
+  Trainer<> first(tiny::net(), given);
+  first.fit();
+  CHECK(first.state().eval_metric_values.empty());
+  Warnings warnings;
+  Trainer<> second(tiny::net(), given);
+  second.fit();
+  CHECK(second.state().timestamp.batch == 2);
+  CHECK(second.state().eval_metric_values.empty());
+  CHECK(warnings.texts ==
+        Lines{"fit: the run that was resumed is complete; there is nothing left to train"});
+  second.eval();
+}
+
 TEST_CASE("a resumed run equals the uninterrupted one bit for bit", "[trainer][resume]") {
   const TemporaryFolder temporary;
   const auto folder = temporary / "checkpoints";
@@ -239,6 +318,9 @@ TEST_CASE("options out of range are refused with what was got and what is expect
   bad = options();
   bad.device_train_microbatch_size = -1;
   CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("device_train_microbatch_size is -1"));
+  bad = options();
+  bad.dist_timeout = -1;
+  CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("dist_timeout is -1, expected more than 0"));
   bad = options();
   bad.scale_schedule_ratio = 0;
   CHECK_THROWS_WITH(refuse(bad), ContainsSubstring("scale_schedule_ratio is 0"));

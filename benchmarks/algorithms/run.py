@@ -2,14 +2,15 @@
 """What each algorithm adds to a training step in tutti and in Composer; prints one table of ratios.
 
     python benchmarks/algorithms/run.py --program build/bench/benchmarks/benchmark_algorithms \
-        --python venv/bin/python [--rounds 5] [--only MixUp --only SAM] [--cards docs/algorithms]
+        --python venv/bin/python --allocator libtcmalloc_minimal.so.4 [--rounds 5] [--only MixUp --only SAM] [--cards docs/algorithms]
 
 Claim, for each of the 27 algorithms: what it adds in tutti is at most half of what it adds in Composer.
 The exit code is 1 when it FAILS for one. Added is the step with the algorithm less the step without, on
 tensors of the size that the network sees with it: a process trains without, with, with and without it,
 each the median of 6 blocks of 10 steps. Processes of both sides alternate, n rounds, every second one in
 reverse. --cards writes what each adds into its method card. There is no ratio where what it adds in Composer is within the noise, twice the standard error
-over rounds. CPU time, one thread, fp32.
+over rounds. CPU time, one thread, fp32; Composer has a fused optimizer, no metrics (nor has tutti), and --allocator preloaded,
+since tutti keeps memory itself.
 
 The environment of Composer: python -m venv venv; venv/bin/pip install mosaicml==0.32.1 torch==2.7.0 \
 torchvision==0.22.0 transformers==4.53.3.
@@ -74,10 +75,10 @@ class Tutti:
 class Composer:
     """One process that has imported Composer, and forks a fresh one for each question."""
 
-    def __init__(self, python):
+    def __init__(self, python, allocator):
         self.server = subprocess.Popen(
-            [python, "-W", "ignore", str(HERE / "composer_side.py"), "--serve"], env=ENVIRONMENT,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            [python, "-W", "ignore", str(HERE / "composer_side.py"), "--serve"],
+            env={**ENVIRONMENT, "LD_PRELOAD": allocator}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     def measure(self, asked):
         self.server.stdin.write(" ".join(asked) + "\n")
@@ -172,12 +173,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", required=True)
     parser.add_argument("--python", required=True)
+    parser.add_argument("--allocator", required=True, help="a library that keeps memory, to preload into Composer")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", choices=sorted(ALGORITHMS))
     parser.add_argument("--cards", type=pathlib.Path, help="folder of the method cards, to write the costs into")
     arguments = parser.parse_args()
     names = arguments.only or list(ALGORITHMS)
-    sides = {"tutti": Tutti(arguments.program), "composer": Composer(arguments.python)}
+    sides = {"tutti": Tutti(arguments.program), "composer": Composer(arguments.python, arguments.allocator)}
     answers, absent, versions = {}, {}, {}
     for number in range(arguments.rounds):
         swapped = number % 2 == 1

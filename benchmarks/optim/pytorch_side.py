@@ -40,6 +40,40 @@ def pytorch(sizes):
     return apart
 
 
+def compiled(sizes):
+    """The three as one function for torch.compile, which writes its own loops."""
+    large = parameters(sizes)
+    adam = torch.optim.AdamW(large, lr=1e-3, foreach=True)
+    averages = [parameter.detach().clone() for parameter in large]
+    weights = [parameter.detach() for parameter in large]
+    norm = norm_of(large)
+    limit = torch.tensor(0.0)
+
+    @torch.compile
+    def together():
+        gradients = [parameter.grad for parameter in large]
+        total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+        torch._foreach_mul_(gradients, torch.clamp(limit / (total + 1e-6), max=1.0))
+        adam.step()
+        torch._foreach_lerp_(averages, weights, 1 - SMOOTHING)
+
+    def run(step):
+        limit.fill_(0.999 ** step * norm)
+        with torch.no_grad():
+            together()
+    return run
+
+
+def small(fused):
+    made = parameters([64] * 161)
+    if fused:
+        adam = torch.optim.Adam(made, lr=1e-3, fused=True)
+        return lambda _: adam.step()
+    adam = torch.optim.Adam(made, lr=1e-3, foreach=True)
+    step = torch.compile(adam.step)
+    return lambda _: step()
+
+
 def composer(sizes):
     """What Composer's Trainer does with DecoupledAdamW, GradientClipping and EMA."""
     from composer.algorithms.ema.ema import EMAParameters, compute_ema
@@ -63,8 +97,8 @@ def main():
     torch.manual_seed(0)
     sizes = [int(size) for size in sys.argv[1].split(",")]
     alternations = int(sys.argv[2])
-    small = torch.optim.Adam(parameters([64] * 161), lr=1e-3, fused=True)
-    ways = {"small_pytorch": (50, lambda _: small.step()), "adam_pytorch": (1, pytorch(sizes))}
+    ways = {"small_pytorch": (50, small(fused=True)), "small_compiled": (50, small(fused=False)),
+            "adam_pytorch": (1, pytorch(sizes)), "adam_compiled": (1, compiled(sizes))}
     if importlib.util.find_spec("composer"):
         ways["adam_composer"] = (1, composer(sizes))
     times = {way: [] for way in ways}

@@ -17,11 +17,13 @@ import sys
 
 SMALL = {"small_tutti": "tutti::Adam",
          "small_pytorch": "PyTorch, Adam(fused=True)",
+         "small_compiled": "PyTorch, Adam(foreach=True) in torch.compile",
          "small_libtorch": "torch::optim::Adam"}
 LARGE = {"adam_sweep": "DecoupledAdamW, clipped by norm, EMA: one sweep",
          "adam_apart": "the same apart",
          "adam_functions": "the same with LibTorch: clip_grad_norm_, _fused_adamw_, _foreach_lerp_",
          "adam_pytorch": "the same with PyTorch: clip_grad_norm_, AdamW(fused=True), _foreach_lerp_",
+         "adam_compiled": "PyTorch's three as one function for torch.compile",
          "adam_functions_cached": "LibTorch's three in the library's memory",
          "adam_composer": "Composer's DecoupledAdamW, GradientClipping and EMA",
          "adam_sweep_unclipped": "one sweep, the norm below the threshold",
@@ -63,7 +65,7 @@ def main():
     wide = json.loads(run([*ours, str(cores)], cores).strip().splitlines()[-1])
 
     def base_of(way):
-        for other in ("apart", "functions_cached", "functions", "pytorch", "composer"):
+        for other in ("apart", "functions_cached", "functions", "pytorch", "compiled", "composer"):
             way = way.replace(other, "sweep")
         return way
 
@@ -86,6 +88,8 @@ def main():
     print()
     claims = [("torch::optim::Adam / tutti, small tensors", medians["small_libtorch"] / medians["small_tutti"], 30),
               ("PyTorch fused=True / tutti, small tensors", medians["small_pytorch"] / medians["small_tutti"], 10),
+              ("PyTorch in torch.compile / tutti, small tensors", medians["small_compiled"] / medians["small_tutti"], 10),
+              ("PyTorch's three in torch.compile / sweep", medians["adam_compiled"] / medians["adam_sweep"], 1.5),
               ("Composer's three / sweep", medians["adam_composer"] / medians["adam_sweep"], 1.5),
               ("PyTorch's three calls / sweep", medians["adam_pytorch"] / medians["adam_sweep"], 1.5),
               ("LibTorch's three functions / sweep", medians["adam_functions"] / medians["adam_sweep"], 1.5),

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """One training step of a small network in a Python framework: microseconds per step.
 
-    OMP_NUM_THREADS=1 python peers.py pytorch|accelerate|lightning|composer|composer_metric|composer_algorithms
+    OMP_NUM_THREADS=1 python peers.py PEER [WAY]
 
-The step: MLP 32-64-64-10, batch 8, cross entropy, SGD with momentum 0.9, on the CPU with one thread.
+PEER: pytorch, accelerate, lightning, composer, composer_metric or composer_algorithms. WAY: plain, as the documentation shows it
+(the default); fused, with SGD(fused=True); compiled, also with torch.compile. The step: MLP 32-64-64-10, batch 8, cross entropy, SGD with momentum 0.9, on the CPU with one thread.
 The batches are tensors that exist already, and the loader that gives them out takes the time when it is
 asked for every BLOCK-th one: nothing of the framework is touched, and all of its loop is timed.
 Prints one line of JSON. run.py runs this and tutti's own program alternately.
@@ -44,29 +45,30 @@ class Loader:
                 self.stamps.append(time.perf_counter_ns())
             yield self.batches[step % 64]
 
-    def report(self, name, versions):
+    def report(self, name, way, versions):
         pairs = zip(self.stamps, self.stamps[1:])
         blocks = [(b - a) / BLOCK / 1000 for a, b in pairs][:BLOCKS]
         assert len(blocks) == BLOCKS, f"{len(blocks)} blocks were timed, expected {BLOCKS}"
-        print(json.dumps({"name": name, "us": statistics.median(blocks), "blocks": blocks,
+        print(json.dumps({"name": name, "way": way, "us": statistics.median(blocks), "blocks": blocks,
                           "versions": {"torch": torch.__version__, **versions}}))
 
 
-def network():
+def network(way):
     torch.manual_seed(0)
-    return torch.nn.Sequential(
+    net = torch.nn.Sequential(
         torch.nn.Linear(INPUTS, HIDDEN), torch.nn.ReLU(),
         torch.nn.Linear(HIDDEN, HIDDEN), torch.nn.ReLU(),
         torch.nn.Linear(HIDDEN, CLASSES))
+    return torch.compile(net) if way == "compiled" else net
 
 
-def sgd(model):
-    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+def sgd(model, way):
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True if way != "plain" else None)
 
 
-def pytorch(loader):
-    model, loss_of = network(), torch.nn.CrossEntropyLoss()
-    optimizer = sgd(model)
+def pytorch(loader, way):
+    model, loss_of = network(way), torch.nn.CrossEntropyLoss()
+    optimizer = sgd(model, way)
     for inputs, targets in loader:
         optimizer.zero_grad()
         loss_of(model(inputs), targets).backward()
@@ -74,11 +76,11 @@ def pytorch(loader):
     return {}
 
 
-def accelerate(loader):
+def accelerate(loader, way):
     import accelerate as package
     accelerator = package.Accelerator(cpu=True)
-    model = network()
-    model, optimizer = accelerator.prepare(model, sgd(model))
+    model = network(way)
+    model, optimizer = accelerator.prepare(model, sgd(model, way))
     loss_of = torch.nn.CrossEntropyLoss()
     for inputs, targets in loader:
         optimizer.zero_grad()
@@ -87,7 +89,7 @@ def accelerate(loader):
     return {"accelerate": package.__version__}
 
 
-def lightning(loader):
+def lightning(loader, way):
     import logging
     import lightning as package
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -95,56 +97,58 @@ def lightning(loader):
     class Module(package.LightningModule):
         def __init__(self):
             super().__init__()
-            self.net, self.loss_of = network(), torch.nn.CrossEntropyLoss()
+            self.net, self.loss_of = network(way), torch.nn.CrossEntropyLoss()
 
         def training_step(self, batch, batch_idx):
             return self.loss_of(self.net(batch[0]), batch[1])
 
         def configure_optimizers(self):
-            return sgd(self)
+            return sgd(self, way)
 
     trainer = package.Trainer(accelerator="cpu", max_epochs=1, logger=False, barebones=True)
     trainer.fit(Module(), train_dataloaders=loader)
     return {"lightning": package.__version__}
 
 
-def composer_run(loader, metrics, algorithms):
+def composer_run(loader, way, metrics, algorithms):
     import composer
     from composer.core import DataSpec
     from composer.models import ComposerClassifier
     from torchmetrics import MetricCollection
 
     given = {} if metrics else {"train_metrics": MetricCollection([])}
-    model = ComposerClassifier(network(), num_classes=CLASSES, **given)
+    model = ComposerClassifier(network(way), num_classes=CLASSES, **given)
     data = DataSpec(loader, get_num_samples_in_batch=lambda batch: BATCH)
     trainer = composer.Trainer(
-        model=model, train_dataloader=data, max_duration=f"{STEPS + 1}ba", optimizers=sgd(model),
+        model=model, train_dataloader=data, max_duration=f"{STEPS + 1}ba", optimizers=sgd(model, way),
         algorithms=algorithms, device="cpu", precision="fp32", progress_bar=False, loggers=[], seed=1)
     trainer.fit()
     return {"composer": composer.__version__}
 
 
-def composer(loader):
-    return composer_run(loader, metrics=False, algorithms=[])
+def composer(loader, way):
+    return composer_run(loader, way, metrics=False, algorithms=[])
 
 
-def composer_metric(loader):
-    return composer_run(loader, metrics=True, algorithms=[])
+def composer_metric(loader, way):
+    return composer_run(loader, way, metrics=True, algorithms=[])
 
 
-def composer_algorithms(loader):
+def composer_algorithms(loader, way):
     from composer.algorithms import GradientClipping, LabelSmoothing, MixUp
-    return composer_run(loader, metrics=False, algorithms=[
+    return composer_run(loader, way, metrics=False, algorithms=[
         MixUp(alpha=0.2), LabelSmoothing(smoothing=0.1),
         GradientClipping(clipping_type="norm", clipping_threshold=1.0)])
 
 
+WAYS = ["plain", "fused", "compiled"]
 PEERS = {f.__name__: f for f in
          [pytorch, accelerate, lightning, composer, composer_metric, composer_algorithms]}
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in PEERS:
-        sys.exit(f"usage: peers.py {'|'.join(PEERS)}")
+    name, way = (*sys.argv[1:], *["", "plain"][len(sys.argv) - 1:])[:2]
+    if name not in PEERS or way not in WAYS:
+        sys.exit(f"usage: peers.py {'|'.join(PEERS)} {'|'.join(WAYS)}")
     torch.set_num_threads(1)
     source = Loader()
-    source.report(sys.argv[1], PEERS[sys.argv[1]](source))
+    source.report(name, way, PEERS[name](source, way))

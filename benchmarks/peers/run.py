@@ -2,15 +2,18 @@
 """Compares one training step in tutti with the same step elsewhere; prints one table.
 
     python benchmarks/peers/run.py --program build/bench/benchmarks/benchmark_peer_tutti \
-        --python venv/bin/python [--rounds 5]
+        --python venv/bin/python [--rounds 5] [--allocator libtcmalloc_minimal.so.4]
 
 Claims (all in one run, processes of all peers alternating, the order turned round every second time):
 tutti's Trainer is at least 12 times as fast as Composer with the train metric emptied, 2.5 times as
-fast as PyTorch eager, and faster than the hand-written LibTorch loop with torch::optim. The exit code
-is 1 when one of them fails. --python may be given several times: each runs the peers it has installed.
+fast as PyTorch, and faster than the hand-written LibTorch loop with torch::optim. Every peer of Python
+runs as its documentation shows it, with fused optimizers, and with torch.compile as well; each of these
+also with an allocator that keeps memory, since tutti's keeps it, when --allocator names a library to
+preload. The fastest is what tutti is compared with. The exit code is 1 when a claim fails. --python may
+be given several times: each runs the peers it has installed.
 
 The environment of the Python peers: python -m venv venv; venv/bin/pip install mosaicml==0.32.1 \
-torch==2.7.0 lightning accelerate.
+torch==2.7.0 lightning accelerate. The allocator: apt-get install libtcmalloc-minimal4.
 """
 import argparse
 import json
@@ -22,6 +25,7 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).parent
+WAYS = {"plain": "", "fused": ", fused optimizer", "compiled": ", fused optimizer, torch.compile"}
 OURS = ["torch_optim", "fused_sgd", "tutti", "tutti_metric", "tutti_algorithms"]
 NEEDS = {"pytorch": "torch", "accelerate": "accelerate", "lightning": "lightning",
          "composer": "composer", "composer_metric": "composer", "composer_algorithms": "composer"}
@@ -31,7 +35,7 @@ TITLES = {
     "tutti": "**tutti**",
     "tutti_metric": "tutti, with accuracy as train metric",
     "tutti_algorithms": "tutti, MixUp + LabelSmoothing + GradientClipping",
-    "pytorch": "PyTorch eager",
+    "pytorch": "PyTorch",
     "accelerate": "Accelerate",
     "lightning": "Lightning (barebones)",
     "composer": "Composer, train metric emptied",
@@ -49,15 +53,19 @@ def installed(python, package):
 
 
 def commands(arguments):
-    found = [(name, [arguments.program, name]) for name in OURS]
+    """(name, way, allocator, command) of each process of a round."""
+    found = [(name, "plain", "", [arguments.program, name]) for name in OURS]
     for python in arguments.python:
-        found += [(name, [python, str(HERE / "peers.py"), name])
-                  for name, package in NEEDS.items() if installed(python, package)]
+        for name in (name for name, package in NEEDS.items() if installed(python, package)):
+            for way in WAYS:
+                command = [python, str(HERE / "peers.py"), name, way]
+                found += [(name, way, allocator, command) for allocator in {"", arguments.allocator}]
     return found
 
 
-def measure(command):
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+def measure(command, allocator):
+    environment = {**ENVIRONMENT, **({"LD_PRELOAD": allocator} if allocator else {})}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
     return json.loads(done.stdout.strip().splitlines()[-1])
@@ -74,20 +82,23 @@ def main():
     parser.add_argument("--program", required=True)
     parser.add_argument("--python", action="append", default=[])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--allocator", default="", help="a library to preload into the peers of Python as well")
     arguments = parser.parse_args()
+    if not arguments.allocator:
+        print("not run: the peers of Python with an allocator that keeps memory, for no --allocator was given")
     peers = commands(arguments)
     runs, versions = {}, {}
     for round_number in range(arguments.rounds):
-        for name, command in peers if round_number % 2 == 0 else reversed(peers):
-            got = measure(command)
-            key = (name, got["versions"]["torch"])
+        for name, way, allocator, command in peers if round_number % 2 == 0 else reversed(peers):
+            got = measure(command, allocator)
+            key = (name, way, allocator, got["versions"]["torch"])
             runs.setdefault(key, []).append(got["us"])
             versions[key] = ", ".join(f"{k} {v}" for k, v in got["versions"].items())
-            print(f"round {round_number + 1}: {name} {got['us']:.1f}", file=sys.stderr, flush=True)
+            print(f"round {round_number + 1}: {name} {way} {allocator} {got['us']:.1f}", file=sys.stderr, flush=True)
 
     medians = {key: statistics.median(values) for key, values in runs.items()}
-    best = {}  # the fastest environment of each peer: what tutti is compared with
-    for (name, _), value in medians.items():
+    best = {}  # the fastest configuration of each peer: what tutti is compared with
+    for (name, *_), value in medians.items():
         best[name] = min(value, best.get(name, value))
     print(f"MLP 32-64-64-10, batch 8, SGD with momentum, one thread, fp32. {processor()}.")
     print(f"n = {arguments.rounds} processes each, alternating; per process the median of 15 blocks of "
@@ -95,7 +106,9 @@ def main():
     print("| step | µs, median | deviation | × tutti | versions |\n|---|---:|---:|---:|---|")
     for key in sorted(medians, key=medians.get):
         spread = statistics.stdev(runs[key]) if len(runs[key]) > 1 else 0.0
-        print(f"| {TITLES[key[0]]} | {medians[key]:.1f} | {spread:.1f} | "
+        name, way, allocator, _ = key
+        kept = ", " + pathlib.Path(allocator).name.split(".")[0].removeprefix("lib") if allocator else ""
+        print(f"| {TITLES[name]}{WAYS[way]}{kept} | {medians[key]:.1f} | {spread:.1f} | "
               f"{medians[key] / best['tutti']:.2f} | {versions[key]} |")
     print()
     failed = False

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """What runs.cpp trains, in plain PyTorch and in Composer.
 
-    OMP_NUM_THREADS=1 python peers.py pytorch|composer digits|digits_recipe|cifar|cifar_channels_last|gpt EPOCHS TARGET SEED FILES...
+    OMP_NUM_THREADS=1 python peers.py SIDE digits|digits_recipe|cifar|cifar_channels_last|gpt EPOCHS TARGET SEED FILES...
 
-The data are tensors in memory behind torch's DataLoader. The GPT is Hugging Face's. EPOCHS, TARGET and SEED mean what they
-mean in runs.cpp, and one line of JSON is printed, as there. digits_recipe is Composer's alone.
+SIDE: pytorch or composer, with the fused optimizer; pytorch_compiled or composer_compiled, also with torch.compile, which
+compiles before the clock starts. The data are tensors in memory behind torch's DataLoader. The GPT is Hugging Face's. EPOCHS, TARGET and SEED mean what they
+mean in runs.cpp, and one line of JSON is printed, as there. The clock starts when everything is made, at the fit, as there.
+digits_recipe is Composer's alone.
 """
 import json
 import struct
@@ -122,9 +124,15 @@ def gpt():
 def make(name):
     if name == "gpt":
         model = gpt()
-        return model, torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=1e-2)
+        return model, torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=1e-2, fused=True)
     model, lr = (small_resnet(), 0.1) if name.startswith("digits") else (ResNet9(), 0.005)
-    return model, torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4)
+    if name == "cifar_channels_last":
+        model = model.to(memory_format=torch.channels_last)
+    return model, torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4, fused=True)
+
+
+def prepared(name, batch):
+    return [batch[0].to(memory_format=torch.channels_last), batch[1]] if name == "cifar_channels_last" else batch
 
 
 def loss_of(name, model, batch):
@@ -141,32 +149,56 @@ def evaluate(name, model, test):
     return right / len(test.dataset)
 
 
-def pytorch(name, epochs, target, seed, train, test):
+def compile_ahead(name, model, train, test):
+    """Compiles for the batches of an epoch, in training and in evaluation, and leaves the model as it was."""
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    model.compile()
+    drawn = torch.get_rng_state()
+    for training, loader in ((True, train), (False, test)):
+        model.train(training)
+        shapes = set()
+        for batch in loader:  # the last one may be smaller
+            batch = prepared(name, batch)
+            shape = len(next(iter(batch.values())) if isinstance(batch, dict) else batch[0])
+            if shape not in shapes:
+                shapes.add(shape)
+                with torch.set_grad_enabled(training):
+                    loss = loss_of(name, model, batch)
+                    if training:
+                        loss.backward()
+    model.zero_grad()
+    model.load_state_dict(before)
+    torch.set_rng_state(drawn)
+
+
+def pytorch(name, epochs, target, seed, train, test, compiled):
     model, optimizer = make(name)
-    channels_last = name == "cifar_channels_last"
-    if channels_last:
-        model = model.to(memory_format=torch.channels_last)
-    for epoch in range(1, epochs + 1):
-        model.train()
-        for batch in train:
-            if channels_last:
-                batch = [batch[0].to(memory_format=torch.channels_last), batch[1]]
-            optimizer.zero_grad()
-            loss_of(name, model, batch).backward()
-            optimizer.step()
-        if target or epoch == epochs:
-            found = evaluate(name, model, test)
-            if target and found > target:
-                break
-    return epoch, found
+    if compiled:
+        compile_ahead(name, model, train, test)
+
+    def fit():
+        for epoch in range(1, epochs + 1):
+            model.train()
+            for batch in train:
+                optimizer.zero_grad()
+                loss_of(name, model, prepared(name, batch)).backward()
+                optimizer.step()
+            if target or epoch == epochs:
+                found = evaluate(name, model, test)
+                if target and found > target:
+                    break
+        return epoch, lambda: found
+    return fit
 
 
-def composer(name, epochs, target, seed, train, test):
+def composer(name, epochs, target, seed, train, test, compiled):
     import composer as package
     from composer.callbacks import ThresholdStopper
     from composer.models import ComposerClassifier, ComposerModel
     from torchmetrics import MetricCollection
-    model, optimizer = make(name)
+    model, optimizer = make(name.replace("_channels_last", ""))
+    if compiled:
+        compile_ahead(name, model, train, test)
     if name == "gpt":
         class Wrapped(ComposerModel):
             def __init__(self):
@@ -194,11 +226,14 @@ def composer(name, epochs, target, seed, train, test):
                               eval_interval=f"{1 if target else epochs}ep", max_duration=f"{epochs}ep", optimizers=optimizer,
                               algorithms=algorithms, callbacks=stoppers, device="cpu", precision="fp32", progress_bar=False,
                               loggers=[], seed=seed)
-    trainer.fit()
-    done = trainer.state.timestamp.epoch.value
-    if name == "gpt":
-        return done, evaluate(name, model, test)
-    return done, float(trainer.state.eval_metric_values["MulticlassAccuracy"])
+
+    def fit():
+        trainer.fit()
+        if name == "gpt":
+            perplexity = evaluate(name, model, test)
+            return trainer.state.timestamp.epoch.value, lambda: perplexity
+        return trainer.state.timestamp.epoch.value, lambda: float(trainer.state.eval_metric_values["MulticlassAccuracy"])
+    return fit
 
 
 def main():
@@ -207,16 +242,18 @@ def main():
     torch.manual_seed(seed)
     train, test = {"digits": digits, "digits_recipe": digits, "cifar": cifar, "cifar_channels_last": cifar,
                    "gpt": text}[name](files)
-    run = {"pytorch": pytorch, "composer": composer}[side]
-    if side == "composer":
-        import composer as package
+    make_fit = composer if side.startswith("composer") else pytorch
+    fit = make_fit(name, epochs, target, seed, train, test, side.endswith("_compiled"))
     began = time.process_time()
-    done, found = run(name, epochs, target, seed, train, test)
+    done, found = fit()
     seconds = time.process_time() - began
+    version = {"torch": torch.__version__}
+    if side.startswith("composer"):
+        import composer as package
+        version["composer"] = package.__version__
     units = LENGTH if name == "gpt" else 1
-    version = {"torch": torch.__version__} | ({"composer": package.__version__} if side == "composer" else {})
     print(json.dumps({"name": name, "seconds": seconds, "epochs": done,
-                      "per_second": done * len(train) * train.batch_size * units / seconds, "found": found, **version}))
+                      "per_second": done * len(train) * train.batch_size * units / seconds, "found": found(), **version}))
 
 
 if __name__ == "__main__":

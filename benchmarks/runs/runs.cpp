@@ -163,8 +163,8 @@ void run(const Plan& plan, Model model, const Data& data, std::int64_t units,
       "{\"name\": \"%s\", \"seconds\": %.4f, \"epochs\": %ld, \"per_second\": %.2f, "
       "\"found\": %.5f, \"torch\": \"%s\"}\n",
       plan.name.c_str(), seconds, static_cast<long>(epochs),
-      examples * static_cast<double>(units) / seconds,
-      trainer.state().eval_metric_values.at("test").at(metric), TORCH_VERSION);
+      examples * static_cast<double>(units) / seconds, trainer.state().metric("test", metric),
+      TORCH_VERSION);
 }
 
 bool choose(const Plan& plan, const Files& files) {

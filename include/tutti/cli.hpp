@@ -5,26 +5,35 @@
 #endif
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <istream>
+#include <memory>
 #include <optional>
-#include <sstream>
+#include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <torch/version.h>
 
 #include <tutti/core/detail/fields.hpp>
+#include <tutti/core/detail/regular_file.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/thrown.hpp>
 #include <tutti/dist/environment.hpp>
 #include <tutti/failure.hpp>
 #include <tutti/train/options.hpp>
+#include <tutti/version.hpp>
 
 /// Options of a training program from its command line and a configuration file, by CLI11.
 namespace tutti::cli {
@@ -58,15 +67,47 @@ inline Precision precision_from(const std::string& text) {
                           : enum_from<Precision>(text);
 }
 
+// All of the text as a number that T holds; no infinity, and nothing that is not a number.
+template <class T>
+T number_from(std::string_view text) {
+  const std::string_view digits =
+      text.size() > 1 && text[0] == '+' && text[1] != '-' ? text.substr(1) : text;
+  const char* const end = digits.data() + digits.size();
+  T value{};
+  const auto [read, error] = std::from_chars(digits.data(), end, value);
+  bool good = error == std::errc() && read == end;
+  if constexpr (std::is_floating_point_v<T>) {
+    good = good && std::isfinite(value);
+  }
+  if (!good) {
+    const bool large = error == std::errc::result_out_of_range && read == end;
+    throw CLI::ValidationError(std::string("expected a ") +
+                               (std::is_floating_point_v<T> ? "finite" : "whole") + " number" +
+                               (std::is_unsigned_v<T> ? " of 0 or more" : "") + "; got " +
+                               (text.empty() ? "nothing" : std::string(text)) +
+                               (large ? ", which is beyond the range of its type" : ""));
+  }
+  return value;
+}
+
+// A number without a unit counts epochs, as in the program.
+inline Time time_from(const std::string& text) {
+  using tutti::detail::parse_time;
+  using tutti::detail::TimeProblem;
+  const bool is_count = parse_time(text).problem == TimeProblem::missing_unit &&
+                        parse_time(text + "ep").problem == TimeProblem::none;
+  return Time::parse(is_count ? text + "ep" : text);
+}
+
 // Reads a value as a user writes it.
 template <class T>
 T value_from(const std::string& text) {
   if constexpr (std::is_same_v<T, Time>) {
-    return Time::parse(text);
+    return time_from(text);
   } else if constexpr (std::is_same_v<T, Precision>) {
     return precision_from(text);
   } else if constexpr (std::is_same_v<T, CountOrAuto>) {
-    return text == "auto" ? CountOrAuto("auto") : CountOrAuto(value_from<std::int64_t>(text));
+    return text == "auto" ? CountOrAuto("auto") : CountOrAuto(number_from<std::int64_t>(text));
   } else if constexpr (std::is_same_v<T, OnOrAuto>) {
     if (text != "true" && text != "false" && text != "auto") {
       throw CLI::ValidationError("expected true, false or auto; got " + text);
@@ -77,13 +118,7 @@ T value_from(const std::string& text) {
   } else if constexpr (std::is_base_of_v<std::string, T>) {
     return text;
   } else {
-    std::istringstream in(text);
-    T value{};
-    in >> value;
-    if (!in || in.peek() != std::istringstream::traits_type::eof()) {
-      throw CLI::ValidationError("expected a number; got " + text);
-    }
-    return value;
+    return number_from<T>(text);
   }
 }
 
@@ -98,9 +133,8 @@ std::string text_of(const T& value) {
   } else if constexpr (std::is_same_v<T, bool>) {
     return value ? "true" : "false";
   } else if constexpr (std::is_arithmetic_v<T>) {
-    std::ostringstream out;
-    out << value;
-    return out.str();
+    char text[64];  // the shortest that reads back unchanged
+    return {text, std::to_chars(text, text + sizeof text, value).ptr};
   } else if constexpr (std::is_enum_v<T> || std::is_same_v<T, OnOrAuto>) {
     return std::string(to_string(value));
   } else {
@@ -108,15 +142,13 @@ std::string text_of(const T& value) {
   }
 }
 
-// Types that CLI11 reads by itself.
 template <class T>
-constexpr bool is_plain = std::is_arithmetic_v<T> || std::is_same_v<T, std::string> ||
-                          std::is_same_v<T, std::vector<std::string>>;
+constexpr bool is_list = std::is_same_v<T, std::vector<std::string>>;
 
 template <class T>
-constexpr bool is_option =
-    is_plain<T> || std::is_enum_v<T> || std::is_same_v<T, Time> || std::is_same_v<T, CountOrAuto> ||
-    std::is_same_v<T, OnOrAuto> || std::is_base_of_v<std::string, T>;
+constexpr bool is_option = std::is_arithmetic_v<T> || is_list<T> || std::is_enum_v<T> ||
+                           std::is_same_v<T, Time> || std::is_same_v<T, CountOrAuto> ||
+                           std::is_same_v<T, OnOrAuto> || std::is_base_of_v<std::string, T>;
 template <class T>
   requires is_optional<T>
 constexpr bool is_option<T> = is_option<typename T::value_type>;
@@ -129,6 +161,58 @@ inline std::string flag_of(std::string_view member) {
   std::string flag = "--" + std::string(member);
   std::replace(flag.begin(), flag.end(), '_', '-');
   return flag;
+}
+
+// Which options of a program take several values, and which are true or false.
+struct Kinds {
+  std::set<std::string> lists{};
+  std::set<std::string> switches{};
+};
+
+// Reads a file for --config by CLI11's rules, but refuses what it takes one part of: several values
+// of one option, in a line or in lines apart, and a switch without a value.
+class ConfigFile final : public CLI::ConfigBase {
+ public:
+  explicit ConfigFile(std::shared_ptr<const Kinds> kinds) : kinds_(std::move(kinds)) {}
+
+  std::vector<CLI::ConfigItem> from_config(std::istream& in) const override {
+    std::vector<CLI::ConfigItem> items;
+    for (CLI::ConfigItem& item : CLI::ConfigBase::from_config(in)) {
+      const auto known = std::find_if(items.begin(), items.end(), [&](const CLI::ConfigItem& one) {
+        return one.fullname() == item.fullname();
+      });
+      if (known == items.end()) {
+        items.push_back(std::move(item));
+      } else {
+        known->inputs.insert(known->inputs.end(), item.inputs.begin(), item.inputs.end());
+      }
+    }
+    std::for_each(items.begin(), items.end(), [this](const auto& item) { check(item); });
+    return items;
+  }
+
+ private:
+  void check(const CLI::ConfigItem& item) const {
+    if (item.inputs.size() > 1 && !kinds_->lists.contains(item.name)) {
+      throw CLI::ValidationError("--" + item.name,
+                                 "the file gives it " + std::to_string(item.inputs.size()) +
+                                     " values, expected one; put a text with blanks or commas "
+                                     "into quotes");
+    }
+    if (item.inputs == std::vector<std::string>{""} && kinds_->switches.contains(item.name)) {
+      throw CLI::ValidationError("--" + item.name, "expected true or false; got nothing");
+    }
+  }
+
+  std::shared_ptr<const Kinds> kinds_;
+};
+
+// Why a configuration file cannot be read; empty: it can.
+inline std::string config_problem(const std::string& path) {
+  constexpr std::uint64_t most = 1 << 20;
+  std::string problem;
+  tutti::detail::read_regular_file(path, problem, most);
+  return problem.empty() ? problem : "'" + path + "' cannot be read: " + problem;
 }
 
 }  // namespace detail
@@ -149,18 +233,26 @@ inline std::string flag_of(std::string_view member) {
 ///     }
 ///
 /// What a variable holds before parse() is the default. `--help` lists all; `--config FILE` reads
-/// lines `max-duration = "3ep"`, which the command line overrides.
+/// lines `max-duration = "3ep"`, which the command line overrides; `--version` says which tutti and
+/// which LibTorch it is. Of a flag that is given twice, --config too, the last one counts; the
+/// values of a list add up.
 class Program {
  public:
   /// name: as it is called. about: one sentence for --help.
   Program(const std::string& name, const std::string& about) : app_(about, name) {
-    app_.set_config("--config", "", "a file of options, one `name = value` per line");
+    app_.set_config("--config", "", "a file of options, one `name = value` per line")
+        ->take_last()
+        ->check(detail::config_problem);
+    app_.config_formatter(std::make_shared<detail::ConfigFile>(kinds_));
     app_.allow_config_extras(CLI::config_extras_mode::error);
+    app_.set_version_flag("--version",
+                          name + " (tutti " TUTTI_VERSION ", LibTorch " TORCH_VERSION ")",
+                          "print the versions of tutti and LibTorch");
   }
 
-  /// Binds one flag. value: a number, text, list of texts, bool (`--flag`, `--no-flag`), Time,
-  /// enum with to_string(), CountOrAuto, OnOrAuto, or an optional one of these; has to outlive
-  /// parse().
+  /// Binds one flag. value: a number (finite), text, list of texts, bool (`--flag`, `--no-flag`),
+  /// Time (a number without a unit is epochs), enum with to_string(), CountOrAuto, OnOrAuto, or an
+  /// optional one of these; has to outlive parse().
   template <class T>
   Program& add(const std::string& flag, T& value, const std::string& about) {
     static_assert(detail::is_option<T>,
@@ -216,7 +308,7 @@ class Program {
     try {
       app_.parse(std::move(words));
     } catch (const CLI::ParseError& error) {
-      TORCH_CHECK_VALUE(false, error.what());
+      TUTTI_CHECK_VALUE(false, error.what());
     }
     finish();
   }
@@ -248,11 +340,13 @@ class Program {
  private:
   template <class T>
   void bind(const std::string& flag, T& value, const std::string& about) {
+    const std::string name = flag.substr(2);
     if constexpr (std::is_same_v<T, bool>) {
-      app_.add_flag(flag + ",!--no-" + flag.substr(2), value, about)
-          ->default_str(value ? "true" : "false");
-    } else if constexpr (detail::is_plain<T>) {
+      app_.add_flag(flag + ",!--no-" + name, value, about)->default_str(value ? "true" : "false");
+      kinds_->switches.insert({name, "no-" + name});
+    } else if constexpr (detail::is_list<T>) {
       app_.add_option(flag, value, about)->capture_default_str();
+      kinds_->lists.insert(name);
     } else {
       const auto read = [&value, flag](const std::string& text) {
         try {
@@ -265,9 +359,14 @@ class Program {
           throw CLI::ValidationError(flag, tutti::detail::thrown());
         }
       };
-      app_.add_option_function<std::string>(flag, read, about)->default_str(detail::text_of(value));
+      app_.add_option_function<std::string>(flag, read, about)
+          ->type_name(std::is_integral_v<T>         ? "INT"
+                      : std::is_floating_point_v<T> ? "FLOAT"
+                                                    : "TEXT")
+          ->default_str(detail::text_of(value))
+          ->take_last();
     }
-    values_.emplace_back(flag.substr(2), [&value] { return constant_of(value); });
+    values_.emplace_back(name, [&value] { return constant_of(value); });
   }
 
   template <class T>
@@ -295,6 +394,7 @@ class Program {
     }
   }
 
+  std::shared_ptr<detail::Kinds> kinds_ = std::make_shared<detail::Kinds>();
   CLI::App app_;
   std::vector<std::pair<std::string, std::function<HyperparameterValue()>>> values_;
   TrainerOptions* trainer_ = nullptr;
@@ -304,13 +404,14 @@ inline Program& Program::add(TrainerOptions& options) {
   TrainerOptions& o = options;
   trainer_ = &options;
   o.on_signal = o.on_signal.value_or(OnSignal::exit);
-  add("--max-duration", o.max_duration, "how long to train: 10ep, 500ba, 2h");
+  add("--max-duration", o.max_duration, "how long to train: 10ep or 10, 500ba, 2h");
   add("--train-subset-num-batches", o.train_subset_num_batches, "batches of an epoch; -1: all");
   add("--eval-subset-num-batches", o.eval_subset_num_batches, "batches of an evaluation; -1: all");
-  add("--eval-interval", o.eval_interval, "how often to evaluate; 0: never");
+  add("--eval-interval", o.eval_interval, "how often fit evaluates; 0: never");
   add("--iteration-length", o.iteration_length, "length of an iteration, in ep or tok");
   add("--scale-schedule-ratio", o.scale_schedule_ratio, "stretches duration and schedule");
   add("--step-schedule-every-batch", o.step_schedule_every_batch, "else once per epoch");
+  add("--schedule-ahead", o.schedule_ahead, "each rate at its own batch, else one batch late");
   add("--device-train-microbatch-size", o.device_train_microbatch_size,
       "examples per forward pass, or auto; 0: the whole batch");
   add("--grad-accum", o.grad_accum, "the same as a number of microbatches");

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <algorithm>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <type_traits>
 
+#include <tutti/core/detail/constants.hpp>
 #include <tutti/core/detail/fields.hpp>
+#include <tutti/core/detail/switched.hpp>
 #include <tutti/trainer.hpp>
 
 namespace tutti {
@@ -38,10 +41,7 @@ bool write_value(std::ostream& out, const T& value) {
 // name: what the recipe calls it, where it stands in a Switch or has a name of its own.
 template <class P>
 void write_policy(std::ostream& out, const P& policy, std::string_view name) {
-  if constexpr (requires {
-                  policy.policy;
-                  policy.on;
-                }) {
+  if constexpr (is_switch<P>) {
     if (policy.on) {
       write_policy(out, policy.policy, name);
     }
@@ -77,10 +77,17 @@ std::string explain(const Trainer<Policies...>& trainer) {
       << (Graphs::possible ? "from forward to backward" : "none, since " + Graphs::why_not())
       << "\n";
   out << "values:\n";
-  trainer.for_each_policy(
-      [&]<class P>(const P& policy) { detail::write_policy(out, policy, name_of<P>()); });
+  detail::Constants written;
+  trainer.for_each_policy([&]<class P>(const P& policy) {
+    detail::write_policy(out, policy, name_of<P>());
+    detail::add_constants(written, std::string(name_of<P>()) + "/", detail::unswitched(policy));
+  });
   out << "run:\n";
   for (const auto& [name, value] : trainer.hyperparameters()) {
+    if (std::any_of(written.begin(), written.end(),
+                    [&](const auto& member) { return member.first == name; })) {
+      continue;
+    }
     out << "  " << name << ": ";
     value.visit([&](const auto& v) { detail::write_value(out, v); });
     out << "\n";

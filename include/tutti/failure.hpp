@@ -5,6 +5,7 @@
 #include <exception>
 #include <string>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/thrown.hpp>
 
 namespace tutti {
@@ -18,9 +19,10 @@ namespace tutti {
 ///       return tutti::report_failure();
 ///     }
 ///
-/// By then all locals of main are destroyed, so that policies are closed and files are whole. Where
-/// the exception came from is printed as well when TORCH_SHOW_CPP_STACKTRACES is 1 in the
-/// environment, as LibTorch has it.
+/// By then all locals of main are destroyed, so that policies are closed and files are whole. A
+/// program without it ends by abort(), and its locals may never be destroyed. Where the exception
+/// came from is printed as well when TORCH_SHOW_CPP_STACKTRACES is 1 in the environment, as
+/// LibTorch has it.
 ///
 /// out: where it is printed, one line for most exceptions of tutti; what was printed to stdout is
 /// there before. Returns EXIT_FAILURE, or EXIT_SUCCESS when no exception is being handled.
@@ -29,9 +31,8 @@ inline int report_failure(std::FILE* out = stderr) {
   if (!error) {
     return EXIT_SUCCESS;
   }
-  const char* traced = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
   std::string text = detail::thrown();
-  if (traced != nullptr && std::string(traced) == "1") {
+  if (detail::wants_stack_traces()) {
     try {
       std::rethrow_exception(error);
     } catch (const std::exception& known) {

@@ -19,6 +19,10 @@ struct types {
   static constexpr unsigned size = sizeof...(Ts);
 };
 
+struct Hyperparameter;
+struct LoggedImages;
+struct LoggedMetric;
+struct LoggedTable;
 struct State;
 class Archive;
 class Batch;
@@ -80,6 +84,10 @@ class Transforms;
 
 namespace dist {
 class Communicator;
+}
+
+namespace fused {
+struct Frame;
 }
 
 namespace optim {

@@ -17,6 +17,7 @@
 #include <tutti/core/check.hpp>
 #include <tutti/core/recipe.hpp>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
 #include <tutti/core/switch.hpp>
 #include <tutti/loggers/console.hpp>
@@ -129,7 +130,7 @@ class Trainer {
   /// fit({.duration = duration}): `fit("2ep")`.
   void fit(Time duration) { fit(FitOptions{.duration = duration}); }
 
-  /// Evaluates the options' sets, or the given ones; see state().eval_metric_values.
+  /// Evaluates the options' sets, or the given ones: see State::metric.
   /// Throws c10::Error when there is no set, or one is empty.
   void eval() { eval_sets(run_.evals); }
   void eval(std::vector<Evaluator> evaluators) {
@@ -142,15 +143,31 @@ class Trainer {
   ///
   /// subset_num_batches: how many batches at most; -1: all.
   /// Returns the outputs of each batch on the host; nothing when return_outputs is false.
+  /// Throws c10::ValueError for data that is none, and whatever the model and the policies throw.
   std::vector<Outputs> predict(DataSpec data, std::int64_t subset_num_batches = -1,
                                bool return_outputs = true) {
     check_open();
-    TORCH_CHECK_VALUE(data, "predict: there is no data; pass a loader");
+    TUTTI_CHECK_VALUE(data, "predict: there is no data; pass a loader");
+    TUTTI_CHECK_VALUE(subset_num_batches >= -1, "predict: subset_num_batches is ",
+                      subset_num_batches, ", expected -1 (all) or a number of batches");
     std::vector<Outputs> outputs;
     guard([&] {
       outputs = train::predict(engine_, state_, data, subset_num_batches, return_outputs);
     });
     return outputs;
+  }
+
+  /// The same with the outputs of all batches as one: each named tensor is joined along dimension
+  /// 0, so that row i is what the model said of the loader's example i. `.tensor()` of it is the
+  /// only tensor, or the logits. A tensor without dimensions gives one element a batch.
+  ///
+  ///     at::Tensor logits = trainer.predict_tensors(loader).tensor();   // [examples, classes]
+  ///
+  /// Throws c10::ValueError, besides, when the loader gives no batch, or when batches differ in a
+  /// dimension behind the first, as texts of several lengths do, or in the names of their outputs;
+  /// predict() takes those.
+  Outputs predict_tensors(DataSpec data, std::int64_t subset_num_batches = -1) {
+    return train::joined(predict(std::move(data), subset_num_batches));
   }
 
   /// Writes a checkpoint at `path` now. Rank 0 writes; all ranks call it.
@@ -166,12 +183,23 @@ class Trainer {
   /// What was taken of the checkpoint that was loaded, and what not; `path` is empty when none was.
   [[nodiscard]] const RunLoadReport& load_report() const { return load_report_; }
 
+  /// The newest checkpoint in save_folder that this run has written, or that it goes on from;
+  /// empty: none is there. Where a save failed it is older than the run.
+  [[nodiscard]] std::string last_checkpoint() const {
+    return run_.checkpoints ? run_.checkpoints->last() : std::string();
+  }
+
   /// The signal that ended the last fit() before its time; 0: none.
   [[nodiscard]] int stop_signal() const { return run_.stop_signal; }
 
   /// Ends the run for every policy; nothing can be trained afterwards. Does nothing when called
   /// again. Throws the first exception of a policy's close(), after all have been closed.
-  void close() { engine_.close(state_); }
+  void close() {
+    if (run_.checkpoints) {
+      run_.checkpoints->release();
+    }
+    engine_.close(state_);
+  }
 
   /// What the loop and the policies share.
   [[nodiscard]] State& state() { return state_; }
@@ -257,7 +285,7 @@ class Trainer {
   }
 
   void check_open() const {
-    TORCH_CHECK(!engine_.closed(),
+    TUTTI_CHECK(!engine_.closed(),
                 "this trainer has been closed, by close() or after an exception; "
                 "make a new one, with load_path set to its last checkpoint to go on from there");
   }
@@ -270,6 +298,7 @@ class Trainer {
       f();
     } catch (...) {
       const auto error = std::current_exception();
+      detail::drop_stack_trace(error);
       if (run_.checkpoints) {
         run_.checkpoints->abandon();
       }
@@ -283,7 +312,8 @@ class Trainer {
   }
 
   void construct(AnyModel model) {
-    TORCH_CHECK(model, "the trainer was given no model");
+    TUTTI_CHECK(model, "the trainer was given no model");
+    train::check_options(options_);
     join_world();
     cpu_memory_.used = options_.cache_cpu_memory && state_.device.is_cpu();
     const cpu::Cache memory(cpu_memory_.used);
@@ -300,7 +330,7 @@ class Trainer {
     state_.precision = options_.precision;
     state_.task = std::move(model);
     state_.model = state_.task.module();
-    TORCH_CHECK(state_.model,
+    TUTTI_CHECK(state_.model,
                 "the model's module() is null; return the torch::nn::Module that "
                 "holds its parameters");
     state_.model->to(state_.device);
@@ -309,7 +339,7 @@ class Trainer {
     state_.logger.add(constants_);
     engine_.for_each([this](auto& policy) { this->prepare(policy); });
     engine_.template fire<Init>(state_);
-    train::log_hyperparameters(state_, options_);
+    train::log_hyperparameters(state_, options_, train::policy_constants(engine_));
     prepare_run();
     engine_.template fire<BeforeLoad>(state_);
     load();
@@ -331,8 +361,8 @@ class Trainer {
 
   void make_optimizer() {
     if (!options_.optimizer) {
-      TORCH_WARN("no optimizer was given; training with DecoupledSGDW{.lr = 0.1}");
       options_.optimizer = DecoupledSGDW{.lr = 0.1};
+      optimizer_is_default_ = true;
     }
     state_.optimizers = {train::build_optimizer(options_.optimizer, *state_.model)};
     if (optim::calls_closure(*state_.optimizers.front())) {
@@ -346,12 +376,9 @@ class Trainer {
   void prepare(P& policy) {
     seed_policy(policy, state_.seed);
     if constexpr (LoggerDestination<P>) {
-      if constexpr (requires { policy.on; }) {
-        if (!policy.on) {
-          return;
-        }
+      if (detail::is_on(policy)) {
+        state_.logger.add(policy);
       }
-      state_.logger.add(policy);
     }
   }
 
@@ -447,15 +474,20 @@ class Trainer {
                           static_cast<bool>(run_.iteration_length));
       }
     }
-    const bool same_length = schedule_applied_ && state_.max_duration == plan.max_duration;
+    const bool stays = schedule_applied_ && state_.max_duration == plan.max_duration &&
+                       !(options.reset_time && run_.schedule_ahead);
     train::take_over(state_, run_, options, std::move(evals), plan);
     if (options.schedule) {
       set_schedule(std::move(options.schedule), options.scale_schedule_ratio);
-    } else if (run_.schedule && !same_length) {
+    } else if (run_.schedule && !stays) {
       apply_schedule();
+    }
+    if (std::exchange(optimizer_is_default_, false)) {
+      TORCH_WARN("no optimizer was given; training with DecoupledSGDW{.lr = 0.1}");
     }
     if (plan.complete) {
       TORCH_WARN("fit: the run that was resumed is complete; there is nothing left to train");
+      run_.checkpoints->finish();
     } else if (run_.checkpoints) {
       run_.checkpoints->check_folders();
     }
@@ -481,6 +513,7 @@ class Trainer {
   train::Run run_;
   RunLoadReport load_report_;
   bool schedule_applied_ = false;
+  bool optimizer_is_default_ = false;  // and nobody has been told yet
   EngineType engine_;
 };
 

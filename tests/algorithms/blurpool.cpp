@@ -155,6 +155,25 @@ TEST_CASE("an option decides what is replaced and what the border is", "[surgery
   CHECK(model->forward(torch::ones({1, 1, 4, 4})).allclose(torch::ones({1, 1, 2, 2})));
 }
 
+TEST_CASE("nothing to blur is refused with the layers that were passed over and the reasons",
+          "[blurpool]") {
+  struct PlainImpl : torch::nn::Module {
+    torch::nn::MaxPool2d pool = register_module("pool", torch::nn::MaxPool2d(2));
+    nn::Conv2d narrow = register_module("narrow", NetImpl::strided(8, 16));
+    nn::Conv2d dense = register_module("dense", nn::Conv2d(16, 4, 1));
+  };
+  PlainImpl plain;
+  CHECK_THROWS_WITH(
+      apply_blurpool(plain, {.if_none = surgery::IfNone::error}),
+      ContainsSubstring("BlurPool: no MaxPool2d or strided Conv2d was replaced: it passed over "
+                        "pool (a plain member that its parent calls directly: declare it as "
+                        "tutti::nn::MaxPool2d, or put it into a Sequential); narrow (input "
+                        "channels below min_channels, which is 16); dense (stride 1)."));
+  CHECK_THROWS_WITH(
+      apply_blurpool(plain, {.replace_maxpools = false, .if_none = surgery::IfNone::error}),
+      ContainsSubstring("no strided Conv2d was replaced: it passed over narrow"));
+}
+
 TEST_CASE("options that cannot be meant are refused", "[blurpool]") {
   NetImpl net;
   CHECK_THROWS_WITH(apply_blurpool(net, {.replace_convs = false, .replace_maxpools = false}),
@@ -162,7 +181,7 @@ TEST_CASE("options that cannot be meant are refused", "[blurpool]") {
   CHECK_THROWS_AS(apply_blurpool(net, {.min_channels = 0}), c10::ValueError);
   apply_blurpool(net);
   CHECK_THROWS_WITH(apply_blurpool(net, {.if_none = surgery::IfNone::error}),
-                    ContainsSubstring("BlurPool: no MaxPool2d or strided Conv2d was replaced"));
+                    ContainsSubstring("conv2.conv (blurred already)"));
   CHECK_THROWS_WITH(net.pool->forward_with_indices(torch::ones({1, 1, 4, 4})),
                     ContainsSubstring("which gives no indices"));
 }

@@ -74,12 +74,6 @@ struct Run {
     state.timestamp = state.timestamp.to_next_batch(1);
     fire(tutti::BatchEnd{});
   }
-  template <class E>
-  void checkpoint(E event) {
-    state.checkpoint_due = true;
-    fire(event);
-    state.checkpoint_due = false;
-  }
   double weight() const { return model->w[0].item<double>(); }
   double average() const { return ema.averages()[0].second[0].item<double>(); }
   double training() const { return ema.training_weights()[0].second[0].item<double>(); }
@@ -388,21 +382,33 @@ TEST_CASE("a checkpoint holds the averages and training goes on with its own wei
   Run run(EMA{.smoothing = 0.5});
   run.train_batch(8);
   run.train_batch(4);
-  run.fire(tutti::BatchCheckpoint{});  // nothing is due
-  CHECK(run.weight() == 4);
-  run.checkpoint(tutti::BatchCheckpoint{});
+  run.ema.enter_checkpoint(run.state);
   CHECK(run.weight() == 6);
-  run.fire(tutti::BatchStart{});
+  CHECK(run.training() == 4);
+  run.ema.leave_checkpoint(run.state);
   CHECK(run.weight() == 4);
 
-  run.checkpoint(tutti::EpochCheckpoint{});
+  run.fire(tutti::EvalStart{});
+  run.ema.enter_checkpoint(run.state);
   CHECK(run.weight() == 6);
-  run.fire(tutti::FitEnd{});
+  run.ema.leave_checkpoint(run.state);
+  CHECK(run.weight() == 6);  // the evaluation goes on
+  run.fire(tutti::EvalEnd{});
   CHECK(run.weight() == 4);
-  run.checkpoint(tutti::IterationCheckpoint{});
-  CHECK(run.weight() == 6);
+
+  run.ema.enter_checkpoint(run.state);
   run.ema.close(run.state);
   CHECK(run.weight() == 4);
+}
+
+TEST_CASE("a checkpoint from before averaging begins holds the weights", "[ema]") {
+  Run run(EMA{.smoothing = 0.5, .ema_start = "5ba"});
+  run.train_batch(8);
+  run.ema.enter_checkpoint(run.state);
+  CHECK(run.weight() == 8);
+  CHECK_FALSE(run.ema.averages_in_use);
+  run.ema.leave_checkpoint(run.state);
+  CHECK(run.weight() == 8);
 }
 
 TEST_CASE("an update right after a checkpoint averages the training weights", "[ema]") {
@@ -411,7 +417,8 @@ TEST_CASE("an update right after a checkpoint averages the training weights", "[
   run.state.timestamp = run.state.timestamp.to_next_epoch();
   run.fire(tutti::EpochEnd{});
   run.train_batch(10);
-  run.checkpoint(tutti::BatchCheckpoint{});
+  run.ema.enter_checkpoint(run.state);
+  run.ema.leave_checkpoint(run.state);
   run.state.timestamp = run.state.timestamp.to_next_epoch();
   run.fire(tutti::EpochEnd{});
   CHECK(run.weight() == 10);
@@ -424,13 +431,15 @@ TEST_CASE("EMA: a resumed run goes on as the saved one", "[ema][resume]") {
     first.train_batch(8);
     first.train_batch(4);
     if (in_use) {
-      first.checkpoint(tutti::BatchCheckpoint{});
+      first.ema.enter_checkpoint(first.state);
     }
     tutti::Archive archive;
     first.ema.save(archive);
+    const double held = first.weight();
+    first.ema.leave_checkpoint(first.state);
 
     Run second(EMA{.smoothing = 0.5});
-    second.model->set(first.weight());  // what the checkpoint's weights do
+    second.model->set(held);  // what the checkpoint's weights do
     second.state.timestamp = first.state.timestamp;
     second.ema.load(archive);
     second.fire(tutti::AfterLoad{});

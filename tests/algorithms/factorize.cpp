@@ -288,7 +288,14 @@ TEST_CASE("Factorize has the policy's defaults, logs what it did, and wants some
   CHECK(seen.counts == Hyperparameters::Counts{{"factorize/num_conv2d_replacements", 1},
                                                {"factorize/num_linear_replacements", 1}});
   CHECK_THROWS_WITH(Factorize{}.apply(tutti::Init{}, state),
-                    ContainsSubstring("Factorize: no Conv2d or Linear that is wide enough"));
+                    ContainsSubstring("Factorize: no Conv2d or Linear was replaced: it passed over "
+                                      "0.module0, 0.module1, 1.module0, 1.module1 (factored "
+                                      "already)."));
+  nn::Sequential narrow(nn::Conv2d(8, 8, 3), nn::Linear(4, 4));
+  CHECK_THROWS_WITH(
+      apply_factorization(*narrow, {.if_none = tutti::surgery::IfNone::error}),
+      ContainsSubstring("0 (channels in or out below min_channels, which is 512); 1 (features in "
+                        "or out below min_features, which is 512)."));
   CHECK_THROWS_AS((Factorize{.factorize_convs = false, .factorize_linears = false}.validate()),
                   c10::ValueError);
   for (const Factorize& options :

@@ -119,7 +119,9 @@ TEST_CASE("SqueezeExcite refuses options that cannot be meant and a model withou
   CHECK_THROWS_WITH(apply_squeeze_excite(net, {.latent_channels = 0}),
                     ContainsSubstring("SqueezeExcite: latent_channels is 0, expected more than 0"));
   CHECK_THROWS_AS(apply_squeeze_excite(net, {.min_channels = 0}), c10::ValueError);
-  CHECK_THROWS_WITH(apply_squeeze_excite(net), ContainsSubstring("SqueezeExcite: no"));
+  CHECK_THROWS_WITH(apply_squeeze_excite(net),
+                    ContainsSubstring("it passed over narrow, wide (channels in or out below "
+                                      "min_channels, which is 128)."));
   const auto keys = golden::state_keys(net);
   CHECK_THROWS_AS(apply_squeeze_excite(net, {.latent_channels = 0.1, .min_channels = 4}),
                   c10::ValueError);  // 0.1 * 8 is no channel

@@ -164,7 +164,8 @@ TEST_CASE("the target's name chooses the blocks, and none is an error", "[stocha
   auto basic = small_net();
   CHECK(apply_stochastic_depth(*basic, {.target_layer_name = "ResNetBasicBlock"})->size() == 3);
   CHECK_THROWS_WITH(apply_stochastic_depth(*basic, {.target_layer_name = "ResNetBottleneck"}),
-                    ContainsSubstring("StochasticDepth: no residual block was replaced"));
+                    ContainsSubstring("(layer_name() is \"ResNetBasicBlock\", target_layer_name is "
+                                      "\"ResNetBottleneck\")"));
   auto bottleneck = small_net(models::Block::bottleneck);
   CHECK(apply_stochastic_depth(*bottleneck, {.target_layer_name = "ResNetBottleneck"})->size() ==
         3);

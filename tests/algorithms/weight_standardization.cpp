@@ -130,7 +130,14 @@ TEST_CASE("a convolution with one weight per channel stays, and nothing is stand
   CHECK(apply_weight_standardization(*net, {.if_none = surgery::IfNone::ignore}).count() == 0);
   CHECK(golden::state_keys(*net) == keys);
   CHECK_THROWS_WITH(apply_weight_standardization(*net),
-                    ContainsSubstring("WeightStandardization: no convolution was replaced"));
+                    ContainsSubstring("WeightStandardization: no convolution was replaced: it "
+                                      "passed over 0 (one weight per output channel, which would "
+                                      "become zero); 1, 2 (standardised already)."));
+  nn::Sequential two(nn::Conv2d(3, 4, 3), nn::Conv2d(4, 4, 3));
+  CHECK_THROWS_WITH(
+      apply_weight_standardization(*two, {.n_last_layers_ignore = 1, .ignore = {"0"}}),
+      ContainsSubstring("it passed over 0 (in the option ignore); 1 (among the last 1, as "
+                        "n_last_layers_ignore says)."));
   CHECK_THROWS_AS(apply_weight_standardization(*net, {.n_last_layers_ignore = -1}),
                   c10::ValueError);
 }

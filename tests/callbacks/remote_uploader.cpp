@@ -141,7 +141,7 @@ TEST_CASE("autoresume takes what the store has where the save folder is empty",
   run.max_duration = "6ba";
   Trainer trainer(tiny::net(), run, to(folder));
   CHECK(trainer.state().timestamp.batch == 4);
-  CHECK(sorted_names(folder / "checkpoints") == Names{"ep0-ba4", "latest"});
+  CHECK(sorted_names(folder / "checkpoints") == Names{".tutti-lock", "ep0-ba4", "latest"});
   trainer.fit();
   CHECK(sorted_names(folder / "checkpoints") == Names{"ep0-ba6", "latest"});
   CHECK(read_bytes(folder / "remote/calm-motet/checkpoints/latest.symlink") == "ep0-ba6\n");

@@ -104,3 +104,28 @@ TEST_CASE("a folder that holds later checkpoints is refused", "[checkpoint][file
   CHECK_NOTHROW(check_no_newer(folder.path(), pattern, now));
   CHECK_NOTHROW(check_no_newer(folder / "missing", pattern, Timestamp{}));
 }
+
+TEST_CASE("a run's name stays in the folders that it is put into", "[checkpoint][filename]") {
+  using tutti::checkpoint::check_run_name;
+  for (const char* good : {"", "quiet-etude", "team/a", "a..b/...", "a/", "..a", "1 2"}) {
+    CHECK_NOTHROW(check_run_name(good));
+  }
+  for (const char* bad : {"..", ".", "../a", "a/..", "a/../../b", "/a", "a/./b", "a\nb"}) {
+    CHECK_THROWS_WITH(check_run_name(bad),
+                      ContainsSubstring("run_name is \"" + std::string(bad) + "\", expected"));
+  }
+}
+
+TEST_CASE("a checkpoint from later that is the run's own is no obstacle",
+          "[checkpoint][filename]") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "ba4");
+  std::filesystem::create_directory(folder / "ba6");
+  Timestamp now;
+  const auto own = [](const std::filesystem::path& path) { return path.filename() == "ba4"; };
+  CHECK_THROWS_WITH(check_no_newer(folder.path(), "ba{batch}", now, own),
+                    ContainsSubstring("ba6' is from batch 6, later than this run's batch 0"));
+  std::filesystem::remove(folder / "ba6");
+  CHECK_NOTHROW(check_no_newer(folder.path(), "ba{batch}", now, own));
+  CHECK_THROWS_WITH(check_no_newer(folder.path(), "ba{batch}", now), ContainsSubstring("ba4'"));
+}

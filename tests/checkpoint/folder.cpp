@@ -44,6 +44,78 @@ TEST_CASE("a latest without symbolic links is a file of one line", "[checkpoint]
   CHECK(resolve(folder / "other") == folder / "other");
 }
 
+TEST_CASE("a file that is no line is no pointer", "[checkpoint][folder]") {
+  const TemporaryFolder folder;
+  const auto file = folder / "latest";
+  const auto is_itself = [&](const std::string& bytes) {
+    write_bytes(file, bytes);
+    return resolve(file) == file;
+  };
+  CHECK(is_itself("{\"weight_map\": {\"a\": \"x\"}}\n"));
+  CHECK(is_itself("{\n}\n"));
+  CHECK(is_itself(std::string("\x02\0\0\0\0\0\0\0{}", 10) + '\n'));
+  CHECK(is_itself("ep1"));
+  CHECK(is_itself("ep1\nep2\n"));
+  CHECK(is_itself(""));
+  CHECK(is_itself(std::string(5000, 'x') + '\n'));
+  CHECK_FALSE(is_itself("ep1\r\n"));
+  CHECK(resolve(file) == folder / "ep1");
+}
+
+TEST_CASE("a pointer leads nowhere but to a name beside it", "[checkpoint][folder]") {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "run");
+  for (const char* text : {"/etc\n", "../..\n", "..\n", ".\n", "\n", "a/b\n", "../ep1\n"}) {
+    write_bytes(folder / "run/latest", text);
+    CHECK_THROWS_WITH(resolve(folder / "run/latest"),
+                      ContainsSubstring("run/latest' points to '") &&
+                          ContainsSubstring("expected the name of a checkpoint beside it"));
+  }
+  fs::create_symlink("..", folder / "run/up");
+  CHECK(resolve(folder / "run/up") == folder / "run/up");  // as the system has it
+}
+
+TEST_CASE("a pointer's file names what a dead writer had set aside, too", "[checkpoint][folder]") {
+  const TemporaryFolder folder;
+  const auto aside = folder / ".old-ep1-0123456789ab";
+  fs::create_directory(aside);
+  write_bytes(folder / "latest", "ep1\n");
+  CHECK(resolve(folder / "latest") == aside);
+}
+
+TEST_CASE("latest takes no name from a file that is no pointer", "[checkpoint][folder]") {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "ep1");
+  write_bytes(folder / "latest", "{\"weight_map\": {}}\n");
+  CHECK_THROWS_WITH(point_latest(folder / "latest", "ep1"),
+                    ContainsSubstring("latest' is a file that is no pointer to a checkpoint"));
+  CHECK(read_bytes(folder / "latest") == "{\"weight_map\": {}}\n");
+  for (const char* old : {"ep0\n", ""}) {
+    fs::remove(folder / "latest");
+    write_bytes(folder / "latest", old);
+    point_latest(folder / "latest", "ep1");
+    CHECK(fs::read_symlink(folder / "latest") == "ep1");
+  }
+}
+
+TEST_CASE("a folder is known again under another name, and not by its name alone",
+          "[checkpoint][folder]") {
+  const TemporaryFolder folder;
+  const Place yet = place_of(folder / "run/a");
+  CHECK(yet.inode.empty());
+  fs::create_directories(folder / "run/a");
+  fs::create_directory_symlink("run", folder / "link");
+  const Place here = place_of(folder / "run/a/");
+  CHECK(here.is(yet));
+  CHECK(here.path == yet.path);
+  CHECK(here.is(place_of(folder / "link/../link/a")));
+  CHECK_FALSE(here.is(place_of(folder / "run")));
+  CHECK_FALSE(Place{}.is(Place{}));
+  fs::rename(folder / "run/a", folder / "run/b");
+  CHECK(here.is(place_of(folder / "run/b")));
+  CHECK(place_of(fs::current_path()).is(place_of(".")));
+}
+
 TEST_CASE("pointers that go round end", "[checkpoint][folder]") {
   const TemporaryFolder folder;
   fs::create_symlink("b", folder / "a");

@@ -40,6 +40,17 @@ TEST_CASE("the last checkpoint is a function of the folder and the pointer's nam
                     ContainsSubstring("which is not there; point it to another"));
 }
 
+TEST_CASE("a file in the pointer's place that is none is an error", "[checkpoint][latest]") {
+  const TemporaryFolder folder;
+  save(folder / "ep1", 1);
+  write_bytes(folder / "latest", "{\"weight_map\": {}}\n");
+  CHECK_THROWS_WITH(find_latest(folder.path(), "latest"),
+                    ContainsSubstring("latest' is no pointer to a checkpoint; point it to"));
+  write_bytes(folder / "latest", "../../etc\n");
+  CHECK_THROWS_WITH(find_latest(folder.path(), "latest"),
+                    ContainsSubstring("expected the name of a checkpoint beside it"));
+}
+
 TEST_CASE("without a pointer it is the checkpoint that is furthest in its run",
           "[checkpoint][latest]") {
   const TemporaryFolder folder;

@@ -10,6 +10,7 @@
 
 #include <ATen/ATen.h>
 
+#include "support/bounded.hpp"
 #include "support/catch.hpp"
 
 using Catch::Matchers::ContainsSubstring;
@@ -147,10 +148,32 @@ TEST_CASE("text that could not be read back is not written", "[checkpoint][manif
   bad.meta.put("name", "\xff");
   CHECK_THROWS_WITH(to_text(bad), ContainsSubstring("not UTF-8"));
   Manifest deep = sample();
-  std::string path = "x";
   for (int i = 0; i < 70; ++i) {
+    deep.state = internal::Json::Object{{"x", deep.state}};
+  }
+  CHECK_THROWS_WITH(to_text(deep), ContainsSubstring("nested deeper"));
+  Manifest large = sample();
+  large.meta.put("text", std::string(internal::max_manifest, 'x'));
+  CHECK_THROWS_WITH(to_text(large), ContainsSubstring("bytes, expected at most 33554432"));
+}
+
+TEST_CASE("an archive as deep as one can be is written and read back", "[checkpoint][manifest]") {
+  Manifest deep = sample();
+  std::string path = "x";
+  for (std::size_t i = 1; i < Archive::max_depth; ++i) {
     path += "/x";
   }
-  deep.meta.put(path, 1);
-  CHECK_THROWS_WITH(to_text(deep), ContainsSubstring("nested deeper"));
+  deep.meta.put(path, std::numeric_limits<double>::quiet_NaN());
+  CHECK(std::isnan(parse_manifest(to_text(deep)).meta.get<double>(path)));
+}
+
+TEST_CASE("a manifest of nothing but numbers takes no memory", "[checkpoint][manifest]") {
+  std::string text = to_text(sample());
+  std::string numbers = R"("meta": {"x": [0)";
+  for (int i = 0; i < 200'000; ++i) {
+    numbers += ",0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0";
+  }
+  const std::string hostile = replaced(text, R"("meta": {)", numbers + R"(], )");
+  CHECK_THAT(tutti_test::in_bounds(160 << 20, [&] { parse_manifest(hostile); }),
+             ContainsSubstring("JSON: more than"));
 }

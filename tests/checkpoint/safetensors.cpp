@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 
+#include "support/bounded.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -288,7 +289,8 @@ TEST_CASE("files of other formats are refused in words", "[checkpoint][safetenso
   write_bytes(folder / "zip", "PK\x03\x04" + std::string(200, 'x'));
   CHECK_THROWS_WITH(SafetensorsFile(folder / "zip"), ContainsSubstring("no safetensors file"));
   CHECK_THROWS_WITH(SafetensorsFile(folder / "absent"), ContainsSubstring("No such file"));
-  CHECK_THROWS_WITH(SafetensorsFile(folder.path()), ContainsSubstring("not a regular file"));
+  CHECK_THROWS_WITH(SafetensorsFile(folder.path()),
+                    ContainsSubstring("it is a folder, not a regular file"));
 }
 
 TEST_CASE("a bool that is neither 0 nor 1 is refused", "[checkpoint][safetensors]") {
@@ -312,4 +314,64 @@ TEST_CASE("the checksum of a written file is that of its bytes", "[checkpoint][s
   tutti::checkpoint::detail::Xxh64 read;
   SafetensorsFile(folder / "f").read_all(read);
   CHECK(read.text() == whole.text());
+}
+
+namespace {
+
+// What opening a file of that header says, in memory of `times` its size and 16 MiB more.
+std::string opens(const std::string& header, std::uint64_t times) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "f", file_of(header, 0));
+  return tutti_test::in_bounds((16 << 20) + times * header.size(),
+                               [&] { SafetensorsFile(folder / "f"); });
+}
+
+const std::string nothing = R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
+
+}  // namespace
+
+TEST_CASE("a header takes memory in proportion to its size", "[checkpoint][safetensors]") {
+  std::string numbers = R"({"a":[0)";
+  std::string tensors = "{\"x" + nothing;
+  std::string metadata = R"({"__metadata__":{"x":"")";
+  std::string shape = R"({"a":{"dtype":"U8","shape":[0)";
+  for (int i = 0; i < 200'000; ++i) {
+    numbers += ",0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0";
+    tensors += ",\"" + std::to_string(i) + nothing;
+    metadata += ",\"" + std::to_string(i) + "\":\"\"";
+    shape += ",1,1,1,1,1,1,1,1,1,1";
+  }
+  CHECK_THAT(opens(numbers + "]}", 4), ContainsSubstring("is refused: JSON: more than 65536"));
+  CHECK(opens(tensors + "}", 12) == "nothing");
+  CHECK_THAT(opens(metadata + "}}", 4), ContainsSubstring("is refused: JSON: more than 65536"));
+  CHECK_THAT(opens(shape + R"(],"data_offsets":[0,0]}})", 4),
+             ContainsSubstring("is refused: JSON: more than 65536"));
+}
+
+TEST_CASE("names and shapes beyond any use are refused, in writing too",
+          "[checkpoint][safetensors]") {
+  CHECK_THAT(
+      opens("{\"" + std::string(4097, 'n') + nothing + "}", 16),
+      ContainsSubstring("tensor 'nnn") && ContainsSubstring("...' has a name of 4097 bytes"));
+  CHECK(opens("{\"" + std::string(4096, 'n') + nothing + "}", 16) == "nothing");
+  std::string many = R"({"a":{"dtype":"U8","shape":[0)";
+  for (int i = 0; i < 64; ++i) {
+    many += ",1";
+  }
+  CHECK_THAT(opens(many + R"(],"data_offsets":[0,0]}})", 16),
+             ContainsSubstring("tensor 'a' has 65 dimensions, expected at most 64"));
+  CHECK_THAT(opens(R"({"__metadata__":{},"__metadata__":{}})", 16),
+             ContainsSubstring("'__metadata__' occurs twice"));
+  std::string levels = "{\"x" + nothing;
+  for (int i = 0; i < 12'000; ++i) {
+    levels += ",\"" + std::to_string(i) + "/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a" + nothing;
+  }
+  CHECK_THAT(opens(levels + "}", 16), ContainsSubstring("levels, too many for its size"));
+
+  const TemporaryFolder folder;
+  CHECK_THROWS_WITH(write_safetensors(folder / "f", {{std::string(4097, 'n'), at::ones({1})}}),
+                    ContainsSubstring("has a name of 4097 bytes, expected at most 4096"));
+  CHECK_THROWS_WITH(
+      write_safetensors(folder / "f", {{"a", at::ones(std::vector<std::int64_t>(65, 1))}}),
+      ContainsSubstring("'a' has 65 dimensions, expected at most 64"));
 }

@@ -1,10 +1,18 @@
 #include <tutti/checkpoint/weights.hpp>
 
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <string>
+#include <vector>
+
+#include <sys/stat.h>
 
 #include <ATen/ATen.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
 
+#include "support/bounded.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -43,14 +51,104 @@ TEST_CASE("a model in several files comes through its index", "[checkpoint][weig
   CHECK_THROWS_WITH(read_weights(folder / "bad.json"), ContainsSubstring("no member 'weight_map'"));
 }
 
-TEST_CASE("a pickle is refused with how to convert it", "[checkpoint][weights]") {
+namespace {
+
+// A file whose header of `length` bytes has one tensor of nothing.
+std::string padded(std::uint64_t length) {
+  std::string header = R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})";
+  header.resize(length, ' ');
+  std::string out(sizeof length, '\0');
+  std::memcpy(out.data(), &length, sizeof length);
+  return out + header;
+}
+
+// What read_weights() says of a file, in little memory and without waiting.
+std::string says(const std::filesystem::path& path, std::uint64_t bytes = 64 << 20) {
+  return tutti_test::in_bounds(bytes, [&] { read_weights(path); });
+}
+
+}  // namespace
+
+TEST_CASE("a safetensors file is one whatever its first bytes are", "[checkpoint][weights]") {
   const TemporaryFolder folder;
-  write_bytes(folder / "model.pt", "PK\x03\x04zip");
-  CHECK_THROWS_WITH(read_weights(folder / "model.pt"),
-                    ContainsSubstring("safetensors.torch.save_file"));
-  write_bytes(folder / "model.bin", "\x80\x02pickle");
-  CHECK_THROWS_WITH(read_weights(folder / "model.bin"), ContainsSubstring("can run code"));
+  for (const std::uint64_t length : {0x0280, 0x0480, 0x4b50, 0x8b1f}) {
+    INFO(length);  // the bytes begin as a pickle, as a zip archive and as gzip do
+    write_bytes(folder / "a.safetensors", padded(length));
+    CHECK(read_weights(folder / "a.safetensors").tensor("a").numel() == 0);
+  }
+}
+
+TEST_CASE("a file of torch.save() is refused with the cure for its kind", "[checkpoint][weights]") {
+  const TemporaryFolder folder;
+  const auto refused = [&](const char* name, const char* what, const char* cure) {
+    const std::string words = says(folder / name);
+    CHECK_THAT(words, ContainsSubstring(std::string("is ") + what));
+    CHECK_THAT(words, ContainsSubstring("can run code"));
+    CHECK_THAT(words, ContainsSubstring(std::string("state = ") + cure));
+    CHECK_THAT(words, ContainsSubstring("save_file({k: v.contiguous().clone() for k, v in"));
+  };
+  torch::save(torch::nn::Linear(2, 2), (folder / "module.pt").string());
+  torch::save(at::ones({2}), (folder / "tensor.pt").string());
+  for (const char* name : {"module.pt", "tensor.pt"}) {
+    refused(name, "an archive of C++'s torch::save() or of TorchScript",
+            "torch.jit.load(path).state_dict()");
+  }
+  const std::vector<char> pickle = torch::pickle_save(at::ones({2}));  // as Python's torch.save()
+  write_bytes(folder / "python.pt", std::string(pickle.begin(), pickle.end()));
+  write_bytes(folder / "old.pt", "\x80\x02\x8a\nl\xfc\x9c\x46\xf9");  // before 1.6
+  for (const char* name : {"python.pt", "old.pt"}) {
+    refused(name, "a pickle of Python's torch.save()", "torch.load(path, weights_only=True)");
+  }
+}
+
+TEST_CASE("files of other formats are refused in words", "[checkpoint][weights]") {
+  const TemporaryFolder folder;
   write_bytes(folder / "x", "?");
-  CHECK_THROWS_WITH(read_weights(folder / "x"), ContainsSubstring("is refused"));
-  CHECK_THROWS_WITH(read_weights(folder / "none"), ContainsSubstring("there is no"));
+  CHECK_THAT(says(folder / "x"), ContainsSubstring("is refused"));
+  write_bytes(folder / "x.zip", "PK\x03\x04" + std::string(100, 'x'));
+  CHECK_THAT(says(folder / "x.zip"), ContainsSubstring("is a zip archive, expected a safetensors"));
+  CHECK_THAT(says(folder / "none"), ContainsSubstring("there is no"));
+}
+
+TEST_CASE("names of many levels take no memory and no stack", "[checkpoint][weights]") {
+  const TemporaryFolder folder;
+  for (const int levels : {33, 10'000, 60'000}) {
+    std::string name;
+    for (int i = 1; i < levels; ++i) {
+      name += "a/";
+    }
+    std::string header = R"({")" + name + R"(a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})";
+    const std::uint64_t length = header.size();
+    std::string bytes(sizeof length, '\0');
+    std::memcpy(bytes.data(), &length, sizeof length);
+    write_bytes(folder / "a.safetensors", bytes + header);
+    INFO(levels);
+    CHECK_THAT(says(folder / "a.safetensors"),
+               ContainsSubstring("a.safetensors' is refused: tensor 'a/a/") &&
+                   ContainsSubstring(levels == 33 ? "33 levels, expected at most 32"
+                                                  : "bytes, expected at most 4096"));
+  }
+}
+
+TEST_CASE("an index of nothing but numbers takes no memory", "[checkpoint][weights]") {
+  const TemporaryFolder folder;
+  std::string text = R"({"weight_map":[0)";
+  for (int i = 0; i < 4'000'000; ++i) {
+    text += ",0";
+  }
+  write_bytes(folder / "a.json", text + "]}");
+  const std::uint64_t most = 24 * text.size();
+  CHECK_THAT(says(folder / "a.json", most), ContainsSubstring("is refused: JSON: more than"));
+}
+
+TEST_CASE("no reader of checkpoints waits for a named pipe", "[checkpoint][weights]") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "run");
+  for (const char* name : {"a.safetensors", "a.json", "latest", "run/manifest.json"}) {
+    REQUIRE(::mkfifo((folder / name).c_str(), 0600) == 0);
+  }
+  for (const char* name : {"a.safetensors", "a.json", "latest", "run"}) {
+    INFO(name);
+    CHECK_THAT(says(folder / name), ContainsSubstring("it is a named pipe, not a regular file"));
+  }
 }

@@ -120,8 +120,7 @@ def main():
     root = folder.parents[1]
     version = subprocess.run([arguments.compiler, "-dumpversion"], capture_output=True, text=True).stdout.strip()
     if version.split(".")[0] != "12":
-        print(f"skipped: the page is in the words of GCC 12 and {arguments.compiler} is {version}")
-        return
+        sys.exit(f"the page is in the words of GCC 12, and {arguments.compiler} is {version}; give it with --compiler")
     command = [arguments.compiler, "-std=c++20", "-Wall", "-fsyntax-only", "-fdiagnostics-color=never"]
     command += [f"-I{pathlib.Path(path).resolve()}" for path in arguments.include]
     with_torch = command + [word for path in arguments.torch_include for word in ("-isystem", path)]

@@ -1,19 +1,14 @@
 // error: this policy has save(Archive&) but no load(const Archive&); write both
 // culprit: Count
-// torch
-#include <tutti/train/policy_states.hpp>
+#include <tutti/core/recipe.hpp>
 
 struct Count final {
   int batches = 0;
   void apply(tutti::BatchEnd, tutti::State&) { ++batches; }
-  void save(tutti::Archive& archive) const { archive.put("batches", batches); }
+  void save(tutti::Archive&) const {}
 #ifdef FIXED
-  void load(const tutti::Archive& archive) {
-    batches = archive.get<int>("batches");
-  }
+  void load(const tutti::Archive&) {}
 #endif
 };
 
-void* state(Count& count) {
-  return tutti::train::policy_state(count).policy;
-}
+template struct tutti::Recipe<Count>;

@@ -121,6 +121,28 @@ TEST_CASE("a name is put once", "[core][archive]") {
   CHECK(archive.get<int>("steps") == 7);
 }
 
+TEST_CASE("a path has so many names at most, however it is put together", "[core][archive]") {
+  std::string deepest = "a";
+  for (std::size_t i = 1; i < Archive::max_depth; ++i) {
+    deepest += "/a";
+  }
+  Archive archive;
+  archive.put(deepest, 1);
+  CHECK(archive.get<int>(deepest) == 1);
+  CHECK_THROWS_WITH(archive.put("b/" + deepest, 1),
+                    ContainsSubstring("has 33 names in its path, expected at most 32"));
+  CHECK_THROWS_WITH(archive.child("b/" + deepest), ContainsSubstring("33 names"));
+  CHECK_THROWS_WITH(archive.put("b", archive), ContainsSubstring("33 names"));
+  CHECK_THROWS_WITH(archive.child("b").put(deepest, 1), ContainsSubstring("33 names"));
+  CHECK(archive.child("b").empty());  // nothing of what was refused
+  std::string endless;
+  for (int i = 0; i < 60'000; ++i) {
+    endless += "a/";
+  }
+  CHECK_THROWS_WITH(archive.put(endless + "a", 1), ContainsSubstring("60001 names"));
+  CHECK_FALSE(archive.contains(endless + "a"));
+}
+
 TEST_CASE("what is erased is gone, and the rest keeps names, values and order", "[core][archive]") {
   Archive archive;
   for (const char* name : {"b", "c", "a", "d"}) {

@@ -42,7 +42,88 @@ struct NotConst final {
   void apply(EpochEnd, State&) const {}
 };
 
+// Near misses of four kinds, and names that only resemble them.
+struct WithoutS final {
+  using conflict_with = tutti::types<>;
+  void apply(BatchEnd, State&) {}
+};
+struct Exchanged final {
+  void vaildate() const {}
+  void apply(BatchEnd, State&) {}
+};
+struct Camel final {
+  static constexpr bool readsBatch = false;
+  void apply(BatchEnd, State&) {}
+};
+struct OfComposer final {
+  void load_state_dict(int) {}
+  void apply(BatchEnd, State&) {}
+};
+struct Resembles final {
+  double saves = 0;    // counts; no function
+  int step = 0;        // likewise
+  int run_before = 0;  // no list
+  void validate() const {}
+  void apply(BatchEnd, State&) {}
+
+ private:
+  void save_state() {}  // nobody else's business
+};
+struct BothNames final {
+  using runs_before = tutti::types<>;
+  using run_before = int;
+  void apply(BatchEnd, State&) {}
+};
+
+struct NotConstSave final {
+  void save(tutti::Archive&) {}
+  void load(const tutti::Archive&) {}
+  void apply(BatchEnd, State&) {}
+};
+struct CloseAlone final {
+  void close() {}
+  void apply(BatchEnd, State&) {}
+};
+struct ClosesAlso final {
+  void close() {}
+  void close(State&) {}
+  void apply(BatchEnd, State&) {}
+};
+struct ComposerHook final {
+  void batch_end(State&, tutti::Logger&) {}
+  void apply(EpochEnd, State&) {}
+};
+struct Templates final {
+  template <class Archive>
+  void save(Archive&) const {}
+  template <class Archive>
+  void load(const Archive&) {}
+  template <class S>
+  void close(S&) {}
+  void apply(BatchEnd, State&) {}
+};
+
 }  // namespace
+
+TEST_CASE("near misses of members are told from members of one's own", "[core][check][law]") {
+  STATIC_REQUIRE(!detail::RightMembers<WithoutS>);
+  STATIC_REQUIRE(!detail::RightMembers<Exchanged>);
+  STATIC_REQUIRE(!detail::RightMembers<Camel>);
+  STATIC_REQUIRE(!detail::RightMembers<OfComposer>);
+  STATIC_REQUIRE(detail::RightMembers<Resembles>);
+  STATIC_REQUIRE(detail::RightMembers<BothNames>);
+}
+
+TEST_CASE("members of the right name have to be what the library uses", "[core][check][law]") {
+  STATIC_REQUIRE(!detail::RightMembers<NotConstSave>);
+  STATIC_REQUIRE(!detail::RightMembers<CloseAlone>);
+  STATIC_REQUIRE(detail::RightMembers<ClosesAlso>);
+  STATIC_REQUIRE(detail::RightMembers<Templates>);
+}
+
+TEST_CASE("the methods of Composer's callbacks are told from members", "[core][check][law]") {
+  STATIC_REQUIRE(!detail::RightNames<ComposerHook>);
+}
 
 TEST_CASE("methods that only look like hooks are told from hooks", "[core][check][law]") {
   STATIC_REQUIRE(detail::RightNames<Right>);

@@ -71,6 +71,23 @@ struct Tables {
 
 }  // namespace
 
+TEST_CASE("a metric is made of any number", "[core][logger]") {
+  Logger logger;
+  Numbers numbers;
+  logger.add(numbers);
+  const std::int64_t batches = 7;
+  const std::uint64_t seed = 8;
+  logger.log_metrics({{"long", batches},
+                      {"unsigned", seed},
+                      {"int", 9},
+                      {"float", 10.5F},
+                      {"bool", true},
+                      {std::string("double"), 11.0}},
+                     1);
+  CHECK(numbers.lines ==
+        Lines{"1 long 7", "1 unsigned 8", "1 int 9", "1 float 10", "1 bool 1", "1 double 11"});
+}
+
 TEST_CASE("metrics reach every destination that takes them, in the order added", "[core][logger]") {
   Logger logger;
   Numbers numbers;

@@ -1,7 +1,9 @@
 #include <tutti/core/metric.hpp>
 
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -69,4 +71,23 @@ TEST_CASE("saved counts restore the value and a clone starts with none", "[core]
   CHECK(metric.clone()->states()[1].item<double>() == 0);
   metric.reset();
   CHECK(metric.states()[1].item<double>() == 0);
+}
+
+TEST_CASE("a metric that says nothing else adds up over ranks and reports its one value",
+          "[core][metric]") {
+  struct Report final : tutti::MetricReport {
+    std::vector<double> values;
+    int others = 0;
+    void value(double value) override { values.push_back(value); }
+    void value(std::string_view, double) override { ++others; }
+    void table(std::span<const std::string>, std::span<const std::vector<std::string>>) override {
+      ++others;
+    }
+  } report;
+  Above metric;
+  metric.update(at::full({4}, 2.0), at::full({4}, 1.0));
+  CHECK(metric.reduction(0) == tutti::StateReduction::sum);
+  metric.report(metric.states(), report);
+  CHECK(report.values == std::vector<double>{1});
+  CHECK(report.others == 0);
 }

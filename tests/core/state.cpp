@@ -8,6 +8,7 @@
 
 namespace {
 
+using Catch::Matchers::ContainsSubstring;
 using tutti::State;
 
 struct Numbers {
@@ -30,6 +31,21 @@ TEST_CASE("a fresh state is a run of one process at its beginning", "[core][stat
   CHECK(!state.max_duration);
   CHECK(state.timestamp == tutti::Timestamp{});
   CHECK(state.dataloader_len == -1);
+}
+
+TEST_CASE("a metric is found by its set and name, or both are told", "[core][state]") {
+  State state;
+  state.train_metric_values = {{"Loss", 0.5}};
+  state.eval_metric_values = {{"small", {{"Accuracy", 0.25}, {"Loss", 1}}}, {"test", {}}};
+  CHECK(state.metric("train", "Loss") == 0.5);
+  CHECK(state.metric("small", "Accuracy") == 0.25);
+  CHECK_THROWS_WITH(state.metric("small", "accuracy"),
+                    ContainsSubstring("the set \"small\" has no metric \"accuracy\"; there are: "
+                                      "Accuracy, Loss"));
+  CHECK_THROWS_WITH(state.metric("tset", "Loss"),
+                    ContainsSubstring("no metric of the set \"tset\" has a value; those with "
+                                      "values are: small, test"));
+  CHECK_THROWS_WITH(state.metric("test", "Loss"), ContainsSubstring("there are: (none)"));
 }
 
 TEST_CASE("precisions have the reference's names", "[core][state]") {

@@ -1,5 +1,6 @@
 #include <tutti/core/switch.hpp>
 
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -32,6 +33,19 @@ struct After final {
   using runs_after = types<Count>;
   void apply(BatchStart, State& state) const { state.calls *= 100; }
 };
+// A policy of a user's with members that a Switch has as well.
+struct Lamp final {
+  int policy = 3;
+  bool on = false;
+  void apply(BatchStart, State& state) const { state.calls += policy; }
+  void validate_with(const Count&) const {
+    throw std::runtime_error("Lamp cannot work beside Count");
+  }
+  template <class Model>
+  void validate_model() const {
+    throw std::runtime_error("Lamp cannot work on this model");
+  }
+};
 struct Rival final {
   using conflicts_with = types<mixes_inputs>;
   void apply(BatchEnd, State&) {}
@@ -58,6 +72,17 @@ TEST_CASE("a switch that is off does nothing", "[switch]") {
   engine.get<Switch<Count>>().on = true;
   engine.fire<BatchStart>(state);
   CHECK(state.calls == 1);
+}
+
+TEST_CASE("a policy with members `policy` and `on` is no switch", "[switch]") {
+  CHECK_THROWS_WITH((Engine<Lamp, Count>()), "Lamp cannot work beside Count");
+  CHECK_THROWS_WITH((Engine<Lamp>().validate_model<int>()), "Lamp cannot work on this model");
+  CHECK_NOTHROW((Engine<Switch<Lamp>, Count>(Switch(Lamp{}, false), Count{})));
+  CHECK_THROWS_WITH((Engine<Switch<Switch<Lamp>>, Count>()), "Lamp cannot work beside Count");
+  STATIC_REQUIRE(std::is_same_v<detail::Unswitched<Lamp>, Lamp>);
+  STATIC_REQUIRE(std::is_same_v<detail::Unswitched<Switch<Switch<Lamp>>>, Lamp>);
+  CHECK(detail::is_on(Lamp{}));
+  CHECK_FALSE(detail::is_on(Switch<Switch<Lamp>>(Switch(Lamp{}, false))));
 }
 
 TEST_CASE("rules of and about the policy hold for its switch", "[switch]") {

@@ -69,7 +69,7 @@ TEST_CASE("files that are not CIFAR-10's are refused with their name and fault",
              }),
              ContainsSubstring("'/no/such' cannot be opened: No such file"));
   CHECK_THAT(message([&] { (void)tutti::data::load_cifar10_batches({folder.path().string()}); }),
-             ContainsSubstring("is a folder, expected a file"));
+             ContainsSubstring("it is a folder, not a regular file"));
   CHECK_THROWS_WITH(tutti::data::load_cifar10_batches({}), ContainsSubstring("there are no files"));
 }
 

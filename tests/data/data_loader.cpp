@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -118,6 +119,30 @@ TEST_CASE("DataLoader: batches are the same bit for bit with 0, 1 and 4 threads"
   }
   CHECK_FALSE(same(rest_of(make(4), 1), alone));
   CHECK_FALSE(same(rest_of(make(4, 6), 2), alone));
+}
+
+TEST_CASE("DataLoader follows the run's seed, order and draws, unless it has one of its own",
+          "[data][data_loader][law]") {
+  const auto make = [](std::optional<std::uint64_t> seed) {
+    return DataLoader{
+        Noisy{},
+        {.batch_size = 4, .shuffle = true, .seed = seed, .num_workers = 2, .transform = scale}};
+  };
+  const std::vector<Batch> of_three = rest_of(make(3), 1);
+  const std::vector<Batch> of_zero = rest_of(make(0), 1);
+  CHECK_FALSE(same(of_three, of_zero));
+  auto loader = make(std::nullopt);
+  CHECK(same(rest_of(loader, 1), of_zero));
+  loader.follow_seed(3);
+  CHECK(same(rest_of(loader, 1), of_three));
+  auto own = make(0);
+  own.follow_seed(3);
+  CHECK(same(rest_of(own, 1), of_zero));
+  own = make(std::nullopt);
+  loader.shard(1, 2);
+  own.shard(1, 2);
+  own.follow_seed(3);
+  CHECK(same(rest_of(own, 0), rest_of(loader, 0)));
 }
 
 TEST_CASE("DataLoader: sums have the same bits on any thread, whatever LibTorch's threads",

@@ -11,9 +11,16 @@
 #include <utility>
 #include <vector>
 
+#include <sys/stat.h>
+
 #include <ATen/ATen.h>
 
+#include <tutti/data/cifar.hpp>
+#include <tutti/data/idx.hpp>
+#include <tutti/data/tokens.hpp>
+
 #include "data/encode_jpeg.hpp"
+#include "support/bounded.hpp"
 #include "support/catch.hpp"
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
@@ -193,7 +200,14 @@ TEST_CASE("damaged tar files are refused and never read past their end", "[data]
   };
   const std::string good = tar_entry("a/1.gif", grey(1)) + tar_entry("a/2.gif", grey(2));
   CHECK(says(good + tar_end) == "nothing");
-  CHECK(says(good) == "nothing");  // the end mark is optional
+  CHECK(says(good + tar_end.substr(512)) ==
+        "nothing");  // one block of zeros has no image behind it
+  CHECK_THAT(says(good), ContainsSubstring("x.tar' is cut off: it has 2048 bytes, and at byte 2048 "
+                                           "there is neither another file nor the block of zeros"));
+  CHECK_THAT(says(good.substr(0, 1024)), ContainsSubstring("is cut off"));  // an image less
+  CHECK_THAT(says(good.substr(0, 1024 + 100)), ContainsSubstring("is cut off"));
+  CHECK_THAT(says(good + tar_end.substr(0, 511)), ContainsSubstring("is cut off"));
+  CHECK_THAT(says(""), ContainsSubstring("is no tar file: it has 0 bytes"));
   CHECK_THAT(says("\x1f\x8b" + good.substr(2)), ContainsSubstring("gunzip"));
   CHECK_THAT(says("GIF8" + good.substr(4)), ContainsSubstring("is no tar file that can be read"));
   std::string damaged = good;
@@ -209,8 +223,27 @@ TEST_CASE("damaged tar files are refused and never read past their end", "[data]
   set_field(huge, 148, octal(old_sum - old_size + 0x80 + 8 * 0xff, 6));
   CHECK_THAT(says(huge), ContainsSubstring("is cut off"));
   for (std::size_t bytes = 0; bytes < good.size(); bytes += 97) {
-    (void)says(good.substr(0, bytes));  // whatever it says, it does not crash
+    CHECK_THAT(says(good.substr(0, bytes)),
+               ContainsSubstring("is cut off") || ContainsSubstring("is no tar file"));
   }
+}
+
+TEST_CASE("no reader of data waits for a named pipe", "[data]") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "set/a");
+  const std::string image = (folder / "set/a/1.gif").string();
+  const std::string pipe = (folder / "pipe").string();
+  REQUIRE(::mkfifo(image.c_str(), 0600) == 0);
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const auto refused = [](const std::function<void()>& work) {
+    return tutti_test::in_bounds(256 << 20, work).find("it is a named pipe, not a regular file") !=
+           std::string::npos;
+  };
+  CHECK(refused([&] { load_image_folder((folder / "set").string(), gif, Grey{}); }));
+  CHECK(refused([&] { load_image_folder(pipe, gif, Grey{}); }));
+  CHECK(refused([&] { tutti::data::load_idx(pipe); }));
+  CHECK(refused([&] { tutti::data::load_cifar10_batches({pipe}); }));
+  CHECK(refused([&] { tutti::data::TokenBlocks blocks(pipe); }));
 }
 
 #ifdef TUTTI_WITH_JPEG

@@ -2,7 +2,9 @@
 
 #include "support/catch.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <optional>
 
 namespace {
 
@@ -97,6 +99,34 @@ TEST_CASE("ImageLoader: draws depend on seed, epoch and image, not on threads or
   CHECK_FALSE(epoch_of(loader, 1)[0].inputs().equal(alone[0].inputs()));
   ImageLoader other = make(2);
   CHECK_FALSE(epoch_of(other, 2)[0].inputs().equal(alone[0].inputs()));
+}
+
+TEST_CASE("ImageLoader follows the run's seed, order and draws, unless it has one of its own",
+          "[data][image_loader][law]") {
+  const auto make = [](std::optional<std::uint64_t> seed) {
+    return ImageLoader(bytes({23, 3, 4, 4}), at::arange(23),
+                       {.batch_size = 5,
+                        .shuffle = true,
+                        .seed = seed,
+                        .transforms = {{"noise", add_noise}},
+                        .num_workers = 2});
+  };
+  const auto same = [](const std::vector<Batch>& a, const std::vector<Batch>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Batch& x, const Batch& y) {
+      return x.inputs().equal(y.inputs()) && x.targets().equal(y.targets());
+    });
+  };
+  ImageLoader three = make(3);
+  ImageLoader zero = make(0);
+  const auto of_three = epoch_of(three, 1);
+  const auto of_zero = epoch_of(zero, 1);
+  ImageLoader loader = make(std::nullopt);
+  CHECK(same(epoch_of(loader, 1), of_zero));
+  loader.follow_seed(3);
+  CHECK(same(epoch_of(loader, 1), of_three));
+  zero.follow_seed(3);
+  CHECK(same(epoch_of(zero, 1), of_zero));
+  CHECK_FALSE(same(of_zero, of_three));
 }
 
 TEST_CASE("ImageLoader: batches prepared ahead are the same, also after a copy and a restart",

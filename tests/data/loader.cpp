@@ -50,12 +50,14 @@ struct Countdown {  // a Loader with nothing but what it must have
 
 struct Telling : Countdown {  // a Loader with all that it may have
   std::int64_t place = 0;
+  std::uint64_t seed = 0;
   tutti::data::Transforms list{};
   [[nodiscard]] int size() const { return 3; }
   [[nodiscard]] std::int64_t batch_size() const { return 5; }
   [[nodiscard]] std::int64_t dataset_size() const { return 14; }
   [[nodiscard]] std::int64_t repeated() const { return 2; }
   void shard(std::int64_t rank, std::int64_t world_size) { place = 10 * world_size + rank; }
+  void follow_seed(std::uint64_t of_run) { seed = of_run; }
   [[nodiscard]] tutti::data::Transforms& transforms() { return list; }
 };
 
@@ -168,10 +170,13 @@ TEST_CASE("what a loader tells is passed on", "[data][law]") {
   CHECK(loader.repeated() == 2);
   CHECK(loader.shard(1, 4));
   CHECK(telling->place == 41);
+  loader.follow_seed(17);
+  CHECK(telling->seed == 17);
   CHECK(loader.transforms() == &telling->list);
   AnyLoader silent = Countdown{};
   CHECK(silent.dataset_size() == -1);
   CHECK(silent.transforms() == nullptr);
+  CHECK_NOTHROW(silent.follow_seed(17));
   CHECK_FALSE(static_cast<bool>(AnyLoader{}));
 }
 

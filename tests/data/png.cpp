@@ -159,4 +159,12 @@ TEST_CASE("folders and tar files take PNG images by what is in them", "[data][pn
              ContainsSubstring("'" + name + "' cannot be decoded: "));
 }
 
+#else
+
+#include "support/catch.hpp"
+
+TEST_CASE("PNG images are decoded", "[data][png]") {
+  tutti_test::skip("this program was built without libpng, TUTTI_WITH_PNG");
+}
+
 #endif

@@ -75,6 +75,27 @@ TEST_CASE("shuffled epochs are permutations that differ and repeat by number", "
   CHECK(examples(other, 0) != first);
 }
 
+TEST_CASE("TensorLoader follows the run's seed unless it has one of its own", "[data][law]") {
+  auto loader = numbered(50, {.batch_size = 8, .shuffle = true});
+  auto zero = numbered(50, {.batch_size = 8, .shuffle = true, .seed = 0});
+  auto three = numbered(50, {.batch_size = 8, .shuffle = true, .seed = 3});
+  CHECK(examples(loader, 1) == examples(zero, 1));
+  loader.follow_seed(3);
+  CHECK(examples(loader, 1) == examples(three, 1));
+  CHECK(examples(loader, 1) != examples(zero, 1));
+  loader.shard(1, 2);
+  three.shard(1, 2);
+  const Numbers second_half = examples(loader, 0);
+  CHECK(second_half == examples(three, 0));
+  CHECK(second_half.size() == 25);
+
+  const Numbers of_zero = examples(zero, 2);
+  zero.follow_seed(3);
+  three.follow_seed(4);
+  CHECK(examples(zero, 2) == of_zero);
+  CHECK(examples(three, 0) == second_half);
+}
+
 TEST_CASE("an epoch resumes at any batch", "[data][resume]") {
   for (const bool shuffle : {false, true}) {
     auto loader = numbered(21, {.batch_size = 4, .shuffle = shuffle});

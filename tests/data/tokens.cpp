@@ -130,7 +130,7 @@ TEST_CASE("TokenBlocks: files and options that cannot be meant are refused", "[d
   CHECK_THROWS_WITH(TokenBlocks((folder / "none.bin").string()),
                     ContainsSubstring("none.bin' cannot be open"));
   CHECK_THROWS_WITH(TokenBlocks(folder.path().string()),
-                    ContainsSubstring("is a folder or a device"));
+                    ContainsSubstring("it is a folder, not a regular file"));
   CHECK_THROWS_WITH(TokenBlocks(path, {.length = 6}),
                     ContainsSubstring("has 5 tokens, expected at least options.length = 6"));
   CHECK_THROWS_WITH(TokenBlocks(path, {.length = 2, .type = TokenType::uint32}),

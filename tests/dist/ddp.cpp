@@ -4,10 +4,13 @@
 #include "support/catch.hpp"
 #include "support/fake_communicator.hpp"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <limits>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -333,6 +336,37 @@ TEST_CASE("rank body: joined as the trainer does", "[.rank]") {
   CHECK(dist::join(dist::here(), at::kCPU, std::chrono::seconds(30)) == group);
   Net net;
   CHECK(dist::backend().wrap(net, group, {}) != nullptr);
+}
+
+TEST_CASE("rank body: a rank that dies in a backward pass", "[.rank]") {
+  const auto group = dist::initialize();
+  Net net;
+  const auto parallel = dist::wrap(net, group);
+  parallel->before_forward(true);
+  const at::Tensor loss = net.forward(at::randn({2, 8})).sum();
+  parallel->before_backward(loss);
+  if (group->rank() == 1) {
+    _exit(3);
+  }
+  std::string said = "no error";
+  try {
+    loss.backward();
+  } catch (const std::exception& error) {
+    said = error_of([&] { parallel->explain(error); });
+  }
+  CHECK_THAT(said, ContainsSubstring("tutti::dist::DistributedDataParallel::backward: rank 0 of 2 "
+                                     "(local rank 0 of 2, node 0) failed (timeout 300 s): ") &&
+                       ContainsSubstring("Another rank failed, left, or did not make the same "
+                                         "call in time; look for its own error first"));
+  // This rank's own errors are left as they are.
+  parallel->explain(std::runtime_error("the disk is full"));
+  parallel->explain(std::runtime_error("tutti::dist::barrier: rank 0 of 2 failed: gloo/pair.cc"));
+}
+
+TEST_CASE("a rank that loses another in a backward pass says where it waited", "[dist][ddp]") {
+  const std::string report = run_ranks("rank body: a rank that dies in a backward pass");
+  CHECK_THAT(report, ContainsSubstring("--- rank 1 failed"));
+  CHECK_THAT(report, !ContainsSubstring("--- rank 0"));
 }
 
 TEST_CASE("rank body: a wrapper that is gone", "[.rank]") {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <tutti/dist/process_group.hpp>
 
@@ -56,6 +58,55 @@ LaunchOptions shell(int nproc, const std::string& script, const TemporaryFolder&
           .stdout_file = (folder / "out-{rank}-of-{world_size}").string(),
           .stderr_file = (folder / "err-{rank}").string(),
           .command = {"sh", "-c", script}};
+}
+
+// Whether a process ends within seconds; one that is dead and not yet waited for has ended.
+bool is_gone(int process) {
+  const std::string stat = "/proc/" + std::to_string(process) + "/stat";
+  for (int i = 0; i < 500; ++i) {
+    if (::kill(process, 0) != 0 || !fs::exists(stat) ||
+        read_bytes(stat).find(") Z") != std::string::npos) {
+      return true;
+    }
+    std::this_thread::sleep_for(10ms);
+  }
+  return false;
+}
+
+// A process of its own that launches; it is killed with all that it has not ended at the end.
+class Launcher {
+ public:
+  explicit Launcher(const LaunchOptions& options) : pid_(::fork()) {
+    if (pid_ == 0) {
+      ::_exit(launch(options));
+    }
+  }
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+  ~Launcher() { kill(); }
+  void kill() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+      pid_ = -1;
+    }
+  }
+
+ private:
+  pid_t pid_;
+};
+
+// The process numbers that `count` ranks have written to files, once they are there.
+std::vector<int> written(const fs::path& files, int count) {
+  std::vector<int> found;
+  for (int rank = 0; rank < count; ++rank) {
+    const std::string file = files.string() + "-" + std::to_string(rank);
+    for (int i = 0; i < 1000 && (!fs::exists(file) || !read_bytes(file).ends_with('\n')); ++i) {
+      std::this_thread::sleep_for(10ms);
+    }
+    found.push_back(std::stoi(read_bytes(file)));
+  }
+  return found;
 }
 
 // Signals this thread, which launches, when a file is there.
@@ -121,18 +172,7 @@ TEST_CASE("what does not end is killed, with all that it has started", "[dist][l
   const int status = launch(options);
   CHECK_THAT(said.end(), ContainsSubstring("is killed"));
   CHECK(status == 3);
-  const int left = std::stoi(read_bytes(child));
-  for (int i = 0; i < 200 && ::kill(left, 0) == 0; ++i) {
-    std::this_thread::sleep_for(10ms);
-    if (fs::exists("/proc/" + std::to_string(left) + "/stat") &&
-        read_bytes("/proc/" + std::to_string(left) + "/stat").find(") Z") != std::string::npos) {
-      break;  // dead, and nobody has asked for its status
-    }
-  }
-  const bool alive =
-      ::kill(left, 0) == 0 &&
-      read_bytes("/proc/" + std::to_string(left) + "/stat").find(") Z") == std::string::npos;
-  CHECK_FALSE(alive);
+  CHECK(is_gone(std::stoi(read_bytes(child))));
 }
 
 TEST_CASE("a signal goes on to all ranks, which may take their time", "[dist][launch]") {
@@ -150,6 +190,63 @@ TEST_CASE("a signal goes on to all ranks, which may take their time", "[dist][la
   CHECK(status == 143);
   CHECK(fs::exists(folder / "saved-0"));
   CHECK(fs::exists(folder / "saved-1"));
+}
+
+TEST_CASE("a rank that hangs after a signal is killed when another fails", "[dist][launch]") {
+  const TemporaryFolder folder;
+  const std::string ready = (folder / "ready").string();
+  LaunchOptions options = shell(2,
+                                "if [ $RANK = 1 ]; then trap 'echo lost >&2; exit 5' TERM; else "
+                                "trap '' TERM; fi; touch " +
+                                    ready + "-$RANK; while :; do sleep 0.1; done",
+                                folder);
+  options.cleanup_timeout = 300ms;
+  Said said(folder / "said");
+  std::thread sender = signal_when(ready + "-1", SIGTERM);
+  const int status = launch(options);
+  sender.join();
+  const std::string text = said.end();
+  CHECK(status == 5);
+  CHECK_THAT(text, ContainsSubstring("is killed unless it ends in time, since another rank failed "
+                                     "after the signal"));
+  CHECK_THAT(text, ContainsSubstring("ended with status 5"));
+  CHECK_THAT(text, ContainsSubstring("begin of rank 1's stderr ----------\n") &&
+                       ContainsSubstring("lost\n"));
+}
+
+TEST_CASE("a launcher that is killed leaves nothing behind", "[dist][launch]") {
+  const TemporaryFolder folder;
+  const std::string pid = (folder / "pid").string();
+  // Behind a shell, deaf to SIGTERM, and in a session of its own.
+  for (const std::string& script :
+       {"true; sleep 60 & echo $! > " + pid + "-$RANK; wait; true",
+        "trap '' TERM; sleep 60 & echo $! > " + pid + "-$RANK; wait; true",
+        "setsid --wait sh -c 'echo $$ > " + pid + "-$RANK; sleep 60; true'; true"}) {
+    CAPTURE(script);
+    LaunchOptions options = shell(2, script, folder);
+    options.cleanup_timeout = 200ms;
+    Said said(folder / "said");
+    Launcher launcher(options);
+    const std::vector<int> started = written(pid, 2);
+    launcher.kill();
+    for (const int process : started) {
+      CHECK(is_gone(process));
+    }
+    for (int rank = 0; rank < 2; ++rank) {
+      fs::remove(pid + "-" + std::to_string(rank));
+    }
+  }
+}
+
+TEST_CASE("what a run leaves behind is its own affair when it ends well", "[dist][launch]") {
+  const TemporaryFolder folder;
+  const std::string pid = (folder / "pid").string();
+  CHECK(launch(shell(1, "sleep 60 & echo $! > " + pid + "-$RANK", folder)) == 0);
+  const int left = written(pid, 1)[0];
+  CHECK(::kill(left, 0) == 0);
+  ::kill(left, SIGKILL);
+  CHECK(launch(shell(1, "sleep 60 & echo $! > " + pid + "-$RANK; exit 4", folder)) == 4);
+  CHECK(is_gone(written(pid, 1)[0]));
 }
 
 TEST_CASE("a second signal kills", "[dist][launch]") {

@@ -1,5 +1,7 @@
 #include <tutti/trainer.hpp>
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -38,10 +40,26 @@ struct Record final {
   }
 };
 
+/// Remembers which examples this rank is given.
+struct Dealt final {
+  std::vector<at::Tensor> numbers{};
+  void apply(AfterDataloader, State& state) {
+    numbers.push_back(state.batch.inputs().select(1, 0));
+  }
+};
+
 struct Fail final {
   int on_rank = 1;
   void apply(BatchStart, State& state) const {
     TORCH_CHECK(state.rank != on_rank || state.timestamp.batch < 2, "the disk is full");
+  }
+};
+
+struct Die final {
+  void apply(BeforeBackward, State& state) const {
+    if (state.rank == 1 && state.timestamp.batch == 2) {
+      _exit(3);
+    }
   }
 };
 
@@ -156,9 +174,33 @@ TEST_CASE("rank body: exact evaluation", "[.rank]") {
   CHECK(std::abs(triples.at("MulticlassAccuracy") - one.at("MulticlassAccuracy")) < 1e-6);
 }
 
+TEST_CASE("rank body: one drawn seed orders the data of all ranks", "[.rank]") {
+  const at::Tensor numbers = at::arange(24, at::kFloat);
+  TrainerOptions with = options(24, 3);
+  with.train = TensorLoader{
+      numbers.unsqueeze(1).expand({24, 4}), at::zeros({24, 2}), {.batch_size = 3, .shuffle = true}};
+  with.max_duration = "1ep";
+  with.seed.reset();
+  Trainer<Dealt> trainer(tiny::net(), with);
+  trainer.fit();
+  const at::Tensor own = at::cat(trainer.get<Dealt>().numbers);
+  CHECK(own.size(0) == 12);
+  const at::Tensor all = at::cat(trainer.state().communicator->all_gather(own));
+  CHECK_FALSE(all.equal(numbers));
+  CHECK(std::get<0>(all.sort()).equal(numbers));
+}
+
 TEST_CASE("rank body: an exception", "[.rank]") {
   Trainer<Fail> trainer(tiny::net(), options(24, 3));
   trainer.fit();
+}
+
+TEST_CASE("rank body: a rank dies", "[.rank]") {
+  Trainer<Die> trainer(tiny::net(), options(24, 3));
+  CHECK_THROWS_WITH(
+      trainer.fit(),
+      ContainsSubstring("tutti::dist::DistributedDataParallel::backward: rank 0 of 2") &&
+          ContainsSubstring("look for its own error first"));
 }
 
 TEST_CASE("rank body: resume", "[.rank]") {
@@ -193,6 +235,10 @@ TEST_CASE("two ranks evaluate a closure as often as each other, and train as one
   CHECK(run_ranks("rank body: an optimizer with a closure") == all_passed);
 }
 
+TEST_CASE("two ranks deal out one order where nobody gave a seed", "[dist][trainer]") {
+  CHECK(run_ranks("rank body: one drawn seed orders the data of all ranks") == all_passed);
+}
+
 TEST_CASE("two ranks evaluate every example once", "[dist][trainer]") {
   CHECK(run_ranks("rank body: exact evaluation") == all_passed);
 }
@@ -204,6 +250,12 @@ TEST_CASE("an exception on one rank ends both", "[dist][trainer]") {
   CHECK_THAT(report, ContainsSubstring("--- rank 0 failed"));
   CHECK_THAT(report, !ContainsSubstring("killed at the limit"));
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(50));
+}
+
+TEST_CASE("a rank whose peer dies in a backward pass says where it waited", "[dist][trainer]") {
+  const std::string report = run_ranks("rank body: a rank dies");
+  CHECK_THAT(report, ContainsSubstring("--- rank 1 failed"));
+  CHECK_THAT(report, !ContainsSubstring("--- rank 0"));
 }
 
 TEST_CASE("two ranks resume bit for bit", "[dist][trainer]") {

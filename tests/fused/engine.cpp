@@ -157,10 +157,10 @@ TEST_CASE("bytes wait for the device where there is a pass for it", "[fused][eng
   CHECK_FALSE(waits(at::Device(at::kMPS, 0)));
 }
 
-TEST_CASE("a fused recipe has the same inputs on a GPU as on the CPU", "[fused][engine][cuda]") {
+TEST_CASE("a fused recipe has the same inputs on a GPU as on the CPU",
+          "[fused][engine][cuda][gpu]") {
   if (!tutti::fused::detail::has_kernels || !torch::cuda::is_available()) {
-    WARN("skipped: this program was built without TUTTI_WITH_CUDA, or there is no CUDA device");
-    return;
+    return tutti_test::skip("built without TUTTI_WITH_CUDA, or there is no CUDA device");
   }
   const auto on = [](const char* device, bool dense, bool interpolate) {
     TrainerOptions with = options(true);

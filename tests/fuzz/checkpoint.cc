@@ -25,6 +25,7 @@
 namespace {
 
 using namespace tutti::checkpoint;
+namespace detail = tutti::checkpoint::detail;  // headers of LibTorch 2.15 have a ::detail, too
 
 // A file in memory that is read by its path.
 class MemoryFile {

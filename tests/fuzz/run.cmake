@@ -3,14 +3,14 @@ cmake_minimum_required(VERSION 3.23...3.31)
 include("${SETTINGS}")
 
 if(NOT compiler)
-  message("Skipped: there is no clang++, whose libFuzzer this needs; install clang")
+  message("skipped: there is no clang++, whose libFuzzer this needs; install clang")
   return()
 endif()
 file(WRITE "${program}_probe.cc" "extern \"C\" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }\n")
 execute_process(COMMAND "${compiler}" -std=c++20 -fsanitize=fuzzer,address,undefined "${program}_probe.cc" -o "${program}_probe"
   RESULT_VARIABLE code OUTPUT_VARIABLE said ERROR_VARIABLE said)
 if(NOT code EQUAL 0)
-  message("Skipped: ${compiler} cannot link libFuzzer with the sanitizers; install its compiler-rt:\n${said}")
+  message("skipped: ${compiler} cannot link libFuzzer with the sanitizers; install its compiler-rt:\n${said}")
   return()
 endif()
 

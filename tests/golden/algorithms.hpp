@@ -32,6 +32,8 @@ inline tutti::MixUp make_mixup(const Json& args) {
   tutti::MixUp options;
   options.alpha = a.number("alpha", options.alpha);
   options.interpolate_loss = a.flag("interpolate_loss", options.interpolate_loss);
+  options.input_key = key_of(a, "input_key", 0);
+  options.target_key = key_of(a, "target_key", 1);
   a.done();
   return options;
 }
@@ -42,6 +44,8 @@ inline tutti::CutMix make_cutmix(const Json& args) {
   options.alpha = a.number("alpha", options.alpha);
   options.interpolate_loss = a.flag("interpolate_loss", options.interpolate_loss);
   options.uniform_sampling = a.flag("uniform_sampling", options.uniform_sampling);
+  options.input_key = key_of(a, "input_key", 0);
+  options.target_key = key_of(a, "target_key", 1);
   a.done();
   return options;
 }
@@ -50,6 +54,7 @@ inline tutti::LabelSmoothing make_label_smoothing(const Json& args) {
   const Arguments a(args, "LabelSmoothing");
   tutti::LabelSmoothing options;
   options.smoothing = a.number("smoothing", options.smoothing);
+  options.target_key = key_of(a, "target_key", 1);
   a.done();
   return options;
 }
@@ -61,7 +66,7 @@ inline tutti::ClippingType clipping_type(const std::string& name) {
       return type;
     }
   }
-  throw std::invalid_argument("no clipping type is called " + name);
+  throw std::invalid_argument("GradientClipping: no type is called " + name);
 }
 
 /// The reference has no floor under the norms of weights.

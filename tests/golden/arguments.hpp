@@ -3,8 +3,14 @@
 // Turns the names and keyword arguments of the reference's objects into tutti's.
 
 #include <array>
+#include <initializer_list>
+#include <map>
+#include <stdexcept>
 #include <string>
 
+#include <torch/optim/sgd.h>
+
+#include <tutti/core/batch.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>
 #include <tutti/optim/sgd.hpp>
@@ -29,6 +35,59 @@ inline tutti::TimeList times_of(const Arguments& a, const std::string& key) {
                                     : tutti::Time(value.integer()));
   }
   return out;
+}
+
+/// The value of that name among those that tutti has. Another name does not compile here; the
+/// reference raises.
+template <class E>
+E one_of(const Arguments& a, const std::string& key, const std::string& otherwise,
+         const std::map<std::string, E>& known) {
+  const std::string name = a.text(key, otherwise);
+  const auto found = known.find(name);
+  if (found == known.end()) {
+    throw std::invalid_argument(a.what() + ": " + key + " is " + name);
+  }
+  return found->second;
+}
+
+/// Which tensor of the batch `key` names: a name, or the place `usual` in a pair, which is what
+/// tutti takes by itself.
+inline tutti::Key key_of(const Arguments& a, const std::string& key, std::int64_t usual) {
+  if (a.has(key) && a.json(key).is_string()) {
+    return tutti::Key(a.text(key, ""));
+  }
+  a.only(key, usual);
+  return {};
+}
+
+/// What else PyTorch's optimizers take: how the step is computed, which changes no number.
+inline void read_details(const Arguments& a) {
+  a.only("maximize", false);
+  for (const char* how : {"foreach", "fused", "capturable", "differentiable"}) {
+    a.flag(how, false);
+  }
+}
+
+/// Refuses a case that has other parameters than these, which its handler reads one by one.
+inline void expect_keys(const Case& c, std::initializer_list<const char*> keys) {
+  const Arguments a(c.params, c.function);
+  for (const char* key : keys) {
+    a.has(key);
+  }
+  a.done();
+}
+
+/// LibTorch's SGD.
+inline torch::optim::SGDOptions sgd_options(const Json& args) {
+  const Arguments a(args, "SGD");
+  torch::optim::SGDOptions options(a.number("lr", 1e-3));
+  options.momentum(a.number("momentum", 0))
+      .dampening(a.number("dampening", 0))
+      .weight_decay(a.number("weight_decay", 0))
+      .nesterov(a.flag("nesterov", false));
+  read_details(a);
+  a.done();
+  return options;
 }
 
 namespace detail {
@@ -101,21 +160,30 @@ inline tutti::Schedule make_schedule(const std::string& name, const Json& args) 
   return schedule;
 }
 
-inline tutti::DecoupledSGDW decoupled_sgdw(const Json& args) {
-  const Arguments a(args, "DecoupledSGDW");
-  tutti::DecoupledSGDW h;
-  h.lr = a.number("lr", 0);
+/// DecoupledSGDW, and PyTorch's SGD.
+template <class Hyper>
+Hyper sgd_of(const Json& args, const std::string& name) {
+  const Arguments a(args, name);
+  Hyper h;
+  h.lr = a.number("lr", name == "SGD" ? 1e-3 : 0);
   h.momentum = a.number("momentum", h.momentum);
   h.dampening = a.number("dampening", h.dampening);
   h.weight_decay = a.number("weight_decay", h.weight_decay);
   h.nesterov = a.flag("nesterov", h.nesterov);
+  read_details(a);
   a.done();
   return h;
 }
 
-inline tutti::DecoupledAdamW decoupled_adamw(const Json& args) {
-  const Arguments a(args, "DecoupledAdamW");
-  tutti::DecoupledAdamW h;
+inline tutti::DecoupledSGDW decoupled_sgdw(const Json& args) {
+  return sgd_of<tutti::DecoupledSGDW>(args, "DecoupledSGDW");
+}
+
+/// DecoupledAdamW, and PyTorch's Adam and AdamW.
+template <class Hyper>
+Hyper adam_of(const Json& args, const std::string& name) {
+  const Arguments a(args, name);
+  Hyper h;
   h.lr = a.number("lr", h.lr);
   if (a.has("betas")) {
     h.betas = {a.json("betas")[0].number(), a.json("betas")[1].number()};
@@ -123,8 +191,13 @@ inline tutti::DecoupledAdamW decoupled_adamw(const Json& args) {
   h.eps = a.number("eps", h.eps);
   h.weight_decay = a.number("weight_decay", h.weight_decay);
   h.amsgrad = a.flag("amsgrad", h.amsgrad);
+  read_details(a);
   a.done();
   return h;
+}
+
+inline tutti::DecoupledAdamW decoupled_adamw(const Json& args) {
+  return adam_of<tutti::DecoupledAdamW>(args, "DecoupledAdamW");
 }
 
 }  // namespace golden

@@ -25,6 +25,7 @@ inline tutti::CutOut make_cutout(const Json& args) {
   options.num_holes = a.integer("num_holes", options.num_holes);
   options.length = a.number("length", options.length);
   options.uniform_sampling = a.flag("uniform_sampling", options.uniform_sampling);
+  options.input_key = key_of(a, "input_key", 0);
   a.done();
   return options;
 }
@@ -43,6 +44,8 @@ inline tutti::ColOut make_colout(const Json& args) {
   options.p_col = a.number("p_col", options.p_col);
   options.batch = a.flag("batch", options.batch);
   options.resize_target = resize_target(a);
+  options.input_key = key_of(a, "input_key", 0);
+  options.target_key = key_of(a, "target_key", 1);
   a.done();
   return options;
 }
@@ -56,7 +59,7 @@ inline tutti::ResizeMode resize_mode(std::string name) {
       return mode;
     }
   }
-  throw std::invalid_argument("no mode of resizing is called " + name);
+  throw std::invalid_argument("ProgressiveResizing, resize_batch: no mode is called " + name);
 }
 
 /// Counts time in whole units of max_duration, as the reference does.
@@ -70,6 +73,8 @@ inline tutti::ProgressiveResizing make_progressive_resizing(const Json& args) {
   options.size_increment = a.integer("size_increment", options.size_increment);
   options.resize_targets = a.flag("resize_targets", options.resize_targets);
   options.whole_units = true;
+  options.input_key = key_of(a, "input_key", 0);
+  options.target_key = key_of(a, "target_key", 1);
   a.done();
   return options;
 }
@@ -87,6 +92,8 @@ inline tutti::SelectiveBackprop make_selective_backprop(const Json& args) {
   options.freeze_statistics = false;
   options.whole_units = true;
   options.whole_batch = true;
+  options.input_key = key_of(a, "input_key", 0);
+  a.only("target_key", 1);  // tutti chooses from all tensors of a batch
   a.done();
   return options;
 }
@@ -98,7 +105,7 @@ inline tutti::AugmentationSet augmentation_set(const std::string& name) {
       return set;
     }
   }
-  throw std::invalid_argument("no set of augmentations is called " + name);
+  throw std::invalid_argument("AugMix, RandAugment: no set is called " + name);
 }
 
 inline tutti::RandAugment make_randaugment(const Json& args) {

@@ -25,13 +25,20 @@ torch::ExpandingArray<2> sides(const Arguments& a, const std::string& key,
   return std::array{value[0].integer(), value[1].integer()};
 }
 
+// The filter that the case gives; undefined: the usual one.
+at::Tensor filter_of(const Case& c) {
+  return c.has_in("filter") ? c.in("filter") : at::Tensor();
+}
+
 void blur_2d(const Case& c, Verdict& verdict) {
   const Arguments a(c.params, "blur_2d");
   const std::int64_t channels = a.integer("channels", -1);
   const torch::ExpandingArray<2> stride = sides(a, "stride", 1);
   a.done();
-  verdict.tensor("filter", tutti::functional::blur_filter());
-  verdict.tensor("y", tutti::functional::blur_2d(c.in("x"), channels, stride));
+  if (c.has_out("filter")) {
+    verdict.tensor("filter", tutti::functional::blur_filter());
+  }
+  verdict.tensor("y", tutti::functional::blur_2d(c.in("x"), channels, stride, filter_of(c)));
 }
 
 void blurmax_pool2d(const Case& c, Verdict& verdict) {
@@ -43,7 +50,7 @@ void blurmax_pool2d(const Case& c, Verdict& verdict) {
   const bool ceil_mode = a.flag("ceil_mode", false);
   a.done();
   verdict.tensor("y", tutti::functional::blurmax_pool2d(c.in("x"), kernel, stride, padding,
-                                                        dilation, ceil_mode));
+                                                        dilation, ceil_mode, filter_of(c)));
 }
 
 // Names of the model's tensors, its outputs, and all gradients, after `surgery` has changed it.

@@ -21,7 +21,7 @@ Reduction reduction_of(const Arguments& a, Reduction otherwise) {
   }
   const std::string text = a.text("reduction", "");
   if (text != "none" && text != "sum" && text != "mean") {
-    throw std::invalid_argument("no reduction is called " + text);
+    throw std::invalid_argument(a.what() + ": no reduction is called " + text);
   }
   return text == "none" ? Reduction::none : text == "sum" ? Reduction::sum : Reduction::mean;
 }
@@ -97,6 +97,7 @@ void metric(const Case& c, Verdict& verdict) {
   const Arguments a(c.params["args"], name);
   const std::int64_t ignore_index = a.integer("ignore_index", name == "MIoU" ? -1 : -100);
   const std::int64_t classes = a.integer("num_classes", 0);
+  a.flag("dist_sync_on_step", false);  // changes nothing in one process
   a.done();
   if (name == "CrossEntropy") {
     check_metric(c, verdict, tutti::CrossEntropy(ignore_index));

@@ -15,6 +15,7 @@
 
 #include "golden/arguments.hpp"
 #include "golden/runner.hpp"
+#include "models/language.hpp"
 
 namespace golden {
 
@@ -29,7 +30,7 @@ inline tutti::SWA make_swa(const Json& args) {
   options.anneal_steps = a.integer("anneal_steps", options.anneal_steps);
   const std::string strategy = a.text("anneal_strategy", "linear");
   if (!strategy.starts_with("cos") && !strategy.starts_with("lin")) {
-    throw std::invalid_argument("no annealing is called " + strategy);
+    throw std::invalid_argument("SWA: no annealing is called " + strategy);
   }
   options.anneal_strategy =
       strategy.starts_with("cos") ? tutti::Anneal::cosine : tutti::Anneal::linear;
@@ -125,8 +126,14 @@ inline tutti::ALiBi make_alibi(const Json& args) {
 
 inline tutti::GatedLinearUnits make_gated_linear_units(const Json& args) {
   const Arguments a(args, "GatedLinearUnits");
+  tutti::GatedLinearUnits options;
+  if (a.has("act_fn")) {
+    options.act_fn = language::activation(a.text("act_fn", ""));
+  }
+  options.gated_layer_bias = a.flag("gated_layer_bias", options.gated_layer_bias);
+  options.non_gated_layer_bias = a.flag("non_gated_layer_bias", options.non_gated_layer_bias);
   a.done();
-  return {};
+  return options;
 }
 
 }  // namespace golden

@@ -27,6 +27,29 @@ struct Unknown : std::logic_error {
   using std::logic_error::logic_error;
 };
 
+/// A difference from the reference in what is accepted, and the page of docs/ that states it in
+/// these words.
+struct Difference {
+  std::string_view page;   ///< "algorithms/colout.md"
+  std::string_view words;  ///< as they stand there, but for line ends
+  /// Of a value that the reference takes and tutti refuses: how tutti's message begins.
+  std::string_view message = "";
+
+  auto operator<=>(const Difference&) const = default;
+};
+
+/// The message of `error` without the stack frames that LibTorch adds.
+std::string sentence(const std::exception& error);
+
+/// Whether `error` is of the kind that stands for Python's exception `raises`. What is an accident
+/// in the reference, as a division by zero, is a wrong value here.
+bool is_kind(const std::exception& error, const std::string& raises);
+
+/// Whether the message of `error` has one of the names in it, however it is written:
+/// "GhostBatchNorm" for "apply_ghost_batchnorm".
+using Names = std::vector<std::string>;
+bool names_one(const std::exception& error, const Names& who);
+
 /// What a handler found out about one case.
 class Verdict {
  public:
@@ -44,12 +67,24 @@ class Verdict {
   /// Notes a disagreement unless `holds`.
   void check(bool holds, const std::string& complaint);
 
-  /// Runs `call`, which has to throw exactly when the case says that the reference raised. Returns
-  /// whether it went through.
-  bool raises_as_reference(const std::function<void()>& call);
+  /// Runs `call`, which has to throw exactly when the case says that the reference raised, an
+  /// exception of that kind whose message names one of `who` (empty: the function of the case).
+  /// Returns whether it went through.
+  bool raises_as_reference(const std::function<void()>& call, const Names& who = {});
 
-  /// Says that tutti goes on, on purpose, where the reference raises.
-  void goes_on_on_purpose() { raise_judged_ = true; }
+  /// The same for an exception that was caught.
+  void judge(const std::exception& error, const Names& who = {});
+
+  /// The same where `raises` is what the reference raised; `what`: for the complaint.
+  void judge(const std::exception& error, const std::string& raises, const Names& who,
+             const std::string& what);
+
+  /// Says that tutti goes on where the reference raises, or refuses what the reference takes, as
+  /// docs/ state.
+  void differs(const Difference& difference);
+
+  /// The differences that came up.
+  const std::set<Difference>& stated() const { return stated_; }
 
   /// All that is wrong, outputs that nobody compared and an error that did not come included; empty
   /// when all is well.
@@ -59,8 +94,33 @@ class Verdict {
   const Case& case_;
   std::set<std::string> seen_;
   std::vector<std::string> complaints_;
+  std::set<Difference> stated_;
   bool raise_judged_ = false;
+  bool refused_as_stated_ = false;
 };
+
+/// What tutti refuses and the reference takes.
+const std::vector<Difference>& stated_refusals();
+
+/// Differences that a handler itself notices.
+namespace stated {
+inline constexpr Difference any_batch{
+    "algorithms/gyro_dropout.md",
+    "A batch that is no multiple of `tau` is dealt out as evenly as can be"};
+inline constexpr Difference short_warmup{
+    "algorithms/seq_length_warmup.md",
+    "Warm-ups with fewer batches than steps take several steps a batch"};
+inline constexpr Difference warmup_units{"algorithms/stochastic_depth.md",
+                                         "The warm-up may be any time, batches too"};
+inline constexpr Difference smoothing_alone{
+    "algorithms/ema.md", "`smoothing` alone suffices and takes the place of the default half life"};
+inline constexpr Difference ema_default{"algorithms/ema.md",
+                                        "Giving neither means the default half life"};
+inline constexpr Difference time_text{
+    "features.md", "Every field of a wall-clock time has its letter, in either case, and any size"};
+inline constexpr Difference whole_number{
+    "features.md", "A number of floating type without a fraction beside a time is a whole number"};
+}  // namespace stated
 
 /// Named arguments of a case, as Python's keyword arguments: done() refuses what nobody asked for.
 class Arguments {
@@ -68,12 +128,16 @@ class Arguments {
   /// `what`: whose arguments, for messages. A null object has no members.
   Arguments(const Json& object, std::string what) : object_(object), what_(std::move(what)) {}
 
+  const std::string& what() const { return what_; }
   bool has(const std::string& key) const { return find(key) != nullptr; }
   const Json& json(const std::string& key) const;
   double number(const std::string& key, double otherwise) const;
   std::int64_t integer(const std::string& key, std::int64_t otherwise) const;
   bool flag(const std::string& key, bool otherwise) const;
   std::string text(const std::string& key, const std::string& otherwise) const;
+
+  /// Skips the case when the argument is there and is not `value`, the one that tutti has.
+  void only(const std::string& key, const Json& value) const;
 
   /// Throws for members that were never looked up.
   void done() const;

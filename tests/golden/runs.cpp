@@ -26,13 +26,10 @@ class AveragedRun {
         swa_(make_swa(c.params["swa"])),
         batches_(c.params["batches"].integer()) {
     load_state(*net_, c.ins("state."));
-    const Json& sgd = c.params["sgd"];
-    lr_ = sgd["lr"].number();
-    const Json* momentum = sgd.find("momentum");
+    const torch::optim::SGDOptions sgd = sgd_options(c.params["sgd"]);
+    lr_ = sgd.lr();
     state_.model = net_.ptr();
-    state_.optimizers = {std::make_shared<torch::optim::SGD>(
-        net_->parameters(),
-        torch::optim::SGDOptions(lr_).momentum(momentum == nullptr ? 0 : momentum->number()))};
+    state_.optimizers = {std::make_shared<torch::optim::SGD>(net_->parameters(), sgd)};
     // The length of an epoch stays unknown, so that parts of the run are counted in whole epochs,
     // as the reference does.
     state_.max_duration = tutti::Time::parse(c.params["max_duration"].string());
@@ -141,6 +138,7 @@ class AveragedRun {
 };
 
 void swa(const Case& c, Verdict& verdict) {
+  expect_keys(c, {"model", "swa", "max_duration", "sgd", "cosine", "batches", "batch_size"});
   AveragedRun(c, verdict)();
 }
 
@@ -166,15 +164,19 @@ std::vector<std::string> strings(const Json& list) {
 }
 
 void freeze_layers(const Case& c, Verdict& verdict) {
+  const Arguments a(c.params, "freeze_layers");
+  const Json& layers = a.json("model");
+  const double start = a.number("freeze_start", 0.5);
+  const double level = a.number("freeze_level", 1.0);
+  a.done();
   const at::Tensor durations = c.in("durations");
   std::vector<std::int64_t> depths;
   std::vector<double> fractions;
   for (std::int64_t i = 0; i < durations.size(0); ++i) {
-    auto model = build_model(c.params["model"], Layers::plain);
+    auto model = build_model(layers, Layers::plain);
     torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
-    const auto report = tutti::functional::freeze_layers(
-        *model, optimizer, durations[i].item<double>(), c.params["freeze_start"].number(),
-        c.params["freeze_level"].number());
+    const auto report = tutti::functional::freeze_layers(*model, optimizer,
+                                                         durations[i].item<double>(), start, level);
     depths.push_back(report.layers);
     fractions.push_back(report.fraction);
     std::vector<std::string> frozen;
@@ -230,7 +232,7 @@ void apply_gyro_dropout(const Case& c, Verdict& verdict) {
   state.rng.replay(masks_and_picks(c));
   layer->set_state(state);
   if (c.expect.find("raises") != nullptr) {
-    verdict.goes_on_on_purpose();  // with an uneven batch: dealt out as evenly as can be
+    verdict.differs(stated::any_batch);
     return;
   }
   const at::Tensor x = c.in("x");
@@ -274,10 +276,10 @@ void seq_length_warmup(const Case& c, Verdict& verdict) {
     lengths.push_back(tutti::functional::warmup_seq_length(
         batch, total, warmup.min_seq_length, warmup.max_seq_length, warmup.step_size));
   }
-  if (raises != nullptr) {  // more steps than batches: a division by zero there, long steps here
+  if (raises != nullptr) {
     verdict.check(lengths.back() == warmup.max_seq_length || total == batches,
                   "the full length is not reached");
-    verdict.goes_on_on_purpose();
+    verdict.differs(stated::short_warmup);
     return;
   }
   verdict.tensor("seq_len", at::tensor(lengths, at::kLong));

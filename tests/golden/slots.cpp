@@ -30,6 +30,7 @@ std::shared_ptr<AnyAlgorithm> make_surgery(const std::string& name, const Json& 
     return held(std::move(policy));
   };
   if (name == "ChannelsLast") {
+    Arguments(args, name).done();
     return lenient(tutti::ChannelsLast{});
   }
   if (name == "Factorize") {

@@ -245,8 +245,14 @@ void stochastic_depth_warmup(const Case& c, Verdict& verdict) {
   state.model = model;
   const Arguments a(c.params, "StochasticDepth");
   tutti::StochasticDepth policy = stochastic_depth_options(a);
-  policy.drop_warmup = tutti::Time::duration(a.number("drop_warmup", 0));
+  policy.drop_warmup = drop_warmup(a);
+  static_cast<void>(a.json("blocks"));
+  a.done();
   policy.validate();
+  if (c.expect.find("raises") != nullptr && !policy.drop_warmup.is_fraction()) {
+    verdict.differs(stated::warmup_units);
+    return;
+  }
   policy.apply(tutti::Init{}, state);
 
   const at::Tensor elapsed = c.in("elapsed");
@@ -314,13 +320,14 @@ void factorize_sizes(const Case& c, Verdict& verdict) {
 void factorize_matrix(const Case& c, Verdict& verdict) {
   const Arguments a(c.params, "factorize_matrix");
   const double rank = a.number("rank", 0.25);
+  const std::int64_t n_iters = a.integer("n_iters", 3);
   a.done();
   const auto optional = [&](const char* key) { return c.has_in(key) ? c.in(key) : at::Tensor{}; };
   const at::Tensor X = c.in("X");
   const at::Tensor Y = c.in("Y");
   const at::Tensor bias = optional("bias");
   const auto got = tutti::functional::factorize_matrix(X, Y, c.in("Wa"), optional("Wb"), bias, rank,
-                                                       /*n_iters=*/3, /*keep_best=*/false);
+                                                       n_iters, /*keep_best=*/false);
   at::Tensor y = X.matmul(got.Wa);
   y = (got.Wb.defined() ? y.matmul(got.Wb) : y).add(got.bias);
   verdict.tensor("bias", got.bias);

@@ -48,11 +48,12 @@ inline tutti::GhostBatchNorm make_ghost_batchnorm(const Json& args) {
 template <class LowPrecision>
 LowPrecision make_low_precision(const Json& args) {
   const Arguments a(args, std::string(LowPrecision::name));
-  const std::string apply_at = a.text("apply_at", "init");
+  const auto apply_at = one_of<tutti::ApplyAt>(a, "apply_at", "init",
+                                               {{"init", tutti::ApplyAt::init},
+                                                {"before_load", tutti::ApplyAt::before_load},
+                                                {"after_load", tutti::ApplyAt::after_load}});
   a.done();
-  return {.apply_at = apply_at == "init"          ? tutti::ApplyAt::init
-                      : apply_at == "before_load" ? tutti::ApplyAt::before_load
-                                                  : tutti::ApplyAt::after_load};
+  return {.apply_at = apply_at};
 }
 
 /// The reference's options of both forms of stochastic depth, but for the warm-up.
@@ -60,19 +61,27 @@ inline tutti::StochasticDepth stochastic_depth_options(const Arguments& a) {
   using tutti::DropDistribution;
   using tutti::DropMethod;
   return {.target_layer_name = tutti::Key(a.text("target_layer_name", "ResNetBottleneck")),
-          .stochastic_method = a.text("stochastic_method", "block") == "sample" ? DropMethod::sample
-                                                                                : DropMethod::block,
+          .stochastic_method =
+              one_of<DropMethod>(a, "stochastic_method", "block",
+                                 {{"block", DropMethod::block}, {"sample", DropMethod::sample}}),
           .drop_rate = a.number("drop_rate", 0.2),
-          .drop_distribution = a.text("drop_distribution", "linear") == "uniform"
-                                   ? DropDistribution::uniform
-                                   : DropDistribution::linear,
+          .drop_distribution = one_of<DropDistribution>(
+              a, "drop_distribution", "linear",
+              {{"linear", DropDistribution::linear}, {"uniform", DropDistribution::uniform}}),
           .if_none = tutti::surgery::IfNone::ignore};
+}
+
+/// A time as a string, or a part of the run as a number.
+inline tutti::Time drop_warmup(const Arguments& a) {
+  return a.has("drop_warmup") && a.json("drop_warmup").is_string()
+             ? tutti::Time::parse(a.text("drop_warmup", ""))
+             : tutti::Time::duration(a.number("drop_warmup", 0));
 }
 
 inline tutti::StochasticDepth make_stochastic_depth(const Json& args) {
   const Arguments a(args, "StochasticDepth");
   tutti::StochasticDepth options = stochastic_depth_options(a);
-  options.drop_warmup = tutti::Time::duration(a.number("drop_warmup", 0));
+  options.drop_warmup = drop_warmup(a);
   a.done();
   return options;
 }

@@ -38,6 +38,15 @@ tutti::OptimizerSpec make_optimizer(const Json& entry) {
   if (name == "DecoupledAdamW") {
     return decoupled_adamw(entry[1]);
   }
+  if (name == "SGD") {
+    return sgd_of<tutti::SGD>(entry[1], name);
+  }
+  if (name == "Adam") {
+    return adam_of<tutti::Adam>(entry[1], name);
+  }
+  if (name == "AdamW") {
+    return adam_of<tutti::AdamW>(entry[1], name);
+  }
   throw Skipped("needs the optimizer " + name);
 }
 
@@ -83,6 +92,8 @@ void check_averages(const Case& c, Verdict& verdict, const Algorithms& algorithm
 }
 
 void whole_run(const Case& c, Verdict& verdict) {
+  expect_keys(c, {"model", "classes", "batch_size", "batches", "microbatch_size", "max_duration",
+                  "optimizer", "scheduler", "algorithms"});
   need_algorithms(c.params["algorithms"]);
   const auto tape = tape_of(c);
   const Algorithms algorithms = make_algorithms(c.params["algorithms"], tape);

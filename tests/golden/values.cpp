@@ -75,10 +75,16 @@ void time_parse(const Case& c, Verdict& verdict) {
       } else {
         verdict.check(accepted_on_purpose(text), "\"" + text + "\" is read as " + got +
                                                      ", expected " + want["raises"].string());
+        verdict.differs(stated::time_text);
       }
     } catch (const std::exception& error) {
-      verdict.check(!want.is_array() || refused_on_purpose(text),
-                    "\"" + text + "\" is refused: " + error.what());
+      if (want.is_array()) {
+        verdict.check(refused_on_purpose(text), "\"" + text + "\" is refused: " + error.what());
+        verdict.differs(stated::time_text);
+      } else {
+        verdict.judge(error, want["raises"].string(), {"Time: cannot read " + text},
+                      "\"" + text + "\"");
+      }
     }
   }
 }
@@ -91,6 +97,9 @@ using Result = std::variant<Time, double, bool>;
 Operand operand(const Json& json) {
   if (json.is_string()) {
     return Time::parse(json.string());
+  }
+  if (json.is_bool()) {  // Python's True is 1
+    return static_cast<std::int64_t>(json.boolean());
   }
   return json.is_int() ? Operand(json.integer()) : Operand(json.number());
 }
@@ -132,7 +141,7 @@ Result combine(const std::string& op, A a, B b) {
       return a % b;
     }
   }
-  throw Skipped("operation " + op + " with a number on the left");
+  throw std::invalid_argument("Time: a number " + op + " a time does not compile");
 }
 
 Result evaluate(const Json& operation, Operand (*read)(const Json&) = operand) {
@@ -146,6 +155,9 @@ Result evaluate(const Json& operation, Operand (*read)(const Json&) = operand) {
   }
   if (op == "neg") {
     return -std::get<Time>(left);
+  }
+  if (op == "pos") {
+    return std::get<Time>(left);
   }
   return std::visit(
       [&](auto a, auto b) -> Result {
@@ -200,8 +212,15 @@ void time_arith(const Case& c, Verdict& verdict) {
       const bool right =
           want.is_object() ? is_taken_as_whole(operations[i], got) : agrees(got, want);
       verdict.check(right, which + " has another result");
+      if (want.is_object()) {
+        verdict.differs(stated::whole_number);
+      }
     } catch (const std::exception& error) {
-      verdict.check(want.is_object(), which + " throws: " + error.what());
+      if (want.is_object()) {
+        verdict.judge(error, want["raises"].string(), {"Time: "}, which);
+      } else {
+        verdict.check(false, which + " throws: " + error.what());
+      }
     }
   }
 }
@@ -227,7 +246,7 @@ void scheduler(const Case& c, Verdict& verdict) {
   const std::int64_t batches = params.integer("batches", 0);
   const auto schedule = make_schedule(params.text("class", ""), params.json("args"));
   params.done();
-  if (!verdict.raises_as_reference([&] { schedule(progress_of(c, 0), ratio); })) {
+  if (!verdict.raises_as_reference([&] { schedule(progress_of(c, 0), ratio); }, {"schedule: "})) {
     return;
   }
   const at::Tensor got = at::empty({batches + 1}, at::kDouble);

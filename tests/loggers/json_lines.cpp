@@ -1,5 +1,6 @@
 #include <tutti/loggers/json_lines.hpp>
 
+#include <cstdlib>
 #include <limits>
 #include <stdexcept>
 #include <thread>
@@ -252,4 +253,13 @@ TEST_CASE("only rank 0 writes, unless every rank has a file of its own", "[logge
   tutti::State state;
   state.world_size = 2;
   CHECK_THROWS_WITH(same.apply(tutti::Init{}, state), ContainsSubstring("put {rank} into it"));
+}
+
+// Not run by itself: follow_metrics.py names the file and reads it with examples/follow_metrics.py.
+TEST_CASE("a run for the follower to read", "[.][writer]") {
+  const char* file = std::getenv("TUTTI_JSON_LINES_FILE");
+  REQUIRE(file != nullptr);
+  tutti::Trainer trainer(tiny::net(), options("2ep"), JSONLinesLogger{.filename = file});
+  trainer.fit();
+  trainer.close();
 }

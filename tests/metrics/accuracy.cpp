@@ -1,6 +1,12 @@
 #include <tutti/metrics/accuracy.hpp>
 
+#include <functional>
 #include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include <ATen/ATen.h>
 
@@ -147,4 +153,20 @@ TEST_CASE("accuracy options and shapes that do not fit are refused", "[metrics]"
                     ContainsSubstring("top_k is 5 and the outputs are [1, 3]"));
   CHECK_THROWS_WITH(value({}, scores({0, 1}, 3), indices({0})),
                     ContainsSubstring("outputs [2, 3] and targets [1]"));
+}
+
+TEST_CASE("without an average each class is reported, and computed is the macro one",
+          "[metrics][law]") {
+  struct Report final : tutti::MetricReport {
+    std::map<std::string, double, std::less<>> values;
+    void value(double value) override { values.emplace("", value); }
+    void value(std::string_view name, double value) override { values.emplace(name, value); }
+    void table(std::span<const std::string>, std::span<const std::vector<std::string>>) override {}
+  } report;
+  MulticlassAccuracy metric{{.num_classes = 3, .average = Average::none, .name = "Right"}};
+  metric.update(scores({0, 0, 1}, 3), indices({0, 1, 1}));
+  metric.report(metric.states(), report);
+  CHECK(report.values == std::map<std::string, double, std::less<>>{
+                             {"Right_0", 1}, {"Right_1", 0.5}, {"Right_2", 0}});
+  CHECK(metric.compute() == 0.75);
 }

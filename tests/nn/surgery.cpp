@@ -337,8 +337,33 @@ TEST_CASE("replacing nothing is ignored, warned of or refused, as asked", "[surg
   surgery::replace<nn::Conv2d>(net, none, {.if_none = surgery::IfNone::warn, .who = "Test"});
   CHECK_THAT(warnings.text, ContainsSubstring("Test: no torch::nn::Conv2d was replaced, so it has "
                                               "no effect"));
-  CHECK_THROWS_WITH(surgery::replace<nn::Conv2d>(net, none, {.if_none = surgery::IfNone::error}),
-                    ContainsSubstring("surgery: no torch::nn::Conv2d was replaced; check"));
+  CHECK_THROWS_WITH(
+      surgery::replace<nn::Conv2d>(net, none, {.if_none = surgery::IfNone::error}),
+      ContainsSubstring("surgery: no torch::nn::Conv2d was replaced: the model has none"));
+}
+
+TEST_CASE("a surgery that replaced nothing says which layers it passed over and why", "[surgery]") {
+  PlainNetImpl net;
+  Warnings warnings;
+  const auto policy = [](torch::nn::LinearImpl& linear,
+                         const surgery::Visit& where) -> surgery::Replacement {
+    if (where.path == "tail.0") {
+      return surgery::Replacement::keep("too narrow");
+    }
+    return nn::twin(linear);
+  };
+  const std::string expected =
+      "Wrapping: no torch::nn::Linear was replaced: it passed over plain, tail.1 (a plain member "
+      "that "
+      "its parent calls directly: declare it as tutti::nn::Linear, or put it into a Sequential); "
+      "tail.0 (too narrow).";
+  CHECK_THROWS_WITH(surgery::replace<nn::Linear>(
+                        net, policy, {.if_none = surgery::IfNone::error, .who = "Wrapping"}),
+                    ContainsSubstring(expected));
+  const auto report = surgery::replace<nn::Linear>(net, policy);
+  REQUIRE(report.kept.size() == 3);
+  CHECK(report.kept[1].path == "tail.0");
+  CHECK(report.kept[1].why == "too narrow");
 }
 
 TEST_CASE("a derived layer in a Sequential keeps its own forward around the replacement",

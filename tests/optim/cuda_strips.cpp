@@ -54,8 +54,8 @@ TEST_CASE("NVRTC compiles the optimizers' kernel for every rule and architecture
 
 #else
 
-TEST_CASE("NVRTC compiles the optimizers' kernel", "[optim][cuda]") {
-  SUCCEED("skipped: this program was built without TUTTI_WITH_CUDA, so there is no NVRTC");
+TEST_CASE("NVRTC compiles the optimizers' kernel", "[optim][cuda][gpu]") {
+  tutti_test::skip("this program was built without TUTTI_WITH_CUDA, so there is no NVRTC");
 }
 
 #endif
@@ -67,12 +67,12 @@ using Tensors = std::vector<at::Tensor>;
 // What stands in the way of a test on a GPU; empty: nothing.
 std::string missing() {
   if (!tutti::detail::has_cuda_kernels) {
-    return "skipped: this program was built without TUTTI_WITH_CUDA";
+    return "this program was built without TUTTI_WITH_CUDA";
   }
   if (!tutti::detail::has_avx2()) {
-    return "skipped: this processor has no AVX2, so there is nothing to compare with";
+    return "this processor has no AVX2, so there is nothing to compare with";
   }
-  return torch::cuda::is_available() ? "" : "skipped: no CUDA device here";
+  return torch::cuda::is_available() ? "" : "there is no CUDA device";
 }
 
 // Around what a thread and what a block of threads takes; more of them than one launch does.
@@ -174,10 +174,10 @@ void compare(const Hyper& hyper) {
 
 }  // namespace
 
-TEST_CASE("a sweep on a GPU gives the bits of the loops on the CPU", "[optim][sweep][cuda][law]") {
+TEST_CASE("a sweep on a GPU gives the bits of the loops on the CPU",
+          "[optim][sweep][cuda][law][gpu]") {
   if (const std::string why = missing(); !why.empty()) {
-    WARN(why);
-    return;
+    return tutti_test::skip(why);
   }
   using namespace tutti;
   compare(Adam{.lr = 0.01, .weight_decay = 0.1, .amsgrad = true, .maximize = true});
@@ -192,10 +192,9 @@ TEST_CASE("a sweep on a GPU gives the bits of the loops on the CPU", "[optim][sw
 }
 
 TEST_CASE("a sweep on a GPU leaves gradients that nobody asks for as they were",
-          "[optim][sweep][cuda]") {
+          "[optim][sweep][cuda][gpu]") {
   if (const std::string why = missing(); !why.empty()) {
-    WARN(why);
-    return;
+    return tutti_test::skip(why);
   }
   Set set(at::Device(at::kCUDA, 0));
   const auto optimizer = tutti::AdamW{}.build(set.parameters);
@@ -207,10 +206,10 @@ TEST_CASE("a sweep on a GPU leaves gradients that nobody asks for as they were",
   CHECK(set.parameters[9].grad().equal(before));
 }
 
-TEST_CASE("a sweep on a GPU clips ahead what it has no kernel for", "[optim][sweep][cuda][law]") {
+TEST_CASE("a sweep on a GPU clips ahead what it has no kernel for",
+          "[optim][sweep][cuda][law][gpu]") {
   if (const std::string why = missing(); !why.empty()) {
-    WARN(why);
-    return;
+    return tutti_test::skip(why);
   }
   for (const at::ScalarType type : {at::kDouble, at::kBFloat16}) {
     INFO(type);

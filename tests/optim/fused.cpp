@@ -116,6 +116,69 @@ TEST_CASE("each group has its own learning rate and options", "[optim][law]") {
   CHECK(optimizer->param_groups()[1].options().get_lr() == 1.0);
 }
 
+TEST_CASE("a group keeps options that are the type's own defaults, and all of them",
+          "[optim][law]") {
+  std::vector<OptimizerParamGroup> groups;
+  groups.push_back(optim::group({parameter({2})}, Adam{}));
+  groups.push_back(optim::group({parameter({2})}, Adam{.lr = 0.5, .weight_decay = 0.25}));
+  const auto optimizer = Adam{.lr = 0.1, .weight_decay = 0.125, .amsgrad = true}.build(groups);
+  optimizer->add_param_group(optim::group({parameter({2})}, Adam{.lr = 0.25, .amsgrad = true}));
+  optimizer->add_param_group(Tensors{parameter({2})});
+  const auto options = [&](std::size_t g) {
+    return dynamic_cast<optim::GroupOptions<Adam>&>(optimizer->param_groups().at(g).options());
+  };
+  const Adam defaults{};
+  CHECK(options(0).hyper.lr == defaults.lr);
+  CHECK(options(0).hyper.weight_decay == defaults.weight_decay);
+  CHECK(options(0).hyper.amsgrad == defaults.amsgrad);
+  CHECK(options(1).hyper.lr == 0.5);
+  CHECK(options(1).hyper.weight_decay == 0.25);
+  CHECK(options(2).hyper.lr == 0.25);
+  CHECK(options(2).initial_lr == 0.25);
+  CHECK(options(2).hyper.amsgrad);
+  CHECK(options(3).hyper.lr == 0.1);
+  CHECK(options(3).hyper.weight_decay == 0.125);
+  CHECK(options(3).initial_lr == 0.1);
+  CHECK(optimizer->defaults().get_lr() == 0.1);
+}
+
+TEST_CASE("a group added through LibTorch's own class keeps its options or is refused",
+          "[optim][error]") {
+  const auto optimizer = SGD{.lr = 0.1}.build(Tensors{parameter({2})});
+  torch::optim::Optimizer& base = *optimizer;
+  try {
+    base.add_param_group(optim::group({parameter({2})}, SGD{.lr = 0.5}));
+    CHECK(optimizer->param_groups().at(1).options().get_lr() == 0.5);
+  } catch (const c10::Error& error) {
+    CHECK_THAT(error.what_without_backtrace(), ContainsSubstring("append the group"));
+    CHECK(optimizer->param_groups().size() == 1);
+  }
+  CHECK_THROWS_WITH(base.add_param_group(Tensors{parameter({2})}),
+                    ContainsSubstring("SGD: torch::optim::Optimizer::add_param_group may lose"));
+  optimizer->param_groups().push_back(optim::group({parameter({2})}, SGD{.lr = 0.25}));
+  optimizer->step();
+  CHECK(optimizer->param_groups().back().options().get_lr() == 0.25);
+}
+
+TEST_CASE("a group that is refused is not added, and the next one is as good as ever",
+          "[optim][error]") {
+  const at::Tensor taken = parameter({2});
+  const auto optimizer = SGD{.lr = 0.1}.build(Tensors{taken});
+  const auto refused = [&](OptimizerParamGroup group, const std::string& why) {
+    CHECK_THROWS_WITH(optimizer->add_param_group(group), ContainsSubstring(why));
+    CHECK(optimizer->param_groups().size() == 1);
+  };
+  refused({Tensors{parameter({2})}, std::make_unique<torch::optim::AdamOptions>(0.1)},
+          "options of another optimizer");
+  refused(optim::group({parameter({2})}, SGD{.lr = -1.0}), "SGD: lr is -1");
+  refused(optim::group({taken * 2}, SGD{.lr = 0.5}), "can't optimize a non-leaf Tensor");
+  CHECK_THROWS_WITH(
+      static_cast<torch::optim::Optimizer&>(*optimizer).add_param_group(Tensors{parameter({2})}),
+      ContainsSubstring("may lose"));
+  optimizer->add_param_group(optim::group({parameter({2})}, SGD{.lr = 0.5}));
+  CHECK(optimizer->param_groups().at(1).options().get_lr() == 0.5);
+}
+
 TEST_CASE("initial_lr is the learning rate at construction, per group", "[optim][law]") {
   std::vector<OptimizerParamGroup> groups;
   groups.emplace_back(Tensors{parameter({2})});
@@ -418,10 +481,9 @@ TEST_CASE("torch::save says what to use instead", "[optim][checkpoint][error]") 
   CHECK_THROWS_WITH(optimizer->save(out), ContainsSubstring("use a tutti::Archive"));
 }
 
-TEST_CASE("CUDA takes the steps of the CPU", "[optim][cuda]") {
+TEST_CASE("CUDA takes the steps of the CPU", "[optim][cuda][gpu]") {
   if (!torch::cuda::is_available()) {
-    SUCCEED("no CUDA device here");
-    return;
+    return tutti_test::skip("there is no CUDA device");
   }
   const auto check = [](const auto& hyper) {
     const Tensors host{parameter({300, 7}), parameter({13}, 2)};

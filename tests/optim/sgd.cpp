@@ -178,6 +178,8 @@ TEST_CASE("SGD refuses numbers that make no sense", "[optim][sgd][error]") {
   CHECK_THROWS_WITH(SGD{}.build(none), ContainsSubstring("SGD: the learning rate is not set"));
   CHECK_THROWS_WITH(DecoupledSGDW{}.build(none), ContainsSubstring("DecoupledSGDW{.lr = 0.1}"));
   CHECK_THROWS_WITH(SGD{.lr = -1}.build(none), ContainsSubstring("lr is -1, expected 0 or more"));
+  CHECK_THROWS_WITH(SGD{.lr = HUGE_VAL}.build(none),
+                    ContainsSubstring("lr is inf, expected 0 or more, and no infinity"));
   CHECK_THROWS_WITH((SGD{.lr = 1, .momentum = -0.5}.build(none)), ContainsSubstring("momentum is"));
   CHECK_THROWS_WITH((SGD{.lr = 1, .weight_decay = -0.5}.build(none)),
                     ContainsSubstring("weight_decay is -0.5"));

@@ -61,8 +61,8 @@ bool have_loops() {
   const bool same_kernels =
       at::get_cpu_capability() == "AVX2" || at::get_cpu_capability() == "AVX512";
   if (!tutti::detail::has_avx2() || !same_kernels) {
-    WARN("skipped: LibTorch uses the kernels for " << at::get_cpu_capability()
-                                                   << ", the loops are for AVX2");
+    tutti_test::skip("LibTorch uses the kernels for " + at::get_cpu_capability() +
+                     ", the loops are for AVX2");
     return false;
   }
   return true;

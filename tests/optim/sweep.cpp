@@ -109,8 +109,7 @@ TEST_CASE("a step that clips and averages is the three one after the other",
 
 TEST_CASE("gradients that nobody asks for afterwards are left as they were", "[optim][sweep]") {
   if (!tutti::detail::has_avx2()) {
-    WARN("skipped: this processor has no AVX2");
-    return;
+    return tutti_test::skip("this processor has no AVX2");
   }
   Model model = make({40, 3});
   const auto optimizer = AdamW{}.build(model.parameters);
@@ -183,8 +182,7 @@ TEST_CASE("gradients laid out otherwise than their parameter are clipped as well
 
 TEST_CASE("averages are found anew when they or the parameters are others", "[optim][sweep][law]") {
   if (!tutti::detail::has_avx2()) {
-    WARN("skipped: this processor has no AVX2");
-    return;
+    return tutti_test::skip("this processor has no AVX2");
   }
   Model model = make({5, 9, 3});
   const auto optimizer = SGD{.lr = 0.0}.build(model.parameters);

@@ -120,10 +120,14 @@ TEST_CASE("a warmup that does not fit the schedule or the run is refused",
           ContainsSubstring("4ep"));
   CHECK_THROWS_WITH(
       (CosineAnnealingWithWarmup{.t_warmup = "5ba", .t_max = "160sp"}(progress_at(0, "4ep"))),
-      ContainsSubstring("t_warmup in ba and t_max in sp"));
+      ContainsSubstring("CosineAnnealingWithWarmup cannot compare its t_warmup, 5ba, with its "
+                        "t_max, 160sp; give both in the same unit"));
+  CHECK_THROWS_WITH((LinearWithWarmup{.t_warmup = "2ep"}(progress_at(0, "3sec", 23))),
+                    ContainsSubstring("cannot compare its t_warmup, 2ep, with its t_max, 1.0dur of "
+                                      "a run of 3sec; give both"));
   CHECK_THROWS_WITH(
       (PolynomialWithWarmup{.t_warmup = "5ba", .t_max = "1ep"}(progress_at(0, "20ba", 10))),
-      ContainsSubstring("before the run does at 20ba"));
+      ContainsSubstring("ends at t_max = 1ep, before the run does at 20ba"));
   CHECK_THROWS_WITH(
       (ConstantWithWarmup{.t_warmup = "5ba", .t_max = "1ep"}(progress_at(0, "20ba", 10))),
       ContainsSubstring("ConstantWithWarmup"));

@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include <sys/stat.h>
+
+#include "support/bounded.hpp"
 #include "support/catch.hpp"
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
@@ -107,10 +110,16 @@ TEST_CASE("a trace that cannot be read or written is refused, and the merged one
   CHECK_THROWS_AS(says((folder / "damaged").string(), merged), std::invalid_argument);
   CHECK(read_bytes(merged) == before);
 
+  const std::string pipe = (folder / "pipe").string();
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(tutti_test::in_bounds(64 << 20, [&] {
+          tutti::merge_traces({{0, pipe}}, merged);
+        }) == "Profiler: cannot read '" + pipe + "'");
+
   const std::string below = (folder / "a/merged.json").string();  // a file is no folder
   CHECK(says(good, below) == "Profiler: cannot write '" + below + "'");
   std::filesystem::create_directories(folder / "taken/inside");
   const std::string taken = (folder / "taken").string();
   CHECK(says(good, taken) == "Profiler: cannot write '" + taken + "'");
-  CHECK(sorted_names(folder.path()) == Names{"a", "damaged", "merged.json", "taken"});
+  CHECK(sorted_names(folder.path()) == Names{"a", "damaged", "merged.json", "pipe", "taken"});
 }

@@ -2,6 +2,27 @@
 #define CATCH_CONFIG_RUNNER
 #include "support/catch.hpp"
 
+#include <cstdio>
+#include <set>
+
+namespace {
+
+std::set<std::string>& skipped() {
+  static std::set<std::string> cases;
+  return cases;
+}
+
+}  // namespace
+
+void tutti_test::skip(const std::string& reason) {
+  const std::string line = Catch::getResultCapture().getCurrentTestName() + ": " + reason;
+  if (skipped().insert(line).second) {
+    std::printf("skipped: %s\n", line.c_str());
+    std::fflush(stdout);
+  }
+}
+
 int main(int argc, char** argv) {
-  return Catch::Session().run(argc, argv);
+  const int failed = Catch::Session().run(argc, argv);
+  return failed == 0 && !skipped().empty() ? 77 : failed;
 }

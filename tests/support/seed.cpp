@@ -23,7 +23,7 @@ struct Seed final : Listener {
 
   void testRunStarting(const Catch::TestRunInfo& /*info*/) override {
     if (tutti_test::device_name() != "cpu" && !at::hasCUDA()) {
-      std::puts("Skipped: TUTTI_TEST_DEVICE asks for a device, and there is no CUDA device here");
+      std::puts("skipped: TUTTI_TEST_DEVICE asks for a device, and there is no CUDA device here");
       std::exit(77);
     }
   }

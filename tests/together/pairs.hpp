@@ -12,11 +12,15 @@
 #include <vector>
 
 #include <ATen/ops/cat.h>
+#include <c10/util/StringUtil.h>
 
 #include <tutti/algorithms/factorize.hpp>
 #include <tutti/algorithms/gradient_clipping.hpp>
 #include <tutti/algorithms/gyro_dropout.hpp>
 #include <tutti/algorithms/layer_freezing.hpp>
+#include <tutti/checkpoint/module_state.hpp>
+#include <tutti/checkpoint/optimizer_state.hpp>
+#include <tutti/core/archive.hpp>
 #include <tutti/core/switch.hpp>
 #include <tutti/optim/sgd.hpp>
 #include <tutti/trainer.hpp>
@@ -165,6 +169,81 @@ void check_pairs(std::int64_t batch_size, std::int64_t parts, Run&& run) {
   }
   std::printf("%zu pairs have the gradients of the whole batch in %d microbatches\n", compared,
               static_cast<int>(parts));
+}
+
+/// What a run has, bit for bit, by name: the model, the optimizer, what policies keep and how far
+/// their random streams are.
+using Bits = std::map<std::string, std::string>;
+
+template <class Trainer>
+Bits bits_of(const Trainer& trainer) {
+  tutti::Archive archive;
+  const tutti::State& state = trainer.state();
+  tutti::checkpoint::save_module(*state.model, archive.child("model"));
+  tutti::checkpoint::save_optimizer(*state.optimizers.front(), archive.child("optimizer"),
+                                    state.model.get());
+  trainer.for_each_policy([&]<class S>(const S& policy) {
+    const std::string name(tutti::name_of<S>());
+    if constexpr (requires { policy.save(archive); }) {
+      policy.save(archive.child(name));
+    }
+    if constexpr (requires { policy.policy.rng.position(); }) {
+      archive.put(name + "/drawn", static_cast<std::int64_t>(policy.policy.rng.position()));
+    }
+  });
+  Bits out;
+  archive.each_leaf([&](const std::string& path, const tutti::ArchiveLeaf& leaf) {
+    if (const at::Tensor* tensor = leaf.tensor()) {
+      const at::Tensor host = tensor->detach().cpu().contiguous();
+      out[path] = {static_cast<const char*>(host.const_data_ptr()), host.nbytes()};
+    } else {
+      out[path] = leaf.visit([](const auto& value) { return c10::str(value); });
+    }
+  });
+  return out;
+}
+
+/// The first name under which the two have something else; empty: there is none.
+inline std::string first_difference(const Bits& got, const Bits& want) {
+  const auto [a, b] = std::mismatch(got.begin(), got.end(), want.begin(), want.end());
+  return a != got.end() ? a->first : b != want.end() ? b->first : "";
+}
+
+/// Every pair of the pack, and every algorithm alone, in whole batches and in microbatches: a run
+/// that saves is the run that never does, however often it saves, and what is resumed inside or at
+/// the end of an epoch ends as the run that nothing stopped, bit for bit.
+///
+/// make: () -> model. options: (microbatch size) -> those of a run of 2 epochs of 2 batches.
+template <class P, class Make, class Options>
+void check_resume_pairs(Make&& make, Options&& options, std::int64_t microbatch) {
+  for (std::size_t i = 0; i < P::fresh; ++i) {
+    for (std::size_t j = i; j < P::size; ++j) {
+      for (const std::int64_t size : {std::int64_t{0}, microbatch}) {
+        INFO(P::names[i] << " and " << P::names[j] << " in microbatches of " << size);
+        const tutti::TrainerOptions plain = options(size);
+        const auto run = [&](const tutti::TrainerOptions& how) {
+          const auto trainer = P::make(make(), how, i, j);
+          trainer->fit();
+          return bits_of(*trainer);
+        };
+        const Bits never = run(plain);
+        const TemporaryFolder folder;
+        for (const char* interval : {"1ba", "3ba", "1ep"}) {
+          INFO("saving every " << interval);
+          tutti::TrainerOptions saving = plain;
+          saving.save_folder = (folder / interval).string();
+          saving.save_interval = tutti::Time::parse(interval);
+          CHECK(first_difference(run(saving), never) == "");
+        }
+        for (const char* from : {"1ba/ep0-ba2", "1ba/ep1-ba3", "1ep/ep1-ba2"}) {
+          INFO("resumed from " << from);
+          tutti::TrainerOptions resuming = plain;
+          resuming.load_path = (folder / from).string();
+          CHECK(first_difference(run(resuming), never) == "");
+        }
+      }
+    }
+  }
 }
 
 /// Every algorithm of the pack alone: what is resumed inside an epoch ends as the run that nothing

@@ -17,16 +17,16 @@
 // A small BERT and tokens on which every algorithm for text acts.
 namespace together {
 
-inline auto bert(at::ScalarType dtype = at::kFloat) {
+inline auto bert(at::ScalarType dtype = at::kFloat, double drop = 0, std::int64_t layers = 2) {
   at::manual_seed(5);
   auto model = std::make_shared<tutti::models::BertForMaskedLMImpl>(
       tutti::models::BertOptions{.vocab_size = 32,
                                  .hidden_size = 32,
-                                 .num_hidden_layers = 2,
+                                 .num_hidden_layers = layers,
                                  .num_attention_heads = 2,
                                  .intermediate_size = 32,
-                                 .hidden_dropout_prob = 0.0,
-                                 .attention_probs_dropout_prob = 0.0,
+                                 .hidden_dropout_prob = drop,
+                                 .attention_probs_dropout_prob = drop,
                                  .max_position_embeddings = 16});
   model->to(dtype);
   return model;

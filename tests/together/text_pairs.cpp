@@ -25,8 +25,11 @@ TEST_CASE("pairs of algorithms for text have the same gradients in microbatches"
   });
 }
 
-TEST_CASE("algorithms for text resume inside an epoch bit for bit", "[together][resume]") {
-  together::check_resume<Pack>(model, together::text_options(3, 3, 0), "ep1-ba4");
+TEST_CASE("saving changes nothing and resuming goes on bit for bit with pairs for text",
+          "[together][resume][pairs]") {
+  together::check_resume_pairs<Pack>(
+      [] { return together::bert(at::kFloat, 0.2, 1); },
+      [](std::int64_t size) { return together::text_options(2, 2, size); }, 4);
 }
 
 TEST_CASE("algorithms for text train in microbatches under autocast", "[together]") {

@@ -50,7 +50,7 @@ TORCH_MODULE(Block);
 
 /// x: [N, 3, H, W]. Gives logits [N, 4].
 struct Vision : torch::nn::Module {
-  explicit Vision(bool batch_norm, at::ScalarType dtype) {
+  explicit Vision(bool batch_norm, at::ScalarType dtype, double drop) {
     at::manual_seed(5);
     stem =
         register_module("stem", tutti::nn::Conv2d(torch::nn::Conv2dOptions(3, 16, 3).padding(1)));
@@ -63,7 +63,7 @@ struct Vision : torch::nn::Module {
     pool = register_module("pool", tutti::nn::MaxPool2d(torch::nn::MaxPool2dOptions(2)));
     norm = register_module("norm", tutti::nn::LayerNorm(torch::nn::LayerNormOptions({32})));
     hidden = register_module("hidden", tutti::nn::Linear(32, 32));
-    dropout = register_module("dropout", tutti::nn::Dropout(0.0));
+    dropout = register_module("dropout", tutti::nn::Dropout(drop));
     fc = register_module("fc", tutti::nn::Linear(32, 4));
     to(dtype);
   }
@@ -82,8 +82,8 @@ struct Vision : torch::nn::Module {
   tutti::nn::Dropout dropout{nullptr};
 };
 
-inline auto vision(bool batch_norm, at::ScalarType dtype = at::kFloat) {
-  return tutti::Classifier{std::make_shared<Vision>(batch_norm, dtype), {.num_classes = 4}};
+inline auto vision(bool batch_norm, at::ScalarType dtype = at::kFloat, double drop = 0) {
+  return tutti::Classifier{std::make_shared<Vision>(batch_norm, dtype, drop), {.num_classes = 4}};
 }
 
 /// `batches` batches of 8 images of 16 x 16.
@@ -129,7 +129,7 @@ inline tutti::StochasticDepth small<tutti::StochasticDepth>() {
 }
 template <>
 inline tutti::SWA small<tutti::SWA>() {
-  return {.swa_start = "0.2dur", .swa_end = "0.9dur", .update_interval = "1ba"};
+  return {.swa_start = "0.2dur", .swa_end = "0.7dur", .update_interval = "1ba"};
 }
 
 template <>
@@ -142,9 +142,6 @@ template <>
 inline constexpr std::string_view per_microbatch<tutti::StochasticDepth> =
     "StochasticDepth draws for every forward pass";
 
-/// For resuming: 3 epochs of 3 batches, from the checkpoint inside the second.
-inline const std::string resume_from = "ep1-ba4";
-
 /// Every pair of the pack, on the network with batch normalisation when GhostBatchNorm is in it.
 template <class P>
 void check_vision_pairs() {
@@ -153,6 +150,13 @@ void check_vision_pairs() {
     // In doubles, so that only what is computed differs, and not how it is rounded.
     return P::gradient(vision(ghosts, at::kDouble), vision_options(1, 1, microbatch), i, j);
   });
+}
+
+/// Saves and resumes with every pair of the pack, on a network with running statistics and dropout.
+template <class P>
+void check_vision_resumes() {
+  check_resume_pairs<P>([] { return vision(true, at::kFloat, 0.2); },
+                        [](std::int64_t size) { return vision_options(2, 2, size); }, 4);
 }
 
 /// The network for algorithm i of the pack.

@@ -56,7 +56,7 @@ bool another_thread_keeps() {
 // Memory is not cached in this program, whatever is done, and the test says so.
 bool cannot() {
   if (!cpu::Cache().on()) {
-    SUCCEED("skipped: built with AddressSanitizer, or run where addresses are limited");
+    tutti_test::skip("built with AddressSanitizer, or run where addresses are limited");
     return true;
   }
   return false;

@@ -3,7 +3,6 @@
 #include "support/catch.hpp"
 
 #include <cstdint>
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -148,7 +147,7 @@ bool no_device() {
   if (torch::cuda::is_available()) {
     return false;
   }
-  std::printf("skipped: there is no CUDA device\n");
+  tutti_test::skip("there is no CUDA device");
   return true;
 }
 
@@ -160,7 +159,7 @@ TEST_CASE("the program that includes it has CUDA's graphs", "[train][graphs]") {
 }
 
 // Tolerances: a graph launches the same kernels, but libraries may choose others per stream.
-TEST_CASE("a run on a GPU with graphs is the run without", "[train][graphs][cuda]") {
+TEST_CASE("a run on a GPU with graphs is the run without", "[train][graphs][cuda][gpu]") {
   if (no_device()) {
     return;
   }
@@ -188,7 +187,8 @@ TEST_CASE("a run on a GPU with graphs is the run without", "[train][graphs][cuda
   }
 }
 
-TEST_CASE("the library's models train on a GPU with graphs as without", "[train][graphs][cuda]") {
+TEST_CASE("the library's models train on a GPU with graphs as without",
+          "[train][graphs][cuda][gpu]") {
   if (no_device()) {
     return;
   }
@@ -238,7 +238,7 @@ TEST_CASE("the library's models train on a GPU with graphs as without", "[train]
   }
 }
 
-TEST_CASE("a model that waits for the device cannot be recorded", "[train][graphs][cuda]") {
+TEST_CASE("a model that waits for the device cannot be recorded", "[train][graphs][cuda][gpu]") {
   if (no_device()) {
     return;
   }

@@ -3,21 +3,26 @@
 #include <tutti/trainer.hpp>
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <numbers>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <tutti/algorithms/ema.hpp>
+#include <tutti/algorithms/swa.hpp>
 #include <tutti/callbacks/checkpoint_saver.hpp>
 #include <tutti/callbacks/early_stopper.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/loggers/in_memory.hpp>
+#include <tutti/optim/schedules.hpp>
 
 #include <ATen/ops/rand.h>
 
@@ -157,6 +162,42 @@ TEST_CASE("a length in a unit that never passes is refused, not trained for ever
                                                     "no tokens; give DataSpec a num_tokens"));
 }
 
+TEST_CASE("a loss that is not a number is told of once, with its batch", "[train][loop]") {
+  struct Breaks final : tiny::Net {
+    tutti::Loss loss(const tutti::Outputs& outputs, const tutti::Batch& batch) {
+      const at::Tensor loss = tiny::Net::loss(outputs, batch).total();
+      return (calls++ < 3 ? loss : loss * std::nan("")).to(type);
+    }
+    int calls = 0;
+    at::ScalarType type = at::kFloat;
+  };
+  const bool logs = GENERATE(false, true);
+  const auto model = std::make_shared<Breaks>();
+  model->type = GENERATE(at::kFloat, at::kDouble);
+  const Warnings warnings;
+  tutti::TrainerOptions given = options(tiny::batches(2), "3ep");
+  given.device = "cpu";
+  if (logs) {
+    Trainer(model, given, tutti::InMemoryLogger{}).fit();
+  } else {
+    Trainer<>(model, given).fit();
+  }
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0],
+             ContainsSubstring("is not a number (nan) in batch 3 of the run, epoch 1; "));
+}
+
+TEST_CASE("an infinite loss is a number", "[train][loop]") {
+  struct Grows final : tiny::Net {
+    tutti::Loss loss(const tutti::Outputs& outputs, const tutti::Batch& batch) {
+      return tiny::Net::loss(outputs, batch).total().detach() + HUGE_VAL * out->bias.sum().abs();
+    }
+  };
+  const Warnings warnings;
+  Trainer<>(std::make_shared<Grows>(), options(tiny::batches(1), "1ba")).fit();
+  CHECK(warnings.texts.empty());
+}
+
 TEST_CASE("a run that a signal has stopped before an evaluation goes on as one that was not",
           "[train][loop][resume]") {
   tutti::TrainerOptions often = options(tiny::batches(3), "2ep");
@@ -248,13 +289,168 @@ TEST_CASE("an epoch of some batches is one of a loader that has no more", "[trai
   CHECK(trained(2, 9).equal(whole));
 }
 
-TEST_CASE("a schedule can be stepped at the end of each epoch alone", "[train][loop][schedule]") {
-  struct Rates final {
-    std::vector<double> used{};
+namespace {
+
+/// The learning rates with which batches are trained.
+struct Rates final {
+  std::vector<double> used{};
+  void apply(tutti::BatchStart, const tutti::State& state) {
+    used.push_back(state.optimizers[0]->param_groups()[0].options().get_lr());
+  }
+};
+
+template <class... Policies>
+std::vector<double> rates_of(const tutti::TrainerOptions& how, Policies... policies) {
+  Trainer trainer{tiny::net(), how, Rates{}, std::move(policies)...};
+  trainer.fit();
+  return trainer.template get<Rates>().used;
+}
+
+/// 3 epochs of 4 batches with a rate of 1.
+tutti::TrainerOptions scheduled(tutti::Schedule schedule, bool ahead) {
+  tutti::TrainerOptions now = options(tiny::batches(4), "3ep");
+  now.optimizer = tutti::SGD{.lr = 1};
+  now.schedule = std::move(schedule);
+  now.schedule_ahead = ahead;
+  return now;
+}
+
+std::vector<double> by_formula(double (*of)(int batch)) {
+  std::vector<double> out;
+  for (int batch = 0; batch < 12; ++batch) {
+    out.push_back(of(batch));
+  }
+  return out;
+}
+
+void check_close(const std::vector<double>& got, const std::vector<double>& want) {
+  REQUIRE(got.size() == want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    INFO("batch " << i);
+    CHECK(std::abs(got[i] - want[i]) < 1e-12);
+  }
+}
+
+/// A number that says where in the run a batch begins.
+double place(const tutti::Progress& p) {
+  const tutti::Timestamp& t = p.timestamp;
+  return static_cast<double>(t.iteration * 1000000 + t.epoch_in_iteration * 10000 + t.epoch * 100 +
+                             t.batch_in_epoch);
+}
+
+}  // namespace
+
+TEST_CASE("a rate is used one batch late, or ahead at its own batch as PyTorch's schedulers do",
+          "[train][loop][schedule]") {
+  using tutti::Step;
+  // Of PyTorch's StepLR(step_size = 3, gamma = 0.1), stepped after each of 12 batches.
+  const auto formula = by_formula([](int batch) { return std::pow(0.1, batch / 3); });
+  check_close(rates_of(scheduled(Step{.step_size = "3ba"}, true)), formula);
+  std::vector<double> late = formula;
+  late.insert(late.begin(), late.front());
+  late.pop_back();
+  check_close(rates_of(scheduled(Step{.step_size = "3ba"}, false)), late);
+
+  // Of PyTorch's StepLR(step_size = 2, gamma = 0.1), stepped after each of 3 epochs of 4 batches.
+  const auto by_epoch = by_formula([](int batch) { return std::pow(0.1, batch / 4 / 2); });
+  check_close(rates_of(scheduled(Step{.step_size = "2ep"}, true)), by_epoch);
+  tutti::TrainerOptions epochwise = scheduled(Step{.step_size = "2ep"}, true);
+  epochwise.step_schedule_every_batch = false;
+  check_close(rates_of(epochwise), by_epoch);
+
+  const auto cosine = [](int t) { return (1 + std::cos(std::numbers::pi * t / 12)) / 2; };
+  check_close(rates_of(scheduled(tutti::CosineAnnealing{}, true)), by_formula(cosine));
+  epochwise.schedule = tutti::CosineAnnealing{};
+  check_close(rates_of(epochwise), by_formula([](int batch) {
+                return (1 + std::cos(std::numbers::pi * (batch / 4) / 3)) / 2;
+              }));
+  check_close(rates_of(scheduled(tutti::Product{tutti::Linear{1, 0, "12ba"}, Step{"5ba"}}, true)),
+              by_formula([](int t) { return (1 - t / 12.0) * std::pow(0.1, t / 5); }));
+}
+
+TEST_CASE("ahead, a schedule sees the timestamp with which a batch or an epoch begins",
+          "[train][loop][schedule]") {
+  struct Places final {
+    std::vector<double> begun{};
     void apply(tutti::BatchStart, const tutti::State& state) {
-      used.push_back(state.optimizers[0]->param_groups()[0].options().get_lr());
+      begun.push_back(place(state.progress()));
     }
   };
+  for (const char* length : {"0ep", "2ep", "60tok"}) {
+    for (const std::int64_t microbatch : {0, 4}) {
+      tutti::TrainerOptions now = scheduled(place, true);
+      now.optimizer = tutti::SGD{.lr = 1e-9};
+      now.train.hooks.num_tokens = [](const tutti::Batch&) { return tutti::TokenCount(12); };
+      now.iteration_length = tutti::Time::parse(length);
+      now.device_train_microbatch_size = microbatch;
+      Trainer trainer{tiny::net(), now, Rates{}, Places{}};
+      trainer.fit();
+      std::vector<double> got = trainer.get<Rates>().used;
+      for (double& rate : got) {
+        rate = std::round(rate * 1e9);
+      }
+      CHECK(got == trainer.get<Places>().begun);
+      CHECK(got.size() >= 12);
+    }
+  }
+  tutti::TrainerOptions now = scheduled(place, true);
+  now.optimizer = tutti::SGD{.lr = 1e-9};
+  now.step_schedule_every_batch = false;
+  now.iteration_length = "2ep";
+  std::vector<double> got = rates_of(now);
+  CHECK(std::round(got[3] * 1e9) == 0);
+  CHECK(std::round(got[7] * 1e9) == 10100);
+  CHECK(std::round(got[11] * 1e9) == 1000200);
+}
+
+TEST_CASE("ahead, a resumed run, a longer one and one from the start have their own rates",
+          "[train][loop][schedule][resume]") {
+  for (const bool every_batch : {true, false}) {
+    for (const bool saved_ahead : {true, false}) {
+      tutti::TrainerOptions ahead = scheduled(tutti::Linear{}, true);
+      ahead.step_schedule_every_batch = every_batch;
+      const std::vector<double> whole = rates_of(ahead);
+      const TemporaryFolder folder;
+      tutti::TrainerOptions saving = ahead;
+      saving.schedule_ahead = saved_ahead;
+      saving.save_folder = folder.path().string();
+      saving.save_interval = "1ba";
+      rates_of(saving);
+      for (const auto& [name, done] :
+           {std::pair("ep0-ba2", 2), std::pair("ep0-ba4", 4), std::pair("ep1-ba7", 7)}) {
+        INFO(name << (every_batch ? ", every batch" : ", every epoch"));
+        tutti::TrainerOptions rest = ahead;
+        rest.load_path = (folder / name).string();
+        check_close(rates_of(rest), {whole.begin() + done, whole.end()});
+      }
+    }
+  }
+  Trainer<Rates> trainer{tiny::net(), scheduled(tutti::Linear{1, 0, "24ba"}, true)};
+  trainer.fit();
+  trainer.fit("1ep");
+  trainer.fit({.reset_time = true});
+  std::vector<double> want;
+  for (int i = 0; i < 32; ++i) {
+    want.push_back(1 - i % 16 / 24.0);
+  }
+  check_close(trainer.get<Rates>().used, want);
+}
+
+TEST_CASE("ahead, SWA holds its rate against the schedule", "[train][loop][schedule]") {
+  for (const char* length : {"0ep", "1ep"}) {
+    tutti::TrainerOptions now = scheduled(tutti::Linear{}, true);
+    now.iteration_length = tutti::Time::parse(length);
+    const std::vector<double> used = rates_of(now, tutti::SWA{.swa_start = "1ep",
+                                                              .swa_end = "3ep",
+                                                              .update_interval = "1ba",
+                                                              .schedule_swa_lr = true});
+    // From the end of batch 4 on, whose next rate is 1 - 5 / 12.
+    check_close({used.begin() + 4, used.end()}, {1 - 4 / 12.0, 7 / 12.0, 7 / 12.0, 7 / 12.0,
+                                                 7 / 12.0, 7 / 12.0, 7 / 12.0, 7 / 12.0});
+  }
+}
+
+TEST_CASE("a schedule can be stepped at the end of each epoch alone", "[train][loop][schedule]") {
   tutti::TrainerOptions now = options(tiny::batches(2), "3ep");
   now.schedule = [](const tutti::Progress& p) { return p.timestamp.batch == 0 ? 1.0 : 0.5; };
   now.step_schedule_every_batch = false;

@@ -7,11 +7,13 @@
 
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/metrics/accuracy.hpp>
+#include <tutti/metrics/detail/concat_metric.hpp>
 #include <tutti/metrics/make_metrics.hpp>
 
 #include "support/catch.hpp"
 #include "support/other_rank.hpp"
 #include "support/tiny.hpp"
+#include "support/two_ranks.hpp"
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
@@ -45,6 +47,29 @@ class Sum final : public Metric {
   }
   std::string name_;
   std::vector<at::Tensor> states_ = zeros();
+};
+
+// All outputs, of which it reports the least and the largest and, as a table, how many there are.
+class Extremes final : public tutti::detail::ConcatMetric {
+ public:
+  using ConcatMetric::compute;
+  [[nodiscard]] double compute(const std::vector<at::Tensor>& states) const override {
+    return states[0].numel() == 0 ? 0 : states[0].max().item<double>();
+  }
+  void report(const std::vector<at::Tensor>& states, MetricReport& to) const override {
+    to.value("least", states[0].min().item<double>());
+    to.value("largest", compute(states));
+    to.table(std::vector<std::string>{"count"},
+             std::vector<std::vector<std::string>>{{std::to_string(states[0].size(0))}});
+  }
+  [[nodiscard]] std::unique_ptr<Metric> clone() const override {
+    return std::make_unique<Extremes>();
+  }
+  [[nodiscard]] std::string name() const override { return "Extremes"; }
+
+ private:
+  [[nodiscard]] std::vector<at::Tensor> no_rows() const override { return {at::zeros({0})}; }
+  void take_in(const at::Tensor& outputs, const at::Tensor&) override { add({outputs.clone()}); }
 };
 
 Metrics sums(const std::vector<std::string>& names) {
@@ -209,4 +234,87 @@ TEST_CASE("a metric that was not computed before saving has no value afterwards"
   CHECK(bench.values.empty());
   bench.update(set, 4);
   CHECK(bench.compute(set, "New") == 4);
+}
+
+TEST_CASE(
+    "a metric's several values are logged and kept under their names, its table under its own",
+    "[train][metrics]") {
+  Bench bench;
+  MetricSet set(make_metrics(Extremes{}, Sum{"Sum"}), {}, "metrics/test/");
+  bench.update(set, 2);
+  bench.update(set, 4);
+  CHECK(bench.compute(set, "largest") == 4);
+  CHECK(bench.values == MetricValues{{"Sum", 3}, {"largest", 4}, {"least", 2}});
+  CHECK(bench.logger.series("metrics/test/least").values == std::vector<double>{2});
+  CHECK(bench.logger.series("metrics/test/largest").timestamps.at(0).batch == 7);
+  CHECK(bench.logger.tables.at("metrics/test/Extremes") ==
+        R"({"columns": ["count"], "data": [["2"]]})");
+}
+
+TEST_CASE("rows that were put aside come back, and those seen since are gone", "[train][metrics]") {
+  Bench bench;
+  MetricSet set(make_metrics(Extremes{}), {}, "");
+  const auto empty = set.counts();
+  bench.update(set, 2);
+  const auto before = set.counts();
+  bench.update(set, 100);
+  bench.update(set, -100);
+  set.set_counts(before);
+  CHECK(bench.compute(set, "largest") == 2);
+  bench.update(set, 3);
+  CHECK(bench.compute(set, "least") == 2);
+  set.set_counts(empty);
+  bench.update(set, 5);
+  CHECK(bench.compute(set, "least") == 5);
+}
+
+TEST_CASE("rows of all ranks make a value, of which some may have none", "[train][metrics][dist]") {
+  for (const int last : {2, 0}) {  // batches of rank 1
+    std::vector<MetricValues> values(2);
+    std::vector<std::size_t> own(2);
+    TwoRanks::run([&](const std::shared_ptr<dist::Communicator>& group) {
+      const auto rank = static_cast<std::size_t>(group->rank());
+      Bench bench;
+      bench.state.communicator = group;
+      MetricSet set(make_metrics(Extremes{}), {}, "");
+      for (int i = 0; i < (rank == 0 ? 3 : last); ++i) {
+        bench.update(set, static_cast<double>(rank) * 10 + i);
+      }
+      bench.compute(set, "least");
+      values[rank] = bench.values;
+      own[rank] = static_cast<std::size_t>(set.counts()[0][0].size(0));
+    });
+    CHECK(values[0] == MetricValues{{"largest", last == 0 ? 2 : 11}, {"least", 0}});
+    CHECK(values[1] == values[0]);
+    CHECK(own == std::vector<std::size_t>{3, static_cast<std::size_t>(last)});
+  }
+}
+
+TEST_CASE("rows and values of several names are saved, and go on at rank 0 alone",
+          "[train][metrics][resume]") {
+  Bench bench;
+  MetricSet set(make_metrics(Extremes{}), {}, "");
+  bench.update(set, 2);
+  bench.update(set, 7);
+  bench.compute(set, "least");
+  Archive archive;
+  set.save(bench.state, bench.values, archive);
+  for (const int rank : {0, 1}) {
+    Bench later;
+    later.state.rank = rank;
+    MetricSet loaded(make_metrics(Extremes{}), {}, "");
+    later.update(loaded, 50);  // forgotten
+    loaded.load(later.state, archive, later.values);
+    CHECK(later.values == MetricValues{{"largest", 7}, {"least", 2}});
+    Archive again;  // before it is computed anew
+    loaded.save(later.state, later.values, again);
+    CHECK(again.get<std::vector<std::string>>("named/Extremes") ==
+          std::vector<std::string>{"least", "largest"});
+    later.update(loaded, 4);
+    CHECK(later.compute(loaded, "least") == (rank == 0 ? 2 : 4));
+  }
+  Bench other;  // in a recipe without that metric nothing of it comes back
+  MetricSet without(sums({"Sum"}), {}, "");
+  without.load(other.state, archive, other.values);
+  CHECK(other.values.empty());
 }

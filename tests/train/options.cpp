@@ -26,6 +26,7 @@ TEST_CASE("what is not given has the reference's default", "[train][options]") {
   CHECK_FALSE(given.schedule);
   CHECK(given.scale_schedule_ratio == 1.0);
   CHECK(given.step_schedule_every_batch);
+  CHECK_FALSE(given.schedule_ahead);
   CHECK((given.device_train_microbatch_size == CountOrAuto(0)));
   CHECK((given.grad_accum == CountOrAuto(0)));
   CHECK_FALSE(given.accumulate_train_batch_on_tokens);
@@ -125,12 +126,14 @@ TEST_CASE("what is said of the loop reaches the run", "[train][options]") {
   train::set_loop(run, {.train_subset_num_batches = 3,
                         .iteration_length = "7tok",
                         .step_schedule_every_batch = false,
+                        .schedule_ahead = true,
                         .accumulate_train_batch_on_tokens = true,
                         .fold_into_optimizer = false,
                         .autograd_engine = true});
   CHECK(run.train_subset == 3);
   CHECK(run.iteration_length == Time("7tok"));
   CHECK_FALSE(run.step_schedule_every_batch);
+  CHECK(run.schedule_ahead);
   CHECK(run.weigh_by_tokens);
   CHECK_FALSE(run.fold_into_optimizer);
   CHECK(run.autograd_engine);

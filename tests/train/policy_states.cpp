@@ -3,6 +3,9 @@
 #include "support/catch.hpp"
 
 #include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <tutti/core/engine.hpp>
 #include <tutti/core/switch.hpp>
@@ -30,7 +33,33 @@ struct Draws final {
   void apply(BatchStart, State&) {}
 };
 
+// Notes when a checkpoint is written.
+template <int Number>
+struct Enters final {
+  std::vector<std::string>* lines = nullptr;
+  using events = types<BatchStart>;
+  void apply(BatchStart, State&) {}
+  void enter_checkpoint(State&) const { note("in "); }
+  void leave_checkpoint(State&) const { note("out "); }
+  void note(const char* what) const { lines->push_back(what + std::to_string(Number)); }
+};
+
 }  // namespace
+
+TEST_CASE("what is given to the model for a checkpoint is taken back, the last first", "[train]") {
+  std::vector<std::string> lines;
+  const Enters<2> second{&lines};
+  Engine<Enters<1>, Counts, Switch<Enters<2>>, Switch<Enters<3>>> engine(
+      Enters<1>{&lines}, Counts{}, Switch(second), Switch(Enters<3>{&lines}, false));
+  const train::PolicyStates states = train::policy_states(engine);
+  CHECK(states[1].enter_checkpoint == nullptr);
+  State state;
+  {
+    const train::CheckpointScope scope(states, state);
+    CHECK(std::exchange(lines, {}) == std::vector<std::string>{"in 1", "in 2"});
+  }
+  CHECK(lines == std::vector<std::string>{"out 2", "out 1"});
+}
 
 TEST_CASE("a checkpoint sees of a policy its name, its stream and what it keeps", "[train]") {
   Engine<Counts, Draws> engine(Counts{.count = 3}, Draws{});

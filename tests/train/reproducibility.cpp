@@ -2,12 +2,15 @@
 
 #include "support/catch.hpp"
 
+#include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <tutti/data/data_loader.hpp>
+#include <tutti/data/tensor_loader.hpp>
 #include <tutti/trainer.hpp>
 
 #include "support/temporary_folder.hpp"
@@ -126,6 +129,103 @@ TEST_CASE("a run resumed inside an epoch with 4 loader threads ends as one with 
   const Outcome resumed = run(rest);
   CHECK(resumed.weights.equal(whole.weights));
   CHECK(resumed.losses == std::vector<float>(whole.losses.begin() + 10, whole.losses.end()));
+}
+
+namespace {
+
+// The order in which a run sees its examples, and the run's seed.
+struct Order {
+  std::vector<std::int64_t> examples;
+  std::uint64_t seed = 0;
+};
+
+// Every example of every batch.
+struct Seen final {
+  std::vector<std::int64_t> examples{};
+  void apply(AfterDataloader, State& state) {
+    const at::Tensor inputs = state.batch.inputs();
+    for (std::int64_t i = 0; i < inputs.size(0); ++i) {
+      examples.push_back(inputs[i][0].item<std::int64_t>());
+    }
+  }
+};
+
+// 3 epochs of 5 batches.
+TrainerOptions in_order_of(std::optional<std::uint64_t> trainer,
+                           std::optional<std::uint64_t> loader) {
+  const at::Tensor numbers = at::arange(20, at::kFloat).unsqueeze(1);
+  return {.train = TensorLoader{numbers.expand({20, 4}),
+                                numbers.expand({20, 2}),
+                                {.batch_size = 4, .shuffle = true, .seed = loader}},
+          .max_duration = "3ep",
+          .optimizer = SGD{.lr = 1e-6},
+          .device = "cpu",
+          .seed = trainer,
+          .progress_bar = false};
+}
+
+Order order_of(const TrainerOptions& how) {
+  Trainer<Seen> trainer{tiny::net(), how};
+  trainer.fit();
+  return {trainer.get<Seen>().examples, trainer.state().rank_zero_seed};
+}
+
+}  // namespace
+
+TEST_CASE("the trainer's seed orders the data of a loader that has no seed of its own",
+          "[train][reproducibility][law]") {
+  const Order one = order_of(in_order_of(1, std::nullopt));
+  REQUIRE(one.examples.size() == 60);
+  CHECK(order_of(in_order_of(1, std::nullopt)).examples == one.examples);
+  CHECK(order_of(in_order_of(2, std::nullopt)).examples != one.examples);
+  CHECK(order_of(in_order_of(7, 1)).examples == one.examples);
+  CHECK(order_of(in_order_of(8, 1)).examples == one.examples);
+}
+
+TEST_CASE("a loader that two trainers share follows the one that reads it",
+          "[train][reproducibility]") {
+  TrainerOptions first = in_order_of(1, std::nullopt);
+  TrainerOptions second = first;
+  second.seed = 2;
+  Trainer<Seen> a{tiny::net(), first};
+  Trainer<Seen> b{tiny::net(), second};
+  a.fit();
+  b.fit();
+  CHECK(a.get<Seen>().examples == order_of(in_order_of(1, std::nullopt)).examples);
+  CHECK(b.get<Seen>().examples == order_of(in_order_of(2, std::nullopt)).examples);
+}
+
+TEST_CASE("prediction reads in the order of the run's seed", "[train][reproducibility]") {
+  const auto outputs = [](std::uint64_t seed) {
+    TrainerOptions how = in_order_of(seed, std::nullopt);
+    Trainer<> trainer{tiny::net(), how};
+    std::vector<at::Tensor> all;
+    for (const Outputs& some : trainer.predict(how.train)) {
+      all.push_back(some.tensor());
+    }
+    return at::cat(all);
+  };
+  CHECK(outputs(1).equal(outputs(1)));
+  CHECK_FALSE(outputs(1).equal(outputs(2)));
+}
+
+TEST_CASE("a resumed run goes on in its order, also where its seed was drawn",
+          "[train][reproducibility][resume]") {
+  for (const std::optional<std::uint64_t> seed : {std::optional<std::uint64_t>(3), {}}) {
+    const TemporaryFolder folder;
+    TrainerOptions saving = in_order_of(seed, std::nullopt);
+    saving.save_folder = folder.path().string();
+    saving.save_interval = "1ba";
+    const Order whole = order_of(saving);
+    for (const auto& [checkpoint, done] : {std::pair("ep1-ba7", 28), std::pair("ep1-ba10", 40)}) {
+      TrainerOptions rest = in_order_of(std::nullopt, std::nullopt);
+      rest.load_path = (folder / checkpoint).string();
+      const Order resumed = order_of(rest);
+      CHECK(resumed.seed == whole.seed);
+      CHECK(resumed.examples ==
+            std::vector<std::int64_t>(whole.examples.begin() + done, whole.examples.end()));
+    }
+  }
 }
 
 TEST_CASE("seed_all makes the next draws the same", "[train][reproducibility]") {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <tutti/callbacks/checkpoint_saver.hpp>
 #include <tutti/optim/schedules.hpp>
 #include <tutti/trainer.hpp>
 
@@ -159,6 +160,81 @@ TEST_CASE("a checkpoint newer than the pointer is no obstacle to going on", "[tr
   rest.load_path = (folder / "calm-motet/ep0-ba2").string();  // chosen by hand: is it meant?
   Trainer<> by_hand(tiny::net(), rest);
   CHECK_THROWS_WITH(by_hand.fit(), ContainsSubstring("is from batch 4, later than"));
+}
+
+TEST_CASE("a run that goes on from another folder removes nothing in its own", "[train][resume]") {
+  const TemporaryFolder folder;
+  TrainerOptions first = saving(folder, "6ba");
+  first.save_folder = (folder / "a").string();
+  Trainer<>(tiny::net(), first).fit();
+  TrainerOptions second = saving(folder, "4ba");
+  second.save_folder = (folder / "b").string();
+  second.seed = 5;
+  Trainer<>(tiny::net(), second).fit();
+  TrainerOptions third = saving(folder, "10ba");
+  third.load_path = (folder / "a/latest").string();
+  third.save_folder = second.save_folder;
+  third.save_num_checkpoints_to_keep = 1;
+  Trainer<>(tiny::net(), third).fit();
+  CHECK(sorted_names(folder / "b") == Names{"ep0-ba2", "ep0-ba4", "ep1-ba10", "latest"});
+  CHECK(sorted_names(folder / "a") == Names{"ep0-ba2", "ep0-ba4", "ep0-ba6", "latest"});
+  third.max_duration = "12ba";
+  for (const bool autoresume : {true, false}) {  // its own list goes on
+    third.autoresume = autoresume;
+    third.load_path = autoresume ? "" : (folder / "b/latest").string();
+    third.max_duration = autoresume ? "12ba"_t : "14ba"_t;
+    Trainer<>(tiny::net(), third).fit();
+    CHECK(sorted_names(folder / "b") ==
+          Names{"ep0-ba2", "ep0-ba4", autoresume ? "ep1-ba12" : "ep1-ba14", "latest"});
+  }
+}
+
+TEST_CASE("a run killed after its last save saves nothing twice when it goes on",
+          "[train][resume]") {
+  struct FailAtEnd final {
+    bool fails = true;
+    void apply(EpochEnd, const State& state) const {
+      TORCH_CHECK(!fails || state.timestamp.batch < 16, "killed");
+    }
+  };
+  for (const bool often : {false, true}) {
+    const TemporaryFolder folder;
+    TrainerOptions run = saving(folder, "2ep");  // of eight batches each
+    run.save_interval = "8ba";
+    run.save_num_checkpoints_to_keep = 2;
+    run.autoresume = true;
+    const CheckpointSaver second{.folder = (folder / "second").string(),
+                                 .save_interval = often ? "8ba"_t : "100ba"_t,
+                                 .num_checkpoints_to_keep = 2};
+    {
+      Trainer trainer(tiny::net(), run, FailAtEnd{}, second);
+      CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("killed"));
+    }
+    const Names whole{"ep0-ba8", "ep1-ba16", "latest"};
+    CHECK(sorted_names(folder / "calm-motet") == whole);
+    Trainer trainer(tiny::net(2), run, FailAtEnd{.fails = false}, second);
+    trainer.fit();
+    CHECK(trainer.state().timestamp.epoch == 2);
+    CHECK(sorted_names(folder / "calm-motet") == whole);
+    CHECK(sorted_names(folder / "second") == (often ? whole : Names{"ep2-ba16", "latest"}));
+  }
+}
+
+TEST_CASE("a pointer with placeholders is found again", "[train][resume][autoresume]") {
+  const TemporaryFolder folder;
+  TrainerOptions run = saving(folder, "2ba");
+  run.save_latest_filename = "latest-{run_name}-rank{rank}";
+  run.autoresume = true;
+  Trainer<>(tiny::net(), run).fit();
+  CHECK(sorted_names(folder / "calm-motet") == Names{"ep0-ba2", "latest-calm-motet-rank0"});
+  run.max_duration = "4ba";
+  Trainer<> trainer(tiny::net(), run);
+  CHECK(trainer.state().timestamp.batch == 2);
+  run.autoresume = false;
+  trainer.close();
+  run.load_path = (folder / "calm-motet/latest-calm-motet-rank0").string();
+  Trainer<> by_path(tiny::net(), run);
+  CHECK_NOTHROW(by_path.fit());
 }
 
 TEST_CASE("keys ignored when saving are not in the file", "[train][resume]") {

@@ -78,8 +78,9 @@ TEST_CASE("a schedule multiplies the learning rates that were bound, of every gr
   bench.run.bind_schedule(bench.state);
   CHECK(bench.state.initial_lrs == Rates{1, 2, 3});
   bench.run.schedule = halved;
-  bench.run.step_schedule(bench.state);
-  bench.run.step_schedule(bench.state);  // of the initial ones, not of the last
+  bench.run.step_schedule(bench.state, bench.state.timestamp);
+  bench.run.step_schedule(bench.state,
+                          bench.state.timestamp);  // of the initial ones, not of the last
   CHECK(bench.rates() == Rates{0.5, 1, 1.5});
   bench.run.set_learning_rates(bench.state, 2);
   CHECK(bench.rates() == Rates{2, 4, 6});
@@ -93,7 +94,7 @@ TEST_CASE("a schedule is computed for now, or for another moment, which is remem
   bench.run.bind_schedule(bench.state);
   bench.run.schedule = by_batch;
   bench.run.scale_schedule_ratio = 0.5;
-  bench.run.step_schedule(bench.state);
+  bench.run.step_schedule(bench.state, bench.state.timestamp);
   CHECK(bench.rates() == Rates{2, 4, 6});
   CHECK(bench.run.scheduled_at.batch == 4);
   Timestamp then;
@@ -104,9 +105,35 @@ TEST_CASE("a schedule is computed for now, or for another moment, which is remem
   CHECK(bench.state.timestamp.batch == 4);
 }
 
+TEST_CASE("a schedule is stepped for what has ended, or ahead for what comes", "[train][run]") {
+  for (const bool ahead : {false, true}) {
+    for (const bool every_batch : {false, true}) {
+      Bench bench;  // behind batch 4
+      bench.run.bind_schedule(bench.state);
+      bench.run.schedule = by_batch;
+      bench.run.schedule_ahead = ahead;
+      bench.run.step_schedule_every_batch = every_batch;
+      const double now = ahead ? 5 : 4;
+      const auto after = [&](auto step, std::int64_t batch_in_epoch) {
+        Timestamp next = bench.state.timestamp;
+        next.batch = 5;
+        next.batch_in_epoch = batch_in_epoch;
+        bench.run.set_learning_rates(bench.state, 1);
+        (bench.run.*step)(bench.state, next);
+        return bench.rates().front();
+      };
+      CHECK(after(&train::Run::step_schedule_after_batch, 5) == (every_batch ? now : 1));
+      CHECK(after(&train::Run::step_schedule_after_epoch, 0) == (ahead || !every_batch ? now : 1));
+      CHECK(after(&train::Run::step_schedule_after_iteration, 0) == (ahead ? now : 1));
+      CHECK(after(&train::Run::step_schedule_after_iteration, 2) ==
+            (ahead && every_batch ? now : 1));
+    }
+  }
+}
+
 TEST_CASE("without a schedule learning rates stay as they are", "[train][run]") {
   Bench bench;
-  bench.run.step_schedule(bench.state);  // though none were bound
+  bench.run.step_schedule(bench.state, bench.state.timestamp);  // though none were bound
   CHECK(bench.rates() == Rates{1, 2, 3});
   CHECK(bench.run.scheduled_at.batch == 4);
 }
@@ -116,7 +143,7 @@ TEST_CASE("a group that was added after its learning rates were bound is refused
   bench.run.bind_schedule(bench.state);
   bench.run.schedule = halved;
   Bench::add_group(*bench.state.optimizers.back(), bench.net->out->bias, 4);
-  CHECK_THROWS_WITH(bench.run.step_schedule(bench.state),
+  CHECK_THROWS_WITH(bench.run.step_schedule(bench.state, bench.state.timestamp),
                     ContainsSubstring("after its learning rates were bound; add groups before"));
 }
 

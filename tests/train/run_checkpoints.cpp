@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <torch/nn/modules/linear.h>
 
 #include <tutti/train/options.hpp>
@@ -89,6 +90,11 @@ struct Fixture {
   train::Run run;
 };
 
+void fill(const State& state, double value) {
+  const c10::AutoGradMode no_grad(false);
+  state.model->parameters().front().fill_(value);
+}
+
 checkpoint::SaverOptions every(const fs::path& folder, Time interval) {
   return {.folder = folder.string(), .filename = "ba{batch}", .interval = interval};
 }
@@ -105,10 +111,11 @@ TEST_CASE("savers that are due at one moment write one after the other, the opti
   CHECK(checkpoints.save_next().empty());
   CHECK(checkpoints.due(BatchCheckpoint{}, false));
   CHECK(checkpoints.save_next() == "ba4");
-  CHECK(sorted_names(a.saved()) == Names{"ba4", "latest"});
+  const Names written{checkpoint::FolderLock::filename, "ba4", "latest"};
+  CHECK(sorted_names(a.saved()) == written);
   CHECK_FALSE(fs::exists(a.folder / "second"));
   CHECK(checkpoints.save_next() == "ba4");
-  CHECK(sorted_names(a.folder / "second") == Names{"ba4", "latest"});
+  CHECK(sorted_names(a.folder / "second") == written);
   CHECK(checkpoints.save_next().empty());
   CHECK_FALSE(fs::exists(a.folder / "third"));
 
@@ -118,6 +125,36 @@ TEST_CASE("savers that are due at one moment write one after the other, the opti
   CHECK(checkpoints.save_next().empty());
   checkpoints.restart();
   CHECK(checkpoints.due(FitEnd{}, true));
+}
+
+TEST_CASE("a checkpoint holds what policies give the model for it, and only the checkpoint does",
+          "[train][run_checkpoints]") {
+  const auto all_are = [](const at::Tensor& weights, double value) {
+    return weights.eq(value).all().item<bool>();
+  };
+  for (const bool async : {false, true}) {
+    Fixture a;
+    fill(a.state, 1);
+    const at::Tensor weights = a.state.model->parameters().front();
+    TrainerOptions options = a.options();
+    options.save_async = async;
+    RunCheckpoints checkpoints(a.state, a.run);
+    checkpoints.open(options, {{.name = "A",
+                                .enter_checkpoint = [](void*, State& state) { fill(state, 7); },
+                                .leave_checkpoint = [](void*, State& state) { fill(state, 1); }}});
+    REQUIRE(checkpoints.due(BatchCheckpoint{}, false));
+    CHECK(checkpoints.save_next() == "ba4");
+    CHECK(all_are(weights, 1));
+    checkpoints.settle();
+    CHECK(all_are(checkpoint::read_snapshot(a.saved() + "/ba4").model.tensor("weight"), 7));
+
+    const std::string own = (a.folder / "own").string();
+    checkpoints.save(own, true);
+    CHECK(all_are(weights, 1));
+    CHECK(all_are(checkpoint::read_snapshot(own).model.tensor("weight"), 7));
+    CHECK_THROWS(checkpoints.save(own, true));  // is there already
+    CHECK(all_are(weights, 1));
+  }
 }
 
 TEST_CASE("two savers of a run may not share a folder", "[train][run_checkpoints]") {
@@ -199,6 +236,93 @@ TEST_CASE("a folder with checkpoints from later is refused unless the run goes o
   const Warnings warnings;  // a run without optimizers
   CHECK(check());
   CHECK(a.state.timestamp.batch == 4);
+}
+
+TEST_CASE("a folder with a later checkpoint of another run is refused where a run goes on, too",
+          "[train][run_checkpoints]") {
+  Fixture a;
+  TrainerOptions options = a.options();
+  {
+    RunCheckpoints writer(a.state, a.run);
+    writer.open(options, {});
+    for (const std::int64_t batch : {4, 6}) {
+      a.at_batch(batch);
+      REQUIRE(writer.due(BatchCheckpoint{}, false));
+      writer.save_next();
+    }
+  }
+  checkpoint::point_latest(a.saved() + "/latest", "ba4");  // as if killed between the two
+  options.load_path = a.saved() + "/latest";
+  const auto check = [&] {
+    const Warnings warnings;  // a run without optimizers
+    RunCheckpoints checkpoints(a.state, a.run);
+    checkpoints.open(options, {});
+    checkpoints.load(options);
+    checkpoints.check_folders();
+    CHECK(fs::path(checkpoints.last()).filename() == "ba4");
+  };
+  check();
+  a.write(a.saved() + "/ba8");
+  CHECK_THROWS_WITH(check(), ContainsSubstring("ba8' is from batch 8, later than"));
+}
+
+TEST_CASE("a run locks the folders of its savers, which its end gives back",
+          "[train][run_checkpoints]") {
+  Fixture a;
+  const auto is_free = [&](const std::string& name) {
+    const fs::path folder = a.folder / name;
+    return !fs::exists(folder) || sorted_names(folder).empty() ||
+           sorted_names(folder).front() != checkpoint::FolderLock::filename;
+  };
+  for (const OnSaveError on_error : {OnSaveError::stop, OnSaveError::warn}) {
+    const bool stop = on_error == OnSaveError::stop;
+    const std::string name = stop ? "stop" : "warn";
+    TrainerOptions options = a.options();
+    options.save_folder = (a.folder / name).string();
+    options.save_on_error = on_error;
+    checkpoint::Saver second(every(a.folder / "second", "100ba"), a.state);
+    fs::create_directories(a.folder / "second");
+    RunCheckpoints checkpoints(a.state, a.run);
+    checkpoints.open(options, {{.name = "B", .saver = &second}});
+    CHECK_FALSE(is_free("second"));
+    CHECK_THROWS_WITH(RunCheckpoints(a.state, a.run).open({}, {{.name = "B", .saver = &second}}),
+                      ContainsSubstring("another trainer of this process"));
+    CHECK(is_free(name));  // it is not there
+    checkpoints.check_folders();
+    CHECK(is_free(name) == !stop);
+    REQUIRE(checkpoints.due(BatchCheckpoint{}, false));
+    checkpoints.save_next();
+    CHECK_FALSE(is_free(name));
+    checkpoints.finish();
+    CHECK((is_free(name) && is_free("second")));
+    checkpoints.restart();
+    checkpoints.check_folders();
+    CHECK_FALSE(is_free(name));
+    checkpoints.abandon();
+    CHECK((is_free(name) && is_free("second")));
+    checkpoints.check_folders();
+    checkpoints.release();
+    CHECK((is_free(name) && is_free("second")));
+  }
+}
+
+TEST_CASE("a folder that another trainer has come to is not saved into",
+          "[train][run_checkpoints]") {
+  Fixture a;
+  TrainerOptions options = a.options();
+  options.save_on_error = OnSaveError::warn;
+  const Warnings warnings;
+  RunCheckpoints checkpoints(a.state, a.run);
+  checkpoints.open(options, {});
+  checkpoints.check_folders();
+  checkpoint::make_folder(a.saved());
+  const checkpoint::FolderLock other(a.saved());
+  REQUIRE(checkpoints.due(BatchCheckpoint{}, false));
+  checkpoints.save_next();
+  CHECK(sorted_names(a.saved()) == Names{checkpoint::FolderLock::filename});
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0], ContainsSubstring("a checkpoint could not be written") &&
+                                    ContainsSubstring("another trainer of this process"));
 }
 
 TEST_CASE("a folder is made before training where a run must save", "[train][run_checkpoints]") {

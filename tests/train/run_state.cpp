@@ -47,7 +47,7 @@ struct Bench {
   // Stands behind so many batches, scheduled and saved.
   Bench& after(std::int64_t batches) {
     state.timestamp.batch = batches;
-    run.step_schedule(state);
+    run.step_schedule(state, state.timestamp);
     return *this;
   }
   Archive saved(bool metrics = false) const {

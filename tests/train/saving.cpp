@@ -71,10 +71,13 @@ struct SignalAt final {
   void close(const State&) { ++closed; }
 };
 
-// The manifest without the moment in which it was made, and the checksum that covers it.
+// The manifest without the moment in which it was made, by which saver, and the checksum that
+// covers it.
 std::string timeless(std::string manifest) {
-  const auto created = manifest.find("\"created\"");
-  manifest.erase(created, manifest.find('\n', created) - created);
+  for (const char* name : {"\"created\"", "\"saver_id\""}) {
+    const auto at = manifest.find(name);
+    manifest.erase(at, manifest.find('\n', at) - at);
+  }
   return manifest.substr(0, manifest.rfind("\"xxh64\""));
 }
 
@@ -190,6 +193,70 @@ TEST_CASE("training goes on without a checkpoint when that is asked for", "[trai
                            ContainsSubstring("cannot create the folder"));
     }
   }
+}
+
+TEST_CASE("a run whose last checkpoint could not be written says what the newest one is",
+          "[train][saving]") {
+  for (const bool background : {false, true}) {
+    INFO("in the background: " << background);
+    const TemporaryFolder folder;
+    TrainerOptions failing = options(folder, "6ba");
+    failing.save_async = background;
+    failing.save_on_error = OnSaveError::warn;
+    Warnings warnings;
+    Trainer trainer(tiny::net(), failing, Unplug{.folder = failing.save_folder, .from = 4});
+    CHECK(trainer.last_checkpoint().empty());
+    trainer.fit();
+    REQUIRE(warnings.texts.size() > 2);  // of each attempt, then of the whole
+    CHECK_THAT(warnings.texts.back(),
+               ContainsSubstring("the last checkpoint in '" + failing.save_folder +
+                                 "' could not be written; the run has ended after batch 6, and the "
+                                 "newest one there, '" +
+                                 failing.save_folder + "/ep0-ba2', is older"));
+    CHECK(trainer.last_checkpoint() == failing.save_folder + "/ep0-ba2");
+  }
+}
+
+TEST_CASE("a folder is saved into by one trainer at a time", "[train][saving]") {
+  const TemporaryFolder folder;
+  const TrainerOptions saving = options(folder);
+  Trainer<> first(tiny::net(), saving);
+  first.fit();
+  CHECK(first.last_checkpoint() == saving.save_folder + "/ep1-ba6");
+  CHECK(sorted_names(saving.save_folder) == Names{"ep0-ba2", "ep1-ba4", "ep1-ba6", "latest"});
+  TrainerOptions on = options(folder, "8ba");
+  on.autoresume = true;
+  Trainer<> second(tiny::net(), on);  // the first one is alive, but has ended its fit
+  CHECK(second.last_checkpoint() == saving.save_folder + "/ep1-ba6");
+  const auto refused = ContainsSubstring("another trainer of this process saves into the folder '" +
+                                         saving.save_folder + "'");
+  CHECK_THROWS_WITH(Trainer<>(tiny::net(), on), refused);
+  TrainerOptions reading = options(folder);
+  reading.load_path = saving.save_folder + "/latest";
+  reading.save_folder = "";
+  CHECK_NOTHROW(Trainer<>(tiny::net(), reading));
+  second.fit();
+  CHECK_NOTHROW(Trainer<>(tiny::net(), on));
+  second.fit("2ba");
+  CHECK(sorted_names(saving.save_folder).size() == 6);
+
+  Trainer<> idle(tiny::net(), on);
+  idle.close();
+  Trainer<> complete(tiny::net(), on);
+  Warnings warnings;  // there is nothing left to train
+  complete.fit();
+  CHECK(warnings.texts.size() == 1);
+  CHECK_NOTHROW(Trainer<>(tiny::net(), on));
+}
+
+TEST_CASE("a trainer that an exception has closed leaves its folder to others", "[train][saving]") {
+  struct Fail final {
+    void apply(BatchStart, const State&) const { TORCH_CHECK(false, "user code"); }
+  };
+  const TemporaryFolder folder;
+  Trainer trainer(tiny::net(), options(folder), Fail{});
+  CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("user code"));
+  CHECK_NOTHROW(Trainer<>(tiny::net(), options(folder)).fit());
 }
 
 TEST_CASE("an exception in user code keeps the last complete checkpoint", "[train][saving]") {

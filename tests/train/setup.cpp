@@ -11,15 +11,19 @@
 
 #include <torch/optim/sgd.h>
 
+#include <tutti/algorithms/label_smoothing.hpp>
 #include <tutti/core/engine.hpp>
 #include <tutti/core/switch.hpp>
+#include <tutti/data/tensor_loader.hpp>
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/metrics/loss_metric.hpp>
 #include <tutti/metrics/make_metrics.hpp>
+#include <tutti/optim/annealing.hpp>
 #include <tutti/optim/sgd.hpp>
 
 #include "support/catch.hpp"
 #include "support/environment_variable.hpp"
+#include "support/message.hpp"
 #include "support/other_rank.hpp"
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
@@ -144,10 +148,9 @@ TEST_CASE("a name of a device is refused unless it is one that is there", "[trai
   CHECK(train::resolve_device("auto", 0).is_cpu() == (count == 0));
 }
 
-TEST_CASE("a rank takes its own device of the node", "[train][setup][cuda]") {
+TEST_CASE("a rank takes its own device of the node", "[train][setup][cuda][gpu]") {
   if (torch::cuda::device_count() == 0) {
-    WARN("skipped: there is no CUDA device");
-    return;
+    return tutti_test::skip("there is no CUDA device");
   }
   for (const char* name : {"auto", "cuda", "gpu", "cuda:0"}) {
     CHECK(train::resolve_device(name, 0) == at::Device(at::kCUDA, 0));
@@ -161,6 +164,12 @@ TEST_CASE("a run's name is the given one, else the environment's, else rank 0's 
     const EnvironmentVariable set(run_name, "calm-motet");
     CHECK(train::resolve_run_name("mine", alone) == "mine");
     CHECK(train::resolve_run_name("", alone) == "calm-motet");
+    CHECK_THROWS_WITH(train::resolve_run_name("../mine", alone),
+                      ContainsSubstring("run_name is \"../mine\", expected a name that stays"));
+  }
+  {
+    const EnvironmentVariable set(run_name, "/tmp/mine");
+    CHECK_THROWS_WITH(train::resolve_run_name("", alone), ContainsSubstring("/tmp/mine"));
   }
   for (const char* unset : {static_cast<const char*>(nullptr), ""}) {
     const EnvironmentVariable set(run_name, unset);
@@ -202,6 +211,23 @@ TEST_CASE("the optimizer gets what requires a gradient, and has to train some of
                     ContainsSubstring("no parameter that requires a gradient"));
 }
 
+TEST_CASE("times below 0 and waiting for no time are refused", "[train][setup]") {
+  const auto refused = [](TrainerOptions options) {
+    return message([&] { train::check_options(options); });
+  };
+  CHECK(refused({}) == "nothing");
+  for (const double timeout : {std::numeric_limits<double>::quiet_NaN(), -1.0, 0.0,
+                               std::numeric_limits<double>::infinity(), 1e300}) {
+    CHECK_THAT(refused({.dist_timeout = timeout}),
+               ContainsSubstring("expected more than 0 seconds and at most 1e9"));
+  }
+  CHECK_THAT(refused({.max_duration = "-5ep"}),
+             ContainsSubstring("max_duration is -5ep, expected a time like 10ep or 500ba"));
+  CHECK_THAT(refused({.eval_interval = "-1ba"}), ContainsSubstring("eval_interval is -1ba"));
+  CHECK_THAT(refused({.iteration_length = "-1ep"}), ContainsSubstring("iteration_length is -1ep"));
+  CHECK_THAT(refused({.save_interval = "-0.5dur"}), ContainsSubstring("save_interval is -0.5dur"));
+}
+
 TEST_CASE("what is constant in a run is logged, the program's own last", "[train][setup]") {
   State state;
   InMemoryLogger logger;
@@ -227,8 +253,77 @@ TEST_CASE("what is constant in a run is logged, the program's own last", "[train
   CHECK(constants.values[6].first == "lr");
 }
 
+TEST_CASE("policies, optimizer, schedule and loaders are logged with all their options",
+          "[train][setup]") {
+  struct Plain final {
+    double rate = 0.25;
+    Maybe<int> every{};
+    Time from = "2ep";
+    at::Tensor mean{};  // no text
+    void apply(BatchEnd, State&) {}
+  };
+  class Hidden final {
+   public:
+    void apply(BatchEnd, const State&) const {}
+
+   private:
+    double rate_ = 0.5;
+  };
+  const Engine<Plain, Switch<LabelSmoothing>, Hidden> engine(
+      Plain{.every = 3}, Switch(LabelSmoothing{}, false), Hidden{});
+  State state;
+  InMemoryLogger logger;
+  state.logger.add(logger);
+  const auto net = std::make_shared<torch::nn::LinearImpl>(2, 2);
+  const DecoupledSGDW sgd{.lr = 0.2, .momentum = 0.9, .nesterov = true};
+  state.optimizers = {train::build_optimizer(sgd, *net)};
+  const at::Tensor x = torch::zeros({8, 2});
+  train::log_hyperparameters(state,
+                             {.train = TensorLoader{x, x, {.batch_size = 4, .shuffle = true}},
+                              .eval = {{"test", TensorLoader{x, x, {.batch_size = 8}}}},
+                              .optimizer = sgd,
+                              .schedule = CosineAnnealing{.t_max = "3ep"}},
+                             train::policy_constants(engine));
+  const auto& seen = logger.hyperparameters;
+  CHECK(seen.at("Plain/rate") == HyperparameterValue(0.25));
+  CHECK(seen.at("Plain/every") == HyperparameterValue(3));
+  CHECK(seen.at("Plain/from") == HyperparameterValue("2ep"));
+  CHECK_FALSE(seen.contains("Plain/mean"));
+  CHECK_FALSE(seen.contains("LabelSmoothing/smoothing"));
+  CHECK(seen.at("policies") == HyperparameterValue("Plain, Hidden"));
+  CHECK(seen.at("optimizer") == HyperparameterValue("DecoupledSGDW"));
+  CHECK(seen.at("optimizer/lr") == HyperparameterValue(0.2));
+  CHECK(seen.at("optimizer/nesterov") == HyperparameterValue(true));
+  CHECK(seen.at("schedule") == HyperparameterValue("CosineAnnealing"));
+  CHECK(seen.at("schedule/t_max") == HyperparameterValue("3ep"));
+  CHECK(seen.at("train_loader") == HyperparameterValue("TensorLoader"));
+  CHECK(seen.at("train_loader/batch_size") == HyperparameterValue(4));
+  CHECK(seen.at("train_loader/shuffle") == HyperparameterValue(true));
+  CHECK(seen.at("eval_loader/test/batch_size") == HyperparameterValue(8));
+}
+
+TEST_CASE("an optimizer of LibTorch and a function as schedule are logged by what they say",
+          "[train][setup]") {
+  State state;
+  InMemoryLogger logger;
+  state.logger.add(logger);
+  const auto net = std::make_shared<torch::nn::LinearImpl>(2, 2);
+  const OptimizerSpec spec =
+      std::make_shared<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(0.3));
+  state.optimizers = {train::build_optimizer(spec, *net)};
+  train::log_hyperparameters(
+      state, {.train = std::vector<Batch>{Batch(torch::ones({2, 2}), torch::ones({2}))},
+              .optimizer = spec,
+              .schedule = [](const Progress&) { return 1.0; }});
+  CHECK(logger.hyperparameters.at("optimizer") == HyperparameterValue("SGD"));
+  CHECK(logger.hyperparameters.at("optimizer/lr") == HyperparameterValue(0.3));
+  CHECK_FALSE(logger.hyperparameters.contains("schedule"));
+  CHECK_FALSE(logger.hyperparameters.contains("train_loader/batch_size"));
+}
+
 TEST_CASE("a length that makes no sense is refused", "[train][setup]") {
-  for (const double ratio : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
+  for (const double ratio : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(),
+                             std::numeric_limits<double>::infinity()}) {
     CHECK_THROWS_WITH(set_length("1ep", ratio), ContainsSubstring("scale_schedule_ratio is ") &&
                                                     ContainsSubstring("expected more than 0"));
   }

@@ -335,10 +335,9 @@ TEST_CASE("switches fold as their policies do, and what is off leaves nothing to
 }
 
 TEST_CASE("a folded run on a GPU is the run apart but for roundings, and resumes bit for bit",
-          "[train][sweep][cuda][resume]") {
+          "[train][sweep][cuda][gpu][resume]") {
   if (!torch::cuda::is_available()) {
-    WARN("skipped: no CUDA device here");
-    return;
+    return tutti_test::skip("there is no CUDA device");
   }
   const EMA ema{.half_life = "5ba"};
   const GradientClipping by_value{.clipping_type = ClippingType::value, .clipping_threshold = 0.01};
@@ -384,10 +383,9 @@ TEST_CASE("a folded run on a GPU is the run apart but for roundings, and resumes
   }
 }
 
-TEST_CASE("the optimizer gets the scale where the gradients are", "[train][sweep][cuda]") {
+TEST_CASE("the optimizer gets the scale where the gradients are", "[train][sweep][cuda][gpu]") {
   if (!torch::cuda::is_available()) {
-    WARN("skipped: no CUDA device here");
-    return;
+    return tutti_test::skip("there is no CUDA device");
   }
   auto model = net();
   TrainerOptions how = options(nullptr);
@@ -408,10 +406,10 @@ TEST_CASE("the optimizer gets the scale where the gradients are", "[train][sweep
   }
 }
 
-TEST_CASE("behind a gradient scaler a step folds unless it is left out", "[train][sweep][cuda]") {
+TEST_CASE("behind a gradient scaler a step folds unless it is left out",
+          "[train][sweep][cuda][gpu]") {
   if (!torch::cuda::is_available()) {
-    WARN("skipped: no CUDA device here");
-    return;
+    return tutti_test::skip("there is no CUDA device");
   }
   struct Steep : Net {  // its first gradients are infinite in half precision
     Loss loss(const Outputs& outputs, const Batch& batch) {

@@ -3,7 +3,6 @@
 #include "support/catch.hpp"
 
 #include <atomic>
-#include <cstdio>
 #include <thread>
 
 #include <torch/torch.h>
@@ -36,7 +35,7 @@ bool no_device() {
   if (torch::cuda::is_available()) {
     return false;
   }
-  std::printf("skipped: there is no CUDA device\n");
+  tutti_test::skip("there is no CUDA device");
   return true;
 }
 
@@ -78,7 +77,7 @@ double mean_of(const at::Tensor& x) {
 
 }  // namespace
 
-TEST_CASE("a batch is copied while the device is at work", "[train][transfer][cuda]") {
+TEST_CASE("a batch is copied while the device is at work", "[train][transfer][cuda][gpu]") {
   if (no_device()) {
     return;
   }
@@ -101,7 +100,7 @@ TEST_CASE("a batch is copied while the device is at work", "[train][transfer][cu
   CHECK(mean_of(there.targets()) == -2);
 }
 
-TEST_CASE("memory is used again once the work on it is done", "[train][transfer][cuda]") {
+TEST_CASE("memory is used again once the work on it is done", "[train][transfer][cuda][gpu]") {
   if (no_device()) {
     return;
   }
@@ -119,7 +118,8 @@ TEST_CASE("memory is used again once the work on it is done", "[train][transfer]
   CHECK(mean_of(seen) == 1);
 }
 
-TEST_CASE("memory that was given back is not taken from work on it", "[train][transfer][cuda]") {
+TEST_CASE("memory that was given back is not taken from work on it",
+          "[train][transfer][cuda][gpu]") {
   if (no_device()) {
     return;
   }
@@ -135,7 +135,7 @@ TEST_CASE("memory that was given back is not taken from work on it", "[train][tr
   CHECK(mean_of(seen) == 1);
 }
 
-TEST_CASE("a batch that is kept stays whole", "[train][transfer][cuda]") {
+TEST_CASE("a batch that is kept stays whole", "[train][transfer][cuda][gpu]") {
   if (no_device()) {
     return;
   }
@@ -151,7 +151,7 @@ TEST_CASE("a batch that is kept stays whole", "[train][transfer][cuda]") {
 }
 
 TEST_CASE("a batch of other sizes, kinds and places is brought as well",
-          "[train][transfer][cuda]") {
+          "[train][transfer][cuda][gpu]") {
   if (no_device()) {
     return;
   }

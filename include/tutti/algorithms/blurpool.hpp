@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/make.hpp>
@@ -84,18 +85,30 @@ TUTTI_INLINE BlurPoolReport apply_blurpool(torch::nn::Module& model, const BlurP
   }
   if (options.replace_convs) {
     auto blurred = [&](torch::nn::Conv2dImpl& conv,
-                       const surgery::Visit& where) -> std::shared_ptr<nn::BlurConv2dImpl> {
+                       const surgery::Visit& where) -> surgery::Replacement {
       const auto stride = *conv.options.stride();
-      if (std::max(stride[0], stride[1]) == 1 ||
-          conv.options.in_channels() < options.min_channels || where.inside<nn::BlurConv2dImpl>()) {
-        return nullptr;
+      if (where.inside<nn::BlurConv2dImpl>()) {
+        return surgery::Replacement::keep("blurred already");
+      }
+      if (std::max(stride[0], stride[1]) == 1) {
+        return surgery::Replacement::keep("stride 1");
+      }
+      if (conv.options.in_channels() < options.min_channels) {
+        return surgery::Replacement::keep("input channels below min_channels, which is " +
+                                          std::to_string(options.min_channels));
       }
       return ::tutti::detail::make<nn::BlurConv2dImpl>(conv, options.blur_first, options.border);
     };
     report.convs = surgery::replace<nn::Conv2d>(model, blurred, how);
   }
   if (report.convs.replaced.empty() && report.maxpools.replaced.empty()) {
-    surgery::report_none(options.if_none, "MaxPool2d or strided Conv2d", how.who);
+    surgery::Report all = report.maxpools;
+    all.add(report.convs);
+    surgery::report_none(options.if_none,
+                         !options.replace_convs      ? "MaxPool2d"
+                         : !options.replace_maxpools ? "strided Conv2d"
+                                                     : "MaxPool2d or strided Conv2d",
+                         how.who, all.kept);
   }
   return report;
 }

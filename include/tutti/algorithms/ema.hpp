@@ -35,8 +35,8 @@ struct LoadedAverages {
 /// Keeps an exponential average of the weights and evaluates and saves the model with it.
 ///
 /// At BatchEnd or EpochEnd, from ema_start on, the averages follow the weights. During evaluation
-/// and prediction, and while a checkpoint is written, the model holds the averages; training always
-/// goes on with its own weights, bit for bit.
+/// and prediction, and while a checkpoint is written, the model holds the averages. Nothing else
+/// sees them there: training goes on with its own weights, bit for bit.
 /// Source: TensorFlow, `tf.train.ExponentialMovingAverage`; MosaicML Composer,
 /// `composer.algorithms.EMA`.
 struct EMA final {
@@ -50,13 +50,13 @@ struct EMA final {
                                             ///< the averages are in use, the training weights
   bool started = false;                     ///< written by the policy: averaging has begun
   bool averages_in_use = false;             ///< written by the policy: the model holds the averages
+  bool in_checkpoint = false;               ///< written by the policy: for a checkpoint alone
 
   Lazy<detail::LoadedAverages> loaded{};  ///< what load() has read, until AfterLoad
 
   static constexpr std::string_view name = "EMA";
   static constexpr bool reads_batch = false;
-  using events = types<Init, AfterLoad, FitStart, BatchStart, BatchEnd, BatchCheckpoint, EpochEnd,
-                       EpochCheckpoint, IterationCheckpoint, FitEnd, EvalStart, EvalEnd,
+  using events = types<Init, AfterLoad, FitStart, BatchEnd, EpochEnd, EvalStart, EvalEnd,
                        PredictStart, PredictEnd>;
   using folds = types<BatchEnd>;
   static constexpr bool reads_gradients = false;
@@ -98,19 +98,12 @@ struct EMA final {
 
   bool match(AfterLoad, const State&) const { return static_cast<bool>(loaded); }
   bool match(FitStart, const State&) const { return started; }
-  bool match(BatchStart, const State&) const { return started; }
   bool match(BatchEnd, const State& state) const {
     return averages_at(TimeUnit::batch, state, state.timestamp.batch);
   }
   bool match(EpochEnd, const State& state) const {
-    return averages_in_use || averages_at(TimeUnit::epoch, state, state.timestamp.epoch);
+    return averages_at(TimeUnit::epoch, state, state.timestamp.epoch);
   }
-  bool match(BatchCheckpoint, const State& state) const { return started && state.checkpoint_due; }
-  bool match(EpochCheckpoint, const State& state) const { return started && state.checkpoint_due; }
-  bool match(IterationCheckpoint, const State& state) const {
-    return started && state.checkpoint_due;
-  }
-  bool match(FitEnd, const State&) const { return averages_in_use; }
   bool match(EvalStart, const State&) const { return started; }
   bool match(EvalEnd, const State&) const { return started; }
   bool match(PredictStart, const State&) const { return started; }
@@ -121,22 +114,9 @@ struct EMA final {
     *store = functional::EMAParameters(*state.model);
   }
   void apply(AfterLoad, State& state) { restore(state); }
-  void apply(FitStart, State& state) {
-    use_averages(false);
-    store->link(*state.model);
-  }
-  void apply(BatchStart, State&) { use_averages(false); }
+  void apply(FitStart, State& state) { store->link(*state.model); }
   void apply(BatchEnd, State& state) { average(state, state.timestamp.batch); }
-  void apply(EpochEnd, State& state) {
-    use_averages(false);
-    if (interval().unit() == TimeUnit::epoch) {
-      average(state, state.timestamp.epoch);
-    }
-  }
-  void apply(BatchCheckpoint, State&) { use_averages(true); }
-  void apply(EpochCheckpoint, State&) { use_averages(true); }
-  void apply(IterationCheckpoint, State&) { use_averages(true); }
-  void apply(FitEnd, State&) { use_averages(false); }
+  void apply(EpochEnd, State& state) { average(state, state.timestamp.epoch); }
   void apply(EvalStart, State&) { use_averages(true); }
   void apply(EvalEnd, State&) { use_averages(false); }
   void apply(PredictStart, State&) { use_averages(true); }
@@ -147,6 +127,17 @@ struct EMA final {
     if (started && !averages_in_use && interval().unit() == TimeUnit::batch &&
         (state.timestamp.batch + 1) % interval().count() == 0) {
       store->join(sweep, factor());
+    }
+  }
+
+  /// A checkpoint holds the averages, also one that is written in the middle of an evaluation.
+  void enter_checkpoint(State&) {
+    in_checkpoint = started && !averages_in_use;
+    use_averages(started);
+  }
+  void leave_checkpoint(State&) {
+    if (std::exchange(in_checkpoint, false)) {
+      use_averages(false);
     }
   }
 
@@ -230,7 +221,6 @@ TUTTI_INLINE void EMA::use_averages(bool yes) {
 }
 
 TUTTI_INLINE void EMA::average(State& state, std::int64_t count) {
-  use_averages(false);
   if (!started) {
     *store = functional::EMAParameters(*state.model);
     started = true;

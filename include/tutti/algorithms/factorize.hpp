@@ -4,12 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include <tutti/algorithms/detail/carried_state.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/interval.hpp>
 #include <tutti/core/lazy.hpp>
@@ -246,10 +248,19 @@ TUTTI_INLINE FactorizationReport apply_factorization(torch::nn::Module& model,
   ::tutti::detail::CarriedState carried(optimizers);
   const auto split = [&]<class Layer>(std::int64_t width, std::int64_t minimum, double latent,
                                       const typename Layer::Impl::Plain& layer,
-                                      const surgery::Visit& where, Layer*) {
+                                      const surgery::Visit& where, Layer*) -> surgery::Replacement {
     using Two = nn::FactorizedImpl<Layer>;
-    if (width < minimum || where.inside<nn::Factorized>() || !Two::could_help(layer, latent)) {
-      return std::shared_ptr<Two>{};
+    if (where.inside<nn::Factorized>()) {
+      return surgery::Replacement::keep("factored already");
+    }
+    if (width < minimum) {
+      return surgery::Replacement::keep((Two::is_linear
+                                             ? "features in or out below min_features, which is "
+                                             : "channels in or out below min_channels, which is ") +
+                                        std::to_string(minimum));
+    }
+    if (!Two::could_help(layer, latent)) {
+      return surgery::Replacement::keep("two layers would take no less work than the one");
     }
     auto two = std::make_shared<Two>(layer, latent, !Two::is_linear && options.add_bias);
     ::tutti::detail::note_split<Layer>(carried, layer, *two);
@@ -273,14 +284,20 @@ TUTTI_INLINE FactorizationReport apply_factorization(torch::nn::Module& model,
   }
   carried.deliver();
   if (report.convs.replaced.empty() && report.linears.replaced.empty()) {
-    surgery::report_none(options.if_none, "Conv2d or Linear that is wide enough", how.who);
+    surgery::Report all = report.convs;
+    all.add(report.linears);
+    surgery::report_none(options.if_none,
+                         !options.factorize_convs     ? "Linear"
+                         : !options.factorize_linears ? "Conv2d"
+                                                      : "Conv2d or Linear",
+                         how.who, all.kept);
   }
   return report;
 }
 
 TUTTI_INLINE std::int64_t refactorize(torch::nn::Module& model, double energy,
                                       const surgery::Optimizers& optimizers) {
-  TORCH_CHECK_VALUE(energy > 0 && energy <= 1, "refactorize: energy is ", energy,
+  TUTTI_CHECK_VALUE(energy > 0 && energy <= 1, "refactorize: energy is ", energy,
                     ", expected a number above 0 and up to 1");
   std::int64_t changed = 0;
   surgery::for_each<nn::Factorized>(model, [&](nn::Factorized& layer, const surgery::Visit&) {

@@ -56,15 +56,13 @@ template <class Layer>
 void ghost(torch::nn::Module& model, const GhostBatchNorm& options, surgery::Options how,
            surgery::Report& report) {
   using Plain = typename Layer::Impl::Plain;
-  auto wrapped = [&](Plain& layer, const surgery::Visit& where) {
-    return where.inside<nn::GhostBatchNorm>()
-               ? nullptr
-               : std::make_shared<nn::GhostBatchNormImpl<Layer>>(layer, options.ghost_batch_size);
+  auto wrapped = [&](Plain& layer, const surgery::Visit& where) -> surgery::Replacement {
+    if (where.inside<nn::GhostBatchNorm>()) {
+      return surgery::Replacement::keep("wrapped already");
+    }
+    return std::make_shared<nn::GhostBatchNormImpl<Layer>>(layer, options.ghost_batch_size);
   };
-  const surgery::Report one = surgery::replace<Layer>(model, wrapped, how);
-  report.replaced.insert(report.replaced.end(), one.replaced.begin(), one.replaced.end());
-  report.skipped.insert(report.skipped.end(), one.skipped.begin(), one.skipped.end());
-  report.visited += one.visited;
+  report.add(surgery::replace<Layer>(model, wrapped, how));
 }
 
 }  // namespace detail
@@ -102,7 +100,7 @@ TUTTI_INLINE surgery::Report apply_ghost_batchnorm(torch::nn::Module& model,
   detail::ghost<nn::BatchNorm2d>(model, options, how, report);
   detail::ghost<nn::BatchNorm3d>(model, options, how, report);
   if (report.replaced.empty()) {
-    surgery::report_none(options.if_none, "BatchNorm1d, 2d or 3d", how.who);
+    surgery::report_none(options.if_none, "BatchNorm1d, 2d or 3d", how.who, report.kept);
   }
   return report;
 }

@@ -14,6 +14,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -93,12 +94,12 @@ inline void freeze_first_layers(torch::nn::Module& model, const surgery::Optimiz
 inline FreezeReport freeze_layers(torch::nn::Module& model, const surgery::Optimizers& optimizers,
                                   double current_duration, double freeze_start = 0.5,
                                   double freeze_level = 1.0) {
-  TORCH_CHECK_VALUE(current_duration >= 0 && current_duration <= 1,
+  TUTTI_CHECK_VALUE(current_duration >= 0 && current_duration <= 1,
                     "freeze_layers: current_duration is ", current_duration,
                     ", expected a number from 0 to 1");
-  TORCH_CHECK_VALUE(freeze_start >= 0 && freeze_start < 1, "freeze_layers: freeze_start is ",
+  TUTTI_CHECK_VALUE(freeze_start >= 0 && freeze_start < 1, "freeze_layers: freeze_start is ",
                     freeze_start, ", expected a number from 0 to below 1");
-  TORCH_CHECK_VALUE(freeze_level >= 0 && freeze_level <= 1, "freeze_layers: freeze_level is ",
+  TUTTI_CHECK_VALUE(freeze_level >= 0 && freeze_level <= 1, "freeze_layers: freeze_level is ",
                     freeze_level, ", expected a number from 0 to 1");
   FreezeReport report;
   if (current_duration > freeze_start) {
@@ -132,7 +133,7 @@ struct LayerFreezing final {
 
   static constexpr std::string_view name = "LayerFreezing";
   static constexpr bool reads_batch = false;
-  using events = types<BatchStart, EpochEnd>;
+  using events = types<BeforeDataloader, EpochEnd>;
   using tags = types<freezes_parameters>;
 
   /// Frozen parameters get no gradient, which the reduction over ranks has to know.
@@ -146,10 +147,11 @@ struct LayerFreezing final {
            "a number from 0 to 1");
   }
 
-  bool match(BatchStart, const State&) const { return !still->empty(); }
+  bool match(BeforeDataloader, const State&) const { return !still->empty(); }
 
-  /// Frozen statistics stay so, whatever train() said since.
-  void apply(BatchStart, State&) {
+  /// Frozen statistics stay so, whatever train() said since: before anyone passes the batch through
+  /// the model.
+  void apply(BeforeDataloader, State&) {
     for (const auto& layer : *still) {
       layer->eval();
     }

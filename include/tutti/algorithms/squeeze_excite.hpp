@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include <tutti/config.hpp>
@@ -72,10 +73,13 @@ TUTTI_INLINE surgery::Report apply_squeeze_excite(torch::nn::Module& model,
                                                   const surgery::Optimizers& optimizers) {
   options.validate();
   auto gated = [&](torch::nn::Conv2dImpl& conv,
-                   const surgery::Visit& where) -> std::shared_ptr<nn::SqueezeExciteConv2dImpl> {
-    if (std::min(conv.options.in_channels(), conv.options.out_channels()) < options.min_channels ||
-        where.inside<nn::SqueezeExciteConv2dImpl>()) {
-      return nullptr;
+                   const surgery::Visit& where) -> surgery::Replacement {
+    if (where.inside<nn::SqueezeExciteConv2dImpl>()) {
+      return surgery::Replacement::keep("gated already");
+    }
+    if (std::min(conv.options.in_channels(), conv.options.out_channels()) < options.min_channels) {
+      return surgery::Replacement::keep("channels in or out below min_channels, which is " +
+                                        std::to_string(options.min_channels));
     }
     return std::make_shared<nn::SqueezeExciteConv2dImpl>(conv, options.latent_channels);
   };

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
@@ -168,15 +170,19 @@ TUTTI_INLINE std::shared_ptr<models::StochasticBlocks> apply_stochastic_depth(
   const std::string_view target = options.target_layer_name;
   auto blocks = std::make_shared<models::StochasticBlocks>(options.stochastic_method,
                                                            options.drop_distribution, rng);
-  surgery::for_each<models::ResidualBlock>(
-      model, [&](models::ResidualBlock& block, const surgery::Visit&) {
-        if (target.empty() || target == block.layer_name()) {
-          models::StochasticBlocks::add(blocks, block);
-        }
-      });
+  std::vector<surgery::Kept> kept;
+  surgery::for_each<models::ResidualBlock>(model, [&](models::ResidualBlock& block,
+                                                      const surgery::Visit& where) {
+    if (target.empty() || target == block.layer_name()) {
+      models::StochasticBlocks::add(blocks, block);
+    } else {
+      kept.push_back({where.path, "layer_name() is \"" + std::string(block.layer_name()) +
+                                      "\", target_layer_name is \"" + std::string(target) + "\""});
+    }
+  });
   blocks->set_drop_rate(options.drop_rate);
   if (blocks->size() == 0) {
-    surgery::report_none(options.if_none, "residual block", "StochasticDepth");
+    surgery::report_none(options.if_none, "residual block", "StochasticDepth", kept);
   }
   return blocks;
 }

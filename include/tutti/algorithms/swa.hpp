@@ -16,6 +16,7 @@
 #include <tutti/algorithms/detail/batch_statistics.hpp>
 #include <tutti/algorithms/detail/weight_mean.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -34,7 +35,7 @@ namespace functional {
 /// Source: PyTorch, `torch.optim.swa_utils.SWALR`.
 inline double swa_learning_rate(double from, double to, std::int64_t updates,
                                 std::int64_t anneal_steps, Anneal strategy = Anneal::linear) {
-  TORCH_CHECK_VALUE(anneal_steps >= 1, "swa_learning_rate: anneal_steps is ", anneal_steps,
+  TUTTI_CHECK_VALUE(anneal_steps >= 1, "swa_learning_rate: anneal_steps is ", anneal_steps,
                     ", expected 1 or more");
   const double part =
       std::min(1.0, static_cast<double>(updates) / static_cast<double>(anneal_steps));
@@ -91,7 +92,7 @@ struct SWA final {
   Lazy<std::vector<Batch>> recent{};        ///< written by it: the latest batches, on the host
 
   static constexpr std::string_view name = "SWA";
-  using events = types<FitStart, BatchStart, BatchEnd, EpochEnd>;
+  using events = types<FitStart, BatchStart, BatchEnd, EpochEnd, IterationEnd>;
   using tags = types<averages_weights, sets_learning_rate>;
   using runs_after = types<because<changes_model, "the mean copies names and shapes">>;
   using conflicts_with =
@@ -128,6 +129,7 @@ struct SWA final {
   bool match(EpochEnd, const State& state) const {
     return holds() || (counts(TimeUnit::epoch) && averages(state));
   }
+  bool match(IterationEnd, const State&) const { return holds(); }
 
   void apply(FitStart, State& state) { hold_learning_rate(state); }
   void apply(BatchStart, State& state) {
@@ -138,6 +140,7 @@ struct SWA final {
   }
   void apply(BatchEnd, State& state) { act(state, TimeUnit::batch); }
   void apply(EpochEnd, State& state) { act(state, TimeUnit::epoch); }
+  void apply(IterationEnd, State& state) { hold_learning_rate(state); }
 
   void save(Archive& archive) const {
     archive.put("started", started);
@@ -202,7 +205,7 @@ inline void SWA::hold_learning_rate(State& state) const {
   std::size_t i = 0;
   for (auto& optimizer : state.optimizers) {
     for (auto& group : optimizer->param_groups()) {
-      TORCH_CHECK(i < initial_lrs->size(), "SWA: a parameter group was added to the optimizer ",
+      TUTTI_CHECK(i < initial_lrs->size(), "SWA: a parameter group was added to the optimizer ",
                   "after averaging began; add groups before fit()");
       const double from = (*initial_lrs)[i++];
       group.options().set_lr(functional::swa_learning_rate(

@@ -6,10 +6,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -54,7 +55,8 @@ struct WeightStandardization final {
 
 namespace detail {
 
-using Convolutions = std::unordered_set<const torch::nn::Module*>;
+// All of the model, each with the reason why it stays; empty: it is to be standardised.
+using Convolutions = std::unordered_map<const torch::nn::Module*, std::string>;
 
 template <class Plain>
 bool has_fan_in(const torch::nn::Module& module) {
@@ -71,14 +73,14 @@ template <class Layer>
 void standardize(torch::nn::Module& model, const Convolutions& chosen, const surgery::Options& how,
                  surgery::Report& report) {
   using Plain = typename Layer::Impl::Plain;
-  auto standardized = [&](Plain& conv) {
-    return chosen.contains(&conv) ? std::make_shared<nn::WeightStandardizedImpl<Layer>>(conv)
-                                  : nullptr;
+  auto standardized = [&](Plain& conv, const surgery::Visit&) -> surgery::Replacement {
+    const std::string& why = chosen.at(&conv);
+    if (!why.empty()) {
+      return surgery::Replacement::keep(why);
+    }
+    return std::make_shared<nn::WeightStandardizedImpl<Layer>>(conv);
   };
-  const surgery::Report one = surgery::replace<Layer>(model, standardized, how);
-  report.replaced.insert(report.replaced.end(), one.replaced.begin(), one.replaced.end());
-  report.skipped.insert(report.skipped.end(), one.skipped.begin(), one.skipped.end());
-  report.visited += one.visited;
+  report.add(surgery::replace<Layer>(model, standardized, how));
 }
 
 }  // namespace detail
@@ -109,13 +111,15 @@ surgery::Report apply_weight_standardization(torch::nn::Module& model,
 
 namespace tutti::detail {
 
-// The convolutions to standardise: all but the last n and those ignored by name.
+// The convolutions of the model: all are to be standardised but the last n and those ignored by
+// name.
 TUTTI_INLINE Convolutions to_standardize(torch::nn::Module& model,
                                          const WeightStandardization& options) {
-  std::vector<const torch::nn::Module*> all;
+  Convolutions all;
+  std::vector<const torch::nn::Module*> chosen;
   const std::vector<surgery::Visit> visits = surgery::walk(model);
   for (const std::string_view key : options.ignore) {
-    TORCH_CHECK_VALUE(std::any_of(visits.begin(), visits.end(),
+    TUTTI_CHECK_VALUE(std::any_of(visits.begin(), visits.end(),
                                   [&](const surgery::Visit& where) { return where.path == key; }),
                       "WeightStandardization: ignore has \"", key,
                       "\", and the model has no module of that ",
@@ -126,14 +130,22 @@ TUTTI_INLINE Convolutions to_standardize(torch::nn::Module& model,
     const bool convolves = has_fan_in<torch::nn::Conv1dImpl>(module) ||
                            has_fan_in<torch::nn::Conv2dImpl>(module) ||
                            has_fan_in<torch::nn::Conv3dImpl>(module);
-    if (convolves && std::none_of(options.ignore.begin(), options.ignore.end(),
-                                  [&](const Key& key) { return is_below(where.path, key); })) {
-      all.push_back(&module);
+    if (!convolves) {
+      all[&module] = "one weight per output channel, which would become zero";
+    } else if (std::any_of(options.ignore.begin(), options.ignore.end(),
+                           [&](const Key& key) { return is_below(where.path, key); })) {
+      all[&module] = "in the option ignore";
+    } else {
+      chosen.push_back(&module);
     }
   }
-  const auto size = static_cast<std::int64_t>(all.size());
-  return Convolutions(all.begin(),
-                      all.begin() + std::max<std::int64_t>(size - options.n_last_layers_ignore, 0));
+  const auto last = static_cast<std::size_t>(options.n_last_layers_ignore);
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    all[chosen[i]] = i + last < chosen.size() ? ""
+                                              : "among the last " + std::to_string(last) +
+                                                    ", as n_last_layers_ignore says";
+  }
+  return all;
 }
 
 }  // namespace tutti::detail
@@ -151,7 +163,11 @@ TUTTI_INLINE surgery::Report apply_weight_standardization(torch::nn::Module& mod
   detail::standardize<nn::Conv2d>(model, chosen, how, report);
   detail::standardize<nn::Conv3d>(model, chosen, how, report);
   if (report.replaced.empty()) {
-    surgery::report_none(options.if_none, "convolution", how.who);
+    surgery::for_each<nn::WeightStandardized>(
+        model, [&](nn::WeightStandardized&, const surgery::Visit& where) {
+          report.kept.push_back({where.path, "standardised already"});
+        });
+    surgery::report_none(options.if_none, "convolution", how.who, report.kept);
   }
   return report;
 }

@@ -88,7 +88,7 @@ struct SpeedMonitor final {
     const Timestamp& now = state.timestamp;
     detail::push(window->samples, now.sample, window_size + 1);
     detail::push(window->tokens, now.token, window_size + 1);
-    detail::push(window->times, static_cast<std::int64_t>(now.total_wct.count()), window_size + 1);
+    detail::push(window->times, std::int64_t{now.total_wct.count()}, window_size + 1);
     if (state.task.has_flops_per_batch()) {
       const double flops = state.task.flops_per_batch(state.batch);
       detail::push(window->flops, state.communicator->all_reduce_value(flops, dist::ReduceOp::sum),

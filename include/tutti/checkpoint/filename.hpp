@@ -1,11 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,6 +18,7 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/time.hpp>
 
 namespace tutti::checkpoint {
@@ -57,6 +60,18 @@ std::string format_name(std::string_view pattern, const NameFields& fields);
 /// Throws c10::ValueError with the ones that there are.
 void check_placeholders(std::string_view pattern);
 
+/// check_placeholders() for a name that a run has once: refuses counters and clocks, too.
+/// what: "folder", for the message.
+void check_constant_placeholders(std::string_view what, std::string_view pattern);
+
+/// Whether a name stays in the folder that it is put into: not empty, no slash, no dot first, since
+/// names with one are those of what is not finished.
+bool is_plain_name(std::string_view name);
+
+/// Refuses a run's name that leads out of the folders that it is put into: "../b", "/b".
+/// Throws c10::ValueError.
+void check_run_name(std::string_view name);
+
 /// The numbers that a pattern's placeholders have in a name, or nothing when the name is not made
 /// by it.
 ///
@@ -67,10 +82,12 @@ std::optional<std::map<std::string, std::int64_t>> parse_name(std::string_view p
 /// Refuses to go on in a folder whose checkpoints are from later in a run than this one is.
 ///
 /// folder: may be missing. pattern: that of the file names, with run_name and ranks filled in or
-/// not. A counter within the epoch counts only when the epoch is the same. Throws c10::Error naming
-/// the newer checkpoint and what to do.
+/// not. A counter within the epoch counts only when the epoch is the same. is_own: of a path,
+/// whether this run wrote it and may write it anew; empty: none. Throws c10::Error naming the newer
+/// checkpoint and what to do.
 void check_no_newer(const std::filesystem::path& folder, std::string_view pattern,
-                    const Timestamp& now);
+                    const Timestamp& now,
+                    const std::function<bool(const std::filesystem::path&)>& is_own = {});
 
 }  // namespace tutti::checkpoint
 
@@ -152,12 +169,47 @@ TUTTI_INLINE std::string format_name(std::string_view pattern, const NameFields&
 TUTTI_INLINE void check_placeholders(std::string_view pattern) {
   for (std::string_view rest = pattern; !rest.empty(); rest.remove_prefix(1)) {
     const std::string_view name = detail::placeholder(rest);
-    TORCH_CHECK_VALUE(name.empty() || detail::field_text(name, {}).has_value(), "checkpoint: \"{",
+    TUTTI_CHECK_VALUE(name.empty() || detail::field_text(name, {}).has_value(), "checkpoint: \"{",
                       name, "}\" in \"", pattern,
                       "\" is no placeholder; there are {run_name}, {epoch}, {batch}, "
                       "{batch_in_epoch}, {sample}, {sample_in_epoch}, {token}, {token_in_epoch}, "
                       "{total_wct}, {epoch_wct}, {batch_wct}, {rank}, {local_rank}, {world_size}, "
                       "{local_world_size} and {node_rank}");
+  }
+}
+
+TUTTI_INLINE void check_constant_placeholders(std::string_view what, std::string_view pattern) {
+  check_placeholders(pattern);
+  const auto counted = detail::counters({});
+  for (std::string_view rest = pattern; !rest.empty(); rest.remove_prefix(1)) {
+    const std::string_view name = detail::placeholder(rest);
+    TUTTI_CHECK_VALUE(!counted.contains(name) && !name.ends_with("_wct"), "checkpoint: the ", what,
+                      " is \"", pattern, "\", but {", name,
+                      "} changes during a run, which has one ", what,
+                      "; expected {run_name}, {rank} and the like alone");
+  }
+}
+
+TUTTI_INLINE bool is_plain_name(std::string_view name) {
+  return !name.empty() && name.front() != '.' && name.find('/') == std::string_view::npos &&
+         name.find('\0') == std::string_view::npos;
+}
+
+TUTTI_INLINE void check_run_name(std::string_view name) {
+  for (std::string_view rest = name; !name.empty();) {
+    const std::size_t slash = rest.find('/');
+    const std::string_view part = rest.substr(0, slash);
+    const bool control = std::any_of(part.begin(), part.end(),
+                                     [](char c) { return static_cast<unsigned char>(c) < ' '; });
+    TUTTI_CHECK_VALUE(name.front() != '/' && part != "." && part != ".." && !control,
+                      "run_name is \"", name,
+                      "\", expected a name that stays in the folders that "
+                      "{run_name} is put into: without a slash at its start, without \".\" and "
+                      "\"..\" between slashes, without control characters");
+    if (slash == std::string_view::npos) {
+      return;
+    }
+    rest.remove_prefix(slash + 1);
   }
 }
 
@@ -189,7 +241,8 @@ TUTTI_INLINE std::optional<std::map<std::string, std::int64_t>> parse_name(std::
 }
 
 TUTTI_INLINE void check_no_newer(const std::filesystem::path& folder, std::string_view pattern,
-                                 const Timestamp& now) {
+                                 const Timestamp& now,
+                                 const std::function<bool(const std::filesystem::path&)>& is_own) {
   const auto own = detail::counters(now);
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
@@ -203,9 +256,11 @@ TUTTI_INLINE void check_no_newer(const std::filesystem::path& folder, std::strin
     for (const auto& [field, number] : *found) {
       const auto counter = own.find(field);
       const bool counts = counter != own.end() && (same_epoch || !field.ends_with("_in_epoch"));
-      TORCH_CHECK(!counts || number <= counter->second, "checkpoint: '", entry.path().string(),
-                  "' is from ", field, ' ', number, ", later than this run's ", field, ' ',
-                  counts ? counter->second : 0,
+      if (!counts || number <= counter->second || (is_own && is_own(entry.path()))) {
+        continue;
+      }
+      TUTTI_CHECK(false, "checkpoint: '", entry.path().string(), "' is from ", field, ' ', number,
+                  ", later than this run's ", field, ' ', counter->second,
                   "; resume from it, choose another save folder or run name, ",
                   "or allow overwriting (save_overwrite)");
     }

@@ -1,20 +1,25 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <c10/util/Exception.h>
 
 #include <tutti/checkpoint/detail/file.hpp>
 #include <tutti/checkpoint/detail/staging.hpp>
+#include <tutti/checkpoint/filename.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
 
@@ -25,13 +30,28 @@ void make_folder(const std::filesystem::path& folder);
 /// system has none, a file of one line.
 ///
 /// link: such as "run/checkpoints/latest". name: the checkpoint's name in the same folder.
-/// Throws c10::Error when it cannot be written or `link` is a folder.
+/// Throws c10::Error when it cannot be written, or `link` is a folder or a file that is no pointer.
 void point_latest(const std::filesystem::path& link, const std::string& name);
 
 /// The checkpoint that a path means: itself, or what it points to when point_latest() made it, or
 /// the old one while a writer that died had set it aside to replace it. links: how many pointers it
 /// follows at most, for they may go round.
+/// Throws c10::Error when a file that is a pointer names something that is not beside it.
 std::filesystem::path resolve(const std::filesystem::path& path, int links = 40);
+
+/// What tells a folder from others, for a run that comes back to it.
+struct Place {
+  std::string path;   ///< absolute, links followed; also of a folder that is yet to be made
+  std::string inode;  ///< "device:number"; empty: it is not there
+
+  /// The folder is there at the same path, or was moved on the same file system.
+  [[nodiscard]] bool is(const Place& other) const {
+    return (!path.empty() && path == other.path) || (!inode.empty() && inode == other.inode);
+  }
+};
+
+/// The place of a folder.
+Place place_of(const std::filesystem::path& folder);
 
 /// Removes a checkpoint; a reader sees it whole or not at all. Does nothing when there is none.
 void remove_snapshot(const std::filesystem::path& path);
@@ -77,7 +97,7 @@ decltype(auto) speaking_of(const std::string& address, const std::string& folder
     for (; found != std::string::npos; found = text.find(folder, found + address.size())) {
       text.replace(found, folder.size(), address);
     }
-    C10_THROW_ERROR(Error, text);
+    TUTTI_CHECK(false, text);
   }
 }
 
@@ -94,14 +114,64 @@ TUTTI_INLINE void make_folder(const std::filesystem::path& folder) {
   make_folder(folder.parent_path());
   std::error_code error;
   std::filesystem::create_directory(folder, error);
-  TORCH_CHECK(
+  TUTTI_CHECK(
       !error || detail::is_folder(folder), "checkpoint: cannot create the folder '",
       folder.string(), "': ",
       detail::path_exists(folder) ? "a file has that name; choose another" : error.message());
   detail::sync_folder(folder.parent_path());
 }
 
+TUTTI_INLINE Place place_of(const std::filesystem::path& folder) {
+  Place out;
+  struct stat facts {};
+  if (::stat(folder.c_str(), &facts) == 0) {
+    out.inode = std::to_string(facts.st_dev) + ':' + std::to_string(facts.st_ino);
+  }
+  const std::filesystem::path whole = std::filesystem::absolute(folder).lexically_normal();
+  const auto trimmed = whole.has_filename() ? whole : whole.parent_path();
+  if (char* real = ::realpath(trimmed.c_str(), nullptr)) {
+    out.path = real;
+    std::free(real);
+  } else if (trimmed.has_relative_path()) {
+    out.path =
+        (std::filesystem::path(place_of(trimmed.parent_path()).path) / trimmed.filename()).string();
+  }
+  return out;
+}
+
+namespace detail {
+
+// The line of a file that is a pointer; nothing when it is some other file. Weights are not such a
+// line: a safetensors file has zeros in its first eight bytes, an index of several files is JSON.
+TUTTI_INLINE std::optional<std::string> pointer_text(const std::filesystem::path& path) {
+  constexpr std::uint64_t longest = 4096;
+  std::error_code none;
+  if (!std::filesystem::is_regular_file(path, none) ||
+      std::filesystem::file_size(path, none) > longest) {
+    return std::nullopt;
+  }
+  const File file = File::open_for_reading(path);
+  std::string text(std::min(file.size(), longest), '\0');
+  file.read_at(0, text.data(), text.size());
+  if (!text.ends_with('\n') || text.starts_with('{')) {
+    return std::nullopt;
+  }
+  text.erase(text.find_last_not_of(" \t\r\n") + 1);
+  const bool plain = std::none_of(text.begin(), text.end(), [](char c) {
+    return static_cast<unsigned char>(c) < ' ' || c == '\x7f';
+  });
+  return plain ? std::optional(text) : std::nullopt;
+}
+
+}  // namespace detail
+
 TUTTI_INLINE void point_latest(const std::filesystem::path& link, const std::string& name) {
+  std::error_code none;
+  TUTTI_CHECK(!std::filesystem::is_regular_file(std::filesystem::symlink_status(link, none)) ||
+                  std::filesystem::file_size(link, none) == 0 || detail::pointer_text(link),
+              "checkpoint: '", link.string(),
+              "' is a file that is no pointer to a checkpoint; move it, or choose another "
+              "save_latest_filename");
   const auto temporary = link.parent_path() / (std::string(detail::staging_prefix) +
                                                link.filename().string() + detail::random_suffix());
   if (::symlink(name.c_str(), temporary.c_str()) != 0) {
@@ -121,22 +191,17 @@ TUTTI_INLINE void point_latest(const std::filesystem::path& link, const std::str
 
 TUTTI_INLINE std::filesystem::path resolve(const std::filesystem::path& path, int links) {
   namespace fs = std::filesystem;
-  constexpr std::uint64_t longest_name = 4096;
   std::error_code none;
   if (fs::is_symlink(fs::symlink_status(path, none))) {
     const fs::path name = fs::read_symlink(path, none);
-    return links == 0 || name.empty() || name.is_absolute() || name.has_parent_path()
+    return links == 0 || !is_plain_name(name.string())
                ? path
                : resolve(path.parent_path() / name, links - 1);
   }
-  if (fs::is_regular_file(path, none) && fs::file_size(path, none) <= longest_name) {
-    const detail::File file = detail::File::open_for_reading(path);
-    std::string name(file.size(), '\0');
-    file.read_at(0, name.data(), name.size());
-    if (!name.empty() && name.back() == '\n') {
-      name.pop_back();
-      return path.parent_path() / name;
-    }
+  if (const auto name = detail::pointer_text(path)) {
+    TUTTI_CHECK(is_plain_name(*name), "checkpoint: '", path.string(), "' points to '", *name,
+                "', expected the name of a checkpoint beside it");
+    return links == 0 ? path : resolve(path.parent_path() / *name, links - 1);
   }
   if (!detail::path_exists(path)) {
     std::error_code error;

@@ -12,6 +12,7 @@
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
 
@@ -30,7 +31,7 @@ std::optional<std::string> find_furthest(const std::filesystem::path& folder);
 /// furthest in its run. Nothing when there is none.
 ///
 /// A function of the two names and what is on disk alone.
-/// Throws c10::Error when the pointer names a checkpoint that is not there.
+/// Throws c10::Error when the pointer names a checkpoint that is not there, or is no pointer.
 std::optional<std::string> find_latest(const std::filesystem::path& folder,
                                        const std::string& latest);
 
@@ -78,10 +79,13 @@ TUTTI_INLINE std::optional<std::string> find_latest(const std::filesystem::path&
     return detail::find_furthest(folder);
   }
   const auto found = resolve(link);
-  TORCH_CHECK(detail::is_folder(found), "checkpoint: '", link.string(), "' points to '",
-              found.string(),
-              "', which is not there; point it to another checkpoint of the folder, or remove it "
-              "to go on from the one that is furthest");
+  constexpr const char* cure =
+      "; point it to another checkpoint of the folder, or remove it to go on from the one that is "
+      "furthest";
+  TUTTI_CHECK(found != link || detail::is_folder(link), "checkpoint: '", link.string(),
+              "' is no pointer to a checkpoint", cure);
+  TUTTI_CHECK(detail::is_folder(found), "checkpoint: '", link.string(), "' points to '",
+              found.string(), "', which is not there", cure);
   return found.string();
 }
 

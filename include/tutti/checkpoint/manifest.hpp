@@ -73,16 +73,24 @@ class ArchiveReader {
 /// The archive of a tree that has no tensors but these; all of them must be used.
 Archive from_json(const Json& json, std::map<std::string, at::Tensor> tensors = {});
 
+inline constexpr std::uint64_t max_manifest = std::uint64_t{1} << 25;  // bytes
+
+/// The JSON of a manifest: an archive's tree is inside one object, and its lists inside the tree.
+/// to_text() writes more than eight bytes for a value.
+Json parse_manifest_json(std::string_view text);
+
 inline constexpr std::string_view seal = ",\n \"xxh64\": \"";
 inline constexpr std::string_view seal_end = "\"\n}\n";
 
 }  // namespace detail
 
-/// The text of manifest.json; its last member is the checksum of all before it.
+/// The text of manifest.json; its last member is the checksum of all before it. Throws
+/// std::invalid_argument when parse_manifest() would refuse it.
 std::string to_text(const Manifest& manifest);
 
 /// The manifest whose text this is. Throws std::invalid_argument saying what is wrong with it: cut
-/// short, changed since it was written, of another program, or of a newer version.
+/// short, changed since it was written, larger than any manifest, of another program, or of a newer
+/// version.
 Manifest parse_manifest(std::string_view text);
 
 }  // namespace tutti::checkpoint
@@ -105,6 +113,16 @@ TUTTI_INLINE Json to_json(const Archive& archive) {
                      entry.is_child() ? to_json(entry.child()) : entry.leaf().visit(LeafToJson{}));
   }
   return out;
+}
+
+TUTTI_INLINE Json parse_manifest_json(std::string_view text) {
+  if (text.size() > max_manifest) {
+    throw std::invalid_argument("it has " + std::to_string(text.size()) +
+                                " bytes, expected at most " + std::to_string(max_manifest) +
+                                "; long lists of numbers belong into tensors");
+  }
+  return tutti::detail::parse_json(
+      text, {.depth = Archive::max_depth + 2, .values = 1000 + text.size() / 8});
 }
 
 TUTTI_INLINE void ArchiveReader::read(const Json& json, Archive& archive) {
@@ -186,9 +204,8 @@ TUTTI_INLINE std::string to_text(const Manifest& manifest) {
                                                          {"files", std::move(files)},
                                                          {"state", manifest.state}},
                                             /*indent=*/1);
-  tutti::detail::parse_json(
-      text);  // text that is not UTF-8, or a tree too deep, could not be read back
-  text.resize(text.size() - 2);  // "\n}"
+  detail::parse_manifest_json(text);  // what is not UTF-8, or too large, could not be read back
+  text.resize(text.size() - 2);       // "\n}"
   detail::Xxh64 hash;
   hash.update(text.data(), text.size());
   return text + std::string(detail::seal) + hash.text() + std::string(detail::seal_end);
@@ -208,7 +225,7 @@ TUTTI_INLINE Manifest parse_manifest(std::string_view text) {
     throw std::invalid_argument(
         "its checksum differs; it was damaged or changed after it was written");
   }
-  const auto json = tutti::detail::parse_json(text);
+  const auto json = detail::parse_manifest_json(text);
   if (json["format"].string() != Manifest::format) {
     throw std::invalid_argument("its format is '" + json["format"].string() + "', expected '" +
                                 std::string(Manifest::format) + "'");

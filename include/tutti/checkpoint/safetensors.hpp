@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -22,6 +23,7 @@
 #include <tutti/core/detail/json.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/json_text.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
 
@@ -34,9 +36,11 @@ using Metadata = std::map<std::string, std::string>;
 /// A safetensors file open for reading, as PyTorch, Hugging Face and this library write them.
 ///
 /// The whole header is checked when it is opened, so a file that opens has every tensor inside its
-/// bounds; a file from strangers can be wrong but can run no code and touch no memory of ours.
-/// Throws c10::Error with path, tensor and reason for anything that the format does not allow.
-/// Source: github.com/huggingface/safetensors, README, section Format.
+/// bounds; a file from strangers can be wrong but can run no code and touch no memory of ours, and
+/// what it takes is in proportion to its size: a header has at most 100,000,000 bytes, a name
+/// 4,096, a shape 64 dimensions, and names that are paths few levels for the header's size. Throws
+/// c10::Error with path, tensor and reason for anything that the format does not allow. Source:
+/// github.com/huggingface/safetensors, README, section Format.
 class SafetensorsFile {
  public:
   /// Opens a file and checks its header; reads no tensor.
@@ -48,7 +52,7 @@ class SafetensorsFile {
   /// The free text that the writer attached.
   const Metadata& metadata() const { return metadata_; }
 
-  bool contains(std::string_view name) const { return index_.find(name) != index_.end(); }
+  bool contains(std::string_view name) const { return find(name) != nullptr; }
 
   /// One tensor, on the CPU, owning its memory. Throws c10::Error when there is none of that name.
   at::Tensor read(std::string_view name) const;
@@ -60,13 +64,14 @@ class SafetensorsFile {
   std::vector<NamedTensor> read_all(detail::Xxh64& hash) const;
 
  private:
-  static constexpr std::uint64_t max_header = 100'000'000;  // the limit of the reference reader
-
   [[noreturn]] void refuse(const std::string& why) const {
-    TORCH_CHECK(false, "safetensors: '", file_.path().string(), "' is refused: ", why);
+    TUTTI_CHECK(false, "safetensors: '", file_.path().string(), "' is refused: ", why);
   }
 
   void read_header();
+
+  // The tensors and the metadata of the header's text.
+  void parse_header(std::string_view text);
 
   // The data must tile the rest of the file: no hole, no overlap, nothing behind.
   void check_layout(std::uint64_t data_size);
@@ -75,8 +80,12 @@ class SafetensorsFile {
 
   detail::File file_;
   std::string prefix_;  // the length and the header, as they stand in the file
+  // The place in order_ of the first tensor whose name is not less.
+  std::vector<std::size_t>::const_iterator rank_of(std::string_view name) const;
+  const TensorLayout* find(std::string_view name) const;
+
   std::vector<TensorLayout> tensors_;
-  std::map<std::string, std::size_t, std::less<>> index_;
+  std::vector<std::size_t> order_;  // of the tensors by their names
   Metadata metadata_;
 };
 
@@ -94,16 +103,23 @@ struct WrittenFile {
 /// Writes tensors as one new safetensors file and fsyncs it.
 ///
 /// tensors: dense, of any shape, stride and device; each is written under each of its names, also
-/// where memory is shared. Names are unique and not `__metadata__`. Wider element types come first,
-/// so that all data are aligned. One tensor at a time is copied when it is not contiguous in host
-/// memory. Returns size and checksum. Throws c10::Error when the file exists, cannot be written
-/// (the disk is full, say), or a tensor has a type or layout that the format lacks; what was begun
-/// is then removed.
+/// where memory is shared. Names are unique, of 4,096 bytes and 32 levels at most, and not
+/// `__metadata__`. Wider
+/// element types come first, so that all data are aligned. One tensor at a time is copied when it
+/// is not contiguous in host memory. Returns size and checksum. Throws c10::Error when the file
+/// exists, cannot be written (the disk is full, say), or a tensor has a type or layout that the
+/// format lacks; what was begun is then removed.
 WrittenFile write_safetensors(const std::filesystem::path& path,
                               const std::vector<NamedTensor>& tensors,
                               const Metadata& metadata = {});
 
 namespace detail {
+
+inline constexpr std::uint64_t max_header = 100'000'000;  // the limit of the reference reader
+
+// Of one entry of the header. A tensor has three members, its shape 64 numbers at most; metadata
+// are an object of texts.
+inline constexpr tutti::detail::JsonLimits entry_limits{.depth = 4, .values = 65'536};
 
 /// The header with its length, padded to a multiple of 8 bytes; `tensors` in the order of their
 /// data.
@@ -127,10 +143,10 @@ TUTTI_INLINE SafetensorsFile::SafetensorsFile(std::filesystem::path path)
 }
 
 TUTTI_INLINE at::Tensor SafetensorsFile::read(std::string_view name) const {
-  const auto found = index_.find(name);
-  TORCH_CHECK(found != index_.end(), "safetensors: no tensor '", std::string(name), "' in '",
+  const TensorLayout* found = find(name);
+  TUTTI_CHECK(found != nullptr, "safetensors: no tensor '", std::string(name), "' in '",
               file_.path().string(), "', which has ", tensors_.size(), " tensors");
-  return read(tensors_[found->second], nullptr);
+  return read(*found, nullptr);
 }
 
 TUTTI_INLINE std::vector<NamedTensor> SafetensorsFile::read_all() const {
@@ -159,7 +175,7 @@ TUTTI_INLINE void SafetensorsFile::read_header() {
     refuse("it has " + std::to_string(size) + " bytes, fewer than the 8 of the header's length");
   }
   file_.read_at(0, &length, sizeof length);
-  if (length > max_header || length > size - sizeof length) {
+  if (length > detail::max_header || length > size - sizeof length) {
     refuse("it announces a header of " + std::to_string(length) + " bytes in a file of " +
            std::to_string(size) + "; it is truncated or no safetensors file");
   }
@@ -169,32 +185,65 @@ TUTTI_INLINE void SafetensorsFile::read_header() {
   if (!text.starts_with('{')) {
     refuse("its header does not begin with '{'; it is no safetensors file");
   }
-  const auto header = tutti::detail::parse_json(text, 4);
-  for (const auto& [name, entry] : header.object()) {
+  parse_header(text);
+  check_layout(size - prefix_.size());
+}
+
+TUTTI_INLINE void SafetensorsFile::parse_header(std::string_view text) {
+  bool has_metadata = false;
+  std::size_t levels = 0;
+  const std::size_t most_levels = 100'000 + text.size() / 16;  // an Archive makes a child of each
+  const auto see = [&](const std::string& name, const tutti::detail::Json& entry) {
     if (name == "__metadata__") {
+      if (std::exchange(has_metadata, true)) {
+        refuse("'__metadata__' occurs twice");
+      }
       for (const auto& [key, value] : entry.object()) {
         metadata_.emplace(key, value.string());
       }
-    } else {
-      tensors_.push_back(detail::parse_layout(name, entry));
+      return;
     }
-  }
-  check_layout(size - prefix_.size());
+    tensors_.push_back(detail::parse_layout(name, entry));
+    levels += static_cast<std::size_t>(std::count(name.begin(), name.end(), '/'));
+    if (levels > most_levels) {
+      refuse("the names of its tensors have more than " + std::to_string(most_levels) +
+             " levels, too many for its size");
+    }
+  };
+  tutti::detail::each_json_member(text, detail::entry_limits, see);
+}
+
+TUTTI_INLINE std::vector<std::size_t>::const_iterator SafetensorsFile::rank_of(
+    std::string_view name) const {
+  return std::lower_bound(
+      order_.begin(), order_.end(), name,
+      [this](std::size_t i, std::string_view other) { return tensors_[i].name < other; });
+}
+
+TUTTI_INLINE const TensorLayout* SafetensorsFile::find(std::string_view name) const {
+  const auto found = rank_of(name);
+  return found != order_.end() && tensors_[*found].name == name ? &tensors_[*found] : nullptr;
 }
 
 TUTTI_INLINE void SafetensorsFile::check_layout(std::uint64_t data_size) {
   std::stable_sort(tensors_.begin(), tensors_.end(), [](const auto& a, const auto& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
+  order_.resize(tensors_.size());
+  std::iota(order_.begin(), order_.end(), std::size_t{0});
+  const auto name_of = [this](std::size_t i) -> const std::string& { return tensors_[i].name; };
+  std::ranges::sort(order_, {}, name_of);
+  const auto repeated = std::ranges::adjacent_find(order_, {}, name_of);
+  if (repeated != order_.end()) {
+    refuse("the tensor '" + name_of(*repeated) + "' occurs twice");
+  }
   std::uint64_t covered = 0;
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const auto& tensor = tensors_[i];
+  for (const auto& tensor : tensors_) {
     if (tensor.begin != covered) {
       refuse("tensor '" + tensor.name + "' begins at byte " + std::to_string(tensor.begin) +
              " of the data, expected " + std::to_string(covered) + " (a hole or an overlap)");
     }
     covered = tensor.end;
-    index_.emplace(tensor.name, i);
   }
   if (covered != data_size) {
     refuse("its tensors need " + std::to_string(covered) + " bytes of data, it has " +
@@ -205,7 +254,7 @@ TUTTI_INLINE void SafetensorsFile::check_layout(std::uint64_t data_size) {
 TUTTI_INLINE at::Tensor SafetensorsFile::read(const TensorLayout& layout,
                                               detail::Xxh64* hash) const {
   at::Tensor out = at::empty(layout.shape, at::TensorOptions(layout.dtype));
-  const auto size = static_cast<std::size_t>(layout.bytes());
+  const std::size_t size = layout.bytes();
   if (size > 0) {
     file_.read_at(prefix_.size() + layout.begin, out.mutable_data_ptr(), size);
   }
@@ -226,14 +275,18 @@ TUTTI_INLINE at::Tensor SafetensorsFile::read(const TensorLayout& layout,
 namespace tutti::checkpoint::detail {
 
 TUTTI_INLINE void check_writable(const std::string& name, const at::Tensor& tensor) {
-  TORCH_CHECK(tensor.defined(), "safetensors: the tensor '", name, "' is undefined; leave it out");
-  TORCH_CHECK(tensor.layout() == at::kStrided && !tensor.is_meta(), "safetensors: the tensor '",
+  TUTTI_CHECK(tensor.defined(), "safetensors: the tensor '", name, "' is undefined; leave it out");
+  TUTTI_CHECK(tensor.layout() == at::kStrided && !tensor.is_meta(), "safetensors: the tensor '",
               name, "' is ", tensor.layout(), " on ", tensor.device(),
               "; only dense tensors that have data can be written");
-  TORCH_CHECK(!dtype_name(tensor.scalar_type()).empty(), "safetensors: the tensor '", name,
+  TUTTI_CHECK(!dtype_name(tensor.scalar_type()).empty(), "safetensors: the tensor '", name,
               "' has the type ", tensor.scalar_type(), ", which the format lacks",
               tensor.scalar_type() == at::kComplexDouble ? "; write its view_as_real()" : "");
-  TORCH_CHECK(name != "__metadata__", "safetensors: no tensor can be named __metadata__");
+  TUTTI_CHECK(name != "__metadata__", "safetensors: no tensor can be named __metadata__");
+  const std::string problem = problem_of_name(name);
+  TUTTI_CHECK(problem.empty(), "safetensors: the tensor '", name.substr(0, 64), "' ", problem);
+  TUTTI_CHECK(tensor.dim() <= max_dimensions, "safetensors: the tensor '", name, "' has ",
+              tensor.dim(), " dimensions, expected at most ", max_dimensions);
 }
 
 TUTTI_INLINE std::string make_header(const std::vector<NamedTensor>& tensors,
@@ -253,8 +306,11 @@ TUTTI_INLINE std::string make_header(const std::vector<NamedTensor>& tensors,
                                            {"data_offsets", Json::Array{begin, at}}});
   }
   std::string text = tutti::detail::to_text(header);
-  tutti::detail::parse_json(text, 4);  // a name that is not UTF-8 could not be read back
+  // A name that is not UTF-8 could not be read back.
+  tutti::detail::each_json_member(text, entry_limits, [](const auto&, const auto&) {});
   text.append((8 - text.size() % 8) % 8, ' ');
+  TUTTI_CHECK(text.size() <= max_header, "safetensors: a header of ", text.size(), " bytes for ",
+              tensors.size(), " tensors, expected at most ", max_header, "; write several files");
   const std::uint64_t length = text.size();
   std::string out(sizeof length, '\0');
   std::memcpy(out.data(), &length, sizeof length);
@@ -294,7 +350,7 @@ TUTTI_INLINE WrittenFile write_safetensors(const std::filesystem::path& path,
   std::map<std::string_view, int> names;
   for (const auto& [name, tensor] : tensors) {
     detail::check_writable(name, tensor);
-    TORCH_CHECK(++names[name] == 1, "safetensors: two tensors are named '", name, "'");
+    TUTTI_CHECK(++names[name] == 1, "safetensors: two tensors are named '", name, "'");
   }
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
     return a.second.element_size() > b.second.element_size();

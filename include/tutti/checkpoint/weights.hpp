@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <set>
 #include <stdexcept>
@@ -14,6 +16,7 @@
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/json_parse.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
 
@@ -27,34 +30,75 @@ inline void add_tensors(const std::filesystem::path& path, Archive& archive) {
 
 /// The files that an index of Hugging Face lists beside itself.
 inline void add_shards(const std::filesystem::path& path, Archive& archive) {
+  constexpr std::uint64_t most = std::uint64_t{1} << 25;
   const File file = File::open_for_reading(path);
+  TUTTI_CHECK(file.size() <= most, "checkpoint: '", path.string(), "' has ", file.size(),
+              " bytes, expected an index of at most ", most);
   std::string text(file.size(), '\0');
   file.read_at(0, text.data(), text.size());
   std::set<std::string> shards;
   try {
-    const auto index = tutti::detail::parse_json(text);
+    // A name and the name of a file with its extension have more than 16 bytes.
+    const auto index = tutti::detail::parse_json(text, {.values = 1000 + text.size() / 16});
     for (const auto& [name, shard] : index["weight_map"].object()) {
       shards.insert(shard.string());
     }
   } catch (const std::invalid_argument& error) {
-    TORCH_CHECK(false, "checkpoint: '", path.string(), "' is refused: ", error.what());
+    TUTTI_CHECK(false, "checkpoint: '", path.string(), "' is refused: ", error.what());
   }
   for (const auto& shard : shards) {
-    TORCH_CHECK(std::filesystem::path(shard).filename() == shard && shard != "..", "checkpoint: '",
+    TUTTI_CHECK(std::filesystem::path(shard).filename() == shard && shard != "..", "checkpoint: '",
                 path.string(), "' lists the file '", shard, "', expected a name without a folder");
     add_tensors(path.parent_path() / shard, archive);
   }
 }
 
-/// Says what to do with a file of torch.save(), a zip archive or a pickle.
-inline void refuse_pickle(const std::filesystem::path& path) {
-  const File file = File::open_for_reading(path);
-  std::string magic(file.size() < 2 ? 0 : 2, '\0');
-  file.read_at(0, magic.data(), magic.size());
-  TORCH_CHECK(
-      magic != "PK" && !magic.starts_with('\x80'), "checkpoint: '", path.string(),
-      "' is a pickle of torch.save(), which can run code when it is opened; convert it in Python: ",
-      "safetensors.torch.save_file(torch.load(path, weights_only=True), 'model.safetensors')");
+/// The first or last bytes of a file, `most` of them at most.
+inline std::string part_of(const File& file, std::uint64_t most, bool last) {
+  const std::uint64_t size = file.size();
+  std::string out(std::min(size, most), '\0');
+  file.read_at(last ? size - out.size() : 0, out.data(), out.size());
+  return out;
+}
+
+/// Whether a file begins as the safetensors format says: the length of a header that fits into it,
+/// and a '{'. Nothing else about its first bytes is known: one length in 32 begins as a pickle
+/// does.
+inline bool begins_as_safetensors(const File& file) {
+  const std::string start = part_of(file, 9, /*last=*/false);
+  if (start.size() < 9 || start[8] != '{') {
+    return false;
+  }
+  std::uint64_t length = 0;
+  std::memcpy(&length, start.data(), sizeof length);
+  return length <= file.size() - sizeof length;
+}
+
+/// Says what to do with a file of torch.save(). Python's is a zip archive around a pickle, and was
+/// a pickle alone; that of C++ is a TorchScript archive, a zip archive with constants too, which
+/// torch.load() refuses.
+inline void refuse_torch(const File& file) {
+  const std::string start = part_of(file, 256, /*last=*/false);
+  const std::string names = part_of(file, std::uint64_t{1} << 20, /*last=*/true);
+  const auto has = [](const std::string& text, const char* name) {
+    return text.find(name) != std::string::npos;
+  };
+  const bool zip = start.starts_with("PK\x03\x04");
+  const bool script = zip && has(names, "/constants.pkl");
+  const bool pickle = (zip && (has(names, "/data.pkl") || has(start, "/data.pkl"))) ||
+                      (start.size() > 1 && start[0] == '\x80' && start[1] > 0 && start[1] < 6);
+  TUTTI_CHECK(
+      !script && !pickle, "checkpoint: '", file.path().string(), "' is ",
+      script ? "an archive of C++'s torch::save() or of TorchScript"
+             : "a pickle of Python's torch.save()",
+      ", which can run code when it is opened; convert it in Python, with safetensors and numpy "
+      "installed: state = ",
+      script ? "torch.jit.load(path).state_dict()"
+             : "torch.load(path, weights_only=True), or the member of it that is the state dict",
+      "; safetensors.torch.save_file({k: v.contiguous().clone() for k, v in state.items()}, "
+      "'model.safetensors')");
+  TUTTI_CHECK(!zip, "checkpoint: '", file.path().string(),
+              "' is a zip archive, expected a safetensors file");
 }
 
 }  // namespace detail
@@ -66,7 +110,7 @@ inline void refuse_pickle(const std::filesystem::path& path) {
 /// files. Throws c10::Error when it is none of these or damaged.
 inline Archive read_weights(const std::filesystem::path& path) {
   const auto found = resolve(path);
-  TORCH_CHECK(detail::path_exists(found), "checkpoint: there is no '", path.string(), "'");
+  TUTTI_CHECK(detail::path_exists(found), "checkpoint: there is no '", path.string(), "'");
   if (detail::is_folder(found)) {
     return read_snapshot(found, {.state = false}).model;
   }
@@ -74,7 +118,10 @@ inline Archive read_weights(const std::filesystem::path& path) {
   if (found.extension() == ".json") {
     detail::add_shards(found, archive);
   } else {
-    detail::refuse_pickle(found);
+    if (const auto file = detail::File::open_for_reading(found);
+        !detail::begins_as_safetensors(file)) {
+      detail::refuse_torch(file);
+    }
     detail::add_tensors(found, archive);
   }
   return archive;

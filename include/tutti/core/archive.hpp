@@ -14,6 +14,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/archive_leaf.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti {
 
@@ -39,19 +40,23 @@ concept Archivable = std::integral<T> || std::same_as<T, float> || std::same_as<
 /// Entries keep their order. A name may be a path, `"optimizers/0/lr"`: what lies between is made
 /// by put() and walked by get(). Scalars come back exactly, every bit of a double included. Tensors
 /// are kept as handles: one that is changed in place after put() changes here too until the archive
-/// is written. Copying copies the tree and shares the tensors. Every error is a c10::Error that
-/// names the full path, and what is there instead.
+/// is written. Copying copies the tree and shares the tensors. Children lie inside one another up
+/// to max_depth. Every error is a c10::Error that names the full path, and what is there instead.
 class Archive {
  public:
   using Leaf = ArchiveLeaf;
   class Entry;
+
+  /// Names in the path of a value, at most: each child notes its own path, and the tree is walked
+  /// by recursion.
+  static constexpr std::size_t max_depth = 32;
 
   Archive() = default;
 
   /// Adds a value under a name that is still free.
   ///
   /// value: see Archivable; a std::vector becomes a child whose entries are named 0, 1, ...
-  /// Throws c10::Error when the name is empty or taken.
+  /// Throws c10::Error when the name is empty or taken, or the path has more than max_depth names.
   template <Archivable T>
   void put(std::string_view path, const T& value);
 
@@ -115,6 +120,7 @@ class Archive {
     return path_.empty() ? std::string(path) : path_ + '/' + std::string(path);
   }
   std::string inventory() const;
+  void require_depth(std::string_view path) const;
   void place(std::string path);
   template <class Visit>
   void visit_leaves(Visit& visit, const std::string& prefix) const;
@@ -168,7 +174,7 @@ inline std::pair<std::string_view, std::string_view> split_path(std::string_view
 template <Archivable T>
 void Archive::put(std::string_view path, const T& value) {
   if constexpr (detail::is_list<T>) {
-    TORCH_CHECK(!contains(path), "archive: '", full(path), "' is saved twice");
+    TUTTI_CHECK(!contains(path), "archive: '", full(path), "' is saved twice");
     Archive& list = child(path);
     for (std::size_t i = 0; i < value.size(); ++i) {
       list.put(std::to_string(i), static_cast<typename T::value_type>(value[i]));
@@ -220,7 +226,7 @@ T Archive::get(std::string_view path) const {
     return entry.leaf().visit([&](const auto& value) -> T {
       using V = std::remove_cvref_t<decltype(value)>;
       if constexpr (std::integral<V> && !std::same_as<V, bool>) {
-        TORCH_CHECK(std::in_range<T>(value), "archive: '", full(path), "' is ", value,
+        TUTTI_CHECK(std::in_range<T>(value), "archive: '", full(path), "' is ", value,
                     ", which the integer it is read into cannot hold");
         return static_cast<T>(value);
       }
@@ -270,7 +276,7 @@ TUTTI_INLINE const Archive::Entry* Archive::direct(std::string_view name) const 
 }
 
 TUTTI_INLINE Archive::Entry& Archive::add(std::string_view name) {
-  TORCH_CHECK(!name.empty(), "archive: an entry of '", path_, "' has an empty name");
+  TUTTI_CHECK(!name.empty(), "archive: an entry of '", path_, "' has an empty name");
   order_.insert(rank_of(name), entries_.size());
   entries_.push_back(Entry(name));
   return entries_.back();
@@ -288,12 +294,12 @@ TUTTI_INLINE const Archive::Entry* Archive::find(std::string_view path) const {
 TUTTI_INLINE const Archive::Entry& Archive::require(std::string_view path) const {
   const auto [head, rest] = detail::split_path(path);
   const Entry* entry = direct(head);
-  TORCH_CHECK(entry != nullptr, "archive: nothing is saved under '", full(head), "'; ",
+  TUTTI_CHECK(entry != nullptr, "archive: nothing is saved under '", full(head), "'; ",
               path_.empty() ? "the archive" : "'" + path_ + "'", " has ", inventory());
   if (head.size() == path.size()) {
     return *entry;
   }
-  TORCH_CHECK(entry->is_child(), "archive: '", full(head), "' is ", entry->kind(),
+  TUTTI_CHECK(entry->is_child(), "archive: '", full(head), "' is ", entry->kind(),
               ", expected a child archive with '", rest, "'");
   return entry->child().require(rest);
 }
@@ -318,7 +324,19 @@ TUTTI_INLINE std::vector<std::string> Archive::names() const {
   return out;
 }
 
+TUTTI_INLINE void Archive::require_depth(std::string_view path) const {
+  const auto names = [](std::string_view text) {
+    return static_cast<std::size_t>(std::count(text.begin(), text.end(), '/') + !text.empty());
+  };
+  const std::size_t depth = names(path_) + names(path);
+  if (depth > max_depth) {
+    TUTTI_CHECK(false, "archive: '", full(path).substr(0, 64), "...' has ", depth,
+                " names in its path, expected at most ", max_depth);
+  }
+}
+
 TUTTI_INLINE Archive& Archive::child(std::string_view path) {
+  require_depth(path);
   const auto [head, rest] = detail::split_path(path);
   auto* entry = const_cast<Entry*>(direct(head));
   if (entry == nullptr) {
@@ -326,7 +344,7 @@ TUTTI_INLINE Archive& Archive::child(std::string_view path) {
     entry->is_child_ = true;
     entry->child_.path_ = full(head);
   }
-  TORCH_CHECK(entry->is_child(), "archive: '", full(head), "' is ", entry->kind(),
+  TUTTI_CHECK(entry->is_child(), "archive: '", full(head), "' is ", entry->kind(),
               ", so it cannot be a child archive too");
   Archive& below = entry->child_;
   return head.size() == path.size() ? below : below.child(rest);
@@ -334,18 +352,19 @@ TUTTI_INLINE Archive& Archive::child(std::string_view path) {
 
 TUTTI_INLINE const Archive& Archive::child(std::string_view path) const {
   const Entry& entry = require(path);
-  TORCH_CHECK(entry.is_child(), "archive: '", full(path), "' is ", entry.kind(),
+  TUTTI_CHECK(entry.is_child(), "archive: '", full(path), "' is ", entry.kind(),
               ", expected a child archive");
   return entry.child();
 }
 
 TUTTI_INLINE void Archive::put_leaf(std::string_view path, Leaf leaf) {
+  require_depth(path);
   const auto slash = path.rfind('/');
   if (slash != std::string_view::npos) {
     child(path.substr(0, slash)).put_leaf(path.substr(slash + 1), std::move(leaf));
     return;
   }
-  TORCH_CHECK(!contains(path), "archive: '", full(path),
+  TUTTI_CHECK(!contains(path), "archive: '", full(path),
               "' is saved twice; erase() the first or choose "
               "another name");
   add(path).leaf_ = std::move(leaf);
@@ -354,6 +373,7 @@ TUTTI_INLINE void Archive::put_leaf(std::string_view path, Leaf leaf) {
 TUTTI_INLINE void Archive::place(std::string path) {
   path_ = std::move(path);
   for (auto& entry : entries_) {
+    require_depth(entry.name);
     if (entry.is_child()) {
       entry.child_.place(path_ + '/' + entry.name);
     }
@@ -361,7 +381,7 @@ TUTTI_INLINE void Archive::place(std::string path) {
 }
 
 TUTTI_INLINE void Archive::put(std::string_view path, const Archive& value) {
-  TORCH_CHECK(!contains(path), "archive: '", full(path), "' is saved twice");
+  TUTTI_CHECK(!contains(path), "archive: '", full(path), "' is saved twice");
   Archive copy = value;
   copy.place(full(path));
   child(path) = std::move(copy);
@@ -369,7 +389,7 @@ TUTTI_INLINE void Archive::put(std::string_view path, const Archive& value) {
 
 TUTTI_INLINE void Archive::refuse(std::string_view path, const Entry& entry,
                                   std::string_view expected) const {
-  TORCH_CHECK(false, "archive: '", full(path), "' is ", entry.kind(), ", expected ", expected);
+  TUTTI_CHECK(false, "archive: '", full(path), "' is ", entry.kind(), ", expected ", expected);
 }
 
 TUTTI_INLINE at::Tensor Archive::tensor(std::string_view path) const {

@@ -3,6 +3,7 @@
 #include <concepts>
 #include <type_traits>
 
+#include <tutti/core/detail/members.hpp>
 #include <tutti/core/policy.hpp>
 
 /// The checks that no hook of a policy is dropped in silence, each with its sentence. Recipe
@@ -37,10 +38,10 @@ inline constexpr bool apply_is_listed = !ListsEvents<P> || Lists<P, E> || !Handl
   requires(P & policy, State & state) { \
     policy.method(Anything{}, state);   \
   }
-#define TUTTI_NAMED(event)              \
-  requires(P & policy, State & state) { \
-    policy.event(state);                \
-  }
+#define TUTTI_NAMED(event)                                            \
+  (                                                                   \
+      requires(P & policy, State & state) { policy.event(state); } || \
+      requires(P & policy, State & state, Logger & logger) { policy.event(state, logger); })
 template <class P>
 concept MisspellsApply = TUTTI_HAS(aply) || TUTTI_HAS(appply) || TUTTI_HAS(aplly) ||
     TUTTI_HAS(appy) || TUTTI_HAS(Apply) || TUTTI_HAS(applies) || TUTTI_HAS(on_apply) ||
@@ -49,12 +50,22 @@ template <class P>
 concept MisspellsMatch = TUTTI_HAS(mach) || TUTTI_HAS(macth) || TUTTI_HAS(Match) ||
     TUTTI_HAS(matches) || TUTTI_HAS(should_match);
 template <class P>
-concept NamedAfterEvent = TUTTI_NAMED(init) || TUTTI_NAMED(after_load) || TUTTI_NAMED(fit_start) ||
-    TUTTI_NAMED(epoch_start) || TUTTI_NAMED(after_dataloader) || TUTTI_NAMED(batch_start) ||
-    TUTTI_NAMED(before_forward) || TUTTI_NAMED(after_forward) || TUTTI_NAMED(before_loss) ||
-    TUTTI_NAMED(after_loss) || TUTTI_NAMED(before_backward) || TUTTI_NAMED(after_backward) ||
-    TUTTI_NAMED(after_train_batch) || TUTTI_NAMED(batch_end) || TUTTI_NAMED(epoch_end) ||
-    TUTTI_NAMED(eval_start) || TUTTI_NAMED(eval_end) || TUTTI_NAMED(fit_end);
+concept NamedAfterEvent = TUTTI_NAMED(init) || TUTTI_NAMED(before_load) ||
+    TUTTI_NAMED(after_load) || TUTTI_NAMED(fit_start) || TUTTI_NAMED(iteration_start) ||
+    TUTTI_NAMED(epoch_start) || TUTTI_NAMED(before_dataloader) || TUTTI_NAMED(after_dataloader) ||
+    TUTTI_NAMED(batch_start) || TUTTI_NAMED(before_train_batch) || TUTTI_NAMED(before_forward) ||
+    TUTTI_NAMED(after_forward) || TUTTI_NAMED(before_loss) || TUTTI_NAMED(after_loss) ||
+    TUTTI_NAMED(before_backward) || TUTTI_NAMED(after_backward) || TUTTI_NAMED(after_train_batch) ||
+    TUTTI_NAMED(batch_end) || TUTTI_NAMED(batch_checkpoint) || TUTTI_NAMED(epoch_end) ||
+    TUTTI_NAMED(epoch_checkpoint) || TUTTI_NAMED(iteration_end) ||
+    TUTTI_NAMED(iteration_checkpoint) || TUTTI_NAMED(fit_end) || TUTTI_NAMED(eval_before_all) ||
+    TUTTI_NAMED(eval_start) || TUTTI_NAMED(eval_batch_start) || TUTTI_NAMED(eval_before_forward) ||
+    TUTTI_NAMED(eval_after_forward) || TUTTI_NAMED(eval_batch_end) || TUTTI_NAMED(eval_end) ||
+    TUTTI_NAMED(eval_after_all) || TUTTI_NAMED(eval_standalone_start) ||
+    TUTTI_NAMED(eval_standalone_end) || TUTTI_NAMED(predict_start) ||
+    TUTTI_NAMED(predict_batch_start) || TUTTI_NAMED(predict_before_forward) ||
+    TUTTI_NAMED(predict_after_forward) || TUTTI_NAMED(predict_batch_end) ||
+    TUTTI_NAMED(predict_end);
 #undef TUTTI_HAS
 #undef TUTTI_NAMED
 
@@ -92,6 +103,10 @@ inline constexpr bool names_apply = [] {
   }
 }();
 
+template <class P, class Wrong>
+inline constexpr bool is_looked_for = false;
+template <class P, class Member>
+inline constexpr bool is_usable = false;
 template <class P>
 inline constexpr bool acts_on_an_event =
     handles_any<P, all_events> || LoggerDestination<P> || Recorder<P>;
@@ -179,6 +194,204 @@ struct NameCheck {
   static_assert(detail::hides_no_hook<P>,
                 "tutti: an apply() of this policy hides those of its base class, which would never "
                 "run; write `using Base::apply;` beside it, or make the base a member.");
+};
+
+/// Refuses a member of `P` that is called almost as one the library looks for; `Wrong` and `Right`
+/// are their names.
+template <class P, class Wrong, class Right>
+struct MemberCheck {
+  static_assert(detail::is_looked_for<P, Wrong>,
+                "tutti: nobody looks for a member of the first of these names in a policy, so it "
+                "would do nothing; give it the second, or one that looks less like it. All are in "
+                "docs/extending.md.");
+};
+
+/// Refuses a list of `P` that is no list; `Member` is its name.
+template <class P, class Member>
+struct ListCheck {
+  static_assert(detail::is_usable<P, Member>,
+                "tutti: a policy's member of this name has to be a list, and this is none, so "
+                "nothing in it would be found; write tutti::types<...> around it.");
+};
+
+/// Refuses what an object of `P` says and its type has to; `Member` is the name.
+template <class P, class Member>
+struct StaticCheck {
+  static_assert(detail::is_usable<P, Member>,
+                "tutti: the library asks the type of a policy, not the policy, for its member of "
+                "this name; make it static constexpr and no function.");
+};
+
+/// Refuses a function of `P` that cannot be called as the library would; `Member` is its name.
+template <class P, class Member>
+struct MethodCheck;
+template <class P>
+struct MethodCheck<P, member::validate> {
+  static_assert(detail::is_usable<P, member::validate>,
+                "tutti: validate() of this policy cannot be called as the library calls "
+                "it, so it never would be; write constexpr void validate() const.");
+};
+template <class P>
+struct MethodCheck<P, member::save> {
+  static_assert(detail::is_usable<P, member::save>,
+                "tutti: save() of this policy cannot be called as the library calls it, "
+                "so it never would be; write void save(tutti::Archive&) const.");
+};
+template <class P>
+struct MethodCheck<P, member::load> {
+  static_assert(detail::is_usable<P, member::load>,
+                "tutti: load() of this policy cannot be called as the library calls it, "
+                "so it never would be; write void load(const tutti::Archive&).");
+};
+template <class P>
+struct MethodCheck<P, member::prepare_load> {
+  static_assert(detail::is_usable<P, member::prepare_load>,
+                "tutti: prepare_load() of this policy cannot be called as the library "
+                "calls it, so it never would be; write void prepare_load(const "
+                "tutti::Archive&, tutti::State&).");
+};
+template <class P>
+struct MethodCheck<P, member::close> {
+  static_assert(detail::is_usable<P, member::close>,
+                "tutti: close() of this policy cannot be called as the library calls "
+                "it, so it never would be; write void close(tutti::State&).");
+};
+template <class P>
+struct MethodCheck<P, member::leaves_parameters_unused> {
+  static_assert(detail::is_usable<P, member::leaves_parameters_unused>,
+                "tutti: leaves_parameters_unused() of this policy cannot be called as "
+                "the library calls it, so it never would be; write bool "
+                "leaves_parameters_unused() const.");
+};
+template <class P>
+struct MethodCheck<P, member::join> {
+  static_assert(detail::is_usable<P, member::join>,
+                "tutti: join() of this policy cannot be called as the library calls it, "
+                "so it never would be; write void join(tutti::optim::Sweep&, const "
+                "tutti::State&).");
+};
+template <class P>
+struct MethodCheck<P, member::pixels> {
+  static_assert(detail::is_usable<P, member::pixels>,
+                "tutti: pixels() of this policy cannot be called as the library calls "
+                "it, so it never would be; write auto pixels(const "
+                "tutti::fused::Frame&).");
+};
+template <class P>
+struct MethodCheck<P, member::targets_follow> {
+  static_assert(detail::is_usable<P, member::targets_follow>,
+                "tutti: targets_follow() of this policy cannot be called as the library "
+                "calls it, so it never would be; write bool targets_follow(const "
+                "tutti::State&) const.");
+};
+template <class P>
+struct MethodCheck<P, member::wants_type> {
+  static_assert(detail::is_usable<P, member::wants_type>,
+                "tutti: wants_type() of this policy cannot be called as the library "
+                "calls it, so it never would be; write std::optional<at::ScalarType> "
+                "wants_type(const tutti::State&) const.");
+};
+template <class P>
+struct MethodCheck<P, member::wants_channels_last> {
+  static_assert(detail::is_usable<P, member::wants_channels_last>,
+                "tutti: wants_channels_last() of this policy cannot be called as the "
+                "library calls it, so it never would be; write bool "
+                "wants_channels_last(const tutti::State&) const.");
+};
+template <class P>
+struct MethodCheck<P, member::checkpoint_saver> {
+  static_assert(detail::is_usable<P, member::checkpoint_saver>,
+                "tutti: checkpoint_saver() of this policy cannot be called as the "
+                "library calls it, so it never would be; write "
+                "tutti::checkpoint::Saver& checkpoint_saver().");
+};
+template <class P>
+struct MethodCheck<P, member::checkpoint_mirror> {
+  static_assert(detail::is_usable<P, member::checkpoint_mirror>,
+                "tutti: checkpoint_mirror() of this policy cannot be called as the "
+                "library calls it, so it never would be; write "
+                "tutti::checkpoint::Mirror& checkpoint_mirror().");
+};
+template <class P>
+struct MethodCheck<P, member::record_event> {
+  static_assert(detail::is_usable<P, member::record_event>,
+                "tutti: record_event() of this policy cannot be called as the library "
+                "calls it, so it never would be; write void "
+                "record_event(std::string_view event).");
+};
+template <class P>
+struct MethodCheck<P, member::record_policy> {
+  static_assert(detail::is_usable<P, member::record_policy>,
+                "tutti: record_policy() of this policy cannot be called as the library "
+                "calls it, so it never would be; write void "
+                "record_policy(std::string_view event, std::string_view policy, "
+                "tutti::Role).");
+};
+template <class P>
+struct MethodCheck<P, member::log_metrics> {
+  static_assert(detail::is_usable<P, member::log_metrics>,
+                "tutti: log_metrics() of this destination cannot be called as "
+                "tutti::Logger calls it, so it would receive nothing; write void "
+                "log_metrics(std::span<const tutti::LoggedMetric>, std::int64_t step).");
+};
+template <class P>
+struct MethodCheck<P, member::log_hyperparameters> {
+  static_assert(detail::is_usable<P, member::log_hyperparameters>,
+                "tutti: log_hyperparameters() of this destination cannot be called as "
+                "tutti::Logger calls it, so it would receive nothing; write void "
+                "log_hyperparameters(std::span<const tutti::Hyperparameter>).");
+};
+template <class P>
+struct MethodCheck<P, member::log_images> {
+  static_assert(detail::is_usable<P, member::log_images>,
+                "tutti: log_images() of this destination cannot be called as "
+                "tutti::Logger calls it, so it would receive nothing; write void "
+                "log_images(const tutti::LoggedImages&, std::int64_t step).");
+};
+template <class P>
+struct MethodCheck<P, member::log_table> {
+  static_assert(detail::is_usable<P, member::log_table>,
+                "tutti: log_table() of this destination cannot be called as "
+                "tutti::Logger calls it, so it would receive nothing; write void "
+                "log_table(const tutti::LoggedTable&, std::int64_t step).");
+};
+template <class P>
+struct MethodCheck<P, member::upload_file> {
+  static_assert(detail::is_usable<P, member::upload_file>,
+                "tutti: upload_file() of this destination cannot be called as "
+                "tutti::Logger calls it, so it would receive nothing; write void "
+                "upload_file(std::string_view remote_file_name, std::string_view path).");
+};
+template <class P>
+struct MethodCheck<P, member::reads_batch> {
+  static_assert(detail::is_usable<P, member::reads_batch>,
+                "tutti: reads_batch() of this policy cannot be called as the library calls it, so "
+                "it never would be; write bool reads_batch(const tutti::State&) const, or static "
+                "constexpr bool reads_batch = false.");
+};
+template <class P>
+struct MethodCheck<P, member::supports> {
+  static_assert(
+      detail::is_usable<P, member::supports>,
+      "tutti: `supports` of this policy is no template, so no model is asked about; write "
+      "template <class Model> static constexpr bool supports = ...");
+};
+template <class P>
+struct MethodCheck<P, member::step> {
+  static_assert(detail::is_usable<P, member::step>,
+                "tutti: step() of this policy cannot be called as the library calls it, so it "
+                "never would be; write template <class Closure, class Update> void "
+                "step(tutti::State&, Closure&& closure, Update&& update).");
+};
+
+/// Refuses a policy whose state is saved and never read, or the other way round.
+template <class P>
+struct SaveCheck {
+  static_assert(!detail::Saves<P> || detail::Loads<P>,
+                "tutti: this policy has save(Archive&) but no load(const Archive&); write both.");
+  static_assert(!detail::Loads<P> || detail::Saves<P>,
+                "tutti: this policy has load(const Archive&) but no save(Archive&) const; write "
+                "both.");
 };
 
 /// Refuses a hook that changes a policy which is const in its recipe.

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <tutti/core/detail/switched.hpp>
 #include <tutti/core/recipe.hpp>
 
 namespace tutti {
@@ -21,24 +22,9 @@ struct Slot {
   [[no_unique_address]] P policy;
 };
 
-// The policy that a Switch turns on and off; P itself for any other.
-template <class P>
-consteval auto switched() {
-  if constexpr (requires(P & p) {
-                  p.policy;
-                  p.on;
-                }) {
-    return switched<decltype(P::policy)>();
-  } else {
-    return std::type_identity<P>{};
-  }
-}
-template <class P>
-using Switched = typename decltype(switched<P>())::type;
-
 template <class P, class Other>
-concept ValidatesWith = !std::is_same_v<Switched<P>, Switched<Other>> &&
-                        requires(const Switched<P>& policy, const Switched<Other>& other) {
+concept ValidatesWith = !std::is_same_v<Unswitched<P>, Unswitched<Other>> &&
+                        requires(const Unswitched<P>& policy, const Unswitched<Other>& other) {
   policy.validate_with(other);
 };
 
@@ -55,8 +41,8 @@ class Engine : private detail::Slot<Policies>... {
 
   /// Takes the policies with their hyperparameters.
   /// Throws what a policy's validate() or validate_with(other) throws.
-  explicit Engine(Policies... policies) requires(sizeof...(Policies) > 0)
-      : detail::Slot<Policies>{std::move(policies)}... {
+  explicit Engine(Policies... given) requires(sizeof...(Policies) > 0)
+      : detail::Slot<Policies>{std::move(given)}... {
     (validate(get<Policies>()), ...);
   }
   Engine() requires(std::is_default_constructible_v<Policies>&&...) {
@@ -172,36 +158,19 @@ class Engine : private detail::Slot<Policies>... {
   // Pairs are of the policies themselves, of which a Switch may have turned one off.
   template <class P, class Other>
   static void validate_pair(const P& policy, const Other& other) {
-    if constexpr (requires {
-                    other.policy;
-                    other.on;
-                  }) {
-      if (other.on) {
-        validate_pair(policy, other.policy);
+    if constexpr (detail::ValidatesWith<P, Other>) {
+      if (detail::is_on(policy) && detail::is_on(other)) {
+        detail::unswitched(policy).validate_with(detail::unswitched(other));
       }
-    } else if constexpr (requires {
-                           policy.policy;
-                           policy.on;
-                         }) {
-      if (policy.on) {
-        validate_pair(policy.policy, other);
-      }
-    } else if constexpr (!std::is_same_v<P, Other> && requires { policy.validate_with(other); }) {
-      policy.validate_with(other);
     }
   }
 
   template <class M, class P>
   static void validate_model_of(const P& policy) {
-    if constexpr (requires {
-                    policy.policy;
-                    policy.on;
-                  }) {
-      if (policy.on) {
-        validate_model_of<M>(policy.policy);
+    if constexpr (requires { detail::unswitched(policy).template validate_model<M>(); }) {
+      if (detail::is_on(policy)) {
+        detail::unswitched(policy).template validate_model<M>();
       }
-    } else if constexpr (requires { policy.template validate_model<M>(); }) {
-      policy.template validate_model<M>();
     }
   }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include <tutti/core/detail/switched.hpp>
 #include <tutti/core/recipe.hpp>
 
 /// Which recipes can be trained with CUDA graphs, decided at compile time.
@@ -33,20 +34,6 @@ using graph_events = types<AfterForward, BeforeLoss, AfterLoss, BeforeBackward, 
 
 /// Where a hook runs beside a graph.
 enum class GraphPlace : std::uint8_t { inside, ahead, behind, instead, nowhere };
-
-// The policy that a Switch turns on and off, else P.
-template <class P>
-struct InSwitch {
-  using type = P;
-};
-template <class P>
-  requires requires(P& p) {
-    p.policy;
-    p.on;
-  }
-struct InSwitch<P> {
-  using type = decltype(P::policy);
-};
 
 #define TUTTI_GRAPH_LIST(list)               \
   template <class P, class E>                \
@@ -91,7 +78,7 @@ consteval auto placed(types<Ps...>) {
 
 template <class P>
 consteval std::string_view no_graph_of() {
-  using Q = typename InSwitch<P>::type;
+  using Q = Unswitched<P>;
   if constexpr (requires { Q::no_graph; }) {
     return Q::no_graph;
   } else {

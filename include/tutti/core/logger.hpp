@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include <tutti/config.hpp>
@@ -18,10 +19,17 @@ class Tensor;
 /// Where policies and the loop send what should be seen, and how destinations receive it.
 namespace tutti {
 
-/// One number of one step.
+/// One number of one step. Made of any number, `{"batches", std::int64_t{3}}`; integers beyond 2^53
+/// are rounded. A tensor is none: what waits for a device is written out, `x.item<double>()`.
 struct LoggedMetric {
   std::string_view name;  ///< "loss/train/total"; valid during the call only
   double value = 0;
+
+  constexpr LoggedMetric() = default;
+  template <class T>
+    requires std::is_arithmetic_v<T>
+  constexpr LoggedMetric(std::string_view metric, T number)
+      : name(metric), value(static_cast<double>(number)) {}
 };
 
 /// One constant of the run.

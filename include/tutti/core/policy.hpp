@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string_view>
 #include <type_traits>
 
@@ -33,6 +35,8 @@
 ///     template <class Model> void validate_model() const       the same, looking at its values
 ///     void validate_with(const Other&) const          throws when it cannot work beside that
 ///     void save(Archive&) const, void load(const Archive&)    what a checkpoint keeps of it
+///     void enter_checkpoint(State&), void leave_checkpoint(State&)    around every checkpoint that
+///         is written: gives the model what it is to hold there, and takes it back
 ///     bool leaves_parameters_unused() const           some may get no gradient (for several ranks)
 ///     Rng rng                                         seeded and checkpointed by the engine
 ///     static constexpr bool reads_batch = false       its hooks leave state.batch alone
@@ -106,25 +110,26 @@ inline constexpr bool only_observes = false;
 template <class P, class... Es>
 inline constexpr bool only_observes<P, types<Es...>> = ((!Handles<P, Es> || Observes<P, Es>)&&...);
 
+// As Logger calls them.
 template <class P>
-concept ReceivesMetrics = requires {
-  &P::log_metrics;
+concept ReceivesMetrics = requires(P& policy, std::int64_t step) {
+  policy.log_metrics(std::span<const LoggedMetric>(), step);
 };
 template <class P>
-concept ReceivesHyperparameters = requires {
-  &P::log_hyperparameters;
+concept ReceivesHyperparameters = requires(P& policy) {
+  policy.log_hyperparameters(std::span<const Hyperparameter>());
 };
 template <class P>
-concept ReceivesImages = requires {
-  &P::log_images;
+concept ReceivesImages = requires(P& policy, const LoggedImages& images, std::int64_t step) {
+  policy.log_images(images, step);
 };
 template <class P>
-concept ReceivesTable = requires {
-  &P::log_table;
+concept ReceivesTable = requires(P& policy, const LoggedTable& table, std::int64_t step) {
+  policy.log_table(table, step);
 };
 template <class P>
-concept ReceivesFiles = requires {
-  &P::upload_file;
+concept ReceivesFiles = requires(P& policy, std::string_view text) {
+  policy.upload_file(text, text);
 };
 
 }  // namespace detail

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <string_view>
@@ -138,6 +139,30 @@ consteval auto conflict_reason() {
   }
 }
 
+// The check of P's first member that is wrong.
+template <class P>
+consteval auto member_check() {
+  constexpr auto first = [](const auto& wrong) {
+    return static_cast<std::size_t>(std::find(wrong.begin(), wrong.end(), true) - wrong.begin());
+  };
+  constexpr std::size_t missed = first(near_misses<P>);
+  constexpr std::size_t list = first(no_lists<P>);
+  constexpr std::size_t once = first(no_statics<P>);
+  constexpr std::size_t method = first(miscalled<P>);
+  if constexpr (missed < near_misses<P>.size()) {
+    using Miss = typename Nth<missed, member::near_misses>::type;
+    return std::type_identity<MemberCheck<P, typename Miss::wrong, typename Miss::right>>{};
+  } else if constexpr (list < no_lists<P>.size()) {
+    return std::type_identity<ListCheck<P, typename Nth<list, member::lists>::type>>{};
+  } else if constexpr (once < no_statics<P>.size()) {
+    return std::type_identity<StaticCheck<P, typename Nth<once, member::statics>::type>>{};
+  } else if constexpr (method < miscalled<P>.size()) {
+    return std::type_identity<MethodCheck<P, typename Nth<method, member::methods>::type>>{};
+  } else {
+    return std::type_identity<SaveCheck<P>>{};
+  }
+}
+
 template <std::size_t I>
 struct NoMistake {};
 
@@ -157,16 +182,19 @@ consteval auto failing_check() {
     }
   } else {
     using P = nth<found.policy, Ps...>;
+    using Inner = Unswitched<P>;
     if constexpr (found.fault == Fault::no_policy) {
-      return std::type_identity<PolicyCheck<P>>{};
+      return std::type_identity<PolicyCheck<Inner>>{};
     } else if constexpr (found.fault == Fault::wrong_name) {
-      return std::type_identity<NameCheck<P>>{};
+      return std::type_identity<NameCheck<Inner>>{};
+    } else if constexpr (found.fault == Fault::wrong_member) {
+      return member_check<Inner>();
     } else if constexpr (found.fault == Fault::wrong_hook) {
-      return std::type_identity<HookCheck<P, typename Nth<found.other, all_events>::type>>{};
+      return std::type_identity<HookCheck<Inner, typename Nth<found.other, all_events>::type>>{};
     } else if constexpr (found.fault == Fault::wrong_events) {
-      return std::type_identity<EventsCheck<P, typename Nth<found.other, all_events>::type>>{};
+      return std::type_identity<EventsCheck<Inner, typename Nth<found.other, all_events>::type>>{};
     } else if constexpr (found.fault == Fault::no_action) {
-      return std::type_identity<ActsCheck<P>>{};
+      return std::type_identity<ActsCheck<Inner>>{};
     } else if constexpr (found.fault == Fault::twice) {
       return std::type_identity<UniqueCheck<P, (std::size_t{std::is_same_v<P, Ps>} + ...)>>{};
     } else if constexpr (found.fault == Fault::conflict) {

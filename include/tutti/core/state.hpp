@@ -9,8 +9,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/autocast.hpp>
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/logger.hpp>
 #include <tutti/core/model.hpp>
 #include <tutti/core/time.hpp>
@@ -95,11 +97,18 @@ struct State {
   bool parameters_replaced =
       false;  ///< set by a policy at BatchEnd, EpochEnd or IterationEnd, on every
               ///< rank, that gave the model other parameters than it trained so far
-  bool checkpoint_due = false;  ///< at the *Checkpoint events: one is written right after the event
 
   // ---- Metrics -------------------------------------------------------------------------------
   MetricValues train_metric_values;                        ///< from BatchEnd: of that batch
   std::map<std::string, MetricValues> eval_metric_values;  ///< by label, from that set's EvalEnd
+
+  /// The latest value of a metric: `state.metric("test", "MulticlassAccuracy")`.
+  ///
+  /// label: an evaluation set's, or "train" for the last batch. name: the metric's, as logged
+  /// behind `metrics/<label>/`.
+  /// Throws c10::ValueError with the sets, or the metrics of the set, that have values; a set has
+  /// none before its first evaluation.
+  [[nodiscard]] double metric(std::string_view label, std::string_view name) const;
 
   // ---- Output --------------------------------------------------------------------------------
   Logger logger;
@@ -143,3 +152,37 @@ struct State {
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+namespace detail {
+
+template <class Map>
+std::string keys_of(const Map& map) {
+  std::string keys;
+  for (const auto& [key, value] : map) {
+    keys += (keys.empty() ? "" : ", ") + key;
+  }
+  return keys.empty() ? "(none)" : keys;
+}
+
+}  // namespace detail
+
+TUTTI_INLINE double State::metric(std::string_view label, std::string_view name) const {
+  const auto set = eval_metric_values.find(std::string(label));
+  const bool is_train = label == "train";
+  TUTTI_CHECK_VALUE(is_train || set != eval_metric_values.end(), "no metric of the set \"", label,
+                    "\" has a value; those with values are: ", detail::keys_of(eval_metric_values),
+                    ". fit() evaluates a set when its interval is due (0: never), eval() at once");
+  const MetricValues& values = is_train ? train_metric_values : set->second;
+  const auto found = values.find(name);
+  TUTTI_CHECK_VALUE(found != values.end(), "the set \"", label, "\" has no metric \"", name,
+                    "\"; there are: ", detail::keys_of(values));
+  return found->second;
+}
+
+}  // namespace tutti
+
+#endif

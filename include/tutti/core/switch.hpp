@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <tutti/core/detail/switched.hpp>
 #include <tutti/core/logger.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rule.hpp>
@@ -215,6 +216,24 @@ struct Switch final : detail::Forward_runs_before<P>,
   {
     if (on || used) {
       policy.close(state);
+    }
+  }
+  template <class S>
+  void enter_checkpoint(S& state) requires requires(P& p) {
+    p.enter_checkpoint(state);
+  }
+  {
+    if (acts()) {
+      policy.enter_checkpoint(state);
+    }
+  }
+  template <class S>
+  void leave_checkpoint(S& state) requires requires(P& p) {
+    p.leave_checkpoint(state);
+  }
+  {
+    if (on || used) {
+      policy.leave_checkpoint(state);
     }
   }
   template <class Closure, class Update>

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <c10/util/Exception.h>
+#include <tutti/core/detail/throw.hpp>
 
 /// What a policy's hyperparameters are made of and checked with: structural types and constexpr
 /// checks, so that With<MixUp{.alpha = -1.0}> does not compile.
@@ -27,10 +27,10 @@ c10::ValueError out_of_range(std::string_view what, const T& got, std::string_vi
     text << got;
   }
   text << ", expected " << expected << ".";
-  return {{__func__, __FILE__, __LINE__}, text.str()};
+  return make_error<c10::ValueError>({__func__, __FILE__, __LINE__}, text.str());
 }
 inline c10::ValueError contradiction(std::string_view sentence) {
-  return {{__func__, __FILE__, __LINE__}, std::string(sentence)};
+  return make_error<c10::ValueError>({__func__, __FILE__, __LINE__}, std::string(sentence));
 }
 
 }  // namespace detail

@@ -15,6 +15,7 @@
 
 #include <tutti/core/batch.hpp>
 #include <tutti/core/detail/one_thread.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/data/detail/ahead.hpp>
 #include <tutti/data/detail/collate.hpp>
@@ -50,17 +51,18 @@ enum class OnError {
 
 /// Options of DataLoader.
 struct DataLoaderOptions {
-  std::int64_t batch_size = 32;       ///< examples per batch of this rank; >= 1
-  bool shuffle = false;               ///< a new order every epoch; else 0, 1, 2, ...
-  bool drop_last = false;             ///< leave out the last batch of an epoch when it is not full
-  std::uint64_t seed = 0;             ///< of order and random numbers; the same on every rank
-  std::int64_t num_workers = 0;       ///< threads that prepare batches; 0: next() does it; >= 0
-  std::int64_t prefetch_factor = 2;   ///< batches that are prepared ahead for each thread; >= 1
-  bool pin_memory = false;            ///< in page-locked memory, where there is a CUDA device
-  OnError on_error = OnError::raise;  ///< an example cannot be had
-  std::int64_t max_skipped = 100;     ///< in one epoch; more throws; >= 0
-  data::Transforms transforms{};      ///< what is done to each example's image, a uint8 [C, H, W];
-                                      ///< policies add theirs at the end
+  std::int64_t batch_size = 32;  ///< examples per batch of this rank; >= 1
+  bool shuffle = false;          ///< a new order every epoch; else 0, 1, 2, ...
+  bool drop_last = false;        ///< leave out the last batch of an epoch when it is not full
+  std::optional<std::uint64_t> seed{};  ///< of order and random numbers, the same on every rank;
+                                        ///< not set: the Trainer's, 0 without one
+  std::int64_t num_workers = 0;         ///< threads that prepare batches; 0: next() does it; >= 0
+  std::int64_t prefetch_factor = 2;     ///< batches that are prepared ahead for each thread; >= 1
+  bool pin_memory = false;              ///< in page-locked memory, where there is a CUDA device
+  OnError on_error = OnError::raise;    ///< an example cannot be had
+  std::int64_t max_skipped = 100;       ///< in one epoch; more throws; >= 0
+  data::Transforms transforms{};  ///< what is done to each example's image, a uint8 [C, H, W];
+                                  ///< policies add theirs at the end
   std::function<Batch(Batch example, Rng& rng)> transform{};    ///< of every example, after those
   std::function<Batch(std::vector<Batch> examples)> collate{};  ///< empty: stacks every tensor
 };
@@ -103,9 +105,10 @@ class DataLoader {
       : dataset_(std::make_shared<const D>(std::move(dataset))),
         options_(std::make_shared<const DataLoaderOptions>(std::move(options))),
         transforms_(options_->transforms),
+        seed_(options_->seed.value_or(0)),
         sampler_(static_cast<std::int64_t>(dataset_->size()), sampler_options(0, 1)) {
     const auto expect = [](bool ok, const char* name, std::int64_t value, int least) {
-      TORCH_CHECK_VALUE(ok, "DataLoader: ", name, " is ", value, ", expected ", least, " or more");
+      TUTTI_CHECK_VALUE(ok, "DataLoader: ", name, " is ", value, ", expected ", least, " or more");
     };
     expect(options_->batch_size >= 1, "batch_size", options_->batch_size, 1);
     expect(options_->num_workers >= 0, "num_workers", options_->num_workers, 0);
@@ -115,7 +118,7 @@ class DataLoader {
 
   /// Begins an epoch at one of its batches. epoch, first_batch: >= 0.
   void start(std::int64_t epoch, std::int64_t first_batch = 0) {
-    TORCH_CHECK_VALUE(first_batch >= 0, "DataLoader: first_batch is ", first_batch,
+    TUTTI_CHECK_VALUE(first_batch >= 0, "DataLoader: first_batch is ", first_batch,
                       ", expected 0 or more");
     ahead_.clear();
     sampler_.set_epoch(epoch);
@@ -162,11 +165,14 @@ class DataLoader {
   [[nodiscard]] std::int64_t skipped() const { return skipped_; }
 
   /// Deals the examples to ranks.
-  void shard(std::int64_t rank, std::int64_t world_size) {
-    const std::int64_t epoch = sampler_.epoch();
-    ahead_.clear();
-    sampler_ = DistributedSampler(sampler_.dataset_size(), sampler_options(rank, world_size));
-    sampler_.set_epoch(epoch);
+  void shard(std::int64_t rank, std::int64_t world_size) { renew_sampler(rank, world_size); }
+
+  /// Takes the run's seed unless the options have one, from the next start() on.
+  void follow_seed(std::uint64_t seed) {
+    if (!options_->seed && seed != seed_) {
+      seed_ = seed;
+      renew_sampler(sampler_.options().rank, sampler_.options().world_size);
+    }
   }
 
   /// What is done to each image from the next start() on.
@@ -194,6 +200,7 @@ class DataLoader {
     data::Transforms transforms;
     std::vector<std::int64_t> index;  // of the examples
     std::int64_t before;              // examples of the epochs before
+    std::uint64_t seed;
 
     Prepared operator()() const {
       const ::tutti::detail::OneThread one_thread;
@@ -225,7 +232,7 @@ class DataLoader {
       const auto number = static_cast<std::uint64_t>(before + i);
       Batch out;
       if constexpr (requires(Rng & rng) { dataset->get(i, rng); }) {
-        Rng rng = data::detail::item_rng(options->seed, of_dataset, number);
+        Rng rng = data::detail::item_rng(seed, of_dataset, number);
         out = detail::to_batch(dataset->get(i, rng));
       } else {
         out = detail::to_batch(dataset->get(i));
@@ -234,7 +241,7 @@ class DataLoader {
         transform_image(out, number);
       }
       if (options->transform) {
-        Rng rng = data::detail::item_rng(options->seed, of_transform, number);
+        Rng rng = data::detail::item_rng(seed, of_transform, number);
         out = options->transform(std::move(out), rng);
       }
       return out;
@@ -242,11 +249,11 @@ class DataLoader {
 
     void transform_image(Batch& example, std::uint64_t number) const {
       at::Tensor& image = example.inputs();
-      TORCH_CHECK(image.scalar_type() == at::kByte && image.dim() == 3,
+      TUTTI_CHECK(image.scalar_type() == at::kByte && image.dim() == 3,
                   "transforms take 8-bit images [C, H, W], and its inputs are ",
                   image.scalar_type(), image.sizes(),
                   "; make floats of them in DataLoaderOptions::transform, which comes later");
-      image = transforms(image, number, options->seed);
+      image = transforms(image, number, seed);
     }
 
     Batch join(std::vector<Batch> examples, const std::vector<std::int64_t>& there) const {
@@ -261,7 +268,14 @@ class DataLoader {
             .drop_last = options_->drop_last,
             .rank = rank,
             .world_size = world_size,
-            .seed = options_->seed};
+            .seed = seed_};
+  }
+
+  void renew_sampler(std::int64_t rank, std::int64_t world_size) {
+    const std::int64_t epoch = sampler_.epoch();
+    ahead_.clear();
+    sampler_ = DistributedSampler(sampler_.dataset_size(), sampler_options(rank, world_size));
+    sampler_.set_epoch(epoch);
   }
 
   [[nodiscard]] Work work(std::int64_t number) const {
@@ -271,8 +285,12 @@ class DataLoader {
     for (std::int64_t i = from; i < to; ++i) {
       index[static_cast<std::size_t>(i - from)] = sampler_[i];
     }
-    return {dataset_, options_, transforms_, std::move(index),
-            sampler_.epoch() * sampler_.dataset_size()};
+    return {dataset_,
+            options_,
+            transforms_,
+            std::move(index),
+            sampler_.epoch() * sampler_.dataset_size(),
+            seed_};
   }
 
   // Counts here, on the caller's thread and in the order of batches, what was skipped.
@@ -282,11 +300,11 @@ class DataLoader {
         TORCH_WARN("DataLoader: example ", one.index, " of the data set is left out: ", one.reason,
                    "; more of them are only counted, see skipped()");
       }
-      TORCH_CHECK(++skipped_now_ <= options_->max_skipped, "DataLoader: ", skipped_now_,
+      TUTTI_CHECK(++skipped_now_ <= options_->max_skipped, "DataLoader: ", skipped_now_,
                   " examples of this epoch cannot be had, expected at most max_skipped = ",
                   options_->max_skipped, "; the last is example ", one.index, ": ", one.reason);
     }
-    TORCH_CHECK(!prepared.batch.empty(), "DataLoader: no example of batch ", number,
+    TUTTI_CHECK(!prepared.batch.empty(), "DataLoader: no example of batch ", number,
                 " can be had; the first is example ",
                 prepared.skipped.empty() ? -1 : prepared.skipped.front().index, ": ",
                 prepared.skipped.empty() ? "" : prepared.skipped.front().reason);
@@ -298,6 +316,7 @@ class DataLoader {
   std::shared_ptr<const D> dataset_;
   std::shared_ptr<const DataLoaderOptions> options_;
   data::Transforms transforms_;
+  std::uint64_t seed_;  // what is used
   DistributedSampler sampler_;
   data::detail::Ahead<Prepared> ahead_;
   std::int64_t position_ = 0;  // the batch that next() gives

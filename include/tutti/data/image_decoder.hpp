@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/data/jpeg.hpp>
 #include <tutti/data/png.hpp>
 
@@ -13,7 +14,13 @@ namespace tutti::data {
 
 /// Decodes JPEG and PNG, told apart by their first bytes: what load_image_folder decodes with
 /// unless it is told otherwise. The program links tutti::jpeg, tutti::png or both.
+///
+///     auto set = tutti::data::load_image_folder(
+///         "photos", {.size = 64}, tutti::data::ImageDecoder{.jpeg = {.warnings_are_errors =
+///         true}});
 struct ImageDecoder {
+  JpegOptions jpeg{};
+
   /// bytes: the whole file. name: what messages call it. Returns uint8 [3, H, W].
   /// Throws c10::Error, naming the file, when it is damaged or of a format that is not linked.
   template <class Bytes>
@@ -21,15 +28,15 @@ struct ImageDecoder {
     const std::string_view view(bytes);
     [[maybe_unused]] const bool png = view.starts_with("\x89PNG");
 #if defined(TUTTI_WITH_PNG) && defined(TUTTI_WITH_JPEG)
-    return png ? decode_png(view, name) : decode_jpeg(view, name);
+    return png ? decode_png(view, name) : decode_jpeg(view, name, jpeg);
 #elif defined(TUTTI_WITH_PNG)
-    TORCH_CHECK(!view.starts_with("\xff\xd8"), "'", name,
+    TUTTI_CHECK(!view.starts_with("\xff\xd8"), "'", name,
                 "' is a JPEG image, and this program decodes only PNG; link it to tutti::jpeg");
     return decode_png(view, name);
 #elif defined(TUTTI_WITH_JPEG)
-    TORCH_CHECK(!png, "'", name,
+    TUTTI_CHECK(!png, "'", name,
                 "' is a PNG image, and this program decodes only JPEG; link it to tutti::png");
-    return decode_jpeg(view, name);
+    return decode_jpeg(view, name, jpeg);
 #else
     static_assert(sizeof(Bytes) == 0,
                   "tutti: this program reads images without a library for it; install libjpeg-dev "

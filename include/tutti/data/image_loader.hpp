@@ -13,6 +13,7 @@
 
 #include <tutti/core/batch.hpp>
 #include <tutti/core/detail/one_thread.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/ahead.hpp>
 #include <tutti/data/detail/image_batches.hpp>
 #include <tutti/data/detail/pinned.hpp>
@@ -23,10 +24,11 @@ namespace tutti {
 
 /// Options of ImageLoader.
 struct ImageLoaderOptions {
-  std::int64_t batch_size = 32;   ///< examples per batch of this rank; >= 1
-  bool shuffle = false;           ///< a new order every epoch; else the order of the images
-  bool drop_last = false;         ///< leave out the last batch of an epoch when it is not full
-  std::uint64_t seed = 0;         ///< of order and transforms; the same on every rank
+  std::int64_t batch_size = 32;  ///< examples per batch of this rank; >= 1
+  bool shuffle = false;          ///< a new order every epoch; else the order of the images
+  bool drop_last = false;        ///< leave out the last batch of an epoch when it is not full
+  std::optional<std::uint64_t> seed{};  ///< of order and transforms, the same on every rank; not
+                                        ///< set: the Trainer's, 0 without one
   data::Transforms transforms{};  ///< what is done to each image; policies add theirs at the end
   bool to_float = true;           ///< floats from 0 to 1; else the bytes as they are
   std::vector<double> mean{};     ///< subtracted, a value per channel; empty: nothing
@@ -51,7 +53,9 @@ class ImageLoader {
   /// dataset: inputs() is uint8 [N, C, H, W]; all tensors with dimensions have N examples.
   /// Throws c10::Error (ValueError) when that does not hold or an option is out of range.
   explicit ImageLoader(Batch dataset, ImageLoaderOptions options = {})
-      : options_(std::move(options)), loader_(number(std::move(dataset)), loader_options()) {
+      : options_(std::move(options)),
+        seed_(options_.seed.value_or(0)),
+        loader_(number(std::move(dataset)), loader_options()) {
     check_workers();
     make_values();
   }
@@ -104,6 +108,15 @@ class ImageLoader {
     loader_.shard(rank, world_size);
   }
 
+  /// Takes the run's seed unless the options have one, from the next start() on.
+  void follow_seed(std::uint64_t seed) {
+    if (!options_.seed) {
+      ahead_.clear();
+      seed_ = seed;
+      loader_.follow_seed(seed);
+    }
+  }
+
   /// What is done to each image.
   [[nodiscard]] data::Transforms& transforms() { return options_.transforms; }
 
@@ -115,7 +128,7 @@ class ImageLoader {
   // The data set with each example's number, which a batch then brings along.
   static Batch number(Batch dataset) {
     const at::Tensor images = dataset.inputs();
-    TORCH_CHECK_VALUE(images.dim() == 4 && images.scalar_type() == at::kByte && images.is_cpu(),
+    TUTTI_CHECK_VALUE(images.dim() == 4 && images.scalar_type() == at::kByte && images.is_cpu(),
                       "ImageLoader: the images are ", images.scalar_type(), images.sizes(), " on ",
                       images.device(),
                       "; expected uint8 [N, C, H, W] on the CPU (for others take TensorLoader)");
@@ -132,7 +145,7 @@ class ImageLoader {
   }
 
   void check_workers() const {
-    TORCH_CHECK_VALUE(options_.num_workers >= 0 && options_.prefetch_factor >= 1,
+    TUTTI_CHECK_VALUE(options_.num_workers >= 0 && options_.prefetch_factor >= 1,
                       "ImageLoader: num_workers is ", options_.num_workers, " and prefetch_factor ",
                       options_.prefetch_factor, ", expected 0 or more and 1 or more");
   }
@@ -143,14 +156,14 @@ class ImageLoader {
     const auto fits = [&](const std::vector<double>& values) {
       return values.empty() || (options_.to_float && values.size() == channels);
     };
-    TORCH_CHECK_VALUE(fits(options_.mean) && fits(options_.std), "ImageLoader: mean has ",
+    TUTTI_CHECK_VALUE(fits(options_.mean) && fits(options_.std), "ImageLoader: mean has ",
                       options_.mean.size(), " values and std ", options_.std.size(),
                       ", expected none, or with to_float one for each of ", channels, " channels");
     data::detail::ByteValues table;
     for (std::size_t channel = 0; options_.to_float && channel < channels; ++channel) {
       const auto mean = options_.mean.empty() ? 0.0F : static_cast<float>(options_.mean[channel]);
       const auto std = options_.std.empty() ? 1.0F : static_cast<float>(options_.std[channel]);
-      TORCH_CHECK_VALUE(std > 0, "ImageLoader: std is ", std, " in channel ", channel,
+      TUTTI_CHECK_VALUE(std > 0, "ImageLoader: std is ", std, " in channel ", channel,
                         ", expected more than 0");
       auto& values = table.emplace_back();
       for (std::size_t byte = 0; byte < values.size(); ++byte) {
@@ -171,8 +184,8 @@ class ImageLoader {
     if (!drawn) {
       return std::nullopt;
     }
-    data::detail::ImageBatches prepare{options_.transforms, options_.seed, epoch_ * dataset_size(),
-                                       values_, data::detail::pins(options_.pin_memory)};
+    data::detail::ImageBatches prepare{options_.transforms, seed_, epoch_ * dataset_size(), values_,
+                                       data::detail::pins(options_.pin_memory)};
     return [drawn = std::move(*drawn), prepare = std::move(prepare),
             repeated = loader_.repeated()]() -> Prepared {
       Batch batch;
@@ -192,6 +205,7 @@ class ImageLoader {
   }
 
   ImageLoaderOptions options_;
+  std::uint64_t seed_;  // what is used
   TensorLoader loader_;
   std::shared_ptr<const data::detail::ByteValues> values_;
   data::detail::Ahead<Prepared> ahead_;

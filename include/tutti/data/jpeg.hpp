@@ -14,6 +14,11 @@
 /// the CMake function tutti_find_jpeg() makes and which defines TUTTI_WITH_JPEG.
 namespace tutti::data {
 
+/// Options of decode_jpeg.
+struct JpegOptions {
+  bool warnings_are_errors = false;  ///< refuse what libjpeg mends as well as it can
+};
+
 #ifdef TUTTI_WITH_JPEG
 
 /// The pixels of a JPEG image.
@@ -21,15 +26,19 @@ namespace tutti::data {
 /// bytes: the whole file. name: what messages call it.
 /// Returns uint8 [3, H, W]: red, green, blue; the three are equal where the image is grey. Notes
 /// that a camera makes about which side is up are not looked at.
-/// Throws c10::Error when the bytes are no JPEG image, are cut off, or have other colours.
-inline at::Tensor decode_jpeg(std::string_view bytes, const std::string& name = "the image") {
-  return detail::JpegReader(bytes, name).pixels();
+/// Throws c10::Error when the bytes are no JPEG image, are cut off, or have other colours, and with
+/// options.warnings_are_errors when libjpeg warns, as of colours that do not fit the format or of
+/// bytes between its parts. The format has no checksums: most changed bits give other pixels, of
+/// which no decoder can tell.
+inline at::Tensor decode_jpeg(std::string_view bytes, const std::string& name = "the image",
+                              const JpegOptions& options = {}) {
+  return detail::JpegReader(bytes, name, options.warnings_are_errors).pixels();
 }
 
 #else
 
 template <bool linked = false>
-at::Tensor decode_jpeg(std::string_view, const std::string& = {}) {
+at::Tensor decode_jpeg(std::string_view, const std::string& = {}, const JpegOptions& = {}) {
   static_assert(linked,
                 "tutti: this program reads JPEG images without a library for it; install "
                 "libjpeg-dev, call tutti_find_jpeg() in CMake and link the target tutti::jpeg "

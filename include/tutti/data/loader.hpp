@@ -6,11 +6,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/constants.hpp>
 #include <tutti/core/detail/make.hpp>
+#include <tutti/core/detail/throw.hpp>
+#include <tutti/core/policy.hpp>
 #include <tutti/data/detail/to_batch.hpp>
 #include <tutti/fwd.hpp>
 
@@ -22,8 +26,9 @@ namespace tutti {
 /// Optional: `size()` (batches per epoch on this rank, -1 unknown), `batch_size()` (examples per
 /// full batch, 0 unknown), `dataset_size()` (examples of all ranks, -1 unknown), `repeated()`
 /// (examples of the last batch given that other ranks or this one have seen before, to make all
-/// ranks equally long), `shard(rank, world_size)` (deals the examples to ranks), `transforms()`
-/// (the data::Transforms that it applies to every image, for policies to add to).
+/// ranks equally long), `shard(rank, world_size)` (deals the examples to ranks),
+/// `follow_seed(seed)` (takes the run's seed, the same on every rank, if it has none of its own),
+/// `transforms()` (the data::Transforms that it applies to every image, for policies to add to).
 template <class L>
 concept Loader = requires(L& loader, std::int64_t n) {
   loader.start(n, n);
@@ -104,6 +109,12 @@ class RangeLoader {
     return to_batch(**position_);
   }
 
+  void follow_seed(std::uint64_t seed) {
+    if constexpr (requires { range_->follow_seed(seed); }) {
+      range_->follow_seed(seed);
+    }
+  }
+
   // torch::data allows one pass at a time, and only to its end.
   void finish_pass() {
     if constexpr (TorchDataLoader<R>) {
@@ -175,7 +186,7 @@ class AnyLoader {
   /// Throws c10::ValueError when the pointer is null.
   template <class S>
   AnyLoader(std::shared_ptr<S> source) {  // NOLINT: converts by design
-    TORCH_CHECK_VALUE(source, "the pointer to a loader is null; make the loader first");
+    TUTTI_CHECK_VALUE(source, "the pointer to a loader is null; make the loader first");
     if constexpr (Loader<S>) {
       self_ = detail::make<Holder<S>>(std::move(source));
     } else {
@@ -223,9 +234,18 @@ class AnyLoader {
   /// What the source does to every single image; null when it has no such list.
   [[nodiscard]] data::Transforms* transforms() const { return self_->transforms(); }
 
+  /// The name of the source's type.
+  [[nodiscard]] std::string_view name() const { return self_->name(); }
+
+  /// The source's options() with their values, where it has them; else its batch size.
+  [[nodiscard]] detail::Constants constants() const { return self_->constants(); }
+
   /// Deals the examples to ranks, if the source can; returns whether it does now. A source that
   /// cannot gives every rank the same batches.
   bool shard(std::int64_t rank, std::int64_t world_size) { return self_->shard(rank, world_size); }
+
+  /// Gives the run's seed to a source that can follow it and has no seed of its own.
+  void follow_seed(std::uint64_t seed) { self_->follow_seed(seed); }
 
  private:
   struct Interface {
@@ -237,7 +257,10 @@ class AnyLoader {
     virtual std::int64_t dataset_size() const = 0;
     virtual std::int64_t repeated() const = 0;
     virtual bool shard(std::int64_t, std::int64_t) = 0;
+    virtual void follow_seed(std::uint64_t) = 0;
     virtual data::Transforms* transforms() = 0;
+    virtual std::string_view name() const = 0;
+    virtual detail::Constants constants() const = 0;
   };
 
   template <class L>
@@ -280,6 +303,22 @@ class AnyLoader {
         return true;
       } else {
         return world_size == 1;
+      }
+    }
+    std::string_view name() const override { return detail::type_name<L>(); }
+    detail::Constants constants() const override {
+      detail::Constants out;
+      if constexpr (requires(const L& l) { l.options(); }) {
+        detail::add_constants(out, "", std::as_const(*loader).options());
+      }
+      if (out.empty() && batch_size() > 0) {
+        out.emplace_back("batch_size", batch_size());
+      }
+      return out;
+    }
+    void follow_seed(std::uint64_t seed) override {
+      if constexpr (requires { loader->follow_seed(seed); }) {
+        loader->follow_seed(seed);
       }
     }
     data::Transforms* transforms() override {

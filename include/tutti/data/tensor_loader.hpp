@@ -11,6 +11,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/pinned.hpp>
 #include <tutti/data/detail/rows.hpp>
 #include <tutti/data/sampler.hpp>
@@ -22,10 +23,11 @@ struct TensorLoaderOptions {
   std::int64_t batch_size = 32;  ///< examples per batch of this rank; >= 1
   bool shuffle = false;          ///< a new order every epoch; else the order of the tensors
   bool drop_last = false;        ///< leave out the last batch of an epoch when it is not full
-  std::uint64_t seed = 0;        ///< of the order; the same on every rank
-  std::int64_t rank = 0;         ///< this rank, 0 .. world_size - 1; a Trainer sets it
-  std::int64_t world_size = 1;   ///< ranks that share the examples; a Trainer sets it
-  bool pin_memory = false;       ///< in page-locked memory, where there is a CUDA device
+  std::optional<std::uint64_t> seed{};      ///< of the order, the same on every rank; not set: the
+                                            ///< Trainer's, 0 without one
+  std::int64_t rank = 0;                    ///< this rank, 0 .. world_size - 1; a Trainer sets it
+  std::int64_t world_size = 1;              ///< ranks that share the examples; a Trainer sets it
+  bool pin_memory = false;                  ///< in page-locked memory, where there is a CUDA device
   std::function<Batch(Batch)> transform{};  ///< applied to every batch; empty: nothing
 };
 
@@ -71,11 +73,16 @@ class TensorLoader {
   /// Deals the examples to ranks. Throws c10::ValueError when the options named another rank.
   void shard(std::int64_t rank, std::int64_t world_size);
 
+  /// Takes the run's seed unless the options have one, from the next start() on.
+  void follow_seed(std::uint64_t seed);
+
   [[nodiscard]] const TensorLoaderOptions& options() const { return options_; }
   [[nodiscard]] const Batch& dataset() const { return dataset_; }
 
  private:
   [[nodiscard]] SamplerOptions sampler_options() const;
+
+  void renew_sampler();
 
   [[nodiscard]] bool in_order() const { return !options_.shuffle && options_.world_size == 1; }
 
@@ -85,6 +92,7 @@ class TensorLoader {
 
   Batch dataset_;
   TensorLoaderOptions options_;
+  std::uint64_t seed_ = 0;  // what is used
   DistributedSampler sampler_;
   detail::BatchMemory memory_;
   std::int64_t next_ = 0;
@@ -100,13 +108,14 @@ namespace tutti {
 TUTTI_INLINE TensorLoader::TensorLoader(Batch dataset, TensorLoaderOptions options)
     : dataset_(std::move(dataset)),
       options_(std::move(options)),
+      seed_(options_.seed.value_or(0)),
       sampler_(dataset_.num_samples(), sampler_options()) {
-  TORCH_CHECK_VALUE(options_.batch_size >= 1, "TensorLoader: batch_size is ", options_.batch_size,
+  TUTTI_CHECK_VALUE(options_.batch_size >= 1, "TensorLoader: batch_size is ", options_.batch_size,
                     ", expected 1 or more");
 }
 
 TUTTI_INLINE void TensorLoader::start(std::int64_t epoch, std::int64_t first_batch) {
-  TORCH_CHECK_VALUE(first_batch >= 0, "TensorLoader: first_batch is ", first_batch,
+  TUTTI_CHECK_VALUE(first_batch >= 0, "TensorLoader: first_batch is ", first_batch,
                     ", expected 0 or more");
   sampler_.set_epoch(epoch);
   next_ = first_batch;
@@ -128,12 +137,23 @@ TUTTI_INLINE std::optional<Batch> TensorLoader::next() {
 
 TUTTI_INLINE void TensorLoader::shard(std::int64_t rank, std::int64_t world_size) {
   const bool free = options_.world_size == 1;
-  TORCH_CHECK_VALUE(free || (options_.rank == rank && options_.world_size == world_size),
+  TUTTI_CHECK_VALUE(free || (options_.rank == rank && options_.world_size == world_size),
                     "TensorLoader: its options say rank ", options_.rank, " of ",
                     options_.world_size, ", the run says rank ", rank, " of ", world_size,
                     "; leave them out");
   options_.rank = rank;
   options_.world_size = world_size;
+  renew_sampler();
+}
+
+TUTTI_INLINE void TensorLoader::follow_seed(std::uint64_t seed) {
+  if (!options_.seed && seed != seed_) {
+    seed_ = seed;
+    renew_sampler();
+  }
+}
+
+TUTTI_INLINE void TensorLoader::renew_sampler() {
   const std::int64_t epoch = sampler_.epoch();
   sampler_ = DistributedSampler(sampler_.dataset_size(), sampler_options());
   sampler_.set_epoch(epoch);
@@ -144,7 +164,7 @@ TUTTI_INLINE SamplerOptions TensorLoader::sampler_options() const {
           .drop_last = options_.drop_last,
           .rank = options_.rank,
           .world_size = options_.world_size,
-          .seed = options_.seed};
+          .seed = seed_};
 }
 
 TUTTI_INLINE Batch TensorLoader::slice(std::int64_t from, std::int64_t to) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <optional>
 
 #include <ATen/core/Tensor.h>
@@ -48,7 +49,7 @@ struct DataParallelOptions {
 ///     parallel->before_forward(is_last);
 ///     loss = ...;                              // the model itself is called as ever
 ///     parallel->before_backward(loss);
-///     loss.backward();
+///     loss.backward();                         // parallel->explain(error) when it throws
 ///     parallel->after_backward();
 /// @endcode
 /// All ranks make the same calls in the same order.
@@ -78,6 +79,13 @@ class DataParallel {
   /// Forgets a forward or backward pass that failed half-way, so that the next can start. Only
   /// safe when no rank has sent gradients of it, which `forced_sync` guarantees.
   virtual void reset() = 0;
+
+  /// Says what a failed backward pass means when it failed in an averaging of gradients.
+  ///
+  /// error: what `backward` threw.
+  /// Throws c10::Error that names this rank, the call, the timeout and `error` when another rank is
+  /// gone or did not answer; returns when `error` is this rank's own.
+  virtual void explain(const std::exception& error) const { static_cast<void>(error); }
 
   /// Whether gradients are averaged at all; false accumulates local gradients, which the next
   /// averaged backward pass then includes. See NoSync.

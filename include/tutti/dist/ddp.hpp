@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/backend.hpp>
 #include <tutti/dist/data_parallel.hpp>
 #include <tutti/dist/detail/module_state.hpp>
@@ -8,7 +9,9 @@
 #include <tutti/dist/process_group.hpp>
 
 #include <chrono>
+#include <exception>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,7 +37,7 @@ class DistributedDataParallel final : public DataParallel {
                           const DataParallelOptions& options = {})
       : group_(std::move(group)), options_(options), state_(detail::state_of(module)) {
     detail::check_trainable(state_);
-    TORCH_CHECK(options.bucket_cap_mb > 0 && options.bucket_cap_mb <= 1e12,
+    TUTTI_CHECK(options.bucket_cap_mb > 0 && options.bucket_cap_mb <= 1e12,
                 "DistributedDataParallel: bucket_cap_mb is ", options.bucket_cap_mb,
                 ", expected more than 0 and at most 1e12");
     detail::check_same_model(state_, *group_);
@@ -43,11 +46,14 @@ class DistributedDataParallel final : public DataParallel {
       return;
     }
     const auto* with_c10d = dynamic_cast<const Group*>(group_.get());
-    TORCH_CHECK(with_c10d != nullptr, "DistributedDataParallel: the group's backend is ",
+    TUTTI_CHECK(with_c10d != nullptr, "DistributedDataParallel: the group's backend is ",
                 group_->backend(),
                 ", expected a tutti::dist::Group; make it by "
                 "tutti::dist::initialize, or use SyncStrategy::forced_sync");
-    logged_ = detail::make_reducer(state_, with_c10d->handle(), options_);
+    timeout_ = with_c10d->timeout();
+    logged_ = explained("DistributedDataParallel", [&] {
+      return detail::make_reducer(state_, with_c10d->handle(), options_);
+    });
   }
 
   void before_forward(bool last) override {
@@ -55,12 +61,14 @@ class DistributedDataParallel final : public DataParallel {
     averaging_ = recording && requires_sync() &&
                  (last || options_.strategy() == SyncStrategy::multi_auto_sync);
     if (logged_.reducer) {
-      if (averaging_) {
-        logged_.reducer->prepare_for_forward();
-      }
-      if (recording) {
-        logged_.reducer->rebuild_buckets();
-      }
+      explained("before_forward", [&] {
+        if (averaging_) {
+          logged_.reducer->prepare_for_forward();
+        }
+        if (recording) {
+          logged_.reducer->rebuild_buckets();
+        }
+      });
     }
     if (options_.broadcast_buffers && buffers_are_old_) {
       broadcast_buffers();
@@ -70,9 +78,11 @@ class DistributedDataParallel final : public DataParallel {
 
   void before_backward(const at::Tensor& loss) override {
     if (logged_.reducer && averaging_) {
-      logged_.reducer->prepare_for_backward(options_.find_unused_parameters
-                                                ? std::vector<at::Tensor>{loss}
-                                                : std::vector<at::Tensor>{});
+      explained("before_backward", [&] {
+        logged_.reducer->prepare_for_backward(options_.find_unused_parameters
+                                                  ? std::vector<at::Tensor>{loss}
+                                                  : std::vector<at::Tensor>{});
+      });
     }
   }
 
@@ -93,10 +103,29 @@ class DistributedDataParallel final : public DataParallel {
     }
   }
 
+  void explain(const std::exception& error) const override { refuse("backward", error); }
+
  private:
+  void refuse(const std::string& call, const std::exception& error) const {
+    TUTTI_CHECK(!detail::of_another_rank(error),
+                detail::explain("DistributedDataParallel::" + call, group_->environment(), timeout_,
+                                error));
+  }
+
+  template <class Body>
+  auto explained(const char* call, Body&& body) const -> decltype(body()) {
+    try {
+      return body();
+    } catch (const std::exception& error) {
+      refuse(call, error);
+      throw;
+    }
+  }
+
   std::shared_ptr<Communicator> group_;
   DataParallelOptions options_;
   detail::ModuleState state_;
+  std::chrono::milliseconds timeout_{};
   detail::LoggedReducer logged_;  // empty under forced_sync
   bool averaging_ = false;
   bool buffers_are_old_ = true;

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include <tutti/dist/detail/child.hpp>
+#include <tutti/dist/detail/guard.hpp>
 
 /// Starts the processes of a run on this machine; the program `tutti-run` is launch() and its
 /// options. LibTorch-free.
@@ -126,8 +127,15 @@ inline std::string file_of(std::string pattern, const std::map<std::string, std:
   return pattern;
 }
 
-inline Child start(const LaunchOptions& options, int local_rank) {
-  const auto where = place(options, local_rank);
+/// A value of launch_variable that no other launcher has.
+inline std::string launch_mark() {
+  return std::to_string(::getpid()) + '-' +
+         std::to_string(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+inline Child start(const LaunchOptions& options, int local_rank, const std::string& mark) {
+  auto where = place(options, local_rank);
+  where[launch_variable] = mark;
   std::map<std::string, std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
@@ -173,8 +181,9 @@ class Watch {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Watch(const LaunchOptions& options, std::vector<Child>& children)
-      : options_(options), children_(children) {
+  /// mark: of all that the children start, see marked_processes().
+  Watch(const LaunchOptions& options, std::vector<Child>& children, std::string mark)
+      : options_(options), children_(children), mark_(std::move(mark)) {
     sigemptyset(&signals_);
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
       sigaddset(&signals_, signal);
@@ -194,24 +203,29 @@ class Watch {
       look_for_failures();
       if (killed_at_ && Clock::now() >= *killed_at_) {
         say("is killed");
-        for (Child& child : children_) {
-          child.kill(SIGKILL);
-        }
+        kill_all();
         killed_at_ = Clock::now() + std::chrono::hours(1);
       }
     }
     look_for_failures();
     int status = first_failure_;
     for (std::size_t i = 0; i < children_.size(); ++i) {
-      if (children_[i].failed()) {
-        report(children_[i], options_.base_rank + static_cast<int>(i));
+      if (failed(children_[i])) {
+        report(children_[i], rank_of(i));
       }
       status = status == 0 ? children_[i].code() : status;
+    }
+    if (status != 0) {
+      signal_marked(mark_, SIGKILL);  // what is left of a run that failed
     }
     return status;
   }
 
  private:
+  [[nodiscard]] int rank_of(std::size_t child) const {
+    return options_.base_rank + static_cast<int>(child);
+  }
+
   bool anybody_runs() {
     bool any = false;
     for (Child& child : children_) {
@@ -220,45 +234,67 @@ class Watch {
     return any;
   }
 
+  // It has ended badly by itself: not since another failed, nor of the signal that went on to it.
+  [[nodiscard]] bool failed(const Child& child) const {
+    const bool of_signal = child.code() == 128 + forwarded_ || child.code() == 128 + SIGKILL;
+    return child.failed() || (forwarded_ != 0 && child.ended_badly() && !of_signal);
+  }
+
+  void kill_all() {
+    for (Child& child : children_) {
+      child.kill(SIGKILL);
+    }
+    signal_marked(mark_, SIGKILL);
+  }
+
   // The first time as it is, and then it takes as long as it takes: a checkpoint may be written.
   void forward(int signal) {
-    for (Child& child : children_) {
-      child.kill(forwarded_ ? SIGKILL : signal);
+    if (forwarded_ != 0) {
+      kill_all();
+      return;
     }
-    forwarded_ = true;
+    for (Child& child : children_) {
+      child.kill(signal);
+    }
+    forwarded_ = signal;
   }
 
   void look_for_failures() {
-    for (Child& child : children_) {
-      if (first_failure_ == 0 && !child.running() && child.failed()) {
-        first_failure_ = child.code();
+    for (std::size_t i = 0; i < children_.size() && first_failure_ == 0; ++i) {
+      if (failed(children_[i])) {
+        first_failure_ = children_[i].code();
+        end_others();
       }
     }
-    if (first_failure_ != 0 && !ending_ && !forwarded_) {
-      ending_ = true;
-      say("is told to end, since another rank failed");
-      for (Child& child : children_) {
-        child.kill(SIGTERM);
-      }
-      killed_at_ = Clock::now() + options_.cleanup_timeout;
+  }
+
+  void end_others() {
+    killed_at_ = Clock::now() + options_.cleanup_timeout;
+    if (forwarded_ != 0) {  // they have been told, and wait for one that is gone, perhaps
+      say("is killed unless it ends in time, since another rank failed after the signal");
+      return;
+    }
+    say("is told to end, since another rank failed");
+    for (Child& child : children_) {
+      child.kill(SIGTERM);
     }
   }
 
   void say(const char* what) {
     for (std::size_t i = 0; i < children_.size(); ++i) {
       if (children_[i].running()) {
-        std::fprintf(stderr, "tutti-run: rank %d (pid %d) %s\n",
-                     options_.base_rank + static_cast<int>(i), children_[i].pid(), what);
+        std::fprintf(stderr, "tutti-run: rank %d (pid %d) %s\n", rank_of(i), children_[i].pid(),
+                     what);
       }
     }
   }
 
   const LaunchOptions& options_;
   std::vector<Child>& children_;
+  std::string mark_;
   sigset_t signals_{};
   int first_failure_ = 0;
-  bool forwarded_ = false;
-  bool ending_ = false;
+  int forwarded_ = 0;  // a signal
   std::optional<Clock::time_point> killed_at_;
 };
 
@@ -297,15 +333,20 @@ inline void LaunchOptions::complete() {
 ///
 /// When one fails, the others get SIGTERM and, cleanup_timeout later, SIGKILL; what each that
 /// failed by itself has written last is shown. SIGINT, SIGTERM and SIGHUP go on to all of them,
-/// a second one kills. Call it in a program with one thread.
+/// which then end in their own time, unless one fails; a second one kills. When this process is
+/// killed, another one that it starts for that (see Guard) ends all that the ranks have started.
+/// Call it in a program with one thread.
 /// Returns the exit status of the first that failed, 128 + signal where one ended it; else 0.
 /// Throws std::invalid_argument for options that do not fit, std::runtime_error when the program
 /// cannot be started.
 /// Source: MosaicML Composer, `composer.cli.launcher`.
 inline int launch(LaunchOptions options) {
   options.complete();
+  const std::string mark = detail::launch_mark();
+  const std::string entry = std::string(detail::launch_variable) + '=' + mark;
+  const detail::Guard guard(entry, options.cleanup_timeout);
   std::vector<detail::Child> children;
-  detail::Watch watch(options, children);
+  detail::Watch watch(options, children, entry);
   sigset_t before;
   ::sigprocmask(SIG_BLOCK, &watch.signals(), &before);
   struct Restore {
@@ -313,7 +354,7 @@ inline int launch(LaunchOptions options) {
     ~Restore() { ::sigprocmask(SIG_SETMASK, &mask, nullptr); }
   } const restore{before};
   for (int local_rank = 0; local_rank < options.nproc; ++local_rank) {
-    children.push_back(detail::start(options, local_rank));
+    children.push_back(detail::start(options, local_rank, mark));
     if (options.verbose) {
       std::fprintf(stderr, "tutti-run: rank %d of %d is pid %d\n", options.base_rank + local_rank,
                    options.world_size, children.back().pid());

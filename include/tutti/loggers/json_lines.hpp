@@ -159,15 +159,15 @@ struct JSONLinesLogger final {
     return detail::json_quoted(detail::utf8(text));
   }
   // quoted(), without its copies for the names that metrics have as a rule.
-  static void append_quoted(std::string& text, std::string_view name) {
+  static void append_quoted(std::string& text, std::string_view word) {
     bool plain = true;
-    for (const char c : name) {
+    for (const char c : word) {
       plain = plain && c >= ' ' && c <= '~' && c != '"' && c != '\\';
     }
     if (plain) {
-      text.append("\"").append(name).append("\"");
+      text.append("\"").append(word).append("\"");
     } else {
-      text += quoted(name);
+      text += quoted(word);
     }
   }
   static std::string list(std::span<const std::string> cells) {

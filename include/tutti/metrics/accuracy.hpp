@@ -9,20 +9,15 @@
 #include <vector>
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/metrics/detail/sum_metric.hpp>
+#include <tutti/metrics/detail/task.hpp>
+#include <tutti/metrics/detail/top_k.hpp>
 
 namespace tutti {
-
-/// How classes weigh in a metric.
-enum class Average : std::uint8_t {
-  micro,     ///< every example alike
-  macro,     ///< every class that occurs alike
-  weighted,  ///< every class by the number of its examples
-};
 
 /// Options of MulticlassAccuracy.
 struct AccuracyOptions {
@@ -39,9 +34,10 @@ struct AccuracyOptions {
 /// outputs: scores [N, C, d1, ...], or classes [N, d1, ...] of an integer type. targets: indices
 /// [N, d1, ...], or dense [N, C, d1, ...], of which the heaviest class counts.
 /// Classes that occur neither in outputs nor in targets do not count in a macro average (with
-/// top_k > 1: that do not occur in targets). The value of no example is 0.
-/// Throws c10::Error (ValueError) for options or shapes that do not fit.
-/// Source: torchmetrics, `torchmetrics.classification.MulticlassAccuracy`.
+/// top_k > 1: that do not occur in targets). The value of no example is 0. Average::none reports
+/// the value of every class as "<name>_0", ..., and compute() is that of macro. Throws c10::Error
+/// (ValueError) for options or shapes that do not fit. Source: torchmetrics,
+/// `torchmetrics.classification.MulticlassAccuracy`.
 class MulticlassAccuracy final : public detail::SumMetric {
  public:
   explicit MulticlassAccuracy(AccuracyOptions options = {});
@@ -54,8 +50,14 @@ class MulticlassAccuracy final : public detail::SumMetric {
 
   using SumMetric::compute;
   [[nodiscard]] double compute(const std::vector<at::Tensor>& states) const override;
+  void report(const std::vector<at::Tensor>& states, MetricReport& to) const override;
 
  private:
+  // The fraction that is right of each class's targets. counts: [3, C]
+  static at::Tensor shares(const at::Tensor& counts) {
+    return counts[0].div(counts[1].clamp_min(1));
+  }
+
   [[nodiscard]] std::vector<at::Tensor> zeros() const override;
 
   void take_in(const at::Tensor& outputs, const at::Tensor& given) override;
@@ -66,10 +68,6 @@ class MulticlassAccuracy final : public detail::SumMetric {
   }
 
   void check_classes(const at::Tensor& outputs, bool scores) const;
-
-  // Whether fewer than k classes come before the right one: those that score higher, NaN being the
-  // largest, and of equal ones those of lower number. [N, d1, ...]
-  [[nodiscard]] at::Tensor among_best(const at::Tensor& scores, const at::Tensor& targets) const;
 
   // The common case on the CPU, for which one loop is ten times faster than six operators.
   [[nodiscard]] bool is_plain(const at::Tensor& outputs, const at::Tensor& targets) const;
@@ -113,9 +111,9 @@ namespace tutti {
 
 TUTTI_INLINE MulticlassAccuracy::MulticlassAccuracy(AccuracyOptions options)
     : options_(std::move(options)) {
-  TORCH_CHECK_VALUE(options_.top_k >= 1, "MulticlassAccuracy: top_k is ", options_.top_k,
+  TUTTI_CHECK_VALUE(options_.top_k >= 1, "MulticlassAccuracy: top_k is ", options_.top_k,
                     ", expected 1 or more");
-  TORCH_CHECK_VALUE(options_.num_classes > 0 || options_.average == Average::micro,
+  TUTTI_CHECK_VALUE(options_.num_classes > 0 || options_.average == Average::micro,
                     "MulticlassAccuracy: num_classes is ", options_.num_classes,
                     ", expected the number of classes for an average over classes");
 }
@@ -127,14 +125,22 @@ TUTTI_INLINE double MulticlassAccuracy::compute(const std::vector<at::Tensor>& s
     return count[1] == 0 ? 0 : static_cast<double>(count[0]) / static_cast<double>(count[1]);
   }
   const at::Tensor counts = states[0].cpu().to(at::kDouble);  // [3, C]: right, targets, outputs
-  const at::Tensor right = counts[0];
   const at::Tensor there = counts[1];
-  const at::Tensor share = right.div(there.clamp_min(1));
   const at::Tensor weight = options_.average == Average::weighted
                                 ? there
                                 : (options_.top_k > 1 ? there : there.add(counts[2])).gt(0);
   const double total = weight.sum().item<double>();
-  return total == 0 ? 0 : share.mul(weight).sum().item<double>() / total;
+  return total == 0 ? 0 : shares(counts).mul(weight).sum().item<double>() / total;
+}
+
+TUTTI_INLINE void MulticlassAccuracy::report(const std::vector<at::Tensor>& states,
+                                             MetricReport& to) const {
+  if (options_.average != Average::none) {
+    return to.value(compute(states));
+  }
+  const at::Tensor each = shares(states[0].cpu().to(at::kDouble)).contiguous();
+  const auto* first = each.const_data_ptr<double>();
+  detail::report_each({first, first + each.numel()}, options_.name, to);
 }
 
 TUTTI_INLINE std::vector<at::Tensor> MulticlassAccuracy::zeros() const {
@@ -154,11 +160,12 @@ TUTTI_INLINE void MulticlassAccuracy::take_in(const at::Tensor& outputs, const a
   const bool scores = outputs.dim() == targets.dim() + 1;
   check_classes(outputs, scores);
   const at::Tensor predicted = scores ? outputs.argmax(1) : outputs;  // [N, d1, ...]
-  TORCH_CHECK_VALUE(predicted.sizes() == targets.sizes(), "MulticlassAccuracy: outputs ",
+  TUTTI_CHECK_VALUE(predicted.sizes() == targets.sizes(), "MulticlassAccuracy: outputs ",
                     outputs.sizes(), " and targets ", given.sizes(),
                     ", expected scores [N, C, ...] and classes [N, ...]");
-  const at::Tensor right =
-      options_.top_k == 1 ? predicted.eq(targets) : among_best(outputs, targets);
+  const at::Tensor right = options_.top_k == 1
+                               ? predicted.eq(targets)
+                               : detail::among_best(outputs, targets, options_.top_k);
   if (options_.average == Average::micro) {
     add_micro(right, targets);
   } else {
@@ -167,26 +174,12 @@ TUTTI_INLINE void MulticlassAccuracy::take_in(const at::Tensor& outputs, const a
 }
 
 TUTTI_INLINE void MulticlassAccuracy::check_classes(const at::Tensor& outputs, bool scores) const {
-  TORCH_CHECK_VALUE(!scores || options_.num_classes == 0 || outputs.size(1) == options_.num_classes,
+  TUTTI_CHECK_VALUE(!scores || options_.num_classes == 0 || outputs.size(1) == options_.num_classes,
                     "MulticlassAccuracy: the outputs ", outputs.sizes(), " have ", outputs.size(1),
                     " classes, expected ", options_.num_classes);
-  TORCH_CHECK_VALUE(options_.top_k == 1 || (scores && outputs.size(1) >= options_.top_k),
+  TUTTI_CHECK_VALUE(options_.top_k == 1 || (scores && outputs.size(1) >= options_.top_k),
                     "MulticlassAccuracy: top_k is ", options_.top_k, " and the outputs are ",
                     outputs.sizes(), ", expected scores of at least as many classes");
-}
-
-TUTTI_INLINE at::Tensor MulticlassAccuracy::among_best(const at::Tensor& scores,
-                                                       const at::Tensor& targets) const {
-  const std::int64_t classes = scores.size(1);
-  const at::Tensor own = targets.to(at::kLong).clamp(0, classes - 1).unsqueeze(1);
-  const at::Tensor at_target = scores.gather(1, own);
-  std::vector<std::int64_t> column(static_cast<std::size_t>(scores.dim()), 1);
-  column[1] = classes;
-  const at::Tensor earlier = at::arange(classes, own.options()).view(column).lt(own);
-  const at::Tensor not_number = at_target.isnan();
-  const at::Tensor higher = scores.le(at_target).logical_or(not_number).logical_not();
-  const at::Tensor equal = scores.eq(at_target).logical_or(not_number.logical_and(scores.isnan()));
-  return higher.logical_or(equal.logical_and(earlier)).sum(1).lt(options_.top_k);
 }
 
 TUTTI_INLINE bool MulticlassAccuracy::is_plain(const at::Tensor& outputs,

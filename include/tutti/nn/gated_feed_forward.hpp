@@ -43,9 +43,9 @@ class GatedFeedForwardImpl : public Substitute {
                        bool non_gated_layer_bias)
       : activation(act) {
     gated_layer = register_module("gated_layer", gate(*parts.up, gated_layer_bias));
-    non_gated_layer = register_module(
-        "non_gated_layer",
-        Linear(torch::nn::LinearOptions(parts.up->options).bias(non_gated_layer_bias)));
+    torch::nn::LinearOptions options = parts.up->options;
+    options.bias(non_gated_layer_bias);
+    non_gated_layer = register_module("non_gated_layer", Linear(options));
     torch::nn::init::normal_(non_gated_layer->weight, 0, parts.initializer_range);
     non_gated_layer->weight.set_requires_grad(parts.up->weight.requires_grad());
     if (non_gated_layer_bias) {

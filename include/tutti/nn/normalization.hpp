@@ -15,9 +15,9 @@ namespace detail {
 /// the copies there and back: on a CPU it goes through the channels of a pixel's group by eights,
 /// one by one where they are no multiple of that. It has another kernel for larger images.
 inline bool is_slow_group_norm(const at::Tensor& x, std::int64_t groups) {
-  constexpr std::int64_t lanes = 8, small_image = 1024;  // channels, pixels
+  constexpr std::int64_t at_once = 8, small_image = 1024;  // channels, pixels
   return x.dim() == 4 && x.is_cpu() && x.scalar_type() == at::kFloat &&
-         x.size(2) * x.size(3) < small_image && x.size(1) / groups % lanes != 0 &&
+         x.size(2) * x.size(3) < small_image && x.size(1) / groups % at_once != 0 &&
          x.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
 }
 

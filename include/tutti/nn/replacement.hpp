@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <tutti/nn/slot.hpp>
@@ -40,6 +41,16 @@ class Replacement {
   Replacement(const torch::nn::ModuleHolder<M>& holder)
       : Replacement(holder.is_empty() ? nullptr : holder.ptr()) {}
 
+  /// Keeps the layer. why: the reason as a word or two, for reports: "stride 1".
+  static Replacement keep(std::string why) {
+    Replacement none;
+    none.why_ = std::move(why);
+    return none;
+  }
+
+  /// Why the layer is kept; empty where nothing was said.
+  [[nodiscard]] const std::string& why() const { return why_; }
+
   /// The module; null keeps the layer.
   [[nodiscard]] const std::shared_ptr<torch::nn::Module>& module() const { return slot_.module(); }
 
@@ -52,6 +63,7 @@ class Replacement {
  private:
   nn::Slot slot_;
   torch::nn::AnyModule any_;
+  std::string why_;
 };
 
 }  // namespace tutti::surgery

@@ -40,10 +40,19 @@ struct Options {
 struct Report {
   std::vector<std::string> replaced;  ///< paths of the layers that were replaced
   std::vector<std::string> skipped;   ///< paths of those that the policy replaced in vain
+  std::vector<Kept> kept;             ///< all that were not replaced, with the reasons
   std::int64_t visited = 0;           ///< layers of the type that was asked for
 
   /// How many distinct layers were replaced.
   [[nodiscard]] std::int64_t count() const { return static_cast<std::int64_t>(replaced.size()); }
+
+  /// Adds what was done to layers of another kind.
+  void add(const Report& other) {
+    replaced.insert(replaced.end(), other.replaced.begin(), other.replaced.end());
+    skipped.insert(skipped.end(), other.skipped.begin(), other.skipped.end());
+    kept.insert(kept.end(), other.kept.begin(), other.kept.end());
+    visited += other.visited;
+  }
 };
 
 /// `L` is a holder of a replaceable layer, as tutti::nn::Conv2d.
@@ -72,6 +81,7 @@ inline constexpr bool replaces = ReplacementPolicy<F, Plain>;
 template <class Layer, class Policy>
 Report replace(torch::nn::Module& model, Policy& policy, const Options& options) {
   using Plain = typename Layer::Impl::Plain;
+  const std::string layer_name = detail::layer_name(typeid(Plain));
   Report report;
   detail::Operation operation(model);
   for (Visit& where : walk(model)) {
@@ -87,6 +97,8 @@ Report replace(torch::nn::Module& model, Policy& policy, const Options& options)
       replacement = policy(*layer);
     }
     if (replacement.module() == nullptr) {
+      report.kept.push_back(
+          {where.path, replacement.why().empty() ? "not wanted" : replacement.why()});
       continue;
     }
     auto* slotted = dynamic_cast<nn::Replaceable<Plain>*>(layer);
@@ -94,6 +106,9 @@ Report replace(torch::nn::Module& model, Policy& policy, const Options& options)
     const bool exact = type == typeid(Plain) || type == typeid(typename Layer::Impl);
     if (slotted == nullptr && !(exact && detail::only_in_sequentials(where))) {
       report.skipped.push_back(where.path);
+      report.kept.push_back(
+          {where.path, "a plain member that its parent calls directly: declare it as " +
+                           detail::replaceable_name(layer_name) + ", or put it into a Sequential"});
       continue;
     }
     report.replaced.push_back(where.path);
@@ -101,10 +116,9 @@ Report replace(torch::nn::Module& model, Policy& policy, const Options& options)
                   slotted == nullptr ? nullptr : &slotted->slot(), exact);
   }
   operation.commit(options.optimizers, options.keep_dtype);
-  const std::string layer_name = detail::layer_name(typeid(Plain));
   detail::warn_skipped(report.skipped, layer_name, options.who);
   if (report.replaced.empty()) {
-    report_none(options.if_none, layer_name, options.who);
+    report_none(options.if_none, layer_name, options.who, report.kept);
   }
   return report;
 }
@@ -116,7 +130,8 @@ Report replace(torch::nn::Module& model, Policy& policy, const Options& options)
 /// Layer: a holder from tutti::nn. The policy sees every distinct layer of that kind below the
 /// root, plain torch::nn ones and derived classes included, in the order of walk(), as
 /// `torch::nn::...Impl&`; `where.index` counts them. It returns what takes the layer's place, a
-/// module that maps a tensor to a tensor, or null to keep the layer. What computes with the old
+/// module that maps a tensor to a tensor, or null to keep the layer; Replacement::keep("stride 1")
+/// does so with a reason, which is said when nothing was replaced. What computes with the old
 /// layer keeps a nn::twin() of it, never the layer itself. The policy changes nothing: the model is
 /// altered after it has seen all layers, so that an exception leaves everything as it was.
 ///

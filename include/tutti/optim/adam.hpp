@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/detail/decay.hpp>
 #include <tutti/optim/detail/fused.hpp>
 
@@ -114,7 +115,7 @@ struct AdamRule {
     need_at_least_zero(name, "eps", h.eps);
     need_at_least_zero(name, "weight_decay", h.weight_decay);
     for (const double beta : h.betas) {
-      TORCH_CHECK(beta >= 0.0 && beta < 1.0, name, ": betas are ", h.betas[0], " and ", h.betas[1],
+      TUTTI_CHECK(beta >= 0.0 && beta < 1.0, name, ": betas are ", h.betas[0], " and ", h.betas[1],
                   ", expected two in [0, 1).");
     }
   }
@@ -156,7 +157,7 @@ struct AdamRule {
   // The same numbers as in LibTorch's kernel, rounded where it rounds them.
   static AdamNumbers numbers(const Hyper& h, double coupled, double decoupled, bool maximize,
                              std::int64_t step) {
-    const double t = static_cast<float>(step);
+    const auto t = static_cast<double>(static_cast<float>(step));
     const auto lerp = static_cast<float>(1 - h.betas[0]);
     return {.sign = maximize ? -1.0F : 1.0F,
             .coupled = static_cast<float>(coupled),

@@ -34,7 +34,7 @@ struct Linear {
   double operator()(const Progress& progress, double ssr = 1.0) const {
     const Time end = optim::detail::convert(t_max, progress, ssr);
     return optim::detail::interpolate(
-        alpha_i, alpha_f, optim::detail::clipped_ratio(progress, end, "Linear's t_max"));
+        alpha_i, alpha_f, optim::detail::clipped_ratio(progress, end, t_max, "Linear's t_max"));
   }
 };
 
@@ -47,7 +47,7 @@ struct CosineAnnealing {
 
   double operator()(const Progress& progress, double ssr = 1.0) const {
     const Time end = optim::detail::convert(t_max, progress, ssr);
-    const double x = optim::detail::clipped_ratio(progress, end, "CosineAnnealing's t_max");
+    const double x = optim::detail::clipped_ratio(progress, end, t_max, "CosineAnnealing's t_max");
     return optim::detail::interpolate(alpha_f, 1.0, optim::detail::half_cosine(x));
   }
 };
@@ -101,7 +101,7 @@ struct Polynomial {
   double operator()(const Progress& progress, double ssr = 1.0) const {
     optim::detail::need_positive(power, "Polynomial's power");
     const Time end = optim::detail::convert(t_max, progress, ssr);
-    const double x = optim::detail::clipped_ratio(progress, end, "Polynomial's t_max");
+    const double x = optim::detail::clipped_ratio(progress, end, t_max, "Polynomial's t_max");
     return optim::detail::interpolate(alpha_f, 1.0, std::pow(1.0 - x, power));
   }
 };

@@ -44,7 +44,7 @@ struct OneCycle {
   double operator()(const Progress& progress, double ssr = 1.0) const {
     check();
     const Time total = optim::detail::convert(t_max, progress, ssr);
-    optim::detail::ratio(progress, total, "OneCycle's t_max");
+    optim::detail::ratio(progress, total, t_max, "OneCycle's t_max");
     const double steps = total.value();
     const double step = std::fmin(progress.timestamp.get(total.unit()).value(), steps - 1);
     const double first = 1 / div_factor;
@@ -103,8 +103,9 @@ struct Cyclic {
   double operator()(const Progress& progress, double ssr = 1.0) const {
     const Time rise = optim::detail::convert(step_size_up, progress, ssr);
     const Time fall = step_size_down ? optim::detail::convert(step_size_down, progress, ssr) : rise;
-    optim::detail::ratio(progress, rise, "Cyclic's step_size_up");
-    optim::detail::ratio(progress, fall, "Cyclic's step_size_down");
+    optim::detail::ratio(progress, rise, step_size_up, "Cyclic's step_size_up");
+    optim::detail::ratio(progress, fall, step_size_down ? step_size_down : step_size_up,
+                         "Cyclic's step_size_down");
     const double length = (rise + fall).value();
     const double now = progress.timestamp.get(rise.unit()).value() / length;
     const double done = std::floor(now);

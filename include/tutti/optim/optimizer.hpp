@@ -1,5 +1,7 @@
 #pragma once
 
+#include <tutti/core/detail/constants.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/fwd.hpp>
 
 #include <concepts>
@@ -38,12 +40,14 @@ class OptimizerSpec {
   OptimizerSpec(std::nullptr_t) {}
 
   template <OptimizerRecipe S>
-  OptimizerSpec(S spec)
-      : build_([spec = std::move(spec)](torch::nn::Module&, std::vector<at::Tensor> parameters) {
-          std::vector<torch::optim::OptimizerParamGroup> groups;
-          groups.emplace_back(std::move(parameters));
-          return std::shared_ptr<torch::optim::Optimizer>(spec.build(std::move(groups)));
-        }) {}
+  OptimizerSpec(S spec) {
+    detail::add_constants(constants_, "", spec);
+    build_ = [spec = std::move(spec)](torch::nn::Module&, std::vector<at::Tensor> parameters) {
+      std::vector<torch::optim::OptimizerParamGroup> groups;
+      groups.emplace_back(std::move(parameters));
+      return std::shared_ptr<torch::optim::Optimizer>(spec.build(std::move(groups)));
+    };
+  }
 
   template <std::derived_from<torch::optim::Optimizer> O>
   OptimizerSpec(std::shared_ptr<O> optimizer) {
@@ -73,11 +77,11 @@ class OptimizerSpec {
     /// wrong.
     std::shared_ptr<torch::optim::Optimizer> build(torch::nn::Module& model,
                                                    std::vector<at::Tensor> parameters) const {
-      TORCH_CHECK(build_,
+      TUTTI_CHECK(build_,
                   "optimizer: none was given; give one, e.g. .optimizer = "
                   "tutti::DecoupledSGDW{.lr = 0.1}.");
       auto optimizer = build_(model, std::move(parameters));
-      TORCH_CHECK(optimizer, "optimizer: the function that makes it returned a null pointer.");
+      TUTTI_CHECK(optimizer, "optimizer: the function that makes it returned a null pointer.");
       return optimizer;
     }
 
@@ -85,10 +89,16 @@ class OptimizerSpec {
       return static_cast<bool>(build_);
     }
 
+    /// The members of a description with their values; nothing for anything else.
+    [[nodiscard]] const detail::Constants& constants() const {
+      return constants_;
+    }
+
    private:
     std::function<std::shared_ptr<torch::optim::Optimizer>(torch::nn::Module&,
                                                            std::vector<at::Tensor>)>
         build_;
+    detail::Constants constants_;
 };
 
 }  // namespace tutti

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <tutti/core/detail/constants.hpp>
+#include <tutti/core/policy.hpp>
 #include <tutti/core/time.hpp>
 
 #include <concepts>
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -55,6 +58,10 @@ class Schedule {
   template <class S>
     requires(LearningRateSchedule<S> && !std::same_as<std::remove_cvref_t<S>, Schedule>)
   Schedule(S schedule) {
+    if constexpr (detail::has_fields<S>()) {  // not a function of somebody's own
+      name_ = detail::type_name<S>();
+      detail::add_constants(constants_, "", schedule);
+    }
     if constexpr (requires { std::as_const(schedule).notice(Progress{}, 1.0); }) {
       notice_ = [schedule](const Progress& p, double ssr) {
         return detail::notice_of(schedule, p, ssr);
@@ -89,9 +96,17 @@ class Schedule {
 
   explicit operator bool() const noexcept { return static_cast<bool>(call_); }
 
+  /// The name of its type; empty for a function.
+  [[nodiscard]] std::string_view name() const { return name_; }
+
+  /// Its members with their values.
+  [[nodiscard]] const detail::Constants& constants() const { return constants_; }
+
  private:
   std::function<double(const Progress&, double)> call_;
   std::function<std::string(const Progress&, double)> notice_;
+  std::string_view name_;
+  detail::Constants constants_;
 };
 
 /// Two schedules multiplied: `Product{LinearWithWarmup{...}, MultiStep{...}}`.

@@ -12,6 +12,11 @@
 ///       p.timestamp.batch -= p.timestamp.batch_in_epoch;
 ///       return s(p, ssr);
 ///     }
+///
+/// When a rate is used: as in Composer, one batch late. The schedule is stepped before the batch
+/// that has just been trained is counted, so the first rate is used in two batches and the last in
+/// none. With `TrainerOptions::schedule_ahead = true` every batch is trained with the rate of the
+/// timestamp at which it begins, as with PyTorch's schedulers.
 
 #include <tutti/optim/annealing.hpp>
 #include <tutti/optim/cyclic.hpp>

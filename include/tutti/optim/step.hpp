@@ -21,7 +21,8 @@ struct Step {
 
   double operator()(const Progress& progress, double ssr = 1.0) const {
     const Time step = optim::detail::convert(step_size, progress, ssr);
-    return std::pow(gamma, std::floor(optim::detail::ratio(progress, step, "Step's step_size")));
+    return std::pow(
+        gamma, std::floor(optim::detail::ratio(progress, step, step_size, "Step's step_size")));
   }
 };
 
@@ -46,7 +47,8 @@ struct Exponential {
   double operator()(const Progress& progress, double ssr = 1.0) const {
     optim::detail::need_positive(gamma, "Exponential's gamma");
     const Time period = optim::detail::convert(decay_period, progress, ssr);
-    return std::pow(gamma, optim::detail::ratio(progress, period, "Exponential's decay_period"));
+    return std::pow(
+        gamma, optim::detail::ratio(progress, period, decay_period, "Exponential's decay_period"));
   }
 };
 

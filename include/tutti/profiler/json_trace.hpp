@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -19,6 +18,8 @@
 
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/json_text.hpp>
+#include <tutti/core/detail/regular_file.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti {
 
@@ -49,18 +50,14 @@ inline void write_whole(const std::string& path, const std::string& text) {
   file.close();
   if (file.fail() || std::rename(unfinished.c_str(), path.c_str()) != 0) {
     std::remove(unfinished.c_str());
-    TORCH_CHECK(false, "Profiler: cannot write '", path, "'");
+    TUTTI_CHECK(false, "Profiler: cannot write '", path, "'");
   }
 }
 
 // None: it cannot be read.
 inline std::optional<std::string> read_whole(const std::string& path) {
-  std::error_code error;
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path, error)) {
-    return std::nullopt;
-  }
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  std::string problem;
+  return read_regular_file(path, problem);
 }
 
 // What a merged trace has so far, without its end; empty: no events.
@@ -107,7 +104,7 @@ inline void merge_traces(const std::map<int, std::string>& files, const std::str
   std::optional<std::int64_t> base;
   for (const auto& [rank, path] : files) {
     const auto content = detail::read_whole(path);
-    TORCH_CHECK(content, "Profiler: cannot read '", path, "'");
+    TUTTI_CHECK(content, "Profiler: cannot read '", path, "'");
     const std::vector<detail::Json> events = detail::trace_events(*content);
     std::int64_t sync = 0;
     for (const detail::Json& event : events) {

@@ -9,9 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/cat.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
+#include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
 #include <tutti/nn/eval_mode.hpp>
 #include <tutti/train/forward.hpp>
@@ -128,7 +131,7 @@ void evaluate(Engine& engine, State& state, EvalSet& set) {
   state.eval_timestamp = {};
   engine.template fire<EvalStart>(state);
   set.metrics.reset();
-  set.data.loader.start(0, 0);
+  start_epoch(set.data, state);
   std::int64_t done = 0;
   Clock clock;
   std::optional<Batch> next = set.data.loader.next();
@@ -155,7 +158,7 @@ void evaluate(Engine& engine, State& state, EvalSet& set) {
     engine.template fire<EvalBatchEnd>(state);
     next = set.data.loader.next();
   }
-  TORCH_CHECK(
+  TUTTI_CHECK(
       done > 0, "the evaluation set \"", set.label,
       "\" gave no batch, so there is nothing to measure; give it data (drop_last leaves out "
       "a batch that is not full) and let it begin anew at every start(epoch, first_batch)");
@@ -214,7 +217,7 @@ std::vector<Outputs> predict(Engine& engine, State& state, DataSpec& data, std::
   state.dataloader_len = length_of(data, subset);
   state.predict_timestamp = {};
   engine.template fire<PredictStart>(state);
-  data.loader.start(0, 0);
+  start_epoch(data, state);
   std::vector<Outputs> all;
   Clock clock;
   for (std::int64_t done = 0; subset < 0 || done < subset; ++done) {
@@ -245,4 +248,42 @@ std::vector<Outputs> predict(Engine& engine, State& state, DataSpec& data, std::
   return all;
 }
 
+/// Outputs of several batches as those of one: each tensor joined along dimension 0; those without
+/// dimensions are stacked.
+/// Throws c10::ValueError when there is no batch, or when names or other dimensions differ.
+Outputs joined(const std::vector<Outputs>& batches);
+
 }  // namespace tutti::train
+
+#if TUTTI_BODIES
+
+namespace tutti::train {
+
+TUTTI_INLINE Outputs joined(const std::vector<Outputs>& batches) {
+  TUTTI_CHECK_VALUE(!batches.empty(),
+                    "predict_tensors: the loader gave no batch, so there is nothing to join");
+  Outputs all;
+  for (const auto& [name, first] : batches.front()) {
+    std::vector<at::Tensor> parts;
+    for (std::size_t i = 0; i < batches.size(); ++i) {
+      TUTTI_CHECK_VALUE(batches[i].contains(name) && batches[i].size() == batches.front().size(),
+                        "predict_tensors: batch ", i, " has outputs called ", batches[i].names(),
+                        ", batch 0 has ", batches.front().names(),
+                        "; call predict(), which keeps batches apart");
+      const at::Tensor& part = batches[i].at(name);
+      TUTTI_CHECK_VALUE(part.dim() == first.dim() &&
+                            (part.dim() == 0 || part.sizes().slice(1) == first.sizes().slice(1)),
+                        "predict_tensors: the output \"", name, "\" of batch ", i, " is ",
+                        part.sizes(), ", that of batch 0 ", first.sizes(),
+                        ", so they are no rows of one tensor; call predict(), which keeps batches "
+                        "apart, or let the loader make all examples equally large");
+      parts.push_back(part.dim() == 0 ? part.reshape({1}) : part);
+    }
+    all[name] = at::cat(parts);
+  }
+  return all;
+}
+
+}  // namespace tutti::train
+
+#endif

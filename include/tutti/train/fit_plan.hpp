@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/run.hpp>
@@ -46,14 +47,14 @@ namespace tutti::train {
 
 TUTTI_INLINE FitPlan plan_fit(const State& state, const Run& run, const FitOptions& options) {
   const DataSpec& data = options.train ? options.train : run.train;
-  TORCH_CHECK(data,
+  TUTTI_CHECK(data,
               "fit: there is no training data; set TrainerOptions::train or FitOptions::train");
-  TORCH_CHECK_VALUE(options.scale_schedule_ratio == 1 || options.schedule,
+  TUTTI_CHECK_VALUE(options.scale_schedule_ratio == 1 || options.schedule,
                     "fit: scale_schedule_ratio is ", options.scale_schedule_ratio,
                     " but no schedule was given to fit() for it to scale");
   const Timestamp now = options.reset_time ? Timestamp{} : state.timestamp;
   const Time length = fit_until(now, state.max_duration, options.duration);
-  TORCH_CHECK(length,
+  TUTTI_CHECK(length,
               "fit: max_duration is not set; set TrainerOptions::max_duration or "
               "FitOptions::duration");
   FitPlan plan;
@@ -61,7 +62,7 @@ TUTTI_INLINE FitPlan plan_fit(const State& state, const Run& run, const FitOptio
   plan.dataloader_len = length_of(data, run.train_subset);
   plan.complete = now >= plan.max_duration;
   // In several processes the loop asks all ranks, so that none waits for one that has refused.
-  TORCH_CHECK(plan.dataloader_len != 0 || state.world_size > 1,
+  TUTTI_CHECK(plan.dataloader_len != 0 || state.world_size > 1,
               "fit: the training loader has no batch, so nothing can be trained; give it data "
               "(drop_last leaves out a batch that is not full)");
   if (options.schedule || (run.schedule && plan.max_duration != state.max_duration)) {
@@ -77,7 +78,7 @@ TUTTI_INLINE FitPlan plan_fit(const State& state, const Run& run, const FitOptio
 }
 
 TUTTI_INLINE void check_something_is_left(const State& state, const FitPlan& plan) {
-  TORCH_CHECK(!plan.complete, "fit: nothing is left to train, the run is at ",
+  TUTTI_CHECK(!plan.complete, "fit: nothing is left to train, the run is at ",
               to_string(state.timestamp.get(plan.max_duration.unit())), " of ",
               to_string(plan.max_duration),
               "; set FitOptions::duration to train for longer, or reset_time to begin anew");
@@ -104,10 +105,10 @@ TUTTI_INLINE void take_over(State& state, Run& run, FitOptions& options, std::ve
 }
 
 TUTTI_INLINE void check_eval_sets(const State& state, const std::vector<EvalSet>& sets) {
-  TORCH_CHECK(!sets.empty(),
+  TUTTI_CHECK(!sets.empty(),
               "eval: there is no evaluation set; set TrainerOptions::eval or pass one");
   for (const EvalSet& set : sets) {
-    TORCH_CHECK(state.world_size > 1 || length_of(set.data, set.subset) != 0,
+    TUTTI_CHECK(state.world_size > 1 || length_of(set.data, set.subset) != 0,
                 "eval: the evaluation set \"", set.label,
                 "\" has no batch, so there is nothing to measure; give it data (drop_last leaves "
                 "out a batch that is not full)");

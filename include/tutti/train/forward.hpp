@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <string>
 #include <string_view>
 
 #include <ATen/core/Tensor.h>
@@ -7,12 +9,16 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/train/failing_layer.hpp>
+#include <tutti/train/microbatching.hpp>
 
 namespace tutti::train {
 
 /// Says beside an error of the model what is likely wrong with its inputs: images of bytes, another
-/// type than the parameters', indices beyond a table.
-void advise(c10::Error& error, const Batch& batch);
+/// type than the parameters', indices beyond a table; and in which layer it happened, with the
+/// shapes. forward: what failed, to be run again; a lack of memory and errors of CUDA are left
+/// alone.
+void advise(c10::Error& error, const State& state, const std::function<void()>& forward);
 
 /// The outputs for state.batch.
 Outputs forward(const State& state);
@@ -26,13 +32,26 @@ Outputs eval_forward(const State& state);
 
 namespace tutti::train {
 
-TUTTI_INLINE void advise(c10::Error& error, const Batch& batch) {
-  if (batch.empty() || !batch.inputs().defined()) {
+TUTTI_INLINE void advise(c10::Error& error, const State& state,
+                         const std::function<void()>& forward) {
+  const Batch& batch = state.batch;
+  const std::string text = error.what_without_backtrace();
+  const auto says = [&](std::string_view words) { return text.find(words) != text.npos; };
+  if (is_out_of_memory(error) || says("CUDA")) {
+    return;
+  }
+  const bool has_inputs = !batch.empty() && batch.inputs().defined();
+  if (std::string where = failing_layer(*state.model, text, forward); !where.empty()) {
+    if (has_inputs) {
+      where += c10::str(" The batch's inputs are ", batch.inputs().scalar_type(),
+                        batch.inputs().sizes(), ".");
+    }
+    error.add_context(std::move(where));
+  }
+  if (!has_inputs) {
     return;
   }
   const at::Tensor& x = batch.inputs();
-  const std::string_view text = error.what_without_backtrace();
-  const auto says = [&](std::string_view words) { return text.find(words) != text.npos; };
   if (x.dim() == 4 && x.scalar_type() == at::kByte) {
     error.add_context(c10::str(
         "The inputs are bytes, uint8", x.sizes(),
@@ -54,7 +73,7 @@ TUTTI_INLINE Outputs forward(const State& state) {
   try {
     return state.task.forward(state.batch);
   } catch (c10::Error& error) {
-    advise(error, state.batch);
+    advise(error, state, [&] { static_cast<void>(state.task.forward(state.batch)); });
     throw;
   }
 }
@@ -63,7 +82,7 @@ TUTTI_INLINE Outputs eval_forward(const State& state) {
   try {
     return state.task.eval_forward(state.batch);
   } catch (c10::Error& error) {
-    advise(error, state.batch);
+    advise(error, state, [&] { static_cast<void>(state.task.eval_forward(state.batch)); });
     throw;
   }
 }

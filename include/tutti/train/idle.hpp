@@ -5,8 +5,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/switched.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
-#include <tutti/core/switch.hpp>
 
 /// What can be said of a recipe only where it is used: policies that would wait for ever, pairs
 /// that work against each other.
@@ -26,15 +27,6 @@ consteval bool acts_only_on(types<Listed...> list, types<Es...>) {
          ((!Handles<P, Es> || tutti::detail::contains<Es, types<Listed...>>)&&...);
 }
 
-template <class P>
-bool switched_off(const P& policy) {
-  if constexpr (requires { policy.on; }) {
-    return !policy.on;
-  } else {
-    return false;
-  }
-}
-
 }  // namespace detail
 
 /// Refuses policies that this fit never calls.
@@ -44,13 +36,13 @@ template <class Engine>
 void check_idle(const Engine& engine, bool has_evals, bool has_iterations) {
   engine.for_each([&]<class P>(const P& policy) {
     if constexpr (detail::acts_only_on<P>(detail::evaluation_events{}, all_events{})) {
-      TORCH_CHECK(has_evals || detail::switched_off(policy), "fit: ", name_of<P>(),
+      TUTTI_CHECK(has_evals || !tutti::detail::is_on(policy), "fit: ", name_of<P>(),
                   " acts only on events of evaluation and this fit has no evaluation set, so it "
                   "would do nothing; set TrainerOptions::eval, take it out of the recipe, or set "
                   "TrainerOptions::allow_idle_policies.");
     }
     if constexpr (detail::acts_only_on<P>(detail::iteration_events{}, all_events{})) {
-      TORCH_CHECK(has_iterations || detail::switched_off(policy), "fit: ", name_of<P>(),
+      TUTTI_CHECK(has_iterations || !tutti::detail::is_on(policy), "fit: ", name_of<P>(),
                   " acts only on iterations and none ever ends in this fit, so it would do "
                   "nothing; set TrainerOptions::iteration_length, take it out of the recipe, or "
                   "set TrainerOptions::allow_idle_policies.");

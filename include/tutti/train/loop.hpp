@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 
 #include <tutti/checkpoint/rng_state.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
 #include <tutti/train/evaluation.hpp>
 #include <tutti/train/run.hpp>
@@ -54,6 +56,7 @@ class Loop {
         end_epoch();
       }
     }
+    watch_last_loss();
     log_epoch();  // where the run has come to
     log_time(state_.timestamp.token > 0);
     engine_.template fire<FitEnd>(state_);
@@ -72,13 +75,13 @@ class Loop {
       engine_.template fire<EpochStart>(state_);
       log_epoch();
     }
-    run_.train.loader.start(now.epoch, now.batch_in_epoch);
+    start_epoch(run_.train, state_, now.epoch, now.batch_in_epoch);
     const std::int64_t first = now.batch_in_epoch;
     for (std::int64_t done = first; run_.train_subset < 0 || done < run_.train_subset; ++done) {
       engine_.template fire<BeforeDataloader>(state_);
       std::optional<Batch> next = run_.train.loader.next();
       if (!everybody(next.has_value())) {
-        TORCH_CHECK(done > 0, "the training loader gave no batch in epoch ", now.epoch,
+        TUTTI_CHECK(done > 0, "the training loader gave no batch in epoch ", now.epoch,
                     ", so nothing can be trained; give it data (drop_last leaves out a batch that "
                     "is not full) and let it begin anew at every start(epoch, first_batch)");
         break;
@@ -103,8 +106,8 @@ class Loop {
   }
 
   // Trains on one batch. Returns whether the run, or the iteration, ends here.
-  bool batch(Batch next) {
-    state_.batch = run_.train.transform(std::move(next));
+  bool batch(Batch fetched) {
+    state_.batch = run_.train.transform(std::move(fetched));
     std::array<std::int64_t, 2> counts{run_.train.num_samples(state_.batch),
                                        run_.train.num_tokens(state_.batch).total};
     engine_.template fire<AfterDataloader>(state_);
@@ -115,13 +118,12 @@ class Loop {
     report_losses();
     Clock::Duration passed = clock_.lap();
     agree(counts, passed);
-    if (run_.step_schedule_every_batch) {
-      run_.step_schedule(state_);
-    }
+    const Timestamp next = state_.timestamp.to_next_batch(counts[0], counts[1], passed);
+    run_.step_schedule_after_batch(state_, next);
     compute_train_metrics();
     state_.previous_timestamp = state_.timestamp;
-    state_.timestamp = state_.timestamp.to_next_batch(counts[0], counts[1], passed);
-    TORCH_CHECK(state_.timestamp.token > 0 || state_.max_duration.unit() != TimeUnit::token,
+    state_.timestamp = next;
+    TUTTI_CHECK(state_.timestamp.token > 0 || state_.max_duration.unit() != TimeUnit::token,
                 "max_duration is ", to_string(state_.max_duration),
                 ", and the batches have no tokens; give DataSpec a num_tokens function, or call "
                 "the tensor that counts input_ids");
@@ -151,12 +153,12 @@ class Loop {
 
   void end_epoch() {
     restore_rng();
-    if (!run_.step_schedule_every_batch) {
-      run_.step_schedule(state_);
-    }
+    watch_last_loss();
+    const Timestamp next = state_.timestamp.to_next_epoch();
+    run_.step_schedule_after_epoch(state_, next);
     compute_train_metrics();
     state_.previous_timestamp = state_.timestamp;
-    state_.timestamp = state_.timestamp.to_next_epoch();
+    state_.timestamp = next;
     engine_.template fire<EpochEnd>(state_);
     follow_parameters();
     evaluate<EpochEnd>();
@@ -175,8 +177,10 @@ class Loop {
   }
 
   void end_iteration() {
+    const Timestamp next = state_.timestamp.to_next_iteration();
+    run_.step_schedule_after_iteration(state_, next);
     state_.previous_timestamp = state_.timestamp;
-    state_.timestamp = state_.timestamp.to_next_iteration();
+    state_.timestamp = next;
     engine_.template fire<IterationEnd>(state_);
     follow_parameters();
     checkpoint<IterationCheckpoint>();
@@ -227,7 +231,6 @@ class Loop {
   }
   template <Event E>
   void checkpoint(bool due) {
-    state_.checkpoint_due = due;
     engine_.template fire<E>(state_);
     save_due<E>(due);
   }
@@ -240,7 +243,6 @@ class Loop {
 
   template <Event E>
   void save_due(bool due) {
-    state_.checkpoint_due = false;
     if (due) {
       for (std::string name; !(name = run_.checkpoints->save_next()).empty();) {
         engine_.record(E::name, "save:" + name);
@@ -299,8 +301,37 @@ class Loop {
       }
       if (state_.logger.wants_metrics()) {
         const std::string key = "loss/train/" + name;
-        log({{key, loss.template item<double>()}});
+        const double value = loss.template item<double>();
+        log({{key, value}});
+        if (name == "total") {
+          watch(value, state_.timestamp.batch);
+        }
       }
+    }
+    if (!state_.logger.wants_metrics() && state_.device.is_cpu()) {
+      const at::Tensor& total = state_.total_loss["total"];
+      watch(total.scalar_type() == at::kFloat ? *total.template const_data_ptr<float>()
+                                              : total.template item<double>(),
+            state_.timestamp.batch);
+    }
+  }
+
+  // Where nobody reads the losses of a device, this waits for it at the end of an epoch alone.
+  void watch_last_loss() {
+    if (!run_.has_seen_nan && !state_.device.is_cpu() && !state_.logger.wants_metrics() &&
+        state_.total_loss.contains("total")) {
+      watch(state_.total_loss.at("total").template item<double>(), state_.timestamp.batch - 1);
+    }
+  }
+
+  // Says once, at the first batch that is seen to have one, that the loss is not a number.
+  void watch(double loss, std::int64_t batch) {
+    if (std::isnan(loss) && !std::exchange(run_.has_seen_nan, true) && state_.rank == 0) {
+      TORCH_WARN("the training loss is not a number (nan) in batch ", batch, " of the run, epoch ",
+                 state_.timestamp.epoch,
+                 "; training goes on, but will hardly recover. Lower the learning rate, clip "
+                 "gradients (GradientClipping), look at that batch, or end such runs with the "
+                 "callback NaNMonitor");
     }
   }
 

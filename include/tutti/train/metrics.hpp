@@ -1,7 +1,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cctype>
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,10 +14,62 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/dist/gather_rows.hpp>
 
 namespace tutti::train {
+
+namespace detail {
+
+/// Logs and keeps what one metric reports.
+class Reporter final : public MetricReport {
+ public:
+  /// name, logged_as: of a value without a name of its own. named: gets the names of the others.
+  Reporter(const State& state, const std::string& prefix, const std::string& name,
+           const std::string& logged_as, std::vector<std::string>& named, MetricValues& values)
+      : state_(state),
+        prefix_(prefix),
+        name_(name),
+        logged_as_(logged_as),
+        named_(named),
+        values_(values) {}
+
+  void value(double value) override { put(name_, logged_as_, value); }
+  void value(std::string_view name, double value) override {
+    const bool same_as_before = next_ < named_.size() && named_[next_] == name;
+    if (!same_as_before && std::find(named_.begin(), named_.end(), name) == named_.end()) {
+      named_.emplace_back(name);
+    }
+    ++next_;
+    put(name, prefix_ + std::string(name), value);
+  }
+  void table(std::span<const std::string> columns,
+             std::span<const std::vector<std::string>> rows) override {
+    state_.logger.log_table({logged_as_, columns, rows}, state_.timestamp.batch);
+  }
+
+ private:
+  void put(std::string_view name, std::string_view key, double value) {
+    if (const auto found = values_.find(name); found != values_.end()) {
+      found->second = value;
+    } else {
+      values_.emplace(name, value);
+    }
+    state_.log_metrics({{key, value}});
+  }
+
+  const State& state_;
+  const std::string& prefix_;
+  const std::string& name_;
+  const std::string& logged_as_;
+  std::vector<std::string>& named_;
+  MetricValues& values_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace detail
 
 /// The metrics of one use: training, or one evaluation set. Each is a copy of its own.
 class MetricSet {
@@ -34,25 +89,26 @@ class MetricSet {
     }
   }
 
-  /// A copy of what the metrics have counted.
+  /// What the metrics have counted, which later batches leave alone.
   [[nodiscard]] std::vector<std::vector<at::Tensor>> counts() const;
   /// Goes back to what counts() returned.
   void set_counts(const std::vector<std::vector<at::Tensor>>& counts) {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      entries_[i].metric->set_states(copied(counts.at(i)));
+      entries_[i].metric->set_states(kept(entries_[i], counts.at(i)));
     }
   }
 
   /// Lets every metric see a batch.
   void update(const AnyModel& model, const Batch& batch, const Outputs& outputs);
 
-  /// The values over all ranks' batches, kept in `values` and logged at the present step.
+  /// The values over all ranks' batches, kept in `values` and logged at the present step, as are
+  /// the tables.
   void compute(dist::Communicator& communicator, const State& state, MetricValues& values) const;
 
   /// Saves the counts over all ranks' batches and the last values; a collective.
   void save(const State& state, const MetricValues& values, Archive& archive) const;
 
-  /// Restores what save() saved; rank 0 takes the counts, since they add up over ranks.
+  /// Restores what save() saved; rank 0 takes the counts, which are those of all ranks.
   void load(const State& state, const Archive& archive, MetricValues& values);
 
  private:
@@ -60,15 +116,17 @@ class MetricSet {
     std::string name;
     std::string logged_as;
     std::unique_ptr<Metric> metric;
+    mutable std::vector<std::string> named{};  // values that it reported under names of their own
   };
 
   void check_is_new(const std::string& name) const;
 
-  static std::vector<at::Tensor> copied(std::vector<at::Tensor> tensors);
+  // States that a metric may write to are copied.
+  static std::vector<at::Tensor> kept(const Entry& entry, std::vector<at::Tensor> states);
 
-  // A metric's counts over all ranks.
-  static std::vector<at::Tensor> summed(const Entry& entry, dist::Communicator& communicator,
-                                        const State& state);
+  // A metric's states over all ranks.
+  static std::vector<at::Tensor> over_ranks(const Entry& entry, dist::Communicator& communicator,
+                                            const State& state);
 
   static std::string lower(std::string text) {
     std::transform(text.begin(), text.end(), text.begin(),
@@ -78,6 +136,7 @@ class MetricSet {
   static std::string list(const Metrics& metrics);
 
   std::vector<Entry> entries_;
+  std::string prefix_;
 };
 
 }  // namespace tutti::train
@@ -87,7 +146,8 @@ class MetricSet {
 namespace tutti::train {
 
 TUTTI_INLINE MetricSet::MetricSet(const Metrics& metrics, const std::vector<std::string>& names,
-                                  std::string prefix) {
+                                  std::string prefix)
+    : prefix_(std::move(prefix)) {
   std::vector<bool> used(names.size(), names.empty());
   for (const auto& metric : metrics) {
     bool wanted = names.empty();
@@ -98,11 +158,11 @@ TUTTI_INLINE MetricSet::MetricSet(const Metrics& metrics, const std::vector<std:
     }
     if (wanted) {
       check_is_new(metric->name());
-      entries_.push_back({metric->name(), prefix + metric->name(), metric->clone()});
+      entries_.push_back({metric->name(), prefix_ + metric->name(), metric->clone()});
     }
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
-    TORCH_CHECK_VALUE(used[i], "no metric of the model has a name that contains \"", names[i],
+    TUTTI_CHECK_VALUE(used[i], "no metric of the model has a name that contains \"", names[i],
                       "\"; it has: ", list(metrics));
   }
 }
@@ -110,7 +170,7 @@ TUTTI_INLINE MetricSet::MetricSet(const Metrics& metrics, const std::vector<std:
 TUTTI_INLINE std::vector<std::vector<at::Tensor>> MetricSet::counts() const {
   std::vector<std::vector<at::Tensor>> out;
   for (const auto& entry : entries_) {
-    out.push_back(copied(entry.metric->states()));
+    out.push_back(kept(entry, entry.metric->states()));
   }
   return out;
 }
@@ -127,9 +187,8 @@ TUTTI_INLINE void MetricSet::compute(dist::Communicator& communicator, const Sta
                                      MetricValues& values) const {
   const c10::AutoGradMode no_grad(false);
   for (const auto& entry : entries_) {
-    const double value = entry.metric->compute(summed(entry, communicator, state));
-    values[entry.name] = value;
-    state.log_metrics({{entry.logged_as, value}});
+    detail::Reporter reporter(state, prefix_, entry.name, entry.logged_as, entry.named, values);
+    entry.metric->report(over_ranks(entry, communicator, state), reporter);
   }
 }
 
@@ -137,7 +196,10 @@ TUTTI_INLINE void MetricSet::save(const State& state, const MetricValues& values
                                   Archive& archive) const {
   const c10::AutoGradMode no_grad(false);
   for (const auto& entry : entries_) {
-    archive.put("counts/" + entry.name, summed(entry, *state.communicator, state));
+    archive.put("counts/" + entry.name, over_ranks(entry, *state.communicator, state));
+    if (!entry.named.empty()) {
+      archive.put("named/" + entry.name, entry.named);
+    }
   }
   for (const auto& [name, value] : values) {
     archive.put("values/" + name, value);
@@ -146,7 +208,7 @@ TUTTI_INLINE void MetricSet::save(const State& state, const MetricValues& values
 
 TUTTI_INLINE void MetricSet::load(const State& state, const Archive& archive,
                                   MetricValues& values) {
-  for (const auto& entry : entries_) {
+  for (auto& entry : entries_) {
     entry.metric->reset();
     if (state.rank == 0 && archive.contains("counts/" + entry.name)) {
       auto counts = archive.get<std::vector<at::Tensor>>("counts/" + entry.name);
@@ -155,38 +217,54 @@ TUTTI_INLINE void MetricSet::load(const State& state, const Archive& archive,
       }
       entry.metric->set_states(std::move(counts));
     }
-    if (const std::string value = "values/" + entry.name; archive.contains(value)) {
-      values[entry.name] = archive.get<double>(value);  // else it had not been computed yet
+    entry.named = archive.contains("named/" + entry.name)
+                      ? archive.get<std::vector<std::string>>("named/" + entry.name)
+                      : std::vector<std::string>{};
+    std::vector<std::string> names = entry.named;
+    names.push_back(entry.name);
+    for (const std::string& name : names) {
+      if (archive.contains("values/" + name)) {
+        values[name] = archive.get<double>("values/" + name);  // else not computed yet
+      }
     }
   }
 }
 
 TUTTI_INLINE void MetricSet::check_is_new(const std::string& name) const {
   for (const Entry& entry : entries_) {
-    TORCH_CHECK_VALUE(entry.name != name, "two metrics of the model are called \"", name,
+    TUTTI_CHECK_VALUE(entry.name != name, "two metrics of the model are called \"", name,
                       "\", so that one would hide the other; give each a name of its own, as "
                       "MulticlassAccuracy{{.top_k = 5, .name = \"Top5\"}}");
   }
 }
 
-TUTTI_INLINE std::vector<at::Tensor> MetricSet::copied(std::vector<at::Tensor> tensors) {
-  for (auto& tensor : tensors) {
-    tensor = tensor.clone();
-  }
-  return tensors;
-}
-
-TUTTI_INLINE std::vector<at::Tensor> MetricSet::summed(const Entry& entry,
-                                                       dist::Communicator& communicator,
-                                                       const State& state) {
-  std::vector<at::Tensor> counts = entry.metric->states();
-  if (communicator.size() > 1) {
-    for (auto& count : counts) {
-      count = count.device() == state.device ? count.clone() : count.to(state.device);
-      communicator.all_reduce(count, dist::ReduceOp::sum);
+TUTTI_INLINE std::vector<at::Tensor> MetricSet::kept(const Entry& entry,
+                                                     std::vector<at::Tensor> states) {
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    if (entry.metric->reduction(i) == StateReduction::sum) {
+      states[i] = states[i].clone();
     }
   }
-  return counts;
+  return states;
+}
+
+TUTTI_INLINE std::vector<at::Tensor> MetricSet::over_ranks(const Entry& entry,
+                                                           dist::Communicator& communicator,
+                                                           const State& state) {
+  std::vector<at::Tensor> states = entry.metric->states();
+  if (communicator.size() == 1) {
+    return states;
+  }
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    at::Tensor& own = states[i];
+    if (entry.metric->reduction(i) == StateReduction::concatenate) {
+      own = dist::gather_rows(communicator, own.to(state.device));
+      continue;
+    }
+    own = own.device() == state.device ? own.clone() : own.to(state.device);
+    communicator.all_reduce(own, dist::ReduceOp::sum);
+  }
+  return states;
 }
 
 TUTTI_INLINE std::string MetricSet::list(const Metrics& metrics) {

@@ -37,6 +37,8 @@ struct TrainerOptions {
   Schedule schedule{};                    ///< default: constant learning rates
   double scale_schedule_ratio = 1.0;      ///< multiplies max_duration and the schedule's times; > 0
   bool step_schedule_every_batch = true;  ///< false: at the end of every epoch
+  bool schedule_ahead = false;  ///< each rate is used at its own batch, as PyTorch's schedulers do;
+                                ///< else one batch late, see optim/schedules.hpp
   CountOrAuto device_train_microbatch_size{};  ///< examples per forward pass; 0: all at once;
                                                ///< "auto": as many as fit into the memory
   CountOrAuto grad_accum{};  ///< the same as a number of microbatches; "auto" means the same
@@ -54,7 +56,8 @@ struct TrainerOptions {
   bool cache_cpu_memory = true;  ///< on a CPU: large tensors get the memory of freed ones
   OnOrAuto cuda_graphs = false;  ///< record forward to backward, replay it for batches of the same
                                  ///< shapes; "auto": where that can be
-  std::optional<std::uint64_t> seed{};  ///< 0 to 2^32-1; default: random, rank 0's for all
+  std::optional<std::uint64_t> seed{};  ///< 0 to 2^32-1, also of loaders that have none of their
+                                        ///< own; default: random, rank 0's for all
   bool deterministic_mode = false;      ///< refuse operators that are not deterministic
 
   // ---- Output ----------------------------------------------------------------------------------

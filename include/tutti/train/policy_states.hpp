@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/switched.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
@@ -29,6 +30,10 @@ struct PolicyState {
   /// What changed shapes while it ran does it again here, before weights are read; null: nothing
   /// did.
   void (*prepare_load)(void* policy, const Archive& archive, State& state) = nullptr;
+  /// Gives the model what a checkpoint is to hold, and takes it back; both null: nothing else than
+  /// it has.
+  void (*enter_checkpoint)(void* policy, State& state) = nullptr;
+  void (*leave_checkpoint)(void* policy, State& state) = nullptr;
 };
 
 /// All policies of a recipe, in the order in which they run.
@@ -36,52 +41,77 @@ using PolicyStates = std::vector<PolicyState>;
 
 /// `P` brings a saver of its own: it, or the policy inside a Switch, has checkpoint_saver().
 template <class P>
-inline constexpr bool has_saver = requires(P& policy) {
+inline constexpr bool has_saver = requires(tutti::detail::Unswitched<P>& policy) {
   policy.checkpoint_saver();
-}
-|| requires(P& policy) {
-  policy.policy.checkpoint_saver();
 };
 
-/// `P` has `load(const Archive&)`.
+/// `P` has `enter_checkpoint(State&)`, `leave_checkpoint(State&)`.
 template <class P>
-inline constexpr bool loads = requires(P& policy, const Archive& archive) {
-  policy.load(archive);
+inline constexpr bool enters_checkpoint = requires(P& policy, State& state) {
+  policy.enter_checkpoint(state);
+};
+template <class P>
+inline constexpr bool leaves_checkpoint = requires(P& policy, State& state) {
+  policy.leave_checkpoint(state);
+};
+
+/// While this lives, the model holds what the policies want in a checkpoint; then everything is as
+/// it was, so that saving never changes training.
+class CheckpointScope {
+ public:
+  CheckpointScope(const PolicyStates& policies, State& state) : policies_(policies), state_(state) {
+    for (const PolicyState& policy : policies_) {
+      if (policy.enter_checkpoint != nullptr) {
+        policy.enter_checkpoint(policy.policy, state_);
+      }
+    }
+  }
+  ~CheckpointScope() {
+    for (auto policy = policies_.rbegin(); policy != policies_.rend(); ++policy) {
+      if (policy->leave_checkpoint != nullptr) {
+        policy->leave_checkpoint(policy->policy, state_);
+      }
+    }
+  }
+  CheckpointScope(const CheckpointScope&) = delete;
+  CheckpointScope& operator=(const CheckpointScope&) = delete;
+
+ private:
+  const PolicyStates& policies_;
+  State& state_;
 };
 
 /// What checkpoints have to know of `policy`; after Init, since which its saver is valid.
 template <class P>
 PolicyState policy_state(P& policy) {
   PolicyState out{.name = name_of<P>(), .policy = &policy, .rng = rng_of(policy)};
-  if constexpr (requires { policy.checkpoint_saver(); }) {
-    out.saver = &policy.checkpoint_saver();
-  } else if constexpr (has_saver<P>) {
-    out.saver = policy.on ? &policy.policy.checkpoint_saver() : nullptr;
+  auto& inner = tutti::detail::unswitched(policy);
+  if constexpr (has_saver<P>) {
+    out.saver = tutti::detail::is_on(policy) ? &inner.checkpoint_saver() : nullptr;
   }
-  if constexpr (requires { policy.checkpoint_mirror(); }) {
-    out.mirror = &policy.checkpoint_mirror();
-  } else if constexpr (requires { policy.policy.checkpoint_mirror(); }) {
-    out.mirror = policy.on ? &policy.policy.checkpoint_mirror() : nullptr;
+  if constexpr (requires { inner.checkpoint_mirror(); }) {
+    out.mirror = tutti::detail::is_on(policy) ? &inner.checkpoint_mirror() : nullptr;
   }
   if constexpr (requires(Archive & archive, const P& p) { p.save(archive); }) {
-    static_assert(loads<P>,
-                  "tutti: this policy has save(Archive&) but no load(const Archive&); write both.");
-    if constexpr (loads<P>) {
-      out.save = [](const void* p, Archive& archive) { static_cast<const P*>(p)->save(archive); };
-      out.load = [](void* p, const Archive& archive) { static_cast<P*>(p)->load(archive); };
-    }
+    out.save = [](const void* p, Archive& archive) { static_cast<const P*>(p)->save(archive); };
+    out.load = [](void* p, const Archive& archive) { static_cast<P*>(p)->load(archive); };
   }
   if constexpr (requires(const Archive& archive, State& state) {
-                  policy.prepare_load(archive, state);
+                  inner.prepare_load(archive, state);
                 }) {
     out.prepare_load = [](void* p, const Archive& archive, State& state) {
-      static_cast<P*>(p)->prepare_load(archive, state);
+      tutti::detail::unswitched(*static_cast<P*>(p)).prepare_load(archive, state);
     };
-  } else if constexpr (requires(const Archive& archive, State& state) {
-                         policy.policy.prepare_load(archive, state);
-                       }) {
-    out.prepare_load = [](void* p, const Archive& archive, State& state) {  // inside a Switch
-      static_cast<P*>(p)->policy.prepare_load(archive, state);
+  }
+  static_assert(enters_checkpoint<P> == leaves_checkpoint<P>,
+                "tutti: this policy has only one of enter_checkpoint(State&) and "
+                "leave_checkpoint(State&); write both.");
+  if constexpr (enters_checkpoint<P> && leaves_checkpoint<P>) {
+    out.enter_checkpoint = [](void* p, State& state) {
+      static_cast<P*>(p)->enter_checkpoint(state);
+    };
+    out.leave_checkpoint = [](void* p, State& state) {
+      static_cast<P*>(p)->leave_checkpoint(state);
     };
   }
   return out;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <tutti/checkpoint/latest.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/train/checkpointing.hpp>
 
 namespace tutti::train {
@@ -24,7 +25,7 @@ namespace detail {
 inline std::string agree_on(const std::string& found, dist::Communicator& world) {
   const std::vector<std::string> all = world.all_gather_bytes(found);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    TORCH_CHECK(all[rank] == all.front(), "autoresume: rank 0 found ",
+    TUTTI_CHECK(all[rank] == all.front(), "autoresume: rank 0 found ",
                 all.front().empty() ? "no checkpoint" : "'" + all.front() + "'", ", rank ", rank,
                 " found ", all[rank].empty() ? "none" : "'" + all[rank] + "'",
                 "; save_folder must be on a file system that all ranks share");
@@ -39,25 +40,23 @@ inline std::string agree_on(const std::string& found, dist::Communicator& world)
 ///
 /// fetch: a collective, called where rank 0 finds none; brings one from elsewhere if it can.
 /// options: TrainerOptions, which check_autoresume() has seen. folder: their save_folder, filled
-/// in. Throws c10::Error when the ranks find different checkpoints or the pointer names one that is
-/// gone.
+/// in, and latest: their save_latest_filename likewise. Throws c10::Error when the ranks find
+/// different checkpoints or the pointer names one that is gone.
 template <class Options, class Fetch>
-LoadSource choose_load(const Options& options, const std::string& folder, dist::Communicator& world,
-                       Fetch&& fetch) {
+LoadSource choose_load(const Options& options, const std::string& folder, const std::string& latest,
+                       dist::Communicator& world, Fetch&& fetch) {
   if (options.autoresume) {
     std::string found;
     bool lacks = false;
-    if (const auto error = on_rank_zero(world, [&] {
-          lacks = !checkpoint::find_latest(folder, options.save_latest_filename);
-        })) {
+    if (const auto error =
+            on_rank_zero(world, [&] { lacks = !checkpoint::find_latest(folder, latest); })) {
       std::rethrow_exception(error);
     }
     if (world.all_reduce_value(std::int64_t{lacks}, dist::ReduceOp::maximum) != 0) {
       fetch();
     }
-    detail::on_every_rank(world, [&] {
-      found = checkpoint::find_latest(folder, options.save_latest_filename).value_or("");
-    });
+    detail::on_every_rank(world,
+                          [&] { found = checkpoint::find_latest(folder, latest).value_or(""); });
     found = detail::agree_on(found, world);
     if (!found.empty()) {
       return {.path = found,
@@ -69,8 +68,8 @@ LoadSource choose_load(const Options& options, const std::string& folder, dist::
           .options = {.weights_only = options.load_weights_only,
                       .strict = options.load_strict_model_weights,
                       .ignore_keys = options.load_ignore_keys},
-          .continues = !folder.empty() && !options.save_latest_filename.empty() &&
-                       options.load_path == folder + "/" + options.save_latest_filename};
+          .continues =
+              !folder.empty() && !latest.empty() && options.load_path == folder + "/" + latest};
 }
 
 }  // namespace tutti::train

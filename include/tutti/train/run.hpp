@@ -12,6 +12,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/count_or_auto.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/interval.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/data/data_spec.hpp>
@@ -43,6 +44,13 @@ inline std::int64_t length_of(const DataSpec& data, std::int64_t subset) {
   return subset >= 0 && (length < 0 || subset < length) ? subset : length;
 }
 
+/// Begins an epoch at one of its batches, with the run's seed where the loader has none of its own.
+inline void start_epoch(DataSpec& data, const State& state, std::int64_t epoch = 0,
+                        std::int64_t first_batch = 0) {
+  data.loader.follow_seed(state.rank_zero_seed);
+  data.loader.start(epoch, first_batch);
+}
+
 /// What the loop needs beside State; policies do not see it.
 struct Run {
   DataSpec train;
@@ -53,7 +61,8 @@ struct Run {
   Schedule schedule;  ///< empty: constant learning rates
   double scale_schedule_ratio = 1.0;
   bool step_schedule_every_batch = true;
-  Timestamp scheduled_at;  ///< for which the schedule was computed last
+  bool schedule_ahead = false;  ///< rates are those of what comes, not of what has just ended
+  Timestamp scheduled_at;       ///< for which the schedule was computed last
 
   std::optional<GradScaler> scaler;
   bool fold_into_optimizer = true;
@@ -69,12 +78,31 @@ struct Run {
 
   std::unique_ptr<Checkpoints> checkpoints;  ///< null: none are written or loaded
   bool heeds_signals = true;
-  int stop_signal = 0;  ///< that has ended the run, the same on every rank; 0: none
+  bool has_seen_nan = false;  ///< as a training loss, of which a warning has spoken
+  int stop_signal = 0;        ///< that has ended the run, the same on every rank; 0: none
 
-  /// Sets every group's learning rate to what the schedule says now.
-  void step_schedule(State& state) { step_schedule(state, state.timestamp); }
+  /// Steps the schedule when a batch, an epoch or an iteration has ended. next: the timestamp with
+  /// which the run goes on; state still has the one before.
+  ///
+  /// With schedule_ahead the rates are those of `next`, so that a schedule sees every batch, or
+  /// every epoch, with the timestamp at which it begins; else those of state's.
+  void step_schedule_after_batch(State& state, const Timestamp& next) {
+    if (step_schedule_every_batch) {
+      step_schedule(state, schedule_ahead ? next : state.timestamp);
+    }
+  }
+  void step_schedule_after_epoch(State& state, const Timestamp& next) {
+    if (schedule_ahead || !step_schedule_every_batch) {
+      step_schedule(state, schedule_ahead ? next : state.timestamp);
+    }
+  }
+  void step_schedule_after_iteration(State& state, const Timestamp& next) {
+    if (schedule_ahead && (step_schedule_every_batch || next.batch_in_epoch == 0)) {
+      step_schedule(state, next);
+    }
+  }
 
-  /// The same for another moment of the run.
+  /// Sets every group's learning rate to what the schedule says at that moment of the run.
   void step_schedule(State& state, const Timestamp& at);
 
   /// Sets every group's learning rate to `alpha` times its initial one.
@@ -120,7 +148,7 @@ TUTTI_INLINE void Run::set_learning_rates(State& state, double alpha) {
   std::size_t i = 0;
   for (auto& optimizer : state.optimizers) {
     for (auto& group : optimizer->param_groups()) {
-      TORCH_CHECK(i < state.initial_lrs.size(),
+      TUTTI_CHECK(i < state.initial_lrs.size(),
                   "a parameter group was added to the optimizer after "
                   "its learning rates were bound; add groups before fit()");
       group.options().set_lr(state.initial_lrs[i++] * alpha);

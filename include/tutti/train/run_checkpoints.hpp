@@ -3,6 +3,8 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,8 +14,11 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/checkpoint/folder.hpp>
+#include <tutti/checkpoint/folder_lock.hpp>
 #include <tutti/checkpoint/mirror.hpp>
+#include <tutti/checkpoint/save_job.hpp>
 #include <tutti/checkpoint/saver.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/detail/checkpoints.hpp>
 #include <tutti/train/fetched.hpp>
@@ -53,16 +58,26 @@ class RunCheckpoints final : public Checkpoints {
     saving_.configure(options.save_async, options.save_on_error);
     must_write_ = options.save_on_error == OnSaveError::stop;
     saving_.tell(mirrors_);
+    on_zero([&] {
+      for (const checkpoint::Saver* saver : savers_) {
+        lock_existing(*saver);
+      }
+    });
   }
 
   RunLoadReport load(const Options& options) override {
     const std::string folder = own_ ? own_->folder() : std::string();
-    const LoadSource source = choose_load(options, folder, *state_.communicator, [&] {
+    const std::string latest = own_ ? own_->latest() : std::string();
+    const LoadSource source = choose_load(options, folder, latest, *state_.communicator, [&] {
+      on_zero([&] {
+        if (!mirrors_.empty()) {
+          lock(*own_);
+        }
+      });
       bool found = false;
       for (checkpoint::Mirror* mirror : mirrors_) {
-        patiently(*state_.communicator, state_.rank == 0, [&] {
-          found = found || mirror->fetch_latest(folder, options.save_latest_filename);
-        });
+        patiently(*state_.communicator, state_.rank == 0,
+                  [&] { found = found || mirror->fetch_latest(folder, latest); });
       }
     });
     continues_ = source.continues;
@@ -78,6 +93,7 @@ class RunCheckpoints final : public Checkpoints {
       return load_checkpoint(folder_here, policies_, state_, run_, own(), source.options);
     });
     report.path = source.path;
+    adopt_lists(folder_here);
     if (state_.rank == 0 && !report.complete()) {
       TORCH_WARN(report.text());
     }
@@ -88,19 +104,21 @@ class RunCheckpoints final : public Checkpoints {
   [[nodiscard]] bool continues() const override { return continues_; }
 
   void check_folders() override {
-    for (const checkpoint::Saver* saver : savers_) {
-      const auto error = on_rank_zero(*state_.communicator, [&] {
-        if (!continues_ && !saver->options().overwrite) {
-          checkpoint::check_no_newer(saver->folder(), saver->options().filename, state_.timestamp);
-        }
+    on_zero([&] {
+      for (const checkpoint::Saver* saver : savers_) {
         if (must_write_) {
-          checkpoint::make_folder(saver->folder());  // better now than at the end of an epoch
+          lock(*saver);  // better now than at the end of an epoch
+        } else {
+          lock_existing(*saver);
         }
-      });
-      if (error) {
-        std::rethrow_exception(error);
+        if (!saver->options().overwrite) {
+          checkpoint::check_no_newer(saver->folder(), saver->options().filename, state_.timestamp,
+                                     [&](const std::filesystem::path& path) {
+                                       return continues_ && checkpoint::carries(path, saver->id());
+                                     });
+        }
       }
-    }
+    });
   }
 
   void restart() override {
@@ -129,19 +147,18 @@ class RunCheckpoints final : public Checkpoints {
     begun_.erase(begun_.begin());
     settle();
     const checkpoint::SaverOptions& how = saver->options();
+    const CheckpointScope entered(policies_, state_);
     saving_.write(*state_.communicator, *saver,
-                  checkpoint::make_pages(collected(how.weights_only, how.ignore_keys)));
+                  checkpoint::make_pages(collected(how.weights_only, how.ignore_keys)),
+                  [&, saver = saver] { lock(*saver); });
     return name;
   }
 
   void save(const std::string& path, bool weights_only) override {
     settle();
+    const CheckpointScope entered(policies_, state_);
     const checkpoint::Snapshot snapshot = collected(weights_only, ignore_keys_);
-    if (const auto error = on_rank_zero(*state_.communicator, [&] {
-          checkpoint::write_snapshot(path, snapshot, overwrite_);
-        })) {
-      std::rethrow_exception(error);
-    }
+    on_zero([&] { checkpoint::write_snapshot(path, snapshot, overwrite_); });
   }
 
   [[nodiscard]] bool failed() const noexcept override {
@@ -155,9 +172,7 @@ class RunCheckpoints final : public Checkpoints {
   void settle() override {
     saving_.settle(*state_.communicator);
     for (checkpoint::Mirror* mirror : mirrors_) {
-      if (const auto error = on_rank_zero(*state_.communicator, [&] { mirror->check(); })) {
-        std::rethrow_exception(error);
-      }
+      on_zero([&] { mirror->check(); });
     }
   }
 
@@ -172,8 +187,22 @@ class RunCheckpoints final : public Checkpoints {
       }
     }
     settle();
+    release();
+    if (state_.rank == 0) {
+      warn_of_old();
+    }
   }
-  void abandon() override { saving_.abandon(); }
+
+  void abandon() override {
+    saving_.abandon();
+    release();
+  }
+
+  void release() override { locks_.clear(); }
+
+  [[nodiscard]] std::string last() const override {
+    return own_ && !own_->saved().empty() ? own_->saved().back() : std::string();
+  }
 
  private:
   static checkpoint::SaverOptions saver_options(const Options& options) {
@@ -187,11 +216,61 @@ class RunCheckpoints final : public Checkpoints {
             .ignore_keys = options.save_ignore_keys};
   }
 
+  // On rank 0; what it throws is thrown on every rank.
+  template <class F>
+  void on_zero(F&& work) {
+    if (const auto error = on_rank_zero(*state_.communicator, std::forward<F>(work))) {
+      std::rethrow_exception(error);
+    }
+  }
+
+  // Makes a saver's folder, and keeps other trainers from saving into it until release().
+  void lock(const checkpoint::Saver& saver) {
+    if (!locks_.contains(&saver)) {
+      checkpoint::make_folder(saver.folder());
+      locks_.try_emplace(&saver, saver.folder());
+    }
+  }
+  // The same, where the folder is there and can be written.
+  void lock_existing(const checkpoint::Saver& saver) {
+    if (!locks_.contains(&saver) && checkpoint::detail::is_folder(saver.folder()) &&
+        !locks_.try_emplace(&saver, saver.folder(), checkpoint::CannotLock::passes)
+             .first->second.held()) {
+      locks_.erase(&saver);
+    }
+  }
+
+  // The savers whose lists were loaded go on with what is theirs. path: the loaded checkpoint.
+  void adopt_lists(const std::string& path) {
+    for (checkpoint::Saver* saver : savers_) {
+      std::string own;
+      on_zero(
+          [&] { own = checkpoint::claim(*saver, saver == this->own() ? path : std::string()); });
+      if (state_.world_size > 1) {
+        own = state_.communicator->broadcast_bytes(own);
+      }
+      saver->adopt(own, state_.timestamp.batch);
+    }
+  }
+
+  // What is pointed to is not where the run has ended.
+  void warn_of_old() const {
+    for (const checkpoint::Saver* saver : savers_) {
+      if (saver->failed()) {
+        const std::vector<std::string> saved = saver->saved();
+        TORCH_WARN("the last checkpoint in '", saver->folder(), "' could not be written; the run ",
+                   "has ended after batch ", state_.timestamp.batch, ", and ",
+                   saved.empty() ? "no checkpoint of it is there"
+                                 : "the newest one there, '" + saved.back() + "', is older");
+      }
+    }
+  }
+
   // Refuses two savers that would write and remove each other's checkpoints.
   void check_savers() const {
     for (std::size_t i = 0; i < savers_.size(); ++i) {
       for (std::size_t j = i + 1; j < savers_.size(); ++j) {
-        TORCH_CHECK_VALUE(savers_[i]->folder() != savers_[j]->folder(),
+        TUTTI_CHECK_VALUE(savers_[i]->folder() != savers_[j]->folder(),
                           "two savers write into the folder '", savers_[i]->folder(),
                           "'; give each a folder of its own");
       }
@@ -224,6 +303,7 @@ class RunCheckpoints final : public Checkpoints {
   std::vector<checkpoint::Saver*> savers_;                         // the own one comes first
   std::vector<std::pair<checkpoint::Saver*, std::string>> begun_;  // with the checkpoint's name
   std::vector<checkpoint::Mirror*> mirrors_;
+  std::map<const checkpoint::Saver*, checkpoint::FolderLock> locks_;  // on rank 0
   Saving saving_;
   std::vector<std::string> ignore_keys_;  // of save(), as what follows
   bool overwrite_ = false;

@@ -9,6 +9,7 @@
 #include <tutti/checkpoint/saver.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/train/load_report.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/timestamp_state.hpp>
@@ -59,18 +60,19 @@ TUTTI_INLINE void save_schedulers(const State& state, const Run& run, Archive& a
   archive.put("initial_lrs", base_learning_rates(state));
   archive.put("max_duration", to_string(state.max_duration));
   archive.put("scale_schedule_ratio", run.scale_schedule_ratio);
+  archive.put("schedule_ahead", run.schedule_ahead);
   save_timestamp(run.scheduled_at, archive.child("stepped_at"));
 }
 
 TUTTI_INLINE void load_optimizers(State& state, const Archive& optimizers) {
-  TORCH_CHECK(optimizers.size() == state.optimizers.size(), "the checkpoint has ",
+  TUTTI_CHECK(optimizers.size() == state.optimizers.size(), "the checkpoint has ",
               optimizers.size(), " optimizers, this run has ", state.optimizers.size());
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
     try {
       checkpoint::load_optimizer(*state.optimizers[i], optimizers.child(std::to_string(i)),
                                  state.model.get());
     } catch (const c10::Error& error) {
-      TORCH_CHECK(
+      TUTTI_CHECK(
           false, error.what_without_backtrace(),
           "\nTo go on with the weights and a fresh optimizer, put \"state/optimizers\" into "
           "load_ignore_keys.");
@@ -87,18 +89,24 @@ TUTTI_INLINE std::string listed(const std::vector<double>& values) {
 }
 
 // The learning rates go on as they were saved. They are computed anew when the run's length has
-// changed, and are this program's when the checkpoint's were left out.
+// changed or the next batch is to have its own for the first time, and are this program's when the
+// checkpoint's were left out.
 TUTTI_INLINE void load_schedulers(State& state, Run& run, const Archive& archive,
                                   const std::vector<double>& own, RunLoadReport& report) {
   bool again = false;
   if (archive.contains("schedulers")) {
     const Archive& saved = archive.child("schedulers");
     state.initial_lrs = saved.get<std::vector<double>>("initial_lrs");
-    TORCH_CHECK(state.initial_lrs.size() == own.size(), "the checkpoint has ",
+    TUTTI_CHECK(state.initial_lrs.size() == own.size(), "the checkpoint has ",
                 state.initial_lrs.size(), " learning rates, this run has ", own.size(),
                 "; put \"state/schedulers\" into load_ignore_keys to train with this program's");
     run.scheduled_at = load_timestamp(saved.child("stepped_at"));
-    again = saved.get<std::string>("max_duration") != to_string(state.max_duration) ||
+    const bool catches_up = run.schedule_ahead && run.step_schedule_every_batch &&
+                            !saved.get_or("schedule_ahead", false);
+    if (catches_up) {
+      run.scheduled_at = state.timestamp;
+    }
+    again = catches_up || saved.get<std::string>("max_duration") != to_string(state.max_duration) ||
             saved.get<double>("scale_schedule_ratio") != run.scale_schedule_ratio;
     report.restored.emplace_back("schedulers");
     if (state.initial_lrs != own) {
@@ -215,7 +223,11 @@ TUTTI_INLINE void load_run(State& state, Run& run, checkpoint::Saver* saver, con
     set.postponed_at = archive.get_or<std::int64_t>("postponed_evaluations/" + set.label, -1);
     const std::string path = "eval_metrics/" + set.label;
     if (archive.contains(path)) {
-      set.metrics.load(state, archive.child(path), state.eval_metric_values[set.label]);
+      MetricValues values;
+      set.metrics.load(state, archive.child(path), values);
+      if (!values.empty()) {  // else it had not been evaluated yet
+        state.eval_metric_values[set.label] = std::move(values);
+      }
       report.restored.push_back(path);
     }
   }

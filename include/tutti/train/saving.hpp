@@ -1,8 +1,11 @@
 #pragma once
 
+#include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -75,8 +78,10 @@ class Saving {
 
   /// Writes what `saver` is to write, after what is under way. Throws c10::Error on every rank when
   /// that or this fails, unless errors only warn; what fails in the background is thrown by the
-  /// next call of any member.
-  void write(dist::Communicator& world, checkpoint::Saver& saver, checkpoint::Pages pages);
+  /// next call of any member. first: is called on rank 0, before.
+  void write(
+      dist::Communicator& world, checkpoint::Saver& saver, checkpoint::Pages pages,
+      const std::function<void()>& first = [] {});
 
   /// Waits for what is under way. Throws as write() does.
   void settle(dist::Communicator& world);
@@ -94,6 +99,7 @@ class Saving {
   OnSaveError on_error_ = OnSaveError::stop;
   std::vector<checkpoint::Mirror*> mirrors_;
   checkpoint::Saver* under_way_ = nullptr;
+  std::string path_;               // of what is under way
   checkpoint::HostCopies copies_;  // outlives the thread that reads them
   checkpoint::Background background_;
 };
@@ -107,19 +113,21 @@ class Saving {
 namespace tutti::train {
 
 TUTTI_INLINE void Saving::write(dist::Communicator& world, checkpoint::Saver& saver,
-                                checkpoint::Pages pages) {
+                                checkpoint::Pages pages, const std::function<void()>& first) {
   settle(world);
   auto job = std::make_shared<checkpoint::SaveJob>(
       checkpoint::SaveJob{saver.target(), std::move(pages), mirrors_});
-  if (!in_background_) {
-    ended(world, saver, on_rank_zero(world, [&] { (*job)(); }));
-    return;
-  }
+  path_ = job->target.path;
   const auto error = on_rank_zero(world, [&] {
+    first();
+    if (!in_background_) {
+      (*job)();
+      return;
+    }
     copies_.take({&job->pages.model, &job->pages.state});
     background_.run([job] { (*job)(); });
   });
-  if (error) {
+  if (error || !in_background_) {
     ended(world, saver, error);
   } else {
     under_way_ = &saver;
@@ -150,7 +158,12 @@ TUTTI_INLINE void Saving::abandon() {
 
 TUTTI_INLINE void Saving::ended(dist::Communicator& world, checkpoint::Saver& saver,
                                 std::exception_ptr error) const {
-  saver.ended(!error);
+  bool there = true;
+  if (error) {  // it may have been written and not pointed to
+    there = world.rank() == 0 && checkpoint::carries(path_, saver.id());
+    there = world.all_reduce_value(std::int64_t{there}, dist::ReduceOp::maximum) != 0;
+  }
+  saver.ended(!error, there);
   if (error && on_error_ == OnSaveError::stop) {
     std::rethrow_exception(error);
   }

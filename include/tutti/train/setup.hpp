@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <exception>
 #include <memory>
@@ -16,7 +17,11 @@
 #include <torch/cuda.h>
 #include <torch/nn/module.h>
 
+#include <tutti/checkpoint/filename.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/constants.hpp>
+#include <tutti/core/detail/switched.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/backend.hpp>
 #include <tutti/optim/class_name.hpp>
@@ -30,10 +35,9 @@ namespace tutti::train {
 /// Some parameters may get no gradient with this policy: it says so, and is on.
 template <class P>
 bool leaves_unused(const P& policy) {
-  if constexpr (requires { policy.leaves_parameters_unused(); }) {
-    return policy.leaves_parameters_unused();
-  } else if constexpr (requires { policy.policy.leaves_parameters_unused(); }) {
-    return policy.on && policy.policy.leaves_parameters_unused();
+  if constexpr (requires { tutti::detail::unswitched(policy).leaves_parameters_unused(); }) {
+    return tutti::detail::is_on(policy) &&
+           tutti::detail::unswitched(policy).leaves_parameters_unused();
   } else {
     return false;
   }
@@ -57,7 +61,8 @@ inline std::string environment_run_name() {
 }  // namespace detail
 
 /// The run's name: the given one, else the environment's RUN_NAME, else time and two words of
-/// rank 0's choice.
+/// rank 0's choice. Throws c10::ValueError when it would lead out of folders that are named after
+/// it.
 std::string resolve_run_name(const std::string& given, dist::Communicator& communicator);
 
 /// Refuses a precision that the device cannot run.
@@ -71,13 +76,38 @@ std::vector<at::Tensor> trainable(const torch::nn::Module& model);
 std::shared_ptr<torch::optim::Optimizer> build_optimizer(const OptimizerSpec& spec,
                                                          torch::nn::Module& model);
 
+/// Refuses times below 0 and a dist_timeout that is none.
+/// Throws c10::ValueError with the option's name, its value and what is expected.
+void check_options(const TrainerOptions& options);
+
 /// Refuses what an optimizer that calls a closure in its step, like LBFGS, cannot have beside it.
 /// step_taker: the policy that takes the step into its own hands; empty: none.
 void check_closure(const torch::optim::Optimizer& optimizer, const TrainerOptions& options,
                    std::string_view step_taker);
 
-/// Sends what is constant in every run to the loggers.
-void log_hyperparameters(const State& state, const TrainerOptions& options);
+/// Sends to the loggers what is constant in every run and what the options list: by a name of its
+/// own each (`run_name`), the optimizer's, the schedule's and the loaders' as `optimizer/lr`,
+/// `schedule/t_max`, `train_loader/batch_size`, `eval_loader/<label>/batch_size`. What `policies`
+/// has comes first.
+void log_hyperparameters(const State& state, const TrainerOptions& options,
+                         tutti::detail::Constants policies = {});
+
+/// The values of policies' members by policy and member, `MixUp/alpha`, and the policies' names.
+/// Without those that are off, or whose members cannot be listed.
+template <class Engine>
+tutti::detail::Constants policy_constants(const Engine& engine) {
+  tutti::detail::Constants out;
+  std::string names;
+  engine.for_each([&]<class P>(const P& policy) {
+    if (tutti::detail::is_on(policy)) {
+      const std::string name(name_of<P>());
+      names.append(names.empty() ? "" : ", ").append(name);
+      tutti::detail::add_constants(out, name + "/", tutti::detail::unswitched(policy));
+    }
+  });
+  out.emplace_back("policies", std::move(names));
+  return out;
+}
 
 /// The length of a run: `max_duration` times `ratio`. Throws like set_length().
 Time scaled_length(const Run& run, Time max_duration, double ratio);
@@ -117,7 +147,7 @@ std::unique_ptr<dist::DataParallel> make_parallel(const Engine& engine, const St
   engine.for_each([&](const auto& policy) {
     options.find_unused_parameters = options.find_unused_parameters || leaves_unused(policy);
   });
-  TORCH_CHECK(dist::backend().wrap != nullptr,
+  TUTTI_CHECK(dist::backend().wrap != nullptr,
               "the processes have been joined, but the program "
               "cannot average gradients; add #include <tutti/dist/ddp.hpp> to the file that makes "
               "the Trainer");
@@ -149,11 +179,11 @@ TUTTI_INLINE at::Device resolve_device(std::string_view name, int local_rank) {
     return at::kCPU;
   }
   const bool any = name == "auto" || name == "cuda" || name == "gpu";
-  TORCH_CHECK_VALUE(any || name.starts_with("cuda:"), "device is \"", name,
+  TUTTI_CHECK_VALUE(any || name.starts_with("cuda:"), "device is \"", name,
                     "\", expected \"auto\", \"cpu\", \"cuda\" or \"cuda:N\"");
   const std::string wanted = any ? "cuda:" + std::to_string(local_rank) : std::string(name);
   // Before it is a Device, which keeps the number in one byte: 256 would be 0.
-  TORCH_CHECK_VALUE(std::strtol(wanted.c_str() + 5, nullptr, 10) < count, "device is \"", wanted,
+  TUTTI_CHECK_VALUE(std::strtol(wanted.c_str() + 5, nullptr, 10) < count, "device is \"", wanted,
                     "\", but LibTorch sees ", count,
                     " CUDA devices; set device to \"cpu\", or build with TUTTI_WITH_CUDA=ON "
                     "on a machine with a GPU");
@@ -162,11 +192,10 @@ TUTTI_INLINE at::Device resolve_device(std::string_view name, int local_rank) {
 
 TUTTI_INLINE std::string resolve_run_name(const std::string& given,
                                           dist::Communicator& communicator) {
-  if (!given.empty()) {
-    return given;
-  }
-  if (std::string name = detail::environment_run_name(); !name.empty()) {
-    return name;
+  const std::string name_given = given.empty() ? detail::environment_run_name() : given;
+  if (!name_given.empty()) {
+    checkpoint::check_run_name(name_given);
+    return name_given;
   }
   constexpr std::array<std::string_view, 8> adjectives{"bright", "calm",  "eager", "gentle",
                                                        "lively", "quiet", "swift", "warm"};
@@ -182,7 +211,7 @@ TUTTI_INLINE std::string resolve_run_name(const std::string& given,
 }
 
 TUTTI_INLINE void check_precision(Precision precision, at::Device device) {
-  TORCH_CHECK_VALUE(precision != Precision::amp_fp16 || device.is_cuda(),
+  TUTTI_CHECK_VALUE(precision != Precision::amp_fp16 || device.is_cuda(),
                     "precision is amp_fp16 on ", device.str(),
                     ", which has no fast fp16 and would "
                     "overflow for nothing; use amp_bf16 or fp32 there");
@@ -195,7 +224,7 @@ TUTTI_INLINE std::vector<at::Tensor> trainable(const torch::nn::Module& model) {
       parameters.push_back(parameter);
     }
   }
-  TORCH_CHECK(!parameters.empty(),
+  TUTTI_CHECK(!parameters.empty(),
               "the model has no parameter that requires a gradient; was "
               "every layer given to register_module()?");
   return parameters;
@@ -213,49 +242,104 @@ TUTTI_INLINE std::shared_ptr<torch::optim::Optimizer> build_optimizer(const Opti
       optimizer->param_groups().begin(), optimizer->param_groups().end(), [&](const auto& group) {
         return std::any_of(group.params().begin(), group.params().end(), is_own);
       });
-  TORCH_CHECK(trains,
+  TUTTI_CHECK(trains,
               "the optimizer has none of the model's parameters, so nothing would be trained; make "
               "it of model->parameters(), or give a description, as DecoupledSGDW{.lr = 0.1}");
   return optimizer;
 }
 
+TUTTI_INLINE void check_options(const TrainerOptions& options) {
+  const auto need = [](const char* name, Time time, const char* expected) {
+    TUTTI_CHECK_VALUE(time.value() >= 0, name, " is ", to_string(time), ", expected ", expected);
+  };
+  need("max_duration", options.max_duration, "a time like 10ep or 500ba");
+  need("eval_interval", options.eval_interval, "a time like 1ep, or 0 for never");
+  need("iteration_length", options.iteration_length, "a time in ep or tok, or 0 for no iterations");
+  need("save_interval", options.save_interval, "a time like 1ep");
+  constexpr double longest = 1e9;  // 30 years; more milliseconds do not fit everywhere
+  TUTTI_CHECK_VALUE(options.dist_timeout > 0 && options.dist_timeout <= longest, "dist_timeout is ",
+                    options.dist_timeout, ", expected more than 0 seconds and at most 1e9");
+}
+
 TUTTI_INLINE void check_closure(const torch::optim::Optimizer& optimizer,
                                 const TrainerOptions& options, std::string_view step_taker) {
   const std::string name = optim::class_name(optimizer);
-  TORCH_CHECK_VALUE(step_taker.empty(), "the optimizer ", name,
+  TUTTI_CHECK_VALUE(step_taker.empty(), "the optimizer ", name,
                     " runs forward and backward itself, by a closure, and so does the policy ",
                     step_taker, "; remove the policy, or take an optimizer like DecoupledSGDW");
-  TORCH_CHECK_VALUE(options.precision != Precision::amp_fp16, "precision is amp_fp16, but ", name,
+  TUTTI_CHECK_VALUE(options.precision != Precision::amp_fp16, "precision is amp_fp16, but ", name,
                     " compares losses and gradients of several passes in one step, which a "
                     "gradient scaler cannot take back when one overflows; use amp_bf16 or fp32");
-  TORCH_CHECK_VALUE(!options.cuda_graphs.on, "cuda_graphs is true, but ", name,
+  TUTTI_CHECK_VALUE(!options.cuda_graphs.on, "cuda_graphs is true, but ", name,
                     " makes several passes in one step, which are not recorded; set cuda_graphs to "
                     "false, or to \"auto\" for graphs where they can be");
 }
 
-TUTTI_INLINE void log_hyperparameters(const State& state, const TrainerOptions& options) {
-  state.logger.log_hyperparameters(
-      {{"tutti_version", std::string(TUTTI_VERSION)},
-       {"run_name", state.run_name},
-       {"rank_zero_seed", static_cast<std::int64_t>(state.rank_zero_seed)},
-       {"world_size", std::int64_t{state.world_size}},
-       {"device", state.device.str()},
-       {"precision", std::string(to_string(state.precision))}});
-  for (const auto& [name, value] : options.hyperparameters) {
-    state.logger.log_hyperparameters({{name, value}});
+namespace detail {
+
+// `name` = what it is, and its values as `name/...`.
+TUTTI_INLINE void add_group(tutti::detail::Constants& out, const std::string& name,
+                            std::string_view type, const tutti::detail::Constants& values) {
+  if (!type.empty()) {
+    out.emplace_back(name, std::string(type));
+  }
+  for (const auto& [member, value] : values) {
+    out.emplace_back(name + "/" + member, value);
   }
 }
 
+TUTTI_INLINE void add_optimizer(tutti::detail::Constants& out, const OptimizerSpec& spec,
+                                const torch::optim::Optimizer& optimizer) {
+  add_group(out, "optimizer", optim::class_name(optimizer), spec.constants());
+  if (spec.constants().empty() && !optimizer.param_groups().empty()) {
+    out.emplace_back("optimizer/lr", optimizer.param_groups().front().options().get_lr());
+  }
+}
+
+}  // namespace detail
+
+TUTTI_INLINE void log_hyperparameters(const State& state, const TrainerOptions& options,
+                                      tutti::detail::Constants policies) {
+  tutti::detail::Constants all = std::move(policies);
+  all.emplace_back("tutti_version", TUTTI_VERSION);
+  all.emplace_back("run_name", state.run_name);
+  all.emplace_back("rank_zero_seed", static_cast<std::int64_t>(state.rank_zero_seed));
+  all.emplace_back("world_size", std::int64_t{state.world_size});
+  all.emplace_back("device", state.device.str());
+  all.emplace_back("precision", std::string(to_string(state.precision)));
+  if (!state.optimizers.empty()) {
+    detail::add_optimizer(all, options.optimizer, *state.optimizers.front());
+  }
+  detail::add_group(all, "schedule", options.schedule.name(), options.schedule.constants());
+  if (options.train) {
+    detail::add_group(all, "train_loader", options.train.loader.name(),
+                      options.train.loader.constants());
+  }
+  for (const Evaluator& set : options.eval) {
+    if (set.data) {
+      detail::add_group(all, "eval_loader/" + set.label, set.data.loader.name(),
+                        set.data.loader.constants());
+    }
+  }
+  all.insert(all.end(), options.hyperparameters.begin(), options.hyperparameters.end());
+  std::vector<Hyperparameter> values;
+  for (const auto& [name, value] : all) {
+    values.push_back({name, value});
+  }
+  state.logger.log_hyperparameters(values);
+}
+
 TUTTI_INLINE Time scaled_length(const Run& run, Time max_duration, double ratio) {
-  TORCH_CHECK_VALUE(ratio > 0, "scale_schedule_ratio is ", ratio, ", expected more than 0");
-  TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::duration, "max_duration is ",
+  TUTTI_CHECK_VALUE(ratio > 0 && std::isfinite(ratio), "scale_schedule_ratio is ", ratio,
+                    ", expected more than 0, and no infinity");
+  TUTTI_CHECK_VALUE(max_duration.unit() != TimeUnit::duration, "max_duration is ",
                     to_string(max_duration),
                     "; a fraction of itself is no length, expected a "
                     "time like 10ep or 500ba");
   const Time scaled = ratio == 1 ? max_duration : max_duration * ratio;
-  TORCH_CHECK_VALUE(scaled || !max_duration, "scale_schedule_ratio ", ratio,
+  TUTTI_CHECK_VALUE(scaled || !max_duration, "scale_schedule_ratio ", ratio,
                     " makes max_duration 0; take a larger ratio");
-  TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::iteration || run.iteration_length,
+  TUTTI_CHECK_VALUE(max_duration.unit() != TimeUnit::iteration || run.iteration_length,
                     "max_duration is ", to_string(max_duration),
                     ", but iteration_length is not set, so that no iteration ever ends; set it, or "
                     "give a time like 10ep or 500ba");
@@ -264,7 +348,7 @@ TUTTI_INLINE Time scaled_length(const Run& run, Time max_duration, double ratio)
 
 TUTTI_INLINE void set_length(State& state, const Run& run, Time max_duration, double ratio) {
   state.max_duration = scaled_length(run, max_duration, ratio);
-  TORCH_CHECK_VALUE(run.train_subset == -1 || run.train_subset >= 1, "train_subset_num_batches is ",
+  TUTTI_CHECK_VALUE(run.train_subset == -1 || run.train_subset >= 1, "train_subset_num_batches is ",
                     run.train_subset, ", expected -1 (all) or a number of batches");
   if (run.train) {
     state.train_dataloader_len = length_of(run.train, run.train_subset);
@@ -275,10 +359,11 @@ TUTTI_INLINE void set_loop(Run& run, const TrainerOptions& options) {
   run.train_subset = options.train_subset_num_batches;
   run.weigh_by_tokens = options.accumulate_train_batch_on_tokens;
   run.step_schedule_every_batch = options.step_schedule_every_batch;
+  run.schedule_ahead = options.schedule_ahead;
   run.fold_into_optimizer = options.fold_into_optimizer;
   run.autograd_engine = options.autograd_engine;
   run.heeds_signals = options.on_signal != OnSignal::ignore;
-  TORCH_CHECK_VALUE(!options.iteration_length ||
+  TUTTI_CHECK_VALUE(!options.iteration_length ||
                         options.iteration_length.unit() == TimeUnit::epoch ||
                         options.iteration_length.unit() == TimeUnit::token,
                     "iteration_length is ", to_string(options.iteration_length),
@@ -290,7 +375,7 @@ TUTTI_INLINE Time fit_until(const Timestamp& now, Time max_duration, Time durati
   if (duration.is_fraction() && !duration) {
     return max_duration;
   }
-  TORCH_CHECK_VALUE(!duration.is_fraction() && duration.count() > 0, "fit: duration is ",
+  TUTTI_CHECK_VALUE(!duration.is_fraction() && duration.count() > 0, "fit: duration is ",
                     to_string(duration),
                     ", expected more than 0 in another unit than dur, like 2ep or 500ba; leave it "
                     "out to train up to max_duration");
@@ -300,17 +385,17 @@ TUTTI_INLINE Time fit_until(const Timestamp& now, Time max_duration, Time durati
 TUTTI_INLINE void set_microbatching(State& state, Run& run, const TrainerOptions& options) {
   const CountOrAuto& size = options.device_train_microbatch_size;
   const CountOrAuto& chunks = options.grad_accum;
-  TORCH_CHECK_VALUE(size.count >= 0, "device_train_microbatch_size is ", size.count,
+  TUTTI_CHECK_VALUE(size.count >= 0, "device_train_microbatch_size is ", size.count,
                     ", expected 0 (the whole batch), a number of examples, or \"auto\"");
-  TORCH_CHECK_VALUE(chunks.count >= 0, "grad_accum is ", chunks.count,
+  TUTTI_CHECK_VALUE(chunks.count >= 0, "grad_accum is ", chunks.count,
                     ", expected a number of microbatches, or \"auto\"");
-  TORCH_CHECK_VALUE(size == CountOrAuto() || chunks == CountOrAuto(),
+  TUTTI_CHECK_VALUE(size == CountOrAuto() || chunks == CountOrAuto(),
                     "device_train_microbatch_size and grad_accum are both set, and say the same "
                     "thing in two ways; keep the first");
   state.auto_microbatching = size.automatic || chunks.automatic;
   run.grad_accum = chunks.count;
   state.device_train_microbatch_size = size.count;
-  TORCH_CHECK_VALUE(
+  TUTTI_CHECK_VALUE(
       !state.auto_microbatching || !options.data_parallel.sync_strategy ||
           *options.data_parallel.sync_strategy == dist::SyncStrategy::forced_sync,
       "device_train_microbatch_size is \"auto\", which sends gradients after the last "
@@ -322,16 +407,16 @@ TUTTI_INLINE void check_autoresume(const TrainerOptions& options) {
   if (!options.autoresume) {
     return;
   }
-  TORCH_CHECK_VALUE(!options.save_folder.empty(),
+  TUTTI_CHECK_VALUE(!options.save_folder.empty(),
                     "autoresume is set but save_folder is empty; it looks there for the run's last "
                     "checkpoint");
-  TORCH_CHECK_VALUE(!options.save_latest_filename.empty(),
+  TUTTI_CHECK_VALUE(!options.save_latest_filename.empty(),
                     "autoresume is set but save_latest_filename is empty; that pointer says which "
                     "checkpoint is the last");
-  TORCH_CHECK_VALUE(!options.run_name.empty() || !detail::environment_run_name().empty(),
+  TUTTI_CHECK_VALUE(!options.run_name.empty() || !detail::environment_run_name().empty(),
                     "autoresume is set but run_name is not; a run that is to be found again needs "
                     "a name, in run_name or the environment's RUN_NAME");
-  TORCH_CHECK_VALUE(!options.save_weights_only,
+  TUTTI_CHECK_VALUE(!options.save_weights_only,
                     "autoresume is set but save_weights_only is too; a run cannot go on from "
                     "weights alone");
 }
@@ -345,13 +430,13 @@ TUTTI_INLINE void say_stopped(const State& state, int signal) {
 
 TUTTI_INLINE void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const Metrics& metrics,
                           const TrainerOptions& options) {
-  TORCH_CHECK_VALUE(evaluator.data, "the evaluation set \"", evaluator.label,
+  TUTTI_CHECK_VALUE(evaluator.data, "the evaluation set \"", evaluator.label,
                     "\" has no data; give it a loader");
-  TORCH_CHECK_VALUE(evaluator.label != "train",
+  TUTTI_CHECK_VALUE(evaluator.label != "train",
                     "an evaluation set has the label \"train\", and so would share the names "
                     "metrics/train/... with the training data; call it something else");
   for (const EvalSet& other : sets) {
-    TORCH_CHECK_VALUE(other.label != evaluator.label, "two evaluation sets have the label \"",
+    TUTTI_CHECK_VALUE(other.label != evaluator.label, "two evaluation sets have the label \"",
                       evaluator.label,
                       "\", so one's metrics would replace the other's; give each "
                       "a label of its own: .eval = {{\"a\", loader}, {\"b\", other}}");
@@ -365,7 +450,7 @@ TUTTI_INLINE void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const
                           .checkpoint_events = false};
   set.subset = evaluator.subset_num_batches >= 0 ? evaluator.subset_num_batches
                                                  : options.eval_subset_num_batches;
-  TORCH_CHECK_VALUE(set.subset == -1 || set.subset >= 1, "evaluation set \"", set.label,
+  TUTTI_CHECK_VALUE(set.subset == -1 || set.subset >= 1, "evaluation set \"", set.label,
                     "\": it is to have ", set.subset,
                     " batches, expected -1 (all) or 1 or more; an interval of 0 is never due");
   set.microbatch = evaluator.device_eval_microbatch_size;

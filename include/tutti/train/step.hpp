@@ -2,13 +2,17 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include <ATen/Context.h>
+
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
+#include <tutti/core/rng.hpp>
 #include <tutti/optim/closure.hpp>
 #include <tutti/train/backward.hpp>
-#include <tutti/train/detail/passes.hpp>
 #include <tutti/train/forward.hpp>
 #include <tutti/train/graphed.hpp>
 #include <tutti/train/microbatching.hpp>
@@ -17,6 +21,70 @@
 #include <tutti/train/transfer.hpp>
 
 namespace tutti::train {
+
+namespace detail {
+
+template <class P>
+concept TakesStep = requires(P& policy, State& state, bool (&closure)(bool), void (&update)()) {
+  policy.step(state, closure, update);
+};
+
+template <class Policies>
+inline constexpr int step_takers = 0;
+template <class... Ps>
+inline constexpr int step_takers<types<Ps...>> = (0 + ... + int{TakesStep<Ps>});
+
+template <class Policies>
+inline constexpr bool one_takes_step = step_takers<Policies> <= 1;
+
+// The name of the policy that takes the step into its own hands; empty when none does.
+template <class... Ps>
+constexpr std::string_view step_taker(types<Ps...>) {
+  std::string_view name;
+  ((name = TakesStep<Ps> ? name_of<Ps>() : name), ...);
+  return name;
+}
+
+// The positions of all random streams that a forward pass draws from, to run it again alike.
+template <class Engine>
+class Replay {
+ public:
+  Replay(Engine& engine, at::Device device) : engine_(engine) {
+    engine.for_each([this](auto& policy) {
+      if (Rng* rng = rng_of(policy)) {
+        positions_.push_back(rng->position());
+      }
+    });
+    remember(at::Device(at::kCPU));
+    if (!device.is_cpu()) {
+      remember(device);
+    }
+  }
+
+  void rewind() {
+    std::size_t i = 0;
+    engine_.for_each([this, &i](auto& policy) {
+      if (Rng* rng = rng_of(policy)) {
+        rng->restore(rng->seed(), rng->stream(), positions_[i++]);
+      }
+    });
+    for (auto& [generator, saved] : generators_) {
+      generator.set_state(saved);
+    }
+  }
+
+ private:
+  void remember(at::Device device) {
+    const at::Generator& generator = at::globalContext().defaultGenerator(device);
+    generators_.emplace_back(generator, generator.get_state());
+  }
+
+  Engine& engine_;
+  std::vector<std::uint64_t> positions_;
+  std::vector<std::pair<at::Generator, at::Tensor>> generators_;  // LibTorch's own
+};
+
+}  // namespace detail
 
 /// One optimizer step: TRAIN_BATCH of the specification. Holds what lives from batch to batch.
 template <class Engine>
@@ -144,7 +212,7 @@ class Step {
     if (!optimizers.empty() && optimizers.front() != asked_) {
       asked_ = optimizers.front();
       calls_ = optim::calls_closure(*asked_);
-      TORCH_CHECK(!calls_ || optimizers.size() == 1,
+      TUTTI_CHECK(!calls_ || optimizers.size() == 1,
                   "an optimizer that calls a closure in its step, like LBFGS, has to be the run's "
                   "only one; there are ",
                   optimizers.size());
@@ -164,7 +232,7 @@ class Step {
       in_microbatches([&] { pass(/*sync=*/true, /*report=*/calls == 1); });
       return mean_loss();
     });
-    TORCH_CHECK(calls > 0,
+    TUTTI_CHECK(calls > 0,
                 "the optimizer derives from optim::CallsClosure, but its step() did not call the "
                 "closure, so nothing was computed; call it, or do not derive from that");
   }
@@ -341,10 +409,17 @@ class Step {
     if (run_.parallel) {
       run_.parallel->before_backward(total);
     }
-    if (run_.autograd_engine) {
-      total.backward();
-    } else {
-      backward_(total);
+    try {
+      if (run_.autograd_engine) {
+        total.backward();
+      } else {
+        backward_(total);
+      }
+    } catch (const std::exception& error) {
+      if (run_.parallel) {
+        run_.parallel->explain(error);
+      }
+      throw;
     }
     if (run_.parallel && !state_.auto_microbatching) {
       run_.parallel->after_backward();

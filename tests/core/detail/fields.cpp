@@ -1,7 +1,12 @@
 #include <tutti/core/detail/fields.hpp>
 
+#include <any>
+#include <array>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/time.hpp>
@@ -17,6 +22,33 @@ struct Options final {
   tutti::Lazy<std::string> text{};
 };
 struct Nothing final {};
+// Whose members cannot be listed.
+struct Array final {
+  double first = 1;
+  int all[3] = {};
+};
+struct Base {
+  int rate = 0;
+};
+struct Derived final : Base {
+  int more = 0;
+};
+struct Unknown final {
+  std::any first;  // made of anything, so that nobody can tell of what
+  int second = 0;
+};
+struct Seventeen final {
+  int a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q;
+};
+// Whose can.
+struct Classes final {
+  std::optional<int> maybe;
+  std::string text;
+  std::vector<int> list;
+  std::function<void()> call;
+  std::array<int, 3> three{};
+  Nothing nothing;
+};
 enum class Colour : std::uint8_t { red, green2 = 7, far = 200 };
 
 }  // namespace
@@ -40,4 +72,21 @@ TEST_CASE("members of an aggregate have names and values", "[core][fields]") {
       Options{}, [&](std::string_view name, const auto&) { seen += std::string(name) + " "; });
   CHECK(seen == "alpha interpolate_loss half_life text ");
   STATIC_REQUIRE(tutti::detail::count_fields<Nothing>() == 0);
+}
+
+TEST_CASE("a struct whose members cannot be listed is told from one that has them",
+          "[core][fields]") {
+  using tutti::detail::has_fields;
+  STATIC_REQUIRE(!has_fields<Array>());
+  STATIC_REQUIRE(!has_fields<Derived>());
+  STATIC_REQUIRE(!has_fields<Unknown>());
+  STATIC_REQUIRE(!has_fields<Seventeen>());
+  STATIC_REQUIRE(has_fields<Classes>());
+  STATIC_REQUIRE(has_fields<Nothing>());
+  struct Local final {
+    double rate = 0.5;
+    bool on = true;
+  };
+  STATIC_REQUIRE(has_fields<Local>());
+  STATIC_REQUIRE(tutti::detail::field_name<Local, 0>() == "rate");
 }

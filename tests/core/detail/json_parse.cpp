@@ -147,6 +147,30 @@ TEST_CASE("every cut of a JSON text is refused", "[core][json]") {
 TEST_CASE("JSON nested too deep is refused before it can exhaust the stack", "[core][json]") {
   const std::string deep(1'000'000, '[');
   CHECK_THROWS_WITH(parse_json(deep), ContainsSubstring("nested deeper than 64"));
-  CHECK_NOTHROW(parse_json("[[[[1]]]]", 4));
-  CHECK_THROWS_AS(parse_json("[[[[[1]]]]]", 4), std::invalid_argument);
+  CHECK_NOTHROW(parse_json("[[[[1]]]]", {.depth = 4}));
+  CHECK_THROWS_AS(parse_json("[[[[[1]]]]]", {.depth = 4}), std::invalid_argument);
+}
+
+TEST_CASE("values beyond the limit are refused where they begin", "[core][json]") {
+  CHECK_NOTHROW(parse_json("[1,[2],{\"a\":3}]", {.values = 6}));
+  CHECK_THROWS_WITH(parse_json("[1,[2],{\"a\":3}]", {.values = 5}),
+                    ContainsSubstring("more than 5 values at byte 12 of 15"));
+}
+
+TEST_CASE("the members of an object come one by one, each within the limits", "[core][json]") {
+  using tutti::detail::each_json_member;
+  std::string seen;
+  const auto see = [&](const std::string& key, const Json& value) {
+    seen += key + "=" + to_text(value) + ";";
+  };
+  each_json_member(" { \"a\" : [1] , \"b\":{} ,\"a\":2}  ", {.values = 2}, see);
+  CHECK(seen == "a=[1];b={};a=2;");
+  seen.clear();
+  each_json_member("{}", {}, see);
+  CHECK(seen.empty());
+  for (const char* bad : {"", "[]", "{", "{\"a\":1", "{\"a\":1,}", "{\"a\":1 \"b\":2}", "{}x",
+                          "{\"a\"}", "{\"a\":[1,2]}", "{\"a\":[[[1]]]}"}) {
+    INFO(bad);
+    CHECK_THROWS_AS(each_json_member(bad, {.depth = 3, .values = 2}, see), std::invalid_argument);
+  }
 }

@@ -48,7 +48,7 @@ constexpr const char* times =
 
 }  // namespace
 
-TEST_CASE("kernels are compiled to PTX or to a device's own code", "[cuda]") {
+TEST_CASE("kernels are compiled to PTX or to a device's own code", "[cuda][gpu]") {
   CHECK_THAT(compile(times, "times.cu", kernel_options("compute_80", {"FACTOR=2"})),
              ContainsSubstring(".visible .entry times("));
   const std::string code = compile(times, "times.cu", kernel_options("sm_80", {"FACTOR=2"}));
@@ -56,7 +56,7 @@ TEST_CASE("kernels are compiled to PTX or to a device's own code", "[cuda]") {
   CHECK_THAT(code, ContainsSubstring("times"));
 }
 
-TEST_CASE("a kernel that does not compile is an error with the compiler's words", "[cuda]") {
+TEST_CASE("a kernel that does not compile is an error with the compiler's words", "[cuda][gpu]") {
   CHECK_THROWS_WITH(compile("__global__ void f() { int x = nothing; }", "wrong.cu",
                             kernel_options("compute_80", {})),
                     ContainsSubstring("NVRTC 1") && ContainsSubstring("cannot compile wrong.cu") &&
@@ -64,7 +64,8 @@ TEST_CASE("a kernel that does not compile is an error with the compiler's words"
                         ContainsSubstring("identifier \"nothing\" is undefined"));
 }
 
-TEST_CASE("a compiled kernel is kept on the disk for its source, options and device", "[cuda]") {
+TEST_CASE("a compiled kernel is kept on the disk for its source, options and device",
+          "[cuda][gpu]") {
   const TemporaryFolder folder;
   const std::string path = folder.path().string();
   const auto files = [&] { return std::distance(std::filesystem::directory_iterator(path), {}); };
@@ -83,8 +84,8 @@ TEST_CASE("a compiled kernel is kept on the disk for its source, options and dev
 
 #else
 
-TEST_CASE("NVRTC compiles kernels", "[cuda]") {
-  SUCCEED("skipped: this program was built without TUTTI_WITH_CUDA, so there is no NVRTC");
+TEST_CASE("NVRTC compiles kernels", "[cuda][gpu]") {
+  tutti_test::skip("this program was built without TUTTI_WITH_CUDA, so there is no NVRTC");
 }
 
 #endif

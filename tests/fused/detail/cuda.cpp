@@ -43,9 +43,9 @@ using tutti::fused::detail::Launch;
 // What stands in the way of a test on a GPU; empty: nothing.
 std::string missing() {
   if (!tutti::fused::detail::has_kernels) {
-    return "skipped: this program was built without TUTTI_WITH_CUDA";
+    return "this program was built without TUTTI_WITH_CUDA";
   }
-  return torch::cuda::is_available() ? "" : "skipped: no CUDA device here";
+  return torch::cuda::is_available() ? "" : "there is no CUDA device";
 }
 
 // On a GPU the plan gives what it gives on the CPU, for every type and memory format.
@@ -161,10 +161,9 @@ TEST_CASE("NVRTC compiles kernels for every output and architecture", "[fused][c
 #endif
 
 TEST_CASE("a pass on a GPU gives what it gives on the CPU for every subset of the transforms",
-          "[fused][cuda][law]") {
+          "[fused][cuda][law][gpu]") {
   if (const std::string why = missing(); !why.empty()) {
-    WARN(why);
-    return;
+    return tutti_test::skip(why);
   }
   const auto compare = [](auto subset) {
     for (std::uint64_t seed = 0; seed < 3; ++seed) {
@@ -186,10 +185,9 @@ TEST_CASE("a pass on a GPU gives what it gives on the CPU for every subset of th
   (std::make_integer_sequence<unsigned, 32>{});
 }
 
-TEST_CASE("a pass on a GPU reads images of any strides, and of any size", "[fused][cuda]") {
+TEST_CASE("a pass on a GPU reads images of any strides, and of any size", "[fused][cuda][gpu]") {
   if (const std::string why = missing(); !why.empty()) {
-    WARN(why);
-    return;
+    return tutti_test::skip(why);
   }
   const at::Tensor x = bytes({64, 3, 224, 224}, 1);
   check(x, RandomCrop{.padding = 4}, RandomFlip{}, normalize(3), CutOut{}, MixUp{.alpha = 1},

@@ -31,10 +31,15 @@ surgery::Report lower_precision(torch::nn::Module& model, Precision precision,
                "no effect; train with amp_bf16 or amp_fp16.");
     return {};
   }
-  auto low = [](Plain& layer) -> std::shared_ptr<typename Low::Impl> {
+  auto low = [](Plain& layer) -> surgery::Replacement {
     const std::type_info& type = typeid(layer);
-    const bool known = type == typeid(Plain) || type == typeid(typename Layer::Impl);
-    return known ? std::make_shared<typename Low::Impl>(layer) : nullptr;
+    if (type == typeid(typename Low::Impl)) {
+      return surgery::Replacement::keep("in low precision already");
+    }
+    if (type != typeid(Plain) && type != typeid(typename Layer::Impl)) {
+      return surgery::Replacement::keep("classes of their own, which may compute something else");
+    }
+    return std::make_shared<typename Low::Impl>(layer);
   };
   return surgery::replace<Layer>(model, low, options);
 }

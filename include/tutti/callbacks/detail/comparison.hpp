@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 
 namespace tutti {
@@ -33,30 +34,18 @@ inline bool is_better(Comparison comparison, std::string_view metric, double val
   return comparison == Comparison::less ? value < other : value > other;
 }
 
-/// The latest value of a metric of the training set ("train") or of an evaluation set.
+/// State::metric for a policy that monitors one.
 /// Throws c10::ValueError with the names that exist.
 inline double monitored(const State& state, std::string_view policy, std::string_view label,
                         std::string_view metric) {
-  static const MetricValues none;
-  const MetricValues* values = &none;
-  if (label == "train") {
-    values = &state.train_metric_values;
-  } else if (const auto set = state.eval_metric_values.find(std::string(label));
-             set != state.eval_metric_values.end()) {
-    values = &set->second;
-  }
-  const auto found = values->find(metric);
-  if (found == values->end()) {
-    std::string names;
-    for (const auto& [name, value] : *values) {
-      names += (names.empty() ? "" : ", ") + name;
-    }
-    TORCH_CHECK_VALUE(false, policy, ": the set \"", label, "\" has no metric \"", metric,
-                      "\"; there are: ", names.empty() ? "(none)" : names,
+  try {
+    return state.metric(label, metric);
+  } catch (const c10::ValueError& error) {
+    TUTTI_CHECK_VALUE(false, policy, ": ", error.what_without_backtrace(),
                       ". Set monitor to one of these, or return the metric from the model's "
                       "metrics().");
+    throw;  // not reached
   }
-  return found->second;
 }
 
 /// Says that a fit came to its end without a look at the set, as when its label is misspelt.

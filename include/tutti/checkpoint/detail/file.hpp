@@ -19,6 +19,8 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/regular_file.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint::detail {
 
@@ -29,9 +31,8 @@ namespace tutti::checkpoint::detail {
 /// c10::Error that names the path and the system's reason.
 class File {
  public:
-  static File open_for_reading(std::filesystem::path path) {
-    return File(std::move(path), O_RDONLY | O_CLOEXEC, "open");
-  }
+  /// Refuses what is no regular file, and does not wait for the writer of a named pipe.
+  static File open_for_reading(std::filesystem::path path);
   /// A new file: one that is there already is an error.
   static File create(std::filesystem::path path) {
     return File(std::move(path), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, "create");
@@ -51,7 +52,7 @@ class File {
 
   const std::filesystem::path& path() const { return path_; }
 
-  /// Size in bytes. Throws when this is not a regular file.
+  /// Size in bytes.
   std::uint64_t size() const;
 
   /// Fills `data` with the `size` bytes that begin at `offset`; fewer are an error.
@@ -82,6 +83,7 @@ class File {
  private:
   static constexpr std::size_t max_call = std::size_t{1} << 30;  // Linux moves at most 2 GiB a call
 
+  File(std::filesystem::path path, int descriptor) : path_(std::move(path)), fd_(descriptor) {}
   File(std::filesystem::path path, int flags, const char* what);
 
   std::filesystem::path path_;
@@ -117,8 +119,15 @@ namespace tutti::checkpoint::detail {
 
 TUTTI_INLINE void fail_with_errno(const char* what, const std::filesystem::path& path) {
   const int reason = errno;
-  TORCH_CHECK(false, "checkpoint: cannot ", what, " '", path.string(),
+  TUTTI_CHECK(false, "checkpoint: cannot ", what, " '", path.string(),
               "': ", std::strerror(reason));
+}
+
+TUTTI_INLINE File File::open_for_reading(std::filesystem::path path) {
+  const auto file = tutti::detail::open_regular_file(path.string());
+  TUTTI_CHECK(file.descriptor >= 0, "checkpoint: cannot open '", path.string(),
+              "': ", file.problem);
+  return File(std::move(path), file.descriptor);
 }
 
 TUTTI_INLINE std::uint64_t File::size() const {
@@ -126,7 +135,6 @@ TUTTI_INLINE std::uint64_t File::size() const {
   if (::fstat(fd_, &facts) != 0) {
     fail_with_errno("inspect", path_);
   }
-  TORCH_CHECK(S_ISREG(facts.st_mode), "checkpoint: '", path_.string(), "' is not a regular file");
   return static_cast<std::uint64_t>(facts.st_size);
 }
 
@@ -141,7 +149,7 @@ TUTTI_INLINE void File::read_at(std::uint64_t offset, void* data, std::size_t si
     if (got < 0) {
       fail_with_errno("read", path_);
     }
-    TORCH_CHECK(got > 0, "checkpoint: '", path_.string(), "' ends at byte ", offset, ", ", size,
+    TUTTI_CHECK(got > 0, "checkpoint: '", path_.string(), "' ends at byte ", offset, ", ", size,
                 " bytes before the end of what it announces; the file is truncated");
     at += got;
     offset += static_cast<std::uint64_t>(got);
@@ -238,7 +246,7 @@ TUTTI_INLINE bool is_folder(const std::filesystem::path& path) {
 TUTTI_INLINE void rename_path(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) {
     const int reason = errno;
-    TORCH_CHECK(false, "checkpoint: cannot rename '", from.string(), "' to '", to.string(),
+    TUTTI_CHECK(false, "checkpoint: cannot rename '", from.string(), "' to '", to.string(),
                 "': ", std::strerror(reason));
   }
 }

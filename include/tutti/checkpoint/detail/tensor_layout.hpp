@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include <tutti/checkpoint/detail/little_endian.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/archive.hpp>
 #include <tutti/core/detail/json.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 
@@ -57,6 +59,12 @@ inline constexpr DtypeName dtype_names[] = {
     {"C64", c10::ScalarType::ComplexFloat},
 };
 
+inline constexpr std::size_t max_name = 4096;  // bytes
+inline constexpr int max_dimensions = 64;      // as in NumPy
+
+/// What is wrong with a tensor's name, which is a path in an Archive; empty: nothing.
+std::string problem_of_name(std::string_view name);
+
 /// Bytes of a tensor; false when they, or the strides of an empty one, do not fit 63 bits.
 bool byte_count(const TensorLayout& tensor, std::uint64_t& bytes);
 
@@ -89,10 +97,26 @@ TUTTI_INLINE bool byte_count(const TensorLayout& tensor, std::uint64_t& bytes) {
   return true;
 }
 
+TUTTI_INLINE std::string problem_of_name(std::string_view name) {
+  const auto levels = static_cast<std::size_t>(std::count(name.begin(), name.end(), '/')) + 1;
+  if (name.size() > max_name) {
+    return "has a name of " + std::to_string(name.size()) + " bytes, expected at most " +
+           std::to_string(max_name);
+  }
+  return levels <= Archive::max_depth
+             ? ""
+             : "has a name of " + std::to_string(levels) + " levels, expected at most " +
+                   std::to_string(Archive::max_depth);
+}
+
 TUTTI_INLINE TensorLayout parse_layout(const std::string& name, const tutti::detail::Json& entry) {
   const auto refuse = [&](const std::string& why) {
-    throw std::invalid_argument("tensor '" + name + "' " + why);
+    throw std::invalid_argument(
+        "tensor '" + (name.size() > max_name ? name.substr(0, 64) + "..." : name) + "' " + why);
   };
+  if (const std::string problem = problem_of_name(name); !problem.empty()) {
+    refuse(problem);
+  }
   TensorLayout tensor{.name = name, .dtype = c10::ScalarType::Undefined, .shape = {}};
   for (const auto& [text, dtype] : dtype_names) {
     if (text == entry["dtype"].string()) {
@@ -101,6 +125,10 @@ TUTTI_INLINE TensorLayout parse_layout(const std::string& name, const tutti::det
   }
   if (tensor.dtype == c10::ScalarType::Undefined) {
     refuse("has the unknown element type '" + entry["dtype"].string() + "'");
+  }
+  if (entry["shape"].size() > std::size_t{max_dimensions}) {
+    refuse("has " + std::to_string(entry["shape"].size()) + " dimensions, expected at most " +
+           std::to_string(max_dimensions));
   }
   for (const auto& extent : entry["shape"].array()) {
     tensor.shape.push_back(extent.integer());

@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 #if TUTTI_WITH_CUDA
 #include <cuda_runtime_api.h>
@@ -99,7 +100,7 @@ TUTTI_INLINE void launch_kernel(const CudaKernel& kernel, const CudaLaunch& how,
 
 TUTTI_INLINE void launch_kernel(const CudaKernel& kernel, const CudaLaunch&, c10::Device device,
                                 void**) {
-  TORCH_CHECK(false, kernel.name, " on ", device,
+  TUTTI_CHECK(false, kernel.name, " on ", device,
               ": this program was built without CUDA 12.8 or newer (TUTTI_WITH_CUDA)");
 }
 

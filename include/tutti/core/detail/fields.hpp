@@ -121,13 +121,55 @@ constexpr std::string_view enumerator_name(E value) {
   return last < name.size() && name[last] == ':' ? name.substr(last + 1) : std::string_view();
 }
 
-/// `P` is made of members only: an aggregate without bases whose members can be listed.
+// Converts to base classes of T alone, which are initialised ahead of its members.
+template <class T>
+struct AnyBase {
+  template <class Base>
+    requires(std::is_base_of_v<Base, T> && !std::is_same_v<Base, T>)
+  operator Base() const;
+};
+
+template <std::size_t>
+using FieldAt = AnyField;
+
+// T has a member behind those that were counted: one that nothing of unknown type converts to.
+template <class T, std::size_t... I>
+consteval bool has_more_fields(std::index_sequence<I...>) {
+  return requires {
+    T{FieldAt<I>{}..., {}};
+  };
+}
+
+// Where the values I... of T are followed by one for an array, of which each element was counted.
+template <class T, std::size_t... I, std::size_t... J>
+consteval bool is_array_at(std::index_sequence<I...>, std::index_sequence<J...>) {
+  return requires {
+    T{FieldAt<I>{}..., {AnyField{}, AnyField{}}};
+  }
+  &&!requires {
+    T{FieldAt<I>{}..., {AnyField{}, AnyField{}}, FieldAt<J>{}...};
+  };
+}
+template <class T, std::size_t... I>
+consteval bool has_arrays(std::index_sequence<I...>) {
+  return (is_array_at<T>(std::make_index_sequence<I>{},
+                         std::make_index_sequence<sizeof...(I) - 1 - I>{}) ||
+          ...);
+}
+
+/// The members of `P` can be listed: an aggregate of at most 16, without bases, whose members are
+/// no arrays of C and can be made of one value each.
 template <class P>
 consteval bool has_fields() {
-  if constexpr (std::is_aggregate_v<P> && std::is_class_v<P>) {
-    return count_fields<P>() <= most_fields;
-  } else {
+  if constexpr (!std::is_aggregate_v<P> || !std::is_class_v<P> || requires { P{AnyBase<P>{}}; }) {
     return false;
+  } else {
+    constexpr std::size_t size = count_fields<P>();
+    if constexpr (size > most_fields || has_more_fields<P>(std::make_index_sequence<size>{})) {
+      return false;
+    } else {
+      return !has_arrays<P>(std::make_index_sequence<size>{});
+    }
   }
 }
 

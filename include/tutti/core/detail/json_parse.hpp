@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -16,12 +17,24 @@
 
 namespace tutti::detail {
 
-/// Recursive descent over one text; depth is bounded, so hostile input cannot exhaust the stack.
+/// What a JSON text may have at most, so that hostile input exhausts neither the stack nor the
+/// memory: a value takes some hundred bytes, also where the text has two for it.
+struct JsonLimits {
+  int depth = 64;  ///< of arrays and objects inside one another
+  std::size_t values = std::numeric_limits<std::size_t>::max();  ///< of all kinds
+};
+
+/// Recursive descent over one text.
 class JsonParser {
  public:
-  JsonParser(std::string_view text, int max_depth) : text_(text), max_depth_(max_depth) {}
+  JsonParser(std::string_view text, const JsonLimits& limits)
+      : text_(text), limits_(limits), values_left_(limits.values) {}
 
   Json document();
+
+  /// The text is an object: calls `visit(key, value)` for each of its members.
+  template <class Visit>
+  void members(Visit&& visit);
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
@@ -65,17 +78,51 @@ class JsonParser {
   // refused.
   void multibyte(std::string& out);
 
+  void nothing_follows();
+
   std::string_view text_;
   std::size_t at_ = 0;
-  int max_depth_;
+  JsonLimits limits_;
+  std::size_t values_left_;
 };
+
+template <class Visit>
+void JsonParser::members(Visit&& visit) {
+  skip_space();
+  expect('{');
+  skip_space();
+  bool more = peek() != '}';
+  while (more) {
+    skip_space();
+    std::string key = string();
+    skip_space();
+    expect(':');
+    values_left_ = limits_.values;
+    visit(std::move(key), value(1));
+    skip_space();
+    more = peek() == ',';
+    at_ += more ? 1 : 0;
+  }
+  expect('}');
+  nothing_follows();
+}
 
 /// The JSON value that `text` is.
 ///
-/// Strict: no comments, no NaN, no repeated keys, no invalid UTF-8, nesting up to `max_depth`.
+/// Strict: no comments, no NaN, no repeated keys, no invalid UTF-8, nothing beyond the limits.
 /// Throws std::invalid_argument with the place and the reason.
-inline Json parse_json(std::string_view text, int max_depth = 64) {
-  return JsonParser(text, max_depth).document();
+inline Json parse_json(std::string_view text, const JsonLimits& limits = {}) {
+  return JsonParser(text, limits).document();
+}
+
+/// Calls `visit(std::string key, Json value)` for each member of the object that `text` is, in
+/// order, and keeps none of them, so that a large object needs the memory of one member.
+///
+/// limits: those of each member, whose own depth is 1. Strict as parse_json(), but for repeated
+/// keys of this one object, which the caller sees. Throws as parse_json() does.
+template <class Visit>
+void each_json_member(std::string_view text, const JsonLimits& limits, Visit&& visit) {
+  JsonParser(text, limits).members(visit);
 }
 
 }  // namespace tutti::detail
@@ -86,11 +133,15 @@ namespace tutti::detail {
 
 TUTTI_INLINE Json JsonParser::document() {
   Json value = this->value(0);
+  nothing_follows();
+  return value;
+}
+
+TUTTI_INLINE void JsonParser::nothing_follows() {
   skip_space();
   if (at_ != text_.size()) {
     fail("something follows the value");
   }
-  return value;
 }
 
 TUTTI_INLINE void JsonParser::skip_space() {
@@ -116,9 +167,13 @@ TUTTI_INLINE bool JsonParser::word(std::string_view literal) {
 }
 
 TUTTI_INLINE Json JsonParser::value(int depth) {
-  if (depth > max_depth_) {
-    fail("nested deeper than " + std::to_string(max_depth_));
+  if (depth > limits_.depth) {
+    fail("nested deeper than " + std::to_string(limits_.depth));
   }
+  if (values_left_ == 0) {
+    fail("more than " + std::to_string(limits_.values) + " values");
+  }
+  --values_left_;
   skip_space();
   switch (peek()) {
     case '{':

@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <tutti/core/detail/regular_file.hpp>
+
 /// Kernels that were compiled once, on the disk.
 namespace tutti::detail {
 
@@ -41,20 +43,6 @@ inline std::string hexadecimal(std::uint64_t value) {
   std::string out;
   for (int shift = 60; shift >= 0; shift -= 4) {
     out += "0123456789abcdef"[value >> shift & 15U];
-  }
-  return out;
-}
-
-// A file's bytes; empty when it cannot be read.
-inline std::string read_bytes(const std::string& path) {
-  std::string out;
-  std::FILE* file = std::fopen(path.c_str(), "rbe");
-  if (file != nullptr) {
-    char room[1 << 14];
-    while (const std::size_t n = std::fread(room, 1, sizeof(room), file)) {
-      out.append(room, n);
-    }
-    std::fclose(file);
   }
   return out;
 }
@@ -93,7 +81,8 @@ std::string kept(const std::string& folder, std::string_view key, const Build& b
   const std::string path = folder + "/" + hexadecimal(hash(key));
   std::string entry = "tutti kernel 1\n";
   entry.append(key).push_back('\0');
-  const std::string found = read_bytes(path);
+  std::string problem;
+  const std::string found = read_regular_file(path, problem).value_or("");
   constexpr std::size_t digits = 16;
   if (found.starts_with(entry) && found.size() > entry.size() + digits) {
     std::string code = found.substr(entry.size() + digits);

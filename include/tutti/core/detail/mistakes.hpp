@@ -11,6 +11,7 @@
 
 #include <tutti/core/check.hpp>
 #include <tutti/core/detail/order.hpp>
+#include <tutti/core/detail/switched.hpp>
 
 /// What is wrong with a pack of policies, found as plain numbers.
 namespace tutti::detail {
@@ -21,6 +22,7 @@ enum class Fault {
   none,
   no_policy,
   wrong_name,
+  wrong_member,
   wrong_hook,
   wrong_events,
   no_action,
@@ -55,6 +57,8 @@ consteval Mistake mistake_alone(std::size_t at, types<Es...>) {
     return {Fault::no_policy, at};
   } else if constexpr (!RightNames<P>) {
     return {Fault::wrong_name, at};
+  } else if constexpr (!RightMembers<P>) {
+    return {Fault::wrong_member, at};
   } else {
     std::size_t event = 0;
     if (!((RightHook<P, Es> && ++event != 0) && ...)) {
@@ -92,16 +96,16 @@ consteval void add_missing([[maybe_unused]] Mistakes& out, [[maybe_unused]] std:
 
 template <class P, class... Ps>
 consteval void add_together(Mistakes& out, std::size_t at) {
-  constexpr std::array<bool, sizeof...(Ps)> same{std::is_same_v<P, Ps>...};
+  // The compilers' own word: std::is_same_v is a template for every pair, and addresses of types'
+  // identities are no constants under GCC's sanitizers.
+  constexpr std::array<bool, sizeof...(Ps)> same{__is_same(P, Ps)...};
+  std::size_t before = 0;
   for (std::size_t j = 0; j < at; ++j) {
-    if (same[j]) {  // reported once, at the second place
-      std::size_t before = 0;
-      for (std::size_t k = 0; k < at; ++k) {
-        before += same[k] ? 1U : 0U;
-      }
-      out.add({before == 1 ? Fault::twice : Fault::none, at});
-      return;
-    }
+    before += same[j] ? 1U : 0U;
+  }
+  if (before > 0) {  // reported once, at the second place
+    out.add({before == 1 ? Fault::twice : Fault::none, at});
+    return;
   }
   if constexpr (requires { typename P::conflicts_with; }) {
     constexpr std::array<bool, sizeof...(Ps)> refused{!can_be_combined<P, Ps>...};
@@ -138,7 +142,7 @@ template <class... Ps>
 consteval Mistakes find_mistakes() {
   Mistakes out;
   std::size_t at = 0;
-  (out.add(mistake_alone<Ps>(at++, all_events{})), ...);
+  (out.add(mistake_alone<Unswitched<Ps>>(at++, all_events{})), ...);
   if (out.size == 0) {
     at = 0;
     (add_together<Ps, Ps...>(out, at++), ...);

@@ -12,16 +12,47 @@
 /// the pack per question, no recursive templates.
 namespace tutti::detail {
 
-template <class A, class B>
-consteval bool before() {  // A says it runs before B, or B says it runs after A
-  bool yes = false;
-  if constexpr (requires { typename A::runs_before; }) {
-    yes = yes || any_means<typename A::runs_before, B>;
+// Types as plain values, so that rules are compared in loops: a template for every pair of policies
+// takes much longer to compile.
+using Identity = const char*;
+template <class T>
+inline constexpr char identity = 0;
+
+template <class List>
+inline constexpr std::array<Identity, 0> identities{};
+template <class... Entries>
+inline constexpr std::array<Identity, sizeof...(Entries)> identities<types<Entries...>>{
+    &identity<typename RuleEntry<Entries>::type>...};
+
+// A list of them. Compilers are slow at calling functions while they compile, so the loops over
+// these are plain ones.
+struct Identities {
+  const Identity* first = nullptr;
+  std::size_t size = 0;
+};
+template <class List>
+consteval Identities identities_of() {
+  return {identities<List>.data(), identities<List>.size()};
+}
+
+// What P is, and whom it speaks of in its order rules.
+struct OrderRules {
+  Identity self = nullptr;
+  Identities tags{};
+  Identities runs_before{};
+  Identities runs_after{};
+};
+
+template <class P>
+consteval OrderRules order_rules() {
+  OrderRules out{.self = &identity<P>, .tags = identities_of<decltype(tags_of<P>())>()};
+  if constexpr (requires { typename P::runs_before; }) {
+    out.runs_before = identities_of<typename P::runs_before>();
   }
-  if constexpr (requires { typename B::runs_after; }) {
-    yes = yes || any_means<typename B::runs_after, A>;
+  if constexpr (requires { typename P::runs_after; }) {
+    out.runs_after = identities_of<typename P::runs_after>();
   }
-  return yes && !std::is_same_v<A, B>;
+  return out;
 }
 
 template <class A, class B>
@@ -121,15 +152,40 @@ constexpr Order<N> cycle(const Edges<N>& edges) {
   return out;
 }
 
+// Marks in `edges` what policy `i` says of those before or after it.
+template <std::size_t N>
+constexpr void add_edges(Edges<N>& edges, const OrderRules* rules, std::size_t i, Identities names,
+                         bool before) {
+  for (std::size_t n = 0; n < names.size; ++n) {
+    const Identity name = names.first[n];
+    for (std::size_t j = 0; j < N; ++j) {
+      bool meant = rules[j].self == name;
+      for (std::size_t t = 0; t < rules[j].tags.size; ++t) {
+        meant = meant || rules[j].tags.first[t] == name;
+      }
+      if (meant && rules[i].self != rules[j].self) {
+        edges[before ? i : j][before ? j : i] = true;
+      }
+    }
+  }
+}
+
+template <std::size_t N>
+constexpr Edges<N> edges_of(const std::array<OrderRules, N>& rules) {
+  Edges<N> out{};
+  for (std::size_t i = 0; i < N; ++i) {
+    add_edges<N>(out, rules.data(), i, rules[i].runs_before, true);
+    add_edges<N>(out, rules.data(), i, rules[i].runs_after, false);
+  }
+  return out;
+}
+
 template <class... Ps>
 struct Pack {
   static constexpr std::size_t size = sizeof...(Ps);
 
-  template <class A>
-  static consteval std::array<bool, size> row() {
-    return {before<A, Ps>()...};
-  }
-  static constexpr Edges<size> edges{row<Ps>()...};
+  static constexpr std::array<OrderRules, size> rules{order_rules<Ps>()...};
+  static constexpr Edges<size> edges = edges_of<size>(rules);
   static constexpr Order<size> order = sort<size>(edges);
   static constexpr bool cyclic = order.size < size;
 };
@@ -137,6 +193,7 @@ struct Pack {
 template <>
 struct Pack<> {
   static constexpr std::size_t size = 0;
+  static constexpr std::array<OrderRules, 0> rules{};
   static constexpr Edges<0> edges{};
   static constexpr Order<0> order{};
   static constexpr bool cyclic = false;

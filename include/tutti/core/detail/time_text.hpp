@@ -184,7 +184,7 @@ constexpr TimeProblem to_fraction(const Decimal& number, double& out) {
   if (magnitude <= 22 && number.mantissa <= (1ULL << 53U)) {  // both exact in a double
     const auto exact = static_cast<double>(number.mantissa);
     const auto scale = static_cast<double>(power);
-    value = number.exponent < 0 ? exact / scale : exact * scale;
+    value = static_cast<long double>(number.exponent < 0 ? exact / scale : exact * scale);
   } else {
     value = number.exponent < 0 ? value / power : value * power;
   }

@@ -17,20 +17,25 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/detail/throw.hpp>
+
 namespace tutti::data::detail {
 
 // One image being decoded. libjpeg's errors come back by longjmp, which must not pass objects with
 // destructors: only begin() and rows(), which have none, are jumped out of.
 class JpegReader {
  public:
-  JpegReader(std::string_view bytes, std::string name) : name_(std::move(name)) {
+  JpegReader(std::string_view bytes, std::string name, bool warnings_are_errors)
+      : name_(std::move(name)) {
+    fault_.warnings_are_errors = warnings_are_errors;
     info_.err = ::jpeg_std_error(&fault_.errors);
     fault_.errors.error_exit = [](::j_common_ptr info) { jump(info); };
     fault_.errors.output_message = [](::j_common_ptr) {};
     fault_.errors.emit_message = [](::j_common_ptr info, int level) {
       const int code = info->err->msg_code;
-      if (level < 0 && (code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER)) {
-        jump(info);  // the image is cut off; libjpeg would make the rest grey
+      const bool cut_off = code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER;
+      if (level < 0 && (cut_off || fault_of(info)->warnings_are_errors)) {
+        jump(info);  // libjpeg would go on, and make grey what it lacks
       }
     };
     if (!begin(bytes)) {
@@ -46,7 +51,7 @@ class JpegReader {
     constexpr std::int64_t most = std::int64_t{1} << 28U;
     const auto height = static_cast<std::int64_t>(info_.image_height);
     const auto width = static_cast<std::int64_t>(info_.image_width);
-    TORCH_CHECK(height * width <= most, "'", name_, "' is ", width, " x ", height,
+    TUTTI_CHECK(height * width <= most, "'", name_, "' is ", width, " x ", height,
                 ", expected at most ", most, " pixels; make it smaller");
     at::Tensor out(
         at::detail::empty_cpu({height, width, 3}, at::kByte, /*pin_memory=*/false, std::nullopt));
@@ -61,10 +66,13 @@ class JpegReader {
     ::jpeg_error_mgr errors{};  // first, so that a pointer to it is one to the whole
     std::jmp_buf back{};
     std::array<char, JMSG_LENGTH_MAX> text{};
+    bool warnings_are_errors = false;
   };
 
+  static Fault* fault_of(::j_common_ptr info) { return reinterpret_cast<Fault*>(info->err); }
+
   [[noreturn]] static void jump(::j_common_ptr info) {
-    auto* fault = reinterpret_cast<Fault*>(info->err);
+    Fault* fault = fault_of(info);
     info->err->format_message(info, fault->text.data());
     std::longjmp(fault->back, 1);  // NOLINT(cert-err52-cpp): libjpeg knows no other way
   }
@@ -97,7 +105,7 @@ class JpegReader {
   // Cleans up as well: the destructor of an object that was not built up does not run.
   [[noreturn]] void fail() {
     ::jpeg_destroy_decompress(&info_);
-    TORCH_CHECK(false, "'", name_, "' cannot be decoded: ", fault_.text.data(),
+    TUTTI_CHECK(false, "'", name_, "' cannot be decoded: ", fault_.text.data(),
                 "; expected a JPEG image, grey or in colours, that is whole");
   }
 

@@ -6,12 +6,13 @@
 #include <string>
 #include <utility>
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <c10/util/Exception.h>
+
+#include <tutti/core/detail/regular_file.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::data::detail {
 
@@ -20,18 +21,15 @@ namespace tutti::data::detail {
 class MappedFile {
  public:
   explicit MappedFile(std::string path) : path_(std::move(path)) {
-    const int descriptor = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-    TORCH_CHECK(descriptor >= 0, "'", path_, "' cannot be opened: ", std::strerror(errno));
-    struct stat about {};
-    const bool plain = ::fstat(descriptor, &about) == 0 && S_ISREG(about.st_mode);
-    if (plain && about.st_size > 0) {
-      size_ = static_cast<std::uint64_t>(about.st_size);
-      bytes_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor, 0);
+    const auto file = ::tutti::detail::open_regular_file(path_);
+    TUTTI_CHECK(file.descriptor >= 0, "'", path_, "' cannot be opened: ", file.problem);
+    size_ = file.size;
+    if (size_ > 0) {
+      bytes_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.descriptor, 0);
     }
     const int reason = errno;
-    ::close(descriptor);
-    TORCH_CHECK(plain, "'", path_, "' is a folder or a device, expected a file");
-    TORCH_CHECK(bytes_ != MAP_FAILED, "'", path_, "' cannot be mapped: ", std::strerror(reason));
+    ::close(file.descriptor);
+    TUTTI_CHECK(bytes_ != MAP_FAILED, "'", path_, "' cannot be mapped: ", std::strerror(reason));
   }
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;

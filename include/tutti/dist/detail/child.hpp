@@ -145,8 +145,10 @@ class Child {
     return WIFSIGNALED(status_) ? 128 + WTERMSIG(status_) : WEXITSTATUS(status_);
   }
 
+  [[nodiscard]] bool ended_badly() const { return !running_ && status_ != 0; }
+
   /// It has ended badly, and not since it was told to.
-  [[nodiscard]] bool failed() const { return !running_ && status_ != 0 && !told_; }
+  [[nodiscard]] bool failed() const { return ended_badly() && !told_; }
 
   /// Sends a signal to it and to all that it has started.
   void kill(int signal) {

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <tutti/core/detail/switched.hpp>
 #include <tutti/core/recipe.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/fused/detail/order.hpp>
@@ -17,20 +18,8 @@
 /// Which policies of a recipe are stages of its fused pass.
 namespace tutti::fused::detail {
 
-/// The policy itself, also of one inside a Switch.
-template <class P>
-auto& unswitched(P& policy) {
-  if constexpr (requires {
-                  policy.policy;
-                  policy.on;
-                }) {
-    return policy.policy;
-  } else {
-    return policy;
-  }
-}
-template <class P>
-using Unswitched = std::remove_cvref_t<decltype(unswitched(std::declval<P&>()))>;
+using ::tutti::detail::Unswitched;
+using ::tutti::detail::unswitched;
 
 template <class P>
 using NodeOf = PixelsOf<Unswitched<P>>;

@@ -11,7 +11,8 @@ namespace tutti::fused::detail {
 /// rare x.
 struct Split {
   explicit Split(double value = 1)
-      : high(static_cast<float>(value)), low(static_cast<float>(value - double{high})) {}
+      : high(static_cast<float>(value)),
+        low(static_cast<float>(value - static_cast<double>(high))) {}
   float high;
   float low;
 };
@@ -19,18 +20,18 @@ struct Split {
 /// The values of a channel's bytes, and the numbers that they are computed from. The tables are
 /// what counts: arithmetic is used where it gives the same for all 256.
 struct Values {
-  Values(float divisor, float mean, float std, double mixing)
-      : mean(mean),
-        unit(1 / double{divisor}),
-        inverse(1 / double{std}),
-        keep(static_cast<float>(1 - mixing)),
-        mixing(static_cast<float>(mixing)) {
+  Values(float divisor, float average, float std, double part)
+      : mean(average),
+        unit(1 / static_cast<double>(divisor)),
+        inverse(1 / static_cast<double>(std)),
+        keep(static_cast<float>(1 - part)),
+        mixing(static_cast<float>(part)) {
     for (std::size_t byte = 0; byte < plain.size(); ++byte) {
       plain[byte] = (static_cast<float>(byte) / divisor - mean) / std;
     }
     for (std::size_t byte = 0; byte < plain.size(); ++byte) {
       own[byte] = keep * plain[byte];
-      partner[byte] = this->mixing * plain[byte];
+      partner[byte] = mixing * plain[byte];
     }
   }
 

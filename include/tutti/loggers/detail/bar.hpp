@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -81,7 +82,7 @@ TUTTI_INLINE std::string bar_text(const Bar& bar, int width, bool unicode) {
   const double fraction =
       bar.total == 0 ? 1 : static_cast<double>(bar.done) / static_cast<double>(bar.total);
   const auto rest_of_it = static_cast<double>(std::max<std::int64_t>(bar.total - bar.done, 0));
-  const double left = rate > 0 ? rest_of_it / rate : INFINITY;
+  const double left = rate > 0 ? rest_of_it / rate : std::numeric_limits<double>::infinity();
   char percent[16];  // of whole numbers: as a fraction 29 of 100 is a little less than 29 %
   const std::int64_t hundredths = bar.total == 0 ? 100 : bar.done * 100 / bar.total;
   std::snprintf(percent, sizeof percent, "%3d%%",

@@ -256,7 +256,7 @@ class MLflowRun {
     check(reply, endpoint);
     if (!is_json) {
       throw std::runtime_error("the MLflow server " + server_ + " answers " +
-                               std::string(endpoint.substr(0, endpoint.find('?'))) +
+                               endpoint.substr(0, endpoint.find('?')) +
                                " with HTTP 200: " + reply.body.substr(0, 300));
     }
     return answer;

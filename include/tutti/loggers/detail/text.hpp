@@ -126,11 +126,11 @@ TUTTI_INLINE std::string clock_text(double seconds) {
   }
   const auto whole = static_cast<std::int64_t>(seconds);
   char text[32];
-  const auto hours = static_cast<long>(whole / 3600);
+  const auto hours = static_cast<int>(whole / 3600);
   const auto minutes = static_cast<int>(whole / 60 % 60);
   const auto rest = static_cast<int>(whole % 60);
   if (hours > 0) {
-    std::snprintf(text, sizeof text, "%ld:%02d:%02d", hours, minutes, rest);
+    std::snprintf(text, sizeof text, "%d:%02d:%02d", hours, minutes, rest);
   } else {
     std::snprintf(text, sizeof text, "%02d:%02d", minutes, rest);
   }

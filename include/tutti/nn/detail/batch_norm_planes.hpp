@@ -35,8 +35,8 @@ template <bool Square>
       out += static_cast<double>(even[lane]);
     }
     for (; i < end; ++i) {
-      const float v = x[i] - shift;
-      out += static_cast<double>(Square ? v * v : v);
+      const float last = x[i] - shift;
+      out += static_cast<double>(Square ? last * last : last);
     }
   }
   return out;

@@ -46,12 +46,13 @@ template <std::int64_t n>
                                                  Span rows, Span columns, float* y,
                                                  std::int32_t* indices) {
   const std::int64_t width = job.columns.size;
-  Floats best[n];
-  Lanes at[n];
+  Floats best[static_cast<std::size_t>(n)];
+  Lanes at[static_cast<std::size_t>(n)] =
+      {};  // GCC 14 takes an assignment below, instead of a sum, for a read of nothing
   Floats v;
   for (std::int64_t i = 0; i < n; ++i) {
     best[i] = Floats{} - std::numeric_limits<float>::infinity();
-    at[i] = Lanes{} + static_cast<std::int32_t>(rows.first * width + columns.first);
+    at[i] += static_cast<std::int32_t>(rows.first * width + columns.first);
   }
   for (std::int64_t row = rows.first; row < rows.end; row += job.rows.dilation) {
     for (std::int64_t column = columns.first; column < columns.end;
@@ -81,7 +82,7 @@ template <std::int64_t n>
                                                    const std::int32_t* winners, Span rows,
                                                    Span columns, std::int64_t pixel, float* dx) {
   const Lanes here = Lanes{} + static_cast<std::int32_t>(pixel);
-  Floats sum[n];
+  Floats sum[static_cast<std::size_t>(n)];
   Floats v;
   Lanes at;
   for (std::int64_t i = 0; i < n; ++i) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <sstream>
 #include <string>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
@@ -22,6 +24,12 @@ enum class IfNone {
   error,   ///< c10::Error
 };
 
+/// A layer that a surgery passed over.
+struct Kept {
+  std::string path;  ///< "layer1.0.conv1"
+  std::string why;   ///< the reason as a word or two: "stride 1", "blurred already"
+};
+
 namespace detail {
 
 /// "torch::nn::Conv2d" for torch::nn::Conv2dImpl.
@@ -29,6 +37,12 @@ std::string layer_name(const std::type_info& type);
 
 /// Names up to `most` paths: "conv1, conv2 and 7 more".
 std::string listed(const std::vector<std::string>& paths, std::size_t most = 4);
+
+/// "tutti::nn::Conv2d" for "torch::nn::Conv2d": what to declare instead.
+std::string replaceable_name(const std::string& layer);
+
+/// "a, b (stride 1); c (blurred already)": layers with the same reason together.
+std::string listed_with_reasons(const std::vector<Kept>& kept);
 
 /// Says which layers could not be replaced and what to change.
 void warn_skipped(const std::vector<std::string>& skipped, const std::string& layer,
@@ -38,8 +52,10 @@ void warn_skipped(const std::vector<std::string>& skipped, const std::string& la
 
 /// Warns or throws c10::Error as `if_none` says; called when a surgery replaced nothing.
 ///
-/// what: the layers that were looked for, "strided Conv2d". who: the surgery, "BlurPool".
-void report_none(IfNone if_none, std::string_view what, std::string_view who);
+/// what: the layers that were looked for, "strided Conv2d". who: the surgery, "BlurPool". kept: the
+/// layers of that kind that the model has, each with the reason why it stays.
+void report_none(IfNone if_none, std::string_view what, std::string_view who,
+                 const std::vector<Kept>& kept = {});
 
 }  // namespace tutti::surgery
 
@@ -66,16 +82,40 @@ TUTTI_INLINE std::string listed(const std::vector<std::string>& paths, std::size
   return text.str();
 }
 
+TUTTI_INLINE std::string replaceable_name(const std::string& layer) {
+  const std::string_view plain = "torch::nn::";
+  return layer.starts_with(plain) ? "tutti::nn::" + layer.substr(plain.size())
+                                  : "tutti::nn::Replaceable";
+}
+
+TUTTI_INLINE std::string listed_with_reasons(const std::vector<Kept>& kept) {
+  std::vector<std::string> reasons;
+  for (const Kept& layer : kept) {
+    if (std::find(reasons.begin(), reasons.end(), layer.why) == reasons.end()) {
+      reasons.push_back(layer.why);
+    }
+  }
+  std::string text;
+  for (const std::string& why : reasons) {
+    std::vector<std::string> paths;
+    for (const Kept& layer : kept) {
+      if (layer.why == why) {
+        paths.push_back(layer.path);
+      }
+    }
+    text += (text.empty() ? "" : "; ") + listed(paths) + " (" + why + ")";
+  }
+  return text;
+}
+
 TUTTI_INLINE void warn_skipped(const std::vector<std::string>& skipped, const std::string& layer,
                                std::string_view who) {
   if (skipped.empty()) {
     return;
   }
-  const std::string_view plain = "torch::nn::";
-  const std::string ours = layer.starts_with(plain) ? "tutti::nn::" + layer.substr(plain.size())
-                                                    : "tutti::nn::Replaceable";
   TORCH_WARN(who, ": ", skipped.size(), " of the ", layer, " layers could not be replaced (",
-             listed(skipped), "), because their parents call them directly; declare them as ", ours,
+             listed(skipped), "), because their parents call them directly; declare them as ",
+             replaceable_name(layer),
              " (same options, same parameter names; classes of your own derive from its Impl), or "
              "put them into a Sequential.");
 }
@@ -84,11 +124,13 @@ TUTTI_INLINE void warn_skipped(const std::vector<std::string>& skipped, const st
 
 namespace tutti::surgery {
 
-TUTTI_INLINE void report_none(IfNone if_none, std::string_view what, std::string_view who) {
-  TORCH_CHECK(if_none != IfNone::error, who, ": no ", what,
-              " was replaced; check its options and that the model has such layers.");
+TUTTI_INLINE void report_none(IfNone if_none, std::string_view what, std::string_view who,
+                              const std::vector<Kept>& kept) {
+  const std::string why = kept.empty() ? "the model has none below its root"
+                                       : "it passed over " + detail::listed_with_reasons(kept);
+  TUTTI_CHECK(if_none != IfNone::error, who, ": no ", what, " was replaced: ", why, ".");
   if (if_none == IfNone::warn) {
-    TORCH_WARN(who, ": no ", what, " was replaced, so it has no effect on this model.");
+    TORCH_WARN(who, ": no ", what, " was replaced, so it has no effect on this model: ", why, ".");
   }
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/detail/parameter_groups.hpp>
 
+#include <cmath>
 #include <optional>
 #include <string_view>
 
@@ -13,14 +15,15 @@
 
 namespace tutti::optim::detail {
 
-inline void need_learning_rate(std::string_view name, double lr) {
-  TORCH_CHECK(lr == lr, name, ": the learning rate is not set; set it, e.g. ", name,
-              "{.lr = 0.1}.");
-  TORCH_CHECK(lr >= 0.0, name, ": lr is ", lr, ", expected 0 or more.");
+inline void need_at_least_zero(std::string_view name, const char* what, double value) {
+  TUTTI_CHECK(value >= 0.0 && std::isfinite(value), name, ": ", what, " is ", value,
+              ", expected 0 or more, and no infinity.");
 }
 
-inline void need_at_least_zero(std::string_view name, const char* what, double value) {
-  TORCH_CHECK(value >= 0.0, name, ": ", what, " is ", value, ", expected 0 or more.");
+inline void need_learning_rate(std::string_view name, double lr) {
+  TUTTI_CHECK(lr == lr, name, ": the learning rate is not set; set it, e.g. ", name,
+              "{.lr = 0.1}.");
+  need_at_least_zero(name, "lr", lr);
 }
 
 inline void warn_of_large_decay(std::string_view name, double weight_decay) {

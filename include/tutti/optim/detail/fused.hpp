@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/stateful.hpp>
 #include <tutti/optim/detail/parameter_groups.hpp>
 #include <tutti/optim/detail/sweep_plan.hpp>
@@ -17,6 +18,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/optim/optimizer.h>
 
 namespace tutti::optim {
@@ -42,10 +44,25 @@ class Fused final : public torch::optim::Optimizer,
   using Options = GroupOptions<Hyper>;
 
   Fused(const std::vector<torch::optim::OptimizerParamGroup>& groups, const Hyper& hyper)
-      : Optimizer(groups, std::make_unique<Options>(hyper)) {
-    for (auto& group : param_groups_) {
-      Rule<Hyper>::validate(options_of(group).hyper);
+      : Optimizer(std::vector<torch::optim::OptimizerParamGroup>{},
+                  std::make_unique<detail::DefaultOptions<Hyper>>(hyper)) {
+    for (const auto& group : groups) {
+      add_param_group(group);
     }
+  }
+
+  /// Adds a group; without options it has the optimizer's. Throws c10::Error, and adds nothing, for
+  /// options of another optimizer or out of range, and for a tensor that is computed from others.
+  /// torch::optim::Optimizer's own function throws c10::Error where it would lose the options.
+  void add_param_group(const torch::optim::OptimizerParamGroup& group) {
+    auto& defaults = static_cast<detail::DefaultOptions<Hyper>&>(*defaults_);
+    auto options = std::make_unique<Options>(group.has_options() ? detail::options_of<Hyper>(group)
+                                                                 : Options(defaults.hyper));
+    Rule<Hyper>::validate(options->hyper);
+    defaults.adding = true;
+    const auto added = c10::make_scope_exit([&defaults] { defaults.adding = false; });
+    Optimizer::add_param_group(group);
+    param_groups_.back().set_options(std::move(options));
   }
 
   /// Updates every parameter that has a gradient. closure: evaluates the loss, with gradients on,
@@ -157,7 +174,7 @@ class Fused final : public torch::optim::Optimizer,
     std::size_t index = 0;
     for (std::size_t g = 0; g < param_groups_.size(); ++g) {
       const Archive& saved = archive.child("groups").child(std::to_string(g));
-      Options& options = options_of(param_groups_[g]);
+      Options& options = detail::options_of<Hyper>(param_groups_[g]);
       options.initial_lr = saved.get<double>("initial_lr");
       Rule<Hyper>::each(options.hyper, [&](const char* name, auto& value) {
         value = saved.get<std::remove_cvref_t<decltype(value)>>(name);
@@ -193,18 +210,9 @@ class Fused final : public torch::optim::Optimizer,
   };
 
   static void refuse_torch_archive() {
-    TORCH_CHECK(false, Rule<Hyper>::name,
+    TUTTI_CHECK(false, Rule<Hyper>::name,
                 ": torch::save and torch::load cannot carry this optimizer; use a tutti::Archive: "
                 "optimizer.save(archive), optimizer.load(archive).");
-  }
-
-  static Options& options_of(torch::optim::OptimizerParamGroup& group) {
-    auto* options = dynamic_cast<Options*>(&group.options());
-    TORCH_CHECK(options != nullptr, Rule<Hyper>::name,
-                ": a parameter group has options of another optimizer; make them with "
-                "tutti::optim::group(parameters, ",
-                Rule<Hyper>::name, "{...}).");
-    return *options;
   }
 
   static at::Tensor laid_out(const at::Tensor& gradient, const at::Tensor& like, Plan& plan) {
@@ -293,7 +301,7 @@ class Fused final : public torch::optim::Optimizer,
       detail::forget_removed(param_groups_, state_);
     }
     plan = Plan{};
-    plan.options = &options_of(group);
+    plan.options = &detail::options_of<Hyper>(group);
     plan.buffers = Rule<Hyper>::buffer_count(plan.options->hyper);
     for (const at::Tensor& parameter : group.params()) {
       Place place;
@@ -324,7 +332,7 @@ class Fused final : public torch::optim::Optimizer,
   }
 
   Place put(const at::Tensor& parameter, Plan& plan) {
-    TORCH_CHECK(parameter.is_floating_point(), Rule<Hyper>::name, ": a parameter is of type ",
+    TUTTI_CHECK(parameter.is_floating_point(), Rule<Hyper>::name, ": a parameter is of type ",
                 parameter.scalar_type(), "; only floating point is trained.");
     bool first = false;
     Place place{.parameter = parameter.unsafeGetTensorImpl()};

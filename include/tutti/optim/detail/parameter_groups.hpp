@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/detail/strip.hpp>
 #include <tutti/optim/reports_metrics.hpp>
 
@@ -11,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -35,11 +37,13 @@ struct Rule;
 ///
 ///     group.set_options(std::make_unique<optim::GroupOptions<SGD>>(SGD{.lr = 0.01}));
 template <class Hyper>
-class GroupOptions final : public torch::optim::OptimizerCloneableOptions<GroupOptions<Hyper>>,
-                           public InitialLearningRate {
+class GroupOptions final : public torch::optim::OptimizerOptions, public InitialLearningRate {
  public:
   explicit GroupOptions(const Hyper& numbers) : hyper(numbers) { initial_lr = numbers.lr; }
 
+  std::unique_ptr<torch::optim::OptimizerOptions> clone() const override {
+    return std::make_unique<GroupOptions>(*this);
+  }
   double get_lr() const override { return hyper.lr; }
   void set_lr(const double lr) override { hyper.lr = lr; }
 
@@ -61,6 +65,42 @@ struct ParameterState final : torch::optim::OptimizerCloneableParamState<Paramet
 };
 
 namespace detail {
+
+/// An optimizer's options for groups without their own, where LibTorch looks for them. LibTorch
+/// 2.15 gives every new group a copy of these and then merges the group's own options in, which it
+/// can for its own optimizers alone; those of any other are lost. So a copy is only made while
+/// Fused adds a group, which then gives the group its options; else clone throws c10::Error.
+template <class Hyper>
+class DefaultOptions final : public torch::optim::OptimizerOptions {
+ public:
+  explicit DefaultOptions(const Hyper& numbers) : hyper(numbers) {}
+
+  double get_lr() const override { return hyper.lr; }
+  void set_lr(const double lr) override { hyper.lr = lr; }
+  std::unique_ptr<torch::optim::OptimizerOptions> clone() const override {
+    TUTTI_CHECK(adding, Rule<Hyper>::name,
+                ": torch::optim::Optimizer::add_param_group may lose a group's options; call "
+                "add_param_group of what build() returned, or append the group, with options, to "
+                "param_groups().");
+    return std::make_unique<GroupOptions<Hyper>>(hyper);
+  }
+
+  Hyper hyper;
+  bool adding = false;
+};
+
+/// The options of a group, const as it is. Throws c10::Error when they are another optimizer's.
+template <class Hyper, class Group>
+auto& options_of(Group& group) {
+  using Own =
+      std::conditional_t<std::is_const_v<Group>, const GroupOptions<Hyper>, GroupOptions<Hyper>>;
+  auto* options = dynamic_cast<Own*>(&group.options());
+  TUTTI_CHECK(options != nullptr, Rule<Hyper>::name,
+              ": a parameter group has options of another optimizer; make them with "
+              "tutti::optim::group(parameters, ",
+              Rule<Hyper>::name, "{...}).");
+  return *options;
+}
 
 /// Parameters of one group that one call of a kernel updates.
 struct Bucket {
@@ -127,23 +167,23 @@ template <class Hyper>
 void check_archive(const Archive& archive,
                    const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   const auto name = archive.get<std::string>("optimizer");
-  TORCH_CHECK(name == Rule<Hyper>::name, Rule<Hyper>::name, ": the archive holds a ", name,
+  TUTTI_CHECK(name == Rule<Hyper>::name, Rule<Hyper>::name, ": the archive holds a ", name,
               "; load it into that optimizer, or start without its state.");
   const auto count = archive.get<std::size_t>("group_count");
-  TORCH_CHECK(count == groups.size(), Rule<Hyper>::name, ": the archive holds ", count,
+  TUTTI_CHECK(count == groups.size(), Rule<Hyper>::name, ": the archive holds ", count,
               " parameter groups, this optimizer has ", groups.size(), ".");
   std::size_t index = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const Archive& saved = archive.child("groups").child(std::to_string(g));
     const auto size = saved.get<std::size_t>("parameter_count");
-    TORCH_CHECK(size == groups[g].params().size(), Rule<Hyper>::name, ": group ", g, " holds ",
+    TUTTI_CHECK(size == groups[g].params().size(), Rule<Hyper>::name, ": group ", g, " holds ",
                 size, " parameters in the archive, ", groups[g].params().size(),
                 " in this optimizer; was the model built the same way?");
     for (const at::Tensor& parameter : groups[g].params()) {
       const std::string entry = parameter_name(index++);
       for (std::size_t b = 0; archive.contains(entry) && b < Rule<Hyper>::buffers.size(); ++b) {
         const std::string path = entry + "/" + std::string(Rule<Hyper>::buffers[b]);
-        TORCH_CHECK(!archive.contains(path) || archive.tensor(path).sizes() == parameter.sizes(),
+        TUTTI_CHECK(!archive.contains(path) || archive.tensor(path).sizes() == parameter.sizes(),
                     Rule<Hyper>::name, ": ", path, " is ", archive.tensor(path).sizes(),
                     " in the archive, the parameter is ", parameter.sizes(), ".");
       }

@@ -51,18 +51,22 @@ inline Time convert(Time time, const Progress& progress, double ssr = 1.0) {
   return time * ssr;
 }
 
-/// now / length; `what` names the length in the error when it is 0 or less.
-inline double ratio(const Progress& progress, Time length, const char* what) {
+/// now / length; `what` names the length, and `given` is how it was written, in the error when it
+/// is 0 or less.
+inline double ratio(const Progress& progress, Time length, Time given, const char* what) {
   if (length <= 0) {
-    throw std::invalid_argument(std::string("schedule: ") + what + " is " + to_string(length) +
-                                " once converted to whole units; make it longer.");
+    std::string text = std::string("schedule: ") + what + " is " + to_string(given);
+    if (to_string(length) != to_string(given)) {
+      text += ", which is " + to_string(length) + " once converted to whole units";
+    }
+    throw std::invalid_argument(text + "; make it longer.");
   }
   return (progress.timestamp.get(length.unit()) / length).value();
 }
 
 /// The same, within [0, 1].
-inline double clipped_ratio(const Progress& progress, Time length, const char* what) {
-  const double x = ratio(progress, length, what);
+inline double clipped_ratio(const Progress& progress, Time length, Time given, const char* what) {
+  const double x = ratio(progress, length, given, what);
   return x < 0.0 ? 0.0 : x > 1.0 ? 1.0 : x;
 }
 

@@ -24,16 +24,25 @@ inline std::optional<double> warmup_ratio(Time t_warmup, bool scale, const Progr
     return std::nullopt;
   }
   const Time ramp = scale ? convert(t_warmup, progress, ssr) : end;
-  return ramp ? clipped_ratio(progress, ramp, "t_warmup") : 1.0;
+  return ramp ? clipped_ratio(progress, ramp, t_warmup, "t_warmup") : 1.0;
 }
 
-/// Refuses a warmup and a `t_max` (both converted) that do not fit each other or the run.
-inline void check_warmup(Time warmup, Time t_max, const Progress& progress, const char* name) {
+/// A time of a schedule as it was given; of a dur also what it is a part of.
+inline std::string as_written(Time time, const Progress& progress) {
+  return to_string(time) +
+         (time.is_fraction() ? " of a run of " + to_string(progress.max_duration) : std::string());
+}
+
+/// Refuses a warmup and a `t_max` (both converted) that do not fit each other or the run; messages
+/// have them as they were given.
+inline void check_warmup(Time warmup, Time t_max, Time given_warmup, Time given_max,
+                         const Progress& progress, const char* name) {
   if (warmup.unit() != t_max.unit()) {
-    throw std::invalid_argument(std::string("schedule: ") + name + " has t_warmup in " +
-                                std::string(to_string(warmup.unit())) + " and t_max in " +
-                                std::string(to_string(t_max.unit())) + " (" + to_string(warmup) +
-                                ", " + to_string(t_max) + "); give both in the same unit.");
+    throw std::invalid_argument(std::string("schedule: ") + name +
+                                " cannot compare its t_warmup, " +
+                                as_written(given_warmup, progress) + ", with its t_max, " +
+                                as_written(given_max, progress) +
+                                "; give both in the same unit, or t_warmup as a dur, like 0.1dur.");
   }
   const Time max = progress.max_duration;
   Time needed = max;
@@ -43,8 +52,8 @@ inline void check_warmup(Time warmup, Time t_max, const Progress& progress, cons
   }
   if (max && t_max.unit() == needed.unit() && t_max < needed) {
     throw std::invalid_argument(std::string("schedule: ") + name + " ends at t_max = " +
-                                to_string(t_max) + ", before the run does at " + to_string(max) +
-                                "; make t_max at least as long as max_duration.");
+                                to_string(given_max) + ", before the run does at " +
+                                to_string(max) + "; make t_max at least as long as max_duration.");
   }
 }
 
@@ -53,7 +62,7 @@ inline double ratio_after_warmup(Time t_warmup, Time t_max, const Progress& prog
                                  const char* name) {
   const Time start = convert(t_warmup, progress);
   const Time end = convert(t_max, progress, ssr);
-  check_warmup(start, end, progress, name);
+  check_warmup(start, end, t_warmup, t_max, progress, name);
   if (end <= start) {
     return 0.0;
   }

@@ -35,7 +35,7 @@ class Recording {
     const auto passed = std::chrono::steady_clock::now() - steady_start_;
     return std::chrono::duration_cast<std::chrono::microseconds>(start_ + passed).count();
   }
-  static std::int64_t thread() { return static_cast<std::int64_t>(::syscall(SYS_gettid)); }
+  static std::int64_t thread() { return std::int64_t{::syscall(SYS_gettid)}; }
 
   // An event of now. phase: B, E, i. categories: with commas between them.
   [[nodiscard]] std::string line(char phase, std::string_view name,

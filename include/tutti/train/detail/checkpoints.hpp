@@ -22,8 +22,10 @@ class Checkpoints {
  public:
   virtual ~Checkpoints() = default;
 
-  /// Takes the options' saver, then those of policies; after Init.
-  /// Throws c10::ValueError when two would write into one folder.
+  /// Takes the options' saver, then those of policies; after Init. From now on no other trainer
+  /// can save into their folders: see checkpoint::FolderLock.
+  /// Throws c10::ValueError when two would write into one folder, c10::Error when another trainer
+  /// saves there.
   virtual void open(const TrainerOptions& options, PolicyStates policies) = 0;
 
   /// Loads what the options name, if anything. Returns what was taken.
@@ -32,8 +34,8 @@ class Checkpoints {
   /// What was loaded is where the options' own folder points to.
   [[nodiscard]] virtual bool continues() const = 0;
 
-  /// Refuses folders that hold checkpoints from later in a run, unless overwriting is allowed or
-  /// the run continues them.
+  /// Refuses folders that others save into, or that hold checkpoints from later in a run, unless
+  /// overwriting is allowed or they are those of the run that continues.
   virtual void check_folders() = 0;
 
   /// Forgets when it saved last; the files stay.
@@ -60,11 +62,18 @@ class Checkpoints {
   /// Waits for what is being written.
   virtual void settle() = 0;
 
-  /// Waits for that and for the copies that policies make of it.
+  /// Waits for that and for the copies that policies make of it, then leaves the folders to others,
+  /// until check_folders() is called again.
   virtual void finish() = 0;
 
   /// The same where the run is failing already: a failure is a warning.
   virtual void abandon() = 0;
+
+  /// Leaves the folders to others.
+  virtual void release() = 0;
+
+  /// The newest checkpoint that the options' own saver has written and not removed; empty: none.
+  [[nodiscard]] virtual std::string last() const = 0;
 };
 
 }  // namespace train

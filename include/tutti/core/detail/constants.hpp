@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <tutti/core/detail/fields.hpp>
+#include <tutti/core/hyperparameter.hpp>
+
+/// Hyperparameters of anything that is a struct of them, by name and value.
+namespace tutti::detail {
+
+/// Constants of a run with their names.
+using Constants = std::vector<std::pair<std::string, HyperparameterValue>>;
+
+/// Adds a value as a user would write it; nothing for what has no short text, such as a tensor, a
+/// function or what a policy holds while it runs.
+template <class T>
+void add_constant(Constants& out, const std::string& name, const T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    out.emplace_back(name, value);
+  } else if constexpr (std::is_integral_v<T>) {
+    if (static_cast<std::int64_t>(value) >= 0 || std::is_signed_v<T>) {
+      out.emplace_back(name, static_cast<std::int64_t>(value));
+    } else {
+      out.emplace_back(name, std::to_string(value));
+    }
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    out.emplace_back(name, HyperparameterValue(static_cast<double>(value)));
+  } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+    out.emplace_back(name, std::string(std::string_view(value)));
+  } else if constexpr (requires { std::string_view(to_string(value)); }) {
+    out.emplace_back(name, std::string(to_string(value)));
+  } else if constexpr (requires { enumerator_name(value); }) {
+    if (const std::string_view word = enumerator_name(value); !word.empty()) {
+      out.emplace_back(name, std::string(word));
+    }
+  } else if constexpr (
+      requires {
+        static_cast<bool>(value) ? &*value : nullptr;
+        value.set_;
+      } ||
+      requires { value.has_value() ? &*value : nullptr; }) {
+    if (value) {
+      add_constant(out, name, *value);
+    } else {
+      out.emplace_back(name, "not set");
+    }
+  } else if constexpr (requires {
+                         value.empty();
+                         std::string_view(*value.begin());
+                         value.end();
+                       }) {
+    std::string all;
+    for (const std::string_view one : value) {
+      all.append(all.empty() ? "" : ",").append(one);
+    }
+    out.emplace_back(name, std::move(all));
+  }
+}
+
+/// Adds `prefix` + name of every member of `value`; nothing where these cannot be listed.
+template <class T>
+void add_constants(Constants& out, const std::string& prefix, const T& value) {
+  if constexpr (has_fields<T>()) {
+    for_each_field(value, [&](std::string_view field, const auto& member) {
+      add_constant(out, prefix + std::string(field), member);
+    });
+  }
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,297 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string_view>
+#include <type_traits>
+
+#include <tutti/core/policy.hpp>
+
+/// The optional members of a policy, which the library finds by their names: near misses of these
+/// names, and what a member of the right name has to be.
+///
+/// C++20 cannot list the members of a type; it can say whether a type has a member of a given name.
+/// So the near misses are a fixed set, made of each name by four rules: an s more or less, two
+/// letters exchanged or one left out, camel case, and what others call it (Composer's names).
+namespace tutti {
+
+namespace detail {
+
+template <class M>
+inline constexpr bool is_method =
+    std::is_member_function_pointer_v<M> || std::is_function_v<std::remove_pointer_t<M>>;
+
+// Members by their kind. A value may be static, a data member or a function.
+#define TUTTI_HAS_list(member) \
+  requires {                   \
+    typename P::member;        \
+  }
+#define TUTTI_HAS_value(member) \
+  requires {                    \
+    &P::member;                 \
+  }
+#define TUTTI_HAS_method(member)              \
+  requires {                                  \
+    requires is_method<decltype(&P::member)>; \
+  }
+
+// Kind, name, near miss.
+#define TUTTI_NEAR_MISSES(with)                                                                    \
+  with(list, events, event), with(list, events, evnets), with(list, events, Events),               \
+      with(list, tags, tag), with(list, tags, Tags), with(list, runs_before, run_before),          \
+      with(list, runs_before, runs_befroe), with(list, runs_before, runs_befor),                   \
+      with(list, runs_before, runsBefore), with(list, runs_after, run_after),                      \
+      with(list, runs_after, runs_atfer), with(list, runs_after, runsAfter),                       \
+      with(list, runs_first, run_first), with(list, runs_first, runs_frist),                       \
+      with(list, runs_first, runsFirst), with(list, runs_last, run_last),                          \
+      with(list, runs_last, runs_lsat), with(list, runs_last, runsLast),                           \
+      with(list, conflicts_with, conflict_with), with(list, conflicts_with, conflicts),            \
+      with(list, conflicts_with, conflits_with), with(list, conflicts_with, confilcts_with),       \
+      with(list, conflicts_with, conflicts_wiht), with(list, conflicts_with, conflictsWith),       \
+      with(list, requires_policy, require_policy), with(list, requires_policy, requires_policies), \
+      with(list, requires_policy, required_policy), with(list, requires_policy, requries_policy),  \
+      with(list, requires_policy, requires_poilcy), with(list, requires_policy, requiresPolicy),   \
+      with(list, warns_with, warn_with), with(list, warns_with, wanrs_with),                       \
+      with(list, warns_with, warns_wiht), with(list, warns_with, warnsWith),                       \
+      with(list, checked_with, check_with), with(list, checked_with, checks_with),                 \
+      with(list, checked_with, chekced_with), with(list, checked_with, checked_wiht),              \
+      with(list, checked_with, checkedWith), with(list, works_with, work_with),                    \
+      with(list, works_with, wroks_with), with(list, works_with, works_wiht),                      \
+      with(list, works_with, worksWith), with(list, folds, fold), with(list, folds, flods),        \
+      with(list, only_watches, only_watch), with(list, only_watches, only_wathces),                \
+      with(list, only_watches, onlyWatches), with(list, in_graph, in_graphs),                      \
+      with(list, in_graph, in_grpah), with(list, in_graph, inGraph),                               \
+      with(list, ahead_of_graph, ahead_of_graphs), with(list, ahead_of_graph, ahead_graph),        \
+      with(list, ahead_of_graph, ahead_of_grpah), with(list, ahead_of_graph, aheadOfGraph),        \
+      with(list, behind_graph, behind_graphs), with(list, behind_graph, behind_of_graph),          \
+      with(list, behind_graph, behind_grpah), with(list, behind_graph, behindGraph),               \
+      with(list, instead_of_graph, instead_of_graphs),                                             \
+      with(list, instead_of_graph, instead_graph), with(list, instead_of_graph, instead_of_grpah), \
+      with(list, instead_of_graph, insteadOfGraph), with(value, name, nmae),                       \
+      with(value, name, Name), with(value, role, roel), with(value, role, rloe),                   \
+      with(value, no_graph, no_graphs), with(value, no_graph, no_grpah),                           \
+      with(value, no_graph, noGraph), with(value, reads_gradients, read_gradients),                \
+      with(value, reads_gradients, reads_gradient), with(value, reads_gradients, reads_graidents), \
+      with(value, reads_gradients, readsGradients), with(value, reads_batch, read_batch),          \
+      with(value, reads_batch, reads_batches), with(value, reads_batch, raeds_batch),              \
+      with(value, reads_batch, reads_bacth), with(value, reads_batch, readsBatch),                 \
+      with(value, rng, rgn), with(value, rng, rngs), with(method, validate, vaildate),             \
+      with(method, validate, valdiate), with(method, validate, validtae),                          \
+      with(method, validate, valdate), with(method, validate, validates),                          \
+      with(method, validate, Validate), with(method, validate_model, vaildate_model),              \
+      with(method, validate_model, validates_model),                                               \
+      with(method, validate_model, validate_models), with(method, validate_model, validateModel),  \
+      with(method, validate_with, vaildate_with), with(method, validate_with, validates_with),     \
+      with(method, validate_with, validate_wiht), with(method, validate_with, validateWith),       \
+      with(method, save, svae), with(method, save, saves), with(method, save, save_state),         \
+      with(method, save, state_dict), with(method, load, laod), with(method, load, loads),         \
+      with(method, load, load_state), with(method, load, load_state_dict),                         \
+      with(method, prepare_load, preapre_load), with(method, prepare_load, prepares_load),         \
+      with(method, prepare_load, prepareLoad),                                                     \
+      with(method, leaves_parameters_unused, leave_parameters_unused),                             \
+      with(method, leaves_parameters_unused, leaves_parameter_unused),                             \
+      with(method, leaves_parameters_unused, leaves_unused_parameters),                            \
+      with(method, leaves_parameters_unused, leavesParametersUnused), with(method, close, clsoe),  \
+      with(method, close, closes), with(method, close, Close), with(method, close, post_close),    \
+      with(method, step, setp), with(method, step, stpe), with(method, join, jion),                \
+      with(method, join, joins), with(method, pixels, pixel), with(method, pixels, piexls),        \
+      with(method, log_metrics, log_metric), with(method, log_metrics, logs_metrics),              \
+      with(method, log_metrics, log_metircs), with(method, log_metrics, log_mertics),              \
+      with(method, log_metrics, logMetrics),                                                       \
+      with(method, log_hyperparameters, log_hyperparameter),                                       \
+      with(method, log_hyperparameters, log_hyper_parameters),                                     \
+      with(method, log_hyperparameters, log_hyperparams),                                          \
+      with(method, log_hyperparameters, log_hparams),                                              \
+      with(method, log_hyperparameters, log_hyperparamters),                                       \
+      with(method, log_hyperparameters, logHyperparameters), with(method, log_images, log_image),  \
+      with(method, log_images, log_iamges), with(method, log_images, logImages),                   \
+      with(method, log_table, log_tables), with(method, log_table, log_talbe),                     \
+      with(method, log_table, logTable), with(method, upload_file, upload_files),                  \
+      with(method, upload_file, uplaod_file), with(method, upload_file, uploadFile),               \
+      with(method, upload_file, log_file_artifact), with(method, record_event, record_events),     \
+      with(method, record_event, records_event), with(method, record_event, recordEvent),          \
+      with(method, record_policy, record_policies), with(method, record_policy, records_policy),   \
+      with(method, record_policy, recordPolicy),                                                   \
+      with(method, checkpoint_saver, checkpoint_savers),                                           \
+      with(method, checkpoint_saver, checkpointSaver),                                             \
+      with(method, checkpoint_mirror, checkpoint_mirrors),                                         \
+      with(method, checkpoint_mirror, checkpointMirror),                                           \
+      with(method, targets_follow, target_follows), with(method, targets_follow, targets_follows), \
+      with(method, targets_follow, targetsFollow), with(method, wants_type, want_type),            \
+      with(method, wants_type, wants_types), with(method, wants_type, wantsType),                  \
+      with(method, wants_channels_last, want_channels_last),                                       \
+      with(method, wants_channels_last, wants_channel_last),                                       \
+      with(method, wants_channels_last, wantsChannelsLast)
+
+// Members that are lists of types.
+#define TUTTI_LISTS(with)                                                                    \
+  with(events), with(tags), with(runs_before), with(runs_after), with(runs_first),           \
+      with(runs_last), with(conflicts_with), with(requires_policy), with(warns_with),        \
+      with(checked_with), with(works_with), with(folds), with(only_watches), with(in_graph), \
+      with(ahead_of_graph), with(behind_graph), with(instead_of_graph)
+
+// Members that a type has once for all its objects.
+#define TUTTI_STATICS(with) with(name), with(role), with(no_graph), with(reads_gradients)
+
+// Functions, as they are called for a policy `p`, or for a const one `c`.
+#define TUTTI_METHODS(with)                                                              \
+  with(validate, c.validate()), with(save, c.save(sample::archive)),                     \
+      with(load, p.load(sample::const_archive)),                                         \
+      with(prepare_load, p.prepare_load(sample::const_archive, sample::state)),          \
+      with(close, p.close(sample::state)),                                               \
+      with(leaves_parameters_unused, c.leaves_parameters_unused()),                      \
+      with(join, p.join(sample::sweep, sample::const_state)),                            \
+      with(pixels, p.pixels(sample::frame)),                                             \
+      with(targets_follow, c.targets_follow(sample::const_state)),                       \
+      with(wants_type, c.wants_type(sample::const_state)),                               \
+      with(wants_channels_last, c.wants_channels_last(sample::const_state)),             \
+      with(checkpoint_saver, p.checkpoint_saver()),                                      \
+      with(checkpoint_mirror, p.checkpoint_mirror()),                                    \
+      with(record_event, p.record_event(sample::text)),                                  \
+      with(record_policy, p.record_policy(sample::text, sample::text, Role::algorithm)), \
+      with(reads_batch, c.reads_batch(sample::const_state))
+
+// Functions that receive what is logged.
+#define TUTTI_DESTINATIONS(with)                                                          \
+  with(log_metrics, ReceivesMetrics), with(log_hyperparameters, ReceivesHyperparameters), \
+      with(log_images, ReceivesImages), with(log_table, ReceivesTable),                   \
+      with(upload_file, ReceivesFiles)
+
+#define TUTTI_MISSPELT(kind, right, wrong) TUTTI_HAS_##kind(wrong)
+#define TUTTI_MISSES(kind, right, wrong) (TUTTI_HAS_##kind(wrong) && !TUTTI_HAS_##kind(right))
+#define TUTTI_MISS(kind, right, wrong) Miss<struct right, struct wrong>
+
+// Conditions by which a member of the right name is something else.
+#define TUTTI_NO_LIST(member)               \
+  requires {                                \
+    requires !is_types<typename P::member>; \
+  }
+#define TUTTI_NO_STATIC(member)                                \
+  requires {                                                   \
+    requires is_method<decltype(&P::member)> ||                \
+        std::is_member_object_pointer_v<decltype(&P::member)>; \
+  }
+#define TUTTI_MISCALLED(member, call)         \
+  requires {                                  \
+    requires is_method<decltype(&P::member)>; \
+    requires !requires(P & p, const P& c) {   \
+      call;                                   \
+    };                                        \
+  }
+// Of destinations also overloads for something else, found by their arguments.
+#define TUTTI_DEAF(member, receives)                                            \
+  ((                                                                            \
+       TUTTI_HAS_method(member) || requires(P & p) { p.member(Anything{}); } || \
+       requires(P & p) { p.member(Anything{}, Anything{}); }) &&                \
+   !receives<P>)
+// The type may say it, or a function of the state; an object may not.
+#define TUTTI_OF_OBJECT(member)                                     \
+  requires {                                                        \
+    requires std::is_member_object_pointer_v<decltype(&P::member)>; \
+  }
+// A function of this name is the library's if it begins with the state.
+#define TUTTI_NO_STEP()                                                       \
+  ((                                                                          \
+       requires(P & p) { p.step(sample::state); } ||                          \
+       requires(P & p) { p.step(sample::state, Anything{}); } ||              \
+       requires(P & p) { p.step(sample::state, Anything{}, Anything{}); }) && \
+   !requires(P & p) { p.step(sample::state, sample::closure, sample::update); })
+#define TUTTI_NAME(member, ...) struct member
+
+namespace sample {  // arguments for calls that are only asked about
+extern State& state;
+extern const State& const_state;
+extern Archive& archive;
+extern const Archive& const_archive;
+extern optim::Sweep& sweep;
+extern const fused::Frame& frame;
+extern const std::string_view text;
+extern bool (&closure)(bool);
+extern void (&update)();
+}  // namespace sample
+
+template <class List>
+inline constexpr bool is_types = false;
+template <class... Ts>
+inline constexpr bool is_types<types<Ts...>> = true;
+
+template <bool... Any>
+inline constexpr bool any_of = (Any || ...);
+
+// One expression each, asked of every policy; the arrays say which it was.
+template <class P>
+concept HasNearMiss = any_of<TUTTI_NEAR_MISSES(TUTTI_MISSPELT)>;
+template <class P>
+concept MisusesMember =
+    any_of<TUTTI_LISTS(TUTTI_NO_LIST), TUTTI_STATICS(TUTTI_NO_STATIC), TUTTI_OF_OBJECT(reads_batch),
+           TUTTI_METHODS(TUTTI_MISCALLED), TUTTI_DESTINATIONS(TUTTI_DEAF),
+           TUTTI_HAS_value(supports), TUTTI_NO_STEP()>;
+
+template <class P>
+inline constexpr std::array near_misses{TUTTI_NEAR_MISSES(TUTTI_MISSES)};
+template <class P>
+inline constexpr std::array no_lists{TUTTI_LISTS(TUTTI_NO_LIST)};
+template <class P>
+inline constexpr std::array no_statics{TUTTI_STATICS(TUTTI_NO_STATIC),
+                                       TUTTI_OF_OBJECT(reads_batch)};
+template <class P>
+inline constexpr std::array miscalled{TUTTI_METHODS(TUTTI_MISCALLED),
+                                      TUTTI_DESTINATIONS(TUTTI_DEAF), TUTTI_HAS_value(supports),
+                                      TUTTI_NO_STEP()};
+
+template <class P>
+concept Saves = requires(const P& policy) {
+  policy.save(sample::archive);
+};
+template <class P>
+concept Loads = requires(P& policy) {
+  policy.load(sample::const_archive);
+};
+
+template <class P>
+inline constexpr bool has_true = std::find(near_misses<P>.begin(), near_misses<P>.end(),
+                                           true) != near_misses<P>.end();
+template <class P>
+concept RightMembers = (!HasNearMiss<P> || !has_true<P>)&&!MisusesMember<P> && Saves<P> == Loads<P>;
+
+}  // namespace detail
+
+/// Names of members, as checks print them.
+namespace member {
+
+template <class Right, class Wrong>
+struct Miss {
+  using right = Right;
+  using wrong = Wrong;
+};
+
+// In the order of the arrays above.
+using near_misses = types<TUTTI_NEAR_MISSES(TUTTI_MISS)>;
+using lists = types<TUTTI_LISTS(TUTTI_NAME)>;
+using statics = types<TUTTI_STATICS(TUTTI_NAME), struct reads_batch>;
+using methods =
+    types<TUTTI_METHODS(TUTTI_NAME), TUTTI_DESTINATIONS(TUTTI_NAME), struct supports, struct step>;
+
+}  // namespace member
+
+#undef TUTTI_HAS_list
+#undef TUTTI_HAS_value
+#undef TUTTI_HAS_method
+#undef TUTTI_NEAR_MISSES
+#undef TUTTI_LISTS
+#undef TUTTI_STATICS
+#undef TUTTI_METHODS
+#undef TUTTI_DESTINATIONS
+#undef TUTTI_MISSPELT
+#undef TUTTI_MISSES
+#undef TUTTI_MISS
+#undef TUTTI_NO_LIST
+#undef TUTTI_NO_STATIC
+#undef TUTTI_MISCALLED
+#undef TUTTI_DEAF
+#undef TUTTI_OF_OBJECT
+#undef TUTTI_NO_STEP
+#undef TUTTI_NAME
+
+}  // namespace tutti
