@@ -474,37 +474,9 @@ class Trainer {
                           static_cast<bool>(run_.iteration_length));
       }
     }
-    take_over(std::move(options), std::move(evals), plan);
-    if (plan.complete) {
-      TORCH_WARN("fit: the run that was resumed is complete; there is nothing left to train");
-      run_.checkpoints->finish();
-    } else if (run_.checkpoints) {
-      run_.checkpoints->check_folders();
-    }
-    return !plan.complete;
-  }
-
-  void take_over(FitOptions options, std::vector<train::EvalSet> evals,
-                 const train::FitPlan& plan) {
-    run_.stop_signal = 0;
-    if (options.train) {
-      run_.train = std::move(options.train);
-      state_.train_transforms = nullptr;  // those of the loader that is gone
-    }
-    if (!evals.empty()) {
-      run_.evals = std::move(evals);
-    }
-    if (options.reset_time) {
-      state_.timestamp = state_.previous_timestamp = run_.scheduled_at = {};
-      if (run_.checkpoints) {
-        run_.checkpoints->restart();
-      }
-    }
-    const bool begins_anew = options.reset_time && run_.schedule_ahead;
-    const bool stays =
-        schedule_applied_ && state_.max_duration == plan.max_duration && !begins_anew;
-    state_.max_duration = plan.max_duration;
-    state_.train_dataloader_len = plan.dataloader_len;
+    const bool stays = schedule_applied_ && state_.max_duration == plan.max_duration &&
+                       !(options.reset_time && run_.schedule_ahead);
+    train::take_over(state_, run_, options, std::move(evals), plan);
     if (options.schedule) {
       set_schedule(std::move(options.schedule), options.scale_schedule_ratio);
     } else if (run_.schedule && !stays) {
@@ -513,6 +485,13 @@ class Trainer {
     if (std::exchange(optimizer_is_default_, false)) {
       TORCH_WARN("no optimizer was given; training with DecoupledSGDW{.lr = 0.1}");
     }
+    if (plan.complete) {
+      TORCH_WARN("fit: the run that was resumed is complete; there is nothing left to train");
+      run_.checkpoints->finish();
+    } else if (run_.checkpoints) {
+      run_.checkpoints->check_folders();
+    }
+    return !plan.complete;
   }
 
   void begin_fit() {
@@ -524,29 +503,10 @@ class Trainer {
   void eval_sets(std::vector<train::EvalSet>& sets) {
     check_open();
     train::check_eval_sets(state_, sets);
-    guard([&] {
-      if (run_.parallel) {
-        run_.parallel->broadcast_buffers();
-      }
-      engine_.template fire<EvalStandaloneStart>(state_);
-      for (auto& set : sets) {
-        train::evaluate(engine_, state_, set);
-      }
-      engine_.template fire<EvalStandaloneEnd>(state_);
-    });
+    guard([&] { train::evaluate_standalone(engine_, state_, run_, sets); });
   }
 
-  // What this trainer's calls have kept and nobody uses goes back to the system with it.
-  struct CpuMemory {
-    bool used = false;
-    ~CpuMemory() {
-      if (used) {
-        cpu::empty_cache();
-      }
-    }
-  };
-
-  CpuMemory cpu_memory_;  // first: gives back what the others have freed
+  cpu::EmptiesCache cpu_memory_;  // first: gives back what the others have freed
   TrainerOptions options_;
   State state_;
   train::Constants constants_;

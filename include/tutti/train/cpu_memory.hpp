@@ -112,6 +112,17 @@ class Cache {
   ::tutti::detail::KeptMemory memory_;
 };
 
+/// Empties the cache at its end, if it was used.
+struct EmptiesCache {
+  bool used = false;
+
+  ~EmptiesCache() {
+    if (used) {
+      empty_cache();
+    }
+  }
+};
+
 }  // namespace tutti::cpu
 
 #if TUTTI_BODIES

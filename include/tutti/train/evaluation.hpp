@@ -194,6 +194,19 @@ void evaluate_sets(Engine& engine, State& state, Run& run, const std::vector<Eva
   engine.template fire<EvalAfterAll>(state);
 }
 
+/// Evaluates these sets outside of fit().
+template <class Engine>
+void evaluate_standalone(Engine& engine, State& state, Run& run, std::vector<EvalSet>& sets) {
+  if (run.parallel) {
+    run.parallel->broadcast_buffers();
+  }
+  engine.template fire<EvalStandaloneStart>(state);
+  for (EvalSet& set : sets) {
+    evaluate(engine, state, set);
+  }
+  engine.template fire<EvalStandaloneEnd>(state);
+}
+
 /// Runs the model over a loader and returns its outputs on the host, batch by batch.
 template <class Engine>
 std::vector<Outputs> predict(Engine& engine, State& state, DataSpec& data, std::int64_t subset,

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
@@ -28,6 +30,11 @@ FitPlan plan_fit(const State& state, const Run& run, const FitOptions& options);
 
 /// Refuses a fit that has nothing to do.
 void check_something_is_left(const State& state, const FitPlan& plan);
+
+/// Makes the run what the plan and the options say, but for the schedule. evals: the options' own,
+/// which replace the run's unless there is none.
+void take_over(State& state, Run& run, FitOptions& options, std::vector<EvalSet> evals,
+               const FitPlan& plan);
 
 /// Refuses an evaluation without sets, or with one whose loader says that it is empty.
 void check_eval_sets(const State& state, const std::vector<EvalSet>& sets);
@@ -75,6 +82,26 @@ TUTTI_INLINE void check_something_is_left(const State& state, const FitPlan& pla
               to_string(state.timestamp.get(plan.max_duration.unit())), " of ",
               to_string(plan.max_duration),
               "; set FitOptions::duration to train for longer, or reset_time to begin anew");
+}
+
+TUTTI_INLINE void take_over(State& state, Run& run, FitOptions& options, std::vector<EvalSet> evals,
+                            const FitPlan& plan) {
+  run.stop_signal = 0;
+  if (options.train) {
+    run.train = std::move(options.train);
+    state.train_transforms = nullptr;  // those of the loader that is gone
+  }
+  if (!evals.empty()) {
+    run.evals = std::move(evals);
+  }
+  if (options.reset_time) {
+    state.timestamp = state.previous_timestamp = run.scheduled_at = {};
+    if (run.checkpoints) {
+      run.checkpoints->restart();
+    }
+  }
+  state.max_duration = plan.max_duration;
+  state.train_dataloader_len = plan.dataloader_len;
 }
 
 TUTTI_INLINE void check_eval_sets(const State& state, const std::vector<EvalSet>& sets) {
