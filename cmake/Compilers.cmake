@@ -2,7 +2,7 @@
 include_guard(GLOBAL)
 
 # Sets `out` where `compiler`, a GCC or Clang, is one that developers build with: GCC 12 or Clang 14, Debian 12's. Warnings are
-# errors for these alone (TUTTI_WERROR), and so are the twelve lines of what may be said of one mistake. Needs no project.
+# errors for these alone (TUTTI_WERROR), and the lines that they print for one mistake are counted. Needs no project.
 function(tutti_pinned_compiler compiler out)
   execute_process(COMMAND "${compiler}" -dumpversion OUTPUT_VARIABLE version ERROR_QUIET)
   string(REGEX MATCH "^[0-9]+" major "${version}")

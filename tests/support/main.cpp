@@ -23,6 +23,8 @@ void tutti_test::skip(const std::string& reason) {
 }
 
 int main(int argc, char** argv) {
-  const int failed = Catch::Session().run(argc, argv);
-  return failed == 0 && !skipped().empty() ? 77 : failed;
+  if (Catch::Session().run(argc, argv) != 0) {
+    return 1;  // not the number of failures, which Catch2 2 gives: it may be 77
+  }
+  return skipped().empty() ? 0 : 77;
 }
