@@ -86,12 +86,13 @@ inline auto vision(bool batch_norm, at::ScalarType dtype = at::kFloat, double dr
   return tutti::Classifier{std::make_shared<Vision>(batch_norm, dtype, drop), {.num_classes = 4}};
 }
 
-/// `batches` batches of 8 images of 16 x 16.
-inline tutti::ImageLoader images(std::int64_t batches) {
+/// `batches` batches of `size` images of side x side.
+inline tutti::ImageLoader images(std::int64_t batches, std::int64_t size = 8,
+                                 std::int64_t side = 16) {
   at::manual_seed(6);
-  return {at::randint(256, {8 * batches, 3, 16, 16}, at::kByte),
-          at::randint(4, {8 * batches}, at::kLong),
-          {.batch_size = 8}};
+  return {at::randint(256, {size * batches, 3, side, side}, at::kByte),
+          at::randint(4, {size * batches}, at::kLong),
+          {.batch_size = size}};
 }
 
 inline tutti::TrainerOptions vision_options(std::int64_t epochs, std::int64_t batches,
@@ -156,7 +157,8 @@ void check_vision_pairs() {
 template <class P>
 void check_vision_resumes() {
   check_resume_pairs<P>([] { return vision(true, at::kFloat, 0.2); },
-                        [](std::int64_t size) { return vision_options(2, 2, size); }, 4);
+                        [](std::int64_t size) { return run_options(images(2, 4, 12), 2, size); },
+                        2);
 }
 
 /// The network for algorithm i of the pack.
