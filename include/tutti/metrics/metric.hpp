@@ -20,11 +20,6 @@ namespace tutti {
 template <detail::Text Name, class Function>
 class FunctionMetric final : public detail::SumMetric {
   using Result = std::invoke_result_t<const Function&, const at::Tensor&, const at::Tensor&>;
-  static_assert(!std::string_view(Name).empty(),
-                "tutti: the metric has no name; write metric<\"MAE\">(function).");
-  static_assert(std::convertible_to<Result, at::Tensor> || std::convertible_to<Result, double>,
-                "tutti: this function of a metric returns no number and no tensor; return "
-                "at::Tensor, with an entry for each example, or double.");
 
  public:
   explicit FunctionMetric(Function function) : function_(std::move(function)) {}
@@ -51,7 +46,7 @@ class FunctionMetric final : public detail::SumMetric {
       put(said.numel() == 0 ? at::zeros({}, said.options().dtype(at::kDouble))
                             : said.to(at::kDouble).mean(),
           examples);
-    } else {
+    } else if constexpr (std::convertible_to<Result, double>) {
       const double said = static_cast<double>(function_(outputs, targets));
       put(at::zeros({}, outputs.options().dtype(at::kDouble)).fill_(said), count_of(outputs));
     }
@@ -80,6 +75,12 @@ class FunctionMetric final : public detail::SumMetric {
 template <detail::Text Name, class Function>
   requires std::invocable<const Function&, const at::Tensor&, const at::Tensor&>
 [[nodiscard]] FunctionMetric<Name, Function> metric(Function function) {
+  using Result = std::invoke_result_t<const Function&, const at::Tensor&, const at::Tensor&>;
+  static_assert(!std::string_view(Name).empty(),
+                "tutti: the metric has no name; write metric<\"MAE\">(function).");
+  static_assert(std::convertible_to<Result, at::Tensor> || std::convertible_to<Result, double>,
+                "tutti: this function of a metric returns no number and no tensor; return "
+                "at::Tensor, with an entry for each example, or double.");
   return FunctionMetric<Name, Function>(std::move(function));
 }
 
