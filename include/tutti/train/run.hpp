@@ -70,6 +70,27 @@ struct Run {
   std::unique_ptr<Checkpoints> checkpoints;  ///< null: none are written or loaded
   int stop_signal = 0;  ///< that has ended the run, the same on every rank; 0: none
 
+  /// The newest checkpoint in the options' own folder that is this run's; empty: none.
+  [[nodiscard]] std::string last_checkpoint() const {
+    return checkpoints ? checkpoints->last() : std::string();
+  }
+
+  /// Waits until all checkpoints are written and copied, and leaves the save folders to others.
+  void finish() {
+    if (checkpoints) {
+      checkpoints->finish();
+    }
+  }
+
+  /// Closes every policy of the engine and leaves the save folders to others.
+  template <class Engine>
+  void close(Engine& engine, State& state) {
+    if (checkpoints) {
+      checkpoints->release();
+    }
+    engine.close(state);
+  }
+
   /// Sets every group's learning rate to what the schedule says now.
   void step_schedule(State& state) { step_schedule(state, state.timestamp); }
 
