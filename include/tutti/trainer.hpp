@@ -113,9 +113,7 @@ class Trainer {
       begin_fit();
       const train::SignalScope signals(run_.heeds_signals, options_.replace_signal_handlers);
       train::Loop<EngineType>(engine_, state_, run_)();
-      if (run_.checkpoints) {
-        run_.checkpoints->finish();
-      }
+      run_.finish();
       train::zero_gradients(state_);
     });
     if (run_.stop_signal != 0) {
@@ -183,23 +181,15 @@ class Trainer {
   /// What was taken of the checkpoint that was loaded, and what not; `path` is empty when none was.
   [[nodiscard]] const RunLoadReport& load_report() const { return load_report_; }
 
-  /// The newest checkpoint in save_folder that this run has written, or that it goes on from;
-  /// empty: none is there. Where a save failed it is older than the run.
-  [[nodiscard]] std::string last_checkpoint() const {
-    return run_.checkpoints ? run_.checkpoints->last() : std::string();
-  }
+  /// The newest checkpoint in save_folder that is this run's; empty: none.
+  [[nodiscard]] std::string last_checkpoint() const { return run_.last_checkpoint(); }
 
   /// The signal that ended the last fit() before its time; 0: none.
   [[nodiscard]] int stop_signal() const { return run_.stop_signal; }
 
   /// Ends the run for every policy; nothing can be trained afterwards. Does nothing when called
   /// again. Throws the first exception of a policy's close(), after all have been closed.
-  void close() {
-    if (run_.checkpoints) {
-      run_.checkpoints->release();
-    }
-    engine_.close(state_);
-  }
+  void close() { run_.close(engine_, state_); }
 
   /// What the loop and the policies share.
   [[nodiscard]] State& state() { return state_; }
@@ -487,7 +477,7 @@ class Trainer {
     }
     if (plan.complete) {
       TORCH_WARN("fit: the run that was resumed is complete; there is nothing left to train");
-      run_.checkpoints->finish();
+      run_.finish();
     } else if (run_.checkpoints) {
       run_.checkpoints->check_folders();
     }

@@ -81,6 +81,27 @@ struct Run {
   bool has_seen_nan = false;  ///< as a training loss, of which a warning has spoken
   int stop_signal = 0;        ///< that has ended the run, the same on every rank; 0: none
 
+  /// The newest checkpoint in the options' own folder that is this run's; empty: none.
+  [[nodiscard]] std::string last_checkpoint() const {
+    return checkpoints ? checkpoints->last() : std::string();
+  }
+
+  /// Waits until all checkpoints are written and copied, and leaves the save folders to others.
+  void finish() {
+    if (checkpoints) {
+      checkpoints->finish();
+    }
+  }
+
+  /// Closes every policy of the engine and leaves the save folders to others.
+  template <class Engine>
+  void close(Engine& engine, State& state) {
+    if (checkpoints) {
+      checkpoints->release();
+    }
+    engine.close(state);
+  }
+
   /// Steps the schedule when a batch, an epoch or an iteration has ended. next: the timestamp with
   /// which the run goes on; state still has the one before.
   ///
