@@ -1,5 +1,6 @@
 # Refuses what the style guide forbids and a compiler would not notice: an include that goes upwards or sideways, a heavy
-# LibTorch header in the library, a header without its test, a file too long, a line too wide. Run by CTest.
+# LibTorch header in the library, a check that throws a stack trace, a header without its test, a file too long, a line too
+# wide. Run by CTest.
 cmake_minimum_required(VERSION 3.23...3.31)
 include(${CMAKE_CURRENT_LIST_DIR}/Includes.cmake)
 
@@ -77,6 +78,9 @@ foreach(header IN LISTS headers)
     fault("${name} has no #pragma once")
   endif()
   file(READ "${header}" text)
+  if(text MATCHES "TORCH_CHECK|C10_THROW_ERROR")
+    fault("${name} has ${CMAKE_MATCH_0}, whose what() ends in a stack trace; take TUTTI_CHECK of core/detail/throw.hpp")
+  endif()
   string(REGEX MATCHALL "\n" newlines "${text}")
   list(LENGTH newlines lines)
   set(most 600)

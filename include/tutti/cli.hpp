@@ -27,6 +27,7 @@
 #include <torch/version.h>
 
 #include <tutti/core/detail/fields.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/thrown.hpp>
 #include <tutti/dist/environment.hpp>
 #include <tutti/failure.hpp>
@@ -295,7 +296,7 @@ class Program {
     try {
       app_.parse(std::move(words));
     } catch (const CLI::ParseError& error) {
-      TORCH_CHECK_VALUE(false, error.what());
+      TUTTI_CHECK_VALUE(false, error.what());
     }
     finish();
   }

@@ -266,7 +266,7 @@ class Trainer {
   // An exception closes every policy before it goes on.
   template <class F>
   void guard(F&& f) {
-    TORCH_CHECK(!engine_.closed(),
+    TUTTI_CHECK(!engine_.closed(),
                 "this trainer has been closed, by close() or after an exception; "
                 "make a new one, with load_path set to its last checkpoint to go on from there");
     try {
@@ -287,7 +287,7 @@ class Trainer {
   }
 
   void construct(AnyModel model) {
-    TORCH_CHECK(model, "the trainer was given no model");
+    TUTTI_CHECK(model, "the trainer was given no model");
     train::check_options(options_);
     join_world();
     train::check_precision(options_.precision, state_.device);
@@ -303,7 +303,7 @@ class Trainer {
     state_.precision = options_.precision;
     state_.task = std::move(model);
     state_.model = state_.task.module();
-    TORCH_CHECK(state_.model,
+    TUTTI_CHECK(state_.model,
                 "the model's module() is null; return the torch::nn::Module that "
                 "holds its parameters");
     state_.model->to(state_.device);
@@ -442,9 +442,9 @@ class Trainer {
     if (!options.eval.empty()) {
       run_.evals = make_sets(std::move(options.eval));
     }
-    TORCH_CHECK(run_.train,
+    TUTTI_CHECK(run_.train,
                 "fit: there is no training data; set TrainerOptions::train or FitOptions::train");
-    TORCH_CHECK_VALUE(options.scale_schedule_ratio == 1 || options.schedule,
+    TUTTI_CHECK_VALUE(options.scale_schedule_ratio == 1 || options.schedule,
                       "fit: scale_schedule_ratio is ", options.scale_schedule_ratio,
                       " but no schedule was given to fit() for it to scale");
     if (options.reset_time) {
@@ -455,7 +455,7 @@ class Trainer {
     }
     const Time before = state_.max_duration;
     const Time length = train::fit_until(state_, options.duration);
-    TORCH_CHECK(length,
+    TUTTI_CHECK(length,
                 "fit: max_duration is not set; set TrainerOptions::max_duration or "
                 "FitOptions::duration");
     train::set_length(state_, run_, length, options.scale_schedule_ratio);
@@ -464,7 +464,7 @@ class Trainer {
       TORCH_WARN("fit: the run that was resumed is complete; there is nothing left to train");
       return false;
     }
-    TORCH_CHECK(state_.timestamp < state_.max_duration,
+    TUTTI_CHECK(state_.timestamp < state_.max_duration,
                 "fit: nothing is left to train, the run is at ",
                 to_string(state_.timestamp.get(state_.max_duration.unit())), " of ",
                 to_string(state_.max_duration),
@@ -491,7 +491,7 @@ class Trainer {
 
   void eval_sets(std::vector<train::EvalSet>& sets) {
     guard([&] {
-      TORCH_CHECK(!sets.empty(),
+      TUTTI_CHECK(!sets.empty(),
                   "eval: there is no evaluation set; set TrainerOptions::eval or pass one");
       if (run_.parallel) {
         run_.parallel->broadcast_buffers();

@@ -18,6 +18,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/tags.hpp>
@@ -148,7 +149,7 @@ struct ALiBi final {
 namespace tutti::functional {
 
 TUTTI_INLINE std::vector<double> alibi_slopes(std::int64_t n_heads) {
-  TORCH_CHECK_VALUE(n_heads >= 1, "alibi_slopes: n_heads is ", n_heads, ", expected 1 or more");
+  TUTTI_CHECK_VALUE(n_heads >= 1, "alibi_slopes: n_heads is ", n_heads, ", expected 1 or more");
   std::int64_t below = 1;
   while (below * 2 <= n_heads) {
     below *= 2;
@@ -200,7 +201,7 @@ namespace tutti::functional {
 TUTTI_INLINE AlibiReport apply_alibi(torch::nn::Module& model, std::int64_t max_sequence_length,
                                      const surgery::Optimizers& optimizers,
                                      surgery::IfNone if_none) {
-  TORCH_CHECK_VALUE(max_sequence_length >= 1, "ALiBi: max_sequence_length is ", max_sequence_length,
+  TUTTI_CHECK_VALUE(max_sequence_length >= 1, "ALiBi: max_sequence_length is ", max_sequence_length,
                     ", expected 1 or more");
   AlibiReport report;
   std::map<std::pair<std::int64_t, bool>, std::shared_ptr<nn::PositionBias>> biases;
@@ -230,18 +231,18 @@ TUTTI_INLINE AlibiReport apply_alibi(torch::nn::Module& model, std::int64_t max_
 }
 
 TUTTI_INLINE Batch shorten_sequences(Batch batch, double scaling) {
-  TORCH_CHECK_VALUE(scaling > 0 && scaling <= 1, "ALiBi: train_sequence_length_scaling is ",
+  TUTTI_CHECK_VALUE(scaling > 0 && scaling <= 1, "ALiBi: train_sequence_length_scaling is ",
                     scaling, ", expected a number above 0, at most 1");
   const at::Tensor ids = batch.inputs();
-  TORCH_CHECK_VALUE(ids.dim() >= 2, "ALiBi: the inputs are ", ids.sizes(), ", expected [B, S]");
+  TUTTI_CHECK_VALUE(ids.dim() >= 2, "ALiBi: the inputs are ", ids.sizes(), ", expected [B, S]");
   const double rows = static_cast<double>(ids.size(0)) / scaling;
   const double length = static_cast<double>(ids.size(1)) * scaling;
   const auto whole = [](double x) { return std::abs(x - std::round(x)) < 1e-9 * x; };
-  TORCH_CHECK_VALUE(whole(rows) && whole(length), "ALiBi: the inputs are ", ids.sizes(), " and ",
+  TUTTI_CHECK_VALUE(whole(rows) && whole(length), "ALiBi: the inputs are ", ids.sizes(), " and ",
                     "train_sequence_length_scaling is ", scaling, ", which makes ", rows,
                     " sequences of ", length, ", expected whole numbers");
   for (auto& [name, tensor] : batch) {
-    TORCH_CHECK_VALUE(
+    TUTTI_CHECK_VALUE(
         tensor.dim() >= 2 && tensor.size(0) == ids.size(0) && tensor.size(1) == ids.size(1),
         "ALiBi: \"", name, "\" is ", tensor.sizes(), ", expected [", ids.size(0), ", ", ids.size(1),
         ", ...] as the inputs are; set "

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/algorithms/detail/image_transforms.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
@@ -83,13 +84,13 @@ namespace functional {
 /// `composer.functional.augmix_image`.
 inline at::Tensor augmix_image(const at::Tensor& images, Rng& rng,
                                const AugMixOptions& options = {}) {
-  TORCH_CHECK_VALUE(options.severity >= 0 && options.severity <= 10, "augmix_image: severity is ",
+  TUTTI_CHECK_VALUE(options.severity >= 0 && options.severity <= 10, "augmix_image: severity is ",
                     options.severity, ", expected a number from 0 to 10");
-  TORCH_CHECK_VALUE(options.depth >= 1 || options.depth == -1, "augmix_image: depth is ",
+  TUTTI_CHECK_VALUE(options.depth >= 1 || options.depth == -1, "augmix_image: depth is ",
                     options.depth, ", expected 1 or more, or -1 to draw it");
-  TORCH_CHECK_VALUE(options.width >= 1, "augmix_image: width is ", options.width,
+  TUTTI_CHECK_VALUE(options.width >= 1, "augmix_image: width is ", options.width,
                     ", expected 1 or more");
-  TORCH_CHECK_VALUE(options.alpha > 0, "augmix_image: alpha is ", options.alpha,
+  TUTTI_CHECK_VALUE(options.alpha > 0, "augmix_image: alpha is ", options.alpha,
                     ", expected more than 0");
   if (options.severity == 0) {
     return images;

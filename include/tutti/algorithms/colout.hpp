@@ -11,6 +11,7 @@
 #include <tutti/algorithms/detail/image_transforms.hpp>
 #include <tutti/algorithms/detail/loss_targets.hpp>
 #include <tutti/algorithms/detail/pixel_grid.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
@@ -45,10 +46,10 @@ namespace detail {
 // Which of `size` rows stay when part `p` of them goes, in ascending order. The part that stays is
 // rounded down, but not for what doubles cannot express: 1 - 0.9 of 10 is 1.
 inline Indices draw_kept(Rng& rng, std::int64_t size, double p, std::string_view what) {
-  TORCH_CHECK_VALUE(p >= 0 && p <= 1, "ColOut: ", what, " is ", p,
+  TUTTI_CHECK_VALUE(p >= 0 && p <= 1, "ColOut: ", what, " is ", p,
                     ", expected a number from 0 to 1");
   const auto kept = static_cast<std::int64_t>((1 - p) * static_cast<double>(size) + 1e-9);
-  TORCH_CHECK_VALUE(kept >= 1, "ColOut: ", what, " is ", p, ", which leaves nothing of ", size,
+  TUTTI_CHECK_VALUE(kept >= 1, "ColOut: ", what, " is ", p, ", which leaves nothing of ", size,
                     "; expected a smaller part");
   const at::Tensor order = rng.permutation(size);
   const auto* first = order.const_data_ptr<std::int64_t>();
@@ -69,7 +70,7 @@ inline Grid draw_grid(std::int64_t height, std::int64_t width, Rng& rng, double 
 }
 
 inline Grid draw_grid(const at::Tensor& x, Rng& rng, double p_row, double p_col) {
-  TORCH_CHECK_VALUE(x.dim() >= 2, "ColOut: the input is ", x.sizes(),
+  TUTTI_CHECK_VALUE(x.dim() >= 2, "ColOut: the input is ", x.sizes(),
                     ", expected images [..., H, W]");
   return draw_grid(x.size(-2), x.size(-1), rng, p_row, p_col);
 }
@@ -110,7 +111,7 @@ inline ColOutBatch colout_batch(const at::Tensor& x, const at::Tensor& target, R
   const auto grid = ::tutti::detail::draw_grid(x, rng, options.p_row, options.p_col);
   const bool fits =
       target.dim() > 2 && target.size(-2) == x.size(-2) && target.size(-1) == x.size(-1);
-  TORCH_CHECK_VALUE(fits || options.resize_target != ResizeTarget::always,
+  TUTTI_CHECK_VALUE(fits || options.resize_target != ResizeTarget::always,
                     "colout_batch: resize_target is always and the target is ", target.sizes(),
                     ", expected [N, ..., ", x.size(-2), ", ", x.size(-1), "] as the input's");
   const bool cut = fits && options.resize_target != ResizeTarget::never;

@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/algorithms/detail/loss_targets.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rng.hpp>
@@ -63,10 +64,10 @@ inline Box draw_box(Rng& rng, std::int64_t height, std::int64_t width, double si
 /// Returns [N, ..., H, W] in x's memory format; x itself when the box is empty. x is left alone.
 /// Throws c10::Error (ValueError) when indices is not [N] or the box reaches out of the image.
 inline at::Tensor paste_box(const at::Tensor& x, const at::Tensor& indices, const Box& box) {
-  TORCH_CHECK_VALUE(x.dim() >= 3 && indices.dim() == 1 && indices.size(0) == x.size(0),
+  TUTTI_CHECK_VALUE(x.dim() >= 3 && indices.dim() == 1 && indices.size(0) == x.size(0),
                     "paste_box: indices is ", indices.sizes(), " and x is ", x.sizes(),
                     "; expected x [N, ..., H, W] and one index for each of its examples");
-  TORCH_CHECK_VALUE(0 <= box.top && box.top <= box.bottom && box.bottom <= x.size(-2) &&
+  TUTTI_CHECK_VALUE(0 <= box.top && box.top <= box.bottom && box.bottom <= x.size(-2) &&
                         0 <= box.left && box.left <= box.right && box.right <= x.size(-1),
                     "paste_box: the box has rows ", box.top, " to ", box.bottom, " and columns ",
                     box.left, " to ", box.right, "; expected them within the image of ", x.size(-2),
@@ -116,15 +117,15 @@ inline functional::Box draw_box(std::int64_t height, std::int64_t width, Rng& rn
   double side = 0;
   if (options.length) {
     side = *options.length;
-    TORCH_CHECK_VALUE(side >= 0 && side <= 1, "cutmix_batch: length is ", side,
+    TUTTI_CHECK_VALUE(side >= 0 && side <= 1, "cutmix_batch: length is ", side,
                       ", expected a number from 0 to 1");
   } else {
-    TORCH_CHECK_VALUE(options.alpha >= 0, "CutMix: alpha is ", options.alpha,
+    TUTTI_CHECK_VALUE(options.alpha >= 0, "CutMix: alpha is ", options.alpha,
                       ", expected 0 or more");
     const double lambda = options.lambda      ? *options.lambda
                           : options.alpha > 0 ? rng.beta(options.alpha, options.alpha)
                                               : 0.0;
-    TORCH_CHECK_VALUE(lambda >= 0 && lambda <= 1, "cutmix_batch: lambda is ", lambda,
+    TUTTI_CHECK_VALUE(lambda >= 0 && lambda <= 1, "cutmix_batch: lambda is ", lambda,
                       ", expected a number from 0 to 1");
     side = std::sqrt(1 - lambda);
   }
@@ -133,11 +134,11 @@ inline functional::Box draw_box(std::int64_t height, std::int64_t width, Rng& rn
 
 inline functional::Box choose_box(const at::Tensor& input, Rng& rng,
                                   const functional::CutMixOptions& options) {
-  TORCH_CHECK_VALUE(input.dim() == 4, "CutMix: the input is ", input.sizes(),
+  TUTTI_CHECK_VALUE(input.dim() == 4, "CutMix: the input is ", input.sizes(),
                     ", expected images [N, C, H, W]");
   const int given = int{options.lambda.has_value()} + int{options.length.has_value()} +
                     int{options.box.has_value()};
-  TORCH_CHECK_VALUE(given <= 1,
+  TUTTI_CHECK_VALUE(given <= 1,
                     "cutmix_batch: more than one of lambda, length and box is set, and each of "
                     "them decides the box's size; expected one at most");
   if (options.box) {
@@ -232,7 +233,7 @@ struct CutMix final {
   void apply(BeforeForward, State& state) {
     at::Tensor& x = detail::inputs_of(state.batch, input_key);
     const at::Tensor& target = detail::targets_of(state.batch, target_key);
-    TORCH_CHECK_VALUE(!interpolate_loss || !per_pixel(x, target), "CutMix: the targets ",
+    TUTTI_CHECK_VALUE(!interpolate_loss || !per_pixel(x, target), "CutMix: the targets ",
                       target.sizes(),
                       " say something for every pixel, which interpolate_loss "
                       "cannot mix; leave it off, and their box is pasted as the images' is.");

@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/algorithms/detail/loss_targets.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
@@ -74,11 +75,11 @@ namespace functional {
 /// Cutout", 2017; MosaicML Composer, `composer.algorithms.cutout.cutout_batch`.
 inline at::Tensor cutout_batch(const at::Tensor& x, Rng& rng, const CutOutOptions& options = {}) {
   const std::int64_t least = options.per_image ? 3 : 2;
-  TORCH_CHECK_VALUE(x.dim() >= least, "cutout_batch: the input is ", x.sizes(),
+  TUTTI_CHECK_VALUE(x.dim() >= least, "cutout_batch: the input is ", x.sizes(),
                     ", expected images ", options.per_image ? "[N, ..., H, W]" : "[..., H, W]");
-  TORCH_CHECK_VALUE(options.num_holes >= 0, "cutout_batch: num_holes is ", options.num_holes,
+  TUTTI_CHECK_VALUE(options.num_holes >= 0, "cutout_batch: num_holes is ", options.num_holes,
                     ", expected 0 or more");
-  TORCH_CHECK_VALUE(options.length > 0 && options.length < 1, "cutout_batch: length is ",
+  TUTTI_CHECK_VALUE(options.length > 0 && options.length < 1, "cutout_batch: length is ",
                     options.length, ", expected more than 0 and less than 1");
   const std::int64_t side = ::tutti::detail::hole_side(options.length, x.size(-2), x.size(-1));
   if (options.num_holes == 0 || x.numel() == 0) {

@@ -10,6 +10,7 @@
 #include <tutti/algorithms/detail/carried_state.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/interval.hpp>
 #include <tutti/core/lazy.hpp>
@@ -280,7 +281,7 @@ TUTTI_INLINE FactorizationReport apply_factorization(torch::nn::Module& model,
 
 TUTTI_INLINE std::int64_t refactorize(torch::nn::Module& model, double energy,
                                       const surgery::Optimizers& optimizers) {
-  TORCH_CHECK_VALUE(energy > 0 && energy <= 1, "refactorize: energy is ", energy,
+  TUTTI_CHECK_VALUE(energy > 0 && energy <= 1, "refactorize: energy is ", energy,
                     ", expected a number above 0 and up to 1");
   std::int64_t changed = 0;
   surgery::for_each<nn::Factorized>(model, [&](nn::Factorized& layer, const surgery::Visit&) {

@@ -21,6 +21,7 @@
 #include <tutti/algorithms/detail/gradients.hpp>
 #include <tutti/checkpoint/glob.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -151,7 +152,7 @@ struct GradientClipping final {
           found = true;
         }
       }
-      TORCH_CHECK_VALUE(found, "GradientClipping: exclude has \"", glob,
+      TUTTI_CHECK_VALUE(found, "GradientClipping: exclude has \"", glob,
                         "\", which is the name of "
                         "no parameter of the model");
     }
@@ -302,7 +303,7 @@ TUTTI_INLINE at::Tensor fold_clipping(optim::Sweep& sweep, const std::vector<at:
 
 TUTTI_INLINE at::Tensor clip(const Gradients& both, ClippingType type, double threshold,
                              double floor) {
-  TORCH_CHECK_VALUE(type != ClippingType::unset,
+  TUTTI_CHECK_VALUE(type != ClippingType::unset,
                     "GradientClipping: clipping_type is not set; set "
                     "it to ClippingType::norm, value or adaptive.");
   const c10::AutoGradMode no_grad(false);
@@ -327,7 +328,7 @@ namespace tutti::functional {
 TUTTI_INLINE at::Tensor apply_gradient_clipping(const std::vector<at::Tensor>& parameters,
                                                 ClippingType clipping_type,
                                                 double clipping_threshold, double adaptive_floor) {
-  TORCH_CHECK_VALUE(clipping_threshold > 0, "apply_gradient_clipping: clipping_threshold is ",
+  TUTTI_CHECK_VALUE(clipping_threshold > 0, "apply_gradient_clipping: clipping_threshold is ",
                     clipping_threshold, ", expected more than 0");
   ::tutti::detail::Gradients both;
   for (const at::Tensor& parameter : parameters) {

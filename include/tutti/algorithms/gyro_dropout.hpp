@@ -10,6 +10,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rng.hpp>
@@ -126,13 +127,13 @@ struct GyroDropout final {
  private:
   std::int64_t length_of(const State& state) const {
     const Time length = state.max_duration;
-    TORCH_CHECK_VALUE(length.unit() == TimeUnit::batch || length.unit() == TimeUnit::epoch,
+    TUTTI_CHECK_VALUE(length.unit() == TimeUnit::batch || length.unit() == TimeUnit::epoch,
                       "GyroDropout: max_duration is ", to_string(length),
                       ", expected a time in ep or ba, from which the number of batches follows");
     if (length.unit() == TimeUnit::batch) {
       return length.count();
     }
-    TORCH_CHECK_VALUE(state.train_dataloader_len > 0, "GyroDropout: the number of batches in an ",
+    TUTTI_CHECK_VALUE(state.train_dataloader_len > 0, "GyroDropout: the number of batches in an ",
                       "epoch is not known; give max_duration in ba");
     return length.count() * state.train_dataloader_len;
   }
@@ -150,7 +151,7 @@ TUTTI_INLINE surgery::Report apply_gyro_dropout(torch::nn::Module& model,
                                                 std::int64_t sigma, std::int64_t tau,
                                                 const Rng& rng, surgery::IfNone if_none) {
   const std::int64_t batches = iters_per_epoch * max_epoch;
-  TORCH_CHECK_VALUE(sigma >= 1 && batches >= sigma, "GyroDropout: the training has ", batches,
+  TUTTI_CHECK_VALUE(sigma >= 1 && batches >= sigma, "GyroDropout: the training has ", batches,
                     " batches and sigma is ", sigma,
                     ", expected at least as many batches as masks; lower sigma");
   const nn::GyroDropoutOptions options{

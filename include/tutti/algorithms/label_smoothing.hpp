@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/algorithms/detail/loss_targets.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
@@ -77,9 +78,9 @@ namespace functional {
 /// section 7; MosaicML Composer, `composer.algorithms.label_smoothing.smooth_labels`.
 inline at::Tensor smooth_labels(const at::Tensor& logits, const at::Tensor& target,
                                 double smoothing = 0.1) {
-  TORCH_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "smooth_labels: smoothing is ", smoothing,
+  TUTTI_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "smooth_labels: smoothing is ", smoothing,
                     ", expected a number from 0 to 1");
-  TORCH_CHECK_VALUE(logits.dim() >= 2, "smooth_labels: the outputs are ", logits.sizes(),
+  TUTTI_CHECK_VALUE(logits.dim() >= 2, "smooth_labels: the outputs are ", logits.sizes(),
                     ", expected [N, K, ...]");
   const double uniform = smoothing / static_cast<double>(logits.size(1));
   return infer_target_type(logits, target) == TargetType::indices

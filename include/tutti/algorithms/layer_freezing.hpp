@@ -14,6 +14,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -93,12 +94,12 @@ inline void freeze_first_layers(torch::nn::Module& model, const surgery::Optimiz
 inline FreezeReport freeze_layers(torch::nn::Module& model, const surgery::Optimizers& optimizers,
                                   double current_duration, double freeze_start = 0.5,
                                   double freeze_level = 1.0) {
-  TORCH_CHECK_VALUE(current_duration >= 0 && current_duration <= 1,
+  TUTTI_CHECK_VALUE(current_duration >= 0 && current_duration <= 1,
                     "freeze_layers: current_duration is ", current_duration,
                     ", expected a number from 0 to 1");
-  TORCH_CHECK_VALUE(freeze_start >= 0 && freeze_start < 1, "freeze_layers: freeze_start is ",
+  TUTTI_CHECK_VALUE(freeze_start >= 0 && freeze_start < 1, "freeze_layers: freeze_start is ",
                     freeze_start, ", expected a number from 0 to below 1");
-  TORCH_CHECK_VALUE(freeze_level >= 0 && freeze_level <= 1, "freeze_layers: freeze_level is ",
+  TUTTI_CHECK_VALUE(freeze_level >= 0 && freeze_level <= 1, "freeze_layers: freeze_level is ",
                     freeze_level, ", expected a number from 0 to 1");
   FreezeReport report;
   if (current_duration > freeze_start) {

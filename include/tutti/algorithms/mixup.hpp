@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/algorithms/detail/loss_targets.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rng.hpp>
@@ -31,7 +32,7 @@ namespace functional {
 /// Throws c10::Error (ValueError) when indices is not [N].
 /// Source: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018, section 2.
 inline at::Tensor mix(const at::Tensor& x, const at::Tensor& indices, double mixing) {
-  TORCH_CHECK_VALUE(x.dim() > 0 && indices.dim() == 1 && indices.size(0) == x.size(0),
+  TUTTI_CHECK_VALUE(x.dim() > 0 && indices.dim() == 1 && indices.size(0) == x.size(0),
                     "mix: indices is ", indices.sizes(), " and x is ", x.sizes(),
                     "; expected one index for each example of x");
   if (mixing == 0) {
@@ -46,7 +47,7 @@ inline at::Tensor mix(const at::Tensor& x, const at::Tensor& indices, double mix
 /// without drawing when alpha is 0.
 /// alpha: >= 0, else throws c10::Error (ValueError).
 inline double draw_mixing(Rng& rng, double alpha) {
-  TORCH_CHECK_VALUE(alpha >= 0, "MixUp: alpha is ", alpha, ", expected 0 or more");
+  TUTTI_CHECK_VALUE(alpha >= 0, "MixUp: alpha is ", alpha, ", expected 0 or more");
   if (alpha == 0) {
     return 0;
   }
@@ -80,7 +81,7 @@ struct MixUpBatch {
 inline MixUpBatch mixup_batch(const at::Tensor& input, const at::Tensor& target, Rng& rng,
                               const MixUpOptions& options = {}) {
   const double mixing = options.mixing ? *options.mixing : draw_mixing(rng, options.alpha);
-  TORCH_CHECK_VALUE(mixing >= 0 && mixing <= 1, "mixup_batch: mixing is ", mixing,
+  TUTTI_CHECK_VALUE(mixing >= 0 && mixing <= 1, "mixup_batch: mixing is ", mixing,
                     ", expected a number from 0 to 1");
   at::Tensor indices = options.indices.defined() ? options.indices : rng.permutation(input.size(0));
   indices = indices.to(input.device(), /*non_blocking=*/true);
@@ -146,7 +147,7 @@ struct MixUp final {
   /// Draws the weight, then the permutation, and replaces the inputs.
   void apply(BeforeForward, State& state) {
     at::Tensor& x = detail::inputs_of(state.batch, input_key);
-    TORCH_CHECK_VALUE(x.dim() != 4 || x.scalar_type() != at::kByte, "MixUp: the inputs are bytes, ",
+    TUTTI_CHECK_VALUE(x.dim() != 4 || x.scalar_type() != at::kByte, "MixUp: the inputs are bytes, ",
                       "uint8", x.sizes(),
                       ", expected floats; put tutti::fused::Normalize into the recipe, or let the "
                       "loader make floats of them");

@@ -17,6 +17,7 @@
 #include <tutti/algorithms/detail/elapsed.hpp>
 #include <tutti/algorithms/detail/loss_targets.hpp>
 #include <tutti/algorithms/detail/resize.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
@@ -86,7 +87,7 @@ inline at::Tensor scale_images(const at::Tensor& x, const Shrink& to, Interpolat
 inline functional::ResizedBatch shrink_batch(const at::Tensor& input, const at::Tensor& target,
                                              Rng& rng, const functional::ResizeOptions& options,
                                              const Shrink& to) {
-  TORCH_CHECK_VALUE(!options.resize_targets || target.dim() == 3 || target.dim() == 4,
+  TUTTI_CHECK_VALUE(!options.resize_targets || target.dim() == 3 || target.dim() == 4,
                     "ProgressiveResizing: resize_targets is set and the targets are ",
                     target.sizes(), ", expected [N, H, W] or [N, C, H, W]");
   if (options.mode == ResizeMode::resize) {
@@ -112,7 +113,7 @@ namespace functional {
 /// Source: MosaicML Composer, `composer.algorithms.progressive_resizing.resize_batch`.
 inline ResizedBatch resize_batch(const at::Tensor& input, const at::Tensor& target,
                                  double scale_factor, Rng& rng, const ResizeOptions& options = {}) {
-  TORCH_CHECK_VALUE(scale_factor > 0, "resize_batch: scale_factor is ", scale_factor,
+  TUTTI_CHECK_VALUE(scale_factor > 0, "resize_batch: scale_factor is ", scale_factor,
                     ", expected more than 0");
   if (scale_factor >= 1) {
     return {input, target};
@@ -130,7 +131,7 @@ inline ResizedBatch resize_batch_to(const at::Tensor& input, const at::Tensor& t
                                     std::int64_t height, std::int64_t width, Rng& rng,
                                     const ResizeOptions& options = {}) {
   ::tutti::detail::expect_images(input);
-  TORCH_CHECK_VALUE(height <= input.size(2) && width <= input.size(3), "resize_batch_to: ", height,
+  TUTTI_CHECK_VALUE(height <= input.size(2) && width <= input.size(3), "resize_batch_to: ", height,
                     " x ", width, " is larger than the input ", input.sizes());
   if (height == input.size(2) && width == input.size(3)) {
     return {input, target};

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/algorithms/detail/image_transforms.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
@@ -35,10 +36,10 @@ struct RandAugmentOptions {
 /// Space", 2019; MosaicML Composer, `composer.functional.randaugment_image`.
 inline at::Tensor randaugment_image(const at::Tensor& images, Rng& rng,
                                     const RandAugmentOptions& options = {}) {
-  TORCH_CHECK_VALUE(options.severity >= 0 && options.severity <= 10,
+  TUTTI_CHECK_VALUE(options.severity >= 0 && options.severity <= 10,
                     "randaugment_image: severity is ", options.severity,
                     ", expected a number from 0 to 10");
-  TORCH_CHECK_VALUE(options.depth >= 0, "randaugment_image: depth is ", options.depth,
+  TUTTI_CHECK_VALUE(options.depth >= 0, "randaugment_image: depth is ", options.depth,
                     ", expected 0 or more");
   if (options.severity == 0 || options.depth == 0) {
     return images;

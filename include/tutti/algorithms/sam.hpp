@@ -14,6 +14,7 @@
 #include <tutti/algorithms/detail/climb.hpp>
 #include <tutti/algorithms/detail/gradients.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -45,9 +46,9 @@ class SAMOptimizer {
   explicit SAMOptimizer(std::shared_ptr<torch::optim::Optimizer> base, double rho = 0.05,
                         double epsilon = 1e-12, std::int64_t interval = 1)
       : base_{std::move(base)}, rho_(rho), epsilon_(epsilon), interval_(interval) {
-    TORCH_CHECK_VALUE(base_.front(), "SAMOptimizer: the base optimizer is null");
-    TORCH_CHECK_VALUE(rho >= 0, "SAMOptimizer: rho is ", rho, ", expected 0 or more");
-    TORCH_CHECK_VALUE(interval >= 1, "SAMOptimizer: interval is ", interval,
+    TUTTI_CHECK_VALUE(base_.front(), "SAMOptimizer: the base optimizer is null");
+    TUTTI_CHECK_VALUE(rho >= 0, "SAMOptimizer: rho is ", rho, ", expected 0 or more");
+    TUTTI_CHECK_VALUE(interval >= 1, "SAMOptimizer: interval is ", interval,
                       ", expected 1 or more");
   }
 

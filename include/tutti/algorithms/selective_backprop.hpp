@@ -19,6 +19,7 @@
 #include <tutti/algorithms/detail/climb.hpp>
 #include <tutti/algorithms/detail/elapsed.hpp>
 #include <tutti/algorithms/detail/loss_targets.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rng.hpp>
@@ -53,9 +54,9 @@ constexpr bool should_selective_backprop(double elapsed, std::int64_t batch_in_e
 /// Throws c10::Error (ValueError) when keep is out of range or there is no loss.
 /// Source: Jiang et al., "Accelerating Deep Learning by Focusing on the Biggest Losers", 2019.
 inline at::Tensor draw_by_loss(const at::Tensor& losses, Rng& rng, double keep = 0.5) {
-  TORCH_CHECK_VALUE(keep > 0 && keep <= 1, "SelectiveBackprop: keep is ", keep,
+  TUTTI_CHECK_VALUE(keep > 0 && keep <= 1, "SelectiveBackprop: keep is ", keep,
                     ", expected more than 0 and at most 1");
-  TORCH_CHECK_VALUE(losses.dim() >= 1 && losses.numel() > 0,
+  TUTTI_CHECK_VALUE(losses.dim() >= 1 && losses.numel() > 0,
                     "SelectiveBackprop: the losses of the examples are ", losses.sizes(),
                     ", expected one for each, [N] or [N, ...]");
   const at::Tensor each = losses.dim() == 1 ? losses : losses.flatten(1).mean(1);
@@ -75,12 +76,12 @@ namespace detail {
 
 // Inputs [N, C, ...] with sides `scale` times as long, linearly interpolated.
 inline at::Tensor shrink_inputs(const at::Tensor& x, double scale) {
-  TORCH_CHECK_VALUE(scale > 0 && scale <= 1, "SelectiveBackprop: scale_factor is ", scale,
+  TUTTI_CHECK_VALUE(scale > 0 && scale <= 1, "SelectiveBackprop: scale_factor is ", scale,
                     ", expected more than 0 and at most 1");
   if (scale == 1) {
     return x;
   }
-  TORCH_CHECK_VALUE(x.dim() >= 3 && x.dim() <= 5, "SelectiveBackprop: scale_factor is ", scale,
+  TUTTI_CHECK_VALUE(x.dim() >= 3 && x.dim() <= 5, "SelectiveBackprop: scale_factor is ", scale,
                     " and the input ", x.sizes(), ", expected [N, C, ...] with 1 to 3 sides");
   const std::vector<double> scales(static_cast<std::size_t>(x.dim() - 2), scale);
   const at::ArrayRef<double> factors(scales);
@@ -121,7 +122,7 @@ SelectedBatch select_using_loss(const at::Tensor& input, const at::Tensor& targe
     const c10::AutoGradMode no_grad(false);
     return loss(model(::tutti::detail::shrink_inputs(input, scale_factor)), target);
   }();
-  TORCH_CHECK_VALUE(losses.dim() >= 1 && losses.size(0) == input.size(0),
+  TUTTI_CHECK_VALUE(losses.dim() >= 1 && losses.size(0) == input.size(0),
                     "select_using_loss: the losses are ", losses.sizes(),
                     ", expected one for each of ", input.size(0),
                     " examples; let the loss not reduce");
@@ -181,7 +182,7 @@ struct SelectiveBackprop final {
 
   /// Throws c10::Error when the model does not say what each example loses.
   void apply(Init, State& state) const {
-    TORCH_CHECK(state.task.has_sample_losses(),
+    TUTTI_CHECK(state.task.has_sample_losses(),
                 "SelectiveBackprop: the model gives no loss for each example, by which they could "
                 "be chosen; add at::Tensor sample_losses(const tutti::Outputs&, const "
                 "tutti::Batch&), [N] or [N, ...], to it (for a Classifier with a loss of its own "
@@ -192,7 +193,7 @@ struct SelectiveBackprop final {
   void apply(AfterDataloader, State& state) {
     const std::int64_t total = state.batch.num_samples();
     const at::Tensor losses = losses_of(state);
-    TORCH_CHECK_VALUE(losses.size(0) == total, "SelectiveBackprop: sample_losses gave ",
+    TUTTI_CHECK_VALUE(losses.size(0) == total, "SelectiveBackprop: sample_losses gave ",
                       losses.size(0), " losses for ", total, " examples");
     const at::Tensor chosen = functional::draw_by_loss(losses, rng, keep);
     for (auto& [key, tensor] : state.batch) {
@@ -216,7 +217,7 @@ struct SelectiveBackprop final {
       x = detail::shrink_inputs(x, scale_factor);
       const Autocast low = state.autocast();
       losses.push_back(state.task.sample_losses(state.task.forward(batch), batch));
-      TORCH_CHECK_VALUE(losses.back().dim() > 0,
+      TUTTI_CHECK_VALUE(losses.back().dim() > 0,
                         "SelectiveBackprop: sample_losses gave one number, "
                         "expected a loss for each example, [N] or [N, ...]");
     }

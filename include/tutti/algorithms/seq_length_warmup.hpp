@@ -11,6 +11,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/tags.hpp>
@@ -69,14 +70,14 @@ inline std::int64_t warmup_seq_length(std::int64_t batch, std::int64_t warmup,
 /// `composer.algorithms.seq_length_warmup.set_batch_sequence_length`.
 inline Batch set_batch_sequence_length(Batch batch, std::int64_t curr_seq_len, bool truncate = true,
                                        bool preserve_end_of_sequence = false) {
-  TORCH_CHECK_VALUE(curr_seq_len >= 1, "set_batch_sequence_length: curr_seq_len is ", curr_seq_len,
+  TUTTI_CHECK_VALUE(curr_seq_len >= 1, "set_batch_sequence_length: curr_seq_len is ", curr_seq_len,
                     ", expected 1 or more");
-  TORCH_CHECK_VALUE(!preserve_end_of_sequence || batch.contains("attention_mask"),
+  TUTTI_CHECK_VALUE(!preserve_end_of_sequence || batch.contains("attention_mask"),
                     "set_batch_sequence_length: preserve_end_of_sequence needs a tensor called "
                     "\"attention_mask\"; there are: ",
                     batch.names());
   const at::Tensor ids = batch.inputs();
-  TORCH_CHECK_VALUE(ids.dim() >= 2, "set_batch_sequence_length: the inputs are ", ids.sizes(),
+  TUTTI_CHECK_VALUE(ids.dim() >= 2, "set_batch_sequence_length: the inputs are ", ids.sizes(),
                     ", expected [N, S]");
   const std::int64_t length = ids.size(1);
   if (curr_seq_len >= length) {
@@ -84,7 +85,7 @@ inline Batch set_batch_sequence_length(Batch batch, std::int64_t curr_seq_len, b
   }
   if (!truncate) {
     for (auto& [name, tensor] : batch) {
-      TORCH_CHECK_VALUE(tensor.sizes() == ids.sizes(), "set_batch_sequence_length: \"", name,
+      TUTTI_CHECK_VALUE(tensor.sizes() == ids.sizes(), "set_batch_sequence_length: \"", name,
                         "\" is ", tensor.sizes(), ", expected ", ids.sizes(),
                         " as the inputs are; set truncate for tensors of other shapes");
       const std::int64_t rows = tensor.numel() / curr_seq_len;
@@ -173,12 +174,12 @@ struct SeqLengthWarmup final {
   // Batches of the warm-up.
   std::int64_t warmup(const State& state) const {
     const Time length = state.max_duration;
-    TORCH_CHECK_VALUE(length.unit() == TimeUnit::batch || length.unit() == TimeUnit::epoch,
+    TUTTI_CHECK_VALUE(length.unit() == TimeUnit::batch || length.unit() == TimeUnit::epoch,
                       "SeqLengthWarmup: max_duration is ", to_string(length),
                       ", expected a time in ep or ba, from which the number of batches follows");
     std::int64_t batches = length.count();
     if (length.unit() == TimeUnit::epoch) {
-      TORCH_CHECK_VALUE(state.train_dataloader_len > 0, "SeqLengthWarmup: the number of batches ",
+      TUTTI_CHECK_VALUE(state.train_dataloader_len > 0, "SeqLengthWarmup: the number of batches ",
                         "in an epoch is not known; give max_duration in ba");
       batches *= state.train_dataloader_len;
     }
@@ -186,7 +187,7 @@ struct SeqLengthWarmup final {
   }
 
   void check_length(const Batch& batch) const {
-    TORCH_CHECK_VALUE(batch.inputs().dim() >= 2, "SeqLengthWarmup: the inputs are ",
+    TUTTI_CHECK_VALUE(batch.inputs().dim() >= 2, "SeqLengthWarmup: the inputs are ",
                       batch.inputs().sizes(), ", expected [N, S]: token indices of sequences");
     if (duration > 0 && batch.inputs().size(1) < max_seq_length) {
       TORCH_WARN("SeqLengthWarmup: max_seq_length is ", max_seq_length,

@@ -16,6 +16,7 @@
 #include <tutti/algorithms/detail/batch_statistics.hpp>
 #include <tutti/algorithms/detail/weight_mean.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -34,7 +35,7 @@ namespace functional {
 /// Source: PyTorch, `torch.optim.swa_utils.SWALR`.
 inline double swa_learning_rate(double from, double to, std::int64_t updates,
                                 std::int64_t anneal_steps, Anneal strategy = Anneal::linear) {
-  TORCH_CHECK_VALUE(anneal_steps >= 1, "swa_learning_rate: anneal_steps is ", anneal_steps,
+  TUTTI_CHECK_VALUE(anneal_steps >= 1, "swa_learning_rate: anneal_steps is ", anneal_steps,
                     ", expected 1 or more");
   const double part =
       std::min(1.0, static_cast<double>(updates) / static_cast<double>(anneal_steps));
@@ -202,7 +203,7 @@ inline void SWA::hold_learning_rate(State& state) const {
   std::size_t i = 0;
   for (auto& optimizer : state.optimizers) {
     for (auto& group : optimizer->param_groups()) {
-      TORCH_CHECK(i < initial_lrs->size(), "SWA: a parameter group was added to the optimizer ",
+      TUTTI_CHECK(i < initial_lrs->size(), "SWA: a parameter group was added to the optimizer ",
                   "after averaging began; add groups before fit()");
       const double from = (*initial_lrs)[i++];
       group.options().set_lr(functional::swa_learning_rate(

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -115,7 +116,7 @@ TUTTI_INLINE Convolutions to_standardize(torch::nn::Module& model,
   std::vector<const torch::nn::Module*> all;
   const std::vector<surgery::Visit> visits = surgery::walk(model);
   for (const std::string_view key : options.ignore) {
-    TORCH_CHECK_VALUE(std::any_of(visits.begin(), visits.end(),
+    TUTTI_CHECK_VALUE(std::any_of(visits.begin(), visits.end(),
                                   [&](const surgery::Visit& where) { return where.path == key; }),
                       "WeightStandardization: ignore has \"", key,
                       "\", and the model has no module of that ",

@@ -12,6 +12,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/state.hpp>
@@ -140,7 +141,7 @@ struct ActivationMonitor final {
                  "; statistics of all layers this often slow training down, 10ba or more is usual");
     }
     watch->start(*state.model, ignore_module_types);
-    TORCH_CHECK(!watch->empty(),
+    TUTTI_CHECK(!watch->empty(),
                 "ActivationMonitor: the model has no layer that can be watched, besides those in "
                 "ignore_module_types; build it with the layers of tutti::nn instead of torch::nn, "
                 "or take ActivationMonitor out of the recipe");

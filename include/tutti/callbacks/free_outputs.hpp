@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 
@@ -21,7 +22,7 @@ struct FreeOutputs final {
 
   /// Throws c10::Error when the model has training metrics.
   void apply(FitStart, State& state) const {
-    TORCH_CHECK(state.task.metrics(/*train=*/true).empty(),
+    TUTTI_CHECK(state.task.metrics(/*train=*/true).empty(),
                 "FreeOutputs: the model has training metrics, which are computed from the outputs "
                 "after the backward pass; return none from metrics(true), or take FreeOutputs out "
                 "of the recipe");

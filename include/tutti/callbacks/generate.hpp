@@ -12,6 +12,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/interval.hpp>
 #include <tutti/core/policy.hpp>
@@ -83,7 +84,7 @@ struct Generate final {
   /// What the model appends to these tokens.
   /// tokens: at least one, all of the model's vocabulary.
   [[nodiscard]] Tokens continue_from(const State& state, Tokens tokens) {
-    TORCH_CHECK(!tokens.empty(),
+    TUTTI_CHECK(!tokens.empty(),
                 "Generate: a prompt has no tokens; give it a text, or let encode "
                 "begin with a token for the start");
     const std::size_t given = tokens.size();
@@ -122,7 +123,7 @@ struct Generate final {
     const auto low = state.autocast();
     const Outputs outputs = state.task.eval_forward(Batch{{"input_ids", ids.to(state.device)}});
     const at::Tensor& all = outputs.tensor();
-    TORCH_CHECK(all.dim() == 3 && all.size(0) == 1, "Generate: the model's outputs are ",
+    TUTTI_CHECK(all.dim() == 3 && all.size(0) == 1, "Generate: the model's outputs are ",
                 all.sizes(),
                 ", expected logits [1, T, vocabulary]; take Generate out of the recipe "
                 "of a model that does not predict tokens");

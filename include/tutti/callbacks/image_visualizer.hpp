@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
@@ -95,7 +96,7 @@ struct ImageVisualizer final {
 
   void show(const State& state, std::string_view title, std::span<const LoggedMask> masks) const {
     const at::Tensor& inputs = input_key.empty() ? state.batch.inputs() : state.batch.at(input_key);
-    TORCH_CHECK(inputs.dim() == 3 || inputs.dim() == 4, "ImageVisualizer: the images are ",
+    TUTTI_CHECK(inputs.dim() == 3 || inputs.dim() == 4, "ImageVisualizer: the images are ",
                 inputs.sizes(),
                 ", expected [N, C, H, W], [N, H, W, C] or [N, H, W]; set input_key "
                 "to the batch's tensor that holds images");
@@ -111,7 +112,7 @@ struct ImageVisualizer final {
     const at::Tensor outputs = first(state.outputs.tensor());
     at::Tensor truth =
         first(target_key.empty() ? state.batch.targets() : state.batch.at(target_key));
-    TORCH_CHECK(outputs.dim() == 4 && (truth.dim() == 3 || truth.dim() == 4),
+    TUTTI_CHECK(outputs.dim() == 4 && (truth.dim() == 3 || truth.dim() == 4),
                 "ImageVisualizer: mode segmentation got outputs ", outputs.sizes(), " and targets ",
                 truth.sizes(),
                 ", expected [N, C, H, W] and [N, H, W] or [N, C, H, W]; use Mode::input for other "

@@ -12,6 +12,7 @@
 #include <tutti/checkpoint/object_store.hpp>
 #include <tutti/checkpoint/remote.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
@@ -115,7 +116,7 @@ struct LoadCheckpoint final {
     try {
       report = checkpoint::load_module(*state.model, snapshot.model, options);
     } catch (const c10::Error& error) {
-      TORCH_CHECK(false, error.what_without_backtrace(), "\nThey are those of ", load_path,
+      TUTTI_CHECK(false, error.what_without_backtrace(), "\nThey are those of ", load_path,
                   ". In LoadCheckpoint: strict_model_weights = false, or ignore_keys = "
                   "{\"state/model/fc.*\"} for a head that is called fc.");
     }

@@ -13,6 +13,7 @@
 #include <torch/version.h>
 
 #include <tutti/core/detail/device_memory.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
@@ -82,7 +83,7 @@ struct MemoryMonitor final {
 
   /// Throws c10::Error on a CUDA device when LibTorch is too old to tell.
   void apply(Init, const State& state) const {
-    TORCH_CHECK(!state.device.is_cuda() || detail::allocators_tell, "MemoryMonitor: LibTorch ",
+    TUTTI_CHECK(!state.device.is_cuda() || detail::allocators_tell, "MemoryMonitor: LibTorch ",
                 TORCH_VERSION,
                 " does not tell what a device's allocator holds; use 2.9 or newer, "
                 "or take MemoryMonitor out of the recipe");

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 
@@ -25,7 +26,7 @@ struct NaNMonitor final {
       any = any.logical_or(loss.isnan().any());
     }
     if (any.item<bool>()) {
-      TORCH_CHECK(false, "Train loss ", culprit(state), "contains a NaN (batch ",
+      TUTTI_CHECK(false, "Train loss ", culprit(state), "contains a NaN (batch ",
                   state.timestamp.batch, " of the run, epoch ", state.timestamp.epoch,
                   "). Lower the learning rate, clip gradients, or look at this batch.");
     }

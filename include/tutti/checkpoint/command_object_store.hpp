@@ -14,6 +14,7 @@
 
 #include <tutti/checkpoint/detail/command.hpp>
 #include <tutti/checkpoint/object_store.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti {
 
@@ -49,7 +50,7 @@ struct CommandObjectStore final {
     require("download", download, {"{file}", "{name}"});
     require("size", size, {"{name}"});
     require("list", list, {"{prefix}"});
-    TORCH_CHECK_VALUE(!upload.empty() && !download.empty() && !uri.empty(),
+    TUTTI_CHECK_VALUE(!upload.empty() && !download.empty() && !uri.empty(),
                       "CommandObjectStore: uri, upload and download are obligatory");
   }
 
@@ -71,12 +72,12 @@ struct CommandObjectStore final {
     std::int64_t bytes = -1;
     const auto begin = out.find_first_not_of(" \t\n\"");
     const char* first = out.data() + std::min(begin, out.size());
-    TORCH_CHECK(std::from_chars(first, out.data() + out.size(), bytes).ec == std::errc(),
+    TUTTI_CHECK(std::from_chars(first, out.data() + out.size(), bytes).ec == std::errc(),
                 "CommandObjectStore: size printed \"", out, "\", expected a number of bytes");
     return bytes;
   }
   [[nodiscard]] std::vector<std::string> list_objects(const std::string& prefix = "") const {
-    TORCH_CHECK(!list.empty(), "CommandObjectStore: there is no command to list objects; set list");
+    TUTTI_CHECK(!list.empty(), "CommandObjectStore: there is no command to list objects; set list");
     const std::string out = run(list, {{"{prefix}", prefix}});
     std::vector<std::string> names;
     for (std::size_t at = 0; at < out.size();) {
@@ -97,7 +98,7 @@ struct CommandObjectStore final {
   static void require(std::string_view which, const std::string& command,
                       std::vector<std::string_view> placeholders) {
     for (const std::string_view placeholder : placeholders) {
-      TORCH_CHECK_VALUE(command.empty() || command.find(placeholder) != std::string::npos,
+      TUTTI_CHECK_VALUE(command.empty() || command.find(placeholder) != std::string::npos,
                         "CommandObjectStore: ", which, " is \"", command, "\", expected one with ",
                         placeholder);
     }
@@ -150,7 +151,7 @@ struct CommandObjectStore final {
         throw ObjectNotFound(text);
       }
     }
-    C10_THROW_ERROR(Error, text);
+    throw ::tutti::detail::make_error<c10::Error>({__func__, __FILE__, __LINE__}, text);
   }
 };
 

@@ -16,6 +16,7 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/time.hpp>
 
 namespace tutti::checkpoint {
@@ -152,7 +153,7 @@ TUTTI_INLINE std::string format_name(std::string_view pattern, const NameFields&
 TUTTI_INLINE void check_placeholders(std::string_view pattern) {
   for (std::string_view rest = pattern; !rest.empty(); rest.remove_prefix(1)) {
     const std::string_view name = detail::placeholder(rest);
-    TORCH_CHECK_VALUE(name.empty() || detail::field_text(name, {}).has_value(), "checkpoint: \"{",
+    TUTTI_CHECK_VALUE(name.empty() || detail::field_text(name, {}).has_value(), "checkpoint: \"{",
                       name, "}\" in \"", pattern,
                       "\" is no placeholder; there are {run_name}, {epoch}, {batch}, "
                       "{batch_in_epoch}, {sample}, {sample_in_epoch}, {token}, {token_in_epoch}, "
@@ -203,7 +204,7 @@ TUTTI_INLINE void check_no_newer(const std::filesystem::path& folder, std::strin
     for (const auto& [field, number] : *found) {
       const auto counter = own.find(field);
       const bool counts = counter != own.end() && (same_epoch || !field.ends_with("_in_epoch"));
-      TORCH_CHECK(!counts || number <= counter->second, "checkpoint: '", entry.path().string(),
+      TUTTI_CHECK(!counts || number <= counter->second, "checkpoint: '", entry.path().string(),
                   "' is from ", field, ' ', number, ", later than this run's ", field, ' ',
                   counts ? counter->second : 0,
                   "; resume from it, choose another save folder or run name, ",

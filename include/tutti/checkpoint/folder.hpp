@@ -15,6 +15,7 @@
 #include <tutti/checkpoint/detail/file.hpp>
 #include <tutti/checkpoint/detail/staging.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
 
@@ -77,7 +78,7 @@ decltype(auto) speaking_of(const std::string& address, const std::string& folder
     for (; found != std::string::npos; found = text.find(folder, found + address.size())) {
       text.replace(found, folder.size(), address);
     }
-    C10_THROW_ERROR(Error, text);
+    throw ::tutti::detail::make_error<c10::Error>({__func__, __FILE__, __LINE__}, text);
   }
 }
 
@@ -94,7 +95,7 @@ TUTTI_INLINE void make_folder(const std::filesystem::path& folder) {
   make_folder(folder.parent_path());
   std::error_code error;
   std::filesystem::create_directory(folder, error);
-  TORCH_CHECK(
+  TUTTI_CHECK(
       !error || detail::is_folder(folder), "checkpoint: cannot create the folder '",
       folder.string(), "': ",
       detail::path_exists(folder) ? "a file has that name; choose another" : error.message());

@@ -12,6 +12,7 @@
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
 
@@ -78,7 +79,7 @@ TUTTI_INLINE std::optional<std::string> find_latest(const std::filesystem::path&
     return detail::find_furthest(folder);
   }
   const auto found = resolve(link);
-  TORCH_CHECK(detail::is_folder(found), "checkpoint: '", link.string(), "' points to '",
+  TUTTI_CHECK(detail::is_folder(found), "checkpoint: '", link.string(), "' points to '",
               found.string(),
               "', which is not there; point it to another checkpoint of the folder, or remove it "
               "to go on from the one that is furthest");

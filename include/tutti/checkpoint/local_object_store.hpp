@@ -16,6 +16,7 @@
 #include <tutti/checkpoint/detail/staging.hpp>
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/object_store.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti {
 
@@ -71,7 +72,7 @@ struct LocalObjectStore final {
   /// Throws ObjectNotFound, or c10::Error when `file` is there already or cannot be written.
   void download_object(const std::string& name, const std::string& file) const {
     const auto source = existing(name);
-    TORCH_CHECK(!checkpoint::detail::path_exists(file), "LocalObjectStore: '", file,
+    TUTTI_CHECK(!checkpoint::detail::path_exists(file), "LocalObjectStore: '", file,
                 "' is there already");
     checkpoint::detail::copy_file(source, std::filesystem::absolute(file));
   }
@@ -98,7 +99,7 @@ struct LocalObjectStore final {
     for (const auto& part : relative) {
       inside = inside && !part.empty() && part != ".." && part != ".";
     }
-    TORCH_CHECK_VALUE(inside, "LocalObjectStore: the object's name is \"", name,
+    TUTTI_CHECK_VALUE(inside, "LocalObjectStore: the object's name is \"", name,
                       "\", expected a relative path without dots, \"runs/a/latest\"");
     return std::filesystem::absolute(root) / relative;
   }

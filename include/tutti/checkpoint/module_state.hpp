@@ -15,6 +15,7 @@
 #include <tutti/checkpoint/glob.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
 
@@ -133,11 +134,11 @@ TUTTI_INLINE std::map<std::string, at::Tensor> named_tensors(const Archive& arch
       name.erase(0, options.strip_prefix.size());
     }
     const at::Tensor* tensor = leaf.tensor();
-    TORCH_CHECK(tensor != nullptr, "checkpoint: '", name, "' among the weights is no tensor");
+    TUTTI_CHECK(tensor != nullptr, "checkpoint: '", name, "' among the weights is no tensor");
     if (matches_any(options.ignore, options.ignore_prefix + name)) {
       report.ignored.push_back(name);
     } else {
-      TORCH_CHECK(out.emplace(name, *tensor).second, "checkpoint: two weights are named '", name,
+      TUTTI_CHECK(out.emplace(name, *tensor).second, "checkpoint: two weights are named '", name,
                   "' once the prefix '", options.strip_prefix, "' is removed");
     }
   });
@@ -201,7 +202,7 @@ TUTTI_INLINE LoadReport load_module(torch::nn::Module& module, const Archive& ar
   for (const auto& [name, tensor] : saved) {
     report.unexpected.push_back(name);
   }
-  TORCH_CHECK(report.complete() || !options.strict,
+  TUTTI_CHECK(report.complete() || !options.strict,
               "checkpoint: the weights do not fit the model:", report.text(),
               "\nLoad with strict = false to take what fits, or ignore names by globs.");
   const c10::AutoGradMode no_grad(false);

@@ -10,6 +10,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/throw.hpp>
+
 namespace tutti {
 
 /// An object that a store does not have; other failures of a store may be gone when tried again.
@@ -97,7 +99,7 @@ class AnyObjectStore {
   };
 
   const Base& held() const {
-    TORCH_CHECK_VALUE(held_,
+    TUTTI_CHECK_VALUE(held_,
                       "AnyObjectStore: there is no store, expected one such as "
                       "tutti::LocalObjectStore");
     return *held_;

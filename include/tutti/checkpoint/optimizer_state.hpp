@@ -20,6 +20,7 @@
 #include <tutti/checkpoint/detail/torch_optimizers.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/stateful.hpp>
 
 namespace tutti::checkpoint {
@@ -111,7 +112,7 @@ TUTTI_INLINE void check_shapes(const std::vector<std::string>& own,
                                const std::vector<std::size_t>& places,
                                const std::vector<std::string>& names) {
   for (std::size_t i = 0; i < own.size(); ++i) {
-    TORCH_CHECK(places[i] < saved.size() && saved[places[i]] == own[i],
+    TUTTI_CHECK(places[i] < saved.size() && saved[places[i]] == own[i],
                 "checkpoint: the optimizer's parameter ", i,
                 names[i].empty() ? "" : " ('" + names[i] + "')", " is ",
                 places[i] < saved.size() ? saved[places[i]] : "absent", " in the file, ", own[i],
@@ -138,7 +139,7 @@ TUTTI_INLINE void save_torch_optimizer(const Optimizer& optimizer, const Optimiz
 TUTTI_INLINE std::vector<std::size_t> match_parameters(const std::vector<std::string>& own,
                                                        const std::vector<std::string>& saved,
                                                        const std::string& what) {
-  TORCH_CHECK(own.size() == saved.size(), "checkpoint: ", what, " has ", saved.size(),
+  TUTTI_CHECK(own.size() == saved.size(), "checkpoint: ", what, " has ", saved.size(),
               " parameters in the file, ", own.size(), " in this run");
   std::vector<std::size_t> out(own.size());
   const auto unnamed = [](const std::string& name) { return name.empty(); };
@@ -155,7 +156,7 @@ TUTTI_INLINE std::vector<std::size_t> match_parameters(const std::vector<std::st
   }
   for (std::size_t i = 0; i < own.size(); ++i) {
     const auto found = places.find(own[i]);
-    TORCH_CHECK(
+    TUTTI_CHECK(
         found != places.end(), "checkpoint: ", what, " optimizes '", own[i],
         "' in this run, for which the file has no state; was the model or its surgery changed?");
     out[i] = found->second;
@@ -210,7 +211,7 @@ TUTTI_INLINE void save_optimizer(const torch::optim::Optimizer& optimizer, Archi
                                  const torch::nn::Module* model) {
   const auto* stateful = dynamic_cast<const Stateful*>(&optimizer);
   const detail::OptimizerKind* kind = detail::torch_optimizer(optimizer);
-  TORCH_CHECK(stateful != nullptr || kind != nullptr, "checkpoint: the optimizer ",
+  TUTTI_CHECK(stateful != nullptr || kind != nullptr, "checkpoint: the optimizer ",
               detail::optimizer_class(optimizer),
               " cannot be saved; derive it from tutti::Stateful too ",
               "and write its save(Archive&) const and load(const Archive&)");
@@ -230,10 +231,10 @@ TUTTI_INLINE void load_optimizer(torch::optim::Optimizer& optimizer, const Archi
                                  const torch::nn::Module* model) {
   const std::string own_class = detail::optimizer_class(optimizer);
   const auto saved_class = archive.get<std::string>("class");
-  TORCH_CHECK(saved_class == own_class, "checkpoint: the optimizer is ", saved_class,
+  TUTTI_CHECK(saved_class == own_class, "checkpoint: the optimizer is ", saved_class,
               " in the file, ", own_class, " in this run");
   const auto sizes = archive.get<std::vector<std::int64_t>>("group_sizes");
-  TORCH_CHECK(sizes == detail::group_sizes(optimizer), "checkpoint: the parameter groups of ",
+  TUTTI_CHECK(sizes == detail::group_sizes(optimizer), "checkpoint: the parameter groups of ",
               own_class, " have sizes ", detail::listed(sizes), " in the file, ",
               detail::listed(detail::group_sizes(optimizer)), " in this run");
   const auto parameters = detail::flat_parameters(optimizer);
@@ -245,7 +246,7 @@ TUTTI_INLINE void load_optimizer(torch::optim::Optimizer& optimizer, const Archi
   auto* stateful = dynamic_cast<Stateful*>(&optimizer);
   if (stateful != nullptr || own_class == "torch::optim::LBFGS") {
     for (std::size_t i = 0; i < places.size(); ++i) {
-      TORCH_CHECK(places[i] == i, "checkpoint: ", own_class,
+      TUTTI_CHECK(places[i] == i, "checkpoint: ", own_class,
                   " has its parameters in another order ", "in the file: parameter ", i, " is '",
                   saved[i], "' there, '", own[i], "' in this run");
     }
@@ -255,7 +256,7 @@ TUTTI_INLINE void load_optimizer(torch::optim::Optimizer& optimizer, const Archi
   } else if (const detail::OptimizerKind* kind = detail::torch_optimizer(optimizer)) {
     detail::load_torch_optimizer(optimizer, *kind, archive, places);
   } else {
-    TORCH_CHECK(false, "checkpoint: the optimizer ", own_class,
+    TUTTI_CHECK(false, "checkpoint: the optimizer ", own_class,
                 " cannot be loaded; derive it from ",
                 "tutti::Stateful too and write its save(Archive&) const and load(const Archive&)");
   }

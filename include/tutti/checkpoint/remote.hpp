@@ -14,6 +14,7 @@
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/object_store.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 /// Checkpoints in an object store: one object per file, the manifest last, so that one whose
 /// manifest is there is whole. A pointer `latest` is the object `latest.symlink`, which holds a
@@ -26,7 +27,7 @@ inline constexpr const char* pointer_suffix = ".symlink";
 
 // A file's name and nothing that leads out of its folder.
 inline void check_plain_name(const std::string& name, const std::string& where) {
-  TORCH_CHECK(!name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+  TUTTI_CHECK(!name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
                   name.find('\0') == std::string::npos,
               "checkpoint: '", where, "' names \"", name, "\", which is no plain name");
 }
@@ -36,7 +37,7 @@ inline void upload_checked(const AnyObjectStore& store, const std::string& name,
   store.upload_object(name, file.string());
   const std::int64_t there = store.get_object_size(name);
   const auto size = static_cast<std::int64_t>(File::open_for_reading(file).size());
-  TORCH_CHECK(there < 0 || there == size, "checkpoint: '", store.get_uri(name), "' has ", there,
+  TUTTI_CHECK(there < 0 || there == size, "checkpoint: '", store.get_uri(name), "' has ", there,
               " bytes after its upload, the file has ", size);
 }
 
@@ -71,13 +72,13 @@ inline void download_snapshot(const AnyObjectStore& store, const std::string& na
     try {
       store.download_object(name + '/' + file, path.string());
     } catch (const ObjectNotFound&) {
-      TORCH_CHECK(false, "checkpoint: '", store.get_uri(name + '/' + file),
+      TUTTI_CHECK(false, "checkpoint: '", store.get_uri(name + '/' + file),
                   "' is missing, which the manifest lists");
     }
     const std::uint64_t size = speaking_of(store.get_uri(name), staging.path().string(), [&] {
       return detail::File::open_for_reading(path).size();
     });
-    TORCH_CHECK(size == facts.size, "checkpoint: '", store.get_uri(name + '/' + file), "' has ",
+    TUTTI_CHECK(size == facts.size, "checkpoint: '", store.get_uri(name + '/' + file), "' has ",
                 size, " bytes, the manifest says ", facts.size);
   }
   staging.publish(/*replace=*/true);
@@ -138,7 +139,7 @@ inline void download_resolved(const AnyObjectStore& store, const std::string& na
   try {
     pointed = download_pointer(store, name, scratch.path());
   } catch (const ObjectNotFound&) {
-    TORCH_CHECK(false, "checkpoint: '", store.get_uri(name),
+    TUTTI_CHECK(false, "checkpoint: '", store.get_uri(name),
                 "' is neither a checkpoint nor a pointer to one");
   }
   download_snapshot(store, name.substr(0, name.rfind('/') + 1) + pointed, target);

@@ -12,6 +12,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
 
@@ -71,7 +72,7 @@ TUTTI_INLINE std::vector<std::string> load_rng(const Archive& archive) {
   const at::Tensor cpu = archive.tensor("cpu");
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const at::Tensor own = detail::generator_state(generator);
-  TORCH_CHECK(cpu.scalar_type() == at::kByte && cpu.sizes() == own.sizes(),
+  TUTTI_CHECK(cpu.scalar_type() == at::kByte && cpu.sizes() == own.sizes(),
               "checkpoint: the CPU generator's state is ", cpu.scalar_type(), ' ', cpu.sizes(),
               ", expected ", own.scalar_type(), ' ', own.sizes(),
               "; it was saved by another version of LibTorch");

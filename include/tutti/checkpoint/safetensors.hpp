@@ -22,6 +22,7 @@
 #include <tutti/core/detail/json.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/json_text.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
 
@@ -63,7 +64,7 @@ class SafetensorsFile {
   static constexpr std::uint64_t max_header = 100'000'000;  // the limit of the reference reader
 
   [[noreturn]] void refuse(const std::string& why) const {
-    TORCH_CHECK(false, "safetensors: '", file_.path().string(), "' is refused: ", why);
+    TUTTI_CHECK(false, "safetensors: '", file_.path().string(), "' is refused: ", why);
   }
 
   void read_header();
@@ -128,7 +129,7 @@ TUTTI_INLINE SafetensorsFile::SafetensorsFile(std::filesystem::path path)
 
 TUTTI_INLINE at::Tensor SafetensorsFile::read(std::string_view name) const {
   const auto found = index_.find(name);
-  TORCH_CHECK(found != index_.end(), "safetensors: no tensor '", std::string(name), "' in '",
+  TUTTI_CHECK(found != index_.end(), "safetensors: no tensor '", std::string(name), "' in '",
               file_.path().string(), "', which has ", tensors_.size(), " tensors");
   return read(tensors_[found->second], nullptr);
 }
@@ -226,14 +227,14 @@ TUTTI_INLINE at::Tensor SafetensorsFile::read(const TensorLayout& layout,
 namespace tutti::checkpoint::detail {
 
 TUTTI_INLINE void check_writable(const std::string& name, const at::Tensor& tensor) {
-  TORCH_CHECK(tensor.defined(), "safetensors: the tensor '", name, "' is undefined; leave it out");
-  TORCH_CHECK(tensor.layout() == at::kStrided && !tensor.is_meta(), "safetensors: the tensor '",
+  TUTTI_CHECK(tensor.defined(), "safetensors: the tensor '", name, "' is undefined; leave it out");
+  TUTTI_CHECK(tensor.layout() == at::kStrided && !tensor.is_meta(), "safetensors: the tensor '",
               name, "' is ", tensor.layout(), " on ", tensor.device(),
               "; only dense tensors that have data can be written");
-  TORCH_CHECK(!dtype_name(tensor.scalar_type()).empty(), "safetensors: the tensor '", name,
+  TUTTI_CHECK(!dtype_name(tensor.scalar_type()).empty(), "safetensors: the tensor '", name,
               "' has the type ", tensor.scalar_type(), ", which the format lacks",
               tensor.scalar_type() == at::kComplexDouble ? "; write its view_as_real()" : "");
-  TORCH_CHECK(name != "__metadata__", "safetensors: no tensor can be named __metadata__");
+  TUTTI_CHECK(name != "__metadata__", "safetensors: no tensor can be named __metadata__");
 }
 
 TUTTI_INLINE std::string make_header(const std::vector<NamedTensor>& tensors,
@@ -294,7 +295,7 @@ TUTTI_INLINE WrittenFile write_safetensors(const std::filesystem::path& path,
   std::map<std::string_view, int> names;
   for (const auto& [name, tensor] : tensors) {
     detail::check_writable(name, tensor);
-    TORCH_CHECK(++names[name] == 1, "safetensors: two tensors are named '", name, "'");
+    TUTTI_CHECK(++names[name] == 1, "safetensors: two tensors are named '", name, "'");
   }
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
     return a.second.element_size() > b.second.element_size();

@@ -13,6 +13,7 @@
 #include <tutti/checkpoint/filename.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/interval.hpp>
 #include <tutti/core/state.hpp>
 
@@ -160,14 +161,14 @@ TUTTI_INLINE Saver::Saver(SaverOptions options, const State& state)
   check_placeholders(options_.folder);
   check_placeholders(options_.filename);
   for (const std::string* name : {&options_.filename, &options_.latest_filename}) {
-    TORCH_CHECK_VALUE(name->find('/') == std::string::npos, "checkpoint: the filename is \"", *name,
+    TUTTI_CHECK_VALUE(name->find('/') == std::string::npos, "checkpoint: the filename is \"", *name,
                       "\", expected a name without slashes; put folders into the folder");
   }
-  TORCH_CHECK_VALUE(!options_.monitor.empty() || options_.interval.value() > 0,
+  TUTTI_CHECK_VALUE(!options_.monitor.empty() || options_.interval.value() > 0,
                     "checkpoint: the save interval is ", to_string(options_.interval),
                     ", at which nothing would ever be saved; expected more than 0, \"1dur\" for "
                     "the end alone");
-  TORCH_CHECK_VALUE(!options_.filename.empty() && options_.filename != options_.latest_filename,
+  TUTTI_CHECK_VALUE(!options_.filename.empty() && options_.filename != options_.latest_filename,
                     "checkpoint: the filename is \"", options_.filename,
                     "\", expected a name, and another one than the pointer's, \"",
                     options_.latest_filename, "\"");
@@ -200,7 +201,7 @@ TUTTI_INLINE void Saver::evaluated(const State& state) {
     for (const auto& [name, value] : values) {
       names += (names.empty() ? "" : ", ") + name;
     }
-    TORCH_CHECK(false, "CheckpointSaver: monitor is \"", options_.monitor, "\", but the set \"",
+    TUTTI_CHECK(false, "CheckpointSaver: monitor is \"", options_.monitor, "\", but the set \"",
                 options_.dataloader_label, "\" has ", names.empty() ? "no metrics" : names);
   }
   candidate_ = found->second;
@@ -260,7 +261,7 @@ TUTTI_INLINE void Saver::save(Archive& archive) const {
 TUTTI_INLINE void Saver::load(const Archive& archive) {
   const auto names = archive.get<std::vector<std::string>>("names");
   const auto values = archive.get<std::vector<double>>("values");
-  TORCH_CHECK(names.size() == values.size(), "checkpoint: '", archive.path(), "' lists ",
+  TUTTI_CHECK(names.size() == values.size(), "checkpoint: '", archive.path(), "' lists ",
               names.size(), " checkpoints and ", values.size(), " values");
   entries_.clear();
   for (std::size_t i = 0; i < names.size(); ++i) {

@@ -21,6 +21,7 @@
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/version.hpp>
 
 namespace tutti::checkpoint {
@@ -107,7 +108,7 @@ TUTTI_INLINE std::vector<NamedTensor> tensors_of(const Archive& archive, bool on
   std::vector<NamedTensor> out;
   archive.each_leaf([&](const std::string& path, const Archive::Leaf& leaf) {
     const at::Tensor* tensor = leaf.tensor();
-    TORCH_CHECK(tensor != nullptr || !only_tensors, "checkpoint: '", path,
+    TUTTI_CHECK(tensor != nullptr || !only_tensors, "checkpoint: '", path,
                 "' of the model is no tensor; put it into the state");
     if (tensor != nullptr) {
       out.emplace_back(path, *tensor);
@@ -133,25 +134,27 @@ TUTTI_INLINE void write_text(const std::filesystem::path& path, const std::strin
 
 TUTTI_INLINE Manifest read_manifest(const std::filesystem::path& folder) {
   const auto path = folder / "manifest.json";
-  TORCH_CHECK(is_folder(folder), "checkpoint: there is no checkpoint '", folder.string(), "'",
+  TUTTI_CHECK(is_folder(folder), "checkpoint: there is no checkpoint '", folder.string(), "'",
               path_exists(folder) ? "; that is a file, and a checkpoint is a folder (weights of "
                                     "other programs are read by checkpoint::read_weights)"
                                   : "");
-  TORCH_CHECK(path_exists(path), "checkpoint: '", folder.string(),
+  TUTTI_CHECK(path_exists(path), "checkpoint: '", folder.string(),
               "' has no manifest.json; it is no checkpoint, or one that was not finished",
               path_exists(folder / "latest")
                   ? "; its newest checkpoint is '" + (folder / "latest").string() + "'"
                   : "");
   const File file = File::open_for_reading(path);
   constexpr std::uint64_t limit = std::uint64_t{1} << 28;
-  TORCH_CHECK(file.size() <= limit, "checkpoint: '", path.string(), "' has ", file.size(),
+  TUTTI_CHECK(file.size() <= limit, "checkpoint: '", path.string(), "' has ", file.size(),
               " bytes, more than any manifest needs");
   std::string text(file.size(), '\0');
   file.read_at(0, text.data(), text.size());
   try {
     return parse_manifest(text);
   } catch (const std::invalid_argument& error) {
-    C10_THROW_ERROR(Error, "checkpoint: '" + path.string() + "' is refused: " + error.what());
+    throw ::tutti::detail::make_error<c10::Error>(
+        {__func__, __FILE__, __LINE__},
+        "checkpoint: '" + path.string() + "' is refused: " + error.what());
   }
 }
 
@@ -164,10 +167,10 @@ TUTTI_INLINE std::vector<NamedTensor> read_tensors(const std::filesystem::path& 
     return {};
   }
   const auto path = folder / name;
-  TORCH_CHECK(path_exists(path), "checkpoint: '", path.string(),
+  TUTTI_CHECK(path_exists(path), "checkpoint: '", path.string(),
               "' is missing, which the manifest lists");
   const std::uint64_t size = File::open_for_reading(path).size();
-  TORCH_CHECK(
+  TUTTI_CHECK(
       size == facts->second.size, "checkpoint: '", path.string(), "' has ", size,
       " bytes, the manifest says ", facts->second.size,
       size < facts->second.size ? "; it is truncated" : "; it belongs to another checkpoint");
@@ -180,7 +183,7 @@ TUTTI_INLINE std::vector<NamedTensor> read_tensors(const std::filesystem::path& 
   }
   Xxh64 hash;
   auto tensors = file.read_all(hash);
-  TORCH_CHECK(hash.text() == facts->second.checksum, "checkpoint: '", path.string(),
+  TUTTI_CHECK(hash.text() == facts->second.checksum, "checkpoint: '", path.string(),
               "' has the checksum ", hash.text(), ", the manifest says ", facts->second.checksum,
               "; it was damaged or changed after it was written");
   return tensors;
@@ -191,7 +194,7 @@ TUTTI_INLINE std::vector<NamedTensor> read_tensors(const std::filesystem::path& 
 namespace tutti::checkpoint {
 
 TUTTI_INLINE Pages make_pages(const Snapshot& snapshot) {
-  TORCH_CHECK(detail::tensors_of(snapshot.meta, false).empty(), "checkpoint: meta holds a tensor");
+  TUTTI_CHECK(detail::tensors_of(snapshot.meta, false).empty(), "checkpoint: meta holds a tensor");
   Pages out;
   out.manifest.created = detail::utc_now();
   out.manifest.tutti = detail::tutti_version();
@@ -207,9 +210,9 @@ TUTTI_INLINE void write_pages(const std::filesystem::path& target, const Pages& 
                               bool overwrite) {
   namespace fs = std::filesystem;
   const fs::path absolute = target.empty() ? target : fs::absolute(target).lexically_normal();
-  TORCH_CHECK(!absolute.filename().empty(), "checkpoint: '", target.string(),
+  TUTTI_CHECK(!absolute.filename().empty(), "checkpoint: '", target.string(),
               "' ends in a slash or is empty");
-  TORCH_CHECK(overwrite || !detail::path_exists(absolute), "checkpoint: '", target.string(),
+  TUTTI_CHECK(overwrite || !detail::path_exists(absolute), "checkpoint: '", target.string(),
               "' exists; set overwrite to replace it (of a trainer save_overwrite), or choose "
               "another name");
   Manifest manifest = pages.manifest;
@@ -242,7 +245,7 @@ TUTTI_INLINE Snapshot read_snapshot(const std::filesystem::path& path, const Rea
     try {
       out.state = detail::from_json(manifest.state, {state.begin(), state.end()});
     } catch (const std::invalid_argument& error) {
-      TORCH_CHECK(false, "checkpoint: '", folder.string(), "' is refused: ", error.what());
+      TUTTI_CHECK(false, "checkpoint: '", folder.string(), "' is refused: ", error.what());
     }
   }
   return out;

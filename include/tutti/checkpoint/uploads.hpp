@@ -27,6 +27,7 @@
 #include <tutti/checkpoint/mirror.hpp>
 #include <tutti/checkpoint/object_store.hpp>
 #include <tutti/checkpoint/remote.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
 
@@ -82,7 +83,7 @@ class Uploads final : public Mirror {
       errors = std::exchange(errors_, {});
       failed_.store(false, std::memory_order_release);
     }
-    TORCH_CHECK(errors.empty() || options_.warn, "RemoteUploader: ", errors);
+    TUTTI_CHECK(errors.empty() || options_.warn, "RemoteUploader: ", errors);
     if (!errors.empty()) {
       TORCH_WARN("RemoteUploader: ", errors, "; training goes on");
     }

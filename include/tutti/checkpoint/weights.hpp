@@ -14,6 +14,7 @@
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/json_parse.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
 
@@ -37,10 +38,10 @@ inline void add_shards(const std::filesystem::path& path, Archive& archive) {
       shards.insert(shard.string());
     }
   } catch (const std::invalid_argument& error) {
-    TORCH_CHECK(false, "checkpoint: '", path.string(), "' is refused: ", error.what());
+    TUTTI_CHECK(false, "checkpoint: '", path.string(), "' is refused: ", error.what());
   }
   for (const auto& shard : shards) {
-    TORCH_CHECK(std::filesystem::path(shard).filename() == shard && shard != "..", "checkpoint: '",
+    TUTTI_CHECK(std::filesystem::path(shard).filename() == shard && shard != "..", "checkpoint: '",
                 path.string(), "' lists the file '", shard, "', expected a name without a folder");
     add_tensors(path.parent_path() / shard, archive);
   }
@@ -51,7 +52,7 @@ inline void refuse_pickle(const std::filesystem::path& path) {
   const File file = File::open_for_reading(path);
   std::string magic(file.size() < 2 ? 0 : 2, '\0');
   file.read_at(0, magic.data(), magic.size());
-  TORCH_CHECK(
+  TUTTI_CHECK(
       magic != "PK" && !magic.starts_with('\x80'), "checkpoint: '", path.string(),
       "' is a pickle of torch.save(), which can run code when it is opened; convert it in Python: ",
       "safetensors.torch.save_file(torch.load(path, weights_only=True), 'model.safetensors')");
@@ -66,7 +67,7 @@ inline void refuse_pickle(const std::filesystem::path& path) {
 /// files. Throws c10::Error when it is none of these or damaged.
 inline Archive read_weights(const std::filesystem::path& path) {
   const auto found = resolve(path);
-  TORCH_CHECK(detail::path_exists(found), "checkpoint: there is no '", path.string(), "'");
+  TUTTI_CHECK(detail::path_exists(found), "checkpoint: there is no '", path.string(), "'");
   if (detail::is_folder(found)) {
     return read_snapshot(found, {.state = false}).model;
   }

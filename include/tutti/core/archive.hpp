@@ -14,6 +14,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/archive_leaf.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti {
 
@@ -168,7 +169,7 @@ inline std::pair<std::string_view, std::string_view> split_path(std::string_view
 template <Archivable T>
 void Archive::put(std::string_view path, const T& value) {
   if constexpr (detail::is_list<T>) {
-    TORCH_CHECK(!contains(path), "archive: '", full(path), "' is saved twice");
+    TUTTI_CHECK(!contains(path), "archive: '", full(path), "' is saved twice");
     Archive& list = child(path);
     for (std::size_t i = 0; i < value.size(); ++i) {
       list.put(std::to_string(i), static_cast<typename T::value_type>(value[i]));
@@ -220,7 +221,7 @@ T Archive::get(std::string_view path) const {
     return entry.leaf().visit([&](const auto& value) -> T {
       using V = std::remove_cvref_t<decltype(value)>;
       if constexpr (std::integral<V> && !std::same_as<V, bool>) {
-        TORCH_CHECK(std::in_range<T>(value), "archive: '", full(path), "' is ", value,
+        TUTTI_CHECK(std::in_range<T>(value), "archive: '", full(path), "' is ", value,
                     ", which the integer it is read into cannot hold");
         return static_cast<T>(value);
       }
@@ -270,7 +271,7 @@ TUTTI_INLINE const Archive::Entry* Archive::direct(std::string_view name) const 
 }
 
 TUTTI_INLINE Archive::Entry& Archive::add(std::string_view name) {
-  TORCH_CHECK(!name.empty(), "archive: an entry of '", path_, "' has an empty name");
+  TUTTI_CHECK(!name.empty(), "archive: an entry of '", path_, "' has an empty name");
   order_.insert(rank_of(name), entries_.size());
   entries_.push_back(Entry(name));
   return entries_.back();
@@ -288,12 +289,12 @@ TUTTI_INLINE const Archive::Entry* Archive::find(std::string_view path) const {
 TUTTI_INLINE const Archive::Entry& Archive::require(std::string_view path) const {
   const auto [head, rest] = detail::split_path(path);
   const Entry* entry = direct(head);
-  TORCH_CHECK(entry != nullptr, "archive: nothing is saved under '", full(head), "'; ",
+  TUTTI_CHECK(entry != nullptr, "archive: nothing is saved under '", full(head), "'; ",
               path_.empty() ? "the archive" : "'" + path_ + "'", " has ", inventory());
   if (head.size() == path.size()) {
     return *entry;
   }
-  TORCH_CHECK(entry->is_child(), "archive: '", full(head), "' is ", entry->kind(),
+  TUTTI_CHECK(entry->is_child(), "archive: '", full(head), "' is ", entry->kind(),
               ", expected a child archive with '", rest, "'");
   return entry->child().require(rest);
 }
@@ -326,7 +327,7 @@ TUTTI_INLINE Archive& Archive::child(std::string_view path) {
     entry->is_child_ = true;
     entry->child_.path_ = full(head);
   }
-  TORCH_CHECK(entry->is_child(), "archive: '", full(head), "' is ", entry->kind(),
+  TUTTI_CHECK(entry->is_child(), "archive: '", full(head), "' is ", entry->kind(),
               ", so it cannot be a child archive too");
   Archive& below = entry->child_;
   return head.size() == path.size() ? below : below.child(rest);
@@ -334,7 +335,7 @@ TUTTI_INLINE Archive& Archive::child(std::string_view path) {
 
 TUTTI_INLINE const Archive& Archive::child(std::string_view path) const {
   const Entry& entry = require(path);
-  TORCH_CHECK(entry.is_child(), "archive: '", full(path), "' is ", entry.kind(),
+  TUTTI_CHECK(entry.is_child(), "archive: '", full(path), "' is ", entry.kind(),
               ", expected a child archive");
   return entry.child();
 }
@@ -345,7 +346,7 @@ TUTTI_INLINE void Archive::put_leaf(std::string_view path, Leaf leaf) {
     child(path.substr(0, slash)).put_leaf(path.substr(slash + 1), std::move(leaf));
     return;
   }
-  TORCH_CHECK(!contains(path), "archive: '", full(path),
+  TUTTI_CHECK(!contains(path), "archive: '", full(path),
               "' is saved twice; erase() the first or choose "
               "another name");
   add(path).leaf_ = std::move(leaf);
@@ -361,7 +362,7 @@ TUTTI_INLINE void Archive::place(std::string path) {
 }
 
 TUTTI_INLINE void Archive::put(std::string_view path, const Archive& value) {
-  TORCH_CHECK(!contains(path), "archive: '", full(path), "' is saved twice");
+  TUTTI_CHECK(!contains(path), "archive: '", full(path), "' is saved twice");
   Archive copy = value;
   copy.place(full(path));
   child(path) = std::move(copy);
@@ -369,7 +370,7 @@ TUTTI_INLINE void Archive::put(std::string_view path, const Archive& value) {
 
 TUTTI_INLINE void Archive::refuse(std::string_view path, const Entry& entry,
                                   std::string_view expected) const {
-  TORCH_CHECK(false, "archive: '", full(path), "' is ", entry.kind(), ", expected ", expected);
+  TUTTI_CHECK(false, "archive: '", full(path), "' is ", entry.kind(), ", expected ", expected);
 }
 
 TUTTI_INLINE at::Tensor Archive::tensor(std::string_view path) const {

@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti {
 
@@ -26,7 +27,7 @@ class NamedTensors {
   /// The tensor called `name`; throws c10::Error with the names that exist.
   [[nodiscard]] const at::Tensor& at(std::string_view name) const {
     const at::Tensor* found = find(name);
-    TORCH_CHECK(found != nullptr, "no tensor is called \"", name, "\"; there are: ", names());
+    TUTTI_CHECK(found != nullptr, "no tensor is called \"", name, "\"; there are: ", names());
     return *found;
   }
   [[nodiscard]] at::Tensor& at(std::string_view name) {
@@ -182,7 +183,7 @@ TUTTI_INLINE const at::Tensor& Batch::inputs() const {
       return *found;
     }
   }
-  TORCH_CHECK(!entries_.empty(), "the batch is empty, so it has no inputs");
+  TUTTI_CHECK(!entries_.empty(), "the batch is empty, so it has no inputs");
   return entries_.front().second;
 }
 
@@ -192,7 +193,7 @@ TUTTI_INLINE const at::Tensor& Batch::targets() const {
       return *found;
     }
   }
-  TORCH_CHECK(false,
+  TUTTI_CHECK(false,
               "the batch has no tensor called \"targets\" or \"labels\"; there are: ", names());
 }
 
@@ -200,7 +201,7 @@ TUTTI_INLINE std::int64_t Batch::num_samples() const {
   std::int64_t count = -1;
   for (const auto& [name, tensor] : entries_) {
     if (tensor.dim() > 0) {
-      TORCH_CHECK(count < 0 || tensor.size(0) == count,
+      TUTTI_CHECK(count < 0 || tensor.size(0) == count,
                   "the batch's tensors disagree on the "
                   "number of examples: \"",
                   name, "\" has ", tensor.size(0), ", others have ", count,
@@ -208,7 +209,7 @@ TUTTI_INLINE std::int64_t Batch::num_samples() const {
       count = tensor.size(0);
     }
   }
-  TORCH_CHECK(count >= 0,
+  TUTTI_CHECK(count >= 0,
               "the batch has no tensor with a dimension to count examples by; there "
               "are: ",
               names());
@@ -226,7 +227,7 @@ TUTTI_INLINE Batch Batch::to(at::Device device, bool non_blocking) const {
 }
 
 TUTTI_INLINE std::vector<Batch> Batch::split(std::int64_t size) const {
-  TORCH_CHECK(size > 0, "split: size is ", size, ", expected at least 1");
+  TUTTI_CHECK(size > 0, "split: size is ", size, ", expected at least 1");
   const std::int64_t total = num_samples();
   if (size >= total) {
     return {*this};
@@ -252,7 +253,7 @@ TUTTI_INLINE const at::Tensor& Outputs::tensor() const {
       return *found;
     }
   }
-  TORCH_CHECK(false,
+  TUTTI_CHECK(false,
               "the model's outputs are not one tensor and none is called \"logits\"; "
               "there are: ",
               names());
@@ -262,7 +263,7 @@ TUTTI_INLINE at::Tensor Loss::total() const {
   if (const at::Tensor* found = find("total")) {
     return found->dim() == 0 ? *found : found->mean();
   }
-  TORCH_CHECK(!entries_.empty(), "the model's loss returned nothing");
+  TUTTI_CHECK(!entries_.empty(), "the model's loss returned nothing");
   at::Tensor sum;
   for (const auto& [name, part] : entries_) {
     at::Tensor mean = part.dim() == 0 ? part : part.mean();

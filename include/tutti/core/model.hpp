@@ -7,6 +7,7 @@
 
 #include <tutti/core/batch.hpp>
 #include <tutti/core/detail/make.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/metric.hpp>
 #include <tutti/fwd.hpp>
 
@@ -198,7 +199,7 @@ class AnyModel {
       if constexpr (requires { model->sample_losses(outputs, batch); }) {
         return model->sample_losses(outputs, batch);
       } else {
-        TORCH_CHECK(false,
+        TUTTI_CHECK(false,
                     "the model has no sample_losses(outputs, batch), a loss for each example");
       }
     }

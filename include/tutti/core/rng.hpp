@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 
@@ -113,7 +114,7 @@ class Rng {
  private:
   template <class T>
   static T take(std::deque<T>& recorded, const char* kind) {
-    TORCH_CHECK(!recorded.empty(), "Rng: no recorded ", kind, " is left to replay");
+    TUTTI_CHECK(!recorded.empty(), "Rng: no recorded ", kind, " is left to replay");
     T value = std::move(recorded.front());
     recorded.pop_front();
     return value;
@@ -174,7 +175,7 @@ TUTTI_INLINE double Rng::uniform() {
 }
 
 TUTTI_INLINE std::int64_t Rng::integer(std::int64_t low, std::int64_t high) {
-  TORCH_CHECK(low < high, "Rng::integer: the range [", low, ", ", high, ") is empty");
+  TUTTI_CHECK(low < high, "Rng::integer: the range [", low, ", ", high, ") is empty");
   if (replays()) {
     return take((*tape_)->integers, "integer");
   }
@@ -183,7 +184,7 @@ TUTTI_INLINE std::int64_t Rng::integer(std::int64_t low, std::int64_t high) {
 }
 
 TUTTI_INLINE double Rng::beta(double a, double b) {
-  TORCH_CHECK(a > 0 && b > 0, "Rng::beta: parameters are ", a, ", ", b, ", expected > 0");
+  TUTTI_CHECK(a > 0 && b > 0, "Rng::beta: parameters are ", a, ", ", b, ", expected > 0");
   if (replays()) {
     return take((*tape_)->betas, "beta");
   }
@@ -200,7 +201,7 @@ TUTTI_INLINE double Rng::beta(double a, double b) {
 }
 
 TUTTI_INLINE std::vector<double> Rng::dirichlet(double alpha, std::int64_t n) {
-  TORCH_CHECK(alpha > 0 && n > 0, "Rng::dirichlet: alpha is ", alpha, " and n ", n,
+  TUTTI_CHECK(alpha > 0 && n > 0, "Rng::dirichlet: alpha is ", alpha, " and n ", n,
               ", expected both > 0");
   if (replays()) {
     const at::Tensor recorded = take((*tape_)->weights, "dirichlet");
@@ -224,11 +225,11 @@ TUTTI_INLINE std::vector<double> Rng::dirichlet(double alpha, std::int64_t n) {
 }
 
 TUTTI_INLINE at::Tensor Rng::choose(const std::vector<double>& weights, std::int64_t count) {
-  TORCH_CHECK(count >= 0 && count <= std::ssize(weights), "Rng::choose: count is ", count,
+  TUTTI_CHECK(count >= 0 && count <= std::ssize(weights), "Rng::choose: count is ", count,
               ", expected 0 to ", weights.size());
   if (replays()) {
     at::Tensor recorded = take((*tape_)->choices, "choice");
-    TORCH_CHECK(recorded.numel() == count, "Rng: the recorded choice has ", recorded.numel(),
+    TUTTI_CHECK(recorded.numel() == count, "Rng: the recorded choice has ", recorded.numel(),
                 " entries, expected ", count);
     return recorded;
   }
@@ -253,7 +254,7 @@ TUTTI_INLINE at::Tensor Rng::choose(const std::vector<double>& weights, std::int
 TUTTI_INLINE at::Tensor Rng::permutation(std::int64_t n) {
   if (replays()) {
     at::Tensor recorded = take((*tape_)->permutations, "permutation");
-    TORCH_CHECK(recorded.numel() == n, "Rng: the recorded permutation has ", recorded.numel(),
+    TUTTI_CHECK(recorded.numel() == n, "Rng: the recorded permutation has ", recorded.numel(),
                 " entries, expected ", n);
     return recorded;
   }

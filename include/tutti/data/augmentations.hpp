@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/data/image_ops.hpp>
 
@@ -161,7 +162,7 @@ inline at::Tensor augment(const at::Tensor& image, Augmentation operation, doubl
     case Augmentation::sharpness_original:
       return sharpness(image, detail::draw_original_factor(rng, severity));
   }
-  TORCH_CHECK_VALUE(false, "augment: there is no operation ", static_cast<int>(operation));
+  TUTTI_CHECK_VALUE(false, "augment: there is no operation ", static_cast<int>(operation));
 }
 
 /// Applies `f(image, rng)`, uint8 [C, H, W] to the same, to images of any type.
@@ -171,7 +172,7 @@ inline at::Tensor augment(const at::Tensor& image, Augmentation operation, doubl
 /// images' shape and type. Throws c10::Error (ValueError) for others.
 template <class F>
 at::Tensor map_images(const at::Tensor& images, Rng& rng, const F& f) {
-  TORCH_CHECK_VALUE((images.scalar_type() == at::kByte || images.is_floating_point()) &&
+  TUTTI_CHECK_VALUE((images.scalar_type() == at::kByte || images.is_floating_point()) &&
                         images.is_cpu() && (images.dim() == 3 || images.dim() == 4),
                     "the images are ", images.scalar_type(), images.sizes(), " on ",
                     images.device(),

@@ -10,6 +10,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/file_reader.hpp>
 #include <tutti/data/image_set.hpp>
 
@@ -32,7 +33,7 @@ inline constexpr std::int64_t cifar10_record = 1 + cifar10_pixels;
 
 inline std::int64_t count_cifar10_records(const FileReader& file) {
   const auto bytes = static_cast<std::int64_t>(file.size());
-  TORCH_CHECK(bytes > 0 && bytes % cifar10_record == 0, "'", file.path(), "' has ", bytes,
+  TUTTI_CHECK(bytes > 0 && bytes % cifar10_record == 0, "'", file.path(), "' has ", bytes,
               " bytes, expected a multiple of ", cifar10_record, " and more than 0; ",
               bytes > 0 && bytes % (cifar10_record + 1) == 0
                   ? "these look like the records of CIFAR-100, which have two labels each"
@@ -46,7 +47,7 @@ inline void read_cifar10_records(const FileReader& file, std::int64_t records, s
   const char* at = bytes.data();
   for (std::int64_t i = 0; i < records; ++i, at += cifar10_record) {
     const auto label = static_cast<unsigned char>(*at);
-    TORCH_CHECK(label < cifar10_classes.size(), "'", file.path(), "' has label ", int{label},
+    TUTTI_CHECK(label < cifar10_classes.size(), "'", file.path(), "' has label ", int{label},
                 " in record ", i,
                 ", expected 0 to 9; it is damaged, or no file of CIFAR-10's binary version");
     labels[i] = label;
@@ -62,7 +63,7 @@ inline void read_cifar10_records(const FileReader& file, std::int64_t records, s
 /// Throws c10::Error, naming the file, when one cannot be read, is empty, does not consist of whole
 /// records, or has a label above 9; (ValueError) without any file.
 inline ImageSet load_cifar10_batches(const std::vector<std::string>& files) {
-  TORCH_CHECK_VALUE(!files.empty(),
+  TUTTI_CHECK_VALUE(!files.empty(),
                     "load_cifar10_batches: there are no files, expected one or more");
   std::vector<std::unique_ptr<detail::FileReader>> open;
   std::vector<std::int64_t> counts;
@@ -91,7 +92,7 @@ inline ImageSet load_cifar10_batches(const std::vector<std::string>& files) {
 /// train: all data_batch_*.bin that are there, in the order of their names; test: test_batch.bin.
 /// Throws c10::Error when the folder has none of them, and as load_cifar10_batches.
 inline ImageSet load_cifar10(const std::string& folder, Split split = Split::train) {
-  TORCH_CHECK(
+  TUTTI_CHECK(
       detail::is_folder(folder), "'", folder,
       "' is no folder; expected the one with "
       "CIFAR-10's data_batch_1.bin to data_batch_5.bin and test_batch.bin (single files are "
@@ -105,7 +106,7 @@ inline ImageSet load_cifar10(const std::string& folder, Split split = Split::tra
       files.push_back(folder + "/" + name);
     }
   }
-  TORCH_CHECK(!files.empty(), "'", folder, "' has no ",
+  TUTTI_CHECK(!files.empty(), "'", folder, "' has no ",
               split == Split::train ? "data_batch_*.bin" : "test_batch.bin",
               "; expected the folder of CIFAR-10's binary version, cifar-10-batches-bin, unpacked");
   return load_cifar10_batches(files);

@@ -15,6 +15,7 @@
 
 #include <tutti/core/batch.hpp>
 #include <tutti/core/detail/one_thread.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/data/detail/ahead.hpp>
 #include <tutti/data/detail/collate.hpp>
@@ -105,7 +106,7 @@ class DataLoader {
         transforms_(options_->transforms),
         sampler_(static_cast<std::int64_t>(dataset_->size()), sampler_options(0, 1)) {
     const auto expect = [](bool ok, const char* name, std::int64_t value, int least) {
-      TORCH_CHECK_VALUE(ok, "DataLoader: ", name, " is ", value, ", expected ", least, " or more");
+      TUTTI_CHECK_VALUE(ok, "DataLoader: ", name, " is ", value, ", expected ", least, " or more");
     };
     expect(options_->batch_size >= 1, "batch_size", options_->batch_size, 1);
     expect(options_->num_workers >= 0, "num_workers", options_->num_workers, 0);
@@ -115,7 +116,7 @@ class DataLoader {
 
   /// Begins an epoch at one of its batches. epoch, first_batch: >= 0.
   void start(std::int64_t epoch, std::int64_t first_batch = 0) {
-    TORCH_CHECK_VALUE(first_batch >= 0, "DataLoader: first_batch is ", first_batch,
+    TUTTI_CHECK_VALUE(first_batch >= 0, "DataLoader: first_batch is ", first_batch,
                       ", expected 0 or more");
     ahead_.clear();
     sampler_.set_epoch(epoch);
@@ -242,7 +243,7 @@ class DataLoader {
 
     void transform_image(Batch& example, std::uint64_t number) const {
       at::Tensor& image = example.inputs();
-      TORCH_CHECK(image.scalar_type() == at::kByte && image.dim() == 3,
+      TUTTI_CHECK(image.scalar_type() == at::kByte && image.dim() == 3,
                   "transforms take 8-bit images [C, H, W], and its inputs are ",
                   image.scalar_type(), image.sizes(),
                   "; make floats of them in DataLoaderOptions::transform, which comes later");
@@ -282,11 +283,11 @@ class DataLoader {
         TORCH_WARN("DataLoader: example ", one.index, " of the data set is left out: ", one.reason,
                    "; more of them are only counted, see skipped()");
       }
-      TORCH_CHECK(++skipped_now_ <= options_->max_skipped, "DataLoader: ", skipped_now_,
+      TUTTI_CHECK(++skipped_now_ <= options_->max_skipped, "DataLoader: ", skipped_now_,
                   " examples of this epoch cannot be had, expected at most max_skipped = ",
                   options_->max_skipped, "; the last is example ", one.index, ": ", one.reason);
     }
-    TORCH_CHECK(!prepared.batch.empty(), "DataLoader: no example of batch ", number,
+    TUTTI_CHECK(!prepared.batch.empty(), "DataLoader: no example of batch ", number,
                 " can be had; the first is example ",
                 prepared.skipped.empty() ? -1 : prepared.skipped.front().index, ": ",
                 prepared.skipped.empty() ? "" : prepared.skipped.front().reason);

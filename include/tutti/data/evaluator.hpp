@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tutti/core/count_or_auto.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/time.hpp>
 #include <tutti/data/data_spec.hpp>
 
@@ -36,14 +37,14 @@ struct Evaluator : EvaluatorOptions {
   /// Throws c10::Error (ValueError) when a number is out of range or the label is empty.
   Evaluator(std::string called, DataSpec from, EvaluatorOptions options = {})
       : EvaluatorOptions(std::move(options)), label(std::move(called)), data(std::move(from)) {
-    TORCH_CHECK_VALUE(!label.empty(), "an evaluation set has an empty label; give it a name");
-    TORCH_CHECK_VALUE(interval.value() >= 0, "evaluation set \"", label, "\": interval is ",
+    TUTTI_CHECK_VALUE(!label.empty(), "an evaluation set has an empty label; give it a name");
+    TUTTI_CHECK_VALUE(interval.value() >= 0, "evaluation set \"", label, "\": interval is ",
                       to_string(interval),
                       ", expected a time like 1ep, or 0 for the trainer's eval_interval");
-    TORCH_CHECK_VALUE(subset_num_batches >= -1, "evaluation set \"", label,
+    TUTTI_CHECK_VALUE(subset_num_batches >= -1, "evaluation set \"", label,
                       "\": subset_num_batches is ", subset_num_batches,
                       ", expected -1 (all) or a number of batches");
-    TORCH_CHECK_VALUE(device_eval_microbatch_size.count >= 0, "evaluation set \"", label,
+    TUTTI_CHECK_VALUE(device_eval_microbatch_size.count >= 0, "evaluation set \"", label,
                       "\": device_eval_microbatch_size is ", device_eval_microbatch_size.count,
                       ", expected 0 (the whole batch), a number of examples, or \"auto\"");
   }

@@ -13,6 +13,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/file_reader.hpp>
 
 /// IDX files, the format of MNIST and its relatives: two zero bytes, a byte for the type, a byte
@@ -58,7 +59,7 @@ inline at::ScalarType idx_type(std::uint8_t code, const std::string& path) {
       return known.type;
     }
   }
-  TORCH_CHECK(false, "'", path, "' is no IDX file that can be read: its type code is ", int{code},
+  TUTTI_CHECK(false, "'", path, "' is no IDX file that can be read: its type code is ", int{code},
               ", expected 8 (uint8), 9 (int8), 11 (int16), 12 (int32), 13 (float) or 14 (double)");
 }
 
@@ -70,24 +71,24 @@ struct IdxHeader {
 
 inline IdxHeader read_idx_header(const FileReader& file) {
   const std::string& path = file.path();
-  TORCH_CHECK(file.size() >= 4, "'", path, "' is no IDX file: it has ", file.size(),
+  TUTTI_CHECK(file.size() >= 4, "'", path, "' is no IDX file: it has ", file.size(),
               " bytes, expected at least 4");
   std::array<unsigned char, 4> magic{};
   file.read(0, magic.data(), 4);
-  TORCH_CHECK(!(magic[0] == 0x1f && magic[1] == 0x8b), "'", path,
+  TUTTI_CHECK(!(magic[0] == 0x1f && magic[1] == 0x8b), "'", path,
               "' is compressed with gzip; decompress it first (gunzip)");
-  TORCH_CHECK(magic[0] == 0 && magic[1] == 0, "'", path, "' is no IDX file: it begins with bytes ",
+  TUTTI_CHECK(magic[0] == 0 && magic[1] == 0, "'", path, "' is no IDX file: it begins with bytes ",
               int{magic[0]}, ", ", int{magic[1]}, ", expected 0, 0");
   IdxHeader header{idx_type(magic[2], path), {}, 0};
   std::uint64_t bytes = at::elementSize(header.type);
   const std::uint64_t before = 4 + 4 * std::uint64_t{magic[3]};
-  TORCH_CHECK(file.size() >= before, "'", path, "' is cut off: it has ", file.size(),
+  TUTTI_CHECK(file.size() >= before, "'", path, "' is cut off: it has ", file.size(),
               " bytes, expected ", before, " for the header alone");
   for (std::uint64_t at = 4; at < before; at += 4) {
     std::array<unsigned char, 4> size{};
     file.read(at, size.data(), 4);
     header.shape.push_back(big_endian(size.data()));
-    TORCH_CHECK(!__builtin_mul_overflow(bytes, big_endian(size.data()), &bytes), "'", path,
+    TUTTI_CHECK(!__builtin_mul_overflow(bytes, big_endian(size.data()), &bytes), "'", path,
                 "' is damaged: its dimensions ", at::IntArrayRef(header.shape),
                 " do not fit into memory");
   }
@@ -107,7 +108,7 @@ inline at::Tensor load_idx(const std::string& path) {
   const detail::FileReader file(path);
   const detail::IdxHeader header = detail::read_idx_header(file);
   const std::uint64_t before = 4 + 4 * header.shape.size();
-  TORCH_CHECK(file.size() - before == header.bytes, "'", path, "' has ", file.size(),
+  TUTTI_CHECK(file.size() - before == header.bytes, "'", path, "' has ", file.size(),
               " bytes, expected ", header.bytes + before, " for dimensions ",
               at::IntArrayRef(header.shape), " of ", header.type, "; it is ",
               file.size() - before < header.bytes ? "cut off" : "damaged");
@@ -127,13 +128,13 @@ inline void save_idx(const std::string& path, const at::Tensor& tensor) {
   for (const detail::IdxType& known : detail::idx_types) {
     code = known.type == tensor.scalar_type() ? known.code : code;
   }
-  TORCH_CHECK(code != 0, "save_idx: the tensor is ", tensor.scalar_type(),
+  TUTTI_CHECK(code != 0, "save_idx: the tensor is ", tensor.scalar_type(),
               ", expected uint8, int8, int16, int32, float or double");
-  TORCH_CHECK(tensor.dim() <= 255, "save_idx: the tensor has ", tensor.dim(),
+  TUTTI_CHECK(tensor.dim() <= 255, "save_idx: the tensor has ", tensor.dim(),
               " dimensions, expected at most 255");
   std::string bytes{'\0', '\0', static_cast<char>(code), static_cast<char>(tensor.dim())};
   for (const std::int64_t size : tensor.sizes()) {
-    TORCH_CHECK(size <= 0xffffffffLL, "save_idx: a dimension is ", size,
+    TUTTI_CHECK(size <= 0xffffffffLL, "save_idx: a dimension is ", size,
                 ", expected less than 2^32");
     for (int shift = 24; shift >= 0; shift -= 8) {
       bytes.push_back(static_cast<char>((size >> shift) & 0xff));
@@ -146,7 +147,7 @@ inline void save_idx(const std::string& path, const at::Tensor& tensor) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   file.close();
-  TORCH_CHECK(file, "'", path, "' cannot be written: ", std::strerror(errno));
+  TUTTI_CHECK(file, "'", path, "' cannot be written: ", std::strerror(errno));
 }
 
 }  // namespace tutti::data

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/data/jpeg.hpp>
 #include <tutti/data/png.hpp>
 
@@ -23,11 +24,11 @@ struct ImageDecoder {
 #if defined(TUTTI_WITH_PNG) && defined(TUTTI_WITH_JPEG)
     return png ? decode_png(view, name) : decode_jpeg(view, name);
 #elif defined(TUTTI_WITH_PNG)
-    TORCH_CHECK(!view.starts_with("\xff\xd8"), "'", name,
+    TUTTI_CHECK(!view.starts_with("\xff\xd8"), "'", name,
                 "' is a JPEG image, and this program decodes only PNG; link it to tutti::jpeg");
     return decode_png(view, name);
 #elif defined(TUTTI_WITH_JPEG)
-    TORCH_CHECK(!png, "'", name,
+    TUTTI_CHECK(!png, "'", name,
                 "' is a PNG image, and this program decodes only JPEG; link it to tutti::png");
     return decode_jpeg(view, name);
 #else

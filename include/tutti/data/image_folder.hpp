@@ -12,6 +12,7 @@
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
 
 #include <tutti/core/detail/parallel.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/image_files.hpp>
 #include <tutti/data/image_decoder.hpp>
 #include <tutti/data/image_set.hpp>
@@ -34,7 +35,7 @@ struct ImageFolderOptions {
 /// Returns uint8 [C, size, size]; the image itself when it is that. size: >= 1, else throws
 /// c10::Error (ValueError).
 inline at::Tensor fit_square(const at::Tensor& image, std::int64_t size) {
-  TORCH_CHECK_VALUE(
+  TUTTI_CHECK_VALUE(
       size >= 1 && image.dim() == 3 && image.numel() > 0 && image.scalar_type() == at::kByte,
       "fit_square: size is ", size, " and the image ", image.scalar_type(), image.sizes(),
       ", expected 1 or more and uint8 [C, H, W] that is not empty");
@@ -84,10 +85,10 @@ inline std::vector<ImageFile> choose_images(const ImageFiles& all, const std::st
   }
   const std::string wanted =
       "expected " + all.prefix() + "CLASS/NAME with one of " + join(options.extensions);
-  TORCH_CHECK(!out.empty(), "'", path, "' has no image there, ", wanted, "; at its top are ",
+  TUTTI_CHECK(!out.empty(), "'", path, "' has no image there, ", wanted, "; at its top are ",
               all.top(), " (options.prefix says where the classes are)");
   for (const std::string& folder : all.folders()) {
-    TORCH_CHECK(std::ranges::binary_search(out, folder, {}, &ImageFile::class_name), "'", path,
+    TUTTI_CHECK(std::ranges::binary_search(out, folder, {}, &ImageFile::class_name), "'", path,
                 "' has no image in its folder '", all.prefix(), folder, "', ", wanted,
                 "; remove the folder if it is no class, or set options.prefix");
   }
@@ -109,7 +110,7 @@ inline at::Tensor make_labels(const std::vector<ImageFile>& files, const std::st
         classes.push_back(name);
       }
       number = std::find(classes.begin(), classes.end(), name) - classes.begin();
-      TORCH_CHECK(number < std::ssize(classes), "'", path, "' has the class '", name,
+      TUTTI_CHECK(number < std::ssize(classes), "'", path, "' has the class '", name,
                   "', expected one of options.classes: ", join(classes));
     }
     label[i] = number;
@@ -135,7 +136,7 @@ inline at::Tensor make_labels(const std::vector<ImageFile>& files, const std::st
 template <class Decode = ImageDecoder>
 ImageSet load_image_folder(const std::string& path, const ImageFolderOptions& options = {},
                            const Decode& decode = Decode{}) {
-  TORCH_CHECK_VALUE(options.size >= 0, "load_image_folder: size is ", options.size,
+  TUTTI_CHECK_VALUE(options.size >= 0, "load_image_folder: size is ", options.size,
                     ", expected 1 or more, or 0 for the images as they are");
   const detail::ImageFiles all(path, options.prefix);
   const std::vector<detail::ImageFile> files = detail::choose_images(all, path, options);
@@ -144,7 +145,7 @@ ImageSet load_image_folder(const std::string& path, const ImageFolderOptions& op
   const auto load = [&](const detail::ImageFile& file) {
     const std::string bytes = all.read(file);
     const at::Tensor image = decode(std::string_view(bytes), all.full_name(file));
-    TORCH_CHECK(image.dim() == 3 && image.scalar_type() == at::kByte && image.numel() > 0, "'",
+    TUTTI_CHECK(image.dim() == 3 && image.scalar_type() == at::kByte && image.numel() > 0, "'",
                 all.full_name(file), "' was decoded to ", image.scalar_type(), image.sizes(),
                 ", expected uint8 [C, H, W]");
     return options.size > 0 ? fit_square(image, options.size) : image;
@@ -156,7 +157,7 @@ ImageSet load_image_folder(const std::string& path, const ImageFolderOptions& op
   ::tutti::detail::parallel_each(std::ssize(files), [&](std::int64_t i) {
     const detail::ImageFile& file = files[static_cast<std::size_t>(i)];
     const at::Tensor image = i == 0 ? first : load(file);
-    TORCH_CHECK(image.sizes() == first.sizes(), "'", all.full_name(file), "' is ", image.sizes(),
+    TUTTI_CHECK(image.sizes() == first.sizes(), "'", all.full_name(file), "' is ", image.sizes(),
                 " and '", all.full_name(files.front()), "' ", first.sizes(),
                 ", expected one size for all; set options.size to scale and crop them");
     out.images.select(0, i).copy_(image);

@@ -13,6 +13,7 @@
 
 #include <tutti/core/batch.hpp>
 #include <tutti/core/detail/one_thread.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/ahead.hpp>
 #include <tutti/data/detail/image_batches.hpp>
 #include <tutti/data/detail/pinned.hpp>
@@ -115,7 +116,7 @@ class ImageLoader {
   // The data set with each example's number, which a batch then brings along.
   static Batch number(Batch dataset) {
     const at::Tensor images = dataset.inputs();
-    TORCH_CHECK_VALUE(images.dim() == 4 && images.scalar_type() == at::kByte && images.is_cpu(),
+    TUTTI_CHECK_VALUE(images.dim() == 4 && images.scalar_type() == at::kByte && images.is_cpu(),
                       "ImageLoader: the images are ", images.scalar_type(), images.sizes(), " on ",
                       images.device(),
                       "; expected uint8 [N, C, H, W] on the CPU (for others take TensorLoader)");
@@ -132,7 +133,7 @@ class ImageLoader {
   }
 
   void check_workers() const {
-    TORCH_CHECK_VALUE(options_.num_workers >= 0 && options_.prefetch_factor >= 1,
+    TUTTI_CHECK_VALUE(options_.num_workers >= 0 && options_.prefetch_factor >= 1,
                       "ImageLoader: num_workers is ", options_.num_workers, " and prefetch_factor ",
                       options_.prefetch_factor, ", expected 0 or more and 1 or more");
   }
@@ -143,14 +144,14 @@ class ImageLoader {
     const auto fits = [&](const std::vector<double>& values) {
       return values.empty() || (options_.to_float && values.size() == channels);
     };
-    TORCH_CHECK_VALUE(fits(options_.mean) && fits(options_.std), "ImageLoader: mean has ",
+    TUTTI_CHECK_VALUE(fits(options_.mean) && fits(options_.std), "ImageLoader: mean has ",
                       options_.mean.size(), " values and std ", options_.std.size(),
                       ", expected none, or with to_float one for each of ", channels, " channels");
     data::detail::ByteValues table;
     for (std::size_t channel = 0; options_.to_float && channel < channels; ++channel) {
       const auto mean = options_.mean.empty() ? 0.0F : static_cast<float>(options_.mean[channel]);
       const auto std = options_.std.empty() ? 1.0F : static_cast<float>(options_.std[channel]);
-      TORCH_CHECK_VALUE(std > 0, "ImageLoader: std is ", std, " in channel ", channel,
+      TUTTI_CHECK_VALUE(std > 0, "ImageLoader: std is ", std, " in channel ", channel,
                         ", expected more than 0");
       auto& values = table.emplace_back();
       for (std::size_t byte = 0; byte < values.size(); ++byte) {

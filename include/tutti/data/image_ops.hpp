@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/core/detail/parallel.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/image_bytes.hpp>
 
 /// Operations on 8-bit images, equal bit for bit to those of Pillow 11.
@@ -24,7 +25,7 @@ inline at::Tensor empty_bytes(at::IntArrayRef shape) {
 }
 
 inline void expect_bytes(const at::Tensor& images, std::string_view what) {
-  TORCH_CHECK_VALUE(images.scalar_type() == at::kByte && images.is_cpu() &&
+  TUTTI_CHECK_VALUE(images.scalar_type() == at::kByte && images.is_cpu() &&
                         (images.dim() == 3 || images.dim() == 4),
                     what, ": the image is ", images.scalar_type(), images.sizes(), " on ",
                     images.device(), ", expected uint8 [C, H, W] or [N, C, H, W] on the CPU");
@@ -71,7 +72,7 @@ inline at::Tensor through_table(const at::Tensor& images, std::string_view what,
 
 inline void expect_colours(const at::Tensor& images, std::string_view what) {
   expect_bytes(images, what);
-  TORCH_CHECK_VALUE(images.size(-3) == 1 || images.size(-3) == 3, what, ": the image has ",
+  TUTTI_CHECK_VALUE(images.size(-3) == 1 || images.size(-3) == 3, what, ": the image has ",
                     images.size(-3), " channels, expected 1, or 3 of red, green and blue");
 }
 
@@ -89,7 +90,7 @@ inline at::Tensor equalize(const at::Tensor& images) {
 
 /// Keeps the highest `bits` bits of each value. bits: 0 to 8.
 inline at::Tensor posterize(const at::Tensor& images, int bits) {
-  TORCH_CHECK_VALUE(bits >= 0 && bits <= 8, "posterize: bits is ", bits, ", expected 0 to 8");
+  TUTTI_CHECK_VALUE(bits >= 0 && bits <= 8, "posterize: bits is ", bits, ", expected 0 to 8");
   detail::Table table = detail::identity_table();
   for (auto& value : table) {
     value = static_cast<detail::Byte>(value & ~((1 << (8 - bits)) - 1));

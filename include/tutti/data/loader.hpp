@@ -11,6 +11,7 @@
 
 #include <tutti/core/batch.hpp>
 #include <tutti/core/detail/make.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/to_batch.hpp>
 #include <tutti/fwd.hpp>
 
@@ -175,7 +176,7 @@ class AnyLoader {
   /// Throws c10::ValueError when the pointer is null.
   template <class S>
   AnyLoader(std::shared_ptr<S> source) {  // NOLINT: converts by design
-    TORCH_CHECK_VALUE(source, "the pointer to a loader is null; make the loader first");
+    TUTTI_CHECK_VALUE(source, "the pointer to a loader is null; make the loader first");
     if constexpr (Loader<S>) {
       self_ = detail::make<Holder<S>>(std::move(source));
     } else {

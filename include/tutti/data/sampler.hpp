@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 #include <cstdint>
 #include <vector>
@@ -90,17 +91,17 @@ namespace tutti {
 TUTTI_INLINE DistributedSampler::DistributedSampler(std::int64_t dataset_size,
                                                     const SamplerOptions& options)
     : dataset_size_(dataset_size), options_(options) {
-  TORCH_CHECK_VALUE(dataset_size >= 0, "DistributedSampler: dataset_size is ", dataset_size,
+  TUTTI_CHECK_VALUE(dataset_size >= 0, "DistributedSampler: dataset_size is ", dataset_size,
                     ", expected 0 or more");
-  TORCH_CHECK_VALUE(options.world_size >= 1, "DistributedSampler: world_size is ",
+  TUTTI_CHECK_VALUE(options.world_size >= 1, "DistributedSampler: world_size is ",
                     options.world_size, ", expected 1 or more");
-  TORCH_CHECK_VALUE(options.rank >= 0 && options.rank < options.world_size,
+  TUTTI_CHECK_VALUE(options.rank >= 0 && options.rank < options.world_size,
                     "DistributedSampler: rank is ", options.rank, ", expected 0 to ",
                     options.world_size - 1);
 }
 
 TUTTI_INLINE void DistributedSampler::set_epoch(std::int64_t epoch) {
-  TORCH_CHECK_VALUE(epoch >= 0, "DistributedSampler: epoch is ", epoch, ", expected 0 or more");
+  TUTTI_CHECK_VALUE(epoch >= 0, "DistributedSampler: epoch is ", epoch, ", expected 0 or more");
   if (epoch != epoch_) {
     epoch_ = epoch;
     order_.reset();
@@ -108,14 +109,14 @@ TUTTI_INLINE void DistributedSampler::set_epoch(std::int64_t epoch) {
 }
 
 TUTTI_INLINE std::int64_t DistributedSampler::operator[](std::int64_t position) const {
-  TORCH_CHECK_INDEX(position >= 0 && position < size(), "DistributedSampler: position is ",
+  TUTTI_CHECK_INDEX(position >= 0 && position < size(), "DistributedSampler: position is ",
                     position, ", expected 0 to ", size() - 1);
   const std::int64_t turn = turn_of(position) % dataset_size_;
   return options_.shuffle ? order()[turn] : turn;
 }
 
 TUTTI_INLINE std::vector<std::int64_t> DistributedSampler::indices(std::int64_t position) const {
-  TORCH_CHECK_INDEX(position >= 0 && position <= size(), "DistributedSampler: position is ",
+  TUTTI_CHECK_INDEX(position >= 0 && position <= size(), "DistributedSampler: position is ",
                     position, ", expected 0 to ", size());
   std::vector<std::int64_t> result;
   result.reserve(static_cast<std::size_t>(size() - position));

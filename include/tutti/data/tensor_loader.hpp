@@ -11,6 +11,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/pinned.hpp>
 #include <tutti/data/detail/rows.hpp>
 #include <tutti/data/sampler.hpp>
@@ -101,12 +102,12 @@ TUTTI_INLINE TensorLoader::TensorLoader(Batch dataset, TensorLoaderOptions optio
     : dataset_(std::move(dataset)),
       options_(std::move(options)),
       sampler_(dataset_.num_samples(), sampler_options()) {
-  TORCH_CHECK_VALUE(options_.batch_size >= 1, "TensorLoader: batch_size is ", options_.batch_size,
+  TUTTI_CHECK_VALUE(options_.batch_size >= 1, "TensorLoader: batch_size is ", options_.batch_size,
                     ", expected 1 or more");
 }
 
 TUTTI_INLINE void TensorLoader::start(std::int64_t epoch, std::int64_t first_batch) {
-  TORCH_CHECK_VALUE(first_batch >= 0, "TensorLoader: first_batch is ", first_batch,
+  TUTTI_CHECK_VALUE(first_batch >= 0, "TensorLoader: first_batch is ", first_batch,
                     ", expected 0 or more");
   sampler_.set_epoch(epoch);
   next_ = first_batch;
@@ -128,7 +129,7 @@ TUTTI_INLINE std::optional<Batch> TensorLoader::next() {
 
 TUTTI_INLINE void TensorLoader::shard(std::int64_t rank, std::int64_t world_size) {
   const bool free = options_.world_size == 1;
-  TORCH_CHECK_VALUE(free || (options_.rank == rank && options_.world_size == world_size),
+  TUTTI_CHECK_VALUE(free || (options_.rank == rank && options_.world_size == world_size),
                     "TensorLoader: its options say rank ", options_.rank, " of ",
                     options_.world_size, ", the run says rank ", rank, " of ", world_size,
                     "; leave them out");

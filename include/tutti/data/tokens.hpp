@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/data/detail/mapped_file.hpp>
 
@@ -46,16 +47,16 @@ class TokenBlocks {
   /// shorter than one example; ValueError when an option is out of range.
   explicit TokenBlocks(std::string path, const TokenBlocksOptions& options = {})
       : options_(options), file_(std::make_shared<const detail::MappedFile>(std::move(path))) {
-    TORCH_CHECK_VALUE(options.length >= 1, "TokenBlocks: length is ", options.length,
+    TUTTI_CHECK_VALUE(options.length >= 1, "TokenBlocks: length is ", options.length,
                       ", expected 1 or more");
-    TORCH_CHECK_VALUE(options.vocab_size >= 0, "TokenBlocks: vocab_size is ", options.vocab_size,
+    TUTTI_CHECK_VALUE(options.vocab_size >= 0, "TokenBlocks: vocab_size is ", options.vocab_size,
                       ", expected 0 (unchecked) or more");
     const std::uint64_t bytes = bytes_of_token();
-    TORCH_CHECK(file_->size() % bytes == 0, "'", file_->path(), "' has ", file_->size(),
+    TUTTI_CHECK(file_->size() % bytes == 0, "'", file_->path(), "' has ", file_->size(),
                 " bytes, expected a multiple of ", bytes,
                 ": the file was cut off, or options.type is not that of its tokens");
     num_tokens_ = static_cast<std::int64_t>(file_->size() / bytes);
-    TORCH_CHECK(num_tokens_ >= options.length, "'", file_->path(), "' has ", num_tokens_,
+    TUTTI_CHECK(num_tokens_ >= options.length, "'", file_->path(), "' has ", num_tokens_,
                 " tokens, expected at least options.length = ", options.length);
   }
 
@@ -65,7 +66,7 @@ class TokenBlocks {
   /// Example `index`, 0 .. size() - 1; with random_offsets one that begins where `rng` says.
   /// Throws c10::Error when the index is out of range or a token is not below vocab_size.
   [[nodiscard]] Batch get(std::int64_t index, Rng& rng) const {
-    TORCH_CHECK_INDEX(index >= 0 && index < size(), "TokenBlocks: index is ", index,
+    TUTTI_CHECK_INDEX(index >= 0 && index < size(), "TokenBlocks: index is ", index,
                       ", expected 0 to ", size() - 1);
     return at(options_.random_offsets ? rng.integer(0, num_tokens_ - options_.length + 1)
                                       : index * options_.length);
@@ -73,7 +74,7 @@ class TokenBlocks {
 
   /// The example that begins at token `offset`, 0 .. num_tokens() - length.
   [[nodiscard]] Batch at(std::int64_t offset) const {
-    TORCH_CHECK_INDEX(offset >= 0 && offset <= num_tokens_ - options_.length,
+    TUTTI_CHECK_INDEX(offset >= 0 && offset <= num_tokens_ - options_.length,
                       "TokenBlocks: offset is ", offset, ", expected 0 to ",
                       num_tokens_ - options_.length);
     at::Tensor ids(at::detail::empty_cpu({options_.length}, at::kLong, /*pin_memory=*/false,
@@ -101,7 +102,7 @@ class TokenBlocks {
     const T* from = static_cast<const T*>(file_->bytes()) + offset;
     for (std::int64_t i = 0; i < options_.length; ++i) {
       to[i] = static_cast<std::int64_t>(from[i]);
-      TORCH_CHECK(options_.vocab_size == 0 || to[i] < options_.vocab_size, "'", file_->path(),
+      TUTTI_CHECK(options_.vocab_size == 0 || to[i] < options_.vocab_size, "'", file_->path(),
                   "' has the token ", to[i], " at place ", offset + i,
                   ", expected less than vocab_size = ", options_.vocab_size,
                   " (is options.type that of the file?)");

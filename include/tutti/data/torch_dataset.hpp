@@ -14,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/to_batch.hpp>
 
 namespace tutti {
@@ -65,7 +66,7 @@ class TorchDataset {
   /// Throws c10::Error (ValueError) when the data set does not know its size.
   explicit TorchDataset(D dataset) : shared_(std::make_shared<Shared>(std::move(dataset))) {
     const std::optional<std::size_t> size = shared_->original.size();
-    TORCH_CHECK_VALUE(size.has_value(), "TorchDataset: the data set has no size, expected one");
+    TUTTI_CHECK_VALUE(size.has_value(), "TorchDataset: the data set has no size, expected one");
     size_ = static_cast<std::int64_t>(*size);
   }
 
@@ -73,7 +74,7 @@ class TorchDataset {
 
   /// Example `index`, 0 .. size() - 1, as the data set and its transforms give it.
   [[nodiscard]] Batch get(std::int64_t index) const {
-    TORCH_CHECK_INDEX(index >= 0 && index < size_, "TorchDataset: index is ", index,
+    TUTTI_CHECK_INDEX(index >= 0 && index < size_, "TorchDataset: index is ", index,
                       ", expected 0 to ", size_ - 1);
     std::unique_ptr<D> mine = shared_->lend();
     Batch example = single(mine->get_batch(std::vector{static_cast<std::size_t>(index)}));
@@ -110,13 +111,13 @@ class TorchDataset {
   template <class T>
   static Batch single(T examples) {
     if constexpr (requires { examples.at(0), examples.size(); }) {
-      TORCH_CHECK(examples.size() == 1, "TorchDataset: the data set gives ", examples.size(),
+      TUTTI_CHECK(examples.size() == 1, "TorchDataset: the data set gives ", examples.size(),
                   " examples for one number, expected one");
       return batch_of(std::move(examples.at(0)));
     } else {
       Batch batch = batch_of(std::move(examples));
       for (auto& [name, tensor] : batch) {
-        TORCH_CHECK(tensor.dim() > 0 && tensor.size(0) == 1, "TorchDataset: \"", name, "\" is ",
+        TUTTI_CHECK(tensor.dim() > 0 && tensor.size(0) == 1, "TorchDataset: \"", name, "\" is ",
                     tensor.sizes(), ", expected [1, ...], as Stack<>() makes of one example");
         tensor = tensor.select(0, 0);
       }

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/data_parallel.hpp>
 #include <tutti/fwd.hpp>
@@ -40,7 +41,7 @@ inline std::shared_ptr<Communicator> join(const Environment& here, at::DeviceTyp
   if (here.world_size == 1) {
     return ::tutti::detail::make<SingleProcess>();
   }
-  TORCH_CHECK(backend().initialize != nullptr, "this process is ", here.describe(),
+  TUTTI_CHECK(backend().initialize != nullptr, "this process is ", here.describe(),
               ", but the program cannot join the others; add #include <tutti/dist/ddp.hpp> to the "
               "file that makes the Trainer");
   return backend().initialize(device, timeout);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tutti/core/detail/make.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/environment.hpp>
 #include <tutti/fwd.hpp>
 
@@ -129,7 +130,7 @@ inline std::shared_ptr<Communicator> default_group() {
     return detail::default_slot();
   }
   const Environment environment = Environment::read();
-  TORCH_CHECK(environment.world_size == 1, "tutti::dist: this is ", environment.describe(),
+  TUTTI_CHECK(environment.world_size == 1, "tutti::dist: this is ", environment.describe(),
               " by its environment (", environment.source,
               "), but no process group exists; call tutti::dist::initialize(device) of "
               "<tutti/dist/process_group.hpp> first, or construct the Trainer, which does");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/backend.hpp>
 #include <tutti/dist/data_parallel.hpp>
 #include <tutti/dist/detail/module_state.hpp>
@@ -34,7 +35,7 @@ class DistributedDataParallel final : public DataParallel {
                           const DataParallelOptions& options = {})
       : group_(std::move(group)), options_(options), state_(detail::state_of(module)) {
     detail::check_trainable(state_);
-    TORCH_CHECK(options.bucket_cap_mb > 0 && options.bucket_cap_mb <= 1e12,
+    TUTTI_CHECK(options.bucket_cap_mb > 0 && options.bucket_cap_mb <= 1e12,
                 "DistributedDataParallel: bucket_cap_mb is ", options.bucket_cap_mb,
                 ", expected more than 0 and at most 1e12");
     detail::check_same_model(state_, *group_);
@@ -43,7 +44,7 @@ class DistributedDataParallel final : public DataParallel {
       return;
     }
     const auto* with_c10d = dynamic_cast<const Group*>(group_.get());
-    TORCH_CHECK(with_c10d != nullptr, "DistributedDataParallel: the group's backend is ",
+    TUTTI_CHECK(with_c10d != nullptr, "DistributedDataParallel: the group's backend is ",
                 group_->backend(),
                 ", expected a tutti::dist::Group; make it by "
                 "tutti::dist::initialize, or use SyncStrategy::forced_sync");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 
 #include <cstddef>
@@ -22,7 +23,7 @@ inline std::vector<std::int64_t> gradients_anywhere(const std::vector<at::Tensor
   std::vector<std::int64_t> present;
   for (const at::Tensor& parameter : parameters) {
     const at::Tensor& gradient = parameter.grad();
-    TORCH_CHECK(!gradient.defined() || gradient.layout() == c10::kStrided,
+    TUTTI_CHECK(!gradient.defined() || gradient.layout() == c10::kStrided,
                 "tutti::dist::all_reduce_gradients: a gradient is sparse; use single_auto_sync or "
                 "multi_auto_sync, or a dense embedding");
     present.push_back(gradient.defined() ? 1 : 0);
@@ -66,7 +67,7 @@ inline void all_reduce_together(const std::vector<at::Tensor>& gradients, Commun
 /// bucket_cap_mb is not above 0.
 inline void all_reduce_gradients(const std::vector<at::Tensor>& parameters, Communicator& group,
                                  double bucket_cap_mb = 25) {
-  TORCH_CHECK_VALUE(bucket_cap_mb > 0, "tutti::dist::all_reduce_gradients: bucket_cap_mb is ",
+  TUTTI_CHECK_VALUE(bucket_cap_mb > 0, "tutti::dist::all_reduce_gradients: bucket_cap_mb is ",
                     bucket_cap_mb, ", expected more than 0");
   if (group.size() == 1 || parameters.empty()) {
     return;

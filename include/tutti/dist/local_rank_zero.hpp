@@ -14,6 +14,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 
 /// One rank per node works first, the others find what it left: a downloaded data set, a built
@@ -78,7 +79,7 @@ inline void run_local_rank_zero_first(Communicator& group, const std::function<v
   if (error) {
     std::rethrow_exception(error);
   }
-  TORCH_CHECK(first || !failed,
+  TUTTI_CHECK(first || !failed,
               "tutti::dist::run_local_rank_zero_first: local rank 0 of some node ", "failed, so ",
               group.environment().describe(), " did not start; see its own error");
   if (!first) {
@@ -97,7 +98,7 @@ inline void run_local_rank_zero_first_patiently(Communicator& group,
   const std::string path = detail::signal_file(group, folder);
   const bool writable = !first || (detail::signal_by_file(path + "_probe", "") &&
                                    std::remove((path + "_probe").c_str()) == 0);
-  TORCH_CHECK(group.all_reduce_value(writable, ReduceOp::minimum),
+  TUTTI_CHECK(group.all_reduce_value(writable, ReduceOp::minimum),
               "tutti::dist::run_local_rank_zero_first_patiently: a file in ", folder,
               " could not be written by local rank 0; give a folder that exists and is writable");
   std::exception_ptr error;
@@ -121,7 +122,7 @@ inline void run_local_rank_zero_first_patiently(Communicator& group,
   if (error) {
     std::rethrow_exception(error);
   }
-  TORCH_CHECK(!failed, "tutti::dist::run_local_rank_zero_first_patiently: local rank 0 of this ",
+  TUTTI_CHECK(!failed, "tutti::dist::run_local_rank_zero_first_patiently: local rank 0 of this ",
               "node failed, so ", group.environment().describe(),
               " did not start; see its own error");
 }

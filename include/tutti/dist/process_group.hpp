@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/detail/c10d.hpp>
 
@@ -31,7 +32,7 @@ class Group final : public Communicator {
   /// Throws c10::Error when the ranks do not find each other in time, saying where they looked.
   Group(const Environment& environment, c10::DeviceType device, std::chrono::milliseconds timeout)
       : Communicator(environment), timeout_(timeout) {
-    TORCH_CHECK(timeout.count() > 0, "tutti::dist: timeout is ", timeout.count(),
+    TUTTI_CHECK(timeout.count() > 0, "tutti::dist: timeout is ", timeout.count(),
                 " ms, expected more than 0");
     environment.validate();
     detail::check_device(device);
@@ -50,7 +51,7 @@ class Group final : public Communicator {
 
   void all_reduce(const at::Tensor& tensor, ReduceOp op) override {
     const bool mean = op == ReduceOp::mean;
-    TORCH_CHECK(!mean || tensor.is_floating_point() || tensor.is_complex(),
+    TUTTI_CHECK(!mean || tensor.is_floating_point() || tensor.is_complex(),
                 "tutti::dist::all_reduce: the mean of a ", tensor.dtype().name(),
                 " tensor was asked for; convert it to a floating type or reduce by sum");
     const at::Tensor flat = tensor.detach().contiguous();
@@ -160,7 +161,7 @@ class Group final : public Communicator {
   }
 
   void check_source(int source) const {
-    TORCH_CHECK(source >= 0 && source < size(), "tutti::dist::broadcast: source is rank ", source,
+    TUTTI_CHECK(source >= 0 && source < size(), "tutti::dist::broadcast: source is rank ", source,
                 ", expected 0 to ", size() - 1);
   }
 
@@ -170,7 +171,7 @@ class Group final : public Communicator {
     try {
       return body();
     } catch (const std::exception& error) {
-      TORCH_CHECK(false, detail::explain(call, environment(), timeout_, error));
+      TUTTI_CHECK(false, detail::explain(call, environment(), timeout_, error));
     }
   }
 

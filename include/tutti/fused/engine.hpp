@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/core/detail/batch_memory.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/recipe.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/fused/detail/lineup.hpp>
@@ -177,7 +178,7 @@ class Engine : public Base {
 
   // The next microbatch: they come in order, as Batch::split gives them.
   void begin_part(std::int64_t images) {
-    TORCH_CHECK(row_ + images <= whole_.source.images, "fused::Engine: microbatches have ",
+    TUTTI_CHECK(row_ + images <= whole_.source.images, "fused::Engine: microbatches have ",
                 row_ + images, " examples of a batch of ", whole_.source.images);
     part_ = whole_;
     part_.source.images = part_.frame.images = images;

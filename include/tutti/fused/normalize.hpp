@@ -8,6 +8,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
@@ -82,7 +83,7 @@ struct Normalize final {
     const auto fits = [&](const std::vector<double>& values) {
       return values.empty() || std::ssize(values) == frame.channels;
     };
-    TORCH_CHECK_VALUE(fits(mean) && fits(std), "Normalize: mean has ", mean.size(),
+    TUTTI_CHECK_VALUE(fits(mean) && fits(std), "Normalize: mean has ", mean.size(),
                       " values and std ", std.size(), ", expected none or one for each of ",
                       frame.channels, " channels");
     return {.divisor = divisor, .mean = mean, .std = std};
@@ -91,7 +92,7 @@ struct Normalize final {
  private:
   void convert(State& state) const {
     at::Tensor& x = state.batch.inputs();
-    TORCH_CHECK_VALUE(x.dim() == 4 && x.scalar_type() == at::kByte, "Normalize: the inputs from \"",
+    TUTTI_CHECK_VALUE(x.dim() == 4 && x.scalar_type() == at::kByte, "Normalize: the inputs from \"",
                       state.dataloader_label, "\" are ", x.scalar_type(), x.sizes(),
                       ", expected bytes, uint8 [N, C, H, W]; let the loader deliver images as they "
                       "are (ImageLoader: to_float = false), or leave Normalize out");

@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/core/detail/parallel.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/fused/detail/cuda.hpp>
 #include <tutti/fused/detail/order.hpp>
@@ -223,11 +224,11 @@ class Plan {
       return x.dim() == 4 && known && x.device() == images.device() && x.size(0) == frame.images &&
              x.size(1) == frame.channels && x.size(2) == frame.height && x.size(3) == frame.width;
     };
-    TORCH_CHECK_VALUE(images.scalar_type() == at::kByte && fits(images, source_),
+    TUTTI_CHECK_VALUE(images.scalar_type() == at::kByte && fits(images, source_),
                       "fused::Plan: the images are ", images.scalar_type(), images.sizes(), " on ",
                       images.device(), ", planned were uint8 [", source_.images, ", ",
                       source_.channels, ", ", source_.height, ", ", source_.width, "] on ", where);
-    TORCH_CHECK_VALUE(
+    TUTTI_CHECK_VALUE(
         (out.scalar_type() == at::kFloat || out.scalar_type() == at::kBFloat16 ||
          out.scalar_type() == at::kHalf) &&
             fits(out, frame_) &&
@@ -291,7 +292,7 @@ class Pass {
   /// 1], by which ProgressiveResizing grows.
   /// Throws c10::Error (ValueError) when images has not four dimensions, and what the stages throw.
   [[nodiscard]] auto plan(const at::Tensor& images, double elapsed = 0) {
-    TORCH_CHECK_VALUE(images.dim() == 4, "fused::Pass: the images are ", images.sizes(),
+    TUTTI_CHECK_VALUE(images.dim() == 4, "fused::Pass: the images are ", images.sizes(),
                       ", expected [N, C, H, W]");
     const Frame source{images.size(0), images.size(1), images.size(2), images.size(3), elapsed};
     Frame frame = source;

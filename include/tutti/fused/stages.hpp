@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
@@ -22,7 +23,7 @@ namespace detail {
 // Inputs that are images [N, C, H, W] for the policy `who`.
 inline at::Tensor& images_of(State& state, std::string_view who) {
   at::Tensor& x = state.batch.inputs();
-  TORCH_CHECK_VALUE(x.dim() == 4, who, ": the inputs are ", x.sizes(),
+  TUTTI_CHECK_VALUE(x.dim() == 4, who, ": the inputs are ", x.sizes(),
                     ", expected images [N, C, H, W]");
   return x;
 }
@@ -119,7 +120,7 @@ struct RandomCrop final {
                 .width = width == 0 ? frame.width : width};
     const std::int64_t rows = frame.height + 2 * padding - crops.height;
     const std::int64_t columns = frame.width + 2 * padding - crops.width;
-    TORCH_CHECK_VALUE(rows >= 0 && columns >= 0, "RandomCrop: pieces of ", crops.height, " x ",
+    TUTTI_CHECK_VALUE(rows >= 0 && columns >= 0, "RandomCrop: pieces of ", crops.height, " x ",
                       crops.width, " do not fit into images of ", frame.height, " x ", frame.width,
                       " with a frame of ", padding, "; take smaller ones or a wider frame");
     for (std::int64_t i = 0; i < frame.images; ++i) {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/loggers/detail/text.hpp>
@@ -76,7 +77,7 @@ struct InMemoryLogger final {
       for (const auto& [key, values] : data) {
         names += (names.empty() ? "" : ", ") + key;
       }
-      TORCH_CHECK(false, "no metric called \"", metric,
+      TUTTI_CHECK(false, "no metric called \"", metric,
                   "\" was logged; there are: ", names.empty() ? "(none)" : names);
     }
     return found->second;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <tutti/checkpoint/glob.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
@@ -197,7 +198,7 @@ struct MLflowLogger final {
     } catch (const detail::TryLater& reason) {
       TORCH_WARN("MLflowLogger: ", reason.what(), "; values wait until it does");
     } catch (const std::exception& reason) {
-      TORCH_CHECK(false, "MLflowLogger: ", reason.what(),
+      TUTTI_CHECK(false, "MLflowLogger: ", reason.what(),
                   "; see tracking_uri, experiment_name and who may use them");
     }
     const auto interval = std::chrono::duration<double>(flush_interval);
@@ -270,7 +271,7 @@ struct MLflowLogger final {
   [[nodiscard]] std::pair<std::string, std::string> split_uri() const {
     const char* variable = std::getenv("MLFLOW_TRACKING_URI");
     std::string uri = !tracking_uri.empty() ? tracking_uri : variable != nullptr ? variable : "";
-    TORCH_CHECK_VALUE(uri.starts_with("http://") || uri.starts_with("https://"),
+    TUTTI_CHECK_VALUE(uri.starts_with("http://") || uri.starts_with("https://"),
                       "MLflowLogger: tracking_uri is \"", uri,
                       "\", expected \"http://host:port\" or \"https://...\"; start a server with "
                       "\"mlflow server\", and name it here or in MLFLOW_TRACKING_URI");
@@ -284,7 +285,7 @@ struct MLflowLogger final {
   static detail::HttpSend client(const std::string& server, const std::string& path) {
 #ifdef TUTTI_WITH_HTTP
 #ifndef CPPHTTPLIB_OPENSSL_SUPPORT
-    TORCH_CHECK_VALUE(!server.starts_with("https://"), "MLflowLogger: tracking_uri is \"", server,
+    TUTTI_CHECK_VALUE(!server.starts_with("https://"), "MLflowLogger: tracking_uri is \"", server,
                       "\", but cpp-httplib was found without OpenSSL; use http://");
 #endif
     const auto variable = [](const char* which) {
@@ -303,7 +304,7 @@ struct MLflowLogger final {
             std::string_view method, const std::string& endpoint, const std::string& body,
             std::chrono::milliseconds most) { return send(method, path + endpoint, body, most); };
 #else
-    TORCH_CHECK(false,
+    TUTTI_CHECK(false,
                 "MLflowLogger: this program was compiled without an HTTP library, so it cannot "
                 "reach ",
                 server, path,

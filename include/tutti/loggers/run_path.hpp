@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/checkpoint/filename.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
 
@@ -34,7 +35,7 @@ namespace detail {
 // Throws c10::ValueError when several ranks would write one file. field: "FileLogger: filename".
 inline void check_one_file_per_rank(std::string_view field, std::string_view pattern,
                                     const State& state) {
-  TORCH_CHECK_VALUE(state.world_size == 1 || pattern.find("{rank}") != std::string_view::npos,
+  TUTTI_CHECK_VALUE(state.world_size == 1 || pattern.find("{rank}") != std::string_view::npos,
                     field, " is \"", pattern, "\", but ", state.world_size,
                     " ranks write; put {rank} into it");
 }

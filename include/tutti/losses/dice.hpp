@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/losses/reduction.hpp>
 #include <tutti/losses/targets.hpp>
 
@@ -29,9 +30,9 @@ struct DiceLoss final {
   Reduction reduction = Reduction::mean;  ///< over classes and examples
 
   at::Tensor operator()(const at::Tensor& input, const at::Tensor& target) const {
-    TORCH_CHECK_VALUE(!(sigmoid && softmax),
+    TUTTI_CHECK_VALUE(!(sigmoid && softmax),
                       "DiceLoss: sigmoid and softmax are both set; choose one of them");
-    TORCH_CHECK_VALUE(input.dim() >= (batch ? 2 : 3), "DiceLoss: the outputs are ", input.sizes(),
+    TUTTI_CHECK_VALUE(input.dim() >= (batch ? 2 : 3), "DiceLoss: the outputs are ", input.sizes(),
                       ", expected [N, C, d1, ...]");
     at::Tensor wanted = functional::ensure_targets_one_hot(input, target);
     at::Tensor predicted = activated(input);

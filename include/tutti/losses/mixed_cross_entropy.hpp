@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/losses/reduction.hpp>
 
 namespace tutti {
@@ -76,19 +77,19 @@ struct MixedCrossEntropy : torch::autograd::Function<MixedCrossEntropy> {
 
 inline void expect_mixed(const at::Tensor& logits, const at::Tensor& target, const at::Tensor& rows,
                          const std::vector<double>& weights, double smoothing) {
-  TORCH_CHECK_VALUE(logits.dim() == 2 && logits.is_floating_point(),
+  TUTTI_CHECK_VALUE(logits.dim() == 2 && logits.is_floating_point(),
                     "mixed_cross_entropy: the outputs are ", logits.scalar_type(), logits.sizes(),
                     ", expected floating [N, C]");
-  TORCH_CHECK_VALUE(target.dim() == 1 && target.size(0) == logits.size(0) &&
+  TUTTI_CHECK_VALUE(target.dim() == 1 && target.size(0) == logits.size(0) &&
                         at::isIntegralType(target.scalar_type(), /*includeBool=*/false),
                     "mixed_cross_entropy: the targets are ", target.scalar_type(), target.sizes(),
                     ", expected an index of a class for each of ", logits.size(0), " outputs");
-  TORCH_CHECK_VALUE(rows.dim() == 2 && rows.size(0) == logits.size(0) &&
+  TUTTI_CHECK_VALUE(rows.dim() == 2 && rows.size(0) == logits.size(0) &&
                         rows.size(1) == std::ssize(weights) && rows.scalar_type() == at::kLong,
                     "mixed_cross_entropy: rows is ", rows.scalar_type(), rows.sizes(), " beside ",
                     weights.size(), " weights, expected int64 [", logits.size(0), ", ",
                     weights.size(), "]");
-  TORCH_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "mixed_cross_entropy: smoothing is ",
+  TUTTI_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "mixed_cross_entropy: smoothing is ",
                     smoothing, ", expected a number from 0 to 1");
 }
 
@@ -114,7 +115,7 @@ inline at::Tensor mixed_cross_entropy(const at::Tensor& logits, const at::Tensor
                                       const at::Tensor& rows, const std::vector<double>& weights,
                                       double smoothing = 0, Reduction reduction = Reduction::mean) {
   ::tutti::detail::expect_mixed(logits, target, rows, weights, smoothing);
-  TORCH_CHECK_VALUE(
+  TUTTI_CHECK_VALUE(
       !target.is_cpu() || target.numel() == 0 || target.max().item<std::int64_t>() < logits.size(1),
       "mixed_cross_entropy: a target is ", target.max().item<std::int64_t>(),
       ", expected less than ", logits.size(1), ", the number of classes");
@@ -123,7 +124,7 @@ inline at::Tensor mixed_cross_entropy(const at::Tensor& logits, const at::Tensor
       ::tutti::detail::MixedCrossEntropy::apply(logits, mixed.classes, mixed.weights, smoothing);
   if (reduction == Reduction::mean) {
     const at::Tensor total = mixed.weights.sum();
-    TORCH_CHECK_VALUE(!total.is_cpu() || logits.size(0) == 0 || total.item<double>() > 0,
+    TUTTI_CHECK_VALUE(!total.is_cpu() || logits.size(0) == 0 || total.item<double>() > 0,
                       "mixed_cross_entropy: all targets are negative, so there is nothing to "
                       "average over");
     return losses.sum().div(total);

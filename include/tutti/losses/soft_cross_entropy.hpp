@@ -6,6 +6,7 @@
 #include <ATen/ops/cross_entropy_loss.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/losses/reduction.hpp>
 #include <tutti/losses/targets.hpp>
 
@@ -65,7 +66,7 @@ TUTTI_INLINE at::Tensor mean_by_targets(const at::Tensor& terms, const at::Tenso
     return terms.sum().div(total.neg_());
   }
   const double sum = total.item<double>();
-  TORCH_CHECK_VALUE(sum > 0, "the dense targets sum up to ", sum,
+  TUTTI_CHECK_VALUE(sum > 0, "the dense targets sum up to ", sum,
                     ", expected more than 0; there is nothing to average over");
   const std::int64_t positions = target.numel() / target.size(1);
   if (sum < static_cast<double>(positions) * (1 - 1e-4)) {
@@ -78,7 +79,7 @@ TUTTI_INLINE at::Tensor mean_by_targets(const at::Tensor& terms, const at::Tenso
 TUTTI_INLINE at::Tensor dense_cross_entropy(const at::Tensor& input, at::Tensor target,
                                             const at::Tensor& weight, std::int64_t ignore_index,
                                             Reduction reduction) {
-  TORCH_CHECK_VALUE(input.dim() >= 2, "soft_cross_entropy: the outputs are ", input.sizes(),
+  TUTTI_CHECK_VALUE(input.dim() >= 2, "soft_cross_entropy: the outputs are ", input.sizes(),
                     ", expected [N, C, ...]");
   if (ignore_index != -100) {
     TORCH_WARN_ONCE("soft_cross_entropy: ignore_index ", ignore_index,
@@ -111,7 +112,7 @@ TUTTI_INLINE at::Tensor soft_cross_entropy(const at::Tensor& input, const at::Te
   if (infer_target_type(input, target) == TargetType::dense) {
     return detail::dense_cross_entropy(input, target, weight, ignore_index, reduction);
   }
-  TORCH_CHECK_VALUE(is_index_targets(target), "soft_cross_entropy: the targets ", target.sizes(),
+  TUTTI_CHECK_VALUE(is_index_targets(target), "soft_cross_entropy: the targets ", target.sizes(),
                     " are ", target.scalar_type(),
                     ", expected an integer type for indices of classes; for a weight for every "
                     "class give them the outputs' shape ",
@@ -120,7 +121,7 @@ TUTTI_INLINE at::Tensor soft_cross_entropy(const at::Tensor& input, const at::Te
     return at::cross_entropy_loss(input, target.to(at::kLong), weight, detail::to_aten(reduction),
                                   ignore_index);
   } catch (const c10::IndexError& error) {
-    TORCH_CHECK_VALUE(false, "soft_cross_entropy: ", error.what_without_backtrace(),
+    TUTTI_CHECK_VALUE(false, "soft_cross_entropy: ", error.what_without_backtrace(),
                       " The outputs ", input.sizes(), " have ", input.size(input.dim() > 1 ? 1 : 0),
                       " classes, so targets are 0 to ", input.size(input.dim() > 1 ? 1 : 0) - 1,
                       ", or ", ignore_index, " where there is none");

@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti {
 
@@ -81,7 +82,7 @@ TUTTI_INLINE TargetType infer_target_type(const at::Tensor& input, const at::Ten
   if (input.sizes() == targets.sizes()) {
     return TargetType::dense;
   }
-  TORCH_CHECK_VALUE(input.dim() == targets.dim() + 1, "the targets are ", targets.sizes(),
+  TUTTI_CHECK_VALUE(input.dim() == targets.dim() + 1, "the targets are ", targets.sizes(),
                     " and the outputs ", input.sizes(),
                     "; expected targets of the outputs' shape (a weight for every class) or "
                     "without their dimension 1 (indices of classes)");
@@ -100,7 +101,7 @@ TUTTI_INLINE bool write_one_hot(const std::int64_t* index, float* out, std::int6
   for (std::int64_t i = 0; i < n; ++i) {
     for (std::int64_t j = 0; j < inner; ++j) {
       const std::int64_t at = index[i * inner + j];
-      TORCH_CHECK_VALUE(at < classes, "example ", i, " has target ", at, ", expected less than ",
+      TUTTI_CHECK_VALUE(at < classes, "example ", i, " has target ", at, ", expected less than ",
                         classes, ", the number of classes");
       negative = negative || at < 0;
       if (at >= 0) {
@@ -143,12 +144,12 @@ TUTTI_INLINE at::Tensor ensure_targets_one_hot(const at::Tensor& input, const at
   if (infer_target_type(input, targets) == TargetType::dense) {
     return targets.to(at::kFloat);
   }
-  TORCH_CHECK_VALUE(is_index_targets(targets), "the targets ", targets.sizes(), " are ",
+  TUTTI_CHECK_VALUE(is_index_targets(targets), "the targets ", targets.sizes(), " are ",
                     targets.scalar_type(),
                     ", expected an integer type for indices of classes; for a weight for every "
                     "class give them the outputs' shape ",
                     input.sizes());
-  TORCH_CHECK_VALUE(input.dim() >= 2, "the outputs are ", input.sizes(),
+  TUTTI_CHECK_VALUE(input.dim() >= 2, "the outputs are ", input.sizes(),
                     ", expected [N, C, ...]; a single example needs a dimension of its own");
   return detail::one_hot(targets, num_classes.value_or(input.size(1)));
 }

@@ -13,6 +13,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/metrics/detail/sum_metric.hpp>
 
 namespace tutti {
@@ -113,9 +114,9 @@ namespace tutti {
 
 TUTTI_INLINE MulticlassAccuracy::MulticlassAccuracy(AccuracyOptions options)
     : options_(std::move(options)) {
-  TORCH_CHECK_VALUE(options_.top_k >= 1, "MulticlassAccuracy: top_k is ", options_.top_k,
+  TUTTI_CHECK_VALUE(options_.top_k >= 1, "MulticlassAccuracy: top_k is ", options_.top_k,
                     ", expected 1 or more");
-  TORCH_CHECK_VALUE(options_.num_classes > 0 || options_.average == Average::micro,
+  TUTTI_CHECK_VALUE(options_.num_classes > 0 || options_.average == Average::micro,
                     "MulticlassAccuracy: num_classes is ", options_.num_classes,
                     ", expected the number of classes for an average over classes");
 }
@@ -154,7 +155,7 @@ TUTTI_INLINE void MulticlassAccuracy::take_in(const at::Tensor& outputs, const a
   const bool scores = outputs.dim() == targets.dim() + 1;
   check_classes(outputs, scores);
   const at::Tensor predicted = scores ? outputs.argmax(1) : outputs;  // [N, d1, ...]
-  TORCH_CHECK_VALUE(predicted.sizes() == targets.sizes(), "MulticlassAccuracy: outputs ",
+  TUTTI_CHECK_VALUE(predicted.sizes() == targets.sizes(), "MulticlassAccuracy: outputs ",
                     outputs.sizes(), " and targets ", given.sizes(),
                     ", expected scores [N, C, ...] and classes [N, ...]");
   const at::Tensor right =
@@ -167,10 +168,10 @@ TUTTI_INLINE void MulticlassAccuracy::take_in(const at::Tensor& outputs, const a
 }
 
 TUTTI_INLINE void MulticlassAccuracy::check_classes(const at::Tensor& outputs, bool scores) const {
-  TORCH_CHECK_VALUE(!scores || options_.num_classes == 0 || outputs.size(1) == options_.num_classes,
+  TUTTI_CHECK_VALUE(!scores || options_.num_classes == 0 || outputs.size(1) == options_.num_classes,
                     "MulticlassAccuracy: the outputs ", outputs.sizes(), " have ", outputs.size(1),
                     " classes, expected ", options_.num_classes);
-  TORCH_CHECK_VALUE(options_.top_k == 1 || (scores && outputs.size(1) >= options_.top_k),
+  TUTTI_CHECK_VALUE(options_.top_k == 1 || (scores && outputs.size(1) >= options_.top_k),
                     "MulticlassAccuracy: top_k is ", options_.top_k, " and the outputs are ",
                     outputs.sizes(), ", expected scores of at least as many classes");
 }

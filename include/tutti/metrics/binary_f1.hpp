@@ -6,6 +6,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/metrics/detail/sum_metric.hpp>
 
 namespace tutti {
@@ -34,7 +35,7 @@ class BinaryF1Score final : public detail::SumMetric {
   }
 
   void take_in(const at::Tensor& outputs, const at::Tensor& targets) override {
-    TORCH_CHECK_VALUE(outputs.dim() == targets.dim() + 1 && outputs.size(1) == 2,
+    TUTTI_CHECK_VALUE(outputs.dim() == targets.dim() + 1 && outputs.size(1) == 2,
                       "BinaryF1Score: outputs ", outputs.sizes(), " and targets ", targets.sizes(),
                       ", expected scores [N, 2, ...] and classes [N, ...]");
     const at::Tensor said = outputs.argmax(1).eq(1);

@@ -9,6 +9,7 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/metrics/detail/sum_metric.hpp>
 
 namespace tutti {
@@ -24,7 +25,7 @@ class Dice final : public detail::SumMetric {
   /// num_classes: foreground classes, one less than the outputs have; >= 1.
   /// Throws c10::Error (ValueError) otherwise.
   explicit Dice(std::int64_t num_classes) : num_classes_(num_classes) {
-    TORCH_CHECK_VALUE(num_classes >= 1, "Dice: num_classes is ", num_classes,
+    TUTTI_CHECK_VALUE(num_classes >= 1, "Dice: num_classes is ", num_classes,
                       ", expected 1 or more foreground classes");
   }
 
@@ -45,7 +46,7 @@ class Dice final : public detail::SumMetric {
   }
 
   void take_in(const at::Tensor& outputs, const at::Tensor& targets) override {
-    TORCH_CHECK_VALUE(outputs.dim() == targets.dim() + 1 && outputs.size(1) == num_classes_ + 1,
+    TUTTI_CHECK_VALUE(outputs.dim() == targets.dim() + 1 && outputs.size(1) == num_classes_ + 1,
                       "Dice: outputs ", outputs.sizes(), " and targets ", targets.sizes(),
                       ", expected scores [N, ", num_classes_ + 1, ", ...] (the background and ",
                       num_classes_, " classes) and classes [N, ...]");

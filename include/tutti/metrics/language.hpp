@@ -10,6 +10,7 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/zeros.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/metrics/detail/sum_metric.hpp>
 
 namespace tutti {
@@ -33,7 +34,7 @@ class LanguageLossMetric : public SumMetric {
   }
 
   void take_in(const at::Tensor& outputs, const at::Tensor& targets) final {
-    TORCH_CHECK_VALUE(
+    TUTTI_CHECK_VALUE(
         outputs.dim() == targets.dim() + 1 && outputs.numel() == targets.numel() * outputs.size(-1),
         name(), ": outputs ", outputs.sizes(), " and targets ", targets.sizes(),
         ", expected logits [..., vocabulary] and tokens [...]");

@@ -8,6 +8,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/metrics/detail/sum_metric.hpp>
 
 namespace tutti {
@@ -25,7 +26,7 @@ class LossMetric final : public detail::SumMetric {
   /// name: under which it is logged.
   explicit LossMetric(Function loss, std::string name = "LossMetric")
       : loss_(std::move(loss)), name_(std::move(name)) {
-    TORCH_CHECK_VALUE(loss_, "LossMetric: no loss was given");
+    TUTTI_CHECK_VALUE(loss_, "LossMetric: no loss was given");
   }
 
   [[nodiscard]] std::string name() const override { return name_; }
@@ -45,7 +46,7 @@ class LossMetric final : public detail::SumMetric {
 
   void take_in(const at::Tensor& outputs, const at::Tensor& targets) override {
     const at::Tensor loss = loss_(outputs, targets).to(at::kDouble);
-    TORCH_CHECK(loss.dim() == 0, name_, ": the loss gave ", loss.sizes(), ", expected a scalar");
+    TUTTI_CHECK(loss.dim() == 0, name_, ": the loss gave ", loss.sizes(), ", expected a scalar");
     add({loss, loss.new_ones({}, at::kLong)});
   }
 

@@ -7,6 +7,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/metrics/detail/sum_metric.hpp>
 
 namespace tutti {
@@ -37,7 +38,7 @@ class MaskedAccuracy final : public detail::SumMetric {
 
   void take_in(const at::Tensor& outputs, const at::Tensor& targets) override {
     const at::Tensor predicted = outputs.argmax(-1);
-    TORCH_CHECK_VALUE(predicted.sizes() == targets.sizes(), "MaskedAccuracy: outputs ",
+    TUTTI_CHECK_VALUE(predicted.sizes() == targets.sizes(), "MaskedAccuracy: outputs ",
                       outputs.sizes(), " and targets ", targets.sizes(),
                       ", expected scores [..., C] and classes [...]");
     const at::Tensor counted = targets.ne(ignore_index_);

@@ -7,6 +7,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/metrics/detail/sum_metric.hpp>
 
 namespace tutti {
@@ -22,7 +23,7 @@ class MIoU final : public detail::SumMetric {
   /// num_classes: >= 1. Throws c10::Error (ValueError) otherwise.
   explicit MIoU(std::int64_t num_classes, std::int64_t ignore_index = -1)
       : num_classes_(num_classes), ignore_index_(ignore_index) {
-    TORCH_CHECK_VALUE(num_classes >= 1, "MIoU: num_classes is ", num_classes,
+    TUTTI_CHECK_VALUE(num_classes >= 1, "MIoU: num_classes is ", num_classes,
                       ", expected 1 or more");
   }
 
@@ -47,7 +48,7 @@ class MIoU final : public detail::SumMetric {
   void take_in(const at::Tensor& outputs, const at::Tensor& targets) override {
     const at::Tensor wanted = targets.to(at::kLong);
     const at::Tensor predicted = outputs.argmax(1);
-    TORCH_CHECK_VALUE(predicted.sizes() == wanted.sizes(), "MIoU: outputs ", outputs.sizes(),
+    TUTTI_CHECK_VALUE(predicted.sizes() == wanted.sizes(), "MIoU: outputs ", outputs.sizes(),
                       " and targets ", targets.sizes(),
                       ", expected scores [N, C, ...] and classes [N, ...]");
     const at::Tensor counted = wanted.ne(ignore_index_);

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/model.hpp>
 #include <tutti/core/tags.hpp>
 #include <tutti/losses/soft_cross_entropy.hpp>
@@ -81,7 +82,7 @@ class BertModelImpl : public torch::nn::Cloneable<BertModelImpl> {
   /// Throws c10::Error (ValueError) for a width that the heads do not divide.
   explicit BertModelImpl(const BertOptions& options, bool add_pooling_layer = true)
       : options_(options), pools_(add_pooling_layer) {
-    TORCH_CHECK_VALUE(
+    TUTTI_CHECK_VALUE(
         options.num_attention_heads >= 1 && options.hidden_size % options.num_attention_heads == 0,
         "BERT: hidden_size is ", options.hidden_size, " and num_attention_heads ",
         options.num_attention_heads, ", expected a width that is a multiple of the heads");

@@ -9,6 +9,7 @@
 
 #include <torch/nn/pimpl.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/model.hpp>
 #include <tutti/losses/soft_cross_entropy.hpp>
 #include <tutti/metrics/accuracy.hpp>
@@ -48,7 +49,7 @@ class Classifier {
   /// Throws c10::Error (ValueError) when there is no network.
   explicit Classifier(std::shared_ptr<Net> net, ClassifierOptions options = {})
       : net_(std::move(net)), options_(std::move(options)) {
-    TORCH_CHECK_VALUE(net_ != nullptr, "Classifier: the network is empty; construct it first");
+    TUTTI_CHECK_VALUE(net_ != nullptr, "Classifier: the network is empty; construct it first");
     settle_classes();
     const MulticlassAccuracy accuracy{{.num_classes = options_.num_classes}};
     if (!options_.train_metrics) {
@@ -79,7 +80,7 @@ class Classifier {
   /// The losses of each example of logits against the batch's targets, [N, ...].
   /// Throws c10::Error when only the loss of all was given.
   [[nodiscard]] at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) const {
-    TORCH_CHECK(has_sample_losses(),
+    TUTTI_CHECK(has_sample_losses(),
                 "Classifier: a loss of your own was given but no sample_losses beside it; set "
                 "ClassifierOptions::sample_losses");
     return options_.sample_losses
@@ -105,7 +106,7 @@ class Classifier {
     try {
       return options_.loss(outputs, targets);
     } catch (const c10::Error& error) {
-      TORCH_CHECK(!targets.is_floating_point() || targets.sizes() != outputs.sizes(),
+      TUTTI_CHECK(!targets.is_floating_point() || targets.sizes() != outputs.sizes(),
                   "Classifier: the loss of your own does not take targets that are class "
                   "probabilities ",
                   targets.sizes(),
@@ -128,7 +129,7 @@ class Classifier {
       }
       options_.num_classes = own;
     }
-    TORCH_CHECK_VALUE(options_.num_classes >= 0, "Classifier: num_classes is ",
+    TUTTI_CHECK_VALUE(options_.num_classes >= 0, "Classifier: num_classes is ",
                       options_.num_classes, ", expected 1 or more, or 0 when it is not known");
   }
 

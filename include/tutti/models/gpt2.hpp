@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/model.hpp>
 #include <tutti/core/tags.hpp>
 #include <tutti/metrics/language.hpp>
@@ -208,7 +209,7 @@ class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl> {
 
   /// Throws c10::Error (ValueError) for a width that the heads do not divide.
   explicit GPT2LMHeadModelImpl(const GPT2Options& options = {}) : options_(options) {
-    TORCH_CHECK_VALUE(options.n_head >= 1 && options.n_embd % options.n_head == 0,
+    TUTTI_CHECK_VALUE(options.n_head >= 1 && options.n_embd % options.n_head == 0,
                       "GPT-2: n_embd is ", options.n_embd, " and n_head ", options.n_head,
                       ", expected a width that is a multiple of the heads");
     reset();

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/tags.hpp>
 #include <tutti/models/residual_block.hpp>
 #include <tutti/nn/batchnorm.hpp>
@@ -187,13 +188,13 @@ class ResNetImpl : public torch::nn::Cloneable<ResNetImpl> {
 TORCH_MODULE(ResNet);
 
 inline ResNetImpl::ResNetImpl(ResNetOptions options) : options_(std::move(options)) {
-  TORCH_CHECK_VALUE(!options_.layers.empty() && options_.layers.size() == options_.widths.size(),
+  TUTTI_CHECK_VALUE(!options_.layers.empty() && options_.layers.size() == options_.widths.size(),
                     "ResNet: layers has ", options_.layers.size(), " stages and widths ",
                     options_.widths.size(), ", expected one entry per stage in both");
   for (const std::int64_t blocks : options_.layers) {
-    TORCH_CHECK_VALUE(blocks >= 1, "ResNet: a stage has ", blocks, " blocks, expected at least 1");
+    TUTTI_CHECK_VALUE(blocks >= 1, "ResNet: a stage has ", blocks, " blocks, expected at least 1");
   }
-  TORCH_CHECK_VALUE(options_.block == Block::bottleneck ||
+  TUTTI_CHECK_VALUE(options_.block == Block::bottleneck ||
                         (options_.groups == 1 && options_.width_per_group == 64),
                     "ResNet: basic blocks have no groups and no width_per_group; leave them at 1 "
                     "and 64 or set block = Block::bottleneck");

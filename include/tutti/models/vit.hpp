@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/tags.hpp>
 #include <tutti/models/residual_block.hpp>
 #include <tutti/nn/attention.hpp>
@@ -230,14 +231,14 @@ inline VisionTransformerImpl::VisionTransformerImpl(const VisionTransformerOptio
                                    {"mlp_dim", options.mlp_dim},
                                    {"num_classes", options.num_classes},
                                    {"in_channels", options.in_channels}}) {
-    TORCH_CHECK_VALUE(size >= 1, "VisionTransformer: ", name, " is ", size, ", expected 1 or more");
+    TUTTI_CHECK_VALUE(size >= 1, "VisionTransformer: ", name, " is ", size, ", expected 1 or more");
   }
-  TORCH_CHECK_VALUE(options.representation_size >= 0, "VisionTransformer: representation_size is ",
+  TUTTI_CHECK_VALUE(options.representation_size >= 0, "VisionTransformer: representation_size is ",
                     options.representation_size, ", expected 1 or more, or 0 for none");
-  TORCH_CHECK_VALUE(options.image_size % options.patch_size == 0, "VisionTransformer: image_size ",
+  TUTTI_CHECK_VALUE(options.image_size % options.patch_size == 0, "VisionTransformer: image_size ",
                     "is ", options.image_size, " and patch_size ", options.patch_size,
                     ", expected images of whole patches");
-  TORCH_CHECK_VALUE(options.hidden_dim % options.num_heads == 0,
+  TUTTI_CHECK_VALUE(options.hidden_dim % options.num_heads == 0,
                     "VisionTransformer: hidden_dim is ", options.hidden_dim, " and num_heads ",
                     options.num_heads, ", expected a width that is a multiple of the heads");
   reset();
@@ -273,7 +274,7 @@ inline void VisionTransformerImpl::reset() {
 inline at::Tensor VisionTransformerImpl::tokens(const at::Tensor& x) {
   const std::int64_t size = options_.image_size;
   const std::int64_t channels = options_.in_channels;
-  TORCH_CHECK(x.dim() == 4 && x.size(1) == channels && x.size(2) == size && x.size(3) == size,
+  TUTTI_CHECK(x.dim() == 4 && x.size(1) == channels && x.size(2) == size && x.size(3) == size,
               "VisionTransformer: the images are ", x.sizes(), ", expected [N, ", channels, ", ",
               size, ", ", size,
               "]; resize them, or make the model with their image_size and in_channels");

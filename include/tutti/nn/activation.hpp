@@ -7,6 +7,8 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/silu.h>
 
+#include <tutti/core/detail/throw.hpp>
+
 /// The nonlinearities of transformers, chosen at run time.
 namespace tutti::nn {
 
@@ -44,7 +46,7 @@ inline at::Tensor activate(Activation activation, const at::Tensor& x) {
     case Activation::silu:
       return at::silu(x);
   }
-  TORCH_CHECK(false, "activate: unknown activation");
+  TUTTI_CHECK(false, "activate: unknown activation");
 }
 
 }  // namespace tutti::nn

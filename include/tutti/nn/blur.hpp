@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/detail/binomial.hpp>
 #include <tutti/nn/detail/max_pool.hpp>
@@ -170,14 +171,14 @@ namespace tutti::functional {
 TUTTI_INLINE at::Tensor blur_2d(const at::Tensor& x, std::int64_t channels,
                                 torch::ExpandingArray<2> stride, const at::Tensor& filter,
                                 BlurBorder border) {
-  TORCH_CHECK(x.dim() == 4 || x.dim() == 3, "blur_2d: x is ", x.sizes(),
+  TUTTI_CHECK(x.dim() == 4 || x.dim() == 3, "blur_2d: x is ", x.sizes(),
               ", expected [N, C, H, W] or [C, H, W]");
   at::Tensor weight = (filter.defined() ? filter : blur_filter()).to(x.device(), x.scalar_type());
-  TORCH_CHECK(weight.dim() == 4 && weight.size(1) == 1, "blur_2d: filter is ", weight.sizes(),
+  TUTTI_CHECK(weight.dim() == 4 && weight.size(1) == 1, "blur_2d: filter is ", weight.sizes(),
               ", expected [1 or C, 1, kh, kw]");
   const std::int64_t rows = weight.size(2);
   const std::int64_t columns = weight.size(3);
-  TORCH_CHECK_INDEX(rows % 2 == 1 && columns % 2 == 1, "blur_2d: the filter is ", rows, " x ",
+  TUTTI_CHECK_INDEX(rows % 2 == 1 && columns % 2 == 1, "blur_2d: the filter is ", rows, " x ",
                     columns, ", expected odd sides");
   const std::vector<std::int64_t> padding = {(rows - 1) / 2, (columns - 1) / 2};
   if (channels < 1) {
@@ -186,7 +187,7 @@ TUTTI_INLINE at::Tensor blur_2d(const at::Tensor& x, std::int64_t channels,
     }
     channels = x.size(-3);
   }
-  TORCH_CHECK(x.size(-3) == channels && (weight.size(0) == 1 || weight.size(0) == channels),
+  TUTTI_CHECK(x.size(-3) == channels && (weight.size(0) == 1 || weight.size(0) == channels),
               "blur_2d: x has ", x.size(-3), " channels and the filter ", weight.size(0),
               ", expected ", channels, " and 1 or ", channels);
   const at::Tensor given = weight;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/low_rank.hpp>
@@ -78,10 +79,10 @@ class FactorizedImpl : public Factorized {
   /// convolution with groups.
   explicit FactorizedImpl(const Plain& layer, double latent = 0.25, bool add_bias = false)
       : options_(layer.options) {
-    TORCH_CHECK_NOT_IMPLEMENTED(groups(layer) == 1, "Factorized: the convolution has ",
+    TUTTI_CHECK_NOT_IMPLEMENTED(groups(layer) == 1, "Factorized: the convolution has ",
                                 groups(layer), " groups, expected 1");
     const std::int64_t rank = rank_for(layer, latent);
-    TORCH_CHECK_VALUE(rank <= useful_rank(layer), "Factorized: latent ", latent, " means ", rank,
+    TUTTI_CHECK_VALUE(rank <= useful_rank(layer), "Factorized: latent ", latent, " means ", rank,
                       " between layers, expected ", useful_rank(layer), " at most, for more takes ",
                       "more work than the layer as it is");
     const c10::AutoGradMode no_grad(false);
@@ -124,7 +125,7 @@ class FactorizedImpl : public Factorized {
   /// Lowers the rank to `rank`, such that the outputs for `x` change least.
   /// Throws c10::Error (ValueError) when rank is above the present one or below 1.
   void set_rank(const at::Tensor& x, std::int64_t rank) {
-    TORCH_CHECK_VALUE(rank >= 1 && rank <= this->rank(), "set_rank: rank is ", rank,
+    TUTTI_CHECK_VALUE(rank >= 1 && rank <= this->rank(), "set_rank: rank is ", rank,
                       ", expected 1 to ", this->rank(), ", the present one");
     if (rank == this->rank()) {
       return;
@@ -199,7 +200,7 @@ class FactorizedImpl : public Factorized {
   }
   static functional::Walk2d walk_of(const torch::nn::Conv2dImpl& conv) {
     const auto* padding = std::get_if<torch::ExpandingArray<2>>(&conv.options.padding());
-    TORCH_CHECK_NOT_IMPLEMENTED(
+    TUTTI_CHECK_NOT_IMPLEMENTED(
         padding != nullptr &&
             std::holds_alternative<torch::enumtype::kZeros>(conv.options.padding_mode()),
         "set_rank: the convolution pads in another way than with a number of zeros");

@@ -8,6 +8,7 @@
 #include <typeinfo>
 #include <vector>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/nn/batchnorm.hpp>
 #include <tutti/nn/slot.hpp>
 
@@ -55,7 +56,7 @@ class GhostBatchNormImpl : public GhostBatchNorm {
       return batchnorm(x);
     }
     const std::int64_t n = x.size(0);
-    TORCH_CHECK_VALUE(n >= ghost_, "GhostBatchNorm: a batch of ", n, " examples is smaller than ",
+    TUTTI_CHECK_VALUE(n >= ghost_, "GhostBatchNorm: a batch of ", n, " examples is smaller than ",
                       "ghost_batch_size ", ghost_, "; lower that, or leave out the incomplete ",
                       "last batch of an epoch (drop_last) and check the microbatch size");
     const std::int64_t count = parts(n, ghost_);
@@ -64,7 +65,7 @@ class GhostBatchNormImpl : public GhostBatchNorm {
     }
     const std::int64_t size = parts(n, count);
     const std::int64_t per_row = x.numel() / std::max<std::int64_t>(n * x.size(1), 1);
-    TORCH_CHECK_VALUE(size * per_row != 1, "GhostBatchNorm: ghost_batch_size is ", ghost_,
+    TUTTI_CHECK_VALUE(size * per_row != 1, "GhostBatchNorm: ghost_batch_size is ", ghost_,
                       " and x is ", x.sizes(), ", one number per channel; take 2 or more");
     // On a CPU a call costs less than regrouping, unless there are many.
     if (n % count == 0 && (!x.is_cpu() || count > 8) && is_ordinary(x)) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/nn/slot.hpp>
 
@@ -43,12 +44,12 @@ class GyroDropoutImpl : public Substitute {
 
   explicit GyroDropoutImpl(const GyroDropoutOptions& with = {}, const Rng& rng = Rng())
       : options(with) {
-    TORCH_CHECK_VALUE(with.p >= 0 && with.p < 1, "GyroDropout: p is ", with.p,
+    TUTTI_CHECK_VALUE(with.p >= 0 && with.p < 1, "GyroDropout: p is ", with.p,
                       ", expected a number from 0 to below 1");
-    TORCH_CHECK_VALUE(with.sigma >= 1, "GyroDropout: sigma is ", with.sigma,
+    TUTTI_CHECK_VALUE(with.sigma >= 1, "GyroDropout: sigma is ", with.sigma,
                       ", expected 1 or more");
-    TORCH_CHECK_VALUE(with.tau >= 1, "GyroDropout: tau is ", with.tau, ", expected 1 or more");
-    TORCH_CHECK_VALUE(with.period >= 1, "GyroDropout: period is ", with.period,
+    TUTTI_CHECK_VALUE(with.tau >= 1, "GyroDropout: tau is ", with.tau, ", expected 1 or more");
+    TUTTI_CHECK_VALUE(with.period >= 1, "GyroDropout: period is ", with.period,
                       ", expected 1 or more");
     state_.rng = rng;
   }
@@ -57,7 +58,7 @@ class GyroDropoutImpl : public Substitute {
     if (!is_training()) {
       return x;
     }
-    TORCH_CHECK(x.dim() >= 2, "GyroDropout: the input is ", x.sizes(),
+    TUTTI_CHECK(x.dim() >= 2, "GyroDropout: the input is ", x.sizes(),
                 ", expected two dimensions or more, the first of which counts examples");
     const std::int64_t dim = x.dim() == 3 ? 2 : 1;
     prepare(x.size(dim));
@@ -87,11 +88,11 @@ class GyroDropoutImpl : public Substitute {
   /// Throws c10::Error (ValueError) when it is that of a layer with another sigma or tau.
   void set_state(State state) {
     const std::int64_t masks = state.masks.defined() ? state.masks.size(0) : options.sigma;
-    TORCH_CHECK_VALUE(masks == options.sigma, "GyroDropout: the state has ", masks,
+    TUTTI_CHECK_VALUE(masks == options.sigma, "GyroDropout: the state has ", masks,
                       " masks and sigma is ", options.sigma, "; go on with the sigma it was saved ",
                       "with");
     const std::int64_t picks = state.picks.empty() ? options.tau : std::ssize(state.picks);
-    TORCH_CHECK_VALUE(picks == options.tau, "GyroDropout: the state has ", picks,
+    TUTTI_CHECK_VALUE(picks == options.tau, "GyroDropout: the state has ", picks,
                       " masks in use and tau is ", options.tau,
                       "; go on with the tau it was saved ", "with");
     state_ = std::move(state);
@@ -133,7 +134,7 @@ class GyroDropoutImpl : public Substitute {
         out[i] = state_.rng.uniform() > options.p ? 1.0F : 0.0F;
       }
     }
-    TORCH_CHECK(state_.masks.size(1) == features, "GyroDropout: the input has ", features,
+    TUTTI_CHECK(state_.masks.size(1) == features, "GyroDropout: the input has ", features,
                 " features, expected ", state_.masks.size(1), " as in the first call");
     if (state_.calls++ % options.period == 0) {
       state_.picks.clear();

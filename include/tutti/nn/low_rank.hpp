@@ -17,6 +17,8 @@
 #include <c10/core/GradMode.h>
 #include <torch/expanding_array.h>
 
+#include <tutti/core/detail/throw.hpp>
+
 /// Linear maps as products of two thinner ones.
 ///
 /// Source: Jaderberg et al., "Speeding up Convolutional Neural Networks with Low Rank Expansions",
@@ -79,11 +81,11 @@ inline LowRank factorize_matrix(const at::Tensor& X, const at::Tensor& Y, const 
                                 double rank = 0.25, std::int64_t n_iters = 3,
                                 bool keep_best = true) {
   const c10::AutoGradMode no_grad(false);
-  TORCH_CHECK_VALUE(X.dim() == 2 && Y.dim() == 2 && X.size(0) == Y.size(0) && Wa.dim() == 2 &&
+  TUTTI_CHECK_VALUE(X.dim() == 2 && Y.dim() == 2 && X.size(0) == Y.size(0) && Wa.dim() == 2 &&
                         Wa.size(0) == X.size(1) && (Wb.defined() ? Wb : Wa).size(1) == Y.size(1),
                     "factorize_matrix: X is ", X.sizes(), ", Y ", Y.sizes(), " and Wa ", Wa.sizes(),
                     "; expected [N, D], [N, M] and a map from D to M");
-  TORCH_CHECK_VALUE(rank > 0, "factorize_matrix: rank is ", rank, ", expected more than 0");
+  TUTTI_CHECK_VALUE(rank > 0, "factorize_matrix: rank is ", rank, ", expected more than 0");
   const std::int64_t wanted =
       rank < 1
           ? std::min(static_cast<std::int64_t>(rank * static_cast<double>(X.size(1))), Wa.size(1))
@@ -138,7 +140,7 @@ inline LowRank factorize_conv2d(const at::Tensor& X, const at::Tensor& Wa,
                                 const at::Tensor& bias_a = {}, const at::Tensor& bias_b = {},
                                 std::int64_t n_iters = 3, const Walk2d& walk = {}) {
   const c10::AutoGradMode no_grad(false);
-  TORCH_CHECK_NOT_IMPLEMENTED(X.size(1) == Wa.size(1), "factorize_conv2d: X has ", X.size(1),
+  TUTTI_CHECK_NOT_IMPLEMENTED(X.size(1) == Wa.size(1), "factorize_conv2d: X has ", X.size(1),
                               " channels and the kernel ", Wa.size(1),
                               "; convolutions with groups cannot be factored");
   at::Tensor y = at::conv2d(X, Wa, bias_a, *walk.stride, *walk.padding, *walk.dilation);

@@ -8,6 +8,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/make.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/nn/detail/frozen.hpp>
 
 #include <torch/nn/module.h>
@@ -70,7 +71,7 @@ class Slotted {
 /// Throws the c10::Error of modules that surgery made or replaced: clone() rests on reset(), which
 /// rebuilds the model as it was before.
 [[noreturn]] inline void refuse_clone(const torch::nn::Module& module) {
-  TORCH_CHECK(false, module.name(), " is part of a surgery and cannot be cloned; clone the model ",
+  TUTTI_CHECK(false, module.name(), " is part of a surgery and cannot be cloned; clone the model ",
               "before its surgery and apply the same surgery to the copy, then load the state of ",
               "this one.");
 }
@@ -110,7 +111,7 @@ class Replaceable : public Base, public Slotted {
     base.forward_with_indices(x);
   }
   {
-    TORCH_CHECK(!slot_, this->name(), " was replaced by ", slot_.module()->name(),
+    TUTTI_CHECK(!slot_, this->name(), " was replaced by ", slot_.module()->name(),
                 ", which gives no indices; call forward(), or keep this layer out of the surgery.");
     return Base::forward_with_indices(x);
   }
@@ -156,7 +157,7 @@ std::shared_ptr<Replaceable<Base>> twin(const Base& layer) {
   if (const auto* replaceable = dynamic_cast<const Replaceable<Base>*>(&layer)) {
     return replaceable->twin();
   }
-  TORCH_CHECK(typeid(layer) == typeid(Base), layer.name(), " derives from ",
+  TUTTI_CHECK(typeid(layer) == typeid(Base), layer.name(), " derives from ",
               c10::demangle(typeid(Base).name()),
               ", so a twin of it would lose what it adds; derive it from the layer of the same "
               "name in tutti::nn and override compute() and twin().");

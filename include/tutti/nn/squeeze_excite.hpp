@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/sequential.hpp>
@@ -49,7 +50,7 @@ class SqueezeExcite2dImpl : public torch::nn::Cloneable<SqueezeExcite2dImpl> {
     const double wanted = latent_channels >= 1
                               ? latent_channels
                               : latent_channels * static_cast<double>(num_features);
-    TORCH_CHECK_VALUE(wanted >= 1, "SqueezeExcite2d: latent_channels ", latent_channels, " of ",
+    TUTTI_CHECK_VALUE(wanted >= 1, "SqueezeExcite2d: latent_channels ", latent_channels, " of ",
                       num_features, " channels are less than 1; take a larger fraction, a number ",
                       "of channels, or leave out layers as narrow as this one");
     return static_cast<std::int64_t>(wanted);

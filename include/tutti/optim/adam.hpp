@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/detail/decay.hpp>
 #include <tutti/optim/detail/fused.hpp>
 
@@ -114,7 +115,7 @@ struct AdamRule {
     need_at_least_zero(name, "eps", h.eps);
     need_at_least_zero(name, "weight_decay", h.weight_decay);
     for (const double beta : h.betas) {
-      TORCH_CHECK(beta >= 0.0 && beta < 1.0, name, ": betas are ", h.betas[0], " and ", h.betas[1],
+      TUTTI_CHECK(beta >= 0.0 && beta < 1.0, name, ": betas are ", h.betas[0], " and ", h.betas[1],
                   ", expected two in [0, 1).");
     }
   }

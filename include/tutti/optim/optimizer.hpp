@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/fwd.hpp>
 
 #include <concepts>
@@ -73,11 +74,11 @@ class OptimizerSpec {
     /// wrong.
     std::shared_ptr<torch::optim::Optimizer> build(torch::nn::Module& model,
                                                    std::vector<at::Tensor> parameters) const {
-      TORCH_CHECK(build_,
+      TUTTI_CHECK(build_,
                   "optimizer: none was given; give one, e.g. .optimizer = "
                   "tutti::DecoupledSGDW{.lr = 0.1}.");
       auto optimizer = build_(model, std::move(parameters));
-      TORCH_CHECK(optimizer, "optimizer: the function that makes it returned a null pointer.");
+      TUTTI_CHECK(optimizer, "optimizer: the function that makes it returned a null pointer.");
       return optimizer;
     }
 

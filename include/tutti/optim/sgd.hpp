@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tutti/core/detail/make.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/detail/decay.hpp>
 #include <tutti/optim/detail/fused.hpp>
 
@@ -87,7 +88,7 @@ struct SgdRule {
     need_learning_rate(name, h.lr);
     need_at_least_zero(name, "momentum", h.momentum);
     need_at_least_zero(name, "weight_decay", h.weight_decay);
-    TORCH_CHECK(!h.nesterov || (h.momentum > 0.0 && h.dampening == 0.0), name,
+    TUTTI_CHECK(!h.nesterov || (h.momentum > 0.0 && h.dampening == 0.0), name,
                 ": nesterov needs momentum > 0 and dampening 0; momentum is ", h.momentum,
                 ", dampening ", h.dampening, ".");
   }

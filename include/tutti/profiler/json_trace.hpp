@@ -19,6 +19,7 @@
 
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/json_text.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti {
 
@@ -49,7 +50,7 @@ inline void write_whole(const std::string& path, const std::string& text) {
   file.close();
   if (file.fail() || std::rename(unfinished.c_str(), path.c_str()) != 0) {
     std::remove(unfinished.c_str());
-    TORCH_CHECK(false, "Profiler: cannot write '", path, "'");
+    TUTTI_CHECK(false, "Profiler: cannot write '", path, "'");
   }
 }
 
@@ -107,7 +108,7 @@ inline void merge_traces(const std::map<int, std::string>& files, const std::str
   std::optional<std::int64_t> base;
   for (const auto& [rank, path] : files) {
     const auto content = detail::read_whole(path);
-    TORCH_CHECK(content, "Profiler: cannot read '", path, "'");
+    TUTTI_CHECK(content, "Profiler: cannot read '", path, "'");
     const std::vector<detail::Json> events = detail::trace_events(*content);
     std::int64_t sync = 0;
     for (const detail::Json& event : events) {

@@ -11,6 +11,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/profiler/detail/recording.hpp>
 
 namespace tutti {
@@ -43,7 +44,7 @@ class Marker {
 
   /// Begins a span. Throws c10::Error when it has begun already.
   void start() {
-    TORCH_CHECK(!started_, "Marker: \"", name_, "\" is started twice; finish() it first");
+    TUTTI_CHECK(!started_, "Marker: \"", name_, "\" is started twice; finish() it first");
     started_ = true;
     recorded_ = records();
     if (recorded_) {
@@ -56,7 +57,7 @@ class Marker {
 
   /// Ends the span. Throws c10::Error when none has begun.
   void finish() {
-    TORCH_CHECK(started_, "Marker: \"", name_, "\" is finished, but was not started");
+    TUTTI_CHECK(started_, "Marker: \"", name_, "\" is finished, but was not started");
     started_ = false;
     if (recorded_) {
       recording_->add('E', name_, categories_);

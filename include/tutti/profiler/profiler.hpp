@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -200,7 +201,7 @@ struct Profiler final {
     std::error_code error;
     const bool used = std::filesystem::exists(folder, error) &&
                       !std::filesystem::is_empty(folder, error) && !error;
-    TORCH_CHECK(!used || trace_handler.overwrite || state.timestamp.batch > 0,
+    TUTTI_CHECK(!used || trace_handler.overwrite || state.timestamp.batch > 0,
                 "Profiler: the folder '", folder,
                 "' has files from an earlier run; give this one another run_name or "
                 "trace_handler.folder, or set trace_handler.overwrite");

@@ -16,6 +16,7 @@
 
 #include <torch/csrc/autograd/profiler_kineto.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
@@ -76,7 +77,7 @@ struct TorchProfiler final {
     detail::check_one_file_per_rank("TorchProfiler: filename", filename, state);
     const std::string path = run_path(folder, state);
     std::error_code error;
-    TORCH_CHECK(overwrite || state.timestamp.batch > 0 || !std::filesystem::exists(path, error) ||
+    TUTTI_CHECK(overwrite || state.timestamp.batch > 0 || !std::filesystem::exists(path, error) ||
                     std::filesystem::is_empty(path, error),
                 "TorchProfiler: the folder '", path,
                 "' has files from an earlier run; give this one another run_name or folder, or set "

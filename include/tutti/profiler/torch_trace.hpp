@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/core/detail/json_parse.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/profiler/json_trace.hpp>
 
 namespace tutti {
@@ -56,7 +57,7 @@ inline void merge_torch_traces(const std::map<int, TorchTrace>& files, const std
   std::string text = detail::begun_trace(merged);
   for (const auto& [rank, file] : files) {
     const auto content = detail::read_whole(file.path);
-    TORCH_CHECK(content, "TorchProfiler: cannot read '", file.path, "'");
+    TUTTI_CHECK(content, "TorchProfiler: cannot read '", file.path, "'");
     const detail::Json trace = detail::parse_json(*content);
     const detail::Json* start = trace.find("baseTimeNanoseconds");
     const double base = start != nullptr ? start->number() / 1000 : 0;

@@ -8,6 +8,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/train/detail/checkpoints.hpp>
 #include <tutti/train/run_checkpoints.hpp>
 
@@ -37,7 +38,7 @@ class CheckpointPath : public std::string {
   /// Throws c10::Error when the path was never assigned, but read into or appended to in place.
   [[nodiscard]] std::unique_ptr<train::Checkpoints> checkpoints(State& state,
                                                                 train::Run& run) const {
-    TORCH_CHECK(make_ != nullptr, "save_folder or load_path was changed in place to \"", c_str(),
+    TUTTI_CHECK(make_ != nullptr, "save_folder or load_path was changed in place to \"", c_str(),
                 "\"; assign the whole path instead");
     return make_(state, run);
   }

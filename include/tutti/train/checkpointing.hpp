@@ -14,6 +14,7 @@
 #include <tutti/checkpoint/saver.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/train/load_report.hpp>
 #include <tutti/train/policy_states.hpp>
 #include <tutti/train/rank_state.hpp>
@@ -67,7 +68,7 @@ void on_every_rank(dist::Communicator& world, F&& work) {
     std::rethrow_exception(own);
   }
   for (std::size_t rank = 0; rank < errors.size(); ++rank) {
-    TORCH_CHECK(errors[rank].empty(), "rank ", rank, ": ", errors[rank]);
+    TUTTI_CHECK(errors[rank].empty(), "rank ", rank, ": ", errors[rank]);
   }
 }
 
@@ -97,7 +98,7 @@ namespace tutti::train::detail {
 TUTTI_INLINE void save_policies(const PolicyStates& policies, Archive& archive) {
   for (const PolicyState& policy : policies) {
     if (policy.save != nullptr) {
-      TORCH_CHECK(!archive.contains(policy.name),
+      TUTTI_CHECK(!archive.contains(policy.name),
                   "checkpoint: two policies of the recipe are called \"", policy.name,
                   "\"; give one of them a `name` of its own");
       policy.save(policy.policy, archive.child(policy.name));
@@ -188,7 +189,7 @@ TUTTI_INLINE checkpoint::LoadReport load_weights(const PolicyStates& policies, S
     if (!lacking.empty()) {
       lacking = "\nThe checkpoint's recipe had policies that this one lacks: " + lacking + ".";
     }
-    TORCH_CHECK(false, error.what_without_backtrace(),
+    TUTTI_CHECK(false, error.what_without_backtrace(),
                 "\nIn TrainerOptions: load_strict_model_weights = false, or load_ignore_keys = "
                 "{\"state/model/fc.*\"} for a head that is called fc.",
                 lacking);
@@ -252,7 +253,7 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
   checkpoint::Snapshot snapshot;
   detail::on_every_rank(*state.communicator, [&] {
     snapshot = checkpoint::read_snapshot(path, {.state = !options.weights_only});
-    TORCH_CHECK(options.weights_only || !snapshot.meta.get_or("weights_only", false),
+    TUTTI_CHECK(options.weights_only || !snapshot.meta.get_or("weights_only", false),
                 "the checkpoint ", path,
                 " holds weights only; set load_weights_only to start from them");
     detail::leave_out(keys, snapshot, report.ignored);
@@ -276,7 +277,7 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
     run.restore_rng = load_rank_state(policies, state, snapshot.state.child("rng"));
     report.restored.emplace_back("rng");
   }
-  TORCH_CHECK(
+  TUTTI_CHECK(
       state.communicator->all_reduce_value(state.timestamp.batch, dist::ReduceOp::minimum) ==
           state.communicator->all_reduce_value(state.timestamp.batch, dist::ReduceOp::maximum),
       "the ranks have loaded different checkpoints from ", path, "; rank ", state.rank,

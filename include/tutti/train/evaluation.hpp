@@ -158,7 +158,7 @@ void evaluate(Engine& engine, State& state, EvalSet& set) {
     engine.template fire<EvalBatchEnd>(state);
     next = set.data.loader.next();
   }
-  TORCH_CHECK(
+  TUTTI_CHECK(
       done > 0, "the evaluation set \"", set.label,
       "\" gave no batch, so there is nothing to measure; give it data (drop_last leaves out "
       "a batch that is not full) and let it begin anew at every start(epoch, first_batch)");
@@ -198,8 +198,8 @@ void evaluate_sets(Engine& engine, State& state, Run& run, const std::vector<Eva
 template <class Engine>
 std::vector<Outputs> predict(Engine& engine, State& state, DataSpec& data, std::int64_t subset,
                              bool return_outputs) {
-  TORCH_CHECK_VALUE(data, "predict: there is no data; pass a loader");
-  TORCH_CHECK_VALUE(subset >= -1, "predict: subset_num_batches is ", subset,
+  TUTTI_CHECK_VALUE(data, "predict: there is no data; pass a loader");
+  TUTTI_CHECK_VALUE(subset >= -1, "predict: subset_num_batches is ", subset,
                     ", expected -1 (all) or a number of batches");
   const EvalScope scope(state);
   Transfer transfer(state.device);

@@ -14,6 +14,7 @@
 #include <tutti/checkpoint/background.hpp>
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/mirror.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/train/checkpointing.hpp>
 
@@ -77,7 +78,7 @@ class Fetched {
         return;
       }
     }
-    TORCH_CHECK_VALUE(false, "load_path is '", uri, "', but no policy of the recipe loads from ",
+    TUTTI_CHECK_VALUE(false, "load_path is '", uri, "', but no policy of the recipe loads from ",
                       "there; add a tutti::RemoteUploader with that object store");
   }
 

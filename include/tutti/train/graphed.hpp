@@ -5,6 +5,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
 #include <tutti/core/graphs.hpp>
 #include <tutti/core/on_or_auto.hpp>
@@ -40,7 +41,7 @@ inline std::string no_graphs_because(std::string recipe, const State& state) {
 inline std::unique_ptr<StepGraphs> make_graphs(const OnOrAuto& wanted, std::string recipe,
                                                const State& state) {
   const std::string why_not = no_graphs_because(std::move(recipe), state);
-  TORCH_CHECK_VALUE(why_not.empty() || wanted.automatic, "cuda_graphs is true, but ", why_not,
+  TUTTI_CHECK_VALUE(why_not.empty() || wanted.automatic, "cuda_graphs is true, but ", why_not,
                     "; set cuda_graphs to false, or to \"auto\" for graphs where they can be");
   return why_not.empty() ? graph_support().make(state.device) : nullptr;
 }

@@ -13,6 +13,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/train/detail/graph_backend.hpp>
 #include <tutti/train/detail/graph_support.hpp>
@@ -218,7 +219,7 @@ class Graphs final : public StepGraphs {
       if (is_out_of_memory(error)) {
         throw;
       }
-      TORCH_CHECK(
+      TUTTI_CHECK(
           false, error.what_without_backtrace(),
           "\nThis happened while a training step was recorded (TrainerOptions::cuda_graphs)."
           " Forward, loss and the hooks that are recorded may not wait for the device, as "

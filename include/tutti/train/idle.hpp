@@ -5,6 +5,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
 #include <tutti/core/switch.hpp>
 
@@ -44,13 +45,13 @@ template <class Engine>
 void check_idle(const Engine& engine, bool has_evals, bool has_iterations) {
   engine.for_each([&]<class P>(const P& policy) {
     if constexpr (detail::acts_only_on<P>(detail::evaluation_events{}, all_events{})) {
-      TORCH_CHECK(has_evals || detail::switched_off(policy), "fit: ", name_of<P>(),
+      TUTTI_CHECK(has_evals || detail::switched_off(policy), "fit: ", name_of<P>(),
                   " acts only on events of evaluation and this fit has no evaluation set, so it "
                   "would do nothing; set TrainerOptions::eval, take it out of the recipe, or set "
                   "TrainerOptions::allow_idle_policies.");
     }
     if constexpr (detail::acts_only_on<P>(detail::iteration_events{}, all_events{})) {
-      TORCH_CHECK(has_iterations || detail::switched_off(policy), "fit: ", name_of<P>(),
+      TUTTI_CHECK(has_iterations || detail::switched_off(policy), "fit: ", name_of<P>(),
                   " acts only on iterations and none ever ends in this fit, so it would do "
                   "nothing; set TrainerOptions::iteration_length, take it out of the recipe, or "
                   "set TrainerOptions::allow_idle_policies.");

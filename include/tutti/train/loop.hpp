@@ -12,6 +12,7 @@
 
 #include <tutti/checkpoint/rng_state.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
 #include <tutti/train/evaluation.hpp>
 #include <tutti/train/run.hpp>
@@ -80,7 +81,7 @@ class Loop {
       engine_.template fire<BeforeDataloader>(state_);
       std::optional<Batch> next = run_.train.loader.next();
       if (!everybody(next.has_value())) {
-        TORCH_CHECK(done > 0, "the training loader gave no batch in epoch ", now.epoch,
+        TUTTI_CHECK(done > 0, "the training loader gave no batch in epoch ", now.epoch,
                     ", so nothing can be trained; give it data (drop_last leaves out a batch that "
                     "is not full) and let it begin anew at every start(epoch, first_batch)");
         break;
@@ -123,7 +124,7 @@ class Loop {
     compute_train_metrics();
     state_.previous_timestamp = state_.timestamp;
     state_.timestamp = state_.timestamp.to_next_batch(counts[0], counts[1], passed);
-    TORCH_CHECK(state_.timestamp.token > 0 || state_.max_duration.unit() != TimeUnit::token,
+    TUTTI_CHECK(state_.timestamp.token > 0 || state_.max_duration.unit() != TimeUnit::token,
                 "max_duration is ", to_string(state_.max_duration),
                 ", and the batches have no tokens; give DataSpec a num_tokens function, or call "
                 "the tensor that counts input_ids");

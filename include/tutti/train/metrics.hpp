@@ -11,6 +11,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
 
@@ -102,7 +103,7 @@ TUTTI_INLINE MetricSet::MetricSet(const Metrics& metrics, const std::vector<std:
     }
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
-    TORCH_CHECK_VALUE(used[i], "no metric of the model has a name that contains \"", names[i],
+    TUTTI_CHECK_VALUE(used[i], "no metric of the model has a name that contains \"", names[i],
                       "\"; it has: ", list(metrics));
   }
 }
@@ -163,7 +164,7 @@ TUTTI_INLINE void MetricSet::load(const State& state, const Archive& archive,
 
 TUTTI_INLINE void MetricSet::check_is_new(const std::string& name) const {
   for (const Entry& entry : entries_) {
-    TORCH_CHECK_VALUE(entry.name != name, "two metrics of the model are called \"", name,
+    TUTTI_CHECK_VALUE(entry.name != name, "two metrics of the model are called \"", name,
                       "\", so that one would hide the other; give each a name of its own, as "
                       "MulticlassAccuracy{{.top_k = 5, .name = \"Top5\"}}");
   }

@@ -10,6 +10,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/device_memory.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/train/cpu_memory.hpp>
@@ -38,7 +39,7 @@ bool fits(F&& work) {
   } catch (const c10::Error& error) {
     if (!is_out_of_memory(error)) {
       const std::string text = error.what_without_backtrace();
-      TORCH_CHECK(text.find("CUDA") == std::string::npos && text.find("cuDNN") == std::string::npos,
+      TUTTI_CHECK(text.find("CUDA") == std::string::npos && text.find("cuDNN") == std::string::npos,
                   text,
                   "\nThis is no plain lack of memory, so no automatic microbatch size can mend it; "
                   "set device_train_microbatch_size to a number.");
@@ -107,7 +108,7 @@ TUTTI_INLINE void release_memory(c10::Device device) {
 
 TUTTI_INLINE std::int64_t smaller_microbatch(std::int64_t size, const State& state,
                                              std::string_view what) {
-  TORCH_CHECK(size > 1, "the memory of ", state.device.str(),
+  TUTTI_CHECK(size > 1, "the memory of ", state.device.str(),
               " is too small for a single example, ", what,
               "; take a smaller model or smaller inputs");
   const std::int64_t half = size / 2;

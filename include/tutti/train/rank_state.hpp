@@ -12,6 +12,7 @@
 #include <tutti/checkpoint/rng_state.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
@@ -79,7 +80,7 @@ TUTTI_INLINE at::Tensor position_of(const Rng& rng) {
 
 TUTTI_INLINE void restore_position(Rng& rng, const at::Tensor& saved) {
   const at::Tensor numbers = saved.contiguous().view(at::kLong);
-  TORCH_CHECK(numbers.numel() == 3, "the checkpoint keeps a random stream in ", numbers.numel(),
+  TUTTI_CHECK(numbers.numel() == 3, "the checkpoint keeps a random stream in ", numbers.numel(),
               " numbers, expected 3");
   const auto* data = numbers.const_data_ptr<std::int64_t>();
   rng.restore(static_cast<std::uint64_t>(data[0]), static_cast<std::uint64_t>(data[1]),

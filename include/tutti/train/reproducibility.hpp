@@ -9,6 +9,7 @@
 
 #include <ATen/Context.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 
 namespace tutti {
@@ -54,7 +55,7 @@ namespace train {
 inline std::uint64_t agree_on_seed(std::optional<std::uint64_t> given,
                                    dist::Communicator& communicator) {
   if (given) {
-    TORCH_CHECK_VALUE(*given <= std::numeric_limits<std::uint32_t>::max(), "seed is ", *given,
+    TUTTI_CHECK_VALUE(*given <= std::numeric_limits<std::uint32_t>::max(), "seed is ", *given,
                       ", expected 0 to 4294967295");
     return *given;
   }

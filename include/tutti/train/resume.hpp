@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <tutti/checkpoint/latest.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/train/checkpointing.hpp>
 
 namespace tutti::train {
@@ -24,7 +25,7 @@ namespace detail {
 inline std::string agree_on(const std::string& found, dist::Communicator& world) {
   const std::vector<std::string> all = world.all_gather_bytes(found);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    TORCH_CHECK(all[rank] == all.front(), "autoresume: rank 0 found ",
+    TUTTI_CHECK(all[rank] == all.front(), "autoresume: rank 0 found ",
                 all.front().empty() ? "no checkpoint" : "'" + all.front() + "'", ", rank ", rank,
                 " found ", all[rank].empty() ? "none" : "'" + all[rank] + "'",
                 "; save_folder must be on a file system that all ranks share");

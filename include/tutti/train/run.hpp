@@ -12,6 +12,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/count_or_auto.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/interval.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/data/data_spec.hpp>
@@ -120,7 +121,7 @@ TUTTI_INLINE void Run::set_learning_rates(State& state, double alpha) {
   std::size_t i = 0;
   for (auto& optimizer : state.optimizers) {
     for (auto& group : optimizer->param_groups()) {
-      TORCH_CHECK(i < state.initial_lrs.size(),
+      TUTTI_CHECK(i < state.initial_lrs.size(),
                   "a parameter group was added to the optimizer after "
                   "its learning rates were bound; add groups before fit()");
       group.options().set_lr(state.initial_lrs[i++] * alpha);

@@ -14,6 +14,7 @@
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/mirror.hpp>
 #include <tutti/checkpoint/saver.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/detail/checkpoints.hpp>
 #include <tutti/train/fetched.hpp>
@@ -191,7 +192,7 @@ class RunCheckpoints final : public Checkpoints {
   void check_savers() const {
     for (std::size_t i = 0; i < savers_.size(); ++i) {
       for (std::size_t j = i + 1; j < savers_.size(); ++j) {
-        TORCH_CHECK_VALUE(savers_[i]->folder() != savers_[j]->folder(),
+        TUTTI_CHECK_VALUE(savers_[i]->folder() != savers_[j]->folder(),
                           "two savers write into the folder '", savers_[i]->folder(),
                           "'; give each a folder of its own");
       }

@@ -9,6 +9,7 @@
 #include <tutti/checkpoint/saver.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/train/load_report.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/timestamp_state.hpp>
@@ -63,14 +64,14 @@ TUTTI_INLINE void save_schedulers(const State& state, const Run& run, Archive& a
 }
 
 TUTTI_INLINE void load_optimizers(State& state, const Archive& optimizers) {
-  TORCH_CHECK(optimizers.size() == state.optimizers.size(), "the checkpoint has ",
+  TUTTI_CHECK(optimizers.size() == state.optimizers.size(), "the checkpoint has ",
               optimizers.size(), " optimizers, this run has ", state.optimizers.size());
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
     try {
       checkpoint::load_optimizer(*state.optimizers[i], optimizers.child(std::to_string(i)),
                                  state.model.get());
     } catch (const c10::Error& error) {
-      TORCH_CHECK(
+      TUTTI_CHECK(
           false, error.what_without_backtrace(),
           "\nTo go on with the weights and a fresh optimizer, put \"state/optimizers\" into "
           "load_ignore_keys.");
@@ -94,7 +95,7 @@ TUTTI_INLINE void load_schedulers(State& state, Run& run, const Archive& archive
   if (archive.contains("schedulers")) {
     const Archive& saved = archive.child("schedulers");
     state.initial_lrs = saved.get<std::vector<double>>("initial_lrs");
-    TORCH_CHECK(state.initial_lrs.size() == own.size(), "the checkpoint has ",
+    TUTTI_CHECK(state.initial_lrs.size() == own.size(), "the checkpoint has ",
                 state.initial_lrs.size(), " learning rates, this run has ", own.size(),
                 "; put \"state/schedulers\" into load_ignore_keys to train with this program's");
     run.scheduled_at = load_timestamp(saved.child("stepped_at"));

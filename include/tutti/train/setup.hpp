@@ -114,7 +114,7 @@ std::unique_ptr<dist::DataParallel> make_parallel(const Engine& engine, const St
   engine.for_each([&](const auto& policy) {
     options.find_unused_parameters = options.find_unused_parameters || leaves_unused(policy);
   });
-  TORCH_CHECK(dist::backend().wrap != nullptr,
+  TUTTI_CHECK(dist::backend().wrap != nullptr,
               "the processes have been joined, but the program "
               "cannot average gradients; add #include <tutti/dist/ddp.hpp> to the file that makes "
               "the Trainer");
@@ -146,11 +146,11 @@ TUTTI_INLINE at::Device resolve_device(std::string_view name, int local_rank) {
     return at::kCPU;
   }
   const bool any = name == "auto" || name == "cuda" || name == "gpu";
-  TORCH_CHECK_VALUE(any || name.starts_with("cuda:"), "device is \"", name,
+  TUTTI_CHECK_VALUE(any || name.starts_with("cuda:"), "device is \"", name,
                     "\", expected \"auto\", \"cpu\", \"cuda\" or \"cuda:N\"");
   const std::string wanted = any ? "cuda:" + std::to_string(local_rank) : std::string(name);
   // Before it is a Device, which keeps the number in one byte: 256 would be 0.
-  TORCH_CHECK_VALUE(std::strtol(wanted.c_str() + 5, nullptr, 10) < count, "device is \"", wanted,
+  TUTTI_CHECK_VALUE(std::strtol(wanted.c_str() + 5, nullptr, 10) < count, "device is \"", wanted,
                     "\", but LibTorch sees ", count,
                     " CUDA devices; set device to \"cpu\", or build with TUTTI_WITH_CUDA=ON "
                     "on a machine with a GPU");
@@ -179,7 +179,7 @@ TUTTI_INLINE std::string resolve_run_name(const std::string& given,
 }
 
 TUTTI_INLINE void check_precision(Precision precision, at::Device device) {
-  TORCH_CHECK_VALUE(precision != Precision::amp_fp16 || device.is_cuda(),
+  TUTTI_CHECK_VALUE(precision != Precision::amp_fp16 || device.is_cuda(),
                     "precision is amp_fp16 on ", device.str(),
                     ", which has no fast fp16 and would "
                     "overflow for nothing; use amp_bf16 or fp32 there");
@@ -192,7 +192,7 @@ TUTTI_INLINE std::vector<at::Tensor> trainable(const torch::nn::Module& model) {
       parameters.push_back(parameter);
     }
   }
-  TORCH_CHECK(!parameters.empty(),
+  TUTTI_CHECK(!parameters.empty(),
               "the model has no parameter that requires a gradient; was "
               "every layer given to register_module()?");
   return parameters;
@@ -210,7 +210,7 @@ TUTTI_INLINE std::shared_ptr<torch::optim::Optimizer> build_optimizer(const Opti
       optimizer->param_groups().begin(), optimizer->param_groups().end(), [&](const auto& group) {
         return std::any_of(group.params().begin(), group.params().end(), is_own);
       });
-  TORCH_CHECK(trains,
+  TUTTI_CHECK(trains,
               "the optimizer has none of the model's parameters, so nothing would be trained; make "
               "it of model->parameters(), or give a description, as DecoupledSGDW{.lr = 0.1}");
   return optimizer;
@@ -245,18 +245,18 @@ TUTTI_INLINE void log_hyperparameters(const State& state, const TrainerOptions& 
 TUTTI_INLINE void set_length(State& state, const Run& run, Time max_duration, double ratio) {
   TUTTI_CHECK_VALUE(ratio > 0 && std::isfinite(ratio), "scale_schedule_ratio is ", ratio,
                     ", expected more than 0, and no infinity");
-  TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::duration, "max_duration is ",
+  TUTTI_CHECK_VALUE(max_duration.unit() != TimeUnit::duration, "max_duration is ",
                     to_string(max_duration),
                     "; a fraction of itself is no length, expected a "
                     "time like 10ep or 500ba");
   state.max_duration = ratio == 1 ? max_duration : max_duration * ratio;
-  TORCH_CHECK_VALUE(state.max_duration || !max_duration, "scale_schedule_ratio ", ratio,
+  TUTTI_CHECK_VALUE(state.max_duration || !max_duration, "scale_schedule_ratio ", ratio,
                     " makes max_duration 0; take a larger ratio");
-  TORCH_CHECK_VALUE(max_duration.unit() != TimeUnit::iteration || run.iteration_length,
+  TUTTI_CHECK_VALUE(max_duration.unit() != TimeUnit::iteration || run.iteration_length,
                     "max_duration is ", to_string(max_duration),
                     ", but iteration_length is not set, so that no iteration ever ends; set it, or "
                     "give a time like 10ep or 500ba");
-  TORCH_CHECK_VALUE(run.train_subset == -1 || run.train_subset >= 1, "train_subset_num_batches is ",
+  TUTTI_CHECK_VALUE(run.train_subset == -1 || run.train_subset >= 1, "train_subset_num_batches is ",
                     run.train_subset, ", expected -1 (all) or a number of batches");
   if (run.train) {
     state.train_dataloader_len = length_of(run.train, run.train_subset);
@@ -269,7 +269,7 @@ TUTTI_INLINE void set_loop(Run& run, const TrainerOptions& options) {
   run.step_schedule_every_batch = options.step_schedule_every_batch;
   run.fold_into_optimizer = options.fold_into_optimizer;
   run.autograd_engine = options.autograd_engine;
-  TORCH_CHECK_VALUE(!options.iteration_length ||
+  TUTTI_CHECK_VALUE(!options.iteration_length ||
                         options.iteration_length.unit() == TimeUnit::epoch ||
                         options.iteration_length.unit() == TimeUnit::token,
                     "iteration_length is ", to_string(options.iteration_length),
@@ -281,7 +281,7 @@ TUTTI_INLINE Time fit_until(const State& state, Time duration) {
   if (duration.is_fraction() && !duration) {
     return state.max_duration;
   }
-  TORCH_CHECK_VALUE(!duration.is_fraction() && duration.count() > 0, "fit: duration is ",
+  TUTTI_CHECK_VALUE(!duration.is_fraction() && duration.count() > 0, "fit: duration is ",
                     to_string(duration),
                     ", expected more than 0 in another unit than dur, like 2ep or 500ba; leave it "
                     "out to train up to max_duration");
@@ -291,17 +291,17 @@ TUTTI_INLINE Time fit_until(const State& state, Time duration) {
 TUTTI_INLINE void set_microbatching(State& state, Run& run, const TrainerOptions& options) {
   const CountOrAuto& size = options.device_train_microbatch_size;
   const CountOrAuto& chunks = options.grad_accum;
-  TORCH_CHECK_VALUE(size.count >= 0, "device_train_microbatch_size is ", size.count,
+  TUTTI_CHECK_VALUE(size.count >= 0, "device_train_microbatch_size is ", size.count,
                     ", expected 0 (the whole batch), a number of examples, or \"auto\"");
-  TORCH_CHECK_VALUE(chunks.count >= 0, "grad_accum is ", chunks.count,
+  TUTTI_CHECK_VALUE(chunks.count >= 0, "grad_accum is ", chunks.count,
                     ", expected a number of microbatches, or \"auto\"");
-  TORCH_CHECK_VALUE(size == CountOrAuto() || chunks == CountOrAuto(),
+  TUTTI_CHECK_VALUE(size == CountOrAuto() || chunks == CountOrAuto(),
                     "device_train_microbatch_size and grad_accum are both set, and say the same "
                     "thing in two ways; keep the first");
   state.auto_microbatching = size.automatic || chunks.automatic;
   run.grad_accum = chunks.count;
   state.device_train_microbatch_size = size.count;
-  TORCH_CHECK_VALUE(
+  TUTTI_CHECK_VALUE(
       !state.auto_microbatching || !options.data_parallel.sync_strategy ||
           *options.data_parallel.sync_strategy == dist::SyncStrategy::forced_sync,
       "device_train_microbatch_size is \"auto\", which sends gradients after the last "
@@ -313,16 +313,16 @@ TUTTI_INLINE void check_autoresume(const TrainerOptions& options) {
   if (!options.autoresume) {
     return;
   }
-  TORCH_CHECK_VALUE(!options.save_folder.empty(),
+  TUTTI_CHECK_VALUE(!options.save_folder.empty(),
                     "autoresume is set but save_folder is empty; it looks there for the run's last "
                     "checkpoint");
-  TORCH_CHECK_VALUE(!options.save_latest_filename.empty(),
+  TUTTI_CHECK_VALUE(!options.save_latest_filename.empty(),
                     "autoresume is set but save_latest_filename is empty; that pointer says which "
                     "checkpoint is the last");
-  TORCH_CHECK_VALUE(!options.run_name.empty() || !detail::environment_run_name().empty(),
+  TUTTI_CHECK_VALUE(!options.run_name.empty() || !detail::environment_run_name().empty(),
                     "autoresume is set but run_name is not; a run that is to be found again needs "
                     "a name, in run_name or the environment's RUN_NAME");
-  TORCH_CHECK_VALUE(!options.save_weights_only,
+  TUTTI_CHECK_VALUE(!options.save_weights_only,
                     "autoresume is set but save_weights_only is too; a run cannot go on from "
                     "weights alone");
 }
@@ -336,13 +336,13 @@ TUTTI_INLINE void say_stopped(const State& state, int signal) {
 
 TUTTI_INLINE void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const Metrics& metrics,
                           const TrainerOptions& options) {
-  TORCH_CHECK_VALUE(evaluator.data, "the evaluation set \"", evaluator.label,
+  TUTTI_CHECK_VALUE(evaluator.data, "the evaluation set \"", evaluator.label,
                     "\" has no data; give it a loader");
-  TORCH_CHECK_VALUE(evaluator.label != "train",
+  TUTTI_CHECK_VALUE(evaluator.label != "train",
                     "an evaluation set has the label \"train\", and so would share the names "
                     "metrics/train/... with the training data; call it something else");
   for (const EvalSet& other : sets) {
-    TORCH_CHECK_VALUE(other.label != evaluator.label, "two evaluation sets have the label \"",
+    TUTTI_CHECK_VALUE(other.label != evaluator.label, "two evaluation sets have the label \"",
                       evaluator.label,
                       "\", so one's metrics would replace the other's; give each "
                       "a label of its own: .eval = {{\"a\", loader}, {\"b\", other}}");
@@ -356,7 +356,7 @@ TUTTI_INLINE void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const
                           .checkpoint_events = false};
   set.subset = evaluator.subset_num_batches >= 0 ? evaluator.subset_num_batches
                                                  : options.eval_subset_num_batches;
-  TORCH_CHECK_VALUE(set.subset == -1 || set.subset >= 1, "evaluation set \"", set.label,
+  TUTTI_CHECK_VALUE(set.subset == -1 || set.subset >= 1, "evaluation set \"", set.label,
                     "\": it is to have ", set.subset,
                     " batches, expected -1 (all) or 1 or more; an interval of 0 is never due");
   set.microbatch = evaluator.device_eval_microbatch_size;

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/time.hpp>
 
 namespace tutti::train {
@@ -42,7 +43,7 @@ inline Timestamp load_timestamp(const Archive& archive) {
   Timestamp now;
   const auto number = [&](const char* name) {
     const auto value = archive.get<std::int64_t>(name);
-    TORCH_CHECK(value >= 0, "checkpoint: '", archive.path(), '/', name, "' is ", value,
+    TUTTI_CHECK(value >= 0, "checkpoint: '", archive.path(), '/', name, "' is ", value,
                 ", expected 0 or more");
     return value;
   };

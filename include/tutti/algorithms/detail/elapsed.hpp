@@ -5,6 +5,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 
 namespace tutti::detail {
@@ -16,11 +17,11 @@ inline double elapsed(const State& state, bool whole_units, std::string_view who
   const Progress progress = state.progress();
   if (whole_units) {
     const std::optional<Time> counted = progress.elapsed();
-    TORCH_CHECK(counted.has_value(), who, ": max_duration is not set, so no part of it is done");
+    TUTTI_CHECK(counted.has_value(), who, ": max_duration is not set, so no part of it is done");
     return counted->value();
   }
   const std::optional<double> exact = progress.elapsed_fraction();
-  TORCH_CHECK(exact.has_value(), who, ": max_duration is not set, so no part of it is done");
+  TUTTI_CHECK(exact.has_value(), who, ": max_duration is not set, so no part of it is done");
   return *exact;
 }
 

@@ -15,6 +15,7 @@
 #include <tutti/algorithms/detail/averages.hpp>
 #include <tutti/algorithms/detail/exchange.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/time.hpp>
 #include <tutti/optim/sweep.hpp>
 
@@ -49,7 +50,7 @@ class EMAParameters {
   /// smoothing: in [0, 1]. average_integers: average the others too, truncated.
   /// Throws c10::Error (ValueError) when smoothing is out of range.
   void update(double smoothing, bool average_integers = false) const {
-    TORCH_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "EMA: smoothing is ", smoothing,
+    TUTTI_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "EMA: smoothing is ", smoothing,
                       ", expected a number from 0 to 1");
     lists_.update(smoothing, average_integers);
   }
@@ -155,10 +156,10 @@ TUTTI_INLINE void EMAParameters::link(const torch::nn::Module& model) {
   lists_ = {};
   for (std::size_t i = 0; i < names_.size(); ++i) {
     const auto found = now.find(names_[i]);
-    TORCH_CHECK(found != now.end(), "EMA: the model has no tensor \"", names_[i], "\", ",
+    TUTTI_CHECK(found != now.end(), "EMA: the model has no tensor \"", names_[i], "\", ",
                 "of which there is an average; replace layers before averaging starts, and "
                 "resume with the same model");
-    TORCH_CHECK(found->second.sizes() == stored_[i].sizes(), "EMA: \"", names_[i], "\" is ",
+    TUTTI_CHECK(found->second.sizes() == stored_[i].sizes(), "EMA: \"", names_[i], "\" is ",
                 found->second.sizes(), " in the model, expected ", stored_[i].sizes(),
                 " as its average is; replace layers before averaging starts");
     weights_[i] = found->second;
@@ -222,7 +223,7 @@ TUTTI_INLINE void compute_ema(const torch::nn::Module& model, EMAParameters& ema
 
 TUTTI_INLINE void compute_ema(const torch::nn::Module& model, torch::nn::Module& ema_model,
                               double smoothing, bool average_integers) {
-  TORCH_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "EMA: smoothing is ", smoothing,
+  TUTTI_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "EMA: smoothing is ", smoothing,
                     ", expected a number from 0 to 1");
   const auto weights = ::tutti::detail::tensors_by_name(model);
   ::tutti::detail::AverageLists lists;
@@ -235,10 +236,10 @@ TUTTI_INLINE void compute_ema(const torch::nn::Module& model, torch::nn::Module&
 }
 
 TUTTI_INLINE double ema_smoothing(Time half_life, Time update_interval) {
-  TORCH_CHECK_VALUE(half_life.unit() == update_interval.unit(), "EMA: half_life is ",
+  TUTTI_CHECK_VALUE(half_life.unit() == update_interval.unit(), "EMA: half_life is ",
                     to_string(half_life), " and update_interval ", to_string(update_interval),
                     ", expected both in ba or both in ep");
-  TORCH_CHECK_VALUE(half_life.value() > 0, "EMA: half_life is ", to_string(half_life),
+  TUTTI_CHECK_VALUE(half_life.value() > 0, "EMA: half_life is ", to_string(half_life),
                     ", expected more than 0");
   return std::exp2(-update_interval.value() / half_life.value());
 }

@@ -15,6 +15,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/parallel.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::detail {
 
@@ -85,7 +86,7 @@ namespace tutti::detail {
 TUTTI_INLINE void Gradients::add(const at::Tensor& parameter) {
   const at::Tensor& gradient = parameter.grad();
   if (gradient.defined()) {
-    TORCH_CHECK(gradient.layout() == at::kStrided, "the gradient of a parameter ",
+    TUTTI_CHECK(gradient.layout() == at::kStrided, "the gradient of a parameter ",
                 parameter.sizes(), " is ", gradient.layout(),
                 ", expected a dense one; make the layer with sparse = false");
     parameters.push_back(parameter);

@@ -7,6 +7,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 
@@ -65,7 +66,7 @@ void interpolate_loss(State& state, std::string_view key, const at::Tensor& indi
 template <class P, class Other>
 void refuse_second_mixer(bool interpolates) {
   if constexpr (means<mixes_inputs, Other> && !means<P, Other>) {
-    TORCH_CHECK_VALUE(!interpolates, name_of<P>(), ": interpolate_loss is set beside ",
+    TUTTI_CHECK_VALUE(!interpolates, name_of<P>(), ": interpolate_loss is set beside ",
                       name_of<Other>(),
                       ", which mixes inputs too, and the loss would lack the terms in which both "
                       "do; leave interpolate_loss off.");
@@ -76,7 +77,7 @@ void refuse_second_mixer(bool interpolates) {
 template <class P, class Model>
 void check_loss_of_mixed(bool interpolates) {
   if constexpr (lists<Model, loss_takes_indices>) {
-    TORCH_CHECK_VALUE(interpolates, name_of<P>(),
+    TUTTI_CHECK_VALUE(interpolates, name_of<P>(),
                       ": the targets are to be mixed, but the model's loss takes class indices "
                       "only (its features list loss_takes_indices); set interpolate_loss, and two "
                       "losses are mixed instead.");
@@ -99,7 +100,7 @@ namespace tutti::detail {
 
 TUTTI_INLINE at::Tensor& images_of(Batch& batch, std::string_view key, std::string_view who) {
   at::Tensor& x = inputs_of(batch, key);
-  TORCH_CHECK_VALUE(x.dim() >= 3, who, ": the input is ", x.sizes(),
+  TUTTI_CHECK_VALUE(x.dim() >= 3, who, ": the input is ", x.sizes(),
                     ", expected a batch of images [N, ..., H, W]; set input_key where another "
                     "tensor of the batch holds them");
   return x;

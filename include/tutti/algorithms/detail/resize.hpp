@@ -9,12 +9,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/algorithms/detail/pixel_grid.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 /// The geometry of making images smaller.
 namespace tutti::detail {
 
 inline void expect_images(const at::Tensor& input) {
-  TORCH_CHECK_VALUE(input.dim() == 4, "ProgressiveResizing: the input is ", input.sizes(),
+  TUTTI_CHECK_VALUE(input.dim() == 4, "ProgressiveResizing: the input is ", input.sizes(),
                     ", expected images [N, C, H, W]");
 }
 
@@ -23,7 +24,7 @@ class Shrink {
  public:
   Shrink(std::int64_t height, std::int64_t width, std::optional<double> scale = std::nullopt)
       : height_(height), width_(width), scale_(scale) {
-    TORCH_CHECK_VALUE(height >= 1 && width >= 1, "ProgressiveResizing: images would become ",
+    TUTTI_CHECK_VALUE(height >= 1 && width >= 1, "ProgressiveResizing: images would become ",
                       height, " x ", width, "; take a larger scale, or a smaller size_increment");
   }
 

@@ -13,6 +13,7 @@
 
 #include <tutti/algorithms/detail/averages.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 /// The functional form of SWA; include <tutti/algorithms/swa.hpp>.
 namespace tutti::functional {
@@ -107,13 +108,13 @@ class WeightMean {
   }
 
   void check(const ::tutti::detail::NamedTensorList& weights) const {
-    TORCH_CHECK(weights.size() == means_.size(), "SWA: the model has ", weights.size(),
+    TUTTI_CHECK(weights.size() == means_.size(), "SWA: the model has ", weights.size(),
                 " tensors, expected ", means_.size(),
                 " as when averaging began; replace layers before that, and resume with the same "
                 "model");
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const auto& [name, weight] = weights[i];
-      TORCH_CHECK(name == means_[i].first && weight.sizes() == means_[i].second.sizes(),
+      TUTTI_CHECK(name == means_[i].first && weight.sizes() == means_[i].second.sizes(),
                   "SWA: the model's tensor \"", name, "\" is ", weight.sizes(), ", expected \"",
                   means_[i].first, "\" of ", means_[i].second.sizes(),
                   " as when averaging began; replace layers before that, and resume with the same "

@@ -15,6 +15,7 @@
 
 #include <tutti/checkpoint/filename.hpp>
 #include <tutti/checkpoint/folder.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
 
@@ -33,7 +34,7 @@ namespace detail {
 /// LibTorch's CUDA allocator. Throws c10::ValueError naming `policy` when the program was built
 /// without CUDA or the model is elsewhere.
 inline const MemoryRecorder& cuda_memory_recorder(std::string_view policy, const State& state) {
-  TORCH_CHECK_VALUE(state.device.is_cuda(), policy, " records CUDA's memory and the model is on ",
+  TUTTI_CHECK_VALUE(state.device.is_cuda(), policy, " records CUDA's memory and the model is on ",
                     state.device.str(), "; train on a CUDA device or take ", policy,
                     " out of the recipe");
 #if TUTTI_WITH_CUDA
@@ -53,7 +54,7 @@ inline const MemoryRecorder& cuda_memory_recorder(std::string_view policy, const
       }};
   return recorder;
 #else
-  TORCH_CHECK_VALUE(false, policy,
+  TUTTI_CHECK_VALUE(false, policy,
                     " needs the CUDA parts of LibTorch and this program was built without them; "
                     "configure with -DTUTTI_WITH_CUDA=ON or take ",
                     policy, " out of the recipe");
@@ -79,7 +80,7 @@ inline std::string trace_path(const State& state, std::string_view folder,
   if (there != nullptr) {
     std::fclose(there);
   }
-  TORCH_CHECK(there == nullptr, path,
+  TUTTI_CHECK(there == nullptr, path,
               " exists; set overwrite to replace it, or choose another folder");
   return path;
 }
@@ -90,7 +91,7 @@ inline void write_trace(const std::string& path, const std::string& bytes) {
   const bool written =
       file != nullptr && std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
   const bool closed = file != nullptr && std::fclose(file) == 0;
-  TORCH_CHECK(written && closed, "cannot write ", path, "; is there room and permission?");
+  TUTTI_CHECK(written && closed, "cannot write ", path, "; is there room and permission?");
 }
 
 }  // namespace detail

@@ -20,6 +20,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/throw.hpp>
+
 /// Runs other programs; no shell is involved.
 namespace tutti::checkpoint::detail {
 
@@ -49,7 +51,7 @@ inline std::vector<std::string> words_of(std::string_view command) {
       word += c;
     }
   }
-  TORCH_CHECK_VALUE(quote == 0, "a command has a quote that is not closed: ", command);
+  TUTTI_CHECK_VALUE(quote == 0, "a command has a quote that is not closed: ", command);
   if (inside) {
     words.push_back(word);
   }
@@ -67,7 +69,7 @@ struct CommandResult {
 class Scratch {
  public:
   Scratch() : fd_(::memfd_create("tutti-command", MFD_CLOEXEC)) {
-    TORCH_CHECK(fd_ >= 0, "cannot make a file in memory: ", std::strerror(errno));
+    TUTTI_CHECK(fd_ >= 0, "cannot make a file in memory: ", std::strerror(errno));
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
@@ -95,7 +97,7 @@ class Scratch {
 /// started or takes longer than `most`; then it is killed.
 inline CommandResult run_command(const std::vector<std::string>& words,
                                  std::chrono::milliseconds most) {
-  TORCH_CHECK_VALUE(!words.empty(), "a command is empty; expected a program and its arguments");
+  TUTTI_CHECK_VALUE(!words.empty(), "a command is empty; expected a program and its arguments");
   std::vector<char*> arguments;
   for (const std::string& word : words) {
     arguments.push_back(const_cast<char*>(word.c_str()));
@@ -127,14 +129,14 @@ inline CommandResult run_command(const std::vector<std::string>& words,
       ::posix_spawnp(&child, arguments[0], &files, &attributes, arguments.data(), environ);
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&files);
-  TORCH_CHECK(failed == 0, "cannot start '", words[0], "': ", std::strerror(failed),
+  TUTTI_CHECK(failed == 0, "cannot start '", words[0], "': ", std::strerror(failed),
               "; install it, or give its whole path");
   const auto until = std::chrono::steady_clock::now() + most;
   std::chrono::milliseconds pause{1};
   int status = 0;
   bool late = false;
   for (pid_t ended = 0; (ended = ::waitpid(child, &status, late ? 0 : WNOHANG)) != child;) {
-    TORCH_CHECK(ended >= 0 || errno == EINTR, "cannot wait for '", words[0],
+    TUTTI_CHECK(ended >= 0 || errno == EINTR, "cannot wait for '", words[0],
                 "': ", std::strerror(errno));
     if (std::chrono::steady_clock::now() >= until) {
       ::kill(-child, SIGKILL);
@@ -144,7 +146,7 @@ inline CommandResult run_command(const std::vector<std::string>& words,
       pause = std::min(pause * 2, std::chrono::milliseconds(50));
     }
   }
-  TORCH_CHECK(!late, "'", words[0], "' was killed after ", most.count() / 1000, " s");
+  TUTTI_CHECK(!late, "'", words[0], "' was killed after ", most.count() / 1000, " s");
   return {.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1,
           .out = out.text(),
           .error = error.text()};

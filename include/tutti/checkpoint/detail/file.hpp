@@ -19,6 +19,7 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint::detail {
 
@@ -117,7 +118,7 @@ namespace tutti::checkpoint::detail {
 
 TUTTI_INLINE void fail_with_errno(const char* what, const std::filesystem::path& path) {
   const int reason = errno;
-  TORCH_CHECK(false, "checkpoint: cannot ", what, " '", path.string(),
+  TUTTI_CHECK(false, "checkpoint: cannot ", what, " '", path.string(),
               "': ", std::strerror(reason));
 }
 
@@ -126,7 +127,7 @@ TUTTI_INLINE std::uint64_t File::size() const {
   if (::fstat(fd_, &facts) != 0) {
     fail_with_errno("inspect", path_);
   }
-  TORCH_CHECK(S_ISREG(facts.st_mode), "checkpoint: '", path_.string(), "' is not a regular file");
+  TUTTI_CHECK(S_ISREG(facts.st_mode), "checkpoint: '", path_.string(), "' is not a regular file");
   return static_cast<std::uint64_t>(facts.st_size);
 }
 
@@ -141,7 +142,7 @@ TUTTI_INLINE void File::read_at(std::uint64_t offset, void* data, std::size_t si
     if (got < 0) {
       fail_with_errno("read", path_);
     }
-    TORCH_CHECK(got > 0, "checkpoint: '", path_.string(), "' ends at byte ", offset, ", ", size,
+    TUTTI_CHECK(got > 0, "checkpoint: '", path_.string(), "' ends at byte ", offset, ", ", size,
                 " bytes before the end of what it announces; the file is truncated");
     at += got;
     offset += static_cast<std::uint64_t>(got);
@@ -238,7 +239,7 @@ TUTTI_INLINE bool is_folder(const std::filesystem::path& path) {
 TUTTI_INLINE void rename_path(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) {
     const int reason = errno;
-    TORCH_CHECK(false, "checkpoint: cannot rename '", from.string(), "' to '", to.string(),
+    TUTTI_CHECK(false, "checkpoint: cannot rename '", from.string(), "' to '", to.string(),
                 "': ", std::strerror(reason));
   }
 }

@@ -18,6 +18,7 @@
 
 #include <tutti/checkpoint/detail/file.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint::detail {
 
@@ -105,7 +106,7 @@ TUTTI_INLINE Staging::Staging(const std::filesystem::path& target) : target_(tar
     }
     folder_.reset();  // another process cleaned up between the two calls
   }
-  TORCH_CHECK(false, "checkpoint: cannot make a temporary folder beside '", target.string(), "'");
+  TUTTI_CHECK(false, "checkpoint: cannot make a temporary folder beside '", target.string(), "'");
 }
 
 TUTTI_INLINE Staging::~Staging() {

@@ -23,6 +23,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint::detail {
 
@@ -135,7 +136,7 @@ struct FieldLoader {
   }
   void operator()(const char* name, at::Tensor& value) const {
     value = archive.contains(name) ? own(archive.tensor(name)) : at::Tensor();
-    TORCH_CHECK(!sizes.has_value() || !value.defined() || value.sizes() == *sizes, "checkpoint: '",
+    TUTTI_CHECK(!sizes.has_value() || !value.defined() || value.sizes() == *sizes, "checkpoint: '",
                 archive.path(), "/", name, "' is ", value.sizes(), ", the parameter ", *sizes);
   }
   void operator()(const char* name, std::tuple<double, double>& value) const;
@@ -230,7 +231,7 @@ TUTTI_INLINE void FieldSaver::at(Archive& list, std::size_t i, const at::Tensor&
 TUTTI_INLINE void FieldLoader::operator()(const char* name,
                                           std::tuple<double, double>& value) const {
   const auto pair = archive.get<std::vector<double>>(name);
-  TORCH_CHECK(pair.size() == 2, "checkpoint: '", archive.path(), "/", name, "' has ", pair.size(),
+  TUTTI_CHECK(pair.size() == 2, "checkpoint: '", archive.path(), "/", name, "' has ", pair.size(),
               " values, expected 2");
   value = {pair[0], pair[1]};
 }

@@ -24,6 +24,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <tutti/core/detail/nvrtc.hpp>
+#include <tutti/core/detail/throw.hpp>
 #endif
 
 /// Kernels whose text the program has, run on a CUDA device.
@@ -99,7 +100,7 @@ TUTTI_INLINE void launch_kernel(const CudaKernel& kernel, const CudaLaunch& how,
 
 TUTTI_INLINE void launch_kernel(const CudaKernel& kernel, const CudaLaunch&, c10::Device device,
                                 void**) {
-  TORCH_CHECK(false, kernel.name, " on ", device,
+  TUTTI_CHECK(false, kernel.name, " on ", device,
               ": this program was built without CUDA 12.8 or newer (TUTTI_WITH_CUDA)");
 }
 

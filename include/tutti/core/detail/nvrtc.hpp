@@ -12,6 +12,7 @@
 #endif
 
 #include <tutti/core/detail/kernel_cache.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 /// CUDA kernels compiled while the program runs.
 namespace tutti::detail {
@@ -40,7 +41,7 @@ inline std::vector<std::string> kernel_options(const std::string& architecture,
 /// Throws c10::Error when it knows newer ones only.
 inline std::string architecture_for(int device, const std::vector<int>& known) {
   const auto newer = std::upper_bound(known.begin(), known.end(), device);
-  TORCH_CHECK(newer != known.begin(), "NVRTC makes no kernels for sm_", device,
+  TUTTI_CHECK(newer != known.begin(), "NVRTC makes no kernels for sm_", device,
               ", only for devices from sm_", known.empty() ? 0 : known.front(),
               " on; install an older CUDA toolkit, or train on the CPU");
   const int nearest = *(newer - 1);
@@ -58,7 +59,7 @@ inline std::string joined(const std::vector<std::string>& options) {
 #if TUTTI_WITH_CUDA
 
 inline void check_nvrtc(nvrtcResult result, const char* what) {
-  TORCH_CHECK(result == NVRTC_SUCCESS, "NVRTC failed in ", what, ": ", nvrtcGetErrorString(result));
+  TUTTI_CHECK(result == NVRTC_SUCCESS, "NVRTC failed in ", what, ": ", nvrtcGetErrorString(result));
 }
 
 inline std::string nvrtc_version() {
@@ -104,7 +105,7 @@ inline std::string compile(const std::string& source, const std::string& name,
   };
   const auto result =
       nvrtcCompileProgram(program.handle, static_cast<int>(arguments.size()), arguments.data());
-  TORCH_CHECK(result == NVRTC_SUCCESS, "NVRTC ", nvrtc_version(), " cannot compile ", name,
+  TUTTI_CHECK(result == NVRTC_SUCCESS, "NVRTC ", nvrtc_version(), " cannot compile ", name,
               " with ", joined(options), ": ", nvrtcGetErrorString(result), "\n",
               text(nvrtcGetProgramLogSize, nvrtcGetProgramLog));
   return options.front().find("sm_") != std::string::npos ? text(nvrtcGetCUBINSize, nvrtcGetCUBIN)

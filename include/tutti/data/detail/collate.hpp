@@ -8,6 +8,7 @@
 #include <ATen/ops/stack.h>
 
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 namespace tutti::data::detail {
 
@@ -20,13 +21,13 @@ inline Batch collate(const std::vector<Batch>& examples, const std::vector<std::
   for (const auto& [name, model] : first) {
     for (std::size_t i = 0; i < examples.size(); ++i) {
       const Batch& example = examples[i];
-      TORCH_CHECK(example.size() == first.size() && example.contains(name), "DataLoader: example ",
+      TUTTI_CHECK(example.size() == first.size() && example.contains(name), "DataLoader: example ",
                   index[i], " has ", example.names(), " and example ", index.front(), " ",
                   first.names(), "; expected the same in all of a batch");
       parts[i] = example.at(name);
-      TORCH_CHECK(parts[i].defined(), "DataLoader: \"", name, "\" of example ", index[i],
+      TUTTI_CHECK(parts[i].defined(), "DataLoader: \"", name, "\" of example ", index[i],
                   " is an undefined tensor, expected values");
-      TORCH_CHECK(
+      TUTTI_CHECK(
           parts[i].sizes() == model.sizes() && parts[i].scalar_type() == model.scalar_type(),
           "DataLoader: \"", name, "\" of example ", index[i], " is ", parts[i].scalar_type(),
           parts[i].sizes(), " and of example ", index.front(), " ", model.scalar_type(),

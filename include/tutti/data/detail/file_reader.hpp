@@ -15,6 +15,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/throw.hpp>
+
 namespace tutti::data::detail {
 
 inline bool is_folder(const std::string& path) {
@@ -27,11 +29,11 @@ class FileReader {
  public:
   explicit FileReader(std::string path)
       : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-    TORCH_CHECK(descriptor_ >= 0, "'", path_, "' cannot be opened: ", std::strerror(errno));
+    TUTTI_CHECK(descriptor_ >= 0, "'", path_, "' cannot be opened: ", std::strerror(errno));
     struct stat about {};
     if (::fstat(descriptor_, &about) != 0 || S_ISDIR(about.st_mode)) {
       ::close(descriptor_);
-      TORCH_CHECK(false, "'", path_, "' is a folder, expected a file");
+      TUTTI_CHECK(false, "'", path_, "' is a folder, expected a file");
     }
     size_ = static_cast<std::uint64_t>(about.st_size);
   }
@@ -47,7 +49,7 @@ class FileReader {
       if (got < 0 && errno == EINTR) {
         continue;
       }
-      TORCH_CHECK(got > 0, "'", path_, "' could be read only in part: ",
+      TUTTI_CHECK(got > 0, "'", path_, "' could be read only in part: ",
                   got < 0 ? std::strerror(errno) : "it ends too soon");
       next += got;
       offset += static_cast<std::uint64_t>(got);
@@ -78,7 +80,7 @@ struct FolderEntry {
 // What a folder holds, sorted by name, without what begins with a dot.
 inline std::vector<FolderEntry> list_folder(const std::string& path) {
   ::DIR* folder = ::opendir(path.c_str());
-  TORCH_CHECK(folder != nullptr, "'", path, "' cannot be opened: ", std::strerror(errno));
+  TUTTI_CHECK(folder != nullptr, "'", path, "' cannot be opened: ", std::strerror(errno));
   std::vector<FolderEntry> out;
   while (const ::dirent* entry = ::readdir(folder)) {
     std::string name = entry->d_name;

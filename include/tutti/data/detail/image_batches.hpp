@@ -12,6 +12,7 @@
 
 #include <tutti/core/detail/host_empty.hpp>
 #include <tutti/core/detail/parallel.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/pinned.hpp>
 #include <tutti/data/detail/thrown.hpp>
 #include <tutti/data/transforms.hpp>
@@ -54,7 +55,7 @@ struct ImageBatches {
                                  std::int64_t channels) const {
     const at::Tensor& first = images.front();
     for (const at::Tensor& image : images) {
-      TORCH_CHECK(image.sizes() == first.sizes() && image.scalar_type() == at::kByte &&
+      TUTTI_CHECK(image.sizes() == first.sizes() && image.scalar_type() == at::kByte &&
                       image.dim() == 3 && image.size(0) == channels,
                   "ImageLoader: after its transforms an image is ", image.scalar_type(),
                   image.sizes(), " and the batch's first ", first.scalar_type(), first.sizes(),

@@ -17,6 +17,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/detail/throw.hpp>
+
 namespace tutti::data::detail {
 
 // One image being decoded. libjpeg's errors come back by longjmp, which must not pass objects with
@@ -46,7 +48,7 @@ class JpegReader {
     constexpr std::int64_t most = std::int64_t{1} << 28U;
     const auto height = static_cast<std::int64_t>(info_.image_height);
     const auto width = static_cast<std::int64_t>(info_.image_width);
-    TORCH_CHECK(height * width <= most, "'", name_, "' is ", width, " x ", height,
+    TUTTI_CHECK(height * width <= most, "'", name_, "' is ", width, " x ", height,
                 ", expected at most ", most, " pixels; make it smaller");
     at::Tensor out(
         at::detail::empty_cpu({height, width, 3}, at::kByte, /*pin_memory=*/false, std::nullopt));
@@ -97,7 +99,7 @@ class JpegReader {
   // Cleans up as well: the destructor of an object that was not built up does not run.
   [[noreturn]] void fail() {
     ::jpeg_destroy_decompress(&info_);
-    TORCH_CHECK(false, "'", name_, "' cannot be decoded: ", fault_.text.data(),
+    TUTTI_CHECK(false, "'", name_, "' cannot be decoded: ", fault_.text.data(),
                 "; expected a JPEG image, grey or in colours, that is whole");
   }
 

@@ -13,6 +13,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/throw.hpp>
+
 namespace tutti::data::detail {
 
 // A file's bytes as memory, read only; nothing is read before it is looked at. The file must not
@@ -21,7 +23,7 @@ class MappedFile {
  public:
   explicit MappedFile(std::string path) : path_(std::move(path)) {
     const int descriptor = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-    TORCH_CHECK(descriptor >= 0, "'", path_, "' cannot be opened: ", std::strerror(errno));
+    TUTTI_CHECK(descriptor >= 0, "'", path_, "' cannot be opened: ", std::strerror(errno));
     struct stat about {};
     const bool plain = ::fstat(descriptor, &about) == 0 && S_ISREG(about.st_mode);
     if (plain && about.st_size > 0) {
@@ -30,8 +32,8 @@ class MappedFile {
     }
     const int reason = errno;
     ::close(descriptor);
-    TORCH_CHECK(plain, "'", path_, "' is a folder or a device, expected a file");
-    TORCH_CHECK(bytes_ != MAP_FAILED, "'", path_, "' cannot be mapped: ", std::strerror(reason));
+    TUTTI_CHECK(plain, "'", path_, "' is a folder or a device, expected a file");
+    TUTTI_CHECK(bytes_ != MAP_FAILED, "'", path_, "' cannot be mapped: ", std::strerror(reason));
   }
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;

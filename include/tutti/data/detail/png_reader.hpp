@@ -17,6 +17,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/detail/throw.hpp>
+
 namespace tutti::data::detail {
 
 // One image being decoded. libpng's errors come back by longjmp, which must not pass objects with
@@ -38,7 +40,7 @@ class PngReader {
     const auto height = static_cast<std::int64_t>(::png_get_image_height(png_, info_));
     const auto width = static_cast<std::int64_t>(::png_get_image_width(png_, info_));
     if (height * width > most) {
-      TORCH_CHECK(false, "'", name_, "' is ", width, " x ", height, ", expected at most ", most,
+      TUTTI_CHECK(false, "'", name_, "' is ", width, " x ", height, ", expected at most ", most,
                   " pixels; make it smaller");
     }
     at::Tensor out(
@@ -107,7 +109,7 @@ class PngReader {
   // Cleans up as well: the destructor of an object that was not built up does not run.
   [[noreturn]] void fail() {
     ::png_destroy_read_struct(&png_, &info_, nullptr);
-    TORCH_CHECK(false, "'", name_, "' cannot be decoded: ", text_.data(),
+    TUTTI_CHECK(false, "'", name_, "' cannot be decoded: ", text_.data(),
                 "; expected a PNG image that is whole");
   }
 

@@ -10,6 +10,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/file_reader.hpp>
 
 /// The table of contents of a tar file: ustar, with the longer names of pax and GNU.
@@ -108,16 +109,16 @@ void read_tar(const FileReader& file, const See& see) {
     if (header == TarHeader{}) {
       return;
     }
-    TORCH_CHECK(at > 0 || !std::string_view(header.data(), 2).starts_with("\x1f\x8b"), "'",
+    TUTTI_CHECK(at > 0 || !std::string_view(header.data(), 2).starts_with("\x1f\x8b"), "'",
                 file.path(), "' is compressed with gzip; decompress it first (gunzip)");
-    TORCH_CHECK(tar_checksum_fits(header), "'", file.path(), "' is ",
+    TUTTI_CHECK(tar_checksum_fits(header), "'", file.path(), "' is ",
                 at == 0 ? "no tar file that can be read, or a compressed one" : "damaged",
                 ": the checksum at byte ", at, " does not fit");
     const char type = header[156];
     const std::uint64_t size =
         has_long_size && type != 'x' && type != 'L' ? long_size : tar_number(header, 124, 12);
     const std::uint64_t offset = at + tar_block;
-    TORCH_CHECK(size <= file.size() - offset, "'", file.path(), "' is cut off: it has ",
+    TUTTI_CHECK(size <= file.size() - offset, "'", file.path(), "' is cut off: it has ",
                 file.size(), " bytes, and '", tar_name(header), "' at byte ", at, " has ", size);
     if (type == 'x') {
       const std::string records = file.read(offset, size);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 
 #include <chrono>
@@ -78,11 +79,11 @@ inline void check_device(c10::DeviceType device) {
   const bool known = device == c10::DeviceType::CPU || device == c10::DeviceType::CUDA;
 #else
   const bool known = device == c10::DeviceType::CPU;
-  TORCH_CHECK(device != c10::DeviceType::CUDA,
+  TUTTI_CHECK(device != c10::DeviceType::CUDA,
               "tutti::dist: a process group for CUDA was asked for, but this program was built "
               "without NCCL; configure with -DTUTTI_WITH_CUDA=ON, or train on the CPU");
 #endif
-  TORCH_CHECK(known, "tutti::dist: a process group for device ", device,
+  TUTTI_CHECK(known, "tutti::dist: a process group for device ", device,
               " was asked for; cpu and cuda are supported");
 }
 
@@ -198,14 +199,14 @@ inline std::string explain(const std::string& call, const Environment& environme
 inline void check_same(const Communicator& group, const Environment& environment,
                        c10::DeviceType device) {
   const auto agree = [](const char* name, int has, int says) {
-    TORCH_CHECK(has == says, "tutti::dist::initialize: the process group that exists has ", name,
+    TUTTI_CHECK(has == says, "tutti::dist::initialize: the process group that exists has ", name,
                 " ", has, ", but the environment says ", says,
                 "; call tutti::dist::shutdown() before starting another group");
   };
   agree("RANK", group.rank(), environment.rank);
   agree("WORLD_SIZE", group.size(), environment.world_size);
   const bool needs_nccl = device == c10::DeviceType::CUDA && group.size() > 1;
-  TORCH_CHECK(!needs_nccl || group.backend() == "nccl",
+  TUTTI_CHECK(!needs_nccl || group.backend() == "nccl",
               "tutti::dist::initialize: the process group that exists uses ", group.backend(),
               ", but a model on ", device, " needs nccl; initialize with that device first");
 }

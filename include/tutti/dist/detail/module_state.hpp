@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 
 #include <sstream>
@@ -84,11 +85,11 @@ inline ModuleState state_of(const torch::nn::Module& module) {
 }
 
 inline void check_trainable(const ModuleState& state) {
-  TORCH_CHECK(!state.trainable.empty(),
+  TUTTI_CHECK(!state.trainable.empty(),
               "DistributedDataParallel: no parameter of the module requires a gradient, so there "
               "is nothing to average; use the module as it is");
   for (std::size_t i = 1; i < state.trainable.size(); ++i) {
-    TORCH_CHECK(state.trainable[i].device().type() == state.trainable[0].device().type(),
+    TUTTI_CHECK(state.trainable[i].device().type() == state.trainable[0].device().type(),
                 "DistributedDataParallel: parameter ", state.names[0], " is on ",
                 state.trainable[0].device(), " and ", state.names[i], " on ",
                 state.trainable[i].device(), ", expected one kind of device; move the module");
@@ -119,7 +120,7 @@ inline void check_same_model(const ModuleState& state, Communicator& group) {
   const std::string reference = group.broadcast_bytes(state.description, 0);
   const auto differences = group.all_gather_bytes(first_difference(state.description, reference));
   for (std::size_t rank = 0; rank < differences.size(); ++rank) {
-    TORCH_CHECK(differences[rank].empty(), "DistributedDataParallel: rank ", rank, "'s model ",
+    TUTTI_CHECK(differences[rank].empty(), "DistributedDataParallel: rank ", rank, "'s model ",
                 differences[rank], "; build the same model, with the same options, on every rank");
   }
 }

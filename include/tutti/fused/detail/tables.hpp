@@ -12,6 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/fused/detail/geometry.hpp>
 #include <tutti/fused/detail/source.hpp>
 #include <tutti/fused/pixels.hpp>
@@ -113,7 +114,7 @@ class Tables {
 
   template <class T>
   static std::int32_t narrow(T value) {
-    TORCH_CHECK(std::in_range<std::int32_t>(value), "fused::Plan: ", value,
+    TUTTI_CHECK(std::in_range<std::int32_t>(value), "fused::Plan: ", value,
                 " does not fit into the 32 bits in which a CUDA kernel counts");
     return static_cast<std::int32_t>(value);
   }
@@ -153,7 +154,7 @@ struct Launch {
   Launch(const Frame& frame, bool channels_last) {
     constexpr std::int64_t most_numbers = std::int64_t{1} << 30;
     constexpr std::int64_t most_blocks = 65535;  // in y and z
-    TORCH_CHECK_VALUE(frame.channels * frame.height * frame.width <= most_numbers,
+    TUTTI_CHECK_VALUE(frame.channels * frame.height * frame.width <= most_numbers,
                       "fused::Plan: images of [", frame.channels, ", ", frame.height, ", ",
                       frame.width, "] are too large for a CUDA kernel, which does up to ",
                       most_numbers, " numbers each");

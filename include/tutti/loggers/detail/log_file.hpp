@@ -18,6 +18,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/core/detail/throw.hpp>
+
 namespace tutti::detail {
 
 // A file that grows by whole lines and outlives what goes wrong while it does.
@@ -62,7 +64,7 @@ class LogFile {
     }
     fd_ = ::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     const int reason = errno;
-    TORCH_CHECK(fd_ >= 0, who_, ": cannot write '", path,
+    TUTTI_CHECK(fd_ >= 0, who_, ": cannot write '", path,
                 "': ", error ? error.message() : std::string(std::strerror(reason)), "; set ",
                 option, " to a place that can be written");
   }
@@ -79,7 +81,7 @@ class LogFile {
     struct stat facts {};
     const bool known = ::fstat(fd_, &facts) == 0 && S_ISREG(facts.st_mode);
     const bool used = known && facts.st_size > 0 && !begun_;
-    TORCH_CHECK(!used || resumed || overwrite, who_, ": '", path_,
+    TUTTI_CHECK(!used || resumed || overwrite, who_, ": '", path_,
                 "' is from an earlier run and this one begins anew; give it another run_name, "
                 "load that run's checkpoint to go on, or set overwrite to replace the file");
     waiting_.insert(0, first);

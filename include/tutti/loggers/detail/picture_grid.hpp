@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/logger.hpp>
 #include <tutti/loggers/detail/png.hpp>
 
@@ -24,7 +25,7 @@ inline Picture picture_grid(const LoggedImages& logged) {
   if (images.dim() == 4 && !logged.channels_last) {
     images = images.permute({0, 2, 3, 1});
   }
-  TORCH_CHECK_VALUE(
+  TUTTI_CHECK_VALUE(
       images.dim() == 4 && images.size(3) >= 1 && images.size(3) <= 4 && images.numel() > 0,
       "images \"", logged.name, "\" are ", logged.images.sizes(), ", expected ",
       logged.channels_last ? "[N, H, W, C]" : "[N, C, H, W]",

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/metric.hpp>
 
 namespace tutti::detail {
@@ -21,7 +22,7 @@ class SumMetric : public Metric {
   }
   void set_states(std::vector<at::Tensor> states) final {
     const std::size_t expected = zeros().size();
-    TORCH_CHECK(states.size() == expected, name(), ": ", states.size(), " states were given, ",
+    TUTTI_CHECK(states.size() == expected, name(), ": ", states.size(), " states were given, ",
                 "expected ", expected);
     sums_ = std::move(states);
   }

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/arange.h>
@@ -26,8 +27,8 @@ inline at::Tensor seen_keys(const Batch& batch) {
 // The positions 0 to T-1 of ids [N, T], which the table has to have: [1, T].
 inline at::Tensor positions(const at::Tensor& ids, const at::Tensor& table,
                             std::string_view model) {
-  TORCH_CHECK(ids.dim() == 2, model, ": the token indices are ", ids.sizes(), ", expected [N, T]");
-  TORCH_CHECK(ids.size(1) <= table.size(0), model, ": the sequences have length ", ids.size(1),
+  TUTTI_CHECK(ids.dim() == 2, model, ": the token indices are ", ids.sizes(), ", expected [N, T]");
+  TUTTI_CHECK(ids.size(1) <= table.size(0), model, ": the sequences have length ", ids.size(1),
               " and the model ", table.size(0),
               " positions; shorten them, or apply ALiBi with a "
               "larger max_sequence_length");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/nn/detail/parameter_groups.hpp>
 #include <tutti/nn/replacement.hpp>
 #include <tutti/nn/walk.hpp>
@@ -154,7 +155,7 @@ TUTTI_INLINE void Operation::commit(const Optimizers& optimizers, bool keep_dtyp
 TUTTI_INLINE void Operation::refuse_nesting(const Visit& where) const {
   for (const Swap& swap : swaps_) {
     for (torch::nn::Module* ancestor : where.ancestors) {
-      TORCH_CHECK(ancestor != swap.before.get(), "the policy replaces ", where.path, " and ",
+      TUTTI_CHECK(ancestor != swap.before.get(), "the policy replaces ", where.path, " and ",
                   swap.path, ", which contains it; replace them in two calls, inner one first.");
     }
   }
@@ -165,7 +166,7 @@ TUTTI_INLINE void Operation::refuse_loop(const Visit& where, const Replacement& 
   for (const Visit& inner : walk(*replacement.module())) {
     loop = loop || inner.module == where.module;
   }
-  TORCH_CHECK(!loop, "the replacement of ", where.path, " (", replacement.module()->name(),
+  TUTTI_CHECK(!loop, "the replacement of ", where.path, " (", replacement.module()->name(),
               ") holds the very layer that it replaces, so its forward would never end; keep ",
               "tutti::nn::twin(layer) in it instead.");
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/nn/optimizers.hpp>
 
 #include <torch/nn/module.h>
@@ -232,7 +233,7 @@ TUTTI_INLINE std::size_t Places::of_its_kind(const NamedParameter& added,
       return best;
     }
   }
-  TORCH_CHECK(false, "surgery adds the parameter ", added.name, ", and none of the ",
+  TUTTI_CHECK(false, "surgery adds the parameter ", added.name, ", and none of the ",
               places_.size(), " optimizer groups holds a parameter like it; do the surgery ",
               "before making the optimizer, or without it and add the parameter to a group.");
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
@@ -85,7 +86,7 @@ TUTTI_INLINE void warn_skipped(const std::vector<std::string>& skipped, const st
 namespace tutti::surgery {
 
 TUTTI_INLINE void report_none(IfNone if_none, std::string_view what, std::string_view who) {
-  TORCH_CHECK(if_none != IfNone::error, who, ": no ", what,
+  TUTTI_CHECK(if_none != IfNone::error, who, ": no ", what,
               " was replaced; check its options and that the model has such layers.");
   if (if_none == IfNone::warn) {
     TORCH_WARN(who, ": no ", what, " was replaced, so it has no effect on this model.");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/detail/parameter_groups.hpp>
 
 #include <cmath>
@@ -15,12 +16,12 @@
 namespace tutti::optim::detail {
 
 inline void need_at_least_zero(std::string_view name, const char* what, double value) {
-  TORCH_CHECK(value >= 0.0 && std::isfinite(value), name, ": ", what, " is ", value,
+  TUTTI_CHECK(value >= 0.0 && std::isfinite(value), name, ": ", what, " is ", value,
               ", expected 0 or more, and no infinity.");
 }
 
 inline void need_learning_rate(std::string_view name, double lr) {
-  TORCH_CHECK(lr == lr, name, ": the learning rate is not set; set it, e.g. ", name,
+  TUTTI_CHECK(lr == lr, name, ": the learning rate is not set; set it, e.g. ", name,
               "{.lr = 0.1}.");
   need_at_least_zero(name, "lr", lr);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/stateful.hpp>
 #include <tutti/optim/detail/parameter_groups.hpp>
 #include <tutti/optim/detail/sweep_plan.hpp>
@@ -193,14 +194,14 @@ class Fused final : public torch::optim::Optimizer,
   };
 
   static void refuse_torch_archive() {
-    TORCH_CHECK(false, Rule<Hyper>::name,
+    TUTTI_CHECK(false, Rule<Hyper>::name,
                 ": torch::save and torch::load cannot carry this optimizer; use a tutti::Archive: "
                 "optimizer.save(archive), optimizer.load(archive).");
   }
 
   static Options& options_of(torch::optim::OptimizerParamGroup& group) {
     auto* options = dynamic_cast<Options*>(&group.options());
-    TORCH_CHECK(options != nullptr, Rule<Hyper>::name,
+    TUTTI_CHECK(options != nullptr, Rule<Hyper>::name,
                 ": a parameter group has options of another optimizer; make them with "
                 "tutti::optim::group(parameters, ",
                 Rule<Hyper>::name, "{...}).");
@@ -324,7 +325,7 @@ class Fused final : public torch::optim::Optimizer,
   }
 
   Place put(const at::Tensor& parameter, Plan& plan) {
-    TORCH_CHECK(parameter.is_floating_point(), Rule<Hyper>::name, ": a parameter is of type ",
+    TUTTI_CHECK(parameter.is_floating_point(), Rule<Hyper>::name, ": a parameter is of type ",
                 parameter.scalar_type(), "; only floating point is trained.");
     bool first = false;
     Place place{.parameter = parameter.unsafeGetTensorImpl()};

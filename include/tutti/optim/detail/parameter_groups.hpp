@@ -1,6 +1,7 @@
 #pragma once
 
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/detail/strip.hpp>
 #include <tutti/optim/reports_metrics.hpp>
 
@@ -127,23 +128,23 @@ template <class Hyper>
 void check_archive(const Archive& archive,
                    const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   const auto name = archive.get<std::string>("optimizer");
-  TORCH_CHECK(name == Rule<Hyper>::name, Rule<Hyper>::name, ": the archive holds a ", name,
+  TUTTI_CHECK(name == Rule<Hyper>::name, Rule<Hyper>::name, ": the archive holds a ", name,
               "; load it into that optimizer, or start without its state.");
   const auto count = archive.get<std::size_t>("group_count");
-  TORCH_CHECK(count == groups.size(), Rule<Hyper>::name, ": the archive holds ", count,
+  TUTTI_CHECK(count == groups.size(), Rule<Hyper>::name, ": the archive holds ", count,
               " parameter groups, this optimizer has ", groups.size(), ".");
   std::size_t index = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const Archive& saved = archive.child("groups").child(std::to_string(g));
     const auto size = saved.get<std::size_t>("parameter_count");
-    TORCH_CHECK(size == groups[g].params().size(), Rule<Hyper>::name, ": group ", g, " holds ",
+    TUTTI_CHECK(size == groups[g].params().size(), Rule<Hyper>::name, ": group ", g, " holds ",
                 size, " parameters in the archive, ", groups[g].params().size(),
                 " in this optimizer; was the model built the same way?");
     for (const at::Tensor& parameter : groups[g].params()) {
       const std::string entry = parameter_name(index++);
       for (std::size_t b = 0; archive.contains(entry) && b < Rule<Hyper>::buffers.size(); ++b) {
         const std::string path = entry + "/" + std::string(Rule<Hyper>::buffers[b]);
-        TORCH_CHECK(!archive.contains(path) || archive.tensor(path).sizes() == parameter.sizes(),
+        TUTTI_CHECK(!archive.contains(path) || archive.tensor(path).sizes() == parameter.sizes(),
                     Rule<Hyper>::name, ": ", path, " is ", archive.tensor(path).sizes(),
                     " in the archive, the parameter is ", parameter.sizes(), ".");
       }

@@ -3,6 +3,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/cpu.hpp>
 #include <tutti/core/detail/cuda_kernel.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/detail/cuda_strips.hpp>
 #include <tutti/optim/detail/parameter_groups.hpp>
 #include <tutti/optim/detail/strips.hpp>
@@ -98,7 +99,7 @@ TUTTI_INLINE bool has_loops(const Bucket& bucket, const Sweep& sweep) {
 
 TUTTI_INLINE at::Tensor laid_out(std::string_view name, const at::Tensor& gradient,
                                  const at::Tensor& like, bool& copied) {
-  TORCH_CHECK(gradient.layout() == at::kStrided, name,
+  TUTTI_CHECK(gradient.layout() == at::kStrided, name,
               ": sparse gradients are not supported; use dense ones, e.g. an Embedding with "
               "sparse = false.");
   if (gradient.strides() == like.strides() && gradient.scalar_type() == like.scalar_type()) {
