@@ -68,7 +68,6 @@ struct Run {
     ema.apply(event, state);
   }
   void train_batch(double weight) {
-    fire(tutti::BatchStart{});
     model->set(weight);
     state.previous_timestamp = state.timestamp;
     state.timestamp = state.timestamp.to_next_batch(1);

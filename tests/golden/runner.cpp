@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iomanip>
 #include <iostream>
+#include <iterator>
 
 #include <c10/util/Exception.h>
 
@@ -339,6 +340,24 @@ TEST_CASE("every case of a function that tutti has agrees with the reference", "
   }
   print("all", sum);
   CHECK(sum.ran > 0);
+}
+
+TEST_CASE("arguments that the reference's set lacks are read, and what one of the two refuses",
+          "[golden]") {
+  const std::string folder = TUTTI_SOURCE_DIR "/tests/golden/more/";
+  std::ifstream file(folder + "index.json", std::ios::binary);
+  const auto index =
+      tutti::detail::parse_json(std::string(std::istreambuf_iterator<char>(file), {}));
+  const auto read = tutti::checkpoint::read_safetensors(folder + "more.safetensors");
+  const golden::Tensors tensors(read.begin(), read.end());
+  const golden::Handlers handlers = all_handlers();
+  Tally tally;
+  for (const golden::Json& entry : index["cases"].array()) {
+    run_case(Case(entry, tensors), handlers.at(entry["function"].string()), tally);
+  }
+  print("more", tally);
+  CHECK(tally.passed == 6);
+  CHECK(tally.stated == 3);  // of EMA_init, colout_batch and time_arith
 }
 
 TEST_CASE(

@@ -151,7 +151,9 @@ TUTTI_INLINE Manifest read_manifest(const std::filesystem::path& folder) {
   try {
     return parse_manifest(text);
   } catch (const std::invalid_argument& error) {
-    TUTTI_CHECK(false, "checkpoint: '" + path.string() + "' is refused: " + error.what());
+    ::tutti::detail::raise<c10::Error>(
+        {__func__, __FILE__, __LINE__},
+        "checkpoint: '" + path.string() + "' is refused: " + error.what());
   }
 }
 

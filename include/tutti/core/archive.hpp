@@ -14,6 +14,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/archive_leaf.hpp>
+#include <tutti/core/detail/archive_path.hpp>
 #include <tutti/core/detail/throw.hpp>
 
 namespace tutti {
@@ -40,23 +41,21 @@ concept Archivable = std::integral<T> || std::same_as<T, float> || std::same_as<
 /// Entries keep their order. A name may be a path, `"optimizers/0/lr"`: what lies between is made
 /// by put() and walked by get(). Scalars come back exactly, every bit of a double included. Tensors
 /// are kept as handles: one that is changed in place after put() changes here too until the archive
-/// is written. Copying copies the tree and shares the tensors. Children lie inside one another up
-/// to max_depth. Every error is a c10::Error that names the full path, and what is there instead.
+/// is written. Copying copies the tree and shares the tensors. Every error is a c10::Error that
+/// names the full path, and what is there instead.
 class Archive {
  public:
   using Leaf = ArchiveLeaf;
   class Entry;
 
-  /// Names in the path of a value, at most: each child notes its own path, and the tree is walked
-  /// by recursion.
+  /// Names in a path, at most: each child notes its own, and the tree is walked by recursion.
   static constexpr std::size_t max_depth = 32;
-
   Archive() = default;
 
   /// Adds a value under a name that is still free.
   ///
   /// value: see Archivable; a std::vector becomes a child whose entries are named 0, 1, ...
-  /// Throws c10::Error when the name is empty or taken, or the path has more than max_depth names.
+  /// Throws c10::Error when the name is empty or taken or the path has more than max_depth names.
   template <Archivable T>
   void put(std::string_view path, const T& value);
 
@@ -132,7 +131,6 @@ class Archive {
   // The place in order_ of the first entry whose name is not less.
   std::vector<std::size_t>::const_iterator rank_of(std::string_view name) const;
   const Entry* direct(std::string_view name) const;
-
   std::vector<Entry> entries_;
   std::vector<std::size_t> order_;  // of the entries by their names
   std::string path_;
@@ -159,17 +157,6 @@ class Archive::Entry {
   Leaf leaf_;
   Archive child_;
 };
-
-namespace detail {
-
-/// "a/b/c" as "a" and "b/c".
-inline std::pair<std::string_view, std::string_view> split_path(std::string_view path) {
-  const auto slash = path.find('/');
-  return slash == std::string_view::npos ? std::pair(path, std::string_view())
-                                         : std::pair(path.substr(0, slash), path.substr(slash + 1));
-}
-
-}  // namespace detail
 
 template <Archivable T>
 void Archive::put(std::string_view path, const T& value) {
@@ -325,14 +312,9 @@ TUTTI_INLINE std::vector<std::string> Archive::names() const {
 }
 
 TUTTI_INLINE void Archive::require_depth(std::string_view path) const {
-  const auto names = [](std::string_view text) {
-    return static_cast<std::size_t>(std::count(text.begin(), text.end(), '/') + !text.empty());
-  };
-  const std::size_t depth = names(path_) + names(path);
-  if (depth > max_depth) {
-    TUTTI_CHECK(false, "archive: '", full(path).substr(0, 64), "...' has ", depth,
-                " names in its path, expected at most ", max_depth);
-  }
+  const auto depth = detail::count_names(path_) + detail::count_names(path);
+  TUTTI_CHECK(depth <= max_depth, "archive: '", full(path).substr(0, 64), "...' has ", depth,
+              " names in its path, expected at most ", max_depth);
 }
 
 TUTTI_INLINE Archive& Archive::child(std::string_view path) {

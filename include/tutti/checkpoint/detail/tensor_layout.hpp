@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -14,6 +13,7 @@
 #include <tutti/checkpoint/detail/little_endian.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/archive_path.hpp>
 #include <tutti/core/detail/json.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 
@@ -98,7 +98,7 @@ TUTTI_INLINE bool byte_count(const TensorLayout& tensor, std::uint64_t& bytes) {
 }
 
 TUTTI_INLINE std::string problem_of_name(std::string_view name) {
-  const auto levels = static_cast<std::size_t>(std::count(name.begin(), name.end(), '/')) + 1;
+  const std::size_t levels = tutti::detail::count_names(name);
   if (name.size() > max_name) {
     return "has a name of " + std::to_string(name.size()) + " bytes, expected at most " +
            std::to_string(max_name);

@@ -25,7 +25,6 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <tutti/core/detail/nvrtc.hpp>
-#include <tutti/core/detail/throw.hpp>
 #endif
 
 /// Kernels whose text the program has, run on a CUDA device.

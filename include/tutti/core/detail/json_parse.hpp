@@ -45,33 +45,19 @@ class JsonParser {
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
 
   void skip_space();
-
   void expect(char c);
-
   bool word(std::string_view literal);
-
   Json value(int depth);
-
   Json array(int depth);
-
   Json object(int depth);
-
   void refuse_repeated(const Json::Object& members) const;
-
   Json number();
-
   std::size_t digits();
-
   Json convert(std::string_view digits, bool whole) const;
-
   std::string string();
-
   void escape(std::string& out);
-
   unsigned hex4();
-
   unsigned code_point();
-
   static void append_utf8(std::string& out, unsigned code);
 
   // One UTF-8 sequence of two to four bytes; overlong forms, surrogates and codes above 10FFFF are
