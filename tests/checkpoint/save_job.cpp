@@ -62,15 +62,17 @@ struct Run {
 
 TEST_CASE("a save job writes, points, tells and only then removes", "[checkpoint][save_job]") {
   const Run run;
-  SaveJob{{.path = run.at("ba2"), .link = run.at("latest"), .surplus = {}}, pages(2)}();
+  SaveJob{{.path = run.at("ba2"), .link = run.at("latest"), .surplus = {}, .id = "own"},
+          pages(2)}();
   CHECK(run.names() == Names{"ba2", "latest"});
   CHECK(fs::read_symlink(run.at("latest")) == "ba2");
 
   Witness first;
   Witness second;
-  const SaveJob job{{.path = run.at("ba4"), .link = run.at("latest"), .surplus = {run.at("ba2")}},
-                    pages(4),
-                    {&first, &second}};
+  SaveJob job{
+      {.path = run.at("ba4"), .link = run.at("latest"), .surplus = {run.at("ba2")}, .id = "own"},
+      pages(4),
+      {&first, &second}};
   job();
   for (const Witness* mirror : {&first, &second}) {
     CHECK(mirror->calls == 1);
@@ -86,14 +88,16 @@ TEST_CASE("a save job writes, points, tells and only then removes", "[checkpoint
 TEST_CASE("a save job replaces what has its name and forgives what is gone",
           "[checkpoint][save_job]") {
   const Run run;
-  SaveJob{{.path = run.at("ba2"), .link = {}, .surplus = {}}, pages(1)}();
+  SaveJob{{.path = run.at("ba2"), .link = {}, .surplus = {}, .id = "own"}, pages(1)}();
   CHECK(run.names() == Names{"ba2"});  // no pointer
-  SaveJob{{.path = run.at("ba2"), .link = {}, .surplus = {run.at("ba1")}}, pages(2)}();
+  SaveJob{{.path = run.at("ba2"), .link = {}, .surplus = {run.at("ba1")}, .id = "own"}, pages(2)}();
   CHECK(run.names() == Names{"ba2"});
   CHECK(value_in(run.at("ba2")) == 2);
   // One that is to go right away, as when none is kept: the mirrors see it all the same.
   Witness mirror;
-  SaveJob{{.path = run.at("ba3"), .link = {}, .surplus = {run.at("ba3")}}, pages(3), {&mirror}}();
+  SaveJob{{.path = run.at("ba3"), .link = {}, .surplus = {run.at("ba3")}, .id = "own"},
+          pages(3),
+          {&mirror}}();
   CHECK(mirror.told == run.at("ba3") + " ");
   CHECK(mirror.value == 3);
   CHECK(run.names() == Names{"ba2"});
@@ -102,22 +106,26 @@ TEST_CASE("a save job replaces what has its name and forgives what is gone",
 TEST_CASE("a save job that fails leaves older checkpoints and tells nobody",
           "[checkpoint][save_job]") {
   const Run run;
-  SaveJob{{.path = run.at("ba2"), .link = run.at("latest"), .surplus = {}}, pages(2)}();
+  SaveJob{{.path = run.at("ba2"), .link = run.at("latest"), .surplus = {}, .id = "own"},
+          pages(2)}();
   Witness mirror;
   SECTION("it cannot write") {
     write_bytes(run.at("file"), "x");
-    const SaveJob job{
-        {.path = run.at("file/ba4"), .link = run.at("latest"), .surplus = {run.at("ba2")}},
-        pages(4),
-        {&mirror}};
+    SaveJob job{{.path = run.at("file/ba4"),
+                 .link = run.at("latest"),
+                 .surplus = {run.at("ba2")},
+                 .id = "own"},
+                pages(4),
+                {&mirror}};
     CHECK_THROWS_WITH(job(), ContainsSubstring("a file has that name; choose another"));
     CHECK(run.names() == Names{"ba2", "file", "latest"});
   }
   SECTION("it cannot point") {
     fs::create_directories(run.at("best/notes"));
-    const SaveJob job{{.path = run.at("ba4"), .link = run.at("best"), .surplus = {run.at("ba2")}},
-                      pages(4),
-                      {&mirror}};
+    SaveJob job{
+        {.path = run.at("ba4"), .link = run.at("best"), .surplus = {run.at("ba2")}, .id = "own"},
+        pages(4),
+        {&mirror}};
     CHECK_THROWS_AS(job(), c10::Error);
     CHECK(run.names() == Names{"ba2", "ba4", "best", "latest"});
   }

@@ -9,6 +9,7 @@
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
+using tutti::Batch;
 using tutti::ImageLoader;
 using tutti::Rng;
 

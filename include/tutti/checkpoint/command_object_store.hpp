@@ -151,7 +151,7 @@ struct CommandObjectStore final {
         throw ObjectNotFound(text);
       }
     }
-    TUTTI_CHECK(false, text);
+    ::tutti::detail::raise<c10::Error>({__func__, __FILE__, __LINE__}, text);
   }
 };
 

@@ -97,7 +97,7 @@ decltype(auto) speaking_of(const std::string& address, const std::string& folder
     for (; found != std::string::npos; found = text.find(folder, found + address.size())) {
       text.replace(found, folder.size(), address);
     }
-    TUTTI_CHECK(false, text);
+    ::tutti::detail::raise<c10::Error>({__func__, __FILE__, __LINE__}, text);
   }
 }
 
