@@ -101,7 +101,7 @@ TEST_CASE("a file of torch.save() is refused with the cure for its kind", "[chec
   }
 }
 
-TEST_CASE("files of other formats are refused in words", "[checkpoint][weights]") {
+TEST_CASE("weights of other formats are refused in words", "[checkpoint][weights]") {
   const TemporaryFolder folder;
   write_bytes(folder / "x", "?");
   CHECK_THAT(says(folder / "x"), ContainsSubstring("is refused"));
