@@ -229,8 +229,9 @@ TEST_CASE("bytes are normalised in evaluation and prediction, too", "[fused]") {
   const Task model = task();
   auto trainer = trainer_of(model, options(true), {});
   trainer->eval();
-  const at::Tensor floats = *[] {
+  const at::Tensor floats = *[&] {
     auto loader = images(false, 4, 4);
+    loader.follow_seed(trainer->state().rank_zero_seed);
     loader.start(0);
     return std::make_unique<at::Tensor>(loader.next()->inputs());
   }();
