@@ -176,19 +176,19 @@ class ConfigFile final : public CLI::ConfigBase {
   explicit ConfigFile(std::shared_ptr<const Kinds> kinds) : kinds_(std::move(kinds)) {}
 
   std::vector<CLI::ConfigItem> from_config(std::istream& in) const override {
-    std::vector<CLI::ConfigItem> items;
+    std::vector<CLI::ConfigItem> read;
     for (CLI::ConfigItem& item : CLI::ConfigBase::from_config(in)) {
-      const auto known = std::find_if(items.begin(), items.end(), [&](const CLI::ConfigItem& one) {
+      const auto known = std::find_if(read.begin(), read.end(), [&](const CLI::ConfigItem& one) {
         return one.fullname() == item.fullname();
       });
-      if (known == items.end()) {
-        items.push_back(std::move(item));
+      if (known == read.end()) {
+        read.push_back(std::move(item));
       } else {
         known->inputs.insert(known->inputs.end(), item.inputs.begin(), item.inputs.end());
       }
     }
-    std::for_each(items.begin(), items.end(), [this](const auto& item) { check(item); });
-    return items;
+    std::for_each(read.begin(), read.end(), [this](const auto& item) { check(item); });
+    return read;
   }
 
  private:

@@ -97,7 +97,7 @@ TUTTI_INLINE void PearsonCorrCoef::take_in(const at::Tensor& outputs, const at::
     row.select(2, moment).copy_(value.unsqueeze(0));
   };
   row.select(2, n).fill_(x.size(0));
-  constexpr double single = std::numeric_limits<float>::epsilon();
+  constexpr auto single = static_cast<double>(std::numeric_limits<float>::epsilon());
   constexpr double twice = std::numeric_limits<double>::epsilon();
   row.select(2, bound).fill_(std::sqrt(doubles ? twice : single));
   put(mean_x, center_x);

@@ -310,8 +310,9 @@ class Loop {
     }
     if (!state_.logger.wants_metrics() && state_.device.is_cpu()) {
       const at::Tensor& total = state_.total_loss["total"];
-      watch(total.scalar_type() == at::kFloat ? *total.template const_data_ptr<float>()
-                                              : total.template item<double>(),
+      watch(total.scalar_type() == at::kFloat
+                ? static_cast<double>(*total.template const_data_ptr<float>())
+                : total.template item<double>(),
             state_.timestamp.batch);
     }
   }
