@@ -83,13 +83,14 @@ std::string explain(const Trainer<Policies...>& trainer) {
     detail::add_constants(written, std::string(name_of<P>()) + "/", detail::unswitched(policy));
   });
   out << "run:\n";
-  for (const auto& [name, value] : trainer.hyperparameters()) {
+  for (const auto& constant : trainer.hyperparameters()) {
+    const std::string& name = constant.first;
     if (std::any_of(written.begin(), written.end(),
                     [&](const auto& member) { return member.first == name; })) {
       continue;
     }
     out << "  " << name << ": ";
-    value.visit([&](const auto& v) { detail::write_value(out, v); });
+    constant.second.visit([&](const auto& v) { detail::write_value(out, v); });
     out << "\n";
   }
   return out.str();
