@@ -112,10 +112,11 @@ TEST_CASE("ImageLoader follows the run's seed, order and draws, unless it has on
                         .transforms = {{"noise", add_noise}},
                         .num_workers = 2});
   };
-  const auto same = [](const std::vector<Batch>& a, const std::vector<Batch>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Batch& x, const Batch& y) {
-      return x.inputs().equal(y.inputs()) && x.targets().equal(y.targets());
-    });
+  const auto same = [](const std::vector<tutti::Batch>& a, const std::vector<tutti::Batch>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [](const tutti::Batch& x, const tutti::Batch& y) {
+                        return x.inputs().equal(y.inputs()) && x.targets().equal(y.targets());
+                      });
   };
   ImageLoader three = make(3);
   ImageLoader zero = make(0);

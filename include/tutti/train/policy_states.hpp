@@ -81,6 +81,25 @@ class CheckpointScope {
   State& state_;
 };
 
+namespace detail {
+
+template <class P>
+void add_checkpoint_hooks(PolicyState& out) {
+  static_assert(enters_checkpoint<P> == leaves_checkpoint<P>,
+                "tutti: this policy has only one of enter_checkpoint(State&) and "
+                "leave_checkpoint(State&); write both.");
+  if constexpr (enters_checkpoint<P> && leaves_checkpoint<P>) {
+    out.enter_checkpoint = [](void* p, State& state) {
+      static_cast<P*>(p)->enter_checkpoint(state);
+    };
+    out.leave_checkpoint = [](void* p, State& state) {
+      static_cast<P*>(p)->leave_checkpoint(state);
+    };
+  }
+}
+
+}  // namespace detail
+
 /// What checkpoints have to know of `policy`; after Init, since which its saver is valid.
 template <class P>
 PolicyState policy_state(P& policy) {
@@ -103,17 +122,7 @@ PolicyState policy_state(P& policy) {
       tutti::detail::unswitched(*static_cast<P*>(p)).prepare_load(archive, state);
     };
   }
-  static_assert(enters_checkpoint<P> == leaves_checkpoint<P>,
-                "tutti: this policy has only one of enter_checkpoint(State&) and "
-                "leave_checkpoint(State&); write both.");
-  if constexpr (enters_checkpoint<P> && leaves_checkpoint<P>) {
-    out.enter_checkpoint = [](void* p, State& state) {
-      static_cast<P*>(p)->enter_checkpoint(state);
-    };
-    out.leave_checkpoint = [](void* p, State& state) {
-      static_cast<P*>(p)->leave_checkpoint(state);
-    };
-  }
+  detail::add_checkpoint_hooks<P>(out);
   return out;
 }
 
