@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // The networks and the batches, built as composer_side.py builds them, and the clock in the data.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #if !__has_include(<CLI/CLI.hpp>)

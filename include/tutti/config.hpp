@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 /// Compiler checks, and where the bodies of functions are compiled that are no templates. Included

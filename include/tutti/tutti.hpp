@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 /// Everything but what needs a library beside LibTorch (command lines, JPEG and PNG files, MLflow)

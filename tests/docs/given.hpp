@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // What the code in docs/ takes for granted. docs_code.py makes each block a member function of a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // The texts of CUDA kernels, compiled as C++ and run on the host, one thread after the other.

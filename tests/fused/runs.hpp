@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // A small run of which everything that could differ is kept: recipes that fuse against those that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // Turns the names and keyword arguments of the reference's objects into tutti's.

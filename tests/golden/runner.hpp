@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // The golden runner: every function of an index.json is mapped to a Handler that runs one case of

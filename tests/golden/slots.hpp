@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // A recipe is a list of types, but a golden case names its algorithms at run time, in any order. So

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // Makes tutti's surgery policies from the keyword arguments of the reference's.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // Builds the models of the reference vectors: `params.model` is a list of [type, args, kwargs] of

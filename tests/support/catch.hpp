@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // Catch2 3.x and 2.13 have different header names and one test source serves both.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // What a user must write to add a policy of his own, kept compiled. The first one is the smallest

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // Reads the reference vectors: index.json and one safetensors file per function (golden/README.md

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
