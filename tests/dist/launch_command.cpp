@@ -132,4 +132,6 @@ TEST_CASE("a command line that makes no sense is refused", "[dist][launch]") {
                     ContainsSubstring("--what is no option"));
   CHECK_THROWS_WITH(parse_launch({"-n", "two", "a"}, none), ContainsSubstring("-n is \"two\""));
   CHECK_THROWS_WITH(parse_launch({"-n"}, none), ContainsSubstring("lacks its value"));
+  CHECK_THROWS_WITH(parse_launch({"--cleanup_timeout=-1", "a"}, none),
+                    ContainsSubstring("--cleanup_timeout is -1, expected 0 seconds or more"));
 }

@@ -117,7 +117,9 @@ inline LaunchOptions parse_launch(const std::vector<std::string>& arguments,
     } else if (name == "--master_port") {
       options.master_port = number();
     } else if (name == "--cleanup_timeout") {
-      options.cleanup_timeout = std::chrono::seconds(number());
+      const int seconds = number();
+      detail::refuse_unless(seconds >= 0, name + " is " + value + ", expected 0 seconds or more");
+      options.cleanup_timeout = std::chrono::seconds(seconds);
     } else if (name == "--stdout") {
       options.stdout_file = value;
     } else if (name == "--stderr") {
