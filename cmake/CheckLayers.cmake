@@ -7,7 +7,7 @@ include(${CMAKE_CURRENT_LIST_DIR}/Includes.cmake)
 # Who may include whom: a folder (or top-level header) may include those on lower levels.
 set(level_0 config version fwd)
 set(level_1 core)
-set(level_2 nn losses data optim dist checkpoint)
+set(level_2 nn losses data optim dist checkpoint text)
 set(level_3 metrics fused) # above losses: a CrossEntropy metric is the mean of a loss, fused targets end in one
 set(level_4 loggers models)
 set(level_5 callbacks algorithms profiler train)

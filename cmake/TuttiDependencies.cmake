@@ -1,7 +1,7 @@
 # tutti::hana and tutti::range_v3, for the tests tutti_find_catch2(), for command lines tutti_find_cli11(), for images
-# tutti_find_jpeg() and tutti_find_png(), for MLflowLogger tutti_find_http(). Each is looked for as usual; in the two set-up
-# scripts (TUTTI_SETUP) Debian's packages are installed when missing; else the sources of all but libjpeg, libpng and
-# cpp-httplib are fetched, pinned by hash.
+# tutti_find_jpeg() and tutti_find_png(), for tokenizers tutti_find_utf8proc(), for MLflowLogger tutti_find_http(). Each is
+# looked for as usual; in the two set-up scripts (TUTTI_SETUP) Debian's packages are installed when missing; else the
+# sources of all but libjpeg, libpng, libutf8proc and cpp-httplib are fetched, pinned by hash.
 # Sets TUTTI_ERROR to one sentence when something cannot be had. Installed with tutti, for find_package(tutti).
 include_guard(GLOBAL)
 
@@ -9,6 +9,7 @@ option(TUTTI_FETCH "Fetch the sources of header libraries that are not installed
 option(TUTTI_WITH_JPEG "Look for libjpeg where tutti_find_jpeg() is called" ON)
 option(TUTTI_WITH_HTTP "Look for cpp-httplib where tutti_find_http() is called" ON)
 option(TUTTI_WITH_PNG "Look for libpng where tutti_find_png() is called" ON)
+option(TUTTI_WITH_UTF8PROC "Look for libutf8proc where tutti_find_utf8proc() is called" ON)
 
 # Each is (commit of the release, named in the comment). A git commit is a hash of what is fetched.
 set(TUTTI_HANA_SOURCE https://github.com/boostorg/hana.git e820551959996bc031e72622fd731e9e7acd95b0)         # 1.84.0
@@ -126,6 +127,34 @@ function(tutti_find_jpeg)
 endfunction()
 function(tutti_find_png)
   tutti_find_image_library(png PNG libpng-dev)
+endfunction()
+
+# libutf8proc as tutti::utf8proc, to be linked beside tutti::tutti by what includes text/tokenizer.hpp.
+function(tutti_find_utf8proc)
+  get_property(looked GLOBAL PROPERTY TUTTI_LOOKED_FOR_UTF8PROC)
+  if(looked)
+    return()
+  endif()
+  set_property(GLOBAL PROPERTY TUTTI_LOOKED_FOR_UTF8PROC ON)
+  set(missing "TUTTI_WITH_UTF8PROC is off")
+  if(TUTTI_WITH_UTF8PROC)
+    find_path(TUTTI_UTF8PROC_INCLUDE utf8proc.h)
+    if(NOT TUTTI_UTF8PROC_INCLUDE)
+      tutti_install_package(libutf8proc-dev)
+      find_path(TUTTI_UTF8PROC_INCLUDE utf8proc.h)
+    endif()
+    find_library(TUTTI_UTF8PROC_LIBRARY utf8proc)
+    mark_as_advanced(TUTTI_UTF8PROC_INCLUDE TUTTI_UTF8PROC_LIBRARY)
+    set(missing "libutf8proc was not found (apt-get install libutf8proc-dev)")
+  endif()
+  if(NOT TUTTI_WITH_UTF8PROC OR NOT TUTTI_UTF8PROC_INCLUDE OR NOT TUTTI_UTF8PROC_LIBRARY)
+    message(STATUS "tutti: ${missing}; tokenizers are not read, and their tests are left out")
+    return()
+  endif()
+  add_library(tutti::utf8proc INTERFACE IMPORTED GLOBAL)
+  target_include_directories(tutti::utf8proc INTERFACE "${TUTTI_UTF8PROC_INCLUDE}")
+  target_link_libraries(tutti::utf8proc INTERFACE "${TUTTI_UTF8PROC_LIBRARY}")
+  target_compile_definitions(tutti::utf8proc INTERFACE TUTTI_WITH_UTF8PROC=1)
 endfunction()
 
 # The target of cpp-httplib: its own CMake package, else pkg-config's (Debian 12), else the header alone, which then

@@ -1,0 +1,612 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#ifdef TUTTI_WITH_UTF8PROC
+#include <tutti/core/detail/json_parse.hpp>
+#include <tutti/core/detail/regular_file.hpp>
+#include <tutti/text/detail/added_tokens.hpp>
+#include <tutti/text/detail/decoder.hpp>
+#include <tutti/text/detail/post_processor.hpp>
+#endif
+
+/// Text to tokens and back, by a tokenizer.json as Hugging Face's tokenizers writes it.
+///
+/// Needs libutf8proc: the target tutti::utf8proc, which the CMake function tutti_find_utf8proc()
+/// makes and which defines TUTTI_WITH_UTF8PROC.
+namespace tutti::text {
+
+/// What a text, or a pair of texts, becomes. All lists are equally long.
+struct Encoding {
+  std::vector<std::int64_t> ids;
+  std::vector<std::int64_t> type_ids;  ///< 0: of the text, 1: of its pair, as the file says
+  /// Half-open ranges of code points of the text (or of its pair) that a token was made of;
+  /// {0, 0} for special tokens and padding.
+  std::vector<std::array<std::int64_t, 2>> offsets;
+  std::vector<std::int64_t> special_tokens_mask;  ///< 1: added by the template, or padding
+  std::vector<std::int64_t> attention_mask;       ///< 0: padding
+};
+
+struct EncodeOptions {
+  bool add_special_tokens = true;  ///< what the file's template adds, as <s> or [CLS] and [SEP]
+  std::size_t threads = 1;         ///< of encode_batch(); 0: as many as the machine runs at once
+};
+
+#ifndef TUTTI_WITH_UTF8PROC
+
+class Tokenizer {
+ public:
+  template <bool linked = false>
+  static Tokenizer load(const std::string&) {
+    static_assert(linked,
+                  "tutti: this program reads a tokenizer without libutf8proc; install "
+                  "libutf8proc-dev, call tutti_find_utf8proc() in CMake and link the target "
+                  "tutti::utf8proc (or compile with -DTUTTI_WITH_UTF8PROC=1 and link -lutf8proc).");
+    return {};
+  }
+};
+
+#else
+
+namespace detail {
+
+// How long an encoding may be, as the file says.
+struct Truncation {
+  std::int64_t max_length = 0;
+  bool left = false;
+  std::string strategy = "LongestFirst";
+};
+
+struct Padding {
+  std::int64_t fixed = 0;  // 0: as long as the longest of a batch
+  std::int64_t multiple_of = 0;
+  std::int64_t id = 0;
+  std::int64_t type_id = 0;
+  bool left = false;
+};
+
+// All that a tokenizer.json says; never changes, so that threads share it.
+struct TokenizerParts {
+  Vocabulary model;       // what the model makes
+  Vocabulary vocabulary;  // with the added tokens
+  std::vector<AddedToken> added;
+  std::vector<bool> is_added;    // by id
+  std::vector<bool> is_special;  // by id
+  AddedTokens raw;               // cut out of the text as it is
+  AddedTokens normalized;        // cut out of the normalized text
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  std::optional<Bpe> bpe;
+  std::optional<WordPiece> word_piece;
+  PostProcessor post;
+  Decoder decoder;
+  std::optional<Truncation> truncation;
+  std::optional<Padding> padding;
+};
+
+// The memory that threads encode with; one that is free is taken, else a new one made.
+class WorkPool {
+ public:
+  std::unique_ptr<Bpe::Work> take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      return std::make_unique<Bpe::Work>();
+    }
+    auto work = std::move(free_.back());
+    free_.pop_back();
+    return work;
+  }
+  void give(std::unique_ptr<Bpe::Work> work) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(work));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Bpe::Work>> free_;
+};
+
+}  // namespace detail
+
+/// A tokenizer. Copies share what was read; all members may be called by several threads at once.
+///
+/// Known are byte-level BPE (GPT-2, Llama 3, Qwen 2 and those like them), WordPiece (BERT) and BPE
+/// with byte fallback (Llama 2), with added tokens, normalizers, templates, truncation and padding.
+/// Whatever else a file asks for is refused by its name. Source: Hugging Face tokenizers 0.23.
+class Tokenizer {
+ public:
+  /// path: a tokenizer.json, or the folder that it is in.
+  /// Throws c10::ValueError naming the file when it cannot be read, is no JSON, or asks for what is
+  /// not supported.
+  static Tokenizer load(const std::string& path);
+
+  /// json: the text of a tokenizer.json. Throws as load().
+  static Tokenizer from_json(std::string_view json);
+
+  /// text: UTF-8. Truncated and padded where the file says so (padding to a fixed length only).
+  /// Throws c10::ValueError when the text is no UTF-8.
+  Encoding encode(std::string_view text, const EncodeOptions& options = {}) const;
+
+  /// A text and its pair, as a question and an answer.
+  Encoding encode(std::string_view text, std::string_view pair,
+                  const EncodeOptions& options = {}) const;
+
+  /// Each text by itself; where the file pads, all are as long as the longest.
+  std::vector<Encoding> encode_batch(std::span<const std::string> texts,
+                                     const EncodeOptions& options = {}) const;
+
+  /// The text of ids. What is no UTF-8 becomes U+FFFD.
+  ///
+  /// skip_special_tokens: leaves out the added tokens that the file calls special.
+  /// Throws c10::IndexError for an id that is no token.
+  std::string decode(std::span<const std::int64_t> ids, bool skip_special_tokens = true) const;
+
+  /// The id of a token, as the file writes it; none when it is no token.
+  std::optional<std::int64_t> token_to_id(std::string_view token) const {
+    return parts_->vocabulary.id(token);
+  }
+
+  /// Throws c10::IndexError for an id that is no token.
+  const std::string& id_to_token(std::int64_t id) const;
+
+  /// One more than the largest id, added tokens included: the vocab_size that a model needs.
+  std::int64_t vocab_size() const { return static_cast<std::int64_t>(parts_->vocabulary.size()); }
+
+ private:
+  Tokenizer() = default;
+
+  void read(const tutti::detail::Json& file);
+  void read_added(const tutti::detail::Json& file);
+  void read_lengths(const tutti::detail::Json& file);
+
+  std::vector<detail::Token> tokens_of(std::string_view text, detail::Bpe::Work& work) const;
+  void trim_offsets(std::vector<detail::Token>& tokens, std::string_view text) const;
+  Encoding encode_with(std::string_view text, const std::string_view* pair,
+                       const EncodeOptions& options) const;
+  void truncate(std::vector<detail::Token>& first, std::vector<detail::Token>* second,
+                std::int64_t added) const;
+  void pad(Encoding& encoding, std::int64_t length) const;
+  std::int64_t padded_length(std::int64_t length) const;
+
+  std::shared_ptr<detail::TokenizerParts> parts_ = std::make_shared<detail::TokenizerParts>();
+  std::shared_ptr<detail::WorkPool> pool_ = std::make_shared<detail::WorkPool>();
+};
+
+/// Decodes tokens one by one, as they are generated: text comes out as soon as it is whole.
+///
+///   DecodeStream stream(tokenizer);
+///   for (id : generated) { std::printf("%s", stream.step(id).c_str()); }
+///   std::printf("%s", stream.finish().c_str());
+class DecodeStream {
+ public:
+  explicit DecodeStream(Tokenizer tokenizer, bool skip_special_tokens = true)
+      : tokenizer_(std::move(tokenizer)), skip_special_tokens_(skip_special_tokens) {}
+
+  /// The text that has become whole with this token; empty while bytes of a character lack.
+  /// Throws c10::IndexError for an id that is no token.
+  std::string step(std::int64_t id) {
+    ids_.push_back(id);
+    const std::string text = tokenizer_.decode(ids_, skip_special_tokens_);
+    return text.ends_with("\xEF\xBF\xBD") ? std::string() : take(text);
+  }
+
+  /// What is left at the end: U+FFFD where the bytes of a character never came.
+  std::string finish() {
+    return ids_.empty() ? std::string() : take(tokenizer_.decode(ids_, skip_special_tokens_));
+  }
+
+ private:
+  // Tokens are decoded behind those of the text before, since the first of a text loses its space.
+  std::string take(const std::string& text) {
+    if (text.size() <= before_.size() || !text.starts_with(before_)) {
+      return {};
+    }
+    std::string out = text.substr(before_.size());
+    ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(old_));
+    old_ = ids_.size();
+    before_ = tokenizer_.decode(ids_, skip_special_tokens_);
+    return out;
+  }
+
+  Tokenizer tokenizer_;
+  bool skip_special_tokens_;
+  std::vector<std::int64_t> ids_;  // of the text that came out last, and the new ones
+  std::size_t old_ = 0;            // those of the text that came out last
+  std::string before_;             // their text
+};
+
+#endif
+
+}  // namespace tutti::text
+
+#ifdef TUTTI_WITH_UTF8PROC
+
+namespace tutti::text {
+
+inline Tokenizer Tokenizer::load(const std::string& path) {
+  constexpr std::uint64_t most = std::uint64_t{1} << 28;
+  std::string problem;
+  std::string name = path;
+  auto text = tutti::detail::read_regular_file(name, problem, most);
+  if (!text) {
+    name = path + "/tokenizer.json";
+    std::string inside;
+    text = tutti::detail::read_regular_file(name, inside, most);
+    TUTTI_CHECK_VALUE(text, "tokenizer: neither '", path, "' (", problem, ") nor '", name, "' (",
+                      inside, ") can be read; give a tokenizer.json or its folder");
+  }
+  try {
+    return from_json(*text);
+  } catch (const c10::Error& error) {
+    ::tutti::detail::raise<c10::ValueError>({__func__, __FILE__, __LINE__},
+                                            "'" + name + "': " + error.what_without_backtrace());
+  }
+}
+
+inline Tokenizer Tokenizer::from_json(std::string_view json) {
+  try {
+    // A value takes some hundred bytes of memory, also where the text has two for it.
+    const auto file = tutti::detail::parse_json(json, {.values = 100'000 + json.size() / 4});
+    Tokenizer out;
+    out.read(file);
+    return out;
+  } catch (const std::invalid_argument& error) {
+    ::tutti::detail::raise<c10::ValueError>(
+        {__func__, __FILE__, __LINE__},
+        std::string("tokenizer: the tokenizer.json is refused: ") + error.what());
+  }
+}
+
+inline void Tokenizer::read(const tutti::detail::Json& file) {
+  const auto& model = file.at("model");
+  const auto step = [&](const char* name) {
+    const auto* found = file.find(name);
+    return found != nullptr ? *found : tutti::detail::Json();
+  };
+  parts_->model = detail::Vocabulary(model.at("vocab"));
+  parts_->normalizer = detail::Normalizer(step("normalizer"));
+  parts_->pre_tokenizer = detail::PreTokenizer(step("pre_tokenizer"));
+  parts_->post = detail::PostProcessor(step("post_processor"));
+  parts_->decoder = detail::Decoder(step("decoder"));
+  const auto* type = model.find("type");
+  const std::string kind = type != nullptr            ? type->string()
+                           : model.contains("merges") ? "BPE"  // files of before 2020
+                                                      : "WordPiece";
+  if (kind == "BPE") {
+    parts_->bpe.emplace(model, parts_->model, parts_->pre_tokenizer.bytes());
+  } else if (kind == "WordPiece") {
+    parts_->word_piece.emplace(model, parts_->model);
+  } else {
+    detail::refuse_step("model", kind, "BPE or WordPiece");
+  }
+  read_added(file);
+  read_lengths(file);
+}
+
+inline void Tokenizer::read_added(const tutti::detail::Json& file) {
+  parts_->vocabulary = parts_->model;
+  const auto* tokens = file.find("added_tokens");
+  if (tokens != nullptr && !tokens->is_null()) {
+    for (const auto& token : tokens->array()) {
+      detail::AddedToken added(token);
+      const auto most = static_cast<std::int64_t>(parts_->vocabulary.size() + tokens->size()) * 2;
+      TUTTI_CHECK_VALUE(added.id < most + 65536, "tokenizer: the added token \"", added.content,
+                        "\" has the id ", added.id, " behind a vocabulary of ",
+                        parts_->vocabulary.size());
+      parts_->vocabulary.add(added.content, added.id);
+      parts_->added.push_back(added);
+      if (added.normalized && !parts_->normalizer.empty()) {
+        added.chars = parts_->normalizer(detail::to_text(added.content)).chars;
+      }
+      (added.normalized ? parts_->normalized : parts_->raw).add(std::move(added));
+    }
+  }
+  for (std::size_t id = 0; id < parts_->vocabulary.size(); ++id) {
+    TUTTI_CHECK_VALUE(parts_->vocabulary.contains(static_cast<std::int64_t>(id)),
+                      "tokenizer: no token has the id ", id, ", but the largest is ",
+                      parts_->vocabulary.size() - 1, "; the vocabulary has holes");
+  }
+  parts_->is_added.resize(parts_->vocabulary.size());
+  parts_->is_special.resize(parts_->vocabulary.size());
+  for (const detail::AddedToken& token : parts_->added) {
+    parts_->is_added[static_cast<std::size_t>(token.id)] = true;
+    parts_->is_special[static_cast<std::size_t>(token.id)] = token.special;
+  }
+}
+
+inline void Tokenizer::read_lengths(const tutti::detail::Json& file) {
+  const auto number = [](const tutti::detail::Json& from, const char* key) {
+    const auto* found = from.find(key);
+    const std::int64_t value = found == nullptr || found->is_null() ? 0 : found->integer();
+    TUTTI_CHECK_VALUE(value >= 0 && value < (std::int64_t{1} << 31), "tokenizer: \"", key, "\" is ",
+                      value);
+    return value;
+  };
+  const auto is_left = [](const tutti::detail::Json& from) {
+    const auto* found = from.find("direction");
+    return found != nullptr && found->string() == "Left";
+  };
+  if (const auto* found = file.find("truncation"); found != nullptr && !found->is_null()) {
+    detail::Truncation truncation{number(*found, "max_length"), is_left(*found), "LongestFirst"};
+    if (const auto* strategy = found->find("strategy")) {
+      truncation.strategy = strategy->string();
+    }
+    parts_->truncation = truncation;
+  }
+  if (const auto* found = file.find("padding"); found != nullptr && !found->is_null()) {
+    const auto* strategy = found->find("strategy");
+    parts_->padding = detail::Padding{
+        strategy != nullptr && strategy->is_object() ? number(*strategy, "Fixed") : 0,
+        number(*found, "pad_to_multiple_of"), number(*found, "pad_id"),
+        number(*found, "pad_type_id"), is_left(*found)};
+  }
+}
+
+inline const std::string& Tokenizer::id_to_token(std::int64_t id) const {
+  TUTTI_CHECK_INDEX(parts_->vocabulary.contains(id), "tokenizer: ", id,
+                    " is no token of a vocabulary of ", vocab_size());
+  return parts_->vocabulary.token(id);
+}
+
+inline std::vector<detail::Token> Tokenizer::tokens_of(std::string_view text,
+                                                       detail::Bpe::Work& work) const {
+  std::vector<detail::Token> out;
+  const auto model = [&](const detail::Text& piece, std::size_t begin, std::size_t end) {
+    if (parts_->bpe) {
+      (*parts_->bpe)(piece, begin, end, work, out);
+    } else {
+      (*parts_->word_piece)(piece, begin, end, out);
+    }
+  };
+  for (auto& part : parts_->raw.split(detail::to_text(text))) {
+    if (const auto* token = std::get_if<detail::Token>(&part)) {
+      out.push_back(*token);
+      continue;
+    }
+    detail::Text stretch = std::get<detail::Text>(std::move(part));
+    if (!parts_->normalizer.empty()) {
+      stretch = parts_->normalizer(std::move(stretch));
+    }
+    for (auto& inner : parts_->normalized.split(std::move(stretch))) {
+      if (const auto* token = std::get_if<detail::Token>(&inner)) {
+        out.push_back(*token);
+      } else {
+        parts_->pre_tokenizer(std::get<detail::Text>(std::move(inner)), model);
+      }
+    }
+  }
+  return out;
+}
+
+// White space at the ends of a token leaves its offsets.
+inline void Tokenizer::trim_offsets(std::vector<detail::Token>& tokens,
+                                    std::string_view text) const {
+  const std::u32string original = detail::to_text(text).chars;
+  const char32_t space = detail::byte_alphabet()[' '];
+  for (std::size_t k = 0; k < tokens.size(); ++k) {
+    detail::Span& span = tokens[k].span;
+    const auto id = static_cast<std::size_t>(tokens[k].id);
+    const std::u32string token =
+        parts_->is_added[id] ? original.substr(span.begin, span.end - span.begin)
+                             : detail::to_text(parts_->vocabulary.token(tokens[k].id)).chars;
+    const auto blank = [&](char32_t c) { return c == space || detail::is_white_space(c); };
+    const auto first = std::find_if_not(token.begin(), token.end(), blank);
+    const auto last = std::find_if_not(token.rbegin(), token.rend(), blank);
+    auto leading = static_cast<std::uint32_t>(first - token.begin());
+    const auto trailing = static_cast<std::uint32_t>(last - token.rbegin());
+    if (leading == 1 && parts_->post.prefix_space() && (k == 0 || span.begin == 0)) {
+      leading = 0;
+    }
+    span.begin = std::min(span.begin + leading, span.end);
+    if (trailing != 0 && span.end >= trailing) {
+      span.end = std::max(span.end - trailing, span.begin);
+    }
+  }
+}
+
+// Source: tokenizers 0.23, utils/truncation.rs.
+inline void Tokenizer::truncate(std::vector<detail::Token>& first,
+                                std::vector<detail::Token>* second, std::int64_t added) const {
+  const detail::Truncation& rule = *parts_->truncation;
+  const auto cut = [&](std::vector<detail::Token>& tokens, std::int64_t most) {
+    const auto keep =
+        std::min(tokens.size(), static_cast<std::size_t>(std::max<std::int64_t>(most, 0)));
+    if (rule.left) {
+      tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(keep));
+    } else {
+      tokens.resize(keep);
+    }
+  };
+  TUTTI_CHECK_VALUE(rule.max_length >= added, "tokenizer: the truncation's max_length is ",
+                    rule.max_length, ", but ", added, " special tokens are added");
+  const std::int64_t room = rule.max_length - added;
+  const auto n1 = static_cast<std::int64_t>(first.size());
+  const auto n2 = second == nullptr ? 0 : static_cast<std::int64_t>(second->size());
+  if (n1 + n2 <= room) {
+    return;
+  }
+  if (second == nullptr) {
+    return cut(first, room);
+  }
+  if (rule.strategy == "OnlyFirst" || rule.strategy == "OnlySecond") {
+    const bool of_first = rule.strategy == "OnlyFirst";
+    const std::int64_t rest = room - (of_first ? n2 : n1);
+    TUTTI_CHECK_VALUE(rest > 0, "tokenizer: the ", of_first ? "pair" : "text", " has ",
+                      of_first ? n2 : n1, " tokens and the truncation's max_length is ",
+                      rule.max_length,
+                      ", so that nothing is left of the other; use the strategy "
+                      "\"LongestFirst\"");
+    return cut(of_first ? first : *second, rest);
+  }
+  std::int64_t shorter = std::min(n1, n2);
+  std::int64_t longer = shorter > room ? shorter : std::max(shorter, room - shorter);
+  if (shorter + longer > room) {
+    shorter = room / 2;
+    longer = shorter + room % 2;
+  }
+  cut(first, n1 > n2 ? longer : shorter);
+  cut(*second, n1 > n2 ? shorter : longer);
+}
+
+inline Encoding Tokenizer::encode_with(std::string_view text, const std::string_view* pair,
+                                       const EncodeOptions& options) const {
+  auto work = pool_->take();
+  std::array<std::vector<detail::Token>, 2> tokens;
+  tokens[0] = tokens_of(text, *work);
+  if (pair != nullptr) {
+    tokens[1] = tokens_of(*pair, *work);
+  }
+  pool_->give(std::move(work));
+  std::vector<detail::TemplatePart> parts;
+  if (options.add_special_tokens) {
+    parts = parts_->post.parts(pair != nullptr);
+  }
+  if (parts.empty()) {
+    parts = {{0, {}, 0}, {1, {}, 1}};
+  }
+  if (parts_->truncation) {
+    std::int64_t added = 0;
+    for (const detail::TemplatePart& part : parts) {
+      added += static_cast<std::int64_t>(part.ids.size());
+    }
+    truncate(tokens[0], pair == nullptr ? nullptr : &tokens[1], added);
+  }
+  if (parts_->post.trims_offsets()) {
+    trim_offsets(tokens[0], text);
+    if (pair != nullptr) {
+      trim_offsets(tokens[1], *pair);
+    }
+  }
+  Encoding out;
+  const auto add = [&](std::int64_t id, std::int64_t type, detail::Span span, bool special) {
+    out.ids.push_back(id);
+    out.type_ids.push_back(type);
+    out.offsets.push_back({span.begin, span.end});
+    out.special_tokens_mask.push_back(special ? 1 : 0);
+    out.attention_mask.push_back(1);
+  };
+  for (const detail::TemplatePart& part : parts) {
+    for (const std::int64_t id : part.ids) {
+      add(id, part.type_id, {}, true);
+    }
+    if (part.sequence >= 0) {
+      for (const detail::Token& token : tokens[static_cast<std::size_t>(part.sequence)]) {
+        add(token.id, part.type_id, token.span, false);
+      }
+    }
+  }
+  return out;
+}
+
+inline std::int64_t Tokenizer::padded_length(std::int64_t length) const {
+  const detail::Padding& rule = *parts_->padding;
+  length = rule.fixed != 0 ? rule.fixed : length;
+  const std::int64_t multiple = std::max<std::int64_t>(rule.multiple_of, 1);
+  return (length + multiple - 1) / multiple * multiple;
+}
+
+inline void Tokenizer::pad(Encoding& encoding, std::int64_t length) const {
+  const auto size = static_cast<std::int64_t>(encoding.ids.size());
+  if (length <= size) {
+    return;
+  }
+  const auto lack = static_cast<std::size_t>(length - size);
+  const auto fill = [&](auto& list, auto value) {
+    list.insert(parts_->padding->left ? list.begin() : list.end(), lack, value);
+  };
+  fill(encoding.ids, parts_->padding->id);
+  fill(encoding.type_ids, parts_->padding->type_id);
+  fill(encoding.offsets, std::array<std::int64_t, 2>{0, 0});
+  fill(encoding.special_tokens_mask, std::int64_t{1});
+  fill(encoding.attention_mask, std::int64_t{0});
+}
+
+inline Encoding Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  Encoding out = encode_with(text, nullptr, options);
+  if (parts_->padding) {
+    pad(out, padded_length(static_cast<std::int64_t>(out.ids.size())));
+  }
+  return out;
+}
+
+inline Encoding Tokenizer::encode(std::string_view text, std::string_view pair,
+                                  const EncodeOptions& options) const {
+  Encoding out = encode_with(text, &pair, options);
+  if (parts_->padding) {
+    pad(out, padded_length(static_cast<std::int64_t>(out.ids.size())));
+  }
+  return out;
+}
+
+inline std::vector<Encoding> Tokenizer::encode_batch(std::span<const std::string> texts,
+                                                     const EncodeOptions& options) const {
+  std::vector<Encoding> out(texts.size());
+  const std::size_t wanted =
+      options.threads != 0 ? options.threads : std::max(1U, std::thread::hardware_concurrency());
+  const std::size_t count = std::max<std::size_t>(1, std::min(wanted, texts.size()));
+  std::vector<std::exception_ptr> failed(count);
+  const auto encode_some = [&](std::size_t worker) {
+    try {
+      for (std::size_t i = worker; i < texts.size(); i += count) {
+        out[i] = encode_with(texts[i], nullptr, options);
+      }
+    } catch (...) {
+      failed[worker] = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t worker = 1; worker < count; ++worker) {
+      threads.emplace_back(encode_some, worker);
+    }
+    encode_some(0);
+  }
+  for (const std::exception_ptr& failure : failed) {
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+  }
+  if (parts_->padding) {
+    std::size_t longest = 0;
+    for (const Encoding& one : out) {
+      longest = std::max(longest, one.ids.size());
+    }
+    for (Encoding& one : out) {
+      pad(one, padded_length(static_cast<std::int64_t>(longest)));
+    }
+  }
+  return out;
+}
+
+inline std::string Tokenizer::decode(std::span<const std::int64_t> ids,
+                                     bool skip_special_tokens) const {
+  std::vector<std::string> tokens;
+  tokens.reserve(ids.size());
+  for (const std::int64_t id : ids) {
+    const std::string& token = id_to_token(id);
+    if (!skip_special_tokens || !parts_->is_special[static_cast<std::size_t>(id)]) {
+      tokens.push_back(token);
+    }
+  }
+  return parts_->decoder(std::move(tokens));
+}
+
+}  // namespace tutti::text
+
+#endif
