@@ -1,0 +1,153 @@
+#include <tutti/data/streaming_order.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+
+namespace {
+
+using namespace tutti;
+using Catch::Matchers::ContainsSubstring;
+using data::streaming_order;
+using data::StreamingOrderOptions;
+using data::StreamingState;
+using data::StreamingWorld;
+using data::StreamSizes;
+
+const std::vector<StreamSizes> one_stream{{.shards = {37, 41, 29, 50, 43}}};
+const std::vector<StreamSizes> two_streams{{.shards = {37, 41, 29}}, {.shards = {25, 60, 33, 47}}};
+
+std::vector<std::int64_t> there(std::vector<std::int64_t> ids) {
+  std::erase(ids, -1);
+  return ids;
+}
+
+std::vector<std::int64_t> sorted(std::vector<std::int64_t> ids) {
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+// The sets of samples in the global batches from one on.
+std::vector<std::multiset<std::int64_t>> global_batches(const data::StreamingOrder& order) {
+  const std::vector<std::int64_t> ids = order.walk();
+  const auto size = static_cast<std::size_t>(order.shape[0] * order.shape[1] * order.shape[4]);
+  std::vector<std::multiset<std::int64_t>> out;
+  for (std::size_t at = 0; at < ids.size(); at += size) {
+    const auto begin = ids.begin() + static_cast<std::ptrdiff_t>(at);
+    out.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(size));
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("every shuffle gives each sample of a stream once", "[data][streaming_order]") {
+  std::vector<std::int64_t> all(200);
+  std::iota(all.begin(), all.end(), 0);
+  std::set<std::vector<std::int64_t>> orders;
+  for (const char* algorithm : {"naive", "py1s", "py2s", "py1br", "py1e"}) {
+    CAPTURE(algorithm);
+    const StreamingOrderOptions options{.batch_size = 10,
+                                        .num_canonical_nodes = 2,
+                                        .shuffle = true,
+                                        .shuffle_algo = algorithm,
+                                        .shuffle_block_size = 40};
+    const auto order = streaming_order(one_stream, {2, 1, 1}, options, 3);
+    CHECK(sorted(there(order.ids)) == all);
+    CHECK(order.ids == streaming_order(one_stream, {2, 1, 1}, options, 3).ids);
+    CHECK(order.ids != streaming_order(one_stream, {2, 1, 1}, options, 4).ids);
+    orders.insert(order.ids);
+  }
+  CHECK(orders.size() == 5);
+}
+
+TEST_CASE("without shuffling batches are dealt to ranks and workers in turn",
+          "[data][streaming_order]") {
+  const auto order = streaming_order(one_stream, {1, 2, 2}, {.batch_size = 3});
+  CHECK(order.shape == std::array<std::int64_t, 5>{1, 2, 2, 17, 3});
+  const std::vector<std::int64_t> first(order.ids.begin(), order.ids.begin() + 6);
+  CHECK(first == std::vector<std::int64_t>{0, 2, 4, 12, 14, 16});  // rank 0, worker 0
+  const std::vector<std::int64_t> walked = order.walk();
+  CHECK(std::vector<std::int64_t>(walked.begin(), walked.begin() + 6) ==
+        std::vector<std::int64_t>{0, 2, 4, 1, 3, 5});
+}
+
+TEST_CASE("a run goes on with other numbers of nodes and the same global batches",
+          "[data][streaming_order]") {
+  const auto options = [](std::int64_t batch) {
+    return StreamingOrderOptions{
+        .batch_size = batch, .num_canonical_nodes = 2, .shuffle = true, .shuffle_block_size = 40};
+  };
+  const auto before = global_batches(streaming_order(two_streams, {2, 1, 1}, options(4)));
+  const StreamingState state{
+      .sample_in_epoch = 48, .num_canonical_nodes = 2, .initial_physical_nodes = 2};
+  for (const std::int64_t nodes : {1, 2, 4}) {
+    CAPTURE(nodes);
+    const auto after =
+        global_batches(streaming_order(two_streams, {nodes, 1, 1}, options(8 / nodes), 0, state));
+    REQUIRE(after.size() + 6 == before.size());
+    for (std::size_t i = 0; i + 1 < after.size(); ++i) {  // the last one is padded
+      CHECK(after[i] == before[i + 6]);
+    }
+  }
+}
+
+TEST_CASE("proportions, repeats and choices decide how much of a stream an epoch takes",
+          "[data][streaming_order]") {
+  auto streams = two_streams;  // 107 and 165 samples
+  CHECK(samples_per_stream(streams, {}) == std::vector<std::int64_t>{107, 165});
+  streams[0].repeat = 2.5;
+  streams[1].choose = 20;
+  CHECK(samples_per_stream(streams, {}) == std::vector<std::int64_t>{267, 20});
+  streams = two_streams;
+  streams[0].proportion = 3;
+  streams[1].proportion = 1;
+  CHECK(samples_per_stream(streams, {.epoch_size = 100}) == std::vector<std::int64_t>{75, 25});
+  const auto order = streaming_order(
+      streams, {}, {.batch_size = 8, .batching_method = "stratified", .epoch_size = 100});
+  for (std::size_t at = 0; at < order.ids.size(); at += 8) {
+    const auto begin = order.ids.begin() + static_cast<std::ptrdiff_t>(at);
+    CHECK(std::count_if(begin, begin + 8, [](std::int64_t id) { return id < 107; }) == 6);
+  }
+}
+
+TEST_CASE("batches of one stream each have all whole batches of it", "[data][streaming_order]") {
+  const auto order = streaming_order(
+      two_streams, {}, {.batch_size = 8, .shuffle = true, .batching_method = "per_stream"});
+  std::array<int, 2> batches{};
+  for (std::size_t at = 0; at < order.ids.size(); at += 8) {
+    const std::size_t stream = order.ids[at] < 107 ? 0 : 1;
+    for (std::size_t i = at; i < at + 8; ++i) {
+      CHECK((order.ids[i] < 107 ? 0U : 1U) == stream);
+    }
+    ++batches.at(stream);
+  }
+  CHECK(batches == std::array<int, 2>{13, 20});
+}
+
+TEST_CASE("an order that cannot be made says why", "[data][streaming_order]") {
+  const auto refused = [](const std::vector<StreamSizes>& streams, const StreamingWorld& world,
+                          const StreamingOrderOptions& options, const std::string& says) {
+    CHECK_THROWS_WITH(streaming_order(streams, world, options), ContainsSubstring(says));
+  };
+  refused({}, {}, {}, "there is no stream");
+  refused({{.shards = {}}}, {}, {}, "stream 0 has no shard");
+  refused({{.shards = {3, 0}}}, {}, {}, "a shard of stream 0 has 0 samples");
+  refused({{.shards = {3}, .proportion = 1, .choose = 2}}, {}, {}, "more than one of");
+  refused({{.shards = {3}, .proportion = 1}, {.shards = {3}}}, {}, {}, "has no proportion");
+  refused({{.shards = {3}, .repeat = -1}}, {}, {}, "not above 0");
+  refused(one_stream, {}, {.shuffle_algo = "py3"},
+          "shuffle_algo is \"py3\", expected one of naive");
+  refused(one_stream, {}, {.sampling_method = "any"}, "sampling_method is \"any\"");
+  refused(one_stream, {}, {.batching_method = "any"}, "batching_method is \"any\"");
+  refused(one_stream, {}, {.batch_size = 0}, "batch_size is 0");
+  refused(one_stream, {3, 1, 1}, {.num_canonical_nodes = 2}, "one divides the other");
+  refused(one_stream, {1, 3, 1}, {.replication = 2}, "replication is 2, but there are 3 ranks");
+  refused(one_stream, {}, {.shuffle = true, .shuffle_block_size = 1}, "shuffle_block_size is 1");
+  CHECK_THROWS_WITH(streaming_order(one_stream, {}, {}, -1), ContainsSubstring("epoch is -1"));
+}
