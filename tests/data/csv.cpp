@@ -14,9 +14,9 @@
 
 using Catch::Matchers::ContainsSubstring;
 using tutti::data::CsvOptions;
+using tutti::data::CsvTable;
 using tutti::data::MissingValues;
 using tutti::data::read_csv;
-using tutti::data::Table;
 using Texts = std::vector<std::string>;
 
 namespace {
@@ -26,7 +26,7 @@ struct CsvFile {
   TemporaryFolder folder;
   std::string path = (folder / "table.csv").string();
 
-  Table read(const std::string& bytes, const CsvOptions& options = {}) const {
+  CsvTable read(const std::string& bytes, const CsvOptions& options = {}) const {
     write_bytes(path, bytes);
     return read_csv(path, options);
   }
@@ -48,7 +48,7 @@ const std::string flowers =
 
 TEST_CASE("a table becomes features and numbered classes", "[data][csv]") {
   const CsvFile file;
-  const Table table = file.read(flowers, {.label = "species"});
+  const CsvTable table = file.read(flowers, {.label = "species"});
   CHECK(table.columns == Texts{"width", "length", "year"});
   CHECK(table.classes == Texts{"iris", "rose"});
   CHECK(table.features.scalar_type() == at::kFloat);
@@ -62,7 +62,7 @@ TEST_CASE("a table becomes features and numbered classes", "[data][csv]") {
 
 TEST_CASE("the columns that are named are read in their order", "[data][csv]") {
   const CsvFile file;
-  const Table table = file.read(flowers, {.columns = {"length", "width"}});
+  const CsvTable table = file.read(flowers, {.columns = {"length", "width"}});
   CHECK(table.columns == Texts{"length", "width"});
   CHECK(
       table.features.equal(at::tensor({2.0, 1.5, 0.25, -30.0, 7.0, 0.0}, at::kFloat).view({3, 2})));
@@ -73,7 +73,7 @@ TEST_CASE("the columns that are named are read in their order", "[data][csv]") {
 
 TEST_CASE("a target is a column of numbers", "[data][csv]") {
   const CsvFile file;
-  const Table table = file.read(flowers, {.target = "length", .ignore = {"species"}});
+  const CsvTable table = file.read(flowers, {.target = "length", .ignore = {"species"}});
   CHECK(table.columns == Texts{"width", "year"});
   CHECK(table.targets.equal(at::tensor({2.0, 0.25, 7.0}, at::kFloat).view({3, 1})));
   CHECK(table.classes.empty());
@@ -81,7 +81,7 @@ TEST_CASE("a target is a column of numbers", "[data][csv]") {
 
 TEST_CASE("classes that are numbers are sorted as numbers", "[data][csv]") {
   const CsvFile file;
-  const Table table = file.read("digit,x\n10,0\n9,0\n2,0\n10,0\n", {.label = "digit"});
+  const CsvTable table = file.read("digit,x\n10,0\n9,0\n2,0\n10,0\n", {.label = "digit"});
   CHECK(table.classes == Texts{"2", "9", "10"});
   CHECK(table.labels.equal(at::tensor({2, 1, 0, 2}, at::kLong)));
   CHECK_THAT(file.refuses("digit,x\n1,0\n1.0,0\n", {.label = "digit"}),
@@ -90,9 +90,9 @@ TEST_CASE("classes that are numbers are sorted as numbers", "[data][csv]") {
 
 TEST_CASE("a second file gets the classes and columns of the first", "[data][csv]") {
   const CsvFile file;
-  const Table train = file.read("a,b,kind\n1,2,low\n3,4,high\n5,6,mid\n", {.label = "kind"});
+  const CsvTable train = file.read("a,b,kind\n1,2,low\n3,4,high\n5,6,mid\n", {.label = "kind"});
   const CsvOptions same{.label = "kind", .columns = train.columns, .classes = train.classes};
-  const Table test = file.read("kind,b,extra,a\nmid,8,text,7\n", same);
+  const CsvTable test = file.read("kind,b,extra,a\nmid,8,text,7\n", same);
   CHECK(test.features.equal(at::tensor({7.0, 8.0}, at::kFloat).view({1, 2})));
   CHECK(test.labels.equal(at::tensor({2}, at::kLong)));
   CHECK(test.classes == train.classes);
@@ -111,7 +111,7 @@ TEST_CASE("quotes, line ends, blanks and a byte order mark are those of the form
       "\"2\",c\"d\n"
       "\n"
       "3,e";
-  const Table table = file.read(bytes, {.label = "what, \"exactly\""});
+  const CsvTable table = file.read(bytes, {.label = "what, \"exactly\""});
   CHECK(table.columns == Texts{"x"});
   CHECK(table.features.flatten().equal(at::tensor({1.0, 2.0, 3.0}, at::kFloat)));
   CHECK(table.classes == Texts{" a\nb", "c\"d", "e"});
@@ -129,7 +129,7 @@ TEST_CASE("a tab and a semicolon can separate values", "[data][csv]") {
 
 TEST_CASE("a file without a header line takes its names from the options", "[data][csv]") {
   const CsvFile file;
-  const Table table = file.read("5,0.5\n4,1\n", {.label = "y", .names = {"y", "x"}});
+  const CsvTable table = file.read("5,0.5\n4,1\n", {.label = "y", .names = {"y", "x"}});
   CHECK(table.features.flatten().equal(at::tensor({0.5, 1.0}, at::kFloat)));
   CHECK(table.labels.equal(at::tensor({1, 0}, at::kLong)));
   CHECK(file.refuses("5,0.5\n4,1\n") ==
@@ -149,11 +149,11 @@ TEST_CASE("a missing value is refused, dropped with its row or kept, as asked", 
   CHECK(file.refuses(bytes, {.label = "kind"}) ==
         ", line 2, column 2 (y): the value is missing (\"NA\"); leave such rows out with .missing "
         "= MissingValues::drop_row, or leave the column out");
-  const Table fewer = file.read(bytes, {.label = "kind", .missing = MissingValues::drop_row});
+  const CsvTable fewer = file.read(bytes, {.label = "kind", .missing = MissingValues::drop_row});
   CHECK(fewer.features.flatten().equal(at::tensor({2.0, 3.0}, at::kFloat)));
   CHECK(fewer.classes == Texts{"b"});
   CHECK(fewer.dropped == 3);
-  const Table kept = file.read(bytes, {.ignore = {"kind"}, .missing = MissingValues::keep});
+  const CsvTable kept = file.read(bytes, {.ignore = {"kind"}, .missing = MissingValues::keep});
   CHECK(kept.features.isnan().flatten().equal(
       at::tensor({0, 1, 0, 0, 1, 0, 0, 0}, at::kInt).to(at::kBool)));
   CHECK(file.refuses(bytes, {.label = "kind", .missing = MissingValues::keep})
@@ -229,7 +229,7 @@ TEST_CASE("options that contradict the file or each other are refused", "[data][
 
 TEST_CASE("a table's tensors are what a loader takes", "[data][csv]") {
   const CsvFile file;
-  const Table table = file.read(flowers, {.label = "species"});
+  const CsvTable table = file.read(flowers, {.label = "species"});
   tutti::TensorLoader loader{table.features, table.labels, {.batch_size = 2}};
   loader.start(0);
   const auto batch = loader.next();

@@ -30,7 +30,7 @@ namespace tutti::data {
 /// What read_csv() does with a row that lacks a value in a column that is read.
 enum class MissingValues : std::uint8_t {
   refuse,    ///< an error that names the place
-  drop_row,  ///< the row is left out and counted in Table::dropped
+  drop_row,  ///< the row is left out and counted in CsvTable::dropped
   keep,      ///< the value is NaN; a missing label or target is an error
 };
 
@@ -50,7 +50,7 @@ struct CsvOptions {
 
 /// A table as numbers: `TensorLoader{table.features, table.labels, {.batch_size = 32}}` makes
 /// batches of it.
-struct Table {
+struct CsvTable {
   at::Tensor features;               ///< float32 [N, D]
   at::Tensor labels;                 ///< int64 [N], numbers of `classes`; undefined without label
   at::Tensor targets;                ///< float32 [N, 1]; undefined without target
@@ -74,7 +74,7 @@ struct Table {
 /// Throws c10::Error, with the file and where it can the line and the column, when the file cannot
 /// be read or is no such table, and c10::ValueError for options that name no column or contradict
 /// each other.
-Table read_csv(const std::string& path, const CsvOptions& options = {});
+CsvTable read_csv(const std::string& path, const CsvOptions& options = {});
 
 namespace detail {
 
@@ -91,7 +91,7 @@ class CsvRows {
  public:
   CsvRows(std::string path, const CsvOptions& options, std::vector<std::string> names);
   void add(const std::vector<std::string>& fields, std::int64_t line);
-  Table finish();
+  CsvTable finish();
 
  private:
   [[nodiscard]] std::string place(std::int64_t line, std::size_t column) const;
@@ -99,7 +99,7 @@ class CsvRows {
   void add_features(const std::vector<std::string>& fields, std::int64_t line);
   void add_label(const std::string& name, std::int64_t line);
   [[noreturn]] void refuse_texts(const std::vector<std::string>& fields, std::int64_t line) const;
-  void sort_classes(Table& table);
+  void sort_classes(CsvTable& table);
 
   std::string path_;
   const CsvOptions& options_;
@@ -305,7 +305,7 @@ TUTTI_INLINE void CsvRows::add_label(const std::string& name, std::int64_t line)
 }
 
 // Numbers the classes of the file in their sorted order, unless the options say theirs.
-TUTTI_INLINE void CsvRows::sort_classes(Table& table) {
+TUTTI_INLINE void CsvRows::sort_classes(CsvTable& table) {
   table.classes = options_.classes;
   if (!table.classes.empty()) {
     return;
@@ -342,11 +342,11 @@ at::Tensor csv_tensor(const std::vector<T>& values, at::IntArrayRef shape, at::S
   return out;
 }
 
-TUTTI_INLINE Table CsvRows::finish() {
+TUTTI_INLINE CsvTable CsvRows::finish() {
   TUTTI_CHECK(rows_ > 0, "'", path_, "' has no row of values",
               dropped_ > 0 ? c10::str(": each of its ", dropped_, " lacks one") : "",
               ", expected one or more");
-  Table out;
+  CsvTable out;
   for (const std::size_t column : columns_.features) {
     out.columns.push_back(columns_.names[column]);
   }
@@ -379,7 +379,7 @@ TUTTI_INLINE std::vector<std::string> read_header(const std::string& path, CsvPa
 
 }  // namespace detail
 
-TUTTI_INLINE Table read_csv(const std::string& path, const CsvOptions& options) {
+TUTTI_INLINE CsvTable read_csv(const std::string& path, const CsvOptions& options) {
   const char separator = options.separator;
   TUTTI_CHECK_VALUE(separator != '"' && separator != '\n' && separator != '\r' && separator != ' ',
                     "read_csv: .separator is a quote, a blank or a line end, expected ',', ';', "
