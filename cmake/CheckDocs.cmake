@@ -1,4 +1,5 @@
-# Every algorithm has its page, and every page has the same heads in the same order. Run by CTest.
+# Every algorithm has its page, and every page has the same heads in the same order; NOTICE has the papers that they name, and
+# the changelog a section for what changes next. Run by CTest.
 cmake_minimum_required(VERSION 3.23...3.31)
 
 set(heads "What it does" "Use" "Options" "Events" "Effect and cost" "Differences from the reference" "Source")
@@ -26,6 +27,28 @@ foreach(page IN LISTS pages)
     fault("docs/algorithms/${name} has the heads \"${lines}\", expected \"${heads}\"")
   endif()
 endforeach()
+
+# Page and NOTICE may break their lines in other places.
+file(READ "${PROJECT_SOURCE_DIR}/NOTICE" notice)
+string(REGEX REPLACE "[ \n]+" " " notice "${notice}")
+foreach(page IN LISTS pages)
+  file(READ "${page}" text)
+  string(REGEX REPLACE "[ \n]+" " " text "${text}")
+  string(REGEX REPLACE ".*## Source" "" text "${text}")
+  string(REGEX MATCHALL "arXiv [0-9]+[.][0-9]+" papers "${text}")
+  foreach(paper IN LISTS papers)
+    string(FIND "${notice}" "${paper}" at)
+    if(at EQUAL -1)
+      cmake_path(GET page FILENAME name)
+      fault("docs/algorithms/${name} names ${paper} as its source, and NOTICE does not")
+    endif()
+  endforeach()
+endforeach()
+
+file(STRINGS "${PROJECT_SOURCE_DIR}/CHANGELOG.md" unreleased REGEX "^## \\[Unreleased\\]$" LIMIT_COUNT 1)
+if(NOT unreleased)
+  fault("CHANGELOG.md has no section [Unreleased] for what changes next")
+endif()
 
 if(faults)
   message(FATAL_ERROR "${faults} faults, listed above.")

@@ -93,10 +93,23 @@ foreach(header IN LISTS headers)
   endif()
 endforeach()
 
+# The licence of what is no header of the library, but is copied out of it.
+file(GLOB_RECURSE sources "${PROJECT_SOURCE_DIR}/include/*.h" "${PROJECT_SOURCE_DIR}/examples/*.cpp"
+  "${PROJECT_SOURCE_DIR}/examples/*.py")
+list(FILTER sources EXCLUDE REGEX "/(build[^/]*|[.]venv)/") # of somebody who tries the template where it is
+foreach(source IN LISTS sources)
+  file(STRINGS "${source}" licence REGEX "^(//|#) SPDX-License-Identifier: Apache-2.0$" LIMIT_COUNT 1)
+  if(NOT licence)
+    cmake_path(RELATIVE_PATH source BASE_DIRECTORY "${PROJECT_SOURCE_DIR}" OUTPUT_VARIABLE name)
+    fault("${name} does not say its licence; write SPDX-License-Identifier: Apache-2.0 in its first lines")
+  endif()
+endforeach()
+
 # Width: 100 columns, in everything that is C++.
 string(REPEAT "." 101 too_wide)
 file(GLOB_RECURSE sources "${PROJECT_SOURCE_DIR}/include/*.hpp" "${PROJECT_SOURCE_DIR}/tests/*.[ch]pp"
   "${PROJECT_SOURCE_DIR}/examples/*.[ch]pp" "${PROJECT_SOURCE_DIR}/benchmarks/*.[ch]pp")
+list(FILTER sources EXCLUDE REGEX "/(build[^/]*|[.]venv)/")
 foreach(source IN LISTS sources)
   file(STRINGS "${source}" wide REGEX "${too_wide}" ENCODING UTF-8)
   list(FILTER wide EXCLUDE REGEX "^// error: ") # a compiler's sentence stands on one line

@@ -1,4 +1,4 @@
-# cmake --install: the headers and the CMake package that find_package(tutti) finds.
+# cmake --install: the headers, the CMake package that find_package(tutti) finds, the licence and the notice.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -14,6 +14,7 @@ if(NOT EXISTS \"$<TARGET_FILE:tutti_run>\")
 endif()")
   install(TARGETS tutti_run RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
+install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
   COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Seven algorithms in a training loop of one's own: their functional forms, without a Trainer.
 //
 // Run it:    algorithms_by_hand; --epochs N for another length than 12

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trains a small GPT on the characters of a text and lets it write.
 //
 // Run it:    char_gpt [--text FILE]; without a file it learns from tutti's own guides. --help lists

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trains a residual network on CIFAR-10 with a recipe of eight algorithms.
 //
 // Run it:    cifar10 --data PATH; alone it says where the images come from, --help lists the rest

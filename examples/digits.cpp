@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trains a small residual network on real handwritten digits with a recipe of four algorithms.
 //
 // Run it:    cmake -P cmake/quickstart.cmake, or the program alone; --help lists its options

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Follows the file of a JSONLinesLogger and sends what it reads to another place, while the run goes on.
 
   python3 follow_metrics.py run/metrics.jsonl                       prints each line of metrics

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A training loop of one's own that fires events: a recipe of algorithms without a Trainer.
 //
 // Run it:    own_loop; --max-duration 20ep for another length

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recipes that the compiler checks: change one, build, and read what it says.
 //
 // Run it:    recipe_check

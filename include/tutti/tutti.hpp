@@ -58,6 +58,7 @@
 #include <tutti/core/trace.hpp>
 #include <tutti/data/augmentations.hpp>
 #include <tutti/data/cifar.hpp>
+#include <tutti/data/csv.hpp>
 #include <tutti/data/data_loader.hpp>
 #include <tutti/data/idx.hpp>
 #include <tutti/data/image_loader.hpp>

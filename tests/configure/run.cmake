@@ -98,3 +98,10 @@ execute_process(COMMAND "${CMAKE_COMMAND}" --install "${WORK}/top" --prefix "${W
 execute_process(COMMAND "${WORK}/prefix/bin/tutti-run" -n 2 "${CMAKE_COMMAND}" -E echo "rank $RANK" OUTPUT_VARIABLE said
   COMMAND_ERROR_IS_FATAL ANY)
 expect(1 "rank 0")
+# So are the licence and the notice, which whoever passes the package on must pass on with it.
+foreach(file IN ITEMS LICENSE NOTICE)
+  file(GLOB installed "${WORK}/prefix/share/doc/tutti/${file}")
+  if(NOT installed)
+    message(FATAL_ERROR "The installed package has no ${file}.")
+  endif()
+endforeach()

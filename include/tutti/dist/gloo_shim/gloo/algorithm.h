@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // LibTorch's packages ship c10d/ProcessGroupGloo.hpp without gloo's headers, although gloo itself

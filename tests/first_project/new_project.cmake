@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+# The test of cmake/new_project.cmake: what it makes, where that finds tutti, and what it refuses. tutti itself is a
+# stand-in of a few lines, in a repository of its own, so that nothing is compiled. WORK is where the test may write.
+cmake_minimum_required(VERSION 3.23...3.31)
+set(checkout "${WORK}/a checkout")
+set(empty "${WORK}/empty")
+
+function(fault sentence)
+  message(FATAL_ERROR "${sentence}\n${said}")
+endfunction()
+
+# Runs a command in WORK/empty; it must succeed, or fail where `outcome` is FAILS. `said` becomes all that it says.
+function(run outcome)
+  execute_process(COMMAND ${ARGN} WORKING_DIRECTORY "${empty}" RESULT_VARIABLE code OUTPUT_VARIABLE said ERROR_VARIABLE said)
+  string(REGEX REPLACE "[ \n]+" " " said "${said}")
+  set(said "${said}" PARENT_SCOPE)
+  if(outcome STREQUAL "WORKS" AND code OR outcome STREQUAL "FAILS" AND NOT code)
+    list(JOIN ARGN " " line)
+    fault("${line} ended with ${code}; it said:")
+  endif()
+endfunction()
+set(new_project "${CMAKE_COMMAND}" -P "${checkout}/cmake/new_project.cmake")
+
+function(expect text)
+  string(FIND "${said}" "${text}" at)
+  if(at EQUAL -1)
+    fault("\"${text}\" was not said, but:")
+  endif()
+endfunction()
+
+# Nothing but these is in WORK/empty.
+function(expect_files)
+  file(GLOB found RELATIVE "${empty}" "${empty}/*" "${empty}/.*")
+  if(NOT "${found}" STREQUAL "${ARGN}")
+    fault("The folder has \"${found}\", expected \"${ARGN}\"; it was said:")
+  endif()
+endfunction()
+
+# The new project, configured: whether it takes tutti from the checkout or from git.
+function(expect_tutti_from source)
+  run(WORKS "${CMAKE_COMMAND}" -S "${empty}/my_project" --preset default -G "${GENERATOR}"
+    -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} ${ARGN})
+  expect("stand-in of tutti in ${source}, program my_project of main.cpp")
+endfunction()
+
+file(REMOVE_RECURSE "${WORK}")
+file(MAKE_DIRECTORY "${checkout}" "${empty}")
+file(COPY "${TUTTI_SOURCE}/cmake/new_project.cmake" DESTINATION "${checkout}/cmake")
+file(COPY "${TUTTI_SOURCE}/examples/template" DESTINATION "${checkout}/examples"
+  PATTERN build* EXCLUDE PATTERN run EXCLUDE PATTERN .venv EXCLUDE)
+file(WRITE "${checkout}/examples/template/build/left.txt" "what a build of the template leaves is not copied")
+file(WRITE "${checkout}/CMakeLists.txt" "
+function(tutti_add_program name)
+  message(STATUS \"stand-in of tutti in \${tutti_SOURCE_DIR}, program \${name} of \${ARGN}\")
+endfunction()
+")
+
+# A checkout that is no repository is used where it is.
+run(WORKS ${new_project} my_project)
+expect("cd ${empty}/my_project cmake --preset default && cmake --build --preset default build/my_project")
+expect_files(my_project)
+file(GLOB_RECURSE files RELATIVE "${empty}/my_project" "${empty}/my_project/*")
+set(template .gitignore CMakeLists.txt CMakePresets.json README.md main.cpp penguins.csv predict.py)
+if(NOT "${files}" STREQUAL "${template}")
+  fault("The project has \"${files}\", expected \"${template}\"")
+endif()
+expect_tutti_from("${checkout}")
+
+# A folder that exists is left as it is.
+file(WRITE "${empty}/my_project/main.cpp" "mine")
+run(FAILS ${new_project} my_project)
+expect("${empty}/my_project exists already")
+file(READ "${empty}/my_project/main.cpp" main)
+if(NOT main STREQUAL "mine")
+  fault("main.cpp was replaced:")
+endif()
+file(REMOVE_RECURSE "${empty}/my_project")
+
+# What cannot be a name or a place is refused in a sentence, and leaves nothing.
+foreach(name IN ITEMS 9lives café a.b "a b" test all tutti tutti_mine)
+  run(FAILS ${new_project} "${name}")
+  expect("\"${name}\" cannot be the name of a project")
+endforeach()
+run(FAILS ${new_project})
+expect("The new project has no name")
+run(FAILS ${new_project} one two)
+expect("Two names are given, one and two")
+run(FAILS ${new_project} mine -DDIRECTORY=there)
+expect("-DDIRECTORY=there stands behind the name of the script")
+run(FAILS ${new_project} no/such/place)
+expect("There is no folder ${empty}/no/such")
+run(FAILS ${new_project} /proc/mine)
+expect("/proc/mine could not be made, and nothing is left of it")
+expect_files()
+
+# Nor does a disk that takes only a part of it.
+find_program(bash bash NO_CACHE)
+if(bash)
+  list(JOIN new_project "\" \"" command)
+  run(FAILS "${bash}" -c "trap '' XFSZ && ulimit -f 8 && \"${command}\" my_project")
+  expect("could not be made, and nothing is left of it")
+  expect_files()
+endif()
+
+# A name that is a path, and a folder for it.
+file(MAKE_DIRECTORY "${empty}/deep")
+run(WORKS ${new_project} deep/one)
+run(WORKS "${CMAKE_COMMAND}" -DDIRECTORY=deep -P "${checkout}/cmake/new_project.cmake" two)
+foreach(name IN ITEMS one two)
+  file(STRINGS "${empty}/deep/${name}/CMakeLists.txt" lines REGEX "${name}")
+  if(NOT "${lines}" STREQUAL "project(${name} LANGUAGES CXX);tutti_add_program(${name} main.cpp)")
+    fault("CMakeLists.txt of ${name} has \"${lines}\"")
+  endif()
+endforeach()
+file(REMOVE_RECURSE "${empty}/deep")
+
+# Of a repository the project keeps the address and the commit, and fetches it where the checkout is not.
+find_program(git git NO_CACHE)
+if(NOT git)
+  message("skipped: there is no git, so no project was made from a repository")
+  return()
+endif()
+set(commit "${git}" -C "${checkout}" -c user.name=test -c user.email=test@example.com -c commit.gpgsign=false)
+run(WORKS ${commit} init -q)
+run(WORKS ${commit} add .)
+run(WORKS ${commit} commit -q -m first)
+run(WORKS ${new_project} my_project)
+expect_tutti_from("${checkout}")
+expect_tutti_from("${empty}/my_project/build/_deps/tutti-src" -DFETCHCONTENT_SOURCE_DIR_TUTTI=)
+file(REMOVE_RECURSE "${empty}/my_project")
+
+# The origin of the checkout, without a password, when it has the commit.
+run(WORKS "${git}" clone -q --bare "${checkout}" "${WORK}/origin.git")
+run(WORKS ${commit} remote add origin "${WORK}/origin.git")
+run(WORKS ${commit} fetch -q origin)
+foreach(address IN ITEMS "${WORK}/origin.git" https://example.com/tutti.git git@example.com:tutti.git)
+  string(REPLACE "https://" "https://me:secret@" with_password "${address}")
+  run(WORKS ${commit} remote set-url origin "${with_password}")
+  run(WORKS ${new_project} my_project)
+  file(STRINGS "${empty}/my_project/CMakeLists.txt" lines REGEX "GIT_REPOSITORY")
+  if(NOT lines STREQUAL "  GIT_REPOSITORY \"${address}\"")
+    fault("CMakeLists.txt has ${lines}, expected the address ${address}")
+  endif()
+  if(IS_DIRECTORY "${address}")
+    file(RENAME "${checkout}/CMakeLists.txt" "${checkout}/moved.txt") # as on another machine
+    expect_tutti_from("${empty}/my_project/build/_deps/tutti-src")
+    file(RENAME "${checkout}/moved.txt" "${checkout}/CMakeLists.txt")
+  endif()
+  file(REMOVE_RECURSE "${empty}/my_project")
+endforeach()
+run(WORKS ${commit} commit -q --allow-empty -m "not pushed")
+run(WORKS ${new_project} my_project)
+file(STRINGS "${empty}/my_project/CMakeLists.txt" lines REGEX "GIT_REPOSITORY")
+if(NOT lines STREQUAL "  GIT_REPOSITORY \"${checkout}\"")
+  fault("CMakeLists.txt has ${lines}, expected the checkout, since its origin lacks the commit")
+endif()
