@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/backend.hpp>
 #include <tutti/dist/data_parallel.hpp>
@@ -28,6 +29,7 @@ namespace tutti::dist {
 /// object only watches its parameters' gradients.
 class DistributedDataParallel final : public DataParallel {
  public:
+  ~DistributedDataParallel() override;
   /// Checks that all ranks have the same parameters and buffers, and sends rank 0's to all.
   ///
   /// module: with at least one parameter that requires a gradient, all on one kind of device.
@@ -158,3 +160,13 @@ inline const bool backend_is_set = [] {
 }  // namespace detail
 
 }  // namespace tutti::dist
+
+#if TUTTI_BODIES
+
+namespace tutti::dist {
+
+TUTTI_INLINE DistributedDataParallel::~DistributedDataParallel() = default;
+
+}  // namespace tutti::dist
+
+#endif

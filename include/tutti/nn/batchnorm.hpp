@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/nn/detail/batch_norm.hpp>
 #include <tutti/nn/slot.hpp>
 
@@ -40,5 +41,11 @@ inline at::Tensor BatchNorm3dImpl::compute(const at::Tensor& x) {
                                                  : torch::nn::BatchNorm3dImpl::forward(x);
 }
 TORCH_MODULE(BatchNorm3d);
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE class Replaceable<torch::nn::BatchNorm1dImpl>;
+TUTTI_TEMPLATE class Replaceable<torch::nn::BatchNorm2dImpl>;
+TUTTI_TEMPLATE class Replaceable<torch::nn::BatchNorm3dImpl>;
+#endif
 
 }  // namespace tutti::nn

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/nn/slot.hpp>
 
 #include <torch/nn/modules/conv.h>
@@ -19,5 +20,11 @@ TORCH_MODULE(Conv2d);
 /// torch::nn::Conv3d, replaceable: [N, in, D, H, W] to [N, out, D', H', W']; parameters as above.
 using Conv3dImpl = Replaceable<torch::nn::Conv3dImpl>;
 TORCH_MODULE(Conv3d);
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE class Replaceable<torch::nn::Conv1dImpl>;
+TUTTI_TEMPLATE class Replaceable<torch::nn::Conv2dImpl>;
+TUTTI_TEMPLATE class Replaceable<torch::nn::Conv3dImpl>;
+#endif
 
 }  // namespace tutti::nn

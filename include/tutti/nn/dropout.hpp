@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/nn/slot.hpp>
 
 #include <torch/nn/modules/dropout.h>
@@ -11,5 +12,9 @@ namespace tutti::nn {
 /// torch::nn::Dropout, replaceable: any shape, same shape out.
 using DropoutImpl = Replaceable<torch::nn::DropoutImpl>;
 TORCH_MODULE(Dropout);
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE class Replaceable<torch::nn::DropoutImpl>;
+#endif
 
 }  // namespace tutti::nn

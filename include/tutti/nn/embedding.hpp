@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/nn/slot.hpp>
 
 #include <torch/nn/modules/embedding.h>
@@ -24,5 +25,9 @@ class Embedding : public torch::nn::ModuleHolder<EmbeddingImpl> {
     return {std::make_shared<EmbeddingImpl>(*plain)};
   }
 };
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE class Replaceable<torch::nn::EmbeddingImpl>;
+#endif
 
 }  // namespace tutti::nn

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/nn/slot.hpp>
 
 #include <torch/nn/modules/linear.h>
@@ -11,5 +12,9 @@ namespace tutti::nn {
 /// torch::nn::Linear, replaceable: [..., in] to [..., out]; parameters `weight`, `bias`.
 using LinearImpl = Replaceable<torch::nn::LinearImpl>;
 TORCH_MODULE(Linear);
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE class Replaceable<torch::nn::LinearImpl>;
+#endif
 
 }  // namespace tutti::nn

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include <tutti/config.hpp>
 #include <tutti/nn/slot.hpp>
 
 #include <torch/nn/modules/normalization.h>
@@ -40,5 +41,10 @@ inline at::Tensor GroupNormImpl::compute(const at::Tensor& x) {
   return torch::nn::GroupNormImpl::forward(x);
 }
 TORCH_MODULE(GroupNorm);
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE class Replaceable<torch::nn::LayerNormImpl>;
+TUTTI_TEMPLATE class Replaceable<torch::nn::GroupNormImpl>;
+#endif
 
 }  // namespace tutti::nn

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/nn/detail/max_pool.hpp>
 #include <tutti/nn/slot.hpp>
 
@@ -27,5 +28,10 @@ TORCH_MODULE(MaxPool2d);
 /// torch::nn::AdaptiveAvgPool2d, replaceable: [N, C, H, W] to [N, C, output_size].
 using AdaptiveAvgPool2dImpl = Replaceable<torch::nn::AdaptiveAvgPool2dImpl>;
 TORCH_MODULE(AdaptiveAvgPool2d);
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE class Replaceable<torch::nn::MaxPool2dImpl>;
+TUTTI_TEMPLATE class Replaceable<torch::nn::AdaptiveAvgPool2dImpl>;
+#endif
 
 }  // namespace tutti::nn
