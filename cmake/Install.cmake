@@ -20,6 +20,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
   COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES
   cmake/tuttiConfig.cmake
+  cmake/TuttiProgram.cmake
   cmake/TuttiRecipe.cmake
   cmake/TuttiSeparate.cmake
   cmake/TuttiTorch.cmake

@@ -1,4 +1,4 @@
-# find_package(tutti): gives tutti::tutti and tutti::separate. LibTorch and the header libraries are found on the user's
+# find_package(tutti): gives tutti::tutti, tutti::separate and tutti_add_program(). LibTorch and the header libraries are found on the user's
 # machine in the same way as when tutti itself is built: Torch_DIR, CMAKE_PREFIX_PATH, the torch of the Python in use,
 # tutti's own cache.
 if(NOT DEFINED TUTTI_WITH_CUDA)
@@ -13,4 +13,5 @@ else()
   include(${CMAKE_CURRENT_LIST_DIR}/tuttiTargets.cmake)
   include(${CMAKE_CURRENT_LIST_DIR}/TuttiRecipe.cmake)
   include(${CMAKE_CURRENT_LIST_DIR}/TuttiSeparate.cmake)
+  include(${CMAKE_CURRENT_LIST_DIR}/TuttiProgram.cmake)
 endif()

@@ -19,13 +19,17 @@
 /// to compile, and one source, which includes <tutti/separate.hpp>, compiles them all. In CMake:
 /// link tutti::separate instead of tutti::tutti.
 ///
-/// TUTTI_BODIES is 1 where such functions are defined, and TUTTI_INLINE stands before each.
+/// TUTTI_BODIES is 1 where such functions are defined, and TUTTI_INLINE stands before each. With
+/// TUTTI_SEPARATE_COMPILATION, TUTTI_TEMPLATE begins an explicit instantiation of what most
+/// programs use of a template: the definition in that source, `extern template` everywhere else.
 #if !defined(TUTTI_SEPARATE_COMPILATION)
 #define TUTTI_BODIES 1
 #define TUTTI_INLINE inline
 #elif defined(TUTTI_SEPARATE_SOURCE)
 #define TUTTI_BODIES 1
 #define TUTTI_INLINE
+#define TUTTI_TEMPLATE template
 #else
 #define TUTTI_BODIES 0
+#define TUTTI_TEMPLATE extern template
 #endif

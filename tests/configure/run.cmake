@@ -80,7 +80,7 @@ foreach(asked IN ITEMS "" ON OFF)
   endif()
 endforeach()
 
-# No build type means no optimisation, which is said in tutti's own builds alone.
+# Without a build type tutti's own build is a Release, and says so; the build of a user is the user's.
 if(NOT GENERATOR MATCHES "Multi-Config")
   configure(untyped "${TUTTI_SOURCE}" ${newest})
   expect(1 "${no_type}")

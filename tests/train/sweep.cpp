@@ -139,7 +139,7 @@ void same_apart(const TrainerOptions& how, const Ps&... policies) {
 }
 
 template <class... Ps>
-using SweepsOf = train::detail::Sweeps<Engine<Ps...>, true>;
+using FoldsOf = train::detail::Folding<Engine<Ps...>, true>;
 
 // Writes at its event, so that nothing may be left to a later moment.
 struct ShrinkWeights final {
@@ -175,19 +175,19 @@ struct SeeGradients final {
 }  // namespace
 
 TEST_CASE("what folds is decided by the recipe", "[train][sweep]") {
-  STATIC_REQUIRE(SweepsOf<GradientClipping, EMA>::folds_gradients);
-  STATIC_REQUIRE(SweepsOf<GradientClipping, EMA>::folds_averages);
-  STATIC_REQUIRE(SweepsOf<EMA>::folds_averages);
-  STATIC_REQUIRE_FALSE(SweepsOf<EMA>::folds_gradients);
-  STATIC_REQUIRE_FALSE(SweepsOf<InMemoryLogger>::folds_averages);
-  STATIC_REQUIRE(SweepsOf<GradientClipping, MemoryMonitor>::folds_gradients);
-  STATIC_REQUIRE_FALSE(SweepsOf<GradientClipping, SeeGradients>::folds_gradients);
-  STATIC_REQUIRE_FALSE(SweepsOf<GradientClipping, NegateGradients>::folds_gradients);
-  STATIC_REQUIRE_FALSE(SweepsOf<EMA, ShrinkWeights>::folds_averages);
-  STATIC_REQUIRE(SweepsOf<GradientClipping, EMA, ShrinkWeights>::folds_gradients);
-  using WithSam = train::detail::Sweeps<Engine<GradientClipping, EMA, SAM>, false>;
-  STATIC_REQUIRE_FALSE(WithSam::folds_gradients);
-  STATIC_REQUIRE_FALSE(WithSam::folds_averages);
+  STATIC_REQUIRE(FoldsOf<GradientClipping, EMA>::plan.gradients);
+  STATIC_REQUIRE(FoldsOf<GradientClipping, EMA>::plan.averages);
+  STATIC_REQUIRE(FoldsOf<EMA>::plan.averages);
+  STATIC_REQUIRE_FALSE(FoldsOf<EMA>::plan.gradients);
+  STATIC_REQUIRE_FALSE(FoldsOf<InMemoryLogger>::plan.averages);
+  STATIC_REQUIRE(FoldsOf<GradientClipping, MemoryMonitor>::plan.gradients);
+  STATIC_REQUIRE_FALSE(FoldsOf<GradientClipping, SeeGradients>::plan.gradients);
+  STATIC_REQUIRE_FALSE(FoldsOf<GradientClipping, NegateGradients>::plan.gradients);
+  STATIC_REQUIRE_FALSE(FoldsOf<EMA, ShrinkWeights>::plan.averages);
+  STATIC_REQUIRE(FoldsOf<GradientClipping, EMA, ShrinkWeights>::plan.gradients);
+  using WithSam = train::detail::Folding<Engine<GradientClipping, EMA, SAM>, false>;
+  STATIC_REQUIRE_FALSE(WithSam::plan.gradients);
+  STATIC_REQUIRE_FALSE(WithSam::plan.averages);
 }
 
 TEST_CASE("the optimizer gets the scale and the averages", "[train][sweep]") {
@@ -317,8 +317,8 @@ TEST_CASE("a resumed run goes on the same, folded or not", "[train][sweep][resum
 
 TEST_CASE("switches fold as their policies do, and what is off leaves nothing to the pass",
           "[train][sweep][switch]") {
-  STATIC_REQUIRE(SweepsOf<Switch<GradientClipping>, Switch<EMA>>::folds_gradients);
-  STATIC_REQUIRE(SweepsOf<Switch<GradientClipping>, Switch<EMA>>::folds_averages);
+  STATIC_REQUIRE(FoldsOf<Switch<GradientClipping>, Switch<EMA>>::plan.gradients);
+  STATIC_REQUIRE(FoldsOf<Switch<GradientClipping>, Switch<EMA>>::plan.averages);
   const EMA ema{.half_life = "5ba"};
   const auto weights_after = [](auto... policies) {
     const auto model = net();

@@ -55,13 +55,7 @@ class AlibiBias final : public nn::PositionBias {
  public:
   AlibiBias(std::int64_t heads, bool causal) : heads_(heads), causal_(causal) {}
 
-  at::Tensor operator()(std::int64_t length, const at::Tensor& like) override {
-    if (!bias_.defined() || bias_.size(-1) != length || bias_.device() != like.device() ||
-        bias_.scalar_type() != like.scalar_type()) {
-      bias_ = functional::alibi_bias(heads_, length, causal_, like.device()).to(like.scalar_type());
-    }
-    return bias_;
-  }
+  at::Tensor operator()(std::int64_t length, const at::Tensor& like) override;
 
  private:
   std::int64_t heads_;
@@ -137,15 +131,33 @@ struct ALiBi final {
   void apply(Init, State& state) const {
     functional::apply_alibi(*state.model, max_sequence_length, state.optimizers, if_none);
   }
-  void apply(AfterDataloader, State& state) const {
-    state.batch =
-        functional::shorten_sequences(std::move(state.batch), train_sequence_length_scaling);
-  }
+  void apply(AfterDataloader, State& state) const;
 };
 
 }  // namespace tutti
 
 #if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE at::Tensor AlibiBias::operator()(std::int64_t length, const at::Tensor& like) {
+  if (!bias_.defined() || bias_.size(-1) != length || bias_.device() != like.device() ||
+      bias_.scalar_type() != like.scalar_type()) {
+    bias_ = functional::alibi_bias(heads_, length, causal_, like.device()).to(like.scalar_type());
+  }
+  return bias_;
+}
+
+}  // namespace tutti::detail
+
+namespace tutti {
+
+TUTTI_INLINE void ALiBi::apply(AfterDataloader, State& state) const {
+  state.batch =
+      functional::shorten_sequences(std::move(state.batch), train_sequence_length_scaling);
+}
+
+}  // namespace tutti
 
 namespace tutti::functional {
 

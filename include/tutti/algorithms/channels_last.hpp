@@ -8,6 +8,7 @@
 #include <torch/nn/module.h>
 
 #include <tutti/algorithms/detail/loss_targets.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -24,14 +25,7 @@ namespace functional {
 ///
 /// x: [N, C, H, W] or [N, C, D, H, W]; of other shapes it is returned as it is.
 /// Returns the same shape and values; x itself when its memory is in that order already.
-inline at::Tensor channels_last(const at::Tensor& x) {
-  if (x.dim() != 4 && x.dim() != 5) {
-    return x;
-  }
-  const auto format =
-      x.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
-  return x.to(x.scalar_type(), /*non_blocking=*/false, /*copy=*/false, format);
-}
+at::Tensor channels_last(const at::Tensor& x);
 
 /// Stores all parameters and buffers of `model` that have four or five dimensions with the
 /// channels last.
@@ -40,26 +34,7 @@ inline at::Tensor channels_last(const at::Tensor& x) {
 /// Returns how many there are.
 /// Source: "Channels Last Memory Format in PyTorch"; MosaicML Composer,
 /// `composer.algorithms.channels_last.apply_channels_last`.
-inline std::int64_t apply_channels_last(torch::nn::Module& model) {
-  std::int64_t count = 0;
-  const auto convert = [&count](at::Tensor tensor) {
-    if (tensor.dim() != 4 && tensor.dim() != 5) {
-      return;
-    }
-    ++count;
-    if (const at::Tensor converted = channels_last(tensor.detach());
-        converted.strides() != tensor.strides()) {
-      tensor.set_data(converted);
-    }
-  };
-  for (const at::Tensor& parameter : model.parameters()) {
-    convert(parameter);
-  }
-  for (const at::Tensor& buffer : model.buffers()) {
-    convert(buffer);
-  }
-  return count;
-}
+std::int64_t apply_channels_last(torch::nn::Module& model);
 
 }  // namespace functional
 
@@ -88,11 +63,7 @@ struct ChannelsLast final {
   }
 
   /// Converts the weights.
-  void apply(Init, State& state) const {
-    if (functional::apply_channels_last(*state.model) == 0) {
-      surgery::report_none(if_none, "parameter of 4 or 5 dimensions", name);
-    }
-  }
+  void apply(Init, State& state) const;
 
   /// Once more, for weights that came in another order.
   void apply(AfterLoad, State& state) const { functional::apply_channels_last(*state.model); }
@@ -103,10 +74,60 @@ struct ChannelsLast final {
   void apply(PredictBeforeForward, State& state) const { convert(state.batch); }
 
  private:
-  void convert(Batch& batch) const {
-    at::Tensor& x = detail::inputs_of(batch, input_key);
-    x = functional::channels_last(x);
-  }
+  void convert(Batch& batch) const;
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::functional {
+
+TUTTI_INLINE at::Tensor channels_last(const at::Tensor& x) {
+  if (x.dim() != 4 && x.dim() != 5) {
+    return x;
+  }
+  const auto format =
+      x.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
+  return x.to(x.scalar_type(), /*non_blocking=*/false, /*copy=*/false, format);
+}
+
+TUTTI_INLINE std::int64_t apply_channels_last(torch::nn::Module& model) {
+  std::int64_t count = 0;
+  const auto convert = [&count](at::Tensor tensor) {
+    if (tensor.dim() != 4 && tensor.dim() != 5) {
+      return;
+    }
+    ++count;
+    if (const at::Tensor converted = channels_last(tensor.detach());
+        converted.strides() != tensor.strides()) {
+      tensor.set_data(converted);
+    }
+  };
+  for (const at::Tensor& parameter : model.parameters()) {
+    convert(parameter);
+  }
+  for (const at::Tensor& buffer : model.buffers()) {
+    convert(buffer);
+  }
+  return count;
+}
+
+}  // namespace tutti::functional
+
+namespace tutti {
+
+TUTTI_INLINE void ChannelsLast::apply(Init, State& state) const {
+  if (functional::apply_channels_last(*state.model) == 0) {
+    surgery::report_none(if_none, "parameter of 4 or 5 dimensions", name);
+  }
+}
+
+TUTTI_INLINE void ChannelsLast::convert(Batch& batch) const {
+  at::Tensor& x = detail::inputs_of(batch, input_key);
+  x = functional::channels_last(x);
+}
+
+}  // namespace tutti
+
+#endif

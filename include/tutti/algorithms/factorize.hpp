@@ -151,13 +151,7 @@ struct Factorize final {
 
   /// Changes the model, and logs `factorize/num_conv2d_replacements` and
   /// `factorize/num_linear_replacements`: how many factored layers it has then.
-  void apply(Init, State& state) const {
-    functional::apply_factorization(*state.model, options(), state.optimizers);
-    state.logger.log_hyperparameters(
-        {{"factorize/num_conv2d_replacements", surgery::count<nn::FactorizedConv2d>(*state.model)},
-         {"factorize/num_linear_replacements",
-          surgery::count<nn::FactorizedLinear>(*state.model)}});
-  }
+  void apply(Init, State& state) const;
 
   /// Lowers ranks, and logs `factorize/total_rank`: their sum.
   void apply(BatchEnd, State& state) { lower_ranks(state); }
@@ -168,20 +162,7 @@ struct Factorize final {
   void load(const Archive&) const {}
 
   /// Before weights are read: gives the layers the ranks that they were saved with.
-  void prepare_load(const Archive& archive, State& state) {
-    *ranks = archive.get<std::vector<std::int64_t>>("ranks");
-    std::size_t i = 0;
-    surgery::for_each<nn::Factorized>(*state.model,
-                                      [&](nn::Factorized& layer, const surgery::Visit&) {
-                                        if (i < ranks->size() && (*ranks)[i] < layer.rank()) {
-                                          nn::Factorized::Factors now = layer.factors();
-                                          now.a = now.a.narrow(0, 0, (*ranks)[i]);
-                                          now.b = now.b.narrow(1, 0, (*ranks)[i]);
-                                          detail::refactor(layer, now, state.optimizers);
-                                        }
-                                        ++i;
-                                      });
-  }
+  void prepare_load(const Archive& archive, State& state);
 
  private:
   [[nodiscard]] constexpr functional::FactorizationOptions options() const {
@@ -196,23 +177,51 @@ struct Factorize final {
     return bool(refactorize_interval) && interval.due(event, state.progress());
   }
 
-  void lower_ranks(State& state) {
-    state.parameters_replaced |=
-        functional::refactorize(*state.model, refactorize_energy, state.optimizers) > 0;
-    ranks->clear();
-    double total = 0;
-    surgery::for_each<nn::Factorized>(*state.model,
-                                      [&](nn::Factorized& layer, const surgery::Visit&) {
-                                        ranks->push_back(layer.rank());
-                                        total += static_cast<double>(layer.rank());
-                                      });
-    state.log_metrics({{"factorize/total_rank", total}});
-  }
+  void lower_ranks(State& state);
 };
 
 }  // namespace tutti
 
 #if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void Factorize::apply(Init, State& state) const {
+  functional::apply_factorization(*state.model, options(), state.optimizers);
+  state.logger.log_hyperparameters(
+      {{"factorize/num_conv2d_replacements", surgery::count<nn::FactorizedConv2d>(*state.model)},
+       {"factorize/num_linear_replacements", surgery::count<nn::FactorizedLinear>(*state.model)}});
+}
+
+TUTTI_INLINE void Factorize::prepare_load(const Archive& archive, State& state) {
+  *ranks = archive.get<std::vector<std::int64_t>>("ranks");
+  std::size_t i = 0;
+  surgery::for_each<nn::Factorized>(*state.model,
+                                    [&](nn::Factorized& layer, const surgery::Visit&) {
+                                      if (i < ranks->size() && (*ranks)[i] < layer.rank()) {
+                                        nn::Factorized::Factors now = layer.factors();
+                                        now.a = now.a.narrow(0, 0, (*ranks)[i]);
+                                        now.b = now.b.narrow(1, 0, (*ranks)[i]);
+                                        detail::refactor(layer, now, state.optimizers);
+                                      }
+                                      ++i;
+                                    });
+}
+
+TUTTI_INLINE void Factorize::lower_ranks(State& state) {
+  state.parameters_replaced |=
+      functional::refactorize(*state.model, refactorize_energy, state.optimizers) > 0;
+  ranks->clear();
+  double total = 0;
+  surgery::for_each<nn::Factorized>(*state.model,
+                                    [&](nn::Factorized& layer, const surgery::Visit&) {
+                                      ranks->push_back(layer.rank());
+                                      total += static_cast<double>(layer.rank());
+                                    });
+  state.log_metrics({{"factorize/total_rank", total}});
+}
+
+}  // namespace tutti
 
 namespace tutti::detail {
 

@@ -66,15 +66,21 @@ struct GatedLinearUnits final {
 
   constexpr void validate() const {}
 
-  void apply(Init, State& state) const {
-    functional::apply_gated_linear_units(*state.model, state.optimizers, act_fn, gated_layer_bias,
-                                         non_gated_layer_bias, if_none);
-  }
+  void apply(Init, State& state) const;
 };
 
 }  // namespace tutti
 
 #if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void GatedLinearUnits::apply(Init, State& state) const {
+  functional::apply_gated_linear_units(*state.model, state.optimizers, act_fn, gated_layer_bias,
+                                       non_gated_layer_bias, if_none);
+}
+
+}  // namespace tutti
 
 namespace tutti::functional {
 

@@ -54,15 +54,9 @@ double clip_host_norm(const std::vector<at::Tensor>& gradients, double threshold
 // The same on a device, which is not waited for.
 at::Tensor clip_device_norm(const std::vector<at::Tensor>& gradients, double threshold);
 
-inline at::Tensor clip_norm(const std::vector<at::Tensor>& gradients, double threshold) {
-  return all_on_cpu(gradients) ? host_scalar(clip_host_norm(gradients, threshold))
-                               : clip_device_norm(gradients, threshold);
-}
+at::Tensor clip_norm(const std::vector<at::Tensor>& gradients, double threshold);
 
-inline void clip_value(const std::vector<at::Tensor>& gradients, double threshold) {
-  at::_ops::_foreach_clamp_min__Scalar::call(gradients, -threshold);
-  at::_ops::_foreach_clamp_max__Scalar::call(gradients, threshold);
-}
+void clip_value(const std::vector<at::Tensor>& gradients, double threshold);
 
 // Leaves it to the optimizer's step, where that can be; returns the norm as below. gradients: at
 // least one, all on one device.
@@ -142,56 +136,82 @@ struct GradientClipping final {
   }
 
   /// Finds the parameters that `exclude` names. Throws c10::ValueError when a glob names none.
-  void apply(FitStart, State& state) {
-    excluded->clear();
-    const auto parameters = state.model->named_parameters();
-    for (const std::string_view glob : exclude) {
-      bool found = false;
-      for (const auto& item : parameters) {
-        if (checkpoint::glob_matches(glob, item.key())) {
-          excluded->insert(item.value().unsafeGetTensorImpl());
-          found = true;
-        }
-      }
-      TUTTI_CHECK_VALUE(found, "GradientClipping: exclude has \"", glob,
-                        "\", which is the name of "
-                        "no parameter of the model");
-    }
-  }
+  void apply(FitStart, State& state);
 
   /// Clips.
-  void apply(AfterTrainBatch, State& state) {
-    detail::Gradients both;
-    detail::each_parameter(state.optimizers, [&](const at::Tensor& parameter) {
-      if (excluded->empty() || !excluded->contains(parameter.unsafeGetTensorImpl())) {
-        both.add(parameter);
-      }
-    });
-    if (folds_now(both, state)) {
-      *norm =
-          detail::fold_clipping(*state.sweep, both.gradients, clipping_type, clipping_threshold);
-    } else {
-      *norm = detail::clip(both, clipping_type, clipping_threshold, adaptive_floor);
-    }
-  }
+  void apply(AfterTrainBatch, State& state);
 
   /// Logs the norm; by now the device has been waited for anyway, so that costs nothing.
-  void apply(BatchEnd, State& state) {
-    state.logger.log_metrics({{"gradient_clipping/norm", norm->item<double>()}},
-                             state.previous_timestamp.batch);
-    norm.reset();
-  }
+  void apply(BatchEnd, State& state);
 
  private:
-  [[nodiscard]] bool folds_now(const detail::Gradients& both, const State& state) const {
-    return state.sweep != nullptr && clipping_type != ClippingType::adaptive && excluded->empty() &&
-           !both.gradients.empty() && detail::all_on_one_device(both.gradients);
-  }
+  [[nodiscard]] bool folds_now(const detail::Gradients& both, const State& state) const;
 };
 
 }  // namespace tutti
 
 #if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE at::Tensor clip_norm(const std::vector<at::Tensor>& gradients, double threshold) {
+  return all_on_cpu(gradients) ? host_scalar(clip_host_norm(gradients, threshold))
+                               : clip_device_norm(gradients, threshold);
+}
+
+TUTTI_INLINE void clip_value(const std::vector<at::Tensor>& gradients, double threshold) {
+  at::_ops::_foreach_clamp_min__Scalar::call(gradients, -threshold);
+  at::_ops::_foreach_clamp_max__Scalar::call(gradients, threshold);
+}
+
+}  // namespace tutti::detail
+
+namespace tutti {
+
+TUTTI_INLINE void GradientClipping::apply(FitStart, State& state) {
+  excluded->clear();
+  const auto parameters = state.model->named_parameters();
+  for (const std::string_view glob : exclude) {
+    bool found = false;
+    for (const auto& item : parameters) {
+      if (checkpoint::glob_matches(glob, item.key())) {
+        excluded->insert(item.value().unsafeGetTensorImpl());
+        found = true;
+      }
+    }
+    TUTTI_CHECK_VALUE(found, "GradientClipping: exclude has \"", glob,
+                      "\", which is the name of "
+                      "no parameter of the model");
+  }
+}
+
+TUTTI_INLINE void GradientClipping::apply(AfterTrainBatch, State& state) {
+  detail::Gradients both;
+  detail::each_parameter(state.optimizers, [&](const at::Tensor& parameter) {
+    if (excluded->empty() || !excluded->contains(parameter.unsafeGetTensorImpl())) {
+      both.add(parameter);
+    }
+  });
+  if (folds_now(both, state)) {
+    *norm = detail::fold_clipping(*state.sweep, both.gradients, clipping_type, clipping_threshold);
+  } else {
+    *norm = detail::clip(both, clipping_type, clipping_threshold, adaptive_floor);
+  }
+}
+
+TUTTI_INLINE void GradientClipping::apply(BatchEnd, State& state) {
+  state.logger.log_metrics({{"gradient_clipping/norm", norm->item<double>()}},
+                           state.previous_timestamp.batch);
+  norm.reset();
+}
+
+TUTTI_INLINE bool GradientClipping::folds_now(const detail::Gradients& both,
+                                              const State& state) const {
+  return state.sweep != nullptr && clipping_type != ClippingType::adaptive && excluded->empty() &&
+         !both.gradients.empty() && detail::all_on_one_device(both.gradients);
+}
+
+}  // namespace tutti
 
 namespace tutti::detail {
 

@@ -81,68 +81,82 @@ struct GyroDropout final {
 
   /// Replaces, and sets the period by the length of this fit.
   /// Throws c10::ValueError when that is not known in batches or below sigma.
-  void apply(FitStart, State& state) {
-    const std::int64_t batches = length_of(state);
-    const Rng rng = Rng::for_policy(state.rank_zero_seed, name);
-    functional::apply_gyro_dropout(*state.model, batches, 1, p, sigma, tau, rng, if_none);
-    layers->clear();
-    surgery::for_each<nn::GyroDropout>(
-        *state.model, [&](nn::GyroDropoutImpl& layer, const surgery::Visit& where) {
-          layer.options.period = batches / sigma * tau;
-          (*layers)[where.path] = std::static_pointer_cast<nn::GyroDropoutImpl>(where.module);
-          if (const auto found = saved->find(where.path); found != saved->end()) {
-            layer.set_state(found->second);
-          }
-        });
-    saved.reset();
-    ascent = -1;
-  }
+  void apply(FitStart, State& state);
 
   /// Both passes of a step of SAM have the same masks.
-  void apply(BeforeTrainBatch, State& state) {
-    for (auto& [path, layer] : *layers) {
-      if (state.is_ascent) {
-        (*before)[path] = layer->state();
-      } else {
-        layer->set_state((*before)[path]);
-      }
-    }
-    ascent = state.is_ascent ? state.timestamp.batch : -1;
-  }
+  void apply(BeforeTrainBatch, State& state);
 
   /// Saves the masks, the picks, the counters and the random streams of all layers.
-  void save(Archive& archive) const {
-    Archive& all = archive.child("layers");
-    for (const auto& [path, layer] : *layers) {
-      layer->save_state(all.child(path));
-    }
-  }
+  void save(Archive& archive) const;
   /// Reads what save() wrote; it takes effect at FitStart.
-  void load(const Archive& archive) {
-    const Archive& all = archive.child("layers");
-    for (const std::string& path : all.names()) {
-      (*saved)[path] = nn::GyroDropoutImpl::load_state(all.child(path));
-    }
-  }
+  void load(const Archive& archive);
 
  private:
-  std::int64_t length_of(const State& state) const {
-    const Time length = state.max_duration;
-    TUTTI_CHECK_VALUE(length.unit() == TimeUnit::batch || length.unit() == TimeUnit::epoch,
-                      "GyroDropout: max_duration is ", to_string(length),
-                      ", expected a time in ep or ba, from which the number of batches follows");
-    if (length.unit() == TimeUnit::batch) {
-      return length.count();
-    }
-    TUTTI_CHECK_VALUE(state.train_dataloader_len > 0, "GyroDropout: the number of batches in an ",
-                      "epoch is not known; give max_duration in ba");
-    return length.count() * state.train_dataloader_len;
-  }
+  std::int64_t length_of(const State& state) const;
 };
 
 }  // namespace tutti
 
 #if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void GyroDropout::apply(FitStart, State& state) {
+  const std::int64_t batches = length_of(state);
+  const Rng rng = Rng::for_policy(state.rank_zero_seed, name);
+  functional::apply_gyro_dropout(*state.model, batches, 1, p, sigma, tau, rng, if_none);
+  layers->clear();
+  surgery::for_each<nn::GyroDropout>(
+      *state.model, [&](nn::GyroDropoutImpl& layer, const surgery::Visit& where) {
+        layer.options.period = batches / sigma * tau;
+        (*layers)[where.path] = std::static_pointer_cast<nn::GyroDropoutImpl>(where.module);
+        if (const auto found = saved->find(where.path); found != saved->end()) {
+          layer.set_state(found->second);
+        }
+      });
+  saved.reset();
+  ascent = -1;
+}
+
+TUTTI_INLINE void GyroDropout::apply(BeforeTrainBatch, State& state) {
+  for (auto& [path, layer] : *layers) {
+    if (state.is_ascent) {
+      (*before)[path] = layer->state();
+    } else {
+      layer->set_state((*before)[path]);
+    }
+  }
+  ascent = state.is_ascent ? state.timestamp.batch : -1;
+}
+
+TUTTI_INLINE void GyroDropout::save(Archive& archive) const {
+  Archive& all = archive.child("layers");
+  for (const auto& [path, layer] : *layers) {
+    layer->save_state(all.child(path));
+  }
+}
+
+TUTTI_INLINE void GyroDropout::load(const Archive& archive) {
+  const Archive& all = archive.child("layers");
+  for (const std::string& path : all.names()) {
+    (*saved)[path] = nn::GyroDropoutImpl::load_state(all.child(path));
+  }
+}
+
+TUTTI_INLINE std::int64_t GyroDropout::length_of(const State& state) const {
+  const Time length = state.max_duration;
+  TUTTI_CHECK_VALUE(length.unit() == TimeUnit::batch || length.unit() == TimeUnit::epoch,
+                    "GyroDropout: max_duration is ", to_string(length),
+                    ", expected a time in ep or ba, from which the number of batches follows");
+  if (length.unit() == TimeUnit::batch) {
+    return length.count();
+  }
+  TUTTI_CHECK_VALUE(state.train_dataloader_len > 0, "GyroDropout: the number of batches in an ",
+                    "epoch is not known; give max_duration in ba");
+  return length.count() * state.train_dataloader_len;
+}
+
+}  // namespace tutti
 
 namespace tutti::functional {
 

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/algorithms/detail/loss_targets.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -21,48 +22,15 @@ namespace tutti {
 namespace detail {
 
 // Some index is negative. On the CPU only, where looking costs no waiting.
-inline bool some_negative(const at::Tensor& indices) {
-  if (indices.scalar_type() != at::kLong || !indices.is_contiguous()) {
-    return indices.lt(0).any().item<bool>();
-  }
-  const auto* data = indices.const_data_ptr<std::int64_t>();
-  const std::int64_t n = indices.numel();
-  bool found = false;
-  for (std::int64_t i = 0; i < n; ++i) {
-    found = found || data[i] < 0;
-  }
-  return found;
-}
+bool some_negative(const at::Tensor& indices);
 
 // keep * x + uniform, for a tensor of ours: contiguous and fp32.
-inline at::Tensor scale_and_shift(at::Tensor x, double keep, double uniform) {
-  constexpr std::int64_t small = 1 << 12;  // where calling two operators costs more than they do
-  if (!x.is_cpu() || x.numel() > small) {
-    return x.mul_(keep).add_(uniform);
-  }
-  auto* data = x.mutable_data_ptr<float>();
-  const std::int64_t n = x.numel();
-  for (std::int64_t i = 0; i < n; ++i) {
-    data[i] = static_cast<float>(keep) * data[i] + static_cast<float>(uniform);
-  }
-  return x;
-}
+at::Tensor scale_and_shift(at::Tensor x, double keep, double uniform);
 
-inline at::Tensor smooth_indices(const at::Tensor& logits, const at::Tensor& target,
-                                 double smoothing, double uniform) {
-  at::Tensor dense = functional::ensure_targets_one_hot(logits, target);
-  if (target.is_cpu() && !some_negative(target)) {
-    return scale_and_shift(std::move(dense), 1 - smoothing, uniform);
-  }
-  return dense.mul_(1 - smoothing)
-      .add_(target.ge(0).mul(uniform).unsqueeze(1));  // [N, 1, ...], 0 where ignored
-}
+at::Tensor smooth_indices(const at::Tensor& logits, const at::Tensor& target, double smoothing,
+                          double uniform);
 
-inline at::Tensor smooth_dense(const at::Tensor& target, double smoothing, double uniform) {
-  const at::Tensor dense = target.to(at::kFloat);
-  const at::Tensor share = dense.sum(1, /*keepdim=*/true).clamp_(0, 1).mul_(uniform);
-  return dense.mul(1 - smoothing).add_(share);
-}
+at::Tensor smooth_dense(const at::Tensor& target, double smoothing, double uniform);
 
 }  // namespace detail
 
@@ -77,17 +45,8 @@ namespace functional {
 /// Throws c10::Error (ValueError) when smoothing is out of range or the shapes do not fit.
 /// Source: Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015,
 /// section 7; MosaicML Composer, `composer.algorithms.label_smoothing.smooth_labels`.
-inline at::Tensor smooth_labels(const at::Tensor& logits, const at::Tensor& target,
-                                double smoothing = 0.1) {
-  TUTTI_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "smooth_labels: smoothing is ", smoothing,
-                    ", expected a number from 0 to 1");
-  TUTTI_CHECK_VALUE(logits.dim() >= 2, "smooth_labels: the outputs are ", logits.sizes(),
-                    ", expected [N, K, ...]");
-  const double uniform = smoothing / static_cast<double>(logits.size(1));
-  return infer_target_type(logits, target) == TargetType::indices
-             ? ::tutti::detail::smooth_indices(logits, target, smoothing, uniform)
-             : ::tutti::detail::smooth_dense(target, smoothing, uniform);
-}
+at::Tensor smooth_labels(const at::Tensor& logits, const at::Tensor& target,
+                         double smoothing = 0.1);
 
 }  // namespace functional
 
@@ -126,14 +85,86 @@ struct LabelSmoothing final {
   }
 
   /// Replaces the targets by smoothed ones.
-  void apply(BeforeLoss, State& state) const {
-    const at::Tensor& target = detail::targets_of(state.batch, target_key);
-    detail::replace_targets(state.batch, target_key,
-                            functional::smooth_labels(state.outputs.tensor(), target, smoothing));
-  }
+  void apply(BeforeLoss, State& state) const;
 
   /// Puts the batch's own targets back.
   void apply(AfterLoss, State& state) const { detail::restore_targets(state.batch, target_key); }
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE bool some_negative(const at::Tensor& indices) {
+  if (indices.scalar_type() != at::kLong || !indices.is_contiguous()) {
+    return indices.lt(0).any().item<bool>();
+  }
+  const auto* data = indices.const_data_ptr<std::int64_t>();
+  const std::int64_t n = indices.numel();
+  bool found = false;
+  for (std::int64_t i = 0; i < n; ++i) {
+    found = found || data[i] < 0;
+  }
+  return found;
+}
+
+TUTTI_INLINE at::Tensor scale_and_shift(at::Tensor x, double keep, double uniform) {
+  constexpr std::int64_t small = 1 << 12;  // where calling two operators costs more than they do
+  if (!x.is_cpu() || x.numel() > small) {
+    return x.mul_(keep).add_(uniform);
+  }
+  auto* data = x.mutable_data_ptr<float>();
+  const std::int64_t n = x.numel();
+  for (std::int64_t i = 0; i < n; ++i) {
+    data[i] = static_cast<float>(keep) * data[i] + static_cast<float>(uniform);
+  }
+  return x;
+}
+
+TUTTI_INLINE at::Tensor smooth_indices(const at::Tensor& logits, const at::Tensor& target,
+                                       double smoothing, double uniform) {
+  at::Tensor dense = functional::ensure_targets_one_hot(logits, target);
+  if (target.is_cpu() && !some_negative(target)) {
+    return scale_and_shift(std::move(dense), 1 - smoothing, uniform);
+  }
+  return dense.mul_(1 - smoothing)
+      .add_(target.ge(0).mul(uniform).unsqueeze(1));  // [N, 1, ...], 0 where ignored
+}
+
+TUTTI_INLINE at::Tensor smooth_dense(const at::Tensor& target, double smoothing, double uniform) {
+  const at::Tensor dense = target.to(at::kFloat);
+  const at::Tensor share = dense.sum(1, /*keepdim=*/true).clamp_(0, 1).mul_(uniform);
+  return dense.mul(1 - smoothing).add_(share);
+}
+
+}  // namespace tutti::detail
+
+namespace tutti::functional {
+
+TUTTI_INLINE at::Tensor smooth_labels(const at::Tensor& logits, const at::Tensor& target,
+                                      double smoothing) {
+  TUTTI_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "smooth_labels: smoothing is ", smoothing,
+                    ", expected a number from 0 to 1");
+  TUTTI_CHECK_VALUE(logits.dim() >= 2, "smooth_labels: the outputs are ", logits.sizes(),
+                    ", expected [N, K, ...]");
+  const double uniform = smoothing / static_cast<double>(logits.size(1));
+  return infer_target_type(logits, target) == TargetType::indices
+             ? ::tutti::detail::smooth_indices(logits, target, smoothing, uniform)
+             : ::tutti::detail::smooth_dense(target, smoothing, uniform);
+}
+
+}  // namespace tutti::functional
+
+namespace tutti {
+
+TUTTI_INLINE void LabelSmoothing::apply(BeforeLoss, State& state) const {
+  const at::Tensor& target = detail::targets_of(state.batch, target_key);
+  detail::replace_targets(state.batch, target_key,
+                          functional::smooth_labels(state.outputs.tensor(), target, smoothing));
+}
+
+}  // namespace tutti
+
+#endif

@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/algorithms/detail/loss_targets.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
@@ -32,29 +33,12 @@ namespace functional {
 /// Returns [N, ...]; x itself when mixing is 0. x is left alone.
 /// Throws c10::Error (ValueError) when indices is not [N].
 /// Source: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018, section 2.
-inline at::Tensor mix(const at::Tensor& x, const at::Tensor& indices, double mixing) {
-  TUTTI_CHECK_VALUE(x.dim() > 0 && indices.dim() == 1 && indices.size(0) == x.size(0),
-                    "mix: indices is ", indices.sizes(), " and x is ", x.sizes(),
-                    "; expected one index for each example of x");
-  if (mixing == 0) {
-    return x;
-  }
-  at::Tensor partner = x.index_select(0, indices);
-  partner = x.is_floating_point() ? partner.mul_(mixing) : partner.mul(mixing);
-  return x.mul(1 - mixing).add_(partner);
-}
+at::Tensor mix(const at::Tensor& x, const at::Tensor& indices, double mixing);
 
 /// The weight of the permuted side: min(z, 1 - z) with z from Beta(alpha, alpha), in [0, 1/2]; 0
 /// without drawing when alpha is 0.
 /// alpha: >= 0, else throws c10::Error (ValueError).
-inline double draw_mixing(Rng& rng, double alpha) {
-  TUTTI_CHECK_VALUE(alpha >= 0, "MixUp: alpha is ", alpha, ", expected 0 or more");
-  if (alpha == 0) {
-    return 0;
-  }
-  const double z = rng.beta(alpha, alpha);
-  return std::min(z, 1 - z);
-}
+double draw_mixing(Rng& rng, double alpha);
 
 /// What mixup_batch draws unless it is given.
 struct MixUpOptions {
@@ -79,16 +63,8 @@ struct MixUpBatch {
 /// Throws c10::Error (ValueError) when alpha, mixing or the size of indices is out of range.
 /// Source: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018; MosaicML
 /// Composer, `composer.algorithms.mixup.mixup_batch`.
-inline MixUpBatch mixup_batch(const at::Tensor& input, const at::Tensor& target, Rng& rng,
-                              const MixUpOptions& options = {}) {
-  const double mixing = options.mixing ? *options.mixing : draw_mixing(rng, options.alpha);
-  TUTTI_CHECK_VALUE(mixing >= 0 && mixing <= 1, "mixup_batch: mixing is ", mixing,
-                    ", expected a number from 0 to 1");
-  at::Tensor indices = options.indices.defined() ? options.indices : rng.permutation(input.size(0));
-  indices = indices.to(input.device(), /*non_blocking=*/true);
-  const at::Tensor permuted = target.index_select(0, indices.to(target.device()));
-  return {mix(input, indices, mixing), permuted, mixing, indices};
-}
+MixUpBatch mixup_batch(const at::Tensor& input, const at::Tensor& target, Rng& rng,
+                       const MixUpOptions& options = {});
 
 }  // namespace functional
 
@@ -146,16 +122,7 @@ struct MixUp final {
   bool match(BeforeBackward, const State&) const { return interpolate_loss; }
 
   /// Draws the weight, then the permutation, and replaces the inputs.
-  void apply(BeforeForward, State& state) {
-    at::Tensor& x = detail::inputs_of(state.batch, input_key);
-    TUTTI_CHECK_VALUE(x.dim() != 4 || x.scalar_type() != at::kByte, "MixUp: the inputs are bytes, ",
-                      "uint8", x.sizes(),
-                      ", expected floats; put tutti::fused::Normalize into the recipe, or let the "
-                      "loader make floats of them");
-    mixing = functional::draw_mixing(rng, alpha);
-    *indices = rng.permutation(x.size(0)).to(x.device(), /*non_blocking=*/true);
-    x = functional::mix(x, *indices, mixing);
-  }
+  void apply(BeforeForward, State& state);
 
   /// Draws as apply(BeforeForward) does, for a fused pass.
   [[nodiscard]] fused::Mix pixels(const fused::Frame& frame) {
@@ -165,14 +132,7 @@ struct MixUp final {
   }
 
   /// The same in a recipe; nothing where another tensor than the inputs is mixed.
-  [[nodiscard]] std::optional<fused::Mix> pixels(const fused::Frame& frame, State& state) {
-    if (!detail::means_inputs(state.batch, input_key)) {
-      return std::nullopt;
-    }
-    fused::Mix drawn = pixels(frame);
-    *indices = indices->to(state.batch.inputs().device(), /*non_blocking=*/true);  // for targets
-    return drawn;
-  }
+  [[nodiscard]] std::optional<fused::Mix> pixels(const fused::Frame& frame, State& state);
 
   /// Targets are mixed as the inputs are, so that a loss need not see dense ones.
   [[nodiscard]] bool targets_follow(const State& state) const {
@@ -180,11 +140,7 @@ struct MixUp final {
   }
 
   /// Replaces the targets by blended ones, dense.
-  void apply(BeforeLoss, State& state) const {
-    const at::Tensor own = functional::ensure_targets_one_hot(
-        state.outputs.tensor(), detail::targets_of(state.batch, target_key));
-    detail::replace_targets(state.batch, target_key, functional::mix(own, *indices, mixing));
-  }
+  void apply(BeforeLoss, State& state) const;
 
   /// Adds the loss against the permuted targets.
   void apply(BeforeBackward, State& state) const {
@@ -193,3 +149,73 @@ struct MixUp final {
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::functional {
+
+TUTTI_INLINE at::Tensor mix(const at::Tensor& x, const at::Tensor& indices, double mixing) {
+  TUTTI_CHECK_VALUE(x.dim() > 0 && indices.dim() == 1 && indices.size(0) == x.size(0),
+                    "mix: indices is ", indices.sizes(), " and x is ", x.sizes(),
+                    "; expected one index for each example of x");
+  if (mixing == 0) {
+    return x;
+  }
+  at::Tensor partner = x.index_select(0, indices);
+  partner = x.is_floating_point() ? partner.mul_(mixing) : partner.mul(mixing);
+  return x.mul(1 - mixing).add_(partner);
+}
+
+TUTTI_INLINE double draw_mixing(Rng& rng, double alpha) {
+  TUTTI_CHECK_VALUE(alpha >= 0, "MixUp: alpha is ", alpha, ", expected 0 or more");
+  if (alpha == 0) {
+    return 0;
+  }
+  const double z = rng.beta(alpha, alpha);
+  return std::min(z, 1 - z);
+}
+
+TUTTI_INLINE MixUpBatch mixup_batch(const at::Tensor& input, const at::Tensor& target, Rng& rng,
+                                    const MixUpOptions& options) {
+  const double mixing = options.mixing ? *options.mixing : draw_mixing(rng, options.alpha);
+  TUTTI_CHECK_VALUE(mixing >= 0 && mixing <= 1, "mixup_batch: mixing is ", mixing,
+                    ", expected a number from 0 to 1");
+  at::Tensor indices = options.indices.defined() ? options.indices : rng.permutation(input.size(0));
+  indices = indices.to(input.device(), /*non_blocking=*/true);
+  const at::Tensor permuted = target.index_select(0, indices.to(target.device()));
+  return {mix(input, indices, mixing), permuted, mixing, indices};
+}
+
+}  // namespace tutti::functional
+
+namespace tutti {
+
+TUTTI_INLINE void MixUp::apply(BeforeForward, State& state) {
+  at::Tensor& x = detail::inputs_of(state.batch, input_key);
+  TUTTI_CHECK_VALUE(x.dim() != 4 || x.scalar_type() != at::kByte, "MixUp: the inputs are bytes, ",
+                    "uint8", x.sizes(),
+                    ", expected floats; put tutti::fused::Normalize into the recipe, or let the "
+                    "loader make floats of them");
+  mixing = functional::draw_mixing(rng, alpha);
+  *indices = rng.permutation(x.size(0)).to(x.device(), /*non_blocking=*/true);
+  x = functional::mix(x, *indices, mixing);
+}
+
+TUTTI_INLINE std::optional<fused::Mix> MixUp::pixels(const fused::Frame& frame, State& state) {
+  if (!detail::means_inputs(state.batch, input_key)) {
+    return std::nullopt;
+  }
+  fused::Mix drawn = pixels(frame);
+  *indices = indices->to(state.batch.inputs().device(), /*non_blocking=*/true);  // for targets
+  return drawn;
+}
+
+TUTTI_INLINE void MixUp::apply(BeforeLoss, State& state) const {
+  const at::Tensor own = functional::ensure_targets_one_hot(
+      state.outputs.tensor(), detail::targets_of(state.batch, target_key));
+  detail::replace_targets(state.batch, target_key, functional::mix(own, *indices, mixing));
+}
+
+}  // namespace tutti
+
+#endif

@@ -114,51 +114,63 @@ struct StochasticDepth final {
 
   /// Prepares the blocks, and logs `stochastic_depth/num_stochastic_layers`: how many there are.
   /// Ranks skip the same blocks, but examples each on its own.
-  void apply(Init, State& state) {
-    if (stochastic_method == DropMethod::block && !rng.replays()) {
-      rng = Rng::for_policy(state.rank_zero_seed, name);
-    }
-    *blocks = functional::apply_stochastic_depth(*state.model, options());
-    (*blocks)->draw_from(&rng);
-    if (drop_warmup) {
-      (*blocks)->set_drop_rate(0);
-    }
-    state.log_metrics(
-        {{"stochastic_depth/num_stochastic_layers", static_cast<double>((*blocks)->size())}});
-  }
+  void apply(Init, State& state);
 
   /// Goes on with the rate of the checkpoint's time.
   void apply(AfterLoad, State& state) { (*blocks)->set_drop_rate(rate_at(state)); }
 
   /// Sets the rate of this batch, and logs it as `stochastic_depth/drop_rate`.
-  void apply(BatchStart, State& state) {
-    const double rate = rate_at(state);
-    (*blocks)->set_drop_rate(rate);
-    state.log_metrics({{"stochastic_depth/drop_rate", rate}});
-  }
+  void apply(BatchStart, State& state);
 
   /// The model may outlive this policy and draws for itself then.
-  void close(State&) {
-    if (*blocks) {
-      (*blocks)->draw_from(nullptr);
-    }
-  }
+  void close(State&);
 
  private:
   [[nodiscard]] constexpr functional::StochasticDepthOptions options() const {
     return {target_layer_name, stochastic_method, drop_rate, drop_distribution, if_none};
   }
 
-  [[nodiscard]] double rate_at(const State& state) const {
-    const double now = drop_warmup.is_fraction() ? state.progress().elapsed_fraction().value_or(1.0)
-                                                 : state.timestamp.get(drop_warmup.unit()).value();
-    return drop_rate * std::min(now / drop_warmup.value(), 1.0);
-  }
+  [[nodiscard]] double rate_at(const State& state) const;
 };
 
 }  // namespace tutti
 
 #if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void StochasticDepth::apply(Init, State& state) {
+  if (stochastic_method == DropMethod::block && !rng.replays()) {
+    rng = Rng::for_policy(state.rank_zero_seed, name);
+  }
+  *blocks = functional::apply_stochastic_depth(*state.model, options());
+  (*blocks)->draw_from(&rng);
+  if (drop_warmup) {
+    (*blocks)->set_drop_rate(0);
+  }
+  state.log_metrics(
+      {{"stochastic_depth/num_stochastic_layers", static_cast<double>((*blocks)->size())}});
+}
+
+TUTTI_INLINE void StochasticDepth::apply(BatchStart, State& state) {
+  const double rate = rate_at(state);
+  (*blocks)->set_drop_rate(rate);
+  state.log_metrics({{"stochastic_depth/drop_rate", rate}});
+}
+
+TUTTI_INLINE void StochasticDepth::close(State&) {
+  if (*blocks) {
+    (*blocks)->draw_from(nullptr);
+  }
+}
+
+TUTTI_INLINE double StochasticDepth::rate_at(const State& state) const {
+  const double now = drop_warmup.is_fraction() ? state.progress().elapsed_fraction().value_or(1.0)
+                                               : state.timestamp.get(drop_warmup.unit()).value();
+  return drop_rate * std::min(now / drop_warmup.value(), 1.0);
+}
+
+}  // namespace tutti
 
 namespace tutti::functional {
 

@@ -16,6 +16,7 @@
 
 #include <tutti/algorithms/detail/batch_statistics.hpp>
 #include <tutti/algorithms/detail/weight_mean.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
@@ -34,16 +35,8 @@ namespace functional {
 ///
 /// from: when averaging began. to: what it ends at after anneal_steps updates; anneal_steps >= 1.
 /// Source: PyTorch, `torch.optim.swa_utils.SWALR`.
-inline double swa_learning_rate(double from, double to, std::int64_t updates,
-                                std::int64_t anneal_steps, Anneal strategy = Anneal::linear) {
-  TUTTI_CHECK_VALUE(anneal_steps >= 1, "swa_learning_rate: anneal_steps is ", anneal_steps,
-                    ", expected 1 or more");
-  const double part =
-      std::min(1.0, static_cast<double>(updates) / static_cast<double>(anneal_steps));
-  const double share =
-      strategy == Anneal::linear ? part : (1 - std::cos(std::numbers::pi * part)) / 2;
-  return to * share + from * (1 - share);
-}
+double swa_learning_rate(double from, double to, std::int64_t updates, std::int64_t anneal_steps,
+                         Anneal strategy = Anneal::linear);
 
 /// Recomputes the running statistics of a model's batch normalisation as the mean over `batches`.
 ///
@@ -133,30 +126,13 @@ struct SWA final {
   bool match(IterationEnd, const State&) const { return holds(); }
 
   void apply(FitStart, State& state) { hold_learning_rate(state); }
-  void apply(BatchStart, State& state) {
-    if (static_cast<std::int64_t>(recent->size()) >= refresh_batches) {
-      recent->erase(recent->begin());
-    }
-    recent->push_back(state.batch);
-  }
+  void apply(BatchStart, State& state);
   void apply(BatchEnd, State& state) { act(state, TimeUnit::batch); }
   void apply(EpochEnd, State& state) { act(state, TimeUnit::epoch); }
   void apply(IterationEnd, State& state) { hold_learning_rate(state); }
 
-  void save(Archive& archive) const {
-    archive.put("started", started);
-    archive.put("completed", completed);
-    archive.put("elapsed", elapsed);
-    archive.put("initial_lrs", *initial_lrs);
-    mean->save(archive.child("mean"));
-  }
-  void load(const Archive& archive) {
-    started = archive.get<bool>("started");
-    completed = archive.get<bool>("completed");
-    elapsed = archive.get<std::int64_t>("elapsed");
-    initial_lrs = archive.get<std::vector<double>>("initial_lrs");
-    mean->load(archive.child("mean"));
-  }
+  void save(Archive& archive) const;
+  void load(const Archive& archive);
 
  private:
   static constexpr bool in_span(Time time) {
@@ -168,10 +144,7 @@ struct SWA final {
   [[nodiscard]] bool averages(const State& state) const {
     return !completed && (started || reached(swa_start, state));
   }
-  static bool reached(Time time, const State& state) {
-    return time.is_fraction() ? state.progress().elapsed_fraction().value_or(0) >= time.value()
-                              : state.timestamp >= time;
-  }
+  static bool reached(Time time, const State& state);
   void act(State& state, TimeUnit unit);
   void hold_learning_rate(State& state) const;
   void complete(State& state);
@@ -236,3 +209,54 @@ inline void SWA::complete(State& state) {
 }
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::functional {
+
+TUTTI_INLINE double swa_learning_rate(double from, double to, std::int64_t updates,
+                                      std::int64_t anneal_steps, Anneal strategy) {
+  TUTTI_CHECK_VALUE(anneal_steps >= 1, "swa_learning_rate: anneal_steps is ", anneal_steps,
+                    ", expected 1 or more");
+  const double part =
+      std::min(1.0, static_cast<double>(updates) / static_cast<double>(anneal_steps));
+  const double share =
+      strategy == Anneal::linear ? part : (1 - std::cos(std::numbers::pi * part)) / 2;
+  return to * share + from * (1 - share);
+}
+
+}  // namespace tutti::functional
+
+namespace tutti {
+
+TUTTI_INLINE void SWA::apply(BatchStart, State& state) {
+  if (static_cast<std::int64_t>(recent->size()) >= refresh_batches) {
+    recent->erase(recent->begin());
+  }
+  recent->push_back(state.batch);
+}
+
+TUTTI_INLINE void SWA::save(Archive& archive) const {
+  archive.put("started", started);
+  archive.put("completed", completed);
+  archive.put("elapsed", elapsed);
+  archive.put("initial_lrs", *initial_lrs);
+  mean->save(archive.child("mean"));
+}
+
+TUTTI_INLINE void SWA::load(const Archive& archive) {
+  started = archive.get<bool>("started");
+  completed = archive.get<bool>("completed");
+  elapsed = archive.get<std::int64_t>("elapsed");
+  initial_lrs = archive.get<std::vector<double>>("initial_lrs");
+  mean->load(archive.child("mean"));
+}
+
+TUTTI_INLINE bool SWA::reached(Time time, const State& state) {
+  return time.is_fraction() ? state.progress().elapsed_fraction().value_or(0) >= time.value()
+                            : state.timestamp >= time;
+}
+
+}  // namespace tutti
+
+#endif

@@ -13,6 +13,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/lazy.hpp>
@@ -30,18 +31,7 @@ struct ActivationSink {
   std::vector<std::string> names;   // "layer1.0.conv1_input.0"
   std::vector<at::Tensor> numbers;  // [4] each: l2_norm, average, max, kurtosis
 
-  void add(const std::string& name, const at::Tensor& activation) {
-    if (activation.dim() == 0 || activation.numel() == 0 || !activation.is_floating_point()) {
-      return;
-    }
-    const c10::AutoGradMode no_gradients(false);
-    const at::Tensor x = activation.detach().to(at::kFloat);
-    const at::Tensor centred = x.sub(x.mean(-1, /*keepdim=*/true)).square();  // [..., C]
-    const at::Tensor kurtosis = centred.square().mean(-1).div(centred.mean(-1).square());
-    names.push_back(name);
-    numbers.push_back(at::stack(
-        {x.square().sum(-1).sqrt().mean(), x.mean(), x.amax(-1).mean(), kurtosis.mean()}));
-  }
+  void add(const std::string& name, const at::Tensor& activation);
 };
 
 // Stands in for a layer for the length of a forward pass: computes the same and takes notes.
@@ -51,12 +41,7 @@ struct ActivationProbe final : torch::nn::Module {
   std::string path;
   ActivationSink* sink = nullptr;
 
-  at::Tensor forward(const at::Tensor& x) {
-    at::Tensor y = below ? below(x) : layer->compute(x);
-    sink->add(path + "_input.0", x);
-    sink->add(path + "_output.0", y);
-    return y;
-  }
+  at::Tensor forward(const at::Tensor& x);
 };
 
 // The layers that are being watched; they are themselves again when this goes.
@@ -67,30 +52,9 @@ class ActivationWatch {
   ActivationWatch& operator=(const ActivationWatch&) { return *this; }
   ~ActivationWatch() { stop(); }
 
-  void start(torch::nn::Module& model, const Keys& ignored) {
-    stop();
-    surgery::for_each<nn::Slotted>(model, [&](nn::Slotted& layer, const surgery::Visit& where) {
-      for (const Key& word : ignored) {
-        if (where.path.find(std::string_view(word)) != std::string::npos) {
-          return;
-        }
-      }
-      auto probe = std::make_shared<ActivationProbe>();
-      probe->below = layer.slot();
-      probe->layer = &layer;
-      probe->path = where.path;
-      probe->sink = &sink;
-      layer.slot() = nn::Slot(probe);
-      watched_.emplace_back(where.module, std::move(probe));
-    });
-  }
+  void start(torch::nn::Module& model, const Keys& ignored);
 
-  void stop() {
-    for (auto& [module, probe] : watched_) {
-      probe->layer->slot() = probe->below;
-    }
-    watched_.clear();
-  }
+  void stop();
 
   [[nodiscard]] bool empty() const { return watched_.empty(); }
 
@@ -136,57 +100,124 @@ struct ActivationMonitor final {
   }
 
   /// Throws c10::Error when the model has no layer that can be watched.
-  void apply(FitStart, State& state) {
-    if (interval.unit() == TimeUnit::batch && interval.count() < 10) {
-      TORCH_WARN("ActivationMonitor: interval is ", to_string(interval),
-                 "; statistics of all layers this often slow training down, 10ba or more is usual");
-    }
-    watch->start(*state.model, ignore_module_types);
-    TUTTI_CHECK(!watch->empty(),
-                "ActivationMonitor: the model has no layer that can be watched, besides those in "
-                "ignore_module_types; build it with the layers of tutti::nn instead of torch::nn, "
-                "or take ActivationMonitor out of the recipe");
-    watch->stop();
-    last = -1;
-  }
+  void apply(FitStart, State& state);
 
   bool match(BeforeTrainBatch, const State&) const { return watch && !watch->empty(); }
-  bool match(BeforeForward, const State& state) const {
-    const std::int64_t now = state.timestamp.get(interval.unit()).count();
-    return now % interval.count() == 0 && now != last && state.is_last_microbatch &&
-           !state.is_ascent && state.logger.wants_metrics();
-  }
+  bool match(BeforeForward, const State& state) const;
   bool match(AfterForward, const State&) const { return watch && !watch->empty(); }
 
   // Still watching here: the batch did not fit into memory and is tried again.
-  void apply(BeforeTrainBatch, State&) {
-    watch.reset();
-    last = -1;
-  }
-  void apply(BeforeForward, State& state) {
-    last = state.timestamp.get(interval.unit()).count();
-    watch->start(*state.model, ignore_module_types);
-  }
-  void apply(AfterForward, State& state) {
-    watch->stop();
-    const detail::ActivationSink sink = std::exchange(watch->sink, {});
-    if (sink.names.empty()) {
-      return;
-    }
-    const at::Tensor numbers = at::stack(sink.numbers).to(at::kCPU, at::kDouble);  // [n, 4]
-    constexpr const char* kinds[] = {"activations/l2_norm/", "activations/average/",
-                                     "activations/max/", "activations/kurtosis/"};
-    const double* number = numbers.const_data_ptr<double>();
-    for (const std::string& activation : sink.names) {
-      for (const char* kind : kinds) {
-        const std::string key = kind + activation;
-        state.log_metrics({{key, *number++}});
-      }
-    }
-  }
+  void apply(BeforeTrainBatch, State&);
+  void apply(BeforeForward, State& state);
+  void apply(AfterForward, State& state);
 
   /// The layers are themselves again, whatever happened.
   void close(State&) { watch.reset(); }
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE void ActivationSink::add(const std::string& name, const at::Tensor& activation) {
+  if (activation.dim() == 0 || activation.numel() == 0 || !activation.is_floating_point()) {
+    return;
+  }
+  const c10::AutoGradMode no_gradients(false);
+  const at::Tensor x = activation.detach().to(at::kFloat);
+  const at::Tensor centred = x.sub(x.mean(-1, /*keepdim=*/true)).square();  // [..., C]
+  const at::Tensor kurtosis = centred.square().mean(-1).div(centred.mean(-1).square());
+  names.push_back(name);
+  numbers.push_back(
+      at::stack({x.square().sum(-1).sqrt().mean(), x.mean(), x.amax(-1).mean(), kurtosis.mean()}));
+}
+
+TUTTI_INLINE at::Tensor ActivationProbe::forward(const at::Tensor& x) {
+  at::Tensor y = below ? below(x) : layer->compute(x);
+  sink->add(path + "_input.0", x);
+  sink->add(path + "_output.0", y);
+  return y;
+}
+
+TUTTI_INLINE void ActivationWatch::start(torch::nn::Module& model, const Keys& ignored) {
+  stop();
+  surgery::for_each<nn::Slotted>(model, [&](nn::Slotted& layer, const surgery::Visit& where) {
+    for (const Key& word : ignored) {
+      if (where.path.find(std::string_view(word)) != std::string::npos) {
+        return;
+      }
+    }
+    auto probe = std::make_shared<ActivationProbe>();
+    probe->below = layer.slot();
+    probe->layer = &layer;
+    probe->path = where.path;
+    probe->sink = &sink;
+    layer.slot() = nn::Slot(probe);
+    watched_.emplace_back(where.module, std::move(probe));
+  });
+}
+
+TUTTI_INLINE void ActivationWatch::stop() {
+  for (auto& [module, probe] : watched_) {
+    probe->layer->slot() = probe->below;
+  }
+  watched_.clear();
+}
+
+}  // namespace tutti::detail
+
+namespace tutti {
+
+TUTTI_INLINE void ActivationMonitor::apply(FitStart, State& state) {
+  if (interval.unit() == TimeUnit::batch && interval.count() < 10) {
+    TORCH_WARN("ActivationMonitor: interval is ", to_string(interval),
+               "; statistics of all layers this often slow training down, 10ba or more is usual");
+  }
+  watch->start(*state.model, ignore_module_types);
+  TUTTI_CHECK(!watch->empty(),
+              "ActivationMonitor: the model has no layer that can be watched, besides those in "
+              "ignore_module_types; build it with the layers of tutti::nn instead of torch::nn, "
+              "or take ActivationMonitor out of the recipe");
+  watch->stop();
+  last = -1;
+}
+
+TUTTI_INLINE bool ActivationMonitor::match(BeforeForward, const State& state) const {
+  const std::int64_t now = state.timestamp.get(interval.unit()).count();
+  return now % interval.count() == 0 && now != last && state.is_last_microbatch &&
+         !state.is_ascent && state.logger.wants_metrics();
+}
+
+TUTTI_INLINE void ActivationMonitor::apply(BeforeTrainBatch, State&) {
+  watch.reset();
+  last = -1;
+}
+
+TUTTI_INLINE void ActivationMonitor::apply(BeforeForward, State& state) {
+  last = state.timestamp.get(interval.unit()).count();
+  watch->start(*state.model, ignore_module_types);
+}
+
+TUTTI_INLINE void ActivationMonitor::apply(AfterForward, State& state) {
+  watch->stop();
+  const detail::ActivationSink sink = std::exchange(watch->sink, {});
+  if (sink.names.empty()) {
+    return;
+  }
+  const at::Tensor numbers = at::stack(sink.numbers).to(at::kCPU, at::kDouble);  // [n, 4]
+  constexpr const char* kinds[] = {"activations/l2_norm/", "activations/average/",
+                                   "activations/max/", "activations/kurtosis/"};
+  const double* number = numbers.const_data_ptr<double>();
+  for (const std::string& activation : sink.names) {
+    for (const char* kind : kinds) {
+      const std::string key = kind + activation;
+      state.log_metrics({{key, *number++}});
+    }
+  }
+}
+
+}  // namespace tutti
+
+#endif

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include <tutti/callbacks/detail/comparison.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -66,51 +67,67 @@ struct EarlyStopper final {
   void apply(EvalEnd, State& state) { look(state); }
   void apply(EpochEnd, State& state) { look(state); }
   void apply(BatchEnd, State& state) { look(state); }
-  void apply(FitEnd, State&) const {
-    if (!best) {
-      detail::warn_of_unseen_set(name, dataloader_label);
-    }
-  }
+  void apply(FitEnd, State&) const;
 
   /// Saves the best value and when it was.
-  void save(Archive& archive) const {
-    if (best) {
-      archive.put("best", *best);
-      archive.put("best_epoch", best_epoch);
-      archive.put("best_batch", best_batch);
-    }
-  }
-  void load(const Archive& archive) {
-    best = {};
-    if (archive.contains("best")) {
-      best = archive.get<double>("best");
-      best_epoch = archive.get<std::int64_t>("best_epoch");
-      best_batch = archive.get<std::int64_t>("best_batch");
-    }
-  }
+  void save(Archive& archive) const;
+  void load(const Archive& archive);
 
  private:
   [[nodiscard]] bool concerns(const State& state) const {
     return state.dataloader_label == std::string_view(dataloader_label);
   }
 
-  void look(State& state) {
-    const double value = detail::monitored(state, name, dataloader_label, monitor);
-    if (!best || (std::isnan(*best) && !std::isnan(value)) ||
-        (detail::is_better(comparison, monitor, value, *best) &&
-         std::abs(value - *best) > min_delta)) {
-      best = value;
-      best_epoch = state.timestamp.epoch;
-      best_batch = state.timestamp.batch;
-      return;
-    }
-    const std::int64_t waited = patience.unit() == TimeUnit::epoch
-                                    ? state.timestamp.epoch - best_epoch
-                                    : state.timestamp.batch - best_batch;
-    if (waited > patience.count()) {
-      state.stop_training();
-    }
-  }
+  void look(State& state);
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void EarlyStopper::apply(FitEnd, State&) const {
+  if (!best) {
+    detail::warn_of_unseen_set(name, dataloader_label);
+  }
+}
+
+TUTTI_INLINE void EarlyStopper::save(Archive& archive) const {
+  if (best) {
+    archive.put("best", *best);
+    archive.put("best_epoch", best_epoch);
+    archive.put("best_batch", best_batch);
+  }
+}
+
+TUTTI_INLINE void EarlyStopper::load(const Archive& archive) {
+  best = {};
+  if (archive.contains("best")) {
+    best = archive.get<double>("best");
+    best_epoch = archive.get<std::int64_t>("best_epoch");
+    best_batch = archive.get<std::int64_t>("best_batch");
+  }
+}
+
+TUTTI_INLINE void EarlyStopper::look(State& state) {
+  const double value = detail::monitored(state, name, dataloader_label, monitor);
+  if (!best || (std::isnan(*best) && !std::isnan(value)) ||
+      (detail::is_better(comparison, monitor, value, *best) &&
+       std::abs(value - *best) > min_delta)) {
+    best = value;
+    best_epoch = state.timestamp.epoch;
+    best_batch = state.timestamp.batch;
+    return;
+  }
+  const std::int64_t waited = patience.unit() == TimeUnit::epoch
+                                  ? state.timestamp.epoch - best_epoch
+                                  : state.timestamp.batch - best_batch;
+  if (waited > patience.count()) {
+    state.stop_training();
+  }
+}
+
+}  // namespace tutti
+
+#endif

@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -22,13 +23,23 @@ struct FreeOutputs final {
   using behind_graph = types<AfterLoss>;
 
   /// Throws c10::Error when the model has training metrics.
-  void apply(FitStart, State& state) const {
-    TUTTI_CHECK(state.task.metrics(/*train=*/true).empty(),
-                "FreeOutputs: the model has training metrics, which are computed from the outputs "
-                "after the backward pass; return none from metrics(true), or take FreeOutputs out "
-                "of the recipe");
-  }
+  void apply(FitStart, State& state) const;
   void apply(AfterLoss, State& state) const { state.outputs = {}; }
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void FreeOutputs::apply(FitStart, State& state) const {
+  TUTTI_CHECK(state.task.metrics(/*train=*/true).empty(),
+              "FreeOutputs: the model has training metrics, which are computed from the outputs "
+              "after the backward pass; return none from metrics(true), or take FreeOutputs out "
+              "of the recipe");
+}
+
+}  // namespace tutti
+
+#endif

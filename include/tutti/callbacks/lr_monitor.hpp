@@ -7,6 +7,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/optim/class_name.hpp>
@@ -24,19 +25,29 @@ struct LRMonitor final {
   static constexpr bool reads_batch = false;
   using events = types<BatchEnd>;
 
-  void apply(BatchEnd, const State& state) const {
-    if (!state.logger.wants_metrics()) {
-      return;
-    }
-    for (const auto& optimizer : state.optimizers) {
-      const std::string prefix = "lr-" + optim::class_name(*optimizer) + "/group";
-      const auto& groups = optimizer->param_groups();
-      for (std::size_t i = 0; i < groups.size(); ++i) {
-        const std::string key = prefix + std::to_string(i);
-        state.log_metrics({{key, groups[i].options().get_lr()}});
-      }
-    }
-  }
+  void apply(BatchEnd, const State& state) const;
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void LRMonitor::apply(BatchEnd, const State& state) const {
+  if (!state.logger.wants_metrics()) {
+    return;
+  }
+  for (const auto& optimizer : state.optimizers) {
+    const std::string prefix = "lr-" + optim::class_name(*optimizer) + "/group";
+    const auto& groups = optimizer->param_groups();
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const std::string key = prefix + std::to_string(i);
+      state.log_metrics({{key, groups[i].options().get_lr()}});
+    }
+  }
+}
+
+}  // namespace tutti
+
+#endif

@@ -13,6 +13,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
@@ -45,26 +46,7 @@ struct OptimizerMonitor final {
   bool match(BatchEnd, const State& state) const {
     return state.timestamp.batch % batch_log_interval == 0 && state.logger.wants_metrics();
   }
-  void apply(BatchEnd, const State& state) const {
-    std::vector<std::string> keys;
-    std::vector<at::Tensor> norms;
-    for (const auto& parameter : state.model->named_parameters()) {
-      bool has_gradient_norm = false;
-      const std::string gradient_key = "l2_norm/grad/" + parameter.key();
-      for (auto& [key, norm] : metrics_of(state, parameter.value(), parameter.key())) {
-        has_gradient_norm = has_gradient_norm || key == gradient_key;
-        keys.push_back(std::move(key));
-        norms.push_back(std::move(norm));
-      }
-      if (!has_gradient_norm && parameter.value().grad().defined()) {
-        keys.push_back(gradient_key);
-        norms.push_back(parameter.value().grad().norm());
-      }
-    }
-    if (!norms.empty()) {
-      log(state, keys, norms);
-    }
-  }
+  void apply(BatchEnd, const State& state) const;
 
  private:
   [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> metrics_of(
@@ -83,21 +65,53 @@ struct OptimizerMonitor final {
 
   // Brings all norms to the host at once.
   static void log(const State& state, const std::vector<std::string>& keys,
-                  std::vector<at::Tensor>& norms) {
-    for (at::Tensor& norm : norms) {
-      norm = norm.to(state.device, at::kFloat);
-    }
-    const at::Tensor values = at::stack(norms).to(at::kCPU, at::kDouble);
-    std::vector<LoggedMetric> metrics;
-    double squares = 0;
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      const double value = values.const_data_ptr<double>()[i];
-      metrics.push_back({keys[i], value});
-      squares += keys[i].starts_with("l2_norm/grad/") ? value * value : 0;
-    }
-    metrics.push_back({"l2_norm/grad/global", std::sqrt(squares)});
-    state.logger.log_metrics(metrics, state.timestamp.batch);
-  }
+                  std::vector<at::Tensor>& norms);
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void OptimizerMonitor::apply(BatchEnd, const State& state) const {
+  std::vector<std::string> keys;
+  std::vector<at::Tensor> norms;
+  for (const auto& parameter : state.model->named_parameters()) {
+    bool has_gradient_norm = false;
+    const std::string gradient_key = "l2_norm/grad/" + parameter.key();
+    for (auto& [key, norm] : metrics_of(state, parameter.value(), parameter.key())) {
+      has_gradient_norm = has_gradient_norm || key == gradient_key;
+      keys.push_back(std::move(key));
+      norms.push_back(std::move(norm));
+    }
+    if (!has_gradient_norm && parameter.value().grad().defined()) {
+      keys.push_back(gradient_key);
+      norms.push_back(parameter.value().grad().norm());
+    }
+  }
+  if (!norms.empty()) {
+    log(state, keys, norms);
+  }
+}
+
+TUTTI_INLINE void OptimizerMonitor::log(const State& state, const std::vector<std::string>& keys,
+                                        std::vector<at::Tensor>& norms) {
+  for (at::Tensor& norm : norms) {
+    norm = norm.to(state.device, at::kFloat);
+  }
+  const at::Tensor values = at::stack(norms).to(at::kCPU, at::kDouble);
+  std::vector<LoggedMetric> metrics;
+  double squares = 0;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const double value = values.const_data_ptr<double>()[i];
+    metrics.push_back({keys[i], value});
+    squares += keys[i].starts_with("l2_norm/grad/") ? value * value : 0;
+  }
+  metrics.push_back({"l2_norm/grad/global", std::sqrt(squares)});
+  state.logger.log_metrics(metrics, state.timestamp.batch);
+}
+
+}  // namespace tutti
+
+#endif

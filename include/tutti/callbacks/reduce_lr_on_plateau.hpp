@@ -11,6 +11,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <tutti/callbacks/detail/comparison.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -86,84 +87,103 @@ struct ReduceLROnPlateau final {
   void apply(EvalStandaloneEnd, State&) { standalone = false; }
   void apply(EvalEnd, State& state) { look(state); }
   void apply(EpochEnd, State& state) { look(state); }
-  void apply(FitEnd, State&) const {
-    if (!seen) {
-      detail::warn_of_unseen_set(name, dataloader_label, "reduce the learning rate");
-    }
-  }
+  void apply(FitEnd, State&) const;
 
   /// Saves the best value and the counts; the rates are the optimizer's and the schedule's.
-  void save(Archive& archive) const {
-    if (best) {
-      archive.put("best", *best);
-    }
-    archive.put("bad", bad);
-    archive.put("cooldown_left", cooldown_left);
-  }
-  void load(const Archive& archive) {
-    best = {};
-    if (archive.contains("best")) {
-      best = archive.get<double>("best");
-    }
-    bad = archive.get<std::int64_t>("bad");
-    cooldown_left = archive.get<std::int64_t>("cooldown_left");
-  }
+  void save(Archive& archive) const;
+  void load(const Archive& archive);
 
  private:
   [[nodiscard]] bool concerns(const State& state) const {
     return state.dataloader_label == std::string_view(dataloader_label);
   }
-  [[nodiscard]] bool is_better(double value) const {
-    const double sign = detail::is_better(mode, monitor, 0, 1) ? -1 : 1;  // of what is better
-    const double from = best ? *best : -sign * std::numeric_limits<double>::infinity();
-    return detail::is_better(mode, monitor, value,
-                             threshold_mode == ThresholdMode::relative
-                                 ? from * (1 + sign * threshold)
-                                 : from + sign * threshold);
-  }
+  [[nodiscard]] bool is_better(double value) const;
 
-  void look(State& state) {
-    seen = true;
-    const double value = detail::monitored(state, name, dataloader_label, monitor);
-    if (is_better(value)) {
-      best = value;
-      bad = 0;
-    } else {
-      ++bad;
-    }
-    if (cooldown_left > 0) {
-      --cooldown_left;
-      bad = 0;
-    }
-    if (bad > patience) {
-      reduce(state);
-      cooldown_left = cooldown;
-      bad = 0;
-    }
-  }
+  void look(State& state);
 
-  void reduce(State& state) const {
-    std::size_t i = 0;  // over all optimizers, as initial_lrs are
-    for (const auto& optimizer : state.optimizers) {
-      const std::string prefix = "lr-" + optim::class_name(*optimizer) + "/group";
-      auto& groups = optimizer->param_groups();
-      for (std::size_t g = 0; g < groups.size(); ++g, ++i) {
-        auto& options = groups[g].options();
-        const bool scheduled = i < state.initial_lrs.size();
-        const double was = scheduled ? state.initial_lrs[i] : options.get_lr();
-        const double is = std::max(was * factor, min_lr);
-        if (was - is > eps) {
-          const double now = options.get_lr();
-          options.set_lr(now == was ? is : now * (is / was));
-          if (scheduled) {
-            state.initial_lrs[i] = is;
-          }
-          const std::string key = prefix + std::to_string(g);
-          state.log_metrics({{key, options.get_lr()}});
-        }
-      }
-    }
-  }
+  void reduce(State& state) const;
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void ReduceLROnPlateau::apply(FitEnd, State&) const {
+  if (!seen) {
+    detail::warn_of_unseen_set(name, dataloader_label, "reduce the learning rate");
+  }
+}
+
+TUTTI_INLINE void ReduceLROnPlateau::save(Archive& archive) const {
+  if (best) {
+    archive.put("best", *best);
+  }
+  archive.put("bad", bad);
+  archive.put("cooldown_left", cooldown_left);
+}
+
+TUTTI_INLINE void ReduceLROnPlateau::load(const Archive& archive) {
+  best = {};
+  if (archive.contains("best")) {
+    best = archive.get<double>("best");
+  }
+  bad = archive.get<std::int64_t>("bad");
+  cooldown_left = archive.get<std::int64_t>("cooldown_left");
+}
+
+TUTTI_INLINE bool ReduceLROnPlateau::is_better(double value) const {
+  const double sign = detail::is_better(mode, monitor, 0, 1) ? -1 : 1;  // of what is better
+  const double from = best ? *best : -sign * std::numeric_limits<double>::infinity();
+  return detail::is_better(mode, monitor, value,
+                           threshold_mode == ThresholdMode::relative ? from * (1 + sign * threshold)
+                                                                     : from + sign * threshold);
+}
+
+TUTTI_INLINE void ReduceLROnPlateau::look(State& state) {
+  seen = true;
+  const double value = detail::monitored(state, name, dataloader_label, monitor);
+  if (is_better(value)) {
+    best = value;
+    bad = 0;
+  } else {
+    ++bad;
+  }
+  if (cooldown_left > 0) {
+    --cooldown_left;
+    bad = 0;
+  }
+  if (bad > patience) {
+    reduce(state);
+    cooldown_left = cooldown;
+    bad = 0;
+  }
+}
+
+TUTTI_INLINE void ReduceLROnPlateau::reduce(State& state) const {
+  std::size_t i = 0;  // over all optimizers, as initial_lrs are
+  for (const auto& optimizer : state.optimizers) {
+    const std::string prefix = "lr-" + optim::class_name(*optimizer) + "/group";
+    auto& groups = optimizer->param_groups();
+    for (std::size_t g = 0; g < groups.size(); ++g, ++i) {
+      auto& options = groups[g].options();
+      const bool scheduled = i < state.initial_lrs.size();
+      const double was = scheduled ? state.initial_lrs[i] : options.get_lr();
+      const double is = std::max(was * factor, min_lr);
+      if (was - is > eps) {
+        const double now = options.get_lr();
+        options.set_lr(now == was ? is : now * (is / was));
+        if (scheduled) {
+          state.initial_lrs[i] = is;
+        }
+        const std::string key = prefix + std::to_string(g);
+        state.log_metrics({{key, options.get_lr()}});
+      }
+    }
+  }
+}
+
+}  // namespace tutti
+
+#endif

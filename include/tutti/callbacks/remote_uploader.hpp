@@ -11,6 +11,7 @@
 
 #include <tutti/checkpoint/object_store.hpp>
 #include <tutti/checkpoint/uploads.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/detail/thrown.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/policy.hpp>
@@ -58,63 +59,82 @@ struct RemoteUploader final {
   bool closed = false;                             ///< not an option
 
   /// Throws c10::ValueError when options are out of range.
-  void validate() const {
-    expect(static_cast<bool>(object_store),
-           "RemoteUploader: object_store is not set; give it a LocalObjectStore, a "
-           "CommandObjectStore or one of your own.");
-    expect(!remote_folder.empty(), "RemoteUploader: remote_folder", remote_folder, "a path");
-    expect(num_attempts >= 1, "RemoteUploader: num_attempts", num_attempts, "1 or more");
-    expect(max_queued >= 1, "RemoteUploader: max_queued", max_queued, "1 or more");
-  }
+  void validate() const;
 
-  void apply(Init, const State& state) {
-    uploads = std::make_unique<checkpoint::Uploads>(
-        checkpoint::UploadOptions{.store = object_store,
-                                  .remote_folder = run_path(remote_folder, state),
-                                  .staging_folder = run_path(upload_staging_folder, state),
-                                  .num_attempts = num_attempts,
-                                  .first_wait = retry_wait,
-                                  .max_queued = static_cast<std::size_t>(max_queued),
-                                  .warn = on_error == OnUploadError::warn});
-  }
+  void apply(Init, const State& state);
 
   /// Waits for what is under way. Throws c10::Error when some of it failed; a warning where the
   /// run is failing already or on_error wants that.
-  void close(const State&) {
-    closed = true;
-    if (uploads) {
-      finish();
-    }
-  }
+  void close(const State&);
 
   /// Uploads a file of the run; Logger::upload_file() calls this. After close(), for what another
   /// policy has left until its own, it waits and throws as that does.
-  void upload_file(std::string_view remote_file_name, std::string_view path) {
-    if (uploads) {
-      uploads->take_file(std::string(path), std::string(remote_file_name));
-      if (closed) {
-        finish();
-      }
-    }
-  }
+  void upload_file(std::string_view remote_file_name, std::string_view path);
 
   /// What the trainer tells of checkpoints.
   [[nodiscard]] checkpoint::Mirror& checkpoint_mirror() { return *uploads; }
 
  private:
-  void finish() {
-    while (!uploads->wait(std::chrono::hours(1))) {
-    }
-    if (!detail::run_failed()) {
-      uploads->check();
-      return;
-    }
-    try {
-      uploads->check();
-    } catch (const std::exception&) {
-      TORCH_WARN(detail::thrown());
-    }
-  }
+  void finish();
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void RemoteUploader::validate() const {
+  expect(static_cast<bool>(object_store),
+         "RemoteUploader: object_store is not set; give it a LocalObjectStore, a "
+         "CommandObjectStore or one of your own.");
+  expect(!remote_folder.empty(), "RemoteUploader: remote_folder", remote_folder, "a path");
+  expect(num_attempts >= 1, "RemoteUploader: num_attempts", num_attempts, "1 or more");
+  expect(max_queued >= 1, "RemoteUploader: max_queued", max_queued, "1 or more");
+}
+
+TUTTI_INLINE void RemoteUploader::apply(Init, const State& state) {
+  uploads = std::make_unique<checkpoint::Uploads>(
+      checkpoint::UploadOptions{.store = object_store,
+                                .remote_folder = run_path(remote_folder, state),
+                                .staging_folder = run_path(upload_staging_folder, state),
+                                .num_attempts = num_attempts,
+                                .first_wait = retry_wait,
+                                .max_queued = static_cast<std::size_t>(max_queued),
+                                .warn = on_error == OnUploadError::warn});
+}
+
+TUTTI_INLINE void RemoteUploader::close(const State&) {
+  closed = true;
+  if (uploads) {
+    finish();
+  }
+}
+
+TUTTI_INLINE void RemoteUploader::upload_file(std::string_view remote_file_name,
+                                              std::string_view path) {
+  if (uploads) {
+    uploads->take_file(std::string(path), std::string(remote_file_name));
+    if (closed) {
+      finish();
+    }
+  }
+}
+
+TUTTI_INLINE void RemoteUploader::finish() {
+  while (!uploads->wait(std::chrono::hours(1))) {
+  }
+  if (!detail::run_failed()) {
+    uploads->check();
+    return;
+  }
+  try {
+    uploads->check();
+  } catch (const std::exception&) {
+    TORCH_WARN(detail::thrown());
+  }
+}
+
+}  // namespace tutti
+
+#endif

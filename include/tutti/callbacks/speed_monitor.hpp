@@ -10,6 +10,7 @@
 #include <tutti/callbacks/detail/clock_unit.hpp>
 #include <tutti/callbacks/detail/cuda_driver.hpp>
 #include <tutti/callbacks/detail/device_flops.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/state.hpp>
@@ -85,112 +86,135 @@ struct SpeedMonitor final {
   void apply(Init, const State& state) {
     window->peak = gpu_flops_available ? *gpu_flops_available : peak_of(state);
   }
-  void apply(BatchEnd, const State& state) {
-    const Timestamp& now = state.timestamp;
-    detail::push(window->samples, now.sample, window_size + 1);
-    detail::push(window->tokens, now.token, window_size + 1);
-    detail::push(window->times, std::int64_t{now.total_wct.count()}, window_size + 1);
-    if (state.task.has_flops_per_batch()) {
-      const double flops = state.task.flops_per_batch(state.batch);
-      detail::push(window->flops, state.communicator->all_reduce_value(flops, dist::ReduceOp::sum),
-                   window_size + 1);
-    }
-    if (state.logger.wants_metrics()) {
-      log_throughput(state);
-      log_flops(state);
-      log_times(state);
-    }
-  }
+  void apply(BatchEnd, const State& state);
   void apply(EvalEnd, const State& state) {
     window->eval_time += state.eval_timestamp.total_wct.count();
   }
 
   /// Saves the window and the time spent in evaluation.
-  void save(Archive& archive) const {
-    archive.put("total_eval_wct", window->eval_time);
-    detail::save_window(archive, "samples", window->samples);
-    detail::save_window(archive, "tokens", window->tokens);
-    detail::save_window(archive, "times", window->times);
-    detail::save_window(archive, "flops", window->flops);
-  }
-  void load(const Archive& archive) {
-    window->eval_time = archive.get<std::int64_t>("total_eval_wct");
-    detail::load_window(archive, "samples", window->samples);
-    detail::load_window(archive, "tokens", window->tokens);
-    detail::load_window(archive, "times", window->times);
-    detail::load_window(archive, "flops", window->flops);
-  }
+  void save(Archive& archive) const;
+  void load(const Archive& archive);
 
  private:
-  static double peak_of(const State& state) {
-    if (!state.device.is_cuda() || !state.task.has_flops_per_batch()) {
-      return 0;
-    }
-    const std::string device = detail::cuda_device_name(state.device.index());
-    const detail::PeakFlops peak = detail::peak_flops_of(device);
-    const double flops = state.precision == Precision::amp_fp16   ? peak.fp16
-                         : state.precision == Precision::amp_bf16 ? peak.bf16
-                                                                  : peak.fp32;
-    if (flops == 0) {
-      TORCH_WARN("SpeedMonitor: the peak of \"", device, "\" in ", to_string(state.precision),
-                 " is not known, so throughput/device/mfu is not logged; set "
-                 "SpeedMonitor::gpu_flops_available to it");
-    }
-    return flops;
-  }
+  static double peak_of(const State& state);
 
   [[nodiscard]] bool full(std::size_t seen) const {
     return seen == static_cast<std::size_t>(window_size) + 1;
   }
-  [[nodiscard]] double seconds() const {
-    return detail::to_seconds(
-        std::chrono::nanoseconds(window->times.back() - window->times.front()));
-  }
+  [[nodiscard]] double seconds() const;
 
-  void log_throughput(const State& state) const {
-    if (!full(window->times.size())) {
-      return;
-    }
-    const double elapsed = seconds();
-    const double world = state.world_size;
-    const double batches = static_cast<double>(window_size) / elapsed;
-    const double samples =
-        static_cast<double>(window->samples.back() - window->samples.front()) / elapsed;
-    state.log_metrics({{"throughput/batches_per_sec", batches},
-                       {"throughput/samples_per_sec", samples},
-                       {"throughput/device/batches_per_sec", batches / world},
-                       {"throughput/device/samples_per_sec", samples / world}});
-    if (window->tokens.back() > window->tokens.front()) {
-      const double tokens =
-          static_cast<double>(window->tokens.back() - window->tokens.front()) / elapsed;
-      state.log_metrics({{"throughput/tokens_per_sec", tokens},
-                         {"throughput/device/tokens_per_sec", tokens / world}});
-    }
-  }
+  void log_throughput(const State& state) const;
 
-  void log_flops(const State& state) const {
-    if (!full(window->flops.size())) {
-      return;
-    }
-    double sum = 0;
-    for (std::size_t i = 1; i < window->flops.size(); ++i) {
-      sum += window->flops[i];
-    }
-    const double flops = sum / seconds();
-    const double device = flops / state.world_size;
-    state.log_metrics(
-        {{"throughput/flops_per_sec", flops}, {"throughput/device/flops_per_sec", device}});
-    if (window->peak > 0) {
-      state.log_metrics({{"throughput/device/mfu", device / window->peak}});
-    }
-  }
+  void log_flops(const State& state) const;
 
-  void log_times(const State& state) const {
-    const double unit = detail::seconds_in(time_unit);
-    const double train = detail::to_seconds(state.timestamp.total_wct) / unit;
-    const double val = detail::to_seconds(std::chrono::nanoseconds(window->eval_time)) / unit;
-    state.log_metrics({{"time/train", train}, {"time/val", val}, {"time/total", train + val}});
-  }
+  void log_times(const State& state) const;
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void SpeedMonitor::apply(BatchEnd, const State& state) {
+  const Timestamp& now = state.timestamp;
+  detail::push(window->samples, now.sample, window_size + 1);
+  detail::push(window->tokens, now.token, window_size + 1);
+  detail::push(window->times, std::int64_t{now.total_wct.count()}, window_size + 1);
+  if (state.task.has_flops_per_batch()) {
+    const double flops = state.task.flops_per_batch(state.batch);
+    detail::push(window->flops, state.communicator->all_reduce_value(flops, dist::ReduceOp::sum),
+                 window_size + 1);
+  }
+  if (state.logger.wants_metrics()) {
+    log_throughput(state);
+    log_flops(state);
+    log_times(state);
+  }
+}
+
+TUTTI_INLINE void SpeedMonitor::save(Archive& archive) const {
+  archive.put("total_eval_wct", window->eval_time);
+  detail::save_window(archive, "samples", window->samples);
+  detail::save_window(archive, "tokens", window->tokens);
+  detail::save_window(archive, "times", window->times);
+  detail::save_window(archive, "flops", window->flops);
+}
+
+TUTTI_INLINE void SpeedMonitor::load(const Archive& archive) {
+  window->eval_time = archive.get<std::int64_t>("total_eval_wct");
+  detail::load_window(archive, "samples", window->samples);
+  detail::load_window(archive, "tokens", window->tokens);
+  detail::load_window(archive, "times", window->times);
+  detail::load_window(archive, "flops", window->flops);
+}
+
+TUTTI_INLINE double SpeedMonitor::peak_of(const State& state) {
+  if (!state.device.is_cuda() || !state.task.has_flops_per_batch()) {
+    return 0;
+  }
+  const std::string device = detail::cuda_device_name(state.device.index());
+  const detail::PeakFlops peak = detail::peak_flops_of(device);
+  const double flops = state.precision == Precision::amp_fp16   ? peak.fp16
+                       : state.precision == Precision::amp_bf16 ? peak.bf16
+                                                                : peak.fp32;
+  if (flops == 0) {
+    TORCH_WARN("SpeedMonitor: the peak of \"", device, "\" in ", to_string(state.precision),
+               " is not known, so throughput/device/mfu is not logged; set "
+               "SpeedMonitor::gpu_flops_available to it");
+  }
+  return flops;
+}
+
+TUTTI_INLINE double SpeedMonitor::seconds() const {
+  return detail::to_seconds(std::chrono::nanoseconds(window->times.back() - window->times.front()));
+}
+
+TUTTI_INLINE void SpeedMonitor::log_throughput(const State& state) const {
+  if (!full(window->times.size())) {
+    return;
+  }
+  const double elapsed = seconds();
+  const double world = state.world_size;
+  const double batches = static_cast<double>(window_size) / elapsed;
+  const double samples =
+      static_cast<double>(window->samples.back() - window->samples.front()) / elapsed;
+  state.log_metrics({{"throughput/batches_per_sec", batches},
+                     {"throughput/samples_per_sec", samples},
+                     {"throughput/device/batches_per_sec", batches / world},
+                     {"throughput/device/samples_per_sec", samples / world}});
+  if (window->tokens.back() > window->tokens.front()) {
+    const double tokens =
+        static_cast<double>(window->tokens.back() - window->tokens.front()) / elapsed;
+    state.log_metrics({{"throughput/tokens_per_sec", tokens},
+                       {"throughput/device/tokens_per_sec", tokens / world}});
+  }
+}
+
+TUTTI_INLINE void SpeedMonitor::log_flops(const State& state) const {
+  if (!full(window->flops.size())) {
+    return;
+  }
+  double sum = 0;
+  for (std::size_t i = 1; i < window->flops.size(); ++i) {
+    sum += window->flops[i];
+  }
+  const double flops = sum / seconds();
+  const double device = flops / state.world_size;
+  state.log_metrics(
+      {{"throughput/flops_per_sec", flops}, {"throughput/device/flops_per_sec", device}});
+  if (window->peak > 0) {
+    state.log_metrics({{"throughput/device/mfu", device / window->peak}});
+  }
+}
+
+TUTTI_INLINE void SpeedMonitor::log_times(const State& state) const {
+  const double unit = detail::seconds_in(time_unit);
+  const double train = detail::to_seconds(state.timestamp.total_wct) / unit;
+  const double val = detail::to_seconds(std::chrono::nanoseconds(window->eval_time)) / unit;
+  state.log_metrics({{"time/train", train}, {"time/val", val}, {"time/total", train + val}});
+}
+
+}  // namespace tutti
+
+#endif

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <tutti/callbacks/detail/nvml.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/detail/proc.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/lazy.hpp>
@@ -29,26 +30,7 @@ struct Machine {
 ///
 /// loads: of every process, in their order. all: every process's as `<name>_rank_<r>`; else the
 /// least and the largest only, as `min_<name>_rank_<r>` and `max_<name>_rank_<r>`.
-inline NamedNumbers gpu_numbers(const std::vector<GpuLoad>& loads, bool all) {
-  NamedNumbers out;
-  for (std::size_t i = 0; i < gpu_load_names.size(); ++i) {
-    const std::string name = gpu_load_names[i];
-    std::size_t least = 0;
-    std::size_t most = 0;
-    for (std::size_t rank = 0; rank < loads.size(); ++rank) {
-      least = loads[rank][i] < loads[least][i] ? rank : least;
-      most = loads[rank][i] > loads[most][i] ? rank : most;
-      if (all) {
-        out.emplace_back(name + "_rank_" + std::to_string(rank), loads[rank][i]);
-      }
-    }
-    if (!all && !loads.empty()) {
-      out.emplace_back("min_" + name + "_rank_" + std::to_string(least), loads[least][i]);
-      out.emplace_back("max_" + name + "_rank_" + std::to_string(most), loads[most][i]);
-    }
-  }
-  return out;
-}
+NamedNumbers gpu_numbers(const std::vector<GpuLoad>& loads, bool all);
 
 }  // namespace detail
 
@@ -74,55 +56,94 @@ struct SystemMetricsMonitor final {
   static constexpr bool reads_batch = false;
   using events = types<Init, BatchStart, EvalBatchStart, PredictBatchStart>;
 
-  void apply(Init, const State& state) {
-    machine->cpu = detail::cpu_times(detail::file_text("/proc/stat"));
-    if (state.device.is_cuda()) {
-      machine->gpu.open(state.device.index());
-      if (!machine->gpu.load()) {
-        TORCH_WARN("SystemMetricsMonitor: libnvidia-ml.so.1 is missing or does not know device ",
-                   state.device.str(), "; its numbers are logged as 0");
-      }
-    }
-  }
+  void apply(Init, const State& state);
   void apply(BatchStart, const State& state) { look(state); }
   void apply(EvalBatchStart, const State& state) { look(state); }
   void apply(PredictBatchStart, const State& state) { look(state); }
 
  private:
-  void look(const State& state) {
-    detail::NamedNumbers numbers;
-    if (state.device.is_cuda()) {
-      numbers = detail::gpu_numbers(gather(state), log_all_data);
-    }
-    if (!state.logger.wants_metrics()) {
-      return;
-    }
-    const auto append = [&](const detail::NamedNumbers& more) {
-      numbers.insert(numbers.end(), more.begin(), more.end());
-    };
-    const detail::CpuTimes cpu = detail::cpu_times(detail::file_text("/proc/stat"));
-    append({{"cpu_percentage", detail::cpu_percentage(machine->cpu, cpu)}});
-    machine->cpu = cpu;
-    append(detail::memory_numbers(detail::file_text("/proc/meminfo")));
-    append(detail::disk_numbers());
-    append(detail::network_numbers(detail::file_text("/proc/net/dev")));
-    std::vector<LoggedMetric> metrics;
-    for (const auto& [key, value] : numbers) {
-      metrics.push_back({key, value});
-    }
-    state.logger.log_metrics(metrics, state.timestamp.batch);
-  }
+  void look(const State& state);
 
   // Every process's GPU.
-  [[nodiscard]] std::vector<detail::GpuLoad> gather(const State& state) const {
-    const detail::GpuLoad own = machine->gpu.load().value_or(detail::GpuLoad{});
-    const std::string bytes(reinterpret_cast<const char*>(own.data()), sizeof own);
-    std::vector<detail::GpuLoad> all;
-    for (const std::string& other : state.communicator->all_gather_bytes(bytes)) {
-      std::memcpy(all.emplace_back().data(), other.data(), sizeof own);
-    }
-    return all;
-  }
+  [[nodiscard]] std::vector<detail::GpuLoad> gather(const State& state) const;
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE NamedNumbers gpu_numbers(const std::vector<GpuLoad>& loads, bool all) {
+  NamedNumbers out;
+  for (std::size_t i = 0; i < gpu_load_names.size(); ++i) {
+    const std::string name = gpu_load_names[i];
+    std::size_t least = 0;
+    std::size_t most = 0;
+    for (std::size_t rank = 0; rank < loads.size(); ++rank) {
+      least = loads[rank][i] < loads[least][i] ? rank : least;
+      most = loads[rank][i] > loads[most][i] ? rank : most;
+      if (all) {
+        out.emplace_back(name + "_rank_" + std::to_string(rank), loads[rank][i]);
+      }
+    }
+    if (!all && !loads.empty()) {
+      out.emplace_back("min_" + name + "_rank_" + std::to_string(least), loads[least][i]);
+      out.emplace_back("max_" + name + "_rank_" + std::to_string(most), loads[most][i]);
+    }
+  }
+  return out;
+}
+
+}  // namespace tutti::detail
+
+namespace tutti {
+
+TUTTI_INLINE void SystemMetricsMonitor::apply(Init, const State& state) {
+  machine->cpu = detail::cpu_times(detail::file_text("/proc/stat"));
+  if (state.device.is_cuda()) {
+    machine->gpu.open(state.device.index());
+    if (!machine->gpu.load()) {
+      TORCH_WARN("SystemMetricsMonitor: libnvidia-ml.so.1 is missing or does not know device ",
+                 state.device.str(), "; its numbers are logged as 0");
+    }
+  }
+}
+
+TUTTI_INLINE void SystemMetricsMonitor::look(const State& state) {
+  detail::NamedNumbers numbers;
+  if (state.device.is_cuda()) {
+    numbers = detail::gpu_numbers(gather(state), log_all_data);
+  }
+  if (!state.logger.wants_metrics()) {
+    return;
+  }
+  const auto append = [&](const detail::NamedNumbers& more) {
+    numbers.insert(numbers.end(), more.begin(), more.end());
+  };
+  const detail::CpuTimes cpu = detail::cpu_times(detail::file_text("/proc/stat"));
+  append({{"cpu_percentage", detail::cpu_percentage(machine->cpu, cpu)}});
+  machine->cpu = cpu;
+  append(detail::memory_numbers(detail::file_text("/proc/meminfo")));
+  append(detail::disk_numbers());
+  append(detail::network_numbers(detail::file_text("/proc/net/dev")));
+  std::vector<LoggedMetric> metrics;
+  for (const auto& [key, value] : numbers) {
+    metrics.push_back({key, value});
+  }
+  state.logger.log_metrics(metrics, state.timestamp.batch);
+}
+
+TUTTI_INLINE std::vector<detail::GpuLoad> SystemMetricsMonitor::gather(const State& state) const {
+  const detail::GpuLoad own = machine->gpu.load().value_or(detail::GpuLoad{});
+  const std::string bytes(reinterpret_cast<const char*>(own.data()), sizeof own);
+  std::vector<detail::GpuLoad> all;
+  for (const std::string& other : state.communicator->all_gather_bytes(bytes)) {
+    std::memcpy(all.emplace_back().data(), other.data(), sizeof own);
+  }
+  return all;
+}
+
+}  // namespace tutti
+
+#endif

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include <tutti/callbacks/detail/comparison.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
@@ -55,24 +56,36 @@ struct ThresholdStopper final {
   void apply(EvalEnd, State& state) { look(state); }
   void apply(EpochEnd, State& state) { look(state); }
   void apply(BatchEnd, State& state) { look(state); }
-  void apply(FitEnd, State&) const {
-    if (!seen) {
-      detail::warn_of_unseen_set(name, dataloader_label);
-    }
-  }
+  void apply(FitEnd, State&) const;
 
  private:
   [[nodiscard]] bool concerns(const State& state) const {
     return state.dataloader_label == std::string_view(dataloader_label);
   }
 
-  void look(State& state) {
-    seen = true;
-    const double value = detail::monitored(state, name, dataloader_label, monitor);
-    if (detail::is_better(comparison, monitor, value, *threshold)) {
-      state.stop_training();
-    }
-  }
+  void look(State& state);
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void ThresholdStopper::apply(FitEnd, State&) const {
+  if (!seen) {
+    detail::warn_of_unseen_set(name, dataloader_label);
+  }
+}
+
+TUTTI_INLINE void ThresholdStopper::look(State& state) {
+  seen = true;
+  const double value = detail::monitored(state, name, dataloader_label, monitor);
+  if (detail::is_better(comparison, monitor, value, *threshold)) {
+    state.stop_training();
+  }
+}
+
+}  // namespace tutti
+
+#endif

@@ -150,6 +150,11 @@ class Loss : public NamedTensors {
 
 }  // namespace tutti
 
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE class std::vector<tutti::NamedTensors::value_type>;
+TUTTI_TEMPLATE class std::vector<tutti::Batch>;
+#endif
+
 #if TUTTI_BODIES
 
 namespace tutti {

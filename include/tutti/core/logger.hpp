@@ -103,7 +103,7 @@ class Logger {
       };
       wants_files_ = true;
     }
-    sinks_.push_back(sink);
+    add_sink(sink);
   }
 
   /// Forgets all destinations.
@@ -152,6 +152,8 @@ class Logger {
     void (*file)(void*, std::string_view, std::string_view) = nullptr;
   };
 
+  void add_sink(const Sink& sink);
+
   std::vector<Sink> sinks_;
   bool wants_metrics_ = false;
   bool wants_images_ = false;
@@ -163,6 +165,10 @@ class Logger {
 #if TUTTI_BODIES
 
 namespace tutti {
+
+TUTTI_INLINE void Logger::add_sink(const Sink& sink) {
+  sinks_.push_back(sink);
+}
 
 TUTTI_INLINE void Logger::clear() {
   sinks_.clear();

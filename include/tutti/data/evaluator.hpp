@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/count_or_auto.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/time.hpp>
@@ -57,3 +58,7 @@ struct Evaluator : EvaluatorOptions {
 };
 
 }  // namespace tutti
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE class std::vector<tutti::Evaluator>;
+#endif

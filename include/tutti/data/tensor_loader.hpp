@@ -15,6 +15,7 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/pinned.hpp>
 #include <tutti/data/detail/rows.hpp>
+#include <tutti/data/loader.hpp>
 #include <tutti/data/sampler.hpp>
 
 namespace tutti {
@@ -99,6 +100,10 @@ class TensorLoader {
   std::int64_t next_ = 0;
   std::int64_t repeated_ = 0;
 };
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE struct AnyLoader::Holder<TensorLoader>;
+#endif
 
 }  // namespace tutti
 

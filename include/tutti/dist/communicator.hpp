@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/make.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/environment.hpp>
@@ -93,6 +94,7 @@ class Communicator {
 /// One process alone: reductions and broadcasts do nothing, gathers return one element.
 class SingleProcess final : public Communicator {
  public:
+  ~SingleProcess() override;
   SingleProcess() : Communicator(Environment{}) {}
 
   std::string backend() const override { return "none"; }
@@ -160,3 +162,13 @@ inline int node_rank() {
 }
 
 }  // namespace tutti::dist
+
+#if TUTTI_BODIES
+
+namespace tutti::dist {
+
+TUTTI_INLINE SingleProcess::~SingleProcess() = default;
+
+}  // namespace tutti::dist
+
+#endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/backend.hpp>
 #include <tutti/dist/data_parallel.hpp>
@@ -28,6 +29,7 @@ namespace tutti::dist {
 /// object only watches its parameters' gradients.
 class DistributedDataParallel final : public DataParallel {
  public:
+  ~DistributedDataParallel() override;
   /// Checks that all ranks have the same parameters and buffers, and sends rank 0's to all.
   ///
   /// module: with at least one parameter that requires a gradient, all on one kind of device.
@@ -148,13 +150,25 @@ inline std::unique_ptr<DataParallel> wrap(const torch::nn::Module& module,
 namespace detail {
 
 /// Gives the program this backend: a Trainer anywhere in it can then join several processes.
+#if TUTTI_BODIES  // else the separate source does it
 inline const bool backend_is_set = [] {
   backend() = {.initialize = [](at::DeviceType device, std::chrono::milliseconds timeout)
                    -> std::shared_ptr<Communicator> { return initialize(device, timeout); },
                .wrap = &wrap};
   return true;
 }();
+#endif
 
 }  // namespace detail
 
 }  // namespace tutti::dist
+
+#if TUTTI_BODIES
+
+namespace tutti::dist {
+
+TUTTI_INLINE DistributedDataParallel::~DistributedDataParallel() = default;
+
+}  // namespace tutti::dist
+
+#endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/detail/c10d.hpp>
@@ -42,7 +43,7 @@ class Group final : public Communicator {
                      [&] { return detail::make_group(store_, environment, device, timeout); });
     backend_ = device == c10::DeviceType::CUDA ? "nccl" : "gloo";
   }
-  ~Group() override { detail::shutdown_quietly(group_); }
+  ~Group() override;
 
   std::string backend() const override { return backend_; }
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
@@ -216,3 +217,15 @@ inline std::shared_ptr<Communicator> initialize(
 }
 
 }  // namespace tutti::dist
+
+#if TUTTI_BODIES
+
+namespace tutti::dist {
+
+TUTTI_INLINE Group::~Group() {
+  detail::shutdown_quietly(group_);
+}
+
+}  // namespace tutti::dist
+
+#endif

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
 
+#include <tutti/config.hpp>
 #include <tutti/losses/reduction.hpp>
 #include <tutti/losses/targets.hpp>
 
@@ -28,14 +29,8 @@ namespace functional {
 /// Returns a scalar, or [N, C, d1, ...] with reduction none.
 /// Throws c10::Error (ValueError) as ensure_targets_one_hot does.
 /// Source: MosaicML Composer, `composer.loss.binary_cross_entropy_with_logits`.
-inline at::Tensor binary_cross_entropy_with_logits(
-    const at::Tensor& input, const at::Tensor& target,
-    const BinaryCrossEntropyWithLogits& options = {}) {
-  const at::Tensor loss = at::binary_cross_entropy_with_logits(
-      input, ensure_targets_one_hot(input, target), options.weight, options.pos_weight,
-      detail::to_aten(options.reduction));
-  return options.scale_by_batch_size ? loss.div(input.size(0)) : loss;
-}
+at::Tensor binary_cross_entropy_with_logits(const at::Tensor& input, const at::Tensor& target,
+                                            const BinaryCrossEntropyWithLogits& options = {});
 
 }  // namespace functional
 
@@ -45,3 +40,20 @@ inline at::Tensor BinaryCrossEntropyWithLogits::operator()(const at::Tensor& inp
 }
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::functional {
+
+TUTTI_INLINE at::Tensor binary_cross_entropy_with_logits(
+    const at::Tensor& input, const at::Tensor& target,
+    const BinaryCrossEntropyWithLogits& options) {
+  const at::Tensor loss = at::binary_cross_entropy_with_logits(
+      input, ensure_targets_one_hot(input, target), options.weight, options.pos_weight,
+      detail::to_aten(options.reduction));
+  return options.scale_by_batch_size ? loss.div(input.size(0)) : loss;
+}
+
+}  // namespace tutti::functional
+
+#endif

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/model.hpp>
 #include <tutti/core/tags.hpp>
@@ -38,6 +39,7 @@ namespace tutti::models {
 /// The layers one after the other.
 class BertEncoderImpl : public torch::nn::Cloneable<BertEncoderImpl> {
  public:
+  ~BertEncoderImpl() override;
   explicit BertEncoderImpl(const BertOptions& options) : options_(options) { reset(); }
 
   void reset() override {
@@ -64,6 +66,7 @@ TORCH_MODULE(BertEncoder);
 /// What reads the first token's vector for a whole sequence.
 class BertPoolerImpl : public torch::nn::Cloneable<BertPoolerImpl> {
  public:
+  ~BertPoolerImpl() override;
   explicit BertPoolerImpl(std::int64_t width) : width_(width) { reset(); }
   void reset() override { dense = register_module("dense", nn::Linear(width_, width_)); }
 
@@ -80,6 +83,7 @@ TORCH_MODULE(BertPooler);
 /// BERT without a head: token indices to vectors.
 class BertModelImpl : public torch::nn::Cloneable<BertModelImpl> {
  public:
+  ~BertModelImpl() override;
   /// Throws c10::Error (ValueError) for a width that the heads do not divide.
   explicit BertModelImpl(const BertOptions& options, bool add_pooling_layer = true)
       : options_(options), pools_(add_pooling_layer) {
@@ -118,6 +122,7 @@ TORCH_MODULE(BertModel);
 /// What precedes the logits: `norm(act(dense(x)))`.
 class BertTransformImpl : public torch::nn::Cloneable<BertTransformImpl> {
  public:
+  ~BertTransformImpl() override;
   explicit BertTransformImpl(const BertOptions& options) : options_(options) { reset(); }
 
   void reset() override {
@@ -141,6 +146,7 @@ TORCH_MODULE(BertTransform);
 /// nonlinearity, `LayerNorm`, `bias`.
 class BertPredictionsImpl : public nn::Cloneable<BertPredictionsImpl> {
  public:
+  ~BertPredictionsImpl() override;
   explicit BertPredictionsImpl(const BertOptions& options) : options_(options) { reset(); }
 
   void reset() override {
@@ -164,6 +170,7 @@ TORCH_MODULE(BertPredictions);
 /// The module that Hugging Face puts around the predictions.
 class BertHeadImpl : public torch::nn::Cloneable<BertHeadImpl> {
  public:
+  ~BertHeadImpl() override;
   explicit BertHeadImpl(const BertOptions& options) : options_(options) { reset(); }
   void reset() override { predictions = register_module("predictions", BertPredictions(options_)); }
 
@@ -182,6 +189,7 @@ TORCH_MODULE(BertHead);
 /// Its metrics are LanguageCrossEntropy and MaskedAccuracy.
 class BertForMaskedLMImpl : public torch::nn::Cloneable<BertForMaskedLMImpl> {
  public:
+  ~BertForMaskedLMImpl() override;
   using model_features = types<takes_tokens, has_attention, has_feed_forward, loss_takes_indices>;
 
   explicit BertForMaskedLMImpl(const BertOptions& options = {}) : options_(options) { reset(); }
@@ -227,6 +235,7 @@ TORCH_MODULE(BertForMaskedLM);
 class BertForSequenceClassificationImpl
     : public torch::nn::Cloneable<BertForSequenceClassificationImpl> {
  public:
+  ~BertForSequenceClassificationImpl() override;
   using model_features = types<takes_tokens, has_attention, has_feed_forward>;
 
   explicit BertForSequenceClassificationImpl(const BertOptions& options = {},
@@ -280,3 +289,20 @@ class BertForSequenceClassificationImpl
 TORCH_MODULE(BertForSequenceClassification);
 
 }  // namespace tutti::models
+
+#if TUTTI_BODIES
+
+namespace tutti::models {
+
+TUTTI_INLINE BertEncoderImpl::~BertEncoderImpl() = default;
+TUTTI_INLINE BertPoolerImpl::~BertPoolerImpl() = default;
+TUTTI_INLINE BertModelImpl::~BertModelImpl() = default;
+TUTTI_INLINE BertTransformImpl::~BertTransformImpl() = default;
+TUTTI_INLINE BertPredictionsImpl::~BertPredictionsImpl() = default;
+TUTTI_INLINE BertHeadImpl::~BertHeadImpl() = default;
+TUTTI_INLINE BertForMaskedLMImpl::~BertForMaskedLMImpl() = default;
+TUTTI_INLINE BertForSequenceClassificationImpl::~BertForSequenceClassificationImpl() = default;
+
+}  // namespace tutti::models
+
+#endif

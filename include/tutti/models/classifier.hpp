@@ -10,6 +10,7 @@
 
 #include <torch/nn/pimpl.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/model.hpp>
 #include <tutti/losses/soft_cross_entropy.hpp>
@@ -33,6 +34,20 @@ struct ClassifierOptions {
   std::function<at::Tensor(const at::Tensor&, const at::Tensor&)> sample_losses{};
 };
 
+namespace detail {
+
+// What of a Classifier does not know its network.
+
+// own: the network's number of classes; 0: it has none. Sets it, and the metrics that were not
+// given.
+void complete(ClassifierOptions& options, std::int64_t own);
+at::Tensor loss_of(const ClassifierOptions& options, const at::Tensor& outputs,
+                   const at::Tensor& targets);
+at::Tensor sample_losses_of(const ClassifierOptions& options, const at::Tensor& outputs,
+                            const at::Tensor& targets);
+
+}  // namespace detail
+
 /// Makes a Model of a network that classifies: batches of inputs and targets, cross entropy and
 /// accuracy.
 ///
@@ -51,14 +66,7 @@ class Classifier {
   explicit Classifier(std::shared_ptr<Net> net, ClassifierOptions options = {})
       : net_(std::move(net)), options_(std::move(options)) {
     TUTTI_CHECK_VALUE(net_ != nullptr, "Classifier: the network is empty; construct it first");
-    settle_classes();
-    const MulticlassAccuracy accuracy{{.num_classes = options_.num_classes}};
-    if (!options_.train_metrics) {
-      options_.train_metrics = make_metrics(accuracy);
-    }
-    if (!options_.eval_metrics) {
-      options_.eval_metrics = make_metrics(CrossEntropy{}, accuracy);
-    }
+    detail::complete(options_, own_classes());
   }
   explicit Classifier(const torch::nn::ModuleHolder<Net>& net, ClassifierOptions options = {})
       : Classifier(net.is_empty() ? nullptr : net.ptr(), std::move(options)) {}
@@ -68,8 +76,7 @@ class Classifier {
 
   /// The loss of logits against the batch's targets.
   [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const {
-    return options_.loss ? own_loss(outputs.tensor(), batch.targets())
-                         : functional::soft_cross_entropy(outputs.tensor(), batch.targets());
+    return detail::loss_of(options_, outputs.tensor(), batch.targets());
   }
 
   /// The loss is the default one.
@@ -81,13 +88,7 @@ class Classifier {
   /// The losses of each example of logits against the batch's targets, [N, ...].
   /// Throws c10::Error when only the loss of all was given.
   [[nodiscard]] at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) const {
-    TUTTI_CHECK(has_sample_losses(),
-                "Classifier: a loss of your own was given but no sample_losses beside it; set "
-                "ClassifierOptions::sample_losses");
-    return options_.sample_losses
-               ? options_.sample_losses(outputs.tensor(), batch.targets())
-               : functional::soft_cross_entropy(outputs.tensor(), batch.targets(), {}, -100,
-                                                Reduction::none);
+    return detail::sample_losses_of(options_, outputs.tensor(), batch.targets());
   }
 
   /// The metrics of training or of evaluation.
@@ -102,36 +103,14 @@ class Classifier {
   [[nodiscard]] std::int64_t num_classes() const { return options_.num_classes; }
 
  private:
-  // Says whose doing dense targets are, for a loss that cannot take them.
-  at::Tensor own_loss(const at::Tensor& outputs, const at::Tensor& targets) const {
-    try {
-      return options_.loss(outputs, targets);
-    } catch (const c10::Error& error) {
-      TUTTI_CHECK(!targets.is_floating_point() || targets.sizes() != outputs.sizes(),
-                  "Classifier: the loss of your own does not take targets that are class "
-                  "probabilities ",
-                  targets.sizes(),
-                  ", as LabelSmoothing, MixUp and CutMix make "
-                  "them; take these out, set MixUp's and CutMix's interpolate_loss, or use a loss "
-                  "that does, as functional::soft_cross_entropy. It said: ",
-                  error.what_without_backtrace());
-      throw;
-    }
-  }
-
-  void settle_classes() {
+  [[nodiscard]] std::int64_t own_classes() const {
     if constexpr (requires(const Net& net) {
                     { net.num_classes } -> std::convertible_to<std::int64_t>;
                   }) {
-      const auto own = static_cast<std::int64_t>(net_->num_classes);
-      if (options_.num_classes != 0 && options_.num_classes != own) {
-        TORCH_WARN("Classifier: num_classes is ", options_.num_classes, ", but the network says ",
-                   own, ", which is used");
-      }
-      options_.num_classes = own;
+      return static_cast<std::int64_t>(net_->num_classes);
+    } else {
+      return 0;
     }
-    TUTTI_CHECK_VALUE(options_.num_classes >= 0, "Classifier: num_classes is ",
-                      options_.num_classes, ", expected 1 or more, or 0 when it is not known");
   }
 
   std::shared_ptr<Net> net_;
@@ -148,3 +127,61 @@ template <class Net>
 Classifier(const torch::nn::ModuleHolder<Net>&, ClassifierOptions) -> Classifier<Net>;
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE void complete(ClassifierOptions& options, std::int64_t own) {
+  if (own != 0) {
+    if (options.num_classes != 0 && options.num_classes != own) {
+      TORCH_WARN("Classifier: num_classes is ", options.num_classes, ", but the network says ", own,
+                 ", which is used");
+    }
+    options.num_classes = own;
+  }
+  TUTTI_CHECK_VALUE(options.num_classes >= 0, "Classifier: num_classes is ", options.num_classes,
+                    ", expected 1 or more, or 0 when it is not known");
+  const MulticlassAccuracy accuracy{{.num_classes = options.num_classes}};
+  if (!options.train_metrics) {
+    options.train_metrics = make_metrics(accuracy);
+  }
+  if (!options.eval_metrics) {
+    options.eval_metrics = make_metrics(CrossEntropy{}, accuracy);
+  }
+}
+
+// Says whose doing dense targets are, for a loss that cannot take them.
+TUTTI_INLINE at::Tensor loss_of(const ClassifierOptions& options, const at::Tensor& outputs,
+                                const at::Tensor& targets) {
+  if (!options.loss) {
+    return functional::soft_cross_entropy(outputs, targets);
+  }
+  try {
+    return options.loss(outputs, targets);
+  } catch (const c10::Error& error) {
+    TUTTI_CHECK(!targets.is_floating_point() || targets.sizes() != outputs.sizes(),
+                "Classifier: the loss of your own does not take targets that are class "
+                "probabilities ",
+                targets.sizes(),
+                ", as LabelSmoothing, MixUp and CutMix make "
+                "them; take these out, set MixUp's and CutMix's interpolate_loss, or use a loss "
+                "that does, as functional::soft_cross_entropy. It said: ",
+                error.what_without_backtrace());
+    throw;
+  }
+}
+
+TUTTI_INLINE at::Tensor sample_losses_of(const ClassifierOptions& options,
+                                         const at::Tensor& outputs, const at::Tensor& targets) {
+  TUTTI_CHECK(options.sample_losses || !options.loss,
+              "Classifier: a loss of your own was given but no sample_losses beside it; set "
+              "ClassifierOptions::sample_losses");
+  return options.sample_losses
+             ? options.sample_losses(outputs, targets)
+             : functional::soft_cross_entropy(outputs, targets, {}, -100, Reduction::none);
+}
+
+}  // namespace tutti::detail
+
+#endif

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/model.hpp>
 #include <tutti/core/tags.hpp>
@@ -53,6 +54,7 @@ struct GPT2Options {
 class GPT2AttentionImpl : public torch::nn::Cloneable<GPT2AttentionImpl>,
                           public nn::PositionBiased {
  public:
+  ~GPT2AttentionImpl() override;
   explicit GPT2AttentionImpl(const GPT2Options& options)
       : nn::PositionBiased(options.n_head, /*causal=*/true), options_(options) {
     reset();
@@ -92,6 +94,7 @@ TORCH_MODULE(GPT2Attention);
 /// The feed-forward half of a block.
 class GPT2MLPImpl : public torch::nn::Cloneable<GPT2MLPImpl> {
  public:
+  ~GPT2MLPImpl() override;
   explicit GPT2MLPImpl(const GPT2Options& options) : options_(options) { reset(); }
 
   void reset() override {
@@ -116,6 +119,7 @@ TORCH_MODULE(GPT2MLP);
 /// One layer of GPT-2: attention, then feed-forward, each on the normalised input and added to it.
 class GPT2BlockImpl : public torch::nn::Cloneable<GPT2BlockImpl> {
  public:
+  ~GPT2BlockImpl() override;
   explicit GPT2BlockImpl(const GPT2Options& options) : options_(options) { reset(); }
 
   void reset() override {
@@ -144,6 +148,7 @@ TORCH_MODULE(GPT2Block);
 /// GPT-2 without a head: token indices to vectors.
 class GPT2ModelImpl : public torch::nn::Cloneable<GPT2ModelImpl>, public nn::PositionEmbedded {
  public:
+  ~GPT2ModelImpl() override;
   explicit GPT2ModelImpl(const GPT2Options& options) : options_(options) { reset(); }
 
   void reset() override {
@@ -206,6 +211,7 @@ TORCH_MODULE(GPT2Model);
 /// Its metrics are LanguageCrossEntropy and LanguagePerplexity.
 class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl> {
  public:
+  ~GPT2LMHeadModelImpl() override;
   using model_features = types<takes_tokens, has_attention, loss_takes_indices>;
 
   /// Throws c10::Error (ValueError) for a width that the heads do not divide.
@@ -254,3 +260,17 @@ class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl> {
 TORCH_MODULE(GPT2LMHeadModel);
 
 }  // namespace tutti::models
+
+#if TUTTI_BODIES
+
+namespace tutti::models {
+
+TUTTI_INLINE GPT2AttentionImpl::~GPT2AttentionImpl() = default;
+TUTTI_INLINE GPT2MLPImpl::~GPT2MLPImpl() = default;
+TUTTI_INLINE GPT2BlockImpl::~GPT2BlockImpl() = default;
+TUTTI_INLINE GPT2ModelImpl::~GPT2ModelImpl() = default;
+TUTTI_INLINE GPT2LMHeadModelImpl::~GPT2LMHeadModelImpl() = default;
+
+}  // namespace tutti::models
+
+#endif

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/tags.hpp>
 #include <tutti/models/residual_block.hpp>
@@ -55,6 +56,7 @@ inline nn::Sequential projection(const BlockOptions& options, std::int64_t out) 
 /// Two 3x3 convolutions; the stride is in the first.
 class BasicBlockImpl : public torch::nn::Cloneable<BasicBlockImpl>, public ResidualBlock {
  public:
+  ~BasicBlockImpl() override;
   static constexpr std::int64_t expansion = 1;
 
   explicit BasicBlockImpl(const BlockOptions& options) : options_(options) { reset(); }
@@ -91,6 +93,7 @@ TORCH_MODULE(BasicBlock);
 /// 1x1, 3x3 and 1x1 convolution; the stride is in the 3x3 one, as in torchvision ("ResNet v1.5").
 class BottleneckImpl : public torch::nn::Cloneable<BottleneckImpl>, public ResidualBlock {
  public:
+  ~BottleneckImpl() override;
   static constexpr std::int64_t expansion = 4;
 
   explicit BottleneckImpl(const BlockOptions& options) : options_(options) { reset(); }
@@ -156,6 +159,7 @@ struct ResNetOptions {
 /// A residual network: stem, stages (each but the first halves the size), mean, linear layer.
 class ResNetImpl : public torch::nn::Cloneable<ResNetImpl> {
  public:
+  ~ResNetImpl() override;
   using model_features = types<takes_images, has_residual_blocks>;
 
   /// Throws c10::Error for lists of different or no length, or a stage without blocks.
@@ -309,3 +313,15 @@ inline ResNet resnet101(ResNetOptions options = {}) {
 }
 
 }  // namespace tutti::models
+
+#if TUTTI_BODIES
+
+namespace tutti::models {
+
+TUTTI_INLINE ResNetImpl::~ResNetImpl() = default;
+TUTTI_INLINE BasicBlockImpl::~BasicBlockImpl() = default;
+TUTTI_INLINE BottleneckImpl::~BottleneckImpl() = default;
+
+}  // namespace tutti::models
+
+#endif

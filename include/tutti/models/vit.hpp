@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/tags.hpp>
 #include <tutti/models/residual_block.hpp>
@@ -69,6 +70,7 @@ void keep_size(Layer& layer, std::int64_t inputs) {
 /// `in_proj_bias`, `out_proj`.
 class VitAttentionImpl : public nn::Cloneable<VitAttentionImpl>, public nn::HeadedAttention {
  public:
+  ~VitAttentionImpl() override;
   explicit VitAttentionImpl(const VisionTransformerOptions& options)
       : nn::HeadedAttention(options.num_heads, /*causal=*/false), options_(options) {
     reset();
@@ -108,6 +110,7 @@ TORCH_MODULE(VitAttention);
 /// As a ResidualBlock it is left out as a whole.
 class VitBlockImpl : public torch::nn::Cloneable<VitBlockImpl>, public ResidualBlock {
  public:
+  ~VitBlockImpl() override;
   explicit VitBlockImpl(const VisionTransformerOptions& options) : options_(options) { reset(); }
 
   void reset() override {
@@ -158,6 +161,7 @@ TORCH_MODULE(VitBlock);
 /// The embedding of positions, the blocks, and a normalisation.
 class VitEncoderImpl : public nn::Cloneable<VitEncoderImpl> {
  public:
+  ~VitEncoderImpl() override;
   explicit VitEncoderImpl(const VisionTransformerOptions& options) : options_(options) { reset(); }
 
   void reset() override {
@@ -195,6 +199,7 @@ TORCH_MODULE(VitEncoder);
 /// first logits are zeros too.
 class VisionTransformerImpl : public nn::Cloneable<VisionTransformerImpl> {
  public:
+  ~VisionTransformerImpl() override;
   using model_features = types<takes_images, fixed_input_size, has_residual_blocks>;
 
   /// Throws c10::Error (ValueError) for sizes that do not divide as they should or are below 1.
@@ -337,3 +342,16 @@ inline VisionTransformer vit_h_14(VisionTransformerOptions options = {}) {
 }
 
 }  // namespace tutti::models
+
+#if TUTTI_BODIES
+
+namespace tutti::models {
+
+TUTTI_INLINE VisionTransformerImpl::~VisionTransformerImpl() = default;
+TUTTI_INLINE VitAttentionImpl::~VitAttentionImpl() = default;
+TUTTI_INLINE VitBlockImpl::~VitBlockImpl() = default;
+TUTTI_INLINE VitEncoderImpl::~VitEncoderImpl() = default;
+
+}  // namespace tutti::models
+
+#endif

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include <tutti/config.hpp>
 #include <tutti/nn/dropout.hpp>
 
 #include <ATen/ops/ones.h>
@@ -119,6 +120,7 @@ class HeadedAttention {
 /// Attention whose scores others may give a bias by position.
 class PositionBiased : public HeadedAttention {
  public:
+  ~PositionBiased() override;
   using HeadedAttention::HeadedAttention;
 
   /// Null: none.
@@ -144,3 +146,13 @@ class PositionEmbedded {
 };
 
 }  // namespace tutti::nn
+
+#if TUTTI_BODIES
+
+namespace tutti::nn {
+
+TUTTI_INLINE PositionBiased::~PositionBiased() = default;
+
+}  // namespace tutti::nn
+
+#endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/nn/detail/batch_norm.hpp>
 #include <tutti/nn/slot.hpp>
 
@@ -42,3 +43,9 @@ inline at::Tensor BatchNorm3dImpl::compute(const at::Tensor& x) {
 TORCH_MODULE(BatchNorm3d);
 
 }  // namespace tutti::nn
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_LAYER(BatchNorm1dImpl);
+TUTTI_LAYER(BatchNorm2dImpl);
+TUTTI_LAYER(BatchNorm3dImpl);
+#endif

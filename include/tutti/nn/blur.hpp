@@ -70,6 +70,7 @@ namespace nn {
 /// Blurs and sub-samples: functional::blur_2d as a layer.
 class BlurPool2dImpl : public torch::nn::Cloneable<BlurPool2dImpl> {
  public:
+  ~BlurPool2dImpl() override;
   /// channels: of the inputs; 0 takes them from each input.
   explicit BlurPool2dImpl(std::int64_t channels = 0, torch::ExpandingArray<2> stride = 2,
                           BlurBorder border = BlurBorder::zero)
@@ -100,6 +101,7 @@ TORCH_MODULE(BlurPool2d);
 /// Max-pooling whose sub-sampling is blurred: functional::blurmax_pool2d as a layer.
 class BlurMaxPool2dImpl : public Substitute {
  public:
+  ~BlurMaxPool2dImpl() override;
   explicit BlurMaxPool2dImpl(const torch::nn::MaxPool2dOptions& pool,
                              BlurBorder border = BlurBorder::zero)
       : options(pool), border_(border) {
@@ -123,6 +125,7 @@ TORCH_MODULE(BlurMaxPool2d);
 /// A strided convolution whose sub-sampling is blurred; the convolution is the child `conv`.
 class BlurConv2dImpl : public Substitute {
  public:
+  ~BlurConv2dImpl() override;
   /// Over the tensors of `layer`: they stay the same objects. blur_first: blur, then convolve;
   /// else convolve with stride 1, then blur with the stride, at the cost of the stride's product.
   explicit BlurConv2dImpl(const torch::nn::Conv2dImpl& layer, bool blur_first = true,
@@ -247,6 +250,10 @@ TUTTI_INLINE BlurConv2dImpl::BlurConv2dImpl(const torch::nn::Conv2dImpl& layer, 
       "blur_filter",
       functional::blur_filter().repeat({channels_, 1, 1, 1}).to(layer.weight.options()));
 }
+
+TUTTI_INLINE BlurPool2dImpl::~BlurPool2dImpl() = default;
+TUTTI_INLINE BlurMaxPool2dImpl::~BlurMaxPool2dImpl() = default;
+TUTTI_INLINE BlurConv2dImpl::~BlurConv2dImpl() = default;
 
 }  // namespace tutti::nn
 

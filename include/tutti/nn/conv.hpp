@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/nn/slot.hpp>
 
 #include <torch/nn/modules/conv.h>
@@ -21,3 +22,9 @@ using Conv3dImpl = Replaceable<torch::nn::Conv3dImpl>;
 TORCH_MODULE(Conv3d);
 
 }  // namespace tutti::nn
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_LAYER(Conv1dImpl);
+TUTTI_LAYER(Conv2dImpl);
+TUTTI_LAYER(Conv3dImpl);
+#endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/nn/slot.hpp>
 
 #include <torch/nn/modules/dropout.h>
@@ -13,3 +14,7 @@ using DropoutImpl = Replaceable<torch::nn::DropoutImpl>;
 TORCH_MODULE(Dropout);
 
 }  // namespace tutti::nn
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_LAYER(DropoutImpl);
+#endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/nn/slot.hpp>
 
 #include <torch/nn/modules/embedding.h>
@@ -26,3 +27,7 @@ class Embedding : public torch::nn::ModuleHolder<EmbeddingImpl> {
 };
 
 }  // namespace tutti::nn
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_LAYER(EmbeddingImpl);
+#endif

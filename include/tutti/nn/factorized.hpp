@@ -8,6 +8,7 @@
 #include <utility>
 #include <variant>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/linear.hpp>
@@ -22,6 +23,7 @@ namespace tutti::nn {
 /// What the factored layers have in common; the layers inside one are not factored again.
 class Factorized : public Substitute {
  public:
+  ~Factorized() override;
   using Substitute::Substitute;
 
   /// The factors of the layer's matrix, product `b.matmul(a)`, and its bias.
@@ -241,3 +243,13 @@ using FactorizedLinear = FactorizedImpl<Linear>;
 using FactorizedConv2d = FactorizedImpl<Conv2d>;
 
 }  // namespace tutti::nn
+
+#if TUTTI_BODIES
+
+namespace tutti::nn {
+
+TUTTI_INLINE Factorized::~Factorized() = default;
+
+}  // namespace tutti::nn
+
+#endif

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/nn/activation.hpp>
 #include <tutti/nn/detail/operation.hpp>
 #include <tutti/nn/detail/parameter_groups.hpp>
@@ -37,6 +38,7 @@ struct FeedForwardParts {
 /// `norm(wo(dropout(act(gated_layer(x)) * non_gated_layer(x))) + residual)`.
 class GatedFeedForwardImpl : public Substitute {
  public:
+  ~GatedFeedForwardImpl() override;
   /// Over the tensors of `parts`, which stay the same objects: up's become gated_layer's, down's
   /// wo's; non_gated_layer is new. Biases: whether those two have one; up's is left out otherwise.
   /// What is new is frozen where up is.
@@ -174,3 +176,13 @@ std::vector<std::string> gate(torch::nn::Module& model, Make&& make,
 }
 
 }  // namespace tutti::surgery
+
+#if TUTTI_BODIES
+
+namespace tutti::nn {
+
+TUTTI_INLINE GatedFeedForwardImpl::~GatedFeedForwardImpl() = default;
+
+}  // namespace tutti::nn
+
+#endif

@@ -9,6 +9,7 @@
 #include <typeinfo>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/nn/batchnorm.hpp>
 #include <tutti/nn/slot.hpp>
@@ -29,6 +30,7 @@ namespace tutti::nn {
 /// What the wrappers below have in common; a layer inside one is not wrapped again.
 class GhostBatchNorm : public Substitute {
  public:
+  ~GhostBatchNorm() override;
   using Substitute::Substitute;
 
   /// How many parts of at most `size` examples n of them make.
@@ -179,3 +181,13 @@ using GhostBatchNorm2d = GhostBatchNormImpl<BatchNorm2d>;  ///< for [N, C, H, W]
 using GhostBatchNorm3d = GhostBatchNormImpl<BatchNorm3d>;  ///< for [N, C, D, H, W]
 
 }  // namespace tutti::nn
+
+#if TUTTI_BODIES
+
+namespace tutti::nn {
+
+TUTTI_INLINE GhostBatchNorm::~GhostBatchNorm() = default;
+
+}  // namespace tutti::nn
+
+#endif

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/rng.hpp>
@@ -35,6 +36,7 @@ struct GyroDropoutOptions {
 /// 2022.
 class GyroDropoutImpl : public Substitute {
  public:
+  ~GyroDropoutImpl() override;
   /// What changes from call to call.
   struct State {
     at::Tensor masks;                 ///< [sigma, features], 0 or 1, fp32 on the host
@@ -152,3 +154,13 @@ class GyroDropoutImpl : public Substitute {
 TORCH_MODULE(GyroDropout);
 
 }  // namespace tutti::nn
+
+#if TUTTI_BODIES
+
+namespace tutti::nn {
+
+TUTTI_INLINE GyroDropoutImpl::~GyroDropoutImpl() = default;
+
+}  // namespace tutti::nn
+
+#endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/nn/slot.hpp>
 
 #include <torch/nn/modules/linear.h>
@@ -13,3 +14,7 @@ using LinearImpl = Replaceable<torch::nn::LinearImpl>;
 TORCH_MODULE(Linear);
 
 }  // namespace tutti::nn
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_LAYER(LinearImpl);
+#endif

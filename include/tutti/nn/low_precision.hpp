@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include <tutti/config.hpp>
 #include <tutti/core/autocast.hpp>
 #include <tutti/nn/normalization.hpp>
 #include <tutti/nn/slot.hpp>
@@ -38,6 +39,7 @@ at::Tensor in_autocast_type(const at::Tensor& x, const at::Tensor& weight, const
 /// Mean and variance are summed in fp32 from the low-precision input. Parameters as LayerNorm.
 class LowPrecisionLayerNormImpl : public Replaceable<torch::nn::LayerNormImpl> {
  public:
+  ~LowPrecisionLayerNormImpl() override;
   using Replaceable::Replaceable;
 
   /// x: [..., normalized_shape]. Returns the same shape, in the autocast type where that is on.
@@ -57,6 +59,7 @@ TORCH_MODULE(LowPrecisionLayerNorm);
 /// Mean and variance are summed in fp32 from the low-precision input. Parameters as GroupNorm.
 class LowPrecisionGroupNormImpl : public Replaceable<torch::nn::GroupNormImpl> {
  public:
+  ~LowPrecisionGroupNormImpl() override;
   using Replaceable::Replaceable;
 
   /// x: [N, C, ...]. Returns the same shape, in the autocast type where that is on.
@@ -72,3 +75,14 @@ class LowPrecisionGroupNormImpl : public Replaceable<torch::nn::GroupNormImpl> {
 TORCH_MODULE(LowPrecisionGroupNorm);
 
 }  // namespace tutti::nn
+
+#if TUTTI_BODIES
+
+namespace tutti::nn {
+
+TUTTI_INLINE LowPrecisionLayerNormImpl::~LowPrecisionLayerNormImpl() = default;
+TUTTI_INLINE LowPrecisionGroupNormImpl::~LowPrecisionGroupNormImpl() = default;
+
+}  // namespace tutti::nn
+
+#endif

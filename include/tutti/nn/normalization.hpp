@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include <tutti/config.hpp>
 #include <tutti/nn/slot.hpp>
 
 #include <torch/nn/modules/normalization.h>
@@ -42,3 +43,8 @@ inline at::Tensor GroupNormImpl::compute(const at::Tensor& x) {
 TORCH_MODULE(GroupNorm);
 
 }  // namespace tutti::nn
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_LAYER(LayerNormImpl);
+TUTTI_LAYER(GroupNormImpl);
+#endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/nn/detail/max_pool.hpp>
 #include <tutti/nn/slot.hpp>
 
@@ -29,3 +30,8 @@ using AdaptiveAvgPool2dImpl = Replaceable<torch::nn::AdaptiveAvgPool2dImpl>;
 TORCH_MODULE(AdaptiveAvgPool2d);
 
 }  // namespace tutti::nn
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_LAYER(MaxPool2dImpl);
+TUTTI_LAYER(AdaptiveAvgPool2dImpl);
+#endif

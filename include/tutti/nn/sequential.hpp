@@ -17,6 +17,7 @@ namespace tutti::nn {
 /// torch::nn::Sequential of modules that map a tensor to a tensor; unlike it, it nests.
 class SequentialImpl : public torch::nn::SequentialImpl {
  public:
+  ~SequentialImpl() override;
   using torch::nn::SequentialImpl::SequentialImpl;
 
   /// Chains the modules.
@@ -53,3 +54,13 @@ class Sequential : public torch::nn::ModuleHolder<SequentialImpl> {
 };
 
 }  // namespace tutti::nn
+
+#if TUTTI_BODIES
+
+namespace tutti::nn {
+
+TUTTI_INLINE SequentialImpl::~SequentialImpl() = default;
+
+}  // namespace tutti::nn
+
+#endif

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <memory>
 #include <optional>
+#include <string>
 #include <typeinfo>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include <tutti/nn/detail/frozen.hpp>
 
 #include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 
 /// The mechanism behind the replaceable layers.
 ///
@@ -108,13 +110,14 @@ class Replaceable : public Base, public Slotted {
   }
 
   /// The layer's torch::nn form also gives indices; refused once something stands in.
-  auto forward_with_indices(const at::Tensor& x) requires requires(Base& base) {
-    base.forward_with_indices(x);
-  }
-  {
+  template <class B = Base>
+    requires requires(B& base, const at::Tensor& x) {
+      base.forward_with_indices(x);
+    }
+  auto forward_with_indices(const at::Tensor& x) {
     TUTTI_CHECK(!slot_, this->name(), " was replaced by ", slot_.module()->name(),
                 ", which gives no indices; call forward(), or keep this layer out of the surgery.");
-    return Base::forward_with_indices(x);
+    return B::forward_with_indices(x);
   }
 
   /// A deep copy of a twin, with the same parameters frozen. Throws c10::Error when something
@@ -168,6 +171,7 @@ std::shared_ptr<Replaceable<Base>> twin(const Base& layer) {
 /// Base of modules that stand in for layers: a torch::nn::Module that says why it has no clone().
 class Substitute : public torch::nn::Module {
  public:
+  ~Substitute() override;
   using torch::nn::Module::Module;
 
   /// Throws c10::Error, see refuse_clone().
@@ -178,3 +182,23 @@ class Substitute : public torch::nn::Module {
 };
 
 }  // namespace tutti::nn
+
+/// What programs use of the replaceable layer of a torch::nn one: see TUTTI_TEMPLATE.
+#define TUTTI_LAYER(Impl)                                                                    \
+  TUTTI_TEMPLATE class tutti::nn::Replaceable<torch::nn::Impl>;                              \
+  TUTTI_TEMPLATE std::shared_ptr<tutti::nn::Impl>                                            \
+      torch::nn::Module::register_module<tutti::nn::Impl>(std::string,                       \
+                                                          std::shared_ptr<tutti::nn::Impl>); \
+  TUTTI_TEMPLATE std::shared_ptr<tutti::nn::Impl>                                            \
+  torch::nn::Module::register_module<tutti::nn::Impl>(std::string,                           \
+                                                      torch::nn::ModuleHolder<tutti::nn::Impl>)
+
+#if TUTTI_BODIES
+
+namespace tutti::nn {
+
+TUTTI_INLINE Substitute::~Substitute() = default;
+
+}  // namespace tutti::nn
+
+#endif

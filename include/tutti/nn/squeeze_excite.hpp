@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/linear.hpp>
@@ -23,6 +24,7 @@ namespace tutti::nn {
 /// What an average pool to one pixel gives, but its gradient is divided before it is spread over
 /// the pixels, which saves a pass over all of them.
 struct ChannelMeansImpl : torch::nn::Cloneable<ChannelMeansImpl> {
+  ~ChannelMeansImpl() override;
   void reset() override {}
 
   at::Tensor forward(const at::Tensor& x) {
@@ -38,6 +40,7 @@ TORCH_MODULE(ChannelMeans);
 /// channels: `x * sigmoid(W2 relu(W1 mean(x)))`.
 class SqueezeExcite2dImpl : public torch::nn::Cloneable<SqueezeExcite2dImpl> {
  public:
+  ~SqueezeExcite2dImpl() override;
   /// num_features: C. latent_channels: the inner width, see width().
   explicit SqueezeExcite2dImpl(std::int64_t num_features, double latent_channels = 0.125)
       : num_features_(num_features), latent_(width(latent_channels, num_features)) {
@@ -83,6 +86,7 @@ TORCH_MODULE(SqueezeExcite2d);
 /// A convolution with a gate behind it; the convolution is the child `conv`, the gate `se`.
 class SqueezeExciteConv2dImpl : public Substitute {
  public:
+  ~SqueezeExciteConv2dImpl() override;
   /// Over the tensors of `layer`: they stay the same objects. latent_channels: as SqueezeExcite2d,
   /// of the convolution's output channels.
   explicit SqueezeExciteConv2dImpl(const torch::nn::Conv2dImpl& layer,
@@ -99,3 +103,15 @@ class SqueezeExciteConv2dImpl : public Substitute {
 TORCH_MODULE(SqueezeExciteConv2d);
 
 }  // namespace tutti::nn
+
+#if TUTTI_BODIES
+
+namespace tutti::nn {
+
+TUTTI_INLINE ChannelMeansImpl::~ChannelMeansImpl() = default;
+TUTTI_INLINE SqueezeExcite2dImpl::~SqueezeExcite2dImpl() = default;
+TUTTI_INLINE SqueezeExciteConv2dImpl::~SqueezeExciteConv2dImpl() = default;
+
+}  // namespace tutti::nn
+
+#endif

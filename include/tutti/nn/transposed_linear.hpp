@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include <tutti/config.hpp>
 #include <tutti/nn/slot.hpp>
 
 #include <ATen/ops/empty.h>
@@ -17,6 +18,7 @@ namespace tutti::nn {
 /// What TransposedLinear is without a slot.
 class PlainTransposedLinearImpl : public torch::nn::Cloneable<PlainTransposedLinearImpl> {
  public:
+  ~PlainTransposedLinearImpl() override;
   PlainTransposedLinearImpl(std::int64_t in, std::int64_t out) : in_(in), out_(out) { reset(); }
 
   void reset() override {
@@ -42,3 +44,13 @@ using TransposedLinearImpl = Replaceable<PlainTransposedLinearImpl>;
 TORCH_MODULE(TransposedLinear);
 
 }  // namespace tutti::nn
+
+#if TUTTI_BODIES
+
+namespace tutti::nn {
+
+TUTTI_INLINE PlainTransposedLinearImpl::~PlainTransposedLinearImpl() = default;
+
+}  // namespace tutti::nn
+
+#endif

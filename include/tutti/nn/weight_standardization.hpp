@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include <tutti/config.hpp>
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/slot.hpp>
 
@@ -37,6 +38,7 @@ namespace nn {
 /// What the wrappers below have in common.
 class WeightStandardized : public Substitute {
  public:
+  ~WeightStandardized() override;
   using Substitute::Substitute;
 
   /// The trained weight, as it is.
@@ -84,3 +86,13 @@ using WeightStandardizedConv3d = WeightStandardizedImpl<Conv3d>;
 }  // namespace nn
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::nn {
+
+TUTTI_INLINE WeightStandardized::~WeightStandardized() = default;
+
+}  // namespace tutti::nn
+
+#endif

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/detail/decay.hpp>
 #include <tutti/optim/detail/fused.hpp>
+#include <tutti/optim/optimizer.hpp>
 
 #include <array>
 #include <cmath>
@@ -240,5 +242,29 @@ struct Rule<DecoupledAdamW> : detail::AdamRule<DecoupledAdamW> {
   }
 };
 
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE class Fused<Adam>;
+TUTTI_TEMPLATE class Fused<AdamW>;
+TUTTI_TEMPLATE class Fused<DecoupledAdamW>;
+#endif
+
 }  // namespace optim
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE std::shared_ptr<optim::Fused<Adam>> Adam::build<Adam>(
+    std::vector<torch::optim::OptimizerParamGroup>) const;
+TUTTI_TEMPLATE std::shared_ptr<optim::Fused<Adam>> Adam::build<Adam>(std::vector<at::Tensor>) const;
+TUTTI_TEMPLATE OptimizerSpec::OptimizerSpec(Adam);
+TUTTI_TEMPLATE std::shared_ptr<optim::Fused<AdamW>> AdamW::build<AdamW>(
+    std::vector<torch::optim::OptimizerParamGroup>) const;
+TUTTI_TEMPLATE std::shared_ptr<optim::Fused<AdamW>> AdamW::build<AdamW>(
+    std::vector<at::Tensor>) const;
+TUTTI_TEMPLATE OptimizerSpec::OptimizerSpec(AdamW);
+TUTTI_TEMPLATE std::shared_ptr<optim::Fused<DecoupledAdamW>> DecoupledAdamW::build<DecoupledAdamW>(
+    std::vector<torch::optim::OptimizerParamGroup>) const;
+TUTTI_TEMPLATE std::shared_ptr<optim::Fused<DecoupledAdamW>> DecoupledAdamW::build<DecoupledAdamW>(
+    std::vector<at::Tensor>) const;
+TUTTI_TEMPLATE OptimizerSpec::OptimizerSpec(DecoupledAdamW);
+#endif
+
 }  // namespace tutti

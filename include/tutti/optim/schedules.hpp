@@ -19,8 +19,31 @@
 /// none. With `TrainerOptions::schedule_ahead = true` every batch is trained with the rate of the
 /// timestamp at which it begins, as with PyTorch's schedulers.
 
+#include <tutti/config.hpp>
 #include <tutti/optim/annealing.hpp>
 #include <tutti/optim/cyclic.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/optim/step.hpp>
 #include <tutti/optim/warmup.hpp>
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+namespace tutti {
+
+TUTTI_TEMPLATE Schedule::Schedule(Constant);
+TUTTI_TEMPLATE Schedule::Schedule(Linear);
+TUTTI_TEMPLATE Schedule::Schedule(CosineAnnealing);
+TUTTI_TEMPLATE Schedule::Schedule(CosineAnnealingWarmRestarts);
+TUTTI_TEMPLATE Schedule::Schedule(Polynomial);
+TUTTI_TEMPLATE Schedule::Schedule(OneCycle);
+TUTTI_TEMPLATE Schedule::Schedule(Cyclic);
+TUTTI_TEMPLATE Schedule::Schedule(Step);
+TUTTI_TEMPLATE Schedule::Schedule(MultiStep);
+TUTTI_TEMPLATE Schedule::Schedule(Exponential);
+TUTTI_TEMPLATE Schedule::Schedule(MultiStepWithWarmup);
+TUTTI_TEMPLATE Schedule::Schedule(ConstantWithWarmup);
+TUTTI_TEMPLATE Schedule::Schedule(LinearWithWarmup);
+TUTTI_TEMPLATE Schedule::Schedule(CosineAnnealingWithWarmup);
+TUTTI_TEMPLATE Schedule::Schedule(PolynomialWithWarmup);
+
+}  // namespace tutti
+#endif

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/make.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/detail/decay.hpp>
 #include <tutti/optim/detail/fused.hpp>
+#include <tutti/optim/optimizer.hpp>
 
 #include <array>
 #include <limits>
@@ -176,5 +178,23 @@ struct Rule<DecoupledSGDW> : detail::SgdRule<DecoupledSGDW> {
   }
 };
 
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE class Fused<SGD>;
+TUTTI_TEMPLATE class Fused<DecoupledSGDW>;
+#endif
+
 }  // namespace optim
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE std::shared_ptr<optim::Fused<SGD>> SGD::build<SGD>(
+    std::vector<torch::optim::OptimizerParamGroup>) const;
+TUTTI_TEMPLATE std::shared_ptr<optim::Fused<SGD>> SGD::build<SGD>(std::vector<at::Tensor>) const;
+TUTTI_TEMPLATE OptimizerSpec::OptimizerSpec(SGD);
+TUTTI_TEMPLATE std::shared_ptr<optim::Fused<DecoupledSGDW>> DecoupledSGDW::build<DecoupledSGDW>(
+    std::vector<torch::optim::OptimizerParamGroup>) const;
+TUTTI_TEMPLATE std::shared_ptr<optim::Fused<DecoupledSGDW>> DecoupledSGDW::build<DecoupledSGDW>(
+    std::vector<at::Tensor>) const;
+TUTTI_TEMPLATE OptimizerSpec::OptimizerSpec(DecoupledSGDW);
+#endif
+
 }  // namespace tutti

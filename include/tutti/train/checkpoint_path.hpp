@@ -46,11 +46,14 @@ class CheckpointPath : public std::string {
 
  private:
   template <class Options>
-  static std::unique_ptr<train::Checkpoints> make(State& state, train::Run& run) {
-    return std::make_unique<train::RunCheckpoints<Options>>(state, run);
-  }
+  static std::unique_ptr<train::Checkpoints> make(State& state, train::Run& run);
 
   std::unique_ptr<train::Checkpoints> (*make_)(State&, train::Run&) = nullptr;
 };
+
+template <class Options>
+std::unique_ptr<train::Checkpoints> CheckpointPath::make(State& state, train::Run& run) {
+  return std::make_unique<train::RunCheckpoints<Options>>(state, run);
+}
 
 }  // namespace tutti

@@ -11,6 +11,7 @@
 #include <tutti/core/graphs.hpp>
 #include <tutti/core/on_or_auto.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/train/any_engine.hpp>
 #include <tutti/train/detail/graph_support.hpp>
 
 /// A recipe's microbatches by graphs: which hooks are recorded and which are called around.
@@ -47,36 +48,34 @@ inline std::unique_ptr<StepGraphs> make_graphs(const OnOrAuto& wanted, std::stri
   return why_not.empty() ? graph_support().make(state.device) : nullptr;
 }
 
-/// What of a microbatch is recorded and what is called around it, for the recipe of an engine.
-/// Step: has forward(), model_loss(), backward(share), and forward_to_backward(share), which does
-/// it all and fires the events.
-template <class Engine, class Step, bool Possible = GraphPlan<typename Engine::recipe>::possible>
-class Graphed final : public GraphWork {
+/// The hooks of an engine's policies around a graph; nothing where the recipe cannot have graphs.
+template <class Engine>
+class GraphHooks {
   using Plan = GraphPlan<typename Engine::recipe>;
   using Events = tutti::detail::graph_events;
 
  public:
-  Graphed(Engine& engine, State& state, Step& step) : engine_(engine), state_(state), step_(step) {}
+  GraphHooks(Engine& engine, State& state) : engine_(engine), state_(state) {}
 
-  [[nodiscard]] bool left_out() const override { return left_out(Events{}); }
-  void plainly(double share) override { step_.forward_to_backward(share); }
-  void ahead() override { ahead(Events{}); }
-  void recorded(double share) override {
-    step_.forward();
-    inside<AfterForward>();
-    inside<BeforeLoss>();
-    step_.model_loss();
-    inside<AfterLoss>();
-    inside<BeforeBackward>();
-    step_.backward(share);
-    inside<AfterBackward>();
+  /// A policy wants this microbatch to be trained without a graph.
+  [[nodiscard]] bool left_out() const { return left_out(Events{}); }
+  void ahead() { ahead(Events{}); }
+  template <Event E>
+  void inside() {
+    if constexpr (Plan::possible) {
+      engine_.template fire_some<E>(state_, typename Plan::template inside<E>{}, false);
+    }
   }
-  void behind() override { behind(Events{}); }
+  void behind() { behind(Events{}); }
 
  private:
   template <class... Es>
   [[nodiscard]] bool left_out(types<Es...>) const {
-    return (left_out_at<Es>(typename Plan::template instead<Es>{}) || ...);
+    if constexpr (Plan::possible) {
+      return (left_out_at<Es>(typename Plan::template instead<Es>{}) || ...);
+    } else {
+      return true;
+    }
   }
   template <class E, class... Ps>
   [[nodiscard]] bool left_out_at(types<Ps...>) const {
@@ -85,35 +84,67 @@ class Graphed final : public GraphWork {
 
   template <class... Es>
   void ahead(types<Es...>) {
-    (engine_.template fire_some<Es>(state_, typename Plan::template ahead<Es>{}, false), ...);
+    if constexpr (Plan::possible) {
+      (engine_.template fire_some<Es>(state_, typename Plan::template ahead<Es>{}, false), ...);
+    }
   }
   template <class... Es>
   void behind(types<Es...>) {
-    (engine_.template fire_some<Es>(state_, typename Plan::template behind<Es>{}, true), ...);
-  }
-  template <class E>
-  void inside() {
-    engine_.template fire_some<E>(state_, typename Plan::template inside<E>{}, false);
+    if constexpr (Plan::possible) {
+      (engine_.template fire_some<Es>(state_, typename Plan::template behind<Es>{}, true), ...);
+    }
   }
 
   Engine& engine_;
   State& state_;
-  Step& step_;
 };
 
-/// Nothing: the recipe cannot have graphs.
-template <class Engine, class Step>
-class Graphed<Engine, Step, false> final : public GraphWork {
+#if defined(TUTTI_SEPARATE_COMPILATION)
+/// Those of an engine that is asked when the program runs.
+template <>
+class GraphHooks<AnyEngine> {
  public:
-  Graphed(Engine&, State&, Step& step) : step_(step) {}
+  GraphHooks(AnyEngine& engine, State& state) : engine_(engine), state_(state) {}
 
-  [[nodiscard]] bool left_out() const override { return true; }
-  void plainly(double share) override { step_.forward_to_backward(share); }
-  void ahead() override {}
-  void recorded(double) override {}
-  void behind() override {}
+  [[nodiscard]] bool left_out() const { return engine_.left_out_of_graph(state_); }
+  void ahead() { engine_.ahead_of_graph(state_); }
+  template <Event E>
+  void inside() {
+    engine_.in_graph(detail::event_index<E>, state_);
+  }
+  void behind() { engine_.behind_graph(state_); }
 
  private:
+  AnyEngine& engine_;
+  State& state_;
+};
+#endif
+
+/// What of a microbatch is recorded and what is called around it, for the recipe of an engine.
+/// Step: has forward(), model_loss(), backward(share), and forward_to_backward(share), which does
+/// it all and fires the events.
+template <class Engine, class Step>
+class Graphed final : public GraphWork {
+ public:
+  Graphed(Engine& engine, State& state, Step& step) : hooks_(engine, state), step_(step) {}
+
+  [[nodiscard]] bool left_out() const override { return hooks_.left_out(); }
+  void plainly(double share) override { step_.forward_to_backward(share); }
+  void ahead() override { hooks_.ahead(); }
+  void recorded(double share) override {
+    step_.forward();
+    hooks_.template inside<AfterForward>();
+    hooks_.template inside<BeforeLoss>();
+    step_.model_loss();
+    hooks_.template inside<AfterLoss>();
+    hooks_.template inside<BeforeBackward>();
+    step_.backward(share);
+    hooks_.template inside<AfterBackward>();
+  }
+  void behind() override { hooks_.behind(); }
+
+ private:
+  GraphHooks<Engine> hooks_;
   Step& step_;
 };
 

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/count_or_auto.hpp>
 #include <tutti/core/on_or_auto.hpp>
 #include <tutti/core/state.hpp>
@@ -105,5 +107,10 @@ struct FitOptions {
   Schedule schedule{};
   double scale_schedule_ratio = 1.0;  ///< needs a schedule beside it
 };
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE std::unique_ptr<train::Checkpoints> CheckpointPath::make<TrainerOptions>(
+    State&, train::Run&);
+#endif
 
 }  // namespace tutti

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/switched.hpp>
 #include <tutti/core/policy.hpp>
@@ -136,3 +137,7 @@ PolicyStates policy_states(Engine& engine) {
 }
 
 }  // namespace tutti::train
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE class std::vector<tutti::train::PolicyState>;
+#endif

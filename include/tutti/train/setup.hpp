@@ -106,7 +106,7 @@ tutti::detail::Constants policy_constants(const Engine& engine) {
       tutti::detail::add_constants(out, name + "/", tutti::detail::unswitched(policy));
     }
   });
-  out.emplace_back("policies", std::move(names));
+  tutti::detail::put_constant(out, "policies", std::move(names));
   return out;
 }
 
@@ -135,24 +135,19 @@ void check_autoresume(const TrainerOptions& options);
 void say_stopped(const State& state, int signal);
 
 /// The data-parallel side of the run; nothing in one process.
+/// leaves_unused: some parameters may get no gradient.
+std::unique_ptr<dist::DataParallel> make_parallel(bool leaves_unused, const State& state,
+                                                  const Run& run);
 template <class Engine>
 std::unique_ptr<dist::DataParallel> make_parallel(const Engine& engine, const State& state,
                                                   const Run& run) {
-  if (state.world_size == 1) {
-    return nullptr;
+  bool unused = false;
+  if constexpr (requires { engine.leaves_parameters_unused(); }) {
+    unused = engine.leaves_parameters_unused();
+  } else {
+    engine.for_each([&](const auto& policy) { unused = unused || leaves_unused(policy); });
   }
-  dist::DataParallelOptions options = run.data_parallel;
-  if (state.auto_microbatching) {
-    options.sync_strategy = dist::SyncStrategy::forced_sync;
-  }
-  engine.for_each([&](const auto& policy) {
-    options.find_unused_parameters = options.find_unused_parameters || leaves_unused(policy);
-  });
-  TUTTI_CHECK(dist::backend().wrap != nullptr,
-              "the processes have been joined, but the program "
-              "cannot average gradients; add #include <tutti/dist/ddp.hpp> to the file that makes "
-              "the Trainer");
-  return dist::backend().wrap(*state.model, state.communicator, options);
+  return make_parallel(unused, state, run);
 }
 
 /// Adds an evaluation set made of what the user gave and the trainer's defaults.
@@ -427,6 +422,23 @@ TUTTI_INLINE void say_stopped(const State& state, int signal) {
     TORCH_WARN("signal ", signal, " ended the run after batch ", state.timestamp.batch,
                "; set load_path or autoresume to go on from its last checkpoint");
   }
+}
+
+TUTTI_INLINE std::unique_ptr<dist::DataParallel> make_parallel(bool leaves_unused,
+                                                               const State& state, const Run& run) {
+  if (state.world_size == 1) {
+    return nullptr;
+  }
+  dist::DataParallelOptions options = run.data_parallel;
+  if (state.auto_microbatching) {
+    options.sync_strategy = dist::SyncStrategy::forced_sync;
+  }
+  options.find_unused_parameters = options.find_unused_parameters || leaves_unused;
+  TUTTI_CHECK(dist::backend().wrap != nullptr,
+              "the processes have been joined, but the program "
+              "cannot average gradients; add #include <tutti/dist/ddp.hpp> to the file that makes "
+              "the Trainer");
+  return dist::backend().wrap(*state.model, state.communicator, options);
 }
 
 TUTTI_INLINE void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const Metrics& metrics,

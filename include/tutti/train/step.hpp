@@ -9,10 +9,12 @@
 
 #include <ATen/Context.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/optim/closure.hpp>
+#include <tutti/train/any_engine.hpp>
 #include <tutti/train/backward.hpp>
 #include <tutti/train/forward.hpp>
 #include <tutti/train/graphed.hpp>
@@ -35,8 +37,16 @@ inline constexpr int step_takers = 0;
 template <class... Ps>
 inline constexpr int step_takers<types<Ps...>> = (0 + ... + int{TakesStep<Ps>});
 
-template <class Policies>
-inline constexpr bool one_takes_step = step_takers<Policies> <= 1;
+template <class Engine>
+inline constexpr bool one_takes_step = step_takers<typename Engine::policies> <= 1;
+template <>
+inline constexpr bool one_takes_step<AnyEngine> = true;  // seen where it was made
+
+// No policy of the engine takes the step, or that is known when the program runs.
+template <class Engine>
+inline constexpr bool may_fold = step_takers<typename Engine::policies> == 0;
+template <>
+inline constexpr bool may_fold<AnyEngine> = true;
 
 // The name of the policy that takes the step into its own hands; empty when none does.
 template <class... Ps>
@@ -46,44 +56,76 @@ constexpr std::string_view step_taker(types<Ps...>) {
   return name;
 }
 
-// The positions of all random streams that a forward pass draws from, to run it again alike.
 template <class Engine>
+constexpr bool takes_step(const Engine& engine) {
+  if constexpr (is_erased<Engine>) {
+    return !engine.step_taker().empty();
+  } else {
+    static_cast<void>(engine);
+    return step_takers<typename Engine::policies> > 0;
+  }
+}
+
+template <class P, class Pass, class Update>
+void take_step_of(P& policy, State& state, const Pass& pass, const Update& update) {
+  if constexpr (TakesStep<P>) {
+    policy.step(state, pass, update);
+  }
+}
+
+// The policy that takes steps makes one.
+template <class Engine, class Pass, class Update>
+void take_step(Engine& engine, State& state, const Pass& pass, const Update& update) {
+  if constexpr (is_erased<Engine>) {
+    engine.take_step(state, pass, update);
+  } else {
+    [&]<class... Ps>(types<Ps...>) {
+      (take_step_of(engine.template get<Ps>(), state, pass, update), ...);
+    }(typename Engine::policies{});
+  }
+}
+
+// The random streams of the policies.
+template <class Engine>
+std::vector<Rng*> rngs_of(Engine& engine) {
+  if constexpr (is_erased<Engine>) {
+    return engine.rngs();
+  } else {
+    std::vector<Rng*> rngs;
+    engine.for_each([&rngs](auto& policy) {
+      if (Rng* rng = rng_of(policy)) {
+        rngs.push_back(rng);
+      }
+    });
+    return rngs;
+  }
+}
+
+// The positions of all random streams that a forward pass draws from, to run it again alike.
 class Replay {
  public:
-  Replay(Engine& engine, at::Device device) : engine_(engine) {
-    engine.for_each([this](auto& policy) {
-      if (Rng* rng = rng_of(policy)) {
-        positions_.push_back(rng->position());
-      }
-    });
-    remember(at::Device(at::kCPU));
-    if (!device.is_cpu()) {
-      remember(device);
-    }
-  }
+  /// rngs: the policies' streams. LibTorch's own are those of the CPU and of `device`.
+  Replay(std::vector<Rng*> rngs, at::Device device);
 
-  void rewind() {
-    std::size_t i = 0;
-    engine_.for_each([this, &i](auto& policy) {
-      if (Rng* rng = rng_of(policy)) {
-        rng->restore(rng->seed(), rng->stream(), positions_[i++]);
-      }
-    });
-    for (auto& [generator, saved] : generators_) {
-      generator.set_state(saved);
-    }
-  }
+  void rewind();
 
  private:
-  void remember(at::Device device) {
-    const at::Generator& generator = at::globalContext().defaultGenerator(device);
-    generators_.emplace_back(generator, generator.get_state());
-  }
+  void remember(at::Device device);
 
-  Engine& engine_;
+  std::vector<Rng*> rngs_;
   std::vector<std::uint64_t> positions_;
   std::vector<std::pair<at::Generator, at::Tensor>> generators_;  // LibTorch's own
 };
+
+// What an attempt at a batch has left, which holds memory.
+void forget_attempt(State& state, Run& run);
+
+// Of the pass just made, over all ranks: what an optimizer decides by is the same on each.
+at::Tensor mean_over_ranks(at::Tensor loss, const State& state);
+
+// Adds the losses of a microbatch to those of the batch.
+void add_losses(State& state, double share);
+void add_loss(at::Tensor& sum, const at::Tensor& loss, double share);
 
 }  // namespace detail
 
@@ -112,8 +154,8 @@ class Step {
       const std::int64_t examples = run_.train.num_samples(whole_batch_);
       state_.device_train_microbatch_size = (examples + run_.grad_accum - 1) / run_.grad_accum;
     }
-    if constexpr (closure_policies > 0) {
-      in_microbatches([this] { take_step(typename Engine::policies{}); });
+    if (detail::takes_step(engine_)) {
+      in_microbatches([this] { take_step(); });
     } else if (optimizer_calls()) {
       step_with_closure();
     } else {
@@ -133,8 +175,7 @@ class Step {
  private:
   friend Graphed<Engine, Step>;
 
-  static constexpr int closure_policies = detail::step_takers<typename Engine::policies>;
-  static_assert(detail::one_takes_step<typename Engine::policies>,
+  static_assert(detail::one_takes_step<Engine>,
                 "tutti: two policies of the recipe take the optimizer's step into their own hands "
                 "(they have a step() member, as SAM has); keep one of them.");
 
@@ -156,7 +197,7 @@ class Step {
       size = state_.communicator->all_reduce_value(run_.train.num_samples(whole_batch_),
                                                    dist::ReduceOp::maximum);
     }
-    detail::Replay<Engine> replay(engine_, state_.device);
+    detail::Replay replay(detail::rngs_of(engine_), state_.device);
     while (!attempt_fits(work)) {
       forget_attempt();
       size = smaller_microbatch(size, state_, "training");
@@ -180,20 +221,9 @@ class Step {
   // What an attempt left behind holds memory.
   void forget_attempt() {
     state_.batch = whole_batch_;
-    state_.outputs = {};
-    state_.loss.reset();
-    state_.loss_parts = {};
-    state_.is_ascent = false;
-    zero_gradients(state_);
     parts_.clear();
     transfer_.forget();
-    if (run_.graphs) {
-      run_.graphs->forget();
-    }
-    if (run_.parallel) {
-      run_.parallel->reset();
-    }
-    release_memory(state_.device);
+    detail::forget_attempt(state_, run_);
   }
 
   template <class F>
@@ -224,7 +254,7 @@ class Step {
   // The optimizer has the batch computed as often as it likes, at weights of its choice and always
   // with the same random draws. The first time counts as the batch's.
   void step_with_closure() {
-    detail::Replay<Engine> replay(engine_, state_.device);
+    detail::Replay replay(detail::rngs_of(engine_), state_.device);
     int calls = 0;
     state_.optimizers.front()->step([&] {
       if (calls++ > 0) {
@@ -238,36 +268,20 @@ class Step {
                 "closure, so nothing was computed; call it, or do not derive from that");
   }
 
-  // Of the pass just made, over all ranks: what an optimizer decides by is the same on each.
-  at::Tensor mean_loss() {
-    at::Tensor loss = std::exchange(pass_loss_, {});
-    if (state_.world_size > 1) {
-      loss = loss.div(state_.world_size);
-      state_.communicator->all_reduce(loss, dist::ReduceOp::sum);
-    }
-    return loss;
-  }
+  at::Tensor mean_loss() { return detail::mean_over_ranks(std::exchange(pass_loss_, {}), state_); }
 
-  template <class... Ps>
-  void take_step(types<Ps...>) {
-    (take_step_of<Ps>(), ...);
-  }
-  template <class P>
-  void take_step_of() {
-    if constexpr (detail::TakesStep<P>) {
-      detail::Replay<Engine> replay(engine_, state_.device);
-      int calls = 0;
-      engine_.template get<P>().step(
-          state_,
-          [&](bool sync) {
-            if (calls++ > 0) {
-              replay.rewind();
-            }
-            return pass(sync, calls == 1);
-          },
-          [&] { update(); });
-      state_.is_ascent = false;
-    }
+  // A policy has the batch computed as often as it likes, always with the same random draws.
+  void take_step() {
+    detail::Replay replay(detail::rngs_of(engine_), state_.device);
+    int calls = 0;
+    const auto again = [&](bool sync) {
+      if (calls++ > 0) {
+        replay.rewind();
+      }
+      return pass(sync, calls == 1);
+    };
+    detail::take_step(engine_, state_, again, [this] { update(); });
+    state_.is_ascent = false;
   }
 
   void update() { sweeps_.step(engine_, state_); }
@@ -306,7 +320,7 @@ class Step {
       }
     }
     if (!calls_) {
-      sweeps_.offer(state_, run_, finite);
+      sweeps_.offer(engine_, state_, run_, finite);
     }
     engine_.template fire<AfterTrainBatch>(state_);
     return finite;
@@ -353,11 +367,11 @@ class Step {
       forward_to_backward(share);
     }
     if (report) {
-      add_losses(share);
+      detail::add_losses(state_, share);
       update_metrics(seen);
     }
     if (calls_) {
-      add_to(pass_loss_, state_.loss, share);
+      detail::add_loss(pass_loss_, state_.loss, share);
     }
   }
 
@@ -427,28 +441,6 @@ class Step {
     }
   }
 
-  void add_losses(double share) {
-    add_loss("total", state_.loss, share);
-    if (state_.loss_parts.size() > 1) {
-      for (const auto& [name, part] : state_.loss_parts) {
-        if (name != "total") {
-          add_loss(name, part.dim() == 0 ? part : part.mean(), share);
-        }
-      }
-    }
-  }
-
-  void add_loss(std::string_view name, const at::Tensor& loss, double share) {
-    add_to(state_.total_loss[name], loss, share);
-  }
-  static void add_to(at::Tensor& sum, const at::Tensor& loss, double share) {
-    at::Tensor part = loss.detach();
-    if (share != 1) {
-      part = part.mul(share);
-    }
-    sum = sum.defined() ? sum.add(part) : part;
-  }
-
   void update_metrics(const Batch& seen) {
     if (!run_.train_metrics.empty()) {
       const auto low = state_.autocast();
@@ -468,7 +460,81 @@ class Step {
   std::shared_ptr<torch::optim::Optimizer> asked_;
   bool calls_ = false;  // that one calls a closure
   Graphed<Engine, Step> graphed_;
-  detail::Sweeps<Engine, closure_policies == 0> sweeps_;
+  detail::Sweeps<Engine, detail::may_fold<Engine>> sweeps_;
 };
 
 }  // namespace tutti::train
+
+#if TUTTI_BODIES
+
+namespace tutti::train::detail {
+
+TUTTI_INLINE Replay::Replay(std::vector<Rng*> rngs, at::Device device) : rngs_(std::move(rngs)) {
+  for (Rng* rng : rngs_) {
+    positions_.push_back(rng->position());
+  }
+  remember(at::Device(at::kCPU));
+  if (!device.is_cpu()) {
+    remember(device);
+  }
+}
+
+TUTTI_INLINE void Replay::rewind() {
+  for (std::size_t i = 0; i < rngs_.size(); ++i) {
+    rngs_[i]->restore(rngs_[i]->seed(), rngs_[i]->stream(), positions_[i]);
+  }
+  for (auto& [generator, saved] : generators_) {
+    generator.set_state(saved);
+  }
+}
+
+TUTTI_INLINE void Replay::remember(at::Device device) {
+  const at::Generator& generator = at::globalContext().defaultGenerator(device);
+  generators_.emplace_back(generator, generator.get_state());
+}
+
+TUTTI_INLINE void forget_attempt(State& state, Run& run) {
+  state.outputs = {};
+  state.loss.reset();
+  state.loss_parts = {};
+  state.is_ascent = false;
+  zero_gradients(state);
+  if (run.graphs) {
+    run.graphs->forget();
+  }
+  if (run.parallel) {
+    run.parallel->reset();
+  }
+  release_memory(state.device);
+}
+
+TUTTI_INLINE at::Tensor mean_over_ranks(at::Tensor loss, const State& state) {
+  if (state.world_size > 1) {
+    loss = loss.div(state.world_size);
+    state.communicator->all_reduce(loss, dist::ReduceOp::sum);
+  }
+  return loss;
+}
+
+TUTTI_INLINE void add_loss(at::Tensor& sum, const at::Tensor& loss, double share) {
+  at::Tensor part = loss.detach();
+  if (share != 1) {
+    part = part.mul(share);
+  }
+  sum = sum.defined() ? sum.add(part) : part;
+}
+
+TUTTI_INLINE void add_losses(State& state, double share) {
+  add_loss(state.total_loss["total"], state.loss, share);
+  if (state.loss_parts.size() > 1) {
+    for (const auto& [name, part] : state.loss_parts) {
+      if (name != "total") {
+        add_loss(state.total_loss[name], part.dim() == 0 ? part : part.mean(), share);
+      }
+    }
+  }
+}
+
+}  // namespace tutti::train::detail
+
+#endif

@@ -8,6 +8,7 @@
 #include <tutti/core/engine.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/optim/sweep.hpp>
+#include <tutti/train/any_engine.hpp>
 #include <tutti/train/run.hpp>
 
 /// Which policies may leave their work to the optimizer's pass over memory: those whose result
@@ -72,45 +73,65 @@ consteval bool averages_fold(types<Ps...>) {
   return found && folds_at<P, BatchEnd>;
 }
 
-/// The optimizers' step with what is left to it. Costs nothing where no policy folds.
+/// Which policies of an engine fold. Allowed: none of them takes the step into its own hands.
 template <class Engine, bool Allowed, class Policies = typename Engine::policies>
-class Sweeps;
+struct Folding;
 template <class Engine, bool Allowed, class... Ps>
-class Sweeps<Engine, Allowed, types<Ps...>> {
+struct Folding<Engine, Allowed, types<Ps...>> {
   using recipe = typename Engine::recipe;
 
   template <class P>
   static consteval bool joins() {
-    return averages_fold<P>(typename recipe::template order<BatchEnd>{});
+    return Allowed && averages_fold<P>(typename recipe::template order<BatchEnd>{});
   }
 
- public:
-  static constexpr bool folds_gradients =
-      Allowed && gradients_fold(typename recipe::template order<AfterTrainBatch>{});
-  static constexpr bool folds_averages = Allowed && (joins<Ps>() || ...);
+  static constexpr FoldPlan plan{
+      .gradients = Allowed && gradients_fold(typename recipe::template order<AfterTrainBatch>{}),
+      .averages = (joins<Ps>() || ...),
+      .keep_gradients = (sees_gradients<Ps> || ...)};
 
+  /// Leaves the averages to the pass.
+  static void join(Engine& engine, optim::Sweep& sweep, const State& state) {
+    (join_one<Ps>(engine, sweep, state), ...);
+  }
+
+ private:
+  template <class P>
+  static void join_one(Engine& engine, optim::Sweep& sweep, const State& state) {
+    if constexpr (joins<P>()) {
+      engine.template get<P>().join(sweep, state);
+    }
+  }
+};
+
+/// The optimizers' step with what is left to it. Costs nothing where no policy folds.
+template <class Engine, bool Allowed>
+class Sweeps {
+ public:
   /// Just before AfterTrainBatch. finite: the gradients are, so that the step will follow.
-  void offer(State& state, const Run& run, bool finite) {
-    if constexpr (folds_gradients || folds_averages) {
-      target_ = nullptr;
-      state.sweep = nullptr;
-      if (!run.fold_into_optimizer || !finite || state.optimizers.size() != 1) {
-        return;
-      }
-      target_ = dynamic_cast<optim::Sweeping*>(state.optimizers.front().get());
-      sweep_ = {};
-      sweep_.keep_gradients = (sees_gradients<Ps> || ...);
-      if (folds_gradients && target_ != nullptr) {
-        state.sweep = &sweep_;
-      }
+  void offer(const Engine& engine, State& state, const Run& run, bool finite) {
+    const FoldPlan plan = plan_of(engine);
+    if (!plan) {
+      return;
+    }
+    target_ = nullptr;
+    state.sweep = nullptr;
+    if (!run.fold_into_optimizer || !finite || state.optimizers.size() != 1) {
+      return;
+    }
+    target_ = dynamic_cast<optim::Sweeping*>(state.optimizers.front().get());
+    sweep_ = {};
+    sweep_.keep_gradients = plan.keep_gradients;
+    if (plan.gradients && target_ != nullptr) {
+      state.sweep = &sweep_;
     }
   }
 
   void step(Engine& engine, State& state) {
-    if constexpr (folds_gradients || folds_averages) {
+    if (plan_of(engine)) {
       state.sweep = nullptr;
       if (target_ != nullptr) {
-        (join<Ps>(engine, state), ...);
+        join(engine, state);
         target_->step(sweep_);
         return;
       }
@@ -121,10 +142,19 @@ class Sweeps<Engine, Allowed, types<Ps...>> {
   }
 
  private:
-  template <class P>
+  static constexpr FoldPlan plan_of(const Engine& engine) {
+    if constexpr (is_erased<Engine>) {
+      return engine.fold_plan();
+    } else {
+      static_cast<void>(engine);
+      return Folding<Engine, Allowed>::plan;
+    }
+  }
   void join(Engine& engine, const State& state) {
-    if constexpr (joins<P>()) {
-      engine.template get<P>().join(sweep_, state);
+    if constexpr (is_erased<Engine>) {
+      engine.join(sweep_, state);
+    } else {
+      Folding<Engine, Allowed>::join(engine, sweep_, state);
     }
   }
 

@@ -12,6 +12,8 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include <tutti/config.hpp>
+
 namespace tutti::detail {
 
 // Everything but the batch normalisation of a model in eval mode, and that with statistics that are
@@ -72,7 +74,15 @@ class StatisticsOnly {
   bool found_ = false;
 };
 
-inline bool has_batch_statistics(const torch::nn::Module& model) {
+bool has_batch_statistics(const torch::nn::Module& model);
+
+}  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE bool has_batch_statistics(const torch::nn::Module& model) {
   for (const auto& buffer : model.named_buffers()) {
     if (buffer.key().ends_with("running_mean") && buffer.value().defined()) {
       return true;
@@ -82,3 +92,5 @@ inline bool has_batch_statistics(const torch::nn::Module& model) {
 }
 
 }  // namespace tutti::detail
+
+#endif

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/nn/optimizers.hpp>
 #include <tutti/optim/sgd.hpp>
 
@@ -24,30 +25,69 @@ struct Transport {
   std::function<at::Tensor(const at::Tensor&)> square;
 
   /// The parameter is another, the numbers are the same.
-  static Transport unchanged() {
-    const auto same = [](const at::Tensor& t) { return t; };
-    return {same, same};
-  }
+  static Transport unchanged();
 
   /// The new parameter's gradient is `left * gradient * right`, of the parameter as a matrix; the
   /// squares follow as if its numbers were independent. shape: of the new parameter.
-  static Transport product(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef shape) {
-    const auto map = [shape = shape.vec()](const at::Tensor& l, const at::Tensor& r) {
-      return [l, r, shape](const at::Tensor& t) {
-        at::Tensor y = t.flatten(1);
-        y = l.defined() ? l.to(y.scalar_type()).matmul(y) : y;
-        y = r.defined() ? y.matmul(r.to(y.scalar_type())) : y;
-        return y.reshape(shape).contiguous();
-      };
-    };
-    const auto squared = [](const at::Tensor& t) { return t.defined() ? t.square() : t; };
-    return {map(left, right), map(squared(left), squared(right))};
-  }
+  static Transport product(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef shape);
 };
 
 /// Changes `state`, a copy, to that of `parameter`. False for optimizers that are not known.
-inline bool transport(torch::optim::OptimizerParamState& state, const at::Tensor& parameter,
-                      const Transport& how) {
+bool transport(torch::optim::OptimizerParamState& state, const at::Tensor& parameter,
+               const Transport& how);
+
+/// Carries optimizer state over a surgery: note() before it, deliver() after it.
+class CarriedState {
+ public:
+  explicit CarriedState(surgery::Optimizers optimizers) : optimizers_(std::move(optimizers)) {}
+
+  /// `after` will take over from `before`.
+  void note(const at::Tensor& before, const at::Tensor& after, const Transport& how);
+
+  /// Puts `after` into the place of `before` in every group, for surgery by hand.
+  void replace(const at::Tensor& before, const at::Tensor& after);
+
+  /// Hands out what was noted.
+  void deliver();
+
+ private:
+  struct Noted {
+    torch::optim::Optimizer* optimizer;
+    at::Tensor parameter;
+    std::unique_ptr<torch::optim::OptimizerParamState> state;
+  };
+
+  surgery::Optimizers optimizers_;
+  std::vector<Noted> noted_;
+};
+
+}  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE Transport Transport::unchanged() {
+  const auto same = [](const at::Tensor& t) { return t; };
+  return {same, same};
+}
+
+TUTTI_INLINE Transport Transport::product(const at::Tensor& left, const at::Tensor& right,
+                                          at::IntArrayRef shape) {
+  const auto map = [shape = shape.vec()](const at::Tensor& l, const at::Tensor& r) {
+    return [l, r, shape](const at::Tensor& t) {
+      at::Tensor y = t.flatten(1);
+      y = l.defined() ? l.to(y.scalar_type()).matmul(y) : y;
+      y = r.defined() ? y.matmul(r.to(y.scalar_type())) : y;
+      return y.reshape(shape).contiguous();
+    };
+  };
+  const auto squared = [](const at::Tensor& t) { return t.defined() ? t.square() : t; };
+  return {map(left, right), map(squared(left), squared(right))};
+}
+
+TUTTI_INLINE bool transport(torch::optim::OptimizerParamState& state, const at::Tensor& parameter,
+                            const Transport& how) {
   const auto moved = [](const at::Tensor& t, const auto& f) { return t.defined() ? f(t) : t; };
   const auto adam = [&](auto& s) {
     s.exp_avg(moved(s.exp_avg(), how.linear));
@@ -70,55 +110,39 @@ inline bool transport(torch::optim::OptimizerParamState& state, const at::Tensor
   return true;
 }
 
-/// Carries optimizer state over a surgery: note() before it, deliver() after it.
-class CarriedState {
- public:
-  explicit CarriedState(surgery::Optimizers optimizers) : optimizers_(std::move(optimizers)) {}
-
-  /// `after` will take over from `before`.
-  void note(const at::Tensor& before, const at::Tensor& after, const Transport& how) {
-    const c10::AutoGradMode no_grad(false);
-    for (torch::optim::Optimizer* optimizer : optimizers_) {
-      const auto found = optimizer->state().find(before.unsafeGetTensorImpl());
-      if (found == optimizer->state().end()) {
-        continue;
-      }
-      std::unique_ptr<torch::optim::OptimizerParamState> state = found->second->clone();
-      if (transport(*state, after, how)) {
-        noted_.push_back({optimizer, after, std::move(state)});
-      }
+TUTTI_INLINE void CarriedState::note(const at::Tensor& before, const at::Tensor& after,
+                                     const Transport& how) {
+  const c10::AutoGradMode no_grad(false);
+  for (torch::optim::Optimizer* optimizer : optimizers_) {
+    const auto found = optimizer->state().find(before.unsafeGetTensorImpl());
+    if (found == optimizer->state().end()) {
+      continue;
+    }
+    std::unique_ptr<torch::optim::OptimizerParamState> state = found->second->clone();
+    if (transport(*state, after, how)) {
+      noted_.push_back({optimizer, after, std::move(state)});
     }
   }
+}
 
-  /// Puts `after` into the place of `before` in every group, for surgery by hand.
-  void replace(const at::Tensor& before, const at::Tensor& after) {
-    for (torch::optim::Optimizer* optimizer : optimizers_) {
-      for (auto& group : optimizer->param_groups()) {
-        for (at::Tensor& parameter : group.params()) {
-          parameter = parameter.is_same(before) ? after : parameter;
-        }
+TUTTI_INLINE void CarriedState::replace(const at::Tensor& before, const at::Tensor& after) {
+  for (torch::optim::Optimizer* optimizer : optimizers_) {
+    for (auto& group : optimizer->param_groups()) {
+      for (at::Tensor& parameter : group.params()) {
+        parameter = parameter.is_same(before) ? after : parameter;
       }
-      optimizer->state().erase(before.unsafeGetTensorImpl());
     }
+    optimizer->state().erase(before.unsafeGetTensorImpl());
   }
+}
 
-  /// Hands out what was noted.
-  void deliver() {
-    for (auto& [optimizer, parameter, state] : noted_) {
-      optimizer->state()[parameter.unsafeGetTensorImpl()] = std::move(state);
-    }
-    noted_.clear();
+TUTTI_INLINE void CarriedState::deliver() {
+  for (auto& [optimizer, parameter, state] : noted_) {
+    optimizer->state()[parameter.unsafeGetTensorImpl()] = std::move(state);
   }
-
- private:
-  struct Noted {
-    torch::optim::Optimizer* optimizer;
-    at::Tensor parameter;
-    std::unique_ptr<torch::optim::OptimizerParamState> state;
-  };
-
-  surgery::Optimizers optimizers_;
-  std::vector<Noted> noted_;
-};
+  noted_.clear();
+}
 
 }  // namespace tutti::detail
+
+#endif

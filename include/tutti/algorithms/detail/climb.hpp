@@ -14,6 +14,7 @@
 
 #include <tutti/algorithms/detail/exchange.hpp>
 #include <tutti/algorithms/detail/gradients.hpp>
+#include <tutti/config.hpp>
 
 namespace tutti::detail {
 
@@ -39,35 +40,12 @@ class Copies {
 };
 
 // to[i] = from[i] + length * direction[i] / (|direction| + epsilon), on the CPU.
-inline void point_uphill_on_host(const std::vector<at::Tensor>& from, const Gradients& slope,
-                                 const std::vector<at::Tensor>& to, double length, double epsilon) {
-  const double factor = length / (host_norm(slope.gradients) + epsilon);
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    const at::Tensor& gradient = slope.gradients[i];
-    if (is_small(from[i]) && is_small(gradient) && from[i].strides() == gradient.strides()) {
-      const auto* w = from[i].const_data_ptr<float>();
-      const auto* g = gradient.const_data_ptr<float>();
-      auto* out = to[i].mutable_data_ptr<float>();
-      const std::int64_t n = from[i].numel();
-      for (std::int64_t j = 0; j < n; ++j) {
-        out[j] = w[j] + static_cast<float>(factor) * g[j];
-      }
-    } else {
-      to[i].copy_(from[i]);
-      to[i].add_(gradient, factor);
-    }
-  }
-}
+void point_uphill_on_host(const std::vector<at::Tensor>& from, const Gradients& slope,
+                          const std::vector<at::Tensor>& to, double length, double epsilon);
 
 // The same on a device, which is not waited for. The gradients are used up.
-inline void point_uphill_on_device(const std::vector<at::Tensor>& from, const Gradients& slope,
-                                   const std::vector<at::Tensor>& to, double length,
-                                   double epsilon) {
-  const at::Tensor factor = device_norm(slope.gradients).add_(epsilon).reciprocal_().mul_(length);
-  at::_ops::_foreach_mul__Tensor::call(slope.gradients, factor);
-  at::_ops::_foreach_copy_::call(to, from, /*non_blocking=*/false);
-  at::_ops::_foreach_add__List::call(to, slope.gradients, 1);
-}
+void point_uphill_on_device(const std::vector<at::Tensor>& from, const Gradients& slope,
+                            const std::vector<at::Tensor>& to, double length, double epsilon);
 
 // While it lives the parameters stand `length` up their gradients; then they are what they were,
 // bit for bit, however the scope is left. Their gradients' contents are used up.
@@ -89,11 +67,7 @@ class Climb {
   Climb& operator=(const Climb&) = delete;
 
  private:
-  void change_places() const {
-    for (std::size_t i = 0; i < places_.size(); ++i) {
-      exchange(parameters_[i], places_[i]);
-    }
-  }
+  void change_places() const;
 
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> places_;
@@ -123,3 +97,47 @@ class Frozen {
 };
 
 }  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE void point_uphill_on_host(const std::vector<at::Tensor>& from, const Gradients& slope,
+                                       const std::vector<at::Tensor>& to, double length,
+                                       double epsilon) {
+  const double factor = length / (host_norm(slope.gradients) + epsilon);
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const at::Tensor& gradient = slope.gradients[i];
+    if (is_small(from[i]) && is_small(gradient) && from[i].strides() == gradient.strides()) {
+      const auto* w = from[i].const_data_ptr<float>();
+      const auto* g = gradient.const_data_ptr<float>();
+      auto* out = to[i].mutable_data_ptr<float>();
+      const std::int64_t n = from[i].numel();
+      for (std::int64_t j = 0; j < n; ++j) {
+        out[j] = w[j] + static_cast<float>(factor) * g[j];
+      }
+    } else {
+      to[i].copy_(from[i]);
+      to[i].add_(gradient, factor);
+    }
+  }
+}
+
+TUTTI_INLINE void point_uphill_on_device(const std::vector<at::Tensor>& from,
+                                         const Gradients& slope, const std::vector<at::Tensor>& to,
+                                         double length, double epsilon) {
+  const at::Tensor factor = device_norm(slope.gradients).add_(epsilon).reciprocal_().mul_(length);
+  at::_ops::_foreach_mul__Tensor::call(slope.gradients, factor);
+  at::_ops::_foreach_copy_::call(to, from, /*non_blocking=*/false);
+  at::_ops::_foreach_add__List::call(to, slope.gradients, 1);
+}
+
+TUTTI_INLINE void Climb::change_places() const {
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    exchange(parameters_[i], places_[i]);
+  }
+}
+
+}  // namespace tutti::detail
+
+#endif

@@ -6,6 +6,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 
@@ -14,7 +15,15 @@ namespace tutti::detail {
 // The part of the run that is done, in [0, 1], for the policy `who`. whole_units: counted in whole
 // units of max_duration, as the reference does, so that a run of one epoch stays at 0; else batch
 // by batch, wherever the length of an epoch is known.
-inline double elapsed(const State& state, bool whole_units, std::string_view who) {
+double elapsed(const State& state, bool whole_units, std::string_view who);
+
+}  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE double elapsed(const State& state, bool whole_units, std::string_view who) {
   const Progress progress = state.progress();
   if (whole_units) {
     const std::optional<Time> counted = progress.elapsed();
@@ -27,3 +36,5 @@ inline double elapsed(const State& state, bool whole_units, std::string_view who
 }
 
 }  // namespace tutti::detail
+
+#endif

@@ -6,18 +6,30 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
+#include <tutti/config.hpp>
+
 namespace tutti::detail {
 
 // The tensor is all of its storage, which owns its memory.
-inline bool fills_storage(const at::Tensor& tensor) {
+bool fills_storage(const at::Tensor& tensor);
+
+// Exchanges the contents of two tensors of one shape, type and device, for everybody who looks at
+// them. Where both are all of their storages only the pointers to the memory change places.
+void exchange(const at::Tensor& a, const at::Tensor& b);
+
+}  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE bool fills_storage(const at::Tensor& tensor) {
   const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   return tensor.storage_offset() == 0 && tensor.is_non_overlapping_and_dense() &&
          tensor.nbytes() == storage->nbytes() && storage->data_ptr().get_context() != nullptr;
 }
 
-// Exchanges the contents of two tensors of one shape, type and device, for everybody who looks at
-// them. Where both are all of their storages only the pointers to the memory change places.
-inline void exchange(const at::Tensor& a, const at::Tensor& b) {
+TUTTI_INLINE void exchange(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() == b.sizes() && a.strides() == b.strides() && a.device() == b.device() &&
       a.scalar_type() == b.scalar_type() && fills_storage(a) && fills_storage(b)) {
     c10::StorageImpl* x = a.storage().unsafeGetStorageImpl();
@@ -33,3 +45,5 @@ inline void exchange(const at::Tensor& a, const at::Tensor& b) {
 }
 
 }  // namespace tutti::detail
+
+#endif

@@ -43,16 +43,10 @@ void each_parameter(const std::vector<std::shared_ptr<torch::optim::Optimizer>>&
 }
 
 // Floats side by side in memory, in any order.
-inline bool is_strip(const at::Tensor& tensor) {
-  return tensor.is_cpu() && tensor.scalar_type() == at::kFloat &&
-         tensor.is_non_overlapping_and_dense();
-}
+bool is_strip(const at::Tensor& tensor);
 
 // Tensors so small that calling an operator costs more than the arithmetic.
-inline bool is_small(const at::Tensor& tensor) {
-  constexpr std::int64_t limit = 1 << 14;
-  return tensor.numel() <= limit && is_strip(tensor);
-}
+bool is_small(const at::Tensor& tensor);
 
 // The sum of squares of n numbers: floats side by side, a few at a time, added up in double.
 double squares(const float* x, std::int64_t n);
@@ -83,6 +77,16 @@ at::Tensor host_scalar(double value);
 #if TUTTI_BODIES
 
 namespace tutti::detail {
+
+TUTTI_INLINE bool is_strip(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.scalar_type() == at::kFloat &&
+         tensor.is_non_overlapping_and_dense();
+}
+
+TUTTI_INLINE bool is_small(const at::Tensor& tensor) {
+  constexpr std::int64_t limit = 1 << 14;
+  return tensor.numel() <= limit && is_strip(tensor);
+}
 
 TUTTI_INLINE void Gradients::add(const at::Tensor& parameter) {
   const at::Tensor& gradient = parameter.grad();

@@ -39,19 +39,13 @@ inline at::Tensor& targets_of(Batch& batch, std::string_view key) {
 inline bool means_inputs(const Batch& batch, std::string_view key) {
   return key.empty() || (batch.contains(key) && &batch.at(key) == &batch.inputs());
 }
-inline bool means_targets(const Batch& batch, std::string_view key) {
-  return batch.has_targets() &&
-         (key.empty() || (batch.contains(key) && &batch.at(key) == &batch.targets()));
-}
+bool means_targets(const Batch& batch, std::string_view key);
 
 // Puts `targets` in place of the batch's.
 void replace_targets(Batch& batch, std::string_view key, at::Tensor targets);
 
 // Puts the batch's own targets back.
-inline void restore_targets(Batch& batch, std::string_view key) {
-  const at::Tensor seen = std::exchange(targets_of(batch, key), batch.at(own_targets));
-  batch[loss_targets] = seen;
-}
+void restore_targets(Batch& batch, std::string_view key);
 
 // What the loss was computed with.
 inline const at::Tensor& targets_of_loss(Batch& batch, std::string_view key) {
@@ -98,6 +92,16 @@ void check_loss_of_mixed(bool interpolates) {
 #if TUTTI_BODIES
 
 namespace tutti::detail {
+
+TUTTI_INLINE bool means_targets(const Batch& batch, std::string_view key) {
+  return batch.has_targets() &&
+         (key.empty() || (batch.contains(key) && &batch.at(key) == &batch.targets()));
+}
+
+TUTTI_INLINE void restore_targets(Batch& batch, std::string_view key) {
+  const at::Tensor seen = std::exchange(targets_of(batch, key), batch.at(own_targets));
+  batch[loss_targets] = seen;
+}
 
 TUTTI_INLINE at::Tensor& images_of(Batch& batch, std::string_view key, std::string_view who) {
   at::Tensor& x = inputs_of(batch, key);

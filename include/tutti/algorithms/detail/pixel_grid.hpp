@@ -10,17 +10,14 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
+#include <tutti/config.hpp>
+
 /// Rows and columns of images by index: what deleting rows, and resizing to the nearest pixel, are.
 namespace tutti::detail {
 
 using Indices = std::vector<std::int64_t>;
 
-inline at::Tensor as_tensor(const Indices& indices, at::Device device) {
-  at::Tensor out(
-      at::detail::empty_cpu({std::ssize(indices)}, at::kLong, /*pin_memory=*/false, std::nullopt));
-  std::memcpy(out.mutable_data_ptr(), indices.data(), indices.size() * sizeof(std::int64_t));
-  return out.to(device, /*non_blocking=*/true);
-}
+at::Tensor as_tensor(const Indices& indices, at::Device device);
 
 // to[p, i, j] = from[p, rows[i], columns[j]], pixels of `Bytes` bytes, or of `bytes` when that is
 // 0.
@@ -42,13 +39,31 @@ void copy_grid(const std::byte* from, std::byte* to, std::int64_t planes, std::i
 }
 
 // x's memory on the CPU holds what x is, and nothing has to be told of what is done with it.
-inline bool is_plain_memory(const at::Tensor& x) {
+bool is_plain_memory(const at::Tensor& x);
+
+// x[..., rows, :][..., columns] of x [..., H, W], in one pass on the CPU, in x's memory format.
+at::Tensor take_grid(const at::Tensor& x, const Indices& rows, const Indices& columns);
+
+}  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE at::Tensor as_tensor(const Indices& indices, at::Device device) {
+  at::Tensor out(
+      at::detail::empty_cpu({std::ssize(indices)}, at::kLong, /*pin_memory=*/false, std::nullopt));
+  std::memcpy(out.mutable_data_ptr(), indices.data(), indices.size() * sizeof(std::int64_t));
+  return out.to(device, /*non_blocking=*/true);
+}
+
+TUTTI_INLINE bool is_plain_memory(const at::Tensor& x) {
   return x.is_cpu() && !x.requires_grad() && !x.is_neg() && !x.is_conj() && !x._is_zerotensor() &&
          !x._fw_grad(0).defined();
 }
 
-// x[..., rows, :][..., columns] of x [..., H, W], in one pass on the CPU, in x's memory format.
-inline at::Tensor take_grid(const at::Tensor& x, const Indices& rows, const Indices& columns) {
+TUTTI_INLINE at::Tensor take_grid(const at::Tensor& x, const Indices& rows,
+                                  const Indices& columns) {
   const bool last =
       x.dim() == 4 && !x.is_contiguous() && x.is_contiguous(at::MemoryFormat::ChannelsLast);
   if (!is_plain_memory(x)) {
@@ -94,3 +109,5 @@ inline at::Tensor take_grid(const at::Tensor& x, const Indices& rows, const Indi
 }
 
 }  // namespace tutti::detail
+
+#endif

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/fields.hpp>
 #include <tutti/core/hyperparameter.hpp>
 
@@ -17,27 +18,30 @@ namespace tutti::detail {
 /// Constants of a run with their names.
 using Constants = std::vector<std::pair<std::string, HyperparameterValue>>;
 
+/// Adds one.
+void put_constant(Constants& out, std::string name, HyperparameterValue value);
+
 /// Adds a value as a user would write it; nothing for what has no short text, such as a tensor, a
 /// function or what a policy holds while it runs.
 template <class T>
 void add_constant(Constants& out, const std::string& name, const T& value) {
   if constexpr (std::is_same_v<T, bool>) {
-    out.emplace_back(name, value);
+    put_constant(out, name, value);
   } else if constexpr (std::is_integral_v<T>) {
     if (static_cast<std::int64_t>(value) >= 0 || std::is_signed_v<T>) {
-      out.emplace_back(name, static_cast<std::int64_t>(value));
+      put_constant(out, name, static_cast<std::int64_t>(value));
     } else {
-      out.emplace_back(name, std::to_string(value));
+      put_constant(out, name, std::to_string(value));
     }
   } else if constexpr (std::is_arithmetic_v<T>) {
-    out.emplace_back(name, HyperparameterValue(static_cast<double>(value)));
+    put_constant(out, name, static_cast<double>(value));
   } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
-    out.emplace_back(name, std::string(std::string_view(value)));
+    put_constant(out, name, std::string(std::string_view(value)));
   } else if constexpr (requires { std::string_view(to_string(value)); }) {
-    out.emplace_back(name, std::string(to_string(value)));
+    put_constant(out, name, std::string(to_string(value)));
   } else if constexpr (requires { enumerator_name(value); }) {
     if (const std::string_view word = enumerator_name(value); !word.empty()) {
-      out.emplace_back(name, std::string(word));
+      put_constant(out, name, std::string(word));
     }
   } else if constexpr (
       requires {
@@ -48,7 +52,7 @@ void add_constant(Constants& out, const std::string& name, const T& value) {
     if (value) {
       add_constant(out, name, *value);
     } else {
-      out.emplace_back(name, "not set");
+      put_constant(out, name, "not set");
     }
   } else if constexpr (requires {
                          value.empty();
@@ -59,7 +63,7 @@ void add_constant(Constants& out, const std::string& name, const T& value) {
     for (const std::string_view one : value) {
       all.append(all.empty() ? "" : ",").append(one);
     }
-    out.emplace_back(name, std::move(all));
+    put_constant(out, name, std::move(all));
   }
 }
 
@@ -74,3 +78,19 @@ void add_constants(Constants& out, const std::string& prefix, const T& value) {
 }
 
 }  // namespace tutti::detail
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE class std::vector<std::pair<std::string, tutti::HyperparameterValue>>;
+#endif
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE void put_constant(Constants& out, std::string name, HyperparameterValue value) {
+  out.emplace_back(std::move(name), std::move(value));
+}
+
+}  // namespace tutti::detail
+
+#endif

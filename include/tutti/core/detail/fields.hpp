@@ -28,35 +28,42 @@ consteval std::size_t count_fields() {
 
 inline constexpr std::size_t most_fields = 16;
 
-/// References to the members of `value`, an aggregate of at most 16 without base classes.
-template <class T>
-constexpr auto tie_fields(T& value) {
+/// Calls `f` with the members of `value`, an aggregate of at most 16 without base classes.
+/// Reports of policies use this one: a tuple's functions would be compiled for every policy.
+template <class T, class F>
+constexpr decltype(auto) with_fields(T& value, F&& f) {
   constexpr std::size_t size = count_fields<std::remove_const_t<T>>();
   static_assert(size <= most_fields);
-#define TUTTI_TIE(number, ...)    \
+#define TUTTI_FIELDS(number, ...) \
   if constexpr (size == number) { \
     auto& [__VA_ARGS__] = value;  \
-    return std::tie(__VA_ARGS__); \
+    return f(__VA_ARGS__);        \
   } else
-  TUTTI_TIE(16, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p)
-  TUTTI_TIE(15, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o)
-  TUTTI_TIE(14, a, b, c, d, e, f, g, h, i, j, k, l, m, n)
-  TUTTI_TIE(13, a, b, c, d, e, f, g, h, i, j, k, l, m)
-  TUTTI_TIE(12, a, b, c, d, e, f, g, h, i, j, k, l)
-  TUTTI_TIE(11, a, b, c, d, e, f, g, h, i, j, k)
-  TUTTI_TIE(10, a, b, c, d, e, f, g, h, i, j)
-  TUTTI_TIE(9, a, b, c, d, e, f, g, h, i)
-  TUTTI_TIE(8, a, b, c, d, e, f, g, h)
-  TUTTI_TIE(7, a, b, c, d, e, f, g)
-  TUTTI_TIE(6, a, b, c, d, e, f)
-  TUTTI_TIE(5, a, b, c, d, e)
-  TUTTI_TIE(4, a, b, c, d)
-  TUTTI_TIE(3, a, b, c)
-  TUTTI_TIE(2, a, b)
-  TUTTI_TIE(1, a) {
-    return std::tuple<>{};
+  TUTTI_FIELDS(16, a, b, c, d, e, f1, g, h, i, j, k, l, m, n, o, p)
+  TUTTI_FIELDS(15, a, b, c, d, e, f1, g, h, i, j, k, l, m, n, o)
+  TUTTI_FIELDS(14, a, b, c, d, e, f1, g, h, i, j, k, l, m, n)
+  TUTTI_FIELDS(13, a, b, c, d, e, f1, g, h, i, j, k, l, m)
+  TUTTI_FIELDS(12, a, b, c, d, e, f1, g, h, i, j, k, l)
+  TUTTI_FIELDS(11, a, b, c, d, e, f1, g, h, i, j, k)
+  TUTTI_FIELDS(10, a, b, c, d, e, f1, g, h, i, j)
+  TUTTI_FIELDS(9, a, b, c, d, e, f1, g, h, i)
+  TUTTI_FIELDS(8, a, b, c, d, e, f1, g, h)
+  TUTTI_FIELDS(7, a, b, c, d, e, f1, g)
+  TUTTI_FIELDS(6, a, b, c, d, e, f1)
+  TUTTI_FIELDS(5, a, b, c, d, e)
+  TUTTI_FIELDS(4, a, b, c, d)
+  TUTTI_FIELDS(3, a, b, c)
+  TUTTI_FIELDS(2, a, b)
+  TUTTI_FIELDS(1, a) {
+    return f();
   }
-#undef TUTTI_TIE
+#undef TUTTI_FIELDS
+}
+
+/// References to them.
+template <class T>
+constexpr auto tie_fields(T& value) {
+  return with_fields(value, [](auto&... members) { return std::tie(members...); });
 }
 
 #if defined(__clang__)
@@ -82,9 +89,22 @@ struct FieldPointer {
 template <class T>
 FieldPointer(T*) -> FieldPointer<T>;
 
+struct AnyReference {
+  template <class T>
+  constexpr AnyReference(const T&) {}
+};
+template <std::size_t>
+using Skipped = AnyReference;
+
+// A pointer to the argument behind as many as there are I.
+template <std::size_t... I>
+consteval auto pointer_behind(std::index_sequence<I...>) {
+  return [](const Skipped<I>&..., auto& wanted, auto&...) { return FieldPointer{&wanted}; };
+}
+
 template <class T, std::size_t I>
 consteval auto field_pointer() {
-  return FieldPointer{&std::get<I>(tie_fields(never_made<T>.value))};
+  return with_fields(never_made<T>.value, pointer_behind(std::make_index_sequence<I>{}));
 }
 #if defined(__clang__)
 #pragma clang diagnostic pop
@@ -107,6 +127,14 @@ consteval std::string_view field_name() {
   return text.substr(text.rfind("::") + 2);
 #endif
 }
+
+template <class T, std::size_t... I>
+consteval std::array<std::string_view, sizeof...(I)> all_field_names(std::index_sequence<I...>) {
+  return {field_name<T, I>()...};
+}
+template <class T>
+inline constexpr auto field_names =
+    all_field_names<T>(std::make_index_sequence<count_fields<T>()>{});
 
 /// The name of an enumerator, of those that are 0 to 15; empty for any other value.
 template <class E>
@@ -177,11 +205,10 @@ consteval bool has_fields() {
 /// Calls `f(name, value)` for every member of `value`, in the order of declaration.
 template <class T, class F>
 void for_each_field(T&& value, F&& f) {
-  const auto fields = tie_fields(value);
-  [&]<std::size_t... I>(std::index_sequence<I...>) {
-    (f(field_name<std::remove_cvref_t<T>, I>(), std::get<I>(fields)), ...);
-  }
-  (std::make_index_sequence<std::tuple_size_v<decltype(fields)>>{});
+  with_fields(value, [&f](auto&... members) {
+    [[maybe_unused]] std::size_t i = 0;
+    (f(field_names<std::remove_cvref_t<T>>[i++], members), ...);
+  });
 }
 
 }  // namespace tutti::detail

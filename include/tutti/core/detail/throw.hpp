@@ -10,6 +10,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/config.hpp>
+
 /// How tutti throws: LibTorch's types of exceptions, whose what() is the sentence alone. Where one
 /// comes from is in what() when TORCH_SHOW_CPP_STACKTRACES is 1 in the environment.
 
@@ -45,8 +47,23 @@ template <class Error>
   throw make_error<Error>(where, std::move(text));
 }
 
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE void raise<c10::Error>(c10::SourceLocation, std::string);
+TUTTI_TEMPLATE void raise<c10::ValueError>(c10::SourceLocation, std::string);
+TUTTI_TEMPLATE void raise<c10::IndexError>(c10::SourceLocation, std::string);
+TUTTI_TEMPLATE void raise<c10::NotImplementedError>(c10::SourceLocation, std::string);
+#endif
+
 // Takes the stack trace out of an exception of LibTorch's own, which keeps its type.
-inline void drop_stack_trace(const std::exception_ptr& thrown) {
+void drop_stack_trace(const std::exception_ptr& thrown);
+
+}  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE void drop_stack_trace(const std::exception_ptr& thrown) {
   if (wants_stack_traces()) {
     return;
   }
@@ -59,3 +76,5 @@ inline void drop_stack_trace(const std::exception_ptr& thrown) {
 }
 
 }  // namespace tutti::detail
+
+#endif

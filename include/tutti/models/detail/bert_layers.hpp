@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include <tutti/config.hpp>
 #include <tutti/core/batch.hpp>
 #include <tutti/models/detail/language.hpp>
 #include <tutti/nn/activation.hpp>
@@ -51,6 +52,7 @@ inline nn::LayerNorm bert_norm(const BertOptions& options) {
 class BertEmbeddingsImpl : public torch::nn::Cloneable<BertEmbeddingsImpl>,
                            public nn::PositionEmbedded {
  public:
+  ~BertEmbeddingsImpl() override;
   explicit BertEmbeddingsImpl(const BertOptions& options) : options_(options) { reset(); }
 
   void reset() override {
@@ -92,6 +94,7 @@ TORCH_MODULE(BertEmbeddings);
 class BertSelfAttentionImpl : public torch::nn::Cloneable<BertSelfAttentionImpl>,
                               public nn::PositionBiased {
  public:
+  ~BertSelfAttentionImpl() override;
   explicit BertSelfAttentionImpl(const BertOptions& options)
       : nn::PositionBiased(options.num_attention_heads, /*causal=*/false), options_(options) {
     reset();
@@ -121,6 +124,7 @@ TORCH_MODULE(BertSelfAttention);
 /// What ends each half of a layer: `norm(dropout(dense(x)) + residual)`.
 class BertResidualImpl : public torch::nn::Cloneable<BertResidualImpl> {
  public:
+  ~BertResidualImpl() override;
   BertResidualImpl(const BertOptions& options, std::int64_t in) : options_(options), in_(in) {
     reset();
   }
@@ -148,6 +152,7 @@ TORCH_MODULE(BertResidual);
 /// The first half of a layer.
 class BertAttentionImpl : public torch::nn::Cloneable<BertAttentionImpl> {
  public:
+  ~BertAttentionImpl() override;
   explicit BertAttentionImpl(const BertOptions& options) : options_(options) { reset(); }
 
   void reset() override {
@@ -170,6 +175,7 @@ TORCH_MODULE(BertAttention);
 /// A linear layer and the nonlinearity.
 class BertIntermediateImpl : public torch::nn::Cloneable<BertIntermediateImpl> {
  public:
+  ~BertIntermediateImpl() override;
   explicit BertIntermediateImpl(const BertOptions& options) : options_(options) { reset(); }
 
   void reset() override {
@@ -188,6 +194,7 @@ TORCH_MODULE(BertIntermediate);
 /// One layer of BERT. GatedLinearUnits can exchange its second half.
 class BertLayerImpl : public torch::nn::Cloneable<BertLayerImpl>, public nn::GatedHost {
  public:
+  ~BertLayerImpl() override;
   explicit BertLayerImpl(const BertOptions& options) : options_(options) { reset(); }
 
   void reset() override {
@@ -239,3 +246,18 @@ class BertLayerImpl : public torch::nn::Cloneable<BertLayerImpl>, public nn::Gat
 TORCH_MODULE(BertLayer);
 
 }  // namespace tutti::models
+
+#if TUTTI_BODIES
+
+namespace tutti::models {
+
+TUTTI_INLINE BertEmbeddingsImpl::~BertEmbeddingsImpl() = default;
+TUTTI_INLINE BertSelfAttentionImpl::~BertSelfAttentionImpl() = default;
+TUTTI_INLINE BertResidualImpl::~BertResidualImpl() = default;
+TUTTI_INLINE BertAttentionImpl::~BertAttentionImpl() = default;
+TUTTI_INLINE BertIntermediateImpl::~BertIntermediateImpl() = default;
+TUTTI_INLINE BertLayerImpl::~BertLayerImpl() = default;
+
+}  // namespace tutti::models
+
+#endif

@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
+#include <tutti/optim/closure.hpp>
+#include <tutti/optim/sgd.hpp>
+#include <tutti/train/any_engine.hpp>
+#include <tutti/train/checkpoint_path.hpp>
+#include <tutti/train/cpu_memory.hpp>
+#include <tutti/train/evaluation.hpp>
+#include <tutti/train/fit_plan.hpp>
+#include <tutti/train/graphed.hpp>
+#include <tutti/train/load_report.hpp>
+#include <tutti/train/loop.hpp>
+#include <tutti/train/options.hpp>
+#include <tutti/train/reproducibility.hpp>
+#include <tutti/train/run.hpp>
+#include <tutti/train/setup.hpp>
+#include <tutti/train/signals.hpp>
+
+namespace tutti::train {
+
+/// A Trainer's run, without its policies: options, state, and what is done with them. One for all
+/// recipes, which it sees as an AnyEngine. Trainer documents the members of the same names.
+class Session {
+ public:
+  /// By reference, as below: moving options is work that no program need compile.
+  explicit Session(TrainerOptions&& options);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session();
+
+  /// Sets everything up, from Init to AfterLoad. engine: has to live as long as anything is called
+  /// but the destructor. make_model: gives the AnyModel; what it throws closes the policies.
+  template <class F>
+  void begin(AnyEngine& engine, F&& make_model) {
+    engine_ = &engine;
+    guard([&] { construct(make_model()); });
+  }
+
+  void fit(FitOptions&& options);
+  void eval();
+  void eval(std::vector<Evaluator>&& evaluators);
+  std::vector<Outputs> predict(DataSpec& data, std::int64_t subset_num_batches,
+                               bool return_outputs);
+  void save_checkpoint(const CheckpointPath& path, bool weights_only);
+
+  /// Closes every policy and leaves the save folders to others.
+  void close();
+
+  [[nodiscard]] const TrainerOptions& options() const { return options_; }
+  [[nodiscard]] const RunLoadReport& load_report() const { return load_report_; }
+  [[nodiscard]] std::string last_checkpoint() const;
+  [[nodiscard]] int stop_signal() const { return run_.stop_signal; }
+  [[nodiscard]] State& state() { return state_; }
+  [[nodiscard]] const State& state() const { return state_; }
+  [[nodiscard]] const std::vector<std::pair<std::string, HyperparameterValue>>& hyperparameters()
+      const {
+    return constants_.values;
+  }
+
+ private:
+  // For work that has begun: an exception closes every policy before it goes on.
+  template <class F>
+  void guard(F&& f) {
+    const cpu::Cache memory(cpu_memory_.used);
+    try {
+      f();
+    } catch (...) {
+      fail(std::current_exception());
+    }
+  }
+  [[noreturn]] void fail(std::exception_ptr error);
+
+  void check_open() const;
+  void construct(AnyModel model);
+  void join_world();
+  void make_optimizer();
+  void prepare_run();
+  void open_checkpoints();
+  void open_checkpoints(const CheckpointPath& path);
+  void load();
+  DataSpec shard(DataSpec data) const;
+  void set_schedule(Schedule schedule, double ratio);
+  void apply_schedule();
+  std::vector<EvalSet> make_sets(std::vector<Evaluator> evaluators);
+  bool prepare_fit(FitOptions& options);
+  void begin_fit();
+  void train();
+  void eval_sets(std::vector<EvalSet>& sets);
+
+  cpu::EmptiesCache cpu_memory_;  // first: gives back what the others have freed
+  TrainerOptions options_;
+  State state_;
+  Constants constants_;
+  Run run_;
+  RunLoadReport load_report_;
+  bool schedule_applied_ = false;
+  bool optimizer_is_default_ = false;  // and nobody has been told yet
+  AnyEngine* engine_ = nullptr;
+};
+
+}  // namespace tutti::train
+
+#if TUTTI_BODIES
+
+namespace tutti::train {
+
+TUTTI_INLINE Session::Session(TrainerOptions&& options) : options_(std::move(options)) {}
+TUTTI_INLINE Session::~Session() = default;
+
+TUTTI_INLINE void Session::fit(FitOptions&& options) {
+  check_open();
+  if (!prepare_fit(options)) {
+    return;
+  }
+  guard([&] {
+    begin_fit();
+    const SignalScope signals(run_.heeds_signals, options_.replace_signal_handlers);
+    train();
+    run_.finish();
+    zero_gradients(state_);
+  });
+  if (run_.stop_signal != 0) {
+    say_stopped(state_, run_.stop_signal);
+    if (options_.on_signal == OnSignal::exit) {
+      close();
+      std::exit(128 + run_.stop_signal);
+    }
+  }
+}
+
+TUTTI_INLINE void Session::train() {
+#if defined(TUTTI_SEPARATE_COMPILATION)
+  Loop<AnyEngine>(*engine_, state_, run_)();
+#else
+  engine_->train(state_, run_);
+#endif
+}
+
+TUTTI_INLINE void Session::eval() {
+  eval_sets(run_.evals);
+}
+
+TUTTI_INLINE void Session::eval(std::vector<Evaluator>&& evaluators) {
+  check_open();
+  std::vector<EvalSet> sets = make_sets(std::move(evaluators));
+  eval_sets(sets);
+}
+
+TUTTI_INLINE void Session::eval_sets(std::vector<EvalSet>& sets) {
+  check_open();
+  check_eval_sets(state_, sets);
+  guard([&] {
+#if defined(TUTTI_SEPARATE_COMPILATION)
+    evaluate_standalone(*engine_, state_, run_, sets);
+#else
+    engine_->evaluate(state_, run_, sets);
+#endif
+  });
+}
+
+TUTTI_INLINE std::vector<Outputs> Session::predict(DataSpec& data, std::int64_t subset_num_batches,
+                                                   bool return_outputs) {
+  check_open();
+  TUTTI_CHECK_VALUE(data, "predict: there is no data; pass a loader");
+  TUTTI_CHECK_VALUE(subset_num_batches >= -1, "predict: subset_num_batches is ", subset_num_batches,
+                    ", expected -1 (all) or a number of batches");
+  std::vector<Outputs> outputs;
+  guard([&] {
+#if defined(TUTTI_SEPARATE_COMPILATION)
+    outputs = train::predict(*engine_, state_, data, subset_num_batches, return_outputs);
+#else
+    outputs = engine_->predict(state_, data, subset_num_batches, return_outputs);
+#endif
+  });
+  return outputs;
+}
+
+TUTTI_INLINE void Session::save_checkpoint(const CheckpointPath& path, bool weights_only) {
+  if (!run_.checkpoints) {
+    open_checkpoints(path);
+  }
+  run_.checkpoints->save(path, weights_only);
+}
+
+TUTTI_INLINE void Session::close() {
+  run_.close(*engine_, state_);
+}
+
+TUTTI_INLINE std::string Session::last_checkpoint() const {
+  return run_.last_checkpoint();
+}
+
+TUTTI_INLINE void Session::check_open() const {
+  TUTTI_CHECK(!engine_->closed(),
+              "this trainer has been closed, by close() or after an exception; "
+              "make a new one, with load_path set to its last checkpoint to go on from there");
+}
+
+TUTTI_INLINE void Session::fail(std::exception_ptr error) {
+  tutti::detail::drop_stack_trace(error);
+  if (run_.checkpoints) {
+    run_.checkpoints->abandon();
+  }
+  try {
+    engine_->close(state_);
+  } catch (const std::exception& second) {
+    TORCH_WARN("closing the trainer after an exception failed as well: ", second.what());
+  }
+  std::rethrow_exception(error);
+}
+
+TUTTI_INLINE void Session::construct(AnyModel model) {
+  TUTTI_CHECK(model, "the trainer was given no model");
+  check_options(options_);
+  join_world();
+  cpu_memory_.used = options_.cache_cpu_memory && state_.device.is_cpu();
+  const cpu::Cache memory(cpu_memory_.used);
+  check_precision(options_.precision, state_.device);
+  if (options_.cuda_graphs) {
+    run_.graphs = make_graphs(options_.cuda_graphs, engine_->why_no_graphs(), state_);
+  }
+  if (options_.deterministic_mode) {
+    configure_deterministic_mode();
+  }
+  state_.rank_zero_seed = agree_on_seed(options_.seed, *state_.communicator);
+  state_.seed = state_.rank_zero_seed + static_cast<std::uint64_t>(state_.rank);
+  seed_all(state_.seed);
+  state_.precision = options_.precision;
+  state_.task = std::move(model);
+  state_.model = state_.task.module();
+  TUTTI_CHECK(state_.model,
+              "the model's module() is null; return the torch::nn::Module that "
+              "holds its parameters");
+  state_.model->to(state_.device);
+  state_.run_name = resolve_run_name(options_.run_name, *state_.communicator);
+  make_optimizer();
+  state_.logger.add(constants_);
+  engine_->prepare(state_);
+  engine_->fire<Init>(state_);
+  log_hyperparameters(state_, options_, engine_->constants());
+  prepare_run();
+  engine_->fire<BeforeLoad>(state_);
+  load();
+  engine_->fire<AfterLoad>(state_);
+  seed_all(state_.seed);
+  run_.data_parallel = options_.data_parallel;
+  run_.parallel = make_parallel(*engine_, state_, run_);
+}
+
+TUTTI_INLINE void Session::join_world() {
+  const dist::Environment here = dist::here();
+  state_.device = resolve_device(options_.device, here.local_rank);
+  const auto timeout = std::chrono::duration<double>(options_.dist_timeout);
+  state_.communicator = dist::join(here, state_.device.type(),
+                                   std::chrono::duration_cast<std::chrono::milliseconds>(timeout));
+  state_.rank = state_.communicator->rank();
+  state_.world_size = state_.communicator->size();
+}
+
+TUTTI_INLINE void Session::make_optimizer() {
+  if (!options_.optimizer) {
+    options_.optimizer = DecoupledSGDW{.lr = 0.1};
+    optimizer_is_default_ = true;
+  }
+  state_.optimizers = {build_optimizer(options_.optimizer, *state_.model)};
+  if (optim::calls_closure(*state_.optimizers.front())) {
+    check_closure(*state_.optimizers.front(), options_, engine_->step_taker());
+    run_.graphs.reset();
+  }
+}
+
+// What the loop needs: metrics, data, schedule, scaler, where checkpoints go.
+TUTTI_INLINE void Session::prepare_run() {
+  run_.train_metrics = MetricSet(state_.task.metrics(true), {}, "metrics/train/");
+  run_.train = shard(options_.train);
+  run_.evals = make_sets(options_.eval);
+  set_loop(run_, options_);
+  set_microbatching(state_, run_, options_);
+  set_length(state_, run_, options_.max_duration, options_.scale_schedule_ratio);
+  if (options_.schedule) {
+    set_schedule(options_.schedule, options_.scale_schedule_ratio);
+  }
+  if (state_.precision == Precision::amp_fp16) {
+    run_.scaler.emplace(state_.device);
+  }
+  open_checkpoints();
+}
+
+// What saves and loads comes with a path, or is wanted by a policy that saves.
+TUTTI_INLINE void Session::open_checkpoints() {
+  if (const auto own = engine_->own_checkpoints()) {
+    open_checkpoints(*own);
+  } else if (!options_.save_folder.empty() || !options_.load_path.empty()) {
+    open_checkpoints(options_.save_folder.empty() ? options_.load_path : options_.save_folder);
+  }
+}
+
+TUTTI_INLINE void Session::open_checkpoints(const CheckpointPath& path) {
+  auto checkpoints = path.checkpoints(state_, run_);
+  checkpoints->open(options_, engine_->states());
+  run_.checkpoints = std::move(checkpoints);
+}
+
+TUTTI_INLINE void Session::load() {
+  check_autoresume(options_);
+  if (run_.checkpoints) {
+    load_report_ = run_.checkpoints->load(options_);
+  }
+}
+
+// Deals a loader's examples to the ranks.
+TUTTI_INLINE DataSpec Session::shard(DataSpec data) const {
+  if (data && state_.world_size > 1 && !data.loader.shard(state_.rank, state_.world_size)) {
+    TORCH_WARN_ONCE("a loader has no shard(rank, world_size), so all ", state_.world_size,
+                    " ranks read the same batches unless it deals them out itself");
+  }
+  return data;
+}
+
+TUTTI_INLINE void Session::set_schedule(Schedule schedule, double ratio) {
+  if (state_.initial_lrs.empty()) {
+    run_.bind_schedule(state_);
+  }
+  run_.schedule = std::move(schedule);
+  run_.scale_schedule_ratio = ratio;
+  if (state_.max_duration) {
+    apply_schedule();
+  }
+}
+
+// Once when a schedule is bound and when the run's length changes; else the loop does it, so a
+// resumed run keeps the learning rate that it was saved with.
+TUTTI_INLINE void Session::apply_schedule() {
+  const std::string notice = run_.schedule.notice(state_.progress(), run_.scale_schedule_ratio);
+  if (!notice.empty()) {
+    TORCH_WARN(notice);
+  }
+  run_.step_schedule(state_, run_.scheduled_at);
+  schedule_applied_ = true;
+}
+
+TUTTI_INLINE std::vector<EvalSet> Session::make_sets(std::vector<Evaluator> evaluators) {
+  std::vector<EvalSet> sets;
+  for (auto& evaluator : evaluators) {
+    evaluator.data = shard(std::move(evaluator.data));
+    add_set(sets, std::move(evaluator), state_.task.metrics(false), options_);
+  }
+  return sets;
+}
+
+// Takes over what the options change, once all of them have been checked. False when an
+// automatically resumed run is complete.
+TUTTI_INLINE bool Session::prepare_fit(FitOptions& options) {
+  std::vector<EvalSet> evals = make_sets(std::move(options.eval));
+  options.train = shard(std::move(options.train));
+  const FitPlan plan = plan_fit(state_, run_, options);
+  const bool resumed = options_.autoresume && run_.checkpoints->continues();
+  if (!plan.complete || !resumed) {
+    check_something_is_left(state_, plan);
+    if (!options_.allow_idle_policies) {
+      engine_->check_idle(!evals.empty() || !run_.evals.empty(),
+                          static_cast<bool>(run_.iteration_length));
+    }
+  }
+  const bool stays = schedule_applied_ && state_.max_duration == plan.max_duration &&
+                     !(options.reset_time && run_.schedule_ahead);
+  take_over(state_, run_, options, std::move(evals), plan);
+  if (options.schedule) {
+    set_schedule(std::move(options.schedule), options.scale_schedule_ratio);
+  } else if (run_.schedule && !stays) {
+    apply_schedule();
+  }
+  if (std::exchange(optimizer_is_default_, false)) {
+    TORCH_WARN("no optimizer was given; training with DecoupledSGDW{.lr = 0.1}");
+  }
+  if (plan.complete) {
+    TORCH_WARN("fit: the run that was resumed is complete; there is nothing left to train");
+    run_.finish();
+  } else if (run_.checkpoints) {
+    run_.checkpoints->check_folders();
+  }
+  return !plan.complete;
+}
+
+TUTTI_INLINE void Session::begin_fit() {
+  state_.dataloader_label = "train";
+  state_.dataloader_len = state_.train_dataloader_len;
+  state_.train_transforms = run_.train.loader.transforms();
+}
+
+}  // namespace tutti::train
+
+#endif
