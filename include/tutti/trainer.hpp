@@ -113,9 +113,11 @@ class Trainer {
     guard([&] {
       begin_fit();
       const train::SignalScope signals(run_.heeds_signals, options_.replace_signal_handlers);
+      train::keep_config(options_, state_);
       train::Loop<EngineType>(engine_, state_, run_)();
       run_.finish();
       train::zero_gradients(state_);
+      train::report_result(options_, state_, run_);
     });
     if (run_.stop_signal != 0) {
       train::say_stopped(state_, run_.stop_signal);
@@ -326,6 +328,7 @@ class Trainer {
                 "holds its parameters");
     state_.model->to(state_.device);
     state_.run_name = train::resolve_run_name(options_.run_name, *state_.communicator);
+    state_.run_folder = train::resolve_run_folder(options_, state_);
     make_optimizer();
     state_.logger.add(constants_);
     engine_.for_each([this](auto& policy) { this->prepare(policy); });

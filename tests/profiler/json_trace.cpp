@@ -35,7 +35,7 @@ std::string trace(const TemporaryFolder& folder, const std::string& name, std::i
 
 TEST_CASE("traces go where the reference puts them", "[profiler]") {
   const tutti::JSONTraceHandler handler;
-  CHECK(handler.folder == "{run_name}/traces");
+  CHECK(handler.folder == "{run_folder}/traces");
   CHECK(handler.filename == "ep{epoch}-ba{batch}-rank{rank}.json");
   CHECK(handler.merged_trace_filename == "merged_trace.json");
   CHECK(handler.remote_file_name == handler.folder + "/" + handler.filename);
