@@ -2,10 +2,11 @@
 // Trains a small residual network on real handwritten digits with a recipe of four algorithms.
 //
 // Run it:    cmake -P cmake/quickstart.cmake, or the program alone; --help lists its options
-// It prints: a progress bar, the accuracy on 360 unseen digits after every epoch (98 % at
-//            the end, in well under a minute on two cores), and where the last checkpoint is
+// It prints: what the run is, a line for every epoch with the accuracy on 360 unseen digits (98 %
+//            at the end, in well under a minute on two cores), a table of the best and last
+//            metrics, where the weights are, and the command that trains on
 // As two processes: see docs/distributed.md
-// ctest: --max-duration 2ep --save-folder digits-test
+// ctest: --max-duration 2ep --run-folder digits-test
 #include <cstdio>
 #include <string>
 
@@ -43,7 +44,7 @@ int main(int argc, char** argv) try {
   tutti::TrainerOptions options{.max_duration = "30ep",
                                 .seed = 17,
                                 .run_name = "digits",
-                                .save_folder = "digits-run",
+                                .run_folder = "digits-run",
                                 .save_interval = "10ep",
                                 .save_overwrite = true};
   double lr = 0.1;
@@ -70,13 +71,6 @@ int main(int argc, char** argv) try {
   if (trainer.state().rank == 0) {
     const double accuracy = trainer.state().metric("test", "MulticlassAccuracy");
     std::printf("test accuracy: %.2f %%\n", 100 * accuracy);
-    if (const std::string last = trainer.last_checkpoint(); !last.empty()) {
-      std::printf("checkpoint:    %s\n", last.c_str());
-      std::printf(
-          "try next:      go on with --load-path %s --max-duration 40ep, open\n"
-          "               %s/model.safetensors in Python, or see --help\n",
-          last.c_str(), last.c_str());
-    }
   }
 } catch (...) {
   return tutti::report_failure();

@@ -1,6 +1,7 @@
 #include <tutti/cli.hpp>
 
 #include <cstdint>
+#include <cstdio>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -10,12 +11,15 @@
 #include <vector>
 
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/trainer.hpp>
 
 #include "support/bounded.hpp"
 #include "support/catch.hpp"
+#include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
@@ -88,10 +92,12 @@ TEST_CASE("every simple option of the trainer has a flag", "[cli]") {
     flags.insert(name);
   }
   // What has no text is given in the program.
-  const std::set<std::string> given{"train",    "eval",          "optimizer",
-                                    "schedule", "data_parallel", "hyperparameters"};
+  const std::set<std::string> given{
+      "train", "eval", "optimizer", "schedule", "data_parallel", "hyperparameters", "command_line"};
   std::ifstream header(TUTTI_SOURCE_DIR "/include/tutti/train/options.hpp");
   std::string line;
+  while (std::getline(header, line) && line != "struct TrainerOptions {") {
+  }
   int members = 0;
   while (std::getline(header, line) && line != "};") {
     const auto end = line.find_first_of("{=", 2);
@@ -277,6 +283,79 @@ TEST_CASE("a configuration file that is no regular or a huge file is refused at 
   CHECK_THAT(says(folder.path().string()), ContainsSubstring("it is a folder, not a regular file"));
   CHECK_THAT(says(large), ContainsSubstring("it has 1048585 bytes, expected at most 1048576"));
   CHECK_THAT(says("/no/such"), ContainsSubstring("No such file or directory"));
+}
+
+namespace {
+
+struct Ended {
+  int status = -1;
+  std::string text{};
+};
+
+// What a program prints to stdout and ends with that reads these words in a process of its own.
+Ended parsed(std::vector<const char*> words) {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(ends[1], STDOUT_FILENO);
+    TrainerOptions options{.max_duration = "7ba"};
+    Program program{"test", "Tests."};
+    program.add(options).parse(static_cast<int>(words.size()), words.data());
+    std::fflush(stdout);
+    ::_exit(42);  // it goes on
+  }
+  ::close(ends[1]);
+  Ended out;
+  char piece[4096];
+  for (ssize_t got; (got = ::read(ends[0], piece, sizeof piece)) > 0;) {
+    out.text.append(piece, static_cast<std::size_t>(got));
+  }
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  out.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a program prints its options when it is asked to, and only then", "[cli]") {
+  const Ended silent = parsed({"./test", "--seed", "5"});
+  CHECK(silent.status == 42);
+  CHECK(silent.text.empty());
+  const Ended printed = parsed({"./test", "--seed", "5", "--print-config"});
+  CHECK(printed.status == 0);
+  TrainerOptions options{.max_duration = "7ba"};
+  Program program{"test", "Tests."};
+  program.add(options).read({"--seed", "5"});
+  CHECK(printed.text == program.text());
+  CHECK_THAT(printed.text, ContainsSubstring("max-duration = \"7ba\"\n") &&
+                               ContainsSubstring("\nseed = \"5\"\n"));
+  CHECK_THAT(printed.text, !ContainsSubstring("print-config"));
+  const EnvironmentVariable second("RANK", "1");
+  const EnvironmentVariable two("WORLD_SIZE", "2");
+  const EnvironmentVariable local("LOCAL_RANK", "1");
+  const EnvironmentVariable both("LOCAL_WORLD_SIZE", "2");
+  const EnvironmentVariable address("MASTER_ADDR", "127.0.0.1");
+  const EnvironmentVariable port("MASTER_PORT", "29500");
+  const Ended other = parsed({"./test", "--print-config"});
+  CHECK(other.status == 0);
+  CHECK(other.text.empty());  // the first rank has printed them
+}
+
+TEST_CASE("a trainer is told how its program was called", "[cli]") {
+  TrainerOptions options;
+  Program program{"test", "Tests."};
+  const char* const words[] = {"./my test", "--run-folder", "runs/{run_name}", "--run-name=it's"};
+  program.add(options).parse(4, words);
+  CHECK(options.command_line.command ==
+        "'./my test' --run-folder 'runs/{run_name}' '--run-name=it'\\''s'");
+  CHECK(options.command_line.config == program.text());
+  CHECK_THAT(options.command_line.config, ContainsSubstring("run-folder = \"runs/{run_name}\""));
+  CHECK(tutti::cli::detail::shell_text({"a", "", "$(b)", "--c=d,e/f:g@h+i%j_k.l"}) ==
+        "a '' '$(b)' --c=d,e/f:g@h+i%j_k.l");
 }
 
 TEST_CASE("what a program prints is a configuration file of itself", "[cli]") {

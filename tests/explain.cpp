@@ -33,6 +33,25 @@ TEST_CASE("a trainer explains its plan, its values and what was done to the mode
   CHECK_THAT(text, ContainsSubstring("  blurpool/num_blurconv_layers: 3\n"));
 }
 
+TEST_CASE("a trainer is summarised as its progress bar begins", "[explain]") {
+  const tutti::Trainer trainer{
+      tiny::net(),
+      {.train = tiny::batches(2), .max_duration = "3ep", .seed = 17, .run_name = "explained"},
+      tutti::MixUp{.alpha = 0.5, .input_key = "image"},
+      tutti::EMA{.half_life = "20ba"}};
+  CHECK(tutti::summary(trainer) ==
+        "run        explained, 3ep (6 batches)\n"
+        "model      Net, 58 parameters (0.0002 MB)\n"
+        "recipe     MixUp, EMA\n"
+        "optimizer  DecoupledSGDW: lr=0.1\n"
+        "schedule   constant\n"
+        "data       train 2 batches\n"
+        "device     " +
+            trainer.state().device.str() +
+            ", fp32, seed 17\n"
+            "folder     none: no checkpoints are saved\n");
+}
+
 TEST_CASE("options that were not given are explained as what is used for them", "[explain]") {
   const auto explained = [](tutti::EMA ema) {
     const tutti::Trainer trainer{

@@ -208,6 +208,26 @@ class ConfigFile final : public CLI::ConfigBase {
   std::shared_ptr<const Kinds> kinds_;
 };
 
+// Words as a shell takes them: what could mean anything else to it stands in quotes.
+inline std::string shell_text(const std::vector<std::string>& words) {
+  constexpr std::string_view plain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  std::string text;
+  for (const std::string& word : words) {
+    text += text.empty() ? "" : " ";
+    if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) {
+      text += word;
+      continue;
+    }
+    text += '\'';
+    for (const char c : word) {
+      text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    }
+    text += '\'';
+  }
+  return text;
+}
+
 // Why a configuration file cannot be read; empty: it can.
 inline std::string config_problem(const std::string& path) {
   constexpr std::uint64_t most = 1 << 20;
@@ -234,9 +254,9 @@ inline std::string config_problem(const std::string& path) {
 ///     }
 ///
 /// What a variable holds before parse() is the default. `--help` lists all; `--config FILE` reads
-/// lines `max-duration = "3ep"`, which the command line overrides; `--version` says which tutti and
-/// which LibTorch it is. Of a flag that is given twice, --config too, the last one counts; the
-/// values of a list add up.
+/// lines `max-duration = "3ep"`, which the command line overrides; `--print-config` prints such a
+/// file and trains nothing; `--version` says which tutti and which LibTorch it is. Of a flag that
+/// is given twice, --config too, the last one counts; the values of a list add up.
 class Program {
  public:
   /// name: as it is called. about: one sentence for --help.
@@ -246,6 +266,9 @@ class Program {
         ->check(detail::config_problem);
     app_.config_formatter(std::make_shared<detail::ConfigFile>(kinds_));
     app_.allow_config_extras(CLI::config_extras_mode::error);
+    app_.add_flag("--print-config", prints_config_,
+                  "print all options, as a file for --config, and end")
+        ->configurable(false);
     app_.set_version_flag("--version",
                           name + " (tutti " TUTTI_VERSION ", LibTorch " TORCH_VERSION ")",
                           "print the versions of tutti and LibTorch");
@@ -283,12 +306,13 @@ class Program {
   }
 
   /// Binds the trainer's options, `--max-duration` to `--dist-timeout`; parse() also leaves all
-  /// options of the program in `options.hyperparameters`, which the trainer logs. Where on_signal
+  /// options of the program in `options.hyperparameters`, which the trainer logs, and how it was
+  /// called in `options.command_line`, for the run's folder and its end. Where on_signal
   /// is not set it is exit: the process is the program's.
   Program& add(TrainerOptions& options);
 
-  /// Reads the command line and prints the options at rank 0. For --help and mistakes it prints
-  /// what there is to say and ends the process, with CLI11's exit status.
+  /// Reads the command line. For --help, --version, --print-config (at rank 0) and mistakes it
+  /// prints what there is to say and ends the process, with CLI11's exit status.
   void parse(int argc, const char* const* argv) {
     try {
       app_.parse(argc, argv);
@@ -296,9 +320,14 @@ class Program {
       std::exit(app_.exit(error));
     }
     finish();
-    if (dist::Environment::read().rank == 0) {
-      std::printf("%s", text().c_str());
-      std::fflush(stdout);
+    if (prints_config_) {
+      if (dist::Environment::read().rank == 0) {
+        std::printf("%s", text().c_str());
+      }
+      std::exit(EXIT_SUCCESS);
+    }
+    if (trainer_ != nullptr) {
+      trainer_->command_line.command = detail::shell_text({argv, argv + argc});
     }
   }
 
@@ -392,6 +421,7 @@ class Program {
   void finish() {
     if (trainer_ != nullptr) {
       trainer_->hyperparameters = values();
+      trainer_->command_line.config = text();
     }
   }
 
@@ -399,6 +429,7 @@ class Program {
   CLI::App app_;
   std::vector<std::pair<std::string, std::function<HyperparameterValue()>>> values_;
   TrainerOptions* trainer_ = nullptr;
+  bool prints_config_ = false;
 };
 
 inline Program& Program::add(TrainerOptions& options) {
@@ -428,10 +459,11 @@ inline Program& Program::add(TrainerOptions& options) {
   add("--seed", o.seed, "of all random streams; default: random");
   add("--deterministic-mode", o.deterministic_mode, "refuse what is not deterministic");
   add("--run-name", o.run_name, "default: made of the time and two words");
+  add("--run-folder", o.run_folder, "one folder for all files of the run");
   add("--progress-bar", o.progress_bar, "show one");
   add("--log-to-console", o.log_to_console, "print lines instead");
   add("--console-log-interval", o.console_log_interval, "how often to print them");
-  add("--save-folder", o.save_folder, "where checkpoints go; empty: nowhere");
+  add("--save-folder", o.save_folder, "where checkpoints go; default: run-folder/checkpoints");
   add("--save-filename", o.save_filename, "their names");
   add("--save-latest-filename", o.save_latest_filename, "the pointer to the newest");
   add("--save-interval", o.save_interval, "how often to save");

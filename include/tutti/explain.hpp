@@ -10,6 +10,7 @@
 #include <tutti/core/detail/constants.hpp>
 #include <tutti/core/detail/fields.hpp>
 #include <tutti/core/detail/switched.hpp>
+#include <tutti/loggers/summary.hpp>
 #include <tutti/trainer.hpp>
 
 namespace tutti {
@@ -61,6 +62,14 @@ void write_policy(std::ostream& out, const P& policy, std::string_view name) {
 }
 
 }  // namespace detail
+
+/// A trainer in eight lines, as a progress bar begins with them: see run_summary().
+///
+/// width: columns, to which longer lines are folded; 0: no limit.
+template <class... Policies>
+std::string summary(const Trainer<Policies...>& trainer, int width = 0) {
+  return run_summary(trainer.state(), trainer.hyperparameters(), width);
+}
 
 /// A trainer in words: its recipe's plan (Recipe::describe()), what is fused, whether its steps can
 /// be CUDA graphs, every policy with the values of its members, and what was logged as constants of

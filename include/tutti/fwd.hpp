@@ -23,6 +23,7 @@ struct types {
 struct Hyperparameter;
 struct LoggedImages;
 struct LoggedMetric;
+struct LoggedResult;
 struct LoggedTable;
 struct State;
 class Archive;

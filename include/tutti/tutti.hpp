@@ -80,6 +80,7 @@
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/loggers/json_lines.hpp>
 #include <tutti/loggers/progress_bar.hpp>
+#include <tutti/loggers/summary.hpp>
 #include <tutti/loggers/tensorboard.hpp>
 #include <tutti/losses/binary_cross_entropy.hpp>
 #include <tutti/losses/dice.hpp>

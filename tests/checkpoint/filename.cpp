@@ -45,6 +45,10 @@ NameFields fields() {
 TEST_CASE("every placeholder of a checkpoint name is filled in", "[checkpoint][filename]") {
   CHECK(format_name("ep{epoch}-ba{batch}", fields()) == "ep2-ba45");
   CHECK(format_name("{run_name}/checkpoints", fields()) == "gentle-fox/checkpoints");
+  CHECK(format_name("{run_folder}/checkpoints", fields()) == "gentle-fox/checkpoints");  // no other
+  auto placed = fields();
+  placed.run_folder = "/scratch/runs/a";
+  CHECK(format_name("{run_folder}/{run_name}", placed) == "/scratch/runs/a/gentle-fox");
   CHECK(format_name("{rank}.{local_rank}.{world_size}.{local_world_size}.{node_rank}", fields()) ==
         "3.1.8.2.4");
   CHECK(format_name("{batch_in_epoch} {sample} {sample_in_epoch} {token} {token_in_epoch}",
@@ -58,7 +62,7 @@ TEST_CASE("a misspelt placeholder is refused with those that there are", "[check
                     ContainsSubstring("\"{epcoh}\" in \"ep{epcoh}-ba{batch}\"") &&
                         ContainsSubstring("there are {run_name}, {epoch}, {batch}"));
   CHECK_THROWS_WITH(check_placeholders("{batch:04d}"), ContainsSubstring("\"{batch:04d}\""));
-  for (const char* fine : {"", "ep{epoch}-ba{batch}", "{run_name}/checkpoints", "{}", "{epoch",
+  for (const char* fine : {"", "ep{epoch}-ba{batch}", "{run_name}/{run_folder}", "{}", "{epoch",
                            "}{", "{{epoch}}", "{rank}{local_rank}{world_size}{local_world_size}"}) {
     CHECK_NOTHROW(check_placeholders(fine));
   }

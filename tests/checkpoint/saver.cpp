@@ -236,6 +236,23 @@ TEST_CASE("less is better unless said otherwise", "[checkpoint][saver]") {
   CHECK(on_disk(saver) == Names{"ba3", "latest"});
 }
 
+TEST_CASE("a saver knows its best checkpoint, the newest of equal ones, when it has a monitor",
+          "[checkpoint][saver]") {
+  const TemporaryFolder folder;
+  SaverOptions options = by_accuracy(folder);
+  options.maximize = true;
+  Saver saver(options, at_batch(0));
+  CHECK(saver.best().empty());
+  CHECK(offer(saver, 1, 0.5));
+  CHECK(offer(saver, 2, 0.7));
+  CHECK(offer(saver, 3, 0.7));
+  CHECK(offer(saver, 4, 0.6));
+  CHECK(saver.best() == saver.folder() + "/ba3");
+  Saver without(in(folder), at_batch(0));
+  CHECK(offer(without, 6));
+  CHECK(without.best().empty());
+}
+
 TEST_CASE("a monitor of a metric that is not there is refused with those that are",
           "[checkpoint][saver]") {
   const TemporaryFolder folder;

@@ -7,6 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include <tutti/core/switch.hpp>
+
 #include "support/catch.hpp"
 
 namespace {
@@ -16,6 +18,7 @@ using tutti::Logger;
 // Only ever referred to: what the picture is made of is no business of the logger.
 alignas(16) const char no_tensor[16]{};
 const at::Tensor& image = reinterpret_cast<const at::Tensor&>(no_tensor);
+const tutti::State& run = reinterpret_cast<const tutti::State&>(no_tensor);  // likewise
 
 using Lines = std::vector<std::string>;
 
@@ -62,6 +65,16 @@ struct Files {
   Lines lines;
   void upload_file(std::string_view remote_file_name, std::string_view path) {
     lines.push_back(std::string(path) + " as " + std::string(remote_file_name));
+  }
+};
+
+struct Results {
+  Lines lines;
+  void log_result(const tutti::LoggedResult& result) {
+    lines.push_back(std::string(&result.state == &run ? "same " : "other ") +
+                    (result.complete ? "complete " : "ended ") +
+                    std::string(result.latest_checkpoint) + " " +
+                    std::string(result.best_checkpoint) + " " + std::string(result.resume));
   }
 };
 
@@ -158,4 +171,28 @@ TEST_CASE("files go to those who keep them, and a logger knows whether there is 
   CHECK(numbers.lines.empty());
   logger.clear();
   CHECK(!logger.has_file_upload_destination());
+}
+
+TEST_CASE("the end of a fit is told to those who ask for it, through a switch as well",
+          "[core][logger]") {
+  static_assert(tutti::role_of<Results> == tutti::Role::logger);
+  Logger logger;
+  Numbers numbers;
+  Results results;
+  tutti::Switch<Results> on(Results{});
+  tutti::Switch<Results> off(Results{}, false);
+  logger.add(numbers);
+  logger.add(results);
+  logger.add(on);
+  logger.add(off);
+  logger.log_result({.state = run,
+                     .complete = false,
+                     .latest_checkpoint = "run/ep3",
+                     .best_checkpoint = "best/ep2",
+                     .resume = "digits --autoresume"});
+  const Lines told{"same ended run/ep3 best/ep2 digits --autoresume"};
+  CHECK(results.lines == told);
+  CHECK(on.policy.lines == told);
+  CHECK(off.policy.lines.empty());
+  CHECK(numbers.lines.empty());
 }

@@ -12,35 +12,38 @@ static_assert(tutti::Recipe<ConsoleLogger>::valid);
 static_assert(tutti::role_of<ConsoleLogger> == tutti::Role::logger);
 
 namespace {
-const std::string config =
-    "******************************\nConfig:\nlr: 0.1\nrun_name: brisk-otter\n"
-    "******************************\n";
+
+// Tells nothing of the run's beginning and end.
+ConsoleLogger plain(std::FILE* stream, tutti::Time log_interval = "1ba") {
+  return {.log_interval = log_interval, .stream = stream, .summary = false};
+}
+
 }  // namespace
 
-TEST_CASE("the console prints the config, then every batch and evaluation", "[loggers][trace]") {
+TEST_CASE("the console prints every batch and evaluation", "[loggers][trace]") {
   const Capture out;
-  ConsoleLogger logger{.stream = out.file};
+  ConsoleLogger logger = plain(out.file);
   FakeRun run{logger, "1ep"};
   run.fire(tutti::FitStart{});
   run.epoch();
   run.evaluate();
   run.fire(tutti::FitEnd{});
-  CHECK(out.text() == config +
-                          "[epoch=1][batch=1/3]:\n"
-                          "\t Train loss/train/total: 1\n\t Train time/batch: 0\n"
-                          "[epoch=1][batch=2/3]:\n"
-                          "\t Train loss/train/total: 0.5000\n\t Train time/batch: 1\n"
-                          "[epoch=1][batch=3/3]:\n"
-                          "\t Train loss/train/total: 0.3333\n\t Train time/batch: 2\n"
-                          "[Eval batch=1/2] Eval on test data\n"
-                          "[Eval batch=2/2] Eval on test data:\n"
-                          "\t Eval metrics/test/MulticlassAccuracy: 0.9844\n");
+  CHECK(out.text() ==
+        "[epoch=1][batch=1/3]:\n"
+        "\t Train loss/train/total: 1\n\t Train time/batch: 0\n"
+        "[epoch=1][batch=2/3]:\n"
+        "\t Train loss/train/total: 0.5000\n\t Train time/batch: 1\n"
+        "[epoch=1][batch=3/3]:\n"
+        "\t Train loss/train/total: 0.3333\n\t Train time/batch: 2\n"
+        "[Eval batch=1/2] Eval on test data\n"
+        "[Eval batch=2/2] Eval on test data:\n"
+        "\t Eval metrics/test/MulticlassAccuracy: 0.9844\n");
 }
 
 TEST_CASE("an interval in epochs prints the first and every n-th, and the end of the run",
           "[loggers][trace]") {
   const Capture out;
-  ConsoleLogger logger{.log_interval = "2ep", .stream = out.file, .log_config = false};
+  ConsoleLogger logger = plain(out.file, "2ep");
   FakeRun run{logger, "3ep"};
   run.epoch();
   run.epoch();
@@ -54,7 +57,7 @@ TEST_CASE("an interval in epochs prints the first and every n-th, and the end of
 
 TEST_CASE("an interval in batches prints the first, every n-th and the last", "[loggers][trace]") {
   const Capture out;
-  ConsoleLogger logger{.log_interval = "3ba", .stream = out.file, .log_config = false};
+  ConsoleLogger logger = plain(out.file, "3ba");
   FakeRun run{logger, "80sp"};
   for (int i = 0; i < 5; ++i) {
     run.batch();
@@ -70,7 +73,7 @@ TEST_CASE("an interval in batches prints the first, every n-th and the last", "[
 
 TEST_CASE("a long evaluation prints ten signs of life and its end", "[loggers][trace]") {
   const Capture out;
-  ConsoleLogger logger{.stream = out.file, .log_config = false};
+  ConsoleLogger logger = plain(out.file);
   FakeRun run{logger, "1ep"};
   run.evaluate("test", 95);
   const std::string text = out.text();
@@ -87,7 +90,7 @@ TEST_CASE("a long evaluation prints ten signs of life and its end", "[loggers][t
 
 TEST_CASE("an evaluation of unknown length prints every hundredth batch", "[loggers][trace]") {
   const Capture out;
-  ConsoleLogger logger{.stream = out.file, .log_config = false};
+  ConsoleLogger logger = plain(out.file);
   FakeRun run{logger, "1ep"};
   run.state.dataloader_label = "test";
   run.state.dataloader_len = -1;
@@ -110,12 +113,13 @@ TEST_CASE("the console keeps quiet on other ranks", "[loggers][dist]") {
   run.epoch();
   run.evaluate();
   run.fire(tutti::FitEnd{});
+  run.state.logger.log_result({.state = run.state});
   CHECK(out.text().empty());
 }
 
 TEST_CASE("the console prints tables and numbers of every size", "[loggers][law]") {
   const Capture out;
-  ConsoleLogger logger{.stream = out.file, .log_config = false};
+  ConsoleLogger logger = plain(out.file);
   FakeRun run{logger, "1ep"};
   const std::vector<std::string> columns{"prompt", "text"};
   const std::vector<std::vector<std::string>> rows{{"a", "say \"b\""}};
@@ -142,4 +146,26 @@ TEST_CASE("an interval that is not counted in batches or epochs is refused", "[l
   CHECK_THROWS_WITH(ConsoleLogger{.log_interval = "0ba"}.validate(),
                     ContainsSubstring("log_interval is 0ba"));
   CHECK_NOTHROW(ConsoleLogger{}.validate());
+}
+
+TEST_CASE("the console begins with the run's summary and ends with its result",
+          "[loggers][trace]") {
+  const Capture out;
+  ConsoleLogger logger{.log_interval = "3ba", .stream = out.file};
+  FakeRun run{logger, "1ep"};
+  run.state.run_name = "brisk-otter";
+  run.fire(tutti::FitStart{});
+  run.epoch();
+  run.evaluate();
+  run.fire(tutti::FitEnd{});
+  run.state.logger.log_result({.state = run.state, .latest_checkpoint = "run/ep1-ba3"});
+  const std::string text = out.text();
+  CHECK_THAT(text, Catch::Matchers::StartsWith("run        brisk-otter, 1ep (3 batches)\n"));
+  CHECK_THAT(text, ContainsSubstring("\nfolder     none: no checkpoints are saved\n[epoch=1]"));
+  CHECK_THAT(text, ContainsSubstring("MulticlassAccuracy: 0.9844\n"
+                                     "metric                     best  at     last\n"
+                                     "test/MulticlassAccuracy  0.9844  1ep  0.9844\n"
+                                     "loss/train/total                      0.3333\n"));
+  CHECK(text.ends_with("latest     run/ep1-ba3/model.safetensors\n"));
+  CHECK_THAT(text, !ContainsSubstring("\033"));
 }

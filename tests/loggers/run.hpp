@@ -81,7 +81,8 @@ class FakeRun {
       fire(tutti::EvalBatchEnd{});
     }
     const std::string metric = "metrics/" + label + "/MulticlassAccuracy";
-    state.log_metrics({{metric, 0.984375}});
+    state.log_metrics({{metric, accuracy}});
+    state.eval_metric_values[label] = {{"MulticlassAccuracy", accuracy}};
     fire(tutti::EvalEnd{});
     state.dataloader_label = "train";
     state.dataloader_len = length;
@@ -89,4 +90,5 @@ class FakeRun {
 
   tutti::State state;
   L& logger;
+  double accuracy = 0.984375;  // of the next evaluation
 };

@@ -56,6 +56,9 @@ TEST_CASE("a path has the run's name, place and time in it", "[loggers][run_path
         "brisk-otter/ep1-ba45-1.5.txt");
   CHECK(run_path("no placeholder, {none} and {", state) == "no placeholder, {none} and {");
   CHECK(run_path("", state).empty());
+  CHECK(run_path("{run_folder}/logs.txt", state) == "brisk-otter/logs.txt");
+  state.run_folder = "/scratch/runs/{rank}";  // filled in already, and not again
+  CHECK(run_path("{run_folder}/logs.txt", state) == "/scratch/runs/{rank}/logs.txt");
   state.timestamp.batch = 46;
   CHECK(run_path("{batch}", state) == "46");  // as it is now
 }

@@ -319,7 +319,6 @@ TEST_CASE("a folder that cannot be made is refused at once", "[loggers]") {
   CHECK_NOTHROW(TensorBoardLogger{.flush_interval = 1}.validate());
   CHECK_THROWS_WITH(TensorBoardLogger{.flush_interval = 0}.validate(),
                     ContainsSubstring("flush_interval is 0"));
-  CHECK_THROWS_WITH(TensorBoardLogger{.log_dir = ""}.validate(), ContainsSubstring("log_dir"));
 }
 
 // Not run by itself: tensorboard_real.py names the folder and reads what is in it.

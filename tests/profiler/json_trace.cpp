@@ -35,11 +35,11 @@ std::string trace(const TemporaryFolder& folder, const std::string& name, std::i
 
 TEST_CASE("traces go where the reference puts them", "[profiler]") {
   const tutti::JSONTraceHandler handler;
-  CHECK(handler.folder == "{run_name}/traces");
+  CHECK(handler.folder == "{run_folder}/traces");
   CHECK(handler.filename == "ep{epoch}-ba{batch}-rank{rank}.json");
   CHECK(handler.merged_trace_filename == "merged_trace.json");
-  CHECK(handler.remote_file_name == handler.folder + "/" + handler.filename);
-  CHECK(handler.merged_trace_remote_file_name == handler.folder + "/merged_trace.json");
+  CHECK(handler.remote_file_name == "{run_name}/traces/" + handler.filename);
+  CHECK(handler.merged_trace_remote_file_name == "{run_name}/traces/merged_trace.json");
   CHECK_FALSE(handler.overwrite);
   CHECK(handler.num_traces_to_keep == -1);
 }

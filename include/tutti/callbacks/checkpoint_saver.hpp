@@ -20,7 +20,7 @@ enum class MonitorMode : std::uint8_t { min, max };
 /// Saves checkpoints beside those of the trainer's own saver, into a folder of its own: at another
 /// interval, or those with the best values of an evaluation metric.
 ///
-///     tutti::CheckpointSaver{.folder = "{run_name}/best", .monitor = "MulticlassAccuracy",
+///     tutti::CheckpointSaver{.folder = "{run_folder}/best", .monitor = "MulticlassAccuracy",
 ///                            .dataloader_label = "test", .mode = tutti::MonitorMode::max,
 ///                            .num_checkpoints_to_keep = 3}
 ///
@@ -36,7 +36,7 @@ struct CheckpointSaver final {
   static constexpr bool reads_gradients = false;
   using events = types<Init, EvalEnd>;
 
-  std::string folder = "{run_name}/checkpoints";  ///< placeholders as in the trainer's save_folder
+  std::string folder = "{run_folder}/checkpoints";  ///< placeholders as in the trainer's options
   std::string filename = "ep{epoch}-ba{batch}";
   std::string latest_filename = "latest";  ///< points to the newest; empty: no pointer
   Time save_interval = "1ep";              ///< of no account with a monitor

@@ -22,10 +22,10 @@ namespace tutti {
 /// Differences from the reference: the page is not made here; the file's name ends in .pickle.
 /// Source: MosaicML Composer, `composer.callbacks.MemorySnapshot`.
 struct MemorySnapshot final {
-  std::int64_t skip_batches = 1;           ///< before it starts; >= 0
-  Time interval = "3ba";                   ///< how long it records; > 0, not dur
-  std::int64_t max_entries = 100000;       ///< events remembered; >= 1
-  Key folder = "{run_name}/torch_traces";  ///< see checkpoint::format_name
+  std::int64_t skip_batches = 1;             ///< before it starts; >= 0
+  Time interval = "3ba";                     ///< how long it records; > 0, not dur
+  std::int64_t max_entries = 100000;         ///< events remembered; >= 1
+  Key folder = "{run_folder}/torch_traces";  ///< see checkpoint::format_name
   Key filename = "rank{rank}.{batch}.memory_snapshot.pickle";  ///< likewise
   /// Where it goes in a RemoteUploader's store; empty: nowhere.
   Key remote_file_name = "{run_name}/torch_memory_traces/rank{rank}.{batch}.memory_snapshot.pickle";

@@ -38,9 +38,9 @@ struct OutOfMemoryReport {
 /// are left to Python's `torch.cuda._memory_viz`. Source: MosaicML Composer,
 /// `composer.callbacks.OOMObserver`.
 struct OOMObserver final {
-  std::int64_t max_entries = 100000;       ///< events remembered; >= 1
-  Key folder = "{run_name}/torch_traces";  ///< see checkpoint::format_name
-  Key filename = "rank{rank}_oom";         ///< likewise
+  std::int64_t max_entries = 100000;         ///< events remembered; >= 1
+  Key folder = "{run_folder}/torch_traces";  ///< see checkpoint::format_name
+  Key filename = "rank{rank}_oom";           ///< likewise
   /// Where it goes in a RemoteUploader's store; empty: nowhere.
   Key remote_file_name = "{run_name}/oom_traces/rank{rank}_oom_snapshot.pickle";
   bool overwrite = false;                    ///< replace a file of that name

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <tutti/callbacks/detail/clock_unit.hpp>
+#include <tutti/core/detail/part_done.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
@@ -75,7 +76,7 @@ struct RuntimeEstimator final {
     }
     so_far->started = true;
     so_far->start = now();
-    so_far->start_progress = progress(state);
+    so_far->start_progress = detail::part_done(state);
   }
   void apply(BatchEnd, const State& state) {
     if (so_far->skipped < skip_batches) {
@@ -92,8 +93,8 @@ struct RuntimeEstimator final {
     so_far->eval_seconds += seconds;
     auto& evals = so_far->evals[state.dataloader_label];
     evals.seconds.push_back(seconds);
-    evals.every =
-        (progress(state) - so_far->start_progress) / static_cast<double>(evals.seconds.size());
+    evals.every = (detail::part_done(state) - so_far->start_progress) /
+                  static_cast<double>(evals.seconds.size());
   }
 
  private:
@@ -103,24 +104,8 @@ struct RuntimeEstimator final {
                : detail::to_seconds(std::chrono::steady_clock::now().time_since_epoch());
   }
 
-  // The part of the run that is done; epochs count by batches, by the loader's length or by that of
-  // the epochs so far.
-  static double progress(const State& state) {
-    const Timestamp& at = state.timestamp;
-    if (state.max_duration.unit() == TimeUnit::epoch) {
-      double length = static_cast<double>(state.train_dataloader_len);
-      if (at.epoch > 0) {
-        length = static_cast<double>(at.batch - at.batch_in_epoch) / static_cast<double>(at.epoch);
-      }
-      if (length > 0) {
-        return static_cast<double>(at.batch) / (state.max_duration.value() * length);
-      }
-    }
-    return state.progress().elapsed_fraction().value_or(0);
-  }
-
   void estimate(const State& state) const {
-    const double done = progress(state);
+    const double done = detail::part_done(state);
     if (done <= so_far->start_progress || !state.logger.wants_metrics()) {
       return;
     }

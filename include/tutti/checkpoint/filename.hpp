@@ -27,6 +27,7 @@ namespace tutti::checkpoint {
 /// What the placeholders of folder and file names stand for.
 struct NameFields {
   std::string run_name;
+  std::string run_folder{};  ///< empty: the run's name stands for it
   std::int64_t rank = 0;
   std::int64_t local_rank = 0;
   std::int64_t world_size = 1;
@@ -50,8 +51,8 @@ std::string_view placeholder(std::string_view text);
 
 /// A name with its placeholders filled in: "ep{epoch}-ba{batch}" is "ep1-ba45".
 ///
-/// Known: run_name, rank, local_rank, world_size, local_world_size, node_rank, epoch, batch,
-/// batch_in_epoch, sample, sample_in_epoch, token, token_in_epoch, and total_wct, epoch_wct,
+/// Known: run_name, run_folder, rank, local_rank, world_size, local_world_size, node_rank, epoch,
+/// batch, batch_in_epoch, sample, sample_in_epoch, token, token_in_epoch, and total_wct, epoch_wct,
 /// batch_wct in seconds. Others are left as they are. Source: Composer,
 /// composer/utils/file_helpers.py, format_name_with_dist_and_time.
 std::string format_name(std::string_view pattern, const NameFields& fields);
@@ -126,8 +127,11 @@ TUTTI_INLINE std::optional<std::string> field_text(std::string_view name,
       {"epoch_wct", fields.timestamp.epoch_wct},
       {"batch_wct", fields.timestamp.batch_wct},
   };
-  if (name == "run_name") {
+  if (name == "run_name" || (name == "run_folder" && fields.run_folder.empty())) {
     return fields.run_name;
+  }
+  if (name == "run_folder") {
+    return fields.run_folder;
   }
   for (const auto& [known, value] : numbers) {
     if (known == name) {
@@ -175,7 +179,7 @@ TUTTI_INLINE void check_placeholders(std::string_view pattern) {
                       "\" is no placeholder; there are {run_name}, {epoch}, {batch}, "
                       "{batch_in_epoch}, {sample}, {sample_in_epoch}, {token}, {token_in_epoch}, "
                       "{total_wct}, {epoch_wct}, {batch_wct}, {rank}, {local_rank}, {world_size}, "
-                      "{local_world_size} and {node_rank}");
+                      "{local_world_size}, {node_rank} and {run_folder}");
   }
 }
 
@@ -224,7 +228,7 @@ TUTTI_INLINE std::optional<std::map<std::string, std::int64_t>> parse_name(std::
     return name.starts_with(pattern.front()) ? parse_name(pattern.substr(1), name.substr(1))
                                              : std::nullopt;
   }
-  const bool text = field == "run_name" || field.ends_with("_wct");
+  const bool text = field == "run_name" || field == "run_folder" || field.ends_with("_wct");
   const auto digits = name.find_first_not_of("0123456789");
   for (std::size_t length = text ? name.size() : std::min(digits, name.size()); length > 0;
        --length) {

@@ -69,6 +69,10 @@ class Saver {
   /// The metric's value for each of saved().
   [[nodiscard]] std::vector<double> values() const;
 
+  /// The one of saved() with the best value of the monitor, the newest of several; empty: there is
+  /// none, or no monitor.
+  [[nodiscard]] std::string best() const;
+
   /// Tells of an evaluation that has just ended.
   /// Throws c10::Error when the set has no such metric.
   void evaluated(const State& state);
@@ -248,6 +252,16 @@ TUTTI_INLINE std::vector<double> Saver::values() const {
   return out;
 }
 
+TUTTI_INLINE std::string Saver::best() const {
+  const Entry* best = nullptr;
+  for (const Entry& entry : entries_) {
+    if (!options_.monitor.empty() && (best == nullptr || !better(best->value, entry.value))) {
+      best = &entry;
+    }
+  }
+  return best != nullptr ? path_of(*best) : std::string();
+}
+
 TUTTI_INLINE void Saver::evaluated(const State& state) {
   if (options_.monitor.empty() || state.dataloader_label != options_.dataloader_label) {
     return;
@@ -362,6 +376,7 @@ TUTTI_INLINE void Saver::adopt(const std::string& own, std::int64_t batch) {
 
 TUTTI_INLINE NameFields Saver::fields(const State& state) {
   return {.run_name = state.run_name,
+          .run_folder = state.run_folder,
           .rank = state.rank,
           .world_size = state.world_size,
           .timestamp = state.timestamp};

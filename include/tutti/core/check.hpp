@@ -364,6 +364,13 @@ struct MethodCheck<P, member::upload_file> {
                 "upload_file(std::string_view remote_file_name, std::string_view path).");
 };
 template <class P>
+struct MethodCheck<P, member::log_result> {
+  static_assert(detail::is_usable<P, member::log_result>,
+                "tutti: log_result() of this destination cannot be called as "
+                "tutti::Logger calls it, so it would receive nothing; write void "
+                "log_result(const tutti::LoggedResult&).");
+};
+template <class P>
 struct MethodCheck<P, member::reads_batch> {
   static_assert(detail::is_usable<P, member::reads_batch>,
                 "tutti: reads_batch() of this policy cannot be called as the library calls it, so "

@@ -60,6 +60,15 @@ struct LoggedTable {
   std::span<const std::vector<std::string>> rows;  ///< one text per column each
 };
 
+/// How a fit() ended, for destinations that tell a reader.
+struct LoggedResult {
+  const State& state;                    ///< as it is now; valid during the call only
+  bool complete = true;                  ///< false: a signal ended the run before its time
+  std::string_view latest_checkpoint{};  ///< the newest of the trainer's own; empty: none
+  std::string_view best_checkpoint{};    ///< the best by a CheckpointSaver's monitor; empty: none
+  std::string_view resume{};             ///< the command, or the option, that goes on; empty: none
+};
+
 /// Fans out what is logged to the destinations of the recipe.
 ///
 /// A destination is a policy with any of these members (step: in batches trained):
@@ -69,6 +78,7 @@ struct LoggedTable {
 ///     void log_images(const LoggedImages&, std::int64_t step)
 ///     void log_table(const LoggedTable&, std::int64_t step)
 ///     void upload_file(std::string_view remote_file_name, std::string_view path)
+///     void log_result(const LoggedResult&)
 class Logger {
  public:
   /// Adds a destination; it must outlive the logger or be removed by clear().
@@ -102,6 +112,11 @@ class Logger {
         static_cast<D*>(self)->upload_file(remote_file_name, path);
       };
       wants_files_ = true;
+    }
+    if constexpr (detail::ReceivesResult<D>) {
+      sink.result = [](void* self, const LoggedResult& result) {
+        static_cast<D*>(self)->log_result(result);
+      };
     }
     add_sink(sink);
   }
@@ -142,6 +157,9 @@ class Logger {
   /// removed once this returns.
   void upload_file(std::string_view remote_file_name, std::string_view path) const;
 
+  /// Tells that a fit() has ended, with its checkpoints written.
+  void log_result(const LoggedResult& result) const;
+
  private:
   struct Sink {
     void* self = nullptr;
@@ -150,6 +168,7 @@ class Logger {
     void (*images)(void*, const LoggedImages&, std::int64_t) = nullptr;
     void (*table)(void*, const LoggedTable&, std::int64_t) = nullptr;
     void (*file)(void*, std::string_view, std::string_view) = nullptr;
+    void (*result)(void*, const LoggedResult&) = nullptr;
   };
 
   void add_sink(const Sink& sink);
@@ -215,6 +234,14 @@ TUTTI_INLINE void Logger::upload_file(std::string_view remote_file_name,
   for (const Sink& sink : sinks_) {
     if (sink.file != nullptr) {
       sink.file(sink.self, remote_file_name, path);
+    }
+  }
+}
+
+TUTTI_INLINE void Logger::log_result(const LoggedResult& result) const {
+  for (const Sink& sink : sinks_) {
+    if (sink.result != nullptr) {
+      sink.result(sink.self, result);
     }
   }
 }

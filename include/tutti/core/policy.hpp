@@ -132,14 +132,19 @@ template <class P>
 concept ReceivesFiles = requires(P& policy, std::string_view text) {
   policy.upload_file(text, text);
 };
+template <class P>
+concept ReceivesResult = requires(P& policy, const LoggedResult& result) {
+  policy.log_result(result);
+};
 
 }  // namespace detail
 
 /// `P` receives what is logged: it has one of log_metrics, log_hyperparameters, log_images,
-/// log_table, upload_file.
+/// log_table, upload_file, log_result.
 template <class P>
-concept LoggerDestination = detail::ReceivesMetrics<P> || detail::ReceivesHyperparameters<P> ||
-    detail::ReceivesImages<P> || detail::ReceivesTable<P> || detail::ReceivesFiles<P>;
+concept LoggerDestination =
+    detail::ReceivesMetrics<P> || detail::ReceivesHyperparameters<P> || detail::ReceivesImages<P> ||
+    detail::ReceivesTable<P> || detail::ReceivesFiles<P> || detail::ReceivesResult<P>;
 
 /// What a policy is for; decides who runs first at an event.
 enum class Role { algorithm, callback, logger };

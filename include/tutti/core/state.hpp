@@ -48,6 +48,7 @@ using MetricValues = std::map<std::string, double, std::less<>>;
 struct State {
   // ---- The run: valid from Init -------------------------------------------------------------
   std::string run_name;
+  std::string run_folder;                            ///< of all its files; empty: there is none
   std::uint64_t rank_zero_seed = 0;                  ///< the run's seed, the same on every rank
   std::uint64_t seed = 0;                            ///< rank_zero_seed + rank
   int rank = 0;                                      ///< this process among all

@@ -177,6 +177,11 @@ struct Switch final : detail::Forward_runs_before<P>,
       policy.upload_file(remote_file_name, path);
     }
   }
+  void log_result(const LoggedResult& result) requires detail::ReceivesResult<P> {
+    if (acts()) {
+      policy.log_result(result);
+    }
+  }
 
   void record_event(std::string_view event) requires Recorder<P> {
     if (acts()) {

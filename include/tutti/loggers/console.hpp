@@ -7,11 +7,14 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/loggers/detail/latest.hpp>
+#include <tutti/loggers/detail/report.hpp>
 #include <tutti/loggers/detail/terminal.hpp>
 #include <tutti/loggers/detail/text.hpp>
 
@@ -21,7 +24,8 @@ namespace tutti {
 ///
 /// Every log_interval: `[epoch=1][batch=20/23]:` (or `[sample=640/6400]:` in a run that is not
 /// counted in epochs) and below it every metric logged since the last time. Evaluations print about
-/// ten signs of life and their metrics. The hyperparameters come first, as `Config:`.
+/// ten signs of life and their metrics. The run's summary comes first, and at the end a table of
+/// its best and last metrics with where the weights are and how to go on.
 ///
 /// Numbers have four decimals; whole ones none, and those below 0.001 an exponent.
 /// Source: MosaicML Composer, `composer.loggers.ConsoleLogger`.
@@ -33,15 +37,15 @@ struct ConsoleLogger final {
 
   Time log_interval = "1ba";   ///< in ep or ba; >= 1
   std::FILE* stream = stderr;  ///< where to; stays open
-  bool log_config = true;      ///< prints the hyperparameters first
+  bool summary = true;         ///< what the run is first, and at the end what came of it
 
   /// What has been received and not yet printed; not an option.
   struct Memory {
     detail::LatestValues metrics{};
-    detail::Config config{};
+    detail::LatestValues losses{};  // of training, the last ones
+    detail::Report report{};
     std::int64_t last_batch = 0;  // that was printed
     std::int64_t eval_total = -1;
-    bool config_printed = false;
     bool speaks = true;
   } memory{};
 
@@ -49,8 +53,11 @@ struct ConsoleLogger final {
   void validate() const;
 
   void apply(Init, const State& state) { memory.speaks = state.rank == 0; }
-  void apply(FitStart, const State&) { print_config(); }
-  void apply(PredictStart, const State&) { print_config(); }
+  void apply(FitStart, const State& state) {
+    print_summary(state);
+    memory.report.begin(state);
+  }
+  void apply(PredictStart, const State& state) { print_summary(state); }
 
   void apply(BatchEnd, const State& state) {
     if (log_interval.unit() == TimeUnit::batch && due(state.timestamp.batch)) {
@@ -65,7 +72,7 @@ struct ConsoleLogger final {
   void apply(FitEnd, const State& state);
 
   void apply(EvalStart, const State& state) {
-    print_config();
+    print_summary(state);
     memory.eval_total = state.dataloader_len;
   }
   void apply(EvalBatchEnd, const State& state);
@@ -78,8 +85,9 @@ struct ConsoleLogger final {
     }
   }
   void log_hyperparameters(std::span<const Hyperparameter> values) {
-    detail::remember(memory.config, values);
+    memory.report.remember(values);
   }
+  void log_result(const LoggedResult& result);
   void log_table(const LoggedTable& table, std::int64_t) {
     if (memory.speaks) {
       detail::print(stream, std::string(table.name) + ": " + detail::table_text(table) + "\n");
@@ -104,7 +112,8 @@ struct ConsoleLogger final {
            state.dataloader_label + " data";
   }
 
-  void print_config();
+  [[nodiscard]] detail::Look look() const;
+  void print_summary(const State& state);
 };
 
 }  // namespace tutti
@@ -128,6 +137,14 @@ TUTTI_INLINE void ConsoleLogger::apply(FitEnd, const State& state) {
   memory.metrics.clear();
 }
 
+TUTTI_INLINE void ConsoleLogger::log_result(const LoggedResult& result) {
+  if (memory.speaks && summary) {
+    const std::vector<std::pair<std::string, double>> losses(memory.losses.begin(),
+                                                             memory.losses.end());
+    detail::print(stream, memory.report.end(result, losses, look()));
+  }
+}
+
 TUTTI_INLINE void ConsoleLogger::apply(EvalBatchEnd, const State& state) {
   const std::int64_t batch = state.eval_timestamp.batch;
   if (memory.speaks && batch != memory.eval_total && is_sign_of_life(batch)) {
@@ -137,6 +154,7 @@ TUTTI_INLINE void ConsoleLogger::apply(EvalBatchEnd, const State& state) {
 
 TUTTI_INLINE void ConsoleLogger::apply(EvalEnd, const State& state) {
   std::string text = eval_head(state) + ":";
+  memory.report.evaluated(state);
   const std::string prefix = "metrics/" + state.dataloader_label + "/";
   for (const auto& [key, value] : memory.metrics) {
     if (key.starts_with(prefix)) {
@@ -165,6 +183,9 @@ TUTTI_INLINE void ConsoleLogger::print_train(const State& state) {
   std::string text = train_head(state) + ":";
   for (const auto& [key, value] : memory.metrics) {
     text += "\n\t Train " + key + ": " + detail::number_text(value);
+    if (key.starts_with("loss/train/")) {
+      memory.losses.set(key, value);
+    }
   }
   detail::print(stream, text + "\n");
   memory.metrics.clear();
@@ -188,11 +209,17 @@ TUTTI_INLINE std::string ConsoleLogger::train_head(const State& state) {
   return text + (state.dataloader_len >= 0 ? "/" + std::to_string(state.dataloader_len) : "") + "]";
 }
 
-TUTTI_INLINE void ConsoleLogger::print_config() {
-  if (memory.speaks && log_config && !memory.config_printed && !memory.config.empty()) {
-    detail::print(stream, detail::config_text(memory.config));
+TUTTI_INLINE detail::Look ConsoleLogger::look() const {
+  if (!detail::is_terminal(stream)) {
+    return {};
   }
-  memory.config_printed = true;
+  return {.width = detail::terminal_width(stream), .colours = detail::allows_colours()};
+}
+
+TUTTI_INLINE void ConsoleLogger::print_summary(const State& state) {
+  if (memory.speaks && summary) {
+    detail::print(stream, memory.report.summary(state, look()));
+  }
 }
 
 }  // namespace tutti

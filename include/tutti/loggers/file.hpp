@@ -29,7 +29,8 @@ struct FileLogger final {
   static constexpr bool reads_gradients = false;
   using events = types<Init, AfterLoad, BatchEnd, EpochEnd, EvalEnd, FitEnd>;
 
-  std::string filename = "{run_name}/logs-rank{rank}.txt";  ///< placeholders as in checkpoint names
+  std::string filename =
+      "{run_folder}/logs-rank{rank}.txt";  ///< placeholders as in checkpoint names
   /// Where it goes in a RemoteUploader's store, with every flush to the disk; empty: nowhere.
   std::string remote_file_name = "{run_name}/logs-rank{rank}.txt";
   bool capture_stdout = true;         ///< copies what is printed into the file, unless stdout is a

@@ -34,7 +34,8 @@ struct JSONLinesLogger final {
   static constexpr bool reads_gradients = false;
   using events = types<Init, AfterLoad, BatchEnd, EpochEnd, EvalEnd, FitEnd>;
 
-  std::string filename = "{run_name}/metrics.jsonl";  ///< with placeholders as in checkpoint names
+  std::string filename =
+      "{run_folder}/metrics.jsonl";  ///< with placeholders as in checkpoint names
   /// Where it goes in a RemoteUploader's store, with every flush to the disk; empty: nowhere.
   std::string remote_file_name = "{run_name}/metrics.jsonl";
   bool overwrite = false;             ///< a run that begins at 0 may replace the file

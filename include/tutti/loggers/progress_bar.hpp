@@ -10,27 +10,35 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/comparison.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/loggers/detail/bar.hpp>
 #include <tutti/loggers/detail/latest.hpp>
+#include <tutti/loggers/detail/report.hpp>
 #include <tutti/loggers/detail/terminal.hpp>
 #include <tutti/loggers/detail/text.hpp>
 
 namespace tutti {
 
-/// Draws progress bars, at rank 0: one per training epoch (or one for the whole run when that is
-/// not counted in epochs), one per evaluation, one per prediction. To the right of the bar stand
-/// time, rate and the latest training losses or evaluation metrics.
+/// Shows how a run goes, at rank 0: first its summary in eight lines, then a line for each epoch
+/// with the training losses, the last evaluation and the time that is left of the whole run, and at
+/// the end a table of its best and last metrics, with where the weights are and how to go on.
 ///
-///     train Epoch 0: 52%|#############            | 12/23 [00:01<00:01, 11.5ba/s, loss/train=0.7]
+///     epoch 12/30  52% loss=0.3541 test/MulticlassAccuracy=0.9722 00:41 left |#####    |
 ///
-/// A terminal is redrawn at most every `redraw_seconds`; anything else (a file, a pipe) gets no
-/// control codes but a whole line at the end of every bar and, within a long one, every
-/// `line_seconds`. The hyperparameters are printed first, as `Config:`.
-/// Source: MosaicML Composer, `composer.loggers.ProgressBarLogger`.
+/// An evaluation shows its own progress in the same line while it runs. A run that is not counted
+/// in epochs has one line, of which a copy stays at every evaluation. What does not fit into the
+/// terminal's width is left out, the least important first; numbers come before the bar.
+///
+/// A terminal is redrawn at most every `redraw_seconds`; it has colours unless NO_COLOR is set in
+/// the environment. Anything else (a file, a pipe, TERM=dumb) gets no control codes and no bar, but
+/// a whole line where one would stay on a terminal and, in between, every `line_seconds`.
+/// Source: MosaicML Composer, `composer.loggers.ProgressBarLogger`; a line for each epoch is
+/// Keras', a summary first Lightning's.
 struct ProgressBar final {
   static constexpr std::string_view name = "ProgressBar";
   static constexpr bool reads_gradients = false;
@@ -40,121 +48,112 @@ struct ProgressBar final {
   std::FILE* stream = stderr;      ///< where to; stays open
   double redraw_seconds = 0.1;     ///< at least between two drawings on a terminal
   double line_seconds = 10;        ///< at least between two lines elsewhere
-  bool log_config = true;          ///< prints the hyperparameters first
+  bool summary = true;             ///< what the run is at its start, and what came of it at its end
   std::optional<bool> terminal{};  ///< treat the stream as one; empty: find out
-  std::optional<int> width{};      ///< columns; empty: the terminal's, else 120
+  std::optional<int> width{};      ///< columns; empty: the terminal's, elsewhere no limit
 
   using Clock = std::chrono::steady_clock;
 
-  /// A bar on its way; not an option.
+  /// Progress on its way; not an option.
   struct Track {
-    detail::Bar bar{};
+    detail::Progression shown{};
     Clock::time_point began{};
     Clock::time_point drawn{};
-    Clock::duration paused{};  // while another bar was drawn
+    Clock::duration paused{};  // while another one was shown
     bool open = false;
-    bool on_line = false;  // the terminal's line shows it
   };
   /// What has been received and not yet shown; not an option.
   struct Memory {
     Track train{};
     Track other{};  // evaluation or prediction
-    detail::LatestValues metrics{};
-    detail::Config config{};
-    TimeUnit unit = TimeUnit::batch;  // of the training bar, fixed when it opens
-    bool bar_per_epoch = true;
-    bool config_printed = false;
+    detail::LatestValues losses{};
+    detail::LatestValues metrics{};  // of the evaluation that has just ended
+    detail::Report report{};
+    TimeUnit unit = TimeUnit::batch;  // of the training line, fixed when it opens
+    bool line_per_epoch = true;
+    bool epoch_over = false;
+    bool settled = false;  // the line is to stay, once its evaluations have ended
+    bool on_line = false;  // the cursor stands behind a line that has no end yet
     bool speaks = true;
     bool terminal = false;
-    bool unicode = false;
   } memory{};
 
   void apply(Init, const State& state) {
     memory.speaks = state.rank == 0;
     memory.terminal = terminal.value_or(detail::is_terminal(stream));
-    memory.unicode = memory.terminal && detail::draws_unicode();
   }
 
-  void apply(FitStart, const State&) { print_config(); }
-  void apply(EpochStart, const State& state) { open_train(state); }
-  void apply(BatchStart, const State& state) { open_train(state); }  // after a resumption
-  void apply(BatchEnd, const State& state);
-  void apply(EpochEnd, const State&) {
-    if (memory.bar_per_epoch) {
-      finish(memory.train, "loss/train");
+  void apply(FitStart, const State& state) {
+    say_summary(state);
+    memory.report.begin(state);
+  }
+  void apply(EpochStart, const State& state) { next_line(state); }
+  void apply(BatchStart, const State& state) {
+    if (memory.settled || !memory.train.open) {
+      next_line(state);
     }
   }
-  void apply(FitEnd, const State&) { finish(memory.train, "loss/train"); }
+  void apply(BatchEnd, const State& state);
+  void apply(EpochEnd, const State& state);
+  void apply(FitEnd, const State& state) { settle(state); }
 
-  void apply(EvalStart, const State& state) {
-    print_config();
-    open(memory.other, eval_label(state), 0, state.dataloader_len, TimeUnit::batch);
-  }
+  void apply(EvalStart, const State& state) { begin_other(state, state.dataloader_label); }
   void apply(EvalBatchEnd, const State& state) {
-    memory.other.bar.done = state.eval_timestamp.batch;
-    step(memory.other, {});
+    memory.other.shown.done = state.eval_timestamp.batch;
+    step(memory.other, state);
   }
-  void apply(EvalEnd, const State& state) {
-    finish(memory.other, "metrics/" + state.dataloader_label + "/");
-  }
+  void apply(EvalEnd, const State& state);
 
-  void apply(PredictStart, const State& state) {
-    print_config();
-    open(memory.other, padded(state.dataloader_label, 15), 0, state.dataloader_len,
-         TimeUnit::batch);
-  }
+  void apply(PredictStart, const State& state) { begin_other(state, state.dataloader_label); }
   void apply(PredictBatchEnd, const State& state) {
-    memory.other.bar.done = state.predict_timestamp.batch;
-    step(memory.other, {});
+    memory.other.shown.done = state.predict_timestamp.batch;
+    step(memory.other, state);
   }
-  void apply(PredictEnd, const State&) { finish(memory.other, {}); }
+  void apply(PredictEnd, const State& state) { end_other(state); }
 
-  /// Ends the lines of bars that an exception left open.
-  void close(const State&) {
-    leave_line();
-    memory.train.open = memory.other.open = false;
-  }
+  /// Ends the line that an exception left open.
+  void close(const State& state);
 
   /// Keeps losses and metrics for the next drawing.
   void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t);
   void log_hyperparameters(std::span<const Hyperparameter> values) {
-    detail::remember(memory.config, values);
+    memory.report.remember(values);
   }
+  /// Ends the last line and shows what came of the run.
+  void log_result(const LoggedResult& result);
 
  private:
-  static bool by_epoch(const State& state) {
-    return !state.max_duration || state.max_duration.unit() == TimeUnit::epoch;
-  }
+  [[nodiscard]] detail::Look look() const;
 
-  static std::string padded(std::string text, std::size_t columns) {
-    text.resize(std::max(columns, text.size()), ' ');
-    return text;
-  }
-  static std::string right(std::int64_t number, std::size_t columns) {
-    const std::string text = std::to_string(number);
-    return std::string(columns > text.size() ? columns - text.size() : 0, ' ') + text;
-  }
+  void say_summary(const State& state);
 
-  [[nodiscard]] std::string eval_label(const State& state) const;
-
+  // The line so far stays where it has to; training goes on in a line that is open.
+  void next_line(const State& state);
   void open_train(const State& state);
 
-  void open(Track& track, std::string label, std::int64_t done, std::int64_t total, TimeUnit unit);
+  // Training has come to where its line is to stay.
+  void settle(const State& state);
+
+  void begin_other(const State& state, const std::string& label);
+  void end_other(const State& state);
+
+  void open(Track& track, std::string label, std::int64_t done, std::int64_t total, TimeUnit unit,
+            const State& state);
 
   // Draws if it is time.
-  void step(Track& track, std::string_view prefix);
+  void step(Track& track, const State& state);
 
-  void finish(Track& track, std::string_view prefix);
+  void draw(Track& track, const State& state);
 
-  void draw(Track& track, std::string_view prefix, Clock::time_point now);
+  // What is drawn stays: on a terminal its end is written, elsewhere all of it.
+  void leave(Track& track, const State& state);
 
-  // Latest values whose name begins with `prefix`; a prefix that is a folder is left out.
-  [[nodiscard]] std::string values_text(std::string_view prefix) const;
-
-  // The terminal's line is finished, whoever drew it; what follows begins a new one.
+  // The terminal's line is finished; what follows begins a new one.
   void leave_line();
 
-  void print_config();
+  [[nodiscard]] std::vector<detail::Progression::Value> train_values() const;
+  [[nodiscard]] std::vector<detail::Progression::Value> other_values(
+      const std::string& label) const;
 };
 
 }  // namespace tutti
@@ -166,10 +165,30 @@ namespace tutti {
 TUTTI_INLINE void ProgressBar::apply(BatchEnd, const State& state) {
   if (memory.train.open) {
     const Timestamp& now = state.timestamp;
-    memory.train.bar.done =
-        memory.bar_per_epoch ? now.batch_in_epoch : now.get(memory.unit).count();
-    step(memory.train, "loss/train");
+    memory.train.shown.done =
+        memory.line_per_epoch ? now.batch_in_epoch : now.get(memory.unit).count();
+    step(memory.train, state);
   }
+}
+
+TUTTI_INLINE void ProgressBar::apply(EpochEnd, const State& state) {
+  if (memory.line_per_epoch) {
+    memory.epoch_over = true;
+    settle(state);
+  }
+}
+
+TUTTI_INLINE void ProgressBar::apply(EvalEnd, const State& state) {
+  memory.report.evaluated(state);
+  end_other(state);
+}
+
+TUTTI_INLINE void ProgressBar::close(const State& state) {
+  if (memory.train.open && memory.settled && !memory.terminal) {
+    draw(memory.train, state);
+  }
+  leave_line();
+  memory.train.open = memory.other.open = memory.settled = false;
 }
 
 TUTTI_INLINE void ProgressBar::log_metrics(std::span<const LoggedMetric> metrics, std::int64_t) {
@@ -177,127 +196,201 @@ TUTTI_INLINE void ProgressBar::log_metrics(std::span<const LoggedMetric> metrics
     return;
   }
   for (const LoggedMetric& metric : metrics) {
-    if (metric.name.starts_with("loss") || metric.name.starts_with("metric")) {
+    if (metric.name.starts_with("loss/train/")) {
+      memory.losses.set(metric.name, metric.value);
+    } else if (memory.other.open && metric.name.starts_with("metrics/")) {
       memory.metrics.set(metric.name, metric.value);
     }
   }
 }
 
-TUTTI_INLINE std::string ProgressBar::eval_label(const State& state) const {
-  const std::string label = padded(state.dataloader_label, 15);
-  if (!by_epoch(state)) {
-    const TimeUnit unit = state.max_duration.unit();
-    std::string word(detail::unit_word(unit));
-    word[0] = static_cast<char>(word[0] - 'a' + 'A');
-    return label + padded(word, 6) + " " + right(state.timestamp.get(unit).count(), 5) + ": ";
+TUTTI_INLINE void ProgressBar::log_result(const LoggedResult& result) {
+  if (!memory.speaks) {
+    return;
   }
   if (memory.train.open) {
-    return label + "Batch " + right(state.timestamp.batch, 3) + ": ";
+    leave(memory.train, result.state);
   }
-  const std::int64_t epoch = state.timestamp.epoch;  // of which the results are: the last one
-  return label + "Epoch " + right(epoch > 0 ? epoch - 1 : 0, 3) + ": ";
+  memory.train.open = memory.settled = memory.epoch_over = false;
+  if (!summary) {
+    return;
+  }
+  std::vector<std::pair<std::string, double>> losses;
+  for (const auto& [key, value] : memory.losses) {
+    losses.emplace_back(key, value);
+  }
+  detail::print(stream, memory.report.end(result, losses, look()));
+}
+
+TUTTI_INLINE detail::Look ProgressBar::look() const {
+  if (!memory.terminal) {
+    return {.width = width.value_or(0)};
+  }
+  return {.width = std::max(width.value_or(detail::terminal_width(stream)) - 1, 1),
+          .unicode = detail::draws_unicode(),
+          .colours = detail::allows_colours()};
+}
+
+TUTTI_INLINE void ProgressBar::say_summary(const State& state) {
+  const std::string text = memory.speaks && summary ? memory.report.summary(state, look()) : "";
+  if (!text.empty()) {
+    leave_line();
+    detail::print(stream, text);
+  }
+}
+
+TUTTI_INLINE void ProgressBar::next_line(const State& state) {
+  if (memory.settled) {
+    memory.settled = false;
+    leave(memory.train, state);
+    memory.train.open = !std::exchange(memory.epoch_over, false);
+  }
+  if (!memory.train.open && memory.speaks) {
+    open_train(state);
+  }
 }
 
 TUTTI_INLINE void ProgressBar::open_train(const State& state) {
+  const Time& length = state.max_duration;
+  memory.line_per_epoch = !length || length.unit() == TimeUnit::epoch;
+  memory.unit = memory.line_per_epoch ? TimeUnit::batch : length.unit();
+  const std::int64_t at = state.timestamp.get(memory.unit).count();
+  if (memory.line_per_epoch) {
+    std::string label = "epoch " + std::to_string(state.timestamp.epoch + 1);
+    label += length ? "/" + std::to_string(length.count()) : std::string();
+    open(memory.train, std::move(label), state.timestamp.batch_in_epoch, state.dataloader_len,
+         memory.unit, state);
+  } else {
+    open(memory.train, {}, at, length.count(), memory.unit, state);
+  }
+}
+
+TUTTI_INLINE void ProgressBar::settle(const State& state) {
   if (memory.train.open) {
+    memory.settled = true;
+    if (memory.terminal) {
+      draw(memory.train, state);
+    }
+  }
+}
+
+TUTTI_INLINE void ProgressBar::begin_other(const State& state, const std::string& label) {
+  say_summary(state);
+  memory.metrics.clear();
+  if (memory.speaks) {
+    open(memory.other, label, 0, state.dataloader_len, TimeUnit::batch, state);
+  }
+}
+
+TUTTI_INLINE void ProgressBar::end_other(const State& state) {
+  Track& track = memory.other;
+  if (!track.open) {
     return;
   }
-  const std::string label = padded(state.dataloader_label, 15);
-  memory.bar_per_epoch = by_epoch(state);
-  memory.unit = memory.bar_per_epoch ? TimeUnit::batch : state.max_duration.unit();
-  if (memory.bar_per_epoch) {
-    open(memory.train, label + "Epoch " + right(state.timestamp.epoch, 3) + ": ",
-         state.timestamp.batch_in_epoch, state.dataloader_len, memory.unit);
+  track.open = false;
+  if (memory.train.open) {  // whose line shows what came of it
+    memory.train.paused += Clock::now() - track.began;
+    settle(state);
   } else {
-    open(memory.train, padded(label, 29), state.timestamp.get(memory.unit).count(),
-         state.max_duration.count(), memory.unit);
+    track.shown.values = other_values(state.dataloader_label);
+    leave(track, state);
   }
 }
 
 TUTTI_INLINE void ProgressBar::open(Track& track, std::string label, std::int64_t done,
-                                    std::int64_t total, TimeUnit unit) {
-  if (!memory.speaks) {
-    return;
-  }
-  leave_line();
-  track = {.bar = {.label = std::move(label),
-                   .done = done,
-                   .total = total,
-                   .began_at = done,
-                   .unit = to_string(unit)},
+                                    std::int64_t total, TimeUnit unit, const State& state) {
+  track = {.shown = {.label = detail::printable(label),
+                     .done = done,
+                     .total = total,
+                     .began_at = done,
+                     .unit = to_string(unit)},
            .began = Clock::now(),
            .open = true};
   // A terminal gets its first drawing at once.
   const std::chrono::duration<double> wait(memory.terminal ? redraw_seconds : 0);
   track.drawn = track.began - std::chrono::ceil<Clock::duration>(wait);
-  step(track, {});
+  step(track, state);
 }
 
-TUTTI_INLINE void ProgressBar::step(Track& track, std::string_view prefix) {
+TUTTI_INLINE void ProgressBar::step(Track& track, const State& state) {
   if (!track.open) {
     return;
   }
-  const Clock::time_point now = Clock::now();
-  const std::chrono::duration<double> since = now - track.drawn;
+  const std::chrono::duration<double> since = Clock::now() - track.drawn;
   if (since.count() >= (memory.terminal ? redraw_seconds : line_seconds)) {
-    draw(track, prefix, now);
+    draw(track, state);
   }
 }
 
-TUTTI_INLINE void ProgressBar::finish(Track& track, std::string_view prefix) {
-  if (!track.open) {
-    return;
-  }
-  track.open = false;
+TUTTI_INLINE void ProgressBar::draw(Track& track, const State& state) {
   const Clock::time_point now = Clock::now();
-  draw(track, prefix, now);
-  leave_line();
-  if (&track == &memory.other && memory.train.open) {  // time spent here is not training's
-    memory.train.paused += now - track.began;
-  }
-}
-
-TUTTI_INLINE void ProgressBar::draw(Track& track, std::string_view prefix, Clock::time_point now) {
-  if (!track.on_line) {
-    leave_line();
-  }
+  detail::Progression& shown = track.shown;
   track.drawn = now;
-  track.bar.seconds = std::chrono::duration<double>(now - track.began - track.paused).count();
-  track.bar.values = values_text(prefix);
-  const int columns = width.value_or(detail::terminal_width(stream));
-  std::string line = detail::bar_text(track.bar, columns - 1, memory.unicode);
-  line = memory.terminal ? "\r" + line + "\033[K" : line + "\n";
-  track.on_line = memory.terminal;
-  detail::print(stream, line);
+  shown.left = -1;
+  shown.seconds = std::chrono::duration<double>(now - track.began - track.paused).count();
+  if (&track == &memory.train) {
+    shown.values = train_values();
+    shown.left = memory.report.seconds_left(state);
+    if (!memory.line_per_epoch) {
+      shown.label = std::string(detail::unit_word(memory.unit)) + " " + std::to_string(shown.done) +
+                    "/" + std::to_string(shown.total);
+    }
+  } else if (shown.done > 0 && shown.done < shown.total) {
+    shown.left = shown.seconds / static_cast<double>(shown.done) *
+                 static_cast<double>(shown.total - shown.done);
+  }
+  const std::string line = detail::line_text(shown, look());
+  memory.on_line = memory.terminal;
+  detail::print(stream, memory.terminal ? "\r" + line + "\033[K" : line + "\n");
 }
 
-TUTTI_INLINE std::string ProgressBar::values_text(std::string_view prefix) const {
-  std::string text;
-  if (prefix.empty()) {
-    return text;
-  }
-  for (const auto& [key, value] : memory.metrics) {
-    if (key.starts_with(prefix)) {
-      const std::size_t cut = prefix.ends_with('/') ? prefix.size() : 0;
-      text += ", " + key.substr(cut) + "=" + detail::number_text(value);
-    }
-  }
-  return text;
+TUTTI_INLINE void ProgressBar::leave(Track& track, const State& state) {
+  draw(track, state);
+  leave_line();
 }
 
 TUTTI_INLINE void ProgressBar::leave_line() {
-  if (memory.train.on_line || memory.other.on_line) {
-    memory.train.on_line = memory.other.on_line = false;
+  if (std::exchange(memory.on_line, false)) {
     detail::print(stream, "\n");
   }
 }
 
-TUTTI_INLINE void ProgressBar::print_config() {
-  if (memory.speaks && log_config && !memory.config_printed && !memory.config.empty()) {
-    leave_line();
-    detail::print(stream, detail::config_text(memory.config));
+TUTTI_INLINE std::vector<detail::Progression::Value> ProgressBar::train_values() const {
+  std::vector<detail::Progression::Value> values;
+  std::vector<detail::Progression::Value> others;
+  for (const auto& [key, value] : memory.losses) {
+    const std::string part = key.substr(std::string_view("loss/train/").size());
+    if (part == "total") {
+      values.push_back({"loss=" + detail::number_text(value)});
+    } else {
+      others.push_back({detail::printable(part) + "=" + detail::number_text(value)});
+    }
   }
-  memory.config_printed = true;
+  // Those of which more is better first: the loss is there already.
+  for (const Comparison wanted : {Comparison::greater, Comparison::less}) {
+    for (const detail::Report::Entry& entry : memory.report.entries()) {
+      if (detail::direction(Comparison::by_name, entry.metric) == wanted) {
+        const std::string number = "=" + detail::number_text(entry.last);
+        values.push_back(
+            {detail::printable(entry.name()) + number, detail::printable(entry.metric) + number});
+      }
+    }
+  }
+  values.insert(values.end(), others.begin(), others.end());
+  return values;
+}
+
+TUTTI_INLINE std::vector<detail::Progression::Value> ProgressBar::other_values(
+    const std::string& label) const {
+  std::vector<detail::Progression::Value> values;
+  const std::string prefix = "metrics/" + label + "/";
+  for (const auto& [key, value] : memory.metrics) {
+    if (key.starts_with(prefix)) {
+      values.push_back(
+          {detail::printable(key.substr(prefix.size())) + "=" + detail::number_text(value)});
+    }
+  }
+  return values;
 }
 
 }  // namespace tutti

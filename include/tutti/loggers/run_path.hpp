@@ -18,6 +18,7 @@ namespace tutti {
 /// See checkpoint::format_name for those that there are.
 inline std::string run_path(std::string_view pattern, const State& state) {
   checkpoint::NameFields fields{.run_name = state.run_name,
+                                .run_folder = state.run_folder,
                                 .rank = state.rank,
                                 .world_size = state.world_size,
                                 .local_world_size = state.world_size,

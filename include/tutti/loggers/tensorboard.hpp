@@ -24,7 +24,8 @@
 
 namespace tutti {
 
-/// Writes event files for TensorBoard: `tensorboard --logdir tensorboard_logs`.
+/// Writes event files for TensorBoard: `tensorboard --logdir tensorboard_logs`, or the folder that
+/// the runs' folders are in.
 ///
 /// Metrics are scalars, tables are text, pictures are tiled into one image per name and step. The
 /// hyperparameters are on the pages Text and HParams; there at the end of every evaluation with
@@ -36,9 +37,10 @@ struct TensorBoardLogger final {
   static constexpr bool reads_gradients = false;
   using events = types<Init, AfterLoad, FitStart, BatchEnd, EpochEnd, EvalEnd, FitEnd>;
 
-  std::string log_dir = "tensorboard_logs";  ///< files are in `<log_dir>/<run_name>`
-  std::int64_t flush_interval = 100;         ///< batches that may wait to be written; >= 1
-  bool rank_zero_only = true;  ///< false: rank r > 0 writes into `<log_dir>/<run_name>/rank<r>`
+  std::string log_dir{};  ///< files are in `<log_dir>/<run_name>`; empty: in `tensorboard` of the
+                          ///< trainer's run_folder, in tensorboard_logs/<run_name> without one
+  std::int64_t flush_interval = 100;  ///< batches that may wait to be written; >= 1
+  bool rank_zero_only = true;         ///< false: rank r > 0 writes into `rank<r>` in that folder
 
   /// What has been received and not yet written; not an option.
   struct Memory {
@@ -53,7 +55,6 @@ struct TensorBoardLogger final {
   } memory{};
 
   void validate() const {
-    expect(!log_dir.empty(), "TensorBoardLogger: log_dir is empty; name a folder.");
     expect(flush_interval >= 1, "TensorBoardLogger: flush_interval", flush_interval, "1 or more");
   }
 
@@ -161,7 +162,10 @@ struct TensorBoardLogger final {
 
   // TensorBoard reads a folder's files in the order of their names.
   [[nodiscard]] std::string free_file(const State& state) const {
-    std::string folder = run_path(log_dir, state) + "/" + state.run_name;
+    const bool own = log_dir.empty() && !state.run_folder.empty();
+    std::string folder = own ? state.run_folder + "/tensorboard"
+                             : (log_dir.empty() ? "tensorboard_logs" : run_path(log_dir, state)) +
+                                   "/" + state.run_name;
     folder += state.rank == 0 ? "" : "/rank" + std::to_string(state.rank);
     char host[256] = "";
     ::gethostname(host, sizeof host - 1);

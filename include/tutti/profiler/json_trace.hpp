@@ -29,7 +29,7 @@ namespace tutti {
 ///
 /// Source: MosaicML Composer, `composer.profiler.JSONTraceHandler`.
 struct JSONTraceHandler {
-  std::string folder = "{run_name}/traces";
+  std::string folder = "{run_folder}/traces";
   std::string filename = "ep{epoch}-ba{batch}-rank{rank}.json";  ///< needs {rank} in several ranks
   std::string merged_trace_filename = "merged_trace.json";  ///< all ranks of a node; empty: none
   /// Where both go in a RemoteUploader's store; empty: nowhere.

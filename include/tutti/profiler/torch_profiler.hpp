@@ -40,7 +40,7 @@ struct TorchProfiler final {
   using events = types<AfterLoad, BeforeDataloader, BatchEnd, FitEnd>;
 
   CyclicSchedule schedule{};
-  std::string folder = "{run_name}/torch_traces";  ///< placeholders as in checkpoint names
+  std::string folder = "{run_folder}/torch_traces";  ///< placeholders as in checkpoint names
   std::string filename = "rank{rank}.{batch}.pt.trace.json";  ///< likewise
   /// Where it goes in a RemoteUploader's store; empty: nowhere.
   std::string remote_file_name = "{run_name}/torch_traces/rank{rank}.{batch}.pt.trace.json";
@@ -51,7 +51,7 @@ struct TorchProfiler final {
   bool with_flops = true;                ///< estimates for matrix products and convolutions
   std::int64_t num_traces_to_keep = -1;  ///< newest files of each rank; -1: all
   /// A trace into which those of a node's ranks go as well, a Profiler's for instance:
-  /// "{run_name}/traces/merged_trace.json". Then all ranks must have the same schedule. Empty:
+  /// "{run_folder}/traces/merged_trace.json". Then all ranks must have the same schedule. Empty:
   /// none.
   std::string merged_trace{};
 

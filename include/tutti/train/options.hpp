@@ -23,6 +23,13 @@
 
 namespace tutti {
 
+/// How a program was called, for its run's folder and for what the run says at its end.
+/// cli::Program fills it in.
+struct CommandLine {
+  std::string command{};  ///< the program and its arguments, as a shell takes them
+  std::string config{};   ///< all options with their values, as a file for --config
+};
+
 /// Everything a Trainer can be told; every field has a default that works. Names and defaults are
 /// Composer's where it has them.
 struct TrainerOptions {
@@ -66,13 +73,19 @@ struct TrainerOptions {
   // ---- Output ----------------------------------------------------------------------------------
   /// Constants of the program that are logged beside those of the run: a learning rate, a path.
   std::vector<std::pair<std::string, HyperparameterValue>> hyperparameters{};
-  std::string run_name{};       ///< default: environment RUN_NAME, else time and two words
+  std::string run_name{};  ///< default: environment RUN_NAME, else time and two words
+  /// One folder for all files of the run, `{run_name}` allowed: its checkpoints, unless save_folder
+  /// names another place, the program's options, and what policies write, whose names begin with
+  /// `{run_folder}`. Empty: there is no such folder, and `{run_folder}` is the run's name.
+  CheckpointPath run_folder{};
+  CommandLine command_line{};
   bool progress_bar = true;     ///< unless the recipe has a ProgressBar or ConsoleLogger itself
   bool log_to_console = false;  ///< adds a ConsoleLogger unless the recipe has one
   Time console_log_interval = "1ba";
 
   // ---- Checkpoints -----------------------------------------------------------------------------
-  CheckpointPath save_folder{};  ///< where to save, `{run_name}` allowed; empty: no checkpoints
+  CheckpointPath save_folder{};  ///< where to save, `{run_name}` allowed; empty: `checkpoints` of
+                                 ///< the run_folder; no checkpoints where there is none
   std::string save_filename = "ep{epoch}-ba{batch}";
   std::string save_latest_filename = "latest";  ///< empty: no pointer to the newest
   Time save_interval = "1ep";

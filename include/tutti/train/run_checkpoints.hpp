@@ -204,6 +204,15 @@ class RunCheckpoints final : public Checkpoints {
     return own_ && !own_->saved().empty() ? own_->saved().back() : std::string();
   }
 
+  [[nodiscard]] std::string best() const override {
+    for (const checkpoint::Saver* saver : savers_) {
+      if (const std::string best = saver->best(); !best.empty()) {
+        return best;
+      }
+    }
+    return {};
+  }
+
  private:
   static checkpoint::SaverOptions saver_options(const Options& options) {
     return {.folder = options.save_folder,

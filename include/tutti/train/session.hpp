@@ -23,6 +23,7 @@
 #include <tutti/train/load_report.hpp>
 #include <tutti/train/loop.hpp>
 #include <tutti/train/options.hpp>
+#include <tutti/train/report.hpp>
 #include <tutti/train/reproducibility.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/setup.hpp>
@@ -127,9 +128,11 @@ TUTTI_INLINE void Session::fit(FitOptions&& options) {
   guard([&] {
     begin_fit();
     const SignalScope signals(run_.heeds_signals, options_.replace_signal_handlers);
+    keep_config(options_, state_);
     train();
     run_.finish();
     zero_gradients(state_);
+    report_result(options_, state_, run_);
   });
   if (run_.stop_signal != 0) {
     say_stopped(state_, run_.stop_signal);
@@ -245,6 +248,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
               "holds its parameters");
   state_.model->to(state_.device);
   state_.run_name = resolve_run_name(options_.run_name, *state_.communicator);
+  state_.run_folder = resolve_run_folder(options_, state_);
   make_optimizer();
   state_.logger.add(constants_);
   engine_->prepare(state_);

@@ -27,6 +27,7 @@
 #include <tutti/dist/backend.hpp>
 #include <tutti/optim/class_name.hpp>
 #include <tutti/train/options.hpp>
+#include <tutti/train/report.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/version.hpp>
 
@@ -50,16 +51,6 @@ bool leaves_unused(const P& policy) {
 /// device on its node), "cuda:1".
 /// Throws c10::Error when the name is none of these or the machine has no such device.
 at::Device resolve_device(std::string_view name, int local_rank);
-
-namespace detail {
-
-// The environment's RUN_NAME; empty when it has none.
-inline std::string environment_run_name() {
-  const char* name = std::getenv("RUN_NAME");
-  return name != nullptr ? name : "";
-}
-
-}  // namespace detail
 
 /// The run's name: the given one, else the environment's RUN_NAME, else time and two words of
 /// rank 0's choice. Throws c10::ValueError when it would lead out of folders that are named after
@@ -88,8 +79,8 @@ void check_closure(const torch::optim::Optimizer& optimizer, const TrainerOption
 
 /// Sends to the loggers what is constant in every run and what the options list: by a name of its
 /// own each (`run_name`), the optimizer's, the schedule's and the loaders' as `optimizer/lr`,
-/// `schedule/t_max`, `train_loader/batch_size`, `eval_loader/<label>/batch_size`. What `policies`
-/// has comes first.
+/// `schedule/t_max`, `train_loader/batch_size`, `eval_loader/<label>/batch_size`; of the model how
+/// large it is. What `policies` has comes first.
 void log_hyperparameters(const State& state, const TrainerOptions& options,
                          tutti::detail::Constants policies = {});
 
@@ -284,6 +275,14 @@ TUTTI_INLINE void add_group(tutti::detail::Constants& out, const std::string& na
   }
 }
 
+// How many batches all ranks together take of it in an epoch; nothing where it does not say.
+TUTTI_INLINE void add_batches(tutti::detail::Constants& out, const std::string& name,
+                              const DataSpec& data, std::int64_t subset) {
+  if (const std::int64_t batches = length_of(data, subset); batches >= 0) {
+    out.emplace_back(name + "/batches", batches);
+  }
+}
+
 TUTTI_INLINE void add_optimizer(tutti::detail::Constants& out, const OptimizerSpec& spec,
                                 const torch::optim::Optimizer& optimizer) {
   add_group(out, "optimizer", optim::class_name(optimizer), spec.constants());
@@ -303,6 +302,9 @@ TUTTI_INLINE void log_hyperparameters(const State& state, const TrainerOptions& 
   all.emplace_back("world_size", std::int64_t{state.world_size});
   all.emplace_back("device", state.device.str());
   all.emplace_back("precision", std::string(to_string(state.precision)));
+  if (state.model) {
+    add_model(all, *state.model);
+  }
   if (!state.optimizers.empty()) {
     detail::add_optimizer(all, options.optimizer, *state.optimizers.front());
   }
@@ -310,13 +312,18 @@ TUTTI_INLINE void log_hyperparameters(const State& state, const TrainerOptions& 
   if (options.train) {
     detail::add_group(all, "train_loader", options.train.loader.name(),
                       options.train.loader.constants());
+    detail::add_batches(all, "train_loader", options.train, options.train_subset_num_batches);
   }
   for (const Evaluator& set : options.eval) {
     if (set.data) {
       detail::add_group(all, "eval_loader/" + set.label, set.data.loader.name(),
                         set.data.loader.constants());
+      detail::add_batches(
+          all, "eval_loader/" + set.label, set.data,
+          set.subset_num_batches >= 0 ? set.subset_num_batches : options.eval_subset_num_batches);
     }
   }
+  add_folders(all, options, state);
   all.insert(all.end(), options.hyperparameters.begin(), options.hyperparameters.end());
   std::vector<Hyperparameter> values;
   for (const auto& [name, value] : all) {
@@ -405,7 +412,7 @@ TUTTI_INLINE void check_autoresume(const TrainerOptions& options) {
   }
   TUTTI_CHECK_VALUE(!options.save_folder.empty(),
                     "autoresume is set but save_folder is empty; it looks there for the run's last "
-                    "checkpoint");
+                    "checkpoint; set it, or run_folder");
   TUTTI_CHECK_VALUE(!options.save_latest_filename.empty(),
                     "autoresume is set but save_latest_filename is empty; that pointer says which "
                     "checkpoint is the last");

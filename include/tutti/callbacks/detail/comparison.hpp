@@ -1,39 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <cctype>
-#include <cstdint>
-#include <string>
 #include <string_view>
 
+#include <tutti/core/comparison.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 
 namespace tutti {
 
-/// Which of two values of a metric is the better one.
-enum class Comparison : std::uint8_t {
-  by_name,  ///< less when the metric's name has loss, error, perplexity or entropy in it, else
-            ///< greater
-  less,
-  greater,
-};
-
 namespace detail {
-
-inline bool is_better(Comparison comparison, std::string_view metric, double value, double other) {
-  if (comparison == Comparison::by_name) {
-    std::string name(metric);
-    std::transform(name.begin(), name.end(), name.begin(),
-                   [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
-    const auto has = [&](std::string_view word) { return name.find(word) != std::string::npos; };
-    comparison = has("loss") || has("error") || has("perplexity") || has("entropy")
-                     ? Comparison::less
-                     : Comparison::greater;
-  }
-  return comparison == Comparison::less ? value < other : value > other;
-}
 
 /// State::metric for a policy that monitors one.
 /// Throws c10::ValueError with the names that exist.

@@ -70,6 +70,7 @@ inline std::string trace_path(const State& state, std::string_view folder,
                               std::string_view filename, bool overwrite) {
   const dist::Environment& here = state.communicator->environment();
   const checkpoint::NameFields fields{.run_name = state.run_name,
+                                      .run_folder = state.run_folder,
                                       .rank = state.rank,
                                       .local_rank = here.local_rank,
                                       .world_size = state.world_size,

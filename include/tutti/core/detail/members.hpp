@@ -110,10 +110,11 @@ inline constexpr bool is_method =
       with(method, log_table, log_tables), with(method, log_table, log_talbe),                     \
       with(method, log_table, logTable), with(method, upload_file, upload_files),                  \
       with(method, upload_file, uplaod_file), with(method, upload_file, uploadFile),               \
-      with(method, upload_file, log_file_artifact), with(method, record_event, record_events),     \
-      with(method, record_event, records_event), with(method, record_event, recordEvent),          \
-      with(method, record_policy, record_policies), with(method, record_policy, records_policy),   \
-      with(method, record_policy, recordPolicy),                                                   \
+      with(method, upload_file, log_file_artifact), with(method, log_result, log_results),         \
+      with(method, log_result, log_reslut), with(method, log_result, logResult),                   \
+      with(method, record_event, record_events), with(method, record_event, records_event),        \
+      with(method, record_event, recordEvent), with(method, record_policy, record_policies),       \
+      with(method, record_policy, records_policy), with(method, record_policy, recordPolicy),      \
       with(method, checkpoint_saver, checkpoint_savers),                                           \
       with(method, checkpoint_saver, checkpointSaver),                                             \
       with(method, checkpoint_mirror, checkpoint_mirrors),                                         \
@@ -157,7 +158,7 @@ inline constexpr bool is_method =
 #define TUTTI_DESTINATIONS(with)                                                          \
   with(log_metrics, ReceivesMetrics), with(log_hyperparameters, ReceivesHyperparameters), \
       with(log_images, ReceivesImages), with(log_table, ReceivesTable),                   \
-      with(upload_file, ReceivesFiles)
+      with(upload_file, ReceivesFiles), with(log_result, ReceivesResult)
 
 #define TUTTI_MISSPELT(kind, right, wrong) TUTTI_HAS_##kind(wrong)
 #define TUTTI_MISSES(kind, right, wrong) (TUTTI_HAS_##kind(wrong) && !TUTTI_HAS_##kind(right))

@@ -17,20 +17,39 @@ inline bool is_terminal(std::FILE* stream) {
   return isatty(fileno(stream)) == 1 && !(kind != nullptr && std::string_view(kind) == "dumb");
 }
 
-// Columns of the terminal; the environment's COLUMNS, else 120, where there is none.
+// Columns of the terminal: the environment's COLUMNS, else what the system says, else 80.
 inline int terminal_width(std::FILE* stream) {
-  winsize size{};
-  if (ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
-    return size.ws_col;
-  }
   if (const char* columns = std::getenv("COLUMNS")) {
     const int given = std::atoi(columns);
     if (given > 0) {
       return given;
     }
   }
-  return 120;
+  winsize size{};
+  return ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
+
+// Nobody has asked for texts without colours. Source: no-color.org.
+inline bool allows_colours() {
+  const char* refused = std::getenv("NO_COLOR");
+  return refused == nullptr || *refused == '\0';
+}
+
+// How text for a reader looks.
+struct Look {
+  int width = 0;         // columns; 0: no limit, and no bar is drawn
+  bool unicode = false;  // bars may have blocks
+  bool colours = false;
+
+  // The text in one of the terminal's styles: "1" is bold, "2" dim, "32" green, "36" cyan.
+  [[nodiscard]] std::string in(std::string_view style, std::string_view text) const {
+    std::string out(text);
+    if (colours && !style.empty() && !text.empty()) {
+      out.insert(0, "\033[" + std::string(style) + "m").append("\033[0m");
+    }
+    return out;
+  }
+};
 
 // Writes the text, to be seen at once.
 inline void print(std::FILE* stream, std::string_view text) {

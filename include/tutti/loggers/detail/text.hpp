@@ -24,12 +24,10 @@ std::string number_text(double value);
 
 std::string hyperparameter_text(const HyperparameterValue& value);
 
-// Hyperparameters as YAML between lines of stars, in the order in which they came.
+// Hyperparameters in the order in which they came.
 using Config = std::vector<std::pair<std::string, HyperparameterValue>>;
 
 void remember(Config& config, std::span<const Hyperparameter> values);
-
-std::string config_text(const Config& config);
 
 // {"columns": [...], "data": [[...], ...]}
 std::string table_text(const LoggedTable& table);
@@ -95,15 +93,6 @@ TUTTI_INLINE void remember(Config& config, std::span<const Hyperparameter> value
       config.emplace_back(value.name, value.value);
     }
   }
-}
-
-TUTTI_INLINE std::string config_text(const Config& config) {
-  const std::string stars(30, '*');
-  std::string text = stars + "\nConfig:\n";
-  for (const auto& [name, value] : config) {
-    text += name + ": " + hyperparameter_text(value) + "\n";
-  }
-  return text + stars + "\n";
 }
 
 TUTTI_INLINE std::string table_text(const LoggedTable& table) {

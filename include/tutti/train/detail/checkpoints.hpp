@@ -75,6 +75,9 @@ class Checkpoints {
 
   /// The newest checkpoint that the options' own saver has written and not removed; empty: none.
   [[nodiscard]] virtual std::string last() const = 0;
+
+  /// The best checkpoint of the first policy's saver that has a monitor; empty: none.
+  [[nodiscard]] virtual std::string best() const = 0;
 };
 
 }  // namespace train
