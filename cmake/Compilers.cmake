@@ -1,5 +1,30 @@
-# Which compilers the tests try, and where numbers and words of one compiler are held.
+# Which compilers are new enough, which the tests try, and where numbers and words of one compiler are held.
 include_guard(GLOBAL)
+
+set(TUTTI_GCC_MINIMUM 12) # as in include/tutti/config.hpp
+set(TUTTI_CLANG_MINIMUM 14)
+
+# One sentence when `compiler` is a GCC or Clang that is too old, else nothing. Needs no project.
+function(tutti_compiler_too_old compiler out)
+  set(${out} "" PARENT_SCOPE)
+  execute_process(COMMAND "${CMAKE_COMMAND}" -E env LC_ALL=C "${compiler}" --version OUTPUT_VARIABLE said ERROR_QUIET)
+  execute_process(COMMAND "${compiler}" -dumpfullversion -dumpversion OUTPUT_VARIABLE version ERROR_QUIET
+    OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(said MATCHES "Free Software Foundation")
+    set(name GCC)
+  elseif(NOT said MATCHES "Apple" AND said MATCHES "clang version ([0-9.]+)")
+    set(name Clang)
+    set(version "${CMAKE_MATCH_1}")
+  else()
+    return() # it has its own numbers
+  endif()
+  string(TOUPPER "${name}" upper)
+  if(version AND version VERSION_LESS TUTTI_${upper}_MINIMUM)
+    set(${out} "The C++ compiler ${compiler} is ${name} ${version}, which is too old; tutti needs GCC ${TUTTI_GCC_MINIMUM} \
+or Clang ${TUTTI_CLANG_MINIMUM}, or newer. Install one and give it with -DCMAKE_CXX_COMPILER=<compiler>, in a new build folder."
+      PARENT_SCOPE)
+  endif()
+endfunction()
 
 # Sets `out` where `compiler`, a GCC or Clang, is one that developers build with: GCC 12 or Clang 14, Debian 12's. Warnings are
 # errors for these alone (TUTTI_WERROR), and the lines that they print for one mistake are counted. Needs no project.
