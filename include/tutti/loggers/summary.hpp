@@ -34,7 +34,7 @@ std::string summary_text(const State& state, const Config& constants, const Look
 /// What a run is, in eight lines: its name and length, the model with its parameters, the recipe in
 /// order, optimizer, schedule, data, device with precision and seed, and the folder of its files.
 ///
-///     model      CifarResNet, 77,850 parameters (0.3 MB)
+///     model      ResNet, 77,754 parameters (0.3 MB)
 ///     recipe     MixUp, BlurPool, LabelSmoothing, EMA
 ///
 /// The ProgressBar and the ConsoleLogger begin with it; `tutti::summary(trainer)` is the same of a
