@@ -55,6 +55,12 @@ class SafetensorsFile {
 
   bool contains(std::string_view name) const { return find(name) != nullptr; }
 
+  /// Where the data begin in the file; offsets of tensors() count from there.
+  std::uint64_t data_begin() const { return prefix_.size(); }
+
+  /// The open file.
+  const detail::File& file() const { return file_; }
+
   /// One tensor, on the CPU, owning its memory. Throws c10::Error when there is none of that name.
   at::Tensor read(std::string_view name) const;
 
