@@ -14,8 +14,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/GradMode.h>
 
 #include <tutti/checkpoint/detail/mapping.hpp>
+#include <tutti/checkpoint/detail/stream_copy.hpp>
 #include <tutti/checkpoint/detail/tensor_layout.hpp>
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/config.hpp>
@@ -38,6 +40,10 @@ struct StoredTensor {
   /// is over it. Changing it changes nothing on disk. Where the bytes lie at an address that the
   /// type does not allow it is a copy. Throws c10::Error for bools that are neither 0 nor 1.
   [[nodiscard]] at::Tensor view() const;
+
+  /// Copies it into a tensor of the same shape, of any strides, type and device; once, straight
+  /// from the file. Throws c10::Error as view() does.
+  void copy_to(const at::Tensor& target) const;
 };
 
 /// All tensors of a safetensors file, in its order; nothing but the header is read.
@@ -91,6 +97,18 @@ TUTTI_INLINE at::Tensor StoredTensor::view() const {
   const at::Tensor copy = at::empty({count}, options);
   std::memcpy(copy.mutable_data_ptr(), bytes, extent);
   return copy.as_strided(shape, strides);
+}
+
+TUTTI_INLINE void StoredTensor::copy_to(const at::Tensor& target) const {
+  const c10::AutoGradMode no_grad(false);
+  const bool plain = target.is_cpu() && target.scalar_type() == dtype && dtype != at::kBool &&
+                     target.is_contiguous() && strides == detail::contiguous_strides(shape);
+  if (plain && target.sizes() == at::IntArrayRef(shape)) {
+    detail::stream_copy(target.mutable_data_ptr(), file->data() + offset, extent);
+    target.unsafeGetTensorImpl()->bump_version();
+  } else {
+    target.copy_(view());
+  }
 }
 
 TUTTI_INLINE std::vector<StoredTensor> stored_in_safetensors(const std::filesystem::path& path) {

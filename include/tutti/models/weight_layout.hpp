@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,9 @@ struct DiskTensor {
   /// weight, `weight.narrow(0, ..)` of a fused one. Copying into it loads; its contiguous copy is
   /// what is written. Detached.
   at::Tensor tensor;
+  /// Makes a tensor of another shape in a file fit, such as positions of another grid; returns one
+  /// of `tensor`'s shape or throws. Empty: another shape is an error.
+  std::function<at::Tensor(const at::Tensor& from_file)> adapt{};
 };
 
 /// How the tensors of a model stand in a file of weights: names, order and views; and what a file
@@ -63,6 +67,10 @@ struct WeightLayout {
   /// (`*.attn.bias` of [1, 1, n, n], `*.attn.masked_bias`, `*.position_ids`,
   /// `*.rotary_emb.inv_freq`).
   std::vector<std::string> ignored{};
+
+  /// Globs of names that mean another architecture, and the sentence by which a file that has one
+  /// is refused.
+  std::vector<std::pair<std::string, std::string>> refused{};
 
   /// Beginnings of names that the file may lack when the caller allows new heads: they keep the
   /// values that the model was made with. "classifier.", "bert.pooler.".
