@@ -111,8 +111,10 @@
 #include <tutti/models/cifar_resnet.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/models/gpt2.hpp>
+#include <tutti/models/image_processor.hpp>
 #include <tutti/models/residual_block.hpp>
 #include <tutti/models/resnet.hpp>
+#include <tutti/models/vision_layout.hpp>
 #include <tutti/models/vit.hpp>
 #include <tutti/nn/activation.hpp>
 #include <tutti/nn/attention.hpp>
