@@ -107,12 +107,16 @@
 #include <tutti/metrics/r2_score.hpp>
 #include <tutti/metrics/recall.hpp>
 #include <tutti/metrics/spearman.hpp>
+#include <tutti/models/auto_model.hpp>
 #include <tutti/models/bert.hpp>
 #include <tutti/models/cifar_resnet.hpp>
 #include <tutti/models/classifier.hpp>
+#include <tutti/models/from_pretrained.hpp>
 #include <tutti/models/gpt2.hpp>
+#include <tutti/models/pretrained_config.hpp>
 #include <tutti/models/residual_block.hpp>
 #include <tutti/models/resnet.hpp>
+#include <tutti/models/save_pretrained.hpp>
 #include <tutti/models/vit.hpp>
 #include <tutti/nn/activation.hpp>
 #include <tutti/nn/attention.hpp>
