@@ -38,6 +38,7 @@
 #include <tutti/callbacks/eval_output_logging.hpp>
 #include <tutti/callbacks/free_outputs.hpp>
 #include <tutti/callbacks/generate.hpp>
+#include <tutti/callbacks/hugging_face_checkpointer.hpp>
 #include <tutti/callbacks/image_visualizer.hpp>
 #include <tutti/callbacks/load_checkpoint.hpp>
 #include <tutti/callbacks/lr_monitor.hpp>
