@@ -38,6 +38,7 @@
 #include <tutti/callbacks/eval_output_logging.hpp>
 #include <tutti/callbacks/free_outputs.hpp>
 #include <tutti/callbacks/generate.hpp>
+#include <tutti/callbacks/hugging_face_checkpointer.hpp>
 #include <tutti/callbacks/image_visualizer.hpp>
 #include <tutti/callbacks/load_checkpoint.hpp>
 #include <tutti/callbacks/lr_monitor.hpp>
@@ -107,13 +108,17 @@
 #include <tutti/metrics/r2_score.hpp>
 #include <tutti/metrics/recall.hpp>
 #include <tutti/metrics/spearman.hpp>
+#include <tutti/models/auto_model.hpp>
 #include <tutti/models/bert.hpp>
 #include <tutti/models/cifar_resnet.hpp>
 #include <tutti/models/classifier.hpp>
+#include <tutti/models/from_pretrained.hpp>
 #include <tutti/models/gpt2.hpp>
 #include <tutti/models/image_processor.hpp>
+#include <tutti/models/pretrained_config.hpp>
 #include <tutti/models/residual_block.hpp>
 #include <tutti/models/resnet.hpp>
+#include <tutti/models/save_pretrained.hpp>
 #include <tutti/models/vision_layout.hpp>
 #include <tutti/models/vit.hpp>
 #include <tutti/nn/activation.hpp>

@@ -36,6 +36,14 @@ struct ModelFolderOptions {
   /// A folder whose files beside the weights are copied: tokenizer, generation_config.json. Empty:
   /// none.
   std::filesystem::path copy_files_from{};
+  /// `__metadata__` of the files of weights; readers expect this.
+  Metadata metadata{{"format", "pt"}};
+};
+
+/// How weights are to be written by write_model_folder().
+struct ModelFolder {
+  tutti::detail::Json config;
+  ModelFolderOptions options{};
 };
 
 /// Writes weights as a folder that Hugging Face's from_pretrained reads: `model.safetensors`, or
@@ -91,10 +99,9 @@ TUTTI_INLINE void write_weights(const std::filesystem::path& folder,
                                 const std::vector<NamedTensor>& tensors,
                                 const ModelFolderOptions& options) {
   using tutti::detail::Json;
-  const Metadata metadata{{"format", "pt"}};
   const auto shards = split_shards(tensors, options);
   if (shards.size() == 1) {
-    write_safetensors(folder / "model.safetensors", tensors, metadata, options.dtype);
+    write_safetensors(folder / "model.safetensors", tensors, options.metadata, options.dtype);
     return;
   }
   Json::Object map;
@@ -102,7 +109,7 @@ TUTTI_INLINE void write_weights(const std::filesystem::path& folder,
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const std::string name = shard_name(i, shards.size());
-    write_safetensors(folder / name, shards[i], metadata, options.dtype);
+    write_safetensors(folder / name, shards[i], options.metadata, options.dtype);
     for (const NamedTensor& tensor : shards[i]) {
       map.emplace_back(tensor.first, name);
       bytes += static_cast<std::int64_t>(written_bytes(tensor, options.dtype));
@@ -192,6 +199,19 @@ TUTTI_INLINE void write_model_folder(const std::filesystem::path& target,
     detail::copy_companions(options.copy_files_from, staging.path());
   }
   staging.publish(replaces);
+}
+
+TUTTI_INLINE Metadata read_folder_metadata(const std::filesystem::path& folder) {
+  std::filesystem::path first;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".safetensors" && (first.empty() || entry.path() < first)) {
+      first = entry.path();
+    }
+  }
+  TUTTI_CHECK(!first.empty(), "checkpoint: the folder '", folder.string(),
+              "' has no safetensors file");
+  return SafetensorsFile(first).metadata();
 }
 
 }  // namespace tutti::checkpoint
