@@ -314,7 +314,7 @@ TEST_CASE("the larger networks have torchvision's sizes", "[models][resnet]") {
 TEST_CASE("a residual network goes from folder to folder and from library to library",
           "[models][resnet][pretrained]") {
   const TemporaryFolder folder;
-  ResNet net({.layers = {1, 1, 2, 1}, .num_classes = 5});
+  ResNet net(models::ResNetOptions{.layers = {1, 1, 2, 1}, .num_classes = 5});
   net(torch::randn({4, 3, 64, 64}));  // running statistics of its own
   net->eval();
   const at::Tensor x = torch::randn({2, 3, 64, 64});
