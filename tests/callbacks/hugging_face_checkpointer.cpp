@@ -32,7 +32,8 @@ struct Written : tiny::Net {
     return layout;
   }
   models::PretrainedConfig config() const {
-    return models::PretrainedConfig({{"model_type", "written"}, {"kept", 1e-5}});
+    return models::PretrainedConfig(
+        tutti::detail::Json::Object{{"model_type", "written"}, {"kept", 1e-5}});
   }
 };
 

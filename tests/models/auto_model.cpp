@@ -18,7 +18,7 @@ using Tensors = std::map<std::string, at::Tensor>;
 
 namespace {
 
-const tutti::Batch tokens(Tensors{{"input_ids", at::tensor({{1, 2, 3}})}});
+const tutti::Batch tokens(Tensors{{"input_ids", at::arange(3).unsqueeze(0)}});
 
 std::string config_of(const TemporaryFolder& folder, const std::string& text) {
   write_bytes(folder / "config.json", text);
@@ -82,8 +82,7 @@ TEST_CASE("a classifier of images comes from the folder of any of the three libr
           "[models][pretrained]") {
   const TemporaryFolder folder;
   const at::Tensor x = at::randn({2, 3, 32, 32});
-  const ResNet resnet(
-      ResNetOptions{.layers = {1, 1}, .widths = {4, 8}, .num_classes = 5, .in_channels = 3});
+  const ResNet resnet(ResNetOptions{.layers = {1, 1}, .widths = {4, 8}, .num_classes = 5});
   resnet->eval();
   const at::NoGradGuard no_grad;
   for (const VisionLayout layout : {VisionLayout::timm, VisionLayout::huggingface}) {

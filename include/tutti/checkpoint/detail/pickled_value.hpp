@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,7 +54,7 @@ struct PickledValue {
 
 /// What a pickle holds.
 struct Pickle {
-  std::vector<PickledValue> values{};
+  std::deque<PickledValue> values{};  // which grows without a copy
   std::vector<PickledTensor> tensors{};
   std::uint32_t root = 0;
 

@@ -24,7 +24,7 @@ namespace tutti::checkpoint::detail {
 ///
 /// What there may be: None, bools, numbers, texts, bytes, tuples, lists, dicts and OrderedDicts of
 /// these, and tensors. A class or function is known by its name or the pickle is refused by that
-/// name; none is imported or called. Memory is in proportion to the text, at most some 40 bytes for
+/// name; none is imported or called. Memory is in proportion to the text, at most some 50 bytes for
 /// each of its bytes. Throws std::invalid_argument with the place and the reason.
 /// Source: Python, Lib/pickletools.py; PyTorch, torch/_weights_only_unpickler.py.
 Pickle parse_pickle(std::string_view text);
@@ -130,8 +130,7 @@ inline constexpr std::array<std::string_view, 8> known_globals{"collections.Orde
                                                                "torch.Size",
                                                                "_codecs.encode",
                                                                "__builtin__.bytes",
-                                                               "builtins.bytes",
-                                                               "torch.nn.parameter.Parameter"};
+                                                               "builtins.bytes"};
 
 TUTTI_INLINE Pickle parse_pickle(std::string_view text) {
   return Unpickler(text).run();
