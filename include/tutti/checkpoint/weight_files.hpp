@@ -20,6 +20,7 @@
 #include <tutti/checkpoint/torch_pickle.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/json.hpp>
+#include <tutti/core/detail/json_text.hpp>
 #include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
@@ -102,8 +103,8 @@ TUTTI_INLINE std::map<std::string, std::string> weight_map(const std::filesystem
   for (const auto& [name, shard] : out) {
     TUTTI_CHECK(!shard.empty() && shard != "." && shard != ".." &&
                     shard.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos,
-                "checkpoint: '", path.string(), "' lists the file '", shard,
-                "', expected a name without a folder");
+                "checkpoint: '", path.string(), "' lists the file ",
+                tutti::detail::json_quoted(shard), ", expected a name without a folder");
   }
   return out;
 }
