@@ -18,8 +18,8 @@ namespace tutti::nn {
 
 /// Keys and values of some positions, [N, K, T, D] each.
 struct KeyValues {
-  at::Tensor keys;
-  at::Tensor values;
+  at::Tensor keys{};
+  at::Tensor values{};
   std::int64_t first = 0;  ///< the position of the first of them
 };
 
