@@ -34,4 +34,18 @@ concept CausalLM = requires(M& model, const M& constant, const CausalInput& inpu
   { constant.make_cache(std::int64_t{1}, std::int64_t{1}) } -> std::same_as<nn::KeyValueCache>;
 };
 
+/// What models that satisfy CausalLM derive from, so that it is found among modules of whatever
+/// type by dynamic_cast.
+class CausalLanguageModel {
+ public:
+  virtual ~CausalLanguageModel() = default;
+
+  /// The logits [N, T, V] of the next token; [N, 1, V] where only the last are wanted.
+  virtual at::Tensor logits(const CausalInput& input) = 0;
+
+  /// An empty cache for `batch` texts of up to `max_length` tokens.
+  [[nodiscard]] virtual nn::KeyValueCache make_cache(std::int64_t batch,
+                                                     std::int64_t max_length) const = 0;
+};
+
 }  // namespace tutti::models
