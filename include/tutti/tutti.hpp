@@ -115,11 +115,13 @@
 #include <tutti/models/classifier.hpp>
 #include <tutti/models/from_pretrained.hpp>
 #include <tutti/models/gpt2.hpp>
+#include <tutti/models/image_processor.hpp>
 #include <tutti/models/llama.hpp>
 #include <tutti/models/pretrained_config.hpp>
 #include <tutti/models/residual_block.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/save_pretrained.hpp>
+#include <tutti/models/vision_layout.hpp>
 #include <tutti/models/vit.hpp>
 #include <tutti/nn/activation.hpp>
 #include <tutti/nn/activation_checkpointing.hpp>
