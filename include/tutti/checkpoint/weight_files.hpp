@@ -41,7 +41,8 @@ class WeightFiles {
   static WeightFiles open(const std::filesystem::path& path);
 
   /// In the order of the files.
-  [[nodiscard]] const std::vector<StoredTensor>& tensors() const { return tensors_; }
+  [[nodiscard]] const std::vector<StoredTensor>& tensors() const& { return tensors_; }
+  std::vector<StoredTensor>& tensors() && = delete;  // a loop over them would outlive them
 
   /// The tensor of that name; null when there is none.
   [[nodiscard]] const StoredTensor* find(std::string_view name) const;
