@@ -77,6 +77,7 @@ class Dropout;
 class GroupNorm;
 class LayerNorm;
 class Linear;
+class RMSNorm;
 }  // namespace nn
 
 namespace data {

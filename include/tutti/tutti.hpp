@@ -110,11 +110,13 @@
 #include <tutti/metrics/spearman.hpp>
 #include <tutti/models/auto_model.hpp>
 #include <tutti/models/bert.hpp>
+#include <tutti/models/causal_lm.hpp>
 #include <tutti/models/cifar_resnet.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/models/from_pretrained.hpp>
 #include <tutti/models/gpt2.hpp>
 #include <tutti/models/image_processor.hpp>
+#include <tutti/models/llama.hpp>
 #include <tutti/models/pretrained_config.hpp>
 #include <tutti/models/residual_block.hpp>
 #include <tutti/models/resnet.hpp>
@@ -122,6 +124,7 @@
 #include <tutti/models/vision_layout.hpp>
 #include <tutti/models/vit.hpp>
 #include <tutti/nn/activation.hpp>
+#include <tutti/nn/activation_checkpointing.hpp>
 #include <tutti/nn/attention.hpp>
 #include <tutti/nn/batchnorm.hpp>
 #include <tutti/nn/cloneable.hpp>
@@ -131,11 +134,15 @@
 #include <tutti/nn/eval_mode.hpp>
 #include <tutti/nn/gated_feed_forward.hpp>
 #include <tutti/nn/gyro_dropout.hpp>
+#include <tutti/nn/key_value_cache.hpp>
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/normalization.hpp>
 #include <tutti/nn/pooling.hpp>
+#include <tutti/nn/rms_norm.hpp>
+#include <tutti/nn/rotary.hpp>
 #include <tutti/nn/sequential.hpp>
 #include <tutti/nn/surgery.hpp>
+#include <tutti/nn/swiglu.hpp>
 #include <tutti/nn/transposed_linear.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>

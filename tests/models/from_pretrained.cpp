@@ -300,9 +300,9 @@ TEST_CASE("a layout that forgets a parameter or has a name twice is refused",
           "[models][pretrained]") {
   Tiny net;
   WeightLayout layout = net->weight_layout();
-  CHECK_NOTHROW(detail::check_covers(layout, *net));
+  CHECK_NOTHROW(tutti::models::detail::check_covers(layout, *net));
   layout.tensors.erase(layout.tensors.begin() + 1);
-  CHECK_THROWS_WITH(detail::check_covers(layout, *net),
+  CHECK_THROWS_WITH(tutti::models::detail::check_covers(layout, *net),
                     ContainsSubstring("lacks the parameter 'mix.weight'"));
   const TemporaryFolder folder;
   write(folder, weights());
@@ -318,7 +318,7 @@ TEST_CASE("parameters that a file fills are not drawn first", "[models][pretrain
   torch::manual_seed(3);
   at::Tensor untouched = at::full({100}, 7.0);
   {
-    const detail::WithoutInit raw;
+    const tutti::models::detail::WithoutInit raw;
     untouched.normal_();
     untouched.uniform_(0, 1);
     CHECK(untouched.eq(7).all().item<bool>());

@@ -38,17 +38,15 @@ class TinyImpl : public torch::nn::Cloneable<TinyImpl> {
   }
 
   tutti::models::WeightLayout weight_layout() const {
-    tutti::models::WeightLayout layout{.model = "TinyForSequenceClassification",
-                                       .tied = {{"lm_head.weight", "base.table.weight"}},
-                                       .base_prefix = "base.",
-                                       .heads = {"lm_head.", "classifier.", "extra."},
-                                       .renamed_ends = {{"LayerNorm.gamma", "LayerNorm.weight"},
-                                                        {"LayerNorm.beta", "LayerNorm.bias"}},
-                                       .left_out = {"extra.*"},
-                                       .may_be_missing = {"classifier."},
-                                       .refused = {{"*.q_norm.weight",
-                                                    "normalised queries are "
-                                                    "another architecture"}}};
+    tutti::models::WeightLayout layout{.model = "TinyForSequenceClassification"};
+    layout.tied = {{"lm_head.weight", "base.table.weight"}};
+    layout.base_prefix = "base.";
+    layout.heads = {"lm_head.", "classifier.", "extra."};
+    layout.renamed_ends = {{"LayerNorm.gamma", "LayerNorm.weight"},
+                           {"LayerNorm.beta", "LayerNorm.bias"}};
+    layout.left_out = {"extra.*"};
+    layout.may_be_missing = {"classifier."};
+    layout.refused = {{"*.q_norm.weight", "normalised queries are another architecture"}};
     layout.add("base.table.weight", table);
     layout.add("base.mix.weight", mix->weight.t());
     layout.add_module("base.LayerNorm.", *norm);

@@ -20,6 +20,7 @@
 #include <tutti/checkpoint/torch_pickle.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/json.hpp>
+#include <tutti/core/detail/json_text.hpp>
 #include <tutti/core/detail/throw.hpp>
 
 namespace tutti::checkpoint {
@@ -40,7 +41,8 @@ class WeightFiles {
   static WeightFiles open(const std::filesystem::path& path);
 
   /// In the order of the files.
-  [[nodiscard]] const std::vector<StoredTensor>& tensors() const { return tensors_; }
+  [[nodiscard]] const std::vector<StoredTensor>& tensors() const& { return tensors_; }
+  std::vector<StoredTensor>& tensors() && = delete;  // a loop over them would outlive them
 
   /// The tensor of that name; null when there is none.
   [[nodiscard]] const StoredTensor* find(std::string_view name) const;
@@ -102,8 +104,8 @@ TUTTI_INLINE std::map<std::string, std::string> weight_map(const std::filesystem
   for (const auto& [name, shard] : out) {
     TUTTI_CHECK(!shard.empty() && shard != "." && shard != ".." &&
                     shard.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos,
-                "checkpoint: '", path.string(), "' lists the file '", shard,
-                "', expected a name without a folder");
+                "checkpoint: '", path.string(), "' lists the file ",
+                tutti::detail::json_quoted(shard), ", expected a name without a folder");
   }
   return out;
 }

@@ -28,7 +28,8 @@ inline Archive read_weights(const std::filesystem::path& path) {
     return read_snapshot(found, {.state = false}).model;
   }
   Archive archive;
-  for (const StoredTensor& tensor : WeightFiles::open(found).tensors()) {
+  const WeightFiles files = WeightFiles::open(found);
+  for (const StoredTensor& tensor : files.tensors()) {
     archive.put(tensor.name, tensor.view().clone());
   }
   return archive;

@@ -36,7 +36,7 @@ namespace tutti::models::detail {
 // LibTorch has a dispatch key for libraries that put off the initialisation of modules, and nothing
 // behind it. Here the two random fills get an implementation under it, all else passes through.
 TUTTI_INLINE c10::DispatchKey WithoutInit::key() {
-  constexpr auto key = c10::DispatchKey::DeferredInit;
+  static constexpr auto key = c10::DispatchKey::DeferredInit;
   using Random = std::optional<at::Generator>;
   static const auto fills = [] {
     torch::Library library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
