@@ -160,7 +160,7 @@ void Case::gradient_norms(const torch::nn::Module& model, const tutti::models::W
 std::map<std::string, double> gradient_norms(const torch::nn::Module& model,
                                              const tutti::models::WeightLayout& layout) {
   std::map<std::string, double> out;
-  for (const auto& [name, view] : layout.tensors) {
+  for (const auto& [name, view, adapt] : layout.tensors) {
     for (const at::Tensor& parameter : model.parameters()) {
       if (!parameter.is_alias_of(view)) {
         continue;
