@@ -231,8 +231,13 @@ TEST_CASE("a config says the options of a ResNet again, in every layout that can
       auto options = tiny(block);
       options.layout = layout;
       options.stem_width = 64;
-      if (layout == VisionLayout::torchvision) {
+      if (layout != VisionLayout::huggingface) {
+        CHECK_THROWS_WITH(ResNet(options)->config(),
+                          ContainsSubstring("it has 2 stages (there 4)"));
         options.layers = {1, 1, 2, 1};
+        options.widths = {8, 16, 24, 32};
+      }
+      if (layout == VisionLayout::torchvision) {
         options.widths = {64, 128, 256, 512};
       } else if (layout == VisionLayout::huggingface) {
         options.in_channels = 1;

@@ -51,7 +51,7 @@ def models(root):
         "timm_vit": lambda f: timm_model("vit_tiny_patch16_224", f, **vit),
         "timm_vit_avg": lambda f: timm_model("vit_tiny_patch16_224", f, **vit, global_pool="avg", class_token=False,
                                              qkv_bias=False, init_values=0.5),
-        "timm_resnet": lambda f: timm_model("resnet18", f, num_classes=5, layers=[1, 1], channels=[8, 12]),
+        "timm_resnet": lambda f: timm_model("resnet18", f, num_classes=5, layers=[1, 2, 1, 1], channels=[8, 12, 16, 24]),
         "hf_vit": lambda f: hf_model(transformers.ViTForImageClassification, hf_vit, f),
         "hf_resnet": lambda f: hf_model(transformers.ResNetForImageClassification, hf_resnet, f),
         "torchvision_vit": lambda f: torchvision_model(

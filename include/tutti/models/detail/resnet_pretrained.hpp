@@ -337,6 +337,11 @@ TUTTI_INLINE WeightLayout ResNetImpl::weight_layout(VisionLayout layout) const {
 
 TUTTI_INLINE PretrainedConfig ResNetImpl::config() const {
   const VisionLayout layout = options_.layout;
+  TUTTI_CHECK_VALUE(layout == VisionLayout::huggingface || options_.layers.size() == 4,
+                    "ResNet: a config of ", to_string(layout),
+                    " cannot express this model: it has ", options_.layers.size(),
+                    " stages (there 4); choose another layout with "
+                    "set_layout()");
   PretrainedConfig out;
   if (!source_config.values().empty() && vision_layout_of(source_config) == layout) {
     out = source_config;
