@@ -52,7 +52,7 @@ void fine_tune(M net, const std::filesystem::path& folder) {
   tutti::Trainer trainer{tutti::Classifier{net, {.num_classes = 5}},
                          {.train = std::vector<tutti::Batch>{tutti::Batch(x, io.at("labels"))},
                           .max_duration = tutti::Time(losses.size(0), tutti::TimeUnit::batch),
-                          .optimizer = tutti::SGD{.lr = 0.01},
+                          .optimizer = tutti::SGD{.lr = io.at("lr").template item<double>()},
                           .device = "cpu",
                           .progress_bar = false},
                          tutti::InMemoryLogger{}};

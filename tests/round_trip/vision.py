@@ -2,7 +2,7 @@
 """Image models of timm, Transformers and torchvision for round_trip/vision.cpp.
 
 make FOLDER: one folder for each model, as its library saves it, with what 20 steps of SGD have as
-losses in PyTorch (io.safetensors: x and labels of a batch, its logits, the losses).
+losses in PyTorch (io.safetensors: x and labels of a batch, its logits, the rate and the losses).
 check FOLDER: loads what tutti saved in NAME/saved with the library; the logits of x have to be
 those of NAME/tutti.safetensors within 5e-5 of the largest.
 """
@@ -92,7 +92,9 @@ def make(root):
         with torch.no_grad():
             io = {"x": x, "labels": labels, "logits": logits_of(model, x).clone()}
         model.train()
-        optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.01), []
+        # So that the losses do not come near 0, where 1e-4 of them is less than float32's rounding.
+        io["lr"] = torch.tensor(2e-4 if name == "torchvision_resnet18" else 0.01, dtype=torch.float64)
+        optimizer, losses = torch.optim.SGD(model.parameters(), lr=io["lr"].item()), []
         for _ in range(STEPS):
             loss = torch.nn.functional.cross_entropy(logits_of(model, x), labels)
             optimizer.zero_grad()
