@@ -318,7 +318,14 @@ TUTTI_INLINE WeightLayout ResNetImpl::weight_layout(VisionLayout layout) const {
   }
   const std::string prefix = layout == VisionLayout::timm_wrapper ? "timm_model." : "";
   WeightLayout out{.model = "ResNet", .base_prefix = prefix};
-  out.add_module(prefix, *this);
+  for (const auto& entry : named_modules("", /*include_self=*/false)) {  // as a state dict has them
+    for (const auto& tensors : {entry.value()->named_parameters(/*recurse=*/false),
+                                entry.value()->named_buffers(/*recurse=*/false)}) {
+      for (const auto& tensor : tensors) {
+        out.add(prefix + entry.key() + '.' + tensor.key(), tensor.value());
+      }
+    }
+  }
   out.may_be_missing = {prefix + "fc."};
   for (const char* name : {"conv1.0.*", "layer1.0.downsample.2.*"}) {
     out.refused.emplace_back(prefix + name,
