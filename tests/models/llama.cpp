@@ -67,11 +67,11 @@ static_assert(tutti::Model<models::LlamaForCausalLMImpl>);
 
 TEST_CASE("a Llama has the size of the original and Hugging Face's names", "[models][llama]") {
   auto net = models::LlamaForCausalLM(models::LlamaOptions{.vocab_size = 100,
-                                                                 .hidden_size = 64,
-                                                                 .intermediate_size = 96,
-                                                                 .num_hidden_layers = 1,
-                                                                 .num_attention_heads = 4,
-                                                                 .num_key_value_heads = 2});
+                                                           .hidden_size = 64,
+                                                           .intermediate_size = 96,
+                                                           .num_hidden_layers = 1,
+                                                           .num_attention_heads = 4,
+                                                           .num_key_value_heads = 2});
   std::int64_t count = 0;
   for (const at::Tensor& parameter : net->parameters()) {
     count += parameter.numel();
@@ -207,7 +207,8 @@ TEST_CASE("with a cache the logits are those without one, however the text is cu
           at += count;
         }
         const at::Tensor got = at::cat(parts, 1);
-        const at::Tensor seen = mask.ne(0).unsqueeze(-1).logical_or(at::full({}, !padded, at::kBool));
+        const at::Tensor counted = padded ? mask : at::ones_like(mask);
+        const at::Tensor seen = counted.ne(0).unsqueeze(-1);
         CHECK(
             got.where(seen, at::zeros({})).allclose(whole.where(seen, at::zeros({})), 1e-4, 1e-5));
       }
