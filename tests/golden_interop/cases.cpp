@@ -160,21 +160,22 @@ void Case::gradient_norms(const torch::nn::Module& model, const tutti::models::W
 std::map<std::string, double> gradient_norms(const torch::nn::Module& model,
                                              const tutti::models::WeightLayout& layout) {
   std::map<std::string, double> out;
-  for (const auto& [name, view, adapt] : layout.tensors) {
+  for (const tutti::models::DiskTensor& one : layout.tensors) {
+    const at::Tensor& view = one.tensor;
     for (const at::Tensor& parameter : model.parameters()) {
       if (!parameter.is_alias_of(view)) {
         continue;
       }
       const at::Tensor& grad = parameter.grad();
-      out[name] = !grad.defined()
-                      ? 0
-                      : grad.detach()
-                            .contiguous()
-                            .as_strided(view.sizes(), view.strides(),
-                                        view.storage_offset() - parameter.storage_offset())
-                            .to(at::kDouble)
-                            .norm()
-                            .item<double>();
+      out[one.name] = !grad.defined()
+                          ? 0
+                          : grad.detach()
+                                .contiguous()
+                                .as_strided(view.sizes(), view.strides(),
+                                            view.storage_offset() - parameter.storage_offset())
+                                .to(at::kDouble)
+                                .norm()
+                                .item<double>();
     }
   }
   return out;

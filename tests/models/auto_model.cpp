@@ -82,7 +82,7 @@ TEST_CASE("a classifier of images comes from the folder of any of the three libr
           "[models][pretrained]") {
   const TemporaryFolder folder;
   const at::Tensor x = at::randn({2, 3, 32, 32});
-  const ResNet resnet(ResNetOptions{.layers = {1, 1}, .widths = {4, 8}, .num_classes = 5});
+  ResNet resnet(ResNetOptions{.layers = {1, 1}, .widths = {4, 8}, .num_classes = 5});
   resnet->eval();
   const at::NoGradGuard no_grad;
   for (const VisionLayout layout : {VisionLayout::timm, VisionLayout::huggingface}) {

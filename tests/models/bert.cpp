@@ -197,7 +197,7 @@ TEST_CASE("surgery reaches the layers of BERT", "[models][bert][surgery]") {
 
 TEST_CASE("activation checkpointing of BERT changes no gradient", "[models][bert][law]") {
   at::manual_seed(10);
-  const auto model = models::BertForMaskedLM(small());
+  auto model = models::BertForMaskedLM(small());
   const at::Tensor ids = at::randint(13, {2, 8}, at::kLong);
   at::Tensor mask = at::ones_like(ids);
   mask[1].slice(0, 5).zero_();
@@ -225,11 +225,11 @@ TEST_CASE("the options of BERT survive config.json, and what it cannot compute i
   auto options = small();
   options.classifier_dropout = 0.25;
   options.hidden_act = tutti::nn::Activation::gelu_new;
-  const auto model = models::BertForSequenceClassification(options, 3);
+  auto model = models::BertForSequenceClassification(options, 3);
   CHECK(model->dropout->options.p() == 0.25);
   const models::PretrainedConfig config = model->config();
   CHECK(config.num_labels() == 3);
-  const auto again = models::BertForSequenceClassificationImpl::from_config(config);
+  auto again = models::BertForSequenceClassificationImpl::from_config(config);
   CHECK(again->config() == config);
   CHECK(again->num_labels == 3);
 

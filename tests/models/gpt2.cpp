@@ -262,7 +262,7 @@ TEST_CASE("an untied head of GPT-2 is a parameter of its own, drawn as the other
 
 TEST_CASE("activation checkpointing of GPT-2 changes no gradient", "[models][gpt2][law]") {
   at::manual_seed(10);
-  const auto model = models::GPT2LMHeadModel(small());
+  auto model = models::GPT2LMHeadModel(small());
   const at::Tensor ids = at::randint(11, {2, 8}, at::kLong);
   const Batch batch{{"input_ids", ids}, {"labels", ids}};
   const auto gradients = [&](bool checkpoints) {
@@ -290,9 +290,9 @@ TEST_CASE("the options of GPT-2 survive config.json, and what it cannot compute 
   options.tie_word_embeddings = false;
   options.scale_attn_by_inverse_layer_idx = true;
   options.activation_function = tutti::nn::Activation::relu;
-  const auto model = models::GPT2LMHeadModel(options);
+  auto model = models::GPT2LMHeadModel(options);
   const models::PretrainedConfig config = model->config();
-  const auto again = models::GPT2LMHeadModel(models::GPT2LMHeadModelImpl::options_from(config));
+  auto again = models::GPT2LMHeadModel(models::GPT2LMHeadModelImpl::options_from(config));
   CHECK(again->config() == config);
   CHECK(again->named_parameters().keys() == model->named_parameters().keys());
 

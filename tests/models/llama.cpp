@@ -66,12 +66,12 @@ static_assert(tutti::Model<models::LlamaForCausalLMImpl>);
 }  // namespace
 
 TEST_CASE("a Llama has the size of the original and Hugging Face's names", "[models][llama]") {
-  const auto net = models::LlamaForCausalLM(models::LlamaOptions{.vocab_size = 100,
-                                                                 .hidden_size = 64,
-                                                                 .intermediate_size = 96,
-                                                                 .num_hidden_layers = 1,
-                                                                 .num_attention_heads = 4,
-                                                                 .num_key_value_heads = 2});
+  auto net = models::LlamaForCausalLM(models::LlamaOptions{.vocab_size = 100,
+                                                           .hidden_size = 64,
+                                                           .intermediate_size = 96,
+                                                           .num_hidden_layers = 1,
+                                                           .num_attention_heads = 4,
+                                                           .num_key_value_heads = 2});
   std::int64_t count = 0;
   for (const at::Tensor& parameter : net->parameters()) {
     count += parameter.numel();
@@ -128,7 +128,7 @@ TEST_CASE("weights of a Llama are drawn as Hugging Face draws them", "[models][l
   options.attention_bias = true;
   options.initializer_range = 0.05;
   options.pad_token_id = 3;
-  const auto net = models::LlamaForCausalLM(options);
+  auto net = models::LlamaForCausalLM(options);
   for (const auto& item : net->named_parameters()) {
     INFO(item.key());
     if (item.key().ends_with("bias")) {
@@ -207,7 +207,8 @@ TEST_CASE("with a cache the logits are those without one, however the text is cu
           at += count;
         }
         const at::Tensor got = at::cat(parts, 1);
-        const at::Tensor seen = mask.ne(0).unsqueeze(-1).logical_or(at::tensor(!padded));
+        const at::Tensor counted = padded ? mask : at::ones_like(mask);
+        const at::Tensor seen = counted.ne(0).unsqueeze(-1);
         CHECK(
             got.where(seen, at::zeros({})).allclose(whole.where(seen, at::zeros({})), 1e-4, 1e-5));
       }
@@ -253,7 +254,7 @@ TEST_CASE("activation checkpointing of a Llama changes no gradient", "[models][l
   at::manual_seed(6);
   auto options = all_types()[3];
   options.attention_dropout = 0.3;
-  const auto net = models::LlamaForCausalLM(options);
+  auto net = models::LlamaForCausalLM(options);
   const at::Tensor ids = at::randint(11, {2, 8}, at::kLong);
   at::Tensor mask = at::ones_like(ids);
   mask[0].slice(0, 6).zero_();
@@ -312,9 +313,9 @@ TEST_CASE("surgery reaches the layers of a Llama", "[models][llama][surgery]") {
 
 TEST_CASE("the options of a Llama survive config.json", "[models][llama]") {
   for (const auto& options : all_types()) {
-    const auto net = models::LlamaForCausalLM(options);
+    auto net = models::LlamaForCausalLM(options);
     const models::PretrainedConfig config = net->config();
-    const auto again = models::LlamaForCausalLM(models::LlamaForCausalLMImpl::options_from(config));
+    auto again = models::LlamaForCausalLM(models::LlamaForCausalLMImpl::options_from(config));
     CHECK(again->config() == config);
     CHECK(again->named_parameters().keys() == net->named_parameters().keys());
     const at::Tensor ids = at::arange(8).view({1, 8});
@@ -407,7 +408,7 @@ TEST_CASE("a Llama refuses what it cannot compute, by name and value", "[models]
 }
 
 TEST_CASE("a Llama says when tokens, mask and cache do not fit", "[models][llama]") {
-  const auto net = models::LlamaForCausalLM(small());
+  auto net = models::LlamaForCausalLM(small());
   const at::Tensor ids = at::ones({2, 3}, at::kLong);
   CHECK_THROWS_WITH(net->forward(at::ones({3}, at::kLong)), ContainsSubstring("[3]"));
   CHECK_THROWS_WITH(net->logits({.input_ids = ids, .attention_mask = at::ones({2, 4})}),

@@ -11,7 +11,7 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 using tutti::nn::RMSNorm;
-namespace functional = tutti::nn::functional;
+namespace functional = tutti::functional;
 
 // The formula, in double.
 at::Tensor by_formula(const at::Tensor& x, const at::Tensor& weight, double eps) {

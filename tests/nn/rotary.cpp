@@ -12,7 +12,7 @@ using tutti::nn::RopeType;
 using tutti::nn::Rotary;
 using tutti::nn::RotaryOptions;
 using tutti::nn::RotaryTables;
-namespace functional = tutti::nn::functional;
+namespace functional = tutti::functional;
 
 at::Tensor positions(std::int64_t length) {
   return at::arange(length, at::kLong).unsqueeze(0);

@@ -8,7 +8,7 @@
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
-using tutti::nn::functional::swiglu;
+using tutti::functional::swiglu;
 
 at::Tensor by_formula(const at::Tensor& gate, const at::Tensor& up) {
   return gate.to(at::kDouble) / (1 + gate.to(at::kDouble).neg().exp()) * up.to(at::kDouble);
@@ -41,7 +41,7 @@ TEST_CASE("SwiGLU of large and strange numbers is what the formula's limits are"
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const at::Tensor gate = at::tensor({-1e30F, -200.0F, -90.0F, 0.0F, 90.0F, 1e30F, inf, nan});
   const at::Tensor y = swiglu(gate, at::ones({8}));
-  CHECK(y.slice(0, 0, 3).abs().max().item<float>() < 1e-7F * 1e30F);
+  CHECK(y[0].abs().item<float>() < 1e-6F);
   CHECK(y[1].abs().item<float>() < 1e-30F);
   CHECK(y[3].item<float>() == 0);
   CHECK(y[4].item<float>() == 90);

@@ -51,8 +51,8 @@ struct HuggingFaceCheckpointer final {
 
   /// Throws c10::ValueError when options are out of range.
   void validate() const {
-    expect(static_cast<bool>(model), "HuggingFaceCheckpointer: model", "empty",
-           "the network that is trained");
+    expect(static_cast<bool>(model),
+           "HuggingFaceCheckpointer: model is empty, expected the network that is trained.");
     expect(!folder.empty(), "HuggingFaceCheckpointer: folder", folder, "a path");
     expect(!filename.empty() && filename.find('/') == std::string::npos,
            "HuggingFaceCheckpointer: filename", filename, "a name without slashes");

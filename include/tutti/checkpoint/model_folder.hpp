@@ -58,6 +58,10 @@ void write_model_folder(const std::filesystem::path& target,
                         const std::vector<NamedTensor>& tensors, const tutti::detail::Json& config,
                         const ModelFolderOptions& options = {});
 
+/// The metadata of a folder of weights: those of its first safetensors file. Throws c10::Error when
+/// that is damaged or there is none.
+Metadata read_folder_metadata(const std::filesystem::path& folder);
+
 }  // namespace tutti::checkpoint
 
 #if TUTTI_BODIES

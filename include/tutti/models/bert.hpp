@@ -59,7 +59,7 @@ class BertEncoderImpl : public torch::nn::Cloneable<BertEncoderImpl>, public nn:
     for (std::size_t i = 0; i < layer->size(); ++i) {
       const auto one = layer->ptr<BertLayerImpl>(i);
       x = activation_checkpointing()
-              ? nn::functional::checkpoint(
+              ? functional::checkpoint_activations(
                     *one, [one, keys](const at::Tensor& y) { return one->forward(y, keys); }, x)
               : one->forward(x, keys);
     }

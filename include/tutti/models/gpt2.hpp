@@ -221,7 +221,7 @@ class GPT2ModelImpl : public torch::nn::Cloneable<GPT2ModelImpl>,
     for (std::size_t i = 0; i < h->size(); ++i) {
       const auto one = h->ptr<GPT2BlockImpl>(i);
       x = checkpoints
-              ? nn::functional::checkpoint(
+              ? functional::checkpoint_activations(
                     *one, [one, pass](const at::Tensor& y) { return one->forward(y, pass); }, x)
               : one->forward(x, pass);
     }

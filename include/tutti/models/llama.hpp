@@ -169,7 +169,7 @@ TUTTI_INLINE at::Tensor LlamaModelImpl::forward(detail::CausalPass pass) {
   for (std::size_t i = 0; i < layers->size(); ++i) {
     const auto one = layers->ptr<LlamaDecoderLayerImpl>(i);
     x = checkpoints
-            ? nn::functional::checkpoint(
+            ? functional::checkpoint_activations(
                   *one, [one, pass](const at::Tensor& y) { return one->forward(y, pass); }, x)
             : one->forward(x, pass);
   }

@@ -101,7 +101,8 @@ class PretrainedConfig {
   void write(const std::string& folder) const;
 
   /// All keys in order.
-  [[nodiscard]] const Json::Object& values() const { return values_; }
+  [[nodiscard]] const Json::Object& values() const& { return values_; }
+  const Json::Object& values() && = delete;  // a loop over them would outlive them
 
   /// What errors name: the path of the file it was read from.
   [[nodiscard]] const std::string& origin() const { return origin_; }

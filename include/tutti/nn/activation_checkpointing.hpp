@@ -16,9 +16,7 @@
 #include <torch/nn/module.h>
 
 /// Activation checkpointing: memory for time.
-namespace tutti::nn {
-
-namespace functional {
+namespace tutti::functional {
 
 /// `run(x)`, of which only x is kept for the backward pass; there it is computed again.
 ///
@@ -31,10 +29,13 @@ namespace functional {
 /// computation would advance; in the backward pass where gradients of gradients are asked for.
 /// Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016;
 /// `torch.utils.checkpoint`.
-at::Tensor checkpoint(const torch::nn::Module& block,
-                      std::function<at::Tensor(const at::Tensor&)> run, const at::Tensor& x);
+at::Tensor checkpoint_activations(const torch::nn::Module& block,
+                                  std::function<at::Tensor(const at::Tensor&)> run,
+                                  const at::Tensor& x);
 
-}  // namespace functional
+}  // namespace tutti::functional
+
+namespace tutti::nn {
 
 /// A model whose blocks can be checkpointed, base class of the language models.
 class CheckpointsBlocks {
@@ -221,11 +222,11 @@ TUTTI_INLINE torch::autograd::variable_list CheckpointBackward::apply(
 
 }  // namespace tutti::nn::detail
 
-namespace tutti::nn::functional {
+namespace tutti::functional {
 
-TUTTI_INLINE at::Tensor checkpoint(const torch::nn::Module& block,
-                                   std::function<at::Tensor(const at::Tensor&)> run,
-                                   const at::Tensor& x) {
+TUTTI_INLINE at::Tensor checkpoint_activations(const torch::nn::Module& block,
+                                               std::function<at::Tensor(const at::Tensor&)> run,
+                                               const at::Tensor& x) {
   std::vector<at::Tensor> learning;
   for (at::Tensor& parameter : block.parameters()) {
     if (parameter.requires_grad()) {
@@ -236,23 +237,23 @@ TUTTI_INLINE at::Tensor checkpoint(const torch::nn::Module& block,
     return run(x);
   }
   for (const auto& layer : block.modules()) {
-    TUTTI_CHECK(dynamic_cast<const GyroDropoutImpl*>(layer.get()) == nullptr,
+    TUTTI_CHECK(dynamic_cast<const nn::GyroDropoutImpl*>(layer.get()) == nullptr,
                 "activation checkpointing: the block has a GyroDropout, whose masks advance with "
                 "every computation; use one of the two");
   }
-  detail::GeneratorStates generators(x.device());
+  nn::detail::GeneratorStates generators(x.device());
   at::Tensor y;
   {
     const c10::NoGradGuard no_grad;
-    const detail::NoAutocastCache no_cache;
+    const nn::detail::NoAutocastCache no_cache;
     y = run(x).detach();
   }
   ::tutti::detail::set_gradient(
-      y, new detail::CheckpointBackward(std::move(run), x, std::move(learning),
-                                        std::move(generators)));
+      y, new nn::detail::CheckpointBackward(std::move(run), x, std::move(learning),
+                                            std::move(generators)));
   return y;
 }
 
-}  // namespace tutti::nn::functional
+}  // namespace tutti::functional
 
 #endif

@@ -18,9 +18,7 @@
 #include <torch/nn/cloneable.h>
 
 /// Root mean square normalisation: what the Llama family has in place of layer normalisation.
-namespace tutti::nn {
-
-namespace functional {
+namespace tutti::functional {
 
 /// `weight * (x / sqrt(mean(x^2) + eps))`, the mean over the last dimension.
 ///
@@ -31,7 +29,9 @@ namespace functional {
 /// Transformers, `LlamaRMSNorm`.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
-}  // namespace functional
+}  // namespace tutti::functional
+
+namespace tutti::nn {
 
 /// Options of RMSNorm.
 struct RMSNormOptions {
@@ -179,7 +179,7 @@ inline at::Tensor rms_norm_on_host(const at::Tensor& x, const at::Tensor& weight
 
 }  // namespace tutti::nn::detail
 
-namespace tutti::nn::functional {
+namespace tutti::functional {
 
 TUTTI_INLINE at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   TUTTI_CHECK(
@@ -190,7 +190,7 @@ TUTTI_INLINE at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, 
   const bool weight_on_host =
       !weight.defined() || (::tutti::detail::is_host_floats(weight) && weight.is_contiguous());
   if (::tutti::detail::is_host_floats(x) && x.numel() > 0 && weight_on_host) {
-    return detail::rms_norm_on_host(x.contiguous(), weight, eps);
+    return nn::detail::rms_norm_on_host(x.contiguous(), weight, eps);
   }
   if (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble) {
     return at::rms_norm(x, {x.size(-1)}, weight.defined() ? std::optional(weight) : std::nullopt,
@@ -200,6 +200,6 @@ TUTTI_INLINE at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, 
   return weight.defined() ? weight.mul(y) : y;
 }
 
-}  // namespace tutti::nn::functional
+}  // namespace tutti::functional
 
 #endif

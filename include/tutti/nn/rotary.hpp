@@ -73,7 +73,9 @@ struct RotaryTables {
   at::Tensor sin{};
 };
 
-namespace functional {
+}  // namespace tutti::nn
+
+namespace tutti::functional {
 
 /// Turns each head by its position: `(a cos - b sin, b cos + a sin)`, where a and b are the halves
 /// of the first d of its D numbers; the others stay.
@@ -82,9 +84,11 @@ namespace functional {
 /// x's shape and dtype. Gradients of any order exist.
 /// Throws c10::Error when the shapes do not fit.
 /// Source: Su et al., "RoFormer", 2021; Hugging Face Transformers, `apply_rotary_pos_emb`.
-at::Tensor rotate(const at::Tensor& x, const RotaryTables& tables);
+at::Tensor rotate(const at::Tensor& x, const nn::RotaryTables& tables);
 
-}  // namespace functional
+}  // namespace tutti::functional
+
+namespace tutti::nn {
 
 /// The frequencies of a model's rotary position embeddings, and the tables made of them.
 ///
@@ -235,19 +239,19 @@ TUTTI_INLINE at::Tensor rotated(const at::Tensor& x, const RotaryTables& tables,
 
 }  // namespace tutti::nn::detail
 
-namespace tutti::nn::functional {
+namespace tutti::functional {
 
-TUTTI_INLINE at::Tensor rotate(const at::Tensor& x, const RotaryTables& tables) {
+TUTTI_INLINE at::Tensor rotate(const at::Tensor& x, const nn::RotaryTables& tables) {
   const at::Tensor& cos = tables.cos;
   TUTTI_CHECK(x.dim() == 4 && cos.dim() == 3 && cos.sizes() == tables.sin.sizes() &&
                   (cos.size(0) == 1 || cos.size(0) == x.size(0)) && cos.size(1) == x.size(1) &&
                   2 * cos.size(2) <= x.size(3),
               "rotate: the input is ", x.sizes(), " and the tables ", cos.sizes(), " and ",
               tables.sin.sizes(), ", expected [N, T, heads, D] and [1 or N, T, at most D / 2]");
-  return detail::rotated(x, tables, /*back=*/false);
+  return nn::detail::rotated(x, tables, /*back=*/false);
 }
 
-}  // namespace tutti::nn::functional
+}  // namespace tutti::functional
 
 namespace tutti::nn {
 

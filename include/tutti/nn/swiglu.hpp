@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 /// SwiGLU: the gated nonlinearity of the Llama family.
-namespace tutti::nn::functional {
+namespace tutti::functional {
 
 /// `silu(gate) * up`, element by element.
 ///
@@ -15,7 +15,7 @@ namespace tutti::nn::functional {
 /// Source: Shazeer, "GLU Variants Improve Transformer", 2020.
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 
-}  // namespace tutti::nn::functional
+}  // namespace tutti::functional
 
 #if TUTTI_BODIES
 
@@ -80,7 +80,7 @@ TUTTI_INLINE torch::autograd::variable_list SwigluBackward::apply(
 
 }  // namespace tutti::nn::detail
 
-namespace tutti::nn::functional {
+namespace tutti::functional {
 
 TUTTI_INLINE at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
   TUTTI_CHECK(gate.sizes() == up.sizes(), "swiglu: the gate is ", gate.sizes(),
@@ -91,16 +91,16 @@ TUTTI_INLINE at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
   const at::Tensor g = gate.contiguous();
   const at::Tensor u = up.contiguous();
   at::Tensor y = ::tutti::detail::host_empty(g.sizes(), at::kFloat);
-  detail::swiglu_forward({.gate = g.const_data_ptr<float>(),
-                          .up = u.const_data_ptr<float>(),
-                          .y = y.mutable_data_ptr<float>()},
-                         g.numel());
+  nn::detail::swiglu_forward({.gate = g.const_data_ptr<float>(),
+                              .up = u.const_data_ptr<float>(),
+                              .y = y.mutable_data_ptr<float>()},
+                             g.numel());
   if (at::GradMode::is_enabled() && (g.requires_grad() || u.requires_grad())) {
-    ::tutti::detail::set_gradient(y, new detail::SwigluBackward(g, u));
+    ::tutti::detail::set_gradient(y, new nn::detail::SwigluBackward(g, u));
   }
   return y;
 }
 
-}  // namespace tutti::nn::functional
+}  // namespace tutti::functional
 
 #endif

@@ -127,8 +127,8 @@ TUTTI_INLINE at::Tensor LlamaAttentionImpl::forward(const at::Tensor& x,
     q = q_norm(q);
     k = k_norm(k);
   }
-  q = nn::functional::rotate(q, pass.rotary).transpose(1, 2);
-  k = nn::functional::rotate(k, pass.rotary).transpose(1, 2);
+  q = functional::rotate(q, pass.rotary).transpose(1, 2);
+  k = functional::rotate(k, pass.rotary).transpose(1, 2);
   at::Tensor v = of_heads(v_proj(x), key_value_heads()).transpose(1, 2);
   if (pass.cache != nullptr) {
     const nn::KeyValues all = pass.cache->append(layer_, k, v, window());
@@ -155,7 +155,7 @@ TUTTI_INLINE at::Tensor LlamaMLPImpl::forward(const at::Tensor& x) {
   const at::Tensor gate = gate_proj(x);
   const at::Tensor up = up_proj(x);
   return down_proj(options_.hidden_act == nn::Activation::silu
-                       ? nn::functional::swiglu(gate, up)
+                       ? functional::swiglu(gate, up)
                        : nn::activate(options_.hidden_act, gate).mul(up));
 }
 
