@@ -78,6 +78,7 @@ class Dropout;
 class GroupNorm;
 class LayerNorm;
 class Linear;
+class RMSNorm;
 }  // namespace nn
 
 namespace data {

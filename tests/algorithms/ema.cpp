@@ -500,3 +500,85 @@ TEST_CASE("options that contradict each other or are out of range are refused", 
   CHECK_THROWS_AS(compute_ema(model, store, 1.5), c10::ValueError);
   CHECK_THROWS_AS(compute_ema(model, average, 1.5), c10::ValueError);
 }
+
+TEST_CASE("with a warm-up averages follow closely at first, as timm's do", "[ema][warmup]") {
+  using tutti::functional::ema_warmup;
+  CHECK(ema_warmup(0, 0.9) == 0);
+  CHECK(std::abs(ema_warmup(1, 0.9) - 0.3700394750525634) < 1e-12);
+  CHECK(ema_warmup(100, 0.9) == 0.9);
+  CHECK(ema_warmup(1, 0.9, 0.5) == 0.5);
+  CHECK(std::abs(ema_warmup(1, 0.98, 0.2, 2.0, 0.75) - 0.26221205353311894) < 1e-12);
+  CHECK_THROWS_WITH(ema_warmup(1, 0.9, 0, 0), ContainsSubstring("warmup_gamma is 0"));
+
+  Run run(EMA{.smoothing = 0.9, .ema_start = "3ba", .use_warmup = true});
+  for (const double weight : {9.0, 9.0, 4.0}) {
+    run.train_batch(weight);
+  }
+  CHECK(run.average() == 4);  // update_after_step = 2: the first update is a copy
+  CHECK(run.ema.started_at == 3);
+  run.train_batch(8);
+  const double first = ema_warmup(1, 0.9);
+  CHECK(std::abs(run.average() - (4 * first + 8 * (1 - first))) < 1e-6);
+  const double second = ema_warmup(2, 0.9);
+  CHECK(run.ema.factor_at(5) == second);
+}
+
+TEST_CASE("a warm-up goes on where it was after a resume", "[ema][warmup][resume]") {
+  const EMA policy{.smoothing = 0.9, .ema_start = "2ba", .use_warmup = true};
+  Run whole(policy);
+  for (const double weight : {1.0, 2.0, 5.0, 3.0}) {
+    whole.train_batch(weight);
+  }
+  Run first(policy);
+  for (const double weight : {1.0, 2.0, 5.0}) {
+    first.train_batch(weight);
+  }
+  tutti::Archive archive;
+  first.ema.save(archive);
+  Run second(policy);
+  second.state.timestamp = first.state.timestamp;
+  second.model->set(5);
+  second.ema.load(archive);
+  second.fire(tutti::AfterLoad{});
+  second.train_batch(3);
+  CHECK(second.ema.started_at == 2);
+  CHECK(second.average() == whole.average());
+}
+
+TEST_CASE("excluded buffers are copied, others averaged", "[ema]") {
+  torch::nn::BatchNorm1d norm(3);
+  EMAParameters averaged(*norm);
+  EMAParameters copied(*norm, /*exclude_buffers=*/true);
+  {
+    const torch::NoGradGuard no_grad;
+    norm->weight.fill_(3);
+    norm->running_mean.fill_(4);
+  }
+  compute_ema(*norm, averaged, 0.5);
+  compute_ema(*norm, copied, 0.5);
+  const auto value = [](const EMAParameters& store, const std::string& name) {
+    for (std::size_t i = 0; i < store.size(); ++i) {
+      if (store.names()[i] == name) {
+        return store.stored()[i][0].item<double>();
+      }
+    }
+    return -1.0;
+  };
+  CHECK(value(averaged, "running_mean") == 2);
+  CHECK(value(copied, "running_mean") == 4);
+  CHECK(value(copied, "weight") == 2);
+}
+
+TEST_CASE("options of a warm-up that contradict each other are refused", "[ema][warmup]") {
+  EMA{.smoothing = 0.9, .use_warmup = true, .min_decay = 0.5}.validate();
+  CHECK_THROWS_WITH((EMA{.min_decay = 0.5}.validate()),
+                    ContainsSubstring("set without use_warmup"));
+  CHECK_THROWS_WITH((EMA{.use_warmup = true, .warmup_gamma = 0}.validate()),
+                    ContainsSubstring("warmup_gamma is 0, expected more than 0"));
+  CHECK_THROWS_WITH((EMA{.use_warmup = true, .warmup_power = -1}.validate()),
+                    ContainsSubstring("warmup_power is -1"));
+  CHECK_THROWS_WITH((EMA{.smoothing = 0.5, .use_warmup = true, .min_decay = 0.75}.validate()),
+                    ContainsSubstring("min_decay is 0.75, expected at most smoothing"));
+  CHECK_THROWS_WITH((EMA{.average_integers = true, .exclude_buffers = true}.validate()),
+                    ContainsSubstring("exclude_buffers and average_integers are both set"));
+}

@@ -78,27 +78,37 @@ TEST_CASE("a safetensors file is one whatever its first bytes are", "[checkpoint
   }
 }
 
-TEST_CASE("a file of torch.save() is refused with the cure for its kind", "[checkpoint][weights]") {
+TEST_CASE("a file of torch.save() that is no state dict is refused with the cure for its kind",
+          "[checkpoint][weights]") {
   const TemporaryFolder folder;
-  const auto refused = [&](const char* name, const char* what, const char* cure) {
-    const std::string words = says(folder / name);
-    CHECK_THAT(words, ContainsSubstring(std::string("is ") + what));
-    CHECK_THAT(words, ContainsSubstring("can run code"));
-    CHECK_THAT(words, ContainsSubstring(std::string("state = ") + cure));
-    CHECK_THAT(words, ContainsSubstring("save_file({k: v.contiguous().clone() for k, v in"));
-  };
   torch::save(torch::nn::Linear(2, 2), (folder / "module.pt").string());
   torch::save(at::ones({2}), (folder / "tensor.pt").string());
   for (const char* name : {"module.pt", "tensor.pt"}) {
-    refused(name, "an archive of C++'s torch::save() or of TorchScript",
-            "torch.jit.load(path).state_dict()");
+    const std::string words = says(folder / name);
+    CHECK_THAT(words, ContainsSubstring("is an archive of C++'s torch::save() or of TorchScript"));
+    CHECK_THAT(words, ContainsSubstring("can run code"));
+    CHECK_THAT(words, ContainsSubstring("state = torch.jit.load(path).state_dict()"));
+    CHECK_THAT(words, ContainsSubstring("save_file({k: v.contiguous().clone() for k, v in"));
   }
   const std::vector<char> pickle = torch::pickle_save(at::ones({2}));  // as Python's torch.save()
   write_bytes(folder / "python.pt", std::string(pickle.begin(), pickle.end()));
+  CHECK_THAT(says(folder / "python.pt"), ContainsSubstring("holds a tensor, expected a state"));
   write_bytes(folder / "old.pt", "\x80\x02\x8a\nl\xfc\x9c\x46\xf9");  // before 1.6
-  for (const char* name : {"python.pt", "old.pt"}) {
-    refused(name, "a pickle of Python's torch.save()", "torch.load(path, weights_only=True)");
-  }
+  CHECK_THAT(says(folder / "old.pt"), ContainsSubstring("before PyTorch 1.6"));
+}
+
+TEST_CASE("weights come from a file of torch.save() and from a folder of Hugging Face",
+          "[checkpoint][weights]") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "hf");
+  write_bytes(folder / "hf/config.json", "{}");
+  write_safetensors(folder / "hf/model.safetensors", {{"a", at::ones({2})}});
+  CHECK(read_weights(folder / "hf").tensor("a").equal(at::ones({2})));
+  const auto kept = read_weights(TUTTI_SOURCE_DIR "/tests/checkpoint/files/state_dict.pth");
+  CHECK(kept.tensor("fc.weight").equal(at::arange(6, at::kFloat).reshape({2, 3})));
+  at::Tensor own = kept.tensor("fc.weight");
+  own.zero_();  // owns its memory: "tied" has the same storage in the file
+  CHECK(kept.tensor("tied").sum().item<float>() == 15);
 }
 
 TEST_CASE("weights of other formats are refused in words", "[checkpoint][weights]") {
@@ -106,7 +116,7 @@ TEST_CASE("weights of other formats are refused in words", "[checkpoint][weights
   write_bytes(folder / "x", "?");
   CHECK_THAT(says(folder / "x"), ContainsSubstring("is refused"));
   write_bytes(folder / "x.zip", "PK\x03\x04" + std::string(100, 'x'));
-  CHECK_THAT(says(folder / "x.zip"), ContainsSubstring("is a zip archive, expected a safetensors"));
+  CHECK_THAT(says(folder / "x.zip"), ContainsSubstring("the zip archive has no directory"));
   CHECK_THAT(says(folder / "none"), ContainsSubstring("there is no"));
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <tutti/core/detail/json_parse.hpp>
 #include <tutti/nn/surgery.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/trainer.hpp>
@@ -192,4 +193,72 @@ TEST_CASE("surgery reaches the layers of BERT", "[models][bert][surgery]") {
   CHECK(tutti::surgery::count<nn::LayerNorm>(*model) == 1 + 2 * 2 + 1);
   CHECK(tutti::surgery::count<nn::Linear>(*model) == 6 * 2 + 1);
   CHECK(tutti::surgery::count<nn::Embedding>(*model) == 3);
+}
+
+TEST_CASE("activation checkpointing of BERT changes no gradient", "[models][bert][law]") {
+  at::manual_seed(10);
+  auto model = models::BertForMaskedLM(small());
+  const at::Tensor ids = at::randint(13, {2, 8}, at::kLong);
+  at::Tensor mask = at::ones_like(ids);
+  mask[1].slice(0, 5).zero_();
+  const Batch batch{{"input_ids", ids}, {"attention_mask", mask}, {"labels", ids}};
+  const auto gradients = [&](bool checkpoints) {
+    model->set_activation_checkpointing(checkpoints);
+    model->zero_grad();
+    at::manual_seed(11);  // dropout is on
+    model->loss(model->forward(batch), batch).total().backward();
+    std::vector<at::Tensor> out;
+    for (const at::Tensor& parameter : model->parameters()) {
+      out.push_back(parameter.grad().clone());
+    }
+    return out;
+  };
+  const auto plain = gradients(false);
+  const auto checkpointed = gradients(true);
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    CHECK(checkpointed[i].equal(plain[i]));
+  }
+}
+
+TEST_CASE("the options of BERT survive config.json, and what it cannot compute is refused",
+          "[models][bert]") {
+  auto options = small();
+  options.classifier_dropout = 0.25;
+  options.hidden_act = tutti::nn::Activation::gelu_new;
+  auto model = models::BertForSequenceClassification(options, 3);
+  CHECK(model->dropout->options.p() == 0.25);
+  const models::PretrainedConfig config = model->config();
+  CHECK(config.num_labels() == 3);
+  auto again = models::BertForSequenceClassificationImpl::from_config(config);
+  CHECK(again->config() == config);
+  CHECK(again->num_labels == 3);
+
+  const auto config_of = [](const std::string& text) {
+    const tutti::detail::Json json = tutti::detail::parse_json(text);
+    return models::PretrainedConfig(json.object());
+  };
+  const auto options_of = [&](const std::string& text) {
+    return models::BertForMaskedLMImpl::options_from(config_of(text));
+  };
+  CHECK(options_of("{}").layer_norm_eps == 1e-12);
+  CHECK_THROWS_WITH(options_of(R"({"is_decoder": true})"), ContainsSubstring("is_decoder is true"));
+  CHECK_THROWS_WITH(options_of(R"({"position_embedding_type": "relative_key"})"),
+                    ContainsSubstring("relative_key"));
+  CHECK_THROWS_WITH(options_of(R"({"tie_word_embeddings": false})"),
+                    ContainsSubstring("tie_word_embeddings is false"));
+  CHECK_THROWS_WITH(models::BertForSequenceClassificationImpl::options_from(
+                        config_of(R"({"problem_type": "multi_label_classification"})")),
+                    ContainsSubstring("multi_label_classification"));
+}
+
+TEST_CASE("BERT takes positions that are given", "[models][bert]") {
+  at::manual_seed(12);
+  auto model = models::BertForMaskedLM(small());
+  model->eval();
+  const at::Tensor ids = at::randint(13, {2, 5}, at::kLong);
+  const Batch counted{{"input_ids", ids}, {"position_ids", at::arange(5).expand({2, 5})}};
+  const at::Tensor plain = model->forward(ids).tensor();
+  CHECK(model->forward(counted).tensor().allclose(plain, 1e-6, 1e-6));
+  const Batch shifted{{"input_ids", ids}, {"position_ids", at::arange(2, 7).expand({2, 5})}};
+  CHECK_FALSE(model->forward(shifted).tensor().allclose(plain, 1e-4, 1e-5));
 }

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <tutti/algorithms/alibi.hpp>
+#include <tutti/core/detail/json_parse.hpp>
 #include <tutti/nn/surgery.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/trainer.hpp>
@@ -169,4 +171,141 @@ TEST_CASE("surgery reaches the layers of GPT-2", "[models][gpt2][surgery]") {
   CHECK(tutti::surgery::count<nn::LayerNorm>(*model) == 2 * 2 + 1);
   CHECK(tutti::surgery::count<nn::TransposedLinear>(*model) == 4 * 2);
   CHECK(tutti::surgery::count<nn::Embedding>(*model) == 2);
+}
+
+TEST_CASE("with a cache the logits of GPT-2 are those without one, also under ALiBi",
+          "[models][gpt2][law]") {
+  at::manual_seed(6);
+  const torch::NoGradGuard no_grad;
+  const at::Tensor ids = at::randint(11, {2, 10}, at::kLong);
+  at::Tensor mask = at::ones_like(ids);
+  mask[1].slice(0, 0, 3).zero_();  // padding on the left
+  for (const bool alibi : {false, true}) {
+    auto options = small();
+    options.scale_attn_by_inverse_layer_idx = true;
+    auto model = models::GPT2LMHeadModel(options);
+    model->eval();
+    if (alibi) {
+      tutti::functional::apply_alibi(*model, 12);
+    }
+    const at::Tensor whole = model->logits({.input_ids = ids, .attention_mask = mask});
+    tutti::nn::KeyValueCache cache = model->make_cache(2, 10);
+    std::vector<at::Tensor> parts;
+    std::int64_t at = 0;
+    for (const std::int64_t count : {4, 3, 1, 1, 1}) {
+      parts.push_back(model->logits({.input_ids = ids.narrow(1, at, count),
+                                     .attention_mask = mask.slice(1, 0, at + count),
+                                     .cache = &cache}));
+      at += count;
+    }
+    INFO("ALiBi " << alibi);
+    const at::Tensor seen = mask.ne(0).unsqueeze(-1);
+    const at::Tensor none = at::zeros({});
+    CHECK(at::cat(parts, 1).where(seen, none).allclose(whole.where(seen, none), 1e-4, 1e-5));
+    CHECK(model->logits({.input_ids = ids, .last_only = true}).size(1) == 1);
+  }
+}
+
+TEST_CASE("positions of GPT-2 may be given, and count from the first token behind padding",
+          "[models][gpt2][law]") {
+  at::manual_seed(7);
+  auto model = models::GPT2LMHeadModel(small());
+  model->eval();
+  const at::Tensor ids = at::randint(11, {1, 6}, at::kLong);
+  const at::Tensor plain = model->forward(ids).tensor();
+  const Batch counted{{"input_ids", ids}, {"position_ids", at::arange(6).unsqueeze(0)}};
+  CHECK(model->forward(counted).tensor().equal(plain));
+  const Batch shifted{{"input_ids", ids}, {"position_ids", at::arange(3, 9).unsqueeze(0)}};
+  CHECK_FALSE(model->forward(shifted).tensor().allclose(plain, 1e-4, 1e-5));
+  const at::Tensor padded = at::cat({at::zeros({1, 4}, at::kLong), ids}, 1);
+  const at::Tensor mask = at::cat({at::zeros({1, 4}, at::kLong), at::ones_like(ids)}, 1);
+  CHECK(model->logits({.input_ids = padded, .attention_mask = mask})
+            .slice(1, 4)
+            .allclose(plain, 1e-4, 1e-5));
+}
+
+TEST_CASE("scores of GPT-2 are scaled as its options say", "[models][gpt2]") {
+  const auto logits = [](bool weights, bool by_layer, double keys) {
+    at::manual_seed(8);
+    auto options = small();
+    options.n_layer = 1;  // layer 0 is divided by 1
+    options.scale_attn_weights = weights;
+    options.scale_attn_by_inverse_layer_idx = by_layer;
+    auto model = models::GPT2LMHeadModel(options);
+    model->eval();
+    const torch::NoGradGuard no_grad;
+    model->transformer->block(0).attn->c_attn->weight.mul_(10);
+    model->transformer->block(0).attn->c_attn->weight.slice(1, 16, 32).mul_(keys);
+    return model->forward(at::arange(8).view({1, 8})).tensor();
+  };
+  const at::Tensor usual = logits(true, false, 1);
+  CHECK(logits(true, true, 1).allclose(usual, 1e-5, 1e-6));
+  CHECK(logits(false, false, 0.5).allclose(usual, 1e-5, 1e-6));  // heads of 4 numbers
+  CHECK_FALSE(logits(false, false, 1).allclose(usual, 1e-5, 1e-6));
+}
+
+TEST_CASE("an untied head of GPT-2 is a parameter of its own, drawn as the others",
+          "[models][gpt2]") {
+  at::manual_seed(9);
+  auto options = small();
+  options.vocab_size = 500;
+  options.tie_word_embeddings = false;
+  auto model = models::GPT2LMHeadModel(options);
+  REQUIRE(model->named_parameters().contains("lm_head.weight"));
+  CHECK(std::abs(model->lm_head->weight.std().item<double>() - 0.02) < 0.002);
+  model->eval();
+  const at::Tensor before = model->forward(at::zeros({1, 2}, at::kLong)).tensor();
+  const torch::NoGradGuard no_grad;
+  model->lm_head->weight.mul_(2);
+  CHECK(model->forward(at::zeros({1, 2}, at::kLong)).tensor().allclose(before * 2, 1e-5, 1e-6));
+}
+
+TEST_CASE("activation checkpointing of GPT-2 changes no gradient", "[models][gpt2][law]") {
+  at::manual_seed(10);
+  auto model = models::GPT2LMHeadModel(small());
+  const at::Tensor ids = at::randint(11, {2, 8}, at::kLong);
+  const Batch batch{{"input_ids", ids}, {"labels", ids}};
+  const auto gradients = [&](bool checkpoints) {
+    model->set_activation_checkpointing(checkpoints);
+    model->zero_grad();
+    at::manual_seed(11);  // dropout is on
+    model->loss(model->forward(batch), batch).total().backward();
+    std::vector<at::Tensor> out;
+    for (const at::Tensor& parameter : model->parameters()) {
+      out.push_back(parameter.grad().clone());
+    }
+    return out;
+  };
+  const auto plain = gradients(false);
+  const auto checkpointed = gradients(true);
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    CHECK(checkpointed[i].equal(plain[i]));
+  }
+}
+
+TEST_CASE("the options of GPT-2 survive config.json, and what it cannot compute is refused",
+          "[models][gpt2]") {
+  auto options = small();
+  options.n_inner = 20;
+  options.tie_word_embeddings = false;
+  options.scale_attn_by_inverse_layer_idx = true;
+  options.activation_function = tutti::nn::Activation::relu;
+  auto model = models::GPT2LMHeadModel(options);
+  const models::PretrainedConfig config = model->config();
+  auto again = models::GPT2LMHeadModel(models::GPT2LMHeadModelImpl::options_from(config));
+  CHECK(again->config() == config);
+  CHECK(again->named_parameters().keys() == model->named_parameters().keys());
+
+  const auto options_of = [](const std::string& text) {
+    const tutti::detail::Json json = tutti::detail::parse_json(text);
+    return models::GPT2LMHeadModelImpl::options_from(models::PretrainedConfig(json.object()));
+  };
+  CHECK(options_of(R"({"n_ctx": 7, "n_inner": null})").n_positions == 7);
+  CHECK(options_of("{}").n_embd == 768);
+  CHECK_THROWS_WITH(options_of(R"({"reorder_and_upcast_attn": true})"),
+                    ContainsSubstring("reorder_and_upcast_attn is true"));
+  CHECK_THROWS_WITH(options_of(R"({"add_cross_attention": true})"),
+                    ContainsSubstring("add_cross_attention is true"));
+  CHECK_THROWS_WITH(options_of(R"({"activation_function": "mish"})"), ContainsSubstring("mish"));
+  CHECK_THROWS_WITH(options_of(R"({"model_type": "bert"})"), ContainsSubstring("bert"));
 }

@@ -7,10 +7,14 @@
 #include <string>
 #include <vector>
 
+#include <tutti/core/detail/json_parse.hpp>
+#include <tutti/models/from_pretrained.hpp>
+#include <tutti/models/save_pretrained.hpp>
 #include <tutti/nn/blur.hpp>
 #include <tutti/nn/surgery.hpp>
 
 #include "nn/golden_model.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace {
 
@@ -19,6 +23,10 @@ namespace models = tutti::models;
 namespace surgery = tutti::surgery;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::WithinRel;
+using models::PretrainedConfig;
+using models::ResNet;
+using models::ResNetImpl;
+using models::VisionLayout;
 
 std::int64_t parameter_count(const torch::nn::Module& model) {
   std::int64_t count = 0;
@@ -31,6 +39,19 @@ std::int64_t parameter_count(const torch::nn::Module& model) {
 // A small network of the same make, so that tests are quick.
 models::ResNetOptions tiny(models::Block block) {
   return {.block = block, .layers = {1, 1}, .widths = {8, 16}, .num_classes = 5};
+}
+
+PretrainedConfig config(const std::string& text) {
+  const auto json = tutti::detail::parse_json(text);
+  return PretrainedConfig(json.object());
+}
+
+std::vector<std::string> names_on_disk(ResNet& net, VisionLayout layout) {
+  std::vector<std::string> names;
+  for (const auto& entry : net->weight_layout(layout).tensors) {
+    names.push_back(entry.name);
+  }
+  return names;
 }
 
 }  // namespace
@@ -151,4 +172,181 @@ TEST_CASE("shapes that make no network are refused", "[models][resnet]") {
                     ContainsSubstring("a stage has 0 blocks"));
   CHECK_THROWS_WITH(models::resnet18({.groups = 2}),
                     ContainsSubstring("basic blocks have no groups"));
+}
+
+TEST_CASE("the stem's width and where sizes are halved are options", "[models][resnet]") {
+  auto options = tiny(models::Block::bottleneck);
+  options.stem_width = 12;
+  options.downsample_in_first_stage = true;
+  options.downsample_in_bottleneck = true;
+  ResNet net(options);
+  const auto parameters = net->named_parameters();
+  CHECK(parameters["conv1.weight"].size(0) == 12);
+  CHECK(parameters["layer1.0.downsample.0.weight"].sizes() == at::IntArrayRef{32, 12, 1, 1});
+  const auto& block = net->stages[0]->at<models::BottleneckImpl>(0);
+  CHECK(block.conv1->options.stride()->at(0) == 2);
+  CHECK(block.conv2->options.stride()->at(0) == 1);
+  const torch::NoGradGuard no_grad;
+  CHECK(net->features(torch::randn({1, 3, 64, 64})).sizes() == at::IntArrayRef{1, 64, 4, 4});
+  options = tiny(models::Block::basic);
+  options.downsample_in_bottleneck = true;
+  CHECK_THROWS_WITH(ResNet(options), ContainsSubstring("basic blocks have no groups"));
+  options = tiny(models::Block::basic);
+  options.stem_width = -1;
+  CHECK_THROWS_WITH(ResNet(options), ContainsSubstring("stem_width is -1"));
+}
+
+TEST_CASE("names on disk of a ResNet are those of each library, in its order",
+          "[models][resnet][layouts]") {
+  ResNet net(tiny(models::Block::bottleneck));
+  CHECK(names_on_disk(net, VisionLayout::timm) == golden::state_keys(*net));
+  CHECK(names_on_disk(net, VisionLayout::timm_wrapper)[0] == "timm_model.conv1.weight");
+  const auto names = names_on_disk(net, VisionLayout::huggingface);
+  CHECK(names.size() == golden::state_keys(*net).size());
+  CHECK(names[0] == "resnet.embedder.embedder.convolution.weight");
+  CHECK(names[5] == "resnet.embedder.embedder.normalization.num_batches_tracked");
+  CHECK(names[6] == "resnet.encoder.stages.0.layers.0.shortcut.convolution.weight");
+  CHECK(names[12] == "resnet.encoder.stages.0.layers.0.layer.0.convolution.weight");
+  CHECK(names.back() == "classifier.1.bias");
+  const auto layout = net->weight_layout(VisionLayout::huggingface);
+  CHECK(layout.tensors[5].tensor.scalar_type() == at::kLong);
+  CHECK(layout.tensors[5].tensor.dim() == 0);
+
+  ResNet other(tiny(models::Block::bottleneck));
+  const auto to = other->weight_layout(VisionLayout::huggingface);
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+    to.tensors[i].tensor.copy_(layout.tensors[i].tensor);
+  }
+  net->eval();
+  other->eval();
+  const at::Tensor x = torch::randn({2, 3, 32, 32});
+  CHECK(other(x).equal(net(x)));
+}
+
+TEST_CASE("a config says the options of a ResNet again, in every layout that can",
+          "[models][resnet][config]") {
+  for (const auto block : {models::Block::basic, models::Block::bottleneck}) {
+    for (const VisionLayout layout : {VisionLayout::torchvision, VisionLayout::timm,
+                                      VisionLayout::timm_wrapper, VisionLayout::huggingface}) {
+      auto options = tiny(block);
+      options.layout = layout;
+      options.stem_width = 64;
+      if (layout != VisionLayout::huggingface) {
+        CHECK_THROWS_WITH(ResNet(options)->config(),
+                          ContainsSubstring("it has 2 stages (there 4)"));
+        options.layers = {1, 1, 2, 1};
+        options.widths = {8, 16, 24, 32};
+      }
+      if (layout == VisionLayout::torchvision) {
+        options.widths = {64, 128, 256, 512};
+      } else if (layout == VisionLayout::huggingface) {
+        options.in_channels = 1;
+        options.stem_width = 12;
+        options.downsample_in_first_stage = true;
+        options.downsample_in_bottleneck = block == models::Block::bottleneck;
+      } else {
+        options.in_channels = 4;
+      }
+      const PretrainedConfig config = ResNet(options)->config();
+      INFO(to_string(layout));
+      CHECK(models::vision_layout_of(config) == layout);
+      const auto again = ResNetImpl::options_from(config);
+      CHECK(models::detail::named_options(again) == models::detail::named_options(options));
+      CHECK(again.layout == layout);
+    }
+  }
+  models::ResNetOptions options;
+  options.layout = VisionLayout::timm;
+  options.num_classes = 7;
+  const auto wide = models::wide_resnet50_2(options)->config();
+  CHECK(wide.text("architecture", "") == "wide_resnet50_2");
+  CHECK_FALSE(wide.has("model_args"));
+  CHECK(models::resnet18()->config().text("function", "") == "torchvision.models.resnet18");
+  options.stem = models::Stem::small;
+  CHECK_THROWS_WITH(ResNet(options)->config(), ContainsSubstring("stem is small (there imagenet)"));
+}
+
+TEST_CASE("residual networks are known by their names", "[models][resnet][config]") {
+  const auto of = [](const std::string& text) { return ResNetImpl::options_from(config(text)); };
+  const auto deep = of(R"({"architecture": "resnet152.a1h_in1k", "num_classes": 5})");
+  CHECK(deep.layers == std::vector<std::int64_t>{3, 8, 36, 3});
+  CHECK(deep.num_classes == 5);
+  const auto next = of(R"({"function": "torchvision.models.resnext101_32x8d"})");
+  CHECK(next.groups == 32);
+  CHECK(next.width_per_group == 8);
+  const auto hf = of(R"({"model_type": "resnet", "id2label": {"0": "a", "1": "b", "2": "c"}})");
+  CHECK(hf.layers == std::vector<std::int64_t>{3, 4, 6, 3});
+  CHECK(hf.widths == std::vector<std::int64_t>{64, 128, 256, 512});
+  CHECK(hf.block == models::Block::bottleneck);
+  CHECK(hf.num_classes == 3);
+}
+
+TEST_CASE("keys that change a ResNet's computation are refused by name and value",
+          "[models][resnet][config]") {
+  const auto says = [](const std::string& text) -> std::string {
+    try {
+      (void)ResNetImpl::options_from(config(text));
+      return "nothing";
+    } catch (const c10::ValueError& error) {
+      return error.what();
+    }
+  };
+  const auto timm = [&](const std::string& args) {
+    return says(R"({"architecture": "resnet50", "model_args": {)" + args + "}}");
+  };
+  CHECK_THAT(says(R"({"architecture": "resnet50d"})"),
+             ContainsSubstring("architecture is \"resnet50d\"") &&
+                 ContainsSubstring("resnet18, resnet34"));
+  CHECK_THAT(timm(R"("stem_type": "deep")"), ContainsSubstring("-D variants"));
+  CHECK_THAT(timm(R"("avg_down": true)"), ContainsSubstring("avg_down is true"));
+  CHECK_THAT(timm(R"("drop_path_rate": 0.2)"), ContainsSubstring("StochasticDepth"));
+  CHECK_THAT(timm(R"("avg_down": false, "base_width": 64)"), ContainsSubstring("nothing"));
+  CHECK_THAT(says(R"({"model_type": "resnet", "hidden_act": "gelu"})"),
+             ContainsSubstring("hidden_act is \"gelu\""));
+  CHECK_THAT(says(R"({"model_type": "resnet", "hidden_sizes": [6, 8], "depths": [1, 1]})"),
+             ContainsSubstring("multiples of 4"));
+}
+
+TEST_CASE("the larger networks have torchvision's sizes", "[models][resnet]") {
+  CHECK(parameter_count(*models::resnet152()) == 60'192'808);
+  CHECK(parameter_count(*models::resnext50_32x4d()) == 25'028'904);
+  CHECK(parameter_count(*models::resnext101_32x8d()) == 88'791'336);
+  CHECK(parameter_count(*models::resnext101_64x4d()) == 83'455'272);
+  CHECK(parameter_count(*models::wide_resnet50_2()) == 68'883'240);
+  CHECK(parameter_count(*models::wide_resnet101_2()) == 126'886'696);
+}
+
+TEST_CASE("a residual network goes from folder to folder and from library to library",
+          "[models][resnet][pretrained]") {
+  const TemporaryFolder folder;
+  ResNet net(models::ResNetOptions{.layers = {1, 1, 2, 1}, .num_classes = 5});
+  net(torch::randn({4, 3, 64, 64}));  // running statistics of its own
+  net->eval();
+  const at::Tensor x = torch::randn({2, 3, 64, 64});
+  const at::Tensor y = net(x);
+  ResNet last = net;
+  for (const VisionLayout layout : {VisionLayout::timm, VisionLayout::huggingface,
+                                    VisionLayout::torchvision, VisionLayout::timm_wrapper}) {
+    const std::string path = (folder / std::string(to_string(layout))).string();
+    last->set_layout(layout);
+    models::save_pretrained(last, path);
+    auto read = models::from_pretrained<ResNet>(path);
+    read->eval();
+    CHECK(read->options().layout == layout);
+    CHECK(read(x).equal(y));
+    CHECK(read->bn1->num_batches_tracked.item<std::int64_t>() == 1);
+    last = read;
+  }
+}
+
+TEST_CASE("files of variants with deep stems or pooled shortcuts are refused",
+          "[models][resnet][pretrained]") {
+  const TemporaryFolder folder;
+  ResNet net(tiny(models::Block::basic));
+  for (const char* name : {"conv1.0.weight", "layer1.0.downsample.2.weight"}) {
+    const std::string path = (folder / (std::string(name) + ".safetensors")).string();
+    tutti::checkpoint::write_safetensors(path, {{name, at::ones({4})}});
+    CHECK_THROWS_WITH(models::load_pretrained(net->weight_layout(), path),
+                      ContainsSubstring(name) && ContainsSubstring("-D"));
+  }
 }

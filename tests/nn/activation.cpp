@@ -19,3 +19,13 @@ TEST_CASE("activations are what their formulas say", "[nn][law]") {
   CHECK(activate(Activation::relu, x).equal(x.clamp_min(0)));
   CHECK(activate(Activation::silu, x).allclose(x / (1 + torch::exp(-x)), 1e-12, 1e-12));
 }
+
+TEST_CASE("a nonlinearity is found by the names of Hugging Face", "[nn]") {
+  using tutti::nn::Activation;
+  using tutti::nn::activation_named;
+  STATIC_REQUIRE(activation_named("gelu") == Activation::gelu);
+  STATIC_REQUIRE(activation_named("gelu_pytorch_tanh") == Activation::gelu_new);
+  STATIC_REQUIRE(activation_named("swish") == Activation::silu);
+  STATIC_REQUIRE(activation_named("relu") == Activation::relu);
+  STATIC_REQUIRE(!activation_named("mish"));
+}

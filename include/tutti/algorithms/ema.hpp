@@ -38,20 +38,28 @@ struct LoadedAverages {
 /// At BatchEnd or EpochEnd, from ema_start on, the averages follow the weights. During evaluation
 /// and prediction, and while a checkpoint is written, the model holds the averages. Nothing else
 /// sees them there: training goes on with its own weights, bit for bit.
+/// With use_warmup the averages follow closely at first: timm's ModelEmaV3, whose `decay` is
+/// smoothing and whose `update_after_step = n` is `ema_start = "(n+1)ba"`.
 /// Source: TensorFlow, `tf.train.ExponentialMovingAverage`; MosaicML Composer,
-/// `composer.algorithms.EMA`.
+/// `composer.algorithms.EMA`; timm, `ModelEmaV3`.
 struct EMA final {
   Time half_life{};  ///< in ba or ep; 1000ba when smoothing is not set either. At most one of both
   Maybe<double> smoothing{};  ///< weight of the average in an update; in (0, 1)
   Time ema_start = "0.0dur";  ///< when averaging begins: dur, ba or ep
   Time update_interval{};  ///< in ba or ep, as half_life; not set: 1 of half_life's unit, else 1ba
   bool average_integers = false;  ///< average integer buffers too, truncated; else they are copied
+  bool exclude_buffers = false;   ///< copy all buffers, such as running statistics
+  bool use_warmup = false;        ///< smoothing rises from 0; then what is set is its upper end
+  double warmup_gamma = 1;        ///< steps in which it rises to 1 - 2^-warmup_power; > 0
+  double warmup_power = 2.0 / 3.0;  ///< how fast it rises; > 0
+  double min_decay = 0;             ///< the lower end with use_warmup, after the first; in [0, 1)
 
   Lazy<functional::EMAParameters> store{};  ///< what the model does not hold: averages or, while
                                             ///< the averages are in use, the training weights
   bool started = false;                     ///< written by the policy: averaging has begun
-  bool averages_in_use = false;             ///< written by the policy: the model holds the averages
-  bool in_checkpoint = false;               ///< written by the policy: for a checkpoint alone
+  std::int64_t started_at = 0;   ///< written by the policy: when, in the unit of the interval
+  bool averages_in_use = false;  ///< written by the policy: the model holds the averages
+  bool in_checkpoint = false;    ///< written by the policy: for a checkpoint alone
 
   Lazy<detail::LoadedAverages> loaded{};  ///< what load() has read, until AfterLoad
 
@@ -85,6 +93,14 @@ struct EMA final {
                : functional::ema_smoothing(given_half_life() ? half_life : "1000ba"_t, interval());
   }
 
+  /// The weight of the average in the update at the end of the `count`-th batch or epoch, by the
+  /// unit of the interval.
+  [[nodiscard]] double factor_at(std::int64_t count) const {
+    return use_warmup ? functional::ema_warmup(count - started_at, factor(), min_decay,
+                                               warmup_gamma, warmup_power)
+                      : factor();
+  }
+
   /// The averages by name, whichever side holds them. Empty before Init.
   [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> averages() const {
     return side(averages_in_use);
@@ -112,7 +128,7 @@ struct EMA final {
 
   void apply(Init, State& state) {
     fill_in();
-    *store = functional::EMAParameters(*state.model);
+    *store = functional::EMAParameters(*state.model, exclude_buffers);
   }
   void apply(AfterLoad, State& state) { restore(state); }
   void apply(FitStart, State& state) { store->link(*state.model); }
@@ -127,7 +143,7 @@ struct EMA final {
   void join(optim::Sweep& sweep, const State& state) {
     if (started && !averages_in_use && interval().unit() == TimeUnit::batch &&
         (state.timestamp.batch + 1) % interval().count() == 0) {
-      store->join(sweep, factor());
+      store->join(sweep, factor_at(state.timestamp.batch + 1));
     }
   }
 
@@ -188,6 +204,18 @@ constexpr void EMA::validate() const {
   expect(every.value() > 0, "EMA: update_interval", every, "more than 0");
   expect(smoothing || every.unit() == (given_half_life() ? half_life.unit() : TimeUnit::batch),
          "EMA: update_interval", every, "a time in the unit of half_life");
+  expect(!exclude_buffers || !average_integers,
+         "EMA: exclude_buffers and average_integers are both set; set one of them only, since the "
+         "first copies all buffers.");
+  expect(use_warmup || (warmup_gamma == 1 && warmup_power == 2.0 / 3.0 && min_decay == 0),
+         "EMA: warmup_gamma, warmup_power or min_decay is set without use_warmup; set use_warmup, "
+         "since they say how it rises.");
+  expect(warmup_gamma > 0, "EMA: warmup_gamma", warmup_gamma, "more than 0");
+  expect(warmup_power > 0, "EMA: warmup_power", warmup_power, "more than 0");
+  expect(min_decay >= 0 && min_decay < 1, "EMA: min_decay", min_decay,
+         "a number from 0 to below 1");
+  expect(!smoothing || min_decay <= *smoothing, "EMA: min_decay", min_decay,
+         "at most smoothing, the upper end");
   expect(ema_start.value() >= 0 && (ema_start.is_fraction() || counts(ema_start)), "EMA: ema_start",
          ema_start, "0 or more in dur, ba or ep");
 }
@@ -223,15 +251,17 @@ TUTTI_INLINE void EMA::use_averages(bool yes) {
 
 TUTTI_INLINE void EMA::average(State& state, std::int64_t count) {
   if (!started) {
-    *store = functional::EMAParameters(*state.model);
+    *store = functional::EMAParameters(*state.model, exclude_buffers);
     started = true;
+    started_at = count;
   } else if (count % interval().count() == 0) {
-    store->finish_update(factor(), average_integers);
+    store->finish_update(factor_at(count), average_integers);
   }
 }
 
 TUTTI_INLINE void EMA::save(Archive& archive) const {
   archive.put("started", started);
+  archive.put("started_at", started_at);
   archive.put("averages_in_use", averages_in_use);
   Archive& weights = archive.child("weights");
   for (std::size_t i = 0; i < store->size(); ++i) {
@@ -241,6 +271,7 @@ TUTTI_INLINE void EMA::save(Archive& archive) const {
 
 TUTTI_INLINE void EMA::load(const Archive& archive) {
   started = archive.get<bool>("started");
+  started_at = archive.get_or<std::int64_t>("started_at", 0);  // older files lack it
   loaded = detail::LoadedAverages{};
   loaded->averages_in_use = archive.get<bool>("averages_in_use");
   if (archive.contains("weights")) {
@@ -252,7 +283,7 @@ TUTTI_INLINE void EMA::load(const Archive& archive) {
 }
 
 TUTTI_INLINE void EMA::restore(State& state) {
-  *store = functional::EMAParameters(*state.model, loaded->weights);
+  *store = functional::EMAParameters(*state.model, loaded->weights, exclude_buffers);
   averages_in_use = loaded->averages_in_use;
   loaded.reset();
   use_averages(false);

@@ -76,9 +76,12 @@ TUTTI_INLINE surgery::Report apply_low_precision_groupnorm(torch::nn::Module& mo
                                                            Precision precision,
                                                            const surgery::Optimizers& optimizers,
                                                            surgery::IfNone if_none) {
-  return ::tutti::detail::lower_precision<nn::GroupNorm, nn::LowPrecisionGroupNorm>(
-      model, precision,
-      {.optimizers = optimizers, .if_none = if_none, .who = "LowPrecisionGroupNorm"});
+  const surgery::Options options{
+      .optimizers = optimizers, .if_none = if_none, .who = "LowPrecisionGroupNorm"};
+  if (!::tutti::detail::autocasts(precision, options.who)) {
+    return {};
+  }
+  return ::tutti::detail::lower_precision<nn::GroupNorm, nn::LowPrecisionGroupNorm>(model, options);
 }
 
 }  // namespace tutti::functional

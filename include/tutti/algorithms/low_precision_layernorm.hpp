@@ -17,8 +17,8 @@ namespace tutti {
 
 namespace functional {
 
-/// Replaces the LayerNorm layers of `model` by ones that run in the autocast type of their input's
-/// device, as the layers around them do.
+/// Replaces the LayerNorm and RMSNorm layers of `model` by ones that run in the autocast type of
+/// their input's device, as the layers around them do.
 ///
 /// precision: the run's; fp32 changes nothing and warns. Parameters stay the same tensors under
 /// their names, so optimizers keep their state. Layers of a derived class of your own stay, those
@@ -31,17 +31,17 @@ surgery::Report apply_low_precision_layernorm(torch::nn::Module& model, Precisio
 
 }  // namespace functional
 
-/// Runs the LayerNorm layers in half precision under mixed precision; autocast alone runs them in
-/// fp32.
+/// Runs the LayerNorm and RMSNorm layers in half precision under mixed precision; autocast alone
+/// runs them in fp32.
 ///
 /// Source: MosaicML Composer, `composer.algorithms.low_precision_layernorm`.
 struct LowPrecisionLayerNorm final {
   ApplyAt apply_at = ApplyAt::init;                  ///< when the model is changed
-  surgery::IfNone if_none = surgery::IfNone::error;  ///< when there is no LayerNorm
+  surgery::IfNone if_none = surgery::IfNone::error;  ///< when there are none
 
   static constexpr std::string_view name = "LowPrecisionLayerNorm";
   using events = types<Init, BeforeLoad, AfterLoad>;
-  using tags = types<changes_model, replaces_layers<nn::LayerNorm>>;
+  using tags = types<changes_model, replaces_layers<nn::LayerNorm, nn::RMSNorm>>;
   using runs_after = types<because<GatedLinearUnits, "GatedLinearUnits makes layer norms">>;
   using runs_last = events;
 
@@ -77,9 +77,20 @@ TUTTI_INLINE surgery::Report apply_low_precision_layernorm(torch::nn::Module& mo
                                                            Precision precision,
                                                            const surgery::Optimizers& optimizers,
                                                            surgery::IfNone if_none) {
-  return ::tutti::detail::lower_precision<nn::LayerNorm, nn::LowPrecisionLayerNorm>(
-      model, precision,
-      {.optimizers = optimizers, .if_none = if_none, .who = "LowPrecisionLayerNorm"});
+  const surgery::Options options{
+      .optimizers = optimizers, .if_none = surgery::IfNone::ignore, .who = "LowPrecisionLayerNorm"};
+  if (!::tutti::detail::autocasts(precision, options.who)) {
+    return {};
+  }
+  surgery::Report report =
+      ::tutti::detail::lower_precision<nn::LayerNorm, nn::LowPrecisionLayerNorm>(model, options);
+  report.add(
+      ::tutti::detail::lower_precision<nn::RMSNorm, nn::LowPrecisionRMSNorm>(model, options));
+  if (report.replaced.empty()) {
+    surgery::report_none(if_none, "torch::nn::LayerNorm or tutti::nn::RMSNorm", options.who,
+                         report.kept);
+  }
+  return report;
 }
 
 }  // namespace tutti::functional

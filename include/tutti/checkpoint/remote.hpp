@@ -44,10 +44,22 @@ inline void upload_checked(const AnyObjectStore& store, const std::string& name,
 
 }  // namespace detail
 
-/// Uploads a checkpoint's folder as `name`.
-/// Throws what the store throws, and c10::Error when an object has another size than its file.
+/// Uploads a checkpoint's folder as `name`, or a folder of Hugging Face's, whose config.json goes
+/// last. Throws what the store throws, and c10::Error when an object has another size than its
+/// file.
 inline void upload_snapshot(const AnyObjectStore& store, const std::filesystem::path& folder,
                             const std::string& name) {
+  if (detail::path_exists(folder / "config.json") &&
+      !detail::path_exists(folder / "manifest.json")) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      const std::string file = entry.path().filename().string();
+      if (entry.is_regular_file() && file != "config.json") {
+        detail::upload_checked(store, name + '/' + file, entry.path());
+      }
+    }
+    detail::upload_checked(store, name + "/config.json", folder / "config.json");
+    return;
+  }
   const Manifest manifest = detail::read_manifest(folder);
   for (const auto& [file, facts] : manifest.files) {
     detail::upload_checked(store, name + '/' + file, folder / file);

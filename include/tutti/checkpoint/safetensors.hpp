@@ -55,6 +55,12 @@ class SafetensorsFile {
 
   bool contains(std::string_view name) const { return find(name) != nullptr; }
 
+  /// Where the data begin in the file; offsets of tensors() count from there.
+  std::uint64_t data_begin() const { return prefix_.size(); }
+
+  /// The open file.
+  const detail::File& file() const { return file_; }
+
   /// One tensor, on the CPU, owning its memory. Throws c10::Error when there is none of that name.
   at::Tensor read(std::string_view name) const;
 
@@ -107,12 +113,17 @@ struct WrittenFile {
 /// where memory is shared. Names are unique, of 4,096 bytes and 32 levels at most, and not
 /// `__metadata__`. Wider
 /// element types come first, so that all data are aligned. One tensor at a time is copied when it
-/// is not contiguous in host memory. Returns size and checksum. Throws c10::Error when the file
-/// exists, cannot be written (the disk is full, say), or a tensor has a type or layout that the
-/// format lacks; what was begun is then removed.
+/// is not contiguous in host memory or has another type than it is written as. float_type: what
+/// float, double, half and bfloat16 tensors are written as; Undefined: their own. Returns size and
+/// checksum. Throws c10::Error when the file exists, cannot be written (the disk is full, say), or
+/// a tensor has a type or layout that the format lacks; what was begun is then removed.
 WrittenFile write_safetensors(const std::filesystem::path& path,
                               const std::vector<NamedTensor>& tensors,
-                              const Metadata& metadata = {});
+                              const Metadata& metadata = {},
+                              c10::ScalarType float_type = c10::ScalarType::Undefined);
+
+/// The type that write_safetensors() gives a tensor in the file.
+c10::ScalarType written_type(const at::Tensor& tensor, c10::ScalarType float_type);
 
 namespace detail {
 
@@ -124,7 +135,8 @@ inline constexpr tutti::detail::JsonLimits entry_limits{.depth = 4, .values = 65
 
 /// The header with its length, padded to a multiple of 8 bytes; `tensors` in the order of their
 /// data.
-std::string make_header(const std::vector<NamedTensor>& tensors, const Metadata& metadata);
+std::string make_header(const std::vector<NamedTensor>& tensors, const Metadata& metadata,
+                        c10::ScalarType float_type = c10::ScalarType::Undefined);
 
 }  // namespace detail
 
@@ -291,7 +303,7 @@ TUTTI_INLINE void check_writable(const std::string& name, const at::Tensor& tens
 }
 
 TUTTI_INLINE std::string make_header(const std::vector<NamedTensor>& tensors,
-                                     const Metadata& metadata) {
+                                     const Metadata& metadata, c10::ScalarType float_type) {
   using tutti::detail::Json;
   Json::Object header;
   if (!metadata.empty()) {
@@ -301,8 +313,10 @@ TUTTI_INLINE std::string make_header(const std::vector<NamedTensor>& tensors,
   std::int64_t at = 0;
   for (const auto& [name, tensor] : tensors) {
     const Json::Array shape(tensor.sizes().begin(), tensor.sizes().end());
-    const std::int64_t begin = std::exchange(at, at + static_cast<std::int64_t>(tensor.nbytes()));
-    header.emplace_back(name, Json::Object{{"dtype", dtype_name(tensor.scalar_type())},
+    const c10::ScalarType type = written_type(tensor, float_type);
+    const auto element = static_cast<std::int64_t>(c10::elementSize(type));
+    const std::int64_t begin = std::exchange(at, at + tensor.numel() * element);
+    header.emplace_back(name, Json::Object{{"dtype", dtype_name(type)},
                                            {"shape", shape},
                                            {"data_offsets", Json::Array{begin, at}}});
   }
@@ -319,7 +333,7 @@ TUTTI_INLINE std::string make_header(const std::vector<NamedTensor>& tensors,
 }
 
 TUTTI_INLINE WrittenFile write_tensors(File& file, const std::vector<NamedTensor>& tensors,
-                                       const std::string& header) {
+                                       const std::string& header, c10::ScalarType float_type) {
   Xxh64 hash;
   WrittenFile written;
   const auto put = [&](const void* data, std::size_t size) {
@@ -329,7 +343,12 @@ TUTTI_INLINE WrittenFile write_tensors(File& file, const std::vector<NamedTensor
   };
   put(header.data(), header.size());
   for (const auto& [name, tensor] : tensors) {
-    const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
+    const at::Tensor plain = tensor.detach()
+                                 .resolve_conj()
+                                 .resolve_neg()
+                                 .to(written_type(tensor, float_type))
+                                 .cpu()
+                                 .contiguous();
     if (plain.nbytes() > 0) {
       put(plain.const_data_ptr(), plain.nbytes());
     }
@@ -344,22 +363,31 @@ TUTTI_INLINE WrittenFile write_tensors(File& file, const std::vector<NamedTensor
 
 namespace tutti::checkpoint {
 
+TUTTI_INLINE c10::ScalarType written_type(const at::Tensor& tensor, c10::ScalarType float_type) {
+  const c10::ScalarType type = tensor.scalar_type();
+  const bool converts =
+      type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16;
+  return converts && float_type != c10::ScalarType::Undefined ? float_type : type;
+}
+
 TUTTI_INLINE WrittenFile write_safetensors(const std::filesystem::path& path,
                                            const std::vector<NamedTensor>& tensors,
-                                           const Metadata& metadata) {
+                                           const Metadata& metadata, c10::ScalarType float_type) {
   std::vector<NamedTensor> sorted = tensors;
   std::map<std::string_view, int> names;
   for (const auto& [name, tensor] : tensors) {
     detail::check_writable(name, tensor);
     TUTTI_CHECK(++names[name] == 1, "safetensors: two tensors are named '", name, "'");
   }
-  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
-    return a.second.element_size() > b.second.element_size();
-  });
-  const std::string header = detail::make_header(sorted, metadata);
+  const auto element = [&](const NamedTensor& tensor) {
+    return c10::elementSize(written_type(tensor.second, float_type));
+  };
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](const auto& a, const auto& b) { return element(a) > element(b); });
+  const std::string header = detail::make_header(sorted, metadata, float_type);
   detail::File file = detail::File::create(path);
   try {
-    return detail::write_tensors(file, sorted, header);
+    return detail::write_tensors(file, sorted, header, float_type);
   } catch (...) {
     ::unlink(path.c_str());
     throw;

@@ -16,14 +16,28 @@
 
 namespace tutti::checkpoint {
 
+namespace detail {
+
+// The id of the saver that wrote a checkpoint or a folder of weights; empty: none did.
+inline std::string saver_id(const std::filesystem::path& path) {
+  if (path_exists(path / "manifest.json") || !path_exists(path / "config.json")) {
+    return read_manifest(path).meta.get_or("saver_id", std::string());
+  }
+  const Metadata metadata = read_folder_metadata(path);
+  const auto found = metadata.find("saver_id");
+  return found != metadata.end() ? found->second : std::string();
+}
+
+}  // namespace detail
+
 /// Whether a path is a checkpoint that a saver of this id wrote: a folder, no link, with a whole
-/// manifest that carries the id.
+/// manifest that carries the id, or weights whose metadata do.
 inline bool carries(const std::filesystem::path& path, const std::string& id) {
   try {
     std::error_code none;
     return !id.empty() &&
            std::filesystem::is_directory(std::filesystem::symlink_status(path, none)) &&
-           detail::read_manifest(path).meta.get_or("saver_id", std::string()) == id;
+           detail::saver_id(path) == id;
   } catch (const c10::Error&) {
     return false;
   }

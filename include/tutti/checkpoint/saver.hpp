@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,6 +22,8 @@
 
 namespace tutti::checkpoint {
 
+struct Pages;
+
 /// When and where a Saver writes, and what it keeps.
 struct SaverOptions {
   std::string folder{};  ///< a pattern, see format_name()
@@ -35,6 +38,9 @@ struct SaverOptions {
   std::string monitor{};           ///< an evaluation metric's name: save its best values only
   std::string dataloader_label{};  ///< the evaluation set that the metric is of
   bool maximize = false;           ///< whether more of it is better
+  /// Fills what is written in place of the run's checkpoint; empty: the checkpoint. Called on every
+  /// rank when one is due.
+  std::function<void(Pages&)> fill_pages{};
 };
 
 /// Decides when a checkpoint is due and which ones stay; the trainer asks it and writes.

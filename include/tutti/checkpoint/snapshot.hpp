@@ -7,6 +7,7 @@
 #include <ctime>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -19,6 +20,7 @@
 #include <tutti/checkpoint/detail/staging.hpp>
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/manifest.hpp>
+#include <tutti/checkpoint/model_folder.hpp>
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
@@ -69,6 +71,8 @@ struct Pages {
   Manifest manifest;               ///< without the files
   std::vector<NamedTensor> model;  ///< model.safetensors
   std::vector<NamedTensor> state;  ///< state.safetensors; no file when empty
+  /// Set: `model` is written as a folder of Hugging Face's, and nothing else.
+  std::optional<ModelFolder> folder{};
 };
 
 /// The pages of a snapshot; tensors are shared with it, not copied.
@@ -81,9 +85,10 @@ Pages make_pages(const Snapshot& snapshot);
 /// Everything is written beside `target` under a temporary name, fsynced, then renamed; when this
 /// returns the checkpoint survives a power failure. What interrupted writers left in the same
 /// folder is removed. target: its parent folders are made when they are missing. overwrite: replace
-/// a checkpoint of that name. Throws c10::Error when the name is taken and overwrite is not set, or
-/// writing fails (disk full, no permission); then nothing of this checkpoint remains and older ones
-/// are untouched.
+/// a checkpoint of that name. A folder of Hugging Face's carries the `saver_id` of the manifest's
+/// meta in the metadata of its files. Throws c10::Error when the name is taken and overwrite is not
+/// set, or writing fails (disk full, no permission); then nothing of this checkpoint remains and
+/// older ones are untouched.
 void write_pages(const std::filesystem::path& target, const Pages& pages, bool overwrite = false);
 
 /// write_pages() of a snapshot. Throws as make_pages() and write_pages() do.
@@ -215,6 +220,13 @@ TUTTI_INLINE void write_pages(const std::filesystem::path& target, const Pages& 
   TUTTI_CHECK(overwrite || !detail::path_exists(absolute), "checkpoint: '", target.string(),
               "' exists; set overwrite to replace it (of a trainer save_overwrite), or choose "
               "another name");
+  if (pages.folder) {
+    ModelFolderOptions options = pages.folder->options;
+    options.overwrite = overwrite;
+    options.metadata["saver_id"] = pages.manifest.meta.get_or("saver_id", std::string());
+    write_model_folder(absolute, pages.model, pages.folder->config, options);
+    return;
+  }
   Manifest manifest = pages.manifest;
   make_folder(absolute.parent_path());
   detail::clean_staging(absolute.parent_path());

@@ -9,6 +9,8 @@ TORCH_API bool is_autocast_enabled(at::DeviceType device_type);
 TORCH_API void set_autocast_enabled(at::DeviceType device_type, bool enabled);
 TORCH_API at::ScalarType get_autocast_dtype(at::DeviceType device_type);
 TORCH_API void set_autocast_dtype(at::DeviceType device_type, at::ScalarType dtype);
+TORCH_API bool is_autocast_cache_enabled();
+TORCH_API void set_autocast_cache_enabled(bool enabled);
 TORCH_API void clear_cache();
 TORCH_API int increment_nesting();
 TORCH_API int decrement_nesting();

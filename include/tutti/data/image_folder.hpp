@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,13 +11,13 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/_upsample_bilinear2d_aa.h>
 
 #include <tutti/core/detail/parallel.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/image_files.hpp>
 #include <tutti/data/image_decoder.hpp>
 #include <tutti/data/image_set.hpp>
+#include <tutti/data/resize_and_crop.hpp>
 
 /// Images in folders that are named as their classes.
 namespace tutti::data {
@@ -28,6 +29,7 @@ struct ImageFolderOptions {
   std::vector<std::string> classes{};  ///< by label; empty: the folders, sorted by name
   std::vector<std::string> extensions{".jpg", ".jpeg",
                                       ".png"};  ///< in lower case; other files are no images
+  std::optional<ResizeAndCrop> fit{};           ///< in place of size: how images get a model's size
 };
 
 /// An image scaled until its shorter side is `size`, and the square in the middle of that.
@@ -45,15 +47,7 @@ inline at::Tensor fit_square(const at::Tensor& image, std::int64_t size) {
   const std::int64_t shorter = std::min(height, width);
   const std::int64_t rows = std::max(size, (height * size + shorter / 2) / shorter);
   const std::int64_t columns = std::max(size, (width * size + shorter / 2) / shorter);
-  at::Tensor scaled = image;
-  if (shorter != size) {
-    scaled = at::_upsample_bilinear2d_aa(image.to(at::kFloat).unsqueeze(0), {rows, columns},
-                                         /*align_corners=*/false)
-                 .squeeze(0)
-                 .round_()
-                 .clamp_(0, 255)
-                 .to(at::kByte);
-  }
+  const at::Tensor scaled = shorter != size ? resize_image(image, rows, columns) : image;
   return scaled.narrow(1, (rows - size) / 2, size).narrow(2, (columns - size) / 2, size);
 }
 
@@ -139,6 +133,8 @@ ImageSet load_image_folder(const std::string& path, const ImageFolderOptions& op
                            const Decode& decode = Decode{}) {
   TUTTI_CHECK_VALUE(options.size >= 0, "load_image_folder: size is ", options.size,
                     ", expected 1 or more, or 0 for the images as they are");
+  TUTTI_CHECK_VALUE(options.size == 0 || !options.fit,
+                    "load_image_folder: size and fit are both set, expected one of them");
   const detail::ImageFiles all(path, options.prefix);
   const std::vector<detail::ImageFile> files = detail::choose_images(all, path, options);
   ImageSet out{.images = {}, .labels = {}, .classes = options.classes};
@@ -149,7 +145,9 @@ ImageSet load_image_folder(const std::string& path, const ImageFolderOptions& op
     TUTTI_CHECK(image.dim() == 3 && image.scalar_type() == at::kByte && image.numel() > 0, "'",
                 all.full_name(file), "' was decoded to ", image.scalar_type(), image.sizes(),
                 ", expected uint8 [C, H, W]");
-    return options.size > 0 ? fit_square(image, options.size) : image;
+    return options.fit        ? (*options.fit)(image)
+           : options.size > 0 ? fit_square(image, options.size)
+                              : image;
   };
   const at::Tensor first = load(files.front());
   std::vector<std::int64_t> shape = first.sizes().vec();

@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/make.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/model.hpp>
 #include <tutti/core/tags.hpp>
@@ -14,9 +16,14 @@
 #include <tutti/metrics/language.hpp>
 #include <tutti/metrics/make_metrics.hpp>
 #include <tutti/metrics/masked_accuracy.hpp>
+#include <tutti/models/detail/bert_config.hpp>
 #include <tutti/models/detail/bert_layers.hpp>
 #include <tutti/models/detail/language.hpp>
+#include <tutti/models/pretrained_config.hpp>
+#include <tutti/models/weight_layout.hpp>
 #include <tutti/nn/activation.hpp>
+#include <tutti/nn/activation_checkpointing.hpp>
+#include <tutti/nn/attention.hpp>
 #include <tutti/nn/cloneable.hpp>
 #include <tutti/nn/dropout.hpp>
 #include <tutti/nn/linear.hpp>
@@ -37,7 +44,7 @@
 namespace tutti::models {
 
 /// The layers one after the other.
-class BertEncoderImpl : public torch::nn::Cloneable<BertEncoderImpl> {
+class BertEncoderImpl : public torch::nn::Cloneable<BertEncoderImpl>, public nn::CheckpointsBlocks {
  public:
   ~BertEncoderImpl() override;
   explicit BertEncoderImpl(const BertOptions& options) : options_(options) { reset(); }
@@ -49,9 +56,14 @@ class BertEncoderImpl : public torch::nn::Cloneable<BertEncoderImpl> {
     }
   }
 
-  at::Tensor forward(at::Tensor x, const at::Tensor& keep) {
+  /// x: [N, T, hidden_size]. keys: which are seen. Returns the same shape.
+  at::Tensor forward(at::Tensor x, const nn::SeenKeys& keys) {
     for (std::size_t i = 0; i < layer->size(); ++i) {
-      x = layer->at<BertLayerImpl>(i).forward(x, keep);
+      const auto one = layer->ptr<BertLayerImpl>(i);
+      x = activation_checkpointing()
+              ? functional::checkpoint_activations(
+                    *one, [one, keys](const at::Tensor& y) { return one->forward(y, keys); }, x)
+              : one->forward(x, keys);
     }
     return x;
   }
@@ -103,10 +115,11 @@ class BertModelImpl : public torch::nn::Cloneable<BertModelImpl> {
     detail::initialize(*this, options_.initializer_range);
   }
 
-  /// batch: `input_ids` [N, T]; `attention_mask` [N, T], 0 for padding, and `token_type_ids`
-  /// [N, T] where they matter. Returns [N, T, hidden_size].
+  /// batch: `input_ids` [N, T]; `attention_mask` [N, T], 0 for padding, `token_type_ids`
+  /// and `position_ids` [N, T] where they matter. Returns [N, T, hidden_size].
   at::Tensor forward(const Batch& batch) {
-    return encoder(embeddings(batch), detail::seen_keys(batch));
+    const at::Tensor mask = detail::optional(batch, "attention_mask");
+    return encoder(embeddings(batch), nn::SeenKeys(detail::seen_keys(mask)));
   }
 
   BertEmbeddings embeddings{nullptr};
@@ -190,6 +203,7 @@ TORCH_MODULE(BertHead);
 class BertForMaskedLMImpl : public torch::nn::Cloneable<BertForMaskedLMImpl> {
  public:
   ~BertForMaskedLMImpl() override;
+  using Options = BertOptions;
   using model_features = types<takes_tokens, has_attention, has_feed_forward, loss_takes_indices>;
 
   explicit BertForMaskedLMImpl(const BertOptions& options = {}) : options_(options) { reset(); }
@@ -219,10 +233,38 @@ class BertForMaskedLMImpl : public torch::nn::Cloneable<BertForMaskedLMImpl> {
     return make_metrics(LanguageCrossEntropy{}, MaskedAccuracy{});
   }
 
+  /// Keeps only the inputs of the layers for the backward pass, see nn::CheckpointsBlocks.
+  void set_activation_checkpointing(bool on) { bert->encoder->set_activation_checkpointing(on); }
+
+  /// The options of a Hugging Face folder. Throws c10::Error (ValueError) naming a key that changes
+  /// the computation and has a value that is not supported.
+  static BertOptions options_from(const PretrainedConfig& config) {
+    config.only("tie_word_embeddings", {true});
+    return detail::bert_options(config);
+  }
+
+  /// What config.json has to say; keys of source_config stay.
+  [[nodiscard]] PretrainedConfig config() const {
+    PretrainedConfig out = source_config;
+    detail::write_bert_options(options_, "BertForMaskedLM", out);
+    return out;
+  }
+
+  /// How the weights stand in a file.
+  [[nodiscard]] WeightLayout weight_layout() const {
+    WeightLayout layout = detail::bert_layout("BertForMaskedLM", *this);
+    layout.tied = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
+                   {"cls.predictions.decoder.bias", "cls.predictions.bias"}};
+    layout.left_out = {"cls.seq_relationship.*", "bert.pooler.*"};
+    layout.may_be_missing = {"cls."};
+    return layout;
+  }
+
   [[nodiscard]] const BertOptions& options() const { return options_; }
 
   BertModel bert{nullptr};
   BertHead cls{nullptr};
+  PretrainedConfig source_config{};  ///< the config.json that it was made from, if any
 
  private:
   BertOptions options_;
@@ -236,6 +278,7 @@ class BertForSequenceClassificationImpl
     : public torch::nn::Cloneable<BertForSequenceClassificationImpl> {
  public:
   ~BertForSequenceClassificationImpl() override;
+  using Options = BertOptions;
   using model_features = types<takes_tokens, has_attention, has_feed_forward>;
 
   explicit BertForSequenceClassificationImpl(const BertOptions& options = {},
@@ -246,7 +289,8 @@ class BertForSequenceClassificationImpl
 
   void reset() override {
     bert = register_module("bert", BertModel(options_));
-    dropout = register_module("dropout", nn::Dropout(options_.hidden_dropout_prob));
+    dropout = register_module(
+        "dropout", nn::Dropout(options_.classifier_dropout.value_or(options_.hidden_dropout_prob)));
     classifier = register_module("classifier", nn::Linear(options_.hidden_size, num_labels));
     torch::nn::init::normal_(classifier->weight, 0, options_.initializer_range);
     torch::nn::init::zeros_(classifier->bias);
@@ -278,10 +322,49 @@ class BertForSequenceClassificationImpl
                : make_metrics(CrossEntropy{}, MulticlassAccuracy{{.num_classes = num_labels}});
   }
 
+  /// Keeps only the inputs of the layers for the backward pass, see nn::CheckpointsBlocks.
+  void set_activation_checkpointing(bool on) { bert->encoder->set_activation_checkpointing(on); }
+
+  /// The options of a Hugging Face folder. Throws c10::Error (ValueError) naming a key that changes
+  /// the computation and has a value that is not supported.
+  static BertOptions options_from(const PretrainedConfig& config) {
+    config.only("problem_type",
+                {config.num_labels() == 1 ? "regression" : "single_label_classification"});
+    return detail::bert_options(config);
+  }
+
+  /// The model of a Hugging Face folder, with as many labels as it has, its weights yet to be read.
+  static std::shared_ptr<BertForSequenceClassificationImpl> from_config(
+      const PretrainedConfig& config) {
+    return ::tutti::detail::make<BertForSequenceClassificationImpl>(options_from(config),
+                                                                    config.num_labels());
+  }
+
+  /// What config.json has to say; keys of source_config stay.
+  [[nodiscard]] PretrainedConfig config() const {
+    PretrainedConfig out = source_config;
+    detail::write_bert_options(options_, "BertForSequenceClassification", out);
+    if (!out.has("id2label") || out.num_labels() != num_labels) {
+      detail::write_labels(num_labels, out);
+    }
+    return out;
+  }
+
+  /// How the weights stand in a file.
+  [[nodiscard]] WeightLayout weight_layout() const {
+    WeightLayout layout = detail::bert_layout("BertForSequenceClassification", *this);
+    layout.left_out = {"cls.*"};
+    layout.may_be_missing = {"classifier.", "bert.pooler."};
+    return layout;
+  }
+
+  [[nodiscard]] const BertOptions& options() const { return options_; }
+
   BertModel bert{nullptr};
   nn::Dropout dropout{nullptr};
   nn::Linear classifier{nullptr};
   std::int64_t num_labels;
+  PretrainedConfig source_config{};  ///< the config.json that it was made from, if any
 
  private:
   BertOptions options_;

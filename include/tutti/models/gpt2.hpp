@@ -4,8 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <utility>
+#include <optional>
 #include <vector>
 
 #include <tutti/config.hpp>
@@ -14,11 +13,16 @@
 #include <tutti/core/tags.hpp>
 #include <tutti/metrics/language.hpp>
 #include <tutti/metrics/make_metrics.hpp>
+#include <tutti/models/causal_lm.hpp>
 #include <tutti/models/detail/language.hpp>
+#include <tutti/models/pretrained_config.hpp>
+#include <tutti/models/weight_layout.hpp>
 #include <tutti/nn/activation.hpp>
+#include <tutti/nn/activation_checkpointing.hpp>
 #include <tutti/nn/attention.hpp>
 #include <tutti/nn/dropout.hpp>
 #include <tutti/nn/embedding.hpp>
+#include <tutti/nn/key_value_cache.hpp>
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/normalization.hpp>
 #include <tutti/nn/transposed_linear.hpp>
@@ -48,15 +52,43 @@ struct GPT2Options {
   double resid_pdrop = 0.1;
   double layer_norm_epsilon = 1e-5;
   double initializer_range = 0.02;
+  bool scale_attn_weights = true;                ///< scores are divided by the root of their size
+  bool scale_attn_by_inverse_layer_idx = false;  ///< and by the number of the block, from 1
+  bool tie_word_embeddings = true;               ///< the table of tokens is the head's matrix
 };
+
+namespace detail {
+
+/// The options of a config.json. Throws c10::Error (ValueError) for a key that changes the
+/// computation and has a value that is not supported.
+GPT2Options gpt2_options(const PretrainedConfig& config);
+
+/// What config.json says of them: keys that `config` has stay as they are.
+void write_gpt2_options(const GPT2Options& options, PretrainedConfig& config);
+
+// What the scores of block `layer` are multiplied by; none: the usual number.
+inline std::optional<double> gpt2_scale(const GPT2Options& options, std::int64_t layer) {
+  if (options.scale_attn_weights && !options.scale_attn_by_inverse_layer_idx) {
+    return std::nullopt;
+  }
+  const auto size = static_cast<double>(options.n_embd / options.n_head);
+  return (options.scale_attn_weights ? 1 / std::sqrt(size) : 1) /
+         (options.scale_attn_by_inverse_layer_idx ? static_cast<double>(layer + 1) : 1);
+}
+
+}  // namespace detail
 
 /// Masked attention of a block.
 class GPT2AttentionImpl : public torch::nn::Cloneable<GPT2AttentionImpl>,
                           public nn::PositionBiased {
  public:
   ~GPT2AttentionImpl() override;
-  explicit GPT2AttentionImpl(const GPT2Options& options)
-      : nn::PositionBiased(options.n_head, /*causal=*/true), options_(options) {
+  /// layer: which block it is in, from 0.
+  GPT2AttentionImpl(const GPT2Options& options, std::int64_t layer)
+      : nn::PositionBiased(
+            {.heads = options.n_head, .causal = true, .scale = detail::gpt2_scale(options, layer)}),
+        options_(options),
+        layer_(layer) {
     reset();
   }
 
@@ -77,10 +109,14 @@ class GPT2AttentionImpl : public torch::nn::Cloneable<GPT2AttentionImpl>,
     return parts;
   }
 
-  /// x: [N, T, n_embd]. keep: bool [N, 1, 1, T], keys that are seen; undefined: all.
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& keep) {
+  /// x: [N, T, n_embd]. Returns the same shape.
+  at::Tensor forward(const at::Tensor& x, const detail::CausalPass& pass) {
     const auto qkv = heads_of(x);
-    return resid_dropout(c_proj(attend(qkv[0], qkv[1], qkv[2], keep, attn_dropout)));
+    nn::KeyValues seen{qkv[1], qkv[2]};
+    if (pass.cache != nullptr) {
+      seen = pass.cache->append(layer_, seen.keys, seen.values);
+    }
+    return resid_dropout(c_proj(attend(qkv[0], seen.keys, seen.values, pass.keys, attn_dropout)));
   }
 
   nn::TransposedLinear c_attn{nullptr}, c_proj{nullptr};
@@ -88,6 +124,7 @@ class GPT2AttentionImpl : public torch::nn::Cloneable<GPT2AttentionImpl>,
 
  private:
   GPT2Options options_;
+  std::int64_t layer_;
 };
 TORCH_MODULE(GPT2Attention);
 
@@ -120,19 +157,23 @@ TORCH_MODULE(GPT2MLP);
 class GPT2BlockImpl : public torch::nn::Cloneable<GPT2BlockImpl> {
  public:
   ~GPT2BlockImpl() override;
-  explicit GPT2BlockImpl(const GPT2Options& options) : options_(options) { reset(); }
+  /// layer: which block it is, from 0.
+  GPT2BlockImpl(const GPT2Options& options, std::int64_t layer) : options_(options), layer_(layer) {
+    reset();
+  }
 
   void reset() override {
     const auto norm =
         torch::nn::LayerNormOptions({options_.n_embd}).eps(options_.layer_norm_epsilon);
     ln_1 = register_module("ln_1", nn::LayerNorm(norm));
-    attn = register_module("attn", GPT2Attention(options_));
+    attn = register_module("attn", GPT2Attention(options_, layer_));
     ln_2 = register_module("ln_2", nn::LayerNorm(norm));
     mlp = register_module("mlp", GPT2MLP(options_));
   }
 
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& keep) {
-    const at::Tensor h = x + attn(ln_1(x), keep);
+  /// x: [N, T, n_embd]. Returns the same shape.
+  at::Tensor forward(const at::Tensor& x, const detail::CausalPass& pass) {
+    const at::Tensor h = x + attn(ln_1(x), pass);
     return h + mlp(ln_2(h));
   }
 
@@ -142,11 +183,14 @@ class GPT2BlockImpl : public torch::nn::Cloneable<GPT2BlockImpl> {
 
  private:
   GPT2Options options_;
+  std::int64_t layer_;
 };
 TORCH_MODULE(GPT2Block);
 
 /// GPT-2 without a head: token indices to vectors.
-class GPT2ModelImpl : public torch::nn::Cloneable<GPT2ModelImpl>, public nn::PositionEmbedded {
+class GPT2ModelImpl : public torch::nn::Cloneable<GPT2ModelImpl>,
+                      public nn::PositionEmbedded,
+                      public nn::CheckpointsBlocks {
  public:
   ~GPT2ModelImpl() override;
   explicit GPT2ModelImpl(const GPT2Options& options) : options_(options) { reset(); }
@@ -157,7 +201,7 @@ class GPT2ModelImpl : public torch::nn::Cloneable<GPT2ModelImpl>, public nn::Pos
     drop = register_module("drop", nn::Dropout(options_.embd_pdrop));
     h = register_module("h", torch::nn::ModuleList());
     for (std::int64_t i = 0; i < options_.n_layer; ++i) {
-      h->push_back(GPT2Block(options_));
+      h->push_back(GPT2Block(options_, i));
     }
     const auto norm =
         torch::nn::LayerNormOptions({options_.n_embd}).eps(options_.layer_norm_epsilon);
@@ -175,15 +219,19 @@ class GPT2ModelImpl : public torch::nn::Cloneable<GPT2ModelImpl>, public nn::Pos
     }
   }
 
-  /// batch: `input_ids` [N, T], and `attention_mask` [N, T], 0 for padding, where there is some.
-  /// Returns [N, T, n_embd].
-  at::Tensor forward(const Batch& batch) {
-    const at::Tensor& ids = batch.inputs();
-    const at::Tensor at = detail::positions(ids, wpe->weight, "GPT-2");
-    at::Tensor x = drop(wte(ids) + wpe(at));
-    const at::Tensor keep = detail::seen_keys(batch);
+  /// Returns [N, T, n_embd]. A cache in `pass` counts the tokens as read.
+  at::Tensor forward(const detail::CausalPass& pass) {
+    at::Tensor x = drop(wte(pass.ids) + wpe(pass.positions));
+    const bool checkpoints = activation_checkpointing() && pass.cache == nullptr;
     for (std::size_t i = 0; i < h->size(); ++i) {
-      x = block(i).forward(x, keep);
+      const auto one = h->ptr<GPT2BlockImpl>(i);
+      x = checkpoints
+              ? functional::checkpoint_activations(
+                    *one, [one, pass](const at::Tensor& y) { return one->forward(y, pass); }, x)
+              : one->forward(x, pass);
+    }
+    if (pass.cache != nullptr) {
+      pass.cache->advance(pass.ids.size(1));
     }
     return ln_f(x);
   }
@@ -203,15 +251,18 @@ class GPT2ModelImpl : public torch::nn::Cloneable<GPT2ModelImpl>, public nn::Pos
 };
 TORCH_MODULE(GPT2Model);
 
-/// GPT-2 as a Model: the logits of the next token, with the table of the tokens as their matrix.
+/// GPT-2 as a Model and a CausalLM: the logits of the next token, with the table of the tokens as
+/// their matrix unless it is untied.
 ///
 ///     auto model = tutti::models::GPT2LMHeadModel(tutti::models::GPT2Options{.n_layer = 6});
 ///     tutti::Trainer trainer{model.ptr(), ...};
 ///
 /// Its metrics are LanguageCrossEntropy and LanguagePerplexity.
-class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl> {
+class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl>,
+                            public CausalLanguageModel {
  public:
   ~GPT2LMHeadModelImpl() override;
+  using Options = GPT2Options;
   using model_features = types<takes_tokens, has_attention, loss_takes_indices>;
 
   /// Throws c10::Error (ValueError) for a width that the heads do not divide.
@@ -222,38 +273,95 @@ class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl> {
     reset();
   }
 
-  void reset() override { transformer = register_module("transformer", GPT2Model(options_)); }
+  void reset() override {
+    transformer = register_module("transformer", GPT2Model(options_));
+    if (!options_.tie_word_embeddings) {
+      lm_head = register_module("lm_head", detail::linear(options_.n_embd, options_.vocab_size,
+                                                          /*bias=*/false));
+      torch::nn::init::normal_(lm_head->weight, 0, options_.initializer_range);
+    }
+  }
 
-  /// Returns logits [N, T, vocab_size]; those of position i are for token i + 1.
+  /// batch: `input_ids` [N, T]; `attention_mask` [N, T], 0 for padding, and `position_ids` where
+  /// they matter. Returns logits [N, T, vocab_size]; those of position i are for token i + 1.
   Outputs forward(const Batch& batch) {
-    return at::linear(transformer(batch), transformer->wte->weight);
+    return head(transformer(pass(detail::causal_input(batch), detail::Count::all)));
+  }
+
+  /// The logits for tokens that may go on from a cache: [N, T or 1, vocab_size].
+  at::Tensor logits(const CausalInput& input) override {
+    const at::Tensor x = transformer(pass(input, detail::Count::unpadded));
+    return head(input.last_only ? x.slice(1, -1) : x);
+  }
+
+  /// An empty cache for `batch` sequences of at most `max_length` tokens.
+  [[nodiscard]] nn::KeyValueCache make_cache(std::int64_t batch,
+                                             std::int64_t max_length) const override {
+    return {options_.n_layer, batch, max_length};
   }
 
   /// The mean cross entropy of the tokens after the first; `labels` [N, T] are those of the inputs,
   /// and -100 is left out.
   static Loss loss(const Outputs& outputs, const Batch& batch) {
-    return detail::token_loss(predictions(outputs), nexts(batch));
+    return detail::token_loss(outputs.tensor(), detail::next_tokens(batch));
   }
 
   /// The same for each sequence: [N].
   static at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) {
-    return detail::sequence_losses(predictions(outputs), nexts(batch));
+    return detail::sequence_losses(outputs.tensor(), detail::next_tokens(batch));
   }
 
   static Metrics metrics(bool /*train*/) {
     return make_metrics(LanguageCrossEntropy{}, LanguagePerplexity{});
   }
   static void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) {
-    metric.update(predictions(outputs), nexts(batch));
+    metric.update(outputs.tensor(), detail::next_tokens(batch));
+  }
+
+  /// Keeps only the inputs of the blocks for the backward pass, see nn::CheckpointsBlocks.
+  void set_activation_checkpointing(bool on) { transformer->set_activation_checkpointing(on); }
+
+  /// The options of a Hugging Face folder. Throws c10::Error (ValueError) naming a key that changes
+  /// the computation and has a value that is not supported.
+  static GPT2Options options_from(const PretrainedConfig& config) {
+    return detail::gpt2_options(config);
+  }
+
+  /// What config.json has to say; keys of source_config stay.
+  [[nodiscard]] PretrainedConfig config() const {
+    PretrainedConfig out = source_config;
+    detail::write_gpt2_options(options_, out);
+    return out;
+  }
+
+  /// How the weights stand in a file.
+  [[nodiscard]] WeightLayout weight_layout() const {
+    WeightLayout layout{
+        .model = "GPT2LMHeadModel", .base_prefix = "transformer.", .heads = {"lm_head.", "score."}};
+    layout.add_module("", *this);
+    if (options_.tie_word_embeddings) {
+      layout.tied = {{"lm_head.weight", "transformer.wte.weight"}};
+    }
+    return layout;
   }
 
   [[nodiscard]] const GPT2Options& options() const { return options_; }
 
   GPT2Model transformer{nullptr};
+  nn::Linear lm_head{nullptr};       ///< empty where the table of the tokens is the head's matrix
+  PretrainedConfig source_config{};  ///< the config.json that it was made from, if any
 
  private:
-  static at::Tensor predictions(const Outputs& outputs) { return outputs.tensor().slice(1, 0, -1); }
-  static at::Tensor nexts(const Batch& batch) { return batch.targets().slice(1, 1); }
+  detail::CausalPass pass(const CausalInput& input, detail::Count count) {
+    detail::CausalPass out = detail::causal_pass(input, count, "GPT-2");
+    if (!input.position_ids.defined()) {
+      detail::check_positions(out.end(), transformer->wpe->weight, "GPT-2");
+    }
+    return out;
+  }
+  at::Tensor head(const at::Tensor& x) {
+    return lm_head ? lm_head(x) : at::linear(x, transformer->wte->weight);
+  }
 
   GPT2Options options_;
 };
@@ -272,5 +380,55 @@ TUTTI_INLINE GPT2ModelImpl::~GPT2ModelImpl() = default;
 TUTTI_INLINE GPT2LMHeadModelImpl::~GPT2LMHeadModelImpl() = default;
 
 }  // namespace tutti::models
+
+namespace tutti::models::detail {
+
+TUTTI_INLINE GPT2Options gpt2_options(const PretrainedConfig& config) {
+  refuse_unsupported(config);
+  config.only("model_type", {"gpt2"});
+  config.only("reorder_and_upcast_attn", {false});
+  GPT2Options out;
+  out.vocab_size = config.integer("vocab_size", out.vocab_size);
+  out.n_positions = config.integer("n_positions", config.integer("n_ctx", out.n_positions));
+  out.n_embd = config.integer("n_embd", out.n_embd);
+  out.n_layer = config.integer("n_layer", out.n_layer);
+  out.n_head = config.integer("n_head", out.n_head);
+  out.n_inner = config.integer("n_inner", 0);
+  out.activation_function = activation_of(config, "activation_function", "gelu_new");
+  out.embd_pdrop = config.number("embd_pdrop", out.embd_pdrop);
+  out.attn_pdrop = config.number("attn_pdrop", out.attn_pdrop);
+  out.resid_pdrop = config.number("resid_pdrop", out.resid_pdrop);
+  out.layer_norm_epsilon = config.number("layer_norm_epsilon", out.layer_norm_epsilon);
+  out.initializer_range = config.number("initializer_range", out.initializer_range);
+  out.scale_attn_weights = config.flag("scale_attn_weights", true);
+  out.scale_attn_by_inverse_layer_idx = config.flag("scale_attn_by_inverse_layer_idx", false);
+  out.tie_word_embeddings = config.flag("tie_word_embeddings", true);
+  return out;
+}
+
+TUTTI_INLINE void write_gpt2_options(const GPT2Options& options, PretrainedConfig& config) {
+  using Json = PretrainedConfig::Json;
+  config.set("architectures", Json::Array{"GPT2LMHeadModel"});
+  config.set("model_type", "gpt2");
+  config.set_default("vocab_size", options.vocab_size);
+  if (!config.has("n_ctx")) {
+    config.set_default("n_positions", options.n_positions);
+  }
+  config.set_default("n_embd", options.n_embd);
+  config.set_default("n_layer", options.n_layer);
+  config.set_default("n_head", options.n_head);
+  config.set_default("n_inner", options.n_inner > 0 ? Json(options.n_inner) : Json(nullptr));
+  config.set_default("activation_function", to_string(options.activation_function));
+  config.set_default("embd_pdrop", options.embd_pdrop);
+  config.set_default("attn_pdrop", options.attn_pdrop);
+  config.set_default("resid_pdrop", options.resid_pdrop);
+  config.set_default("layer_norm_epsilon", options.layer_norm_epsilon);
+  config.set_default("initializer_range", options.initializer_range);
+  config.set_default("scale_attn_weights", options.scale_attn_weights);
+  config.set_default("scale_attn_by_inverse_layer_idx", options.scale_attn_by_inverse_layer_idx);
+  config.set_default("tie_word_embeddings", options.tie_word_embeddings);
+}
+
+}  // namespace tutti::models::detail
 
 #endif

@@ -11,7 +11,10 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/tags.hpp>
+#include <tutti/models/pretrained_config.hpp>
 #include <tutti/models/residual_block.hpp>
+#include <tutti/models/vision_layout.hpp>
+#include <tutti/models/weight_layout.hpp>
 #include <tutti/nn/batchnorm.hpp>
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/linear.hpp>
@@ -20,8 +23,10 @@
 
 /// Residual networks for ImageNet and for small images.
 ///
-/// Parameter names and order are torchvision's, so that its weights load unchanged; all layers are
-/// replaceable. Source: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016.
+/// Parameter names and order are torchvision's, which are timm's too; weight_layout() has those of
+/// Hugging Face's files. All layers are replaceable.
+/// Source: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016; timm, `ResNet`;
+/// Hugging Face Transformers, `ResNetForImageClassification`.
 namespace tutti::models {
 
 /// The shape of one block.
@@ -29,8 +34,9 @@ struct BlockOptions {
   std::int64_t in_channels = 64;
   std::int64_t width = 64;  ///< a basic block gives width channels, a bottleneck 4 * width
   std::int64_t stride = 1;
-  std::int64_t groups = 1;            ///< bottleneck only: ResNeXt
-  std::int64_t width_per_group = 64;  ///< bottleneck only: ResNeXt, wide ResNet
+  std::int64_t groups = 1;                ///< bottleneck only: ResNeXt
+  std::int64_t width_per_group = 64;      ///< bottleneck only: ResNeXt, wide ResNet
+  bool downsample_in_bottleneck = false;  ///< bottleneck only: the stride is in the first 1x1
 };
 
 namespace detail {
@@ -90,7 +96,8 @@ class BasicBlockImpl : public torch::nn::Cloneable<BasicBlockImpl>, public Resid
 };
 TORCH_MODULE(BasicBlock);
 
-/// 1x1, 3x3 and 1x1 convolution; the stride is in the 3x3 one, as in torchvision ("ResNet v1.5").
+/// 1x1, 3x3 and 1x1 convolution; the stride is in the 3x3 one, as in torchvision ("ResNet v1.5"),
+/// or in the first, as in the paper.
 class BottleneckImpl : public torch::nn::Cloneable<BottleneckImpl>, public ResidualBlock {
  public:
   ~BottleneckImpl() override;
@@ -101,10 +108,12 @@ class BottleneckImpl : public torch::nn::Cloneable<BottleneckImpl>, public Resid
   void reset() override {
     const std::int64_t out = options_.width * expansion;
     const std::int64_t inner = options_.width * options_.width_per_group / 64 * options_.groups;
-    conv1 = register_module("conv1", detail::conv(options_.in_channels, inner, 1));
+    const bool first = options_.downsample_in_bottleneck;
+    conv1 = register_module(
+        "conv1", detail::conv(options_.in_channels, inner, 1, first ? options_.stride : 1));
     bn1 = register_module("bn1", nn::BatchNorm2d(inner));
-    conv2 =
-        register_module("conv2", detail::conv(inner, inner, 3, options_.stride, options_.groups));
+    conv2 = register_module(
+        "conv2", detail::conv(inner, inner, 3, first ? 1 : options_.stride, options_.groups));
     bn2 = register_module("bn2", nn::BatchNorm2d(inner));
     conv3 = register_module("conv3", detail::conv(inner, out, 1));
     bn3 = register_module("bn3", nn::BatchNorm2d(out));
@@ -147,16 +156,28 @@ struct ResNetOptions {
   Block block = Block::basic;
   std::vector<std::int64_t> layers = {2, 2, 2, 2};  ///< blocks of each stage; >= 1
   std::vector<std::int64_t> widths = {64, 128, 256,
-                                      512};  ///< of each stage; the stem has the first
+                                      512};  ///< of each stage; a bottleneck gives 4 times as many
   Stem stem = Stem::imagenet;
   std::int64_t in_channels = 3;
   std::int64_t num_classes = 1000;
-  std::int64_t groups = 1;            ///< bottleneck only: ResNeXt
-  std::int64_t width_per_group = 64;  ///< bottleneck only: ResNeXt, wide ResNet
-  bool zero_init_residual = false;    ///< blocks start as the identity (Goyal et al., 2017)
+  std::int64_t groups = 1;                 ///< bottleneck only: ResNeXt
+  std::int64_t width_per_group = 64;       ///< bottleneck only: ResNeXt, wide ResNet
+  bool zero_init_residual = false;         ///< blocks start as the identity (Goyal et al., 2017)
+  std::int64_t stem_width = 0;             ///< channels of the stem; 0: the first of widths
+  bool downsample_in_first_stage = false;  ///< the first stage halves the size as well
+  bool downsample_in_bottleneck = false;   ///< bottleneck only: with the first 1x1, not the 3x3
+  VisionLayout layout = VisionLayout::torchvision;  ///< of files, until set_layout()
+
+  friend bool operator==(const ResNetOptions&, const ResNetOptions&) = default;
 };
 
 /// A residual network: stem, stages (each but the first halves the size), mean, linear layer.
+///
+/// from_pretrained() makes one from a folder of timm or Hugging Face, load_pretrained() reads a
+/// file of torchvision:
+///
+///     auto net = tutti::models::resnet50();
+///     tutti::models::load_pretrained(net->weight_layout(), "resnet50.pth");
 class ResNetImpl : public torch::nn::Cloneable<ResNetImpl> {
  public:
   ~ResNetImpl() override;
@@ -183,7 +204,29 @@ class ResNetImpl : public torch::nn::Cloneable<ResNetImpl> {
 
   [[nodiscard]] const ResNetOptions& options() const { return options_; }
 
+  /// The options that a config.json says: of `resnet` of Transformers, of timm with one of the
+  /// architectures resnet{18,34,50,101,152}, resnext50_32x4d and its like, wide_resnet{50,101}_2,
+  /// or of a call of torchvision. Throws c10::Error (ValueError) for every key that changes the
+  /// computation and has a value that is not supported, by name and value.
+  static ResNetOptions options_from(const PretrainedConfig& config);
+
+  /// Whose files save_pretrained() writes: those that the model was read from, else torchvision's.
+  void set_layout(VisionLayout layout) { options_.layout = layout; }
+
+  /// How the weights, running statistics included, stand in that library's files.
+  [[nodiscard]] WeightLayout weight_layout() const { return weight_layout(options_.layout); }
+  [[nodiscard]] WeightLayout weight_layout(VisionLayout layout) const;
+
+  /// The config.json that stands beside files of that layout; keys of source_config stay.
+  /// Throws c10::Error (ValueError), naming the options, when it cannot express this model.
+  [[nodiscard]] PretrainedConfig config() const;
+
+  PretrainedConfig source_config;  ///< what it was made from; empty: nothing
+
  private:
+  [[nodiscard]] std::int64_t stem_width() const {
+    return options_.stem_width != 0 ? options_.stem_width : options_.widths.front();
+  }
   void make_stem();
   nn::Sequential make_stage(std::size_t stage, std::int64_t in_channels) const;
   void initialize();
@@ -200,15 +243,19 @@ inline ResNetImpl::ResNetImpl(ResNetOptions options) : options_(std::move(option
     TUTTI_CHECK_VALUE(blocks >= 1, "ResNet: a stage has ", blocks, " blocks, expected at least 1");
   }
   TUTTI_CHECK_VALUE(options_.block == Block::bottleneck ||
-                        (options_.groups == 1 && options_.width_per_group == 64),
-                    "ResNet: basic blocks have no groups and no width_per_group; leave them at 1 "
-                    "and 64 or set block = Block::bottleneck");
+                        (options_.groups == 1 && options_.width_per_group == 64 &&
+                         !options_.downsample_in_bottleneck),
+                    "ResNet: basic blocks have no groups, no width_per_group and no "
+                    "downsample_in_bottleneck; leave them at 1, 64 and false or set block = "
+                    "Block::bottleneck");
+  TUTTI_CHECK_VALUE(options_.stem_width >= 0, "ResNet: stem_width is ", options_.stem_width,
+                    ", expected 1 or more, or 0 for the first of widths");
   reset();
 }
 
 inline void ResNetImpl::make_stem() {
   const bool large = options_.stem == Stem::imagenet;
-  const std::int64_t width = options_.widths.front();
+  const std::int64_t width = stem_width();
   conv1 = register_module("conv1",
                           detail::conv(options_.in_channels, width, large ? 7 : 3, large ? 2 : 1));
   bn1 = register_module("bn1", nn::BatchNorm2d(width));
@@ -223,9 +270,10 @@ inline nn::Sequential ResNetImpl::make_stage(std::size_t stage, std::int64_t in_
   const bool basic = options_.block == Block::basic;
   BlockOptions block{.in_channels = in_channels,
                      .width = options_.widths[stage],
-                     .stride = stage == 0 ? 1 : 2,
+                     .stride = stage == 0 && !options_.downsample_in_first_stage ? 1 : 2,
                      .groups = options_.groups,
-                     .width_per_group = options_.width_per_group};
+                     .width_per_group = options_.width_per_group,
+                     .downsample_in_bottleneck = options_.downsample_in_bottleneck};
   nn::Sequential blocks;
   for (std::int64_t i = 0; i < options_.layers[stage]; ++i) {
     if (basic) {
@@ -244,7 +292,7 @@ inline void ResNetImpl::reset() {
   make_stem();
   const std::int64_t expansion =
       options_.block == Block::basic ? BasicBlockImpl::expansion : BottleneckImpl::expansion;
-  std::int64_t channels = options_.widths.front();
+  std::int64_t channels = stem_width();
   stages.clear();
   for (std::size_t stage = 0; stage < options_.layers.size(); ++stage) {
     stages.push_back(
@@ -312,6 +360,49 @@ inline ResNet resnet101(ResNetOptions options = {}) {
   return ResNet(std::move(options));
 }
 
+/// ResNet-152: 60.2 million parameters.
+inline ResNet resnet152(ResNetOptions options = {}) {
+  options.block = Block::bottleneck;
+  options.layers = {3, 8, 36, 3};
+  return ResNet(std::move(options));
+}
+
+/// ResNeXt-50 32x4d: 25.0 million parameters. `groups` and `width_per_group` of the options are
+/// overwritten too, as in those below.
+inline ResNet resnext50_32x4d(ResNetOptions options = {}) {
+  options.groups = 32;
+  options.width_per_group = 4;
+  return resnet50(std::move(options));
+}
+
+/// ResNeXt-101 32x8d: 88.8 million parameters.
+inline ResNet resnext101_32x8d(ResNetOptions options = {}) {
+  options.groups = 32;
+  options.width_per_group = 8;
+  return resnet101(std::move(options));
+}
+
+/// ResNeXt-101 64x4d: 83.5 million parameters.
+inline ResNet resnext101_64x4d(ResNetOptions options = {}) {
+  options.groups = 64;
+  options.width_per_group = 4;
+  return resnet101(std::move(options));
+}
+
+/// Wide ResNet-50-2: 68.9 million parameters.
+inline ResNet wide_resnet50_2(ResNetOptions options = {}) {
+  options.groups = 1;
+  options.width_per_group = 128;
+  return resnet50(std::move(options));
+}
+
+/// Wide ResNet-101-2: 126.9 million parameters.
+inline ResNet wide_resnet101_2(ResNetOptions options = {}) {
+  options.groups = 1;
+  options.width_per_group = 128;
+  return resnet101(std::move(options));
+}
+
 }  // namespace tutti::models
 
 #if TUTTI_BODIES
@@ -325,3 +416,5 @@ TUTTI_INLINE BottleneckImpl::~BottleneckImpl() = default;
 }  // namespace tutti::models
 
 #endif
+
+#include <tutti/models/detail/resnet_pretrained.hpp>  // weight_layout(), options_from(), config()

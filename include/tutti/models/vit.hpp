@@ -3,13 +3,18 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/tags.hpp>
+#include <tutti/models/pretrained_config.hpp>
 #include <tutti/models/residual_block.hpp>
+#include <tutti/models/vision_layout.hpp>
+#include <tutti/models/weight_layout.hpp>
+#include <tutti/nn/activation.hpp>
 #include <tutti/nn/attention.hpp>
 #include <tutti/nn/cloneable.hpp>
 #include <tutti/nn/conv.hpp>
@@ -20,6 +25,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
@@ -28,15 +34,22 @@
 
 /// Vision transformers: images cut into patches, which a transformer reads as a sequence.
 ///
-/// Parameter names and order are torchvision's, so that its weights load unchanged. Layers are
-/// those of tutti::nn, so that surgery reaches them, but for the packed projection of attention,
-/// which is a parameter there too.
+/// Parameter names and order are torchvision's; weight_layout() has those of timm's and Hugging
+/// Face's files. Layers are those of tutti::nn, so that surgery reaches them, but for the packed
+/// projection of attention, which is a parameter there too.
 /// Source: Dosovitskiy et al., "An Image is Worth 16x16 Words: Transformers for Image Recognition
-/// at Scale", ICLR 2021; torchvision, `VisionTransformer`.
+/// at Scale", ICLR 2021; torchvision, `VisionTransformer`; timm, `VisionTransformer`; Hugging Face
+/// Transformers, `ViTForImageClassification`.
 namespace tutti::models {
 
-/// The shape of a vision transformer; the defaults are ViT-B/16's. Fields as torchvision's, plus
-/// in_channels.
+/// What the logits of a vision transformer are computed from; timm's `global_pool`.
+enum class VitPool : std::uint8_t {
+  token,  ///< the class token
+  avg,    ///< the mean over the patches, the class token left out
+};
+
+/// The shape of a vision transformer; the defaults are ViT-B/16's. Fields as torchvision's, then
+/// those that files of timm and Hugging Face can have too, by timm's names where it has one.
 struct VisionTransformerOptions {
   std::int64_t image_size = 224;  ///< sides of the images in pixels; a multiple of patch_size
   std::int64_t patch_size = 16;   ///< sides of a patch in pixels
@@ -49,9 +62,42 @@ struct VisionTransformerOptions {
   std::int64_t num_classes = 1000;
   std::int64_t representation_size = 0;  ///< of a tanh layer before the last one; 0: none
   std::int64_t in_channels = 3;
+  bool qkv_bias = true;                  ///< queries, keys and values have a bias
+  double init_values = 0;                ///< LayerScale begins with it; 0: there is none
+  VitPool global_pool = VitPool::token;  ///< avg needs no class token
+  std::optional<bool> fc_norm{};         ///< normalise what was pooled, not the tokens before; not
+                                         ///< set: with avg
+  bool class_token = true;               ///< before the patches; its position is the first
+  double layer_norm_eps = 1e-6;          ///< Hugging Face's default is 1e-12
+  nn::Activation hidden_act = nn::Activation::gelu;
+  std::optional<double> activation_dropout{};       ///< after the activation; not set: dropout
+  std::optional<double> position_dropout{};         ///< after the positions; not set: dropout
+  double head_dropout = 0;                          ///< before the last layer
+  VisionLayout layout = VisionLayout::torchvision;  ///< of files, until set_layout()
+
+  friend bool operator==(const VisionTransformerOptions&,
+                         const VisionTransformerOptions&) = default;
 };
 
 namespace detail {
+
+inline nn::LayerNorm vit_norm(const VisionTransformerOptions& options) {
+  return nn::LayerNorm(
+      torch::nn::LayerNormOptions({options.hidden_dim}).eps(options.layer_norm_eps));
+}
+
+inline torch::nn::AnyModule activation_module(nn::Activation activation) {
+  switch (activation) {
+    case nn::Activation::gelu_new:
+      return torch::nn::AnyModule(torch::nn::GELU(torch::nn::GELUOptions().approximate("tanh")));
+    case nn::Activation::relu:
+      return torch::nn::AnyModule(torch::nn::ReLU());
+    case nn::Activation::silu:
+      return torch::nn::AnyModule(torch::nn::SiLU());
+    default:
+      return torch::nn::AnyModule(torch::nn::GELU());
+  }
+}
 
 // Weights that keep the size of what comes in from `inputs` numbers, and no biases. They are normal
 // but for none beyond -2 and 2, as torch.nn.init.trunc_normal_ draws them.
@@ -79,7 +125,8 @@ class VitAttentionImpl : public nn::Cloneable<VitAttentionImpl>, public nn::Head
   void reset() override {
     const std::int64_t width = options_.hidden_dim;
     in_proj_weight = register_parameter("in_proj_weight", at::empty({3 * width, width}));
-    in_proj_bias = register_parameter("in_proj_bias", at::zeros({3 * width}));
+    in_proj_bias = options_.qkv_bias ? register_parameter("in_proj_bias", at::zeros({3 * width}))
+                                     : at::Tensor();
     out_proj = register_module("out_proj", nn::Linear(width, width));
     if (options_.attention_dropout != 0) {
       dropout = register_module("dropout", nn::Dropout(options_.attention_dropout));
@@ -96,7 +143,7 @@ class VitAttentionImpl : public nn::Cloneable<VitAttentionImpl>, public nn::Head
   }
 
   at::Tensor in_proj_weight;  ///< of queries, keys and values, [3 * hidden_dim, hidden_dim]
-  at::Tensor in_proj_bias;    ///< [3 * hidden_dim]
+  at::Tensor in_proj_bias;    ///< [3 * hidden_dim]; undefined without qkv_bias
   nn::Linear out_proj{nullptr};
   nn::Dropout dropout{nullptr};  ///< empty at an attention_dropout of 0
 
@@ -104,6 +151,29 @@ class VitAttentionImpl : public nn::Cloneable<VitAttentionImpl>, public nn::Head
   VisionTransformerOptions options_;
 };
 TORCH_MODULE(VitAttention);
+
+/// Scales each channel by a learned number.
+///
+/// Source: Touvron et al., "Going deeper with Image Transformers", ICCV 2021.
+class LayerScaleImpl : public nn::Cloneable<LayerScaleImpl> {
+ public:
+  LayerScaleImpl(std::int64_t width, double init_values)
+      : width_(width), init_values_(init_values) {
+    reset();
+  }
+
+  void reset() override { gamma = register_parameter("gamma", at::full({width_}, init_values_)); }
+
+  /// x: [..., width]. Returns the same shape.
+  at::Tensor forward(const at::Tensor& x) { return x * gamma; }
+
+  at::Tensor gamma;  ///< [width]
+
+ private:
+  std::int64_t width_;
+  double init_values_;
+};
+TORCH_MODULE(LayerScale);
 
 /// One layer: attention, then feed-forward, each on the normalised input and added to it.
 ///
@@ -115,16 +185,25 @@ class VitBlockImpl : public torch::nn::Cloneable<VitBlockImpl>, public ResidualB
 
   void reset() override {
     const std::int64_t width = options_.hidden_dim;
-    const auto norm = torch::nn::LayerNormOptions({width}).eps(1e-6);
-    ln_1 = register_module("ln_1", nn::LayerNorm(norm));
+    ln_1 = register_module("ln_1", detail::vit_norm(options_));
     self_attention = register_module("self_attention", VitAttention(options_));
     dropout = register_module("dropout", nn::Dropout(options_.dropout));
-    ln_2 = register_module("ln_2", nn::LayerNorm(norm));
+    const bool scales = options_.init_values != 0;
+    if (scales) {
+      ls1 = register_module("ls1", LayerScale(width, options_.init_values));
+    }
+    ln_2 = register_module("ln_2", detail::vit_norm(options_));
     const nn::Linear up(width, options_.mlp_dim);
     const nn::Linear down(options_.mlp_dim, width);
-    mlp =
-        register_module("mlp", nn::Sequential(up, torch::nn::GELU(), nn::Dropout(options_.dropout),
-                                              down, nn::Dropout(options_.dropout)));
+    mlp = register_module("mlp", nn::Sequential());
+    mlp->push_back(up);
+    mlp->push_back(detail::activation_module(options_.hidden_act));
+    mlp->push_back(nn::Dropout(options_.activation_dropout.value_or(options_.dropout)));
+    mlp->push_back(down);
+    mlp->push_back(nn::Dropout(options_.dropout));
+    if (scales) {
+      ls2 = register_module("ls2", LayerScale(width, options_.init_values));
+    }
     for (const nn::Linear& layer : {up, down}) {
       torch::nn::init::xavier_uniform_(layer->weight);
       torch::nn::init::normal_(layer->bias, 0, 1e-6);
@@ -136,11 +215,11 @@ class VitBlockImpl : public torch::nn::Cloneable<VitBlockImpl>, public ResidualB
 
   at::Tensor whole(const at::Tensor& x) override {
     const at::Tensor h = x + attention(x);
-    return h + mlp(ln_2(h));
+    return h + feed_forward(h);
   }
   at::Tensor residual(const at::Tensor& x) override {
     const at::Tensor added = attention(x);
-    return added.to(x.scalar_type()) + mlp(ln_2(x + added));  // under autocast in x's type
+    return added.to(x.scalar_type()) + feed_forward(x + added);  // under autocast in x's type
   }
   at::Tensor shortcut(const at::Tensor& x) override { return x; }
   [[nodiscard]] bool projects() const override { return false; }
@@ -149,10 +228,18 @@ class VitBlockImpl : public torch::nn::Cloneable<VitBlockImpl>, public ResidualB
   nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
   VitAttention self_attention{nullptr};
   nn::Dropout dropout{nullptr};
-  nn::Sequential mlp{nullptr};  ///< Linear, GELU, Dropout, Linear, Dropout
+  nn::Sequential mlp{nullptr};            ///< Linear, GELU, Dropout, Linear, Dropout
+  LayerScale ls1{nullptr}, ls2{nullptr};  ///< of attention and feed-forward; empty at 0
 
  private:
-  at::Tensor attention(const at::Tensor& x) { return dropout(self_attention(ln_1(x))); }
+  at::Tensor attention(const at::Tensor& x) {
+    const at::Tensor y = dropout(self_attention(ln_1(x)));
+    return ls1 ? ls1(y) : y;
+  }
+  at::Tensor feed_forward(const at::Tensor& x) {
+    const at::Tensor y = mlp(ln_2(x));
+    return ls2 ? ls2(y) : y;
+  }
 
   VisionTransformerOptions options_;
 };
@@ -166,24 +253,31 @@ class VitEncoderImpl : public nn::Cloneable<VitEncoderImpl> {
 
   void reset() override {
     const std::int64_t side = options_.image_size / options_.patch_size;
-    const std::int64_t width = options_.hidden_dim;
-    pos_embedding = register_parameter("pos_embedding", at::empty({1, side * side + 1, width}));
+    const std::int64_t tokens = side * side + (options_.class_token ? 1 : 0);
+    pos_embedding =
+        register_parameter("pos_embedding", at::empty({1, tokens, options_.hidden_dim}));
     torch::nn::init::normal_(pos_embedding, 0, 0.02);
-    dropout = register_module("dropout", nn::Dropout(options_.dropout));
+    dropout = register_module("dropout",
+                              nn::Dropout(options_.position_dropout.value_or(options_.dropout)));
     layers = register_module("layers", nn::Sequential());
     for (std::int64_t i = 0; i < options_.num_layers; ++i) {
       layers->push_back("encoder_layer_" + std::to_string(i), VitBlock(options_));
     }
-    ln = register_module("ln", nn::LayerNorm(torch::nn::LayerNormOptions({width}).eps(1e-6)));
+    if (!options_.fc_norm.value_or(options_.global_pool == VitPool::avg)) {
+      ln = register_module("ln", detail::vit_norm(options_));
+    }
   }
 
   /// x: [N, T, hidden_dim], T as many as there are positions. Returns the same shape.
-  at::Tensor forward(const at::Tensor& x) { return ln(layers(dropout(x + pos_embedding))); }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = layers(dropout(x + pos_embedding));
+    return ln ? ln(y) : y;
+  }
 
   at::Tensor pos_embedding;  ///< [1, T, hidden_dim]: the class token, then the patches by rows
   nn::Dropout dropout{nullptr};
   nn::Sequential layers{nullptr};  ///< VitBlock, `encoder_layer_0` first
-  nn::LayerNorm ln{nullptr};
+  nn::LayerNorm ln{nullptr};       ///< empty with fc_norm
 
  private:
   VisionTransformerOptions options_;
@@ -196,7 +290,12 @@ TORCH_MODULE(VitEncoder);
 ///     tutti::Classifier model{net, {.num_classes = 10}};
 ///
 /// All images have the size that it was made for. The last layer starts with zeros, so that the
-/// first logits are zeros too.
+/// first logits are zeros too. from_pretrained() makes one from a folder of timm or Hugging Face,
+/// load_pretrained() reads a file of torchvision:
+///
+///     auto net = tutti::models::vit_b_16();
+///     tutti::models::load_pretrained(net->weight_layout(), "vit_b_16.pth");
+///
 class VisionTransformerImpl : public nn::Cloneable<VisionTransformerImpl> {
  public:
   ~VisionTransformerImpl() override;
@@ -209,18 +308,42 @@ class VisionTransformerImpl : public nn::Cloneable<VisionTransformerImpl> {
 
   /// x: [N, in_channels, image_size, image_size]. Returns [N, num_classes], logits.
   /// Throws c10::Error for images of another shape.
-  at::Tensor forward(const at::Tensor& x) { return heads(encoder(tokens(x)).select(1, 0)); }
+  at::Tensor forward(const at::Tensor& x) { return heads(pooled(encoder(tokens(x)))); }
 
   nn::Conv2d conv_proj{nullptr};  ///< patches to vectors
-  at::Tensor class_token;         ///< [1, 1, hidden_dim], from whose place the logits come
+  at::Tensor class_token;         ///< [1, 1, hidden_dim]; undefined without one
   VitEncoder encoder{nullptr};
-  nn::Sequential heads{nullptr};  ///< `head`; before it `pre_logits` and `act` if there are
+  nn::LayerNorm fc_norm{nullptr};  ///< of what was pooled; empty without fc_norm
+  nn::Sequential heads{nullptr};   ///< `head`; before it `pre_logits`, `act`, `drop` if there are
 
   [[nodiscard]] const VisionTransformerOptions& options() const { return options_; }
+
+  /// The options that a config.json says: of `vit` of Transformers, of timm with one of the
+  /// architectures vit_{tiny,small,medium,base,large,huge}_patchN_SIZE and deit_*, or of a call of
+  /// torchvision. Throws c10::Error (ValueError) for every key that changes the computation and
+  /// has a value that is not supported, by name and value.
+  static VisionTransformerOptions options_from(const PretrainedConfig& config);
+
+  /// Whose files save_pretrained() writes: those that the model was read from, else torchvision's.
+  void set_layout(VisionLayout layout) { options_.layout = layout; }
+
+  /// How the weights stand in that library's files. Positions of another grid are resized as the
+  /// library does it: bicubic, with antialiasing in timm, without it in Hugging Face, with aligned
+  /// corners in torchvision. Throws c10::Error (ValueError) when the library has no such layer.
+  [[nodiscard]] WeightLayout weight_layout() const { return weight_layout(options_.layout); }
+  [[nodiscard]] WeightLayout weight_layout(VisionLayout layout) const;
+
+  /// The config.json that stands beside files of that layout; keys of source_config stay.
+  /// Throws c10::Error (ValueError), naming the options, when it cannot express this model.
+  [[nodiscard]] PretrainedConfig config() const;
+
+  PretrainedConfig source_config;  ///< what it was made from; empty: nothing
 
  private:
   // The class token and one token for each patch: [N, 1 + patches, hidden_dim].
   at::Tensor tokens(const at::Tensor& x);
+  // One vector for each image: [N, hidden_dim].
+  at::Tensor pooled(const at::Tensor& x);
 
   VisionTransformerOptions options_;
 };
@@ -244,6 +367,9 @@ inline VisionTransformerImpl::VisionTransformerImpl(const VisionTransformerOptio
   TUTTI_CHECK_VALUE(options.image_size % options.patch_size == 0, "VisionTransformer: image_size ",
                     "is ", options.image_size, " and patch_size ", options.patch_size,
                     ", expected images of whole patches");
+  TUTTI_CHECK_VALUE(options.class_token || options.global_pool == VitPool::avg,
+                    "VisionTransformer: class_token is false and global_pool is token, expected a "
+                    "class token, or global_pool = VitPool::avg");
   TUTTI_CHECK_VALUE(options.hidden_dim % options.num_heads == 0,
                     "VisionTransformer: hidden_dim is ", options.hidden_dim, " and num_heads ",
                     options.num_heads, ", expected a width that is a multiple of the heads");
@@ -252,11 +378,16 @@ inline VisionTransformerImpl::VisionTransformerImpl(const VisionTransformerOptio
 
 inline void VisionTransformerImpl::reset() {
   const std::int64_t patch = options_.patch_size;
-  class_token = register_parameter("class_token", at::zeros({1, 1, options_.hidden_dim}));
+  class_token = options_.class_token
+                    ? register_parameter("class_token", at::zeros({1, 1, options_.hidden_dim}))
+                    : at::Tensor();
   const auto cut =
       torch::nn::Conv2dOptions(options_.in_channels, options_.hidden_dim, patch).stride(patch);
   conv_proj = register_module("conv_proj", nn::Conv2d(cut));
   encoder = register_module("encoder", VitEncoder(options_));
+  if (!encoder->ln) {
+    fc_norm = register_module("fc_norm", detail::vit_norm(options_));
+  }
   heads = register_module("heads", nn::Sequential());
   std::int64_t width = options_.hidden_dim;
   nn::Linear pre_logits{nullptr};
@@ -265,6 +396,9 @@ inline void VisionTransformerImpl::reset() {
     heads->push_back("pre_logits", pre_logits);
     heads->push_back("act", torch::nn::Tanh());
     width = options_.representation_size;
+  }
+  if (options_.head_dropout != 0) {
+    heads->push_back("drop", nn::Dropout(options_.head_dropout));
   }
   const nn::Linear head(width, options_.num_classes);
   heads->push_back("head", head);
@@ -285,7 +419,16 @@ inline at::Tensor VisionTransformerImpl::tokens(const at::Tensor& x) {
               size, ", ", size,
               "]; resize them, or make the model with their image_size and in_channels");
   const at::Tensor patches = conv_proj(x).flatten(2).transpose(1, 2);
-  return at::cat({class_token.expand({x.size(0), -1, -1}), patches}, 1);
+  return class_token.defined() ? at::cat({class_token.expand({x.size(0), -1, -1}), patches}, 1)
+                               : patches;
+}
+
+inline at::Tensor VisionTransformerImpl::pooled(const at::Tensor& x) {
+  const std::int64_t first = class_token.defined() ? 1 : 0;
+  const at::Tensor y = options_.global_pool == VitPool::token
+                           ? x.select(1, 0)
+                           : x.narrow(1, first, x.size(1) - first).mean(1);
+  return fc_norm ? fc_norm(y) : y;
 }
 
 namespace detail {
@@ -355,3 +498,5 @@ TUTTI_INLINE VitEncoderImpl::~VitEncoderImpl() = default;
 }  // namespace tutti::models
 
 #endif
+
+#include <tutti/models/detail/vit_pretrained.hpp>  // weight_layout(), options_from(), config()

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include <ATen/core/Tensor.h>
@@ -33,6 +34,21 @@ constexpr std::string_view to_string(Activation activation) {
       return "silu";
   }
   return "unknown";
+}
+
+/// The nonlinearity of that name in Hugging Face's configurations; nothing for one that there is
+/// not. "gelu_pytorch_tanh" and "gelu_fast" are gelu_new, "swish" is silu.
+constexpr std::optional<Activation> activation_named(std::string_view name) {
+  for (const Activation one :
+       {Activation::gelu, Activation::gelu_new, Activation::relu, Activation::silu}) {
+    if (name == to_string(one)) {
+      return one;
+    }
+  }
+  if (name == "gelu_pytorch_tanh" || name == "gelu_fast") {
+    return Activation::gelu_new;
+  }
+  return name == "swish" ? std::optional(Activation::silu) : std::nullopt;
 }
 
 /// x, any shape, element by element.

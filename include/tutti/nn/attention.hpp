@@ -5,14 +5,19 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/nn/dropout.hpp>
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/version.h>
 
 /// Attention of several heads, also with a bias by position, and who else knows of positions.
 namespace tutti::nn {
@@ -30,47 +35,195 @@ class PositionBias {
   virtual at::Tensor operator()(std::int64_t length, const at::Tensor& like) = 0;
 };
 
+/// How attention is computed, beside its scores.
+struct AttentionOptions {
+  std::int64_t heads = 1;
+  bool causal = false;               ///< no position sees later ones
+  std::int64_t key_value_heads = 0;  ///< each serves heads / key_value_heads heads; 0: all heads
+  std::int64_t window = 0;  ///< causal: how many keys a query sees, its own included; 0: all
+  std::optional<double> scale = {};  ///< of the scores; none: 1 / sqrt(D)
+};
+
+/// Which keys the layers of a forward pass may see: those that are no padding.
+///
+/// What attention needs beside it, the mask of the keys that come later, is made once and kept, so
+/// that all layers share one; copies share it too. A tensor converts to it.
+class SeenKeys {
+ public:
+  /// All keys; nothing is kept.
+  SeenKeys() = default;
+
+  /// keep: bool, broadcasts to [N, 1, queries, keys]; undefined: all keys. Where a cache holds back
+  /// the oldest keys, the last of `keep` count.
+  SeenKeys(at::Tensor keep)  // NOLINT: converts by design
+      : shared_(std::make_shared<Shared>()) {
+    // On a CPU it costs next to nothing to see that no key is padding.
+    if (keep.defined() && !(keep.is_cpu() && keep.all().item<bool>())) {
+      shared_->keep = std::move(keep);
+    }
+  }
+
+  /// Which positions meet.
+  struct Positions {
+    std::int64_t queries = 0;  ///< the last ones
+    std::int64_t keys = 0;
+    bool causal = false;
+    std::int64_t window = 0;
+    bool operator==(const Positions&) const = default;
+  };
+
+  /// Nothing is hidden but the keys after a query, and there are as many keys as queries.
+  [[nodiscard]] bool only_causal(const Positions& at) const {
+    return !keep().defined() && at.causal && at.queries == at.keys && at.queries > 1 &&
+           !narrows(at);
+  }
+
+  /// The keys that are seen as bool, broadcasts to [N, 1, queries, keys]; undefined: all of them.
+  [[nodiscard]] at::Tensor seen(const Positions& at, at::Device device) const {
+    at::Tensor out = last(keep(), at.keys);
+    if (at.causal && (at.queries > 1 || narrows(at))) {
+      const at::Tensor past = causal(at, device);
+      out = out.defined() ? out.logical_and(past) : past;
+    }
+    return out;
+  }
+
+  /// What is added to scores of like's type and device: 0 for keys that are seen, the lowest number
+  /// for others, so that a query that sees nothing still gets numbers; on top of `bias` where that
+  /// is defined. Undefined: nothing. Four dimensions.
+  [[nodiscard]] at::Tensor added(const Positions& at, const at::Tensor& like,
+                                 const at::Tensor& bias) const {
+    if (shared_) {
+      for (const Made& made : shared_->made) {
+        if (made.at == at && made.type == like.scalar_type() && made.bias.is_same(bias)) {
+          return made.added;
+        }
+      }
+    }
+    const at::Tensor out = make(at, like, bias);
+    if (shared_) {
+      shared_->made.push_back({at, like.scalar_type(), bias, out});
+    }
+    return out;
+  }
+
+  /// A number that takes part in no softmax, of that type.
+  static double lowest(at::ScalarType type) {
+    return type == at::kHalf       ? -65504.0
+           : type == at::kBFloat16 ? -3.3895313892515355e38
+                                   : static_cast<double>(std::numeric_limits<float>::lowest());
+  }
+
+ private:
+  struct Made {
+    Positions at;
+    at::ScalarType type;
+    at::Tensor bias, added;
+  };
+  struct Shared {
+    at::Tensor keep;
+    std::vector<Made> made;
+  };
+
+  [[nodiscard]] at::Tensor keep() const { return shared_ ? shared_->keep : at::Tensor(); }
+
+  static bool narrows(const Positions& at) { return at.window > 0 && at.keys > at.window; }
+
+  static at::Tensor last(const at::Tensor& keep, std::int64_t keys) {
+    return keep.defined() && keep.size(-1) > keys ? keep.slice(-1, keep.size(-1) - keys) : keep;
+  }
+
+  // [queries, keys]: the keys up to the query's own, of which the last `window`.
+  static at::Tensor causal(const Positions& at, at::Device device) {
+    const std::int64_t before = at.keys - at.queries;
+    const at::Tensor all =
+        at::ones({at.queries, at.keys}, at::TensorOptions().dtype(at::kBool).device(device));
+    const at::Tensor past = all.tril(before);
+    return at.window > 0 ? past.triu(before - at.window + 1) : past;
+  }
+
+  [[nodiscard]] at::Tensor make(const Positions& at, const at::Tensor& like,
+                                const at::Tensor& bias) const {
+    const at::Tensor seen = this->seen(at, like.device());
+    if (!seen.defined()) {
+      return bias.defined() ? four(bias) : at::Tensor();
+    }
+    const at::Tensor unseen = seen.logical_not();
+    const double number = lowest(like.scalar_type());
+    return four(bias.defined() ? bias.masked_fill(unseen, number)
+                               : at::zeros(unseen.sizes(), like.options().requires_grad(false))
+                                     .masked_fill_(unseen, number));
+  }
+
+  static at::Tensor four(at::Tensor x) {
+    while (x.dim() < 4) {
+      x = x.unsqueeze(0);
+    }
+    return x;
+  }
+
+  std::shared_ptr<Shared> shared_;
+};
+
 /// Softmax attention of several heads, a base class for the attention layers of models.
 ///
 /// `softmax(q k^T / sqrt(D) + bias) v`, where keys that are not to be seen count nothing. The bias
-/// is none but for PositionBiased.
+/// is none but for PositionBiased. Key-value head j serves the query heads from j * H / K up to
+/// those of the next.
 class HeadedAttention {
  public:
-  HeadedAttention(std::int64_t heads, bool causal) : heads_(heads), causal_(causal) {}
+  HeadedAttention(std::int64_t heads, bool causal)
+      : HeadedAttention(AttentionOptions{.heads = heads, .causal = causal}) {}
+
+  /// Throws c10::Error (ValueError) when the key-value heads do not divide the heads.
+  explicit HeadedAttention(const AttentionOptions& options) : attention_(options) {
+    if (attention_.key_value_heads == 0) {
+      attention_.key_value_heads = attention_.heads;
+    }
+    TUTTI_CHECK_VALUE(
+        attention_.key_value_heads >= 1 && attention_.heads % attention_.key_value_heads == 0,
+        "attention: there are ", attention_.heads, " heads and ", attention_.key_value_heads,
+        " of keys and values, expected a number that divides the heads");
+  }
   virtual ~HeadedAttention() = default;
 
-  [[nodiscard]] std::int64_t heads() const { return heads_; }
+  [[nodiscard]] std::int64_t heads() const { return attention_.heads; }
+  [[nodiscard]] std::int64_t key_value_heads() const { return attention_.key_value_heads; }
   /// No position sees later ones.
-  [[nodiscard]] bool causal() const { return causal_; }
+  [[nodiscard]] bool causal() const { return attention_.causal; }
+  /// How many keys a query sees, its own included; 0: all.
+  [[nodiscard]] std::int64_t window() const { return attention_.window; }
 
   /// x: [N, T, heads * D]. Returns [N, heads, T, D].
   [[nodiscard]] at::Tensor split_heads(const at::Tensor& x) const {
-    return x.view({x.size(0), x.size(1), heads_, x.size(2) / heads_}).transpose(1, 2);
+    return x.view({x.size(0), x.size(1), heads(), x.size(2) / heads()}).transpose(1, 2);
   }
 
-  /// The weights of the values, before dropout. q, k: [N, heads, T, D]. keep: bool, broadcasts to
-  /// [N, heads, T, T]; undefined: all keys. Returns [N, heads, T, T].
+  /// The weights of the values, before dropout. q: [N, heads, T, D]. k: [N, key_value_heads, P, D].
+  /// keys: which may be seen. Returns [N, heads, T, P].
   [[nodiscard]] at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k,
-                                         const at::Tensor& keep) const {
-    at::Tensor scores =
-        q.matmul(k.transpose(-2, -1)).div(std::sqrt(static_cast<double>(q.size(-1))));
+                                         const SeenKeys& keys) const {
+    at::Tensor scores = q.matmul(for_all_heads(k).transpose(-2, -1));
+    scores = attention_.scale ? scores.mul(*attention_.scale)
+                              : scores.div(std::sqrt(static_cast<double>(q.size(-1))));
     if (const at::Tensor bias = bias_of(k.size(-2), scores); bias.defined()) {
       scores = scores.add(bias);
     }
-    if (const at::Tensor seen = with_causal(keep, q); seen.defined()) {
-      scores = scores.masked_fill(seen.logical_not(), lowest(scores));
+    if (const at::Tensor seen = keys.seen(positions(q, k), q.device()); seen.defined()) {
+      scores = scores.masked_fill(seen.logical_not(), SeenKeys::lowest(scores.scalar_type()));
     }
     return scores.softmax(-1);
   }
 
-  /// q, k, v: [N, heads, T, D]. keep: as above. dropout: of the probabilities; empty: none.
-  /// Returns [N, T, heads * D].
+  /// q: [N, heads, T, D]. k, v: [N, key_value_heads, P, D], of which the last T are the queries'
+  /// own. keys: as above. dropout: of the probabilities; empty: none. Returns [N, T, heads * D].
   [[nodiscard]] at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                  const at::Tensor& keep, Dropout& dropout) const {
-    const bool drops =
-        dropout && (dropout->slot() || (dropout->is_training() && dropout->options.p() > 0));
-    const at::Tensor y =
-        drops ? dropout(probabilities(q, k, keep)).matmul(v) : in_one_kernel(q, k, v, keep);
+                                  const SeenKeys& keys, Dropout& dropout) const {
+    const double p = dropout && dropout->is_training() ? dropout->options.p() : 0.0;
+    const bool replaced = dropout && dropout->slot();
+    const bool in_kernel = !replaced && (p == 0 || (p < 1 && q.is_cuda()));
+    const at::Tensor y = in_kernel ? in_one_kernel(q, k, v, keys, p)
+                                   : dropout(probabilities(q, k, keys)).matmul(for_all_heads(v));
     return y.transpose(1, 2).flatten(2);
   }
 
@@ -82,39 +235,54 @@ class HeadedAttention {
   }
 
  private:
-  static double lowest(const at::Tensor& scores) {
-    return scores.scalar_type() == at::kHalf ? -65504.0
-           : scores.scalar_type() == at::kBFloat16
-               ? -3.3895313892515355e38
-               : static_cast<double>(std::numeric_limits<float>::lowest());
+  [[nodiscard]] SeenKeys::Positions positions(const at::Tensor& q, const at::Tensor& k) const {
+    return {q.size(-2), k.size(-2), attention_.causal, attention_.window};
   }
 
-  [[nodiscard]] at::Tensor with_causal(const at::Tensor& keep, const at::Tensor& q) const {
-    if (!causal_) {
-      return keep;
-    }
-    const std::int64_t length = q.size(-2);
-    const at::Tensor past = at::ones({length, length}, q.options().dtype(at::kBool)).tril();
-    return keep.defined() ? keep.logical_and(past) : past;
+  // Keys or values [N, K, P, D] with each head as often as it serves: [N, heads, P, D].
+  [[nodiscard]] at::Tensor for_all_heads(const at::Tensor& x) const {
+    const std::int64_t each = heads() / key_value_heads();
+    return each == 1 ? x
+                     : x.unsqueeze(2)
+                           .expand({x.size(0), x.size(1), each, x.size(2), x.size(3)})
+                           .reshape({x.size(0), heads(), x.size(2), x.size(3)});
   }
 
   [[nodiscard]] at::Tensor in_one_kernel(const at::Tensor& q, const at::Tensor& k,
-                                         const at::Tensor& v, const at::Tensor& keep) const {
-    const at::Tensor bias = bias_of(k.size(-2), q);
-    if (!bias.defined() && !keep.defined()) {
-      return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal_);
+                                         const at::Tensor& v, const SeenKeys& keys,
+                                         double drop) const {
+    const SeenKeys::Positions at = positions(q, k);
+    const at::Tensor bias = bias_of(at.keys, q);
+    const bool only_causal = !bias.defined() && keys.only_causal(at);
+    const at::Tensor added = only_causal ? at::Tensor() : keys.added(at, q, bias);
+    if (at.queries == 1 && heads() != key_value_heads() && !bias.defined()) {
+      // The heads that share keys are queries of one head: no key is repeated.
+      const at::Tensor grouped =
+          q.reshape({q.size(0), key_value_heads(), heads() / key_value_heads(), q.size(3)});
+      return at::scaled_dot_product_attention(grouped, k, v, given(added), drop, false,
+                                              attention_.scale)
+          .reshape({q.size(0), heads(), 1, v.size(3)});
     }
-    at::Tensor added = bias.defined() ? bias : q.new_zeros({1});
-    if (const at::Tensor seen = with_causal(keep, q); seen.defined()) {
-      const at::Tensor unseen = seen.logical_not();
-      added = added.dim() == 1 ? unseen.to(q.scalar_type()).mul(lowest(q))
-                               : added.masked_fill(unseen, lowest(q));
+    if (shares_heads(q)) {
+      return at::scaled_dot_product_attention(q, k, v, given(added), drop, only_causal,
+                                              attention_.scale, /*enable_gqa=*/true);
     }
-    return at::scaled_dot_product_attention(q, k, v, added);
+    return at::scaled_dot_product_attention(q, for_all_heads(k), for_all_heads(v), given(added),
+                                            drop, only_causal, attention_.scale);
   }
 
-  std::int64_t heads_;
-  bool causal_;
+  // The kernel reads the heads of keys where they are. Other kernels do so for some types and
+  // masks alone, and what is in their place would write down all scores.
+  [[nodiscard]] bool shares_heads(const at::Tensor& q) const {
+    constexpr bool cpu_kernel_does = TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9;
+    return cpu_kernel_does && q.is_cpu() && heads() != key_value_heads();
+  }
+
+  static std::optional<at::Tensor> given(const at::Tensor& mask) {
+    return mask.defined() ? std::optional(mask) : std::nullopt;
+  }
+
+  AttentionOptions attention_;
 };
 
 /// Attention whose scores others may give a bias by position.

@@ -6,6 +6,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/autocast.hpp>
 #include <tutti/nn/normalization.hpp>
+#include <tutti/nn/rms_norm.hpp>
 #include <tutti/nn/slot.hpp>
 
 #include <ATen/Context.h>
@@ -73,6 +74,24 @@ class LowPrecisionGroupNormImpl : public Replaceable<torch::nn::GroupNormImpl> {
   std::shared_ptr<Replaceable> twin() const override { return twin_of(*this); }
 };
 TORCH_MODULE(LowPrecisionGroupNorm);
+
+/// An RMSNorm that runs in the autocast type of its input's device; elsewhere the plain layer.
+///
+/// Squares are summed in fp32 from the low-precision input. Parameters as RMSNorm.
+class LowPrecisionRMSNormImpl : public Replaceable<PlainRMSNormImpl> {
+ public:
+  using Replaceable::Replaceable;
+
+  /// x: [..., size]. Returns the same shape, in the autocast type where that is on.
+  at::Tensor compute(const at::Tensor& x) override {
+    return detail::in_autocast_type(
+        x, weight, {}, [this](const at::Tensor& y, const at::Tensor& w, const at::Tensor&) {
+          return functional::rms_norm(y, w, options.eps);
+        });
+  }
+  std::shared_ptr<Replaceable> twin() const override { return twin_of(*this); }
+};
+TORCH_MODULE(LowPrecisionRMSNorm);
 
 }  // namespace tutti::nn
 

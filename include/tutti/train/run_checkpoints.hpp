@@ -148,8 +148,13 @@ class RunCheckpoints final : public Checkpoints {
     settle();
     const checkpoint::SaverOptions& how = saver->options();
     const CheckpointScope entered(policies_, state_);
-    saving_.write(*state_.communicator, *saver,
-                  checkpoint::make_pages(collected(how.weights_only, how.ignore_keys)),
+    checkpoint::Pages pages;
+    if (how.fill_pages) {
+      how.fill_pages(pages);
+    } else {
+      pages = checkpoint::make_pages(collected(how.weights_only, how.ignore_keys));
+    }
+    saving_.write(*state_.communicator, *saver, std::move(pages),
                   [&, saver = saver] { lock(*saver); });
     return name;
   }

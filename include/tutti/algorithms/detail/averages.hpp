@@ -41,8 +41,9 @@ void blend(const std::vector<at::Tensor>& averages, const std::vector<at::Tensor
 // Pairs of averages and weights, the floating ones apart.
 class AverageLists {
  public:
-  void add(const at::Tensor& average, const at::Tensor& weight) {
-    Lists& lists = average.is_floating_point() ? floating_ : whole_;
+  // copied: the average is always the weight itself.
+  void add(const at::Tensor& average, const at::Tensor& weight, bool copied = false) {
+    Lists& lists = copied ? copied_ : average.is_floating_point() ? floating_ : whole_;
     lists.averages.push_back(average);
     lists.weights.push_back(weight);
   }
@@ -58,6 +59,7 @@ class AverageLists {
   };
   Lists floating_;
   Lists whole_;  // integers and bools
+  Lists copied_;
 };
 
 }  // namespace tutti::detail
@@ -122,6 +124,9 @@ TUTTI_INLINE void AverageLists::update(double smoothing, bool average_integers) 
     const at::Tensor& average = whole_.averages[i];
     const at::Tensor& now = whole_.weights[i];
     average.copy_(average_integers ? average.mul(smoothing).add_(now.mul(1 - smoothing)) : now);
+  }
+  for (std::size_t i = 0; i < copied_.averages.size(); ++i) {
+    copied_.averages[i].copy_(copied_.weights[i]);
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
@@ -34,13 +35,15 @@ class EMAParameters {
   /// Nothing yet.
   EMAParameters() = default;
 
-  /// Copies of the model's present weights.
-  explicit EMAParameters(const torch::nn::Module& model);
+  /// Copies of the model's present weights. exclude_buffers: buffers are copied in every update,
+  /// not averaged.
+  explicit EMAParameters(const torch::nn::Module& model, bool exclude_buffers = false);
 
   /// Copies of saved tensors, on the device of the model's of the same names.
   /// Throws c10::Error when the model lacks one or has it in another shape.
   EMAParameters(const torch::nn::Module& model,
-                const std::vector<std::pair<std::string, at::Tensor>>& tensors);
+                const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                bool exclude_buffers = false);
 
   /// Looks the model's tensors up anew.
   /// Throws c10::Error when one that is stored here is gone or has another shape.
@@ -90,9 +93,13 @@ class EMAParameters {
     static std::atomic<std::uint64_t> last{0};
     return ++last;
   }
+  // Which tensors are only copied, as the model is now.
+  void note_copied(const torch::nn::Module& model);
   // What the optimizer has not done.
   const ::tutti::detail::AverageLists& rest();
 
+  bool exclude_buffers_ = false;
+  std::vector<char> copied_;   // as many as names_
   std::uint64_t version_ = 0;  // of the tensors in the lists
   bool joined_ = false;        // done_ says what the optimizer has updated
   std::vector<char> done_;
@@ -119,6 +126,14 @@ void compute_ema(const torch::nn::Module& model, torch::nn::Module& ema_model,
 /// Throws c10::Error (ValueError) unless both have one unit and half_life is above 0.
 double ema_smoothing(Time half_life, Time update_interval);
 
+/// The smoothing `step` steps after averaging began, which rises from 0 to `decay`:
+/// `1 - (1 + step / gamma)^(-power)`, not below min_decay nor above decay; 0 at step 0.
+///
+/// Throws c10::Error (ValueError) unless gamma and power are above 0.
+/// Source: timm, `ModelEmaV3.get_decay`.
+double ema_warmup(std::int64_t step, double decay, double min_decay = 0, double gamma = 1,
+                  double power = 2.0 / 3.0);
+
 }  // namespace functional
 }  // namespace tutti
 
@@ -126,19 +141,35 @@ double ema_smoothing(Time half_life, Time update_interval);
 
 namespace tutti::functional {
 
-TUTTI_INLINE EMAParameters::EMAParameters(const torch::nn::Module& model) {
+TUTTI_INLINE EMAParameters::EMAParameters(const torch::nn::Module& model, bool exclude_buffers)
+    : exclude_buffers_(exclude_buffers) {
   for (auto& [name, weight] : ::tutti::detail::weights_of(model, /*trainable=*/true)) {
     names_.push_back(name);
     stored_.push_back(weight.detach().clone());
     weights_.push_back(weight);
-    lists_.add(stored_.back(), weights_.back());
+  }
+  note_copied(model);
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    lists_.add(stored_[i], weights_[i], copied_[i] != 0);
   }
   version_ = next_version();
 }
 
+TUTTI_INLINE void EMAParameters::note_copied(const torch::nn::Module& model) {
+  copied_.assign(names_.size(), 0);
+  if (!exclude_buffers_) {
+    return;
+  }
+  const auto buffers = model.named_buffers();
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    copied_[i] = buffers.contains(names_[i]) ? 1 : 0;
+  }
+}
+
 TUTTI_INLINE EMAParameters::EMAParameters(
-    const torch::nn::Module& model,
-    const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+    const torch::nn::Module& model, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+    bool exclude_buffers)
+    : exclude_buffers_(exclude_buffers) {
   for (const auto& [name, tensor] : tensors) {
     names_.push_back(name);
     stored_.push_back(tensor);
@@ -155,6 +186,7 @@ TUTTI_INLINE EMAParameters::EMAParameters(
 TUTTI_INLINE void EMAParameters::link(const torch::nn::Module& model) {
   const auto now = ::tutti::detail::tensors_by_name(model);
   lists_ = {};
+  note_copied(model);
   for (std::size_t i = 0; i < names_.size(); ++i) {
     const auto found = now.find(names_[i]);
     TUTTI_CHECK(found != now.end(), "EMA: the model has no tensor \"", names_[i], "\", ",
@@ -164,7 +196,7 @@ TUTTI_INLINE void EMAParameters::link(const torch::nn::Module& model) {
                 found->second.sizes(), " in the model, expected ", stored_[i].sizes(),
                 " as its average is; replace layers before averaging starts");
     weights_[i] = found->second;
-    lists_.add(stored_[i], weights_[i]);
+    lists_.add(stored_[i], weights_[i], copied_[i] != 0);
   }
   version_ = next_version();
   done_.clear();
@@ -209,7 +241,7 @@ TUTTI_INLINE const ::tutti::detail::AverageLists& EMAParameters::rest() {
     rest_ = {};
     for (std::size_t i = 0; i < done_.size(); ++i) {
       if (done_[i] == 0) {
-        rest_.add(stored_[i], weights_[i]);
+        rest_.add(stored_[i], weights_[i], copied_[i] != 0);
       }
     }
   }
@@ -243,6 +275,17 @@ TUTTI_INLINE double ema_smoothing(Time half_life, Time update_interval) {
   TUTTI_CHECK_VALUE(half_life.value() > 0, "EMA: half_life is ", to_string(half_life),
                     ", expected more than 0");
   return std::exp2(-update_interval.value() / half_life.value());
+}
+
+TUTTI_INLINE double ema_warmup(std::int64_t step, double decay, double min_decay, double gamma,
+                               double power) {
+  TUTTI_CHECK_VALUE(gamma > 0 && power > 0, "EMA: warmup_gamma is ", gamma, " and warmup_power ",
+                    power, ", expected more than 0");
+  if (step <= 0) {
+    return 0;
+  }
+  const double risen = 1 - std::pow(1 + static_cast<double>(step) / gamma, -power);
+  return std::max(std::min(risen, decay), min_decay);
 }
 
 }  // namespace tutti::functional

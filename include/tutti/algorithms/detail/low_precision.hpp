@@ -21,17 +21,19 @@ enum class ApplyAt : std::uint8_t {
 
 namespace detail {
 
-// Replaces the `Layer`s of exactly that class by `Low`s over the same tensors, for a precision that
-// autocasts; warns for another.
-template <class Layer, class Low>
-surgery::Report lower_precision(torch::nn::Module& model, Precision precision,
-                                const surgery::Options& options) {
-  using Plain = typename Layer::Impl::Plain;
+// The precision autocasts; otherwise there is nothing to do, and a warning says so.
+inline bool autocasts(Precision precision, std::string_view who) {
   if (precision == Precision::fp32) {
-    TORCH_WARN(options.who, ": the precision is fp32, so there is no low one to run in and it has ",
+    TORCH_WARN(who, ": the precision is fp32, so there is no low one to run in and it has ",
                "no effect; train with amp_bf16 or amp_fp16.");
-    return {};
   }
+  return precision != Precision::fp32;
+}
+
+// Replaces the `Layer`s of exactly that class by `Low`s over the same tensors.
+template <class Layer, class Low>
+surgery::Report lower_precision(torch::nn::Module& model, const surgery::Options& options) {
+  using Plain = typename Layer::Impl::Plain;
   auto low = [](Plain& layer) -> surgery::Replacement {
     const std::type_info& type = typeid(layer);
     if (type == typeid(typename Low::Impl)) {

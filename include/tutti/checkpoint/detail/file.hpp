@@ -53,6 +53,9 @@ class File {
 
   const std::filesystem::path& path() const { return path_; }
 
+  /// What the system knows the open file by.
+  int descriptor() const { return fd_; }
+
   /// Size in bytes.
   std::uint64_t size() const;
 

@@ -37,6 +37,7 @@ struct BertOptions {
   double initializer_range = 0.02;
   double layer_norm_eps = 1e-12;
   std::int64_t pad_token_id = 0;
+  std::optional<double> classifier_dropout = {};  ///< none: hidden_dropout_prob
 };
 
 namespace detail {
@@ -68,10 +69,10 @@ class BertEmbeddingsImpl : public torch::nn::Cloneable<BertEmbeddingsImpl>,
     dropout = register_module("dropout", nn::Dropout(options_.hidden_dropout_prob));
   }
 
-  /// batch: `input_ids` [N, T], and `token_type_ids` [N, T] where there are several segments.
+  /// batch: `input_ids` [N, T], and `token_type_ids` and `position_ids` [N, T] where they matter.
   at::Tensor forward(const Batch& batch) {
     const at::Tensor& ids = batch.inputs();
-    const at::Tensor at = detail::positions(ids, position_embeddings->weight, "BERT");
+    const at::Tensor at = detail::positions(batch, position_embeddings->weight, "BERT");
     const at::Tensor types =
         batch.contains("token_type_ids") ? batch.at("token_type_ids") : at.new_zeros({1, 1});
     return dropout(
@@ -108,9 +109,9 @@ class BertSelfAttentionImpl : public torch::nn::Cloneable<BertSelfAttentionImpl>
     dropout = register_module("dropout", nn::Dropout(options_.attention_probs_dropout_prob));
   }
 
-  /// x: [N, T, hidden_size]. keep: bool [N, 1, 1, T], keys that are seen; undefined: all.
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& keep) {
-    return attend(split_heads(query(x)), split_heads(key(x)), split_heads(value(x)), keep, dropout);
+  /// x: [N, T, hidden_size]. keys: which are seen.
+  at::Tensor forward(const at::Tensor& x, const nn::SeenKeys& keys) {
+    return attend(split_heads(query(x)), split_heads(key(x)), split_heads(value(x)), keys, dropout);
   }
 
   nn::Linear query{nullptr}, key{nullptr}, value{nullptr};
@@ -160,8 +161,8 @@ class BertAttentionImpl : public torch::nn::Cloneable<BertAttentionImpl> {
     output = register_module("output", BertResidual(options_, options_.hidden_size));
   }
 
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& keep) {
-    return output(self(x, keep), x);
+  at::Tensor forward(const at::Tensor& x, const nn::SeenKeys& keys) {
+    return output(self(x, keys), x);
   }
 
   BertSelfAttention self{nullptr};
@@ -203,8 +204,8 @@ class BertLayerImpl : public torch::nn::Cloneable<BertLayerImpl>, public nn::Gat
     output = register_module("output", BertResidual(options_, options_.intermediate_size));
   }
 
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& keep) {
-    const at::Tensor h = attention(x, keep);
+  at::Tensor forward(const at::Tensor& x, const nn::SeenKeys& keys) {
+    const at::Tensor h = attention(x, keys);
     return gated_ ? gated_->forward(h, h) : output(intermediate(h), h);
   }
 

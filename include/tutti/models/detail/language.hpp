@@ -2,13 +2,22 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include <tutti/core/batch.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/models/causal_lm.hpp>
+#include <tutti/models/pretrained_config.hpp>
+#include <tutti/nn/activation.hpp>
+#include <tutti/nn/attention.hpp>
+#include <tutti/nn/key_value_cache.hpp>
+#include <tutti/nn/linear.hpp>
+#include <tutti/nn/rotary.hpp>
 
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/init.h>
@@ -18,22 +27,99 @@
 /// What the language models share.
 namespace tutti::models::detail {
 
-// The batch's attention mask as bool [N, 1, 1, T]: which keys are seen; undefined: all.
-inline at::Tensor seen_keys(const Batch& batch) {
-  return batch.contains("attention_mask")
-             ? batch.at("attention_mask").ne(0).unsqueeze(1).unsqueeze(1)
-             : at::Tensor();
+inline nn::Linear linear(std::int64_t in, std::int64_t out, bool bias) {
+  return nn::Linear(torch::nn::LinearOptions(in, out).bias(bias));
 }
 
-// The positions 0 to T-1 of ids [N, T], which the table has to have: [1, T].
-inline at::Tensor positions(const at::Tensor& ids, const at::Tensor& table,
-                            std::string_view model) {
-  TUTTI_CHECK(ids.dim() == 2, model, ": the token indices are ", ids.sizes(), ", expected [N, T]");
-  TUTTI_CHECK(ids.size(1) <= table.size(0), model, ": the sequences have length ", ids.size(1),
+// The tensor of that name, undefined where the batch has none.
+inline at::Tensor optional(const Batch& batch, std::string_view name) {
+  return batch.contains(name) ? batch.at(name) : at::Tensor();
+}
+
+// An attention mask, not 0 where a key is seen, as attention takes it: bool [N, 1, 1, K] for
+// [N, K]; a mask [N, 1, T, K] says it for each query. Undefined stays so.
+inline at::Tensor seen_keys(const at::Tensor& mask) {
+  if (!mask.defined()) {
+    return {};
+  }
+  TUTTI_CHECK(mask.dim() == 2 || mask.dim() == 4, "the attention_mask is ", mask.sizes(),
+              ", expected [N, length] or [N, 1, queries, length]");
+  const at::Tensor seen = mask.ne(0);
+  return mask.dim() == 2 ? seen.unsqueeze(1).unsqueeze(1) : seen;
+}
+
+// The table has `length` positions, those before the tokens included.
+inline void check_positions(std::int64_t length, const at::Tensor& table, std::string_view model) {
+  TUTTI_CHECK(length <= table.size(0), model, ": the sequences have length ", length,
               " and the model ", table.size(0),
               " positions; shorten them, or apply ALiBi with a "
               "larger max_sequence_length");
+}
+
+// The positions of ids [N, T]: those of the batch, else 0 to T-1, which the table has to have:
+// [1 or N, T].
+inline at::Tensor positions(const Batch& batch, const at::Tensor& table, std::string_view model) {
+  const at::Tensor& ids = batch.inputs();
+  TUTTI_CHECK(ids.dim() == 2, model, ": the token indices are ", ids.sizes(), ", expected [N, T]");
+  if (batch.contains("position_ids")) {
+    return batch.at("position_ids");
+  }
+  check_positions(ids.size(1), table, model);
   return at::arange(ids.size(1), ids.options().dtype(at::kLong)).unsqueeze(0);
+}
+
+// What the layers of a causal model need in one forward pass.
+struct CausalPass {
+  at::Tensor ids{};          // [N, T]
+  at::Tensor positions{};    // [1 or N, T]
+  std::int64_t length = -1;  // the largest position and 1; below 0: not known
+  nn::SeenKeys keys{};
+  nn::KeyValueCache* cache = nullptr;
+  nn::RotaryTables rotary{};  // of models that turn queries and keys
+
+  // All positions so far, those of the cache included.
+  [[nodiscard]] std::int64_t end() const {
+    return ids.size(1) + (cache != nullptr ? cache->length() : 0);
+  }
+};
+
+// From which a pass counts its positions, where none are given.
+enum class Count { all, unpadded };
+
+inline CausalPass causal_pass(const CausalInput& in, Count count, std::string_view model) {
+  const at::Tensor& ids = in.input_ids;
+  TUTTI_CHECK(ids.defined() && ids.dim() == 2, model, ": the token indices are ",
+              ids.defined() ? ids.sizes() : at::IntArrayRef(), ", expected [N, T]");
+  const std::int64_t before = in.cache != nullptr ? in.cache->length() : 0;
+  const std::int64_t end = before + ids.size(1);
+  const at::Tensor& mask = in.attention_mask;
+  TUTTI_CHECK(!mask.defined() || (mask.size(0) == ids.size(0) && mask.size(-1) == end), model,
+              ": the attention_mask is ", mask.defined() ? mask.sizes() : at::IntArrayRef(),
+              ", expected [", ids.size(0), ", ", end, "]: ", before, " positions of the cache and ",
+              ids.size(1), " new ones");
+  CausalPass pass{.ids = ids, .keys = nn::SeenKeys(seen_keys(mask)), .cache = in.cache};
+  if (in.position_ids.defined()) {
+    pass.positions = in.position_ids;
+  } else if (count == Count::unpadded && mask.defined() && mask.dim() == 2) {
+    pass.positions = mask.ne(0).cumsum(-1).sub(1).clamp_min(0).slice(1, before);
+  } else {
+    pass.positions = at::arange(before, end, ids.options().dtype(at::kLong)).unsqueeze(0);
+    pass.length = end;
+  }
+  return pass;
+}
+
+// A batch as a causal model reads it in training: positions are counted from 0, padding included.
+inline CausalInput causal_input(const Batch& batch) {
+  return {.input_ids = batch.inputs(),
+          .attention_mask = optional(batch, "attention_mask"),
+          .position_ids = optional(batch, "position_ids")};
+}
+
+// Labels [N, T] of the next tokens: position i has those of i + 1, the last one none.
+inline at::Tensor next_tokens(const Batch& batch) {
+  const at::Tensor& labels = batch.targets();
+  return at::cat({labels.slice(1, 1), labels.new_full({labels.size(0), 1}, -100)}, 1);
 }
 
 // The mean loss of logits [N, T, V] against tokens [N, T], of which -100 counts nothing.
@@ -64,6 +150,29 @@ inline void initialize(torch::nn::Module& model, double range) {
         embedding->weight[*padding].zero_();
       }
     }
+  }
+}
+
+// The nonlinearity that a config names under `key`. Throws c10::Error (ValueError) for one that
+// there is not.
+inline nn::Activation activation_of(const PretrainedConfig& config, std::string_view key,
+                                    std::string_view otherwise) {
+  const auto found = nn::activation_named(config.text(key, otherwise));
+  if (!found) {
+    config.refuse(key, "\"gelu\", \"gelu_new\", \"relu\" or \"silu\"");
+  }
+  return *found;
+}
+
+// Refuses what no language model here can be.
+inline void refuse_unsupported(const PretrainedConfig& config) {
+  config.only("add_cross_attention", {false});
+  config.only("is_encoder_decoder", {false});
+  if (const auto* pruned = config.find("pruned_heads"); pruned != nullptr && pruned->size() > 0) {
+    config.refuse("pruned_heads", "{}");
+  }
+  if (config.has("quantization_config")) {
+    config.refuse("quantization_config", "weights that are not quantised");
   }
 }
 

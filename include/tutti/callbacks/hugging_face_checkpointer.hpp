@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+
+#include <tutti/checkpoint/saver.hpp>
+#include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/core/event.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/models/save_pretrained.hpp>
+
+namespace tutti {
+
+/// Writes the model as folders that Transformers reads, while it is trained.
+///
+///     auto net = tutti::models::from_pretrained<tutti::models::GPT2LMHeadModel>("/models/gpt2");
+///     tutti::HuggingFaceCheckpointer{.model = net, .folder = "{run_name}/huggingface",
+///                                    .save_interval = "1000ba", .dtype = at::kBFloat16}
+///
+/// Each is what models::save_pretrained() writes, with the averaged weights where EMA or SWA give
+/// these to checkpoints. The trainer writes them as it writes its checkpoints: on rank 0, whole or
+/// not at all, in the background when save_async is set, and removes only what this run has written
+/// here. The run resumes from its checkpoints, not from these.
+///
+/// Source: MosaicML LLM Foundry, `llmfoundry.callbacks.HuggingFaceCheckpointer`.
+struct HuggingFaceCheckpointer final {
+  static constexpr std::string_view name = "HuggingFaceCheckpointer";
+  static constexpr bool reads_gradients = false;
+  using events = types<Init>;
+
+  models::AnyPretrained model{};                  ///< the network that is trained; obligatory
+  std::string folder = "{run_name}/huggingface";  ///< placeholders as in save_folder
+  std::string filename = "ba{batch}";             ///< of each folder in it
+  std::string latest_filename = "latest";         ///< points to the newest; empty: no pointer
+  Time save_interval = "1ep";
+  bool overwrite = false;  ///< go on in a folder that has some from later in a run
+  std::int64_t num_checkpoints_to_keep = -1;     ///< the newest; -1: all
+  std::optional<c10::ScalarType> dtype{};        ///< of the files; empty: the parameters' own
+  std::uint64_t max_shard_size = 5'000'000'000;  ///< bytes of a file at most
+  std::string copy_files_from{};  ///< a folder whose tokenizer and the like are copied; empty: none
+
+  std::optional<checkpoint::Saver> saver{};  ///< from Init; not an option
+
+  /// Throws c10::ValueError when options are out of range.
+  void validate() const {
+    expect(static_cast<bool>(model),
+           "HuggingFaceCheckpointer: model is empty, expected the network that is trained.");
+    expect(!folder.empty(), "HuggingFaceCheckpointer: folder", folder, "a path");
+    expect(!filename.empty() && filename.find('/') == std::string::npos,
+           "HuggingFaceCheckpointer: filename", filename, "a name without slashes");
+    expect(num_checkpoints_to_keep >= -1, "HuggingFaceCheckpointer: num_checkpoints_to_keep",
+           num_checkpoints_to_keep, "-1 or more");
+    expect(max_shard_size > 0, "HuggingFaceCheckpointer: max_shard_size", max_shard_size,
+           "1 or more");
+  }
+
+  void apply(Init, const State& state) {
+    saver.emplace(checkpoint::SaverOptions{.folder = folder,
+                                           .filename = filename,
+                                           .latest_filename = latest_filename,
+                                           .interval = save_interval,
+                                           .overwrite = overwrite,
+                                           .weights_only = true,
+                                           .keep = num_checkpoints_to_keep,
+                                           .fill_pages = filler()},
+                  state);
+  }
+
+  /// What the trainer asks and writes for.
+  [[nodiscard]] checkpoint::Saver& checkpoint_saver() { return *saver; }
+
+  /// The folders that it has written and not removed: oldest first.
+  [[nodiscard]] std::vector<std::string> saved() const {
+    return saver ? saver->saved() : std::vector<std::string>();
+  }
+
+  void save(Archive& archive) const { saver->save(archive); }
+  void load(const Archive& archive) { saver->load(archive); }
+
+ private:
+  [[nodiscard]] std::function<void(checkpoint::Pages&)> filler() const {
+    const models::SavePretrainedOptions options{
+        .dtype = dtype, .max_shard_size = max_shard_size, .copy_files_from = copy_files_from};
+    return [net = model, options](checkpoint::Pages& pages) {
+      pages.folder = models::pretrained_folder(net, options, pages.model);
+    };
+  }
+};
+
+}  // namespace tutti

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/checkpoint/detail/mapping.hpp>
+#include <tutti/checkpoint/detail/unpickler.hpp>
+#include <tutti/checkpoint/detail/zip_archive.hpp>
+#include <tutti/checkpoint/stored_tensor.hpp>
+#include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
+
+namespace tutti::checkpoint {
+
+/// The tensors of the state dict in a file of Python's torch.save(): `.pth`, `.pt`, `.bin`.
+///
+/// No code of the file runs: what is not an OrderedDict, a tensor, a number, a text or a container
+/// of these is refused by its name (docs/pretrained.md, "Pickles"). Of a dict that holds more than
+/// weights the member `state_dict_ema` is taken, else `model_ema`, `state_dict` or `model`, as timm
+/// does; `_orig_mod.` and `module.` are taken off the front of names. Tensors of one storage share
+/// its bytes. Only the directory and the pickle are read. Throws c10::Error that names the file and
+/// the reason: no zip archive, truncated, big-endian, a tensor outside its storage, a class.
+std::vector<StoredTensor> stored_in_torch_file(const std::filesystem::path& path);
+
+}  // namespace tutti::checkpoint
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint {
+
+namespace detail {
+
+// A file of torch.save(): a zip archive with one folder of `data.pkl`, `byteorder`, `data/0`, ...
+class TorchFile {
+ public:
+  explicit TorchFile(const std::filesystem::path& path)
+      : file_(std::make_shared<const Mapping>(File::open_for_reading(path))), archive_(file_) {}
+
+  std::vector<StoredTensor> state_dict() const;
+
+ private:
+  [[noreturn]] void refuse(const std::string& why) const {
+    TUTTI_CHECK(false, "checkpoint: '", file_->path().string(), "' is refused: ", why);
+  }
+
+  std::string folder() const;
+  Pickle pickle(const std::string& folder) const;
+  std::uint32_t weights_of(const Pickle& pickle) const;
+  StoredTensor stored(const std::string& name, const PickledTensor& tensor,
+                      const std::string& entry) const;
+
+  std::shared_ptr<const Mapping> file_;
+  ZipArchive archive_;
+};
+
+// The folder that all entries are in, with its slash.
+TUTTI_INLINE std::string TorchFile::folder() const {
+  constexpr std::string_view pickle = "data.pkl";
+  std::string out;
+  for (const auto& [name, entry] : archive_.entries()) {
+    const std::size_t slash = name.find('/');
+    if (slash != std::string::npos && std::string_view(name).substr(slash + 1) == pickle) {
+      if (!out.empty()) {
+        refuse("it has two pickles, '" + out + "data.pkl' and '" + name + "'");
+      }
+      out = name.substr(0, slash + 1);
+    }
+  }
+  if (out.empty()) {
+    refuse("it is a zip archive without a data.pkl; expected a safetensors file or one of " +
+           std::string("torch.save()"));
+  }
+  return out;
+}
+
+TUTTI_INLINE Pickle TorchFile::pickle(const std::string& folder) const {
+  constexpr std::uint64_t most = std::uint64_t{1} << 26;
+  const auto& entries = archive_.entries();
+  if (const auto order = entries.find(folder + "byteorder"); order != entries.end()) {
+    const std::string_view text = archive_.bytes(order->second);
+    if (text != "little") {
+      refuse("its numbers are " + std::string(text.substr(0, 16)) +
+             "-endian, expected little-endian; save it again on such a machine");
+    }
+  }
+  if (entries.count(folder + "constants.pkl") != 0) {
+    refuse(
+        "it is an archive of C++'s torch::save() or of TorchScript, which can run code when it "
+        "is opened; convert it in Python, with safetensors and numpy installed: state = "
+        "torch.jit.load(path).state_dict(); safetensors.torch.save_file({k: "
+        "v.contiguous().clone() for k, v in state.items()}, 'model.safetensors')");
+  }
+  const ZipArchive::Entry entry = entries.at(folder + "data.pkl");
+  if (entry.size > most) {
+    refuse("its pickle has " + std::to_string(entry.size) + " bytes, expected at most " +
+           std::to_string(most));
+  }
+  try {
+    return parse_pickle(archive_.bytes(entry));
+  } catch (const std::invalid_argument& error) {
+    refuse(error.what());
+  }
+}
+
+// The dict of weights: the root, or the member of it that timm would take.
+TUTTI_INLINE std::uint32_t TorchFile::weights_of(const Pickle& pickle) const {
+  using Kind = PickledValue::Kind;
+  const PickledValue& root = pickle[pickle.root];
+  if (root.kind != Kind::dict) {
+    refuse("it holds " + std::string(kind_text(root.kind)) +
+           ", expected a state dict: " + "torch.save(model.state_dict(), path)");
+  }
+  for (const std::string_view member : {"state_dict_ema", "model_ema", "state_dict", "model"}) {
+    for (std::size_t i = 0; i + 1 < root.items.size(); i += 2) {
+      const PickledValue& key = pickle[root.items[i]];
+      if (key.kind == Kind::text && key.text == member &&
+          pickle[root.items[i + 1]].kind == Kind::dict) {
+        return root.items[i + 1];
+      }
+    }
+  }
+  return pickle.root;
+}
+
+TUTTI_INLINE StoredTensor TorchFile::stored(const std::string& name, const PickledTensor& tensor,
+                                            const std::string& entry) const {
+  const auto found = archive_.entries().find(entry);
+  if (found == archive_.entries().end()) {
+    refuse("the tensor '" + name + "' has the storage '" + entry.substr(0, 64) +
+           "', which the archive lacks");
+  }
+  const std::uint64_t element = c10::elementSize(tensor.dtype);
+  if (tensor.storage_size > found->second.size / element) {
+    refuse("the tensor '" + name + "' has a storage of " + std::to_string(tensor.storage_size) +
+           " elements of " + std::to_string(element) + " bytes, the archive has " +
+           std::to_string(found->second.size) + " bytes");
+  }
+  return {.name = name,
+          .dtype = tensor.dtype,
+          .shape = tensor.shape,
+          .strides = tensor.strides,
+          .file = file_,
+          .offset = found->second.offset + tensor.offset * element,
+          .extent = tensor.extent * element};
+}
+
+// Takes off what wrappers put before the names of a model.
+TUTTI_INLINE std::string without_wrappers(std::string_view name) {
+  for (const std::string_view prefix : {"_orig_mod.", "module.", "_orig_mod."}) {
+    name.remove_prefix(name.starts_with(prefix) ? prefix.size() : 0);
+  }
+  return std::string(name);
+}
+
+TUTTI_INLINE std::vector<StoredTensor> TorchFile::state_dict() const {
+  const std::string folder = this->folder();
+  const Pickle pickle = this->pickle(folder);
+  const PickledValue& weights = pickle[weights_of(pickle)];
+  std::vector<StoredTensor> out;
+  std::map<std::string, int> names;
+  for (std::size_t i = 0; i < weights.items.size(); i += 2) {
+    const PickledValue& key = pickle[weights.items[i]];
+    const PickledValue& value = pickle[weights.items[i + 1]];
+    if (key.kind != PickledValue::Kind::text || value.kind != PickledValue::Kind::tensor) {
+      refuse("its state dict has " + std::string(kind_text(value.kind)) + " under " +
+             (key.kind == PickledValue::Kind::text ? "'" + key.text.substr(0, 64) + "'"
+                                                   : std::string(kind_text(key.kind))) +
+             ", expected tensors under names");
+    }
+    const std::string name = without_wrappers(key.text);
+    if (const std::string problem = problem_of_name(name); !problem.empty()) {
+      refuse("the tensor '" + name.substr(0, 64) + "' " + problem);
+    }
+    if (++names[name] > 1) {
+      refuse("two tensors are named '" + name + "' once the prefixes of wrappers are removed");
+    }
+    const PickledTensor& tensor = pickle.tensors[static_cast<std::size_t>(value.integer)];
+    out.push_back(stored(name, tensor, folder + "data/" + pickle[tensor.storage].text));
+  }
+  return out;
+}
+
+}  // namespace detail
+
+TUTTI_INLINE std::vector<StoredTensor> stored_in_torch_file(const std::filesystem::path& path) {
+  return detail::TorchFile(path).state_dict();
+}
+
+}  // namespace tutti::checkpoint
+
+#endif

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tutti/config.hpp>
+#include <tutti/core/model.hpp>
+#include <tutti/core/tags.hpp>
+#include <tutti/metrics/language.hpp>
+#include <tutti/metrics/make_metrics.hpp>
+#include <tutti/models/causal_lm.hpp>
+#include <tutti/models/detail/language.hpp>
+#include <tutti/models/detail/llama_config.hpp>
+#include <tutti/models/detail/llama_layers.hpp>
+#include <tutti/models/pretrained_config.hpp>
+#include <tutti/models/weight_layout.hpp>
+#include <tutti/nn/activation_checkpointing.hpp>
+#include <tutti/nn/embedding.hpp>
+#include <tutti/nn/key_value_cache.hpp>
+#include <tutti/nn/linear.hpp>
+#include <tutti/nn/rms_norm.hpp>
+#include <tutti/nn/rotary.hpp>
+
+#include <torch/nn/modules/container/modulelist.h>
+
+/// The Llama family of language models: Llama 1 to 3, Mistral, Qwen 2 and 2.5, Qwen 3.
+///
+/// Names of parameters are Hugging Face's, so their weights load unchanged. Layers are those of
+/// tutti::nn, so that surgery reaches them.
+/// Source: Touvron et al., "LLaMA", 2023; Jiang et al., "Mistral 7B", 2023; Hugging Face
+/// Transformers, `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM`, `Qwen3ForCausalLM`.
+namespace tutti::models {
+
+/// A Llama without a head: token indices to vectors.
+class LlamaModelImpl : public torch::nn::Cloneable<LlamaModelImpl>, public nn::CheckpointsBlocks {
+ public:
+  /// Throws c10::Error (ValueError) as LlamaOptions::validate(), and for parameters of RoPE.
+  explicit LlamaModelImpl(const LlamaOptions& options);
+  ~LlamaModelImpl() override;
+  void reset() override;
+
+  /// Returns [N, T, hidden_size]. A cache in `pass` counts the tokens as read.
+  at::Tensor forward(detail::CausalPass pass);
+
+  /// Layer i of num_hidden_layers.
+  LlamaDecoderLayerImpl& layer(std::size_t i) { return layers->at<LlamaDecoderLayerImpl>(i); }
+
+  /// Which frequencies queries and keys turn with.
+  [[nodiscard]] const nn::Rotary& rotary() const { return rotary_; }
+
+  nn::Embedding embed_tokens{nullptr};
+  torch::nn::ModuleList layers{nullptr};  ///< LlamaDecoderLayer
+  nn::RMSNorm norm{nullptr};
+
+ private:
+  LlamaOptions options_;
+  nn::Rotary rotary_;
+};
+TORCH_MODULE(LlamaModel);
+
+/// A Llama as a Model and a CausalLM: the logits of the next token.
+///
+///     auto net = tutti::models::LlamaForCausalLM(tutti::models::LlamaOptions{.vocab_size = 512});
+///     tutti::Trainer trainer{net.ptr(), ...};
+///
+/// Its metrics are LanguageCrossEntropy and LanguagePerplexity.
+class LlamaForCausalLMImpl : public torch::nn::Cloneable<LlamaForCausalLMImpl>,
+                             public CausalLanguageModel {
+ public:
+  using Options = LlamaOptions;
+  using model_features = types<takes_tokens, loss_takes_indices>;
+
+  /// Throws c10::Error (ValueError) as LlamaModel.
+  explicit LlamaForCausalLMImpl(const LlamaOptions& options = {});
+  ~LlamaForCausalLMImpl() override;
+  void reset() override;
+
+  /// batch: `input_ids` [N, T]; `attention_mask` [N, T], 0 for padding, and `position_ids` where
+  /// they matter. Returns logits [N, T, vocab_size]; those of position i are for token i + 1.
+  Outputs forward(const Batch& batch);
+
+  /// The logits for tokens that may go on from a cache: [N, T or 1, vocab_size].
+  at::Tensor logits(const CausalInput& input) override;
+
+  /// An empty cache for `batch` sequences of at most `max_length` tokens.
+  [[nodiscard]] nn::KeyValueCache make_cache(std::int64_t batch,
+                                             std::int64_t max_length) const override;
+
+  /// The mean cross entropy of the tokens after the first; `labels` [N, T] are those of the inputs,
+  /// and -100 is left out.
+  static Loss loss(const Outputs& outputs, const Batch& batch) {
+    return detail::token_loss(outputs.tensor(), detail::next_tokens(batch));
+  }
+
+  /// The same for each sequence: [N].
+  static at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) {
+    return detail::sequence_losses(outputs.tensor(), detail::next_tokens(batch));
+  }
+
+  static Metrics metrics(bool train);
+  static void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) {
+    metric.update(outputs.tensor(), detail::next_tokens(batch));
+  }
+
+  /// Keeps only the inputs of the layers for the backward pass, see nn::CheckpointsBlocks.
+  void set_activation_checkpointing(bool on) { model->set_activation_checkpointing(on); }
+
+  /// The options of a Hugging Face folder. Throws c10::Error (ValueError) naming a key that changes
+  /// the computation and has a value that is not supported.
+  static LlamaOptions options_from(const PretrainedConfig& config) {
+    return detail::llama_options(config);
+  }
+
+  /// What config.json has to say; keys of source_config stay.
+  [[nodiscard]] PretrainedConfig config() const;
+
+  /// How the weights stand in a file.
+  [[nodiscard]] WeightLayout weight_layout() const;
+
+  [[nodiscard]] const LlamaOptions& options() const { return options_; }
+
+  LlamaModel model{nullptr};
+  nn::Linear lm_head{nullptr};       ///< empty where the table of the tokens is the head's matrix
+  PretrainedConfig source_config{};  ///< the config.json that it was made from, if any
+
+ private:
+  at::Tensor head(const at::Tensor& x);
+
+  LlamaOptions options_;
+};
+TORCH_MODULE(LlamaForCausalLM);
+
+}  // namespace tutti::models
+
+#if TUTTI_BODIES
+
+#include <ATen/ops/linear.h>
+
+namespace tutti::models {
+
+TUTTI_INLINE LlamaModelImpl::LlamaModelImpl(const LlamaOptions& options) : options_(options) {
+  options_.validate();
+  options_.rope_parameters.max_position_embeddings = options_.max_position_embeddings;
+  rotary_ = nn::Rotary(options_.head_size(), options_.rope_parameters);
+  reset();
+}
+TUTTI_INLINE LlamaModelImpl::~LlamaModelImpl() = default;
+
+TUTTI_INLINE void LlamaModelImpl::reset() {
+  torch::nn::EmbeddingOptions table(options_.vocab_size, options_.hidden_size);
+  if (options_.pad_token_id) {
+    table.padding_idx(*options_.pad_token_id);
+  }
+  embed_tokens = register_module("embed_tokens", nn::Embedding(table));
+  layers = register_module("layers", torch::nn::ModuleList());
+  for (std::int64_t i = 0; i < options_.num_hidden_layers; ++i) {
+    layers->push_back(LlamaDecoderLayer(options_, i));
+  }
+  norm = register_module("norm", nn::RMSNorm(nn::RMSNormOptions{.size = options_.hidden_size,
+                                                                .eps = options_.rms_norm_eps}));
+  detail::initialize(*this, options_.initializer_range);
+}
+
+TUTTI_INLINE at::Tensor LlamaModelImpl::forward(detail::CausalPass pass) {
+  at::Tensor x = embed_tokens(pass.ids);
+  pass.rotary = rotary_.tables(pass.positions, x, pass.length);
+  const bool checkpoints = activation_checkpointing() && pass.cache == nullptr;
+  for (std::size_t i = 0; i < layers->size(); ++i) {
+    const auto one = layers->ptr<LlamaDecoderLayerImpl>(i);
+    x = checkpoints
+            ? functional::checkpoint_activations(
+                  *one, [one, pass](const at::Tensor& y) { return one->forward(y, pass); }, x)
+            : one->forward(x, pass);
+  }
+  if (pass.cache != nullptr) {
+    pass.cache->advance(pass.ids.size(1));
+  }
+  return norm(x);
+}
+
+TUTTI_INLINE LlamaForCausalLMImpl::LlamaForCausalLMImpl(const LlamaOptions& options)
+    : options_(options) {
+  reset();
+}
+TUTTI_INLINE LlamaForCausalLMImpl::~LlamaForCausalLMImpl() = default;
+
+TUTTI_INLINE void LlamaForCausalLMImpl::reset() {
+  model = register_module("model", LlamaModel(options_));
+  if (!options_.tie_word_embeddings) {
+    lm_head = register_module("lm_head", detail::linear(options_.hidden_size, options_.vocab_size,
+                                                        /*bias=*/false));
+    torch::nn::init::normal_(lm_head->weight, 0, options_.initializer_range);
+  }
+}
+
+TUTTI_INLINE Outputs LlamaForCausalLMImpl::forward(const Batch& batch) {
+  return head(model(detail::causal_pass(detail::causal_input(batch), detail::Count::all, "Llama")));
+}
+
+TUTTI_INLINE at::Tensor LlamaForCausalLMImpl::logits(const CausalInput& input) {
+  const at::Tensor x = model(detail::causal_pass(input, detail::Count::unpadded, "Llama"));
+  return head(input.last_only ? x.slice(1, -1) : x);
+}
+
+TUTTI_INLINE nn::KeyValueCache LlamaForCausalLMImpl::make_cache(std::int64_t batch,
+                                                                std::int64_t max_length) const {
+  return {options_.num_hidden_layers, batch, max_length};
+}
+
+TUTTI_INLINE Metrics LlamaForCausalLMImpl::metrics(bool /*train*/) {
+  return make_metrics(LanguageCrossEntropy{}, LanguagePerplexity{});
+}
+
+TUTTI_INLINE PretrainedConfig LlamaForCausalLMImpl::config() const {
+  PretrainedConfig out = source_config;
+  detail::write_llama_options(options_, out);
+  return out;
+}
+
+TUTTI_INLINE WeightLayout LlamaForCausalLMImpl::weight_layout() const {
+  WeightLayout layout{.model = detail::llama_class(options_.model_type),
+                      .base_prefix = "model.",
+                      .heads = {"lm_head.", "score."}};
+  layout.add_module("", *this);
+  if (options_.tie_word_embeddings) {
+    layout.tied = {{"lm_head.weight", "model.embed_tokens.weight"}};
+  }
+  return layout;
+}
+
+TUTTI_INLINE at::Tensor LlamaForCausalLMImpl::head(const at::Tensor& x) {
+  return lm_head ? lm_head(x) : at::linear(x, model->embed_tokens->weight);
+}
+
+}  // namespace tutti::models
+
+#endif

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tutti/config.hpp>
+#include <tutti/core/detail/json_text.hpp>
+#include <tutti/core/detail/throw.hpp>
+#include <tutti/models/pretrained_config.hpp>
+
+#include <torch/nn/module.h>
+
+/// The libraries of Python whose files of image models are read and written.
+namespace tutti::models {
+
+/// Whose names the weights of an image model have in a file, and whose config.json stands beside
+/// them.
+enum class VisionLayout : std::uint8_t {
+  torchvision,   ///< the names in memory; config.json says how to call the class in Python
+  timm,          ///< config.json has `architecture`, `model_args` and `pretrained_cfg`
+  timm_wrapper,  ///< timm's as Transformers keeps them: `timm_model.` before every name
+  huggingface,   ///< Transformers' own `vit` and `resnet`
+};
+
+constexpr std::string_view to_string(VisionLayout layout) {
+  constexpr std::string_view names[] = {"torchvision", "timm", "timm_wrapper", "huggingface"};
+  return names[static_cast<std::size_t>(layout)];
+}
+
+/// Which class of image models a config describes.
+enum class VisionFamily : std::uint8_t { vision_transformer, resnet };
+
+/// Which library wrote a config. Throws c10::Error (ValueError) when it is none of these, naming
+/// what is there.
+VisionLayout vision_layout_of(const PretrainedConfig& config);
+
+/// Which class reads it: VisionTransformer or ResNet. Throws c10::Error (ValueError) for any other.
+VisionFamily vision_family_of(const PretrainedConfig& config);
+
+namespace detail {
+
+/// An image model's options by name, for comparing and for messages.
+using NamedOptions = std::vector<std::pair<std::string_view, std::string>>;
+
+/// timm's name of an architecture without the tag of its weights: "resnet18" of "resnet18.a1_in1k".
+std::string timm_architecture(const PretrainedConfig& config);
+
+/// Refuses, by its name and value, every key that is not in `known`, unless it is null or false.
+void only_known(const PretrainedConfig& config, std::initializer_list<std::string_view> known);
+
+/// The side of square images: a key that is a number, or [side, side]. Throws for others.
+std::int64_t square_side(const PretrainedConfig& config, std::string_view name,
+                         std::int64_t otherwise);
+
+/// What timm's `model_args`, the config itself and `pretrained_cfg` say, in this order of rank.
+struct TimmCounts {
+  std::int64_t num_classes = 1000;
+  std::int64_t in_channels = 3;
+};
+TimmCounts timm_counts(const PretrainedConfig& config);
+
+/// Gives a config of Transformers the labels of `num_classes` classes, unless it has as many.
+void set_labels(PretrainedConfig& config, std::int64_t num_classes);
+
+/// timm's `pretrained_cfg` of a model that has none: images as ImageNet's.
+tutti::detail::Json timm_pretrained_cfg(std::int64_t in_channels, std::int64_t side,
+                                        std::int64_t num_classes, std::string_view first_conv,
+                                        std::string_view classifier);
+
+/// Says in timm's `pretrained_cfg` how large the images are, where it says another size.
+void set_timm_input(PretrainedConfig& config, std::int64_t in_channels, std::int64_t side);
+
+/// The child of a module by its name there.
+inline const torch::nn::Module& child_of(const torch::nn::Module& parent, const std::string& name) {
+  return *parent.named_children()[name];
+}
+
+/// Throws c10::Error (ValueError) naming the options by which what a config says differs from what
+/// the model has: what the other library cannot express.
+void expect_expressed(std::string_view model, VisionLayout layout, const NamedOptions& has,
+                      const NamedOptions& says);
+
+}  // namespace detail
+
+}  // namespace tutti::models
+
+#if TUTTI_BODIES
+
+namespace tutti::models {
+
+TUTTI_INLINE VisionLayout vision_layout_of(const PretrainedConfig& config) {
+  const std::string type = config.model_type();
+  if (type == "timm_wrapper") {
+    return VisionLayout::timm_wrapper;
+  }
+  if (type == "vit" || type == "resnet") {
+    return VisionLayout::huggingface;
+  }
+  TUTTI_CHECK_VALUE(type.empty(), config.origin(), ": model_type is \"", type,
+                    "\", expected \"vit\", \"resnet\" or \"timm_wrapper\" for an image model");
+  if (config.has("architecture")) {
+    return VisionLayout::timm;
+  }
+  if (config.text("class", config.text("function", "")).starts_with("torchvision.models.")) {
+    return VisionLayout::torchvision;
+  }
+  ::tutti::detail::raise<c10::ValueError>(
+      {__func__, __FILE__, __LINE__},
+      config.origin() +
+          ": there is neither a model_type of Transformers, nor an architecture of timm, nor a "
+          "class or function of torchvision.models; expected the config of an image model");
+}
+
+TUTTI_INLINE VisionFamily vision_family_of(const PretrainedConfig& config) {
+  std::string name;
+  switch (vision_layout_of(config)) {
+    case VisionLayout::huggingface:
+      name = config.model_type();
+      break;
+    case VisionLayout::torchvision:
+      name = config.text("class", config.text("function", "")).substr(19);  // torchvision.models.
+      break;
+    default:
+      name = detail::timm_architecture(config);
+  }
+  const auto begins = [&](std::string_view start) { return name.starts_with(start); };
+  if (begins("vit") || begins("VisionTransformer") || begins("deit")) {
+    return VisionFamily::vision_transformer;
+  }
+  TUTTI_CHECK_VALUE(
+      begins("resn") || begins("ResNet") || begins("wide_resnet"), config.origin(),
+      ": the architecture is \"", name,
+      "\", expected a vision transformer (vit_*, deit_*) or a residual network (resnet*, resnext*, "
+      "wide_resnet*)");
+  return VisionFamily::resnet;
+}
+
+namespace detail {
+
+TUTTI_INLINE std::string timm_architecture(const PretrainedConfig& config) {
+  const std::string name = config.text("architecture", "");
+  return name.substr(0, name.find('.'));
+}
+
+TUTTI_INLINE void only_known(const PretrainedConfig& config,
+                             std::initializer_list<std::string_view> known) {
+  for (const auto& [name, value] : config.values()) {
+    const bool off = value.is_null() || (value.is_bool() && !value.boolean());
+    if (!off && std::find(known.begin(), known.end(), name) == known.end()) {
+      config.refuse(name, "that it is absent, null or false");
+    }
+  }
+}
+
+TUTTI_INLINE std::int64_t square_side(const PretrainedConfig& config, std::string_view name,
+                                      std::int64_t otherwise) {
+  const std::vector<std::int64_t> sides = config.integers(name);
+  if (sides.empty()) {
+    return otherwise;
+  }
+  if (sides.size() > 2 || sides.front() != sides.back()) {
+    config.refuse(name, "one number, or two equal ones: images and patches are squares");
+  }
+  return sides.front();
+}
+
+TUTTI_INLINE TimmCounts timm_counts(const PretrainedConfig& config) {
+  const PretrainedConfig args = config.section("model_args");
+  const PretrainedConfig pretrained = config.section("pretrained_cfg");
+  const auto input = pretrained.integers("input_size");
+  TimmCounts out;
+  out.num_classes = args.integer(
+      "num_classes", config.integer("num_classes", pretrained.integer("num_classes", 1000)));
+  out.in_channels = args.integer("in_chans", input.size() == 3 ? input.front() : 3);
+  return out;
+}
+
+TUTTI_INLINE void set_labels(PretrainedConfig& config, std::int64_t num_classes) {
+  config.erase("num_labels");
+  if (config.has("id2label") && config.num_labels() == num_classes) {
+    return;
+  }
+  tutti::detail::Json::Object by_id;
+  tutti::detail::Json::Object by_label;
+  for (std::int64_t i = 0; i < num_classes; ++i) {
+    const std::string label = "LABEL_" + std::to_string(i);
+    by_id.emplace_back(std::to_string(i), label);
+    by_label.emplace_back(label, i);
+  }
+  config.set("id2label", std::move(by_id));
+  config.set("label2id", std::move(by_label));
+}
+
+TUTTI_INLINE tutti::detail::Json timm_pretrained_cfg(std::int64_t in_channels, std::int64_t side,
+                                                     std::int64_t num_classes,
+                                                     std::string_view first_conv,
+                                                     std::string_view classifier) {
+  using tutti::detail::Json;
+  return Json::Object{{"input_size", Json::Array{in_channels, side, side}},
+                      {"interpolation", "bicubic"},
+                      {"crop_pct", 0.9},
+                      {"crop_mode", "center"},
+                      {"mean", Json::Array{0.485, 0.456, 0.406}},
+                      {"std", Json::Array{0.229, 0.224, 0.225}},
+                      {"num_classes", num_classes},
+                      {"first_conv", first_conv},
+                      {"classifier", classifier}};
+}
+
+TUTTI_INLINE void set_timm_input(PretrainedConfig& config, std::int64_t in_channels,
+                                 std::int64_t side) {
+  PretrainedConfig pretrained = config.section("pretrained_cfg");
+  const std::vector<std::int64_t> input{in_channels, side, side};
+  if (pretrained.has("input_size") && pretrained.integers("input_size") != input) {
+    pretrained.set("input_size", tutti::detail::Json::Array{in_channels, side, side});
+    config.set("pretrained_cfg", pretrained.values());
+  }
+}
+
+TUTTI_INLINE void expect_expressed(std::string_view model, VisionLayout layout,
+                                   const NamedOptions& has, const NamedOptions& says) {
+  std::string differences;
+  for (std::size_t i = 0; i < has.size(); ++i) {
+    if (has[i] != says[i]) {
+      differences += (differences.empty() ? "" : ", ") + std::string(has[i].first) + " is " +
+                     has[i].second + " (there " + says[i].second + ")";
+    }
+  }
+  TUTTI_CHECK_VALUE(differences.empty(), model, ": a config of ", to_string(layout),
+                    " cannot express this model: ", differences,
+                    "; choose another layout with set_layout()");
+}
+
+}  // namespace detail
+
+}  // namespace tutti::models
+
+#endif

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <tutti/config.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+/// Activation checkpointing: memory for time.
+namespace tutti::functional {
+
+/// `run(x)`, of which only x is kept for the backward pass; there it is computed again.
+///
+/// block: the module whose parameters `run` uses; all of them that learn get their gradients. run:
+/// maps x to one new tensor by `block`, and keeps what it needs alive. Gradients are those without
+/// checkpointing, also with autocast and with dropout: types and the state of the default
+/// generators are in the backward pass what they were in the forward pass. Without gradients it is
+/// `run(x)`.
+/// Throws c10::Error when a layer of `block` keeps masks of its own (GyroDropout), which a second
+/// computation would advance; in the backward pass where gradients of gradients are asked for.
+/// Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016;
+/// `torch.utils.checkpoint`.
+at::Tensor checkpoint_activations(const torch::nn::Module& block,
+                                  std::function<at::Tensor(const at::Tensor&)> run,
+                                  const at::Tensor& x);
+
+}  // namespace tutti::functional
+
+namespace tutti::nn {
+
+/// A model whose blocks can be checkpointed, base class of the language models.
+class CheckpointsBlocks {
+ public:
+  virtual ~CheckpointsBlocks();
+
+  /// From now on only the inputs of the blocks are kept for the backward pass, which computes each
+  /// block a second time: much less memory, a third more time. No effect on numbers.
+  void set_activation_checkpointing(bool on) { checkpoints_ = on; }
+  [[nodiscard]] bool activation_checkpointing() const { return checkpoints_; }
+
+ private:
+  bool checkpoints_ = false;
+};
+
+}  // namespace tutti::nn
+
+#if TUTTI_BODIES
+
+#include <tutti/core/autocast.hpp>
+#include <tutti/core/detail/throw.hpp>
+#include <tutti/nn/detail/gradient.hpp>
+#include <tutti/nn/gyro_dropout.hpp>
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace tutti::nn {
+TUTTI_INLINE CheckpointsBlocks::~CheckpointsBlocks() = default;
+}  // namespace tutti::nn
+
+namespace tutti::nn::detail {
+
+// The default generators of the CPU and of another device where one is used.
+class GeneratorStates {
+ public:
+  explicit GeneratorStates(at::Device device) {
+    add(at::detail::getDefaultCPUGenerator());
+    if (!device.is_cpu()) {
+      add(at::globalContext().defaultGenerator(device));
+    }
+  }
+
+  void restore() {
+    for (auto& [generator, state] : states_) {
+      const std::lock_guard<std::mutex> lock(generator.mutex());
+      generator.set_state(state);
+    }
+  }
+
+ private:
+  void add(at::Generator generator) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    states_.emplace_back(generator, generator.get_state());
+  }
+
+  std::vector<std::pair<at::Generator, at::Tensor>> states_;
+};
+
+// While it lives, the generators are where `then` was; afterwards where they were before.
+class GeneratorsOf {
+ public:
+  GeneratorsOf(GeneratorStates& then, at::Device device) : now_(device) { then.restore(); }
+  ~GeneratorsOf() { now_.restore(); }
+  GeneratorsOf(const GeneratorsOf&) = delete;
+  GeneratorsOf& operator=(const GeneratorsOf&) = delete;
+
+ private:
+  GeneratorStates now_;
+};
+
+// How autocast is set for a device.
+struct AutocastOf {
+  explicit AutocastOf(at::DeviceType on)
+      : device(on),
+        enabled(at::autocast::is_autocast_enabled(on)),
+        dtype(at::autocast::get_autocast_dtype(on)) {}
+
+  at::DeviceType device;
+  bool enabled;
+  at::ScalarType dtype;
+};
+
+// Weights that are cast in here are cast for here alone: a copy made without gradients must not
+// serve where they are wanted.
+class NoAutocastCache {
+ public:
+  NoAutocastCache() : was_(at::autocast::is_autocast_cache_enabled()) {
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~NoAutocastCache() { at::autocast::set_autocast_cache_enabled(was_); }
+  NoAutocastCache(const NoAutocastCache&) = delete;
+  NoAutocastCache& operator=(const NoAutocastCache&) = delete;
+
+ private:
+  bool was_;
+};
+
+class CheckpointBackward final : public torch::autograd::Node {
+ public:
+  using Run = std::function<at::Tensor(const at::Tensor&)>;
+
+  CheckpointBackward(Run run, const at::Tensor& x, std::vector<at::Tensor> parameters,
+                     GeneratorStates generators)
+      : run_(std::move(run)),
+        x_(x, /*is_output=*/false),
+        device_(x.device()),
+        learns_(x.requires_grad()),
+        parameters_(std::move(parameters)),
+        generators_(std::move(generators)),
+        autocast_{AutocastOf(at::kCPU), AutocastOf(x.device().type())} {
+    add_next_edge(torch::autograd::impl::gradient_edge(x));
+    for (const at::Tensor& parameter : parameters_) {
+      add_next_edge(torch::autograd::impl::gradient_edge(parameter));
+    }
+  }
+
+  void release_variables() override {
+    x_.reset_data();
+    run_ = nullptr;
+  }
+
+ private:
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
+  at::Tensor again(const at::Tensor& x);
+
+  Run run_;
+  torch::autograd::SavedVariable x_;
+  at::Device device_;
+  bool learns_;
+  std::vector<at::Tensor> parameters_;
+  GeneratorStates generators_;
+  std::array<AutocastOf, 2> autocast_;
+};
+
+TUTTI_INLINE at::Tensor CheckpointBackward::again(const at::Tensor& x) {
+  const GeneratorsOf generators(generators_, device_);
+  const Autocast cpu(autocast_[0].device, autocast_[0].dtype, autocast_[0].enabled);
+  const Autocast own(autocast_[1].device, autocast_[1].dtype, autocast_[1].enabled);
+  const NoAutocastCache no_cache;
+  const c10::AutoGradMode grad(true);
+  return run_(x);
+}
+
+TUTTI_INLINE torch::autograd::variable_list CheckpointBackward::apply(
+    torch::autograd::variable_list&& gradients) {
+  torch::autograd::variable_list out(1 + parameters_.size());
+  if (!gradients[0].defined()) {
+    return out;
+  }
+  TUTTI_CHECK(!at::GradMode::is_enabled(),
+              "activation checkpointing: gradients of gradients are asked for, which need what was "
+              "not kept; switch it off with set_activation_checkpointing(false)");
+  const at::Tensor saved = x_.unpack();
+  TUTTI_CHECK(run_,
+              "activation checkpointing: the graph was freed by its first backward pass; "
+              "keep it with retain_graph");
+  const at::Tensor x = saved.detach().requires_grad_(learns_);
+  const at::Tensor y = again(x);
+  torch::autograd::variable_list inputs;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (task_should_compute_output(i)) {
+      inputs.push_back(i == 0 ? x : parameters_[i - 1]);
+      places.push_back(i);
+    }
+  }
+  if (inputs.empty()) {
+    return out;
+  }
+  const torch::autograd::variable_list found =
+      torch::autograd::grad({y}, inputs, {gradients[0]}, /*retain_graph=*/false,
+                            /*create_graph=*/false, /*allow_unused=*/true);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    out[places[i]] = found[i];
+  }
+  return out;
+}
+
+}  // namespace tutti::nn::detail
+
+namespace tutti::functional {
+
+TUTTI_INLINE at::Tensor checkpoint_activations(const torch::nn::Module& block,
+                                               std::function<at::Tensor(const at::Tensor&)> run,
+                                               const at::Tensor& x) {
+  std::vector<at::Tensor> learning;
+  for (at::Tensor& parameter : block.parameters()) {
+    if (parameter.requires_grad()) {
+      learning.push_back(std::move(parameter));
+    }
+  }
+  if (!at::GradMode::is_enabled() || (learning.empty() && !x.requires_grad())) {
+    return run(x);
+  }
+  for (const auto& layer : block.modules()) {
+    TUTTI_CHECK(dynamic_cast<const nn::GyroDropoutImpl*>(layer.get()) == nullptr,
+                "activation checkpointing: the block has a GyroDropout, whose masks advance with "
+                "every computation; use one of the two");
+  }
+  nn::detail::GeneratorStates generators(x.device());
+  at::Tensor y;
+  {
+    const c10::NoGradGuard no_grad;
+    const nn::detail::NoAutocastCache no_cache;
+    y = run(x).detach();
+  }
+  ::tutti::detail::set_gradient(
+      y, new nn::detail::CheckpointBackward(std::move(run), x, std::move(learning),
+                                            std::move(generators)));
+  return y;
+}
+
+}  // namespace tutti::functional
+
+#endif

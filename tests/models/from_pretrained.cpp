@@ -1,0 +1,342 @@
+#include <tutti/models/from_pretrained.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include <tutti/checkpoint/safetensors.hpp>
+
+#include "models/tiny_pretrained.hpp"
+#include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/warnings.hpp"
+
+using Catch::Matchers::ContainsSubstring;
+using namespace tutti::models;
+using tutti::checkpoint::write_safetensors;
+using Tensors = std::map<std::string, at::Tensor>;
+using Names = std::vector<std::string>;
+
+namespace {
+
+// What a file of Tiny has, under today's names.
+Tensors weights() {
+  return {{"base.table.weight", at::arange(15, at::kFloat).reshape({5, 3})},
+          {"base.mix.weight", at::arange(6, at::kFloat).reshape({3, 2})},
+          {"base.LayerNorm.weight", at::full({3}, 2.0)},
+          {"base.LayerNorm.bias", at::full({3}, 3.0)},
+          {"base.count", at::full({}, 9, at::kLong)},
+          {"classifier.weight", at::full({2, 3}, 4.0)},
+          {"classifier.bias", at::full({2}, 5.0)}};
+}
+
+void write(const TemporaryFolder& folder, const Tensors& tensors,
+           const std::string& config = R"({"model_type": "tiny", "width": 3, "seed": 7})") {
+  std::filesystem::remove(folder / "model.safetensors");
+  write_safetensors(folder / "model.safetensors", {tensors.begin(), tensors.end()});
+  write_bytes(folder / "config.json", config);
+}
+
+Tiny load(const TemporaryFolder& folder, FromPretrainedOptions options = {},
+          PretrainedReport* report = nullptr) {
+  options.report = report;
+  return from_pretrained<Tiny>(folder.path().string(), options);
+}
+
+// The message with which a file is refused.
+std::string says(const TemporaryFolder& folder, const Tensors& tensors,
+                 const FromPretrainedOptions& options = {}) {
+  write(folder, tensors);
+  try {
+    load(folder, options);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "nothing";
+}
+
+void check_values(Tiny& net) {
+  const Tensors want = weights();
+  CHECK(net->table.equal(want.at("base.table.weight")));
+  CHECK(net->mix->weight.equal(want.at("base.mix.weight").t()));
+  CHECK(net->norm->weight.equal(want.at("base.LayerNorm.weight")));
+  CHECK(net->norm->bias.equal(want.at("base.LayerNorm.bias")));
+  CHECK(net->count.item<int>() == 9);
+  CHECK(net->classifier->weight.equal(want.at("classifier.weight")));
+}
+
+// The tensors under other names.
+Tensors renamed(const std::function<std::string(const std::string&)>& name) {
+  Tensors out;
+  for (const auto& [old, tensor] : weights()) {
+    out[name(old)] = tensor;
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a model is made by its config and has the values of its file", "[models][pretrained]") {
+  const TemporaryFolder folder;
+  write(folder, weights());
+  PretrainedReport report;
+  Tiny net = load(folder, {}, &report);
+  check_values(net);
+  CHECK(net->table.requires_grad());
+  CHECK(net->is_training());
+  CHECK(report.taken.size() == 7);
+  CHECK(report.renamed.empty());
+  CHECK(net->config().integer("seed") == 7);
+  CHECK_THAT(report.text(), ContainsSubstring("TinyForSequenceClassification from '") &&
+                                ContainsSubstring("model.safetensors': 7 tensors"));
+}
+
+TEST_CASE("names of the base model and of old versions are found", "[models][pretrained]") {
+  const TemporaryFolder folder;
+  write(folder, renamed([](std::string name) {
+          if (name.starts_with("base.")) {
+            name.erase(0, 5);
+          }
+          const std::size_t weight = name.find("LayerNorm.weight");
+          return weight == std::string::npos ? name : "LayerNorm.gamma";
+        }));
+  PretrainedReport report;
+  Tiny net = load(folder, {}, &report);
+  check_values(net);
+  CHECK(report.renamed.size() == 5);
+  CHECK_THAT(report.text(), ContainsSubstring("LayerNorm.gamma -> base.LayerNorm.weight"));
+}
+
+TEST_CASE("gamma is an old name only behind LayerNorm", "[models][pretrained]") {
+  const TemporaryFolder folder;
+  Tensors file = weights();
+  file["base.ls1.gamma"] = at::ones({3});
+  CHECK_THAT(says(folder, file),
+             ContainsSubstring("1 unexpected") && ContainsSubstring("base.ls1.gamma"));
+}
+
+TEST_CASE("a base model reads a file of a model with heads", "[models][pretrained]") {
+  const TemporaryFolder folder;
+  write(folder, weights());
+  torch::nn::LayerNorm norm(torch::nn::LayerNormOptions({3}));
+  WeightLayout layout{.model = "LayerNorm",
+                      .base_prefix = "base.",
+                      .left_out = {"classifier.*", "table.*", "mix.*", "count"}};
+  layout.add_module("LayerNorm.", *norm);
+  const PretrainedReport report = load_pretrained(layout, folder.path().string());
+  CHECK(norm->weight.equal(at::full({3}, 2.0)));
+  CHECK(report.left_out.size() == 5);
+}
+
+TEST_CASE("constants that old versions wrote are passed over, and heads that the model lacks noted",
+          "[models][pretrained]") {
+  const TemporaryFolder folder;
+  Tensors file = weights();
+  file["base.h.0.attn.bias"] = at::ones({1, 1, 4, 4});
+  file["base.h.0.attn.masked_bias"] = at::tensor(-1e4);
+  file["base.embeddings.position_ids"] = at::arange(4);
+  file["base.layers.0.rotary_emb.inv_freq"] = at::ones({2});
+  file["extra.weight"] = at::ones({2});
+  write(folder, file);
+  PretrainedReport report;
+  Tiny net = load(folder, {}, &report);
+  check_values(net);
+  CHECK(report.ignored.size() == 4);
+  CHECK(report.left_out == Names{"extra.weight"});
+  CHECK_THAT(report.text(), ContainsSubstring("1 left out") && ContainsSubstring("extra.weight") &&
+                                !ContainsSubstring("inv_freq"));
+  file["base.h.0.attn.bias"] = at::ones({12});  // a bias, not a mask
+  file["base.h.0.c_attn.bias"] = at::ones({1, 1, 4, 4});
+  CHECK_THAT(says(folder, file), ContainsSubstring("2 unexpected"));
+}
+
+TEST_CASE("a tied weight may be absent, equal, or alone; another value is refused",
+          "[models][pretrained]") {
+  const TemporaryFolder folder;
+  Tensors file = weights();
+  const at::Tensor table = file.at("base.table.weight");
+  file["lm_head.weight"] = table.clone();
+  write(folder, file);
+  PretrainedReport report;
+  Tiny net = load(folder, {}, &report);
+  check_values(net);
+  CHECK(report.renamed.empty());
+  file.erase("base.table.weight");
+  write(folder, file);
+  Tiny alone = load(folder, {}, &report);
+  check_values(alone);
+  CHECK(report.renamed.size() == 1);
+  file["base.table.weight"] = table + 1;
+  CHECK_THAT(says(folder, file),
+             ContainsSubstring("lm_head.weight: tied to base.table.weight in the model, other "
+                               "values in the file"));
+  file["base.table.weight"] = table.to(at::kDouble);
+  CHECK_THAT(says(folder, file), ContainsSubstring("other values in the file"));
+}
+
+TEST_CASE("what is missing, unexpected or different is listed, with both sides, and nothing loaded",
+          "[models][pretrained]") {
+  const TemporaryFolder folder;
+  Tensors file = weights();
+  file.erase("base.table.weight");
+  file["base.tabel.weight"] = at::ones({5, 3});
+  file["base.mix.weight"] = at::ones({2, 3});
+  file["base.LayerNorm.bias"] = at::ones({3}, at::kChar);
+  const std::string words = says(folder, file);
+  CHECK_THAT(words, ContainsSubstring("do not fit TinyForSequenceClassification"));
+  CHECK_THAT(words, ContainsSubstring("1 missing (the model has them, the file has not):\n    "
+                                      "base.table.weight"));
+  CHECK_THAT(words, ContainsSubstring("1 unexpected (the file has them, the model has not):\n    "
+                                      "base.tabel.weight"));
+  CHECK_THAT(words, ContainsSubstring("base.mix.weight: shape [2, 3] in the file, [3, 2] in the"));
+  CHECK_THAT(words, ContainsSubstring("base.LayerNorm.bias: type Char in the file, Float in the"));
+
+  Tiny net;
+  const at::Tensor before = net->norm->weight.clone();
+  CHECK_THROWS_AS(load_pretrained(net->weight_layout(), folder.path().string()), c10::Error);
+  CHECK(net->norm->weight.equal(before));
+  CHECK(net->count.item<int>() == 0);
+}
+
+TEST_CASE("two names in the file for one tensor are refused", "[models][pretrained]") {
+  const TemporaryFolder folder;
+  Tensors file = weights();
+  file["base.LayerNorm.gamma"] = at::ones({3});
+  CHECK_THAT(says(folder, file), ContainsSubstring("base.LayerNorm.weight: the file has it twice"));
+}
+
+TEST_CASE("a file of another architecture is refused by the tensor that says so",
+          "[models][pretrained]") {
+  const TemporaryFolder folder;
+  Tensors file = weights();
+  file["base.q_norm.weight"] = at::ones({3});
+  file.erase("base.table.weight");
+  CHECK_THAT(says(folder, file),
+             ContainsSubstring("'base.q_norm.weight' in '") &&
+                 ContainsSubstring("': normalised queries are another architecture"));
+}
+
+TEST_CASE("a head that the file lacks is new when that is allowed, and reported",
+          "[models][pretrained]") {
+  const TemporaryFolder folder;
+  Tensors file = weights();
+  file.erase("classifier.weight");
+  file.erase("classifier.bias");
+  CHECK_THAT(says(folder, file), ContainsSubstring("2 missing") &&
+                                     ContainsSubstring("made freshly with allow_new_heads"));
+  PretrainedReport report;
+  torch::manual_seed(1);
+  Tiny net = load(folder, {.allow_new_heads = true}, &report);
+  CHECK(report.initialised == Names{"classifier.weight", "classifier.bias"});
+  CHECK(net->norm->weight.equal(at::full({3}, 2.0)));
+  CHECK(net->classifier->weight.abs().max().item<float>() <= 0.5775F);  // U(+-1/sqrt(3))
+  CHECK(net->classifier->weight.std().item<float>() > 0.01F);
+  file.erase("base.table.weight");
+  CHECK_THAT(says(folder, file, {.allow_new_heads = true}), ContainsSubstring("1 missing"));
+}
+
+TEST_CASE("a head of another size is new when that is allowed", "[models][pretrained]") {
+  const TemporaryFolder folder;
+  write(folder, weights());
+  const auto five = [](PretrainedConfig& config) { config.set("num_labels", 5); };
+  PretrainedReport report;
+  CHECK_THROWS_WITH(load(folder, {.edit_config = five}),
+                    ContainsSubstring("classifier.weight: shape [2, 3] in the file, [5, 3]"));
+  Tiny net = load(folder, {.ignore_mismatched_sizes = true, .edit_config = five}, &report);
+  CHECK(net->classifier->weight.sizes() == at::IntArrayRef{5, 3});
+  CHECK(report.initialised.size() == 2);
+  CHECK(net->config().integer("num_labels") == 5);
+}
+
+TEST_CASE("what is new without anybody asking for the report is a warning",
+          "[models][pretrained]") {
+  const TemporaryFolder folder;
+  Tensors file = weights();
+  file.erase("classifier.bias");
+  write(folder, file);
+  const Warnings warnings;
+  load(folder, {.allow_new_heads = true});
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts.front(), ContainsSubstring("1 freshly initialised"));
+}
+
+TEST_CASE("types are converted to the model's", "[models][pretrained]") {
+  const TemporaryFolder folder;
+  Tensors file = weights();
+  for (auto& [name, tensor] : file) {
+    tensor = tensor.is_floating_point() ? tensor.to(at::kBFloat16) : tensor.to(at::kInt);
+  }
+  write(folder, file);
+  Tiny net = load(folder);
+  CHECK(net->table.scalar_type() == at::kFloat);
+  check_values(net);
+  Tiny half = load(folder, {.dtype = at::kHalf});
+  CHECK(half->table.scalar_type() == at::kHalf);
+  CHECK(half->count.scalar_type() == at::kLong);
+  CHECK(half->table.equal(weights().at("base.table.weight").to(at::kHalf)));
+}
+
+TEST_CASE("a tensor of another shape is adapted where the layout says how",
+          "[models][pretrained]") {
+  const TemporaryFolder folder;
+  Tensors file = weights();
+  file["base.table.weight"] = at::ones({2, 3});
+  write(folder, file);
+  Tiny net;
+  WeightLayout layout = net->weight_layout();
+  layout.tensors.front().adapt = [](const at::Tensor& from_file) {
+    return from_file.sum() + at::zeros({5, 3});
+  };
+  const PretrainedReport report = load_pretrained(layout, folder.path().string());
+  CHECK(net->table.equal(at::full({5, 3}, 6.0)));
+  CHECK(report.adapted == Names{"base.table.weight"});
+}
+
+TEST_CASE("a layout that forgets a parameter or has a name twice is refused",
+          "[models][pretrained]") {
+  Tiny net;
+  WeightLayout layout = net->weight_layout();
+  CHECK_NOTHROW(tutti::models::detail::check_covers(layout, *net));
+  layout.tensors.erase(layout.tensors.begin() + 1);
+  CHECK_THROWS_WITH(tutti::models::detail::check_covers(layout, *net),
+                    ContainsSubstring("lacks the parameter 'mix.weight'"));
+  const TemporaryFolder folder;
+  write(folder, weights());
+  layout = net->weight_layout();
+  layout.tensors.push_back(layout.tensors.front());
+  CHECK_THROWS_WITH(load_pretrained(layout, folder.path().string()),
+                    ContainsSubstring("has two tensors 'base.table.weight'"));
+}
+
+TEST_CASE("parameters that a file fills are not drawn first", "[models][pretrained]") {
+  torch::manual_seed(3);
+  const at::Tensor expected = at::randn({4});
+  torch::manual_seed(3);
+  at::Tensor untouched = at::full({100}, 7.0);
+  {
+    const tutti::models::detail::WithoutInit raw;
+    untouched.normal_();
+    untouched.uniform_(0, 1);
+    CHECK(untouched.eq(7).all().item<bool>());
+    CHECK(at::ones({3}).add(1).sum().item<float>() == 6);  // all else computes
+    const torch::nn::Linear linear(2, 2);
+    CHECK(linear->weight.requires_grad());
+  }
+  CHECK(at::randn({4}).equal(expected));  // and no random number was used
+  untouched.normal_();
+  CHECK(!untouched.eq(7).any().item<bool>());
+}
+
+TEST_CASE("a config of another model is refused before the weights are looked at",
+          "[models][pretrained]") {
+  const TemporaryFolder folder;
+  write_bytes(folder / "config.json", R"({"model_type": "huge", "width": 3})");
+  CHECK_THROWS_WITH(load(folder), ContainsSubstring("has config.json, expected weights") ||
+                                      ContainsSubstring("model_type is \"huge\""));
+  write(folder, weights(), R"({"model_type": "huge", "width": 3})");
+  CHECK_THROWS_WITH(load(folder), ContainsSubstring("model_type is \"huge\""));
+}
