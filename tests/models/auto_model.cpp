@@ -82,7 +82,8 @@ TEST_CASE("a classifier of images comes from the folder of any of the three libr
           "[models][pretrained]") {
   const TemporaryFolder folder;
   const at::Tensor x = at::randn({2, 3, 32, 32});
-  ResNet resnet(ResNetOptions{.layers = {1, 1}, .widths = {4, 8}, .num_classes = 5});
+  ResNet resnet(ResNetOptions{
+      .layers = {1, 1, 1, 1}, .widths = {4, 4, 8, 8}, .num_classes = 5, .stem_width = 64});
   resnet->eval();
   const at::NoGradGuard no_grad;
   for (const VisionLayout layout : {VisionLayout::timm, VisionLayout::huggingface}) {
