@@ -19,7 +19,7 @@ using algorithms =
                  tutti::CutMix, tutti::CutOut, tutti::EMA, tutti::Factorize,
                  tutti::GatedLinearUnits, tutti::GhostBatchNorm, tutti::GradientClipping,
                  tutti::GyroDropout, tutti::LabelSmoothing, tutti::LayerFreezing,
-                 tutti::LowPrecisionGroupNorm, tutti::LowPrecisionLayerNorm, tutti::MixUp,
+                 tutti::LoRA, tutti::LowPrecisionGroupNorm, tutti::LowPrecisionLayerNorm, tutti::MixUp,
                  tutti::ProgressiveResizing, tutti::RandAugment, tutti::SAM,
                  tutti::SelectiveBackprop, tutti::SeqLengthWarmup, tutti::SqueezeExcite,
                  tutti::StochasticDepth, tutti::SWA, tutti::WeightStandardization>;

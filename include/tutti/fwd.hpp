@@ -56,6 +56,7 @@ struct GradientClipping;
 struct GyroDropout;
 struct LabelSmoothing;
 struct LayerFreezing;
+struct LoRA;
 struct LowPrecisionGroupNorm;
 struct LowPrecisionLayerNorm;
 struct MixUp;
@@ -74,9 +75,11 @@ class BatchNorm1d;
 class BatchNorm2d;
 class Conv2d;
 class Dropout;
+class Embedding;
 class GroupNorm;
 class LayerNorm;
 class Linear;
+class TransposedLinear;
 }  // namespace nn
 
 namespace data {

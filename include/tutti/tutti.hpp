@@ -20,6 +20,7 @@
 #include <tutti/algorithms/gyro_dropout.hpp>
 #include <tutti/algorithms/label_smoothing.hpp>
 #include <tutti/algorithms/layer_freezing.hpp>
+#include <tutti/algorithms/lora.hpp>
 #include <tutti/algorithms/low_precision_groupnorm.hpp>
 #include <tutti/algorithms/low_precision_layernorm.hpp>
 #include <tutti/algorithms/mixup.hpp>
@@ -110,7 +111,10 @@
 #include <tutti/models/bert.hpp>
 #include <tutti/models/cifar_resnet.hpp>
 #include <tutti/models/classifier.hpp>
+#include <tutti/models/generate.hpp>
+#include <tutti/models/generation_config.hpp>
 #include <tutti/models/gpt2.hpp>
+#include <tutti/models/logits_processors.hpp>
 #include <tutti/models/residual_block.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/vit.hpp>
@@ -125,6 +129,8 @@
 #include <tutti/nn/gated_feed_forward.hpp>
 #include <tutti/nn/gyro_dropout.hpp>
 #include <tutti/nn/linear.hpp>
+#include <tutti/nn/lora.hpp>
+#include <tutti/nn/module_names.hpp>
 #include <tutti/nn/normalization.hpp>
 #include <tutti/nn/pooling.hpp>
 #include <tutti/nn/sequential.hpp>
