@@ -172,7 +172,7 @@ namespace tutti::detail {
 
 using checkpoint::NamedTensor;
 
-TUTTI_INLINE LoraTargets targets_of(const LoRA& lora) {
+TUTTI_INLINE LoraTargets lora_targets_of(const LoRA& lora) {
   return {lora.target_modules, lora.exclude_modules, saved_modules(lora), lora.layers_to_transform,
           lora.layers_pattern};
 }
@@ -323,7 +323,7 @@ TUTTI_INLINE AdapterShapes planned_shapes(torch::nn::Module& model, const LoRA& 
   };
   std::map<std::string, std::string> biases;  // of layers that get one, as they will be called
   const bool tables = saves_tables(lora.target_modules);
-  for (const LoraTarget& target : targets_of(lora).find(model)) {
+  for (const LoraTarget& target : lora_targets_of(lora).find(model)) {
     const std::string& path = target.path;
     const std::int64_t r = options_for(lora, path).r;
     add(path + (target.is_embedding ? ".lora_embedding_A" : ".lora_A.weight"), {r, target.in});
@@ -406,7 +406,7 @@ TUTTI_INLINE LoraReport apply_lora(torch::nn::Module& model, const LoRA& lora,
   lora.validate();
   TUTTI_CHECK(!::tutti::detail::has_adapters(model),
               "LoRA: the model has adapters already; take them out by unload_lora() first");
-  const ::tutti::detail::LoraTargets targets = ::tutti::detail::targets_of(lora);
+  const ::tutti::detail::LoraTargets targets = ::tutti::detail::lora_targets_of(lora);
   LoraReport report;
   for (const auto& target : targets.find(model)) {
     report.adapters.push_back(target.path);

@@ -78,7 +78,7 @@ namespace tutti::models::detail {
 using tutti::detail::Json;
 
 /// Keys that change the text, with the values under which they do not.
-TUTTI_INLINE void refuse_unsupported(const PretrainedConfig& keys) {
+TUTTI_INLINE void refuse_generation_keys(const PretrainedConfig& keys) {
   const Json none = Json::Array{};
   for (const char* one : {"num_beams", "num_beam_groups", "num_return_sequences", "typical_p",
                           "encoder_repetition_penalty"}) {
@@ -101,18 +101,18 @@ TUTTI_INLINE void refuse_unsupported(const PretrainedConfig& keys) {
   keys.only("stop_strings", {none}, "give their tokens as GenerationConfig::stop_sequences");
 }
 
-TUTTI_INLINE Maybe<std::int64_t> count(const PretrainedConfig& keys, const char* name) {
+TUTTI_INLINE Maybe<std::int64_t> generation_count(const PretrainedConfig& keys, const char* name) {
   return keys.has(name) ? Maybe<std::int64_t>(keys.integer(name)) : Maybe<std::int64_t>();
 }
 
 // Old files say -1 for no token.
-TUTTI_INLINE Maybe<std::int64_t> token_id(const PretrainedConfig& keys, const char* name) {
-  const Maybe<std::int64_t> id = count(keys, name);
+TUTTI_INLINE Maybe<std::int64_t> generation_token(const PretrainedConfig& keys, const char* name) {
+  const Maybe<std::int64_t> id = generation_count(keys, name);
   return id && *id < 0 ? Maybe<std::int64_t>() : id;
 }
 
 /// The options that differ from the defaults, all of them but the seed and the stop sequences.
-TUTTI_INLINE Json::Object changed_keys(const GenerationConfig& config) {
+TUTTI_INLINE Json::Object generation_keys(const GenerationConfig& config) {
   const GenerationConfig plain;
   Json::Object out;
   const auto put = [&out](const char* name, const auto& value, const auto& otherwise) {
@@ -149,10 +149,10 @@ TUTTI_INLINE Json::Object changed_keys(const GenerationConfig& config) {
 namespace tutti::models {
 
 TUTTI_INLINE GenerationConfig GenerationConfig::from(const PretrainedConfig& keys) {
-  detail::refuse_unsupported(keys);
+  detail::refuse_generation_keys(keys);
   GenerationConfig out;
-  out.max_new_tokens = detail::count(keys, "max_new_tokens");
-  out.max_length = detail::count(keys, "max_length");
+  out.max_new_tokens = detail::generation_count(keys, "max_new_tokens");
+  out.max_length = detail::generation_count(keys, "max_length");
   out.do_sample = keys.flag("do_sample", out.do_sample);
   out.repetition_penalty = keys.number("repetition_penalty", out.repetition_penalty);
   out.temperature = keys.number("temperature", out.temperature);
@@ -165,8 +165,8 @@ TUTTI_INLINE GenerationConfig GenerationConfig::from(const PretrainedConfig& key
   out.top_p = keys.number("top_p", out.top_p);
   out.min_p = keys.number("min_p", out.min_p);
   out.eos_token_id = keys.integers("eos_token_id");
-  out.pad_token_id = detail::token_id(keys, "pad_token_id");
-  out.bos_token_id = detail::token_id(keys, "bos_token_id");
+  out.pad_token_id = detail::generation_token(keys, "pad_token_id");
+  out.bos_token_id = detail::generation_token(keys, "bos_token_id");
   try {
     out.validate();
   } catch (const c10::ValueError& error) {
@@ -181,8 +181,8 @@ TUTTI_INLINE GenerationConfig GenerationConfig::read(const std::string& folder) 
     const PretrainedConfig model = PretrainedConfig::read(folder);
     GenerationConfig out;
     out.eos_token_id = model.integers("eos_token_id");
-    out.pad_token_id = detail::token_id(model, "pad_token_id");
-    out.bos_token_id = detail::token_id(model, "bos_token_id");
+    out.pad_token_id = detail::generation_token(model, "pad_token_id");
+    out.bos_token_id = detail::generation_token(model, "bos_token_id");
     return out;
   }
   const tutti::detail::Json json = checkpoint::read_json(path);
@@ -193,7 +193,7 @@ TUTTI_INLINE GenerationConfig GenerationConfig::read(const std::string& folder) 
 TUTTI_INLINE void GenerationConfig::write(const std::string& folder) const {
   validate();
   checkpoint::write_json(folder + "/generation_config.json",
-                         tutti::detail::Json(detail::changed_keys(*this)));
+                         tutti::detail::Json(detail::generation_keys(*this)));
 }
 
 TUTTI_INLINE void GenerationConfig::validate() const {
@@ -217,7 +217,7 @@ TUTTI_INLINE void GenerationConfig::validate() const {
 }
 
 TUTTI_INLINE std::string to_string(const GenerationConfig& config) {
-  tutti::detail::Json::Object keys = detail::changed_keys(config);
+  tutti::detail::Json::Object keys = detail::generation_keys(config);
   if (config.seed) {
     keys.emplace_back("seed", std::to_string(*config.seed));
   }

@@ -30,7 +30,7 @@ std::vector<std::string> saved_modules(const Options& lora) {
 }
 
 // A number as Python writes it: one without a fraction is an integer.
-inline Json number_of(double value) {
+inline Json python_number(double value) {
   constexpr double exact = 1e15;
   return std::trunc(value) == value && std::abs(value) < exact
              ? Json(static_cast<std::int64_t>(value))
@@ -56,7 +56,7 @@ Json adapter_config(const Options& lora, bool transposed) {
   }
   Json::Object alphas;
   for (const auto& [pattern, alpha] : lora.alpha_pattern) {
-    alphas.emplace_back(pattern, number_of(alpha));
+    alphas.emplace_back(pattern, python_number(alpha));
   }
   const auto text_or_null = [](const std::string& text) {
     return text.empty() ? Json() : Json(text);
@@ -74,7 +74,7 @@ Json adapter_config(const Options& lora, bool transposed) {
                       {"init_lora_weights", true},
                       {"layers_pattern", list_or_null(lora.layers_pattern)},
                       {"layers_to_transform", list_or_null(lora.layers_to_transform)},
-                      {"lora_alpha", number_of(lora.alpha)},
+                      {"lora_alpha", python_number(lora.alpha)},
                       {"lora_dropout", lora.lora_dropout},
                       {"modules_to_save", list_or_null(saved_modules(lora))},
                       {"peft_type", "LORA"},
