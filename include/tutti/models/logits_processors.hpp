@@ -53,15 +53,15 @@ at::Tensor process_scores(const at::Tensor& scores, const at::Tensor& tokens,
 
 #if TUTTI_BODIES
 
-namespace tutti::functional {
+namespace tutti::detail {
 
-namespace detail {
-
-TUTTI_INLINE at::Tensor removed(const at::Tensor& scores, const at::Tensor& which) {
+TUTTI_INLINE at::Tensor without_scores(const at::Tensor& scores, const at::Tensor& which) {
   return scores.masked_fill(which, -std::numeric_limits<double>::infinity());
 }
 
-}  // namespace detail
+}  // namespace tutti::detail
+
+namespace tutti::functional {
 
 TUTTI_INLINE at::Tensor penalize_repetition(const at::Tensor& scores, const at::Tensor& tokens,
                                             double penalty) {
@@ -79,7 +79,7 @@ TUTTI_INLINE at::Tensor apply_temperature(const at::Tensor& scores, double tempe
 
 TUTTI_INLINE at::Tensor keep_top_k(const at::Tensor& scores, std::int64_t k) {
   const at::Tensor largest = std::get<0>(scores.topk(std::min(k, scores.size(-1))));
-  return detail::removed(scores, scores.lt(largest.narrow(-1, largest.size(-1) - 1, 1)));
+  return detail::without_scores(scores, scores.lt(largest.narrow(-1, largest.size(-1) - 1, 1)));
 }
 
 TUTTI_INLINE at::Tensor keep_top_p(const at::Tensor& scores, double p) {
@@ -87,12 +87,12 @@ TUTTI_INLINE at::Tensor keep_top_p(const at::Tensor& scores, double p) {
   const at::Tensor sums = sorted.softmax(-1).cumsum(-1);
   at::Tensor out = sums.le(1 - p);
   out.narrow(-1, out.size(-1) - 1, 1).fill_(false);  // the likeliest
-  return detail::removed(scores, out.scatter(-1, order, out));
+  return detail::without_scores(scores, out.scatter(-1, order, out));
 }
 
 TUTTI_INLINE at::Tensor keep_min_p(const at::Tensor& scores, double p) {
   const at::Tensor likely = scores.softmax(-1);
-  return detail::removed(scores, likely.lt(likely.amax(-1, /*keepdim=*/true).mul(p)));
+  return detail::without_scores(scores, likely.lt(likely.amax(-1, /*keepdim=*/true).mul(p)));
 }
 
 TUTTI_INLINE at::Tensor process_scores(const at::Tensor& scores, const at::Tensor& tokens,
