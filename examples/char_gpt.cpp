@@ -7,11 +7,11 @@
 //            300 characters of its own at the end
 // ctest: --max-duration 1ep --train-subset-num-batches 4 --eval-subset-num-batches 4
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,12 +22,14 @@
 #include <tutti/algorithms/seq_length_warmup.hpp>
 #include <tutti/cli.hpp>
 #include <tutti/data/tensor_loader.hpp>
+#include <tutti/models/generate.hpp>
 #include <tutti/models/gpt2.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>
 #include <tutti/trainer.hpp>
 
-constexpr std::int64_t length = 128;  // characters of a sequence
+constexpr std::int64_t length = 128;   // characters of a sequence in training
+constexpr std::int64_t longest = 384;  // of what it writes: ALiBi goes on behind what it has seen
 
 std::string read(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -51,33 +53,25 @@ std::string guides() {
   return text;
 }
 
+std::vector<std::int64_t> to_tokens(std::string_view text) {
+  std::vector<std::int64_t> tokens;
+  for (const char c : text) {
+    tokens.push_back(static_cast<unsigned char>(c) % 128);
+  }
+  return tokens;
+}
+
+std::string to_text(std::span<const std::int64_t> tokens) {
+  return {tokens.begin(), tokens.end()};
+}
+
 // Sequences [N, 128] out of one text; the labels are the inputs, of which the model shifts one.
 tutti::Batch sequences(std::string_view text) {
   const auto count = static_cast<std::int64_t>(text.size()) / length;
-  at::Tensor ids = at::empty({count, length}, at::kLong);
-  std::transform(text.begin(), text.begin() + count * length, ids.data_ptr<std::int64_t>(),
-                 [](char c) { return static_cast<unsigned char>(c) % 128; });
+  const at::Tensor ids =
+      at::tensor(to_tokens(text.substr(0, static_cast<std::size_t>(count * length))), at::kLong)
+          .reshape({count, length});
   return tutti::Batch{{"input_ids", ids}, {"labels", ids}};
-}
-
-// Draws `count` characters that go on from `begin`.
-std::string write(const tutti::AnyModel& model, const std::string& begin, std::int64_t count) {
-  const c10::AutoGradMode no_grad(false);
-  model.module()->eval();
-  at::Tensor ids = sequences(begin + std::string(length, ' ')).inputs();
-  ids = ids.slice(0, 0, 1).slice(1, 0, static_cast<std::int64_t>(begin.size()));  // (1, T)
-  for (std::int64_t i = 0; i < count; ++i) {
-    const at::Tensor recent = ids.slice(1, std::max<std::int64_t>(0, ids.size(1) - length));
-    const at::Tensor logits =
-        model.forward(tutti::Batch{{"input_ids", recent}, {"labels", recent}}).tensor();
-    const at::Tensor next = (logits.select(1, -1) / 0.7).softmax(-1).multinomial(1);  // (1, 1)
-    ids = at::cat({ids, next}, 1);
-  }
-  std::string out;
-  for (std::int64_t i = 0; i < ids.size(1); ++i) {
-    out += static_cast<char>(ids[0][i].item<std::int64_t>());
-  }
-  return out;
 }
 
 int main(int argc, char** argv) try {
@@ -103,7 +97,7 @@ int main(int argc, char** argv) try {
   tutti::Trainer trainer{
       net,
       options,
-      tutti::ALiBi{.max_sequence_length = length, .train_sequence_length_scaling = 0.5},
+      tutti::ALiBi{.max_sequence_length = longest, .train_sequence_length_scaling = 0.5},
       tutti::SeqLengthWarmup{.duration = 0.3, .min_seq_length = 16, .max_seq_length = length / 2},
       tutti::LowPrecisionLayerNorm{},
       tutti::GradientClipping{.clipping_type = tutti::ClippingType::norm,
@@ -113,7 +107,11 @@ int main(int argc, char** argv) try {
     trainer.eval();
   }
   std::printf("test perplexity: %.2f\n", trainer.state().metric("test", "LanguagePerplexity"));
-  std::printf("%s\n", write(trainer.state().task, "The trainer ", 300).c_str());
+  const at::Tensor begin = at::tensor(to_tokens("The trainer "), at::kLong).unsqueeze(0);
+  const at::Tensor written = tutti::models::generate(
+      trainer.state().task, begin.to(trainer.state().device),
+      {.max_new_tokens = 300, .do_sample = true, .temperature = 0.7, .top_k = 0, .seed = 17});
+  std::printf("%s\n", to_text(tutti::models::written_tokens(written, 0, {}).at(0)).c_str());
 } catch (...) {
   return tutti::report_failure();
 }

@@ -18,7 +18,7 @@ using algorithms =
     tutti::types<tutti::ALiBi, tutti::AugMix, tutti::BlurPool, tutti::ChannelsLast, tutti::ColOut,
                  tutti::CutMix, tutti::CutOut, tutti::EMA, tutti::Factorize,
                  tutti::GatedLinearUnits, tutti::GhostBatchNorm, tutti::GradientClipping,
-                 tutti::GyroDropout, tutti::LabelSmoothing, tutti::LayerFreezing,
+                 tutti::GyroDropout, tutti::LabelSmoothing, tutti::LayerFreezing, tutti::LoRA,
                  tutti::LowPrecisionGroupNorm, tutti::LowPrecisionLayerNorm, tutti::MixUp,
                  tutti::ProgressiveResizing, tutti::RandAugment, tutti::SAM,
                  tutti::SelectiveBackprop, tutti::SeqLengthWarmup, tutti::SqueezeExcite,

@@ -57,6 +57,7 @@ struct GradientClipping;
 struct GyroDropout;
 struct LabelSmoothing;
 struct LayerFreezing;
+struct LoRA;
 struct LowPrecisionGroupNorm;
 struct LowPrecisionLayerNorm;
 struct MixUp;
@@ -75,10 +76,12 @@ class BatchNorm1d;
 class BatchNorm2d;
 class Conv2d;
 class Dropout;
+class Embedding;
 class GroupNorm;
 class LayerNorm;
 class Linear;
 class RMSNorm;
+class TransposedLinear;
 }  // namespace nn
 
 namespace data {

@@ -20,6 +20,7 @@
 #include <tutti/algorithms/gyro_dropout.hpp>
 #include <tutti/algorithms/label_smoothing.hpp>
 #include <tutti/algorithms/layer_freezing.hpp>
+#include <tutti/algorithms/lora.hpp>
 #include <tutti/algorithms/low_precision_groupnorm.hpp>
 #include <tutti/algorithms/low_precision_layernorm.hpp>
 #include <tutti/algorithms/mixup.hpp>
@@ -115,9 +116,12 @@
 #include <tutti/models/cifar_resnet.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/models/from_pretrained.hpp>
+#include <tutti/models/generate.hpp>
+#include <tutti/models/generation_config.hpp>
 #include <tutti/models/gpt2.hpp>
 #include <tutti/models/image_processor.hpp>
 #include <tutti/models/llama.hpp>
+#include <tutti/models/logits_processors.hpp>
 #include <tutti/models/pretrained_config.hpp>
 #include <tutti/models/residual_block.hpp>
 #include <tutti/models/resnet.hpp>
@@ -137,6 +141,8 @@
 #include <tutti/nn/gyro_dropout.hpp>
 #include <tutti/nn/key_value_cache.hpp>
 #include <tutti/nn/linear.hpp>
+#include <tutti/nn/lora.hpp>
+#include <tutti/nn/module_names.hpp>
 #include <tutti/nn/normalization.hpp>
 #include <tutti/nn/pooling.hpp>
 #include <tutti/nn/rms_norm.hpp>

@@ -70,7 +70,7 @@ Generate generate(Time interval) {
           .interval = interval,
           .encode = &to_tokens,
           .decode = &to_text,
-          .max_new_tokens = 4};
+          .generation = {.max_new_tokens = 4}};
 }
 
 }  // namespace
@@ -92,11 +92,48 @@ TEST_CASE("prompts are continued at the interval and at the end", "[callbacks][g
 
 TEST_CASE("a text ends with the token that says so", "[callbacks][generate]") {
   Generate policy = generate("1ep");
-  policy.eos_token_id = 5;
+  policy.generation.eos_token_id = {5};
   Trainer trainer{std::make_shared<Alphabet>(), text_options(1, "1ep"), policy, Tables{}};
   trainer.fit();
   CHECK(trainer.get<Tables>().last ==
         std::vector<std::vector<std::string>>{{"a", "bcde"}, {"bcd", "ef"}});
+}
+
+TEST_CASE("prompts of different lengths are read in one batch by a model with a cache",
+          "[callbacks][generate]") {
+  /// Says how many tokens a row has, without its padding.
+  struct Lengths : Alphabet, models::CausalLanguageModel {
+    at::Tensor logits(const models::CausalInput& in) override {
+      rows.push_back(in.input_ids.size(0));
+      const std::int64_t past = in.cache->length();
+      in.cache->append(0, at::zeros({in.input_ids.size(0), 1, in.input_ids.size(1), 1}),
+                       at::zeros({in.input_ids.size(0), 1, in.input_ids.size(1), 1}));
+      in.cache->advance(in.input_ids.size(1));
+      const at::Tensor length =
+          in.attention_mask.defined()
+              ? in.attention_mask.sum(1, /*keepdim=*/true)
+              : at::full({in.input_ids.size(0), 1}, past + in.input_ids.size(1));
+      return at::zeros({length.size(0), 6}).scatter(1, length.to(at::kLong), 1.0).unsqueeze(1);
+    }
+    nn::KeyValueCache make_cache(std::int64_t batch, std::int64_t length) const override {
+      return {1, batch, length};
+    }
+    std::vector<std::int64_t> rows;
+  };
+  const auto model = std::make_shared<Lengths>();
+  Generate policy = generate("1ep");
+  policy.generation.max_new_tokens = 2;
+  Trainer trainer{model, text_options(1, "1ep"), policy, Tables{}};
+  trainer.fit();
+  CHECK(model->rows == std::vector<std::int64_t>{2, 2});
+  CHECK(trainer.get<Tables>().last ==
+        std::vector<std::vector<std::string>>{{"a", "bc"}, {"bcd", "de"}});
+  policy.batch_size = 1;
+  Trainer one_by_one{model, text_options(1, "1ep"), policy, Tables{}};
+  model->rows.clear();
+  one_by_one.fit();
+  CHECK(model->rows == std::vector<std::int64_t>{1, 1, 1, 1});
+  CHECK(one_by_one.get<Tables>().last == trainer.get<Tables>().last);
 }
 
 TEST_CASE("tokens are drawn from the likeliest", "[callbacks][generate]") {
@@ -105,11 +142,9 @@ TEST_CASE("tokens are drawn from the likeliest", "[callbacks][generate]") {
   state.model = model;
   state.task = model;
   Generate policy = generate("1ep");
-  policy.do_sample = true;
-  policy.max_new_tokens = 300;
+  policy.generation = {.max_new_tokens = 300, .do_sample = true, .temperature = 0.5};
   policy.rng = Rng::for_policy(3, "Generate");
-  policy.temperature = 0.5;
-  const auto drawn = policy.continue_from(state, {0});
+  const auto drawn = policy.continue_from(state, {{0}}).at(0);
   int follows = 0;
   for (std::size_t i = 1; i < drawn.size(); ++i) {
     follows += drawn[i] == (drawn[i - 1] + 1) % 6 ? 1 : 0;
@@ -118,12 +153,10 @@ TEST_CASE("tokens are drawn from the likeliest", "[callbacks][generate]") {
   CHECK(follows > 299 * 0.596 - 5 * 8.5);
   CHECK(follows < 299 * 0.596 + 5 * 8.5);
   CHECK(std::set<std::int64_t>(drawn.begin(), drawn.end()).size() == 6);
-  Generate all = policy;
-  all.top_k = 0;
-  policy.top_k = 6;
-  CHECK(policy.continue_from(state, {0}) == all.continue_from(state, {0}));
-  policy.top_k = 1;
-  CHECK(to_text(policy.continue_from(state, {4})).substr(0, 4) == "fabc");
+  Generate again = policy;  // the stream goes on
+  CHECK(again.continue_from(state, {{0}}).at(0) != drawn);
+  policy.generation.top_k = 1;
+  CHECK(to_text(policy.continue_from(state, {{4}}).at(0)).substr(0, 4) == "fabc");
 }
 
 TEST_CASE("generating changes nothing of the training of a GPT-2", "[callbacks][generate][law]") {
@@ -139,7 +172,7 @@ TEST_CASE("generating changes nothing of the training of a GPT-2", "[callbacks][
     return tiny::flat(*model);
   };
   Generate policy = generate("1ba");
-  policy.do_sample = true;
+  policy.generation.do_sample = true;
   CHECK(run(policy).equal(run()));
 }
 
@@ -173,12 +206,12 @@ TEST_CASE("what Generate cannot do is refused", "[callbacks][generate]") {
     change(policy);
     return message([&] { policy.validate(); });
   };
-  CHECK_THAT(refused([](Generate& policy) { policy.max_new_tokens = 0; }),
+  CHECK_THAT(refused([](Generate& policy) { policy.generation.max_new_tokens = 0; }),
              ContainsSubstring("max_new_tokens is 0, expected at least 1"));
-  CHECK_THAT(refused([](Generate& policy) { policy.temperature = 0; }),
-             ContainsSubstring("temperature is 0, expected more than 0"));
-  CHECK_THAT(refused([](Generate& policy) { policy.top_k = -1; }),
-             ContainsSubstring("top_k is -1, expected 0 or more"));
+  CHECK_THAT(refused([](Generate& policy) { policy.generation.seed = 3; }),
+             ContainsSubstring("generation.seed is set"));
+  CHECK_THAT(refused([](Generate& policy) { policy.batch_size = -1; }),
+             ContainsSubstring("batch_size is -1, expected 0 or more"));
   struct Odd : Alphabet {
     Outputs eval_forward(const Batch&) { return outputs; }
     at::Tensor outputs;
@@ -193,5 +226,5 @@ TEST_CASE("what Generate cannot do is refused", "[callbacks][generate]") {
   }
   State state;
   Generate policy = generate("1ba");
-  CHECK_THROWS_WITH(policy.continue_from(state, {}), ContainsSubstring("a prompt has no tokens"));
+  CHECK_THROWS_WITH(policy.continue_from(state, {{}}), ContainsSubstring("a prompt has no tokens"));
 }

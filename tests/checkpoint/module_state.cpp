@@ -134,3 +134,22 @@ TEST_CASE("tied weights are saved under each name and may come under one", "[che
   CHECK_THROWS_WITH(load_module(third, archive),
                     ContainsSubstring("second: tied to first in the model"));
 }
+
+TEST_CASE("a checksum is of names, types, shapes and bytes, in the order asked for",
+          "[checkpoint][module]") {
+  torch::manual_seed(1);
+  const auto net = small_net();
+  const std::vector<std::string> some{"0.weight", "1.running_mean"};
+  const std::string all = tutti::checkpoint::checksum(*net, some);
+  CHECK(all.size() == 16);
+  CHECK(tutti::checkpoint::checksum(*net, some) == all);
+  CHECK(tutti::checkpoint::checksum(*net, {"1.running_mean", "0.weight"}) != all);
+  CHECK(tutti::checkpoint::checksum(*net, {"0.weight"}) != all);
+  const torch::NoGradGuard no_grad;
+  net->named_buffers()["1.running_var"].fill_(2);  // not asked for
+  CHECK(tutti::checkpoint::checksum(*net, some) == all);
+  net->named_buffers()["1.running_mean"][1] = -0.0;  // equal to what was there
+  CHECK(tutti::checkpoint::checksum(*net, some) != all);
+  CHECK_THROWS_WITH(tutti::checkpoint::checksum(*net, {"9.weight"}),
+                    ContainsSubstring("no tensor '9.weight'"));
+}

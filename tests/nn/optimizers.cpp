@@ -50,3 +50,26 @@ TEST_CASE("null is left out, and an optimizer that is named twice is seen once",
   const std::vector<std::shared_ptr<torch::optim::Optimizer>> with_gaps{nullptr, one, nullptr, one};
   CHECK(all(with_gaps) == All{one.get()});
 }
+
+TEST_CASE("a parameter is forgotten with its state, in every group", "[surgery][optim]") {
+  using tutti::surgery::forget;
+  using tutti::surgery::holds;
+  at::Tensor kept = torch::ones({2}, torch::requires_grad());
+  at::Tensor gone = torch::ones({2}, torch::requires_grad());
+  torch::optim::SGD first({torch::optim::OptimizerParamGroup({kept, gone}),
+                           torch::optim::OptimizerParamGroup({torch::ones({1})})},
+                          torch::optim::SGDOptions(0.1).momentum(0.9));
+  torch::optim::SGD second({gone}, torch::optim::SGDOptions(0.1));
+  (kept + gone).sum().backward();
+  first.step();
+  REQUIRE(first.state().count(gone.unsafeGetTensorImpl()) == 1);
+  CHECK(holds({&second, &first}, kept.unsafeGetTensorImpl()));
+  CHECK_FALSE(holds(second, kept.unsafeGetTensorImpl()));
+  CHECK_FALSE(holds({}, kept.unsafeGetTensorImpl()));
+  forget({&first, &second}, {gone.unsafeGetTensorImpl()});
+  CHECK_FALSE(holds({&first, &second}, gone.unsafeGetTensorImpl()));
+  CHECK(first.state().count(gone.unsafeGetTensorImpl()) == 0);
+  CHECK(first.state().count(kept.unsafeGetTensorImpl()) == 1);
+  CHECK(first.param_groups().at(0).params().size() == 1);
+  CHECK(second.param_groups().at(0).params().empty());
+}

@@ -71,16 +71,7 @@ inline void freeze_first_layers(torch::nn::Module& model, const surgery::Optimiz
       }
     }
   }
-  for (torch::optim::Optimizer* optimizer : optimizers) {
-    for (torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
-      std::erase_if(group.params(), [&](const at::Tensor& parameter) {
-        return frozen.contains(parameter.unsafeGetTensorImpl());
-      });
-    }
-    for (c10::TensorImpl* parameter : frozen) {
-      optimizer->state().erase(parameter);
-    }
-  }
+  surgery::forget(optimizers, frozen);
 }
 
 /// Freezes as many layers, from the front, as a run has to have frozen by now.

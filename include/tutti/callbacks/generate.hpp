@@ -4,13 +4,16 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include <ATen/ops/empty.h>
-#include <c10/core/GradMode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/nn/module.h>
 
 #include <tutti/core/detail/throw.hpp>
@@ -20,23 +23,25 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
-#include <tutti/nn/eval_mode.hpp>
+#include <tutti/models/causal_lm.hpp>
+#include <tutti/models/generate.hpp>
 
 namespace tutti {
 
 /// Lets a language model write on from given texts, to see what it has learnt.
 ///
 ///     Generate{.prompts = {"Once upon a time"}, .interval = "1ep",
-///              .encode = &to_tokens, .decode = &to_text}
+///              .encode = &to_tokens, .decode = &to_text,
+///              .generation = {.max_new_tokens = 60, .do_sample = true, .top_p = 0.9}}
 ///
 /// When the interval is due (at BatchEnd, EpochEnd or IterationEnd) and at FitEnd, rank 0 logs a
-/// table `generations` with the columns prompt and generation. Works with models that take
-/// `input_ids` [1, T] and return logits [1, T, vocabulary] whose last row is for the next token. A
-/// token is the likeliest one, or with do_sample drawn, by a stream of the policy's own: training
-/// is not disturbed. Each prompt goes through the model once for every token.
+/// table `generations` with the columns prompt and generation. The texts are those of
+/// models::generate(): for models that derive from models::CausalLanguageModel, all prompts in one
+/// batch with a cache; for others that take `input_ids` [1, T] and return logits
+/// [1, T, vocabulary], one prompt after the other. Drawing has a stream of the policy's own:
+/// training is not disturbed.
 ///
-/// Differences from the reference: texts become tokens by functions of yours, since there is no
-/// tokenizer; prompts are not padded but taken one by one; only rank 0 computes.
+/// Differences from the reference: texts become tokens by functions of yours; only rank 0 computes.
 /// Source: MosaicML Composer, `composer.callbacks.Generate`.
 struct Generate final {
   using Tokens = std::vector<std::int64_t>;
@@ -45,11 +50,8 @@ struct Generate final {
   Time interval = "1ep";                                           ///< from one time to the next
   Tokens (*encode)(std::string_view) = nullptr;                    ///< text to tokens; obligatory
   std::string (*decode)(std::span<const std::int64_t>) = nullptr;  ///< and back; obligatory
-  std::int64_t max_new_tokens = 20;                                ///< >= 1
-  Maybe<std::int64_t> eos_token_id{};                              ///< ends a text, and is decoded
-  bool do_sample = false;                                          ///< draw tokens
-  double temperature = 1.0;                                        ///< of drawing; > 0
-  std::int64_t top_k = 50;  ///< draw from the likeliest; 0: from all
+  std::int64_t batch_size = 0;            ///< prompts that are read together; 0: all
+  models::GenerationConfig generation{};  ///< how it writes
 
   Rng rng{};       ///< seeded by the trainer
   Interval due{};  ///< written by the policy
@@ -64,9 +66,11 @@ struct Generate final {
     expect(
         encode != nullptr && decode != nullptr,
         "Generate: encode or decode is not set; set both to functions of the model's tokenizer.");
-    expect(max_new_tokens >= 1, "Generate: max_new_tokens", max_new_tokens, "at least 1");
-    expect(temperature > 0, "Generate: temperature", temperature, "more than 0");
-    expect(top_k >= 0, "Generate: top_k", top_k, "0 or more");
+    expect(batch_size >= 0, "Generate: batch_size", batch_size, "0 or more");
+    expect(!generation.seed,
+           "Generate: generation.seed is set, but the trainer's seed decides; "
+           "leave it out.");
+    generation.validate();
   }
 
   bool match(BatchEnd e, const State& state) const { return due.due(e, state.progress()); }
@@ -82,21 +86,31 @@ struct Generate final {
   void apply(IterationEnd e, State& state) { generate(e, state); }
   void apply(FitEnd e, State& state) { generate(e, state); }
 
-  /// What the model appends to these tokens.
-  /// tokens: at least one, all of the model's vocabulary.
-  [[nodiscard]] Tokens continue_from(const State& state, Tokens tokens) {
-    TUTTI_CHECK(!tokens.empty(),
-                "Generate: a prompt has no tokens; give it a text, or let encode "
-                "begin with a token for the start");
-    const std::size_t given = tokens.size();
-    for (std::int64_t i = 0; i < max_new_tokens; ++i) {
-      const std::int64_t token = next(logits(state, tokens));
-      tokens.push_back(token);
-      if (eos_token_id && token == *eos_token_id) {
-        break;
+  /// What the model appends to each of these texts.
+  /// texts: at least one token each, all of the model's vocabulary.
+  [[nodiscard]] std::vector<Tokens> continue_from(const State& state,
+                                                  const std::vector<Tokens>& texts) {
+    const bool pads =
+        dynamic_cast<const models::CausalLanguageModel*>(state.model.get()) != nullptr;
+    const std::size_t most = !pads            ? 1
+                             : batch_size > 0 ? static_cast<std::size_t>(batch_size)
+                                              : texts.size();
+    models::GenerationConfig config = generation;
+    std::vector<Tokens> out;
+    for (std::size_t i = 0; i < texts.size(); i += most) {
+      const auto first = texts.begin() + static_cast<std::ptrdiff_t>(i);
+      const auto [ids, mask] =
+          padded({first, first + static_cast<std::ptrdiff_t>(std::min(most, texts.size() - i))});
+      config.seed =
+          static_cast<std::uint64_t>(rng.integer(0, std::numeric_limits<std::int64_t>::max()));
+      const auto low = state.autocast();
+      const at::Tensor text =
+          models::generate(state.task, ids.to(state.device), config, mask.to(state.device));
+      for (Tokens& written : models::written_tokens(text, ids.size(1), config)) {
+        out.push_back(std::move(written));
       }
     }
-    return {tokens.begin() + static_cast<std::ptrdiff_t>(given), tokens.end()};
+    return out;
   }
 
  private:
@@ -106,43 +120,42 @@ struct Generate final {
     if (state.rank != 0) {
       return;
     }
-    const c10::AutoGradMode no_gradients(false);
-    const nn::EvalMode eval(*state.model);
+    std::vector<Tokens> texts;
+    for (const std::string& prompt : prompts) {
+      texts.push_back(encode(prompt));
+    }
+    const std::vector<Tokens> written = continue_from(state, texts);
     static const std::vector<std::string> columns{"prompt", "generation"};
     std::vector<std::vector<std::string>> rows;
-    for (const std::string& prompt : prompts) {
-      rows.push_back({prompt, decode(continue_from(state, encode(prompt)))});
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      rows.push_back({prompts[i], decode(written[i])});
     }
     state.logger.log_table({.name = "generations", .columns = columns, .rows = rows},
                            state.timestamp.batch);
   }
 
-  // Logits of the token after these, [vocabulary], on the host.
-  static at::Tensor logits(const State& state, const Tokens& tokens) {
-    const at::Tensor ids = at::empty({1, static_cast<std::int64_t>(tokens.size())}, at::kLong);
-    std::copy(tokens.begin(), tokens.end(), ids.mutable_data_ptr<std::int64_t>());
-    const auto low = state.autocast();
-    const Outputs outputs = state.task.eval_forward(Batch{{"input_ids", ids.to(state.device)}});
-    const at::Tensor& all = outputs.tensor();
-    TUTTI_CHECK(all.dim() == 3 && all.size(0) == 1, "Generate: the model's outputs are ",
-                all.sizes(),
-                ", expected logits [1, T, vocabulary]; take Generate out of the recipe "
-                "of a model that does not predict tokens");
-    return all.select(0, 0).select(0, -1).to(at::kCPU, at::kDouble);
-  }
-
-  // The likeliest token, or one drawn from the likeliest.
-  std::int64_t next(const at::Tensor& logits) {
-    if (!do_sample) {
-      return logits.argmax().item<std::int64_t>();
+  // The texts as rows that end at the same place, and which of it are tokens of theirs.
+  std::pair<at::Tensor, at::Tensor> padded(std::span<const Tokens> texts) const {
+    std::size_t longest = 0;
+    for (const Tokens& text : texts) {
+      TUTTI_CHECK(!text.empty(),
+                  "Generate: a prompt has no tokens; give it a text, or let encode "
+                  "begin with a token for the start");
+      longest = std::max(longest, text.size());
     }
-    const std::int64_t all = logits.size(0);
-    const std::int64_t from = top_k == 0 ? all : std::min(top_k, all);
-    const auto [values, tokens] = logits.topk(from);
-    const at::Tensor sums = values.div(temperature).softmax(0).cumsum(0);
-    const double* sum = sums.const_data_ptr<double>();
-    const auto drawn = std::upper_bound(sum, sum + from, rng.uniform()) - sum;
-    return tokens[std::min<std::int64_t>(drawn, from - 1)].item<std::int64_t>();
+    const auto rows = static_cast<std::int64_t>(texts.size());
+    const at::Tensor ids = at::full({rows, static_cast<std::int64_t>(longest)},
+                                    *generation.pad_token_id, at::kLong);  // 0 where not set
+    const at::Tensor mask = at::zeros_like(ids);
+    auto* token = ids.mutable_data_ptr<std::int64_t>();
+    auto* kept = mask.mutable_data_ptr<std::int64_t>();
+    for (const Tokens& text : texts) {
+      std::copy(text.rbegin(), text.rend(), std::make_reverse_iterator(token + longest));
+      std::fill_n(kept + (longest - text.size()), text.size(), 1);
+      token += longest;
+      kept += longest;
+    }
+    return {ids, mask};
   }
 };
 

@@ -13,6 +13,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
+#include <tutti/checkpoint/detail/xxh64.hpp>
 #include <tutti/checkpoint/glob.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
@@ -51,6 +52,10 @@ struct LoadReport {
 ///
 /// A tensor that is registered under several names (tied weights) appears under each.
 std::vector<std::pair<std::string, at::Tensor>> module_tensors(const torch::nn::Module& module);
+
+/// XXH64 of the names, types, shapes and bytes of some parameters and buffers, in that order, as
+/// sixteen hexadecimal digits. Throws c10::Error for a name that the module lacks.
+std::string checksum(const torch::nn::Module& module, const std::vector<std::string>& names);
 
 /// Puts parameters and buffers into the archive, detached but not copied.
 void save_module(const torch::nn::Module& module, Archive& archive);
@@ -120,6 +125,30 @@ TUTTI_INLINE void save_module(const torch::nn::Module& module, Archive& archive)
   for (const auto& [name, tensor] : module_tensors(module)) {
     archive.put(name, tensor.detach());
   }
+}
+
+}  // namespace tutti::checkpoint
+
+namespace tutti::checkpoint {
+
+TUTTI_INLINE std::string checksum(const torch::nn::Module& module,
+                                  const std::vector<std::string>& names) {
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& [name, tensor] : module_tensors(module)) {
+    tensors.emplace(name, tensor);
+  }
+  detail::Xxh64 hash;
+  for (const std::string& name : names) {
+    const auto found = tensors.find(name);
+    TUTTI_CHECK(found != tensors.end(), "checkpoint: the model has no tensor '", name, "'");
+    const at::Tensor plain = found->second.detach().cpu().contiguous();
+    const std::string head = c10::str(name, ' ', plain.scalar_type(), ' ', plain.sizes(), '\n');
+    hash.update(head.data(), head.size());
+    if (plain.nbytes() > 0) {
+      hash.update(plain.const_data_ptr(), plain.nbytes());
+    }
+  }
+  return hash.text();
 }
 
 }  // namespace tutti::checkpoint

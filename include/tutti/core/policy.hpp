@@ -38,6 +38,8 @@
 ///     void save(Archive&) const, void load(const Archive&)    what a checkpoint keeps of it
 ///     void enter_checkpoint(State&), void leave_checkpoint(State&)    around every checkpoint that
 ///         is written: gives the model what it is to hold there, and takes it back
+///     std::vector<std::string> kept_elsewhere(const State&) const    names of weights that never
+///         change, which checkpoints leave to the program; they hold their hash
 ///     bool leaves_parameters_unused() const           some may get no gradient (for several ranks)
 ///     Rng rng                                         seeded and checkpointed by the engine
 ///     static constexpr bool reads_batch = false       its hooks leave state.batch alone

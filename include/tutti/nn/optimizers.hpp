@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <memory>
+#include <unordered_set>
 #include <vector>
 
 #include <tutti/config.hpp>
@@ -46,5 +47,34 @@ class Optimizers {
 
   std::vector<torch::optim::Optimizer*> all_;
 };
+
+/// Some optimizer has this parameter in one of its groups.
+inline bool holds(const Optimizers& optimizers, const c10::TensorImpl* parameter) {
+  for (torch::optim::Optimizer* optimizer : optimizers) {
+    for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
+      for (const at::Tensor& one : group.params()) {
+        if (one.unsafeGetTensorImpl() == parameter) {
+          return true;
+        }
+      }
+    }
+  }
+  return false;
+}
+
+/// Takes parameters out of every group, with their state.
+inline void forget(const Optimizers& optimizers,
+                   const std::unordered_set<c10::TensorImpl*>& parameters) {
+  for (torch::optim::Optimizer* optimizer : optimizers) {
+    for (torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
+      std::erase_if(group.params(), [&](const at::Tensor& parameter) {
+        return parameters.contains(parameter.unsafeGetTensorImpl());
+      });
+    }
+    for (c10::TensorImpl* parameter : parameters) {
+      optimizer->state().erase(parameter);
+    }
+  }
+}
 
 }  // namespace tutti::surgery

@@ -163,4 +163,28 @@ Report replace(torch::nn::Module& model, Policy&& policy, const Options& options
   }
 }
 
+/// Takes back a replacement: every parent of `where.module` gets the layer that it stood for.
+///
+/// base: a twin of that layer, for a Sequential that has called the replacement directly, and where
+/// no layer is left. original: the layer itself, whose slot is emptied; null when nobody holds it
+/// any more. Optimizers are not looked at.
+inline void put_back(const Visit& where, const Replacement& base,
+                     const std::shared_ptr<torch::nn::Module>& original) {
+  for (const Site& site : where.sites) {
+    bool called = false;
+    if (auto* sequential = dynamic_cast<torch::nn::SequentialImpl*>(site.parent)) {
+      for (torch::nn::AnyModule& module : *sequential) {
+        if (module.ptr() == where.module) {
+          module = base.any();
+          called = true;
+        }
+      }
+    }
+    site.parent->replace_module(site.name, called || !original ? base.module() : original);
+  }
+  if (auto* slotted = dynamic_cast<nn::Slotted*>(original.get())) {
+    slotted->slot() = {};
+  }
+}
+
 }  // namespace tutti::surgery

@@ -42,6 +42,14 @@ struct LoadOptions {
 
 namespace detail {
 
+// Names of weights that the program brings, not the checkpoint, by what policies say.
+std::vector<std::string> kept_elsewhere(const PolicyStates& policies, const State& state);
+
+// Those of them that the checkpoint has left to the program. Throws c10::Error when the program has
+// others than the one that wrote it.
+std::vector<std::string> left_to_program(const PolicyStates& policies, const State& state,
+                                         const checkpoint::Snapshot& snapshot);
+
 // Removes what the globs match. The tree's paths are "state/model/...", "state/...", "rng/...".
 void leave_out(checkpoint::IgnoreKeys& keys, checkpoint::Snapshot& snapshot,
                std::vector<std::string>& left_out);
@@ -144,6 +152,39 @@ TUTTI_INLINE std::vector<std::string> policy_names(const PolicyStates& policies)
   return out;
 }
 
+TUTTI_INLINE std::vector<std::string> kept_elsewhere(const PolicyStates& policies,
+                                                     const State& state) {
+  std::vector<std::string> out;
+  for (const PolicyState& policy : policies) {
+    if (policy.kept_elsewhere != nullptr) {
+      for (std::string& name : policy.kept_elsewhere(policy.policy, state)) {
+        if (std::find(out.begin(), out.end(), name) == out.end()) {
+          out.push_back(std::move(name));
+        }
+      }
+    }
+  }
+  return out;
+}
+
+TUTTI_INLINE std::vector<std::string> left_to_program(const PolicyStates& policies,
+                                                      const State& state,
+                                                      const checkpoint::Snapshot& snapshot) {
+  std::vector<std::string> names;
+  if (snapshot.meta.contains("kept_elsewhere")) {
+    names = kept_elsewhere(policies, state);
+    TUTTI_CHECK(names.empty() || checkpoint::checksum(*state.model, names) ==
+                                     snapshot.meta.get<std::string>("kept_elsewhere"),
+                "the checkpoint leaves ", names.size(), " frozen weights to the program, such as '",
+                names.front(),
+                "', and this program has others than the one that wrote it; give "
+                "the model the same weights before, or write checkpoints that hold them, with "
+                "LoRA{.save_base = true}");
+    std::erase_if(names, [&](const std::string& name) { return snapshot.model.contains(name); });
+  }
+  return names;
+}
+
 TUTTI_INLINE void leave_out(checkpoint::IgnoreKeys& keys, checkpoint::Snapshot& snapshot,
                             std::vector<std::string>& left_out) {
   if (keys.empty()) {
@@ -175,15 +216,23 @@ TUTTI_INLINE checkpoint::LoadReport load_weights(const PolicyStates& policies, S
   if (std::find(left_out.begin(), left_out.end(), "state/model") != left_out.end()) {
     ignore.emplace_back("state/model/*");
   }
+  const std::vector<std::string> own = left_to_program(policies, state, snapshot);
+  for (const std::string& name : own) {
+    ignore.push_back("state/model/" + name);
+  }
   try {
-    return checkpoint::load_module(
+    checkpoint::LoadReport report = checkpoint::load_module(
         *state.model, snapshot.model,
         {.strict = options.strict, .ignore = std::move(ignore), .ignore_prefix = "state/model/"});
+    std::erase_if(report.ignored, [&](const std::string& name) {
+      return std::find(own.begin(), own.end(), name) != own.end();
+    });
+    return report;
   } catch (const c10::Error& error) {
     std::string lacking;
-    const std::vector<std::string> own = policy_names(policies);
+    const std::vector<std::string> recipe = policy_names(policies);
     for (const auto& name : snapshot.meta.get_or("policies", std::vector<std::string>())) {
-      if (std::find(own.begin(), own.end(), name) == own.end()) {
+      if (std::find(recipe.begin(), recipe.end(), name) == recipe.end()) {
         lacking += (lacking.empty() ? "" : ", ") + name;
       }
     }
@@ -230,6 +279,12 @@ TUTTI_INLINE checkpoint::Snapshot collect(const PolicyStates& policies, const St
   snapshot.meta.put("weights_only", options.weights_only);
   snapshot.meta.put("policies", detail::policy_names(policies));
   checkpoint::save_module(*state.model, snapshot.model);
+  if (const auto names = detail::kept_elsewhere(policies, state); !names.empty()) {
+    snapshot.meta.put("kept_elsewhere", checkpoint::checksum(*state.model, names));
+    for (const std::string& name : names) {
+      snapshot.model.erase(name);
+    }
+  }
   if (!options.weights_only) {
     save_run(state, run, saver, snapshot.state, options.metrics);
     detail::save_policies(policies, snapshot.state.child("policies"));

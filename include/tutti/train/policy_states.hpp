@@ -32,6 +32,8 @@ struct PolicyState {
   /// What changed shapes while it ran does it again here, before weights are read; null: nothing
   /// did.
   void (*prepare_load)(void* policy, const Archive& archive, State& state) = nullptr;
+  /// Names of weights that checkpoints leave to the program that trains; null: none.
+  std::vector<std::string> (*kept_elsewhere)(const void* policy, const State& state) = nullptr;
   /// Gives the model what a checkpoint is to hold, and takes it back; both null: nothing else than
   /// it has.
   void (*enter_checkpoint)(void* policy, State& state) = nullptr;
@@ -122,6 +124,13 @@ PolicyState policy_state(P& policy) {
                 }) {
     out.prepare_load = [](void* p, const Archive& archive, State& state) {
       tutti::detail::unswitched(*static_cast<P*>(p)).prepare_load(archive, state);
+    };
+  }
+  if constexpr (requires(const State& state) { std::as_const(inner).kept_elsewhere(state); }) {
+    out.kept_elsewhere = [](const void* p, const State& state) {
+      const P& one = *static_cast<const P*>(p);
+      return tutti::detail::is_on(one) ? tutti::detail::unswitched(one).kept_elsewhere(state)
+                                       : std::vector<std::string>();
     };
   }
   detail::add_checkpoint_hooks<P>(out);
