@@ -25,11 +25,7 @@ std::map<std::string, Handler>& handlers() {
 // Kinds of the reference that this library has no part for.
 const std::map<std::string, std::string>& kinds_without_part() {
   static const std::map<std::string, std::string> all{
-      {"lora", "tutti has no adapters"},
-      {"ema", "tutti's EMA is Composer's, timm's ModelEmaV3 has another decay"},
       {"mds", "tutti has no reader of MDS shards"},
-      {"mds_order", "tutti has no reader of MDS shards"},
-      {"tokenizers", "tutti has no tokenizers"},
       {"webdataset", "tutti has no reader of WebDataset"},
   };
   return all;
