@@ -13,6 +13,8 @@
 
 namespace tutti {
 
+#include <tutti/config.hpp>
+
 /// How the states of a metric that several ranks hold become one.
 enum class StateReduction : std::uint8_t {
   sum,          ///< tensors of one shape are added
@@ -85,3 +87,7 @@ class Metric {
 using Metrics = std::vector<std::shared_ptr<const Metric>>;
 
 }  // namespace tutti
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_TEMPLATE class std::vector<std::shared_ptr<const tutti::Metric>>;
+#endif

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/batch.hpp>
 #include <tutti/core/detail/one_thread.hpp>
 #include <tutti/core/detail/throw.hpp>
@@ -64,39 +65,13 @@ class ImageLoader {
       : ImageLoader(Batch(std::move(images), std::move(targets)), std::move(options)) {}
 
   /// Begins an epoch at one of its batches. epoch, first_batch: >= 0.
-  void start(std::int64_t epoch, std::int64_t first_batch = 0) {
-    ahead_.clear();
-    loader_.start(epoch, first_batch);
-    epoch_ = epoch;
-    position_ = first_batch;
-  }
+  void start(std::int64_t epoch, std::int64_t first_batch = 0);
 
   /// The next batch, or nothing when the epoch is over. Its inputs are [n, C, H', W'], as the
   /// transforms left them, which must be one size for all of a batch.
   /// Throws c10::Error, with the image's number, when a transform throws; the next call goes on
   /// with the batch after it.
-  std::optional<Batch> next() {
-    const std::int64_t workers = options_.num_workers;
-    if (ahead_.size() == 0) {
-      loader_.start(epoch_, position_);  // a copy has drawn nothing ahead
-    }
-    ++position_;
-    if (workers == 0) {
-      const auto one = work();
-      return one ? hand_over((*one)()) : std::nullopt;
-    }
-    while (ahead_.size() < workers * options_.prefetch_factor) {
-      auto one = work();
-      if (!one) {
-        break;
-      }
-      ahead_.submit(workers, [one = std::move(*one)] {
-        const detail::OneThread one_thread;
-        return one();
-      });
-    }
-    return ahead_.size() > 0 ? hand_over(ahead_.take()) : std::nullopt;
-  }
+  std::optional<Batch> next();
 
   [[nodiscard]] std::int64_t size() const { return loader_.size(); }
   [[nodiscard]] std::int64_t batch_size() const { return loader_.batch_size(); }
@@ -104,19 +79,10 @@ class ImageLoader {
   [[nodiscard]] std::int64_t repeated() const { return repeated_; }
 
   /// Deals the examples to ranks.
-  void shard(std::int64_t rank, std::int64_t world_size) {
-    ahead_.clear();
-    loader_.shard(rank, world_size);
-  }
+  void shard(std::int64_t rank, std::int64_t world_size);
 
   /// Takes the run's seed unless the options have one, from the next start() on.
-  void follow_seed(std::uint64_t seed) {
-    if (!options_.seed) {
-      ahead_.clear();
-      seed_ = seed;
-      loader_.follow_seed(seed);
-    }
-  }
+  void follow_seed(std::uint64_t seed);
 
   /// What is done to each image.
   [[nodiscard]] data::Transforms& transforms() { return options_.transforms; }
@@ -127,52 +93,14 @@ class ImageLoader {
   static constexpr const char* index_key = "tutti_example_index";
 
   // The data set with each example's number, which a batch then brings along.
-  static Batch number(Batch dataset) {
-    const at::Tensor images = dataset.inputs();
-    TUTTI_CHECK_VALUE(images.dim() == 4 && images.scalar_type() == at::kByte && images.is_cpu(),
-                      "ImageLoader: the images are ", images.scalar_type(), images.sizes(), " on ",
-                      images.device(),
-                      "; expected uint8 [N, C, H, W] on the CPU (for others take TensorLoader)");
-    dataset[index_key] = at::arange(images.size(0), at::TensorOptions().dtype(at::kLong));
-    return dataset;
-  }
+  static Batch number(Batch dataset);
 
-  [[nodiscard]] TensorLoaderOptions loader_options() const {
-    return {.batch_size = options_.batch_size,
-            .shuffle = options_.shuffle,
-            .drop_last = options_.drop_last,
-            .seed = options_.seed,
-            .pin_memory = options_.pin_memory && !options_.to_float};  // the bytes are the batch
-  }
+  [[nodiscard]] TensorLoaderOptions loader_options() const;
 
-  void check_workers() const {
-    TUTTI_CHECK_VALUE(options_.num_workers >= 0 && options_.prefetch_factor >= 1,
-                      "ImageLoader: num_workers is ", options_.num_workers, " and prefetch_factor ",
-                      options_.prefetch_factor, ", expected 0 or more and 1 or more");
-  }
+  void check_workers() const;
 
   // What becomes of each byte, channel by channel.
-  void make_values() {
-    const auto channels = static_cast<std::size_t>(loader_.dataset().inputs().size(1));
-    const auto fits = [&](const std::vector<double>& values) {
-      return values.empty() || (options_.to_float && values.size() == channels);
-    };
-    TUTTI_CHECK_VALUE(fits(options_.mean) && fits(options_.std), "ImageLoader: mean has ",
-                      options_.mean.size(), " values and std ", options_.std.size(),
-                      ", expected none, or with to_float one for each of ", channels, " channels");
-    data::detail::ByteValues table;
-    for (std::size_t channel = 0; options_.to_float && channel < channels; ++channel) {
-      const auto mean = options_.mean.empty() ? 0.0F : static_cast<float>(options_.mean[channel]);
-      const auto std = options_.std.empty() ? 1.0F : static_cast<float>(options_.std[channel]);
-      TUTTI_CHECK_VALUE(std > 0, "ImageLoader: std is ", std, " in channel ", channel,
-                        ", expected more than 0");
-      auto& values = table.emplace_back();
-      for (std::size_t byte = 0; byte < values.size(); ++byte) {
-        values[byte] = (static_cast<float>(byte) / 255.0F - mean) / std;
-      }
-    }
-    values_ = std::make_shared<const data::detail::ByteValues>(std::move(table));
-  }
+  void make_values();
 
   struct Prepared {
     Batch batch;
@@ -200,10 +128,7 @@ class ImageLoader {
     };
   }
 
-  std::optional<Batch> hand_over(Prepared prepared) {
-    repeated_ = prepared.repeated;
-    return std::move(prepared.batch);
-  }
+  std::optional<Batch> hand_over(Prepared prepared);
 
   ImageLoaderOptions options_;
   std::uint64_t seed_;  // what is used
@@ -216,3 +141,105 @@ class ImageLoader {
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void ImageLoader::start(std::int64_t epoch, std::int64_t first_batch) {
+  ahead_.clear();
+  loader_.start(epoch, first_batch);
+  epoch_ = epoch;
+  position_ = first_batch;
+}
+
+TUTTI_INLINE std::optional<Batch> ImageLoader::next() {
+  const std::int64_t workers = options_.num_workers;
+  if (ahead_.size() == 0) {
+    loader_.start(epoch_, position_);  // a copy has drawn nothing ahead
+  }
+  ++position_;
+  if (workers == 0) {
+    const auto one = work();
+    return one ? hand_over((*one)()) : std::nullopt;
+  }
+  while (ahead_.size() < workers * options_.prefetch_factor) {
+    auto one = work();
+    if (!one) {
+      break;
+    }
+    ahead_.submit(workers, [one = std::move(*one)] {
+      const detail::OneThread one_thread;
+      return one();
+    });
+  }
+  return ahead_.size() > 0 ? hand_over(ahead_.take()) : std::nullopt;
+}
+
+TUTTI_INLINE void ImageLoader::shard(std::int64_t rank, std::int64_t world_size) {
+  ahead_.clear();
+  loader_.shard(rank, world_size);
+}
+
+TUTTI_INLINE void ImageLoader::follow_seed(std::uint64_t seed) {
+  if (!options_.seed) {
+    ahead_.clear();
+    seed_ = seed;
+    loader_.follow_seed(seed);
+  }
+}
+
+TUTTI_INLINE Batch ImageLoader::number(Batch dataset) {
+  const at::Tensor images = dataset.inputs();
+  TUTTI_CHECK_VALUE(images.dim() == 4 && images.scalar_type() == at::kByte && images.is_cpu(),
+                    "ImageLoader: the images are ", images.scalar_type(), images.sizes(), " on ",
+                    images.device(),
+                    "; expected uint8 [N, C, H, W] on the CPU (for others take TensorLoader)");
+  dataset[index_key] = at::arange(images.size(0), at::TensorOptions().dtype(at::kLong));
+  return dataset;
+}
+
+TUTTI_INLINE TensorLoaderOptions ImageLoader::loader_options() const {
+  return {.batch_size = options_.batch_size,
+          .shuffle = options_.shuffle,
+          .drop_last = options_.drop_last,
+          .seed = options_.seed,
+          .pin_memory = options_.pin_memory && !options_.to_float};  // the bytes are the batch
+}
+
+TUTTI_INLINE void ImageLoader::check_workers() const {
+  TUTTI_CHECK_VALUE(options_.num_workers >= 0 && options_.prefetch_factor >= 1,
+                    "ImageLoader: num_workers is ", options_.num_workers, " and prefetch_factor ",
+                    options_.prefetch_factor, ", expected 0 or more and 1 or more");
+}
+
+TUTTI_INLINE void ImageLoader::make_values() {
+  const auto channels = static_cast<std::size_t>(loader_.dataset().inputs().size(1));
+  const auto fits = [&](const std::vector<double>& values) {
+    return values.empty() || (options_.to_float && values.size() == channels);
+  };
+  TUTTI_CHECK_VALUE(fits(options_.mean) && fits(options_.std), "ImageLoader: mean has ",
+                    options_.mean.size(), " values and std ", options_.std.size(),
+                    ", expected none, or with to_float one for each of ", channels, " channels");
+  data::detail::ByteValues table;
+  for (std::size_t channel = 0; options_.to_float && channel < channels; ++channel) {
+    const auto mean = options_.mean.empty() ? 0.0F : static_cast<float>(options_.mean[channel]);
+    const auto std = options_.std.empty() ? 1.0F : static_cast<float>(options_.std[channel]);
+    TUTTI_CHECK_VALUE(std > 0, "ImageLoader: std is ", std, " in channel ", channel,
+                      ", expected more than 0");
+    auto& values = table.emplace_back();
+    for (std::size_t byte = 0; byte < values.size(); ++byte) {
+      values[byte] = (static_cast<float>(byte) / 255.0F - mean) / std;
+    }
+  }
+  values_ = std::make_shared<const data::detail::ByteValues>(std::move(table));
+}
+
+TUTTI_INLINE std::optional<Batch> ImageLoader::hand_over(Prepared prepared) {
+  repeated_ = prepared.repeated;
+  return std::move(prepared.batch);
+}
+
+}  // namespace tutti
+
+#endif

@@ -159,6 +159,7 @@ struct ResNetOptions {
 /// A residual network: stem, stages (each but the first halves the size), mean, linear layer.
 class ResNetImpl : public torch::nn::Cloneable<ResNetImpl> {
  public:
+  ~ResNetImpl() override;
   using model_features = types<takes_images, has_residual_blocks>;
 
   /// Throws c10::Error for lists of different or no length, or a stage without blocks.
@@ -317,6 +318,7 @@ inline ResNet resnet101(ResNetOptions options = {}) {
 
 namespace tutti::models {
 
+TUTTI_INLINE ResNetImpl::~ResNetImpl() = default;
 TUTTI_INLINE BasicBlockImpl::~BasicBlockImpl() = default;
 TUTTI_INLINE BottleneckImpl::~BottleneckImpl() = default;
 

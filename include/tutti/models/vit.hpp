@@ -199,6 +199,7 @@ TORCH_MODULE(VitEncoder);
 /// first logits are zeros too.
 class VisionTransformerImpl : public nn::Cloneable<VisionTransformerImpl> {
  public:
+  ~VisionTransformerImpl() override;
   using model_features = types<takes_images, fixed_input_size, has_residual_blocks>;
 
   /// Throws c10::Error (ValueError) for sizes that do not divide as they should or are below 1.
@@ -346,6 +347,7 @@ inline VisionTransformer vit_h_14(VisionTransformerOptions options = {}) {
 
 namespace tutti::models {
 
+TUTTI_INLINE VisionTransformerImpl::~VisionTransformerImpl() = default;
 TUTTI_INLINE VitAttentionImpl::~VitAttentionImpl() = default;
 TUTTI_INLINE VitBlockImpl::~VitBlockImpl() = default;
 TUTTI_INLINE VitEncoderImpl::~VitEncoderImpl() = default;

@@ -42,10 +42,10 @@ inline at::Tensor BatchNorm3dImpl::compute(const at::Tensor& x) {
 }
 TORCH_MODULE(BatchNorm3d);
 
-#if defined(TUTTI_SEPARATE_COMPILATION)
-TUTTI_TEMPLATE class Replaceable<torch::nn::BatchNorm1dImpl>;
-TUTTI_TEMPLATE class Replaceable<torch::nn::BatchNorm2dImpl>;
-TUTTI_TEMPLATE class Replaceable<torch::nn::BatchNorm3dImpl>;
-#endif
-
 }  // namespace tutti::nn
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_LAYER(BatchNorm1dImpl);
+TUTTI_LAYER(BatchNorm2dImpl);
+TUTTI_LAYER(BatchNorm3dImpl);
+#endif

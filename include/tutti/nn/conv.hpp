@@ -21,10 +21,10 @@ TORCH_MODULE(Conv2d);
 using Conv3dImpl = Replaceable<torch::nn::Conv3dImpl>;
 TORCH_MODULE(Conv3d);
 
-#if defined(TUTTI_SEPARATE_COMPILATION)
-TUTTI_TEMPLATE class Replaceable<torch::nn::Conv1dImpl>;
-TUTTI_TEMPLATE class Replaceable<torch::nn::Conv2dImpl>;
-TUTTI_TEMPLATE class Replaceable<torch::nn::Conv3dImpl>;
-#endif
-
 }  // namespace tutti::nn
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_LAYER(Conv1dImpl);
+TUTTI_LAYER(Conv2dImpl);
+TUTTI_LAYER(Conv3dImpl);
+#endif

@@ -13,8 +13,8 @@ namespace tutti::nn {
 using DropoutImpl = Replaceable<torch::nn::DropoutImpl>;
 TORCH_MODULE(Dropout);
 
-#if defined(TUTTI_SEPARATE_COMPILATION)
-TUTTI_TEMPLATE class Replaceable<torch::nn::DropoutImpl>;
-#endif
-
 }  // namespace tutti::nn
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_LAYER(DropoutImpl);
+#endif

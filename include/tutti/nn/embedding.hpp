@@ -26,8 +26,8 @@ class Embedding : public torch::nn::ModuleHolder<EmbeddingImpl> {
   }
 };
 
-#if defined(TUTTI_SEPARATE_COMPILATION)
-TUTTI_TEMPLATE class Replaceable<torch::nn::EmbeddingImpl>;
-#endif
-
 }  // namespace tutti::nn
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_LAYER(EmbeddingImpl);
+#endif

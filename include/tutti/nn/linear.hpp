@@ -13,8 +13,8 @@ namespace tutti::nn {
 using LinearImpl = Replaceable<torch::nn::LinearImpl>;
 TORCH_MODULE(Linear);
 
-#if defined(TUTTI_SEPARATE_COMPILATION)
-TUTTI_TEMPLATE class Replaceable<torch::nn::LinearImpl>;
-#endif
-
 }  // namespace tutti::nn
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_LAYER(LinearImpl);
+#endif

@@ -42,9 +42,9 @@ inline at::Tensor GroupNormImpl::compute(const at::Tensor& x) {
 }
 TORCH_MODULE(GroupNorm);
 
-#if defined(TUTTI_SEPARATE_COMPILATION)
-TUTTI_TEMPLATE class Replaceable<torch::nn::LayerNormImpl>;
-TUTTI_TEMPLATE class Replaceable<torch::nn::GroupNormImpl>;
-#endif
-
 }  // namespace tutti::nn
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_LAYER(LayerNormImpl);
+TUTTI_LAYER(GroupNormImpl);
+#endif

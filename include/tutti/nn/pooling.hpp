@@ -29,9 +29,9 @@ TORCH_MODULE(MaxPool2d);
 using AdaptiveAvgPool2dImpl = Replaceable<torch::nn::AdaptiveAvgPool2dImpl>;
 TORCH_MODULE(AdaptiveAvgPool2d);
 
-#if defined(TUTTI_SEPARATE_COMPILATION)
-TUTTI_TEMPLATE class Replaceable<torch::nn::MaxPool2dImpl>;
-TUTTI_TEMPLATE class Replaceable<torch::nn::AdaptiveAvgPool2dImpl>;
-#endif
-
 }  // namespace tutti::nn
+
+#if defined(TUTTI_SEPARATE_COMPILATION)
+TUTTI_LAYER(MaxPool2dImpl);
+TUTTI_LAYER(AdaptiveAvgPool2dImpl);
+#endif

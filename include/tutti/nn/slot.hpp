@@ -4,6 +4,7 @@
 #include <concepts>
 #include <memory>
 #include <optional>
+#include <string>
 #include <typeinfo>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include <tutti/nn/detail/frozen.hpp>
 
 #include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 
 /// The mechanism behind the replaceable layers.
 ///
@@ -180,6 +182,16 @@ class Substitute : public torch::nn::Module {
 };
 
 }  // namespace tutti::nn
+
+/// What programs use of the replaceable layer of a torch::nn one: see TUTTI_TEMPLATE.
+#define TUTTI_LAYER(Impl)                                                                    \
+  TUTTI_TEMPLATE class tutti::nn::Replaceable<torch::nn::Impl>;                              \
+  TUTTI_TEMPLATE std::shared_ptr<tutti::nn::Impl>                                            \
+      torch::nn::Module::register_module<tutti::nn::Impl>(std::string,                       \
+                                                          std::shared_ptr<tutti::nn::Impl>); \
+  TUTTI_TEMPLATE std::shared_ptr<tutti::nn::Impl>                                            \
+  torch::nn::Module::register_module<tutti::nn::Impl>(std::string,                           \
+                                                      torch::nn::ModuleHolder<tutti::nn::Impl>)
 
 #if TUTTI_BODIES
 

@@ -136,6 +136,7 @@ class CudaGraphBackend final : public GraphBackend {
 
 namespace detail {
 
+#if TUTTI_BODIES  // else the separate source does it
 inline const bool has_cuda_graphs = [] {
   graph_support() = {.device = at::kCUDA,
                      .make = [](at::Device device) -> std::unique_ptr<StepGraphs> {
@@ -143,6 +144,7 @@ inline const bool has_cuda_graphs = [] {
                      }};
   return true;
 }();
+#endif
 
 }  // namespace detail
 
