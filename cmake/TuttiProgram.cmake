@@ -32,7 +32,7 @@ tutti_add_program(${name} main.cpp).")
   tutti_default_build_type()
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE tutti::separate)
-  if(NOT DEFINED CMAKE_EXPORT_COMPILE_COMMANDS)
+  if("${CMAKE_EXPORT_COMPILE_COMMANDS}" STREQUAL "") # CMake itself defines it, without a value
     set_target_properties(${name} PROPERTIES EXPORT_COMPILE_COMMANDS ON)
   endif()
   if(NOT DEFINED CMAKE_CXX_SCAN_FOR_MODULES) # a scan preprocesses all of LibTorch once more
