@@ -54,6 +54,7 @@
 #include <tutti/callbacks/threshold_stopper.hpp>
 #include <tutti/checkpoint/command_object_store.hpp>
 #include <tutti/checkpoint/weights.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/switch.hpp>
 #include <tutti/core/trace.hpp>
 #include <tutti/data/augmentations.hpp>
@@ -65,9 +66,7 @@
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/data/tokens.hpp>
 #include <tutti/data/torch_dataset.hpp>
-#include <tutti/dist/ddp.hpp>
 #include <tutti/dist/launch.hpp>
-#include <tutti/dist/process_group.hpp>
 #include <tutti/explain.hpp>
 #include <tutti/failure.hpp>
 #include <tutti/fused/engine.hpp>
@@ -135,6 +134,13 @@
 #include <tutti/optim/sgd.hpp>
 #include <tutti/optim/sweep.hpp>
 #include <tutti/profiler/profiler.hpp>
-#include <tutti/train/cuda_graphs.hpp>
 #include <tutti/trainer.hpp>
 #include <tutti/version.hpp>
+
+// What starts several processes and records graphs: where bodies are compiled apart, the compiled
+// part has it, and only a program that names these types itself need read c10d's and CUDA's headers.
+#if TUTTI_BODIES
+#include <tutti/dist/ddp.hpp>
+#include <tutti/dist/process_group.hpp>
+#include <tutti/train/cuda_graphs.hpp>
+#endif
