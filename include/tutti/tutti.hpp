@@ -138,7 +138,8 @@
 #include <tutti/version.hpp>
 
 // What starts several processes and records graphs: where bodies are compiled apart, the compiled
-// part has it, and only a program that names these types itself need read c10d's and CUDA's headers.
+// part has it, and only a program that names these types itself need read c10d's and CUDA's
+// headers.
 #if TUTTI_BODIES
 #include <tutti/dist/ddp.hpp>
 #include <tutti/dist/process_group.hpp>
