@@ -157,6 +157,7 @@ TORCH_MODULE(VitAttention);
 /// Source: Touvron et al., "Going deeper with Image Transformers", ICCV 2021.
 class LayerScaleImpl : public nn::Cloneable<LayerScaleImpl> {
  public:
+  ~LayerScaleImpl() override;
   LayerScaleImpl(std::int64_t width, double init_values)
       : width_(width), init_values_(init_values) {
     reset();

@@ -470,6 +470,8 @@ inline void add_huggingface(const VisionTransformerImpl& net, WeightLayout& layo
 
 }  // namespace detail
 
+TUTTI_INLINE LayerScaleImpl::~LayerScaleImpl() = default;
+
 TUTTI_INLINE VisionTransformerOptions
 VisionTransformerImpl::options_from(const PretrainedConfig& config) {
   switch (vision_layout_of(config)) {
