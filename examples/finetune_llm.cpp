@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fine-tunes a language model on prompts and answers by LoRA, and writes adapters and merged model.
 //
 // Run it:    finetune_llm --model FOLDER --data train.jsonl [--eval-data test.jsonl]. The folder is
