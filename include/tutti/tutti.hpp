@@ -66,6 +66,8 @@
 #include <tutti/data/idx.hpp>
 #include <tutti/data/image_loader.hpp>
 #include <tutti/data/image_ops.hpp>
+#include <tutti/data/instructions.hpp>
+#include <tutti/data/streaming_order.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/data/tokens.hpp>
 #include <tutti/data/torch_dataset.hpp>
