@@ -5,6 +5,7 @@
 
 #include <tutti/core/autocast.hpp>
 #include <tutti/nn/dropout.hpp>
+#include <tutti/nn/gyro_dropout.hpp>
 #include <tutti/nn/linear.hpp>
 #include <tutti/train/backward.hpp>
 

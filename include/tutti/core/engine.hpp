@@ -91,7 +91,7 @@ class Engine : private detail::Slot<Policies>... {
   }
 
   /// Tells a Trace of something that the loop does at an event, such as saving a checkpoint.
-  void record(std::string_view event, std::string_view what) {
+  void record([[maybe_unused]] std::string_view event, [[maybe_unused]] std::string_view what) {
     (record_policy<Policies>(event, what, Role::algorithm), ...);
   }
 

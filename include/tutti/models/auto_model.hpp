@@ -55,7 +55,8 @@ namespace tutti::models {
 namespace detail {
 
 // The config, as the options change it.
-inline PretrainedConfig config_of(const std::string& folder, const FromPretrainedOptions& options) {
+TUTTI_INLINE PretrainedConfig config_of(const std::string& folder,
+                                        const FromPretrainedOptions& options) {
   PretrainedConfig config = PretrainedConfig::read(folder);
   if (options.edit_config) {
     options.edit_config(config);

@@ -61,8 +61,9 @@ namespace tutti::models {
 
 namespace detail {
 
-inline std::vector<double> channel_values(const PretrainedConfig& config, std::string_view name,
-                                          const std::vector<double>& otherwise) {
+TUTTI_INLINE std::vector<double> channel_values(const PretrainedConfig& config,
+                                                std::string_view name,
+                                                const std::vector<double>& otherwise) {
   const auto* value = config.find(name);
   if (value == nullptr) {
     return otherwise;
@@ -86,7 +87,7 @@ struct ImageSize {
   bool shorter = false;
 };
 
-inline ImageSize image_size(const PretrainedConfig& config, std::string_view name) {
+TUTTI_INLINE ImageSize image_size(const PretrainedConfig& config, std::string_view name) {
   const auto* value = config.find(name);
   if (value == nullptr || !value->is_object()) {
     return {config.integer(name, 0), false};
@@ -105,7 +106,7 @@ inline ImageSize image_size(const PretrainedConfig& config, std::string_view nam
 }
 
 // Transformers': `size` and `crop_size`, or ConvNext's `size` and `crop_pct`.
-inline data::ResizeAndCrop huggingface_fit(const PretrainedConfig& config) {
+TUTTI_INLINE data::ResizeAndCrop huggingface_fit(const PretrainedConfig& config) {
   config.only("resample", {2, 3}, "2 is bilinear, 3 bicubic");
   config.only("do_pad", {false});
   data::ResizeAndCrop out{.resize = 0, .crop = 0};
@@ -141,7 +142,7 @@ inline data::ResizeAndCrop huggingface_fit(const PretrainedConfig& config) {
   return out;
 }
 
-inline ImageProcessor from_preprocessor(const PretrainedConfig& config) {
+TUTTI_INLINE ImageProcessor from_preprocessor(const PretrainedConfig& config) {
   ImageProcessor out;
   out.fit = huggingface_fit(config);
   out.divisor = 1;
@@ -158,7 +159,7 @@ inline ImageProcessor from_preprocessor(const PretrainedConfig& config) {
   return out;
 }
 
-inline ImageProcessor from_pretrained_cfg(const PretrainedConfig& config) {
+TUTTI_INLINE ImageProcessor from_pretrained_cfg(const PretrainedConfig& config) {
   config.only("crop_mode", {"center", "squash"});
   config.only("interpolation", {"bilinear", "bicubic"});
   ImageProcessor out;

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <tutti/config.hpp>
 #include <tutti/core/autocast.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/nn/embedding.hpp>

@@ -114,8 +114,8 @@ TUTTI_INLINE RmsNormBackward::RmsNormBackward(const at::Tensor& x, const at::Ten
 TUTTI_INLINE RmsNormBackward::~RmsNormBackward() = default;
 
 // In ATen's operators, so that they have gradients of their own.
-inline std::array<at::Tensor, 2> rms_gradients(const at::Tensor& x, const at::Tensor& weight,
-                                               double eps, const at::Tensor& dy) {
+TUTTI_INLINE std::array<at::Tensor, 2> rms_gradients(const at::Tensor& x, const at::Tensor& weight,
+                                                     double eps, const at::Tensor& dy) {
   const at::Tensor inverse = x.square().mean(-1, /*keepdim=*/true).add(eps).rsqrt();
   const at::Tensor unit = x.mul(inverse);
   const at::Tensor weighted = weight.defined() ? dy.mul(weight) : dy;
@@ -158,7 +158,8 @@ TUTTI_INLINE torch::autograd::variable_list RmsNormBackward::apply(
 }
 
 // The library's own loops, for contiguous floats in the CPU's memory.
-inline at::Tensor rms_norm_on_host(const at::Tensor& x, const at::Tensor& weight, double eps) {
+TUTTI_INLINE at::Tensor rms_norm_on_host(const at::Tensor& x, const at::Tensor& weight,
+                                         double eps) {
   const std::int64_t width = x.size(-1);
   const std::int64_t rows = x.numel() / width;
   at::Tensor y = ::tutti::detail::host_empty(x.sizes(), at::kFloat);

@@ -189,7 +189,8 @@ TUTTI_INLINE torch::autograd::variable_list RotaryBackward::apply(
 }
 
 // In ATen's operators: any device and type.
-inline at::Tensor rotated_anywhere(const at::Tensor& x, const RotaryTables& tables, bool back) {
+TUTTI_INLINE at::Tensor rotated_anywhere(const at::Tensor& x, const RotaryTables& tables,
+                                         bool back) {
   const at::Tensor cos = tables.cos.unsqueeze(2);  // [., T, 1, d / 2]
   const at::Tensor sin = back ? tables.sin.unsqueeze(2).neg() : tables.sin.unsqueeze(2);
   const std::int64_t half = cos.size(-1);
@@ -203,7 +204,8 @@ inline at::Tensor rotated_anywhere(const at::Tensor& x, const RotaryTables& tabl
 }
 
 // The library's own loops, for floats in the CPU's memory.
-inline at::Tensor rotated_on_host(const at::Tensor& x, const RotaryTables& tables, bool back) {
+TUTTI_INLINE at::Tensor rotated_on_host(const at::Tensor& x, const RotaryTables& tables,
+                                        bool back) {
   at::Tensor y = ::tutti::detail::host_empty(x.sizes(), at::kFloat);
   rotate_rows({.batch = x.size(0),
                .length = x.size(1),

@@ -105,10 +105,10 @@ class Unpickler {
   Pickle out_;
 };
 
-inline constexpr std::uint32_t no_place = 0xFFFFFFFF;
+TUTTI_INLINE constexpr std::uint32_t no_place = 0xFFFFFFFF;
 
 // Whose names torch.save() writes for the memory of tensors.
-inline constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 12> storage_types{{
+TUTTI_INLINE constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 12> storage_types{{
     {"FloatStorage", c10::ScalarType::Float},
     {"DoubleStorage", c10::ScalarType::Double},
     {"HalfStorage", c10::ScalarType::Half},
@@ -123,14 +123,15 @@ inline constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 12> st
     {"ComplexDoubleStorage", c10::ScalarType::ComplexDouble},
 }};
 
-inline constexpr std::array<std::string_view, 8> known_globals{"collections.OrderedDict",
-                                                               "torch._utils._rebuild_tensor_v2",
-                                                               "torch._utils._rebuild_tensor",
-                                                               "torch._utils._rebuild_parameter",
-                                                               "torch.Size",
-                                                               "_codecs.encode",
-                                                               "__builtin__.bytes",
-                                                               "builtins.bytes"};
+TUTTI_INLINE constexpr std::array<std::string_view, 8> known_globals{
+    "collections.OrderedDict",
+    "torch._utils._rebuild_tensor_v2",
+    "torch._utils._rebuild_tensor",
+    "torch._utils._rebuild_parameter",
+    "torch.Size",
+    "_codecs.encode",
+    "__builtin__.bytes",
+    "builtins.bytes"};
 
 TUTTI_INLINE Pickle parse_pickle(std::string_view text) {
   return Unpickler(text).run();

@@ -85,15 +85,15 @@ namespace tutti::checkpoint::detail {
 
 namespace zip {
 
-inline constexpr std::uint32_t local_signature = 0x04034b50;
-inline constexpr std::uint32_t entry_signature = 0x02014b50;
-inline constexpr std::uint32_t end_signature = 0x06054b50;
-inline constexpr std::uint32_t wide_end_signature = 0x06064b50;
-inline constexpr std::uint32_t wide_locator_signature = 0x07064b50;
-inline constexpr std::uint64_t entry_size = 46;
-inline constexpr std::uint64_t end_size = 22;
-inline constexpr std::uint64_t local_size = 30;
-inline constexpr std::uint32_t in_wide_field = 0xFFFFFFFF;
+TUTTI_INLINE constexpr std::uint32_t local_signature = 0x04034b50;
+TUTTI_INLINE constexpr std::uint32_t entry_signature = 0x02014b50;
+TUTTI_INLINE constexpr std::uint32_t end_signature = 0x06054b50;
+TUTTI_INLINE constexpr std::uint32_t wide_end_signature = 0x06064b50;
+TUTTI_INLINE constexpr std::uint32_t wide_locator_signature = 0x07064b50;
+TUTTI_INLINE constexpr std::uint64_t entry_size = 46;
+TUTTI_INLINE constexpr std::uint64_t end_size = 22;
+TUTTI_INLINE constexpr std::uint64_t local_size = 30;
+TUTTI_INLINE constexpr std::uint32_t in_wide_field = 0xFFFFFFFF;
 
 }  // namespace zip
 

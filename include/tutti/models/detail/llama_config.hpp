@@ -159,8 +159,8 @@ TUTTI_INLINE void LlamaOptions::validate() const {
 
 namespace tutti::models::detail {
 
-inline constexpr std::array llama_types{LlamaType::llama, LlamaType::mistral, LlamaType::qwen2,
-                                        LlamaType::qwen3};
+TUTTI_INLINE constexpr std::array llama_types{LlamaType::llama, LlamaType::mistral,
+                                              LlamaType::qwen2, LlamaType::qwen3};
 
 TUTTI_INLINE std::string llama_class(LlamaType type) {
   switch (type) {

@@ -31,7 +31,7 @@ namespace tutti::models {
 
 namespace detail {
 
-inline tutti::detail::Json json_list(const std::vector<std::int64_t>& values) {
+TUTTI_INLINE tutti::detail::Json json_list(const std::vector<std::int64_t>& values) {
   return tutti::detail::Json::Array(values.begin(), values.end());
 }
 
@@ -87,7 +87,7 @@ struct NamedResNet {
   std::int64_t width_per_group = 64;
 };
 
-inline const std::vector<NamedResNet>& named_resnets() {
+TUTTI_INLINE const std::vector<NamedResNet>& named_resnets() {
   static const std::vector<NamedResNet> all{
       {"resnet18", Block::basic, {2, 2, 2, 2}},
       {"resnet34", Block::basic, {3, 4, 6, 3}},
@@ -104,8 +104,8 @@ inline const std::vector<NamedResNet>& named_resnets() {
 }
 
 // The network that a key of the config names; refuses the key for others.
-inline ResNetOptions resnet_by_name(const PretrainedConfig& config, std::string_view key,
-                                    std::string_view name) {
+TUTTI_INLINE ResNetOptions resnet_by_name(const PretrainedConfig& config, std::string_view key,
+                                          std::string_view name) {
   std::string known;
   for (const NamedResNet& one : named_resnets()) {
     if (one.name == name) {
@@ -123,7 +123,7 @@ inline ResNetOptions resnet_by_name(const PretrainedConfig& config, std::string_
 }
 
 // Arguments of timm's ResNet that make another computation.
-inline void refuse_resnet_arguments(const PretrainedConfig& args) {
+TUTTI_INLINE void refuse_resnet_arguments(const PretrainedConfig& args) {
   only_known(args, {"layers", "channels", "cardinality", "base_width", "in_chans", "num_classes",
                     "global_pool", "output_stride", "stem_width", "stem_type", "block_reduce_first",
                     "down_kernel_size", "act_layer", "drop_rate", "drop_path_rate",
@@ -186,7 +186,7 @@ TUTTI_INLINE ResNetOptions resnet_from_torchvision(const PretrainedConfig& confi
 }
 
 // What config() writes, over what is there already.
-inline void write_huggingface(const ResNetOptions& o, PretrainedConfig& out) {
+TUTTI_INLINE void write_huggingface(const ResNetOptions& o, PretrainedConfig& out) {
   using Json = tutti::detail::Json;
   const bool basic = o.block == Block::basic;
   std::vector<std::int64_t> hidden = o.widths;
@@ -208,7 +208,7 @@ inline void write_huggingface(const ResNetOptions& o, PretrainedConfig& out) {
   set_labels(out, o.num_classes);
 }
 
-inline void write_timm(const ResNetOptions& o, PretrainedConfig& out) {
+TUTTI_INLINE void write_timm(const ResNetOptions& o, PretrainedConfig& out) {
   const bool basic = o.block == Block::basic;
   for (const NamedResNet& one : named_resnets()) {
     if (!out.has("architecture") && one.block == o.block && one.layers == o.layers &&
@@ -241,7 +241,7 @@ inline void write_timm(const ResNetOptions& o, PretrainedConfig& out) {
   }
 }
 
-inline void write_torchvision(const ResNetOptions& o, PretrainedConfig& out) {
+TUTTI_INLINE void write_torchvision(const ResNetOptions& o, PretrainedConfig& out) {
   out.erase("function");
   out.erase("class");
   out.erase("block");
@@ -276,7 +276,7 @@ void add_huggingface_block(const B& block, const std::string& name, WeightLayout
   }
 }
 
-inline void add_huggingface(const ResNetImpl& net, WeightLayout& layout) {
+TUTTI_INLINE void add_huggingface(const ResNetImpl& net, WeightLayout& layout) {
   layout.add_module("resnet.embedder.embedder.convolution.", *net.conv1);
   layout.add_module("resnet.embedder.embedder.normalization.", *net.bn1);
   for (std::size_t s = 0; s < net.stages.size(); ++s) {

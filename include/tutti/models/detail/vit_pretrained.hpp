@@ -89,7 +89,7 @@ TUTTI_INLINE NamedOptions named_options(const VisionTransformerOptions& o) {
           {"head_dropout", text(o.head_dropout)}};
 }
 
-inline nn::Activation vit_activation(const PretrainedConfig& config) {
+TUTTI_INLINE nn::Activation vit_activation(const PretrainedConfig& config) {
   const auto known = nn::activation_named(config.text("hidden_act", "gelu"));
   if (!known) {
     config.refuse("hidden_act",
@@ -120,7 +120,7 @@ TUTTI_INLINE VisionTransformerOptions vit_from_huggingface(const PretrainedConfi
 }
 
 // The sizes behind a name such as "vit_base_patch16_224".
-inline VisionTransformerOptions vit_of_architecture(const PretrainedConfig& config) {
+TUTTI_INLINE VisionTransformerOptions vit_of_architecture(const PretrainedConfig& config) {
   struct Size {
     std::string_view name;
     std::int64_t width, depth, heads;
@@ -165,7 +165,7 @@ inline VisionTransformerOptions vit_of_architecture(const PretrainedConfig& conf
 }
 
 // Arguments of timm's VisionTransformer that make another computation.
-inline void refuse_vit_arguments(const PretrainedConfig& args) {
+TUTTI_INLINE void refuse_vit_arguments(const PretrainedConfig& args) {
   only_known(args, {"img_size",    "patch_size",      "in_chans",      "num_classes",
                     "global_pool", "embed_dim",       "depth",         "num_heads",
                     "mlp_ratio",   "qkv_bias",        "init_values",   "class_token",
@@ -268,7 +268,7 @@ TUTTI_INLINE VisionTransformerOptions vit_from_torchvision(const PretrainedConfi
 }
 
 // What config() writes, over what is there already.
-inline void write_huggingface(const VisionTransformerOptions& o, PretrainedConfig& out) {
+TUTTI_INLINE void write_huggingface(const VisionTransformerOptions& o, PretrainedConfig& out) {
   using Json = tutti::detail::Json;
   out.set("architectures", Json::Array{"ViTForImageClassification"});
   out.set("model_type", "vit");
@@ -294,7 +294,7 @@ inline void write_huggingface(const VisionTransformerOptions& o, PretrainedConfi
 }
 
 // What timm multiplies the width by, and rounds down.
-inline double mlp_ratio(const VisionTransformerOptions& o) {
+TUTTI_INLINE double mlp_ratio(const VisionTransformerOptions& o) {
   const auto width = static_cast<double>(o.hidden_dim);
   const double ratio = static_cast<double>(o.mlp_dim) / width;
   return static_cast<std::int64_t>(width * ratio) == o.mlp_dim ? ratio
@@ -303,9 +303,9 @@ inline double mlp_ratio(const VisionTransformerOptions& o) {
 
 // Sets those of timm's arguments by which `says`, which the config says already, differs; `named`
 // is what the architecture's name alone says.
-inline void set_timm_arguments(const VisionTransformerOptions& named,
-                               const VisionTransformerOptions& says,
-                               const VisionTransformerOptions& o, PretrainedConfig& args) {
+TUTTI_INLINE void set_timm_arguments(const VisionTransformerOptions& named,
+                                     const VisionTransformerOptions& says,
+                                     const VisionTransformerOptions& o, PretrainedConfig& args) {
   using Json = tutti::detail::Json;
   const auto differs = [&](const char* name, const auto& there, const auto& here, Json value) {
     if (there != here) {
@@ -334,7 +334,7 @@ inline void set_timm_arguments(const VisionTransformerOptions& named,
   differs("class_token", says.class_token, o.class_token, o.class_token);
 }
 
-inline void write_timm(const VisionTransformerOptions& o, PretrainedConfig& out) {
+TUTTI_INLINE void write_timm(const VisionTransformerOptions& o, PretrainedConfig& out) {
   out.set_default("architecture", "vit_base_patch16_224");
   out.set("num_classes", o.num_classes);
   out.set("num_features", o.hidden_dim);
@@ -357,7 +357,7 @@ inline void write_timm(const VisionTransformerOptions& o, PretrainedConfig& out)
   set_timm_input(out, o.in_channels, o.image_size);
 }
 
-inline void write_torchvision(const VisionTransformerOptions& o, PretrainedConfig& out) {
+TUTTI_INLINE void write_torchvision(const VisionTransformerOptions& o, PretrainedConfig& out) {
   using Json = tutti::detail::Json;
   out.erase("function");
   out.set("class", "torchvision.models.VisionTransformer");
@@ -378,7 +378,7 @@ inline void write_torchvision(const VisionTransformerOptions& o, PretrainedConfi
   }
 }
 
-inline void add_torchvision(const VisionTransformerImpl& net, WeightLayout& layout) {
+TUTTI_INLINE void add_torchvision(const VisionTransformerImpl& net, WeightLayout& layout) {
   layout.add_module("", net);
   layout.renamed_ends = {{"mlp.linear_1.weight", "mlp.0.weight"},
                          {"mlp.linear_1.bias", "mlp.0.bias"},
@@ -387,14 +387,14 @@ inline void add_torchvision(const VisionTransformerImpl& net, WeightLayout& layo
   layout.may_be_missing = {"heads."};
 }
 
-inline void expect_no_pre_logits(const VisionTransformerImpl& net, std::string_view library) {
+TUTTI_INLINE void expect_no_pre_logits(const VisionTransformerImpl& net, std::string_view library) {
   TUTTI_CHECK_VALUE(net.options().representation_size == 0,
                     "VisionTransformer: representation_size is ", net.options().representation_size,
                     ", for which files of ", library, " have no names; expected 0");
 }
 
-inline void add_timm(const VisionTransformerImpl& net, WeightLayout& layout,
-                     const std::string& prefix) {
+TUTTI_INLINE void add_timm(const VisionTransformerImpl& net, WeightLayout& layout,
+                           const std::string& prefix) {
   expect_no_pre_logits(net, "timm");
   layout.add(prefix + "cls_token", net.class_token);
   layout.add(prefix + "pos_embed", net.encoder->pos_embedding);
@@ -431,7 +431,7 @@ inline void add_timm(const VisionTransformerImpl& net, WeightLayout& layout,
   }
 }
 
-inline void add_huggingface(const VisionTransformerImpl& net, WeightLayout& layout) {
+TUTTI_INLINE void add_huggingface(const VisionTransformerImpl& net, WeightLayout& layout) {
   expect_no_pre_logits(net, "Transformers");
   TUTTI_CHECK_VALUE(
       net.options().init_values == 0 && net.class_token.defined() && net.encoder->ln,
