@@ -75,11 +75,9 @@ std::string to_string(const GenerationConfig& config);
 
 namespace tutti::models::detail {
 
-using tutti::detail::Json;
-
 /// Keys that change the text, with the values under which they do not.
 TUTTI_INLINE void refuse_generation_keys(const PretrainedConfig& keys) {
-  const Json none = Json::Array{};
+  const PretrainedConfig::Json none = PretrainedConfig::Json::Array{};
   for (const char* one : {"num_beams", "num_beam_groups", "num_return_sequences", "typical_p",
                           "encoder_repetition_penalty"}) {
     keys.only(one, {1});
@@ -112,8 +110,9 @@ TUTTI_INLINE Maybe<std::int64_t> generation_token(const PretrainedConfig& keys, 
 }
 
 /// The options that differ from the defaults, all of them but the seed and the stop sequences.
-TUTTI_INLINE Json::Object generation_keys(const GenerationConfig& config) {
+TUTTI_INLINE PretrainedConfig::Json::Object generation_keys(const GenerationConfig& config) {
   const GenerationConfig plain;
+  using Json = PretrainedConfig::Json;
   Json::Object out;
   const auto put = [&out](const char* name, const auto& value, const auto& otherwise) {
     if (value != otherwise) {

@@ -98,9 +98,7 @@ TUTTI_INLINE void add_model(tutti::detail::Constants& out, const torch::nn::Modu
   std::int64_t all = 0;
   std::int64_t trained = 0;
   std::int64_t bytes = 0;
-  const auto size = [](const at::Tensor& tensor) {
-    return tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
-  };
+  const auto size = [](const at::Tensor& tensor) { return tensor.numel() * tensor.element_size(); };
   for (const at::Tensor& parameter : model.parameters()) {
     all += parameter.numel();
     trained += parameter.requires_grad() ? parameter.numel() : 0;

@@ -141,7 +141,7 @@ TUTTI_INLINE std::string_view Unpickler::take(std::uint64_t size) {
   if (size > text_.size() - at_) {
     fail("it ends inside a value of " + std::to_string(size) + " bytes");
   }
-  const std::string_view out = text_.substr(at_, static_cast<std::size_t>(size));
+  const std::string_view out = text_.substr(at_, size);
   at_ += out.size();
   return out;
 }

@@ -107,7 +107,7 @@ TUTTI_INLINE bool CsvParser::field(std::string& out) {
     ++at_;
     return true;
   }
-  at_ += text_.substr(at_, 2) == "\r\n" ? 2 : 1;
+  at_ += text_.substr(at_, 2) == "\r\n" ? 2U : 1U;
   ++next_line_;
   return false;
 }
