@@ -146,7 +146,7 @@ TUTTI_INLINE std::optional<double> csv_number(std::string_view text) {
   double value = 0.0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = error == std::errc() && end == text.data() + text.size();
-  return whole && std::abs(value) <= double{std::numeric_limits<float>::max()}
+  return whole && std::abs(value) <= static_cast<double>(std::numeric_limits<float>::max())
              ? std::optional(value)
              : std::nullopt;
 }

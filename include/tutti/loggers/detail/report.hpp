@@ -104,7 +104,9 @@ TUTTI_INLINE void Report::evaluated(const State& state) {
   const Timestamp& now = state.timestamp;
   const Time at =
       now.get(now.epoch > 0 && now.batch_in_epoch == 0 ? TimeUnit::epoch : TimeUnit::batch);
-  for (const auto& [metric, value] : values->second) {
+  for (const auto& evaluated : values->second) {
+    const std::string& metric = evaluated.first;
+    const double value = evaluated.second;
     const auto known = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
       return entry.set == values->first && entry.metric == metric;
     });
