@@ -2,6 +2,7 @@
 
 #include "support/catch.hpp"
 
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <set>
@@ -15,6 +16,8 @@
 #include <tutti/algorithms/gated_linear_units.hpp>
 #include <tutti/algorithms/layer_freezing.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/models/gpt2.hpp>
+#include <tutti/models/save_pretrained.hpp>
 #include <tutti/nn/sequential.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/trainer.hpp>
@@ -388,6 +391,22 @@ TEST_CASE("biases of the whole model are in the adapter's file under their own n
   Net fresh;
   load_lora(fresh, folder.path().string());
   CHECK(logits(fresh).equal(logits(net)));
+}
+
+TEST_CASE("a model with adapters is no folder of weights until they are merged",
+          "[algorithms][lora]") {
+  const TemporaryFolder folder;
+  tutti::models::GPT2LMHeadModel net(tutti::models::GPT2Options{
+      .vocab_size = 16, .n_positions = 8, .n_embd = 8, .n_layer = 1, .n_head = 2});
+  tutti::functional::apply_lora(*net, tutti::LoRA{.target_modules = {"c_attn"}});
+  const std::string path = (folder / "model").string();
+  CHECK_THROWS_WITH(tutti::models::save_pretrained(net, path),
+                    ContainsSubstring("adapters of LoRA"));
+  CHECK_FALSE(std::filesystem::exists(path));
+  tutti::functional::merge_lora(*net);
+  tutti::functional::unload_lora(*net);
+  tutti::models::save_pretrained(net, path);
+  CHECK(std::filesystem::exists(path + "/model.safetensors"));
 }
 
 TEST_CASE("an adapter for another model is refused, and nothing is changed", "[algorithms][lora]") {

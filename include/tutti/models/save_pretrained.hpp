@@ -97,6 +97,11 @@ TUTTI_INLINE checkpoint::ModelFolder pretrained_folder(
   const c10::ScalarType dtype = options.dtype.value_or(c10::ScalarType::Undefined);
   std::string type;  // of the first floating tensor
   for (const DiskTensor& tensor : model.weight_layout().tensors) {
+    TUTTI_CHECK_VALUE(tensor.name.find(".base_layer.") == std::string::npos,
+                      "models: the model has adapters of LoRA (\"", tensor.name,
+                      "\"), which its folder has no names for; save them by "
+                      "functional::save_lora(), or call functional::merge_lora() and "
+                      "functional::unload_lora() first");
     tensors.emplace_back(tensor.name, tensor.tensor);
     if (type.empty() && tensor.tensor.is_floating_point()) {
       type = dtype_text(checkpoint::written_type(tensor.tensor, dtype));
