@@ -8,13 +8,13 @@
 # standard, definitions that LibTorch's or tutti's headers look at) gets a header of its own, the first that asks makes
 # it: a program with other flags builds as before, and the first build takes longer. They are compared at the end of the
 # CMakeLists.txt. Two variables, set before:
-#   TUTTI_PRECOMPILE_HEADERS       OFF: no precompiled header
+#   TUTTI_SHARE_COMPILATION        OFF: each program is compiled by itself, from headers alone; faster for one program once
 #   TUTTI_PRECOMPILED_HEADERS      what is in it; default <tutti/tutti.hpp>
 include_guard(GLOBAL)
 
-option(TUTTI_PRECOMPILE_HEADERS "Programs made by tutti_add_program share a precompiled header" ON)
+option(TUTTI_SHARE_COMPILATION "Programs made by tutti_add_program share tutti::separate and a precompiled header" ON)
 set(TUTTI_PRECOMPILED_HEADERS "<tutti/tutti.hpp>" CACHE STRING "The headers that these programs share")
-mark_as_advanced(TUTTI_PRECOMPILE_HEADERS TUTTI_PRECOMPILED_HEADERS)
+mark_as_advanced(TUTTI_SHARE_COMPILATION TUTTI_PRECOMPILED_HEADERS)
 
 # Release, where the project in hand is top-level and nobody has chosen.
 macro(tutti_default_build_type)
@@ -31,14 +31,18 @@ tutti_add_program(${name} main.cpp).")
   endif()
   tutti_default_build_type()
   add_executable(${name} ${ARGN})
-  target_link_libraries(${name} PRIVATE tutti::separate)
+  if(TUTTI_SHARE_COMPILATION)
+    target_link_libraries(${name} PRIVATE tutti::separate)
+  else()
+    target_link_libraries(${name} PRIVATE tutti::tutti)
+  endif()
   if("${CMAKE_EXPORT_COMPILE_COMMANDS}" STREQUAL "") # CMake itself defines it, without a value
     set_target_properties(${name} PROPERTIES EXPORT_COMPILE_COMMANDS ON)
   endif()
   if(NOT DEFINED CMAKE_CXX_SCAN_FOR_MODULES) # a scan preprocesses all of LibTorch once more
     set_target_properties(${name} PROPERTIES CXX_SCAN_FOR_MODULES OFF)
   endif()
-  if(TUTTI_PRECOMPILE_HEADERS)
+  if(TUTTI_SHARE_COMPILATION)
     tutti_ccache_options(options)
     if(options)
       target_compile_options(${name} PRIVATE ${options})

@@ -129,7 +129,7 @@ inline tutti::GatedLinearUnits make_gated_linear_units(const Json& args) {
   const Arguments a(args, "GatedLinearUnits");
   tutti::GatedLinearUnits options;
   if (a.has("act_fn")) {
-    options.act_fn = language::activation(a.text("act_fn", ""));
+    options.act_fn = tutti::nn::activation_named(a.text("act_fn", "")).value();
   }
   options.gated_layer_bias = a.flag("gated_layer_bias", options.gated_layer_bias);
   options.non_gated_layer_bias = a.flag("non_gated_layer_bias", options.non_gated_layer_bias);

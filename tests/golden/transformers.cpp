@@ -88,7 +88,7 @@ void apply_gated_linear_units(const Case& c, Verdict& verdict) {
   a.done();
   tutti::Maybe<tutti::nn::Activation> activation;
   if (!act.empty()) {
-    activation = language::activation(act);
+    activation = tutti::nn::activation_named(act).value();
   }
   functional::apply_gated_linear_units(*model, {}, activation, gated_bias, non_gated_bias);
   std::vector<std::string> expected;

@@ -265,22 +265,7 @@ TEST_CASE("activation checkpointing of GPT-2 changes no gradient", "[models][gpt
   auto model = models::GPT2LMHeadModel(small());
   const at::Tensor ids = at::randint(11, {2, 8}, at::kLong);
   const Batch batch{{"input_ids", ids}, {"labels", ids}};
-  const auto gradients = [&](bool checkpoints) {
-    model->set_activation_checkpointing(checkpoints);
-    model->zero_grad();
-    at::manual_seed(11);  // dropout is on
-    model->loss(model->forward(batch), batch).total().backward();
-    std::vector<at::Tensor> out;
-    for (const at::Tensor& parameter : model->parameters()) {
-      out.push_back(parameter.grad().clone());
-    }
-    return out;
-  };
-  const auto plain = gradients(false);
-  const auto checkpointed = gradients(true);
-  for (std::size_t i = 0; i < plain.size(); ++i) {
-    CHECK(checkpointed[i].equal(plain[i]));
-  }
+  CHECK(language::same_gradients_checkpointed(*model, batch));
 }
 
 TEST_CASE("the options of GPT-2 survive config.json, and what it cannot compute is refused",

@@ -3,6 +3,7 @@
 
 // Shared by the tests of language models: configurations and weights of the golden cases, and data.
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -14,17 +15,6 @@
 #include "support/golden.hpp"
 
 namespace language {
-
-/// The activation of that name. Throws std::invalid_argument when there is none.
-inline tutti::nn::Activation activation(const std::string& name) {
-  for (const auto one : {tutti::nn::Activation::gelu, tutti::nn::Activation::gelu_new,
-                         tutti::nn::Activation::relu, tutti::nn::Activation::silu}) {
-    if (to_string(one) == name) {
-      return one;
-    }
-  }
-  throw std::invalid_argument("no activation is called " + name);
-}
 
 inline tutti::models::GPT2Options gpt2_options(const golden::Json& config) {
   return {.vocab_size = config["vocab_size"].integer(),
@@ -44,7 +34,7 @@ inline tutti::models::BertOptions bert_options(const golden::Json& config) {
       .intermediate_size = config["intermediate_size"].integer(),
       .max_position_embeddings = config["max_position_embeddings"].integer()};
   if (act != nullptr) {
-    options.hidden_act = activation(act->string());
+    options.hidden_act = tutti::nn::activation_named(act->string()).value();
   }
   return options;
 }
@@ -74,6 +64,27 @@ inline std::vector<tutti::Batch> counting(std::int64_t length, std::int64_t voca
     out.push_back({{"input_ids", ids}, {"labels", ids.clone()}});
   }
   return out;
+}
+
+/// Whether gradients are the same bits with and without activation checkpointing, in training mode.
+template <class Net>
+bool same_gradients_checkpointed(Net& net, const tutti::Batch& batch) {
+  const auto gradients = [&](bool checkpoints) {
+    net.set_activation_checkpointing(checkpoints);
+    net.zero_grad();
+    at::manual_seed(11);  // dropout is on
+    net.loss(net.forward(batch), batch).total().backward();
+    std::vector<at::Tensor> out;
+    for (const at::Tensor& parameter : net.parameters()) {
+      out.push_back(parameter.grad().clone());
+    }
+    return out;
+  };
+  const auto plain = gradients(false);
+  const auto checkpointed = gradients(true);
+  return !plain.empty() &&
+         std::equal(plain.begin(), plain.end(), checkpointed.begin(), checkpointed.end(),
+                    [](const auto& a, const auto& b) { return a.equal(b); });
 }
 
 }  // namespace language

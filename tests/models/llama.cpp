@@ -259,22 +259,7 @@ TEST_CASE("activation checkpointing of a Llama changes no gradient", "[models][l
   at::Tensor mask = at::ones_like(ids);
   mask[0].slice(0, 6).zero_();
   const Batch batch{{"input_ids", ids}, {"attention_mask", mask}, {"labels", ids}};
-  const auto gradients = [&](bool checkpoints) {
-    net->set_activation_checkpointing(checkpoints);
-    net->zero_grad();
-    at::manual_seed(7);
-    net->loss(net->forward(batch), batch).total().backward();
-    std::vector<at::Tensor> out;
-    for (const at::Tensor& parameter : net->parameters()) {
-      out.push_back(parameter.grad().clone());
-    }
-    return out;
-  };
-  const auto plain = gradients(false);
-  const auto checkpointed = gradients(true);
-  for (std::size_t i = 0; i < plain.size(); ++i) {
-    CHECK(checkpointed[i].equal(plain[i]));
-  }
+  CHECK(language::same_gradients_checkpointed(*net, batch));
 }
 
 TEST_CASE("a Llama learns to count, and clones", "[models][llama][trainer]") {

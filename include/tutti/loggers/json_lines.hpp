@@ -12,11 +12,11 @@
 #include <type_traits>
 
 #include <tutti/core/detail/json_text.hpp>
+#include <tutti/core/detail/utf8.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
 #include <tutti/loggers/detail/log_file.hpp>
-#include <tutti/loggers/detail/utf8.hpp>
 #include <tutti/loggers/run_path.hpp>
 
 namespace tutti {

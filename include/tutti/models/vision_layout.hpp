@@ -86,6 +86,37 @@ inline const torch::nn::Module& child_of(const torch::nn::Module& parent, const 
 void expect_expressed(std::string_view model, VisionLayout layout, const NamedOptions& has,
                       const NamedOptions& says);
 
+/// What write the options of a model into a config, for each library.
+template <class Options>
+struct ConfigWriters {
+  void (*huggingface)(const Options&, PretrainedConfig&);
+  void (*torchvision)(const Options&, PretrainedConfig&);
+  void (*timm)(const Options&, PretrainedConfig&);
+};
+
+/// The config of a model in its layout. source: what it was made from, whose keys stay where that
+/// was of the same layout.
+template <class Options>
+PretrainedConfig vision_config(const Options& options, const PretrainedConfig& source,
+                               const ConfigWriters<Options>& write) {
+  PretrainedConfig out;
+  if (!source.values().empty() && vision_layout_of(source) == options.layout) {
+    out = source;
+  }
+  if (options.layout == VisionLayout::huggingface) {
+    write.huggingface(options, out);
+  } else if (options.layout == VisionLayout::torchvision) {
+    write.torchvision(options, out);
+  } else {
+    if (options.layout == VisionLayout::timm_wrapper) {
+      out.set("architectures", tutti::detail::Json::Array{"TimmWrapperForImageClassification"});
+      out.set("model_type", "timm_wrapper");
+    }
+    write.timm(options, out);
+  }
+  return out;
+}
+
 }  // namespace detail
 
 }  // namespace tutti::models

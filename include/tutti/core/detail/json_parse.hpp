@@ -15,6 +15,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/json.hpp>
+#include <tutti/core/detail/utf8.hpp>
 
 namespace tutti::detail {
 
@@ -59,7 +60,6 @@ class JsonParser {
   void escape(std::string& out);
   unsigned hex4();
   unsigned code_point();
-  static void append_utf8(std::string& out, unsigned code);
 
   // One UTF-8 sequence of two to four bytes; overlong forms, surrogates and codes above 10FFFF are
   // refused.
@@ -361,39 +361,13 @@ TUTTI_INLINE unsigned JsonParser::code_point() {
   return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
 }
 
-TUTTI_INLINE void JsonParser::append_utf8(std::string& out, unsigned code) {
-  const auto tail = [&](int shift) { return static_cast<char>(0x80 | ((code >> shift) & 0x3F)); };
-  if (code < 0x80) {
-    out += static_cast<char>(code);
-  } else if (code < 0x800) {
-    out += {static_cast<char>(0xC0 | (code >> 6)), tail(0)};
-  } else if (code < 0x10000) {
-    out += {static_cast<char>(0xE0 | (code >> 12)), tail(6), tail(0)};
-  } else {
-    out += {static_cast<char>(0xF0 | (code >> 18)), tail(12), tail(6), tail(0)};
-  }
-}
-
 TUTTI_INLINE void JsonParser::multibyte(std::string& out) {
-  const auto lead = static_cast<unsigned char>(text_[at_]);
-  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  unsigned code = lead & (0x7FU >> length);
-  if (lead < 0xC2 || lead > 0xF4 || text_.size() - at_ < length) {
+  const Utf8Character next = decode_utf8(text_, at_);
+  if (!next.ok) {
     fail("a string is not UTF-8");
   }
-  for (std::size_t i = 1; i < length; ++i) {
-    const auto c = static_cast<unsigned char>(text_[at_ + i]);
-    if ((c & 0xC0) != 0x80) {
-      fail("a string is not UTF-8");
-    }
-    code = (code << 6) | (c & 0x3F);
-  }
-  const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
-  if (overlong || (code >= 0xD800 && code <= 0xDFFF) || code > 0x10FFFF) {
-    fail("a string is not UTF-8");
-  }
-  out += text_.substr(at_, length);
-  at_ += length;
+  out += text_.substr(at_, next.bytes);
+  at_ += next.bytes;
 }
 
 }  // namespace tutti::detail

@@ -3,13 +3,12 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <iterator>
 #include <string>
 #include <string_view>
 
 #include <tutti/config.hpp>
-#include <tutti/loggers/detail/utf8.hpp>
+#include <tutti/core/detail/utf8.hpp>
 
 namespace tutti::detail {
 
@@ -34,16 +33,6 @@ std::string folded(std::string_view text, int width, int indent);
 #if TUTTI_BODIES
 
 namespace tutti::detail {
-
-// The number of a character that begins `text`; `length` as utf8_length() says it.
-TUTTI_INLINE char32_t code_point(std::string_view text, std::size_t length) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  char32_t code = length == 1 ? byte(0) : byte(0) & (0xFFU >> (length + 1));
-  for (std::size_t i = 1; i < length; ++i) {
-    code = (code << 6U) | (byte(i) & 0x3FU);
-  }
-  return code;
-}
 
 // Source: Unicode 15, EastAsianWidth.txt (W and F) and the combining marks of common scripts.
 TUTTI_INLINE int columns_of(char32_t code) {
@@ -74,11 +63,10 @@ TUTTI_INLINE int columns_of(char32_t code) {
 TUTTI_INLINE std::string printable(std::string_view text) {
   std::string out;
   while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
-    const char32_t code = length > 0 ? code_point(text, length) : 0;
-    const bool control = code < 0x20 || (code >= 0x7F && code < 0xA0);
-    out += control ? std::string_view("?") : text.substr(0, length);
-    text.remove_prefix(std::max<std::size_t>(length, 1));
+    const Utf8Character next = decode_utf8(text);
+    const bool control = next.code < 0x20 || (next.code >= 0x7F && next.code < 0xA0);
+    out += control || !next.ok ? std::string_view("?") : text.substr(0, next.bytes);
+    text.remove_prefix(next.bytes);
   }
   return out;
 }
@@ -86,9 +74,9 @@ TUTTI_INLINE std::string printable(std::string_view text) {
 TUTTI_INLINE int columns(std::string_view text) {
   int total = 0;
   while (!text.empty()) {
-    const std::size_t length = std::max<std::size_t>(utf8_length(text), 1);
-    total += columns_of(code_point(text, length));
-    text.remove_prefix(length);
+    const Utf8Character next = decode_utf8(text);
+    total += columns_of(next.code);
+    text.remove_prefix(next.bytes);
   }
   return total;
 }
@@ -96,13 +84,12 @@ TUTTI_INLINE int columns(std::string_view text) {
 TUTTI_INLINE std::string_view cut(std::string_view text, int width) {
   std::size_t end = 0;
   for (int used = 0; end < text.size();) {
-    const std::string_view rest = text.substr(end);
-    const std::size_t length = std::max<std::size_t>(utf8_length(rest), 1);
-    used += columns_of(code_point(rest, length));
+    const Utf8Character next = decode_utf8(text, end);
+    used += columns_of(next.code);
     if (used > width) {
       break;
     }
-    end += length;
+    end += next.bytes;
   }
   return text.substr(0, end);
 }

@@ -22,9 +22,9 @@
 
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/json_text.hpp>
+#include <tutti/core/detail/utf8.hpp>
 #include <tutti/loggers/detail/http.hpp>
 #include <tutti/loggers/detail/sender.hpp>
-#include <tutti/loggers/detail/utf8.hpp>
 
 namespace tutti::detail {
 

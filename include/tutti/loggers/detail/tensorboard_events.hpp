@@ -7,12 +7,12 @@
 #include <string_view>
 #include <type_traits>
 
+#include <tutti/core/detail/utf8.hpp>
 #include <tutti/core/logger.hpp>
 #include <tutti/loggers/detail/crc.hpp>
 #include <tutti/loggers/detail/png.hpp>
 #include <tutti/loggers/detail/protobuf.hpp>
 #include <tutti/loggers/detail/text.hpp>
-#include <tutti/loggers/detail/utf8.hpp>
 
 // TensorBoard's event files: records that each hold an Event message. The numbers of the fields
 // are those of tensorboard/compat/proto: event, summary, tensor, types; plugins/hparams.

@@ -342,21 +342,9 @@ TUTTI_INLINE PretrainedConfig ResNetImpl::config() const {
                     " cannot express this model: it has ", options_.layers.size(),
                     " stages (there 4); choose another layout with "
                     "set_layout()");
-  PretrainedConfig out;
-  if (!source_config.values().empty() && vision_layout_of(source_config) == layout) {
-    out = source_config;
-  }
-  if (layout == VisionLayout::huggingface) {
-    detail::write_huggingface(options_, out);
-  } else if (layout == VisionLayout::torchvision) {
-    detail::write_torchvision(options_, out);
-  } else {
-    if (layout == VisionLayout::timm_wrapper) {
-      out.set("architectures", tutti::detail::Json::Array{"TimmWrapperForImageClassification"});
-      out.set("model_type", "timm_wrapper");
-    }
-    detail::write_timm(options_, out);
-  }
+  const PretrainedConfig out = detail::vision_config<ResNetOptions>(
+      options_, source_config,
+      {detail::write_huggingface, detail::write_torchvision, detail::write_timm});
   detail::expect_expressed("ResNet", layout, detail::named_options(options_),
                            detail::named_options(options_from(out)));
   return out;

@@ -510,23 +510,10 @@ TUTTI_INLINE WeightLayout VisionTransformerImpl::weight_layout(VisionLayout layo
 }
 
 TUTTI_INLINE PretrainedConfig VisionTransformerImpl::config() const {
-  const VisionLayout layout = options_.layout;
-  PretrainedConfig out;
-  if (!source_config.values().empty() && vision_layout_of(source_config) == layout) {
-    out = source_config;
-  }
-  if (layout == VisionLayout::huggingface) {
-    detail::write_huggingface(options_, out);
-  } else if (layout == VisionLayout::torchvision) {
-    detail::write_torchvision(options_, out);
-  } else {
-    if (layout == VisionLayout::timm_wrapper) {
-      out.set("architectures", tutti::detail::Json::Array{"TimmWrapperForImageClassification"});
-      out.set("model_type", "timm_wrapper");
-    }
-    detail::write_timm(options_, out);
-  }
-  detail::expect_expressed("VisionTransformer", layout, detail::named_options(options_),
+  const PretrainedConfig out = detail::vision_config<VisionTransformerOptions>(
+      options_, source_config,
+      {detail::write_huggingface, detail::write_torchvision, detail::write_timm});
+  detail::expect_expressed("VisionTransformer", options_.layout, detail::named_options(options_),
                            detail::named_options(options_from(out)));
   return out;
 }

@@ -63,7 +63,7 @@ class Decoder {
         for (const std::string& token : tokens) {
           bytes += bytes_of_token(token);
         }
-        tokens.assign(1, replace_invalid(bytes));
+        tokens.assign(1, tutti::detail::utf8(bytes));
       });
     } else if (type == "WordPiece") {
       add_word_piece(step.at("prefix").string(), flag(step, "cleanup", true));
@@ -122,7 +122,7 @@ class Decoder {
     const auto flush = [&] {
       bool valid = true;
       for (std::size_t at = 0; valid && at < run.size();) {
-        const Decoded next = decode_utf8(run, at);
+        const Utf8Character next = decode_utf8(run, at);
         valid = next.ok;
         at += next.bytes;
       }

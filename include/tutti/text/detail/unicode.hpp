@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/detail/utf8.hpp>
+
 #ifdef TUTTI_WITH_UTF8PROC
 #include <utf8proc.h>
 
@@ -43,78 +45,15 @@ struct Text {
   }
 };
 
-inline void append_utf8(std::string& out, char32_t c) {
-  const auto code = static_cast<std::uint32_t>(c);
-  if (code < 0x80) {
-    out += static_cast<char>(code);
-  } else if (code < 0x800) {
-    out += {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
-  } else if (code < 0x10000) {
-    out += {static_cast<char>(0xE0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 0x3F)),
-            static_cast<char>(0x80 | (code & 0x3F))};
-  } else {
-    out += {static_cast<char>(0xF0 | code >> 18), static_cast<char>(0x80 | (code >> 12 & 0x3F)),
-            static_cast<char>(0x80 | (code >> 6 & 0x3F)), static_cast<char>(0x80 | (code & 0x3F))};
-  }
-}
+using tutti::detail::append_utf8;
+using tutti::detail::decode_utf8;
+using tutti::detail::Utf8Character;
 
 inline std::string to_utf8(std::u32string_view text) {
   std::string out;
   out.reserve(text.size());
   for (const char32_t c : text) {
     append_utf8(out, c);
-  }
-  return out;
-}
-
-/// What stands at `at` of bytes: a code point and how many bytes it takes; or, where the bytes are
-/// no UTF-8, `ok` is false and `bytes` are those that belong to nothing (the longest beginning of a
-/// code point, at least one).
-struct Decoded {
-  char32_t code = 0xFFFD;
-  std::size_t bytes = 1;
-  bool ok = false;
-  bool cut = false;  ///< not ok because the bytes end inside a code point
-};
-
-inline Decoded decode_utf8(std::string_view bytes, std::size_t at) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(bytes[i]); };
-  const unsigned first = byte(at);
-  if (first < 0x80) {
-    return {first, 1, true, false};
-  }
-  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4) {
-    return {};
-  }
-  std::uint32_t code = first & (0x7FU >> length);
-  for (std::size_t i = 1; i < length; ++i) {
-    if (at + i == bytes.size()) {
-      return {0xFFFD, i, false, true};
-    }
-    const unsigned next = byte(at + i);
-    unsigned least = 0x80;
-    unsigned most = 0xBF;
-    if (i == 1) {  // no code point is longer than it must be, none is a surrogate or too large
-      least = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : least;
-      most = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : most;
-    }
-    if (next < least || next > most) {
-      return {0xFFFD, i, false, false};
-    }
-    code = code << 6 | (next & 0x3F);
-  }
-  return {code, length, true, false};
-}
-
-/// Text of bytes that a model made: what is no UTF-8 becomes U+FFFD.
-inline std::string replace_invalid(std::string_view bytes) {
-  std::string out;
-  out.reserve(bytes.size());
-  for (std::size_t at = 0; at < bytes.size();) {
-    const Decoded next = decode_utf8(bytes, at);
-    append_utf8(out, next.code);
-    at += next.bytes;
   }
   return out;
 }
@@ -127,7 +66,7 @@ inline Text to_text(std::string_view bytes) {
   out.chars.reserve(bytes.size());
   out.spans.reserve(bytes.size());
   for (std::size_t at = 0; at < bytes.size();) {
-    const Decoded next = decode_utf8(bytes, at);
+    const Utf8Character next = decode_utf8(bytes, at);
     TUTTI_CHECK_VALUE(next.ok, "tokenizer: the text is no UTF-8 at byte ", at, " of ", bytes.size(),
                       "; convert it to UTF-8");
     const auto place = static_cast<std::uint32_t>(out.size());
