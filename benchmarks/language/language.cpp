@@ -42,7 +42,7 @@ namespace {
 
 namespace models = tutti::models;
 
-constexpr std::int64_t batch_size = 8;
+constexpr std::int64_t sequences = 8;
 constexpr std::int64_t length = 128;
 constexpr std::int64_t warm_up = 5;
 constexpr std::int64_t prompt = 16;
@@ -73,7 +73,7 @@ class TimedBatches {
   std::optional<tutti::Batch> next() {
     at::Tensor tokens;
     if (step_ < steps_) {
-      tokens = ids(vocabulary_, batch_size, length, static_cast<std::uint64_t>(1 + step_));
+      tokens = ids(vocabulary_, sequences, length, static_cast<std::uint64_t>(1 + step_));
     }
     ++step_;
     stamps.push_back(milliseconds());
@@ -81,7 +81,7 @@ class TimedBatches {
                             : std::nullopt;
   }
   std::int64_t size() const { return steps_; }
-  std::int64_t batch_size() const { return ::batch_size; }
+  std::int64_t batch_size() const { return sequences; }
 
   std::vector<double> stamps;
 
@@ -116,7 +116,7 @@ void train(const std::string& folder, std::int64_t steps) {
     times.push_back(batches->stamps[i] - batches->stamps[i - 1]);
   }
   std::printf("{\"ms\": %.3f, \"loss\": %.6f, \"torch\": \"%s\"}\n", bench::median(times),
-              trainer.template policy<LastLoss>().loss.template item<double>(), TORCH_VERSION);
+              trainer.template get<LastLoss>().loss.template item<double>(), TORCH_VERSION);
 }
 
 void generate(const std::string& folder, std::int64_t tokens) {

@@ -68,7 +68,7 @@ TUTTI_INLINE std::string fact_text(std::string_view key, std::string_view text, 
 TUTTI_INLINE std::string grouped(std::int64_t number) {
   std::string text = std::to_string(number);
   for (int at = static_cast<int>(text.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3) {
-    text.insert(static_cast<std::size_t>(at), ",");
+    text.insert(static_cast<std::size_t>(at), 1, ',');
   }
   return text;
 }
