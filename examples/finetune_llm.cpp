@@ -81,6 +81,15 @@ void make_small(Settings& settings) {
                           settings.model, {.overwrite = true});
 }
 
+// Prints what Generate logs: each prompt and its answer.
+struct Answers final {
+  void log_table(const tutti::LoggedTable& table, std::int64_t step) {
+    for (const std::vector<std::string>& row : table.rows) {
+      std::printf("batch %ld: %s ->%s\n", static_cast<long>(step), row[0].c_str(), row[1].c_str());
+    }
+  }
+};
+
 template <class Net>
 void finetune(const Settings& settings, std::int64_t eos) {
   auto net = models::from_pretrained<Net>(settings.model);
@@ -113,7 +122,7 @@ void finetune(const Settings& settings, std::int64_t eos) {
       .decode = [](std::span<const std::int64_t> ids) { return codec.decode(ids); },
       .generation = {.max_new_tokens = 32, .eos_token_id = {eos}}};
   tutti::Trainer trainer{net.ptr(), options, lora,
-                         tutti::Switch<tutti::Generate>{answers, !settings.ask.empty()}};
+                         tutti::Switch<tutti::Generate>{answers, !settings.ask.empty()}, Answers{}};
   trainer.fit();
   if (!settings.eval_data.empty()) {
     std::printf("perplexity: %.3f\n", trainer.state().metric("test", "LanguagePerplexity"));

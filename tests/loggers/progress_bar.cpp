@@ -65,7 +65,7 @@ std::string trained_on(int columns) {
   ProgressBar logger{.stream = terminal.file, .redraw_seconds = 0};
   Run run{logger, "2ep"};
   run.state.run_name = "brisk-otter";
-  run.state.logger.log_hyperparameters({{"model", "Net"}, {"optimizer", "SGD"}});
+  run.state.logger.log_hyperparameters({{"model/class", "Net"}, {"optimizer", "SGD"}});
   train(run);
   logger.close(run.state);
   return terminal.text();

@@ -31,7 +31,7 @@ Constants constants() {
   return {{"MixUp/alpha", 1.0},
           {"policies", "MixUp, BlurPool, LabelSmoothing, EMA, ProgressBar"},
           {"run_name", "digits"},
-          {"model", "CifarResNet"},
+          {"model/class", "CifarResNet"},
           {"model/parameters", std::int64_t{77850}},
           {"model/trainable_parameters", std::int64_t{77850}},
           {"model/bytes", std::int64_t{313000}},

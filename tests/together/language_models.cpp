@@ -92,7 +92,7 @@ std::string_view run(const AnyModel& model, std::size_t algorithm) {
   }
   const at::Tensor before = tiny::flat(*model.module());
   try {
-    const at::Tensor after = Pack::weights(model, options, algorithm);
+    const at::Tensor after = Pack::weights(model, options, algorithm).cpu();
     CHECK(after.isfinite().all().item<bool>());
     CHECK((after.numel() != before.numel() || !after.equal(before)));
     return yes;

@@ -79,7 +79,7 @@ TEST_CASE("a model is counted with its buffers, and named without its namespace"
   net.in->weight.requires_grad_(false);  // 32 of 58
   tutti::detail::Constants seen;
   train::add_model(seen, net);
-  const tutti::detail::Constants expected{{"model", "Buffered"},
+  const tutti::detail::Constants expected{{"model/class", "Buffered"},
                                           {"model/parameters", std::int64_t{58}},
                                           {"model/trainable_parameters", std::int64_t{26}},
                                           {"model/bytes", std::int64_t{58 * 4 + 3 * 8}}};

@@ -130,7 +130,7 @@ TUTTI_INLINE std::string run_text(const State& state, const Config& constants) {
 }
 
 TUTTI_INLINE std::string model_text(const Config& constants) {
-  std::string text = constant_text(constants, "model");
+  std::string text = constant_text(constants, "model/class");
   const std::int64_t all = constant_number(constants, "model/parameters");
   if (all < 0) {
     return text;

@@ -49,7 +49,7 @@ std::string resolve_run_folder(TrainerOptions& options, const State& state);
 /// The name of a module's class as Python would say it: "ResNet" for a ResNetImpl.
 std::string class_name(const torch::nn::Module& module);
 
-/// Adds what is constant of a model: `model`, its class, and `model/parameters`,
+/// Adds what is constant of a model: `model/class`, `model/parameters`,
 /// `model/trainable_parameters` and `model/bytes`, of parameters and buffers.
 void add_model(tutti::detail::Constants& out, const torch::nn::Module& model);
 
@@ -107,7 +107,7 @@ TUTTI_INLINE void add_model(tutti::detail::Constants& out, const torch::nn::Modu
   for (const at::Tensor& buffer : model.buffers()) {
     bytes += buffer.defined() ? size(buffer) : 0;
   }
-  out.emplace_back("model", class_name(model));
+  out.emplace_back("model/class", class_name(model));
   out.emplace_back("model/parameters", all);
   out.emplace_back("model/trainable_parameters", trained);
   out.emplace_back("model/bytes", bytes);
