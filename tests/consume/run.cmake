@@ -14,7 +14,7 @@ set(arguments -DCMAKE_CXX_FLAGS_RELEASE=) # quick to compile; that it is a Relea
 foreach(name IN ITEMS Torch_DIR TUTTI_WITH_CUDA CMAKE_CXX_COMPILER TUTTI_hana_INCLUDE TUTTI_range_v3_INCLUDE)
   list(APPEND arguments "-D${name}=${${name}}")
 endforeach()
-set(headers 1)
+set(headers 0)
 if(WAY STREQUAL "find_package")
   set(headers 2) # one of another option
   step("${CMAKE_COMMAND}" --install "${TUTTI_BUILD}" --prefix "${WORK}/prefix")
@@ -24,8 +24,8 @@ elseif(WAY STREQUAL "fetch_content")
 else()
   list(APPEND arguments "-DTUTTI_SOURCE=${TUTTI_SOURCE}")
 endif()
-if(NOT WAY STREQUAL "find_package") # one of the three with the headers of a user
-  list(APPEND arguments "-DTUTTI_PRECOMPILED_HEADERS=<tutti/core/batch.hpp>")
+if(NOT WAY STREQUAL "find_package") # what is compiled once for many programs is seen with find_package
+  list(APPEND arguments -DTUTTI_SHARE_COMPILATION=OFF)
 endif()
 step("${CMAKE_COMMAND}" -G "${GENERATOR}" -S "${CMAKE_CURRENT_LIST_DIR}/${WAY}" -B "${WORK}/build" ${arguments})
 step("${CMAKE_COMMAND}" --build "${WORK}/build")
