@@ -17,6 +17,7 @@
 #include <tutti/checkpoint/detail/staging.hpp>
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/object_store.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 
 namespace tutti {
@@ -24,7 +25,68 @@ namespace tutti {
 namespace checkpoint::detail {
 
 /// Copies a file; the copy appears whole or not at all and replaces what has its name.
-inline void copy_file(const std::filesystem::path& from, const std::filesystem::path& to) {
+void copy_file(const std::filesystem::path& from, const std::filesystem::path& to);
+
+}  // namespace checkpoint::detail
+
+/// An object store in a folder: a mounted share, a second disk, a test.
+///
+///     tutti::LocalObjectStore{"/mnt/archive"}
+///
+/// Objects appear whole or not at all.
+struct LocalObjectStore final {
+  std::string root;  ///< made when something is put into it
+
+  /// "file:///mnt/archive/name".
+  [[nodiscard]] std::string get_uri(const std::string& name) const {
+    return "file://" + (std::filesystem::absolute(root) / name).lexically_normal().string();
+  }
+
+  /// Throws c10::Error when the file cannot be read or the folder written.
+  void upload_object(const std::string& name, const std::string& file) const;
+
+  /// Throws ObjectNotFound, or c10::Error when `file` is there already or cannot be written.
+  void download_object(const std::string& name, const std::string& file) const;
+
+  /// Bytes. Throws ObjectNotFound.
+  [[nodiscard]] std::int64_t get_object_size(const std::string& name) const;
+
+  /// The names that begin with `prefix`, in alphabetical order.
+  [[nodiscard]] std::vector<std::string> list_objects(const std::string& prefix = "") const;
+
+ private:
+  [[nodiscard]] std::filesystem::path path_of(const std::string& name) const {
+    const std::filesystem::path relative(name);
+    bool inside = !name.empty() && relative.is_relative();
+    for (const auto& part : relative) {
+      inside = inside && !part.empty() && part != ".." && part != ".";
+    }
+    TUTTI_CHECK_VALUE(inside, "LocalObjectStore: the object's name is \"", name,
+                      "\", expected a relative path without dots, \"runs/a/latest\"");
+    return std::filesystem::absolute(root) / relative;
+  }
+
+  [[nodiscard]] std::filesystem::path existing(const std::string& name) const {
+    auto path = path_of(name);
+    if (std::error_code error; !std::filesystem::is_regular_file(path, error)) {
+      throw ObjectNotFound("LocalObjectStore: there is no object '" + name + "' in '" + root + "'");
+    }
+    return path;
+  }
+
+  static void add_names(const std::filesystem::path& folder, const std::string& prefix,
+                        std::vector<std::string>& out);
+};
+
+static_assert(ObjectStore<LocalObjectStore>);
+
+}  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint::detail {
+
+TUTTI_INLINE void copy_file(const std::filesystem::path& from, const std::filesystem::path& to) {
   constexpr std::uint64_t step = 1U << 20U;
   const File source = File::open_for_reading(from);
   const auto temporary =
@@ -48,85 +110,53 @@ inline void copy_file(const std::filesystem::path& from, const std::filesystem::
   sync_folder(to.parent_path());
 }
 
-}  // namespace checkpoint::detail
+}  // namespace tutti::checkpoint::detail
 
-/// An object store in a folder: a mounted share, a second disk, a test.
-///
-///     tutti::LocalObjectStore{"/mnt/archive"}
-///
-/// Objects appear whole or not at all.
-struct LocalObjectStore final {
-  std::string root;  ///< made when something is put into it
+namespace tutti {
 
-  /// "file:///mnt/archive/name".
-  [[nodiscard]] std::string get_uri(const std::string& name) const {
-    return "file://" + (std::filesystem::absolute(root) / name).lexically_normal().string();
-  }
+TUTTI_INLINE void LocalObjectStore::upload_object(const std::string& name,
+                                                  const std::string& file) const {
+  const auto target = path_of(name);
+  checkpoint::make_folder(target.parent_path());
+  checkpoint::detail::copy_file(file, target);
+}
 
-  /// Throws c10::Error when the file cannot be read or the folder written.
-  void upload_object(const std::string& name, const std::string& file) const {
-    const auto target = path_of(name);
-    checkpoint::make_folder(target.parent_path());
-    checkpoint::detail::copy_file(file, target);
-  }
+TUTTI_INLINE void LocalObjectStore::download_object(const std::string& name,
+                                                    const std::string& file) const {
+  const auto source = existing(name);
+  TUTTI_CHECK(!checkpoint::detail::path_exists(file), "LocalObjectStore: '", file,
+              "' is there already");
+  checkpoint::detail::copy_file(source, std::filesystem::absolute(file));
+}
 
-  /// Throws ObjectNotFound, or c10::Error when `file` is there already or cannot be written.
-  void download_object(const std::string& name, const std::string& file) const {
-    const auto source = existing(name);
-    TUTTI_CHECK(!checkpoint::detail::path_exists(file), "LocalObjectStore: '", file,
-                "' is there already");
-    checkpoint::detail::copy_file(source, std::filesystem::absolute(file));
-  }
+TUTTI_INLINE std::int64_t LocalObjectStore::get_object_size(const std::string& name) const {
+  using checkpoint::detail::File;
+  return static_cast<std::int64_t>(File::open_for_reading(existing(name)).size());
+}
 
-  /// Bytes. Throws ObjectNotFound.
-  [[nodiscard]] std::int64_t get_object_size(const std::string& name) const {
-    using checkpoint::detail::File;
-    return static_cast<std::int64_t>(File::open_for_reading(existing(name)).size());
-  }
+TUTTI_INLINE std::vector<std::string> LocalObjectStore::list_objects(
+    const std::string& prefix) const {
+  std::vector<std::string> out;
+  add_names(root, "", out);
+  std::erase_if(out, [&](const std::string& name) { return !name.starts_with(prefix); });
+  std::sort(out.begin(), out.end());
+  return out;
+}
 
-  /// The names that begin with `prefix`, in alphabetical order.
-  [[nodiscard]] std::vector<std::string> list_objects(const std::string& prefix = "") const {
-    std::vector<std::string> out;
-    add_names(root, "", out);
-    std::erase_if(out, [&](const std::string& name) { return !name.starts_with(prefix); });
-    std::sort(out.begin(), out.end());
-    return out;
-  }
-
- private:
-  [[nodiscard]] std::filesystem::path path_of(const std::string& name) const {
-    const std::filesystem::path relative(name);
-    bool inside = !name.empty() && relative.is_relative();
-    for (const auto& part : relative) {
-      inside = inside && !part.empty() && part != ".." && part != ".";
-    }
-    TUTTI_CHECK_VALUE(inside, "LocalObjectStore: the object's name is \"", name,
-                      "\", expected a relative path without dots, \"runs/a/latest\"");
-    return std::filesystem::absolute(root) / relative;
-  }
-
-  [[nodiscard]] std::filesystem::path existing(const std::string& name) const {
-    auto path = path_of(name);
-    if (std::error_code error; !std::filesystem::is_regular_file(path, error)) {
-      throw ObjectNotFound("LocalObjectStore: there is no object '" + name + "' in '" + root + "'");
-    }
-    return path;
-  }
-
-  static void add_names(const std::filesystem::path& folder, const std::string& prefix,
-                        std::vector<std::string>& out) {
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-      const std::string name = entry.path().filename().string();
-      if (entry.is_directory(error)) {
-        add_names(entry.path(), prefix + name + '/', out);
-      } else if (!name.starts_with(checkpoint::detail::staging_prefix)) {
-        out.push_back(prefix + name);
-      }
+TUTTI_INLINE void LocalObjectStore::add_names(const std::filesystem::path& folder,
+                                              const std::string& prefix,
+                                              std::vector<std::string>& out) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_directory(error)) {
+      add_names(entry.path(), prefix + name + '/', out);
+    } else if (!name.starts_with(checkpoint::detail::staging_prefix)) {
+      out.push_back(prefix + name);
     }
   }
-};
-
-static_assert(ObjectStore<LocalObjectStore>);
+}
 
 }  // namespace tutti
+
+#endif

@@ -16,6 +16,7 @@
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/object_store.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 
 /// Checkpoints in an object store: one object per file, the manifest last, so that one whose
@@ -28,13 +29,56 @@ namespace detail {
 inline constexpr const char* pointer_suffix = ".symlink";
 
 // A file's name and nothing that leads out of its folder.
-inline void check_plain_name(const std::string& name, const std::string& where) {
+void check_plain_name(const std::string& name, const std::string& where);
+
+void upload_checked(const AnyObjectStore& store, const std::string& name,
+                    const std::filesystem::path& file);
+
+}  // namespace detail
+
+/// Uploads a checkpoint's folder as `name`, or a folder of Hugging Face's, whose config.json goes
+/// last. Throws what the store throws, and c10::Error when an object has another size than its
+/// file.
+void upload_snapshot(const AnyObjectStore& store, const std::filesystem::path& folder,
+                     const std::string& name);
+
+/// Downloads the checkpoint `name`; it appears at `target` whole or not at all, and replaces what
+/// is there. Sizes are compared here, checksums when it is read.
+///
+/// Throws ObjectNotFound when there is no such checkpoint, c10::Error when it is refused.
+void download_snapshot(const AnyObjectStore& store, const std::string& name,
+                       const std::filesystem::path& target);
+
+/// Lets the pointer `link` ("runs/a/latest") name a checkpoint beside it. scratch: a folder.
+void upload_pointer(const AnyObjectStore& store, const std::string& link, const std::string& name,
+                    const std::filesystem::path& scratch);
+
+/// The name that the pointer `link` has. scratch: a folder. Throws ObjectNotFound.
+std::string download_pointer(const AnyObjectStore& store, const std::string& link,
+                             const std::filesystem::path& scratch);
+
+/// The name of the object at an address of the store, "s3://bucket/runs/a"; empty: the address is
+/// none of its own.
+std::string object_name(const AnyObjectStore& store, const std::string& uri);
+
+/// download_snapshot() of the checkpoint `name`, or of the one that the pointer `name` names.
+/// Throws c10::Error when there is neither, or it is refused.
+void download_resolved(const AnyObjectStore& store, const std::string& name,
+                       const std::filesystem::path& target);
+
+}  // namespace tutti::checkpoint
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint::detail {
+
+TUTTI_INLINE void check_plain_name(const std::string& name, const std::string& where) {
   TUTTI_CHECK(is_plain_name(name), "checkpoint: '", where, "' names \"", name,
               "\", which is no plain name");
 }
 
-inline void upload_checked(const AnyObjectStore& store, const std::string& name,
-                           const std::filesystem::path& file) {
+TUTTI_INLINE void upload_checked(const AnyObjectStore& store, const std::string& name,
+                                 const std::filesystem::path& file) {
   store.upload_object(name, file.string());
   const std::int64_t there = store.get_object_size(name);
   const auto size = static_cast<std::int64_t>(File::open_for_reading(file).size());
@@ -42,13 +86,12 @@ inline void upload_checked(const AnyObjectStore& store, const std::string& name,
               " bytes after its upload, the file has ", size);
 }
 
-}  // namespace detail
+}  // namespace tutti::checkpoint::detail
 
-/// Uploads a checkpoint's folder as `name`, or a folder of Hugging Face's, whose config.json goes
-/// last. Throws what the store throws, and c10::Error when an object has another size than its
-/// file.
-inline void upload_snapshot(const AnyObjectStore& store, const std::filesystem::path& folder,
-                            const std::string& name) {
+namespace tutti::checkpoint {
+
+TUTTI_INLINE void upload_snapshot(const AnyObjectStore& store, const std::filesystem::path& folder,
+                                  const std::string& name) {
   if (detail::path_exists(folder / "config.json") &&
       !detail::path_exists(folder / "manifest.json")) {
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -67,12 +110,8 @@ inline void upload_snapshot(const AnyObjectStore& store, const std::filesystem::
   detail::upload_checked(store, name + "/manifest.json", folder / "manifest.json");
 }
 
-/// Downloads the checkpoint `name`; it appears at `target` whole or not at all, and replaces what
-/// is there. Sizes are compared here, checksums when it is read.
-///
-/// Throws ObjectNotFound when there is no such checkpoint, c10::Error when it is refused.
-inline void download_snapshot(const AnyObjectStore& store, const std::string& name,
-                              const std::filesystem::path& target) {
+TUTTI_INLINE void download_snapshot(const AnyObjectStore& store, const std::string& name,
+                                    const std::filesystem::path& target) {
   const auto absolute = std::filesystem::absolute(target).lexically_normal();
   make_folder(absolute.parent_path());
   detail::Staging staging(absolute);
@@ -97,9 +136,8 @@ inline void download_snapshot(const AnyObjectStore& store, const std::string& na
   staging.publish(/*replace=*/true);
 }
 
-/// Lets the pointer `link` ("runs/a/latest") name a checkpoint beside it. scratch: a folder.
-inline void upload_pointer(const AnyObjectStore& store, const std::string& link,
-                           const std::string& name, const std::filesystem::path& scratch) {
+TUTTI_INLINE void upload_pointer(const AnyObjectStore& store, const std::string& link,
+                                 const std::string& name, const std::filesystem::path& scratch) {
   const auto file = scratch / ("pointer" + detail::random_suffix());
   detail::write_text(file, name + '\n');
   try {
@@ -111,9 +149,8 @@ inline void upload_pointer(const AnyObjectStore& store, const std::string& link,
   ::unlink(file.c_str());
 }
 
-/// The name that the pointer `link` has. scratch: a folder. Throws ObjectNotFound.
-inline std::string download_pointer(const AnyObjectStore& store, const std::string& link,
-                                    const std::filesystem::path& scratch) {
+TUTTI_INLINE std::string download_pointer(const AnyObjectStore& store, const std::string& link,
+                                          const std::filesystem::path& scratch) {
   constexpr std::uint64_t longest = 4096;
   const auto path = scratch / ("pointer" + detail::random_suffix());
   store.download_object(link + detail::pointer_suffix, path.string());
@@ -129,18 +166,14 @@ inline std::string download_pointer(const AnyObjectStore& store, const std::stri
   return name;
 }
 
-/// The name of the object at an address of the store, "s3://bucket/runs/a"; empty: the address is
-/// none of its own.
-inline std::string object_name(const AnyObjectStore& store, const std::string& uri) {
+TUTTI_INLINE std::string object_name(const AnyObjectStore& store, const std::string& uri) {
   const std::string start = store.get_uri("x");
   const std::string_view base = std::string_view(start).substr(0, start.size() - 1);
   return uri.starts_with(base) ? uri.substr(base.size()) : std::string();
 }
 
-/// download_snapshot() of the checkpoint `name`, or of the one that the pointer `name` names.
-/// Throws c10::Error when there is neither, or it is refused.
-inline void download_resolved(const AnyObjectStore& store, const std::string& name,
-                              const std::filesystem::path& target) {
+TUTTI_INLINE void download_resolved(const AnyObjectStore& store, const std::string& name,
+                                    const std::filesystem::path& target) {
   try {
     download_snapshot(store, name, target);
     return;
@@ -159,3 +192,5 @@ inline void download_resolved(const AnyObjectStore& store, const std::string& na
 }
 
 }  // namespace tutti::checkpoint
+
+#endif

@@ -11,6 +11,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/file_reader.hpp>
 #include <tutti/data/image_set.hpp>
@@ -32,7 +33,33 @@ namespace detail {
 inline constexpr std::int64_t cifar10_pixels = 3 * 32 * 32;
 inline constexpr std::int64_t cifar10_record = 1 + cifar10_pixels;
 
-inline std::int64_t count_cifar10_records(const FileReader& file) {
+std::int64_t count_cifar10_records(const FileReader& file);
+
+void read_cifar10_records(const FileReader& file, std::int64_t records, std::uint8_t* pixels,
+                          std::int64_t* labels);
+
+}  // namespace detail
+
+/// Reads files in CIFAR-10's binary layout, one behind the other.
+///
+/// Returns images uint8 [N, 3, 32, 32], labels int64 [N] and CIFAR-10's class names.
+/// Throws c10::Error, naming the file, when one cannot be read, is empty, does not consist of whole
+/// records, or has a label above 9; (ValueError) without any file.
+ImageSet load_cifar10_batches(const std::vector<std::string>& files);
+
+/// Reads CIFAR-10 from the folder into which its binary version was unpacked.
+///
+/// train: all data_batch_*.bin that are there, in the order of their names; test: test_batch.bin.
+/// Throws c10::Error when the folder has none of them, and as load_cifar10_batches.
+ImageSet load_cifar10(const std::string& folder, Split split = Split::train);
+
+}  // namespace tutti::data
+
+#if TUTTI_BODIES
+
+namespace tutti::data::detail {
+
+TUTTI_INLINE std::int64_t count_cifar10_records(const FileReader& file) {
   const auto bytes = static_cast<std::int64_t>(file.size());
   TUTTI_CHECK(bytes > 0 && bytes % cifar10_record == 0, "'", file.path(), "' has ", bytes,
               " bytes, expected a multiple of ", cifar10_record, " and more than 0; ",
@@ -42,8 +69,8 @@ inline std::int64_t count_cifar10_records(const FileReader& file) {
   return bytes / cifar10_record;
 }
 
-inline void read_cifar10_records(const FileReader& file, std::int64_t records, std::uint8_t* pixels,
-                                 std::int64_t* labels) {
+TUTTI_INLINE void read_cifar10_records(const FileReader& file, std::int64_t records,
+                                       std::uint8_t* pixels, std::int64_t* labels) {
   const std::string bytes = file.read(0, file.size());
   const char* at = bytes.data();
   for (std::int64_t i = 0; i < records; ++i, at += cifar10_record) {
@@ -56,14 +83,11 @@ inline void read_cifar10_records(const FileReader& file, std::int64_t records, s
   }
 }
 
-}  // namespace detail
+}  // namespace tutti::data::detail
 
-/// Reads files in CIFAR-10's binary layout, one behind the other.
-///
-/// Returns images uint8 [N, 3, 32, 32], labels int64 [N] and CIFAR-10's class names.
-/// Throws c10::Error, naming the file, when one cannot be read, is empty, does not consist of whole
-/// records, or has a label above 9; (ValueError) without any file.
-inline ImageSet load_cifar10_batches(const std::vector<std::string>& files) {
+namespace tutti::data {
+
+TUTTI_INLINE ImageSet load_cifar10_batches(const std::vector<std::string>& files) {
   TUTTI_CHECK_VALUE(!files.empty(),
                     "load_cifar10_batches: there are no files, expected one or more");
   std::vector<std::unique_ptr<detail::FileReader>> open;
@@ -88,11 +112,7 @@ inline ImageSet load_cifar10_batches(const std::vector<std::string>& files) {
   return out;
 }
 
-/// Reads CIFAR-10 from the folder into which its binary version was unpacked.
-///
-/// train: all data_batch_*.bin that are there, in the order of their names; test: test_batch.bin.
-/// Throws c10::Error when the folder has none of them, and as load_cifar10_batches.
-inline ImageSet load_cifar10(const std::string& folder, Split split = Split::train) {
+TUTTI_INLINE ImageSet load_cifar10(const std::string& folder, Split split) {
   TUTTI_CHECK(
       detail::is_folder(folder), "'", folder,
       "' is no folder; expected the one with "
@@ -114,3 +134,5 @@ inline ImageSet load_cifar10(const std::string& folder, Split split = Split::tra
 }
 
 }  // namespace tutti::data
+
+#endif

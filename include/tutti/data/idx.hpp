@@ -14,6 +14,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/file_reader.hpp>
 
@@ -37,17 +38,7 @@ inline constexpr std::array<IdxType, 6> idx_types{{{0x08, at::kByte},
                                                    {0x0E, at::kDouble}}};
 
 // Between the file's byte order and the machine's; its own inverse.
-inline void swap_bytes(void* data, std::size_t bytes, std::size_t width) {
-  if (width == 1 || std::endian::native == std::endian::big) {
-    return;
-  }
-  auto* at = static_cast<unsigned char*>(data);
-  for (std::size_t i = 0; i < bytes; i += width) {
-    for (std::size_t j = 0; j < width / 2; ++j) {
-      std::swap(at[i + j], at[i + width - 1 - j]);
-    }
-  }
-}
+void swap_bytes(void* data, std::size_t bytes, std::size_t width);
 
 inline std::uint32_t big_endian(const unsigned char* at) {
   return (std::uint32_t{at[0]} << 24U) | (std::uint32_t{at[1]} << 16U) |
@@ -70,7 +61,43 @@ struct IdxHeader {
   std::uint64_t bytes;  // of the values
 };
 
-inline IdxHeader read_idx_header(const FileReader& file) {
+IdxHeader read_idx_header(const FileReader& file);
+
+}  // namespace detail
+
+/// Reads an IDX file.
+///
+/// Returns a CPU tensor with the file's dimensions, of type uint8, int8, int16, int32, float or
+/// double.
+/// Throws c10::Error, naming the file and what is wrong with it, when it cannot be opened, is no
+/// IDX file, is compressed, or is shorter or longer than its header says.
+at::Tensor load_idx(const std::string& path);
+
+/// Writes a tensor as an IDX file, replacing what is there.
+///
+/// tensor: uint8, int8, int16, int32, float or double; at most 255 dimensions of at most 2^32 - 1.
+/// Throws c10::Error for other tensors and when the file cannot be written.
+void save_idx(const std::string& path, const at::Tensor& tensor);
+
+}  // namespace tutti::data
+
+#if TUTTI_BODIES
+
+namespace tutti::data::detail {
+
+TUTTI_INLINE void swap_bytes(void* data, std::size_t bytes, std::size_t width) {
+  if (width == 1 || std::endian::native == std::endian::big) {
+    return;
+  }
+  auto* at = static_cast<unsigned char*>(data);
+  for (std::size_t i = 0; i < bytes; i += width) {
+    for (std::size_t j = 0; j < width / 2; ++j) {
+      std::swap(at[i + j], at[i + width - 1 - j]);
+    }
+  }
+}
+
+TUTTI_INLINE IdxHeader read_idx_header(const FileReader& file) {
   const std::string& path = file.path();
   TUTTI_CHECK(file.size() >= 4, "'", path, "' is no IDX file: it has ", file.size(),
               " bytes, expected at least 4");
@@ -97,15 +124,11 @@ inline IdxHeader read_idx_header(const FileReader& file) {
   return header;
 }
 
-}  // namespace detail
+}  // namespace tutti::data::detail
 
-/// Reads an IDX file.
-///
-/// Returns a CPU tensor with the file's dimensions, of type uint8, int8, int16, int32, float or
-/// double.
-/// Throws c10::Error, naming the file and what is wrong with it, when it cannot be opened, is no
-/// IDX file, is compressed, or is shorter or longer than its header says.
-inline at::Tensor load_idx(const std::string& path) {
+namespace tutti::data {
+
+TUTTI_INLINE at::Tensor load_idx(const std::string& path) {
   const detail::FileReader file(path);
   const detail::IdxHeader header = detail::read_idx_header(file);
   const std::uint64_t before = 4 + 4 * header.shape.size();
@@ -120,11 +143,7 @@ inline at::Tensor load_idx(const std::string& path) {
   return out;
 }
 
-/// Writes a tensor as an IDX file, replacing what is there.
-///
-/// tensor: uint8, int8, int16, int32, float or double; at most 255 dimensions of at most 2^32 - 1.
-/// Throws c10::Error for other tensors and when the file cannot be written.
-inline void save_idx(const std::string& path, const at::Tensor& tensor) {
+TUTTI_INLINE void save_idx(const std::string& path, const at::Tensor& tensor) {
   std::uint8_t code = 0;
   for (const detail::IdxType& known : detail::idx_types) {
     code = known.type == tensor.scalar_type() ? known.code : code;
@@ -152,3 +171,5 @@ inline void save_idx(const std::string& path, const at::Tensor& tensor) {
 }
 
 }  // namespace tutti::data
+
+#endif

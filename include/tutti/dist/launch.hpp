@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/dist/detail/child.hpp>
 #include <tutti/dist/detail/guard.hpp>
 
@@ -53,55 +54,13 @@ struct LaunchOptions {
 
 namespace detail {
 
-inline void refuse_unless(bool holds, const std::string& what) {
-  if (!holds) {
-    throw std::invalid_argument("tutti-run: " + what);
-  }
-}
+void refuse_unless(bool holds, const std::string& what);
 
 /// A port of this machine that nobody listens on.
-inline int free_port() {
-  const int handle = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* const plain = reinterpret_cast<sockaddr*>(&address);
-  const bool found =
-      handle >= 0 && ::bind(handle, plain, size) == 0 && ::getsockname(handle, plain, &size) == 0;
-  ::close(handle);
-  refuse_unless(found, "no port is free; set --master_port");
-  return ntohs(address.sin_port);
-}
+int free_port();
 
 /// `text` with "$NAME" and "${NAME}" replaced where there is such a variable, and a leading "~".
-inline std::string expanded(std::string_view text, const std::map<std::string, std::string>& with) {
-  std::string out;
-  if (const auto home = with.find("HOME");
-      home != with.end() && (text == "~" || text.starts_with("~/"))) {
-    out = home->second;
-    text.remove_prefix(1);
-  }
-  while (!text.empty()) {
-    std::size_t end = 1;
-    std::string_view name;
-    if (text.starts_with("${")) {
-      end = std::min(text.find('}'), text.size() - 1) + 1;
-      name = text.substr(2, end - 3);
-    } else if (text.front() == '$') {
-      while (end < text.size() &&
-             (std::isalnum(static_cast<unsigned char>(text[end])) != 0 || text[end] == '_')) {
-        ++end;
-      }
-      name = text.substr(1, end - 1);
-    }
-    const auto found = with.find(std::string(name));
-    out += found != with.end() && !name.empty() ? std::string_view(found->second)
-                                                : text.substr(0, end);
-    text.remove_prefix(end);
-  }
-  return out;
-}
+std::string expanded(std::string_view text, const std::map<std::string, std::string>& with);
 
 /// The variables of the rank with that local rank.
 inline std::map<std::string, std::string> place(const LaunchOptions& options, int local_rank) {
@@ -115,67 +74,15 @@ inline std::map<std::string, std::string> place(const LaunchOptions& options, in
           {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"}};
 }
 
-inline std::string file_of(std::string pattern, const std::map<std::string, std::string>& where) {
-  for (const auto& [field, variable] :
-       {std::pair("{rank}", "RANK"), std::pair("{local_rank}", "LOCAL_RANK"),
-        std::pair("{world_size}", "WORLD_SIZE"),
-        std::pair("{local_world_size}", "LOCAL_WORLD_SIZE"),
-        std::pair("{node_rank}", "NODE_RANK")}) {
-    for (std::size_t at = 0; (at = pattern.find(field, at)) != std::string::npos;) {
-      pattern.replace(at, std::strlen(field), where.at(variable));
-    }
-  }
-  return pattern;
-}
+std::string file_of(std::string pattern, const std::map<std::string, std::string>& where);
 
 /// A value of launch_variable that no other launcher has.
-inline std::string launch_mark() {
-  return std::to_string(::getpid()) + '-' +
-         std::to_string(std::chrono::steady_clock::now().time_since_epoch().count());
-}
+std::string launch_mark();
 
-inline Child start(const LaunchOptions& options, int local_rank, const std::string& mark) {
-  auto where = place(options, local_rank);
-  where[launch_variable] = mark;
-  std::map<std::string, std::string> all;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    const auto equals = text.find('=');
-    if (equals != std::string_view::npos && !text.starts_with("TORCHELASTIC_") &&
-        !text.starts_with("GROUP_RANK=")) {  // of a launcher around this one
-      all.emplace(text.substr(0, equals), text.substr(equals + 1));
-    }
-  }
-  for (const auto& [name, value] : where) {
-    all[name] = value;
-  }
-  ChildOptions child{.words = {}, .variables = {}, .reads_input = false};
-  child.reads_input = local_rank == 0 && ::isatty(0) == 0;
-  for (const std::string& word : options.command) {
-    child.words.push_back(expanded(word, all));
-  }
-  for (const auto& [name, value] : all) {
-    child.variables.push_back(name + '=' + value);
-  }
-  const bool own = local_rank == 0;
-  return {child, own ? Output() : Output(file_of(options.stdout_file, where)),
-          own ? Output() : Output(file_of(options.stderr_file, where))};
-}
+Child start(const LaunchOptions& options, int local_rank, const std::string& mark);
 
 // Says what a rank that failed by itself has left.
-inline void report(const Child& child, int rank) {
-  std::fprintf(stderr, "tutti-run: rank %d (pid %d) ended with status %d%s\n", rank, child.pid(),
-               child.code(), child.code() > 128 ? ", a signal + 128" : "");
-  for (const auto& [output, name] :
-       {std::pair(&child.out(), "stdout"), std::pair(&child.error(), "stderr")}) {
-    const std::string text = output->captured() ? output->tail() : std::string();
-    if (!text.empty()) {
-      std::fprintf(stderr, "---------- begin of rank %d's %s ----------\n%s\n", rank, name,
-                   text.c_str());
-      std::fprintf(stderr, "---------- end of rank %d's %s ----------\n", rank, name);
-    }
-  }
-}
+void report(const Child& child, int rank);
 
 // Waits for all children. Signals of the launcher are blocked and taken here.
 class Watch {
@@ -194,101 +101,28 @@ class Watch {
   [[nodiscard]] const sigset_t& signals() const { return signals_; }
 
   // Returns the run's exit status.
-  int operator()() {
-    while (anybody_runs()) {
-      constexpr timespec moment{0, 100'000'000};
-      const int signal = ::sigtimedwait(&signals_, nullptr, &moment);
-      if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) {
-        forward(signal);
-      }
-      look_for_failures();
-      if (killed_at_ && Clock::now() >= *killed_at_) {
-        say("is killed");
-        kill_all();
-        killed_at_ = Clock::now() + std::chrono::hours(1);
-      }
-    }
-    look_for_failures();
-    int status = first_failure_;
-    for (std::size_t i = 0; i < children_.size(); ++i) {
-      if (failed(children_[i])) {
-        report(children_[i], rank_of(i));
-      }
-      status = status == 0 ? children_[i].code() : status;
-    }
-    if (status != 0) {
-      signal_marked(mark_, SIGKILL);  // what is left of a run that failed
-    }
-    return status;
-  }
+  int operator()();
 
  private:
   [[nodiscard]] int rank_of(std::size_t child) const {
     return options_.base_rank + static_cast<int>(child);
   }
 
-  bool anybody_runs() {
-    bool any = false;
-    for (Child& child : children_) {
-      any = child.running() || any;
-    }
-    return any;
-  }
+  bool anybody_runs();
 
   // It has ended badly by itself: not since another failed, nor of the signal that went on to it.
-  [[nodiscard]] bool failed(const Child& child) const {
-    const bool of_signal = child.code() == 128 + forwarded_ || child.code() == 128 + SIGKILL;
-    return child.failed() || (forwarded_ != 0 && child.ended_badly() && !of_signal);
-  }
+  [[nodiscard]] bool failed(const Child& child) const;
 
-  void kill_all() {
-    for (Child& child : children_) {
-      child.kill(SIGKILL);
-    }
-    signal_marked(mark_, SIGKILL);
-  }
+  void kill_all();
 
   // The first time as it is, and then it takes as long as it takes: a checkpoint may be written.
-  void forward(int signal) {
-    if (forwarded_ != 0) {
-      kill_all();
-      return;
-    }
-    for (Child& child : children_) {
-      child.kill(signal);
-    }
-    forwarded_ = signal;
-  }
+  void forward(int signal);
 
-  void look_for_failures() {
-    for (std::size_t i = 0; i < children_.size() && first_failure_ == 0; ++i) {
-      if (failed(children_[i])) {
-        first_failure_ = children_[i].code();
-        end_others();
-      }
-    }
-  }
+  void look_for_failures();
 
-  void end_others() {
-    killed_at_ = Clock::now() + options_.cleanup_timeout;
-    if (forwarded_ != 0) {  // they have been told, and wait for one that is gone, perhaps
-      say("is killed unless it ends in time, since another rank failed after the signal");
-      return;
-    }
-    say("is told to end, since another rank failed");
-    for (Child& child : children_) {
-      child.kill(SIGTERM);
-    }
-  }
+  void end_others();
 
-  void say(const char* what) {
-    for (std::size_t i = 0; i < children_.size(); ++i) {
-      if (children_[i].running()) {
-        std::fprintf(stderr, "tutti-run: rank %d (pid %d) %s\n", rank_of(i), children_[i].pid(),
-                     what);
-      }
-    }
-  }
+  void say(const char* what);
 
   const LaunchOptions& options_;
   std::vector<Child>& children_;
@@ -341,7 +175,218 @@ inline void LaunchOptions::complete() {
 /// Throws std::invalid_argument for options that do not fit, std::runtime_error when the program
 /// cannot be started.
 /// Source: MosaicML Composer, `composer.cli.launcher`.
-inline int launch(LaunchOptions options) {
+int launch(LaunchOptions options);
+
+}  // namespace tutti::dist
+
+#if TUTTI_BODIES
+
+namespace tutti::dist::detail {
+
+TUTTI_INLINE void refuse_unless(bool holds, const std::string& what) {
+  if (!holds) {
+    throw std::invalid_argument("tutti-run: " + what);
+  }
+}
+
+TUTTI_INLINE int free_port() {
+  const int handle = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const plain = reinterpret_cast<sockaddr*>(&address);
+  const bool found =
+      handle >= 0 && ::bind(handle, plain, size) == 0 && ::getsockname(handle, plain, &size) == 0;
+  ::close(handle);
+  refuse_unless(found, "no port is free; set --master_port");
+  return ntohs(address.sin_port);
+}
+
+TUTTI_INLINE std::string expanded(std::string_view text,
+                                  const std::map<std::string, std::string>& with) {
+  std::string out;
+  if (const auto home = with.find("HOME");
+      home != with.end() && (text == "~" || text.starts_with("~/"))) {
+    out = home->second;
+    text.remove_prefix(1);
+  }
+  while (!text.empty()) {
+    std::size_t end = 1;
+    std::string_view name;
+    if (text.starts_with("${")) {
+      end = std::min(text.find('}'), text.size() - 1) + 1;
+      name = text.substr(2, end - 3);
+    } else if (text.front() == '$') {
+      while (end < text.size() &&
+             (std::isalnum(static_cast<unsigned char>(text[end])) != 0 || text[end] == '_')) {
+        ++end;
+      }
+      name = text.substr(1, end - 1);
+    }
+    const auto found = with.find(std::string(name));
+    out += found != with.end() && !name.empty() ? std::string_view(found->second)
+                                                : text.substr(0, end);
+    text.remove_prefix(end);
+  }
+  return out;
+}
+
+TUTTI_INLINE std::string file_of(std::string pattern,
+                                 const std::map<std::string, std::string>& where) {
+  for (const auto& [field, variable] :
+       {std::pair("{rank}", "RANK"), std::pair("{local_rank}", "LOCAL_RANK"),
+        std::pair("{world_size}", "WORLD_SIZE"),
+        std::pair("{local_world_size}", "LOCAL_WORLD_SIZE"),
+        std::pair("{node_rank}", "NODE_RANK")}) {
+    for (std::size_t at = 0; (at = pattern.find(field, at)) != std::string::npos;) {
+      pattern.replace(at, std::strlen(field), where.at(variable));
+    }
+  }
+  return pattern;
+}
+
+TUTTI_INLINE std::string launch_mark() {
+  return std::to_string(::getpid()) + '-' +
+         std::to_string(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+TUTTI_INLINE Child start(const LaunchOptions& options, int local_rank, const std::string& mark) {
+  auto where = place(options, local_rank);
+  where[launch_variable] = mark;
+  std::map<std::string, std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const auto equals = text.find('=');
+    if (equals != std::string_view::npos && !text.starts_with("TORCHELASTIC_") &&
+        !text.starts_with("GROUP_RANK=")) {  // of a launcher around this one
+      all.emplace(text.substr(0, equals), text.substr(equals + 1));
+    }
+  }
+  for (const auto& [name, value] : where) {
+    all[name] = value;
+  }
+  ChildOptions child{.words = {}, .variables = {}, .reads_input = false};
+  child.reads_input = local_rank == 0 && ::isatty(0) == 0;
+  for (const std::string& word : options.command) {
+    child.words.push_back(expanded(word, all));
+  }
+  for (const auto& [name, value] : all) {
+    child.variables.push_back(name + '=' + value);
+  }
+  const bool own = local_rank == 0;
+  return {child, own ? Output() : Output(file_of(options.stdout_file, where)),
+          own ? Output() : Output(file_of(options.stderr_file, where))};
+}
+
+TUTTI_INLINE void report(const Child& child, int rank) {
+  std::fprintf(stderr, "tutti-run: rank %d (pid %d) ended with status %d%s\n", rank, child.pid(),
+               child.code(), child.code() > 128 ? ", a signal + 128" : "");
+  for (const auto& [output, name] :
+       {std::pair(&child.out(), "stdout"), std::pair(&child.error(), "stderr")}) {
+    const std::string text = output->captured() ? output->tail() : std::string();
+    if (!text.empty()) {
+      std::fprintf(stderr, "---------- begin of rank %d's %s ----------\n%s\n", rank, name,
+                   text.c_str());
+      std::fprintf(stderr, "---------- end of rank %d's %s ----------\n", rank, name);
+    }
+  }
+}
+
+TUTTI_INLINE int Watch::operator()() {
+  while (anybody_runs()) {
+    constexpr timespec moment{0, 100'000'000};
+    const int signal = ::sigtimedwait(&signals_, nullptr, &moment);
+    if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) {
+      forward(signal);
+    }
+    look_for_failures();
+    if (killed_at_ && Clock::now() >= *killed_at_) {
+      say("is killed");
+      kill_all();
+      killed_at_ = Clock::now() + std::chrono::hours(1);
+    }
+  }
+  look_for_failures();
+  int status = first_failure_;
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    if (failed(children_[i])) {
+      report(children_[i], rank_of(i));
+    }
+    status = status == 0 ? children_[i].code() : status;
+  }
+  if (status != 0) {
+    signal_marked(mark_, SIGKILL);  // what is left of a run that failed
+  }
+  return status;
+}
+
+TUTTI_INLINE bool Watch::anybody_runs() {
+  bool any = false;
+  for (Child& child : children_) {
+    any = child.running() || any;
+  }
+  return any;
+}
+
+TUTTI_INLINE bool Watch::failed(const Child& child) const {
+  const bool of_signal = child.code() == 128 + forwarded_ || child.code() == 128 + SIGKILL;
+  return child.failed() || (forwarded_ != 0 && child.ended_badly() && !of_signal);
+}
+
+TUTTI_INLINE void Watch::kill_all() {
+  for (Child& child : children_) {
+    child.kill(SIGKILL);
+  }
+  signal_marked(mark_, SIGKILL);
+}
+
+TUTTI_INLINE void Watch::forward(int signal) {
+  if (forwarded_ != 0) {
+    kill_all();
+    return;
+  }
+  for (Child& child : children_) {
+    child.kill(signal);
+  }
+  forwarded_ = signal;
+}
+
+TUTTI_INLINE void Watch::look_for_failures() {
+  for (std::size_t i = 0; i < children_.size() && first_failure_ == 0; ++i) {
+    if (failed(children_[i])) {
+      first_failure_ = children_[i].code();
+      end_others();
+    }
+  }
+}
+
+TUTTI_INLINE void Watch::end_others() {
+  killed_at_ = Clock::now() + options_.cleanup_timeout;
+  if (forwarded_ != 0) {  // they have been told, and wait for one that is gone, perhaps
+    say("is killed unless it ends in time, since another rank failed after the signal");
+    return;
+  }
+  say("is told to end, since another rank failed");
+  for (Child& child : children_) {
+    child.kill(SIGTERM);
+  }
+}
+
+TUTTI_INLINE void Watch::say(const char* what) {
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    if (children_[i].running()) {
+      std::fprintf(stderr, "tutti-run: rank %d (pid %d) %s\n", rank_of(i), children_[i].pid(),
+                   what);
+    }
+  }
+}
+
+}  // namespace tutti::dist::detail
+
+namespace tutti::dist {
+
+TUTTI_INLINE int launch(LaunchOptions options) {
   options.complete();
   const std::string mark = detail::launch_mark();
   const std::string entry = std::string(detail::launch_variable) + '=' + mark;
@@ -365,3 +410,5 @@ inline int launch(LaunchOptions options) {
 }
 
 }  // namespace tutti::dist
+
+#endif

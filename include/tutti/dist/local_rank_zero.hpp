@@ -15,6 +15,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/regular_file.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
@@ -27,7 +28,36 @@ namespace tutti::dist {
 namespace detail {
 
 /// Waits until `path` exists and returns what was written to it.
-inline std::string wait_for_file(const std::string& path) {
+std::string wait_for_file(const std::string& path);
+
+/// Writes `text` to `path`; it appears whole or not at all. Returns whether that worked.
+bool signal_by_file(const std::string& path, const std::string& text);
+
+/// The same name on all ranks, a new one every time.
+std::string signal_file(Communicator& group, const std::string& folder);
+
+}  // namespace detail
+
+/// Runs `body` on local rank 0 of every node and then on the others.
+///
+/// The others wait in a collective, so for no longer than the group's timeout. Throws what `body`
+/// threw on local rank 0, and c10::Error on the ranks that waited for it.
+void run_local_rank_zero_first(Communicator& group, const std::function<void()>& body);
+
+/// The same for work that may last longer than the group's timeout: the others of a node wait for a
+/// file, as long as it takes. Afterwards all ranks meet in a barrier.
+///
+/// folder: writable, seen by all ranks of a node under the same name; the file is removed again.
+void run_local_rank_zero_first_patiently(Communicator& group, const std::function<void()>& body,
+                                         const std::string& folder = ".");
+
+}  // namespace tutti::dist
+
+#if TUTTI_BODIES
+
+namespace tutti::dist::detail {
+
+TUTTI_INLINE std::string wait_for_file(const std::string& path) {
   while (access(path.c_str(), R_OK) != 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
@@ -36,8 +66,7 @@ inline std::string wait_for_file(const std::string& path) {
   return text.substr(0, text.find('\n'));
 }
 
-/// Writes `text` to `path`; it appears whole or not at all. Returns whether that worked.
-inline bool signal_by_file(const std::string& path, const std::string& text) {
+TUTTI_INLINE bool signal_by_file(const std::string& path, const std::string& text) {
   const std::string unfinished = path + ".tmp";
   bool good = false;
   {
@@ -48,8 +77,7 @@ inline bool signal_by_file(const std::string& path, const std::string& text) {
   return good && std::rename(unfinished.c_str(), path.c_str()) == 0;
 }
 
-/// The same name on all ranks, a new one every time.
-inline std::string signal_file(Communicator& group, const std::string& folder) {
+TUTTI_INLINE std::string signal_file(Communicator& group, const std::string& folder) {
   constexpr char letters[] = "abcdefghijklmnopqrstuvwxyz";
   std::random_device random;
   std::string name;
@@ -60,13 +88,12 @@ inline std::string signal_file(Communicator& group, const std::string& folder) {
          group.broadcast_bytes(name, 0);
 }
 
-}  // namespace detail
+}  // namespace tutti::dist::detail
 
-/// Runs `body` on local rank 0 of every node and then on the others.
-///
-/// The others wait in a collective, so for no longer than the group's timeout. Throws what `body`
-/// threw on local rank 0, and c10::Error on the ranks that waited for it.
-inline void run_local_rank_zero_first(Communicator& group, const std::function<void()>& body) {
+namespace tutti::dist {
+
+TUTTI_INLINE void run_local_rank_zero_first(Communicator& group,
+                                            const std::function<void()>& body) {
   const bool first = group.environment().local_rank == 0;
   std::exception_ptr error;
   if (first) {
@@ -88,13 +115,9 @@ inline void run_local_rank_zero_first(Communicator& group, const std::function<v
   }
 }
 
-/// The same for work that may last longer than the group's timeout: the others of a node wait for a
-/// file, as long as it takes. Afterwards all ranks meet in a barrier.
-///
-/// folder: writable, seen by all ranks of a node under the same name; the file is removed again.
-inline void run_local_rank_zero_first_patiently(Communicator& group,
-                                                const std::function<void()>& body,
-                                                const std::string& folder = ".") {
+TUTTI_INLINE void run_local_rank_zero_first_patiently(Communicator& group,
+                                                      const std::function<void()>& body,
+                                                      const std::string& folder) {
   const bool first = group.environment().local_rank == 0;
   const std::string path = detail::signal_file(group, folder);
   const bool writable = !first || (detail::signal_by_file(path + "_probe", "") &&
@@ -129,3 +152,5 @@ inline void run_local_rank_zero_first_patiently(Communicator& group,
 }
 
 }  // namespace tutti::dist
+
+#endif

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
@@ -46,97 +47,132 @@ struct FileLogger final {
     std::int64_t lines = 0;  // that wait
   } memory{};
 
-  void validate() const {
-    expect(!filename.empty(), "FileLogger: filename is empty; name the file.");
-    expect(buffer_size >= 1, "FileLogger: buffer_size", buffer_size, "1 or more");
-    expect(flush_interval >= 1, "FileLogger: flush_interval", flush_interval, "1 or more");
-  }
+  void validate() const;
 
-  void apply(Init, const State& state) {
-    detail::check_one_file_per_rank("FileLogger: filename", filename, state);
-    detail::check_remote_file("FileLogger", remote_file_name, state);
-    memory.file.open(std::string(name), run_path(filename, state), "filename");
-  }
-  void apply(AfterLoad, const State& state) {
-    memory.file.begin(state.timestamp.batch > 0, overwrite);
-    memory.lines = 0;
-    memory.capture.start(memory.file.descriptor(), capture_stdout, capture_stderr);
-  }
-  void apply(BatchEnd, const State& state) {
-    flush();
-    if (state.timestamp.batch % flush_interval == 0) {
-      sync(state);
-    }
-  }
+  void apply(Init, const State& state);
+  void apply(AfterLoad, const State& state);
+  void apply(BatchEnd, const State& state);
   void apply(EpochEnd, const State&) { flush(); }
   void apply(EvalEnd, const State&) { flush(); }
-  void apply(FitEnd, const State& state) {
-    flush();
-    sync(state);
-  }
+  void apply(FitEnd, const State& state);
 
   /// Gives stdout and stderr back and closes the file.
-  void close(const State& state) {
-    memory.capture.stop();
-    const bool written = memory.file.has_begun();
-    memory.file.close();
-    if (written) {
-      detail::upload_file(remote_file_name, memory.file.path(), state);
-    }
-  }
+  void close(const State& state);
 
-  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step) {
-    const std::string head = "[metric][batch=" + std::to_string(step) + "]: ";
-    std::string text;
-    for (const LoggedMetric& metric : metrics) {
-      text.append(head).append(metric.name).append(": ");
-      text += detail::number_text(metric.value) + "\n";
-    }
-    add(text, static_cast<std::int64_t>(metrics.size()));
-  }
-  void log_hyperparameters(std::span<const Hyperparameter> values) {
-    std::string text;
-    for (const Hyperparameter& value : values) {
-      text += prefixed("[hyperparameter]: ",
-                       std::string(value.name) + ": " + detail::hyperparameter_text(value.value));
-    }
-    add(text, static_cast<std::int64_t>(values.size()));
-  }
-  void log_table(const LoggedTable& table, std::int64_t step) {
-    add(prefixed("[table][batch=" + std::to_string(step) + "]: ",
-                 std::string(table.name) + ": " + detail::table_text(table)),
-        1);
-  }
+  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step);
+  void log_hyperparameters(std::span<const Hyperparameter> values);
+  void log_table(const LoggedTable& table, std::int64_t step);
 
  private:
   // Every line of the text with its prefix.
-  static std::string prefixed(const std::string& prefix, std::string_view text) {
-    std::string out;
-    while (true) {
-      const auto end = text.find('\n');
-      out.append(prefix).append(text.substr(0, end)).append("\n");
-      if (end == std::string_view::npos) {
-        return out;
-      }
-      text.remove_prefix(end + 1);
-    }
-  }
+  static std::string prefixed(const std::string& prefix, std::string_view text);
 
-  void add(const std::string& text, std::int64_t lines) {
-    memory.file.add(text);
-    memory.lines += lines;
-    if (memory.lines >= buffer_size) {
-      flush();
-    }
-  }
-  void flush() {
-    memory.file.flush();
-    memory.lines = 0;
-  }
-  void sync(const State& state) {
-    memory.file.sync();
-    detail::upload_file(remote_file_name, memory.file.path(), state);
-  }
+  void add(const std::string& text, std::int64_t lines);
+  void flush();
+  void sync(const State& state);
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void FileLogger::validate() const {
+  expect(!filename.empty(), "FileLogger: filename is empty; name the file.");
+  expect(buffer_size >= 1, "FileLogger: buffer_size", buffer_size, "1 or more");
+  expect(flush_interval >= 1, "FileLogger: flush_interval", flush_interval, "1 or more");
+}
+
+TUTTI_INLINE void FileLogger::apply(Init, const State& state) {
+  detail::check_one_file_per_rank("FileLogger: filename", filename, state);
+  detail::check_remote_file("FileLogger", remote_file_name, state);
+  memory.file.open(std::string(name), run_path(filename, state), "filename");
+}
+
+TUTTI_INLINE void FileLogger::apply(AfterLoad, const State& state) {
+  memory.file.begin(state.timestamp.batch > 0, overwrite);
+  memory.lines = 0;
+  memory.capture.start(memory.file.descriptor(), capture_stdout, capture_stderr);
+}
+
+TUTTI_INLINE void FileLogger::apply(BatchEnd, const State& state) {
+  flush();
+  if (state.timestamp.batch % flush_interval == 0) {
+    sync(state);
+  }
+}
+
+TUTTI_INLINE void FileLogger::apply(FitEnd, const State& state) {
+  flush();
+  sync(state);
+}
+
+TUTTI_INLINE void FileLogger::close(const State& state) {
+  memory.capture.stop();
+  const bool written = memory.file.has_begun();
+  memory.file.close();
+  if (written) {
+    detail::upload_file(remote_file_name, memory.file.path(), state);
+  }
+}
+
+TUTTI_INLINE void FileLogger::log_metrics(std::span<const LoggedMetric> metrics,
+                                          std::int64_t step) {
+  const std::string head = "[metric][batch=" + std::to_string(step) + "]: ";
+  std::string text;
+  for (const LoggedMetric& metric : metrics) {
+    text.append(head).append(metric.name).append(": ");
+    text += detail::number_text(metric.value) + "\n";
+  }
+  add(text, static_cast<std::int64_t>(metrics.size()));
+}
+
+TUTTI_INLINE void FileLogger::log_hyperparameters(std::span<const Hyperparameter> values) {
+  std::string text;
+  for (const Hyperparameter& value : values) {
+    text += prefixed("[hyperparameter]: ",
+                     std::string(value.name) + ": " + detail::hyperparameter_text(value.value));
+  }
+  add(text, static_cast<std::int64_t>(values.size()));
+}
+
+TUTTI_INLINE void FileLogger::log_table(const LoggedTable& table, std::int64_t step) {
+  add(prefixed("[table][batch=" + std::to_string(step) + "]: ",
+               std::string(table.name) + ": " + detail::table_text(table)),
+      1);
+}
+
+TUTTI_INLINE std::string FileLogger::prefixed(const std::string& prefix, std::string_view text) {
+  std::string out;
+  while (true) {
+    const auto end = text.find('\n');
+    out.append(prefix).append(text.substr(0, end)).append("\n");
+    if (end == std::string_view::npos) {
+      return out;
+    }
+    text.remove_prefix(end + 1);
+  }
+}
+
+TUTTI_INLINE void FileLogger::add(const std::string& text, std::int64_t lines) {
+  memory.file.add(text);
+  memory.lines += lines;
+  if (memory.lines >= buffer_size) {
+    flush();
+  }
+}
+
+TUTTI_INLINE void FileLogger::flush() {
+  memory.file.flush();
+  memory.lines = 0;
+}
+
+TUTTI_INLINE void FileLogger::sync(const State& state) {
+  memory.file.sync();
+  detail::upload_file(remote_file_name, memory.file.path(), state);
+}
+
+}  // namespace tutti
+
+#endif

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
@@ -49,23 +50,8 @@ struct InMemoryLogger final {
   void close(const State&) { running = nullptr; }
 
   /// Adds a value to each metric's history; outside of a run only the batch is known of the time.
-  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step) {
-    Timestamp now = running != nullptr ? running->timestamp : Timestamp{};
-    now.batch = step;
-    for (const LoggedMetric& metric : metrics) {
-      auto found = data.find(metric.name);
-      if (found == data.end()) {
-        found = data.emplace(std::string(metric.name), TimeSeries{}).first;
-      }
-      found->second.timestamps.push_back(now);
-      found->second.values.push_back(metric.value);
-    }
-  }
-  void log_hyperparameters(std::span<const Hyperparameter> values) {
-    for (const Hyperparameter& value : values) {
-      hyperparameters.insert_or_assign(std::string(value.name), value.value);
-    }
-  }
+  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step);
+  void log_hyperparameters(std::span<const Hyperparameter> values);
   void log_table(const LoggedTable& table, std::int64_t) {
     tables.insert_or_assign(std::string(table.name), detail::table_text(table));
   }
@@ -91,3 +77,31 @@ struct InMemoryLogger final {
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void InMemoryLogger::log_metrics(std::span<const LoggedMetric> metrics,
+                                              std::int64_t step) {
+  Timestamp now = running != nullptr ? running->timestamp : Timestamp{};
+  now.batch = step;
+  for (const LoggedMetric& metric : metrics) {
+    auto found = data.find(metric.name);
+    if (found == data.end()) {
+      found = data.emplace(std::string(metric.name), TimeSeries{}).first;
+    }
+    found->second.timestamps.push_back(now);
+    found->second.values.push_back(metric.value);
+  }
+}
+
+TUTTI_INLINE void InMemoryLogger::log_hyperparameters(std::span<const Hyperparameter> values) {
+  for (const Hyperparameter& value : values) {
+    hyperparameters.insert_or_assign(std::string(value.name), value.value);
+  }
+}
+
+}  // namespace tutti
+
+#endif

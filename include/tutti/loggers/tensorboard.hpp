@@ -13,6 +13,7 @@
 
 #include <unistd.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
@@ -58,140 +59,33 @@ struct TensorBoardLogger final {
     expect(flush_interval >= 1, "TensorBoardLogger: flush_interval", flush_interval, "1 or more");
   }
 
-  void apply(Init, const State& state) {
-    memory.speaks = state.rank == 0 || !rank_zero_only;
-    if (memory.speaks) {
-      memory.file.open(std::string(name), free_file(state), "log_dir");
-      write(detail::tensorboard::version(now()));
-    }
-  }
-  void apply(AfterLoad, const State& state) {
-    if (state.timestamp.batch > 0 && memory.speaks) {
-      write(detail::tensorboard::restart(now(), state.timestamp.batch));
-    }
-    memory.file.begin(/*resumed=*/true, /*overwrite=*/false);
-  }
+  void apply(Init, const State& state);
+  void apply(AfterLoad, const State& state);
   void apply(FitStart, const State& state) { write_config(state.timestamp.batch); }
-  void apply(BatchEnd, const State& state) {
-    if (memory.step < state.timestamp.batch) {
-      write_summary();
-    }
-    if (state.timestamp.batch % flush_interval == 0) {
-      memory.file.flush();
-      upload(state);
-    }
-  }
-  void apply(EpochEnd, const State& state) {
-    flush();
-    upload(state);
-  }
-  void apply(EvalEnd, const State& state) {
-    write_config(state.timestamp.batch);
-    at_step(state.timestamp.batch);
-    for (const auto& [key, value] : memory.results) {
-      memory.summary.message(1, detail::tensorboard::scalar("hparams/" + key, value));
-    }
-    flush();
-    upload(state);
-  }
-  void apply(FitEnd, const State& state) {
-    flush();
-    memory.file.sync();
-    upload(state);
-  }
+  void apply(BatchEnd, const State& state);
+  void apply(EpochEnd, const State& state);
+  void apply(EvalEnd, const State& state);
+  void apply(FitEnd, const State& state);
 
   /// Writes how the run ended and closes the file.
-  void close(const State& state) {
-    if (memory.file.is_open()) {
-      write_config(state.timestamp.batch);
-      at_step(state.timestamp.batch);
-      add(detail::tensorboard::session_end(detail::run_failed(), now()));
-      flush();
-      const bool written = memory.file.has_begun();
-      memory.file.close();
-      if (written) {
-        upload(state);
-      }
-    }
-  }
+  void close(const State& state);
 
-  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step) {
-    if (!memory.speaks) {
-      return;
-    }
-    at_step(step);
-    for (const LoggedMetric& metric : metrics) {
-      add(detail::tensorboard::scalar(metric.name, metric.value));
-      if (metric.name.find("metric") != std::string_view::npos ||
-          metric.name.find("loss") != std::string_view::npos) {
-        memory.results.set(metric.name, metric.value);
-      }
-    }
-  }
+  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step);
   void log_hyperparameters(std::span<const Hyperparameter> values) {
     detail::remember(memory.config, values);
   }
   /// Pictures in [0, 1], or integers in [0, 255]; what is outside is clamped.
-  void log_images(const LoggedImages& images, std::int64_t step) {
-    if (!memory.speaks) {
-      return;
-    }
-    try {
-      const detail::Picture grid = detail::picture_grid(images);
-      at_step(step);
-      add(detail::tensorboard::image(detail::utf8(images.name), grid));
-    } catch (const c10::Error& error) {
-      if (!std::exchange(memory.image_refused, true)) {
-        TORCH_WARN("TensorBoardLogger: ", error.what_without_backtrace());
-      }
-    }
-  }
-  void log_table(const LoggedTable& table, std::int64_t step) {
-    if (memory.speaks) {
-      at_step(step);
-      add(detail::tensorboard::text(detail::utf8(table.name) + "/text_summary",
-                                    detail::tensorboard::markdown(table)));
-    }
-  }
+  void log_images(const LoggedImages& images, std::int64_t step);
+  void log_table(const LoggedTable& table, std::int64_t step);
 
  private:
-  static double now() {
-    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
-        .count();
-  }
+  static double now();
 
   // TensorBoard reads a folder's files in the order of their names.
-  [[nodiscard]] std::string free_file(const State& state) const {
-    const bool own = log_dir.empty() && !state.run_folder.empty();
-    std::string folder = own ? state.run_folder + "/tensorboard"
-                             : (log_dir.empty() ? "tensorboard_logs" : run_path(log_dir, state)) +
-                                   "/" + state.run_name;
-    folder += state.rank == 0 ? "" : "/rank" + std::to_string(state.rank);
-    char host[256] = "";
-    ::gethostname(host, sizeof host - 1);
-    std::string seconds = std::to_string(static_cast<std::int64_t>(now()));
-    seconds.insert(0, 10 - std::min<std::size_t>(10, seconds.size()), '0');
-    const std::string path = folder + "/events.out.tfevents." + seconds + "." +
-                             (*host == '\0' ? "localhost" : host) + "." +
-                             std::to_string(::getpid()) + ".";
-    int i = 0;
-    std::error_code error;
-    while (std::filesystem::exists(path + std::to_string(i), error)) {
-      ++i;
-    }
-    return path + std::to_string(i);
-  }
+  [[nodiscard]] std::string free_file(const State& state) const;
 
   // Under a fixed folder, so that what is brought back from a store can be shown as it is.
-  void upload(const State& state) const {
-    const std::string& path = memory.file.path();
-    if (memory.speaks) {
-      detail::upload_file("tensorboard_logs/" + state.run_name +
-                              (state.rank == 0 ? "" : "/rank" + std::to_string(state.rank)) +
-                              path.substr(path.rfind('/')),
-                          path, state);
-    }
-  }
+  void upload(const State& state) const;
 
   void write(const detail::Message& event) {
     memory.file.add(detail::tensorboard::record(event.bytes()));
@@ -199,35 +93,184 @@ struct TensorBoardLogger final {
   void add(const detail::Message& value) { memory.summary.message(1, value); }
 
   // What is added next belongs to this step.
-  void at_step(std::int64_t step) {
-    if (step != memory.step) {
-      write_summary();
-      memory.step = step;
-    }
-  }
-  void write_summary() {
-    if (!memory.summary.empty()) {
-      write(detail::tensorboard::event(now(), memory.step).message(5, memory.summary));
-      memory.summary.clear();
-    }
-  }
-  void flush() {
-    write_summary();
-    memory.file.flush();
-  }
+  void at_step(std::int64_t step);
+  void write_summary();
+  void flush();
 
-  void write_config(std::int64_t step) {
-    if (!memory.speaks || memory.config.empty() || std::exchange(memory.config_written, true)) {
-      return;
-    }
-    const std::vector<std::string> columns{"name", "value"};
-    std::vector<std::vector<std::string>> rows;
-    for (const auto& [key, value] : memory.config) {
-      rows.push_back({key, detail::hyperparameter_text(value)});
-    }
-    log_table({.name = "hyperparameters", .columns = columns, .rows = rows}, step);
-    add(detail::tensorboard::session_start(memory.config, now()));
-  }
+  void write_config(std::int64_t step);
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void TensorBoardLogger::apply(Init, const State& state) {
+  memory.speaks = state.rank == 0 || !rank_zero_only;
+  if (memory.speaks) {
+    memory.file.open(std::string(name), free_file(state), "log_dir");
+    write(detail::tensorboard::version(now()));
+  }
+}
+
+TUTTI_INLINE void TensorBoardLogger::apply(AfterLoad, const State& state) {
+  if (state.timestamp.batch > 0 && memory.speaks) {
+    write(detail::tensorboard::restart(now(), state.timestamp.batch));
+  }
+  memory.file.begin(/*resumed=*/true, /*overwrite=*/false);
+}
+
+TUTTI_INLINE void TensorBoardLogger::apply(BatchEnd, const State& state) {
+  if (memory.step < state.timestamp.batch) {
+    write_summary();
+  }
+  if (state.timestamp.batch % flush_interval == 0) {
+    memory.file.flush();
+    upload(state);
+  }
+}
+
+TUTTI_INLINE void TensorBoardLogger::apply(EpochEnd, const State& state) {
+  flush();
+  upload(state);
+}
+
+TUTTI_INLINE void TensorBoardLogger::apply(EvalEnd, const State& state) {
+  write_config(state.timestamp.batch);
+  at_step(state.timestamp.batch);
+  for (const auto& [key, value] : memory.results) {
+    memory.summary.message(1, detail::tensorboard::scalar("hparams/" + key, value));
+  }
+  flush();
+  upload(state);
+}
+
+TUTTI_INLINE void TensorBoardLogger::apply(FitEnd, const State& state) {
+  flush();
+  memory.file.sync();
+  upload(state);
+}
+
+TUTTI_INLINE void TensorBoardLogger::close(const State& state) {
+  if (memory.file.is_open()) {
+    write_config(state.timestamp.batch);
+    at_step(state.timestamp.batch);
+    add(detail::tensorboard::session_end(detail::run_failed(), now()));
+    flush();
+    const bool written = memory.file.has_begun();
+    memory.file.close();
+    if (written) {
+      upload(state);
+    }
+  }
+}
+
+TUTTI_INLINE void TensorBoardLogger::log_metrics(std::span<const LoggedMetric> metrics,
+                                                 std::int64_t step) {
+  if (!memory.speaks) {
+    return;
+  }
+  at_step(step);
+  for (const LoggedMetric& metric : metrics) {
+    add(detail::tensorboard::scalar(metric.name, metric.value));
+    if (metric.name.find("metric") != std::string_view::npos ||
+        metric.name.find("loss") != std::string_view::npos) {
+      memory.results.set(metric.name, metric.value);
+    }
+  }
+}
+
+TUTTI_INLINE void TensorBoardLogger::log_images(const LoggedImages& images, std::int64_t step) {
+  if (!memory.speaks) {
+    return;
+  }
+  try {
+    const detail::Picture grid = detail::picture_grid(images);
+    at_step(step);
+    add(detail::tensorboard::image(detail::utf8(images.name), grid));
+  } catch (const c10::Error& error) {
+    if (!std::exchange(memory.image_refused, true)) {
+      TORCH_WARN("TensorBoardLogger: ", error.what_without_backtrace());
+    }
+  }
+}
+
+TUTTI_INLINE void TensorBoardLogger::log_table(const LoggedTable& table, std::int64_t step) {
+  if (memory.speaks) {
+    at_step(step);
+    add(detail::tensorboard::text(detail::utf8(table.name) + "/text_summary",
+                                  detail::tensorboard::markdown(table)));
+  }
+}
+
+TUTTI_INLINE double TensorBoardLogger::now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+TUTTI_INLINE std::string TensorBoardLogger::free_file(const State& state) const {
+  const bool own = log_dir.empty() && !state.run_folder.empty();
+  std::string folder = own ? state.run_folder + "/tensorboard"
+                           : (log_dir.empty() ? "tensorboard_logs" : run_path(log_dir, state)) +
+                                 "/" + state.run_name;
+  folder += state.rank == 0 ? "" : "/rank" + std::to_string(state.rank);
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  std::string seconds = std::to_string(static_cast<std::int64_t>(now()));
+  seconds.insert(0, 10 - std::min<std::size_t>(10, seconds.size()), '0');
+  const std::string path = folder + "/events.out.tfevents." + seconds + "." +
+                           (*host == '\0' ? "localhost" : host) + "." + std::to_string(::getpid()) +
+                           ".";
+  int i = 0;
+  std::error_code error;
+  while (std::filesystem::exists(path + std::to_string(i), error)) {
+    ++i;
+  }
+  return path + std::to_string(i);
+}
+
+TUTTI_INLINE void TensorBoardLogger::upload(const State& state) const {
+  const std::string& path = memory.file.path();
+  if (memory.speaks) {
+    detail::upload_file("tensorboard_logs/" + state.run_name +
+                            (state.rank == 0 ? "" : "/rank" + std::to_string(state.rank)) +
+                            path.substr(path.rfind('/')),
+                        path, state);
+  }
+}
+
+TUTTI_INLINE void TensorBoardLogger::at_step(std::int64_t step) {
+  if (step != memory.step) {
+    write_summary();
+    memory.step = step;
+  }
+}
+
+TUTTI_INLINE void TensorBoardLogger::write_summary() {
+  if (!memory.summary.empty()) {
+    write(detail::tensorboard::event(now(), memory.step).message(5, memory.summary));
+    memory.summary.clear();
+  }
+}
+
+TUTTI_INLINE void TensorBoardLogger::flush() {
+  write_summary();
+  memory.file.flush();
+}
+
+TUTTI_INLINE void TensorBoardLogger::write_config(std::int64_t step) {
+  if (!memory.speaks || memory.config.empty() || std::exchange(memory.config_written, true)) {
+    return;
+  }
+  const std::vector<std::string> columns{"name", "value"};
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [key, value] : memory.config) {
+    rows.push_back({key, detail::hyperparameter_text(value)});
+  }
+  log_table({.name = "hyperparameters", .columns = columns, .rows = rows}, step);
+  add(detail::tensorboard::session_start(memory.config, now()));
+}
+
+}  // namespace tutti
+
+#endif

@@ -49,24 +49,10 @@ class BertEncoderImpl : public torch::nn::Cloneable<BertEncoderImpl>, public nn:
   ~BertEncoderImpl() override;
   explicit BertEncoderImpl(const BertOptions& options) : options_(options) { reset(); }
 
-  void reset() override {
-    layer = register_module("layer", torch::nn::ModuleList());
-    for (std::int64_t i = 0; i < options_.num_hidden_layers; ++i) {
-      layer->push_back(BertLayer(options_));
-    }
-  }
+  void reset() override;
 
   /// x: [N, T, hidden_size]. keys: which are seen. Returns the same shape.
-  at::Tensor forward(at::Tensor x, const nn::SeenKeys& keys) {
-    for (std::size_t i = 0; i < layer->size(); ++i) {
-      const auto one = layer->ptr<BertLayerImpl>(i);
-      x = activation_checkpointing()
-              ? functional::checkpoint_activations(
-                    *one, [one, keys](const at::Tensor& y) { return one->forward(y, keys); }, x)
-              : one->forward(x, keys);
-    }
-    return x;
-  }
+  at::Tensor forward(at::Tensor x, const nn::SeenKeys& keys);
 
   torch::nn::ModuleList layer{nullptr};  ///< the layers, BertLayer
 
@@ -106,21 +92,11 @@ class BertModelImpl : public torch::nn::Cloneable<BertModelImpl> {
     reset();
   }
 
-  void reset() override {
-    embeddings = register_module("embeddings", BertEmbeddings(options_));
-    encoder = register_module("encoder", BertEncoder(options_));
-    if (pools_) {
-      pooler = register_module("pooler", BertPooler(options_.hidden_size));
-    }
-    detail::initialize(*this, options_.initializer_range);
-  }
+  void reset() override;
 
   /// batch: `input_ids` [N, T]; `attention_mask` [N, T], 0 for padding, `token_type_ids`
   /// and `position_ids` [N, T] where they matter. Returns [N, T, hidden_size].
-  at::Tensor forward(const Batch& batch) {
-    const at::Tensor mask = detail::optional(batch, "attention_mask");
-    return encoder(embeddings(batch), nn::SeenKeys(detail::seen_keys(mask)));
-  }
+  at::Tensor forward(const Batch& batch);
 
   BertEmbeddings embeddings{nullptr};
   BertEncoder encoder{nullptr};
@@ -138,10 +114,7 @@ class BertTransformImpl : public torch::nn::Cloneable<BertTransformImpl> {
   ~BertTransformImpl() override;
   explicit BertTransformImpl(const BertOptions& options) : options_(options) { reset(); }
 
-  void reset() override {
-    dense = register_module("dense", nn::Linear(options_.hidden_size, options_.hidden_size));
-    layer_norm = register_module("LayerNorm", detail::bert_norm(options_));
-  }
+  void reset() override;
 
   at::Tensor forward(const at::Tensor& x) {
     return layer_norm(nn::activate(options_.hidden_act, dense(x)));
@@ -162,10 +135,7 @@ class BertPredictionsImpl : public nn::Cloneable<BertPredictionsImpl> {
   ~BertPredictionsImpl() override;
   explicit BertPredictionsImpl(const BertOptions& options) : options_(options) { reset(); }
 
-  void reset() override {
-    bias = register_parameter("bias", at::zeros({options_.vocab_size}));
-    transform = register_module("transform", BertTransform(options_));
-  }
+  void reset() override;
 
   /// x: [..., hidden_size]. table: [vocab_size, hidden_size]. Returns [..., vocab_size].
   at::Tensor forward(const at::Tensor& x, const at::Tensor& table) {
@@ -208,11 +178,7 @@ class BertForMaskedLMImpl : public torch::nn::Cloneable<BertForMaskedLMImpl> {
 
   explicit BertForMaskedLMImpl(const BertOptions& options = {}) : options_(options) { reset(); }
 
-  void reset() override {
-    bert = register_module("bert", BertModel(options_, /*add_pooling_layer=*/false));
-    cls = register_module("cls", BertHead(options_));
-    detail::initialize(*cls, options_.initializer_range);
-  }
+  void reset() override;
 
   /// batch: as BertModel's. Returns logits [N, T, vocab_size].
   Outputs forward(const Batch& batch) {
@@ -238,27 +204,13 @@ class BertForMaskedLMImpl : public torch::nn::Cloneable<BertForMaskedLMImpl> {
 
   /// The options of a Hugging Face folder. Throws c10::Error (ValueError) naming a key that changes
   /// the computation and has a value that is not supported.
-  static BertOptions options_from(const PretrainedConfig& config) {
-    config.only("tie_word_embeddings", {true});
-    return detail::bert_options(config);
-  }
+  static BertOptions options_from(const PretrainedConfig& config);
 
   /// What config.json has to say; keys of source_config stay.
-  [[nodiscard]] PretrainedConfig config() const {
-    PretrainedConfig out = source_config;
-    detail::write_bert_options(options_, "BertForMaskedLM", out);
-    return out;
-  }
+  [[nodiscard]] PretrainedConfig config() const;
 
   /// How the weights stand in a file.
-  [[nodiscard]] WeightLayout weight_layout() const {
-    WeightLayout layout = detail::bert_layout("BertForMaskedLM", *this);
-    layout.tied = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
-                   {"cls.predictions.decoder.bias", "cls.predictions.bias"}};
-    layout.left_out = {"cls.seq_relationship.*", "bert.pooler.*"};
-    layout.may_be_missing = {"cls."};
-    return layout;
-  }
+  [[nodiscard]] WeightLayout weight_layout() const;
 
   [[nodiscard]] const BertOptions& options() const { return options_; }
 
@@ -287,51 +239,26 @@ class BertForSequenceClassificationImpl
     reset();
   }
 
-  void reset() override {
-    bert = register_module("bert", BertModel(options_));
-    dropout = register_module(
-        "dropout", nn::Dropout(options_.classifier_dropout.value_or(options_.hidden_dropout_prob)));
-    classifier = register_module("classifier", nn::Linear(options_.hidden_size, num_labels));
-    torch::nn::init::normal_(classifier->weight, 0, options_.initializer_range);
-    torch::nn::init::zeros_(classifier->bias);
-  }
+  void reset() override;
 
   /// batch: as BertModel's. Returns logits [N, num_labels].
   Outputs forward(const Batch& batch) { return classifier(dropout(bert->pooler(bert(batch)))); }
 
   /// Cross entropy of `labels`, classes [N] or their probabilities [N, num_labels]; with one label
   /// the mean squared error of numbers [N].
-  [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const {
-    const at::Tensor& labels = batch.targets();
-    return num_labels == 1
-               ? at::mse_loss(outputs.tensor().flatten(), labels.flatten().to(outputs.tensor()))
-               : functional::soft_cross_entropy(outputs.tensor(), labels);
-  }
+  [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const;
 
   /// The same for each sequence: [N].
-  [[nodiscard]] at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) const {
-    const at::Tensor& y = outputs.tensor();
-    return num_labels == 1
-               ? (y.flatten() - batch.targets().flatten().to(y)).pow(2)
-               : functional::soft_cross_entropy(y, batch.targets(), {}, -100, Reduction::none);
-  }
+  [[nodiscard]] at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) const;
 
-  [[nodiscard]] Metrics metrics(bool /*train*/) const {
-    return num_labels == 1
-               ? Metrics{}
-               : make_metrics(CrossEntropy{}, MulticlassAccuracy{{.num_classes = num_labels}});
-  }
+  [[nodiscard]] Metrics metrics(bool /*train*/) const;
 
   /// Keeps only the inputs of the layers for the backward pass, see nn::CheckpointsBlocks.
   void set_activation_checkpointing(bool on) { bert->encoder->set_activation_checkpointing(on); }
 
   /// The options of a Hugging Face folder. Throws c10::Error (ValueError) naming a key that changes
   /// the computation and has a value that is not supported.
-  static BertOptions options_from(const PretrainedConfig& config) {
-    config.only("problem_type",
-                {config.num_labels() == 1 ? "regression" : "single_label_classification"});
-    return detail::bert_options(config);
-  }
+  static BertOptions options_from(const PretrainedConfig& config);
 
   /// The model of a Hugging Face folder, with as many labels as it has, its weights yet to be read.
   static std::shared_ptr<BertForSequenceClassificationImpl> from_config(
@@ -341,22 +268,10 @@ class BertForSequenceClassificationImpl
   }
 
   /// What config.json has to say; keys of source_config stay.
-  [[nodiscard]] PretrainedConfig config() const {
-    PretrainedConfig out = source_config;
-    detail::write_bert_options(options_, "BertForSequenceClassification", out);
-    if (!out.has("id2label") || out.num_labels() != num_labels) {
-      detail::write_labels(num_labels, out);
-    }
-    return out;
-  }
+  [[nodiscard]] PretrainedConfig config() const;
 
   /// How the weights stand in a file.
-  [[nodiscard]] WeightLayout weight_layout() const {
-    WeightLayout layout = detail::bert_layout("BertForSequenceClassification", *this);
-    layout.left_out = {"cls.*"};
-    layout.may_be_missing = {"classifier.", "bert.pooler."};
-    return layout;
-  }
+  [[nodiscard]] WeightLayout weight_layout() const;
 
   [[nodiscard]] const BertOptions& options() const { return options_; }
 
@@ -374,6 +289,132 @@ TORCH_MODULE(BertForSequenceClassification);
 }  // namespace tutti::models
 
 #if TUTTI_BODIES
+
+namespace tutti::models {
+
+TUTTI_INLINE void BertEncoderImpl::reset() {
+  layer = register_module("layer", torch::nn::ModuleList());
+  for (std::int64_t i = 0; i < options_.num_hidden_layers; ++i) {
+    layer->push_back(BertLayer(options_));
+  }
+}
+
+TUTTI_INLINE at::Tensor BertEncoderImpl::forward(at::Tensor x, const nn::SeenKeys& keys) {
+  for (std::size_t i = 0; i < layer->size(); ++i) {
+    const auto one = layer->ptr<BertLayerImpl>(i);
+    x = activation_checkpointing()
+            ? functional::checkpoint_activations(
+                  *one, [one, keys](const at::Tensor& y) { return one->forward(y, keys); }, x)
+            : one->forward(x, keys);
+  }
+  return x;
+}
+
+TUTTI_INLINE void BertModelImpl::reset() {
+  embeddings = register_module("embeddings", BertEmbeddings(options_));
+  encoder = register_module("encoder", BertEncoder(options_));
+  if (pools_) {
+    pooler = register_module("pooler", BertPooler(options_.hidden_size));
+  }
+  detail::initialize(*this, options_.initializer_range);
+}
+
+TUTTI_INLINE at::Tensor BertModelImpl::forward(const Batch& batch) {
+  const at::Tensor mask = detail::optional(batch, "attention_mask");
+  return encoder(embeddings(batch), nn::SeenKeys(detail::seen_keys(mask)));
+}
+
+TUTTI_INLINE void BertTransformImpl::reset() {
+  dense = register_module("dense", nn::Linear(options_.hidden_size, options_.hidden_size));
+  layer_norm = register_module("LayerNorm", detail::bert_norm(options_));
+}
+
+TUTTI_INLINE void BertPredictionsImpl::reset() {
+  bias = register_parameter("bias", at::zeros({options_.vocab_size}));
+  transform = register_module("transform", BertTransform(options_));
+}
+
+TUTTI_INLINE void BertForMaskedLMImpl::reset() {
+  bert = register_module("bert", BertModel(options_, /*add_pooling_layer=*/false));
+  cls = register_module("cls", BertHead(options_));
+  detail::initialize(*cls, options_.initializer_range);
+}
+
+TUTTI_INLINE BertOptions BertForMaskedLMImpl::options_from(const PretrainedConfig& config) {
+  config.only("tie_word_embeddings", {true});
+  return detail::bert_options(config);
+}
+
+TUTTI_INLINE PretrainedConfig BertForMaskedLMImpl::config() const {
+  PretrainedConfig out = source_config;
+  detail::write_bert_options(options_, "BertForMaskedLM", out);
+  return out;
+}
+
+TUTTI_INLINE WeightLayout BertForMaskedLMImpl::weight_layout() const {
+  WeightLayout layout = detail::bert_layout("BertForMaskedLM", *this);
+  layout.tied = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
+                 {"cls.predictions.decoder.bias", "cls.predictions.bias"}};
+  layout.left_out = {"cls.seq_relationship.*", "bert.pooler.*"};
+  layout.may_be_missing = {"cls."};
+  return layout;
+}
+
+TUTTI_INLINE void BertForSequenceClassificationImpl::reset() {
+  bert = register_module("bert", BertModel(options_));
+  dropout = register_module(
+      "dropout", nn::Dropout(options_.classifier_dropout.value_or(options_.hidden_dropout_prob)));
+  classifier = register_module("classifier", nn::Linear(options_.hidden_size, num_labels));
+  torch::nn::init::normal_(classifier->weight, 0, options_.initializer_range);
+  torch::nn::init::zeros_(classifier->bias);
+}
+
+TUTTI_INLINE Loss BertForSequenceClassificationImpl::loss(const Outputs& outputs,
+                                                          const Batch& batch) const {
+  const at::Tensor& labels = batch.targets();
+  return num_labels == 1
+             ? at::mse_loss(outputs.tensor().flatten(), labels.flatten().to(outputs.tensor()))
+             : functional::soft_cross_entropy(outputs.tensor(), labels);
+}
+
+TUTTI_INLINE at::Tensor BertForSequenceClassificationImpl::sample_losses(const Outputs& outputs,
+                                                                         const Batch& batch) const {
+  const at::Tensor& y = outputs.tensor();
+  return num_labels == 1
+             ? (y.flatten() - batch.targets().flatten().to(y)).pow(2)
+             : functional::soft_cross_entropy(y, batch.targets(), {}, -100, Reduction::none);
+}
+
+TUTTI_INLINE Metrics BertForSequenceClassificationImpl::metrics(bool /*train*/) const {
+  return num_labels == 1
+             ? Metrics{}
+             : make_metrics(CrossEntropy{}, MulticlassAccuracy{{.num_classes = num_labels}});
+}
+
+TUTTI_INLINE BertOptions
+BertForSequenceClassificationImpl::options_from(const PretrainedConfig& config) {
+  config.only("problem_type",
+              {config.num_labels() == 1 ? "regression" : "single_label_classification"});
+  return detail::bert_options(config);
+}
+
+TUTTI_INLINE PretrainedConfig BertForSequenceClassificationImpl::config() const {
+  PretrainedConfig out = source_config;
+  detail::write_bert_options(options_, "BertForSequenceClassification", out);
+  if (!out.has("id2label") || out.num_labels() != num_labels) {
+    detail::write_labels(num_labels, out);
+  }
+  return out;
+}
+
+TUTTI_INLINE WeightLayout BertForSequenceClassificationImpl::weight_layout() const {
+  WeightLayout layout = detail::bert_layout("BertForSequenceClassification", *this);
+  layout.left_out = {"cls.*"};
+  layout.may_be_missing = {"classifier.", "bert.pooler."};
+  return layout;
+}
+
+}  // namespace tutti::models
 
 namespace tutti::models {
 

@@ -67,14 +67,7 @@ GPT2Options gpt2_options(const PretrainedConfig& config);
 void write_gpt2_options(const GPT2Options& options, PretrainedConfig& config);
 
 // What the scores of block `layer` are multiplied by; none: the usual number.
-inline std::optional<double> gpt2_scale(const GPT2Options& options, std::int64_t layer) {
-  if (options.scale_attn_weights && !options.scale_attn_by_inverse_layer_idx) {
-    return std::nullopt;
-  }
-  const auto size = static_cast<double>(options.n_embd / options.n_head);
-  return (options.scale_attn_weights ? 1 / std::sqrt(size) : 1) /
-         (options.scale_attn_by_inverse_layer_idx ? static_cast<double>(layer + 1) : 1);
-}
+std::optional<double> gpt2_scale(const GPT2Options& options, std::int64_t layer);
 
 }  // namespace detail
 
@@ -92,32 +85,13 @@ class GPT2AttentionImpl : public torch::nn::Cloneable<GPT2AttentionImpl>,
     reset();
   }
 
-  void reset() override {
-    const std::int64_t width = options_.n_embd;
-    c_attn = register_module("c_attn", nn::TransposedLinear(width, 3 * width));
-    c_proj = register_module("c_proj", nn::TransposedLinear(width, width));
-    attn_dropout = register_module("attn_dropout", nn::Dropout(options_.attn_pdrop));
-    resid_dropout = register_module("resid_dropout", nn::Dropout(options_.resid_pdrop));
-  }
+  void reset() override;
 
   /// Queries, keys and values of x, [N, heads, T, D] each.
-  std::vector<at::Tensor> heads_of(const at::Tensor& x) {
-    std::vector<at::Tensor> parts = c_attn(x).chunk(3, -1);
-    for (at::Tensor& part : parts) {
-      part = split_heads(part);
-    }
-    return parts;
-  }
+  std::vector<at::Tensor> heads_of(const at::Tensor& x);
 
   /// x: [N, T, n_embd]. Returns the same shape.
-  at::Tensor forward(const at::Tensor& x, const detail::CausalPass& pass) {
-    const auto qkv = heads_of(x);
-    nn::KeyValues seen{qkv[1], qkv[2]};
-    if (pass.cache != nullptr) {
-      seen = pass.cache->append(layer_, seen.keys, seen.values);
-    }
-    return resid_dropout(c_proj(attend(qkv[0], seen.keys, seen.values, pass.keys, attn_dropout)));
-  }
+  at::Tensor forward(const at::Tensor& x, const detail::CausalPass& pass);
 
   nn::TransposedLinear c_attn{nullptr}, c_proj{nullptr};
   nn::Dropout attn_dropout{nullptr}, resid_dropout{nullptr};
@@ -134,12 +108,7 @@ class GPT2MLPImpl : public torch::nn::Cloneable<GPT2MLPImpl> {
   ~GPT2MLPImpl() override;
   explicit GPT2MLPImpl(const GPT2Options& options) : options_(options) { reset(); }
 
-  void reset() override {
-    const std::int64_t inner = options_.n_inner > 0 ? options_.n_inner : 4 * options_.n_embd;
-    c_fc = register_module("c_fc", nn::TransposedLinear(options_.n_embd, inner));
-    c_proj = register_module("c_proj", nn::TransposedLinear(inner, options_.n_embd));
-    dropout = register_module("dropout", nn::Dropout(options_.resid_pdrop));
-  }
+  void reset() override;
 
   at::Tensor forward(const at::Tensor& x) {
     return dropout(c_proj(nn::activate(options_.activation_function, c_fc(x))));
@@ -162,20 +131,10 @@ class GPT2BlockImpl : public torch::nn::Cloneable<GPT2BlockImpl> {
     reset();
   }
 
-  void reset() override {
-    const auto norm =
-        torch::nn::LayerNormOptions({options_.n_embd}).eps(options_.layer_norm_epsilon);
-    ln_1 = register_module("ln_1", nn::LayerNorm(norm));
-    attn = register_module("attn", GPT2Attention(options_, layer_));
-    ln_2 = register_module("ln_2", nn::LayerNorm(norm));
-    mlp = register_module("mlp", GPT2MLP(options_));
-  }
+  void reset() override;
 
   /// x: [N, T, n_embd]. Returns the same shape.
-  at::Tensor forward(const at::Tensor& x, const detail::CausalPass& pass) {
-    const at::Tensor h = x + attn(ln_1(x), pass);
-    return h + mlp(ln_2(h));
-  }
+  at::Tensor forward(const at::Tensor& x, const detail::CausalPass& pass);
 
   nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
   GPT2Attention attn{nullptr};
@@ -195,46 +154,10 @@ class GPT2ModelImpl : public torch::nn::Cloneable<GPT2ModelImpl>,
   ~GPT2ModelImpl() override;
   explicit GPT2ModelImpl(const GPT2Options& options) : options_(options) { reset(); }
 
-  void reset() override {
-    wte = register_module("wte", nn::Embedding(options_.vocab_size, options_.n_embd));
-    wpe = register_module("wpe", nn::Embedding(options_.n_positions, options_.n_embd));
-    drop = register_module("drop", nn::Dropout(options_.embd_pdrop));
-    h = register_module("h", torch::nn::ModuleList());
-    for (std::int64_t i = 0; i < options_.n_layer; ++i) {
-      h->push_back(GPT2Block(options_, i));
-    }
-    const auto norm =
-        torch::nn::LayerNormOptions({options_.n_embd}).eps(options_.layer_norm_epsilon);
-    ln_f = register_module("ln_f", nn::LayerNorm(norm));
-    detail::initialize(*this, options_.initializer_range);
-    // Every block adds to the stream twice: the sum keeps its size.
-    const double range =
-        options_.initializer_range / std::sqrt(2.0 * static_cast<double>(options_.n_layer));
-    for (std::size_t i = 0; i < h->size(); ++i) {
-      GPT2BlockImpl& layer = block(i);
-      torch::nn::init::normal_(layer.attn->c_attn->weight, 0, options_.initializer_range);
-      torch::nn::init::normal_(layer.attn->c_proj->weight, 0, range);
-      torch::nn::init::normal_(layer.mlp->c_fc->weight, 0, options_.initializer_range);
-      torch::nn::init::normal_(layer.mlp->c_proj->weight, 0, range);
-    }
-  }
+  void reset() override;
 
   /// Returns [N, T, n_embd]. A cache in `pass` counts the tokens as read.
-  at::Tensor forward(const detail::CausalPass& pass) {
-    at::Tensor x = drop(wte(pass.ids) + wpe(pass.positions));
-    const bool checkpoints = activation_checkpointing() && pass.cache == nullptr;
-    for (std::size_t i = 0; i < h->size(); ++i) {
-      const auto one = h->ptr<GPT2BlockImpl>(i);
-      x = checkpoints
-              ? functional::checkpoint_activations(
-                    *one, [one, pass](const at::Tensor& y) { return one->forward(y, pass); }, x)
-              : one->forward(x, pass);
-    }
-    if (pass.cache != nullptr) {
-      pass.cache->advance(pass.ids.size(1));
-    }
-    return ln_f(x);
-  }
+  at::Tensor forward(const detail::CausalPass& pass);
 
   torch::nn::EmbeddingImpl& position_embedding() override { return *wpe; }
 
@@ -273,14 +196,7 @@ class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl>,
     reset();
   }
 
-  void reset() override {
-    transformer = register_module("transformer", GPT2Model(options_));
-    if (!options_.tie_word_embeddings) {
-      lm_head = register_module("lm_head", detail::linear(options_.n_embd, options_.vocab_size,
-                                                          /*bias=*/false));
-      torch::nn::init::normal_(lm_head->weight, 0, options_.initializer_range);
-    }
-  }
+  void reset() override;
 
   /// batch: `input_ids` [N, T]; `attention_mask` [N, T], 0 for padding, and `position_ids` where
   /// they matter. Returns logits [N, T, vocab_size]; those of position i are for token i + 1.
@@ -289,10 +205,7 @@ class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl>,
   }
 
   /// The logits for tokens that may go on from a cache: [N, T or 1, vocab_size].
-  at::Tensor logits(const CausalInput& input) override {
-    const at::Tensor x = transformer(pass(input, detail::Count::unpadded));
-    return head(input.last_only ? x.slice(1, -1) : x);
-  }
+  at::Tensor logits(const CausalInput& input) override;
 
   /// An empty cache for `batch` sequences of at most `max_length` tokens.
   [[nodiscard]] nn::KeyValueCache make_cache(std::int64_t batch,
@@ -328,22 +241,10 @@ class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl>,
   }
 
   /// What config.json has to say; keys of source_config stay.
-  [[nodiscard]] PretrainedConfig config() const {
-    PretrainedConfig out = source_config;
-    detail::write_gpt2_options(options_, out);
-    return out;
-  }
+  [[nodiscard]] PretrainedConfig config() const;
 
   /// How the weights stand in a file.
-  [[nodiscard]] WeightLayout weight_layout() const {
-    WeightLayout layout{
-        .model = "GPT2LMHeadModel", .base_prefix = "transformer.", .heads = {"lm_head.", "score."}};
-    layout.add_module("", *this);
-    if (options_.tie_word_embeddings) {
-      layout.tied = {{"lm_head.weight", "transformer.wte.weight"}};
-    }
-    return layout;
-  }
+  [[nodiscard]] WeightLayout weight_layout() const;
 
   [[nodiscard]] const GPT2Options& options() const { return options_; }
 
@@ -370,6 +271,139 @@ TORCH_MODULE(GPT2LMHeadModel);
 }  // namespace tutti::models
 
 #if TUTTI_BODIES
+
+namespace tutti::models::detail {
+
+TUTTI_INLINE std::optional<double> gpt2_scale(const GPT2Options& options, std::int64_t layer) {
+  if (options.scale_attn_weights && !options.scale_attn_by_inverse_layer_idx) {
+    return std::nullopt;
+  }
+  const auto size = static_cast<double>(options.n_embd / options.n_head);
+  return (options.scale_attn_weights ? 1 / std::sqrt(size) : 1) /
+         (options.scale_attn_by_inverse_layer_idx ? static_cast<double>(layer + 1) : 1);
+}
+
+}  // namespace tutti::models::detail
+
+namespace tutti::models {
+
+TUTTI_INLINE void GPT2AttentionImpl::reset() {
+  const std::int64_t width = options_.n_embd;
+  c_attn = register_module("c_attn", nn::TransposedLinear(width, 3 * width));
+  c_proj = register_module("c_proj", nn::TransposedLinear(width, width));
+  attn_dropout = register_module("attn_dropout", nn::Dropout(options_.attn_pdrop));
+  resid_dropout = register_module("resid_dropout", nn::Dropout(options_.resid_pdrop));
+}
+
+TUTTI_INLINE std::vector<at::Tensor> GPT2AttentionImpl::heads_of(const at::Tensor& x) {
+  std::vector<at::Tensor> parts = c_attn(x).chunk(3, -1);
+  for (at::Tensor& part : parts) {
+    part = split_heads(part);
+  }
+  return parts;
+}
+
+TUTTI_INLINE at::Tensor GPT2AttentionImpl::forward(const at::Tensor& x,
+                                                   const detail::CausalPass& pass) {
+  const auto qkv = heads_of(x);
+  nn::KeyValues seen{qkv[1], qkv[2]};
+  if (pass.cache != nullptr) {
+    seen = pass.cache->append(layer_, seen.keys, seen.values);
+  }
+  return resid_dropout(c_proj(attend(qkv[0], seen.keys, seen.values, pass.keys, attn_dropout)));
+}
+
+TUTTI_INLINE void GPT2MLPImpl::reset() {
+  const std::int64_t inner = options_.n_inner > 0 ? options_.n_inner : 4 * options_.n_embd;
+  c_fc = register_module("c_fc", nn::TransposedLinear(options_.n_embd, inner));
+  c_proj = register_module("c_proj", nn::TransposedLinear(inner, options_.n_embd));
+  dropout = register_module("dropout", nn::Dropout(options_.resid_pdrop));
+}
+
+TUTTI_INLINE void GPT2BlockImpl::reset() {
+  const auto norm = torch::nn::LayerNormOptions({options_.n_embd}).eps(options_.layer_norm_epsilon);
+  ln_1 = register_module("ln_1", nn::LayerNorm(norm));
+  attn = register_module("attn", GPT2Attention(options_, layer_));
+  ln_2 = register_module("ln_2", nn::LayerNorm(norm));
+  mlp = register_module("mlp", GPT2MLP(options_));
+}
+
+TUTTI_INLINE at::Tensor GPT2BlockImpl::forward(const at::Tensor& x,
+                                               const detail::CausalPass& pass) {
+  const at::Tensor h = x + attn(ln_1(x), pass);
+  return h + mlp(ln_2(h));
+}
+
+TUTTI_INLINE void GPT2ModelImpl::reset() {
+  wte = register_module("wte", nn::Embedding(options_.vocab_size, options_.n_embd));
+  wpe = register_module("wpe", nn::Embedding(options_.n_positions, options_.n_embd));
+  drop = register_module("drop", nn::Dropout(options_.embd_pdrop));
+  h = register_module("h", torch::nn::ModuleList());
+  for (std::int64_t i = 0; i < options_.n_layer; ++i) {
+    h->push_back(GPT2Block(options_, i));
+  }
+  const auto norm = torch::nn::LayerNormOptions({options_.n_embd}).eps(options_.layer_norm_epsilon);
+  ln_f = register_module("ln_f", nn::LayerNorm(norm));
+  detail::initialize(*this, options_.initializer_range);
+  // Every block adds to the stream twice: the sum keeps its size.
+  const double range =
+      options_.initializer_range / std::sqrt(2.0 * static_cast<double>(options_.n_layer));
+  for (std::size_t i = 0; i < h->size(); ++i) {
+    GPT2BlockImpl& layer = block(i);
+    torch::nn::init::normal_(layer.attn->c_attn->weight, 0, options_.initializer_range);
+    torch::nn::init::normal_(layer.attn->c_proj->weight, 0, range);
+    torch::nn::init::normal_(layer.mlp->c_fc->weight, 0, options_.initializer_range);
+    torch::nn::init::normal_(layer.mlp->c_proj->weight, 0, range);
+  }
+}
+
+TUTTI_INLINE at::Tensor GPT2ModelImpl::forward(const detail::CausalPass& pass) {
+  at::Tensor x = drop(wte(pass.ids) + wpe(pass.positions));
+  const bool checkpoints = activation_checkpointing() && pass.cache == nullptr;
+  for (std::size_t i = 0; i < h->size(); ++i) {
+    const auto one = h->ptr<GPT2BlockImpl>(i);
+    x = checkpoints
+            ? functional::checkpoint_activations(
+                  *one, [one, pass](const at::Tensor& y) { return one->forward(y, pass); }, x)
+            : one->forward(x, pass);
+  }
+  if (pass.cache != nullptr) {
+    pass.cache->advance(pass.ids.size(1));
+  }
+  return ln_f(x);
+}
+
+TUTTI_INLINE void GPT2LMHeadModelImpl::reset() {
+  transformer = register_module("transformer", GPT2Model(options_));
+  if (!options_.tie_word_embeddings) {
+    lm_head = register_module("lm_head", detail::linear(options_.n_embd, options_.vocab_size,
+                                                        /*bias=*/false));
+    torch::nn::init::normal_(lm_head->weight, 0, options_.initializer_range);
+  }
+}
+
+TUTTI_INLINE at::Tensor GPT2LMHeadModelImpl::logits(const CausalInput& input) {
+  const at::Tensor x = transformer(pass(input, detail::Count::unpadded));
+  return head(input.last_only ? x.slice(1, -1) : x);
+}
+
+TUTTI_INLINE PretrainedConfig GPT2LMHeadModelImpl::config() const {
+  PretrainedConfig out = source_config;
+  detail::write_gpt2_options(options_, out);
+  return out;
+}
+
+TUTTI_INLINE WeightLayout GPT2LMHeadModelImpl::weight_layout() const {
+  WeightLayout layout{
+      .model = "GPT2LMHeadModel", .base_prefix = "transformer.", .heads = {"lm_head.", "score."}};
+  layout.add_module("", *this);
+  if (options_.tie_word_embeddings) {
+    layout.tied = {{"lm_head.weight", "transformer.wte.weight"}};
+  }
+  return layout;
+}
+
+}  // namespace tutti::models
 
 namespace tutti::models {
 

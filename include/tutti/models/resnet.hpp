@@ -67,17 +67,7 @@ class BasicBlockImpl : public torch::nn::Cloneable<BasicBlockImpl>, public Resid
 
   explicit BasicBlockImpl(const BlockOptions& options) : options_(options) { reset(); }
 
-  void reset() override {
-    const std::int64_t width = options_.width;
-    conv1 = register_module("conv1", detail::conv(options_.in_channels, width, 3, options_.stride));
-    bn1 = register_module("bn1", nn::BatchNorm2d(width));
-    conv2 = register_module("conv2", detail::conv(width, width, 3));
-    bn2 = register_module("bn2", nn::BatchNorm2d(width));
-    downsample = detail::projection(options_, width);
-    if (downsample) {
-      register_module("downsample", downsample);
-    }
-  }
+  void reset() override;
 
   /// x: [N, in, H, W]. Returns [N, width, H / stride, W / stride].
   at::Tensor forward(const at::Tensor& x) { return joined(x); }
@@ -105,23 +95,7 @@ class BottleneckImpl : public torch::nn::Cloneable<BottleneckImpl>, public Resid
 
   explicit BottleneckImpl(const BlockOptions& options) : options_(options) { reset(); }
 
-  void reset() override {
-    const std::int64_t out = options_.width * expansion;
-    const std::int64_t inner = options_.width * options_.width_per_group / 64 * options_.groups;
-    const bool first = options_.downsample_in_bottleneck;
-    conv1 = register_module(
-        "conv1", detail::conv(options_.in_channels, inner, 1, first ? options_.stride : 1));
-    bn1 = register_module("bn1", nn::BatchNorm2d(inner));
-    conv2 = register_module(
-        "conv2", detail::conv(inner, inner, 3, first ? 1 : options_.stride, options_.groups));
-    bn2 = register_module("bn2", nn::BatchNorm2d(inner));
-    conv3 = register_module("conv3", detail::conv(inner, out, 1));
-    bn3 = register_module("bn3", nn::BatchNorm2d(out));
-    downsample = detail::projection(options_, out);
-    if (downsample) {
-      register_module("downsample", downsample);
-    }
-  }
+  void reset() override;
 
   /// x: [N, in, H, W]. Returns [N, 4 * width, H / stride, W / stride].
   at::Tensor forward(const at::Tensor& x) { return joined(x); }
@@ -333,79 +307,133 @@ inline void ResNetImpl::initialize() {
 
 /// ResNet-18: 11.7 million parameters. `block` and `layers` of the options are overwritten, as in
 /// all these functions.
-inline ResNet resnet18(ResNetOptions options = {}) {
+ResNet resnet18(ResNetOptions options = {});
+
+/// ResNet-34: 21.8 million parameters.
+ResNet resnet34(ResNetOptions options = {});
+
+/// ResNet-50: 25.6 million parameters.
+ResNet resnet50(ResNetOptions options = {});
+
+/// ResNet-101: 44.5 million parameters.
+ResNet resnet101(ResNetOptions options = {});
+
+/// ResNet-152: 60.2 million parameters.
+ResNet resnet152(ResNetOptions options = {});
+
+/// ResNeXt-50 32x4d: 25.0 million parameters. `groups` and `width_per_group` of the options are
+/// overwritten too, as in those below.
+ResNet resnext50_32x4d(ResNetOptions options = {});
+
+/// ResNeXt-101 32x8d: 88.8 million parameters.
+ResNet resnext101_32x8d(ResNetOptions options = {});
+
+/// ResNeXt-101 64x4d: 83.5 million parameters.
+ResNet resnext101_64x4d(ResNetOptions options = {});
+
+/// Wide ResNet-50-2: 68.9 million parameters.
+ResNet wide_resnet50_2(ResNetOptions options = {});
+
+/// Wide ResNet-101-2: 126.9 million parameters.
+ResNet wide_resnet101_2(ResNetOptions options = {});
+
+}  // namespace tutti::models
+
+#if TUTTI_BODIES
+
+namespace tutti::models {
+
+TUTTI_INLINE void BasicBlockImpl::reset() {
+  const std::int64_t width = options_.width;
+  conv1 = register_module("conv1", detail::conv(options_.in_channels, width, 3, options_.stride));
+  bn1 = register_module("bn1", nn::BatchNorm2d(width));
+  conv2 = register_module("conv2", detail::conv(width, width, 3));
+  bn2 = register_module("bn2", nn::BatchNorm2d(width));
+  downsample = detail::projection(options_, width);
+  if (downsample) {
+    register_module("downsample", downsample);
+  }
+}
+
+TUTTI_INLINE void BottleneckImpl::reset() {
+  const std::int64_t out = options_.width * expansion;
+  const std::int64_t inner = options_.width * options_.width_per_group / 64 * options_.groups;
+  const bool first = options_.downsample_in_bottleneck;
+  conv1 = register_module(
+      "conv1", detail::conv(options_.in_channels, inner, 1, first ? options_.stride : 1));
+  bn1 = register_module("bn1", nn::BatchNorm2d(inner));
+  conv2 = register_module(
+      "conv2", detail::conv(inner, inner, 3, first ? 1 : options_.stride, options_.groups));
+  bn2 = register_module("bn2", nn::BatchNorm2d(inner));
+  conv3 = register_module("conv3", detail::conv(inner, out, 1));
+  bn3 = register_module("bn3", nn::BatchNorm2d(out));
+  downsample = detail::projection(options_, out);
+  if (downsample) {
+    register_module("downsample", downsample);
+  }
+}
+
+TUTTI_INLINE ResNet resnet18(ResNetOptions options) {
   options.block = Block::basic;
   options.layers = {2, 2, 2, 2};
   return ResNet(std::move(options));
 }
 
-/// ResNet-34: 21.8 million parameters.
-inline ResNet resnet34(ResNetOptions options = {}) {
+TUTTI_INLINE ResNet resnet34(ResNetOptions options) {
   options.block = Block::basic;
   options.layers = {3, 4, 6, 3};
   return ResNet(std::move(options));
 }
 
-/// ResNet-50: 25.6 million parameters.
-inline ResNet resnet50(ResNetOptions options = {}) {
+TUTTI_INLINE ResNet resnet50(ResNetOptions options) {
   options.block = Block::bottleneck;
   options.layers = {3, 4, 6, 3};
   return ResNet(std::move(options));
 }
 
-/// ResNet-101: 44.5 million parameters.
-inline ResNet resnet101(ResNetOptions options = {}) {
+TUTTI_INLINE ResNet resnet101(ResNetOptions options) {
   options.block = Block::bottleneck;
   options.layers = {3, 4, 23, 3};
   return ResNet(std::move(options));
 }
 
-/// ResNet-152: 60.2 million parameters.
-inline ResNet resnet152(ResNetOptions options = {}) {
+TUTTI_INLINE ResNet resnet152(ResNetOptions options) {
   options.block = Block::bottleneck;
   options.layers = {3, 8, 36, 3};
   return ResNet(std::move(options));
 }
 
-/// ResNeXt-50 32x4d: 25.0 million parameters. `groups` and `width_per_group` of the options are
-/// overwritten too, as in those below.
-inline ResNet resnext50_32x4d(ResNetOptions options = {}) {
+TUTTI_INLINE ResNet resnext50_32x4d(ResNetOptions options) {
   options.groups = 32;
   options.width_per_group = 4;
   return resnet50(std::move(options));
 }
 
-/// ResNeXt-101 32x8d: 88.8 million parameters.
-inline ResNet resnext101_32x8d(ResNetOptions options = {}) {
+TUTTI_INLINE ResNet resnext101_32x8d(ResNetOptions options) {
   options.groups = 32;
   options.width_per_group = 8;
   return resnet101(std::move(options));
 }
 
-/// ResNeXt-101 64x4d: 83.5 million parameters.
-inline ResNet resnext101_64x4d(ResNetOptions options = {}) {
+TUTTI_INLINE ResNet resnext101_64x4d(ResNetOptions options) {
   options.groups = 64;
   options.width_per_group = 4;
   return resnet101(std::move(options));
 }
 
-/// Wide ResNet-50-2: 68.9 million parameters.
-inline ResNet wide_resnet50_2(ResNetOptions options = {}) {
+TUTTI_INLINE ResNet wide_resnet50_2(ResNetOptions options) {
   options.groups = 1;
   options.width_per_group = 128;
   return resnet50(std::move(options));
 }
 
-/// Wide ResNet-101-2: 126.9 million parameters.
-inline ResNet wide_resnet101_2(ResNetOptions options = {}) {
+TUTTI_INLINE ResNet wide_resnet101_2(ResNetOptions options) {
   options.groups = 1;
   options.width_per_group = 128;
   return resnet101(std::move(options));
 }
 
 }  // namespace tutti::models
-
-#if TUTTI_BODIES
 
 namespace tutti::models {
 

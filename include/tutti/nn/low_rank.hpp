@@ -18,6 +18,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/expanding_array.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 
 /// Linear maps as products of two thinner ones.
@@ -28,20 +29,11 @@ namespace tutti::functional {
 
 /// The inner width that `latent` asks for between `in` and `out`: from 1 on the number itself,
 /// below 1 that fraction of the smaller of the two, rounded down and at least 1.
-inline std::int64_t latent_size(double latent, std::int64_t in, std::int64_t out) {
-  if (latent >= 1) {
-    return static_cast<std::int64_t>(latent);
-  }
-  const auto width = static_cast<std::int64_t>(latent * static_cast<double>(std::min(in, out)));
-  return std::max<std::int64_t>(width, 1);
-}
+std::int64_t latent_size(double latent, std::int64_t in, std::int64_t out);
 
 /// The largest inner width with which two maps take fewer multiplications than one from `fan_in` to
 /// `out` numbers. fan_in: for a convolution input channels times the kernel's area.
-inline std::int64_t largest_useful_rank(std::int64_t fan_in, std::int64_t out) {
-  const auto product = static_cast<double>(fan_in) * static_cast<double>(out);
-  return static_cast<std::int64_t>(std::ceil(product / static_cast<double>(fan_in + out) - 1));
-}
+std::int64_t largest_useful_rank(std::int64_t fan_in, std::int64_t out);
 
 /// A matrix as a product, or as it was.
 struct LowRank {
@@ -53,19 +45,11 @@ struct LowRank {
 };
 
 /// `t` in fp32 where it is half or bfloat16, for decompositions have no kernel for those.
-inline at::Tensor widened(const at::Tensor& t) {
-  const bool narrow = t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16;
-  return narrow ? t.to(at::kFloat) : t;
-}
+at::Tensor widened(const at::Tensor& t);
 
 /// The best product of rank `rank` of `W`, [D, M], in the least-squares sense: the largest singular
 /// values, their roots on either side. Returns [D, k] and [k, M], in W's dtype.
-inline std::pair<at::Tensor, at::Tensor> split_matrix(const at::Tensor& W, std::int64_t rank) {
-  const auto [U, S, Vh] = at::linalg_svd(widened(W), /*full_matrices=*/false);
-  const at::Tensor root = S.narrow(0, 0, rank).sqrt();
-  return {U.narrow(1, 0, rank).mul(root).to(W.scalar_type()),
-          Vh.narrow(0, 0, rank).mul(root.unsqueeze(1)).to(W.scalar_type())};
-}
+std::pair<at::Tensor, at::Tensor> split_matrix(const at::Tensor& W, std::int64_t rank);
 
 /// Finds a product of two thinner matrices that maps `X` to `Y` about as well as the given one.
 ///
@@ -77,10 +61,64 @@ inline std::pair<at::Tensor, at::Tensor> split_matrix(const at::Tensor& W, std::
 /// error; the input with rank -1 where the rank is not below that of the input. Throws c10::Error
 /// (ValueError) when shapes do not fit or rank is not positive. Source: MosaicML Composer,
 /// `composer.algorithms.factorize.factorize_core.factorize_matrix`.
-inline LowRank factorize_matrix(const at::Tensor& X, const at::Tensor& Y, const at::Tensor& Wa,
-                                const at::Tensor& Wb = {}, const at::Tensor& bias = {},
-                                double rank = 0.25, std::int64_t n_iters = 3,
-                                bool keep_best = true) {
+LowRank factorize_matrix(const at::Tensor& X, const at::Tensor& Y, const at::Tensor& Wa,
+                         const at::Tensor& Wb = {}, const at::Tensor& bias = {}, double rank = 0.25,
+                         std::int64_t n_iters = 3, bool keep_best = true);
+
+/// How a convolution walks over its input.
+struct Walk2d {
+  torch::ExpandingArray<2> stride = 1;
+  torch::ExpandingArray<2> padding = 0;
+  torch::ExpandingArray<2> dilation = 1;
+};
+
+/// Finds two convolutions, the second of kernel 1, that map `X` about as the given ones do.
+///
+/// X: [N, in, H, W]. Wa: [out, in, kh, kw], or with Wb [k, in, kh, kw]. Wb: [out, k, 1, 1]. rank:
+/// of the result, a number or a fraction of in * kh * kw. bias_a, bias_b: of either, may be
+/// undefined. Returns weights of these shapes; otherwise as factorize_matrix(). Source: MosaicML
+/// Composer, `composer.algorithms.factorize.factorize_core.factorize_conv2d`.
+LowRank factorize_conv2d(const at::Tensor& X, const at::Tensor& Wa, const at::Tensor& Wb = {},
+                         double rank = 0.25, const at::Tensor& bias_a = {},
+                         const at::Tensor& bias_b = {}, std::int64_t n_iters = 3,
+                         const Walk2d& walk = {});
+
+}  // namespace tutti::functional
+
+#if TUTTI_BODIES
+
+namespace tutti::functional {
+
+TUTTI_INLINE std::int64_t latent_size(double latent, std::int64_t in, std::int64_t out) {
+  if (latent >= 1) {
+    return static_cast<std::int64_t>(latent);
+  }
+  const auto width = static_cast<std::int64_t>(latent * static_cast<double>(std::min(in, out)));
+  return std::max<std::int64_t>(width, 1);
+}
+
+TUTTI_INLINE std::int64_t largest_useful_rank(std::int64_t fan_in, std::int64_t out) {
+  const auto product = static_cast<double>(fan_in) * static_cast<double>(out);
+  return static_cast<std::int64_t>(std::ceil(product / static_cast<double>(fan_in + out) - 1));
+}
+
+TUTTI_INLINE at::Tensor widened(const at::Tensor& t) {
+  const bool narrow = t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16;
+  return narrow ? t.to(at::kFloat) : t;
+}
+
+TUTTI_INLINE std::pair<at::Tensor, at::Tensor> split_matrix(const at::Tensor& W,
+                                                            std::int64_t rank) {
+  const auto [U, S, Vh] = at::linalg_svd(widened(W), /*full_matrices=*/false);
+  const at::Tensor root = S.narrow(0, 0, rank).sqrt();
+  return {U.narrow(1, 0, rank).mul(root).to(W.scalar_type()),
+          Vh.narrow(0, 0, rank).mul(root.unsqueeze(1)).to(W.scalar_type())};
+}
+
+TUTTI_INLINE LowRank factorize_matrix(const at::Tensor& X, const at::Tensor& Y,
+                                      const at::Tensor& Wa, const at::Tensor& Wb,
+                                      const at::Tensor& bias, double rank, std::int64_t n_iters,
+                                      bool keep_best) {
   const c10::AutoGradMode no_grad(false);
   TUTTI_CHECK_VALUE(X.dim() == 2 && Y.dim() == 2 && X.size(0) == Y.size(0) && Wa.dim() == 2 &&
                         Wa.size(0) == X.size(1) && (Wb.defined() ? Wb : Wa).size(1) == Y.size(1),
@@ -123,23 +161,10 @@ inline LowRank factorize_matrix(const at::Tensor& X, const at::Tensor& Y, const 
   return best;
 }
 
-/// How a convolution walks over its input.
-struct Walk2d {
-  torch::ExpandingArray<2> stride = 1;
-  torch::ExpandingArray<2> padding = 0;
-  torch::ExpandingArray<2> dilation = 1;
-};
-
-/// Finds two convolutions, the second of kernel 1, that map `X` about as the given ones do.
-///
-/// X: [N, in, H, W]. Wa: [out, in, kh, kw], or with Wb [k, in, kh, kw]. Wb: [out, k, 1, 1]. rank:
-/// of the result, a number or a fraction of in * kh * kw. bias_a, bias_b: of either, may be
-/// undefined. Returns weights of these shapes; otherwise as factorize_matrix(). Source: MosaicML
-/// Composer, `composer.algorithms.factorize.factorize_core.factorize_conv2d`.
-inline LowRank factorize_conv2d(const at::Tensor& X, const at::Tensor& Wa,
-                                const at::Tensor& Wb = {}, double rank = 0.25,
-                                const at::Tensor& bias_a = {}, const at::Tensor& bias_b = {},
-                                std::int64_t n_iters = 3, const Walk2d& walk = {}) {
+TUTTI_INLINE LowRank factorize_conv2d(const at::Tensor& X, const at::Tensor& Wa,
+                                      const at::Tensor& Wb, double rank, const at::Tensor& bias_a,
+                                      const at::Tensor& bias_b, std::int64_t n_iters,
+                                      const Walk2d& walk) {
   const c10::AutoGradMode no_grad(false);
   TUTTI_CHECK_NOT_IMPLEMENTED(X.size(1) == Wa.size(1), "factorize_conv2d: X has ", X.size(1),
                               " channels and the kernel ", Wa.size(1),
@@ -165,3 +190,5 @@ inline LowRank factorize_conv2d(const at::Tensor& X, const at::Tensor& Wa,
 }
 
 }  // namespace tutti::functional
+
+#endif

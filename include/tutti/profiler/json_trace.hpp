@@ -17,6 +17,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/json_text.hpp>
 #include <tutti/core/detail/regular_file.hpp>
@@ -42,31 +43,13 @@ struct JSONTraceHandler {
 namespace detail {
 
 // Replaces a file as a whole. Throws c10::Error when that fails; the file is then as it was.
-inline void write_whole(const std::string& path, const std::string& text) {
-  const std::string unfinished = path + ".tmp";
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (file.fail() || std::rename(unfinished.c_str(), path.c_str()) != 0) {
-    std::remove(unfinished.c_str());
-    TUTTI_CHECK(false, "Profiler: cannot write '", path, "'");
-  }
-}
+void write_whole(const std::string& path, const std::string& text);
 
 // None: it cannot be read.
-inline std::optional<std::string> read_whole(const std::string& path) {
-  std::string problem;
-  return read_regular_file(path, problem);
-}
+std::optional<std::string> read_whole(const std::string& path);
 
 // What a merged trace has so far, without its end; empty: no events.
-inline std::string begun_trace(const std::string& merged) {
-  std::string text = read_whole(merged).value_or("");
-  text.resize(std::min(text.rfind("\n]"), text.size()));
-  return text == "[" ? std::string() : text;
-}
+std::string begun_trace(const std::string& merged);
 
 // One more event of it.
 inline void add_event(std::string& text, const Json& event) {
@@ -79,7 +62,48 @@ inline void end_trace(const std::string& merged, const std::string& text) {
 }
 
 // The events of a file with one on each line.
-inline std::vector<Json> trace_events(const std::string& text) {
+std::vector<Json> trace_events(const std::string& text);
+
+}  // namespace detail
+
+/// Puts the traces of several ranks into one file, beside what is there from earlier cycles.
+///
+/// files: by rank, written by profilers in the same cycle. Times become those of the lowest rank's
+/// clock, by the moment at which all ranks met.
+/// Throws c10::Error or std::invalid_argument when a file cannot be read or written.
+void merge_traces(const std::map<int, std::string>& files, const std::string& merged);
+
+}  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE void write_whole(const std::string& path, const std::string& text) {
+  const std::string unfinished = path + ".tmp";
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (file.fail() || std::rename(unfinished.c_str(), path.c_str()) != 0) {
+    std::remove(unfinished.c_str());
+    TUTTI_CHECK(false, "Profiler: cannot write '", path, "'");
+  }
+}
+
+TUTTI_INLINE std::optional<std::string> read_whole(const std::string& path) {
+  std::string problem;
+  return read_regular_file(path, problem);
+}
+
+TUTTI_INLINE std::string begun_trace(const std::string& merged) {
+  std::string text = read_whole(merged).value_or("");
+  text.resize(std::min(text.rfind("\n]"), text.size()));
+  return text == "[" ? std::string() : text;
+}
+
+TUTTI_INLINE std::vector<Json> trace_events(const std::string& text) {
   std::vector<Json> events;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
@@ -93,14 +117,11 @@ inline std::vector<Json> trace_events(const std::string& text) {
   return events;
 }
 
-}  // namespace detail
+}  // namespace tutti::detail
 
-/// Puts the traces of several ranks into one file, beside what is there from earlier cycles.
-///
-/// files: by rank, written by profilers in the same cycle. Times become those of the lowest rank's
-/// clock, by the moment at which all ranks met.
-/// Throws c10::Error or std::invalid_argument when a file cannot be read or written.
-inline void merge_traces(const std::map<int, std::string>& files, const std::string& merged) {
+namespace tutti {
+
+TUTTI_INLINE void merge_traces(const std::map<int, std::string>& files, const std::string& merged) {
   std::string text = detail::begun_trace(merged);
   std::optional<std::int64_t> base;
   for (const auto& [rank, path] : files) {
@@ -129,3 +150,5 @@ inline void merge_traces(const std::map<int, std::string>& files, const std::str
 }
 
 }  // namespace tutti
+
+#endif

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/policy.hpp>
@@ -72,16 +73,7 @@ struct Profiler final {
     bool warned = false;
   } memory{};
 
-  void validate() const {
-    schedule.validate();
-    expect(!trace_handler.folder.empty() && !trace_handler.filename.empty(),
-           "Profiler: trace_handler has an empty folder or filename; name them.");
-    expect(trace_handler.num_traces_to_keep >= -1, "Profiler: trace_handler.num_traces_to_keep",
-           trace_handler.num_traces_to_keep, "-1 (all) or more");
-    expect(sys_prof_stats_thread_interval_seconds > 0,
-           "Profiler: sys_prof_stats_thread_interval_seconds",
-           sys_prof_stats_thread_interval_seconds, "more than 0 s");
-  }
+  void validate() const;
 
   /// A marker that records into this profiler's trace.
   [[nodiscard]] Marker marker(std::string of, MarkerOptions options = {}) const {
@@ -123,185 +115,39 @@ struct Profiler final {
   }
 
   /// Writes what an exception kept from being saved; not merged.
-  void close(const State& state) {
-    end_policy();
-    if (memory.records) {
-      save(state, /*together=*/false);
-    }
-    memory.stats.reset();
-  }
+  void close(const State& state);
 
   /// Called by the engine before the policies of an event: the end of a span leaves them out.
-  void record_event(std::string_view event) {
-    end_policy();
-    if (!detail::opens(event)) {
-      end_span(event);
-    }
-  }
+  void record_event(std::string_view event);
 
   /// Called by the engine when a policy runs at an event.
-  void record_policy(std::string_view event, std::string_view policy, Role of) {
-    end_policy();
-    if (memory.records && policy != name) {
-      memory.policy_role = to_string(of);
-      memory.policy.append(memory.policy_role).append("/").append(policy);
-      memory.policy.append("/event/").append(event);
-      memory.recording->add('B', memory.policy, memory.policy_role);
-    }
-  }
+  void record_policy(std::string_view event, std::string_view policy, Role of);
 
  private:
   // They begin and end also while nothing is recorded.
-  static bool frames(std::string_view event) {
-    return event.starts_with("epoch_") || event.starts_with("fit_") ||
-           event.starts_with("iteration_");
-  }
-  static std::string span_of(std::string_view event) {
-    const detail::ShortName pair = detail::canonical(event);
-    return std::string("event/").append(pair.text, pair.size);
-  }
-  void begin_span(std::string_view event) {
-    if (memory.records || frames(event)) {
-      std::string span = span_of(event);
-      memory.spans.end(*memory.recording, span);  // an epoch's last look at the loader has no end
-      memory.spans.begin(
-          *memory.recording,
-          {.name = std::move(span), .category = "event", .survives = event.starts_with("epoch_")},
-          memory.records);
-    }
-  }
-  void end_span(std::string_view event) {
-    if (memory.records || frames(event)) {
-      memory.spans.end(*memory.recording, span_of(event));
-    }
-  }
+  static bool frames(std::string_view event);
+  static std::string span_of(std::string_view event);
+  void begin_span(std::string_view event);
+  void end_span(std::string_view event);
 
-  void end_policy() {
-    if (!memory.policy.empty()) {
-      memory.recording->add('E', memory.policy, memory.policy_role);
-      memory.policy.clear();
-    }
-  }
+  void end_policy();
 
-  void begin_run(const State& state) {
-    memory.recording->set_rank(state.rank);
-    detail::check_one_file_per_rank("Profiler: trace_handler.filename", trace_handler.filename,
-                                    state);
-    const detail::SystemStatsOptions stats{.cpu = sys_prof_cpu,
-                                           .memory = sys_prof_memory,
-                                           .disk = sys_prof_disk,
-                                           .net = sys_prof_net,
-                                           .interval = sys_prof_stats_thread_interval_seconds};
-    if (stats.any()) {
-      memory.stats = std::make_shared<detail::SystemStats>(memory.recording, stats);
-    }
-  }
+  void begin_run(const State& state);
 
-  void check_folder(const State& state) const {
-    const std::string folder = run_path(trace_handler.folder, state);
-    std::error_code error;
-    const bool used = std::filesystem::exists(folder, error) &&
-                      !std::filesystem::is_empty(folder, error) && !error;
-    TUTTI_CHECK(!used || trace_handler.overwrite || state.timestamp.batch > 0,
-                "Profiler: the folder '", folder,
-                "' has files from an earlier run; give this one another run_name or "
-                "trace_handler.folder, or set trace_handler.overwrite");
-    if (used && state.timestamp.batch == 0 && is_first_of_node(state)) {
-      std::remove((folder + "/" + run_path(trace_handler.merged_trace_filename, state)).c_str());
-    }
-  }
+  void check_folder(const State& state) const;
 
   static bool is_first_of_node(const State& state) {
     return !state.communicator || state.communicator->environment().local_rank == 0;
   }
 
-  void choose_action(const State& state) {
-    const Timestamp& now = state.timestamp;
-    if (state.dataloader_len >= 0 && now.batch_in_epoch >= state.dataloader_len) {
-      return;  // only finds out that the epoch is over
-    }
-    const bool resumed_here = now.epoch == memory.resumed.epoch;
-    memory.recording->epoch = now.epoch;
-    memory.recording->batch = now.batch;
-    memory.recording->action = custom_schedule
-                                   ? custom_schedule(state)
-                                   : schedule.at(now.batch_in_epoch, state.dataloader_len,
-                                                 resumed_here ? memory.resumed.batch_in_epoch : 0);
-    if (memory.recording->action != ProfilerAction::skip && !memory.records) {
-      memory.records = true;
-      memory.spans.resume(*memory.recording);
-    }
-  }
+  void choose_action(const State& state);
 
-  void synchronise(const State& state) {
-    if (!memory.records || memory.synchronised) {
-      return;
-    }
-    memory.synchronised = true;
-    const auto meet = [&] {
-      if (state.communicator) {
-        state.communicator->barrier();
-      }
-      return memory.recording->now();
-    };
-    const std::int64_t before = memory.recording->now();
-    memory.sync = meet();
-    memory.sync_error = meet() - before;
-  }
+  void synchronise(const State& state);
 
   // together: all ranks are here.
-  void save(const State& state, bool together) {
-    memory.spans.suspend(*memory.recording);
-    memory.records = memory.synchronised = false;
-    memory.recording->action = ProfilerAction::skip;
-    const std::string folder = run_path(trace_handler.folder, state) + "/";
-    std::string path = folder + run_path(trace_handler.filename, state);
-    try {
-      detail::write_whole(path, memory.recording->take(metadata(state)));
-      memory.saved.push_back(path);
-      detail::upload_file(trace_handler.remote_file_name, path, state);
-    } catch (const c10::Error& error) {
-      if (!std::exchange(memory.warned, true)) {
-        TORCH_WARN(error.what_without_backtrace(), "; training goes on without traces");
-      }
-      path.clear();
-    }
-    if (together && !trace_handler.merged_trace_filename.empty()) {
-      merge(state, path, folder + run_path(trace_handler.merged_trace_filename, state));
-    }
-    while (trace_handler.num_traces_to_keep >= 0 &&
-           std::cmp_greater(memory.saved.size(), trace_handler.num_traces_to_keep)) {
-      std::remove(memory.saved.front().c_str());
-      memory.saved.erase(memory.saved.begin());
-    }
-  }
+  void save(const State& state, bool together);
 
-  void merge(const State& state, const std::string& path, const std::string& merged) const {
-    std::map<int, std::string> files;
-    if (!state.communicator || state.communicator->size() == 1) {
-      files[state.rank] = path;
-    } else {
-      const std::string node = std::to_string(state.communicator->environment().node_rank) + ":";
-      const auto all = state.communicator->all_gather_bytes(node + path);
-      for (std::size_t rank = 0; rank < all.size(); ++rank) {
-        if (all[rank].starts_with(node)) {
-          files[static_cast<int>(rank)] = all[rank].substr(node.size());
-        }
-      }
-    }
-    std::erase_if(files, [](const auto& file) { return file.second.empty(); });
-    if (is_first_of_node(state)) {
-      try {
-        merge_traces(files, merged);
-        detail::upload_file(trace_handler.merged_trace_remote_file_name, merged, state);
-      } catch (const std::exception& error) {
-        TORCH_WARN("Profiler: the traces of this node's ranks are not merged: ", error.what());
-      }
-    }
-    if (state.communicator && trace_handler.num_traces_to_keep >= 0) {
-      state.communicator->barrier();  // before anybody removes a file
-    }
-  }
+  void merge(const State& state, const std::string& path, const std::string& merged) const;
 
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> metadata(
       const State& state) const {
@@ -318,3 +164,198 @@ struct Profiler final {
 };
 
 }  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti {
+
+TUTTI_INLINE void Profiler::validate() const {
+  schedule.validate();
+  expect(!trace_handler.folder.empty() && !trace_handler.filename.empty(),
+         "Profiler: trace_handler has an empty folder or filename; name them.");
+  expect(trace_handler.num_traces_to_keep >= -1, "Profiler: trace_handler.num_traces_to_keep",
+         trace_handler.num_traces_to_keep, "-1 (all) or more");
+  expect(sys_prof_stats_thread_interval_seconds > 0,
+         "Profiler: sys_prof_stats_thread_interval_seconds", sys_prof_stats_thread_interval_seconds,
+         "more than 0 s");
+}
+
+TUTTI_INLINE void Profiler::close(const State& state) {
+  end_policy();
+  if (memory.records) {
+    save(state, /*together=*/false);
+  }
+  memory.stats.reset();
+}
+
+TUTTI_INLINE void Profiler::record_event(std::string_view event) {
+  end_policy();
+  if (!detail::opens(event)) {
+    end_span(event);
+  }
+}
+
+TUTTI_INLINE void Profiler::record_policy(std::string_view event, std::string_view policy,
+                                          Role of) {
+  end_policy();
+  if (memory.records && policy != name) {
+    memory.policy_role = to_string(of);
+    memory.policy.append(memory.policy_role).append("/").append(policy);
+    memory.policy.append("/event/").append(event);
+    memory.recording->add('B', memory.policy, memory.policy_role);
+  }
+}
+
+TUTTI_INLINE bool Profiler::frames(std::string_view event) {
+  return event.starts_with("epoch_") || event.starts_with("fit_") ||
+         event.starts_with("iteration_");
+}
+
+TUTTI_INLINE std::string Profiler::span_of(std::string_view event) {
+  const detail::ShortName pair = detail::canonical(event);
+  return std::string("event/").append(pair.text, pair.size);
+}
+
+TUTTI_INLINE void Profiler::begin_span(std::string_view event) {
+  if (memory.records || frames(event)) {
+    std::string span = span_of(event);
+    memory.spans.end(*memory.recording, span);  // an epoch's last look at the loader has no end
+    memory.spans.begin(
+        *memory.recording,
+        {.name = std::move(span), .category = "event", .survives = event.starts_with("epoch_")},
+        memory.records);
+  }
+}
+
+TUTTI_INLINE void Profiler::end_span(std::string_view event) {
+  if (memory.records || frames(event)) {
+    memory.spans.end(*memory.recording, span_of(event));
+  }
+}
+
+TUTTI_INLINE void Profiler::end_policy() {
+  if (!memory.policy.empty()) {
+    memory.recording->add('E', memory.policy, memory.policy_role);
+    memory.policy.clear();
+  }
+}
+
+TUTTI_INLINE void Profiler::begin_run(const State& state) {
+  memory.recording->set_rank(state.rank);
+  detail::check_one_file_per_rank("Profiler: trace_handler.filename", trace_handler.filename,
+                                  state);
+  const detail::SystemStatsOptions stats{.cpu = sys_prof_cpu,
+                                         .memory = sys_prof_memory,
+                                         .disk = sys_prof_disk,
+                                         .net = sys_prof_net,
+                                         .interval = sys_prof_stats_thread_interval_seconds};
+  if (stats.any()) {
+    memory.stats = std::make_shared<detail::SystemStats>(memory.recording, stats);
+  }
+}
+
+TUTTI_INLINE void Profiler::check_folder(const State& state) const {
+  const std::string folder = run_path(trace_handler.folder, state);
+  std::error_code error;
+  const bool used =
+      std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error) && !error;
+  TUTTI_CHECK(!used || trace_handler.overwrite || state.timestamp.batch > 0,
+              "Profiler: the folder '", folder,
+              "' has files from an earlier run; give this one another run_name or "
+              "trace_handler.folder, or set trace_handler.overwrite");
+  if (used && state.timestamp.batch == 0 && is_first_of_node(state)) {
+    std::remove((folder + "/" + run_path(trace_handler.merged_trace_filename, state)).c_str());
+  }
+}
+
+TUTTI_INLINE void Profiler::choose_action(const State& state) {
+  const Timestamp& now = state.timestamp;
+  if (state.dataloader_len >= 0 && now.batch_in_epoch >= state.dataloader_len) {
+    return;  // only finds out that the epoch is over
+  }
+  const bool resumed_here = now.epoch == memory.resumed.epoch;
+  memory.recording->epoch = now.epoch;
+  memory.recording->batch = now.batch;
+  memory.recording->action = custom_schedule
+                                 ? custom_schedule(state)
+                                 : schedule.at(now.batch_in_epoch, state.dataloader_len,
+                                               resumed_here ? memory.resumed.batch_in_epoch : 0);
+  if (memory.recording->action != ProfilerAction::skip && !memory.records) {
+    memory.records = true;
+    memory.spans.resume(*memory.recording);
+  }
+}
+
+TUTTI_INLINE void Profiler::synchronise(const State& state) {
+  if (!memory.records || memory.synchronised) {
+    return;
+  }
+  memory.synchronised = true;
+  const auto meet = [&] {
+    if (state.communicator) {
+      state.communicator->barrier();
+    }
+    return memory.recording->now();
+  };
+  const std::int64_t before = memory.recording->now();
+  memory.sync = meet();
+  memory.sync_error = meet() - before;
+}
+
+TUTTI_INLINE void Profiler::save(const State& state, bool together) {
+  memory.spans.suspend(*memory.recording);
+  memory.records = memory.synchronised = false;
+  memory.recording->action = ProfilerAction::skip;
+  const std::string folder = run_path(trace_handler.folder, state) + "/";
+  std::string path = folder + run_path(trace_handler.filename, state);
+  try {
+    detail::write_whole(path, memory.recording->take(metadata(state)));
+    memory.saved.push_back(path);
+    detail::upload_file(trace_handler.remote_file_name, path, state);
+  } catch (const c10::Error& error) {
+    if (!std::exchange(memory.warned, true)) {
+      TORCH_WARN(error.what_without_backtrace(), "; training goes on without traces");
+    }
+    path.clear();
+  }
+  if (together && !trace_handler.merged_trace_filename.empty()) {
+    merge(state, path, folder + run_path(trace_handler.merged_trace_filename, state));
+  }
+  while (trace_handler.num_traces_to_keep >= 0 &&
+         std::cmp_greater(memory.saved.size(), trace_handler.num_traces_to_keep)) {
+    std::remove(memory.saved.front().c_str());
+    memory.saved.erase(memory.saved.begin());
+  }
+}
+
+TUTTI_INLINE void Profiler::merge(const State& state, const std::string& path,
+                                  const std::string& merged) const {
+  std::map<int, std::string> files;
+  if (!state.communicator || state.communicator->size() == 1) {
+    files[state.rank] = path;
+  } else {
+    const std::string node = std::to_string(state.communicator->environment().node_rank) + ":";
+    const auto all = state.communicator->all_gather_bytes(node + path);
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      if (all[rank].starts_with(node)) {
+        files[static_cast<int>(rank)] = all[rank].substr(node.size());
+      }
+    }
+  }
+  std::erase_if(files, [](const auto& file) { return file.second.empty(); });
+  if (is_first_of_node(state)) {
+    try {
+      merge_traces(files, merged);
+      detail::upload_file(trace_handler.merged_trace_remote_file_name, merged, state);
+    } catch (const std::exception& error) {
+      TORCH_WARN("Profiler: the traces of this node's ranks are not merged: ", error.what());
+    }
+  }
+  if (state.communicator && trace_handler.num_traces_to_keep >= 0) {
+    state.communicator->barrier();  // before anybody removes a file
+  }
+}
+
+}  // namespace tutti
+
+#endif

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/json.hpp>
 #include <tutti/models/pretrained_config.hpp>
 #include <tutti/nn/module_names.hpp>
@@ -30,12 +31,7 @@ std::vector<std::string> saved_modules(const Options& lora) {
 }
 
 // A number as Python writes it: one without a fraction is an integer.
-inline Json python_number(double value) {
-  constexpr double exact = 1e15;
-  return std::trunc(value) == value && std::abs(value) < exact
-             ? Json(static_cast<std::int64_t>(value))
-             : Json(value);
-}
+Json python_number(double value);
 
 template <class T>
 Json list_or_null(const std::vector<T>& values) {
@@ -88,27 +84,9 @@ Json adapter_config(const Options& lora, bool transposed) {
 }
 
 // Refuses what changes the computation and is not here.
-inline void refuse_adapter_keys(const models::PretrainedConfig& keys) {
-  keys.only("peft_type", {"LORA"});
-  keys.only("bias", {"none", "all", "lora_only"});
-  keys.only("init_lora_weights", {true, false, "gaussian"},
-            "other ways to begin change the base model; convert the adapter when it is saved");
-  for (const char* flag :
-       {"use_qalora", "lora_bias", "use_bdlora", "ensure_weight_tying", "runtime_config"}) {
-    keys.only(flag, {false, Json::Object()});
-  }
-  for (const char* unset : {"layer_replication", "trainable_token_indices", "target_parameters",
-                            "alora_invocation_tokens", "megatron_config", "arrow_config",
-                            "kasa_config", "monteclora_config", "velora_config"}) {
-    keys.only(unset, {Json::Array(), Json::Object()});
-  }
-}
+void refuse_adapter_keys(const models::PretrainedConfig& keys);
 
-inline std::vector<std::string> texts_of(const models::PretrainedConfig& keys, const char* name) {
-  const Json* value = keys.find(name);
-  return value != nullptr && value->is_string() ? std::vector<std::string>{value->string()}
-                                                : keys.texts(name);
-}
+std::vector<std::string> texts_of(const models::PretrainedConfig& keys, const char* name);
 
 inline surgery::ModuleNames names_of(const models::PretrainedConfig& keys, const char* name) {
   const Json* value = keys.find(name);
@@ -148,3 +126,41 @@ Options lora_of(const models::PretrainedConfig& keys) {
 }
 
 }  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE Json python_number(double value) {
+  constexpr double exact = 1e15;
+  return std::trunc(value) == value && std::abs(value) < exact
+             ? Json(static_cast<std::int64_t>(value))
+             : Json(value);
+}
+
+TUTTI_INLINE void refuse_adapter_keys(const models::PretrainedConfig& keys) {
+  keys.only("peft_type", {"LORA"});
+  keys.only("bias", {"none", "all", "lora_only"});
+  keys.only("init_lora_weights", {true, false, "gaussian"},
+            "other ways to begin change the base model; convert the adapter when it is saved");
+  for (const char* flag :
+       {"use_qalora", "lora_bias", "use_bdlora", "ensure_weight_tying", "runtime_config"}) {
+    keys.only(flag, {false, Json::Object()});
+  }
+  for (const char* unset : {"layer_replication", "trainable_token_indices", "target_parameters",
+                            "alora_invocation_tokens", "megatron_config", "arrow_config",
+                            "kasa_config", "monteclora_config", "velora_config"}) {
+    keys.only(unset, {Json::Array(), Json::Object()});
+  }
+}
+
+TUTTI_INLINE std::vector<std::string> texts_of(const models::PretrainedConfig& keys,
+                                               const char* name) {
+  const Json* value = keys.find(name);
+  return value != nullptr && value->is_string() ? std::vector<std::string>{value->string()}
+                                                : keys.texts(name);
+}
+
+}  // namespace tutti::detail
+
+#endif

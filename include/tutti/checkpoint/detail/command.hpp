@@ -21,6 +21,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 
 /// Runs other programs; no shell is involved.
@@ -28,7 +29,46 @@ namespace tutti::checkpoint::detail {
 
 /// The words of a command line, with quotes and backslashes as a shell has them, and nothing else
 /// of it. Throws c10::ValueError when a quote is not closed.
-inline std::vector<std::string> words_of(std::string_view command) {
+std::vector<std::string> words_of(std::string_view command);
+
+/// What a program left.
+struct CommandResult {
+  int status = 0;  ///< of its exit; -1: a signal ended it
+  std::string out;
+  std::string error;
+};
+
+/// A file without a name, for what a program writes.
+class Scratch {
+ public:
+  Scratch() : fd_(::memfd_create("tutti-command", MFD_CLOEXEC)) {
+    TUTTI_CHECK(fd_ >= 0, "cannot make a file in memory: ", std::strerror(errno));
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() { ::close(fd_); }
+
+  [[nodiscard]] int fd() const { return fd_; }
+  [[nodiscard]] std::string text() const;
+
+ private:
+  int fd_;
+};
+
+/// Runs a program to its end. It has no standard input and a process group of its own, so that a
+/// Ctrl-C that is meant for the run does not end it.
+///
+/// words: the program, looked up in PATH, and its arguments. Throws c10::Error when it cannot be
+/// started or takes longer than `most`; then it is killed.
+CommandResult run_command(const std::vector<std::string>& words, std::chrono::milliseconds most);
+
+}  // namespace tutti::checkpoint::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint::detail {
+
+TUTTI_INLINE std::vector<std::string> words_of(std::string_view command) {
   std::vector<std::string> words;
   std::string word;
   bool inside = false;
@@ -59,45 +99,18 @@ inline std::vector<std::string> words_of(std::string_view command) {
   return words;
 }
 
-/// What a program left.
-struct CommandResult {
-  int status = 0;  ///< of its exit; -1: a signal ended it
+TUTTI_INLINE std::string Scratch::text() const {
   std::string out;
-  std::string error;
-};
-
-/// A file without a name, for what a program writes.
-class Scratch {
- public:
-  Scratch() : fd_(::memfd_create("tutti-command", MFD_CLOEXEC)) {
-    TUTTI_CHECK(fd_ >= 0, "cannot make a file in memory: ", std::strerror(errno));
+  char buffer[4096];
+  for (ssize_t got = 0;
+       (got = ::pread(fd_, buffer, sizeof buffer, static_cast<off_t>(out.size()))) > 0;) {
+    out.append(buffer, static_cast<std::size_t>(got));
   }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() { ::close(fd_); }
+  return out;
+}
 
-  [[nodiscard]] int fd() const { return fd_; }
-  [[nodiscard]] std::string text() const {
-    std::string out;
-    char buffer[4096];
-    for (ssize_t got = 0;
-         (got = ::pread(fd_, buffer, sizeof buffer, static_cast<off_t>(out.size()))) > 0;) {
-      out.append(buffer, static_cast<std::size_t>(got));
-    }
-    return out;
-  }
-
- private:
-  int fd_;
-};
-
-/// Runs a program to its end. It has no standard input and a process group of its own, so that a
-/// Ctrl-C that is meant for the run does not end it.
-///
-/// words: the program, looked up in PATH, and its arguments. Throws c10::Error when it cannot be
-/// started or takes longer than `most`; then it is killed.
-inline CommandResult run_command(const std::vector<std::string>& words,
-                                 std::chrono::milliseconds most) {
+TUTTI_INLINE CommandResult run_command(const std::vector<std::string>& words,
+                                       std::chrono::milliseconds most) {
   TUTTI_CHECK_VALUE(!words.empty(), "a command is empty; expected a program and its arguments");
   std::vector<char*> arguments;
   for (const std::string& word : words) {
@@ -154,3 +167,5 @@ inline CommandResult run_command(const std::vector<std::string>& words,
 }
 
 }  // namespace tutti::checkpoint::detail
+
+#endif

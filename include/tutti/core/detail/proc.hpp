@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
+
 /// What Linux says of the machine, with the names and definitions of Python's psutil.
 namespace tutti::detail {
 
@@ -25,12 +27,7 @@ inline double one_decimal(double value) {
   return std::round(value * 10) / 10;
 }
 
-inline std::string file_text(const char* path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
+std::string file_text(const char* path);
 
 /// Time that the processors have spent, in the kernel's ticks.
 struct CpuTimes {
@@ -40,7 +37,34 @@ struct CpuTimes {
 
 /// The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, guest...;
 /// guests are part of user.
-inline CpuTimes cpu_times(const std::string& proc_stat) {
+CpuTimes cpu_times(const std::string& proc_stat);
+
+/// Per cent of the time since `before` in which the processors were busy; 0 when no time passed.
+double cpu_percentage(const CpuTimes& before, const CpuTimes& now);
+
+/// /proc/meminfo as `cpu_memory_<field>`, in bytes.
+NamedNumbers memory_numbers(const std::string& proc_meminfo);
+
+/// The file system of `/` as `disk_memory_<field>`, in bytes; free is what users may take.
+NamedNumbers disk_numbers();
+
+/// /proc/net/dev as `network_<field>`, summed over all interfaces, since the machine started.
+NamedNumbers network_numbers(const std::string& proc_net_dev);
+
+}  // namespace tutti::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE std::string file_text(const char* path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TUTTI_INLINE CpuTimes cpu_times(const std::string& proc_stat) {
   std::istringstream line(proc_stat);
   std::string cpu;
   line >> cpu;
@@ -53,15 +77,13 @@ inline CpuTimes cpu_times(const std::string& proc_stat) {
   return out;
 }
 
-/// Per cent of the time since `before` in which the processors were busy; 0 when no time passed.
-inline double cpu_percentage(const CpuTimes& before, const CpuTimes& now) {
+TUTTI_INLINE double cpu_percentage(const CpuTimes& before, const CpuTimes& now) {
   const double passed = now.total - before.total;
   return passed > 0 ? one_decimal(std::clamp(100 * (now.busy - before.busy) / passed, 0.0, 100.0))
                     : 0.0;
 }
 
-/// /proc/meminfo as `cpu_memory_<field>`, in bytes.
-inline NamedNumbers memory_numbers(const std::string& proc_meminfo) {
+TUTTI_INLINE NamedNumbers memory_numbers(const std::string& proc_meminfo) {
   std::map<std::string, double> kib;
   std::istringstream lines(proc_meminfo);
   std::string line;
@@ -92,8 +114,7 @@ inline NamedNumbers memory_numbers(const std::string& proc_meminfo) {
           {"cpu_memory_slab", bytes("Slab:")}};
 }
 
-/// The file system of `/` as `disk_memory_<field>`, in bytes; free is what users may take.
-inline NamedNumbers disk_numbers() {
+TUTTI_INLINE NamedNumbers disk_numbers() {
   struct statvfs facts {};
   if (::statvfs("/", &facts) != 0) {
     return {};
@@ -107,8 +128,7 @@ inline NamedNumbers disk_numbers() {
           {"disk_memory_percent", used + free > 0 ? one_decimal(100 * used / (used + free)) : 0}};
 }
 
-/// /proc/net/dev as `network_<field>`, summed over all interfaces, since the machine started.
-inline NamedNumbers network_numbers(const std::string& proc_net_dev) {
+TUTTI_INLINE NamedNumbers network_numbers(const std::string& proc_net_dev) {
   NamedNumbers out{{"network_bytes_sent", 0},   {"network_bytes_recv", 0},
                    {"network_packets_sent", 0}, {"network_packets_recv", 0},
                    {"network_errin", 0},        {"network_errout", 0},
@@ -134,3 +154,5 @@ inline NamedNumbers network_numbers(const std::string& proc_net_dev) {
 }
 
 }  // namespace tutti::detail
+
+#endif

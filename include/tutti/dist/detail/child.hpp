@@ -23,6 +23,8 @@
 
 namespace tutti::dist::detail {
 
+#include <tutti/config.hpp>
+
 /// A file that a child writes to: one of the user's, or one without a name.
 class Output {
  public:
@@ -59,13 +61,7 @@ class Output {
   [[nodiscard]] int fd() const { return fd_; }
 
   /// The last bytes of it.
-  [[nodiscard]] std::string tail(off_t most = 16384) const {
-    const off_t size = ::lseek(fd_, 0, SEEK_END);
-    std::string text(static_cast<std::size_t>(std::clamp(size, off_t{0}, most)), '\0');
-    const ssize_t got = ::pread(fd_, text.data(), text.size(), std::max(off_t{0}, size - most));
-    text.resize(static_cast<std::size_t>(std::max(ssize_t{0}, got)));
-    return text;
-  }
+  [[nodiscard]] std::string tail(off_t most = 16384) const;
 
  private:
   int fd_ = -1;
@@ -131,15 +127,7 @@ class Child {
   [[nodiscard]] const Output& error() const { return error_; }
 
   /// Whether it still runs.
-  bool running() {
-    if (running_ && ::waitpid(pid_, &status_, WNOHANG) == pid_) {
-      running_ = false;
-      if (told_) {
-        ::kill(-pid_, SIGKILL);  // what it has left behind
-      }
-    }
-    return running_;
-  }
+  bool running();
 
   /// Its exit status, the number of the signal that ended it as 128 + signal.
   [[nodiscard]] int code() const {
@@ -152,12 +140,7 @@ class Child {
   [[nodiscard]] bool failed() const { return ended_badly() && !told_; }
 
   /// Sends a signal to it and to all that it has started.
-  void kill(int signal) {
-    if (running_) {
-      told_ = true;
-      ::kill(-pid_, signal);
-    }
-  }
+  void kill(int signal);
 
  private:
   static std::vector<char*> pointers(const std::vector<std::string>& texts) {
@@ -171,27 +154,7 @@ class Child {
 
   // In the child; returns when the program could not be started.
   void become(const std::vector<char*>& words, const std::vector<char*>& variables,
-              bool reads_input, pid_t parent) const {
-    ::setpgid(0, 0);
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (::getppid() != parent) {
-      ::_exit(1);  // it was gone before
-    }
-    sigset_t none;
-    sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    if (!reads_input) {
-      const int nothing = ::open("/dev/null", O_RDONLY);
-      ::dup2(nothing, 0);
-    }
-    if (out_.captured()) {
-      ::dup2(out_.fd(), 1);
-    }
-    if (error_.captured()) {
-      ::dup2(error_.fd(), 2);
-    }
-    ::execvpe(words[0], words.data(), variables.data());
-  }
+              bool reads_input, pid_t parent) const;
 
   pid_t pid_ = -1;
   bool running_ = true;
@@ -202,3 +165,60 @@ class Child {
 };
 
 }  // namespace tutti::dist::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::dist::detail {
+
+TUTTI_INLINE std::string Output::tail(off_t most) const {
+  const off_t size = ::lseek(fd_, 0, SEEK_END);
+  std::string text(static_cast<std::size_t>(std::clamp(size, off_t{0}, most)), '\0');
+  const ssize_t got = ::pread(fd_, text.data(), text.size(), std::max(off_t{0}, size - most));
+  text.resize(static_cast<std::size_t>(std::max(ssize_t{0}, got)));
+  return text;
+}
+
+TUTTI_INLINE bool Child::running() {
+  if (running_ && ::waitpid(pid_, &status_, WNOHANG) == pid_) {
+    running_ = false;
+    if (told_) {
+      ::kill(-pid_, SIGKILL);  // what it has left behind
+    }
+  }
+  return running_;
+}
+
+TUTTI_INLINE void Child::kill(int signal) {
+  if (running_) {
+    told_ = true;
+    ::kill(-pid_, signal);
+  }
+}
+
+TUTTI_INLINE void Child::become(const std::vector<char*>& words,
+                                const std::vector<char*>& variables, bool reads_input,
+                                pid_t parent) const {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) {
+    ::_exit(1);  // it was gone before
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (!reads_input) {
+    const int nothing = ::open("/dev/null", O_RDONLY);
+    ::dup2(nothing, 0);
+  }
+  if (out_.captured()) {
+    ::dup2(out_.fd(), 1);
+  }
+  if (error_.captured()) {
+    ::dup2(error_.fd(), 2);
+  }
+  ::execvpe(words[0], words.data(), variables.data());
+}
+
+}  // namespace tutti::dist::detail
+
+#endif

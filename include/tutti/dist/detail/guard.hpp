@@ -27,71 +27,20 @@
 
 namespace tutti::dist::detail {
 
+#include <tutti/config.hpp>
+
 /// The variable that every process of a launcher inherits, with the launcher's own value.
 inline constexpr const char* launch_variable = "TUTTI_LAUNCH";
 
 /// All of a file of /proc; empty when it is gone or belongs to somebody else.
-inline std::string proc_file(const std::string& process, const char* name) {
-  std::string text;
-  const int file = ::open(("/proc/" + process + "/" + name).c_str(), O_RDONLY | O_CLOEXEC);
-  std::array<char, 4096> piece{};
-  for (ssize_t got = 0; file >= 0 && (got = ::read(file, piece.data(), piece.size())) > 0;) {
-    text.append(piece.data(), static_cast<std::size_t>(got));
-  }
-  if (file >= 0) {
-    ::close(file);
-  }
-  return text;
-}
+std::string proc_file(const std::string& process, const char* name);
 
 /// The processes whose environment has `mark` ("NAME=value") and all that descend from them,
 /// whichever group or session they are in; neither this process nor those that are dead already.
-inline std::vector<pid_t> marked_processes(std::string_view mark) {
-  std::map<pid_t, pid_t> parents;
-  std::map<pid_t, bool> found;
-  const std::string entry = std::string(1, '\0') + std::string(mark) + '\0';
-  DIR* const processes = ::opendir("/proc");
-  for (const dirent* each = nullptr;
-       processes != nullptr && (each = ::readdir(processes)) != nullptr;) {
-    const pid_t pid = std::atoi(each->d_name);
-    const std::string stat = pid > 0 ? proc_file(each->d_name, "stat") : std::string();
-    const std::size_t name_end = stat.rfind(") ");  // "17 (a name) S 1 ...": state, parent
-    if (name_end == std::string::npos || stat[name_end + 2] == 'Z' || pid == ::getpid()) {
-      continue;
-    }
-    parents[pid] = std::atoi(stat.c_str() + name_end + 4);
-    found[pid] = (std::string(1, '\0') + proc_file(each->d_name, "environ")).find(entry) !=
-                 std::string::npos;
-  }
-  if (processes != nullptr) {
-    ::closedir(processes);
-  }
-  for (bool more = true; more;) {
-    more = false;
-    for (const auto& [pid, parent] : parents) {
-      const auto above = found.find(parent);
-      if (!found[pid] && above != found.end() && above->second) {
-        found[pid] = more = true;
-      }
-    }
-  }
-  std::vector<pid_t> marked;
-  for (const auto& [pid, is] : found) {
-    if (is) {
-      marked.push_back(pid);
-    }
-  }
-  return marked;
-}
+std::vector<pid_t> marked_processes(std::string_view mark);
 
 /// Sends a signal to all of marked_processes(). Returns how many there were.
-inline std::size_t signal_marked(std::string_view mark, int signal) {
-  const std::vector<pid_t> marked = marked_processes(mark);
-  for (const pid_t pid : marked) {
-    ::kill(pid, signal);
-  }
-  return marked.size();
-}
+std::size_t signal_marked(std::string_view mark, int signal);
 
 /// A process that outlives the launcher by the time that it takes to end its ranks: SIGTERM, and
 /// SIGKILL when they are still there `grace` later. It watches a pipe that only the launcher holds
@@ -150,38 +99,109 @@ class Guard {
     ::_exit(0);
   }
 
-  static void close_others() {
-    std::vector<int> others;
-    DIR* const all = ::opendir("/proc/self/fd");
-    for (const dirent* each = nullptr; all != nullptr && (each = ::readdir(all)) != nullptr;) {
-      others.push_back(std::atoi(each->d_name));
-    }
-    for (const int other : others) {
-      if (other > 2) {
-        ::close(other);
-      }
-    }
-  }
+  static void close_others();
 
-  static void end_all(const std::string& mark, std::chrono::milliseconds grace) {
-    using Clock = std::chrono::steady_clock;
-    const auto limit = Clock::now() + grace;
-    std::size_t left = signal_marked(mark, SIGTERM);
-    if (left > 0) {
-      std::fprintf(stderr,
-                   "tutti-run: the launcher was killed; its %zu processes are told to end\n", left);
-    }
-    while (left > 0 && Clock::now() < limit) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      left = marked_processes(mark).size();
-    }
-    for (int round = 0; round < 100 && signal_marked(mark, SIGKILL) > 0; ++round) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-  }
+  static void end_all(const std::string& mark, std::chrono::milliseconds grace);
 
   pid_t pid_ = -1;
   int launcher_ = -1;
 };
 
 }  // namespace tutti::dist::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::dist::detail {
+
+TUTTI_INLINE std::string proc_file(const std::string& process, const char* name) {
+  std::string text;
+  const int file = ::open(("/proc/" + process + "/" + name).c_str(), O_RDONLY | O_CLOEXEC);
+  std::array<char, 4096> piece{};
+  for (ssize_t got = 0; file >= 0 && (got = ::read(file, piece.data(), piece.size())) > 0;) {
+    text.append(piece.data(), static_cast<std::size_t>(got));
+  }
+  if (file >= 0) {
+    ::close(file);
+  }
+  return text;
+}
+
+TUTTI_INLINE std::vector<pid_t> marked_processes(std::string_view mark) {
+  std::map<pid_t, pid_t> parents;
+  std::map<pid_t, bool> found;
+  const std::string entry = std::string(1, '\0') + std::string(mark) + '\0';
+  DIR* const processes = ::opendir("/proc");
+  for (const dirent* each = nullptr;
+       processes != nullptr && (each = ::readdir(processes)) != nullptr;) {
+    const pid_t pid = std::atoi(each->d_name);
+    const std::string stat = pid > 0 ? proc_file(each->d_name, "stat") : std::string();
+    const std::size_t name_end = stat.rfind(") ");  // "17 (a name) S 1 ...": state, parent
+    if (name_end == std::string::npos || stat[name_end + 2] == 'Z' || pid == ::getpid()) {
+      continue;
+    }
+    parents[pid] = std::atoi(stat.c_str() + name_end + 4);
+    found[pid] = (std::string(1, '\0') + proc_file(each->d_name, "environ")).find(entry) !=
+                 std::string::npos;
+  }
+  if (processes != nullptr) {
+    ::closedir(processes);
+  }
+  for (bool more = true; more;) {
+    more = false;
+    for (const auto& [pid, parent] : parents) {
+      const auto above = found.find(parent);
+      if (!found[pid] && above != found.end() && above->second) {
+        found[pid] = more = true;
+      }
+    }
+  }
+  std::vector<pid_t> marked;
+  for (const auto& [pid, is] : found) {
+    if (is) {
+      marked.push_back(pid);
+    }
+  }
+  return marked;
+}
+
+TUTTI_INLINE std::size_t signal_marked(std::string_view mark, int signal) {
+  const std::vector<pid_t> marked = marked_processes(mark);
+  for (const pid_t pid : marked) {
+    ::kill(pid, signal);
+  }
+  return marked.size();
+}
+
+TUTTI_INLINE void Guard::close_others() {
+  std::vector<int> others;
+  DIR* const all = ::opendir("/proc/self/fd");
+  for (const dirent* each = nullptr; all != nullptr && (each = ::readdir(all)) != nullptr;) {
+    others.push_back(std::atoi(each->d_name));
+  }
+  for (const int other : others) {
+    if (other > 2) {
+      ::close(other);
+    }
+  }
+}
+
+TUTTI_INLINE void Guard::end_all(const std::string& mark, std::chrono::milliseconds grace) {
+  using Clock = std::chrono::steady_clock;
+  const auto limit = Clock::now() + grace;
+  std::size_t left = signal_marked(mark, SIGTERM);
+  if (left > 0) {
+    std::fprintf(stderr, "tutti-run: the launcher was killed; its %zu processes are told to end\n",
+                 left);
+  }
+  while (left > 0 && Clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    left = marked_processes(mark).size();
+  }
+  for (int round = 0; round < 100 && signal_marked(mark, SIGKILL) > 0; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+}  // namespace tutti::dist::detail
+
+#endif

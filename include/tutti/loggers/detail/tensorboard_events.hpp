@@ -7,6 +7,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include <tutti/config.hpp>
 #include <tutti/core/detail/utf8.hpp>
 #include <tutti/core/logger.hpp>
 #include <tutti/loggers/detail/crc.hpp>
@@ -19,7 +20,45 @@
 namespace tutti::detail::tensorboard {
 
 // A record of an event file: length, its CRC, the data, its CRC.
-inline std::string record(std::string_view data) {
+std::string record(std::string_view data);
+
+// An event without its content. time: seconds since 1970.
+Message event(double time, std::int64_t step);
+
+// The first event of a file.
+inline Message version(double time) {
+  return event(time, 0).bytes(3, "brain.Event:2");
+}
+
+// Tells that what other files have from this step on is from a run that crashed.
+inline Message restart(double time, std::int64_t step) {
+  return event(time, step).message(7, Message().number(1, /*START*/ 1));
+}
+
+// Values of a Summary, of which an event holds any number.
+Message scalar(std::string_view tag, double value);
+Message image(std::string_view tag, const Picture& picture);
+
+// A value that belongs to a plugin, which finds `content` in the metadata.
+Message of_plugin(std::string_view tag, std::string_view plugin, std::string_view content);
+
+// Markdown, shown under "Text".
+Message text(std::string_view tag, std::string_view markdown);
+
+// What the HParams page needs: what a session began with, and how it ended.
+Message session_start(const Config& config, double time);
+Message session_end(bool failed, double time);
+
+// A table as Markdown.
+std::string markdown(const LoggedTable& table);
+
+}  // namespace tutti::detail::tensorboard
+
+#if TUTTI_BODIES
+
+namespace tutti::detail::tensorboard {
+
+TUTTI_INLINE std::string record(std::string_view data) {
   const auto little_endian = [](std::uint64_t value, int bytes) {
     std::string out;
     for (int i = 0; i < bytes; ++i) {
@@ -37,8 +76,7 @@ inline std::string record(std::string_view data) {
   return out + masked(data);
 }
 
-// An event without its content. time: seconds since 1970.
-inline Message event(double time, std::int64_t step) {
+TUTTI_INLINE Message event(double time, std::int64_t step) {
   Message out;
   out.real(1, time);
   if (step != 0) {
@@ -47,18 +85,7 @@ inline Message event(double time, std::int64_t step) {
   return out;
 }
 
-// The first event of a file.
-inline Message version(double time) {
-  return event(time, 0).bytes(3, "brain.Event:2");
-}
-
-// Tells that what other files have from this step on is from a run that crashed.
-inline Message restart(double time, std::int64_t step) {
-  return event(time, step).message(7, Message().number(1, /*START*/ 1));
-}
-
-// Values of a Summary, of which an event holds any number.
-inline Message scalar(std::string_view tag, double value) {
+TUTTI_INLINE Message scalar(std::string_view tag, double value) {
   const bool plain = std::ranges::all_of(tag, [](unsigned char c) { return c < 0x80; });
   Message out;
   if (plain) {
@@ -68,7 +95,8 @@ inline Message scalar(std::string_view tag, double value) {
   }
   return out.real(2, static_cast<float>(value));
 }
-inline Message image(std::string_view tag, const Picture& picture) {
+
+TUTTI_INLINE Message image(std::string_view tag, const Picture& picture) {
   return Message().bytes(1, tag).message(4, Message()
                                                 .number(1, picture.height)
                                                 .number(2, picture.width)
@@ -76,21 +104,19 @@ inline Message image(std::string_view tag, const Picture& picture) {
                                                 .bytes(4, png(picture)));
 }
 
-// A value that belongs to a plugin, which finds `content` in the metadata.
-inline Message of_plugin(std::string_view tag, std::string_view plugin, std::string_view content) {
+TUTTI_INLINE Message of_plugin(std::string_view tag, std::string_view plugin,
+                               std::string_view content) {
   return Message().bytes(1, tag).message(
       9, Message().message(1, Message().bytes(1, plugin).bytes(2, content)));
 }
 
-// Markdown, shown under "Text".
-inline Message text(std::string_view tag, std::string_view markdown) {
+TUTTI_INLINE Message text(std::string_view tag, std::string_view markdown) {
   const Message shape = Message().message(2, Message().number(1, 1));  // [1]
   return of_plugin(tag, "text", {})
       .message(8, Message().number(1, /*DT_STRING*/ 7).message(2, shape).bytes(8, utf8(markdown)));
 }
 
-// What the HParams page needs: what a session began with, and how it ended.
-inline Message session_start(const Config& config, double time) {
+TUTTI_INLINE Message session_start(const Config& config, double time) {
   Message session;
   for (const auto& [name, value] : config) {
     Message held;  // google.protobuf.Value
@@ -110,13 +136,13 @@ inline Message session_start(const Config& config, double time) {
   return of_plugin("_hparams_/session_start_info", "hparams",
                    Message().message(3, session).bytes());
 }
-inline Message session_end(bool failed, double time) {
+
+TUTTI_INLINE Message session_end(bool failed, double time) {
   const Message session = Message().number(1, failed ? 2 : 1).real(2, time);
   return of_plugin("_hparams_/session_end_info", "hparams", Message().message(4, session).bytes());
 }
 
-// A table as Markdown.
-inline std::string markdown(const LoggedTable& table) {
+TUTTI_INLINE std::string markdown(const LoggedTable& table) {
   const auto row = [](const auto& cells) {
     std::string out = "|";
     for (const std::string& cell : cells) {
@@ -143,3 +169,5 @@ inline std::string markdown(const LoggedTable& table) {
 }
 
 }  // namespace tutti::detail::tensorboard
+
+#endif

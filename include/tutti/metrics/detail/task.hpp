@@ -36,15 +36,56 @@ enum class Average : std::uint8_t {
 namespace detail {
 
 /// "BinaryPrecision", "MulticlassPrecision", "MultilabelPrecision".
-inline std::string task_name(Task task, std::string_view metric) {
+std::string task_name(Task task, std::string_view metric);
+
+/// Columns that the task has: classes, labels, or 1.
+/// Throws c10::Error (ValueError) when their number is missing.
+std::int64_t task_columns(std::string_view name, Task task, std::int64_t num_classes,
+                          std::int64_t num_labels);
+
+/// Refuses outputs and targets whose shapes are not the task's. columns: 0: not known.
+void check_task_shapes(std::string_view name, Task task, std::int64_t columns,
+                       const at::Tensor& outputs, const at::Tensor& targets);
+
+/// Whether each place of `targets` counts: bool, of their shape.
+at::Tensor counted_places(const at::Tensor& targets,
+                          const std::optional<std::int64_t>& ignore_index);
+
+/// Scores as probabilities: as they are when all that count lie in [0, 1], else their sigmoid.
+/// counted: bool, of the scores' shape; undefined: all count.
+at::Tensor sigmoid_of_logits(const at::Tensor& scores, const at::Tensor& counted = {});
+
+/// The same with softmax over the columns. scores: [n, C]; counted: [n].
+at::Tensor softmax_of_logits(const at::Tensor& scores, const at::Tensor& counted);
+
+/// [N, C, d1, ...] as [N*d1*..., C].
+inline at::Tensor columns_last(const at::Tensor& x) {
+  return x.movedim(1, -1).reshape({-1, x.size(1)});
+}
+
+/// Reports a value for each class: "<name>_0", "<name>_1", ...
+void report_each(const std::vector<double>& values, const std::string& name, MetricReport& report);
+
+/// The average over classes of values, NaN ones left out; macro for Average::none. NaN when all
+/// are.
+double average_of(const std::vector<double>& values, const std::vector<double>& weights,
+                  Average average);
+
+}  // namespace detail
+
+}  // namespace tutti
+
+#if TUTTI_BODIES
+
+namespace tutti::detail {
+
+TUTTI_INLINE std::string task_name(Task task, std::string_view metric) {
   constexpr std::string_view tasks[] = {"Binary", "Multiclass", "Multilabel"};
   return std::string(tasks[static_cast<std::size_t>(task)]).append(metric);
 }
 
-/// Columns that the task has: classes, labels, or 1.
-/// Throws c10::Error (ValueError) when their number is missing.
-inline std::int64_t task_columns(std::string_view name, Task task, std::int64_t num_classes,
-                                 std::int64_t num_labels) {
+TUTTI_INLINE std::int64_t task_columns(std::string_view name, Task task, std::int64_t num_classes,
+                                       std::int64_t num_labels) {
   if (task == Task::binary) {
     return 1;
   }
@@ -56,9 +97,8 @@ inline std::int64_t task_columns(std::string_view name, Task task, std::int64_t 
   return columns;
 }
 
-/// Refuses outputs and targets whose shapes are not the task's. columns: 0: not known.
-inline void check_task_shapes(std::string_view name, Task task, std::int64_t columns,
-                              const at::Tensor& outputs, const at::Tensor& targets) {
+TUTTI_INLINE void check_task_shapes(std::string_view name, Task task, std::int64_t columns,
+                                    const at::Tensor& outputs, const at::Tensor& targets) {
   if (task == Task::multiclass) {
     bool fits = outputs.dim() == targets.dim() + 1 && outputs.size(0) == targets.size(0);
     for (std::int64_t i = 1; fits && i < targets.dim(); ++i) {
@@ -76,16 +116,13 @@ inline void check_task_shapes(std::string_view name, Task task, std::int64_t col
       task == Task::multilabel ? " labels" : " classes", " in dimension 1");
 }
 
-/// Whether each place of `targets` counts: bool, of their shape.
-inline at::Tensor counted_places(const at::Tensor& targets,
-                                 const std::optional<std::int64_t>& ignore_index) {
+TUTTI_INLINE at::Tensor counted_places(const at::Tensor& targets,
+                                       const std::optional<std::int64_t>& ignore_index) {
   return ignore_index ? targets.ne(*ignore_index)
                       : targets.new_ones({1}, at::kBool).expand(targets.sizes());
 }
 
-/// Scores as probabilities: as they are when all that count lie in [0, 1], else their sigmoid.
-/// counted: bool, of the scores' shape; undefined: all count.
-inline at::Tensor sigmoid_of_logits(const at::Tensor& scores, const at::Tensor& counted = {}) {
+TUTTI_INLINE at::Tensor sigmoid_of_logits(const at::Tensor& scores, const at::Tensor& counted) {
   const at::Tensor x = full_precision(scores);
   at::Tensor inside = x.ge(0).logical_and(x.le(1));
   if (counted.defined()) {
@@ -94,31 +131,22 @@ inline at::Tensor sigmoid_of_logits(const at::Tensor& scores, const at::Tensor& 
   return x.where(inside.all(), x.sigmoid());
 }
 
-/// The same with softmax over the columns. scores: [n, C]; counted: [n].
-inline at::Tensor softmax_of_logits(const at::Tensor& scores, const at::Tensor& counted) {
+TUTTI_INLINE at::Tensor softmax_of_logits(const at::Tensor& scores, const at::Tensor& counted) {
   const at::Tensor x = full_precision(scores);
   const at::Tensor inside =
       x.ge(0).logical_and(x.le(1)).logical_or(counted.logical_not().unsqueeze(1));
   return x.where(inside.all(), x.softmax(1));
 }
 
-/// [N, C, d1, ...] as [N*d1*..., C].
-inline at::Tensor columns_last(const at::Tensor& x) {
-  return x.movedim(1, -1).reshape({-1, x.size(1)});
-}
-
-/// Reports a value for each class: "<name>_0", "<name>_1", ...
-inline void report_each(const std::vector<double>& values, const std::string& name,
-                        MetricReport& report) {
+TUTTI_INLINE void report_each(const std::vector<double>& values, const std::string& name,
+                              MetricReport& report) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     report.value(name + "_" + std::to_string(i), values[i]);
   }
 }
 
-/// The average over classes of values, NaN ones left out; macro for Average::none. NaN when all
-/// are.
-inline double average_of(const std::vector<double>& values, const std::vector<double>& weights,
-                         Average average) {
+TUTTI_INLINE double average_of(const std::vector<double>& values,
+                               const std::vector<double>& weights, Average average) {
   double sum = 0;
   double total = 0;
   bool none = true;
@@ -133,6 +161,6 @@ inline double average_of(const std::vector<double>& values, const std::vector<do
   return total == 0 && !none ? 0 : sum / total;
 }
 
-}  // namespace detail
+}  // namespace tutti::detail
 
-}  // namespace tutti
+#endif

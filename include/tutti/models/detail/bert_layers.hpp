@@ -56,28 +56,10 @@ class BertEmbeddingsImpl : public torch::nn::Cloneable<BertEmbeddingsImpl>,
   ~BertEmbeddingsImpl() override;
   explicit BertEmbeddingsImpl(const BertOptions& options) : options_(options) { reset(); }
 
-  void reset() override {
-    const std::int64_t width = options_.hidden_size;
-    word_embeddings = register_module(
-        "word_embeddings", nn::Embedding(torch::nn::EmbeddingOptions(options_.vocab_size, width)
-                                             .padding_idx(options_.pad_token_id)));
-    position_embeddings = register_module("position_embeddings",
-                                          nn::Embedding(options_.max_position_embeddings, width));
-    token_type_embeddings =
-        register_module("token_type_embeddings", nn::Embedding(options_.type_vocab_size, width));
-    layer_norm = register_module("LayerNorm", detail::bert_norm(options_));
-    dropout = register_module("dropout", nn::Dropout(options_.hidden_dropout_prob));
-  }
+  void reset() override;
 
   /// batch: `input_ids` [N, T], and `token_type_ids` and `position_ids` [N, T] where they matter.
-  at::Tensor forward(const Batch& batch) {
-    const at::Tensor& ids = batch.inputs();
-    const at::Tensor at = detail::positions(batch, position_embeddings->weight, "BERT");
-    const at::Tensor types =
-        batch.contains("token_type_ids") ? batch.at("token_type_ids") : at.new_zeros({1, 1});
-    return dropout(
-        layer_norm(word_embeddings(ids) + token_type_embeddings(types) + position_embeddings(at)));
-  }
+  at::Tensor forward(const Batch& batch);
 
   torch::nn::EmbeddingImpl& position_embedding() override { return *position_embeddings; }
 
@@ -101,13 +83,7 @@ class BertSelfAttentionImpl : public torch::nn::Cloneable<BertSelfAttentionImpl>
     reset();
   }
 
-  void reset() override {
-    const std::int64_t width = options_.hidden_size;
-    query = register_module("query", nn::Linear(width, width));
-    key = register_module("key", nn::Linear(width, width));
-    value = register_module("value", nn::Linear(width, width));
-    dropout = register_module("dropout", nn::Dropout(options_.attention_probs_dropout_prob));
-  }
+  void reset() override;
 
   /// x: [N, T, hidden_size]. keys: which are seen.
   at::Tensor forward(const at::Tensor& x, const nn::SeenKeys& keys) {
@@ -130,11 +106,7 @@ class BertResidualImpl : public torch::nn::Cloneable<BertResidualImpl> {
     reset();
   }
 
-  void reset() override {
-    dense = register_module("dense", nn::Linear(in_, options_.hidden_size));
-    layer_norm = register_module("LayerNorm", detail::bert_norm(options_));
-    dropout = register_module("dropout", nn::Dropout(options_.hidden_dropout_prob));
-  }
+  void reset() override;
 
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual) {
     return layer_norm(dropout(dense(x)) + residual);
@@ -156,10 +128,7 @@ class BertAttentionImpl : public torch::nn::Cloneable<BertAttentionImpl> {
   ~BertAttentionImpl() override;
   explicit BertAttentionImpl(const BertOptions& options) : options_(options) { reset(); }
 
-  void reset() override {
-    self = register_module("self", BertSelfAttention(options_));
-    output = register_module("output", BertResidual(options_, options_.hidden_size));
-  }
+  void reset() override;
 
   at::Tensor forward(const at::Tensor& x, const nn::SeenKeys& keys) {
     return output(self(x, keys), x);
@@ -198,16 +167,9 @@ class BertLayerImpl : public torch::nn::Cloneable<BertLayerImpl>, public nn::Gat
   ~BertLayerImpl() override;
   explicit BertLayerImpl(const BertOptions& options) : options_(options) { reset(); }
 
-  void reset() override {
-    attention = register_module("attention", BertAttention(options_));
-    intermediate = register_module("intermediate", BertIntermediate(options_));
-    output = register_module("output", BertResidual(options_, options_.intermediate_size));
-  }
+  void reset() override;
 
-  at::Tensor forward(const at::Tensor& x, const nn::SeenKeys& keys) {
-    const at::Tensor h = attention(x, keys);
-    return gated_ ? gated_->forward(h, h) : output(intermediate(h), h);
-  }
+  at::Tensor forward(const at::Tensor& x, const nn::SeenKeys& keys);
 
   nn::FeedForwardParts feed_forward_parts() override {
     return {.up = intermediate->dense.ptr(),
@@ -219,13 +181,7 @@ class BertLayerImpl : public torch::nn::Cloneable<BertLayerImpl>, public nn::Gat
   }
   [[nodiscard]] std::shared_ptr<nn::GatedFeedForwardImpl> gated() const override { return gated_; }
   void set_gated(std::shared_ptr<nn::GatedFeedForwardImpl> gated,
-                 std::shared_ptr<torch::nn::IdentityImpl> identity) override {
-    replace_module("intermediate", std::move(identity));
-    replace_module("output", gated);
-    intermediate = nullptr;
-    output = nullptr;
-    gated_ = std::move(gated);
-  }
+                 std::shared_ptr<torch::nn::IdentityImpl> identity) override;
 
   /// A deep copy. Throws c10::Error once the layer is gated.
   std::shared_ptr<torch::nn::Module> clone(
@@ -249,6 +205,71 @@ TORCH_MODULE(BertLayer);
 }  // namespace tutti::models
 
 #if TUTTI_BODIES
+
+namespace tutti::models {
+
+TUTTI_INLINE void BertEmbeddingsImpl::reset() {
+  const std::int64_t width = options_.hidden_size;
+  word_embeddings = register_module(
+      "word_embeddings", nn::Embedding(torch::nn::EmbeddingOptions(options_.vocab_size, width)
+                                           .padding_idx(options_.pad_token_id)));
+  position_embeddings = register_module("position_embeddings",
+                                        nn::Embedding(options_.max_position_embeddings, width));
+  token_type_embeddings =
+      register_module("token_type_embeddings", nn::Embedding(options_.type_vocab_size, width));
+  layer_norm = register_module("LayerNorm", detail::bert_norm(options_));
+  dropout = register_module("dropout", nn::Dropout(options_.hidden_dropout_prob));
+}
+
+TUTTI_INLINE at::Tensor BertEmbeddingsImpl::forward(const Batch& batch) {
+  const at::Tensor& ids = batch.inputs();
+  const at::Tensor at = detail::positions(batch, position_embeddings->weight, "BERT");
+  const at::Tensor types =
+      batch.contains("token_type_ids") ? batch.at("token_type_ids") : at.new_zeros({1, 1});
+  return dropout(
+      layer_norm(word_embeddings(ids) + token_type_embeddings(types) + position_embeddings(at)));
+}
+
+TUTTI_INLINE void BertSelfAttentionImpl::reset() {
+  const std::int64_t width = options_.hidden_size;
+  query = register_module("query", nn::Linear(width, width));
+  key = register_module("key", nn::Linear(width, width));
+  value = register_module("value", nn::Linear(width, width));
+  dropout = register_module("dropout", nn::Dropout(options_.attention_probs_dropout_prob));
+}
+
+TUTTI_INLINE void BertResidualImpl::reset() {
+  dense = register_module("dense", nn::Linear(in_, options_.hidden_size));
+  layer_norm = register_module("LayerNorm", detail::bert_norm(options_));
+  dropout = register_module("dropout", nn::Dropout(options_.hidden_dropout_prob));
+}
+
+TUTTI_INLINE void BertAttentionImpl::reset() {
+  self = register_module("self", BertSelfAttention(options_));
+  output = register_module("output", BertResidual(options_, options_.hidden_size));
+}
+
+TUTTI_INLINE void BertLayerImpl::reset() {
+  attention = register_module("attention", BertAttention(options_));
+  intermediate = register_module("intermediate", BertIntermediate(options_));
+  output = register_module("output", BertResidual(options_, options_.intermediate_size));
+}
+
+TUTTI_INLINE at::Tensor BertLayerImpl::forward(const at::Tensor& x, const nn::SeenKeys& keys) {
+  const at::Tensor h = attention(x, keys);
+  return gated_ ? gated_->forward(h, h) : output(intermediate(h), h);
+}
+
+TUTTI_INLINE void BertLayerImpl::set_gated(std::shared_ptr<nn::GatedFeedForwardImpl> gated,
+                                           std::shared_ptr<torch::nn::IdentityImpl> identity) {
+  replace_module("intermediate", std::move(identity));
+  replace_module("output", gated);
+  intermediate = nullptr;
+  output = nullptr;
+  gated_ = std::move(gated);
+}
+
+}  // namespace tutti::models
 
 namespace tutti::models {
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include <tutti/config.hpp>
 #include <tutti/core/batch.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/models/causal_lm.hpp>
@@ -38,35 +39,14 @@ inline at::Tensor optional(const Batch& batch, std::string_view name) {
 
 // An attention mask, not 0 where a key is seen, as attention takes it: bool [N, 1, 1, K] for
 // [N, K]; a mask [N, 1, T, K] says it for each query. Undefined stays so.
-inline at::Tensor seen_keys(const at::Tensor& mask) {
-  if (!mask.defined()) {
-    return {};
-  }
-  TUTTI_CHECK(mask.dim() == 2 || mask.dim() == 4, "the attention_mask is ", mask.sizes(),
-              ", expected [N, length] or [N, 1, queries, length]");
-  const at::Tensor seen = mask.ne(0);
-  return mask.dim() == 2 ? seen.unsqueeze(1).unsqueeze(1) : seen;
-}
+at::Tensor seen_keys(const at::Tensor& mask);
 
 // The table has `length` positions, those before the tokens included.
-inline void check_positions(std::int64_t length, const at::Tensor& table, std::string_view model) {
-  TUTTI_CHECK(length <= table.size(0), model, ": the sequences have length ", length,
-              " and the model ", table.size(0),
-              " positions; shorten them, or apply ALiBi with a "
-              "larger max_sequence_length");
-}
+void check_positions(std::int64_t length, const at::Tensor& table, std::string_view model);
 
 // The positions of ids [N, T]: those of the batch, else 0 to T-1, which the table has to have:
 // [1 or N, T].
-inline at::Tensor positions(const Batch& batch, const at::Tensor& table, std::string_view model) {
-  const at::Tensor& ids = batch.inputs();
-  TUTTI_CHECK(ids.dim() == 2, model, ": the token indices are ", ids.sizes(), ", expected [N, T]");
-  if (batch.contains("position_ids")) {
-    return batch.at("position_ids");
-  }
-  check_positions(ids.size(1), table, model);
-  return at::arange(ids.size(1), ids.options().dtype(at::kLong)).unsqueeze(0);
-}
+at::Tensor positions(const Batch& batch, const at::Tensor& table, std::string_view model);
 
 // What the layers of a causal model need in one forward pass.
 struct CausalPass {
@@ -86,7 +66,75 @@ struct CausalPass {
 // From which a pass counts its positions, where none are given.
 enum class Count { all, unpadded };
 
-inline CausalPass causal_pass(const CausalInput& in, Count count, std::string_view model) {
+CausalPass causal_pass(const CausalInput& in, Count count, std::string_view model);
+
+// A batch as a causal model reads it in training: positions are counted from 0, padding included.
+CausalInput causal_input(const Batch& batch);
+
+// Labels [N, T] of the next tokens: position i has those of i + 1, the last one none.
+at::Tensor next_tokens(const Batch& batch);
+
+// The mean loss of logits [N, T, V] against tokens [N, T], of which -100 counts nothing.
+inline at::Tensor token_loss(const at::Tensor& logits, const at::Tensor& tokens) {
+  return at::cross_entropy_loss(logits.flatten(0, -2), tokens.flatten());
+}
+
+// The same for each sequence, [N]; 0 for one of which no token counts.
+at::Tensor sequence_losses(const at::Tensor& logits, const at::Tensor& tokens);
+
+// Initialises the layers of `model` as Hugging Face does: normal numbers, no biases.
+void initialize(torch::nn::Module& model, double range);
+
+// The nonlinearity that a config names under `key`. Throws c10::Error (ValueError) for one that
+// there is not.
+inline nn::Activation activation_of(const PretrainedConfig& config, std::string_view key,
+                                    std::string_view otherwise) {
+  const auto found = nn::activation_named(config.text(key, otherwise));
+  if (!found) {
+    config.refuse(key, "\"gelu\", \"gelu_new\", \"relu\" or \"silu\"");
+  }
+  return *found;
+}
+
+// Refuses what no language model here can be.
+void refuse_unsupported(const PretrainedConfig& config);
+
+}  // namespace tutti::models::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::models::detail {
+
+TUTTI_INLINE at::Tensor seen_keys(const at::Tensor& mask) {
+  if (!mask.defined()) {
+    return {};
+  }
+  TUTTI_CHECK(mask.dim() == 2 || mask.dim() == 4, "the attention_mask is ", mask.sizes(),
+              ", expected [N, length] or [N, 1, queries, length]");
+  const at::Tensor seen = mask.ne(0);
+  return mask.dim() == 2 ? seen.unsqueeze(1).unsqueeze(1) : seen;
+}
+
+TUTTI_INLINE void check_positions(std::int64_t length, const at::Tensor& table,
+                                  std::string_view model) {
+  TUTTI_CHECK(length <= table.size(0), model, ": the sequences have length ", length,
+              " and the model ", table.size(0),
+              " positions; shorten them, or apply ALiBi with a "
+              "larger max_sequence_length");
+}
+
+TUTTI_INLINE at::Tensor positions(const Batch& batch, const at::Tensor& table,
+                                  std::string_view model) {
+  const at::Tensor& ids = batch.inputs();
+  TUTTI_CHECK(ids.dim() == 2, model, ": the token indices are ", ids.sizes(), ", expected [N, T]");
+  if (batch.contains("position_ids")) {
+    return batch.at("position_ids");
+  }
+  check_positions(ids.size(1), table, model);
+  return at::arange(ids.size(1), ids.options().dtype(at::kLong)).unsqueeze(0);
+}
+
+TUTTI_INLINE CausalPass causal_pass(const CausalInput& in, Count count, std::string_view model) {
   const at::Tensor& ids = in.input_ids;
   TUTTI_CHECK(ids.defined() && ids.dim() == 2, model, ": the token indices are ",
               ids.defined() ? ids.sizes() : at::IntArrayRef(), ", expected [N, T]");
@@ -109,34 +157,25 @@ inline CausalPass causal_pass(const CausalInput& in, Count count, std::string_vi
   return pass;
 }
 
-// A batch as a causal model reads it in training: positions are counted from 0, padding included.
-inline CausalInput causal_input(const Batch& batch) {
+TUTTI_INLINE CausalInput causal_input(const Batch& batch) {
   return {.input_ids = batch.inputs(),
           .attention_mask = optional(batch, "attention_mask"),
           .position_ids = optional(batch, "position_ids")};
 }
 
-// Labels [N, T] of the next tokens: position i has those of i + 1, the last one none.
-inline at::Tensor next_tokens(const Batch& batch) {
+TUTTI_INLINE at::Tensor next_tokens(const Batch& batch) {
   const at::Tensor& labels = batch.targets();
   return at::cat({labels.slice(1, 1), labels.new_full({labels.size(0), 1}, -100)}, 1);
 }
 
-// The mean loss of logits [N, T, V] against tokens [N, T], of which -100 counts nothing.
-inline at::Tensor token_loss(const at::Tensor& logits, const at::Tensor& tokens) {
-  return at::cross_entropy_loss(logits.flatten(0, -2), tokens.flatten());
-}
-
-// The same for each sequence, [N]; 0 for one of which no token counts.
-inline at::Tensor sequence_losses(const at::Tensor& logits, const at::Tensor& tokens) {
+TUTTI_INLINE at::Tensor sequence_losses(const at::Tensor& logits, const at::Tensor& tokens) {
   const at::Tensor each =
       at::cross_entropy_loss(logits.flatten(0, -2), tokens.flatten(), {}, at::Reduction::None)
           .view(tokens.sizes());
   return each.sum(1).div(tokens.ne(-100).sum(1).clamp_min(1));
 }
 
-// Initialises the layers of `model` as Hugging Face does: normal numbers, no biases.
-inline void initialize(torch::nn::Module& model, double range) {
+TUTTI_INLINE void initialize(torch::nn::Module& model, double range) {
   for (const auto& module : model.modules(/*include_self=*/false)) {
     if (auto* linear = dynamic_cast<torch::nn::LinearImpl*>(module.get())) {
       torch::nn::init::normal_(linear->weight, 0, range);
@@ -153,19 +192,7 @@ inline void initialize(torch::nn::Module& model, double range) {
   }
 }
 
-// The nonlinearity that a config names under `key`. Throws c10::Error (ValueError) for one that
-// there is not.
-inline nn::Activation activation_of(const PretrainedConfig& config, std::string_view key,
-                                    std::string_view otherwise) {
-  const auto found = nn::activation_named(config.text(key, otherwise));
-  if (!found) {
-    config.refuse(key, "\"gelu\", \"gelu_new\", \"relu\" or \"silu\"");
-  }
-  return *found;
-}
-
-// Refuses what no language model here can be.
-inline void refuse_unsupported(const PretrainedConfig& config) {
+TUTTI_INLINE void refuse_unsupported(const PretrainedConfig& config) {
   config.only("add_cross_attention", {false});
   config.only("is_encoder_decoder", {false});
   if (const auto* pruned = config.find("pruned_heads"); pruned != nullptr && pruned->size() > 0) {
@@ -177,3 +204,5 @@ inline void refuse_unsupported(const PretrainedConfig& config) {
 }
 
 }  // namespace tutti::models::detail
+
+#endif
