@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include <tutti/data/data_loader.hpp>
 #include <tutti/data/tensor_loader.hpp>
 
 #include "support/catch.hpp"
@@ -236,4 +237,46 @@ TEST_CASE("a table's tensors are what a loader takes", "[data][csv]") {
   REQUIRE(batch.has_value());
   CHECK(batch->inputs().equal(table.features.narrow(0, 0, 2)));
   CHECK(batch->targets().equal(table.labels.narrow(0, 0, 2)));
+}
+
+TEST_CASE("missing features are filled with the means, or with what another file had",
+          "[data][csv]") {
+  const TemporaryFolder folder;
+  write_bytes(folder / "a.csv", "a,b,y\n1,NA,0\n,4,1\n5,6,0\n");
+  const std::string path = (folder / "a.csv").string();
+  const auto train = read_csv(path, {.label = "y", .missing = MissingValues::fill});
+  CHECK(train.fill == std::vector<float>{3, 5});
+  CHECK(train.features.equal(at::tensor({1.F, 5.F, 3.F, 4.F, 5.F, 6.F}).reshape({3, 2})));
+  CHECK(train.dropped == 0);
+  write_bytes(folder / "b.csv", "a,b,y\nNA,,1\n");
+  const std::string other = (folder / "b.csv").string();
+  const auto test = read_csv(other, {.label = "y",
+                                     .columns = train.columns,
+                                     .classes = train.classes,
+                                     .missing = MissingValues::fill,
+                                     .fill = train.fill});
+  CHECK(test.features.equal(at::tensor({3.F, 5.F}).reshape({1, 2})));
+  CHECK_THROWS_WITH(read_csv(other, {.label = "y", .missing = MissingValues::fill}),
+                    ContainsSubstring("no row has a value in the column \"a\""));
+  CHECK_THROWS_AS(read_csv(other, {.label = "y", .missing = MissingValues::fill, .fill = {1}}),
+                  c10::ValueError);
+  CHECK_THROWS_AS(read_csv(path, {.label = "y", .fill = {1, 2}}), c10::ValueError);
+  write_bytes(folder / "b.csv", "a,y\n1,NA\n");
+  CHECK_THROWS_WITH(read_csv(other, {.label = "y", .missing = MissingValues::fill}),
+                    ContainsSubstring("the value is missing"));
+}
+
+TEST_CASE("a table is a data set of rows", "[data][csv]") {
+  const TemporaryFolder folder;
+  write_bytes(folder / "a.csv", "a,b,y\n1,2,x\n3,4,z\n");
+  const auto table = read_csv((folder / "a.csv").string(), {.label = "y"});
+  static_assert(tutti::Dataset<tutti::data::CsvTable>);
+  tutti::DataLoader loader{table, {.batch_size = 2}};
+  loader.start(0);
+  const tutti::Batch batch = loader.next().value();
+  CHECK(batch.inputs().equal(table.features));
+  CHECK(batch.targets().equal(table.labels));
+  CHECK_THROWS_AS(table.get(2), c10::IndexError);
+  const auto target = read_csv((folder / "a.csv").string(), {.target = "b", .ignore = {"y"}});
+  CHECK(target.get(1).targets().equal(at::tensor({4.F})));
 }

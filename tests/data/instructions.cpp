@@ -85,7 +85,7 @@ TEST_CASE("a line that cannot be learnt from is named", "[data][instructions]") 
   refused("{\"prompt\": [1], \"answer\": [2.5]}", "no token id");
   refused("{\"prompt\": [1], \"answer\": [-2]}", "no token id");
   refused("{\"prompt\": [1], \"answer\": []}", "nothing to learn");
-  CHECK_THROWS_WITH(read_instructions("nowhere"), ContainsSubstring("'nowhere' cannot be read"));
+  CHECK_THROWS_WITH(read_instructions("nowhere"), ContainsSubstring("'nowhere' cannot be opened"));
   CHECK_THROWS_WITH(read_instructions(file_of(folder, "\n")), ContainsSubstring("has no line"));
   CHECK_THROWS_AS(read_instructions("nowhere", {.max_length = 1}), c10::ValueError);
 }

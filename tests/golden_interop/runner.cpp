@@ -26,7 +26,6 @@ std::map<std::string, Handler>& handlers() {
 const std::map<std::string, std::string>& kinds_without_part() {
   static const std::map<std::string, std::string> all{
       {"mds", "tutti has no reader of MDS shards"},
-      {"webdataset", "tutti has no reader of WebDataset"},
   };
   return all;
 }

@@ -13,10 +13,10 @@
 
 #include <tutti/checkpoint/detail/mapping.hpp>
 #include <tutti/checkpoint/detail/unpickler.hpp>
-#include <tutti/checkpoint/detail/zip_archive.hpp>
 #include <tutti/checkpoint/stored_tensor.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/core/detail/zip_archive.hpp>
 
 namespace tutti::checkpoint {
 
@@ -42,7 +42,9 @@ namespace detail {
 class TorchFile {
  public:
   explicit TorchFile(const std::filesystem::path& path)
-      : file_(std::make_shared<const Mapping>(File::open_for_reading(path))), archive_(file_) {}
+      : file_(std::make_shared<const Mapping>(File::open_for_reading(path))),
+        archive_({reinterpret_cast<const char*>(file_->data()), file_->size()},
+                 "checkpoint: '" + path.string() + "'", /*stored_only=*/true) {}
 
   std::vector<StoredTensor> state_dict() const;
 
@@ -58,7 +60,7 @@ class TorchFile {
                       const std::string& entry) const;
 
   std::shared_ptr<const Mapping> file_;
-  ZipArchive archive_;
+  ::tutti::detail::ZipArchive archive_;
 };
 
 // The folder that all entries are in, with its slash.
@@ -98,7 +100,7 @@ TUTTI_INLINE Pickle TorchFile::pickle(const std::string& folder) const {
         "torch.jit.load(path).state_dict(); safetensors.torch.save_file({k: "
         "v.contiguous().clone() for k, v in state.items()}, 'model.safetensors')");
   }
-  const ZipArchive::Entry entry = entries.at(folder + "data.pkl");
+  const auto entry = entries.at(folder + "data.pkl");
   if (entry.size > most) {
     refuse("its pickle has " + std::to_string(entry.size) + " bytes, expected at most " +
            std::to_string(most));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,6 +20,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/batch.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/csv_parser.hpp>
 #include <tutti/data/detail/file_reader.hpp>
@@ -32,6 +34,7 @@ enum class MissingValues : std::uint8_t {
   refuse,    ///< an error that names the place
   drop_row,  ///< the row is left out and counted in CsvTable::dropped
   keep,      ///< the value is NaN; a missing label or target is an error
+  fill,      ///< the value is that of CsvOptions::fill; a missing label or target is an error
 };
 
 /// Options of read_csv().
@@ -45,11 +48,13 @@ struct CsvOptions {
                                        ///< those of the file, sorted
   std::vector<std::string> names{};    ///< of all columns, for a file without a header line
   MissingValues missing = MissingValues::refuse;
+  std::vector<float> fill{};  ///< with MissingValues::fill, for each feature, what stands in place
+                              ///< of a missing value; empty: the means of the file
   char separator = ',';
 };
 
 /// A table as numbers: `TensorLoader{table.features, table.labels, {.batch_size = 32}}` makes
-/// batches of it.
+/// batches of it. It is a data set for DataLoader as well, a row an example.
 struct CsvTable {
   at::Tensor features;               ///< float32 [N, D]
   at::Tensor labels;                 ///< int64 [N], numbers of `classes`; undefined without label
@@ -57,6 +62,23 @@ struct CsvTable {
   std::vector<std::string> columns;  ///< names of the D features
   std::vector<std::string> classes;  ///< names, by label
   std::int64_t dropped = 0;          ///< rows that lacked a value and were left out
+  std::vector<float> fill;           ///< what missing values were filled with, of each feature
+
+  /// Rows.
+  [[nodiscard]] std::int64_t size() const { return features.defined() ? features.size(0) : 0; }
+
+  /// Row `index`, 0 .. size() - 1: "inputs", float32 [D], and "targets", its label, or without
+  /// labels its target. Throws c10::IndexError out of range.
+  [[nodiscard]] Batch get(std::int64_t index) const {
+    TUTTI_CHECK_INDEX(index >= 0 && index < size(), "CsvTable: index is ", index,
+                      ", expected 0 to ", size() - 1);
+    Batch out(features.select(0, index));
+    const at::Tensor& targets_or_labels = labels.defined() ? labels : targets;
+    if (targets_or_labels.defined()) {
+      out["targets"] = targets_or_labels.select(0, index);
+    }
+    return out;
+  }
 };
 
 /// Reads a CSV file whose first line has the names of the columns.
@@ -100,6 +122,7 @@ class CsvRows {
   void add_label(const std::string& name, std::int64_t line);
   [[noreturn]] void refuse_texts(const std::vector<std::string>& fields, std::int64_t line) const;
   void sort_classes(CsvTable& table);
+  void fill_features(CsvTable& table);
 
   std::string path_;
   const CsvOptions& options_;
@@ -210,7 +233,13 @@ TUTTI_INLINE CsvRows::CsvRows(std::string path, const CsvOptions& options,
   }
   TUTTI_CHECK_VALUE(options.classes.empty() || columns_.label,
                     "read_csv: .classes is set but no .label; name the column that holds them");
-  if (options.missing != MissingValues::keep) {
+  const bool fills = options.missing == MissingValues::fill;
+  TUTTI_CHECK_VALUE(
+      options.fill.empty() || (fills && options.fill.size() == columns_.features.size()),
+      "read_csv: .fill has ", options.fill.size(), " values and there are ",
+      columns_.features.size(),
+      " features; expected one for each, with .missing = MissingValues::fill");
+  if (!fills && options.missing != MissingValues::keep) {
     needed_ = columns_.features;
   }
   for (const auto& column : {columns_.label, columns_.target}) {
@@ -335,6 +364,26 @@ TUTTI_INLINE void CsvRows::sort_classes(CsvTable& table) {
   }
 }
 
+TUTTI_INLINE void CsvRows::fill_features(CsvTable& table) {
+  const std::size_t width = columns_.features.size();
+  table.fill = options_.fill;
+  for (std::size_t column = 0; column < width && options_.fill.empty(); ++column) {
+    double sum = 0.0;
+    std::int64_t count = 0;
+    for (std::size_t i = column; i < features_.size(); i += width) {
+      sum += std::isnan(features_[i]) ? 0.0 : features_[i];
+      count += std::isnan(features_[i]) ? 0 : 1;
+    }
+    TUTTI_CHECK(count > 0, "'", path_, "': no row has a value in the column ",
+                shown(columns_.names[columns_.features[column]]),
+                ", so that it has no mean; leave the column out, or set .fill");
+    table.fill.push_back(static_cast<float>(sum / static_cast<double>(count)));
+  }
+  for (std::size_t i = 0; i < features_.size(); ++i) {
+    features_[i] = std::isnan(features_[i]) ? table.fill[i % width] : features_[i];
+  }
+}
+
 template <class T>
 at::Tensor csv_tensor(const std::vector<T>& values, at::IntArrayRef shape, at::ScalarType type) {
   at::Tensor out(at::detail::empty_cpu(shape, type, /*pin_memory=*/false, std::nullopt));
@@ -351,6 +400,9 @@ TUTTI_INLINE CsvTable CsvRows::finish() {
     out.columns.push_back(columns_.names[column]);
   }
   const auto width = static_cast<std::int64_t>(out.columns.size());
+  if (options_.missing == MissingValues::fill) {
+    fill_features(out);
+  }
   out.features = csv_tensor(features_, {rows_, width}, at::kFloat);
   if (columns_.label) {
     sort_classes(out);

@@ -16,7 +16,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/batch.hpp>
-#include <tutti/core/detail/json.hpp>
+#include <tutti/data/lines.hpp>
 
 /// Prompts and their answers, to fine-tune a language model with.
 namespace tutti::data {
@@ -97,12 +97,8 @@ struct PadSequences {
 
 #if TUTTI_BODIES
 
-#include <stdexcept>
-
 #include <ATen/EmptyTensor.h>
 
-#include <tutti/core/detail/json_parse.hpp>
-#include <tutti/core/detail/regular_file.hpp>
 #include <tutti/core/detail/throw.hpp>
 
 namespace tutti::data {
@@ -112,13 +108,8 @@ namespace detail {
 // One line of a file of instructions.
 class InstructionLine {
  public:
-  InstructionLine(std::string_view text, std::string place, const InstructionsOptions& options)
-      : place_(std::move(place)), options_(options) {
-    try {
-      line_ = tutti::detail::parse_json(text);
-    } catch (const std::invalid_argument& error) {
-      ::tutti::detail::raise<c10::Error>({__func__, __FILE__, __LINE__}, place_ + error.what());
-    }
+  InstructionLine(Json line, std::string place, const InstructionsOptions& options)
+      : place_(std::move(place)), options_(options), line_(std::move(line)) {
     TUTTI_CHECK(line_.is_object(), place_, "it is ", line_.kind(), ", expected an object with \"",
                 options.prompt, "\" and \"", options.answer, "\"");
   }
@@ -165,7 +156,7 @@ class InstructionLine {
 
   std::string place_;
   const InstructionsOptions& options_;
-  tutti::detail::Json line_;
+  Json line_;
 };
 
 TUTTI_INLINE at::Tensor tensor_of(const std::vector<std::int64_t>& values) {
@@ -180,21 +171,13 @@ TUTTI_INLINE std::vector<Instruction> read_instructions(const std::string& path,
                                                         const InstructionsOptions& options) {
   TUTTI_CHECK_VALUE(options.max_length >= 2, "instructions: max_length is ", options.max_length,
                     ", expected 2 or more");
-  std::string problem;
-  const auto text = tutti::detail::read_regular_file(path, problem);
-  TUTTI_CHECK(text, "instructions: '", path, "' cannot be read: ", problem);
+  const JsonLines lines(path, {.empty_lines = EmptyLines::skip});
   std::vector<Instruction> out;
-  std::size_t number = 0;
-  for (std::string_view rest = *text; !rest.empty();) {
-    const std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
-    ++number;
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-      const std::string place = "'" + path + "', line " + std::to_string(number) + ": ";
-      out.push_back(detail::InstructionLine(line, place, options).instruction());
-    }
+  out.reserve(static_cast<std::size_t>(lines.size()));
+  for (std::int64_t i = 0; i < lines.size(); ++i) {
+    out.push_back(
+        detail::InstructionLine(lines.value(i), lines.place(i) + ": ", options).instruction());
   }
-  TUTTI_CHECK(!out.empty(), "instructions: '", path, "' has no line, expected JSON lines");
   return out;
 }
 

@@ -19,10 +19,13 @@
 namespace tutti::data::detail {
 
 struct TarEntry {
-  std::string name;  // without "./" in front and "/" behind
+  std::string name;   // without "./" in front and "/" behind
+  std::string whole;  // as it stands in the file
   bool is_folder = false;
+  std::uint64_t begin = 0;   // of the headers
   std::uint64_t offset = 0;  // of its bytes in the file
   std::uint64_t size = 0;
+  std::uint64_t end = 0;  // of the last block
 };
 
 inline constexpr std::uint64_t tar_block = 512;
@@ -97,14 +100,38 @@ inline std::string tidy_tar_name(std::string name) {
   return name;
 }
 
+// A part of a tar file in memory, whole entries, as a file that ends with a block of zeros.
+class TarPart {
+ public:
+  TarPart(const std::string& path, std::string_view bytes) : path_(path), bytes_(bytes) {}
+
+  void read(std::uint64_t offset, char* to, std::uint64_t bytes) const {
+    if (offset < bytes_.size()) {
+      bytes_.copy(to, bytes, offset);
+    } else {
+      std::fill_n(to, bytes, '\0');
+    }
+  }
+  [[nodiscard]] std::string read(std::uint64_t offset, std::uint64_t bytes) const {
+    return std::string(bytes_.substr(offset, bytes));
+  }
+  [[nodiscard]] std::uint64_t size() const { return bytes_.size() + tar_block; }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  const std::string& path_;
+  std::string_view bytes_;
+};
+
 // Calls see(TarEntry) for every file and folder, in their order. Links and devices are left out.
 // The end is a block of zeros; that a second one follows, as the standard says, is not asked for.
 // Throws c10::Error, naming the file, when it is no tar file, is compressed or is cut off.
-template <class See>
-void read_tar(const FileReader& file, const See& see) {
+template <class File, class See>
+void read_tar(const File& file, const See& see) {
   std::string long_name;
   std::uint64_t long_size = 0;
   bool has_long_size = false;
+  std::uint64_t begin = 0;  // of an entry's first header
   TarHeader header{};
   for (std::uint64_t at = 0;;) {
     TUTTI_CHECK(at + tar_block <= file.size(), "'", file.path(), "' is ",
@@ -126,6 +153,7 @@ void read_tar(const FileReader& file, const See& see) {
     const std::uint64_t offset = at + tar_block;
     TUTTI_CHECK(size <= file.size() - offset, "'", file.path(), "' is cut off: it has ",
                 file.size(), " bytes, and '", tar_name(header), "' at byte ", at, " has ", size);
+    const std::uint64_t next = offset + (size + tar_block - 1) / tar_block * tar_block;
     if (type == 'x') {
       const std::string records = file.read(offset, size);
       long_name = pax_value(records, "path");
@@ -139,12 +167,14 @@ void read_tar(const FileReader& file, const See& see) {
       const bool is_folder = type == '5';
       if (is_folder || type == '0' || type == '\0' || type == '7') {
         std::string name = long_name.empty() ? tar_name(header) : long_name;
-        see(TarEntry{tidy_tar_name(std::move(name)), is_folder, offset, is_folder ? 0 : size});
+        see(TarEntry{tidy_tar_name(name), name, is_folder, begin, offset, is_folder ? 0 : size,
+                     next});
       }
       long_name.clear();
       has_long_size = false;
+      begin = next;
     }
-    at = offset + (size + tar_block - 1) / tar_block * tar_block;
+    at = next;
   }
 }
 

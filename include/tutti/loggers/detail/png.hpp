@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include <tutti/loggers/detail/crc.hpp>
+#include <tutti/core/detail/crc.hpp>
 
 namespace tutti::detail {
 

@@ -8,9 +8,9 @@
 #include <type_traits>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/crc.hpp>
 #include <tutti/core/detail/utf8.hpp>
 #include <tutti/core/logger.hpp>
-#include <tutti/loggers/detail/crc.hpp>
 #include <tutti/loggers/detail/png.hpp>
 #include <tutti/loggers/detail/protobuf.hpp>
 #include <tutti/loggers/detail/text.hpp>

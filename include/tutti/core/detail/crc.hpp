@@ -7,7 +7,7 @@
 
 namespace tutti::detail {
 
-// Reflected CRC-32 with the given (reflected) polynomial: EDB88320 is PNG's, 82F63B78 the
+// Reflected CRC-32 with the given (reflected) polynomial: EDB88320 is PNG's and zip's, 82F63B78 the
 // Castagnoli CRC of TensorBoard's records.
 template <std::uint32_t Polynomial>
 constexpr std::uint32_t crc32(std::string_view bytes) {

@@ -6,42 +6,47 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include <tutti/checkpoint/detail/little_endian.hpp>
-#include <tutti/checkpoint/detail/mapping.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 
-namespace tutti::checkpoint::detail {
+namespace tutti::detail {
 
-/// The entries of a zip archive that stores its files as they are, as torch.save() writes it, with
-/// the fields of 64 bits where there are any.
+/// The entries of a zip archive in memory, as torch.save() and numpy.savez() write it, with the
+/// fields of 64 bits where there are any. The machine is little-endian.
 ///
-/// Every entry lies inside the file and under a name of its own. Throws c10::Error that names the
-/// file and the entry for anything else: compression, encryption, several volumes, a directory that
-/// is cut off. Source: PKWARE, APPNOTE.TXT, 4.3.
+/// Every entry lies inside the archive and under a name of its own. Throws c10::Error that begins
+/// with `place` and names the entry for anything else: encryption, several volumes, a directory
+/// that is cut off. Source: PKWARE, APPNOTE.TXT, 4.3.
 class ZipArchive {
  public:
+  static constexpr unsigned stored = 0;
+  static constexpr unsigned deflated = 8;
+
   struct Entry {
-    std::uint64_t offset = 0;  ///< of the first byte, in the file
-    std::uint64_t size = 0;    ///< bytes
+    std::uint64_t offset = 0;  ///< of the first byte, in the archive
+    std::uint64_t size = 0;    ///< bytes of the file
+    std::uint64_t packed = 0;  ///< bytes in the archive
+    unsigned method = stored;
+    std::uint32_t crc = 0;  ///< of the file
   };
 
-  explicit ZipArchive(std::shared_ptr<const Mapping> file) : file_(std::move(file)) {
+  /// bytes: the archive, which outlives this. place: what messages begin with, "'a.npz'".
+  /// stored_only: an entry that is compressed is refused.
+  ZipArchive(std::string_view bytes, std::string place, bool stored_only)
+      : file_(bytes), place_(std::move(place)), stored_only_(stored_only) {
     read_directory();
   }
 
   /// The entries by name.
   [[nodiscard]] const std::map<std::string, Entry>& entries() const { return entries_; }
 
-  /// The bytes of an entry.
+  /// The bytes of an entry as they stand in the archive.
   [[nodiscard]] std::string_view bytes(const Entry& entry) const {
-    return {reinterpret_cast<const char*>(file_->data()) + entry.offset,
-            static_cast<std::size_t>(entry.size)};
+    return file_.substr(entry.offset, entry.packed);
   }
 
  private:
@@ -52,17 +57,17 @@ class ZipArchive {
   };
 
   [[noreturn]] void refuse(const std::string& why) const {
-    TUTTI_CHECK(false, "checkpoint: '", file_->path().string(), "' is refused: ", why);
+    TUTTI_CHECK(false, place_, " is refused: ", why);
   }
 
   // A number of the file; one that is not wholly inside is refused.
   template <class T>
   T at(std::uint64_t offset) const {
     T out{};
-    if (offset > file_->size() || file_->size() - offset < sizeof out) {
+    if (offset > file_.size() || file_.size() - offset < sizeof out) {
       refuse("the zip archive is truncated");
     }
-    std::memcpy(&out, file_->data() + offset, sizeof out);
+    std::memcpy(&out, file_.data() + offset, sizeof out);
     return out;
   }
 
@@ -70,18 +75,20 @@ class ZipArchive {
   Directory directory() const;
   void read_directory();
   std::uint64_t read_entry(std::uint64_t at, std::uint64_t end);
-  void widen(std::uint64_t at, std::uint64_t end, Entry& entry, std::uint64_t& packed) const;
+  void widen(std::uint64_t at, std::uint64_t end, Entry& entry) const;
   void place(const std::string& name, Entry& entry) const;
 
-  std::shared_ptr<const Mapping> file_;
+  std::string_view file_;
+  std::string place_;
+  bool stored_only_;
   std::map<std::string, Entry> entries_;
 };
 
-}  // namespace tutti::checkpoint::detail
+}  // namespace tutti::detail
 
 #if TUTTI_BODIES
 
-namespace tutti::checkpoint::detail {
+namespace tutti::detail {
 
 namespace zip {
 
@@ -99,7 +106,7 @@ TUTTI_INLINE constexpr std::uint32_t in_wide_field = 0xFFFFFFFF;
 
 // The end record is the last thing in the file, but for a comment of at most 65,535 bytes.
 TUTTI_INLINE std::uint64_t ZipArchive::end_record() const {
-  const std::uint64_t size = file_->size();
+  const std::uint64_t size = file_.size();
   for (std::uint64_t back = zip::end_size; back <= size && back < zip::end_size + 0x10000; ++back) {
     const std::uint64_t at = size - back;
     if (this->at<std::uint32_t>(at) == zip::end_signature &&
@@ -154,8 +161,11 @@ TUTTI_INLINE std::uint64_t ZipArchive::read_entry(std::uint64_t at, std::uint64_
   }
   const auto flags = this->at<std::uint16_t>(at + 8);
   const auto method = this->at<std::uint16_t>(at + 10);
-  std::uint64_t packed = this->at<std::uint32_t>(at + 20);
-  Entry entry{.offset = this->at<std::uint32_t>(at + 42), .size = this->at<std::uint32_t>(at + 24)};
+  Entry entry{.offset = this->at<std::uint32_t>(at + 42),
+              .size = this->at<std::uint32_t>(at + 24),
+              .packed = this->at<std::uint32_t>(at + 20),
+              .method = method,
+              .crc = this->at<std::uint32_t>(at + 16)};
   const std::uint64_t name_size = this->at<std::uint16_t>(at + 28);
   const std::uint64_t extra_size = this->at<std::uint16_t>(at + 30);
   const std::uint64_t comment_size = this->at<std::uint16_t>(at + 32);
@@ -163,13 +173,13 @@ TUTTI_INLINE std::uint64_t ZipArchive::read_entry(std::uint64_t at, std::uint64_
   if (next > end) {
     refuse("the zip archive's directory is cut off");
   }
-  const std::string name(reinterpret_cast<const char*>(file_->data()) + at + zip::entry_size,
-                         name_size);
+  const std::string name(file_.substr(at + zip::entry_size, name_size));
   const std::uint64_t extra = at + zip::entry_size + name_size;
-  widen(extra, extra + extra_size, entry, packed);
-  if (method != 0 || (flags & 1U) != 0 || packed != entry.size) {
+  widen(extra, extra + extra_size, entry);
+  const bool plain = method == stored && entry.packed == entry.size;
+  if ((flags & 1U) != 0 || (!plain && (stored_only_ || method != deflated))) {
     refuse("its entry '" + name.substr(0, 64) + "' is compressed or encrypted, expected one that " +
-           "is stored as it is, as torch.save() does");
+           (stored_only_ ? "is stored as it is, as torch.save() does" : "is stored or deflated"));
   }
   place(name, entry);
   if (!entries_.emplace(name, entry).second) {
@@ -179,8 +189,7 @@ TUTTI_INLINE std::uint64_t ZipArchive::read_entry(std::uint64_t at, std::uint64_
 }
 
 // Takes the numbers that need 64 bits from the extra field that has them.
-TUTTI_INLINE void ZipArchive::widen(std::uint64_t at, std::uint64_t end, Entry& entry,
-                                    std::uint64_t& packed) const {
+TUTTI_INLINE void ZipArchive::widen(std::uint64_t at, std::uint64_t end, Entry& entry) const {
   constexpr std::uint16_t wide = 1;
   while (end - at >= 4) {
     const auto id = this->at<std::uint16_t>(at);
@@ -189,7 +198,7 @@ TUTTI_INLINE void ZipArchive::widen(std::uint64_t at, std::uint64_t end, Entry& 
       refuse("an extra field of the zip archive is cut off");
     }
     std::uint64_t from = at + 4;
-    for (std::uint64_t* number : {&entry.size, &packed, &entry.offset}) {
+    for (std::uint64_t* number : {&entry.size, &entry.packed, &entry.offset}) {
       if (id == wide && *number == zip::in_wide_field) {
         if (field_end - from < 8) {
           refuse("an extra field of the zip archive is cut off");
@@ -205,17 +214,17 @@ TUTTI_INLINE void ZipArchive::widen(std::uint64_t at, std::uint64_t end, Entry& 
 // Turns the place of the local header into that of the data, which have to be inside the file.
 TUTTI_INLINE void ZipArchive::place(const std::string& name, Entry& entry) const {
   const std::uint64_t local = entry.offset;
-  if (local > file_->size() || at<std::uint32_t>(local) != zip::local_signature) {
+  if (local > file_.size() || at<std::uint32_t>(local) != zip::local_signature) {
     refuse("its entry '" + name.substr(0, 64) + "' is not where the zip archive's directory says");
   }
   entry.offset =
       local + zip::local_size + at<std::uint16_t>(local + 26) + at<std::uint16_t>(local + 28);
-  if (entry.offset > file_->size() || entry.size > file_->size() - entry.offset) {
-    refuse("its entry '" + name.substr(0, 64) + "' of " + std::to_string(entry.size) +
+  if (entry.offset > file_.size() || entry.packed > file_.size() - entry.offset) {
+    refuse("its entry '" + name.substr(0, 64) + "' of " + std::to_string(entry.packed) +
            " bytes ends behind the end of the file; it is truncated");
   }
 }
 
-}  // namespace tutti::checkpoint::detail
+}  // namespace tutti::detail
 
 #endif

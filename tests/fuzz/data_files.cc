@@ -1,0 +1,111 @@
+// Feeds bytes to the readers of data sets: .npy, .npz, tar files of WebDataset, JSON lines, texts,
+// CSV, and lists of shards.
+//
+//     fuzz_data_files [corpus folder] [-max_total_time=60] ...
+//
+// The first byte chooses the reader. Whatever the bytes are, a reader returns or throws c10::Error;
+// anything else, a crash or a sanitizer's finding ends the program. All that a data set has is
+// read.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <tutti/data/csv.hpp>
+#include <tutti/data/lines.hpp>
+#include <tutti/data/npy.hpp>
+#include <tutti/data/webdataset.hpp>
+
+namespace {
+
+using namespace tutti::data;
+
+// A file in memory that is read by its path.
+class MemoryFile {
+ public:
+  MemoryFile() : fd_(::memfd_create("fuzz", 0)) {}
+  void write(const void* data, std::size_t size) const {
+    if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, data, size, 0) != static_cast<ssize_t>(size)) {
+      std::abort();
+    }
+  }
+  std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
+
+ private:
+  int fd_;
+};
+
+template <class Set>
+void read_all(const Set& set) {
+  for (std::int64_t i = 0; i < set.size(); ++i) {
+    try {
+      static_cast<void>(set.get(i));
+    } catch (const c10::Error&) {
+    }
+  }
+}
+
+// Fits the checksum of each header, since whoever means harm would do so, too.
+std::string sealed(std::string tar) {
+  for (std::size_t at = 0; at + 512 <= tar.size(); at += 512) {
+    if (std::all_of(tar.begin() + at, tar.begin() + at + 512, [](char c) { return c == 0; })) {
+      continue;
+    }
+    unsigned sum = 0;
+    for (std::size_t i = 0; i < 512; ++i) {
+      sum += i >= 148 && i < 156 ? ' ' : static_cast<unsigned char>(tar[at + i]);
+    }
+    for (std::size_t i = 0; i < 8; ++i) {
+      tar[at + 148 + i] = i < 6 ? static_cast<char>('0' + (sum >> (15 - 3 * i) & 7U)) : '\0';
+    }
+  }
+  return tar;
+}
+
+void read(unsigned kind, const MemoryFile& file, const std::string& bytes) {
+  switch (kind) {
+    case 0:
+      static_cast<void>(load_npy(file.path()));
+      static_cast<void>(load_npy(file.path(), {.mmap = true}).to(at::kComplexDouble).sum());
+      break;
+    case 1:
+      static_cast<void>(load_npz(file.path()));
+      break;
+    case 2: {
+      const std::string tar = sealed(bytes) + std::string(512, '\0');
+      file.write(tar.data(), tar.size());
+      read_all(WebDataset(std::vector<std::string>{file.path()}));
+      break;
+    }
+    case 3:
+      read_all(JsonLines(file.path(), {.empty_lines = EmptyLines::skip}));
+      read_all(TextLines(file.path(), {.empty_lines = EmptyLines::skip}));
+      break;
+    case 4:
+      static_cast<void>(read_csv(file.path(), {.missing = MissingValues::keep}));
+      break;
+    default:
+      static_cast<void>(shard_paths(bytes.substr(0, 24)));
+      break;
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) {
+    return -1;
+  }
+  static const MemoryFile file;
+  file.write(data + 1, size - 1);
+  try {
+    read(data[0] % 6, file, std::string(reinterpret_cast<const char*>(data + 1), size - 1));
+  } catch (const c10::Error&) {
+  }
+  return 0;
+}
