@@ -1,7 +1,8 @@
 # Finds or installs what is missing, builds every test and runs them all.
 #   cmake -P cmake/test.cmake
 # Run again it does only what is left to do. Options (before -P) are listed in Setup.cmake; -DTESTS=<regex> runs only
-# the tests whose names match. Those of the label newest, hours each, run when they are named.
+# the tests whose names match. Those of the label newest, hours each, run when they are named. -DTUTTI_ROUND_TRIP=ON
+# installs torch for the tests that go to Python's libraries and back, where no Python has it; OFF installs nothing for them.
 cmake_minimum_required(VERSION 3.23...3.31)
 include(${CMAKE_CURRENT_LIST_DIR}/Setup.cmake)
 

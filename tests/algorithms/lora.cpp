@@ -20,6 +20,7 @@
 #include <tutti/models/save_pretrained.hpp>
 #include <tutti/nn/sequential.hpp>
 #include <tutti/optim/adam.hpp>
+#include <tutti/optim/sgd.hpp>
 #include <tutti/trainer.hpp>
 
 #include "support/message.hpp"
@@ -204,6 +205,17 @@ TEST_CASE("a choice of layers that cannot be meant is refused and changes nothin
                     ContainsSubstring("names model.layers.0.self_attn, which is"));
   CHECK(names_of(net) == before);
   CHECK(trained(net).size() == before.size());
+}
+
+TEST_CASE("layers that cannot be replaced are no reason to freeze the model",
+          "[algorithms][lora]") {
+  const auto net = tiny::net();  // of layers of LibTorch, which it calls itself
+  const Names before = names_of(*net);
+  CHECK_THROWS_WITH(
+      apply_lora(*net, {.target_modules = {"in", "out"}}),
+      ContainsSubstring("LoRA: none of the 2 chosen layers can get an adapter, such as in"));
+  CHECK(names_of(*net) == before);
+  CHECK(trained(*net).size() == before.size());
 }
 
 TEST_CASE("ranks and alphas go by the first pattern that matches", "[algorithms][lora]") {
@@ -548,4 +560,73 @@ TEST_CASE("with save_base a checkpoint holds the whole model", "[algorithms][lor
   tutti::Trainer trainer{other, how, lora};
   trainer.fit();
   CHECK(tiny::flat(*other).equal(tiny::flat(*whole)));
+}
+
+namespace {
+
+// Sees the adapters' types and that nothing else gets a gradient.
+struct Gradients final {
+  void apply(tutti::AfterTrainBatch, tutti::State& state) const {
+    for (const auto& parameter : state.model->named_parameters()) {
+      const bool of_adapter = parameter.key().find("lora_") != std::string::npos;
+      INFO(parameter.key());
+      CHECK(parameter.value().grad().defined() == of_adapter);
+      CHECK(parameter.value().scalar_type() == at::kFloat);
+    }
+  }
+};
+
+const LoRA without_dropout{.r = 2, .alpha = 4, .target_modules = {"q_proj", "c_fc"}};
+
+}  // namespace
+
+TEST_CASE("adapters learn in microbatches as in whole batches", "[algorithms][lora]") {
+  const auto train = [](std::int64_t microbatch) {
+    const auto net = std::make_shared<Net>();
+    auto how = options();
+    how.optimizer = tutti::SGD{.lr = 0.05, .momentum = 0.9};
+    how.device_train_microbatch_size = microbatch;
+    tutti::Trainer trainer{net, how, without_dropout, Gradients{}};
+    trainer.fit();
+    return tiny::flat(*net);
+  };
+  const at::Tensor whole = train(2);
+  CHECK_FALSE(whole.equal(tiny::flat(Net())));
+  CHECK(train(1).allclose(whole, 1e-5, 1e-6));
+}
+
+TEST_CASE("adapters stay in float32 under AMP, and learn nearly what they learn without",
+          "[algorithms][lora]") {
+  const auto train = [](tutti::Precision precision, bool use_dora) {
+    const auto net = std::make_shared<Net>();
+    auto how = options();
+    how.optimizer = tutti::SGD{.lr = 0.05, .momentum = 0.9};
+    how.precision = precision;
+    LoRA lora = without_dropout;
+    lora.use_dora = use_dora;
+    tutti::Trainer trainer{net, how, lora};
+    trainer.fit();
+    return tiny::flat(*net);
+  };
+  for (const bool use_dora : {false, true}) {
+    const at::Tensor in_float = train(tutti::Precision::fp32, use_dora);
+    const at::Tensor in_half = train(tutti::Precision::amp_bf16, use_dora);
+    CHECK_FALSE(in_half.equal(in_float));
+    CHECK(in_half.allclose(in_float, 2e-2, 2e-2));
+  }
+}
+
+TEST_CASE("adapters learn beside EMA, and the base stays as it is", "[algorithms][lora]") {
+  const auto net = std::make_shared<Net>();
+  const Net same;
+  tutti::Trainer trainer{net, options(), without_dropout, tutti::EMA{.half_life = "2ba"}};
+  trainer.fit();
+  CHECK(net->lm_head->weight.equal(same.lm_head->weight));
+  CHECK(net->model->embed_tokens->weight.equal(same.model->embed_tokens->weight));
+  std::int64_t learnt = 0;
+  tutti::surgery::for_each<nn::LoraLayer>(*net, [&](nn::LoraLayer& layer, const auto&) {
+    CHECK(layer.factor_b().isfinite().all().item<bool>());
+    learnt += layer.delta().abs().max().item<double>() > 0;
+  });
+  CHECK(learnt == 4);
 }

@@ -90,12 +90,10 @@ void from_file(M net, const std::filesystem::path& folder) {
 
 TEST_CASE("image models are fine-tuned here and go on in timm, Transformers and torchvision",
           "[round_trip][vision][python]") {
-  const std::string python =
-      tutti_test::python_with("timm, torchvision, transformers, safetensors");
+  const std::string modules = "timm, torchvision, transformers, safetensors";
+  const std::string python = tutti_test::python_with(modules);
   if (python.empty()) {
-    return tutti_test::skip(
-        "no Python with timm, torchvision, transformers and safetensors; name one in "
-        "TUTTI_TEST_PYTHON, or in TUTTI_INTEROP_PYTHON when configuring");
+    return tutti_test::skip(tutti_test::no_python_with(modules));
   }
   const TemporaryFolder folder;
   const auto run = [&](const std::string& what) {

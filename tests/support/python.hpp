@@ -16,11 +16,14 @@
 namespace tutti_test {
 
 /// The command of a Python that can import the modules ("torch", "torch, safetensors"): that of
-/// TUTTI_TEST_PYTHON, of the wheel that LibTorch is from, or python3; empty when none can.
+/// TUTTI_TEST_PYTHON, the one that configuring has found or made (TUTTI_INTEROP_PYTHON), of the
+/// wheel that LibTorch is from, or python3; empty when none can.
 inline std::string python_with(const std::string& modules) {
   std::vector<std::string> candidates;
-  if (const char* given = std::getenv("TUTTI_TEST_PYTHON"); given != nullptr && *given != 0) {
-    candidates.emplace_back(given);
+  for (const char* name : {"TUTTI_TEST_PYTHON", "TUTTI_INTEROP_PYTHON"}) {
+    if (const char* given = std::getenv(name); given != nullptr && *given != 0) {
+      candidates.emplace_back(given);
+    }
   }
   ::Dl_info library{};
   void (*const place)(const char*, const char*, std::uint32_t, const std::string&) =
@@ -42,6 +45,17 @@ inline std::string python_with(const std::string& modules) {
     }
   }
   return {};
+}
+
+/// Why a test that goes to Python and back cannot run: no Python has these modules, and what the
+/// set-up says.
+inline std::string no_python_with(const std::string& modules) {
+  const char* why = std::getenv("TUTTI_INTEROP_REASON");
+  return "no Python with " + modules +
+         (why != nullptr && *why != 0
+              ? ": " + std::string(why)
+              : "; cmake/test.cmake makes one with -DTUTTI_ROUND_TRIP=ON, or name one in "
+                "TUTTI_TEST_PYTHON");
 }
 
 /// Runs a Python script of that text, with arguments; whether it ended well.

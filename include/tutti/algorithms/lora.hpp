@@ -127,8 +127,8 @@ struct LoraReport {
 /// state. New parameters of a layer `q_proj`: `q_proj.lora_A.weight`, `q_proj.lora_B.weight`; those
 /// it had become `q_proj.base_layer.weight`, the same tensors.
 /// Throws as LoRA::validate() does; c10::Error when nothing is named, a named module has no
-/// adapter here, the model has adapters already, or a module to save is in none of `optimizers`.
-/// The model is then as it was, but for the last.
+/// adapter here, no named layer can be replaced, the model has adapters already, or a module to
+/// save is in none of `optimizers`. The model is then as it was, but for the last.
 LoraReport apply_lora(torch::nn::Module& model, const LoRA& lora,
                       const surgery::Optimizers& optimizers = {});
 
@@ -416,6 +416,10 @@ TUTTI_INLINE LoraReport apply_lora(torch::nn::Module& model, const LoRA& lora,
   ::tutti::detail::adapt<nn::TransposedLinear, nn::LoraTransposedLinear>(model, lora, targets,
                                                                          optimizers);
   ::tutti::detail::adapt<nn::Embedding, nn::LoraEmbeddingImpl>(model, lora, targets, optimizers);
+  TUTTI_CHECK(::tutti::detail::has_adapters(model), "LoRA: none of the ", report.adapters.size(),
+              " chosen layers can get an adapter, such as ", report.adapters.front(),
+              ", because their parents call them directly; declare them as tutti::nn::Linear or ",
+              "tutti::nn::Embedding, or put them into a Sequential");
   ::tutti::detail::freeze_base(model, lora, optimizers);
   for (const at::Tensor& parameter : model.parameters()) {
     report.all_parameters += parameter.numel();
