@@ -25,7 +25,6 @@ std::map<std::string, Handler>& handlers() {
 // Kinds of the reference that this library has no part for.
 const std::map<std::string, std::string>& kinds_without_part() {
   static const std::map<std::string, std::string> all{
-      {"mds", "tutti has no reader of MDS shards"},
       {"webdataset", "tutti has no reader of WebDataset"},
   };
   return all;
