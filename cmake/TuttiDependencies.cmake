@@ -1,7 +1,7 @@
 # tutti::hana and tutti::range_v3, for the tests tutti_find_catch2(), for command lines tutti_find_cli11(), for images
-# tutti_find_jpeg() and tutti_find_png(), for tokenizers tutti_find_utf8proc(), for MLflowLogger tutti_find_http(). Each is
+# tutti_find_jpeg() and tutti_find_png(), for tokenizers tutti_find_utf8proc(), for shards tutti_find_zstd() and its like, for MLflowLogger tutti_find_http(). Each is
 # looked for as usual; in the two set-up scripts (TUTTI_SETUP) Debian's packages are installed when missing; else the
-# sources of all but libjpeg, libpng, libutf8proc and cpp-httplib are fetched, pinned by hash.
+# sources of all but libjpeg, libpng, libutf8proc, cpp-httplib and what compresses are fetched, pinned by hash.
 # Sets TUTTI_ERROR to one sentence when something cannot be had. Installed with tutti, for find_package(tutti).
 include_guard(GLOBAL)
 
@@ -10,6 +10,11 @@ option(TUTTI_WITH_JPEG "Look for libjpeg where tutti_find_jpeg() is called" ON)
 option(TUTTI_WITH_HTTP "Look for cpp-httplib where tutti_find_http() is called" ON)
 option(TUTTI_WITH_PNG "Look for libpng where tutti_find_png() is called" ON)
 option(TUTTI_WITH_UTF8PROC "Look for libutf8proc where tutti_find_utf8proc() is called" ON)
+option(TUTTI_WITH_ZSTD "Look for libzstd where tutti_find_zstd() is called" ON)
+option(TUTTI_WITH_ZLIB "Look for zlib where tutti_find_zlib() is called" ON)
+option(TUTTI_WITH_BZIP2 "Look for libbz2 where tutti_find_bzip2() is called" ON)
+option(TUTTI_WITH_BROTLI "Look for brotli where tutti_find_brotli() is called" ON)
+option(TUTTI_WITH_SNAPPY "Look for snappy where tutti_find_snappy() is called" ON)
 
 # Each is (commit of the release, named in the comment). A git commit is a hash of what is fetched.
 set(TUTTI_HANA_SOURCE https://github.com/boostorg/hana.git e820551959996bc031e72622fd731e9e7acd95b0)         # 1.84.0
@@ -221,6 +226,58 @@ function(tutti_find_utf8proc)
   target_include_directories(tutti::utf8proc INTERFACE "${TUTTI_UTF8PROC_INCLUDE}")
   target_link_libraries(tutti::utf8proc INTERFACE "${TUTTI_UTF8PROC_LIBRARY}")
   target_compile_definitions(tutti::utf8proc INTERFACE TUTTI_WITH_UTF8PROC=1)
+endfunction()
+
+# A library that compresses as tutti::<name>, with its header, Debian's name of its package, and its libraries. Where it is
+# missing there is no such target, and the reason is printed once.
+function(tutti_find_compression name header package)
+  string(TOUPPER ${name} upper)
+  get_property(looked GLOBAL PROPERTY TUTTI_LOOKED_FOR_${upper})
+  if(looked)
+    return()
+  endif()
+  set_property(GLOBAL PROPERTY TUTTI_LOOKED_FOR_${upper} ON)
+  set(missing "TUTTI_WITH_${upper} is off")
+  set(libraries)
+  if(TUTTI_WITH_${upper})
+    find_path(TUTTI_${upper}_INCLUDE ${header})
+    if(NOT TUTTI_${upper}_INCLUDE)
+      tutti_install_package(${package})
+      find_path(TUTTI_${upper}_INCLUDE ${header})
+    endif()
+    foreach(library IN LISTS ARGN)
+      find_library(TUTTI_LIBRARY_${library} ${library})
+      mark_as_advanced(TUTTI_LIBRARY_${library})
+      list(APPEND libraries "${TUTTI_LIBRARY_${library}}")
+    endforeach()
+    mark_as_advanced(TUTTI_${upper}_INCLUDE)
+    set(missing "${name} was not found (apt-get install ${package})")
+  endif()
+  if(NOT TUTTI_WITH_${upper} OR NOT TUTTI_${upper}_INCLUDE OR libraries MATCHES "NOTFOUND")
+    message(STATUS "tutti: ${missing}; MDS shards that it compressed are not read")
+    return()
+  endif()
+  add_library(tutti::${name} INTERFACE IMPORTED GLOBAL)
+  target_include_directories(tutti::${name} INTERFACE "${TUTTI_${upper}_INCLUDE}")
+  target_link_libraries(tutti::${name} INTERFACE ${libraries})
+  target_compile_definitions(tutti::${name} INTERFACE TUTTI_WITH_${upper}=1)
+endfunction()
+
+# What MDS shards may be compressed by, to be linked beside tutti::tutti by what includes data/mds.hpp.
+function(tutti_find_zstd)
+  tutti_find_compression(zstd zstd.h libzstd-dev zstd)
+endfunction()
+function(tutti_find_zlib)
+  tutti_find_compression(zlib zlib.h zlib1g-dev z)
+endfunction()
+function(tutti_find_bzip2)
+  tutti_find_compression(bzip2 bzlib.h libbz2-dev bz2)
+endfunction()
+function(tutti_find_brotli)
+  tutti_find_compression(brotli brotli/decode.h libbrotli-dev brotlidec brotlienc)
+endfunction()
+function(tutti_find_snappy)
+  tutti_find_compression(snappy snappy-c.h libsnappy-dev snappy)
 endfunction()
 
 # The target of cpp-httplib: its own CMake package, else pkg-config's (Debian 12), else the header alone, which then

@@ -22,14 +22,6 @@ std::map<std::string, Handler>& handlers() {
   return all;
 }
 
-// Kinds of the reference that this library has no part for.
-const std::map<std::string, std::string>& kinds_without_part() {
-  static const std::map<std::string, std::string> all{
-      {"mds", "tutti has no reader of MDS shards"},
-  };
-  return all;
-}
-
 bool has_files(const fs::path& folder) {
   const auto entries = fs::directory_iterator(folder);
   return std::any_of(begin(entries), end(entries),
@@ -125,12 +117,8 @@ std::map<std::string, Tally> run_all(const std::vector<Case>& cases) {
     Tally& tally = tallies[c.kind];
     ++tally.cases;
     const auto handler = handlers().find(c.kind);
-    const auto without = kinds_without_part().find(c.kind);
     if (handler != handlers().end()) {
       run(c, handler->second, tally);
-    } else if (without != kinds_without_part().end()) {
-      ++tally.skipped;
-      tally.reasons.insert(without->second);
     } else {
       tally.complaints.push_back(c.name + ": nothing runs the kind '" + c.kind +
                                  "'; register it in tests/golden_interop");

@@ -1,11 +1,11 @@
-#include <tutti/checkpoint/detail/xxh64.hpp>
+#include <tutti/core/detail/xxh64.hpp>
 
 #include <cstddef>
 #include <string>
 
 #include "support/catch.hpp"
 
-using tutti::checkpoint::detail::Xxh64;
+using tutti::detail::Xxh64;
 
 namespace {
 

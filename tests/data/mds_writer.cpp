@@ -1,0 +1,141 @@
+#include <tutti/data/mds_writer.hpp>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include <tutti/data/mds.hpp>
+
+#include "support/catch.hpp"
+#include "support/message.hpp"
+#include "support/temporary_folder.hpp"
+
+using namespace tutti::data;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+std::string refusal(const std::string& encoding, const MDSValue& value) {
+  const TemporaryFolder folder;
+  MDSWriter out((folder / "set").string(), {.columns = {{"x", encoding}}});
+  return message([&] { out.write({{"x", value}}); });
+}
+
+}  // namespace
+
+TEST_CASE("every compression gives back what was written", "[data][mds]") {
+  for (const char* compression : {"", "zstd", "zstd:19", "gz", "gz:0", "bz2:1", "br:4", "snappy"}) {
+    const TemporaryFolder folder;
+    const std::string path = (folder / "set").string();
+    try {
+      MDSWriter out(path, {.columns = {{"x", "int32"}, {"s", "str"}},
+                           .compression = compression,
+                           .hashes = {"xxh64", "sha1"},
+                           .size_limit = 5000});
+      for (std::int64_t i = 0; i < 300; ++i) {
+        out.write({{"x", -i}, {"s", std::string(static_cast<std::size_t>(i % 7) * 9, 'a')}});
+      }
+      out.finish();
+      out.finish();
+      CHECK_THROWS_AS(out.write({{"x", std::int64_t{1}}, {"s", std::string()}}), c10::Error);
+    } catch (const c10::NotImplementedError& error) {
+      CHECK_THAT(error.what_without_backtrace(), ContainsSubstring("is not linked to"));
+      continue;
+    }
+    const MDSReader reader(path);
+    CHECK(reader.shards().size() > 1);
+    REQUIRE(reader.size() == 300);
+    for (std::int64_t i = 0; i < 300; ++i) {
+      CHECK(reader.sample(i).integer("x") == -i);
+      CHECK(reader.sample(i).text("s").size() == static_cast<std::size_t>(i % 7) * 9);
+    }
+    if (*compression != 0) {  // cut off
+      const std::string file = path + "/" + reader.shards()[0]->zip->basename;
+      write_bytes(file, read_bytes(file).substr(0, 40));
+      CHECK_THAT(message([&] { (void)MDSReader(path).sample(0); }), ContainsSubstring("cut off"));
+    }
+  }
+}
+
+TEST_CASE("a sample larger than the limit gets a shard alone", "[data][mds]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "set").string();
+  MDSWriter out(path, {.columns = {{"b", "bytes"}}, .size_limit = 400});
+  out.write({{"b", std::string(1000, 'x')}});
+  out.write({{"b", std::string("y")}});
+  out.finish();
+  const MDSReader reader(path);
+  REQUIRE(reader.shards().size() == 3);
+  CHECK(reader.shards()[0]->samples == 0);
+  CHECK(reader.sample(0).bytes("b").size() == 1000);
+  CHECK(reader.sample(1).bytes("b") == "y");
+}
+
+TEST_CASE("numbers are written as their encodings have them", "[data][mds]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "set").string();
+  MDSWriter out(
+      path, {.columns = {{"f", "str_float"}, {"h", "float16"}, {"i", "str_int"}, {"u", "uint8"}}});
+  const std::vector<std::pair<double, std::string>> texts{{0.1, "0.1"},
+                                                          {3.0, "3.0"},
+                                                          {1e22, "1e+22"},
+                                                          {-2.5e-300, "-2.5e-300"},
+                                                          {1e15, "1000000000000000.0"},
+                                                          {1e16, "1e+16"},
+                                                          {0.0001, "0.0001"},
+                                                          {0.00001, "1e-05"}};
+  for (const auto& [value, text] : texts) {
+    out.write({{"f", value}, {"h", 1.5}, {"i", std::int64_t{-7}}, {"u", std::int64_t{255}}});
+  }
+  out.finish();
+  const MDSReader reader(path);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const MDSSample sample = reader.sample(static_cast<std::int64_t>(i));
+    CHECK(sample.text("f") == texts[i].second);
+    CHECK(sample.number("f") == texts[i].first);
+    CHECK(sample.number("h") == 1.5);
+    CHECK(sample.integer("i") == -7);
+    CHECK(sample.integer("u") == 255);
+  }
+}
+
+TEST_CASE("a value that its encoding does not take is refused", "[data][mds]") {
+  CHECK(refusal("int8", std::int64_t{-128}) == "nothing");
+  CHECK_THAT(refusal("int8", std::int64_t{128}), ContainsSubstring("128 does not fit"));
+  CHECK_THAT(refusal("uint8", std::int64_t{-1}), ContainsSubstring("-1 does not fit"));
+  CHECK_THAT(refusal("int", 1.5), ContainsSubstring("expected an integer"));
+  CHECK_THAT(refusal("int", std::string("1")), ContainsSubstring("the value is a text"));
+  CHECK_THAT(refusal("str", std::string("\xFF")), ContainsSubstring("no UTF-8 at byte 0"));
+  CHECK_THAT(refusal("json", std::string("{")), ContainsSubstring("JSON: "));
+  CHECK_THAT(refusal("ndarray:int32", at::ones({2})), ContainsSubstring("expected int32"));
+  CHECK_THAT(refusal("ndarray", at::ones({})), ContainsSubstring("1 to 63 dimensions"));
+  CHECK_THAT(refusal("ndarray:int64:3", at::ones({2}, at::kLong)), ContainsSubstring("[3]"));
+  CHECK_THAT(refusal("pil", at::ones({2, 3})),
+             ContainsSubstring("expected uint8 [1 | 3 | 4, H, W]"));
+  CHECK_THAT(refusal("str", at::ones({2})), ContainsSubstring("is a tensor"));
+}
+
+TEST_CASE("options that cannot be are refused", "[data][mds]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "set").string();
+  const auto refused = [&](MDSWriterOptions options) {
+    return message([&] { MDSWriter(path, std::move(options)); });
+  };
+  CHECK_THAT(refused({}), ContainsSubstring("there are no columns"));
+  CHECK_THAT(refused({.columns = {{"x", "pkl"}}}), ContainsSubstring("encoding \"pkl\""));
+  CHECK_THAT(refused({.columns = {{"x", "int"}}, .compression = "lz4"}),
+             ContainsSubstring("the compression is \"lz4\", expected br, bz2, gz, snappy or zstd"));
+  CHECK_THAT(refused({.columns = {{"x", "int"}}, .compression = "zstd:99"}),
+             ContainsSubstring("expected a level from 1 to 22") ||
+                 ContainsSubstring("not linked to zstd"));
+  CHECK_THAT(refused({.columns = {{"x", "int"}}, .hashes = {"crc32"}}),
+             ContainsSubstring("the hash \"crc32\" is not known"));
+  CHECK_THAT(refused({.columns = {{"x", "int"}}, .size_limit = 0}),
+             ContainsSubstring("size_limit is 0"));
+  MDSWriter(path, {.columns = {{"x", "int"}}}).finish();
+  CHECK(MDSReader(path).size() == 0);
+  CHECK_THAT(refused({.columns = {{"x", "int"}}}), ContainsSubstring("has an index.json already"));
+  CHECK(refused({.columns = {{"x", "int"}}, .exist_ok = true}) == "nothing");
+}
