@@ -57,6 +57,7 @@
 #include <tutti/checkpoint/command_object_store.hpp>
 #include <tutti/checkpoint/weights.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/chat.hpp>
 #include <tutti/core/switch.hpp>
 #include <tutti/core/trace.hpp>
 #include <tutti/data/augmentations.hpp>
@@ -69,6 +70,7 @@
 #include <tutti/data/instructions.hpp>
 #include <tutti/data/lines.hpp>
 #include <tutti/data/npy.hpp>
+#include <tutti/data/mask_tokens.hpp>
 #include <tutti/data/streaming_order.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/data/tokens.hpp>

@@ -1,6 +1,11 @@
 #include <tutti/text/tokenizer.hpp>
 
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -187,6 +192,177 @@ TEST_CASE("a tokenizer is read from its file or its folder", "[text][tokenizer]"
   std::ofstream(folder.path() / "tokenizer.json") << "{}";
   CHECK_THROWS_WITH(Tokenizer::load(folder.path().string()),
                     ContainsSubstring("tokenizer.json': tokenizer: "));
+}
+
+namespace {
+
+// BPE as it is defined: each step counts all pairs anew.
+struct Learnt {
+  std::vector<std::string> tokens;
+  std::vector<std::pair<std::string, std::string>> merges;
+};
+
+Learnt learn_plainly(const std::map<std::string, int>& pieces, std::size_t vocab_size, int least) {
+  Learnt out;
+  std::map<std::string, std::size_t> ids;
+  const auto id_of = [&](const std::string& token) {
+    if (ids.emplace(token, out.tokens.size()).second) {
+      out.tokens.push_back(token);
+    }
+    return ids.at(token);
+  };
+  id_of("<|endoftext|>");
+  std::vector<char32_t> alphabet(text::detail::byte_alphabet().begin(),
+                                 text::detail::byte_alphabet().end());
+  std::sort(alphabet.begin(), alphabet.end());
+  for (const char32_t c : alphabet) {
+    id_of(text::detail::to_utf8({&c, 1}));
+  }
+  std::vector<std::pair<std::vector<std::size_t>, int>> words;
+  for (const auto& [piece, count] : pieces) {
+    std::vector<std::size_t> word;
+    for (const char c : piece) {
+      word.push_back(id_of(text::detail::to_utf8(
+          {&text::detail::byte_alphabet()[static_cast<unsigned char>(c)], 1})));
+    }
+    words.emplace_back(word, count);
+  }
+  while (out.tokens.size() < vocab_size) {
+    std::map<std::pair<std::size_t, std::size_t>, int> counts;
+    for (const auto& [word, count] : words) {
+      for (std::size_t i = 1; i < word.size(); ++i) {
+        counts[{word[i - 1], word[i]}] += count;
+      }
+    }
+    const auto best = std::max_element(counts.begin(), counts.end(), [](auto& a, auto& b) {
+      return a.second < b.second;  // the first of equal ones, which has the smallest ids
+    });
+    if (best == counts.end() || best->second < least) {
+      break;
+    }
+    const auto [first, second] = best->first;
+    out.merges.emplace_back(out.tokens[first], out.tokens[second]);
+    const std::size_t id = id_of(out.tokens[first] + out.tokens[second]);
+    for (auto& [word, count] : words) {
+      std::vector<std::size_t> merged;
+      for (std::size_t i = 0; i < word.size(); ++i) {
+        const bool here = i + 1 < word.size() && word[i] == first && word[i + 1] == second;
+        merged.push_back(here ? id : word[i]);
+        i += here ? 1 : 0;
+      }
+      word = merged;
+    }
+  }
+  return out;
+}
+
+std::string file_text(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void check_learnt(const Tokenizer& tokenizer, const Learnt& expected) {
+  const TemporaryFolder folder;
+  tokenizer.save(folder.path().string());
+  const auto file = tutti::detail::parse_json(
+      file_text((folder.path() / "tokenizer.json").string()), {.values = 1'000'000});
+  std::vector<std::pair<std::string, std::string>> merges;
+  for (const auto& merge : file["model"]["merges"].array()) {
+    merges.emplace_back(merge[0].string(), merge[1].string());
+  }
+  CHECK(merges == expected.merges);
+  REQUIRE(tokenizer.vocab_size() == static_cast<std::int64_t>(expected.tokens.size()));
+  for (std::size_t id = 0; id < expected.tokens.size(); ++id) {
+    CHECK(tokenizer.id_to_token(static_cast<std::int64_t>(id)) == expected.tokens[id]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a byte-level BPE is learnt as its definition says", "[text][tokenizer]") {
+  const std::map<std::string, int> pieces{
+      {"low", 5},  {"lower", 2},  {"newest", 6},           {"widest", 3},
+      {"aaaa", 4}, {"abcabc", 3}, {"\xC3\xA9\xC3\xA9", 4}, {"bc", 2}};
+  std::vector<std::string> texts;  // a text is a piece
+  for (const auto& [piece, count] : pieces) {
+    texts.insert(texts.end(), static_cast<std::size_t>(count), piece);
+  }
+  for (const int least : {1, 2, 4}) {
+    const auto tokenizer = Tokenizer::train_bpe(texts, {.vocab_size = 290, .min_frequency = least});
+    check_learnt(tokenizer, learn_plainly(pieces, 290, least));
+  }
+  check_learnt(Tokenizer::train_bpe(texts, {.vocab_size = 262}), learn_plainly(pieces, 262, 2));
+  check_learnt(Tokenizer::train_bpe(texts, {.vocab_size = 257}), learn_plainly(pieces, 257, 2));
+}
+
+TEST_CASE("a BPE learnt from random texts is that of the definition", "[text][tokenizer]") {
+  std::uint32_t state = 12345;
+  const auto draw = [&](std::uint32_t below) {
+    state = state * 1664525 + 1013904223;
+    return (state >> 16) % below;
+  };
+  for (int run = 0; run < 20; ++run) {
+    std::map<std::string, int> pieces;
+    std::vector<std::string> texts;
+    for (int i = 0; i < 60; ++i) {
+      std::string piece;
+      for (std::uint32_t size = 1 + draw(9); size > 0; --size) {
+        piece += static_cast<char>('a' + draw(3));
+      }
+      ++pieces[piece];
+      texts.push_back(piece);
+    }
+    check_learnt(Tokenizer::train_bpe(texts, {.vocab_size = 330}), learn_plainly(pieces, 330, 2));
+  }
+}
+
+TEST_CASE("a tokenizer that was learnt encodes, is saved and read again", "[text][tokenizer]") {
+  std::string text;
+  for (int i = 0; i < 200; ++i) {
+    text += "The trainer trains, and the model learns \xC3\xA9t\xC3\xA9 " + std::to_string(i % 7) +
+            ".\n\n";
+  }
+  const auto tokenizer = Tokenizer::train_bpe(
+      text, {.vocab_size = 400, .special_tokens = {"<|endoftext|>", "<|pad|>"}});
+  CHECK(tokenizer.token_to_id("<|pad|>") == 1);
+  const std::string some = "the trainer learns<|endoftext|> \xF0\x9F\x99\x82";
+  const Ids ids = ids_of(tokenizer, some);
+  CHECK(ids.size() < 12);
+  CHECK(tokenizer.decode(ids, false) == some);
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "mine.json").string();
+  tokenizer.save(path);
+  CHECK(ids_of(Tokenizer::load(path), some) == ids);
+  CHECK_THROWS_WITH(tokenizer.save((folder.path() / "none" / "a.json").string()),
+                    ContainsSubstring("cannot be written"));
+}
+
+TEST_CASE("a long text is learnt in parts without a difference", "[text][tokenizer]") {
+  std::string text;
+  while (text.size() < (std::size_t{5} << 19)) {
+    text += "Some words  of a text\n\n  that's long; " + std::to_string(text.size()) + "\n";
+  }
+  text::detail::BpeTrainer in_parts;
+  const text::detail::PreTokenizer pieces(
+      tutti::detail::parse_json(R"({"type": "ByteLevel", "add_prefix_space": false})"));
+  in_parts.feed(text, pieces);
+  std::map<std::string, std::int64_t> expected;
+  pieces(text::detail::to_text(text), [&](const auto& from, std::size_t begin, std::size_t end) {
+    ++expected[text::detail::to_utf8(std::u32string_view(from.chars).substr(begin, end - begin))];
+  });
+  CHECK(std::map<std::string, std::int64_t>(in_parts.pieces().begin(), in_parts.pieces().end()) ==
+        expected);
+}
+
+TEST_CASE("options that a BPE cannot be learnt with are refused", "[text][tokenizer]") {
+  const std::string text = "a text";
+  CHECK_THROWS_WITH(Tokenizer::train_bpe(text, {.vocab_size = 256}),
+                    ContainsSubstring("vocab_size is 256, expected 257 or more"));
+  CHECK_THROWS_WITH(Tokenizer::train_bpe(text, {.min_frequency = 0}),
+                    ContainsSubstring("min_frequency is 0"));
+  CHECK_THROWS_WITH(Tokenizer::train_bpe(text, {.special_tokens = {"<a>", "<a>"}}),
+                    ContainsSubstring("the special token \"<a>\" is there twice"));
+  CHECK_THROWS_AS(Tokenizer::train_bpe(std::string("\xFF")), c10::ValueError);
 }
 
 #else

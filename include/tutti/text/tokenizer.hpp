@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -22,6 +21,7 @@
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/regular_file.hpp>
 #include <tutti/text/detail/added_tokens.hpp>
+#include <tutti/text/detail/bpe_trainer.hpp>
 #include <tutti/text/detail/decoder.hpp>
 #include <tutti/text/detail/post_processor.hpp>
 #endif
@@ -46,6 +46,14 @@ struct Encoding {
 struct EncodeOptions {
   bool add_special_tokens = true;  ///< what the file's template adds, as <s> or [CLS] and [SEP]
   std::size_t threads = 1;         ///< of encode_batch(); 0: as many as the machine runs at once
+};
+
+/// Options of Tokenizer::train_bpe().
+struct TrainBpeOptions {
+  std::int64_t vocab_size = 30000;  ///< tokens in all; at least the special ones and 256 bytes
+  std::int64_t min_frequency = 2;   ///< how often a pair must occur to be merged
+  std::vector<std::string> special_tokens = {"<|endoftext|>"};  ///< ids 0, 1, ...
+  bool add_prefix_space = false;  ///< a text that begins with no space is given one
 };
 
 #ifndef TUTTI_WITH_UTF8PROC
@@ -98,28 +106,7 @@ struct TokenizerParts {
   Decoder decoder;
   std::optional<Truncation> truncation;
   std::optional<Padding> padding;
-};
-
-// The memory that threads encode with; one that is free is taken, else a new one made.
-class WorkPool {
- public:
-  std::unique_ptr<Bpe::Work> take() {
-    const std::lock_guard lock(mutex_);
-    if (free_.empty()) {
-      return std::make_unique<Bpe::Work>();
-    }
-    auto work = std::move(free_.back());
-    free_.pop_back();
-    return work;
-  }
-  void give(std::unique_ptr<Bpe::Work> work) {
-    const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(work));
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Bpe::Work>> free_;
+  std::string file;  // its text
 };
 
 }  // namespace detail
@@ -138,6 +125,21 @@ class Tokenizer {
 
   /// json: the text of a tokenizer.json. Throws as load().
   static Tokenizer from_json(std::string_view json);
+
+  /// Learns a byte-level BPE, cut into pieces as GPT-2's, from texts.
+  ///
+  /// Vocabulary and merges are those of BpeTrainer of tokenizers with the alphabet of ByteLevel.
+  /// Where texts have too few pairs the vocabulary stays smaller.
+  /// Throws c10::ValueError when an option is out of range or a text is no UTF-8.
+  static Tokenizer train_bpe(std::span<const std::string> texts,
+                             const TrainBpeOptions& options = {});
+
+  /// The same of a single text.
+  static Tokenizer train_bpe(std::string_view text, const TrainBpeOptions& options = {});
+
+  /// Writes the tokenizer.json that it was made from; in a folder under that name.
+  /// Throws c10::Error when the file cannot be written.
+  void save(const std::string& path) const;
 
   /// text: UTF-8. Truncated and padded where the file says so (padding to a fixed length only).
   /// Throws c10::ValueError when the text is no UTF-8.
@@ -222,12 +224,29 @@ inline Tokenizer Tokenizer::from_json(std::string_view json) {
     const auto file = tutti::detail::parse_json(json, {.values = 100'000 + json.size() / 4});
     Tokenizer out;
     out.read(file);
+    out.parts_->file = json;
     return out;
   } catch (const std::invalid_argument& error) {
     ::tutti::detail::raise<c10::ValueError>(
         {__func__, __FILE__, __LINE__},
         std::string("tokenizer: the tokenizer.json is refused: ") + error.what());
   }
+}
+
+inline Tokenizer Tokenizer::train_bpe(std::span<const std::string> texts,
+                                      const TrainBpeOptions& options) {
+  const std::vector<std::string_view> views(texts.begin(), texts.end());
+  return from_json(detail::train_bpe(views, options.vocab_size, options.min_frequency,
+                                     options.special_tokens, options.add_prefix_space));
+}
+
+inline Tokenizer Tokenizer::train_bpe(std::string_view text, const TrainBpeOptions& options) {
+  return from_json(detail::train_bpe({&text, 1}, options.vocab_size, options.min_frequency,
+                                     options.special_tokens, options.add_prefix_space));
+}
+
+inline void Tokenizer::save(const std::string& path) const {
+  detail::write_tokenizer(path, parts_->file);
 }
 
 inline void Tokenizer::read(const tutti::detail::Json& file) {

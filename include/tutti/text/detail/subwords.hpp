@@ -6,6 +6,8 @@
 #ifdef TUTTI_WITH_UTF8PROC
 
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <unordered_map>
 
@@ -379,6 +381,28 @@ class Bpe {
   std::array<std::int64_t, 256> byte_ids_{};
   std::unordered_map<std::uint64_t, Merge> merges_;
   TextMap<std::int64_t> whole_;
+};
+
+// The memory that threads encode with; one that is free is taken, else a new one made.
+class WorkPool {
+ public:
+  std::unique_ptr<Bpe::Work> take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      return std::make_unique<Bpe::Work>();
+    }
+    auto work = std::move(free_.back());
+    free_.pop_back();
+    return work;
+  }
+  void give(std::unique_ptr<Bpe::Work> work) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(work));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Bpe::Work>> free_;
 };
 
 /// The longest tokens from the left; all but the first of a piece have a prefix.
