@@ -9,6 +9,10 @@
 
 #include <tutti/data/shard_writer.hpp>
 
+#ifdef TUTTI_WITH_JPEG
+#include "data/encode_jpeg.hpp"
+#endif
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -58,4 +62,20 @@ TEST_CASE("WebSample has the fields of a part of a tar file", "[data][webdataset
   CHECK(sample.json("json")["a"][0].integer() == 1);
   CHECK_THROWS_WITH(sample.text("jpg"),
                     ContainsSubstring("the sample 'k' has no field 'jpg'; there are: cls, json"));
+}
+
+TEST_CASE("an image of a sample is decoded to its pixels", "[data][webdataset][jpeg]") {
+#ifdef TUTTI_WITH_JPEG
+  const TemporaryFolder folder;
+  const std::string path = (folder / "a.tar").string();
+  const std::string jpeg = encode_jpeg(picture(), JCS_RGB);
+  ShardWriter writer(path);
+  writer.write("k", {{"jpg", jpeg}});
+  writer.close();
+  const auto samples = tutti::data::detail::web_samples(path);
+  const WebSample sample(path, read_bytes(path).substr(0, samples.at(0).end - samples.at(0).begin));
+  CHECK(sample.tensor("png;jpg").equal(decode_jpeg(jpeg)));
+#else
+  tutti_test::skip("this program was built without libjpeg, TUTTI_WITH_JPEG");
+#endif
 }
