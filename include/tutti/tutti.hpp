@@ -121,6 +121,7 @@
 #include <tutti/models/causal_lm.hpp>
 #include <tutti/models/cifar_resnet.hpp>
 #include <tutti/models/classifier.hpp>
+#include <tutti/models/compiled.hpp>
 #include <tutti/models/from_pretrained.hpp>
 #include <tutti/models/generate.hpp>
 #include <tutti/models/generation_config.hpp>

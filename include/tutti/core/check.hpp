@@ -124,7 +124,9 @@ inline constexpr bool hides_no_hook = !HidesBase<P>;
 template <class P, class E>
 inline constexpr bool apply_is_const = !Calls<P, E> || Calls<const P, E>;
 template <class P, class M>
-inline constexpr bool supported = Supports<P, M>;
+inline constexpr bool replaces_nothing = !lists<M, is_compiled> || !means<changes_model, P>;
+template <class P, class M>
+inline constexpr bool supported = Supports<P, M> || !replaces_nothing<P, M>;
 // A policy that lists its events is compared with the list instead, which costs less to compile.
 template <class P>
 inline constexpr bool names_are_right = apply_is_spelt_right<P>&& match_is_spelt_right<P>&&
@@ -417,6 +419,10 @@ struct ModelCheck {
                 "tutti: this policy cannot work on this model, whose features are not what the "
                 "policy's `supports` asks for; take the policy out, or see its method card for "
                 "models that will do.");
+  static_assert(detail::replaces_nothing<P, M>,
+                "tutti: this policy replaces layers or stores weights in another order, and an "
+                "exported model has no layers; change the model in Python before the export "
+                "(docs/compiled.md), or train a network of tutti.");
 };
 
 /// Refuses a policy that would never be called.

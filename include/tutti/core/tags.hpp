@@ -41,6 +41,7 @@ struct has_feed_forward {};     ///< BERT's intermediate and output blocks
 struct has_residual_blocks {};  ///< blocks with a branch to drop (models/residual_block.hpp)
 struct loss_takes_indices {};   ///< a loss for targets that are class indices, and for no others
 struct loss_not_linear_in_targets {};  ///< a loss of mixed targets that is not the mix of losses
+struct is_compiled {};                 ///< an exported graph, which has no layers to replace
 
 namespace detail {
 
@@ -67,13 +68,23 @@ struct FeaturesOf<M> : FeaturesOf<typename M::element_type> {};  // of a shared_
 
 }  // namespace detail
 
+namespace detail {
+
+// What an exported model takes is in its file, and so is not known when the program compiles.
+template <class M, class F>
+inline constexpr bool file_decides = contains<is_compiled, typename FeaturesOf<M>::type>&&
+    contains<F, types<takes_images, takes_tokens>>;
+
+}  // namespace detail
+
 /// `M` may have feature `F`: its type lists it, or says nothing of features. For `supports`:
 ///
 ///     template <class M>
 ///     static constexpr bool supports = offers<M, takes_images>;
 template <class M, class F>
-inline constexpr bool offers = detail::contains<F, typename detail::FeaturesOf<M>::type> ||
-                               std::is_void_v<typename detail::FeaturesOf<M>::type>;
+inline constexpr bool offers =
+    detail::contains<F, typename detail::FeaturesOf<M>::type> ||
+    std::is_void_v<typename detail::FeaturesOf<M>::type> || detail::file_decides<M, F>;
 
 /// `M` says of itself that it has feature `F`.
 template <class M, class F>

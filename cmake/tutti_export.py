@@ -1,0 +1,696 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Exports a PyTorch model once, to be trained without Python by tutti::load_compiled() (docs/compiled.md).
+
+    python tutti_export.py --model timm:resnet18 --model-args '{"num_classes": 10}' --batch 8x3x64x64 --out resnet18.tutti
+    python tutti_export.py --model hf:gpt2 --batch input_ids=4x64:int64 --dynamic input_ids:1=length --out gpt2.tutti
+    python tutti_export.py --model my_model.py:MyModel --batch 8x32 --out mine.tutti
+
+As a function: tutti_export.export(model, {"x": example}, "mine.tutti"). What it writes is a folder: model.safetensors has the
+weights, and compiled.json lists the calls of PyTorch's operators that forward, backward and evaluation make. It is data: it runs on
+any machine and loads no code.
+
+Needs torch 2.11 or newer and safetensors, and what --model names: timm, torchvision, transformers.
+"""
+import argparse
+import contextlib
+import functools
+import importlib.util
+import inspect
+import json
+import logging
+import math
+import operator
+import os
+import random
+import shutil
+import sys
+import tempfile
+import traceback
+
+import torch
+import torch.utils._pytree as pytree
+
+FORMAT = 1
+OLDEST = (2, 11)
+
+
+class Refusal(Exception):
+    """What cannot be exported, and why, in a sentence."""
+
+
+def private():
+    """The calls of torch that are no public interface, each in its place since torch 2.11."""
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < OLDEST:
+        raise Refusal(f"this is torch {torch.__version__}, and the export needs {OLDEST[0]}.{OLDEST[1]} or newer, the version of "
+                      "the LibTorch that trains the model")
+    places = {
+        "D": ("torch._functorch._aot_autograd.descriptors", None),
+        "joint": ("torch._functorch.aot_autograd", "aot_export_joint_with_descriptors"),
+        "default_partition": ("torch._functorch.partitioners", "default_partition"),
+        "TracingContext": ("torch._guards", "TracingContext"),
+        "tracing": ("torch._guards", "tracing"),
+    }
+    found = argparse.Namespace()
+    for name, (module, member) in places.items():
+        try:
+            value = importlib.import_module(module)
+            setattr(found, name, value if member is None else getattr(value, member))
+        except (ImportError, AttributeError) as error:
+            raise Refusal(f"torch {torch.__version__} has no {module}{'.' + member if member else ''}, which the export calls; "
+                          f"export with torch {OLDEST[0]}.{OLDEST[1]}") from error
+    return found
+
+
+def placeholders(graph):
+    return [node for node in graph.graph.nodes if node.op == "placeholder"]
+
+
+def output_node(graph):
+    return next(node for node in graph.graph.nodes if node.op == "output")
+
+
+def value(node):
+    return node.meta.get("val")
+
+
+def word(P, descriptor):
+    """What a value of the joint graph is, as text; what is not known here is refused."""
+    D = P.D
+    match descriptor:
+        case D.ParamAOTInput():
+            return "parameter:" + descriptor.target
+        case D.BufferAOTInput():
+            return "buffer:" + descriptor.target
+        case D.PlainAOTInput():
+            return f"input:{descriptor.idx}"
+        case D.TangentAOTInput():
+            return "tangent:" + word(P, descriptor.output).removeprefix("output:")
+        case D.PlainAOTOutput():
+            return f"output:{descriptor.idx}"
+        case D.GradAOTOutput():
+            return "gradient:" + word(P, descriptor.grad_of).removeprefix("parameter:")
+        case D.InputMutationAOTOutput():
+            mutated = word(P, descriptor.mutated_input)
+            if not mutated.startswith("buffer:"):
+                raise Refusal(f"the model changes {mutated.replace(':', ' ')} in place in its forward; let it make a new tensor")
+            return "mutated:" + mutated.removeprefix("buffer:")
+    raise Refusal(f"the model needs {descriptor!r} of torch, which an exported model does not have")
+
+
+def place_of(error):
+    """The line of the model at which the export failed: the deepest one outside torch and this file."""
+    inside = os.path.dirname(torch.__file__) + os.sep
+    frames = [f for f in traceback.extract_tb(error.__traceback__)
+              if not f.filename.startswith((inside, "<")) and os.path.abspath(f.filename) != os.path.abspath(__file__)
+              and f"contextlib{os.extsep}py" not in f.filename]
+    return f" at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+
+
+def captured(model, args, dynamic):
+    """torch.export's graph. The choices of Python's and NumPy's random numbers are made when a model is exported, once for all
+    steps, so a graph that depends on them is refused: it is captured twice with other seeds."""
+    def capture(seed):
+        random.seed(seed)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(seed)
+        try:
+            return torch.export.export(model, args, dynamic_shapes=dynamic, strict=False)
+        except Exception as error:
+            said = str(error).strip().split("\n\n")[0]
+            hint = "" if dynamic is None else " If the model needs these sizes as they are, export it with --fixed."
+            raise Refusal(f"torch.export refuses the model{place_of(error)}\n{type(error).__name__}: {said}{hint}") from error
+    state = random.getstate()
+    programs = [capture(seed) for seed in (0, 1, 2)]
+    random.setstate(state)
+    if len({program.graph_module.code for program in programs}) > 1:
+        raise Refusal("the model's graph depends on Python's or NumPy's random numbers (LayerDrop is of this kind); one draw would "
+                      "be kept for all steps. Draw with torch instead, or set its probability to 0")
+    return programs[0]
+
+
+def joint_graph(P, model, args, dynamic):
+    """Forward and backward graphs of the training mode, and the descriptors of the joint graph's outputs."""
+    program = captured(model, args, dynamic)
+    by_name = {node.name: node for node in placeholders(program)}
+    fakes = tuple(value(by_name[name]) for name in program.graph_signature.user_inputs)
+    mode = next(fake.fake_mode for fake in fakes if isinstance(fake, torch.Tensor))
+    module = program.module(check_guards=False)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(P.tracing(P.TracingContext(mode)))
+        stack.enter_context(mode)
+        joint = P.joint(stack, module, fakes, decompositions=None).graph_module
+        outs = output_node(joint).meta["desc"]
+        draws = any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in joint.graph.nodes)
+        count = sum(d is not None and not isinstance(d, P.D.GradAOTOutput) for d in outs)
+        static = [i for i, node in enumerate(placeholders(joint))
+                  if isinstance(node.meta["desc"], (P.D.ParamAOTInput, P.D.BufferAOTInput))]
+        forward, backward = P.default_partition(joint, [value(node) for node in placeholders(joint)], num_fwd_outputs=count,
+                                                static_lifetime_input_indices=static)
+    return program, module, forward, backward, outs, count, draws
+
+
+def sizes_of_tensors(backward):
+    """Programs take and give tensors only: sizes that the backward graph gets are made of the sizes of its tensors."""
+    tensors = [node for node in placeholders(backward) if isinstance(value(node), torch.Tensor)]
+
+    def symbol(name):
+        for tensor in tensors:
+            for i, size in enumerate(value(tensor).shape):
+                if isinstance(size, torch.SymInt) and size.node.expr == name:
+                    return backward.graph.call_function(torch.ops.aten.sym_size.int, (tensor, i))
+        raise Refusal(f"the backward needs the size {name}, which none of its tensors has")
+
+    def build(expression):
+        if expression.is_Integer:
+            return int(expression)
+        if expression.is_Symbol:
+            return symbol(expression)
+        if expression.is_Add or expression.is_Mul:
+            function = operator.add if expression.is_Add else operator.mul
+            return functools.reduce(lambda a, b: backward.graph.call_function(function, (a, b)), map(build, expression.args))
+        raise Refusal(f"a size of the backward is {expression}, which is no sum of products of the inputs' sizes; export the model "
+                      "with --fixed")
+
+    given = [node for node in placeholders(backward) if isinstance(value(node), torch.SymInt)]
+    if not given:
+        return
+    first = next(node for node in backward.graph.nodes if node.op != "placeholder")
+    for node in given:
+        with backward.graph.inserting_before(first):
+            size = build(value(node).node.expr)
+        if not isinstance(size, int):
+            size.meta["val"] = value(node)
+        node.replace_all_uses_with(size)
+        backward.graph.erase_node(node)
+
+
+def base_of(node):
+    """The placeholder whose memory a value of the graph has; None: memory of its own."""
+    while node.op == "call_function":
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or len(schema.returns) != 1 or schema.returns[0].alias_info is None:
+            return None
+        node = node.args[0]
+    return node if node.op == "placeholder" else None
+
+
+def wire(P, forward, backward, outs, count):
+    """Takes out what need not travel (inputs, sizes, gradients that are not there), and says what is left, in order."""
+    given = {node.name: word(P, node.meta["desc"]) for node in placeholders(forward)}
+    sizes_of_tensors(backward)
+    end = output_node(forward)
+    saved = [v for v in end.args[0][count:] if v.name not in given and isinstance(value(v), torch.Tensor)]
+    shared = {given[base.name] for base in map(base_of, saved) if base is not None}
+    end.args = ((*end.args[0][:count], *saved),)
+    end = output_node(backward)
+    gradients = [(v, word(P, d)) for v, d in zip(end.args[0], outs[count:]) if v is not None and isinstance(d, P.D.GradAOTOutput)]
+    gradients = [(v, w) for v, w in gradients if not w.startswith("gradient:input:")]
+    end.args = (tuple(v for v, _ in gradients),)
+    for graph in (forward, backward):
+        graph.recompile()
+    index = {v.name: f"saved:{i}" for i, v in enumerate(saved)}
+    return {
+        "forward": {"in": [given[node.name] for node in placeholders(forward)],
+                    "out": [word(P, d) for d in outs[:count]] + list(index.values())},
+        "backward": {"in": [given.get(node.name) or index.get(node.name) or word(P, node.meta["desc"])
+                            for node in placeholders(backward)],
+                     "out": [w for _, w in gradients], "shares": sorted(w for w in shared if not w.startswith("input:"))},
+    }
+
+
+# --- The calls -----------------------------------------------------------------------------------------------------------------
+
+INTEGERS = {operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.floordiv: "floordiv", operator.mod: "mod",
+            torch.sym_max: "max", torch.sym_min: "min"}
+
+
+def encoded(argument, registers):
+    """An argument of an operator: null, true, 1, 1.5, "%7" for a value, [..], {"dtype": ..} and the like."""
+    if argument is None or isinstance(argument, (bool, int)):
+        return argument
+    if isinstance(argument, float):
+        return argument if math.isfinite(argument) else {"float": str(argument)}
+    if isinstance(argument, torch.fx.Node):
+        return f"%{registers[argument]}"
+    if isinstance(argument, (list, tuple)):
+        return [encoded(a, registers) for a in argument]
+    for kind, name in ((torch.dtype, "dtype"), (torch.layout, "layout"), (torch.memory_format, "memory_format")):
+        if isinstance(argument, kind):
+            return {name: str(argument).removeprefix("torch.")}
+    if isinstance(argument, torch.device):
+        return {"device": "model"}
+    if isinstance(argument, str):
+        return {"string": argument}
+    raise Refusal(f"an operator of the model takes a {type(argument).__name__}, which is no data")
+
+
+def positional(node):
+    """All arguments in the order of the operator's schema, without those at the end that have their defaults."""
+    schema = node.target._schema
+    out = list(node.args)
+    wanted = schema.arguments[len(out):]
+    last = max((i for i, a in enumerate(wanted) if a.name in node.kwargs), default=-1)
+    for argument in wanted[:last + 1]:
+        out.append(node.kwargs.get(argument.name, argument.default_value))
+    return out
+
+
+def calls_of(graph, words, constant):
+    """The calls of a graph; every value has a number: first the inputs, then what each call returns."""
+    registers, calls = {}, []
+    fixed = [node for node in graph.graph.nodes if node.op == "get_attr"]
+    for node in fixed:
+        held = operator.attrgetter(node.target)(graph)
+        if not isinstance(held, torch.Tensor):
+            raise Refusal("the model has branches or loops as operators of torch (cond, while_loop), which are no plain list of "
+                          "calls; write them without a branch, with torch.where for instance")
+        words.append("buffer:" + constant(held))
+    for node in [*placeholders(graph), *fixed]:
+        registers[node] = len(registers)
+    following = len(registers)
+    for node in graph.graph.nodes:
+        if node.op != "call_function":
+            continue
+        if node.target is operator.getitem:
+            source, index = node.args
+            if len(source.target._schema.returns) > 1:
+                registers[node] = registers[source] + index
+                continue
+            call = {"op": "item", "args": [encoded(source, registers), index]}
+            results = 1
+        elif node.target is torch.ops.aten.sym_size.int:
+            call, results = {"op": "size", "args": [encoded(a, registers) for a in node.args]}, 1
+        elif node.target in INTEGERS:
+            call, results = {"op": INTEGERS[node.target], "args": [encoded(a, registers) for a in node.args]}, 1
+        elif isinstance(node.target, torch._ops.OpOverload):
+            if node.target.namespace != "aten":
+                raise Refusal(f"the model calls {node.target}, which is no operator of LibTorch itself, so C++ would not find it")
+            name = node.target._schema.name + ("." + node.target._schema.overload_name if node.target._schema.overload_name else "")
+            call = {"op": name, "args": [encoded(a, registers) for a in positional(node)]}
+            results = len(node.target._schema.returns)
+        else:
+            raise Refusal(f"the model calls {node.target}, which is no operator")
+        registers[node] = following
+        following += results
+        calls.append(call)
+    results = [encoded(v, registers) for v in output_node(graph).args[0]]
+    return {"calls": calls, "results": results}
+
+
+# --- All of it -----------------------------------------------------------------------------------------------------------------
+
+def output_names(spec):
+    """The names of a forward's outputs: those of a dict or of a ModelOutput, else outputs, or output_0, output_1, ..."""
+    count = spec.num_leaves
+    try:
+        keys = [key for key in spec.context] if spec.context is not None else []
+    except TypeError:
+        keys = []
+    if len(keys) == count and all(isinstance(key, str) for key in keys):
+        return keys
+    return ["outputs"] if count == 1 else [f"output_{i}" for i in range(count)]
+
+
+class Names:
+    """The names of the weights: tied ones have the first, what a wrapper puts in front is left out."""
+
+    def __init__(self, model, prefix):
+        self.prefix, self.first, self.other, self.constants = prefix, {}, {}, []
+        named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+        seen = {}
+        for name, tensor in named:
+            first = seen.setdefault(id(tensor), name)
+            self.first[name] = self.plain(first)
+            if first != name:
+                self.other[self.plain(name)] = self.plain(first)
+
+    def plain(self, name):
+        return name.removeprefix(self.prefix)
+
+    def of(self, text):
+        kind, _, name = text.partition(":")
+        return f"{kind}:{self.first.get(name, name)}" if kind in ("parameter", "buffer", "gradient", "mutated") else text
+
+    def constant(self, tensor):
+        """The name under which a tensor is stored that the model's code made, no parameter and no buffer."""
+        for i, held in enumerate(self.constants):
+            if held.dtype == tensor.dtype and held.shape == tensor.shape and torch.equal(held, tensor):
+                return f"constants.{i}"
+        self.constants.append(tensor.detach().clone())
+        return f"constants.{len(self.constants) - 1}"
+
+
+def evaluation_graph(model, args, dynamic, names):
+    """The graph of the evaluation mode and its words."""
+    program = captured(model, args, dynamic).run_decompositions({})
+    words, inputs = [], 0
+    for spec in program.graph_signature.input_specs:
+        match spec.kind.name:
+            case "USER_INPUT":
+                words.append(f"input:{inputs}")
+                inputs += 1
+            case "PARAMETER" | "BUFFER":
+                words.append(("parameter:" if spec.kind.name == "PARAMETER" else "buffer:") + spec.target)
+            case "CONSTANT_TENSOR":
+                words.append("buffer:" + names.constant(program.constants[spec.target]))
+            case kind:
+                raise Refusal(f"the evaluation of the model takes a {kind} of torch.export, which an exported model does not have")
+    outs = []
+    for spec in program.graph_signature.output_specs:
+        match spec.kind.name:
+            case "USER_OUTPUT":
+                outs.append(f"output:{sum(o.startswith('output:') for o in outs)}")
+            case "BUFFER_MUTATION":
+                outs.append("mutated:" + spec.target)
+            case kind:
+                raise Refusal(f"the evaluation of the model has a {kind} of torch.export, which an exported model does not have")
+    return program.graph_module, {"in": words, "out": outs}
+
+
+def described(tensor, symbols):
+    def size(s):
+        return s if isinstance(s, int) else symbols.get(str(s.node.expr), str(s))
+    return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": [size(s) for s in tensor.shape]}
+
+
+def symbols_of(program, wanted):
+    """Torch's symbols by the names that the caller gave, and the range of each."""
+    by_name = {node.name: node for node in placeholders(program)}
+    symbols, ranges = {}, {}
+    for i, name in enumerate(program.graph_signature.user_inputs):
+        for dimension, label in (wanted[i] or {}).items():
+            size = value(by_name[name]).shape[dimension]
+            if isinstance(size, int):
+                raise Refusal(f"torch.export made dimension {dimension} of input {i} the constant {size}; the model does not allow "
+                              f"another. Export it with --fixed, or leave {label} out of --dynamic")
+            expression = size.node.expr
+            symbols[str(expression)] = label
+            found = program.range_constraints.get(expression)
+            low, high = (int(found.lower), found.upper) if found is not None else (2, None)
+            ranges[label] = [low, int(high) if high is not None and str(high).isdigit() else None]
+    return symbols, ranges
+
+
+def check(model, wiring, forward, backward, names, args, mode_is_random):
+    """The graphs compute what the model does, gradients included, also for another size of the batch."""
+    if mode_is_random:
+        return
+    tensors = {names.first[k]: v for k, v in [*model.named_parameters(), *model.named_buffers()]}
+    before = {k: v.detach().clone() for k, v in tensors.items()}
+    parameters = {names.first[k]: v for k, v in model.named_parameters() if v.requires_grad}
+    wanted = [o for o in pytree.tree_leaves(model(*args)) if isinstance(o, torch.Tensor)]
+    tangents = [torch.randn_like(o) if o.is_floating_point() else None for o in wanted]
+    pairs = [(o, t) for o, t in zip(wanted, tangents) if t is not None and o.requires_grad]
+    grads = torch.autograd.grad([o for o, _ in pairs], list(parameters.values()), [t for _, t in pairs], allow_unused=True)
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            tensor.copy_(before[name])
+        at = {}
+
+        def find(text):
+            kind, _, name = text.partition(":")
+            if kind in ("parameter", "buffer"):
+                return tensors[names.first.get(name, name)].detach() if names.first.get(name, name) in tensors else \
+                    names.constants[int(name.split(".")[1])]
+            return args[int(name)] if kind == "input" else tangents[int(name)] if kind == "tangent" else at[text]
+        for part, graph in (("forward", forward), ("backward", backward)):
+            count = len(placeholders(graph))
+            results = graph(*[find(w) for w in wiring[part]["in"][:count]])
+            for text, result in zip(wiring[part]["out"], results):
+                at[text] = at[text] + result if text in at else result  # tied weights have several gradients
+
+    def near(name, got, want):
+        worst = (got.double() - want.double()).abs().max().item() if want.numel() else 0.0
+        if worst > 1e-3 * max(want.double().abs().max().item(), 1e-3) if want.numel() else False:
+            raise Refusal(f"the exported graph differs from the model by {worst:.3g} in {name}; this model cannot be exported")
+    for i, output in enumerate(wanted):
+        near(f"output {i}", at[f"output:{i}"], output)
+    for name, gradient in zip(parameters, grads):
+        if gradient is not None and f"gradient:{name}" in at:
+            near(f"the gradient of {name}", at[f"gradient:{name}"], gradient)
+
+
+def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="fp32", outputs=None, prefix="",
+           largest=4096, verify=True):
+    """Exports `model` to the new folder `folder`; returns what compiled.json says.
+
+    inputs: example tensors by name, in the order of forward's arguments; dimensions are 2 or more, and different where they may
+    differ. dynamic: {input: {dimension: name}}; default: dimension 0 of each is "batch"; {}: nothing is dynamic. precision: fp32, or amp_bf16 to export the forward under autocast. outputs: names of
+    what forward returns; default: the keys of a dict or ModelOutput. prefix: what a wrapper puts before the names of the weights.
+    largest: the largest size of a dynamic dimension. Raises Refusal.
+    """
+    P = private()
+    if os.path.exists(folder):
+        raise Refusal(f"'{folder}' is there already; remove it, or give another name")
+    names_in, args = list(inputs), tuple(inputs.values())
+    for name, tensor in inputs.items():
+        varies = [0] if dynamic is None else dynamic.get(name, {})
+        if any(tensor.shape[i] < 2 for i in varies):
+            raise Refusal(f"the example of {name} is {list(tensor.shape)}; torch.export treats sizes 0 and 1 as constants, so give a "
+                          "dynamic dimension 2 or more")
+    if dynamic is None:
+        dynamic = {name: {0: "batch"} for name in names_in}
+    for name in dynamic:
+        if name not in inputs:
+            raise Refusal(f"a dynamic dimension of \"{name}\" is asked for; the inputs are {', '.join(names_in)}")
+    wanted = [dynamic.get(name, {}) for name in names_in]
+    dims = {label: torch.export.Dim(label, min=1, max=largest) for each in wanted for label in each.values()}
+    shapes = tuple({i: dims[label] for i, label in each.items()} or None for each in wanted) if dims else None
+    if shapes and any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(model.forward).parameters.values()):
+        shapes = (shapes,)  # of forward(*args), whose argument is one tuple
+    with torch.no_grad():
+        for tensor in [*model.parameters(), *model.buffers()]:
+            if not tensor.is_contiguous():
+                tensor.data = tensor.data.contiguous()
+    names = Names(model, prefix)
+    low = precision == "amp_bf16"
+    if precision not in ("fp32", "amp_bf16"):
+        raise Refusal(f"precision is {precision}, expected fp32 or amp_bf16")
+    run = Autocast(model) if low else model
+    inner = "model." if low else ""
+
+    was_training = model.training
+    run.train()
+    program, module, forward, backward, outs, count, draws = joint_graph(P, run, args, shapes)
+    wiring = wire(P, forward, backward, outs, count)
+    buffers = dict(module.named_buffers(remove_duplicate=False))
+
+    def canonical(text):
+        kind, _, name = text.partition(":")
+        if kind not in ("parameter", "buffer", "gradient", "mutated"):
+            return text
+        name = name.removeprefix(inner)
+        if name in names.first:
+            return names.of(f"{kind}:{name}")
+        return "buffer:" + names.constant(buffers[inner + name if inner + name in buffers else name])
+    parts = {"forward": forward, "backward": backward}
+    if evaluation:
+        run.eval()
+        parts["eval"], wiring["eval"] = evaluation_graph(run, args, shapes, names)
+        run.train()
+    for part in wiring.values():
+        for side, words in part.items():
+            part[side] = [canonical(w) for w in words]
+    model.train()
+    if verify:
+        check(run, wiring, forward, backward, names if not low else Names(run, inner + prefix), args, draws or low)
+    model.train(was_training)
+
+    symbols, ranges = symbols_of(program, wanted)
+    parent = os.path.dirname(os.path.abspath(folder))
+    os.makedirs(parent, exist_ok=True)
+    made = tempfile.mkdtemp(prefix=".tutti_export-", dir=parent)
+    try:
+        for name, graph in parts.items():
+            wiring[name].update(calls_of(graph, wiring[name]["in"], names.constant))
+        by_name = {node.name: node for node in placeholders(program)}
+        persistent = {names.first[k] for k in model.state_dict() if k in names.first}
+        weights = {}
+        parameters, held = [], []
+        for key, tensor in model.named_parameters():
+            weights[names.first[key]] = tensor
+            parameters.append({"name": names.first[key], **described(tensor, {}), "requires_grad": tensor.requires_grad})
+        for key, tensor in model.named_buffers():
+            weights[names.first[key]] = tensor
+            held.append({"name": names.first[key], **described(tensor, {}), "persistent": names.first[key] in persistent})
+        for i, tensor in enumerate(names.constants):
+            weights[f"constants.{i}"] = tensor
+            held.append({"name": f"constants.{i}", **described(tensor, {}), "persistent": False})
+        results = [value(v) for v, d in zip(output_node(forward).args[0], outs) if isinstance(d, P.D.PlainAOTOutput)]
+        labels = outputs or output_names(program.call_spec.out_spec)
+        if len(labels) != len(results):
+            raise Refusal(f"forward returns {len(results)} tensors, and {len(labels)} names were given: {', '.join(labels)}")
+        package = {
+            "format": FORMAT, "kind": "data", "torch": torch.__version__.split("+")[0],
+            "precision": precision, "random": draws,
+            "symbols": ranges,
+            "inputs": [{"name": n, **described(value(by_name[u]), symbols)}
+                       for n, u in zip(names_in, program.graph_signature.user_inputs)],
+            "outputs": [{"name": n, **described(v, symbols)} for n, v in zip(labels, results)],
+            "parameters": parameters, "buffers": held, "tied": names.other, "programs": wiring,
+        }
+        from safetensors.torch import save_file
+        save_file({k: v.detach().cpu().contiguous().clone() for k, v in weights.items()}, os.path.join(made, "model.safetensors"),
+                  metadata={"format": "pt"})
+        with open(os.path.join(made, "compiled.json"), "w", encoding="utf-8") as file:
+            file.write(text_of(package))
+        os.chmod(made, 0o755)
+        os.rename(made, folder)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    return package
+
+
+def text_of(package):
+    """JSON with a line for each call and each tensor, so that a change shows in a diff."""
+    text = json.dumps(package, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    return text.replace('{"op"', '\n{"op"').replace('{"name"', '\n{"name"').replace('"programs"', '\n"programs"') + "\n"
+
+
+class Autocast(torch.nn.Module):
+    """The forward under autocast to bfloat16, so that its casts are exported."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        self.forward = functools.wraps(model.forward)(self.forward)
+
+    def forward(self, *args):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.model(*args)
+
+
+class HuggingFace(torch.nn.Module):
+    """A model of Transformers that takes the tensors of a batch and gives its logits; the loss is left to tutti."""
+
+    def __init__(self, model, names, output):
+        super().__init__()
+        self.model, self.names, self.output = model, names, output
+
+    def forward(self, *args):
+        return self.model(**dict(zip(self.names, args)))[self.output]
+
+
+# --- The command ---------------------------------------------------------------------------------------------------------------
+
+def examples(text, integers, high):
+    """Example tensors of --batch: "8x3x64x64" or "input_ids=4x64:int64,attention_mask=4x64:int64"."""
+    out = {}
+    for i, part in enumerate(text.split(",")):
+        name, _, rest = part.rpartition("=")
+        shape, _, dtype = rest.partition(":")
+        try:
+            sizes = [int(size) for size in shape.split("x")]
+            kind = getattr(torch, dtype) if dtype else (torch.int64 if integers else torch.float32)
+            made = torch.randn(sizes).to(kind) if kind.is_floating_point else \
+                torch.randint(0, 2 if "mask" in name or kind == torch.bool else high, sizes).to(kind)
+        except (ValueError, AttributeError, RuntimeError) as error:
+            raise Refusal(f"--batch {part}: {error}; expected NAME=8x3x64x64 or NAME=4x64:int64, several with commas") from error
+        out[name or ("" if i == 0 else f"input_{i}")] = made
+    return out
+
+
+def hugging_face(where, args, names):
+    import transformers
+    if os.path.exists(where):
+        config = transformers.AutoConfig.from_pretrained(where, local_files_only=True, **args)
+    else:
+        try:
+            config = transformers.AutoConfig.for_model(where, **args)
+        except ValueError as error:
+            raise Refusal(f"hf:{where} is no folder, no config.json and no model type of Transformers") from error
+    if hasattr(config, "use_cache"):
+        config.use_cache = False
+    architecture = (config.architectures or [None])[0]
+    kind = getattr(transformers, architecture, None) if architecture else None
+    folder = os.path.isdir(where) and any(n.endswith(".safetensors") for n in os.listdir(where))
+    made = (kind or transformers.AutoModelForCausalLM)
+    if folder:
+        model = made.from_pretrained(where, config=config, local_files_only=True)
+    else:
+        model = kind(config) if kind else transformers.AutoModelForCausalLM.from_config(config)
+    names = [n or model.main_input_name for n in names]
+    return HuggingFace(model, names, "logits"), names
+
+
+def model_of(text, args, pretrained, names):
+    """The model of --model, the names of its inputs, those of its outputs, and a wrapper's prefix."""
+    kind, _, where = text.partition(":")
+    if not where:
+        raise Refusal(f"--model is {text}, expected timm:NAME, torchvision:NAME, hf:FOLDER or file.py:NAME")
+    if kind == "timm":
+        import timm
+        return timm.create_model(where, pretrained=pretrained, **args), names, None, ""
+    if kind == "torchvision":
+        import torchvision
+        return torchvision.models.get_model(where, weights="DEFAULT" if pretrained else None, **args), names, None, ""
+    if kind == "hf":
+        model, names = hugging_face(where, args, names)
+        return model, names, ["logits"], "model."
+    if not os.path.exists(kind):
+        raise Refusal(f"--model is {text}, and there is no file {kind}; expected timm:NAME, torchvision:NAME, hf:FOLDER or file.py:NAME")
+    spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(kind))[0], kind)
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(kind)))
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    if not hasattr(module, where):
+        raise Refusal(f"{kind} has no {where}, a class of a model or a function that makes one")
+    return getattr(module, where)(**args), names, None, ""
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="timm:NAME, torchvision:NAME, hf:FOLDER (or config.json, or a model type), "
+                        "file.py:NAME, a class or a function that makes the model")
+    parser.add_argument("--model-args", default="{}", help="what the model is made with, as JSON: '{\"num_classes\": 10}'")
+    parser.add_argument("--batch", required=True, help="an example batch: 8x3x64x64, or NAME=4x64:int64,NAME=...")
+    parser.add_argument("--out", required=True, help="the new folder")
+    parser.add_argument("--weights", help="a safetensors file that is loaded into the model, strictly")
+    parser.add_argument("--pretrained", action="store_true", help="with the weights that timm or torchvision download")
+    parser.add_argument("--dynamic", action="append", default=[], metavar="NAME:DIMENSION=LABEL",
+                        help="a further dimension of any size; the same label means the same size")
+    parser.add_argument("--fixed", action="store_true", help="nothing is dynamic, the batch neither")
+    parser.add_argument("--largest", type=int, default=4096, help="the largest size of a dynamic dimension (default: %(default)s)")
+    parser.add_argument("--precision", default="fp32", choices=["fp32", "amp_bf16"])
+    parser.add_argument("--no-eval", action="store_true", help="without a program for evaluation")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights")
+    given = parser.parse_args(arguments)
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    try:
+        torch.manual_seed(given.seed)
+        integers = given.model.startswith("hf:")
+        batch = examples(given.batch, integers, 2)
+        model, names, outputs, prefix = model_of(given.model, json.loads(given.model_args), given.pretrained, list(batch))
+        if given.weights:
+            from safetensors.torch import load_file
+            target = model.model if prefix else model
+            target.load_state_dict(load_file(given.weights), strict=True)
+        own = [p for p in inspect.signature(model.forward).parameters if p not in ("args", "kwargs")]
+        names = [name or (own[i] if i < len(own) else "x") for i, name in enumerate(names)]
+        inputs = dict(zip(names, batch.values()))
+        dynamic = {} if given.fixed else {name: {0: "batch"} for name in inputs}
+        for text in given.dynamic:
+            where, _, label = text.partition("=")
+            name, _, dimension = where.partition(":")
+            if not label or not dimension.isdigit():
+                raise Refusal(f"--dynamic is {text}, expected NAME:DIMENSION=LABEL, as input_ids:1=length")
+            dynamic.setdefault(name, {})[int(dimension)] = label
+        package = export(model, inputs, given.out, dynamic=dynamic, evaluation=not given.no_eval,
+                         precision=given.precision, outputs=outputs, prefix=prefix, largest=given.largest)
+    except (Refusal, ImportError, json.JSONDecodeError) as refusal:
+        print(f"tutti_export: {refusal}", file=sys.stderr)
+        return 1
+    count = sum(math.prod(p["shape"]) for p in package["parameters"])
+    print(f"{given.out}: exported with torch {package['torch']}, {count:,} parameters in {len(package['parameters'])} tensors, "
+          f"{len(package['buffers'])} buffers")
+    for side in ("inputs", "outputs"):
+        print(f"  {side}: " + "; ".join(f"{t['name']} {t['dtype']} [{', '.join(map(str, t['shape']))}]" for t in package[side]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

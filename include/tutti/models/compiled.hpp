@@ -1,0 +1,596 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <tutti/config.hpp>
+#include <tutti/core/batch.hpp>
+#include <tutti/core/metric.hpp>
+#include <tutti/core/tags.hpp>
+#include <tutti/models/detail/compiled_graph.hpp>
+#include <tutti/models/detail/compiled_package.hpp>
+
+/// Models of Python that were exported once, by tutti_export.py, and are trained without Python.
+namespace tutti {
+
+namespace detail {
+
+/// A module whose weights are found by their places: parameters may be other tensors later.
+class ExportedPart : public torch::nn::Module {
+ public:
+  at::Tensor& parameter(std::size_t place) { return parameters_[place].value(); }
+  at::Tensor& buffer(std::size_t place) { return own_buffers_[place]; }
+  std::size_t add(const std::string& name, at::Tensor tensor, bool is_buffer, bool requires_grad);
+  std::shared_ptr<ExportedPart> part(const std::string& name);
+
+ private:
+  std::vector<at::Tensor> own_buffers_;  // LibTorch gives no place of a buffer
+  std::map<std::string, std::shared_ptr<ExportedPart>> parts_;
+};
+
+}  // namespace detail
+
+/// Options of load_compiled() and CompiledModel.
+struct CompiledOptions {
+  /// Other weights than the package's: a file or folder as checkpoint::read_weights() takes it,
+  /// with the names of Python's state_dict. Empty: those of the package.
+  std::string weights{};
+};
+
+/// An exported network as a torch::nn::Module: parameters and buffers have their names in Python.
+///
+/// In training it runs the program of Python's train mode, whose gradients a program of its own
+/// computes; in evaluation the program of the eval mode, without gradients. Each call checks types,
+/// sizes and memory order of inputs and weights. Gradients are those of parameters, once for each
+/// forward: there is no second backward and no gradient of an input.
+class CompiledNet final : public detail::ExportedPart {
+ public:
+  /// There are no layers to replace; what the inputs are is known when the package is read.
+  using model_features = types<is_compiled>;
+
+  /// Loads the folder that tutti_export.py wrote; it is read as data and runs no code of its own.
+  /// Throws c10::Error that names the folder and what is wrong with it.
+  explicit CompiledNet(const std::string& folder, const CompiledOptions& options = {});
+
+  /// The output of a network with one input and one output.
+  at::Tensor forward(const at::Tensor& input);
+
+  /// All outputs, in the order of output_names(), for inputs in the order of input_names().
+  /// Throws c10::Error with both sides when an input or a weight is not what was exported.
+  std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs);
+
+  /// The names of forward's arguments in Python.
+  [[nodiscard]] std::vector<std::string> input_names() const;
+
+  /// The names of what forward returns in Python; "outputs" where it is one tensor.
+  [[nodiscard]] std::vector<std::string> output_names() const;
+
+  /// fp32 or amp_bf16: how it was exported.
+  [[nodiscard]] const std::string& precision() const { return programs_->package.precision; }
+
+  /// Writes a new safetensors file with the names of Python's state_dict, tied ones under each of
+  /// their names: `model.load_state_dict(load_file(path), strict=True)` reads it.
+  void save_weights(const std::string& path);
+
+ private:
+  struct Slot {
+    detail::ExportedPart* owner;  // kept alive by this module
+    std::size_t place;
+  };
+
+  void add_weights(const std::string& folder);
+  void load(const std::string& path);
+  detail::ExportedPart& owner_of(const std::string& name);
+  at::Tensor& parameter(std::size_t i);
+  at::Tensor& buffer(std::size_t i);
+  at::Device check(const std::vector<at::Tensor>& inputs);
+  void check_inputs(const std::vector<at::Tensor>& inputs, at::Device device) const;
+  void check_weights(at::Device device);
+  void check_precision(at::Device device) const;
+  std::vector<at::Tensor> gather(const std::vector<models::detail::Word>& words,
+                                 const std::vector<at::Tensor>& inputs);
+  std::vector<at::Tensor> evaluate(const std::vector<at::Tensor>& inputs, at::Device device);
+  std::vector<at::Tensor> train_forward(const std::vector<at::Tensor>& inputs, at::Device device);
+  void record(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>&& saved,
+              const std::vector<at::Tensor>& inputs, at::Device device);
+
+  std::shared_ptr<models::detail::ExportedPrograms> programs_;
+  std::vector<Slot> parameter_slots_, buffer_slots_;
+  std::vector<bool> has_gradient_;
+  std::string folder_;
+};
+
+/// Loads an exported network; for Classifier and for loops of one's own. Throws as CompiledNet.
+///
+///     auto net = tutti::load_compiled("resnet18.tutti");
+///     tutti::Classifier model{net, {.num_classes = 10}};
+inline std::shared_ptr<CompiledNet> load_compiled(const std::string& folder,
+                                                  const CompiledOptions& options = {}) {
+  return std::make_shared<CompiledNet>(folder, options);
+}
+
+/// Options of CompiledModel.
+struct CompiledModelOptions {
+  std::string weights{};  ///< as CompiledOptions::weights
+  /// Outputs and batch to the loss. Empty: functional::soft_cross_entropy of Outputs::tensor() and
+  /// Batch::targets().
+  std::function<Loss(const Outputs&, const Batch&)> loss{};
+  Metrics train_metrics{};
+  Metrics eval_metrics{};
+};
+
+/// The mean cross entropy of logits [N, T, V] against the tokens that follow, for
+/// CompiledModelOptions::loss: the batch's targets [N, T] are the tokens themselves, -100 where
+/// none counts, as `labels` of Transformers.
+Loss next_token_loss(const Outputs& outputs, const Batch& batch);
+
+/// An exported network as a Model: it takes the batch's tensors by the names of its inputs, and
+/// gives its outputs under their names.
+///
+/// A network with one input takes Batch::inputs() where the batch has no tensor of that name.
+class CompiledModel {
+ public:
+  /// Whose `model_features` are this model's.
+  using network_type = CompiledNet;
+
+  /// Throws as CompiledNet.
+  explicit CompiledModel(const std::string& folder, CompiledModelOptions options = {})
+      : net_(load_compiled(folder, {.weights = options.weights})), options_(std::move(options)) {}
+
+  [[nodiscard]] Outputs forward(const Batch& batch) const;
+  [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const;
+  [[nodiscard]] bool has_cross_entropy() const { return !options_.loss; }
+  [[nodiscard]] const Metrics& metrics(bool train) const {
+    return train ? options_.train_metrics : options_.eval_metrics;
+  }
+  [[nodiscard]] std::shared_ptr<CompiledNet> module() const { return net_; }
+
+ private:
+  std::shared_ptr<CompiledNet> net_;
+  CompiledModelOptions options_;
+};
+
+}  // namespace tutti
+
+#if TUTTI_BODIES
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <ATen/ops/cross_entropy_loss.h>
+
+#include <tutti/checkpoint/json_file.hpp>
+#include <tutti/checkpoint/module_state.hpp>
+#include <tutti/checkpoint/safetensors.hpp>
+#include <tutti/checkpoint/weights.hpp>
+#include <tutti/core/autocast.hpp>
+#include <tutti/core/detail/throw.hpp>
+#include <tutti/losses/soft_cross_entropy.hpp>
+
+namespace tutti::detail {
+
+using models::detail::ExportedTensor;
+
+TUTTI_INLINE std::size_t ExportedPart::add(const std::string& name, at::Tensor tensor,
+                                           bool is_buffer, bool requires_grad) {
+  if (is_buffer) {
+    own_buffers_.push_back(register_buffer(name, std::move(tensor)));
+    return own_buffers_.size() - 1;
+  }
+  register_parameter(name, std::move(tensor), requires_grad);
+  return parameters_.size() - 1;
+}
+
+TUTTI_INLINE std::shared_ptr<ExportedPart> ExportedPart::part(const std::string& name) {
+  std::shared_ptr<ExportedPart>& out = parts_[name];
+  if (!out) {
+    out = register_module(name, std::make_shared<ExportedPart>());
+  }
+  return out;
+}
+
+// "float32 [batch, 3, 32, 32]", with symbols where any size will do.
+inline std::string text_of(const ExportedTensor& tensor) {
+  std::string out = std::string(models::detail::name_of(tensor.dtype)) + " [";
+  for (std::size_t i = 0; i < tensor.sizes.size(); ++i) {
+    out += (i == 0 ? "" : ", ") +
+           (tensor.sizes[i] < 0 ? tensor.symbols[i] : std::to_string(tensor.sizes[i]));
+  }
+  return out + "]";
+}
+
+inline std::string text_of(const at::Tensor& tensor) {
+  return c10::str(models::detail::name_of(tensor.scalar_type()), " ", tensor.sizes());
+}
+
+inline bool same_sizes(const ExportedTensor& wanted, const at::Tensor& tensor) {
+  return tensor.scalar_type() == wanted.dtype && tensor.sizes() == at::IntArrayRef(wanted.sizes);
+}
+
+}  // namespace tutti::detail
+
+namespace tutti {
+
+TUTTI_INLINE CompiledNet::CompiledNet(const std::string& folder, const CompiledOptions& options)
+    : programs_(std::make_shared<models::detail::ExportedPrograms>()), folder_(folder) {
+  const detail::Json json = checkpoint::read_json(folder + "/compiled.json");
+  try {
+    programs_->package = models::detail::read_package(json);
+    auto& package = programs_->package;
+    const auto program = [](const char* name, const models::detail::ExportedProgram& from) {
+      return models::detail::OperatorProgram(name, from.calls, from.results, from.in.size());
+    };
+    programs_->forward.emplace(program("forward", package.forward));
+    programs_->backward.emplace(program("backward", package.backward));
+    if (package.has_eval) {
+      programs_->eval.emplace(program("eval", package.eval));
+    }
+  } catch (const std::invalid_argument& error) {
+    TUTTI_CHECK(false, "load_compiled: '", folder, "/compiled.json' is refused: ", error.what());
+  }
+  has_gradient_.resize(programs_->package.parameters.size());
+  for (const auto& word : programs_->package.backward.out) {
+    has_gradient_[word.index] = true;
+  }
+  add_weights(folder);
+  if (!options.weights.empty()) {
+    load(options.weights);
+  }
+}
+
+TUTTI_INLINE detail::ExportedPart& CompiledNet::owner_of(const std::string& name) {
+  detail::ExportedPart* at = this;
+  std::size_t from = 0;
+  for (std::size_t dot = 0; (dot = name.find('.', from)) != std::string::npos; from = dot + 1) {
+    at = at->part(name.substr(from, dot - from)).get();
+  }
+  return *at;
+}
+
+TUTTI_INLINE void CompiledNet::add_weights(const std::string& folder) {
+  const checkpoint::SafetensorsFile file(folder + "/model.safetensors");
+  const auto add = [&](const models::detail::ExportedTensor& wanted, bool is_buffer) {
+    TUTTI_CHECK(file.contains(wanted.name), "load_compiled: '", folder,
+                "/model.safetensors' has no ", wanted.name, ", which compiled.json lists");
+    const at::Tensor tensor = file.read(wanted.name);
+    TUTTI_CHECK(detail::same_sizes(wanted, tensor), "load_compiled: ", wanted.name, " of '", folder,
+                "/model.safetensors' is ", detail::text_of(tensor), ", and compiled.json says ",
+                detail::text_of(wanted));
+    detail::ExportedPart& owner = owner_of(wanted.name);
+    const std::string leaf = wanted.name.substr(wanted.name.rfind('.') + 1);
+    const std::size_t place = owner.add(leaf, tensor, is_buffer, wanted.requires_grad);
+    (is_buffer ? buffer_slots_ : parameter_slots_).push_back({&owner, place});
+  };
+  for (const auto& wanted : programs_->package.parameters) {
+    add(wanted, false);
+  }
+  for (const auto& wanted : programs_->package.buffers) {
+    add(wanted, true);
+  }
+}
+
+TUTTI_INLINE void CompiledNet::load(const std::string& path) {
+  checkpoint::ModuleLoadOptions how;
+  for (const auto& [name, first] : programs_->package.tied) {
+    how.ignore.push_back(name);
+  }
+  for (const auto& buffer : programs_->package.buffers) {
+    if (!buffer.persistent) {
+      how.ignore.push_back(buffer.name);
+    }
+  }
+  checkpoint::load_module(*this, checkpoint::read_weights(path), how);
+}
+
+TUTTI_INLINE void CompiledNet::save_weights(const std::string& path) {
+  std::vector<checkpoint::NamedTensor> tensors;
+  std::map<std::string, at::Tensor> by_name;
+  const auto& package = programs_->package;
+  for (std::size_t i = 0; i < package.parameters.size(); ++i) {
+    by_name[package.parameters[i].name] = parameter(i);
+  }
+  for (std::size_t i = 0; i < package.buffers.size(); ++i) {
+    if (package.buffers[i].persistent) {
+      by_name[package.buffers[i].name] = buffer(i);
+    }
+  }
+  for (const auto& [name, first] : package.tied) {
+    if (const auto found = by_name.find(first); found != by_name.end()) {
+      tensors.emplace_back(name, found->second);
+    }
+  }
+  tensors.insert(tensors.end(), by_name.begin(), by_name.end());
+  checkpoint::write_safetensors(path, tensors, {{"format", "pt"}});
+}
+
+TUTTI_INLINE at::Tensor& CompiledNet::parameter(std::size_t i) {
+  return parameter_slots_[i].owner->parameter(parameter_slots_[i].place);
+}
+TUTTI_INLINE at::Tensor& CompiledNet::buffer(std::size_t i) {
+  return buffer_slots_[i].owner->buffer(buffer_slots_[i].place);
+}
+
+TUTTI_INLINE std::vector<std::string> CompiledNet::input_names() const {
+  std::vector<std::string> out;
+  for (const auto& tensor : programs_->package.inputs) {
+    out.push_back(tensor.name);
+  }
+  return out;
+}
+
+TUTTI_INLINE std::vector<std::string> CompiledNet::output_names() const {
+  std::vector<std::string> out;
+  for (const auto& tensor : programs_->package.outputs) {
+    out.push_back(tensor.name);
+  }
+  return out;
+}
+
+TUTTI_INLINE at::Tensor CompiledNet::forward(const at::Tensor& input) {
+  TUTTI_CHECK(programs_->package.outputs.size() == 1, "CompiledNet: '", folder_, "' has ",
+              programs_->package.outputs.size(),
+              " outputs, and forward(tensor) gives one; use forward({tensor}), or CompiledModel");
+  return forward(std::vector<at::Tensor>{input})[0];
+}
+
+TUTTI_INLINE std::vector<at::Tensor> CompiledNet::forward(const std::vector<at::Tensor>& inputs) {
+  const at::Device device = check(inputs);
+  std::vector<at::Tensor> plain;
+  plain.reserve(inputs.size());
+  for (const at::Tensor& input : inputs) {
+    plain.push_back(input.contiguous());
+  }
+  return is_training() ? train_forward(plain, device) : evaluate(plain, device);
+}
+
+TUTTI_INLINE at::Device CompiledNet::check(const std::vector<at::Tensor>& inputs) {
+  const auto& wanted = programs_->package.inputs;
+  TUTTI_CHECK(inputs.size() == wanted.size(), "CompiledNet: '", folder_, "' takes ", wanted.size(),
+              " inputs, got ", inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    TUTTI_CHECK(inputs[i].defined(), "CompiledNet: the input ", wanted[i].name, " is undefined");
+  }
+  const at::Device device = parameter_slots_.empty() ? inputs[0].device() : parameter(0).device();
+  check_inputs(inputs, device);
+  check_weights(device);
+  check_precision(device);
+  return device;
+}
+
+TUTTI_INLINE void CompiledNet::check_inputs(const std::vector<at::Tensor>& inputs,
+                                            at::Device device) const {
+  std::vector<std::pair<const std::string*, std::int64_t>> sizes;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const models::detail::ExportedTensor& wanted = programs_->package.inputs[i];
+    const at::Tensor& input = inputs[i];
+    const auto refuse = [&](const std::string& cure) {
+      TUTTI_CHECK_VALUE(false, "CompiledNet: the input ", wanted.name, " is ",
+                        detail::text_of(input), " on ", input.device().str(),
+                        ", and this model was exported for ", detail::text_of(wanted), " on ",
+                        device.str(), "; ", cure);
+    };
+    if (input.scalar_type() != wanted.dtype) {
+      refuse("convert it");
+    }
+    if (input.device() != device) {
+      refuse("move it");
+    }
+    if (input.dim() != static_cast<std::int64_t>(wanted.sizes.size())) {
+      refuse("give it that many dimensions");
+    }
+    for (std::size_t d = 0; d < wanted.sizes.size(); ++d) {
+      const std::int64_t size = input.size(static_cast<std::int64_t>(d));
+      if (wanted.sizes[d] >= 0) {
+        if (wanted.sizes[d] != size) {
+          refuse(
+              "export it with that dimension dynamic, or set drop_last in the loader where it "
+              "is the last batch");
+        }
+        continue;
+      }
+      const std::string& symbol = wanted.symbols[d];
+      const models::detail::SizeRange& range = programs_->package.symbols.at(symbol);
+      if (size < range.least || (range.most >= 0 && size > range.most)) {
+        refuse(c10::str(symbol, " may be ", range.least, " to ", range.most,
+                        "; export it with another --largest"));
+      }
+      for (const auto& known : sizes) {
+        if (*known.first == symbol && known.second != size) {
+          refuse(c10::str(symbol, " is ", known.second,
+                          " in an input before it; give both the "
+                          "same size"));
+        }
+      }
+      sizes.emplace_back(&symbol, size);
+    }
+    TUTTI_CHECK(!input.requires_grad() || !at::GradMode::is_enabled(), "CompiledNet: the input ",
+                wanted.name,
+                " requires a gradient, and an exported model has gradients of its "
+                "parameters alone; detach() it");
+  }
+}
+
+TUTTI_INLINE void CompiledNet::check_weights(at::Device device) {
+  const auto check_one = [&](const models::detail::ExportedTensor& wanted, const at::Tensor& now) {
+    TUTTI_CHECK(now.defined() && detail::same_sizes(wanted, now) && now.is_contiguous(),
+                "CompiledNet: ", wanted.name, " is ",
+                now.defined() ? detail::text_of(now) : std::string("undefined"),
+                now.defined() && !now.is_contiguous() ? " in another order of memory" : "",
+                ", and this model was exported with ", detail::text_of(wanted),
+                ", contiguous; take out what changes the weights' types, sizes or memory order "
+                "(ChannelsLast, module.to(type))");
+    TUTTI_CHECK(now.device() == device, "CompiledNet: ", wanted.name, " is on ", now.device().str(),
+                " and the first parameter on ", device.str(), "; move the whole network");
+  };
+  const auto& package = programs_->package;
+  for (std::size_t i = 0; i < package.parameters.size(); ++i) {
+    const at::Tensor& now = parameter(i);
+    check_one(package.parameters[i], now);
+    TUTTI_CHECK(has_gradient_[i] || package.parameters[i].requires_grad || !now.requires_grad(),
+                "CompiledNet: ", package.parameters[i].name,
+                " requires a gradient, and it was "
+                "frozen when it was exported; export it with requires_grad");
+  }
+  for (std::size_t i = 0; i < package.buffers.size(); ++i) {
+    check_one(package.buffers[i], buffer(i));
+  }
+}
+
+TUTTI_INLINE void CompiledNet::check_precision(at::Device device) const {
+  if (!at::autocast::is_autocast_enabled(device.type())) {
+    return;
+  }
+  const bool low = at::autocast::get_autocast_dtype(device.type()) == at::kBFloat16;
+  const std::string now = low ? "amp_bf16" : "amp_fp16";
+  TUTTI_CHECK(precision() == now, "CompiledNet: the precision is ", now, ", and '", folder_,
+              "' was exported in ", precision(),
+              ", which decides; set .precision to it, or export "
+              "the model with --precision ",
+              low ? now : std::string("amp_bf16"));
+}
+
+TUTTI_INLINE std::vector<at::Tensor> CompiledNet::gather(
+    const std::vector<models::detail::Word>& words, const std::vector<at::Tensor>& inputs) {
+  using Kind = models::detail::Word::Kind;
+  std::vector<at::Tensor> out;
+  out.reserve(words.size());
+  for (const auto& word : words) {
+    out.push_back(word.kind == Kind::parameter ? parameter(word.index)
+                  : word.kind == Kind::buffer  ? buffer(word.index)
+                                               : inputs[word.index]);
+  }
+  return out;
+}
+
+TUTTI_INLINE std::vector<at::Tensor> CompiledNet::evaluate(const std::vector<at::Tensor>& inputs,
+                                                           at::Device device) {
+  const auto& package = programs_->package;
+  const at::NoGradGuard no_grad;
+  if (!package.has_eval) {
+    TUTTI_CHECK(!package.random && package.mutated == 0, "CompiledNet: '", folder_,
+                "' has no program for evaluation, and in training it draws random numbers or "
+                "changes buffers; export it without --no-eval");
+    auto out = programs_->forward->run(gather(package.forward.in, inputs), device);
+    out.resize(package.outputs.size());
+    return out;
+  }
+  auto out = programs_->eval->run(gather(package.eval.in, inputs), device);
+  const std::size_t mutated = out.size() - package.outputs.size();
+  for (std::size_t i = 0; i < mutated; ++i) {
+    buffer(package.eval.out[i].index).copy_(out[i]);
+  }
+  out.erase(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(mutated));
+  return out;
+}
+
+TUTTI_INLINE std::vector<at::Tensor> CompiledNet::train_forward(
+    const std::vector<at::Tensor>& inputs, at::Device device) {
+  const auto& package = programs_->package;
+  auto out = programs_->forward->run(gather(package.forward.in, inputs), device);
+  {
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < package.mutated; ++i) {
+      buffer(package.forward.out[i].index).copy_(out[i]);
+    }
+  }
+  const std::size_t end = package.mutated + package.outputs.size();
+  std::vector<at::Tensor> outputs;
+  for (std::size_t i = package.mutated; i < end; ++i) {
+    outputs.push_back(out[i].detach());  // it may be saved as well, and would hold itself
+  }
+  if (at::GradMode::is_enabled()) {
+    out.erase(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(end));
+    record(outputs, std::move(out), inputs, device);
+  }
+  return outputs;
+}
+
+TUTTI_INLINE void CompiledNet::record(std::vector<at::Tensor>& outputs,
+                                      std::vector<at::Tensor>&& saved,
+                                      const std::vector<at::Tensor>& inputs, at::Device device) {
+  using Kind = models::detail::Word::Kind;
+  const auto& package = programs_->package;
+  const std::shared_ptr<models::detail::ExportedBackward> node(new models::detail::ExportedBackward,
+                                                               torch::autograd::deleteNode);
+  node->programs = programs_;
+  node->parameters = package.parameters.size();
+  node->device = device;
+  torch::autograd::edge_list edges;
+  bool any = false;
+  for (std::size_t i = 0; i < package.parameters.size(); ++i) {
+    const at::Tensor& now = parameter(i);
+    any = any || now.requires_grad();
+    edges.push_back(now.requires_grad() ? torch::autograd::impl::gradient_edge(now)
+                                        : torch::autograd::Edge());
+  }
+  if (!any) {
+    return;
+  }
+  node->set_next_edges(std::move(edges));
+  for (const auto& word : package.backward.in) {
+    if (word.kind != Kind::tangent) {
+      node->kept.emplace_back(word.kind == Kind::parameter ? parameter(word.index)
+                              : word.kind == Kind::buffer  ? buffer(word.index)
+                              : word.kind == Kind::input   ? inputs[word.index]
+                                                           : saved[word.index],
+                              /*is_output=*/false);
+    }
+  }
+  for (const auto& word : package.backward.shares) {
+    const at::Tensor& now =
+        word.kind == Kind::parameter ? parameter(word.index) : buffer(word.index);
+    node->versions.emplace_back(now.detach(), static_cast<std::uint32_t>(now._version()));
+  }
+  for (at::Tensor& output : outputs) {
+    node->outputs.emplace_back(output.sizes().vec(), output.options());
+    if (output.is_floating_point()) {
+      torch::autograd::set_history(output, node);
+    } else {
+      node->add_input_metadata(output);
+    }
+  }
+}
+
+TUTTI_INLINE Loss next_token_loss(const Outputs& outputs, const Batch& batch) {
+  const at::Tensor& logits = outputs.tensor();
+  const at::Tensor& labels = batch.targets();
+  TUTTI_CHECK_VALUE(logits.dim() == 3 && labels.sizes() == logits.sizes().slice(0, 2),
+                    "next_token_loss: the logits are ", logits.sizes(), " and the targets ",
+                    labels.sizes(), ", expected [N, T, V] and [N, T]");
+  return at::cross_entropy_loss(logits.slice(1, 0, -1).flatten(0, 1), labels.slice(1, 1).flatten());
+}
+
+TUTTI_INLINE Outputs CompiledModel::forward(const Batch& batch) const {
+  const std::vector<std::string> names = net_->input_names();
+  std::vector<at::Tensor> inputs;
+  for (const std::string& name : names) {
+    inputs.push_back(names.size() > 1 || batch.contains(name) ? batch.at(name) : batch.inputs());
+  }
+  const std::vector<at::Tensor> tensors = net_->forward(inputs);
+  const std::vector<std::string> labels = net_->output_names();
+  Outputs out;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    out[labels[i]] = tensors[i];
+  }
+  return out;
+}
+
+TUTTI_INLINE Loss CompiledModel::loss(const Outputs& outputs, const Batch& batch) const {
+  return options_.loss ? options_.loss(outputs, batch)
+                       : Loss(functional::soft_cross_entropy(outputs.tensor(), batch.targets()));
+}
+
+}  // namespace tutti
+
+#endif

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+
+#include <tutti/config.hpp>
+#include <tutti/models/detail/compiled_operators.hpp>
+#include <tutti/models/detail/compiled_package.hpp>
+
+/// An exported model's place in autograd.
+namespace tutti::models::detail {
+
+/// The programs of a package and what they are made of, shared by a network and its graphs.
+struct ExportedPrograms {
+  ExportedPackage package;
+  std::optional<OperatorProgram> forward, backward, eval;
+};
+
+}  // namespace tutti::models::detail
+
+#if TUTTI_BODIES
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <ATen/ops/zeros.h>
+
+#include <tutti/core/detail/throw.hpp>
+
+namespace tutti::models::detail {
+
+/// Runs the backward program of one forward.
+class ExportedBackward final : public torch::autograd::Node {
+ public:
+  std::shared_ptr<ExportedPrograms> programs;
+  std::size_t parameters = 0;
+  at::Device device = at::kCPU;
+  std::vector<torch::autograd::SavedVariable> kept;  // the inputs that are no tangents, in order
+  std::vector<std::pair<at::Tensor, std::uint32_t>> versions;  // weights whose memory is kept
+  std::vector<std::pair<std::vector<std::int64_t>, at::TensorOptions>> outputs;
+
+  std::string name() const override { return "CompiledBackward"; }
+  void release_variables() override {
+    kept.clear();
+    versions.clear();
+    released_ = true;
+  }
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    TUTTI_CHECK(!released_,
+                "CompiledNet: its graph was walked backward before, and an exported model has one "
+                "backward for each forward; call forward() again, without retain_graph");
+    TUTTI_CHECK(!at::GradMode::is_enabled(),
+                "CompiledNet: a gradient of gradients is asked for (create_graph), and the "
+                "backward program of an exported model has none");
+    for (const auto& [tensor, version] : versions) {
+      TUTTI_CHECK(tensor._version() == version, "CompiledNet: a weight ", tensor.sizes(),
+                  " was changed in place between forward and backward; change weights after the "
+                  "backward");
+    }
+    std::vector<at::Tensor> in;
+    in.reserve(programs->package.backward.in.size());
+    std::size_t next = 0;
+    for (const Word& word : programs->package.backward.in) {
+      if (word.kind != Word::Kind::tangent) {
+        in.push_back(kept[next++].unpack());
+      } else if (gradients[word.index].defined()) {
+        in.push_back(gradients[word.index].contiguous());
+      } else {
+        in.push_back(at::zeros(outputs[word.index].first, outputs[word.index].second));
+      }
+    }
+    release_variables();  // so that the program frees what it has used
+    auto out = programs->backward->run(std::move(in), device);
+    torch::autograd::variable_list result(parameters);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      at::Tensor& gradient = result[programs->package.backward.out[i].index];
+      gradient = gradient.defined() ? gradient.add(out[i]) : std::move(out[i]);  // of tied weights
+    }
+    return result;
+  }
+
+ private:
+  bool released_ = false;
+};
+
+}  // namespace tutti::models::detail
+
+#endif

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the packages of this folder: python make.py (torch 2.11, safetensors).
+
+expected.safetensors has a batch, and what PyTorch gives for it: 20 losses of SGD with momentum, and the evaluation afterwards.
+"""
+import os
+import sys
+
+import torch
+from safetensors.torch import save_file
+
+here = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(here, "../../../cmake"))
+import tutti_export
+
+
+class Net(torch.nn.Module):
+    """Convolution, batch normalisation, pooling, two outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(4)
+        self.fc = torch.nn.Linear(4, 10)
+
+    def forward(self, images):
+        h = torch.nn.functional.max_pool2d(torch.nn.functional.silu(self.norm(self.conv(images))), 2)
+        h = h.mean((2, 3))
+        return {"logits": self.fc(h), "features": h}
+
+
+class Dropped(torch.nn.Module):
+    """Dropout, tied weights, a buffer that no state_dict has."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(6, 8), torch.nn.Linear(8, 8)
+        self.tied = torch.nn.Linear(8, 8, bias=False)
+        self.tied.weight = self.b.weight
+        self.drop, self.c = torch.nn.Dropout(0.25), torch.nn.Linear(8, 3)
+        self.register_buffer("scale", torch.full((8,), 1.5), persistent=False)
+
+    def forward(self, x):
+        return self.c(self.tied(self.b(self.drop(torch.nn.functional.gelu(self.a(x))))) * self.scale)
+
+
+def make(name, model, x, classes):
+    folder = os.path.join(here, name)
+    tutti_export.export(model, x, folder)
+    (x,) = x.values()
+    y = torch.randint(0, classes, (len(x),))
+    logits = lambda out: out["logits"] if isinstance(out, dict) else out
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    torch.manual_seed(5)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(logits(model(x)), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    model.eval()
+    save_file({"x": x, "y": y, "losses": torch.tensor(losses, dtype=torch.float64), "eval": logits(model(x)).detach()},
+              os.path.join(folder, "expected.safetensors"))
+
+
+torch.manual_seed(0)
+make("net", Net(), {"images": torch.randn(8, 1, 8, 8)}, 10)
+make("dropped", Dropped(), {"x": torch.randn(8, 6)}, 3)
