@@ -84,7 +84,7 @@ double trained(std::int64_t microbatch, P... policies) {
                                {.train = loader,
                                 .eval = {{"test", test}},
                                 .max_duration = "10ep",
-                                .optimizer = tutti::SGD{.lr = 0.1, .momentum = 0.9},
+                                .optimizer = tutti::SGD{.lr = 0.02, .momentum = 0.9},
                                 .device_train_microbatch_size = microbatch,
                                 .device = "cpu",
                                 .progress_bar = false},

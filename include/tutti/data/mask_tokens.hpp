@@ -53,6 +53,16 @@ struct MaskTokens {
 
 namespace tutti::data {
 
+namespace detail {
+
+// From [0, 1), of 53 bits.
+inline double chance(Rng& rng) {
+  constexpr std::int64_t steps = std::int64_t{1} << 53;
+  return static_cast<double>(rng.integer(0, steps)) / static_cast<double>(steps);
+}
+
+}  // namespace detail
+
 TUTTI_INLINE void MaskTokens::validate() const {
   TUTTI_CHECK_VALUE(mlm_probability >= 0 && mlm_probability <= 1 && mask_replace_prob >= 0 &&
                         random_replace_prob >= 0 && mask_replace_prob + random_replace_prob <= 1,
@@ -73,10 +83,6 @@ TUTTI_INLINE Batch MaskTokens::operator()(const Batch& example, Rng& rng) const 
                         (!masked || special.sizes() == from.sizes()),
                     "MaskTokens: input_ids are ", from.scalar_type(), from.sizes(),
                     ", expected int64 on the CPU and a special_tokens_mask of their shape");
-  const auto chance = [&rng] {  // [0, 1), of 53 bits
-    constexpr std::int64_t steps = std::int64_t{1} << 53;
-    return static_cast<double>(rng.integer(0, steps)) / static_cast<double>(steps);
-  };
   at::Tensor ids = from.clone();
   at::Tensor labels = at::full_like(from, ignore_index);
   auto* id = ids.mutable_data_ptr<std::int64_t>();
@@ -85,11 +91,11 @@ TUTTI_INLINE Batch MaskTokens::operator()(const Batch& example, Rng& rng) const 
     const bool kept =
         masked ? special.const_data_ptr<std::int64_t>()[i] != 0
                : std::find(special_ids.begin(), special_ids.end(), id[i]) != special_ids.end();
-    if (kept || chance() >= mlm_probability) {
+    if (kept || detail::chance(rng) >= mlm_probability) {
       continue;
     }
     label[i] = id[i];
-    const double what = chance();
+    const double what = detail::chance(rng);
     if (what < mask_replace_prob) {
       id[i] = mask_token_id;
     } else if (what < mask_replace_prob + random_replace_prob) {
