@@ -69,8 +69,8 @@
 #include <tutti/data/image_ops.hpp>
 #include <tutti/data/instructions.hpp>
 #include <tutti/data/lines.hpp>
-#include <tutti/data/npy.hpp>
 #include <tutti/data/mask_tokens.hpp>
+#include <tutti/data/npy.hpp>
 #include <tutti/data/streaming_order.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/data/tokens.hpp>

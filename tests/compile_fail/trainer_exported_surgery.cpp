@@ -1,5 +1,6 @@
 // error: ModelCheck<Blur, .*Net
-// error: this policy replaces layers or stores weights in another order, and an exported model has no layers; change the model in Python before the export
+// error: this policy replaces layers or stores weights in another order
+// error: an exported model has no layers; change the model in Python before the export
 // culprit: Blur, Net
 // torch
 #include <torch/nn/module.h>
