@@ -207,7 +207,7 @@ void run_mds(const Case& c) {
   }
 }
 
-const bool registered = register_kind("mds", run_mds);
+const bool mds_registered = register_kind("mds", run_mds);
 
 }  // namespace
 

@@ -157,7 +157,7 @@ void run_mds_order(const Case& c) {
   }
 }
 
-const bool registered = register_kind("mds_order", run_mds_order);
+const bool mds_order_registered = register_kind("mds_order", run_mds_order);
 
 }  // namespace
 

@@ -80,7 +80,7 @@ void run_tokenizer(const Case&) {
 
 #endif
 
-const bool registered = register_kind("tokenizers", run_tokenizer);
+const bool tokenizers_registered = register_kind("tokenizers", run_tokenizer);
 
 }  // namespace
 

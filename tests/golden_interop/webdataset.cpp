@@ -114,7 +114,7 @@ void run_webdataset(const Case& c) {
   }
 }
 
-const bool registered = register_kind("webdataset", run_webdataset);
+const bool webdataset_registered = register_kind("webdataset", run_webdataset);
 
 }  // namespace
 

@@ -13,6 +13,7 @@
 #include <tutti/algorithms/cutout.hpp>
 #include <tutti/algorithms/ghost_batchnorm.hpp>
 #include <tutti/algorithms/label_smoothing.hpp>
+#include <tutti/algorithms/lora.hpp>
 #include <tutti/algorithms/low_precision_groupnorm.hpp>
 #include <tutti/algorithms/mixup.hpp>
 #include <tutti/algorithms/progressive_resizing.hpp>
@@ -199,6 +200,8 @@ TEST_CASE("the table of docs/models.md says which algorithm goes with which lang
   surgery(type_identity<SqueezeExcite>(), [](auto& model) {
     functional::apply_squeeze_excite(model, {.latent_channels = 4, .min_channels = 1});
   });
+  surgery(type_identity<LoRA>(),
+          [](auto& model) { functional::apply_lora(model, {.target_modules = "all-linear"}); });
   surgery(type_identity<WeightStandardization>(),
           [](auto& model) { functional::apply_weight_standardization(model); });
   surgery(type_identity<LowPrecisionGroupNorm>(), [](auto& model) {
