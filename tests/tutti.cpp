@@ -24,6 +24,10 @@ TEST_CASE("tutti.hpp has every public header but what needs a library or time", 
       "tutti/data/mds.hpp",                 // these two need what compressed the shards
       "tutti/data/mds_writer.hpp",          //
       "tutti/data/png.hpp",                 //
+      "tutti/data/shard_writer.hpp",        // these four follow image_decoder.hpp
+      "tutti/data/web_sample.hpp",          //
+      "tutti/data/webdataset.hpp",          //
+      "tutti/data/webdataset_loader.hpp",   //
       "tutti/dist/launch_command.hpp",      // what tutti-run is made of
       "tutti/loggers/mlflow.hpp",           // needs cpp-httplib
       "tutti/separate.hpp",                 // is for one source of a program

@@ -201,7 +201,7 @@ TUTTI_INLINE std::shared_ptr<ExportedPart> ExportedPart::part(const std::string&
 }
 
 // "float32 [batch, 3, 32, 32]", with symbols where any size will do.
-inline std::string text_of(const ExportedTensor& tensor) {
+TUTTI_INLINE std::string text_of(const ExportedTensor& tensor) {
   std::string out = std::string(models::detail::name_of(tensor.dtype)) + " [";
   for (std::size_t i = 0; i < tensor.sizes.size(); ++i) {
     out += (i == 0 ? "" : ", ") +
@@ -210,11 +210,11 @@ inline std::string text_of(const ExportedTensor& tensor) {
   return out + "]";
 }
 
-inline std::string text_of(const at::Tensor& tensor) {
+TUTTI_INLINE std::string text_of(const at::Tensor& tensor) {
   return c10::str(models::detail::name_of(tensor.scalar_type()), " ", tensor.sizes());
 }
 
-inline bool same_sizes(const ExportedTensor& wanted, const at::Tensor& tensor) {
+TUTTI_INLINE bool same_sizes(const ExportedTensor& wanted, const at::Tensor& tensor) {
   return tensor.scalar_type() == wanted.dtype && tensor.sizes() == at::IntArrayRef(wanted.sizes);
 }
 

@@ -370,8 +370,8 @@ class CallReader {
 };
 
 /// Marks the last use of each value, so that its memory is free for the next call.
-inline void mark_last_uses(std::vector<ProgramCall>& calls, const std::vector<std::size_t>& results,
-                           std::size_t values) {
+TUTTI_INLINE void mark_last_uses(std::vector<ProgramCall>& calls,
+                                 const std::vector<std::size_t>& results, std::size_t values) {
   std::vector<bool> used(values, false);
   for (const std::size_t result : results) {
     used[result] = true;
@@ -403,7 +403,8 @@ inline void mark_last_uses(std::vector<ProgramCall>& calls, const std::vector<st
 }
 
 /// A list argument of the values that it has in this run.
-inline c10::IValue list_of(const CallArgument& argument, const std::vector<c10::IValue>& values) {
+TUTTI_INLINE c10::IValue list_of(const CallArgument& argument,
+                                 const std::vector<c10::IValue>& values) {
   using Kind = CallArgument::Kind;
   if (argument.kind == Kind::tensors) {
     c10::List<at::Tensor> list;
@@ -429,7 +430,7 @@ inline c10::IValue list_of(const CallArgument& argument, const std::vector<c10::
 }
 
 /// What is computed of sizes; wraps around as unsigned numbers do.
-inline std::int64_t compute(ProgramCall::Kind kind, std::int64_t a, std::int64_t b) {
+TUTTI_INLINE std::int64_t compute(ProgramCall::Kind kind, std::int64_t a, std::int64_t b) {
   using Kind = ProgramCall::Kind;
   const auto x = static_cast<std::uint64_t>(a), y = static_cast<std::uint64_t>(b);
   switch (kind) {
@@ -451,8 +452,8 @@ inline std::int64_t compute(ProgramCall::Kind kind, std::int64_t a, std::int64_t
   return kind == Kind::floordiv ? quotient : a - quotient * b;
 }
 
-inline void run_call(const ProgramCall& call, std::vector<c10::IValue>& values,
-                     std::vector<c10::IValue>& stack, at::Device device) {
+TUTTI_INLINE void run_call(const ProgramCall& call, std::vector<c10::IValue>& values,
+                           std::vector<c10::IValue>& stack, at::Device device) {
   using Kind = CallArgument::Kind;
   stack.clear();
   for (const CallArgument& argument : call.arguments) {

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <map>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -81,15 +82,18 @@ namespace tutti::models::detail {
 
 using tutti::detail::Json;
 
-inline constexpr std::pair<std::string_view, c10::ScalarType> exported_dtypes[] = {
-    {"float32", c10::ScalarType::Float}, {"float64", c10::ScalarType::Double},
-    {"float16", c10::ScalarType::Half},  {"bfloat16", c10::ScalarType::BFloat16},
-    {"int64", c10::ScalarType::Long},    {"int32", c10::ScalarType::Int},
-    {"int16", c10::ScalarType::Short},   {"int8", c10::ScalarType::Char},
-    {"uint8", c10::ScalarType::Byte},    {"bool", c10::ScalarType::Bool}};
+TUTTI_INLINE std::span<const std::pair<std::string_view, c10::ScalarType>> exported_dtypes() {
+  static constexpr std::pair<std::string_view, c10::ScalarType> all[] = {
+      {"float32", c10::ScalarType::Float}, {"float64", c10::ScalarType::Double},
+      {"float16", c10::ScalarType::Half},  {"bfloat16", c10::ScalarType::BFloat16},
+      {"int64", c10::ScalarType::Long},    {"int32", c10::ScalarType::Int},
+      {"int16", c10::ScalarType::Short},   {"int8", c10::ScalarType::Char},
+      {"uint8", c10::ScalarType::Byte},    {"bool", c10::ScalarType::Bool}};
+  return all;
+}
 
 TUTTI_INLINE c10::ScalarType dtype_of(std::string_view name) {
-  for (const auto& known : exported_dtypes) {
+  for (const auto& known : exported_dtypes()) {
     if (known.first == name) {
       return known.second;
     }
@@ -100,7 +104,7 @@ TUTTI_INLINE c10::ScalarType dtype_of(std::string_view name) {
 }
 
 TUTTI_INLINE std::string_view name_of(c10::ScalarType dtype) {
-  for (const auto& known : exported_dtypes) {
+  for (const auto& known : exported_dtypes()) {
     if (known.second == dtype) {
       return known.first;
     }
