@@ -24,6 +24,7 @@ TEST_CASE("tutti.hpp has every public header but what needs a library or time", 
       "tutti/data/mds.hpp",                 // these two need what compressed the shards
       "tutti/data/mds_writer.hpp",          //
       "tutti/data/png.hpp",                 //
+      "tutti/data/streaming_dataset.hpp",   // as mds.hpp
       "tutti/dist/launch_command.hpp",      // what tutti-run is made of
       "tutti/loggers/mlflow.hpp",           // needs cpp-httplib
       "tutti/separate.hpp",                 // is for one source of a program
