@@ -95,6 +95,11 @@ class MDSWriter {
   using Json = ::tutti::detail::Json;
 
   [[nodiscard]] std::string encode(const Column& column, const MDSValue& value) const;
+  // Nothing: the encoding does not take it.
+  static std::optional<std::string> encode_text(const std::string& encoding,
+                                                const std::string& text, const std::string& where);
+  static std::optional<std::string> encode_number(const std::string& encoding,
+                                                  const MDSValue& value, const std::string& where);
   [[nodiscard]] std::string encode_tensor(const Column& column, at::Tensor value,
                                           const std::string& where) const;
   [[nodiscard]] Json::Object config() const;
@@ -192,50 +197,65 @@ inline void MDSWriter::write(const std::map<std::string, MDSValue>& sample) {
   samples_.push_back(std::move(sizes));
 }
 
+inline std::optional<std::string> MDSWriter::encode_text(const std::string& encoding,
+                                                         const std::string& text,
+                                                         const std::string& where) {
+  const bool is_text = encoding == "str" || encoding == "json" || encoding.starts_with("str_");
+  if (is_text) {
+    detail::check_utf8(text, where);
+  }
+  if (encoding == "json") {
+    try {
+      (void)::tutti::detail::parse_json(text);
+    } catch (const std::invalid_argument& error) {
+      TUTTI_CHECK_VALUE(false, where, error.what());
+    }
+  }
+  if (is_text || encoding == "bytes" || encoding == "jpeg" || encoding == "png") {
+    return text;
+  }
+  return std::nullopt;
+}
+
+inline std::optional<std::string> MDSWriter::encode_number(const std::string& encoding,
+                                                           const MDSValue& value,
+                                                           const std::string& where) {
+  const auto* whole = std::get_if<std::int64_t>(&value);
+  if (whole != nullptr && encoding == "str_int") {
+    return std::to_string(*whole);
+  }
+  const double real = whole != nullptr ? static_cast<double>(*whole) : std::get<double>(value);
+  if (encoding == "str_float") {
+    return detail::python_float(real);
+  }
+  if (detail::mds_scalar(encoding) != nullptr) {
+    return whole != nullptr ? detail::mds_integer(encoding, *whole, where)
+                            : detail::mds_real(encoding, real, where);
+  }
+  return std::nullopt;
+}
+
 inline std::string MDSWriter::encode(const Column& column, const MDSValue& value) const {
   const std::string& encoding = column.encoding;
   const std::string where = "MDSWriter: sample " + std::to_string(size()) + ", column '" +
                             column.name + "' (" + encoding + "): ";
+  std::optional<std::string> out;
   if (const auto* text = std::get_if<std::string>(&value)) {
-    const bool is_text = encoding == "str" || encoding == "json" || encoding.starts_with("str_");
-    if (is_text) {
-      detail::check_utf8(*text, where);
-    }
-    if (encoding == "json") {
-      try {
-        (void)::tutti::detail::parse_json(*text);
-      } catch (const std::invalid_argument& error) {
-        TUTTI_CHECK_VALUE(false, where, error.what());
-      }
-    }
-    if (is_text || encoding == "bytes" || encoding == "jpeg" || encoding == "png") {
-      return *text;
-    }
+    out = encode_text(encoding, *text, where);
   } else if (const auto* list = std::get_if<std::vector<std::string>>(&value)) {
     if (encoding == "jpeg_array" || encoding.starts_with("list[")) {
-      return detail::write_mds_list(*list, encoding != "jpeg_array");
+      out = detail::write_mds_list(*list, encoding != "jpeg_array");
     }
   } else if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
-    return encode_tensor(column, *tensor, where);
+    out = encode_tensor(column, *tensor, where);
   } else {
-    const auto* whole = std::get_if<std::int64_t>(&value);
-    if (whole != nullptr && encoding == "str_int") {
-      return std::to_string(*whole);
-    }
-    const double real = whole != nullptr ? static_cast<double>(*whole) : std::get<double>(value);
-    if (encoding == "str_float") {
-      return detail::python_float(real);
-    }
-    if (detail::mds_scalar(encoding) != nullptr) {
-      return whole != nullptr ? detail::mds_integer(encoding, *whole, where)
-                              : detail::mds_real(encoding, real, where);
-    }
+    out = encode_number(encoding, value, where);
   }
   constexpr std::array<const char*, 5> kinds{"an integer", "a real number", "a text", "a tensor",
                                              "a list"};
-  TUTTI_CHECK_VALUE(false, where, "the value is ", kinds[value.index()],
+  TUTTI_CHECK_VALUE(out, where, "the value is ", kinds[value.index()],
                     ", which this encoding does not take");
-  return {};
+  return *std::move(out);
 }
 
 inline std::string MDSWriter::encode_tensor(const Column& column, at::Tensor value,
