@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -71,8 +72,9 @@ class MDSWriter {
   /// missing, unknown or has a value that its encoding does not take.
   void write(const std::map<std::string, MDSValue>& sample);
 
-  /// Adds a sample of tensors alone.
-  void write(const Batch& sample) {
+  /// Adds a sample of tensors alone. (A template, so that values in braces are those of a map.)
+  template <std::same_as<Batch> B>
+  void write(const B& sample) {
     std::map<std::string, MDSValue> values;
     for (const auto& [name, tensor] : sample) {
       values.emplace(name, tensor);
