@@ -28,6 +28,7 @@ TEST_CASE("tutti.hpp has every public header but what needs a library or time", 
       "tutti/data/web_sample.hpp",          //
       "tutti/data/webdataset.hpp",          //
       "tutti/data/webdataset_loader.hpp",   //
+      "tutti/data/streaming_dataset.hpp",   // as mds.hpp
       "tutti/dist/launch_command.hpp",      // what tutti-run is made of
       "tutti/loggers/mlflow.hpp",           // needs cpp-httplib
       "tutti/separate.hpp",                 // is for one source of a program

@@ -59,6 +59,18 @@ TEST_CASE("every compression gives back what was written", "[data][mds]") {
   }
 }
 
+TEST_CASE("a sample is written as values in braces or as a batch", "[data][mds]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "set").string();
+  MDSWriter out(path, {.columns = {{"t", "ndarray"}}});
+  out.write({{"t", at::arange(3)}});
+  out.write(tutti::Batch{{"t", at::arange(4)}});
+  out.finish();
+  const MDSReader reader(path);
+  CHECK(reader.sample(0).tensor("t").equal(at::arange(3)));
+  CHECK(reader.sample(1).tensor("t").equal(at::arange(4)));
+}
+
 TEST_CASE("a sample larger than the limit gets a shard alone", "[data][mds]") {
   const TemporaryFolder folder;
   const std::string path = (folder / "set").string();

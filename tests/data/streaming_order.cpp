@@ -97,6 +97,22 @@ TEST_CASE("a run goes on with other numbers of nodes and the same global batches
   }
 }
 
+TEST_CASE("the partition orig refuses nodes that do not fit the canonical ones",
+          "[data][streaming_order]") {
+  const StreamingState state{.num_canonical_nodes = 2, .initial_physical_nodes = 2};
+  StreamingOrderOptions options{.batch_size = 4, .num_canonical_nodes = 2};
+  const auto relaxed = streaming_order(two_streams, {3, 1, 1}, options, 0, state);
+  CHECK(relaxed.shape[0] == 3);
+  options.partition_algo = "orig";
+  CHECK_THROWS_WITH(streaming_order(two_streams, {3, 1, 1}, options, 0, state),
+                    ContainsSubstring("there are 2 canonical nodes and 3 nodes"));
+  CHECK(streaming_order(two_streams, {4, 1, 1}, options, 0, state).shape[0] == 4);
+  options.partition_algo = "fixed";
+  CHECK_THROWS_WITH(
+      streaming_order(two_streams, {}, options),
+      ContainsSubstring("partition_algo is \"fixed\", expected one of relaxed, orig"));
+}
+
 TEST_CASE("proportions, repeats and choices decide how much of a stream an epoch takes",
           "[data][streaming_order]") {
   auto streams = two_streams;  // 107 and 165 samples

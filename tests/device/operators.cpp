@@ -273,6 +273,28 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& x, double p,
   return {x.mul(mask).mul_(p == 1 ? 0.0 : 1 / (1 - p)), mask.to(at::kBool)};
 }
 
+// The CPU has no such operator: its rms_norm is made of others.
+std::tuple<at::Tensor, at::Tensor> fused_rms_norm_backward(
+    const at::Tensor& dy, const at::Tensor& x, at::IntArrayRef normalized_shape,
+    const at::Tensor& rstd, const std::optional<at::Tensor>& weight, std::array<bool, 2> wanted) {
+  std::vector<std::int64_t> normalized;
+  std::vector<std::int64_t> others;
+  const std::int64_t first = x.dim() - static_cast<std::int64_t>(normalized_shape.size());
+  for (std::int64_t i = 0; i < x.dim(); ++i) {
+    (i < first ? others : normalized).push_back(i);
+  }
+  const at::Tensor y = x * rstd;
+  const bool has_weight = weight && weight->defined();
+  const at::Tensor dz = has_weight ? dy * *weight : dy;
+  at::Tensor dx = (dz - y * (dz * y).mean(normalized, /*keepdim=*/true)) * rstd;
+  at::Tensor dw = dy * y;
+  if (!others.empty()) {
+    dw = dw.sum(others);
+  }
+  return {wanted[0] ? dx.to(x.scalar_type()) : at::Tensor(),
+          wanted[1] && has_weight ? dw.to(weight->scalar_type()) : at::Tensor()};
+}
+
 // Takes the places of LibTorch's operators for CUDA.
 class Operators {
  public:
@@ -298,6 +320,7 @@ class Operators {
     by_host("aten::convolution_backward");
     aten_.impl("copy_", &copy);
     aten_.impl("native_dropout", &native_dropout);
+    aten_.impl("_fused_rms_norm_backward", &fused_rms_norm_backward);
     aten_.impl("_softmax", &softmax<softmax_name>);
     aten_.impl("_log_softmax", &softmax<log_softmax_name>);
     aten_.impl("_softmax_backward_data", &softmax_backward<softmax_backward_name>);
@@ -328,6 +351,7 @@ class Operators {
         "aten::_local_scalar_dense",
         "aten::copy_",
         "aten::native_dropout",
+        "aten::_fused_rms_norm_backward",
         softmax_name,
         log_softmax_name,
         softmax_backward_name,

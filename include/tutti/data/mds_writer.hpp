@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -71,8 +72,9 @@ class MDSWriter {
   /// missing, unknown or has a value that its encoding does not take.
   void write(const std::map<std::string, MDSValue>& sample);
 
-  /// Adds a sample of tensors alone.
-  void write(const Batch& sample) {
+  /// Adds a sample of tensors alone. (A template, so that values in braces are those of a map.)
+  template <std::same_as<Batch> B>
+  void write(const B& sample) {
     std::map<std::string, MDSValue> values;
     for (const auto& [name, tensor] : sample) {
       values.emplace(name, tensor);
@@ -95,10 +97,17 @@ class MDSWriter {
   using Json = ::tutti::detail::Json;
 
   [[nodiscard]] std::string encode(const Column& column, const MDSValue& value) const;
-  [[nodiscard]] std::string encode_tensor(const Column& column, at::Tensor value,
-                                          const std::string& where) const;
+  // Nothing: the encoding does not take it.
+  static std::optional<std::string> encode_text(const std::string& encoding,
+                                                const std::string& text, const std::string& where);
+  static std::optional<std::string> encode_number(const std::string& encoding,
+                                                  const MDSValue& value, const std::string& where);
+  static std::string encode_tensor(const std::string& encoding, at::Tensor value,
+                                   const std::string& where);
+  static std::string encode_pil(const at::Tensor& value, const std::string& where);
   [[nodiscard]] Json::Object config() const;
   [[nodiscard]] Json file(const std::string& name, std::string_view bytes) const;
+  [[nodiscard]] std::string raw_shard() const;
   void flush();
 
   std::string folder_;
@@ -192,77 +201,92 @@ inline void MDSWriter::write(const std::map<std::string, MDSValue>& sample) {
   samples_.push_back(std::move(sizes));
 }
 
+inline std::optional<std::string> MDSWriter::encode_text(const std::string& encoding,
+                                                         const std::string& text,
+                                                         const std::string& where) {
+  const bool is_text = encoding == "str" || encoding == "json" || encoding.starts_with("str_");
+  if (is_text) {
+    detail::check_utf8(text, where);
+  }
+  if (encoding == "json") {
+    try {
+      (void)::tutti::detail::parse_json(text);
+    } catch (const std::invalid_argument& error) {
+      TUTTI_CHECK_VALUE(false, where, error.what());
+    }
+  }
+  if (is_text || encoding == "bytes" || encoding == "jpeg" || encoding == "png") {
+    return text;
+  }
+  return std::nullopt;
+}
+
+inline std::optional<std::string> MDSWriter::encode_number(const std::string& encoding,
+                                                           const MDSValue& value,
+                                                           const std::string& where) {
+  const auto* whole = std::get_if<std::int64_t>(&value);
+  if (whole != nullptr && encoding == "str_int") {
+    return std::to_string(*whole);
+  }
+  const double real = whole != nullptr ? static_cast<double>(*whole) : std::get<double>(value);
+  if (encoding == "str_float") {
+    return detail::python_float(real);
+  }
+  if (detail::mds_scalar(encoding) != nullptr) {
+    return whole != nullptr ? detail::mds_integer(encoding, *whole, where)
+                            : detail::mds_real(encoding, real, where);
+  }
+  return std::nullopt;
+}
+
 inline std::string MDSWriter::encode(const Column& column, const MDSValue& value) const {
   const std::string& encoding = column.encoding;
   const std::string where = "MDSWriter: sample " + std::to_string(size()) + ", column '" +
                             column.name + "' (" + encoding + "): ";
+  std::optional<std::string> out;
   if (const auto* text = std::get_if<std::string>(&value)) {
-    const bool is_text = encoding == "str" || encoding == "json" || encoding.starts_with("str_");
-    if (is_text) {
-      detail::check_utf8(*text, where);
-    }
-    if (encoding == "json") {
-      try {
-        (void)::tutti::detail::parse_json(*text);
-      } catch (const std::invalid_argument& error) {
-        TUTTI_CHECK_VALUE(false, where, error.what());
-      }
-    }
-    if (is_text || encoding == "bytes" || encoding == "jpeg" || encoding == "png") {
-      return *text;
-    }
+    out = encode_text(encoding, *text, where);
   } else if (const auto* list = std::get_if<std::vector<std::string>>(&value)) {
     if (encoding == "jpeg_array" || encoding.starts_with("list[")) {
-      return detail::write_mds_list(*list, encoding != "jpeg_array");
+      out = detail::write_mds_list(*list, encoding != "jpeg_array");
     }
   } else if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
-    return encode_tensor(column, *tensor, where);
+    out = encode_tensor(encoding, *tensor, where);
   } else {
-    const auto* whole = std::get_if<std::int64_t>(&value);
-    if (whole != nullptr && encoding == "str_int") {
-      return std::to_string(*whole);
-    }
-    const double real = whole != nullptr ? static_cast<double>(*whole) : std::get<double>(value);
-    if (encoding == "str_float") {
-      return detail::python_float(real);
-    }
-    if (detail::mds_scalar(encoding) != nullptr) {
-      return whole != nullptr ? detail::mds_integer(encoding, *whole, where)
-                              : detail::mds_real(encoding, real, where);
-    }
+    out = encode_number(encoding, value, where);
   }
   constexpr std::array<const char*, 5> kinds{"an integer", "a real number", "a text", "a tensor",
                                              "a list"};
-  TUTTI_CHECK_VALUE(false, where, "the value is ", kinds[value.index()],
+  TUTTI_CHECK_VALUE(out, where, "the value is ", kinds[value.index()],
                     ", which this encoding does not take");
-  return {};
+  return *std::move(out);
 }
 
-inline std::string MDSWriter::encode_tensor(const Column& column, at::Tensor value,
-                                            const std::string& where) const {
-  const std::string& encoding = column.encoding;
+inline std::string MDSWriter::encode_pil(const at::Tensor& value, const std::string& where) {
+  TUTTI_CHECK_VALUE(value.scalar_type() == at::kByte && value.dim() == 3 && value.numel() > 0 &&
+                        (value.size(0) == 1 || value.size(0) == 3 || value.size(0) == 4),
+                    where, "the tensor is ", value.scalar_type(), value.sizes(),
+                    ", expected uint8 [1 | 3 | 4, H, W]");
+  const std::string mode = value.size(0) == 1 ? "L" : value.size(0) == 3 ? "RGB" : "RGBA";
+  std::string out;
+  detail::append_number(out, static_cast<std::uint64_t>(value.size(2)), 4);
+  detail::append_number(out, static_cast<std::uint64_t>(value.size(1)), 4);
+  detail::append_number(out, mode.size(), 4);
+  return out + mode + detail::bytes_of(value.permute({1, 2, 0}));
+}
+
+inline std::string MDSWriter::encode_tensor(const std::string& encoding, at::Tensor value,
+                                            const std::string& where) {
   TUTTI_CHECK_VALUE(value.defined(), where, "the tensor is undefined");
   value = value.detach().cpu();
   if (encoding == "pil") {
-    TUTTI_CHECK_VALUE(value.scalar_type() == at::kByte && value.dim() == 3 && value.numel() > 0 &&
-                          (value.size(0) == 1 || value.size(0) == 3 || value.size(0) == 4),
-                      where, "the tensor is ", value.scalar_type(), value.sizes(),
-                      ", expected uint8 [1 | 3 | 4, H, W]");
-    const std::string mode = value.size(0) == 1 ? "L" : value.size(0) == 3 ? "RGB" : "RGBA";
-    std::string out;
-    detail::append_number(out, static_cast<std::uint64_t>(value.size(2)), 4);
-    detail::append_number(out, static_cast<std::uint64_t>(value.size(1)), 4);
-    detail::append_number(out, mode.size(), 4);
-    return out + mode + detail::bytes_of(value.permute({1, 2, 0}));
+    return encode_pil(value, where);
   }
   if (encoding == "bytes") {
     TUTTI_CHECK_VALUE(value.scalar_type() == at::kByte && value.dim() == 1, where, "the tensor is ",
                       value.scalar_type(), value.sizes(), ", expected uint8 [N]");
     return detail::bytes_of(value);
   }
-  const auto* own =
-      std::find_if(detail::mds_numbers.begin(), detail::mds_numbers.end(),
-                   [&](const detail::MDSNumber& one) { return one.type == value.scalar_type(); });
   if (const detail::MDSNumber* number = detail::mds_scalar(encoding)) {
     TUTTI_CHECK_VALUE(value.numel() == 1 && value.scalar_type() == number->type, where,
                       "the tensor is ", value.scalar_type(), value.sizes(), ", expected one ",
@@ -271,6 +295,9 @@ inline std::string MDSWriter::encode_tensor(const Column& column, at::Tensor val
   }
   const auto array = detail::mds_array(encoding);
   TUTTI_CHECK_VALUE(array, where, "the value is a tensor, which this encoding does not take");
+  const auto* own =
+      std::find_if(detail::mds_numbers.begin(), detail::mds_numbers.end(),
+                   [&](const detail::MDSNumber& one) { return one.type == value.scalar_type(); });
   TUTTI_CHECK_VALUE(own != detail::mds_numbers.end() &&
                         (array->number == nullptr || array->number->type == own->type),
                     where, "the tensor is ", value.scalar_type(), value.sizes(), ", expected ",
@@ -280,8 +307,7 @@ inline std::string MDSWriter::encode_tensor(const Column& column, at::Tensor val
                         (array->shape.empty() || value.sizes() == at::IntArrayRef(array->shape)),
                     where, "the tensor has the shape ", value.sizes(), ", expected ",
                     at::IntArrayRef(array->shape),
-                    " or, where none is given, 1 to 63 dimensions "
-                    "and at least one value");
+                    " or, where none is given, 1 to 63 dimensions and at least one value");
   return detail::mds_array_header(*array, *own, value.sizes()) + detail::bytes_of(value);
 }
 
@@ -295,7 +321,7 @@ inline MDSWriter::Json MDSWriter::file(const std::string& name, std::string_view
       {"basename", name}, {"bytes", std::ssize(bytes)}, {"hashes", std::move(hashes)}};
 }
 
-inline void MDSWriter::flush() {
+inline std::string MDSWriter::raw_shard() const {
   std::string raw;
   raw.reserve(static_cast<std::size_t>(bytes_));
   detail::append_number(raw, samples_.size(), 4);
@@ -309,6 +335,11 @@ inline void MDSWriter::flush() {
   for (const std::string& sample : samples_) {
     raw += sample;
   }
+  return raw;
+}
+
+inline void MDSWriter::flush() {
+  const std::string raw = raw_shard();
   std::string number = std::to_string(shards_.size());
   number.insert(0, 5 - std::min<std::size_t>(number.size(), 5), '0');
   const std::string name = "shard." + number + ".mds";

@@ -41,7 +41,9 @@ struct StreamingOrderOptions {
   std::int64_t sampling_granularity = 1;             ///< samples that are chosen together
   std::string batching_method = "random";  ///< stratified, per_stream or device_per_stream
   std::optional<std::int64_t> epoch_size{};
-  std::int64_t replication = 1;  ///< so many ranks in turn get the same samples
+  std::int64_t replication = 1;            ///< so many ranks in turn get the same samples
+  std::string partition_algo = "relaxed";  ///< or orig: a run does not go on with a number of nodes
+                                           ///< that num_canonical_nodes does not fit
 };
 
 /// Who trains.
@@ -194,7 +196,9 @@ TUTTI_INLINE OrderMaker::OrderMaker(std::span<const StreamSizes> streams,
     skip_ = state->sample_in_epoch;
     canonical_ = state->num_canonical_nodes;
     seed_ = state->shuffle_seed;
-    initial_ = state->initial_physical_nodes;
+    if (options.partition_algo == "relaxed") {
+      initial_ = state->initial_physical_nodes;
+    }
   } else {
     const bool many = options.shuffle_algo == "py1s" || options.shuffle_algo == "py2s";
     canonical_ = options.num_canonical_nodes.value_or(many ? 64 * nodes_ : nodes_);

@@ -41,57 +41,62 @@ struct Compression {
   int level = 0;
 };
 
+// A compression, and what it takes to have it.
+struct KnownCompression {
+  std::string_view name;
+  int least, most, usual;  // levels
+  bool linked;
+  std::string_view find, package;
+};
+
+inline constexpr bool has_zlib =
+#ifdef TUTTI_WITH_ZLIB
+    true;
+#else
+    false;
+#endif
+inline constexpr bool has_zstd =
+#ifdef TUTTI_WITH_ZSTD
+    true;
+#else
+    false;
+#endif
+inline constexpr bool has_bzip2 =
+#ifdef TUTTI_WITH_BZIP2
+    true;
+#else
+    false;
+#endif
+inline constexpr bool has_brotli =
+#ifdef TUTTI_WITH_BROTLI
+    true;
+#else
+    false;
+#endif
+inline constexpr bool has_snappy =
+#ifdef TUTTI_WITH_SNAPPY
+    true;
+#else
+    false;
+#endif
+
+inline constexpr std::array<KnownCompression, 5> known_compressions{
+    {{"br", 0, 11, 11, has_brotli, "brotli", "libbrotli-dev"},
+     {"bz2", 1, 9, 9, has_bzip2, "bzip2", "libbz2-dev"},
+     {"gz", 0, 9, 9, has_zlib, "zlib", "zlib1g-dev"},
+     {"snappy", 0, 0, 0, has_snappy, "snappy", "libsnappy-dev"},
+     {"zstd", 1, 22, 3, has_zstd, "zstd", "libzstd-dev"}}};
+
 // Throws c10::ValueError for another name or a level out of range, c10::NotImplementedError where
 // the program is not linked to the library. where: begins the sentence.
 inline Compression compression_of(std::string_view text, const std::string& where) {
-  struct Known {
-    std::string_view name;
-    int least, most, usual;
-    bool linked;
-    std::string_view find, package;
-  };
-  constexpr bool zlib =
-#ifdef TUTTI_WITH_ZLIB
-      true;
-#else
-      false;
-#endif
-  constexpr bool zstd =
-#ifdef TUTTI_WITH_ZSTD
-      true;
-#else
-      false;
-#endif
-  constexpr bool bzip2 =
-#ifdef TUTTI_WITH_BZIP2
-      true;
-#else
-      false;
-#endif
-  constexpr bool brotli =
-#ifdef TUTTI_WITH_BROTLI
-      true;
-#else
-      false;
-#endif
-  constexpr bool snappy =
-#ifdef TUTTI_WITH_SNAPPY
-      true;
-#else
-      false;
-#endif
-  static constexpr std::array<Known, 5> all{{{"br", 0, 11, 11, brotli, "brotli", "libbrotli-dev"},
-                                             {"bz2", 1, 9, 9, bzip2, "bzip2", "libbz2-dev"},
-                                             {"gz", 0, 9, 9, zlib, "zlib", "zlib1g-dev"},
-                                             {"snappy", 0, 0, 0, snappy, "snappy", "libsnappy-dev"},
-                                             {"zstd", 1, 22, 3, zstd, "zstd", "libzstd-dev"}}};
   if (text.empty()) {
     return {};
   }
   const std::string_view name = text.substr(0, text.find(':'));
-  const auto* const known =
-      std::find_if(all.begin(), all.end(), [&](const Known& k) { return k.name == name; });
-  TUTTI_CHECK_VALUE(known != all.end(), where, "the compression is \"", text,
+  const auto* const known = std::find_if(known_compressions.begin(), known_compressions.end(),
+                                         [&](const KnownCompression& k) { return k.name == name; });
+  TUTTI_CHECK_VALUE(known != known_compressions.end(), where, "the compression is \"", text,
                     "\", expected br, bz2, gz, snappy or zstd, and a level behind a colon");
   TUTTI_CHECK_NOT_IMPLEMENTED(known->linked, where, "the compression is ", name,
                               ", and this program is not linked to ", known->find, "; install ",
@@ -149,6 +154,54 @@ inline std::string zip_gz(std::string_view bytes, int level) {
   out.resize(out.size() - stream.avail_out);
   ::deflateEnd(&stream);
   TUTTI_CHECK(code == Z_STREAM_END, "gz: zlib ends with code ", code);
+  return out;
+}
+#endif
+
+#ifdef TUTTI_WITH_ZSTD
+inline std::string zip_zstd(std::string_view bytes, int level) {
+  std::string out(::ZSTD_compressBound(bytes.size()), '\0');
+  const std::size_t got =
+      ::ZSTD_compress(out.data(), out.size(), bytes.data(), bytes.size(), level);
+  TUTTI_CHECK(::ZSTD_isError(got) == 0, "zstd: ", ::ZSTD_getErrorName(got));
+  out.resize(got);
+  return out;
+}
+#endif
+
+#ifdef TUTTI_WITH_BZIP2
+inline std::string zip_bz2(std::string_view bytes, int level) {
+  std::string out(bytes.size() + bytes.size() / 100 + 600, '\0');
+  auto size = static_cast<unsigned>(out.size());
+  const int code = ::BZ2_bzBuffToBuffCompress(out.data(), &size, const_cast<char*>(bytes.data()),
+                                              static_cast<unsigned>(bytes.size()), level, 0, 0);
+  TUTTI_CHECK(code == BZ_OK, "bz2: libbz2 ends with code ", code);
+  out.resize(size);
+  return out;
+}
+#endif
+
+#ifdef TUTTI_WITH_BROTLI
+inline std::string zip_br(std::string_view bytes, int level) {
+  std::size_t size = ::BrotliEncoderMaxCompressedSize(bytes.size()) + 1024;
+  std::string out(size, '\0');
+  TUTTI_CHECK(
+      ::BrotliEncoderCompress(level, BROTLI_DEFAULT_WINDOW, BROTLI_MODE_GENERIC, bytes.size(),
+                              reinterpret_cast<const std::uint8_t*>(bytes.data()), &size,
+                              reinterpret_cast<std::uint8_t*>(out.data())) != 0,
+      "br: brotli fails");
+  out.resize(size);
+  return out;
+}
+#endif
+
+#ifdef TUTTI_WITH_SNAPPY
+inline std::string zip_snappy(std::string_view bytes) {
+  std::size_t size = ::snappy_max_compressed_length(bytes.size());
+  std::string out(size, '\0');
+  TUTTI_CHECK(::snappy_compress(bytes.data(), bytes.size(), out.data(), &size) == SNAPPY_OK,
+              "snappy fails");
+  out.resize(size);
   return out;
 }
 #endif
@@ -213,15 +266,9 @@ inline std::string unzip(const Compression& by, std::string_view bytes, std::uin
 }
 
 inline std::string zip(const Compression& by, std::string_view bytes) {
-  [[maybe_unused]] std::string out;
 #ifdef TUTTI_WITH_ZSTD
   if (by.name == "zstd") {
-    out.resize(::ZSTD_compressBound(bytes.size()));
-    const std::size_t got =
-        ::ZSTD_compress(out.data(), out.size(), bytes.data(), bytes.size(), by.level);
-    TUTTI_CHECK(::ZSTD_isError(got) == 0, "zstd: ", ::ZSTD_getErrorName(got));
-    out.resize(got);
-    return out;
+    return zip_zstd(bytes, by.level);
   }
 #endif
 #ifdef TUTTI_WITH_ZLIB
@@ -231,39 +278,20 @@ inline std::string zip(const Compression& by, std::string_view bytes) {
 #endif
 #ifdef TUTTI_WITH_BZIP2
   if (by.name == "bz2") {
-    out.resize(bytes.size() + bytes.size() / 100 + 600);
-    auto size = static_cast<unsigned>(out.size());
-    const int code =
-        ::BZ2_bzBuffToBuffCompress(out.data(), &size, const_cast<char*>(bytes.data()),
-                                   static_cast<unsigned>(bytes.size()), by.level, 0, 0);
-    TUTTI_CHECK(code == BZ_OK, "bz2: libbz2 ends with code ", code);
-    out.resize(size);
-    return out;
+    return zip_bz2(bytes, by.level);
   }
 #endif
 #ifdef TUTTI_WITH_BROTLI
   if (by.name == "br") {
-    std::size_t size = ::BrotliEncoderMaxCompressedSize(bytes.size()) + 1024;
-    out.resize(size);
-    TUTTI_CHECK(
-        ::BrotliEncoderCompress(by.level, BROTLI_DEFAULT_WINDOW, BROTLI_MODE_GENERIC, bytes.size(),
-                                reinterpret_cast<const std::uint8_t*>(bytes.data()), &size,
-                                reinterpret_cast<std::uint8_t*>(out.data())) != 0,
-        "br: brotli fails");
-    out.resize(size);
-    return out;
+    return zip_br(bytes, by.level);
   }
 #endif
 #ifdef TUTTI_WITH_SNAPPY
   if (by.name == "snappy") {
-    std::size_t size = ::snappy_max_compressed_length(bytes.size());
-    out.resize(size);
-    TUTTI_CHECK(::snappy_compress(bytes.data(), bytes.size(), out.data(), &size) == SNAPPY_OK,
-                "snappy fails");
-    out.resize(size);
-    return out;
+    return zip_snappy(bytes);
   }
 #endif
+  TUTTI_CHECK(by.name.empty(), "the compression ", by.name, " is not linked");
   return std::string(bytes);
 }
 

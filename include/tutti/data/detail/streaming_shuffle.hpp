@@ -363,6 +363,7 @@ inline void check_streaming(std::span<const StreamSizes> streams, const Streamin
   check_one_of("sampling_method", options.sampling_method, {"balanced", "fixed"});
   check_one_of("batching_method", options.batching_method,
                {"random", "stratified", "per_stream", "device_per_stream"});
+  check_one_of("partition_algo", options.partition_algo, {"relaxed", "orig"});
   const auto above_zero = [](const char* name, std::int64_t value) {
     TUTTI_CHECK_VALUE(value > 0, "streaming: ", name, " is ", value, ", expected at least 1");
   };
