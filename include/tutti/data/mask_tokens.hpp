@@ -56,7 +56,7 @@ namespace tutti::data {
 namespace detail {
 
 // From [0, 1), of 53 bits.
-inline double chance(Rng& rng) {
+TUTTI_INLINE double chance(Rng& rng) {
   constexpr std::int64_t steps = std::int64_t{1} << 53;
   return static_cast<double>(rng.integer(0, steps)) / static_cast<double>(steps);
 }
