@@ -371,7 +371,7 @@ TUTTI_INLINE void CsvRows::fill_features(CsvTable& table) {
     double sum = 0.0;
     std::int64_t count = 0;
     for (std::size_t i = column; i < features_.size(); i += width) {
-      sum += std::isnan(features_[i]) ? 0.0 : features_[i];
+      sum += std::isnan(features_[i]) ? 0.0 : static_cast<double>(features_[i]);
       count += std::isnan(features_[i]) ? 0 : 1;
     }
     TUTTI_CHECK(count > 0, "'", path_, "': no row has a value in the column ",

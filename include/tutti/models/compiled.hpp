@@ -90,7 +90,7 @@ class CompiledNet final : public detail::ExportedPart {
   };
 
   void add_weights(const std::string& folder);
-  void load(const std::string& path);
+  void load_weights(const std::string& path);
   detail::ExportedPart& owner_of(const std::string& name);
   at::Tensor& parameter(std::size_t i);
   at::Tensor& buffer(std::size_t i);
@@ -245,7 +245,7 @@ TUTTI_INLINE CompiledNet::CompiledNet(const std::string& folder, const CompiledO
   }
   add_weights(folder);
   if (!options.weights.empty()) {
-    load(options.weights);
+    load_weights(options.weights);
   }
 }
 
@@ -280,7 +280,7 @@ TUTTI_INLINE void CompiledNet::add_weights(const std::string& folder) {
   }
 }
 
-TUTTI_INLINE void CompiledNet::load(const std::string& path) {
+TUTTI_INLINE void CompiledNet::load_weights(const std::string& path) {
   checkpoint::ModuleLoadOptions how;
   for (const auto& [name, first] : programs_->package.tied) {
     how.ignore.push_back(name);
