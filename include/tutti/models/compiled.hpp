@@ -71,10 +71,10 @@ class CompiledNet final : public detail::ExportedPart {
   std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs);
 
   /// The names of forward's arguments in Python.
-  [[nodiscard]] std::vector<std::string> input_names() const;
+  [[nodiscard]] const std::vector<std::string>& input_names() const { return input_names_; }
 
   /// The names of what forward returns in Python; "outputs" where it is one tensor.
-  [[nodiscard]] std::vector<std::string> output_names() const;
+  [[nodiscard]] const std::vector<std::string>& output_names() const { return output_names_; }
 
   /// fp32 or amp_bf16: how it was exported.
   [[nodiscard]] const std::string& precision() const { return programs_->package.precision; }
@@ -95,7 +95,10 @@ class CompiledNet final : public detail::ExportedPart {
   at::Tensor& parameter(std::size_t i);
   at::Tensor& buffer(std::size_t i);
   at::Device check(const std::vector<at::Tensor>& inputs);
+  using KnownSize = std::pair<const std::string*, std::int64_t>;  // of a symbol
   void check_inputs(const std::vector<at::Tensor>& inputs, at::Device device) const;
+  std::string cure_of(const models::detail::ExportedTensor& wanted, const at::Tensor& input,
+                      at::Device device, std::vector<KnownSize>& known) const;
   void check_weights(at::Device device);
   void check_precision(at::Device device) const;
   std::vector<at::Tensor> gather(const std::vector<models::detail::Word>& words,
@@ -108,6 +111,7 @@ class CompiledNet final : public detail::ExportedPart {
   std::shared_ptr<models::detail::ExportedPrograms> programs_;
   std::vector<Slot> parameter_slots_, buffer_slots_;
   std::vector<bool> has_gradient_;
+  std::vector<std::string> input_names_, output_names_;
   std::string folder_;
 };
 
@@ -239,6 +243,12 @@ TUTTI_INLINE CompiledNet::CompiledNet(const std::string& folder, const CompiledO
   } catch (const std::invalid_argument& error) {
     TUTTI_CHECK(false, "load_compiled: '", folder, "/compiled.json' is refused: ", error.what());
   }
+  for (const auto& tensor : programs_->package.inputs) {
+    input_names_.push_back(tensor.name);
+  }
+  for (const auto& tensor : programs_->package.outputs) {
+    output_names_.push_back(tensor.name);
+  }
   has_gradient_.resize(programs_->package.parameters.size());
   for (const auto& word : programs_->package.backward.out) {
     has_gradient_[word.index] = true;
@@ -321,22 +331,6 @@ TUTTI_INLINE at::Tensor& CompiledNet::buffer(std::size_t i) {
   return buffer_slots_[i].owner->buffer(buffer_slots_[i].place);
 }
 
-TUTTI_INLINE std::vector<std::string> CompiledNet::input_names() const {
-  std::vector<std::string> out;
-  for (const auto& tensor : programs_->package.inputs) {
-    out.push_back(tensor.name);
-  }
-  return out;
-}
-
-TUTTI_INLINE std::vector<std::string> CompiledNet::output_names() const {
-  std::vector<std::string> out;
-  for (const auto& tensor : programs_->package.outputs) {
-    out.push_back(tensor.name);
-  }
-  return out;
-}
-
 TUTTI_INLINE at::Tensor CompiledNet::forward(const at::Tensor& input) {
   TUTTI_CHECK(programs_->package.outputs.size() == 1, "CompiledNet: '", folder_, "' has ",
               programs_->package.outputs.size(),
@@ -370,55 +364,59 @@ TUTTI_INLINE at::Device CompiledNet::check(const std::vector<at::Tensor>& inputs
 
 TUTTI_INLINE void CompiledNet::check_inputs(const std::vector<at::Tensor>& inputs,
                                             at::Device device) const {
-  std::vector<std::pair<const std::string*, std::int64_t>> sizes;
+  std::vector<KnownSize> known;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const models::detail::ExportedTensor& wanted = programs_->package.inputs[i];
     const at::Tensor& input = inputs[i];
-    const auto refuse = [&](const std::string& cure) {
-      TUTTI_CHECK_VALUE(false, "CompiledNet: the input ", wanted.name, " is ",
-                        detail::text_of(input), " on ", input.device().str(),
-                        ", and this model was exported for ", detail::text_of(wanted), " on ",
-                        device.str(), "; ", cure);
-    };
-    if (input.scalar_type() != wanted.dtype) {
-      refuse("convert it");
-    }
-    if (input.device() != device) {
-      refuse("move it");
-    }
-    if (input.dim() != static_cast<std::int64_t>(wanted.sizes.size())) {
-      refuse("give it that many dimensions");
-    }
-    for (std::size_t d = 0; d < wanted.sizes.size(); ++d) {
-      const std::int64_t size = input.size(static_cast<std::int64_t>(d));
-      if (wanted.sizes[d] >= 0) {
-        if (wanted.sizes[d] != size) {
-          refuse(
-              "export it with that dimension dynamic, or set drop_last in the loader where it "
-              "is the last batch");
-        }
-        continue;
-      }
-      const std::string& symbol = wanted.symbols[d];
-      const models::detail::SizeRange& range = programs_->package.symbols.at(symbol);
-      if (size < range.least || (range.most >= 0 && size > range.most)) {
-        refuse(c10::str(symbol, " may be ", range.least, " to ", range.most,
-                        "; export it with another --largest"));
-      }
-      for (const auto& known : sizes) {
-        if (*known.first == symbol && known.second != size) {
-          refuse(c10::str(symbol, " is ", known.second,
-                          " in an input before it; give both the "
-                          "same size"));
-        }
-      }
-      sizes.emplace_back(&symbol, size);
-    }
+    const std::string cure = cure_of(wanted, input, device, known);
+    TUTTI_CHECK_VALUE(cure.empty(), "CompiledNet: the input ", wanted.name, " is ",
+                      detail::text_of(input), " on ", input.device().str(),
+                      ", and this model was exported for ", detail::text_of(wanted), " on ",
+                      device.str(), "; ", cure);
     TUTTI_CHECK(!input.requires_grad() || !at::GradMode::is_enabled(), "CompiledNet: the input ",
                 wanted.name,
-                " requires a gradient, and an exported model has gradients of its "
-                "parameters alone; detach() it");
+                " requires a gradient, and an exported model has gradients of its parameters "
+                "alone; detach() it");
   }
+}
+
+// What to do so that the input is what was exported; empty: it is. known: sizes of the inputs so
+// far.
+TUTTI_INLINE std::string CompiledNet::cure_of(const models::detail::ExportedTensor& wanted,
+                                              const at::Tensor& input, at::Device device,
+                                              std::vector<KnownSize>& known) const {
+  if (input.scalar_type() != wanted.dtype) {
+    return "convert it";
+  }
+  if (input.device() != device) {
+    return "move it";
+  }
+  if (input.dim() != static_cast<std::int64_t>(wanted.sizes.size())) {
+    return "give it that many dimensions";
+  }
+  for (std::size_t d = 0; d < wanted.sizes.size(); ++d) {
+    const std::int64_t size = input.size(static_cast<std::int64_t>(d));
+    if (wanted.sizes[d] >= 0 && wanted.sizes[d] != size) {
+      return "export it with that dimension dynamic, or set drop_last in the loader where it is "
+             "the last batch";
+    }
+    if (wanted.sizes[d] >= 0) {
+      continue;
+    }
+    const std::string& symbol = wanted.symbols[d];
+    const models::detail::SizeRange& range = programs_->package.symbols.at(symbol);
+    if (size < range.least || (range.most >= 0 && size > range.most)) {
+      return c10::str(symbol, " may be ", range.least, " to ", range.most,
+                      "; export it with another --largest");
+    }
+    for (const auto& [name, before] : known) {
+      if (*name == symbol && before != size) {
+        return c10::str(symbol, " is ", before, " in an input before it; give both the same size");
+      }
+    }
+    known.emplace_back(&symbol, size);
+  }
+  return "";
 }
 
 TUTTI_INLINE void CompiledNet::check_weights(at::Device device) {
@@ -572,13 +570,13 @@ TUTTI_INLINE Loss next_token_loss(const Outputs& outputs, const Batch& batch) {
 }
 
 TUTTI_INLINE Outputs CompiledModel::forward(const Batch& batch) const {
-  const std::vector<std::string> names = net_->input_names();
+  const std::vector<std::string>& names = net_->input_names();
   std::vector<at::Tensor> inputs;
   for (const std::string& name : names) {
     inputs.push_back(names.size() > 1 || batch.contains(name) ? batch.at(name) : batch.inputs());
   }
   const std::vector<at::Tensor> tensors = net_->forward(inputs);
-  const std::vector<std::string> labels = net_->output_names();
+  const std::vector<std::string>& labels = net_->output_names();
   Outputs out;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     out[labels[i]] = tensors[i];
