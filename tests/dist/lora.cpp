@@ -13,6 +13,7 @@
 #include <tutti/nn/linear.hpp>
 #include <tutti/trainer.hpp>
 
+#include "dist/alone.hpp"
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
@@ -21,6 +22,7 @@
 using namespace tutti;
 using dist::SyncStrategy;
 using tutti_test::all_passed;
+using tutti_test::alone;
 using tutti_test::run_ranks;
 
 namespace {
@@ -70,16 +72,6 @@ TrainerOptions options(std::int64_t batch_size) {
           .seed = 3,
           .run_name = "adapters",
           .progress_bar = false};
-}
-
-// What one process does, without the variables and the group of this rank.
-template <class Body>
-auto alone(Body body) {
-  dist::shutdown();
-  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
-    unsetenv(name);
-  }
-  return body();
 }
 
 // Trains a model that begins otherwise on each rank: those of rank 0 count.

@@ -21,12 +21,14 @@
 #include <tutti/metrics/metric.hpp>
 #include <tutti/models/classifier.hpp>
 
+#include "dist/alone.hpp"
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
 using namespace tutti;
 using tutti_test::all_passed;
+using tutti_test::alone;
 using tutti_test::run_ranks;
 
 namespace {
@@ -99,15 +101,6 @@ void check_same(const Said& got, const Said& want) {
   check_close(got.eval, want.eval);
   CHECK(got.table == want.table);
   CHECK(want.table.find("target") != std::string::npos);
-}
-
-template <class Body>
-auto alone(Body body) {
-  dist::shutdown();
-  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
-    unsetenv(name);
-  }
-  return body();
 }
 
 // Its outputs are its inputs: detections, as if it had found them.

@@ -16,6 +16,7 @@
 #include <tutti/dist/ddp.hpp>
 #include <tutti/models/classifier.hpp>
 
+#include "dist/alone.hpp"
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/out_of_memory.hpp"
@@ -26,6 +27,7 @@ using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using dist::SyncStrategy;
 using tutti_test::all_passed;
+using tutti_test::alone;
 using tutti_test::run_ranks;
 
 namespace {
@@ -73,16 +75,6 @@ TrainerOptions options(std::int64_t rows, std::int64_t batch_size) {
           .device = "cpu",
           .seed = 3,
           .progress_bar = false};
-}
-
-/// What one process does, without the variables and the group of this rank.
-template <class Body>
-auto alone(Body body) {
-  dist::shutdown();
-  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
-    unsetenv(name);
-  }
-  return body();
 }
 
 template <class Model>

@@ -22,29 +22,16 @@
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 
+#include "memory_file.hpp"
+
 namespace {
 
 using namespace tutti::checkpoint;
 namespace detail = tutti::checkpoint::detail;  // headers of LibTorch 2.15 have a ::detail, too
 
-// A file in memory that is read by its path.
-class MemoryFile {
- public:
-  MemoryFile() : fd_(::memfd_create("fuzz", 0)) {}
-  void write(const void* data, std::size_t size) const {
-    if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, data, size, 0) != static_cast<ssize_t>(size)) {
-      std::abort();
-    }
-  }
-  std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
-
- private:
-  int fd_;
-};
-
 void read_file(const std::uint8_t* data, std::size_t size) {
   static const MemoryFile file;
-  file.write(data, size);
+  file.write({reinterpret_cast<const char*>(data), size});
   std::size_t bytes = 0;
   for (const auto& [name, tensor] : read_safetensors(file.path())) {
     bytes += tensor.nbytes();
@@ -59,7 +46,7 @@ std::string sealed(std::string text) {
   if (cut != std::string::npos) {
     text.resize(cut);
   }
-  detail::Xxh64 hash;
+  tutti::detail::Xxh64 hash;
   hash.update(text.data(), text.size());
   return text + std::string(detail::seal) + hash.text() + std::string(detail::seal_end);
 }

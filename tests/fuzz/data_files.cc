@@ -10,35 +10,18 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
-
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <tutti/data/csv.hpp>
 #include <tutti/data/lines.hpp>
 #include <tutti/data/npy.hpp>
 #include <tutti/data/webdataset.hpp>
 
+#include "memory_file.hpp"
+
 namespace {
 
 using namespace tutti::data;
-
-// A file in memory that is read by its path.
-class MemoryFile {
- public:
-  MemoryFile() : fd_(::memfd_create("fuzz", 0)) {}
-  void write(const void* data, std::size_t size) const {
-    if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, data, size, 0) != static_cast<ssize_t>(size)) {
-      std::abort();
-    }
-  }
-  std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
-
- private:
-  int fd_;
-};
 
 template <class Set>
 void read_all(const Set& set) {
@@ -78,7 +61,7 @@ void read(unsigned kind, const MemoryFile& file, const std::string& bytes) {
       break;
     case 2: {
       const std::string tar = sealed(bytes) + std::string(512, '\0');
-      file.write(tar.data(), tar.size());
+      file.write(tar);
       read_all(WebDataset(std::vector<std::string>{file.path()}));
       break;
     }
@@ -102,7 +85,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return -1;
   }
   static const MemoryFile file;
-  file.write(data + 1, size - 1);
+  file.write({reinterpret_cast<const char*>(data + 1), size - 1});
   try {
     read(data[0] % 6, file, std::string(reinterpret_cast<const char*>(data + 1), size - 1));
   } catch (const c10::Error&) {

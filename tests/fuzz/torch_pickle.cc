@@ -9,35 +9,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
-
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <tutti/checkpoint/torch_pickle.hpp>
 
 #include "../support/torch_archive.hpp"
-
-namespace {
-
-// A file in memory that is read by its path.
-class MemoryFile {
- public:
-  MemoryFile() : fd_(::memfd_create("fuzz", 0)) {}
-  void write(const std::string& bytes) const {
-    if (::ftruncate(fd_, 0) != 0 ||
-        ::pwrite(fd_, bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-      std::abort();
-    }
-  }
-  std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
-
- private:
-  int fd_;
-};
-
-}  // namespace
+#include "memory_file.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) {
