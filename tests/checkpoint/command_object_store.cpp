@@ -8,6 +8,8 @@
 #include "support/temporary_folder.hpp"
 
 using namespace tutti;
+
+static_assert(ObjectStore<CommandObjectStore>);
 using Catch::Matchers::ContainsSubstring;
 using Names = std::vector<std::string>;
 

@@ -39,7 +39,7 @@ Manifest sample() {
 // The text sealed again after a change, as a foreign writer would.
 std::string sealed(std::string text) {
   text.resize(text.rfind(internal::seal));
-  internal::Xxh64 hash;
+  tutti::detail::Xxh64 hash;
   hash.update(text.data(), text.size());
   return text + std::string(internal::seal) + hash.text() + std::string(internal::seal_end);
 }

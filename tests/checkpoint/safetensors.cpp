@@ -307,11 +307,11 @@ TEST_CASE("the checksum of a written file is that of its bytes", "[checkpoint][s
   const auto written =
       write_safetensors(folder / "f", {{"a", at::arange(100)}, {"b", at::ones({7}, at::kByte)}});
   const std::string bytes = read_bytes(folder / "f");
-  tutti::checkpoint::detail::Xxh64 whole;
+  tutti::detail::Xxh64 whole;
   whole.update(bytes.data(), bytes.size());
   CHECK(written.size == bytes.size());
   CHECK(written.checksum == whole.text());
-  tutti::checkpoint::detail::Xxh64 read;
+  tutti::detail::Xxh64 read;
   SafetensorsFile(folder / "f").read_all(read);
   CHECK(read.text() == whole.text());
 }

@@ -10,7 +10,7 @@
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/ignore.hpp>
 #include <tutti/checkpoint/module_state.hpp>
-#include <tutti/checkpoint/object_store.hpp>
+#include <tutti/core/object_store.hpp>
 #include <tutti/checkpoint/remote.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/config.hpp>

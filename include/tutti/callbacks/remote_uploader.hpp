@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include <tutti/checkpoint/object_store.hpp>
+#include <tutti/core/object_store.hpp>
 #include <tutti/checkpoint/uploads.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/thrown.hpp>

@@ -14,9 +14,9 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/checkpoint/detail/command.hpp>
-#include <tutti/checkpoint/object_store.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/core/object_store.hpp>
 
 namespace tutti {
 

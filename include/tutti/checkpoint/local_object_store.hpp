@@ -16,9 +16,9 @@
 #include <tutti/checkpoint/detail/file.hpp>
 #include <tutti/checkpoint/detail/staging.hpp>
 #include <tutti/checkpoint/folder.hpp>
-#include <tutti/checkpoint/object_store.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/core/object_store.hpp>
 
 namespace tutti {
 

@@ -15,13 +15,13 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <tutti/checkpoint/detail/xxh64.hpp>
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/json.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/json_text.hpp>
+#include <tutti/core/detail/xxh64.hpp>
 
 namespace tutti::checkpoint {
 
@@ -207,7 +207,7 @@ TUTTI_INLINE std::string to_text(const Manifest& manifest) {
                                             /*indent=*/1);
   detail::parse_manifest_json(text);  // what is not UTF-8, or too large, could not be read back
   text.resize(text.size() - 2);       // "\n}"
-  detail::Xxh64 hash;
+  tutti::detail::Xxh64 hash;
   hash.update(text.data(), text.size());
   return text + std::string(detail::seal) + hash.text() + std::string(detail::seal_end);
 }
@@ -220,7 +220,7 @@ TUTTI_INLINE Manifest parse_manifest(std::string_view text) {
     throw std::invalid_argument(
         "it does not end with its checksum; it is truncated or no manifest");
   }
-  detail::Xxh64 hash;
+  tutti::detail::Xxh64 hash;
   hash.update(text.data(), cut);
   if (text.substr(cut + detail::seal.size(), 16) != hash.text()) {
     throw std::invalid_argument(

@@ -13,11 +13,11 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
-#include <tutti/checkpoint/detail/xxh64.hpp>
 #include <tutti/checkpoint/glob.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/core/detail/xxh64.hpp>
 
 namespace tutti::checkpoint {
 
@@ -137,7 +137,7 @@ TUTTI_INLINE std::string checksum(const torch::nn::Module& module,
   for (const auto& [name, tensor] : module_tensors(module)) {
     tensors.emplace(name, tensor);
   }
-  detail::Xxh64 hash;
+  tutti::detail::Xxh64 hash;
   for (const std::string& name : names) {
     const auto found = tensors.find(name);
     TUTTI_CHECK(found != tensors.end(), "checkpoint: the model has no tensor '", name, "'");

@@ -14,10 +14,10 @@
 #include <tutti/checkpoint/detail/staging.hpp>
 #include <tutti/checkpoint/filename.hpp>
 #include <tutti/checkpoint/folder.hpp>
-#include <tutti/checkpoint/object_store.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/core/object_store.hpp>
 
 /// Checkpoints in an object store: one object per file, the manifest last, so that one whose
 /// manifest is there is whole. A pointer `latest` is the object `latest.symlink`, which holds a

@@ -19,12 +19,12 @@
 
 #include <tutti/checkpoint/detail/file.hpp>
 #include <tutti/checkpoint/detail/tensor_layout.hpp>
-#include <tutti/checkpoint/detail/xxh64.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/json.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/json_text.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/core/detail/xxh64.hpp>
 
 namespace tutti::checkpoint {
 
@@ -68,7 +68,7 @@ class SafetensorsFile {
   std::vector<NamedTensor> read_all() const;
 
   /// read_all() that also adds every byte of the file, header included, to `hash`.
-  std::vector<NamedTensor> read_all(detail::Xxh64& hash) const;
+  std::vector<NamedTensor> read_all(tutti::detail::Xxh64& hash) const;
 
  private:
   [[noreturn]] void refuse(const std::string& why) const {
@@ -83,7 +83,7 @@ class SafetensorsFile {
   // The data must tile the rest of the file: no hole, no overlap, nothing behind.
   void check_layout(std::uint64_t data_size);
 
-  at::Tensor read(const TensorLayout& layout, detail::Xxh64* hash) const;
+  at::Tensor read(const TensorLayout& layout, tutti::detail::Xxh64* hash) const;
 
   detail::File file_;
   std::string prefix_;  // the length and the header, as they stand in the file
@@ -171,7 +171,7 @@ TUTTI_INLINE std::vector<NamedTensor> SafetensorsFile::read_all() const {
   return out;
 }
 
-TUTTI_INLINE std::vector<NamedTensor> SafetensorsFile::read_all(detail::Xxh64& hash) const {
+TUTTI_INLINE std::vector<NamedTensor> SafetensorsFile::read_all(tutti::detail::Xxh64& hash) const {
   hash.update(prefix_.data(), prefix_.size());
   std::vector<NamedTensor> out;
   out.reserve(tensors_.size());
@@ -265,7 +265,7 @@ TUTTI_INLINE void SafetensorsFile::check_layout(std::uint64_t data_size) {
 }
 
 TUTTI_INLINE at::Tensor SafetensorsFile::read(const TensorLayout& layout,
-                                              detail::Xxh64* hash) const {
+                                              tutti::detail::Xxh64* hash) const {
   at::Tensor out = at::empty(layout.shape, at::TensorOptions(layout.dtype));
   const std::size_t size = layout.bytes();
   if (size > 0) {
@@ -334,7 +334,7 @@ TUTTI_INLINE std::string make_header(const std::vector<NamedTensor>& tensors,
 
 TUTTI_INLINE WrittenFile write_tensors(File& file, const std::vector<NamedTensor>& tensors,
                                        const std::string& header, c10::ScalarType float_type) {
-  Xxh64 hash;
+  tutti::detail::Xxh64 hash;
   WrittenFile written;
   const auto put = [&](const void* data, std::size_t size) {
     file.write(data, size);

@@ -186,7 +186,7 @@ TUTTI_INLINE std::vector<NamedTensor> read_tensors(const std::filesystem::path& 
   if (!verify) {
     return file.read_all();
   }
-  Xxh64 hash;
+  tutti::detail::Xxh64 hash;
   auto tensors = file.read_all(hash);
   TUTTI_CHECK(hash.text() == facts->second.checksum, "checkpoint: '", path.string(),
               "' has the checksum ", hash.text(), ", the manifest says ", facts->second.checksum,

@@ -26,10 +26,10 @@
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/local_object_store.hpp>
 #include <tutti/checkpoint/mirror.hpp>
-#include <tutti/checkpoint/object_store.hpp>
 #include <tutti/checkpoint/remote.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/core/object_store.hpp>
 
 namespace tutti::checkpoint {
 
