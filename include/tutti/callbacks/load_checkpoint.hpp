@@ -10,11 +10,11 @@
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/ignore.hpp>
 #include <tutti/checkpoint/module_state.hpp>
-#include <tutti/core/object_store.hpp>
 #include <tutti/checkpoint/remote.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/core/object_store.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>

@@ -9,11 +9,11 @@
 #include <string>
 #include <string_view>
 
-#include <tutti/core/object_store.hpp>
 #include <tutti/checkpoint/uploads.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/thrown.hpp>
 #include <tutti/core/event.hpp>
+#include <tutti/core/object_store.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
