@@ -3,6 +3,11 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include <tutti/data/data_loader.hpp>
 
 #include "support/catch.hpp"
 
@@ -79,4 +84,33 @@ TEST_CASE("a mask of special tokens says which stay", "[data][mask_tokens]") {
   CHECK_FALSE(out.contains("special_tokens_mask"));
   CHECK_THROWS_AS(MaskTokens{.mlm_probability = 1.5}(example, rng), c10::ValueError);
   CHECK_THROWS_AS((MaskTokens{.mask_replace_prob = 0.95}(example, rng)), c10::ValueError);
+}
+
+TEST_CASE("an epoch that is resumed masks the same tokens, with any number of threads",
+          "[data][mask_tokens]") {
+  struct Rows {
+    at::Tensor ids = at::arange(5, 5 + 24 * 16).view({24, 16});
+    [[nodiscard]] std::int64_t size() const { return ids.size(0); }
+    [[nodiscard]] Batch get(std::int64_t i) const { return {{"input_ids", ids[i]}}; }
+  };
+  const auto epoch = [](std::int64_t number, std::int64_t first, std::int64_t workers) {
+    DataLoader loader{Rows{},
+                      {.batch_size = 4,
+                       .shuffle = true,
+                       .seed = 3,
+                       .num_workers = workers,
+                       .transform = MaskTokens{.mask_token_id = 4, .vocab_size = 400}}};
+    loader.start(number, first);
+    std::vector<at::Tensor> out;
+    while (const auto batch = loader.next()) {
+      out.push_back(at::stack({batch->at("input_ids"), batch->at("labels")}));
+    }
+    return at::cat(out, 1);
+  };
+  const at::Tensor whole = epoch(1, 0, 0);
+  CHECK(whole.size(1) == 24);
+  CHECK(whole[0].eq(4).any().item<bool>());
+  CHECK(epoch(1, 2, 0).equal(whole.slice(1, 8)));
+  CHECK(epoch(1, 0, 2).equal(whole));
+  CHECK_FALSE(epoch(2, 0, 0).equal(whole));
 }
