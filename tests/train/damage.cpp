@@ -92,7 +92,7 @@ struct Sample {
 // The manifest with a checksum that fits it: what somebody makes who means harm.
 std::string sealed(const std::string& text) {
   const std::string_view seal = checkpoint::detail::seal;
-  checkpoint::detail::Xxh64 hash;
+  tutti::detail::Xxh64 hash;
   const auto cut = text.rfind(seal);
   hash.update(text.data(), cut);
   return text.substr(0, cut) + std::string(seal) + hash.text() +
