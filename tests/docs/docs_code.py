@@ -9,6 +9,7 @@ needs:
 
     <!-- given: std::vector<std::string> paths; -->     declarations for the block
     <!-- not compiled: a fragment of a struct -->       the reason is obligatory
+    <!-- from: examples/own_policies.hpp -->            it stands in that file, which is compiled there, line for line
 
 `...` stands for anything: alone on a line, as a body `{ ... }`, in front of other initialisers or behind `=`.
 """
@@ -38,10 +39,27 @@ def blocks(page):
             code, where = [], number
         elif found := re.fullmatch(r"<!-- given: (.*) -->", line):
             given.append(found.group(1))
-        elif re.fullmatch(r"<!-- not compiled: .+ -->", line):
+        elif re.fullmatch(r"<!-- (not compiled|from): .+ -->", line):
             skipped = True
         elif re.search(r"\bof your own.*:$", line):
             by_hand = True
+    return out
+
+
+def quoted_wrongly(page, root):
+    """Blocks that say where they are from and do not stand there, one sentence each."""
+    out, source, code = [], None, None
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if found := re.fullmatch(r"<!-- from: (.*) -->", line):
+            source = found.group(1)
+        elif code is None and line.startswith("```cpp"):
+            code = []
+        elif code is not None and line.startswith("```"):
+            if source and "\n".join(["", *code, ""]) not in "\n" + (root / source).read_text():
+                out.append(f"{page}:{number}: the block that ends here does not stand in {source}")
+            source, code = None, None
+        elif code is not None:
+            code.append(line)
     return out
 
 
@@ -83,8 +101,11 @@ def main():
     parser.add_argument("--flag", action="append", default=[])
     parser.add_argument("pages", nargs="+", type=pathlib.Path)
     arguments = parser.parse_args()
-    text = program([page.resolve() for page in arguments.pages])
     here = pathlib.Path(__file__).resolve().parent
+    pages = [page.resolve() for page in arguments.pages]
+    if wrong := [sentence for page in pages for sentence in quoted_wrongly(page, here.parent.parent)]:
+        sys.exit("\n".join(wrong))
+    text = program(pages)
     command = [arguments.compiler, "-std=c++20", "-fsyntax-only", "-w", f"-I{here}", *arguments.flag, "-x", "c++", "-"]
     done = subprocess.run(command, input=text, text=True)
     count = text.count("void code()")

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Three policies as a user writes them: an algorithm, a callback and a destination for what is
+// logged. docs/extending.md leads through them and quotes them; tests/support/own_policies.cpp
+// tests them.
+
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+
+#include <tutti/core/archive.hpp>
+#include <tutti/core/logger.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+
+/// Lookahead: slow weights go a part of the way that the optimizer's fast weights have gone in k
+/// batches, and the fast ones begin anew from there. Source: Zhang et al., "Lookahead Optimizer: k
+/// steps forward, 1 step back", 2019.
+struct Lookahead final {
+  std::int64_t k = 5;  ///< batches between two updates of the slow weights; at least 1
+  double alpha = 0.5;  ///< how far the slow weights go; in (0, 1]
+
+  std::vector<at::Tensor> slow{};  ///< written by the policy: one tensor for each parameter
+
+  using tags = tutti::types<tutti::averages_weights>;
+  using conflicts_with = tutti::types<
+      tutti::because<tutti::averages_weights, "two policies would average the same weights">>;
+  using runs_after = tutti::types<tutti::changes_model>;
+
+  void validate() const {
+    tutti::expect(k >= 1, "Lookahead: k", k, "at least 1 batch");
+    tutti::expect(alpha > 0 && alpha <= 1, "Lookahead: alpha", alpha, "more than 0 and at most 1");
+  }
+
+  // A checkpoint's tensors are on the CPU; those of a new run are copies of the parameters.
+  void apply(tutti::FitStart, tutti::State& state) {
+    const auto parameters = state.model->parameters();
+    TORCH_CHECK(slow.empty() || slow.size() == parameters.size(),
+                "Lookahead: the checkpoint has slow weights of ", slow.size(),
+                " parameters, the model has ", parameters.size(), ".");
+    const bool is_new = slow.empty();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (is_new) {
+        slow.push_back(parameters[i].detach().clone());
+      } else {
+        slow[i] = slow[i].to(parameters[i].options());
+      }
+    }
+  }
+
+  bool match(tutti::BatchEnd, const tutti::State& state) const {
+    return state.timestamp.batch % k == 0;
+  }
+
+  void apply(tutti::BatchEnd, tutti::State& state) {
+    const at::NoGradGuard no_grad;
+    auto parameters = state.model->parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      slow[i].lerp_(parameters[i], alpha);
+      parameters[i].copy_(slow[i]);
+    }
+  }
+
+  void save(tutti::Archive& archive) const { archive.put("slow", slow); }
+  void load(const tutti::Archive& archive) { slow = archive.get<std::vector<at::Tensor>>("slow"); }
+};
+
+/// Logs which batch of an epoch had the largest loss.
+struct HardestBatch final {
+  double loss = 0;          ///< written by the policy
+  std::int64_t batch = -1;  ///< written by the policy: -1 before the first
+
+  void apply(tutti::AfterLoss, const tutti::State& state) {
+    if (const double now = state.loss.item<double>(); batch < 0 || now > loss) {
+      loss = now;
+      batch = state.timestamp.batch_in_epoch;
+    }
+  }
+  void apply(tutti::EpochEnd, const tutti::State& state) {
+    state.log_metrics({{"hardest_batch/index", batch}, {"hardest_batch/loss", loss}});
+    batch = -1;
+  }
+
+  void save(tutti::Archive& archive) const {
+    archive.put("loss", loss);
+    archive.put("batch", batch);
+  }
+  void load(const tutti::Archive& archive) {
+    loss = archive.get<double>("loss");
+    batch = archive.get<std::int64_t>("batch");
+  }
+};
+
+/// Writes every number that is logged as a row of a CSV file: step, name, value.
+struct CsvFile final {
+  std::string path = "metrics.csv";
+  std::ofstream file{};  ///< written by the policy
+
+  void apply(tutti::Init, const tutti::State& state) {
+    if (state.rank != 0) {
+      return;  // every process logs; one file is enough
+    }
+    file.open(path, std::ios::app);
+    TORCH_CHECK(file.good(), "CsvFile: cannot write ", path, ".");
+  }
+
+  void log_metrics(std::span<const tutti::LoggedMetric> metrics, std::int64_t step) {
+    for (const tutti::LoggedMetric& metric : metrics) {
+      file << step << ',' << metric.name << ',' << metric.value << '\n';
+    }
+  }
+
+  void close(tutti::State&) { file.flush(); }
+};
