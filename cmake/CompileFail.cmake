@@ -1,7 +1,7 @@
 # One test of tests/compile_fail (see the CMakeLists.txt there), run by CTest:
 #   cmake -DSOURCE=<file> -DCOMPILER=<c++> -DINCLUDES=<folders> -DTORCH_INCLUDES=<folders> -DTORCH=<header> [-DSAID=<file>]
 #     [-D<library>_INCLUDE=<folder>] -P CompileFail.cmake
-# What the compiler says is written to SAID, from which docs/diagnostics.md is checked. TORCH includes LibTorch and is
+# What the compiler says is written to SAID, from which docs/diagnostics is checked. TORCH includes LibTorch and is
 # precompiled by a call without SOURCE: the programs need it three or four times each, seconds every time.
 cmake_minimum_required(VERSION 3.23...3.31)
 include(${CMAKE_CURRENT_LIST_DIR}/Compilers.cmake)

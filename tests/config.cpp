@@ -6,8 +6,8 @@
 
 #include "support/catch.hpp"
 
-// That older compilers are refused is seen in compile_fail/compiler_too_old.cpp and
-// compile_fail/standard_too_old.cpp.
+// That older compilers are refused is seen in compile_fail/build/compiler_too_old.cpp and
+// compile_fail/build/standard_too_old.cpp.
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include "support/headers.hpp"
 
 // That the functions link is seen in the test programs, most of which use tutti::separate, and what
-// separate.hpp refuses in compile_fail/separate_*.cpp.
+// separate.hpp refuses in compile_fail/build/separate_*.cpp.
 
 static_assert(TUTTI_BODIES == 1);  // this file's program has headers alone
 

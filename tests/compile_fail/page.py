@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""docs/diagnostics.md from the programs of this folder: each mistake, what the compiler says, what is right.
+"""docs/diagnostics.md and docs/diagnostics/ from the programs here: each mistake, what the compiler says, what is right.
 
     page.py --compiler g++ --include include [--torch-include ...] [--said FOLDER] [--write]
 
-Without --write it compares the page with what it would write, and fails when they differ. The compiler has to be GCC 12,
-whose words the page shows. A program with a file in --said, as the tests leave there, is not compiled once more.
+A folder of programs is a page of the same name. Without --write it compares the pages with what it would write, and fails when
+they differ. The compiler has to be GCC 12, whose words they show. A program with a file in --said, as the tests leave there, is
+not compiled once more.
 """
 import argparse
 import difflib
@@ -16,13 +17,27 @@ import sys
 HEAD = """# Diagnostics
 
 What the compiler says of a recipe, a policy or a time that cannot work, and the program that makes it say so. Each program is
-a test (`tests/compile_fail`): it has to fail in these words with GCC and Clang, and its corrected twin has to compile. This page
-is made from those tests, in GCC's words: `python3 tests/compile_fail/page.py --compiler g++ --include include --write`.
+a test (`tests/compile_fail`): it has to fail in these words with GCC and Clang, and its corrected twin has to compile. These pages
+are made from those tests, in GCC's words: `python3 tests/compile_fail/page.py --compiler g++ --include include --write`.
 
-Read the first lines: the check's name is the kind of mistake, its parameters are who is meant, and the sentence after
+Read the first lines of a message: the check's name is the kind of mistake, its parameters are who is meant, and the sentence after
 `tutti:` says what to do.
-
 """
+
+# Who meets it: folder, title, in a sentence.
+GROUPS = {
+    "recipe": ("Recipes", "policies that do not go together, or not in this order"),
+    "hook": ("Hooks", "an `apply` that would never run"),
+    "match": ("Conditions", "a `match`, or a list of events, that does not belong to an `apply`"),
+    "member": ("Members", "members that the library looks for: rules, saved state, what a destination receives"),
+    "policy": ("Policies", "what a policy is, and its options"),
+    "time": ("Times", "durations such as `\"90ep\"`"),
+    "data": ("Data and flags", "loaders, data sets, options of a program"),
+    "model": ("Models", "models, losses, metrics, layers that are replaced"),
+    "fused": ("Fused passes", "augmentations in one pass over the pixels"),
+    "build": ("The build", "compilers, libraries, separate compilation"),
+}
+
 
 
 def branches(source):
@@ -74,12 +89,16 @@ def wrapped(line, width=118):
 
 def words(path, command, said, root):
     """What the compiler says of the program as it is."""
-    if said and (said / f"{path.stem}.txt").exists():
-        return (said / f"{path.stem}.txt").read_text()
+    if said and (said / path.parent.name / f"{path.stem}.txt").exists():
+        return (said / path.parent.name / f"{path.stem}.txt").read_text()
     done = subprocess.run(command + [str(path)], capture_output=True, text=True, cwd=root)
     if done.returncode == 0:
         sys.exit(f"{path.name} compiles, but has to fail")
     return done.stderr
+
+
+def title(path):
+    return path.stem.replace("_", " ").capitalize()
 
 
 def section(path, command, said, root):
@@ -99,7 +118,7 @@ def section(path, command, said, root):
         changed += ["-g++ " + wrong_flags.group(1), "+g++"]
     if right_flags:
         changed += ["-g++", "+g++ " + right_flags.group(1)]
-    lines = [f"## {path.stem.replace('_', ' ').capitalize()}", "", "```cpp"]
+    lines = [f"## {title(path)}", "", "```cpp"]
     lines += [line for line in wrong if line.strip()]
     lines += ["```", "```text"]
     for line in message(output, root):
@@ -124,16 +143,30 @@ def main():
     command = [arguments.compiler, "-std=c++20", "-Wall", "-fsyntax-only", "-fdiagnostics-color=never"]
     command += [f"-I{pathlib.Path(path).resolve()}" for path in arguments.include]
     with_torch = command + [word for path in arguments.torch_include for word in ("-isystem", path)]
-    page = HEAD
-    for path in sorted(folder.glob("*.cpp")):
-        page += section(path, with_torch if "// torch" in path.read_text() else command, arguments.said, root)
-    target = root / "docs" / "diagnostics.md"
-    if arguments.write:
-        target.write_text(page)
-    elif not target.exists() or target.read_text() != page:
-        old = target.read_text().splitlines() if target.exists() else []
-        print("\n".join(difflib.unified_diff(old, page.splitlines(), "docs/diagnostics.md", "from the tests", lineterm="")))
-        sys.exit("docs/diagnostics.md is not what the tests say; write it anew with --write, as the page's head says")
+    strangers = {path.parent.name for path in folder.glob("**/*.cpp")} - set(GROUPS)
+    if strangers:
+        sys.exit(f"no page is for the programs in {', '.join(sorted(strangers))}; GROUPS in page.py says which there are")
+    pages = {root / "docs" / "diagnostics.md": HEAD}
+    for group, (name, what) in GROUPS.items():
+        page = f"# {name}\n\n{what[0].upper()}{what[1:]}. [Diagnostics](../diagnostics.md) says how to read a message.\n\n"
+        listed = []
+        for path in sorted((folder / group).glob("*.cpp")):
+            page += section(path, with_torch if "// torch" in path.read_text() else command, arguments.said, root)
+            listed.append(f"- [{title(path)}](diagnostics/{group}.md#{path.stem.replace('_', '-')})")
+        pages[root / "docs" / "diagnostics" / f"{group}.md"] = page
+        pages[root / "docs" / "diagnostics.md"] += f"\n## [{name}](diagnostics/{group}.md)\n\n{what[0].upper()}{what[1:]}:\n\n" + "\n".join(listed) + "\n"
+    differ = False
+    for target, page in pages.items():
+        if arguments.write:
+            target.parent.mkdir(exist_ok=True)
+            target.write_text(page)
+        elif not target.exists() or target.read_text() != page:
+            old = target.read_text().splitlines() if target.exists() else []
+            shown = str(target.relative_to(root))
+            print("\n".join(difflib.unified_diff(old, page.splitlines(), shown, "from the tests", lineterm="")))
+            differ = True
+    if differ:
+        sys.exit("the pages are not what the tests say; write them anew with --write, as docs/diagnostics.md says")
 
 
 if __name__ == "__main__":
