@@ -519,8 +519,7 @@ TUTTI_INLINE void CompiledNet::record(std::vector<at::Tensor>& outputs,
                                       const std::vector<at::Tensor>& inputs, at::Device device) {
   using Kind = models::detail::Word::Kind;
   const auto& package = programs_->package;
-  const std::shared_ptr<models::detail::ExportedBackward> node(new models::detail::ExportedBackward,
-                                                               torch::autograd::deleteNode);
+  const auto node = models::detail::make_node<models::detail::ExportedBackward>();
   node->programs = programs_;
   node->parameters = package.parameters.size();
   node->device = device;

@@ -52,7 +52,7 @@ class CudaGraphBackend final : public GraphBackend {
     const c10::cuda::CUDAStreamGuard inside(stream_);
     at::Generator numbers = at::globalContext().defaultGenerator(device_);
     const at::Generator before = numbers.clone();
-    made->graph.register_generator_state(numbers);
+    add_generator(made->graph, numbers);
     // Other threads may go on allocating: loaders pin memory while this records.
     made->graph.capture_begin(*made->pool, cudaStreamCaptureModeThreadLocal);
     Tensors tensors;
@@ -99,6 +99,14 @@ class CudaGraphBackend final : public GraphBackend {
       pool_ = pool = std::make_shared<const at::cuda::MempoolId_t>(at::cuda::graph_pool_handle());
     }
     return pool;
+  }
+
+  // Newer LibTorch registers a generator when the recording first draws from it.
+  template <class G>
+  static void add_generator(G& graph, const at::Generator& numbers) {
+    if constexpr (requires { graph.register_generator_state(numbers); }) {
+      graph.register_generator_state(numbers);
+    }
   }
 
   // What `first` does from now on comes after what `second` has been given.
