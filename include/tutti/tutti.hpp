@@ -58,6 +58,7 @@
 #include <tutti/checkpoint/weights.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/chat.hpp>
+#include <tutti/core/on.hpp>
 #include <tutti/core/switch.hpp>
 #include <tutti/core/trace.hpp>
 #include <tutti/data/augmentations.hpp>
