@@ -141,6 +141,7 @@
 #include <tutti/nn/attention.hpp>
 #include <tutti/nn/batchnorm.hpp>
 #include <tutti/nn/cloneable.hpp>
+#include <tutti/nn/context_length.hpp>
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/dropout.hpp>
 #include <tutti/nn/embedding.hpp>

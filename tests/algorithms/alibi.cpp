@@ -254,6 +254,34 @@ TEST_CASE("a run with ALiBi trains on short sequences, warms up below them and r
   CHECK(tiny::flat(*part).equal(tiny::flat(*whole)));
 }
 
+TEST_CASE("sequences beyond max_sequence_length are refused, whoever gives them", "[alibi]") {
+  // Attention of a model without a table of positions, which would say so first.
+  struct Attention : torch::nn::Module, tutti::nn::PositionBiased {
+    Attention() : tutti::nn::PositionBiased(2, /*causal=*/true) {}
+    at::Tensor forward(const at::Tensor& x) {
+      const at::Tensor heads = split_heads(x);
+      tutti::nn::Dropout none{nullptr};
+      return attend(heads, heads, heads, {}, none);
+    }
+  } net;
+  CHECK(apply_alibi(net, 8).attentions == 1);
+  CHECK_NOTHROW(net.forward(at::ones({1, 8, 4})));
+  CHECK_THROWS_WITH(net.forward(at::ones({1, 9, 4})),
+                    ContainsSubstring("the sequences have length 9 and max_sequence_length is 8"));
+  CHECK(apply_alibi(net, 9).attentions == 1);
+  CHECK_NOTHROW(net.forward(at::ones({1, 9, 4})));
+
+  const ALiBi alibi{.max_sequence_length = 2, .train_sequence_length_scaling = 0.5};
+  tutti::Trainer trainer{gpt2().ptr(),
+                         {.train = language::counting(16, 11, 4),  // 8 tokens each
+                          .max_duration = "1ep",
+                          .optimizer = tutti::DecoupledAdamW{.lr = 1e-2},
+                          .device = "cpu",
+                          .progress_bar = false},
+                         alibi};
+  CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("a larger max_sequence_length"));
+}
+
 TEST_CASE("ALiBi refuses models without such attention and numbers out of range", "[alibi]") {
   const auto net = tiny::net();
   CHECK_THROWS_WITH(apply_alibi(*net, 16), ContainsSubstring("tutti::nn::PositionBiased"));

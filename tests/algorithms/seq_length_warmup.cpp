@@ -7,9 +7,13 @@
 
 #include <torch/nn/modules/embedding.h>
 
+#include <tutti/algorithms/alibi.hpp>
 #include <tutti/core/recipe.hpp>
 #include <tutti/core/with.hpp>
 #include <tutti/loggers/in_memory.hpp>
+#include <tutti/models/bert.hpp>
+#include <tutti/models/gpt2.hpp>
+#include <tutti/models/llama.hpp>
 #include <tutti/optim/sgd.hpp>
 #include <tutti/trainer.hpp>
 
@@ -162,6 +166,54 @@ TEST_CASE("a run whose number of batches is not known is refused as it starts",
           "[seq_length_warmup][trainer]") {
   tutti::Trainer trainer{std::make_shared<Table>(), options("1000tok"), SeqLengthWarmup{}};
   CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("max_duration is 1000tok"));
+}
+
+TEST_CASE("a warm-up beyond the context of the model is refused before a step is made",
+          "[seq_length_warmup][trainer]") {
+  const SeqLengthWarmup warmup{.duration = 0.5, .min_seq_length = 8, .max_seq_length = 32};
+  const std::string why =
+      "max_seq_length is 32 and the model is made for sequences of up to 16 tokens";
+  const auto gpt2 = [](std::int64_t positions) {
+    return tutti::models::GPT2LMHeadModel(tutti::models::GPT2Options{
+        .vocab_size = 40, .n_positions = positions, .n_embd = 8, .n_layer = 1, .n_head = 2});
+  };
+  const auto bert =
+      tutti::models::BertForMaskedLM(tutti::models::BertOptions{.vocab_size = 40,
+                                                                .hidden_size = 8,
+                                                                .num_hidden_layers = 1,
+                                                                .num_attention_heads = 2,
+                                                                .intermediate_size = 8,
+                                                                .max_position_embeddings = 16});
+  const auto llama = [](std::optional<double> factor) {
+    return tutti::models::LlamaForCausalLM(tutti::models::LlamaOptions{
+        .vocab_size = 40,
+        .hidden_size = 8,
+        .intermediate_size = 8,
+        .num_hidden_layers = 1,
+        .num_attention_heads = 2,
+        .max_position_embeddings = 16,
+        .rope_parameters = {
+            .rope_type = factor ? tutti::nn::RopeType::linear : tutti::nn::RopeType::plain,
+            .factor = factor}});
+  };
+  const auto refused = [&](tutti::AnyModel model) {
+    const auto before = model.module()->parameters().front().clone();
+    tutti::Trainer trainer{model, options("4ba"), warmup};
+    CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring(why));
+    CHECK(model.module()->parameters().front().equal(before));
+  };
+  refused(gpt2(16).ptr());
+  refused(bert.ptr());
+  refused(llama({}).ptr());
+  CHECK_NOTHROW(tutti::Trainer{gpt2(32).ptr(), options("4ba"), warmup}.fit());
+  CHECK_NOTHROW(tutti::Trainer{llama(2.0).ptr(), options("4ba"), warmup}.fit());
+
+  // ALiBi sets how many positions there are, more or fewer.
+  const tutti::ALiBi longer{.max_sequence_length = 32, .train_sequence_length_scaling = 1};
+  CHECK_NOTHROW(tutti::Trainer{gpt2(16).ptr(), options("4ba"), warmup, longer}.fit());
+  const tutti::ALiBi shorter{.max_sequence_length = 16, .train_sequence_length_scaling = 0.5};
+  tutti::Trainer trainer{gpt2(64).ptr(), options("4ba"), warmup, shorter};
+  CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring(why));
 }
 
 TEST_CASE("SeqLengthWarmup refuses options that contradict each other or are out of range",

@@ -53,13 +53,16 @@ namespace detail {
 // One for all layers of a model, so that the bias of a length is computed once.
 class AlibiBias final : public nn::PositionBias {
  public:
-  AlibiBias(std::int64_t heads, bool causal) : heads_(heads), causal_(causal) {}
+  // max_length: of the sequences; longer ones are refused.
+  AlibiBias(std::int64_t heads, bool causal, std::int64_t max_length)
+      : heads_(heads), causal_(causal), max_length_(max_length) {}
 
   at::Tensor operator()(std::int64_t length, const at::Tensor& like) override;
 
  private:
   std::int64_t heads_;
   bool causal_;
+  std::int64_t max_length_;
   at::Tensor bias_;
 };
 
@@ -141,6 +144,9 @@ struct ALiBi final {
 namespace tutti::detail {
 
 TUTTI_INLINE at::Tensor AlibiBias::operator()(std::int64_t length, const at::Tensor& like) {
+  TUTTI_CHECK(length <= max_length_, "ALiBi: the sequences have length ", length,
+              " and max_sequence_length is ", max_length_,
+              "; set it to the longest sequences that the model will ever read");
   if (!bias_.defined() || bias_.size(-1) != length || bias_.device() != like.device() ||
       bias_.scalar_type() != like.scalar_type()) {
     bias_ = functional::alibi_bias(heads_, length, causal_, like.device()).to(like.scalar_type());
@@ -222,8 +228,8 @@ TUTTI_INLINE AlibiReport apply_alibi(torch::nn::Module& model, std::int64_t max_
     if (auto* attention = dynamic_cast<nn::PositionBiased*>(&module)) {
       auto& bias = biases[{attention->heads(), attention->causal()}];
       if (!bias) {
-        bias =
-            std::make_shared<::tutti::detail::AlibiBias>(attention->heads(), attention->causal());
+        bias = std::make_shared<::tutti::detail::AlibiBias>(attention->heads(), attention->causal(),
+                                                            max_sequence_length);
       }
       attention->set_position_bias(bias);
       ++report.attentions;

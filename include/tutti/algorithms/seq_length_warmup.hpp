@@ -18,6 +18,7 @@
 #include <tutti/core/state.hpp>
 #include <tutti/core/tags.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/nn/context_length.hpp>
 #include <tutti/nn/eval_mode.hpp>
 
 /// SeqLengthWarmup: training begins with short sequences.
@@ -99,14 +100,15 @@ struct SeqLengthWarmup final {
   }
 
   /// Shortens, and logs `seq_length_warmup/curr_seq_len` and `seq_length_warmup/curr_bs`.
-  /// Throws c10::ValueError unless the length of the run is known in batches.
+  /// Throws c10::ValueError unless the length of the run is known in batches, and when
+  /// max_seq_length is above what the model is made for, see nn::context_length().
   void apply(AfterDataloader, State& state);
 
  private:
   // Batches of the warm-up.
   std::int64_t warmup(const State& state) const;
 
-  void check_length(const Batch& batch) const;
+  void check_length(const State& state) const;
 
   // In eval mode, so that nothing is drawn and no statistics move.
   void allocate(State& state) const;
@@ -197,7 +199,7 @@ namespace tutti {
 
 TUTTI_INLINE void SeqLengthWarmup::apply(AfterDataloader, State& state) {
   if (!std::exchange(allocated, true)) {
-    check_length(state.batch);
+    check_length(state);
     if (preallocate && state.device.is_cuda()) {
       allocate(state);
     }
@@ -225,12 +227,18 @@ TUTTI_INLINE std::int64_t SeqLengthWarmup::warmup(const State& state) const {
   return static_cast<std::int64_t>(static_cast<double>(batches) * duration);
 }
 
-TUTTI_INLINE void SeqLengthWarmup::check_length(const Batch& batch) const {
-  TUTTI_CHECK_VALUE(batch.inputs().dim() >= 2, "SeqLengthWarmup: the inputs are ",
-                    batch.inputs().sizes(), ", expected [N, S]: token indices of sequences");
-  if (duration > 0 && batch.inputs().size(1) < max_seq_length) {
+TUTTI_INLINE void SeqLengthWarmup::check_length(const State& state) const {
+  const at::Tensor& inputs = state.batch.inputs();
+  TUTTI_CHECK_VALUE(inputs.dim() >= 2, "SeqLengthWarmup: the inputs are ", inputs.sizes(),
+                    ", expected [N, S]: token indices of sequences");
+  const auto most = nn::context_length(*state.model);
+  TUTTI_CHECK_VALUE(!most || max_seq_length <= *most, "SeqLengthWarmup: max_seq_length is ",
+                    max_seq_length, " and the model is made for sequences of up to ",
+                    most.value_or(0), " tokens (n_positions or max_position_embeddings of its ",
+                    "config; with ALiBi its max_sequence_length), expected at most that");
+  if (duration > 0 && inputs.size(1) < max_seq_length) {
     TORCH_WARN("SeqLengthWarmup: max_seq_length is ", max_seq_length,
-               " and the sequences have length ", batch.inputs().size(1),
+               " and the sequences have length ", inputs.size(1),
                ", so the warm-up ends early; set max_seq_length to that length, with ALiBi to "
                "its length times train_sequence_length_scaling.");
   }

@@ -16,6 +16,7 @@
 #include <tutti/models/pretrained_config.hpp>
 #include <tutti/models/weight_layout.hpp>
 #include <tutti/nn/activation_checkpointing.hpp>
+#include <tutti/nn/context_length.hpp>
 #include <tutti/nn/embedding.hpp>
 #include <tutti/nn/key_value_cache.hpp>
 #include <tutti/nn/linear.hpp>
@@ -33,7 +34,9 @@
 namespace tutti::models {
 
 /// A Llama without a head: token indices to vectors.
-class LlamaModelImpl : public torch::nn::Cloneable<LlamaModelImpl>, public nn::CheckpointsBlocks {
+class LlamaModelImpl : public torch::nn::Cloneable<LlamaModelImpl>,
+                       public nn::CheckpointsBlocks,
+                       public nn::ContextLimited {
  public:
   /// Throws c10::Error (ValueError) as LlamaOptions::validate(), and for parameters of RoPE.
   explicit LlamaModelImpl(const LlamaOptions& options);
@@ -45,6 +48,10 @@ class LlamaModelImpl : public torch::nn::Cloneable<LlamaModelImpl>, public nn::C
 
   /// Layer i of num_hidden_layers.
   LlamaDecoderLayerImpl& layer(std::size_t i) { return layers->at<LlamaDecoderLayerImpl>(i); }
+
+  /// max_position_embeddings, or what `factor` of a scaled RoPE makes of those of the first
+  /// training, if that is more.
+  [[nodiscard]] std::int64_t context_length() const override { return options_.context_length(); }
 
   /// Which frequencies queries and keys turn with.
   [[nodiscard]] const nn::Rotary& rotary() const { return rotary_; }

@@ -77,6 +77,10 @@ struct LlamaOptions {
     return head_dim > 0 ? head_dim : hidden_size / num_attention_heads;
   }
 
+  /// The longest sequences that the model is made for: max_position_embeddings, or `factor` times
+  /// those of the first training where a scaled RoPE makes that more.
+  [[nodiscard]] std::int64_t context_length() const;
+
   /// The biases of q, k and v; of o; and whether q and k are normalised.
   [[nodiscard]] bool has_qkv_bias() const {
     return model_type == LlamaType::qwen2 || attention_bias;
@@ -116,6 +120,18 @@ std::string llama_class(LlamaType type);
 #if TUTTI_BODIES
 
 namespace tutti::models {
+
+TUTTI_INLINE std::int64_t LlamaOptions::context_length() const {
+  const nn::RotaryOptions& rope = rope_parameters;
+  const std::int64_t first = rope.original_max_position_embeddings > 0
+                                 ? rope.original_max_position_embeddings
+                                 : max_position_embeddings;
+  const double scaled = static_cast<double>(first) * rope.factor.value_or(1);
+  constexpr double most = 1e15;  // a double counts exactly up to here
+  return rope.rope_type == nn::RopeType::plain || !(scaled < most)
+             ? max_position_embeddings
+             : std::max(max_position_embeddings, static_cast<std::int64_t>(scaled));
+}
 
 TUTTI_INLINE void LlamaOptions::validate() const {
   const std::string_view type = to_string(model_type);
