@@ -1,8 +1,10 @@
 #include <tutti/models/from_pretrained.hpp>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -200,6 +202,114 @@ TEST_CASE("what is missing, unexpected or different is listed, with both sides, 
   CHECK_THROWS_AS(load_pretrained(net->weight_layout(), folder.path().string()), c10::Error);
   CHECK(net->norm->weight.equal(before));
   CHECK(net->count.item<int>() == 0);
+}
+
+TEST_CASE("after a load that fails the model is as it was, bit for bit", "[models][pretrained]") {
+  const TemporaryFolder folder;
+  const Tensors good = weights();
+  Tiny net;
+  net->count.fill_(4);
+  const auto state = [&] {
+    Tensors out;
+    for (const auto& tensor : net->named_parameters()) {
+      out[tensor.key()] = tensor.value().detach().clone();
+    }
+    out["count"] = net->count.clone();
+    return out;
+  };
+  const Tensors before = state();
+  std::set<std::string> sentences;
+  const auto refused = [&](const char* what, const std::function<void()>& make,
+                           const std::string& why) {
+    INFO(what);
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+      std::filesystem::remove(entry.path());
+    }
+    make();
+    std::string said = "nothing";
+    try {
+      load_pretrained(net->weight_layout(), folder.path().string());
+    } catch (const c10::Error& error) {
+      said = error.what_without_backtrace();
+    }
+    CHECK_THAT(said, ContainsSubstring(why));
+    CHECK(sentences.insert(why).second);
+    for (const auto& [name, tensor] : state()) {
+      CHECK(std::memcmp(tensor.data_ptr(), before.at(name).data_ptr(), tensor.nbytes()) == 0);
+    }
+  };
+  const auto with = [&](const std::string& name, const at::Tensor& tensor) {
+    return [&, name, tensor] {
+      Tensors changed = good;
+      changed[name] = tensor;
+      write(folder, changed);
+    };
+  };
+  const auto sharded = [&] {
+    const std::string first = "model-00001-of-00002.safetensors";
+    const std::string second = "model-00002-of-00002.safetensors";
+    write_safetensors(folder / first, {{"base.table.weight", good.at("base.table.weight")}});
+    Tensors rest = good;
+    rest.erase("base.table.weight");
+    write_safetensors(folder / second, {rest.begin(), rest.end()});
+    std::string map = "\"base.table.weight\": \"" + first + "\"";
+    for (const auto& [name, tensor] : rest) {
+      map += ", \"" + name + "\": \"" + second + "\"";
+    }
+    write_bytes(folder / "model.safetensors.index.json", "{\"weight_map\": {" + map + "}}\n");
+  };
+  refused(
+      "an empty folder", [] {}, "has nothing, expected weights");
+  refused(
+      "a shard that is missing",
+      [&] {
+        sharded();
+        std::filesystem::remove(folder / "model-00002-of-00002.safetensors");
+      },
+      "model-00002-of-00002.safetensors");
+  refused(
+      "a shard with a tensor that the index does not list",
+      [&] {
+        sharded();
+        std::filesystem::remove(folder / "model-00001-of-00002.safetensors");
+        write_safetensors(folder / "model-00001-of-00002.safetensors",
+                          {{"base.other", at::ones({1})}});
+      },
+      "has the tensor 'base.other'");
+  refused(
+      "a truncated file",
+      [&] {
+        write(folder, good);
+        const auto file = folder / "model.safetensors";
+        std::filesystem::resize_file(file, std::filesystem::file_size(file) - 3);
+      },
+      "bytes");
+  refused(
+      "a header that is cut off",
+      [&] {
+        write(folder, good);
+        std::filesystem::resize_file(folder / "model.safetensors", 20);
+      },
+      "header");
+  refused("a wrong shape", with("base.LayerNorm.bias", at::zeros({4})),
+          "base.LayerNorm.bias: shape [4] in the file, [3] in the model");
+  refused("a wrong type", with("base.LayerNorm.bias", at::zeros({3}, at::kInt)),
+          "base.LayerNorm.bias: type Int in the file, Float in the model");
+  refused("a tie that differs", with("lm_head.weight", at::zeros({5, 3})),
+          "lm_head.weight: tied to base.table.weight");
+  refused("a tensor of another model", with("base.more.weight", at::zeros({1})),
+          "base.more.weight");
+  refused(
+      "an adapter",
+      [&] {
+        write_safetensors(folder / "adapter_model.safetensors",
+                          {{"base_model.model.q.lora_A.weight", at::ones({1, 2})}});
+      },
+      "adapter_model.safetensors");
+  Tensors fewer = good;
+  fewer.erase("base.mix.weight");
+  refused(
+      "a tensor that is missing", [&] { write(folder, fewer); }, "base.mix.weight");
 }
 
 TEST_CASE("two names in the file for one tensor are refused", "[models][pretrained]") {

@@ -109,6 +109,9 @@ void check_covers(const WeightLayout& layout, const torch::nn::Module& model);
 /// Converts the parameters and moves everything.
 void place_model(torch::nn::Module& model, const FromPretrainedOptions& options);
 
+/// The same exception, or one that says whose sizes they are where the memory did not suffice.
+[[noreturn]] void rethrow_for(const PretrainedConfig& config, const c10::Error& error);
+
 /// Hands the report to whom the options say.
 void deliver(const PretrainedReport& report, const FromPretrainedOptions& options);
 
@@ -134,9 +137,11 @@ M load_model(const PretrainedConfig& config, const std::string& folder,
              const FromPretrainedOptions& options) {
   const auto files = checkpoint::WeightFiles::open(folder);
   M model{nullptr};
-  {
+  try {
     const WithoutInit raw;
     model = model_from<M>(config, options);
+  } catch (const c10::Error& error) {
+    rethrow_for(config, error);
   }
   LoadPlan plan = plan_load(model->weight_layout(), files, options);
   if (!plan.report.initialised.empty()) {  // something keeps what it is made with
@@ -472,6 +477,16 @@ TUTTI_INLINE void place_model(torch::nn::Module& model, const FromPretrainedOpti
   if (options.device) {
     model.to(*options.device);
   }
+}
+
+TUTTI_INLINE void rethrow_for(const PretrainedConfig& config, const c10::Error& error) {
+  const std::string_view text = error.what_without_backtrace();
+  if (text.find("allocate memory") != std::string_view::npos ||
+      dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
+    TUTTI_CHECK(false, config.origin(), ": a model of these sizes does not fit into memory: ",
+                text.substr(0, text.find('\n')));
+  }
+  throw;
 }
 
 TUTTI_INLINE void deliver(const PretrainedReport& report, const FromPretrainedOptions& options) {

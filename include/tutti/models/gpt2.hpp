@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include <tutti/config.hpp>
@@ -421,19 +423,27 @@ TUTTI_INLINE GPT2Options gpt2_options(const PretrainedConfig& config) {
   refuse_unsupported(config);
   config.only("model_type", {"gpt2"});
   config.only("reorder_and_upcast_attn", {false});
+  // Transformers takes these names, too, which other models have.
+  const auto other_name = [&](std::string_view name, std::string_view own) {
+    if (config.has(name) && config.has(own) && config.integer(name) != config.integer(own)) {
+      config.refuse(name, "the value of " + std::string(own) + ", of which it is another name");
+    }
+    return config.has(name) ? name : own;
+  };
   GPT2Options out;
-  out.vocab_size = config.integer("vocab_size", out.vocab_size);
-  out.n_positions = config.integer("n_positions", config.integer("n_ctx", out.n_positions));
-  out.n_embd = config.integer("n_embd", out.n_embd);
-  out.n_layer = config.integer("n_layer", out.n_layer);
-  out.n_head = config.integer("n_head", out.n_head);
-  out.n_inner = config.integer("n_inner", 0);
+  out.vocab_size = rows_in(config, "vocab_size", out.vocab_size);
+  out.n_positions = rows_in(config, other_name("max_position_embeddings", "n_positions"),
+                            rows_in(config, "n_ctx", out.n_positions));
+  out.n_embd = width_in(config, other_name("hidden_size", "n_embd"), out.n_embd);
+  out.n_layer = count_in(config, other_name("num_hidden_layers", "n_layer"), out.n_layer);
+  out.n_head = count_in(config, other_name("num_attention_heads", "n_head"), out.n_head);
+  out.n_inner = config.has("n_inner") ? width_in(config, "n_inner", 1) : 0;
   out.activation_function = activation_of(config, "activation_function", "gelu_new");
-  out.embd_pdrop = config.number("embd_pdrop", out.embd_pdrop);
-  out.attn_pdrop = config.number("attn_pdrop", out.attn_pdrop);
-  out.resid_pdrop = config.number("resid_pdrop", out.resid_pdrop);
-  out.layer_norm_epsilon = config.number("layer_norm_epsilon", out.layer_norm_epsilon);
-  out.initializer_range = config.number("initializer_range", out.initializer_range);
+  out.embd_pdrop = dropout_in(config, "embd_pdrop", out.embd_pdrop);
+  out.attn_pdrop = dropout_in(config, "attn_pdrop", out.attn_pdrop);
+  out.resid_pdrop = dropout_in(config, "resid_pdrop", out.resid_pdrop);
+  out.layer_norm_epsilon = scale_in(config, "layer_norm_epsilon", out.layer_norm_epsilon);
+  out.initializer_range = scale_in(config, "initializer_range", out.initializer_range);
   out.scale_attn_weights = config.flag("scale_attn_weights", true);
   out.scale_attn_by_inverse_layer_idx = config.flag("scale_attn_by_inverse_layer_idx", false);
   out.tie_word_embeddings = config.flag("tie_word_embeddings", true);

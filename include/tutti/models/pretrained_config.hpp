@@ -52,6 +52,10 @@ class PretrainedConfig {
   /// The key is there, and its value is not null.
   [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
 
+  /// The key is there, and its value is null, which means something else than its absence where the
+  /// default is a number.
+  [[nodiscard]] bool is_null(std::string_view name) const;
+
   /// The value of a key; null when it is absent or its value is null.
   [[nodiscard]] const Json* find(std::string_view name) const;
 
@@ -61,6 +65,13 @@ class PretrainedConfig {
   [[nodiscard]] std::int64_t integer(std::string_view name, std::int64_t otherwise) const;
   [[nodiscard]] bool flag(std::string_view name, bool otherwise) const;
   [[nodiscard]] std::string text(std::string_view name, std::string_view otherwise) const;
+
+  /// integer() and number() of a key whose value has to be from `least` to `most`. Throw when it is
+  /// not: a size below 1, or one that no model has.
+  [[nodiscard]] std::int64_t integer_in(std::string_view name, std::int64_t otherwise,
+                                        std::int64_t least, std::int64_t most) const;
+  [[nodiscard]] double number_in(std::string_view name, double otherwise, double least,
+                                 double most) const;
 
   /// The value of a key that has to be there. Throws when it is absent, null or no integer.
   [[nodiscard]] std::int64_t integer(std::string_view name) const;
@@ -77,7 +88,8 @@ class PretrainedConfig {
   /// The type of the weights: `dtype`, or `torch_dtype` of older files; nothing when absent.
   [[nodiscard]] std::optional<c10::ScalarType> dtype() const;
 
-  /// Labels of a classifier: the size of `id2label`, else `num_labels`, else `otherwise`.
+  /// Labels of a classifier: the size of `id2label`, else `num_labels`, else `otherwise`. Throws
+  /// for none, and for more than any model has.
   [[nodiscard]] std::int64_t num_labels(std::int64_t otherwise = 2) const;
 
   /// Refuses a key that changes the computation: throws unless it is absent, null or one of the
@@ -152,6 +164,15 @@ TUTTI_INLINE const tutti::detail::Json* PretrainedConfig::find(std::string_view 
   return nullptr;
 }
 
+TUTTI_INLINE bool PretrainedConfig::is_null(std::string_view name) const {
+  for (const auto& [key, value] : values_) {
+    if (key == name) {
+      return value.is_null();
+    }
+  }
+  return false;
+}
+
 TUTTI_INLINE double PretrainedConfig::number(std::string_view name, double otherwise) const {
   const Json* value = find(name);
   if (value != nullptr && !value->is_number()) {
@@ -183,6 +204,23 @@ TUTTI_INLINE std::int64_t PretrainedConfig::integer(std::string_view name) const
   const Json* value = find(name);
   TUTTI_CHECK_VALUE(value != nullptr, origin_, ": ", name, " is absent, expected an integer");
   return integer_of(name, *value);
+}
+
+TUTTI_INLINE std::int64_t PretrainedConfig::integer_in(std::string_view name,
+                                                       std::int64_t otherwise, std::int64_t least,
+                                                       std::int64_t most) const {
+  const std::int64_t value = integer(name, otherwise);
+  TUTTI_CHECK_VALUE(value >= least && value <= most, origin_, ": ", name, " is ", value,
+                    ", expected an integer from ", least, " to ", most);
+  return value;
+}
+
+TUTTI_INLINE double PretrainedConfig::number_in(std::string_view name, double otherwise,
+                                                double least, double most) const {
+  const double value = number(name, otherwise);
+  TUTTI_CHECK_VALUE(value >= least && value <= most, origin_, ": ", name, " is ", value,
+                    ", expected a number from ", least, " to ", most);
+  return value;
 }
 
 TUTTI_INLINE bool PretrainedConfig::flag(std::string_view name, bool otherwise) const {
@@ -261,8 +299,11 @@ TUTTI_INLINE std::int64_t PretrainedConfig::num_labels(std::int64_t otherwise) c
   if (labels != nullptr && !labels->is_object()) {
     wrong_kind("id2label", *labels, "an object");
   }
-  return labels != nullptr ? static_cast<std::int64_t>(labels->size())
-                           : integer("num_labels", otherwise);
+  if (labels != nullptr) {
+    TUTTI_CHECK_VALUE(labels->size() > 0, origin_, ": id2label is {}, expected a label or more");
+    return static_cast<std::int64_t>(labels->size());
+  }
+  return integer_in("num_labels", otherwise, 1, 10'000'000);
 }
 
 TUTTI_INLINE void PretrainedConfig::only(std::string_view name,

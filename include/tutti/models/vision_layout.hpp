@@ -58,6 +58,17 @@ void only_known(const PretrainedConfig& config, std::initializer_list<std::strin
 std::int64_t square_side(const PretrainedConfig& config, std::string_view name,
                          std::int64_t otherwise);
 
+/// A size that a config says, and the largest that a network may have.
+struct NamedSize {
+  std::string_view name;
+  std::int64_t value = 0;
+  std::int64_t most = 10'000'000;
+};
+
+/// Refuses sizes below 1 and such as no network has, before one of them is made. Throws c10::Error
+/// (ValueError) that names the config, the option and its value.
+void check_sizes(const PretrainedConfig& config, const std::vector<NamedSize>& sizes);
+
 /// What timm's `model_args`, the config itself and `pretrained_cfg` say, in this order of rank.
 struct TimmCounts {
   std::int64_t num_classes = 1000;
@@ -199,6 +210,13 @@ TUTTI_INLINE std::int64_t square_side(const PretrainedConfig& config, std::strin
     config.refuse(name, "one number, or two equal ones: images and patches are squares");
   }
   return sides.front();
+}
+
+TUTTI_INLINE void check_sizes(const PretrainedConfig& config, const std::vector<NamedSize>& sizes) {
+  for (const NamedSize& size : sizes) {
+    TUTTI_CHECK_VALUE(size.value >= 1 && size.value <= size.most, config.origin(), ": ", size.name,
+                      " is ", size.value, ", expected an integer from 1 to ", size.most);
+  }
 }
 
 TUTTI_INLINE TimmCounts timm_counts(const PretrainedConfig& config) {

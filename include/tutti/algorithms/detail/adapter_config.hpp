@@ -141,7 +141,7 @@ TUTTI_INLINE Json python_number(double value) {
 TUTTI_INLINE void refuse_adapter_keys(const models::PretrainedConfig& keys) {
   keys.only("peft_type", {"LORA"});
   keys.only("bias", {"none", "all", "lora_only"});
-  keys.only("init_lora_weights", {true, false, "gaussian"},
+  keys.only("init_lora_weights", {true, false, "gaussian", "eva", "orthogonal"},
             "other ways to begin change the base model; convert the adapter when it is saved");
   for (const char* flag :
        {"use_qalora", "lora_bias", "use_bdlora", "ensure_weight_tying", "runtime_config"}) {

@@ -43,23 +43,23 @@ TUTTI_INLINE BertOptions bert_options(const PretrainedConfig& config) {
   config.only("is_decoder", {false});
   config.only("position_embedding_type", {"absolute"});
   BertOptions out;
-  out.vocab_size = config.integer("vocab_size", out.vocab_size);
-  out.hidden_size = config.integer("hidden_size", out.hidden_size);
-  out.num_hidden_layers = config.integer("num_hidden_layers", out.num_hidden_layers);
-  out.num_attention_heads = config.integer("num_attention_heads", out.num_attention_heads);
-  out.intermediate_size = config.integer("intermediate_size", out.intermediate_size);
+  out.vocab_size = rows_in(config, "vocab_size", out.vocab_size);
+  out.hidden_size = width_in(config, "hidden_size", out.hidden_size);
+  out.num_hidden_layers = count_in(config, "num_hidden_layers", out.num_hidden_layers);
+  out.num_attention_heads = count_in(config, "num_attention_heads", out.num_attention_heads);
+  out.intermediate_size = width_in(config, "intermediate_size", out.intermediate_size);
   out.hidden_act = activation_of(config, "hidden_act", "gelu");
-  out.hidden_dropout_prob = config.number("hidden_dropout_prob", out.hidden_dropout_prob);
+  out.hidden_dropout_prob = dropout_in(config, "hidden_dropout_prob", out.hidden_dropout_prob);
   out.attention_probs_dropout_prob =
-      config.number("attention_probs_dropout_prob", out.attention_probs_dropout_prob);
+      dropout_in(config, "attention_probs_dropout_prob", out.attention_probs_dropout_prob);
   out.max_position_embeddings =
-      config.integer("max_position_embeddings", out.max_position_embeddings);
-  out.type_vocab_size = config.integer("type_vocab_size", out.type_vocab_size);
-  out.initializer_range = config.number("initializer_range", out.initializer_range);
-  out.layer_norm_eps = config.number("layer_norm_eps", out.layer_norm_eps);
-  out.pad_token_id = config.integer("pad_token_id", out.pad_token_id);
+      rows_in(config, "max_position_embeddings", out.max_position_embeddings);
+  out.type_vocab_size = rows_in(config, "type_vocab_size", out.type_vocab_size);
+  out.initializer_range = scale_in(config, "initializer_range", out.initializer_range);
+  out.layer_norm_eps = scale_in(config, "layer_norm_eps", out.layer_norm_eps);
+  out.pad_token_id = padding_in(config, out.pad_token_id, out.vocab_size);
   if (config.has("classifier_dropout")) {
-    out.classifier_dropout = config.number("classifier_dropout", 0);
+    out.classifier_dropout = dropout_in(config, "classifier_dropout", 0);
   }
   return out;
 }
@@ -81,7 +81,8 @@ TUTTI_INLINE void write_bert_options(const BertOptions& options, std::string_vie
   config.set_default("type_vocab_size", options.type_vocab_size);
   config.set_default("initializer_range", options.initializer_range);
   config.set_default("layer_norm_eps", options.layer_norm_eps);
-  config.set_default("pad_token_id", options.pad_token_id);
+  config.set_default("pad_token_id",
+                     options.pad_token_id ? Json(*options.pad_token_id) : Json(nullptr));
   config.set_default("classifier_dropout", options.classifier_dropout
                                                ? Json(*options.classifier_dropout)
                                                : Json(nullptr));

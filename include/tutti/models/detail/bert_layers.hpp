@@ -36,7 +36,7 @@ struct BertOptions {
   std::int64_t type_vocab_size = 2;
   double initializer_range = 0.02;
   double layer_norm_eps = 1e-12;
-  std::int64_t pad_token_id = 0;
+  std::optional<std::int64_t> pad_token_id = 0;   ///< whose embedding does not learn; none: all do
   std::optional<double> classifier_dropout = {};  ///< none: hidden_dropout_prob
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -95,6 +96,37 @@ inline nn::Activation activation_of(const PretrainedConfig& config, std::string_
   }
   return *found;
 }
+
+// Sizes in a config.json: of layers and heads, of vectors, of tables. More than any model has is
+// refused before a model of it is made.
+inline std::int64_t count_in(const PretrainedConfig& config, std::string_view key,
+                             std::int64_t otherwise) {
+  return config.integer_in(key, otherwise, 1, 10'000);
+}
+inline std::int64_t width_in(const PretrainedConfig& config, std::string_view key,
+                             std::int64_t otherwise) {
+  return config.integer_in(key, otherwise, 1, 10'000'000);
+}
+inline std::int64_t rows_in(const PretrainedConfig& config, std::string_view key,
+                            std::int64_t otherwise) {
+  return config.integer_in(key, otherwise, 1, 2'147'483'647);
+}
+
+// The probability that a number drops out.
+inline double dropout_in(const PretrainedConfig& config, std::string_view key, double otherwise) {
+  return config.number_in(key, otherwise, 0, 1);
+}
+
+// What is added to a variance, or the deviation of new weights.
+inline double scale_in(const PretrainedConfig& config, std::string_view key, double otherwise) {
+  return config.number_in(key, otherwise, 0, 1e6);
+}
+
+// The index of the token whose embedding does not learn; below 0 it counts from the end, as in
+// Python. None where the key is null, or absent and without a default.
+std::optional<std::int64_t> padding_in(const PretrainedConfig& config,
+                                       std::optional<std::int64_t> otherwise,
+                                       std::int64_t vocab_size);
 
 // Refuses what no language model here can be.
 void refuse_unsupported(const PretrainedConfig& config);
@@ -192,10 +224,21 @@ TUTTI_INLINE void initialize(torch::nn::Module& model, double range) {
   }
 }
 
+TUTTI_INLINE std::optional<std::int64_t> padding_in(const PretrainedConfig& config,
+                                                    std::optional<std::int64_t> otherwise,
+                                                    std::int64_t vocab_size) {
+  if (!config.has("pad_token_id")) {
+    return config.is_null("pad_token_id") ? std::nullopt : otherwise;
+  }
+  const std::int64_t id = config.integer_in("pad_token_id", 0, -vocab_size, vocab_size - 1);
+  return id < 0 ? id + vocab_size : id;
+}
+
 TUTTI_INLINE void refuse_unsupported(const PretrainedConfig& config) {
   config.only("add_cross_attention", {false});
   config.only("is_encoder_decoder", {false});
-  if (const auto* pruned = config.find("pruned_heads"); pruned != nullptr && pruned->size() > 0) {
+  if (const auto* pruned = config.find("pruned_heads");
+      pruned != nullptr && !(pruned->is_object() && pruned->size() == 0)) {
     config.refuse("pruned_heads", "{}");
   }
   if (config.has("quantization_config")) {

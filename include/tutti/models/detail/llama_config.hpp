@@ -241,8 +241,12 @@ TUTTI_INLINE nn::RotaryOptions rotary_options(const PretrainedConfig& config,
                              "high_freq_factor", "beta_slow",  "mscale",
                              "mscale_all_dim",   "finetuned",  "attention_factor",
                              "short_factor",     "long_factor"};
-  const PretrainedConfig rope =
-      config.section(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  const PretrainedConfig now = config.section("rope_parameters");
+  const PretrainedConfig old = config.section("rope_scaling");
+  if (!now.values().empty() && !old.values().empty() && !(now == old)) {
+    config.refuse("rope_scaling", "the value of rope_parameters, its name of today, or none");
+  }
+  const PretrainedConfig& rope = now.values().empty() ? old : now;
   for (const auto& [key, value] : rope.values()) {
     const bool is_known = std::find(known.begin(), known.end(), key) != known.end();
     if (!is_known && !value.is_null()) {
@@ -290,22 +294,24 @@ TUTTI_INLINE LlamaOptions llama_defaults(LlamaType type) {
 }
 
 TUTTI_INLINE void read_windows(const PretrainedConfig& config, LlamaOptions& out) {
-  const auto has_null = [&](std::string_view name) {
-    return std::any_of(config.values().begin(), config.values().end(), [&](const auto& member) {
-      return member.first == name && member.second.is_null();
-    });
-  };
   const bool is_qwen = out.model_type == LlamaType::qwen2 || out.model_type == LlamaType::qwen3;
-  if (has_null("sliding_window") || out.model_type == LlamaType::llama ||
+  if (config.is_null("sliding_window") || out.model_type == LlamaType::llama ||
       (is_qwen && !config.flag("use_sliding_window", false))) {
     out.sliding_window = 0;
   } else {
-    out.sliding_window = config.integer("sliding_window", out.sliding_window);
+    out.sliding_window = rows_in(config, "sliding_window", out.sliding_window);
   }
   const std::vector<std::string> types = config.texts("layer_types");
   if (is_qwen) {
-    out.max_window_layers = config.integer("max_window_layers", out.max_window_layers);
+    out.max_window_layers =
+        config.integer_in("max_window_layers", out.max_window_layers, 0, 10'000);
     out.layer_types = types;
+    if (out.sliding_window == 0 &&
+        std::find(types.begin(), types.end(), "sliding_attention") != types.end()) {
+      config.refuse("layer_types",
+                    "\"full_attention\" for every layer, since use_sliding_window and "
+                    "sliding_window set no window");
+    }
     return;
   }
   const char* all = out.sliding_window > 0 ? "sliding_attention" : "full_attention";
@@ -318,28 +324,26 @@ TUTTI_INLINE LlamaOptions llama_options(const PretrainedConfig& config) {
   refuse_unsupported(config);
   config.only("pretraining_tp", {1});
   LlamaOptions out = llama_defaults(llama_type(config));
-  out.vocab_size = config.integer("vocab_size", out.vocab_size);
-  out.hidden_size = config.integer("hidden_size", out.hidden_size);
-  out.intermediate_size = config.integer("intermediate_size", out.intermediate_size);
-  out.num_hidden_layers = config.integer("num_hidden_layers", out.num_hidden_layers);
-  out.num_attention_heads = config.integer("num_attention_heads", out.num_attention_heads);
-  out.num_key_value_heads = config.integer("num_key_value_heads", 0);
-  out.head_dim = config.integer("head_dim", out.head_dim);
+  out.vocab_size = rows_in(config, "vocab_size", out.vocab_size);
+  out.hidden_size = width_in(config, "hidden_size", out.hidden_size);
+  out.intermediate_size = width_in(config, "intermediate_size", out.intermediate_size);
+  out.num_hidden_layers = count_in(config, "num_hidden_layers", out.num_hidden_layers);
+  out.num_attention_heads = count_in(config, "num_attention_heads", out.num_attention_heads);
+  out.num_key_value_heads =
+      config.has("num_key_value_heads") ? count_in(config, "num_key_value_heads", 1) : 0;
+  out.head_dim = config.has("head_dim") ? width_in(config, "head_dim", 1) : out.head_dim;
   out.hidden_act = activation_of(config, "hidden_act", "silu");
-  out.rms_norm_eps = config.number("rms_norm_eps", out.rms_norm_eps);
+  out.rms_norm_eps = scale_in(config, "rms_norm_eps", out.rms_norm_eps);
   out.max_position_embeddings =
-      config.integer("max_position_embeddings", out.max_position_embeddings);
+      rows_in(config, "max_position_embeddings", out.max_position_embeddings);
   out.rope_parameters = rotary_options(config, out.max_position_embeddings);
   const bool may_bias = out.model_type == LlamaType::llama || out.model_type == LlamaType::qwen3;
   out.attention_bias = may_bias && config.flag("attention_bias", false);
   out.mlp_bias = out.model_type == LlamaType::llama && config.flag("mlp_bias", false);
-  out.attention_dropout = config.number("attention_dropout", 0);
+  out.attention_dropout = dropout_in(config, "attention_dropout", 0);
   out.tie_word_embeddings = config.flag("tie_word_embeddings", false);
-  out.initializer_range = config.number("initializer_range", out.initializer_range);
-  if (config.has("pad_token_id")) {  // below 0 it counts from the end, as Python does
-    const std::int64_t pad = config.integer("pad_token_id");
-    out.pad_token_id = pad < 0 ? pad + out.vocab_size : pad;
-  }
+  out.initializer_range = scale_in(config, "initializer_range", out.initializer_range);
+  out.pad_token_id = padding_in(config, std::nullopt, out.vocab_size);
   read_windows(config, out);
   out.validate();
   return out;

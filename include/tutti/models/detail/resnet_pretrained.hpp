@@ -300,14 +300,25 @@ TUTTI_INLINE void add_huggingface(const ResNetImpl& net, WeightLayout& layout) {
 }  // namespace detail
 
 TUTTI_INLINE ResNetOptions ResNetImpl::options_from(const PretrainedConfig& config) {
-  switch (vision_layout_of(config)) {
-    case VisionLayout::huggingface:
-      return detail::resnet_from_huggingface(config);
-    case VisionLayout::torchvision:
-      return detail::resnet_from_torchvision(config);
-    default:
-      return detail::resnet_from_timm(config);
+  const VisionLayout layout = vision_layout_of(config);
+  const ResNetOptions out =
+      layout == VisionLayout::huggingface   ? detail::resnet_from_huggingface(config)
+      : layout == VisionLayout::torchvision ? detail::resnet_from_torchvision(config)
+                                            : detail::resnet_from_timm(config);
+  constexpr std::int64_t most_channels = 1'000'000;
+  std::vector<detail::NamedSize> sizes{{"num_classes", out.num_classes},
+                                       {"in_channels", out.in_channels, most_channels},
+                                       {"groups", out.groups, most_channels},
+                                       {"width_per_group", out.width_per_group, most_channels},
+                                       {"stem_width", out.stem_width, most_channels}};
+  for (const std::int64_t blocks : out.layers) {
+    sizes.push_back({"layers", blocks, 10'000});
   }
+  for (const std::int64_t width : out.widths) {
+    sizes.push_back({"widths", width, most_channels});
+  }
+  detail::check_sizes(config, sizes);
+  return out;
 }
 
 TUTTI_INLINE WeightLayout ResNetImpl::weight_layout(VisionLayout layout) const {

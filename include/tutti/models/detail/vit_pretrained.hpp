@@ -107,13 +107,13 @@ TUTTI_INLINE VisionTransformerOptions vit_from_huggingface(const PretrainedConfi
   out.num_heads = config.integer("num_attention_heads", 12);
   out.hidden_dim = config.integer("hidden_size", 768);
   out.mlp_dim = config.integer("intermediate_size", 3072);
-  out.dropout = config.number("hidden_dropout_prob", 0);
+  out.dropout = config.number_in("hidden_dropout_prob", 0, 0, 1);
   out.activation_dropout = 0;
-  out.attention_dropout = config.number("attention_probs_dropout_prob", 0);
+  out.attention_dropout = config.number_in("attention_probs_dropout_prob", 0, 0, 1);
   out.num_classes = config.num_labels();
   out.in_channels = config.integer("num_channels", 3);
   out.qkv_bias = config.flag("qkv_bias", true);
-  out.layer_norm_eps = config.number("layer_norm_eps", 1e-12);
+  out.layer_norm_eps = config.number_in("layer_norm_eps", 1e-12, 0, 1e6);
   out.hidden_act = vit_activation(config);
   out.layout = VisionLayout::huggingface;
   return out;
@@ -198,13 +198,13 @@ TUTTI_INLINE VisionTransformerOptions vit_from_timm(const PretrainedConfig& conf
   out.patch_size = square_side(args, "patch_size", out.patch_size);
   out.num_layers = args.integer("depth", out.num_layers);
   out.num_heads = args.integer("num_heads", out.num_heads);
-  out.hidden_dim = args.integer("embed_dim", out.hidden_dim);
-  out.mlp_dim =
-      static_cast<std::int64_t>(static_cast<double>(out.hidden_dim) * args.number("mlp_ratio", 4));
-  out.dropout = args.number("proj_drop_rate", 0);
-  out.position_dropout = args.number("pos_drop_rate", 0);
-  out.attention_dropout = args.number("attn_drop_rate", 0);
-  out.head_dropout = args.number("drop_rate", 0);
+  out.hidden_dim = args.integer_in("embed_dim", out.hidden_dim, 1, 10'000'000);
+  out.mlp_dim = static_cast<std::int64_t>(static_cast<double>(out.hidden_dim) *
+                                          args.number_in("mlp_ratio", 4, 0, 1000));
+  out.dropout = args.number_in("proj_drop_rate", 0, 0, 1);
+  out.position_dropout = args.number_in("pos_drop_rate", 0, 0, 1);
+  out.attention_dropout = args.number_in("attn_drop_rate", 0, 0, 1);
+  out.head_dropout = args.number_in("drop_rate", 0, 0, 1);
   const TimmCounts counts = timm_counts(config);
   out.num_classes = counts.num_classes;
   out.in_channels = counts.in_channels;
@@ -260,8 +260,8 @@ TUTTI_INLINE VisionTransformerOptions vit_from_torchvision(const PretrainedConfi
   out.num_heads = config.integer("num_heads", out.num_heads);
   out.hidden_dim = config.integer("hidden_dim", out.hidden_dim);
   out.mlp_dim = config.integer("mlp_dim", out.mlp_dim);
-  out.dropout = config.number("dropout", 0);
-  out.attention_dropout = config.number("attention_dropout", 0);
+  out.dropout = config.number_in("dropout", 0, 0, 1);
+  out.attention_dropout = config.number_in("attention_dropout", 0, 0, 1);
   out.num_classes = config.integer("num_classes", 1000);
   out.representation_size = config.integer("representation_size", 0);
   return out;
@@ -474,14 +474,20 @@ TUTTI_INLINE LayerScaleImpl::~LayerScaleImpl() = default;
 
 TUTTI_INLINE VisionTransformerOptions
 VisionTransformerImpl::options_from(const PretrainedConfig& config) {
-  switch (vision_layout_of(config)) {
-    case VisionLayout::huggingface:
-      return detail::vit_from_huggingface(config);
-    case VisionLayout::torchvision:
-      return detail::vit_from_torchvision(config);
-    default:
-      return detail::vit_from_timm(config);
-  }
+  const VisionLayout layout = vision_layout_of(config);
+  const VisionTransformerOptions out =
+      layout == VisionLayout::huggingface   ? detail::vit_from_huggingface(config)
+      : layout == VisionLayout::torchvision ? detail::vit_from_torchvision(config)
+                                            : detail::vit_from_timm(config);
+  detail::check_sizes(config, {{"image_size", out.image_size, 100'000},
+                               {"patch_size", out.patch_size, 100'000},
+                               {"num_layers", out.num_layers, 10'000},
+                               {"num_heads", out.num_heads, 10'000},
+                               {"hidden_dim", out.hidden_dim},
+                               {"mlp_dim", out.mlp_dim},
+                               {"num_classes", out.num_classes},
+                               {"in_channels", out.in_channels, 100'000}});
+  return out;
 }
 
 TUTTI_INLINE WeightLayout VisionTransformerImpl::weight_layout(VisionLayout layout) const {
