@@ -5,8 +5,14 @@
 #include <string>
 #include <vector>
 
+#include <tutti/algorithms/alibi.hpp>
 #include <tutti/algorithms/ema.hpp>
+#include <tutti/algorithms/factorize.hpp>
+#include <tutti/algorithms/gyro_dropout.hpp>
+#include <tutti/algorithms/lora.hpp>
 #include <tutti/models/from_pretrained.hpp>
+#include <tutti/models/gpt2.hpp>
+#include <tutti/models/llama.hpp>
 #include <tutti/trainer.hpp>
 
 #include "support/catch.hpp"
@@ -147,6 +153,174 @@ TEST_CASE("a resumed run goes on with the list of what it keeps", "[callbacks][h
   run("4ba", false);
   run("6ba", true);
   CHECK(sorted_names(folder / "calm-motet/hf") == Names{"ba4", "ba6", "latest"});
+}
+
+namespace {
+
+models::LlamaForCausalLM llama() {
+  at::manual_seed(4);
+  return models::LlamaForCausalLM(models::LlamaOptions{.vocab_size = 16,
+                                                       .hidden_size = 8,
+                                                       .intermediate_size = 12,
+                                                       .num_hidden_layers = 1,
+                                                       .num_attention_heads = 2,
+                                                       .max_position_embeddings = 8});
+}
+models::GPT2LMHeadModel gpt2(bool tied, double dropout = 0) {
+  at::manual_seed(4);
+  return models::GPT2LMHeadModel(models::GPT2Options{.vocab_size = 16,
+                                                     .n_positions = 8,
+                                                     .n_embd = 8,
+                                                     .n_layer = 1,
+                                                     .n_head = 2,
+                                                     .embd_pdrop = dropout,
+                                                     .attn_pdrop = dropout,
+                                                     .resid_pdrop = dropout,
+                                                     .tie_word_embeddings = tied});
+}
+
+Batch texts() {
+  const at::Tensor ids = at::arange(32).remainder(16).view({4, 8});
+  return {{"input_ids", ids}, {"labels", ids}};
+}
+
+TrainerOptions text_options() {
+  return {.train = std::vector<Batch>{texts()},
+          .max_duration = "3ba",
+          .optimizer = SGD{.lr = 0.5},
+          .device = "cpu",
+          .seed = 3,
+          .progress_bar = false};
+}
+
+template <class M>
+at::Tensor logits(M& net) {
+  const c10::AutoGradMode no_grad(false);
+  net->eval();
+  return net->forward(texts()).tensor();
+}
+
+// Adapters that matter: those that training begins with change nothing.
+struct Shake final {
+  static void apply(FitStart, State& state) {
+    const c10::AutoGradMode no_grad(false);
+    surgery::for_each<nn::LoraLayer>(*state.model, [](nn::LoraLayer& layer, const auto&) {
+      layer.factor_a().normal_(0, 0.3);
+      layer.factor_b().normal_(0, 0.3);
+    });
+  }
+};
+
+// Trains with a policy and a checkpointer; the last folder gives the logits that the model has.
+template <class M, class Policy>
+void comes_back(M net, const Policy& policy, double tolerance) {
+  const TemporaryFolder folder;
+  const at::Tensor first = logits(net);
+  net->train();
+  Trainer trainer(net.ptr(), text_options(), policy, Shake{},
+                  HuggingFaceCheckpointer{.model = net, .folder = (folder / "hf").string()});
+  trainer.fit();
+  M back = models::from_pretrained<M>((folder / "hf/latest").string());
+  const at::Tensor want = logits(net);
+  CHECK(!want.allclose(first, 1e-4, 1e-5));
+  const at::Tensor far = (logits(back) - want).abs().max();
+  CHECK(far.item<double>() <= tolerance * want.abs().max().item<double>());
+}
+
+}  // namespace
+
+TEST_CASE("a folder holds the sums of weights and adapters, and the run keeps them apart",
+          "[callbacks][hugging_face][lora]") {
+  comes_back(llama(), LoRA{.r = 2, .alpha = 8, .target_modules = {"q_proj", "down_proj"}}, 1e-6);
+  comes_back(llama(), LoRA{.r = 2, .alpha = 8, .target_modules = "all-linear", .use_dora = true},
+             1e-6);
+  comes_back(gpt2(false),
+             LoRA{.r = 2, .alpha = 8, .target_modules = {"c_attn", "wte"}, .bias = LoraBias::all},
+             1e-6);
+  comes_back(gpt2(true), LoRA{.r = 2, .alpha = 8, .target_modules = {"c_fc", "c_proj"}}, 1e-6);
+
+  const TemporaryFolder folder;
+  auto net = llama();
+  const at::Tensor before = net->model->layer(0).self_attn->q_proj->weight.clone();
+  const LoRA lora{.r = 2, .alpha = 8, .target_modules = {"q_proj"}};
+  const auto run = [&](bool async) {
+    TrainerOptions how = text_options();
+    how.save_async = async;
+    Trainer(net.ptr(), how, lora,
+            HuggingFaceCheckpointer{.model = net,
+                                    .folder = (folder / "hf").string(),
+                                    .save_interval = "1ba",
+                                    .overwrite = true})
+        .fit();
+  };
+  run(true);
+  CHECK(net->model->layer(0).self_attn->q_proj->weight.equal(before));
+  CHECK(sorted_names(folder / "hf") == Names{"ba1", "ba2", "ba3", "latest"});
+  CHECK(sorted_names(folder / "hf/ba3") == Names{"config.json", "model.safetensors"});
+  const auto files = checkpoint::WeightFiles::open(folder / "hf/ba3");
+  for (const auto& tensor : files.tensors()) {
+    CHECK(tensor.name.find("lora") == std::string::npos);
+    CHECK(tensor.name.find("base_layer") == std::string::npos);
+  }
+  // What the folder has is what merging makes, bit for bit.
+  functional::merge_lora(*net);
+  functional::unload_lora(*net);
+  models::save_pretrained(net, (folder / "merged").string());
+  const auto merged = checkpoint::WeightFiles::open(folder / "merged");
+  REQUIRE(files.tensors().size() == merged.tensors().size());
+  for (const auto& tensor : merged.tensors()) {
+    CHECK(files.find(tensor.name)->view().equal(tensor.view()));
+  }
+}
+
+TEST_CASE("a table that is also the head's matrix is not written with an adapter in it",
+          "[callbacks][hugging_face][lora]") {
+  const TemporaryFolder folder;
+  auto net = gpt2(true);
+  functional::apply_lora(*net, LoRA{.r = 2, .target_modules = {"wte"}});
+  CHECK_THROWS_WITH(
+      models::save_pretrained(net, (folder / "a").string(), {.merge_adapters = true}),
+      ContainsSubstring("'transformer.wte.weight' has an adapter of LoRA and is 'lm_head.weight'"));
+  CHECK(!fs::exists(folder / "a"));
+}
+
+TEST_CASE("a model that no folder can express is refused as the run begins",
+          "[callbacks][hugging_face]") {
+  const TemporaryFolder folder;
+  const auto refused = [&](auto policy, const char* why) {
+    auto net = gpt2(true);
+    const at::Tensor before = net->transformer->wte->weight.clone();
+    const HuggingFaceCheckpointer own{.model = net, .folder = (folder / "hf").string()};
+    CHECK_THROWS_WITH(Trainer(net.ptr(), text_options(), policy, own).fit(),
+                      ContainsSubstring(why));
+    CHECK(net->transformer->wte->weight.equal(before));
+    CHECK_THROWS_WITH(models::save_pretrained(net, (folder / "saved").string()),
+                      ContainsSubstring(why));
+  };
+  refused(ALiBi{.max_sequence_length = 8, .train_sequence_length_scaling = 1},
+          "'transformer.h.0.attn' has the biases of ALiBi");
+  auto net = llama();
+  functional::apply_factorization(*net, {.min_features = 4, .latent_features = 2.0});
+  CHECK_THROWS_WITH(models::save_pretrained(net, (folder / "saved").string()),
+                    ContainsSubstring("was replaced by an algorithm"));
+  CHECK(sorted_names(folder.path()) == Names{"hf"});
+  CHECK(sorted_names(folder / "hf") == Names{});
+  comes_back(gpt2(true, 0.1), GyroDropout{.p = 0.1, .sigma = 2, .tau = 1}, 1e-6);
+}
+
+TEST_CASE("the end of a run is saved whatever the interval is", "[callbacks][hugging_face]") {
+  const TemporaryFolder folder;
+  const auto net = written();
+  HuggingFaceCheckpointer own = checkpointer(net, folder);
+  own.save_interval = "4ba";
+  Trainer(net, options(), own).fit();
+  CHECK(sorted_names(folder / "calm-motet/hf") == Names{"ba4", "ba6", "latest"});
+  const TemporaryFolder end;
+  own = checkpointer(net, end);
+  own.save_interval = "1dur";
+  own.filename = "{run_name}-ba{batch}";
+  Trainer(net, options("2ep"), own).fit();
+  CHECK(sorted_names(end / "calm-motet/hf") == Names{"calm-motet-ba16", "latest"});
 }
 
 TEST_CASE("options that make no sense are refused", "[callbacks][hugging_face]") {

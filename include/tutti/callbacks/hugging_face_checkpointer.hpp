@@ -25,16 +25,17 @@ namespace tutti {
 ///     tutti::HuggingFaceCheckpointer{.model = net, .folder = "{run_name}/huggingface",
 ///                                    .save_interval = "1000ba", .dtype = at::kBFloat16}
 ///
-/// Each is what models::save_pretrained() writes, with the averaged weights where EMA or SWA give
-/// these to checkpoints. The trainer writes them as it writes its checkpoints: on rank 0, whole or
-/// not at all, in the background when save_async is set, and removes only what this run has written
-/// here. The run resumes from its checkpoints, not from these.
+/// Each is what models::save_pretrained() writes, with the adapters of LoRA merged into the
+/// weights, and with the averaged weights where EMA or SWA give these to checkpoints. The trainer
+/// writes them as it writes its checkpoints: on rank 0, whole or not at all, in the background when
+/// save_async is set, and removes only what this run has written here. The run resumes from its
+/// checkpoints, not from these.
 ///
 /// Source: MosaicML LLM Foundry, `llmfoundry.callbacks.HuggingFaceCheckpointer`.
 struct HuggingFaceCheckpointer final {
   static constexpr std::string_view name = "HuggingFaceCheckpointer";
   static constexpr bool reads_gradients = false;
-  using events = types<Init>;
+  using events = types<Init, FitStart>;
 
   models::AnyPretrained model{};                  ///< the network that is trained; obligatory
   std::string folder = "{run_name}/huggingface";  ///< placeholders as in save_folder
@@ -74,6 +75,12 @@ struct HuggingFaceCheckpointer final {
                   state);
   }
 
+  /// Throws as models::check_expressible() where the algorithms have made a model that no folder
+  /// holds.
+  void apply(FitStart, const State& /*state*/) const {
+    models::check_expressible(model, /*merge_adapters=*/true);
+  }
+
   /// What the trainer asks and writes for.
   [[nodiscard]] checkpoint::Saver& checkpoint_saver() { return *saver; }
 
@@ -87,8 +94,10 @@ struct HuggingFaceCheckpointer final {
 
  private:
   [[nodiscard]] std::function<void(checkpoint::Pages&)> filler() const {
-    const models::SavePretrainedOptions options{
-        .dtype = dtype, .max_shard_size = max_shard_size, .copy_files_from = copy_files_from};
+    const models::SavePretrainedOptions options{.dtype = dtype,
+                                                .max_shard_size = max_shard_size,
+                                                .merge_adapters = true,
+                                                .copy_files_from = copy_files_from};
     return [net = model, options](checkpoint::Pages& pages) {
       pages.folder = models::pretrained_folder(net, options, pages.model);
     };

@@ -81,6 +81,10 @@ class LoraLayer : public Substitute {
     return factor_b().matmul(factor_a()).mul(lora_options_.scaling);
   }
 
+  /// W with the adapter added, as merge() makes it: [out, in], of W's type; the layer stays as it
+  /// is. W itself where it is merged already.
+  [[nodiscard]] at::Tensor merged_weight() const;
+
   /// The adapter is part of the base's weight.
   [[nodiscard]] bool is_merged() const { return merged_; }
 
@@ -231,17 +235,29 @@ class LoraEmbeddingImpl final : public LoraLayer {
 
 namespace tutti::nn {
 
+TUTTI_INLINE at::Tensor LoraLayer::merged_weight() const {
+  const c10::AutoGradMode no_grad(false);
+  const at::Tensor w = weight().detach();
+  if (merged_) {
+    return w;
+  }
+  at::Tensor sum = delta();
+  sum = w.to(sum.scalar_type()).add(sum);
+  if (lora_options_.use_dora) {
+    sum = sum.mul(magnitude_scale().unsqueeze(1));
+  }
+  return sum.to(w.scalar_type());
+}
+
 TUTTI_INLINE void LoraLayer::merge(bool keep_weight) {
   if (merged_) {
     return;
   }
   const c10::AutoGradMode no_grad(false);
   const at::Tensor w = weight();
-  at::Tensor sum = delta();
-  sum = w.to(sum.scalar_type()).add(sum);
+  const at::Tensor sum = merged_weight();
   if (lora_options_.use_dora) {
     merged_scale_ = magnitude_scale();
-    sum = sum.mul(merged_scale_.unsqueeze(1));
   }
   kept_ = keep_weight ? w.clone() : at::Tensor();
   w.copy_(sum);
