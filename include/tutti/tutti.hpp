@@ -12,6 +12,7 @@
 #include <tutti/algorithms/colout.hpp>
 #include <tutti/algorithms/cutmix.hpp>
 #include <tutti/algorithms/cutout.hpp>
+#include <tutti/algorithms/diloco.hpp>
 #include <tutti/algorithms/ema.hpp>
 #include <tutti/algorithms/factorize.hpp>
 #include <tutti/algorithms/gated_linear_units.hpp>
@@ -20,6 +21,7 @@
 #include <tutti/algorithms/gyro_dropout.hpp>
 #include <tutti/algorithms/label_smoothing.hpp>
 #include <tutti/algorithms/layer_freezing.hpp>
+#include <tutti/algorithms/local_sgd.hpp>
 #include <tutti/algorithms/lora.hpp>
 #include <tutti/algorithms/low_precision_groupnorm.hpp>
 #include <tutti/algorithms/low_precision_layernorm.hpp>
