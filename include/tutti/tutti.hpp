@@ -176,5 +176,6 @@
 #if TUTTI_BODIES
 #include <tutti/dist/ddp.hpp>
 #include <tutti/dist/process_group.hpp>
+#include <tutti/dist/tensor_parallel.hpp>
 #include <tutti/train/cuda_graphs.hpp>
 #endif

@@ -24,9 +24,9 @@ using tutti::DiLoCo;
 static_assert(tutti::Algorithm<DiLoCo>);
 static_assert(tutti::Recipe<DiLoCo>::valid);
 static_assert(std::is_aggregate_v<DiLoCo>);
-static_assert(!tutti::Recipe<DiLoCo, tutti::LocalSGD>::valid);
-static_assert(!tutti::Recipe<DiLoCo, tutti::SWA>::valid);
-static_assert(!tutti::Recipe<DiLoCo, tutti::LayerFreezing>::valid);
+static_assert(!tutti::detail::can_be_combined<DiLoCo, tutti::LocalSGD>);
+static_assert(!tutti::detail::can_be_combined<DiLoCo, tutti::SWA>);
+static_assert(!tutti::detail::can_be_combined<DiLoCo, tutti::LayerFreezing>);
 
 tutti::State state_of(const std::shared_ptr<tiny::Net>& net) {
   tutti::State state;

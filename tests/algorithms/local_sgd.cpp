@@ -23,8 +23,8 @@ using tutti::LocalSGD;
 static_assert(tutti::Algorithm<LocalSGD>);
 static_assert(tutti::Recipe<LocalSGD>::valid);
 static_assert(std::is_aggregate_v<LocalSGD>);
-static_assert(!tutti::Recipe<LocalSGD, tutti::DiLoCo>::valid);
-static_assert(!tutti::Recipe<LocalSGD, tutti::EMA>::valid);
+static_assert(!tutti::detail::can_be_combined<LocalSGD, tutti::DiLoCo>);
+static_assert(!tutti::detail::can_be_combined<LocalSGD, tutti::EMA>);
 
 }  // namespace
 

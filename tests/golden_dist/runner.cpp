@@ -26,7 +26,6 @@ std::map<std::string, Handler>& handlers() {
 // Kinds that wait for a part of the library.
 const std::map<std::string, std::string>& missing_parts() {
   static const std::map<std::string, std::string> all{
-      {"tp", "no tensor parallel layers"},
       {"zero", "no sharded data parallel"},
   };
   return all;
