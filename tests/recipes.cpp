@@ -16,11 +16,11 @@ namespace {
 
 using algorithms =
     tutti::types<tutti::ALiBi, tutti::AugMix, tutti::BlurPool, tutti::ChannelsLast, tutti::ColOut,
-                 tutti::CutMix, tutti::CutOut, tutti::EMA, tutti::Factorize,
+                 tutti::CutMix, tutti::CutOut, tutti::DiLoCo, tutti::EMA, tutti::Factorize,
                  tutti::GatedLinearUnits, tutti::GhostBatchNorm, tutti::GradientClipping,
-                 tutti::GyroDropout, tutti::LabelSmoothing, tutti::LayerFreezing, tutti::LoRA,
-                 tutti::LowPrecisionGroupNorm, tutti::LowPrecisionLayerNorm, tutti::MixUp,
-                 tutti::ProgressiveResizing, tutti::RandAugment, tutti::SAM,
+                 tutti::GyroDropout, tutti::LabelSmoothing, tutti::LayerFreezing, tutti::LocalSGD,
+                 tutti::LoRA, tutti::LowPrecisionGroupNorm, tutti::LowPrecisionLayerNorm,
+                 tutti::MixUp, tutti::ProgressiveResizing, tutti::RandAugment, tutti::SAM,
                  tutti::SelectiveBackprop, tutti::SeqLengthWarmup, tutti::SqueezeExcite,
                  tutti::StochasticDepth, tutti::SWA, tutti::WeightStandardization>;
 

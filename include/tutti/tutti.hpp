@@ -12,6 +12,7 @@
 #include <tutti/algorithms/colout.hpp>
 #include <tutti/algorithms/cutmix.hpp>
 #include <tutti/algorithms/cutout.hpp>
+#include <tutti/algorithms/diloco.hpp>
 #include <tutti/algorithms/ema.hpp>
 #include <tutti/algorithms/factorize.hpp>
 #include <tutti/algorithms/gated_linear_units.hpp>
@@ -20,6 +21,7 @@
 #include <tutti/algorithms/gyro_dropout.hpp>
 #include <tutti/algorithms/label_smoothing.hpp>
 #include <tutti/algorithms/layer_freezing.hpp>
+#include <tutti/algorithms/local_sgd.hpp>
 #include <tutti/algorithms/lora.hpp>
 #include <tutti/algorithms/low_precision_groupnorm.hpp>
 #include <tutti/algorithms/low_precision_layernorm.hpp>
@@ -55,6 +57,7 @@
 #include <tutti/callbacks/system_metrics_monitor.hpp>
 #include <tutti/callbacks/threshold_stopper.hpp>
 #include <tutti/checkpoint/command_object_store.hpp>
+#include <tutti/checkpoint/sharded_checkpoint.hpp>
 #include <tutti/checkpoint/weights.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/chat.hpp>
@@ -174,5 +177,6 @@
 #if TUTTI_BODIES
 #include <tutti/dist/ddp.hpp>
 #include <tutti/dist/process_group.hpp>
+#include <tutti/dist/tensor_parallel.hpp>
 #include <tutti/train/cuda_graphs.hpp>
 #endif

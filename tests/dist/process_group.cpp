@@ -2,11 +2,19 @@
 
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
+#include "support/environment_variable.hpp"
 
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <set>
 #include <span>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -44,7 +52,129 @@ dist::Environment place(int rank, int world, int port) {
   return environment;
 }
 
+// "address:port" of each socket at which this process listens, in the kernel's hexadecimal numbers.
+std::set<std::string> listens_at() {
+  std::set<std::string> inodes;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string link = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (link.starts_with("socket:[")) {
+      inodes.insert(link.substr(8, link.size() - 9));
+    }
+  }
+  std::set<std::string> out;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(table);
+    for (std::string line; std::getline(file, line);) {
+      std::istringstream words(line);
+      std::vector<std::string> column(10);
+      for (std::string& word : column) {
+        words >> word;
+      }
+      if (column[3] == "0A" && inodes.contains(column[9])) {
+        out.insert(column[1]);
+      }
+    }
+  }
+  return out;
+}
+
+std::string hexadecimal(int port) {
+  char text[8];
+  std::snprintf(text, sizeof text, "%04X", static_cast<unsigned>(port));
+  return text;
+}
+
+// An IPv4 address of this machine that others may reach; empty when it has none.
+std::string outside_address() {
+  ifaddrs* all = nullptr;
+  std::string out;
+  if (getifaddrs(&all) == 0) {
+    for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+      if (one->ifa_addr != nullptr && one->ifa_addr->sa_family == AF_INET &&
+          (one->ifa_flags & IFF_LOOPBACK) == 0) {
+        char text[INET_ADDRSTRLEN];
+        const auto* address = reinterpret_cast<const sockaddr_in*>(one->ifa_addr);
+        out = inet_ntop(AF_INET, &address->sin_addr, text, sizeof text);
+      }
+    }
+    freeifaddrs(all);
+  }
+  return out;
+}
+
+// Where the store of rank 0 of that place would listen.
+std::string store_listens_at(const dist::Environment& environment) {
+  const std::set<std::string> before = listens_at();
+  const auto socket = dist::detail::listen_for_store(environment);
+  for (const std::string& one : listens_at()) {
+    if (!before.contains(one)) {
+      return one.substr(0, one.find(':'));
+    }
+  }
+  return "nowhere";
+}
+
 }  // namespace
+
+TEST_CASE("rank body: listens on loopback", "[.rank]") {
+  const auto group = dist::initialize();
+  const std::set<std::string> all = listens_at();
+  CHECK(!all.empty());  // Gloo's own
+  for (const std::string& one : all) {
+    CHECK(one.starts_with("0100007F:"));
+  }
+  const std::string port = hexadecimal(group->environment().master_port);
+  CHECK(all.contains("0100007F:" + port) == group->is_rank_zero());
+  group->barrier();
+}
+
+TEST_CASE("ranks of one machine listen on loopback alone, whatever the machine is called",
+          "[dist][group]") {
+  CHECK(run_ranks("rank body: listens on loopback") == all_passed);
+  dist::Environment named = place(0, 2, tutti_test::free_port());
+  named.master_addr = "a-name-that-nobody-knows";
+  CHECK(dist::detail::store_host(named) == "127.0.0.1");
+  CHECK(store_listens_at(named) == "0100007F");
+  named.agent_store = true;
+  CHECK(dist::detail::store_host(named) == "a-name-that-nobody-knows");
+}
+
+TEST_CASE("with several machines the store listens at MASTER_ADDR's address alone",
+          "[dist][group]") {
+  const std::string address = outside_address();
+  if (address.empty()) {
+    return tutti_test::skip("this machine has no address but loopback");
+  }
+  dist::Environment first = place(0, 2, tutti_test::free_port());
+  first.local_world_size = 1;
+  first.master_addr = address;
+  in_addr number{};
+  REQUIRE(inet_pton(AF_INET, address.c_str(), &number) == 1);
+  char expected[16];
+  std::snprintf(expected, sizeof expected, "%08X", number.s_addr);
+  CHECK(store_listens_at(first) == expected);
+  // A name that is loopback here is something else to the others.
+  first.master_addr = "127.0.1.1";
+  CHECK(store_listens_at(first) == std::string(32, '0'));
+  // So is an address that another machine forwards: 192.0.2.0/24 is nobody's.
+  first.master_addr = "192.0.2.1";
+  CHECK(store_listens_at(first) == std::string(32, '0'));
+  const EnvironmentVariable chosen("TUTTI_STORE_ADDRESS", address.c_str());
+  CHECK(store_listens_at(first) == expected);
+}
+
+TEST_CASE("a port in use and an unknown name are said", "[dist][group]") {
+  dist::Environment first = place(0, 2, tutti_test::free_port());
+  const auto taken = dist::detail::listen_for_store(first);
+  CHECK_THAT(error_of([&] { dist::detail::listen_for_store(first); }),
+             ContainsSubstring("cannot listen at 127.0.0.1:" + std::to_string(first.master_port) +
+                               ": Address already in use"));
+  first.local_world_size = 1;
+  first.master_addr = "no such name";
+  CHECK_THAT(error_of([&] { dist::detail::listen_for_store(first); }),
+             ContainsSubstring("MASTER_ADDR is 'no such name', which is no address"));
+}
 
 TEST_CASE("rank body: reductions", "[.rank]") {
   const auto group = dist::initialize();

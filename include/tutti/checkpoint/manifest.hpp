@@ -28,15 +28,16 @@ namespace tutti::checkpoint {
 /// What a checkpoint's manifest.json says.
 struct Manifest {
   static constexpr std::string_view format = "tutti-checkpoint";
-  static constexpr std::int64_t current_version = 1;
+  static constexpr std::int64_t current_version = 2;
 
-  std::int64_t version = current_version;
+  std::int64_t version = 1;                  ///< 2 where `sharded` is set.
   std::string created;                       ///< UTC, "2025-01-31T12:00:00Z".
   std::string tutti;                         ///< Version that wrote it.
   std::string libtorch;                      ///< Version that wrote it.
   Archive meta;                              ///< What the writer tells about the run; no tensors.
   std::map<std::string, WrittenFile> files;  ///< The other files of the folder.
-  tutti::detail::Json state;  ///< The state's tree; its tensors are in state.safetensors.
+  tutti::detail::Json state;    ///< The state's tree; its tensors are in state.safetensors.
+  tutti::detail::Json sharded;  ///< Of a ShardedCheckpoint: ranks and tensors; null: of others.
 };
 
 namespace detail {
@@ -196,15 +197,14 @@ TUTTI_INLINE std::string to_text(const Manifest& manifest) {
     files.emplace_back(name, Json::Object{{"size", static_cast<std::int64_t>(file.size)},
                                           {"xxh64", file.checksum}});
   }
-  std::string text = tutti::detail::to_text(Json::Object{{"format", Manifest::format},
-                                                         {"version", manifest.version},
-                                                         {"created", manifest.created},
-                                                         {"tutti", manifest.tutti},
-                                                         {"libtorch", manifest.libtorch},
-                                                         {"meta", detail::to_json(manifest.meta)},
-                                                         {"files", std::move(files)},
-                                                         {"state", manifest.state}},
-                                            /*indent=*/1);
+  Json::Object members{{"format", Manifest::format},    {"version", manifest.version},
+                       {"created", manifest.created},   {"tutti", manifest.tutti},
+                       {"libtorch", manifest.libtorch}, {"meta", detail::to_json(manifest.meta)},
+                       {"files", std::move(files)},     {"state", manifest.state}};
+  if (!manifest.sharded.is_null()) {
+    members.emplace_back("sharded", manifest.sharded);
+  }
+  std::string text = tutti::detail::to_text(std::move(members), /*indent=*/1);
   detail::parse_manifest_json(text);  // what is not UTF-8, or too large, could not be read back
   text.resize(text.size() - 2);       // "\n}"
   tutti::detail::Xxh64 hash;
@@ -247,6 +247,9 @@ TUTTI_INLINE Manifest parse_manifest(std::string_view text) {
                        facts["xxh64"].string()};
   }
   out.state = json["state"];
+  if (json.contains("sharded")) {
+    out.sharded = json["sharded"];
+  }
   return out;
 }
 

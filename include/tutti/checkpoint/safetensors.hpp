@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <stdexcept>
@@ -137,6 +138,14 @@ inline constexpr tutti::detail::JsonLimits entry_limits{.depth = 4, .values = 65
 /// data.
 std::string make_header(const std::vector<NamedTensor>& tensors, const Metadata& metadata,
                         c10::ScalarType float_type = c10::ScalarType::Undefined);
+
+/// Writes a new file: a header and, for each of its tensors, what `data` gives, which is contiguous
+/// in host memory and of the type and shape that the header has. What was begun is removed when it
+/// fails.
+WrittenFile write_file(
+    const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+    const std::string& header,
+    const std::function<at::Tensor(const std::string&, const at::Tensor&)>& data);
 
 }  // namespace detail
 
@@ -332,31 +341,34 @@ TUTTI_INLINE std::string make_header(const std::vector<NamedTensor>& tensors,
   return out + text;
 }
 
-TUTTI_INLINE WrittenFile write_tensors(File& file, const std::vector<NamedTensor>& tensors,
-                                       const std::string& header, c10::ScalarType float_type) {
-  tutti::detail::Xxh64 hash;
-  WrittenFile written;
-  const auto put = [&](const void* data, std::size_t size) {
-    file.write(data, size);
-    hash.update(data, size);
-    written.size += size;
-  };
-  put(header.data(), header.size());
-  for (const auto& [name, tensor] : tensors) {
-    const at::Tensor plain = tensor.detach()
-                                 .resolve_conj()
-                                 .resolve_neg()
-                                 .to(written_type(tensor, float_type))
-                                 .cpu()
-                                 .contiguous();
-    if (plain.nbytes() > 0) {
-      put(plain.const_data_ptr(), plain.nbytes());
+TUTTI_INLINE WrittenFile
+write_file(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+           const std::string& header,
+           const std::function<at::Tensor(const std::string&, const at::Tensor&)>& data) {
+  File file = File::create(path);
+  try {
+    tutti::detail::Xxh64 hash;
+    WrittenFile written;
+    const auto put = [&](const void* bytes, std::size_t size) {
+      file.write(bytes, size);
+      hash.update(bytes, size);
+      written.size += size;
+    };
+    put(header.data(), header.size());
+    for (const auto& [name, tensor] : tensors) {
+      const at::Tensor plain = data(name, tensor);
+      if (plain.nbytes() > 0) {
+        put(plain.const_data_ptr(), plain.nbytes());
+      }
     }
+    file.sync();
+    file.close();
+    written.checksum = hash.text();
+    return written;
+  } catch (...) {
+    ::unlink(path.c_str());
+    throw;
   }
-  file.sync();
-  file.close();
-  written.checksum = hash.text();
-  return written;
 }
 
 }  // namespace tutti::checkpoint::detail
@@ -385,13 +397,11 @@ TUTTI_INLINE WrittenFile write_safetensors(const std::filesystem::path& path,
   std::stable_sort(sorted.begin(), sorted.end(),
                    [&](const auto& a, const auto& b) { return element(a) > element(b); });
   const std::string header = detail::make_header(sorted, metadata, float_type);
-  detail::File file = detail::File::create(path);
-  try {
-    return detail::write_tensors(file, sorted, header, float_type);
-  } catch (...) {
-    ::unlink(path.c_str());
-    throw;
-  }
+  const auto plain = [&](const std::string&, const at::Tensor& tensor) {
+    const c10::ScalarType type = written_type(tensor, float_type);
+    return tensor.detach().resolve_conj().resolve_neg().to(type).cpu().contiguous();
+  };
+  return detail::write_file(path, sorted, header, plain);
 }
 
 }  // namespace tutti::checkpoint

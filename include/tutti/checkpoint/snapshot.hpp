@@ -244,6 +244,8 @@ TUTTI_INLINE void write_pages(const std::filesystem::path& target, const Pages& 
 TUTTI_INLINE Snapshot read_snapshot(const std::filesystem::path& path, const ReadOptions& options) {
   const auto folder = resolve(path);
   const Manifest manifest = detail::read_manifest(folder);
+  TUTTI_CHECK(manifest.sharded.is_null(), "checkpoint: '", folder.string(),
+              "' is sharded, expected one whole; read it by checkpoint::ShardedCheckpoint");
   auto model =
       detail::read_tensors(folder, manifest, "model.safetensors", options.model, options.verify);
   auto state =

@@ -24,6 +24,7 @@ struct draws_masks {};              ///< puts in layers that drop units or block
 struct clips_gradients {};          ///< rewrites gradients once they are complete
 struct freezes_parameters {};       ///< takes parameters out of training
 struct sets_learning_rate {};       ///< writes learning rates itself
+struct averages_ranks {};           ///< averages parameters over ranks itself; gradients stay local
 struct uses_closure {};             ///< runs forward and backward itself, several times a step
 
 /// Tag: replaces layers of that kind, or makes new ones. `replaces_layers<>`: of any kind.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <optional>
 
@@ -18,9 +19,32 @@ enum class SyncStrategy {
   forced_sync,       ///< After the last backward pass, outside of it; see `all_reduce_gradients`.
 };
 
+/// What is sent of the gradients. All but `none` change them; the parameters stay equal on all
+/// ranks.
+enum class GradientCompression {
+  none,
+  fp16,       ///< Halves: the mean of the gradients divided by the ranks, in float16.
+  bf16,       ///< The same in bfloat16: fewer digits, no overflow.
+  power_sgd,  ///< Two thin factors of each matrix; see PowerSGDOptions.
+};
+
+/// Options of GradientCompression::power_sgd; the defaults are PyTorch's.
+///
+/// A gradient of n rows and m columns is sent as (n + m) * rank numbers; what that leaves out is
+/// added to the next gradient.
+struct PowerSGDOptions {
+  std::int64_t rank = 1;  ///< Of the factors; >= 1. More: closer, and more is sent.
+  /// Averaged passes that come before, with gradients as they are; >= 2.
+  std::int64_t start_iteration = 1000;
+  double min_compression_rate = 2;  ///< Matrices that become smaller by less stay as they are; > 0.
+  bool error_feedback = true;       ///< Add what was left out to the next gradient.
+  bool warm_start = true;           ///< Begin with the factors of the step before.
+  std::uint64_t seed = 0;           ///< Of the first factors; the same on all ranks.
+};
+
 /// Options of `dist::wrap`; the defaults are PyTorch's.
 struct DataParallelOptions {
-  /// None: single_auto_sync, or multi_auto_sync with find_unused_parameters.
+  /// None: single_auto_sync, or multi_auto_sync with find_unused_parameters or static_graph.
   std::optional<SyncStrategy> sync_strategy = std::nullopt;
 
   /// Some parameters get no gradient in some steps. Costs a walk over the graph in every step;
@@ -38,9 +62,19 @@ struct DataParallelOptions {
   /// messages.
   double bucket_cap_mb = 25;
 
+  /// What is sent of the gradients; not with SyncStrategy::forced_sync.
+  GradientCompression compression = GradientCompression::none;
+  PowerSGDOptions power_sgd{};
+
+  /// Every step uses the same parameters, each as often as in the first: unused ones are then found
+  /// once, and a parameter may be reached several times, as with activation checkpointing. Every
+  /// backward pass is averaged then, so neither another strategy nor NoSync goes with it.
+  bool static_graph = false;
+
   SyncStrategy strategy() const {
-    return sync_strategy.value_or(find_unused_parameters ? SyncStrategy::multi_auto_sync
-                                                         : SyncStrategy::single_auto_sync);
+    return sync_strategy.value_or(find_unused_parameters || static_graph
+                                      ? SyncStrategy::multi_auto_sync
+                                      : SyncStrategy::single_auto_sync);
   }
 };
 

@@ -43,6 +43,7 @@ class DistributedDataParallel final : public DataParallel {
     TUTTI_CHECK(options.bucket_cap_mb > 0 && options.bucket_cap_mb <= 1e12,
                 "DistributedDataParallel: bucket_cap_mb is ", options.bucket_cap_mb,
                 ", expected more than 0 and at most 1e12");
+    detail::check_compression(options);
     detail::check_same_model(state_, *group_);
     group_->broadcast(state_.everything(), 0);
     if (options_.strategy() == SyncStrategy::forced_sync) {
@@ -63,6 +64,9 @@ class DistributedDataParallel final : public DataParallel {
     const bool recording = c10::GradMode::is_enabled();
     averaging_ = recording && requires_sync() &&
                  (last || options_.strategy() == SyncStrategy::multi_auto_sync);
+    TUTTI_CHECK(!recording || averaging_ || !options_.static_graph,
+                "DistributedDataParallel: a pass without averaging (NoSync) was begun, which "
+                "static_graph would count as another use of each parameter; leave one of them out");
     if (logged_.reducer) {
       explained("before_forward", [&] {
         if (averaging_) {
@@ -82,9 +86,9 @@ class DistributedDataParallel final : public DataParallel {
   void before_backward(const at::Tensor& loss) override {
     if (logged_.reducer && averaging_) {
       explained("before_backward", [&] {
-        logged_.reducer->prepare_for_backward(options_.find_unused_parameters
-                                                  ? std::vector<at::Tensor>{loss}
-                                                  : std::vector<at::Tensor>{});
+        const bool looks = options_.find_unused_parameters && !options_.static_graph;
+        logged_.reducer->prepare_for_backward(looks ? std::vector<at::Tensor>{loss}
+                                                    : std::vector<at::Tensor>{});
       });
     }
   }
@@ -92,6 +96,11 @@ class DistributedDataParallel final : public DataParallel {
   void after_backward() override {
     if (!logged_.reducer && averaging_) {
       all_reduce_gradients(state_.trainable, *group_, options_.bucket_cap_mb);
+    }
+    if (averaging_ && options_.static_graph && !graph_is_known_) {
+      // In the first pass it only counted how often each parameter is reached.
+      explained("after_backward", [&] { logged_.reducer->delay_all_reduce(); });
+      graph_is_known_ = true;
     }
     averaging_ = false;
   }
@@ -131,6 +140,7 @@ class DistributedDataParallel final : public DataParallel {
   std::chrono::milliseconds timeout_{};
   detail::LoggedReducer logged_;  // empty under forced_sync
   bool averaging_ = false;
+  bool graph_is_known_ = false;  // of static_graph
   bool buffers_are_old_ = true;
 };
 

@@ -12,7 +12,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
-/// Averaging gradients outside of the backward pass.
+/// Averaging gradients, or parameters, outside of the backward pass.
 
 namespace tutti::dist {
 
@@ -33,27 +33,63 @@ inline std::vector<std::int64_t> gradients_anywhere(const std::vector<at::Tensor
   return present;
 }
 
-/// Averages gradients of one dtype and device in one message.
-inline void all_reduce_together(const std::vector<at::Tensor>& gradients, Communicator& group) {
+/// Averages tensors of one dtype and device in one message.
+inline void all_reduce_together(const std::vector<at::Tensor>& tensors, Communicator& group) {
   std::int64_t total = 0;
-  for (const at::Tensor& gradient : gradients) {
-    total += gradient.numel();
+  for (const at::Tensor& tensor : tensors) {
+    total += tensor.numel();
   }
-  const at::Tensor flat = gradients.front().new_empty({total});
+  const at::Tensor flat = tensors.front().new_empty({total});
   std::int64_t offset = 0;
-  for (const at::Tensor& gradient : gradients) {
-    flat.narrow(0, offset, gradient.numel()).view(gradient.sizes()).copy_(gradient.detach());
-    offset += gradient.numel();
+  for (const at::Tensor& tensor : tensors) {
+    flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()).copy_(tensor.detach());
+    offset += tensor.numel();
   }
   group.all_reduce(flat, ReduceOp::mean);
   offset = 0;
-  for (const at::Tensor& gradient : gradients) {
-    gradient.detach().copy_(flat.narrow(0, offset, gradient.numel()).view(gradient.sizes()));
-    offset += gradient.numel();
+  for (const at::Tensor& tensor : tensors) {
+    tensor.detach().copy_(flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
+    offset += tensor.numel();
   }
 }
 
 }  // namespace detail
+
+/// Replaces every tensor by its mean over all ranks.
+///
+/// tensors: floating and dense, the same shapes, types and order on every rank. Gradients are not
+/// recorded. bucket_cap_mb: MiB that travel together; > 0.
+/// Throws c10::Error when a rank does not answer, c10::ValueError when bucket_cap_mb is not above
+/// 0.
+inline void average_over_ranks(const std::vector<at::Tensor>& tensors, Communicator& group,
+                               double bucket_cap_mb = 25) {
+  TUTTI_CHECK_VALUE(bucket_cap_mb > 0, "tutti::dist: bucket_cap_mb is ", bucket_cap_mb,
+                    ", expected more than 0");
+  if (group.size() == 1) {
+    return;
+  }
+  const double cap = bucket_cap_mb * 1024 * 1024;
+  std::vector<at::Tensor> together;
+  std::size_t bytes = 0;
+  const auto send = [&] {
+    if (!together.empty()) {
+      detail::all_reduce_together(together, group);
+      together.clear();
+      bytes = 0;
+    }
+  };
+  for (const at::Tensor& tensor : tensors) {
+    const bool fits = together.empty() || (static_cast<double>(bytes + tensor.nbytes()) <= cap &&
+                                           tensor.scalar_type() == together.front().scalar_type() &&
+                                           tensor.device() == together.front().device());
+    if (!fits) {
+      send();
+    }
+    together.push_back(tensor);
+    bytes += tensor.nbytes();
+  }
+  send();
+}
 
 /// Replaces every parameter's gradient by its mean over all ranks.
 ///
@@ -74,16 +110,7 @@ inline void all_reduce_gradients(const std::vector<at::Tensor>& parameters, Comm
     return;
   }
   const std::vector<std::int64_t> present = detail::gradients_anywhere(parameters, group);
-  const double cap = bucket_cap_mb * 1024 * 1024;
-  std::vector<at::Tensor> together;
-  std::size_t bytes = 0;
-  const auto send = [&] {
-    if (!together.empty()) {
-      detail::all_reduce_together(together, group);
-      together.clear();
-      bytes = 0;
-    }
-  };
+  std::vector<at::Tensor> gradients;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (present[i] == 0) {
       continue;
@@ -92,17 +119,9 @@ inline void all_reduce_gradients(const std::vector<at::Tensor>& parameters, Comm
     if (!gradient.defined()) {
       gradient = parameters[i].detach().new_zeros(parameters[i].sizes());
     }
-    const bool fits =
-        together.empty() || (static_cast<double>(bytes + gradient.nbytes()) <= cap &&
-                             gradient.scalar_type() == together.front().scalar_type() &&
-                             gradient.device() == together.front().device());
-    if (!fits) {
-      send();
-    }
-    together.push_back(gradient);
-    bytes += gradient.nbytes();
+    gradients.push_back(gradient);
   }
-  send();
+  average_over_ranks(gradients, group, bucket_cap_mb);
 }
 
 }  // namespace tutti::dist

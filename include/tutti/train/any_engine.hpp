@@ -87,6 +87,7 @@ class AnyEngine {
   virtual void check_idle(bool has_evals, bool has_iterations) const = 0;
   /// A policy says that some parameters may get no gradient.
   [[nodiscard]] virtual bool leaves_parameters_unused() const = 0;
+  [[nodiscard]] virtual bool averages_ranks() const = 0;
   /// Why the recipe cannot have CUDA graphs; empty when it can.
   [[nodiscard]] virtual std::string why_no_graphs() const = 0;
   /// Closes every policy.

@@ -78,6 +78,11 @@ class EngineAdapter final : public AnyEngine {
     engine_.for_each([&](const auto& policy) { unused = unused || leaves_unused(policy); });
     return unused;
   }
+  [[nodiscard]] bool averages_ranks() const override {
+    bool averages = false;
+    engine_.for_each([&](const auto& policy) { averages = averages || keeps_local(policy); });
+    return averages;
+  }
   [[nodiscard]] std::string why_no_graphs() const override {
     return GraphPlan<typename Engine::recipe>::why_not();
   }

@@ -45,6 +45,12 @@ bool leaves_unused(const P& policy) {
   }
 }
 
+/// Gradients stay local with this policy, which averages parameters itself, and is on.
+template <class P>
+bool keeps_local(const P& policy) {
+  return tutti::detail::means<averages_ranks, P> && tutti::detail::is_on(policy);
+}
+
 /// The device that a name stands for.
 ///
 /// name: "auto" (CUDA when there is one, else the CPU), "cpu", "cuda" or "gpu" (this rank's own
@@ -133,12 +139,21 @@ template <class Engine>
 std::unique_ptr<dist::DataParallel> make_parallel(const Engine& engine, const State& state,
                                                   const Run& run) {
   bool unused = false;
+  bool local = false;
   if constexpr (requires { engine.leaves_parameters_unused(); }) {
     unused = engine.leaves_parameters_unused();
+    local = engine.averages_ranks();
   } else {
-    engine.for_each([&](const auto& policy) { unused = unused || leaves_unused(policy); });
+    engine.for_each([&](const auto& policy) {
+      unused = unused || leaves_unused(policy);
+      local = local || keeps_local(policy);
+    });
   }
-  return make_parallel(unused, state, run);
+  auto parallel = make_parallel(unused, state, run);
+  if (parallel && local) {
+    parallel->require_sync(false);
+  }
+  return parallel;
 }
 
 /// Adds an evaluation set made of what the user gave and the trainer's defaults.

@@ -3,6 +3,7 @@
 
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/dist/detail/store_socket.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -107,7 +108,10 @@ inline c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environm
     options.isServer = environment.rank == 0 && !environment.agent_store;
     options.numWorkers = static_cast<std::size_t>(environment.world_size);
     options.timeout = timeout;
-    connection.store = c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
+    if (options.isServer) {
+      options.masterListenFd = listen_for_store(environment).release();  // the store closes it
+    }
+    connection.store = c10::make_intrusive<c10d::TCPStore>(store_host(environment), options);
   }
   connection.store->setTimeout(timeout);
   return c10::make_intrusive<c10d::PrefixStore>("tutti/attempt_" +
@@ -122,7 +126,7 @@ inline std::shared_ptr<gloo::transport::Device> gloo_device(const Environment& e
   if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME")) {
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
   }
-  if (environment.single_node() && is_loopback(environment.master_addr)) {
+  if (environment.single_node()) {
     return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
   }
   return c10d::ProcessGroupGloo::createDefaultDevice();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tutti/dist/data_parallel.hpp>
+#include <tutti/dist/detail/comm_hooks.hpp>
 #include <tutti/dist/detail/module_state.hpp>
 
 #include <algorithm>
@@ -80,6 +81,10 @@ inline LoggedReducer make_reducer(const ModuleState& state,
       options.gradient_as_bucket_view, std::move(names), static_cast<std::int64_t>(first_cap));
   made.logger = std::make_shared<c10d::Logger>(made.reducer);
   made.reducer->set_logger(made.logger);
+  add_compression(*made.reducer, group, options);
+  if (options.static_graph) {
+    made.reducer->set_static_graph();
+  }
   return made;
 }
 

@@ -1,0 +1,526 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/version.h>
+
+#include <tutti/checkpoint/detail/file.hpp>
+#include <tutti/checkpoint/detail/staging.hpp>
+#include <tutti/checkpoint/filename.hpp>
+#include <tutti/checkpoint/folder.hpp>
+#include <tutti/checkpoint/manifest.hpp>
+#include <tutti/checkpoint/safetensors.hpp>
+#include <tutti/checkpoint/shard_layout.hpp>
+#include <tutti/checkpoint/sharded_files.hpp>
+#include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/checkpoint/weight_files.hpp>
+#include <tutti/config.hpp>
+#include <tutti/core/archive.hpp>
+#include <tutti/core/detail/json.hpp>
+#include <tutti/core/detail/json_parse.hpp>
+#include <tutti/core/detail/json_text.hpp>
+#include <tutti/core/detail/throw.hpp>
+#include <tutti/core/detail/xxh64.hpp>
+
+namespace tutti::checkpoint {
+
+/// What one rank has of a tensor.
+struct TensorShard {
+  std::string name;
+  at::Tensor part;                      ///< Dense, of any stride and device; may have no element.
+  std::vector<std::int64_t> offsets{};  ///< Of `part` in the tensor; empty: it is at the beginning.
+  bool replicated = false;              ///< Every rank has it whole; one of them writes it.
+};
+
+/// What one rank gives to a checkpoint that all write together. On disk it is a folder:
+///
+///     manifest.json          as a Snapshot's, and the shapes of all tensors
+///     model/shard-00001-model-00001-of-00001.safetensors ...   one file a rank, DCP's layout
+///     optim/shard-00001-model-00001-of-00001.safetensors ...
+///     ranks/00001.safetensors ...                              what each rank has for itself
+///
+/// Python's HuggingFaceStorageReader reads `model` and `optim`.
+struct ShardedSnapshot {
+  /// By folder: "model", "optim". Every rank lists its replicated tensors in the same order.
+  std::map<std::string, std::vector<TensorShard>> folders;
+  std::vector<NamedTensor> own;  ///< This rank's generators and streams; may be empty.
+  Archive meta;                  ///< Facts about the run. No tensors. Rank 0's is written.
+  Archive state;                 ///< Numbers and texts of the run. No tensors. Rank 0's is written.
+};
+
+/// `G` speaks to the other ranks: `g.rank()` and `g.size()` are ints, `g.broadcast_bytes(text, 0)`
+/// is rank 0's text, `g.all_gather_bytes(text)` has every rank's. A dist::Communicator does.
+template <class G>
+concept SavesTogether = requires(G& group, const std::string& text) {
+  { group.rank() } -> std::convertible_to<int>;
+  { group.size() } -> std::convertible_to<int>;
+  { group.broadcast_bytes(text, 0) } -> std::convertible_to<std::string>;
+  { group.all_gather_bytes(text) } -> std::convertible_to<std::vector<std::string>>;
+};
+
+namespace detail {
+
+/// One rank's part of a save: open() and commit() do something on rank 0 alone. What goes wrong is
+/// a text that begins with '!', so that each rank learns it and none waits.
+class ShardedSave {
+ public:
+  ShardedSave(std::filesystem::path target, const ShardedSnapshot& snapshot, int rank, int ranks,
+              bool overwrite)
+      : target_(std::move(target)),
+        snapshot_(snapshot),
+        rank_(rank),
+        ranks_(ranks),
+        overwrite_(overwrite) {}
+
+  /// The folder that all write into.
+  std::string open();
+  /// Writes this rank's files; what rank 0 has to know of them.
+  std::string write(const std::string& folder);
+  /// Makes the folder visible under its name when all have written.
+  std::string commit(const std::vector<std::string>& reports);
+
+ private:
+  Manifest check(const std::vector<std::string>& reports) const;
+
+  std::filesystem::path target_;
+  const ShardedSnapshot& snapshot_;
+  int rank_;
+  int ranks_;
+  bool overwrite_;
+  std::optional<Staging> staging_;
+};
+
+/// What `work` returns; of an exception its text behind a '!'.
+template <class F>
+std::string text_or_failure(F&& work) {
+  try {
+    return work();
+  } catch (const c10::Error& error) {
+    return std::string("!") + error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return std::string("!") + error.what();
+  }
+}
+
+inline void throw_failure(const std::string& text) {
+  TUTTI_CHECK(!text.starts_with('!'), text.substr(1));
+}
+
+}  // namespace detail
+
+/// Writes a sharded checkpoint, all ranks together; a collective. At every moment the target is
+/// absent, the old one, or the new one whole, whatever rank dies in whatever moment.
+///
+/// Rank 0 makes a folder beside `target` under a temporary name, each rank writes and fsyncs its
+/// files there, and when all have, and each element of each tensor was given by exactly one rank,
+/// rank 0 writes the manifest and renames the folder. target: the same on all ranks, on a file
+/// system that all see. overwrite: replace a checkpoint of that name.
+/// Throws c10::Error on all ranks, naming the rank whose part failed and why; then nothing of it
+/// remains and older checkpoints are untouched.
+template <SavesTogether Group>
+void write_sharded(const std::filesystem::path& target, const ShardedSnapshot& snapshot,
+                   Group& group, bool overwrite = false) {
+  detail::ShardedSave save(target, snapshot, group.rank(), group.size(), overwrite);
+  const std::string folder =
+      group.broadcast_bytes(detail::text_or_failure([&] { return save.open(); }), 0);
+  detail::throw_failure(folder);
+  const auto reports =
+      group.all_gather_bytes(detail::text_or_failure([&] { return save.write(folder); }));
+  detail::throw_failure(
+      group.broadcast_bytes(detail::text_or_failure([&] { return save.commit(reports); }), 0));
+}
+
+/// A sharded checkpoint on disk. Ranks of any number read it, each its own boxes:
+///
+///     const ShardedCheckpoint saved("ep1-ba200");
+///     saved.folder("model").read_into(name, shard_box(shape, rank, ranks), shard);
+class ShardedCheckpoint {
+ public:
+  /// Reads the manifest and all headers.
+  ///
+  /// path: also one made by point_latest(). Throws c10::Error that names what is wrong: no such
+  /// checkpoint, a file that is missing, of another size, or not of this checkpoint, a tensor that
+  /// is not whole.
+  explicit ShardedCheckpoint(const std::filesystem::path& path);
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// Ranks that wrote it.
+  [[nodiscard]] int ranks() const { return ranks_; }
+  [[nodiscard]] const Manifest& manifest() const { return manifest_; }
+  /// Numbers and texts of the run.
+  [[nodiscard]] Archive state() const { return detail::from_json(manifest_.state); }
+  [[nodiscard]] bool has_folder(const std::string& name) const { return folders_.contains(name); }
+  /// The tensors of a folder. Throws c10::Error when there is none of that name.
+  [[nodiscard]] const ShardedFiles& folder(const std::string& name) const;
+  /// What a rank, counted from 0, saved for itself; empty when that is nothing, or fewer ranks
+  /// wrote.
+  [[nodiscard]] std::vector<NamedTensor> own_of(int rank) const;
+  /// Compares the checksum of each file; reads all bytes. Throws c10::Error naming the file.
+  void verify() const;
+
+ private:
+  void check_files() const;
+  void check_tensors();
+
+  std::filesystem::path path_;
+  Manifest manifest_;
+  int ranks_ = 0;
+  std::map<std::string, ShardedFiles> folders_;
+};
+
+/// Cuts whole weights into the files of so many ranks, in dimension 0; scalars go to the first.
+///
+/// whole: what WeightFiles::open() reads: a file, or a folder of Hugging Face's. target: a new
+/// folder, made whole or not at all. Throws c10::Error when it exists, or the weights are damaged.
+void shard_weights(const std::filesystem::path& whole, const std::filesystem::path& target,
+                   int ranks);
+
+}  // namespace tutti::checkpoint
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint {
+
+namespace detail {
+
+inline constexpr const char* own_folder = "ranks";
+
+TUTTI_INLINE std::string own_file_name(int rank) {
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "%05d.safetensors", rank + 1);
+  return text.data();
+}
+
+TUTTI_INLINE TensorBox box_of(const TensorShard& shard) {
+  TUTTI_CHECK(shard.part.defined(), "checkpoint: the shard of '", shard.name,
+              "' is undefined, expected a tensor, without rows where this rank has none");
+  TensorBox box = whole_box(shard.part.sizes().vec());
+  if (!shard.offsets.empty()) {
+    TUTTI_CHECK(shard.offsets.size() == box.sizes.size(), "checkpoint: the shard of '", shard.name,
+                "' has ", shard.offsets.size(), " offsets, expected ", box.sizes.size());
+    box.offsets = shard.offsets;
+  }
+  return box;
+}
+
+// The shards that a rank writes: those with elements, and its share of what all have. A tensor that
+// has no element at all is in rank 0's file.
+TUTTI_INLINE std::vector<const TensorShard*> written_by(const std::vector<TensorShard>& shards,
+                                                        int rank, int ranks) {
+  std::vector<const TensorShard*> out;
+  int replicated = 0;
+  for (const TensorShard& shard : shards) {
+    if (shard.replicated ? replicated++ % ranks == rank : shard.part.numel() > 0 || rank == 0) {
+      out.push_back(&shard);
+    }
+  }
+  return out;
+}
+
+// Writes one rank's file into a folder of shards.
+TUTTI_INLINE WrittenFile write_shard_file(const std::filesystem::path& folder, int rank,
+                                          const std::vector<const TensorShard*>& shards) {
+  std::vector<NamedTensor> tensors;
+  std::vector<std::pair<std::string, TensorBox>> boxes;
+  for (const TensorShard* shard : shards) {
+    tensors.emplace_back(shard->name, shard->part);
+    boxes.emplace_back(shard->name, box_of(*shard));
+  }
+  return write_safetensors(
+      folder / shard_file_name(rank), tensors,
+      {{"DCP_SHARDING_INFO", to_sharding_info(boxes)}, {"DCP_VERSION", "1.0"}, {"format", "pt"}});
+}
+
+TUTTI_INLINE tutti::detail::Json to_json(const std::vector<std::int64_t>& numbers) {
+  return tutti::detail::Json::Array(numbers.begin(), numbers.end());
+}
+
+TUTTI_INLINE std::vector<std::int64_t> to_numbers(const tutti::detail::Json& json) {
+  std::vector<std::int64_t> out;
+  for (const auto& number : json.array()) {
+    out.push_back(number.integer());
+  }
+  return out;
+}
+
+TUTTI_INLINE std::string ShardedSave::open() {
+  if (rank_ != 0) {
+    return {};
+  }
+  namespace fs = std::filesystem;
+  const fs::path absolute = target_.empty() ? target_ : fs::absolute(target_).lexically_normal();
+  TUTTI_CHECK(!absolute.filename().empty(), "checkpoint: '", target_.string(),
+              "' ends in a slash or is empty");
+  TUTTI_CHECK(overwrite_ || !path_exists(absolute), "checkpoint: '", target_.string(),
+              "' exists; set overwrite to replace it, or choose another name");
+  for (const auto& [name, shards] : snapshot_.folders) {
+    TUTTI_CHECK(is_plain_name(name) && name != own_folder, "checkpoint: '", name,
+                "' is no name of a folder of shards");
+  }
+  make_folder(absolute.parent_path());
+  clean_staging(absolute.parent_path());
+  staging_.emplace(absolute);
+  for (const auto& [name, shards] : snapshot_.folders) {
+    make_folder(staging_->path() / name);
+  }
+  make_folder(staging_->path() / own_folder);
+  return staging_->path().string();
+}
+
+TUTTI_INLINE std::string ShardedSave::write(const std::string& folder) {
+  using tutti::detail::Json;
+  const std::filesystem::path place = folder;
+  TUTTI_CHECK(is_folder(place), "this rank does not see the folder '", folder,
+              "', which rank 0 made; save where all ranks see the same files");
+  Json::Object files;
+  Json::Array tensors;
+  const auto note = [&](const std::string& name, const WrittenFile& file) {
+    files.emplace_back(name, Json::Object{{"size", static_cast<std::int64_t>(file.size)},
+                                          {"xxh64", file.checksum}});
+  };
+  for (const auto& [name, shards] : snapshot_.folders) {
+    std::vector<const TensorShard*> told;  // those without elements tell how far the tensor goes
+    for (const TensorShard& shard : shards) {
+      static_cast<void>(box_of(shard));
+      if (!shard.replicated && shard.part.numel() == 0 && rank_ != 0) {
+        told.push_back(&shard);
+      }
+    }
+    const auto mine = written_by(shards, rank_, ranks_);
+    told.insert(told.end(), mine.begin(), mine.end());
+    for (const TensorShard* shard : told) {
+      const TensorBox box = box_of(*shard);
+      tensors.push_back(Json::Array{Json(name), Json(shard->name),
+                                    Json(dtype_name(shard->part.scalar_type())),
+                                    to_json(box.offsets), to_json(box.sizes)});
+    }
+    TUTTI_CHECK(shards.empty() || is_folder(place / name), "this rank has shards of '", name,
+                "', rank 0 has none");
+    if (!mine.empty()) {
+      note(name + '/' + shard_file_name(rank_), write_shard_file(place / name, rank_, mine));
+      sync_folder(place / name);
+    }
+  }
+  if (!snapshot_.own.empty()) {
+    note(std::string(own_folder) + '/' + own_file_name(rank_),
+         write_safetensors(place / own_folder / own_file_name(rank_), snapshot_.own));
+    sync_folder(place / own_folder);
+  }
+  return tutti::detail::to_text(
+      Json::Object{{"files", std::move(files)}, {"tensors", std::move(tensors)}});
+}
+
+TUTTI_INLINE Manifest ShardedSave::check(const std::vector<std::string>& reports) const {
+  using tutti::detail::Json;
+  struct Entry {
+    std::string dtype;
+    std::vector<TensorBox> boxes;
+    std::vector<std::size_t> ranks;
+  };
+  Manifest manifest;
+  std::map<std::string, std::map<std::string, Entry>> entries;
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    TUTTI_CHECK(!reports[rank].starts_with('!'), "rank ", rank, ": ", reports[rank].substr(1));
+    const Json report = tutti::detail::parse_json(reports[rank]);
+    for (const auto& [name, file] : report["files"].object()) {
+      manifest.files[name] = {static_cast<std::uint64_t>(file["size"].integer()),
+                              file["xxh64"].string()};
+    }
+    for (const Json& tensor : report["tensors"].array()) {
+      Entry& entry = entries[tensor[0].string()][tensor[1].string()];
+      TUTTI_CHECK(entry.dtype.empty() || entry.dtype == tensor[2].string(), "checkpoint: '",
+                  tensor[1].string(), "' is ", entry.dtype, " on rank ", entry.ranks.front(),
+                  " and ", tensor[2].string(), " on rank ", rank);
+      entry.dtype = tensor[2].string();
+      entry.boxes.push_back({to_numbers(tensor[3]), to_numbers(tensor[4])});
+      entry.ranks.push_back(rank);
+    }
+  }
+  Json::Object folders;
+  for (const auto& [folder, tensors] : entries) {
+    Json::Object shapes;
+    for (const auto& [name, entry] : tensors) {
+      const TensorPieces pieces(entry.boxes);
+      pieces.each_fault([&](const TensorPieces::Fault& fault) {
+        TUTTI_CHECK(!fault.pieces.empty(), "checkpoint: no rank gave ", fault.where.text(),
+                    " of the tensor '", name, "' of shape ", whole_box(pieces.shape()).text());
+        TUTTI_CHECK(false, "checkpoint: rank ", entry.ranks[fault.pieces[0]], " and rank ",
+                    entry.ranks[fault.pieces[1]], " both gave ", fault.where.text(),
+                    " of the tensor '", name, "'; mark it replicated if all have it whole");
+      });
+      shapes.emplace_back(name,
+                          Json::Object{{"dtype", entry.dtype}, {"shape", to_json(pieces.shape())}});
+    }
+    folders.emplace_back(folder, std::move(shapes));
+  }
+  manifest.sharded = Json::Object{{"ranks", ranks_}, {"tensors", std::move(folders)}};
+  return manifest;
+}
+
+TUTTI_INLINE std::string ShardedSave::commit(const std::vector<std::string>& reports) {
+  if (rank_ != 0) {
+    return {};
+  }
+  Manifest manifest = check(reports);
+  manifest.version = Manifest::current_version;
+  manifest.created = utc_now();
+  manifest.tutti = tutti_version();
+  manifest.libtorch = TORCH_VERSION;
+  for (const Archive* archive : {&snapshot_.meta, &snapshot_.state}) {
+    TUTTI_CHECK(tensors_of(*archive, false).empty(),
+                "checkpoint: meta or state of a sharded checkpoint holds a tensor; put it into a "
+                "folder, or into own");
+  }
+  manifest.meta = snapshot_.meta;
+  manifest.state = to_json(snapshot_.state);
+  write_text(staging_->path() / "manifest.json", to_text(manifest));
+  staging_->publish(overwrite_);
+  return {};
+}
+
+}  // namespace detail
+
+TUTTI_INLINE ShardedCheckpoint::ShardedCheckpoint(const std::filesystem::path& path)
+    : path_(resolve(path)), manifest_(detail::read_manifest(path_)) {
+  TUTTI_CHECK(!manifest_.sharded.is_null(), "checkpoint: '", path_.string(),
+              "' is a whole checkpoint, expected a sharded one; read it by "
+              "checkpoint::read_snapshot");
+  try {
+    ranks_ = static_cast<int>(manifest_.sharded["ranks"].integer());
+    check_files();
+    check_tensors();
+  } catch (const std::invalid_argument& error) {
+    TUTTI_CHECK(false, "checkpoint: '", path_.string(), "' is refused: ", error.what());
+  }
+}
+
+TUTTI_INLINE void ShardedCheckpoint::check_files() const {
+  std::set<std::string> folders{detail::own_folder};
+  for (const auto& [name, facts] : manifest_.files) {
+    const std::string folder = name.substr(0, name.find('/'));
+    TUTTI_CHECK(folder.size() < name.size() && is_plain_name(folder) &&
+                    is_plain_name(name.substr(folder.size() + 1)),
+                "checkpoint: '", path_.string(), "' lists the file ",
+                tutti::detail::json_quoted(name), ", expected one of a folder in it");
+    folders.insert(folder);
+    const auto file = path_ / name;
+    TUTTI_CHECK(detail::path_exists(file), "checkpoint: '", file.string(),
+                "' is missing, which the manifest lists");
+    const std::uint64_t size = detail::File::open_for_reading(file).size();
+    TUTTI_CHECK(size == facts.size, "checkpoint: '", file.string(), "' has ", size,
+                " bytes, the manifest says ", facts.size,
+                size < facts.size ? "; it is truncated" : "; it belongs to another checkpoint");
+  }
+  for (const std::string& folder : folders) {
+    std::error_code none;
+    for (const auto& entry : std::filesystem::directory_iterator(path_ / folder, none)) {
+      const std::string name = folder + '/' + entry.path().filename().string();
+      TUTTI_CHECK(!name.ends_with(".safetensors") || manifest_.files.contains(name),
+                  "checkpoint: '", entry.path().string(),
+                  "' is not of this checkpoint, whose manifest does not list it; move it away");
+    }
+  }
+}
+
+TUTTI_INLINE void ShardedCheckpoint::check_tensors() {
+  for (const auto& [folder, tensors] : manifest_.sharded["tensors"].object()) {
+    TUTTI_CHECK(is_plain_name(folder), "checkpoint: '", path_.string(), "' has the folder ",
+                tutti::detail::json_quoted(folder), ", which is no name");
+    const auto& files = folders_.emplace(folder, ShardedFiles(path_ / folder)).first->second;
+    for (const auto& [name, tensor] : tensors.object()) {
+      TUTTI_CHECK(files.contains(name), "checkpoint: '", (path_ / folder).string(),
+                  "' lacks the tensor '", name, "', which the manifest lists");
+      const auto dtype = tensor["dtype"].string();
+      const ShardedTensor& found = files.tensors().find(name)->second;
+      TUTTI_CHECK(dtype == detail::dtype_name(found.dtype) &&
+                      found.shape() == detail::to_numbers(tensor["shape"]),
+                  "checkpoint: the tensor '", name, "' in '", (path_ / folder).string(), "' is ",
+                  detail::dtype_name(found.dtype), whole_box(found.shape()).text(),
+                  ", the manifest says ", dtype,
+                  whole_box(detail::to_numbers(tensor["shape"])).text());
+    }
+    TUTTI_CHECK(files.tensors().size() == tensors.size(), "checkpoint: '",
+                (path_ / folder).string(), "' has ", files.tensors().size(),
+                " tensors, the manifest lists ", tensors.size());
+  }
+}
+
+TUTTI_INLINE const ShardedFiles& ShardedCheckpoint::folder(const std::string& name) const {
+  const auto found = folders_.find(name);
+  TUTTI_CHECK(found != folders_.end(), "checkpoint: '", path_.string(), "' has no tensors of '",
+              name, "'");
+  return found->second;
+}
+
+TUTTI_INLINE std::vector<NamedTensor> ShardedCheckpoint::own_of(int rank) const {
+  const std::string name = std::string(detail::own_folder) + '/' + detail::own_file_name(rank);
+  return manifest_.files.contains(name) ? read_safetensors(path_ / name)
+                                        : std::vector<NamedTensor>{};
+}
+
+TUTTI_INLINE void ShardedCheckpoint::verify() const {
+  for (const auto& [name, facts] : manifest_.files) {
+    const detail::File file = detail::File::open_for_reading(path_ / name);
+    tutti::detail::Xxh64 hash;
+    std::string piece(std::size_t{1} << 20, '\0');
+    for (std::uint64_t at = 0; at < facts.size; at += piece.size()) {
+      piece.resize(std::min<std::uint64_t>(piece.size(), facts.size - at));
+      file.read_at(at, piece.data(), piece.size());
+      hash.update(piece.data(), piece.size());
+    }
+    TUTTI_CHECK(hash.text() == facts.checksum, "checkpoint: '", (path_ / name).string(),
+                "' has the checksum ", hash.text(), ", the manifest says ", facts.checksum,
+                "; it was damaged or changed after it was written");
+  }
+}
+
+TUTTI_INLINE void shard_weights(const std::filesystem::path& whole,
+                                const std::filesystem::path& target, int ranks) {
+  TUTTI_CHECK_VALUE(ranks >= 1, "shard_weights: ranks is ", ranks, ", expected at least 1");
+  const WeightFiles files = WeightFiles::open(whole);
+  const auto absolute = std::filesystem::absolute(target).lexically_normal();
+  TUTTI_CHECK(!absolute.filename().empty() && !detail::path_exists(absolute), "checkpoint: '",
+              target.string(), "' exists or is no name of a folder; choose another");
+  make_folder(absolute.parent_path());
+  detail::clean_staging(absolute.parent_path());
+  detail::Staging staging(absolute);
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<TensorShard> shards;
+    for (const StoredTensor& tensor : files.tensors()) {
+      const bool cut = !tensor.shape.empty();
+      if (cut || rank == 0) {
+        const TensorBox box = cut ? shard_box(tensor.shape, rank, ranks) : whole_box(tensor.shape);
+        const at::Tensor view = tensor.view();
+        shards.push_back({.name = tensor.name,
+                          .part = cut ? view.narrow(0, box.offsets[0], box.sizes[0]) : view,
+                          .offsets = box.offsets});
+      }
+    }
+    const auto mine = detail::written_by(shards, rank, ranks);
+    if (!mine.empty()) {
+      detail::write_shard_file(staging.path(), rank, mine);
+    }
+  }
+  staging.publish(/*replace=*/false);
+}
+
+}  // namespace tutti::checkpoint
+
+#endif

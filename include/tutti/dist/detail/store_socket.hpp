@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <c10/util/Exception.h>
+
+#include <tutti/config.hpp>
+#include <tutti/core/detail/throw.hpp>
+#include <tutti/dist/environment.hpp>
+
+// Where rank 0 serves the store. LibTorch's TCPStore would listen on all interfaces, and it has no
+// password: who reaches the port can change its keys.
+
+namespace tutti::dist::detail {
+
+/// A socket that listens, closed unless release() gave it away.
+class ListeningSocket {
+ public:
+  explicit ListeningSocket(int descriptor) : descriptor_(descriptor) {}
+  ListeningSocket(ListeningSocket&& other) noexcept : descriptor_(other.release()) {}
+  ListeningSocket& operator=(ListeningSocket&&) = delete;
+  ~ListeningSocket() {
+    if (descriptor_ >= 0) {
+      ::close(descriptor_);
+    }
+  }
+
+  [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
+  int release() noexcept { return std::exchange(descriptor_, -1); }
+
+ private:
+  int descriptor_;
+};
+
+/// The address at which the store is met: 127.0.0.1 when all ranks are on this machine, whatever
+/// its name resolves to; else MASTER_ADDR. A launcher that serves it says itself where.
+inline std::string store_host(const Environment& environment) {
+  const bool loopback = environment.single_node() && !environment.agent_store;
+  return loopback && environment.master_addr != "::1" ? "127.0.0.1" : environment.master_addr;
+}
+
+/// A socket that listens at the store's host and port alone, or at TUTTI_STORE_ADDRESS where that
+/// is set.
+///
+/// With several machines, an address that none of this machine's interfaces has (that of a port
+/// that is forwarded), or a name that is a loopback address here and something else elsewhere (as
+/// Debian's /etc/hosts has it), cannot be listened at: then all interfaces are, with a warning.
+/// Throws c10::Error when the port is in use or the name is unknown.
+ListeningSocket listen_for_store(const Environment& environment);
+
+}  // namespace tutti::dist::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::dist::detail {
+
+TUTTI_INLINE bool is_loopback(const ::sockaddr& address) {
+  if (address.sa_family == AF_INET6) {
+    ::sockaddr_in6 six{};
+    std::memcpy(&six, &address, sizeof six);
+    return IN6_IS_ADDR_LOOPBACK(&six.sin6_addr) != 0;
+  }
+  ::sockaddr_in four{};
+  std::memcpy(&four, &address, sizeof four);
+  return (ntohl(four.sin_addr.s_addr) >> 24) == 127;
+}
+
+// A listening socket at one address; -1 with errno where that cannot be.
+TUTTI_INLINE int listen_at(const ::sockaddr* address, ::socklen_t size) {
+  constexpr int backlog = 2048;
+  const int descriptor = ::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (descriptor < 0) {
+    return -1;
+  }
+  const int on = 1;
+  ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(descriptor, address, size) == 0 && ::listen(descriptor, backlog) == 0) {
+    return descriptor;
+  }
+  const int reason = errno;
+  ::close(descriptor);
+  errno = reason;
+  return -1;
+}
+
+TUTTI_INLINE int listen_everywhere(int port) {
+  ::sockaddr_in6 six{};
+  six.sin6_family = AF_INET6;
+  six.sin6_port = htons(static_cast<std::uint16_t>(port));
+  const int descriptor = listen_at(reinterpret_cast<const ::sockaddr*>(&six), sizeof six);
+  if (descriptor >= 0 || (errno != EAFNOSUPPORT && errno != EADDRNOTAVAIL)) {
+    return descriptor;
+  }
+  ::sockaddr_in four{};  // a machine without IPv6
+  four.sin_family = AF_INET;
+  four.sin_port = six.sin6_port;
+  return listen_at(reinterpret_cast<const ::sockaddr*>(&four), sizeof four);
+}
+
+TUTTI_INLINE ListeningSocket listen_for_store(const Environment& environment) {
+  const char* given = std::getenv("TUTTI_STORE_ADDRESS");
+  const bool chosen = given != nullptr && *given != 0;
+  const std::string host = chosen ? given : store_host(environment);
+  const int port = environment.master_port;
+  ::addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  ::addrinfo* found = nullptr;
+  const int problem = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  const std::unique_ptr<::addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
+  TUTTI_CHECK(problem == 0, chosen ? "TUTTI_STORE_ADDRESS" : "MASTER_ADDR", " is '", host,
+              "', which is no address: ", ::gai_strerror(problem));
+  const bool others_come = !chosen && !environment.single_node();
+  int descriptor = -1;
+  int reason = EADDRNOTAVAIL;
+  for (const ::addrinfo* one = addresses.get(); one != nullptr && descriptor < 0;
+       one = one->ai_next) {
+    if (others_come && is_loopback(*one->ai_addr)) {
+      continue;  // where no other machine comes
+    }
+    descriptor = listen_at(one->ai_addr, one->ai_addrlen);
+    reason = descriptor < 0 ? errno : 0;
+  }
+  if (descriptor < 0 && others_come && reason == EADDRNOTAVAIL) {
+    TORCH_WARN("tutti::dist: this machine has no address of '", host,
+               "' that others reach, so the store listens on all its interfaces; set MASTER_ADDR "
+               "to an address of this machine, or TUTTI_STORE_ADDRESS to the one to listen at");
+    descriptor = listen_everywhere(port);
+    reason = descriptor < 0 ? errno : 0;
+  }
+  TUTTI_CHECK(descriptor >= 0, "cannot listen at ", host, ":", port, ": ", std::strerror(reason));
+  return ListeningSocket(descriptor);
+}
+
+}  // namespace tutti::dist::detail
+
+#endif

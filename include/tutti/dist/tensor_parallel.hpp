@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tutti/core/detail/throw.hpp>
+#include <tutti/dist/communicator.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/linear.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+
+/// One model over several ranks: layers of which each rank has a part.
+///
+/// All ranks of the group have the same input, and make the same calls in the same order, in the
+/// backward pass too. Gradients of a part are those of the same part of the whole layer. With
+/// SequenceParallel::yes, what is between the layers (norms, dropout, residuals) is on each rank's
+/// part of the positions, and parameters that see only those, norms and the biases of row layers,
+/// need their gradients summed: sum_gradients().
+/// Source: Shoeybi et al., "Megatron-LM", 2019; Korthikanti et al., "Reducing Activation
+/// Recomputation in Large Transformer Models", 2022.
+
+namespace tutti::dist {
+
+/// Whether activations between parallel layers are cut along the sequence, dimension 1.
+enum class SequenceParallel { no, yes };
+
+/// The ranks over which a layer is spread.
+struct TensorParallel {
+  std::shared_ptr<Communicator> group;
+  SequenceParallel sequence = SequenceParallel::no;
+
+  [[nodiscard]] int rank() const { return group->rank(); }
+  [[nodiscard]] int size() const { return group->size(); }
+};
+
+namespace detail {
+
+inline at::Tensor summed(const at::Tensor& tensor, Communicator& group) {
+  at::Tensor out = tensor.clone(at::MemoryFormat::Contiguous);
+  group.all_reduce(out, ReduceOp::sum);
+  return out;
+}
+
+inline at::Tensor own_part(const at::Tensor& tensor, std::int64_t dim, Communicator& group) {
+  const std::int64_t size = tensor.size(dim) / group.size();
+  return tensor.narrow(dim, size * group.rank(), size).contiguous();
+}
+
+inline at::Tensor gathered(const at::Tensor& tensor, std::int64_t dim, Communicator& group) {
+  return at::cat(group.all_gather(tensor.contiguous()), dim);
+}
+
+inline void check_sequence(const at::Tensor& x, const Communicator& group) {
+  TUTTI_CHECK(x.dim() >= 2 && x.size(1) % group.size() == 0, "tensor_parallel: a tensor ",
+              x.sizes(), " was to be cut along dimension 1 over ", group.size(),
+              " ranks, which has to divide it");
+}
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using GroupOwner = std::shared_ptr<Communicator>;
+
+// Keeps the group until the backward pass is over.
+struct GroupHolder final : torch::CustomClassHolder {
+  explicit GroupHolder(GroupOwner owner) : group(std::move(owner)) {}
+  GroupOwner group;
+};
+
+inline void keep_group(AutogradContext* context, const GroupOwner& group) {
+  context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<GroupHolder>(group));
+}
+
+inline Communicator& group_of(AutogradContext* context) {
+  return *c10::static_intrusive_pointer_cast<GroupHolder>(context->saved_data["group"].toCapsule())
+              ->group;
+}
+
+// Forward: nothing. Backward: the sum over the ranks.
+struct SumGradient final : torch::autograd::Function<SumGradient> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const GroupOwner& group) {
+    keep_group(context, group);
+    return x.view_as(x);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    Communicator& group = group_of(context);
+    return {summed(gradients[0], group), at::Tensor()};
+  }
+};
+
+// Forward: the sum over the ranks. Backward: nothing.
+struct Sum final : torch::autograd::Function<Sum> {
+  static at::Tensor forward(AutogradContext*, const at::Tensor& x, const GroupOwner& group) {
+    return summed(x, *group);
+  }
+  static variable_list backward(AutogradContext*, variable_list gradients) {
+    return {gradients[0], at::Tensor()};
+  }
+};
+
+// Forward: all positions. Backward: the sum over the ranks, of which each keeps its positions.
+struct GatherSequence final : torch::autograd::Function<GatherSequence> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const GroupOwner& group) {
+    keep_group(context, group);
+    return gathered(x, 1, *group);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    Communicator& group = group_of(context);
+    return {own_part(summed(gradients[0], group), 1, group), at::Tensor()};
+  }
+};
+
+// Forward: the sum over the ranks, of which each keeps its positions. Backward: all positions.
+struct ScatterSequence final : torch::autograd::Function<ScatterSequence> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const GroupOwner& group) {
+    keep_group(context, group);
+    check_sequence(x, *group);
+    return own_part(summed(x, *group), 1, *group);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    Communicator& group = group_of(context);
+    return {gathered(gradients[0], 1, group), at::Tensor()};
+  }
+};
+
+}  // namespace detail
+
+/// What a column layer does with its input, [N, length, ...]: with sequence parallel, all positions
+/// of the ranks' parts; else the input itself, whose gradient is summed over the ranks.
+inline at::Tensor enter_parallel(const at::Tensor& x, const TensorParallel& over) {
+  return over.sequence == SequenceParallel::yes ? detail::GatherSequence::apply(x, over.group)
+                                                : detail::SumGradient::apply(x, over.group);
+}
+
+/// What a row layer does with its output: the sum over the ranks, of which with sequence parallel
+/// each keeps its positions. Throws c10::Error when the ranks do not divide the length.
+inline at::Tensor leave_parallel(const at::Tensor& x, const TensorParallel& over) {
+  return over.sequence == SequenceParallel::yes ? detail::ScatterSequence::apply(x, over.group)
+                                                : detail::Sum::apply(x, over.group);
+}
+
+/// Rows of a vocabulary, or of anything, that this rank has: ceil(size / ranks) each, the last
+/// ranks less. Returns begin and end.
+inline std::pair<std::int64_t, std::int64_t> own_rows(std::int64_t size,
+                                                      const TensorParallel& over) {
+  const std::int64_t chunk = (size + over.size() - 1) / over.size();
+  return {std::min(size, over.rank() * chunk), std::min(size, (over.rank() + 1) * chunk)};
+}
+
+/// This rank's part of a tensor that is cut evenly in a dimension.
+///
+/// tensors: of how many it is made that are cut each by itself: 3 for the weight of queries, keys
+/// and values in one, of which a rank has its heads of each. Returns a copy. Throws c10::Error when
+/// the ranks do not divide it.
+inline at::Tensor parallel_part(const at::Tensor& whole, std::int64_t dim,
+                                const TensorParallel& over, std::int64_t tensors = 1) {
+  TUTTI_CHECK(tensors >= 1 && whole.size(dim) % (tensors * over.size()) == 0,
+              "tensor_parallel: dimension ", dim, " of a tensor ", whole.sizes(),
+              " was to be cut over ", over.size(), " ranks",
+              tensors > 1 ? " in " + std::to_string(tensors) + " tensors" : std::string(),
+              "; their number has to divide it");
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& one : whole.detach().chunk(tensors, dim)) {
+    parts.push_back(detail::own_part(one, dim, *over.group));
+  }
+  return at::cat(parts, dim);
+}
+
+/// A linear layer of which each rank has some outputs: x Wᵀ + b of its rows of W and b.
+///
+/// x: [N, length, in]; weight: [out / ranks, in]; bias: [out / ranks] or undefined.
+/// Returns [N, length, out / ranks], of all positions.
+inline at::Tensor column_linear(const at::Tensor& x, const at::Tensor& weight,
+                                const at::Tensor& bias, const TensorParallel& over) {
+  return at::linear(enter_parallel(x, over), weight, bias);
+}
+
+/// A linear layer of which each rank has some inputs, as column layers and what is between give
+/// them.
+///
+/// x: [N, length, in / ranks]; weight: [out, in / ranks]; bias: [out], whole on every rank, or
+/// undefined; it is added once, after the sum. Returns [N, length, out]; of own positions with
+/// sequence parallel.
+inline at::Tensor row_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                             const TensorParallel& over) {
+  const at::Tensor out = leave_parallel(at::linear(x, weight), over);
+  return bias.defined() ? out + bias : out;
+}
+
+/// The rows of a table for ids of which each rank has some: own_rows() of the vocabulary.
+///
+/// ids: int64 [N, length], the same on all ranks; weight: [own rows, width]; vocabulary: rows of
+/// the whole table. Returns [N, length, width]; of own positions with sequence parallel.
+inline at::Tensor vocabulary_embedding(const at::Tensor& ids, const at::Tensor& weight,
+                                       std::int64_t vocabulary, const TensorParallel& over) {
+  const auto [begin, end] = own_rows(vocabulary, over);
+  TUTTI_CHECK(weight.size(0) == end - begin, "vocabulary_embedding: this rank has ", weight.size(0),
+              " rows of ", vocabulary, ", expected ", end - begin);
+  if (begin == end) {
+    const at::Tensor none =
+        weight.sum() + weight.new_zeros({ids.size(0), ids.size(1), weight.size(1)});
+    return leave_parallel(none, over);
+  }
+  const at::Tensor own = ids.ge(begin).logical_and(ids.lt(end));
+  const at::Tensor rows = at::embedding(weight, (ids - begin).clamp(0, end - begin - 1));
+  return leave_parallel(rows * own.unsqueeze(-1).to(rows.scalar_type()), over);
+}
+
+/// The mean cross entropy of logits of which each rank has its rows of the vocabulary.
+///
+/// logits: [n, own rows] of this rank; targets: int64 [n], of the whole vocabulary, the same on all
+/// ranks; vocabulary: all rows. Three sums of n numbers are sent, not the logits. Returns a scalar,
+/// equal on all ranks.
+inline at::Tensor vocabulary_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
+                                           std::int64_t vocabulary, const TensorParallel& over) {
+  const auto [begin, end] = own_rows(vocabulary, over);
+  TUTTI_CHECK(logits.dim() == 2 && logits.size(1) == end - begin && begin < end,
+              "vocabulary_cross_entropy: this rank has logits ", logits.sizes(), ", expected [n, ",
+              end - begin, "] of ", vocabulary, " rows, at least one");
+  const std::shared_ptr<Communicator>& group = over.group;
+  const at::Tensor most = logits.detach().amax(-1);
+  group->all_reduce(most, ReduceOp::maximum);
+  const at::Tensor sum = detail::Sum::apply((logits - most.unsqueeze(-1)).exp().sum(-1), group);
+  const at::Tensor own = targets.ge(begin).logical_and(targets.lt(end)).to(logits.scalar_type());
+  const at::Tensor place = (targets - begin).clamp(0, end - begin - 1).unsqueeze(-1);
+  const at::Tensor target =
+      detail::Sum::apply((logits.gather(-1, place).squeeze(-1) - most) * own, group);
+  return (sum.log() - target).mean();
+}
+
+/// Sums the gradients of parameters that every rank has whole and that saw a part of the positions
+/// only; a collective. Undefined gradients count as none on all ranks.
+inline void sum_gradients(const std::vector<at::Tensor>& parameters, const TensorParallel& over) {
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.grad().defined()) {
+      over.group->all_reduce(parameter.grad(), ReduceOp::sum);
+    }
+  }
+}
+
+}  // namespace tutti::dist

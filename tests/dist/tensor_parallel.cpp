@@ -1,0 +1,72 @@
+#include <tutti/dist/tensor_parallel.hpp>
+
+#include "support/catch.hpp"
+#include "support/fake_communicator.hpp"
+#include "support/message.hpp"
+
+#include <memory>
+
+#include <ATen/ATen.h>
+
+// That loss and gradients are those of one process is in golden_dist/tp.cpp.
+
+namespace dist = tutti::dist;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+dist::TensorParallel rank_of(int rank, int ranks) {
+  return {.group = std::make_shared<FakeCommunicator>(rank, ranks)};
+}
+
+}  // namespace
+
+TEST_CASE("a rank has its part of a tensor, or of each of several tensors in one",
+          "[dist][tensor_parallel]") {
+  const at::Tensor whole = at::arange(12);
+  CHECK(dist::parallel_part(whole, 0, rank_of(1, 2)).equal(at::arange(6, 12)));
+  CHECK(dist::parallel_part(whole, 0, rank_of(1, 2), 3)
+            .equal(at::tensor({2, 3, 6, 7, 10, 11}, at::kLong)));
+  CHECK_THAT(message([&] { dist::parallel_part(whole, 0, rank_of(0, 8), 3); }),
+             ContainsSubstring("dimension 0 of a tensor [12] was to be cut over 8 ranks in 3 "
+                               "tensors"));
+}
+
+TEST_CASE("rows are shared in equal chunks, and the last ranks have less",
+          "[dist][tensor_parallel]") {
+  CHECK(dist::own_rows(26, rank_of(0, 4)) == std::pair<std::int64_t, std::int64_t>(0, 7));
+  CHECK(dist::own_rows(26, rank_of(3, 4)) == std::pair<std::int64_t, std::int64_t>(21, 26));
+  CHECK(dist::own_rows(2, rank_of(3, 4)) == std::pair<std::int64_t, std::int64_t>(2, 2));
+}
+
+TEST_CASE("one rank's layers are the whole ones", "[dist][tensor_parallel]") {
+  const dist::TensorParallel alone{.group = std::make_shared<dist::SingleProcess>()};
+  const at::Tensor x = at::randn({2, 3, 4});
+  const at::Tensor weight = at::randn({5, 4});
+  const at::Tensor bias = at::randn({5});
+  CHECK(dist::column_linear(x, weight, bias, alone).equal(at::linear(x, weight, bias)));
+  CHECK(dist::row_linear(x, weight, bias, alone).allclose(at::linear(x, weight, bias)));
+  const at::Tensor ids = at::randint(0, 5, {2, 3}, at::kLong);
+  CHECK(dist::vocabulary_embedding(ids, weight, 5, alone).equal(at::embedding(weight, ids)));
+  const at::Tensor logits = at::randn({6, 5});
+  CHECK(dist::vocabulary_cross_entropy(logits, ids.flatten(), 5, alone)
+            .allclose(at::cross_entropy_loss(logits, ids.flatten())));
+}
+
+TEST_CASE("parts that do not fit are refused", "[dist][tensor_parallel]") {
+  const at::Tensor ids = at::zeros({2, 3}, at::kLong);
+  CHECK_THAT(message([&] {
+               dist::vocabulary_embedding(ids, at::ones({5, 4}), 26, rank_of(0, 4));
+             }),
+             ContainsSubstring("this rank has 5 rows of 26, expected 7"));
+  CHECK_THAT(message([&] {
+               dist::vocabulary_cross_entropy(at::ones({6, 5}), ids.flatten(), 26, rank_of(0, 4));
+             }),
+             ContainsSubstring("this rank has logits [6, 5], expected [n, 7] of 26 rows"));
+  auto cut = rank_of(0, 2);
+  cut.sequence = dist::SequenceParallel::yes;
+  CHECK_THAT(message([&] {
+               dist::leave_parallel(at::ones({2, 3, 4}), cut);
+             }),
+             ContainsSubstring("[2, 3, 4] was to be cut along dimension 1 over 2 ranks"));
+}

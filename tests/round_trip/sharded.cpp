@@ -1,0 +1,69 @@
+// Sharded checkpoints: what torch.distributed.checkpoint wrote is read here, what is written here
+// is read there, by any number of ranks.
+
+#include "support/catch.hpp"
+#include "support/python.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include <tutti/checkpoint/sharded_checkpoint.hpp>
+
+namespace {
+
+namespace checkpoint = tutti::checkpoint;
+
+struct Alone {
+  int rank() const { return 0; }
+  int size() const { return 1; }
+  std::string broadcast_bytes(const std::string& text, int) const { return text; }
+  std::vector<std::string> all_gather_bytes(const std::string& text) const { return {text}; }
+};
+
+std::vector<checkpoint::NamedTensor> tensors() {
+  return {{"w", at::arange(36, at::kFloat).view({9, 4})},
+          {"col", at::arange(32).view({4, 8}).to(at::kBFloat16)},
+          {"few", at::ones({2}, at::kDouble)},
+          {"step", at::scalar_tensor(2.5)},
+          {"n", at::scalar_tensor(41, at::kLong)}};
+}
+
+}  // namespace
+
+TEST_CASE("sharded checkpoints go to Python's reader and come from its writer",
+          "[round_trip][sharded][python]") {
+  const std::string modules = "torch.distributed.checkpoint, safetensors";
+  const std::string python = tutti_test::python_with(modules);
+  if (python.empty()) {
+    return tutti_test::skip(tutti_test::no_python_with(modules));
+  }
+  const TemporaryFolder folder;
+  const auto run = [&](const std::string& what, int ranks) {
+    const std::string script = TUTTI_SOURCE_DIR "/tests/round_trip/sharded.py";
+    return std::system((python + " -B '" + script + "' " + what + " '" + folder.path().string() +
+                        "' " + std::to_string(ranks))
+                           .c_str());
+  };
+  REQUIRE(run("make", 3) == 0);
+  const checkpoint::ShardedFiles theirs(folder / "python");
+  for (const auto& [name, tensor] : checkpoint::read_safetensors(folder / "python.safetensors")) {
+    CHECK(theirs.read(name).equal(tensor));
+  }
+  checkpoint::write_safetensors(folder / "whole.safetensors", tensors());
+  checkpoint::ShardedSnapshot snapshot;
+  for (const auto& [name, tensor] : tensors()) {
+    snapshot.folders["model"].push_back({.name = name, .part = tensor});
+  }
+  Alone alone;
+  checkpoint::write_sharded(folder / "tutti", snapshot, alone);
+  CHECK(run("check", 2) == 0);
+  std::filesystem::rename(folder / "tutti", folder / "first");
+  std::filesystem::create_directories(folder / "tutti");
+  checkpoint::shard_weights(folder / "whole.safetensors", folder / "tutti/model", 4);
+  CHECK(run("check", 1) == 0);
+}
