@@ -30,14 +30,6 @@ double unit(std::uint64_t z) {
   return static_cast<double>(z >> 40) / 8388608.0 - 1.0;
 }
 
-std::string shape_text(const at::Tensor& tensor) {
-  std::string out = "[";
-  for (const std::int64_t extent : tensor.sizes()) {
-    out += (out.size() > 1 ? ", " : "") + std::to_string(extent);
-  }
-  return out + "]";
-}
-
 }  // namespace
 
 at::Tensor fill_by_formula(const std::string& name, std::uint64_t seed, double base, double scale,
@@ -95,30 +87,6 @@ void Case::write_pretrained(const std::filesystem::path& target) const {
                                        {{"format", "pt"}});
 }
 
-void Case::check(bool holds, const std::string& complaint) const {
-  if (!holds) {
-    complaints_->push_back(complaint);
-  }
-}
-
-void Case::close(const std::string& what, const at::Tensor& got, const at::Tensor& want,
-                 double scale) const {
-  if (!got.defined() || got.sizes() != want.sizes()) {
-    check(false, what + ": got " + (got.defined() ? shape_text(got) : "nothing") + ", expected " +
-                     shape_text(want));
-    return;
-  }
-  if (want.numel() == 0) {
-    return;
-  }
-  const at::Tensor a = got.detach().cpu().to(at::kDouble);
-  const at::Tensor b = want.to(at::kDouble);
-  const double most = scale * b.abs().max().item<double>();
-  const double worst = (a - b).abs().max().item<double>();
-  check(worst <= most, what + ": the largest difference is " + std::to_string(worst) +
-                           ", at most " + std::to_string(most) + " is allowed");  // NaN fails too
-}
-
 void Case::close_where(const std::string& what, const at::Tensor& mask, const at::Tensor& got,
                        const at::Tensor& want, double scale) const {
   const at::Tensor seen = mask.ne(0);
@@ -131,12 +99,6 @@ void Case::close_where(const std::string& what, const at::Tensor& mask, const at
   const double part = want.index({seen}).abs().max().item<double>();
   close(what, got.detach().cpu().index({seen}), want.index({seen}),
         part > 0 ? scale * all / part : scale);
-}
-
-void Case::number(const std::string& what, double got, double want, double relative,
-                  double absolute) const {
-  check(std::abs(got - want) <= relative * std::abs(want) + absolute,
-        what + ": got " + std::to_string(got) + ", expected " + std::to_string(want));
 }
 
 void Case::gradient_norms(const torch::nn::Module& model, const tutti::models::WeightLayout& layout,

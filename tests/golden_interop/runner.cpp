@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <iomanip>
 #include <iostream>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "support/catch.hpp"
@@ -78,62 +76,19 @@ std::vector<Case> all_cases() {
   return out;
 }
 
-struct Tally {
-  std::size_t cases = 0;
-  std::size_t passed = 0;
-  std::size_t skipped = 0;
-  std::set<std::string> reasons;
-  std::vector<std::string> complaints;
-};
-
-// What LibTorch adds to an exception's text is left out.
-std::string sentence(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find("\nException raised from"));
-}
-
-void run(const Case& c, const Handler& handler, Tally& tally) {
-  std::vector<std::string> complaints;
-  try {
-    handler(c);
-    complaints = c.complaints();
-  } catch (const Skipped& reason) {
-    ++tally.skipped;
-    tally.reasons.insert(reason.what());
-    return;
-  } catch (const std::exception& error) {
-    complaints = c.complaints();
-    complaints.push_back("threw: " + sentence(error));
-  }
-  tally.passed += complaints.empty() ? 1U : 0U;
-  for (const std::string& complaint : complaints) {
-    tally.complaints.push_back(c.name + ": " + complaint);
-  }
-}
-
-std::map<std::string, Tally> run_all(const std::vector<Case>& cases) {
-  std::map<std::string, Tally> tallies;
+tutti_test::CaseTable run_all(const std::vector<Case>& cases) {
+  tutti_test::CaseTable table;
   for (const Case& c : cases) {
-    Tally& tally = tallies[c.kind];
-    ++tally.cases;
-    const auto handler = handlers().find(c.kind);
-    if (handler != handlers().end()) {
-      run(c, handler->second, tally);
-    } else {
-      tally.complaints.push_back(c.name + ": nothing runs the kind '" + c.kind +
-                                 "'; register it in tests/golden_interop");
-    }
+    table.run(c.kind, c.name, c, [&] {
+      const auto handler = handlers().find(c.kind);
+      if (handler == handlers().end()) {
+        throw Unmapped("nothing runs the kind '" + c.kind +
+                       "'; register it in tests/golden_interop");
+      }
+      handler->second(c);
+    });
   }
-  return tallies;
-}
-
-void print(const std::string& kind, const Tally& tally) {
-  std::cout << std::left << std::setw(18) << kind << std::right << std::setw(6) << tally.cases
-            << std::setw(8) << tally.passed << std::setw(9) << tally.skipped;
-  for (const std::string& reason : tally.reasons) {
-    std::cout << "  " << reason;
-  }
-  std::cout << "\n";
+  return table;
 }
 
 }  // namespace
@@ -147,19 +102,10 @@ bool register_kind(const std::string& kind, Handler handler) {
 using namespace golden_interop;
 
 TEST_CASE("every case of the interop reference agrees", "[golden_interop]") {
-  std::cout << std::left << std::setw(18) << "kind"
-            << " cases  passed  skipped  why\n";
-  Tally sum;
-  for (const auto& [kind, tally] : run_all(all_cases())) {
-    print(kind, tally);
-    sum.cases += tally.cases;
-    sum.passed += tally.passed;
-    sum.skipped += tally.skipped;
-    for (const std::string& complaint : tally.complaints) {
-      FAIL_CHECK(complaint);
-    }
+  const tutti_test::CaseTally sum = run_all(all_cases()).print(std::cout);
+  for (const std::string& complaint : sum.complaints) {
+    FAIL_CHECK(complaint);
   }
-  print("all", sum);
   CHECK(sum.cases > 0);
 }
 
@@ -181,10 +127,10 @@ TEST_CASE(
     c.close("x", at::ones({2}), at::zeros({2}));
     throw Unmapped("another layout");
   });
-  auto tallies = run_all(cases_of(root.path()));
-  CHECK(tallies["unheard_of"].complaints.size() == 1);
-  CHECK(tallies["runner_test"].complaints.size() == 2);
-  CHECK(tallies["runner_test"].passed == 0);
+  const tutti_test::CaseTable table = run_all(cases_of(root.path()));
+  CHECK(table.kinds().at("unheard_of").complaints.size() == 1);
+  CHECK(table.kinds().at("runner_test").complaints.size() == 2);
+  CHECK(table.kinds().at("runner_test").passed == 0);
 }
 
 TEST_CASE("a difference beyond the tolerance is noted", "[golden_interop]") {

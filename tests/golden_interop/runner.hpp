@@ -17,8 +17,6 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <memory>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -28,20 +26,18 @@
 #include <tutti/core/detail/json.hpp>
 #include <tutti/models/weight_layout.hpp>
 
+#include "support/case_table.hpp"
+
 namespace golden_interop {
 
 using Json = tutti::detail::Json;
 using Tensors = std::map<std::string, at::Tensor>;
 
 /// Thrown by a handler for a case that needs what tutti does not have; the text is the reason.
-struct Skipped : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
+using Skipped = tutti_test::SkippedCase;
 
 /// Thrown by a handler for a case that it does not know what to do with.
-struct Unmapped : std::logic_error {
-  using std::logic_error::logic_error;
-};
+using Unmapped = tutti_test::UnmappedCase;
 
 /// A tensor by the formula of the reference: `base + scale * u`, u in [-1, 1) from the name, the
 /// seed and the place, float32.
@@ -55,7 +51,7 @@ Tensors read_tensors(const std::filesystem::path& path);
 Json read_json(const std::filesystem::path& path);
 
 /// One case: a folder.
-class Case {
+class Case : public tutti_test::Complaints {
  public:
   /// kind: the member `kind` of case.json, else the first folder below the root.
   Case(std::string kind, std::string name, std::filesystem::path folder);
@@ -78,28 +74,13 @@ class Case {
   /// model.safetensors.
   void write_pretrained(const std::filesystem::path& target) const;
 
-  /// Notes a disagreement unless `holds`.
-  void check(bool holds, const std::string& complaint) const;
-  /// Notes a disagreement unless |got - want| <= scale * max|want| everywhere, with equal shapes.
-  void close(const std::string& what, const at::Tensor& got, const at::Tensor& want,
-             double scale = 5e-5) const;
-  /// The same only where `mask` is not 0, which has the first dimensions of the tensors.
+  /// close() only where `mask` is not 0, which has the first dimensions of the tensors.
   void close_where(const std::string& what, const at::Tensor& mask, const at::Tensor& got,
                    const at::Tensor& want, double scale = 5e-5) const;
-  /// Notes a disagreement unless |got - want| <= relative * |want| + absolute.
-  void number(const std::string& what, double got, double want, double relative,
-              double absolute = 0) const;
   /// Compares the gradients of a model with `grad_norms` of case.json, by name on disk: each within
   /// relative * want + 2e-6 * the norm of all.
   void gradient_norms(const torch::nn::Module& model, const tutti::models::WeightLayout& layout,
                       double relative = 1e-4) const;
-
-  /// What was noted so far.
-  [[nodiscard]] const std::vector<std::string>& complaints() const { return *complaints_; }
-
- private:
-  std::shared_ptr<std::vector<std::string>> complaints_ =
-      std::make_shared<std::vector<std::string>>();
 };
 
 /// The norm of each tensor's gradient, by name on disk: the view of the parameter's gradient that
