@@ -90,6 +90,7 @@ class Transforms;
 
 namespace dist {
 class Communicator;
+class Sharding;
 }
 
 namespace fused {

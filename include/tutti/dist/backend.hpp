@@ -9,7 +9,6 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/data_parallel.hpp>
-#include <tutti/dist/sharding.hpp>
 #include <tutti/fwd.hpp>
 
 namespace tutti::dist {
@@ -23,9 +22,6 @@ struct Backend {
   std::unique_ptr<DataParallel> (*wrap)(const torch::nn::Module& module,
                                         std::shared_ptr<Communicator> group,
                                         const DataParallelOptions& options) = nullptr;
-  /// Set by <tutti/dist/sharded.hpp>.
-  std::unique_ptr<Sharding> (*shard)(torch::nn::Module& module, std::shared_ptr<Communicator> group,
-                                     const ShardingOptions& options) = nullptr;
 };
 
 /// The program's backend; without functions when it has none.

@@ -152,11 +152,9 @@ namespace detail {
 /// Gives the program this backend: a Trainer anywhere in it can then join several processes.
 #if TUTTI_BODIES  // else the separate source does it
 inline const bool backend_is_set = [] {
-  backend().initialize = [](at::DeviceType device,
-                            std::chrono::milliseconds timeout) -> std::shared_ptr<Communicator> {
-    return initialize(device, timeout);
-  };
-  backend().wrap = &wrap;
+  backend() = {.initialize = [](at::DeviceType device, std::chrono::milliseconds timeout)
+                   -> std::shared_ptr<Communicator> { return initialize(device, timeout); },
+               .wrap = &wrap};
   return true;
 }();
 #endif

@@ -13,7 +13,6 @@
 #include <tutti/core/detail/set_gradient.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/unit_slot.hpp>
-#include <tutti/dist/backend.hpp>
 #include <tutti/dist/detail/flat_unit.hpp>
 #include <tutti/dist/detail/module_state.hpp>
 #include <tutti/dist/sharding.hpp>
@@ -113,18 +112,6 @@ class ShardedDataParallel final : public Sharding {
 /// Arguments and errors as in ShardedDataParallel.
 std::unique_ptr<Sharding> shard(torch::nn::Module& module, std::shared_ptr<Communicator> group,
                                 const ShardingOptions& options);
-
-namespace detail {
-
-/// Gives the program this backend: a Trainer anywhere in it can then shard its model.
-#if TUTTI_BODIES  // else the separate source does it
-inline const bool sharding_is_set = [] {
-  backend().shard = &shard;
-  return true;
-}();
-#endif
-
-}  // namespace detail
 
 }  // namespace tutti::dist
 
