@@ -41,7 +41,7 @@ TEST_CASE("a unit that nobody holds is a call", "[nn][unit]") {
   const at::Tensor x = at::ones({2}).requires_grad_();
   const at::Tensor y = unit.forward(x, trace);
   CHECK(trace == "run ");
-  CHECK(y.grad_fn()->name() == "MulBackward0");
+  CHECK(y.grad_fn()->name().rfind("MulBackward", 0) == 0);
   CHECK(y.grad_fn()->next_edge(0).function->name() == "torch::autograd::AccumulateGrad");
 }
 

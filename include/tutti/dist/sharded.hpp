@@ -77,7 +77,7 @@ class ShardedDataParallel final : public Sharding {
 
   void check_options() const;
   void find_units(torch::nn::Module& module);
-  void shard(const torch::nn::Module& module);
+  void shard(const torch::nn::Module& module, const detail::ModuleState& state);
   void check_ranks(const std::string& model) const;
   [[nodiscard]] FlatUnit::How how(bool stays) const;
   [[nodiscard]] bool reduces_in_backward() const {
@@ -90,6 +90,7 @@ class ShardedDataParallel final : public Sharding {
   at::Tensor leave(Bracket& bracket, const at::Tensor& y);
   void gradients_arrive(Bracket& bracket);
   void gradients_leave(Bracket& bracket);
+  void reduce_in_order(bool all);
 
   std::shared_ptr<Communicator> group_;
   ShardingOptions options_;
@@ -102,6 +103,7 @@ class ShardedDataParallel final : public Sharding {
   std::vector<at::Tensor> buffers_;
   std::vector<Bracket*> order_;  // units whose gradients are still to come, first run first
   Bracket* last_entered_ = nullptr;
+  std::size_t to_reduce_ = 0;  // as many units, from the first on, are not reduced yet
   bool averaging_ = false;
   bool in_backward_ = false;
   bool buffers_are_old_ = true;
@@ -133,7 +135,7 @@ class ShardedDataParallel::Bracket final : public ::tutti::detail::UnitHolder {
   ::tutti::detail::UnitSlot& slot;
   FlatUnit unit;
   Bracket* next = nullptr;  // which ran after it last time
-  bool reduced = false;     // in this backward pass
+  bool ready = false;       // its gradients are complete, in this backward pass
   bool again = false;       // it runs a second time, in the backward pass
 };
 
@@ -196,7 +198,6 @@ TUTTI_INLINE ShardedDataParallel::ShardedDataParallel(torch::nn::Module& module,
   TUTTI_CHECK(!state.trainable.empty(),
               "sharding: no parameter of the module requires a gradient, so there is nothing to "
               "train; use the module as it is");
-  group_->broadcast(state.everything(), 0);
   buffers_ = state.buffers;
   const int degree = options_.shard_degree == 0 ? group_->size() : options_.shard_degree;
   if (degree == group_->size()) {
@@ -217,7 +218,7 @@ TUTTI_INLINE ShardedDataParallel::ShardedDataParallel(torch::nn::Module& module,
   }
   root_ = FlatUnit("", how(/*stays=*/true));
   find_units(module);
-  shard(module);
+  shard(module, state);
 }
 
 TUTTI_INLINE ShardedDataParallel::~ShardedDataParallel() {
@@ -294,7 +295,8 @@ TUTTI_INLINE void ShardedDataParallel::find_units(torch::nn::Module& module) {
 }
 
 // Every parameter goes to the innermost unit that has all of its uses, else to the root.
-TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module) {
+TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
+                                             const detail::ModuleState& state) {
   std::unordered_map<const torch::nn::Module*, FlatUnit*> units;
   for (const auto& bracket : brackets_) {
     units[dynamic_cast<torch::nn::Module*>(&bracket->slot)] = &bracket->unit;
@@ -343,20 +345,24 @@ TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module) {
     }
     (use.chain.empty() ? root_ : *use.chain.back()).add(use.name, use.parameter);
   }
-  const auto take = [&](FlatUnit& unit) {
-    unit.seal();
-    for (std::size_t i = 0; i < unit.parameters().size(); ++i) {
-      const detail::FlatParameter& one = unit.parameters()[i];
-      places_[one.whole.unsafeGetTensorImpl()] = {&unit, i};
-    }
-  };
+  std::vector<FlatUnit*> all;
   if (!root_.empty()) {
-    take(root_);
+    all.push_back(&root_);
   }
   for (const auto& bracket : brackets_) {
     TUTTI_CHECK(!bracket->unit.empty(), "sharding: the unit '", bracket->unit.name(),
                 "' has no parameters of its own (others may share them); remove its nn::Unit");
-    take(bracket->unit);
+    all.push_back(&bracket->unit);
+  }
+  for (const FlatUnit* unit : all) {
+    unit->check();
+  }
+  group_->broadcast(state.everything(), 0);
+  for (FlatUnit* unit : all) {
+    unit->seal();
+    for (std::size_t i = 0; i < unit->parameters().size(); ++i) {
+      places_[unit->parameters()[i].whole.unsafeGetTensorImpl()] = {unit, i};
+    }
   }
   for (const Use& use : uses) {
     const Place& place = places_.at(use.parameter.unsafeGetTensorImpl());
@@ -379,9 +385,10 @@ TUTTI_INLINE void ShardedDataParallel::before_forward(bool last) {
   last_entered_ = nullptr;
   order_.clear();
   for (const auto& bracket : brackets_) {
-    bracket->reduced = false;
+    bracket->ready = false;
     bracket->again = false;
   }
+  to_reduce_ = brackets_.size();
   if (buffers_are_old_) {
     broadcast_buffers();
   }
@@ -400,11 +407,7 @@ TUTTI_INLINE void ShardedDataParallel::after_backward() {
     bracket->unit.drop();
   }
   if (std::exchange(averaging_, false)) {
-    for (const auto& bracket : brackets_) {
-      if (!bracket->reduced && bracket->unit.trains()) {
-        bracket->unit.reduce();
-      }
-    }
+    reduce_in_order(/*all=*/true);
     if (root_.trains()) {
       root_.reduce();
     }
@@ -498,9 +501,20 @@ TUTTI_INLINE void ShardedDataParallel::gradients_arrive(Bracket& bracket) {
 TUTTI_INLINE void ShardedDataParallel::gradients_leave(Bracket& bracket) {
   bracket.unit.drop();
   // A unit that was computed again gives its gradients to the graph around it, later.
-  if (reduces_in_backward() && !bracket.again && bracket.unit.trains()) {
-    bracket.unit.reduce();
-    bracket.reduced = true;
+  if (reduces_in_backward() && !bracket.again) {
+    bracket.ready = true;
+    reduce_in_order(/*all=*/false);
+  }
+}
+
+// The last unit comes first, and each only after those behind it, also where the graphs of ranks
+// differ: all make the same calls in the same order.
+TUTTI_INLINE void ShardedDataParallel::reduce_in_order(bool all) {
+  while (to_reduce_ > 0 && (all || brackets_[to_reduce_ - 1]->ready)) {
+    FlatUnit& unit = brackets_[--to_reduce_]->unit;
+    if (unit.trains()) {
+      unit.reduce();
+    }
   }
 }
 

@@ -77,6 +77,9 @@ class FlatUnit {
     parameters_.emplace_back(name, parameter, how_.group->size(), how_.group->rank());
   }
 
+  /// Refuses parameters that cannot travel together.
+  void check() const;
+
   /// Moves the parameters into the flat memory; nothing can be added from now on.
   void seal();
 
@@ -222,16 +225,22 @@ TUTTI_INLINE void FlatUnit::each_piece(
   }
 }
 
-TUTTI_INLINE void FlatUnit::seal() {
-  const c10::NoGradGuard no_grad;
+TUTTI_INLINE void FlatUnit::check() const {
   const at::Tensor& model = parameters_.front().whole;
-  for (FlatParameter& one : parameters_) {
+  for (const FlatParameter& one : parameters_) {
     TUTTI_CHECK(one.whole.scalar_type() == model.scalar_type() &&
                     one.whole.device() == model.device() && one.whole.is_floating_point(),
                 "sharding: '", one.name, "' is ", one.whole.scalar_type(), " on ",
                 one.whole.device(), " and '", parameters_.front().name, "' of the same unit ",
                 model.scalar_type(), " on ", model.device(),
                 "; expected one floating type and device in a unit, move the model to one");
+  }
+}
+
+TUTTI_INLINE void FlatUnit::seal() {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor& model = parameters_.front().whole;
+  for (FlatParameter& one : parameters_) {
     one.in_whole = numel_;
     one.in_shard = part_;
     numel_ += one.numel();
