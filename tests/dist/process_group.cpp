@@ -90,7 +90,7 @@ TEST_CASE("rank body: exchanges", "[.rank]") {
   at::Tensor tensor = at::arange(4).add(10 * rank).to(at::kDouble);
   group->broadcast(tensor, 1);
   CHECK(tensor.sum().item<double>() == 46);
-  std::vector<at::Tensor> several{at::full({2}, double(rank)), at::full({3}, rank + 5.0).to(at::kDouble),
+  std::vector<at::Tensor> several{at::full({2}, rank), at::full({3}, rank + 5.0).to(at::kDouble),
                                   at::full({2, 2}, rank).to(at::kLong).t()};
   group->broadcast(several, 1);
   CHECK(several[0].sum().item<double>() == 2);
