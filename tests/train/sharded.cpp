@@ -171,6 +171,31 @@ TEST_CASE("rank body: sharded clipping and averages", "[.rank]") {
   }
 }
 
+TEST_CASE("rank body: averages of a sharded run", "[.rank]") {
+  const auto averages = [](ShardStage stage) {
+    TrainerOptions with = options(6);
+    with.sharding.stage = stage;
+    Trainer<EMA> trainer(gpt2(), with, EMA{.half_life = "2ba"});
+    trainer.fit();
+    trainer.get<EMA>().enter_checkpoint(trainer.state());
+    std::vector<at::Tensor> out;
+    for (const at::Tensor& parameter : trainer.state().model->parameters()) {
+      out.push_back(parameter.detach().clone());
+    }
+    trainer.get<EMA>().leave_checkpoint(trainer.state());
+    return out;
+  };
+  dist::initialize();
+  const auto replicated = averages(ShardStage::none);
+  for (const ShardStage stage : {ShardStage::optimizer, ShardStage::gradients}) {
+    const auto sharded = averages(stage);
+    REQUIRE(sharded.size() == replicated.size());
+    for (std::size_t i = 0; i < sharded.size(); ++i) {
+      CHECK(sharded[i].allclose(replicated[i], 1e-4, 1e-5));
+    }
+  }
+}
+
 TEST_CASE("rank body: sharded checkpoints", "[.rank]") {
   const std::string folder = std::getenv("TUTTI_TEST_FOLDER");
   const auto group = dist::initialize();
@@ -271,6 +296,11 @@ TEST_CASE("a trainer trains a sharded model as a replicated one", "[train][shard
 
 TEST_CASE("gradients of which ranks have parts are clipped as whole ones", "[train][sharded]") {
   CHECK(run_ranks("rank body: sharded clipping and averages", 3, std::chrono::seconds(120)) ==
+        all_passed);
+}
+
+TEST_CASE("weights of a sharded run are averaged where they are whole", "[train][sharded]") {
+  CHECK(run_ranks("rank body: averages of a sharded run", 2, std::chrono::seconds(120)) ==
         all_passed);
 }
 
