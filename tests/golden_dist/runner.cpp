@@ -28,7 +28,6 @@ const std::map<std::string, std::string>& missing_parts() {
   static const std::map<std::string, std::string> all{
       {"dcp", "no sharded checkpoints"},
       {"tp", "no tensor parallel layers"},
-      {"zero", "no sharded data parallel"},
   };
   return all;
 }

@@ -260,6 +260,7 @@ void compare(Report& report, const std::string& what, const Variant& variant, co
 }
 
 void write_report(const Report& report) {
+  CHECK_FALSE(report.text().empty());
   if (dist::rank() == 0) {
     std::ofstream(variable("TUTTI_ZERO_REPORT")) << report.text();
   }
