@@ -92,6 +92,7 @@ class Transforms;
 
 namespace dist {
 class Communicator;
+class Sharding;
 }
 
 namespace fused {

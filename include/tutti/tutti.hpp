@@ -163,6 +163,7 @@
 #include <tutti/nn/surgery.hpp>
 #include <tutti/nn/swiglu.hpp>
 #include <tutti/nn/transposed_linear.hpp>
+#include <tutti/nn/unit.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>
 #include <tutti/optim/sgd.hpp>
@@ -177,6 +178,8 @@
 #if TUTTI_BODIES
 #include <tutti/dist/ddp.hpp>
 #include <tutti/dist/process_group.hpp>
+#include <tutti/dist/sharded.hpp>
 #include <tutti/dist/tensor_parallel.hpp>
 #include <tutti/train/cuda_graphs.hpp>
+#include <tutti/train/sharded.hpp>
 #endif

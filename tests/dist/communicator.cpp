@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
 
 namespace dist = tutti::dist;
 using Catch::Matchers::ContainsSubstring;
@@ -42,4 +43,18 @@ TEST_CASE("reductions of one process change nothing and gathers return one eleme
   CHECK(group.broadcast_bytes("a") == "a");
   CHECK(group.all_gather_bytes("a") == std::vector<std::string>{"a"});
   group.barrier();
+}
+
+TEST_CASE("one process gathers into, scatters to and splits off itself", "[dist][communicator]") {
+  dist::SingleProcess alone;
+  dist::Communicator& group = alone;
+  const at::Tensor x = at::arange(4);
+  const at::Tensor whole = at::empty_like(x);
+  group.all_gather_into(whole, x);
+  CHECK(whole.equal(x));
+  const at::Tensor part = at::empty_like(x);
+  group.reduce_scatter_into(part, x);
+  CHECK(part.equal(x));
+  CHECK(group.subgroup({0})->size() == 1);
+  CHECK_THROWS_WITH(group.subgroup({1}), ContainsSubstring("expected ascending ranks from 0 to 0"));
 }

@@ -243,6 +243,61 @@ TEST_CASE("rank body: exchanges", "[.rank]") {
              ContainsSubstring("source is rank 2, expected 0 to 1"));
 }
 
+TEST_CASE("rank body: parts", "[.rank]") {
+  const auto group = dist::initialize();
+  const int rank = group->rank();
+  const int size = group->size();
+  for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    const auto options = at::TensorOptions(type);
+    const at::Tensor whole = at::zeros({size, 2, 3}, options);
+    group->all_gather_into(whole, at::full({6}, rank + 1, options));
+    const at::Tensor part = at::zeros({3}, options);
+    // Row j of rank r is 10 * r + j.
+    group->reduce_scatter_into(
+        part,
+        at::arange(size, options).add(10 * rank).view({size, 1}).expand({size, 3}).contiguous());
+    for (int r = 0; r < size; ++r) {
+      CHECK(whole[r].eq(r + 1).all().item<bool>());
+    }
+    CHECK(part.eq(10 * (size * (size - 1) / 2) + size * rank).all().item<bool>());
+  }
+  const at::Tensor first = at::zeros({2 * size});
+  const at::Tensor second = at::zeros({size});
+  const auto wait_first = group->start_all_gather_into(first, at::full({2}, double(rank)));
+  const auto wait_second = group->start_all_gather_into(second, at::full({1}, -double(rank)));
+  wait_second();
+  wait_first();
+  CHECK(first.sum().item<double>() == size * (size - 1));
+  CHECK(second.sum().item<double>() == -size * (size - 1) / 2);
+
+  CHECK_THAT(error_of([&] { group->all_gather_into(at::zeros({size + 1}), at::zeros({1})); }),
+             ContainsSubstring("the whole has") && ContainsSubstring("parts of one size and type"));
+  CHECK_THAT(error_of([&] {
+               group->reduce_scatter_into(at::zeros({2, 2}).t(), at::zeros({size, 4}));
+             }),
+             ContainsSubstring("not contiguous"));
+}
+
+TEST_CASE("rank body: groups of some ranks", "[.rank]") {
+  const auto group = dist::initialize();
+  const int rank = group->rank();
+  const std::vector<int> mine = rank < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3};
+  for (int i = 0; i < 2; ++i) {  // a second group of the same ranks is another
+    const auto half = group->subgroup(mine);
+    CHECK(half->size() == 2);
+    CHECK(half->rank() == rank % 2);
+    CHECK(half->all_reduce_value(rank) == (rank < 2 ? 1 : 5));
+    const at::Tensor whole = at::zeros({2});
+    half->all_gather_into(whole, at::full({1}, double(rank)));
+    CHECK(whole[1].item<int>() == mine[1]);
+  }
+  CHECK(group->subgroup({rank})->backend() == "none");
+  CHECK_THAT(error_of([&] { (void)group->subgroup({(rank + 1) % 4}); }),
+             ContainsSubstring("is not among the ranks"));
+  CHECK_THAT(error_of([&] { (void)group->subgroup({1, 0}); }), ContainsSubstring("ascending"));
+  CHECK(group->all_reduce_value(1) == 4);
+}
+
 TEST_CASE("rank body: one default group", "[.rank]") {
   CHECK_FALSE(dist::is_initialized());
   CHECK(dist::world_size() == 2);
@@ -296,6 +351,15 @@ TEST_CASE("rank body: a rank that dies", "[.rank]") {
 TEST_CASE("all ranks reduce and exchange values", "[dist][group]") {
   CHECK(run_ranks("rank body: reductions") == all_passed);
   CHECK(run_ranks("rank body: exchanges") == all_passed);
+}
+
+TEST_CASE("all ranks gather into one tensor and each gets its part of a sum", "[dist][group]") {
+  CHECK(run_ranks("rank body: parts") == all_passed);
+  CHECK(run_ranks("rank body: parts", 3) == all_passed);
+}
+
+TEST_CASE("some ranks of a group make one of their own", "[dist][group]") {
+  CHECK(run_ranks("rank body: groups of some ranks", 4) == all_passed);
 }
 
 TEST_CASE("the default group is made once", "[dist][group]") {

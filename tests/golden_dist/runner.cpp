@@ -23,14 +23,6 @@ std::map<std::string, Handler>& handlers() {
   return all;
 }
 
-// Kinds that wait for a part of the library.
-const std::map<std::string, std::string>& missing_parts() {
-  static const std::map<std::string, std::string> all{
-      {"zero", "no sharded data parallel"},
-  };
-  return all;
-}
-
 void find_cases(const fs::path& root, const fs::path& folder, std::vector<Case>& out) {
   // full.safetensors is what the folders beside it are compared with.
   const bool folders_are_cases = fs::exists(folder / "full.safetensors");
@@ -84,9 +76,6 @@ std::vector<Case> all_cases() {
 void run(const Case& c) {
   if (const auto handler = handlers().find(c.kind); handler != handlers().end()) {
     return handler->second(c);
-  }
-  if (const auto reason = missing_parts().find(c.kind); reason != missing_parts().end()) {
-    throw Skipped(reason->second);
   }
   throw Unmapped("nothing runs the kind '" + c.kind + "'; register it in tests/golden_dist");
 }

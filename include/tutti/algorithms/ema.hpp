@@ -64,6 +64,8 @@ struct EMA final {
   Lazy<detail::LoadedAverages> loaded{};  ///< what load() has read, until AfterLoad
 
   static constexpr std::string_view name = "EMA";
+  static constexpr std::string_view no_parameter_sharding =
+      "it averages whole weights on every rank";
   static constexpr bool reads_batch = false;
   using events = types<Init, AfterLoad, FitStart, BatchEnd, EpochEnd, EvalStart, EvalEnd,
                        PredictStart, PredictEnd>;

@@ -145,6 +145,13 @@ struct Factorize final {
            refactorize_interval, "0 or more");
   }
 
+  /// What it does to the model before training is no reason.
+  [[nodiscard]] constexpr std::string_view why_no_sharding() const {
+    return refactorize_interval ? "it exchanges parameters while the model trains; set "
+                                  "refactorize_interval to 0"
+                                : "";
+  }
+
   bool match(BatchEnd, const State& state) const { return is_due(BatchEnd{}, state); }
   bool match(EpochEnd, const State& state) const { return is_due(EpochEnd{}, state); }
   bool match(IterationEnd, const State& state) const { return is_due(IterationEnd{}, state); }

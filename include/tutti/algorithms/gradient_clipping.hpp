@@ -27,6 +27,8 @@
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/dist/communicator.hpp>
+#include <tutti/dist/sharding.hpp>
 #include <tutti/optim/sweep.hpp>
 
 /// GradientClipping: a limit on gradients before the optimizer sees them.
@@ -62,6 +64,11 @@ void clip_value(const std::vector<at::Tensor>& gradients, double threshold);
 // least one, all on one device.
 at::Tensor fold_clipping(optim::Sweep& sweep, const std::vector<at::Tensor>& gradients,
                          ClippingType type, double threshold);
+
+// clip() where every rank of `group` has a part of each gradient: rows of its dimension 0. Ranks
+// have the same gradients in the same order, some of them without rows.
+at::Tensor clip_parts(const Gradients& both, ClippingType type, double threshold, double floor,
+                      dist::Communicator& group);
 
 // Returns the norm before clipping where that is known, else an undefined tensor.
 at::Tensor clip(const Gradients& both, ClippingType type, double threshold, double floor);
@@ -175,7 +182,9 @@ TUTTI_INLINE void GradientClipping::apply(FitStart, State& state) {
     bool found = false;
     for (const auto& item : parameters) {
       if (checkpoint::glob_matches(glob, item.key())) {
-        excluded->insert(item.value().unsafeGetTensorImpl());
+        const at::Tensor& one = item.value();
+        excluded->insert((state.sharding != nullptr ? state.sharding->shard_of(one) : one)
+                             .unsafeGetTensorImpl());
         found = true;
       }
     }
@@ -194,6 +203,9 @@ TUTTI_INLINE void GradientClipping::apply(AfterTrainBatch, State& state) {
   });
   if (folds_now(both, state)) {
     *norm = detail::fold_clipping(*state.sweep, both.gradients, clipping_type, clipping_threshold);
+  } else if (state.sharding != nullptr) {
+    *norm = detail::clip_parts(both, clipping_type, clipping_threshold, adaptive_floor,
+                               state.sharding->shard_group());
   } else {
     *norm = detail::clip(both, clipping_type, clipping_threshold, adaptive_floor);
   }
@@ -320,6 +332,77 @@ TUTTI_INLINE at::Tensor fold_clipping(optim::Sweep& sweep, const std::vector<at:
   const double factor = threshold / (norm + 1e-6);
   sweep.scale = factor >= 1 ? 1 : factor;
   return host_scalar(norm);
+}
+
+// The norm over the parts of all ranks is one number more to send.
+TUTTI_INLINE at::Tensor clip_norm_parts(const std::vector<at::Tensor>& gradients, double threshold,
+                                        dist::Communicator& group) {
+  if (!all_on_cpu(gradients)) {
+    const at::Tensor norm = device_norm(gradients).square();
+    group.all_reduce(norm);
+    norm.sqrt_();
+    at::_ops::_foreach_mul__Tensor::call(gradients, device_factor(norm, threshold));
+    return norm;
+  }
+  const double mine = host_norm(gradients);
+  const double norm = std::sqrt(group.all_reduce_value(mine * mine));
+  const double factor = threshold / (norm + 1e-6);
+  if (!(factor >= 1)) {
+    at::_ops::_foreach_mul__Scalar::call(gradients, factor);
+  }
+  return host_scalar(norm);
+}
+
+// The units of a matrix are rows, which a rank has whole; a vector is one unit, of which each rank
+// has some.
+TUTTI_INLINE void clip_adaptive_parts(const Gradients& both, double threshold, double floor,
+                                      dist::Communicator& group) {
+  Gradients matrices;
+  Gradients vectors;
+  std::vector<at::Tensor> squares;
+  for (std::size_t i = 0; i < both.parameters.size(); ++i) {
+    const at::Tensor& parameter = both.parameters[i];
+    const at::Tensor& gradient = both.gradients[i];
+    Gradients& kind = parameter.dim() < 2 ? vectors : matrices;
+    kind.parameters.push_back(parameter);
+    kind.gradients.push_back(gradient);
+    if (parameter.dim() < 2) {
+      squares.push_back(parameter.detach().square().sum(at::kDouble));
+      squares.push_back(gradient.square().sum(at::kDouble));
+    }
+  }
+  clip_adaptive(matrices, threshold, floor);
+  if (squares.empty()) {
+    return;
+  }
+  const at::Tensor sums = at::_ops::stack::call(squares, 0);
+  group.all_reduce(sums);
+  const at::Tensor all = sums.sqrt().to(at::kCPU);
+  const auto* norms = all.const_data_ptr<double>();
+  for (const at::Tensor& gradient : vectors.gradients) {
+    const double limit = threshold * std::max(*norms++, floor);
+    const double norm = *norms++;
+    if (!(norm <= limit)) {
+      gradient.mul_(limit / norm);
+    }
+  }
+}
+
+TUTTI_INLINE at::Tensor clip_parts(const Gradients& both, ClippingType type, double threshold,
+                                   double floor, dist::Communicator& group) {
+  const c10::AutoGradMode no_grad(false);
+  if (both.gradients.empty()) {
+    return {};
+  }
+  if (type == ClippingType::norm) {
+    return clip_norm_parts(both.gradients, threshold, group);
+  }
+  if (type == ClippingType::adaptive) {
+    clip_adaptive_parts(both, threshold, floor, group);
+  } else {
+    clip_value(both.gradients, threshold);
+  }
+  return {};
 }
 
 TUTTI_INLINE at::Tensor clip(const Gradients& both, ClippingType type, double threshold,

@@ -87,6 +87,8 @@ struct LayerFreezing final {
                                                                   ///< with running statistics
 
   static constexpr std::string_view name = "LayerFreezing";
+  static constexpr std::string_view no_sharding =
+      "it takes layers from the optimizer, which has parts of them under other handles";
   static constexpr bool reads_batch = false;
   using events = types<BeforeDataloader, EpochEnd>;
   using tags = types<freezes_parameters>;

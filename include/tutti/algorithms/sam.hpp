@@ -127,6 +127,8 @@ struct SAM final {
   Lazy<std::vector<at::Tensor>> buffers{};  ///< the model's, once asked for
 
   static constexpr std::string_view name = "SAM";
+  static constexpr std::string_view no_sharding =
+      "it climbs along the gradients of each rank alone, which no rank has whole";
   using events = types<AfterLoad>;
   static constexpr std::string_view no_graph =
       "trains in two passes, with the weights in other memory in each";

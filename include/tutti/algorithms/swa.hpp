@@ -86,6 +86,8 @@ struct SWA final {
   Lazy<std::vector<Batch>> recent{};        ///< written by it: the latest batches, on the host
 
   static constexpr std::string_view name = "SWA";
+  static constexpr std::string_view no_parameter_sharding =
+      "it averages whole weights on every rank";
   using events = types<FitStart, BatchStart, BatchEnd, EpochEnd, IterationEnd>;
   using tags = types<averages_weights, sets_learning_rate>;
   using runs_after = types<because<changes_model, "the mean copies names and shapes">>;

@@ -59,8 +59,10 @@ struct State {
   std::shared_ptr<torch::nn::Module> model;  ///< the parameters; never the distributed wrapper
   AnyModel task;                             ///< forward and loss, for policies that call them
   std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;  ///< exactly one today
-  std::vector<double> initial_lrs;  ///< by parameter group: learning rates that the schedule
-                                    ///< multiplies; empty: none has been bound
+  std::vector<double> initial_lrs;     ///< by parameter group: learning rates that the schedule
+                                       ///< multiplies; empty: none has been bound
+  dist::Sharding* sharding = nullptr;  ///< from FitStart: the optimizers have shards; null: they
+                                       ///< have the model's own parameters
   at::Device device{at::kCPU};
   Precision precision = Precision::fp32;
 

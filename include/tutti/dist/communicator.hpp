@@ -8,7 +8,9 @@
 #include <tutti/fwd.hpp>
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -63,6 +65,32 @@ class Communicator {
   /// Returns every rank's tensor in rank order. tensor: the same shape and dtype on every rank.
   virtual std::vector<at::Tensor> all_gather(const at::Tensor& tensor) = 0;
 
+  /// Fills `output` with every rank's `input` in rank order.
+  ///
+  /// input: n elements, the same n and dtype on every rank. output: n * size() elements, and no
+  /// memory of input's. Both contiguous.
+  /// Throws c10::Error when the sizes, the dtypes or the layouts do not fit.
+  void all_gather_into(const at::Tensor& output, const at::Tensor& input) {
+    start_all_gather_into(output, input)();
+  }
+
+  /// Begins the same. Returns what waits for its end, to be called once; until then neither tensor
+  /// may be touched.
+  [[nodiscard]] virtual std::function<void()> start_all_gather_into(const at::Tensor& output,
+                                                                    const at::Tensor& input);
+
+  /// Fills `output` with this rank's part of the sum of all ranks' `input`, added in rank order.
+  ///
+  /// input: n * size() elements, part r for rank r. output: n elements of the same dtype. Both
+  /// contiguous. Throws as all_gather_into().
+  virtual void reduce_scatter_into(const at::Tensor& output, const at::Tensor& input);
+
+  /// Makes a group of some of this group's ranks; a collective of those ranks.
+  ///
+  /// ranks: of this group, ascending, the same on each of them; with this rank.
+  /// Throws c10::Error when they are not, or the backend cannot.
+  [[nodiscard]] virtual std::shared_ptr<Communicator> subgroup(const std::vector<int>& ranks);
+
   /// Returns rank `source`'s bytes; what other ranks pass is ignored.
   virtual std::string broadcast_bytes(const std::string& bytes, int source = 0) = 0;
 
@@ -86,6 +114,13 @@ class Communicator {
         return static_cast<T>(wide);
       }
     }
+
+ protected:
+  /// Refuses tensors that do not fit together: `whole` has size() times as much as `part`.
+  void check_parts(const char* call, const at::Tensor& whole, const at::Tensor& part) const;
+
+  /// Refuses ranks that make no group with this one.
+  void check_ranks(const std::vector<int>& ranks) const;
 
  private:
   Environment environment_;
@@ -168,6 +203,55 @@ inline int node_rank() {
 namespace tutti::dist {
 
 TUTTI_INLINE SingleProcess::~SingleProcess() = default;
+
+TUTTI_INLINE void Communicator::check_parts(const char* call, const at::Tensor& whole,
+                                            const at::Tensor& part) const {
+  TUTTI_CHECK(whole.is_contiguous() && part.is_contiguous(), "tutti::dist::", call,
+              ": a tensor is not contiguous; pass contiguous ones");
+  TUTTI_CHECK(whole.numel() == part.numel() * size() && whole.scalar_type() == part.scalar_type(),
+              "tutti::dist::", call, ": the whole has ", whole.numel(), " elements of ",
+              whole.scalar_type(), " and this rank's part ", part.numel(), " of ",
+              part.scalar_type(), ", expected ", size(), " parts of one size and type");
+}
+
+TUTTI_INLINE void Communicator::check_ranks(const std::vector<int>& ranks) const {
+  bool has_this = false;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    TUTTI_CHECK(ranks[i] >= 0 && ranks[i] < size() && (i == 0 || ranks[i - 1] < ranks[i]),
+                "tutti::dist::subgroup: rank ", ranks[i], " is number ", i,
+                ", expected ascending ranks from 0 to ", size() - 1);
+    has_this = has_this || ranks[i] == rank();
+  }
+  TUTTI_CHECK(has_this, "tutti::dist::subgroup: rank ", rank(),
+              " calls it but is not among the ranks; call it with the ranks that it joins");
+}
+
+TUTTI_INLINE std::function<void()> Communicator::start_all_gather_into(const at::Tensor& output,
+                                                                       const at::Tensor& input) {
+  check_parts("all_gather_into", output, input);
+  const std::vector<at::Tensor> parts = all_gather(input);
+  const at::Tensor rows = output.detach().view({size(), input.numel()});
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    rows.select(0, static_cast<std::int64_t>(i)).copy_(parts[i].reshape({-1}));
+  }
+  return [] {};
+}
+
+TUTTI_INLINE void Communicator::reduce_scatter_into(const at::Tensor& output,
+                                                    const at::Tensor& input) {
+  check_parts("reduce_scatter_into", input, output);
+  const at::Tensor sum = input.detach().clone();
+  all_reduce(sum);
+  output.detach().view({-1}).copy_(sum.view({size(), output.numel()}).select(0, rank()));
+}
+
+TUTTI_INLINE std::shared_ptr<Communicator> Communicator::subgroup(const std::vector<int>& ranks) {
+  check_ranks(ranks);
+  TUTTI_CHECK(ranks.size() == 1, "tutti::dist::subgroup: the backend ", backend(),
+              " cannot make a group of ", ranks.size(),
+              " of its ranks; use a tutti::dist::Group, made by tutti::dist::initialize");
+  return ::tutti::detail::make<SingleProcess>();
+}
 
 }  // namespace tutti::dist
 

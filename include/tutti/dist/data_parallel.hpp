@@ -107,6 +107,9 @@ class DataParallel {
   /// Averages what the strategy has left to the end.
   virtual void after_backward() = 0;
 
+  /// Brings to this rank what the optimizer's step has changed on others: call it behind the step.
+  virtual void after_step() {}
+
   /// Sends rank 0's buffers to all ranks now: before an evaluation, so that all ranks evaluate
   /// the same model.
   virtual void broadcast_buffers() = 0;

@@ -10,11 +10,16 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/sum.h>
 
 /// Communicator over LibTorch's own c10d: Gloo for host tensors and, in builds with CUDA, NCCL for
 /// tensors on the GPU. Ranks meet in a TCPStore at MASTER_ADDR:MASTER_PORT, served by rank 0 or,
@@ -33,14 +38,15 @@ class Group final : public Communicator {
   /// timeout: > 0.
   /// Throws c10::Error when the ranks do not find each other in time, saying where they looked.
   Group(const Environment& environment, c10::DeviceType device, std::chrono::milliseconds timeout)
-      : Communicator(environment), timeout_(timeout) {
+      : Communicator(environment), timeout_(timeout), device_(device), machine_(environment) {
     TUTTI_CHECK(timeout.count() > 0, "tutti::dist: timeout is ", timeout.count(),
                 " ms, expected more than 0");
     environment.validate();
     detail::check_device(device);
     store_ = guarded("initialize", [&] { return detail::connect_store(environment, timeout); });
-    group_ = guarded("initialize",
-                     [&] { return detail::make_group(store_, environment, device, timeout); });
+    group_ = guarded("initialize", [&] {
+      return detail::make_group(store_, environment, device, timeout, environment);
+    });
     backend_ = device == c10::DeviceType::CUDA ? "nccl" : "gloo";
   }
   ~Group() override;
@@ -110,6 +116,15 @@ class Group final : public Communicator {
     return output[0];
   }
 
+  std::function<void()> start_all_gather_into(const at::Tensor& output,
+                                              const at::Tensor& input) override;
+
+  /// On Gloo every rank sends each part to its rank, who adds them up: half of the bytes of Gloo's
+  /// own reduce-scatter, which is an all-reduce inside.
+  void reduce_scatter_into(const at::Tensor& output, const at::Tensor& input) override;
+
+  std::shared_ptr<Communicator> subgroup(const std::vector<int>& ranks) override;
+
   std::string broadcast_bytes(const std::string& bytes, int source) override {
     std::int64_t length = static_cast<std::int64_t>(bytes.size());
     broadcast(detail::view_of(std::span<std::int64_t>(&length, 1)), source);
@@ -149,6 +164,9 @@ class Group final : public Communicator {
   }
 
  private:
+  // The ranks of `whole` that `ranks` lists, by its store.
+  Group(const Group& whole, const std::vector<int>& ranks, const std::string& key);
+
   template <class T>
   void reduce_values(std::span<T> values, ReduceOp op) {
     if (!values.empty()) {
@@ -179,6 +197,9 @@ class Group final : public Communicator {
 
   std::chrono::milliseconds timeout_;
   std::string backend_;
+  c10::DeviceType device_ = c10::DeviceType::CPU;
+  Environment machine_;                   // for the network, also of a group of some of the ranks
+  std::map<std::string, int> subgroups_;  // how many there were of the same ranks
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };
@@ -224,6 +245,65 @@ namespace tutti::dist {
 
 TUTTI_INLINE Group::~Group() {
   detail::shutdown_quietly(group_);
+}
+
+TUTTI_INLINE std::function<void()> Group::start_all_gather_into(const at::Tensor& output,
+                                                                const at::Tensor& input) {
+  check_parts("all_gather_into", output, input);
+  auto work = guarded("all_gather_into", [&] {
+    at::Tensor flat = output.detach().view({-1});
+    at::Tensor part = input.detach().view({-1});
+    return group_->_allgather_base(flat, part);
+  });
+  return [this, work, output, input] { guarded("all_gather_into", [&] { work->wait(); }); };
+}
+
+TUTTI_INLINE void Group::reduce_scatter_into(const at::Tensor& output, const at::Tensor& input) {
+  check_parts("reduce_scatter_into", input, output);
+  guarded("reduce_scatter_into", [&] {
+    at::Tensor part = output.detach().view({-1});
+    at::Tensor whole = input.detach().view({-1});
+    if (!input.is_cpu()) {
+      group_->_reduce_scatter_base(part, whole)->wait();
+      return;
+    }
+    const at::Tensor parts = at::empty_like(whole);  // of this rank, from each rank
+    at::Tensor received = parts;
+    std::vector<std::int64_t> even;
+    group_->alltoall_base(received, whole, even, even)->wait();
+    at::sum_out(part, parts.view({size(), part.numel()}), 0);
+  });
+}
+
+TUTTI_INLINE std::shared_ptr<Communicator> Group::subgroup(const std::vector<int>& ranks) {
+  check_ranks(ranks);
+  if (ranks.size() == 1) {
+    return std::make_shared<SingleProcess>();
+  }
+  std::string key = "ranks";
+  for (const int rank : ranks) {
+    key += "_" + std::to_string(rank);
+  }
+  key += "/" + std::to_string(subgroups_[key]++);
+  return std::shared_ptr<Group>(new Group(*this, ranks, key));
+}
+
+TUTTI_INLINE Group::Group(const Group& whole, const std::vector<int>& ranks, const std::string& key)
+    : Communicator([&] {
+        Environment place = whole.environment();
+        place.world_size = static_cast<int>(ranks.size());
+        place.rank =
+            static_cast<int>(std::find(ranks.begin(), ranks.end(), whole.rank()) - ranks.begin());
+        return place;
+      }()),
+      timeout_(whole.timeout_),
+      backend_(whole.backend_),
+      device_(whole.device_),
+      machine_(whole.machine_),
+      store_(c10::make_intrusive<c10d::PrefixStore>(key, whole.store_)) {
+  group_ = guarded("subgroup", [&] {
+    return detail::make_group(store_, environment(), device_, timeout_, machine_);
+  });
 }
 
 }  // namespace tutti::dist

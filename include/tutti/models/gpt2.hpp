@@ -28,6 +28,7 @@
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/normalization.hpp>
 #include <tutti/nn/transposed_linear.hpp>
+#include <tutti/nn/unit.hpp>
 
 #include <ATen/ops/linear.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -125,7 +126,7 @@ class GPT2MLPImpl : public torch::nn::Cloneable<GPT2MLPImpl> {
 TORCH_MODULE(GPT2MLP);
 
 /// One layer of GPT-2: attention, then feed-forward, each on the normalised input and added to it.
-class GPT2BlockImpl : public torch::nn::Cloneable<GPT2BlockImpl> {
+class GPT2BlockImpl : public torch::nn::Cloneable<GPT2BlockImpl>, public nn::Unit {
  public:
   ~GPT2BlockImpl() override;
   /// layer: which block it is, from 0.
@@ -330,10 +331,12 @@ TUTTI_INLINE void GPT2BlockImpl::reset() {
   mlp = register_module("mlp", GPT2MLP(options_));
 }
 
-TUTTI_INLINE at::Tensor GPT2BlockImpl::forward(const at::Tensor& x,
+TUTTI_INLINE at::Tensor GPT2BlockImpl::forward(const at::Tensor& input,
                                                const detail::CausalPass& pass) {
-  const at::Tensor h = x + attn(ln_1(x), pass);
-  return h + mlp(ln_2(h));
+  return in_unit(input, [&](const at::Tensor& x) {
+    const at::Tensor h = x + attn(ln_1(x), pass);
+    return h + mlp(ln_2(h));
+  });
 }
 
 TUTTI_INLINE void GPT2ModelImpl::reset() {

@@ -7,6 +7,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tutti/nn/unit.hpp>
+
 /// What the blocks of residual networks and vision transformers have in common.
 namespace tutti::models {
 
@@ -14,12 +16,10 @@ namespace tutti::models {
 ///
 /// Find the blocks of a model with surgery::for_each<models::ResidualBlock>. A block of your own is
 /// a torch::nn::Module too, whose forward(x) returns joined(x).
-class ResidualBlock {
+class ResidualBlock : public nn::Unit {
  public:
   /// Computes a block's output from its input.
   using Join = std::function<at::Tensor(ResidualBlock&, const at::Tensor&)>;
-
-  virtual ~ResidualBlock() = default;
 
   /// The branch that may be left out. x: [N, ...]. Returns [N, ...], which the caller may
   /// overwrite.
@@ -44,7 +44,9 @@ class ResidualBlock {
   void set_join(Join join) { join_ = std::move(join); }
 
  protected:
-  at::Tensor joined(const at::Tensor& x) { return join_ ? join_(*this, x) : whole(x); }
+  at::Tensor joined(const at::Tensor& input) {
+    return in_unit(input, [&](const at::Tensor& x) { return join_ ? join_(*this, x) : whole(x); });
+  }
 
  private:
   Join join_;

@@ -18,6 +18,7 @@
 #include <tutti/train/loop.hpp>
 #include <tutti/train/policy_states.hpp>
 #include <tutti/train/setup.hpp>
+#include <tutti/train/sharding.hpp>
 #include <tutti/train/step.hpp>
 #include <tutti/train/sweep.hpp>
 
@@ -85,6 +86,15 @@ class EngineAdapter final : public AnyEngine {
   }
   [[nodiscard]] std::string why_no_graphs() const override {
     return GraphPlan<typename Engine::recipe>::why_not();
+  }
+  [[nodiscard]] std::string why_no_sharding(bool whole) const override {
+    std::string why;
+    engine_.for_each([&]<class P>(const P& policy) {
+      if (const std::string_view own = train::why_no_sharding(policy, whole); !own.empty()) {
+        why.append(why.empty() ? "" : "; ").append(name_of<P>()).append(": ").append(own);
+      }
+    });
+    return why;
   }
   void close(State& state) override { engine_.close(state); }
   [[nodiscard]] bool closed() const override { return engine_.closed(); }

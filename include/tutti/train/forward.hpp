@@ -42,7 +42,11 @@ TUTTI_INLINE void advise(c10::Error& error, const State& state,
     return;
   }
   const bool has_inputs = !batch.empty() && batch.inputs().defined();
-  if (std::string where = failing_layer(*state.model, text, forward); !where.empty()) {
+  std::string where;
+  if (state.sharding == nullptr) {  // else a second pass would wait for other ranks
+    where = failing_layer(*state.model, text, forward);
+  }
+  if (!where.empty()) {
     if (has_inputs) {
       where += c10::str(" The batch's inputs are ", batch.inputs().scalar_type(),
                         batch.inputs().sizes(), ".");

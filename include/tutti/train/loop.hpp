@@ -259,6 +259,9 @@ class Loop {
       if (run_.graphs) {
         run_.graphs->forget();
       }
+      TUTTI_CHECK(state_.sharding == nullptr,
+                  "a policy has given the model other parameters, but the model is sharded; set "
+                  "sharding.stage to ShardStage::none, or remove the policy");
       run_.parallel.reset();  // its hooks sit on the old ones
       run_.parallel = make_parallel(engine_, state_, run_);
     }

@@ -15,6 +15,7 @@
 #include <tutti/data/data_spec.hpp>
 #include <tutti/data/evaluator.hpp>
 #include <tutti/dist/data_parallel.hpp>
+#include <tutti/dist/sharding.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/checkpoint_path.hpp>
@@ -108,6 +109,9 @@ struct TrainerOptions {
   // ---- Several processes -----------------------------------------------------------------------
   double dist_timeout = 300.0;                ///< seconds a collective waits for the other ranks
   dist::DataParallelOptions data_parallel{};  ///< when and how gradients are averaged
+  dist::ShardingOptions
+      sharding{};  ///< `{.stage = dist::ShardStage::parameters}`: each rank keeps
+                   ///< only a part of what a model takes; no effect in one process
 };
 
 /// What one call of fit() changes; a field that is not set keeps what the trainer has.

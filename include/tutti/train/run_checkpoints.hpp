@@ -19,6 +19,7 @@
 #include <tutti/checkpoint/save_job.hpp>
 #include <tutti/checkpoint/saver.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/dist/sharding.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/detail/checkpoints.hpp>
 #include <tutti/train/fetched.hpp>
@@ -147,6 +148,7 @@ class RunCheckpoints final : public Checkpoints {
     begun_.erase(begun_.begin());
     settle();
     const checkpoint::SaverOptions& how = saver->options();
+    const auto whole = summoned();
     const CheckpointScope entered(policies_, state_);
     checkpoint::Pages pages;
     if (how.fill_pages) {
@@ -161,6 +163,7 @@ class RunCheckpoints final : public Checkpoints {
 
   void save(const std::string& path, bool weights_only) override {
     settle();
+    const auto whole = summoned();
     const CheckpointScope entered(policies_, state_);
     const checkpoint::Snapshot snapshot = collected(weights_only, ignore_keys_);
     on_zero([&] { checkpoint::write_snapshot(path, snapshot, overwrite_); });
@@ -219,6 +222,11 @@ class RunCheckpoints final : public Checkpoints {
   }
 
  private:
+  // Whole parameters in the model for as long as it lives; null where they always are.
+  [[nodiscard]] std::unique_ptr<dist::Summoned> summoned() const {
+    return state_.sharding != nullptr ? state_.sharding->summon() : nullptr;
+  }
+
   static checkpoint::SaverOptions saver_options(const Options& options) {
     return {.folder = options.save_folder,
             .filename = options.save_filename,

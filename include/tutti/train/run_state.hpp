@@ -11,6 +11,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/train/detail/sharding_support.hpp>
 #include <tutti/train/load_report.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/timestamp_state.hpp>
@@ -160,9 +161,12 @@ TUTTI_INLINE void save_run(const State& state, const Run& run, const checkpoint:
   archive.put("device_train_microbatch_size", state.device_train_microbatch_size);
   detail::save_schedulers(state, run, archive.child("schedulers"));
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
-    checkpoint::save_optimizer(*state.optimizers[i],
-                               archive.child("optimizers").child(std::to_string(i)),
-                               state.model.get());
+    Archive& saved = archive.child("optimizers").child(std::to_string(i));
+    if (state.sharding != nullptr) {
+      sharding_support().save(*state.optimizers[i], state, saved);
+    } else {
+      checkpoint::save_optimizer(*state.optimizers[i], saved, state.model.get());
+    }
   }
   if (run.scaler) {
     run.scaler->save(archive.child("scaler"));

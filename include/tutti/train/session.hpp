@@ -27,6 +27,7 @@
 #include <tutti/train/reproducibility.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/setup.hpp>
+#include <tutti/train/sharding.hpp>
 #include <tutti/train/signals.hpp>
 
 namespace tutti::train {
@@ -260,7 +261,15 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   engine_->fire<AfterLoad>(state_);
   seed_all(state_.seed);
   run_.data_parallel = options_.data_parallel;
-  run_.parallel = make_parallel(*engine_, state_, run_);
+  if (options_.sharding.stage != dist::ShardStage::none && state_.world_size > 1) {
+    auto sharding =
+        make_sharding(engine_->why_no_sharding(keeps_whole(options_.sharding)), options_, state_);
+    run_.fold_into_optimizer = false;  // averages are of whole weights, norms over all ranks
+    state_.sharding = sharding.get();
+    run_.parallel = std::move(sharding);
+  } else {
+    run_.parallel = make_parallel(*engine_, state_, run_);
+  }
 }
 
 TUTTI_INLINE void Session::join_world() {

@@ -284,7 +284,12 @@ class Step {
     state_.is_ascent = false;
   }
 
-  void update() { sweeps_.step(engine_, state_); }
+  void update() {
+    sweeps_.step(engine_, state_);
+    if (run_.parallel) {
+      run_.parallel->after_step();
+    }
+  }
 
   // Forward and backward of all microbatches. report: their losses and metrics are the batch's.
   // Returns whether the gradients are finite.

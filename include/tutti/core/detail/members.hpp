@@ -134,7 +134,9 @@ inline constexpr bool is_method =
       with(ahead_of_graph), with(behind_graph), with(instead_of_graph)
 
 // Members that a type has once for all its objects.
-#define TUTTI_STATICS(with) with(name), with(role), with(no_graph), with(reads_gradients)
+#define TUTTI_STATICS(with)                                                               \
+  with(name), with(role), with(no_graph), with(no_sharding), with(no_parameter_sharding), \
+      with(reads_gradients)
 
 // Functions, as they are called for a policy `p`, or for a const one `c`.
 #define TUTTI_METHODS(with)                                                              \
@@ -143,6 +145,7 @@ inline constexpr bool is_method =
       with(prepare_load, p.prepare_load(sample::const_archive, sample::state)),          \
       with(close, p.close(sample::state)),                                               \
       with(leaves_parameters_unused, c.leaves_parameters_unused()),                      \
+      with(why_no_sharding, c.why_no_sharding()),                                        \
       with(join, p.join(sample::sweep, sample::const_state)),                            \
       with(pixels, p.pixels(sample::frame)),                                             \
       with(targets_follow, c.targets_follow(sample::const_state)),                       \

@@ -132,15 +132,16 @@ inline std::shared_ptr<gloo::transport::Device> gloo_device(const Environment& e
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
+/// machine: the place of this process among all, which says how its network is reached.
 inline c10::intrusive_ptr<c10d::ProcessGroup> make_group(
     const c10::intrusive_ptr<c10d::Store>& store, const Environment& environment,
-    c10::DeviceType device, std::chrono::milliseconds timeout) {
+    c10::DeviceType device, std::chrono::milliseconds timeout, const Environment& machine) {
   using c10d::ProcessGroup;
   const int rank = environment.rank;
   const int size = environment.world_size;
   auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  options->devices.push_back(gloo_device(environment));
+  options->devices.push_back(gloo_device(machine));
   const c10::intrusive_ptr<c10d::Backend> gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
       c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank, size, std::move(options));
   group->setBackend(c10::DeviceType::CPU, ProcessGroup::BackendType::GLOO, gloo);

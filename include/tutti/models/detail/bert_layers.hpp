@@ -16,6 +16,7 @@
 #include <tutti/nn/gated_feed_forward.hpp>
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/normalization.hpp>
+#include <tutti/nn/unit.hpp>
 
 #include <torch/nn/cloneable.h>
 
@@ -162,7 +163,9 @@ class BertIntermediateImpl : public torch::nn::Cloneable<BertIntermediateImpl> {
 TORCH_MODULE(BertIntermediate);
 
 /// One layer of BERT. GatedLinearUnits can exchange its second half.
-class BertLayerImpl : public torch::nn::Cloneable<BertLayerImpl>, public nn::GatedHost {
+class BertLayerImpl : public torch::nn::Cloneable<BertLayerImpl>,
+                      public nn::GatedHost,
+                      public nn::Unit {
  public:
   ~BertLayerImpl() override;
   explicit BertLayerImpl(const BertOptions& options) : options_(options) { reset(); }
@@ -255,9 +258,11 @@ TUTTI_INLINE void BertLayerImpl::reset() {
   output = register_module("output", BertResidual(options_, options_.intermediate_size));
 }
 
-TUTTI_INLINE at::Tensor BertLayerImpl::forward(const at::Tensor& x, const nn::SeenKeys& keys) {
-  const at::Tensor h = attention(x, keys);
-  return gated_ ? gated_->forward(h, h) : output(intermediate(h), h);
+TUTTI_INLINE at::Tensor BertLayerImpl::forward(const at::Tensor& input, const nn::SeenKeys& keys) {
+  return in_unit(input, [&](const at::Tensor& x) {
+    const at::Tensor h = attention(x, keys);
+    return gated_ ? gated_->forward(h, h) : output(intermediate(h), h);
+  });
 }
 
 TUTTI_INLINE void BertLayerImpl::set_gated(std::shared_ptr<nn::GatedFeedForwardImpl> gated,

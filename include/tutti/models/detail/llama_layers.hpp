@@ -10,6 +10,7 @@
 #include <tutti/nn/dropout.hpp>
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/rms_norm.hpp>
+#include <tutti/nn/unit.hpp>
 
 #include <torch/nn/cloneable.h>
 
@@ -56,7 +57,7 @@ class LlamaMLPImpl : public torch::nn::Cloneable<LlamaMLPImpl> {
 TORCH_MODULE(LlamaMLP);
 
 /// One layer: attention, then feed-forward, each on the normalised input and added to it.
-class LlamaDecoderLayerImpl : public torch::nn::Cloneable<LlamaDecoderLayerImpl> {
+class LlamaDecoderLayerImpl : public torch::nn::Cloneable<LlamaDecoderLayerImpl>, public nn::Unit {
  public:
   LlamaDecoderLayerImpl(const LlamaOptions& options, std::int64_t layer);
   ~LlamaDecoderLayerImpl() override;
@@ -174,10 +175,12 @@ TUTTI_INLINE void LlamaDecoderLayerImpl::reset() {
   post_attention_layernorm = register_module("post_attention_layernorm", nn::RMSNorm(norm));
 }
 
-TUTTI_INLINE at::Tensor LlamaDecoderLayerImpl::forward(const at::Tensor& x,
+TUTTI_INLINE at::Tensor LlamaDecoderLayerImpl::forward(const at::Tensor& input,
                                                        const detail::CausalPass& pass) {
-  const at::Tensor h = x + self_attn(input_layernorm(x), pass);
-  return h + mlp(post_attention_layernorm(h));
+  return in_unit(input, [&](const at::Tensor& x) {
+    const at::Tensor h = x + self_attn(input_layernorm(x), pass);
+    return h + mlp(post_attention_layernorm(h));
+  });
 }
 
 }  // namespace tutti::models

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <tutti/dist/communicator.hpp>
+#include <tutti/dist/data_parallel.hpp>
+
+/// What a training loop asks of sharded data-parallel training, as an interface that costs no more
+/// than the tensor header. `dist/sharded.hpp` implements it.
+
+namespace tutti::dist {
+
+/// What each rank keeps only its part of; each stage includes those before it.
+enum class ShardStage : std::uint8_t {
+  none,        ///< nothing: every rank keeps all
+  optimizer,   ///< the optimizer's state (ZeRO-1)
+  gradients,   ///< gradients, too (ZeRO-2; FSDP's SHARD_GRAD_OP)
+  parameters,  ///< parameters, too (ZeRO-3; FSDP's FULL_SHARD)
+};
+
+/// "none", "optimizer", "gradients", "parameters".
+constexpr std::string_view to_string(ShardStage stage) {
+  constexpr std::string_view names[] = {"none", "optimizer", "gradients", "parameters"};
+  return names[static_cast<std::size_t>(stage)];
+}
+
+/// How a model is sharded. All ranks have the same.
+struct ShardingOptions {
+  ShardStage stage = ShardStage::none;
+
+  /// Ranks that share one copy of the model; 0: all. Less than all, which it has to divide: copies
+  /// are kept equal by averaging their gradients (hybrid sharding). Ranks of a copy are neighbours:
+  /// rank = copy * shard_degree + part.
+  int shard_degree = 0;
+
+  /// The type in which parameters compute and travel; none: their own. The parts that the optimizer
+  /// has keep their own type.
+  std::optional<at::ScalarType> param_dtype = std::nullopt;
+
+  /// The type in which gradients are averaged; none: that in which parameters compute.
+  std::optional<at::ScalarType> reduce_dtype = std::nullopt;
+
+  /// Gradients are averaged after the last backward pass and not while they are computed, so that
+  /// no rank waits for one that failed there; not with ShardStage::parameters.
+  bool reduce_at_end = false;
+};
+
+/// A parameter and this rank's part of it: rows of its dimension 0.
+struct ShardedParameter {
+  std::string name;    ///< in the model; the first one where it has several
+  at::Tensor whole;    ///< the model's own tensor
+  at::Tensor shard;    ///< [rows, ...], what the optimizer has; rows may be 0
+  std::int64_t first;  ///< the first of these rows
+};
+
+/// Keeps the whole parameters in the model while it lives; see Sharding::summon().
+class Summoned {
+ public:
+  Summoned() = default;
+  Summoned(const Summoned&) = delete;
+  Summoned& operator=(const Summoned&) = delete;
+  virtual ~Summoned() = default;
+};
+
+/// A sharded model. The loop is DataParallel's with an optimizer over the shards of parameters(),
+/// and after_step() behind its step.
+class Sharding : public DataParallel {
+ public:
+  /// All parameters of the model, each once, also those that do not train.
+  [[nodiscard]] virtual const std::vector<ShardedParameter>& parameters() const = 0;
+
+  /// The part of a parameter of the model that the optimizer has; the tensor itself when it is no
+  /// parameter of the model.
+  [[nodiscard]] virtual at::Tensor shard_of(const at::Tensor& parameter) const = 0;
+
+  /// The ranks that have one copy of the model together: norms over all gradients are sums over
+  /// these.
+  [[nodiscard]] virtual Communicator& shard_group() const = 0;
+
+  /// Puts the whole parameters, in their own type, into the model; a collective. They may be read
+  /// while the result lives; the model must not run meanwhile.
+  ///
+  /// write_back: what they are at the end becomes the model's; every rank wrote the same. The
+  /// destructor is a collective then.
+  [[nodiscard]] virtual std::unique_ptr<Summoned> summon(bool write_back = false) = 0;
+
+  /// This rank's part of a tensor shaped as `like.whole`, as the shard is laid out.
+  [[nodiscard]] virtual at::Tensor part_of(const ShardedParameter& like,
+                                           const at::Tensor& whole) const = 0;
+
+  /// The whole of which every rank has such a part; a collective of shard_group().
+  [[nodiscard]] virtual at::Tensor whole_of(const ShardedParameter& like,
+                                            const at::Tensor& part) const = 0;
+};
+
+}  // namespace tutti::dist

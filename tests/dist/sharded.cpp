@@ -1,0 +1,437 @@
+#include <tutti/dist/sharded.hpp>
+
+#include "dist/ranks.hpp"
+#include "support/catch.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+
+#include <tutti/dist/process_group.hpp>
+#include <tutti/models/gpt2.hpp>
+#include <tutti/nn/unit.hpp>
+
+namespace dist = tutti::dist;
+using Catch::Matchers::ContainsSubstring;
+using dist::ShardStage;
+using tutti_test::all_passed;
+using tutti_test::run_ranks;
+
+namespace {
+
+constexpr ShardStage stages[] = {ShardStage::optimizer, ShardStage::gradients,
+                                 ShardStage::parameters};
+
+template <class Body>
+std::string error_of(Body body) {
+  try {
+    body();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+/// A linear layer that is a unit, and notes whether its weight was there when it ran.
+struct PartImpl final : torch::nn::Module, tutti::nn::Unit {
+  explicit PartImpl(std::int64_t width = 5)
+      : linear(register_module("linear", torch::nn::Linear(width, width))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    return in_unit(x, [&](const at::Tensor& y) {
+      there = linear->weight.storage().nbytes() > 0;
+      return linear(y).tanh();
+    });
+  }
+  torch::nn::Linear linear;
+  bool there = false;
+};
+TORCH_MODULE(Part);
+
+struct Net final : torch::nn::Module {
+  Net()
+      : first(register_module("first", torch::nn::Linear(5, 5))),
+        a(register_module("a", Part())),
+        b(register_module("b", Part())),
+        last(register_module("last", torch::nn::Linear(5, 2))) {}
+  at::Tensor forward(const at::Tensor& x) { return last(b(a(first(x)))); }
+  torch::nn::Linear first;
+  Part a, b;
+  torch::nn::Linear last;
+};
+
+std::shared_ptr<Net> net(std::uint64_t seed = 1) {
+  torch::manual_seed(seed);
+  auto out = std::make_shared<Net>();
+  out->to(at::kDouble);
+  return out;
+}
+
+/// Rows of one batch, the same on every rank; this rank's are every size-th.
+at::Tensor rows(dist::Communicator& group) {
+  torch::manual_seed(5);
+  return at::randn({12, 5}, at::kDouble).slice(0, group.rank(), 12, group.size());
+}
+
+at::Tensor all_rows() {
+  torch::manual_seed(5);
+  return at::randn({12, 5}, at::kDouble);
+}
+
+template <class Loss>
+void pass(dist::Sharding& sharding, Loss&& loss, bool last = true) {
+  sharding.before_forward(last);
+  const at::Tensor value = loss();
+  sharding.before_backward(value);
+  value.backward();
+  sharding.after_backward();
+}
+
+const dist::ShardedParameter& named(const dist::Sharding& sharding, const std::string& name) {
+  for (const auto& one : sharding.parameters()) {
+    if (one.name == name) {
+      return one;
+    }
+  }
+  throw std::logic_error("no parameter " + name);
+}
+
+/// The gradient of a parameter, put together of its parts.
+at::Tensor gradient(const dist::Sharding& sharding, const dist::ShardedParameter& one) {
+  return one.shard.grad().defined() ? sharding.whole_of(one, one.shard.grad()) : at::Tensor();
+}
+
+struct Rows final : torch::nn::Module {
+  Rows() {
+    two = register_parameter("two", at::arange(6, at::kFloat).view({2, 3}));
+    nine = register_parameter("nine", at::arange(9, at::kFloat));
+    scalar = register_parameter("scalar", at::full({}, 7.0));
+    // Channels last: rows are whole, but not in the order of their sizes.
+    images = register_parameter(
+        "images", at::arange(5 * 2 * 3, at::kFloat).view({5, 3, 1, 2}).permute({0, 3, 2, 1}));
+  }
+  at::Tensor two, nine, scalar, images;
+};
+
+}  // namespace
+
+TEST_CASE("rank body: rows of a rank", "[.rank]") {
+  const auto group = dist::initialize();
+  const auto r = static_cast<std::size_t>(group->rank());
+  Rows model;
+  const std::vector<at::Tensor> before{model.two.detach().clone(), model.nine.detach().clone(),
+                                       model.scalar.detach().clone(),
+                                       model.images.detach().clone()};
+  const auto strides = model.images.strides().vec();
+  for (const ShardStage stage : stages) {
+    const auto sharding = dist::shard(model, group, {.stage = stage});
+    const auto rows_of = [&](const char* name) { return named(*sharding, name).shard.size(0); };
+    CHECK(rows_of("two") == std::vector<std::int64_t>{1, 1, 0, 0}[r]);
+    CHECK(rows_of("nine") == std::vector<std::int64_t>{3, 3, 3, 0}[r]);
+    CHECK(rows_of("scalar") == std::vector<std::int64_t>{1, 0, 0, 0}[r]);
+    CHECK(rows_of("images") == std::vector<std::int64_t>{2, 2, 1, 0}[r]);
+    CHECK(named(*sharding, "nine").first == std::vector<std::int64_t>{0, 3, 6, 9}[r]);
+    CHECK(model.images.strides() == at::IntArrayRef(strides));
+    std::size_t i = 0;
+    for (const auto& one : sharding->parameters()) {
+      INFO(one.name);
+      CHECK(one.shard.is_leaf());
+      CHECK(one.shard.requires_grad());
+      CHECK(one.whole.equal(before[i]));
+      CHECK(sharding->shard_of(one.whole).is_same(one.shard));
+      CHECK(sharding->whole_of(one, one.shard.detach()).equal(before[i]));
+      CHECK(sharding->part_of(one, before[i]).equal(one.shard));
+      ++i;
+    }
+    const at::Tensor other = at::zeros({1});
+    CHECK(sharding->shard_of(other).is_same(other));
+  }
+}
+
+TEST_CASE("rank body: the mean of gradients", "[.rank]") {
+  const auto group = dist::initialize();
+  const auto alone = net();
+  alone->forward(all_rows()).square().mean().backward();
+  for (const ShardStage stage : stages) {
+    INFO(to_string(stage));
+    const auto model = net(group->rank() == 0 ? 1 : 2);  // rank 0's weights win
+    const auto sharding = dist::shard(*model, group, {.stage = stage});
+    pass(*sharding, [&] { return model->forward(rows(*group)).square().mean(); });
+    for (const auto& one : sharding->parameters()) {
+      INFO(one.name);
+      CHECK(gradient(*sharding, one)
+                .allclose(alone->named_parameters()[one.name].grad(), 1e-12, 1e-14));
+      CHECK_FALSE(one.whole.grad().defined());
+    }
+    // What was kept back by NoSync comes with the next.
+    for (const auto& one : sharding->parameters()) {
+      one.shard.mutable_grad().reset();
+    }
+    {
+      const dist::NoSync local(sharding.get());
+      pass(*sharding, [&] { return model->forward(rows(*group)).square().mean(); });
+      CHECK_FALSE(named(*sharding, "a.linear.weight").shard.grad().defined());
+    }
+    pass(*sharding, [&] { return model->forward(rows(*group)).square().mean(); });
+    const auto& one = named(*sharding, "a.linear.weight");
+    CHECK(gradient(*sharding, one).allclose(alone->a->linear->weight.grad() * 2, 1e-12, 1e-14));
+  }
+}
+
+TEST_CASE("rank body: memory of units", "[.rank]") {
+  const auto group = dist::initialize();
+  const auto model = net();
+  const at::Tensor before = model->a->linear->weight.detach().clone();
+  const at::Tensor expected = net()->forward(rows(*group)).detach();
+  const auto sharding = dist::shard(*model, group, {.stage = ShardStage::parameters});
+  const auto there = [&](const at::Tensor& tensor) { return tensor.storage().nbytes() > 0; };
+  CHECK_FALSE(there(model->a->linear->weight));
+  CHECK(there(model->first->weight));
+  {
+    const c10::NoGradGuard no_grad;
+    CHECK(model->forward(rows(*group)).equal(expected));
+    CHECK(model->a->there);
+    CHECK_FALSE(there(model->a->linear->weight));
+  }
+  sharding->before_forward(true);
+  const at::Tensor loss = model->forward(rows(*group)).sum();
+  CHECK_FALSE(there(model->a->linear->weight));
+  CHECK_FALSE(there(model->b->linear->weight));
+  sharding->before_backward(loss);
+  loss.backward();
+  CHECK_FALSE(there(model->b->linear->weight));
+  CHECK(named(*sharding, "b.linear.weight").shard.grad().defined());  // while gradients came
+  sharding->after_backward();
+  CHECK_FALSE(there(model->a->linear->weight));
+  {
+    const auto whole = sharding->summon();
+    CHECK(model->a->linear->weight.equal(before));
+    CHECK_THAT(error_of([&] { (void)sharding->summon(); }), ContainsSubstring("summoned already"));
+    CHECK_THAT(error_of([&] { model->forward(rows(*group)); }),
+               ContainsSubstring("the unit 'a' runs while its parameters are summoned"));
+  }
+  {
+    const auto whole = sharding->summon(/*write_back=*/true);
+    const c10::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : model->parameters()) {
+      parameter.zero_();
+    }
+  }
+  sharding->after_step();
+  const c10::NoGradGuard no_grad;
+  CHECK(model->forward(rows(*group)).eq(0).all().item<bool>());
+}
+
+TEST_CASE("rank body: gradients that are missing", "[.rank]") {
+  const auto group = dist::initialize();
+  for (const ShardStage stage : stages) {
+    INFO(to_string(stage));
+    const auto model = net();
+    model->a->linear->bias.set_requires_grad(false);
+    const auto sharding = dist::shard(*model, group, {.stage = stage});
+    // b runs nowhere. Gradients of a are on rank 1 alone, where ranks may differ: with
+    // ShardStage::parameters they wait for each other's.
+    const bool differs = stage != ShardStage::parameters;
+    pass(*sharding, [&] {
+      const at::Tensor y = model->a(model->first(rows(*group)));
+      return group->rank() == 1 ? y.sum() : differs ? model->first->bias.sum() : y.sum() * 0;
+    });
+    CHECK_FALSE(named(*sharding, "b.linear.weight").shard.grad().defined());
+    CHECK_FALSE(named(*sharding, "a.linear.bias").shard.grad().defined());
+    CHECK_FALSE(named(*sharding, "last.weight").shard.grad().defined());
+    const at::Tensor of_a = gradient(*sharding, named(*sharding, "a.linear.weight"));
+    const auto alone = net();
+    torch::manual_seed(5);
+    const at::Tensor x = at::randn({12, 5}, at::kDouble).slice(0, 1, 12, group->size());
+    alone->a(alone->first(x)).sum().backward();
+    CHECK(of_a.allclose(alone->a->linear->weight.grad() / group->size(), 1e-12, 1e-14));
+  }
+}
+
+TEST_CASE("rank body: one tensor in two units", "[.rank]") {
+  struct Tied final : torch::nn::Module {
+    struct Half final : torch::nn::Module, tutti::nn::Unit {
+      explicit Half(const at::Tensor& shared) {
+        weight = register_parameter("weight", shared);
+        bias = register_parameter("bias", at::ones({4}, at::kDouble));
+      }
+      at::Tensor forward(const at::Tensor& x) {
+        return in_unit(x, [&](const at::Tensor& y) { return y.matmul(weight).tanh() + bias; });
+      }
+      at::Tensor weight, bias;
+    };
+    Tied() {
+      const at::Tensor shared = at::eye(4, at::kDouble);
+      one = register_module("one", std::make_shared<Half>(shared));
+      two = register_module("two", std::make_shared<Half>(one->weight));
+    }
+    at::Tensor forward(const at::Tensor& x) { return two->forward(one->forward(x)); }
+    std::shared_ptr<Half> one, two;
+  };
+  const auto group = dist::initialize();
+  torch::manual_seed(5);
+  const at::Tensor x = at::randn({4, 4}, at::kDouble);
+  Tied alone;
+  alone.forward(x).square().mean().backward();
+  for (const ShardStage stage : stages) {
+    Tied model;
+    const auto sharding = dist::shard(model, group, {.stage = stage});
+    CHECK(sharding->parameters().size() == 3);
+    CHECK(model.one->weight.storage().nbytes() > 0);  // it is in no unit
+    pass(*sharding, [&] {
+      return model.forward(x.slice(0, group->rank(), 4, group->size())).square().mean();
+    });
+    CHECK(gradient(*sharding, named(*sharding, "one.weight"))
+              .allclose(alone.one->weight.grad(), 1e-12, 1e-14));
+  }
+}
+
+TEST_CASE("rank body: units that are computed again", "[.rank]") {
+  const auto group = dist::initialize();
+  const auto make = [] {
+    torch::manual_seed(1);
+    auto model = tutti::models::GPT2LMHeadModel(tutti::models::GPT2Options{
+        .vocab_size = 11, .n_positions = 6, .n_embd = 8, .n_layer = 2, .n_head = 2});
+    model->to(at::kDouble);
+    model->eval();  // no dropout
+    model->transformer->set_activation_checkpointing(true);
+    return model;
+  };
+  torch::manual_seed(5);
+  const at::Tensor ids = at::randint(11, {4, 6}, at::kLong);
+  const auto loss = [](auto& model, const at::Tensor& some) {
+    tutti::Batch batch;
+    batch["input_ids"] = some;
+    batch["labels"] = some;
+    return model->loss(model->forward(batch), batch).total();
+  };
+  auto alone = make();
+  loss(alone, ids).backward();
+  for (const ShardStage stage : stages) {
+    INFO(to_string(stage));
+    auto model = make();
+    const auto sharding = dist::shard(*model, group, {.stage = stage});
+    for (int i = 0; i < 2; ++i) {
+      pass(*sharding, [&] { return loss(model, ids.slice(0, group->rank(), 4, group->size())); });
+    }
+    for (const auto& one : sharding->parameters()) {
+      INFO(one.name);
+      CHECK(gradient(*sharding, one)
+                .allclose(alone->named_parameters()[one.name].grad() * 2, 1e-10, 1e-12));
+    }
+  }
+}
+
+TEST_CASE("rank body: what cannot be sharded", "[.rank]") {
+  const auto group = dist::initialize();
+  const auto refused = [&](torch::nn::Module& model, dist::ShardingOptions options) {
+    return error_of([&] { (void)dist::shard(model, group, options); });
+  };
+  const auto model = net();
+  CHECK_THAT(refused(*model, {}), ContainsSubstring("stage is none"));
+  CHECK_THAT(refused(*model, {.stage = ShardStage::gradients, .shard_degree = 3}),
+             ContainsSubstring("shard_degree is 3 in a run of 2 ranks"));
+  CHECK_THAT(refused(*model, {.stage = ShardStage::parameters, .reduce_at_end = true}),
+             ContainsSubstring("take ShardStage::gradients"));
+  CHECK_THAT(refused(*model, {.stage = ShardStage::gradients, .param_dtype = at::kInt}),
+             ContainsSubstring("param_dtype or reduce_dtype is Int"));
+  CHECK_THAT(
+      refused(*model, {.stage = ShardStage::gradients, .shard_degree = group->rank() == 0 ? 0 : 2}),
+      ContainsSubstring("rank 1 has [sharding stage gradients, shard_degree 2") &&
+          ContainsSubstring("with the same options, on every rank"));
+  {
+    auto other = net();
+    if (group->rank() == 1) {
+      other->register_module("more", torch::nn::Linear(2, 2));
+    }
+    CHECK_THAT(refused(*other, {.stage = ShardStage::gradients}),
+               ContainsSubstring("rank 1 has [parameter more.weight"));
+  }
+  {
+    auto frozen = net();
+    for (const at::Tensor& parameter : frozen->parameters()) {
+      parameter.set_requires_grad(false);
+    }
+    CHECK_THAT(refused(*frozen, {.stage = ShardStage::gradients}),
+               ContainsSubstring("no parameter of the module requires a gradient"));
+  }
+  {
+    struct Empty final : torch::nn::Module, tutti::nn::Unit {};
+    auto with_empty = net();
+    with_empty->register_module("empty", std::make_shared<Empty>());
+    CHECK_THAT(refused(*with_empty, {.stage = ShardStage::parameters}),
+               ContainsSubstring("the unit 'empty' has no parameters of its own"));
+  }
+  {
+    auto mixed = net();
+    mixed->a->linear->to(at::kFloat);
+    mixed->a->register_parameter("other", at::ones({2}, at::kDouble));
+    CHECK_THAT(refused(*mixed, {.stage = ShardStage::parameters}),
+               ContainsSubstring("expected one floating type and device in a unit"));
+  }
+  {
+    auto twice = net();
+    const auto sharding = dist::shard(*twice, group, {.stage = ShardStage::parameters});
+    CHECK_THAT(refused(*twice, {.stage = ShardStage::parameters}),
+               ContainsSubstring("part of a model that is sharded already"));
+  }
+  {
+    struct Sparse final : torch::nn::Module {
+      Sparse()
+          : words(register_module(
+                "words", torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true)))) {}
+      torch::nn::Embedding words;
+    } sparse;
+    const auto sharding = dist::shard(sparse, group, {.stage = ShardStage::gradients});
+    CHECK_THAT(error_of([&] {
+                 pass(*sharding, [&] { return sparse.words(at::zeros({2}, at::kLong)).sum(); });
+               }),
+               ContainsSubstring("the gradient of 'words.weight' is sparse"));
+  }
+}
+
+TEST_CASE("a rank has rows of each parameter as fully_shard gives it", "[dist][sharded]") {
+  CHECK(run_ranks("rank body: rows of a rank", 4) == all_passed);
+}
+
+TEST_CASE("shards get the mean of all ranks' gradients", "[dist][sharded]") {
+  CHECK(run_ranks("rank body: the mean of gradients", 3) == all_passed);
+}
+
+TEST_CASE("a unit's parameters are there while it runs, and within summon", "[dist][sharded]") {
+  CHECK(run_ranks("rank body: memory of units") == all_passed);
+}
+
+TEST_CASE("a parameter without gradient on any rank has none afterwards", "[dist][sharded]") {
+  CHECK(run_ranks("rank body: gradients that are missing", 3) == all_passed);
+}
+
+TEST_CASE("a parameter of two units belongs to what contains both", "[dist][sharded]") {
+  CHECK(run_ranks("rank body: one tensor in two units") == all_passed);
+}
+
+TEST_CASE("activation checkpointing works on units", "[dist][sharded]") {
+  CHECK(run_ranks("rank body: units that are computed again") == all_passed);
+}
+
+TEST_CASE("what cannot be sharded is refused on every rank", "[dist][sharded]") {
+  CHECK(run_ranks("rank body: what cannot be sharded") == all_passed);
+}
+
+TEST_CASE("one process has all parts", "[dist][sharded]") {
+  const auto model = net();
+  const auto alone = net();
+  const auto sharding = dist::shard(*model, std::make_shared<dist::SingleProcess>(),
+                                    {.stage = ShardStage::parameters});
+  pass(*sharding, [&] { return model->forward(all_rows()).sum(); });
+  alone->forward(all_rows()).sum().backward();
+  for (const auto& one : sharding->parameters()) {
+    CHECK(one.shard.grad().equal(alone->named_parameters()[one.name].grad()));
+  }
+}

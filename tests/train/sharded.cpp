@@ -1,0 +1,319 @@
+#include <tutti/train/sharded.hpp>
+
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+
+#include <tutti/algorithms/ema.hpp>
+#include <tutti/algorithms/factorize.hpp>
+#include <tutti/algorithms/gradient_clipping.hpp>
+#include <tutti/algorithms/layer_freezing.hpp>
+#include <tutti/algorithms/sam.hpp>
+#include <tutti/algorithms/swa.hpp>
+#include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/data/tensor_loader.hpp>
+#include <tutti/models/gpt2.hpp>
+#include <tutti/optim/adam.hpp>
+#include <tutti/trainer.hpp>
+
+#include "dist/alone.hpp"
+#include "dist/ranks.hpp"
+#include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
+
+using namespace tutti;
+using Catch::Matchers::ContainsSubstring;
+using dist::ShardStage;
+using tutti_test::all_passed;
+using tutti_test::alone;
+using tutti_test::run_ranks;
+
+namespace {
+
+constexpr ShardStage stages[] = {ShardStage::optimizer, ShardStage::gradients,
+                                 ShardStage::parameters};
+
+auto gpt2() {
+  torch::manual_seed(1);
+  models::GPT2Options size{.vocab_size = 37, .n_positions = 8, .n_embd = 12, .n_layer = 2};
+  size.n_head = 3;
+  size.resid_pdrop = size.embd_pdrop = size.attn_pdrop = 0;
+  return models::GPT2LMHeadModel(size).ptr();
+}
+
+TrainerOptions options(std::int64_t batch_size) {
+  at::manual_seed(7);
+  const at::Tensor ids = at::randint(37, {24, 8}, at::kLong);
+  Batch texts;
+  texts["input_ids"] = ids;
+  texts["labels"] = ids;
+  return {.train = TensorLoader{texts, {.batch_size = batch_size, .shuffle = false}},
+          .max_duration = "2ep",
+          .optimizer = AdamW{.lr = 1e-2},
+          .device = "cpu",
+          .seed = 3,
+          .progress_bar = false};
+}
+
+}  // namespace
+
+namespace {
+
+/// The loss of every batch.
+struct Losses final {
+  std::vector<double> all{};
+  void apply(BatchEnd, State& state) { all.push_back(state.total_loss.at("total").item<double>()); }
+};
+
+template <class... Ps>
+std::vector<double> losses(TrainerOptions with, Ps... policies) {
+  Trainer<Losses, Ps...> trainer(gpt2(), std::move(with), Losses{}, std::move(policies)...);
+  trainer.fit();
+  return trainer.template get<Losses>().all;
+}
+
+double difference(const std::vector<double>& one, const std::vector<double>& other) {
+  double most = one.size() == other.size() && !one.empty() ? 0 : INFINITY;
+  for (std::size_t i = 0; i < std::min(one.size(), other.size()); ++i) {
+    const double off = std::abs(one[i] - other[i]);
+    most = off <= most ? most : off;
+  }
+  return most;
+}
+
+/// Every stage trains as DDP does, and as one process on the whole batches.
+template <class... Ps>
+void compare(std::int64_t microbatch, double tolerance, Ps... policies) {
+  const auto with = [&](ShardStage stage, std::int64_t batch) {
+    TrainerOptions out = options(batch);
+    out.sharding.stage = stage;
+    out.device_train_microbatch_size = microbatch;
+    return out;
+  };
+  const std::int64_t here = 12 / dist::initialize()->size();
+  const auto replicated = losses(with(ShardStage::none, here), policies...);
+  CHECK(replicated.size() == 4);
+  for (const ShardStage stage : stages) {
+    INFO(to_string(stage));
+    CHECK(difference(losses(with(stage, here), policies...), replicated) < tolerance);
+  }
+  const auto one = alone([&] { return losses(with(ShardStage::parameters, 12), policies...); });
+  CHECK(difference(one, replicated) < 10 * tolerance);
+}
+
+std::string refused(TrainerOptions with, auto... policies) {
+  try {
+    Trainer<decltype(policies)...> trainer(gpt2(), std::move(with), std::move(policies)...);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+/// Every tensor of a checkpoint by its path.
+std::map<std::string, at::Tensor> tensors_of(const std::string& path) {
+  const auto snapshot = checkpoint::read_snapshot(path);
+  std::map<std::string, at::Tensor> out;
+  const auto take = [&](const std::string& prefix) {
+    return [&out, prefix](const std::string& name, const ArchiveLeaf& leaf) {
+      if (const at::Tensor* tensor = leaf.tensor()) {
+        out[prefix + name] = *tensor;
+      }
+    };
+  };
+  snapshot.model.each_leaf(take("model/"));
+  snapshot.state.child("optimizers").each_leaf(take("optimizers/"));
+  return out;
+}
+
+void check_equal(const std::string& one, const std::string& other) {
+  const auto a = tensors_of(one);
+  const auto b = tensors_of(other);
+  CHECK(a.size() > 60);  // weights and two moments of each
+  REQUIRE(a.size() == b.size());
+  for (const auto& [name, tensor] : a) {
+    INFO(name);
+    CHECK(tensor.equal(b.at(name)));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("rank body: sharded as replicated", "[.rank]") {
+  SECTION("the whole batch at once") {
+    compare(0, 1e-6);
+  }
+  SECTION("in microbatches, with a limit on the norm of all gradients") {
+    compare(2, 1e-6,
+            GradientClipping{.clipping_type = ClippingType::norm, .clipping_threshold = 0.2});
+  }
+}
+
+TEST_CASE("rank body: sharded clipping and averages", "[.rank]") {
+  SECTION("adaptive, of vectors that no rank has whole") {
+    compare(0, 1e-6,
+            GradientClipping{.clipping_type = ClippingType::adaptive, .clipping_threshold = 0.02});
+  }
+  SECTION("by value, some left alone") {
+    compare(0, 1e-6,
+            GradientClipping{.clipping_type = ClippingType::value,
+                             .clipping_threshold = 1e-3,
+                             .exclude = {"transformer.wte.*"}});
+  }
+}
+
+TEST_CASE("rank body: averages of a sharded run", "[.rank]") {
+  const auto averages = [](ShardStage stage) {
+    TrainerOptions with = options(6);
+    with.sharding.stage = stage;
+    Trainer<EMA> trainer(gpt2(), with, EMA{.half_life = "2ba"});
+    trainer.fit();
+    trainer.get<EMA>().enter_checkpoint(trainer.state());
+    std::vector<at::Tensor> out;
+    for (const at::Tensor& parameter : trainer.state().model->parameters()) {
+      out.push_back(parameter.detach().clone());
+    }
+    trainer.get<EMA>().leave_checkpoint(trainer.state());
+    return out;
+  };
+  dist::initialize();
+  const auto replicated = averages(ShardStage::none);
+  for (const ShardStage stage : {ShardStage::optimizer, ShardStage::gradients}) {
+    const auto sharded = averages(stage);
+    REQUIRE(sharded.size() == replicated.size());
+    for (std::size_t i = 0; i < sharded.size(); ++i) {
+      CHECK(sharded[i].allclose(replicated[i], 1e-4, 1e-5));
+    }
+  }
+}
+
+TEST_CASE("rank body: sharded checkpoints", "[.rank]") {
+  const std::string folder = std::getenv("TUTTI_TEST_FOLDER");
+  const auto group = dist::initialize();
+  const bool replicas = group->size() == 4;
+  for (const ShardStage stage : stages) {
+    const std::string name = folder + "/" + std::string(to_string(stage));
+    TrainerOptions with = options(12 / group->size());
+    with.max_duration = "1ep";
+    with.sharding = {.stage = stage, .shard_degree = replicas ? 2 : 0};
+    {
+      Trainer trainer(gpt2(), with);
+      trainer.fit();
+      trainer.save_checkpoint(name + "_first");
+    }
+    with.load_path = name + "_first";
+    with.max_duration = "2ep";
+    with.save_overwrite = true;
+    Trainer trainer(gpt2(), with);
+    trainer.save_checkpoint(name + "_again");
+    trainer.fit();
+    trainer.save_checkpoint(name + "_end");
+  }
+  group->barrier();
+  CHECK(tensors_of(folder + "/parameters_end").size() > 60);
+  if (group->rank() == 0) {
+    for (const ShardStage stage : stages) {
+      const std::string name = folder + "/" + std::string(to_string(stage));
+      INFO(name);
+      check_equal(name + "_first", name + "_again");
+      alone([&] {
+        TrainerOptions with = options(12);
+        with.load_path = name + "_first";
+        with.max_duration = "2ep";
+        Trainer trainer(gpt2(), with);
+        trainer.save_checkpoint(name + "_alone");
+        check_equal(name + "_first", name + "_alone");
+        trainer.fit();
+        const auto end = tensors_of(name + "_end");
+        for (const auto& item : trainer.state().model->named_parameters()) {
+          CHECK(item.value().allclose(end.at("model/" + item.key()), 1e-4, 1e-5));
+        }
+        return 0;
+      });
+    }
+  }
+}
+
+TEST_CASE("rank body: what does not go with sharding", "[.rank]") {
+  const auto group = dist::initialize();
+  const auto with = [](ShardStage stage) {
+    TrainerOptions out = options(6);
+    out.sharding.stage = stage;
+    return out;
+  };
+  CHECK_THAT(
+      refused(with(ShardStage::optimizer), SAM{}),
+      ContainsSubstring("sharding.stage is optimizer, which does not go with SAM: it climbs"));
+  CHECK_THAT(refused(with(ShardStage::gradients), LayerFreezing{}),
+             ContainsSubstring("LayerFreezing: it takes layers from the optimizer"));
+  CHECK_THAT(refused(with(ShardStage::parameters), EMA{}),
+             ContainsSubstring("EMA: it averages whole weights") &&
+                 ContainsSubstring("take a lower stage"));
+  CHECK_THAT(refused(with(ShardStage::gradients),
+                     Factorize{.refactorize_interval = "1ep", .if_none = surgery::IfNone::ignore}),
+             ContainsSubstring("set refactorize_interval to 0"));
+  CHECK(refused(with(ShardStage::gradients), EMA{.half_life = "2ba"}) == "no error");
+
+  TrainerOptions automatic = with(ShardStage::parameters);
+  automatic.device_train_microbatch_size = "auto";
+  CHECK_THAT(refused(automatic), ContainsSubstring("the microbatch size is \"auto\""));
+  automatic.sharding.stage = ShardStage::gradients;
+  CHECK(refused(automatic) == "no error");
+
+  TrainerOptions degree = with(ShardStage::parameters);
+  degree.sharding.shard_degree = 3;
+  CHECK_THAT(refused(degree), ContainsSubstring("shard_degree is 3 in a run of 2 ranks"));
+
+  TrainerOptions strategy = with(ShardStage::gradients);
+  strategy.data_parallel.sync_strategy = dist::SyncStrategy::multi_auto_sync;
+  CHECK_THAT(refused(strategy), ContainsSubstring("data_parallel.sync_strategy is set"));
+
+  TrainerOptions lbfgs = with(ShardStage::optimizer);
+  lbfgs.optimizer = OptimizerSpec([](torch::nn::Module& model) {
+    return std::make_shared<torch::optim::LBFGS>(model.parameters());
+  });
+  CHECK_THAT(refused(lbfgs), ContainsSubstring("looks at all gradients at once"));
+
+  const auto differs = with(group->rank() == 0 ? ShardStage::gradients : ShardStage::parameters);
+  CHECK_THAT(refused(differs), ContainsSubstring("rank 1 has [sharding stage parameters") &&
+                                   ContainsSubstring("where rank 0 has [sharding stage gradients"));
+  const auto some = with(group->rank() == 0 ? ShardStage::none : ShardStage::parameters);
+  CHECK_THAT(refused(some), ContainsSubstring("has [sharding stage parameters"));
+}
+
+TEST_CASE("a trainer trains a sharded model as a replicated one", "[train][sharded]") {
+  CHECK(run_ranks("rank body: sharded as replicated", 2, std::chrono::seconds(120)) == all_passed);
+}
+
+TEST_CASE("gradients of which ranks have parts are clipped as whole ones", "[train][sharded]") {
+  CHECK(run_ranks("rank body: sharded clipping and averages", 3, std::chrono::seconds(120)) ==
+        all_passed);
+}
+
+TEST_CASE("weights of a sharded run are averaged where they are whole", "[train][sharded]") {
+  CHECK(run_ranks("rank body: averages of a sharded run", 2, std::chrono::seconds(120)) ==
+        all_passed);
+}
+
+TEST_CASE("a checkpoint of a sharded run is that of one process", "[train][sharded]") {
+  for (const int ranks : {2, 3, 4}) {
+    const TemporaryFolder folder;
+    ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
+    CHECK(run_ranks("rank body: sharded checkpoints", ranks, std::chrono::seconds(120)) ==
+          all_passed);
+  }
+}
+
+TEST_CASE("a run that cannot be sharded is refused on every rank", "[train][sharded]") {
+  CHECK(run_ranks("rank body: what does not go with sharding", 2, std::chrono::seconds(120)) ==
+        all_passed);
+}

@@ -1,0 +1,37 @@
+#include <tutti/train/sharding.hpp>
+
+#include <string_view>
+
+#include <tutti/algorithms/ema.hpp>
+#include <tutti/algorithms/factorize.hpp>
+#include <tutti/algorithms/gradient_clipping.hpp>
+#include <tutti/algorithms/sam.hpp>
+#include <tutti/core/switch.hpp>
+
+#include "support/catch.hpp"
+
+using namespace tutti;
+using dist::ShardStage;
+
+TEST_CASE("parameters are whole below the last stage and in their own type", "[train][sharding]") {
+  CHECK(train::keeps_whole({.stage = ShardStage::optimizer}));
+  CHECK(train::keeps_whole({.stage = ShardStage::gradients}));
+  CHECK_FALSE(train::keeps_whole({.stage = ShardStage::parameters}));
+  CHECK_FALSE(train::keeps_whole({.stage = ShardStage::optimizer, .param_dtype = at::kBFloat16}));
+}
+
+TEST_CASE("a policy says why it cannot train a sharded model", "[train][sharding]") {
+  for (const bool whole : {true, false}) {
+    CHECK(train::why_no_sharding(SAM{}, whole) == SAM::no_sharding);
+    CHECK(train::why_no_sharding(GradientClipping{}, whole).empty());
+    CHECK(train::why_no_sharding(Factorize{}, whole).empty());
+    CHECK_FALSE(train::why_no_sharding(Factorize{.refactorize_interval = "1ep"}, whole).empty());
+  }
+  CHECK(train::why_no_sharding(EMA{}, true).empty());
+  CHECK(train::why_no_sharding(EMA{}, false) == EMA::no_parameter_sharding);
+}
+
+TEST_CASE("a policy that is off has nothing against it", "[train][sharding]") {
+  CHECK(train::why_no_sharding(Switch<SAM>(SAM{}, false), true).empty());
+  CHECK(train::why_no_sharding(Switch<SAM>(SAM{}, true), true) == SAM::no_sharding);
+}
