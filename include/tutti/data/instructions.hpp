@@ -83,10 +83,11 @@ class InstructionSet {
 /// Makes a batch of sequences of different lengths: each tensor is padded to the longest, and
 /// `attention_mask`, int64 [N, T], is 0 for padding.
 struct PadSequences {
-  std::int64_t pad_token_id = 0;     ///< of `input_ids`
-  std::int64_t ignore_index = -100;  ///< of `labels`; every other tensor is padded with 0
-  std::int64_t multiple_of = 1;      ///< the length of a batch is a multiple; >= 1
-  bool left = false;                 ///< pads on the left, as for generation
+  std::int64_t pad_token_id = 0;  ///< of `input_ids`
+  std::int64_t ignore_index =
+      -100;                      ///< of `labels`; `sequence_id` is padded with -1, others with 0
+  std::int64_t multiple_of = 1;  ///< the length of a batch is a multiple; >= 1
+  bool left = false;             ///< pads on the left, as for generation
 
   /// examples: of one-dimensional tensors, all of an example equally long.
   /// Throws c10::ValueError when an example has other names or lengths than that.
@@ -231,9 +232,10 @@ TUTTI_INLINE Batch PadSequences::operator()(const std::vector<Batch>& examples) 
   };
   Batch out;
   for (const auto& [name, first] : examples.front()) {
-    const std::int64_t pad = name == "input_ids" ? pad_token_id
-                             : name == "labels"  ? ignore_index
-                                                 : 0;
+    const std::int64_t pad = name == "input_ids"     ? pad_token_id
+                             : name == "labels"      ? ignore_index
+                             : name == "sequence_id" ? -1
+                                                     : 0;
     at::Tensor padded = first.new_full({count, length}, pad);
     for (std::int64_t row = 0; row < count; ++row) {
       const Batch& example = examples[static_cast<std::size_t>(row)];
