@@ -62,6 +62,7 @@
 #include <tutti/core/switch.hpp>
 #include <tutti/core/trace.hpp>
 #include <tutti/data/augmentations.hpp>
+#include <tutti/data/chats.hpp>
 #include <tutti/data/cifar.hpp>
 #include <tutti/data/csv.hpp>
 #include <tutti/data/data_loader.hpp>

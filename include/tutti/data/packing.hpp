@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -195,7 +194,7 @@ class PackedDataset {
 #include <algorithm>
 #include <iterator>
 #include <numeric>
-#include <string>
+#include <set>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/cat.h>
@@ -268,24 +267,20 @@ TUTTI_INLINE std::vector<std::vector<DocumentPiece>> plan_packing(
                      return a.end - a.begin > b.end - b.begin;
                    });
   std::vector<std::vector<DocumentPiece>> out;
-  std::map<std::int64_t, std::vector<std::size_t>> by_room;  // examples that are not full
+  std::set<std::pair<std::int64_t, std::size_t>> open;  // room of examples that are not full
   for (const DocumentPiece& piece : pieces) {
     const std::int64_t size = piece.end - piece.begin;
-    std::int64_t room = options.length;
-    std::size_t which = out.size();
-    if (const auto found = by_room.lower_bound(size); found != by_room.end()) {
-      room = found->first;
-      which = found->second.back();
-      found->second.pop_back();
-      if (found->second.empty()) {
-        by_room.erase(found);
-      }
+    std::pair<std::int64_t, std::size_t> best{options.length, out.size()};
+    if (const auto found = open.lower_bound({size, 0}); found != open.end()) {
+      best = *found;
+      open.erase(found);
     } else {
       out.emplace_back();
     }
+    const auto [room, which] = best;
     out[which].push_back(piece);
     if (room > size) {
-      by_room[room - size].push_back(which);
+      open.emplace(room - size, which);
     }
   }
   const auto before = [](const DocumentPiece& a, const DocumentPiece& b) {
