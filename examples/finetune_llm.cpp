@@ -8,8 +8,9 @@
 //            which the folder's chat template makes a text of, or {"prompt": ..., "answer": ...},
 //            texts or lists of token ids. Without them a small model learns to count. --help lists
 //            the options
-// It prints: a progress bar, an answer after every epoch, the perplexity, and the two folders
-// ctest: --max-duration 8ep --packing
+// It prints: a progress bar, an answer after every epoch, the perplexity, and the folders of the
+//            adapters and of the model with them
+// ctest: --max-duration 8ep --packing --batch-size 2
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -78,6 +79,7 @@ void make_small(Settings& settings) {
   settings.model = settings.out + "/base";
   settings.data = settings.eval_data = settings.out + "/count.jsonl";
   settings.ask = "10 11 12";
+  settings.max_length = 64;
   std::filesystem::create_directories(settings.out);
   std::ofstream file(settings.data);
   std::string text;
@@ -96,13 +98,15 @@ void make_small(Settings& settings) {
                                                           .hidden_size = 64,
                                                           .intermediate_size = 128,
                                                           .num_hidden_layers = 2,
-                                                          .num_attention_heads = 4});
+                                                          .num_attention_heads = 4,
+                                                          .initializer_range = 0.2});
   models::save_pretrained(net, settings.model, {.overwrite = true});
   tokenizer.save(settings.model);
   std::ofstream(settings.model + "/tokenizer_config.json")
       << R"({"eos_token": "<|im_end|>", "chat_template": "{% for message in messages %})"
       << R"({{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}})"
-      << R"({% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"})";
+      << R"({% endfor %}{% if add_generation_prompt %})"
+      << R"({{ '<|im_start|>assistant\n' }}{% endif %}"})";
   std::ofstream(settings.model + "/generation_config.json") << R"({"eos_token_id": 0})";
 }
 

@@ -144,7 +144,7 @@ void train(const Settings& settings, Net net, const std::vector<std::string>& te
     tokenizer->save(settings.out);
     std::ofstream(settings.out + "/tokenizer_config.json")
         << R"({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|endoftext|>", )"
-        << R"("eos_token": "<|endoftext|>"})";
+        << R"("eos_token": "<|endoftext|>", "model_input_names": ["input_ids", "attention_mask"]})";
     std::printf("model and tokenizer: %s\n", settings.out.c_str());
   }
 }
