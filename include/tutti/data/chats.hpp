@@ -25,11 +25,11 @@ struct ChatsOptions {
 /// `{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}`.
 /// Other names in a line are left alone, empty lines too.
 ///
-///     const auto chats = tutti::data::read_chats("train.jsonl", {.encode_chat = [&](const auto& c)
-///     {
-///       return chat_template.encode_chat(tokenizer, c);
-///     }});
-///     tutti::data::InstructionSet train{chats};
+///     const auto encode = [&](const std::vector<tutti::ChatMessage>& chat) {
+///       return chat_template.encode_chat(tokenizer, chat);
+///     };
+///     tutti::data::InstructionSet train{
+///         tutti::data::read_chats("train.jsonl", {.encode_chat = encode})};
 ///
 /// Which tokens are learnt is what EncodedChat::assistant_mask says, in every turn. A chat whose
 /// first max_length tokens have none of these is left out, with a warning that counts such chats.
