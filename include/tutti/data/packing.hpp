@@ -115,6 +115,25 @@ class DocumentPacker {
   std::vector<Open> open_{};  // in the order in which they were opened
 };
 
+namespace detail {
+
+template <class D>
+inline constexpr bool gives_documents = requires(const D& data, std::int64_t index) {
+  data.size();
+  { data.get(index) } -> ::tutti::detail::BatchLike;
+};
+
+}  // namespace detail
+
+/// Refuses what a PackedDataset cannot ask for documents.
+template <class D>
+struct DocumentsCheck {
+  static_assert(detail::gives_documents<D>,
+                "tutti: this gives no documents that are the same each time; give it std::int64_t "
+                "size() const and Example get(std::int64_t index) const, without random numbers "
+                "(an Example is a tutti::Batch with \"input_ids\").");
+};
+
 /// A data set whose documents are packed: a data set for DataLoader, which shuffles examples, deals
 /// them to ranks and resumes among them at once.
 ///
@@ -126,6 +145,8 @@ class DocumentPacker {
 /// each time. Which documents stand together is the same in every epoch and on every rank.
 template <class D>
 class PackedDataset {
+  static_assert(sizeof(DocumentsCheck<D>) > 0);
+
  public:
   /// lengths: the tokens of each document; without them each is asked for once, and counted.
   /// Throws as plan_packing(), what get() throws, and c10::ValueError when there are not as many
@@ -175,11 +196,11 @@ class PackedDataset {
 
  private:
   [[nodiscard]] Batch document(std::int64_t index) const {
-    static_assert(
-        requires(const D& data) { data.get(index); },
-        "tutti: these documents are none that are the same each time; give a data set "
-        "with Example get(std::int64_t index) const, without random numbers.");
-    return ::tutti::detail::to_batch(documents_->get(index));
+    if constexpr (detail::gives_documents<D>) {  // else DocumentsCheck has spoken
+      return ::tutti::detail::to_batch(documents_->get(index));
+    } else {
+      return {};
+    }
   }
 
   std::shared_ptr<const D> documents_;
