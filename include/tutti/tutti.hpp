@@ -65,6 +65,7 @@
 #include <tutti/core/switch.hpp>
 #include <tutti/core/trace.hpp>
 #include <tutti/data/augmentations.hpp>
+#include <tutti/data/chats.hpp>
 #include <tutti/data/cifar.hpp>
 #include <tutti/data/csv.hpp>
 #include <tutti/data/data_loader.hpp>
@@ -72,9 +73,11 @@
 #include <tutti/data/image_loader.hpp>
 #include <tutti/data/image_ops.hpp>
 #include <tutti/data/instructions.hpp>
+#include <tutti/data/length_buckets.hpp>
 #include <tutti/data/lines.hpp>
 #include <tutti/data/mask_tokens.hpp>
 #include <tutti/data/npy.hpp>
+#include <tutti/data/packing.hpp>
 #include <tutti/data/streaming_order.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/data/tokens.hpp>

@@ -105,6 +105,11 @@ TEST_CASE("samples are counted by dimension 0, on which all tensors agree", "[co
 TEST_CASE("tokens are the elements of input_ids", "[core][batch]") {
   CHECK(Batch{{"input_ids", at::zeros({3, 5})}, {"labels", at::zeros({3, 5})}}.num_tokens() == 15);
   CHECK(Batch(at::zeros({3, 5})).num_tokens() == 0);
+  at::Tensor mask = at::ones({3, 5}, at::kLong);
+  mask[1].slice(0, 2).zero_();
+  CHECK(Batch{{"input_ids", at::zeros({3, 5})}, {"attention_mask", mask}}.num_tokens() == 12);
+  CHECK(Batch{{"input_ids", at::zeros({3, 5})}, {"attention_mask", at::zeros({3, 1, 5, 5})}}
+            .num_tokens() == 15);
 }
 
 TEST_CASE("splitting gives slices in order whose sum is the batch", "[core][batch][law]") {

@@ -99,16 +99,40 @@ TEST_CASE("the loss leaves prompts out", "[data][instructions]") {
   CHECK(row(all.get(1)["labels"], 0) == Ids{4, 5, 6});
 }
 
-TEST_CASE("packed examples hold as many instructions as fit", "[data][instructions]") {
+TEST_CASE("packed examples hold as many instructions as fit, apart from each other",
+          "[data][instructions]") {
   const InstructionSet set(three, {.packing = true, .max_length = 6});
   REQUIRE(set.size() == 2);
-  CHECK(row(set.get(0)["input_ids"], 0) == Ids{1, 2, 3, 4, 5, 6});
-  CHECK(row(set.get(0)["labels"], 0) == Ids{-100, -100, 3, -100, 5, 6});
+  Batch first = set.get(0);
+  CHECK(row(first["input_ids"], 0) == Ids{1, 2, 3, 4, 5, 6});
+  CHECK(row(first["labels"], 0) == Ids{-100, -100, 3, -100, 5, 6});
+  CHECK(row(first["sequence_id"], 0) == Ids{0, 0, 0, 1, 1, 1});
+  CHECK(row(first["position_ids"], 0) == Ids{0, 1, 2, 0, 1, 2});
   CHECK(row(set.get(1)["input_ids"], 0) == Ids{7, 8});
+  CHECK(set.lengths() == Ids{6, 2});
+  const InstructionSet all(three, {.packing = true, .max_length = 5, .learn_prompts = true});
+  CHECK(row(all.get(0)["input_ids"], 0) == Ids{1, 2, 3, 7, 8});
+  CHECK(row(all.get(0)["labels"], 0) == Ids{-100, 2, 3, -100, 8});
   CHECK_THROWS_WITH(InstructionSet(three, {.packing = true, .max_length = 2}),
                     ContainsSubstring("number 0 has 3 tokens, but a packed example has 2"));
   CHECK_THROWS_WITH(InstructionSet(std::vector<Instruction>{{{1}, {}}}),
                     ContainsSubstring("number 0 has no answer"));
+}
+
+TEST_CASE("the loss counts what the assistant writes in every turn", "[data][instructions]") {
+  const std::vector<EncodedChat> chats{{{1, 2, 3, 4, 5}, {0, 1, 1, 0, 1}}, {{6, 7}, {0, 1}}};
+  const InstructionSet set(chats);
+  REQUIRE(set.size() == 2);
+  CHECK(row(set.get(0)["labels"], 0) == Ids{-100, 2, 3, -100, 5});
+  CHECK(set.lengths() == Ids{5, 2});
+  const InstructionSet packed(chats, {.packing = true, .max_length = 7, .ignore_index = -1});
+  REQUIRE(packed.size() == 1);
+  CHECK(row(packed.get(0)["input_ids"], 0) == Ids{1, 2, 3, 4, 5, 6, 7});
+  CHECK(row(packed.get(0)["labels"], 0) == Ids{-1, 2, 3, -1, 5, -1, 7});
+  const InstructionSet all(chats, {.learn_prompts = true});
+  CHECK(row(all.get(1)["labels"], 0) == Ids{6, 7});
+  CHECK_THROWS_WITH(InstructionSet(std::vector<EncodedChat>{{{1}, {}}}),
+                    ContainsSubstring("chat 0 has 1 tokens and a mask of 0"));
 }
 
 TEST_CASE("a loader's batches are padded to their longest example", "[data][instructions]") {

@@ -247,3 +247,21 @@ TEST_CASE("BERT takes positions that are given", "[models][bert]") {
   const Batch shifted{{"input_ids", ids}, {"position_ids", at::arange(2, 7).expand({2, 5})}};
   CHECK_FALSE(model->forward(shifted).tensor().allclose(plain, 1e-4, 1e-5));
 }
+
+TEST_CASE("BERT reads packed documents as it reads them by themselves", "[models][bert][law]") {
+  at::manual_seed(13);
+  auto options = small();
+  options.max_position_embeddings = 14;
+  auto model = models::BertForMaskedLM(options);
+  model->eval();
+  const language::PackedDocuments documents = language::packed_documents(13);
+  std::vector<at::Tensor> alone;
+  for (const Batch& document : documents.alone) {
+    alone.push_back(model->forward(document.at("input_ids")).tensor()[0]);
+  }
+  Batch packed = documents.packed;
+  const at::Tensor seen = packed.at("attention_mask").ne(0);
+  CHECK(model->forward(packed).tensor().index({seen}).allclose(at::cat(alone), 1e-4, 1e-5));
+  packed.at("sequence_id").zero_();
+  CHECK_FALSE(model->forward(packed).tensor().index({seen}).allclose(at::cat(alone), 1e-4, 1e-5));
+}

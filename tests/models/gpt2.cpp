@@ -294,3 +294,27 @@ TEST_CASE("the options of GPT-2 survive config.json, and what it cannot compute 
   CHECK_THROWS_WITH(options_of(R"({"activation_function": "mish"})"), ContainsSubstring("mish"));
   CHECK_THROWS_WITH(options_of(R"({"model_type": "bert"})"), ContainsSubstring("bert"));
 }
+
+TEST_CASE("packed documents teach GPT-2 what they teach by themselves", "[models][gpt2][law]") {
+  at::manual_seed(5);
+  auto options = small();
+  options.n_positions = 14;
+  auto model = models::GPT2LMHeadModel(options);
+  model->eval();
+  CHECK(language::packed_as_alone(*model, options.vocab_size));
+  model->set_activation_checkpointing(true);
+  CHECK(language::packed_as_alone(*model, options.vocab_size));
+
+  tutti::functional::apply_alibi(*model, 14);
+  CHECK(language::packed_as_alone(*model, options.vocab_size));
+
+  const Batch odd{{"input_ids", at::zeros({2, 5}, at::kLong)},
+                  {"sequence_id", at::zeros({2, 4}, at::kLong)}};
+  CHECK_THROWS_WITH(model->forward(odd),
+                    ContainsSubstring("the sequence_id is [2, 4], expected [2, 5]"));
+  auto cache = model->make_cache(1, 4);
+  CHECK_THROWS_WITH(model->logits({.input_ids = at::zeros({1, 2}, at::kLong),
+                                   .sequence_id = at::zeros({1, 2}, at::kLong),
+                                   .cache = &cache}),
+                    ContainsSubstring("beside a cache"));
+}

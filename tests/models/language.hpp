@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <tutti/data/instructions.hpp>
+#include <tutti/data/packing.hpp>
 #include <tutti/models/bert.hpp>
 #include <tutti/models/gpt2.hpp>
 
@@ -85,6 +87,78 @@ bool same_gradients_checkpointed(Net& net, const tutti::Batch& batch) {
   return !plain.empty() &&
          std::equal(plain.begin(), plain.end(), checkpointed.begin(), checkpointed.end(),
                     [](const auto& a, const auto& b) { return a.equal(b); });
+}
+
+/// Documents of tokens below `vocabulary`, of `lengths`, and the same ones packed in rows: two that
+/// have 13 tokens between them, padded to 14.
+struct PackedDocuments {
+  std::vector<tutti::Batch> alone;
+  tutti::Batch packed;
+};
+
+inline PackedDocuments packed_documents(std::int64_t vocabulary) {
+  PackedDocuments out;
+  std::vector<tutti::Batch> rows;
+  for (const std::vector<std::int64_t>& row : {std::vector<std::int64_t>{5, 2, 6}, {4, 7, 1}}) {
+    std::vector<tutti::Batch> documents;
+    for (const std::int64_t length : row) {
+      documents.push_back({{"input_ids", at::randint(vocabulary, {length}, at::kLong)}});
+      const at::Tensor ids = documents.back().at("input_ids").unsqueeze(0);
+      out.alone.push_back({{"input_ids", ids}, {"labels", ids}});
+    }
+    rows.push_back(tutti::data::join_documents(documents));
+  }
+  out.packed = tutti::data::PadSequences{.multiple_of = 7}(rows);
+  return out;
+}
+
+/// Whether the losses of packed documents, token by token, and the gradients of their sum are those
+/// of the documents by themselves.
+template <class Net>
+bool packed_as_alone(Net& net, std::int64_t vocabulary) {
+  const auto gradients = [&] {
+    std::vector<at::Tensor> out;
+    for (const at::Tensor& parameter : net.parameters()) {
+      if (parameter.grad().defined()) {  // some are frozen
+        out.push_back(parameter.grad().clone());
+      }
+    }
+    net.zero_grad();
+    return out;
+  };
+  const auto losses = [&](const tutti::Batch& batch) {
+    const at::Tensor next = tutti::models::detail::next_tokens(batch);
+    const at::Tensor each = at::cross_entropy_loss(net.forward(batch).tensor().flatten(0, -2),
+                                                   next.flatten(), {}, at::Reduction::None);
+    return each.index({next.flatten().ne(-100)});
+  };
+  const PackedDocuments documents = packed_documents(vocabulary);
+  std::vector<at::Tensor> alone;
+  for (const tutti::Batch& document : documents.alone) {
+    alone.push_back(losses(document));
+  }
+  const at::Tensor wanted = at::cat(alone);
+  wanted.sum().backward();
+  const std::vector<at::Tensor> wanted_gradients = gradients();
+  const auto same = [&](const tutti::Batch& batch) {
+    const at::Tensor got = losses(batch);
+    got.sum().backward();
+    bool equal = got.sizes() == wanted.sizes() && got.allclose(wanted, 1e-5, 1e-5);
+    const std::vector<at::Tensor> got_gradients = gradients();
+    for (std::size_t i = 0; i < got_gradients.size(); ++i) {
+      equal = equal && got_gradients[i].allclose(wanted_gradients[i], 1e-4, 1e-5);
+    }
+    return equal;
+  };
+  tutti::Batch counted;  // positions follow from where documents begin
+  for (const auto& [name, tensor] : documents.packed) {
+    if (name != "position_ids") {
+      counted[name] = tensor;
+    }
+  }
+  tutti::Batch mixed = counted;  // and without the boundaries the losses are others
+  mixed.at("sequence_id") = at::zeros_like(mixed.at("sequence_id"));
+  return same(documents.packed) && same(counted) && !same(mixed);
 }
 
 }  // namespace language

@@ -404,3 +404,12 @@ TEST_CASE("a Llama says when tokens, mask and cache do not fit", "[models][llama
   CHECK_THROWS_WITH(net->logits({.input_ids = ids, .cache = &cache}),
                     ContainsSubstring("max_length 4"));
 }
+
+TEST_CASE("packed documents teach a Llama what they teach by themselves", "[models][llama][law]") {
+  at::manual_seed(6);
+  for (const models::LlamaOptions& options : all_types()) {
+    auto net = models::LlamaForCausalLM(options);
+    net->eval();
+    CHECK(language::packed_as_alone(*net, options.vocab_size));
+  }
+}

@@ -1,5 +1,6 @@
 #include <tutti/text/chat_template.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <string>
@@ -192,6 +193,35 @@ TEST_CASE("the mask of an encoded chat has what the assistant writes", "[text][c
                                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  //
                                     1, 1, 1, 1, 1, 0,                 //
                                     0, 0, 0, 0, 0, 0, 0, 0, 0});
+}
+
+// Printed by apply_chat_template(..., return_assistant_tokens_mask=True) of Transformers 5.23 for
+// ChatML with {% generation %} around what the assistant writes, and a BPE that tokenizers learnt.
+TEST_CASE("the assistant's tokens are those of Transformers", "[text][chat_template][golden]") {
+  std::string text;
+  for (int i = 0; i < 3; ++i) {
+    text +=
+        "Count on from ten, please. user assistant system One two three! What is a fugue? A "
+        "piece of music, of voices that enter one after the other.\n";
+  }
+  const auto tokenizer = text::Tokenizer::train_bpe(
+      text, {.vocab_size = 300, .special_tokens = {"<|im_start|>", "<|im_end|>"}});
+  const EncodedChat found = ChatTemplate::from_text(chatml).encode_chat(
+      tokenizer, {{"system", "One voice."},
+                  {"user", "What is a fugue?"},
+                  {"assistant", " A piece of music\n"},
+                  {"user", "of ten?"},
+                  {"assistant", "of voices, \xC3\xA9"}});
+  using Ids = std::vector<std::int64_t>;
+  CHECK(found.ids == Ids{0,   297, 296, 278, 200, 273, 222, 87,  292, 15,  1,   200, 0,   268, 260,
+                         200, 274, 264, 222, 266, 262, 269, 86,  284, 70,  32,  1,   200, 0,   275,
+                         84,  266, 298, 200, 222, 34,  270, 288, 271, 222, 290, 286, 200, 1,   200,
+                         0,   268, 260, 200, 80,  71,  259, 279, 32,  1,   200, 0,   275, 84,  266,
+                         298, 200, 80,  71,  222, 87,  292, 84,  13,  222, 129, 104, 1,   200});
+  Ids mask(74, 0);
+  std::fill(mask.begin() + 34, mask.begin() + 44, 1);
+  std::fill(mask.begin() + 62, mask.begin() + 73, 1);
+  CHECK(found.assistant_mask == mask);
 }
 
 #endif

@@ -102,11 +102,9 @@ class Batch : public NamedTensors {
   /// Throws c10::Error with the sizes when they do not.
   [[nodiscard]] std::int64_t num_samples() const;
 
-  /// Tokens in the batch: elements of "input_ids"; 0 when there is no such tensor.
-  [[nodiscard]] std::int64_t num_tokens() const {
-    const at::Tensor* ids = find("input_ids");
-    return ids == nullptr ? 0 : ids->numel();
-  }
+  /// Tokens in the batch: elements of "input_ids", without padding where an "attention_mask" of
+  /// their shape is 0; 0 when there are no "input_ids".
+  [[nodiscard]] std::int64_t num_tokens() const;
 
   /// The batch with every tensor on `device`; tensors that are there already are shared.
   [[nodiscard]] Batch to(at::Device device, bool non_blocking = false) const;
@@ -220,6 +218,16 @@ TUTTI_INLINE std::int64_t Batch::num_samples() const {
               "are: ",
               names());
   return count;
+}
+
+TUTTI_INLINE std::int64_t Batch::num_tokens() const {
+  const at::Tensor* ids = find("input_ids");
+  if (ids == nullptr) {
+    return 0;
+  }
+  const at::Tensor* mask = find("attention_mask");
+  return mask != nullptr && mask->sizes() == ids->sizes() ? mask->ne(0).sum().item<std::int64_t>()
+                                                          : ids->numel();
 }
 
 TUTTI_INLINE Batch Batch::to(at::Device device, bool non_blocking) const {

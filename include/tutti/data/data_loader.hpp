@@ -66,6 +66,9 @@ struct DataLoaderOptions {
                                   ///< policies add theirs at the end
   std::function<Batch(Batch example, Rng& rng)> transform{};    ///< of every example, after those
   std::function<Batch(std::vector<Batch> examples)> collate{};  ///< empty: stacks every tensor
+  /// Of each example of the data set: batches are put together of similar ones, so that little is
+  /// padded, see data::order_by_length(). Empty: lengths do not matter.
+  std::vector<std::int64_t> lengths{};
 };
 
 namespace detail {
@@ -269,7 +272,9 @@ class DataLoader {
             .drop_last = options_->drop_last,
             .rank = rank,
             .world_size = world_size,
-            .seed = seed_};
+            .seed = seed_,
+            .lengths = {options_, &options_->lengths},
+            .batch_size = options_->batch_size};
   }
 
   void renew_sampler(std::int64_t rank, std::int64_t world_size) {

@@ -30,7 +30,7 @@ struct DataHooks {
   std::function<std::vector<Batch>(const Batch&, std::int64_t size)> split_batch{};
   /// Examples of a batch. Default: the size of dimension 0, on which all tensors must agree.
   std::function<std::int64_t(const Batch&)> num_samples{};
-  /// Tokens of a batch. Default: the elements of "input_ids", else 0.
+  /// Tokens of a batch. Default: Batch::num_tokens, the elements of "input_ids" without padding.
   std::function<TokenCount(const Batch&)> num_tokens{};
   /// Applied to the whole batch, on the host. Default: nothing.
   std::function<Batch(Batch)> batch_transform{};

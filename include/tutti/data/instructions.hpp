@@ -16,9 +16,10 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/batch.hpp>
+#include <tutti/core/chat.hpp>
 #include <tutti/data/lines.hpp>
 
-/// Prompts and their answers, to fine-tune a language model with.
+/// Prompts and their answers, or chats, to fine-tune a language model with.
 namespace tutti::data {
 
 /// Tokens that a model reads and those that it shall answer with.
@@ -49,8 +50,8 @@ std::vector<Instruction> read_instructions(const std::string& path,
 
 /// Options of InstructionSet.
 struct InstructionSetOptions {
-  /// Puts as many as fit into each example of max_length, in their order, so that little is
-  /// padding. A position then attends to what stands before its own prompt as well.
+  /// Puts several into each example, so that little is padded and none sees another, see
+  /// plan_packing() and join_documents().
   bool packing = false;
   std::int64_t max_length = 2048;    ///< of a packed example; >= the longest instruction
   bool learn_prompts = false;        ///< the loss counts the tokens of prompts, too
@@ -58,35 +59,53 @@ struct InstructionSetOptions {
 };
 
 /// A data set for DataLoader: an example is `input_ids` and `labels`, both int64 [T], of a length
-/// of its own; the labels of prompts are left out of the loss. Collate with PadSequences.
+/// of its own; the labels of what the model does not write are left out of the loss. Packed
+/// examples have `sequence_id` and `position_ids`, too. Collate with PadSequences.
 ///
 ///     data::InstructionSet train{data::read_instructions("train.jsonl", {.encode = encode})};
-///     DataLoader loader{train, {.batch_size = 8, .shuffle = true, .collate =
-///     data::PadSequences{}}};
+///     DataLoader loader{train, {.batch_size = 8, .shuffle = true,
+///                               .collate = data::PadSequences{}, .lengths = train.lengths()}};
 class InstructionSet {
  public:
   /// Throws c10::ValueError when an instruction has no tokens, or is longer than a packed example.
-  explicit InstructionSet(std::vector<Instruction> instructions,
+  explicit InstructionSet(const std::vector<Instruction>& instructions,
+                          const InstructionSetOptions& options = {});
+
+  /// chats: what the assistant writes is learnt, in every turn; see read_chats(). Throws likewise.
+  explicit InstructionSet(const std::vector<EncodedChat>& chats,
                           const InstructionSetOptions& options = {});
 
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(examples_->size()); }
   [[nodiscard]] Batch get(std::int64_t index) const;
 
+  /// The tokens of each example, for DataLoaderOptions::lengths.
+  [[nodiscard]] std::vector<std::int64_t> lengths() const;
+
  private:
-  struct Example {
-    std::vector<std::int64_t> ids;
-    std::vector<std::int64_t> labels;
+  struct Text {
+    std::vector<std::int64_t> ids{};
+    std::vector<std::int64_t> labels{};
   };
-  std::shared_ptr<std::vector<Example>> examples_ = std::make_shared<std::vector<Example>>();
+
+  void add(Text text, const InstructionSetOptions& options);
+  void arrange(const InstructionSetOptions& options);
+
+  // An example is the texts of these numbers.
+  std::shared_ptr<std::vector<Text>> texts_ = std::make_shared<std::vector<Text>>();
+  std::shared_ptr<std::vector<std::vector<std::size_t>>> examples_ =
+      std::make_shared<std::vector<std::vector<std::size_t>>>();
+  bool packing_ = false;
+  std::int64_t ignore_index_ = -100;
 };
 
 /// Makes a batch of sequences of different lengths: each tensor is padded to the longest, and
 /// `attention_mask`, int64 [N, T], is 0 for padding.
 struct PadSequences {
-  std::int64_t pad_token_id = 0;     ///< of `input_ids`
-  std::int64_t ignore_index = -100;  ///< of `labels`; every other tensor is padded with 0
-  std::int64_t multiple_of = 1;      ///< the length of a batch is a multiple; >= 1
-  bool left = false;                 ///< pads on the left, as for generation
+  std::int64_t pad_token_id = 0;  ///< of `input_ids`
+  std::int64_t ignore_index =
+      -100;                      ///< of `labels`; `sequence_id` is padded with -1, others with 0
+  std::int64_t multiple_of = 1;  ///< the length of a batch is a multiple; >= 1
+  bool left = false;             ///< pads on the left, as for generation
 
   /// examples: of one-dimensional tensors, all of an example equally long.
   /// Throws c10::ValueError when an example has other names or lengths than that.
@@ -97,9 +116,12 @@ struct PadSequences {
 
 #if TUTTI_BODIES
 
+#include <iterator>
+
 #include <ATen/EmptyTensor.h>
 
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/data/packing.hpp>
 
 namespace tutti::data {
 
@@ -181,37 +203,84 @@ TUTTI_INLINE std::vector<Instruction> read_instructions(const std::string& path,
   return out;
 }
 
-TUTTI_INLINE InstructionSet::InstructionSet(std::vector<Instruction> instructions,
+TUTTI_INLINE InstructionSet::InstructionSet(const std::vector<Instruction>& instructions,
                                             const InstructionSetOptions& options) {
-  for (std::size_t i = 0; i < instructions.size(); ++i) {
-    const Instruction& one = instructions[i];
-    const std::size_t size = one.prompt.size() + one.answer.size();
-    TUTTI_CHECK_VALUE(!one.answer.empty(), "instructions: number ", i, " has no answer");
-    TUTTI_CHECK_VALUE(!options.packing || size <= static_cast<std::size_t>(options.max_length),
-                      "instructions: number ", i, " has ", size,
-                      " tokens, but a packed example has ", options.max_length);
-    const bool fits =
-        options.packing && !examples_->empty() &&
-        examples_->back().ids.size() + size <= static_cast<std::size_t>(options.max_length);
-    if (!fits) {
-      examples_->emplace_back();
+  for (const Instruction& one : instructions) {
+    TUTTI_CHECK_VALUE(!one.answer.empty(), "instructions: number ", texts_->size(),
+                      " has no answer");
+    Text text{one.prompt, one.prompt};
+    if (!options.learn_prompts) {
+      std::fill(text.labels.begin(), text.labels.end(), options.ignore_index);
     }
-    Example& to = examples_->back();
-    to.ids.insert(to.ids.end(), one.prompt.begin(), one.prompt.end());
-    to.ids.insert(to.ids.end(), one.answer.begin(), one.answer.end());
-    if (options.learn_prompts) {
-      to.labels.insert(to.labels.end(), one.prompt.begin(), one.prompt.end());
-    } else {
-      to.labels.insert(to.labels.end(), one.prompt.size(), options.ignore_index);
+    text.ids.insert(text.ids.end(), one.answer.begin(), one.answer.end());
+    text.labels.insert(text.labels.end(), one.answer.begin(), one.answer.end());
+    add(std::move(text), options);
+  }
+  arrange(options);
+}
+
+TUTTI_INLINE InstructionSet::InstructionSet(const std::vector<EncodedChat>& chats,
+                                            const InstructionSetOptions& options) {
+  for (const EncodedChat& chat : chats) {
+    TUTTI_CHECK_VALUE(!chat.ids.empty() && chat.ids.size() == chat.assistant_mask.size(),
+                      "instructions: chat ", texts_->size(), " has ", chat.ids.size(),
+                      " tokens and a mask of ", chat.assistant_mask.size(),
+                      ", expected one or more and as many");
+    Text text{chat.ids, chat.ids};
+    for (std::size_t i = 0; i < text.labels.size() && !options.learn_prompts; ++i) {
+      text.labels[i] = chat.assistant_mask[i] != 0 ? text.labels[i] : options.ignore_index;
     }
-    to.labels.insert(to.labels.end(), one.answer.begin(), one.answer.end());
+    add(std::move(text), options);
+  }
+  arrange(options);
+}
+
+TUTTI_INLINE void InstructionSet::add(Text text, const InstructionSetOptions& options) {
+  TUTTI_CHECK_VALUE(!options.packing || std::ssize(text.ids) <= options.max_length,
+                    "instructions: number ", texts_->size(), " has ", text.ids.size(),
+                    " tokens, but a packed example has ", options.max_length);
+  texts_->push_back(std::move(text));
+}
+
+TUTTI_INLINE void InstructionSet::arrange(const InstructionSetOptions& options) {
+  packing_ = options.packing;
+  ignore_index_ = options.ignore_index;
+  std::vector<std::int64_t> lengths;
+  for (std::size_t i = 0; i < texts_->size(); ++i) {
+    lengths.push_back(std::ssize((*texts_)[i].ids));
+    if (!packing_) {
+      examples_->push_back({i});
+    }
+  }
+  if (packing_) {
+    for (const auto& pieces : plan_packing(lengths, {.length = options.max_length})) {
+      std::vector<std::size_t>& example = examples_->emplace_back();
+      for (const DocumentPiece& piece : pieces) {
+        example.push_back(static_cast<std::size_t>(piece.document));
+      }
+    }
   }
 }
 
 TUTTI_INLINE Batch InstructionSet::get(std::int64_t index) const {
-  const Example& example = examples_->at(static_cast<std::size_t>(index));
-  return Batch{{"input_ids", detail::tensor_of(example.ids)},
-               {"labels", detail::tensor_of(example.labels)}};
+  std::vector<Batch> parts;
+  for (const std::size_t number : examples_->at(static_cast<std::size_t>(index))) {
+    const Text& text = (*texts_)[number];
+    parts.push_back(
+        {{"input_ids", detail::tensor_of(text.ids)}, {"labels", detail::tensor_of(text.labels)}});
+  }
+  return packing_ ? join_documents(parts, ignore_index_) : std::move(parts.front());
+}
+
+TUTTI_INLINE std::vector<std::int64_t> InstructionSet::lengths() const {
+  std::vector<std::int64_t> out;
+  for (const std::vector<std::size_t>& example : *examples_) {
+    std::int64_t& length = out.emplace_back(0);
+    for (const std::size_t number : example) {
+      length += std::ssize((*texts_)[number].ids);
+    }
+  }
+  return out;
 }
 
 TUTTI_INLINE Batch PadSequences::operator()(const std::vector<Batch>& examples) const {
@@ -231,9 +300,10 @@ TUTTI_INLINE Batch PadSequences::operator()(const std::vector<Batch>& examples) 
   };
   Batch out;
   for (const auto& [name, first] : examples.front()) {
-    const std::int64_t pad = name == "input_ids" ? pad_token_id
-                             : name == "labels"  ? ignore_index
-                                                 : 0;
+    const std::int64_t pad = name == "input_ids"     ? pad_token_id
+                             : name == "labels"      ? ignore_index
+                             : name == "sequence_id" ? -1
+                                                     : 0;
     at::Tensor padded = first.new_full({count, length}, pad);
     for (std::int64_t row = 0; row < count; ++row) {
       const Batch& example = examples[static_cast<std::size_t>(row)];

@@ -5,10 +5,12 @@
 #include <tutti/core/detail/throw.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/randperm.h>
 #include <c10/util/Exception.h>
 
@@ -23,6 +25,10 @@ struct SamplerOptions {
   std::int64_t rank = 0;        ///< This rank, 0 .. world_size - 1.
   std::int64_t world_size = 1;  ///< Number of ranks; >= 1.
   std::uint64_t seed = 0;       ///< The same on every rank.
+  /// Of every example: those of a batch get similar ones, see data::order_by_length(). Null or
+  /// empty: lengths do not matter.
+  std::shared_ptr<const std::vector<std::int64_t>> lengths{};
+  std::int64_t batch_size = 1;  ///< With lengths: examples in a batch of a rank; >= 1.
 };
 
 /// Deals the examples of a data set to ranks like cards: rank r gets number r, r + world_size, ...
@@ -30,8 +36,9 @@ struct SamplerOptions {
 ///
 /// The order is a permutation seeded with seed + epoch, bit for bit that of PyTorch's
 /// DistributedSampler, or 0, 1, 2, ... When the ranks do not divide the data set, examples from the
-/// start of the order are repeated, or with drop_last the tail is left out. Positions can be asked
-/// for in any order, so that a resumed run starts in the middle of an epoch at once.
+/// start of the order are repeated, or with drop_last the tail is left out. With lengths the order
+/// is passed through data::order_by_length(). Positions can be asked for in any order, so that a
+/// resumed run starts in the middle of an epoch at once.
 class DistributedSampler {
  public:
   /// dataset_size: number of examples; >= 0.
@@ -75,6 +82,10 @@ class DistributedSampler {
     return position * options_.world_size + options_.rank;
   }
 
+  /// The order is another one than 0, 1, 2, ...
+  bool has_order() const noexcept {
+    return options_.shuffle || (options_.lengths && !options_.lengths->empty());
+  }
   const std::int64_t* order() const;
 
   std::int64_t dataset_size_;
@@ -86,6 +97,11 @@ class DistributedSampler {
 }  // namespace tutti
 
 #if TUTTI_BODIES
+
+#include <algorithm>
+#include <iterator>
+
+#include <tutti/data/length_buckets.hpp>
 
 namespace tutti {
 
@@ -99,6 +115,13 @@ TUTTI_INLINE DistributedSampler::DistributedSampler(std::int64_t dataset_size,
   TUTTI_CHECK_VALUE(options.rank >= 0 && options.rank < options.world_size,
                     "DistributedSampler: rank is ", options.rank, ", expected 0 to ",
                     options.world_size - 1);
+  if (options.lengths && !options.lengths->empty()) {
+    TUTTI_CHECK_VALUE(std::ssize(*options.lengths) == dataset_size,
+                      "DistributedSampler: there are ", options.lengths->size(),
+                      " lengths, expected one for each of the ", dataset_size, " examples");
+    TUTTI_CHECK_VALUE(options.batch_size >= 1, "DistributedSampler: batch_size is ",
+                      options.batch_size, ", expected 1 or more");
+  }
 }
 
 TUTTI_INLINE void DistributedSampler::set_epoch(std::int64_t epoch) {
@@ -113,7 +136,7 @@ TUTTI_INLINE std::int64_t DistributedSampler::operator[](std::int64_t position) 
   TUTTI_CHECK_INDEX(position >= 0 && position < size(), "DistributedSampler: position is ",
                     position, ", expected 0 to ", size() - 1);
   const std::int64_t turn = turn_of(position) % dataset_size_;
-  return options_.shuffle ? order()[turn] : turn;
+  return has_order() ? order()[turn] : turn;
 }
 
 TUTTI_INLINE std::vector<std::int64_t> DistributedSampler::indices(std::int64_t position) const {
@@ -129,9 +152,20 @@ TUTTI_INLINE std::vector<std::int64_t> DistributedSampler::indices(std::int64_t 
 
 TUTTI_INLINE const std::int64_t* DistributedSampler::order() const {
   if (!order_.defined()) {
-    const at::Generator generator =
-        at::detail::createCPUGenerator(options_.seed + static_cast<std::uint64_t>(epoch_));
-    order_ = at::randperm(dataset_size_, generator, at::TensorOptions().dtype(at::kLong));
+    const std::uint64_t seed = options_.seed + static_cast<std::uint64_t>(epoch_);
+    const auto type = at::TensorOptions().dtype(at::kLong);
+    order_ = options_.shuffle
+                 ? at::randperm(dataset_size_, at::detail::createCPUGenerator(seed), type)
+                 : at::arange(dataset_size_, type);
+    if (options_.lengths && !options_.lengths->empty()) {
+      auto* from = order_.mutable_data_ptr<std::int64_t>();
+      const auto grouped =
+          data::order_by_length({from, static_cast<std::size_t>(dataset_size_)}, *options_.lengths,
+                                {.batch_size = options_.batch_size * options_.world_size,
+                                 .shuffle = options_.shuffle,
+                                 .seed = seed});
+      std::copy(grouped.begin(), grouped.end(), from);
+    }
   }
   return order_.const_data_ptr<std::int64_t>();
 }

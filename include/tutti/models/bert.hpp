@@ -320,8 +320,9 @@ TUTTI_INLINE void BertModelImpl::reset() {
 }
 
 TUTTI_INLINE at::Tensor BertModelImpl::forward(const Batch& batch) {
-  const at::Tensor mask = detail::optional(batch, "attention_mask");
-  return encoder(embeddings(batch), nn::SeenKeys(detail::seen_keys(mask)));
+  const at::Tensor keys = detail::seen_keys(detail::optional(batch, "attention_mask"),
+                                            detail::optional(batch, "sequence_id"));
+  return encoder(embeddings(batch), nn::SeenKeys(keys));
 }
 
 TUTTI_INLINE void BertTransformImpl::reset() {

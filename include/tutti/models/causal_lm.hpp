@@ -19,8 +19,13 @@ struct CausalInput {
   at::Tensor attention_mask = {};
 
   /// [N, T] or [1, T]. Undefined: `cumsum(attention_mask) - 1`, at least 0, so that padding on the
-  /// left counts no positions; without a mask P, P + 1, ...
+  /// left counts no positions; without a mask P, P + 1, ...; with sequence_id from 0 in each
+  /// sequence.
   at::Tensor position_ids = {};
+
+  /// [N, T], which of several sequences of its row a token belongs to, neighbours with one number:
+  /// it sees no other's tokens. Undefined: a row is one sequence. Not with a cache.
+  at::Tensor sequence_id = {};
 
   nn::KeyValueCache* cache = nullptr;  ///< what was read before; the new tokens join it
   bool last_only = false;              ///< only the logits of the last position are wanted

@@ -201,8 +201,9 @@ class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl>,
 
   void reset() override;
 
-  /// batch: `input_ids` [N, T]; `attention_mask` [N, T], 0 for padding, and `position_ids` where
-  /// they matter. Returns logits [N, T, vocab_size]; those of position i are for token i + 1.
+  /// batch: `input_ids` [N, T]; `attention_mask` [N, T], 0 for padding, `position_ids`, and
+  /// `sequence_id` of packed sequences where they matter. Returns logits [N, T, vocab_size]; those
+  /// of position i are for token i + 1.
   Outputs forward(const Batch& batch) {
     return head(transformer(pass(detail::causal_input(batch), detail::Count::all)));
   }

@@ -83,8 +83,9 @@ class LlamaForCausalLMImpl : public torch::nn::Cloneable<LlamaForCausalLMImpl>,
   ~LlamaForCausalLMImpl() override;
   void reset() override;
 
-  /// batch: `input_ids` [N, T]; `attention_mask` [N, T], 0 for padding, and `position_ids` where
-  /// they matter. Returns logits [N, T, vocab_size]; those of position i are for token i + 1.
+  /// batch: `input_ids` [N, T]; `attention_mask` [N, T], 0 for padding, `position_ids`, and
+  /// `sequence_id` of packed sequences where they matter. Returns logits [N, T, vocab_size]; those
+  /// of position i are for token i + 1.
   Outputs forward(const Batch& batch);
 
   /// The logits for tokens that may go on from a cache: [N, T or 1, vocab_size].

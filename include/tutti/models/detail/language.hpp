@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 
 #include <tutti/config.hpp>
 #include <tutti/core/batch.hpp>
@@ -39,8 +40,12 @@ inline at::Tensor optional(const Batch& batch, std::string_view name) {
 }
 
 // An attention mask, not 0 where a key is seen, as attention takes it: bool [N, 1, 1, K] for
-// [N, K]; a mask [N, 1, T, K] says it for each query. Undefined stays so.
-at::Tensor seen_keys(const at::Tensor& mask);
+// [N, K]; a mask [N, 1, T, K] says it for each query. Undefined stays so. With sequence_id [N, K]
+// a query sees the keys of its own sequence alone: [N, 1, K, K].
+at::Tensor seen_keys(const at::Tensor& mask, const at::Tensor& sequence_id = {});
+
+// Positions that begin anew where sequence_id [N, T] changes: [N, T].
+at::Tensor positions_of_sequences(const at::Tensor& sequence_id);
 
 // The table has `length` positions, those before the tokens included.
 void check_positions(std::int64_t length, const at::Tensor& table, std::string_view model);
@@ -137,14 +142,30 @@ void refuse_unsupported(const PretrainedConfig& config);
 
 namespace tutti::models::detail {
 
-TUTTI_INLINE at::Tensor seen_keys(const at::Tensor& mask) {
-  if (!mask.defined()) {
-    return {};
+TUTTI_INLINE at::Tensor seen_keys(const at::Tensor& mask, const at::Tensor& sequence_id) {
+  at::Tensor seen;
+  if (mask.defined()) {
+    TUTTI_CHECK(mask.dim() == 2 || mask.dim() == 4, "the attention_mask is ", mask.sizes(),
+                ", expected [N, length] or [N, 1, queries, length]");
+    seen = mask.dim() == 2 ? mask.ne(0).unsqueeze(1).unsqueeze(1) : mask.ne(0);
   }
-  TUTTI_CHECK(mask.dim() == 2 || mask.dim() == 4, "the attention_mask is ", mask.sizes(),
-              ", expected [N, length] or [N, 1, queries, length]");
-  const at::Tensor seen = mask.ne(0);
-  return mask.dim() == 2 ? seen.unsqueeze(1).unsqueeze(1) : seen;
+  if (sequence_id.defined()) {
+    TUTTI_CHECK(sequence_id.dim() == 2, "the sequence_id is ", sequence_id.sizes(),
+                ", expected [N, length]");
+    const at::Tensor own = sequence_id.unsqueeze(2).eq(sequence_id.unsqueeze(1)).unsqueeze(1);
+    seen = seen.defined() ? seen.logical_and(own) : own;
+  }
+  return seen;
+}
+
+TUTTI_INLINE at::Tensor positions_of_sequences(const at::Tensor& sequence_id) {
+  const at::Tensor place = at::arange(sequence_id.size(1), sequence_id.options().dtype(at::kLong))
+                               .expand_as(sequence_id);
+  const at::Tensor changes =
+      sequence_id.slice(1, 1).ne(sequence_id.slice(1, 0, sequence_id.size(1) - 1));
+  const at::Tensor begins =
+      at::cat({changes.new_zeros({sequence_id.size(0), 1}), changes}, 1).to(at::kLong).mul(place);
+  return place - std::get<0>(begins.cummax(1));
 }
 
 TUTTI_INLINE void check_positions(std::int64_t length, const at::Tensor& table,
@@ -163,6 +184,9 @@ TUTTI_INLINE at::Tensor positions(const Batch& batch, const at::Tensor& table,
     return batch.at("position_ids");
   }
   check_positions(ids.size(1), table, model);
+  if (batch.contains("sequence_id")) {
+    return positions_of_sequences(batch.at("sequence_id"));
+  }
   return at::arange(ids.size(1), ids.options().dtype(at::kLong)).unsqueeze(0);
 }
 
@@ -177,9 +201,17 @@ TUTTI_INLINE CausalPass causal_pass(const CausalInput& in, Count count, std::str
               ": the attention_mask is ", mask.defined() ? mask.sizes() : at::IntArrayRef(),
               ", expected [", ids.size(0), ", ", end, "]: ", before, " positions of the cache and ",
               ids.size(1), " new ones");
-  CausalPass pass{.ids = ids, .keys = nn::SeenKeys(seen_keys(mask)), .cache = in.cache};
+  const at::Tensor& sequence = in.sequence_id;
+  TUTTI_CHECK(!sequence.defined() || (sequence.sizes() == ids.sizes() && in.cache == nullptr),
+              model, ": the sequence_id is ", sequence.defined() ? sequence.sizes() : ids.sizes(),
+              in.cache == nullptr ? "" : " beside a cache", ", expected ", ids.sizes(),
+              " and no cache");
+  CausalPass pass{.ids = ids, .keys = nn::SeenKeys(seen_keys(mask, sequence)), .cache = in.cache};
   if (in.position_ids.defined()) {
     pass.positions = in.position_ids;
+  } else if (sequence.defined()) {
+    pass.positions = positions_of_sequences(sequence);
+    pass.length = end;
   } else if (count == Count::unpadded && mask.defined() && mask.dim() == 2) {
     pass.positions = mask.ne(0).cumsum(-1).sub(1).clamp_min(0).slice(1, before);
   } else {
@@ -192,7 +224,8 @@ TUTTI_INLINE CausalPass causal_pass(const CausalInput& in, Count count, std::str
 TUTTI_INLINE CausalInput causal_input(const Batch& batch) {
   return {.input_ids = batch.inputs(),
           .attention_mask = optional(batch, "attention_mask"),
-          .position_ids = optional(batch, "position_ids")};
+          .position_ids = optional(batch, "position_ids"),
+          .sequence_id = optional(batch, "sequence_id")};
 }
 
 TUTTI_INLINE at::Tensor next_tokens(const Batch& batch) {
