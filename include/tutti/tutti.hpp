@@ -72,6 +72,7 @@
 #include <tutti/data/lines.hpp>
 #include <tutti/data/mask_tokens.hpp>
 #include <tutti/data/npy.hpp>
+#include <tutti/data/split.hpp>
 #include <tutti/data/streaming_order.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/data/tokens.hpp>

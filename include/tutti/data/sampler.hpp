@@ -5,12 +5,15 @@
 #include <tutti/core/detail/throw.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/randperm.h>
 #include <c10/util/Exception.h>
+
+#include <tutti/data/weighted_sampling.hpp>
 
 /// Which examples of a data set a rank sees in an epoch, and in which order.
 
@@ -23,6 +26,7 @@ struct SamplerOptions {
   std::int64_t rank = 0;        ///< This rank, 0 .. world_size - 1.
   std::int64_t world_size = 1;  ///< Number of ranks; >= 1.
   std::uint64_t seed = 0;       ///< The same on every rank.
+  std::shared_ptr<const data::WeightedSampling> weighted{};  ///< Draws by weights instead.
 };
 
 /// Deals the examples of a data set to ranks like cards: rank r gets number r, r + world_size, ...
@@ -41,7 +45,12 @@ class DistributedSampler {
   /// Examples per epoch on this rank, the same on all ranks.
   std::int64_t size() const noexcept {
     const std::int64_t world = options_.world_size;
-    return options_.drop_last ? dataset_size_ / world : (dataset_size_ + world - 1) / world;
+    return options_.drop_last ? epoch_size() / world : (epoch_size() + world - 1) / world;
+  }
+
+  /// Examples per epoch of all ranks: dataset_size(), or what is drawn by weights.
+  std::int64_t epoch_size() const noexcept {
+    return options_.weighted ? options_.weighted->size() : dataset_size_;
   }
 
   std::int64_t dataset_size() const noexcept { return dataset_size_; }
@@ -66,21 +75,22 @@ class DistributedSampler {
 
   /// Whether the example at `position` is a repetition, which an exact evaluation leaves out.
   bool is_repeated(std::int64_t position) const noexcept {
-    return turn_of(position) >= dataset_size_;
+    return turn_of(position) >= epoch_size();
   }
 
- private:
-  /// The place in the order of all ranks, beyond the data set where examples are repeated.
+  /// The place in the order of all ranks of this rank's `position`; epoch_size() and more where
+  /// examples are repeated.
   std::int64_t turn_of(std::int64_t position) const noexcept {
     return position * options_.world_size + options_.rank;
   }
 
+ private:
   const std::int64_t* order() const;
 
   std::int64_t dataset_size_;
   SamplerOptions options_;
   std::int64_t epoch_ = 0;
-  mutable at::Tensor order_;  // (dataset_size), int64; undefined until it is needed
+  mutable at::Tensor order_;  // (epoch_size), int64; undefined until it is needed
 };
 
 }  // namespace tutti
@@ -99,6 +109,12 @@ TUTTI_INLINE DistributedSampler::DistributedSampler(std::int64_t dataset_size,
   TUTTI_CHECK_VALUE(options.rank >= 0 && options.rank < options.world_size,
                     "DistributedSampler: rank is ", options.rank, ", expected 0 to ",
                     options.world_size - 1);
+  if (options.weighted) {
+    TUTTI_CHECK_VALUE(!options.shuffle,
+                      "DistributedSampler: shuffle and weighted are both given; what is drawn by "
+                      "weights comes in a random order, so leave shuffle out");
+    options.weighted->validate(dataset_size);
+  }
 }
 
 TUTTI_INLINE void DistributedSampler::set_epoch(std::int64_t epoch) {
@@ -112,8 +128,8 @@ TUTTI_INLINE void DistributedSampler::set_epoch(std::int64_t epoch) {
 TUTTI_INLINE std::int64_t DistributedSampler::operator[](std::int64_t position) const {
   TUTTI_CHECK_INDEX(position >= 0 && position < size(), "DistributedSampler: position is ",
                     position, ", expected 0 to ", size() - 1);
-  const std::int64_t turn = turn_of(position) % dataset_size_;
-  return options_.shuffle ? order()[turn] : turn;
+  const std::int64_t turn = turn_of(position) % epoch_size();
+  return options_.shuffle || options_.weighted ? order()[turn] : turn;
 }
 
 TUTTI_INLINE std::vector<std::int64_t> DistributedSampler::indices(std::int64_t position) const {
@@ -129,8 +145,12 @@ TUTTI_INLINE std::vector<std::int64_t> DistributedSampler::indices(std::int64_t 
 
 TUTTI_INLINE const std::int64_t* DistributedSampler::order() const {
   if (!order_.defined()) {
-    const at::Generator generator =
-        at::detail::createCPUGenerator(options_.seed + static_cast<std::uint64_t>(epoch_));
+    const std::uint64_t seed = options_.seed + static_cast<std::uint64_t>(epoch_);
+    if (options_.weighted) {
+      order_ = options_.weighted->draw(seed);
+      return order_.const_data_ptr<std::int64_t>();
+    }
+    const at::Generator generator = at::detail::createCPUGenerator(seed);
     order_ = at::randperm(dataset_size_, generator, at::TensorOptions().dtype(at::kLong));
   }
   return order_.const_data_ptr<std::int64_t>();
