@@ -18,7 +18,7 @@ struct ShuffleCheck {
   static_assert(
       detail::indexed_of<E>,
       "tutti: views::shuffle needs a random-access range with a size, which no range is behind "
-      "filter, pack, bucket_by_length, a map with threads or a list; put shuffle before them.");
+      "filter, a map with threads or a list; put shuffle before them.");
 };
 
 namespace detail {
