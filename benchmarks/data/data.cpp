@@ -1,6 +1,6 @@
 // Claim: batches out of tensors in memory cost a thirtieth of what torch::data takes, and those of
-// raw images hardly more than copying their bytes; examples that take work are ready when the loop
-// asks. CPU.
+// raw images hardly more than copying their bytes; a pipeline of views costs no more than
+// DataLoader over the same examples; examples that take work are ready when the loop asks. CPU.
 //
 // Usage: benchmark_data [ALTERNATIONS]. Every way is timed once per alternation, in turn, so that
 // slow changes of the machine hit all alike. Prints one line of JSON: the milliseconds of each, of
@@ -17,10 +17,15 @@
 #include <utility>
 #include <vector>
 
+#include <range/v3/view/iota.hpp>
+#include <range/v3/view/transform.hpp>
+
 #include <torch/torch.h>
 
 #include <tutti/data/data_loader.hpp>
 #include <tutti/data/tensor_loader.hpp>
+#include <tutti/views/prefetch.hpp>
+#include <tutti/views/shuffle.hpp>
 
 namespace {
 
@@ -84,6 +89,30 @@ std::function<void(std::int64_t)> tensor_loader(const Examples& examples, bool s
   auto loader = std::make_shared<tutti::TensorLoader>(
       examples.x, examples.y,
       tutti::TensorLoaderOptions{.batch_size = small_batch, .shuffle = shuffle});
+  return [loader](std::int64_t number) { TORCH_CHECK(epoch(*loader, number) == small_examples); };
+}
+
+// The same examples one by one, by DataLoader and by a pipeline of views.
+struct Rows {
+  Examples examples;
+  [[nodiscard]] std::int64_t size() const { return small_examples; }
+  [[nodiscard]] std::pair<at::Tensor, at::Tensor> get(std::int64_t i) const {
+    return {examples.x[i], examples.y[i]};
+  }
+};
+
+std::function<void(std::int64_t)> data_loader(const Examples& examples, std::int64_t workers) {
+  auto loader = std::make_shared<tutti::DataLoader<Rows>>(
+      Rows{examples},
+      tutti::DataLoaderOptions{.batch_size = small_batch, .shuffle = true, .num_workers = workers});
+  return [loader](std::int64_t number) { TORCH_CHECK(epoch(*loader, number) == small_examples); };
+}
+
+std::function<void(std::int64_t)> views(const Examples& examples, std::int64_t ahead) {
+  const auto get = [rows = Rows{examples}](std::int64_t i) { return rows.get(i); };
+  auto loader = std::make_shared<tutti::views::Batches>(
+      ranges::views::iota(std::int64_t{0}, small_examples) | ranges::views::transform(get) |
+      tutti::views::shuffle(0) | tutti::views::batch(small_batch) | tutti::views::prefetch(ahead));
   return [loader](std::int64_t number) { TORCH_CHECK(epoch(*loader, number) == small_examples); };
 }
 
@@ -170,6 +199,10 @@ int main(int argc, char** argv) {
       timed("torch_data", torch_data(examples)),
       timed("shuffled", tensor_loader(examples, true)),
       timed("in_order", tensor_loader(examples, false)),
+      timed("data_loader", data_loader(examples, 0)),
+      timed("views", views(examples, 0)),
+      timed("data_loader_ahead", data_loader(examples, 1)),
+      timed("views_ahead", views(examples, 2)),
       timed("memcpy", copies(images)),
       timed("raw", raw_loader(images)),
       {"gap_alone", [](std::int64_t number) { return gap(0, number); }},

@@ -16,6 +16,10 @@ import sys
 WAYS = {"torch_data": "10,000 examples of 32 floats and a class, shuffled, batches of 256: `torch::data`",
         "shuffled": "the same: `TensorLoader`",
         "in_order": "the same, not shuffled: `TensorLoader`",
+        "data_loader": "the same examples one by one, shuffled: `DataLoader`, no workers",
+        "views": "the same: a pipeline of views, `transform | shuffle | batch`",
+        "data_loader_ahead": "the same, one thread, two batches ahead: `DataLoader`",
+        "views_ahead": "the same: the pipeline `| prefetch(2)`",
         "python": "the same, shuffled: PyTorch's `DataLoader` over a `TensorDataset`",
         "memcpy": "512 images of 3 x 224 x 224 bytes, shuffled, batches of 64: `memcpy` of each into one buffer",
         "raw": "the same: `TensorLoader`",
@@ -73,6 +77,8 @@ def main():
     print()
     claims = [("torch::data / TensorLoader", medians["torch_data"] / medians["shuffled"], "at least", 30),
               ("raw images, memcpy / TensorLoader", medians["memcpy"] / medians["raw"], "at least", 0.95),
+              ("views / DataLoader", medians["views"] / medians["data_loader"], "at most", 1.02),
+              ("views / DataLoader, a thread ahead", medians["views_ahead"] / medians["data_loader_ahead"], "at most", 1.02),
               ("waiting with workers / without", medians["gap_workers"] / medians["gap_alone"], "at most", 0.05)]
     failed = False
     for what, value, side, bar in claims:

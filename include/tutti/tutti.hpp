@@ -78,6 +78,7 @@
 #include <tutti/data/mask_tokens.hpp>
 #include <tutti/data/npy.hpp>
 #include <tutti/data/packing.hpp>
+#include <tutti/data/split.hpp>
 #include <tutti/data/streaming_order.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/data/tokens.hpp>
@@ -174,6 +175,15 @@
 #include <tutti/profiler/profiler.hpp>
 #include <tutti/trainer.hpp>
 #include <tutti/version.hpp>
+#include <tutti/views/filter.hpp>
+#include <tutti/views/interleave.hpp>
+#include <tutti/views/map.hpp>
+#include <tutti/views/prefetch.hpp>
+#include <tutti/views/repeat.hpp>
+#include <tutti/views/shard.hpp>
+#include <tutti/views/shuffle.hpp>
+#include <tutti/views/take.hpp>
+#include <tutti/views/window.hpp>
 
 // What starts several processes and records graphs: where bodies are compiled apart, the compiled
 // part has it, and only a program that names these types itself need read c10d's and CUDA's

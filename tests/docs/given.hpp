@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include <range/v3/view/transform.hpp>
+
 #include <torch/torch.h>
 
 #include <tutti/tutti.hpp>

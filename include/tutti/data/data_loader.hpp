@@ -26,6 +26,7 @@
 #include <tutti/data/detail/to_batch.hpp>
 #include <tutti/data/sampler.hpp>
 #include <tutti/data/transforms.hpp>
+#include <tutti/data/weighted_sampling.hpp>
 
 namespace tutti {
 
@@ -52,9 +53,10 @@ enum class OnError {
 
 /// Options of DataLoader.
 struct DataLoaderOptions {
-  std::int64_t batch_size = 32;  ///< examples per batch of this rank; >= 1
-  bool shuffle = false;          ///< a new order every epoch; else 0, 1, 2, ...
-  bool drop_last = false;        ///< leave out the last batch of an epoch when it is not full
+  std::int64_t batch_size = 32;                      ///< examples per batch of this rank; >= 1
+  bool shuffle = false;                              ///< a new order every epoch; else 0, 1, 2, ...
+  std::optional<data::WeightedSampling> weighted{};  ///< draws examples by weights every epoch
+  bool drop_last = false;  ///< leave out the last batch of an epoch when it is not full
   std::optional<std::uint64_t> seed{};  ///< of order and random numbers, the same on every rank;
                                         ///< not set: the Trainer's, 0 without one
   std::int64_t num_workers = 0;         ///< threads that prepare batches; 0: next() does it; >= 0
@@ -110,6 +112,9 @@ class DataLoader {
         options_(std::make_shared<const DataLoaderOptions>(std::move(options))),
         transforms_(options_->transforms),
         seed_(options_->seed.value_or(0)),
+        weighted_(options_->weighted
+                      ? std::make_shared<const data::WeightedSampling>(*options_->weighted)
+                      : nullptr),
         sampler_(static_cast<std::int64_t>(dataset_->size()), sampler_options(0, 1)) {
     const auto expect = [](bool ok, const char* name, std::int64_t value, int least) {
       TUTTI_CHECK_VALUE(ok, "DataLoader: ", name, " is ", value, ", expected ", least, " or more");
@@ -159,8 +164,8 @@ class DataLoader {
   /// Examples in a full batch.
   [[nodiscard]] std::int64_t batch_size() const { return options_->batch_size; }
 
-  /// Examples in the data set.
-  [[nodiscard]] std::int64_t dataset_size() const { return sampler_.dataset_size(); }
+  /// Examples of all ranks in an epoch: all of the data set, or what is drawn by weights.
+  [[nodiscard]] std::int64_t dataset_size() const { return sampler_.epoch_size(); }
 
   /// 1 when the last example of the batch given last is there only to make ranks equally long.
   [[nodiscard]] std::int64_t repeated() const { return repeated_; }
@@ -205,6 +210,7 @@ class DataLoader {
     std::vector<std::int64_t> index;  // of the examples
     std::int64_t before;              // examples of the epochs before
     std::uint64_t seed;
+    std::vector<std::int64_t> turns;  // of draws by weights, which may give an example twice
 
     Prepared operator()() const {
       const ::tutti::detail::OneThread one_thread;
@@ -213,9 +219,10 @@ class DataLoader {
       std::vector<std::int64_t> there;
       std::vector<Skipped> skipped;
       examples.reserve(index.size());
-      for (const std::int64_t i : index) {
+      for (std::size_t k = 0; k < index.size(); ++k) {
+        const std::int64_t i = index[k];
         try {
-          examples.push_back(example(i));
+          examples.push_back(example(i, before + (turns.empty() ? i : turns[k])));
           there.push_back(i);
         } catch (...) {
           if (options->on_error == OnError::raise) {
@@ -230,10 +237,11 @@ class DataLoader {
               has_last};
     }
 
-    Batch example(std::int64_t i) const {
+    // Its random numbers are those of `use`.
+    Batch example(std::int64_t i, std::int64_t use) const {
       constexpr std::uint64_t of_dataset = 1;
       constexpr std::uint64_t of_transform = 2;
-      const auto number = static_cast<std::uint64_t>(before + i);
+      const auto number = static_cast<std::uint64_t>(use);
       Batch out;
       if constexpr (requires(Rng & rng) { dataset->get(i, rng); }) {
         Rng rng = data::detail::item_rng(seed, of_dataset, number);
@@ -274,7 +282,8 @@ class DataLoader {
             .world_size = world_size,
             .seed = seed_,
             .lengths = {options_, &options_->lengths},
-            .batch_size = options_->batch_size};
+            .batch_size = options_->batch_size,
+            .weighted = weighted_};
   }
 
   void renew_sampler(std::int64_t rank, std::int64_t world_size) {
@@ -288,15 +297,20 @@ class DataLoader {
     const std::int64_t from = number * options_->batch_size;
     const std::int64_t to = std::min(from + options_->batch_size, sampler_.size());
     std::vector<std::int64_t> index(static_cast<std::size_t>(to - from));
+    std::vector<std::int64_t> turns;
     for (std::int64_t i = from; i < to; ++i) {
       index[static_cast<std::size_t>(i - from)] = sampler_[i];
+      if (weighted_) {
+        turns.push_back(sampler_.turn_of(i) % sampler_.epoch_size());
+      }
     }
     return {dataset_,
             options_,
             transforms_,
             std::move(index),
-            sampler_.epoch() * sampler_.dataset_size(),
-            seed_};
+            sampler_.epoch() * sampler_.epoch_size(),
+            seed_,
+            std::move(turns)};
   }
 
   // Counts here, on the caller's thread and in the order of batches, what was skipped.
@@ -323,6 +337,7 @@ class DataLoader {
   std::shared_ptr<const DataLoaderOptions> options_;
   data::Transforms transforms_;
   std::uint64_t seed_;  // what is used
+  std::shared_ptr<const data::WeightedSampling> weighted_;
   DistributedSampler sampler_;
   data::detail::Ahead<Prepared> ahead_;
   std::int64_t position_ = 0;  // the batch that next() gives

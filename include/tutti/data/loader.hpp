@@ -14,6 +14,7 @@
 #include <tutti/core/batch.hpp>
 #include <tutti/core/detail/constants.hpp>
 #include <tutti/core/detail/make.hpp>
+#include <tutti/core/detail/pass.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/data/detail/to_batch.hpp>
@@ -89,6 +90,8 @@ class RangeLoader {
     if constexpr (requires { range_->set_epoch(epoch); }) {
       range_->set_epoch(epoch);
     }
+    Pass pass{.epoch = epoch, .seed = seed_};
+    const InPass in_pass(pass);  // for steps of tutti::views inside the range
     position_.emplace(std::begin(*range_));
     end_.emplace(std::end(*range_));
     for (; first_batch > 0 && *position_ != *end_; --first_batch) {
@@ -111,6 +114,7 @@ class RangeLoader {
   }
 
   void follow_seed(std::uint64_t seed) {
+    seed_ = seed;
     if constexpr (requires { range_->follow_seed(seed); }) {
       range_->follow_seed(seed);
     }
@@ -146,6 +150,7 @@ class RangeLoader {
 
  private:
   std::shared_ptr<R> range_;
+  std::uint64_t seed_ = 0;
   std::optional<decltype(std::begin(std::declval<R&>()))> position_;
   std::optional<decltype(std::end(std::declval<R&>()))> end_;
   bool fresh_ = true;

@@ -14,6 +14,8 @@
 #include <ATen/ops/randperm.h>
 #include <c10/util/Exception.h>
 
+#include <tutti/data/weighted_sampling.hpp>
+
 /// Which examples of a data set a rank sees in an epoch, and in which order.
 
 namespace tutti {
@@ -29,6 +31,7 @@ struct SamplerOptions {
   /// empty: lengths do not matter.
   std::shared_ptr<const std::vector<std::int64_t>> lengths{};
   std::int64_t batch_size = 1;  ///< With lengths: examples in a batch of a rank; >= 1.
+  std::shared_ptr<const data::WeightedSampling> weighted{};  ///< Draws by weights instead.
 };
 
 /// Deals the examples of a data set to ranks like cards: rank r gets number r, r + world_size, ...
@@ -48,7 +51,12 @@ class DistributedSampler {
   /// Examples per epoch on this rank, the same on all ranks.
   std::int64_t size() const noexcept {
     const std::int64_t world = options_.world_size;
-    return options_.drop_last ? dataset_size_ / world : (dataset_size_ + world - 1) / world;
+    return options_.drop_last ? epoch_size() / world : (epoch_size() + world - 1) / world;
+  }
+
+  /// Examples per epoch of all ranks: dataset_size(), or what is drawn by weights.
+  std::int64_t epoch_size() const noexcept {
+    return options_.weighted ? options_.weighted->size() : dataset_size_;
   }
 
   std::int64_t dataset_size() const noexcept { return dataset_size_; }
@@ -73,25 +81,27 @@ class DistributedSampler {
 
   /// Whether the example at `position` is a repetition, which an exact evaluation leaves out.
   bool is_repeated(std::int64_t position) const noexcept {
-    return turn_of(position) >= dataset_size_;
+    return turn_of(position) >= epoch_size();
   }
 
- private:
-  /// The place in the order of all ranks, beyond the data set where examples are repeated.
+  /// The place in the order of all ranks of this rank's `position`; epoch_size() and more where
+  /// examples are repeated.
   std::int64_t turn_of(std::int64_t position) const noexcept {
     return position * options_.world_size + options_.rank;
   }
 
+ private:
   /// The order is another one than 0, 1, 2, ...
   bool has_order() const noexcept {
-    return options_.shuffle || (options_.lengths && !options_.lengths->empty());
+    return options_.shuffle || options_.weighted || has_lengths();
   }
+  bool has_lengths() const noexcept { return options_.lengths && !options_.lengths->empty(); }
   const std::int64_t* order() const;
 
   std::int64_t dataset_size_;
   SamplerOptions options_;
   std::int64_t epoch_ = 0;
-  mutable at::Tensor order_;  // (dataset_size), int64; undefined until it is needed
+  mutable at::Tensor order_;  // (epoch_size), int64; undefined until it is needed
 };
 
 }  // namespace tutti
@@ -115,12 +125,18 @@ TUTTI_INLINE DistributedSampler::DistributedSampler(std::int64_t dataset_size,
   TUTTI_CHECK_VALUE(options.rank >= 0 && options.rank < options.world_size,
                     "DistributedSampler: rank is ", options.rank, ", expected 0 to ",
                     options.world_size - 1);
-  if (options.lengths && !options.lengths->empty()) {
+  if (has_lengths()) {
     TUTTI_CHECK_VALUE(std::ssize(*options.lengths) == dataset_size,
                       "DistributedSampler: there are ", options.lengths->size(),
                       " lengths, expected one for each of the ", dataset_size, " examples");
     TUTTI_CHECK_VALUE(options.batch_size >= 1, "DistributedSampler: batch_size is ",
                       options.batch_size, ", expected 1 or more");
+  }
+  if (options.weighted) {
+    TUTTI_CHECK_VALUE(!options.shuffle,
+                      "DistributedSampler: shuffle and weighted are both given; what is drawn by "
+                      "weights comes in a random order, so leave shuffle out");
+    options.weighted->validate(dataset_size);
   }
 }
 
@@ -135,7 +151,7 @@ TUTTI_INLINE void DistributedSampler::set_epoch(std::int64_t epoch) {
 TUTTI_INLINE std::int64_t DistributedSampler::operator[](std::int64_t position) const {
   TUTTI_CHECK_INDEX(position >= 0 && position < size(), "DistributedSampler: position is ",
                     position, ", expected 0 to ", size() - 1);
-  const std::int64_t turn = turn_of(position) % dataset_size_;
+  const std::int64_t turn = turn_of(position) % epoch_size();
   return has_order() ? order()[turn] : turn;
 }
 
@@ -154,15 +170,19 @@ TUTTI_INLINE const std::int64_t* DistributedSampler::order() const {
   if (!order_.defined()) {
     const std::uint64_t seed = options_.seed + static_cast<std::uint64_t>(epoch_);
     const auto type = at::TensorOptions().dtype(at::kLong);
-    order_ = options_.shuffle
-                 ? at::randperm(dataset_size_, at::detail::createCPUGenerator(seed), type)
-                 : at::arange(dataset_size_, type);
-    if (options_.lengths && !options_.lengths->empty()) {
+    if (options_.weighted) {
+      order_ = options_.weighted->draw(seed);
+    } else if (options_.shuffle) {
+      order_ = at::randperm(dataset_size_, at::detail::createCPUGenerator(seed), type);
+    } else {
+      order_ = at::arange(dataset_size_, type);
+    }
+    if (has_lengths()) {
       auto* from = order_.mutable_data_ptr<std::int64_t>();
       const auto grouped =
-          data::order_by_length({from, static_cast<std::size_t>(dataset_size_)}, *options_.lengths,
+          data::order_by_length({from, static_cast<std::size_t>(epoch_size())}, *options_.lengths,
                                 {.batch_size = options_.batch_size * options_.world_size,
-                                 .shuffle = options_.shuffle,
+                                 .shuffle = options_.shuffle || options_.weighted,
                                  .seed = seed});
       std::copy(grouped.begin(), grouped.end(), from);
     }

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tutti/config.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <c10/core/GradMode.h>
+
+#include <tutti/core/batch.hpp>
+#include <tutti/core/detail/one_thread.hpp>
+#include <tutti/data/detail/ahead.hpp>
+#include <tutti/data/detail/collate.hpp>
+#include <tutti/data/detail/pinned.hpp>
+#include <tutti/data/detail/to_batch.hpp>
+#include <tutti/data/sampler.hpp>
+#include <tutti/views/detail/dealt.hpp>
+#include <tutti/views/examples.hpp>
+
+namespace tutti::views {
+
+/// Options of batch.
+struct BatchOptions {
+  std::int64_t size = 32;   ///< examples per batch of this rank; >= 1
+  bool drop_last = false;   ///< leave out the last batch of an epoch when it is not full
+  bool pin_memory = false;  ///< in page-locked memory, where there is a CUDA device
+  std::function<Batch(std::vector<Batch> examples)> collate{};  ///< empty: stacks every tensor
+};
+
+/// The batches of a pipeline, a loader that a Trainer takes; made by batch and prefetch.
+///
+/// Examples are dealt to ranks here, unless views::shard did it, as DataLoader deals them. Copies
+/// share what the pipeline began with, and have a place and threads of their own.
+class Batches {
+ public:
+  /// One of the two is not empty: the examples with numbers, or one after the other.
+  Batches(detail::Open<Batch, true> indexed, detail::Open<Batch, false> stream,
+          BatchOptions options);
+
+  /// Begins an epoch at one of its batches. epoch, first_batch: >= 0.
+  ///
+  /// Where a step has to make examples to know which to leave out, start(epoch, first_batch) reads
+  /// again what comes before, and warns with the step's name and the number; see reads_again().
+  void start(std::int64_t epoch, std::int64_t first_batch = 0);
+
+  /// The next batch, or nothing when the epoch is over.
+  ///
+  /// Throws c10::Error, with the exception that caused it nested inside, when an example cannot be
+  /// had or a batch not be put together; the next call goes on behind it.
+  std::optional<Batch> next();
+
+  /// Batches per epoch on this rank; -1: known at its end.
+  [[nodiscard]] std::int64_t size() const;
+
+  /// Examples in a full batch.
+  [[nodiscard]] std::int64_t batch_size() const { return options_->size; }
+
+  /// Examples of all ranks in an epoch; -1: known at its end.
+  [[nodiscard]] std::int64_t dataset_size() const;
+
+  /// 1 when the last example of the batch given last is there only to make ranks equally long.
+  [[nodiscard]] std::int64_t repeated() const { return repeated_; }
+
+  /// Examples that the last start() had to read to get to its batch; 0: it was there at once.
+  [[nodiscard]] std::int64_t reads_again() const { return reads_again_; }
+
+  /// Deals the examples to ranks.
+  /// Throws c10::Error (ValueError) when a step cannot be dealt out, with its name.
+  void shard(std::int64_t rank, std::int64_t world_size);
+
+  /// The run's seed, for the steps that have none of their own, from the next start() on.
+  void follow_seed(std::uint64_t seed) { pass_.seed = seed; }
+
+  /// Batches prepared ahead by threads; see views::prefetch.
+  [[nodiscard]] Batches prefetched(std::int64_t batches, std::int64_t threads) const;
+
+  [[nodiscard]] const BatchOptions& options() const { return *options_; }
+
+ private:
+  struct Prepared {
+    Batch batch;  // empty: the epoch is over
+    std::int64_t repeated = 0;
+  };
+
+  // What is there of an epoch, of one kind or the other.
+  struct Epoch {
+    std::int64_t number = 0;
+    std::shared_ptr<detail::Indexed<Batch>> indexed{};
+    DistributedSampler share{0};                         // of indexed
+    std::shared_ptr<detail::Stream<Batch>> stream{};     // dealt
+    std::shared_ptr<detail::DealtStream<Batch>> ends{};  // the same where it was dealt here
+    std::int64_t all = -1;                               // examples of all ranks
+    std::int64_t own = -1;                               // of this one
+    std::int64_t read = 0;                               // of stream
+  };
+
+  [[nodiscard]] std::shared_ptr<Epoch> open(std::int64_t number) const;
+  [[nodiscard]] const Epoch& sizes() const;
+  [[nodiscard]] std::int64_t batches_of(std::int64_t examples) const;
+  [[nodiscard]] std::function<Prepared()> work(std::int64_t number) const;
+  static Prepared prepare(Epoch& epoch, const BatchOptions& options, std::int64_t number);
+
+  detail::Open<Batch, true> indexed_;
+  detail::Open<Batch, false> stream_;
+  std::shared_ptr<const BatchOptions> options_;
+  std::int64_t ahead_batches_ = 0;
+  std::int64_t threads_ = 0;
+  detail::Pass pass_;
+  std::shared_ptr<Epoch> epoch_;
+  mutable std::shared_ptr<Epoch> sizes_;
+  data::detail::Ahead<Prepared> ahead_;
+  std::int64_t position_ = 0;  // the batch that next() gives
+  std::int64_t repeated_ = 0;
+  std::int64_t reads_again_ = 0;
+};
+
+namespace detail {
+
+// Examples as Batch, whatever looks like one.
+template <class T>
+class IndexedBatches final : public Indexed<Batch> {
+ public:
+  explicit IndexedBatches(std::shared_ptr<Indexed<T>> of) : of_(std::move(of)) {}
+  std::int64_t size() const override { return of_->size(); }
+  Batch at(std::int64_t i) const override { return tutti::detail::to_batch(of_->at(i)); }
+
+ private:
+  std::shared_ptr<Indexed<T>> of_;
+};
+
+template <class T>
+class StreamOfBatches final : public Over<Batch, T> {
+ public:
+  explicit StreamOfBatches(std::shared_ptr<Stream<T>> of) : Over<Batch, T>(std::move(of)) {}
+  std::int64_t size() const override { return this->of_->size(); }
+  std::optional<Batch> next() override {
+    std::optional<T> element = this->of_->next();
+    return element ? std::optional<Batch>(tutti::detail::to_batch(std::move(*element)))
+                   : std::nullopt;
+  }
+  std::int64_t skip(std::int64_t n) override { return this->of_->skip(n); }
+  void expect_stride(std::int64_t stride) override { this->of_->expect_stride(stride); }
+};
+
+template <class T>
+inline constexpr bool is_example = tutti::detail::BatchLike<T>;
+
+// The flow of any step, as batches of one example each.
+template <class T, bool indexed>
+Open<Batch, indexed> as_batches(Examples<T, indexed> of) {
+  return [of = std::move(of)](Pass& pass) -> std::shared_ptr<Flow<Batch, indexed>> {
+    using Made = std::conditional_t<indexed, IndexedBatches<T>, StreamOfBatches<T>>;
+    return std::make_shared<Made>(of.open(pass));
+  };
+}
+
+}  // namespace detail
+
+/// Refuses elements that are no examples.
+template <class T>
+struct ExampleCheck {
+  static_assert(detail::is_example<T>,
+                "tutti: views::batch cannot put these elements together; map them to a "
+                "tutti::Batch, a tensor, a pair of tensors, or a struct with data and target.");
+};
+
+/// Batches of `options.size` examples of one rank: a loader for a Trainer.
+///
+/// An example is a Batch without the dimension that counts examples, a tensor, a pair of tensors or
+/// a struct with `data` and `target`.
+/// Throws c10::ValueError when the size is 0 or negative.
+inline auto batch(BatchOptions options) {
+  TUTTI_CHECK_VALUE(options.size >= 1, "views::batch: size is ", options.size,
+                    ", expected 1 or more");
+  return detail::step([options = std::move(options)](auto&& range) {
+    auto of = detail::examples(std::forward<decltype(range)>(range));
+    using T = detail::value_of<decltype(of)>;
+    static_assert(sizeof(ExampleCheck<T>) > 0);
+    if constexpr (!detail::is_example<T>) {
+      return;
+    } else if constexpr (detail::indexed_of<decltype(of)>) {
+      return Batches(detail::as_batches(std::move(of)), nullptr, options);
+    } else {
+      return Batches(nullptr, detail::as_batches(std::move(of)), options);
+    }
+  });
+}
+
+/// The same with a size alone.
+inline auto batch(std::int64_t size) {
+  return batch(BatchOptions{.size = size});
+}
+
+}  // namespace tutti::views
+
+#if TUTTI_BODIES
+
+namespace tutti::views {
+
+TUTTI_INLINE Batches::Batches(detail::Open<Batch, true> indexed, detail::Open<Batch, false> stream,
+                              BatchOptions options)
+    : indexed_(std::move(indexed)),
+      stream_(std::move(stream)),
+      options_(std::make_shared<const BatchOptions>(std::move(options))) {}
+
+TUTTI_INLINE std::shared_ptr<Batches::Epoch> Batches::open(std::int64_t number) const {
+  auto epoch = std::make_shared<Epoch>();
+  epoch->number = number;
+  detail::Pass pass = pass_;
+  pass.epoch = number;
+  const detail::Pass before = pass;
+  if (indexed_) {
+    epoch->indexed = indexed_(pass);
+    const std::int64_t n = epoch->indexed->size();
+    epoch->share = DistributedSampler(n, {.drop_last = options_->drop_last,
+                                          .rank = pass.dealt ? 0 : pass.rank,
+                                          .world_size = pass.dealt ? 1 : pass.world_size});
+    epoch->own = epoch->share.size();
+    epoch->all = pass.dealt ? n * pass.world_size : n;
+    return epoch;
+  }
+  epoch->stream = stream_(pass);
+  const std::int64_t n = epoch->stream->size();
+  epoch->all = pass.dealt && n >= 0 ? n * pass.world_size : n;
+  if (!pass.dealt && pass.world_size > 1) {
+    epoch->ends = std::make_shared<detail::DealtStream<Batch>>(stream_, before, epoch->stream,
+                                                               options_->drop_last);
+    epoch->stream = epoch->ends;
+  }
+  epoch->own = epoch->stream->size();
+  return epoch;
+}
+
+TUTTI_INLINE const Batches::Epoch& Batches::sizes() const {
+  if (!sizes_) {
+    sizes_ = open(0);
+  }
+  return *sizes_;
+}
+
+TUTTI_INLINE std::int64_t Batches::batches_of(std::int64_t examples) const {
+  const std::int64_t short_of_full = options_->drop_last ? 0 : options_->size - 1;
+  return examples < 0 ? -1 : (examples + short_of_full) / options_->size;
+}
+
+TUTTI_INLINE std::int64_t Batches::size() const {
+  return batches_of(sizes().own);
+}
+
+TUTTI_INLINE std::int64_t Batches::dataset_size() const {
+  return sizes().all;
+}
+
+TUTTI_INLINE void Batches::shard(std::int64_t rank, std::int64_t world_size) {
+  ahead_.clear();
+  epoch_.reset();
+  sizes_.reset();
+  pass_.rank = rank;
+  pass_.world_size = world_size;
+  (void)sizes();
+}
+
+TUTTI_INLINE Batches Batches::prefetched(std::int64_t batches, std::int64_t threads) const {
+  Batches out(*this);
+  out.ahead_batches_ = batches;
+  out.threads_ = indexed_ ? threads : 1;  // one reads a stream
+  return out;
+}
+
+TUTTI_INLINE void Batches::start(std::int64_t epoch, std::int64_t first_batch) {
+  TUTTI_CHECK_VALUE(epoch >= 0 && first_batch >= 0, "views::batch: epoch is ", epoch,
+                    " and first_batch ", first_batch, ", expected 0 or more");
+  ahead_.clear();
+  epoch_ = open(epoch);
+  position_ = first_batch;
+  repeated_ = 0;
+  reads_again_ = 0;
+  if (epoch_->stream && first_batch > 0) {
+    epoch_->read = epoch_->stream->skip(first_batch * options_->size);
+    reads_again_ = epoch_->stream->reads();
+    if (reads_again_ > 0) {
+      TORCH_WARN("views::", epoch_->stream->reader(), " reads ", reads_again_,
+                 " examples again to go on at batch ", first_batch, " of epoch ", epoch,
+                 "; what has numbers up to views::batch goes on at once");
+    }
+  }
+}
+
+TUTTI_INLINE Batches::Prepared Batches::prepare(Epoch& epoch, const BatchOptions& options,
+                                                std::int64_t number) {
+  const ::tutti::detail::OneThread one_thread;
+  const c10::NoGradGuard no_grad;
+  std::vector<Batch> examples;
+  std::vector<std::int64_t> places;
+  examples.reserve(static_cast<std::size_t>(options.size));
+  bool over = false;
+  while (std::ssize(examples) < options.size && !over) {
+    const std::int64_t i =
+        epoch.indexed ? number * options.size + std::ssize(examples) : epoch.read;
+    if (epoch.indexed && i >= epoch.share.size()) {
+      break;
+    }
+    try {
+      if (epoch.indexed) {
+        examples.push_back(epoch.indexed->at(epoch.share[i]));
+      } else {
+        ++epoch.read;
+        std::optional<Batch> example = epoch.stream->next();
+        over = !example;
+        if (over) {
+          break;
+        }
+        examples.push_back(std::move(*example));
+      }
+    } catch (...) {
+      data::detail::throw_over("views::batch: example " + std::to_string(i) + " of epoch " +
+                               std::to_string(epoch.number) + " cannot be had: ");
+    }
+    places.push_back(i);
+  }
+  if (examples.empty() || (options.drop_last && std::ssize(examples) < options.size)) {
+    return {};
+  }
+  const bool repeats =
+      epoch.indexed ? epoch.share.is_repeated(places.back()) : epoch.ends && epoch.ends->repeats();
+  Batch batch = options.collate ? options.collate(std::move(examples))
+                                : data::detail::collate(examples, places, "views::batch");
+  return {options.pin_memory ? data::detail::pinned(std::move(batch)) : std::move(batch),
+          repeats ? 1 : 0};
+}
+
+TUTTI_INLINE std::function<Batches::Prepared()> Batches::work(std::int64_t number) const {
+  return [epoch = epoch_, options = options_, number] { return prepare(*epoch, *options, number); };
+}
+
+TUTTI_INLINE std::optional<Batch> Batches::next() {
+  const std::int64_t size = epoch_ ? batches_of(epoch_->own) : 0;
+  if (!epoch_ || (size >= 0 && position_ >= size)) {
+    return std::nullopt;
+  }
+  const std::int64_t number = position_++;
+  Prepared prepared;
+  if (ahead_batches_ == 0) {
+    prepared = prepare(*epoch_, *options_, number);
+  } else {
+    const std::int64_t wanted = number + ahead_batches_;
+    const std::int64_t end = size < 0 ? wanted : std::min(size, wanted);
+    while (number + ahead_.size() < end) {
+      ahead_.submit(threads_, work(number + ahead_.size()));
+    }
+    prepared = ahead_.take();
+  }
+  if (prepared.batch.empty()) {
+    epoch_.reset();
+    ahead_.clear();
+    return std::nullopt;
+  }
+  repeated_ = prepared.repeated;
+  return std::move(prepared.batch);
+}
+
+}  // namespace tutti::views
+
+#endif

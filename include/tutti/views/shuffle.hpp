@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include <tutti/data/sampler.hpp>
+#include <tutti/views/examples.hpp>
+
+namespace tutti::views {
+
+/// Refuses to shuffle what has no numbers.
+template <class E>
+struct ShuffleCheck {
+  static_assert(
+      detail::indexed_of<E>,
+      "tutti: views::shuffle needs a random-access range with a size, which no range is behind "
+      "filter, a map with threads or a list; put shuffle before them.");
+};
+
+namespace detail {
+
+template <class T>
+class Shuffled final : public Indexed<T> {
+ public:
+  Shuffled(std::shared_ptr<Indexed<T>> of, std::uint64_t seed, std::int64_t epoch)
+      : of_(std::move(of)), order_(of_->size(), {.shuffle = true, .seed = seed}) {
+    order_.set_epoch(epoch);
+  }
+  std::int64_t size() const override { return of_->size(); }
+  T at(std::int64_t i) const override {
+    std::call_once(drawn_, [this] { (void)order_[0]; });
+    return of_->at(order_[i]);
+  }
+
+ private:
+  std::shared_ptr<Indexed<T>> of_;
+  DistributedSampler order_;
+  mutable std::once_flag drawn_;
+};
+
+}  // namespace detail
+
+/// A new order of the examples every epoch: a permutation seeded with seed + epoch, bit for bit
+/// that of DataLoader and of PyTorch's DistributedSampler.
+///
+/// range: random access, with a size. seed: the run's where none is given. Any example is had at
+/// once, so a run that resumes reads nothing again.
+inline auto shuffle(std::optional<std::uint64_t> seed = std::nullopt) {
+  return detail::step([seed](auto&& range) {
+    auto of = detail::examples(std::forward<decltype(range)>(range));
+    using E = decltype(of);
+    using T = detail::value_of<E>;
+    static_assert(sizeof(ShuffleCheck<E>) > 0);
+    if constexpr (detail::indexed_of<E>) {
+      return Examples<T, true>([of = std::move(of), seed](detail::Pass& pass) {
+        return std::make_shared<detail::Shuffled<T>>(of.open(pass), seed.value_or(pass.seed),
+                                                     pass.epoch);
+      });
+    }
+  });
+}
+
+}  // namespace tutti::views
