@@ -64,8 +64,6 @@ def private(data_only):
         places |= {
             "config": ("torch._inductor.config", None),
             "compile": ("torch._inductor", "aot_compile"),
-            "flags": ("torch._inductor.cpp_builder", "_get_optimization_cflags"),
-            "builder": ("torch._inductor.cpp_builder", None),
             "decomposition": ("torch._inductor.decomposition", None),
             "lowering": ("torch._inductor.lowering", None),
             "joint_passes": ("torch._inductor.fx_passes.joint_graph", "joint_graph_passes"),
@@ -256,29 +254,41 @@ def inductor(P):
     """Inductor's settings and decompositions for programs that train on a CPU; what was set before comes back.
 
     Random numbers are ATen's, so that they are eager's for the same seed. Max-pooling is left to ATen, since inductor's backward of
-    it is slow on a CPU. The number of threads is that of the process that trains. Programs name those libraries of torch alone that they
-    call, since a process that trains on a CPU need not have all.
+    it is slow on a CPU. The number of threads is that of the process that trains.
     """
     tables = (P.lowering.lowerings, P.decomposition.decompositions, P.lowering.fallbacks)
     before = [table.copy() for table in tables]
-
-    def as_needed(*arguments, **options):
-        compiler, linker = P.flags(*arguments, **options)
-        return compiler, [*linker, "Wl,--as-needed"] if sys.platform == "linux" else linker
     try:
         for op in (torch.ops.aten.max_pool2d_with_indices, torch.ops.aten.max_pool2d_with_indices_backward):
             for target in (op, *(getattr(op, overload) for overload in op.overloads())):
                 P.lowering.lowerings.pop(target, None)
             P.decomposition.decompositions.pop(op.default, None)
             P.lowering.make_fallback(op.default, warn=False)
-        P.builder._get_optimization_cflags = as_needed
         with P.config.patch({"fallback_random": True, "cpp.dynamic_threads": True}):
             yield {k: v for k, v in P.decomposition.select_decomp_table().items() if "max_pool2d_with_indices" not in str(k)}
     finally:
-        P.builder._get_optimization_cflags = P.flags
         for table, kept in zip(tables, before):
             table.clear()
             table.update(kept)
+
+
+def without_umbrella(code):
+    """A shared object that does not ask for libtorch.so, which has no functions: it would load all of CUDA where torch has it, and a
+    C++ program need not have it."""
+    code = bytearray(code)
+    if code[:6] != b"\x7fELF\x02\x01":  # 64 bits, little-endian
+        return bytes(code)
+    (table,), (count,) = struct.unpack_from("<Q", code, 32), struct.unpack_from("<H", code, 56)
+    segments = [struct.unpack_from("<IIQQQQQQ", code, table + 56 * i) for i in range(count)]
+    load, dynamic, needed, strings, debug = 1, 2, 1, 5, 21
+    _, _, at, _, _, size, _, _ = next(s for s in segments if s[0] == dynamic)
+    entries = [(i, *struct.unpack_from("<qQ", code, i)) for i in range(at, at + size, 16)]
+    names = next(v for _, tag, v in entries if tag == strings)
+    names = next(s[2] + names - s[3] for s in segments if s[0] == load and s[3] <= names < s[3] + s[5])
+    for i, tag, v in entries:
+        if tag == needed and code[names + v:].startswith(b"libtorch.so\0"):
+            struct.pack_into("<q", code, i, debug)  # which the loader ignores in a library
+    return bytes(code)
 
 
 def compiled(P, name, graph, path):
@@ -293,7 +303,10 @@ def compiled(P, name, graph, path):
     except Exception as error:
         said = str(error).strip().split("\n\n")[0]
         raise Refusal(f"inductor cannot compile the program {name}: {type(error).__name__}: {said}; {cure}") from error
-    shutil.copyfile(made, path)
+    with open(made, "rb") as file:
+        code = without_umbrella(file.read())
+    with open(path, "wb") as file:
+        file.write(code)
     return P.Runner(path, 1).run
 
 
