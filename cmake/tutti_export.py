@@ -7,14 +7,18 @@
     python tutti_export.py --model my_model.py:MyModel --batch 8x32 --out mine.tutti
 
 As a function: tutti_export.export(model, {"x": example}, "mine.tutti"). What it writes is a folder: model.safetensors has the
-weights, and compiled.json lists the calls of PyTorch's operators that forward, backward and evaluation make. It is data: it runs on
-any machine and loads no code.
+weights, forward.so, backward.so and eval.so are programs that inductor compiles for this kind of machine and this torch, and
+compiled.json says what they take and give. Such a folder is a program: who loads it runs it.
 
-Needs torch 2.11 or newer and safetensors, and what --model names: timm, torchvision, transformers.
+With --data-only there are no .so files: compiled.json lists the calls of PyTorch's operators that forward, backward and evaluation
+make. It is data, runs on any machine, and nothing is fused.
+
+Needs torch 2.11 or newer and safetensors, a C++ compiler where programs are made, and what --model names: timm, torchvision, transformers.
 """
 import argparse
 import contextlib
 import functools
+import hashlib
 import importlib.util
 import inspect
 import json
@@ -22,11 +26,15 @@ import logging
 import math
 import operator
 import os
+import platform
 import random
+import re
 import shutil
+import struct
 import sys
 import tempfile
 import traceback
+import warnings
 
 import torch
 import torch.utils._pytree as pytree
@@ -39,7 +47,7 @@ class Refusal(Exception):
     """What cannot be exported, and why, in a sentence."""
 
 
-def private():
+def private(data_only):
     """The calls of torch that are no public interface, each in its place since torch 2.11."""
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < OLDEST:
@@ -48,10 +56,21 @@ def private():
     places = {
         "D": ("torch._functorch._aot_autograd.descriptors", None),
         "joint": ("torch._functorch.aot_autograd", "aot_export_joint_with_descriptors"),
-        "default_partition": ("torch._functorch.partitioners", "default_partition"),
+        "partition": ("torch._functorch.partitioners", "default_partition" if data_only else "min_cut_rematerialization_partition"),
         "TracingContext": ("torch._guards", "TracingContext"),
         "tracing": ("torch._guards", "tracing"),
     }
+    if not data_only:
+        places |= {
+            "config": ("torch._inductor.config", None),
+            "compile": ("torch._inductor", "aot_compile"),
+            "decomposition": ("torch._inductor.decomposition", None),
+            "lowering": ("torch._inductor.lowering", None),
+            "joint_passes": ("torch._inductor.fx_passes.joint_graph", "joint_graph_passes"),
+            "V": ("torch._inductor.virtualized", "V"),
+            "vector": ("torch._inductor.cpu_vec_isa", "pick_vec_isa"),
+            "Runner": ("torch._C._aoti", "AOTIModelContainerRunnerCpu"),
+        }
     found = argparse.Namespace()
     for name, (module, member) in places.items():
         try:
@@ -130,7 +149,7 @@ def captured(model, args, dynamic):
     return programs[0]
 
 
-def joint_graph(P, model, args, dynamic):
+def joint_graph(P, model, args, dynamic, table):
     """Forward and backward graphs of the training mode, and the descriptors of the joint graph's outputs."""
     program = captured(model, args, dynamic)
     by_name = {node.name: node for node in placeholders(program)}
@@ -140,14 +159,17 @@ def joint_graph(P, model, args, dynamic):
     with contextlib.ExitStack() as stack:
         stack.enter_context(P.tracing(P.TracingContext(mode)))
         stack.enter_context(mode)
-        joint = P.joint(stack, module, fakes, decompositions=None).graph_module
+        joint = P.joint(stack, module, fakes, decompositions=table).graph_module
         outs = output_node(joint).meta["desc"]
         draws = any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in joint.graph.nodes)
+        if table is not None:
+            with P.V.set_fake_mode(mode):
+                P.joint_passes(joint)
         count = sum(d is not None and not isinstance(d, P.D.GradAOTOutput) for d in outs)
         static = [i for i, node in enumerate(placeholders(joint))
                   if isinstance(node.meta["desc"], (P.D.ParamAOTInput, P.D.BufferAOTInput))]
-        forward, backward = P.default_partition(joint, [value(node) for node in placeholders(joint)], num_fwd_outputs=count,
-                                                static_lifetime_input_indices=static)
+        forward, backward = P.partition(joint, [value(node) for node in placeholders(joint)], num_fwd_outputs=count,
+                                        static_lifetime_input_indices=static)
     return program, module, forward, backward, outs, count, draws
 
 
@@ -167,11 +189,16 @@ def sizes_of_tensors(backward):
             return int(expression)
         if expression.is_Symbol:
             return symbol(expression)
+        def call(function, *arguments):
+            return functools.reduce(lambda a, b: backward.graph.call_function(function, (a, b)), arguments)
         if expression.is_Add or expression.is_Mul:
-            function = operator.add if expression.is_Add else operator.mul
-            return functools.reduce(lambda a, b: backward.graph.call_function(function, (a, b)), map(build, expression.args))
-        raise Refusal(f"a size of the backward is {expression}, which is no sum of products of the inputs' sizes; export the model "
-                      "with --fixed")
+            return call(operator.add if expression.is_Add else operator.mul, *map(build, expression.args))
+        if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:
+            return call(operator.mul, *[build(expression.base)] * int(expression.exp))
+        if expression.func.__name__ in ("FloorDiv", "Mod", "PythonMod"):
+            return call(operator.floordiv if expression.func.__name__ == "FloorDiv" else operator.mod, *map(build, expression.args))
+        raise Refusal(f"a size of the backward is {expression}, and only sums, products, quotients and remainders of the inputs' "
+                      "sizes are known; export the model with --fixed")
 
     given = [node for node in placeholders(backward) if isinstance(value(node), torch.SymInt)]
     if not given:
@@ -218,6 +245,126 @@ def wire(P, forward, backward, outs, count):
                             for node in placeholders(backward)],
                      "out": [w for _, w in gradients], "shares": sorted(w for w in shared if not w.startswith("input:"))},
     }
+
+
+# --- The programs --------------------------------------------------------------------------------------------------------------
+
+@contextlib.contextmanager
+def inductor(P):
+    """Inductor's settings and decompositions for programs that train on a CPU; what was set before comes back.
+
+    Random numbers are ATen's, so that they are eager's for the same seed. Max-pooling is left to ATen, since inductor's backward of
+    it is slow on a CPU. The number of threads is that of the process that trains.
+    """
+    tables = (P.lowering.lowerings, P.decomposition.decompositions, P.lowering.fallbacks)
+    before = [table.copy() for table in tables]
+    try:
+        for op in (torch.ops.aten.max_pool2d_with_indices, torch.ops.aten.max_pool2d_with_indices_backward):
+            for target in (op, *(getattr(op, overload) for overload in op.overloads())):
+                P.lowering.lowerings.pop(target, None)
+            P.decomposition.decompositions.pop(op.default, None)
+            P.lowering.make_fallback(op.default, warn=False)
+        with P.config.patch({"fallback_random": True, "cpp.dynamic_threads": True}):
+            yield {k: v for k, v in P.decomposition.select_decomp_table().items() if "max_pool2d_with_indices" not in str(k)}
+    finally:
+        for table, kept in zip(tables, before):
+            table.clear()
+            table.update(kept)
+
+
+def without_umbrella(code):
+    """A shared object that does not ask for libtorch.so, which has no functions: it would load all of CUDA where torch has it, and a
+    C++ program need not have it."""
+    code = bytearray(code)
+    if code[:6] != b"\x7fELF\x02\x01":  # 64 bits, little-endian
+        return bytes(code)
+    (table,), (count,) = struct.unpack_from("<Q", code, 32), struct.unpack_from("<H", code, 56)
+    segments = [struct.unpack_from("<IIQQQQQQ", code, table + 56 * i) for i in range(count)]
+    load, dynamic, needed, strings, debug = 1, 2, 1, 5, 21
+    _, _, at, _, _, size, _, _ = next(s for s in segments if s[0] == dynamic)
+    entries = [(i, *struct.unpack_from("<qQ", code, i)) for i in range(at, at + size, 16)]
+    names = next(v for _, tag, v in entries if tag == strings)
+    names = next(s[2] + names - s[3] for s in segments if s[0] == load and s[3] <= names < s[3] + s[5])
+    for i, tag, v in entries:
+        if tag == needed and code[names + v:].startswith(b"libtorch.so\0"):
+            struct.pack_into("<q", code, i, debug)  # which the loader ignores in a library
+    return bytes(code)
+
+
+def compiled(P, name, graph, path):
+    """Compiles a graph to the shared object `path`; returns what runs it."""
+    wanted = [value(node) for node in placeholders(graph)]
+    cure = "export it with --data-only, which compiles nothing"
+    cxx = os.environ.get("CXX", "g++")
+    if shutil.which(cxx.split()[0]) is None:
+        raise Refusal(f"there is no C++ compiler {cxx}, which inductor needs; name one in CXX, or {cure}")
+    try:
+        made = P.compile(graph, tuple(wanted), options={"aot_inductor.package": False})
+    except Exception as error:
+        said = str(error).strip().split("\n\n")[0]
+        raise Refusal(f"inductor cannot compile the program {name}: {type(error).__name__}: {said}; {cure}") from error
+    with open(made, "rb") as file:
+        code = without_umbrella(file.read())
+    with open(path, "wb") as file:
+        file.write(code)
+    return P.Runner(path, 1).run
+
+
+def refuse_layouts(P, wiring, forward, backward):
+    """Programs trust the memory order of what they get: gradients of outputs come contiguous, and buffers as the forward left them."""
+    for node in placeholders(backward):
+        if isinstance(node.meta.get("desc"), P.D.TangentAOTInput) and not value(node).is_contiguous():
+            raise Refusal(f"output {word(P, node.meta['desc']).removeprefix('tangent:')} of the model is not contiguous; call "
+                          "contiguous() on it in forward, or export the model with --data-only")
+    changed = {w.removeprefix("mutated:") for w in wiring["forward"]["out"] if w.startswith("mutated:")}
+    for text in wiring["backward"]["in"]:
+        if text.startswith("buffer:") and text.removeprefix("buffer:") in changed:
+            raise Refusal(f"the backward reads the {text.replace(':', ' ')} as it was before the forward changed it; read a clone() of "
+                          "it in forward")
+
+
+def xxh64(data):
+    """XXH64 with seed 0, as sixteen digits."""
+    one, two, three, four, five = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+    most = 2**64 - 1
+
+    def turn(x, n):
+        return (x << n | x >> (64 - n)) & most
+
+    def mix(lane, word):
+        return turn((lane + word * two) & most, 31) * one & most
+    whole = len(data) // 32 * 32
+    out = five
+    if whole:
+        a, b, c, d = (one + two) & most, two, 0, -one & most
+        for w, x, y, z in struct.iter_unpack("<4Q", memoryview(data)[:whole]):
+            a, b, c, d = mix(a, w), mix(b, x), mix(c, y), mix(d, z)
+        out = (turn(a, 1) + turn(b, 7) + turn(c, 12) + turn(d, 18)) & most
+        for lane in (a, b, c, d):
+            out = ((out ^ mix(0, lane)) * one + four) & most
+    out = (out + len(data)) & most
+    rest = data[whole:]
+    while len(rest) >= 8:
+        out = (turn(out ^ mix(0, int.from_bytes(rest[:8], "little")), 27) * one + four) & most
+        rest = rest[8:]
+    if len(rest) >= 4:
+        out = (turn(out ^ int.from_bytes(rest[:4], "little") * one & most, 23) * two + three) & most
+        rest = rest[4:]
+    for byte in rest:
+        out = turn(out ^ byte * five & most, 11) * one & most
+    out = (out ^ out >> 33) * two & most
+    out = (out ^ out >> 29) * three & most
+    return f"{out ^ out >> 32:016x}"
+
+
+def machine(P):
+    """What the programs need of a machine: the compiler may have used each of its instruction sets."""
+    used = re.compile(r"(pni|s?sse.*|popcnt|abm|movbe|bmi.|fma|f16c|avx.*|amx_.*|gfni|asimd.*|sve.*|bf16|i8mm)$")
+    flags = []
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        line = next((line for line in file if line.startswith(("flags", "Features"))), ":")
+        flags = sorted(flag for flag in line.partition(":")[2].split() if used.match(flag))
+    return {"device": "cpu", "architecture": platform.machine(), "isa": str(P.vector()), "cpu": flags}
 
 
 # --- The calls -----------------------------------------------------------------------------------------------------------------
@@ -342,9 +489,9 @@ class Names:
         return f"constants.{len(self.constants) - 1}"
 
 
-def evaluation_graph(model, args, dynamic, names):
+def evaluation_graph(model, args, dynamic, names, table):
     """The graph of the evaluation mode and its words."""
-    program = captured(model, args, dynamic).run_decompositions({})
+    program = captured(model, args, dynamic).run_decompositions(table or {})
     words, inputs = [], 0
     for spec in program.graph_signature.input_specs:
         match spec.kind.name:
@@ -393,55 +540,109 @@ def symbols_of(program, wanted):
     return symbols, ranges
 
 
-def check(model, wiring, forward, backward, names, args, mode_is_random):
-    """The graphs compute what the model does, gradients included, also for another size of the batch."""
-    if mode_is_random:
-        return
+def resized(args, wanted):
+    """The example batch with one row more, where its size is dynamic; None: it is fixed."""
+    label = next((each[0] for each in wanted if 0 in each), None)
+    if label is None:
+        return None
+    out = []
+    for tensor, each in zip(args, wanted):
+        for dimension in (i for i, name in each.items() if name == label):
+            rows = torch.arange(tensor.shape[dimension] + 1) % tensor.shape[dimension]
+            tensor = tensor.index_select(dimension, rows.to(tensor.device)).contiguous()
+        out.append(tensor)
+    return tuple(out)
+
+
+def near(name, got, want, tolerance, or_false=False):
+    """Refuses what is not the model's, by the norm of the difference relative to the norm of what the model gives."""
+    got, want = got.detach().double(), want.detach().double()
+    if got.shape == want.shape:
+        worst = (got - want).norm().item()
+        if worst <= tolerance * max(want.norm().item(), 1e-3 * math.sqrt(max(want.numel(), 1))):
+            return True
+        said = f"differs by {worst:.3g} of {want.norm().item():.3g}"
+    else:
+        said = f"is {list(got.shape)} where the model's is {list(want.shape)}"
+    if or_false:
+        return False
+    raise Refusal(f"{name} of what was exported {said}; this model cannot be exported")
+
+
+def values(result):
+    return [o for o in pytree.tree_leaves(result) if isinstance(o, torch.Tensor)]
+
+
+def check(model, wiring, runs, names, args, draws, tolerance):
+    """What was exported computes what the model does, gradients, changed buffers and evaluation included.
+
+    Where the training draws random numbers, a seed gives the same ones as a rule; where it does not, the training is not compared.
+    """
     tensors = {names.first[k]: v for k, v in [*model.named_parameters(), *model.named_buffers()]}
     before = {k: v.detach().clone() for k, v in tensors.items()}
     parameters = {names.first[k]: v for k, v in model.named_parameters() if v.requires_grad}
-    wanted = [o for o in pytree.tree_leaves(model(*args)) if isinstance(o, torch.Tensor)]
-    tangents = [torch.randn_like(o) if o.is_floating_point() else None for o in wanted]
-    pairs = [(o, t) for o, t in zip(wanted, tangents) if t is not None and o.requires_grad]
-    grads = torch.autograd.grad([o for o, _ in pairs], list(parameters.values()), [t for _, t in pairs], allow_unused=True)
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            tensor.copy_(before[name])
-        at = {}
 
-        def find(text):
-            kind, _, name = text.partition(":")
-            if kind in ("parameter", "buffer"):
-                return tensors[names.first.get(name, name)].detach() if names.first.get(name, name) in tensors else \
-                    names.constants[int(name.split(".")[1])]
-            return args[int(name)] if kind == "input" else tangents[int(name)] if kind == "tangent" else at[text]
-        for part, graph in (("forward", forward), ("backward", backward)):
-            count = len(placeholders(graph))
-            results = graph(*[find(w) for w in wiring[part]["in"][:count]])
-            for text, result in zip(wiring[part]["out"], results):
-                at[text] = at[text] + result if text in at else result  # tied weights have several gradients
+    def restore():
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                tensor.copy_(before[name])
+    at, tangents = {}, []
 
-    def near(name, got, want):
-        worst = (got.double() - want.double()).abs().max().item() if want.numel() else 0.0
-        if worst > 1e-3 * max(want.double().abs().max().item(), 1e-3) if want.numel() else False:
-            raise Refusal(f"the exported graph differs from the model by {worst:.3g} in {name}; this model cannot be exported")
-    for i, output in enumerate(wanted):
-        near(f"output {i}", at[f"output:{i}"], output)
-    for name, gradient in zip(parameters, grads):
-        if gradient is not None and f"gradient:{name}" in at:
-            near(f"the gradient of {name}", at[f"gradient:{name}"], gradient)
+    def find(text):
+        kind, _, name = text.partition(":")
+        if kind in ("parameter", "buffer"):
+            name = names.first.get(name, name)
+            return tensors[name].detach() if name in tensors else names.constants[int(name.split(".")[1])]
+        return args[int(name)] if kind == "input" else tangents[int(name)] if kind == "tangent" else at[text]
+
+    def run(part):
+        for text, result in zip(wiring[part]["out"], runs[part]([find(w) for w in wiring[part]["in"]])):
+            at[text] = at[text] + result if text.startswith("gradient") and text in at else result  # tied weights have several
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        wanted = values(model(*args))
+        tangents = [torch.randn_like(o, memory_format=torch.contiguous_format) if o.is_floating_point() else None for o in wanted]
+        pairs = [(o, t) for o, t in zip(wanted, tangents) if t is not None and o.requires_grad]
+        grads = torch.autograd.grad([o for o, _ in pairs], list(parameters.values()), [t for _, t in pairs], allow_unused=True)
+        changed = {k: v.detach().clone() for k, v in tensors.items()}
+        restore()
+        torch.manual_seed(0)
+        with torch.no_grad():
+            run("forward")
+            run("backward")
+    same = [near(f"output {i}", at[f"output:{i}"], output, tolerance, or_false=draws) for i, output in enumerate(wanted)]
+    if all(same):
+        for name, gradient in zip(parameters, grads):
+            if gradient is not None and f"gradient:{name}" not in at:
+                raise Refusal(f"the gradient of {name} is not in what was exported; this model cannot be exported")
+            if gradient is not None:
+                near(f"the gradient of {name}", at[f"gradient:{name}"], gradient, 20 * tolerance)
+        for text in wiring["forward"]["out"]:
+            if text.startswith("mutated:"):
+                name = text.removeprefix("mutated:")
+                near(f"the changed buffer {name}", at[text], changed[names.first.get(name, name)], tolerance)
+    if "eval" in runs:
+        model.eval()
+        with torch.no_grad():
+            wanted = values(model(*args))
+            restore()
+            run("eval")
+        model.train()
+        for i, output in enumerate(wanted):
+            near(f"output {i} in evaluation", at[f"output:{i}"], output, tolerance)
 
 
 def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="fp32", outputs=None, prefix="",
-           largest=4096, verify=True):
+           largest=4096, verify=True, data_only=False):
     """Exports `model` to the new folder `folder`; returns what compiled.json says.
 
     inputs: example tensors by name, in the order of forward's arguments; dimensions are 2 or more, and different where they may
-    differ. dynamic: {input: {dimension: name}}; default: dimension 0 of each is "batch"; {}: nothing is dynamic. precision: fp32, or amp_bf16 to export the forward under autocast. outputs: names of
-    what forward returns; default: the keys of a dict or ModelOutput. prefix: what a wrapper puts before the names of the weights.
-    largest: the largest size of a dynamic dimension. Raises Refusal.
+    differ. dynamic: {input: {dimension: name}}; default: dimension 0 of each is "batch"; {}: nothing is dynamic. precision: fp32, or
+    amp_bf16 to export the forward under autocast. outputs: names of what forward returns; default: the keys of a dict or ModelOutput.
+    prefix: what a wrapper puts before the names of the weights.
+    largest: the largest size of a dynamic dimension. data_only: lists of calls instead of compiled programs. Raises Refusal.
     """
-    P = private()
+    P = private(data_only)
     if os.path.exists(folder):
         raise Refusal(f"'{folder}' is there already; remove it, or give another name")
     names_in, args = list(inputs), tuple(inputs.values())
@@ -472,39 +673,54 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
     inner = "model." if low else ""
 
     was_training = model.training
-    run.train()
-    program, module, forward, backward, outs, count, draws = joint_graph(P, run, args, shapes)
-    wiring = wire(P, forward, backward, outs, count)
-    buffers = dict(module.named_buffers(remove_duplicate=False))
-
-    def canonical(text):
-        kind, _, name = text.partition(":")
-        if kind not in ("parameter", "buffer", "gradient", "mutated"):
-            return text
-        name = name.removeprefix(inner)
-        if name in names.first:
-            return names.of(f"{kind}:{name}")
-        return "buffer:" + names.constant(buffers[inner + name if inner + name in buffers else name])
-    parts = {"forward": forward, "backward": backward}
-    if evaluation:
-        run.eval()
-        parts["eval"], wiring["eval"] = evaluation_graph(run, args, shapes, names)
-        run.train()
-    for part in wiring.values():
-        for side, words in part.items():
-            part[side] = [canonical(w) for w in words]
-    model.train()
-    if verify:
-        check(run, wiring, forward, backward, names if not low else Names(run, inner + prefix), args, draws or low)
-    model.train(was_training)
-
-    symbols, ranges = symbols_of(program, wanted)
     parent = os.path.dirname(os.path.abspath(folder))
     os.makedirs(parent, exist_ok=True)
     made = tempfile.mkdtemp(prefix=".tutti_export-", dir=parent)
     try:
-        for name, graph in parts.items():
-            wiring[name].update(calls_of(graph, wiring[name]["in"], names.constant))
+        with contextlib.nullcontext() if data_only else inductor(P) as table:
+            run.train()
+            program, module, forward, backward, outs, count, draws = joint_graph(P, run, args, shapes, table)
+            wiring = wire(P, forward, backward, outs, count)
+            if not data_only:
+                refuse_layouts(P, wiring, forward, backward)
+            buffers = dict(module.named_buffers(remove_duplicate=False))
+
+            def canonical(text):
+                kind, _, name = text.partition(":")
+                if kind not in ("parameter", "buffer", "gradient", "mutated"):
+                    return text
+                name = name.removeprefix(inner)
+                if name in names.first:
+                    return names.of(f"{kind}:{name}")
+                return "buffer:" + names.constant(buffers[inner + name if inner + name in buffers else name])
+            parts = {"forward": forward, "backward": backward}
+            if evaluation:
+                run.eval()
+                parts["eval"], wiring["eval"] = evaluation_graph(run, args, shapes, names, table)
+                run.train()
+            for part in wiring.values():
+                for side, words in part.items():
+                    part[side] = [canonical(w) for w in words]
+            results = [value(v) for v, d in zip(output_node(forward).args[0], outs) if isinstance(d, P.D.PlainAOTOutput)]
+            runs = {}
+            for name, graph in parts.items():
+                if data_only:
+                    count = len(placeholders(graph))
+                    runs[name] = lambda given, graph=graph, count=count: graph(*given[:count])
+                    wiring[name].update(calls_of(graph, wiring[name]["in"], names.constant))
+                else:
+                    path = os.path.join(made, name + ".so")
+                    runs[name] = compiled(P, name, graph, path)
+                    with open(path, "rb") as file:
+                        code = file.read()
+                    wiring[name].update({"xxh64": xxh64(code), "sha256": hashlib.sha256(code).hexdigest()})
+        model.train()
+        if verify and not low:
+            for batch in (args, resized(args, wanted)):
+                if batch is not None:
+                    check(run, wiring, runs, names, batch, draws, 1e-4 if data_only else 1e-3)
+        model.train(was_training)
+        symbols, ranges = symbols_of(program, wanted)
         by_name = {node.name: node for node in placeholders(program)}
         persistent = {names.first[k] for k in model.state_dict() if k in names.first}
         weights = {}
@@ -518,12 +734,12 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
         for i, tensor in enumerate(names.constants):
             weights[f"constants.{i}"] = tensor
             held.append({"name": f"constants.{i}", **described(tensor, {}), "persistent": False})
-        results = [value(v) for v, d in zip(output_node(forward).args[0], outs) if isinstance(d, P.D.PlainAOTOutput)]
         labels = outputs or output_names(program.call_spec.out_spec)
         if len(labels) != len(results):
             raise Refusal(f"forward returns {len(results)} tensors, and {len(labels)} names were given: {', '.join(labels)}")
         package = {
-            "format": FORMAT, "kind": "data", "torch": torch.__version__.split("+")[0],
+            "format": FORMAT, "kind": "data" if data_only else "code", "torch": torch.__version__.split("+")[0],
+            **({} if data_only else machine(P)),
             "precision": precision, "random": draws,
             "symbols": ranges,
             "inputs": [{"name": n, **described(value(by_name[u]), symbols)}
@@ -537,6 +753,8 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
         with open(os.path.join(made, "compiled.json"), "w", encoding="utf-8") as file:
             file.write(text_of(package))
         os.chmod(made, 0o755)
+        for name in os.listdir(made):
+            os.chmod(os.path.join(made, name), 0o644)
         os.rename(made, folder)
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
@@ -656,10 +874,13 @@ def main(arguments=None):
     parser.add_argument("--fixed", action="store_true", help="nothing is dynamic, the batch neither")
     parser.add_argument("--largest", type=int, default=4096, help="the largest size of a dynamic dimension (default: %(default)s)")
     parser.add_argument("--precision", default="fp32", choices=["fp32", "amp_bf16"])
+    parser.add_argument("--data-only", action="store_true", help="a list of PyTorch's operators instead of compiled programs: runs on "
+                        "any machine and loads no code")
     parser.add_argument("--no-eval", action="store_true", help="without a program for evaluation")
     parser.add_argument("--seed", type=int, default=0, help="of the weights")
     given = parser.parse_args(arguments)
     logging.getLogger("torch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=FutureWarning)  # of torch about torch
     try:
         torch.manual_seed(given.seed)
         integers = given.model.startswith("hf:")
@@ -680,13 +901,16 @@ def main(arguments=None):
                 raise Refusal(f"--dynamic is {text}, expected NAME:DIMENSION=LABEL, as input_ids:1=length")
             dynamic.setdefault(name, {})[int(dimension)] = label
         package = export(model, inputs, given.out, dynamic=dynamic, evaluation=not given.no_eval,
-                         precision=given.precision, outputs=outputs, prefix=prefix, largest=given.largest)
+                         precision=given.precision, outputs=outputs, prefix=prefix, largest=given.largest,
+                         data_only=given.data_only)
     except (Refusal, ImportError, json.JSONDecodeError) as refusal:
         print(f"tutti_export: {refusal}", file=sys.stderr)
         return 1
     count = sum(math.prod(p["shape"]) for p in package["parameters"])
     print(f"{given.out}: exported with torch {package['torch']}, {count:,} parameters in {len(package['parameters'])} tensors, "
           f"{len(package['buffers'])} buffers")
+    with open(os.path.join(given.out, "compiled.json"), "rb") as file:
+        print(f"  SHA-256 of compiled.json, for expect_sha256: {hashlib.sha256(file.read()).hexdigest()}")
     for side in ("inputs", "outputs"):
         print(f"  {side}: " + "; ".join(f"{t['name']} {t['dtype']} [{', '.join(map(str, t['shape']))}]" for t in package[side]))
     return 0

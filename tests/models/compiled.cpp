@@ -2,7 +2,14 @@
 
 #include <tutti/models/compiled.hpp>
 
+#include <sys/utsname.h>
+
+#include <filesystem>
+#include <set>
+#include <string>
+
 #include <torch/torch.h>
+#include <torch/version.h>
 
 #include <tutti/algorithms/ema.hpp>
 #include <tutti/algorithms/gradient_clipping.hpp>
@@ -13,11 +20,13 @@
 #include <tutti/algorithms/selective_backprop.hpp>
 #include <tutti/algorithms/swa.hpp>
 #include <tutti/checkpoint/safetensors.hpp>
+#include <tutti/data/detail/digest.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/optim/sgd.hpp>
 #include <tutti/trainer.hpp>
 
+#include "models/compiled_rows.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -27,36 +36,64 @@ using tutti::load_compiled;
 
 namespace {
 
+const std::string packages = compiled_rows::source("");
+
 std::string package(const std::string& name) {
-  return TUTTI_SOURCE_DIR "/tests/models/compiled/" + name;
+  return compiled_rows::source(name);
 }
 
-std::map<std::string, at::Tensor> expected(const std::string& name) {
-  const auto read = tutti::checkpoint::read_safetensors(package(name) + "/expected.safetensors");
-  return {read.begin(), read.end()};
-}
-
-// 20 steps of SGD on one batch, as compiled/make.py does them.
-void check_losses(const std::string& name, double tolerance) {
-  const auto io = expected(name);
-  auto net = load_compiled(package(name));
-  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  torch::manual_seed(5);
-  for (std::int64_t i = 0; i < io.at("losses").size(0); ++i) {
-    optimizer.zero_grad();
-    const at::Tensor loss =
-        at::cross_entropy_loss(net->forward(std::vector{io.at("x")})[0], io.at("y"));
-    loss.backward();
-    optimizer.step();
-    const double want = io.at("losses")[i].item<double>();
-    INFO(name << ", step " << i);
-    CHECK(std::abs(loss.item<double>() - want) <= tolerance * want);
+// What load_compiled() says of a folder, without where it was thrown.
+std::string said_of(const std::string& folder, const tutti::CompiledOptions& options = {}) {
+  try {
+    load_compiled(folder, options);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
   }
-  net->eval();
-  const at::Tensor out = net->forward(std::vector{io.at("x")})[0];
-  CHECK(out.allclose(io.at("eval"), 1e-4, 1e-5));
-  CHECK(!out.requires_grad());
+  return "not refused";
 }
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  REQUIRE(text.find(from) != std::string::npos);
+  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+// The package "net" as if it were compiled programs, whose files are no programs.
+struct Code {
+  TemporaryFolder folder;
+  std::string text = replaced(
+      read_bytes(package("net") + "/compiled.json"), R"("kind":"data")",
+      head + R"("device":"cpu","architecture":")" + machine() + R"(","isa":"avx2","cpu":[])");
+
+  Code() {
+    write_bytes(folder / "model.safetensors", read_bytes(package("net") + "/model.safetensors"));
+    for (const char* name : {"forward.so", "backward.so", "eval.so"}) {
+      write_bytes(folder / name, "no program");
+    }
+    text = replaced(text, R"({"in":)",
+                    R"({"xxh64":")" + digest("xxh64", "no program") + R"(","sha256":")" +
+                        digest("sha256", "no program") + R"(","in":)");
+  }
+
+  std::string said(const std::string& from = "", const std::string& to = "") const {
+    write_bytes(folder / "compiled.json", from.empty() ? text : replaced(text, from, to));
+    return said_of(folder.path().string());
+  }
+
+  static std::string digest(const char* name, const std::string& of) {
+    return tutti::data::detail::digest(name, of);
+  }
+
+  static std::string machine() {
+    ::utsname system{};
+    ::uname(&system);
+    return system.machine;
+  }
+
+  static inline const std::string head = R"("kind":"code",)";
+};
 
 // A folder with a package whose compiled.json has another text in the place of `from`.
 std::string refused(const std::string& from, const std::string& to) {
@@ -67,12 +104,7 @@ std::string refused(const std::string& from, const std::string& to) {
   text.replace(at, from.size(), to);
   write_bytes(folder / "compiled.json", text);
   write_bytes(folder / "model.safetensors", read_bytes(package("dropped") + "/model.safetensors"));
-  try {
-    load_compiled(folder.path().string());
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "not refused";
+  return said_of(folder.path().string());
 }
 
 // What compiled/make.py has exported as "dropped", of LibTorch's own layers.
@@ -137,8 +169,9 @@ static_assert(tutti::offers<CompiledModel, tutti::takes_images>);
 static_assert(!tutti::offers<CompiledModel, tutti::has_attention>);
 
 TEST_CASE("20 losses and the evaluation are those of PyTorch", "[models][compiled][golden]") {
-  check_losses("net", 1e-5);
-  check_losses("dropped", 1e-5);  // the same draws of dropout
+  compiled_rows::check_losses(package("net"), 1e-5);
+  compiled_rows::check_losses(package("dropped"), 1e-5);  // the same draws of dropout
+  compiled_rows::check_losses(package("pair"), 1e-5);
 }
 
 TEST_CASE("weights have their names in Python, tied ones are one parameter", "[models][compiled]") {
@@ -165,79 +198,76 @@ TEST_CASE("weights have their names in Python, tied ones are one parameter", "[m
 
 TEST_CASE("a model gives its outputs by their names and takes its inputs by theirs",
           "[models][compiled]") {
-  const auto io = expected("net");
+  const auto io = compiled_rows::expected(package("net"));
   CompiledModel model{package("net")};
-  const tutti::Outputs out = model.forward({{"images", io.at("x")}, {"targets", io.at("y")}});
+  const tutti::Outputs out = model.forward({{"images", io.at("x0")}, {"targets", io.at("y")}});
   CHECK(out.names() == "logits, features");
   CHECK(out.at("features").sizes() == at::IntArrayRef({8, 4}));
-  const tutti::Batch batch(io.at("x"), io.at("y"));
+  const tutti::Batch batch(io.at("x0"), io.at("y"));
   CHECK(model.loss(model.forward(batch), batch).total().requires_grad());
   // A gradient of the second output alone.
   out.at("features").sum().backward();
   CHECK(model.module()->named_parameters()["conv.weight"].grad().abs().sum().item<double>() > 0);
-  CHECK_THROWS_WITH(model.module()->forward(io.at("x")), ContainsSubstring("2 outputs"));
+  CHECK_THROWS_WITH(model.module()->forward(io.at("x0")), ContainsSubstring("2 outputs"));
 }
 
 TEST_CASE("a batch of any size within the range runs, and each row is what it is alone",
           "[models][compiled]") {
   auto net = load_compiled(package("net"));
   net->eval();
-  const at::Tensor x = at::randn({5, 1, 8, 8});
+  const at::Tensor x = at::randn({5, 2, 8, 8});
   const at::Tensor all = net->forward(std::vector{x})[0];
   CHECK(net->forward(std::vector{x.slice(0, 2, 3)})[0].allclose(all.slice(0, 2, 3), 1e-5, 1e-6));
-  CHECK(net->forward(std::vector{x.contiguous(at::MemoryFormat::ChannelsLast)})[0].allclose(all));
+  compiled_rows::check_orders_of_memory(packages);
 }
 
 TEST_CASE("inputs that are not what was exported are refused with both sides",
           "[models][compiled][error]") {
-  auto net = load_compiled(package("net"));
-  const auto given = [&](const at::Tensor& x) {
-    try {
-      net->forward(std::vector{x});
-    } catch (const c10::Error& error) {
-      return std::string(error.what_without_backtrace());
-    }
-    return std::string("not refused");
-  };
-  const std::string want = "float32 [batch, 1, 8, 8]";
-  CHECK_THAT(given(at::zeros({2, 1, 8, 8}, at::kDouble)),
-             ContainsSubstring("float64 [2, 1, 8, 8]") && ContainsSubstring(want));
-  CHECK_THAT(given(at::zeros({2, 8, 8})), ContainsSubstring("[2, 8, 8]"));
-  CHECK_THAT(given(at::zeros({2, 1, 8, 9})), ContainsSubstring("[2, 1, 8, 9]"));
-  CHECK_THAT(given(at::zeros({0, 1, 8, 8})), ContainsSubstring("batch may be 1 to 4096"));
-  CHECK_THAT(given(at::zeros({2, 1, 8, 8}, at::kMeta)), ContainsSubstring("on meta"));
-  CHECK_THAT(given(at::zeros({2, 1, 8, 8}).requires_grad_()), ContainsSubstring("detach()"));
-  CHECK_THROWS_WITH(net->forward(std::vector<at::Tensor>{}), ContainsSubstring("takes 1 inputs"));
-  const tutti::Autocast low(at::kCPU, at::kBFloat16);
-  CHECK_THAT(given(at::zeros({2, 1, 8, 8})), ContainsSubstring("--precision amp_bf16"));
+  compiled_rows::check_refused_inputs(packages);
 }
 
-TEST_CASE("weights of another type or memory order are refused", "[models][compiled][error]") {
-  const at::Tensor x = at::zeros({2, 1, 8, 8});
-  auto net = load_compiled(package("net"));
-  auto& weight = net->named_parameters()["conv.weight"];
-  // One input channel: another order of memory needs two dimensions that differ.
-  net->named_parameters()["fc.weight"].set_data(at::zeros({4, 10}).t());
-  CHECK_THROWS_WITH(net->forward(std::vector{x}), ContainsSubstring("another order of memory"));
-  auto other = load_compiled(package("net"));
-  other->to(at::kDouble);
-  CHECK_THROWS_WITH(other->forward(std::vector{x}), ContainsSubstring("conv.weight is float64"));
-  CHECK(weight.defined());
+TEST_CASE("weights of another type, size or memory order are refused",
+          "[models][compiled][error]") {
+  compiled_rows::check_refused_weights(packages);
 }
 
 TEST_CASE("a second backward and a weight changed before the backward are refused",
           "[models][compiled][error]") {
-  auto net = load_compiled(package("dropped"));
-  const at::Tensor x = at::randn({4, 6});
-  const at::Tensor out = net->forward(x).sum();
-  out.backward({}, /*retain_graph=*/true);
-  CHECK_THROWS_WITH(out.backward(), ContainsSubstring("walked backward before"));
-  const at::Tensor next = net->forward(x).sum();
-  {
-    const at::NoGradGuard no_grad;
-    net->named_parameters()["b.weight"].mul_(2);
+  compiled_rows::check_refused_backwards(packages);
+}
+
+TEST_CASE("programs of another torch, machine or export are refused before they are loaded",
+          "[models][compiled][error]") {
+  const Code code;
+  CHECK_THAT(
+      code.said(R"("torch":"2.11.0")", R"("torch":"2.1.3")"),
+      ContainsSubstring("compiled with torch 2.1.3, and this program has LibTorch " TORCH_VERSION));
+  CHECK_THAT(code.said(R"("architecture":")" + Code::machine(), R"("architecture":"vax)"),
+             ContainsSubstring("compiled for vax, and this machine is " + Code::machine()));
+  CHECK_THAT(code.said(R"("cpu":[])", R"("cpu":["avx9999","other"])"),
+             ContainsSubstring("compiled for avx2, and this processor lacks avx9999, other"));
+  CHECK_THAT(code.said(R"("device":"cpu")", R"("device":"tpu")"),
+             ContainsSubstring("its device is \"tpu\""));
+  CHECK_THAT(code.said(R"("xxh64":")", R"("xxh64":"0)"),
+             ContainsSubstring("/forward.so' has the XXH64 " + Code::digest("xxh64", "no program") +
+                               ", and compiled.json says 0" + Code::digest("xxh64", "no program")));
+  CHECK_THAT(said_of(package("net"), {.expect_sha256 = "00"}),
+             ContainsSubstring("and expect_sha256 is 00"));
+  CHECK(said_of(package("net"), {.expect_sha256 = Code::digest(
+                                     "sha256", read_bytes(package("net") + "/compiled.json"))}) ==
+        "not refused");
+  if (code.text.find(R"("torch":")" + std::string(TORCH_VERSION).substr(0, 4)) !=
+      std::string::npos) {
+    CHECK_THAT(code.said(), ContainsSubstring("forward.so' does not load"));
+    write_bytes(code.folder / "eval.so", "another");
+    CHECK_THAT(code.said(), ContainsSubstring("eval.so' has the XXH64"));
+    std::filesystem::remove(code.folder / "backward.so");
+    CHECK_THAT(code.said(),
+               ContainsSubstring("there is no program") && ContainsSubstring("backward.so"));
   }
-  CHECK_THROWS_WITH(next.backward(), ContainsSubstring("changed in place"));
+  CHECK(tutti::models::detail::processor_flags("processor : 0\nflags\t\t: fpu avx2\n") ==
+        std::set<std::string>{"avx2", "fpu"});
+  CHECK(tutti::models::detail::processor_flags("").empty());
 }
 
 TEST_CASE("what compiled.json cannot mean is refused before anything runs",

@@ -43,7 +43,7 @@ torch.manual_seed(0)
 for name, (model, inputs, prefix, classes) in models().items():
     path = os.path.join(sys.argv[2], name)
     if sys.argv[1] == "make":
-        tutti_export.export(model, inputs, path + ".tutti", prefix=prefix)
+        tutti_export.export(model, inputs, path + ".tutti", prefix=prefix, data_only=True)
         (x,) = inputs.values()
         y = torch.randint(0, classes, x.shape if x.dim() == 2 else x.shape[:1])
         optimizer = torch.optim.SGD(model.parameters(), 0.02)

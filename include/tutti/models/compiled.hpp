@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include <tutti/core/batch.hpp>
 #include <tutti/core/metric.hpp>
 #include <tutti/core/tags.hpp>
+#include <tutti/models/detail/compiled_checks.hpp>
 #include <tutti/models/detail/compiled_graph.hpp>
 #include <tutti/models/detail/compiled_package.hpp>
 
@@ -46,6 +48,9 @@ struct CompiledOptions {
   /// Other weights than the package's: a file or folder as checkpoint::read_weights() takes it,
   /// with the names of Python's state_dict. Empty: those of the package.
   std::string weights{};
+  /// The SHA-256 of compiled.json, which has those of the programs: sixty-four hexadecimal digits
+  /// that tutti_export.py prints. Other folders are refused before a program is loaded. Empty: any.
+  std::string expect_sha256{};
 };
 
 /// An exported network as a torch::nn::Module: parameters and buffers have their names in Python.
@@ -59,8 +64,13 @@ class CompiledNet final : public detail::ExportedPart {
   /// There are no layers to replace; what the inputs are is known when the package is read.
   using model_features = types<is_compiled>;
 
-  /// Loads the folder that tutti_export.py wrote; it is read as data and runs no code of its own.
-  /// Throws c10::Error that names the folder and what is wrong with it.
+  /// Loads the folder that tutti_export.py wrote.
+  ///
+  /// A folder with compiled programs is a program: loading it runs what its .so files have in them,
+  /// with the rights of this process, so take it from where you take programs. One that was
+  /// exported with --data-only is read as data and runs no code of its own.
+  /// Before a program is loaded, its hash, the version of LibTorch and the processor's instructions
+  /// are compared. Throws c10::Error that names the folder and what is wrong with it.
   explicit CompiledNet(const std::string& folder, const CompiledOptions& options = {});
 
   /// The output of a network with one input and one output.
@@ -89,16 +99,14 @@ class CompiledNet final : public detail::ExportedPart {
     std::size_t place;
   };
 
+  void load_programs(bool by_sha256);
   void add_weights(const std::string& folder);
   void load_weights(const std::string& path);
   detail::ExportedPart& owner_of(const std::string& name);
   at::Tensor& parameter(std::size_t i);
   at::Tensor& buffer(std::size_t i);
   at::Device check(const std::vector<at::Tensor>& inputs);
-  using KnownSize = std::pair<const std::string*, std::int64_t>;  // of a symbol
   void check_inputs(const std::vector<at::Tensor>& inputs, at::Device device) const;
-  std::string cure_of(const models::detail::ExportedTensor& wanted, const at::Tensor& input,
-                      at::Device device, std::vector<KnownSize>& known) const;
   void check_weights(at::Device device);
   void check_precision(at::Device device) const;
   std::vector<at::Tensor> gather(const std::vector<models::detail::Word>& words,
@@ -126,7 +134,8 @@ inline std::shared_ptr<CompiledNet> load_compiled(const std::string& folder,
 
 /// Options of CompiledModel.
 struct CompiledModelOptions {
-  std::string weights{};  ///< as CompiledOptions::weights
+  std::string weights{};        ///< as CompiledOptions::weights
+  std::string expect_sha256{};  ///< as CompiledOptions::expect_sha256
   /// Outputs and batch to the loss. Empty: functional::soft_cross_entropy of Outputs::tensor() and
   /// Batch::targets().
   std::function<Loss(const Outputs&, const Batch&)> loss{};
@@ -150,7 +159,8 @@ class CompiledModel {
 
   /// Throws as CompiledNet.
   explicit CompiledModel(const std::string& folder, CompiledModelOptions options = {})
-      : net_(load_compiled(folder, {.weights = options.weights})), options_(std::move(options)) {}
+      : net_(load_compiled(folder, {options.weights, options.expect_sha256})),
+        options_(std::move(options)) {}
 
   [[nodiscard]] Outputs forward(const Batch& batch) const;
   [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const;
@@ -179,12 +189,13 @@ class CompiledModel {
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/checkpoint/weights.hpp>
 #include <tutti/core/autocast.hpp>
+#include <tutti/core/detail/proc.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/data/detail/digest.hpp>
 #include <tutti/losses/soft_cross_entropy.hpp>
+#include <tutti/models/detail/compiled_operators.hpp>
 
 namespace tutti::detail {
-
-using models::detail::ExportedTensor;
 
 TUTTI_INLINE std::size_t ExportedPart::add(const std::string& name, at::Tensor tensor,
                                            bool is_buffer, bool requires_grad) {
@@ -204,24 +215,6 @@ TUTTI_INLINE std::shared_ptr<ExportedPart> ExportedPart::part(const std::string&
   return out;
 }
 
-// "float32 [batch, 3, 32, 32]", with symbols where any size will do.
-TUTTI_INLINE std::string text_of(const ExportedTensor& tensor) {
-  std::string out = std::string(models::detail::name_of(tensor.dtype)) + " [";
-  for (std::size_t i = 0; i < tensor.sizes.size(); ++i) {
-    out += (i == 0 ? "" : ", ") +
-           (tensor.sizes[i] < 0 ? tensor.symbols[i] : std::to_string(tensor.sizes[i]));
-  }
-  return out + "]";
-}
-
-TUTTI_INLINE std::string text_of(const at::Tensor& tensor) {
-  return c10::str(models::detail::name_of(tensor.scalar_type()), " ", tensor.sizes());
-}
-
-TUTTI_INLINE bool same_sizes(const ExportedTensor& wanted, const at::Tensor& tensor) {
-  return tensor.scalar_type() == wanted.dtype && tensor.sizes() == at::IntArrayRef(wanted.sizes);
-}
-
 }  // namespace tutti::detail
 
 namespace tutti {
@@ -229,17 +222,16 @@ namespace tutti {
 TUTTI_INLINE CompiledNet::CompiledNet(const std::string& folder, const CompiledOptions& options)
     : programs_(std::make_shared<models::detail::ExportedPrograms>()), folder_(folder) {
   const detail::Json json = checkpoint::read_json(folder + "/compiled.json");
+  if (!options.expect_sha256.empty()) {
+    const std::string got =
+        data::detail::digest("sha256", detail::file_text((folder + "/compiled.json").c_str()));
+    TUTTI_CHECK(got == options.expect_sha256, "load_compiled: '", folder,
+                "/compiled.json' has the SHA-256 ", got, ", and expect_sha256 is ",
+                options.expect_sha256, "; it is another package, nothing of it was loaded");
+  }
   try {
     programs_->package = models::detail::read_package(json);
-    auto& package = programs_->package;
-    const auto program = [](const char* name, const models::detail::ExportedProgram& from) {
-      return models::detail::OperatorProgram(name, from.calls, from.results, from.in.size());
-    };
-    programs_->forward.emplace(program("forward", package.forward));
-    programs_->backward.emplace(program("backward", package.backward));
-    if (package.has_eval) {
-      programs_->eval.emplace(program("eval", package.eval));
-    }
+    load_programs(!options.expect_sha256.empty());
   } catch (const std::invalid_argument& error) {
     TUTTI_CHECK(false, "load_compiled: '", folder, "/compiled.json' is refused: ", error.what());
   }
@@ -259,6 +251,34 @@ TUTTI_INLINE CompiledNet::CompiledNet(const std::string& folder, const CompiledO
   }
 }
 
+TUTTI_INLINE void CompiledNet::load_programs(bool by_sha256) {
+  using namespace models::detail;
+  ExportedPackage& package = programs_->package;
+  std::vector<std::tuple<const char*, ExportedProgram*, ProgramRunner*>> all{
+      {"forward", &package.forward, &programs_->forward},
+      {"backward", &package.backward, &programs_->backward}};
+  if (package.has_eval) {
+    all.emplace_back("eval", &package.eval, &programs_->eval);
+  }
+  if (!package.is_code) {
+    for (const auto& [name, from, to] : all) {
+      const auto program =
+          std::make_shared<OperatorProgram>(name, from->calls, from->results, from->in.size());
+      *to = [program](std::vector<at::Tensor>&& inputs, at::Device device) {
+        return program->run(std::move(inputs), device);
+      };
+    }
+    return;
+  }
+  check_machine(package, folder_, processor_flags(tutti::detail::file_text("/proc/cpuinfo")));
+  for (const auto& [name, from, to] : all) {
+    check_code(folder_ + "/" + name + ".so", *from, by_sha256);
+  }
+  for (const auto& [name, from, to] : all) {
+    *to = load_code(folder_ + "/" + name + ".so", package.device);
+  }
+}
+
 TUTTI_INLINE detail::ExportedPart& CompiledNet::owner_of(const std::string& name) {
   detail::ExportedPart* at = this;
   std::size_t from = 0;
@@ -274,9 +294,9 @@ TUTTI_INLINE void CompiledNet::add_weights(const std::string& folder) {
     TUTTI_CHECK(file.contains(wanted.name), "load_compiled: '", folder,
                 "/model.safetensors' has no ", wanted.name, ", which compiled.json lists");
     const at::Tensor tensor = file.read(wanted.name);
-    TUTTI_CHECK(detail::same_sizes(wanted, tensor), "load_compiled: ", wanted.name, " of '", folder,
-                "/model.safetensors' is ", detail::text_of(tensor), ", and compiled.json says ",
-                detail::text_of(wanted));
+    TUTTI_CHECK(models::detail::same_sizes(wanted, tensor), "load_compiled: ", wanted.name, " of '",
+                folder, "/model.safetensors' is ", models::detail::text_of(tensor),
+                ", and compiled.json says ", models::detail::text_of(wanted));
     detail::ExportedPart& owner = owner_of(wanted.name);
     const std::string leaf = wanted.name.substr(wanted.name.rfind('.') + 1);
     const std::size_t place = owner.add(leaf, tensor, is_buffer, wanted.requires_grad);
@@ -356,6 +376,12 @@ TUTTI_INLINE at::Device CompiledNet::check(const std::vector<at::Tensor>& inputs
     TUTTI_CHECK(inputs[i].defined(), "CompiledNet: the input ", wanted[i].name, " is undefined");
   }
   const at::Device device = parameter_slots_.empty() ? inputs[0].device() : parameter(0).device();
+  const auto& package = programs_->package;
+  TUTTI_CHECK(
+      !package.is_code || c10::DeviceTypeName(device.type(), /*lower_case=*/true) == package.device,
+      "CompiledNet: the network is on ", device.str(), ", and the programs of '", folder_,
+      "' were compiled for ", package.device,
+      "; train on it (.device), or export the model with --data-only");
   check_inputs(inputs, device);
   check_weights(device);
   check_precision(device);
@@ -364,14 +390,15 @@ TUTTI_INLINE at::Device CompiledNet::check(const std::vector<at::Tensor>& inputs
 
 TUTTI_INLINE void CompiledNet::check_inputs(const std::vector<at::Tensor>& inputs,
                                             at::Device device) const {
-  std::vector<KnownSize> known;
+  std::vector<models::detail::KnownSize> known;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const models::detail::ExportedTensor& wanted = programs_->package.inputs[i];
     const at::Tensor& input = inputs[i];
-    const std::string cure = cure_of(wanted, input, device, known);
+    const std::string cure =
+        models::detail::cure_of(wanted, input, device, programs_->package.symbols, known);
     TUTTI_CHECK_VALUE(cure.empty(), "CompiledNet: the input ", wanted.name, " is ",
-                      detail::text_of(input), " on ", input.device().str(),
-                      ", and this model was exported for ", detail::text_of(wanted), " on ",
+                      models::detail::text_of(input), " on ", input.device().str(),
+                      ", and this model was exported for ", models::detail::text_of(wanted), " on ",
                       device.str(), "; ", cure);
     TUTTI_CHECK(!input.requires_grad() || !at::GradMode::is_enabled(), "CompiledNet: the input ",
                 wanted.name,
@@ -380,52 +407,13 @@ TUTTI_INLINE void CompiledNet::check_inputs(const std::vector<at::Tensor>& input
   }
 }
 
-// What to do so that the input is what was exported; empty: it is. known: sizes of the inputs so
-// far.
-TUTTI_INLINE std::string CompiledNet::cure_of(const models::detail::ExportedTensor& wanted,
-                                              const at::Tensor& input, at::Device device,
-                                              std::vector<KnownSize>& known) const {
-  if (input.scalar_type() != wanted.dtype) {
-    return "convert it";
-  }
-  if (input.device() != device) {
-    return "move it";
-  }
-  if (input.dim() != static_cast<std::int64_t>(wanted.sizes.size())) {
-    return "give it that many dimensions";
-  }
-  for (std::size_t d = 0; d < wanted.sizes.size(); ++d) {
-    const std::int64_t size = input.size(static_cast<std::int64_t>(d));
-    if (wanted.sizes[d] >= 0 && wanted.sizes[d] != size) {
-      return "export it with that dimension dynamic, or set drop_last in the loader where it is "
-             "the last batch";
-    }
-    if (wanted.sizes[d] >= 0) {
-      continue;
-    }
-    const std::string& symbol = wanted.symbols[d];
-    const models::detail::SizeRange& range = programs_->package.symbols.at(symbol);
-    if (size < range.least || (range.most >= 0 && size > range.most)) {
-      return c10::str(symbol, " may be ", range.least, " to ", range.most,
-                      "; export it with another --largest");
-    }
-    for (const auto& [name, before] : known) {
-      if (*name == symbol && before != size) {
-        return c10::str(symbol, " is ", before, " in an input before it; give both the same size");
-      }
-    }
-    known.emplace_back(&symbol, size);
-  }
-  return "";
-}
-
 TUTTI_INLINE void CompiledNet::check_weights(at::Device device) {
   const auto check_one = [&](const models::detail::ExportedTensor& wanted, const at::Tensor& now) {
-    TUTTI_CHECK(now.defined() && detail::same_sizes(wanted, now) && now.is_contiguous(),
+    TUTTI_CHECK(now.defined() && models::detail::same_sizes(wanted, now) && now.is_contiguous(),
                 "CompiledNet: ", wanted.name, " is ",
-                now.defined() ? detail::text_of(now) : std::string("undefined"),
+                now.defined() ? models::detail::text_of(now) : std::string("undefined"),
                 now.defined() && !now.is_contiguous() ? " in another order of memory" : "",
-                ", and this model was exported with ", detail::text_of(wanted),
+                ", and this model was exported with ", models::detail::text_of(wanted),
                 ", contiguous; take out what changes the weights' types, sizes or memory order "
                 "(ChannelsLast, module.to(type))");
     TUTTI_CHECK(now.device() == device, "CompiledNet: ", wanted.name, " is on ", now.device().str(),
@@ -479,11 +467,11 @@ TUTTI_INLINE std::vector<at::Tensor> CompiledNet::evaluate(const std::vector<at:
     TUTTI_CHECK(!package.random && package.mutated == 0, "CompiledNet: '", folder_,
                 "' has no program for evaluation, and in training it draws random numbers or "
                 "changes buffers; export it without --no-eval");
-    auto out = programs_->forward->run(gather(package.forward.in, inputs), device);
+    auto out = programs_->forward(gather(package.forward.in, inputs), device);
     out.resize(package.outputs.size());
     return out;
   }
-  auto out = programs_->eval->run(gather(package.eval.in, inputs), device);
+  auto out = programs_->eval(gather(package.eval.in, inputs), device);
   const std::size_t mutated = out.size() - package.outputs.size();
   for (std::size_t i = 0; i < mutated; ++i) {
     buffer(package.eval.out[i].index).copy_(out[i]);
@@ -495,7 +483,7 @@ TUTTI_INLINE std::vector<at::Tensor> CompiledNet::evaluate(const std::vector<at:
 TUTTI_INLINE std::vector<at::Tensor> CompiledNet::train_forward(
     const std::vector<at::Tensor>& inputs, at::Device device) {
   const auto& package = programs_->package;
-  auto out = programs_->forward->run(gather(package.forward.in, inputs), device);
+  auto out = programs_->forward(gather(package.forward.in, inputs), device);
   {
     const at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < package.mutated; ++i) {

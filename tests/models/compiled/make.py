@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the packages of this folder: python make.py (torch 2.11, safetensors).
+"""Makes the packages of this folder: python make.py (torch 2.11, safetensors). With a folder, the same packages there, compiled.
 
 expected.safetensors has a batch, and what PyTorch gives for it: 20 losses of SGD with momentum, and the evaluation afterwards.
 """
@@ -19,7 +19,7 @@ class Net(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.conv = torch.nn.Conv2d(1, 4, 3, padding=1)
+        self.conv = torch.nn.Conv2d(2, 4, 3, padding=1)
         self.norm = torch.nn.BatchNorm2d(4)
         self.fc = torch.nn.Linear(4, 10)
 
@@ -44,26 +44,39 @@ class Dropped(torch.nn.Module):
         return self.c(self.tied(self.b(self.drop(torch.nn.functional.gelu(self.a(x))))) * self.scale)
 
 
-def make(name, model, x, classes):
-    folder = os.path.join(here, name)
-    tutti_export.export(model, x, folder)
-    (x,) = x.values()
-    y = torch.randint(0, classes, (len(x),))
+class Pair(torch.nn.Module):
+    """Two inputs of one length."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.fc = torch.nn.Embedding(10, 4), torch.nn.Linear(4, 3)
+
+    def forward(self, a, tokens):
+        return self.fc(torch.tanh(a + self.words(tokens)).sum(1))
+
+
+def make(name, model, inputs, classes, **options):
+    folder = os.path.join(sys.argv[1] if len(sys.argv) > 1 else here, name)
+    tutti_export.export(model, inputs, folder, data_only=len(sys.argv) < 2, **options)
+    x = tuple(inputs.values())
+    y = torch.randint(0, classes, (len(x[0]),))
     logits = lambda out: out["logits"] if isinstance(out, dict) else out
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     torch.manual_seed(5)
     losses = []
     for _ in range(20):
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(logits(model(x)), y)
+        loss = torch.nn.functional.cross_entropy(logits(model(*x)), y)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     model.eval()
-    save_file({"x": x, "y": y, "losses": torch.tensor(losses, dtype=torch.float64), "eval": logits(model(x)).detach()},
+    save_file({**{f"x{i}": each for i, each in enumerate(x)}, "y": y, "losses": torch.tensor(losses, dtype=torch.float64), "eval": logits(model(*x)).detach()},
               os.path.join(folder, "expected.safetensors"))
 
 
 torch.manual_seed(0)
-make("net", Net(), {"images": torch.randn(8, 1, 8, 8)}, 10)
+make("net", Net(), {"images": torch.randn(8, 2, 8, 8)}, 10)
 make("dropped", Dropped(), {"x": torch.randn(8, 6)}, 3)
+make("pair", Pair(), {"a": torch.randn(4, 6, 4), "tokens": torch.randint(0, 10, (4, 6))}, 3,
+     dynamic={"a": {1: "length"}, "tokens": {1: "length"}})

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
-
 #include <tutti/config.hpp>
-#include <tutti/models/detail/compiled_operators.hpp>
+#include <tutti/models/detail/compiled_code.hpp>
 #include <tutti/models/detail/compiled_package.hpp>
 
 /// An exported model's place in autograd.
@@ -13,7 +11,7 @@ namespace tutti::models::detail {
 /// The programs of a package and what they are made of, shared by a network and its graphs.
 struct ExportedPrograms {
   ExportedPackage package;
-  std::optional<OperatorProgram> forward, backward, eval;
+  ProgramRunner forward, backward, eval;  // eval: empty where the package has none
 };
 
 }  // namespace tutti::models::detail
@@ -80,9 +78,12 @@ class ExportedBackward final : public torch::autograd::Node {
       }
     }
     release_variables();  // so that the program frees what it has used
-    auto out = programs->backward->run(std::move(in), device);
+    auto out = programs->backward(std::move(in), device);
     torch::autograd::variable_list result(parameters);
     for (std::size_t i = 0; i < out.size(); ++i) {
+      if (out[i].storage().use_count() > 1) {  // else a step in place would change another's
+        out[i] = out[i].clone();
+      }
       at::Tensor& gradient = result[programs->package.backward.out[i].index];
       gradient = gradient.defined() ? gradient.add(out[i]) : std::move(out[i]);  // of tied weights
     }

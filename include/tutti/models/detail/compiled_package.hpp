@@ -41,8 +41,9 @@ struct Word {
 /// One of the programs forward, backward and eval.
 struct ExportedProgram {
   std::vector<Word> in, out;
-  std::vector<Word> shares;  // parameters and buffers whose memory saved tensors have
-  tutti::detail::Json calls, results;
+  std::vector<Word> shares;            // parameters and buffers whose memory saved tensors have
+  tutti::detail::Json calls, results;  // where it is data
+  std::string xxh64, sha256;           // of its shared object, where it is code
 };
 
 /// The size that a symbol may have.
@@ -54,7 +55,10 @@ struct SizeRange {
 /// All of compiled.json.
 struct ExportedPackage {
   std::string torch, precision;
-  bool random = false;  // the forward in training draws random numbers
+  bool is_code = false;                        // programs are shared objects, no lists of calls
+  std::string device = "", architecture, isa;  // of code; data runs on any
+  std::vector<std::string> cpu;                // instructions that code needs, as Linux names them
+  bool random = false;                         // the forward in training draws random numbers
   bool has_eval = false;
   std::map<std::string, SizeRange> symbols;
   std::vector<ExportedTensor> inputs, outputs, parameters, buffers;
@@ -148,12 +152,25 @@ class PackageReader {
            ", and this version of tutti reads 1; export the model with the tutti_export.py of this "
            "version");
     }
-    if (const std::string& kind = json_.at("kind").string(); kind != "data") {
+    const std::string& kind = json_.at("kind").string();
+    if (kind != "data" && kind != "code") {
       fail("its kind is \"" + kind +
-           "\", and this version of tutti reads \"data\"; export the "
-           "model with the tutti_export.py of this version");
+           "\", and this version of tutti reads \"data\" and \"code\"; export the model with the "
+           "tutti_export.py of this version");
     }
+    out_.is_code = kind == "code";
     out_.torch = json_.at("torch").string();
+    if (out_.is_code) {
+      out_.device = json_.at("device").string();
+      if (out_.device != "cpu" && out_.device != "cuda") {
+        fail("its device is \"" + out_.device + "\", expected \"cpu\" or \"cuda\"");
+      }
+      out_.architecture = json_.at("architecture").string();
+      out_.isa = json_.at("isa").string();
+      for (const Json& flag : json_.at("cpu").array()) {
+        out_.cpu.push_back(flag.string());
+      }
+    }
     out_.precision = json_.at("precision").string();
     out_.random = json_.at("random").boolean();
   }
@@ -292,7 +309,9 @@ class PackageReader {
   }
 
   ExportedProgram program(const Json& json) const {
-    ExportedProgram out{words(json.at("in")), words(json.at("out")), {}, {}, {}};
+    ExportedProgram out;
+    out.in = words(json.at("in"));
+    out.out = words(json.at("out"));
     if (const Json* shares = json.find("shares")) {
       out.shares = words(*shares);
       for (const Word& each : out.shares) {
@@ -300,6 +319,11 @@ class PackageReader {
           fail("\"shares\" of a program lists what is no parameter and no buffer");
         }
       }
+    }
+    if (out_.is_code) {
+      out.xxh64 = json.at("xxh64").string();
+      out.sha256 = json.at("sha256").string();
+      return out;
     }
     out.calls = json.at("calls");
     out.results = json.at("results");
