@@ -130,3 +130,29 @@ TEST_CASE("weights that cannot be drawn by are refused", "[data][weighted][failu
   CHECK_THROWS_WITH((DataLoader{Noisy{}, {.shuffle = true, .weighted = {{.weights = weights}}}}),
                     ContainsSubstring("shuffle and weighted are both given"));
 }
+
+TEST_CASE("what is drawn by weights can be grouped by length", "[weighted_sampling]") {
+  const auto all = [](std::vector<std::int64_t> lengths) {
+    DataLoader<Noisy> one{Noisy{},
+                          {.batch_size = 2,
+                           .lengths = std::move(lengths),
+                           .weighted = WeightedSampling{.weights = weights, .num_samples = 40},
+                           .seed = 5}};
+    return numbers(targets(rest_of(one, 1)));
+  };
+  const Numbers plain = all({});
+  const Numbers lengths{7, 1, 9, 3, 8, 2};
+  const Numbers grouped = all(lengths);
+  CHECK(grouped != plain);
+  CHECK(std::is_permutation(grouped.begin(), grouped.end(), plain.begin(), plain.end()));
+  std::int64_t padding = 0, before = 0;
+  const auto wasted = [&](const Numbers& of, std::size_t i) {
+    return std::abs(lengths[static_cast<std::size_t>(of[i])] -
+                    lengths[static_cast<std::size_t>(of[i + 1])]);
+  };
+  for (std::size_t i = 0; i < plain.size(); i += 2) {
+    padding += wasted(grouped, i);
+    before += wasted(plain, i);
+  }
+  CHECK(padding < before);
+}

@@ -190,6 +190,7 @@ class CompiledModel {
 #include <tutti/checkpoint/weights.hpp>
 #include <tutti/core/autocast.hpp>
 #include <tutti/core/detail/proc.hpp>
+#include <tutti/core/detail/set_gradient.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/digest.hpp>
 #include <tutti/losses/soft_cross_entropy.hpp>
@@ -507,7 +508,8 @@ TUTTI_INLINE void CompiledNet::record(std::vector<at::Tensor>& outputs,
                                       const std::vector<at::Tensor>& inputs, at::Device device) {
   using Kind = models::detail::Word::Kind;
   const auto& package = programs_->package;
-  const auto node = models::detail::make_node<models::detail::ExportedBackward>();
+  auto* const node = new models::detail::ExportedBackward;
+  const auto owner = ::tutti::detail::own_node(node);
   node->programs = programs_;
   node->parameters = package.parameters.size();
   node->device = device;
@@ -540,7 +542,7 @@ TUTTI_INLINE void CompiledNet::record(std::vector<at::Tensor>& outputs,
   for (at::Tensor& output : outputs) {
     node->outputs.emplace_back(output.sizes().vec(), output.options());
     if (output.is_floating_point()) {
-      torch::autograd::set_history(output, node);
+      torch::autograd::set_history(output, owner);
     } else {
       node->add_input_metadata(output);
     }

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <type_traits>
+#include <utility>
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
@@ -11,18 +12,23 @@
 
 namespace tutti::detail {
 
-// Makes `node`, made by new, the one that computes gradients from that of `out`. Nodes of our own
-// are classes, for torch::autograd::Function takes seconds to compile. Newer LibTorch counts the
-// owners of a node inside it.
+// The owner of `node`, made by new. Nodes of our own are classes, for torch::autograd::Function takes
+// seconds to compile. Newer LibTorch counts the owners of a node inside it.
 template <class Node, class Owner = std::decay_t<decltype(torch::autograd::Edge::function)>>
-void set_gradient(const at::Tensor& out, Node* node) {
-  Owner owner;
+Owner own_node(Node* node) {
   if constexpr (std::is_same_v<Owner, std::shared_ptr<torch::autograd::Node>>) {
-    owner = Owner(node, [](auto* it) { deleteNode(it); });
+    return Owner(node, [](auto* it) { deleteNode(it); });
   } else {
-    owner = Owner::unsafe_steal_from_new(node);
+    return Owner::unsafe_steal_from_new(node);
   }
-  torch::autograd::impl::set_gradient_edge(out, {owner, owner->add_input_metadata(out)});
+}
+
+// Makes `node`, made by new, the one that computes gradients from that of `out`.
+template <class Node>
+void set_gradient(const at::Tensor& out, Node* node) {
+  auto owner = own_node(node);
+  const auto number = owner->add_input_metadata(out);
+  torch::autograd::impl::set_gradient_edge(out, {std::move(owner), number});
 }
 
 }  // namespace tutti::detail

@@ -94,17 +94,6 @@ class ExportedBackward final : public torch::autograd::Node {
   bool released_ = false;
 };
 
-// A new node as this LibTorch owns it: by std::shared_ptr, or by c10::intrusive_ptr in newer
-// releases.
-template <class N, class Pointer = decltype(torch::autograd::Edge::function)>
-auto make_node() {
-  if constexpr (requires(Pointer pointer) { pointer = std::shared_ptr<N>(); }) {
-    return std::shared_ptr<N>(new N, [](auto* node) { deleteNode(node); });
-  } else {
-    return c10::make_intrusive<N>();
-  }
-}
-
 }  // namespace tutti::models::detail
 
 #endif
