@@ -23,14 +23,13 @@ using golden_dist::Case;
 using golden_dist::Tensors;
 namespace dist = tutti::dist;
 
-constexpr std::int64_t heads = 4;
-constexpr std::int64_t vocabulary = 26;
+constexpr std::int64_t heads = 4;  // of all cases
 
 // A rank's part of a parameter, or of its gradient.
 at::Tensor part(const std::string& name, const at::Tensor& whole,
                 const dist::TensorParallel& over) {
   if (name == "wte") {
-    const auto [begin, end] = dist::own_rows(vocabulary, over);
+    const auto [begin, end] = dist::own_rows(whole.size(0), over);
     return whole.narrow(0, begin, end - begin).clone();
   }
   if (name == "qkv.w" || name == "qkv.b") {
@@ -54,7 +53,8 @@ at::Tensor attend(const at::Tensor& x, std::int64_t own_heads) {
       .reshape({batch, length, -1});
 }
 
-at::Tensor loss_of(const Tensors& p, const at::Tensor& ids, const dist::TensorParallel& over) {
+at::Tensor loss_of(const Tensors& p, const at::Tensor& ids, std::int64_t vocabulary,
+                   const dist::TensorParallel& over) {
   const std::int64_t width = p.at("ln.w").size(0);
   at::Tensor x = dist::vocabulary_embedding(ids, p.at("wte"), vocabulary, over);
   at::Tensor y = at::layer_norm(x, {width}, p.at("ln.w"), p.at("ln.b"));
@@ -78,7 +78,8 @@ void check_case(const Case& c, const dist::TensorParallel& over) {
       parameters[own] = part(own, tensor, over).requires_grad_();
     }
   }
-  const at::Tensor loss = loss_of(parameters, file.at("ids").to(at::kLong), over);
+  const at::Tensor loss =
+      loss_of(parameters, file.at("ids").to(at::kLong), file.at("param.wte").size(0), over);
   loss.backward();
   c.number("loss", loss.item<double>(), file.at("loss").item<double>(), 1e-12);
   if (over.sequence == dist::SequenceParallel::yes) {

@@ -115,8 +115,8 @@ class PowerSGDHook final : public c10d::CppCommHookInterface<GroupPointer> {
   }
 
   at::Tensor first_q(std::size_t bucket, std::int64_t m, std::int64_t k, const at::Tensor& like) {
-    auto [found, isnew] = generators_.try_emplace(
-        bucket, at::detail::createCPUGenerator(options_.seed + static_cast<std::uint64_t>(bucket)));
+    auto [found, isnew] =
+        generators_.try_emplace(bucket, at::detail::createCPUGenerator(options_.seed + bucket));
     static_cast<void>(isnew);
     return at::randn({m, k}, found->second, at::TensorOptions(like.scalar_type()))
         .to(like.device());
@@ -202,7 +202,7 @@ inline void check_compression(const DataParallelOptions& options) {
   const bool forced = options.strategy() == SyncStrategy::forced_sync;
   TUTTI_CHECK(!compresses || !forced,
               "DistributedDataParallel: gradients are to be compressed, which SyncStrategy::"
-              "forced_sync does not do; choose single_auto_sync or multi_auto_sync");
+              "forced_sync does not do; choose another strategy, and microbatches of a fixed size");
   TUTTI_CHECK(!options.static_graph || options.strategy() == SyncStrategy::multi_auto_sync,
               "DistributedDataParallel: static_graph averages in every backward pass; leave "
               "sync_strategy out or make it multi_auto_sync, and microbatches of a fixed size");
