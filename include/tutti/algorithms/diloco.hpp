@@ -73,6 +73,8 @@ struct DiLoCo final {
 
   static constexpr std::string_view name = "DiLoCo";
   static constexpr bool reads_batch = false;
+  static constexpr std::string_view no_sharding =
+      "each rank trains a whole model of its own between two averages";
   using events = types<FitStart, BatchEnd, EvalStart, FitEnd>;
   using tags = types<averages_ranks>;
   using runs_after = types<because<changes_model, "it keeps a copy of the model's parameters">>;

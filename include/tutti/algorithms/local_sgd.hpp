@@ -47,6 +47,8 @@ struct LocalSGD final {
 
   static constexpr std::string_view name = "LocalSGD";
   static constexpr bool reads_batch = false;
+  static constexpr std::string_view no_sharding =
+      "each rank trains a whole model of its own between two averages";
   using events = types<BatchEnd, EvalStart, FitEnd>;
   using tags = types<averages_ranks>;
   using runs_after = types<because<changes_model, "it averages the model's parameters">>;
