@@ -93,7 +93,7 @@ class Transforms;
 namespace dist {
 class Communicator;
 class Sharding;
-}
+}  // namespace dist
 
 namespace fused {
 struct Frame;

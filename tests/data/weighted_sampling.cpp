@@ -135,9 +135,9 @@ TEST_CASE("what is drawn by weights can be grouped by length", "[weighted_sampli
   const auto all = [](std::vector<std::int64_t> lengths) {
     DataLoader<Noisy> one{Noisy{},
                           {.batch_size = 2,
-                           .lengths = std::move(lengths),
                            .weighted = WeightedSampling{.weights = weights, .num_samples = 40},
-                           .seed = 5}};
+                           .seed = 5,
+                           .lengths = std::move(lengths)}};
     return numbers(targets(rest_of(one, 1)));
   };
   const Numbers plain = all({});

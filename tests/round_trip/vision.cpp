@@ -49,13 +49,16 @@ void fine_tune(M net, const std::filesystem::path& folder) {
   const at::Tensor x = io.at("x");
   check_close(logits(net, x), io.at("logits"));
   const at::Tensor losses = io.at("losses");
-  tutti::Trainer trainer{tutti::Classifier{net, {.num_classes = 5}},
-                         {.train = std::vector<tutti::Batch>{tutti::Batch(x, io.at("labels"))},
-                          .max_duration = tutti::Time(losses.size(0), tutti::TimeUnit::batch),
-                          .optimizer = tutti::SGD{.lr = io.at("lr").template item<double>()},
-                          .device = "cpu",
-                          .progress_bar = false},
-                         tutti::InMemoryLogger{}};
+  const at::Tensor train_x = io.at("train_x");  // of a deep network in float64
+  net->to(train_x.scalar_type());
+  tutti::Trainer trainer{
+      tutti::Classifier{net, {.num_classes = 5}},
+      {.train = std::vector<tutti::Batch>{tutti::Batch(train_x, io.at("labels"))},
+       .max_duration = tutti::Time(losses.size(0), tutti::TimeUnit::batch),
+       .optimizer = tutti::SGD{.lr = io.at("lr").template item<double>()},
+       .device = "cpu",
+       .progress_bar = false},
+      tutti::InMemoryLogger{}};
   trainer.fit();
   const auto& logged = trainer.template get<tutti::InMemoryLogger>().data;
   const auto& values = logged.find("loss/train/total")->second.values;
@@ -65,6 +68,7 @@ void fine_tune(M net, const std::filesystem::path& folder) {
     INFO("step " << i);
     CHECK(std::abs(values[static_cast<std::size_t>(i)] - want) <= 1e-4 * want);
   }
+  net->to(x.scalar_type());
   const at::Tensor y = logits(net, x);
   models::save_pretrained(net, (folder / "saved").string());
   tutti::checkpoint::write_safetensors(folder / "tutti.safetensors", {{"x", x}, {"logits", y}});

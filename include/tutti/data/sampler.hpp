@@ -92,9 +92,7 @@ class DistributedSampler {
 
  private:
   /// The order is another one than 0, 1, 2, ...
-  bool has_order() const noexcept {
-    return options_.shuffle || options_.weighted || has_lengths();
-  }
+  bool has_order() const noexcept { return options_.shuffle || options_.weighted || has_lengths(); }
   bool has_lengths() const noexcept { return options_.lengths && !options_.lengths->empty(); }
   const std::int64_t* order() const;
 

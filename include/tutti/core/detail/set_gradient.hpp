@@ -12,8 +12,8 @@
 
 namespace tutti::detail {
 
-// The owner of `node`, made by new. Nodes of our own are classes, for torch::autograd::Function takes
-// seconds to compile. Newer LibTorch counts the owners of a node inside it.
+// The owner of `node`, made by new. Nodes of our own are classes, for torch::autograd::Function
+// takes seconds to compile. Newer LibTorch counts the owners of a node inside it.
 template <class Node, class Owner = std::decay_t<decltype(torch::autograd::Edge::function)>>
 Owner own_node(Node* node) {
   if constexpr (std::is_same_v<Owner, std::shared_ptr<torch::autograd::Node>>) {
