@@ -12,6 +12,12 @@
 #include <tutti/algorithms/lora.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/json_text.hpp>
+#include <tutti/models/bert.hpp>
+#include <tutti/models/gpt2.hpp>
+#include <tutti/models/llama.hpp>
+#include <tutti/models/resnet.hpp>
+#include <tutti/models/vision_layout.hpp>
+#include <tutti/models/vit.hpp>
 
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
