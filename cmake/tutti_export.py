@@ -522,6 +522,22 @@ def described(tensor, symbols):
     return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": [size(s) for s in tensor.shape]}
 
 
+def rows_of(program):
+    """By placeholder: the rows of the smallest table that is read with its values. A compiled program ends its process at a value beyond
+    them, so that the one who calls it has to look."""
+    out = {}
+    same = ("aten::to", "aten::_to_copy", "aten::view", "aten::reshape", "aten::alias", "aten::clone", "aten::contiguous", "aten::unsqueeze")
+    for node in program.graph.nodes:
+        if node.op == "call_function" and str(getattr(node.target, "name", str)()).split(".")[0] == "aten::embedding":
+            index = node.args[1]
+            while index.op == "call_function" and str(getattr(index.target, "name", str)()).split(".")[0] in same:
+                index = index.args[0]
+            rows = value(node.args[0]).shape[0]
+            if index.op == "placeholder" and isinstance(rows, int):
+                out[index.name] = min(rows, out.get(index.name, rows))
+    return out
+
+
 def symbols_of(program, wanted):
     """Torch's symbols by the names that the caller gave, and the range of each."""
     by_name = {node.name: node for node in placeholders(program)}
@@ -734,6 +750,7 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
         for i, tensor in enumerate(names.constants):
             weights[f"constants.{i}"] = tensor
             held.append({"name": f"constants.{i}", **described(tensor, {}), "persistent": False})
+        rows = rows_of(program)
         labels = outputs or output_names(program.call_spec.out_spec)
         if len(labels) != len(results):
             raise Refusal(f"forward returns {len(results)} tensors, and {len(labels)} names were given: {', '.join(labels)}")
@@ -742,7 +759,7 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
             **({} if data_only else machine(P)),
             "precision": precision, "random": draws,
             "symbols": ranges,
-            "inputs": [{"name": n, **described(value(by_name[u]), symbols)}
+            "inputs": [{"name": n, **described(value(by_name[u]), symbols), **({"below": rows[u]} if u in rows else {})}
                        for n, u in zip(names_in, program.graph_signature.user_inputs)],
             "outputs": [{"name": n, **described(v, symbols)} for n, v in zip(labels, results)],
             "parameters": parameters, "buffers": held, "tied": names.other, "programs": wiring,

@@ -116,6 +116,16 @@ inline void check_refused_inputs(const std::string& folder) {
   refused(both(4, 9, 8, at::kLong), "int64 [4, 8]", "int64 [4, length] on cpu",
           "length is 9 in an input before it");
   refused(both(4, 9, 9, at::kInt), "int32 [4, 9]", "int64 [4, length]", "convert it");
+
+  // Values that are rows of a table, of which a program would end the process.
+  const at::Tensor rows = at::arange(12, at::kLong).remainder(10).view({4, 3});
+  const auto words = [&](const at::Tensor& tokens) {
+    return said(*pair, {at::zeros({4, 3, 4}), tokens});
+  };
+  CHECK(words(rows) == "not refused");
+  CHECK_THAT(words(rows + 1), ContainsSubstring("the input tokens has values from 1 to 10") &&
+                                  ContainsSubstring("give it 0 to 9"));
+  CHECK_THAT(words(rows - 1), ContainsSubstring("values from -1 to 8"));
 }
 
 /// Inputs in another order of memory are the same inputs.

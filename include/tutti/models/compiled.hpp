@@ -182,6 +182,7 @@ class CompiledModel {
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
 
 #include <tutti/checkpoint/json_file.hpp>
@@ -405,6 +406,14 @@ TUTTI_INLINE void CompiledNet::check_inputs(const std::vector<at::Tensor>& input
                 wanted.name,
                 " requires a gradient, and an exported model has gradients of its parameters "
                 "alone; detach() it");
+    if (wanted.below > 0 && input.is_cpu() && input.numel() > 0) {  // a GPU would be waited for
+      const auto [least, most] = at::aminmax(input);
+      TUTTI_CHECK_INDEX(least.item<std::int64_t>() >= 0 && most.item<std::int64_t>() < wanted.below,
+                        "CompiledNet: the input ", wanted.name, " has values from ",
+                        least.item<std::int64_t>(), " to ", most.item<std::int64_t>(),
+                        ", and the model reads a table of ", wanted.below,
+                        " rows with them; give it 0 to ", wanted.below - 1);
+    }
   }
 }
 

@@ -29,6 +29,7 @@ struct ExportedTensor {
   std::vector<std::string> symbols;  // that name, empty for other dimensions
   bool requires_grad = true;         // of a parameter
   bool persistent = true;            // of a buffer: Python's state_dict has it
+  std::int64_t below = -1;           // of an input: its values are rows of a table of so many
 };
 
 /// A value that a program takes or gives.
@@ -212,6 +213,12 @@ class PackageReader {
       }
       if (const Json* flag = each.find("persistent")) {
         tensor.persistent = flag->boolean();
+      }
+      if (const Json* rows = each.find("below")) {
+        tensor.below = rows->integer();
+        if (tensor.below < 1 || !c10::isIntegralType(tensor.dtype, /*includeBool=*/false)) {
+          fail(tensor.name + " cannot be rows of a table of " + std::to_string(tensor.below));
+        }
       }
     }
     return out;
