@@ -200,7 +200,7 @@ namespace tutti::checkpoint {
 
 namespace detail {
 
-inline constexpr const char* own_folder = "ranks";
+constexpr const char* own_folder = "ranks";
 
 TUTTI_INLINE std::string own_file_name(int rank) {
   std::array<char, 40> text{};
