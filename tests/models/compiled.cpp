@@ -20,7 +20,7 @@
 #include <tutti/algorithms/selective_backprop.hpp>
 #include <tutti/algorithms/swa.hpp>
 #include <tutti/checkpoint/safetensors.hpp>
-#include <tutti/data/detail/digest.hpp>
+#include <tutti/core/detail/digest.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/optim/sgd.hpp>
@@ -83,7 +83,7 @@ struct Code {
   }
 
   static std::string digest(const char* name, const std::string& of) {
-    return tutti::data::detail::digest(name, of);
+    return tutti::detail::digest(name, of);
   }
 
   static std::string machine() {

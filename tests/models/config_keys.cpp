@@ -446,11 +446,11 @@ TEST_CASE("two spellings of RoPE that differ are refused, equal ones read",
 }
 
 TEST_CASE("windows of layers without a window's size are refused", "[models][pretrained][config]") {
-  CHECK_THROWS_WITH(
-      models::detail::llama_options(config_of(
-          R"({"model_type": "qwen2", "num_hidden_layers": 1, "layer_types": ["sliding_attention"]})")),
-      ContainsSubstring("layer_types is [\"sliding_attention\"]") &&
-          ContainsSubstring("use_sliding_window"));
+  CHECK_THROWS_WITH(models::detail::llama_options(config_of(
+                        R"({"model_type": "qwen2", "num_hidden_layers": 1,
+              "layer_types": ["sliding_attention"]})")),
+                    ContainsSubstring("layer_types is [\"sliding_attention\"]") &&
+                        ContainsSubstring("use_sliding_window"));
 }
 
 TEST_CASE("a folder of hostile sizes is refused before a model of them is made",

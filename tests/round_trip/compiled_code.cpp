@@ -13,7 +13,7 @@
 
 #include <torch/torch.h>
 
-#include <tutti/data/detail/digest.hpp>
+#include <tutti/core/detail/digest.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/models/compiled.hpp>
@@ -36,7 +36,7 @@ std::string said_of(const std::string& folder, const tutti::CompiledOptions& opt
 
 void check_changed_files(const std::string& folder) {
   const std::string json = read_bytes(folder + "/compiled.json");
-  const std::string digest = tutti::data::detail::digest("sha256", json);
+  const std::string digest = tutti::detail::digest("sha256", json);
   CHECK(said_of(folder, {.expect_sha256 = digest}) == "not refused");
   std::string changed = json;
   changed.replace(changed.find("batch"), 5, "botch");

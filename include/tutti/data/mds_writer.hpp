@@ -19,11 +19,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/core/batch.hpp>
+#include <tutti/core/detail/digest.hpp>
 #include <tutti/core/detail/json.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/codecs.hpp>
-#include <tutti/data/detail/digest.hpp>
 #include <tutti/data/detail/mds_encoding.hpp>
 #include <tutti/data/detail/new_file.hpp>
 
@@ -137,7 +137,7 @@ inline MDSWriter::MDSWriter(std::string folder, MDSWriterOptions options)
   (void)detail::compression_of(options_.compression, "MDSWriter: ");
   std::sort(options_.hashes.begin(), options_.hashes.end());
   for (const std::string& hash : options_.hashes) {
-    detail::check_digest(hash, "MDSWriter: ");
+    ::tutti::detail::check_digest(hash, "MDSWriter: ");
   }
   const std::int64_t limit = options_.size_limit.value_or(1);
   TUTTI_CHECK_VALUE(limit >= 1 && limit < std::int64_t{1} << 32, "MDSWriter: size_limit is ", limit,
@@ -314,7 +314,7 @@ inline std::string MDSWriter::encode_tensor(const std::string& encoding, at::Ten
 inline MDSWriter::Json MDSWriter::file(const std::string& name, std::string_view bytes) const {
   Json::Object hashes;
   for (const std::string& hash : options_.hashes) {
-    hashes.emplace_back(hash, detail::digest(hash, bytes));
+    hashes.emplace_back(hash, ::tutti::detail::digest(hash, bytes));
   }
   detail::write_new_file(folder_ + "/" + name, bytes);
   return Json::Object{
@@ -351,7 +351,7 @@ inline void MDSWriter::flush() {
   } else {
     Json::Object hashes;
     for (const std::string& hash : options_.hashes) {
-      hashes.emplace_back(hash, detail::digest(hash, raw));
+      hashes.emplace_back(hash, ::tutti::detail::digest(hash, raw));
     }
     raw_data =
         Json::Object{{"basename", name}, {"bytes", std::ssize(raw)}, {"hashes", std::move(hashes)}};

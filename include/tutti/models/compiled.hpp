@@ -190,10 +190,10 @@ class CompiledModel {
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/checkpoint/weights.hpp>
 #include <tutti/core/autocast.hpp>
+#include <tutti/core/detail/digest.hpp>
 #include <tutti/core/detail/proc.hpp>
 #include <tutti/core/detail/set_gradient.hpp>
 #include <tutti/core/detail/throw.hpp>
-#include <tutti/data/detail/digest.hpp>
 #include <tutti/losses/soft_cross_entropy.hpp>
 #include <tutti/models/detail/compiled_operators.hpp>
 
@@ -226,7 +226,7 @@ TUTTI_INLINE CompiledNet::CompiledNet(const std::string& folder, const CompiledO
   const detail::Json json = checkpoint::read_json(folder + "/compiled.json");
   if (!options.expect_sha256.empty()) {
     const std::string got =
-        data::detail::digest("sha256", detail::file_text((folder + "/compiled.json").c_str()));
+        detail::digest("sha256", detail::file_text((folder + "/compiled.json").c_str()));
     TUTTI_CHECK(got == options.expect_sha256, "load_compiled: '", folder,
                 "/compiled.json' has the SHA-256 ", got, ", and expect_sha256 is ",
                 options.expect_sha256, "; it is another package, nothing of it was loaded");

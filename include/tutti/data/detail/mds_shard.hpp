@@ -13,11 +13,11 @@
 
 #include <unistd.h>
 
+#include <tutti/core/detail/digest.hpp>
 #include <tutti/core/detail/json.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/codecs.hpp>
-#include <tutti/data/detail/digest.hpp>
 #include <tutti/data/detail/mapped_file.hpp>
 #include <tutti/data/detail/mds_encoding.hpp>
 #include <tutti/data/mds.hpp>
@@ -159,8 +159,8 @@ inline void MDSBytes::check_config() const {
 inline void check_mds_hashes(const MDSFile& file, std::string_view bytes,
                              const std::string& where) {
   for (const auto& [name, digits] : file.hashes) {
-    check_digest(name, where);
-    const std::string got = digest(name, bytes);
+    ::tutti::detail::check_digest(name, where);
+    const std::string got = ::tutti::detail::digest(name, bytes);
     TUTTI_CHECK(got == digits, where, "its ", name, " is ", got, ", and the index says ", digits,
                 "; it is damaged");
   }

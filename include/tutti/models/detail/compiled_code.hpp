@@ -51,10 +51,10 @@ ProgramRunner load_code(const std::string& path, const std::string& kind);
 #include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
 #endif
 
+#include <tutti/core/detail/digest.hpp>
 #include <tutti/core/detail/proc.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/xxh64.hpp>
-#include <tutti/data/detail/digest.hpp>
 
 namespace tutti::models::detail {
 
@@ -114,7 +114,7 @@ TUTTI_INLINE void check_code(const std::string& path, const ExportedProgram& pro
   hash.update(code.data(), code.size());
   refuse("XXH64", hash.text(), program.xxh64);
   if (by_sha256) {
-    refuse("SHA-256", tutti::data::detail::digest("sha256", code), program.sha256);
+    refuse("SHA-256", ::tutti::detail::digest("sha256", code), program.sha256);
   }
 }
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string_view>
 
-namespace tutti::data::detail {
+namespace tutti::detail {
 
 inline constexpr std::array<std::uint8_t, 192> xxh3_secret{
     0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c,
@@ -153,4 +153,4 @@ class Xxh3 {
   std::size_t size_;
 };
 
-}  // namespace tutti::data::detail
+}  // namespace tutti::detail

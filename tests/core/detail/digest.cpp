@@ -1,4 +1,4 @@
-#include <tutti/data/detail/digest.hpp>
+#include <tutti/core/detail/digest.hpp>
 
 #include <string>
 #include <vector>
@@ -6,7 +6,7 @@
 #include "support/catch.hpp"
 #include "support/message.hpp"
 
-using tutti::data::detail::digest;
+using tutti::detail::digest;
 
 namespace {
 
@@ -60,7 +60,7 @@ TEST_CASE("digests are those of hashlib and xxhash at every length", "[data][mds
 }
 
 TEST_CASE("an unknown digest is refused by its name", "[data][mds]") {
-  CHECK(message([] { tutti::data::detail::check_digest("blake2b", "here: "); }) ==
+  CHECK(message([] { tutti::detail::check_digest("blake2b", "here: "); }) ==
         "here: the hash \"blake2b\" is not known; known are md5, sha1, sha224, sha256, sha384, "
         "sha512, xxh32, xxh64 and xxh3_64");
 }

@@ -13,12 +13,12 @@
 #include <vector>
 
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/core/detail/xxh3.hpp>
 #include <tutti/core/detail/xxh64.hpp>
-#include <tutti/data/detail/xxh3.hpp>
 
 // Digests of whole texts, as files of shards name them: hashlib's and xxhash's names, hexadecimal.
 
-namespace tutti::data::detail {
+namespace tutti::detail {
 
 inline std::string hexadecimal(const std::uint8_t* bytes, std::size_t count) {
   constexpr std::string_view digits = "0123456789abcdef";
@@ -309,4 +309,4 @@ inline std::string digest(std::string_view name, std::string_view text) {
               64);
 }
 
-}  // namespace tutti::data::detail
+}  // namespace tutti::detail
