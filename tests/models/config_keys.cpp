@@ -312,7 +312,8 @@ std::vector<Family> families() {
                 {"pooler_output_size", "4", Is::kept},
                 {"pooler_act", "\"relu\"", Is::kept}}})},
       {"resnet",
-       R"({"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]})",
+       R"({"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16],
+            "depths": [1, 1]})",
        [](const PretrainedConfig& config) {
          return named(models::detail::named_options(models::ResNetImpl::options_from(config)));
        },
