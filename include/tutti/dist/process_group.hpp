@@ -243,6 +243,37 @@ inline std::shared_ptr<Communicator> initialize(
 
 namespace tutti::dist {
 
+namespace detail {
+
+// Newer LibTorch has other names for these and warns of the old ones.
+template <class G>
+auto all_gather_single(G& group, at::Tensor& whole, at::Tensor& part) {
+  if constexpr (requires { group.all_gather_single(whole, part); }) {
+    return group.all_gather_single(whole, part);
+  } else {
+    return group._allgather_base(whole, part);
+  }
+}
+template <class G>
+auto reduce_scatter_single(G& group, at::Tensor& part, at::Tensor& whole) {
+  if constexpr (requires { group.reduce_scatter_single(part, whole); }) {
+    return group.reduce_scatter_single(part, whole);
+  } else {
+    return group._reduce_scatter_base(part, whole);
+  }
+}
+template <class G>
+auto all_to_all_single(G& group, at::Tensor& received, at::Tensor& given) {
+  std::vector<std::int64_t> even;
+  if constexpr (requires { group.all_to_all_single(received, given, even, even); }) {
+    return group.all_to_all_single(received, given, even, even);
+  } else {
+    return group.alltoall_base(received, given, even, even);
+  }
+}
+
+}  // namespace detail
+
 TUTTI_INLINE Group::~Group() {
   detail::shutdown_quietly(group_);
 }
@@ -253,7 +284,7 @@ TUTTI_INLINE std::function<void()> Group::start_all_gather_into(const at::Tensor
   auto work = guarded("all_gather_into", [&] {
     at::Tensor flat = output.detach().view({-1});
     at::Tensor part = input.detach().view({-1});
-    return group_->_allgather_base(flat, part);
+    return detail::all_gather_single(*group_, flat, part);
   });
   return [this, work, output, input] { guarded("all_gather_into", [&] { work->wait(); }); };
 }
@@ -264,13 +295,12 @@ TUTTI_INLINE void Group::reduce_scatter_into(const at::Tensor& output, const at:
     at::Tensor part = output.detach().view({-1});
     at::Tensor whole = input.detach().view({-1});
     if (!input.is_cpu()) {
-      group_->_reduce_scatter_base(part, whole)->wait();
+      detail::reduce_scatter_single(*group_, part, whole)->wait();
       return;
     }
     const at::Tensor parts = at::empty_like(whole);  // of this rank, from each rank
     at::Tensor received = parts;
-    std::vector<std::int64_t> even;
-    group_->alltoall_base(received, whole, even, even)->wait();
+    detail::all_to_all_single(*group_, received, whole)->wait();
     at::sum_out(part, parts.view({size(), part.numel()}), 0);
   });
 }
