@@ -6,8 +6,7 @@
 //            --help lists its other options
 // It prints: a progress bar, the perplexity on the last tenth of the text and how the model goes on
 //            with "The trainer" after every epoch, and a folder that Transformers loads
-// ctest: --max-duration 1ep --vocab-size 300 --train-subset-num-batches 4 --eval-subset-num-batches
-// 4 --out gpt-test
+// ctest: --max-duration 1ep --vocab-size 300 --train-subset-num-batches 4 --out gpt-test
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>

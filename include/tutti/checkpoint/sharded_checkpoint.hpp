@@ -356,7 +356,9 @@ TUTTI_INLINE Manifest ShardedSave::check(const std::vector<std::string>& reports
   Json::Object folders;
   for (const auto& [folder, tensors] : entries) {
     Json::Object shapes;
-    for (const auto& [name, entry] : tensors) {
+    for (const auto& named : tensors) {
+      const auto& name = named.first;  // Clang 14 takes no binding into a lambda
+      const Entry& entry = named.second;
       const TensorPieces pieces(entry.boxes);
       pieces.each_fault([&](const TensorPieces::Fault& fault) {
         TUTTI_CHECK(!fault.pieces.empty(), "checkpoint: no rank gave ", fault.where.text(),
