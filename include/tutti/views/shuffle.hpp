@@ -12,15 +12,6 @@
 
 namespace tutti::views {
 
-/// Refuses to shuffle what has no numbers.
-template <class E>
-struct ShuffleCheck {
-  static_assert(
-      detail::indexed_of<E>,
-      "tutti: views::shuffle needs a random-access range with a size, which no range is behind "
-      "filter, a map with threads or a list; put shuffle before them.");
-};
-
 namespace detail {
 
 template <class T>
@@ -53,9 +44,12 @@ inline auto shuffle(std::optional<std::uint64_t> seed = std::nullopt) {
   return detail::step([seed](auto&& range) {
     auto of = detail::examples(std::forward<decltype(range)>(range));
     using E = decltype(of);
-    using T = detail::value_of<E>;
-    static_assert(sizeof(ShuffleCheck<E>) > 0);
+    static_assert(
+        detail::indexed_of<E> || !detail::is_examples<E>,
+        "tutti: views::shuffle needs a random-access range with a size, which no range is "
+        "behind filter, a map with threads or a list; put shuffle before them.");
     if constexpr (detail::indexed_of<E>) {
+      using T = detail::value_of<E>;
       return Examples<T, true>([of = std::move(of), seed](detail::Pass& pass) {
         return std::make_shared<detail::Shuffled<T>>(of.open(pass), seed.value_or(pass.seed),
                                                      pass.epoch);

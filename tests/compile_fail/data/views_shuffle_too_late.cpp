@@ -1,6 +1,5 @@
 // error: tutti: views::shuffle needs a random-access range with a size, which no range is behind
 // error: filter, a map with threads or a list; put shuffle before them
-// culprit: ShuffleCheck
 // torch
 #include <vector>
 

@@ -1,10 +1,10 @@
 // error: tutti: this range has no end, so an epoch of it would have none; put
 // error: ranges::views::take_exactly(n) behind it
-// culprit: RangeCheck
 // torch
 #include <range/v3/view/iota.hpp>
 #include <range/v3/view/take_exactly.hpp>
 
+#include <tutti/views/examples.hpp>
 #include <tutti/views/shuffle.hpp>
 
 auto pipeline() {

@@ -47,26 +47,6 @@ inline constexpr bool has_end = !bool(ranges::is_infinite<R>::value);
 template <class R>
 inline constexpr bool again_and_again = bool(ranges::forward_range<R>);
 
-}  // namespace tutti::views::detail
-
-namespace tutti::views {
-
-/// Refuses what no pipeline can begin with.
-template <class R>
-struct RangeCheck {
-  static_assert(detail::again_and_again<R>,
-                "tutti: no pipeline can begin with this, since it is no range or one that can be "
-                "gone through only once, such as a stream or a generator, and every epoch begins "
-                "anew; give a forward range: a container, or a view of one.");
-  static_assert(detail::has_end<R>,
-                "tutti: this range has no end, so an epoch of it would have none; put "
-                "ranges::views::take_exactly(n) behind it.");
-};
-
-}  // namespace tutti::views
-
-namespace tutti::views::detail {
-
 // Says which element of a range made trouble.
 template <class F>
 auto at_place(const char* step, std::int64_t i, F&& make) {
@@ -174,13 +154,21 @@ auto examples(R&& range) {
     return Examples<T, numbered<V>>(
         [view = std::move(view)](Pass& pass) { return std::make_shared<In>(view, pass); });
   } else {
-    static_assert(sizeof(RangeCheck<Range>) > 0);
+    static_assert(again_and_again<Range>,
+                  "tutti: no pipeline can begin with this, since it is no range or one that can be "
+                  "gone through only once, such as a stream or a generator, and every epoch begins "
+                  "anew; give a forward range: a container, or a view of one.");
+    static_assert(has_end<Range>,
+                  "tutti: this range has no end, so an epoch of it would have none; put "
+                  "ranges::views::take_exactly(n) behind it.");
     return Examples<int, true>();  // so that the compiler says no more
   }
 }
 
 template <class E>
-struct Of;
+struct Of {
+  static constexpr bool value = false;
+};
 template <class T, bool indexed>
 struct Of<Examples<T, indexed>> : std::type_identity<T> {
   static constexpr bool value = indexed;
@@ -211,6 +199,8 @@ auto operator|(Left&& left, Step<F> step) {
       return std::forward<decltype(range)>(range) | first | second;
     };
     return Step<decltype(both)>{std::move(both)};
+  } else if constexpr (!has_end<std::remove_cvref_t<Left>>) {
+    return examples(std::forward<Left>(left));  // which refuses it
   } else {
     return step.apply(std::forward<Left>(left));
   }
