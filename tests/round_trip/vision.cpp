@@ -42,6 +42,18 @@ void check_close(const at::Tensor& got, const at::Tensor& want) {
   CHECK(worst <= 5e-5 * want.abs().max().template item<double>());
 }
 
+// Module::to would change counters, too.
+void convert(const torch::nn::Module& net, at::ScalarType type) {
+  for (at::Tensor tensor : net.parameters()) {
+    tensor.set_data(tensor.to(type));
+  }
+  for (at::Tensor tensor : net.buffers()) {
+    if (tensor.is_floating_point()) {
+      tensor.set_data(tensor.to(type));
+    }
+  }
+}
+
 // Fine-tunes, compares losses, and saves where Python looks for it.
 template <class M>
 void fine_tune(M net, const std::filesystem::path& folder) {
@@ -50,7 +62,7 @@ void fine_tune(M net, const std::filesystem::path& folder) {
   check_close(logits(net, x), io.at("logits"));
   const at::Tensor losses = io.at("losses");
   const at::Tensor train_x = io.at("train_x");  // of a deep network in float64
-  net->to(train_x.scalar_type());
+  convert(*net, train_x.scalar_type());
   tutti::Trainer trainer{
       tutti::Classifier{net, {.num_classes = 5}},
       {.train = std::vector<tutti::Batch>{tutti::Batch(train_x, io.at("labels"))},
@@ -68,7 +80,7 @@ void fine_tune(M net, const std::filesystem::path& folder) {
     INFO("step " << i);
     CHECK(std::abs(values[static_cast<std::size_t>(i)] - want) <= 1e-4 * want);
   }
-  net->to(x.scalar_type());
+  convert(*net, x.scalar_type());
   const at::Tensor y = logits(net, x);
   models::save_pretrained(net, (folder / "saved").string());
   tutti::checkpoint::write_safetensors(folder / "tutti.safetensors", {{"x", x}, {"logits", y}});
