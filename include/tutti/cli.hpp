@@ -480,6 +480,7 @@ inline Program& Program::add(TrainerOptions& options) {
   add("--load-ignore-keys", o.load_ignore_keys, "globs of what is left out");
   add("--autoresume", o.autoresume, "go on from the folder's latest checkpoint");
   add("--on-signal", o.on_signal, "exit, stop or ignore");
+  add("--auto-requeue", o.auto_requeue, "after SIGUSR1 in a job of Slurm: run the job again");
   add("--replace-signal-handlers", o.replace_signal_handlers, "also where there are others");
   return add("--dist-timeout", o.dist_timeout, "seconds a collective waits for other ranks");
 }

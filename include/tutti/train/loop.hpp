@@ -273,17 +273,18 @@ class Loop {
     int signal = run_.heeds_signals ? received_signal() : 0;
     bool failed = run_.checkpoints && run_.checkpoints->failed();
     if (state_.world_size > 1) {
-      std::array<std::int64_t, 6> values{counts[0],
+      std::array<std::int64_t, 7> values{counts[0],
                                          counts[1],
                                          state_.rank == 0 ? passed.count() : 0,
                                          signal == SIGTERM,
-                                         signal != 0 && signal != SIGTERM,
+                                         signal == SIGINT,
+                                         signal == SIGUSR1,
                                          failed};
       state_.communicator->all_reduce(std::span<std::int64_t>(values), dist::ReduceOp::sum);
       counts = {values[0], values[1]};
       passed = Clock::Duration(values[2]);
-      signal = values[3] > 0 ? SIGTERM : values[4] > 0 ? SIGINT : 0;
-      failed = values[5] > 0;
+      signal = values[3] > 0 ? SIGTERM : values[4] > 0 ? SIGINT : values[5] > 0 ? SIGUSR1 : 0;
+      failed = values[6] > 0;
     }
     run_.stop_signal = signal;
     if (failed) {

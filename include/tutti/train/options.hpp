@@ -101,9 +101,12 @@ struct TrainerOptions {
   bool load_weights_only = false;         ///< the model alone; the run starts at 0
   bool load_strict_model_weights = true;  ///< names and shapes must agree
   std::vector<std::string> load_ignore_keys{};  ///< globs: `state/model/fc.*`, `state/optimizers`
-  bool autoresume = false;               ///< go on from the save folder's latest; needs a run_name
-  std::optional<OnSignal> on_signal{};   ///< SIGTERM and SIGINT during fit; default: stop, which
-                                         ///< returns; exit in a program of cli::Program
+  bool autoresume = false;              ///< go on from the save folder's latest; needs a run_name
+  std::optional<OnSignal> on_signal{};  ///< SIGTERM and SIGINT, and SIGUSR1 in a job of Slurm,
+                                        ///< during fit; default: stop, which returns; exit in a
+                                        ///< program of cli::Program
+  bool auto_requeue = true;  ///< after SIGUSR1 in a job of Slurm: asks for the job to be run again;
+                             ///< needs autoresume
   bool replace_signal_handlers = false;  ///< also where the program has handlers of its own
 
   // ---- Several processes -----------------------------------------------------------------------

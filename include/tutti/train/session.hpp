@@ -24,6 +24,7 @@
 #include <tutti/train/loop.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/report.hpp>
+#include <tutti/train/requeue.hpp>
 #include <tutti/train/reproducibility.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/setup.hpp>
@@ -137,6 +138,7 @@ TUTTI_INLINE void Session::fit(FitOptions&& options) {
   });
   if (run_.stop_signal != 0) {
     say_stopped(state_, run_.stop_signal);
+    requeue(options_, state_, run_.stop_signal);
     if (options_.on_signal == OnSignal::exit) {
       close();
       std::exit(128 + run_.stop_signal);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <ctime>
 #include <mutex>
 #include <string_view>
@@ -13,7 +14,8 @@
 
 namespace tutti {
 
-/// What fit() does after SIGTERM or SIGINT, once the batch is finished and saved.
+/// What fit() does after SIGTERM or SIGINT, or SIGUSR1 in a job of Slurm, once the batch is
+/// finished and saved.
 enum class OnSignal : std::uint8_t {
   exit,    ///< closes all policies and ends the process with status 128 + signal: for programs that
            ///< are nothing but a training run; those of cli::Program do it
@@ -60,7 +62,7 @@ struct HandlerSlot {
 struct Handlers {
   std::mutex mutex{};
   int scopes = 0;
-  HandlerSlot slots[2] = {{SIGTERM}, {SIGINT}};
+  HandlerSlot slots[3] = {{SIGTERM}, {SIGINT}, {SIGUSR1}};
 };
 Handlers& handlers();
 
@@ -70,7 +72,8 @@ void on_signal(int signal);
 
 }  // namespace detail
 
-/// Notes SIGTERM and SIGINT instead of dying from them, while it lives; a second one, more than a
+/// Notes SIGTERM, SIGINT and in a job of Slurm SIGUSR1, which `sbatch --signal=USR1@120` sends
+/// ahead of the time limit, instead of dying from them, while it lives; a second one, more than a
 /// second later, has its usual effect at once. Scopes may overlap, also in several threads: a
 /// signal is for all of them. After the last one the handlers are what they were, unless the
 /// program has set others meanwhile.
@@ -84,7 +87,7 @@ class SignalScope {
 
  private:
   bool on_;
-  bool holds_[2] = {false, false};  // SIGTERM and SIGINT
+  bool holds_[3] = {false, false, false};  // SIGTERM, SIGINT and SIGUSR1
 };
 
 /// The signal that this process has received since the first of the present scopes began; 0: none.
@@ -164,8 +167,10 @@ TUTTI_INLINE SignalScope::SignalScope(bool on, bool replace) : on_(on) {
   if (handlers.scopes++ == 0) {
     detail::received_signal.store(0);
   }
-  for (int i = 0; i < 2; ++i) {
-    holds_[i] = handlers.slots[i].hold(replace);
+  for (int i = 0; i < 3; ++i) {
+    const bool of_slurm = handlers.slots[i].signal == SIGUSR1;
+    holds_[i] =
+        (!of_slurm || std::getenv("SLURM_JOB_ID") != nullptr) && handlers.slots[i].hold(replace);
   }
 }
 
@@ -176,7 +181,7 @@ TUTTI_INLINE SignalScope::~SignalScope() {
   detail::Handlers& handlers = detail::handlers();
   const std::scoped_lock lock(handlers.mutex);
   --handlers.scopes;
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 3; ++i) {
     if (holds_[i]) {
       handlers.slots[i].let_go();
     }
