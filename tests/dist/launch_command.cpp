@@ -126,6 +126,26 @@ TEST_CASE("tutti-run helps, tells its version and passes on how the program ende
   CHECK_THAT(run({"-n", "1", "/no/such"}), StartsWith("127: tutti-run: cannot start '/no/such'"));
 }
 
+TEST_CASE("restarts are asked for in torchrun's spelling, too", "[dist][launch]") {
+  using namespace std::chrono_literals;
+  const auto none = variables({});
+  const LaunchOptions options =
+      parse_launch({"--nproc-per-node=2", "--max-restarts", "3", "--monitor-interval=0.05",
+                    "--restart_delay", "2.5", "--min-uptime=0", "--health-timeout=4",
+                    "--hang_timeout", "0", "--flight-folder=a-b", "./a"},
+                   none);
+  CHECK(options.nproc == 2);
+  CHECK(options.max_restarts == 3);
+  CHECK(options.monitor_interval == 50ms);
+  CHECK(options.restart_delay == 2500ms);
+  CHECK(options.min_uptime == 0ms);
+  CHECK(options.health_timeout == 4s);
+  CHECK(options.hang_timeout == 0ms);
+  CHECK(options.flight_folder == "a-b");
+  CHECK_THROWS_WITH(parse_launch({"--restart-delay=soon", "a"}, none),
+                    ContainsSubstring("--restart_delay is soon, expected 0 seconds or more"));
+}
+
 TEST_CASE("a command line that makes no sense is refused", "[dist][launch]") {
   const auto none = variables({});
   CHECK_THROWS_WITH(parse_launch({"--what", "1", "a"}, none),

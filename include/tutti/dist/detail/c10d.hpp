@@ -4,6 +4,7 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/detail/store_socket.hpp>
+#include <tutti/dist/heartbeat.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -190,6 +191,20 @@ inline bool of_another_rank(const std::exception& error) {
                         text.find("gloo/") != std::string::npos);
 }
 
+/// What this rank does when a call has failed since another rank is gone: it writes down its last
+/// collectives and asks the launcher who failed first. Returns that, or "".
+inline std::string fault_behind(const std::exception& error) {
+  if (!of_another_rank(error)) {
+    return {};
+  }
+  if (RankSlot* const slot = flight_recorder().slot()) {
+    slot->follows.store(1);
+  }
+  flight_recorder().dump();
+  const std::string first = first_fault(std::chrono::seconds(1));
+  return first.empty() ? std::string() : ". The first failure of the run: " + first;
+}
+
 /// What a failed call means and what to look at.
 inline std::string explain(const std::string& call, const Environment& environment,
                            std::chrono::milliseconds timeout, const std::exception& error) {
@@ -198,7 +213,8 @@ inline std::string explain(const std::string& call, const Environment& environme
        << static_cast<double>(timeout.count()) / 1000 << " s): " << first_line(error) << ". ";
   if (call != "initialize") {
     text << "Another rank failed, left, or did not make the same call in time; look for its own "
-            "error first";
+            "error first; this rank, on "
+         << host_name() << ", was " << flight_recorder().where();
   } else if (environment.rank == 0 && !environment.agent_store) {
     text << "This rank serves the others at " << environment.master_addr << ":"
          << environment.master_port << "; check that the port is free and that all "
@@ -208,6 +224,7 @@ inline std::string explain(const std::string& call, const Environment& environme
          << "; check that it was started and that MASTER_ADDR and MASTER_PORT are the same on "
             "every rank";
   }
+  text << fault_behind(error);
   return text.str();
 }
 
