@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -18,8 +19,10 @@
 
 #include <tutti/config.hpp>
 #include <tutti/dist/detail/child.hpp>
+#include <tutti/dist/detail/door.hpp>
 #include <tutti/dist/detail/guard.hpp>
 #include <tutti/dist/detail/launching.hpp>
+#include <tutti/dist/detail/meeting.hpp>
 #include <tutti/dist/detail/restarts.hpp>
 #include <tutti/dist/detail/run_page.hpp>
 #include <tutti/dist/detail/watch.hpp>
@@ -54,6 +57,20 @@ struct LaunchOptions {
   /// Where ranks write their last collectives when the run fails, see FlightRecorder. Empty: a new
   /// folder of TMPDIR that stays when something is in it.
   std::string flight_folder{};
+  /// File with the token that ranks of several machines show each other, mode 0600. On one machine
+  /// a token is made for each run.
+  std::string token_file{};
+  /// Where the launchers of several machines meet, "host:port": an address of one of them. They
+  /// agree on ranks and attempts, so world_size, node_rank, base_rank, master_addr and master_port
+  /// are not set. Needs token_file. Empty: they do not meet.
+  std::string rdzv{};
+  int least_nodes = 1;    ///< machines without which there is no attempt; with rdzv
+  int nodes = 1;          ///< those of an attempt, as the launchers have agreed
+  std::string address{};  ///< of this machine, at which the other launchers reach it; filled in
+  int most_nodes = 1;     ///< machines that take part; others wait for a place; with rdzv
+  std::chrono::milliseconds last_call{30'000};      ///< for more than least_nodes to come
+  std::chrono::milliseconds node_timeout{1'000};    ///< a launcher that is silent for it is gone
+  std::chrono::milliseconds join_timeout{600'000};  ///< until least_nodes are there
   bool verbose = false;
   std::vector<std::string> command{};  ///< the program and its arguments; $RANK and others in them
                                        ///< are filled in for each process
@@ -68,7 +85,8 @@ namespace detail {
 /// The variables of the rank with that local rank.
 inline std::map<std::string, std::string> place(const LaunchOptions& options, int local_rank) {
   const std::string nodes =
-      std::to_string((options.world_size + options.nproc - 1) / options.nproc);
+      std::to_string(options.rdzv.empty() ? (options.world_size + options.nproc - 1) / options.nproc
+                                          : options.nodes);
   return {{"RANK", std::to_string(options.base_rank + local_rank)},
           {"WORLD_SIZE", std::to_string(options.world_size)},
           {"LOCAL_RANK", std::to_string(local_rank)},
@@ -100,19 +118,27 @@ class Run {
  private:
   Child start(int local_rank, const RunPage& page) const;
 
-  Outcome attempt();
+  // The ranks of this machine, from start to end; `meeting`: of several machines, or null.
+  Outcome attempt(MeetingClient* meeting);
 
-  // Waits for that long. Returns whether a signal has asked to end meanwhile.
-  static bool asked_to_end_within(std::chrono::milliseconds pause);
+  // The attempts of one machine, and of several that meet.
+  int alone();
+  int together();
+  int meet(const std::string& host, int port, const MeetingOptions& rules);
+
+  // Waits for that long. Returns the signal that has asked to end meanwhile; 0: none.
+  static int asked_to_end_within(std::chrono::milliseconds pause);
 
   void summarize(const Outcome& outcome, std::chrono::milliseconds lasted) const;
 
   LaunchOptions options_;
   bool any_port_;
   bool own_flight_folder_ = false;
+  std::string token_;  // empty: there is none
   std::string mark_ = launch_mark();
   std::string entry_ = std::string(launch_variable) + '=' + mark_;
   Restarts restarts_;
+  int restart_count_ = 0;
 };
 
 }  // namespace detail
@@ -121,6 +147,15 @@ inline void LaunchOptions::complete() {
   using detail::refuse_unless;
   refuse_unless(!command.empty(), "there is no program to start; write tutti-run -n 2 ./program");
   refuse_unless(nproc >= 1, "--nproc is " + std::to_string(nproc) + ", expected 1 or more");
+  refuse_unless(rdzv.empty() || !token_file.empty(),
+                "--rdzv needs --token_file, the secret by which machines know each other");
+  refuse_unless(least_nodes >= 1 && least_nodes <= most_nodes,
+                "--nnodes is " + std::to_string(least_nodes) + ":" + std::to_string(most_nodes) +
+                    ", expected LEAST:MOST with 1 <= LEAST <= MOST");
+  refuse_unless(!rdzv.empty() || most_nodes == 1, "--nnodes needs --rdzv, where the machines meet");
+  if (!rdzv.empty()) {
+    world_size = nproc;  // until they have met
+  }
   world_size = world_size == 0 ? nproc : world_size;
   refuse_unless(world_size >= nproc, "--world_size is " + std::to_string(world_size) +
                                          ", expected at least --nproc, " + std::to_string(nproc));
@@ -178,6 +213,9 @@ TUTTI_INLINE Run::Run(LaunchOptions options)
       any_port_(options_.master_port == 0),
       restarts_(options_.max_restarts, options_.restart_delay, options_.min_uptime) {
   options_.complete();
+  token_ = !options_.token_file.empty()            ? token_of_file(options_.token_file)
+           : options_.world_size == options_.nproc ? new_token()
+                                                   : std::string();
   if (options_.flight_folder.empty()) {
     const char* folder = std::getenv("TMPDIR");
     std::string name =
@@ -197,9 +235,15 @@ TUTTI_INLINE Child Run::start(int local_rank, const RunPage& page) const {
   auto where = place(options_, local_rank);
   where[launch_variable] = mark_;
   where[page_variable] = std::to_string(page.file());
-  where["TORCHELASTIC_RESTART_COUNT"] = std::to_string(restarts_.count());
+  where["TORCHELASTIC_RESTART_COUNT"] = std::to_string(restart_count_);
   where["TORCHELASTIC_RUN_ID"] = mark_;
   where["TUTTI_FLIGHT_FOLDER"] = options_.flight_folder;
+  if (!options_.address.empty()) {
+    where[address_variable] = options_.address;
+  }
+  if (!token_.empty()) {
+    where[token_variable] = token_;
+  }
   std::map<std::string, std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
@@ -226,15 +270,29 @@ TUTTI_INLINE Child Run::start(int local_rank, const RunPage& page) const {
           own ? Output() : Output(file_of(options_.stderr_file, where))};
 }
 
-TUTTI_INLINE Outcome Run::attempt() {
+TUTTI_INLINE Outcome Run::attempt(MeetingClient* meeting) {
   const RunPage page(options_.nproc, mark_);
   std::vector<Child> children;
-  Watch watch({.base_rank = options_.base_rank,
-               .world_size = options_.world_size,
-               .cleanup_timeout = options_.cleanup_timeout,
-               .monitor_interval = options_.monitor_interval,
-               .health = {options_.health_timeout, options_.hang_timeout}},
-              children, page, entry_);
+  WatchOptions watched{.base_rank = options_.base_rank,
+                       .world_size = options_.world_size,
+                       .cleanup_timeout = options_.cleanup_timeout,
+                       .monitor_interval = options_.monitor_interval,
+                       .health = {options_.health_timeout, options_.hang_timeout}};
+  if (meeting != nullptr) {
+    watched.monitor_interval = std::min(watched.monitor_interval, std::chrono::milliseconds(100));
+    watched.outside = [meeting]() -> Order {
+      const MeetingClient::Order order = meeting->order(std::chrono::milliseconds(0));
+      return {.why = order.what == MeetingSays::stop || order.what == MeetingSays::over
+                         ? order.why.empty() ? "the run is over" : order.why
+                         : std::string(),
+              .signal = order.what == MeetingSays::told ? order.number : 0};
+    };
+    watched.told = [meeting](int signal) { meeting->told(signal); };
+    watched.failed = [meeting](int status, const std::string& why) {
+      meeting->failed(status, why);
+    };
+  }
+  Watch watch(std::move(watched), children, page, entry_);
   for (int local_rank = 0; local_rank < options_.nproc; ++local_rank) {
     children.push_back(start(local_rank, page));
     if (options_.verbose) {
@@ -245,7 +303,7 @@ TUTTI_INLINE Outcome Run::attempt() {
   return watch();
 }
 
-TUTTI_INLINE bool Run::asked_to_end_within(std::chrono::milliseconds pause) {
+TUTTI_INLINE int Run::asked_to_end_within(std::chrono::milliseconds pause) {
   using Clock = std::chrono::steady_clock;
   const sigset_t taken = Watch::signals();
   const auto limit = Clock::now() + pause;
@@ -255,10 +313,10 @@ TUTTI_INLINE bool Run::asked_to_end_within(std::chrono::milliseconds pause) {
     const timespec moment{rest / 1'000'000'000, rest % 1'000'000'000};
     const int signal = ::sigtimedwait(&taken, nullptr, &moment);
     if (Watch::asks_to_end(signal)) {
-      return true;
+      return signal;
     }
     if (rest == 0 && signal < 0) {
-      return false;
+      return 0;
     }
   }
 }
@@ -267,13 +325,11 @@ TUTTI_INLINE void Run::summarize(const Outcome& outcome, std::chrono::millisecon
   const std::string how = outcome.status == 0     ? "it ended well"
                           : outcome.cause.empty() ? "it was told to end"
                                                   : outcome.cause;
-  std::fprintf(stderr, "tutti-run: attempt %d of at most %d, %s: %s\n", restarts_.count() + 1,
-               restarts_.most() + 1, Restarts::seconds(lasted).c_str(), how.c_str());
+  std::fprintf(stderr, "tutti-run: attempt %d of at most %d, %s: %s\n", restart_count_ + 1,
+               options_.max_restarts + 1, Restarts::seconds(lasted).c_str(), how.c_str());
 }
 
 TUTTI_INLINE int Run::operator()() {
-  using Clock = std::chrono::steady_clock;
-  const Guard guard(entry_, options_.cleanup_timeout);
   const sigset_t taken = Watch::signals();
   sigset_t before;
   ::sigprocmask(SIG_BLOCK, &taken, &before);
@@ -281,9 +337,15 @@ TUTTI_INLINE int Run::operator()() {
     const sigset_t& mask;
     ~Restore() { ::sigprocmask(SIG_SETMASK, &mask, nullptr); }
   } const restore{before};
+  return options_.rdzv.empty() ? alone() : together();
+}
+
+TUTTI_INLINE int Run::alone() {
+  using Clock = std::chrono::steady_clock;
+  const Guard guard(entry_, options_.cleanup_timeout);
   for (;;) {
     const auto start = Clock::now();
-    const Outcome outcome = attempt();
+    const Outcome outcome = attempt(nullptr);
     const auto lasted = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
     if (options_.max_restarts > 0) {
       summarize(outcome, lasted);
@@ -301,11 +363,80 @@ TUTTI_INLINE int Run::operator()() {
     }
     std::fprintf(stderr, "tutti-run: all ranks are started again in %s\n",
                  Restarts::seconds(*pause).c_str());
-    if (asked_to_end_within(*pause)) {
+    if (asked_to_end_within(*pause) != 0) {
       return outcome.status;
     }
+    restart_count_ = restarts_.count();
     if (any_port_) {
       options_.master_port = free_port();
+    }
+  }
+}
+
+TUTTI_INLINE int Run::together() {
+  const auto colon = options_.rdzv.rfind(':');
+  const std::string host = options_.rdzv.substr(0, colon);
+  const int port = std::atoi(options_.rdzv.c_str() + colon + 1);
+  const MeetingOptions rules{.least = options_.least_nodes,
+                             .most = options_.most_nodes,
+                             .join_timeout = options_.join_timeout,
+                             .last_call = options_.last_call,
+                             .silence = options_.node_timeout,
+                             .cleanup_timeout = options_.cleanup_timeout,
+                             .max_restarts = options_.max_restarts,
+                             .restart_delay = options_.restart_delay,
+                             .min_uptime = options_.min_uptime};
+  MeetingProcess served(host, port, token_, rules);
+  const Guard guard(entry_, options_.cleanup_timeout);
+  const int status = meet(host, port, rules);
+  served.finish();
+  return status;
+}
+
+TUTTI_INLINE int Run::meet(const std::string& host, int port, const MeetingOptions& rules) {
+  using Clock = std::chrono::steady_clock;
+  MeetingClient meeting(host, port, token_, rules);
+  Machine machine{.nproc = options_.nproc, .host = host_name(), .port = free_port()};
+  machine.address = options_.address = meeting.address();
+  meeting.join(machine);
+  std::optional<Clock::time_point> leaves_at;
+  int leaves_with = 0;
+  for (;;) {
+    const MeetingClient::Order order = meeting.order(std::chrono::milliseconds(100));
+    if (order.what == MeetingSays::start) {
+      options_.node_rank = machine.before = order.place.node_rank;
+      options_.nodes = order.place.nodes;
+      options_.base_rank = order.place.base_rank;
+      options_.world_size = order.place.world_size;
+      options_.master_addr = order.place.master_addr;
+      options_.master_port = order.place.master_port;
+      restart_count_ = order.place.restart_count;
+      const auto start = Clock::now();
+      const Outcome outcome = attempt(&meeting);
+      summarize(outcome,
+                std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start));
+      meeting.ended(outcome.status);
+      if (outcome.status != 0 && !outcome.told) {
+        machine.port = free_port();
+        meeting.join(machine);
+      }
+    } else if (order.what == MeetingSays::stop) {  // after this machine's ranks had ended well
+      machine.port = free_port();
+      meeting.join(machine);
+    } else if (order.what == MeetingSays::over) {
+      if (!order.why.empty()) {
+        std::fprintf(stderr, "tutti-run: the run is over: %s\n", order.why.c_str());
+      }
+      return order.number;
+    }
+    if (const int signal = asked_to_end_within(std::chrono::milliseconds(0));
+        signal != 0 && !leaves_at) {
+      meeting.told(signal);
+      leaves_at = Clock::now() + std::chrono::seconds(2);
+      leaves_with = 128 + signal;
+    }
+    if (leaves_at && Clock::now() > *leaves_at) {
+      return leaves_with;
     }
   }
 }

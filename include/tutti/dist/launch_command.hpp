@@ -49,6 +49,14 @@ inline constexpr const char* launch_usage =
     "(300)\n"
     "  --flight_folder F      where ranks write their last collectives when the run fails (a new\n"
     "                         folder in TMPDIR)\n"
+    "  --rdzv HOST:PORT       where the launchers of several machines meet and agree on ranks and\n"
+    "                         attempts; an address of one of them; needs --token_file\n"
+    "  --nnodes N[:MOST]      machines that meet, at least and at most\n"
+    "  --last_call S          how long to wait for more than the least (30)\n"
+    "  --join_timeout S       how long to wait for the least (600)\n"
+    "  --node_timeout S       a launcher that is silent for so long is gone (1)\n"
+    "  --token_file F         secret that ranks of several machines show each other, mode 0600\n"
+    "                         (on one machine: a new one)\n"
     "  -v, --verbose          says what it does\n"
     "  --version, -h, --help\n";
 
@@ -156,6 +164,28 @@ inline LaunchOptions parse_launch(const std::vector<std::string>& arguments,
       options.health_timeout = seconds();
     } else if (name == "--hang_timeout") {
       options.hang_timeout = seconds();
+    } else if (name == "--rdzv" || name == "--rdzv_endpoint") {
+      const auto colon = value.rfind(':');
+      const int port = colon == std::string::npos || colon == 0
+                           ? 0
+                           : detail::number_of(name, std::string_view(value).substr(colon + 1));
+      detail::refuse_unless(port >= 1 && port <= 65535,
+                            name + " is " + value + ", expected HOST:PORT");
+      options.rdzv = value;
+    } else if (name == "--nnodes") {
+      const auto colon = value.find(':');
+      options.least_nodes = detail::number_of(name, std::string_view(value).substr(0, colon));
+      options.most_nodes = colon == std::string::npos
+                               ? options.least_nodes
+                               : detail::number_of(name, std::string_view(value).substr(colon + 1));
+    } else if (name == "--last_call") {
+      options.last_call = seconds();
+    } else if (name == "--join_timeout") {
+      options.join_timeout = seconds();
+    } else if (name == "--node_timeout") {
+      options.node_timeout = seconds();
+    } else if (name == "--token_file") {
+      options.token_file = value;
     } else if (name == "--flight_folder") {
       options.flight_folder = value;
     } else if (name == "--stdout") {

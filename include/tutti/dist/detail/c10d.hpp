@@ -3,6 +3,7 @@
 
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/dist/detail/door_store.hpp>
 #include <tutti/dist/detail/store_socket.hpp>
 #include <tutti/dist/heartbeat.hpp>
 
@@ -90,7 +91,8 @@ inline void check_device(c10::DeviceType device) {
               " was asked for; cpu and cuda are supported");
 }
 
-/// The store in which ranks find each other, served by torchrun itself or by rank 0. The connection
+/// The store in which ranks find each other, served by torchrun itself or by rank 0; behind a door
+/// where TUTTI_TOKEN is set, as tutti-run does. The connection
 /// is kept for the life of the process, and keys carry torchrun's attempt and the number of the
 /// group, so that a group which is started again meets its peers and not its past.
 inline c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environment,
@@ -103,6 +105,10 @@ inline c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environm
   const std::string place = std::to_string(environment.rank) + "@" + environment.master_addr + ":" +
                             std::to_string(environment.master_port);
   Connection& connection = connections[place];
+  const char* const token = std::getenv(token_variable);
+  if (!connection.store && token != nullptr && *token != 0 && !environment.agent_store) {
+    connection.store = open_door(environment, token, timeout);
+  }
   if (!connection.store) {
     c10d::TCPStoreOptions options;
     options.port = static_cast<std::uint16_t>(environment.master_port);
@@ -122,13 +128,17 @@ inline c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environm
 }
 
 /// Gloo's network device: as GLOO_SOCKET_IFNAME says; loopback when all ranks are on this machine,
-/// which works whatever its host name resolves to; else that of the host's name.
+/// which works whatever its host name resolves to; else that by which tutti-run met the other
+/// machines; else that of the host's name.
 inline std::shared_ptr<gloo::transport::Device> gloo_device(const Environment& environment) {
   if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME")) {
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
   }
   if (environment.single_node()) {
     return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  }
+  if (const char* address = std::getenv(address_variable); address != nullptr && *address != 0) {
+    return c10d::ProcessGroupGloo::createDeviceForHostname(address);
   }
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }

@@ -32,6 +32,9 @@ namespace tutti::dist::detail {
 /// The variable with the number of the open file that is the page.
 inline constexpr const char* page_variable = "TUTTI_HEARTBEAT_FD";
 
+/// The variable with the address of this machine at which the others reach it; Gloo listens there.
+inline constexpr const char* address_variable = "TUTTI_ADDRESS";
+
 /// Text that several processes read and write, cut where it does not fit.
 template <std::size_t n>
 class SharedText {

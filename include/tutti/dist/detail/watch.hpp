@@ -26,6 +26,12 @@
 
 namespace tutti::dist::detail {
 
+/// What comes from other machines.
+struct Order {
+  std::string why{};  ///< the attempt ends for that; "": it does not
+  int signal = 0;     ///< goes on to the ranks; 0: none
+};
+
 /// What an attempt is watched by.
 struct WatchOptions {
   int base_rank = 0;
@@ -33,8 +39,10 @@ struct WatchOptions {
   std::chrono::milliseconds cleanup_timeout{30'000};
   std::chrono::milliseconds monitor_interval{100};
   HealthOptions health{};
-  /// Called at least every monitor_interval. Returns why the attempt ends for all; else "".
-  std::function<std::string()> outside{};
+  /// Called at least every monitor_interval.
+  std::function<Order()> outside{};
+  /// Called once, when a signal asks the launcher to end.
+  std::function<void(int)> told{};
   /// Called once, when a rank of this machine has failed: its status and the sentence.
   std::function<void(int, const std::string&)> failed{};
 };
@@ -153,14 +161,21 @@ TUTTI_INLINE Outcome Watch::operator()() {
   while (anybody_runs()) {
     const int signal = ::sigtimedwait(&taken, nullptr, &moment);
     if (asks_to_end(signal)) {
+      if (options_.told && forwarded_ == 0) {
+        options_.told(signal);
+      }
       forward(signal);
     }
     look_for_failures();
     look_for_silence();
-    const std::string elsewhere = options_.outside ? options_.outside() : std::string();
-    if (!elsewhere.empty() && first_failure_ == 0) {
+    const Order elsewhere = options_.outside ? options_.outside() : Order();
+    if (elsewhere.signal != 0 && forwarded_ == 0) {
+      forward(elsewhere.signal);
+    }
+    if (!elsewhere.why.empty() && first_failure_ == 0) {
       first_failure_ = 128 + SIGTERM;
-      end(elsewhere);
+      cause_ = elsewhere.why;
+      end(elsewhere.why);
     }
     if (told_at_ && Clock::now() >= *told_at_) {
       told_at_.reset();
