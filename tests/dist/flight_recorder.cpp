@@ -81,10 +81,10 @@ TEST_CASE("the last collectives are written as JSON where the launcher says", "[
     CHECK(recorder.dump().empty());
   }
   {
-    const EnvironmentVariable gone("TUTTI_FLIGHT_FOLDER", (folder / "no").c_str());
+    const EnvironmentVariable gone("TUTTI_FLIGHT_FOLDER", (folder / "no" / "such").c_str());
     CHECK(recorder.dump().empty());
   }
-  const EnvironmentVariable there("TUTTI_FLIGHT_FOLDER", (folder / "").c_str());
+  const EnvironmentVariable there("TUTTI_FLIGHT_FOLDER", (folder / "new").c_str());
   const std::string path = recorder.dump();
   CHECK(std::filesystem::path(path).filename() == "attempt2_rank3.json");
   const auto json = tutti::detail::parse_json(read_bytes(path));

@@ -384,6 +384,14 @@ TEST_CASE("options that do not fit are refused", "[dist][launch]") {
                     ContainsSubstring("set --master_addr and --master_port"));
   CHECK_THROWS_WITH(refused({.nproc = 2, .world_size = 4, .node_rank = 2, .command = {"a"}}),
                     ContainsSubstring("ranks 4 to 5 do not fit"));
+  CHECK_THROWS_WITH(refused({.nproc = 1,
+                             .world_size = 2,
+                             .node_rank = 0,
+                             .master_addr = "a",
+                             .master_port = 9,
+                             .max_restarts = 1,
+                             .command = {"a"}}),
+                    ContainsSubstring("--max_restarts with several machines needs --rdzv"));
   CHECK_THROWS_WITH(refused({.nproc = 1, .max_restarts = -1, .command = {"a"}}),
                     ContainsSubstring("--max_restarts is -1, expected 0 or more"));
   CHECK_THROWS_WITH(

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -85,7 +86,8 @@ class FlightRecorder {
   [[nodiscard]] std::string json() const;
 
   /// Writes json() to attempt<restarts>_rank<rank>.json in the folder TUTTI_FLIGHT_FOLDER, which
-  /// tutti-run sets. Returns its path; empty where no folder is set or it cannot be written.
+  /// tutti-run sets; makes the folder. Returns the file's path; empty where no folder is set or it
+  /// cannot be written.
   std::string dump() noexcept;
 
   /// "in all_reduce, call 812, in batch 17": where this rank is now.
@@ -206,7 +208,7 @@ TUTTI_INLINE std::uint64_t FlightRecorder::begin(const char* name,
 TUTTI_INLINE void FlightRecorder::end(std::uint64_t number, bool failed) {
   const std::lock_guard lock(mutex_);
   RecordedCall& call = entry(number);
-  if (call.number != number || call.ended_ns != 0) {
+  if (number == 0 || call.number != number || call.ended_ns != 0) {
     return;
   }
   call.ended_ns = detail::wall_ns();
@@ -284,6 +286,7 @@ TUTTI_INLINE std::string FlightRecorder::dump() noexcept {
     if (folder == nullptr || *folder == 0) {
       return {};
     }
+    ::mkdir(folder, 0700);  // unless it is there
     const std::string path = std::string(folder) + "/attempt" +
                              std::to_string(place_.restart_count) + "_rank" +
                              std::to_string(place_.rank) + ".json";

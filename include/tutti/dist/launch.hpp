@@ -2,7 +2,6 @@
 #pragma once
 
 #include <signal.h>
-#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -55,7 +54,7 @@ struct LaunchOptions {
   /// it may last.
   std::chrono::milliseconds hang_timeout{300'000};
   /// Where ranks write their last collectives when the run fails, see FlightRecorder. Empty: a new
-  /// folder of TMPDIR that stays when something is in it.
+  /// one of TMPDIR. It is made when something is written.
   std::string flight_folder{};
   /// File with the token that ranks of several machines show each other, mode 0600. On one machine
   /// a token is made for each run.
@@ -110,7 +109,7 @@ class Run {
   explicit Run(LaunchOptions options);
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
-  ~Run();
+  ~Run() = default;
 
   /// Until the run is over. Returns its exit status.
   int operator()();
@@ -133,7 +132,6 @@ class Run {
 
   LaunchOptions options_;
   bool any_port_;
-  bool own_flight_folder_ = false;
   std::string token_;  // empty: there is none
   std::string mark_ = launch_mark();
   std::string entry_ = std::string(launch_variable) + '=' + mark_;
@@ -179,6 +177,9 @@ inline void LaunchOptions::complete() {
                 "--master_port is " + std::to_string(master_port) + ", expected 1 to 65535");
   refuse_unless(max_restarts >= 0,
                 "--max_restarts is " + std::to_string(max_restarts) + ", expected 0 or more");
+  refuse_unless(max_restarts == 0 || alone,
+                "--max_restarts with several machines needs --rdzv, where their launchers agree on "
+                "the next attempt");
   refuse_unless(monitor_interval.count() > 0, "--monitor_interval is " +
                                                   std::to_string(monitor_interval.count()) +
                                                   " ms, expected more than 0");
@@ -218,16 +219,8 @@ TUTTI_INLINE Run::Run(LaunchOptions options)
                                                    : std::string();
   if (options_.flight_folder.empty()) {
     const char* folder = std::getenv("TMPDIR");
-    std::string name =
-        std::string(folder != nullptr && *folder != 0 ? folder : "/tmp") + "/tutti-flight-XXXXXX";
-    own_flight_folder_ = ::mkdtemp(name.data()) != nullptr;
-    options_.flight_folder = own_flight_folder_ ? name : std::string();
-  }
-}
-
-TUTTI_INLINE Run::~Run() {
-  if (own_flight_folder_) {
-    ::rmdir(options_.flight_folder.c_str());  // where it is empty
+    options_.flight_folder = std::string(folder != nullptr && *folder != 0 ? folder : "/tmp") +
+                             "/tutti-flight-" + new_token().substr(0, 16);
   }
 }
 
@@ -300,7 +293,13 @@ TUTTI_INLINE Outcome Run::attempt(MeetingClient* meeting) {
                    options_.world_size, children.back().pid());
     }
   }
-  return watch();
+  const Outcome outcome = watch();
+  if (outcome.status != 0 && !outcome.cause.empty() &&
+      ::access(options_.flight_folder.c_str(), F_OK) == 0) {
+    std::fprintf(stderr, "tutti-run: what the ranks did last is in %s\n",
+                 options_.flight_folder.c_str());
+  }
+  return outcome;
 }
 
 TUTTI_INLINE int Run::asked_to_end_within(std::chrono::milliseconds pause) {
@@ -375,7 +374,10 @@ TUTTI_INLINE int Run::alone() {
 
 TUTTI_INLINE int Run::together() {
   const auto colon = options_.rdzv.rfind(':');
-  const std::string host = options_.rdzv.substr(0, colon);
+  std::string host = options_.rdzv.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) {  // of an address of IPv6
+    host = host.substr(1, host.size() - 2);
+  }
   const int port = std::atoi(options_.rdzv.c_str() + colon + 1);
   const MeetingOptions rules{.least = options_.least_nodes,
                              .most = options_.most_nodes,
@@ -413,8 +415,10 @@ TUTTI_INLINE int Run::meet(const std::string& host, int port, const MeetingOptio
       restart_count_ = order.place.restart_count;
       const auto start = Clock::now();
       const Outcome outcome = attempt(&meeting);
-      summarize(outcome,
-                std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start));
+      if (options_.max_restarts > 0 || outcome.status != 0) {
+        summarize(outcome,
+                  std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start));
+      }
       meeting.ended(outcome.status);
       if (outcome.status != 0 && !outcome.told) {
         machine.port = free_port();
