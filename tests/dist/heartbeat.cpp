@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
@@ -31,7 +32,6 @@ struct Launched {
   explicit Launched(const char* mishap, std::chrono::milliseconds hang_timeout = 300s) {
     const EnvironmentVariable what("TUTTI_TEST_MISHAP", mishap);
     const EnvironmentVariable where("TUTTI_TEST_SAID", (folder / "said").c_str());
-    const auto begin = Clock::now();
     status = dist::launch({.nproc = 2,
                            .stdout_file = (folder / "out").string(),
                            .stderr_file = (folder / "err").string(),
@@ -39,13 +39,13 @@ struct Launched {
                            .hang_timeout = hang_timeout,
                            .flight_folder = (folder / "").string(),
                            .command = {"/proc/self/exe", "heartbeat rank: goes on"}});
-    seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     said = fs::exists(folder / "said") ? read_bytes(folder / "said") : "nothing";
+    std::printf("a rank that %s: the other one failed after %s s\n", mishap,
+                said.substr(0, said.find(' ')).c_str());
   }
 
   TemporaryFolder folder;
   int status = 0;
-  double seconds = 0;
   std::string said;
 };
 
@@ -79,7 +79,7 @@ TEST_CASE("heartbeat rank: goes on", "[.rank]") {
 }
 
 TEST_CASE("ranks say which of them was killed, and where", "[dist][heartbeat]") {
-  const Launched run("killed");
+  const Launched run("is killed");
   CHECK(run.status == 128 + SIGKILL);
   CHECK_THAT(run.said, ContainsSubstring("tutti::dist::all_reduce: rank 0 of 2") &&
                            ContainsSubstring("was in all_reduce, call 4, in batch 3. The first "

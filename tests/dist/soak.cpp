@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,10 +10,13 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <tutti/checkpoint/safetensors.hpp>
@@ -20,13 +24,15 @@
 #include <tutti/optim/schedules.hpp>
 #include <tutti/trainer.hpp>
 
+#include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
-// Runs of two ranks under tutti-run whose ranks and launchers are killed, or stopped, at random
-// moments. TUTTI_SOAK_KILLS says how often, 6 by default; TUTTI_SOAK_SEED repeats a run.
+// Runs of two ranks under tutti-run, on one machine or on two as far as launchers know, whose ranks
+// and launchers are killed, or stopped, at random moments. TUTTI_SOAK_KILLS says how often, 6 by
+// default; TUTTI_SOAK_SEED repeats a run.
 
 using namespace tutti;
 using namespace std::chrono_literals;
@@ -41,23 +47,93 @@ struct Slow final {  // so that kills meet batches and saves
 
 constexpr const char* soak_variable = "TUTTI_SOAK_RUN";
 
-// A launcher of two ranks that train, in a process of its own.
-pid_t launched(const std::string& folder, const std::string& said) {
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    const int out = ::open(said.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
-    ::dup2(out, 1);
-    ::dup2(out, 2);
-    ::setenv("TUTTI_SOAK_FOLDER", folder.c_str(), 1);
-    ::_exit(dist::launch({.nproc = 2,
-                          .cleanup_timeout = 5s,
-                          .max_restarts = 100'000,
-                          .restart_delay = 0ms,
-                          .min_uptime = 0ms,
-                          .command = {"/proc/self/exe", "soak rank: trains"}}));
+// The launchers of one run: one with two ranks, or two that meet, with one rank each.
+class Fleet {
+ public:
+  Fleet(std::string folder, int machines)
+      : folder_(std::move(folder)), launchers_(static_cast<std::size_t>(machines), -1) {
+    std::ofstream(folder_ + ".token") << std::string(40, 's');
+    ::chmod((folder_ + ".token").c_str(), 0600);
+    for (std::size_t i = 0; i < launchers_.size(); ++i) {
+      start(i);
+    }
   }
-  return pid;
-}
+  Fleet(const Fleet&) = delete;
+  Fleet& operator=(const Fleet&) = delete;
+  ~Fleet() {
+    for (const pid_t launcher : launchers_) {
+      if (launcher > 0) {
+        ::kill(launcher, SIGKILL);
+        ::waitpid(launcher, nullptr, 0);
+      }
+    }
+  }
+
+  // Whether all launchers have ended with status 0. One that ended with 1, since the launcher at
+  // which they met was killed, is started again.
+  bool is_over() {
+    bool over = true;
+    for (std::size_t i = 0; i < launchers_.size(); ++i) {
+      int status = 0;
+      if (launchers_[i] > 0 && ::waitpid(launchers_[i], &status, WNOHANG) == launchers_[i]) {
+        launchers_[i] = -1;
+        const bool again = launchers_.size() > 1 && WIFEXITED(status) && WEXITSTATUS(status) == 1;
+        INFO(read_bytes(said()));
+        CHECK((status == 0 || again));
+        if (again) {
+          start(i);
+        }
+      }
+      over = over && launchers_[i] < 0;
+    }
+    return over;
+  }
+
+  void kill_and_start(std::size_t which) {
+    const pid_t launcher = launchers_[which % launchers_.size()];
+    if (launcher > 0) {
+      ::kill(launcher, SIGKILL);
+      ::waitpid(launcher, nullptr, 0);
+      start(which % launchers_.size());
+    }
+  }
+
+  [[nodiscard]] std::string said() const { return folder_ + ".said"; }
+
+ private:
+  void start(std::size_t which) {
+    const bool alone = launchers_.size() == 1;
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      const int out = ::open(said().c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
+      ::dup2(out, 1);
+      ::dup2(out, 2);
+      ::setenv("TUTTI_SOAK_FOLDER", folder_.c_str(), 1);
+      const int both = static_cast<int>(launchers_.size());
+      try {
+        ::_exit(dist::launch({.nproc = alone ? 2 : 1,
+                              .cleanup_timeout = 5s,
+                              .max_restarts = 100'000,
+                              .restart_delay = 0ms,
+                              .min_uptime = 0ms,
+                              .token_file = alone ? "" : folder_ + ".token",
+                              .rdzv = alone ? "" : "127.0.0.1:" + std::to_string(port_),
+                              .least_nodes = both,
+                              .most_nodes = both,
+                              .node_timeout = 5s,
+                              .command = {"/proc/self/exe", "soak rank: trains"}}));
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        ::_exit(1);
+      }
+    }
+    launchers_[which] = pid;
+  }
+
+  std::string folder_;
+  std::vector<pid_t> launchers_;
+  int port_ = tutti_test::free_port();
+};
 
 // What runs of it. The launcher does not: it was not started with the variable.
 std::vector<pid_t> of_run(const std::string& mark) {
@@ -84,26 +160,21 @@ struct Counts {
 };
 
 // One run to its end, through so many mishaps at most. Returns false when it hangs.
-bool survive(const std::string& folder, int most, Counts& counts, std::mt19937& random) {
+bool survive(const std::string& folder, int machines, int most, Counts& counts,
+             std::mt19937& random) {
   const std::string mark = std::string(soak_variable) + "=" + folder;
   const EnvironmentVariable marked(soak_variable, folder.c_str());
-  const std::string said = folder + ".said";
-  pid_t launcher = launched(folder, said);
+  Fleet fleet(folder, machines);
   auto limit = Clock::now() + 120s;
   for (;;) {
-    const auto pause = std::chrono::milliseconds(300 + random() % 4000);
-    const auto next = Clock::now() + pause;
-    int status = 0;
+    const auto next = Clock::now() + std::chrono::milliseconds(300 + random() % 4000);
     while (Clock::now() < next || most <= 0) {
-      if (::waitpid(launcher, &status, WNOHANG) == launcher) {
+      if (fleet.is_over()) {
         CHECK(gone_within(mark, 10s));
-        INFO(read_bytes(said));
-        CHECK(status == 0);
         return true;
       }
       if (Clock::now() > limit) {
-        ::kill(launcher, SIGKILL);
-        ::waitpid(launcher, nullptr, 0);
+        UNSCOPED_INFO(read_bytes(fleet.said()));
         return false;
       }
       std::this_thread::sleep_for(10ms);
@@ -116,11 +187,8 @@ bool survive(const std::string& folder, int most, Counts& counts, std::mt19937& 
     --most;
     const auto choice = random() % 10;
     if (choice == 0) {
-      ::kill(launcher, SIGKILL);
-      ::waitpid(launcher, nullptr, 0);
+      fleet.kill_and_start(random());
       ++counts.launchers;
-      CHECK(gone_within(mark, 20s));  // no orphan
-      launcher = launched(folder, said);
     } else {
       ::kill(ranks[random() % ranks.size()], choice == 1 ? SIGSTOP : SIGKILL);
       ++(choice == 1 ? counts.stopped : counts.killed);
@@ -166,23 +234,24 @@ TEST_CASE("runs whose ranks and launchers are killed end as if they were not", "
   std::mt19937 random(seed);
   INFO("TUTTI_SOAK_SEED=" << seed);
   Counts counts;
-  REQUIRE(survive((folder / "whole").string(), 0, counts, random));
+  REQUIRE(survive((folder / "whole").string(), 1, 0, counts, random));
   const auto weights = [&](const std::string& name) {
     return checkpoint::read_safetensors((folder / (name + ".weights")).string()).at(0).second;
   };
   const at::Tensor whole = weights("whole");
   const auto begin = Clock::now();
-  for (; counts.all() < wanted; ++counts.runs) {
+  for (; counts.all() < wanted; ++counts.runs) {  // on one machine and on two in turn
     const std::string name = "run" + std::to_string(counts.runs);
-    REQUIRE(survive((folder / name).string(), std::min(wanted - counts.all(), 25), counts, random));
+    const int most = std::min(wanted - counts.all(), wanted < 25 ? (wanted + 1) / 2 : 25);
+    REQUIRE(survive((folder / name).string(), 1 + counts.runs % 2, most, counts, random));
     CHECK(at::equal(weights(name), whole));
     for (const auto& entry : fs::recursive_directory_iterator(folder / (name + ".saved"))) {
       CHECK(entry.path().string().find(".tmp") == std::string::npos);
     }
   }
   std::printf(
-      "soak: %d ranks killed, %d stopped, %d launchers killed in %d runs, %.0f s; no run hung, no "
-      "process was left, all weights equal\n",
+      "soak: %d ranks killed, %d stopped, %d launchers killed in %d runs, every other with two "
+      "launchers that meet, %.0f s; no run hung, no process was left, all weights equal\n",
       counts.killed, counts.stopped, counts.launchers, counts.runs,
       std::chrono::duration<double>(Clock::now() - begin).count());
 }

@@ -93,6 +93,10 @@ class FlightRecorder {
   /// "in all_reduce, call 812, in batch 17": where this rank is now.
   [[nodiscard]] std::string where() const;
 
+  /// Notes that this rank fails since another one is gone, and whether it has.
+  void follow();
+  [[nodiscard]] bool follows() const noexcept { return follows_.load(); }
+
   /// Whose records these are, and the slot of the launcher's page to keep; null: none.
   void belongs_to(const Environment& environment, detail::RankSlot* slot);
 
@@ -111,6 +115,7 @@ class FlightRecorder {
   std::array<RecordedCall, capacity> ring_{};
   std::uint64_t count_ = 0;
   std::atomic<std::int64_t> batch_{-1};
+  std::atomic<bool> follows_{false};
   std::atomic<detail::RankSlot*> slot_{nullptr};
   Environment place_{};
 };
@@ -309,6 +314,13 @@ TUTTI_INLINE std::string FlightRecorder::dump() noexcept {
     return path;
   } catch (const std::exception&) {
     return {};
+  }
+}
+
+TUTTI_INLINE void FlightRecorder::follow() {
+  follows_.store(true);
+  if (detail::RankSlot* const slot = this->slot()) {
+    slot->follows.store(1);
   }
 }
 

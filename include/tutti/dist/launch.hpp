@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/sha2.hpp>
 #include <tutti/dist/detail/child.hpp>
 #include <tutti/dist/detail/door.hpp>
 #include <tutti/dist/detail/guard.hpp>
@@ -116,6 +118,9 @@ class Run {
 
  private:
   Child start(int local_rank, const RunPage& page) const;
+
+  // The same on all machines that meet.
+  [[nodiscard]] std::string run_id() const;
 
   // The ranks of this machine, from start to end; `meeting`: of several machines, or null.
   Outcome attempt(MeetingClient* meeting);
@@ -224,12 +229,20 @@ TUTTI_INLINE Run::Run(LaunchOptions options)
   }
 }
 
+TUTTI_INLINE std::string Run::run_id() const {
+  if (options_.rdzv.empty()) {
+    return mark_;
+  }
+  const std::string bytes = hmac(token_, "run " + options_.rdzv);
+  return ::tutti::detail::hexadecimal(reinterpret_cast<const std::uint8_t*>(bytes.data()), 8);
+}
+
 TUTTI_INLINE Child Run::start(int local_rank, const RunPage& page) const {
   auto where = place(options_, local_rank);
   where[launch_variable] = mark_;
   where[page_variable] = std::to_string(page.file());
   where["TORCHELASTIC_RESTART_COUNT"] = std::to_string(restart_count_);
-  where["TORCHELASTIC_RUN_ID"] = mark_;
+  where["TORCHELASTIC_RUN_ID"] = run_id();
   where["TUTTI_FLIGHT_FOLDER"] = options_.flight_folder;
   if (!options_.address.empty()) {
     where[address_variable] = options_.address;

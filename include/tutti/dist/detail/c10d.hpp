@@ -207,9 +207,7 @@ inline std::string fault_behind(const std::exception& error) {
   if (!of_another_rank(error)) {
     return {};
   }
-  if (RankSlot* const slot = flight_recorder().slot()) {
-    slot->follows.store(1);
-  }
+  flight_recorder().follow();
   flight_recorder().dump();
   const std::string first = first_fault(std::chrono::seconds(1));
   return first.empty() ? std::string() : ". The first failure of the run: " + first;

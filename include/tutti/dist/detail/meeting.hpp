@@ -23,8 +23,8 @@
 // ranks and on the next attempt. LibTorch-free.
 //
 //   a machine says   join(nodes wanted, processes, host, address, port, place before)
-//                    beat · failed(status, why) · told(signal) · ended(status)
-//   the meeting says beat · start(attempt, place) · stop(why) · told(signal) · over(status, why)
+//                    beat, failed(status, why), told(signal), ended(status)
+//   the meeting says beat, start(attempt, place), stop(why), told(signal), over(status, why)
 
 namespace tutti::dist::detail {
 
