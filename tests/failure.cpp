@@ -2,11 +2,15 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <stdexcept>
 #include <string>
 
+#include <tutti/core/detail/json_parse.hpp>
+
 #include "support/catch.hpp"
 #include "support/environment_variable.hpp"
+#include "support/temporary_folder.hpp"
 
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;
@@ -68,4 +72,19 @@ TEST_CASE("a failure says where it comes from when LibTorch is told to", "[failu
 
 TEST_CASE("no exception is no failure", "[failure]") {
   CHECK(tutti::report_failure() == EXIT_SUCCESS);
+}
+
+TEST_CASE("a failure is left where torchrun looks for it, once and only the rank's own",
+          "[failure]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "error.json").string();
+  const EnvironmentVariable file("TORCHELASTIC_ERROR_FILE", path.c_str());
+  report(std::runtime_error("no \"such\" flag"));
+  const auto json = tutti::detail::parse_json(read_bytes(path));
+  CHECK(json["message"]["message"].string() == "no \"such\" flag");
+  CHECK(std::stoll(json["message"]["extraInfo"]["timestamp"].string()) > 1'700'000'000);
+  std::remove(path.c_str());
+  tutti::dist::flight_recorder().follow();
+  report(std::runtime_error("Connection closed by peer"));
+  CHECK_FALSE(std::filesystem::exists(path));
 }

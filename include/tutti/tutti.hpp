@@ -83,6 +83,8 @@
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/data/tokens.hpp>
 #include <tutti/data/torch_dataset.hpp>
+#include <tutti/dist/flight_recorder.hpp>
+#include <tutti/dist/heartbeat.hpp>
 #include <tutti/dist/launch.hpp>
 #include <tutti/explain.hpp>
 #include <tutti/failure.hpp>

@@ -9,6 +9,9 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
+#include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -249,6 +252,109 @@ TEST_CASE("what a run leaves behind is its own affair when it ends well", "[dist
   CHECK(is_gone(written(pid, 1)[0]));
 }
 
+TEST_CASE("a run that failed is started again, all of it, and told so", "[dist][launch]") {
+  const TemporaryFolder folder;
+  const std::string seen = (folder / "seen").string();
+  LaunchOptions options =
+      shell(2,
+            "echo $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS >> " + seen +
+                "-$RANK; echo $MASTER_PORT >> " + seen +
+                "-port; if [ $TORCHELASTIC_RESTART_COUNT -lt 2 ]; then if [ $RANK = 1 ]; then exit "
+                "5; fi; sleep 60; fi",
+            folder);
+  options.stderr_file = (folder / "err-{rank}-{restart_count}").string();
+  options.max_restarts = 3;
+  options.restart_delay = 10ms;
+  options.min_uptime = 0ms;
+  Said said(folder / "said");
+  const int status = launch(options);
+  const std::string text = said.end();
+  CHECK(status == 0);
+  CHECK(read_bytes(seen + "-0") == "0 of 3\n1 of 3\n2 of 3\n");
+  CHECK(read_bytes(seen + "-1") == read_bytes(seen + "-0"));
+  CHECK(fs::exists(folder / "err-1-2"));
+  std::istringstream ports(read_bytes(seen + "-port"));
+  const std::set<std::string> different{std::istream_iterator<std::string>(ports), {}};
+  CHECK(different.size() >= 2);  // each attempt has its own; the kernel may give one again
+  CHECK_THAT(text, ContainsSubstring("attempt 1 of at most 4, ") &&
+                       ContainsSubstring(" s: rank 1 of 2 on ") &&
+                       ContainsSubstring(") ended with status 5\n") &&
+                       ContainsSubstring("all ranks are started again in 0.0 s") &&
+                       ContainsSubstring("attempt 3 of at most 4, ") &&
+                       ContainsSubstring(" s: it ended well\n"));
+}
+
+TEST_CASE("the status of a run is that of its last attempt", "[dist][launch]") {
+  const TemporaryFolder folder;
+  LaunchOptions options = shell(1, "exit $((10 + TORCHELASTIC_RESTART_COUNT))", folder);
+  options.max_restarts = 2;
+  options.restart_delay = 0ms;
+  Said said(folder / "said");
+  options.min_uptime = 0ms;
+  CHECK(launch(options) == 12);
+  options.min_uptime = 60s;  // twice in a row is enough
+  CHECK(launch(options) == 11);
+  options.command.back() = "exit 64";
+  CHECK(launch(options) == 64);
+  const std::string text = said.end();
+  CHECK_THAT(text, ContainsSubstring("not started again: no restart is left") &&
+                       ContainsSubstring("not started again: it failed twice within 60.0 s") &&
+                       ContainsSubstring("not started again: it would fail again: status 64"));
+}
+
+TEST_CASE("what an attempt has left is gone before the next one starts", "[dist][launch]") {
+  const TemporaryFolder folder;
+  const std::string pid = (folder / "pid").string();
+  LaunchOptions options = shell(1,
+                                "if [ -e " + pid + " ]; then stat=/proc/$(cat " + pid +
+                                    ")/stat; [ -e $stat ] && ! grep -q ') Z' $stat && exit 9; exit "
+                                    "0; fi; setsid sleep 60 & echo $! > " +
+                                    pid + "; exit 3",
+                                folder);
+  options.max_restarts = 1;
+  options.restart_delay = 0ms;
+  Said said(folder / "said");
+  CHECK(launch(options) == 0);
+}
+
+TEST_CASE("a signal ends a run for good, also between two attempts", "[dist][launch]") {
+  const TemporaryFolder folder;
+  const std::string ready = (folder / "ready").string();
+  LaunchOptions options = shell(1,
+                                "echo >> " + ready +
+                                    "; trap 'exit 3' TERM; while :; do sleep "
+                                    "0.05; done",
+                                folder);
+  options.max_restarts = 5;
+  Said said(folder / "said");
+  std::thread sender = signal_when(ready, SIGTERM);
+  CHECK(launch(options) == 3);
+  sender.join();
+  CHECK(read_bytes(ready) == "\n");  // started once
+  fs::remove(ready);
+  options.command.back() = "echo >> " + ready + "; exit 6";
+  options.restart_delay = 60s;
+  sender = signal_when(ready, SIGINT);
+  CHECK(launch(options) == 6);
+  sender.join();
+  CHECK(read_bytes(ready) == "\n");
+}
+
+TEST_CASE("restarts are further and further apart", "[dist][launch]") {
+  dist::detail::Restarts restarts(7, 1s, 5s);
+  for (const auto pause : {1s, 2s, 4s, 8s, 16s, 30s, 30s}) {
+    CHECK(restarts.after(1, 10s) == pause);
+  }
+  CHECK_FALSE(restarts.after(1, 10s));
+  CHECK(restarts.count() == 7);
+  dist::detail::Restarts quick(9, 1s, 5s);
+  CHECK(quick.after(137, 1s));
+  CHECK(quick.after(137, 6s));  // it ran for a while
+  CHECK(quick.after(137, 1s));
+  CHECK_FALSE(quick.after(137, 1s));
+  CHECK(quick.why_not() == "it failed twice within 5.0 s of its start");
+}
+
 TEST_CASE("a second signal kills", "[dist][launch]") {
   const TemporaryFolder folder;
   const std::string ready = (folder / "ready").string();
@@ -278,6 +384,19 @@ TEST_CASE("options that do not fit are refused", "[dist][launch]") {
                     ContainsSubstring("set --master_addr and --master_port"));
   CHECK_THROWS_WITH(refused({.nproc = 2, .world_size = 4, .node_rank = 2, .command = {"a"}}),
                     ContainsSubstring("ranks 4 to 5 do not fit"));
+  CHECK_THROWS_WITH(refused({.nproc = 1,
+                             .world_size = 2,
+                             .node_rank = 0,
+                             .master_addr = "a",
+                             .master_port = 9,
+                             .max_restarts = 1,
+                             .command = {"a"}}),
+                    ContainsSubstring("--max_restarts with several machines needs --rdzv"));
+  CHECK_THROWS_WITH(refused({.nproc = 1, .max_restarts = -1, .command = {"a"}}),
+                    ContainsSubstring("--max_restarts is -1, expected 0 or more"));
+  CHECK_THROWS_WITH(
+      refused({.nproc = 1, .monitor_interval = std::chrono::milliseconds(0), .command = {"a"}}),
+      ContainsSubstring("--monitor_interval is 0 ms, expected more than 0"));
   CHECK_THROWS_WITH(launch({.nproc = 1, .command = {"no-such-program"}}),
                     ContainsSubstring("cannot start 'no-such-program': No such file"));
 }

@@ -126,6 +126,41 @@ TEST_CASE("tutti-run helps, tells its version and passes on how the program ende
   CHECK_THAT(run({"-n", "1", "/no/such"}), StartsWith("127: tutti-run: cannot start '/no/such'"));
 }
 
+TEST_CASE("restarts are asked for in torchrun's spelling, too", "[dist][launch]") {
+  using namespace std::chrono_literals;
+  const auto none = variables({});
+  const LaunchOptions options =
+      parse_launch({"--nproc-per-node=2", "--max-restarts", "3", "--monitor-interval=0.05",
+                    "--restart_delay", "2.5", "--min-uptime=0", "--health-timeout=4",
+                    "--hang_timeout", "0", "--flight-folder=a-b", "./a"},
+                   none);
+  CHECK(options.nproc == 2);
+  CHECK(options.max_restarts == 3);
+  CHECK(options.monitor_interval == 50ms);
+  CHECK(options.restart_delay == 2500ms);
+  CHECK(options.min_uptime == 0ms);
+  CHECK(options.health_timeout == 4s);
+  CHECK(options.hang_timeout == 0ms);
+  CHECK(options.flight_folder == "a-b");
+  const LaunchOptions several =
+      parse_launch({"--rdzv-endpoint=[::1]:29500", "--nnodes=2:4", "--token-file=t",
+                    "--last-call=1", "--join-timeout=2", "--node-timeout=3", "./a"},
+                   none);
+  CHECK(several.rdzv == "[::1]:29500");
+  CHECK(several.least_nodes == 2);
+  CHECK(several.most_nodes == 4);
+  CHECK(several.token_file == "t");
+  CHECK(several.last_call == 1s);
+  CHECK(several.join_timeout == 2s);
+  CHECK(several.node_timeout == 3s);
+  CHECK(parse_launch({"--nnodes", "3", "./a"}, none).most_nodes == 3);
+  for (const char* nowhere : {"gpu01", ":29500", "gpu01:", "gpu01:0", "gpu01:65536"}) {
+    CHECK_THROWS_WITH(parse_launch({"--rdzv", nowhere, "a"}, none), ContainsSubstring("--rdzv"));
+  }
+  CHECK_THROWS_WITH(parse_launch({"--restart-delay=soon", "a"}, none),
+                    ContainsSubstring("--restart_delay is soon, expected 0 seconds or more"));
+}
+
 TEST_CASE("a command line that makes no sense is refused", "[dist][launch]") {
   const auto none = variables({});
   CHECK_THROWS_WITH(parse_launch({"--what", "1", "a"}, none),

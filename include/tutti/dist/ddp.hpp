@@ -90,6 +90,7 @@ class DistributedDataParallel final : public DataParallel {
         logged_.reducer->prepare_for_backward(looks ? std::vector<at::Tensor>{loss}
                                                     : std::vector<at::Tensor>{});
       });
+      recorded_ = flight_recorder().begin("DistributedDataParallel::backward");
     }
   }
 
@@ -102,6 +103,7 @@ class DistributedDataParallel final : public DataParallel {
       explained("after_backward", [&] { logged_.reducer->delay_all_reduce(); });
       graph_is_known_ = true;
     }
+    flight_recorder().end(std::exchange(recorded_, 0));
     averaging_ = false;
   }
 
@@ -119,6 +121,9 @@ class DistributedDataParallel final : public DataParallel {
 
  private:
   void refuse(const std::string& call, const std::exception& error) const {
+    if (detail::of_another_rank(error)) {
+      flight_recorder().end(recorded_, true);
+    }
     TUTTI_CHECK(!detail::of_another_rank(error),
                 detail::explain("DistributedDataParallel::" + call, group_->environment(), timeout_,
                                 error));
@@ -139,6 +144,7 @@ class DistributedDataParallel final : public DataParallel {
   detail::ModuleState state_;
   std::chrono::milliseconds timeout_{};
   detail::LoggedReducer logged_;  // empty under forced_sync
+  std::uint64_t recorded_ = 0;    // the pass in the flight recorder; 0: none
   bool averaging_ = false;
   bool graph_is_known_ = false;  // of static_graph
   bool buffers_are_old_ = true;

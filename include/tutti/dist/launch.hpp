@@ -1,30 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/sha2.hpp>
 #include <tutti/dist/detail/child.hpp>
+#include <tutti/dist/detail/door.hpp>
 #include <tutti/dist/detail/guard.hpp>
+#include <tutti/dist/detail/launching.hpp>
+#include <tutti/dist/detail/meeting.hpp>
+#include <tutti/dist/detail/restarts.hpp>
+#include <tutti/dist/detail/run_page.hpp>
+#include <tutti/dist/detail/watch.hpp>
 
 /// Starts the processes of a run on this machine; the program `tutti-run` is launch() and its
 /// options. LibTorch-free.
@@ -39,10 +41,37 @@ struct LaunchOptions {
   std::string master_addr{};  ///< empty: 127.0.0.1 when this is the only machine
   int master_port = 0;        ///< 0: a free one when this is the only machine
   /// Files of all but local rank 0, which has the terminal: with {rank}, {local_rank},
-  /// {world_size}, {local_world_size}, {node_rank}. Empty: temporary ones.
+  /// {world_size}, {local_world_size}, {node_rank}, {restart_count}. Empty: temporary ones.
   std::string stdout_file{};
   std::string stderr_file{};
   std::chrono::milliseconds cleanup_timeout{30'000};  ///< from SIGTERM to SIGKILL
+  int max_restarts = 0;                               ///< after failures; >= 0
+  std::chrono::milliseconds restart_delay{1'000};  ///< before the first restart; it doubles to 30 s
+  /// Two failures in a row, each sooner than that after its start, end the run; 0: they do not.
+  std::chrono::milliseconds min_uptime{5'000};
+  std::chrono::milliseconds monitor_interval{100};  ///< how often the ranks are looked at; > 0
+  /// A rank that is stopped for so long, or ten times as long swapped out, is killed; 0: it is not.
+  std::chrono::milliseconds health_timeout{1'000};
+  /// A batch that lasts for so long, and ten times the median of those before, ends the attempt; 0:
+  /// it may last.
+  std::chrono::milliseconds hang_timeout{300'000};
+  /// Where ranks write their last collectives when the run fails, see FlightRecorder. Empty: a new
+  /// one of TMPDIR. It is made when something is written.
+  std::string flight_folder{};
+  /// File with the token that ranks of several machines show each other, mode 0600. On one machine
+  /// a token is made for each run.
+  std::string token_file{};
+  /// Where the launchers of several machines meet, "host:port": an address of one of them. They
+  /// agree on ranks and attempts, so world_size, node_rank, base_rank, master_addr and master_port
+  /// are not set. Needs token_file. Empty: they do not meet.
+  std::string rdzv{};
+  int least_nodes = 1;    ///< machines without which there is no attempt; with rdzv
+  int nodes = 1;          ///< those of an attempt, as the launchers have agreed
+  std::string address{};  ///< of this machine, at which the other launchers reach it; filled in
+  int most_nodes = 1;     ///< machines that take part; others wait for a place; with rdzv
+  std::chrono::milliseconds last_call{30'000};      ///< for more than least_nodes to come
+  std::chrono::milliseconds node_timeout{1'000};    ///< a launcher that is silent for it is gone
+  std::chrono::milliseconds join_timeout{600'000};  ///< until least_nodes are there
   bool verbose = false;
   std::vector<std::string> command{};  ///< the program and its arguments; $RANK and others in them
                                        ///< are filled in for each process
@@ -54,16 +83,11 @@ struct LaunchOptions {
 
 namespace detail {
 
-void refuse_unless(bool holds, const std::string& what);
-
-/// A port of this machine that nobody listens on.
-int free_port();
-
-/// `text` with "$NAME" and "${NAME}" replaced where there is such a variable, and a leading "~".
-std::string expanded(std::string_view text, const std::map<std::string, std::string>& with);
-
 /// The variables of the rank with that local rank.
 inline std::map<std::string, std::string> place(const LaunchOptions& options, int local_rank) {
+  const std::string nodes =
+      std::to_string(options.rdzv.empty() ? (options.world_size + options.nproc - 1) / options.nproc
+                                          : options.nodes);
   return {{"RANK", std::to_string(options.base_rank + local_rank)},
           {"WORLD_SIZE", std::to_string(options.world_size)},
           {"LOCAL_RANK", std::to_string(local_rank)},
@@ -71,66 +95,53 @@ inline std::map<std::string, std::string> place(const LaunchOptions& options, in
           {"NODE_RANK", std::to_string(options.node_rank)},
           {"MASTER_ADDR", options.master_addr},
           {"MASTER_PORT", std::to_string(options.master_port)},
+          {"GROUP_RANK", std::to_string(options.node_rank)},
+          {"GROUP_WORLD_SIZE", nodes},
+          {"ROLE_NAME", "default"},
+          {"ROLE_RANK", std::to_string(options.base_rank + local_rank)},
+          {"ROLE_WORLD_SIZE", std::to_string(options.world_size)},
+          {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)},
+          {"TORCHELASTIC_USE_AGENT_STORE", "False"},
           {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"}};
 }
 
-std::string file_of(std::string pattern, const std::map<std::string, std::string>& where);
-
-/// A value of launch_variable that no other launcher has.
-std::string launch_mark();
-
-Child start(const LaunchOptions& options, int local_rank, const std::string& mark);
-
-// Says what a rank that failed by itself has left.
-void report(const Child& child, int rank);
-
-// Waits for all children. Signals of the launcher are blocked and taken here.
-class Watch {
+/// A run: its attempts one after the other.
+class Run {
  public:
-  using Clock = std::chrono::steady_clock;
+  explicit Run(LaunchOptions options);
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+  ~Run() = default;
 
-  /// mark: of all that the children start, see marked_processes().
-  Watch(const LaunchOptions& options, std::vector<Child>& children, std::string mark)
-      : options_(options), children_(children), mark_(std::move(mark)) {
-    sigemptyset(&signals_);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
-      sigaddset(&signals_, signal);
-    }
-  }
-
-  [[nodiscard]] const sigset_t& signals() const { return signals_; }
-
-  // Returns the run's exit status.
+  /// Until the run is over. Returns its exit status.
   int operator()();
 
  private:
-  [[nodiscard]] int rank_of(std::size_t child) const {
-    return options_.base_rank + static_cast<int>(child);
-  }
+  Child start(int local_rank, const RunPage& page) const;
 
-  bool anybody_runs();
+  // The same on all machines that meet.
+  [[nodiscard]] std::string run_id() const;
 
-  // It has ended badly by itself: not since another failed, nor of the signal that went on to it.
-  [[nodiscard]] bool failed(const Child& child) const;
+  // The ranks of this machine, from start to end; `meeting`: of several machines, or null.
+  Outcome attempt(MeetingClient* meeting);
 
-  void kill_all();
+  // The attempts of one machine, and of several that meet.
+  int alone();
+  int together();
+  int meet(const std::string& host, int port, const MeetingOptions& rules);
 
-  // The first time as it is, and then it takes as long as it takes: a checkpoint may be written.
-  void forward(int signal);
+  // Waits for that long. Returns the signal that has asked to end meanwhile; 0: none.
+  static int asked_to_end_within(std::chrono::milliseconds pause);
 
-  void look_for_failures();
+  void summarize(const Outcome& outcome, std::chrono::milliseconds lasted) const;
 
-  void end_others();
-
-  void say(const char* what);
-
-  const LaunchOptions& options_;
-  std::vector<Child>& children_;
-  std::string mark_;
-  sigset_t signals_{};
-  int first_failure_ = 0;
-  int forwarded_ = 0;  // a signal
-  std::optional<Clock::time_point> killed_at_;
+  LaunchOptions options_;
+  bool any_port_;
+  std::string token_;  // empty: there is none
+  std::string mark_ = launch_mark();
+  std::string entry_ = std::string(launch_variable) + '=' + mark_;
+  Restarts restarts_;
+  int restart_count_ = 0;
 };
 
 }  // namespace detail
@@ -139,6 +150,15 @@ inline void LaunchOptions::complete() {
   using detail::refuse_unless;
   refuse_unless(!command.empty(), "there is no program to start; write tutti-run -n 2 ./program");
   refuse_unless(nproc >= 1, "--nproc is " + std::to_string(nproc) + ", expected 1 or more");
+  refuse_unless(rdzv.empty() || !token_file.empty(),
+                "--rdzv needs --token_file, the secret by which machines know each other");
+  refuse_unless(least_nodes >= 1 && least_nodes <= most_nodes,
+                "--nnodes is " + std::to_string(least_nodes) + ":" + std::to_string(most_nodes) +
+                    ", expected LEAST:MOST with 1 <= LEAST <= MOST");
+  refuse_unless(!rdzv.empty() || most_nodes == 1, "--nnodes needs --rdzv, where the machines meet");
+  if (!rdzv.empty()) {
+    world_size = nproc;  // until they have met
+  }
   world_size = world_size == 0 ? nproc : world_size;
   refuse_unless(world_size >= nproc, "--world_size is " + std::to_string(world_size) +
                                          ", expected at least --nproc, " + std::to_string(nproc));
@@ -160,6 +180,14 @@ inline void LaunchOptions::complete() {
                 "with several machines set --master_addr and --master_port");
   refuse_unless(master_port >= 0 && master_port <= 65535,
                 "--master_port is " + std::to_string(master_port) + ", expected 1 to 65535");
+  refuse_unless(max_restarts >= 0,
+                "--max_restarts is " + std::to_string(max_restarts) + ", expected 0 or more");
+  refuse_unless(max_restarts == 0 || alone,
+                "--max_restarts with several machines needs --rdzv, where their launchers agree on "
+                "the next attempt");
+  refuse_unless(monitor_interval.count() > 0, "--monitor_interval is " +
+                                                  std::to_string(monitor_interval.count()) +
+                                                  " ms, expected more than 0");
   master_addr = master_addr.empty() ? "127.0.0.1" : master_addr;
   master_port = master_port == 0 ? detail::free_port() : master_port;
 }
@@ -167,14 +195,17 @@ inline void LaunchOptions::complete() {
 /// Starts the processes and waits for them.
 ///
 /// When one fails, the others get SIGTERM and, cleanup_timeout later, SIGKILL; what each that
-/// failed by itself has written last is shown. SIGINT, SIGTERM and SIGHUP go on to all of them,
-/// which then end in their own time, unless one fails; a second one kills. When this process is
+/// failed by itself has written last is shown. With max_restarts all are then started again, with
+/// TORCHELASTIC_RESTART_COUNT one higher, and a Trainer with autoresume goes on from the last
+/// checkpoint. SIGINT, SIGTERM and SIGHUP go on to all of them, which then end in their own time,
+/// unless one fails; a second one kills; none of them is started again. When this process is
 /// killed, another one that it starts for that (see Guard) ends all that the ranks have started.
 /// Call it in a program with one thread.
-/// Returns the exit status of the first that failed, 128 + signal where one ended it; else 0.
+/// Returns the exit status of the last attempt: that of the first rank that failed, 128 + signal
+/// where one ended it; else 0.
 /// Throws std::invalid_argument for options that do not fit, std::runtime_error when the program
 /// cannot be started.
-/// Source: MosaicML Composer, `composer.cli.launcher`.
+/// Source: MosaicML Composer, `composer.cli.launcher`; PyTorch, `torch.distributed.run`.
 int launch(LaunchOptions options);
 
 }  // namespace tutti::dist
@@ -183,83 +214,48 @@ int launch(LaunchOptions options);
 
 namespace tutti::dist::detail {
 
-TUTTI_INLINE void refuse_unless(bool holds, const std::string& what) {
-  if (!holds) {
-    throw std::invalid_argument("tutti-run: " + what);
+TUTTI_INLINE Run::Run(LaunchOptions options)
+    : options_(std::move(options)),
+      any_port_(options_.master_port == 0),
+      restarts_(options_.max_restarts, options_.restart_delay, options_.min_uptime) {
+  options_.complete();
+  token_ = !options_.token_file.empty()            ? token_of_file(options_.token_file)
+           : options_.world_size == options_.nproc ? new_token()
+                                                   : std::string();
+  if (options_.flight_folder.empty()) {
+    const char* folder = std::getenv("TMPDIR");
+    options_.flight_folder = std::string(folder != nullptr && *folder != 0 ? folder : "/tmp") +
+                             "/tutti-flight-" + new_token().substr(0, 16);
   }
 }
 
-TUTTI_INLINE int free_port() {
-  const int handle = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* const plain = reinterpret_cast<sockaddr*>(&address);
-  const bool found =
-      handle >= 0 && ::bind(handle, plain, size) == 0 && ::getsockname(handle, plain, &size) == 0;
-  ::close(handle);
-  refuse_unless(found, "no port is free; set --master_port");
-  return ntohs(address.sin_port);
-}
-
-TUTTI_INLINE std::string expanded(std::string_view text,
-                                  const std::map<std::string, std::string>& with) {
-  std::string out;
-  if (const auto home = with.find("HOME");
-      home != with.end() && (text == "~" || text.starts_with("~/"))) {
-    out = home->second;
-    text.remove_prefix(1);
+TUTTI_INLINE std::string Run::run_id() const {
+  if (options_.rdzv.empty()) {
+    return mark_;
   }
-  while (!text.empty()) {
-    std::size_t end = 1;
-    std::string_view name;
-    if (text.starts_with("${")) {
-      end = std::min(text.find('}'), text.size() - 1) + 1;
-      name = text.substr(2, end - 3);
-    } else if (text.front() == '$') {
-      while (end < text.size() &&
-             (std::isalnum(static_cast<unsigned char>(text[end])) != 0 || text[end] == '_')) {
-        ++end;
-      }
-      name = text.substr(1, end - 1);
-    }
-    const auto found = with.find(std::string(name));
-    out += found != with.end() && !name.empty() ? std::string_view(found->second)
-                                                : text.substr(0, end);
-    text.remove_prefix(end);
+  const std::string bytes = hmac(token_, "run " + options_.rdzv);
+  return ::tutti::detail::hexadecimal(reinterpret_cast<const std::uint8_t*>(bytes.data()), 8);
+}
+
+TUTTI_INLINE Child Run::start(int local_rank, const RunPage& page) const {
+  auto where = place(options_, local_rank);
+  where[launch_variable] = mark_;
+  where[page_variable] = std::to_string(page.file());
+  where["TORCHELASTIC_RESTART_COUNT"] = std::to_string(restart_count_);
+  where["TORCHELASTIC_RUN_ID"] = run_id();
+  where["TUTTI_FLIGHT_FOLDER"] = options_.flight_folder;
+  if (!options_.address.empty()) {
+    where[address_variable] = options_.address;
   }
-  return out;
-}
-
-TUTTI_INLINE std::string file_of(std::string pattern,
-                                 const std::map<std::string, std::string>& where) {
-  for (const auto& [field, variable] :
-       {std::pair("{rank}", "RANK"), std::pair("{local_rank}", "LOCAL_RANK"),
-        std::pair("{world_size}", "WORLD_SIZE"),
-        std::pair("{local_world_size}", "LOCAL_WORLD_SIZE"),
-        std::pair("{node_rank}", "NODE_RANK")}) {
-    for (std::size_t at = 0; (at = pattern.find(field, at)) != std::string::npos;) {
-      pattern.replace(at, std::strlen(field), where.at(variable));
-    }
+  if (!token_.empty()) {
+    where[token_variable] = token_;
   }
-  return pattern;
-}
-
-TUTTI_INLINE std::string launch_mark() {
-  return std::to_string(::getpid()) + '-' +
-         std::to_string(std::chrono::steady_clock::now().time_since_epoch().count());
-}
-
-TUTTI_INLINE Child start(const LaunchOptions& options, int local_rank, const std::string& mark) {
-  auto where = place(options, local_rank);
-  where[launch_variable] = mark;
   std::map<std::string, std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const auto equals = text.find('=');
-    if (equals != std::string_view::npos && !text.starts_with("TORCHELASTIC_") &&
-        !text.starts_with("GROUP_RANK=")) {  // of a launcher around this one
+    if (equals != std::string_view::npos &&
+        !text.starts_with("TORCHELASTIC_")) {  // of a launcher around this one
       all.emplace(text.substr(0, equals), text.substr(equals + 1));
     }
   }
@@ -267,117 +263,197 @@ TUTTI_INLINE Child start(const LaunchOptions& options, int local_rank, const std
     all[name] = value;
   }
   ChildOptions child{.words = {}, .variables = {}, .reads_input = false};
+  child.shared_file = page.file();
   child.reads_input = local_rank == 0 && ::isatty(0) == 0;
-  for (const std::string& word : options.command) {
+  for (const std::string& word : options_.command) {
     child.words.push_back(expanded(word, all));
   }
   for (const auto& [name, value] : all) {
     child.variables.push_back(name + '=' + value);
   }
   const bool own = local_rank == 0;
-  return {child, own ? Output() : Output(file_of(options.stdout_file, where)),
-          own ? Output() : Output(file_of(options.stderr_file, where))};
+  return {child, own ? Output() : Output(file_of(options_.stdout_file, where)),
+          own ? Output() : Output(file_of(options_.stderr_file, where))};
 }
 
-TUTTI_INLINE void report(const Child& child, int rank) {
-  std::fprintf(stderr, "tutti-run: rank %d (pid %d) ended with status %d%s\n", rank, child.pid(),
-               child.code(), child.code() > 128 ? ", a signal + 128" : "");
-  for (const auto& [output, name] :
-       {std::pair(&child.out(), "stdout"), std::pair(&child.error(), "stderr")}) {
-    const std::string text = output->captured() ? output->tail() : std::string();
-    if (!text.empty()) {
-      std::fprintf(stderr, "---------- begin of rank %d's %s ----------\n%s\n", rank, name,
-                   text.c_str());
-      std::fprintf(stderr, "---------- end of rank %d's %s ----------\n", rank, name);
+TUTTI_INLINE Outcome Run::attempt(MeetingClient* meeting) {
+  const RunPage page(options_.nproc, mark_);
+  std::vector<Child> children;
+  WatchOptions watched{.base_rank = options_.base_rank,
+                       .world_size = options_.world_size,
+                       .cleanup_timeout = options_.cleanup_timeout,
+                       .monitor_interval = options_.monitor_interval,
+                       .health = {options_.health_timeout, options_.hang_timeout}};
+  if (meeting != nullptr) {
+    watched.monitor_interval = std::min(watched.monitor_interval, std::chrono::milliseconds(100));
+    watched.outside = [meeting]() -> Order {
+      const MeetingClient::Order order = meeting->order(std::chrono::milliseconds(0));
+      return {.why = order.what == MeetingSays::stop || order.what == MeetingSays::over
+                         ? order.why.empty() ? "the run is over" : order.why
+                         : std::string(),
+              .signal = order.what == MeetingSays::told ? order.number : 0};
+    };
+    watched.told = [meeting](int signal) { meeting->told(signal); };
+    watched.failed = [meeting](int status, const std::string& why) {
+      meeting->failed(status, why);
+    };
+  }
+  Watch watch(std::move(watched), children, page, entry_);
+  for (int local_rank = 0; local_rank < options_.nproc; ++local_rank) {
+    children.push_back(start(local_rank, page));
+    if (options_.verbose) {
+      std::fprintf(stderr, "tutti-run: rank %d of %d is pid %d\n", options_.base_rank + local_rank,
+                   options_.world_size, children.back().pid());
+    }
+  }
+  const Outcome outcome = watch();
+  if (outcome.status != 0 && !outcome.cause.empty() &&
+      ::access(options_.flight_folder.c_str(), F_OK) == 0) {
+    std::fprintf(stderr, "tutti-run: what the ranks did last is in %s\n",
+                 options_.flight_folder.c_str());
+  }
+  return outcome;
+}
+
+TUTTI_INLINE int Run::asked_to_end_within(std::chrono::milliseconds pause) {
+  using Clock = std::chrono::steady_clock;
+  const sigset_t taken = Watch::signals();
+  const auto limit = Clock::now() + pause;
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(limit - Clock::now());
+    const auto rest = left.count() > 0 ? left.count() : 0;
+    const timespec moment{rest / 1'000'000'000, rest % 1'000'000'000};
+    const int signal = ::sigtimedwait(&taken, nullptr, &moment);
+    if (Watch::asks_to_end(signal)) {
+      return signal;
+    }
+    if (rest == 0 && signal < 0) {
+      return 0;
     }
   }
 }
 
-TUTTI_INLINE int Watch::operator()() {
-  while (anybody_runs()) {
-    constexpr timespec moment{0, 100'000'000};
-    const int signal = ::sigtimedwait(&signals_, nullptr, &moment);
-    if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) {
-      forward(signal);
+TUTTI_INLINE void Run::summarize(const Outcome& outcome, std::chrono::milliseconds lasted) const {
+  const std::string how = outcome.status == 0     ? "it ended well"
+                          : outcome.cause.empty() ? "it was told to end"
+                                                  : outcome.cause;
+  std::fprintf(stderr, "tutti-run: attempt %d of at most %d, %s: %s\n", restart_count_ + 1,
+               options_.max_restarts + 1, Restarts::seconds(lasted).c_str(), how.c_str());
+}
+
+TUTTI_INLINE int Run::operator()() {
+  const sigset_t taken = Watch::signals();
+  sigset_t before;
+  ::sigprocmask(SIG_BLOCK, &taken, &before);
+  struct Restore {
+    const sigset_t& mask;
+    ~Restore() { ::sigprocmask(SIG_SETMASK, &mask, nullptr); }
+  } const restore{before};
+  return options_.rdzv.empty() ? alone() : together();
+}
+
+TUTTI_INLINE int Run::alone() {
+  using Clock = std::chrono::steady_clock;
+  const Guard guard(entry_, options_.cleanup_timeout);
+  for (;;) {
+    const auto start = Clock::now();
+    const Outcome outcome = attempt(nullptr);
+    const auto lasted = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
+    if (options_.max_restarts > 0) {
+      summarize(outcome, lasted);
     }
-    look_for_failures();
-    if (killed_at_ && Clock::now() >= *killed_at_) {
-      say("is killed");
-      kill_all();
-      killed_at_ = Clock::now() + std::chrono::hours(1);
+    if (outcome.status == 0 || outcome.told) {
+      return outcome.status;
+    }
+    const auto pause = restarts_.after(outcome.status, lasted);
+    if (!pause) {
+      if (!restarts_.why_not().empty()) {
+        std::fprintf(stderr, "tutti-run: the run is not started again: %s\n",
+                     restarts_.why_not().c_str());
+      }
+      return outcome.status;
+    }
+    std::fprintf(stderr, "tutti-run: all ranks are started again in %s\n",
+                 Restarts::seconds(*pause).c_str());
+    if (asked_to_end_within(*pause) != 0) {
+      return outcome.status;
+    }
+    restart_count_ = restarts_.count();
+    if (any_port_) {
+      options_.master_port = free_port();
     }
   }
-  look_for_failures();
-  int status = first_failure_;
-  for (std::size_t i = 0; i < children_.size(); ++i) {
-    if (failed(children_[i])) {
-      report(children_[i], rank_of(i));
-    }
-    status = status == 0 ? children_[i].code() : status;
+}
+
+TUTTI_INLINE int Run::together() {
+  const auto colon = options_.rdzv.rfind(':');
+  std::string host = options_.rdzv.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) {  // of an address of IPv6
+    host = host.substr(1, host.size() - 2);
   }
-  if (status != 0) {
-    signal_marked(mark_, SIGKILL);  // what is left of a run that failed
-  }
+  const int port = std::atoi(options_.rdzv.c_str() + colon + 1);
+  const MeetingOptions rules{.least = options_.least_nodes,
+                             .most = options_.most_nodes,
+                             .join_timeout = options_.join_timeout,
+                             .last_call = options_.last_call,
+                             .silence = options_.node_timeout,
+                             .cleanup_timeout = options_.cleanup_timeout,
+                             .max_restarts = options_.max_restarts,
+                             .restart_delay = options_.restart_delay,
+                             .min_uptime = options_.min_uptime};
+  MeetingProcess served(host, port, token_, rules);
+  const Guard guard(entry_, options_.cleanup_timeout);
+  const int status = meet(host, port, rules);
+  served.finish();
   return status;
 }
 
-TUTTI_INLINE bool Watch::anybody_runs() {
-  bool any = false;
-  for (Child& child : children_) {
-    any = child.running() || any;
-  }
-  return any;
-}
-
-TUTTI_INLINE bool Watch::failed(const Child& child) const {
-  const bool of_signal = child.code() == 128 + forwarded_ || child.code() == 128 + SIGKILL;
-  return child.failed() || (forwarded_ != 0 && child.ended_badly() && !of_signal);
-}
-
-TUTTI_INLINE void Watch::kill_all() {
-  for (Child& child : children_) {
-    child.kill(SIGKILL);
-  }
-  signal_marked(mark_, SIGKILL);
-}
-
-TUTTI_INLINE void Watch::forward(int signal) {
-  if (forwarded_ != 0) {
-    kill_all();
-    return;
-  }
-  for (Child& child : children_) {
-    child.kill(signal);
-  }
-  forwarded_ = signal;
-}
-
-TUTTI_INLINE void Watch::look_for_failures() {
-  for (std::size_t i = 0; i < children_.size() && first_failure_ == 0; ++i) {
-    if (failed(children_[i])) {
-      first_failure_ = children_[i].code();
-      end_others();
+TUTTI_INLINE int Run::meet(const std::string& host, int port, const MeetingOptions& rules) {
+  using Clock = std::chrono::steady_clock;
+  MeetingClient meeting(host, port, token_, rules);
+  Machine machine{.nproc = options_.nproc, .host = host_name(), .port = free_port()};
+  machine.address = options_.address = meeting.address();
+  meeting.join(machine);
+  std::optional<Clock::time_point> leaves_at;
+  int leaves_with = 0;
+  for (;;) {
+    const MeetingClient::Order order = meeting.order(std::chrono::milliseconds(100));
+    if (order.what == MeetingSays::start) {
+      options_.node_rank = machine.before = order.place.node_rank;
+      options_.nodes = order.place.nodes;
+      options_.base_rank = order.place.base_rank;
+      options_.world_size = order.place.world_size;
+      options_.master_addr = order.place.master_addr;
+      options_.master_port = order.place.master_port;
+      restart_count_ = order.place.restart_count;
+      const auto start = Clock::now();
+      const Outcome outcome = attempt(&meeting);
+      if (options_.max_restarts > 0 || outcome.status != 0) {
+        summarize(outcome,
+                  std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start));
+      }
+      meeting.ended(outcome.status);
+      if (outcome.status != 0 && !outcome.told) {
+        machine.port = free_port();
+        meeting.join(machine);
+      }
+    } else if (order.what == MeetingSays::stop) {  // after this machine's ranks had ended well
+      machine.port = free_port();
+      meeting.join(machine);
+    } else if (order.what == MeetingSays::over) {
+      if (!order.why.empty()) {
+        std::fprintf(stderr, "tutti-run: the run is over: %s\n", order.why.c_str());
+      }
+      return order.number;
     }
-  }
-}
-
-TUTTI_INLINE void Watch::end_others() {
-  killed_at_ = Clock::now() + options_.cleanup_timeout;
-  if (forwarded_ != 0) {  // they have been told, and wait for one that is gone, perhaps
-    say("is killed unless it ends in time, since another rank failed after the signal");
-    return;
-  }
-  say("is told to end, since another rank failed");
-  for (Child& child : children_) {
-    child.kill(SIGTERM);
-  }
-}
-
-TUTTI_INLINE void Watch::say(const char* what) {
-  for (std::size_t i = 0; i < children_.size(); ++i) {
-    if (children_[i].running()) {
-      std::fprintf(stderr, "tutti-run: rank %d (pid %d) %s\n", rank_of(i), children_[i].pid(),
-                   what);
+    if (const int signal = asked_to_end_within(std::chrono::milliseconds(0));
+        signal != 0 && !leaves_at) {
+      meeting.told(signal);
+      leaves_at = Clock::now() + std::chrono::seconds(2);
+      leaves_with = 128 + signal;
+    }
+    if (leaves_at && Clock::now() > *leaves_at) {
+      return leaves_with;
     }
   }
 }
@@ -387,26 +463,7 @@ TUTTI_INLINE void Watch::say(const char* what) {
 namespace tutti::dist {
 
 TUTTI_INLINE int launch(LaunchOptions options) {
-  options.complete();
-  const std::string mark = detail::launch_mark();
-  const std::string entry = std::string(detail::launch_variable) + '=' + mark;
-  const detail::Guard guard(entry, options.cleanup_timeout);
-  std::vector<detail::Child> children;
-  detail::Watch watch(options, children, entry);
-  sigset_t before;
-  ::sigprocmask(SIG_BLOCK, &watch.signals(), &before);
-  struct Restore {
-    const sigset_t& mask;
-    ~Restore() { ::sigprocmask(SIG_SETMASK, &mask, nullptr); }
-  } const restore{before};
-  for (int local_rank = 0; local_rank < options.nproc; ++local_rank) {
-    children.push_back(detail::start(options, local_rank, mark));
-    if (options.verbose) {
-      std::fprintf(stderr, "tutti-run: rank %d of %d is pid %d\n", options.base_rank + local_rank,
-                   options.world_size, children.back().pid());
-    }
-  }
-  return watch();
+  return detail::Run(std::move(options))();
 }
 
 }  // namespace tutti::dist

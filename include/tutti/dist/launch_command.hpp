@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <exception>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -29,7 +31,8 @@ inline constexpr const char* launch_usage =
     "  -n, --nproc N          processes on this machine\n"
     "                         (LOCAL_WORLD_SIZE, else the number of GPUs, else 1)\n"
     "  --stdout, --stderr F   files of all but local rank 0; {rank}, {local_rank}, {world_size},\n"
-    "                         {local_world_size}, {node_rank} are filled in (temporary files)\n"
+    "                         {local_world_size}, {node_rank}, {restart_count} are filled in\n"
+    "                         (temporary files)\n"
     "  --world_size N         processes on all machines (WORLD_SIZE, else nproc)\n"
     "  --node_rank N          number of this machine (NODE_RANK)\n"
     "  --base_rank N          rank of this machine's first process (BASE_RANK, else node_rank *\n"
@@ -37,6 +40,23 @@ inline constexpr const char* launch_usage =
     "  --master_addr HOST     of rank 0 (MASTER_ADDR, else 127.0.0.1)\n"
     "  --master_port PORT     of rank 0 (MASTER_PORT, else a free one)\n"
     "  --cleanup_timeout S    from SIGTERM to SIGKILL when a rank has failed (30)\n"
+    "  --max_restarts N       starts all again when a rank has failed, so often (0)\n"
+    "  --restart_delay S      before the first restart; doubles up to 30 s (1)\n"
+    "  --min_uptime S         two failures in a row, each sooner after its start, end the run (5)\n"
+    "  --monitor_interval S   how often ranks are looked at (0.1)\n"
+    "  --health_timeout S     a rank that is stopped for so long is killed; 0: it is not (1)\n"
+    "  --hang_timeout S       a batch that lasts for so long ends the attempt; 0: it may last "
+    "(300)\n"
+    "  --flight_folder F      where ranks write their last collectives when the run fails (a new\n"
+    "                         folder in TMPDIR)\n"
+    "  --rdzv HOST:PORT       where the launchers of several machines meet and agree on ranks and\n"
+    "                         attempts; an address of one of them; needs --token_file\n"
+    "  --nnodes N[:MOST]      machines that meet, at least and at most\n"
+    "  --last_call S          how long to wait for more than the least (30)\n"
+    "  --join_timeout S       how long to wait for the least (600)\n"
+    "  --node_timeout S       a launcher that is silent for so long is gone (1)\n"
+    "  --token_file F         secret that ranks of several machines show each other, mode 0600\n"
+    "                         (on one machine: a new one)\n"
     "  -v, --verbose          says what it does\n"
     "  --version, -h, --help\n";
 
@@ -46,6 +66,16 @@ inline int number_of(const std::string& name, std::string_view text) {
   refuse_unless(error == std::errc() && end == text.data() + text.size() && !text.empty(),
                 name + " is \"" + std::string(text) + "\", expected a whole number");
   return value;
+}
+
+/// Seconds, with a fraction or without, up to a year.
+inline std::chrono::milliseconds seconds_of(const std::string& name, std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  refuse_unless(is_number && value >= 0 && value <= 31'536'000.0,
+                name + " is " + std::string(text) + ", expected 0 seconds or more");
+  return std::chrono::milliseconds(std::llround(value * 1000));
 }
 
 /// GPUs that a program of this machine can see.
@@ -103,8 +133,12 @@ inline LaunchOptions parse_launch(const std::vector<std::string>& arguments,
     const std::string value =
         equals != std::string::npos ? name.substr(equals + 1) : arguments[at + 1];
     name = name.substr(0, equals);
+    // torchrun's spelling is understood, too: --max-restarts.
+    std::replace(name.begin() + std::min<std::ptrdiff_t>(2, std::ssize(name)), name.end(), '-',
+                 '_');
     const auto number = [&] { return detail::number_of(name, value); };
-    if (name == "-n" || name == "--nproc") {
+    const auto seconds = [&] { return detail::seconds_of(name, value); };
+    if (name == "-n" || name == "--nproc" || name == "--nproc_per_node") {
       options.nproc = number();
     } else if (name == "--world_size") {
       options.world_size = number();
@@ -117,9 +151,43 @@ inline LaunchOptions parse_launch(const std::vector<std::string>& arguments,
     } else if (name == "--master_port") {
       options.master_port = number();
     } else if (name == "--cleanup_timeout") {
-      const int seconds = number();
-      detail::refuse_unless(seconds >= 0, name + " is " + value + ", expected 0 seconds or more");
-      options.cleanup_timeout = std::chrono::seconds(seconds);
+      options.cleanup_timeout = seconds();
+    } else if (name == "--max_restarts") {
+      options.max_restarts = number();
+    } else if (name == "--restart_delay") {
+      options.restart_delay = seconds();
+    } else if (name == "--min_uptime") {
+      options.min_uptime = seconds();
+    } else if (name == "--monitor_interval") {
+      options.monitor_interval = seconds();
+    } else if (name == "--health_timeout") {
+      options.health_timeout = seconds();
+    } else if (name == "--hang_timeout") {
+      options.hang_timeout = seconds();
+    } else if (name == "--rdzv" || name == "--rdzv_endpoint") {
+      const auto colon = value.rfind(':');
+      const int port = colon == std::string::npos || colon == 0
+                           ? 0
+                           : detail::number_of(name, std::string_view(value).substr(colon + 1));
+      detail::refuse_unless(port >= 1 && port <= 65535,
+                            name + " is " + value + ", expected HOST:PORT");
+      options.rdzv = value;
+    } else if (name == "--nnodes") {
+      const auto colon = value.find(':');
+      options.least_nodes = detail::number_of(name, std::string_view(value).substr(0, colon));
+      options.most_nodes = colon == std::string::npos
+                               ? options.least_nodes
+                               : detail::number_of(name, std::string_view(value).substr(colon + 1));
+    } else if (name == "--last_call") {
+      options.last_call = seconds();
+    } else if (name == "--join_timeout") {
+      options.join_timeout = seconds();
+    } else if (name == "--node_timeout") {
+      options.node_timeout = seconds();
+    } else if (name == "--token_file") {
+      options.token_file = value;
+    } else if (name == "--flight_folder") {
+      options.flight_folder = value;
     } else if (name == "--stdout") {
       options.stdout_file = value;
     } else if (name == "--stderr") {

@@ -5,6 +5,8 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/detail/c10d.hpp>
+#include <tutti/dist/flight_recorder.hpp>
+#include <tutti/dist/heartbeat.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -63,7 +65,7 @@ class Group final : public Communicator {
                 "tutti::dist::all_reduce: the mean of a ", tensor.dtype().name(),
                 " tensor was asked for; convert it to a floating type or reduce by sum");
     const at::Tensor flat = tensor.detach().contiguous();
-    guarded("all_reduce", [&] {
+    guarded("all_reduce", flat, [&] {
       std::vector<at::Tensor> tensors{flat};
       c10d::AllreduceOptions options;
       options.reduceOp = detail::c10d_op(op);
@@ -83,7 +85,7 @@ class Group final : public Communicator {
   void broadcast(const at::Tensor& tensor, int source) override {
     check_source(source);
     const at::Tensor flat = tensor.detach().contiguous();
-    guarded("broadcast", [&] {
+    guarded("broadcast", flat, [&] {
       std::vector<at::Tensor> tensors{flat};
       c10d::BroadcastOptions options;
       options.rootRank = source;
@@ -99,11 +101,10 @@ class Group final : public Communicator {
       detached.push_back(tensor.detach());
     }
     constexpr std::size_t buffer = 250U * 1024U * 1024U;
-    guarded("broadcast", [&] {
-      if (!detached.empty()) {
-        c10d::broadcast_coalesced(group_, detached, buffer, source);
-      }
-    });
+    if (!detached.empty()) {
+      guarded("broadcast", detached.front(),
+              [&] { c10d::broadcast_coalesced(group_, detached, buffer, source); });
+    }
   }
 
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor) override {
@@ -112,7 +113,7 @@ class Group final : public Communicator {
     for (int i = 0; i < size(); ++i) {
       output[0].push_back(input[0].new_empty(input[0].sizes()));
     }
-    guarded("all_gather", [&] { group_->allgather(output, input)->wait(); });
+    guarded("all_gather", input[0], [&] { group_->allgather(output, input)->wait(); });
     return output[0];
   }
 
@@ -156,11 +157,9 @@ class Group final : public Communicator {
   }
 
   void barrier() override {
-    guarded("barrier", [&] {
-      std::int64_t token = 0;
-      std::vector<at::Tensor> tensors{detail::view_of(std::span<std::int64_t>(&token, 1))};
-      group_->allreduce(tensors)->wait();
-    });
+    std::int64_t token = 0;
+    std::vector<at::Tensor> tensors{detail::view_of(std::span<std::int64_t>(&token, 1))};
+    guarded("barrier", tensors[0], [&] { group_->allreduce(tensors)->wait(); });
   }
 
  private:
@@ -195,6 +194,15 @@ class Group final : public Communicator {
     }
   }
 
+  /// The same of a collective with that tensor, which the flight recorder notes.
+  template <class Body>
+  auto guarded(const char* call, const at::Tensor& tensor, Body&& body) -> decltype(body()) {
+    return guarded(call, [&] {
+      const detail::Recorded recorded(call, tensor.sizes(), c10::toString(tensor.scalar_type()));
+      return body();
+    });
+  }
+
   std::chrono::milliseconds timeout_;
   std::string backend_;
   c10::DeviceType device_ = c10::DeviceType::CPU;
@@ -227,6 +235,7 @@ inline std::shared_ptr<Communicator> initialize(
     detail::check_same(*slot, environment, device);
     return slot;
   }
+  start_heartbeat(environment);
   if (environment.world_size == 1) {
     slot = std::make_shared<SingleProcess>();
     return slot;
@@ -281,17 +290,23 @@ TUTTI_INLINE Group::~Group() {
 TUTTI_INLINE std::function<void()> Group::start_all_gather_into(const at::Tensor& output,
                                                                 const at::Tensor& input) {
   check_parts("all_gather_into", output, input);
+  FlightRecorder& recorder = flight_recorder();
+  const std::uint64_t number =
+      recorder.begin("all_gather_into", input.sizes(), c10::toString(input.scalar_type()));
   auto work = guarded("all_gather_into", [&] {
     at::Tensor flat = output.detach().view({-1});
     at::Tensor part = input.detach().view({-1});
     return detail::all_gather_single(*group_, flat, part);
   });
-  return [this, work, output, input] { guarded("all_gather_into", [&] { work->wait(); }); };
+  return [this, work, output, input, number, &recorder] {
+    guarded("all_gather_into", [&] { work->wait(); });
+    recorder.end(number);
+  };
 }
 
 TUTTI_INLINE void Group::reduce_scatter_into(const at::Tensor& output, const at::Tensor& input) {
   check_parts("reduce_scatter_into", input, output);
-  guarded("reduce_scatter_into", [&] {
+  guarded("reduce_scatter_into", input, [&] {
     at::Tensor part = output.detach().view({-1});
     at::Tensor whole = input.detach().view({-1});
     if (!input.is_cpu()) {

@@ -15,6 +15,8 @@
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
+#include <tutti/dist/flight_recorder.hpp>
+#include <tutti/dist/heartbeat.hpp>
 #include <tutti/train/evaluation.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/setup.hpp>
@@ -37,6 +39,7 @@ class Loop {
     if constexpr (requires { engine_.may_wait(true); }) {
       engine_.may_wait(!run_.graphs && only_policies_see_batches());
     }
+    dist::start_heartbeat();
     engine_.template fire<FitStart>(state_);
     state_.model->train();
     run_.stop_signal = 0;
@@ -114,11 +117,15 @@ class Loop {
     engine_.template fire<AfterDataloader>(state_);
     engine_.template fire<BatchStart>(state_);
     log_time(counts[1] > 0);
-    step_();
-    log_microbatch_size();
-    report_losses();
-    Clock::Duration passed = clock_.lap();
-    agree(counts, passed);
+    Clock::Duration passed{};
+    {
+      const BatchScope scope(state_.timestamp.batch);
+      step_();
+      log_microbatch_size();
+      report_losses();
+      passed = clock_.lap();
+      agree(counts, passed);
+    }
     const Timestamp next = state_.timestamp.to_next_batch(counts[0], counts[1], passed);
     run_.step_schedule_after_batch(state_, next);
     compute_train_metrics();
@@ -138,6 +145,14 @@ class Loop {
     }
     return iteration_done || stopped() || state_.timestamp >= state_.max_duration;
   }
+
+  // A batch that the launcher sees begin and end.
+  struct BatchScope {
+    explicit BatchScope(std::int64_t batch) { dist::flight_recorder().begin_batch(batch); }
+    BatchScope(const BatchScope&) = delete;
+    BatchScope& operator=(const BatchScope&) = delete;
+    ~BatchScope() { dist::flight_recorder().end_batch(); }
+  };
 
   // Between AfterDataloader and BeforeForward nobody else looks at the pixels of a batch or keeps
   // them.

@@ -125,6 +125,7 @@ Time fit_until(const Timestamp& now, Time max_duration, Time duration);
 /// Sets how batches are cut. Throws c10::ValueError for options that contradict each other.
 void set_microbatching(State& state, Run& run, const TrainerOptions& options);
 
+/// Warns when a run that a launcher has started again would begin anew.
 /// Throws c10::ValueError when autoresume lacks an option that it needs.
 void check_autoresume(const TrainerOptions& options);
 
@@ -423,6 +424,12 @@ TUTTI_INLINE void set_microbatching(State& state, Run& run, const TrainerOptions
 
 TUTTI_INLINE void check_autoresume(const TrainerOptions& options) {
   if (!options.autoresume) {
+    const dist::Environment here = dist::here();
+    if (here.restart_count > 0 && here.rank == 0 && options.load_path.empty()) {
+      TORCH_WARN(
+          "the launcher has started this run again, which begins anew; set autoresume, with "
+          "a save_folder and a run_name, to go on from the last checkpoint");
+    }
     return;
   }
   TUTTI_CHECK_VALUE(!options.save_folder.empty(),

@@ -3,7 +3,9 @@
 
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/dist/detail/door_store.hpp>
 #include <tutti/dist/detail/store_socket.hpp>
+#include <tutti/dist/heartbeat.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -89,7 +91,8 @@ inline void check_device(c10::DeviceType device) {
               " was asked for; cpu and cuda are supported");
 }
 
-/// The store in which ranks find each other, served by torchrun itself or by rank 0. The connection
+/// The store in which ranks find each other, served by torchrun itself or by rank 0; behind a door
+/// where TUTTI_TOKEN is set, as tutti-run does. The connection
 /// is kept for the life of the process, and keys carry torchrun's attempt and the number of the
 /// group, so that a group which is started again meets its peers and not its past.
 inline c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environment,
@@ -102,6 +105,10 @@ inline c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environm
   const std::string place = std::to_string(environment.rank) + "@" + environment.master_addr + ":" +
                             std::to_string(environment.master_port);
   Connection& connection = connections[place];
+  const char* const token = std::getenv(token_variable);
+  if (!connection.store && token != nullptr && *token != 0 && !environment.agent_store) {
+    connection.store = open_door(environment, token, timeout);
+  }
   if (!connection.store) {
     c10d::TCPStoreOptions options;
     options.port = static_cast<std::uint16_t>(environment.master_port);
@@ -121,13 +128,17 @@ inline c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environm
 }
 
 /// Gloo's network device: as GLOO_SOCKET_IFNAME says; loopback when all ranks are on this machine,
-/// which works whatever its host name resolves to; else that of the host's name.
+/// which works whatever its host name resolves to; else that by which tutti-run met the other
+/// machines; else that of the host's name.
 inline std::shared_ptr<gloo::transport::Device> gloo_device(const Environment& environment) {
   if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME")) {
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
   }
   if (environment.single_node()) {
     return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  }
+  if (const char* address = std::getenv(address_variable); address != nullptr && *address != 0) {
+    return c10d::ProcessGroupGloo::createDeviceForHostname(address);
   }
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
@@ -190,6 +201,18 @@ inline bool of_another_rank(const std::exception& error) {
                         text.find("gloo/") != std::string::npos);
 }
 
+/// What this rank does when a call has failed since another rank is gone: it writes down its last
+/// collectives and asks the launcher who failed first. Returns that, or "".
+inline std::string fault_behind(const std::exception& error) {
+  if (!of_another_rank(error)) {
+    return {};
+  }
+  flight_recorder().follow();
+  flight_recorder().dump();
+  const std::string first = first_fault(std::chrono::seconds(1));
+  return first.empty() ? std::string() : ". The first failure of the run: " + first;
+}
+
 /// What a failed call means and what to look at.
 inline std::string explain(const std::string& call, const Environment& environment,
                            std::chrono::milliseconds timeout, const std::exception& error) {
@@ -198,7 +221,8 @@ inline std::string explain(const std::string& call, const Environment& environme
        << static_cast<double>(timeout.count()) / 1000 << " s): " << first_line(error) << ". ";
   if (call != "initialize") {
     text << "Another rank failed, left, or did not make the same call in time; look for its own "
-            "error first";
+            "error first; this rank, on "
+         << host_name() << ", was " << flight_recorder().where();
   } else if (environment.rank == 0 && !environment.agent_store) {
     text << "This rank serves the others at " << environment.master_addr << ":"
          << environment.master_port << "; check that the port is free and that all "
@@ -208,6 +232,7 @@ inline std::string explain(const std::string& call, const Environment& environme
          << "; check that it was started and that MASTER_ADDR and MASTER_PORT are the same on "
             "every rank";
   }
+  text << fault_behind(error);
   return text.str();
 }
 

@@ -19,11 +19,11 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
+
 // One process that a launcher starts, and where what it says goes.
 
 namespace tutti::dist::detail {
-
-#include <tutti/config.hpp>
 
 /// A file that a child writes to: one of the user's, or one without a name.
 class Output {
@@ -72,6 +72,7 @@ struct ChildOptions {
   std::vector<std::string> words;      ///< the program and its arguments
   std::vector<std::string> variables;  ///< all of its environment, "NAME=value"
   bool reads_input = false;            ///< gets the launcher's standard input
+  int shared_file = -1;                ///< stays open in it; -1: none
 };
 
 /// A process in a group of its own, which is told to end when the launcher is gone.
@@ -89,7 +90,7 @@ class Child {
     const pid_t parent = ::getpid();
     pid_ = ::fork();
     if (pid_ == 0) {
-      become(words, variables, options.reads_input, parent);
+      become(words, variables, options, parent);
       const int reason = errno;
       [[maybe_unused]] const auto told = ::write(report[1], &reason, sizeof reason);
       ::_exit(127);
@@ -142,6 +143,9 @@ class Child {
   /// Sends a signal to it and to all that it has started.
   void kill(int signal);
 
+  /// Kills it for what it did itself, so that it counts as failed.
+  void strike();
+
  private:
   static std::vector<char*> pointers(const std::vector<std::string>& texts) {
     std::vector<char*> out;
@@ -154,7 +158,7 @@ class Child {
 
   // In the child; returns when the program could not be started.
   void become(const std::vector<char*>& words, const std::vector<char*>& variables,
-              bool reads_input, pid_t parent) const;
+              const ChildOptions& options, pid_t parent) const;
 
   pid_t pid_ = -1;
   bool running_ = true;
@@ -195,8 +199,14 @@ TUTTI_INLINE void Child::kill(int signal) {
   }
 }
 
+TUTTI_INLINE void Child::strike() {
+  if (running_) {
+    ::kill(-pid_, SIGKILL);
+  }
+}
+
 TUTTI_INLINE void Child::become(const std::vector<char*>& words,
-                                const std::vector<char*>& variables, bool reads_input,
+                                const std::vector<char*>& variables, const ChildOptions& options,
                                 pid_t parent) const {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -206,7 +216,10 @@ TUTTI_INLINE void Child::become(const std::vector<char*>& words,
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  if (!reads_input) {
+  if (options.shared_file >= 0) {
+    ::fcntl(options.shared_file, F_SETFD, 0);
+  }
+  if (!options.reads_input) {
     const int nothing = ::open("/dev/null", O_RDONLY);
     ::dup2(nothing, 0);
   }

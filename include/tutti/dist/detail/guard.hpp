@@ -23,11 +23,11 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/config.hpp>
+
 // Ends what a launcher has started when the launcher itself is killed.
 
 namespace tutti::dist::detail {
-
-#include <tutti/config.hpp>
 
 /// The variable that every process of a launcher inherits, with the launcher's own value.
 inline constexpr const char* launch_variable = "TUTTI_LAUNCH";
@@ -41,6 +41,9 @@ std::vector<pid_t> marked_processes(std::string_view mark);
 
 /// Sends a signal to all of marked_processes(). Returns how many there were.
 std::size_t signal_marked(std::string_view mark, int signal);
+
+/// Kills all of marked_processes() and waits, up to 2 s, until they are gone.
+void kill_marked(std::string_view mark);
 
 /// A process that outlives the launcher by the time that it takes to end its ranks: SIGTERM, and
 /// SIGKILL when they are still there `grace` later. It watches a pipe that only the launcher holds
@@ -172,6 +175,12 @@ TUTTI_INLINE std::size_t signal_marked(std::string_view mark, int signal) {
   return marked.size();
 }
 
+TUTTI_INLINE void kill_marked(std::string_view mark) {
+  for (int round = 0; round < 100 && signal_marked(mark, SIGKILL) > 0; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
 TUTTI_INLINE void Guard::close_others() {
   std::vector<int> others;
   DIR* const all = ::opendir("/proc/self/fd");
@@ -197,9 +206,7 @@ TUTTI_INLINE void Guard::end_all(const std::string& mark, std::chrono::milliseco
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     left = marked_processes(mark).size();
   }
-  for (int round = 0; round < 100 && signal_marked(mark, SIGKILL) > 0; ++round) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
+  kill_marked(mark);
 }
 
 }  // namespace tutti::dist::detail

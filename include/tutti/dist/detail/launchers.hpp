@@ -104,6 +104,7 @@ TUTTI_INLINE void set_master(Environment& found, const Variables& variables,
 
 TUTTI_INLINE Environment from_torch(const Variables& variables) {
   Environment found;
+  found.restart_count = variables.number("TORCHELASTIC_RESTART_COUNT", 0);
   found.world_size = variables.number("WORLD_SIZE", 1);
   if (found.world_size == 1 && variables.number("RANK", 0) == 0) {
     return found;  // a run of one process, whatever else is set
@@ -123,7 +124,6 @@ TUTTI_INLINE Environment from_torch(const Variables& variables) {
   const int block = found.local_world_size > 0 ? found.rank / found.local_world_size : 0;
   found.node_rank = variables.number("GROUP_RANK", variables.number("NODE_RANK", block));
   found.agent_store = variables.text("TORCHELASTIC_USE_AGENT_STORE", "") == "True";
-  found.restart_count = variables.number("TORCHELASTIC_RESTART_COUNT", 0);
   return found;
 }
 

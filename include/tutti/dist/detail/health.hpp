@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <tutti/config.hpp>
+#include <tutti/dist/detail/guard.hpp>
+#include <tutti/dist/detail/restarts.hpp>
+#include <tutti/dist/detail/run_page.hpp>
+#include <tutti/dist/flight_recorder.hpp>
+
+// Which ranks of this machine are there but do not go on.
+
+namespace tutti::dist::detail {
+
+struct HealthOptions {
+  /// A stopped rank may be silent for so long, one that is not stopped (it swaps, or gets no
+  /// processor) ten times as long; 0: for ever.
+  std::chrono::milliseconds health_timeout{1000};
+  /// A batch may take so long, and ten times the median of those before it; 0: for ever.
+  std::chrono::milliseconds hang_timeout{300'000};
+};
+
+/// The letter of a process's state in /proc ('T' stopped, 'Z' dead); 't' also where a debugger
+/// holds it; 0 when there is no such process.
+char process_state(std::int64_t pid);
+
+/// Looks at the launcher's page.
+class Health {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Health(HealthOptions options, const RunPage& page)
+      : options_(options), page_(page), seen_(static_cast<std::size_t>(page.ranks())) {}
+
+  /// To be called all the time.
+  void look();
+
+  /// Why that rank is given up: "does not run (stopped)"; empty when it is well.
+  [[nodiscard]] std::string silent(int local_rank) const;
+
+ private:
+  struct Seen {
+    std::uint64_t tick = 0;
+    Clock::time_point ticked = Clock::now();
+    std::int64_t batches = 0;
+    std::int64_t batch_since = 0;
+    std::vector<std::int64_t> times{};  // of the last batches, in nanoseconds
+  };
+
+  // The rank that the others wait for: that with the fewest collectives.
+  [[nodiscard]] int slowest() const;
+
+  [[nodiscard]] std::string hangs(int local_rank) const;
+
+  HealthOptions options_;
+  const RunPage& page_;
+  std::vector<Seen> seen_;
+  Clock::time_point looked_ = Clock::now();
+};
+
+}  // namespace tutti::dist::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::dist::detail {
+
+TUTTI_INLINE char process_state(std::int64_t pid) {
+  const std::string process = std::to_string(pid);
+  const std::string stat = proc_file(process, "stat");
+  const std::size_t name_end = stat.rfind(") ");
+  if (name_end == std::string::npos) {
+    return 0;
+  }
+  const std::string status = proc_file(process, "status");
+  const std::size_t tracer = status.find("\nTracerPid:");
+  const bool debugged = tracer != std::string::npos && std::atoi(status.c_str() + tracer + 11) != 0;
+  return debugged ? 't' : stat[name_end + 2];
+}
+
+TUTTI_INLINE void Health::look() {
+  const auto now = Clock::now();
+  // Where the launcher itself did not run, silence says nothing.
+  const bool was_late = now - looked_ > std::chrono::milliseconds(500);
+  looked_ = now;
+  for (int i = 0; i < page_.ranks(); ++i) {
+    const RankSlot& slot = page_.slot(i);
+    Seen& seen = seen_[static_cast<std::size_t>(i)];
+    const std::uint64_t tick = slot.tick.load();
+    if (tick != seen.tick || was_late || tick == 0) {
+      seen.tick = tick;
+      seen.ticked = now;
+    }
+    const std::int64_t batches = slot.batches.load();
+    const std::int64_t since = slot.batch_since.load();
+    if (batches != seen.batches) {
+      if (since != 0 && seen.batch_since != 0 && batches > seen.batches) {
+        constexpr std::size_t most = 32;
+        if (seen.times.size() == most) {
+          seen.times.erase(seen.times.begin());
+        }
+        seen.times.push_back((since - seen.batch_since) / (batches - seen.batches));
+      }
+      seen.batches = batches;
+      seen.batch_since = since;
+    }
+  }
+}
+
+TUTTI_INLINE std::string Health::silent(int local_rank) const {
+  const RankSlot& slot = page_.slot(local_rank);
+  const Seen& seen = seen_[static_cast<std::size_t>(local_rank)];
+  if (slot.tick.load() == 0 || slot.pid.load() == 0) {
+    return {};
+  }
+  const auto silence = std::chrono::duration_cast<std::chrono::milliseconds>(looked_ - seen.ticked);
+  if (options_.health_timeout.count() > 0 && silence > options_.health_timeout) {
+    const char state = process_state(slot.pid.load());
+    const bool stopped = state == 'T';
+    if (state == 0 || state == 'Z' || state == 't') {
+      return {};
+    }
+    if (stopped || silence > 10 * options_.health_timeout) {
+      return "did not run for " + Restarts::seconds(silence) +
+             (stopped ? " (stopped)" : " (it swaps, or gets no processor)");
+    }
+  }
+  return hangs(local_rank);
+}
+
+TUTTI_INLINE std::string Health::hangs(int local_rank) const {
+  const RankSlot& slot = page_.slot(local_rank);
+  const std::int64_t since = slot.batch_since.load();
+  if (options_.hang_timeout.count() == 0 || since == 0 || local_rank != slowest()) {
+    return {};
+  }
+  std::vector<std::int64_t> times = seen_[static_cast<std::size_t>(local_rank)].times;
+  std::sort(times.begin(), times.end());
+  const std::int64_t median = times.empty() ? 0 : times[times.size() / 2];
+  const std::int64_t limit =
+      std::max(10 * median, std::int64_t{options_.hang_timeout.count()} * 1'000'000);
+  const std::int64_t passed = monotonic_ns() - since;
+  if (passed < limit || process_state(slot.pid.load()) == 't') {
+    return {};
+  }
+  return "has not ended its batch for " +
+         Restarts::seconds(std::chrono::milliseconds(passed / 1'000'000));
+}
+
+TUTTI_INLINE int Health::slowest() const {
+  const auto position = [this](int rank) {
+    const RankSlot& slot = page_.slot(rank);
+    return std::pair(slot.call.load(), slot.call_since.load() != 0);
+  };
+  int found = 0;
+  for (int i = 1; i < page_.ranks(); ++i) {
+    found = position(i) < position(found) ? i : found;
+  }
+  return found;
+}
+
+}  // namespace tutti::dist::detail
+
+#endif

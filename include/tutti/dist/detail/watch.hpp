@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tutti/config.hpp>
+#include <tutti/dist/detail/child.hpp>
+#include <tutti/dist/detail/guard.hpp>
+#include <tutti/dist/detail/health.hpp>
+#include <tutti/dist/detail/run_page.hpp>
+#include <tutti/dist/flight_recorder.hpp>
+
+// Waits for the ranks of this machine in one attempt, and ends them when one fails.
+
+namespace tutti::dist::detail {
+
+/// What comes from other machines.
+struct Order {
+  std::string why{};  ///< the attempt ends for that; "": it does not
+  int signal = 0;     ///< goes on to the ranks; 0: none
+};
+
+/// What an attempt is watched by.
+struct WatchOptions {
+  int base_rank = 0;
+  int world_size = 1;
+  std::chrono::milliseconds cleanup_timeout{30'000};
+  std::chrono::milliseconds monitor_interval{100};
+  HealthOptions health{};
+  /// Called at least every monitor_interval.
+  std::function<Order()> outside{};
+  /// Called once, when a signal asks the launcher to end.
+  std::function<void(int)> told{};
+  /// Called once, when a rank of this machine has failed: its status and the sentence.
+  std::function<void(int, const std::string&)> failed{};
+};
+
+/// How an attempt ended.
+struct Outcome {
+  int status = 0;       ///< 0: well; else of the first rank that failed, 128 + signal
+  bool told = false;    ///< the launcher got a signal to end
+  std::string cause{};  ///< which rank failed first, and where; "" when none did by itself
+};
+
+/// Says what a rank that failed by itself has left.
+void report(const Child& child, int rank);
+
+/// Waits for all children. Signals of the launcher are blocked and taken here.
+class Watch {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// page: of these children. mark: of all that they start, see marked_processes().
+  Watch(WatchOptions options, std::vector<Child>& children, const RunPage& page, std::string mark)
+      : options_(std::move(options)),
+        children_(children),
+        page_(page),
+        health_(options_.health, page),
+        mark_(std::move(mark)) {}
+
+  /// Those that are taken here.
+  static sigset_t signals() {
+    sigset_t all;
+    sigemptyset(&all);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
+      sigaddset(&all, signal);
+    }
+    return all;
+  }
+
+  /// Whether one of them asks the launcher to end.
+  static bool asks_to_end(int signal) {
+    return signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
+  }
+
+  /// Until all have ended.
+  Outcome operator()();
+
+ private:
+  [[nodiscard]] int rank_of(std::size_t child) const {
+    return options_.base_rank + static_cast<int>(child);
+  }
+
+  bool anybody_runs();
+
+  // It has ended badly by itself: not since another failed, nor of the signal that went on to it.
+  [[nodiscard]] bool failed(const Child& child) const;
+
+  void kill_all();
+
+  // The first time as it is, and then it takes as long as it takes: a checkpoint may be written.
+  void forward(int signal);
+
+  void look_for_failures();
+
+  // A rank that is there but does not run, or does not go on.
+  void look_for_silence();
+
+  // "rank 1 of 4 on gpu01 (pid 17)"
+  [[nodiscard]] std::string name(std::size_t child) const;
+
+  // What ended that child and where it was.
+  [[nodiscard]] std::string sentence(std::size_t child) const;
+
+  // The attempt ends: the ranks get to know why, and a moment to say so themselves.
+  void end(const std::string& why);
+
+  void end_others();
+
+  void say(const char* what);
+
+  WatchOptions options_;
+  std::vector<Child>& children_;
+  const RunPage& page_;
+  Health health_;
+  std::string mark_;
+  int first_failure_ = 0;
+  std::string cause_;
+  int forwarded_ = 0;                          // a signal
+  std::map<std::size_t, std::string> struck_;  // children that were killed here, and why
+  std::optional<Clock::time_point> told_at_;
+  std::optional<Clock::time_point> killed_at_;
+};
+
+}  // namespace tutti::dist::detail
+
+#if TUTTI_BODIES
+
+namespace tutti::dist::detail {
+
+TUTTI_INLINE void report(const Child& child, int rank) {
+  std::fprintf(stderr, "tutti-run: rank %d (pid %d) ended with status %d%s\n", rank, child.pid(),
+               child.code(), child.code() > 128 ? ", a signal + 128" : "");
+  for (const auto& [output, name] :
+       {std::pair(&child.out(), "stdout"), std::pair(&child.error(), "stderr")}) {
+    const std::string text = output->captured() ? output->tail() : std::string();
+    if (!text.empty()) {
+      std::fprintf(stderr, "---------- begin of rank %d's %s ----------\n%s\n", rank, name,
+                   text.c_str());
+      std::fprintf(stderr, "---------- end of rank %d's %s ----------\n", rank, name);
+    }
+  }
+}
+
+TUTTI_INLINE Outcome Watch::operator()() {
+  const sigset_t taken = signals();
+  const timespec moment{options_.monitor_interval.count() / 1000,
+                        options_.monitor_interval.count() % 1000 * 1'000'000};
+  while (anybody_runs()) {
+    const int signal = ::sigtimedwait(&taken, nullptr, &moment);
+    if (asks_to_end(signal)) {
+      if (options_.told && forwarded_ == 0) {
+        options_.told(signal);
+      }
+      forward(signal);
+    }
+    look_for_failures();
+    look_for_silence();
+    const Order elsewhere = options_.outside ? options_.outside() : Order();
+    if (elsewhere.signal != 0 && forwarded_ == 0) {
+      forward(elsewhere.signal);
+    }
+    if (!elsewhere.why.empty() && first_failure_ == 0) {
+      first_failure_ = 128 + SIGTERM;
+      cause_ = elsewhere.why;
+      end(elsewhere.why);
+    }
+    if (told_at_ && Clock::now() >= *told_at_) {
+      told_at_.reset();
+      end_others();
+    }
+    if (killed_at_ && Clock::now() >= *killed_at_) {
+      say("is killed");
+      kill_all();
+      killed_at_ = Clock::now() + std::chrono::hours(1);
+    }
+  }
+  look_for_failures();
+  int status = first_failure_;
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    if (failed(children_[i])) {
+      report(children_[i], rank_of(i));
+    }
+    status = status == 0 ? children_[i].code() : status;
+  }
+  if (status != 0) {
+    kill_marked(mark_);  // what is left of a run that failed
+  }
+  return {.status = status, .told = forwarded_ != 0, .cause = cause_};
+}
+
+TUTTI_INLINE bool Watch::anybody_runs() {
+  bool any = false;
+  for (Child& child : children_) {
+    any = child.running() || any;
+  }
+  return any;
+}
+
+TUTTI_INLINE bool Watch::failed(const Child& child) const {
+  const bool of_signal = child.code() == 128 + forwarded_ || child.code() == 128 + SIGKILL;
+  return child.failed() || (forwarded_ != 0 && child.ended_badly() && !of_signal);
+}
+
+TUTTI_INLINE void Watch::kill_all() {
+  for (Child& child : children_) {
+    child.kill(SIGKILL);
+  }
+  signal_marked(mark_, SIGKILL);
+}
+
+TUTTI_INLINE void Watch::forward(int signal) {
+  if (forwarded_ != 0) {
+    kill_all();
+    return;
+  }
+  for (Child& child : children_) {
+    child.kill(signal);
+  }
+  forwarded_ = signal;
+}
+
+TUTTI_INLINE void Watch::look_for_failures() {
+  std::optional<std::size_t> first;
+  for (std::size_t i = 0; i < children_.size() && first_failure_ == 0; ++i) {
+    const bool follows = page_.slot(static_cast<int>(i)).follows.load() != 0;
+    if (failed(children_[i]) && (!first || !follows)) {
+      first = i;
+      if (!follows) {
+        break;
+      }
+    }
+  }
+  if (first) {
+    first_failure_ = children_[*first].code();
+    cause_ = sentence(*first);
+    if (options_.failed) {
+      options_.failed(first_failure_, cause_);
+    }
+    end(cause_);
+  }
+}
+
+TUTTI_INLINE void Watch::look_for_silence() {
+  health_.look();
+  for (std::size_t i = 0; i < children_.size() && first_failure_ == 0; ++i) {
+    const std::string why = children_[i].running() && !struck_.contains(i)
+                                ? health_.silent(static_cast<int>(i))
+                                : std::string();
+    if (!why.empty()) {
+      struck_[i] = why;
+      std::fprintf(stderr, "tutti-run: %s %s; it is killed\n", name(i).c_str(), why.c_str());
+      children_[i].strike();
+    }
+  }
+}
+
+TUTTI_INLINE std::string Watch::name(std::size_t child) const {
+  return "rank " + std::to_string(rank_of(child)) + " of " + std::to_string(options_.world_size) +
+         " on " + host_name() + " (pid " + std::to_string(children_[child].pid()) + ")";
+}
+
+TUTTI_INLINE std::string Watch::sentence(std::size_t child) const {
+  const int code = children_[child].code();
+  const auto struck = struck_.find(child);
+  std::string text = name(child);
+  if (struck != struck_.end()) {
+    text += " " + struck->second + " and was killed";
+  } else if (code > 128 && ::strsignal(code - 128) != nullptr) {
+    text +=
+        " was ended by signal " + std::to_string(code - 128) + " (" + ::strsignal(code - 128) + ")";
+  } else {
+    text += " ended with status " + std::to_string(code);
+  }
+  const RankSlot& slot = page_.slot(static_cast<int>(child));
+  if (slot.pid.load() != 0) {
+    text += ", " + where_it_was(slot);
+  }
+  return text;
+}
+
+TUTTI_INLINE void Watch::end(const std::string& why) {
+  page_.tell(why);
+  bool anybody_listens = false;
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    RankSlot& slot = page_.slot(static_cast<int>(i));
+    anybody_listens = anybody_listens || (children_[i].running() && slot.tick.load() != 0);
+    slot.wants_dump.store(1);
+  }
+  told_at_ = Clock::now() + std::chrono::milliseconds(anybody_listens ? 250 : 0);
+}
+
+TUTTI_INLINE void Watch::end_others() {
+  killed_at_ = Clock::now() + options_.cleanup_timeout;
+  if (forwarded_ != 0) {  // they have been told, and wait for one that is gone, perhaps
+    say("is killed unless it ends in time, since another rank failed after the signal");
+    return;
+  }
+  say("is told to end, since another rank failed");
+  for (Child& child : children_) {
+    child.kill(SIGTERM);
+  }
+}
+
+TUTTI_INLINE void Watch::say(const char* what) {
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    if (children_[i].running()) {
+      std::fprintf(stderr, "tutti-run: rank %d (pid %d) %s\n", rank_of(i), children_[i].pid(),
+                   what);
+    }
+  }
+}
+
+}  // namespace tutti::dist::detail
+
+#endif

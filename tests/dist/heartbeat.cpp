@@ -1,0 +1,149 @@
+#include <tutti/dist/heartbeat.hpp>
+
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include <tutti/dist/launch.hpp>
+#include <tutti/dist/process_group.hpp>
+
+#include "support/catch.hpp"
+#include "support/environment_variable.hpp"
+#include "support/temporary_folder.hpp"
+
+using namespace tutti;
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::EndsWith;
+using Clock = std::chrono::steady_clock;
+namespace fs = std::filesystem;
+
+namespace {
+
+// Two ranks of this program; what rank 0 says when its collective fails, and what is left.
+struct Launched {
+  explicit Launched(const char* mishap, std::chrono::milliseconds hang_timeout = 300s) {
+    const EnvironmentVariable what("TUTTI_TEST_MISHAP", mishap);
+    const EnvironmentVariable where("TUTTI_TEST_SAID", (folder / "said").c_str());
+    status = dist::launch({.nproc = 2,
+                           .stdout_file = (folder / "out").string(),
+                           .stderr_file = (folder / "err").string(),
+                           .cleanup_timeout = 5s,
+                           .hang_timeout = hang_timeout,
+                           .flight_folder = (folder / "").string(),
+                           .command = {"/proc/self/exe", "heartbeat rank: goes on"}});
+    said = fs::exists(folder / "said") ? read_bytes(folder / "said") : "nothing";
+    std::printf("a rank that %s: the other one failed after %s s\n", mishap,
+                said.substr(0, said.find(' ')).c_str());
+  }
+
+  TemporaryFolder folder;
+  int status = 0;
+  std::string said;
+};
+
+}  // namespace
+
+TEST_CASE("heartbeat rank: goes on", "[.rank]") {
+  const std::string mishap = std::getenv("TUTTI_TEST_MISHAP");
+  const auto group = dist::initialize();
+  auto since = Clock::now();
+  try {
+    for (int batch = 0; batch < 1000; ++batch) {
+      dist::flight_recorder().begin_batch(batch);
+      since = Clock::now();
+      if (batch == 3 && group->rank() == 1) {
+        if (mishap == "hangs") {
+          std::this_thread::sleep_for(60s);
+        }
+        if (mishap == "fails") {
+          std::exit(7);
+        }
+        ::raise(mishap == "stops" ? SIGSTOP : SIGKILL);
+      }
+      group->all_reduce_value(1.0);
+      dist::flight_recorder().end_batch();
+    }
+  } catch (const std::exception& error) {
+    const double waited = std::chrono::duration<double>(Clock::now() - since).count();
+    std::ofstream(std::getenv("TUTTI_TEST_SAID")) << waited << ' ' << error.what();
+    throw;
+  }
+}
+
+TEST_CASE("ranks say which of them was killed, and where", "[dist][heartbeat]") {
+  const Launched run("is killed");
+  CHECK(run.status == 128 + SIGKILL);
+  CHECK_THAT(run.said, ContainsSubstring("tutti::dist::all_reduce: rank 0 of 2") &&
+                           ContainsSubstring("was in all_reduce, call 4, in batch 3. The first "
+                                             "failure of the run: rank 1 of 2 on ") &&
+                           EndsWith("was ended by signal 9 (Killed), behind all_reduce, call 3, in "
+                                    "batch 3"));
+  CHECK(std::stod(run.said) < 5);  // 0.05 on a quiet machine
+  CHECK_THAT(read_bytes(run.folder / "attempt0_rank0.json"),
+             ContainsSubstring("\"batch\": 3, ") && ContainsSubstring("\"state\": \"failed\""));
+}
+
+TEST_CASE("a rank that is stopped is killed before the others' timeout", "[dist][heartbeat]") {
+  const Launched run("stops");
+  CHECK(run.status == 128 + SIGKILL);
+  CHECK_THAT(run.said, ContainsSubstring("The first failure of the run: rank 1 of 2 on ") &&
+                           ContainsSubstring(" did not run for 1.") &&
+                           EndsWith("s (stopped) and was killed, behind all_reduce, call 3, in "
+                                    "batch 3"));
+  CHECK(std::stod(run.said) < 10);  // 1.3 on a quiet machine
+}
+
+TEST_CASE("a batch that does not end is noticed, and all write down their calls",
+          "[dist][heartbeat]") {
+  const Launched run("hangs", 1s);
+  CHECK(run.status == 128 + SIGKILL);
+  CHECK_THAT(run.said, ContainsSubstring("rank 1 of 2 on ") &&
+                           ContainsSubstring("has not ended its batch for ") &&
+                           ContainsSubstring("and was killed, behind all_reduce, call 3"));
+  CHECK(fs::exists(run.folder / "attempt0_rank0.json"));
+}
+
+TEST_CASE("a rank that ends with a status of its own is named", "[dist][heartbeat]") {
+  const Launched run("fails");
+  CHECK(run.status == 7);
+  CHECK_THAT(run.said, EndsWith("ended with status 7, behind all_reduce, call 3, in batch 3"));
+}
+
+TEST_CASE("without tutti-run there is no page and nobody to wait for", "[dist][heartbeat]") {
+  const EnvironmentVariable none(dist::detail::page_variable, nullptr);
+  const auto begin = Clock::now();
+  dist::start_heartbeat();
+  CHECK(dist::first_fault(10s).empty());
+  CHECK(Clock::now() - begin < 5s);
+  CHECK(dist::detail::RunPage::of_launcher() == nullptr);
+}
+
+TEST_CASE("a page is that of the launcher that made it", "[dist][heartbeat]") {
+  const dist::detail::RunPage page(2, "mine");
+  const EnvironmentVariable number(dist::detail::page_variable,
+                                   std::to_string(page.file()).c_str());
+  {
+    const EnvironmentVariable mark(dist::detail::launch_variable, "another's");
+    CHECK(dist::detail::RunPage::of_launcher() == nullptr);
+  }
+  const EnvironmentVariable mark(dist::detail::launch_variable, "mine");
+  const auto same = dist::detail::RunPage::of_launcher();
+  REQUIRE(same != nullptr);
+  CHECK(same->ranks() == 2);
+  CHECK(same->fault().empty());
+  CHECK(page.tell("rank 1 is lost"));
+  CHECK_FALSE(page.tell("rank 0 is lost"));
+  CHECK(same->fault() == "rank 1 is lost");
+  page.slot(1).batch.store(5);
+  CHECK(same->slot(1).batch.load() == 5);
+  const EnvironmentVariable nonsense(dist::detail::page_variable, "99999");
+  CHECK(dist::detail::RunPage::of_launcher() == nullptr);
+}
