@@ -13,6 +13,7 @@ if(NOT EXISTS \"$<TARGET_FILE:tutti_run>\")
     COMMAND_ERROR_IS_FATAL ANY)
 endif()")
   install(TARGETS tutti_run RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS tutti-checkpoint RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} OPTIONAL) # where it was built
 endif()
 install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES cmake/tutti_export.py DESTINATION ${CMAKE_INSTALL_DATADIR}/tutti)

@@ -474,6 +474,7 @@ inline Program& Program::add(TrainerOptions& options) {
   add("--save-metrics", o.save_metrics, "save the metrics, too");
   add("--save-async", o.save_async, "write in the background");
   add("--save-on-error", o.save_on_error, "stop or warn when it cannot be written");
+  add("--checkpoint-layout", o.checkpoint_layout, "whole, or sharded: every rank writes its part");
   add("--load-path", o.load_path, "a checkpoint to start from");
   add("--load-weights-only", o.load_weights_only, "take its model alone");
   add("--load-strict-model-weights", o.load_strict_model_weights, "names and shapes must agree");

@@ -133,7 +133,8 @@ class Trainer {
     return train::joined(predict(std::move(data), subset_num_batches));
   }
 
-  /// Writes a checkpoint at `path` now. Rank 0 writes; all ranks call it.
+  /// Writes a checkpoint at `path` now. All ranks call it; rank 0 writes, or each its part, see
+  /// TrainerOptions::checkpoint_layout.
   /// weights_only: the model alone. Returns the path.
   std::string save_checkpoint(const std::string& path, bool weights_only = false) {
     session_.save_checkpoint(CheckpointPath(path), weights_only);

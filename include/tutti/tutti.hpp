@@ -57,6 +57,7 @@
 #include <tutti/callbacks/system_metrics_monitor.hpp>
 #include <tutti/callbacks/threshold_stopper.hpp>
 #include <tutti/checkpoint/command_object_store.hpp>
+#include <tutti/checkpoint/convert_command.hpp>
 #include <tutti/checkpoint/sharded_checkpoint.hpp>
 #include <tutti/checkpoint/weights.hpp>
 #include <tutti/config.hpp>

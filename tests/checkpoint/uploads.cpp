@@ -8,6 +8,13 @@
 #include <string>
 #include <vector>
 
+#include <ATen/ATen.h>
+
+#include <tutti/checkpoint/convert.hpp>
+#include <tutti/checkpoint/local_object_store.hpp>
+#include <tutti/checkpoint/sharded_checkpoint.hpp>
+#include <tutti/checkpoint/snapshot.hpp>
+
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/wrapped_store.hpp"
@@ -88,4 +95,25 @@ TEST_CASE("a file that is not there is an error of the uploads", "[checkpoint][u
   CHECK(uploads.failed());
   CHECK_THROWS_WITH(uploads.check(), Catch::Matchers::ContainsSubstring("missing' could not be"));
   CHECK(sorted_names(folder.path()).empty());
+}
+
+TEST_CASE("a sharded checkpoint is uploaded with its folders and comes back",
+          "[checkpoint][uploads][sharded]") {
+  const TemporaryFolder folder;
+  checkpoint::Snapshot snapshot;
+  snapshot.model.put("weight", at::arange(10, at::kFloat).view({5, 2}));
+  checkpoint::write_snapshot(folder / "whole", snapshot);
+  checkpoint::shard_checkpoint(folder / "whole", folder / "run/ba2", 2);
+  checkpoint::Uploads uploads(
+      {.store = checkpoint::LocalObjectStore{(folder / "remote").string()}, .remote_folder = "a"});
+  uploads.written((folder / "run/ba2").string(), (folder / "run/latest").string());
+  std::filesystem::remove_all(folder / "run/ba2");
+  CHECK(uploads.wait(std::chrono::seconds(60)));
+  uploads.check();
+  CHECK(sorted_names(folder / "remote/a/ba2") == Names{"manifest.json", "model"});
+  CHECK(uploads.fetch_latest((folder / "back").string(), "latest"));
+  const checkpoint::ShardedCheckpoint back(folder / "back/latest");
+  back.verify();
+  CHECK(back.ranks() == 2);
+  CHECK(back.folder("model").read("weight").equal(snapshot.model.tensor("weight")));
 }

@@ -2,14 +2,20 @@
 
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <set>
 #include <string>
+#include <vector>
 
 #include <ATen/ATen.h>
 
 #include <tutti/checkpoint/latest.hpp>
+#include <tutti/checkpoint/shard_layout.hpp>
+#include <tutti/checkpoint/sharded_checkpoint.hpp>
+#include <tutti/checkpoint/sharded_snapshot.hpp>
 
 #include "crash/disk_model.hpp"
 #include "support/catch.hpp"
@@ -55,15 +61,62 @@ void save(Saver& saver, std::int64_t batch, double value) {
   saver.ended(true);
 }
 
+// What one of several ranks has of the same.
+checkpoint::ShardedSnapshot part(double value, int rank, int ranks) {
+  const auto box = checkpoint::shard_box({5, 3}, rank, ranks);
+  const at::Tensor rows = at::full(box.sizes, value);
+  checkpoint::ShardedSnapshot out;
+  out.meta.put("run_name", "calm-motet");
+  out.meta.put("batch", static_cast<std::int64_t>(value));
+  out.folders["model"] = {{.name = "weight", .part = rows, .offsets = box.offsets},
+                          {.name = "bias", .part = at::full({3}, value), .replicated = true}};
+  out.folders["optim"] = {{.name = "momentum", .part = rows, .offsets = box.offsets}};
+  out.own = {{"stream", at::full({2}, value)}};
+  out.state.put("value", value);
+  out.state.put("momentum", rows);
+  out.places["momentum"] = "optim/momentum";
+  return out;
+}
+
+// The steps of train::ShardedJob on all ranks, one rank after the other; `last_first` turns round
+// in which order they write.
+void save(Saver& saver, std::int64_t batch, double value, int ranks, bool last_first) {
+  if (ranks == 0) {
+    save(saver, batch, value);
+    return;
+  }
+  saver.begin(at_batch(batch));
+  const Saver::Target target = saver.target();
+  std::deque<checkpoint::ShardedSnapshot> parts;
+  std::deque<checkpoint::detail::ShardedSave> saves;
+  for (int rank = 0; rank < ranks; ++rank) {
+    parts.push_back(part(value, rank, ranks));
+    parts.back().meta.put("saver_id", target.id);
+    saves.emplace_back(target.path, parts.back(), rank, ranks, /*overwrite=*/true);
+  }
+  checkpoint::check_target(target);
+  const std::string folder = saves.front().open();
+  std::vector<std::string> reports(saves.size());
+  for (std::size_t i = 0; i < saves.size(); ++i) {
+    const std::size_t rank = last_first ? saves.size() - 1 - i : i;
+    reports[rank] = saves[rank].write(folder);
+  }
+  saves.front().commit(reports);
+  checkpoint::after_write(target, {});
+  saves.clear();
+  saver.ended(true);
+}
+
 // What is found as a run that resumes would find it: the value, or 0 when there is no checkpoint.
 double recovered(const fs::path& folder) {
   const auto found = checkpoint::find_latest(folder, "latest");
   if (!found) {
     return 0;
   }
-  const checkpoint::Snapshot snapshot = checkpoint::read_snapshot(*found);
+  const checkpoint::Snapshot snapshot = checkpoint::read_checkpoint(*found);
   const auto value = snapshot.state.get<double>("value");
   CHECK(at::equal(snapshot.model.tensor("weight"), at::full({5, 3}, value)));
+  CHECK(at::equal(snapshot.model.tensor("bias"), at::full({3}, value)));
   CHECK(at::equal(snapshot.state.tensor("momentum"), at::full({5, 3}, value)));
   return value;
 }
@@ -76,6 +129,8 @@ struct Scenario {
   bool no_exchange = false;
   bool no_symlink = false;
   bool leftovers = false;  // of a writer that died before
+  int ranks = 0;           // that write a sharded one; 0: it is whole
+  bool last_first = false;
 };
 
 struct Counts {
@@ -93,7 +148,7 @@ Counts run(const Scenario& scenario) {
   options.filename = "ba{batch}";
   Saver saver(options, at_batch(0));
   if (!scenario.first) {
-    save(saver, 1, 1);
+    save(saver, 1, 1, scenario.ranks, false);
   }
   if (scenario.leftovers) {
     fs::create_directory(folder / ".tmp-ba2-0123456789ab");
@@ -106,7 +161,7 @@ Counts run(const Scenario& scenario) {
     crash::Watch watch(folder.string(), std::ref(recording));
     watch.no_exchange = scenario.no_exchange;
     watch.no_symlink = scenario.no_symlink;
-    save(saver, scenario.batch, 2);
+    save(saver, scenario.batch, 2, scenario.ranks, scenario.last_first);
   }
   Counts counts{.calls = recording.calls()};
   std::set<std::string> known;
@@ -125,29 +180,14 @@ Counts run(const Scenario& scenario) {
     checkpoint::SaverOptions next = options;  // and the run goes on
     next.folder = crashed.string();
     Saver again(next, at_batch(0));
-    CHECK_NOTHROW(save(again, 3, 3));
+    CHECK_NOTHROW(save(again, 3, 3, scenario.ranks, false));
     CHECK(recovered(crashed) == 3);
   });
   counts.states = known.size();
   return counts;
 }
 
-}  // namespace
-
-TEST_CASE("a crash at any point leaves the old or the new checkpoint whole", "[crash]") {
-  const InMemory in_memory;
-  const Scenario scenarios[] = {
-      {.name = "the first", .options = {}, .first = true},
-      {.name = "a further one", .options = {}},
-      {.name = "a further one, keeping one", .options = {.keep = 1}},
-      {.name = "one of the same name", .options = {}, .batch = 1},
-      {.name = "one of the same name, without exchange",
-       .options = {},
-       .batch = 1,
-       .no_exchange = true},
-      {.name = "without symbolic links", .options = {.keep = 1}, .no_symlink = true},
-      {.name = "among leftovers", .options = {.keep = 1}, .leftovers = true},
-  };
+Counts run_all(const std::vector<Scenario>& scenarios) {
   Counts all;
   for (const Scenario& scenario : scenarios) {
     const Counts counts = run(scenario);
@@ -158,7 +198,59 @@ TEST_CASE("a crash at any point leaves the old or the new checkpoint whole", "[c
                 counts.points, counts.calls, counts.states);
   }
   std::printf("crash points: %zu, %zu different disks\n", all.points, all.states);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a crash at any point leaves the old or the new checkpoint whole", "[crash]") {
+  const InMemory in_memory;
+  const Counts all = run_all({
+      {.name = "the first", .options = {}, .first = true},
+      {.name = "a further one", .options = {}},
+      {.name = "a further one, keeping one", .options = {.keep = 1}},
+      {.name = "one of the same name", .options = {}, .batch = 1},
+      {.name = "one of the same name, without exchange",
+       .options = {},
+       .batch = 1,
+       .no_exchange = true},
+      {.name = "without symbolic links", .options = {.keep = 1}, .no_symlink = true},
+      {.name = "among leftovers", .options = {.keep = 1}, .leftovers = true},
+  });
   CHECK(all.points >= 10000);
+}
+
+TEST_CASE("a crash at any point of all ranks' files leaves the old or the new checkpoint whole",
+          "[crash][sharded]") {
+  const InMemory in_memory;
+  std::vector<Scenario> scenarios{
+      {.name = "2 ranks, the first", .options = {}, .first = true, .ranks = 2},
+      {.name = "2 ranks, keeping one, the last rank first",
+       .options = {.keep = 1},
+       .ranks = 2,
+       .last_first = true},
+  };
+  if (std::getenv("TUTTI_ALL_CRASH_POINTS") != nullptr) {
+    for (const int ranks : {2, 3, 4}) {
+      for (const bool last_first : {false, true}) {
+        const std::string who =
+            std::to_string(ranks) + " ranks" + (last_first ? ", the last first" : "");
+        const auto add = [&](const char* name, Scenario scenario) {
+          scenario.name = who + ", " + name;
+          scenario.ranks = ranks;
+          scenario.last_first = last_first;
+          scenarios.push_back(scenario);
+        };
+        add("a further one", {.name = {}, .options = {}});
+        add("one of the same name", {.name = {}, .options = {}, .batch = 1});
+        add("one of the same name, without exchange",
+            {.name = {}, .options = {}, .batch = 1, .no_exchange = true});
+        add("without symbolic links", {.name = {}, .options = {.keep = 1}, .no_symlink = true});
+        add("among leftovers", {.name = {}, .options = {.keep = 1}, .leftovers = true});
+      }
+    }
+  }
+  CHECK(run_all(scenarios).points >= 2000);
 }
 
 TEST_CASE("the model of the disk finds a writer that forgets to sync", "[crash]") {

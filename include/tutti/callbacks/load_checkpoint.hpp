@@ -11,6 +11,7 @@
 #include <tutti/checkpoint/ignore.hpp>
 #include <tutti/checkpoint/module_state.hpp>
 #include <tutti/checkpoint/remote.hpp>
+#include <tutti/checkpoint/sharded_snapshot.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
@@ -92,7 +93,7 @@ TUTTI_INLINE void LoadCheckpoint::validate() const {
 
 TUTTI_INLINE void LoadCheckpoint::load_weights(State& state) const {
   if (!object_store) {
-    take(state, checkpoint::read_snapshot(load_path, {.state = false}));
+    take(state, checkpoint::read_checkpoint(load_path, {.state = false}));
     return;
   }
   dist::Communicator& world = *state.communicator;
@@ -107,7 +108,7 @@ TUTTI_INLINE void LoadCheckpoint::load_weights(State& state) const {
       checkpoint::download_resolved(object_store, object, here.path());
     }
     snapshot = checkpoint::speaking_of(object_store.get_uri(object), here.path(), [&] {
-      return checkpoint::read_snapshot(here.path(), {.state = false});
+      return checkpoint::read_checkpoint(here.path(), {.state = false});
     });
   };
   dist::run_local_rank_zero_first_patiently(world, read, here.place());

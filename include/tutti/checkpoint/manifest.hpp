@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <stdexcept>
@@ -36,7 +37,8 @@ struct Manifest {
   std::string libtorch;                      ///< Version that wrote it.
   Archive meta;                              ///< What the writer tells about the run; no tensors.
   std::map<std::string, WrittenFile> files;  ///< The other files of the folder.
-  tutti::detail::Json state;    ///< The state's tree; its tensors are in state.safetensors.
+  tutti::detail::Json state;    ///< The state's tree; its tensors are in state.safetensors, or
+                                ///< where it says.
   tutti::detail::Json sharded;  ///< Of a ShardedCheckpoint: ranks and tensors; null: of others.
 };
 
@@ -44,9 +46,13 @@ namespace detail {
 
 using tutti::detail::Json;
 
-/// An archive as JSON: a child is an object; a tensor `["tensor"]`; what JSON lacks, an array of
-/// its kind and text: `["double", "nan"]`, `["integer", "18446744073709551615"]`.
-Json to_json(const Archive& archive);
+/// Where the tensors of a tree are that are not found by their path: by path, "folder/name".
+using TensorPlaces = std::map<std::string, std::string>;
+
+/// An archive as JSON: a child is an object; a tensor `["tensor"]`, or `["tensor", place]` where it
+/// has one; what JSON lacks, an array of its kind and text: `["double", "nan"]`,
+/// `["integer", "18446744073709551615"]`.
+Json to_json(const Archive& archive, const TensorPlaces& places = {});
 
 struct LeafToJson {
   Json operator()(bool value) const { return value; }
@@ -59,18 +65,25 @@ struct LeafToJson {
   Json operator()(const at::Tensor&) const { return Json::Array{Json("tensor")}; }
 };
 
-/// Rebuilds an archive from its tree, taking tensors out of `tensors` by their path.
+/// Gives a tensor of a tree by its place; undefined: there is none.
+using TensorSource = std::function<at::Tensor(const std::string& place)>;
+
+/// Rebuilds an archive from its tree. A tensor without a place is at its path.
 class ArchiveReader {
  public:
-  explicit ArchiveReader(std::map<std::string, at::Tensor>& tensors) : tensors_(tensors) {}
+  explicit ArchiveReader(const TensorSource& tensors) : tensors_(tensors) {}
 
   void read(const Json& json, Archive& archive);
 
  private:
   void special(const std::string& name, const Json& value, Archive& archive);
 
-  std::map<std::string, at::Tensor>& tensors_;
+  const TensorSource& tensors_;
 };
+
+/// The archive of a tree whose tensors come from `tensors`. Throws std::invalid_argument when one
+/// is missing.
+Archive from_json(const Json& json, const TensorSource& tensors);
 
 /// The archive of a tree that has no tensors but these; all of them must be used.
 Archive from_json(const Json& json, std::map<std::string, at::Tensor> tensors = {});
@@ -108,11 +121,20 @@ TUTTI_INLINE Json LeafToJson::operator()(double value) const {
   return Json::Array{Json("double"), Json(std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf")};
 }
 
-TUTTI_INLINE Json to_json(const Archive& archive) {
+TUTTI_INLINE Json to_json(const Archive& archive, const TensorPlaces& places) {
   Json::Object out;
   for (const auto& entry : archive.entries()) {
-    out.emplace_back(entry.name,
-                     entry.is_child() ? to_json(entry.child()) : entry.leaf().visit(LeafToJson{}));
+    if (entry.is_child()) {
+      out.emplace_back(entry.name, to_json(entry.child(), places));
+      continue;
+    }
+    const auto place =
+        places.find(archive.path().empty() ? entry.name : archive.path() + '/' + entry.name);
+    if (entry.leaf().tensor() != nullptr && place != places.end()) {
+      out.emplace_back(entry.name, Json::Array{Json("tensor"), Json(place->second)});
+    } else {
+      out.emplace_back(entry.name, entry.leaf().visit(LeafToJson{}));
+    }
   }
   return out;
 }
@@ -154,12 +176,11 @@ TUTTI_INLINE void ArchiveReader::special(const std::string& name, const Json& va
   const std::string& kind = value.at(std::size_t{0}).string();
   if (kind == "tensor") {
     const std::string path = archive.path().empty() ? name : archive.path() + '/' + name;
-    const auto found = tensors_.find(path);
-    if (found == tensors_.end()) {
+    const at::Tensor found = tensors_(value.size() > 1 ? value.at(std::size_t{1}).string() : path);
+    if (!found.defined()) {
       throw std::invalid_argument("the tensor '" + path + "' is missing");
     }
-    archive.put(name, found->second);
-    tensors_.erase(found);
+    archive.put(name, found);
     return;
   }
   const std::string& text = value.at(std::size_t{1}).string();
@@ -177,9 +198,17 @@ TUTTI_INLINE void ArchiveReader::special(const std::string& name, const Json& va
   }
 }
 
-TUTTI_INLINE Archive from_json(const Json& json, std::map<std::string, at::Tensor> tensors) {
+TUTTI_INLINE Archive from_json(const Json& json, const TensorSource& tensors) {
   Archive archive;
   ArchiveReader(tensors).read(json, archive);
+  return archive;
+}
+
+TUTTI_INLINE Archive from_json(const Json& json, std::map<std::string, at::Tensor> tensors) {
+  Archive archive = from_json(json, TensorSource([&](const std::string& place) {
+                                const auto found = tensors.extract(place);
+                                return found.empty() ? at::Tensor() : found.mapped();
+                              }));
   if (!tensors.empty()) {
     throw std::invalid_argument("the tensor '" + tensors.begin()->first + "' belongs to nothing");
   }

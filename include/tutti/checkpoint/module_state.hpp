@@ -72,6 +72,13 @@ std::string difference(const at::Tensor& own, const at::Tensor& saved, bool conv
 
 }  // namespace detail
 
+/// What load_module() would copy, for those who read values only when they are wanted: appends the
+/// module's tensor and the archive's to `copies`. Tensors of the archive may be on the meta device;
+/// the values of tied weights are then not compared. Returns and throws as load_module() does.
+LoadReport match_module(const torch::nn::Module& module, const Archive& archive,
+                        const ModuleLoadOptions& options,
+                        std::vector<std::pair<at::Tensor, at::Tensor>>& copies);
+
 /// Copies an archive's tensors into a module's parameters and buffers.
 ///
 /// The module keeps its tensor objects, devices and memory formats, so optimizers and tied weights
@@ -191,12 +198,12 @@ TUTTI_INLINE std::string difference(const at::Tensor& own, const at::Tensor& sav
 
 namespace tutti::checkpoint {
 
-TUTTI_INLINE LoadReport load_module(torch::nn::Module& module, const Archive& archive,
-                                    const ModuleLoadOptions& options) {
+TUTTI_INLINE LoadReport match_module(const torch::nn::Module& module, const Archive& archive,
+                                     const ModuleLoadOptions& options,
+                                     std::vector<std::pair<at::Tensor, at::Tensor>>& copies) {
   LoadReport report;
   auto saved = detail::named_tensors(archive, options, report);
   std::map<const void*, std::pair<std::string, at::Tensor>> sources;  // by tensor object: ties once
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   std::vector<std::pair<std::string, at::Tensor>> absent;
   for (const auto& [name, own] : module_tensors(module)) {
     const auto found = saved.find(name);
@@ -208,7 +215,7 @@ TUTTI_INLINE LoadReport load_module(torch::nn::Module& module, const Archive& ar
     saved.erase(found);
     std::string reason = detail::difference(own, source, options.convert_dtype);
     const auto [first, is_first] = sources.try_emplace(own.unsafeGetTensorImpl(), name, source);
-    if (reason.empty() && !is_first && !first->second.second.equal(source)) {
+    if (reason.empty() && !is_first && !source.is_meta() && !first->second.second.equal(source)) {
       reason = "tied to " + first->second.first + " in the model, other values in the file";
     }
     if (!reason.empty()) {
@@ -235,6 +242,13 @@ TUTTI_INLINE LoadReport load_module(torch::nn::Module& module, const Archive& ar
   TUTTI_CHECK(report.complete() || !options.strict,
               "checkpoint: the weights do not fit the model:", report.text(),
               "\nLoad with strict = false to take what fits, or ignore names by globs.");
+  return report;
+}
+
+TUTTI_INLINE LoadReport load_module(torch::nn::Module& module, const Archive& archive,
+                                    const ModuleLoadOptions& options) {
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  LoadReport report = match_module(module, archive, options, copies);
   const c10::AutoGradMode no_grad(false);
   for (auto& [own, source] : copies) {
     own.copy_(source);

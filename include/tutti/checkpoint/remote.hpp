@@ -119,7 +119,13 @@ TUTTI_INLINE void download_snapshot(const AnyObjectStore& store, const std::stri
   const Manifest manifest = speaking_of(store.get_uri(name), staging.path().string(),
                                         [&] { return detail::read_manifest(staging.path()); });
   for (const auto& [file, facts] : manifest.files) {
-    detail::check_plain_name(file, store.get_uri(name + "/manifest.json"));
+    const auto slash = manifest.sharded.is_null() ? file.npos : file.find('/');
+    if (slash != file.npos) {  // of a sharded checkpoint, which has folders
+      detail::check_plain_name(file.substr(0, slash), store.get_uri(name + "/manifest.json"));
+      make_folder(staging.path() / file.substr(0, slash));
+    }
+    detail::check_plain_name(file.substr(slash == file.npos ? 0 : slash + 1),
+                             store.get_uri(name + "/manifest.json"));
     const auto path = staging.path() / file;
     try {
       store.download_object(name + '/' + file, path.string());

@@ -62,6 +62,31 @@ inline std::string claim(const Saver& saver, const std::filesystem::path& from =
   return own;
 }
 
+/// Refuses a target that is something else's and may not be replaced. Reads files: for rank 0.
+inline void check_target(const Saver::Target& target) {
+  TUTTI_CHECK(
+      target.overwrite || !detail::path_exists(target.path) || carries(target.path, target.id),
+      "checkpoint: '", target.path,
+      "' is there already and is not this run's; move it, choose another save_folder or "
+      "save_filename, or allow replacing it (save_overwrite)");
+}
+
+/// What follows when a target's checkpoint is on disk: points to it, tells the mirrors, removes
+/// what it replaces.
+inline void after_write(const Saver::Target& target, const std::vector<Mirror*>& mirrors) {
+  if (!target.link.empty()) {
+    point_latest(target.link, std::filesystem::path(target.path).filename().string());
+  }
+  for (Mirror* mirror : mirrors) {
+    mirror->written(target.path, target.link);
+  }
+  for (const std::string& old : target.surplus) {
+    if (carries(old, target.id)) {
+      remove_snapshot(old);
+    }
+  }
+}
+
 /// One checkpoint of a Saver on its way to the disk; refers to nothing but the tensors and who
 /// makes copies.
 struct SaveJob {
@@ -72,24 +97,10 @@ struct SaveJob {
   /// Writes, points, tells the mirrors, removes. Throws c10::Error when it cannot, or when
   /// something else has the checkpoint's name; older ones are then intact.
   void operator()() {
-    TUTTI_CHECK(
-        target.overwrite || !detail::path_exists(target.path) || carries(target.path, target.id),
-        "checkpoint: '", target.path,
-        "' is there already and is not this run's; move it, choose another save_folder or "
-        "save_filename, or allow replacing it (save_overwrite)");
+    check_target(target);
     pages.manifest.meta.put("saver_id", target.id);
     write_pages(target.path, pages, /*overwrite=*/true);
-    if (!target.link.empty()) {
-      point_latest(target.link, std::filesystem::path(target.path).filename().string());
-    }
-    for (Mirror* mirror : mirrors) {
-      mirror->written(target.path, target.link);
-    }
-    for (const std::string& old : target.surplus) {
-      if (carries(old, target.id)) {
-        remove_snapshot(old);
-      }
-    }
+    after_write(target, mirrors);
   }
 };
 

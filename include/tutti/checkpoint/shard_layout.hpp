@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -38,6 +39,16 @@ struct TensorBox {
 
   bool operator==(const TensorBox&) const = default;
 };
+
+/// Where a rank's part of a tensor is.
+struct PartPlace {
+  std::vector<std::int64_t> offsets;  ///< of the part, in each dimension
+  std::vector<std::int64_t> shape;    ///< of the whole tensor
+};
+
+/// The places of a rank's parts, by the paths of the tensors in a snapshot: "model/fc.weight",
+/// "state/optimizers/0/own/param0/exp_avg". Other tensors are whole.
+using PartPlaces = std::map<std::string, PartPlace>;
 
 /// The box of a whole tensor.
 inline TensorBox whole_box(const std::vector<std::int64_t>& shape) {

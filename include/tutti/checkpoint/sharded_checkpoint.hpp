@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -47,6 +48,7 @@ struct TensorShard {
   at::Tensor part;                      ///< Dense, of any stride and device; may have no element.
   std::vector<std::int64_t> offsets{};  ///< Of `part` in the tensor; empty: it is at the beginning.
   bool replicated = false;              ///< Every rank has it whole; one of them writes it.
+  std::vector<std::int64_t> shape{};    ///< Of the tensor; empty: it goes as far as the parts.
 };
 
 /// What one rank gives to a checkpoint that all write together. On disk it is a folder:
@@ -62,7 +64,9 @@ struct ShardedSnapshot {
   std::map<std::string, std::vector<TensorShard>> folders;
   std::vector<NamedTensor> own;  ///< This rank's generators and streams; may be empty.
   Archive meta;                  ///< Facts about the run. No tensors. Rank 0's is written.
-  Archive state;                 ///< Numbers and texts of the run. No tensors. Rank 0's is written.
+  Archive state;                 ///< The run's tree. Rank 0's is written.
+  /// Where the tensors of `state` are among the folders: by their path, "optim/state.w.exp_avg".
+  detail::TensorPlaces places{};
 };
 
 /// `G` speaks to the other ranks: `g.rank()` and `g.size()` are ints, `g.broadcast_bytes(text, 0)`
@@ -147,6 +151,13 @@ void write_sharded(const std::filesystem::path& target, const ShardedSnapshot& s
       group.broadcast_bytes(detail::text_or_failure([&] { return save.commit(reports); }), 0));
 }
 
+/// Whether a path is that of a sharded checkpoint, not of a whole one.
+///
+/// path: also one made by point_latest(). Throws c10::Error when there is no checkpoint.
+inline bool is_sharded(const std::filesystem::path& path) {
+  return !detail::read_manifest(resolve(path)).sharded.is_null();
+}
+
 /// A sharded checkpoint on disk. Ranks of any number read it, each its own boxes:
 ///
 ///     const ShardedCheckpoint saved("ep1-ba200");
@@ -164,16 +175,30 @@ class ShardedCheckpoint {
   /// Ranks that wrote it.
   [[nodiscard]] int ranks() const { return ranks_; }
   [[nodiscard]] const Manifest& manifest() const { return manifest_; }
-  /// Numbers and texts of the run.
-  [[nodiscard]] Archive state() const { return detail::from_json(manifest_.state); }
+  /// What a `state` is read by: returns the tensor of that name in a folder.
+  using ReadTensor = std::function<at::Tensor(const ShardedFiles& files, const std::string& name)>;
+
+  /// The run's tree; all of its tensors are read whole.
+  [[nodiscard]] Archive state() const {
+    return state(
+        [](const ShardedFiles& files, const std::string& name) { return files.read(name); });
+  }
+  /// The same with what `read` returns for each tensor. Throws c10::Error when a folder has none of
+  /// that name.
+  [[nodiscard]] Archive state(const ReadTensor& read) const;
   [[nodiscard]] bool has_folder(const std::string& name) const { return folders_.contains(name); }
   /// The tensors of a folder. Throws c10::Error when there is none of that name.
   [[nodiscard]] const ShardedFiles& folder(const std::string& name) const;
+  /// Whether a rank, counted from 0, saved something for itself.
+  [[nodiscard]] bool has_own(int rank) const;
   /// What a rank, counted from 0, saved for itself; empty when that is nothing, or fewer ranks
   /// wrote.
   [[nodiscard]] std::vector<NamedTensor> own_of(int rank) const;
   /// Compares the checksum of each file; reads all bytes. Throws c10::Error naming the file.
-  void verify() const;
+  ///
+  /// rank, ranks: so many readers share the files, and this is one of them. folder: only the files
+  /// of that one; empty: all.
+  void verify(int rank = 0, int ranks = 1, std::string_view folder = {}) const;
 
  private:
   void check_files() const;
@@ -307,9 +332,9 @@ TUTTI_INLINE std::string ShardedSave::write(const std::string& folder) {
     told.insert(told.end(), mine.begin(), mine.end());
     for (const TensorShard* shard : told) {
       const TensorBox box = box_of(*shard);
-      tensors.push_back(Json::Array{Json(name), Json(shard->name),
-                                    Json(dtype_name(shard->part.scalar_type())),
-                                    to_json(box.offsets), to_json(box.sizes)});
+      tensors.push_back(
+          Json::Array{Json(name), Json(shard->name), Json(dtype_name(shard->part.scalar_type())),
+                      to_json(box.offsets), to_json(box.sizes), to_json(shard->shape)});
     }
     TUTTI_CHECK(shards.empty() || is_folder(place / name), "this rank has shards of '", name,
                 "', rank 0 has none");
@@ -351,6 +376,11 @@ TUTTI_INLINE Manifest ShardedSave::check(const std::vector<std::string>& reports
       entry.dtype = tensor[2].string();
       entry.boxes.push_back({to_numbers(tensor[3]), to_numbers(tensor[4])});
       entry.ranks.push_back(rank);
+      if (auto shape = to_numbers(tensor[5]); !shape.empty()) {  // a box of nothing at its end
+        const std::size_t dims = shape.size();
+        entry.boxes.push_back({std::move(shape), std::vector<std::int64_t>(dims, 0)});
+        entry.ranks.push_back(rank);
+      }
     }
   }
   Json::Object folders;
@@ -376,6 +406,17 @@ TUTTI_INLINE Manifest ShardedSave::check(const std::vector<std::string>& reports
   return manifest;
 }
 
+// "folder/name" of all tensors that the ranks have written.
+TUTTI_INLINE std::set<std::string> written_places(const Manifest& manifest) {
+  std::set<std::string> out;
+  for (const auto& [folder, tensors] : manifest.sharded["tensors"].object()) {
+    for (const auto& member : tensors.object()) {
+      out.insert(folder + '/' + member.first);
+    }
+  }
+  return out;
+}
+
 TUTTI_INLINE std::string ShardedSave::commit(const std::vector<std::string>& reports) {
   if (rank_ != 0) {
     return {};
@@ -385,13 +426,19 @@ TUTTI_INLINE std::string ShardedSave::commit(const std::vector<std::string>& rep
   manifest.created = utc_now();
   manifest.tutti = tutti_version();
   manifest.libtorch = TORCH_VERSION;
-  for (const Archive* archive : {&snapshot_.meta, &snapshot_.state}) {
-    TUTTI_CHECK(tensors_of(*archive, false).empty(),
-                "checkpoint: meta or state of a sharded checkpoint holds a tensor; put it into a "
-                "folder, or into own");
+  TUTTI_CHECK(tensors_of(snapshot_.meta, false).empty(),
+              "checkpoint: meta of a sharded checkpoint holds a tensor; put it into a folder, or "
+              "into own");
+  const std::set<std::string> written = written_places(manifest);
+  for (const auto& [path, tensor] : tensors_of(snapshot_.state, false)) {
+    const auto place = snapshot_.places.find(path);
+    TUTTI_CHECK(place != snapshot_.places.end() && written.contains(place->second),
+                "checkpoint: the tensor '", path,
+                "' of the state of a sharded checkpoint is in none of its folders; put it into "
+                "one and say so in places");
   }
   manifest.meta = snapshot_.meta;
-  manifest.state = to_json(snapshot_.state);
+  manifest.state = to_json(snapshot_.state, snapshot_.places);
   write_text(staging_->path() / "manifest.json", to_text(manifest));
   staging_->publish(overwrite_);
   return {};
@@ -471,14 +518,39 @@ TUTTI_INLINE const ShardedFiles& ShardedCheckpoint::folder(const std::string& na
   return found->second;
 }
 
-TUTTI_INLINE std::vector<NamedTensor> ShardedCheckpoint::own_of(int rank) const {
-  const std::string name = std::string(detail::own_folder) + '/' + detail::own_file_name(rank);
-  return manifest_.files.contains(name) ? read_safetensors(path_ / name)
-                                        : std::vector<NamedTensor>{};
+TUTTI_INLINE bool ShardedCheckpoint::has_own(int rank) const {
+  return manifest_.files.contains(std::string(detail::own_folder) + '/' +
+                                  detail::own_file_name(rank));
 }
 
-TUTTI_INLINE void ShardedCheckpoint::verify() const {
+TUTTI_INLINE std::vector<NamedTensor> ShardedCheckpoint::own_of(int rank) const {
+  return has_own(rank) ? read_safetensors(path_ / detail::own_folder / detail::own_file_name(rank))
+                       : std::vector<NamedTensor>{};
+}
+
+TUTTI_INLINE Archive ShardedCheckpoint::state(const ReadTensor& read) const {
+  try {
+    return detail::from_json(manifest_.state, [&](const std::string& place) {
+      const auto slash = std::min(place.find('/'), place.size());
+      const auto found = folders_.find(place.substr(0, slash));
+      const std::string name = slash < place.size() ? place.substr(slash + 1) : std::string();
+      return found == folders_.end() || !found->second.contains(name) ? at::Tensor()
+                                                                      : read(found->second, name);
+    });
+  } catch (const std::invalid_argument& error) {
+    TUTTI_CHECK(false, "checkpoint: '", path_.string(), "' is refused: ", error.what());
+  }
+}
+
+TUTTI_INLINE void ShardedCheckpoint::verify(int rank, int ranks, std::string_view folder) const {
+  int count = 0;
   for (const auto& [name, facts] : manifest_.files) {
+    if (!folder.empty() && name.substr(0, name.find('/')) != folder) {
+      continue;
+    }
+    if (count++ % ranks != rank) {
+      continue;
+    }
     const detail::File file = detail::File::open_for_reading(path_ / name);
     tutti::detail::Xxh64 hash;
     std::string piece(std::size_t{1} << 20, '\0');

@@ -245,7 +245,8 @@ TUTTI_INLINE Snapshot read_snapshot(const std::filesystem::path& path, const Rea
   const auto folder = resolve(path);
   const Manifest manifest = detail::read_manifest(folder);
   TUTTI_CHECK(manifest.sharded.is_null(), "checkpoint: '", folder.string(),
-              "' is sharded, expected one whole; read it by checkpoint::ShardedCheckpoint");
+              "' is sharded, expected one whole; read it by checkpoint::read_checkpoint, or by "
+              "checkpoint::ShardedCheckpoint");
   auto model =
       detail::read_tensors(folder, manifest, "model.safetensors", options.model, options.verify);
   auto state =

@@ -240,9 +240,11 @@ TUTTI_INLINE Uploads::Job Uploads::staged(const std::filesystem::path& path,
           .remote = remote_of(whole.parent_path()),
           .name = whole.filename().string(),
           .pointer = link.filename().string()};
-  for (const auto& entry : fs::directory_iterator(whole)) {
-    const auto copy = job.files->path() / entry.path().filename();
-    if (::link(entry.path().c_str(), copy.c_str()) != 0) {
+  for (const auto& entry : fs::recursive_directory_iterator(whole)) {
+    const auto copy = job.files->path() / entry.path().lexically_relative(whole);
+    if (entry.is_directory()) {  // of a sharded checkpoint
+      make_folder(copy);
+    } else if (::link(entry.path().c_str(), copy.c_str()) != 0) {
       detail::copy_file(entry.path(), copy);
     }
   }

@@ -7,6 +7,7 @@
 
 #include <tutti/checkpoint/detail/file.hpp>
 #include <tutti/checkpoint/folder.hpp>
+#include <tutti/checkpoint/sharded_snapshot.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/checkpoint/weight_files.hpp>
 #include <tutti/core/archive.hpp>
@@ -25,7 +26,7 @@ inline Archive read_weights(const std::filesystem::path& path) {
   const bool folder = detail::is_folder(found);
   if (folder && (detail::path_exists(found / "manifest.json") ||
                  !detail::path_exists(found / "config.json"))) {
-    return read_snapshot(found, {.state = false}).model;
+    return read_checkpoint(found, {.state = false}).model;
   }
   Archive archive;
   const WeightFiles files = WeightFiles::open(found);

@@ -58,6 +58,9 @@ class ShardedDataParallel final : public Sharding {
   }
   [[nodiscard]] at::Tensor shard_of(const at::Tensor& parameter) const override;
   [[nodiscard]] Communicator& shard_group() const override { return *shard_group_; }
+  [[nodiscard]] bool keeps_whole() const override {
+    return options_.stage != ShardStage::parameters && !options_.param_dtype;
+  }
   [[nodiscard]] std::unique_ptr<Summoned> summon(bool write_back = false) override;
   [[nodiscard]] at::Tensor part_of(const ShardedParameter& like,
                                    const at::Tensor& whole) const override;

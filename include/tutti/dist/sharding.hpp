@@ -85,6 +85,9 @@ class Sharding : public DataParallel {
   /// these.
   [[nodiscard]] virtual Communicator& shard_group() const = 0;
 
+  /// The model always has its parameters whole, in their own type, also outside of summon().
+  [[nodiscard]] virtual bool keeps_whole() const = 0;
+
   /// Puts the whole parameters, in their own type, into the model; a collective. They may be read
   /// while the result lives; the model must not run meanwhile.
   ///

@@ -2,26 +2,40 @@
 #pragma once
 
 #include <algorithm>
-#include <exception>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/StringUtil.h>
 #include <torch/nn/module.h>
 
+#include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/ignore.hpp>
+#include <tutti/checkpoint/manifest.hpp>
 #include <tutti/checkpoint/module_state.hpp>
 #include <tutti/checkpoint/saver.hpp>
+#include <tutti/checkpoint/sharded_snapshot.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/core/detail/xxh64.hpp>
+#include <tutti/dist/communicator.hpp>
+#include <tutti/train/detail/sharding_support.hpp>
 #include <tutti/train/load_report.hpp>
 #include <tutti/train/policy_states.hpp>
 #include <tutti/train/rank_state.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/run_state.hpp>
-#include <tutti/train/saving.hpp>
+#include <tutti/train/sharded_parts.hpp>
+#include <tutti/train/together.hpp>
 
 namespace tutti::train {
 
@@ -38,7 +52,11 @@ struct LoadOptions {
   bool weights_only = false;
   bool strict = true;                      ///< weights must agree in names and shapes
   std::vector<std::string> ignore_keys{};  ///< what is left out, see checkpoint::IgnoreKeys
+  int shards = 0;  ///< so many ranks are going to share a sharded optimizer's state; 0: it is whole
 };
+
+/// Tensors of the model, and what a checkpoint has for them.
+using Copies = std::vector<std::pair<at::Tensor, at::Tensor>>;
 
 namespace detail {
 
@@ -54,40 +72,45 @@ std::vector<std::string> left_to_program(const PolicyStates& policies, const Sta
 void leave_out(checkpoint::IgnoreKeys& keys, checkpoint::Snapshot& snapshot,
                std::vector<std::string>& left_out);
 
-// Says what to do about weights that differ, and names the policies of the saved recipe that may be
-// why. left_out: full paths that are not in the snapshot any more.
-checkpoint::LoadReport load_weights(const PolicyStates& policies, State& state,
-                                    const checkpoint::Snapshot& snapshot,
-                                    const LoadOptions& options,
-                                    const std::vector<std::string>& left_out);
+// What of the weights is to be copied. Says what to do about those that differ, and names the
+// policies of the saved recipe that may be why. left_out: full paths that are not in the snapshot
+// any more.
+checkpoint::LoadReport match_weights(const PolicyStates& policies, State& state,
+                                     const checkpoint::Snapshot& snapshot,
+                                     const LoadOptions& options,
+                                     const std::vector<std::string>& left_out, Copies& copies);
 
-// The error of any rank is thrown on all of them, so that none waits for another.
-template <class F>
-void on_every_rank(dist::Communicator& world, F&& work) {
-  std::string error;
-  std::exception_ptr own;
-  try {
-    work();
-  } catch (const std::exception& caught) {
-    error = text_of(caught);
-    own = std::current_exception();
+// Reads weights of which a file has parts: each rank its rows, which the others then get from it.
+class SharedReading {
+ public:
+  SharedReading(const checkpoint::ShardedSource& source, dist::Communicator& world)
+      : source_(source), world_(world) {}
+
+  // Reads this rank's rows, and what is not worth a message whole.
+  void read(const Copies& copies);
+  // Sends them to all. A collective. Throws c10::Error on every rank when ranks have read others.
+  void exchange();
+
+ private:
+  [[nodiscard]] bool is_cut(const at::Tensor& tensor) const {
+    return world_.size() > 1 && tensor.dim() > 0 && tensor.size(0) >= world_.size();
   }
-  const std::vector<std::string> errors = world.all_gather_bytes(error);
-  if (own) {
-    std::rethrow_exception(own);
-  }
-  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
-    TUTTI_CHECK(errors[rank].empty(), "rank ", rank, ": ", errors[rank]);
-  }
-}
+
+  const checkpoint::ShardedSource& source_;
+  dist::Communicator& world_;
+  Copies rows_;  // the model's tensor and this rank's rows of it
+};
 
 }  // namespace detail
 
 /// The whole run as a checkpoint keeps it; a collective. Tensors are shared with the run.
 ///
-/// saver: the options' own, whose list the checkpoint keeps; null: none.
+/// saver: the options' own, whose list the checkpoint keeps; null: none. parts: set, the snapshot
+/// has only this rank's parts of what is sharded, and of random streams, and this lists them, see
+/// to_sharded(); null: all of it, on every rank.
 checkpoint::Snapshot collect(const PolicyStates& policies, const State& state, const Run& run,
-                             const checkpoint::Saver* saver, const SaveOptions& options);
+                             const checkpoint::Saver* saver, const SaveOptions& options,
+                             checkpoint::PartPlaces* parts = nullptr);
 
 /// Puts the run where a checkpoint left it: weights, optimizers, schedule, policies, time, random
 /// streams. The generators of LibTorch are set just before the next training batch.
@@ -210,10 +233,11 @@ TUTTI_INLINE void leave_out(checkpoint::IgnoreKeys& keys, checkpoint::Snapshot& 
   }
 }
 
-TUTTI_INLINE checkpoint::LoadReport load_weights(const PolicyStates& policies, State& state,
-                                                 const checkpoint::Snapshot& snapshot,
-                                                 const LoadOptions& options,
-                                                 const std::vector<std::string>& left_out) {
+TUTTI_INLINE checkpoint::LoadReport match_weights(const PolicyStates& policies, State& state,
+                                                  const checkpoint::Snapshot& snapshot,
+                                                  const LoadOptions& options,
+                                                  const std::vector<std::string>& left_out,
+                                                  Copies& copies) {
   std::vector<std::string> ignore = options.ignore_keys;
   if (std::find(left_out.begin(), left_out.end(), "state/model") != left_out.end()) {
     ignore.emplace_back("state/model/*");
@@ -223,9 +247,10 @@ TUTTI_INLINE checkpoint::LoadReport load_weights(const PolicyStates& policies, S
     ignore.push_back("state/model/" + name);
   }
   try {
-    checkpoint::LoadReport report = checkpoint::load_module(
+    checkpoint::LoadReport report = checkpoint::match_module(
         *state.model, snapshot.model,
-        {.strict = options.strict, .ignore = std::move(ignore), .ignore_prefix = "state/model/"});
+        {.strict = options.strict, .ignore = std::move(ignore), .ignore_prefix = "state/model/"},
+        copies);
     std::erase_if(report.ignored, [&](const std::string& name) {
       return std::find(own.begin(), own.end(), name) != own.end();
     });
@@ -264,13 +289,75 @@ TUTTI_INLINE void add_own_weights(RunLoadReport& report) {
   }
 }
 
+TUTTI_INLINE void SharedReading::read(const Copies& copies) {
+  const c10::AutoGradMode no_grad(false);
+  for (const auto& [own, placeholder] : copies) {
+    if (is_cut(own)) {
+      rows_.emplace_back(own, source_.read_rows(placeholder, world_.rank(), world_.size()));
+    } else {
+      own.copy_(source_.read(placeholder));
+    }
+  }
+}
+
+TUTTI_INLINE void SharedReading::exchange() {
+  tutti::detail::Xxh64 hash;
+  for (const auto& [own, rows] : rows_) {
+    const std::string what = c10::str(own.scalar_type(), ' ', own.sizes(), '\n');
+    hash.update(what.data(), what.size());
+  }
+  const std::vector<std::string> all = world_.all_gather_bytes(hash.text());
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    TUTTI_CHECK(all[rank] == all.front(), "rank ", rank,
+                " takes other weights from the checkpoint than rank 0; build the same model on "
+                "every rank, and give all the same load_ignore_keys");
+  }
+  const c10::AutoGradMode no_grad(false);
+  for (const auto& [own, rows] : rows_) {
+    const std::int64_t row = own.numel() / own.size(0);
+    const std::int64_t chunk = (own.size(0) + world_.size() - 1) / world_.size() * row;
+    const auto options = own.options().requires_grad(false);
+    const at::Tensor mine = at::zeros({chunk}, options);
+    mine.narrow(0, 0, rows.numel()).copy_(rows.reshape({-1}));
+    const at::Tensor whole = at::empty({chunk * world_.size()}, options);
+    world_.all_gather_into(whole, mine);
+    own.copy_(whole.narrow(0, 0, own.numel()).view(own.sizes()));
+  }
+  rows_.clear();
+}
+
+// Whether the checkpoint is sharded, on which the ranks have to agree before they read on.
+TUTTI_INLINE bool agree_on_layout(const std::string& path, dist::Communicator& world) {
+  std::string mine;
+  on_every_rank(world, [&] {
+    const auto manifest = checkpoint::detail::read_manifest(checkpoint::resolve(path));
+    mine =
+        (manifest.sharded.is_null() ? "a whole one of " : "a sharded one of ") + manifest.created;
+    if (!manifest.sharded.is_null()) {
+      tutti::detail::Xxh64 hash;
+      const std::string text = checkpoint::to_text(manifest);
+      hash.update(text.data(), text.size());
+      mine += ", " + hash.text();
+    }
+  });
+  const std::vector<std::string> all = world.all_gather_bytes(mine);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const bool same = all[rank] == all.front() ||
+                      (all[rank].starts_with("a whole") && all.front().starts_with("a whole"));
+    TUTTI_CHECK(same, "the ranks have loaded different checkpoints from ", path, "; rank ", rank,
+                " has found ", all[rank], ", rank 0 ", all.front());
+  }
+  return mine.starts_with("a sharded");
+}
+
 }  // namespace tutti::train::detail
 
 namespace tutti::train {
 
 TUTTI_INLINE checkpoint::Snapshot collect(const PolicyStates& policies, const State& state,
                                           const Run& run, const checkpoint::Saver* saver,
-                                          const SaveOptions& options) {
+                                          const SaveOptions& options,
+                                          checkpoint::PartPlaces* parts) {
   checkpoint::Snapshot snapshot;
   snapshot.meta.put("run_name", state.run_name);
   snapshot.meta.put("world_size", std::int64_t{state.world_size});
@@ -280,7 +367,11 @@ TUTTI_INLINE checkpoint::Snapshot collect(const PolicyStates& policies, const St
   snapshot.meta.put("device_train_microbatch_size", state.device_train_microbatch_size);
   snapshot.meta.put("weights_only", options.weights_only);
   snapshot.meta.put("policies", detail::policy_names(policies));
-  checkpoint::save_module(*state.model, snapshot.model);
+  if (parts != nullptr) {
+    save_model_parts(state, snapshot.model, *parts);
+  } else {
+    checkpoint::save_module(*state.model, snapshot.model);
+  }
   if (const auto names = detail::kept_elsewhere(policies, state); !names.empty()) {
     snapshot.meta.put("kept_elsewhere", checkpoint::checksum(*state.model, names));
     for (const std::string& name : names) {
@@ -288,9 +379,13 @@ TUTTI_INLINE checkpoint::Snapshot collect(const PolicyStates& policies, const St
     }
   }
   if (!options.weights_only) {
-    save_run(state, run, saver, snapshot.state, options.metrics);
+    save_run(state, run, saver, snapshot.state, options.metrics, parts);
     detail::save_policies(policies, snapshot.state.child("policies"));
-    save_rank_states(policies, *state.communicator, snapshot.state.child("rng"));
+    if (parts != nullptr) {
+      save_rank_state(policies, snapshot.state.child("rng").child(std::to_string(state.rank)));
+    } else {
+      save_rank_states(policies, *state.communicator, snapshot.state.child("rng"));
+    }
   }
   checkpoint::IgnoreKeys keys(options.ignore_keys);
   std::vector<std::string> left_out;
@@ -309,8 +404,18 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
   report.weights_only = options.weights_only;
   checkpoint::IgnoreKeys keys(options.ignore_keys);
   checkpoint::Snapshot snapshot;
+  std::optional<checkpoint::ShardedSource> source;  // of a sharded one
+  std::optional<detail::SharedReading> weights;
+  const bool sharded = detail::agree_on_layout(path, *state.communicator);
   detail::on_every_rank(*state.communicator, [&] {
-    snapshot = checkpoint::read_snapshot(path, {.state = !options.weights_only});
+    if (sharded) {
+      source.emplace(path);
+      source->checkpoint().verify(state.rank, state.world_size,
+                                  options.weights_only ? "model" : "");
+      snapshot = source->snapshot(state.rank, !options.weights_only);
+    } else {
+      snapshot = checkpoint::read_snapshot(path, {.state = !options.weights_only});
+    }
     TUTTI_CHECK(options.weights_only || !snapshot.meta.get_or("weights_only", false),
                 "the checkpoint ", path,
                 " holds weights only; set load_weights_only to start from them");
@@ -318,19 +423,36 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
     if (state.rank == 0) {
       checkpoint::warn_unmatched(keys, "load_ignore_keys");  // before it is why weights do not fit
     }
+    if (source) {
+      snapshot.state = source->filled(
+          snapshot.state, options.shards > 0 ? state.rank % options.shards : 0, options.shards);
+    }
     if (snapshot.state.contains("policies")) {
       detail::prepare_policies(policies, state, snapshot.state.child("policies"));
     }
-    report.model = detail::load_weights(policies, state, snapshot, options, report.ignored);
+    Copies copies;
+    report.model =
+        detail::match_weights(policies, state, snapshot, options, report.ignored, copies);
+    if (source) {
+      weights.emplace(*source, *state.communicator).read(copies);
+    } else {
+      const c10::AutoGradMode no_grad(false);
+      for (const auto& [own, saved] : copies) {
+        own.copy_(saved);
+      }
+    }
     detail::add_own_weights(report);
     if (!options.weights_only) {
-      load_run(state, run, saver, snapshot.state, report);
+      load_run(state, run, saver, snapshot.state, report, source && options.shards > 0);
       detail::load_policies(
           policies,
           snapshot.state.contains("policies") ? snapshot.state.child("policies") : Archive(),
           report);
     }
   });
+  if (weights) {
+    weights->exchange();
+  }
   if (!options.weights_only && snapshot.state.contains("rng")) {
     run.restore_rng = load_rank_state(policies, state, snapshot.state.child("rng"));
     report.restored.emplace_back("rng");

@@ -1,57 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <exception>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
-#include <c10/util/Exception.h>
-
-#include <tutti/checkpoint/background.hpp>
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/mirror.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
-#include <tutti/train/checkpointing.hpp>
+#include <tutti/train/together.hpp>
 
 namespace tutti::train {
 
 /// `path` is an address, "s3://bucket/a", and no path.
 inline bool is_address(std::string_view path) {
   return path.find("://") != std::string_view::npos;
-}
-
-/// Runs `work` on the ranks where `here` is set, while the others wait for as long as it takes; a
-/// collective. What it throws is thrown on every rank.
-template <class F>
-void patiently(dist::Communicator& world, bool here, F&& work) {
-  std::atomic<bool> done{!here};
-  checkpoint::Background thread;
-  if (here) {
-    thread.run([&] {
-      try {
-        work();
-      } catch (...) {
-        done = true;
-        throw;
-      }
-      done = true;
-    });
-  }
-  // Many short waits, since a collective has a time limit.
-  while (world.all_reduce_value(std::int64_t{!done}, dist::ReduceOp::maximum) != 0) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  detail::on_every_rank(world, [&] {
-    if (const auto error = thread.finish()) {
-      std::rethrow_exception(error);
-    }
-  });
 }
 
 /// A checkpoint from elsewhere in a temporary folder of each node, which is removed at the end of

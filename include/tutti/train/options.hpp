@@ -97,6 +97,8 @@ struct TrainerOptions {
   bool save_metrics = false;                       ///< the metrics' counts and values, too
   bool save_async = false;  ///< write in the background; training waits for a copy to host memory
   OnSaveError save_on_error = OnSaveError::stop;
+  CheckpointLayout checkpoint_layout = CheckpointLayout::whole;  ///< sharded: every rank writes its
+                                                                 ///< own part; both are loaded
   CheckpointPath load_path{};             ///< a checkpoint, or a folder's "latest", to start from
   bool load_weights_only = false;         ///< the model alone; the run starts at 0
   bool load_strict_model_weights = true;  ///< names and shapes must agree

@@ -32,6 +32,9 @@ void unpack(const std::string& text, Archive& archive);
 
 }  // namespace detail
 
+/// Saves the random streams of this rank.
+void save_rank_state(const PolicyStates& policies, Archive& archive);
+
 /// Collects the random streams of every rank: LibTorch's generators and the policies' own.
 void save_rank_states(const PolicyStates& policies, dist::Communicator& world, Archive& archive);
 
@@ -92,15 +95,19 @@ TUTTI_INLINE void restore_position(Rng& rng, const at::Tensor& saved) {
 
 namespace tutti::train {
 
+TUTTI_INLINE void save_rank_state(const PolicyStates& policies, Archive& archive) {
+  checkpoint::save_rng(archive.child("libtorch"));
+  for (const PolicyState& policy : policies) {
+    if (policy.rng != nullptr) {
+      archive.put("policies/" + std::string(policy.name), detail::position_of(*policy.rng));
+    }
+  }
+}
+
 TUTTI_INLINE void save_rank_states(const PolicyStates& policies, dist::Communicator& world,
                                    Archive& archive) {
   Archive own;
-  checkpoint::save_rng(own.child("libtorch"));
-  for (const PolicyState& policy : policies) {
-    if (policy.rng != nullptr) {
-      own.put("policies/" + std::string(policy.name), detail::position_of(*policy.rng));
-    }
-  }
+  save_rank_state(policies, own);
   const std::vector<std::string> all = world.all_gather_bytes(detail::pack(own));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     detail::unpack(all[rank], archive.child(std::to_string(rank)));

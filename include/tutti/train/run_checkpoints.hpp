@@ -18,14 +18,18 @@
 #include <tutti/checkpoint/mirror.hpp>
 #include <tutti/checkpoint/save_job.hpp>
 #include <tutti/checkpoint/saver.hpp>
+#include <tutti/checkpoint/sharded_snapshot.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/sharding.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/detail/checkpoints.hpp>
+#include <tutti/train/detail/sharding_support.hpp>
 #include <tutti/train/fetched.hpp>
 #include <tutti/train/resume.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/saving.hpp>
+#include <tutti/train/sharded_job.hpp>
+#include <tutti/train/together.hpp>
 
 namespace tutti::train {
 
@@ -56,6 +60,8 @@ class RunCheckpoints final : public Checkpoints {
     metrics_ = options.save_metrics;
     ignore_keys_ = options.save_ignore_keys;
     overwrite_ = options.save_overwrite;
+    layout_ = options.checkpoint_layout;
+    check_layout();
     saving_.configure(options.save_async, options.save_on_error);
     must_write_ = options.save_on_error == OnSaveError::stop;
     saving_.tell(mirrors_);
@@ -69,7 +75,7 @@ class RunCheckpoints final : public Checkpoints {
   RunLoadReport load(const Options& options) override {
     const std::string folder = own_ ? own_->folder() : std::string();
     const std::string latest = own_ ? own_->latest() : std::string();
-    const LoadSource source = choose_load(options, folder, latest, *state_.communicator, [&] {
+    LoadSource source = choose_load(options, folder, latest, *state_.communicator, [&] {
       on_zero([&] {
         if (!mirrors_.empty()) {
           lock(*own_);
@@ -82,6 +88,7 @@ class RunCheckpoints final : public Checkpoints {
       }
     });
     continues_ = source.continues;
+    source.options.shards = shards_of(options.sharding, state_.world_size);
     if (source.path.empty()) {
       return {};
     }
@@ -148,23 +155,34 @@ class RunCheckpoints final : public Checkpoints {
     begun_.erase(begun_.begin());
     settle();
     const checkpoint::SaverOptions& how = saver->options();
-    const auto whole = summoned();
+    const auto first = [&, saver = saver] { lock(*saver); };
+    const bool sharded = layout_ == CheckpointLayout::sharded && !how.fill_pages;
+    const auto whole = summoned(sharded);
     const CheckpointScope entered(policies_, state_);
+    if (sharded) {
+      saving_.write(*state_.communicator, *saver, parts(how.weights_only, how.ignore_keys), first);
+      return name;
+    }
     checkpoint::Pages pages;
     if (how.fill_pages) {
       how.fill_pages(pages);
     } else {
       pages = checkpoint::make_pages(collected(how.weights_only, how.ignore_keys));
     }
-    saving_.write(*state_.communicator, *saver, std::move(pages),
-                  [&, saver = saver] { lock(*saver); });
+    saving_.write(*state_.communicator, *saver, std::move(pages), first);
     return name;
   }
 
   void save(const std::string& path, bool weights_only) override {
     settle();
-    const auto whole = summoned();
+    const bool sharded = layout_ == CheckpointLayout::sharded;
+    const auto whole = summoned(sharded);
     const CheckpointScope entered(policies_, state_);
+    if (sharded) {
+      ShardedJob({.path = path, .overwrite = overwrite_},
+                 parts(weights_only, ignore_keys_))(*state_.communicator);
+      return;
+    }
     const checkpoint::Snapshot snapshot = collected(weights_only, ignore_keys_);
     on_zero([&] { checkpoint::write_snapshot(path, snapshot, overwrite_); });
   }
@@ -222,9 +240,13 @@ class RunCheckpoints final : public Checkpoints {
   }
 
  private:
-  // Whole parameters in the model for as long as it lives; null where they always are.
-  [[nodiscard]] std::unique_ptr<dist::Summoned> summoned() const {
-    return state_.sharding != nullptr ? state_.sharding->summon() : nullptr;
+  // Whole parameters in the model for as long as it lives; null where they always are, or nobody
+  // needs them: for a sharded checkpoint only a checksum of weights that stay with the program
+  // does.
+  [[nodiscard]] std::unique_ptr<dist::Summoned> summoned(bool sharded) const {
+    const bool wanted = state_.sharding != nullptr &&
+                        (!sharded || !detail::kept_elsewhere(policies_, state_).empty());
+    return wanted ? state_.sharding->summon() : nullptr;
   }
 
   static checkpoint::SaverOptions saver_options(const Options& options) {
@@ -310,12 +332,32 @@ class RunCheckpoints final : public Checkpoints {
 
   checkpoint::Saver* own() { return own_ ? &*own_ : nullptr; }
 
-  checkpoint::Snapshot collected(bool weights_only, const std::vector<std::string>& ignore_keys) {
+  checkpoint::Snapshot collected(bool weights_only, const std::vector<std::string>& ignore_keys,
+                                 checkpoint::PartPlaces* parts = nullptr) {
     return collect(policies_, state_, run_, own(),
                    {.weights_only = weights_only,
                     .metrics = metrics_,
                     .ignore_keys = ignore_keys,
-                    .warn_unmatched = !std::exchange(checked_keys_, true)});
+                    .warn_unmatched = !std::exchange(checked_keys_, true)},
+                   parts);
+  }
+
+  // What this rank writes of a sharded checkpoint; its tensors are the run's.
+  checkpoint::ShardedSnapshot parts(bool weights_only,
+                                    const std::vector<std::string>& ignore_keys) {
+    checkpoint::PartPlaces where;
+    const checkpoint::Snapshot snapshot = collected(weights_only, ignore_keys, &where);
+    return checkpoint::to_sharded(snapshot, where, state_.rank);
+  }
+
+  // Ranks that write in different ways would wait for each other.
+  void check_layout() const {
+    const auto all = state_.communicator->all_gather_bytes(std::string(to_string(layout_)));
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      TUTTI_CHECK_VALUE(all[rank] == all.front(), "checkpoint_layout is ", all.front(),
+                        " on rank 0 and ", all[rank], " on rank ", rank,
+                        "; set the same on every rank");
+    }
   }
 
   State& state_;
@@ -328,6 +370,7 @@ class RunCheckpoints final : public Checkpoints {
   std::map<const checkpoint::Saver*, checkpoint::FolderLock> locks_;  // on rank 0
   Saving saving_;
   std::vector<std::string> ignore_keys_;  // of save(), as what follows
+  CheckpointLayout layout_ = CheckpointLayout::whole;
   bool overwrite_ = false;
   bool must_write_ = true;
   bool metrics_ = false;

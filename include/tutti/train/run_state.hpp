@@ -33,14 +33,17 @@ std::string listed(const std::vector<double>& values);
 }  // namespace detail
 
 /// Saves optimizers, schedule, time, seed, scaler, the saver's list and, when wanted, metrics; a
-/// collective. saver: null when there is none.
+/// collective. saver: null when there is none. parts: set, of a sharded optimizer this rank's parts
+/// alone, whose paths, behind "state/", it then lists; null: whole.
 void save_run(const State& state, const Run& run, const checkpoint::Saver* saver, Archive& archive,
-              bool metrics);
+              bool metrics, checkpoint::PartPlaces* parts = nullptr);
 
 /// Restores what save_run() saved. What the archive lacks starts afresh, which the report says.
+/// parts: the archive has this rank's rows of what optimizers keep of their parameters, which they
+/// get when the run has been sharded, by run.load_parts.
 /// Throws c10::Error when an optimizer does not fit, saying what differs and what to do.
 void load_run(State& state, Run& run, checkpoint::Saver* saver, const Archive& archive,
-              RunLoadReport& report);
+              RunLoadReport& report, bool parts = false);
 
 }  // namespace tutti::train
 
@@ -66,12 +69,30 @@ TUTTI_INLINE void save_schedulers(const State& state, const Run& run, Archive& a
   save_timestamp(run.scheduled_at, archive.child("stepped_at"));
 }
 
-TUTTI_INLINE void load_optimizers(State& state, const Archive& optimizers) {
+// An optimizer's archive without what it keeps of its parameters.
+TUTTI_INLINE Archive without_states(const Archive& optimizer) {
+  Archive out = optimizer;
+  out.erase("state");
+  if (optimizer.contains("state")) {
+    out.child("state");
+  }
+  if (optimizer.contains("own")) {
+    for (const std::string& name : optimizer.child("own").names()) {
+      if (name.starts_with("param")) {
+        out.erase("own/" + name);
+      }
+    }
+  }
+  return out;
+}
+
+TUTTI_INLINE void load_optimizers(State& state, const Archive& optimizers, bool parts) {
   TUTTI_CHECK(optimizers.size() == state.optimizers.size(), "the checkpoint has ",
               optimizers.size(), " optimizers, this run has ", state.optimizers.size());
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
     try {
-      checkpoint::load_optimizer(*state.optimizers[i], optimizers.child(std::to_string(i)),
+      const Archive& saved = optimizers.child(std::to_string(i));
+      checkpoint::load_optimizer(*state.optimizers[i], parts ? without_states(saved) : saved,
                                  state.model.get());
     } catch (const c10::Error& error) {
       TUTTI_CHECK(
@@ -155,14 +176,20 @@ TUTTI_INLINE void note_other_batches(const State& state, const Run& run, RunLoad
 namespace tutti::train {
 
 TUTTI_INLINE void save_run(const State& state, const Run& run, const checkpoint::Saver* saver,
-                           Archive& archive, bool metrics) {
+                           Archive& archive, bool metrics, checkpoint::PartPlaces* parts) {
   save_timestamp(state.timestamp, archive.child("timestamp"));
   archive.put("rank_zero_seed", state.rank_zero_seed);
   archive.put("device_train_microbatch_size", state.device_train_microbatch_size);
   detail::save_schedulers(state, run, archive.child("schedulers"));
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
     Archive& saved = archive.child("optimizers").child(std::to_string(i));
-    if (state.sharding != nullptr) {
+    if (state.sharding != nullptr && parts != nullptr) {
+      checkpoint::PartPlaces of_state;
+      sharding_support().save_parts(*state.optimizers[i], state, saved, of_state);
+      for (auto& [path, place] : of_state) {
+        (*parts)["state/" + path] = std::move(place);
+      }
+    } else if (state.sharding != nullptr) {
       sharding_support().save(*state.optimizers[i], state, saved);
     } else {
       checkpoint::save_optimizer(*state.optimizers[i], saved, state.model.get());
@@ -191,14 +218,22 @@ TUTTI_INLINE void save_run(const State& state, const Run& run, const checkpoint:
 }
 
 TUTTI_INLINE void load_run(State& state, Run& run, checkpoint::Saver* saver, const Archive& archive,
-                           RunLoadReport& report) {
+                           RunLoadReport& report, bool parts) {
   const auto has = [&](const char* part) {
     (archive.contains(part) ? report.restored : report.afresh).emplace_back(part);
     return archive.contains(part);
   };
   const std::vector<double> own_lrs = detail::base_learning_rates(state);
   if (has("optimizers")) {
-    detail::load_optimizers(state, archive.child("optimizers"));
+    detail::load_optimizers(state, archive.child("optimizers"), parts);
+    if (parts) {
+      run.load_parts = [&state, saved = archive.child("optimizers")] {
+        for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
+          sharding_support().load_parts(*state.optimizers[i], state,
+                                        saved.child(std::to_string(i)));
+        }
+      };
+    }
   }
   if (has("timestamp")) {
     state.timestamp = load_timestamp(archive.child("timestamp"));

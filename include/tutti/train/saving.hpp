@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,8 +19,23 @@
 #include <tutti/checkpoint/saver.hpp>
 #include <tutti/config.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/train/sharded_job.hpp>
+#include <tutti/train/together.hpp>
 
 namespace tutti {
+
+/// How a checkpoint of several ranks lies on disk.
+enum class CheckpointLayout : std::uint8_t {
+  whole,    ///< rank 0 writes all of it, after it has collected the parts
+  sharded,  ///< every rank writes its own part into one folder, see checkpoint::ShardedSnapshot
+};
+
+/// "whole", "sharded".
+constexpr std::string_view to_string(CheckpointLayout layout) {
+  return layout == CheckpointLayout::whole     ? "whole"
+         : layout == CheckpointLayout::sharded ? "sharded"
+                                               : "unknown";
+}
 
 /// What happens when a checkpoint of the run cannot be written.
 enum class OnSaveError : std::uint8_t {
@@ -34,38 +50,8 @@ constexpr std::string_view to_string(OnSaveError choice) {
 
 namespace train {
 
-// What an exception says, without a stack trace.
-inline std::string text_of(const std::exception& error) {
-  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
-  return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
-}
-
-// Runs `work` on rank 0. Returns on every rank what rank 0 threw, null when it ended well.
-template <class F>
-std::exception_ptr on_rank_zero(dist::Communicator& world, F&& work) {
-  std::string text;
-  std::exception_ptr error;
-  if (world.rank() == 0) {
-    try {
-      work();
-    } catch (const std::exception& caught) {
-      text = "rank 0: " + text_of(caught);
-      error = std::current_exception();
-    }
-  }
-  if (world.size() == 1) {
-    return error;
-  }
-  text = world.broadcast_bytes(text);
-  if (!error && !text.empty()) {
-    error = std::make_exception_ptr(
-        c10::Error(c10::SourceLocation{__func__, __FILE__, __LINE__}, text));
-  }
-  return error;
-}
-
-/// Writes the jobs of savers on rank 0, at once or in the background, where one is under way at a
-/// time. Members but failed() and abandon() are collectives.
+/// Writes the jobs of savers, on rank 0 or on all, at once or in the background, where one is under
+/// way at a time. Members but failed() and abandon() are collectives.
 class Saving {
  public:
   /// background: a save keeps training waiting only for a copy of the state to host memory.
@@ -84,10 +70,16 @@ class Saving {
       dist::Communicator& world, checkpoint::Saver& saver, checkpoint::Pages pages,
       const std::function<void()>& first = [] {});
 
+  /// The same for a sharded checkpoint, of which this is the rank's part: every rank writes.
+  void write(
+      dist::Communicator& world, checkpoint::Saver& saver, checkpoint::ShardedSnapshot snapshot,
+      const std::function<void()>& first = [] {});
+
   /// Waits for what is under way. Throws as write() does.
   void settle(dist::Communicator& world);
 
-  /// What was under way has failed, which settle() would throw; known on rank 0 alone.
+  /// What was under way has failed, which settle() would throw; known on rank 0, or on those that
+  /// wrote.
   [[nodiscard]] bool failed() const noexcept { return background_.failed(); }
 
   /// Waits for what is under way; a failure is a warning. For a run that is failing already.
@@ -100,8 +92,10 @@ class Saving {
   OnSaveError on_error_ = OnSaveError::stop;
   std::vector<checkpoint::Mirror*> mirrors_;
   checkpoint::Saver* under_way_ = nullptr;
-  std::string path_;               // of what is under way
-  checkpoint::HostCopies copies_;  // outlives the thread that reads them
+  bool all_write_ = false;                     // what is under way, not rank 0 alone
+  std::string path_;                           // of what is under way
+  std::shared_ptr<dist::Communicator> group_;  // of all ranks, for the threads that write
+  checkpoint::HostCopies copies_;              // outlives the thread that reads them
   checkpoint::Background background_;
 };
 
@@ -135,15 +129,48 @@ TUTTI_INLINE void Saving::write(dist::Communicator& world, checkpoint::Saver& sa
   }
 }
 
-TUTTI_INLINE void Saving::settle(dist::Communicator& world) {
-  if (under_way_ != nullptr) {
-    checkpoint::Saver& saver = *std::exchange(under_way_, nullptr);
-    ended(world, saver, on_rank_zero(world, [&] {
-            if (const auto error = background_.finish()) {
-              std::rethrow_exception(error);
-            }
-          }));
+TUTTI_INLINE void Saving::write(dist::Communicator& world, checkpoint::Saver& saver,
+                                checkpoint::ShardedSnapshot snapshot,
+                                const std::function<void()>& first) {
+  settle(world);
+  const checkpoint::Saver::Target target = saver.target();
+  path_ = target.path;
+  if (const auto error = on_rank_zero(world, first)) {
+    ended(world, saver, error);
+    return;
   }
+  auto job = std::make_shared<ShardedJob>(target, std::move(snapshot), mirrors_);
+  if (!in_background_) {
+    ended(world, saver, error_of_any(world, [&] { (*job)(world); }));
+    return;
+  }
+  if (group_ == nullptr) {  // their messages are apart from those of training
+    std::vector<int> all(static_cast<std::size_t>(world.size()));
+    std::iota(all.begin(), all.end(), 0);
+    group_ = world.subgroup(all);
+  }
+  if (const auto error = error_of_any(world, [&] { job->copy(copies_); })) {
+    ended(world, saver, error);
+    return;
+  }
+  background_.run([job, group = group_] { (*job)(*group); });
+  under_way_ = &saver;
+  all_write_ = true;
+}
+
+TUTTI_INLINE void Saving::settle(dist::Communicator& world) {
+  if (under_way_ == nullptr) {
+    return;
+  }
+  checkpoint::Saver& saver = *std::exchange(under_way_, nullptr);
+  const auto finish = [&] {
+    if (const auto error = background_.finish()) {
+      std::rethrow_exception(error);
+    }
+  };
+  ended(
+      world, saver,
+      std::exchange(all_write_, false) ? error_of_any(world, finish) : on_rank_zero(world, finish));
 }
 
 TUTTI_INLINE void Saving::abandon() {

@@ -30,6 +30,7 @@
 #include <tutti/train/setup.hpp>
 #include <tutti/train/sharding.hpp>
 #include <tutti/train/signals.hpp>
+#include <tutti/train/together.hpp>
 
 namespace tutti::train {
 
@@ -263,12 +264,15 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   engine_->fire<AfterLoad>(state_);
   seed_all(state_.seed);
   run_.data_parallel = options_.data_parallel;
-  if (options_.sharding.stage != dist::ShardStage::none && state_.world_size > 1) {
+  if (is_sharded(options_.sharding, state_.world_size)) {
     auto sharding =
         make_sharding(engine_->why_no_sharding(keeps_whole(options_.sharding)), options_, state_);
     run_.fold_into_optimizer = false;  // averages are of whole weights, norms over all ranks
     state_.sharding = sharding.get();
     run_.parallel = std::move(sharding);
+    if (const auto load_parts = std::exchange(run_.load_parts, nullptr)) {
+      detail::on_every_rank(*state_.communicator, load_parts);
+    }
   } else {
     run_.parallel = make_parallel(*engine_, state_, run_);
   }

@@ -22,6 +22,7 @@
 #include <tutti/dist/sharded.hpp>
 #include <tutti/optim/class_name.hpp>
 #include <tutti/optim/sweep.hpp>
+#include <tutti/train/sharded_parts.hpp>
 #include <tutti/train/sharding.hpp>
 
 /// Lets a Trainer anywhere in the program join several processes and shard its model over them.
@@ -37,9 +38,23 @@ std::unique_ptr<dist::Sharding> shard_run(const dist::ShardingOptions& options, 
 void save_whole_optimizer(const torch::optim::Optimizer& optimizer, const State& state,
                           Archive& archive);
 
+/// The same with this rank's parts of the states, which `parts` then lists by their path; no
+/// collective. Of several copies of the model the first has parts, the others list none.
+void save_optimizer_parts(const torch::optim::Optimizer& optimizer, const State& state,
+                          Archive& archive, checkpoint::PartPlaces& parts);
+
+/// Gives an optimizer of a sharded run the state of each parameter that save_optimizer_parts() has
+/// saved, on any number of ranks, with this rank's rows in it. Hyperparameters stay. Throws
+/// c10::Error when it does not fit.
+void load_optimizer_parts(torch::optim::Optimizer& optimizer, const State& state,
+                          const Archive& archive);
+
 #if TUTTI_BODIES  // else the separate source does it
 inline const bool sharding_is_supported = [] {
-  sharding_support() = {.shard = &shard_run, .save = &save_whole_optimizer};
+  sharding_support() = {.shard = &shard_run,
+                        .save = &save_whole_optimizer,
+                        .save_parts = &save_optimizer_parts,
+                        .load_parts = &load_optimizer_parts};
   return true;
 }();
 #endif
@@ -67,9 +82,15 @@ TUTTI_INLINE std::vector<const dist::ShardedParameter*> sharded_parameters(
   return out;
 }
 
-// The state of parameter i in what checkpoint::save_optimizer() has written; null: it has none.
+// Where checkpoint::save_optimizer() writes the state of parameter i: in an optimizer of tutti, in
+// one of LibTorch.
+TUTTI_INLINE std::vector<std::string> paths_of_state(std::size_t i) {
+  return {"own/param" + std::to_string(i), "state/" + std::to_string(i)};
+}
+
+// The state of parameter i there; null: it has none.
 TUTTI_INLINE Archive* state_in(Archive& archive, std::size_t i) {
-  for (const std::string& path : {"own/param" + std::to_string(i), "state/" + std::to_string(i)}) {
+  for (const std::string& path : paths_of_state(i)) {
     if (archive.contains(path)) {
       return &archive.child(path);
     }
@@ -77,7 +98,8 @@ TUTTI_INLINE Archive* state_in(Archive& archive, std::size_t i) {
   return nullptr;
 }
 
-// Replaces every tensor in `archive` that is as large as `like` by what `f` makes of it.
+// Replaces every tensor in `archive` that is as large as `like` by what `f(tensor, path)` makes of
+// it.
 template <class F>
 void replace_tensors(Archive& archive, at::IntArrayRef like, F&& f) {
   std::vector<std::pair<std::string, at::Tensor>> found;
@@ -89,7 +111,7 @@ void replace_tensors(Archive& archive, at::IntArrayRef like, F&& f) {
   }
   for (const auto& [name, tensor] : found) {
     archive.erase(name);
-    archive.put(name, at::Tensor(f(tensor)));
+    archive.put(name, at::Tensor(f(tensor, archive.path() + '/' + name)));
   }
 }
 
@@ -124,8 +146,9 @@ TUTTI_INLINE void take_shards(torch::optim::Optimizer& optimizer, const State& s
     const dist::ShardedParameter& one = *parameters[i];
     shapes[i] = c10::str(one.shard.sizes());
     if (Archive* const own = state_in(archive, i)) {
-      replace_tensors(*own, one.whole.sizes(),
-                      [&](const at::Tensor& whole) { return sharding.part_of(one, whole); });
+      replace_tensors(*own, one.whole.sizes(), [&](const at::Tensor& whole, const std::string&) {
+        return sharding.part_of(one, whole);
+      });
     }
   }
   put_anew(archive, "shapes", shapes);
@@ -154,11 +177,17 @@ TUTTI_INLINE std::unique_ptr<dist::Sharding> shard_run(const dist::ShardingOptio
   return sharding;
 }
 
-TUTTI_INLINE void save_whole_optimizer(const torch::optim::Optimizer& optimizer, const State& state,
-                                       Archive& archive) {
+}  // namespace tutti::train
+
+namespace tutti::train::detail {
+
+// Saves an optimizer under the names and shapes of the whole parameters, with what
+// `f(parameter, tensor, path)` makes of the tensors of their states.
+template <class F>
+void save_as_whole(const torch::optim::Optimizer& optimizer, const State& state, Archive& archive,
+                   F&& f) {
   checkpoint::save_optimizer(optimizer, archive, state.model.get());
-  const dist::Sharding& sharding = *state.sharding;
-  const auto parameters = detail::sharded_parameters(optimizer, sharding);
+  const auto parameters = sharded_parameters(optimizer, *state.sharding);
   auto names = archive.get<std::vector<std::string>>("parameters");
   auto shapes = archive.get<std::vector<std::string>>("shapes");
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -168,13 +197,59 @@ TUTTI_INLINE void save_whole_optimizer(const torch::optim::Optimizer& optimizer,
     const dist::ShardedParameter& one = *parameters[i];
     names[i] = one.name;
     shapes[i] = c10::str(one.whole.sizes());
-    if (Archive* const own = detail::state_in(archive, i)) {
-      detail::replace_tensors(*own, one.shard.sizes(),
-                              [&](const at::Tensor& part) { return sharding.whole_of(one, part); });
+    if (Archive* const own = state_in(archive, i)) {
+      replace_tensors(
+          *own, one.shard.sizes(),
+          [&](const at::Tensor& part, const std::string& path) { return f(one, part, path); });
     }
   }
-  detail::put_anew(archive, "parameters", names);
-  detail::put_anew(archive, "shapes", shapes);
+  put_anew(archive, "parameters", names);
+  put_anew(archive, "shapes", shapes);
+}
+
+}  // namespace tutti::train::detail
+
+namespace tutti::train {
+
+TUTTI_INLINE void save_whole_optimizer(const torch::optim::Optimizer& optimizer, const State& state,
+                                       Archive& archive) {
+  detail::save_as_whole(optimizer, state, archive,
+                        [&](const dist::ShardedParameter& one, const at::Tensor& part,
+                            const std::string&) { return state.sharding->whole_of(one, part); });
+}
+
+TUTTI_INLINE void save_optimizer_parts(const torch::optim::Optimizer& optimizer, const State& state,
+                                       Archive& archive, checkpoint::PartPlaces& parts) {
+  const PartWriter writer(state);
+  detail::save_as_whole(
+      optimizer, state, archive,
+      [&](const dist::ShardedParameter& one, const at::Tensor& part, const std::string& path) {
+        return writer.note(one, part, path, parts);
+      });
+}
+
+TUTTI_INLINE void load_optimizer_parts(torch::optim::Optimizer& optimizer, const State& state,
+                                       const Archive& archive) {
+  Archive own;
+  checkpoint::save_optimizer(optimizer, own, state.model.get());
+  const auto parameters = detail::sharded_parameters(optimizer, *state.sharding);
+  auto names = own.get<std::vector<std::string>>("parameters");
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    names[i] = parameters[i] != nullptr ? parameters[i]->name : names[i];
+  }
+  const auto places = checkpoint::detail::match_parameters(
+      names, archive.get<std::vector<std::string>>("parameters"), optim::class_name(optimizer));
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto from = detail::paths_of_state(places[i]);
+    const auto to = detail::paths_of_state(i);
+    for (std::size_t kind = 0; kind < to.size(); ++kind) {
+      own.erase(to[kind]);
+      if (archive.contains(from[kind])) {
+        own.put(to[kind], archive.child(from[kind]));
+      }
+    }
+  }
+  checkpoint::load_optimizer(optimizer, own);
 }
 
 }  // namespace tutti::train

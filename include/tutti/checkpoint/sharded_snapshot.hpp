@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <charconv>
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/StringUtil.h>
+
+#include <tutti/checkpoint/shard_layout.hpp>
+#include <tutti/checkpoint/sharded_checkpoint.hpp>
+#include <tutti/checkpoint/sharded_files.hpp>
+#include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/config.hpp>
+#include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
+
+/// Snapshots of which the ranks of a run write and read parts.
+namespace tutti::checkpoint {
+
+/// What this rank writes of a snapshot: what `parts` lists, by its path behind "model/" or
+/// "state/", and on rank 0 all else. The random streams "rng/<rank>" of the state are the rank's
+/// own.
+///
+/// The state of parameters is in the folder "optim", of further optimizers in "optim1" and so on,
+/// under the names of Python's flattened optimizer state dict: `state.<parameter>.exp_avg`. Other
+/// tensors are in the folder "state", by their path.
+ShardedSnapshot to_sharded(const Snapshot& snapshot, const PartPlaces& parts, int rank);
+
+/// A sharded checkpoint that is being loaded: a snapshot whose tensors are placeholders, which have
+/// shape and type and no memory, until their values are asked for.
+class ShardedSource {
+ public:
+  /// Throws c10::Error, naming what is wrong, when the checkpoint is damaged.
+  explicit ShardedSource(const std::filesystem::path& path) : saved_(path) {}
+
+  [[nodiscard]] const ShardedCheckpoint& checkpoint() const { return saved_; }
+
+  /// All of the checkpoint; of the random streams those of one rank, or of all, which are values.
+  /// with_state: else the model alone.
+  Snapshot snapshot(std::optional<int> rank, bool with_state);
+
+  /// The value of a placeholder.
+  [[nodiscard]] at::Tensor read(const at::Tensor& placeholder) const;
+  /// The rows of it that rank `rank` of `ranks` has, see shard_box(); of a scalar rank 0 has
+  /// one row.
+  [[nodiscard]] at::Tensor read_rows(const at::Tensor& placeholder, int rank, int ranks) const;
+
+  /// The state with values in place of what is left of its placeholders. ranks: so many share the
+  /// state of the optimizers' parameters, of which this is rank `rank`; 0: it is whole.
+  [[nodiscard]] Archive filled(const Archive& state, int rank, int ranks) const;
+
+ private:
+  struct Place {
+    const ShardedFiles* files;
+    std::string name;
+    at::Tensor keeps_alive;
+  };
+
+  at::Tensor placeholder(const ShardedFiles& files, const std::string& name);
+  [[nodiscard]] const Place& place_of(const at::Tensor& placeholder) const;
+
+  ShardedCheckpoint saved_;
+  std::unordered_map<const void*, Place> places_;
+};
+
+/// Reads a checkpoint into memory, be it whole or sharded. path, options, errors:
+/// read_snapshot()'s.
+Snapshot read_checkpoint(const std::filesystem::path& path, const ReadOptions& options = {});
+
+namespace detail {
+
+/// Whose state a tensor of a checkpoint is, by its path: `optimizers/<k>/own/param<i>/<key>`, or
+/// `optimizers/<k>/state/<i>/<key>`.
+struct OptimizerEntry {
+  std::string optimizer;
+  std::size_t parameter = 0;
+  std::string key;
+};
+
+std::optional<OptimizerEntry> optimizer_entry(std::string_view path);
+
+/// A list of texts that each optimizer of a state has, one for each of its parameters.
+class OptimizerTexts {
+ public:
+  OptimizerTexts(const Archive& state, std::string list) : state_(state), list_(std::move(list)) {}
+
+  /// That of the parameter; empty: there is none.
+  const std::string& operator()(const OptimizerEntry& entry);
+
+ private:
+  const Archive& state_;
+  std::string list_;
+  std::map<std::string, std::vector<std::string>> known_;
+  std::string none_;
+};
+
+}  // namespace detail
+
+}  // namespace tutti::checkpoint
+
+#if TUTTI_BODIES
+
+namespace tutti::checkpoint::detail {
+
+TUTTI_INLINE std::optional<OptimizerEntry> optimizer_entry(std::string_view path) {
+  const auto take = [&](std::string_view start) {
+    const bool there = path.starts_with(start);
+    path.remove_prefix(there ? start.size() : 0);
+    return there;
+  };
+  OptimizerEntry out;
+  if (!take("optimizers/")) {
+    return std::nullopt;
+  }
+  const auto slash = path.find('/');
+  if (slash == std::string_view::npos) {
+    return std::nullopt;
+  }
+  out.optimizer = path.substr(0, slash);
+  path.remove_prefix(slash + 1);
+  if (!take("own/param") && !take("state/")) {
+    return std::nullopt;
+  }
+  const auto [end, error] = std::from_chars(path.data(), path.data() + path.size(), out.parameter);
+  if (error != std::errc() || end == path.data() + path.size() || *end != '/') {
+    return std::nullopt;
+  }
+  out.key = path.substr(static_cast<std::size_t>(end + 1 - path.data()));
+  return out;
+}
+
+TUTTI_INLINE const std::string& OptimizerTexts::operator()(const OptimizerEntry& entry) {
+  const auto [found, is_new] = known_.try_emplace(entry.optimizer);
+  const std::string path = "optimizers/" + entry.optimizer + "/" + list_;
+  if (is_new && state_.contains(path)) {
+    found->second = state_.get<std::vector<std::string>>(path);
+  }
+  return entry.parameter < found->second.size() ? found->second[entry.parameter] : none_;
+}
+
+// Where a tensor of the state is written.
+TUTTI_INLINE std::pair<std::string, std::string> place_in_folders(const std::string& path,
+                                                                  OptimizerTexts& names) {
+  const auto entry = optimizer_entry(path);
+  const std::string name = entry ? names(*entry) : std::string();
+  if (name.empty()) {
+    return {"state", path};
+  }
+  std::string key = entry->key;
+  for (char& letter : key) {
+    letter = letter == '/' ? '.' : letter;
+  }
+  return {"optim" + (entry->optimizer == "0" ? std::string() : entry->optimizer),
+          "state." + name + "." + key};
+}
+
+// A tree with what `f(path, tensor)` makes of its tensors.
+template <class F>
+void copy_tree(const Archive& from, const std::string& prefix, Archive& to, F&& f) {
+  for (const auto& entry : from.entries()) {
+    const std::string path = prefix + entry.name;
+    if (entry.is_child()) {
+      copy_tree(entry.child(), path + '/', to.child(entry.name), f);
+    } else if (const at::Tensor* tensor = entry.leaf().tensor()) {
+      to.put(entry.name, at::Tensor(f(path, *tensor)));
+    } else {
+      entry.leaf().visit([&](const auto& leaf) { to.put(entry.name, leaf); });
+    }
+  }
+}
+
+}  // namespace tutti::checkpoint::detail
+
+namespace tutti::checkpoint {
+
+TUTTI_INLINE ShardedSnapshot to_sharded(const Snapshot& snapshot, const PartPlaces& parts,
+                                        int rank) {
+  ShardedSnapshot out;
+  out.meta = snapshot.meta;
+  const auto add = [&](const std::string& folder, const std::string& name, const std::string& path,
+                       const at::Tensor& tensor) {
+    const auto part = parts.find(path);
+    if (part != parts.end()) {
+      out.folders[folder].push_back({.name = name,
+                                     .part = tensor,
+                                     .offsets = part->second.offsets,
+                                     .shape = part->second.shape});
+    } else if (rank == 0) {
+      out.folders[folder].push_back({.name = name, .part = tensor});
+    }
+  };
+  for (const auto& [path, tensor] : detail::tensors_of(snapshot.model, true)) {
+    add("model", path, "model/" + path, tensor);
+  }
+  out.state = snapshot.state;
+  const std::string own = "rng/" + std::to_string(rank);
+  if (out.state.contains(own)) {
+    out.own = detail::tensors_of(out.state.child(own), true);
+  }
+  out.state.erase("rng");
+  detail::OptimizerTexts names(snapshot.state, "parameters");
+  for (const auto& [path, tensor] : detail::tensors_of(out.state, false)) {
+    const auto [folder, name] = detail::place_in_folders(path, names);
+    add(folder, name, "state/" + path, tensor);
+    out.places[path] = folder + '/' + name;
+  }
+  return out;
+}
+
+TUTTI_INLINE at::Tensor ShardedSource::placeholder(const ShardedFiles& files,
+                                                   const std::string& name) {
+  const ShardedTensor& tensor = files.tensors().find(name)->second;
+  at::Tensor out = at::empty(tensor.shape(), at::TensorOptions(tensor.dtype).device(at::kMeta));
+  places_[out.unsafeGetTensorImpl()] = {&files, name, out};
+  return out;
+}
+
+TUTTI_INLINE Snapshot ShardedSource::snapshot(std::optional<int> rank, bool with_state) {
+  Snapshot out;
+  out.meta = saved_.manifest().meta;
+  if (saved_.has_folder("model")) {
+    const ShardedFiles& model = saved_.folder("model");
+    for (const auto& item : model.tensors()) {
+      out.model.put(item.first, placeholder(model, item.first));
+    }
+  }
+  if (!with_state) {
+    return out;
+  }
+  out.state = saved_.state(
+      [&](const ShardedFiles& files, const std::string& name) { return placeholder(files, name); });
+  for (int one = 0; saved_.has_own(one); ++one) {
+    Archive& streams = out.state.child("rng").child(std::to_string(one));
+    for (const auto& [name, tensor] :
+         one == rank.value_or(one) ? saved_.own_of(one) : std::vector<NamedTensor>{}) {
+      streams.put(name, tensor);
+    }
+  }
+  return out;
+}
+
+TUTTI_INLINE const ShardedSource::Place& ShardedSource::place_of(
+    const at::Tensor& placeholder) const {
+  const auto found = places_.find(placeholder.unsafeGetTensorImpl());
+  TUTTI_CHECK(found != places_.end(), "checkpoint: a tensor of '", saved_.path().string(),
+              "' was to be read that is not of it");
+  return found->second;
+}
+
+TUTTI_INLINE at::Tensor ShardedSource::read(const at::Tensor& placeholder) const {
+  const Place& place = place_of(placeholder);
+  return place.files->read(place.name);
+}
+
+TUTTI_INLINE at::Tensor ShardedSource::read_rows(const at::Tensor& placeholder, int rank,
+                                                 int ranks) const {
+  const Place& place = place_of(placeholder);
+  if (placeholder.dim() == 0) {
+    return place.files->read(place.name).view({1}).narrow(0, 0, rank == 0 ? 1 : 0);
+  }
+  return place.files->read(place.name, shard_box(placeholder.sizes().vec(), rank, ranks));
+}
+
+TUTTI_INLINE Archive ShardedSource::filled(const Archive& state, int rank, int ranks) const {
+  Archive out;
+  detail::OptimizerTexts shapes(state, "shapes");
+  detail::copy_tree(state, "", out, [&](const std::string& path, const at::Tensor& tensor) {
+    if (!tensor.is_meta()) {
+      return tensor;
+    }
+    const auto entry = ranks > 0 ? detail::optimizer_entry(path) : std::nullopt;
+    return entry && shapes(*entry) == c10::str(tensor.sizes()) ? read_rows(tensor, rank, ranks)
+                                                               : read(tensor);
+  });
+  return out;
+}
+
+TUTTI_INLINE Snapshot read_checkpoint(const std::filesystem::path& path,
+                                      const ReadOptions& options) {
+  if (!is_sharded(path)) {
+    return read_snapshot(path, options);
+  }
+  ShardedSource source(path);
+  if (options.verify) {
+    source.checkpoint().verify(0, 1, options.state ? "" : "model");
+  }
+  Snapshot out = source.snapshot(std::nullopt, options.state);
+  Archive model;
+  if (options.model) {
+    detail::copy_tree(out.model, "", model, [&](const std::string&, const at::Tensor& tensor) {
+      return source.read(tensor);
+    });
+  }
+  out.model = std::move(model);
+  out.state = source.filled(out.state, 0, 0);
+  return out;
+}
+
+}  // namespace tutti::checkpoint
+
+#endif

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <c10/util/Exception.h>
+
+#include <tutti/checkpoint/background.hpp>
+#include <tutti/core/detail/throw.hpp>
+#include <tutti/dist/communicator.hpp>
+
+/// Work of some ranks or of all whose failure every rank learns of, so that none waits for another.
+namespace tutti::train {
+
+// What an exception says, without a stack trace.
+inline std::string text_of(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+}
+
+// Runs `work` on rank 0. Returns on every rank what rank 0 threw, null when it ended well.
+template <class F>
+std::exception_ptr on_rank_zero(dist::Communicator& world, F&& work) {
+  std::string text;
+  std::exception_ptr error;
+  if (world.rank() == 0) {
+    try {
+      work();
+    } catch (const std::exception& caught) {
+      text = "rank 0: " + text_of(caught);
+      error = std::current_exception();
+    }
+  }
+  if (world.size() == 1) {
+    return error;
+  }
+  text = world.broadcast_bytes(text);
+  if (!error && !text.empty()) {
+    error = std::make_exception_ptr(
+        c10::Error(c10::SourceLocation{__func__, __FILE__, __LINE__}, text));
+  }
+  return error;
+}
+
+// Runs `work` on every rank. Returns what it threw on this one, else on the first of the others,
+// null when it ended well on all.
+template <class F>
+std::exception_ptr error_of_any(dist::Communicator& world, F&& work) {
+  std::string text;
+  std::exception_ptr error;
+  try {
+    work();
+  } catch (const std::exception& caught) {
+    text = text_of(caught);
+    error = std::current_exception();
+  }
+  const std::vector<std::string> texts = world.all_gather_bytes(text);
+  for (std::size_t rank = 0; rank < texts.size() && !error; ++rank) {
+    if (!texts[rank].empty()) {
+      error =
+          std::make_exception_ptr(c10::Error(c10::SourceLocation{__func__, __FILE__, __LINE__},
+                                             "rank " + std::to_string(rank) + ": " + texts[rank]));
+    }
+  }
+  return error;
+}
+
+namespace detail {
+
+// The error of any rank is thrown on all of them, so that none waits for another.
+template <class F>
+void on_every_rank(dist::Communicator& world, F&& work) {
+  if (const auto error = error_of_any(world, std::forward<F>(work))) {
+    std::rethrow_exception(error);
+  }
+}
+
+}  // namespace detail
+
+/// Runs `work` on the ranks where `here` is set, while the others wait for as long as it takes; a
+/// collective. What it throws is thrown on every rank.
+template <class F>
+void patiently(dist::Communicator& world, bool here, F&& work) {
+  if (world.size() == 1) {
+    if (here) {
+      work();
+    }
+    return;
+  }
+  std::atomic<bool> done{!here};
+  checkpoint::Background thread;
+  if (here) {
+    thread.run([&] {
+      try {
+        work();
+      } catch (...) {
+        done = true;
+        throw;
+      }
+      done = true;
+    });
+  }
+  // Many short waits, since a collective has a time limit.
+  while (world.all_reduce_value(std::int64_t{!done}, dist::ReduceOp::maximum) != 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  detail::on_every_rank(world, [&] {
+    if (const auto error = thread.finish()) {
+      std::rethrow_exception(error);
+    }
+  });
+}
+
+}  // namespace tutti::train

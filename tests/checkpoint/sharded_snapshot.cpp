@@ -1,0 +1,132 @@
+#include <tutti/checkpoint/sharded_snapshot.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "support/catch.hpp"
+#include "support/message.hpp"
+#include "support/temporary_folder.hpp"
+
+using Catch::Matchers::ContainsSubstring;
+using namespace tutti::checkpoint;
+using tutti::Archive;
+using Names = std::vector<std::string>;
+
+namespace {
+
+/// A run with an optimizer of tutti and one of LibTorch, of which rank `rank` has its rows.
+struct Part {
+  Snapshot snapshot;
+  PartPlaces offsets;
+
+  Part(int rank, int ranks) {
+    const auto cut = [&](const std::string& path, const at::Tensor& whole) {
+      const TensorBox box = shard_box(whole.sizes().vec(), rank, ranks);
+      offsets[path] = {.offsets = box.offsets, .shape = whole.sizes().vec()};
+      return whole.narrow(0, box.offsets[0], box.sizes[0]);
+    };
+    snapshot.meta.put("batch", std::int64_t{3});
+    snapshot.model.put("fc.weight", cut("model/fc.weight", weight()));
+    snapshot.model.put("norm.mean", at::full({2}, rank + 1));  // rank 0's counts
+    Archive& first = snapshot.state.child("optimizers/0");
+    first.put("parameters", Names{"fc.weight"});
+    first.put("shapes", Names{"[5, 2]"});
+    const std::string path = "optimizers/0/own/param0/exp_avg";
+    first.put("own/param0/exp_avg", cut("state/" + path, weight() * 2));
+    Archive& second = snapshot.state.child("optimizers/1");
+    second.put("parameters", Names{""});
+    second.put("shapes", Names{"[5, 2]"});
+    const std::string other = "optimizers/1/state/0/momentum_buffer";
+    second.put("state/0/momentum_buffer", cut("state/" + other, weight() * 3));
+    snapshot.state.put("policies/EMA/count", at::full({1}, 4, at::kLong));
+    snapshot.state.put("lr", 0.5);
+    snapshot.state.put("rng/" + std::to_string(rank) + "/libtorch/cpu", at::full({2}, rank));
+  }
+
+  static at::Tensor weight() { return at::arange(10, at::kFloat).view({5, 2}); }
+};
+
+void write(const std::filesystem::path& target, int ranks) {
+  std::deque<ShardedSnapshot> parts;
+  std::deque<tutti::checkpoint::detail::ShardedSave> saves;
+  std::vector<std::string> reports;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Part part(rank, ranks);
+    parts.push_back(to_sharded(part.snapshot, part.offsets, rank));
+    saves.emplace_back(target, parts.back(), rank, ranks, false);
+  }
+  const std::string folder = saves.front().open();
+  for (auto& save : saves) {
+    reports.push_back(save.write(folder));
+  }
+  saves.front().commit(reports);
+}
+
+}  // namespace
+
+TEST_CASE("a rank writes its rows, rank 0 all else", "[checkpoint][sharded]") {
+  const Part part(1, 2);
+  const ShardedSnapshot second = to_sharded(part.snapshot, part.offsets, 1);
+  REQUIRE(second.folders.at("model").size() == 1);
+  CHECK(second.folders.at("model")[0].name == "fc.weight");
+  CHECK(second.folders.at("model")[0].offsets == std::vector<std::int64_t>{3, 0});
+  CHECK(second.folders.at("state").size() == 1);  // of a parameter without a name
+  REQUIRE(second.own.size() == 1);
+  CHECK(second.own[0].first == "libtorch/cpu");
+  CHECK_FALSE(second.state.contains("rng"));
+  const Part none(0, 2);
+  const ShardedSnapshot first = to_sharded(none.snapshot, none.offsets, 0);
+  CHECK(first.folders.at("model").size() == 2);
+  CHECK(first.folders.at("optim")[0].name == "state.fc.weight.exp_avg");
+  CHECK(first.folders.at("state").size() == 2);
+  CHECK(first.places.at("optimizers/0/own/param0/exp_avg") == "optim/state.fc.weight.exp_avg");
+  CHECK(first.places.at("policies/EMA/count") == "state/policies/EMA/count");
+}
+
+TEST_CASE("a sharded checkpoint is read whole, or a rank's rows of it", "[checkpoint][sharded]") {
+  const TemporaryFolder folder;
+  write(folder / "a", 2);
+  const Snapshot whole = read_checkpoint(folder / "a");
+  CHECK(whole.meta.get<std::int64_t>("batch") == 3);
+  CHECK(whole.model.tensor("fc.weight").equal(Part::weight()));
+  CHECK(whole.model.tensor("norm.mean").equal(at::full({2}, 1)));
+  CHECK(whole.state.tensor("optimizers/0/own/param0/exp_avg").equal(Part::weight() * 2));
+  CHECK(whole.state.tensor("optimizers/1/state/0/momentum_buffer").equal(Part::weight() * 3));
+  CHECK(whole.state.tensor("policies/EMA/count").item<std::int64_t>() == 4);
+  CHECK(whole.state.get<double>("lr") == 0.5);
+  CHECK(whole.state.child("rng").size() == 2);
+  CHECK(whole.state.tensor("rng/1/libtorch/cpu").equal(at::full({2}, 1)));
+  CHECK(read_checkpoint(folder / "a", {.state = false}).state.empty());
+
+  ShardedSource source(folder / "a");
+  const Snapshot third = source.snapshot(1, true);
+  CHECK(third.model.tensor("fc.weight").is_meta());
+  CHECK(third.state.child("rng").size() == 2);
+  CHECK(third.state.child("rng/0").empty());
+  const at::Tensor rows = source.read_rows(third.model.tensor("fc.weight"), 2, 3);
+  CHECK(rows.equal(Part::weight().narrow(0, 4, 1)));
+  const Archive state = source.filled(third.state, 2, 3);
+  CHECK(state.tensor("optimizers/0/own/param0/exp_avg").equal(Part::weight().narrow(0, 4, 1) * 2));
+  CHECK(state.tensor("policies/EMA/count").item<std::int64_t>() == 4);
+  CHECK_THAT(message([&] { static_cast<void>(source.read(at::ones({1}))); }),
+             ContainsSubstring("was to be read that is not of it"));
+}
+
+TEST_CASE("whose state a tensor is, by its path", "[checkpoint][sharded]") {
+  const auto entry = tutti::checkpoint::detail::optimizer_entry("optimizers/1/own/param12/exp_avg");
+  REQUIRE(entry);
+  CHECK(entry->optimizer == "1");
+  CHECK(entry->parameter == 12);
+  CHECK(entry->key == "exp_avg");
+  CHECK(tutti::checkpoint::detail::optimizer_entry("optimizers/0/state/3/al/0")->key == "al/0");
+  for (const char* other :
+       {"", "optimizers", "optimizers/0", "optimizers/0/own/step", "optimizers/0/own/param/x",
+        "optimizers/0/state/3", "policies/EMA", "optimizers/0/state/99999999999999999999999/x"}) {
+    INFO(other);
+    CHECK_FALSE(tutti::checkpoint::detail::optimizer_entry(other));
+  }
+}
