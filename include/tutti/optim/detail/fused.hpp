@@ -4,6 +4,7 @@
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/stateful.hpp>
+#include <tutti/optim/averages.hpp>
 #include <tutti/optim/detail/parameter_groups.hpp>
 #include <tutti/optim/detail/sweep_plan.hpp>
 #include <tutti/optim/sweep.hpp>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -23,12 +25,81 @@
 #include <torch/optim/optimizer.h>
 
 namespace tutti::optim {
+namespace detail {
+
+/// The averages that `Rule<Hyper>` trains for: it puts one into a tensor that holds the weight.
+template <class Hyper>
+concept HasAverages = requires(const Hyper& h, const ParameterState& state) {
+  Rule<Hyper>::average_into(h, state);
+};
+
+/// KeepsAverages, where the rule has them.
+template <class Fused, class Hyper, bool = HasAverages<Hyper>>
+class Averages {
+ protected:
+  void need_training_weights() const {}
+};
+
+template <class Fused, class Hyper>
+class Averages<Fused, Hyper, true> : public KeepsAverages {
+ public:
+  void use_averages(bool yes) override {
+    const c10::AutoGradMode no_gradients(false);
+    auto& fused = static_cast<Fused&>(*this);
+    if (yes && !in_use_) {
+      for (const auto& group : fused.param_groups()) {
+        const Hyper& hyper = options_of<Hyper>(group).hyper;
+        for (const at::Tensor& parameter : group.params()) {
+          if (const ParameterState* state = fused.state_of(parameter)) {
+            training_.emplace(parameter.unsafeGetTensorImpl(), parameter.detach().clone());
+            Rule<Hyper>::average_into(hyper, *state);
+          }
+        }
+      }
+    } else if (!yes) {
+      for (const auto& group : fused.param_groups()) {
+        for (const at::Tensor& parameter : group.params()) {
+          if (const at::Tensor* const kept = training_weight(parameter)) {
+            parameter.copy_(*kept);
+          }
+        }
+      }
+      training_.clear();
+    }
+    in_use_ = yes;
+  }
+  [[nodiscard]] bool averages_in_use() const override { return in_use_; }
+
+ protected:
+  void need_training_weights() const {
+    TUTTI_CHECK(!in_use_, Rule<Hyper>::name,
+                ": the model holds the averages; call use_averages(false) before a step.");
+  }
+  // What the parameter is in training, while the model holds averages; else null.
+  const at::Tensor* training_weight(const at::Tensor& parameter) const {
+    const auto found = training_.find(parameter.unsafeGetTensorImpl());
+    return found == training_.end() ? nullptr : &found->second;
+  }
+  void forget_training_weights() {
+    training_.clear();
+    in_use_ = false;
+  }
+
+ private:
+  std::unordered_map<const void*, at::Tensor> training_;
+  bool in_use_ = false;
+};
+
+}  // namespace detail
 
 /// A torch::optim::Optimizer whose step is one pass over the memory of all parameters of a group
 /// that share a device, a type and a step count. Made by `SGD{...}.build(groups)` and its like.
 /// Floats on an x86-64 processor with AVX2 go through loops of its own, all else through one call
-/// of LibTorch's fused kernel; results are the same bit by bit. With a Sweep, floats on a CUDA
-/// device go through a kernel of its own, which rounds as those loops do.
+/// of LibTorch's fused kernel where there is one (SGD, Adam and their kin; results are the same bit
+/// by bit), else through its functions over lists of tensors (equal but for the last bits). With a
+/// Sweep, floats on a CUDA device go through a kernel of its own, which rounds as those loops do,
+/// for the optimizers that have a fused kernel. Optimizers that look at a whole tensor (LAMB, LARS,
+/// Adafactor, Muon's matrices) have no loops.
 ///
 /// Parameters without a gradient are skipped altogether. param_groups() may be changed at any time
 /// (parameters replaced, added, removed, of another device, type or memory format; options
@@ -40,7 +111,8 @@ template <class Hyper>
 class Fused final : public torch::optim::Optimizer,
                     public Stateful,
                     public ReportsMetrics,
-                    public Sweeping {
+                    public Sweeping,
+                    public detail::Averages<Fused<Hyper>, Hyper> {
  public:
   using Options = GroupOptions<Hyper>;
 
@@ -108,6 +180,12 @@ class Fused final : public torch::optim::Optimizer,
     update_all(&fold, averages ? &sweep.averaging : nullptr);
   }
 
+  [[nodiscard]] bool elementwise() const override {
+    return detail::HasLoops<Hyper> && !requires(const detail::Bucket& b) {
+      Rule<Hyper>::has_loops(b);
+    };
+  }
+
   /// The state of a parameter; null before its first step with a gradient.
   const ParameterState* state_of(const at::Tensor& parameter) const {
     const auto found = state_.find(parameter.unsafeGetTensorImpl());
@@ -155,7 +233,13 @@ class Fused final : public torch::optim::Optimizer,
                         [&](const char* name, const auto& value) { saved.put(name, value); });
       for (const at::Tensor& parameter : group.params()) {
         if (const ParameterState* state = state_of(parameter)) {
-          detail::save_state<Hyper>(archive.child(detail::parameter_name(index)), *state);
+          Archive& entry = archive.child(detail::parameter_name(index));
+          detail::save_state<Hyper>(entry, *state);
+          if constexpr (detail::HasAverages<Hyper>) {
+            if (const at::Tensor* const weight = this->training_weight(parameter)) {
+              entry.put("training_weight", *weight);
+            }
+          }
         }
         ++index;
       }
@@ -170,6 +254,9 @@ class Fused final : public torch::optim::Optimizer,
   /// is changed, when the groups or the shapes differ.
   void load(const Archive& archive) override {
     detail::check_archive<Hyper>(archive, param_groups_);
+    if constexpr (detail::HasAverages<Hyper>) {
+      this->forget_training_weights();
+    }
     state_.clear();
     plans_.clear();
     std::size_t index = 0;
@@ -185,6 +272,12 @@ class Fused final : public torch::optim::Optimizer,
         if (archive.contains(name)) {
           auto state = std::make_unique<ParameterState>();
           detail::load_state<Hyper>(archive.child(name), parameter, *state);
+          if constexpr (detail::HasAverages<Hyper>) {
+            if (archive.child(name).contains("training_weight")) {
+              const c10::AutoGradMode no_gradients(false);
+              parameter.copy_(archive.child(name).tensor("training_weight"));
+            }
+          }
           state_[parameter.unsafeGetTensorImpl()] = std::move(state);
         }
       }
@@ -202,7 +295,6 @@ class Fused final : public torch::optim::Optimizer,
 
   struct Plan {
     Options* options = nullptr;
-    std::size_t buffers = 0;
     std::vector<Place> places;
     std::vector<detail::Bucket> buckets;
     std::vector<std::pair<at::Tensor, at::Tensor>> staged;  // a parameter that is not dense, copy
@@ -222,6 +314,7 @@ class Fused final : public torch::optim::Optimizer,
 
   // This step's gradients of all groups, in plans that fit them.
   void take_gradients() {
+    this->need_training_weights();
     plans_.resize(param_groups_.size());
     for (std::size_t g = 0; g < param_groups_.size(); ++g) {
       if (!gather(param_groups_[g], plans_[g])) {
@@ -255,7 +348,7 @@ class Fused final : public torch::optim::Optimizer,
       parameters_changed_ = true;
       return false;
     }
-    if (plan.stale || plan.buffers != Rule<Hyper>::buffer_count(plan.options->hyper)) {
+    if (plan.stale) {
       return false;
     }
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -271,7 +364,8 @@ class Fused final : public torch::optim::Optimizer,
       }
       if (place.state != nullptr) {
         detail::Bucket& bucket = plan.buckets[place.bucket];
-        if (!still_fits(parameter, place, bucket, plan.buffers)) {
+        if (bucket.mask != detail::buffer_mask(plan.options->hyper, parameter) ||
+            !still_fits(parameter, place, bucket)) {
           return false;
         }
         bucket.gradients[place.index] = laid_out(gradient, parameter, plan);
@@ -280,20 +374,24 @@ class Fused final : public torch::optim::Optimizer,
     return true;
   }
 
-  bool still_fits(const at::Tensor& parameter, const Place& place, const detail::Bucket& bucket,
-                  std::size_t buffers) const {
+  bool still_fits(const at::Tensor& parameter, const Place& place,
+                  const detail::Bucket& bucket) const {
     const auto found = state_.find(parameter.unsafeGetTensorImpl());
     if (found == state_.end() || found->second.get() != place.state ||
         bucket.device != parameter.device() || bucket.type != parameter.scalar_type() ||
-        !parameter.is_non_overlapping_and_dense() || place.state->step != bucket.step) {
+        !parameter.is_non_overlapping_and_dense() || place.state->step != bucket.step ||
+        place.state->scalars != bucket.scalars) {
       return false;
     }
-    for (std::size_t b = 0; b < buffers; ++b) {
-      if (!place.state->buffers[b].is_same(bucket.buffers[b][place.index])) {
-        return false;
+    bool same = true;
+    detail::each_buffer(bucket.mask, [&](std::size_t b) {
+      const at::Tensor& buffer = place.state->buffers[b];
+      same = same && buffer.is_same(bucket.buffers[b][place.index]);
+      if constexpr (!requires { Rule<Hyper>::like_buffer(parameter, b); }) {
+        same = same && buffer.strides() == parameter.strides();
       }
-    }
-    return buffers == 0 || place.state->buffers[0].strides() == parameter.strides();
+    });
+    return same;
   }
 
   // Sorts the group's parameters that have a gradient into buckets, and takes the gradients.
@@ -303,7 +401,6 @@ class Fused final : public torch::optim::Optimizer,
     }
     plan = Plan{};
     plan.options = &detail::options_of<Hyper>(group);
-    plan.buffers = Rule<Hyper>::buffer_count(plan.options->hyper);
     for (const at::Tensor& parameter : group.params()) {
       Place place;
       place.parameter = parameter.unsafeGetTensorImpl();
@@ -313,6 +410,7 @@ class Fused final : public torch::optim::Optimizer,
       plan.places.push_back(place);
     }
     for (detail::Bucket& bucket : plan.buckets) {
+      detail::keep_ways(plan.options->hyper, bucket);
       if (Rule<Hyper>::counts_steps) {
         const at::Tensor scalar = bucket.parameters.front().detach().new_full({}, 0, at::kFloat);
         bucket.steps.assign(bucket.parameters.size(), scalar);
@@ -321,14 +419,18 @@ class Fused final : public torch::optim::Optimizer,
     plan.stale = !plan.staged.empty();
   }
 
-  ParameterState& state_for(const at::Tensor& parameter, std::size_t buffers, bool& first) {
+  ParameterState& state_for(const at::Tensor& parameter, const Hyper& hyper, bool& first) {
     auto& slot = state_[parameter.unsafeGetTensorImpl()];
     if (slot == nullptr) {
-      slot = std::make_unique<ParameterState>();
+      auto fresh = std::make_unique<ParameterState>();
+      if constexpr (detail::HasScalars<Hyper>) {
+        fresh->scalars = Rule<Hyper>::first_scalars(hyper);
+      }
+      slot = std::move(fresh);
     }
     auto& state = static_cast<ParameterState&>(*slot);
     state.parameter = parameter;
-    first = detail::prepare_buffers(state, buffers, /*zero=*/Rule<Hyper>::counts_steps);
+    first = detail::prepare_buffers(hyper, state);
     return state;
   }
 
@@ -337,8 +439,10 @@ class Fused final : public torch::optim::Optimizer,
                 parameter.scalar_type(), "; only floating point is trained.");
     bool first = false;
     Place place{.parameter = parameter.unsafeGetTensorImpl()};
-    place.state = &state_for(parameter, plan.buffers, first);
-    place.bucket = detail::bucket_for(parameter, place.state->step, first, plan.buckets);
+    const Hyper& hyper = plan.options->hyper;
+    place.state = &state_for(parameter, hyper, first);
+    const unsigned mask = detail::buffer_mask(hyper, parameter);
+    place.bucket = detail::bucket_for(*place.state, mask, first, plan.buckets);
     detail::Bucket& bucket = plan.buckets[place.bucket];
     place.index = bucket.parameters.size();
     at::Tensor work = parameter;
@@ -349,9 +453,8 @@ class Fused final : public torch::optim::Optimizer,
     }
     bucket.gradients.push_back(laid_out(parameter.grad(), work, plan));
     bucket.parameters.push_back(std::move(work));
-    for (std::size_t b = 0; b < plan.buffers; ++b) {
-      bucket.buffers[b].push_back(place.state->buffers[b]);
-    }
+    detail::each_buffer(
+        mask, [&](std::size_t b) { bucket.buffers[b].push_back(place.state->buffers[b]); });
     return place;
   }
 
@@ -363,17 +466,31 @@ class Fused final : public torch::optim::Optimizer,
     }
   }
 
-  // One step of the plan's buckets; lets go of the gradients.
-  static void update(Plan& plan, const detail::Fold* fold, const Averaging* averaging) {
-    for (detail::Bucket& bucket : plan.buckets) {
-      bucket.step += Rule<Hyper>::counts_steps ? 1 : 0;
+  // One pass over the bucket's memory; false where there are no loops for it.
+  static bool update_strips(const Plan& plan, detail::Bucket& bucket, const detail::Fold* fold,
+                            const Averaging* averaging) {
+    if constexpr (detail::HasLoops<Hyper>) {
       if (bucket.plain || (bucket.on_cuda && fold != nullptr)) {
-        detail::find_strips(bucket, plan.buffers, averaging);
+        detail::find_strips(bucket, averaging);
         detail::sweep(bucket,
                       Rule<Hyper>::numbers(plan.options->hyper, plan.options->initial_lr, bucket),
                       fold != nullptr ? *fold : detail::Fold{});
-      } else {
-        Rule<Hyper>::update(plan.options->hyper, plan.options->initial_lr, bucket);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // One step of the plan's buckets; lets go of the gradients.
+  static void update(Plan& plan, const detail::Fold* fold, const Averaging* averaging) {
+    const Hyper& hyper = plan.options->hyper;
+    for (detail::Bucket& bucket : plan.buckets) {
+      bucket.step += Rule<Hyper>::counts_steps ? 1 : 0;
+      if (!update_strips(plan, bucket, fold, averaging)) {
+        Rule<Hyper>::update(hyper, plan.options->initial_lr, bucket);
+      }
+      if constexpr (detail::HasScalars<Hyper>) {
+        Rule<Hyper>::count(hyper, bucket);
       }
       plan.stale = plan.stale || bucket.first;
       for (at::Tensor& gradient : bucket.gradients) {
@@ -386,6 +503,7 @@ class Fused final : public torch::optim::Optimizer,
     for (const Place& place : plan.places) {
       if (place.state != nullptr) {
         place.state->step = plan.buckets[place.bucket].step;
+        place.state->scalars = plan.buckets[place.bucket].scalars;
         place.parameter->bump_version();  // for autograd, since the fused kernels do not
       }
     }
