@@ -437,10 +437,19 @@ inline Program& Program::add(TrainerOptions& options) {
   trainer_ = &options;
   o.on_signal = o.on_signal.value_or(OnSignal::exit);
   add("--max-duration", o.max_duration, "how long to train: 10ep or 10, 500ba, 2h");
+  add("--min-duration", o.min_duration, "policies cannot stop the run before");
+  add("--dry-run", o.dry_run, "so many batches of everything, and no file stays; 0: no");
+  add("--overfit-batches", o.overfit_batches, "every epoch is the first so many batches; 0: no");
+  add("--sanity-eval", o.sanity_eval,
+      "evaluate so many batches before the first is trained; 0: no");
+  add("--detect-anomaly", o.detect_anomaly, "end where a gradient becomes nan; slow");
   add("--train-subset-num-batches", o.train_subset_num_batches, "batches of an epoch; -1: all");
   add("--eval-subset-num-batches", o.eval_subset_num_batches, "batches of an evaluation; -1: all");
   add("--eval-interval", o.eval_interval, "how often fit evaluates; 0: never");
   add("--iteration-length", o.iteration_length, "length of an iteration, in ep or tok");
+  add("--restore-best-monitor", o.restore_best.monitor, "a metric: fit ends with its best weights");
+  add("--restore-best-dataloader-label", o.restore_best.dataloader_label, "the set that it is of");
+  add("--restore-best-comparison", o.restore_best.comparison, "by_name, less or greater is better");
   add("--scale-schedule-ratio", o.scale_schedule_ratio, "stretches duration and schedule");
   add("--step-schedule-every-batch", o.step_schedule_every_batch, "else once per epoch");
   add("--schedule-ahead", o.schedule_ahead, "each rate at its own batch, else one batch late");

@@ -68,6 +68,7 @@ struct RandAugment;
 struct SAM;
 struct SelectiveBackprop;
 struct SeqLengthWarmup;
+struct SkipSpikes;
 struct SqueezeExcite;
 struct StochasticDepth;
 struct SWA;

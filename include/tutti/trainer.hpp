@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -22,6 +23,7 @@
 #include <tutti/optim/sgd.hpp>
 #include <tutti/train/engine_adapter.hpp>
 #include <tutti/train/evaluation.hpp>
+#include <tutti/train/find_lr.hpp>
 #include <tutti/train/idle.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/reproducibility.hpp>
@@ -109,6 +111,51 @@ class Trainer {
   /// Throws c10::Error when there is no set, or one is empty.
   void eval() { session_.eval(); }
   void eval(std::vector<Evaluator> evaluators) { session_.eval(std::move(evaluators)); }
+
+  /// The same with other weights, after which the model has its own again, bit for bit:
+  /// `trainer.eval({{"test", loader}}, "best")`, `trainer.eval({}, "runs/a/ep3-ba90")`.
+  ///
+  /// evaluators: {}: the options' sets. weights: "best", those of load_best(); else a checkpoint's
+  /// path. Throws c10::Error, besides, when there are no such weights, they do not fit, or the
+  /// model is sharded.
+  void eval(std::vector<Evaluator> evaluators, const CheckpointPath& weights) {
+    session_.eval(std::move(evaluators), weights);
+  }
+
+  /// Looks for a learning rate: trains batches of the training data with rates that rise from
+  /// min_lr to max_lr, until the loss diverges, and takes everything back, bit for bit: weights,
+  /// optimizer, schedule, policies, generators, time. fit() then begins as if nothing had been.
+  ///
+  ///     const tutti::LrFinding found = trainer.find_lr();
+  ///     std::puts(found.table().c_str());
+  ///     found.save_svg("lr.svg");
+  ///
+  /// The algorithms of the recipe take part, callbacks and loggers do not. Groups keep the ratio of
+  /// their rates; `lrs` and `suggestion` are of the first. All ranks call it, and find the same.
+  /// Throws c10::Error when there is no training data, during fit(), when the model is sharded, the
+  /// optimizer calls a closure or a policy replaces parameters; c10::ValueError for wrong options.
+  LrFinding find_lr(FindLrOptions options = {}) {
+    LrFinding found;
+    session_.apart(options, [&](State& state, train::Run& run) {
+      found = train::find_lr(engine_, policies_.states(), state, run, options);
+    });
+    return found;
+  }
+
+  /// Gives the model the weights of its best evaluation during fit(): those that
+  /// TrainerOptions::restore_best keeps in memory, else those of the best checkpoint that a
+  /// CheckpointSaver with a monitor has written. Where EMA's averages were evaluated it is these,
+  /// and EMA goes on from them. Time, optimizers and all else stay.
+  ///
+  /// Returns the checkpoint's path; empty: they were in memory.
+  /// Throws c10::Error when there are none, or the model is sharded.
+  std::string load_best() { return session_.load_best(); }
+
+  /// Value and time of the evaluation whose weights restore_best keeps; nothing before the first.
+  [[nodiscard]] std::optional<BestValue> best() const { return session_.best(); }
+
+  /// The best checkpoint of the first CheckpointSaver with a monitor; empty: none.
+  [[nodiscard]] std::string best_checkpoint() const { return session_.best_checkpoint(); }
 
   /// Runs the model over a loader in evaluation mode.
   ///

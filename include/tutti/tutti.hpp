@@ -31,6 +31,7 @@
 #include <tutti/algorithms/sam.hpp>
 #include <tutti/algorithms/selective_backprop.hpp>
 #include <tutti/algorithms/seq_length_warmup.hpp>
+#include <tutti/algorithms/skip_spikes.hpp>
 #include <tutti/algorithms/squeeze_excite.hpp>
 #include <tutti/algorithms/stochastic_depth.hpp>
 #include <tutti/algorithms/swa.hpp>
@@ -56,6 +57,7 @@
 #include <tutti/callbacks/speed_monitor.hpp>
 #include <tutti/callbacks/system_metrics_monitor.hpp>
 #include <tutti/callbacks/threshold_stopper.hpp>
+#include <tutti/checkpoint/average.hpp>
 #include <tutti/checkpoint/command_object_store.hpp>
 #include <tutti/checkpoint/convert_command.hpp>
 #include <tutti/checkpoint/sharded_checkpoint.hpp>

@@ -162,6 +162,14 @@ struct EMA final {
     }
   }
 
+  /// What load() has read takes effect in a run that has begun.
+  void take_loaded(State& state) {
+    if (loaded) {
+      restore(state);
+      store->link(*state.model);
+    }
+  }
+
   /// The model keeps its training weights, whatever happened.
   void close(State&) { use_averages(false); }
 

@@ -90,8 +90,17 @@ struct HuggingFaceCheckpointer final {
     return saver ? saver->saved() : std::vector<std::string>();
   }
 
-  void save(Archive& archive) const { saver->save(archive); }
-  void load(const Archive& archive) { saver->load(archive); }
+  /// One that a Switch has turned off has no list, and keeps none.
+  void save(Archive& archive) const {
+    if (saver) {
+      saver->save(archive);
+    }
+  }
+  void load(const Archive& archive) {
+    if (saver && archive.contains("names")) {
+      saver->load(archive);
+    }
+  }
 
  private:
   [[nodiscard]] std::function<void(checkpoint::Pages&)> filler() const {

@@ -57,6 +57,7 @@ struct RemoteUploader final {
 
   std::unique_ptr<checkpoint::Uploads> uploads{};  ///< from Init; not an option
   bool closed = false;                             ///< not an option
+  bool dry = false;                                ///< not an option: nothing leaves this machine
 
   /// Throws c10::ValueError when options are out of range.
   void validate() const;
@@ -94,14 +95,17 @@ TUTTI_INLINE void RemoteUploader::validate() const {
 }
 
 TUTTI_INLINE void RemoteUploader::apply(Init, const State& state) {
-  uploads = std::make_unique<checkpoint::Uploads>(
-      checkpoint::UploadOptions{.store = object_store,
-                                .remote_folder = run_path(remote_folder, state),
-                                .staging_folder = run_path(upload_staging_folder, state),
-                                .num_attempts = num_attempts,
-                                .first_wait = retry_wait,
-                                .max_queued = static_cast<std::size_t>(max_queued),
-                                .warn = on_error == OnUploadError::warn});
+  dry = !state.scratch_folder.empty();
+  uploads = std::make_unique<checkpoint::Uploads>(checkpoint::UploadOptions{
+      .store = object_store,
+      .remote_folder = run_path(remote_folder, state),
+      .staging_folder = upload_staging_folder.empty()
+                            ? std::string()
+                            : state.output_path(run_path(upload_staging_folder, state)),
+      .num_attempts = num_attempts,
+      .first_wait = retry_wait,
+      .max_queued = static_cast<std::size_t>(max_queued),
+      .warn = on_error == OnUploadError::warn});
 }
 
 TUTTI_INLINE void RemoteUploader::close(const State&) {
@@ -113,7 +117,7 @@ TUTTI_INLINE void RemoteUploader::close(const State&) {
 
 TUTTI_INLINE void RemoteUploader::upload_file(std::string_view remote_file_name,
                                               std::string_view path) {
-  if (uploads) {
+  if (uploads && !dry) {
     uploads->take_file(std::string(path), std::string(remote_file_name));
     if (closed) {
       finish();

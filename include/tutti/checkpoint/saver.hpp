@@ -208,7 +208,7 @@ TUTTI_INLINE Saver::Saver(SaverOptions options, const State& state)
     : options_(std::move(options)), interval_{.every = options_.interval} {
   check_options();
   check_run_name(state.run_name);
-  folder_ = format_name(options_.folder, fields(state));
+  folder_ = state.output_path(format_name(options_.folder, fields(state)));
   latest_ = file_name(options_.latest_filename, state);
   const std::string first = file_name(options_.filename, state);
   const auto check = [](const std::string& pattern, const std::string& name) {

@@ -18,6 +18,14 @@ enum class Comparison : std::uint8_t {
   greater,
 };
 
+/// "by_name", "less", "greater".
+constexpr std::string_view to_string(Comparison comparison) {
+  return comparison == Comparison::by_name   ? "by_name"
+         : comparison == Comparison::less    ? "less"
+         : comparison == Comparison::greater ? "greater"
+                                             : "unknown";
+}
+
 namespace detail {
 
 /// What a comparison says of the metric of that name: less or greater.

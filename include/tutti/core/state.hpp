@@ -48,7 +48,9 @@ using MetricValues = std::map<std::string, double, std::less<>>;
 struct State {
   // ---- The run: valid from Init -------------------------------------------------------------
   std::string run_name;
-  std::string run_folder;                            ///< of all its files; empty: there is none
+  std::string run_folder;      ///< of all its files; empty: there is none
+  std::string scratch_folder;  ///< of a dry run: stands before all paths that are written, and is
+                               ///< removed with the trainer; empty: no dry run
   std::uint64_t rank_zero_seed = 0;                  ///< the run's seed, the same on every rank
   std::uint64_t seed = 0;                            ///< rank_zero_seed + rank
   int rank = 0;                                      ///< this process among all
@@ -77,6 +79,7 @@ struct State {
 
   // ---- Time: valid from FitStart; max_duration from BeforeLoad when given to the constructor ---
   Time max_duration;             ///< 0ep: not set
+  Time min_duration;             ///< before it stop_training() does nothing; 0ep: not set
   Timestamp timestamp;           ///< advances just before BatchEnd and EpochEnd
   Timestamp previous_timestamp;  ///< before that last advance
   Timestamp eval_timestamp;      ///< counts batches of the running evaluation
@@ -98,6 +101,11 @@ struct State {
                                   ///< on the gradients to the optimizer; null: does it itself
   bool is_ascent = false;  ///< BeforeTrainBatch to AfterTrainBatch: this pass only finds where SAM
                            ///< climbs to, its gradients make no step
+  bool skip_step = false;  ///< set by a policy with `skips_steps` at AfterTrainBatch, alike on all
+                           ///< ranks: the optimizer does not step along these gradients
+  std::int64_t go_back = -1;  ///< set by such a policy at BatchEnd, alike on all ranks: weights,
+                              ///< optimizers and policies become those of the newest checkpoint of
+                              ///< at most so many batches
   bool parameters_replaced =
       false;  ///< set by a policy at BatchEnd, EpochEnd or IterationEnd, on every
               ///< rank, that gave the model other parameters than it trained so far
@@ -141,9 +149,28 @@ struct State {
     return now;
   }
 
+  /// Where a policy writes a file or a folder of that name: there, and in a dry run below the
+  /// scratch folder.
+  [[nodiscard]] std::string output_path(const std::string& path) const {
+    return scratch_folder.empty() || path.starts_with(scratch_folder + "/")
+               ? path
+               : scratch_folder + "/" + path;
+  }
+
+  /// Whether the run is still shorter than min_duration.
+  [[nodiscard]] bool before_min_duration() const {
+    return min_duration.is_fraction()
+               ? progress().elapsed_fraction().value_or(1) < min_duration.value()
+               : min_duration && timestamp < min_duration;
+  }
+
   /// Ends the run: every policy still sees the current event, and the loop stops after this batch.
   /// max_duration becomes the current count in its own unit, or in batches when that is epochs.
+  /// Does nothing before min_duration; who still wants it then asks again.
   void stop_training() {
+    if (before_min_duration()) {
+      return;
+    }
     const TimeUnit unit =
         max_duration.unit() == TimeUnit::epoch ? TimeUnit::batch : max_duration.unit();
     max_duration = timestamp.get(unit);

@@ -87,7 +87,7 @@ TUTTI_INLINE void FileLogger::validate() const {
 TUTTI_INLINE void FileLogger::apply(Init, const State& state) {
   detail::check_one_file_per_rank("FileLogger: filename", filename, state);
   detail::check_remote_file("FileLogger", remote_file_name, state);
-  memory.file.open(std::string(name), run_path(filename, state), "filename");
+  memory.file.open(std::string(name), state.output_path(run_path(filename, state)), "filename");
 }
 
 TUTTI_INLINE void FileLogger::apply(AfterLoad, const State& state) {

@@ -106,7 +106,7 @@ TUTTI_INLINE void JSONLinesLogger::apply(Init, const State& state) {
       detail::check_one_file_per_rank("JSONLinesLogger: filename", filename, state);
       detail::check_remote_file("JSONLinesLogger", remote_file_name, state);
     }
-    memory.file.open(std::string(name), run_path(filename, state), "filename");
+    memory.file.open(std::string(name), state.output_path(run_path(filename, state)), "filename");
   }
 }
 

@@ -83,7 +83,7 @@ struct MLflowLogger final {
 
   /// Throws c10::Error when the server refuses; one that does not answer is tried again later.
   void apply(Init, const State& state) {
-    if (state.rank == 0) {
+    if (state.rank == 0 && state.scratch_folder.empty()) {  // a dry run leaves nothing
       const auto [server, path] = split_uri();
       connect(client(server, path), server, state.run_name);
     }

@@ -213,6 +213,7 @@ TUTTI_INLINE std::string TensorBoardLogger::free_file(const State& state) const 
   std::string folder = own ? state.run_folder + "/tensorboard"
                            : (log_dir.empty() ? "tensorboard_logs" : run_path(log_dir, state)) +
                                  "/" + state.run_name;
+  folder = state.output_path(folder);
   folder += state.rank == 0 ? "" : "/rank" + std::to_string(state.rank);
   char host[256] = "";
   ::gethostname(host, sizeof host - 1);

@@ -255,7 +255,7 @@ TUTTI_INLINE void Profiler::begin_run(const State& state) {
 }
 
 TUTTI_INLINE void Profiler::check_folder(const State& state) const {
-  const std::string folder = run_path(trace_handler.folder, state);
+  const std::string folder = state.output_path(run_path(trace_handler.folder, state));
   std::error_code error;
   const bool used =
       std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error) && !error;
@@ -306,7 +306,7 @@ TUTTI_INLINE void Profiler::save(const State& state, bool together) {
   memory.spans.suspend(*memory.recording);
   memory.records = memory.synchronised = false;
   memory.recording->action = ProfilerAction::skip;
-  const std::string folder = run_path(trace_handler.folder, state) + "/";
+  const std::string folder = state.output_path(run_path(trace_handler.folder, state)) + "/";
   std::string path = folder + run_path(trace_handler.filename, state);
   try {
     detail::write_whole(path, memory.recording->take(metadata(state)));

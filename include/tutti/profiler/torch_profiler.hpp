@@ -76,7 +76,7 @@ struct TorchProfiler final {
   void apply(AfterLoad, const State& state) {
     memory.resumed = state.timestamp;
     detail::check_one_file_per_rank("TorchProfiler: filename", filename, state);
-    const std::string path = run_path(folder, state);
+    const std::string path = state.output_path(run_path(folder, state));
     std::error_code error;
     TUTTI_CHECK(overwrite || state.timestamp.batch > 0 || !std::filesystem::exists(path, error) ||
                     std::filesystem::is_empty(path, error),
@@ -137,7 +137,8 @@ struct TorchProfiler final {
       return;
     }
     const auto result = torch::autograd::profiler::disableProfiler();
-    const std::string path = run_path(folder, state) + "/" + run_path(filename, state);
+    const std::string path =
+        state.output_path(run_path(folder, state)) + "/" + run_path(filename, state);
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
     result->save(path);
@@ -172,7 +173,7 @@ struct TorchProfiler final {
     }
     if (here.local_rank == 0) {
       try {
-        merge_torch_traces(files, run_path(merged_trace, state));
+        merge_torch_traces(files, state.output_path(run_path(merged_trace, state)));
       } catch (const std::exception& error) {
         TORCH_WARN("TorchProfiler: the traces of this node's ranks are not merged: ", error.what());
       }

@@ -197,6 +197,9 @@ void evaluate_sets(Engine& engine, State& state, Run& run, const std::vector<Eva
     evaluate(engine, state, *set);
   }
   engine.template fire<EvalAfterAll>(state);
+  if (run.best) {
+    run.best->look(state);
+  }
 }
 
 /// Evaluates these sets outside of fit().

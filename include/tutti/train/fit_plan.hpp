@@ -23,11 +23,26 @@ struct FitPlan {
   bool complete = false;            ///< the run is there already
 };
 
+/// Two lengths are the same; those of different units, which cannot be compared, are not.
+inline bool is_same(Time a, Time b) {
+  return a.unit() == b.unit() && a == b;
+}
+
 /// Checks the options of fit(): data, length, schedule. Changes nothing.
 ///
 /// Throws c10::Error, a ValueError for a wrong number, saying what is missing or wrong, and what
 /// the schedule throws when its times make no sense in this run.
 FitPlan plan_fit(const State& state, const Run& run, const FitOptions& options);
+
+/// Refuses a restore_best that watches none of these sets.
+void check_best(const Run& run, const std::vector<EvalSet>& sets);
+
+/// At the end of a fit: the model gets its best weights, where they are kept. A run that a signal
+/// has ended goes on from its last ones, and keeps them.
+void restore_best(State& state, const Run& run);
+
+/// Refuses `what` where no rank has the whole model.
+void check_whole(const State& state, const char* what);
 
 /// Refuses a fit that has nothing to do.
 void check_something_is_left(const State& state, const FitPlan& plan);
@@ -66,7 +81,7 @@ TUTTI_INLINE FitPlan plan_fit(const State& state, const Run& run, const FitOptio
   TUTTI_CHECK(plan.dataloader_len != 0 || state.world_size > 1,
               "fit: the training loader has no batch, so nothing can be trained; give it data "
               "(drop_last leaves out a batch that is not full)");
-  if (options.schedule || (run.schedule && plan.max_duration != state.max_duration)) {
+  if (options.schedule || (run.schedule && !is_same(plan.max_duration, state.max_duration))) {
     const bool given = static_cast<bool>(options.schedule);
     Progress progress = state.progress();
     progress.timestamp = options.reset_time ? Timestamp{} : run.scheduled_at;
@@ -76,6 +91,44 @@ TUTTI_INLINE FitPlan plan_fit(const State& state, const Run& run, const FitOptio
         progress, given ? options.scale_schedule_ratio : run.scale_schedule_ratio));
   }
   return plan;
+}
+
+TUTTI_INLINE void check_best(const Run& run, const std::vector<EvalSet>& sets) {
+  if (!run.best) {
+    return;
+  }
+  const std::string& label = run.best->options().dataloader_label;
+  std::string labels;
+  const EvalSet* found = nullptr;
+  for (const EvalSet& set : sets) {
+    found = set.label == label ? &set : found;
+    labels += (labels.empty() ? "" : ", ") + set.label;
+  }
+  TUTTI_CHECK_VALUE(found != nullptr, "fit: restore_best watches the evaluation set \"", label,
+                    "\", and there is ",
+                    labels.empty() ? "no evaluation set; give it one in TrainerOptions::eval"
+                                   : "none of that name, but: " + labels);
+  TUTTI_CHECK_VALUE(found->interval.every, "fit: restore_best watches the evaluation set \"", label,
+                    "\", whose interval is 0, so that it is never evaluated during fit; give it "
+                    "an interval, 1ep for one");
+}
+
+TUTTI_INLINE void restore_best(State& state, const Run& run) {
+  if (!run.best || run.stop_signal != 0) {
+    return;
+  }
+  if (run.best->best()) {
+    run.best->restore(state);
+  } else if (state.rank == 0) {
+    TORCH_WARN("restore_best: the set \"", run.best->options().dataloader_label,
+               "\" was not evaluated during this fit, so the model keeps its last weights");
+  }
+}
+
+TUTTI_INLINE void check_whole(const State& state, const char* what) {
+  TUTTI_CHECK(state.sharding == nullptr, what,
+              ": the model is sharded, and no rank has all of its weights; make a new trainer with "
+              "load_path set to the checkpoint");
 }
 
 TUTTI_INLINE void check_something_is_left(const State& state, const FitPlan& plan) {

@@ -79,7 +79,7 @@ class Loop {
       engine_.template fire<EpochStart>(state_);
       log_epoch();
     }
-    start_epoch(run_.train, state_, now.epoch, now.batch_in_epoch);
+    start_epoch(run_.train, state_, run_.same_epoch ? 0 : now.epoch, now.batch_in_epoch);
     const std::int64_t first = now.batch_in_epoch;
     for (std::int64_t done = first; run_.train_subset < 0 || done < run_.train_subset; ++done) {
       engine_.template fire<BeforeDataloader>(state_);
@@ -136,6 +136,9 @@ class Loop {
                 ", and the batches have no tokens; give DataSpec a num_tokens function, or call "
                 "the tensor that counts input_ids");
     engine_.template fire<BatchEnd>(state_);
+    if constexpr (detail::may_skip<Engine>) {
+      go_back();
+    }
     follow_parameters();
     evaluate<BatchEnd>();
     checkpoint<BatchCheckpoint>();
@@ -266,6 +269,19 @@ class Loop {
       clock_.resume();
     }
   }
+
+  // Takes weights, optimizers and policies from an earlier checkpoint where a policy wants that.
+  void go_back() {
+    if (state_.go_back >= 0) {
+      TUTTI_CHECK(run_.checkpoints, cannot_go_back);
+      run_.checkpoints->go_back(std::exchange(state_.go_back, -1));
+      engine_.record(BatchEnd::name, "go_back");
+      clock_.resume();
+    }
+  }
+  static constexpr const char* cannot_go_back =
+      "a policy wants the run to go back to its last checkpoint, but there is none; set "
+      "save_folder and a save_interval, or reload_after of SkipSpikes to 0";
 
   // Averages the gradients of the parameters that the model has now.
   void follow_parameters() {

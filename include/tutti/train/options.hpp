@@ -18,6 +18,7 @@
 #include <tutti/dist/sharding.hpp>
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/optim/schedule.hpp>
+#include <tutti/train/best_weights.hpp>
 #include <tutti/train/checkpoint_path.hpp>
 #include <tutti/train/saving.hpp>
 #include <tutti/train/signals.hpp>
@@ -38,10 +39,12 @@ struct TrainerOptions {
   DataSpec train{};               ///< a loader, any re-iterable range of batches, or a DataSpec
   std::vector<Evaluator> eval{};  ///< `{{"test", loader}, ...}`
   Time max_duration{};            ///< "10ep", "500ba", 3 (epochs); may come in fit() instead
+  Time min_duration{};            ///< policies cannot stop the run before; 0: they can
   std::int64_t train_subset_num_batches = -1;  ///< batches that make an epoch; -1: all
   std::int64_t eval_subset_num_batches = -1;   ///< for sets that do not say; -1: all
   Time eval_interval = "1ep";  ///< for sets that do not say; 0: only when eval() is called
   Time iteration_length{};     ///< in ep or tok; 0: no iteration ever ends
+  RestoreBest restore_best{};  ///< the model ends fit() with the weights of its best evaluation
 
   // ---- Optimization --------------------------------------------------------------------------
   OptimizerSpec optimizer{};              ///< default: DecoupledSGDW{.lr = 0.1}
@@ -60,6 +63,17 @@ struct TrainerOptions {
   bool autograd_engine = false;  ///< gradients always by LibTorch's engine, also where the trainer
                                  ///< can walk the graph itself
   bool allow_idle_policies = false;  ///< fit() accepts policies none of whose events it fires
+
+  // ---- Trying a program out --------------------------------------------------------------------
+  std::int64_t dry_run = 0;  ///< trains and evaluates so many batches and leaves no file: all are
+                             ///< written into a temporary folder, nothing is uploaded. 0: no
+  std::int64_t overfit_batches = 0;  ///< every epoch is the first so many batches of the first
+                                     ///< one, in its order, and evaluations have as many. 0: no
+  std::int64_t sanity_eval = 0;      ///< evaluates so many batches of each set before the first
+                                     ///< one is trained, so that a mistake there shows at once,
+                                     ///< and forgets the values. 0: no
+  bool detect_anomaly = false;       ///< ends with the operator and the parameters when a gradient
+                                     ///< becomes nan; slow, as PyTorch's detect_anomaly()
 
   // ---- Where and how it computes ---------------------------------------------------------------
   std::string device = "auto";  ///< "auto" (CUDA when there is one), "cpu", "cuda", "cuda:1"

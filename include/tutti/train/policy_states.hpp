@@ -33,6 +33,9 @@ struct PolicyState {
   /// What changed shapes while it ran does it again here, before weights are read; null: nothing
   /// did.
   void (*prepare_load)(void* policy, const Archive& archive, State& state) = nullptr;
+  /// What load() has read takes effect, where that waits for AfterLoad: for a run that loads while
+  /// it runs, in which that event is not fired; null: load() is enough.
+  void (*take_loaded)(void* policy, State& state) = nullptr;
   /// Names of weights that checkpoints leave to the program that trains; null: none.
   std::vector<std::string> (*kept_elsewhere)(const void* policy, const State& state) = nullptr;
   /// Gives the model what a checkpoint is to hold, and takes it back; both null: nothing else than
@@ -127,6 +130,13 @@ PolicyState policy_state(P& policy) {
                 }) {
     out.prepare_load = [](void* p, const Archive& archive, State& state) {
       tutti::detail::unswitched(*static_cast<P*>(p)).prepare_load(archive, state);
+    };
+  }
+  if constexpr (requires(State & state) { inner.take_loaded(state); }) {
+    out.take_loaded = [](void* p, State& state) {
+      if (tutti::detail::is_on(*static_cast<P*>(p))) {
+        tutti::detail::unswitched(*static_cast<P*>(p)).take_loaded(state);
+      }
     };
   }
   if constexpr (requires(const State& state) { std::as_const(inner).kept_elsewhere(state); }) {

@@ -83,7 +83,7 @@ TUTTI_INLINE std::string resolve_run_folder(TrainerOptions& options, const State
     options.save_folder = options.run_folder;  // and what is done with such a path
     options.save_folder += "/checkpoints";
   }
-  return run_path(options.run_folder, state);
+  return state.output_path(run_path(options.run_folder, state));
 }
 
 TUTTI_INLINE std::string class_name(const torch::nn::Module& module) {
@@ -171,8 +171,9 @@ TUTTI_INLINE std::string resume_text(const TrainerOptions& options, const State&
 
 TUTTI_INLINE void report_result(const TrainerOptions& options, const State& state, const Run& run) {
   const bool complete = run.stop_signal == 0 || state.timestamp >= state.max_duration;
-  const std::string latest = run.last_checkpoint();
-  const std::string best = run.checkpoints ? run.checkpoints->best() : std::string();
+  const bool stays = state.scratch_folder.empty();  // what was written
+  const std::string latest = stays ? run.last_checkpoint() : std::string();
+  const std::string best = stays && run.checkpoints ? run.checkpoints->best() : std::string();
   const std::string resume = resume_text(options, state, latest, complete);
   state.logger.log_result({.state = state,
                            .complete = complete,

@@ -20,6 +20,7 @@
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/data_parallel.hpp>
 #include <tutti/optim/schedule.hpp>
+#include <tutti/train/best_weights.hpp>
 #include <tutti/train/detail/checkpoints.hpp>
 #include <tutti/train/detail/graph_support.hpp>
 #include <tutti/train/metrics.hpp>
@@ -56,8 +57,10 @@ inline void start_epoch(DataSpec& data, const State& state, std::int64_t epoch =
 struct Run {
   DataSpec train;
   std::int64_t train_subset = -1;  ///< batches that make an epoch; -1: all
+  bool same_epoch = false;         ///< every epoch has the batches of the first one
   std::vector<EvalSet> evals;
   MetricSet train_metrics;
+  std::unique_ptr<BestWeights> best;  ///< null: none are kept
 
   Schedule schedule;  ///< empty: constant learning rates
   double scale_schedule_ratio = 1.0;
@@ -68,6 +71,7 @@ struct Run {
   std::optional<GradScaler> scaler;
   bool fold_into_optimizer = true;
   bool autograd_engine = false;
+  bool detect_anomaly = false;
   std::unique_ptr<StepGraphs> graphs;  ///< null: microbatches are trained without
   std::unique_ptr<dist::DataParallel> parallel;
   dist::DataParallelOptions data_parallel;

@@ -15,12 +15,14 @@
 
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/folder_lock.hpp>
+#include <tutti/checkpoint/latest.hpp>
 #include <tutti/checkpoint/mirror.hpp>
 #include <tutti/checkpoint/save_job.hpp>
 #include <tutti/checkpoint/saver.hpp>
 #include <tutti/checkpoint/sharded_snapshot.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/sharding.hpp>
+#include <tutti/train/best_weights.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/detail/checkpoints.hpp>
 #include <tutti/train/detail/sharding_support.hpp>
@@ -64,7 +66,9 @@ class RunCheckpoints final : public Checkpoints {
     check_layout();
     saving_.configure(options.save_async, options.save_on_error);
     must_write_ = options.save_on_error == OnSaveError::stop;
-    saving_.tell(mirrors_);
+    if (state_.scratch_folder.empty()) {  // what a dry run writes stays here
+      saving_.tell(mirrors_);
+    }
     on_zero([&] {
       for (const checkpoint::Saver* saver : savers_) {
         lock_existing(*saver);
@@ -184,7 +188,7 @@ class RunCheckpoints final : public Checkpoints {
       return;
     }
     const checkpoint::Snapshot snapshot = collected(weights_only, ignore_keys_);
-    on_zero([&] { checkpoint::write_snapshot(path, snapshot, overwrite_); });
+    on_zero([&] { checkpoint::write_snapshot(state_.output_path(path), snapshot, overwrite_); });
   }
 
   [[nodiscard]] bool failed() const noexcept override {
@@ -237,6 +241,37 @@ class RunCheckpoints final : public Checkpoints {
       }
     }
     return {};
+  }
+
+  void load_weights(const std::string& path) override {
+    settle();  // it may be the one under way
+    load_checkpoint(path, policies_, state_, run_, nullptr, {.weights_only = true});
+    give_everywhere(copy_weights(*state_.model, /*to_host=*/false), policies_, state_);
+  }
+
+  void go_back(std::int64_t batch) override {
+    settle();
+    std::string path;
+    for (const std::string& one : own_ ? own_->saved() : std::vector<std::string>()) {
+      path = checkpoint::detail::batch_of(one).value_or(batch + 1) <= batch ? one : path;
+    }
+    TUTTI_CHECK(!path.empty(), "the run cannot go back to a checkpoint of at most ", batch,
+                " batches: ",
+                own_ ? "it has none, or they hold weights alone; save more often, or "
+                       "keep more"
+                     : "it writes none; set save_folder");
+    auto best = std::exchange(run_.best, nullptr);
+    auto values = state_.eval_metric_values;
+    load_checkpoint(
+        path, policies_, state_, run_, nullptr,
+        {.ignore_keys = {"state/timestamp", "state/schedulers", "state/rank_zero_seed", "rng"}});
+    for (const PolicyState& policy : policies_) {
+      if (policy.take_loaded != nullptr) {
+        policy.take_loaded(policy.policy, state_);
+      }
+    }
+    run_.best = std::move(best);
+    state_.eval_metric_values = std::move(values);
   }
 
  private:

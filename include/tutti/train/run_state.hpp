@@ -201,6 +201,9 @@ TUTTI_INLINE void save_run(const State& state, const Run& run, const checkpoint:
   if (saver != nullptr) {
     saver->save(archive.child("saver"));
   }
+  if (run.best) {
+    run.best->save(archive.child("best"));
+  }
   for (const EvalSet& set : run.evals) {
     if (set.postponed_at == state.timestamp.batch) {
       archive.child("postponed_evaluations").put(set.label, set.postponed_at);
@@ -254,6 +257,9 @@ TUTTI_INLINE void load_run(State& state, Run& run, checkpoint::Saver* saver, con
   }
   if (saver != nullptr && archive.contains("saver")) {
     saver->load(archive.child("saver"));
+  }
+  if (run.best && has("best")) {
+    run.best->load(archive.child("best"));
   }
   if (archive.contains("train_metrics")) {
     run.train_metrics.load(state, archive.child("train_metrics"), state.train_metric_values);

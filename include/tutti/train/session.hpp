@@ -1,23 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <tutti/checkpoint/folder.hpp>
+#include <tutti/checkpoint/rng_state.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/closure.hpp>
 #include <tutti/optim/sgd.hpp>
+#include <tutti/train/anomaly.hpp>
 #include <tutti/train/any_engine.hpp>
+#include <tutti/train/best_weights.hpp>
 #include <tutti/train/checkpoint_path.hpp>
 #include <tutti/train/cpu_memory.hpp>
+#include <tutti/train/dry_run.hpp>
 #include <tutti/train/evaluation.hpp>
+#include <tutti/train/find_lr.hpp>
 #include <tutti/train/fit_plan.hpp>
 #include <tutti/train/graphed.hpp>
 #include <tutti/train/load_report.hpp>
@@ -53,8 +62,17 @@ class Session {
   }
 
   void fit(FitOptions&& options);
+  /// Runs what find_lr() does, once it may.
+  template <class F>
+  void apart(const FindLrOptions& options, F&& work) {
+    check_apart(options);
+    guard([&] { work(state_, run_); });
+  }
   void eval();
   void eval(std::vector<Evaluator>&& evaluators);
+  /// evaluators: empty: the options' sets.
+  void eval(std::vector<Evaluator>&& evaluators, const CheckpointPath& weights);
+  std::string load_best();
   std::vector<Outputs> predict(DataSpec& data, std::int64_t subset_num_batches,
                                bool return_outputs);
   void save_checkpoint(const CheckpointPath& path, bool weights_only);
@@ -65,6 +83,8 @@ class Session {
   [[nodiscard]] const TrainerOptions& options() const { return options_; }
   [[nodiscard]] const RunLoadReport& load_report() const { return load_report_; }
   [[nodiscard]] std::string last_checkpoint() const;
+  [[nodiscard]] std::string best_checkpoint() const;
+  [[nodiscard]] std::optional<BestValue> best() const;
   [[nodiscard]] int stop_signal() const { return run_.stop_signal; }
   [[nodiscard]] State& state() { return state_; }
   [[nodiscard]] const State& state() const { return state_; }
@@ -87,6 +107,7 @@ class Session {
   [[noreturn]] void fail(std::exception_ptr error);
 
   void check_open() const;
+  void check_apart(const FindLrOptions& options) const;
   void construct(AnyModel model);
   void join_world();
   void make_optimizer();
@@ -98,18 +119,22 @@ class Session {
   void set_schedule(Schedule schedule, double ratio);
   void apply_schedule();
   std::vector<EvalSet> make_sets(std::vector<Evaluator> evaluators);
+  std::string give_best();
   bool prepare_fit(FitOptions& options);
   void begin_fit();
+  void sanity_eval();
   void train();
   void eval_sets(std::vector<EvalSet>& sets);
 
   cpu::EmptiesCache cpu_memory_;  // first: gives back what the others have freed
+  std::unique_ptr<checkpoint::TemporaryCheckpoint> scratch_;  // of a dry run
   TrainerOptions options_;
   State state_;
   Constants constants_;
   Run run_;
   RunLoadReport load_report_;
   bool schedule_applied_ = false;
+  bool fits_ = false;                  // fit() is running
   bool optimizer_is_default_ = false;  // and nobody has been told yet
   AnyEngine* engine_ = nullptr;
 };
@@ -128,15 +153,20 @@ TUTTI_INLINE void Session::fit(FitOptions&& options) {
   if (!prepare_fit(options)) {
     return;
   }
+  TUTTI_CHECK(!std::exchange(fits_, true), "fit: this trainer is in fit() already");
   guard([&] {
     begin_fit();
     const SignalScope signals(run_.heeds_signals, options_.replace_signal_handlers);
     keep_config(options_, state_);
+    sanity_eval();
+    const AnomalyScope anomalies(run_.detect_anomaly);
     train();
     run_.finish();
     zero_gradients(state_);
     report_result(options_, state_, run_);
+    restore_best(state_, run_);
   });
+  fits_ = false;
   if (run_.stop_signal != 0) {
     say_stopped(state_, run_.stop_signal);
     requeue(options_, state_, run_.stop_signal);
@@ -144,6 +174,27 @@ TUTTI_INLINE void Session::fit(FitOptions&& options) {
       close();
       std::exit(128 + run_.stop_signal);
     }
+  }
+}
+
+// As eval() would, with nothing left of it but what policies have seen.
+TUTTI_INLINE void Session::sanity_eval() {
+  if (options_.sanity_eval == 0 || state_.timestamp.batch > 0) {
+    return;
+  }
+  const Untouched untouched(state_, engine_->states());
+  std::vector<std::int64_t> subsets;
+  for (EvalSet& set : run_.evals) {
+    subsets.push_back(set.subset);
+    set.subset = set.subset < 0 ? options_.sanity_eval : std::min(set.subset, options_.sanity_eval);
+  }
+#if defined(TUTTI_SEPARATE_COMPILATION)
+  evaluate_standalone(*engine_, state_, run_, run_.evals);
+#else
+  engine_->evaluate(state_, run_, run_.evals);
+#endif
+  for (std::size_t i = 0; i < subsets.size(); ++i) {
+    run_.evals[i].subset = subsets[i];
   }
 }
 
@@ -163,6 +214,50 @@ TUTTI_INLINE void Session::eval(std::vector<Evaluator>&& evaluators) {
   check_open();
   std::vector<EvalSet> sets = make_sets(std::move(evaluators));
   eval_sets(sets);
+}
+
+TUTTI_INLINE void Session::eval(std::vector<Evaluator>&& evaluators,
+                                const CheckpointPath& weights) {
+  check_open();
+  const bool own = evaluators.empty();
+  std::vector<EvalSet> sets = make_sets(std::move(evaluators));
+  check_eval_sets(state_, own ? run_.evals : sets);
+  TUTTI_CHECK_VALUE(!weights.empty(),
+                    "eval: the weights are \"\", expected \"best\" or a checkpoint's path");
+  const PolicyStates policies = engine_->states();
+  check_whole(state_, "eval with other weights");
+  const KeptWeights kept(policies, state_);
+  if (weights == "best") {
+    give_best();
+  } else {
+    if (!run_.checkpoints) {
+      open_checkpoints(weights);
+    }
+    run_.checkpoints->load_weights(weights);
+  }
+  eval_sets(own ? run_.evals : sets);
+  kept.give_back();
+}
+
+TUTTI_INLINE std::string Session::load_best() {
+  check_open();
+  check_whole(state_, "load_best");
+  return give_best();
+}
+
+// From memory, else from the best checkpoint, whose path it returns.
+TUTTI_INLINE std::string Session::give_best() {
+  if (run_.best && run_.best->best()) {
+    run_.best->restore(state_);
+    return {};
+  }
+  const std::string path = best_checkpoint();
+  TUTTI_CHECK(!path.empty(),
+              "there are no best weights: no evaluation during fit() has been kept as the best; "
+              "set TrainerOptions::restore_best, or give the recipe a CheckpointSaver with a "
+              "monitor, and train");
+  run_.checkpoints->load_weights(path);
+  return path;
 }
 
 TUTTI_INLINE void Session::eval_sets(std::vector<EvalSet>& sets) {
@@ -209,10 +304,31 @@ TUTTI_INLINE std::string Session::last_checkpoint() const {
   return run_.last_checkpoint();
 }
 
+TUTTI_INLINE std::string Session::best_checkpoint() const {
+  return run_.checkpoints ? run_.checkpoints->best() : std::string();
+}
+
+TUTTI_INLINE std::optional<BestValue> Session::best() const {
+  return run_.best ? run_.best->best() : std::nullopt;
+}
+
 TUTTI_INLINE void Session::check_open() const {
   TUTTI_CHECK(!engine_->closed(),
               "this trainer has been closed, by close() or after an exception; "
               "make a new one, with load_path set to its last checkpoint to go on from there");
+}
+
+TUTTI_INLINE void Session::check_apart(const FindLrOptions& options) const {
+  check_open();
+  check_find_lr(options);
+  TUTTI_CHECK(!fits_, "find_lr: fit() is running; call it before");
+  TUTTI_CHECK(run_.train, "find_lr: there is no training data; set TrainerOptions::train");
+  TUTTI_CHECK(options_.sharding.stage == dist::ShardStage::none || state_.world_size == 1,
+              "find_lr: the model is sharded, and its weights cannot be put back; look for a rate "
+              "with sharding.stage = ShardStage::none, on fewer layers if it has to be");
+  TUTTI_CHECK(!optim::calls_closure(*state_.optimizers.front()), "find_lr: the optimizer ",
+              optim::class_name(*state_.optimizers.front()),
+              " calls a closure and chooses its own steps, so there is no rate to find");
 }
 
 TUTTI_INLINE void Session::fail(std::exception_ptr error) {
@@ -232,6 +348,9 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   TUTTI_CHECK(model, "the trainer was given no model");
   check_options(options_);
   join_world();
+  if (options_.dry_run > 0) {
+    make_dry(options_, state_, scratch_);
+  }
   cpu_memory_.used = options_.cache_cpu_memory && state_.device.is_cpu();
   const cpu::Cache memory(cpu_memory_.used);
   check_precision(options_.precision, state_.device);
@@ -308,11 +427,19 @@ TUTTI_INLINE void Session::prepare_run() {
   set_loop(run_, options_);
   set_microbatching(state_, run_, options_);
   set_length(state_, run_, options_.max_duration, options_.scale_schedule_ratio);
+  state_.min_duration = options_.min_duration;
   if (options_.schedule || run_.has_schedule(state_)) {
     set_schedule(options_.schedule, options_.scale_schedule_ratio);
   }
   if (state_.precision == Precision::amp_fp16) {
     run_.scaler.emplace(state_.device);
+  }
+  if (options_.restore_best) {
+    TUTTI_CHECK_VALUE(options_.sharding.stage == dist::ShardStage::none || state_.world_size == 1,
+                      "restore_best keeps a copy of the whole model, and this one is sharded; set "
+                      "sharding.stage to ShardStage::none, or keep the best checkpoints with "
+                      "CheckpointSaver");
+    run_.best = std::make_unique<BestWeights>(options_.restore_best, engine_->states());
   }
   open_checkpoints();
 }
@@ -382,9 +509,18 @@ TUTTI_INLINE std::vector<EvalSet> Session::make_sets(std::vector<Evaluator> eval
 // Takes over what the options change, once all of them have been checked. False when an
 // automatically resumed run is complete.
 TUTTI_INLINE bool Session::prepare_fit(FitOptions& options) {
+  if (options_.dry_run > 0) {
+    options.duration = Time::duration(0);  // up to max_duration, which is the dry run's
+    options.scale_schedule_ratio = 1;
+  }
   std::vector<EvalSet> evals = make_sets(std::move(options.eval));
   options.train = shard(std::move(options.train));
   const FitPlan plan = plan_fit(state_, run_, options);
+  const std::vector<EvalSet>& watched = evals.empty() ? run_.evals : evals;
+  check_best(run_, watched);
+  TUTTI_CHECK_VALUE(options_.sanity_eval == 0 || !watched.empty(), "fit: sanity_eval is ",
+                    options_.sanity_eval,
+                    ", but there is no evaluation set; give it one in TrainerOptions::eval");
   const bool resumed = options_.autoresume && run_.checkpoints->continues();
   if (!plan.complete || !resumed) {
     check_something_is_left(state_, plan);
@@ -393,7 +529,7 @@ TUTTI_INLINE bool Session::prepare_fit(FitOptions& options) {
                           static_cast<bool>(run_.iteration_length));
     }
   }
-  const bool stays = schedule_applied_ && state_.max_duration == plan.max_duration &&
+  const bool stays = schedule_applied_ && is_same(state_.max_duration, plan.max_duration) &&
                      !(options.reset_time && run_.schedule_ahead);
   take_over(state_, run_, options, std::move(evals), plan);
   if (options.schedule) {

@@ -256,9 +256,28 @@ TUTTI_INLINE void check_options(const TrainerOptions& options) {
     TUTTI_CHECK_VALUE(time.value() >= 0, name, " is ", to_string(time), ", expected ", expected);
   };
   need("max_duration", options.max_duration, "a time like 10ep or 500ba");
+  need("min_duration", options.min_duration, "a time like 2ep, or 0");
+  const auto batches = [](const char* name, std::int64_t count) {
+    TUTTI_CHECK_VALUE(count >= 0, name, " is ", count, ", expected 0 (no) or a number of batches");
+  };
+  batches("dry_run", options.dry_run);
+  batches("overfit_batches", options.overfit_batches);
+  batches("sanity_eval", options.sanity_eval);
+  TUTTI_CHECK_VALUE(options.overfit_batches == 0 || options.train_subset_num_batches < 0,
+                    "overfit_batches is ", options.overfit_batches,
+                    " and train_subset_num_batches ", options.train_subset_num_batches,
+                    ", and both say how many batches make an epoch; set one of them");
+  TUTTI_CHECK_VALUE(!options.detect_anomaly || !options.cuda_graphs.on,
+                    "detect_anomaly looks at every gradient as it is computed, which a recorded "
+                    "graph does not; set cuda_graphs to false");
   need("eval_interval", options.eval_interval, "a time like 1ep, or 0 for never");
   need("iteration_length", options.iteration_length, "a time in ep or tok, or 0 for no iterations");
   need("save_interval", options.save_interval, "a time like 1ep");
+  TUTTI_CHECK_VALUE(
+      options.restore_best.monitor.empty() == options.restore_best.dataloader_label.empty(),
+      "restore_best has the monitor \"", options.restore_best.monitor,
+      "\" and the dataloader_label \"", options.restore_best.dataloader_label,
+      "\"; they go together: the metric, and the label of the evaluation set that it is of");
   constexpr double longest = 1e9;  // 30 years; more milliseconds do not fit everywhere
   TUTTI_CHECK_VALUE(options.dist_timeout > 0 && options.dist_timeout <= longest, "dist_timeout is ",
                     options.dist_timeout, ", expected more than 0 seconds and at most 1e9");
@@ -380,7 +399,12 @@ TUTTI_INLINE void set_loop(Run& run, const TrainerOptions& options) {
   run.step_schedule_every_batch = options.step_schedule_every_batch;
   run.schedule_ahead = options.schedule_ahead;
   run.fold_into_optimizer = options.fold_into_optimizer;
-  run.autograd_engine = options.autograd_engine;
+  run.detect_anomaly = options.detect_anomaly;
+  run.autograd_engine = options.autograd_engine || options.detect_anomaly;
+  run.same_epoch = options.overfit_batches > 0;
+  if (run.same_epoch) {
+    run.train_subset = options.overfit_batches;
+  }
   run.heeds_signals = options.on_signal != OnSignal::ignore;
   TUTTI_CHECK_VALUE(!options.iteration_length ||
                         options.iteration_length.unit() == TimeUnit::epoch ||
@@ -492,6 +516,11 @@ TUTTI_INLINE void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const
                           .checkpoint_events = false};
   set.subset = evaluator.subset_num_batches >= 0 ? evaluator.subset_num_batches
                                                  : options.eval_subset_num_batches;
+  for (const std::int64_t most : {options.dry_run, options.overfit_batches}) {
+    if (most > 0) {
+      set.subset = set.subset < 0 ? most : std::min(set.subset, most);
+    }
+  }
   TUTTI_CHECK_VALUE(set.subset == -1 || set.subset >= 1, "evaluation set \"", set.label,
                     "\": it is to have ", set.subset,
                     " batches, expected -1 (all) or 1 or more; an interval of 0 is never due");

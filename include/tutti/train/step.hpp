@@ -14,6 +14,7 @@
 #include <tutti/core/engine.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/optim/closure.hpp>
+#include <tutti/train/anomaly.hpp>
 #include <tutti/train/any_engine.hpp>
 #include <tutti/train/backward.hpp>
 #include <tutti/train/forward.hpp>
@@ -47,6 +48,23 @@ template <class Engine>
 inline constexpr bool may_fold = step_takers<typename Engine::policies> == 0;
 template <>
 inline constexpr bool may_fold<AnyEngine> = true;
+
+// A policy may have steps left out, or that is known when the program runs.
+template <class P>
+inline constexpr bool skips_steps = false;
+template <class P>
+  requires requires {
+    tutti::detail::Unswitched<P>::skips_steps;
+  }
+inline constexpr bool skips_steps<P> = tutti::detail::Unswitched<P>::skips_steps;
+template <class Policies>
+inline constexpr bool any_skips_steps = false;
+template <class... Ps>
+inline constexpr bool any_skips_steps<types<Ps...>> = (skips_steps<Ps> || ...);
+template <class Engine>
+inline constexpr bool may_skip = any_skips_steps<typename Engine::policies>;
+template <>
+inline constexpr bool may_skip<AnyEngine> = true;
 
 // The name of the policy that takes the step into its own hands; empty when none does.
 template <class... Ps>
@@ -327,8 +345,14 @@ class Step {
     if (!calls_) {
       sweeps_.offer(engine_, state_, run_, finite);
     }
-    engine_.template fire<AfterTrainBatch>(state_);
-    return finite;
+    if constexpr (detail::may_skip<Engine>) {
+      state_.skip_step = false;
+      engine_.template fire<AfterTrainBatch>(state_);
+      return finite && !state_.skip_step;
+    } else {
+      engine_.template fire<AfterTrainBatch>(state_);
+      return finite;
+    }
   }
 
   void microbatches(double total, bool report) {
@@ -438,6 +462,9 @@ class Step {
     } catch (const std::exception& error) {
       if (run_.parallel) {
         run_.parallel->explain(error);
+      }
+      if (run_.detect_anomaly) {
+        explain_anomaly(state_, error);
       }
       throw;
     }

@@ -77,7 +77,7 @@ inline std::string trace_path(const State& state, std::string_view folder,
                                       .local_world_size = here.local_world_size,
                                       .node_rank = here.node_rank,
                                       .timestamp = state.timestamp};
-  const std::string in = checkpoint::format_name(folder, fields);
+  const std::string in = state.output_path(checkpoint::format_name(folder, fields));
   checkpoint::make_folder(in);
   const std::string path = in + "/" + checkpoint::format_name(filename, fields);
   TUTTI_CHECK(overwrite || ::access(path.c_str(), F_OK) != 0, path,

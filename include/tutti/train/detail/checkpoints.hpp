@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include <tutti/core/event.hpp>
@@ -78,6 +79,15 @@ class Checkpoints {
 
   /// The best checkpoint of the first policy's saver that has a monitor; empty: none.
   [[nodiscard]] virtual std::string best() const = 0;
+
+  /// Gives the model the weights of a checkpoint, also in place of the averages that policies put
+  /// there to be evaluated; all else stays. Throws c10::Error when they do not fit.
+  virtual void load_weights(const std::string& path) = 0;
+
+  /// Puts weights, optimizers and policies where a checkpoint of the options' own saver has them,
+  /// the newest of at most so many batches; time, schedule, data and generators go on.
+  /// Throws c10::Error when there is none.
+  virtual void go_back(std::int64_t batch) = 0;
 };
 
 }  // namespace train
