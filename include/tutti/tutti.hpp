@@ -7,6 +7,7 @@
 
 #include <tutti/algorithms/alibi.hpp>
 #include <tutti/algorithms/augmix.hpp>
+#include <tutti/algorithms/backbone_finetuning.hpp>
 #include <tutti/algorithms/blurpool.hpp>
 #include <tutti/algorithms/channels_last.hpp>
 #include <tutti/algorithms/colout.hpp>
@@ -28,12 +29,17 @@
 #include <tutti/algorithms/mixup.hpp>
 #include <tutti/algorithms/progressive_resizing.hpp>
 #include <tutti/algorithms/randaugment.hpp>
+#include <tutti/algorithms/recompute.hpp>
 #include <tutti/algorithms/sam.hpp>
 #include <tutti/algorithms/selective_backprop.hpp>
 #include <tutti/algorithms/seq_length_warmup.hpp>
+#include <tutti/algorithms/spectral_norm.hpp>
 #include <tutti/algorithms/squeeze_excite.hpp>
 #include <tutti/algorithms/stochastic_depth.hpp>
 #include <tutti/algorithms/swa.hpp>
+#include <tutti/algorithms/sync_batchnorm.hpp>
+#include <tutti/algorithms/unfreeze.hpp>
+#include <tutti/algorithms/weight_norm.hpp>
 #include <tutti/algorithms/weight_standardization.hpp>
 #include <tutti/callbacks/activation_monitor.hpp>
 #include <tutti/callbacks/checkpoint_saver.hpp>
@@ -164,10 +170,13 @@
 #include <tutti/nn/rms_norm.hpp>
 #include <tutti/nn/rotary.hpp>
 #include <tutti/nn/sequential.hpp>
+#include <tutti/nn/spectral_norm.hpp>
 #include <tutti/nn/surgery.hpp>
 #include <tutti/nn/swiglu.hpp>
+#include <tutti/nn/sync_batchnorm.hpp>
 #include <tutti/nn/transposed_linear.hpp>
 #include <tutti/nn/unit.hpp>
+#include <tutti/nn/weight_norm.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>
 #include <tutti/optim/sgd.hpp>

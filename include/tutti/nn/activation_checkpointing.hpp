@@ -232,49 +232,53 @@ class NoAutocastCache {
   bool was_;
 };
 
-// While it lives, buffers may change; afterwards they are what they were before. Their versions
-// stay, since graphs may have saved them.
-class KeptBuffers {
+// Buffers that a pass moves, as they were at some time. They are written without a new version,
+// since graphs may have saved them.
+class BufferStates {
  public:
-  explicit KeptBuffers(const std::vector<at::Tensor>& buffers) {
-    for (const at::Tensor& buffer : buffers) {
-      kept_.emplace_back(buffer.variable_data(), buffer.detach().clone());
-    }
-  }
-  ~KeptBuffers() {
-    const c10::NoGradGuard no_grad;
-    for (auto& [buffer, before] : kept_) {
-      buffer.copy_(before);
-    }
-  }
-  KeptBuffers(const KeptBuffers&) = delete;
-  KeptBuffers& operator=(const KeptBuffers&) = delete;
-
- private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> kept_;
-};
-
-// The buffers that a pass through `block` may change: those of modules that are in training.
-TUTTI_INLINE std::vector<at::Tensor> moving_buffers(const torch::nn::Module& block) {
-  std::vector<at::Tensor> out;
-  for (const auto& module : block.modules()) {
-    if (module->is_training()) {
-      for (at::Tensor& buffer : module->buffers(/*recurse=*/false)) {
-        if (buffer.defined()) {
-          out.push_back(std::move(buffer));
+  // Those of modules of `block` that are in training.
+  explicit BufferStates(const torch::nn::Module& block) {
+    for (const auto& module : block.modules()) {
+      for (const at::Tensor& buffer : module->buffers(/*recurse=*/false)) {
+        if (module->is_training() && buffer.defined()) {
+          states_.emplace_back(buffer.variable_data(), buffer.detach().clone());
         }
       }
     }
   }
-  return out;
-}
+
+  // Exchanges what the buffers are and what is kept of them.
+  void exchange() {
+    const c10::NoGradGuard no_grad;
+    for (auto& [buffer, state] : states_) {
+      at::Tensor now = buffer.clone();
+      buffer.copy_(state);
+      state = std::move(now);
+    }
+  }
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> states_;
+};
+
+// While it lives, buffers are what they were then; afterwards what they were before.
+class BuffersOf {
+ public:
+  explicit BuffersOf(BufferStates then) : states_(std::move(then)) { states_.exchange(); }
+  ~BuffersOf() { states_.exchange(); }
+  BuffersOf(const BuffersOf&) = delete;
+  BuffersOf& operator=(const BuffersOf&) = delete;
+
+ private:
+  BufferStates states_;
+};
 
 class CheckpointBackward final : public torch::autograd::Node {
  public:
   using Run = std::function<at::Tensor(const at::Tensor&)>;
 
   CheckpointBackward(Run run, const at::Tensor& x, std::vector<at::Tensor> parameters,
-                     std::vector<at::Tensor> buffers, GeneratorStates generators)
+                     BufferStates buffers, GeneratorStates generators)
       : run_(std::move(run)),
         x_(x, /*is_output=*/false),
         device_(x.device()),
@@ -304,7 +308,7 @@ class CheckpointBackward final : public torch::autograd::Node {
   at::Device device_;
   bool learns_;
   std::vector<at::Tensor> parameters_;
-  std::vector<at::Tensor> buffers_;
+  BufferStates buffers_;
   GeneratorStates generators_;
   std::array<AutocastOf, 2> autocast_;
 };
@@ -314,7 +318,7 @@ TUTTI_INLINE at::Tensor CheckpointBackward::again(const at::Tensor& x) {
   const Autocast cpu(autocast_[0].device, autocast_[0].dtype, autocast_[0].enabled);
   const Autocast own(autocast_[1].device, autocast_[1].dtype, autocast_[1].enabled);
   const NoAutocastCache no_cache;
-  const KeptBuffers buffers(buffers_);
+  const BuffersOf buffers(buffers_);
   const c10::AutoGradMode grad(true);
   return run_(x);
 }
@@ -409,15 +413,16 @@ TUTTI_INLINE at::Tensor checkpoint_activations(const torch::nn::Module& block,
                 "every computation; use one of the two");
   }
   nn::detail::GeneratorStates generators(x.device());
+  nn::detail::BufferStates buffers(block);
   at::Tensor y;
   {
     const c10::NoGradGuard no_grad;
     const nn::detail::NoAutocastCache no_cache;
     y = run(x).detach();
   }
-  ::tutti::detail::set_gradient(y, new nn::detail::CheckpointBackward(
-                                       std::move(run), x, std::move(learning),
-                                       nn::detail::moving_buffers(block), std::move(generators)));
+  ::tutti::detail::set_gradient(
+      y, new nn::detail::CheckpointBackward(std::move(run), x, std::move(learning),
+                                            std::move(buffers), std::move(generators)));
   return y;
 }
 
