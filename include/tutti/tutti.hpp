@@ -67,7 +67,9 @@
 #include <tutti/checkpoint/weights.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/chat.hpp>
+#include <tutti/core/log.hpp>
 #include <tutti/core/on.hpp>
+#include <tutti/core/on_or_warn.hpp>
 #include <tutti/core/switch.hpp>
 #include <tutti/core/trace.hpp>
 #include <tutti/data/augmentations.hpp>
@@ -98,10 +100,12 @@
 #include <tutti/fused/pass.hpp>
 #include <tutti/fused/stages.hpp>
 #include <tutti/loggers/console.hpp>
+#include <tutti/loggers/csv.hpp>
 #include <tutti/loggers/file.hpp>
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/loggers/json_lines.hpp>
 #include <tutti/loggers/progress_bar.hpp>
+#include <tutti/loggers/slack.hpp>
 #include <tutti/loggers/summary.hpp>
 #include <tutti/loggers/tensorboard.hpp>
 #include <tutti/losses/binary_cross_entropy.hpp>
@@ -182,6 +186,7 @@
 #include <tutti/optim/sgd.hpp>
 #include <tutti/optim/sweep.hpp>
 #include <tutti/profiler/profiler.hpp>
+#include <tutti/profiler/simple_profiler.hpp>
 #include <tutti/trainer.hpp>
 #include <tutti/version.hpp>
 #include <tutti/views/filter.hpp>
@@ -203,5 +208,6 @@
 #include <tutti/dist/sharded.hpp>
 #include <tutti/dist/tensor_parallel.hpp>
 #include <tutti/train/cuda_graphs.hpp>
+#include <tutti/train/print_environment.hpp>
 #include <tutti/train/sharded.hpp>
 #endif

@@ -92,7 +92,7 @@ TEST_CASE("the backbone's rate grows from its epoch on, up to that of the others
   run.fit({.duration = "2ep"});
   CHECK(weight().equal(before));
   CHECK_FALSE(model->parameters()[2].equal(scale));  // train_bn
-  run.fit();
+  run.fit({.duration = "5ep"});
   CHECK_FALSE(weight().equal(before));
   // Lightning's: 0.1 of the head's rate, then twice as much each epoch, at most the head's.
   const std::vector<double> expected{0.01, 0.02, 0.04, 0.08, 0.1};
@@ -126,11 +126,12 @@ TEST_CASE("a schedule multiplies the backbone's rate as the others'", "[backbone
 TEST_CASE("batch normalisation of the backbone can stay as it is", "[backbone_finetuning]") {
   const auto model = net();
   const at::Tensor before = tiny::flat(*model->backbone->children()[1]);
+  const at::Tensor first = model->parameters()[0].detach().clone();
   trainer(model, options("3ep"),
           {.backbone = "backbone", .unfreeze_backbone_at_epoch = 1, .train_bn = false})
       .fit();
   CHECK(tiny::flat(*model->backbone->children()[1]).equal(before));
-  CHECK(model->parameters()[0].grad().defined());
+  CHECK_FALSE(model->parameters()[0].equal(first));
 }
 
 TEST_CASE("BackboneFinetuning: a resumed run goes on as the saved one",
@@ -144,7 +145,7 @@ TEST_CASE("BackboneFinetuning: a resumed run goes on as the saved one",
   saving.save_interval = "1ba";
   const auto whole = net(2);
   trainer(whole, saving, finetuning).fit();
-  for (const std::string checkpoint : {"/ep1-ba4", "/ep2-ba6", "/ep3-ba10"}) {
+  for (const std::string checkpoint : {"/ep1-ba4", "/ep1-ba6", "/ep2-ba7", "/ep3-ba10"}) {
     loading.load_path = folder.path().string() + checkpoint;
     const auto part = net(3);
     trainer(part, loading, finetuning).fit();

@@ -15,8 +15,6 @@
 
 #include <ATen/ops/linalg_svdvals.h>
 
-#include "algorithms/parametrizations.hpp"
-
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -30,17 +28,6 @@ static_assert(tutti::Recipe<SpectralNorm>::valid);
 static_assert(sizeof(tutti::With<SpectralNorm{.layers = {"head"}, .n_power_iterations = 2}>) > 0);
 
 }  // namespace
-
-TEST_CASE("SpectralNorm trains as torch's spectral_norm", "[spectral_norm][golden]") {
-  nn::Sequential linear(nn::Linear(4, 3));
-  apply_spectral_norm(*linear);
-  linear->to(at::kDouble);
-  parametrizations::check("spectral_norm.linear", linear);
-  nn::Sequential conv(nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3).padding(1)));
-  apply_spectral_norm(*conv, {.n_power_iterations = 2});
-  conv->to(at::kDouble);
-  parametrizations::check("spectral_norm.conv", conv);
-}
 
 TEST_CASE("the weight of a pass has a largest singular value of 1", "[spectral_norm][law]") {
   at::manual_seed(4);

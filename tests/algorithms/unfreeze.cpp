@@ -63,7 +63,7 @@ std::vector<bool> trained(Deep& model) {
 tutti::TrainerOptions options(const char* length) {
   return {.train = tiny::batches(3),
           .max_duration = tutti::Time::parse(length),
-          .optimizer = tutti::DecoupledAdamW{.lr = 0.01, .weight_decay = 0.1},
+          .optimizer = tutti::DecoupledAdamW{.lr = 0.01, .weight_decay = 0.001},
           .device = "cpu",
           .seed = 3,
           .progress_bar = false};
@@ -118,7 +118,7 @@ TEST_CASE("Unfreeze: a resumed run goes on as the saved one", "[unfreeze][resume
   saving.save_interval = "1ba";
   const auto whole = deep(2);
   trainer(whole, saving).fit();
-  for (const std::string checkpoint : {"/ep1-ba4", "/ep2-ba6", "/ep2-ba7", "/ep3-ba10"}) {
+  for (const std::string checkpoint : {"/ep1-ba4", "/ep1-ba6", "/ep2-ba7", "/ep3-ba10"}) {
     auto loading = options("4ep");
     loading.load_path = folder.path().string() + checkpoint;
     const auto part = deep(3);
@@ -131,10 +131,12 @@ TEST_CASE("Unfreeze: a resumed run goes on as the saved one", "[unfreeze][resume
 TEST_CASE("a time may be a part of the run", "[unfreeze]") {
   const auto model = deep();
   auto run = trainer(model, options("2ep"), "0.5dur", "1dur");
+  const at::Tensor first = model->first->weight.detach().clone();
+  const at::Tensor second = model->second->weight.detach().clone();
   run.fit();
   CHECK(trained(*model) == std::vector{true, true, true, true});
-  CHECK(model->second->weight.grad().defined());
-  CHECK_FALSE(model->first->weight.grad().defined());
+  CHECK_FALSE(model->second->weight.equal(second));
+  CHECK(model->first->weight.equal(first));
 }
 
 TEST_CASE("Unfreeze says what is missing", "[unfreeze]") {

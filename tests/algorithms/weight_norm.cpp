@@ -2,8 +2,8 @@
 
 #include "support/catch.hpp"
 
-#include <memory>
 #include <string>
+#include <vector>
 
 #include <torch/optim/sgd.h>
 
@@ -13,8 +13,6 @@
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/sequential.hpp>
-
-#include "algorithms/parametrizations.hpp"
 
 namespace {
 
@@ -35,21 +33,6 @@ nn::Sequential two() {
 }
 
 }  // namespace
-
-TEST_CASE("WeightNorm trains as torch's weight_norm", "[weight_norm][golden]") {
-  nn::Sequential linear(nn::Linear(4, 3));
-  apply_weight_norm(*linear);
-  linear->to(at::kDouble);
-  parametrizations::check("weight_norm.linear", linear);
-  nn::Sequential conv(nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3).padding(1)));
-  apply_weight_norm(*conv);
-  conv->to(at::kDouble);
-  parametrizations::check("weight_norm.conv", conv);
-  nn::Sequential whole(torch::nn::Linear(4, 3));
-  apply_weight_norm(*whole, {.dim = -1});
-  whole->to(at::kDouble);
-  parametrizations::check("weight_norm.whole", whole);
-}
 
 TEST_CASE("WeightNorm leaves what the model computes, and the optimizers in step",
           "[functional][weight_norm]") {

@@ -226,8 +226,7 @@ TUTTI_INLINE void BackboneFinetuning::find_still(State& state) {
 }
 
 TUTTI_INLINE void BackboneFinetuning::set_rates(State& state) const {
-  const auto epochs =
-      static_cast<double>(state.timestamp.epoch.value() - unfreeze_backbone_at_epoch);
+  const auto epochs = static_cast<double>(state.timestamp.epoch - unfreeze_backbone_at_epoch);
   const double grown = std::pow(growth, std::max(epochs, 0.0));
   for (const Group& group : *groups) {
     std::size_t before = 0;  // initial_lrs are those of all optimizers

@@ -14,7 +14,7 @@
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
-#include <tutti/nn/detail/reports.hpp>
+#include <tutti/nn/surgery.hpp>
 
 /// Recompute: activation checkpointing, memory for time.
 namespace tutti {
@@ -78,7 +78,6 @@ std::vector<std::string> apply_recompute(torch::nn::Module& model, const Recompu
 #include <tutti/checkpoint/glob.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/nn/activation_checkpointing.hpp>
-#include <tutti/nn/walk.hpp>
 
 namespace tutti::detail {
 

@@ -15,6 +15,7 @@
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
+#include <tutti/train/detail/logged_values.hpp>
 #include <tutti/train/evaluation.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/setup.hpp>
@@ -112,13 +113,16 @@ class Loop {
     std::array<std::int64_t, 2> counts{run_.train.num_samples(state_.batch),
                                        run_.train.num_tokens(state_.batch).total};
     engine_.template fire<AfterDataloader>(state_);
+    std::optional<Logger::WithinBatch> within(std::in_place, state_.logger);
     engine_.template fire<BatchStart>(state_);
     log_time(counts[1] > 0);
     step_();
     log_microbatch_size();
     report_losses();
     Clock::Duration passed = clock_.lap();
-    agree(counts, passed);
+    if (agree(counts, passed)) {
+      report_logged();
+    }
     const Timestamp next = state_.timestamp.to_next_batch(counts[0], counts[1], passed);
     run_.step_schedule_after_batch(state_, next);
     compute_train_metrics();
@@ -129,6 +133,7 @@ class Loop {
                 ", and the batches have no tokens; give DataSpec a num_tokens function, or call "
                 "the tensor that counts input_ids");
     engine_.template fire<BatchEnd>(state_);
+    within.reset();
     follow_parameters();
     evaluate<BatchEnd>();
     checkpoint<BatchCheckpoint>();
@@ -268,26 +273,41 @@ class Loop {
   }
 
   // Sums samples and tokens over the ranks; the time is rank 0's. Signals and failed writes, of
-  // which one rank may know alone, travel with them.
-  void agree(std::array<std::int64_t, 2>& counts, Clock::Duration& passed) {
+  // which one rank may know alone, travel with them. Returns whether any rank has logged values.
+  bool agree(std::array<std::int64_t, 2>& counts, Clock::Duration& passed) {
     int signal = run_.heeds_signals ? received_signal() : 0;
     bool failed = run_.checkpoints && run_.checkpoints->failed();
+    bool logged = !run_.logged.empty();
     if (state_.world_size > 1) {
-      std::array<std::int64_t, 6> values{counts[0],
+      std::array<std::int64_t, 7> values{counts[0],
                                          counts[1],
                                          state_.rank == 0 ? passed.count() : 0,
                                          signal == SIGTERM,
                                          signal != 0 && signal != SIGTERM,
-                                         failed};
+                                         failed,
+                                         logged};
       state_.communicator->all_reduce(std::span<std::int64_t>(values), dist::ReduceOp::sum);
       counts = {values[0], values[1]};
       passed = Clock::Duration(values[2]);
       signal = values[3] > 0 ? SIGTERM : values[4] > 0 ? SIGINT : 0;
       failed = values[5] > 0;
+      logged = values[6] > 0;
     }
     run_.stop_signal = signal;
     if (failed) {
       run_.checkpoints->settle();
+    }
+    return logged;
+  }
+
+  // What the model has given to log(): means over the batch and all ranks.
+  void report_logged() {
+    auto sums = run_.logged.take();
+    if (state_.world_size > 1) {
+      sums = detail::over_ranks(std::move(sums), *state_.communicator);
+    }
+    for (const auto& [name, sum] : sums) {
+      log({{name, sum.sum / sum.weight}});
     }
   }
 

@@ -25,7 +25,7 @@
 #include <tutti/core/detail/throw.hpp>
 
 /// Runs other programs; no shell is involved.
-namespace tutti::checkpoint::detail {
+namespace tutti::detail {
 
 /// The words of a command line, with quotes and backslashes as a shell has them, and nothing else
 /// of it. Throws c10::ValueError when a quote is not closed.
@@ -62,11 +62,11 @@ class Scratch {
 /// started or takes longer than `most`; then it is killed.
 CommandResult run_command(const std::vector<std::string>& words, std::chrono::milliseconds most);
 
-}  // namespace tutti::checkpoint::detail
+}  // namespace tutti::detail
 
 #if TUTTI_BODIES
 
-namespace tutti::checkpoint::detail {
+namespace tutti::detail {
 
 TUTTI_INLINE std::vector<std::string> words_of(std::string_view command) {
   std::vector<std::string> words;
@@ -166,6 +166,6 @@ TUTTI_INLINE CommandResult run_command(const std::vector<std::string>& words,
           .error = error.text()};
 }
 
-}  // namespace tutti::checkpoint::detail
+}  // namespace tutti::detail
 
 #endif

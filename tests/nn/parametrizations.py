@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes parametrizations.safetensors: what torch.nn.utils.parametrizations gives. Needs torch 2.11 and safetensors.
 
-    python tests/algorithms/parametrizations.py
+    python tests/nn/parametrizations.py
 """
 
 import pathlib
