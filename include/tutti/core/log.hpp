@@ -109,9 +109,7 @@ void log(std::string_view name, const T& value) {
 #if TUTTI_BODIES
 
 #include <cstdint>
-#include <vector>
 
-#include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
 
 #include <tutti/core/detail/throw.hpp>
@@ -143,12 +141,14 @@ TUTTI_INLINE void LoggedValues::add(std::string_view name, const at::Tensor& val
 
 TUTTI_INLINE LoggedValues::Sums LoggedValues::take() {
   if (!on_device_.empty()) {
-    std::vector<at::Tensor> all;
-    for (const auto& [name, one] : on_device_) {
-      all.push_back(one.sum.to(on_device_.begin()->second.sum.device()));
-    }
-    const at::Tensor host = at::stack(all).cpu();
+    const at::Tensor all =
+        on_device_.begin()->second.sum.new_empty({static_cast<std::int64_t>(on_device_.size())});
     std::int64_t i = 0;
+    for (const auto& [name, one] : on_device_) {
+      all.select(0, i++).copy_(one.sum);
+    }
+    const at::Tensor host = all.cpu();
+    i = 0;
     for (const auto& [name, one] : on_device_) {
       Sum& sum = sums_[name];
       sum.sum += host.const_data_ptr<double>()[i++];

@@ -156,8 +156,8 @@ TUTTI_INLINE void send_to_webhook(const std::string& command, const std::string&
 namespace tutti {
 
 TUTTI_INLINE void SlackLogger::validate() const {
-  expect(log_interval.count() >= 0 &&
-             (log_interval.unit() == TimeUnit::epoch || log_interval.unit() == TimeUnit::batch),
+  expect((log_interval.unit() == TimeUnit::epoch || log_interval.unit() == TimeUnit::batch) &&
+             log_interval.value() >= 0,
          "SlackLogger: log_interval", log_interval, "0 or more in ep or ba");
   expect(close_seconds >= 0, "SlackLogger: close_seconds", close_seconds, "0 or more seconds");
   expect(

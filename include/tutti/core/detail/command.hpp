@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -156,8 +154,8 @@ TUTTI_INLINE CommandResult run_command(const std::vector<std::string>& words,
       ::kill(-child, SIGKILL);
       late = true;
     } else {
-      std::this_thread::sleep_for(pause);
-      pause = std::min(pause * 2, std::chrono::milliseconds(50));
+      ::usleep(static_cast<useconds_t>(pause.count()) * 1000);
+      pause = pause.count() < 32 ? pause * 2 : std::chrono::milliseconds(50);
     }
   }
   TUTTI_CHECK(!late, "'", words[0], "' was killed after ", most.count() / 1000, " s");
