@@ -124,7 +124,8 @@ TEST_CASE("a mistake on the command line names the option and what is right", "[
                     ContainsSubstring("--max-duration") && ContainsSubstring("3 moons"));
   CHECK_THROWS_WITH(
       read({"--precision", "fp8"}),
-      ContainsSubstring("--precision: expected one of fp32, amp_fp16, amp_bf16; got fp8"));
+      ContainsSubstring(
+          "--precision: expected one of fp32, amp_fp16, amp_bf16, bf16_true; got fp8"));
   CHECK_THROWS_WITH(read({"--cuda-graphs", "yes"}),
                     ContainsSubstring("expected true, false or auto; got yes"));
   CHECK_THROWS_WITH(read({"--max-durations", "3ep"}), ContainsSubstring("--max-durations"));

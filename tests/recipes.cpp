@@ -14,14 +14,17 @@
 
 namespace {
 
-using algorithms = tutti::types<
-    tutti::ALiBi, tutti::AugMix, tutti::BlurPool, tutti::ChannelsLast, tutti::ColOut, tutti::CutMix,
-    tutti::CutOut, tutti::DiLoCo, tutti::EMA, tutti::Factorize, tutti::GatedLinearUnits,
-    tutti::GhostBatchNorm, tutti::GradientClipping, tutti::GyroDropout, tutti::LabelSmoothing,
-    tutti::LayerFreezing, tutti::LocalSGD, tutti::LoRA, tutti::LowPrecisionGroupNorm,
-    tutti::LowPrecisionLayerNorm, tutti::MixUp, tutti::ProgressiveResizing, tutti::RandAugment,
-    tutti::SAM, tutti::SelectiveBackprop, tutti::SeqLengthWarmup, tutti::SkipSpikes,
-    tutti::SqueezeExcite, tutti::StochasticDepth, tutti::SWA, tutti::WeightStandardization>;
+using algorithms =
+    tutti::types<tutti::ALiBi, tutti::AugMix, tutti::BackboneFinetuning, tutti::BlurPool,
+                 tutti::ChannelsLast, tutti::ColOut, tutti::CutMix, tutti::CutOut, tutti::DiLoCo,
+                 tutti::EMA, tutti::Factorize, tutti::GatedLinearUnits, tutti::GhostBatchNorm,
+                 tutti::GradientClipping, tutti::GyroDropout, tutti::LabelSmoothing,
+                 tutti::LayerFreezing, tutti::LocalSGD, tutti::LoRA, tutti::LowPrecisionGroupNorm,
+                 tutti::LowPrecisionLayerNorm, tutti::MixUp, tutti::ProgressiveResizing,
+                 tutti::RandAugment, tutti::Recompute, tutti::SAM, tutti::SelectiveBackprop,
+                 tutti::SeqLengthWarmup, tutti::SkipSpikes, tutti::SpectralNorm,
+                 tutti::SqueezeExcite, tutti::StochasticDepth, tutti::SWA, tutti::SyncBatchNorm,
+                 tutti::Unfreeze, tutti::WeightNorm, tutti::WeightStandardization>;
 
 template <class... Entries>
 void write_list(std::ostream& out, std::string_view who, const char* list,

@@ -114,6 +114,11 @@ T value_from(const std::string& text) {
       throw CLI::ValidationError("expected true, false or auto; got " + text);
     }
     return text == "auto" ? OnOrAuto("auto") : OnOrAuto(text == "true");
+  } else if constexpr (std::is_same_v<T, OnOrWarn>) {
+    if (text != "true" && text != "false" && text != "warn") {
+      throw CLI::ValidationError("expected true, false or warn; got " + text);
+    }
+    return text == "warn" ? OnOrWarn("warn") : OnOrWarn(text == "true");
   } else if constexpr (std::is_enum_v<T>) {
     return enum_from<T>(text);
   } else if constexpr (std::is_base_of_v<std::string, T>) {
@@ -136,7 +141,8 @@ std::string text_of(const T& value) {
   } else if constexpr (std::is_arithmetic_v<T>) {
     char text[64];  // the shortest that reads back unchanged
     return {text, std::to_chars(text, text + sizeof text, value).ptr};
-  } else if constexpr (std::is_enum_v<T> || std::is_same_v<T, OnOrAuto>) {
+  } else if constexpr (std::is_enum_v<T> || std::is_same_v<T, OnOrAuto> ||
+                       std::is_same_v<T, OnOrWarn>) {
     return std::string(to_string(value));
   } else {
     return value;
@@ -147,9 +153,10 @@ template <class T>
 constexpr bool is_list = std::is_same_v<T, std::vector<std::string>>;
 
 template <class T>
-constexpr bool is_option = std::is_arithmetic_v<T> || is_list<T> || std::is_enum_v<T> ||
-                           std::is_same_v<T, Time> || std::is_same_v<T, CountOrAuto> ||
-                           std::is_same_v<T, OnOrAuto> || std::is_base_of_v<std::string, T>;
+constexpr bool is_option =
+    std::is_arithmetic_v<T> || is_list<T> || std::is_enum_v<T> || std::is_same_v<T, Time> ||
+    std::is_same_v<T, CountOrAuto> || std::is_same_v<T, OnOrAuto> || std::is_same_v<T, OnOrWarn> ||
+    std::is_base_of_v<std::string, T>;
 template <class T>
   requires is_optional<T>
 constexpr bool is_option<T> = is_option<typename T::value_type>;
@@ -275,8 +282,8 @@ class Program {
   }
 
   /// Binds one flag. value: a number (finite), text, list of texts, bool (`--flag`, `--no-flag`),
-  /// Time (a number without a unit is epochs), enum with to_string(), CountOrAuto, OnOrAuto, or an
-  /// optional one of these; has to outlive parse().
+  /// Time (a number without a unit is epochs), enum with to_string(), CountOrAuto, OnOrAuto,
+  /// OnOrWarn, or an optional one of these; has to outlive parse().
   template <class T>
   Program& add(const std::string& flag, T& value, const std::string& about) {
     static_assert(detail::is_option<T>,
@@ -462,11 +469,14 @@ inline Program& Program::add(TrainerOptions& options) {
   add("--autograd-engine", o.autograd_engine, "gradients always by LibTorch's engine");
   add("--allow-idle-policies", o.allow_idle_policies, "accept policies that never act");
   add("--device", o.device, "auto, cpu, cuda, cuda:1");
-  add("--precision", o.precision, "fp32, amp_bf16, amp_fp16");
+  add("--precision", o.precision, "fp32, amp_bf16, amp_fp16, bf16_true");
   add("--cache-cpu-memory", o.cache_cpu_memory, "large tensors get the memory of freed ones");
   add("--cuda-graphs", o.cuda_graphs, "true, false, or auto: where they can be");
   add("--seed", o.seed, "of all random streams; default: random");
-  add("--deterministic-mode", o.deterministic_mode, "refuse what is not deterministic");
+  add("--deterministic-mode", o.deterministic_mode,
+      "true: refuse what is not deterministic; warn: warn of it");
+  add("--tf32", o.tf32, "true, false, or auto: fp32 products of a GPU in TF32");
+  add("--cudnn-benchmark", o.cudnn_benchmark, "true, false, or auto: cuDNN tries its algorithms");
   add("--run-name", o.run_name, "default: made of the time and two words");
   add("--run-folder", o.run_folder, "one folder for all files of the run");
   add("--progress-bar", o.progress_bar, "show one");

@@ -44,6 +44,7 @@ class Trainer;
 // Policies that rules of others name, and the layers that rules are about.
 struct ALiBi;
 struct AugMix;
+struct BackboneFinetuning;
 struct BlurPool;
 struct ChannelsLast;
 struct ColOut;
@@ -65,13 +66,18 @@ struct LowPrecisionLayerNorm;
 struct MixUp;
 struct ProgressiveResizing;
 struct RandAugment;
+struct Recompute;
 struct SAM;
 struct SelectiveBackprop;
 struct SeqLengthWarmup;
 struct SkipSpikes;
 struct SqueezeExcite;
+struct SpectralNorm;
 struct StochasticDepth;
 struct SWA;
+struct SyncBatchNorm;
+struct Unfreeze;
+struct WeightNorm;
 struct WeightStandardization;
 
 namespace nn {

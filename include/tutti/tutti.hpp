@@ -7,6 +7,7 @@
 
 #include <tutti/algorithms/alibi.hpp>
 #include <tutti/algorithms/augmix.hpp>
+#include <tutti/algorithms/backbone_finetuning.hpp>
 #include <tutti/algorithms/blurpool.hpp>
 #include <tutti/algorithms/channels_last.hpp>
 #include <tutti/algorithms/colout.hpp>
@@ -28,13 +29,18 @@
 #include <tutti/algorithms/mixup.hpp>
 #include <tutti/algorithms/progressive_resizing.hpp>
 #include <tutti/algorithms/randaugment.hpp>
+#include <tutti/algorithms/recompute.hpp>
 #include <tutti/algorithms/sam.hpp>
 #include <tutti/algorithms/selective_backprop.hpp>
 #include <tutti/algorithms/seq_length_warmup.hpp>
 #include <tutti/algorithms/skip_spikes.hpp>
+#include <tutti/algorithms/spectral_norm.hpp>
 #include <tutti/algorithms/squeeze_excite.hpp>
 #include <tutti/algorithms/stochastic_depth.hpp>
 #include <tutti/algorithms/swa.hpp>
+#include <tutti/algorithms/sync_batchnorm.hpp>
+#include <tutti/algorithms/unfreeze.hpp>
+#include <tutti/algorithms/weight_norm.hpp>
 #include <tutti/algorithms/weight_standardization.hpp>
 #include <tutti/callbacks/activation_monitor.hpp>
 #include <tutti/callbacks/checkpoint_saver.hpp>
@@ -64,7 +70,9 @@
 #include <tutti/checkpoint/weights.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/chat.hpp>
+#include <tutti/core/log.hpp>
 #include <tutti/core/on.hpp>
+#include <tutti/core/on_or_warn.hpp>
 #include <tutti/core/switch.hpp>
 #include <tutti/core/trace.hpp>
 #include <tutti/data/augmentations.hpp>
@@ -97,10 +105,12 @@
 #include <tutti/fused/pass.hpp>
 #include <tutti/fused/stages.hpp>
 #include <tutti/loggers/console.hpp>
+#include <tutti/loggers/csv.hpp>
 #include <tutti/loggers/file.hpp>
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/loggers/json_lines.hpp>
 #include <tutti/loggers/progress_bar.hpp>
+#include <tutti/loggers/slack.hpp>
 #include <tutti/loggers/summary.hpp>
 #include <tutti/loggers/tensorboard.hpp>
 #include <tutti/losses/binary_cross_entropy.hpp>
@@ -169,10 +179,13 @@
 #include <tutti/nn/rms_norm.hpp>
 #include <tutti/nn/rotary.hpp>
 #include <tutti/nn/sequential.hpp>
+#include <tutti/nn/spectral_norm.hpp>
 #include <tutti/nn/surgery.hpp>
 #include <tutti/nn/swiglu.hpp>
+#include <tutti/nn/sync_batchnorm.hpp>
 #include <tutti/nn/transposed_linear.hpp>
 #include <tutti/nn/unit.hpp>
+#include <tutti/nn/weight_norm.hpp>
 #include <tutti/optim/adadelta.hpp>
 #include <tutti/optim/adafactor.hpp>
 #include <tutti/optim/adagrad.hpp>
@@ -195,6 +208,7 @@
 #include <tutti/optim/sgd.hpp>
 #include <tutti/optim/sweep.hpp>
 #include <tutti/profiler/profiler.hpp>
+#include <tutti/profiler/simple_profiler.hpp>
 #include <tutti/trainer.hpp>
 #include <tutti/version.hpp>
 #include <tutti/views/bucket_by_length.hpp>
@@ -218,5 +232,6 @@
 #include <tutti/dist/sharded.hpp>
 #include <tutti/dist/tensor_parallel.hpp>
 #include <tutti/train/cuda_graphs.hpp>
+#include <tutti/train/print_environment.hpp>
 #include <tutti/train/sharded.hpp>
 #endif

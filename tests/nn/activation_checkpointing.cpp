@@ -4,9 +4,11 @@
 #include <vector>
 
 #include <tutti/core/autocast.hpp>
+#include <tutti/nn/batchnorm.hpp>
 #include <tutti/nn/dropout.hpp>
 #include <tutti/nn/gyro_dropout.hpp>
 #include <tutti/nn/linear.hpp>
+#include <tutti/nn/sequential.hpp>
 #include <tutti/train/backward.hpp>
 
 #include "support/catch.hpp"
@@ -204,6 +206,62 @@ TEST_CASE("the library's own backward pass and gradients of chosen tensors work 
   CHECK(some[0].equal(expected[10]));
   CHECK(some[1].equal(expected.back()));
   CHECK_FALSE(weight.grad().defined());
+}
+
+TEST_CASE("running statistics move once, and gradients are those without checkpointing",
+          "[nn][law]") {
+  torch::manual_seed(3);
+  const auto net = std::make_shared<nn::SequentialImpl>(torch::nn::Linear(5, 4), nn::BatchNorm1d(4),
+                                                        torch::nn::Linear(4, 2));
+  const at::Tensor x = at::randn({8, 5}).requires_grad_();
+  std::vector<at::Tensor> found[2];
+  for (const bool checkpoints : {false, true}) {
+    const auto copy = std::dynamic_pointer_cast<nn::SequentialImpl>(net->clone());
+    copy->set_activation_checkpointing(checkpoints);
+    x.mutable_grad().reset();
+    for (int i = 0; i < 3; ++i) {
+      copy->forward(x).pow(2).sum().backward();
+    }
+    auto& all = found[checkpoints ? 1 : 0];
+    all = copy->buffers();
+    for (const at::Tensor& parameter : copy->parameters()) {
+      all.push_back(parameter.grad());
+    }
+    all.push_back(x.grad());
+  }
+  CHECK(equal(found[1], found[0]));
+  CHECK(found[1][2].item<std::int64_t>() == 3);  // num_batches_tracked
+}
+
+TEST_CASE("a block is computed again with what its forward was given", "[nn]") {
+  struct Scaled : torch::nn::Module, nn::Block {
+    Scaled() : layer(register_module("layer", nn::Linear(3, 3))) {}
+    at::Tensor forward(const at::Tensor& x, const at::Tensor& scale) {
+      return in_block(x, [this, scale](const at::Tensor& y) {
+        ++calls;
+        return layer(y).tanh() * scale;
+      });
+    }
+    nn::Linear layer;
+    int calls = 0;
+  };
+  torch::manual_seed(4);
+  const auto block = std::make_shared<Scaled>();
+  const at::Tensor x = at::randn({2, 3}).requires_grad_();
+  const auto gradients = [&] {
+    block->zero_grad();
+    x.mutable_grad().reset();
+    block->forward(x, at::full({3}, 2.0)).sum().backward();
+    return std::vector{x.grad().clone(), block->layer->weight.grad().clone()};
+  };
+  const auto plain = gradients();
+  CHECK(block->calls == 1);
+  block->set_activation_checkpointing(true);
+  CHECK(equal(gradients(), plain));
+  CHECK(block->calls == 3);
+  const at::Tensor learnt = at::full({3}, 2.0).requires_grad_();
+  CHECK_THROWS_WITH(block->forward(x, learnt).sum().backward(),
+                    ContainsSubstring("neither its input nor one of its parameters"));
 }
 
 TEST_CASE("checkpointing says what it cannot do", "[nn]") {

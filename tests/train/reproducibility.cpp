@@ -239,7 +239,7 @@ TEST_CASE("seed_all makes the next draws the same", "[train][reproducibility]") 
 TEST_CASE("deterministic mode refuses an operator that cannot be deterministic",
           "[train][reproducibility]") {
   const Restored restored;
-  const auto fit = [](bool deterministic) {
+  const auto fit = [](OnOrWarn deterministic) {
     TrainerOptions with = options(0);
     with.deterministic_mode = deterministic;
     Trainer<Losses> trainer{std::make_shared<Put>(), with};
@@ -248,6 +248,39 @@ TEST_CASE("deterministic mode refuses an operator that cannot be deterministic",
   CHECK_NOTHROW(fit(false));
   CHECK_THROWS_WITH(fit(true),
                     ContainsSubstring("put_ does not have a deterministic implementation"));
+  Warnings warnings;
+  CHECK_NOTHROW(fit("warn"));
+  REQUIRE_FALSE(warnings.texts.empty());
+  CHECK_THAT(warnings.texts[0], ContainsSubstring("cannot be deterministic are warned of"));
+  CHECK_THAT(warnings.texts.back(),
+             ContainsSubstring("put_ does not have a deterministic implementation"));
+}
+
+TEST_CASE("TF32 and cuDNN's trials are set where they are asked for", "[train][reproducibility]") {
+  const Restored restored;
+  auto& context = at::globalContext();
+  const bool products = context.allowTF32CuBLAS();
+  const bool convolutions = context.allowTF32CuDNN();
+  const bool trials = context.benchmarkCuDNN();
+  TrainerOptions with = options(0);
+  run(with);
+  CHECK(context.allowTF32CuBLAS() == products);
+  CHECK(context.allowTF32CuDNN() == convolutions);
+  CHECK(context.benchmarkCuDNN() == trials);
+  for (const bool on : {true, false}) {
+    with.tf32 = on;
+    with.cudnn_benchmark = on;
+    run(with);
+    CHECK(context.allowTF32CuBLAS() == on);
+    CHECK(context.allowTF32CuDNN() == on);
+    CHECK(context.benchmarkCuDNN() == on);
+  }
+  context.setAllowTF32CuBLAS(products);
+  context.setAllowTF32CuDNN(convolutions);
+  context.setBenchmarkCuDNN(trials);
+  with.cudnn_benchmark = true;
+  with.deterministic_mode = "warn";
+  CHECK_THROWS_WITH(run(with), ContainsSubstring("cudnn_benchmark is true beside"));
 }
 
 TEST_CASE(

@@ -155,9 +155,11 @@ TUTTI_INLINE double SpeedMonitor::peak_of(const State& state) {
   }
   const std::string device = detail::cuda_device_name(state.device.index());
   const detail::PeakFlops peak = detail::peak_flops_of(device);
-  const double flops = state.precision == Precision::amp_fp16   ? peak.fp16
-                       : state.precision == Precision::amp_bf16 ? peak.bf16
-                                                                : peak.fp32;
+  const double flops =
+      state.precision == Precision::amp_fp16 ? peak.fp16
+      : state.precision == Precision::amp_bf16 || state.precision == Precision::bf16_true
+          ? peak.bf16
+          : peak.fp32;
   if (flops == 0) {
     TORCH_WARN("SpeedMonitor: the peak of \"", device, "\" in ", to_string(state.precision),
                " is not known, so throughput/device/mfu is not logged; set "

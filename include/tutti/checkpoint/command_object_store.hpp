@@ -13,8 +13,8 @@
 
 #include <c10/util/Exception.h>
 
-#include <tutti/checkpoint/detail/command.hpp>
 #include <tutti/config.hpp>
+#include <tutti/core/detail/command.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/object_store.hpp>
 
@@ -130,7 +130,7 @@ TUTTI_INLINE void CommandObjectStore::require(std::string_view which, const std:
                       "CommandObjectStore: ", which, " is \"", command, "\", expected one with ",
                       placeholder);
   }
-  checkpoint::detail::words_of(command);
+  detail::words_of(command);
 }
 
 TUTTI_INLINE std::string CommandObjectStore::filled(std::string_view word, const Values& values) {
@@ -154,11 +154,11 @@ TUTTI_INLINE std::string CommandObjectStore::filled(std::string_view word, const
 
 TUTTI_INLINE std::string CommandObjectStore::run(const std::string& command, const Values& values,
                                                  const std::string& object) const {
-  std::vector<std::string> words = checkpoint::detail::words_of(command);
+  std::vector<std::string> words = detail::words_of(command);
   for (std::string& word : words) {
     word = filled(word, values);
   }
-  checkpoint::detail::CommandResult result = checkpoint::detail::run_command(words, timeout);
+  detail::CommandResult result = detail::run_command(words, timeout);
   if (result.status == 0) {
     return std::move(result.out);
   }

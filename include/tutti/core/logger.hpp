@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/switched.hpp>
 #include <tutti/core/hyperparameter.hpp>
 #include <tutti/core/policy.hpp>
 
@@ -79,8 +80,23 @@ struct LoggedResult {
 ///     void log_table(const LoggedTable&, std::int64_t step)
 ///     void upload_file(std::string_view remote_file_name, std::string_view path)
 ///     void log_result(const LoggedResult&)
+///
+/// With a member `std::int64_t metrics_interval` it gets the metrics of training batches only every
+/// so many batches; those of evaluations and epochs always.
 class Logger {
  public:
+  /// While it lives, metrics are those of a training batch.
+  class WithinBatch {
+   public:
+    explicit WithinBatch(Logger& logger) : logger_(logger) { logger_.within_batch_ = true; }
+    ~WithinBatch() { logger_.within_batch_ = false; }
+    WithinBatch(const WithinBatch&) = delete;
+    WithinBatch& operator=(const WithinBatch&) = delete;
+
+   private:
+    Logger& logger_;
+  };
+
   /// Adds a destination; it must outlive the logger or be removed by clear().
   template <class D>
   void add(D& destination) {
@@ -89,6 +105,9 @@ class Logger {
       sink.metrics = [](void* self, std::span<const LoggedMetric> metrics, std::int64_t step) {
         static_cast<D*>(self)->log_metrics(metrics, step);
       };
+      if constexpr (requires { detail::unswitched(destination).metrics_interval; }) {
+        sink.interval = &detail::unswitched(destination).metrics_interval;
+      }
       wants_metrics_ = true;
     }
     if constexpr (detail::ReceivesHyperparameters<D>) {
@@ -163,6 +182,7 @@ class Logger {
  private:
   struct Sink {
     void* self = nullptr;
+    const std::int64_t* interval = nullptr;  // null: every batch
     void (*metrics)(void*, std::span<const LoggedMetric>, std::int64_t) = nullptr;
     void (*hyperparameters)(void*, std::span<const Hyperparameter>) = nullptr;
     void (*images)(void*, const LoggedImages&, std::int64_t) = nullptr;
@@ -177,6 +197,7 @@ class Logger {
   bool wants_metrics_ = false;
   bool wants_images_ = false;
   bool wants_files_ = false;
+  bool within_batch_ = false;
 };
 
 }  // namespace tutti
@@ -199,7 +220,9 @@ TUTTI_INLINE void Logger::clear() {
 TUTTI_INLINE void Logger::log_metrics(std::span<const LoggedMetric> metrics,
                                       std::int64_t step) const {
   for (const Sink& sink : sinks_) {
-    if (sink.metrics != nullptr) {
+    const bool due = !within_batch_ || sink.interval == nullptr || *sink.interval <= 1 ||
+                     step % *sink.interval == 0;
+    if (sink.metrics != nullptr && due) {
       sink.metrics(sink.self, metrics, step);
     }
   }

@@ -21,14 +21,15 @@
 
 namespace tutti {
 
-/// Arithmetic of forward and loss; parameters and optimizer state stay fp32.
+/// Arithmetic of forward and loss; parameters and optimizer state stay fp32, but for bf16_true.
 enum class Precision : std::uint8_t {
-  fp32,      ///< everything in 32 bits
-  amp_fp16,  ///< autocast to half, with a gradient scaler
-  amp_bf16,  ///< autocast to bfloat16
+  fp32,       ///< everything in 32 bits
+  amp_fp16,   ///< autocast to half, with a gradient scaler
+  amp_bf16,   ///< autocast to bfloat16
+  bf16_true,  ///< everything in bfloat16: parameters, optimizer state, gradients, inputs
 };
 
-/// "fp32", "amp_fp16", "amp_bf16".
+/// "fp32", "amp_fp16", "amp_bf16", "bf16_true".
 constexpr std::string_view to_string(Precision precision) {
   switch (precision) {
     case Precision::fp32:
@@ -37,6 +38,8 @@ constexpr std::string_view to_string(Precision precision) {
       return "amp_fp16";
     case Precision::amp_bf16:
       return "amp_bf16";
+    case Precision::bf16_true:
+      return "bf16_true";
   }
   return "unknown";
 }
@@ -133,6 +136,7 @@ struct State {
       case Precision::amp_bf16:
         return {device.type(), at::kBFloat16};
       case Precision::fp32:
+      case Precision::bf16_true:
         break;
     }
     return {};

@@ -26,6 +26,7 @@ struct HalfInputs final {
   [[nodiscard]] std::optional<at::ScalarType> wants_type(const State& state) const {
     switch (state.precision) {
       case Precision::amp_bf16:
+      case Precision::bf16_true:
         return at::kBFloat16;
       case Precision::amp_fp16:
         return at::kHalf;

@@ -36,6 +36,7 @@ struct FileLogger final {
   std::string remote_file_name = "{run_name}/logs-rank{rank}.txt";
   bool capture_stdout = true;         ///< copies what is printed into the file, unless stdout is a
   bool capture_stderr = true;         ///< terminal: a progress bar could not be drawn any more
+  std::int64_t metrics_interval = 1;  ///< batches of which one has its metrics kept; >= 1
   std::int64_t buffer_size = 100;     ///< lines that wait, at most to the end of a batch; >= 1
   std::int64_t flush_interval = 100;  ///< batches between flushes to the disk; >= 1
   bool overwrite = false;             ///< a run that begins at 0 may replace the file
@@ -81,6 +82,7 @@ namespace tutti {
 TUTTI_INLINE void FileLogger::validate() const {
   expect(!filename.empty(), "FileLogger: filename is empty; name the file.");
   expect(buffer_size >= 1, "FileLogger: buffer_size", buffer_size, "1 or more");
+  expect(metrics_interval >= 1, "FileLogger: metrics_interval", metrics_interval, "1 or more");
   expect(flush_interval >= 1, "FileLogger: flush_interval", flush_interval, "1 or more");
 }
 

@@ -12,6 +12,7 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
 #include <tutti/loggers/detail/text.hpp>
 
 namespace tutti {
@@ -33,12 +34,19 @@ struct InMemoryLogger final {
   using events = types<Init, FitStart, FitEnd, EvalStandaloneStart, EvalStandaloneEnd, PredictStart,
                        PredictEnd>;
 
+  std::int64_t metrics_interval = 1;  ///< batches of which one has its metrics kept; >= 1
   std::map<std::string, TimeSeries, std::less<>> data{};  ///< by metric, in the order logged
   std::map<std::string, HyperparameterValue, std::less<>> hyperparameters{};  ///< last values
   std::map<std::string, std::string, std::less<>> tables{};  ///< JSON: columns and data
 
   /// Where the run is; only while it runs. Not an option.
   const State* running = nullptr;
+
+  /// Throws c10::ValueError when metrics_interval is less than 1.
+  void validate() const {
+    expect(metrics_interval >= 1, "InMemoryLogger: metrics_interval", metrics_interval,
+           "1 or more");
+  }
 
   void apply(Init, const State&) { running = nullptr; }
   void apply(FitStart, const State& state) { running = &state; }

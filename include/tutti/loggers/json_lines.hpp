@@ -41,6 +41,7 @@ struct JSONLinesLogger final {
   std::string remote_file_name = "{run_name}/metrics.jsonl";
   bool overwrite = false;             ///< a run that begins at 0 may replace the file
   bool rank_zero_only = true;         ///< false: filename needs {rank}
+  std::int64_t metrics_interval = 1;  ///< batches of which one has its metrics kept; >= 1
   std::int64_t flush_interval = 100;  ///< batches between flushes to the disk; >= 1
 
   /// What has been received and not yet written; not an option.
@@ -96,6 +97,7 @@ namespace tutti {
 
 TUTTI_INLINE void JSONLinesLogger::validate() const {
   expect(!filename.empty(), "JSONLinesLogger: filename is empty; name the file.");
+  expect(metrics_interval >= 1, "JSONLinesLogger: metrics_interval", metrics_interval, "1 or more");
   expect(flush_interval >= 1, "JSONLinesLogger: flush_interval", flush_interval, "1 or more");
 }
 

@@ -44,13 +44,14 @@ struct MLflowLogger final {
   static constexpr std::string_view name = "MLflowLogger";
   using events = types<Init, FitStart, EvalEnd, FitEnd>;
 
-  std::string tracking_uri{};     ///< "http://host:5000"; empty: the environment's
-  std::string experiment_name{};  ///< empty: the environment's, else "tutti"
-  std::string run_name{};         ///< empty: the trainer's
-  std::string run_group{};        ///< a tag by which runs are put together
-  std::string run_id{};           ///< goes on with this run; empty: found by its name, or new
-  bool resume = true;             ///< goes on with the run of that name, if there is one
-  double flush_interval = 10;     ///< seconds between requests; > 0
+  std::string tracking_uri{};         ///< "http://host:5000"; empty: the environment's
+  std::string experiment_name{};      ///< empty: the environment's, else "tutti"
+  std::string run_name{};             ///< empty: the trainer's
+  std::string run_group{};            ///< a tag by which runs are put together
+  std::string run_id{};               ///< goes on with this run; empty: found by its name, or new
+  bool resume = true;                 ///< goes on with the run of that name, if there is one
+  std::int64_t metrics_interval = 1;  ///< batches of which one has its metrics kept; >= 1
+  double flush_interval = 10;         ///< seconds between requests; > 0
   std::vector<std::string> ignore_metrics{};          ///< globs of names that are not sent
   std::vector<std::string> ignore_hyperparameters{};  ///< likewise
   std::vector<std::pair<std::string, std::string>> rename_metrics{};  ///< {{"old", "new"}}
@@ -74,6 +75,7 @@ struct MLflowLogger final {
   } memory{};
 
   void validate() const {
+    expect(metrics_interval >= 1, "MLflowLogger: metrics_interval", metrics_interval, "1 or more");
     expect(flush_interval > 0, "MLflowLogger: flush_interval", flush_interval, "more than 0 s");
     expect(close_seconds >= 0, "MLflowLogger: close_seconds", close_seconds, "0 or more seconds");
     expect(log_duplicated_metric_every_n_steps >= 1,

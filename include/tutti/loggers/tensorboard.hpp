@@ -40,6 +40,7 @@ struct TensorBoardLogger final {
 
   std::string log_dir{};  ///< files are in `<log_dir>/<run_name>`; empty: in `tensorboard` of the
                           ///< trainer's run_folder, in tensorboard_logs/<run_name> without one
+  std::int64_t metrics_interval = 1;  ///< batches of which one has its metrics kept; >= 1
   std::int64_t flush_interval = 100;  ///< batches that may wait to be written; >= 1
   bool rank_zero_only = true;         ///< false: rank r > 0 writes into `rank<r>` in that folder
 
@@ -56,6 +57,8 @@ struct TensorBoardLogger final {
   } memory{};
 
   void validate() const {
+    expect(metrics_interval >= 1, "TensorBoardLogger: metrics_interval", metrics_interval,
+           "1 or more");
     expect(flush_interval >= 1, "TensorBoardLogger: flush_interval", flush_interval, "1 or more");
   }
 

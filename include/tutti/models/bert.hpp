@@ -301,11 +301,7 @@ TUTTI_INLINE void BertEncoderImpl::reset() {
 
 TUTTI_INLINE at::Tensor BertEncoderImpl::forward(at::Tensor x, const nn::SeenKeys& keys) {
   for (std::size_t i = 0; i < layer->size(); ++i) {
-    const auto one = layer->ptr<BertLayerImpl>(i);
-    x = activation_checkpointing()
-            ? functional::checkpoint_activations(
-                  *one, [one, keys](const at::Tensor& y) { return one->forward(y, keys); }, x)
-            : one->forward(x, keys);
+    x = layer->at<BertLayerImpl>(i).forward(x, keys);
   }
   return x;
 }

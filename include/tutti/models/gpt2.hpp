@@ -28,7 +28,6 @@
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/normalization.hpp>
 #include <tutti/nn/transposed_linear.hpp>
-#include <tutti/nn/unit.hpp>
 
 #include <ATen/ops/linear.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -126,7 +125,7 @@ class GPT2MLPImpl : public torch::nn::Cloneable<GPT2MLPImpl> {
 TORCH_MODULE(GPT2MLP);
 
 /// One layer of GPT-2: attention, then feed-forward, each on the normalised input and added to it.
-class GPT2BlockImpl : public torch::nn::Cloneable<GPT2BlockImpl>, public nn::Unit {
+class GPT2BlockImpl : public torch::nn::Cloneable<GPT2BlockImpl>, public nn::Block {
  public:
   ~GPT2BlockImpl() override;
   /// layer: which block it is, from 0.
@@ -334,10 +333,11 @@ TUTTI_INLINE void GPT2BlockImpl::reset() {
 
 TUTTI_INLINE at::Tensor GPT2BlockImpl::forward(const at::Tensor& input,
                                                const detail::CausalPass& pass) {
-  return in_unit(input, [&](const at::Tensor& x) {
+  const auto run = [this, pass](const at::Tensor& x) {
     const at::Tensor h = x + attn(ln_1(x), pass);
     return h + mlp(ln_2(h));
-  });
+  };
+  return pass.cache == nullptr ? in_block(input, run) : in_unit(input, run);
 }
 
 TUTTI_INLINE void GPT2ModelImpl::reset() {
@@ -365,13 +365,8 @@ TUTTI_INLINE void GPT2ModelImpl::reset() {
 
 TUTTI_INLINE at::Tensor GPT2ModelImpl::forward(const detail::CausalPass& pass) {
   at::Tensor x = drop(wte(pass.ids) + wpe(pass.positions));
-  const bool checkpoints = activation_checkpointing() && pass.cache == nullptr;
   for (std::size_t i = 0; i < h->size(); ++i) {
-    const auto one = h->ptr<GPT2BlockImpl>(i);
-    x = checkpoints
-            ? functional::checkpoint_activations(
-                  *one, [one, pass](const at::Tensor& y) { return one->forward(y, pass); }, x)
-            : one->forward(x, pass);
+    x = block(i).forward(x, pass);
   }
   if (pass.cache != nullptr) {
     pass.cache->advance(pass.ids.size(1));

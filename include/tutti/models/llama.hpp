@@ -173,13 +173,8 @@ TUTTI_INLINE void LlamaModelImpl::reset() {
 TUTTI_INLINE at::Tensor LlamaModelImpl::forward(detail::CausalPass pass) {
   at::Tensor x = embed_tokens(pass.ids);
   pass.rotary = rotary_.tables(pass.positions, x, pass.length);
-  const bool checkpoints = activation_checkpointing() && pass.cache == nullptr;
   for (std::size_t i = 0; i < layers->size(); ++i) {
-    const auto one = layers->ptr<LlamaDecoderLayerImpl>(i);
-    x = checkpoints
-            ? functional::checkpoint_activations(
-                  *one, [one, pass](const at::Tensor& y) { return one->forward(y, pass); }, x)
-            : one->forward(x, pass);
+    x = layers->at<LlamaDecoderLayerImpl>(i).forward(x, pass);
   }
   if (pass.cache != nullptr) {
     pass.cache->advance(pass.ids.size(1));

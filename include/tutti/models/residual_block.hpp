@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <tutti/nn/unit.hpp>
+#include <tutti/nn/activation_checkpointing.hpp>
 
 /// What the blocks of residual networks and vision transformers have in common.
 namespace tutti::models {
@@ -16,7 +16,7 @@ namespace tutti::models {
 ///
 /// Find the blocks of a model with surgery::for_each<models::ResidualBlock>. A block of your own is
 /// a torch::nn::Module too, whose forward(x) returns joined(x).
-class ResidualBlock : public nn::Unit {
+class ResidualBlock : public nn::Block {
  public:
   /// Computes a block's output from its input.
   using Join = std::function<at::Tensor(ResidualBlock&, const at::Tensor&)>;
@@ -45,7 +45,8 @@ class ResidualBlock : public nn::Unit {
 
  protected:
   at::Tensor joined(const at::Tensor& input) {
-    return in_unit(input, [&](const at::Tensor& x) { return join_ ? join_(*this, x) : whole(x); });
+    return in_block(input,
+                    [this](const at::Tensor& x) { return join_ ? join_(*this, x) : whole(x); });
   }
 
  private:

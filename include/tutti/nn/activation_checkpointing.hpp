@@ -6,11 +6,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
+#include <type_traits>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/nn/unit.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -26,7 +28,8 @@ namespace tutti::functional {
 /// generators are in the backward pass what they were in the forward pass. Without gradients it is
 /// `run(x)`.
 /// Throws c10::Error when a layer of `block` keeps masks of its own (GyroDropout), which a second
-/// computation would advance; in the backward pass where gradients of gradients are asked for.
+/// computation would advance; in the backward pass where gradients of gradients are asked for, or
+/// where `run` uses a tensor that needs a gradient and is neither x nor a parameter of `block`.
 /// Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016;
 /// `torch.utils.checkpoint`.
 at::Tensor checkpoint_activations(const torch::nn::Module& block,
@@ -37,18 +40,72 @@ at::Tensor checkpoint_activations(const torch::nn::Module& block,
 
 namespace tutti::nn {
 
+/// A module that the backward pass can compute a second time, so that its activations need not be
+/// kept; a base class beside torch::nn::Module. Recompute finds it by its name.
+///
+/// nn::Block is one for blocks of models; nn::Sequential is one, too.
+class Recomputable {
+ public:
+  virtual ~Recomputable();
+
+  /// From now on only the input is kept for the backward pass, which computes the module a second
+  /// time. No effect on numbers, nor without gradients.
+  void set_activation_checkpointing(bool on) { checkpoints_ = on; }
+  [[nodiscard]] bool activation_checkpointing() const { return checkpoints_; }
+
+ protected:
+  /// Returns `run(x)`, by functional::checkpoint_activations() where that is switched on.
+  ///
+  /// run: maps x to one new tensor by the module's parameters. It is copied and may be called long
+  /// after forward() has returned: what is no member of the module is captured by value, and needs
+  /// no gradient.
+  template <class F>
+  at::Tensor recomputed(const at::Tensor& x, F&& run) {
+    return checkpoints_ ? checkpointed(std::forward<F>(run), x) : std::forward<F>(run)(x);
+  }
+
+ private:
+  at::Tensor checkpointed(std::function<at::Tensor(const at::Tensor&)> run, const at::Tensor& x);
+
+  bool checkpoints_ = false;
+};
+
+/// A block of a model, base class beside torch::nn::Module: a Unit that is Recomputable.
+/// @code
+///   struct BlockImpl : torch::nn::Module, tutti::nn::Block {
+///     at::Tensor forward(const at::Tensor& x, const at::Tensor& mask) {
+///       return in_block(x, [this, mask](const at::Tensor& x) { return x + down(up(x) * mask); });
+///     }
+///     ...
+///   };
+/// @endcode
+/// All blocks of tutti::models are such.
+class Block : public Unit, public Recomputable {
+ protected:
+  /// in_unit(), which the backward pass may call again: captures are by value, see
+  /// Recomputable::recomputed().
+  template <class F>
+  at::Tensor in_block(const at::Tensor& x, F&& run) {
+    if (!activation_checkpointing()) {
+      return in_unit(x, std::forward<F>(run));
+    }
+    return recomputed(x, [this, kept = std::decay_t<F>(std::forward<F>(run))](
+                             const at::Tensor& input) { return in_unit(input, kept); });
+  }
+};
+
 /// A model whose blocks can be checkpointed, base class of the language models.
 class CheckpointsBlocks {
  public:
   virtual ~CheckpointsBlocks();
 
   /// From now on only the inputs of the blocks are kept for the backward pass, which computes each
-  /// block a second time: much less memory, a third more time. No effect on numbers.
-  void set_activation_checkpointing(bool on) { checkpoints_ = on; }
-  [[nodiscard]] bool activation_checkpointing() const { return checkpoints_; }
+  /// block a second time: much less memory, a third more time. No effect on numbers. Recompute does
+  /// so for some of the blocks.
+  void set_activation_checkpointing(bool on);
 
- private:
-  bool checkpoints_ = false;
+  /// Some block is checkpointed.
+  [[nodiscard]] bool activation_checkpointing() const;
 };
 
 }  // namespace tutti::nn
@@ -65,11 +122,47 @@ class CheckpointsBlocks {
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
 namespace tutti::nn {
+
+TUTTI_INLINE Recomputable::~Recomputable() = default;
 TUTTI_INLINE CheckpointsBlocks::~CheckpointsBlocks() = default;
+
+TUTTI_INLINE at::Tensor Recomputable::checkpointed(std::function<at::Tensor(const at::Tensor&)> run,
+                                                   const at::Tensor& x) {
+  auto* const self = dynamic_cast<torch::nn::Module*>(this);
+  TUTTI_CHECK(self != nullptr,
+              "activation checkpointing: a Recomputable is no torch::nn::Module; derive it from "
+              "both");
+  return functional::checkpoint_activations(
+      *self,
+      [self = self->shared_from_this(), run = std::move(run)](const at::Tensor& y) {
+        return run(y);
+      },
+      x);
+}
+
+TUTTI_INLINE void CheckpointsBlocks::set_activation_checkpointing(bool on) {
+  for (const auto& module : dynamic_cast<torch::nn::Module&>(*this).modules()) {
+    if (auto* const block = dynamic_cast<Block*>(module.get())) {
+      block->set_activation_checkpointing(on);
+    }
+  }
+}
+
+TUTTI_INLINE bool CheckpointsBlocks::activation_checkpointing() const {
+  for (const auto& module : dynamic_cast<const torch::nn::Module&>(*this).modules()) {
+    const auto* const block = dynamic_cast<const Block*>(module.get());
+    if (block != nullptr && block->activation_checkpointing()) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace tutti::nn
 
 namespace tutti::nn::detail {
@@ -139,17 +232,59 @@ class NoAutocastCache {
   bool was_;
 };
 
+// Buffers that a pass moves, as they were at some time. They are written without a new version,
+// since graphs may have saved them.
+class BufferStates {
+ public:
+  // Those of modules of `block` that are in training.
+  explicit BufferStates(const torch::nn::Module& block) {
+    for (const auto& module : block.modules()) {
+      for (const at::Tensor& buffer : module->buffers(/*recurse=*/false)) {
+        if (module->is_training() && buffer.defined()) {
+          states_.emplace_back(buffer.variable_data(), buffer.detach().clone());
+        }
+      }
+    }
+  }
+
+  // Exchanges what the buffers are and what is kept of them.
+  void exchange() {
+    const c10::NoGradGuard no_grad;
+    for (auto& [buffer, state] : states_) {
+      at::Tensor now = buffer.clone();
+      buffer.copy_(state);
+      state = std::move(now);
+    }
+  }
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> states_;
+};
+
+// While it lives, buffers are what they were then; afterwards what they were before.
+class BuffersOf {
+ public:
+  explicit BuffersOf(BufferStates then) : states_(std::move(then)) { states_.exchange(); }
+  ~BuffersOf() { states_.exchange(); }
+  BuffersOf(const BuffersOf&) = delete;
+  BuffersOf& operator=(const BuffersOf&) = delete;
+
+ private:
+  BufferStates states_;
+};
+
 class CheckpointBackward final : public torch::autograd::Node {
  public:
   using Run = std::function<at::Tensor(const at::Tensor&)>;
 
   CheckpointBackward(Run run, const at::Tensor& x, std::vector<at::Tensor> parameters,
-                     GeneratorStates generators)
+                     BufferStates buffers, GeneratorStates generators)
       : run_(std::move(run)),
         x_(x, /*is_output=*/false),
         device_(x.device()),
         learns_(x.requires_grad()),
         parameters_(std::move(parameters)),
+        buffers_(std::move(buffers)),
         generators_(std::move(generators)),
         autocast_{AutocastOf(at::kCPU), AutocastOf(x.device().type())} {
     add_next_edge(torch::autograd::impl::gradient_edge(x));
@@ -166,12 +301,14 @@ class CheckpointBackward final : public torch::autograd::Node {
  private:
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   at::Tensor again(const at::Tensor& x);
+  void check(const at::Tensor& x, const at::Tensor& y) const;
 
   Run run_;
   torch::autograd::SavedVariable x_;
   at::Device device_;
   bool learns_;
   std::vector<at::Tensor> parameters_;
+  BufferStates buffers_;
   GeneratorStates generators_;
   std::array<AutocastOf, 2> autocast_;
 };
@@ -181,8 +318,38 @@ TUTTI_INLINE at::Tensor CheckpointBackward::again(const at::Tensor& x) {
   const Autocast cpu(autocast_[0].device, autocast_[0].dtype, autocast_[0].enabled);
   const Autocast own(autocast_[1].device, autocast_[1].dtype, autocast_[1].enabled);
   const NoAutocastCache no_cache;
+  const BuffersOf buffers(buffers_);
   const c10::AutoGradMode grad(true);
   return run_(x);
+}
+
+// Refuses a graph of y with a leaf whose gradient nobody would take.
+TUTTI_INLINE void CheckpointBackward::check(const at::Tensor& x, const at::Tensor& y) const {
+  std::unordered_set<const torch::autograd::Node*> seen;
+  const auto edge = [](const at::Tensor& tensor) {
+    return torch::autograd::impl::gradient_edge(tensor).function.get();
+  };
+  if (learns_) {
+    seen.insert(edge(x));
+  }
+  for (const at::Tensor& parameter : parameters_) {
+    seen.insert(edge(parameter));
+  }
+  std::vector<const torch::autograd::Node*> rest{edge(y)};
+  while (!rest.empty()) {
+    const torch::autograd::Node* const node = rest.back();
+    rest.pop_back();
+    if (node == nullptr || !seen.insert(node).second) {
+      continue;
+    }
+    TUTTI_CHECK(dynamic_cast<const torch::autograd::AccumulateGrad*>(node) == nullptr,
+                "activation checkpointing: the block uses a tensor that needs a gradient and is "
+                "neither its input nor one of its parameters, so the gradient would be lost; "
+                "register it in the block, or compute it there");
+    for (const torch::autograd::Edge& next : node->next_edges()) {
+      rest.push_back(next.function.get());
+    }
+  }
 }
 
 TUTTI_INLINE torch::autograd::variable_list CheckpointBackward::apply(
@@ -200,6 +367,7 @@ TUTTI_INLINE torch::autograd::variable_list CheckpointBackward::apply(
               "keep it with retain_graph");
   const at::Tensor x = saved.detach().requires_grad_(learns_);
   const at::Tensor y = again(x);
+  check(x, y);
   torch::autograd::variable_list inputs;
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -227,13 +395,16 @@ namespace tutti::functional {
 TUTTI_INLINE at::Tensor checkpoint_activations(const torch::nn::Module& block,
                                                std::function<at::Tensor(const at::Tensor&)> run,
                                                const at::Tensor& x) {
+  if (!at::GradMode::is_enabled()) {
+    return run(x);
+  }
   std::vector<at::Tensor> learning;
   for (at::Tensor& parameter : block.parameters()) {
     if (parameter.requires_grad()) {
       learning.push_back(std::move(parameter));
     }
   }
-  if (!at::GradMode::is_enabled() || (learning.empty() && !x.requires_grad())) {
+  if (learning.empty() && !x.requires_grad()) {
     return run(x);
   }
   for (const auto& layer : block.modules()) {
@@ -242,6 +413,7 @@ TUTTI_INLINE at::Tensor checkpoint_activations(const torch::nn::Module& block,
                 "every computation; use one of the two");
   }
   nn::detail::GeneratorStates generators(x.device());
+  nn::detail::BufferStates buffers(block);
   at::Tensor y;
   {
     const c10::NoGradGuard no_grad;
@@ -250,7 +422,7 @@ TUTTI_INLINE at::Tensor checkpoint_activations(const torch::nn::Module& block,
   }
   ::tutti::detail::set_gradient(
       y, new nn::detail::CheckpointBackward(std::move(run), x, std::move(learning),
-                                            std::move(generators)));
+                                            std::move(buffers), std::move(generators)));
   return y;
 }
 

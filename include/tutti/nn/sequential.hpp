@@ -7,6 +7,7 @@
 #include <optional>
 
 #include <tutti/config.hpp>
+#include <tutti/nn/activation_checkpointing.hpp>
 #include <tutti/nn/detail/frozen.hpp>
 
 #include <torch/nn/modules/container/sequential.h>
@@ -14,20 +15,25 @@
 /// A Sequential that can stand inside another one.
 namespace tutti::nn {
 
-/// torch::nn::Sequential of modules that map a tensor to a tensor; unlike it, it nests.
-class SequentialImpl : public torch::nn::SequentialImpl {
+/// torch::nn::Sequential of modules that map a tensor to a tensor; unlike it, it nests, and the
+/// backward pass can compute it again.
+class SequentialImpl : public torch::nn::SequentialImpl, public Recomputable {
  public:
   ~SequentialImpl() override;
   using torch::nn::SequentialImpl::SequentialImpl;
 
   /// Chains the modules.
-  at::Tensor forward(const at::Tensor& x) { return torch::nn::SequentialImpl::forward(x); }
+  at::Tensor forward(const at::Tensor& x) {
+    return recomputed(
+        x, [this](const at::Tensor& input) { return torch::nn::SequentialImpl::forward(input); });
+  }
 
   /// A deep copy that nests as well, with the children's names, in the same mode,
   /// with the same parameters frozen.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override {
     auto copy = std::make_shared<SequentialImpl>();
+    copy->set_activation_checkpointing(activation_checkpointing());
     copy->train(is_training());  // itself alone: it has no children yet
     const auto names = named_children().keys();
     std::size_t position = 0;

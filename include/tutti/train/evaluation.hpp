@@ -69,6 +69,7 @@ void evaluate_part(Engine& engine, State& state, EvalSet& set, Transfer& transfe
   const bool counts = extra == 0 || size > extra;
   state.batch = extra > 0 && counts ? batch.split(size - extra).front() : std::move(batch);
   engine.template fire<EvalBeforeForward>(state);
+  cast_inputs(state);
   const auto low = state.autocast();
   state.outputs = eval_forward(state);
   engine.template fire<EvalAfterForward>(state);
@@ -237,6 +238,7 @@ std::vector<Outputs> predict(Engine& engine, State& state, DataSpec& data, std::
     state.batch = data.transform_microbatch(transfer(host));
     engine.template fire<PredictBatchStart>(state);
     engine.template fire<PredictBeforeForward>(state);
+    cast_inputs(state);
     {
       const auto low = state.autocast();
       state.outputs = forward(state);

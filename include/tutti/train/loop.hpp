@@ -17,6 +17,7 @@
 #include <tutti/core/engine.hpp>
 #include <tutti/dist/flight_recorder.hpp>
 #include <tutti/dist/heartbeat.hpp>
+#include <tutti/train/detail/logged_values.hpp>
 #include <tutti/train/evaluation.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/setup.hpp>
@@ -115,6 +116,7 @@ class Loop {
     std::array<std::int64_t, 2> counts{run_.train.num_samples(state_.batch),
                                        run_.train.num_tokens(state_.batch).total};
     engine_.template fire<AfterDataloader>(state_);
+    std::optional<Logger::WithinBatch> within(std::in_place, state_.logger);
     engine_.template fire<BatchStart>(state_);
     log_time(counts[1] > 0);
     Clock::Duration passed{};
@@ -124,7 +126,9 @@ class Loop {
       log_microbatch_size();
       report_losses();
       passed = clock_.lap();
-      agree(counts, passed);
+      if (agree(counts, passed)) {
+        report_logged();
+      }
     }
     const Timestamp next = state_.timestamp.to_next_batch(counts[0], counts[1], passed);
     run_.step_schedule_after_batch(state_, next);
@@ -139,6 +143,7 @@ class Loop {
     if constexpr (detail::may_skip<Engine>) {
       go_back();
     }
+    within.reset();
     follow_parameters();
     evaluate<BatchEnd>();
     checkpoint<BatchCheckpoint>();
@@ -299,27 +304,42 @@ class Loop {
   }
 
   // Sums samples and tokens over the ranks; the time is rank 0's. Signals and failed writes, of
-  // which one rank may know alone, travel with them.
-  void agree(std::array<std::int64_t, 2>& counts, Clock::Duration& passed) {
+  // which one rank may know alone, travel with them. Returns whether any rank has logged values.
+  bool agree(std::array<std::int64_t, 2>& counts, Clock::Duration& passed) {
     int signal = run_.heeds_signals ? received_signal() : 0;
     bool failed = run_.checkpoints && run_.checkpoints->failed();
+    bool logged = !run_.logged.empty();
     if (state_.world_size > 1) {
-      std::array<std::int64_t, 7> values{counts[0],
+      std::array<std::int64_t, 8> values{counts[0],
                                          counts[1],
                                          state_.rank == 0 ? passed.count() : 0,
                                          signal == SIGTERM,
                                          signal == SIGINT,
                                          signal == SIGUSR1,
-                                         failed};
+                                         failed,
+                                         logged};
       state_.communicator->all_reduce(std::span<std::int64_t>(values), dist::ReduceOp::sum);
       counts = {values[0], values[1]};
       passed = Clock::Duration(values[2]);
       signal = values[3] > 0 ? SIGTERM : values[4] > 0 ? SIGINT : values[5] > 0 ? SIGUSR1 : 0;
       failed = values[6] > 0;
+      logged = values[7] > 0;
     }
     run_.stop_signal = signal;
     if (failed) {
       run_.checkpoints->settle();
+    }
+    return logged;
+  }
+
+  // What the model has given to log(): means over the batch and all ranks.
+  void report_logged() {
+    auto sums = run_.logged.take();
+    if (state_.world_size > 1) {
+      sums = detail::over_ranks(std::move(sums), *state_.communicator);
+    }
+    for (const auto& [name, sum] : sums) {
+      log({{name, sum.sum / sum.weight}});
     }
   }
 

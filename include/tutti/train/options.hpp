@@ -11,6 +11,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/count_or_auto.hpp>
 #include <tutti/core/on_or_auto.hpp>
+#include <tutti/core/on_or_warn.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/data/data_spec.hpp>
 #include <tutti/data/evaluator.hpp>
@@ -83,7 +84,12 @@ struct TrainerOptions {
                                  ///< shapes; "auto": where that can be
   std::optional<std::uint64_t> seed{};  ///< 0 to 2^32-1, also of loaders that have none of their
                                         ///< own; default: random, rank 0's for all
-  bool deterministic_mode = false;      ///< refuse operators that are not deterministic
+  OnOrWarn deterministic_mode = false;  ///< refuse operators that are not deterministic; "warn":
+                                        ///< warn of them
+  OnOrAuto tf32 = "auto";  ///< fp32 matrix products and convolutions of a GPU in TF32; "auto": as
+                           ///< LibTorch is set, for convolutions alone
+  OnOrAuto cudnn_benchmark = "auto";  ///< cuDNN tries its algorithms for every new shape and takes
+                                      ///< the fastest; "auto": as LibTorch is set, off
 
   // ---- Output ----------------------------------------------------------------------------------
   /// Constants of the program that are logged beside those of the run: a learning rate, a path.

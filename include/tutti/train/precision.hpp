@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <vector>
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_amp_update_scale.h>
 #include <ATen/ops/full.h>
+#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include <tutti/core/archive.hpp>
@@ -16,6 +18,41 @@
 #include <tutti/dist/communicator.hpp>
 
 namespace tutti::train {
+
+/// Lets fp32 matrix products and convolutions of a GPU be computed in TF32, with 10 bits of
+/// mantissa, or not; for the whole process.
+/// Source: PyTorch, `torch.backends.cuda.matmul.allow_tf32`, `torch.backends.cudnn.allow_tf32`.
+inline void allow_tf32(bool on) {
+  at::globalContext().setAllowTF32CuBLAS(on);
+  at::globalContext().setAllowTF32CuDNN(on);
+}
+
+/// Gives the floating parameters and buffers of `model` another type; they stay the same objects,
+/// so that optimizers keep them.
+inline void cast_floats(torch::nn::Module& model, at::ScalarType type) {
+  const auto cast = [&](at::Tensor tensor) {
+    if (tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != type) {
+      tensor.set_data(tensor.detach().to(type));
+    }
+  };
+  for (const at::Tensor& parameter : model.parameters()) {
+    cast(parameter);
+  }
+  for (const at::Tensor& buffer : model.buffers()) {
+    cast(buffer);
+  }
+}
+
+/// Gives the floating tensors of the batch the type that the model computes in, under bf16_true.
+inline void cast_inputs(State& state) {
+  if (state.precision == Precision::bf16_true) {
+    for (auto& [name, tensor] : state.batch) {
+      if (tensor.defined() && tensor.is_floating_point()) {
+        tensor = tensor.to(at::kBFloat16);
+      }
+    }
+  }
+}
 
 /// Options of GradScaler; the defaults are torch.amp.GradScaler's.
 struct GradScalerOptions {

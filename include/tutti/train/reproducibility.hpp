@@ -26,10 +26,11 @@ inline void seed_all(std::uint64_t seed) {
 /// Makes LibTorch choose deterministic kernels and refuse operators that have none: these throw
 /// c10::Error with their name. Slower, as a warning says.
 ///
+/// warn_only: operators that have none run as they are, with a warning.
 /// Call it before the first CUDA operation: cuBLAS reads its workspace setting only then. A setting
 /// in CUBLAS_WORKSPACE_CONFIG that is not deterministic is replaced, with a warning.
 /// Source: MosaicML Composer, `composer.utils.reproducibility.configure_deterministic_mode`.
-inline void configure_deterministic_mode() {
+inline void configure_deterministic_mode(bool warn_only = false) {
   constexpr const char* name = "CUBLAS_WORKSPACE_CONFIG";
   const char* set = std::getenv(name);
   const std::string before = set == nullptr ? "" : set;
@@ -41,12 +42,11 @@ inline void configure_deterministic_mode() {
                  "is :4096:8 now");
     }
   }
-  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setDeterministicAlgorithms(true, warn_only);
   at::globalContext().setBenchmarkCuDNN(false);
   at::globalContext().setDeterministicCuDNN(true);
-  TORCH_WARN(
-      "deterministic mode is on: training is slower, and operators that cannot be "
-      "deterministic are refused");
+  TORCH_WARN("deterministic mode is on: training is slower, and operators that cannot be ",
+             "deterministic are ", warn_only ? "warned of" : "refused");
 }
 
 namespace train {

@@ -15,6 +15,7 @@
 #include <tutti/core/count_or_auto.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/interval.hpp>
+#include <tutti/core/log.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/data/data_spec.hpp>
 #include <tutti/dist/communicator.hpp>
@@ -84,6 +85,7 @@ struct Run {
   std::function<void()> load_parts;   ///< pending after a load, called when the run is sharded
 
   std::unique_ptr<Checkpoints> checkpoints;  ///< null: none are written or loaded
+  tutti::detail::LoggedValues logged;        ///< what log() was given in this step
   bool heeds_signals = true;
   bool has_seen_nan = false;  ///< as a training loss, of which a warning has spoken
   int stop_signal = 0;        ///< that has ended the run, the same on every rank; 0: none

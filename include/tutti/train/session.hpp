@@ -358,7 +358,13 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
     run_.graphs = make_graphs(options_.cuda_graphs, engine_->why_no_graphs(), state_);
   }
   if (options_.deterministic_mode) {
-    configure_deterministic_mode();
+    configure_deterministic_mode(options_.deterministic_mode.warns);
+  }
+  if (!options_.tf32.automatic) {
+    allow_tf32(options_.tf32.on);
+  }
+  if (!options_.cudnn_benchmark.automatic) {
+    at::globalContext().setBenchmarkCuDNN(options_.cudnn_benchmark.on);
   }
   state_.rank_zero_seed = agree_on_seed(options_.seed, *state_.communicator);
   state_.seed = state_.rank_zero_seed + static_cast<std::uint64_t>(state_.rank);
@@ -370,12 +376,18 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
               "the model's module() is null; return the torch::nn::Module that "
               "holds its parameters");
   state_.model->to(state_.device);
+  if (state_.precision == Precision::bf16_true) {
+    cast_floats(*state_.model, at::kBFloat16);
+  }
   state_.run_name = resolve_run_name(options_.run_name, *state_.communicator);
   state_.run_folder = resolve_run_folder(options_, state_);
   make_optimizer();
   state_.logger.add(constants_);
   engine_->prepare(state_);
   engine_->fire<Init>(state_);
+  if (state_.precision == Precision::bf16_true) {
+    cast_floats(*state_.model, at::kBFloat16);  // what surgery has added
+  }
   log_hyperparameters(state_, options_, engine_->constants());
   prepare_run();
   engine_->fire<BeforeLoad>(state_);

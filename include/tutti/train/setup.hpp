@@ -281,6 +281,9 @@ TUTTI_INLINE void check_options(const TrainerOptions& options) {
   constexpr double longest = 1e9;  // 30 years; more milliseconds do not fit everywhere
   TUTTI_CHECK_VALUE(options.dist_timeout > 0 && options.dist_timeout <= longest, "dist_timeout is ",
                     options.dist_timeout, ", expected more than 0 seconds and at most 1e9");
+  TUTTI_CHECK_VALUE(!(options.deterministic_mode && options.cudnn_benchmark.on),
+                    "cudnn_benchmark is true beside deterministic_mode, but cuDNN's trials choose "
+                    "other kernels from run to run; leave one of them out");
 }
 
 TUTTI_INLINE void check_closure(const torch::optim::Optimizer& optimizer,

@@ -12,6 +12,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
+#include <tutti/core/log.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/optim/closure.hpp>
 #include <tutti/train/anomaly.hpp>
@@ -321,6 +322,7 @@ class Step {
     zero_gradients(state_);
     if (report) {
       state_.total_loss.clear();
+      run_.logged.clear();
     }
     const dist::NoSync no_sync(sync ? nullptr : run_.parallel.get());
     const double total = total_weight();
@@ -390,6 +392,8 @@ class Step {
     state_.batch = run_.train.transform_microbatch(transfer_(part));
     const Batch seen = report && !run_.train_metrics.empty() ? state_.batch : Batch{};
     engine_.template fire<BeforeForward>(state_);
+    listens_ = report && !run_.graphs && state_.logger.wants_metrics();
+    run_.logged.set_weight(share);
     if (run_.graphs) {
       run_.graphs->train(state_, graphed_, share);
     } else {
@@ -410,6 +414,7 @@ class Step {
     engine_.template fire<BeforeLoss>(state_);
     {
       const auto low = state_.autocast();
+      const tutti::detail::Listening listening(listener());
       take_loss(loss());
     }
     engine_.template fire<AfterLoss>(state_);
@@ -419,14 +424,19 @@ class Step {
   }
 
   void forward() {
+    cast_inputs(state_);
     {
       const auto low = state_.autocast();
+      const tutti::detail::Listening listening(listener());
       state_.outputs = train::forward(state_);
     }
     if (run_.graphs) {
       run_.graphs->see(state_.outputs);
     }
   }
+
+  // Who hears log() in this microbatch; null: nobody.
+  tutti::detail::LoggedValues* listener() { return listens_ ? &run_.logged : nullptr; }
 
   // Of the model, unless the engine knows a shorter way to it.
   Loss loss() {
@@ -490,7 +500,8 @@ class Step {
   ThrashWatch thrashes_;
   at::Tensor pass_loss_;  // of all microbatches, where the optimizer asks for it
   std::shared_ptr<torch::optim::Optimizer> asked_;
-  bool calls_ = false;  // that one calls a closure
+  bool calls_ = false;    // that one calls a closure
+  bool listens_ = false;  // to log(), in this microbatch
   Graphed<Engine, Step> graphed_;
   detail::Sweeps<Engine, detail::may_fold<Engine>> sweeps_;
 };
@@ -550,6 +561,9 @@ TUTTI_INLINE at::Tensor mean_over_ranks(at::Tensor loss, const State& state) {
 
 TUTTI_INLINE void add_loss(at::Tensor& sum, const at::Tensor& loss, double share) {
   at::Tensor part = loss.detach();
+  if (part.scalar_type() == at::kBFloat16 || part.scalar_type() == at::kHalf) {
+    part = part.to(at::kFloat);
+  }
   if (share != 1) {
     part = part.mul(share);
   }

@@ -23,6 +23,10 @@ namespace detail {
 
 // The precision autocasts; otherwise there is nothing to do, and a warning says so.
 inline bool autocasts(Precision precision, std::string_view who) {
+  if (precision == Precision::bf16_true) {
+    TORCH_WARN(who, ": the precision is bf16_true, in which all layers run, so it has no effect.");
+    return false;
+  }
   if (precision == Precision::fp32) {
     TORCH_WARN(who, ": the precision is fp32, so there is no low one to run in and it has ",
                "no effect; train with amp_bf16 or amp_fp16.");

@@ -10,13 +10,13 @@
 #include <tutti/core/batch.hpp>
 #include <tutti/models/detail/language.hpp>
 #include <tutti/nn/activation.hpp>
+#include <tutti/nn/activation_checkpointing.hpp>
 #include <tutti/nn/attention.hpp>
 #include <tutti/nn/dropout.hpp>
 #include <tutti/nn/embedding.hpp>
 #include <tutti/nn/gated_feed_forward.hpp>
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/normalization.hpp>
-#include <tutti/nn/unit.hpp>
 
 #include <torch/nn/cloneable.h>
 
@@ -165,7 +165,7 @@ TORCH_MODULE(BertIntermediate);
 /// One layer of BERT. GatedLinearUnits can exchange its second half.
 class BertLayerImpl : public torch::nn::Cloneable<BertLayerImpl>,
                       public nn::GatedHost,
-                      public nn::Unit {
+                      public nn::Block {
  public:
   ~BertLayerImpl() override;
   explicit BertLayerImpl(const BertOptions& options) : options_(options) { reset(); }
@@ -259,7 +259,7 @@ TUTTI_INLINE void BertLayerImpl::reset() {
 }
 
 TUTTI_INLINE at::Tensor BertLayerImpl::forward(const at::Tensor& input, const nn::SeenKeys& keys) {
-  return in_unit(input, [&](const at::Tensor& x) {
+  return in_block(input, [this, keys](const at::Tensor& x) {
     const at::Tensor h = attention(x, keys);
     return gated_ ? gated_->forward(h, h) : output(intermediate(h), h);
   });

@@ -6,11 +6,11 @@
 #include <tutti/config.hpp>
 #include <tutti/models/detail/language.hpp>
 #include <tutti/models/detail/llama_config.hpp>
+#include <tutti/nn/activation_checkpointing.hpp>
 #include <tutti/nn/attention.hpp>
 #include <tutti/nn/dropout.hpp>
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/rms_norm.hpp>
-#include <tutti/nn/unit.hpp>
 
 #include <torch/nn/cloneable.h>
 
@@ -57,7 +57,7 @@ class LlamaMLPImpl : public torch::nn::Cloneable<LlamaMLPImpl> {
 TORCH_MODULE(LlamaMLP);
 
 /// One layer: attention, then feed-forward, each on the normalised input and added to it.
-class LlamaDecoderLayerImpl : public torch::nn::Cloneable<LlamaDecoderLayerImpl>, public nn::Unit {
+class LlamaDecoderLayerImpl : public torch::nn::Cloneable<LlamaDecoderLayerImpl>, public nn::Block {
  public:
   LlamaDecoderLayerImpl(const LlamaOptions& options, std::int64_t layer);
   ~LlamaDecoderLayerImpl() override;
@@ -177,10 +177,11 @@ TUTTI_INLINE void LlamaDecoderLayerImpl::reset() {
 
 TUTTI_INLINE at::Tensor LlamaDecoderLayerImpl::forward(const at::Tensor& input,
                                                        const detail::CausalPass& pass) {
-  return in_unit(input, [&](const at::Tensor& x) {
+  const auto run = [this, pass](const at::Tensor& x) {
     const at::Tensor h = x + self_attn(input_layernorm(x), pass);
     return h + mlp(post_attention_layernorm(h));
-  });
+  };
+  return pass.cache == nullptr ? in_block(input, run) : in_unit(input, run);
 }
 
 }  // namespace tutti::models

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,7 +23,7 @@
 #include <tutti/core/detail/throw.hpp>
 
 /// Runs other programs; no shell is involved.
-namespace tutti::checkpoint::detail {
+namespace tutti::detail {
 
 /// The words of a command line, with quotes and backslashes as a shell has them, and nothing else
 /// of it. Throws c10::ValueError when a quote is not closed.
@@ -62,11 +60,11 @@ class Scratch {
 /// started or takes longer than `most`; then it is killed.
 CommandResult run_command(const std::vector<std::string>& words, std::chrono::milliseconds most);
 
-}  // namespace tutti::checkpoint::detail
+}  // namespace tutti::detail
 
 #if TUTTI_BODIES
 
-namespace tutti::checkpoint::detail {
+namespace tutti::detail {
 
 TUTTI_INLINE std::vector<std::string> words_of(std::string_view command) {
   std::vector<std::string> words;
@@ -156,8 +154,8 @@ TUTTI_INLINE CommandResult run_command(const std::vector<std::string>& words,
       ::kill(-child, SIGKILL);
       late = true;
     } else {
-      std::this_thread::sleep_for(pause);
-      pause = std::min(pause * 2, std::chrono::milliseconds(50));
+      ::usleep(static_cast<useconds_t>(pause.count()) * 1000);
+      pause = pause.count() < 32 ? pause * 2 : std::chrono::milliseconds(50);
     }
   }
   TUTTI_CHECK(!late, "'", words[0], "' was killed after ", most.count() / 1000, " s");
@@ -166,6 +164,6 @@ TUTTI_INLINE CommandResult run_command(const std::vector<std::string>& words,
           .error = error.text()};
 }
 
-}  // namespace tutti::checkpoint::detail
+}  // namespace tutti::detail
 
 #endif

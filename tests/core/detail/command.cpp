@@ -1,4 +1,4 @@
-#include <tutti/checkpoint/detail/command.hpp>
+#include <tutti/core/detail/command.hpp>
 
 #include <chrono>
 #include <string>
@@ -8,8 +8,8 @@
 
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
-using tutti::checkpoint::detail::run_command;
-using tutti::checkpoint::detail::words_of;
+using tutti::detail::run_command;
+using tutti::detail::words_of;
 using Words = std::vector<std::string>;
 
 TEST_CASE("a command line is words, with a shell's quotes and nothing else of it",

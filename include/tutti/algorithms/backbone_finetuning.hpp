@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include <tutti/config.hpp>
+#include <tutti/core/archive.hpp>
+#include <tutti/core/event.hpp>
+#include <tutti/core/lazy.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+
+/// BackboneFinetuning: a pretrained part is trained late, with a rate that grows to the head's.
+namespace tutti {
+
+/// Freezes a part of the model until an epoch; then its learning rate begins at a part of the
+/// others' and grows by a factor with every epoch.
+///
+/// The part's parameters are a group of the optimizer of their own, from the start. A schedule
+/// multiplies its rate as those of the others.
+/// Source: Lightning, `lightning.pytorch.callbacks.BackboneFinetuning`.
+struct BackboneFinetuning final {
+  Key backbone{};  ///< path of the module, "model.backbone"; obligatory
+  std::int64_t unfreeze_backbone_at_epoch = 10;  ///< the first epoch that trains it, from 0; >= 1
+  double growth = 2;                             ///< of its rate with every epoch; > 0
+  double backbone_initial_ratio_lr = 0.1;        ///< its first rate, of that of the others; > 0
+  Maybe<double> backbone_initial_lr{};  ///< its first rate itself; > 0; not set: by the ratio
+  bool should_align = true;             ///< its rate grows no higher than that of the others
+  bool train_bn = true;  ///< its batch normalisation is trained as the others are, all the time;
+                         ///< false: never, and its running statistics stay as they are
+
+  bool open = false;  ///< written by the policy: the backbone is trained
+
+  Lazy<std::vector<std::shared_ptr<torch::nn::Module>>> still{};  ///< written by it: layers whose
+                                                                  ///< statistics stay
+
+  /// Written by it: which group of which optimizer the backbone's parameters were in, and which is
+  /// their own.
+  struct Group {
+    std::size_t optimizer = 0;
+    std::size_t of_the_others = 0;
+    std::size_t own = 0;
+  };
+  Lazy<std::vector<Group>> groups{};
+
+  static constexpr std::string_view name = "BackboneFinetuning";
+  static constexpr std::string_view no_sharding =
+      "shards are made of the parameters that are trained at the start";
+  static constexpr bool reads_batch = false;
+  using events = types<Init, BeforeDataloader, EpochEnd>;
+  using tags = types<freezes_parameters, sets_learning_rate>;
+  using conflicts_with =
+      types<because<LayerFreezing, "it takes out of training what this would give back">,
+            because<Unfreeze, "both decide when layers are trained">,
+            because<LoRA, "the model stays frozen beside adapters">>;
+  using runs_after = types<because<changes_model, "the layers are those that the surgeries leave">>;
+
+  /// Throws c10::ValueError when an option is missing or out of range.
+  constexpr void validate() const {
+    expect(!backbone.empty(),
+           "BackboneFinetuning: backbone is empty; set it to the path of the pretrained module, "
+           "\"backbone\".");
+    expect(unfreeze_backbone_at_epoch >= 1, "BackboneFinetuning: unfreeze_backbone_at_epoch",
+           unfreeze_backbone_at_epoch, "1 or more");
+    expect(growth > 0, "BackboneFinetuning: growth", growth, "more than 0");
+    expect(backbone_initial_ratio_lr > 0, "BackboneFinetuning: backbone_initial_ratio_lr",
+           backbone_initial_ratio_lr, "more than 0");
+    expect(!backbone_initial_lr || *backbone_initial_lr > 0,
+           "BackboneFinetuning: backbone_initial_lr", *backbone_initial_lr, "more than 0");
+  }
+
+  bool match(BeforeDataloader, const State&) const { return !still->empty(); }
+
+  /// Freezes the backbone, and gives its parameters groups of their own.
+  void apply(Init, State& state);
+
+  /// Frozen statistics stay so, whatever train() said since.
+  void apply(BeforeDataloader, State&);
+
+  /// Gives the backbone back when its epoch comes, and sets its rate for the next epoch, which it
+  /// logs as `backbone_finetuning/lr`.
+  void apply(EpochEnd, State& state);
+
+  void save(Archive& archive) const { archive.put("open", open); }
+  void load(const Archive& archive) { open = archive.get<bool>("open"); }
+
+  /// Gives back what the saved run had given back, ahead of the optimizer's state.
+  void prepare_load(const Archive& archive, State& state);
+
+ private:
+  void give_back(State& state);
+  void set_rates(State& state) const;
+  void find_still(State& state);
+};
+
+}  // namespace tutti
+
+#if TUTTI_BODIES
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include <tutti/algorithms/detail/frozen_layers.hpp>
+#include <tutti/core/detail/throw.hpp>
+
+namespace tutti::detail {
+
+// The parameters of the layers of the backbone that are frozen at first; without_statistics: but
+// not those of batch normalisation.
+TUTTI_INLINE std::vector<at::Tensor> of_backbone(torch::nn::Module& model, std::string_view path,
+                                                 bool without_statistics) {
+  std::vector<at::Tensor> out;
+  std::unordered_set<const void*> outside;
+  const auto layers = owned_layers(model);
+  for (const OwnedLayer& layer : layers) {
+    if (!is_at_or_below(layer.path, path)) {
+      for (const at::Tensor& parameter : layer.parameters) {
+        outside.insert(parameter.unsafeGetTensorImpl());  // shared ones are trained
+      }
+    }
+  }
+  bool found = false;
+  for (const OwnedLayer& layer : layers) {
+    if (is_at_or_below(layer.path, path)) {
+      found = true;
+      for (const at::Tensor& parameter : layer.parameters) {
+        if (!(without_statistics && layer.has_statistics()) &&
+            outside.insert(parameter.unsafeGetTensorImpl()).second) {
+          out.push_back(parameter);
+        }
+      }
+    }
+  }
+  std::string names;
+  for (const auto& child : model.named_children()) {
+    names += (names.empty() ? "" : ", ") + child.key();
+  }
+  TUTTI_CHECK_VALUE(found, "BackboneFinetuning: backbone is \"", path,
+                    "\", and the model has no module of that path with parameters; its children "
+                    "are ",
+                    names);
+  return out;
+}
+
+}  // namespace tutti::detail
+
+namespace tutti {
+
+TUTTI_INLINE void BackboneFinetuning::apply(Init, State& state) {
+  const auto frozen = detail::of_backbone(*state.model, backbone, train_bn);
+  detail::freeze(frozen);
+  std::unordered_set<const void*> own;
+  for (const at::Tensor& parameter : detail::of_backbone(*state.model, backbone, true)) {
+    own.insert(parameter.unsafeGetTensorImpl());
+  }
+  groups->clear();
+  for (std::size_t o = 0; o < state.optimizers.size(); ++o) {
+    torch::optim::Optimizer& optimizer = *state.optimizers[o];
+    const std::size_t count = optimizer.param_groups().size();
+    for (std::size_t g = 0; g < count; ++g) {
+      std::vector<at::Tensor> moved;
+      std::erase_if(optimizer.param_groups()[g].params(), [&](const at::Tensor& parameter) {
+        const bool moves = own.contains(parameter.unsafeGetTensorImpl());
+        if (moves) {
+          moved.push_back(parameter);
+        }
+        return moves;
+      });
+      if (!moved.empty()) {
+        groups->push_back({o, g, optimizer.param_groups().size()});
+        optimizer.add_param_group(torch::optim::OptimizerParamGroup(
+            std::move(moved), optimizer.param_groups()[g].options().clone()));
+      }
+    }
+  }
+  TUTTI_CHECK(!groups->empty(),
+              "BackboneFinetuning: no optimizer has a parameter of the backbone; let the policy "
+              "freeze it, and give the optimizer all parameters");
+  find_still(state);
+}
+
+TUTTI_INLINE void BackboneFinetuning::apply(BeforeDataloader, State&) {
+  for (const auto& layer : *still) {
+    layer->eval();
+  }
+}
+
+TUTTI_INLINE void BackboneFinetuning::apply(EpochEnd, State& state) {
+  if (!open && state.timestamp.epoch >= unfreeze_backbone_at_epoch) {
+    give_back(state);
+  }
+  if (open) {
+    set_rates(state);
+    const Group& first = groups->front();
+    state.log_metrics(
+        {{"backbone_finetuning/lr",
+          state.optimizers[first.optimizer]->param_groups()[first.own].options().get_lr()}});
+  }
+}
+
+TUTTI_INLINE void BackboneFinetuning::give_back(State& state) {
+  detail::unfreeze(detail::of_backbone(*state.model, backbone, true), state.optimizers, name);
+  open = true;
+  state.parameters_replaced = true;  // so that gradients of these are averaged over ranks, too
+}
+
+TUTTI_INLINE void BackboneFinetuning::find_still(State& state) {
+  still->clear();
+  if (!train_bn) {
+    for (const detail::OwnedLayer& layer : detail::owned_layers(*state.model)) {
+      if (detail::is_at_or_below(layer.path, backbone) && layer.has_statistics()) {
+        still->push_back(layer.module);
+      }
+    }
+  }
+}
+
+TUTTI_INLINE void BackboneFinetuning::set_rates(State& state) const {
+  const auto epochs = static_cast<double>(state.timestamp.epoch - unfreeze_backbone_at_epoch);
+  const double grown = std::pow(growth, std::max(epochs, 0.0));
+  for (const Group& group : *groups) {
+    std::size_t before = 0;  // initial_lrs are those of all optimizers
+    for (std::size_t o = 0; o < group.optimizer; ++o) {
+      before += state.optimizers[o]->param_groups().size();
+    }
+    auto& all = state.optimizers[group.optimizer]->param_groups();
+    const auto rate = [&](double of_the_others) {
+      const double first =
+          backbone_initial_lr ? *backbone_initial_lr : backbone_initial_ratio_lr * of_the_others;
+      return should_align ? std::min(first * grown, of_the_others) : first * grown;
+    };
+    const double now = all[group.of_the_others].options().get_lr();
+    if (before + group.own < state.initial_lrs.size()) {
+      // What the schedule multiplies; and the rate that it has set for the next batch.
+      const double base = state.initial_lrs[before + group.of_the_others];
+      const double own = rate(base);
+      state.initial_lrs[before + group.own] = own;
+      all[group.own].options().set_lr(base == 0 ? own : own * (now / base));
+    } else {
+      all[group.own].options().set_lr(rate(now));
+    }
+  }
+}
+
+TUTTI_INLINE void BackboneFinetuning::prepare_load(const Archive& archive, State& state) {
+  if (archive.get<bool>("open")) {
+    give_back(state);
+  }
+}
+
+}  // namespace tutti
+
+#endif

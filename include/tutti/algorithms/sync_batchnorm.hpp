@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include <tutti/config.hpp>
+#include <tutti/core/event.hpp>
+#include <tutti/core/policy.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/dist/communicator.hpp>
+#include <tutti/nn/surgery.hpp>
+#include <tutti/nn/sync_batchnorm.hpp>
+
+/// SyncBatchNorm: batch normalisation over the batches of all ranks.
+namespace tutti {
+
+/// Lets the batch normalisations of the model use the mean and variance of all ranks' batches, so
+/// that many small batches are normalised as the one that they make.
+///
+/// Source: PyTorch, `torch.nn.SyncBatchNorm.convert_sync_batchnorm`.
+struct SyncBatchNorm final {
+  surgery::IfNone if_none = surgery::IfNone::error;  ///< when the model has no such layer
+
+  static constexpr std::string_view name = "SyncBatchNorm";
+  static constexpr bool reads_batch = false;
+  using events = types<Init>;
+  using tags = types<changes_model, uses_batch_statistics,
+                     replaces_layers<nn::BatchNorm1d, nn::BatchNorm2d>>;
+  using conflicts_with =
+      types<because<GhostBatchNorm, "one makes normalised batches larger, the other smaller">>;
+  using runs_after = types<
+      because<SqueezeExcite,
+              "surgeries have one order, so that a recipe makes one model however it is listed">,
+      because<Factorize,
+              "surgeries have one order, so that a recipe makes one model however it is listed">,
+      because<BlurPool,
+              "surgeries have one order, so that a recipe makes one model however it is listed">>;
+
+  /// Changes the model where there are several ranks, and logs `sync_batchnorm/num_layers`: how
+  /// many layers sum over ranks then.
+  void apply(Init, State& state) const;
+};
+
+namespace functional {
+
+/// Lets the BatchNorm1d, 2d and 3d layers of `model` normalise with the statistics of all ranks.
+///
+/// sum: over the ranks, called in the forward and in the backward pass; `dist::Communicator` has
+/// one. Parameters and buffers stay the same tensors under the same names. A layer that does so
+/// already stays. Throws c10::Error when nothing was replaced and if_none is error.
+/// Source: PyTorch, `torch.nn.SyncBatchNorm.convert_sync_batchnorm`.
+surgery::Report apply_sync_batchnorm(torch::nn::Module& model, const SumOverRanks& sum,
+                                     const SyncBatchNorm& options = {},
+                                     const surgery::Optimizers& optimizers = {});
+
+/// The same over the ranks of `group`, which the layers keep.
+surgery::Report apply_sync_batchnorm(torch::nn::Module& model,
+                                     std::shared_ptr<dist::Communicator> group,
+                                     const SyncBatchNorm& options = {},
+                                     const surgery::Optimizers& optimizers = {});
+
+}  // namespace functional
+
+namespace detail {
+
+template <class Layer>
+void synchronize(torch::nn::Module& model, const SumOverRanks& sum, const surgery::Options& how,
+                 surgery::Report& report) {
+  using Plain = typename Layer::Impl::Plain;
+  auto wrapped = [&](Plain& layer, const surgery::Visit&) -> surgery::Replacement {
+    if (dynamic_cast<nn::SyncBatchNorm*>(&layer) != nullptr) {
+      return surgery::Replacement::keep("sums over ranks already");
+    }
+    return std::make_shared<nn::SyncBatchNormImpl<Layer>>(layer, sum);
+  };
+  report.add(surgery::replace<Layer>(model, wrapped, how));
+}
+
+}  // namespace detail
+
+}  // namespace tutti
+
+#if TUTTI_BODIES
+
+#include <tutti/core/detail/throw.hpp>
+
+namespace tutti::functional {
+
+TUTTI_INLINE surgery::Report apply_sync_batchnorm(torch::nn::Module& model, const SumOverRanks& sum,
+                                                  const SyncBatchNorm& options,
+                                                  const surgery::Optimizers& optimizers) {
+  const surgery::Options how = {.optimizers = optimizers, .who = SyncBatchNorm::name};
+  surgery::Report report;
+  detail::synchronize<nn::BatchNorm1d>(model, sum, how, report);
+  detail::synchronize<nn::BatchNorm2d>(model, sum, how, report);
+  detail::synchronize<nn::BatchNorm3d>(model, sum, how, report);
+  if (report.replaced.empty()) {
+    surgery::report_none(options.if_none, "BatchNorm1d, 2d or 3d", how.who, report.kept);
+  }
+  return report;
+}
+
+TUTTI_INLINE surgery::Report apply_sync_batchnorm(torch::nn::Module& model,
+                                                  std::shared_ptr<dist::Communicator> group,
+                                                  const SyncBatchNorm& options,
+                                                  const surgery::Optimizers& optimizers) {
+  TUTTI_CHECK(group != nullptr,
+              "SyncBatchNorm: there is no group of ranks; dist::initialize() makes one");
+  return apply_sync_batchnorm(
+      model, [group = std::move(group)](const at::Tensor& one) { group->all_reduce(one); }, options,
+      optimizers);
+}
+
+}  // namespace tutti::functional
+
+namespace tutti {
+
+TUTTI_INLINE void SyncBatchNorm::apply(Init, State& state) const {
+  torch::nn::Module& model = *state.model;
+  if (state.communicator->size() > 1) {
+    functional::apply_sync_batchnorm(model, state.communicator, *this, state.optimizers);
+  } else if (surgery::count<torch::nn::BatchNorm1d>(model) +
+                 surgery::count<torch::nn::BatchNorm2d>(model) +
+                 surgery::count<torch::nn::BatchNorm3d>(model) ==
+             0) {  // as it would be said with more ranks
+    surgery::report_none(if_none, "BatchNorm1d, 2d or 3d", name);
+  }
+  state.logger.log_hyperparameters(
+      {{"sync_batchnorm/num_layers", surgery::count<nn::SyncBatchNorm>(model)}});
+}
+
+}  // namespace tutti
+
+#endif
