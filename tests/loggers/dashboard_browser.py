@@ -87,8 +87,8 @@ class Browser:
 
     def drag(self, chart, start, end):
         """With the mouse, over a part of a chart."""
-        x, y, width = self.run(f"(() => {{const r = document.querySelectorAll('.plot')[{chart}].getBoundingClientRect();"
-                               "return [r.left, r.top + r.height / 2, r.width]})()")
+        plot = f"document.querySelectorAll('.plot')[{chart}]"
+        x, y, width = self.run(f"(r => [r.left, r.top + r.height / 2, r.width])({plot}.getBoundingClientRect())")
         x, width = x + 58, width - 66
         for kind, at in ("Pressed", start), ("Moved", (start + end) / 2), ("Moved", end), ("Released", end):
             self.call("Input.dispatchMouseEvent", type="mouse" + kind, x=x + at * width, y=y,
@@ -195,7 +195,16 @@ class Viewer:
         self.process.stdout.close()
 
 
-def look_at_report(browser, program, folder, pictures):
+def small_picture(path):
+    """With 64 colours, where Pillow is there to do it."""
+    try:
+        from PIL import Image
+    except ImportError:
+        return
+    Image.open(path).convert("RGB").quantize(64, dither=0).save(path, optimize=True)
+
+
+def look_at_report(browser, program, folder):
     path = os.path.join(folder, "report.html")
     subprocess.run([program, os.path.join(folder, "base"), "--report", path], check=True)
     address = "file://" + path
@@ -229,9 +238,13 @@ def look_live(browser, viewer, pictures):
     browser.check_events(viewer.address)
     if pictures:
         browser.picture(os.path.join(pictures, "dashboard.png"))
+        small_picture(os.path.join(pictures, "dashboard.png"))
     browser.open(viewer.address + "#runs=base|wider&tab=run", drawn=0)
     differs = browser.run("[...document.querySelectorAll('tr.differs')].map(r => r.innerText).join()")
     assert "optimizer/lr" in differs and "MixUp" not in differs, differs
+    if pictures:
+        browser.picture(os.path.join(pictures, "dashboard_run.png"))
+        small_picture(os.path.join(pictures, "dashboard_run.png"))
     # Smoothing, logarithms and time redraw what is there.
     browser.open(viewer.address + "#runs=base", drawn=2)
     browser.run("document.getElementById('log').click()")
@@ -247,10 +260,11 @@ def look_live(browser, viewer, pictures):
 
 def look_at_million(browser, viewer):
     """Of a long run every zoom is quick, and shows what the whole hid."""
-    browser.open(viewer.address + "#runs=million", drawn=1)
-    begin = time.time()
-    browser.open(viewer.address + "#runs=million", drawn=1)
-    opened = time.time() - begin
+    opened = []
+    for _ in range(2):  # first its file is read
+        begin = time.time()
+        browser.open(viewer.address + "#runs=million", drawn=1)
+        opened.append(f"{time.time() - begin:.2f}")
     took = []
     for _ in range(3):
         drawn = browser.run("document.body.dataset.drawn")
@@ -263,16 +277,17 @@ def look_at_million(browser, viewer):
     assert 5000 < wide < 12000, words  # a fifth of a fifth of a fifth of a million
     frame = browser.run("(() => {const t = performance.now(); for (const c of seen) c.draw();"
                         "return performance.now() - t})()")
-    print(f"10^6 batches: opened in {opened:.2f} s, zoomed in {max(took):.2f} s, drawn in {frame:.1f} ms")
+    print(f"10^6 batches: opened in {opened[0]} s, again in {opened[1]} s, "
+          f"zoomed in {max(took):.2f} s, drawn in {frame:.1f} ms")
     assert max(took) < 5 and frame < 500
     browser.check_events(viewer.address)
 
 
-def look_at_ranks(browser, viewer, pictures):
+def look_at_ranks(browser, viewer):
     begin = time.time()
     browser.open(viewer.address + "#runs=ranks", drawn=2)
     took = time.time() - begin
-    assert browser.run("[...charts.values()].every(c => c.lines.length === 64)")
+    assert browser.run("charts.get('loss/train/total').lines.length") == 64
     assert "and 60 more" in browser.text()
     browser.check_events(viewer.address)
     print(f"64 ranks of 7 metrics: opened in {took:.2f} s")
@@ -331,12 +346,12 @@ def main():
         write_run(runs, "million", 1000000, few=True)
         for rank in range(64):
             write_run(runs, "ranks", 300, rank, 64)
-        look_at_report(browser, program, runs, pictures)
+        look_at_report(browser, program, runs)
         viewer = Viewer(program, runs)
         try:
             look_live(browser, viewer, pictures)
             look_at_million(browser, viewer)
-            look_at_ranks(browser, viewer, pictures)
+            look_at_ranks(browser, viewer)
         finally:
             viewer.close()
         look_at_gone(browser, runs, program)

@@ -26,7 +26,8 @@ const source = report ? {
   runs: () => ask('runs'),
   run: id => ask('run?id=' + id),
   curves: (id, which, from, to, n) =>
-      ask('curves?id=' + id + '&s=' + which.join(',') + '&n=' + n + (from === null ? '' : '&from=' + from + '&to=' + to)),
+      ask('curves?id=' + id + '&s=' + which.join(',') + '&n=' + n +
+          (from === null ? '' : '&from=' + from + '&to=' + to)),
   image: (id, file) => 'image?id=' + id + '&file=' + file,
 };
 
@@ -77,7 +78,9 @@ const place = group => {
   const at = ranks.findIndex(word => group.startsWith(word));
   return group === 'time' ? 99 : at < 0 ? 50 : at;
 };
-const groupOf = name => name.startsWith('lr-') ? 'lr' : name.includes('/') ? name.slice(0, name.indexOf('/')) : 'other';
+const groupOf = name =>
+    name.startsWith('lr-') ? 'lr' : name.includes('/') ? name.slice(0, name.indexOf('/')) : 'other';
+const colourOf = index => index < colours.length ? colours[index] : 'hsl(' + index * 47 % 360 + ' 60% 45%)';
 
 function arrange() {
   const lines = new Map();
@@ -93,9 +96,8 @@ function arrange() {
       if (wanted && !wanted.test(name)) return;
       if (!lines.has(name)) lines.set(name, []);
       const index = several ? runs.findIndex(r => r.id === id) : rank;
-      const label = [several ? run.name : '', wide ? 'rank ' + rank : ''].filter(w => w).join(', ') || (several ? run.name : 'now');
-      const colour = index < colours.length ? colours[index] : 'hsl(' + index * 47 % 360 + ' 60% 45%)';
-      lines.get(name).push({run: id, place, rank, latest, label, colour, key: id + ':' + place});
+      const label = [several ? run.name : '', wide ? 'rank ' + rank : ''].filter(w => w).join(', ') || 'now';
+      lines.get(name).push({run: id, place, rank, latest, label, colour: colourOf(index), key: id + ':' + place});
     });
   }
   const groups = new Map();
@@ -114,20 +116,23 @@ function arrange() {
   $('curves').dataset.shape = shape;
   $('curves').replaceChildren(...order.map(group => {
     const names = groups.get(group);
-    const section = el('details', {open: view.closed.has(group) ? !view.closed.get(group) : place(group) < 99},
+    const open = view.closed.has(group) ? !view.closed.get(group) : place(group) < 99;
+    const section = el('details', {open, className: names.length === 1 ? 'one' : ''},
                        el('summary', {textContent: group + ' (' + names.length + ')'}),
                        el('div', {className: 'grid'}, ...names.map(name => charts.get(name).node)));
     section.addEventListener('toggle', () => { view.closed.set(group, !section.open); later(); });
     return section;
   }));
-  if (order.length === 0) $('curves').append(el('p', {className: 'quiet', textContent: view.filter ? 'No metric has such a name.' : 'No metrics yet.'}));
+  const none = view.filter ? 'No metric has such a name.' : 'No metrics yet.';
+  if (order.length === 0) $('curves').append(el('p', {className: 'quiet', textContent: none}));
 }
 
 async function fill() {
   const wanted = new Map();  // run, buckets: the lines
   for (const chart of seen) {
     if (view.tab !== 'curves' || chart.plot.clientWidth === 0) continue;
-    const state = JSON.stringify([version, view.axis === 'step' ? [view.from, view.to] : 0, chart.count, chart.lines.map(l => l.key)]);
+    const part = view.axis === 'step' ? [view.from, view.to] : 0;
+    const state = JSON.stringify([version, part, chart.count, chart.lines.map(line => line.key)]);
     if (chart.asked === state) continue;
     chart.asked = state;
     for (const line of chart.lines) {
@@ -142,8 +147,8 @@ async function fill() {
     for (let i = 0; i < lines.length; i += 200) {
       const part = lines.slice(i, i + 200);
       const exact = view.axis === 'step' && view.from !== null;
-      const got = await source.curves(id, part.map(([line]) => line.place), exact ? Math.floor(view.from) : null,
-                                      exact ? Math.ceil(view.to) : null, count);
+      const range = exact ? [Math.floor(view.from), Math.ceil(view.to)] : [null, null];
+      const got = await source.curves(id, part.map(([line]) => line.place), ...range, count);
       for (const [line, chart] of part) {
         if (got[line.place]) chart.data.set(line.key, got[line.place]);
         touched.add(chart);
@@ -158,8 +163,8 @@ function header() {
   const picked = [...view.picked].map(id => details.get(id)).filter(run => run);
   $('title').textContent = picked.map(run => run.name).join(', ') || 'no run';
   document.title = (picked[0] ? picked[0].name : 'tutti') + ' - tutti';
-  $('facts').textContent = picked.length === 1
-      ? 'step ' + number(picked[0].step) + ', ' + duration(picked[0].time - picked[0].start) + ', began ' + day(picked[0].start) : '';
+  $('facts').textContent = picked.length !== 1 ? '' : 'step ' + number(picked[0].step) + ', ' +
+      duration(picked[0].time - picked[0].start) + ', began ' + day(picked[0].start);
   const list = runs.map((run, index) => {
     const box = el('input', {type: 'checkbox', checked: view.picked.has(run.id)});
     box.addEventListener('change', () => {
@@ -168,24 +173,36 @@ function header() {
       refresh();
     });
     return el('label', {className: 'run', title: run.folder}, box,
-              el('i', {style: 'background:' + (index < colours.length ? colours[index] : 'hsl(' + index * 47 % 360 + ' 60% 45%)')}),
+              el('i', {style: 'background:' + colourOf(index)}),
               el('span', {textContent: run.folder}), el('em', {className: run.status, textContent: run.status}));
   });
-  if (document.activeElement?.closest('#runs') === null || $('runs').childElementCount !== list.length) $('runs').replaceChildren(...list);
+  if (!$('runs').contains(document.activeElement) || $('runs').childElementCount !== list.length) {
+    $('runs').replaceChildren(...list);
+  }
   const notes = [];
-  if (lost) notes.push(['bad', 'The server of this page does not answer: ' + lost + '. What is shown is the last it said.']);
+  const note = (kind, text) => notes.push([kind, text]);
+  if (lost) note('bad', 'The server of this page does not answer: ' + lost + '. What is shown is the last it said.');
   for (const run of picked) {
     const said = picked.length > 1 ? run.name + ': ' : '';
     const silent = Date.now() / 1000 - run.time;
-    if (run.status === 'failed') notes.push(['bad', said + 'The run failed: ' + (run.error || 'it did not say why')]);
-    if (run.status === 'died') notes.push(['bad', said + 'The run died without a word: its process was killed or crashed, after step ' + number(run.step) + '.']);
-    if (run.status === 'stopped') notes.push(['', said + 'A signal ended the run before its time.']);
-    if (run.status === 'empty') notes.push(['', said + 'The run has written nothing yet.']);
-    if (!report && run.status === 'running' && silent > 120) notes.push(['bad', said + 'No news for ' + duration(silent) + '.']);
-    if (!report && run.status === 'quiet' && silent > 120) notes.push(['', said + 'No news for ' + duration(silent) + '; whether it lives is not known.']);
-    if (run.disk_free < 1e8) notes.push(['bad', said + 'The disk of the run is full, or nearly: ' + bytes(run.disk_free) + ' are left, and lines may be missing.']);
-    if (run.broken) notes.push(['', said + number(run.broken) + ' lines of its files could not be read.']);
-    if (run.left_out) notes.push(['', said + 'Only the first ' + number(run.series.length) + ' metrics are shown.']);
+    if (run.status === 'failed') note('bad', said + 'The run failed: ' + (run.error || 'it did not say why'));
+    if (run.status === 'died') {
+      note('bad', said + 'The run died without a word: its process was killed or crashed, after step ' +
+           number(run.step) + '.');
+    }
+    if (run.status === 'stopped') note('', said + 'A signal ended the run before its time.');
+    if (run.status === 'empty') note('', said + 'The run has written nothing yet.');
+    if (!report && silent > 120) {
+      const long = said + 'No news for ' + duration(silent);
+      if (run.status === 'running') note('bad', long + '.');
+      if (run.status === 'quiet') note('', long + '; whether it lives is not known.');
+    }
+    if (run.disk_free < 1e8) {
+      note('bad', said + 'The disk of the run is full, or nearly: ' + bytes(run.disk_free) +
+           ' are left, and lines may be missing.');
+    }
+    if (run.broken) note('', said + number(run.broken) + ' lines of its files could not be read.');
+    if (run.left_out) note('', said + 'Only the first ' + number(run.series.length) + ' metrics are shown.');
   }
   $('notes').replaceChildren(...notes.map(([kind, text]) => el('p', {className: kind, textContent: text})));
 }
@@ -211,7 +228,8 @@ function samples() {
       const last = list[list.length - 1];
       out.push(el('h3', {textContent: name + ', step ' + number(last.step)}), table(last.columns, last.rows));
       for (const older of list.slice(0, -1).reverse()) {
-        out.push(el('details', {}, el('summary', {textContent: 'step ' + number(older.step)}), table(older.columns, older.rows)));
+        out.push(el('details', {}, el('summary', {textContent: 'step ' + number(older.step)}),
+                    table(older.columns, older.rows)));
       }
     }
   }
@@ -221,18 +239,22 @@ function samples() {
 function about() {
   const picked = [...view.picked].map(id => details.get(id)).filter(run => run), out = [];
   for (const run of picked) {
-    if (run.plan) out.push(el('h2', {textContent: 'Recipe' + (picked.length > 1 ? ' of ' + run.name : '')}), el('pre', {textContent: run.plan}));
+    const of = picked.length > 1 ? ' of ' + run.name : '';
+    if (run.plan) out.push(el('h2', {textContent: 'Recipe' + of}), el('pre', {textContent: run.plan}));
   }
   const names = [...new Set(picked.flatMap(run => Object.keys(run.hyperparameters)))];
   if (names.length) {
-    const rows = names.map(name => [name, ...picked.map(run => name in run.hyperparameters ? String(run.hyperparameters[name]) : '-')]);
+    const value = (run, name) => Object.hasOwn(run.hyperparameters, name) ? String(run.hyperparameters[name]) : '-';
+    const rows = names.map(name => [name, ...picked.map(run => value(run, name))]);
     out.push(el('h2', {textContent: 'Hyperparameters'}),
-             table(['', ...picked.map(run => run.name)], rows, rows.map(row => new Set(row.slice(1)).size > 1 ? 'differs' : '')));
+             table(['', ...picked.map(run => run.name)], rows,
+                   rows.map(row => new Set(row.slice(1)).size > 1 ? 'differs' : '')));
   }
   for (const run of picked) {
     const of = picked.length > 1 ? ' of ' + run.name : '';
     out.push(el('h2', {textContent: 'Events' + of}),
-             table(['step', 'at', ''], run.events.map(([step, time, text]) => [number(step), duration(time - run.start), text])));
+             table(['step', 'at', ''],
+                   run.events.map(([step, time, text]) => [number(step), duration(time - run.start), text])));
     if (run.checkpoints.length) {
       out.push(el('h2', {textContent: 'Checkpoints' + of}),
                table(['name', 'written', 'size'], run.checkpoints.map(c => [c.name, day(c.time), bytes(c.bytes)])));
@@ -243,7 +265,9 @@ function about() {
 // Puts what was made into its tab, unless it is there already: what a reader has opened stays so.
 function fit(id, nodes, otherwise) {
   const whole = el('div', {}, ...nodes);
-  if (!whole.textContent && !whole.querySelector('img')) whole.append(el('p', {className: 'quiet', textContent: otherwise}));
+  if (!whole.textContent && !whole.querySelector('img')) {
+    whole.append(el('p', {className: 'quiet', textContent: otherwise}));
+  }
   const state = whole.innerHTML;
   if ($(id).state !== state) { $(id).state = state; $(id).replaceChildren(whole); }
 }
@@ -313,7 +337,11 @@ for (const tab of ['curves', 'samples', 'run']) {
 }
 const changed = () => { remember(); controls(); for (const chart of seen) chart.draw(); later(); };
 $('smooth').addEventListener('input', () => { view.smooth = +$('smooth').value; changed(); });
-$('axis').addEventListener('change', () => { view.axis = $('axis').value; [view.from, view.to] = [null, null]; changed(); });
+$('axis').addEventListener('change', () => {
+  view.axis = $('axis').value;
+  [view.from, view.to] = [null, null];
+  changed();
+});
 $('log').addEventListener('change', () => { view.log = $('log').checked; changed(); });
 $('filter').addEventListener('input', () => { view.filter = $('filter').value; remember(); arrange(); later(); });
 $('whole').addEventListener('click', () => zoom(null, null));

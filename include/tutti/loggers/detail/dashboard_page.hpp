@@ -46,6 +46,9 @@ input[type=text], select { font: inherit; width: 100%; padding: 3px 5px; color: 
                            border: 1px solid var(--grid); border-radius: 3px; }
 input.bad { border-color: var(--bad); }
 details > summary { cursor: pointer; font-weight: 600; margin: 8px 0; }
+#curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(340px, 1fr)); column-gap: 14px; }
+#curves > * { grid-column: 1 / -1; min-width: 0; }
+#curves > .one { grid-column: auto; }
 .grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(340px, 1fr)); gap: 14px; }
 figure { margin: 0; min-width: 0; }
 .grid figcaption { font-weight: 600; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; direction: ltr; }
@@ -63,7 +66,8 @@ table { border-collapse: collapse; }
 th, td { text-align: left; padding: 3px 12px 3px 0; border-bottom: 1px solid var(--grid); vertical-align: top;
          white-space: pre-wrap; overflow-wrap: anywhere; max-width: 560px; }
 tr.differs td { color: var(--accent); font-weight: 600; }
-pre { background: var(--panel); padding: 10px; overflow: auto; font: 12px/1.4 ui-monospace, "DejaVu Sans Mono", monospace; }
+pre { background: var(--panel); padding: 10px; overflow: auto;
+      font: 12px/1.4 ui-monospace, "DejaVu Sans Mono", monospace; }
 .pictures { display: flex; flex-wrap: wrap; gap: 14px; }
 .pictures img { max-width: 420px; min-width: 96px; image-rendering: pixelated; display: block; }
 @media (max-width: 720px) { body { grid-template-columns: 1fr; } aside > div { position: static; } }
@@ -74,7 +78,8 @@ inline constexpr std::string_view dashboard_body = R"tutti_html(
   <div id="runs"></div>
   <label class="field"><div>smoothing <span id="smooth-value"></span></div>
     <input id="smooth" type="range" min="0" max="0.99" step="0.01"></label>
-  <label class="field">horizontal axis <select id="axis"><option value="step">batches</option><option value="time">time</option></select></label>
+  <label class="field">horizontal axis
+    <select id="axis"><option value="step">batches</option><option value="time">time</option></select></label>
   <label><input id="log" type="checkbox"> logarithmic</label>
   <label class="field">metrics (a regular expression) <input id="filter" type="text" spellcheck="false"></label>
   <button id="whole" hidden>whole run</button>
@@ -84,7 +89,8 @@ inline constexpr std::string_view dashboard_body = R"tutti_html(
   <h1 id="title"></h1>
   <div id="facts"></div>
   <div id="notes"></div>
-  <nav><button id="to-curves">Curves</button><button id="to-samples">Samples</button><button id="to-run">Run</button></nav>
+  <nav><button id="to-curves">Curves</button><button id="to-samples">Samples</button>
+    <button id="to-run">Run</button></nav>
   <section id="curves"></section>
   <section id="samples" hidden></section>
   <section id="run" hidden></section>

@@ -196,7 +196,8 @@ class Chart {
     const row = line => el('span', {title: line.label}, el('i', {style: 'background:' + line.colour}),
                            line.label + ' ', el('b', {textContent: number(line.latest)}));
     this.legend.replaceChildren(...this.lines.slice(0, 4).map(row));
-    if (this.lines.length > 4) this.legend.append(el('span', {textContent: 'and ' + (this.lines.length - 4) + ' more'}));
+    const more = this.lines.length - 4;
+    if (more > 0) this.legend.append(el('span', {textContent: 'and ' + more + ' more'}));
   }
   point(event) {
     const at = event.clientX - this.plot.getBoundingClientRect().left;

@@ -260,14 +260,12 @@ TUTTI_INLINE void RunRecord::take(File& file, std::string_view text) {
         }
       }
     } else if (type == "hyperparameters" && file.rank == 0) {
-      for (const auto& [name, value] : line["values"].object()) {
-        const auto known =
-            std::find_if(facts_.hyperparameters.begin(), facts_.hyperparameters.end(),
-                         [&](const auto& one) { return one.first == name; });
-        auto& place = known != facts_.hyperparameters.end()
-                          ? *known
-                          : facts_.hyperparameters.emplace_back(name, std::string());
-        place.second = to_text(value);
+      auto& all = facts_.hyperparameters;
+      for (const Json::Member& member : line["values"].object()) {
+        const auto known = std::find_if(all.begin(), all.end(),
+                                        [&](const auto& one) { return one.first == member.first; });
+        auto& place = known != all.end() ? *known : all.emplace_back(member.first, std::string());
+        place.second = to_text(member.second);
       }
     } else if (type == "table") {
       take_table(line, step);
