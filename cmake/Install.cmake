@@ -6,13 +6,17 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 install(TARGETS tutti EXPORT tuttiTargets FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILE_SET separate DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 if(TUTTI_BUILD_TOOLS)
-  # The headers need no build, so an installation may come before any: the launcher is then built for it.
-  install(CODE "
-if(NOT EXISTS \"$<TARGET_FILE:tutti_run>\")
-  execute_process(COMMAND \"${CMAKE_COMMAND}\" --build \"${PROJECT_BINARY_DIR}\" --config \"$<CONFIG>\" --target tutti_run
+  # The headers need no build, so an installation may come before any: the tools are then built for it.
+  foreach(tool tutti_run tutti_dashboard)
+    if(TARGET ${tool}) # tutti_dashboard is where cpp-httplib was found
+      install(CODE "
+if(NOT EXISTS \"$<TARGET_FILE:${tool}>\")
+  execute_process(COMMAND \"${CMAKE_COMMAND}\" --build \"${PROJECT_BINARY_DIR}\" --config \"$<CONFIG>\" --target ${tool}
     COMMAND_ERROR_IS_FATAL ANY)
 endif()")
-  install(TARGETS tutti_run RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+      install(TARGETS ${tool} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+    endif()
+  endforeach()
   install(TARGETS tutti-checkpoint RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} OPTIONAL) # where it was built
 endif()
 install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})

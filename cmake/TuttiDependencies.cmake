@@ -1,5 +1,5 @@
 # tutti::hana and tutti::range_v3, for the tests tutti_find_catch2(), for command lines tutti_find_cli11(), for images
-# tutti_find_jpeg() and tutti_find_png(), for tokenizers tutti_find_utf8proc(), for shards tutti_find_zstd() and its like, for MLflowLogger tutti_find_http(). Each is
+# tutti_find_jpeg() and tutti_find_png(), for tokenizers tutti_find_utf8proc(), for shards tutti_find_zstd() and its like, for MLflowLogger and tutti-dashboard tutti_find_http(). Each is
 # looked for as usual; in the two set-up scripts (TUTTI_SETUP) Debian's packages are installed when missing; else the
 # sources of all but libjpeg, libpng, libutf8proc, cpp-httplib and what compresses are fetched, pinned by hash.
 # Sets TUTTI_ERROR to one sentence when something cannot be had. Installed with tutti, for find_package(tutti).
@@ -344,7 +344,7 @@ function(tutti_httplib_target out)
   endif()
 endfunction()
 
-# cpp-httplib as tutti::http, to be linked beside tutti::tutti by what sends with loggers/mlflow.hpp. Where it is missing
+# cpp-httplib as tutti::http, to be linked beside tutti::tutti by what sends with loggers/mlflow.hpp; tutti-dashboard serves with it. Where it is missing
 # there is no such target, and the reason is printed once.
 function(tutti_find_http)
   get_property(looked GLOBAL PROPERTY TUTTI_LOOKED_FOR_HTTP)
@@ -366,7 +366,7 @@ function(tutti_find_http)
     set(missing "cpp-httplib was not found (apt-get install libcpp-httplib-dev pkg-config)")
   endif()
   if(NOT target)
-    message(STATUS "tutti: ${missing}; MLflowLogger reaches no server, and its tests over HTTP are left out")
+    message(STATUS "tutti: ${missing}; MLflowLogger reaches no server, there is no tutti-dashboard, and the tests over HTTP are left out")
     return()
   endif()
   add_library(tutti::http INTERFACE IMPORTED GLOBAL)

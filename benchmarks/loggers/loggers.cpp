@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include <tutti/core/switch.hpp>
+#include <tutti/loggers/dashboard.hpp>
 #include <tutti/loggers/file.hpp>
 #include <tutti/loggers/json_lines.hpp>
 #include <tutti/loggers/mlflow.hpp>
@@ -134,7 +135,12 @@ void alone(const char* name, L logger) {
 
 using Trainer =
     tutti::Trainer<Talks, tutti::Switch<tutti::FileLogger>, tutti::Switch<tutti::JSONLinesLogger>,
-                   tutti::Switch<tutti::TensorBoardLogger>>;
+                   tutti::Switch<tutti::TensorBoardLogger>, tutti::Switch<tutti::Dashboard>>;
+
+// Without its page, which another process serves.
+tutti::Dashboard dashboard(const std::string& file) {
+  return {.filename = file, .report = "", .serve = false};
+}
 
 std::unique_ptr<Trainer> make(const std::string& folder, int which) {
   return std::make_unique<Trainer>(
@@ -151,7 +157,8 @@ std::unique_ptr<Trainer> make(const std::string& folder, int which) {
               .filename = folder + "/log.txt", .capture_stdout = false, .capture_stderr = false},
           which == 1),
       tutti::Switch(tutti::JSONLinesLogger{.filename = folder + "/log.jsonl"}, which == 2),
-      tutti::Switch(tutti::TensorBoardLogger{.log_dir = folder}, which == 3));
+      tutti::Switch(tutti::TensorBoardLogger{.log_dir = folder}, which == 3),
+      tutti::Switch(dashboard(folder + "/dashboard.jsonl"), which == 4));
 }
 
 }  // namespace
@@ -166,13 +173,14 @@ int main(int argc, char** argv) {
   alone("JSONLinesLogger", tutti::JSONLinesLogger{.filename = root + "/alone.jsonl"});
   alone("TensorBoardLogger", tutti::TensorBoardLogger{.log_dir = root});
   alone("MLflowLogger", tutti::MLflowLogger{});
+  alone("Dashboard", dashboard(root + "/dashboard-alone.jsonl"));
 
-  const std::array<const char*, 4> names{"no logger", "FileLogger", "JSONLinesLogger",
-                                         "TensorBoardLogger"};
+  const std::array<const char*, 5> names{"no logger", "FileLogger", "JSONLinesLogger",
+                                         "TensorBoardLogger", "Dashboard"};
   constexpr int blocks = 80;
   constexpr int steps = 10;
-  std::array<std::unique_ptr<Trainer>, 4> trainers;
-  std::array<std::array<std::vector<double>, 2>, 4> times;
+  std::array<std::unique_ptr<Trainer>, 5> trainers;
+  std::array<std::array<std::vector<double>, 2>, 5> times;
   for (int round = -1; round < blocks; ++round) {  // the first is the warm-up
     for (std::size_t i = 0; i < trainers.size(); ++i) {
       if (!trainers[i]) {

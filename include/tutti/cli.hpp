@@ -482,6 +482,7 @@ inline Program& Program::add(TrainerOptions& options) {
   add("--progress-bar", o.progress_bar, "show one");
   add("--log-to-console", o.log_to_console, "print lines instead");
   add("--console-log-interval", o.console_log_interval, "how often to print them");
+  add("--dashboard", o.dashboard, "show the run in the browser");
   add("--save-folder", o.save_folder, "where checkpoints go; default: run-folder/checkpoints");
   add("--save-filename", o.save_filename, "their names");
   add("--save-latest-filename", o.save_latest_filename, "the pointer to the newest");

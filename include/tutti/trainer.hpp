@@ -19,6 +19,7 @@
 #include <tutti/core/engine.hpp>
 #include <tutti/core/switch.hpp>
 #include <tutti/loggers/console.hpp>
+#include <tutti/loggers/dashboard.hpp>
 #include <tutti/loggers/progress_bar.hpp>
 #include <tutti/optim/sgd.hpp>
 #include <tutti/train/engine_adapter.hpp>
@@ -37,13 +38,13 @@ namespace detail {
 template <class P, class... Ps>
 using Unless = std::conditional_t<(means<P, Ps> || ...), types<>, types<Switch<P>>>;
 
-template <class... Ps, class... Qs, class... Rs>
-Engine<Ps..., Qs..., Rs...> join(types<Ps...>, types<Qs...>, types<Rs...>);
+template <class... Ps, class... Qs, class... Rs, class... Ss>
+Engine<Ps..., Qs..., Rs..., Ss...> join(types<Ps...>, types<Qs...>, types<Rs...>, types<Ss...>);
 
 // The recipe's policies and the loggers that options can turn on.
 template <class... Ps>
 using Joined = decltype(join(types<Bare<Ps>...>{}, Unless<ProgressBar, Ps...>{},
-                             Unless<ConsoleLogger, Ps...>{}));
+                             Unless<ConsoleLogger, Ps...>{}, Unless<Dashboard, Ps...>{}));
 template <class... Ps>
 using EngineFor =
     typename decltype(brought_engine<Joined<Ps...>>(typename Joined<Ps...>::policies{}))::type;
@@ -272,9 +273,19 @@ class Trainer {
     } else if constexpr (std::is_same_v<P, Switch<ConsoleLogger>>) {
       return P(ConsoleLogger{.log_interval = session_.options().console_log_interval},
                session_.options().log_to_console);
+    } else if constexpr (std::is_same_v<P, Switch<Dashboard>>) {
+      return P(with_plan(Dashboard{}), session_.options().dashboard);
+    } else if constexpr (std::is_same_v<P, Dashboard>) {
+      return with_plan(take<P>(policies...));
     } else {
       return take<P>(policies...);
     }
+  }
+  // A policy that shows the recipe is given its plan.
+  template <class P>
+  static P with_plan(P policy) {
+    policy.show_plan(recipe::describe());
+    return policy;
   }
   template <class P, class Q, class... Qs>
   static P take(Q& first, Qs&... others) {

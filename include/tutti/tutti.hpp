@@ -106,6 +106,7 @@
 #include <tutti/fused/stages.hpp>
 #include <tutti/loggers/console.hpp>
 #include <tutti/loggers/csv.hpp>
+#include <tutti/loggers/dashboard.hpp>
 #include <tutti/loggers/file.hpp>
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/loggers/json_lines.hpp>

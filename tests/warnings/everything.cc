@@ -6,6 +6,9 @@
 #include <tutti/data/data_loader.hpp>
 #include <tutti/loggers/mlflow.hpp>
 #include <tutti/profiler/profiler.hpp>
+#if __has_include(<httplib.h>)
+#include <tutti/loggers/dashboard_command.hpp>
+#endif
 
 using namespace tutti;
 

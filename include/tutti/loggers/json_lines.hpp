@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <charconv>
-#include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 
 #include <tutti/config.hpp>
-#include <tutti/core/detail/json_text.hpp>
-#include <tutti/core/detail/utf8.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/loggers/detail/json_line.hpp>
 #include <tutti/loggers/detail/log_file.hpp>
 #include <tutti/loggers/run_path.hpp>
 
@@ -72,18 +66,6 @@ struct JSONLinesLogger final {
  private:
   void sync(const State& state);
 
-  // One object; step: left out when negative. more: its other members, each after a comma.
-  static std::string line(std::string_view type, std::int64_t step, const std::string& more);
-
-  static std::string quoted(std::string_view text) {
-    return detail::json_quoted(detail::utf8(text));
-  }
-  // quoted(), without its copies for the names that metrics have as a rule.
-  static void append_quoted(std::string& text, std::string_view word);
-  static std::string list(std::span<const std::string> cells);
-  static void append(std::string& text, double value);
-  static void append(std::string& text, const HyperparameterValue& value);
-
   void add(const std::string& text);
   void write_values();
   void write_all();
@@ -114,10 +96,11 @@ TUTTI_INLINE void JSONLinesLogger::apply(Init, const State& state) {
 
 TUTTI_INLINE void JSONLinesLogger::apply(AfterLoad, const State& state) {
   const std::int64_t step = state.timestamp.batch;
-  const std::string start = line("start", step,
-                                 ", \"run_name\": " + quoted(state.run_name) +
-                                     ", \"rank\": " + std::to_string(state.rank) +
-                                     ", \"world_size\": " + std::to_string(state.world_size));
+  const std::string start =
+      detail::json_line("start", step,
+                        ", \"run_name\": " + detail::json_utf8(state.run_name) +
+                            ", \"rank\": " + std::to_string(state.rank) +
+                            ", \"world_size\": " + std::to_string(state.world_size));
   memory.file.begin(step > 0, overwrite, start, /*cut=*/true);
 }
 
@@ -141,7 +124,8 @@ TUTTI_INLINE void JSONLinesLogger::close(const State& state) {
   if (memory.file.is_open()) {
     write_values();
     const std::string_view status = detail::run_failed() ? "failed" : "finished";
-    memory.file.add(line("end", state.timestamp.batch, ", \"status\": " + quoted(status)));
+    memory.file.add(detail::json_line("end", state.timestamp.batch,
+                                      ", \"status\": " + detail::json_utf8(status)));
     const bool written = memory.file.has_begun();
     memory.file.close();
     if (written) {
@@ -159,31 +143,16 @@ TUTTI_INLINE void JSONLinesLogger::log_metrics(std::span<const LoggedMetric> met
     write_values();
     memory.step = step;
   }
-  for (const LoggedMetric& metric : metrics) {
-    memory.values += memory.values.empty() ? "" : ", ";
-    append_quoted(memory.values, metric.name);
-    memory.values += ": ";
-    append(memory.values, metric.value);
-  }
+  detail::append_json_metrics(memory.values, metrics);
 }
 
 TUTTI_INLINE void JSONLinesLogger::log_hyperparameters(std::span<const Hyperparameter> values) {
-  std::string text;
-  for (const Hyperparameter& value : values) {
-    text += (text.empty() ? "" : ", ") + quoted(value.name) + ": ";
-    append(text, value.value);
-  }
-  add(line("hyperparameters", -1, ", \"values\": {" + text + "}"));
+  add(detail::json_line("hyperparameters", -1,
+                        ", \"values\": {" + detail::json_members(values) + "}"));
 }
 
 TUTTI_INLINE void JSONLinesLogger::log_table(const LoggedTable& table, std::int64_t step) {
-  std::string rows;
-  for (const auto& row : table.rows) {
-    rows += (rows.empty() ? "" : ", ") + list(row);
-  }
-  add(line("table", step,
-           ", \"name\": " + quoted(table.name) + ", \"columns\": " + list(table.columns) +
-               ", \"rows\": [" + rows + "]"));
+  add(detail::json_line(table, step));
 }
 
 TUTTI_INLINE void JSONLinesLogger::sync(const State& state) {
@@ -191,61 +160,6 @@ TUTTI_INLINE void JSONLinesLogger::sync(const State& state) {
   if (memory.speaks) {
     detail::upload_file(remote_file_name, memory.file.path(), state);
   }
-}
-
-TUTTI_INLINE std::string JSONLinesLogger::line(std::string_view type, std::int64_t step,
-                                               const std::string& more) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-  const std::string thousandths = std::to_string(1000 + ms % 1000).substr(1);
-  std::string text = "{\"type\": " + quoted(type);
-  text += step < 0 ? "" : ", \"step\": " + std::to_string(step);
-  text += ", \"time\": " + std::to_string(ms / 1000) + "." + thousandths;
-  return text + more + "}\n";
-}
-
-TUTTI_INLINE void JSONLinesLogger::append_quoted(std::string& text, std::string_view word) {
-  bool plain = true;
-  for (const char c : word) {
-    plain = plain && c >= ' ' && c <= '~' && c != '"' && c != '\\';
-  }
-  if (plain) {
-    text.append("\"").append(word).append("\"");
-  } else {
-    text += quoted(word);
-  }
-}
-
-TUTTI_INLINE std::string JSONLinesLogger::list(std::span<const std::string> cells) {
-  std::string text;
-  for (const std::string& cell : cells) {
-    text += (text.empty() ? "" : ", ") + quoted(cell);
-  }
-  return "[" + text + "]";
-}
-
-TUTTI_INLINE void JSONLinesLogger::append(std::string& text, double value) {
-  std::array<char, 32> digits{};
-  if (std::isfinite(value)) {
-    text.append(digits.data(), std::to_chars(digits.begin(), digits.end(), value).ptr);
-  } else {
-    text += std::isnan(value) ? "\"NaN\"" : value > 0 ? "\"Infinity\"" : "\"-Infinity\"";
-  }
-}
-
-TUTTI_INLINE void JSONLinesLogger::append(std::string& text, const HyperparameterValue& value) {
-  value.visit([&](const auto& v) {
-    using T = std::decay_t<decltype(v)>;
-    if constexpr (std::is_same_v<T, bool>) {
-      text += v ? "true" : "false";
-    } else if constexpr (std::is_same_v<T, std::int64_t>) {
-      text += std::to_string(v);
-    } else if constexpr (std::is_same_v<T, double>) {
-      append(text, v);
-    } else {
-      text += quoted(v);
-    }
-  });
 }
 
 TUTTI_INLINE void JSONLinesLogger::add(const std::string& text) {
@@ -256,7 +170,7 @@ TUTTI_INLINE void JSONLinesLogger::add(const std::string& text) {
 
 TUTTI_INLINE void JSONLinesLogger::write_values() {
   if (!memory.values.empty()) {
-    add(line("metrics", memory.step, ", \"values\": {" + memory.values + "}"));
+    add(detail::json_line("metrics", memory.step, ", \"values\": {" + memory.values + "}"));
     memory.values.clear();
   }
 }

@@ -103,6 +103,7 @@ struct TrainerOptions {
   bool progress_bar = true;     ///< unless the recipe has a ProgressBar or ConsoleLogger itself
   bool log_to_console = false;  ///< adds a ConsoleLogger unless the recipe has one
   Time console_log_interval = "1ba";
+  bool dashboard = false;  ///< adds a Dashboard, a page in the browser, unless the recipe has one
 
   // ---- Checkpoints -----------------------------------------------------------------------------
   CheckpointPath save_folder{};  ///< where to save, `{run_name}` allowed; empty: `checkpoints` of

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <tutti/config.hpp>
+#include <tutti/core/event.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/core/validate.hpp>
+#include <tutti/loggers/detail/log_file.hpp>
+#include <tutti/loggers/detail/viewer_process.hpp>
+#include <tutti/loggers/run_path.hpp>
+
+namespace tutti {
+
+/// A page that shows the run while it goes on, in a browser: its curves, with smoothing and zoom,
+/// images and tables, the recipe's plan, hyperparameters, events and checkpoints, and those of
+/// other runs in the same folder side by side.
+///
+///     dashboard  http://127.0.0.1:6070/3f6c.../
+///
+/// The run writes files; the program `tutti-dashboard`, which it starts, serves them on this
+/// machine, to whoever has the address. At the end, and after an exception, the page is written as
+/// one file, `report.html`, that needs neither. What goes wrong with files or the page is warned of
+/// once, and training goes on. docs/dashboard.md tells more.
+struct Dashboard final {
+  static constexpr std::string_view name = "Dashboard";
+  static constexpr bool reads_gradients = false;
+  using events = types<Init, AfterLoad, BatchEnd, EpochEnd, EvalEnd, FitEnd>;
+
+  /// The run's file, with placeholders as in checkpoint names; its name begins with "dashboard" and
+  /// ends in ".jsonl". Images are numbered files in the folder `dashboard` beside it.
+  std::string filename = "{run_folder}/dashboard.jsonl";
+  std::string report = "{run_folder}/report.html";  ///< the page at the end; empty: none
+  /// Where that goes in a RemoteUploader's store; empty: nowhere.
+  std::string remote_file_name = "{run_name}/report.html";
+  bool serve = true;               ///< start the program that serves the page
+  std::string host = "127.0.0.1";  ///< the interface of this machine that it listens on
+  std::int64_t port = 0;           ///< 0: the first free one from 6070 on
+  bool overwrite = false;          ///< a run that begins at 0 may replace the file
+  bool rank_zero_only = true;      ///< false: every rank writes; filename needs {rank}
+  double flush_seconds = 0.5;      ///< what has happened reaches the page so late, at most; >= 0
+  std::FILE* stream = stderr;      ///< where the address is printed; stays open
+
+  /// Not an option.
+  struct Memory {
+    detail::LogFile file{};
+    detail::ViewerProcess viewer{};
+    std::string plan{};
+    std::string values{};  // of `step`, as the inside of a JSON object
+    std::int64_t step = 0;
+    std::int64_t images = 0;  // number of the next one
+    std::chrono::steady_clock::time_point next_flush{};
+    std::string address{};
+    int rank = 0;
+    bool speaks = true;
+    bool stopped = false;  // by a signal
+    bool warned = false;   // of an image
+  } memory{};
+
+  void validate() const;
+
+  void apply(Init, const State& state);
+  /// Begins the file and starts the program.
+  void apply(AfterLoad, const State& state);
+  void apply(BatchEnd, const State& state);
+  void apply(EpochEnd, const State&) { write_all(); }
+  void apply(EvalEnd, const State&) { write_all(); }
+  void apply(FitEnd, const State&) { write_all(); }
+
+  /// Ends the file with a line that tells how the run ended, and writes the report.
+  void close(const State& state);
+
+  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step);
+  void log_hyperparameters(std::span<const Hyperparameter> values);
+  void log_images(const LoggedImages& images, std::int64_t step);
+  void log_table(const LoggedTable& table, std::int64_t step);
+  void log_result(const LoggedResult& result);
+
+  /// What the page shows as the recipe; the trainer gives its plan before Init.
+  void show_plan(std::string_view plan) { memory.plan = plan; }
+
+  /// Shows a sentence among the page's events.
+  void log_event(std::string_view text, std::int64_t step);
+
+  /// The address of the page, with its token; empty: nothing serves it.
+  [[nodiscard]] const std::string& address() const { return memory.address; }
+
+ private:
+  [[nodiscard]] std::string folder() const;  // with the run's file
+  void start_viewer(const std::string& at_end);
+  void write_values();
+  void write_all();
+  void write_report(const State& state);
+};
+
+}  // namespace tutti
+
+#if TUTTI_BODIES
+
+#include <algorithm>
+#include <charconv>
+#include <exception>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+
+#include <c10/util/Exception.h>
+
+#include <tutti/core/detail/throw.hpp>
+#include <tutti/core/detail/thrown.hpp>
+#include <tutti/loggers/detail/dashboard_report.hpp>
+#include <tutti/loggers/detail/json_line.hpp>
+#include <tutti/loggers/detail/picture_grid.hpp>
+#include <tutti/loggers/detail/png.hpp>
+#include <tutti/loggers/detail/run_record.hpp>
+
+namespace tutti {
+
+TUTTI_INLINE void Dashboard::validate() const {
+  const auto slash = filename.find_last_of('/');
+  const std::string base = slash == std::string::npos ? filename : filename.substr(slash + 1);
+  TUTTI_CHECK_VALUE(base.starts_with("dashboard") && base.ends_with(".jsonl"),
+                    "Dashboard: filename is \"", filename,
+                    "\", expected a name that begins with \"dashboard\" and ends in \".jsonl\", by "
+                    "which the page finds it");
+  TUTTI_CHECK_VALUE(port >= 0 && port <= 65535, "Dashboard: port is ", port,
+                    ", expected 1 to 65535, or 0 for a free one");
+  TUTTI_CHECK_VALUE(!host.empty(),
+                    "Dashboard: host is empty; write \"127.0.0.1\", or \"0.0.0.0\" "
+                    "to show the page to other machines");
+  expect(flush_seconds >= 0, "Dashboard: flush_seconds", flush_seconds, "0 or more seconds");
+}
+
+TUTTI_INLINE void Dashboard::apply(Init, const State& state) {
+  memory.rank = state.rank;
+  memory.speaks = state.rank == 0 || !rank_zero_only;
+  if (memory.speaks) {
+    if (!rank_zero_only) {
+      detail::check_one_file_per_rank("Dashboard: filename", filename, state);
+    }
+    memory.file.open(std::string(name), run_path(filename, state), "filename");
+    // As long as this process lives, the file is locked: so the page knows that the run does.
+    struct flock lock {};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    ::fcntl(memory.file.descriptor(), F_SETLK, &lock);
+  }
+}
+
+TUTTI_INLINE void Dashboard::apply(AfterLoad, const State& state) {
+  if (!memory.speaks) {
+    return;
+  }
+  const std::int64_t step = state.timestamp.batch;
+  std::string first =
+      detail::json_line("start", step,
+                        ", \"run_name\": " + detail::json_utf8(state.run_name) +
+                            ", \"rank\": " + std::to_string(state.rank) +
+                            ", \"world_size\": " + std::to_string(state.world_size));
+  if (!memory.plan.empty() && state.rank == 0) {
+    first += detail::json_line("plan", step, ", \"text\": " + detail::json_utf8(memory.plan));
+  }
+  memory.file.begin(step > 0, overwrite, first, /*cut=*/true);
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder() + "/dashboard", error), end;
+       !error && at != end; at.increment(error)) {
+    const std::string file = at->path().stem().string();
+    std::int64_t number = -1;
+    std::from_chars(file.data(), file.data() + file.size(), number);
+    memory.images = std::max(memory.images, number + 1);
+  }
+  if (state.rank == 0 && serve && memory.address.empty()) {
+    start_viewer(report.empty() ? report : run_path(report, state));
+  }
+}
+
+TUTTI_INLINE void Dashboard::apply(BatchEnd, const State& state) {
+  if (!memory.speaks) {
+    return;
+  }
+  if (memory.step < state.timestamp.batch) {  // the next step's have their line when it ends
+    write_values();
+  }
+  const auto now = std::chrono::steady_clock::now();
+  if (now >= memory.next_flush) {
+    memory.file.flush();
+    memory.next_flush = now + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                  std::chrono::duration<double>(flush_seconds));
+  }
+}
+
+TUTTI_INLINE void Dashboard::close(const State& state) {
+  if (!memory.file.is_open()) {
+    return;
+  }
+  write_values();
+  const bool failed = detail::run_failed();
+  std::string more = ", \"status\": \"";
+  more += failed ? "failed\"" : memory.stopped ? "stopped\"" : "finished\"";
+  if (std::current_exception() != nullptr) {
+    more += ", \"error\": " + detail::json_utf8(detail::thrown());
+  }
+  memory.file.add(detail::json_line("end", state.timestamp.batch, more));
+  const bool written = memory.file.has_begun();
+  memory.file.close();
+  if (written && state.rank == 0 && !report.empty()) {
+    write_report(state);
+  }
+  memory.viewer.stop();
+}
+
+TUTTI_INLINE void Dashboard::log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step) {
+  if (!memory.speaks) {
+    return;
+  }
+  if (step != memory.step) {
+    write_values();
+    memory.step = step;
+  }
+  detail::append_json_metrics(memory.values, metrics);
+}
+
+TUTTI_INLINE void Dashboard::log_hyperparameters(std::span<const Hyperparameter> values) {
+  if (memory.speaks) {
+    memory.file.add(detail::json_line("hyperparameters", -1,
+                                      ", \"values\": {" + detail::json_members(values) + "}"));
+  }
+}
+
+TUTTI_INLINE void Dashboard::log_images(const LoggedImages& images, std::int64_t step) {
+  if (memory.rank != 0 || !memory.file.is_open()) {
+    return;
+  }
+  constexpr auto kept = static_cast<std::int64_t>(detail::RunRecord::most_images);
+  std::string problem;
+  try {
+    const std::filesystem::path place = folder() + "/dashboard";
+    std::error_code error;
+    std::filesystem::create_directories(place, error);
+    const std::string picture = detail::png(detail::picture_grid(images));
+    problem =
+        error ? error.message()
+              : detail::write_whole_file(place / (std::to_string(memory.images) + ".png"), picture);
+    if (problem.empty()) {
+      std::filesystem::remove(place / (std::to_string(memory.images - kept) + ".png"), error);
+      memory.file.add(detail::json_line("image", step,
+                                        ", \"name\": " + detail::json_utf8(images.name) +
+                                            ", \"file\": " + std::to_string(memory.images)));
+      ++memory.images;
+    }
+  } catch (const std::exception&) {
+    problem = detail::thrown();
+  }
+  if (!problem.empty() && !std::exchange(memory.warned, true)) {
+    TORCH_WARN("Dashboard: an image is left out: ", problem);
+  }
+}
+
+TUTTI_INLINE void Dashboard::log_table(const LoggedTable& table, std::int64_t step) {
+  if (memory.speaks) {
+    memory.file.add(detail::json_line(table, step));
+  }
+}
+
+TUTTI_INLINE void Dashboard::log_result(const LoggedResult& result) {
+  memory.stopped = !result.complete;
+  if (memory.speaks && !result.best_checkpoint.empty()) {
+    log_event("the best checkpoint is " + std::string(result.best_checkpoint),
+              result.state.timestamp.batch);
+  }
+  write_all();
+}
+
+TUTTI_INLINE void Dashboard::log_event(std::string_view text, std::int64_t step) {
+  if (memory.speaks) {
+    memory.file.add(detail::json_line("event", step, ", \"text\": " + detail::json_utf8(text)));
+  }
+}
+
+TUTTI_INLINE std::string Dashboard::folder() const {
+  const auto parent = std::filesystem::path(memory.file.path()).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+TUTTI_INLINE void Dashboard::start_viewer(const std::string& at_end) {
+  const std::string program = detail::ViewerProcess::find();
+  const std::string otherwise =
+      at_end.empty() ? "" : "; the page is written to '" + at_end + "' at the end";
+  if (program.empty()) {
+    TORCH_WARN(
+        "Dashboard: the program tutti-dashboard, which serves the page, was found neither "
+        "beside this program nor on the PATH: build it, which needs libcpp-httplib-dev, or "
+        "name it in TUTTI_DASHBOARD",
+        otherwise);
+    return;
+  }
+  std::string problem;
+  const std::string said = memory.viewer.start(
+      program,
+      {"--of-run", folder(), "--host", host, "--port", std::to_string(port), "--report", at_end},
+      problem);
+  if (said.starts_with("http://")) {
+    memory.address = said;
+    if (stream != nullptr) {
+      std::fprintf(stream, "dashboard  %s\n", said.c_str());
+      std::fflush(stream);
+    }
+  } else {
+    TORCH_WARN("Dashboard: ", program, " serves no page: ", said.empty() ? problem : said,
+               otherwise);
+  }
+}
+
+TUTTI_INLINE void Dashboard::write_values() {
+  if (!memory.values.empty()) {
+    memory.file.add(
+        detail::json_line("metrics", memory.step, ", \"values\": {" + memory.values + "}"));
+    memory.values.clear();
+  }
+}
+
+TUTTI_INLINE void Dashboard::write_all() {
+  write_values();
+  memory.file.flush();
+}
+
+TUTTI_INLINE void Dashboard::write_report(const State& state) {
+  const std::string path = run_path(report, state);
+  std::string problem;
+  try {
+    detail::RunRecord record{folder()};
+    record.poll();
+    problem = detail::write_whole_file(path, detail::report_page(record));
+  } catch (const std::exception&) {  // the end of a run is no place to fail
+    problem = detail::thrown();
+  }
+  if (!problem.empty()) {
+    TORCH_WARN("Dashboard: cannot write '", path, "': ", problem);
+    return;
+  }
+  detail::upload_file(remote_file_name, path, state);
+}
+
+}  // namespace tutti
+
+#endif
