@@ -5,8 +5,8 @@
 //   benchmark_compiled FOLDER/NAME LOSS OPTIMIZER SAMPLES INPUT...
 //
 // FOLDER/NAME.tutti is the package and FOLDER/NAME.batch.safetensors the batch. LOSS: classes,
-// tokens, next. OPTIMIZER: sgd, adamw. Prints a line of JSON: 20 losses, then the microseconds of a
-// step, SAMPLES of half a second each.
+// tokens, next, noise. OPTIMIZER: sgd, adamw. Prints a line of JSON: 20 losses, then the
+// microseconds of a step, SAMPLES of half a second each.
 
 #include <algorithm>
 #include <cmath>
@@ -40,6 +40,9 @@ at::Tensor loss_of(const std::string& kind, const at::Tensor& out, const at::Ten
   }
   if (kind == "tokens") {
     return at::cross_entropy_loss(out.flatten(0, 1), y.flatten());
+  }
+  if (kind == "noise") {
+    return at::mse_loss(out, y);
   }
   return at::cross_entropy_loss(out.slice(1, 0, -1).flatten(0, 1), y.slice(1, 1).flatten());
 }

@@ -74,7 +74,10 @@ def main():
         except zoo.tutti_export.Refusal as refusal:
             print(json.dumps({"refused": str(refusal)}))
     else:
-        print(json.dumps(train(case, path, what == "compile", int(sys.argv[4]))))
+        try:
+            print(json.dumps(train(case, path, what == "compile", int(sys.argv[4]))))
+        except torch._dynamo.exc.TorchDynamoException as error:
+            print(json.dumps({"refused": str(error).strip().splitlines()[0]}))
 
 
 if __name__ == "__main__":

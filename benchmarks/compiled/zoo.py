@@ -18,6 +18,7 @@ LOSSES = {
     "classes": lambda out, y: F.cross_entropy(out, y),
     "tokens": lambda out, y: F.cross_entropy(out.flatten(0, 1), y.flatten()),
     "next": lambda out, y: F.cross_entropy(out[:, :-1].flatten(0, 1), y[:, 1:].flatten()),
+    "noise": lambda out, y: F.mse_loss(out, y),
 }
 
 
@@ -79,6 +80,17 @@ def transformer(kind, **arguments):
     return getattr(transformers, model)(getattr(transformers, config)(**arguments))
 
 
+def unet():
+    """A step of diffusion training: noised images and times to the noise."""
+    import diffusers
+    model = diffusers.UNet2DModel(sample_size=32, block_out_channels=(32, 64), layers_per_block=1, norm_num_groups=8,
+                                  down_block_types=("DownBlock2D", "AttnDownBlock2D"), up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+                                  attention_head_dim=16)
+    inputs = {"sample": torch.randn(4, 3, 32, 32), "timestep": torch.randint(0, 1000, (4,))}
+    return Case(model=tutti_export.HuggingFace(model, list(inputs), "sample"), inputs=inputs, y=torch.randn(4, 3, 32, 32),
+                loss="noise", optimizer="adamw", prefix="model.")
+
+
 DECODER = dict(vocab_size=512, hidden_size=128, intermediate_size=352, num_hidden_layers=4, num_attention_heads=4,
                num_key_value_heads=2, max_position_embeddings=128, use_cache=False)
 
@@ -105,6 +117,7 @@ MODELS = {
                                    use_cache=False),
                        {**tokens(4, 64, 512), "decoder_input_ids": torch.randint(0, 512, (4, 32))}, "tokens", 512,
                        "decoder_input_ids"),
+    "unet": unet,
     "cond": lambda: classes(Branch(), {"x": torch.randn(8, 32)}, 10),
 }
 

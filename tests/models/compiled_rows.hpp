@@ -3,6 +3,7 @@
 
 // What both forms of an exported model do and refuse, for the packages that compiled/make.py makes.
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -38,11 +39,13 @@ inline std::vector<at::Tensor> inputs_of(const Tensors& io) {
 inline void check_losses(const std::string& path, double tolerance) {
   const Tensors io = expected(path);
   auto net = tutti::load_compiled(path);
+  const tutti::Autocast precision(at::kCPU, at::kBFloat16, net->precision() == "amp_bf16");
+  const auto logits = [&] { return net->forward(inputs_of(io))[0].to(at::kFloat); };
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   torch::manual_seed(5);
   for (std::int64_t i = 0; i < io.at("losses").size(0); ++i) {
     optimizer.zero_grad();
-    const at::Tensor loss = at::cross_entropy_loss(net->forward(inputs_of(io))[0], io.at("y"));
+    const at::Tensor loss = at::cross_entropy_loss(logits(), io.at("y"));
     loss.backward();
     optimizer.step();
     const double want = io.at("losses")[i].item<double>();
@@ -50,8 +53,8 @@ inline void check_losses(const std::string& path, double tolerance) {
     CHECK(std::abs(loss.item<double>() - want) <= tolerance * want);
   }
   net->eval();
-  const at::Tensor out = net->forward(inputs_of(io))[0];
-  CHECK(out.allclose(io.at("eval"), 1e-4, 1e-5));
+  const at::Tensor out = logits();
+  CHECK(out.allclose(io.at("eval"), std::max(tolerance, 1e-4), std::max(tolerance, 1e-5)));
   CHECK(!out.requires_grad());
 }
 
@@ -103,6 +106,17 @@ inline void check_refused_inputs(const std::string& folder) {
     const tutti::Autocast low(at::kCPU, at::kBFloat16);
     CHECK_THAT(given(x), ContainsSubstring("--precision amp_bf16"));
   }
+
+  // Sizes that are steps, and a precision that the programs have and the caller has not.
+  auto sized = tutti::load_compiled(folder + "/sized");
+  CHECK(said(*sized, {at::zeros({3, 2, 8, 32})}) == "not refused");
+  CHECK_THAT(said(*sized, {at::zeros({3, 2, 10, 32})}),
+             ContainsSubstring("height may be 8 to 32 in steps of 4; export it with another"));
+  CHECK_THAT(said(*sized, {at::zeros({3, 2, 8, 36})}), ContainsSubstring("width may be 8 to 32"));
+  auto low = tutti::load_compiled(folder + "/low");
+  CHECK_THAT(said(*low, {at::zeros({3, 6})}),
+             ContainsSubstring("the precision is fp32") &&
+                 ContainsSubstring("was exported in amp_bf16, which decides"));
 
   // A fixed dimension, and one size that two inputs share.
   auto pair = tutti::load_compiled(folder + "/pair");

@@ -97,6 +97,8 @@ TEST_CASE("compiled programs train as PyTorch does, and refuse what they would m
   compiled_rows::check_losses(folder + "/net", 2e-4);  // sums in another order
   compiled_rows::check_losses(folder + "/dropped", 1e-5);
   compiled_rows::check_losses(folder + "/pair", 1e-5);
+  compiled_rows::check_losses(folder + "/low", 2e-2);  // bfloat16, rounded at fewer places
+  compiled_rows::check_losses(folder + "/sized", 1e-5);
   compiled_rows::check_refused_inputs(folder);
   compiled_rows::check_orders_of_memory(folder);
   compiled_rows::check_refused_weights(folder);

@@ -444,16 +444,13 @@ TUTTI_INLINE void CompiledNet::check_weights(at::Device device) {
 }
 
 TUTTI_INLINE void CompiledNet::check_precision(at::Device device) const {
-  if (!at::autocast::is_autocast_enabled(device.type())) {
-    return;
-  }
-  const bool low = at::autocast::get_autocast_dtype(device.type()) == at::kBFloat16;
-  const std::string now = low ? "amp_bf16" : "amp_fp16";
+  const bool is_on = at::autocast::is_autocast_enabled(device.type());
+  const bool is_bf16 = is_on && at::autocast::get_autocast_dtype(device.type()) == at::kBFloat16;
+  const char* const now = !is_on ? "fp32" : is_bf16 ? "amp_bf16" : "amp_fp16";
   TUTTI_CHECK(precision() == now, "CompiledNet: the precision is ", now, ", and '", folder_,
-              "' was exported in ", precision(),
-              ", which decides; set .precision to it, or export "
-              "the model with --precision ",
-              low ? now : std::string("amp_bf16"));
+              "' was exported in ", precision(), ", which decides; set .precision to ", precision(),
+              precision() == "fp32" ? "" : " (in a loop of your own, hold a tutti::Autocast)",
+              ", or export the model with --precision ", is_bf16 || !is_on ? now : "amp_bf16");
 }
 
 TUTTI_INLINE std::vector<at::Tensor> CompiledNet::gather(

@@ -55,23 +55,40 @@ class Pair(torch.nn.Module):
         return self.fc(torch.tanh(a + self.words(tokens)).sum(1))
 
 
-def make(name, model, inputs, classes, **options):
+class Sized(torch.nn.Module):
+    """Images of several heights and widths."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = torch.nn.Conv2d(2, 4, 3, stride=2, padding=1), torch.nn.Linear(16, 3)
+
+    def forward(self, x):
+        h = torch.nn.functional.avg_pool2d(torch.tanh(self.conv(x)), 2)
+        return self.fc(torch.cat([h.mean((2, 3)), h.amax((2, 3)), *(h.sum(d).mean(2) / h.shape[d] for d in (2, 3))], 1))
+
+
+def make(name, model, inputs, classes, other=None, **options):
+    """other: the batch of the losses, of another size than the exported one."""
     folder = os.path.join(sys.argv[1] if len(sys.argv) > 1 else here, name)
     tutti_export.export(model, inputs, folder, data_only=len(sys.argv) < 2, **options)
-    x = tuple(inputs.values())
+    x = other or tuple(inputs.values())
     y = torch.randint(0, classes, (len(x[0]),))
-    logits = lambda out: out["logits"] if isinstance(out, dict) else out
+
+    def logits(*x):
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.get("precision") == "amp_bf16"):
+            out = model(*x)
+        return (out["logits"] if isinstance(out, dict) else out).float()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     torch.manual_seed(5)
     losses = []
     for _ in range(20):
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(logits(model(*x)), y)
+        loss = torch.nn.functional.cross_entropy(logits(*x), y)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     model.eval()
-    save_file({**{f"x{i}": each for i, each in enumerate(x)}, "y": y, "losses": torch.tensor(losses, dtype=torch.float64), "eval": logits(model(*x)).detach()},
+    save_file({**{f"x{i}": each for i, each in enumerate(x)}, "y": y, "losses": torch.tensor(losses, dtype=torch.float64), "eval": logits(*x).detach()},
               os.path.join(folder, "expected.safetensors"))
 
 
@@ -80,3 +97,8 @@ make("net", Net(), {"images": torch.randn(8, 2, 8, 8)}, 10)
 make("dropped", Dropped(), {"x": torch.randn(8, 6)}, 3)
 make("pair", Pair(), {"a": torch.randn(4, 6, 4), "tokens": torch.randint(0, 10, (4, 6))}, 3,
      dynamic={"a": {1: "length"}, "tokens": {1: "length"}})
+torch.manual_seed(1)
+make("low", torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.GELU(), torch.nn.Linear(16, 3)), {"x": torch.randn(8, 6)}, 3,
+     precision="amp_bf16", evaluation=False)
+make("sized", Sized(), {"x": torch.randn(4, 2, 16, 24)}, 3, other=(torch.randn(5, 2, 12, 20),), evaluation=False,
+     dynamic={"x": {0: "batch", 2: "height", 3: "width"}}, sizes={"height": (8, 32, 4), "width": (8, 32, 4)})

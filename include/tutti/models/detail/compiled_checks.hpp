@@ -87,9 +87,12 @@ TUTTI_INLINE std::string cure_of(const ExportedTensor& wanted, const at::Tensor&
     }
     const std::string& symbol = wanted.symbols[d];
     const SizeRange& range = symbols.at(symbol);
-    if (size < range.least || (range.most >= 0 && size > range.most)) {
-      return c10::str(symbol, " may be ", range.least, " to ", range.most,
-                      "; export it with another --largest");
+    if (size < range.least || (range.most >= 0 && size > range.most) ||
+        (size - range.least) % range.step != 0) {
+      return c10::str(symbol, " may be ", range.least, range.most < 0 ? " or more" : " to ",
+                      range.most < 0 ? std::string() : std::to_string(range.most),
+                      range.step == 1 ? std::string() : c10::str(" in steps of ", range.step),
+                      "; export it with another --largest or --sizes");
     }
     for (const auto& [name, before] : known) {
       if (*name == symbol && before != size) {

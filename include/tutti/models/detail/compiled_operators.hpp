@@ -59,9 +59,10 @@ class OperatorProgram {
 
 namespace tutti::models::detail {
 
-/// One argument of a call: a constant, a value, the model's device, or a list with values in it.
+/// One argument of a call: a constant, a value, an integer where the call takes a tensor, the
+/// model's device, or a list with values in it.
 struct CallArgument {
-  enum class Kind { constant, value, device, tensors, optional_tensors, integers };
+  enum class Kind { constant, value, number, device, tensors, optional_tensors, integers };
   struct Element {
     std::int64_t number = 0;           // of a list of integers, where there is no value
     std::optional<std::size_t> value;  // its number; empty: none
@@ -90,6 +91,13 @@ struct OperatorProgram::Body {
   std::vector<std::size_t> results;
   std::size_t inputs = 0, values = 0;
 };
+
+/// A tensor that does not decide the type of a result, as Python's numbers do not.
+TUTTI_INLINE at::Tensor python_number(const at::Scalar& value) {
+  const at::Tensor out = c10::scalar_to_tensor(value);
+  out.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return out;
+}
 
 /// Reads the calls of a program and checks them against the operators' schemas.
 class CallReader {
@@ -244,11 +252,14 @@ class CallReader {
       case c10::TypeKind::OptionalType:
         return json.is_null() ? out : argument(json, type->containedType(0), name);
       case c10::TypeKind::TensorType:
-        if (json.is_number()) {  // Python's numbers do not decide the type of a result
-          const at::Tensor number = c10::scalar_to_tensor(
-              json.is_int() ? at::Scalar(json.integer()) : at::Scalar(json.number()));
-          number.unsafeGetTensorImpl()->set_wrapped_number(true);
-          out.constant = number;
+        if (json.is_number()) {
+          out.constant = python_number(json.is_int() ? at::Scalar(json.integer())
+                                                     : at::Scalar(json.number()));
+          return out;
+        }
+        if (kinds_[number_of(json)] == Value::integer) {
+          out = value(json, Value::integer);
+          out.kind = CallArgument::Kind::number;
           return out;
         }
         return value(json, Value::tensor);
@@ -463,6 +474,8 @@ TUTTI_INLINE void run_call(const ProgramCall& call, std::vector<c10::IValue>& va
       stack.push_back(std::move(values[argument.value]));
     } else if (argument.kind == Kind::value) {
       stack.push_back(values[argument.value]);
+    } else if (argument.kind == Kind::number) {
+      stack.emplace_back(python_number(values[argument.value].toInt()));
     } else if (argument.kind == Kind::device) {
       stack.emplace_back(device);
     } else {

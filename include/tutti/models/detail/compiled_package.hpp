@@ -51,6 +51,7 @@ struct ExportedProgram {
 struct SizeRange {
   std::int64_t least = 1;
   std::int64_t most = -1;  // -1: no limit
+  std::int64_t step = 1;   // from the least one
 };
 
 /// All of compiled.json.
@@ -181,7 +182,8 @@ class PackageReader {
       SizeRange& out = out_.symbols[name];
       out.least = range.at(0).integer();
       out.most = range.at(1).is_null() ? -1 : range.at(1).integer();
-      if (out.least < 0 || (out.most >= 0 && out.most < out.least)) {
+      out.step = range.size() > 2 ? range.at(2).integer() : 1;
+      if (out.least < 0 || (out.most >= 0 && out.most < out.least) || out.step < 1) {
         fail("the range of the size " + name + " is empty");
       }
     }
