@@ -32,7 +32,7 @@ void requeue(const TrainerOptions& options, const State& state, int signal);
 
 #include <c10/util/Exception.h>
 
-#include <tutti/checkpoint/detail/command.hpp>
+#include <tutti/core/detail/command.hpp>
 
 namespace tutti::train {
 
@@ -65,7 +65,7 @@ TUTTI_INLINE void requeue(const TrainerOptions& options, const State& state, int
   constexpr std::chrono::minutes most(1);
   std::string problem;
   try {
-    const auto result = checkpoint::detail::run_command({"scontrol", "requeue", job}, most);
+    const auto result = ::tutti::detail::run_command({"scontrol", "requeue", job}, most);
     if (result.status != 0) {
       problem = "status " + std::to_string(result.status) + ": " + result.error + result.out;
     }
