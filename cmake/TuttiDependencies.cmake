@@ -1,7 +1,8 @@
 # tutti::hana and tutti::range_v3, for the tests tutti_find_catch2(), for command lines tutti_find_cli11(), for images
-# tutti_find_jpeg() and tutti_find_png(), for tokenizers tutti_find_utf8proc(), for shards tutti_find_zstd() and its like, for MLflowLogger and tutti-dashboard tutti_find_http(). Each is
+# tutti_find_jpeg() and tutti_find_png(), for tokenizers tutti_find_utf8proc(), for shards tutti_find_zstd() and its like,
+# for Parquet tutti_find_arrow(), for MLflowLogger and tutti-dashboard tutti_find_http(). Each is
 # looked for as usual; in the two set-up scripts (TUTTI_SETUP) Debian's packages are installed when missing; else the
-# sources of all but libjpeg, libpng, libutf8proc, cpp-httplib and what compresses are fetched, pinned by hash.
+# sources of all but libjpeg, libpng, libutf8proc, libarrow, cpp-httplib and what compresses are fetched, pinned by hash.
 # Sets TUTTI_ERROR to one sentence when something cannot be had. Installed with tutti, for find_package(tutti).
 include_guard(GLOBAL)
 
@@ -165,14 +166,19 @@ macro(tutti_find_catch2)
   endif()
 endmacro()
 
-# A library that decodes images as tutti::<name>. Where it is missing there is no such target, and the reason is printed
-# once. `module` is its find module in CMake, `package` Debian's name for it.
-function(tutti_find_image_library name module package)
-  get_property(looked GLOBAL PROPERTY TUTTI_LOOKED_FOR_${module})
+# Ends the function that says it when it was called before for this library.
+macro(tutti_look_once name)
+  get_property(looked GLOBAL PROPERTY TUTTI_LOOKED_FOR_${name})
   if(looked)
     return()
   endif()
-  set_property(GLOBAL PROPERTY TUTTI_LOOKED_FOR_${module} ON)
+  set_property(GLOBAL PROPERTY TUTTI_LOOKED_FOR_${name} ON)
+endmacro()
+
+# A library that decodes images as tutti::<name>. Where it is missing there is no such target, and the reason is printed
+# once. `module` is its find module in CMake, `package` Debian's name for it.
+function(tutti_find_image_library name module package)
+  tutti_look_once(${module})
   set(missing "TUTTI_WITH_${module} is off")
   if(TUTTI_WITH_${module})
     find_package(${module} QUIET)
@@ -205,11 +211,7 @@ endfunction()
 # Where it is missing there is no such target, and the reason is printed once, with what is left out then.
 function(tutti_find_plain_library name header package left_out)
   string(TOUPPER ${name} upper)
-  get_property(looked GLOBAL PROPERTY TUTTI_LOOKED_FOR_${upper})
-  if(looked)
-    return()
-  endif()
-  set_property(GLOBAL PROPERTY TUTTI_LOOKED_FOR_${upper} ON)
+  tutti_look_once(${upper})
   set(missing "TUTTI_WITH_${upper} is off")
   set(libraries)
   if(TUTTI_WITH_${upper})
@@ -265,11 +267,7 @@ endfunction()
 # libarrow and libparquet as tutti::arrow, to be linked beside tutti::tutti by what includes data/parquet.hpp: the CMake
 # packages Arrow and Parquet, else those in the pyarrow of TUTTI_ARROW_PYTHON. Off by default: no Debian has them.
 function(tutti_find_arrow)
-  get_property(looked GLOBAL PROPERTY TUTTI_LOOKED_FOR_ARROW)
-  if(looked)
-    return()
-  endif()
-  set_property(GLOBAL PROPERTY TUTTI_LOOKED_FOR_ARROW ON)
+  tutti_look_once(ARROW)
   set(missing "TUTTI_WITH_ARROW is off")
   set(libraries)
   if(TUTTI_WITH_ARROW)
@@ -344,14 +342,10 @@ function(tutti_httplib_target out)
   endif()
 endfunction()
 
-# cpp-httplib as tutti::http, to be linked beside tutti::tutti by what sends with loggers/mlflow.hpp; tutti-dashboard serves with it. Where it is missing
-# there is no such target, and the reason is printed once.
+# cpp-httplib as tutti::http, to be linked beside tutti::tutti by what sends with loggers/mlflow.hpp; tutti-dashboard
+# serves with it. Where it is missing there is no such target, and the reason is printed once.
 function(tutti_find_http)
-  get_property(looked GLOBAL PROPERTY TUTTI_LOOKED_FOR_HTTP)
-  if(looked)
-    return()
-  endif()
-  set_property(GLOBAL PROPERTY TUTTI_LOOKED_FOR_HTTP ON)
+  tutti_look_once(HTTP)
   set(missing "TUTTI_WITH_HTTP is off")
   if(TUTTI_WITH_HTTP)
     tutti_httplib_target(target)

@@ -175,7 +175,8 @@ void finetune(const Settings& settings, std::int64_t eos) {
   if (!settings.eval_data.empty()) {
     std::printf("perplexity: %.3f\n", trainer.state().metric("test", "LanguagePerplexity"));
   }
-  tutti::functional::save_lora(*net, lora, settings.out + "/adapter");
+  models::save_pretrained(tutti::functional::lora_adapters(net.ptr(), lora),
+                          settings.out + "/adapter", {.overwrite = true});
   tutti::functional::merge_lora(*net);
   tutti::functional::unload_lora(*net);
   models::save_pretrained(net, settings.out + "/merged",

@@ -301,6 +301,14 @@ TEST_CASE("adapters alone are written at an interval as PEFT's two files",
   CHECK(same(folder / "peft/ba3"));
   CHECK(!same(folder / "peft/ba1"));
 
+  // Options of another adapter would make a config that is not true of the file.
+  LoRA wrong = lora;
+  wrong.alpha = 3;
+  CHECK_THROWS_WITH(functional::save_lora(*net, wrong, (folder / "wrong").string()),
+                    ContainsSubstring("give those that it was made with"));
+  CHECK(!fs::exists(folder / "wrong"));
+  CHECK_THROWS_WITH(part.weight_layout(), ContainsSubstring("only a part of one"));
+
   // In half the bytes, over what is there; a folder of other weights is not replaced.
   const std::string saved = (folder / "saved").string();
   models::save_pretrained(part, saved);

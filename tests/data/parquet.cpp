@@ -167,6 +167,7 @@ TEST_CASE("what cannot be read is refused by its name", "[data][parquet][failure
   refused({train[0]}, "has no column \"label\"", {.columns = {"label"}});
   refused({train[0], file("other.parquet")}, "the column \"id\" is int32, but in",
           {.columns = {"id"}});
+  refused({train[0]}, "the column \"id\" is named twice", {.columns = {"id", "x", "id"}});
   refused({train[0]}, "row_groups_in_memory is -1", {.row_groups_in_memory = -1});
   CHECK_THROWS_WITH(ParquetDataset(folder.path().string()), ContainsSubstring("has no file that"));
 

@@ -111,7 +111,7 @@ struct Written {
 // Writes the adapters of `net`, and merges them.
 template <class M>
 Written write(M& net, const tutti::LoRA& lora, const Tensors& io, const std::string& folder) {
-  functional::save_lora(*net, lora, folder);
+  tutti::models::save_pretrained(functional::lora_adapters(net.ptr(), lora), folder);
   Written out{.beside = logits(net, io), .merged = {}};
   functional::merge_lora(*net);
   out.merged = logits(net, io);

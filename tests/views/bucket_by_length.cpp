@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <ATen/ops/zeros.h>
+
 #include <range/v3/view/iota.hpp>
 #include <range/v3/view/transform.hpp>
 

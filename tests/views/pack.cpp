@@ -11,6 +11,7 @@
 
 #include <tutti/data/instructions.hpp>
 #include <tutti/views/batch.hpp>
+#include <tutti/views/filter.hpp>
 #include <tutti/views/shard.hpp>
 #include <tutti/views/shuffle.hpp>
 
@@ -78,6 +79,22 @@ TEST_CASE("views::pack says what it reads again, and begins anew each epoch", "[
   }
   loader.start(1, 2);
   CHECK(loader.reads_again() > 0);
+
+  // What a step below had to read counts, too.
+  const auto few = lengths | views::filter([](std::int64_t n) { return n > 6; }) |
+                   ranges::views::transform(document) | views::pack(8);
+  tutti::detail::Pass pass;
+  const auto flow = few.open(pass);
+  CHECK(flow->skip(1) == 1);
+  CHECK(flow->reads() == 1);
+  const auto behind =
+      lengths | ranges::views::transform(document) |
+      views::filter([](const tutti::Batch& d) { return d.at("input_ids").numel() > 6; }) |
+      views::pack(8);
+  const auto other = behind.open(pass);
+  CHECK(other->skip(1) == 1);
+  CHECK(other->reads() == 3);
+  CHECK(other->reader() == "filter");
 }
 
 TEST_CASE("views::pack refuses what it cannot pack", "[views][pack][failure]") {

@@ -148,12 +148,13 @@ std::int64_t unload_lora(torch::nn::Module& model, const surgery::Optimizers& op
 
 /// Writes `adapter_config.json` and `adapter_model.safetensors` into a folder, as PEFT does.
 ///
-/// model: with adapters, not merged where tables or biases are written. lora: what they were made
-/// with. Throws c10::Error when a file is there already or cannot be written.
+/// model: with adapters that are not merged. lora: what they were made
+/// with. Throws c10::ValueError when r, alpha or use_dora are others, c10::Error when a file is
+/// there already or cannot be written.
 void save_lora(torch::nn::Module& model, const LoRA& lora, const std::string& folder);
 
 /// The adapters of a model as what models::save_pretrained() and HuggingFaceCheckpointer write:
-/// PEFT's two files, and nothing of the model.
+/// PEFT's two files, and nothing of the model, whatever the size of a shard.
 ///
 ///     tutti::HuggingFaceCheckpointer{.model = tutti::functional::lora_adapters(net.ptr(), lora),
 ///                                    .folder = "{run_name}/adapters", .save_interval = "100ba"}
@@ -276,6 +277,14 @@ TUTTI_INLINE Json adapter_files(torch::nn::Module& model, const LoRA& lora,
   surgery::for_each<nn::LoraLayer>(model, [&](nn::LoraLayer& layer, const surgery::Visit& where) {
     TUTTI_CHECK(!layer.is_merged(), "LoRA: the adapter of ", where.path,
                 " is merged into the model's weight; write it after unmerge_lora()");
+    const nn::LoraOptions said = options_for(lora, where.path);
+    const nn::LoraOptions& has = layer.lora_options();
+    TUTTI_CHECK_VALUE(
+        said.r == has.r && said.scaling == has.scaling && said.use_dora == has.use_dora,
+        "LoRA: the adapter of ", where.path, " has r = ", has.r, " and the scale ", has.scaling,
+        has.use_dora ? " with DoRA" : "",
+        ", but the options that are to be written say r = ", said.r, " and ", said.scaling,
+        said.use_dora ? " with DoRA" : "", "; give those that it was made with");
     transposed = transposed || (layer.is_transposed() && !layer.is_embedding());
   });
   tensors = adapter_tensors(model, lora);

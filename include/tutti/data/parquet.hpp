@@ -8,6 +8,8 @@
 
 #include <tutti/core/batch.hpp>
 #include <tutti/core/detail/json.hpp>
+#include <tutti/data/detail/arrow_files.hpp>
+#include <tutti/data/detail/arrow_values.hpp>
 
 #ifdef TUTTI_WITH_ARROW
 #include <algorithm>
@@ -17,7 +19,6 @@
 #include <utility>
 
 #include <tutti/core/detail/throw.hpp>
-#include <tutti/data/detail/arrow_files.hpp>
 #include <tutti/data/detail/file_reader.hpp>
 #endif
 
@@ -41,14 +42,12 @@ struct ParquetOptions {
 
 /// The rows of Parquet files, one file behind the other: a data set for DataLoader.
 ///
-///     tutti::data::ParquetDataset rows{"train", {.columns = {"text"}, .example = [&](const auto&
-///     row)
-///     {
-///       return tutti::Batch{{"input_ids",
-///       at::tensor(tokenizer.encode(row["text"].string()).ids)}};
-///     }}};
-///     tutti::DataLoader train{rows, {.batch_size = 8, .shuffle = true, .collate =
-///     PadSequences{}}};
+///     const auto example = [&](const auto& row) {
+///       const std::string& text = row["text"].string();
+///       return tutti::Batch{{"input_ids", at::tensor(tokenizer.encode(text).ids)}};
+///     };
+///     tutti::data::ParquetDataset rows{"train", {.columns = {"text"}, .example = example}};
+///     tutti::DataLoader train{rows, {.batch_size = 8, .shuffle = true, .collate = pad}};
 ///
 /// Arrow's IPC files and streams, which Hugging Face's `save_to_disk` writes, are read too; a file
 /// is known by its first bytes. Files are mapped. Several threads read side by side. Tensors have
@@ -137,7 +136,10 @@ inline void ParquetDataset::add(std::unique_ptr<detail::ArrowFile> file) {
   if (files_->empty() && columns_.empty()) {
     columns_ = schema->field_names();
   }
-  for (const std::string& column : columns_) {
+  for (auto one = columns_.begin(); one != columns_.end(); ++one) {
+    const std::string& column = *one;
+    TUTTI_CHECK_VALUE(std::find(columns_.begin(), one, column) == one,
+                      "ParquetDataset: the column \"", column, "\" is named twice");
     const auto field = schema->GetFieldByName(column);
     TUTTI_CHECK(field != nullptr, file->place(), " has no column \"", column,
                 "\" or several of that name; there are: ", schema->field_names());

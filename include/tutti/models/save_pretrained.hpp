@@ -94,13 +94,25 @@ class AnyPretrained {
   /// What is written of a part; null where it is a whole model.
   [[nodiscard]] const auto& part() const { return part_; }
 
-  [[nodiscard]] WeightLayout weight_layout() const { return layout_(); }
-  [[nodiscard]] PretrainedConfig config() const { return config_(); }
+  /// Of a whole model. Throw c10::Error (ValueError) where there is none.
+  [[nodiscard]] WeightLayout weight_layout() const {
+    check_whole();
+    return layout_();
+  }
+  [[nodiscard]] PretrainedConfig config() const {
+    check_whole();
+    return config_();
+  }
 
   /// The model as a module; null where it is none.
   [[nodiscard]] const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
 
  private:
+  void check_whole() const {
+    TUTTI_CHECK_VALUE(layout_ != nullptr, "models: there is no whole model here, ",
+                      part_ ? "only a part of one" : "none at all");
+  }
+
   std::function<WeightLayout()> layout_;
   std::function<PretrainedConfig()> config_;
   std::function<checkpoint::ModelFolder(const SavePretrainedOptions&,

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iterator>
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,53 +24,32 @@ struct CountTokens {
 namespace detail {
 
 template <class T, class F>
-class Bucketed final : public Over<T> {
+class Bucketed final : public Gathering<T> {
  public:
   Bucketed(std::shared_ptr<Stream<T>> of, data::LengthBucketsOptions options, F length)
-      : Over<T>(std::move(of)), buckets_(std::move(options)), length_(std::move(length)) {}
+      : Gathering<T>(std::move(of), "bucket_by_length"),
+        buckets_(std::move(options)),
+        length_(std::move(length)) {}
 
   std::int64_t size() const override { return this->of_->size(); }
-  std::optional<T> next() override {
-    while (place_ == done_.size()) {
-      if (over_) {
-        return std::nullopt;
-      }
-      place_ = 0;
-      done_.clear();
-      std::optional<T> element = this->of_->next();
-      over_ = !element;
-      if (over_) {
-        for (std::vector<T>& rest : buckets_.finish()) {
-          std::move(rest.begin(), rest.end(), std::back_inserter(done_));
-        }
-      } else {
-        const auto length =
-            at_place("views::bucket_by_length: the length of element ", reads_, [&] {
-              return static_cast<std::int64_t>(std::invoke(length_, std::as_const(*element)));
-            });
-        done_ = buckets_.push(std::move(*element), length).value_or(std::vector<T>());
-        ++reads_;
-      }
-    }
-    return std::move(done_[place_++]);
-  }
-  std::int64_t skip(std::int64_t n) override {
-    std::int64_t gone = 0;
-    while (gone < n && next()) {
-      ++gone;
-    }
-    return gone;
-  }
-  std::int64_t reads() const override { return reads_; }
-  std::string reader() const override { return "bucket_by_length"; }
 
  private:
+  std::vector<T> push(T element) override {
+    const auto length = at_place(
+        "views::bucket_by_length: the length of element ", this->reads_ - 1,
+        [&] { return static_cast<std::int64_t>(std::invoke(length_, std::as_const(element))); });
+    return buckets_.push(std::move(element), length).value_or(std::vector<T>());
+  }
+  std::vector<T> finish() override {
+    std::vector<T> out;
+    for (std::vector<T>& rest : buckets_.finish()) {
+      std::move(rest.begin(), rest.end(), std::back_inserter(out));
+    }
+    return out;
+  }
+
   data::LengthBuckets<T> buckets_;
   F length_;
-  std::vector<T> done_{};
-  std::size_t place_ = 0;
-  bool over_ = false;
-  std::int64_t reads_ = 0;
 };
 
 }  // namespace detail

@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include <tutti/views/examples.hpp>
@@ -16,39 +15,25 @@ namespace tutti::views {
 namespace detail {
 
 template <class T, class F>
-class Filtered final : public Stream<T> {
+class Filtered final : public Reading<T> {
  public:
   Filtered(std::shared_ptr<Stream<T>> of, F wanted)
-      : of_(std::move(of)), wanted_(std::move(wanted)) {}
+      : Reading<T>(std::move(of), "filter"), wanted_(std::move(wanted)) {}
 
   std::int64_t size() const override { return -1; }
   std::optional<T> next() override {
     for (;;) {
-      std::optional<T> element = of_->next();
-      if (!element) {
-        return std::nullopt;
-      }
-      ++reads_;
-      if (at_place("views::filter: the answer to element ", reads_ - 1,
-                   [&] { return bool(std::invoke(wanted_, std::as_const(*element))); })) {
+      std::optional<T> element = this->read();
+      if (!element || at_place("views::filter: the answer to element ", this->reads_ - 1, [&] {
+            return bool(std::invoke(wanted_, std::as_const(*element)));
+          })) {
         return element;
       }
     }
   }
-  std::int64_t skip(std::int64_t n) override {
-    std::int64_t gone = 0;
-    while (gone < n && next()) {
-      ++gone;
-    }
-    return gone;
-  }
-  std::int64_t reads() const override { return reads_; }
-  std::string reader() const override { return "filter"; }
 
  private:
-  std::shared_ptr<Stream<T>> of_;
   F wanted_;
-  std::int64_t reads_ = 0;
 };
 
 // Steps that give another number of examples on each rank cannot stand behind one that deals.

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,44 +17,21 @@ namespace tutti::views {
 namespace detail {
 
 template <class T>
-class Packed final : public Stream<Batch> {
+class Packed final : public Gathering<Batch, T> {
  public:
   Packed(std::shared_ptr<Stream<T>> of, const data::PackingOptions& options)
-      : of_(std::move(of)), packer_(options) {}
+      : Gathering<Batch, T>(std::move(of), "pack"), packer_(options) {}
 
   std::int64_t size() const override { return -1; }
-  std::optional<Batch> next() override {
-    while (place_ == done_.size()) {
-      if (over_) {
-        return std::nullopt;
-      }
-      place_ = 0;
-      std::optional<T> document = of_->next();
-      over_ = !document;
-      done_ = over_ ? packer_.finish() : at_place("views::pack: document ", reads_, [&] {
-        return packer_.push(tutti::detail::to_batch(std::move(*document)));
-      });
-      reads_ += over_ ? 0 : 1;
-    }
-    return std::move(done_[place_++]);
-  }
-  std::int64_t skip(std::int64_t n) override {
-    std::int64_t gone = 0;
-    while (gone < n && next()) {
-      ++gone;
-    }
-    return gone;
-  }
-  std::int64_t reads() const override { return reads_; }
-  std::string reader() const override { return "pack"; }
 
  private:
-  std::shared_ptr<Stream<T>> of_;
+  std::vector<Batch> push(T document) override {
+    return at_place("views::pack: document ", this->reads_ - 1,
+                    [&] { return packer_.push(tutti::detail::to_batch(std::move(document))); });
+  }
+  std::vector<Batch> finish() override { return packer_.finish(); }
+
   data::DocumentPacker packer_;
-  std::vector<Batch> done_{};
-  std::size_t place_ = 0;
-  bool over_ = false;
-  std::int64_t reads_ = 0;
 };
 
 }  // namespace detail

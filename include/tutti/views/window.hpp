@@ -7,7 +7,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -44,20 +43,19 @@ class Windows final : public Indexed<std::vector<T>> {
 };
 
 template <class T>
-class WindowsOfStream final : public Over<std::vector<T>, T> {
+class WindowsOfStream final : public Reading<std::vector<T>, T> {
  public:
   WindowsOfStream(std::shared_ptr<Stream<T>> of, std::int64_t length, std::int64_t stride)
-      : Over<std::vector<T>, T>(std::move(of)), length_(length), stride_(stride) {}
+      : Reading<std::vector<T>, T>(std::move(of), "window"), length_(length), stride_(stride) {}
 
   std::int64_t size() const override { return windows(this->of_->size(), length_, stride_); }
   std::optional<std::vector<T>> next() override {
     while (std::ssize(held_) < length_) {
       this->of_->skip(std::exchange(late_, 0));
-      std::optional<T> element = this->of_->next();
+      std::optional<T> element = this->read();
       if (!element) {
         return std::nullopt;
       }
-      ++reads_;
       held_.push_back(std::move(*element));
     }
     std::vector<T> out(held_.begin(), held_.end());
@@ -72,16 +70,7 @@ class WindowsOfStream final : public Over<std::vector<T>, T> {
       }
       return n;
     }
-    std::int64_t gone = 0;
-    while (gone < n && next()) {
-      ++gone;
-    }
-    return gone;
-  }
-  std::int64_t reads() const override { return std::max(reads_, this->of_->reads()); }
-  std::string reader() const override {
-    const std::string below = this->of_->reader();
-    return below.empty() ? "window" : below;
+    return Reading<std::vector<T>, T>::skip(n);
   }
 
  private:
@@ -101,7 +90,6 @@ class WindowsOfStream final : public Over<std::vector<T>, T> {
   std::int64_t stride_;
   std::deque<T> held_;
   std::int64_t given_ = 0;
-  std::int64_t reads_ = 0;
   std::int64_t late_ = 0;  // elements to leave out before the next one
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8,6 +10,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <tutti/core/detail/pass.hpp>
 
@@ -97,6 +100,69 @@ class Over : public Stream<T> {
 
  protected:
   std::shared_ptr<Stream<Of>> of_;
+};
+
+// A step that has to make elements to know which of them to skip, and counts those that it reads.
+template <class T, class Of = T>
+class Reading : public Over<T, Of> {
+ public:
+  // name: the step's.
+  Reading(std::shared_ptr<Stream<Of>> of, const char* name)
+      : Over<T, Of>(std::move(of)), name_(name) {}
+
+  std::int64_t skip(std::int64_t n) override {
+    std::int64_t gone = 0;
+    while (gone < n && this->next()) {
+      ++gone;
+    }
+    return gone;
+  }
+  std::int64_t reads() const override { return std::max(reads_, this->of_->reads()); }
+  std::string reader() const override {
+    const std::string below = this->of_->reader();
+    return below.empty() ? name_ : below;
+  }
+
+ protected:
+  std::optional<Of> read() {
+    std::optional<Of> element = this->of_->next();
+    reads_ += element ? 1 : 0;
+    return element;
+  }
+
+  const char* name_;
+  std::int64_t reads_ = 0;
+};
+
+// A step that takes in elements and gives some out now and then, several at a time.
+template <class T, class Of = T>
+class Gathering : public Reading<T, Of> {
+ public:
+  using Reading<T, Of>::Reading;
+
+  std::optional<T> next() final {
+    while (place_ == done_.size()) {
+      if (over_) {
+        return std::nullopt;
+      }
+      std::optional<Of> element = this->read();
+      over_ = !element;
+      place_ = 0;
+      done_.clear();  // also where the next line throws
+      done_ = over_ ? finish() : push(std::move(*element));
+    }
+    return std::move(done_[place_++]);
+  }
+
+ protected:
+  // What comes out for an element that comes in, and at the end.
+  virtual std::vector<T> push(Of element) = 0;
+  virtual std::vector<T> finish() = 0;
+
+ private:
+  std::vector<T> done_{};
+  std::size_t place_ = 0;
+  bool over_ = false;
 };
 
 }  // namespace tutti::views::detail
