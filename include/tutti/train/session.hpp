@@ -14,6 +14,7 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/closure.hpp>
 #include <tutti/optim/sgd.hpp>
+#include <tutti/train/agreement.hpp>
 #include <tutti/train/any_engine.hpp>
 #include <tutti/train/checkpoint_path.hpp>
 #include <tutti/train/cpu_memory.hpp>
@@ -230,6 +231,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   TUTTI_CHECK(model, "the trainer was given no model");
   check_options(options_);
   join_world();
+  check_common_options(options_, *state_.communicator);
   cpu_memory_.used = options_.cache_cpu_memory && state_.device.is_cpu();
   const cpu::Cache memory(cpu_memory_.used);
   check_precision(options_.precision, state_.device);
