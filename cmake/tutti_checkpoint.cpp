@@ -1,4 +1,4 @@
-// Makes whole checkpoints of sharded ones and the other way round: tutti-checkpoint consolidate runs/a/latest whole
+// Converts checkpoints of many ranks: tutti-checkpoint consolidate runs/a whole
 #include <tutti/checkpoint/convert_command.hpp>
 
 int main(int argc, char** argv) {

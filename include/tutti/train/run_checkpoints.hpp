@@ -63,7 +63,6 @@ class RunCheckpoints final : public Checkpoints {
     ignore_keys_ = options.save_ignore_keys;
     overwrite_ = options.save_overwrite;
     layout_ = options.checkpoint_layout;
-    check_layout();
     saving_.configure(options.save_async, options.save_on_error);
     must_write_ = options.save_on_error == OnSaveError::stop;
     if (state_.scratch_folder.empty()) {  // what a dry run writes stays here
@@ -383,16 +382,6 @@ class RunCheckpoints final : public Checkpoints {
     checkpoint::PartPlaces where;
     const checkpoint::Snapshot snapshot = collected(weights_only, ignore_keys, &where);
     return checkpoint::to_sharded(snapshot, where, state_.rank);
-  }
-
-  // Ranks that write in different ways would wait for each other.
-  void check_layout() const {
-    const auto all = state_.communicator->all_gather_bytes(std::string(to_string(layout_)));
-    for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      TUTTI_CHECK_VALUE(all[rank] == all.front(), "checkpoint_layout is ", all.front(),
-                        " on rank 0 and ", all[rank], " on rank ", rank,
-                        "; set the same on every rank");
-    }
   }
 
   State& state_;

@@ -19,6 +19,7 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/closure.hpp>
 #include <tutti/optim/sgd.hpp>
+#include <tutti/train/agreement.hpp>
 #include <tutti/train/anomaly.hpp>
 #include <tutti/train/any_engine.hpp>
 #include <tutti/train/best_weights.hpp>
@@ -348,6 +349,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   TUTTI_CHECK(model, "the trainer was given no model");
   check_options(options_);
   join_world();
+  check_common_options(options_, *state_.communicator);
   if (options_.dry_run > 0) {
     make_dry(options_, state_, scratch_);
   }
