@@ -3,37 +3,14 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <exception>
 #include <string>
 
-#include <tutti/core/detail/json_text.hpp>
+#include <tutti/core/detail/error_file.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/thrown.hpp>
-#include <tutti/dist/flight_recorder.hpp>
 
 namespace tutti {
-
-namespace detail {
-
-/// Leaves the failure where torchrun looks for it, in the file that TORCHELASTIC_ERROR_FILE names;
-/// torchrun reports the earliest. Not that of a rank which failed since another one is gone.
-/// Source: PyTorch, `torch.distributed.elastic.multiprocessing.errors.ErrorHandler`.
-inline void write_error_file(const std::string& text) {
-  const char* const path = std::getenv("TORCHELASTIC_ERROR_FILE");
-  if (path == nullptr || *path == 0 || dist::flight_recorder().follows()) {
-    return;
-  }
-  if (std::FILE* const file = std::fopen(path, "we")) {
-    std::fprintf(file,
-                 "{\"message\": {\"message\": %s, \"extraInfo\": {\"py_callstack\": \"\", "
-                 "\"timestamp\": \"%lld\"}}}\n",
-                 json_quoted(text).c_str(), static_cast<long long>(std::time(nullptr)));
-    std::fclose(file);
-  }
-}
-
-}  // namespace detail
 
 /// Ends a program in words: prints what the exception being handled says, and returns the exit
 /// status of a failure.

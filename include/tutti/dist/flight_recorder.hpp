@@ -20,7 +20,8 @@
 #include <vector>
 
 #include <tutti/config.hpp>
-#include <tutti/core/detail/json_text.hpp>
+#include <tutti/core/detail/error_file.hpp>
+#include <tutti/core/detail/json_quoted.hpp>
 #include <tutti/dist/detail/run_page.hpp>
 #include <tutti/dist/environment.hpp>
 
@@ -93,9 +94,8 @@ class FlightRecorder {
   /// "in all_reduce, call 812, in batch 17": where this rank is now.
   [[nodiscard]] std::string where() const;
 
-  /// Notes that this rank fails since another one is gone, and whether it has.
+  /// Notes that this rank fails since another one is gone.
   void follow();
-  [[nodiscard]] bool follows() const noexcept { return follows_.load(); }
 
   /// Whose records these are, and the slot of the launcher's page to keep; null: none.
   void belongs_to(const Environment& environment, detail::RankSlot* slot);
@@ -115,7 +115,6 @@ class FlightRecorder {
   std::array<RecordedCall, capacity> ring_{};
   std::uint64_t count_ = 0;
   std::atomic<std::int64_t> batch_{-1};
-  std::atomic<bool> follows_{false};
   std::atomic<detail::RankSlot*> slot_{nullptr};
   Environment place_{};
 };
@@ -318,7 +317,7 @@ TUTTI_INLINE std::string FlightRecorder::dump() noexcept {
 }
 
 TUTTI_INLINE void FlightRecorder::follow() {
-  follows_.store(true);
+  ::tutti::detail::follows_another().store(true);
   if (detail::RankSlot* const slot = this->slot()) {
     slot->follows.store(1);
   }

@@ -12,6 +12,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/json.hpp>
+#include <tutti/core/detail/json_quoted.hpp>
 
 namespace tutti::detail {
 
@@ -19,9 +20,6 @@ namespace tutti::detail {
 /// that it reads back as a double and not as an integer. Throws std::invalid_argument for NaN and
 /// infinities.
 std::string json_number(double value);
-
-/// `text` in quotes, with what JSON demands escaped; bytes above 7F pass through.
-std::string json_quoted(std::string_view text);
 
 /// The value as JSON text; `indent` spaces a level, 0 for one line.
 std::string to_text(const Json& value, int indent = 0);
@@ -43,24 +41,6 @@ TUTTI_INLINE std::string json_number(double value) {
     text += ".0";
   }
   return text;
-}
-
-TUTTI_INLINE std::string json_quoted(std::string_view text) {
-  constexpr std::string_view hex = "0123456789abcdef";
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += {'\\', c};
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (byte < 0x20 || byte == 0x7F) {
-      out += {'\\', 'u', '0', '0', hex[byte >> 4], hex[byte & 15]};
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
 }
 
 TUTTI_INLINE void append_json(std::string& out, const Json& value, int indent, int depth) {

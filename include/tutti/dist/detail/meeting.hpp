@@ -172,7 +172,7 @@ class MeetingClient {
   DoorClient door_;
   std::chrono::milliseconds silence_;
   bool lost_ = false;
-  bool over_ = false;
+  Order over_{};  // once it has been given
   Clock::time_point heard_ = Clock::now();
   Clock::time_point beaten_ = Clock::now();
 };

@@ -376,6 +376,9 @@ TUTTI_INLINE void MeetingClient::beat() {
 }
 
 TUTTI_INLINE MeetingClient::Order MeetingClient::order(std::chrono::milliseconds most) {
+  if (over_.what == MeetingSays::over) {
+    return over_;
+  }
   const auto limit = Clock::now() + most;
   std::string message;
   do {
@@ -402,7 +405,7 @@ TUTTI_INLINE MeetingClient::Order MeetingClient::order(std::chrono::milliseconds
         } else if (order.what == MeetingSays::over) {
           order.number = static_cast<int>(in.number());
           order.why = in.text();
-          over_ = true;
+          over_ = order;
         }
         if (order.what != MeetingSays::beat) {
           return order;
