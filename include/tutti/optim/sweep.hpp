@@ -42,6 +42,9 @@ struct Sweeping {
   /// A step, and all of `sweep` but averages that it cannot update on its way: those it leaves, and
   /// their `done`, as they are.
   virtual void step(const Sweep& sweep) = 0;
+
+  /// Every element is updated from what belongs to it alone, so parameters may be cut into parts.
+  [[nodiscard]] virtual bool elementwise() const { return true; }
 };
 
 }  // namespace tutti::optim

@@ -101,7 +101,11 @@ TUTTI_INLINE void put_anew(Archive& archive, const char* name,
 
 // What an optimizer saves of each parameter has to be known, to be cut and put together.
 TUTTI_INLINE void check_known(const torch::optim::Optimizer& optimizer) {
-  const bool is_ours = dynamic_cast<const optim::Sweeping*>(&optimizer) != nullptr;
+  const auto* const sweeping = dynamic_cast<const optim::Sweeping*>(&optimizer);
+  const bool is_ours = sweeping != nullptr;
+  TUTTI_CHECK(!is_ours || sweeping->elementwise(), "sharding: ", optim::class_name(optimizer),
+              " looks at whole tensors (norms, means of rows or products of matrices), of which a "
+              "rank has a part; take an optimizer that is elementwise, e.g. AdamW or Lion");
   const bool has_own_way = dynamic_cast<const Stateful*>(&optimizer) != nullptr;
   TUTTI_CHECK(is_ours || !has_own_way, "sharding: the optimizer ", optim::class_name(optimizer),
               " is not one whose state can be cut into parts; take one of tutti, or SGD, Adam, "

@@ -191,6 +191,12 @@ constexpr const char* kernel_type(const SgdNumbers&) {
   return "Sgd";
 }
 
+/// There is a kernel for a rule with these numbers.
+template <class Numbers>
+concept HasKernel = requires(const Numbers& numbers) {
+  kernel_type(numbers);
+};
+
 /// Updates all strips, which are on this device, on its current stream; does not wait for it.
 ///
 /// numbers: "Adam" or "Sgd", and where they are. Throws c10::Error as core/detail/cuda_kernel.hpp

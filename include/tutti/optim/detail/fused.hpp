@@ -27,8 +27,11 @@ namespace tutti::optim {
 /// A torch::optim::Optimizer whose step is one pass over the memory of all parameters of a group
 /// that share a device, a type and a step count. Made by `SGD{...}.build(groups)` and its like.
 /// Floats on an x86-64 processor with AVX2 go through loops of its own, all else through one call
-/// of LibTorch's fused kernel; results are the same bit by bit. With a Sweep, floats on a CUDA
-/// device go through a kernel of its own, which rounds as those loops do.
+/// of LibTorch's fused kernel where there is one (SGD, Adam and their kin; results are the same bit
+/// by bit), else through its functions over lists of tensors (equal but for the last bits). With a
+/// Sweep, floats on a CUDA device go through a kernel of its own, which rounds as those loops do,
+/// for the optimizers that have a fused kernel. Optimizers that look at a whole tensor (LAMB, LARS,
+/// Adafactor, Muon's matrices) have no loops.
 ///
 /// Parameters without a gradient are skipped altogether. param_groups() may be changed at any time
 /// (parameters replaced, added, removed, of another device, type or memory format; options
@@ -106,6 +109,12 @@ class Fused final : public torch::optim::Optimizer,
     }
     const detail::Fold fold = detail::fold_of(sweep);
     update_all(&fold, averages ? &sweep.averaging : nullptr);
+  }
+
+  [[nodiscard]] bool elementwise() const override {
+    return detail::HasLoops<Hyper> && !requires(const detail::Bucket& b) {
+      Rule<Hyper>::has_loops(b);
+    };
   }
 
   /// The state of a parameter; null before its first step with a gradient.
@@ -202,7 +211,6 @@ class Fused final : public torch::optim::Optimizer,
 
   struct Plan {
     Options* options = nullptr;
-    std::size_t buffers = 0;
     std::vector<Place> places;
     std::vector<detail::Bucket> buckets;
     std::vector<std::pair<at::Tensor, at::Tensor>> staged;  // a parameter that is not dense, copy
@@ -255,7 +263,7 @@ class Fused final : public torch::optim::Optimizer,
       parameters_changed_ = true;
       return false;
     }
-    if (plan.stale || plan.buffers != Rule<Hyper>::buffer_count(plan.options->hyper)) {
+    if (plan.stale) {
       return false;
     }
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -271,7 +279,8 @@ class Fused final : public torch::optim::Optimizer,
       }
       if (place.state != nullptr) {
         detail::Bucket& bucket = plan.buckets[place.bucket];
-        if (!still_fits(parameter, place, bucket, plan.buffers)) {
+        if (bucket.mask != detail::buffer_mask(plan.options->hyper, parameter) ||
+            !still_fits(parameter, place, bucket)) {
           return false;
         }
         bucket.gradients[place.index] = laid_out(gradient, parameter, plan);
@@ -280,20 +289,24 @@ class Fused final : public torch::optim::Optimizer,
     return true;
   }
 
-  bool still_fits(const at::Tensor& parameter, const Place& place, const detail::Bucket& bucket,
-                  std::size_t buffers) const {
+  bool still_fits(const at::Tensor& parameter, const Place& place,
+                  const detail::Bucket& bucket) const {
     const auto found = state_.find(parameter.unsafeGetTensorImpl());
     if (found == state_.end() || found->second.get() != place.state ||
         bucket.device != parameter.device() || bucket.type != parameter.scalar_type() ||
-        !parameter.is_non_overlapping_and_dense() || place.state->step != bucket.step) {
+        !parameter.is_non_overlapping_and_dense() || place.state->step != bucket.step ||
+        place.state->scalars != bucket.scalars) {
       return false;
     }
-    for (std::size_t b = 0; b < buffers; ++b) {
-      if (!place.state->buffers[b].is_same(bucket.buffers[b][place.index])) {
-        return false;
+    bool same = true;
+    detail::each_buffer(bucket.mask, [&](std::size_t b) {
+      const at::Tensor& buffer = place.state->buffers[b];
+      same = same && buffer.is_same(bucket.buffers[b][place.index]);
+      if constexpr (!requires { Rule<Hyper>::like_buffer(parameter, b); }) {
+        same = same && buffer.strides() == parameter.strides();
       }
-    }
-    return buffers == 0 || place.state->buffers[0].strides() == parameter.strides();
+    });
+    return same;
   }
 
   // Sorts the group's parameters that have a gradient into buckets, and takes the gradients.
@@ -303,7 +316,6 @@ class Fused final : public torch::optim::Optimizer,
     }
     plan = Plan{};
     plan.options = &detail::options_of<Hyper>(group);
-    plan.buffers = Rule<Hyper>::buffer_count(plan.options->hyper);
     for (const at::Tensor& parameter : group.params()) {
       Place place;
       place.parameter = parameter.unsafeGetTensorImpl();
@@ -313,6 +325,7 @@ class Fused final : public torch::optim::Optimizer,
       plan.places.push_back(place);
     }
     for (detail::Bucket& bucket : plan.buckets) {
+      detail::keep_ways(plan.options->hyper, bucket);
       if (Rule<Hyper>::counts_steps) {
         const at::Tensor scalar = bucket.parameters.front().detach().new_full({}, 0, at::kFloat);
         bucket.steps.assign(bucket.parameters.size(), scalar);
@@ -321,14 +334,18 @@ class Fused final : public torch::optim::Optimizer,
     plan.stale = !plan.staged.empty();
   }
 
-  ParameterState& state_for(const at::Tensor& parameter, std::size_t buffers, bool& first) {
+  ParameterState& state_for(const at::Tensor& parameter, const Hyper& hyper, bool& first) {
     auto& slot = state_[parameter.unsafeGetTensorImpl()];
     if (slot == nullptr) {
-      slot = std::make_unique<ParameterState>();
+      auto fresh = std::make_unique<ParameterState>();
+      if constexpr (detail::HasScalars<Hyper>) {
+        fresh->scalars = Rule<Hyper>::first_scalars(hyper);
+      }
+      slot = std::move(fresh);
     }
     auto& state = static_cast<ParameterState&>(*slot);
     state.parameter = parameter;
-    first = detail::prepare_buffers(state, buffers, /*zero=*/Rule<Hyper>::counts_steps);
+    first = detail::prepare_buffers(hyper, state);
     return state;
   }
 
@@ -337,8 +354,10 @@ class Fused final : public torch::optim::Optimizer,
                 parameter.scalar_type(), "; only floating point is trained.");
     bool first = false;
     Place place{.parameter = parameter.unsafeGetTensorImpl()};
-    place.state = &state_for(parameter, plan.buffers, first);
-    place.bucket = detail::bucket_for(parameter, place.state->step, first, plan.buckets);
+    const Hyper& hyper = plan.options->hyper;
+    place.state = &state_for(parameter, hyper, first);
+    const unsigned mask = detail::buffer_mask(hyper, parameter);
+    place.bucket = detail::bucket_for(*place.state, mask, first, plan.buckets);
     detail::Bucket& bucket = plan.buckets[place.bucket];
     place.index = bucket.parameters.size();
     at::Tensor work = parameter;
@@ -349,9 +368,8 @@ class Fused final : public torch::optim::Optimizer,
     }
     bucket.gradients.push_back(laid_out(parameter.grad(), work, plan));
     bucket.parameters.push_back(std::move(work));
-    for (std::size_t b = 0; b < plan.buffers; ++b) {
-      bucket.buffers[b].push_back(place.state->buffers[b]);
-    }
+    detail::each_buffer(
+        mask, [&](std::size_t b) { bucket.buffers[b].push_back(place.state->buffers[b]); });
     return place;
   }
 
@@ -363,17 +381,31 @@ class Fused final : public torch::optim::Optimizer,
     }
   }
 
-  // One step of the plan's buckets; lets go of the gradients.
-  static void update(Plan& plan, const detail::Fold* fold, const Averaging* averaging) {
-    for (detail::Bucket& bucket : plan.buckets) {
-      bucket.step += Rule<Hyper>::counts_steps ? 1 : 0;
+  // One pass over the bucket's memory; false where there are no loops for it.
+  static bool update_strips(const Plan& plan, detail::Bucket& bucket, const detail::Fold* fold,
+                            const Averaging* averaging) {
+    if constexpr (detail::HasLoops<Hyper>) {
       if (bucket.plain || (bucket.on_cuda && fold != nullptr)) {
-        detail::find_strips(bucket, plan.buffers, averaging);
+        detail::find_strips(bucket, averaging);
         detail::sweep(bucket,
                       Rule<Hyper>::numbers(plan.options->hyper, plan.options->initial_lr, bucket),
                       fold != nullptr ? *fold : detail::Fold{});
-      } else {
-        Rule<Hyper>::update(plan.options->hyper, plan.options->initial_lr, bucket);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // One step of the plan's buckets; lets go of the gradients.
+  static void update(Plan& plan, const detail::Fold* fold, const Averaging* averaging) {
+    const Hyper& hyper = plan.options->hyper;
+    for (detail::Bucket& bucket : plan.buckets) {
+      bucket.step += Rule<Hyper>::counts_steps ? 1 : 0;
+      if (!update_strips(plan, bucket, fold, averaging)) {
+        Rule<Hyper>::update(hyper, plan.options->initial_lr, bucket);
+      }
+      if constexpr (detail::HasScalars<Hyper>) {
+        Rule<Hyper>::count(hyper, bucket);
       }
       plan.stale = plan.stale || bucket.first;
       for (at::Tensor& gradient : bucket.gradients) {
@@ -386,6 +418,7 @@ class Fused final : public torch::optim::Optimizer,
     for (const Place& place : plan.places) {
       if (place.state != nullptr) {
         place.state->step = plan.buckets[place.bucket].step;
+        place.state->scalars = plan.buckets[place.bucket].scalars;
         place.parameter->bump_version();  // for autograd, since the fused kernels do not
       }
     }

@@ -62,6 +62,7 @@ torch::optim::OptimizerParamGroup group(std::vector<at::Tensor> parameters, cons
 struct ParameterState final : torch::optim::OptimizerCloneableParamState<ParameterState> {
   at::Tensor parameter;
   std::int64_t step = 0;
+  std::array<double, 2> scalars{};  ///< Rule::scalars, where it has any
   std::array<at::Tensor, 3> buffers;
 };
 
@@ -103,12 +104,48 @@ auto& options_of(Group& group) {
   return *options;
 }
 
+struct Bucket;
+
+/// The buffers that the rule has for this parameter with these options, a bit each.
+template <class Hyper>
+unsigned buffer_mask(const Hyper& h, const at::Tensor& parameter) {
+  if constexpr (requires { Rule<Hyper>::buffer_mask(h, parameter); }) {
+    return Rule<Hyper>::buffer_mask(h, parameter);
+  } else {
+    return (1U << Rule<Hyper>::buffer_count(h)) - 1U;
+  }
+}
+
+/// Calls f with the index of every buffer in the mask.
+template <class F>
+void each_buffer(unsigned mask, F f) {
+  for (std::size_t b = 0; b < 3; ++b) {
+    if ((mask >> b & 1U) != 0) {
+      f(b);
+    }
+  }
+}
+
+/// `Rule<Hyper>` updates a parameter's elements one by one, and has loops over memory for it.
+template <class Hyper>
+concept HasLoops = requires(const Hyper& h, const Bucket& bucket) {
+  Rule<Hyper>::numbers(h, 0.0, bucket);
+};
+
+/// `Rule<Hyper>` keeps numbers of each parameter beside its step count.
+template <class Hyper>
+concept HasScalars = requires {
+  Rule<Hyper>::scalars;
+};
+
 /// Parameters of one group that one call of a kernel updates.
 struct Bucket {
   at::Device device = at::kCPU;
   at::ScalarType type = at::kFloat;
-  std::int64_t step = 0;  // updates done; counted only where the rule needs it
-  bool first = false;     // the buffers hold nothing yet
+  std::int64_t step = 0;            // updates done; counted only where the rule needs it
+  bool first = false;               // the buffers hold nothing yet
+  unsigned mask = 0;                // the buffers that there are, a bit each
+  std::array<double, 2> scalars{};  // ParameterState's, the same for all
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor> gradients;  // held only during a step
   std::array<std::vector<at::Tensor>, 3> buffers;
@@ -130,22 +167,37 @@ inline at::Tensor like(const at::Tensor& parameter) {
                                              : data.new_empty(data.sizes());
 }
 
-/// Gives the state as many buffers as the options need, of the parameter's device, type and layout.
-/// zero: new ones are. Else returns whether some buffer is new and the rule fills it in the first
-/// update.
-inline bool prepare_buffers(ParameterState& state, std::size_t buffers, bool zero) {
+/// What the rule's buffer b of a parameter is like: the parameter, unless the rule says otherwise.
+template <class Hyper>
+at::Tensor like_buffer(const at::Tensor& parameter, std::size_t b) {
+  if constexpr (requires { Rule<Hyper>::like_buffer(parameter, b); }) {
+    return Rule<Hyper>::like_buffer(parameter, b);
+  } else {
+    return like(parameter);
+  }
+}
+
+/// Gives the state the buffers that the options need, of the parameter's device, type and layout.
+/// New ones are zero, or what the rule starts with, if it counts steps. Else returns whether some
+/// buffer is new and the rule fills it in the first update.
+template <class Hyper>
+bool prepare_buffers(const Hyper& hyper, ParameterState& state) {
+  constexpr bool zero = Rule<Hyper>::counts_steps;
   bool first = false;
-  for (std::size_t b = 0; b < buffers; ++b) {
-    at::Tensor fresh = like(state.parameter);
+  each_buffer(buffer_mask(hyper, state.parameter), [&](std::size_t b) {
+    at::Tensor fresh = like_buffer<Hyper>(state.parameter, b);
     at::Tensor& buffer = state.buffers[b];
     if (!buffer.defined()) {
       first = !zero;
       buffer = first ? fresh : fresh.zero_();
+      if constexpr (requires { Rule<Hyper>::start(hyper, b, state); }) {
+        Rule<Hyper>::start(hyper, b, state);
+      }
     } else if (buffer.device() != fresh.device() || buffer.strides() != fresh.strides() ||
                buffer.scalar_type() != fresh.scalar_type()) {
       buffer = fresh.copy_(buffer);
     }
-  }
+  });
   return first;
 }
 
@@ -184,9 +236,11 @@ void check_archive(const Archive& archive,
       const std::string entry = parameter_name(index++);
       for (std::size_t b = 0; archive.contains(entry) && b < Rule<Hyper>::buffers.size(); ++b) {
         const std::string path = entry + "/" + std::string(Rule<Hyper>::buffers[b]);
-        TUTTI_CHECK(!archive.contains(path) || archive.tensor(path).sizes() == parameter.sizes(),
-                    Rule<Hyper>::name, ": ", path, " is ", archive.tensor(path).sizes(),
-                    " in the archive, the parameter is ", parameter.sizes(), ".");
+        if (archive.contains(path)) {
+          TUTTI_CHECK(archive.tensor(path).sizes() == like_buffer<Hyper>(parameter, b).sizes(),
+                      Rule<Hyper>::name, ": ", path, " is ", archive.tensor(path).sizes(),
+                      " in the archive, the parameter is ", parameter.sizes(), ".");
+        }
       }
     }
   }
@@ -195,6 +249,11 @@ void check_archive(const Archive& archive,
 template <class Hyper>
 void save_state(Archive& entry, const ParameterState& state) {
   entry.put("step", state.step);
+  if constexpr (HasScalars<Hyper>) {
+    for (std::size_t i = 0; i < Rule<Hyper>::scalars.size(); ++i) {
+      entry.put(Rule<Hyper>::scalars[i], state.scalars[i]);
+    }
+  }
   for (std::size_t b = 0; b < Rule<Hyper>::buffers.size(); ++b) {
     if (state.buffers[b].defined()) {
       entry.put(Rule<Hyper>::buffers[b], state.buffers[b]);
@@ -206,9 +265,14 @@ template <class Hyper>
 void load_state(const Archive& entry, const at::Tensor& parameter, ParameterState& state) {
   state.parameter = parameter;
   state.step = entry.get<std::int64_t>("step");
+  if constexpr (HasScalars<Hyper>) {
+    for (std::size_t i = 0; i < Rule<Hyper>::scalars.size(); ++i) {
+      state.scalars[i] = entry.get<double>(std::string(Rule<Hyper>::scalars[i]));
+    }
+  }
   for (std::size_t b = 0; b < Rule<Hyper>::buffers.size(); ++b) {
     if (entry.contains(Rule<Hyper>::buffers[b])) {
-      state.buffers[b] = like(parameter);
+      state.buffers[b] = like_buffer<Hyper>(parameter, b);
       state.buffers[b].copy_(entry.tensor(Rule<Hyper>::buffers[b]));
     }
   }

@@ -5,6 +5,7 @@
 #include <tutti/core/detail/parallel.hpp>
 #include <tutti/optim/detail/strip.hpp>
 #if defined(__x86_64__)
+#include <tutti/optim/detail/elementwise_x86.hpp>
 #include <tutti/optim/detail/strips_x86.hpp>
 #endif
 

@@ -35,8 +35,29 @@ bool has_loops(const Bucket& bucket, const Sweep& sweep);
 /// One pass over the bucket's strips, where they are.
 template <class Numbers>
 void sweep(const Bucket& bucket, const Numbers& numbers, const Fold& fold) {
-  bucket.plain ? sweep(bucket.strips, numbers, fold)
-               : sweep_on(bucket.device, bucket.strips, numbers, fold);
+  if constexpr (HasKernel<Numbers>) {
+    if (!bucket.plain) {
+      sweep_on(bucket.device, bucket.strips, numbers, fold);
+      return;
+    }
+  }
+  sweep(bucket.strips, numbers, fold);
+}
+
+/// Leaves the bucket the ways of updating it that its rule has.
+template <class Hyper>
+void keep_ways(const Hyper& h, Bucket& bucket) {
+  bool loops = false;
+  bool kernel = false;
+  if constexpr (HasLoops<Hyper>) {
+    loops = true;
+    kernel = HasKernel<decltype(Rule<Hyper>::numbers(h, 0.0, bucket))>;
+    if constexpr (requires { Rule<Hyper>::has_loops(bucket); }) {
+      loops = Rule<Hyper>::has_loops(bucket);
+    }
+  }
+  bucket.plain = bucket.plain && loops;
+  bucket.on_cuda = bucket.on_cuda && loops && kernel;
 }
 
 /// The gradient, strided like the parameter, since loops walk through memory, not indices.
@@ -51,7 +72,8 @@ void clip_apart(std::vector<torch::optim::OptimizerParamGroup>& groups, const Sw
 bool lie_apart(const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
 /// The bucket of a parameter whose state says this; a new one where there is none yet.
-std::size_t bucket_for(const at::Tensor& parameter, std::int64_t step, bool first,
+/// mask: its buffers.
+std::size_t bucket_for(const ParameterState& state, unsigned mask, bool first,
                        std::vector<Bucket>& buckets);
 
 /// Which average follows which parameter.
@@ -72,7 +94,7 @@ class Followers {
 };
 
 /// Where the bucket's tensors are in memory now, with the averages that Followers found.
-void find_strips(Bucket& bucket, std::size_t buffers, const Averaging* averaging);
+void find_strips(Bucket& bucket, const Averaging* averaging);
 
 }  // namespace tutti::optim::detail
 
@@ -155,21 +177,25 @@ TUTTI_INLINE bool lie_apart(const std::vector<torch::optim::OptimizerParamGroup>
   return true;
 }
 
-TUTTI_INLINE std::size_t bucket_for(const at::Tensor& parameter, std::int64_t step, bool first,
+TUTTI_INLINE std::size_t bucket_for(const ParameterState& state, unsigned mask, bool first,
                                     std::vector<Bucket>& buckets) {
+  const at::Tensor& parameter = state.parameter;
   std::size_t b = 0;
   for (; b < buckets.size(); ++b) {
     const Bucket& bucket = buckets[b];
     if (bucket.device == parameter.device() && bucket.type == parameter.scalar_type() &&
-        bucket.step == step && bucket.first == first) {
+        bucket.step == state.step && bucket.first == first && bucket.mask == mask &&
+        bucket.scalars == state.scalars) {
       return b;
     }
   }
   Bucket& bucket = buckets.emplace_back();
   bucket.device = parameter.device();
   bucket.type = parameter.scalar_type();
-  bucket.step = step;
+  bucket.step = state.step;
   bucket.first = first;
+  bucket.mask = mask;
+  bucket.scalars = state.scalars;
   bucket.plain = bucket.device.is_cpu() && bucket.type == at::kFloat && ::tutti::detail::has_avx2();
   bucket.on_cuda =
       bucket.device.is_cuda() && bucket.type == at::kFloat && ::tutti::detail::has_cuda_kernels;
@@ -191,7 +217,7 @@ TUTTI_INLINE void Followers::find(Bucket& bucket) const {
   }
 }
 
-TUTTI_INLINE void find_strips(Bucket& bucket, std::size_t buffers, const Averaging* averaging) {
+TUTTI_INLINE void find_strips(Bucket& bucket, const Averaging* averaging) {
   bucket.strips.clear();
   for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
     Strip strip{.parameter = bucket.parameters[i].mutable_data_ptr<float>(),
@@ -199,9 +225,9 @@ TUTTI_INLINE void find_strips(Bucket& bucket, std::size_t buffers, const Averagi
                 .buffers = {},
                 .average = nullptr,
                 .size = bucket.parameters[i].numel()};
-    for (std::size_t b = 0; b < buffers; ++b) {
+    each_buffer(bucket.mask, [&](std::size_t b) {
       strip.buffers[b] = bucket.buffers[b][i].mutable_data_ptr<float>();
-    }
+    });
     if (averaging != nullptr && bucket.average[i] >= 0) {
       const auto at = static_cast<std::size_t>(bucket.average[i]);
       strip.average = (*averaging->averages)[at].mutable_data_ptr<float>();
