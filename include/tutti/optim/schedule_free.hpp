@@ -31,11 +31,10 @@ namespace tutti {
 ///
 ///
 /// lr_max is the largest rate so far, and during warmup_steps the rate rises from lr / warmup_steps
-/// to lr; a schedule is not needed. During training the model holds y, at which gradients are
-/// taken; evaluations, predictions and what is exported want the average x, which
-/// ScheduleFreeWeights puts there (algorithms/schedule_free_weights.hpp), and which a loop of one's
-/// own gets by `optim::AveragedWeights`. Source: Defazio et al., "The road less scheduled", NeurIPS
-/// 2024.
+/// to lr; a schedule is not needed. While it trains the model holds y, at which gradients are
+/// taken; a Trainer puts the average x into it for evaluations, predictions and checkpoints
+/// (optim/averages.hpp), which hold y in the optimizer's state. Gradients are left as they are.
+/// Source: Defazio et al., "The road less scheduled", NeurIPS 2024.
 struct ScheduleFreeSGD {
   double lr = 1.0;                ///< >= 0
   double momentum = 0.9;          ///< between 0 and 1
@@ -96,6 +95,11 @@ struct ScheduleFreeRule {
     if (b == 0) {
       state.buffers[0].copy_(state.parameter.detach());
     }
+  }
+
+  // x from y and z, since y = beta1 * x + (1 - beta1) * z.
+  static void average_into(const Hyper& h, const ParameterState& state) {
+    state.parameter.lerp_(state.buffers[0], 1 - 1 / Rule<Hyper>::momentum(h));
   }
 
   // The rate of this step, the new scalars, and the part of the way that y goes towards z.

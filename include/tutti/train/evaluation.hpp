@@ -18,6 +18,7 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
 #include <tutti/nn/eval_mode.hpp>
+#include <tutti/optim/averages.hpp>
 #include <tutti/train/forward.hpp>
 #include <tutti/train/microbatching.hpp>
 #include <tutti/train/run.hpp>
@@ -25,7 +26,8 @@
 
 namespace tutti::train {
 
-/// Puts the active loader and every module's training flag back at scope exit.
+/// Puts the active loader, every module's training flag and the training weights of an optimizer
+/// that keeps averages back at scope exit.
 class EvalScope {
  public:
   explicit EvalScope(State& state)
@@ -34,7 +36,8 @@ class EvalScope {
         length_(state.dataloader_len),
         batch_(std::move(state.batch)),
         outputs_(std::move(state.outputs)),
-        eval_(*state.model) {}
+        eval_(*state.model),
+        averages_(state.optimizers) {}
   ~EvalScope() {
     state_.dataloader_label = label_;
     state_.dataloader_len = length_;
@@ -51,6 +54,7 @@ class EvalScope {
   Batch batch_;
   Outputs outputs_;
   nn::EvalMode eval_;
+  optim::AveragesInUse averages_;
   c10::AutoGradMode no_grad_{false};
 };
 

@@ -10,6 +10,7 @@
 #include <tutti/core/policy.hpp>
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/optim/averages.hpp>
 
 namespace tutti::checkpoint {
 
@@ -59,11 +60,12 @@ inline constexpr bool leaves_checkpoint = requires(P& policy, State& state) {
   policy.leave_checkpoint(state);
 };
 
-/// While this lives, the model holds what the policies want in a checkpoint; then everything is as
-/// it was, so that saving never changes training.
+/// While this lives, the model holds what the optimizers and the policies want in a checkpoint;
+/// then everything is as it was, so that saving never changes training.
 class CheckpointScope {
  public:
-  CheckpointScope(const PolicyStates& policies, State& state) : policies_(policies), state_(state) {
+  CheckpointScope(const PolicyStates& policies, State& state)
+      : averages_(state.optimizers), policies_(policies), state_(state) {
     for (const PolicyState& policy : policies_) {
       if (policy.enter_checkpoint != nullptr) {
         policy.enter_checkpoint(policy.policy, state_);
@@ -81,6 +83,7 @@ class CheckpointScope {
   CheckpointScope& operator=(const CheckpointScope&) = delete;
 
  private:
+  optim::AveragesInUse averages_;
   const PolicyStates& policies_;
   State& state_;
 };

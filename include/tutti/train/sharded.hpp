@@ -20,6 +20,7 @@
 #include <tutti/core/stateful.hpp>
 #include <tutti/dist/ddp.hpp>
 #include <tutti/dist/sharded.hpp>
+#include <tutti/optim/averages.hpp>
 #include <tutti/optim/class_name.hpp>
 #include <tutti/optim/sweep.hpp>
 #include <tutti/train/sharding.hpp>
@@ -110,6 +111,10 @@ TUTTI_INLINE void check_known(const torch::optim::Optimizer& optimizer) {
   TUTTI_CHECK(is_ours || !has_own_way, "sharding: the optimizer ", optim::class_name(optimizer),
               " is not one whose state can be cut into parts; take one of tutti, or SGD, Adam, "
               "AdamW, RMSprop or Adagrad of torch::optim");
+  TUTTI_CHECK(dynamic_cast<const optim::KeepsAverages*>(&optimizer) == nullptr,
+              "sharding: ", optim::class_name(optimizer),
+              " puts averages into the model for evaluations and "
+              "checkpoints, of which a rank has a part; take AdamW with a schedule");
   Archive tried;
   checkpoint::save_optimizer(optimizer, tried);
 }

@@ -4,6 +4,7 @@
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/stateful.hpp>
+#include <tutti/optim/averages.hpp>
 #include <tutti/optim/detail/parameter_groups.hpp>
 #include <tutti/optim/detail/sweep_plan.hpp>
 #include <tutti/optim/sweep.hpp>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -23,6 +25,72 @@
 #include <torch/optim/optimizer.h>
 
 namespace tutti::optim {
+namespace detail {
+
+/// The averages that `Rule<Hyper>` trains for: it puts one into a tensor that holds the weight.
+template <class Hyper>
+concept HasAverages = requires(const Hyper& h, const ParameterState& state) {
+  Rule<Hyper>::average_into(h, state);
+};
+
+/// KeepsAverages, where the rule has them.
+template <class Fused, class Hyper, bool = HasAverages<Hyper>>
+class Averages {
+ protected:
+  void need_training_weights() const {}
+};
+
+template <class Fused, class Hyper>
+class Averages<Fused, Hyper, true> : public KeepsAverages {
+ public:
+  void use_averages(bool yes) override {
+    const c10::AutoGradMode no_gradients(false);
+    auto& fused = static_cast<Fused&>(*this);
+    if (yes && !in_use_) {
+      for (const auto& group : fused.param_groups()) {
+        const Hyper& hyper = options_of<Hyper>(group).hyper;
+        for (const at::Tensor& parameter : group.params()) {
+          if (const ParameterState* state = fused.state_of(parameter)) {
+            training_.emplace(parameter.unsafeGetTensorImpl(), parameter.detach().clone());
+            Rule<Hyper>::average_into(hyper, *state);
+          }
+        }
+      }
+    } else if (!yes) {
+      for (const auto& group : fused.param_groups()) {
+        for (const at::Tensor& parameter : group.params()) {
+          if (const at::Tensor* const kept = training_weight(parameter)) {
+            parameter.copy_(*kept);
+          }
+        }
+      }
+      training_.clear();
+    }
+    in_use_ = yes;
+  }
+  [[nodiscard]] bool averages_in_use() const override { return in_use_; }
+
+ protected:
+  void need_training_weights() const {
+    TUTTI_CHECK(!in_use_, Rule<Hyper>::name,
+                ": the model holds the averages; call use_averages(false) before a step.");
+  }
+  // What the parameter is in training, while the model holds averages; else null.
+  const at::Tensor* training_weight(const at::Tensor& parameter) const {
+    const auto found = training_.find(parameter.unsafeGetTensorImpl());
+    return found == training_.end() ? nullptr : &found->second;
+  }
+  void forget_training_weights() {
+    training_.clear();
+    in_use_ = false;
+  }
+
+ private:
+  std::unordered_map<const void*, at::Tensor> training_;
+  bool in_use_ = false;
+};
+
+}  // namespace detail
 
 /// A torch::optim::Optimizer whose step is one pass over the memory of all parameters of a group
 /// that share a device, a type and a step count. Made by `SGD{...}.build(groups)` and its like.
@@ -43,7 +111,8 @@ template <class Hyper>
 class Fused final : public torch::optim::Optimizer,
                     public Stateful,
                     public ReportsMetrics,
-                    public Sweeping {
+                    public Sweeping,
+                    public detail::Averages<Fused<Hyper>, Hyper> {
  public:
   using Options = GroupOptions<Hyper>;
 
@@ -164,7 +233,13 @@ class Fused final : public torch::optim::Optimizer,
                         [&](const char* name, const auto& value) { saved.put(name, value); });
       for (const at::Tensor& parameter : group.params()) {
         if (const ParameterState* state = state_of(parameter)) {
-          detail::save_state<Hyper>(archive.child(detail::parameter_name(index)), *state);
+          Archive& entry = archive.child(detail::parameter_name(index));
+          detail::save_state<Hyper>(entry, *state);
+          if constexpr (detail::HasAverages<Hyper>) {
+            if (const at::Tensor* const weight = this->training_weight(parameter)) {
+              entry.put("training_weight", *weight);
+            }
+          }
         }
         ++index;
       }
@@ -179,6 +254,9 @@ class Fused final : public torch::optim::Optimizer,
   /// is changed, when the groups or the shapes differ.
   void load(const Archive& archive) override {
     detail::check_archive<Hyper>(archive, param_groups_);
+    if constexpr (detail::HasAverages<Hyper>) {
+      this->forget_training_weights();
+    }
     state_.clear();
     plans_.clear();
     std::size_t index = 0;
@@ -194,6 +272,12 @@ class Fused final : public torch::optim::Optimizer,
         if (archive.contains(name)) {
           auto state = std::make_unique<ParameterState>();
           detail::load_state<Hyper>(archive.child(name), parameter, *state);
+          if constexpr (detail::HasAverages<Hyper>) {
+            if (archive.child(name).contains("training_weight")) {
+              const c10::AutoGradMode no_gradients(false);
+              parameter.copy_(archive.child(name).tensor("training_weight"));
+            }
+          }
           state_[parameter.unsafeGetTensorImpl()] = std::move(state);
         }
       }
@@ -230,6 +314,7 @@ class Fused final : public torch::optim::Optimizer,
 
   // This step's gradients of all groups, in plans that fit them.
   void take_gradients() {
+    this->need_training_weights();
     plans_.resize(param_groups_.size());
     for (std::size_t g = 0; g < param_groups_.size(); ++g) {
       if (!gather(param_groups_[g], plans_[g])) {
