@@ -19,6 +19,7 @@
 #include <tutti/core/state.hpp>
 #include <tutti/core/time.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/optim/averages.hpp>
 #include <tutti/optim/sweep.hpp>
 
 /// EMA: exponentially averaged weights for evaluation and checkpoints.
@@ -129,6 +130,7 @@ struct EMA final {
   bool match(PredictEnd, const State&) const { return started; }
 
   void apply(Init, State& state) {
+    optim::refuse_averages(state.optimizers, name);
     fill_in();
     *store = functional::EMAParameters(*state.model, exclude_buffers);
   }

@@ -24,6 +24,7 @@
 #include <tutti/core/state.hpp>
 #include <tutti/core/time.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/optim/averages.hpp>
 #include <tutti/optim/cyclic.hpp>
 
 /// SWA: the mean of the weights of a run's last part.
@@ -153,6 +154,7 @@ struct SWA final {
 };
 
 inline void SWA::act(State& state, TimeUnit unit) {
+  optim::refuse_averages(state.optimizers, name);
   const bool takes_part = counts(unit);
   if (takes_part && !started) {
     started = true;

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/core/detail/throw.hpp>
+#include <tutti/optim/class_name.hpp>
+
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include <torch/optim/optimizer.h>
@@ -51,5 +55,15 @@ class AveragesInUse {
   };
   std::vector<Entered> entered_;
 };
+
+/// Throws c10::Error where an optimizer keeps averages. policy: the one that averages as well.
+inline void refuse_averages(const std::vector<std::shared_ptr<torch::optim::Optimizer>>& optimizers,
+                            std::string_view policy) {
+  for (const auto& optimizer : optimizers) {
+    TUTTI_CHECK(dynamic_cast<const KeepsAverages*>(optimizer.get()) == nullptr, policy, ": ",
+                class_name(*optimizer), " averages its weights itself; leave out ", policy,
+                ", or take an optimizer that is not schedule-free.");
+  }
+}
 
 }  // namespace tutti::optim

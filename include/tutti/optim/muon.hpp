@@ -34,13 +34,14 @@ namespace tutti {
 ///
 /// adjusted: "original", sqrt(max(1, rows / columns)); "match_rms_adamw", 0.2 * sqrt(max(rows,
 /// columns)), with which rates and decay of AdamW fit. A tensor of fewer than two dimensions takes
-/// AdamW's steps, and so does all of a group with use_muon = false: embeddings and the last layer
-/// belong there (optim/groups.hpp). The schedule of lr moves adamw_lr, too. With ns_dtype "auto"
-/// matrices are orthogonalized in bfloat16 on a GPU, else in their own type, but in float for
-/// halves; "bfloat16" is torch.optim.Muon's everywhere. Matrices of a shape go together. Source:
-/// Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024; Liu et al.,
-/// "Muon is scalable for LLM training", 2025; torch.optim.Muon, whose defaults these are; those of
-/// AdamW are modded-nanogpt's.
+/// AdamW's steps with the numbers whose names begin with adamw; the schedule of lr moves adamw_lr,
+/// too. All of a group with use_muon = false takes AdamW's steps with lr and weight_decay:
+/// embeddings and the last layer belong there (optim/groups.hpp). With ns_dtype "auto" matrices are
+/// orthogonalized in bfloat16 on a GPU, else in their own type, but in float for halves; "bfloat16"
+/// is torch.optim.Muon's everywhere. Matrices of a shape go together. Source: Jordan et al., "Muon:
+/// an optimizer for hidden layers in neural networks", 2024; Liu et al., "Muon is scalable for LLM
+/// training", 2025; torch.optim.Muon, whose defaults these are; those of AdamW are
+/// modded-nanogpt's.
 struct Muon {
   double lr = 1e-3;           ///< >= 0
   double weight_decay = 0.1;  ///< >= 0; decoupled
@@ -143,6 +144,10 @@ struct Rule<Muon> {
   static bool has_loops(const detail::Bucket& bucket) { return bucket.mask == of_adamw; }
 
   static AdamW adamw(const Muon& h, double initial_lr) {
+    if (!h.use_muon) {
+      return {
+          .lr = h.lr, .betas = h.adamw_betas, .eps = h.adamw_eps, .weight_decay = h.weight_decay};
+    }
     const double part = initial_lr == 0.0 ? 1.0 : h.lr / initial_lr;
     return {.lr = h.adamw_lr * part,
             .betas = h.adamw_betas,

@@ -19,6 +19,7 @@
 #include <tutti/data/data_spec.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/data_parallel.hpp>
+#include <tutti/optim/detail/parameter_groups.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/detail/checkpoints.hpp>
 #include <tutti/train/detail/graph_support.hpp>
@@ -124,8 +125,12 @@ struct Run {
     }
   }
 
-  /// Sets every group's learning rate to what the schedule says at that moment of the run.
+  /// Sets every group's learning rate to what its own schedule, or else the run's, says at that
+  /// moment of the run; where there is neither, it stays.
   void step_schedule(State& state, const Timestamp& at);
+
+  /// There is a schedule: the run's, or a group's own.
+  [[nodiscard]] bool has_schedule(const State& state) const;
 
   /// Sets every group's learning rate to `alpha` times its initial one.
   static void set_learning_rates(State& state, double alpha);
@@ -157,12 +162,40 @@ class Clock {
 
 namespace tutti::train {
 
+// The group's own schedule; null: it has none.
+TUTTI_INLINE const Schedule* own_schedule(const torch::optim::OptimizerParamGroup& group) {
+  const auto* const own = group.has_options()
+                              ? dynamic_cast<const optim::InitialLearningRate*>(&group.options())
+                              : nullptr;
+  return own != nullptr && own->schedule ? &own->schedule : nullptr;
+}
+
+TUTTI_INLINE bool Run::has_schedule(const State& state) const {
+  bool any = static_cast<bool>(schedule);
+  for (const auto& optimizer : state.optimizers) {
+    for (const auto& group : optimizer->param_groups()) {
+      any = any || own_schedule(group) != nullptr;
+    }
+  }
+  return any;
+}
+
 TUTTI_INLINE void Run::step_schedule(State& state, const Timestamp& at) {
   scheduled_at = at;
+  Progress progress = state.progress();
+  progress.timestamp = at;
   if (schedule) {
-    Progress progress = state.progress();
-    progress.timestamp = at;
     set_learning_rates(state, schedule(progress, scale_schedule_ratio));
+  }
+  std::size_t i = 0;
+  for (auto& optimizer : state.optimizers) {
+    for (auto& group : optimizer->param_groups()) {
+      const Schedule* const own = own_schedule(group);
+      if (own != nullptr && i < state.initial_lrs.size()) {
+        group.options().set_lr(state.initial_lrs[i] * (*own)(progress, scale_schedule_ratio));
+      }
+      ++i;
+    }
   }
 }
 

@@ -124,7 +124,7 @@ TUTTI_INLINE void load_schedulers(State& state, Run& run, const Archive& archive
     again = true;
     report.afresh.emplace_back("schedulers");
   }
-  if (again && run.schedule && state.max_duration) {
+  if (again && run.has_schedule(state) && state.max_duration) {
     run.step_schedule(state, run.scheduled_at);
   }
 }

@@ -302,7 +302,7 @@ TUTTI_INLINE void Session::prepare_run() {
   set_loop(run_, options_);
   set_microbatching(state_, run_, options_);
   set_length(state_, run_, options_.max_duration, options_.scale_schedule_ratio);
-  if (options_.schedule) {
+  if (options_.schedule || run_.has_schedule(state_)) {
     set_schedule(options_.schedule, options_.scale_schedule_ratio);
   }
   if (state_.precision == Precision::amp_fp16) {
@@ -392,7 +392,7 @@ TUTTI_INLINE bool Session::prepare_fit(FitOptions& options) {
   take_over(state_, run_, options, std::move(evals), plan);
   if (options.schedule) {
     set_schedule(std::move(options.schedule), options.scale_schedule_ratio);
-  } else if (run_.schedule && !stays) {
+  } else if (run_.has_schedule(state_) && !stays) {
     apply_schedule();
   }
   if (std::exchange(optimizer_is_default_, false)) {

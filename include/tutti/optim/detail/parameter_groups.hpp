@@ -5,6 +5,7 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/detail/strip.hpp>
 #include <tutti/optim/reports_metrics.hpp>
+#include <tutti/optim/schedule.hpp>
 
 #include <array>
 #include <cstddef>
@@ -24,10 +25,15 @@
 
 namespace tutti::optim {
 
-/// The learning rate that a schedule multiplies, and that decoupled weight decay is relative to.
+/// The learning rate that a schedule multiplies, and that decoupled weight decay is relative to;
+/// the group's own schedule, where it has one.
 struct InitialLearningRate {
+  InitialLearningRate() = default;
+  InitialLearningRate(const InitialLearningRate&) = default;
+  InitialLearningRate& operator=(const InitialLearningRate&) = default;
   virtual ~InitialLearningRate() = default;
   double initial_lr = 0.0;
+  Schedule schedule{};  ///< in place of the run's
 };
 
 /// How an optimizer described by `Hyper` updates parameters; specialised beside each `Hyper`.
