@@ -88,7 +88,9 @@ std::vector<at::Tensor> run(const OptimizerSpec& optimizer, Time length,
   if (!load_path.empty()) {
     how.load_path = load_path;
   }
-  Run trainer(tiny::net(), std::move(how), GradientClipping{.clipping_threshold = 0.1}, Watch{});
+  Run trainer(tiny::net(), std::move(how),
+              GradientClipping{.clipping_type = ClippingType::norm, .clipping_threshold = 0.1},
+              Watch{});
   trainer.fit();
   return trainer.template get<Watch>().trained;
 }
@@ -118,14 +120,18 @@ TEST_CASE("runs resume bit for bit with every kind of optimizer state", "[train]
 TEST_CASE("a schedule-free run evaluates and saves the average, and trains on", "[train][optim]") {
   const ScheduleFreeSGD optimizer{.lr = 0.1, .momentum = 0.8};
   TrainerOptions plain = options(optimizer, "4ba");
-  Run without(tiny::net(), std::move(plain), GradientClipping{.clipping_threshold = 10}, Watch{});
+  Run without(tiny::net(), std::move(plain),
+              GradientClipping{.clipping_type = ClippingType::norm, .clipping_threshold = 10},
+              Watch{});
   without.fit();
   const TemporaryFolder folder;
   TrainerOptions how = options(optimizer, "4ba");
   how.eval = {{"eval", tiny::batches(2), {.interval = "1ba"}}};
   how.save_folder = (folder / "{run_name}").string();
   how.save_interval = "4ba";
-  Run with(tiny::net(), std::move(how), GradientClipping{.clipping_threshold = 10}, Watch{});
+  Run with(tiny::net(), std::move(how),
+           GradientClipping{.clipping_type = ClippingType::norm, .clipping_threshold = 10},
+           Watch{});
   with.fit();
   const auto& trained = without.get<Watch>().trained;
   CHECK(same(with.get<Watch>().trained, trained));
@@ -141,7 +147,9 @@ TEST_CASE("a schedule-free run evaluates and saves the average, and trains on", 
   TrainerOptions later = options(SGD{.lr = 0.1}, "5ba");
   later.load_path = (folder / "calm-motet/latest").string();
   later.load_weights_only = true;
-  Run from_file(tiny::net(2), std::move(later), GradientClipping{.clipping_threshold = 1}, Watch{});
+  Run from_file(tiny::net(2), std::move(later),
+                GradientClipping{.clipping_type = ClippingType::norm, .clipping_threshold = 1},
+                Watch{});
   CHECK(same(weights_of(*from_file.state().model), with.get<Watch>().evaluated));
 }
 
@@ -156,7 +164,9 @@ TEST_CASE("groups have schedules of their own in a run", "[train][optim][schedul
     if (scheduled) {
       how.schedule = Linear{.alpha_f = 0};
     }
-    Run trainer(tiny::net(), std::move(how), GradientClipping{.clipping_threshold = 1}, Watch{});
+    Run trainer(tiny::net(), std::move(how),
+                GradientClipping{.clipping_type = ClippingType::norm, .clipping_threshold = 1},
+                Watch{});
     trainer.fit();
     const auto& rates = trainer.get<Watch>().rates;
     REQUIRE(rates.size() == 4);

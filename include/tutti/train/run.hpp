@@ -19,7 +19,6 @@
 #include <tutti/data/data_spec.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/data_parallel.hpp>
-#include <tutti/optim/detail/parameter_groups.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/detail/checkpoints.hpp>
 #include <tutti/train/detail/graph_support.hpp>

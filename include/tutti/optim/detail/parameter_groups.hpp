@@ -25,17 +25,6 @@
 
 namespace tutti::optim {
 
-/// The learning rate that a schedule multiplies, and that decoupled weight decay is relative to;
-/// the group's own schedule, where it has one.
-struct InitialLearningRate {
-  InitialLearningRate() = default;
-  InitialLearningRate(const InitialLearningRate&) = default;
-  InitialLearningRate& operator=(const InitialLearningRate&) = default;
-  virtual ~InitialLearningRate() = default;
-  double initial_lr = 0.0;
-  Schedule schedule{};  ///< in place of the run's
-};
-
 /// How an optimizer described by `Hyper` updates parameters; specialised beside each `Hyper`.
 template <class Hyper>
 struct Rule;
