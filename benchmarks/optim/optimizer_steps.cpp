@@ -1,5 +1,6 @@
 // Claims: a step of each optimizer that torch.optim has with foreach is at least as fast here, and
-// over 161 tensors of 64 elements ten times as fast. CPU, one thread.
+// over 161 tensors of 64 elements ten times as fast. CPU, one thread. Memory is the library's as in
+// a run of a Trainer (train/cpu_memory.hpp).
 //
 // Usage: benchmark_optimizer_steps SIZES ROUNDS; SIZES: numbers of elements of the large model's
 // parameters, separated by commas. Prints one line of JSON: for each optimizer the times of a step
@@ -32,6 +33,7 @@
 #include <tutti/optim/rmsprop.hpp>
 #include <tutti/optim/rprop.hpp>
 #include <tutti/optim/schedule_free.hpp>
+#include <tutti/train/cpu_memory.hpp>
 
 namespace {
 
@@ -93,6 +95,7 @@ struct Bench {
 int main(int count, char** arguments) {
   at::set_num_threads(1);
   at::manual_seed(0);
+  const tutti::cpu::Cache cache;
   Bench bench{
       .small = Shapes(161, {64}), .large = {}, .rounds = count > 2 ? std::atoi(arguments[2]) : 10};
   std::istringstream sizes(count > 1 ? arguments[1] : "512x512,512");

@@ -4,7 +4,8 @@
     python benchmarks/optim/optimizer_steps.py --program build/bench/benchmarks/benchmark_optimizer_steps [--rounds 10]
 
 Run it with an interpreter that has torch, timm, schedulefree and pytorch_optimizer. One thread, medians of CPU time. The large
-model is 12 blocks of a transformer 256 wide. The exit code is 1 when a claim fails.
+model is 12 blocks of a transformer 256 wide. The exit code is 1 when a claim fails: 1 time each,
+and 10 times for small tensors where a step is one pass over memory.
 """
 import argparse
 import json
@@ -31,6 +32,8 @@ WAYS = {
     "Muon": (lambda p, foreach: Muon(p), {}),
     "Lookahead of AdamW": (lambda p, foreach: pytorch_optimizer.Lookahead(o.AdamW(p, lr=1e-3, fused=True), k=5, alpha=0.5), {}),
 }
+
+WHOLE = {"LAMB", "LARS", "Adafactor"}  # look at whole tensors, one by one
 
 
 class Muon:
@@ -87,7 +90,7 @@ def main():
         for kind, unit in (("small", 1), ("large", 1e3)):
             own = statistics.median(time for run in ours for time in run[name][kind])
             peer = theirs[name][kind]
-            failed = failed or peer / own < 1
+            failed = failed or peer / own < (10 if kind == "small" and name not in WHOLE else 1)
             row.append(f"{own / unit:.1f} | {peer / unit:.1f} | {peer / own:.1f}")
         print(f"| {name} | " + " | ".join(row) + " |")
     sys.exit(1 if failed else 0)
