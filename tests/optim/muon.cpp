@@ -7,13 +7,14 @@ using namespace golden_steps;
 using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("Muon takes PyTorch's steps, and AdamW's where there is no matrix", "[optim][golden]") {
-  check("Muon", Muon{});
+  check("Muon", Muon{.ns_dtype = "float32"});
   check("Muon/all", Muon{.lr = 0.1,
                          .weight_decay = 0.05,
                          .momentum = 0.8,
                          .nesterov = false,
                          .ns_steps = 3,
-                         .adjust_lr_fn = "match_rms_adamw"});
+                         .adjust_lr_fn = "match_rms_adamw",
+                         .ns_dtype = "float32"});
 }
 
 TEST_CASE("Muon orthogonalizes in bfloat16 as PyTorch does", "[optim][golden]") {

@@ -23,6 +23,10 @@
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/models/gpt2.hpp>
 #include <tutti/optim/adam.hpp>
+#include <tutti/optim/lookahead.hpp>
+#include <tutti/optim/muon.hpp>
+#include <tutti/optim/nadam.hpp>
+#include <tutti/optim/schedule_free.hpp>
 #include <tutti/trainer.hpp>
 
 #include "dist/alone.hpp"
@@ -50,6 +54,8 @@ auto gpt2() {
   return models::GPT2LMHeadModel(size).ptr();
 }
 
+OptimizerSpec optimizer = AdamW{.lr = 1e-2};  // of the runs
+
 TrainerOptions options(std::int64_t batch_size) {
   at::manual_seed(7);
   const at::Tensor ids = at::randint(37, {24, 8}, at::kLong);
@@ -58,7 +64,7 @@ TrainerOptions options(std::int64_t batch_size) {
   texts["labels"] = ids;
   return {.train = TensorLoader{texts, {.batch_size = batch_size, .shuffle = false}},
           .max_duration = "2ep",
-          .optimizer = AdamW{.lr = 1e-2},
+          .optimizer = optimizer,
           .device = "cpu",
           .seed = 3,
           .progress_bar = false};
@@ -151,6 +157,11 @@ void check_equal(const std::string& one, const std::string& other) {
 TEST_CASE("rank body: sharded as replicated", "[.rank]") {
   SECTION("the whole batch at once") {
     compare(0, 1e-6);
+  }
+  SECTION("an optimizer with numbers of each parameter, within another one") {
+    optimizer = Lookahead<NAdam>{.optimizer = {.lr = 1e-2}, .k = 2};
+    compare(0, 1e-6);
+    optimizer = AdamW{.lr = 1e-2};
   }
   SECTION("in microbatches, with a limit on the norm of all gradients") {
     compare(2, 1e-6,
@@ -282,6 +293,14 @@ TEST_CASE("rank body: what does not go with sharding", "[.rank]") {
     return std::make_shared<torch::optim::LBFGS>(model.parameters());
   });
   CHECK_THAT(refused(lbfgs), ContainsSubstring("looks at all gradients at once"));
+
+  TrainerOptions whole = with(ShardStage::optimizer);
+  whole.optimizer = Muon{};
+  CHECK_THAT(refused(whole), ContainsSubstring("Muon looks at whole tensors"));
+  whole.optimizer = Lookahead<Muon>{};
+  CHECK_THAT(refused(whole), ContainsSubstring("Lookahead looks at whole tensors"));
+  whole.optimizer = ScheduleFreeSGD{};
+  CHECK_THAT(refused(whole), ContainsSubstring("ScheduleFreeSGD puts averages into the model"));
 
   const auto differs = with(group->rank() == 0 ? ShardStage::gradients : ShardStage::parameters);
   CHECK_THAT(refused(differs), ContainsSubstring("rank 1 has [sharding stage parameters") &&

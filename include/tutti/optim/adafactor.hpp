@@ -140,7 +140,7 @@ TUTTI_INLINE void adafactor_step(const at::Tensor& parameter, const at::Tensor& 
                      : type == at::kDouble   ? std::numeric_limits<double>::epsilon()
                      : type == at::kHalf     ? std::exp2(-10)
                      : type == at::kBFloat16 ? std::exp2(-7)
-                                             : std::numeric_limits<float>::epsilon();
+                                             : std::exp2(-23);
   const at::ScalarType wide = type == at::kDouble ? at::kDouble : at::kFloat;
   const double root = std::sqrt(static_cast<double>(parameter.numel()));
   const double weight = std::pow(t, h.beta2_decay);

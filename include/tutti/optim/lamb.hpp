@@ -84,7 +84,10 @@ struct Rule<LAMB> {
     f("decoupled_decay", h.decoupled_decay);
   }
 
-  static void update(const LAMB& h, double, const detail::Bucket& b) {
+  static void update(const LAMB& h, double, const detail::Bucket& bucket) {
+    detail::in_parts(bucket, [&](const detail::Bucket& part) { update_part(h, part); });
+  }
+  static void update_part(const LAMB& h, const detail::Bucket& b) {
     const auto t = static_cast<double>(b.step);
     const double correction1 = h.bias_correction ? 1 - std::pow(h.betas[0], t) : 1.0;
     const double correction2 = h.bias_correction ? 1 - std::pow(h.betas[1], t) : 1.0;

@@ -86,7 +86,10 @@ struct Rule<LARS> {
     f("always_adapt", h.always_adapt);
   }
 
-  static void update(const LARS& h, double, const detail::Bucket& b) {
+  static void update(const LARS& h, double, const detail::Bucket& bucket) {
+    detail::in_parts(bucket, [&](const detail::Bucket& part) { update_part(h, part); });
+  }
+  static void update_part(const LARS& h, const detail::Bucket& b) {
     detail::List d = b.gradients;
     if (h.weight_decay != 0.0 || h.always_adapt) {
       d = detail::add(b.gradients, b.parameters, h.weight_decay);

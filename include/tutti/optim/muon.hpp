@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/cpu.hpp>
 #include <tutti/core/detail/make.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/adam.hpp>
@@ -37,11 +38,11 @@ namespace tutti {
 /// AdamW's steps with the numbers whose names begin with adamw; the schedule of lr moves adamw_lr,
 /// too. All of a group with use_muon = false takes AdamW's steps with lr and weight_decay:
 /// embeddings and the last layer belong there (optim/groups.hpp). With ns_dtype "auto" matrices are
-/// orthogonalized in bfloat16 on a GPU, else in their own type, but in float for halves; "bfloat16"
-/// is torch.optim.Muon's everywhere. Matrices of a shape go together. Source: Jordan et al., "Muon:
-/// an optimizer for hidden layers in neural networks", 2024; Liu et al., "Muon is scalable for LLM
-/// training", 2025; torch.optim.Muon, whose defaults these are; those of AdamW are
-/// modded-nanogpt's.
+/// orthogonalized in bfloat16 where that pays, on a GPU and on processors with avx512_bf16, else in
+/// float; "bfloat16" is torch.optim.Muon's everywhere. "float32" and "auto" leave doubles doubles.
+/// Matrices of a shape go together. Source: Jordan et al., "Muon: an optimizer for hidden layers in
+/// neural networks", 2024; Liu et al., "Muon is scalable for LLM training", 2025; torch.optim.Muon,
+/// whose defaults these are; those of AdamW are modded-nanogpt's.
 struct Muon {
   double lr = 1e-3;           ///< >= 0
   double weight_decay = 0.1;  ///< >= 0; decoupled
@@ -212,10 +213,11 @@ namespace tutti::optim::detail {
 
 // In what type a matrix is orthogonalized.
 TUTTI_INLINE at::ScalarType muon_type(const Muon& h, const Bucket& b) {
-  if (h.ns_dtype == "bfloat16" || (h.ns_dtype == "auto" && !b.device.is_cpu())) {
+  const bool fast = !b.device.is_cpu() || ::tutti::detail::has_fast_bfloat16();
+  if (h.ns_dtype == "bfloat16" || (h.ns_dtype == "auto" && fast && b.type != at::kDouble)) {
     return at::kBFloat16;
   }
-  return at::isReducedFloatingType(b.type) || h.ns_dtype == "float32" ? at::kFloat : b.type;
+  return b.type == at::kDouble ? at::kDouble : at::kFloat;
 }
 
 TUTTI_INLINE void muon_step(const Muon& h, const Bucket& b) {

@@ -6,10 +6,12 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 /// LibTorch's functions over lists of tensors, which are a few kernels on a GPU, and the steps that
 /// rules written with them share.
@@ -48,6 +50,10 @@ List directions(const Bucket& bucket, bool maximize, double weight_decay);
 
 /// p *= 1 - part
 void decay_weights(const Bucket& bucket, double part);
+
+/// Calls f with the bucket, on the CPU with buckets of a few of its parameters each: functions over
+/// lists go through memory once each, and so find it in the cache.
+void in_parts(const Bucket& bucket, c10::function_ref<void(const Bucket&)> f);
 
 /// How LAMB and LARS measure a tensor's step.
 struct Trust {
@@ -172,6 +178,45 @@ TUTTI_INLINE void decay_weights(const Bucket& bucket, double part) {
   if (part != 0.0) {
     mul_(bucket.parameters, 1 - part);
   }
+}
+
+TUTTI_INLINE void in_parts(const Bucket& bucket, c10::function_ref<void(const Bucket&)> f) {
+  constexpr std::int64_t elements = 1 << 16;
+  std::int64_t all = 0;
+  for (const at::Tensor& parameter : bucket.parameters) {
+    all += parameter.numel();
+  }
+  if (!bucket.device.is_cpu() || all <= elements) {
+    f(bucket);
+    return;
+  }
+  Bucket part;
+  part.device = bucket.device;
+  part.type = bucket.type;
+  part.step = bucket.step;
+  part.first = bucket.first;
+  part.mask = bucket.mask;
+  part.scalars = bucket.scalars;
+  std::int64_t size = 0;
+  const auto flush = [&] {
+    if (!part.parameters.empty()) {
+      f(part);
+    }
+    size = 0;
+    part.parameters.clear();
+    part.gradients.clear();
+    each_buffer(part.mask, [&](std::size_t b) { part.buffers[b].clear(); });
+  };
+  for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+    if (size + bucket.parameters[i].numel() > elements) {
+      flush();
+    }
+    size += bucket.parameters[i].numel();
+    part.parameters.push_back(bucket.parameters[i]);
+    part.gradients.push_back(bucket.gradients[i]);
+    each_buffer(part.mask, [&](std::size_t b) { part.buffers[b].push_back(bucket.buffers[b][i]); });
+  }
+  flush();
 }
 
 TUTTI_INLINE void scale_by_trust(const List& updates, const List& parameters, const List& measured,
