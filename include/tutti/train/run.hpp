@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -25,6 +26,7 @@
 #include <tutti/train/detail/graph_support.hpp>
 #include <tutti/train/metrics.hpp>
 #include <tutti/train/precision.hpp>
+#include <tutti/train/several.hpp>
 
 namespace tutti::train {
 
@@ -62,7 +64,8 @@ struct Run {
   MetricSet train_metrics;
   std::unique_ptr<BestWeights> best;  ///< null: none are kept
 
-  Schedule schedule;  ///< empty: constant learning rates
+  Schedule schedule;        ///< empty: constant learning rates
+  std::vector<Turn> turns;  ///< by optimizer, where there are several: their schedules are in use
   double scale_schedule_ratio = 1.0;
   bool step_schedule_every_batch = true;
   bool schedule_ahead = false;  ///< rates are those of what comes, not of what has just ended
@@ -107,6 +110,12 @@ struct Run {
     engine.close(state);
   }
 
+  /// Some learning rate follows a schedule.
+  [[nodiscard]] bool has_schedule() const;
+
+  /// Warns of what schedules say about the run's length.
+  void warn_of_schedules(const State& state) const;
+
   /// Steps the schedule when a batch, an epoch or an iteration has ended. next: the timestamp with
   /// which the run goes on; state still has the one before.
   ///
@@ -130,6 +139,9 @@ struct Run {
 
   /// Sets every group's learning rate to what the schedule says at that moment of the run.
   void step_schedule(State& state, const Timestamp& at);
+
+  /// The same where several optimizers have schedules of their own.
+  void step_schedules(State& state, const Progress& progress) const;
 
   /// Sets every group's learning rate to `alpha` times its initial one.
   static void set_learning_rates(State& state, double alpha);
@@ -167,6 +179,49 @@ TUTTI_INLINE void Run::step_schedule(State& state, const Timestamp& at) {
     Progress progress = state.progress();
     progress.timestamp = at;
     set_learning_rates(state, schedule(progress, scale_schedule_ratio));
+  } else if (!turns.empty()) {
+    Progress progress = state.progress();
+    progress.timestamp = at;
+    step_schedules(state, progress);
+  }
+}
+
+TUTTI_INLINE bool Run::has_schedule() const {
+  bool any = static_cast<bool>(schedule);
+  for (const Turn& turn : turns) {
+    any = any || turn.schedule;
+  }
+  return any;
+}
+
+TUTTI_INLINE void Run::warn_of_schedules(const State& state) const {
+  const auto warn = [&](const Schedule& one) {
+    const std::string notice =
+        one ? one.notice(state.progress(), scale_schedule_ratio) : std::string();
+    if (!notice.empty()) {
+      TORCH_WARN(notice);
+    }
+  };
+  warn(schedule);
+  for (const Turn& turn : turns) {
+    warn(turn.schedule);
+  }
+}
+
+TUTTI_INLINE void Run::step_schedules(State& state, const Progress& progress) const {
+  std::size_t i = 0;  // over all optimizers, as initial_lrs are
+  for (std::size_t one = 0; one < turns.size(); ++one) {
+    const Schedule& own = turns[one].schedule;
+    const double alpha = own ? own(progress, scale_schedule_ratio) : 1.0;
+    for (auto& group : state.optimizers[one]->param_groups()) {
+      if (own) {
+        TUTTI_CHECK(i < state.initial_lrs.size(),
+                    "a parameter group was added to an optimizer after its learning rates were "
+                    "bound; add groups before fit()");
+        group.options().set_lr(state.initial_lrs[i] * alpha);
+      }
+      ++i;
+    }
   }
 }
 
