@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -26,6 +27,7 @@
 #include <tutti/train/evaluation.hpp>
 #include <tutti/train/find_lr.hpp>
 #include <tutti/train/idle.hpp>
+#include <tutti/train/loop.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/reproducibility.hpp>
 #include <tutti/train/session.hpp>
@@ -103,10 +105,59 @@ class Trainer {
   /// TrainerOptions::on_signal.
   /// Throws c10::Error when data or duration are missing, nothing is left to train or a checkpoint
   /// cannot be written, and whatever the model and the policies throw.
-  void fit(FitOptions options = {}) { session_.fit(std::move(options)); }
+  void fit(FitOptions options = {}) {
+    end_fit();
+    session_.fit(std::move(options));
+  }
 
   /// fit({.duration = duration}): `fit("2ep")`.
   void fit(Time duration) { fit(FitOptions{.duration = duration}); }
+
+  /// Trains on one batch that comes from outside, for online and reinforcement learning:
+  ///
+  ///     for (;;) { trainer.step(collect()); }
+  ///     trainer.end_fit();
+  ///
+  /// A batch as in fit(), from AfterDataloader to BatchCheckpoint, with microbatches, schedule,
+  /// policies, evaluations and checkpoints that are due in ba, sp, tok or sec. The first call fires
+  /// FitStart and what starts there. No loader is asked and no epoch ends. It goes on beyond
+  /// max_duration: `state().timestamp >= state().max_duration` says that the run is over, as after
+  /// stop_training(). All ranks call it alike.
+  ///
+  /// batch: on the host, as a loader gives it. Returns the batch's loss, a detached scalar, the
+  /// mean over ranks; its parts are in state().total_loss. Throws c10::Error inside fit(), and
+  /// whatever the model and the policies throw.
+  at::Tensor step(Batch batch) {
+    if (!steps_) {
+      session_.begin_steps([&](State& state, train::Run& run) {
+        steps_ = std::make_shared<StepLoop>(step_engine(), state, run);
+        end_steps_ = [](Trainer& self) {
+          const auto steps = std::exchange(self.steps_, nullptr);
+          self.session_.end_steps([&] { steps->end(); });
+        };
+        steps_->begin();
+      });
+    }
+    session_.step([&] { steps_->train_on(std::move(batch)); });
+    return session_.state().total_loss.at("total");
+  }
+
+  /// Ends what step() has begun: FitEnd, with evaluations and checkpoints that are due there. fit()
+  /// and close() do it as well. Does nothing when no step was made.
+  void end_fit() {
+    if (end_steps_ != nullptr && !engine_.closed()) {
+      std::exchange(end_steps_, nullptr)(*this);
+    }
+  }
+
+  /// Evaluates one batch that comes from outside, with the events of eval(): its metrics by name,
+  /// also in `state().metric("eval_step", name)`. For outputs call predict().
+  ///
+  /// batch: on the host. Throws as eval() does.
+  MetricValues eval_step(Batch batch) {
+    session_.eval({{"eval_step", std::vector<Batch>{std::move(batch)}}});
+    return session_.state().eval_metric_values["eval_step"];
+  }
 
   /// Evaluates the options' sets, or the given ones: see State::metric.
   /// Throws c10::Error when there is no set, or one is empty.
@@ -200,7 +251,13 @@ class Trainer {
 
   /// Ends the run for every policy; nothing can be trained afterwards. Does nothing when called
   /// again. Throws the first exception of a policy's close(), after all have been closed.
-  void close() { session_.close(); }
+  void close() {
+    if (std::uncaught_exceptions() == 0) {
+      end_fit();
+    }
+    steps_.reset();
+    session_.close();
+  }
 
   /// What the loop and the policies share.
   [[nodiscard]] State& state() { return session_.state(); }
@@ -296,9 +353,25 @@ class Trainer {
     }
   }
 
+#if defined(TUTTI_SEPARATE_COMPILATION)
+  using StepLoop = train::Loop<train::AnyEngine>;
+  train::AnyEngine& step_engine() {
+    return policies_;
+  }
+#else
+  using StepLoop = train::Loop<EngineType>;
+  EngineType& step_engine() {
+    return engine_;
+  }
+#endif
+
   train::Session session_;
   EngineType engine_;
   train::EngineAdapter<EngineType> policies_{engine_};
+  // Between the first step() and end_fit(). Only step() names what they are of, so that no other
+  // program compiles it.
+  std::shared_ptr<StepLoop> steps_;
+  void (*end_steps_)(Trainer&) = nullptr;
 };
 
 }  // namespace tutti

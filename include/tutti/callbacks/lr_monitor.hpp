@@ -7,18 +7,19 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <tutti/callbacks/detail/optimizer_label.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
-#include <tutti/optim/class_name.hpp>
 
 namespace tutti {
 
 /// Logs the learning rates.
 ///
 /// At BatchEnd, for each group of parameters: `lr-<Optimizer>/group<i>`, for instance
-/// `lr-DecoupledSGDW/group0`. The schedule has made its step, so this is the rate of the next
-/// batch. Source: MosaicML Composer, `composer.callbacks.LRMonitor`.
+/// `lr-DecoupledSGDW/group0`; of several optimizers with the name of each. The schedule has made
+/// its step, so this is the rate of the next batch. Source: MosaicML Composer,
+/// `composer.callbacks.LRMonitor`.
 struct LRMonitor final {
   static constexpr std::string_view name = "LRMonitor";
   static constexpr bool reads_gradients = false;
@@ -38,8 +39,9 @@ TUTTI_INLINE void LRMonitor::apply(BatchEnd, const State& state) const {
   if (!state.logger.wants_metrics()) {
     return;
   }
+  std::size_t one = 0;
   for (const auto& optimizer : state.optimizers) {
-    const std::string prefix = "lr-" + optim::class_name(*optimizer) + "/group";
+    const std::string prefix = "lr-" + detail::optimizer_label(state, one++) + "/group";
     const auto& groups = optimizer->param_groups();
     for (std::size_t i = 0; i < groups.size(); ++i) {
       const std::string key = prefix + std::to_string(i);

@@ -11,13 +11,13 @@
 #include <torch/optim/optimizer.h>
 
 #include <tutti/callbacks/detail/comparison.hpp>
+#include <tutti/callbacks/detail/optimizer_label.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/tags.hpp>
 #include <tutti/core/validate.hpp>
-#include <tutti/optim/class_name.hpp>
 
 namespace tutti {
 
@@ -163,8 +163,9 @@ TUTTI_INLINE void ReduceLROnPlateau::look(State& state) {
 
 TUTTI_INLINE void ReduceLROnPlateau::reduce(State& state) const {
   std::size_t i = 0;  // over all optimizers, as initial_lrs are
+  std::size_t one = 0;
   for (const auto& optimizer : state.optimizers) {
-    const std::string prefix = "lr-" + optim::class_name(*optimizer) + "/group";
+    const std::string prefix = "lr-" + detail::optimizer_label(state, one++) + "/group";
     auto& groups = optimizer->param_groups();
     for (std::size_t g = 0; g < groups.size(); ++g, ++i) {
       auto& options = groups[g].options();

@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <memory>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -21,11 +22,26 @@ namespace tutti {
 /// `update_metric(batch, outputs, metric)`, `flops_per_batch(batch)`, `sample_losses(outputs,
 /// batch)` (a loss for each example, [N, ...]; with `bool has_sample_losses()` where that depends),
 /// `bool has_cross_entropy()` (loss is functional::soft_cross_entropy of outputs and targets).
+///
+/// Where several optimizers take turns (TrainerOptions::optimizers), a last parameter
+/// `std::string_view due` of forward and loss, each as the model likes, has the name of the one
+/// that is due; it is empty in an evaluation.
 template <class M>
-concept Model = requires(M& model, const Batch& batch, const Outputs& outputs) {
-  { model.forward(batch) } -> std::convertible_to<Outputs>;
-  { model.loss(outputs, batch) } -> std::convertible_to<Loss>;
-};
+concept Model = (
+                    requires(M & model, const Batch& batch) {
+                      { model.forward(batch) } -> std::convertible_to<Outputs>;
+                    } ||
+                    requires(M & model, const Batch& batch, std::string_view due) {
+                      { model.forward(batch, due) } -> std::convertible_to<Outputs>;
+                    }) &&
+                (
+                    requires(M & model, const Batch& batch, const Outputs& outputs) {
+                      { model.loss(outputs, batch) } -> std::convertible_to<Loss>;
+                    } ||
+                    requires(M & model, const Batch& batch, const Outputs& outputs,
+                             std::string_view due) {
+                      { model.loss(outputs, batch, due) } -> std::convertible_to<Loss>;
+                    });
 
 /// `M` names the module that holds its parameters: `model.module()`.
 template <class M>
@@ -71,6 +87,9 @@ class AnyModel {
   [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const {
     return self_->loss(outputs, batch);
   }
+
+  /// Tells the model whose turn it is: see Model. due: has to live until the next call.
+  void set_due(std::string_view due) const { self_->due = due; }
 
   /// The module that holds the parameters.
   [[nodiscard]] std::shared_ptr<torch::nn::Module> module() const { return self_->module(); }
@@ -122,22 +141,34 @@ class AnyModel {
     virtual double flops_per_batch(const Batch&) = 0;
     virtual bool has_sample_losses() = 0;
     virtual at::Tensor sample_losses(const Outputs&, const Batch&) = 0;
+
+    std::string_view due{};  // the optimizer; empty: there is one, or it is an evaluation
   };
 
   template <class M>
   struct Holder final : Interface {
     explicit Holder(std::shared_ptr<M> m) : model(std::move(m)) {}
 
-    Outputs forward(const Batch& batch) override { return model->forward(batch); }
-    Outputs eval_forward(const Batch& batch) override {
-      if constexpr (requires { model->eval_forward(batch); }) {
-        return model->eval_forward(batch);
+    Outputs forward(const Batch& batch) override {
+      if constexpr (requires { model->forward(batch, this->due); }) {
+        return model->forward(batch, this->due);
       } else {
         return model->forward(batch);
       }
     }
+    Outputs eval_forward(const Batch& batch) override {
+      if constexpr (requires { model->eval_forward(batch); }) {
+        return model->eval_forward(batch);
+      } else {
+        return forward(batch);
+      }
+    }
     Loss loss(const Outputs& outputs, const Batch& batch) override {
-      return model->loss(outputs, batch);
+      if constexpr (requires { model->loss(outputs, batch, this->due); }) {
+        return model->loss(outputs, batch, this->due);
+      } else {
+        return model->loss(outputs, batch);
+      }
     }
     std::shared_ptr<torch::nn::Module> module() override {
       if constexpr (GivesModule<M>) {

@@ -63,7 +63,12 @@ struct State {
   // ---- The model: valid from Init ------------------------------------------------------------
   std::shared_ptr<torch::nn::Module> model;  ///< the parameters; never the distributed wrapper
   AnyModel task;                             ///< forward and loss, for policies that call them
-  std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;  ///< exactly one today
+  std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;  ///< one; of several that take
+                                                                     ///< turns, from
+                                                                     ///< BeforeTrainBatch to
+                                                                     ///< AfterTrainBatch the one
+                                                                     ///< that is due
+  std::vector<std::string> optimizer_names;  ///< where there are several: theirs, in order
   std::vector<double> initial_lrs;     ///< by parameter group: learning rates that the schedule
                                        ///< multiplies; empty: none has been bound
   dist::Sharding* sharding = nullptr;  ///< from FitStart: the optimizers have shards; null: they
@@ -99,6 +104,9 @@ struct State {
   NamedTensors total_loss;  ///< from BatchEnd: mean over the batch and all ranks, detached scalars,
                             ///< by part; always "total"
   bool is_last_microbatch = true;  ///< from BeforeForward: gradients are complete after this one
+
+  std::string due_optimizer;  ///< BeforeTrainBatch to AfterTrainBatch: the name of the one whose
+                              ///< turn it is; empty: the run has one optimizer
 
   optim::Sweep* sweep = nullptr;  ///< AfterTrainBatch: a policy that folds there leaves its work
                                   ///< on the gradients to the optimizer; null: does it itself

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -18,6 +20,7 @@
 #include <tutti/dist/communicator.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/policy_states.hpp>
+#include <tutti/train/run.hpp>
 
 /// Runs that only try a program out: TrainerOptions::dry_run and sanity_eval.
 namespace tutti::train {
@@ -31,16 +34,19 @@ void make_dry(TrainerOptions& options, State& state,
 /// this one's life, and while it lives nobody gets logs.
 class Untouched {
  public:
-  Untouched(State& state, PolicyStates policies);
+  /// subset: batches that each set has meanwhile, at most.
+  Untouched(State& state, Run& run, PolicyStates policies, std::int64_t subset);
   ~Untouched();
   Untouched(const Untouched&) = delete;
   Untouched& operator=(const Untouched&) = delete;
 
  private:
   State& state_;
+  Run& run_;
   PolicyStates policies_;
   Logger logger_;
   std::map<std::string, MetricValues> values_;
+  std::vector<std::int64_t> subsets_;     // of the evaluation sets
   std::vector<std::uint64_t> positions_;  // of the policies' random streams
   Archive generators_;                    // LibTorch's
 };
@@ -63,8 +69,10 @@ TUTTI_INLINE void make_dry(TrainerOptions& options, State& state,
       std::make_unique<checkpoint::TemporaryCheckpoint>(state.scratch_folder, state.rank == 0);
 }
 
-TUTTI_INLINE Untouched::Untouched(State& state, PolicyStates policies)
+TUTTI_INLINE Untouched::Untouched(State& state, Run& run, PolicyStates policies,
+                                  std::int64_t subset)
     : state_(state),
+      run_(run),
       policies_(std::move(policies)),
       logger_(std::exchange(state.logger, {})),
       values_(state.eval_metric_values) {
@@ -72,6 +80,10 @@ TUTTI_INLINE Untouched::Untouched(State& state, PolicyStates policies)
     positions_.push_back(policy.rng != nullptr ? policy.rng->position() : 0);
   }
   checkpoint::save_rng(generators_);
+  for (EvalSet& set : run_.evals) {
+    subsets_.push_back(set.subset);
+    set.subset = set.subset < 0 ? subset : std::min(set.subset, subset);
+  }
 }
 
 TUTTI_INLINE Untouched::~Untouched() {
@@ -81,6 +93,9 @@ TUTTI_INLINE Untouched::~Untouched() {
     if (Rng* rng = policies_[i].rng) {
       rng->restore(rng->seed(), rng->stream(), positions_[i]);
     }
+  }
+  for (std::size_t i = 0; i < subsets_.size(); ++i) {
+    run_.evals[i].subset = subsets_[i];
   }
   checkpoint::load_rng(generators_);
 }

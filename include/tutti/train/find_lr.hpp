@@ -19,6 +19,8 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
 #include <tutti/core/state.hpp>
+#include <tutti/optim/class_name.hpp>
+#include <tutti/optim/closure.hpp>
 #include <tutti/train/policy_states.hpp>
 #include <tutti/train/rewind.hpp>
 #include <tutti/train/run.hpp>
@@ -59,8 +61,9 @@ struct LrFinding {
 
 namespace train {
 
-/// Refuses options that make no sense. Throws c10::ValueError.
-void check_find_lr(const FindLrOptions& options);
+/// Refuses options that make no sense, c10::ValueError, and runs that have no rate to find or
+/// cannot be put back, c10::Error. whole: each rank has all of the model.
+void check_find_lr(const FindLrOptions& options, const State& state, const Run& run, bool whole);
 
 /// The rate with which the moving average falls most steeply, step by step; 0 when too few steps
 /// are left to choose from.
@@ -217,7 +220,8 @@ LrFinding find_lr(Engine& engine, PolicyStates policies, State& state, Run& run,
 
 namespace tutti::train {
 
-TUTTI_INLINE void check_find_lr(const FindLrOptions& options) {
+TUTTI_INLINE void check_find_lr(const FindLrOptions& options, const State& state, const Run& run,
+                                bool whole) {
   TUTTI_CHECK_VALUE(
       options.min_lr > 0 && options.max_lr > options.min_lr && std::isfinite(options.max_lr),
       "find_lr: the rates go from min_lr ", options.min_lr, " to max_lr ", options.max_lr,
@@ -231,6 +235,16 @@ TUTTI_INLINE void check_find_lr(const FindLrOptions& options) {
   TUTTI_CHECK_VALUE(options.skip_begin >= 0 && options.skip_end >= 0, "find_lr: skip_begin is ",
                     options.skip_begin, " and skip_end ", options.skip_end,
                     ", expected 0 or more each");
+  TUTTI_CHECK(run.train, "find_lr: there is no training data; set TrainerOptions::train");
+  TUTTI_CHECK(whole,
+              "find_lr: the model is sharded, and its weights cannot be put back; look for a rate "
+              "with sharding.stage = ShardStage::none, on fewer layers if it has to be");
+  TUTTI_CHECK(run.turns.empty(),
+              "find_lr: the run has several optimizers, whose rates are not to be found by one "
+              "loss; look for each in a run of its own, with the others' parameters frozen");
+  TUTTI_CHECK(!optim::calls_closure(*state.optimizers.front()), "find_lr: the optimizer ",
+              optim::class_name(*state.optimizers.front()),
+              " calls a closure and chooses its own steps, so there is no rate to find");
 }
 
 TUTTI_INLINE bool take_loss(LrFinding& found, double lr, double loss,

@@ -69,6 +69,35 @@ class Loop {
     save_due<FitEnd>(look<FitEnd>());
   }
 
+  /// Begins training on batches that come from outside: FitStart, and the starts that are due.
+  void begin() {
+    engine_.template fire<FitStart>(state_);
+    state_.model->train();
+    run_.stop_signal = 0;
+    clock_.resume();
+    if (state_.timestamp.epoch_in_iteration == 0 && state_.timestamp.batch_in_epoch == 0) {
+      engine_.template fire<IterationStart>(state_);
+    }
+    if (state_.timestamp.batch_in_epoch == 0) {
+      engine_.template fire<EpochStart>(state_);
+    }
+  }
+
+  /// Trains on one of them, from AfterDataloader to BatchCheckpoint.
+  void train_on(Batch one) {
+    restore_rng();
+    clock_.resume();  // what has passed outside is not training
+    batch(std::move(one));
+  }
+
+  /// Ends it: FitEnd, with the evaluations and checkpoints that are due there.
+  void end() {
+    watch_last_loss();
+    engine_.template fire<FitEnd>(state_);
+    evaluate_sets(engine_, state_, run_, due_sets<FitEnd>(state_, run_));
+    save_due<FitEnd>(look<FitEnd>());
+  }
+
  private:
   // One pass over the loader, or what is left of it. Returns whether the epoch came to its end.
   bool epoch() {

@@ -22,6 +22,7 @@
 #include <tutti/train/best_weights.hpp>
 #include <tutti/train/checkpoint_path.hpp>
 #include <tutti/train/saving.hpp>
+#include <tutti/train/several.hpp>
 #include <tutti/train/signals.hpp>
 
 namespace tutti {
@@ -48,8 +49,10 @@ struct TrainerOptions {
   RestoreBest restore_best{};  ///< the model ends fit() with the weights of its best evaluation
 
   // ---- Optimization --------------------------------------------------------------------------
-  OptimizerSpec optimizer{};              ///< default: DecoupledSGDW{.lr = 0.1}
-  Schedule schedule{};                    ///< default: constant learning rates
+  OptimizerSpec optimizer{};                 ///< default: DecoupledSGDW{.lr = 0.1}
+  std::vector<NamedOptimizer> optimizers{};  ///< several that take turns in every batch; then
+                                             ///< optimizer stays empty
+  Schedule schedule{};                       ///< default: constant learning rates
   double scale_schedule_ratio = 1.0;      ///< multiplies max_duration and the schedule's times; > 0
   bool step_schedule_every_batch = true;  ///< false: at the end of every epoch
   bool schedule_ahead = false;  ///< each rate is used at its own batch, as PyTorch's schedulers do;

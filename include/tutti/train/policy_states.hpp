@@ -53,6 +53,19 @@ inline constexpr bool has_saver = requires(tutti::detail::Unswitched<P>& policy)
   policy.checkpoint_saver();
 };
 
+/// `P` may have steps left out: it says so.
+template <class P>
+inline constexpr bool skips_steps = false;
+template <class P>
+  requires requires {
+    tutti::detail::Unswitched<P>::skips_steps;
+  }
+inline constexpr bool skips_steps<P> = tutti::detail::Unswitched<P>::skips_steps;
+template <class Policies>
+inline constexpr bool any_skips_steps = false;
+template <class... Ps>
+inline constexpr bool any_skips_steps<types<Ps...>> = (skips_steps<Ps> || ...);
+
 /// `P` has `enter_checkpoint(State&)`, `leave_checkpoint(State&)`.
 template <class P>
 inline constexpr bool enters_checkpoint = requires(P& policy, State& state) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -26,6 +27,7 @@
 #include <tutti/train/detail/graph_support.hpp>
 #include <tutti/train/metrics.hpp>
 #include <tutti/train/precision.hpp>
+#include <tutti/train/several.hpp>
 
 namespace tutti::train {
 
@@ -63,7 +65,8 @@ struct Run {
   MetricSet train_metrics;
   std::unique_ptr<BestWeights> best;  ///< null: none are kept
 
-  Schedule schedule;  ///< empty: constant learning rates
+  Schedule schedule;        ///< empty: constant learning rates
+  std::vector<Turn> turns;  ///< by optimizer, where there are several: their schedules are in use
   double scale_schedule_ratio = 1.0;
   bool step_schedule_every_batch = true;
   bool schedule_ahead = false;  ///< rates are those of what comes, not of what has just ended
@@ -111,6 +114,12 @@ struct Run {
     engine.close(state);
   }
 
+  /// Some learning rate follows a schedule: the run's, an optimizer's or a group's own.
+  [[nodiscard]] bool has_schedule(const State& state) const;
+
+  /// Warns of what schedules say about the run's length.
+  void warn_of_schedules(const State& state) const;
+
   /// Steps the schedule when a batch, an epoch or an iteration has ended. next: the timestamp with
   /// which the run goes on; state still has the one before.
   ///
@@ -132,12 +141,9 @@ struct Run {
     }
   }
 
-  /// Sets every group's learning rate to what its own schedule, or else the run's, says at that
-  /// moment of the run; where there is neither, it stays.
+  /// Sets every group's learning rate to what its own schedule, or else its optimizer's, or else
+  /// the run's, says at that moment of the run; where there is none, it stays.
   void step_schedule(State& state, const Timestamp& at);
-
-  /// There is a schedule: the run's, or a group's own.
-  [[nodiscard]] bool has_schedule(const State& state) const;
 
   /// Sets every group's learning rate to `alpha` times its initial one.
   static void set_learning_rates(State& state, double alpha);
@@ -179,12 +185,35 @@ TUTTI_INLINE const Schedule* own_schedule(const torch::optim::OptimizerParamGrou
 
 TUTTI_INLINE bool Run::has_schedule(const State& state) const {
   bool any = static_cast<bool>(schedule);
+  for (const Turn& turn : turns) {
+    any = any || turn.schedule;
+  }
   for (const auto& optimizer : state.optimizers) {
     for (const auto& group : optimizer->param_groups()) {
       any = any || own_schedule(group) != nullptr;
     }
   }
   return any;
+}
+
+TUTTI_INLINE void Run::warn_of_schedules(const State& state) const {
+  const auto warn = [&](const Schedule* one) {
+    const std::string notice = one != nullptr && *one
+                                   ? one->notice(state.progress(), scale_schedule_ratio)
+                                   : std::string();
+    if (!notice.empty()) {
+      TORCH_WARN(notice);
+    }
+  };
+  warn(&schedule);
+  for (const Turn& turn : turns) {
+    warn(&turn.schedule);
+  }
+  for (const auto& optimizer : state.optimizers) {
+    for (const auto& group : optimizer->param_groups()) {
+      warn(own_schedule(group));
+    }
+  }
 }
 
 TUTTI_INLINE void Run::step_schedule(State& state, const Timestamp& at) {
@@ -194,12 +223,17 @@ TUTTI_INLINE void Run::step_schedule(State& state, const Timestamp& at) {
   if (schedule) {
     set_learning_rates(state, schedule(progress, scale_schedule_ratio));
   }
-  std::size_t i = 0;
-  for (auto& optimizer : state.optimizers) {
-    for (auto& group : optimizer->param_groups()) {
+  std::size_t i = 0;  // over all optimizers, as initial_lrs are
+  for (std::size_t one = 0; one < state.optimizers.size(); ++one) {
+    const Schedule* const turn =
+        one < turns.size() && turns[one].schedule ? &turns[one].schedule : nullptr;
+    for (auto& group : state.optimizers[one]->param_groups()) {
       const Schedule* const own = own_schedule(group);
-      if (own != nullptr && i < state.initial_lrs.size()) {
-        group.options().set_lr(state.initial_lrs[i] * (*own)(progress, scale_schedule_ratio));
+      if (const Schedule* const with = own != nullptr ? own : turn; with != nullptr) {
+        TUTTI_CHECK(i < state.initial_lrs.size(),
+                    "a parameter group was added to an optimizer after its learning rates were "
+                    "bound; add groups before fit()");
+        group.options().set_lr(state.initial_lrs[i] * (*with)(progress, scale_schedule_ratio));
       }
       ++i;
     }

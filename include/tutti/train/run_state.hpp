@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include <c10/util/StringUtil.h>
+
 #include <tutti/checkpoint/optimizer_state.hpp>
 #include <tutti/checkpoint/saver.hpp>
 #include <tutti/config.hpp>
@@ -181,6 +183,9 @@ TUTTI_INLINE void save_run(const State& state, const Run& run, const checkpoint:
   archive.put("rank_zero_seed", state.rank_zero_seed);
   archive.put("device_train_microbatch_size", state.device_train_microbatch_size);
   detail::save_schedulers(state, run, archive.child("schedulers"));
+  if (!state.optimizer_names.empty()) {
+    archive.put("optimizer_names", state.optimizer_names);
+  }
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
     Archive& saved = archive.child("optimizers").child(std::to_string(i));
     if (state.sharding != nullptr && parts != nullptr) {
@@ -228,6 +233,12 @@ TUTTI_INLINE void load_run(State& state, Run& run, checkpoint::Saver* saver, con
   };
   const std::vector<double> own_lrs = detail::base_learning_rates(state);
   if (has("optimizers")) {
+    const auto names = archive.get_or("optimizer_names", std::vector<std::string>());
+    TUTTI_CHECK(names == state.optimizer_names || names.empty() || state.optimizer_names.empty(),
+                "the checkpoint's optimizers are ", c10::Join(", ", names), ", this run's ",
+                c10::Join(", ", state.optimizer_names),
+                "; name them alike and in the same order, or put \"state/optimizers\" into "
+                "load_ignore_keys");
     detail::load_optimizers(state, archive.child("optimizers"), parts);
     if (parts) {
       run.load_parts = [&state, saved = archive.child("optimizers")] {

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
@@ -14,7 +12,6 @@
 #include <vector>
 
 #include <tutti/checkpoint/folder.hpp>
-#include <tutti/checkpoint/rng_state.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/closure.hpp>
@@ -68,6 +65,26 @@ class Session {
   void apart(const FindLrOptions& options, F&& work) {
     check_apart(options);
     guard([&] { work(state_, run_); });
+  }
+  /// Runs what begins training on batches from outside, one of their steps, and what ends it.
+  template <class F>
+  void begin_steps(F&& work) {
+    prepare_steps();
+    guard([&] { work(state_, run_); });
+  }
+  template <class F>
+  void step(F&& work) {
+    check_open();
+    const AnomalyScope anomalies(run_.detect_anomaly);
+    guard(work);
+  }
+  template <class F>
+  void end_steps(F&& work) {
+    guard([&] {
+      work();
+      finish_fit();
+    });
+    fits_ = false;
   }
   void eval();
   void eval(std::vector<Evaluator>&& evaluators);
@@ -123,6 +140,8 @@ class Session {
   std::string give_best();
   bool prepare_fit(FitOptions& options);
   void begin_fit();
+  void finish_fit();
+  void prepare_steps();
   void sanity_eval();
   void train();
   void eval_sets(std::vector<EvalSet>& sets);
@@ -162,10 +181,7 @@ TUTTI_INLINE void Session::fit(FitOptions&& options) {
     sanity_eval();
     const AnomalyScope anomalies(run_.detect_anomaly);
     train();
-    run_.finish();
-    zero_gradients(state_);
-    report_result(options_, state_, run_);
-    restore_best(state_, run_);
+    finish_fit();
   });
   fits_ = false;
   if (run_.stop_signal != 0) {
@@ -178,25 +194,43 @@ TUTTI_INLINE void Session::fit(FitOptions&& options) {
   }
 }
 
+TUTTI_INLINE void Session::finish_fit() {
+  run_.finish();
+  zero_gradients(state_);
+  report_result(options_, state_, run_);
+  restore_best(state_, run_);
+}
+
+TUTTI_INLINE void Session::prepare_steps() {
+  check_open();
+  TUTTI_CHECK(!fits_, "step: fit() is running; call step() before or after it");
+  if (run_.checkpoints) {
+    run_.checkpoints->check_folders();
+  }
+  if (run_.has_schedule(state_) && !schedule_applied_) {
+    TUTTI_CHECK(state_.max_duration,
+                "step: there is a schedule, which needs a max_duration; set "
+                "TrainerOptions::max_duration");
+    apply_schedule();
+  }
+  fits_ = true;
+  run_.stop_signal = 0;
+  state_.dataloader_label = "train";
+  state_.dataloader_len = -1;
+  state_.train_transforms = nullptr;
+}
+
 // As eval() would, with nothing left of it but what policies have seen.
 TUTTI_INLINE void Session::sanity_eval() {
   if (options_.sanity_eval == 0 || state_.timestamp.batch > 0) {
     return;
   }
-  const Untouched untouched(state_, engine_->states());
-  std::vector<std::int64_t> subsets;
-  for (EvalSet& set : run_.evals) {
-    subsets.push_back(set.subset);
-    set.subset = set.subset < 0 ? options_.sanity_eval : std::min(set.subset, options_.sanity_eval);
-  }
+  const Untouched untouched(state_, run_, engine_->states(), options_.sanity_eval);
 #if defined(TUTTI_SEPARATE_COMPILATION)
   evaluate_standalone(*engine_, state_, run_, run_.evals);
 #else
   engine_->evaluate(state_, run_, run_.evals);
 #endif
-  for (std::size_t i = 0; i < subsets.size(); ++i) {
-    run_.evals[i].subset = subsets[i];
-  }
 }
 
 TUTTI_INLINE void Session::train() {
@@ -321,15 +355,9 @@ TUTTI_INLINE void Session::check_open() const {
 
 TUTTI_INLINE void Session::check_apart(const FindLrOptions& options) const {
   check_open();
-  check_find_lr(options);
-  TUTTI_CHECK(!fits_, "find_lr: fit() is running; call it before");
-  TUTTI_CHECK(run_.train, "find_lr: there is no training data; set TrainerOptions::train");
-  TUTTI_CHECK(options_.sharding.stage == dist::ShardStage::none || state_.world_size == 1,
-              "find_lr: the model is sharded, and its weights cannot be put back; look for a rate "
-              "with sharding.stage = ShardStage::none, on fewer layers if it has to be");
-  TUTTI_CHECK(!optim::calls_closure(*state_.optimizers.front()), "find_lr: the optimizer ",
-              optim::class_name(*state_.optimizers.front()),
-              " calls a closure and chooses its own steps, so there is no rate to find");
+  TUTTI_CHECK(!fits_, "find_lr: fit() is running, or steps are being made; call it before");
+  const bool whole = options_.sharding.stage == dist::ShardStage::none || state_.world_size == 1;
+  check_find_lr(options, state_, run_, whole);
 }
 
 TUTTI_INLINE void Session::fail(std::exception_ptr error) {
@@ -397,6 +425,10 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   engine_->fire<AfterLoad>(state_);
   seed_all(state_.seed);
   run_.data_parallel = options_.data_parallel;
+  if (!run_.turns.empty()) {
+    run_.fold_into_optimizer = false;                  // an average is of all weights
+    run_.data_parallel.find_unused_parameters = true;  // those of the others
+  }
   if (is_sharded(options_.sharding, state_.world_size)) {
     auto sharding =
         make_sharding(engine_->why_no_sharding(keeps_whole(options_.sharding)), options_, state_);
@@ -422,6 +454,16 @@ TUTTI_INLINE void Session::join_world() {
 }
 
 TUTTI_INLINE void Session::make_optimizer() {
+  if (!options_.optimizers.empty()) {
+    check_several(options_, engine_->step_taker());
+    state_.optimizers = build_several(options_.optimizers, *state_.model);
+    for (const NamedOptimizer& one : options_.optimizers) {
+      state_.optimizer_names.push_back(one.name);
+      run_.turns.push_back({one.name, one.when, one.schedule, static_cast<bool>(one.schedule)});
+    }
+    run_.graphs.reset();
+    return;
+  }
   if (!options_.optimizer) {
     options_.optimizer = DecoupledSGDW{.lr = 0.1};
     optimizer_is_default_ = true;
@@ -493,7 +535,10 @@ TUTTI_INLINE void Session::set_schedule(Schedule schedule, double ratio) {
   if (state_.initial_lrs.empty()) {
     run_.bind_schedule(state_);
   }
-  run_.schedule = std::move(schedule);
+  for (Turn& turn : run_.turns) {
+    turn.schedule = turn.own_schedule ? turn.schedule : schedule;
+  }
+  run_.schedule = run_.turns.empty() ? std::move(schedule) : Schedule();
   run_.scale_schedule_ratio = ratio;
   if (state_.max_duration) {
     apply_schedule();
@@ -503,10 +548,7 @@ TUTTI_INLINE void Session::set_schedule(Schedule schedule, double ratio) {
 // Once when a schedule is bound and when the run's length changes; else the loop does it, so a
 // resumed run keeps the learning rate that it was saved with.
 TUTTI_INLINE void Session::apply_schedule() {
-  const std::string notice = run_.schedule.notice(state_.progress(), run_.scale_schedule_ratio);
-  if (!notice.empty()) {
-    TORCH_WARN(notice);
-  }
+  run_.warn_of_schedules(state_);
   run_.step_schedule(state_, run_.scheduled_at);
   schedule_applied_ = true;
 }

@@ -83,6 +83,9 @@ void check_options(const TrainerOptions& options);
 void check_closure(const torch::optim::Optimizer& optimizer, const TrainerOptions& options,
                    std::string_view step_taker);
 
+/// Refuses what several optimizers cannot have beside them. Throws c10::ValueError.
+void check_several(const TrainerOptions& options, std::string_view step_taker);
+
 /// Sends to the loggers what is constant in every run and what the options list: by a name of its
 /// own each (`run_name`), the optimizer's, the schedule's and the loaders' as `optimizer/lr`,
 /// `schedule/t_max`, `train_loader/batch_size`, `eval_loader/<label>/batch_size`; of the model how
@@ -300,6 +303,21 @@ TUTTI_INLINE void check_closure(const torch::optim::Optimizer& optimizer,
                     "false, or to \"auto\" for graphs where they can be");
 }
 
+TUTTI_INLINE void check_several(const TrainerOptions& options, std::string_view step_taker) {
+  TUTTI_CHECK_VALUE(!options.optimizer,
+                    "optimizer and optimizers are both set; put the first one among the others, "
+                    "with a name and its parameters");
+  TUTTI_CHECK_VALUE(step_taker.empty(), "the policy ", step_taker,
+                    " takes the optimizer's step into its own hands, and several optimizers take "
+                    "turns; remove the policy, or keep one optimizer");
+  TUTTI_CHECK_VALUE(options.sharding.stage == dist::ShardStage::none,
+                    "several optimizers do not train a sharded model; set sharding.stage to "
+                    "ShardStage::none");
+  TUTTI_CHECK_VALUE(!options.cuda_graphs.on,
+                    "cuda_graphs is true, but several optimizers make several passes in one step, "
+                    "which are not recorded; set cuda_graphs to false, or to \"auto\"");
+}
+
 namespace detail {
 
 // `name` = what it is, and its values as `name/...`.
@@ -321,11 +339,12 @@ TUTTI_INLINE void add_batches(tutti::detail::Constants& out, const std::string& 
   }
 }
 
-TUTTI_INLINE void add_optimizer(tutti::detail::Constants& out, const OptimizerSpec& spec,
+TUTTI_INLINE void add_optimizer(tutti::detail::Constants& out, const std::string& name,
+                                const OptimizerSpec& spec,
                                 const torch::optim::Optimizer& optimizer) {
-  add_group(out, "optimizer", optim::class_name(optimizer), spec.constants());
+  add_group(out, name, optim::class_name(optimizer), spec.constants());
   if (spec.constants().empty() && !optimizer.param_groups().empty()) {
-    out.emplace_back("optimizer/lr", optimizer.param_groups().front().options().get_lr());
+    out.emplace_back(name + "/lr", optimizer.param_groups().front().options().get_lr());
   }
 }
 
@@ -343,8 +362,14 @@ TUTTI_INLINE void log_hyperparameters(const State& state, const TrainerOptions& 
   if (state.model) {
     add_model(all, *state.model);
   }
-  if (!state.optimizers.empty()) {
-    detail::add_optimizer(all, options.optimizer, *state.optimizers.front());
+  if (!options.optimizers.empty()) {
+    for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
+      const NamedOptimizer& one = options.optimizers[i];
+      detail::add_optimizer(all, "optimizer/" + one.name, one.optimizer, *state.optimizers[i]);
+      detail::add_group(all, "schedule/" + one.name, one.schedule.name(), one.schedule.constants());
+    }
+  } else if (!state.optimizers.empty()) {
+    detail::add_optimizer(all, "optimizer", options.optimizer, *state.optimizers.front());
   }
   detail::add_group(all, "schedule", options.schedule.name(), options.schedule.constants());
   if (options.train) {

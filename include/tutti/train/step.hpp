@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -14,7 +15,6 @@
 #include <tutti/core/engine.hpp>
 #include <tutti/core/log.hpp>
 #include <tutti/core/rng.hpp>
-#include <tutti/optim/closure.hpp>
 #include <tutti/train/anomaly.hpp>
 #include <tutti/train/any_engine.hpp>
 #include <tutti/train/backward.hpp>
@@ -22,6 +22,7 @@
 #include <tutti/train/graphed.hpp>
 #include <tutti/train/microbatching.hpp>
 #include <tutti/train/run.hpp>
+#include <tutti/train/several.hpp>
 #include <tutti/train/sweep.hpp>
 #include <tutti/train/transfer.hpp>
 
@@ -50,18 +51,7 @@ inline constexpr bool may_fold = step_takers<typename Engine::policies> == 0;
 template <>
 inline constexpr bool may_fold<AnyEngine> = true;
 
-// A policy may have steps left out, or that is known when the program runs.
-template <class P>
-inline constexpr bool skips_steps = false;
-template <class P>
-  requires requires {
-    tutti::detail::Unswitched<P>::skips_steps;
-  }
-inline constexpr bool skips_steps<P> = tutti::detail::Unswitched<P>::skips_steps;
-template <class Policies>
-inline constexpr bool any_skips_steps = false;
-template <class... Ps>
-inline constexpr bool any_skips_steps<types<Ps...>> = (skips_steps<Ps> || ...);
+// Steps may be left out, or that is known when the program runs.
 template <class Engine>
 inline constexpr bool may_skip = any_skips_steps<typename Engine::policies>;
 template <>
@@ -146,6 +136,9 @@ at::Tensor mean_over_ranks(at::Tensor loss, const State& state);
 void add_losses(State& state, double share);
 void add_loss(at::Tensor& sum, const at::Tensor& loss, double share);
 
+// In a turn of one of several optimizers: its loss by its name, and the others' share of the batch.
+void add_turn_losses(State& state, double share, bool report);
+
 }  // namespace detail
 
 /// One optimizer step: TRAIN_BATCH of the specification. Holds what lives from batch to batch.
@@ -175,8 +168,8 @@ class Step {
     }
     if (detail::takes_step(engine_)) {
       in_microbatches([this] { take_step(); });
-    } else if (optimizer_calls()) {
-      step_with_closure();
+    } else if (has_own_way()) {
+      calls_ ? step_with_closure() : take_turns();
     } else {
       in_microbatches([this] {
         if (pass(/*sync=*/true)) {
@@ -256,18 +249,16 @@ class Step {
     work();
   }
 
-  // Whether the optimizer calls a closure. Asked anew when the run has another one.
-  bool optimizer_calls() {
+  // Whether the optimizer calls a closure, or several take turns. Asked anew when the run has
+  // another one.
+  bool has_own_way() {
     const auto& optimizers = state_.optimizers;
     if (!optimizers.empty() && optimizers.front() != asked_) {
       asked_ = optimizers.front();
-      calls_ = optim::calls_closure(*asked_);
-      TUTTI_CHECK(!calls_ || optimizers.size() == 1,
-                  "an optimizer that calls a closure in its step, like LBFGS, has to be the run's "
-                  "only one; there are ",
-                  optimizers.size());
+      calls_ = only_one_calls_closure(optimizers);
+      own_way_ = calls_ || !run_.turns.empty();
     }
-    return calls_;
+    return own_way_;
   }
 
   // The optimizer has the batch computed as often as it likes, at weights of its choice and always
@@ -301,6 +292,26 @@ class Step {
     };
     detail::take_step(engine_, state_, again, [this] { update(); });
     state_.is_ascent = false;
+  }
+
+  // Each optimizer that is due has the batch computed for it alone, and steps.
+  void take_turns() {
+    const auto all = state_.optimizers;
+    bool first = true;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const Turn& turn = run_.turns[i];
+      if (!turn.when || turn.when(state_)) {
+        const OwnTurn own(state_, all, i, turn.name);
+        in_microbatches([&] {
+          if (pass(/*sync=*/true, /*report=*/first)) {
+            update();
+          }
+        });
+        first = false;
+      }
+    }
+    TUTTI_CHECK(!first, "no optimizer is due in batch ", state_.timestamp.batch,
+                " of the run; let `when` of one of them return true");
   }
 
   void update() {
@@ -403,8 +414,16 @@ class Step {
       detail::add_losses(state_, share);
       update_metrics(seen);
     }
+    if (own_way_) {
+      add_own_losses(share, report);
+    }
+  }
+
+  void add_own_losses(double share, bool report) {
     if (calls_) {
       detail::add_loss(pass_loss_, state_.loss, share);
+    } else {
+      detail::add_turn_losses(state_, share, report);
     }
   }
 
@@ -502,6 +521,7 @@ class Step {
   std::shared_ptr<torch::optim::Optimizer> asked_;
   bool calls_ = false;    // that one calls a closure
   bool listens_ = false;  // to log(), in this microbatch
+  bool own_way_ = false;  // it does, or several take turns
   Graphed<Engine, Step> graphed_;
   detail::Sweeps<Engine, detail::may_fold<Engine>> sweeps_;
 };
@@ -568,6 +588,13 @@ TUTTI_INLINE void add_loss(at::Tensor& sum, const at::Tensor& loss, double share
     part = part.mul(share);
   }
   sum = sum.defined() ? sum.add(part) : part;
+}
+
+TUTTI_INLINE void add_turn_losses(State& state, double share, bool report) {
+  add_loss(state.total_loss[state.due_optimizer], state.loss, share);
+  if (!report) {
+    add_losses(state, share);
+  }
 }
 
 TUTTI_INLINE void add_losses(State& state, double share) {
