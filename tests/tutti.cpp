@@ -23,7 +23,8 @@ TEST_CASE("tutti.hpp has every public header but what needs a library or time", 
       "tutti/data/jpeg.hpp",                //
       "tutti/data/mds.hpp",                 // these two need what compressed the shards
       "tutti/data/mds_writer.hpp",          //
-      "tutti/data/png.hpp",                 //
+      "tutti/data/parquet.hpp",             // needs libarrow
+      "tutti/data/png.hpp",                 // as jpeg.hpp
       "tutti/data/shard_writer.hpp",        // these four follow image_decoder.hpp
       "tutti/data/web_sample.hpp",          //
       "tutti/data/webdataset.hpp",          //

@@ -189,9 +189,11 @@
 #include <tutti/profiler/simple_profiler.hpp>
 #include <tutti/trainer.hpp>
 #include <tutti/version.hpp>
+#include <tutti/views/bucket_by_length.hpp>
 #include <tutti/views/filter.hpp>
 #include <tutti/views/interleave.hpp>
 #include <tutti/views/map.hpp>
+#include <tutti/views/pack.hpp>
 #include <tutti/views/prefetch.hpp>
 #include <tutti/views/repeat.hpp>
 #include <tutti/views/shard.hpp>

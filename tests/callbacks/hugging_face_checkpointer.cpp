@@ -273,6 +273,49 @@ TEST_CASE("a folder holds the sums of weights and adapters, and the run keeps th
   }
 }
 
+TEST_CASE("adapters alone are written at an interval as PEFT's two files",
+          "[callbacks][hugging_face][lora]") {
+  const TemporaryFolder folder;
+  const LoRA lora{.r = 2, .target_modules = {"q_proj", "v_proj"}};
+  auto net = llama();
+  const auto part = functional::lora_adapters(net.ptr(), lora);
+  const HuggingFaceCheckpointer adapters{
+      .model = part, .folder = (folder / "peft").string(), .save_interval = "1ba"};
+  CHECK_THROWS_WITH(models::save_pretrained(part, (folder / "early").string()),
+                    ContainsSubstring("no adapters to write"));
+  Trainer(net.ptr(), text_options(), lora, adapters).fit();
+  CHECK(sorted_names(folder / "peft") == Names{"ba1", "ba2", "ba3", "latest"});
+  CHECK(sorted_names(folder / "peft/ba3") ==
+        Names{"adapter_config.json", "adapter_model.safetensors"});
+  functional::save_lora(*net, lora, (folder / "by_hand").string());
+  const auto same = [&](const fs::path& written) {
+    const checkpoint::SafetensorsFile a(written / "adapter_model.safetensors");
+    const checkpoint::SafetensorsFile b(folder / "by_hand/adapter_model.safetensors");
+    REQUIRE(a.tensors().size() == b.tensors().size());
+    bool equal = true;
+    for (const auto& tensor : b.tensors()) {
+      equal = equal && a.read(tensor.name).equal(b.read(tensor.name));
+    }
+    return equal;
+  };
+  CHECK(same(folder / "peft/ba3"));
+  CHECK(!same(folder / "peft/ba1"));
+
+  // In half the bytes, over what is there; a folder of other weights is not replaced.
+  const std::string saved = (folder / "saved").string();
+  models::save_pretrained(part, saved);
+  CHECK(same(saved));
+  models::save_pretrained(part, saved, {.dtype = at::kBFloat16, .overwrite = true});
+  CHECK(checkpoint::SafetensorsFile(folder / "saved/adapter_model.safetensors")
+            .tensors()
+            .front()
+            .dtype == at::kBFloat16);
+  const auto whole = llama();
+  models::save_pretrained(whole, (folder / "whole").string());
+  CHECK_THROWS_WITH(models::save_pretrained(part, (folder / "whole").string(), {.overwrite = true}),
+                    ContainsSubstring("has no adapter_config.json"));
+}
+
 TEST_CASE("a table that is also the head's matrix is not written with an adapter in it",
           "[callbacks][hugging_face][lora]") {
   const TemporaryFolder folder;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -28,6 +29,7 @@
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
 #include <tutti/models/pretrained_config.hpp>
+#include <tutti/models/save_pretrained.hpp>
 #include <tutti/nn/lora.hpp>
 #include <tutti/nn/module_names.hpp>
 #include <tutti/nn/optimizers.hpp>
@@ -150,6 +152,16 @@ std::int64_t unload_lora(torch::nn::Module& model, const surgery::Optimizers& op
 /// with. Throws c10::Error when a file is there already or cannot be written.
 void save_lora(torch::nn::Module& model, const LoRA& lora, const std::string& folder);
 
+/// The adapters of a model as what models::save_pretrained() and HuggingFaceCheckpointer write:
+/// PEFT's two files, and nothing of the model.
+///
+///     tutti::HuggingFaceCheckpointer{.model = tutti::functional::lora_adapters(net.ptr(), lora),
+///                                    .folder = "{run_name}/adapters", .save_interval = "100ba"}
+///
+/// model: gets its adapters by the LoRA of a recipe or by apply_lora(), before something is
+/// written. lora: the same options. Writing throws as save_lora() does.
+models::AnyPretrained lora_adapters(std::shared_ptr<torch::nn::Module> model, LoRA lora);
+
 /// The options in the `adapter_config.json` of a folder. Throws c10::Error (ValueError) for a key
 /// that changes the computation and is not supported, by its name and value.
 LoRA read_lora(const std::string& folder);
@@ -255,6 +267,37 @@ TUTTI_INLINE std::vector<NamedTensor> adapter_tensors(torch::nn::Module& model, 
   each_saved(model, lora, add);
   return out;
 }
+
+// Fills `tensors` with what an adapter's file holds; returns what its config says.
+TUTTI_INLINE Json adapter_files(torch::nn::Module& model, const LoRA& lora,
+                                std::vector<NamedTensor>& tensors) {
+  TUTTI_CHECK(has_adapters(model), "LoRA: the model has no adapters to write");
+  bool transposed = false;
+  surgery::for_each<nn::LoraLayer>(model, [&](nn::LoraLayer& layer, const surgery::Visit& where) {
+    TUTTI_CHECK(!layer.is_merged(), "LoRA: the adapter of ", where.path,
+                " is merged into the model's weight; write it after unmerge_lora()");
+    transposed = transposed || (layer.is_transposed() && !layer.is_embedding());
+  });
+  tensors = adapter_tensors(model, lora);
+  return adapter_config(lora, transposed);
+}
+
+// The adapters of a model, as a part of it that save_pretrained() writes.
+struct LoraAdapters {
+  std::shared_ptr<torch::nn::Module> model;
+  LoRA lora;
+
+  [[nodiscard]] checkpoint::ModelFolder pretrained_folder(
+      const models::SavePretrainedOptions& options, std::vector<NamedTensor>& tensors) const {
+    return {.config = adapter_files(*model, lora, tensors),
+            .options = {.max_shard_size = std::numeric_limits<std::uint64_t>::max(),
+                        .dtype = options.dtype.value_or(c10::ScalarType::Undefined),
+                        .overwrite = options.overwrite,
+                        .copy_files_from = options.copy_files_from,
+                        .weights_name = "adapter_model",
+                        .config_name = "adapter_config.json"}};
+  }
+};
 
 // The parameters that are trained.
 TUTTI_INLINE std::unordered_set<c10::TensorImpl*> trained_parameters(torch::nn::Module& model,
@@ -458,19 +501,18 @@ TUTTI_INLINE std::int64_t unload_lora(torch::nn::Module& model,
 }
 
 TUTTI_INLINE void save_lora(torch::nn::Module& model, const LoRA& lora, const std::string& folder) {
-  bool transposed = false;
-  surgery::for_each<nn::LoraLayer>(model, [&](nn::LoraLayer& layer, const surgery::Visit& where) {
-    TUTTI_CHECK(!layer.is_merged(), "LoRA: the adapter of ", where.path,
-                " is merged into the model's weight; write it after unmerge_lora()");
-    transposed = transposed || (layer.is_transposed() && !layer.is_embedding());
-  });
-  const std::vector<checkpoint::NamedTensor> tensors =
-      ::tutti::detail::adapter_tensors(model, lora);
-  TUTTI_CHECK(::tutti::detail::has_adapters(model), "LoRA: the model has no adapters to write");
+  std::vector<checkpoint::NamedTensor> tensors;
+  const ::tutti::detail::Json config = ::tutti::detail::adapter_files(model, lora, tensors);
   checkpoint::make_folder(folder);
-  checkpoint::write_json(folder + "/adapter_config.json",
-                         ::tutti::detail::adapter_config(lora, transposed));
+  checkpoint::write_json(folder + "/adapter_config.json", config);
   checkpoint::write_safetensors(folder + "/adapter_model.safetensors", tensors, {{"format", "pt"}});
+}
+
+TUTTI_INLINE models::AnyPretrained lora_adapters(std::shared_ptr<torch::nn::Module> model,
+                                                 LoRA lora) {
+  TUTTI_CHECK_VALUE(model != nullptr, "LoRA: there is no model whose adapters could be written");
+  return std::make_shared<::tutti::detail::LoraAdapters>(
+      ::tutti::detail::LoraAdapters{std::move(model), std::move(lora)});
 }
 
 TUTTI_INLINE LoRA read_lora(const std::string& folder) {

@@ -25,11 +25,12 @@ namespace tutti {
 ///     tutti::HuggingFaceCheckpointer{.model = net, .folder = "{run_name}/huggingface",
 ///                                    .save_interval = "1000ba", .dtype = at::kBFloat16}
 ///
-/// Each is what models::save_pretrained() writes, with the adapters of LoRA merged into the
-/// weights, and with the averaged weights where EMA or SWA give these to checkpoints. The trainer
-/// writes them as it writes its checkpoints: on rank 0, whole or not at all, in the background when
-/// save_async is set, and removes only what this run has written here. The run resumes from its
-/// checkpoints, not from these.
+/// Each is what models::save_pretrained() writes, with the adapters of LoRA merged into the weights
+/// (or these alone, when the model is functional::lora_adapters() of it), and with the averaged
+/// weights where EMA or SWA give these to checkpoints. The trainer writes them as it writes its
+/// checkpoints: on rank 0, whole or not at all, in the background when save_async is set, and
+/// removes only what this run has written here. The run resumes from its checkpoints, not from
+/// these.
 ///
 /// Source: MosaicML LLM Foundry, `llmfoundry.callbacks.HuggingFaceCheckpointer`.
 struct HuggingFaceCheckpointer final {

@@ -36,6 +36,9 @@ struct ModelFolderOptions {
   /// A folder whose files beside the weights are copied: tokenizer, generation_config.json. Empty:
   /// none.
   std::filesystem::path copy_files_from{};
+  /// The files' names: `model.safetensors` and `config.json`, say, or PEFT's.
+  std::string weights_name = "model";
+  std::string config_name = "config.json";
   /// `__metadata__` of the files of weights; readers expect this.
   Metadata metadata{{"format", "pt"}};
 };
@@ -48,7 +51,8 @@ struct ModelFolder {
 
 /// Writes weights as a folder that Hugging Face's from_pretrained reads: `model.safetensors`, or
 /// where that would be larger than a shard may be, `model-00001-of-0000N.safetensors`, filled in
-/// the order of the tensors, and `model.safetensors.index.json`; and `config.json`.
+/// the order of the tensors, and `model.safetensors.index.json`; and `config.json`. The options may
+/// name them otherwise.
 ///
 /// At every moment the folder is absent, the old one, or the new one whole; its parent folders are
 /// made. One tensor at a time is copied when it is not contiguous in host memory. Throws c10::Error
@@ -93,10 +97,10 @@ TUTTI_INLINE std::vector<std::vector<NamedTensor>> split_shards(
   return out;
 }
 
-TUTTI_INLINE std::string shard_name(std::size_t i, std::size_t count) {
+TUTTI_INLINE std::string shard_name(const std::string& weights, std::size_t i, std::size_t count) {
   std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "model-%05zu-of-%05zu.safetensors", i + 1, count);
-  return text.data();
+  std::snprintf(text.data(), text.size(), "-%05zu-of-%05zu.safetensors", i + 1, count);
+  return weights + text.data();
 }
 
 TUTTI_INLINE void write_weights(const std::filesystem::path& folder,
@@ -105,14 +109,15 @@ TUTTI_INLINE void write_weights(const std::filesystem::path& folder,
   using tutti::detail::Json;
   const auto shards = split_shards(tensors, options);
   if (shards.size() == 1) {
-    write_safetensors(folder / "model.safetensors", tensors, options.metadata, options.dtype);
+    write_safetensors(folder / (options.weights_name + ".safetensors"), tensors, options.metadata,
+                      options.dtype);
     return;
   }
   Json::Object map;
   std::int64_t bytes = 0;
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = shard_name(i, shards.size());
+    const std::string name = shard_name(options.weights_name, i, shards.size());
     write_safetensors(folder / name, shards[i], options.metadata, options.dtype);
     for (const NamedTensor& tensor : shards[i]) {
       map.emplace_back(tensor.first, name);
@@ -121,7 +126,7 @@ TUTTI_INLINE void write_weights(const std::filesystem::path& folder,
     }
   }
   std::sort(map.begin(), map.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  write_json(folder / "model.safetensors.index.json",
+  write_json(folder / (options.weights_name + ".safetensors.index.json"),
              Json::Object{
                  {"metadata", Json::Object{{"total_parameters", elements}, {"total_size", bytes}}},
                  {"weight_map", std::move(map)}});
@@ -129,7 +134,7 @@ TUTTI_INLINE void write_weights(const std::filesystem::path& folder,
 
 // Whether a file of a model's folder is written anew with the weights.
 TUTTI_INLINE bool is_rewritten(std::string_view name) {
-  return name == "config.json" || name.ends_with(".safetensors") ||
+  return name == "config.json" || name == "adapter_config.json" || name.ends_with(".safetensors") ||
          name.ends_with(".safetensors.index.json") || name.starts_with("pytorch_model");
 }
 
@@ -155,7 +160,8 @@ TUTTI_INLINE void copy_companions(const std::filesystem::path& from,
 }
 
 // Whether something is there that is to be replaced. Anything but a folder of weights is refused.
-TUTTI_INLINE bool check_target(const std::filesystem::path& target, bool overwrite) {
+TUTTI_INLINE bool check_target(const std::filesystem::path& target,
+                               const ModelFolderOptions& options) {
   if (!path_exists(target)) {
     return false;
   }
@@ -164,10 +170,11 @@ TUTTI_INLINE bool check_target(const std::filesystem::path& target, bool overwri
   if (std::filesystem::is_empty(target)) {
     return false;
   }
-  TUTTI_CHECK(overwrite, "checkpoint: the folder '", target.string(),
+  TUTTI_CHECK(options.overwrite, "checkpoint: the folder '", target.string(),
               "' has files; set overwrite to replace its weights, or choose another name");
-  TUTTI_CHECK(path_exists(target / "config.json"), "checkpoint: the folder '", target.string(),
-              "' has no config.json, so it is none of weights and is not replaced");
+  TUTTI_CHECK(path_exists(target / options.config_name), "checkpoint: the folder '",
+              target.string(), "' has no ", options.config_name,
+              ", so it is none of weights and is not replaced");
   for (const auto& entry : std::filesystem::directory_iterator(target)) {
     TUTTI_CHECK(!std::filesystem::is_directory(entry.symlink_status()), "checkpoint: the folder '",
                 target.string(), "' has the folder '", entry.path().filename().string(),
@@ -190,12 +197,12 @@ TUTTI_INLINE void write_model_folder(const std::filesystem::path& target,
   TUTTI_CHECK(!absolute.filename().empty(), "checkpoint: '", target.string(),
               "' is no name of a folder for weights");
   TUTTI_CHECK_VALUE(options.max_shard_size > 0, "checkpoint: max_shard_size is 0, expected bytes");
-  const bool replaces = detail::check_target(absolute, options.overwrite);
+  const bool replaces = detail::check_target(absolute, options);
   make_folder(absolute.parent_path());
   detail::clean_staging(absolute.parent_path());
   detail::Staging staging(absolute);
   detail::write_weights(staging.path(), tensors, options);
-  write_json(staging.path() / "config.json", config);
+  write_json(staging.path() / options.config_name, config);
   if (replaces) {
     detail::copy_companions(absolute, staging.path());
   }

@@ -56,7 +56,15 @@ concept Pretrainable = requires(Net& net) {
   { net.config() } -> std::same_as<PretrainedConfig>;
 };
 
-/// A model of any class that save_pretrained() writes; shares it.
+/// `Part` says by itself what is written of a model, adapters alone say: it has
+/// `pretrained_folder(options, tensors)`, which does what models::pretrained_folder() does.
+template <class Part>
+concept PretrainablePart = requires(const Part& part, const SavePretrainedOptions& options,
+                                    std::vector<checkpoint::NamedTensor>& tensors) {
+  { part.pretrained_folder(options, tensors) } -> std::same_as<checkpoint::ModelFolder>;
+};
+
+/// A model of any class that save_pretrained() writes, or a part of one; shares it.
 class AnyPretrained {
  public:
   /// No model.
@@ -73,8 +81,18 @@ class AnyPretrained {
     }
   }
 
+  template <PretrainablePart Part>
+  AnyPretrained(std::shared_ptr<Part> part)  // NOLINT: converts by design
+      : part_([part](const SavePretrainedOptions& options,
+                     std::vector<checkpoint::NamedTensor>& tensors) {
+          return part->pretrained_folder(options, tensors);
+        }) {}
+
   /// There is a model.
-  explicit operator bool() const { return layout_ != nullptr; }
+  explicit operator bool() const { return layout_ != nullptr || part_ != nullptr; }
+
+  /// What is written of a part; null where it is a whole model.
+  [[nodiscard]] const auto& part() const { return part_; }
 
   [[nodiscard]] WeightLayout weight_layout() const { return layout_(); }
   [[nodiscard]] PretrainedConfig config() const { return config_(); }
@@ -85,12 +103,16 @@ class AnyPretrained {
  private:
   std::function<WeightLayout()> layout_;
   std::function<PretrainedConfig()> config_;
+  std::function<checkpoint::ModelFolder(const SavePretrainedOptions&,
+                                        std::vector<checkpoint::NamedTensor>&)>
+      part_;
   std::shared_ptr<torch::nn::Module> module_;
 };
 
 /// Throws c10::Error when an algorithm has changed the model to one that its folder cannot say,
 /// since a reader would compute something else: the biases of ALiBi, factors of Factorize, gates of
-/// GatedLinearUnits and the like; and adapters of LoRA, unless `merge_adapters`.
+/// GatedLinearUnits and the like; and adapters of LoRA, unless `merge_adapters`. A part says itself
+/// what it cannot write.
 void check_expressible(const AnyPretrained& model, bool merge_adapters);
 
 /// Writes a model as a folder that Transformers' from_pretrained reads.
@@ -193,6 +215,10 @@ TUTTI_INLINE WeightLayout merged_layout(const AnyPretrained& model) {
 namespace tutti::models {
 
 TUTTI_INLINE void check_expressible(const AnyPretrained& model, bool merge_adapters) {
+  if (model.part() != nullptr) {
+    std::vector<checkpoint::NamedTensor> tensors;
+    static_cast<void>(model.part()({}, tensors));
+  }
   if (model.module() == nullptr) {
     return;
   }
@@ -220,6 +246,9 @@ TUTTI_INLINE checkpoint::ModelFolder pretrained_folder(
     const AnyPretrained& model, const SavePretrainedOptions& options,
     std::vector<checkpoint::NamedTensor>& tensors) {
   TUTTI_CHECK_VALUE(model, "models: there is no model to save");
+  if (model.part() != nullptr) {
+    return model.part()(options, tensors);
+  }
   check_expressible(model, options.merge_adapters);
   const c10::ScalarType dtype = options.dtype.value_or(c10::ScalarType::Undefined);
   std::string type;  // of the first floating tensor
