@@ -209,10 +209,11 @@ std::string beside_graphs(tutti::types<Ps...>) {
 }  // namespace
 
 TEST_CASE("every algorithm says whether steps with it can be graphs", "[recipes][graphs]") {
-  CHECK(algorithms::size == 30);
+  CHECK(algorithms::size == 36);
   CHECK(without_graphs(algorithms{}) ==
         "ALiBi makes its biases anew when the length changes, and a graph would read the old ones\n"
         "GyroDropout picks its masks on the host while the model runs\n"
+        "Recompute puts the generators back on the host, while the model runs\n"
         "SAM trains in two passes, with the weights in other memory in each\n"
         "StochasticDepth draws on the host, while the model runs, what it skips\n");
   CHECK(beside_graphs(algorithms{}) ==

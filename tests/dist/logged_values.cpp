@@ -4,6 +4,7 @@
 
 #include <tutti/core/log.hpp>
 #include <tutti/data/tensor_loader.hpp>
+#include <tutti/dist/ddp.hpp>
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/optim/sgd.hpp>
 #include <tutti/trainer.hpp>

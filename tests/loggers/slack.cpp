@@ -94,7 +94,7 @@ TEST_CASE("a webhook that does not answer holds nobody up", "[loggers]") {
   const auto start = std::chrono::steady_clock::now();
   {
     Warnings warnings;
-    train({.webhook_url = "x", .command = "sleep 30 {file}", .close_seconds = 0.2});
+    train({.webhook_url = "x", .command = "sh -c 'sleep 30' {file}", .close_seconds = 0.2});
     CHECK_THAT(warnings.texts.back(), ContainsSubstring("messages have not reached the webhook"));
   }
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));

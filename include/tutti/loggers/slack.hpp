@@ -41,8 +41,10 @@ struct SlackLogger final {
   Time log_interval = "1ep";  ///< between messages with metrics, in ep or ba; 0: none
   /// How a message is sent, split into words as a shell would and run without one. {config}: a file
   /// for curl's --config with the address and the message. {file}: one with the message, JSON.
-  std::string command = "curl --silent --show-error --fail --max-time 20 --config {config}";
-  double close_seconds = 10;  ///< for what has not been sent when the run ends; >= 0
+  std::string command = "curl --silent --show-error --fail --max-time 5 --config {config}";
+  /// What the run waits for messages at its end, at most; >= 0. One attempt to send takes at most
+  /// half of it, or a second.
+  double close_seconds = 10;
 
   /// Not an option.
   struct Memory {
@@ -76,9 +78,11 @@ struct SlackLogger final {
 
 #if TUTTI_BODIES
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -121,6 +125,20 @@ class SecretFile {
   std::string path_;
 };
 
+// Throws TryLater when the program takes longer than `most`.
+TUTTI_INLINE CommandResult run_in_time(const std::vector<std::string>& words,
+                                       std::chrono::milliseconds most) {
+  try {
+    return run_command(words, most);
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    if (text.find("was killed after") == std::string::npos) {
+      throw;
+    }
+    throw TryLater(text);
+  }
+}
+
 // Sends one message. Throws TryLater where the network is to blame, std::runtime_error otherwise.
 TUTTI_INLINE void send_to_webhook(const std::string& command, const std::string& url,
                                   const std::string& message, std::chrono::milliseconds most) {
@@ -137,7 +155,7 @@ TUTTI_INLINE void send_to_webhook(const std::string& command, const std::string&
       }
     }
   }
-  const auto result = detail::run_command(words, most);
+  const CommandResult result = run_in_time(words, most);
   if (result.status != 0) {
     const std::string text = "'" + words.front() + "' ended with status " +
                              std::to_string(result.status) + ": " + result.error.substr(0, 500);
@@ -181,16 +199,18 @@ TUTTI_INLINE void SlackLogger::apply(Init, const State& state) {
   options.capacity = 1000;
   options.batch = 1;
   options.interval = std::chrono::seconds(1);
+  const auto attempt =
+      std::chrono::milliseconds(std::llround(1000 * std::max(1.0, close_seconds / 2)));
   memory.sender = std::make_shared<detail::Sender<std::string>>(
-      options, [command = command, url](std::deque<std::string>& items,
-                                        std::chrono::steady_clock::time_point until) {
+      options, [command = command, url, most = attempt](
+                   std::deque<std::string>& items, std::chrono::steady_clock::time_point until) {
         while (!items.empty()) {
           const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
               until - std::chrono::steady_clock::now());
           if (left.count() <= 0) {
             return;
           }
-          detail::send_to_webhook(command, url, items.front(), left);
+          detail::send_to_webhook(command, url, items.front(), std::min(left, most));
           items.pop_front();
         }
       });
@@ -266,7 +286,7 @@ TUTTI_INLINE void SlackLogger::close(const State& state) {
   if (!memory.told && detail::run_failed()) {
     say(memory.run + " failed at " + to_string(state.timestamp.get(TimeUnit::batch)) + list());
   }
-  const auto most = std::chrono::duration<double>(close_seconds);
+  const auto most = std::chrono::duration<double>(close_seconds / 2);
   const std::size_t lost =
       memory.sender->close(std::chrono::duration_cast<std::chrono::milliseconds>(most));
   memory.sender.reset();

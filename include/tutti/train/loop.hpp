@@ -368,7 +368,9 @@ class Loop {
       sums = detail::over_ranks(std::move(sums), *state_.communicator);
     }
     for (const auto& [name, sum] : sums) {
-      log({{name, sum.sum / sum.weight}});
+      if (sum.weight > 0) {  // of microbatches that count
+        log({{name, sum.sum / sum.weight}});
+      }
     }
   }
 

@@ -30,7 +30,7 @@ TUTTI_INLINE ::tutti::detail::LoggedValues::Sums over_ranks(::tutti::detail::Log
   static_assert(sizeof(Sum) == 2 * sizeof(double));
   std::string message;  // of each: the length of the name, the name, the numbers
   for (const auto& [name, sum] : own) {
-    const auto length = static_cast<std::uint64_t>(name.size());
+    const std::uint64_t length = name.size();
     message.append(reinterpret_cast<const char*>(&length), sizeof length).append(name);
     message.append(reinterpret_cast<const char*>(&sum), sizeof sum);
   }
