@@ -233,26 +233,26 @@ def look_at_report(browser, program, folder):
 
 
 def look_live(browser, viewer, pictures):
-    browser.open(viewer.address + "#runs=base|wider&smooth=0.6", drawn=2)
+    browser.open(viewer.address + "#run=base&run=wider&smooth=0.6", drawn=2)
     assert "wider" in browser.run("document.getElementById('title').textContent")
     browser.check_events(viewer.address)
     if pictures:
         browser.picture(os.path.join(pictures, "dashboard.png"))
         small_picture(os.path.join(pictures, "dashboard.png"))
-    browser.open(viewer.address + "#runs=base|wider&tab=run", drawn=0)
+    browser.open(viewer.address + "#run=base&run=wider&tab=run", drawn=0)
     differs = browser.run("[...document.querySelectorAll('tr.differs')].map(r => r.innerText).join()")
     assert "optimizer/lr" in differs and "MixUp" not in differs, differs
     if pictures:
         browser.picture(os.path.join(pictures, "dashboard_run.png"))
         small_picture(os.path.join(pictures, "dashboard_run.png"))
     # Smoothing, logarithms and time redraw what is there.
-    browser.open(viewer.address + "#runs=base", drawn=2)
+    browser.open(viewer.address + "#run=base", drawn=2)
     browser.run("document.getElementById('log').click()")
     browser.run("{const a = document.getElementById('axis'); a.value = 'time'; a.dispatchEvent(new Event('change'))}")
     assert "log=1" in browser.run("location.hash") and "axis=time" in browser.run("location.hash")
     browser.check_events(viewer.address)
     # Hovering tells the value, NaN among them.
-    browser.open(viewer.address + "#runs=base&filter=odd", drawn=2)
+    browser.open(viewer.address + "#run=base&filter=odd", drawn=2)
     browser.drag(0, 0.0, 0.001)
     browser.wait("!document.querySelector('.hint').hidden && document.querySelector('.hint').innerText.includes('NaN')")
     browser.check_events(viewer.address)
@@ -263,7 +263,7 @@ def look_at_million(browser, viewer):
     opened = []
     for _ in range(2):  # first its file is read
         begin = time.time()
-        browser.open(viewer.address + "#runs=million", drawn=1)
+        browser.open(viewer.address + "#run=million", drawn=1)
         opened.append(f"{time.time() - begin:.2f}")
     took = []
     for _ in range(3):
@@ -272,7 +272,7 @@ def look_at_million(browser, viewer):
         browser.drag(0, 0.4, 0.6)
         browser.wait(f"document.body.dataset.drawn > {drawn}")
         took.append(time.time() - begin)
-    words = dict(pair.split("=") for pair in browser.run("location.hash")[1:].split("&"))
+    words = dict(pair.split("=", 1) for pair in browser.run("location.hash")[1:].split("&"))
     wide = float(words["to"]) - float(words["from"])
     assert 5000 < wide < 12000, words  # a fifth of a fifth of a fifth of a million
     frame = browser.run("(() => {const t = performance.now(); for (const c of seen) c.draw();"
@@ -285,7 +285,7 @@ def look_at_million(browser, viewer):
 
 def look_at_ranks(browser, viewer):
     begin = time.time()
-    browser.open(viewer.address + "#runs=ranks", drawn=2)
+    browser.open(viewer.address + "#run=ranks", drawn=2)
     took = time.time() - begin
     assert browser.run("charts.get('loss/train/total').lines.length") == 64
     assert "and 60 more" in browser.text()
@@ -322,7 +322,7 @@ def look_at_growing(browser, folder, program, tests):
 
 def look_at_gone(browser, folder, program):
     viewer = Viewer(program, folder)
-    browser.open(viewer.address + "#runs=base", drawn=1)
+    browser.open(viewer.address + "#run=base", drawn=1)
     viewer.close()
     browser.wait("document.getElementById('notes').innerText.includes('does not answer')")
     assert "loss/train/total" in browser.text()

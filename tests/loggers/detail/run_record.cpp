@@ -285,7 +285,8 @@ TEST_CASE("a page is told all in JSON, whatever the names are", "[dashboard]") {
           "\n"
           R"({"type": "hyperparameters", "time": 100, "values": {"lr": 0.1, "x": "</script>"}})"
           "\n"
-          R"({"type": "table", "step": 1, "time": 101, "name": "t", "columns": ["a"], "rows": [["1"]]})"
+          R"({"type": "table", "step": 1, "time": 101, "name": "t", "columns": ["a"], )"
+          R"("rows": [["1"]]})"
           "\n"
           R"({"type": "end", "step": 9, "time": 109, "status": "failed", "error": "<b>"})"
           "\n");

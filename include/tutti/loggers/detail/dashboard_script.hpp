@@ -9,15 +9,28 @@ namespace tutti::detail {
 // what is embedded in a report, and nobody else. What a run calls itself reaches the page as text
 // nodes only, never as HTML.
 inline constexpr std::string_view dashboard_charts = R"tutti_js('use strict';
-const colours = ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#b58900', '#56b4e9', '#8c564b', '#7f7f7f'];
-const view = {picked: new Set(), tab: 'curves', smooth: 0, from: null, to: null, axis: 'step', log: false,
-              filter: '', closed: new Map()};
+const colours =
+    ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#b58900', '#56b4e9', '#8c564b', '#7f7f7f'];
+const view = {
+  picked: new Set(),
+  tab: 'curves',
+  smooth: 0,
+  from: null,
+  to: null,
+  axis: 'step',
+  log: false,
+  filter: '',
+  closed: new Map()
+};
 const isNumber = v => typeof v === 'number' && Number.isFinite(v);
 
 function el(tag, properties, ...children) {
   const node = document.createElement(tag);
   for (const [key, value] of Object.entries(properties || {})) {
-    if (key in node) node[key] = value; else node.setAttribute(key, value);
+    if (key in node)
+      node[key] = value;
+    else
+      node.setAttribute(key, value);
   }
   node.append(...children.filter(child => child !== null));
   return node;
@@ -31,12 +44,14 @@ function number(v) {
 }
 function duration(seconds) {
   const s = Math.max(0, Math.round(seconds)), two = n => String(n).padStart(2, '0');
-  return (s >= 3600 ? Math.floor(s / 3600) + ':' + two(Math.floor(s / 60) % 60)
-                    : String(Math.floor(s / 60))) + ':' + two(s % 60);
+  return (s >= 3600 ? Math.floor(s / 3600) + ':' + two(Math.floor(s / 60) % 60) :
+                      String(Math.floor(s / 60))) +
+      ':' + two(s % 60);
 }
 const day = seconds => new Date(seconds * 1000).toLocaleString();
-const bytes = n => n > 1e9 ? (n / 1e9).toFixed(1) + ' GB' : n > 1e6 ? (n / 1e6).toFixed(1) + ' MB'
-                                                                     : Math.ceil(n / 1e3) + ' kB';
+const bytes = n => n > 1e9 ? (n / 1e9).toFixed(1) + ' GB' :
+    n > 1e6                ? (n / 1e6).toFixed(1) + ' MB' :
+                             Math.ceil(n / 1e3) + ' kB';
 
 // Round numbers between two, some `most` of them; powers of ten on a logarithmic scale.
 function ticks(low, high, most, log) {
@@ -76,7 +91,8 @@ class Chart {
     this.hint = el('div', {className: 'hint', hidden: true});
     this.legend = el('div', {className: 'legend'});
     this.plot = el('div', {className: 'plot'}, this.canvas, this.mark, this.band, this.hint);
-    this.node = el('figure', {}, el('figcaption', {textContent: name, title: name}), this.plot, this.legend);
+    this.node = el(
+        'figure', {}, el('figcaption', {textContent: name, title: name}), this.plot, this.legend);
     this.node.chart = this;
     this.listen();
   }
@@ -100,7 +116,10 @@ class Chart {
     if (view.from !== null) [x0, x1] = [view.from, view.to];
     if (!(x1 > x0)) [x0, x1] = [x0 - 0.5, x0 + 0.5];
     const see = v => {
-      if (isNumber(v) && (!view.log || v > 0)) { y0 = Math.min(y0, v); y1 = Math.max(y1, v); }
+      if (isNumber(v) && (!view.log || v > 0)) {
+        y0 = Math.min(y0, v);
+        y1 = Math.max(y1, v);
+      }
     };
     for (const outside of [false, true]) {  // where no point is within, its neighbours are
       if (y0 <= y1) break;
@@ -109,21 +128,30 @@ class Chart {
           if (!outside && (one.x[i] < x0 || one.x[i] > x1)) continue;
           see(one.y[i]);
           if (!one.data.lo) see(one.data.m[i]);
-          if (one.data.lo && view.smooth === 0) { see(one.data.lo[i]); see(one.data.hi[i]); }
+          if (one.data.lo && view.smooth === 0) {
+            see(one.data.lo[i]);
+            see(one.data.hi[i]);
+          }
         }
       }
     }
     if (y0 > y1) [y0, y1] = view.log ? [0.1, 1] : [0, 1];
-    if (view.log) { y0 /= 1.2; y1 *= 1.2; } else {
+    if (view.log) {
+      y0 /= 1.2;
+      y1 *= 1.2;
+    } else {
       const room = (y1 - y0) * 0.06 || Math.abs(y1) * 0.1 || 1;
-      y0 -= room; y1 += room;
+      y0 -= room;
+      y1 += room;
     }
     return {shown, x0, x1, y0, y1};
   }
   draw() {
-    const ratio = window.devicePixelRatio || 1, width = this.plot.clientWidth, height = this.plot.clientHeight;
+    const ratio = window.devicePixelRatio || 1, width = this.plot.clientWidth,
+          height = this.plot.clientHeight;
     if (width === 0) return;
-    if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(height * ratio)) {
+    if (this.canvas.width !== Math.round(width * ratio) ||
+        this.canvas.height !== Math.round(height * ratio)) {
       this.canvas.width = Math.round(width * ratio);
       this.canvas.height = Math.round(height * ratio);
     }
@@ -142,22 +170,31 @@ class Chart {
     to.fillStyle = style.getPropertyValue('--quiet');
     to.textAlign = 'right';
     for (const y of ticks(box.y0, box.y1, 5, view.log)) {
-      to.beginPath(); to.moveTo(left, py(y)); to.lineTo(width - right, py(y)); to.stroke();
+      to.beginPath();
+      to.moveTo(left, py(y));
+      to.lineTo(width - right, py(y));
+      to.stroke();
       to.fillText(number(+y.toPrecision(6)), left - 4, py(y) + 3);
     }
     to.textAlign = 'center';
     for (const x of ticks(box.x0, box.x1, Math.max(2, width / 90), false)) {
-      to.fillText(view.axis === 'time' ? duration(x) : number(+x.toPrecision(9)), box.px(x), height - 5);
+      to.fillText(
+          view.axis === 'time' ? duration(x) : number(+x.toPrecision(9)), box.px(x), height - 5);
     }
     to.save();
-    to.beginPath(); to.rect(left, 0, width - left - right, height - bottom + 1); to.clip();
+    to.beginPath();
+    to.rect(left, 0, width - left - right, height - bottom + 1);
+    to.clip();
     const many = box.shown.length > 12;
     const path = (one, values) => {
       let open = false;
       to.beginPath();
       for (let i = 0; i < values.length; ++i) {
         const y = values[i];
-        if (!isNumber(y) || (view.log && y <= 0)) { open = false; continue; }
+        if (!isNumber(y) || (view.log && y <= 0)) {
+          open = false;
+          continue;
+        }
         open ? to.lineTo(box.px(one.x[i]), py(y)) : to.moveTo(box.px(one.x[i]), py(y));
         if (!open && !isNumber(values[i + 1])) to.arc(box.px(one.x[i]), py(y), 1.5, 0, 7);
         open = true;
@@ -176,7 +213,10 @@ class Chart {
           to.fillRect(from, py(hi), Math.max(1, next - from), Math.max(1, py(lo) - py(hi)));
         }
       }
-      if (view.smooth > 0 && !many) { to.globalAlpha = 0.25; path(one, one.data.m); }
+      if (view.smooth > 0 && !many) {
+        to.globalAlpha = 0.25;
+        path(one, one.data.m);
+      }
       to.globalAlpha = many ? 0.6 : 1;
       to.lineWidth = many ? 0.8 : 1.5;
       path(one, one.y);
@@ -193,8 +233,9 @@ class Chart {
     this.tell();
   }
   tell() {
-    const row = line => el('span', {title: line.label}, el('i', {style: 'background:' + line.colour}),
-                           line.label + ' ', el('b', {textContent: number(line.latest)}));
+    const row = line =>
+        el('span', {title: line.label}, el('i', {style: 'background:' + line.colour}),
+           line.label + ' ', el('b', {textContent: number(line.latest)}));
     this.legend.replaceChildren(...this.lines.slice(0, 4).map(row));
     const more = this.lines.length - 4;
     if (more > 0) this.legend.append(el('span', {textContent: 'and ' + more + ' more'}));
@@ -206,23 +247,37 @@ class Chart {
     let nearest = null;
     for (const one of this.box.shown) {
       let low = 0, high = one.x.length - 1;
-      while (high - low > 1) { const mid = (low + high) >> 1; if (one.x[mid] < x) low = mid; else high = mid; }
+      while (high - low > 1) {
+        const mid = (low + high) >> 1;
+        if (one.x[mid] < x)
+          low = mid;
+        else
+          high = mid;
+      }
       const i = x - one.x[low] < one.x[high] - x ? low : high;
       const odd = (one.data.odd || []).find(o => o[0] === i);
-      const value = odd ? [odd[1] && 'NaN', odd[2] && 'Infinity', odd[3] && '-Infinity'].filter(v => v).join(', ')
-                        : one.y[i];
-      const wide = one.data.lo && one.data.lo[i] !== one.data.hi[i] ? [one.data.lo[i], one.data.hi[i]] : null;
+      const value = odd ?
+          [odd[1] && 'NaN', odd[2] && 'Infinity', odd[3] && '-Infinity'].filter(v => v).join(', ') :
+          one.y[i];
+      const wide = one.data.lo && one.data.lo[i] !== one.data.hi[i] ?
+          [one.data.lo[i], one.data.hi[i]] :
+          null;
       found.push({line: one.line, value, wide});
       if (nearest === null || Math.abs(one.x[i] - x) < Math.abs(nearest - x)) nearest = one.x[i];
     }
-    found.sort((a, b) => (isNumber(b.value) ? b.value : Infinity) - (isNumber(a.value) ? a.value : Infinity));
+    found.sort(
+        (a, b) =>
+            (isNumber(b.value) ? b.value : Infinity) - (isNumber(a.value) ? a.value : Infinity));
     this.mark.hidden = this.hint.hidden = false;
     this.mark.style.left = this.box.px(nearest) + 'px';
     this.hint.replaceChildren(
-        el('div', {textContent: view.axis === 'time' ? duration(nearest) : 'step ' + number(nearest)}),
-        ...found.slice(0, 10).map(({line, value, wide}) => el('div', {}, el('i', {style: 'background:' + line.colour}),
-            line.label + ' ', el('b', {textContent: number(value)}),
-            wide ? ' (' + number(wide[0]) + ' to ' + number(wide[1]) + ')' : '')),
+        el('div',
+           {textContent: view.axis === 'time' ? duration(nearest) : 'step ' + number(nearest)}),
+        ...found.slice(0, 10).map(
+            ({line, value, wide}) =>
+                el('div', {}, el('i', {style: 'background:' + line.colour}), line.label + ' ',
+                   el('b', {textContent: number(value)}),
+                   wide ? ' (' + number(wide[0]) + ' to ' + number(wide[1]) + ')' : '')),
         found.length > 10 ? el('div', {textContent: 'and ' + (found.length - 10) + ' more'}) : '');
     const right = at > this.plot.clientWidth / 2;
     this.hint.style.left = right ? '' : at + 14 + 'px';
@@ -249,7 +304,9 @@ class Chart {
       this.band.hidden = true;
       if (ends[1] - ends[0] > 5 && this.box) zoom(this.box.step(ends[0]), this.box.step(ends[1]));
     });
-    this.plot.addEventListener('pointerleave', () => { this.mark.hidden = this.hint.hidden = true; });
+    this.plot.addEventListener('pointerleave', () => {
+      this.mark.hidden = this.hint.hidden = true;
+    });
     this.plot.addEventListener('dblclick', () => zoom(null, null));
     this.plot.addEventListener('wheel', event => {
       if (!event.ctrlKey || !this.box) return;
