@@ -802,8 +802,8 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
     amp_bf16 to export the forward under autocast. outputs: names of what forward returns; default: the keys of a dict or ModelOutput.
     prefix: what a wrapper puts before the names of the weights.
     largest: the largest size of a dynamic dimension; sizes: {name: (least, largest, step)} where a model allows only some. loss:
-    "cross_entropy" for one more program, of forward, that loss of the only output (or of "logits") and backward, which makes steps of
-    less than a tenth of a millisecond faster. data_only: lists of calls instead of compiled programs. Raises Refusal.
+    "cross_entropy" for one more program, of forward, that loss of the only output (or of "logits") and backward, for networks whose
+    steps are mostly calls. data_only: lists of calls instead of compiled programs. Raises Refusal.
     """
     P = private(data_only)
     if os.path.exists(folder):
@@ -1235,7 +1235,7 @@ def main(arguments=None):
     parser.add_argument("--data-only", action="store_true", help="a list of PyTorch's operators instead of compiled programs: runs on "
                         "any machine and loads no code")
     parser.add_argument("--loss", choices=["cross_entropy"], help="one more program, of forward, this loss and backward: for small "
-                        "networks, whose step it makes faster where no algorithm acts between them")
+                        "networks, whose steps are mostly calls")
     parser.add_argument("--no-eval", action="store_true", help="without a program for evaluation")
     parser.add_argument("--seed", type=int, default=0, help="of the weights")
     given = parser.parse_args(arguments)

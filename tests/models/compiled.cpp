@@ -21,6 +21,7 @@
 #include <tutti/algorithms/swa.hpp>
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/core/detail/digest.hpp>
+#include <tutti/core/on.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/optim/sgd.hpp>
@@ -317,6 +318,46 @@ TEST_CASE("the Trainer trains an exported network as one of LibTorch's layers, w
 TEST_CASE("forward, loss and backward in one program are what the three are",
           "[models][compiled][golden]") {
   compiled_rows::check_step(packages, 1e-5);
+}
+
+TEST_CASE("the Trainer takes the one program where no policy acts between forward and backward",
+          "[models][compiled][trainer]") {
+  torch::manual_seed(3);
+  const at::Tensor x = at::randn({43, 6}), y = x.slice(1, 0, 3).argmax(1);
+  std::string last;  // what has computed the last loss
+  const auto run = [&](const std::string& folder, const at::Tensor& targets,
+                       std::int64_t microbatch, auto... policies) {
+    const auto net = load_compiled(folder);
+    tutti::Trainer trainer(tutti::Classifier{net, {.num_classes = 3}},
+                           {.train = tutti::TensorLoader{x, targets, {.batch_size = 8}},
+                            .max_duration = "3ep",
+                            .optimizer = tutti::SGD{.lr = 0.02, .momentum = 0.9},
+                            .device_train_microbatch_size = microbatch,
+                            .device = "cpu",
+                            .seed = 4,
+                            .progress_bar = false},
+                           tutti::on<tutti::AfterBackward>([&last](const tutti::State& state) {
+                             last = state.loss.grad_fn()->name();
+                           }),
+                           policies...);
+    trainer.fit();
+    return net->named_parameters()["0.weight"].detach().clone();
+  };
+  const TemporaryFolder folder;
+  const std::string text = read_bytes(package("whole") + "/compiled.json");
+  write_bytes(folder / "compiled.json", replaced(text, "\"step\":", "\"unknown\":"));
+  write_bytes(folder / "model.safetensors", read_bytes(package("whole") + "/model.safetensors"));
+  for (const std::int64_t microbatch : {0, 3}) {
+    const at::Tensor got = run(package("whole"), y, microbatch);
+    CHECK(last == "CompiledStep");
+    const at::Tensor want = run(folder.path().string(), y, microbatch);
+    CHECK(last == "NllLossBackward0");
+    CHECK(got.allclose(want, 1e-4, 1e-6));
+  }
+  run(package("whole"), at::one_hot(y, 3).to(at::kFloat), 0);  // dense targets
+  CHECK(last != "CompiledStep");
+  run(package("whole"), y, 0, tutti::LabelSmoothing{});
+  CHECK(last != "CompiledStep");
 }
 
 TEST_CASE("a run that is resumed is the run that was not stopped, with dropout",

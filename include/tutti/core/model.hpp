@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -20,7 +21,10 @@ namespace tutti {
 /// `eval_forward(batch)`, `metrics(bool train)` (tutti::Metrics),
 /// `update_metric(batch, outputs, metric)`, `flops_per_batch(batch)`, `sample_losses(outputs,
 /// batch)` (a loss for each example, [N, ...]; with `bool has_sample_losses()` where that depends),
-/// `bool has_cross_entropy()` (loss is functional::soft_cross_entropy of outputs and targets).
+/// `bool has_cross_entropy()` (loss is functional::soft_cross_entropy of outputs and targets),
+/// `forward_and_loss(batch)` (an optional pair of Outputs, which need no gradients, and Loss: both
+/// at once in training, where that is cheaper; empty: not for this batch). The loop calls it where
+/// no policy acts between forward and backward.
 template <class M>
 concept Model = requires(M& model, const Batch& batch, const Outputs& outputs) {
   { model.forward(batch) } -> std::convertible_to<Outputs>;
@@ -72,6 +76,11 @@ class AnyModel {
     return self_->loss(outputs, batch);
   }
 
+  /// Outputs without gradients and the loss in one; empty: this model or batch takes two calls.
+  [[nodiscard]] std::optional<std::pair<Outputs, Loss>> forward_and_loss(const Batch& batch) const {
+    return self_->forward_and_loss(batch);
+  }
+
   /// The module that holds the parameters.
   [[nodiscard]] std::shared_ptr<torch::nn::Module> module() const { return self_->module(); }
 
@@ -113,6 +122,7 @@ class AnyModel {
     virtual Outputs forward(const Batch&) = 0;
     virtual Outputs eval_forward(const Batch&) = 0;
     virtual Loss loss(const Outputs&, const Batch&) = 0;
+    virtual std::optional<std::pair<Outputs, Loss>> forward_and_loss(const Batch&) = 0;
     virtual std::shared_ptr<torch::nn::Module> module() = 0;
     virtual Metrics metrics(bool) = 0;
     virtual void update_metric(const Batch&, const Outputs&, Metric&) = 0;
@@ -138,6 +148,13 @@ class AnyModel {
     }
     Loss loss(const Outputs& outputs, const Batch& batch) override {
       return model->loss(outputs, batch);
+    }
+    std::optional<std::pair<Outputs, Loss>> forward_and_loss(const Batch& batch) override {
+      if constexpr (requires { model->forward_and_loss(batch); }) {
+        return model->forward_and_loss(batch);
+      } else {
+        return std::nullopt;
+      }
     }
     std::shared_ptr<torch::nn::Module> module() override {
       if constexpr (GivesModule<M>) {

@@ -66,7 +66,7 @@ class CompiledNet final : public detail::ExportedPart {
   std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs);
 
   /// The outputs and the cross entropy of the only one (or of "logits") against class indices, by
-  /// one program, which computes the gradients too: the step of a small network is faster with it.
+  /// one program, which computes the gradients too, for networks whose steps are mostly calls.
   /// The loss has the gradients, the outputs have none.
   ///
   /// Empty, and nothing was computed: the package was exported without `--loss cross_entropy`; not

@@ -48,6 +48,27 @@ inline constexpr bool may_fold = step_takers<typename Engine::policies> == 0;
 template <>
 inline constexpr bool may_fold<AnyEngine> = true;
 
+// Where no policy acts on an event, fire() does nothing; an engine that a policy brings may.
+template <class Engine>
+inline constexpr bool fires_policies_alone = false;
+template <class... Ps>
+inline constexpr bool fires_policies_alone<tutti::Engine<Ps...>> = !(Recorder<Ps> || ...);
+
+// Nobody looks between the forward and the end of the backward, so that a model may do all in one.
+template <class Engine>
+constexpr bool is_undivided(const Engine& engine) {
+  if constexpr (is_erased<Engine>) {
+    return !engine.template acts_on<AfterForward>() && !engine.template acts_on<BeforeLoss>() &&
+           !engine.template acts_on<AfterLoss>() && !engine.template acts_on<BeforeBackward>();
+  } else {
+    static_cast<void>(engine);
+    using Recipe = typename Engine::recipe;
+    return fires_policies_alone<Engine> && !Recipe::template handles<AfterForward> &&
+           !Recipe::template handles<BeforeLoss> && !Recipe::template handles<AfterLoss> &&
+           !Recipe::template handles<BeforeBackward>;
+  }
+}
+
 // The name of the policy that takes the step into its own hands; empty when none does.
 template <class... Ps>
 constexpr std::string_view step_taker(types<Ps...>) {
@@ -381,6 +402,11 @@ class Step {
   }
 
   void forward_to_backward(double share) {
+    if (detail::is_undivided(engine_) && forward_and_loss()) {
+      backward(share);
+      engine_.template fire<AfterBackward>(state_);
+      return;
+    }
     forward();
     engine_.template fire<AfterForward>(state_);
     engine_.template fire<BeforeLoss>(state_);
@@ -402,6 +428,18 @@ class Step {
     if (run_.graphs) {
       run_.graphs->see(state_.outputs);
     }
+  }
+
+  // False: the model has no such thing for this batch.
+  bool forward_and_loss() {
+    const auto low = state_.autocast();
+    auto both = train::forward_and_loss(state_);
+    if (!both) {
+      return false;
+    }
+    state_.outputs = std::move(both->first);
+    take_loss(std::move(both->second));
+    return true;
   }
 
   // Of the model, unless the engine knows a shorter way to it.
