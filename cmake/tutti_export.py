@@ -282,7 +282,7 @@ class WithLoss(torch.nn.Module):
 
 
 def wire_step(P, graph, outs, inputs):
-    """Puts the results of forward, loss and backward in one in their order, and says what they are; inputs: how many the model has."""
+    """The graph of forward, loss and backward with its results in their order, and what they are; inputs: how many the model has."""
     end = output_node(graph)
     found = {"mutated": [], "output": [], "loss": [], "gradient": []}
     for v, descriptor in zip(end.args[0], outs):
@@ -297,9 +297,9 @@ def wire_step(P, graph, outs, inputs):
     end.args = (tuple(v for v, _ in pairs),)
     graph.graph.set_codegen(torch.fx.graph.CodeGen())  # of plain arguments, not of a pair of lists
     graph.graph.eliminate_dead_code()
-    graph.recompile()
+    graph = torch.fx.GraphModule(graph, graph.graph)  # which does not remember the pair
     given = [word(P, node.meta["desc"]) for node in placeholders(graph)]
-    return {"in": ["target:0" if w == f"input:{inputs}" else w for w in given], "out": [w for _, w in pairs]}
+    return graph, {"in": ["target:0" if w == f"input:{inputs}" else w for w in given], "out": [w for _, w in pairs]}
 
 
 # --- The programs --------------------------------------------------------------------------------------------------------------
@@ -354,7 +354,9 @@ def compiled(P, name, graph, path):
     if shutil.which(cxx.split()[0]) is None:
         raise Refusal(f"there is no C++ compiler {cxx}, which inductor needs; name one in CXX, or {cure}")
     try:
-        made = P.compile(graph, tuple(wanted), options={"aot_inductor.package": False})
+        # A step is that of a small network, in which each parallel loop costs a microsecond more than it saves.
+        threads = {"cpp.dynamic_threads": False, "cpp.threads": 1} if name == "step" else {}
+        made = P.compile(graph, tuple(wanted), options={"aot_inductor.package": False, **threads})
     except Exception as error:
         said = str(error).strip().split("\n\n")[0]
         raise Refusal(f"inductor cannot compile the program {name}: {type(error).__name__}: {said}; {cure}") from error
@@ -884,9 +886,8 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
                     example = example_targets(values(run(*args))[which])
                 step_module, graph, step_outs = joint_graph(P, step, (*args, example), (tuple(plain),) if dims else None, table, False)
                 held = dict(step_module.named_buffers(remove_duplicate=False))
-                wiring["step"] = {side: [canonical(w, held, "model." + inner) for w in words]
-                                  for side, words in wire_step(P, graph, step_outs, len(args)).items()}
-                parts["step"] = graph
+                parts["step"], step_words = wire_step(P, graph, step_outs, len(args))
+                wiring["step"] = {side: [canonical(w, held, "model." + inner) for w in words] for side, words in step_words.items()}
             runs = {}
             for name, graph in parts.items():
                 if data_only:

@@ -501,6 +501,7 @@ TUTTI_INLINE std::size_t CompiledNet::update_buffers(const std::vector<models::d
 // False: no parameter takes a gradient.
 TUTTI_INLINE bool CompiledNet::gradient_edges(torch::autograd::edge_list& edges) {
   bool any = false;
+  edges.reserve(parameter_slots_.size());
   for (std::size_t i = 0; i < parameter_slots_.size(); ++i) {
     const at::Tensor& now = parameter(i);
     any = any || now.requires_grad();

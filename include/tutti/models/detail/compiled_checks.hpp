@@ -180,7 +180,7 @@ TUTTI_INLINE bool takes_targets(const ExportedTensor& wanted, const at::Tensor& 
 
 TUTTI_INLINE std::vector<at::Tensor> contiguous(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> out;
-  out.reserve(tensors.size());
+  out.reserve(tensors.size() + 1);  // one for targets
   for (const at::Tensor& tensor : tensors) {
     out.push_back(tensor.contiguous());
   }

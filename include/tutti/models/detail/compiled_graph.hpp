@@ -119,7 +119,9 @@ class ExportedStep final : public torch::autograd::Node {
     torch::autograd::variable_list out = std::move(gradients);
     release_variables();
     const at::Tensor& factor = given[0];
-    if (!factor.is_cpu() || factor.item<double>() != 1) {
+    const bool is_one = factor.is_cpu() && factor.scalar_type() == at::kFloat &&
+                        *factor.const_data_ptr<float>() == 1;
+    if (!is_one) {
       for (at::Tensor& gradient : out) {
         if (gradient.defined()) {
           gradient.mul_(factor);
