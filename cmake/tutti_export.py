@@ -150,8 +150,9 @@ def captured(model, args, dynamic):
     return programs[0]
 
 
-def joint_graph(P, model, args, dynamic, table):
-    """Forward and backward graphs of the training mode, and the descriptors of the joint graph's outputs."""
+def joint_graph(P, model, args, dynamic, table, split=True):
+    """Forward and backward graphs of the training mode, and the descriptors of the joint graph's outputs. split: False for one graph of
+    both, whose backward starts with the gradient 1."""
     program = captured(model, args, dynamic)
     by_name = {node.name: node for node in placeholders(program)}
     fakes = tuple(value(by_name[name]) for name in program.graph_signature.user_inputs)
@@ -163,12 +164,24 @@ def joint_graph(P, model, args, dynamic, table):
         joint = P.joint(stack, module, fakes, decompositions=table).graph_module
         outs = output_node(joint).meta["desc"]
         draws = any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in joint.graph.nodes)
+        if not split:
+            for node in placeholders(joint):
+                if isinstance(node.meta["desc"], P.D.TangentAOTInput):
+                    with joint.graph.inserting_before(next(n for n in joint.graph.nodes if n.op != "placeholder")):
+                        one = joint.graph.call_function(torch.ops.aten.full.default, ([], 1.0),
+                                                        {"dtype": value(node).dtype, "device": value(node).device})
+                    one.meta["val"] = value(node)
+                    node.replace_all_uses_with(one)
+                    joint.graph.erase_node(node)
+            joint.recompile()
         if table is not None:
             with P.V.set_fake_mode(mode):
                 P.joint_passes(joint)
         count = sum(d is not None and not isinstance(d, P.D.GradAOTOutput) for d in outs)
         static = [i for i, node in enumerate(placeholders(joint))
                   if isinstance(node.meta["desc"], (P.D.ParamAOTInput, P.D.BufferAOTInput))]
+        if not split:
+            return module, joint, outs
         forward, backward = P.partition(joint, [value(node) for node in placeholders(joint)], num_fwd_outputs=count,
                                         static_lifetime_input_indices=static)
     return program, module, forward, backward, outs, count, draws
@@ -254,6 +267,41 @@ def wire(P, forward, backward, outs, count):
     }
 
 
+class WithLoss(torch.nn.Module):
+    """The cross entropy of one of a model's outputs against the last argument, and all outputs, without gradients."""
+
+    def __init__(self, model, which):
+        super().__init__()
+        self.model, self.which = model, which
+
+    def forward(self, *args):
+        out = values(self.model(*args[:-1]))
+        logits = out[self.which]
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        return (torch.nn.functional.cross_entropy(logits, args[-1]), *(o.detach().clone() for o in out))
+
+
+def wire_step(P, graph, outs, inputs):
+    """The graph of forward, loss and backward with its results in their order, and what they are; inputs: how many the model has."""
+    end = output_node(graph)
+    found = {"mutated": [], "output": [], "loss": [], "gradient": []}
+    for v, descriptor in zip(end.args[0], outs):
+        text = word(P, descriptor) if v is not None and descriptor is not None else "gradient:input:"
+        if text == "output:0":
+            text = "loss:0"
+        elif text.startswith("output:"):
+            text = f"output:{int(text.removeprefix('output:')) - 1}"
+        if not text.startswith("gradient:input:"):
+            found[text.partition(":")[0]].append((v, text))
+    pairs = [pair for kind in found.values() for pair in kind]
+    end.args = (tuple(v for v, _ in pairs),)
+    graph.graph.set_codegen(torch.fx.graph.CodeGen())  # of plain arguments, not of a pair of lists
+    graph.graph.eliminate_dead_code()
+    graph = torch.fx.GraphModule(graph, graph.graph)  # which does not remember the pair
+    given = [word(P, node.meta["desc"]) for node in placeholders(graph)]
+    return graph, {"in": ["target:0" if w == f"input:{inputs}" else w for w in given], "out": [w for _, w in pairs]}
+
+
 # --- The programs --------------------------------------------------------------------------------------------------------------
 
 @contextlib.contextmanager
@@ -306,7 +354,9 @@ def compiled(P, name, graph, path):
     if shutil.which(cxx.split()[0]) is None:
         raise Refusal(f"there is no C++ compiler {cxx}, which inductor needs; name one in CXX, or {cure}")
     try:
-        made = P.compile(graph, tuple(wanted), options={"aot_inductor.package": False})
+        # A step is that of a small network, in which each parallel loop costs a microsecond more than it saves.
+        threads = {"cpp.dynamic_threads": False, "cpp.threads": 1} if name == "step" else {}
+        made = P.compile(graph, tuple(wanted), options={"aot_inductor.package": False, **threads})
     except Exception as error:
         said = str(error).strip().split("\n\n")[0]
         raise Refusal(f"inductor cannot compile the program {name}: {type(error).__name__}: {said}; {cure}") from error
@@ -636,11 +686,35 @@ def refuse_counters(model, run, args):
                           "exported would have one value for all steps. Make it a buffer that forward changes with add_()")
 
 
+def targets_of(results, names, symbols):
+    """Which output a cross entropy is of, and the targets that it takes: indices of classes."""
+    which = names.index("logits") if "logits" in names else 0
+    logits = results[which]
+    if len(names) > 1 and names[which] != "logits" or not logits.is_floating_point() or logits.dim() < 2 or \
+            not isinstance(logits.shape[1], int):
+        raise Refusal(f"a cross entropy takes the only output, or that named logits, of floats [N, C, ...]; the outputs are "
+                      f"{', '.join(names)}; leave --loss out")
+    dynamic = {}
+    shape = [logits.shape[0], *logits.shape[2:]]
+    for i, size in enumerate(shape):
+        if not isinstance(size, int):
+            if str(size.node.expr) not in symbols:
+                raise Refusal(f"the targets of a cross entropy would have the size {size}, which no input has; leave --loss out")
+            dynamic[i] = symbols[str(size.node.expr)]
+    return which, {"name": "targets", "dtype": "int64", "shape": [dynamic.get(i, size) for i, size in enumerate(shape)],
+                   "below": logits.shape[1], "dynamic": dynamic}
+
+
+def example_targets(logits):
+    """Indices of classes for logits [N, C, ...]."""
+    return torch.randint(0, logits.shape[1], (logits.shape[0], *logits.shape[2:]))
+
+
 def values(result):
     return [o for o in pytree.tree_leaves(result) if isinstance(o, torch.Tensor)]
 
 
-def check(model, run, wiring, runs, names, args, draws, tolerance):
+def check(model, run, wiring, runs, names, args, draws, tolerance, which=None):
     """What was exported computes what the model does, gradients, changed buffers and evaluation included. run: calls the model.
 
     Where the training draws random numbers, a seed gives the same ones as a rule; where it does not, the training is not compared.
@@ -660,6 +734,8 @@ def check(model, run, wiring, runs, names, args, draws, tolerance):
         if kind in ("parameter", "buffer"):
             name = names.first.get(name, name)
             return tensors[name].detach() if name in tensors else names.constants[int(name.split(".")[1])]
+        if kind == "target":
+            return targets
         return args[int(name)] if kind == "input" else tangents[int(name)] if kind == "tangent" else at[text]
 
     def program(part):
@@ -690,6 +766,24 @@ def check(model, run, wiring, runs, names, args, draws, tolerance):
             if text.startswith("mutated:"):
                 name = text.removeprefix("mutated:")
                 near(f"the changed buffer {name}", at[text], changed[names.first.get(name, name)], tolerance)
+    if "step" in runs:
+        targets = example_targets(wanted[which])
+        step = WithLoss(run, which)
+        with torch.random.fork_rng(devices=[]):
+            restore()
+            torch.manual_seed(0)
+            loss = step(*args, targets)[0]
+            grads = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+            restore()
+            torch.manual_seed(0)
+            for text in [text for text in at if text.startswith("gradient")]:
+                del at[text]
+            with torch.no_grad():
+                program("step")
+        if near("the loss", at["loss:0"], loss, tolerance, or_false=draws):
+            for name, gradient in zip(parameters, grads):
+                if gradient is not None:
+                    near(f"the gradient of {name} in a step", at[f"gradient:{name}"], gradient, min(20 * tolerance, 0.3))
     if "eval" in runs:
         run.eval()
         with torch.no_grad():
@@ -702,14 +796,16 @@ def check(model, run, wiring, runs, names, args, draws, tolerance):
 
 
 def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="fp32", outputs=None, prefix="",
-           largest=4096, sizes=None, verify=True, data_only=False):
+           largest=4096, sizes=None, loss=None, verify=True, data_only=False):
     """Exports `model` to the new folder `folder`; returns what compiled.json says.
 
     inputs: example tensors by name, in the order of forward's arguments; dimensions are 2 or more, and different where they may
     differ. dynamic: {input: {dimension: name}}; default: dimension 0 of each is "batch"; {}: nothing is dynamic. precision: fp32, or
     amp_bf16 to export the forward under autocast. outputs: names of what forward returns; default: the keys of a dict or ModelOutput.
     prefix: what a wrapper puts before the names of the weights.
-    largest: the largest size of a dynamic dimension; sizes: {name: (least, largest, step)} where a model allows only some. data_only: lists of calls instead of compiled programs. Raises Refusal.
+    largest: the largest size of a dynamic dimension; sizes: {name: (least, largest, step)} where a model allows only some. loss:
+    "cross_entropy" for one more program, of forward, that loss of the only output (or of "logits") and backward, for networks whose
+    steps are mostly calls. data_only: lists of calls instead of compiled programs. Raises Refusal.
     """
     P = private(data_only)
     if os.path.exists(folder):
@@ -740,6 +836,8 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
     low = precision == "amp_bf16"
     if precision not in ("fp32", "amp_bf16"):
         raise Refusal(f"precision is {precision}, expected fp32 or amp_bf16")
+    if loss not in (None, "cross_entropy"):
+        raise Refusal(f"the loss is {loss}, expected cross_entropy")
     run = Autocast(model) if low else model
     inner = "model." if low else ""
     if shapes and any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(run.forward).parameters.values()):
@@ -758,7 +856,7 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
                 refuse_layouts(P, wiring, forward, backward)
             buffers = dict(module.named_buffers(remove_duplicate=False))
 
-            def canonical(text):
+            def canonical(text, buffers=buffers, inner=inner):
                 kind, _, name = text.partition(":")
                 if kind not in ("parameter", "buffer", "gradient", "mutated"):
                     return text
@@ -766,6 +864,11 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
                 if name in names.first:
                     return names.of(f"{kind}:{name}")
                 return "buffer:" + names.constant(buffers[inner + name if inner + name in buffers else name])
+            symbols, ranges, labels = symbols_of(program, wanted)
+            results = [value(v) for v, d in zip(output_node(forward).args[0], outs) if isinstance(d, P.D.PlainAOTOutput)]
+            given_names = outputs or output_names(program.call_spec.out_spec)
+            if len(given_names) != len(results):
+                raise Refusal(f"forward returns {len(results)} tensors, and {len(given_names)} names were given: {', '.join(given_names)}")
             parts = {"forward": forward, "backward": backward}
             if evaluation:
                 run.eval()
@@ -774,7 +877,17 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
             for part in wiring.values():
                 for side, words in part.items():
                     part[side] = [canonical(w) for w in words]
-            results = [value(v) for v, d in zip(output_node(forward).args[0], outs) if isinstance(d, P.D.PlainAOTOutput)]
+            which = targets = None
+            if loss is not None:
+                which, targets = targets_of(results, given_names, symbols)
+                step = WithLoss(run, which)
+                plain = [{i: dims[label] for i, label in each.items()} or None for each in [*labels, targets["dynamic"]]]
+                with torch.no_grad():
+                    example = example_targets(values(run(*args))[which])
+                step_module, graph, step_outs = joint_graph(P, step, (*args, example), (tuple(plain),) if dims else None, table, False)
+                held = dict(step_module.named_buffers(remove_duplicate=False))
+                parts["step"], step_words = wire_step(P, graph, step_outs, len(args))
+                wiring["step"] = {side: [canonical(w, held, "model." + inner) for w in words] for side, words in step_words.items()}
             runs = {}
             for name, graph in parts.items():
                 if data_only:
@@ -787,13 +900,12 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
                     with open(path, "rb") as file:
                         code = file.read()
                     wiring[name].update({"xxh64": xxh64(code), "sha256": hashlib.sha256(code).hexdigest()})
-        symbols, ranges, labels = symbols_of(program, wanted)
         run.train()
         if verify:
             tolerance = (1e-4 if data_only else 1e-3) if not low else 3e-2  # programs round to bfloat16 at fewer places
             for batch in (args, resized(args, labels, ranges)):
                 if batch is not None:
-                    check(model, run, wiring, runs, names, batch, draws, tolerance)
+                    check(model, run, wiring, runs, names, batch, draws, tolerance, which)
         model.train(was_training)
         by_name = {node.name: node for node in placeholders(program)}
         persistent = {names.first[k] for k in model.state_dict() if k in names.first}
@@ -809,9 +921,6 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
             weights[f"constants.{i}"] = tensor
             held.append({"name": f"constants.{i}", **described(tensor, {}), "persistent": False})
         rows = rows_of(program)
-        labels = outputs or output_names(program.call_spec.out_spec)
-        if len(labels) != len(results):
-            raise Refusal(f"forward returns {len(results)} tensors, and {len(labels)} names were given: {', '.join(labels)}")
         package = {
             "format": FORMAT, "kind": "data" if data_only else "code", "torch": torch.__version__.split("+")[0],
             **({} if data_only else machine(P)),
@@ -819,7 +928,8 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
             "symbols": ranges,
             "inputs": [{"name": n, **described(value(by_name[u]), symbols), **({"below": rows[u]} if u in rows else {})}
                        for n, u in zip(names_in, program.graph_signature.user_inputs)],
-            "outputs": [{"name": n, **described(v, symbols)} for n, v in zip(labels, results)],
+            "outputs": [{"name": n, **described(v, symbols)} for n, v in zip(given_names, results)],
+            **({"targets": {k: v for k, v in targets.items() if k != "dynamic"}} if targets else {}),
             "parameters": parameters, "buffers": held, "tied": names.other, "programs": wiring,
         }
         from safetensors.torch import save_file
@@ -1125,6 +1235,8 @@ def main(arguments=None):
     parser.add_argument("--precision", default="fp32", choices=["fp32", "amp_bf16"])
     parser.add_argument("--data-only", action="store_true", help="a list of PyTorch's operators instead of compiled programs: runs on "
                         "any machine and loads no code")
+    parser.add_argument("--loss", choices=["cross_entropy"], help="one more program, of forward, this loss and backward: for small "
+                        "networks, whose steps are mostly calls")
     parser.add_argument("--no-eval", action="store_true", help="without a program for evaluation")
     parser.add_argument("--seed", type=int, default=0, help="of the weights")
     given = parser.parse_args(arguments)
@@ -1160,7 +1272,7 @@ def main(arguments=None):
             sizes[label] = tuple(int(part) for part in (*parts, "1")[:3])
         package = export(model, inputs, given.out, dynamic=dynamic, evaluation=not given.no_eval,
                          precision=given.precision, outputs=outputs, prefix=prefix, largest=given.largest,
-                         sizes=sizes, data_only=given.data_only)
+                         sizes=sizes, loss=given.loss, data_only=given.data_only)
     except (Refusal, ImportError, json.JSONDecodeError) as refusal:
         print(f"tutti_export: {refusal}", file=sys.stderr)
         return 1

@@ -5,8 +5,8 @@
 //   benchmark_compiled FOLDER/NAME LOSS OPTIMIZER SAMPLES INPUT...
 //
 // FOLDER/NAME.tutti is the package and FOLDER/NAME.batch.safetensors the batch. LOSS: classes,
-// tokens, next, noise. OPTIMIZER: sgd, adamw. Prints a line of JSON: 20 losses, then the
-// microseconds of a step, SAMPLES of half a second each.
+// tokens, next, noise, step (that of classes by forward_and_loss). OPTIMIZER: sgd, adamw. Prints a
+// line of JSON: 20 losses, then the microseconds of a step, SAMPLES of half a second each.
 
 #include <algorithm>
 #include <cmath>
@@ -82,7 +82,8 @@ int main(int argc, char** argv) {
   tutti::train::Backward backward;
   const auto step = [&] {
     optimizer->zero_grad();
-    const at::Tensor loss = loss_of(loss_kind, net->forward(inputs)[0], y);
+    const at::Tensor loss = loss_kind == "step" ? net->forward_and_loss(inputs, y).value().second
+                                                : loss_of(loss_kind, net->forward(inputs)[0], y);
     backward(loss);
     optimizer->step();
     return loss;

@@ -78,7 +78,7 @@ def main():
     parser.add_argument("--program", required=True)
     parser.add_argument("--python", required=True)
     parser.add_argument("--folder", required=True)
-    parser.add_argument("--models", default="mlp,gpt2,llama,bert,vit,t5,qwen3,swin,lstm,cond,resnet18,resnet50,mobilenet_v3,"
+    parser.add_argument("--models", default="mlp,mlp_step,gpt2,llama,bert,vit,t5,qwen3,swin,lstm,cond,resnet18,resnet50,mobilenet_v3,"
                         "efficientnet_b0,convnext_tiny,unet")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--samples", type=int, default=5)
@@ -101,7 +101,7 @@ def main():
               f"{worst(losses['tutti'], losses['eager'], LOSSES):.0e} | {worst(losses['tutti'], losses['eager'], 20):.0e} | "
               f"{about['export_seconds']} |", flush=True)
         if "compile" in times:
-            claims.append((f"{name}: torch.compile / here", times["compile"] / here, 8 if name == "mlp" else 1))
+            claims.append((f"{name}: torch.compile / here", times["compile"] / here, 8 if name.startswith("mlp") else 1))
         if arguments.data_only or name in TRANSFORMERS:
             claims.append((f"{name}: eager / here", times["eager"] / here, 0.9 if arguments.data_only else 1.3))
     print()

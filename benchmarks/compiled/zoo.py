@@ -19,6 +19,7 @@ LOSSES = {
     "tokens": lambda out, y: F.cross_entropy(out.flatten(0, 1), y.flatten()),
     "next": lambda out, y: F.cross_entropy(out[:, :-1].flatten(0, 1), y[:, 1:].flatten()),
     "noise": lambda out, y: F.mse_loss(out, y),
+    "step": lambda out, y: F.cross_entropy(out, y),  # exported with --loss cross_entropy
 }
 
 
@@ -94,9 +95,16 @@ def unet():
 DECODER = dict(vocab_size=512, hidden_size=128, intermediate_size=352, num_hidden_layers=4, num_attention_heads=4,
                num_key_value_heads=2, max_position_embeddings=128, use_cache=False)
 
+def mlp(loss):
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    case = classes(model, {"x": torch.randn(8, 32)}, 10)
+    case.loss = loss
+    return case
+
+
 MODELS = {
-    "mlp": lambda: classes(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)),
-                           {"x": torch.randn(8, 32)}, 10),
+    "mlp": lambda: mlp("classes"),
+    "mlp_step": lambda: mlp("step"),
     "gpt2": lambda: text(transformer("gpt2", vocab_size=128, n_positions=128, n_embd=64, n_layer=2, n_head=4, embd_pdrop=0,
                                      attn_pdrop=0, resid_pdrop=0, use_cache=False), tokens(16, 128, 128), "next", 128),
     "resnet18": lambda: classes(torchvision("resnet18"), images(8), 100),

@@ -32,8 +32,10 @@ void read(std::string_view text) {
     check_machine(package, "fuzz.tutti", processor_flags("flags : avx avx2 fma"));
     return;
   }
-  for (const ExportedProgram* each : {&package.forward, &package.backward, &package.eval}) {
-    if (each != &package.eval || package.has_eval) {
+  for (const ExportedProgram* each :
+       {&package.forward, &package.backward, &package.eval, &package.step}) {
+    if ((each != &package.eval || package.has_eval) &&
+        (each != &package.step || package.has_step)) {
       const OperatorProgram program("fuzz", each->calls, each->results, each->in.size());
     }
   }

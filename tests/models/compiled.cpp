@@ -21,6 +21,7 @@
 #include <tutti/algorithms/swa.hpp>
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/core/detail/digest.hpp>
+#include <tutti/core/on.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/optim/sgd.hpp>
@@ -96,14 +97,15 @@ struct Code {
 };
 
 // A folder with a package whose compiled.json has another text in the place of `from`.
-std::string refused(const std::string& from, const std::string& to) {
+std::string refused(const std::string& from, const std::string& to,
+                    const std::string& name = "dropped") {
   const TemporaryFolder folder;
-  std::string text = read_bytes(package("dropped") + "/compiled.json");
+  std::string text = read_bytes(package(name) + "/compiled.json");
   const auto at = text.find(from);
   REQUIRE(at != std::string::npos);
   text.replace(at, from.size(), to);
   write_bytes(folder / "compiled.json", text);
-  write_bytes(folder / "model.safetensors", read_bytes(package("dropped") + "/model.safetensors"));
+  write_bytes(folder / "model.safetensors", read_bytes(package(name) + "/model.safetensors"));
   return said_of(folder.path().string());
 }
 
@@ -288,6 +290,12 @@ TEST_CASE("what compiled.json cannot mean is refused before anything runs",
   CHECK_THAT(refused("\"float32\",\"shape\":[8,6]", "\"float32\",\"shape\":[6,8]"),
              ContainsSubstring("a.weight"));
   CHECK_THAT(refused("\"float32\"", "\"float31\""), ContainsSubstring("float31"));
+  CHECK_THAT(refused("\"loss:0\"", "\"loss:1\"", "whole"), ContainsSubstring("loss:1"));
+  CHECK_THAT(refused("\"loss:0\"", "\"saved:0\"", "whole"),
+             ContainsSubstring("the program step does not give"));
+  CHECK_THAT(refused("\"target:0\"", "\"tangent:0\"", "whole"),
+             ContainsSubstring("the program step takes what is no"));
+  CHECK_THAT(refused("\"below\":3", "\"below\":0", "whole"), ContainsSubstring("a table of 0"));
   CHECK_THAT(refused("[1,4096]", "[1,4096,0]"), ContainsSubstring("the size batch is empty"));
   CHECK_THAT(refused("{\"format\"", "{\"format"), ContainsSubstring("JSON"));
   CHECK_THROWS_WITH(load_compiled("/nowhere.tutti"), ContainsSubstring("/nowhere.tutti"));
@@ -305,6 +313,51 @@ TEST_CASE("the Trainer trains an exported network as one of LibTorch's layers, w
   check_run("SWA", 0, SWA{.swa_start = "0.5dur", .swa_end = "0.9dur"});
   check_run("SelectiveBackprop", 0, SelectiveBackprop{.start = 0.2, .end = 0.9});
   check_run("LayerFreezing", 0, LayerFreezing{});
+}
+
+TEST_CASE("forward, loss and backward in one program are what the three are",
+          "[models][compiled][golden]") {
+  compiled_rows::check_step(packages, 1e-5);
+}
+
+TEST_CASE("the Trainer takes the one program where no policy acts between forward and backward",
+          "[models][compiled][trainer]") {
+  torch::manual_seed(3);
+  const at::Tensor x = at::randn({43, 6}), y = x.slice(1, 0, 3).argmax(1);
+  std::string last;  // what has computed the last loss
+  const auto run = [&](const std::string& folder, const at::Tensor& targets,
+                       std::int64_t microbatch, auto... policies) {
+    const auto net = load_compiled(folder);
+    tutti::Trainer trainer(tutti::Classifier{net, {.num_classes = 3}},
+                           {.train = tutti::TensorLoader{x, targets, {.batch_size = 8}},
+                            .max_duration = "3ep",
+                            .optimizer = tutti::SGD{.lr = 0.02, .momentum = 0.9},
+                            .device_train_microbatch_size = microbatch,
+                            .device = "cpu",
+                            .seed = 4,
+                            .progress_bar = false},
+                           tutti::on<tutti::AfterBackward>([&last](const tutti::State& state) {
+                             last = state.loss.grad_fn()->name();
+                           }),
+                           policies...);
+    trainer.fit();
+    return net->named_parameters()["0.weight"].detach().clone();
+  };
+  const TemporaryFolder folder;
+  const std::string text = read_bytes(package("whole") + "/compiled.json");
+  write_bytes(folder / "compiled.json", replaced(text, "\"step\":", "\"unknown\":"));
+  write_bytes(folder / "model.safetensors", read_bytes(package("whole") + "/model.safetensors"));
+  for (const std::int64_t microbatch : {0, 3}) {
+    const at::Tensor got = run(package("whole"), y, microbatch);
+    CHECK(last == "CompiledStep");
+    const at::Tensor want = run(folder.path().string(), y, microbatch);
+    CHECK(last == "NllLossBackward0");
+    CHECK(got.allclose(want, 1e-4, 1e-6));
+  }
+  run(package("whole"), at::one_hot(y, 3).to(at::kFloat), 0);  // dense targets
+  CHECK(last != "CompiledStep");
+  run(package("whole"), y, 0, tutti::LabelSmoothing{});
+  CHECK(last != "CompiledStep");
 }
 
 TEST_CASE("a run that is resumed is the run that was not stopped, with dropout",

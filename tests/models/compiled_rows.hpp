@@ -58,6 +58,77 @@ inline void check_losses(const std::string& path, double tolerance) {
   CHECK(!out.requires_grad());
 }
 
+/// 20 steps by the program of forward, loss and backward, and what it is not for.
+inline void check_step(const std::string& folder, double tolerance) {
+  using Catch::Matchers::ContainsSubstring;
+  const Tensors io = expected(folder + "/whole");
+  const at::Tensor x = io.at("x0"), y = io.at("y");
+  auto net = tutti::load_compiled(folder + "/whole");
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  torch::manual_seed(5);
+  for (std::int64_t i = 0; i < io.at("losses").size(0); ++i) {
+    optimizer.zero_grad();
+    const auto both = net->forward_and_loss(x, y);
+    REQUIRE(both.has_value());
+    CHECK(!both->first.requires_grad());
+    both->second.backward();
+    optimizer.step();
+    const double want = io.at("losses")[i].item<double>();
+    INFO("step " << i);
+    CHECK(std::abs(both->second.item<double>() - want) <= tolerance * want);
+  }
+
+  // The two programs: outputs, gradients of a part of the loss, statistics, a frozen weight.
+  auto two = tutti::load_compiled(folder + "/whole"), one = tutti::load_compiled(folder + "/whole");
+  for (auto& each : {two, one}) {
+    each->named_parameters()["0.bias"].set_requires_grad(false);
+  }
+  const at::Tensor part = x.slice(0, 0, 5), of_part = y.slice(0, 0, 5);
+  torch::manual_seed(6);
+  const at::Tensor out = two->forward(part);
+  at::cross_entropy_loss(out, of_part).mul(0.25).backward();
+  torch::manual_seed(6);
+  const auto both = one->forward_and_loss(part, of_part);
+  REQUIRE(both.has_value());
+  both->second.mul(0.25).backward();
+  CHECK(both->first.allclose(out, 1e-4, 1e-5));
+  for (const auto& each : two->named_parameters()) {
+    const at::Tensor& got = one->named_parameters()[each.key()].grad();
+    INFO(each.key());
+    CHECK(got.defined() == each.value().grad().defined());
+    CHECK((!got.defined() || got.allclose(each.value().grad(), 1e-4, 1e-6)));
+  }
+  for (const auto& each : two->named_buffers()) {
+    CHECK(one->named_buffers()[each.key()].allclose(each.value(), 1e-4, 1e-6));
+  }
+  CHECK_THROWS_WITH(both->second.backward(), ContainsSubstring("walked backward before"));
+
+  // What takes two programs.
+  const auto has = [&](const at::Tensor& targets) {
+    return net->forward_and_loss(x, targets).has_value();
+  };
+  CHECK(has(y));
+  at::Tensor one_counts = at::full_like(y, -100);
+  one_counts.slice(0, 0, 1).fill_(1);
+  CHECK(has(one_counts));
+  CHECK(!has(y + 3));
+  CHECK(!has(y - 3));
+  CHECK(!has(y.to(at::kInt)));
+  CHECK(!has(y.slice(0, 1)));
+  CHECK(!has(at::ones({8, 3})));
+  CHECK(!has({}));
+  {
+    const at::NoGradGuard no_grad;
+    CHECK(!has(y));
+  }
+  net->eval();
+  CHECK(!has(y));
+  auto without = tutti::load_compiled(folder + "/dropped");
+  CHECK(!without->forward_and_loss(x, y).has_value());
+  net->train();
+  CHECK_THROWS_WITH(net->forward_and_loss(x.to(at::kDouble), y), ContainsSubstring("convert it"));
+}
+
 /// What `forward` says when it refuses, without where it was thrown.
 inline std::string said(tutti::CompiledNet& net, const std::vector<at::Tensor>& inputs) {
   try {

@@ -99,6 +99,7 @@ TEST_CASE("compiled programs train as PyTorch does, and refuse what they would m
   compiled_rows::check_losses(folder + "/pair", 1e-5);
   compiled_rows::check_losses(folder + "/low", 2e-2);  // bfloat16, rounded at fewer places
   compiled_rows::check_losses(folder + "/sized", 1e-5);
+  compiled_rows::check_step(folder, 1e-5);
   compiled_rows::check_refused_inputs(folder);
   compiled_rows::check_orders_of_memory(folder);
   compiled_rows::check_refused_weights(folder);
@@ -109,4 +110,15 @@ TEST_CASE("compiled programs train as PyTorch does, and refuse what they would m
   weights_after(folder + "/dropped", 7, run, "");
   CHECK(weights_after(folder + "/dropped", 12, "", run + "/latest").equal(whole));
   check_changed_files(folder + "/net");
+}
+
+TEST_CASE("the exporter's algorithms compute what Composer's do",
+          "[round_trip][compiled][python]") {
+  const std::string python =
+      tutti_test::python_with("safetensors, torch._functorch._aot_autograd.descriptors");
+  if (python.empty()) {
+    return tutti_test::skip(tutti_test::no_python_with("torch 2.11 and safetensors"));
+  }
+  const std::string script = TUTTI_SOURCE_DIR "/tests/round_trip/compiled_algorithms.py";
+  CHECK(std::system((python + " -B -W ignore '" + script + "'").c_str()) == 0);
 }

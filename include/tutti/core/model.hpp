@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -21,7 +22,10 @@ namespace tutti {
 /// `eval_forward(batch)`, `metrics(bool train)` (tutti::Metrics),
 /// `update_metric(batch, outputs, metric)`, `flops_per_batch(batch)`, `sample_losses(outputs,
 /// batch)` (a loss for each example, [N, ...]; with `bool has_sample_losses()` where that depends),
-/// `bool has_cross_entropy()` (loss is functional::soft_cross_entropy of outputs and targets).
+/// `bool has_cross_entropy()` (loss is functional::soft_cross_entropy of outputs and targets),
+/// `forward_and_loss(batch)` (an optional pair of Outputs, which need no gradients, and Loss: both
+/// at once in training, where that is cheaper; empty: not for this batch). The loop calls it where
+/// no policy acts between forward and backward.
 ///
 /// Where several optimizers take turns (TrainerOptions::optimizers), a last parameter
 /// `std::string_view due` of forward and loss, each as the model likes, has the name of the one
@@ -88,6 +92,11 @@ class AnyModel {
     return self_->loss(outputs, batch);
   }
 
+  /// Outputs without gradients and the loss in one; empty: this model or batch takes two calls.
+  [[nodiscard]] std::optional<std::pair<Outputs, Loss>> forward_and_loss(const Batch& batch) const {
+    return self_->forward_and_loss(batch);
+  }
+
   /// Tells the model whose turn it is: see Model. due: has to live until the next call.
   void set_due(std::string_view due) const { self_->due = due; }
 
@@ -132,6 +141,7 @@ class AnyModel {
     virtual Outputs forward(const Batch&) = 0;
     virtual Outputs eval_forward(const Batch&) = 0;
     virtual Loss loss(const Outputs&, const Batch&) = 0;
+    virtual std::optional<std::pair<Outputs, Loss>> forward_and_loss(const Batch&) = 0;
     virtual std::shared_ptr<torch::nn::Module> module() = 0;
     virtual Metrics metrics(bool) = 0;
     virtual void update_metric(const Batch&, const Outputs&, Metric&) = 0;
@@ -168,6 +178,13 @@ class AnyModel {
         return model->loss(outputs, batch, this->due);
       } else {
         return model->loss(outputs, batch);
+      }
+    }
+    std::optional<std::pair<Outputs, Loss>> forward_and_loss(const Batch& batch) override {
+      if constexpr (requires { model->forward_and_loss(batch); }) {
+        return model->forward_and_loss(batch);
+      } else {
+        return std::nullopt;
       }
     }
     std::shared_ptr<torch::nn::Module> module() override {

@@ -79,6 +79,19 @@ class Classifier {
     return detail::loss_of(options_, outputs.tensor(), batch.targets());
   }
 
+  /// Both at once, where the network has them so (CompiledNet) and the loss is the default one.
+  [[nodiscard]] std::optional<std::pair<Outputs, Loss>> forward_and_loss(
+      const Batch& batch) const requires requires(Net& net, const at::Tensor& tensor) {
+    net.forward_and_loss(tensor, tensor);
+  }
+  {
+    if (options_.loss) {
+      return std::nullopt;
+    }
+    auto both = net_->forward_and_loss(batch.inputs(), batch.targets());
+    return both ? std::optional<std::pair<Outputs, Loss>>(std::move(*both)) : std::nullopt;
+  }
+
   /// The loss is the default one.
   [[nodiscard]] bool has_cross_entropy() const { return !options_.loss; }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/edge.h>
 #include <torch/nn/module.h>
 
 #include <tutti/config.hpp>
@@ -22,26 +23,10 @@
 #include <tutti/models/detail/compiled_checks.hpp>
 #include <tutti/models/detail/compiled_graph.hpp>
 #include <tutti/models/detail/compiled_package.hpp>
+#include <tutti/models/detail/compiled_part.hpp>
 
 /// Models of Python that were exported once, by tutti_export.py, and are trained without Python.
 namespace tutti {
-
-namespace detail {
-
-/// A module whose weights are found by their places: parameters may be other tensors later.
-class ExportedPart : public torch::nn::Module {
- public:
-  at::Tensor& parameter(std::size_t place) { return parameters_[place].value(); }
-  at::Tensor& buffer(std::size_t place) { return own_buffers_[place]; }
-  std::size_t add(const std::string& name, at::Tensor tensor, bool is_buffer, bool requires_grad);
-  std::shared_ptr<ExportedPart> part(const std::string& name);
-
- private:
-  std::vector<at::Tensor> own_buffers_;  // LibTorch gives no place of a buffer
-  std::map<std::string, std::shared_ptr<ExportedPart>> parts_;
-};
-
-}  // namespace detail
 
 /// Options of load_compiled() and CompiledModel.
 struct CompiledOptions {
@@ -80,6 +65,20 @@ class CompiledNet final : public detail::ExportedPart {
   /// Throws c10::Error with both sides when an input or a weight is not what was exported.
   std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs);
 
+  /// The outputs and the cross entropy of the only one (or of "logits") against class indices, by
+  /// one program, which computes the gradients too, for networks whose steps are mostly calls.
+  /// The loss has the gradients, the outputs have none.
+  ///
+  /// Empty, and nothing was computed: the package was exported without `--loss cross_entropy`; not
+  /// in training, or without gradients; or the targets are not int64 indices that fit the inputs
+  /// (those of LabelSmoothing and MixUp are not). Throws as forward().
+  std::optional<std::pair<std::vector<at::Tensor>, at::Tensor>> forward_and_loss(
+      const std::vector<at::Tensor>& inputs, const at::Tensor& targets);
+
+  /// That of a network with one input and one output; empty for others.
+  std::optional<std::pair<at::Tensor, at::Tensor>> forward_and_loss(const at::Tensor& input,
+                                                                    const at::Tensor& targets);
+
   /// The names of forward's arguments in Python.
   [[nodiscard]] const std::vector<std::string>& input_names() const { return input_names_; }
 
@@ -102,15 +101,18 @@ class CompiledNet final : public detail::ExportedPart {
   void load_programs(bool by_sha256);
   void add_weights(const std::string& folder);
   void load_weights(const std::string& path);
-  detail::ExportedPart& owner_of(const std::string& name);
   at::Tensor& parameter(std::size_t i);
   at::Tensor& buffer(std::size_t i);
-  at::Device check(const std::vector<at::Tensor>& inputs);
-  void check_inputs(const std::vector<at::Tensor>& inputs, at::Device device) const;
+  at::Device check(const std::vector<at::Tensor>& inputs,
+                   std::vector<models::detail::KnownSize>& known);
+  void check_inputs(const std::vector<at::Tensor>& inputs, at::Device device,
+                    std::vector<models::detail::KnownSize>& known) const;
   void check_weights(at::Device device);
-  void check_precision(at::Device device) const;
   std::vector<at::Tensor> gather(const std::vector<models::detail::Word>& words,
                                  const std::vector<at::Tensor>& inputs);
+  std::size_t update_buffers(const std::vector<models::detail::Word>& words,
+                             const std::vector<at::Tensor>& results);
+  bool gradient_edges(std::vector<torch::autograd::Edge>& edges);
   std::vector<at::Tensor> evaluate(const std::vector<at::Tensor>& inputs, at::Device device);
   std::vector<at::Tensor> train_forward(const std::vector<at::Tensor>& inputs, at::Device device);
   void record(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>&& saved,
@@ -164,6 +166,8 @@ class CompiledModel {
 
   [[nodiscard]] Outputs forward(const Batch& batch) const;
   [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const;
+  /// Both by one program, as CompiledNet::forward_and_loss(); empty with a loss of one's own.
+  [[nodiscard]] std::optional<std::pair<Outputs, Loss>> forward_and_loss(const Batch& batch) const;
   [[nodiscard]] bool has_cross_entropy() const { return !options_.loss; }
   [[nodiscard]] const Metrics& metrics(bool train) const {
     return train ? options_.train_metrics : options_.eval_metrics;
@@ -171,6 +175,9 @@ class CompiledModel {
   [[nodiscard]] std::shared_ptr<CompiledNet> module() const { return net_; }
 
  private:
+  std::vector<at::Tensor> inputs_of(const Batch& batch) const;
+  Outputs named(const std::vector<at::Tensor>& tensors) const;
+
   std::shared_ptr<CompiledNet> net_;
   CompiledModelOptions options_;
 };
@@ -182,42 +189,18 @@ class CompiledModel {
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
-#include <ATen/ops/aminmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
 
 #include <tutti/checkpoint/json_file.hpp>
 #include <tutti/checkpoint/module_state.hpp>
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/checkpoint/weights.hpp>
-#include <tutti/core/autocast.hpp>
 #include <tutti/core/detail/digest.hpp>
 #include <tutti/core/detail/proc.hpp>
 #include <tutti/core/detail/set_gradient.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/losses/soft_cross_entropy.hpp>
 #include <tutti/models/detail/compiled_operators.hpp>
-
-namespace tutti::detail {
-
-TUTTI_INLINE std::size_t ExportedPart::add(const std::string& name, at::Tensor tensor,
-                                           bool is_buffer, bool requires_grad) {
-  if (is_buffer) {
-    own_buffers_.push_back(register_buffer(name, std::move(tensor)));
-    return own_buffers_.size() - 1;
-  }
-  register_parameter(name, std::move(tensor), requires_grad);
-  return parameters_.size() - 1;
-}
-
-TUTTI_INLINE std::shared_ptr<ExportedPart> ExportedPart::part(const std::string& name) {
-  std::shared_ptr<ExportedPart>& out = parts_[name];
-  if (!out) {
-    out = register_module(name, std::make_shared<ExportedPart>());
-  }
-  return out;
-}
-
-}  // namespace tutti::detail
 
 namespace tutti {
 
@@ -262,6 +245,9 @@ TUTTI_INLINE void CompiledNet::load_programs(bool by_sha256) {
   if (package.has_eval) {
     all.emplace_back("eval", &package.eval, &programs_->eval);
   }
+  if (package.has_step) {
+    all.emplace_back("step", &package.step, &programs_->step);
+  }
   if (!package.is_code) {
     for (const auto& [name, from, to] : all) {
       const auto program =
@@ -279,15 +265,6 @@ TUTTI_INLINE void CompiledNet::load_programs(bool by_sha256) {
   for (const auto& [name, from, to] : all) {
     *to = load_code(folder_ + "/" + name + ".so", package.device);
   }
-}
-
-TUTTI_INLINE detail::ExportedPart& CompiledNet::owner_of(const std::string& name) {
-  detail::ExportedPart* at = this;
-  std::size_t from = 0;
-  for (std::size_t dot = 0; (dot = name.find('.', from)) != std::string::npos; from = dot + 1) {
-    at = at->part(name.substr(from, dot - from)).get();
-  }
-  return *at;
 }
 
 TUTTI_INLINE void CompiledNet::add_weights(const std::string& folder) {
@@ -361,16 +338,14 @@ TUTTI_INLINE at::Tensor CompiledNet::forward(const at::Tensor& input) {
 }
 
 TUTTI_INLINE std::vector<at::Tensor> CompiledNet::forward(const std::vector<at::Tensor>& inputs) {
-  const at::Device device = check(inputs);
-  std::vector<at::Tensor> plain;
-  plain.reserve(inputs.size());
-  for (const at::Tensor& input : inputs) {
-    plain.push_back(input.contiguous());
-  }
+  std::vector<models::detail::KnownSize> known;
+  const at::Device device = check(inputs, known);
+  const std::vector<at::Tensor> plain = models::detail::contiguous(inputs);
   return is_training() ? train_forward(plain, device) : evaluate(plain, device);
 }
 
-TUTTI_INLINE at::Device CompiledNet::check(const std::vector<at::Tensor>& inputs) {
+TUTTI_INLINE at::Device CompiledNet::check(const std::vector<at::Tensor>& inputs,
+                                           std::vector<models::detail::KnownSize>& known) {
   const auto& wanted = programs_->package.inputs;
   TUTTI_CHECK(inputs.size() == wanted.size(), "CompiledNet: '", folder_, "' takes ", wanted.size(),
               " inputs, got ", inputs.size());
@@ -384,15 +359,15 @@ TUTTI_INLINE at::Device CompiledNet::check(const std::vector<at::Tensor>& inputs
       "CompiledNet: the network is on ", device.str(), ", and the programs of '", folder_,
       "' were compiled for ", package.device,
       "; train on it (.device), or export the model with --data-only");
-  check_inputs(inputs, device);
+  check_inputs(inputs, device, known);
   check_weights(device);
-  check_precision(device);
+  models::detail::check_precision(precision(), device, folder_);
   return device;
 }
 
 TUTTI_INLINE void CompiledNet::check_inputs(const std::vector<at::Tensor>& inputs,
-                                            at::Device device) const {
-  std::vector<models::detail::KnownSize> known;
+                                            at::Device device,
+                                            std::vector<models::detail::KnownSize>& known) const {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const models::detail::ExportedTensor& wanted = programs_->package.inputs[i];
     const at::Tensor& input = inputs[i];
@@ -406,51 +381,23 @@ TUTTI_INLINE void CompiledNet::check_inputs(const std::vector<at::Tensor>& input
                 wanted.name,
                 " requires a gradient, and an exported model has gradients of its parameters "
                 "alone; detach() it");
-    if (wanted.below > 0 && input.is_cpu() && input.numel() > 0) {  // a GPU would be waited for
-      const auto [least, most] = at::aminmax(input);
-      TUTTI_CHECK_INDEX(least.item<std::int64_t>() >= 0 && most.item<std::int64_t>() < wanted.below,
-                        "CompiledNet: the input ", wanted.name, " has values from ",
-                        least.item<std::int64_t>(), " to ", most.item<std::int64_t>(),
-                        ", and the model reads a table of ", wanted.below,
-                        " rows with them; give it 0 to ", wanted.below - 1);
-    }
+    models::detail::check_rows(wanted, input);
   }
 }
 
 TUTTI_INLINE void CompiledNet::check_weights(at::Device device) {
-  const auto check_one = [&](const models::detail::ExportedTensor& wanted, const at::Tensor& now) {
-    TUTTI_CHECK(now.defined() && models::detail::same_sizes(wanted, now) && now.is_contiguous(),
-                "CompiledNet: ", wanted.name, " is ",
-                now.defined() ? models::detail::text_of(now) : std::string("undefined"),
-                now.defined() && !now.is_contiguous() ? " in another order of memory" : "",
-                ", and this model was exported with ", models::detail::text_of(wanted),
-                ", contiguous; take out what changes the weights' types, sizes or memory order "
-                "(ChannelsLast, module.to(type))");
-    TUTTI_CHECK(now.device() == device, "CompiledNet: ", wanted.name, " is on ", now.device().str(),
-                " and the first parameter on ", device.str(), "; move the whole network");
-  };
   const auto& package = programs_->package;
   for (std::size_t i = 0; i < package.parameters.size(); ++i) {
     const at::Tensor& now = parameter(i);
-    check_one(package.parameters[i], now);
+    models::detail::check_weight(package.parameters[i], now, device);
     TUTTI_CHECK(has_gradient_[i] || package.parameters[i].requires_grad || !now.requires_grad(),
                 "CompiledNet: ", package.parameters[i].name,
                 " requires a gradient, and it was "
                 "frozen when it was exported; export it with requires_grad");
   }
   for (std::size_t i = 0; i < package.buffers.size(); ++i) {
-    check_one(package.buffers[i], buffer(i));
+    models::detail::check_weight(package.buffers[i], buffer(i), device);
   }
-}
-
-TUTTI_INLINE void CompiledNet::check_precision(at::Device device) const {
-  const bool is_on = at::autocast::is_autocast_enabled(device.type());
-  const bool is_bf16 = is_on && at::autocast::get_autocast_dtype(device.type()) == at::kBFloat16;
-  const char* const now = !is_on ? "fp32" : is_bf16 ? "amp_bf16" : "amp_fp16";
-  TUTTI_CHECK(precision() == now, "CompiledNet: the precision is ", now, ", and '", folder_,
-              "' was exported in ", precision(), ", which decides; set .precision to ", precision(),
-              precision() == "fp32" ? "" : " (in a loop of your own, hold a tutti::Autocast)",
-              ", or export the model with --precision ", is_bf16 || !is_on ? now : "amp_bf16");
 }
 
 TUTTI_INLINE std::vector<at::Tensor> CompiledNet::gather(
@@ -461,6 +408,7 @@ TUTTI_INLINE std::vector<at::Tensor> CompiledNet::gather(
   for (const auto& word : words) {
     out.push_back(word.kind == Kind::parameter ? parameter(word.index)
                   : word.kind == Kind::buffer  ? buffer(word.index)
+                  : word.kind == Kind::target  ? inputs.back()
                                                : inputs[word.index]);
   }
   return out;
@@ -479,10 +427,7 @@ TUTTI_INLINE std::vector<at::Tensor> CompiledNet::evaluate(const std::vector<at:
     return out;
   }
   auto out = programs_->eval(gather(package.eval.in, inputs), device);
-  const std::size_t mutated = out.size() - package.outputs.size();
-  for (std::size_t i = 0; i < mutated; ++i) {
-    buffer(package.eval.out[i].index).copy_(out[i]);
-  }
+  const std::size_t mutated = update_buffers(package.eval.out, out);
   out.erase(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(mutated));
   return out;
 }
@@ -491,12 +436,7 @@ TUTTI_INLINE std::vector<at::Tensor> CompiledNet::train_forward(
     const std::vector<at::Tensor>& inputs, at::Device device) {
   const auto& package = programs_->package;
   auto out = programs_->forward(gather(package.forward.in, inputs), device);
-  {
-    const at::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < package.mutated; ++i) {
-      buffer(package.forward.out[i].index).copy_(out[i]);
-    }
-  }
+  update_buffers(package.forward.out, out);
   const std::size_t end = package.mutated + package.outputs.size();
   std::vector<at::Tensor> outputs;
   for (std::size_t i = package.mutated; i < end; ++i) {
@@ -520,14 +460,7 @@ TUTTI_INLINE void CompiledNet::record(std::vector<at::Tensor>& outputs,
   node->parameters = package.parameters.size();
   node->device = device;
   torch::autograd::edge_list edges;
-  bool any = false;
-  for (std::size_t i = 0; i < package.parameters.size(); ++i) {
-    const at::Tensor& now = parameter(i);
-    any = any || now.requires_grad();
-    edges.push_back(now.requires_grad() ? torch::autograd::impl::gradient_edge(now)
-                                        : torch::autograd::Edge());
-  }
-  if (!any) {
+  if (!gradient_edges(edges)) {
     return;
   }
   node->set_next_edges(std::move(edges));
@@ -555,6 +488,72 @@ TUTTI_INLINE void CompiledNet::record(std::vector<at::Tensor>& outputs,
   }
 }
 
+TUTTI_INLINE std::size_t CompiledNet::update_buffers(const std::vector<models::detail::Word>& words,
+                                                     const std::vector<at::Tensor>& results) {
+  const at::NoGradGuard no_grad;
+  std::size_t i = 0;
+  for (; i < words.size() && words[i].kind == models::detail::Word::Kind::mutated; ++i) {
+    buffer(words[i].index).copy_(results[i]);
+  }
+  return i;
+}
+
+// False: no parameter takes a gradient.
+TUTTI_INLINE bool CompiledNet::gradient_edges(torch::autograd::edge_list& edges) {
+  bool any = false;
+  edges.reserve(parameter_slots_.size());
+  for (std::size_t i = 0; i < parameter_slots_.size(); ++i) {
+    const at::Tensor& now = parameter(i);
+    any = any || now.requires_grad();
+    edges.push_back(now.requires_grad() ? torch::autograd::impl::gradient_edge(now)
+                                        : torch::autograd::Edge());
+  }
+  return any;
+}
+
+TUTTI_INLINE std::optional<std::pair<std::vector<at::Tensor>, at::Tensor>>
+CompiledNet::forward_and_loss(const std::vector<at::Tensor>& inputs, const at::Tensor& targets) {
+  const auto& package = programs_->package;
+  torch::autograd::edge_list edges;
+  if (!package.has_step || !is_training() || !at::GradMode::is_enabled() ||
+      !gradient_edges(edges)) {
+    return std::nullopt;
+  }
+  std::vector<models::detail::KnownSize> known;
+  const at::Device device = check(inputs, known);
+  if (!models::detail::takes_targets(package.targets, targets, device, package.symbols, known)) {
+    return std::nullopt;
+  }
+  std::vector<at::Tensor> plain = models::detail::contiguous(inputs);
+  plain.push_back(targets.contiguous());
+  auto out = programs_->step(gather(package.step.in, plain), device);
+  const std::size_t first = update_buffers(package.step.out, out);
+  const std::size_t end = first + package.outputs.size();
+  auto* const node = new models::detail::ExportedStep;
+  const auto owner = ::tutti::detail::own_node(node);
+  node->gradients.resize(edges.size());
+  for (std::size_t i = end + 1; i < out.size(); ++i) {
+    if (const std::size_t of = package.step.out[i].index; edges[of].is_valid()) {
+      models::detail::take_gradient(node->gradients[of], std::move(out[i]));
+    }
+  }
+  node->set_next_edges(std::move(edges));
+  torch::autograd::set_history(out[end], owner);
+  std::vector<at::Tensor> outputs(out.begin() + static_cast<std::ptrdiff_t>(first),
+                                  out.begin() + static_cast<std::ptrdiff_t>(end));
+  return std::pair(std::move(outputs), std::move(out[end]));
+}
+
+TUTTI_INLINE std::optional<std::pair<at::Tensor, at::Tensor>> CompiledNet::forward_and_loss(
+    const at::Tensor& input, const at::Tensor& targets) {
+  if (programs_->package.outputs.size() != 1) {
+    return std::nullopt;
+  }
+  auto both = forward_and_loss(std::vector<at::Tensor>{input}, targets);
+  return both ? std::optional(std::pair(std::move(both->first[0]), std::move(both->second)))
+              : std::nullopt;
+}
+
 TUTTI_INLINE Loss next_token_loss(const Outputs& outputs, const Batch& batch) {
   const at::Tensor& logits = outputs.tensor();
   const at::Tensor& labels = batch.targets();
@@ -564,19 +563,36 @@ TUTTI_INLINE Loss next_token_loss(const Outputs& outputs, const Batch& batch) {
   return at::cross_entropy_loss(logits.slice(1, 0, -1).flatten(0, 1), labels.slice(1, 1).flatten());
 }
 
-TUTTI_INLINE Outputs CompiledModel::forward(const Batch& batch) const {
+TUTTI_INLINE std::vector<at::Tensor> CompiledModel::inputs_of(const Batch& batch) const {
   const std::vector<std::string>& names = net_->input_names();
   std::vector<at::Tensor> inputs;
   for (const std::string& name : names) {
     inputs.push_back(names.size() > 1 || batch.contains(name) ? batch.at(name) : batch.inputs());
   }
-  const std::vector<at::Tensor> tensors = net_->forward(inputs);
+  return inputs;
+}
+
+TUTTI_INLINE Outputs CompiledModel::named(const std::vector<at::Tensor>& tensors) const {
   const std::vector<std::string>& labels = net_->output_names();
   Outputs out;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     out[labels[i]] = tensors[i];
   }
   return out;
+}
+
+TUTTI_INLINE Outputs CompiledModel::forward(const Batch& batch) const {
+  return named(net_->forward(inputs_of(batch)));
+}
+
+TUTTI_INLINE std::optional<std::pair<Outputs, Loss>> CompiledModel::forward_and_loss(
+    const Batch& batch) const {
+  if (options_.loss) {
+    return std::nullopt;
+  }
+  auto both = net_->forward_and_loss(inputs_of(batch), batch.targets());
+  return both ? std::optional(std::pair(named(both->first), Loss(std::move(both->second))))
+              : std::nullopt;
 }
 
 TUTTI_INLINE Loss CompiledModel::loss(const Outputs& outputs, const Batch& batch) const {

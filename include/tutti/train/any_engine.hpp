@@ -73,6 +73,12 @@ class AnyEngine {
     }
   }
 
+  /// A policy acts on `E`.
+  template <Event E>
+  [[nodiscard]] bool acts_on() const {
+    return fires_[detail::event_index<E>] != nullptr;
+  }
+
   // ---- A run's beginning and end --------------------------------------------------------------
 
   /// Seeds the policies and adds those that take logs to the logger.

@@ -26,12 +26,6 @@ namespace tutti::train {
 
 namespace detail {
 
-// Where no policy acts on an event, fire() does nothing; an engine that a policy brings may.
-template <class Engine>
-inline constexpr bool fires_policies_alone = false;
-template <class... Ps>
-inline constexpr bool fires_policies_alone<tutti::Engine<Ps...>> = !(Recorder<Ps> || ...);
-
 // What AnyEngine::fire() is called for: the loop is that of the engine itself, or of AnyEngine.
 #if defined(TUTTI_SEPARATE_COMPILATION)
 using erased_events = all_events;

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
@@ -24,8 +26,11 @@ void advise(c10::Error& error, const State& state, const std::function<void()>& 
 /// The outputs for state.batch.
 Outputs forward(const State& state);
 
-/// The same in evaluation.
+/// The outputs for state.batch in evaluation.
 Outputs eval_forward(const State& state);
+
+/// The outputs and the loss for state.batch at once, where the model has them so.
+std::optional<std::pair<Outputs, Loss>> forward_and_loss(const State& state);
 
 }  // namespace tutti::train
 
@@ -77,6 +82,15 @@ TUTTI_INLINE void advise(c10::Error& error, const State& state,
 TUTTI_INLINE Outputs forward(const State& state) {
   try {
     return state.task.forward(state.batch);
+  } catch (c10::Error& error) {
+    advise(error, state, [&] { static_cast<void>(state.task.forward(state.batch)); });
+    throw;
+  }
+}
+
+TUTTI_INLINE std::optional<std::pair<Outputs, Loss>> forward_and_loss(const State& state) {
+  try {
+    return state.task.forward_and_loss(state.batch);
   } catch (c10::Error& error) {
     advise(error, state, [&] { static_cast<void>(state.task.forward(state.batch)); });
     throw;

@@ -57,6 +57,27 @@ inline constexpr bool may_skip = any_skips_steps<typename Engine::policies>;
 template <>
 inline constexpr bool may_skip<AnyEngine> = true;
 
+// Where no policy acts on an event, fire() does nothing; an engine that a policy brings may.
+template <class Engine>
+inline constexpr bool fires_policies_alone = false;
+template <class... Ps>
+inline constexpr bool fires_policies_alone<tutti::Engine<Ps...>> = !(Recorder<Ps> || ...);
+
+// Nobody looks between the forward and the end of the backward, so that a model may do all in one.
+template <class Engine>
+constexpr bool is_undivided(const Engine& engine) {
+  if constexpr (is_erased<Engine>) {
+    return !engine.template acts_on<AfterForward>() && !engine.template acts_on<BeforeLoss>() &&
+           !engine.template acts_on<AfterLoss>() && !engine.template acts_on<BeforeBackward>();
+  } else {
+    static_cast<void>(engine);
+    using Recipe = typename Engine::recipe;
+    return fires_policies_alone<Engine> && !Recipe::template handles<AfterForward> &&
+           !Recipe::template handles<BeforeLoss> && !Recipe::template handles<AfterLoss> &&
+           !Recipe::template handles<BeforeBackward>;
+  }
+}
+
 // The name of the policy that takes the step into its own hands; empty when none does.
 template <class... Ps>
 constexpr std::string_view step_taker(types<Ps...>) {
@@ -428,6 +449,11 @@ class Step {
   }
 
   void forward_to_backward(double share) {
+    if (run_.turns.empty() && detail::is_undivided(engine_) && forward_and_loss()) {
+      backward(share);
+      engine_.template fire<AfterBackward>(state_);
+      return;
+    }
     forward();
     engine_.template fire<AfterForward>(state_);
     engine_.template fire<BeforeLoss>(state_);
@@ -452,6 +478,20 @@ class Step {
     if (run_.graphs) {
       run_.graphs->see(state_.outputs);
     }
+  }
+
+  // False: the model has no such thing for this batch.
+  bool forward_and_loss() {
+    cast_inputs(state_);
+    const auto low = state_.autocast();
+    const tutti::detail::Listening listening(listener());
+    auto both = train::forward_and_loss(state_);
+    if (!both) {
+      return false;
+    }
+    state_.outputs = std::move(both->first);
+    take_loss(std::move(both->second));
+    return true;
   }
 
   // Who hears log() in this microbatch; null: nobody.

@@ -102,3 +102,5 @@ make("low", torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.GELU(), torch.n
      precision="amp_bf16", evaluation=False)
 make("sized", Sized(), {"x": torch.randn(4, 2, 16, 24)}, 3, other=(torch.randn(5, 2, 12, 20),), evaluation=False,
      dynamic={"x": {0: "batch", 2: "height", 3: "width"}}, sizes={"height": (8, 32, 4), "width": (8, 32, 4)})
+make("whole", torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.GELU(), torch.nn.Dropout(0.25), torch.nn.Linear(8, 3)),
+     {"x": torch.randn(8, 6)}, 3, loss="cross_entropy")

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/autocast.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/models/detail/compiled_package.hpp>
 
 /// What a model was exported for, against what it gets.
@@ -33,10 +37,29 @@ using KnownSize = std::pair<const std::string*, std::int64_t>;
 std::string cure_of(const ExportedTensor& wanted, const at::Tensor& input, at::Device device,
                     const std::map<std::string, SizeRange>& symbols, std::vector<KnownSize>& known);
 
+/// Throws c10::IndexError when an input on the CPU has numbers beyond the rows of the table that is
+/// read with them.
+void check_rows(const ExportedTensor& wanted, const at::Tensor& input);
+
+/// Throws c10::Error when a weight has another type, size, order of memory or device than it was
+/// exported with.
+void check_weight(const ExportedTensor& wanted, const at::Tensor& now, at::Device device);
+
+/// Throws c10::Error when the caller's precision is not the one of the export, fp32 or amp_bf16.
+void check_precision(const std::string& exported, at::Device device, const std::string& folder);
+
+/// Whether a program that trains with targets of one class each may be given these.
+bool takes_targets(const ExportedTensor& wanted, const at::Tensor& targets, at::Device device,
+                   const std::map<std::string, SizeRange>& symbols, std::vector<KnownSize>& known);
+
+/// Each tensor in the order of its dimensions; a copy where it is in another.
+std::vector<at::Tensor> contiguous(const std::vector<at::Tensor>& tensors);
+
 }  // namespace tutti::models::detail
 
 #if TUTTI_BODIES
 
+#include <ATen/ops/aminmax.h>
 #include <c10/core/Layout.h>
 #include <c10/util/StringUtil.h>
 
@@ -102,6 +125,66 @@ TUTTI_INLINE std::string cure_of(const ExportedTensor& wanted, const at::Tensor&
     known.emplace_back(&symbol, size);
   }
   return "";
+}
+
+TUTTI_INLINE void check_rows(const ExportedTensor& wanted, const at::Tensor& input) {
+  if (wanted.below < 0 || !input.is_cpu() || input.numel() == 0) {  // a GPU would be waited for
+    return;
+  }
+  const auto [least, most] = at::aminmax(input);
+  TUTTI_CHECK_INDEX(least.item<std::int64_t>() >= 0 && most.item<std::int64_t>() < wanted.below,
+                    "CompiledNet: the input ", wanted.name, " has values from ",
+                    least.item<std::int64_t>(), " to ", most.item<std::int64_t>(),
+                    ", and the model reads a table of ", wanted.below,
+                    " rows with them; give it 0 to ", wanted.below - 1);
+}
+
+TUTTI_INLINE void check_weight(const ExportedTensor& wanted, const at::Tensor& now,
+                               at::Device device) {
+  TUTTI_CHECK(now.defined() && same_sizes(wanted, now) && now.is_contiguous(),
+              "CompiledNet: ", wanted.name, " is ",
+              now.defined() ? text_of(now) : std::string("undefined"),
+              now.defined() && !now.is_contiguous() ? " in another order of memory" : "",
+              ", and this model was exported with ", text_of(wanted),
+              ", contiguous; take out what changes the weights' types, sizes or memory order "
+              "(ChannelsLast, module.to(type))");
+  TUTTI_CHECK(now.device() == device, "CompiledNet: ", wanted.name, " is on ", now.device().str(),
+              " and the first parameter on ", device.str(), "; move the whole network");
+}
+
+TUTTI_INLINE void check_precision(const std::string& exported, at::Device device,
+                                  const std::string& folder) {
+  const bool is_on = at::autocast::is_autocast_enabled(device.type());
+  const bool is_bf16 = is_on && at::autocast::get_autocast_dtype(device.type()) == at::kBFloat16;
+  const char* const now = !is_on ? "fp32" : is_bf16 ? "amp_bf16" : "amp_fp16";
+  TUTTI_CHECK(exported == now, "CompiledNet: the precision is ", now, ", and '", folder,
+              "' was exported in ", exported, ", which decides; set .precision to ", exported,
+              exported == "fp32" ? "" : " (in a loop of your own, hold a tutti::Autocast)",
+              ", or export the model with --precision ", is_bf16 || !is_on ? now : "amp_bf16");
+}
+
+TUTTI_INLINE bool takes_targets(const ExportedTensor& wanted, const at::Tensor& targets,
+                                at::Device device, const std::map<std::string, SizeRange>& symbols,
+                                std::vector<KnownSize>& known) {
+  if (!targets.defined() || !targets.is_cpu() || targets.requires_grad() ||
+      !cure_of(wanted, targets, device, symbols, known).empty()) {
+    return false;
+  }
+  const at::Tensor plain = targets.contiguous();
+  const std::span<const std::int64_t> all(plain.const_data_ptr<std::int64_t>(),
+                                          static_cast<std::size_t>(plain.numel()));
+  return std::all_of(all.begin(), all.end(), [&](std::int64_t target) {
+    return (target >= 0 && target < wanted.below) || target == -100;
+  });
+}
+
+TUTTI_INLINE std::vector<at::Tensor> contiguous(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> out;
+  out.reserve(tensors.size() + 1);  // one for targets
+  for (const at::Tensor& tensor : tensors) {
+    out.push_back(tensor.contiguous());
+  }
+  return out;
 }
 
 }  // namespace tutti::models::detail

@@ -11,7 +11,7 @@ namespace tutti::models::detail {
 /// The programs of a package and what they are made of, shared by a network and its graphs.
 struct ExportedPrograms {
   ExportedPackage package;
-  ProgramRunner forward, backward, eval;  // eval: empty where the package has none
+  ProgramRunner forward, backward, eval, step;  // the last two: empty where the package has none
 };
 
 }  // namespace tutti::models::detail
@@ -35,6 +35,14 @@ struct ExportedPrograms {
 #include <tutti/core/detail/throw.hpp>
 
 namespace tutti::models::detail {
+
+/// Adds to a parameter's gradient, of which tied weights have several.
+TUTTI_INLINE void take_gradient(at::Tensor& sum, at::Tensor&& gradient) {
+  if (gradient.storage().use_count() > 1) {  // else a step in place would change another's
+    gradient = gradient.clone();
+  }
+  sum = sum.defined() ? sum.add(gradient) : std::move(gradient);
+}
 
 /// Runs the backward program of one forward.
 class ExportedBackward final : public torch::autograd::Node {
@@ -81,13 +89,46 @@ class ExportedBackward final : public torch::autograd::Node {
     auto out = programs->backward(std::move(in), device);
     torch::autograd::variable_list result(parameters);
     for (std::size_t i = 0; i < out.size(); ++i) {
-      if (out[i].storage().use_count() > 1) {  // else a step in place would change another's
-        out[i] = out[i].clone();
-      }
-      at::Tensor& gradient = result[programs->package.backward.out[i].index];
-      gradient = gradient.defined() ? gradient.add(out[i]) : std::move(out[i]);  // of tied weights
+      take_gradient(result[programs->package.backward.out[i].index], std::move(out[i]));
     }
     return result;
+  }
+
+ private:
+  bool released_ = false;
+};
+
+/// Gives the gradients that were computed together with a loss.
+class ExportedStep final : public torch::autograd::Node {
+ public:
+  torch::autograd::variable_list gradients;  // of each parameter; undefined where there is none
+
+  std::string name() const override { return "CompiledStep"; }
+  void release_variables() override {
+    gradients.clear();
+    released_ = true;
+  }
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& given) override {
+    TUTTI_CHECK(!released_,
+                "CompiledNet: its graph was walked backward before, and an exported model has one "
+                "backward for each forward; call forward_and_loss() again, without retain_graph");
+    TUTTI_CHECK(!at::GradMode::is_enabled(),
+                "CompiledNet: a gradient of gradients is asked for (create_graph), and the "
+                "backward program of an exported model has none");
+    torch::autograd::variable_list out = std::move(gradients);
+    release_variables();
+    const at::Tensor& factor = given[0];
+    const bool is_one = factor.is_cpu() && factor.scalar_type() == at::kFloat &&
+                        *factor.const_data_ptr<float>() == 1;
+    if (!is_one) {
+      for (at::Tensor& gradient : out) {
+        if (gradient.defined()) {
+          gradient.mul_(factor);
+        }
+      }
+    }
+    return out;
   }
 
  private:

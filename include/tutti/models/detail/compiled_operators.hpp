@@ -253,8 +253,8 @@ class CallReader {
         return json.is_null() ? out : argument(json, type->containedType(0), name);
       case c10::TypeKind::TensorType:
         if (json.is_number()) {
-          out.constant = python_number(json.is_int() ? at::Scalar(json.integer())
-                                                     : at::Scalar(json.number()));
+          out.constant =
+              python_number(json.is_int() ? at::Scalar(json.integer()) : at::Scalar(json.number()));
           return out;
         }
         if (kinds_[number_of(json)] == Value::integer) {
@@ -396,6 +396,10 @@ TUTTI_INLINE void mark_last_uses(std::vector<ProgramCall>& calls,
       }
     }
     for (CallArgument& argument : call->arguments) {
+      if (argument.kind == CallArgument::Kind::number && !used[argument.value]) {
+        used[argument.value] = true;
+        call->unused.push_back(argument.value);
+      }
       for (const auto& element : argument.elements) {
         if (element.value && !used[*element.value]) {
           used[*element.value] = true;

@@ -34,12 +34,23 @@ struct ExportedTensor {
 
 /// A value that a program takes or gives.
 struct Word {
-  enum class Kind { parameter, buffer, input, saved, tangent, output, mutated, gradient };
+  enum class Kind {
+    parameter,
+    buffer,
+    input,
+    target,
+    saved,
+    tangent,
+    output,
+    loss,
+    mutated,
+    gradient
+  };
   Kind kind;
   std::size_t index;
 };
 
-/// One of the programs forward, backward and eval.
+/// One of the programs forward, backward, eval and step.
 struct ExportedProgram {
   std::vector<Word> in, out;
   std::vector<Word> shares;            // parameters and buffers whose memory saved tensors have
@@ -62,10 +73,12 @@ struct ExportedPackage {
   std::vector<std::string> cpu;                // instructions that code needs, as Linux names them
   bool random = false;                         // the forward in training draws random numbers
   bool has_eval = false;
+  bool has_step = false;  // forward, loss and backward in one
   std::map<std::string, SizeRange> symbols;
   std::vector<ExportedTensor> inputs, outputs, parameters, buffers;
   std::map<std::string, std::string> tied;  // further names of parameters and buffers
-  ExportedProgram forward, backward, eval;
+  ExportedTensor targets;                   // of the step: indices of classes
+  ExportedProgram forward, backward, eval, step;
   std::size_t saved = 0;    // tensors that the backward gets of the forward
   std::size_t mutated = 0;  // buffers that the forward gives new values
 };
@@ -142,6 +155,15 @@ class PackageReader {
       out_.eval = program(programs.at("eval"));
       check_forward(out_.eval, "eval", nullptr);
     }
+    out_.has_step = programs.contains("step");
+    if (out_.has_step) {
+      out_.targets = tensor(json_.at("targets"), "targets", true);
+      if (out_.targets.dtype != c10::ScalarType::Long || out_.targets.below < 1) {
+        fail("\"targets\" are no int64 numbers of classes");
+      }
+      out_.step = program(programs.at("step"));
+      check_step();
+    }
     return std::move(out_);
   }
 
@@ -193,34 +215,39 @@ class PackageReader {
   std::vector<ExportedTensor> tensors(const char* list, bool given) const {
     std::vector<ExportedTensor> out;
     for (const Json& each : json_.at(list).array()) {
-      ExportedTensor& tensor = out.emplace_back();
-      tensor.name = each.at("name").string();
-      if (tensor.name.empty()) {
-        fail(std::string("one of the ") + list + " has no name");
+      out.push_back(tensor(each, list, given));
+    }
+    return out;
+  }
+
+  ExportedTensor tensor(const Json& json, std::string_view list, bool given) const {
+    ExportedTensor out;
+    out.name = json.at("name").string();
+    if (out.name.empty()) {
+      fail("one of the " + std::string(list) + " has no name");
+    }
+    out.dtype = dtype_of(json.at("dtype").string());
+    for (const Json& size : json.at("shape").array()) {
+      const bool symbol = given && size.is_string();
+      out.sizes.push_back(symbol ? -1 : size.integer());
+      out.symbols.push_back(symbol ? size.string() : "");
+      if (!symbol && size.integer() < 0) {
+        fail(out.name + " has the size " + std::to_string(size.integer()));
       }
-      tensor.dtype = dtype_of(each.at("dtype").string());
-      for (const Json& size : each.at("shape").array()) {
-        const bool symbol = given && size.is_string();
-        tensor.sizes.push_back(symbol ? -1 : size.integer());
-        tensor.symbols.push_back(symbol ? size.string() : "");
-        if (!symbol && size.integer() < 0) {
-          fail(tensor.name + " has the size " + std::to_string(size.integer()));
-        }
-        if (symbol && std::string_view(list) == "inputs" && !out_.symbols.contains(size.string())) {
-          fail(tensor.name + " has a size " + size.string() + " that \"symbols\" does not have");
-        }
+      if (symbol && list != "outputs" && !out_.symbols.contains(size.string())) {
+        fail(out.name + " has a size " + size.string() + " that \"symbols\" does not have");
       }
-      if (const Json* flag = each.find("requires_grad")) {
-        tensor.requires_grad = flag->boolean();
-      }
-      if (const Json* flag = each.find("persistent")) {
-        tensor.persistent = flag->boolean();
-      }
-      if (const Json* rows = each.find("below")) {
-        tensor.below = rows->integer();
-        if (tensor.below < 1 || !c10::isIntegralType(tensor.dtype, /*includeBool=*/false)) {
-          fail(tensor.name + " cannot be rows of a table of " + std::to_string(tensor.below));
-        }
+    }
+    if (const Json* flag = json.find("requires_grad")) {
+      out.requires_grad = flag->boolean();
+    }
+    if (const Json* flag = json.find("persistent")) {
+      out.persistent = flag->boolean();
+    }
+    if (const Json* rows = json.find("below")) {
+      out.below = rows->integer();
+      if (out.below < 1 || !c10::isIntegralType(out.dtype, /*includeBool=*/false)) {
+        fail(out.name + " cannot be rows of a table of " + std::to_string(out.below));
       }
     }
     return out;
@@ -303,6 +330,9 @@ class PackageReader {
       return {kind == "output" ? Word::Kind::output : Word::Kind::tangent,
               number(rest, out_.outputs.size(), text)};
     }
+    if (kind == "target" || kind == "loss") {
+      return {kind == "target" ? Word::Kind::target : Word::Kind::loss, number(rest, 1, text)};
+    }
     if (kind == "saved") {
       return {Word::Kind::saved, number(rest, most, text)};
     }
@@ -346,8 +376,7 @@ class PackageReader {
   // Takes weights and inputs; gives changed buffers, then all outputs, then what is saved.
   void check_forward(const ExportedProgram& program, const std::string& name, std::size_t* saved) {
     for (const Word& in : program.in) {
-      if (in.kind != Word::Kind::parameter && in.kind != Word::Kind::buffer &&
-          in.kind != Word::Kind::input) {
+      if (!takes_weights(in)) {
         fail("the program " + name + " takes what is no parameter, buffer or input");
       }
     }
@@ -378,11 +407,45 @@ class PackageReader {
     }
   }
 
+  static bool takes_weights(const Word& in) {
+    return in.kind == Word::Kind::parameter || in.kind == Word::Kind::buffer ||
+           in.kind == Word::Kind::input;
+  }
+
+  // Takes weights, inputs and targets; gives changed buffers, all outputs, the loss and gradients.
+  void check_step() const {
+    for (const Word& in : out_.step.in) {
+      if (!takes_weights(in) && in.kind != Word::Kind::target) {
+        fail("the program step takes what is no parameter, buffer, input or target");
+      }
+    }
+    auto at = out_.step.out.begin();
+    const auto next = [&](Word::Kind kind) {
+      return at != out_.step.out.end() && at->kind == kind;
+    };
+    while (next(Word::Kind::mutated)) {
+      ++at;
+    }
+    std::size_t count = 0;
+    for (; next(Word::Kind::output) && at->index == count; ++at) {
+      ++count;
+    }
+    const bool has_loss = next(Word::Kind::loss);
+    at += has_loss ? 1 : 0;
+    while (next(Word::Kind::gradient)) {
+      ++at;
+    }
+    if (!has_loss || count != out_.outputs.size() || at != out_.step.out.end()) {
+      fail(
+          "the program step does not give its changed buffers, all outputs, the loss and "
+          "gradients, in that order");
+    }
+  }
+
   void check_backward() {
     for (const Word& in : out_.backward.in) {
       const bool saved = in.kind == Word::Kind::saved;
-      if ((saved && in.index >= out_.saved) || in.kind == Word::Kind::output ||
-          in.kind == Word::Kind::mutated || in.kind == Word::Kind::gradient) {
+      if (saved ? in.index >= out_.saved : !takes_weights(in) && in.kind != Word::Kind::tangent) {
         fail("the program backward takes what the program forward does not give");
       }
     }
