@@ -52,6 +52,16 @@ TEST_CASE("ranks with different options are told of the first difference", "[tra
              EndsWith("rank 2 has [checkpoint_layout = sharded] where rank 0 has "
                       "[checkpoint_layout = whole]; give every rank the same"));
   other = usual;
+  other.dry_run = 2;
+  CHECK_THAT(refused(usual, other)[1],
+             EndsWith("rank 2 has [dry_run = 2] where rank 0 has [dry_run = 0]; give every rank "
+                      "the same"));
+  other = usual;
+  other.optimizers = {{.name = "generator"}, {.name = "critic"}};
+  CHECK_THAT(refused(usual, other)[1],
+             EndsWith("rank 2 has [optimizers = generator, critic] where rank 0 has [optimizers = "
+                      "]; give every rank the same"));
+  other = usual;
   other.load_ignore_keys = {"state/optimizers", "rng"};
   CHECK_THAT(refused(usual, other)[2],
              EndsWith("rank 2 has [load_ignore_keys = state/optimizers, rng] where rank 0 has "

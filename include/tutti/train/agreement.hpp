@@ -70,17 +70,29 @@ TUTTI_INLINE std::vector<std::string> common_options(const TrainerOptions& optio
   };
   const TrainerOptions& o = options;
   add("max_duration", o.max_duration);
+  add("min_duration", o.min_duration);
   add("train_subset_num_batches", o.train_subset_num_batches);
   add("eval_subset_num_batches", o.eval_subset_num_batches);
   add("eval_interval", o.eval_interval);
   add("the number of eval sets", o.eval.size());
   add("iteration_length", o.iteration_length);
+  add("restore_best", o.restore_best.monitor);
+  add("restore_best.dataloader_label", o.restore_best.dataloader_label);
+  std::vector<std::string> optimizers;
+  for (const NamedOptimizer& one : o.optimizers) {
+    optimizers.push_back(one.name);
+  }
+  add("optimizers", optimizers);
   add("scale_schedule_ratio", o.scale_schedule_ratio);
   add("step_schedule_every_batch", o.step_schedule_every_batch);
   add("schedule_ahead", o.schedule_ahead);
   add("device_train_microbatch_size", o.device_train_microbatch_size);
   add("grad_accum", o.grad_accum);
   add("accumulate_train_batch_on_tokens", o.accumulate_train_batch_on_tokens);
+  add("dry_run", o.dry_run);
+  add("overfit_batches", o.overfit_batches);
+  add("sanity_eval", o.sanity_eval);
+  add("detect_anomaly", o.detect_anomaly);
   add("precision", o.precision);
   add("a save_folder is set", !o.save_folder.empty() || !o.run_folder.empty());
   add("save_interval", o.save_interval);
