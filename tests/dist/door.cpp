@@ -39,6 +39,11 @@ std::string digits(const std::string& bytes) {
                                       bytes.size());
 }
 
+// What a client begins a message with.
+Packed call_of(KeyCall call) {
+  return Packed().number(static_cast<std::int64_t>(call));
+}
+
 // A server on a port of loopback.
 struct Served {
   explicit Served(const std::string& secret = token) {
@@ -206,7 +211,7 @@ TEST_CASE("a proof of another connection, and a message that was changed, are re
   changes.send(mine + hmac(token, "c" + nonce + mine));
   CHECK(changes.receive(32) == hmac(token, "s" + mine + nonce));
   Seal seal(hmac(token, "k" + nonce + mine), 'c');
-  std::string message = seal.closed(question(KeyCall::set).text("key").text("his").bytes());
+  std::string message = seal.closed(call_of(KeyCall::set).text("key").text("his").bytes());
   std::string again = message;
   message[14] = static_cast<char>(message[14] ^ 1);
   changes.send(message);
@@ -218,7 +223,7 @@ TEST_CASE("a proof of another connection, and a message that was changed, are re
   repeats.send(mine + hmac(token, "c" + other + mine));
   repeats.receive(32);
   Seal once(hmac(token, "k" + other + mine), 'c');
-  again = once.closed(question(KeyCall::add).text("n").number(1).bytes());
+  again = once.closed(call_of(KeyCall::add).text("n").number(1).bytes());
   repeats.send(again);
   repeats.receive(4 + 8 + 16);
   repeats.send(again);
