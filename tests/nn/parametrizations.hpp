@@ -17,8 +17,8 @@ namespace parametrizations {
 
 inline const std::map<std::string, at::Tensor>& tensors() {
   static const auto read = [] {
-    auto all = tutti::checkpoint::read_safetensors(
-        std::string(TUTTI_SOURCE_DIR) + "/tests/nn/parametrizations.safetensors");
+    auto all = tutti::checkpoint::read_safetensors(std::string(TUTTI_SOURCE_DIR) +
+                                                   "/tests/nn/parametrizations.safetensors");
     return std::map<std::string, at::Tensor>(all.begin(), all.end());
   }();
   return read;

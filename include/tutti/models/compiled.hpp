@@ -195,7 +195,6 @@ class CompiledModel {
 #include <tutti/checkpoint/module_state.hpp>
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/checkpoint/weights.hpp>
-#include <tutti/core/detail/digest.hpp>
 #include <tutti/core/detail/proc.hpp>
 #include <tutti/core/detail/set_gradient.hpp>
 #include <tutti/core/detail/throw.hpp>
@@ -207,13 +206,7 @@ namespace tutti {
 TUTTI_INLINE CompiledNet::CompiledNet(const std::string& folder, const CompiledOptions& options)
     : programs_(std::make_shared<models::detail::ExportedPrograms>()), folder_(folder) {
   const detail::Json json = checkpoint::read_json(folder + "/compiled.json");
-  if (!options.expect_sha256.empty()) {
-    const std::string got =
-        detail::digest("sha256", detail::file_text((folder + "/compiled.json").c_str()));
-    TUTTI_CHECK(got == options.expect_sha256, "load_compiled: '", folder,
-                "/compiled.json' has the SHA-256 ", got, ", and expect_sha256 is ",
-                options.expect_sha256, "; it is another package, nothing of it was loaded");
-  }
+  models::detail::check_sha256(folder, options.expect_sha256);
   try {
     programs_->package = models::detail::read_package(json);
     load_programs(!options.expect_sha256.empty());

@@ -31,8 +31,8 @@
 #include <tutti/train/loop.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/report.hpp>
-#include <tutti/train/requeue.hpp>
 #include <tutti/train/reproducibility.hpp>
+#include <tutti/train/requeue.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/setup.hpp>
 #include <tutti/train/sharding.hpp>
@@ -139,12 +139,12 @@ class Session {
   std::vector<EvalSet> make_sets(std::vector<Evaluator> evaluators);
   std::string give_best();
   bool prepare_fit(FitOptions& options);
-  void begin_fit();
   void finish_fit();
   void prepare_steps();
   void sanity_eval();
   void train();
   void eval_sets(std::vector<EvalSet>& sets);
+  void evaluate(std::vector<EvalSet>& sets);
 
   cpu::EmptiesCache cpu_memory_;  // first: gives back what the others have freed
   std::unique_ptr<checkpoint::TemporaryCheckpoint> scratch_;  // of a dry run
@@ -175,7 +175,9 @@ TUTTI_INLINE void Session::fit(FitOptions&& options) {
   }
   TUTTI_CHECK(!std::exchange(fits_, true), "fit: this trainer is in fit() already");
   guard([&] {
-    begin_fit();
+    state_.dataloader_label = "train";
+    state_.dataloader_len = state_.train_dataloader_len;
+    state_.train_transforms = run_.train.loader.transforms();
     const SignalScope signals(run_.heeds_signals, options_.replace_signal_handlers);
     keep_config(options_, state_);
     sanity_eval();
@@ -226,11 +228,7 @@ TUTTI_INLINE void Session::sanity_eval() {
     return;
   }
   const Untouched untouched(state_, run_, engine_->states(), options_.sanity_eval);
-#if defined(TUTTI_SEPARATE_COMPILATION)
-  evaluate_standalone(*engine_, state_, run_, run_.evals);
-#else
-  engine_->evaluate(state_, run_, run_.evals);
-#endif
+  evaluate(run_.evals);
 }
 
 TUTTI_INLINE void Session::train() {
@@ -298,13 +296,15 @@ TUTTI_INLINE std::string Session::give_best() {
 TUTTI_INLINE void Session::eval_sets(std::vector<EvalSet>& sets) {
   check_open();
   check_eval_sets(state_, sets);
-  guard([&] {
+  guard([&] { evaluate(sets); });
+}
+
+TUTTI_INLINE void Session::evaluate(std::vector<EvalSet>& sets) {
 #if defined(TUTTI_SEPARATE_COMPILATION)
-    evaluate_standalone(*engine_, state_, run_, sets);
+  evaluate_standalone(*engine_, state_, run_, sets);
 #else
-    engine_->evaluate(state_, run_, sets);
+  engine_->evaluate(state_, run_, sets);
 #endif
-  });
 }
 
 TUTTI_INLINE std::vector<Outputs> Session::predict(DataSpec& data, std::int64_t subset_num_batches,
@@ -356,8 +356,7 @@ TUTTI_INLINE void Session::check_open() const {
 TUTTI_INLINE void Session::check_apart(const FindLrOptions& options) const {
   check_open();
   TUTTI_CHECK(!fits_, "find_lr: fit() is running, or steps are being made; call it before");
-  const bool whole = options_.sharding.stage == dist::ShardStage::none || state_.world_size == 1;
-  check_find_lr(options, state_, run_, whole);
+  check_find_lr(options, state_, run_, !is_sharded(options_.sharding, state_.world_size));
 }
 
 TUTTI_INLINE void Session::fail(std::exception_ptr error) {
@@ -456,11 +455,7 @@ TUTTI_INLINE void Session::join_world() {
 TUTTI_INLINE void Session::make_optimizer() {
   if (!options_.optimizers.empty()) {
     check_several(options_, engine_->step_taker());
-    state_.optimizers = build_several(options_.optimizers, *state_.model);
-    for (const NamedOptimizer& one : options_.optimizers) {
-      state_.optimizer_names.push_back(one.name);
-      run_.turns.push_back({one.name, one.when, one.schedule, static_cast<bool>(one.schedule)});
-    }
+    run_.turns = begin_turns(options_.optimizers, state_);
     run_.graphs.reset();
     return;
   }
@@ -490,13 +485,7 @@ TUTTI_INLINE void Session::prepare_run() {
   if (state_.precision == Precision::amp_fp16) {
     run_.scaler.emplace(state_.device);
   }
-  if (options_.restore_best) {
-    TUTTI_CHECK_VALUE(options_.sharding.stage == dist::ShardStage::none || state_.world_size == 1,
-                      "restore_best keeps a copy of the whole model, and this one is sharded; set "
-                      "sharding.stage to ShardStage::none, or keep the best checkpoints with "
-                      "CheckpointSaver");
-    run_.best = std::make_unique<BestWeights>(options_.restore_best, engine_->states());
-  }
+  run_.best = keep_best(options_, engine_->states(), state_.world_size);
   open_checkpoints();
 }
 
@@ -603,12 +592,6 @@ TUTTI_INLINE bool Session::prepare_fit(FitOptions& options) {
     run_.checkpoints->check_folders();
   }
   return !plan.complete;
-}
-
-TUTTI_INLINE void Session::begin_fit() {
-  state_.dataloader_label = "train";
-  state_.dataloader_len = state_.train_dataloader_len;
-  state_.train_transforms = run_.train.loader.transforms();
 }
 
 }  // namespace tutti::train

@@ -26,7 +26,9 @@
 #include <tutti/core/state.hpp>
 #include <tutti/dist/backend.hpp>
 #include <tutti/optim/class_name.hpp>
+#include <tutti/train/best_weights.hpp>
 #include <tutti/train/options.hpp>
+#include <tutti/train/policy_states.hpp>
 #include <tutti/train/report.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/version.hpp>
@@ -82,6 +84,11 @@ void check_options(const TrainerOptions& options);
 /// step_taker: the policy that takes the step into its own hands; empty: none.
 void check_closure(const torch::optim::Optimizer& optimizer, const TrainerOptions& options,
                    std::string_view step_taker);
+
+/// What keeps the weights of the best evaluation; null where no option asks for it. policies: the
+/// run's. Throws c10::ValueError where the model is sharded.
+std::unique_ptr<BestWeights> keep_best(const TrainerOptions& options, PolicyStates policies,
+                                       int world_size);
 
 /// Refuses what several optimizers cannot have beside them. Throws c10::ValueError.
 void check_several(const TrainerOptions& options, std::string_view step_taker);
@@ -301,6 +308,18 @@ TUTTI_INLINE void check_closure(const torch::optim::Optimizer& optimizer,
   TUTTI_CHECK_VALUE(!options.cuda_graphs.on, "cuda_graphs is true, but ", name,
                     " makes several passes in one step, which are not recorded; set cuda_graphs to "
                     "false, or to \"auto\" for graphs where they can be");
+}
+
+TUTTI_INLINE std::unique_ptr<BestWeights> keep_best(const TrainerOptions& options,
+                                                    PolicyStates policies, int world_size) {
+  if (!options.restore_best) {
+    return nullptr;
+  }
+  TUTTI_CHECK_VALUE(options.sharding.stage == dist::ShardStage::none || world_size == 1,
+                    "restore_best keeps a copy of the whole model, and this one is sharded; set "
+                    "sharding.stage to ShardStage::none, or keep the best checkpoints with "
+                    "CheckpointSaver");
+  return std::make_unique<BestWeights>(options.restore_best, std::move(policies));
 }
 
 TUTTI_INLINE void check_several(const TrainerOptions& options, std::string_view step_taker) {

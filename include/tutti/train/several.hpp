@@ -59,6 +59,10 @@ struct Turn {
 std::vector<std::shared_ptr<torch::optim::Optimizer>> build_several(
     const std::vector<NamedOptimizer>& several, torch::nn::Module& model);
 
+/// Gives the run its several optimizers and their names, and returns their turns, in the same
+/// order. Throws like build_several().
+std::vector<Turn> begin_turns(const std::vector<NamedOptimizer>& several, State& state);
+
 /// Whether the run's optimizer calls a closure in its step.
 /// Throws c10::Error when it does and is not the only one.
 bool only_one_calls_closure(
@@ -176,6 +180,17 @@ TUTTI_INLINE std::vector<std::shared_ptr<torch::optim::Optimizer>> build_several
                       ".*\"}");
   }
   return out;
+}
+
+TUTTI_INLINE std::vector<Turn> begin_turns(const std::vector<NamedOptimizer>& several,
+                                           State& state) {
+  state.optimizers = build_several(several, *state.model);
+  std::vector<Turn> turns;
+  for (const NamedOptimizer& one : several) {
+    state.optimizer_names.push_back(one.name);
+    turns.push_back({one.name, one.when, one.schedule, static_cast<bool>(one.schedule)});
+  }
+  return turns;
 }
 
 TUTTI_INLINE bool only_one_calls_closure(

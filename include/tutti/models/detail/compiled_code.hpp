@@ -20,6 +20,9 @@ using ProgramRunner = std::function<std::vector<at::Tensor>(std::vector<at::Tens
 /// What instructions a processor has, of the text of /proc/cpuinfo; empty where it does not say.
 std::set<std::string> processor_flags(const std::string& cpuinfo);
 
+/// Throws c10::Error when the package's compiled.json has another SHA-256; empty: any may be.
+void check_sha256(const std::string& folder, const std::string& wanted);
+
 /// Throws c10::Error when the programs of a package were made for another LibTorch, another
 /// architecture, or instructions that are not among `flags`.
 void check_machine(const ExportedPackage& package, const std::string& folder,
@@ -77,6 +80,17 @@ TUTTI_INLINE std::set<std::string> processor_flags(const std::string& cpuinfo) {
 TUTTI_INLINE std::string minor_of(const std::string& version) {
   const auto dot = version.find('.');
   return version.substr(0, dot == std::string::npos ? dot : version.find('.', dot + 1));
+}
+
+TUTTI_INLINE void check_sha256(const std::string& folder, const std::string& wanted) {
+  if (wanted.empty()) {
+    return;
+  }
+  const std::string path = folder + "/compiled.json";
+  const std::string got = ::tutti::detail::digest("sha256", tutti::detail::file_text(path.c_str()));
+  TUTTI_CHECK(got == wanted, "load_compiled: '", path, "' has the SHA-256 ", got,
+              ", and expect_sha256 is ", wanted,
+              "; it is another package, nothing of it was loaded");
 }
 
 TUTTI_INLINE void check_machine(const ExportedPackage& package, const std::string& folder,
