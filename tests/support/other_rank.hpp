@@ -14,7 +14,7 @@
 
 /// Speaks for two ranks in one process: the other one adds the same number to every sum, has that
 /// number itself otherwise, and says the same words to everything.
-struct OtherRank final : FakeCommunicator {
+struct OtherRank : FakeCommunicator {
   explicit OtherRank(double number = 0, std::string words = {}, int own_rank = 0)
       : FakeCommunicator(own_rank), its(number), said(std::move(words)) {}
 

@@ -251,14 +251,34 @@ TEST_CASE("an error of one rank is thrown on all of them", "[train][checkpointin
   CHECK_NOTHROW(train::detail::on_every_rank(well, [] {}));
 }
 
+namespace {
+
+/// The other rank is at batch 4, and fails nowhere.
+struct OtherCheckpoint final : OtherRank {
+  explicit OtherCheckpoint(std::string what) : OtherRank(4), found(std::move(what)) {}
+  std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
+    return {bytes, bytes.empty() || found.empty() ? bytes : found};
+  }
+
+  std::string found;  // empty: what this one has
+};
+
+}  // namespace
+
 TEST_CASE("ranks that have loaded different checkpoints say so", "[train][checkpointing][dist]") {
   const Saved saved;
-  Bench<Counter> bench;
-  bench.state.communicator = std::make_shared<OtherRank>(4);  // the other one is at batch 4
   const Warnings quiet;
-  CHECK_THROWS_WITH(bench.load(saved.path),
+  const auto load = [&](const std::string& found) {
+    Bench<Counter> bench;
+    bench.state.communicator = std::make_shared<OtherCheckpoint>(found);
+    bench.load(saved.path);
+  };
+  CHECK_THROWS_WITH(load(""), ContainsSubstring("have loaded different checkpoints") &&
+                                  ContainsSubstring("rank 0 is at batch 5"));
+  CHECK_THROWS_WITH(load("a sharded one of today"),
                     ContainsSubstring("have loaded different checkpoints") &&
-                        ContainsSubstring("rank 0 is at batch 5"));
+                        ContainsSubstring("rank 1 has found a sharded one of today, rank 0 a "
+                                          "whole one of 2"));
 }
 
 namespace {
