@@ -92,8 +92,9 @@ TEST_CASE("every simple option of the trainer has a flag", "[cli]") {
     flags.insert(name);
   }
   // What has no text is given in the program.
-  const std::set<std::string> given{
-      "train", "eval", "optimizer", "schedule", "data_parallel", "hyperparameters", "command_line"};
+  const std::set<std::string> given{"train",       "eval",     "restore_best",  "optimizer",
+                                    "optimizers",  "schedule", "data_parallel", "hyperparameters",
+                                    "command_line"};
   std::ifstream header(TUTTI_SOURCE_DIR "/include/tutti/train/options.hpp");
   std::string line;
   while (std::getline(header, line) && line != "struct TrainerOptions {") {
