@@ -68,6 +68,7 @@ struct ProgressiveResizing;
 struct RandAugment;
 struct Recompute;
 struct SAM;
+class Schedule;
 struct SelectiveBackprop;
 struct SeqLengthWarmup;
 struct SkipSpikes;

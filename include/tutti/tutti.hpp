@@ -195,6 +195,7 @@
 #include <tutti/optim/asgd.hpp>
 #include <tutti/optim/averages.hpp>
 #include <tutti/optim/groups.hpp>
+#include <tutti/optim/initial_lr.hpp>
 #include <tutti/optim/lamb.hpp>
 #include <tutti/optim/lars.hpp>
 #include <tutti/optim/lion.hpp>

@@ -10,6 +10,8 @@
 
 #include <ATen/ATen.h>
 
+#include <tutti/checkpoint/convert.hpp>
+
 #include "support/catch.hpp"
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"

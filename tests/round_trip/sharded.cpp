@@ -12,6 +12,7 @@
 
 #include <ATen/ATen.h>
 
+#include <tutti/checkpoint/convert.hpp>
 #include <tutti/checkpoint/sharded_checkpoint.hpp>
 
 namespace {

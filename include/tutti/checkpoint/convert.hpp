@@ -21,6 +21,7 @@
 #include <tutti/checkpoint/sharded_checkpoint.hpp>
 #include <tutti/checkpoint/sharded_snapshot.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/checkpoint/weight_files.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
@@ -41,6 +42,13 @@ void consolidate_checkpoint(const std::filesystem::path& from, const std::filesy
 /// Arguments and errors as in consolidate_checkpoint(). ranks: at least 1.
 void shard_checkpoint(const std::filesystem::path& from, const std::filesystem::path& target,
                       int ranks);
+
+/// Cuts whole weights into the files of so many ranks, in dimension 0; scalars go to the first.
+///
+/// whole: what WeightFiles::open() reads: a file, or a folder of Hugging Face's. target: a new
+/// folder, made whole or not at all. Throws c10::Error when it exists, or the weights are damaged.
+void shard_weights(const std::filesystem::path& whole, const std::filesystem::path& target,
+                   int ranks);
 
 }  // namespace tutti::checkpoint
 
@@ -134,6 +142,31 @@ TUTTI_INLINE void shard_checkpoint(const std::filesystem::path& from,
     reports.push_back(save.write(folder));
   }
   saves.front().commit(reports);
+}
+
+TUTTI_INLINE void shard_weights(const std::filesystem::path& whole,
+                                const std::filesystem::path& target, int ranks) {
+  TUTTI_CHECK_VALUE(ranks >= 1, "shard_weights: ranks is ", ranks, ", expected at least 1");
+  const WeightFiles files = WeightFiles::open(whole);
+  detail::Staging staging(detail::new_target(target));
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<TensorShard> shards;
+    for (const StoredTensor& tensor : files.tensors()) {
+      const bool cut = !tensor.shape.empty();
+      if (cut || rank == 0) {
+        const TensorBox box = cut ? shard_box(tensor.shape, rank, ranks) : whole_box(tensor.shape);
+        const at::Tensor view = tensor.view();
+        shards.push_back({.name = tensor.name,
+                          .part = cut ? view.narrow(0, box.offsets[0], box.sizes[0]) : view,
+                          .offsets = box.offsets});
+      }
+    }
+    const auto mine = detail::written_by(shards, rank, ranks);
+    if (!mine.empty()) {
+      detail::write_shard_file(staging.path(), rank, mine);
+    }
+  }
+  staging.publish(/*replace=*/false);
 }
 
 }  // namespace tutti::checkpoint

@@ -31,7 +31,6 @@
 #include <tutti/checkpoint/shard_layout.hpp>
 #include <tutti/checkpoint/sharded_files.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
-#include <tutti/checkpoint/weight_files.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/json.hpp>
@@ -209,13 +208,6 @@ class ShardedCheckpoint {
   int ranks_ = 0;
   std::map<std::string, ShardedFiles> folders_;
 };
-
-/// Cuts whole weights into the files of so many ranks, in dimension 0; scalars go to the first.
-///
-/// whole: what WeightFiles::open() reads: a file, or a folder of Hugging Face's. target: a new
-/// folder, made whole or not at all. Throws c10::Error when it exists, or the weights are damaged.
-void shard_weights(const std::filesystem::path& whole, const std::filesystem::path& target,
-                   int ranks);
 
 }  // namespace tutti::checkpoint
 
@@ -563,36 +555,6 @@ TUTTI_INLINE void ShardedCheckpoint::verify(int rank, int ranks, std::string_vie
                 "' has the checksum ", hash.text(), ", the manifest says ", facts.checksum,
                 "; it was damaged or changed after it was written");
   }
-}
-
-TUTTI_INLINE void shard_weights(const std::filesystem::path& whole,
-                                const std::filesystem::path& target, int ranks) {
-  TUTTI_CHECK_VALUE(ranks >= 1, "shard_weights: ranks is ", ranks, ", expected at least 1");
-  const WeightFiles files = WeightFiles::open(whole);
-  const auto absolute = std::filesystem::absolute(target).lexically_normal();
-  TUTTI_CHECK(!absolute.filename().empty() && !detail::path_exists(absolute), "checkpoint: '",
-              target.string(), "' exists or is no name of a folder; choose another");
-  make_folder(absolute.parent_path());
-  detail::clean_staging(absolute.parent_path());
-  detail::Staging staging(absolute);
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::vector<TensorShard> shards;
-    for (const StoredTensor& tensor : files.tensors()) {
-      const bool cut = !tensor.shape.empty();
-      if (cut || rank == 0) {
-        const TensorBox box = cut ? shard_box(tensor.shape, rank, ranks) : whole_box(tensor.shape);
-        const at::Tensor view = tensor.view();
-        shards.push_back({.name = tensor.name,
-                          .part = cut ? view.narrow(0, box.offsets[0], box.sizes[0]) : view,
-                          .offsets = box.offsets});
-      }
-    }
-    const auto mine = detail::written_by(shards, rank, ranks);
-    if (!mine.empty()) {
-      detail::write_shard_file(staging.path(), rank, mine);
-    }
-  }
-  staging.publish(/*replace=*/false);
 }
 
 }  // namespace tutti::checkpoint

@@ -23,10 +23,10 @@
 #include <c10/core/GradMode.h>
 
 #include <tutti/checkpoint/detail/file.hpp>
+#include <tutti/checkpoint/detail/weight_index.hpp>
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/checkpoint/shard_layout.hpp>
-#include <tutti/checkpoint/weight_files.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/json.hpp>
 #include <tutti/core/detail/json_parse.hpp>

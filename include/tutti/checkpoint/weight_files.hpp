@@ -14,8 +14,8 @@
 #include <vector>
 
 #include <tutti/checkpoint/detail/file.hpp>
+#include <tutti/checkpoint/detail/weight_index.hpp>
 #include <tutti/checkpoint/folder.hpp>
-#include <tutti/checkpoint/json_file.hpp>
 #include <tutti/checkpoint/stored_tensor.hpp>
 #include <tutti/checkpoint/torch_pickle.hpp>
 #include <tutti/config.hpp>
@@ -88,45 +88,6 @@ TUTTI_INLINE bool begins_as_safetensors(const File& file) {
   std::uint64_t length = 0;
   std::memcpy(&length, start.data(), sizeof length);
   return length <= file.size() - sizeof length;
-}
-
-// What an index says: the file of each name.
-TUTTI_INLINE std::map<std::string, std::string> weight_map(const std::filesystem::path& path) {
-  std::map<std::string, std::string> out;
-  try {
-    const tutti::detail::Json index = read_json(path);
-    for (const auto& [name, shard] : index["weight_map"].object()) {
-      out.emplace(name, shard.string());
-    }
-  } catch (const std::invalid_argument& error) {
-    TUTTI_CHECK(false, "checkpoint: '", path.string(), "' is refused: ", error.what());
-  }
-  for (const auto& [name, shard] : out) {
-    TUTTI_CHECK(!shard.empty() && shard != "." && shard != ".." &&
-                    shard.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos,
-                "checkpoint: '", path.string(), "' lists the file ",
-                tutti::detail::json_quoted(shard), ", expected a name without a folder");
-  }
-  return out;
-}
-
-// "config.json, tokenizer.json, and 3 more"
-TUTTI_INLINE std::string listing(const std::filesystem::path& folder) {
-  constexpr std::size_t shown = 10;
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  std::string out;
-  for (std::size_t i = 0; i < std::min(shown, names.size()); ++i) {
-    out += (i == 0 ? "" : ", ") + names[i];
-  }
-  if (names.size() > shown) {
-    out += ", and " + std::to_string(names.size() - shown) + " more";
-  }
-  return out.empty() ? "nothing" : out;
 }
 
 }  // namespace detail

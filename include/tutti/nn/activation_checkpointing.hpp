@@ -236,9 +236,9 @@ class NoAutocastCache {
 // since graphs may have saved them.
 class BufferStates {
  public:
-  // Those of modules of `block` that are in training.
-  explicit BufferStates(const torch::nn::Module& block) {
-    for (const auto& module : block.modules()) {
+  // Those of modules of `computed` that are in training.
+  explicit BufferStates(const torch::nn::Module& computed) {
+    for (const auto& module : computed.modules()) {
       for (const at::Tensor& buffer : module->buffers(/*recurse=*/false)) {
         if (module->is_training() && buffer.defined()) {
           states_.emplace_back(buffer.variable_data(), buffer.detach().clone());

@@ -127,7 +127,10 @@ auto build(const Spec& spec, const std::vector<ParameterGroup>& groups) {
   std::vector<torch::optim::OptimizerParamGroup> made;
   for (const ParameterGroup& one : groups) {
     made.push_back(group(one.parameters, detail::with_settings(detail::hyper_of(spec), one)));
-    dynamic_cast<InitialLearningRate&>(made.back().options()).schedule = one.settings.schedule;
+    if (one.settings.schedule) {
+      dynamic_cast<InitialLearningRate&>(made.back().options()).schedule =
+          std::make_shared<const Schedule>(one.settings.schedule);
+    }
   }
   return spec.build(std::move(made));
 }

@@ -110,21 +110,6 @@ class Schedule {
   detail::Constants constants_;
 };
 
-namespace optim {
-
-/// The learning rate that a schedule multiplies, and that decoupled weight decay is relative to;
-/// the group's own schedule, where it has one.
-struct InitialLearningRate {
-  InitialLearningRate() = default;
-  InitialLearningRate(const InitialLearningRate&) = default;
-  InitialLearningRate& operator=(const InitialLearningRate&) = default;
-  virtual ~InitialLearningRate() = default;
-  double initial_lr = 0.0;
-  Schedule schedule{};  ///< in place of the run's
-};
-
-}  // namespace optim
-
 /// Two schedules multiplied: `Product{LinearWithWarmup{...}, MultiStep{...}}`.
 template <ScalableSchedule A, ScalableSchedule B>
 struct Product {

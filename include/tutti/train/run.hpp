@@ -21,6 +21,7 @@
 #include <tutti/data/data_spec.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/data_parallel.hpp>
+#include <tutti/optim/initial_lr.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/best_weights.hpp>
 #include <tutti/train/detail/checkpoints.hpp>
@@ -180,7 +181,7 @@ TUTTI_INLINE const Schedule* own_schedule(const torch::optim::OptimizerParamGrou
   const auto* const own = group.has_options()
                               ? dynamic_cast<const optim::InitialLearningRate*>(&group.options())
                               : nullptr;
-  return own != nullptr && own->schedule ? &own->schedule : nullptr;
+  return own != nullptr ? own->schedule.get() : nullptr;
 }
 
 TUTTI_INLINE bool Run::has_schedule(const State& state) const {

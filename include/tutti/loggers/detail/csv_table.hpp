@@ -270,7 +270,7 @@ TUTTI_INLINE void CsvTable::flush() {
   if (written_columns_ == columns_.size()) {
     const std::string text = row_.cells.empty() ? "" : line(row_);
     if (put(fd_, text, row_at_) &&
-        ::ftruncate(fd_, static_cast<off_t>(row_at_) + static_cast<off_t>(text.size())) == 0) {
+        ::ftruncate(fd_, row_at_ + static_cast<std::int64_t>(text.size())) == 0) {
       row_.changed = false;
       failing_ = false;
     }
@@ -308,7 +308,7 @@ TUTTI_INLINE void CsvTable::remake() {
 
 TUTTI_INLINE bool CsvTable::put(int fd, std::string_view text, std::int64_t at) {
   while (!text.empty()) {
-    const ssize_t done = ::pwrite(fd, text.data(), text.size(), static_cast<off_t>(at));
+    const ssize_t done = ::pwrite(fd, text.data(), text.size(), at);
     if (done < 0 && errno == EINTR) {
       continue;
     }

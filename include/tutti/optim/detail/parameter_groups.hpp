@@ -4,8 +4,8 @@
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/optim/detail/strip.hpp>
+#include <tutti/optim/initial_lr.hpp>
 #include <tutti/optim/reports_metrics.hpp>
-#include <tutti/optim/schedule.hpp>
 
 #include <array>
 #include <cstddef>
