@@ -39,7 +39,7 @@ def outside_code(text, change):
 def github_markdown(text):
     """Python-Markdown wants a blank line where GitHub wants none: before lists and tables below a paragraph, and around fences.
     Comments, which no page shows, are left out."""
-    text = outside_code(text, lambda part: re.sub(r"^<!--.*?-->\n?", "", part, flags=re.S | re.M))
+    text = columns(outside_code(text, lambda part: re.sub(r"^<!--.*?-->\n?", "", part, flags=re.S | re.M)))
     out, code, before = [], False, ""
     for line in text.split("\n"):
         if line.startswith("```"):
@@ -56,6 +56,17 @@ def github_markdown(text):
         out.append(line)
         before = line
     return "\n".join(out)
+
+
+def columns(text):
+    """A table of two columns of code, which GitHub shows, as two columns that stand below each other on a narrow screen."""
+    def cells(found):
+        heads, body = re.findall(r"<th>(.*?)</th>", found.group(1)), found.group(2)
+        cells = re.split(r"^</td>(?:</tr><tr>)?<td>$", body, flags=re.M)
+        cells = [f"**{head}**\n{cell}" for head, cell in zip(heads, cells)] + cells[len(heads):]
+        inner = "".join(f'<div markdown="1">\n\n{cell}\n</div>\n' for cell in cells)
+        return f'<div class="columns" markdown="1">\n{inner}</div>\n'
+    return re.sub(r"^<table><tr>((?:<th>.*?</th>)+)</tr><tr><td>\n(.*?)^</td></tr></table>\n", cells, text, flags=re.S | re.M)
 
 
 def map_of_docs():
