@@ -4,6 +4,7 @@
 - The navigation is the map in docs/README.md; the first page is README.md with that map in place of its own.
 - The API reference is made from the headers (reference.py). A public name without a /// block is a warning, which ends a
   strict build.
+- The first `Name` or `tutti::name` of a page that is a public one leads to the reference.
 - A file outside of docs/ that a page links to is shown as a page of the site, and a folder as the list of its files.
 """
 import logging
@@ -150,6 +151,7 @@ class Sources:
 
 sources = Sources()
 found_headers = []
+names = {}  # of one place: (page, anchor)
 
 
 def on_config(config):
@@ -167,6 +169,8 @@ def on_config(config):
                     items += [f"{below}/{p.name}" for p in sorted((ROOT / "docs" / below).glob("*.md"))]
         nav.append({group: items})
     found_headers[:] = reference.all_headers(ROOT)
+    names.clear()
+    names.update(reference.places(found_headers))
     folders = sorted({h.folder for h in found_headers})
     nav[-1][next(iter(nav[-1]))].append(
         {"API": ["reference/README.md", *(f"reference/{f}/README.md" if f else "reference/top.md" for f in folders)]})
@@ -235,10 +239,32 @@ def rewritten(found, page):
     return before + posixpath.relpath(to, posixpath.dirname(page) or ".") + (mark or "") + after
 
 
+def with_names(text, page):
+    """`text` with a link to the reference at the first mention of each public name, but in heads and links."""
+    seen = set()
+
+    def link(found):
+        name = found.group(1).removeprefix("tutti::")
+        if name in seen or name not in names or not (found.group(1) != name or re.match(r"[A-Z][a-z]|[A-Z]+$", name)):
+            return found.group(0)
+        seen.add(name)
+        to, anchor = names[name]
+        return f"[{found.group(0)}]({posixpath.relpath(to, posixpath.dirname(page) or '.')}#{anchor})"
+
+    def line(text):
+        if text.startswith("#"):
+            return text
+        parts = re.split(r"(\[[^\]]*\]\([^)]*\))", text)
+        return "".join(part if i % 2 else re.sub(r"`((?:tutti::)?[\w:]+)`", link, part) for i, part in enumerate(parts))
+
+    return outside_code(text, lambda part: "\n".join(map(line, part.split("\n"))))
+
+
 def on_page_markdown(markdown, page, config, files):
     uri = page.file.src_uri
     if uri.startswith("source/"):
         page.meta["search"] = {"exclude": True}  # the reference has its words
     if uri.startswith("reference/") or uri.startswith("source/") and not (ROOT / uri.removeprefix("source/")).is_file():
         return markdown
-    return outside_code(github_markdown(markdown), lambda part: LINK.sub(lambda m: rewritten(m, uri), part))
+    text = outside_code(github_markdown(markdown), lambda part: LINK.sub(lambda m: rewritten(m, uri), part))
+    return text if uri.startswith("source/") else with_names(text, uri)

@@ -54,6 +54,15 @@ def title(entry):
     return f"{entry.scope}::{entry.name}".removeprefix("tutti::").removeprefix("::")
 
 
+def places(found):
+    """Where each name is described that is described in one place: {name: (page, anchor)}."""
+    all_places = {}
+    for header in found:
+        for entry in header.shown:
+            all_places.setdefault(title(entry), set()).add((header.page, anchor(entry)))
+    return {name: next(iter(where)) for name, where in all_places.items() if len(where) == 1}
+
+
 def safe(line):
     """A line of a comment as Markdown: code stays, and what would be HTML, emphasis or a link is text."""
     if line.startswith("    "):

@@ -58,7 +58,7 @@ inline int one() { return 1; }
 '''
 
 README = "# tutti\n\n## Documentation\n\n[All](docs/README.md)\n\n## Licence\n\n[It](LICENSE)\n"
-GUIDE = "# Guide\n\nText with a list:\n- [here](guide.md#a-head)\n- [the header](../include/tutti/it.hpp)\n\n## A head\n"
+GUIDE = "# Guide\n\nA `Box` holds, `tutti::twice` copies, `Unknown` and `one` are words. Text with a list:\n- [here](guide.md#a-head)\n- [the header](../include/tutti/it.hpp)\n\n## A head\n"
 MAP = "# Documentation\n\n## Reference\n\n- [Guide](guide.md)\n"
 
 
@@ -113,6 +113,8 @@ def main():
     asked = [str(path) for path in (work / "out").rglob("*.html")
              if re.search(r'<(script|link|img)[^>]*(src|href)="?https?:', path.read_text())]
     assert not asked, f"these pages ask other hosts: {asked}"
+    for link, there in (("it.html#Box", True), ("it.html#twice", True), ("it.html#one", False), ("Unknown\"", False)):
+        assert (f'href="reference/{link}' in page) == there, f"a link to {link}: expected {there} in {page}"
     reference = (work / "out/reference/it.html").read_text()
     for there in ('id="Box"', 'id="one"', "a member, on two lines"):
         assert there in reference, f"{there} is missing in {reference}"
