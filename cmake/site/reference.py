@@ -10,7 +10,8 @@ import headers
 TITLES = {"": "Trainer and command line", "algorithms": "Algorithms", "callbacks": "Callbacks", "checkpoint": "Checkpoints",
           "core": "Core: events, time, recipes, state", "data": "Data", "dist": "Several processes", "fused": "Fused passes",
           "loggers": "Loggers", "losses": "Losses", "metrics": "Metrics", "models": "Models", "nn": "Layers",
-          "optim": "Optimizers and schedules", "profiler": "Profiler", "text": "Text", "train": "The training loop", "views": "Pipelines of views"}
+          "optim": "Optimizers and schedules", "profiler": "Profiler", "text": "Text", "train": "The training loop",
+          "views": "Pipelines of views"}
 
 
 class Header:
@@ -39,7 +40,7 @@ def all_headers(root):
         if not {"detail", "gloo_shim"} & set(path.parts):
             try:
                 found.append(Header(root, path))
-            except headers.Unreadable as error:
+            except (headers.Unreadable, IndexError, ValueError) as error:  # the latter where the text ends too early
                 raise headers.Unreadable(f"{path.relative_to(root)}: {error}") from None
     return found
 
@@ -121,8 +122,8 @@ def members(entry):
     if values:
         rows = "".join(f"<tr><td><code>{html.escape(m.text.removesuffix('{}'))}</code></td><td>{markup(m.doc)}</td></tr>\n"
                        for m in values)
-        out.append(f"<table>\n<thead><tr><th>{'value' if entry.kind == 'enum' else 'member'}</th><th></th></tr></thead>\n<tbody>\n"
-                   f"{rows}</tbody>\n</table>\n")
+        head = "value" if entry.kind == "enum" else "member"
+        out.append(f"<table>\n<thead><tr><th>{head}</th><th></th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n")
     for member in entry.entries:
         if member not in values and (member.doc or member.beside) and member.kind != "enumerator":
             out.append(fenced(member.text))

@@ -15,7 +15,8 @@ import sys
 import tempfile
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "docs/gallery.md"
-BLOCK = re.compile(r"(<!-- (?P<long>[^\n]*) -->\n)?```sh\n(?P<command>build/examples/[^\n]*)\n```\n\n```text\n(?P<output>.*?)```\n", re.S)
+BLOCK = re.compile(r"(<!-- (?P<long>[^\n]*) -->\n)?```sh\n(?P<command>build/examples/[^\n]*)\n```\n\n"
+                   r"```text\n(?P<output>.*?)```\n", re.S)
 
 
 def run(folder, command):
@@ -26,10 +27,13 @@ def run(folder, command):
     if done.returncode:
         sys.exit(f"{command} ended with status {done.returncode}:\n{done.stdout}")
     lines = [line.rstrip() for line in done.stdout.splitlines()]
-    # What a slow machine prints more of: lines inside an epoch, and one again after its evaluation.
-    lines = [line for line in lines if not re.match(r"epoch \d+/\d+ +\d?\d% ", line)]
-    return "".join(line + "\n" for i, line in enumerate(lines) if line[:14] != "".join(lines[i + 1:i + 2])[:14] or
-                   not line.startswith("epoch ") or "/" not in line[:10])
+    kept = []
+    for line in lines:  # of an epoch the last one: a slow machine prints more
+        epoch = re.match(r"epoch \d+/\d+ ", line)
+        if epoch and kept and kept[-1].startswith(epoch.group(0)):
+            kept.pop()
+        kept.append(line)
+    return "".join(line + "\n" for line in kept)
 
 
 def masked(output):

@@ -58,7 +58,8 @@ inline int one() { return 1; }
 '''
 
 README = "# tutti\n\n## Documentation\n\n[All](docs/README.md)\n\n## Licence\n\n[It](LICENSE)\n"
-GUIDE = "# Guide\n\nA `Box` holds, `tutti::twice` copies, `Unknown` and `one` are words. Text with a list:\n- [here](guide.md#a-head)\n- [the header](../include/tutti/it.hpp)\n\n## A head\n"
+GUIDE = "# Guide\n\nA `Box` holds, `tutti::twice` copies, `Unknown` and `one` are words. Text with a list:\n"
+GUIDE += "- [here](guide.md#a-head)\n- [the header](../include/tutti/it.hpp)\n\n## A head\n"
 MAP = "# Documentation\n\n## Reference\n\n- [Guide](guide.md)\n"
 
 

@@ -23,7 +23,8 @@ class StandIn(ConanFile):
 
 
 def conan(*arguments):
-    done = subprocess.run([sys.executable, "-c", "from conans.conan import run; run()", *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run([sys.executable, "-c", "from conans.conan import run; run()", *arguments], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
         sys.exit(f"conan {' '.join(arguments)} failed:\n{done.stdout}")
     return done.stdout

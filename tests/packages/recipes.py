@@ -18,7 +18,8 @@ import types
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PACKAGES = ROOT / "cmake/packages"
-VERSION = ".".join(re.findall(r"define TUTTI_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", (ROOT / "include/tutti/version.hpp").read_text()))
+VERSION_TEXT = (ROOT / "include/tutti/version.hpp").read_text()
+VERSION = ".".join(re.findall(r"define TUTTI_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", VERSION_TEXT))
 CMAKE_TEXT = "\n".join(p.read_text() for p in [ROOT / "CMakeLists.txt", *sorted((ROOT / "cmake").glob("*.cmake"))])
 OPTIONS = set(re.findall(r"(?:option|set)\((TUTTI_[A-Z0-9_]+) ", CMAKE_TEXT)) | {"Torch_DIR"}
 
@@ -29,9 +30,9 @@ def run(*command, **more):
 
 def options_exist():
     """Every option of the build that a recipe names is one."""
-    count = 0
+    names, count = {"ci.yml", "conanfile.py", "package.py", "portfile.cmake", "Dockerfile", "CMakeUserPresets.json"}, 0
     for path in [*PACKAGES.rglob("*"), ROOT / ".github/workflows/ci.yml"]:
-        if path.is_file() and path.name in ("ci.yml", "conanfile.py", "package.py", "portfile.cmake", "Dockerfile", "CMakeUserPresets.json"):
+        if path.is_file() and path.name in names:
             for name in re.findall(r"(?:-D|\")(TUTTI_[A-Z_]+)(?=[=\"])", path.read_text()):
                 assert name in OPTIONS, f"{path.relative_to(ROOT)} names {name}, which is no option of the build"
                 count += 1
@@ -46,10 +47,11 @@ def presets(cmake, work):
     shutil.copy(PACKAGES / "CMakeUserPresets.json", work)
     text = json.loads((PACKAGES / "CMakeUserPresets.json").read_text())
     for kind in ("configure", "build", "test"):
-        done = run(cmake if kind != "test" else cmake.with_name("ctest"), "--list-presets" if kind != "build" else "--list-presets=build",
-                   cwd=work)
+        program = cmake.with_name("ctest") if kind == "test" else cmake
+        done = run(program, "--list-presets=build" if kind == "build" else "--list-presets", cwd=work)
         for preset in text[f"{kind}Presets"]:
-            assert done.returncode == 0 and f'"{preset["name"]}"' in done.stdout, f"the {kind} preset {preset['name']}: {done.stdout}"
+            there = done.returncode == 0 and f'"{preset["name"]}"' in done.stdout
+            assert there, f"the {kind} preset {preset['name']}: {done.stdout}"
     for preset in text["configurePresets"]:
         assert set(preset.get("cacheVariables", {})) <= OPTIONS | {"CMAKE_BUILD_TYPE"}, preset
 
@@ -95,7 +97,7 @@ include("${PORT}")
 def vcpkg(cmake, work):
     port = PACKAGES / "vcpkg/tutti"
     manifest = json.loads((port / "vcpkg.json").read_text())
-    assert manifest["name"] == "tutti" and manifest["version"] == VERSION, f"vcpkg.json has {manifest['version']}, expected {VERSION}"
+    assert manifest["version"] == VERSION, f"vcpkg.json has version {manifest['version']}, expected {VERSION}"
     work.mkdir(parents=True)
     (work / "run.cmake").write_text("cmake_minimum_required(VERSION 3.23)\n" + STUBS)
     for features, tools in (("", "tutti-run AUTO_CLEAN"), ("dashboard", "tutti-run tutti-dashboard AUTO_CLEAN")):
@@ -153,7 +155,8 @@ def containers():
     pinned = re.search(r"set\(TUTTI_TORCH_PINNED ([\d.]+)\)", CMAKE_TEXT).group(1)
     assert f"torch=={pinned} " in text, f"the Dockerfile has another LibTorch than {pinned}"
     packages = set(re.findall(r"\b(lib[\w-]+-dev|catch2)\b", text))
-    needed = set(re.findall(r"tutti_install_package\((lib[\w-]+-dev)\)", CMAKE_TEXT)) | {"libboost-dev", "librange-v3-dev", "catch2"}
+    needed = set(re.findall(r"tutti_install_package\((lib[\w-]+-dev)\)", CMAKE_TEXT))
+    needed |= {"libboost-dev", "librange-v3-dev", "catch2"}
     assert needed <= packages, f"the Dockerfile lacks {sorted(needed - packages)}"
     container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
     build = container["build"]
