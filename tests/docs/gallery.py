@@ -37,7 +37,8 @@ def run(folder, command):
 
 
 def masked(output):
-    """`output` without its numbers, their units and the times that are left."""
+    """`output` without its numbers, their units, the times that are left and the device."""
+    output = re.sub(r"^(device +)\S+, ", r"\1", output, flags=re.M)
     output = re.sub(r" \d\d:\d\d left", "", output).replace("s/ba", "ba/s")
     output = re.sub(r"-?\d[\d.,:]*(e[+-]?\d+)?", "0", output)
     return re.sub(r"[ \t]+", " ", output)
