@@ -1,4 +1,5 @@
-# cmake --install: the headers, the CMake package that find_package(tutti) finds, the licence and the notice.
+# cmake --install: the headers, the CMake package that find_package(tutti) finds, the file of pkg-config, the licence and the
+# notice. cpack -G DEB: the same as a package of Debian.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -33,3 +34,7 @@ install(FILES
   cmake/TuttiDependencies.cmake
   ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
   DESTINATION ${package_dir})
+include(cmake/packages/PkgConfig.cmake)
+if(PROJECT_IS_TOP_LEVEL)
+  include(cmake/packages/Deb.cmake)
+endif()

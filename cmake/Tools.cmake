@@ -1,4 +1,4 @@
-# Targets format (rewrites), format-check and tidy, where the pinned version of the tool is installed.
+# Targets docs, the site; format (rewrites), format-check and tidy, where the pinned version of the tool is installed.
 set(tool_version 14)
 
 function(tutti_find_tool name)
@@ -27,3 +27,10 @@ if(TUTTI_clang_tidy)
   list(FILTER units INCLUDE REGEX "/(tests/core|examples)/[^/]*\\.cpp$")
   add_custom_target(tidy COMMAND "${TUTTI_clang_tidy}" -p ${PROJECT_BINARY_DIR} --quiet ${units} VERBATIM)
 endif()
+
+# cmake --build build --target docs: the documentation as a site, in build/site.
+set(TUTTI_SITE_PYTHON "" CACHE FILEPATH "A Python with mkdocs-material, for the site")
+add_custom_target(docs
+  COMMAND ${CMAKE_COMMAND} -DPYTHON=${TUTTI_SITE_PYTHON} -DINSTALL=ON -DOUT=${PROJECT_BINARY_DIR}/site
+          -P ${PROJECT_SOURCE_DIR}/cmake/site/build.cmake
+  VERBATIM)

@@ -378,6 +378,9 @@ function(tutti_add_torch)
   set(TUTTI_ERROR "${TUTTI_ERROR}" PARENT_SCOPE)
 endfunction()
 
+if(CMAKE_SCRIPT_MODE_FILE) # cmake/site/build.cmake, for the functions above
+  return()
+endif()
 tutti_find_torch()
 if(NOT TUTTI_ERROR)
   tutti_add_torch()

@@ -11,9 +11,12 @@ needs:
     <!-- not compiled: a fragment of a struct -->       the reason is obligatory
     <!-- from: examples/own_policies.hpp -->            it stands in that file, which is compiled there, line for line
 
+Blocks of Python are parsed.
+
 `...` stands for anything: alone on a line, as a body `{ ... }`, in front of other initialisers or behind `=`.
 """
 import argparse
+import ast
 import pathlib
 import re
 import subprocess
@@ -63,6 +66,18 @@ def quoted_wrongly(page, root):
     return out
 
 
+def wrong_python(page):
+    """Blocks of Python that are none, one sentence each."""
+    out = []
+    for found in re.finditer(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M):
+        try:
+            ast.parse(found.group(1))
+        except SyntaxError as error:
+            line = page.read_text().count("\n", 0, found.start()) + 1 + error.lineno
+            out.append(f"{page}:{line}: {error.msg}")
+    return out
+
+
 def filled(line):
     line = re.sub(r"^(\s*)\.\.\.(\s*//.*)?$", r"\1", re.sub(r"^int main\(\) ", "", line))
     return line.replace("{ ... }", "{ throw 0; }").replace("{..., ", "{").replace("= ...;", "= {};")
@@ -103,7 +118,7 @@ def main():
     arguments = parser.parse_args()
     here = pathlib.Path(__file__).resolve().parent
     pages = [page.resolve() for page in arguments.pages]
-    if wrong := [sentence for page in pages for sentence in quoted_wrongly(page, here.parent.parent)]:
+    if wrong := [sentence for page in pages for sentence in quoted_wrongly(page, here.parent.parent) + wrong_python(page)]:
         sys.exit("\n".join(wrong))
     text = program(pages)
     command = [arguments.compiler, "-std=c++20", "-fsyntax-only", "-w", f"-I{here}", *arguments.flag, "-x", "c++", "-"]

@@ -180,18 +180,23 @@ inline Environment here() {
   return is_initialized() ? detail::default_slot()->environment() : Environment::read();
 }
 
+/// The number of this process among all, from 0 on: here().rank.
 inline int rank() {
   return here().rank;
 }
+/// How many processes there are: here().world_size.
 inline int world_size() {
   return here().world_size;
 }
+/// The number of this process among those of its machine: here().local_rank.
 inline int local_rank() {
   return here().local_rank;
 }
+/// How many processes this machine has: here().local_world_size.
 inline int local_world_size() {
   return here().local_world_size;
 }
+/// The number of this machine: here().node_rank.
 inline int node_rank() {
   return here().node_rank;
 }

@@ -239,6 +239,7 @@ class FactorizedImpl : public Factorized {
   LayerOptions options_;
 };
 
+/// The factorized Linear and Conv2d that apply_factorization puts in.
 using FactorizedLinear = FactorizedImpl<Linear>;
 using FactorizedConv2d = FactorizedImpl<Conv2d>;
 

@@ -202,6 +202,7 @@ class LoraLinearImpl final : public LoraLayer {
   torch::nn::Linear lora_A{nullptr}, lora_B{nullptr};
 };
 
+/// The adapted layers that LoRA puts in.
 using LoraLinear = LoraLinearImpl<Linear>;
 using LoraTransposedLinear = LoraLinearImpl<TransposedLinear>;
 

@@ -79,6 +79,7 @@ class WeightStandardizedImpl : public WeightStandardized {
   std::shared_ptr<Replaceable<Plain>> layer_;  // not registered: its tensors are, above
 };
 
+/// The convolutions with standardized weights that WeightStandardization puts in.
 using WeightStandardizedConv1d = WeightStandardizedImpl<Conv1d>;
 using WeightStandardizedConv2d = WeightStandardizedImpl<Conv2d>;
 using WeightStandardizedConv3d = WeightStandardizedImpl<Conv3d>;

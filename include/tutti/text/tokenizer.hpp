@@ -43,6 +43,7 @@ struct Encoding {
   std::vector<std::int64_t> attention_mask;       ///< 0: padding
 };
 
+/// Options of Tokenizer::encode() and encode_batch().
 struct EncodeOptions {
   bool add_special_tokens = true;  ///< what the file's template adds, as <s> or [CLS] and [SEP]
   std::size_t threads = 1;         ///< of encode_batch(); 0: as many as the machine runs at once

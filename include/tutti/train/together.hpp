@@ -20,13 +20,13 @@
 /// Work of some ranks or of all whose failure every rank learns of, so that none waits for another.
 namespace tutti::train {
 
-// What an exception says, without a stack trace.
+/// What an exception says, without a stack trace.
 inline std::string text_of(const std::exception& error) {
   const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
   return of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
 }
 
-// Runs `work` on rank 0. Returns on every rank what rank 0 threw, null when it ended well.
+/// Runs `work` on rank 0. Returns on every rank what rank 0 threw, null when it ended well.
 template <class F>
 std::exception_ptr on_rank_zero(dist::Communicator& world, F&& work) {
   std::string text;
@@ -50,8 +50,8 @@ std::exception_ptr on_rank_zero(dist::Communicator& world, F&& work) {
   return error;
 }
 
-// Runs `work` on every rank. Returns what it threw on this one, else on the first of the others,
-// null when it ended well on all.
+/// Runs `work` on every rank. Returns what it threw on this one, else on the first of the others,
+/// null when it ended well on all.
 template <class F>
 std::exception_ptr error_of_any(dist::Communicator& world, F&& work) {
   std::string text;
