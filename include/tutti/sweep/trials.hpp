@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/core/detail/csv_cell.hpp>
 #include <tutti/core/detail/json.hpp>
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/json_text.hpp>
@@ -108,17 +109,6 @@ inline std::string short_number(double value) {
   return {text.data(), static_cast<std::size_t>(size)};
 }
 
-inline std::string csv_cell(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) {
-    return text;
-  }
-  std::string out = "\"";
-  for (const char c : text) {
-    out += c == '"' ? std::string("\"\"") : std::string(1, c);
-  }
-  return out + '"';
-}
-
 // One column of a table: a head, and the cell of a trial.
 struct Column {
   std::string head;
@@ -203,7 +193,7 @@ inline std::string csv_table(const std::vector<const Trial*>& trials, const std:
     std::string line;
     for (const detail::Column& column : columns) {
       line += (line.empty() ? "" : ",") +
-              detail::csv_cell(row == 0 ? column.head : column.cells[row - 1]);
+              tutti::detail::csv_cell(row == 0 ? column.head : column.cells[row - 1]);
     }
     out += line + '\n';
   }
