@@ -51,7 +51,7 @@ struct PredictionWriter final {
   /// What has not been written yet; not an option.
   struct Memory {
     struct Close {
-      void operator()(std::FILE* file) const { std::fclose(file); }
+      void operator()(std::FILE* open) const { std::fclose(open); }
     };
     std::string path{};
     std::unique_ptr<std::FILE, Close> file{};                                // .csv: `<path>.part`
