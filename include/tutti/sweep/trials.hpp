@@ -238,7 +238,8 @@ inline std::vector<Trial> read_trials(const std::filesystem::path& path) {
     try {
       const tutti::detail::Json read = tutti::detail::parse_json(line);
       Trial trial{.number = read["trial"].integer(), .flags = read["flags"].object()};
-      detail::refuse_unless(trial.number >= 0, "the number of a trial is negative");
+      detail::refuse_unless(trial.number >= 0 && trial.number < 100'000,
+                            "the number of a trial is not 0 to 99999");
       for (const tutti::detail::Json& run : read["runs"].array()) {
         const tutti::detail::Json& value = run["value"];
         trial.runs.push_back(
