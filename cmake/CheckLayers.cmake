@@ -10,7 +10,7 @@ set(level_1 core)
 set(level_2 nn losses data optim dist checkpoint text)
 set(level_3 metrics fused views) # above losses: a CrossEntropy metric is the mean of a loss, fused targets end in one
 set(level_4 loggers models)
-set(level_5 callbacks algorithms profiler train)
+set(level_5 callbacks algorithms profiler train sweep)
 set(level_6 trainer failure)
 set(level_7 explain cli)
 set(level_8 tutti)
@@ -22,7 +22,7 @@ foreach(level RANGE 9)
 endforeach()
 set(alone_in_family algorithms callbacks) # headers of these do not even include one another
 set(never torch/torch.h torch/nn.h torch/optim.h torch/all.h ATen/ATen.h iostream regex)
-set(filesystem_in checkpoint loggers profiler)
+set(filesystem_in checkpoint loggers profiler sweep)
 
 set(faults 0)
 function(fault sentence)
@@ -54,7 +54,8 @@ foreach(header IN LISTS headers)
       if(NOT target_level LESS level_of_${place} AND NOT target_level EQUAL 0)
         fault("${name} includes ${target}, which is not on a lower level; move what both need down")
       elseif(target MATCHES "/detail/" AND NOT target_place STREQUAL "core" AND
-             NOT (place STREQUAL "views" AND target_place STREQUAL "data")) # pipelines are made of what loaders are made of
+             NOT (place STREQUAL "views" AND target_place STREQUAL "data") AND # pipelines are made of what loaders are made of
+             NOT (place STREQUAL "sweep" AND target_place STREQUAL "dist")) # and trials are started as ranks are
         fault("${name} includes ${target}, which is private to ${target_place}/")
       elseif(target STREQUAL "core/engine.hpp" AND level_of_${place} LESS 5 OR
              target STREQUAL "core/engine.hpp" AND place IN_LIST alone_in_family)

@@ -8,7 +8,7 @@ install(TARGETS tutti EXPORT tuttiTargets FILE_SET HEADERS DESTINATION ${CMAKE_I
   FILE_SET separate DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 if(TUTTI_BUILD_TOOLS)
   # The headers need no build, so an installation may come before any: the tools are then built for it.
-  foreach(tool tutti_run tutti_dashboard)
+  foreach(tool tutti_run tutti_sweep tutti_dashboard)
     if(TARGET ${tool}) # tutti_dashboard is where cpp-httplib was found
       install(CODE "
 if(NOT EXISTS \"$<TARGET_FILE:${tool}>\")

@@ -5,7 +5,7 @@
 // It prints: what the run is, a line for every epoch with the accuracy on 360 unseen digits (98 %
 //            at the end, in well under a minute on two cores), a table of the best and last
 //            metrics, where the weights are, and the command that trains on
-// As two processes: see docs/distributed.md
+// As two processes: see docs/distributed.md; many times with other options: docs/sweep.md
 // ctest: --max-duration 2ep --run-folder digits-test
 #include <cstdio>
 #include <string>
@@ -18,13 +18,15 @@
 #include <tutti/data/idx.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/dist/ddp.hpp>
+#include <tutti/loggers/json_lines.hpp>
 #include <tutti/models/cifar_resnet.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/optim/schedules.hpp>
 #include <tutti/optim/sgd.hpp>
 #include <tutti/trainer.hpp>
 
-using Recipe = tutti::Trainer<tutti::MixUp, tutti::BlurPool, tutti::LabelSmoothing, tutti::EMA>;
+using Recipe = tutti::Trainer<tutti::MixUp, tutti::BlurPool, tutti::LabelSmoothing, tutti::EMA,
+                              tutti::JSONLinesLogger>;
 
 // 1,797 images of 8x8 pixels with 17 grey levels. Every fifth one, from the first on, is a test
 // image: 360 of them, and 1,437 to train on, so that every writer's hand is in both parts.
@@ -63,7 +65,8 @@ int main(int argc, char** argv) try {
                  tutti::MixUp{.alpha = 1.0},
                  tutti::BlurPool{},
                  tutti::LabelSmoothing{},
-                 tutti::EMA{.half_life = "50ba"}};
+                 tutti::EMA{.half_life = "50ba"},
+                 tutti::JSONLinesLogger{.overwrite = true}};
   trainer.fit();
   if (trainer.state().eval_metric_values.empty()) {  // --eval-interval 0, or nothing left to train
     trainer.eval();

@@ -356,7 +356,7 @@ TEST_CASE("a trainer is told how its program was called", "[cli]") {
         "'./my test' --run-folder 'runs/{run_name}' '--run-name=it'\\''s'");
   CHECK(options.command_line.config == program.text());
   CHECK_THAT(options.command_line.config, ContainsSubstring("run-folder = \"runs/{run_name}\""));
-  CHECK(tutti::cli::detail::shell_text({"a", "", "$(b)", "--c=d,e/f:g@h+i%j_k.l"}) ==
+  CHECK(tutti::detail::shell_text({"a", "", "$(b)", "--c=d,e/f:g@h+i%j_k.l"}) ==
         "a '' '$(b)' --c=d,e/f:g@h+i%j_k.l");
 }
 

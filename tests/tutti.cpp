@@ -34,6 +34,12 @@ TEST_CASE("tutti.hpp has every public header but what needs a library or time", 
       "tutti/loggers/dashboard_command.hpp",  // what tutti-dashboard is made of
       "tutti/loggers/mlflow.hpp",             // needs cpp-httplib
       "tutti/separate.hpp",                   // is for one source of a program
+      "tutti/sweep/metric.hpp",               // these six are what tutti-sweep is made of
+      "tutti/sweep/settings.hpp",             //
+      "tutti/sweep/space.hpp",                //
+      "tutti/sweep/sweep.hpp",                //
+      "tutti/sweep/sweep_command.hpp",        //
+      "tutti/sweep/trials.hpp",               //
       "tutti/profiler/torch_profiler.hpp",    // these two are slow to compile
       "tutti/profiler/torch_trace.hpp",       //
       "tutti/text/chat_template.hpp",         // these three are for programs with tokenizers,

@@ -29,6 +29,7 @@
 
 #include <tutti/core/detail/fields.hpp>
 #include <tutti/core/detail/regular_file.hpp>
+#include <tutti/core/detail/shell_text.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/thrown.hpp>
 #include <tutti/dist/environment.hpp>
@@ -215,26 +216,6 @@ class ConfigFile final : public CLI::ConfigBase {
   std::shared_ptr<const Kinds> kinds_;
 };
 
-// Words as a shell takes them: what could mean anything else to it stands in quotes.
-inline std::string shell_text(const std::vector<std::string>& words) {
-  constexpr std::string_view plain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
-  std::string text;
-  for (const std::string& word : words) {
-    text += text.empty() ? "" : " ";
-    if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) {
-      text += word;
-      continue;
-    }
-    text += '\'';
-    for (const char c : word) {
-      text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    }
-    text += '\'';
-  }
-  return text;
-}
-
 // Why a configuration file cannot be read; empty: it can.
 inline std::string config_problem(const std::string& path) {
   constexpr std::uint64_t most = 1 << 20;
@@ -334,7 +315,7 @@ class Program {
       std::exit(EXIT_SUCCESS);
     }
     if (trainer_ != nullptr) {
-      trainer_->command_line.command = detail::shell_text({argv, argv + argc});
+      trainer_->command_line.command = tutti::detail::shell_text({argv, argv + argc});
     }
   }
 

@@ -57,6 +57,7 @@
 #include <tutti/callbacks/nan_monitor.hpp>
 #include <tutti/callbacks/oom_observer.hpp>
 #include <tutti/callbacks/optimizer_monitor.hpp>
+#include <tutti/callbacks/prediction_writer.hpp>
 #include <tutti/callbacks/reduce_lr_on_plateau.hpp>
 #include <tutti/callbacks/remote_uploader.hpp>
 #include <tutti/callbacks/runtime_estimator.hpp>

@@ -7,6 +7,7 @@
 #include <tutti/callbacks/eval_output_logging.hpp>
 #include <tutti/callbacks/load_checkpoint.hpp>
 #include <tutti/callbacks/memory_monitor.hpp>
+#include <tutti/callbacks/prediction_writer.hpp>
 #include <tutti/callbacks/reduce_lr_on_plateau.hpp>
 #include <tutti/callbacks/speed_monitor.hpp>
 #include <tutti/checkpoint/local_object_store.hpp>
@@ -97,6 +98,31 @@ TEST_CASE("rank body: a table has the rows of all ranks", "[.rank]") {
   }
 }
 
+TEST_CASE("rank body: each rank writes what it has predicted", "[.rank]") {
+  const std::string folder = std::getenv("TMPDIR");
+  Trainer<PredictionWriter> trainer{tiny::net(), options(),
+                                    PredictionWriter{.filename = folder + "/{rank}.safetensors"}};
+  const int rank = trainer.state().rank;
+  const at::Tensor x = at::arange(20, at::kFloat).reshape({5, 4});
+  TensorLoader loader{x, at::zeros({5, 2}), {.batch_size = 2}};
+  loader.shard(rank, 2);
+  trainer.predict(loader);
+  const auto read =
+      checkpoint::read_safetensors(folder + "/" + std::to_string(rank) + ".safetensors");
+  REQUIRE(read.size() == 1);
+  REQUIRE(read[0].second.sizes() == at::IntArrayRef{3, 2});
+  for (int row = 0; row < 3; ++row) {  // the sixth example is the first one again
+    const at::Tensor one = x[(2 * row + rank) % 5].unsqueeze(0);
+    const auto net = std::dynamic_pointer_cast<tiny::Net>(trainer.state().model);
+    CHECK(at::allclose(read[0].second[row], net->forward({one, one}).tensor()[0], 1e-5, 1e-6));
+  }
+  const auto refused = [&] {
+    Trainer<PredictionWriter> other{tiny::net(), options(),
+                                    PredictionWriter{.filename = folder + "/p.safetensors"}};
+  };
+  CHECK_THROWS_WITH(refused(), Catch::Matchers::ContainsSubstring("but 2 ranks write; put {rank}"));
+}
+
 TEST_CASE("rank body: ranks reduce rates together", "[.rank]") {
   auto with_eval = options();
   with_eval.max_duration = "2ep";
@@ -127,6 +153,13 @@ TEST_CASE("what callbacks report of several ranks is reduced", "[callbacks][dist
 
 TEST_CASE("evaluation examples of all ranks are in one table", "[callbacks][dist]") {
   CHECK(run_ranks("rank body: a table has the rows of all ranks") == all_passed);
+}
+
+TEST_CASE("each rank has its part of a prediction in its file", "[callbacks][dist]") {
+  const TemporaryFolder folder;
+  const EnvironmentVariable temporary("TMPDIR", folder.path().c_str());
+  CHECK(run_ranks("rank body: each rank writes what it has predicted") == all_passed);
+  CHECK(sorted_names(folder.path()) == std::vector<std::string>{"0.safetensors", "1.safetensors"});
 }
 
 TEST_CASE("all ranks see the same plateau", "[callbacks][dist]") {

@@ -15,6 +15,7 @@
 
 using Catch::Matchers::ContainsSubstring;
 using tutti::checkpoint::stored_in_torch_file;
+using tutti::checkpoint::write_torch_file;
 namespace archive = torch_archive;
 
 namespace {
@@ -347,4 +348,120 @@ torch.save(net.state_dict(), folder + "/old.pth", _use_new_zipfile_serialization
   }
   CHECK_THROWS_WITH(read(folder / "module.pth"),
                     ContainsSubstring("it names 'torch.nn.modules.container.Sequential'"));
+}
+
+namespace {
+
+// Of every type, shape and stride that a state dict may have.
+std::vector<tutti::checkpoint::NamedTensor> all_kinds() {
+  const at::Tensor base = at::arange(24, at::kFloat).reshape({2, 3, 4});
+  std::vector<tutti::checkpoint::NamedTensor> out{{"tied.one", base},
+                                                  {"tied.two", base},
+                                                  {"turned", base.permute({2, 0, 1})},
+                                                  {"part", base[1].slice(1, 0, 4, 2)},
+                                                  {"spread", at::ones({1}).expand({3, 2})},
+                                                  {"number", at::scalar_tensor(41, at::kLong)},
+                                                  {"empty", at::empty({0, 3}, at::kDouble)},
+                                                  {"wide", at::zeros({70000}, at::kByte)},
+                                                  {"n\u00e4me", at::full({300}, 2, at::kShort)},
+                                                  {"conj", at::complex(base, base + 1).conj()}};
+  for (const at::ScalarType type :
+       {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort,
+        at::kChar, at::kByte, at::kBool, at::kComplexFloat, at::kComplexDouble}) {
+    out.emplace_back(c10::toString(type), at::arange(5).sub(2).to(type));
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a state dict that is written is read back bit for bit", "[checkpoint][pickle]") {
+  const TemporaryFolder folder;
+  const auto tensors = all_kinds();
+  write_torch_file(folder / "a.pth", tensors);
+  const auto stored = stored_in_torch_file(folder / "a.pth");
+  REQUIRE(stored.size() == tensors.size());
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    INFO(tensors[i].first);
+    CHECK(stored[i].name == tensors[i].first);
+    const at::Tensor read = stored[i].view();
+    CHECK(read.scalar_type() == tensors[i].second.scalar_type());
+    CHECK(read.sizes() == tensors[i].second.sizes());
+    CHECK(read.equal(tensors[i].second));
+    CHECK((stored[i].offset % 64 == 0 || read.numel() == 0));
+  }
+  CHECK(stored[0].offset == stored[1].offset);
+  CHECK(stored[0].offset != stored[2].offset);
+  write_torch_file(folder / "none.pth", {});
+  CHECK(stored_in_torch_file(folder / "none.pth").empty());
+}
+
+TEST_CASE("tensors that no state dict has are refused, and nothing is left",
+          "[checkpoint][pickle]") {
+  const TemporaryFolder folder;
+  const at::Tensor one = at::ones({2});
+  const auto refuses = [&](const std::vector<tutti::checkpoint::NamedTensor>& tensors,
+                           const std::string& says) {
+    CHECK_THROWS_WITH(write_torch_file(folder / "b.pth", tensors), ContainsSubstring(says));
+    CHECK(sorted_names(folder.path()).empty());
+  };
+  refuses({{"a", one}, {"a", one}}, "two tensors are named 'a'");
+  refuses({{"a", at::Tensor()}}, "the tensor 'a' is not dense");
+  refuses({{"a", one.to_sparse()}}, "the tensor 'a' is not dense");
+  refuses(
+      {{"a", one.to(at::kFloat8_e4m3fn)}},
+      "the tensor 'a' is of type Float8_e4m3fn, which files of torch.save() have no storage for");
+  refuses({{"\xff", one}}, "a tensor's name is not UTF-8");
+  write_torch_file(folder / "c.pth", {{"a", one}});
+  CHECK_THROWS_WITH(write_torch_file(folder / "c.pth", {{"a", one}}), ContainsSubstring("exists"));
+  CHECK_THROWS_WITH(write_torch_file(folder / "no/c.pth", {{"a", one}}),
+                    ContainsSubstring("No such file"));
+  CHECK(sorted_names(folder.path()) == std::vector<std::string>{"c.pth"});
+}
+
+TEST_CASE("Python opens a state dict that is written here, and what it writes of it is read",
+          "[checkpoint][pickle][python]") {
+  const std::string python = tutti_test::python_with("torch");
+  if (python.empty()) {
+    return tutti_test::skip("no Python here has torch");
+  }
+  const TemporaryFolder folder;
+  write_torch_file(folder / "a.pth", all_kinds());
+  const at::Tensor weight = at::arange(6, at::kFloat).reshape({2, 3});
+  write_torch_file(folder / "net.pth", {{"weight", weight}, {"bias", at::ones({2})}});
+  const std::string script = R"(
+import collections, sys, torch
+folder = sys.argv[1]
+for options in ({}, {"mmap": True}):
+    state = torch.load(folder + "/a.pth", weights_only=True, **options)
+    assert type(state) is collections.OrderedDict and len(state) == 22, state.keys()
+    base = torch.arange(24.).reshape(2, 3, 4)
+    assert torch.equal(state["tied.one"], base)
+    assert state["tied.one"].data_ptr() == state["tied.two"].data_ptr()
+    assert torch.equal(state["turned"], base.permute(2, 0, 1)) and state["turned"].is_contiguous()
+    assert torch.equal(state["part"], base[1, :, ::2])
+    assert torch.equal(state["spread"], torch.ones(3, 2))
+    assert state["number"].shape == () and state["number"].item() == 41
+    assert state["empty"].shape == (0, 3) and state["empty"].dtype == torch.float64
+    assert state["wide"].shape == (70000,) and state["n\u00e4me"].sum() == 600
+    assert torch.equal(state["conj"], torch.complex(base, -(base + 1)))
+    names = {"Float": torch.float32, "Double": torch.float64, "Half": torch.float16,
+             "BFloat16": torch.bfloat16, "Long": torch.int64, "Int": torch.int32,
+             "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8, "Bool": torch.bool,
+             "ComplexFloat": torch.complex64, "ComplexDouble": torch.complex128}
+    for name, dtype in names.items():
+        assert state[name].dtype == dtype, name
+        assert torch.equal(state[name], (torch.arange(5) - 2).to(dtype)), name
+net = torch.nn.Linear(3, 2)
+net.load_state_dict(torch.load(folder + "/net.pth"))
+assert net(torch.ones(1, 3)).tolist() == [[4.0, 13.0]]
+torch.save(torch.load(folder + "/a.pth"), folder + "/b.pth")
+)";
+  REQUIRE(tutti_test::run_python(python, script, folder.path().string()));
+  const Tensors back = read(folder / "b.pth");
+  CHECK(back.size() == 22);
+  for (const auto& [name, tensor] : all_kinds()) {
+    INFO(name);
+    CHECK(back.at(name).equal(tensor));
+  }
 }

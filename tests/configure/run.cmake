@@ -92,12 +92,14 @@ if(NOT GENERATOR MATCHES "Multi-Config")
   expect(0 "${no_type}")
 endif()
 
-# The launcher is installed, whatever was built before.
+# The launcher and tutti-sweep are installed, whatever was built before.
 execute_process(COMMAND "${CMAKE_COMMAND}" --install "${WORK}/top" --prefix "${WORK}/prefix" OUTPUT_QUIET
   COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND "${WORK}/prefix/bin/tutti-run" -n 2 "${CMAKE_COMMAND}" -E echo "rank $RANK" OUTPUT_VARIABLE said
   COMMAND_ERROR_IS_FATAL ANY)
 expect(1 "rank 0")
+execute_process(COMMAND "${WORK}/prefix/bin/tutti-sweep" --version OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
+expect(1 "tutti [0-9.]+")
 # So are the licence and the notice, which whoever passes the package on must pass on with it.
 foreach(file IN ITEMS LICENSE NOTICE)
   file(GLOB installed "${WORK}/prefix/share/doc/tutti/${file}")

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -8,15 +10,22 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include <unistd.h>
+
+#include <tutti/checkpoint/detail/file.hpp>
 #include <tutti/checkpoint/detail/mapping.hpp>
 #include <tutti/checkpoint/detail/unpickler.hpp>
+#include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/checkpoint/stored_tensor.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/core/detail/utf8.hpp>
 #include <tutti/core/detail/zip_archive.hpp>
+#include <tutti/core/detail/zip_writer.hpp>
 
 namespace tutti::checkpoint {
 
@@ -29,6 +38,16 @@ namespace tutti::checkpoint {
 /// its bytes. Only the directory and the pickle are read. Throws c10::Error that names the file and
 /// the reason: no zip archive, truncated, big-endian, a tensor outside its storage, a class.
 std::vector<StoredTensor> stored_in_torch_file(const std::filesystem::path& path);
+
+/// Writes tensors as one new file of Python's torch.save(): a state dict, an OrderedDict in this
+/// order, which `torch.load(path)` opens, with weights_only and mmap, too. The file is fsynced.
+///
+/// tensors: dense, of any shape, stride and device; where several are the same contiguous memory,
+/// as tied weights, they are it in Python. Names are unique and UTF-8. One tensor at a time is
+/// copied when it is not contiguous in host memory. Throws c10::Error when the file exists, cannot
+/// be written, or a tensor has a type or layout that state dicts lack; what was begun is then
+/// removed.
+void write_torch_file(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors);
 
 }  // namespace tutti::checkpoint
 
@@ -194,6 +213,138 @@ TUTTI_INLINE std::vector<StoredTensor> TorchFile::state_dict() const {
 
 TUTTI_INLINE std::vector<StoredTensor> stored_in_torch_file(const std::filesystem::path& path) {
   return detail::TorchFile(path).state_dict();
+}
+
+namespace detail {
+
+// The pickle of a state dict, in protocol 2, as torch.save() writes it but for its memo.
+class StateDictPickle {
+ public:
+  StateDictPickle() {
+    out_ = "\x80\x02";
+    global("collections", "OrderedDict");
+    out_ += ")R(";
+  }
+
+  // A tensor in the storage of that number and type, which has `elements`.
+  void add(const std::string& name, const at::Tensor& tensor, std::string_view storage_type,
+           std::size_t storage, std::int64_t elements) {
+    text(name);
+    global("torch._utils", "_rebuild_tensor_v2");
+    out_ += "((";
+    text("storage");
+    global("torch", storage_type);
+    text(std::to_string(storage));
+    text("cpu");
+    number(elements);
+    out_ += "tQ";
+    number(0);  // the first element's place
+    tuple(tensor.sizes().vec());
+    tuple(contiguous_strides(tensor.sizes().vec()));
+    out_ += '\x89';  // needs no gradient
+    global("collections", "OrderedDict");
+    out_ += ")RtR";  // no hooks
+  }
+
+  [[nodiscard]] std::string finish() && { return std::move(out_ += "u."); }
+
+ private:
+  void global(std::string_view place, std::string_view what) {
+    ((out_ += 'c') += place) += '\n';
+    (out_ += what) += '\n';
+  }
+  void bytes(std::uint64_t value, int count) {
+    for (int i = 0; i < count; ++i) {
+      out_ += static_cast<char>(value >> (8 * i) & 0xFFU);
+    }
+  }
+  void text(std::string_view word) {
+    out_ += 'X';
+    bytes(word.size(), 4);
+    out_ += word;
+  }
+  void number(std::int64_t value) {  // 0 or more
+    const auto plain = static_cast<std::uint64_t>(value);
+    if (plain < 256) {
+      out_ += 'K';
+      bytes(plain, 1);
+    } else if (plain <= 0x7FFFFFFF) {
+      out_ += 'J';
+      bytes(plain, 4);
+    } else {
+      out_ += "\x8a\x08";
+      bytes(plain, 8);
+    }
+  }
+  void tuple(const std::vector<std::int64_t>& numbers) {
+    out_ += '(';
+    for (const std::int64_t one : numbers) {
+      number(one);
+    }
+    out_ += 't';
+  }
+
+  std::string out_;
+};
+
+TUTTI_INLINE std::string_view storage_type_of(const std::string& name, const at::Tensor& tensor) {
+  TUTTI_CHECK(tensor.defined() && tensor.layout() == c10::kStrided && !tensor.is_quantized(),
+              "checkpoint: the tensor '", name, "' is not dense, which a state dict's are");
+  for (const auto& [storage, type] : storage_types) {
+    if (type == tensor.scalar_type()) {
+      return storage;
+    }
+  }
+  TUTTI_CHECK(false, "checkpoint: the tensor '", name, "' is of type ", tensor.scalar_type(),
+              ", which files of torch.save() have no storage for; write it as safetensors");
+}
+
+}  // namespace detail
+
+TUTTI_INLINE void write_torch_file(const std::filesystem::path& path,
+                                   const std::vector<NamedTensor>& tensors) {
+  std::vector<at::Tensor> storages;
+  std::map<std::tuple<const void*, std::int64_t, std::string_view, std::size_t>, std::size_t>
+      places;  // of storages
+  std::map<std::string_view, int> names;
+  detail::StateDictPickle pickle;
+  for (const auto& [name, tensor] : tensors) {
+    TUTTI_CHECK(tutti::detail::utf8(name) == name && name.size() <= 4096,
+                "checkpoint: a tensor's name is not UTF-8, or longer than 4096 bytes");
+    TUTTI_CHECK(++names[name] == 1, "checkpoint: two tensors are named '", name, "'");
+    const std::string_view type = detail::storage_type_of(name, tensor);
+    // Tied weights: the same bytes under several names.
+    const bool plain =
+        tensor.is_contiguous() && tensor.numel() > 0 && !tensor.is_conj() && !tensor.is_neg();
+    const auto [known, is_new] =
+        places.emplace(std::tuple(plain ? tensor.const_data_ptr() : nullptr, tensor.numel(), type,
+                                  plain ? std::size_t{0} : storages.size()),
+                       storages.size());
+    pickle.add(name, tensor, type, known->second, tensor.numel());
+    if (is_new) {
+      storages.push_back(tensor);
+    }
+  }
+  detail::File file = detail::File::create(path);
+  try {
+    tutti::detail::ZipWriter archive(
+        [&file](std::string_view bytes) { file.write(bytes.data(), bytes.size()); });
+    constexpr std::uint64_t alignment = 64;
+    archive.add("archive/data.pkl", std::move(pickle).finish(), alignment);
+    archive.add("archive/byteorder", "little", alignment);
+    for (std::size_t i = 0; i < storages.size(); ++i) {
+      const at::Tensor plain = storages[i].detach().resolve_conj().resolve_neg().cpu().contiguous();
+      archive.add("archive/data/" + std::to_string(i),
+                  {static_cast<const char*>(plain.const_data_ptr()), plain.nbytes()}, alignment);
+    }
+    archive.add("archive/version", "3\n", alignment);
+    archive.finish();
+    file.sync();
+    file.close();
+  } catch (...) {
+    ::unlink(path.c_str());
+    throw;
+  }
 }
 
 }  // namespace tutti::checkpoint

@@ -119,9 +119,9 @@ void write_file(const std::string& path, std::string_view bytes);
 #include <tutti/core/detail/crc.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/zip_archive.hpp>
+#include <tutti/core/detail/zip_writer.hpp>
 #include <tutti/data/detail/inflate.hpp>
 #include <tutti/data/detail/mapped_file.hpp>
-#include <tutti/data/detail/zip_writer.hpp>
 
 namespace tutti::data {
 
@@ -465,7 +465,8 @@ TUTTI_INLINE NamedTensors load_npz(const std::string& path) {
 }
 
 TUTTI_INLINE void save_npz(const std::string& path, const NamedTensors& tensors) {
-  detail::ZipWriter archive;
+  std::string bytes;
+  tutti::detail::ZipWriter archive([&bytes](std::string_view part) { bytes += part; });
   std::vector<std::string> names;
   for (const auto& [name, tensor] : tensors) {
     TUTTI_CHECK(!name.empty() && name.size() < 60000 && name.find('/') == std::string::npos,
@@ -476,7 +477,8 @@ TUTTI_INLINE void save_npz(const std::string& path, const NamedTensors& tensors)
     names.push_back(name);
     archive.add(name + ".npy", detail::npy_bytes(tensor, "save_npz: '" + name + "'"));
   }
-  detail::write_file(path, archive.finish());
+  archive.finish();
+  detail::write_file(path, bytes);
 }
 
 TUTTI_INLINE NpyDataset::NpyDataset(const std::vector<std::pair<std::string, std::string>>& files) {

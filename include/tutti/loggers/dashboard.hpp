@@ -116,6 +116,7 @@ struct Dashboard final {
 
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/thrown.hpp>
+#include <tutti/core/detail/whole_file.hpp>
 #include <tutti/loggers/detail/dashboard_report.hpp>
 #include <tutti/loggers/detail/json_line.hpp>
 #include <tutti/loggers/detail/picture_grid.hpp>

@@ -25,6 +25,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <tutti/core/detail/whole_file.hpp>
 #include <tutti/loggers/detail/dashboard_report.hpp>
 #include <tutti/loggers/detail/dashboard_server.hpp>
 #include <tutti/version.hpp>

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <tutti/core/detail/json_parse.hpp>
+#include <tutti/core/detail/whole_file.hpp>
 #include <tutti/loggers/detail/dashboard_report.hpp>
 #include <tutti/loggers/detail/run_summary.hpp>
 

@@ -50,9 +50,10 @@ void kill_marked(std::string_view mark);
 /// open, so it also learns of `kill -9`. A launcher that ends by itself lets it go.
 class Guard {
  public:
-  /// mark: "NAME=value", in the environment of all that is to be ended. Call it before anything is
-  /// started. Throws std::runtime_error when there can be no further process.
-  Guard(std::string mark, std::chrono::milliseconds grace) {
+  /// mark: "NAME=value", in the environment of all that is to be ended. who: named in what it says.
+  /// Call it before anything is started. Throws std::runtime_error when there can be no further
+  /// process.
+  Guard(std::string mark, std::chrono::milliseconds grace, const char* who = "tutti-run") {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
       throw std::runtime_error(std::string("cannot make a pipe: ") + std::strerror(errno));
@@ -60,7 +61,7 @@ class Guard {
     pid_ = ::fork();
     if (pid_ == 0) {
       ::close(ends[1]);
-      watch(ends[0], mark, grace);
+      watch(ends[0], mark, grace, who);
     }
     ::close(ends[0]);
     launcher_ = ends[1];
@@ -82,7 +83,7 @@ class Guard {
  private:
   // In the guard. It holds nothing of the launcher's open but where messages go.
   [[noreturn]] static void watch(int launcher, const std::string& mark,
-                                 std::chrono::milliseconds grace) {
+                                 std::chrono::milliseconds grace, const char* who) {
     ::setsid();
     ::prctl(PR_SET_NAME, "tutti-guard");
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
@@ -97,14 +98,14 @@ class Guard {
     while ((got = ::read(0, &ended, 1)) < 0 && errno == EINTR) {
     }
     if (got == 0) {
-      end_all(mark, grace);
+      end_all(mark, grace, who);
     }
     ::_exit(0);
   }
 
   static void close_others();
 
-  static void end_all(const std::string& mark, std::chrono::milliseconds grace);
+  static void end_all(const std::string& mark, std::chrono::milliseconds grace, const char* who);
 
   pid_t pid_ = -1;
   int launcher_ = -1;
@@ -194,12 +195,13 @@ TUTTI_INLINE void Guard::close_others() {
   }
 }
 
-TUTTI_INLINE void Guard::end_all(const std::string& mark, std::chrono::milliseconds grace) {
+TUTTI_INLINE void Guard::end_all(const std::string& mark, std::chrono::milliseconds grace,
+                                 const char* who) {
   using Clock = std::chrono::steady_clock;
   const auto limit = Clock::now() + grace;
   std::size_t left = signal_marked(mark, SIGTERM);
   if (left > 0) {
-    std::fprintf(stderr, "tutti-run: the launcher was killed; its %zu processes are told to end\n",
+    std::fprintf(stderr, "%s: the launcher was killed; its %zu processes are told to end\n", who,
                  left);
   }
   while (left > 0 && Clock::now() < limit) {

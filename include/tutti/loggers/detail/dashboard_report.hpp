@@ -2,19 +2,12 @@
 #pragma once
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <limits>
 #include <numeric>
 #include <string>
 #include <vector>
-
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <tutti/config.hpp>
 #include <tutti/loggers/detail/dashboard_page.hpp>
@@ -26,9 +19,6 @@ namespace tutti::detail {
 // The page of one run with all its data in it: curves of at most 1000 buckets, fewer where there
 // are many, and the newest images, 8 MB of them at most.
 std::string report_page(const RunRecord& run);
-
-// Writes a file whole or not at all. Returns why not; empty: it is there.
-std::string write_whole_file(const std::filesystem::path& path, const std::string& bytes);
 
 }  // namespace tutti::detail
 
@@ -56,31 +46,6 @@ TUTTI_INLINE std::string report_page(const RunRecord& run) {
     }
   }
   return dashboard_page("{\"runs\":[" + data + ",\"pictures\":{" + pictures + "}}]}");
-}
-
-TUTTI_INLINE std::string write_whole_file(const std::filesystem::path& path,
-                                          const std::string& bytes) {
-  const std::string part = path.string() + ".part";
-  const int fd = ::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-  bool good = fd >= 0;
-  int reason = errno;
-  for (std::size_t done = 0; good && done < bytes.size();) {
-    const ssize_t put = ::write(fd, bytes.data() + done, bytes.size() - done);
-    reason = errno;
-    good = put > 0 || (put < 0 && reason == EINTR);
-    done += put > 0 ? static_cast<std::size_t>(put) : 0;
-  }
-  if (fd >= 0) {
-    const bool closed = ::close(fd) == 0;
-    reason = good && !closed ? errno : reason;
-    good = good && closed;
-  }
-  if (good && std::rename(part.c_str(), path.c_str()) == 0) {
-    return {};
-  }
-  reason = good ? errno : reason;
-  ::unlink(part.c_str());
-  return std::strerror(reason);
 }
 
 }  // namespace tutti::detail
