@@ -81,6 +81,7 @@
 #include <tutti/data/csv.hpp>
 #include <tutti/data/data_loader.hpp>
 #include <tutti/data/idx.hpp>
+#include <tutti/data/image_geometry.hpp>
 #include <tutti/data/image_loader.hpp>
 #include <tutti/data/image_ops.hpp>
 #include <tutti/data/instructions.hpp>

@@ -7,33 +7,50 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_upsample_bicubic2d_aa.h>
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
+#include <ATen/ops/_upsample_nearest_exact2d.h>
 
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/data/image_ops.hpp>
 
 /// How images get the size of a model's input.
 namespace tutti::data {
 
-/// How a pixel of a resized image is made of those that come together in it, as in Pillow.
-enum class Interpolation : std::uint8_t { bilinear, bicubic };
-
-/// A uint8 image [C, H, W], not empty, scaled to [C, rows, columns]; itself when it is that.
-inline at::Tensor resize_image(const at::Tensor& image, std::int64_t rows, std::int64_t columns,
+/// Images scaled to `rows` and `columns`; themselves when they are that. As Pillow and torchvision
+/// with `antialias`: a pixel is made of all that come together in it.
+///
+/// images: uint8, or floating, [C, H, W] or [N, C, H, W], not empty. Bytes are rounded to the
+/// nearest. Returns images' type. Throws c10::Error (ValueError) for others.
+inline at::Tensor resize_image(const at::Tensor& images, std::int64_t rows, std::int64_t columns,
                                Interpolation interpolation = Interpolation::bilinear) {
-  TUTTI_CHECK_VALUE(rows >= 1 && columns >= 1 && image.dim() == 3 && image.numel() > 0 &&
-                        image.scalar_type() == at::kByte,
-                    "resize_image: the image is ", image.scalar_type(), image.sizes(), " for ",
+  const bool bytes = images.scalar_type() == at::kByte;
+  TUTTI_CHECK_VALUE(rows >= 1 && columns >= 1 && (images.dim() == 3 || images.dim() == 4) &&
+                        images.numel() > 0 && (bytes || images.is_floating_point()),
+                    "resize_image: the image is ", images.scalar_type(), images.sizes(), " for ",
                     rows, " rows and ", columns,
-                    " columns, expected uint8 [C, H, W] that is not empty, and 1 or more");
-  if (image.size(1) == rows && image.size(2) == columns) {
-    return image;
+                    " columns, expected uint8 or floating [C, H, W] or [N, C, H, W] that is not "
+                    "empty, and 1 or more");
+  if (images.size(-2) == rows && images.size(-1) == columns) {
+    return images;
   }
-  const at::Tensor x = image.to(at::kFloat).unsqueeze(0);
-  const at::Tensor scaled =
-      interpolation == Interpolation::bicubic
-          ? at::_upsample_bicubic2d_aa(x, {rows, columns}, /*align_corners=*/false)
-          : at::_upsample_bilinear2d_aa(x, {rows, columns}, /*align_corners=*/false);
-  return scaled.squeeze(0).round_().clamp_(0, 255).to(at::kByte);
+  const at::Tensor plain = images.contiguous();
+  const at::Tensor batch = images.dim() == 3 ? plain.unsqueeze(0) : plain;
+  const auto scale = [&](const at::Tensor& x) {
+    switch (interpolation) {
+      case Interpolation::nearest:
+        return at::_upsample_nearest_exact2d(x, {rows, columns});
+      case Interpolation::bicubic:
+        return at::_upsample_bicubic2d_aa(x, {rows, columns}, /*align_corners=*/false);
+      default:
+        return at::_upsample_bilinear2d_aa(x, {rows, columns}, /*align_corners=*/false);
+    }
+  };
+  const bool known = images.is_cpu() ? bytes || batch.element_size() >= 4 : !bytes;
+  at::Tensor out = known ? scale(batch) : scale(batch.to(at::kFloat));
+  if (!known) {
+    out = bytes ? out.round_().clamp_(0, 255).to(at::kByte) : out.to(images.scalar_type());
+  }
+  return (images.dim() == 3 ? out.squeeze(0) : out).contiguous();
 }
 
 /// An image transform of evaluation: scales an image, then keeps the square in its middle.
@@ -48,7 +65,7 @@ struct ResizeAndCrop {
   Interpolation interpolation = Interpolation::bilinear;
   bool squash = false;  ///< both sides become `resize`, whatever the image's shape
 
-  /// image: uint8 [C, H, W], not empty. Returns uint8 [C, crop, crop].
+  /// image: uint8, or floating, [C, H, W], not empty. Returns [C, crop, crop] of its type.
   /// Throws c10::Error (ValueError) for other images, and for one smaller than the square.
   [[nodiscard]] at::Tensor operator()(const at::Tensor& image) const {
     at::Tensor scaled = image;
