@@ -78,6 +78,9 @@
 #include <tutti/data/augmentations.hpp>
 #include <tutti/data/chats.hpp>
 #include <tutti/data/cifar.hpp>
+#include <tutti/data/color_jitter.hpp>
+#include <tutti/data/compose.hpp>
+#include <tutti/data/crops.hpp>
 #include <tutti/data/csv.hpp>
 #include <tutti/data/data_loader.hpp>
 #include <tutti/data/idx.hpp>
@@ -90,11 +93,14 @@
 #include <tutti/data/mask_tokens.hpp>
 #include <tutti/data/npy.hpp>
 #include <tutti/data/packing.hpp>
+#include <tutti/data/random_erasing.hpp>
+#include <tutti/data/random_flip.hpp>
 #include <tutti/data/split.hpp>
 #include <tutti/data/streaming_order.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/data/tokens.hpp>
 #include <tutti/data/torch_dataset.hpp>
+#include <tutti/data/trivial_augment.hpp>
 #include <tutti/dist/flight_recorder.hpp>
 #include <tutti/dist/heartbeat.hpp>
 #include <tutti/dist/launch.hpp>

@@ -130,7 +130,7 @@ random("random_crop.3", v2.RandomCrop((23, 31), padding=4, fill=0.5), floats, in
 random("random_flip.0", v2.RandomHorizontalFlip(0.4), image, uniform=[0.39])
 random("random_flip.1", v2.RandomHorizontalFlip(0.4), image, uniform=[0.4])
 random("random_erasing.0", v2.RandomErasing(0.5), image, uniform=[0.4, 0.5, 0.2], integer=[6, 11])
-random("random_erasing.1", v2.RandomErasing(0.5, value=[0.1, 0.2, 0.3]), floats, uniform=[0.1, 1.0, 1.0, 0.7, 0.9], integer=[3, 2])
+random("random_erasing.1", v2.RandomErasing(0.5, value=[0.1, 0.2, 0.3]), floats, uniform=[0.1, 1.0, 1.0, 0.7, 0.9], integer=[1, 2])
 random("random_erasing.2", v2.RandomErasing(0.5), image, uniform=[0.5])
 jitter = v2.ColorJitter(brightness=0.4, contrast=(0.5, 1.3), saturation=0.3, hue=0.1)
 random("color_jitter.0", jitter, pil(image), permutation=[[2, 0, 3, 1]], uniform=[0.2, 0.7, 0.9, 0.1])
@@ -148,6 +148,5 @@ for mode in ("nearest", "bilinear"):
             for sign in (0.5, 0.6) if signed else (None,):
                 random(f"trivial.{mode}.{which}.{bin}.{'plus' if sign != 0.5 else 'minus'}", trivial, pil(image),
                        integer=[which] + ([bin] if has_strength else []), uniform=[] if sign is None else [sign])
-record("trivial.grey", tensor(F.adjust_saturation(pil(grey), 1.99)))
 
 save_file(out, pathlib.Path(__file__).with_suffix(".safetensors"))

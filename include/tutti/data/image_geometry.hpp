@@ -12,6 +12,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/data/framing.hpp>
 #include <tutti/data/resize_and_crop.hpp>
 
 /// Cutting, framing, turning over and erasing images, with all that is random given.
@@ -21,30 +22,6 @@
 /// to the functions of the same names in torchvision's `transforms.v2.functional`. Throw c10::Error
 /// (ValueError) for other tensors.
 namespace tutti::data {
-
-/// Rows and columns of an image: `224` for a square, `{224, 192}`.
-struct ImageSize {
-  std::int64_t height = 0;
-  std::int64_t width = 0;  ///< 0: one number was given; a square, or Resize's shorter side
-
-  constexpr ImageSize() = default;
-  constexpr ImageSize(std::int64_t side) : height(side) {}  // NOLINT: a number is a size
-  constexpr ImageSize(std::int64_t rows, std::int64_t columns) : height(rows), width(columns) {}
-
-  /// The same with both sides given.
-  [[nodiscard]] constexpr ImageSize square() const { return {height, width == 0 ? height : width}; }
-  friend constexpr bool operator==(const ImageSize&, const ImageSize&) = default;
-};
-
-/// A box of an image, in pixels: rows [top, top + height), columns [left, left + width).
-struct CropBox {
-  std::int64_t top = 0;
-  std::int64_t left = 0;
-  std::int64_t height = 0;
-  std::int64_t width = 0;
-
-  friend constexpr bool operator==(const CropBox&, const CropBox&) = default;
-};
 
 /// How wide the frame of an image is on each side: `4`, `{left and right, top and bottom}`, or all
 /// four.
@@ -99,7 +76,8 @@ at::Tensor erase(const at::Tensor& images, const CropBox& box, const std::vector
 
 /// Images as floats, less the mean, divided by the standard deviation of their channels. Bytes
 /// are divided by 255 first, so that mean and std are of values from 0 to 1, as ImageLoader's.
-/// mean, std: a value for each channel; std: > 0. Returns float32 of bytes, else images' type.
+/// mean, std: a value for each channel, or empty: 0 and 1; std: > 0. Returns float32 of bytes, else
+/// images' type.
 at::Tensor normalize(const at::Tensor& images, const std::vector<double>& mean,
                      const std::vector<double>& std);
 
@@ -269,21 +247,23 @@ TUTTI_INLINE at::Tensor erase(const at::Tensor& images, const CropBox& box,
 TUTTI_INLINE at::Tensor normalize(const at::Tensor& images, const std::vector<double>& mean,
                                   const std::vector<double>& std) {
   detail::expect_images(images, "normalize");
-  const auto channels = static_cast<std::size_t>(images.size(-3));
-  TUTTI_CHECK_VALUE(mean.size() == channels && std.size() == channels, "normalize: mean has ",
-                    mean.size(), " values and std ", std.size(), ", expected one for each of ",
-                    channels, " channels");
+  const auto fits = [&](const std::vector<double>& values) {
+    return values.empty() || static_cast<std::int64_t>(values.size()) == images.size(-3);
+  };
+  TUTTI_CHECK_VALUE(fits(mean) && fits(std), "normalize: mean has ", mean.size(),
+                    " values and std ", std.size(), ", expected none or one for each of ",
+                    images.size(-3), " channels");
   for (const double value : std) {
     TUTTI_CHECK_VALUE(value > 0, "normalize: std is ", value, ", expected more than 0");
   }
-  const bool bytes = images.scalar_type() == at::kByte;
-  const at::Tensor x = bytes ? images.to(at::kFloat).div_(255) : images;
+  at::Tensor out = images.scalar_type() == at::kByte ? images.to(at::kFloat).div_(255) : images;
   const auto column = [&](const std::vector<double>& values) {
-    return at::tensor(values, at::TensorOptions().dtype(x.scalar_type()))
+    return at::tensor(values, at::TensorOptions().dtype(out.scalar_type()))
         .view({-1, 1, 1})
-        .to(x.device());
+        .to(out.device());
   };
-  return x.sub(column(mean)).div_(column(std));
+  out = mean.empty() ? out : out.sub(column(mean));
+  return std.empty() ? out : out.div(column(std));
 }
 
 }  // namespace tutti::data

@@ -11,6 +11,7 @@
 
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/data/framing.hpp>
 #include <tutti/data/image_ops.hpp>
 
 /// How images get the size of a model's input.
@@ -68,30 +69,46 @@ struct ResizeAndCrop {
   /// image: uint8, or floating, [C, H, W], not empty. Returns [C, crop, crop] of its type.
   /// Throws c10::Error (ValueError) for other images, and for one smaller than the square.
   [[nodiscard]] at::Tensor operator()(const at::Tensor& image) const {
-    at::Tensor scaled = image;
-    if (resize > 0) {
-      const std::int64_t height = image.dim() == 3 ? image.size(1) : 0;
-      const std::int64_t width = image.dim() == 3 ? image.size(2) : 0;
-      const std::int64_t shorter = std::max<std::int64_t>(1, std::min(height, width));
-      scaled = squash ? resize_image(image, resize, resize, interpolation)
-                      : resize_image(image, height * resize / shorter, width * resize / shorter,
-                                     interpolation);
-    }
-    if (crop == 0) {
-      return scaled;
-    }
-    TUTTI_CHECK_VALUE(
-        crop > 0 && scaled.dim() == 3 && scaled.size(1) >= crop && scaled.size(2) >= crop,
-        "ResizeAndCrop: the image is ", scaled.sizes(), " after resize, crop is ", crop,
-        ", expected [C, H, W] with sides of at least as many pixels");
-    return scaled.narrow(1, (scaled.size(1) - crop) / 2, crop)
-        .narrow(2, (scaled.size(2) - crop) / 2, crop);
+    TUTTI_CHECK_VALUE(image.dim() == 3 && image.numel() > 0, "ResizeAndCrop: the image is ",
+                      image.sizes(), ", expected [C, H, W] that is not empty");
+    const Framing plan = framing(image.size(1), image.size(2));
+    const at::Tensor scaled = plan.size.height == 0 ? image
+                                                    : resize_image(image, plan.size.height,
+                                                                   plan.size.width, interpolation);
+    return plan.kept.height == 0 ? scaled
+                                 : scaled.narrow(1, plan.kept.top, plan.kept.height)
+                                       .narrow(2, plan.kept.left, plan.kept.width);
+  }
+
+  /// The same of an image that is not there yet.
+  Framing operator()(std::int64_t height, std::int64_t width, Rng& /*rng*/) const {
+    return framing(height, width);
   }
 
   /// The same, as Transforms call it; draws nothing.
   at::Tensor operator()(const at::Tensor& image, Rng& /*rng*/) const { return (*this)(image); }
 
   friend bool operator==(const ResizeAndCrop&, const ResizeAndCrop&) = default;
+
+ private:
+  [[nodiscard]] Framing framing(std::int64_t height, std::int64_t width) const {
+    Framing out{.interpolation = interpolation};
+    if (resize > 0) {
+      const std::int64_t shorter = std::min(height, width);
+      out.size = squash ? ImageSize{resize, resize}
+                        : ImageSize{height * resize / shorter, width * resize / shorter};
+    }
+    if (crop != 0) {
+      const std::int64_t rows = resize > 0 ? out.size.height : height;
+      const std::int64_t columns = resize > 0 ? out.size.width : width;
+      TUTTI_CHECK_VALUE(crop > 0 && rows >= crop && columns >= crop, "ResizeAndCrop: the image is ",
+                        rows, " x ", columns, " after resize, crop is ", crop,
+                        ", expected sides of at least as many "
+                        "pixels");
+      out.kept = {(rows - crop) / 2, (columns - crop) / 2, crop, crop};
+    }
+    return out;
+  }
 };
 
 }  // namespace tutti::data
