@@ -146,8 +146,10 @@ inline Hsv to_hsv(Byte r, Byte g, Byte b) {
     return {0, 0, most};
   }
   const auto range = static_cast<float>(most - least);
-  const auto missing = [&](Byte value) { return static_cast<float>(most - value) / range; };
-  const double sector = r == most   ? static_cast<double>(missing(b) - missing(g))
+  const auto missing = [&](Byte value) {
+    return static_cast<double>(static_cast<float>(most - value) / range);
+  };
+  const double sector = r == most   ? missing(b) - missing(g)
                         : g == most ? 2.0 + missing(r) - missing(b)
                                     : 4.0 + missing(g) - missing(r);
   const auto hue = static_cast<float>(
@@ -159,12 +161,12 @@ inline Hsv to_hsv(Byte r, Byte g, Byte b) {
 
 inline std::array<Byte, 3> to_rgb(const Hsv& colour) {
   const auto [h, s, v] = colour;
-  const double place = static_cast<float>(h) * 6.0 / 255.0;  // on the circle of six sectors
+  const double place = static_cast<double>(h) * 6.0 / 255.0;  // on the circle of six sectors
   const auto sector = static_cast<int>(std::floor(place));
   const auto f = static_cast<float>(place - sector);
   const auto saturation = static_cast<float>(s / 255.0);
   const auto less = [v = v](double share) { return to_byte(std::round(v * (1.0 - share))); };
-  const Byte p = less(saturation);
+  const Byte p = less(static_cast<double>(saturation));
   const Byte q = less(static_cast<double>(saturation * f));
   const Byte t = less(static_cast<double>(saturation) * (1.0 - static_cast<double>(f)));
   switch (s == 0 ? 6 : sector % 6) {
