@@ -25,6 +25,21 @@ concept ChangesImages = requires(const F& f, const at::Tensor& image, Rng& rng) 
   { std::invoke(f, image) } -> std::convertible_to<at::Tensor>;
 };
 
+namespace detail {
+
+template <class F>
+inline constexpr bool changes_images = ChangesImages<F>;
+
+}  // namespace detail
+
+/// Refuses what Compose cannot give an image.
+template <class F>
+struct TransformCheck {
+  static_assert(detail::changes_images<F>,
+                "tutti: this is no transform of images; give it at::Tensor operator()(const "
+                "at::Tensor& image, tutti::Rng&) const, or (const at::Tensor& image) const.");
+};
+
 /// Several transforms as one, of images and of examples with one.
 ///
 ///     const tutti::data::Compose augment{tutti::data::RandomResizedCrop{.size = 224},
@@ -36,8 +51,10 @@ concept ChangesImages = requires(const F& f, const at::Tensor& image, Rng& rng) 
 ///
 /// All draw from one stream, in their order. An example is a Batch, whose inputs() are the image,
 /// or a pair that begins with it. Source: torchvision, `transforms.v2.Compose`.
-template <ChangesImages... Fs>
+template <class... Fs>
 class Compose {
+  static_assert(((sizeof(TransformCheck<Fs>) > 0) && ...));
+
  public:
   explicit Compose(Fs... transforms) : transforms_(std::move(transforms)...) {}
 

@@ -23,17 +23,12 @@ namespace tutti::data {
 struct ImageDecoder {
   JpegOptions jpeg{};
 
-  /// bytes: the whole file. name: what messages call it. Returns uint8 [3, H, W].
+  /// bytes: the whole file. name: what messages call it. reduce: by how much the image may be made
+  /// smaller, where its format can be decoded so, as JPEG can; empty: not. Returns uint8 [3, H, W].
   /// Throws c10::Error, naming the file, when it is damaged or of a format that is not linked.
   template <class Bytes>
-  at::Tensor operator()(const Bytes& bytes, const std::string& name) const {
-    return (*this)(bytes, name, {});
-  }
-
-  /// The same, made smaller where the format can be decoded so, as JPEG can.
-  template <class Bytes>
   at::Tensor operator()(const Bytes& bytes, [[maybe_unused]] const std::string& name,
-                        [[maybe_unused]] const ReduceImage& reduce) const {
+                        [[maybe_unused]] const ReduceImage& reduce = {}) const {
     [[maybe_unused]] const auto whole = [](std::int64_t, std::int64_t) { return 1; };
     const std::string_view view(bytes);
     [[maybe_unused]] const bool png = view.starts_with("\x89PNG");
