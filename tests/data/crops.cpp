@@ -113,6 +113,14 @@ TEST_CASE("RandomResizedCrop keeps area and shape in their ranges", "[data][crop
   CHECK(largest > 0.48);
 }
 
+TEST_CASE("RandomResizedCrop of a line of pixels is a box of it", "[data][crops]") {
+  Rng rng(1);
+  const RandomResizedCrop crop{.size = 4, .ratio = {3, 4}};
+  CHECK(crop.draw(50, 1, rng) == CropBox{24, 0, 1, 1});
+  CHECK(crop.draw(1, 50, rng).height == 1);
+  CHECK(crop(golden("image").narrow(2, 0, 1), rng).sizes() == at::IntArrayRef{3, 4, 4});
+}
+
 TEST_CASE("a crop before and after the pixels are there has the same draws", "[data][crops][law]") {
   const RandomResizedCrop crop{.size = {9, 8}};
   const at::Tensor x = golden("image");

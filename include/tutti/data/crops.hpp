@@ -175,7 +175,9 @@ TUTTI_INLINE at::Tensor RandomCrop::operator()(const at::Tensor& images, Rng& rn
 TUTTI_INLINE CropBox RandomResizedCrop::draw(std::int64_t height, std::int64_t width,
                                              Rng& rng) const {
   detail::expect_ranges(scale, ratio, "RandomResizedCrop");
-  const auto whole = [](double x) { return static_cast<std::int64_t>(std::nearbyint(x)); };
+  const auto whole = [](double x) {
+    return std::max<std::int64_t>(static_cast<std::int64_t>(std::nearbyint(x)), 1);
+  };
   for (int tries = 0; tries < 10; ++tries) {
     const auto [rows, columns] = detail::draw_box(height, width, scale, ratio, rng);
     if (columns > 0 && columns <= width && rows > 0 && rows <= height) {
