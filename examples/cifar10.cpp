@@ -21,8 +21,10 @@
 #include <tutti/algorithms/squeeze_excite.hpp>
 #include <tutti/cli.hpp>
 #include <tutti/data/cifar.hpp>
+#include <tutti/data/crops.hpp>
 #include <tutti/data/image_folder.hpp>
 #include <tutti/data/image_loader.hpp>
+#include <tutti/data/random_flip.hpp>
 #include <tutti/models/cifar_resnet.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/optim/schedules.hpp>
@@ -77,9 +79,8 @@ tutti::ImageLoader make_loader(const std::string& path, Split split) {
                                     .mean = {0.491, 0.482, 0.447},
                                     .std = {0.247, 0.243, 0.262}};
   if (split == Split::train) {
-    options.transforms.put("flip", [](const at::Tensor& image, tutti::Rng& rng) {
-      return rng.uniform() < 0.5 ? image.flip({2}) : image;
-    });
+    options.transforms = {{"crop", tutti::data::RandomCrop{.size = 32, .padding = 4}},
+                          {"flip", tutti::data::RandomHorizontalFlip{}}};
   }
   return {set.images, set.labels, options};
 }

@@ -1,8 +1,10 @@
 #include <tutti/data/image_ops.hpp>
 
+#include "data/vision_golden.hpp"
 #include "support/catch.hpp"
 
 #include <functional>
+#include <string>
 
 namespace {
 
@@ -29,6 +31,8 @@ TEST_CASE("image operations do each image of a batch as it would be done alone",
       [](const at::Tensor& x) { return data::posterize(x, 3); },
       [](const at::Tensor& x) { return data::solarize(x, 100); },
       [](const at::Tensor& x) { return data::rotate(x, 20); },
+      [](const at::Tensor& x) { return data::rotate(x, 20, data::Interpolation::nearest); },
+      [](const at::Tensor& x) { return data::hue(x, 0.2); },
       [](const at::Tensor& x) { return data::shear_x(x, 0.2); },
       [](const at::Tensor& x) { return data::shear_y(x, -0.2); },
       [](const at::Tensor& x) { return data::translate_x(x, 3); },
@@ -96,6 +100,30 @@ TEST_CASE("moving: by nothing, by whole pixels, by right angles", "[data][image_
     CHECK(data::translate_x(x, by).equal(data::affine(x, {.c = static_cast<double>(by)})));
     CHECK(data::translate_y(x, by).equal(data::affine(x, {.f = static_cast<double>(by)})));
   }
+}
+
+TEST_CASE("moving to the nearest pixel: by nothing, by whole pixels, by right angles",
+          "[data][image_ops][law]") {
+  const at::Tensor x = noise({3, 6, 6});
+  const auto nearest = data::Interpolation::nearest;
+  CHECK(data::rotate(x, 0, nearest).equal(x));
+  CHECK(data::rotate(x, 90, nearest).equal(x.rot90(1, {1, 2})));
+  CHECK(data::rotate(x, 180, nearest).equal(x.flip({1, 2})));
+  CHECK(data::affine(x, {.c = 2}, nearest).equal(data::translate_x(x, 2)));
+  CHECK(data::affine(x, {.f = -1}, nearest).equal(data::translate_y(x, -1)));
+  CHECK_THROWS_WITH(data::rotate(x, 5, data::Interpolation::bicubic),
+                    ContainsSubstring("interpolation is bicubic, expected nearest or bilinear"));
+}
+
+TEST_CASE("hue moves colours around the circle as Pillow and torchvision do",
+          "[data][image_ops][golden]") {
+  const at::Tensor grid = vision_golden::golden("grid");
+  for (const std::string shift : {"-0.5", "-0.31", "0.0", "0.1", "0.5"}) {
+    CHECK(data::hue(grid, std::stod(shift)).equal(vision_golden::golden("hue.grid." + shift)));
+  }
+  const at::Tensor grey = noise({1, 4, 4});
+  CHECK(data::hue(grey, 0.3).equal(grey));
+  CHECK_THROWS_WITH(data::hue(grid, 0.6), ContainsSubstring("shift is 0.6, expected -0.5 to 0.5"));
 }
 
 TEST_CASE("image operations refuse what is no 8-bit image", "[data][image_ops]") {

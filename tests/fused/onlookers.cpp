@@ -39,6 +39,7 @@ using tutti::State;
 using tutti::Switch;
 using tutti::Trainer;
 using tutti::fused::RandomCrop;
+using tutti::fused::RandomErasing;
 using tutti::fused::RandomFlip;
 
 namespace {
@@ -107,8 +108,8 @@ template <class S>
 Seen watched(bool fuse, std::string_view at, bool changes, bool sam) {
   const Onlooker<S> who{.at = at, .changes = changes};
   Outcome run = train(options(true), true, normalize(fuse), Switch(SAM{.rho = 0.1}, sam),
-                      RandomCrop{.padding = 2}, ColOut{}, who, CutOut{.per_image = true},
-                      MixUp{.alpha = 1}, Accepted{}, CutMix{});
+                      RandomCrop{.padding = 2}, ColOut{}, RandomErasing{}, who,
+                      CutOut{.per_image = true}, MixUp{.alpha = 1}, Accepted{}, CutMix{});
   return {std::move(run), *who.found};
 }
 

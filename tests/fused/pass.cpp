@@ -28,6 +28,7 @@ using tutti::Rng;
 using tutti::fused::Normalize;
 using tutti::fused::Pass;
 using tutti::fused::RandomCrop;
+using tutti::fused::RandomErasing;
 using tutti::fused::RandomFlip;
 
 static_assert(tutti::fused::Fusible<MixUp>);
@@ -157,6 +158,20 @@ TEST_CASE("crops and flips of single images go along", "[fused][law]") {
       CHECK(agrees(x, 0, flip, smaller, scale, CutMix{}));
       CHECK(agrees(x, 0, RandomCrop{.padding = 9}, flip, ColOut{.p_col = 0.5}, scale,
                    CutOut{.per_image = true}, MixUp{.alpha = 1}, CutMix{}));
+    }
+  }
+}
+
+TEST_CASE("boxes of single images are erased, black before Normalize and 0 behind it",
+          "[fused][law]") {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    for (const auto& size : sizes) {
+      const at::Tensor x = bytes(size, seed);
+      const RandomErasing erasing{.p = 0.7};
+      INFO("seed " << seed << ", size " << x.sizes());
+      CHECK(agrees(x, 0, erasing, normalize(size[1]), MixUp{.alpha = 1}));
+      CHECK(
+          agrees(x, 0, RandomCrop{.padding = 2}, normalize(size[1]), erasing, ColOut{}, CutMix{}));
     }
   }
 }

@@ -8,7 +8,9 @@
 using Catch::Matchers::ContainsSubstring;
 using tutti::Rng;
 using tutti::fused::Frame;
+using tutti::fused::Holes;
 using tutti::fused::RandomCrop;
+using tutti::fused::RandomErasing;
 using tutti::fused::RandomFlip;
 
 TEST_CASE("RandomFlip flips about the part p of the images", "[fused]") {
@@ -48,9 +50,51 @@ TEST_CASE("RandomCrop without sizes keeps those of the images", "[fused]") {
   }
 }
 
+TEST_CASE("RandomErasing draws the boxes of data::RandomErasing, one image after the other",
+          "[fused]") {
+  const Frame frame{.images = 200, .channels = 3, .height = 20, .width = 30};
+  const tutti::data::RandomErasing one{.p = 0.6, .scale = {0.1, 0.2}};
+  const Holes holes = RandomErasing{.p = 0.6, .scale = {0.1, 0.2}, .rng = Rng(3)}.pixels(frame);
+  Rng rng(3);
+  std::int64_t erased = 0;
+  for (std::int64_t i = 0; i < frame.images; ++i) {
+    const auto box = one.draw(20, 30, rng);
+    REQUIRE(holes.of(i).size() == (box ? 1 : 0));
+    if (box) {
+      CHECK(holes.of(i)[0].area() == box->height * box->width);
+      CHECK(holes.of(i)[0].top == box->top);
+      CHECK(holes.of(i)[0].left == box->left);
+      ++erased;
+    }
+  }
+  CHECK(std::abs(erased - 120) < 30);
+}
+
+TEST_CASE("RandomErasing sets boxes to 0, of bytes and of floats", "[fused]") {
+  for (const auto type : {at::kByte, at::kFloat}) {
+    tutti::State state;
+    const at::Tensor x = at::full({6, 3, 20, 30}, 7, type);
+    state.batch = tutti::Batch(x, at::zeros({6}, at::kLong));
+    RandomErasing stage{.p = 1, .rng = Rng(5)};
+    const Holes holes = RandomErasing(stage).pixels({6, 3, 20, 30});
+    stage.apply(tutti::AfterDataloader{}, state);
+    const at::Tensor& y = state.batch.inputs();
+    for (std::int64_t i = 0; i < 6; ++i) {
+      CHECK(y[i].eq(0).sum().item<std::int64_t>() == 3 * holes.of(i)[0].area());
+    }
+    CHECK(x.eq(7).all().item<bool>());
+  }
+}
+
 TEST_CASE("stages say which option is out of range", "[fused]") {
   CHECK_THROWS_WITH((RandomFlip{.p = 2}.validate()), ContainsSubstring("RandomFlip: p is 2"));
   CHECK_THROWS_WITH((RandomCrop{.height = -1}.validate()), ContainsSubstring("height is -1"));
   CHECK_THROWS_WITH((RandomCrop{.width = -1}.validate()), ContainsSubstring("width is -1"));
   CHECK_THROWS_WITH((RandomCrop{.padding = -1}.validate()), ContainsSubstring("padding is -1"));
+  CHECK_THROWS_WITH((RandomErasing{.p = -1}.validate()),
+                    ContainsSubstring("RandomErasing: p is -1"));
+  CHECK_THROWS_WITH((RandomErasing{.scale = {0.5, 0.2}}.validate()),
+                    ContainsSubstring("scale goes from part to part of an image"));
+  CHECK_THROWS_WITH((RandomErasing{.ratio = {0, 1}}.validate()),
+                    ContainsSubstring("ratio is above 0"));
 }

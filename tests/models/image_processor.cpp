@@ -83,7 +83,7 @@ TEST_CASE("timm's pretrained_cfg says size, crop, mean and deviation",
 
 TEST_CASE("what images cannot be made to is refused by key and value",
           "[models][image_processor]") {
-  CHECK_THROWS_WITH(preprocessor(R"({"resample": 0})"), ContainsSubstring("resample is 0"));
+  CHECK_THROWS_WITH(preprocessor(R"({"resample": 1})"), ContainsSubstring("resample is 1"));
   CHECK_THROWS_WITH(preprocessor(R"({"size": {"height": 3, "width": 4}})"),
                     ContainsSubstring("expected a square"));
   CHECK_THROWS_WITH(preprocessor(R"({"image_mean": 0.5})"), ContainsSubstring("image_mean is 0.5"));
@@ -99,7 +99,8 @@ TEST_CASE("what is written reads back", "[models][image_processor]") {
   for (const ResizeAndCrop& fit :
        {ResizeAndCrop{}, ResizeAndCrop{.resize = 96, .crop = 96, .squash = true},
         ResizeAndCrop{
-            .resize = 40, .crop = 32, .interpolation = Interpolation::bicubic, .squash = true}}) {
+            .resize = 40, .crop = 32, .interpolation = Interpolation::bicubic, .squash = true},
+        ResizeAndCrop{.resize = 40, .crop = 40, .interpolation = Interpolation::nearest}}) {
     const ImageProcessor processor{.mean = {0.25, 0.5, 0.75}, .fit = fit};
     const TemporaryFolder folder;
     processor.write(folder.path().string());

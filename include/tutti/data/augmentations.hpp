@@ -12,6 +12,7 @@
 
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/data/detail/per_image.hpp>
 #include <tutti/data/image_ops.hpp>
 
 /// Image operations of random strength, the parts of AugMix and RandAugment.
@@ -183,22 +184,7 @@ at::Tensor map_images(const at::Tensor& images, Rng& rng, const F& f) {
     const at::Tensor bytes = images.to(at::kFloat).mul(255).round_().clamp_(0, 255).to(at::kByte);
     return map_images(bytes, rng, f).to(at::kFloat).div_(255).to(images.scalar_type());
   }
-  if (images.dim() == 3) {
-    return f(images, rng);
-  }
-  at::Tensor out = detail::empty_bytes(images.sizes());
-  if (rng.replays()) {
-    for (std::int64_t i = 0; i < images.size(0); ++i) {
-      out.select(0, i).copy_(f(images.select(0, i), rng));
-    }
-    return out;
-  }
-  const auto seed = static_cast<std::uint64_t>(rng.integer(0, std::int64_t{1} << 62));
-  ::tutti::detail::parallel_each(images.size(0), [&](std::int64_t i) {
-    Rng own(seed, static_cast<std::uint64_t>(i));
-    out.select(0, i).copy_(f(images.select(0, i), own));
-  });
-  return out;
+  return detail::per_image(images, rng, {}, f);
 }
 
 }  // namespace tutti::data

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -22,14 +23,17 @@ namespace tutti::data {
 struct ImageDecoder {
   JpegOptions jpeg{};
 
-  /// bytes: the whole file. name: what messages call it. Returns uint8 [3, H, W].
+  /// bytes: the whole file. name: what messages call it. reduce: by how much the image may be made
+  /// smaller, where its format can be decoded so, as JPEG can; empty: not. Returns uint8 [3, H, W].
   /// Throws c10::Error, naming the file, when it is damaged or of a format that is not linked.
   template <class Bytes>
-  at::Tensor operator()(const Bytes& bytes, [[maybe_unused]] const std::string& name) const {
+  at::Tensor operator()(const Bytes& bytes, [[maybe_unused]] const std::string& name,
+                        [[maybe_unused]] const ReduceImage& reduce = {}) const {
+    [[maybe_unused]] const auto whole = [](std::int64_t, std::int64_t) { return 1; };
     const std::string_view view(bytes);
     [[maybe_unused]] const bool png = view.starts_with("\x89PNG");
 #if defined(TUTTI_WITH_PNG) && defined(TUTTI_WITH_JPEG)
-    return png ? decode_png(view, name) : decode_jpeg(view, name, jpeg);
+    return png ? decode_png(view, name) : decode_jpeg(view, name, jpeg, reduce ? reduce : whole);
 #elif defined(TUTTI_WITH_PNG)
     TUTTI_CHECK(!view.starts_with("\xff\xd8"), "'", name,
                 "' is a JPEG image, and this program decodes only PNG; link it to tutti::jpeg");
@@ -37,7 +41,7 @@ struct ImageDecoder {
 #elif defined(TUTTI_WITH_JPEG)
     TUTTI_CHECK(!png, "'", name,
                 "' is a PNG image, and this program decodes only JPEG; link it to tutti::png");
-    return decode_jpeg(view, name, jpeg);
+    return decode_jpeg(view, name, jpeg, reduce ? reduce : whole);
 #else
     static_assert(sizeof(Bytes) == 0,
                   "tutti: this program reads images without a library for it; install libjpeg-dev "

@@ -108,30 +108,51 @@ inline at::Tensor solarize(const at::Tensor& images, int threshold = 128) {
   return detail::through_table(images, "solarize", table);
 }
 
+/// What a pixel of a moved or resized image is made of: the nearest one, or those around its place,
+/// as in Pillow.
+enum class Interpolation : std::uint8_t { nearest, bilinear, bicubic };
+
+/// "nearest", "bilinear", "bicubic".
+constexpr std::string_view to_string(Interpolation interpolation) {
+  return interpolation == Interpolation::nearest    ? "nearest"
+         : interpolation == Interpolation::bilinear ? "bilinear"
+                                                    : "bicubic";
+}
+
 /// Which place of an image each pixel of a new one shows: pixel (x, y) shows
 /// `(a x + b y + c, d x + e y + f)`; x counts columns, y rows, and pixels have their middles at
 /// 1/2.
 using Affine = detail::Affine;
 
-/// Moves an image, bilinearly interpolated, black where there was nothing.
-inline at::Tensor affine(const at::Tensor& images, const Affine& from) {
+/// Moves an image, black where there was nothing. interpolation: nearest or bilinear.
+inline at::Tensor affine(const at::Tensor& images, const Affine& from,
+                         Interpolation interpolation = Interpolation::bilinear) {
+  TUTTI_CHECK_VALUE(interpolation != Interpolation::bicubic,
+                    "affine: interpolation is bicubic, expected nearest or bilinear");
   return detail::each_image(images, "affine", [&](const auto& image, detail::Byte* out) {
-    detail::transform(image, out, from);
+    if (interpolation == Interpolation::nearest) {
+      detail::transform_to_nearest(image, out, from);
+    } else {
+      detail::transform(image, out, from);
+    }
   });
 }
 
 /// Turns an image about its middle, counter-clockwise, by `degrees`.
-inline at::Tensor rotate(const at::Tensor& images, double degrees) {
+inline at::Tensor rotate(const at::Tensor& images, double degrees,
+                         Interpolation interpolation = Interpolation::bilinear) {
   detail::expect_bytes(images, "rotate");
-  return affine(images, detail::turn(degrees, images.size(-2), images.size(-1)));
+  return affine(images, detail::turn(degrees, images.size(-2), images.size(-1)), interpolation);
 }
 
 /// Shifts rows by `by` times their distance from the upper edge, columns by theirs from the left.
-inline at::Tensor shear_x(const at::Tensor& images, double by) {
-  return affine(images, {.b = by});
+inline at::Tensor shear_x(const at::Tensor& images, double by,
+                          Interpolation interpolation = Interpolation::bilinear) {
+  return affine(images, {.b = by}, interpolation);
 }
-inline at::Tensor shear_y(const at::Tensor& images, double by) {
-  return affine(images, {.d = by});
+inline at::Tensor shear_y(const at::Tensor& images, double by,
+                          Interpolation interpolation = Interpolation::bilinear) {
+  return affine(images, {.d = by}, interpolation);
 }
 
 /// Shifts an image by whole pixels to the left, or up.
@@ -168,6 +189,20 @@ inline at::Tensor contrast(const at::Tensor& images, double factor) {
 inline at::Tensor brightness(const at::Tensor& images, double factor) {
   return detail::through_table(images, "brightness",
                                detail::blend_table(0, static_cast<float>(factor)));
+}
+
+/// Moves all hues on by `shift` of the circle of colours. shift: -0.5 to 0.5; 0 leaves them but for
+/// rounding. C is 1, which is left alone, or 3.
+inline at::Tensor hue(const at::Tensor& images, double shift) {
+  detail::expect_colours(images, "hue");
+  TUTTI_CHECK_VALUE(shift >= -0.5 && shift <= 0.5, "hue: shift is ", shift,
+                    ", expected -0.5 to 0.5");
+  if (images.size(-3) == 1) {
+    return images.clone();
+  }
+  return detail::each_image(images, "hue", [&](const auto& image, detail::Byte* out) {
+    detail::shift_hue(image, out, static_cast<int>(shift * 255));
+  });
 }
 
 /// Changes the sharpness: 0 smooths, 1 leaves it, more sharpens.

@@ -7,33 +7,51 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_upsample_bicubic2d_aa.h>
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
+#include <ATen/ops/_upsample_nearest_exact2d.h>
 
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/rng.hpp>
+#include <tutti/data/framing.hpp>
+#include <tutti/data/image_ops.hpp>
 
 /// How images get the size of a model's input.
 namespace tutti::data {
 
-/// How a pixel of a resized image is made of those that come together in it, as in Pillow.
-enum class Interpolation : std::uint8_t { bilinear, bicubic };
-
-/// A uint8 image [C, H, W], not empty, scaled to [C, rows, columns]; itself when it is that.
-inline at::Tensor resize_image(const at::Tensor& image, std::int64_t rows, std::int64_t columns,
+/// Images scaled to `rows` and `columns`; themselves when they are that. As Pillow and torchvision
+/// with `antialias`: a pixel is made of all that come together in it.
+///
+/// images: uint8, or floating, [C, H, W] or [N, C, H, W], not empty. Bytes are rounded to the
+/// nearest. Returns images' type. Throws c10::Error (ValueError) for others.
+inline at::Tensor resize_image(const at::Tensor& images, std::int64_t rows, std::int64_t columns,
                                Interpolation interpolation = Interpolation::bilinear) {
-  TUTTI_CHECK_VALUE(rows >= 1 && columns >= 1 && image.dim() == 3 && image.numel() > 0 &&
-                        image.scalar_type() == at::kByte,
-                    "resize_image: the image is ", image.scalar_type(), image.sizes(), " for ",
+  const bool bytes = images.scalar_type() == at::kByte;
+  TUTTI_CHECK_VALUE(rows >= 1 && columns >= 1 && (images.dim() == 3 || images.dim() == 4) &&
+                        images.numel() > 0 && (bytes || images.is_floating_point()),
+                    "resize_image: the image is ", images.scalar_type(), images.sizes(), " for ",
                     rows, " rows and ", columns,
-                    " columns, expected uint8 [C, H, W] that is not empty, and 1 or more");
-  if (image.size(1) == rows && image.size(2) == columns) {
-    return image;
+                    " columns, expected uint8 or floating [C, H, W] or [N, C, H, W] that is not "
+                    "empty, and 1 or more");
+  if (images.size(-2) == rows && images.size(-1) == columns) {
+    return images;
   }
-  const at::Tensor x = image.to(at::kFloat).unsqueeze(0);
-  const at::Tensor scaled =
-      interpolation == Interpolation::bicubic
-          ? at::_upsample_bicubic2d_aa(x, {rows, columns}, /*align_corners=*/false)
-          : at::_upsample_bilinear2d_aa(x, {rows, columns}, /*align_corners=*/false);
-  return scaled.squeeze(0).round_().clamp_(0, 255).to(at::kByte);
+  const at::Tensor plain = images.contiguous();
+  const at::Tensor batch = images.dim() == 3 ? plain.unsqueeze(0) : plain;
+  const auto scale = [&](const at::Tensor& x) {
+    switch (interpolation) {
+      case Interpolation::nearest:
+        return at::_upsample_nearest_exact2d(x, {rows, columns});
+      case Interpolation::bicubic:
+        return at::_upsample_bicubic2d_aa(x, {rows, columns}, /*align_corners=*/false);
+      default:
+        return at::_upsample_bilinear2d_aa(x, {rows, columns}, /*align_corners=*/false);
+    }
+  };
+  const bool known = images.is_cpu() ? bytes || batch.element_size() >= 4 : !bytes;
+  at::Tensor out = known ? scale(batch) : scale(batch.to(at::kFloat));
+  if (!known) {
+    out = bytes ? out.round_().clamp_(0, 255).to(at::kByte) : out.to(images.scalar_type());
+  }
+  return (images.dim() == 3 ? out.squeeze(0) : out).contiguous();
 }
 
 /// An image transform of evaluation: scales an image, then keeps the square in its middle.
@@ -48,33 +66,49 @@ struct ResizeAndCrop {
   Interpolation interpolation = Interpolation::bilinear;
   bool squash = false;  ///< both sides become `resize`, whatever the image's shape
 
-  /// image: uint8 [C, H, W], not empty. Returns uint8 [C, crop, crop].
+  /// image: uint8, or floating, [C, H, W], not empty. Returns [C, crop, crop] of its type.
   /// Throws c10::Error (ValueError) for other images, and for one smaller than the square.
   [[nodiscard]] at::Tensor operator()(const at::Tensor& image) const {
-    at::Tensor scaled = image;
-    if (resize > 0) {
-      const std::int64_t height = image.dim() == 3 ? image.size(1) : 0;
-      const std::int64_t width = image.dim() == 3 ? image.size(2) : 0;
-      const std::int64_t shorter = std::max<std::int64_t>(1, std::min(height, width));
-      scaled = squash ? resize_image(image, resize, resize, interpolation)
-                      : resize_image(image, height * resize / shorter, width * resize / shorter,
-                                     interpolation);
-    }
-    if (crop == 0) {
-      return scaled;
-    }
-    TUTTI_CHECK_VALUE(
-        crop > 0 && scaled.dim() == 3 && scaled.size(1) >= crop && scaled.size(2) >= crop,
-        "ResizeAndCrop: the image is ", scaled.sizes(), " after resize, crop is ", crop,
-        ", expected [C, H, W] with sides of at least as many pixels");
-    return scaled.narrow(1, (scaled.size(1) - crop) / 2, crop)
-        .narrow(2, (scaled.size(2) - crop) / 2, crop);
+    TUTTI_CHECK_VALUE(image.dim() == 3 && image.numel() > 0, "ResizeAndCrop: the image is ",
+                      image.sizes(), ", expected [C, H, W] that is not empty");
+    const Framing plan = framing(image.size(1), image.size(2));
+    const at::Tensor scaled = plan.size.height == 0 ? image
+                                                    : resize_image(image, plan.size.height,
+                                                                   plan.size.width, interpolation);
+    return plan.kept.height == 0 ? scaled
+                                 : scaled.narrow(1, plan.kept.top, plan.kept.height)
+                                       .narrow(2, plan.kept.left, plan.kept.width);
+  }
+
+  /// The same of an image that is not there yet.
+  Framing operator()(std::int64_t height, std::int64_t width, Rng& /*rng*/) const {
+    return framing(height, width);
   }
 
   /// The same, as Transforms call it; draws nothing.
   at::Tensor operator()(const at::Tensor& image, Rng& /*rng*/) const { return (*this)(image); }
 
   friend bool operator==(const ResizeAndCrop&, const ResizeAndCrop&) = default;
+
+ private:
+  [[nodiscard]] Framing framing(std::int64_t height, std::int64_t width) const {
+    Framing out{.interpolation = interpolation};
+    if (resize > 0) {
+      const std::int64_t shorter = std::min(height, width);
+      out.size = squash ? ImageSize{resize, resize}
+                        : ImageSize{height * resize / shorter, width * resize / shorter};
+    }
+    if (crop != 0) {
+      const std::int64_t rows = resize > 0 ? out.size.height : height;
+      const std::int64_t columns = resize > 0 ? out.size.width : width;
+      TUTTI_CHECK_VALUE(crop > 0 && rows >= crop && columns >= crop, "ResizeAndCrop: the image is ",
+                        rows, " x ", columns, " after resize, crop is ", crop,
+                        ", expected sides of at least as many "
+                        "pixels");
+      out.kept = {(rows - crop) / 2, (columns - crop) / 2, crop, crop};
+    }
+    return out;
+  }
 };
 
 }  // namespace tutti::data

@@ -13,6 +13,8 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/data/framing.hpp>
+#include <tutti/data/random_erasing.hpp>
 #include <tutti/fused/normalize.hpp>
 #include <tutti/fused/pixels.hpp>
 
@@ -129,6 +131,55 @@ struct RandomCrop final {
       crops.corners.push_back({row, rng.integer(0, columns + 1) - padding});
     }
     return crops;
+  }
+};
+
+/// Sets the pixels of a random box of some images to 0. In a recipe it comes behind Normalize, and
+/// 0 is the mean colour; in a Pass before Normalize it is black. Draws per image what
+/// data::RandomErasing draws.
+struct RandomErasing final {
+  double p = 0.5;                 ///< in [0, 1]
+  data::Range scale{0.02, 0.33};  ///< area of the box, as part of the image's
+  data::Range ratio{0.3, 3.3};    ///< height by width of the box; its logarithm is uniform; > 0
+  Rng rng{};
+
+  static constexpr std::string_view name = "RandomErasing";
+  using events = types<AfterDataloader>;
+
+  /// Throws c10::ValueError when an option is out of range.
+  constexpr void validate() const {
+    expect(p >= 0 && p <= 1, "RandomErasing: p", p, "a number from 0 to 1");
+    expect(scale.low >= 0 && scale.low <= scale.high && scale.high <= 1,
+           "RandomErasing: scale goes from part to part of an image, from 0 to 1, the smaller one "
+           "first.");
+    expect(ratio.low > 0 && ratio.low <= ratio.high,
+           "RandomErasing: ratio is above 0, the smaller one first.");
+  }
+
+  /// Replaces the inputs, of any type.
+  void apply(AfterDataloader, State& state) {
+    at::Tensor& x = detail::images_of(state, name);
+    const Holes holes = pixels(detail::frame_of(x));
+    x = x.clone();
+    for (std::int64_t i = 0; i < x.size(0); ++i) {
+      for (const Box& box : holes.of(i)) {
+        x.select(0, i)
+            .narrow(1, box.top, box.bottom - box.top)
+            .narrow(2, box.left, box.right - box.left)
+            .zero_();
+      }
+    }
+  }
+
+  [[nodiscard]] Holes pixels(const Frame& frame) {
+    Holes holes;
+    for (std::int64_t i = 0; i < frame.images; ++i) {
+      auto& boxes = holes.boxes.emplace_back();
+      if (const auto box = data::draw_erasing(frame.height, frame.width, p, scale, ratio, rng)) {
+        boxes.push_back({box->top, box->left, box->top + box->height, box->left + box->width});
+      }
+    }
+    return holes;
   }
 };
 

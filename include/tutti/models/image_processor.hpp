@@ -107,12 +107,13 @@ TUTTI_INLINE ImageSize image_size(const PretrainedConfig& config, std::string_vi
 
 // Transformers': `size` and `crop_size`, or ConvNext's `size` and `crop_pct`.
 TUTTI_INLINE data::ResizeAndCrop huggingface_fit(const PretrainedConfig& config) {
-  config.only("resample", {2, 3}, "2 is bilinear, 3 bicubic");
+  config.only("resample", {0, 2, 3}, "0 is nearest, 2 bilinear, 3 bicubic");
   config.only("do_pad", {false});
   data::ResizeAndCrop out{.resize = 0, .crop = 0};
-  if (config.integer("resample", 2) == 3) {
-    out.interpolation = data::Interpolation::bicubic;
-  }
+  const std::int64_t resample = config.integer("resample", 2);
+  out.interpolation = resample == 3   ? data::Interpolation::bicubic
+                      : resample == 0 ? data::Interpolation::nearest
+                                      : data::Interpolation::bilinear;
   const std::string type =
       config.text("image_processor_type", config.text("feature_extractor_type", ""));
   const bool convnext = type.starts_with("ConvNext");
@@ -205,7 +206,9 @@ TUTTI_INLINE void ImageProcessor::write(const std::string& folder) const {
       {"image_processor_type", whole ? "ViTImageProcessor" : "BitImageProcessor"},
       {"do_resize", fit.resize != 0},
       {"size", fit.squash ? square(fit.resize) : Json::Object{{"shortest_edge", fit.resize}}},
-      {"resample", fit.interpolation == data::Interpolation::bicubic ? 3 : 2},
+      {"resample", fit.interpolation == data::Interpolation::bicubic    ? 3
+                   : fit.interpolation == data::Interpolation::bilinear ? 2
+                                                                        : 0},
       {"do_center_crop", !whole && fit.crop != 0},
       {"crop_size", square(fit.crop)},
       {"do_rescale", divisor != 1},

@@ -19,6 +19,7 @@ using namespace tutti;
 using fused::Frame;
 using fused::Normalize;
 using fused::RandomCrop;
+using fused::RandomErasing;
 using fused::RandomFlip;
 namespace lineup = tutti::fused::detail;
 
@@ -70,6 +71,8 @@ struct ActsTwice final {
 static_assert(is<StagesOf<MixUp, CutOut, RandomFlip, Normalize, RandomCrop, ColOut>,
                  types<RandomFlip, RandomCrop, Normalize, ColOut, CutOut, MixUp>>);
 static_assert(is<StagesOf<CutMix, Normalize, MixUp>, types<Normalize, MixUp, CutMix>>);
+static_assert(
+    is<StagesOf<RandomErasing, MixUp, Normalize>, types<Normalize, RandomErasing, MixUp>>);
 static_assert(is<StagesOf<Normalize, Switch<MixUp>, Switch<ColOut>>,
                  types<Normalize, Switch<ColOut>, Switch<MixUp>>>);
 

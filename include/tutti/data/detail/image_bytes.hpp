@@ -134,6 +134,72 @@ inline void blend_with_grey(const Planes& image, Byte* out, float factor) {
   }
 }
 
+// A colour by hue, saturation and value, bytes each.
+struct Hsv {
+  Byte h = 0, s = 0, v = 0;
+};
+
+inline Hsv to_hsv(Byte r, Byte g, Byte b) {
+  const Byte most = std::max({r, g, b});
+  const Byte least = std::min({r, g, b});
+  if (most == least) {
+    return {0, 0, most};
+  }
+  const auto range = static_cast<float>(most - least);
+  const auto missing = [&](Byte value) {
+    return static_cast<double>(static_cast<float>(most - value) / range);
+  };
+  const double sector = r == most   ? missing(b) - missing(g)
+                        : g == most ? 2.0 + missing(r) - missing(b)
+                                    : 4.0 + missing(g) - missing(r);
+  const auto hue = static_cast<float>(
+      std::fmod(static_cast<double>(static_cast<float>(sector)) / 6.0 + 1.0, 1.0));
+  const float saturation = range / static_cast<float>(most);
+  return {to_byte(static_cast<double>(hue) * 255), to_byte(static_cast<double>(saturation) * 255),
+          most};
+}
+
+inline std::array<Byte, 3> to_rgb(const Hsv& colour) {
+  const auto [h, s, v] = colour;
+  const double place = static_cast<double>(h) * 6.0 / 255.0;  // on the circle of six sectors
+  const auto sector = static_cast<int>(std::floor(place));
+  const auto f = static_cast<float>(place - sector);
+  const auto saturation = static_cast<float>(s / 255.0);
+  const auto less = [v = v](double share) { return to_byte(std::round(v * (1.0 - share))); };
+  const Byte p = less(static_cast<double>(saturation));
+  const Byte q = less(static_cast<double>(saturation * f));
+  const Byte t = less(static_cast<double>(saturation) * (1.0 - static_cast<double>(f)));
+  switch (s == 0 ? 6 : sector % 6) {
+    case 0:
+      return {v, t, p};
+    case 1:
+      return {q, v, p};
+    case 2:
+      return {p, v, t};
+    case 3:
+      return {p, q, v};
+    case 4:
+      return {t, p, v};
+    case 5:
+      return {v, p, q};
+    default:
+      return {v, v, v};  // grey
+  }
+}
+
+// Hues moved on by `shift` of 256. Three channels.
+inline void shift_hue(const Planes& image, Byte* out, int shift) {
+  const std::int64_t area = image.area();
+  for (std::int64_t i = 0; i < area; ++i) {
+    Hsv colour = to_hsv(image.plane(0)[i], image.plane(1)[i], image.plane(2)[i]);
+    colour.h = static_cast<Byte>(colour.h + shift);  // around the circle
+    const auto [r, g, b] = to_rgb(colour);
+    out[i] = r;
+    out[area + i] = g;
+    out[2 * area + i] = b;
+  }
+}
+
 // Blended with a mean over 3 x 3 pixels in which the middle counts five times; edges stay.
 inline void blend_with_smooth(const Planes& image, Byte* out, float factor) {
   const std::int64_t width = image.width;
@@ -205,6 +271,33 @@ inline void transform(const Planes& image, Byte* out, const Affine& from) {
         out[channel * image.area()] = static_cast<Byte>(value);
       }
     }
+  }
+}
+
+// The same with the pixel that lies nearest, in Pillow's 16.16 fixed point.
+inline void transform_to_nearest(const Planes& image, Byte* out, const Affine& from) {
+  const auto fixed = [](double value) {
+    return static_cast<std::int64_t>(std::floor(value * 65536 + 0.5));
+  };
+  const std::int64_t column_step = fixed(from.a);
+  const std::int64_t row_step = fixed(from.d);
+  std::int64_t line_column = fixed(from.c + from.a * 0.5 + from.b * 0.5);
+  std::int64_t line_row = fixed(from.f + from.d * 0.5 + from.e * 0.5);
+  for (std::int64_t y = 0; y < image.height; ++y) {
+    std::int64_t column = line_column;
+    std::int64_t row = line_row;
+    for (std::int64_t x = 0; x < image.width; ++x, ++out) {
+      const std::int64_t i = column >> 16;
+      const std::int64_t j = row >> 16;
+      const bool inside = i >= 0 && i < image.width && j >= 0 && j < image.height;
+      for (std::int64_t channel = 0; channel < image.channels; ++channel) {
+        out[channel * image.area()] = inside ? image.plane(channel)[j * image.width + i] : Byte{0};
+      }
+      column += column_step;
+      row += row_step;
+    }
+    line_column += fixed(from.b);
+    line_row += fixed(from.e);
   }
 }
 

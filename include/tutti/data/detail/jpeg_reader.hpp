@@ -23,7 +23,7 @@
 namespace tutti::data::detail {
 
 // One image being decoded. libjpeg's errors come back by longjmp, which must not pass objects with
-// destructors: only begin() and rows(), which have none, are jumped out of.
+// destructors: only begin(), begin_rows() and rows(), which have none, are jumped out of.
 class JpegReader {
  public:
   JpegReader(std::string_view bytes, std::string name, bool warnings_are_errors)
@@ -47,15 +47,20 @@ class JpegReader {
   JpegReader& operator=(const JpegReader&) = delete;
   ~JpegReader() { ::jpeg_destroy_decompress(&info_); }
 
-  // uint8 [3, H, W]
-  at::Tensor pixels() {
+  [[nodiscard]] std::int64_t height() const { return info_.image_height; }
+  [[nodiscard]] std::int64_t width() const { return info_.image_width; }
+
+  // uint8 [3, H, W], each side divided by 1, 2, 4 or 8 and rounded up.
+  at::Tensor pixels(int reduce = 1) {
     constexpr std::int64_t most = std::int64_t{1} << 28U;
-    const auto height = static_cast<std::int64_t>(info_.image_height);
-    const auto width = static_cast<std::int64_t>(info_.image_width);
-    TUTTI_CHECK(height * width <= most, "'", name_, "' is ", width, " x ", height,
+    TUTTI_CHECK(height() * width() <= most, "'", name_, "' is ", width(), " x ", height(),
                 ", expected at most ", most, " pixels; make it smaller");
-    at::Tensor out(
-        at::detail::empty_cpu({height, width, 3}, at::kByte, /*pin_memory=*/false, std::nullopt));
+    if (!begin_rows(reduce)) {
+      fail();
+    }
+    at::Tensor out(at::detail::empty_cpu({static_cast<std::int64_t>(info_.output_height),
+                                          static_cast<std::int64_t>(info_.output_width), 3},
+                                         at::kByte, /*pin_memory=*/false, std::nullopt));
     if (!rows(out.mutable_data_ptr<JSAMPLE>())) {
       fail();
     }
@@ -89,12 +94,21 @@ class JpegReader {
     return true;
   }
 
-  [[nodiscard]] bool rows(JSAMPLE* out) {
+  [[nodiscard]] bool begin_rows(int reduce) {
     if (setjmp(fault_.back) != 0) {  // NOLINT(cert-err52-cpp)
       return false;
     }
     info_.out_color_space = JCS_RGB;
+    info_.scale_num = 1;
+    info_.scale_denom = static_cast<unsigned>(reduce);
     ::jpeg_start_decompress(&info_);
+    return true;
+  }
+
+  [[nodiscard]] bool rows(JSAMPLE* out) {
+    if (setjmp(fault_.back) != 0) {  // NOLINT(cert-err52-cpp)
+      return false;
+    }
     while (info_.output_scanline < info_.output_height) {
       JSAMPROW row = out + std::size_t{3} * info_.output_width * info_.output_scanline;
       ::jpeg_read_scanlines(&info_, &row, 1);
