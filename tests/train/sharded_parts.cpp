@@ -151,8 +151,11 @@ std::string refused(TrainerOptions with, std::int64_t vocab_size = 37) {
   return "no error";
 }
 
+// Without the lock, which rank 0 may still hold when another one looks.
 Names names_in(const fs::path& folder) {
-  return fs::exists(folder) ? sorted_names(folder) : Names{};
+  Names names = fs::exists(folder) ? sorted_names(folder) : Names{};
+  std::erase(names, ".tutti-lock");
+  return names;
 }
 
 }  // namespace
