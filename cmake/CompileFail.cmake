@@ -59,7 +59,7 @@ list(TRANSFORM system PREPEND "-isystem;")
 if(system AND NOT flags AND NOT wrong_flags AND NOT right_flags) # these may change what LibTorch's headers say
   list(APPEND system -include "${TORCH}")
 endif()
-list(APPEND command -fsyntax-only -DTUTTI_SEPARATE_COMPILATION ${flags} ${system}) # no mistake is in tutti's bodies: half the time
+list(APPEND command -fsyntax-only ${flags} ${system})
 
 execute_process(COMMAND ${command} ${right_flags} -DFIXED "${SOURCE}" WORKING_DIRECTORY "${CMAKE_CURRENT_LIST_DIR}/.."
                 RESULT_VARIABLE code OUTPUT_VARIABLE said ERROR_VARIABLE said)

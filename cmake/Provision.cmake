@@ -350,6 +350,7 @@ endfunction()
 # A Python that has these packages: the system's, else that of the private environment venv-<name> in the cache folder,
 # made when it is missing. `out` stays as it is when none can be had; the reason is printed.
 function(tutti_provision_python out name)
+  unset(python) # the caller's own: where it is set, though empty, nothing is looked for
   find_program(python NAMES python3 python NO_CACHE)
   if(NOT python)
     return()

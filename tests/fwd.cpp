@@ -99,10 +99,7 @@ TEST_CASE("everything that is declared ahead is defined, in its own family and w
       if (found.name.empty() || found.rest.find(';') != std::string::npos) {
         continue;
       }
-      auto it = missing.find({found.name, spaces.contains(folder) ? folder : ""});
-      if (it == missing.end() && folder == "optim") {
-        it = missing.find({found.name, ""});  // SGD and Schedule are names of tutti
-      }
+      const auto it = missing.find({found.name, spaces.contains(folder) ? folder : ""});
       if (it != missing.end()) {
         INFO(file.path().string() << ": " << line);
         CHECK(found.key == it->second);

@@ -68,7 +68,6 @@ struct ProgressiveResizing;
 struct RandAugment;
 struct Recompute;
 struct SAM;
-class Schedule;
 struct SelectiveBackprop;
 struct SeqLengthWarmup;
 struct SkipSpikes;

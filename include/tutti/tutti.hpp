@@ -66,7 +66,7 @@
 #include <tutti/callbacks/threshold_stopper.hpp>
 #include <tutti/checkpoint/average.hpp>
 #include <tutti/checkpoint/command_object_store.hpp>
-#include <tutti/checkpoint/convert_command.hpp>
+#include <tutti/checkpoint/convert.hpp>
 #include <tutti/checkpoint/sharded_checkpoint.hpp>
 #include <tutti/checkpoint/weights.hpp>
 #include <tutti/config.hpp>

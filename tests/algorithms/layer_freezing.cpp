@@ -20,6 +20,7 @@
 #include <tutti/optim/sgd.hpp>
 #include <tutti/trainer.hpp>
 
+#include "support/deep.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
@@ -52,29 +53,6 @@ std::size_t left(const torch::optim::Optimizer& optimizer) {
     count += group.params().size();
   }
   return count;
-}
-
-// Three layers and statistics, trained for a mean squared error.
-struct Deep : torch::nn::Module {
-  Deep() {
-    first = register_module("first", torch::nn::Linear(4, 6));
-    norm = register_module("norm", torch::nn::BatchNorm1d(6));
-    second = register_module("second", torch::nn::Linear(6, 5));
-    last = register_module("last", torch::nn::Linear(5, 2));
-  }
-  tutti::Outputs forward(const tutti::Batch& batch) {
-    return last(second(norm(first(batch.inputs())).relu()).relu());
-  }
-  tutti::Loss loss(const tutti::Outputs& outputs, const tutti::Batch& batch) {
-    return (outputs.tensor() - batch.targets()).pow(2).mean();
-  }
-  torch::nn::Linear first{nullptr}, second{nullptr}, last{nullptr};
-  torch::nn::BatchNorm1d norm{nullptr};
-};
-
-std::shared_ptr<Deep> deep(std::uint64_t seed) {
-  at::manual_seed(seed);
-  return std::make_shared<Deep>();
 }
 
 tutti::TrainerOptions options(const char* length, tutti::OptimizerSpec optimizer) {

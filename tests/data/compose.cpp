@@ -14,6 +14,7 @@
 #include <tutti/views/map.hpp>
 #include <tutti/views/shuffle.hpp>
 
+#include "data/epochs.hpp"
 #include "data/vision_golden.hpp"
 #include "support/catch.hpp"
 
@@ -34,22 +35,6 @@ struct Photos {
     return {golden("image").narrow(2, i, 20).contiguous(), at::scalar_tensor(i, at::kLong)};
   }
 };
-
-std::vector<Batch> epoch_of(auto loader, std::int64_t epoch, std::int64_t first = 0) {
-  std::vector<Batch> out;
-  for (loader.start(epoch, first); auto batch = loader.next();) {
-    out.push_back(*batch);
-  }
-  return out;
-}
-
-bool same(const std::vector<Batch>& a, const std::vector<Batch>& b) {
-  bool all = a.size() == b.size();
-  for (std::size_t i = 0; all && i < a.size(); ++i) {
-    all = a[i].inputs().equal(b[i].inputs()) && a[i].targets().equal(b[i].targets());
-  }
-  return all;
-}
 
 static_assert(data::ChangesImages<data::Resize> && data::ChangesImages<data::Normalize>);
 static_assert(data::ChangesImages<data::RandomErasing>);

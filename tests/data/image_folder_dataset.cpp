@@ -13,6 +13,7 @@
 #include <tutti/data/split.hpp>
 
 #include "data/encode_jpeg.hpp"
+#include "data/epochs.hpp"
 #include "support/catch.hpp"
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
@@ -81,23 +82,6 @@ struct Folder {
 ImageFolderDatasetOptions with(
     std::function<tutti::data::Framing(std::int64_t, std::int64_t, Rng&)> framing) {
   return {.prefix = "train", .framing = std::move(framing), .extensions = {".ramp"}};
-}
-
-template <class Loader>
-std::vector<Batch> epoch_of(Loader loader, std::int64_t epoch, std::int64_t first = 0) {
-  std::vector<Batch> out;
-  for (loader.start(epoch, first); auto batch = loader.next();) {
-    out.push_back(*batch);
-  }
-  return out;
-}
-
-bool same(const std::vector<Batch>& a, const std::vector<Batch>& b) {
-  bool all = a.size() == b.size();
-  for (std::size_t i = 0; all && i < a.size(); ++i) {
-    all = a[i].inputs().equal(b[i].inputs()) && a[i].targets().equal(b[i].targets());
-  }
-  return all;
 }
 
 }  // namespace

@@ -95,6 +95,12 @@ TEST_CASE("a rank waits for those who work, and hears of their failure", "[train
   CHECK_THROWS_WITH(train::patiently(world, false, [] {}),
                     ContainsSubstring("rank 0: the line is down"));
   CHECK_THROWS_WITH(train::patiently(world, true, [] { throw std::runtime_error("own"); }), "own");
+
+  world.error.clear();
+  std::thread::id worker;  // one of its own, while this one answers the others
+  train::patiently(world, true, [&] { worker = std::this_thread::get_id(); });
+  CHECK(worker != std::thread::id());
+  CHECK(worker != std::this_thread::get_id());
 }
 
 TEST_CASE("a checkpoint is fetched from who has it, and removed at the end", "[train][fetched]") {

@@ -342,13 +342,7 @@ TUTTI_INLINE void Run::summarize(const Outcome& outcome, std::chrono::millisecon
 }
 
 TUTTI_INLINE int Run::operator()() {
-  const sigset_t taken = Watch::signals();
-  sigset_t before;
-  ::sigprocmask(SIG_BLOCK, &taken, &before);
-  struct Restore {
-    const sigset_t& mask;
-    ~Restore() { ::sigprocmask(SIG_SETMASK, &mask, nullptr); }
-  } const restore{before};
+  const BlockedSignals blocked(Watch::signals());
   return options_.rdzv.empty() ? alone() : together();
 }
 

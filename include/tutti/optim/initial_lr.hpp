@@ -3,9 +3,11 @@
 
 #include <memory>
 
-#include <tutti/fwd.hpp>
+namespace tutti {
 
-namespace tutti::optim {
+class Schedule;
+
+namespace optim {
 
 /// What the options of an optimizer's group also are: the learning rate that a schedule multiplies,
 /// and that decoupled weight decay is relative to; the group's own schedule, where it has one.
@@ -19,4 +21,6 @@ struct InitialLearningRate {
   std::shared_ptr<const Schedule> schedule{};  ///< in place of the run's; null: none
 };
 
-}  // namespace tutti::optim
+}  // namespace optim
+
+}  // namespace tutti

@@ -15,7 +15,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -226,14 +225,24 @@ TUTTI_INLINE void muon_step(const Muon& h, const Bucket& b) {
   const List updates = h.nesterov ? lerp(b.gradients, momenta, h.momentum) : momenta;
   decay_weights(b, h.lr * h.weight_decay);
   const at::ScalarType type = muon_type(h, b);
-  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::size_t>> shapes;
+  const auto shape_of = [&](std::size_t i) {
+    return std::pair(updates[i].size(0), updates[i].numel() / updates[i].size(0));
+  };
+  std::vector<std::size_t> by_shape;
   for (std::size_t i = 0; i < updates.size(); ++i) {
     if (updates[i].numel() > 0) {
-      const std::int64_t rows = updates[i].size(0);
-      shapes[{rows, updates[i].numel() / rows}].push_back(i);
+      by_shape.push_back(i);
     }
   }
-  for (const auto& [shape, members] : shapes) {
+  std::stable_sort(by_shape.begin(), by_shape.end(), [&](std::size_t left, std::size_t right) {
+    return shape_of(left) < shape_of(right);
+  });
+  for (auto first = by_shape.begin(); first != by_shape.end();) {
+    const auto shape = shape_of(*first);
+    const auto last =
+        std::find_if(first, by_shape.end(), [&](std::size_t i) { return shape_of(i) != shape; });
+    const std::vector<std::size_t> members(first, last);
+    first = last;
     const auto [rows, columns] = shape;
     List matrices;
     for (const std::size_t i : members) {

@@ -546,13 +546,7 @@ inline int Sweep::operator()() {
   hopeless_.clear();  // of another metric
   mark_ = "TUTTI_SWEEP=" + std::filesystem::canonical(settings_.folder).string();
   dist::detail::kill_marked(mark_);  // of a sweep here that was killed
-  const sigset_t taken = detail::taken_signals();
-  sigset_t before;
-  ::sigprocmask(SIG_BLOCK, &taken, &before);
-  struct Restore {
-    const sigset_t& mask;
-    ~Restore() { ::sigprocmask(SIG_SETMASK, &mask, nullptr); }
-  } const restore{before};
+  const dist::detail::BlockedSignals blocked(detail::taken_signals());
   const dist::detail::Guard guard(mark_, grace(), "tutti-sweep");
   if (settings_.time_limit > 0) {
     ends_at_ = Clock::now() + std::chrono::milliseconds(std::llround(settings_.time_limit * 1000));

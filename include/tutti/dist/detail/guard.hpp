@@ -45,6 +45,18 @@ std::size_t signal_marked(std::string_view mark, int signal);
 /// Kills all of marked_processes() and waits, up to 2 s, until they are gone.
 void kill_marked(std::string_view mark);
 
+/// These signals wait, for sigtimedwait() or until the end of its life.
+class BlockedSignals {
+ public:
+  explicit BlockedSignals(const sigset_t& signals) { ::sigprocmask(SIG_BLOCK, &signals, &before_); }
+  ~BlockedSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
 /// A process that outlives the launcher by the time that it takes to end its ranks: SIGTERM, and
 /// SIGKILL when they are still there `grace` later. It watches a pipe that only the launcher holds
 /// open, so it also learns of `kill -9`. A launcher that ends by itself lets it go.

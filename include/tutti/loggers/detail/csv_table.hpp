@@ -87,8 +87,6 @@ class CsvTable {
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include <fcntl.h>
@@ -97,7 +95,7 @@ class CsvTable {
 
 #include <c10/util/Exception.h>
 
-#include <tutti/core/detail/throw.hpp>
+#include <tutti/loggers/detail/log_file.hpp>
 
 namespace tutti::detail {
 
@@ -119,16 +117,7 @@ TUTTI_INLINE void CsvTable::open(std::string who, const std::string& path) {
   close();
   who_ = std::move(who);
   path_ = path;
-  std::error_code error;
-  const auto folder = std::filesystem::path(path).parent_path();
-  if (!folder.empty()) {
-    std::filesystem::create_directories(folder, error);
-  }
-  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  const int reason = errno;
-  TUTTI_CHECK(fd_ >= 0, who_, ": cannot write '", path,
-              "': ", error ? error.message() : std::string(std::strerror(reason)),
-              "; set filename to a place that can be written");
+  fd_ = open_log(who_, path, 0, "filename");
 }
 
 TUTTI_INLINE std::vector<std::string> CsvTable::split(std::string_view line) {

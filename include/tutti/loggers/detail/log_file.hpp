@@ -24,6 +24,10 @@
 
 namespace tutti::detail {
 
+// Opens or creates a file of logs, and the folder that it is in, for reading and writing and as
+// `flags` say. Throws c10::Error that names `who`, the reason, and the option to change.
+int open_log(const std::string& who, const std::string& path, int flags, std::string_view option);
+
 // A file that grows by whole lines and outlives what goes wrong while it does.
 //
 // Lines wait in memory until open() and begin() have been called, and then leave it in one write()
@@ -104,20 +108,26 @@ class LogFile {
 
 namespace tutti::detail {
 
-TUTTI_INLINE void LogFile::open(std::string who, const std::string& path, std::string_view option) {
-  close();
-  who_ = std::move(who);
-  path_ = path;
+TUTTI_INLINE int open_log(const std::string& who, const std::string& path, int flags,
+                          std::string_view option) {
   std::error_code error;
   const auto folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) {
     std::filesystem::create_directories(folder, error);
   }
-  fd_ = ::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | flags, 0666);
   const int reason = errno;
-  TUTTI_CHECK(fd_ >= 0, who_, ": cannot write '", path,
+  TUTTI_CHECK(file >= 0, who, ": cannot write '", path,
               "': ", error ? error.message() : std::string(std::strerror(reason)), "; set ", option,
               " to a place that can be written");
+  return file;
+}
+
+TUTTI_INLINE void LogFile::open(std::string who, const std::string& path, std::string_view option) {
+  close();
+  who_ = std::move(who);
+  path_ = path;
+  fd_ = open_log(who_, path, O_APPEND, option);
 }
 
 TUTTI_INLINE void LogFile::begin(bool resumed, bool overwrite, std::string_view first, bool cut) {
