@@ -15,7 +15,6 @@
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/sharded_checkpoint.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
-#include <tutti/config.hpp>
 
 /// The command line of `tutti-checkpoint`.
 namespace tutti::checkpoint {
@@ -28,22 +27,8 @@ inline constexpr const char* convert_usage =
     "tutti-checkpoint verify FOLDER           reads all of a checkpoint and compares checksums\n"
     "FROM and FOLDER may be a pointer, such as runs/a/latest; TO is a new folder.\n";
 
-}  // namespace detail
-
-/// The program `tutti-checkpoint`. Returns its exit status: 0; 1 when a checkpoint is refused, of
-/// which standard error says why; 2 for a wrong command line.
-int convert_main(int argc, const char* const* argv);
-
-}  // namespace tutti::checkpoint
-
-#if TUTTI_BODIES
-
-namespace tutti::checkpoint {
-
-namespace detail {
-
 // Does what the words say; false when they make no sense.
-TUTTI_INLINE bool convert(const std::vector<std::string>& words) {
+inline bool convert(const std::vector<std::string>& words) {
   const std::string verb = words.empty() ? std::string() : words.front();
   if (verb == "consolidate" && words.size() == 3) {
     consolidate_checkpoint(words[1], words[2]);
@@ -73,7 +58,9 @@ TUTTI_INLINE bool convert(const std::vector<std::string>& words) {
 
 }  // namespace detail
 
-TUTTI_INLINE int convert_main(int argc, const char* const* argv) {
+/// The program `tutti-checkpoint`. Returns its exit status: 0; 1 when a checkpoint is refused, of
+/// which standard error says why; 2 for a wrong command line.
+inline int convert_main(int argc, const char* const* argv) {
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   const bool help = !words.empty() && (words.front() == "-h" || words.front() == "--help");
   try {
@@ -92,5 +79,3 @@ TUTTI_INLINE int convert_main(int argc, const char* const* argv) {
 }
 
 }  // namespace tutti::checkpoint
-
-#endif
