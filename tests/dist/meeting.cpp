@@ -183,6 +183,53 @@ TEST_CASE("the run goes on without a machine whose launcher is killed", "[dist][
   }
 }
 
+TEST_CASE("a machine that joins twice does not end the attempt that has begun", "[dist][meeting]") {
+  using dist::detail::MeetingSays;
+  const std::string token(64, 't');
+  const int port = tutti_test::free_port();
+  const dist::detail::MeetingOptions rules{.least = 2,
+                                           .most = 2,
+                                           .join_timeout = 20s,
+                                           .last_call = 0ms,
+                                           .silence = 20s,
+                                           .max_restarts = 3,
+                                           .restart_delay = 0ms,
+                                           .min_uptime = 0ms};
+  dist::detail::MeetingProcess served("127.0.0.1", port, token, rules);
+  REQUIRE(served.running());
+  dist::detail::MeetingClient well("127.0.0.1", port, token, rules);
+  dist::detail::MeetingClient fails("127.0.0.1", port, token, rules);
+  const dist::detail::Machine first{.host = "first"};
+  const dist::detail::Machine second{.host = "second"};
+  well.join(first);
+  fails.join(second);
+  REQUIRE(well.order(10s).what == MeetingSays::start);
+  REQUIRE(fails.order(10s).what == MeetingSays::start);
+
+  // The ranks of the first have ended well when the second's fail, so that it is there at once.
+  well.ended(0);
+  fails.failed(1, "rank 1 has failed");
+  fails.ended(1);
+  fails.join(second);
+  REQUIRE(well.order(10s).what == MeetingSays::stop);
+  well.join(first);
+  const auto again = well.order(10s);
+  REQUIRE(again.what == MeetingSays::start);
+  CHECK(again.place.restart_count == 1);
+  // It has the stop of its own failure still to read, and may answer it.
+  fails.join(second);
+  CHECK(well.order(500ms).what == MeetingSays::beat);
+  CHECK(fails.order(10s).what == MeetingSays::stop);
+  CHECK(fails.order(10s).what == MeetingSays::start);
+  well.ended(0);
+  fails.ended(0);
+  for (dist::detail::MeetingClient* one : {&well, &fails}) {
+    const auto over = one->order(10s);
+    CHECK(over.what == MeetingSays::over);
+    CHECK(over.number == 0);
+  }
+}
+
 TEST_CASE("a machine that comes later takes part in an attempt of its own", "[dist][meeting]") {
   const Machines machines;
   const std::string script = "touch " + machines.path("try") +

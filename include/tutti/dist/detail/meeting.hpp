@@ -22,7 +22,7 @@
 // Where the launchers of several machines meet: one of them serves, all agree on who is there, on
 // ranks and on the next attempt. LibTorch-free.
 //
-//   a machine says   join(nodes wanted, processes, host, address, port, place before)
+//   a machine says   join(processes, host, address, port, place before, starts heard)
 //                    beat, failed(status, why), told(signal), ended(status)
 //   the meeting says beat, start(attempt, place), stop(why), told(signal), over(status, why)
 
@@ -80,6 +80,7 @@ class Meeting final : public DoorServer {
     bool runs = false;   // in this attempt
     bool ended = false;  // its ranks have
     int status = 0;
+    int starts = 0;  // that were sent to it
     Clock::time_point heard = Clock::now();
   };
 
@@ -172,7 +173,8 @@ class MeetingClient {
   DoorClient door_;
   std::chrono::milliseconds silence_;
   bool lost_ = false;
-  Order over_{};  // once it has been given
+  int starts_ = 0;  // that it has heard
+  Order over_{};    // once it has been given
   Clock::time_point heard_ = Clock::now();
   Clock::time_point beaten_ = Clock::now();
 };

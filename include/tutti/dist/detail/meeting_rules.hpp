@@ -57,6 +57,9 @@ TUTTI_INLINE void Meeting::received(int client, const std::string& message) {
       machine.address = in.text();
       machine.port = static_cast<int>(in.number());
       machine.before = static_cast<int>(in.number());
+      if (in.number() != member.starts) {
+        break;  // said again before it heard that it has a place: the attempt is under way
+      }
       member.joined = true;
       member.runs = false;
       if (phase_ == Phase::running &&
@@ -209,6 +212,7 @@ TUTTI_INLINE void Meeting::start() {
   for (const int client : order) {
     Member& member = members_.at(client);
     member.runs = true;
+    ++member.starts;
     member.joined = member.ended = false;
     member.status = 0;
     send(client, Packed()
@@ -353,7 +357,8 @@ TUTTI_INLINE void MeetingClient::join(const Machine& machine) {
            .text(machine.host)
            .text(machine.address)
            .number(machine.port)
-           .number(machine.before));
+           .number(machine.before)
+           .number(starts_));
 }
 
 TUTTI_INLINE void MeetingClient::failed(int status, const std::string& why) {
@@ -391,6 +396,7 @@ TUTTI_INLINE MeetingClient::Order MeetingClient::order(std::chrono::milliseconds
         Unpacked in(message);
         Order order{.what = static_cast<MeetingSays>(in.number())};
         if (order.what == MeetingSays::start) {
+          ++starts_;
           order.place.restart_count = static_cast<int>(in.number());
           order.place.node_rank = static_cast<int>(in.number());
           order.place.nodes = static_cast<int>(in.number());
