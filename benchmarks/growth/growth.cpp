@@ -70,7 +70,9 @@ struct Counts final {
                              tutti::BeforeLoss, tutti::AfterLoss, tutti::BeforeBackward,
                              tutti::AfterBackward, tutti::AfterTrainBatch, tutti::BatchEnd,
                              tutti::BatchCheckpoint, tutti::EpochEnd>>)
-  void apply(E, tutti::State&) { ++calls; }
+  void apply(E, tutti::State&) {
+    ++calls;
+  }
 };
 
 // A network whose one layer has side x side parameters.

@@ -72,7 +72,9 @@ struct Counts final {
                              tutti::BeforeLoss, tutti::AfterLoss, tutti::BeforeBackward,
                              tutti::AfterBackward, tutti::AfterTrainBatch, tutti::BatchEnd,
                              tutti::BatchCheckpoint, tutti::EpochEnd>>)
-  void apply(E, tutti::State&) { ++calls; }
+  void apply(E, tutti::State&) {
+    ++calls;
+  }
 };
 
 void by_hand(const Data& data) {

@@ -280,7 +280,8 @@ class Program {
   /// Binds every member of a struct of one's own, an aggregate of at most 16: `batch_size` is
   /// `--batch-size`.
   template <class T>
-  requires std::is_aggregate_v<T> Program& add(T& options) {
+    requires std::is_aggregate_v<T>
+  Program& add(T& options) {
     static_assert(detail::listable<T>,
                   "tutti: this struct has more than 16 members, or a base class, and cannot be "
                   "listed; bind its members one by one: program.add(\"--flag\", options.member, "

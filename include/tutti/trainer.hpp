@@ -75,7 +75,8 @@ class Trainer {
   /// Throws c10::Error or std::invalid_argument, saying what was got and what is expected, when an
   /// option is wrong, a file cannot be loaded or a policy refuses the model.
   template <class M>
-  Trainer(M model, TrainerOptions options, Policies... policies) requires(sizeof...(Policies) > 0)
+  Trainer(M model, TrainerOptions options, Policies... policies)
+    requires(sizeof...(Policies) > 0)
       : session_(std::move(options)), engine_(make_engine(std::move(policies)...)) {
     static_assert(((sizeof(CheckFor<Policies, M>) > 0) && ...));
     session_.begin(policies_, [&] { return erase(std::move(model)); });
@@ -355,14 +356,10 @@ class Trainer {
 
 #if defined(TUTTI_SEPARATE_COMPILATION)
   using StepLoop = train::Loop<train::AnyEngine>;
-  train::AnyEngine& step_engine() {
-    return policies_;
-  }
+  train::AnyEngine& step_engine() { return policies_; }
 #else
   using StepLoop = train::Loop<EngineType>;
-  EngineType& step_engine() {
-    return engine_;
-  }
+  EngineType& step_engine() { return engine_; }
 #endif
 
   train::Session session_;

@@ -65,7 +65,6 @@ void run_microbatch(tutti::State& state, Ps&... policies) {
   std::tuple<Ps&...> all(policies...);
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     (fire<tutti::AfterLoss>(std::get<sizeof...(Ps) - 1 - I>(all), state), ...);
-  }
-  (std::index_sequence_for<Ps...>{});
+  }(std::index_sequence_for<Ps...>{});
   (fire<tutti::BeforeBackward>(policies, state), ...);
 }

@@ -237,10 +237,9 @@ TEST_CASE("when one rank fails all throw the same, and nothing of the checkpoint
   CHECK_THAT(failure([](ShardedSnapshot& own, int) { own.state.put("t", at::ones({1})); }),
              ContainsSubstring(
                  "the tensor 't' of the state of a sharded checkpoint is in none of its folders"));
-  CHECK_THAT(failure([](ShardedSnapshot& own, int) {
-               own.folders["optim"][0].offsets = {0, 0, 0};
-             }),
-             ContainsSubstring("has 3 offsets, expected 2"));
+  CHECK_THAT(
+      failure([](ShardedSnapshot& own, int) { own.folders["optim"][0].offsets = {0, 0, 0}; }),
+      ContainsSubstring("has 3 offsets, expected 2"));
 }
 
 TEST_CASE("a lost, foreign, cut or changed file is named", "[checkpoint][sharded]") {

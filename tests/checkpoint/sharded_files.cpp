@@ -117,9 +117,7 @@ TEST_CASE("a box is read into a tensor of another type and other strides",
   CHECK_THAT(message([&] { files.read_into("w", box, at::empty({5})); }),
              ContainsSubstring("[2:7, 1:3] of the tensor 'w' was to be read into a tensor of "
                                "sizes [5]"));
-  CHECK_THAT(message([&] {
-               files.read("w", {{8, 0}, {2, 4}});
-             }),
+  CHECK_THAT(message([&] { files.read("w", {{8, 0}, {2, 4}}); }),
              ContainsSubstring("[8:10, 0:4] of the tensor 'w'"));
   CHECK_THAT(message([&] { files.read("x"); }),
              ContainsSubstring("no tensor 'x' in") && ContainsSubstring("4 tensors in 3 files"));
@@ -181,9 +179,7 @@ TEST_CASE("a lost file is an error that names the tensor, the rows and the file"
   write_shards(folder / "last", whole, 3);
   std::filesystem::remove(folder / "last" / shard_file_name(2));
   const ShardedFiles files(folder / "last");
-  CHECK_THAT(message([&] {
-               files.expect("w", {9, 4}, at::kFloat);
-             }),
+  CHECK_THAT(message([&] { files.expect("w", {9, 4}, at::kFloat); }),
              ContainsSubstring("the tensor 'w' is F32[0:6, 0:4], expected F32[0:9, 0:4]") &&
                  ContainsSubstring("the file of its last rows is lost"));
 }

@@ -137,13 +137,10 @@ struct Folds final {
   void join(Sweep& sweep, const State&) { ++sweep.joined; }
 };
 template <class P>
-concept CanFold = requires {
-  typename P::folds;
-};
+concept CanFold = requires { typename P::folds; };
 template <class P>
-concept CanJoin = requires(P& policy, Sweep& sweep, const State& state) {
-  policy.join(sweep, state);
-};
+concept CanJoin =
+    requires(P& policy, Sweep& sweep, const State& state) { policy.join(sweep, state); };
 }  // namespace
 
 TEST_CASE("a switch takes part in the optimizer's pass where its policy does, and not when off",

@@ -32,29 +32,40 @@ Operand operand(const golden::Json& json) {
 
 template <class A, class B>
 Result combine(const std::string& op, A a, B b) {
-  if (op == "+")
+  if (op == "+") {
     return a + b;
-  if (op == "-")
+  }
+  if (op == "-") {
     return a - b;
-  if (op == "*")
+  }
+  if (op == "*") {
     return a * b;
-  if (op == "==")
+  }
+  if (op == "==") {
     return a == b;
-  if (op == "!=")
+  }
+  if (op == "!=") {
     return a != b;
-  if (op == "<")
+  }
+  if (op == "<") {
     return a < b;
-  if (op == "<=")
+  }
+  if (op == "<=") {
     return a <= b;
-  if (op == ">")
+  }
+  if (op == ">") {
     return a > b;
-  if (op == ">=")
+  }
+  if (op == ">=") {
     return a >= b;
+  }
   if constexpr (std::is_same_v<A, Time>) {
-    if (op == "/")
+    if (op == "/") {
       return a / b;
-    if (op == "%")
+    }
+    if (op == "%") {
       return a % b;
+    }
   }
   throw std::logic_error("no such operation: " + op);
 }
@@ -62,12 +73,15 @@ Result combine(const std::string& op, A a, B b) {
 Result evaluate(const golden::Json& operation) {
   const Operand left = operand(operation[0]);
   const std::string op = operation[1].string();
-  if (op == "int")
+  if (op == "int") {
     return static_cast<double>(std::get<Time>(left).count());
-  if (op == "float")
+  }
+  if (op == "float") {
     return std::get<Time>(left).value();
-  if (op == "neg")
+  }
+  if (op == "neg") {
     return -std::get<Time>(left);
+  }
   return std::visit(
       [&](auto a, auto b) -> Result {
         if constexpr (std::is_same_v<decltype(a), Time> || std::is_same_v<decltype(b), Time>) {

@@ -64,9 +64,7 @@ TEST_CASE("files that are not CIFAR-10's are refused with their name and fault",
                  ContainsSubstring("unpacked and whole"));
   CHECK_THAT(says(std::string(2 * 3074, '\1')), ContainsSubstring("CIFAR-100"));
   CHECK_THAT(says(records(9, 2)), ContainsSubstring("has label 10 in record 1, expected 0 to 9"));
-  CHECK_THAT(message([&] {
-               (void)tutti::data::load_cifar10_batches({path, "/no/such"});
-             }),
+  CHECK_THAT(message([&] { (void)tutti::data::load_cifar10_batches({path, "/no/such"}); }),
              ContainsSubstring("'/no/such' cannot be opened: No such file"));
   CHECK_THAT(message([&] { (void)tutti::data::load_cifar10_batches({folder.path().string()}); }),
              ContainsSubstring("it is a folder, not a regular file"));

@@ -53,10 +53,7 @@ TEST_CASE("examples that disagree in number ask for a function", "[data]") {
 TEST_CASE("given functions replace the defaults", "[data][law]") {
   const DataSpec spec{
       std::vector<Batch>{},
-      {.split_batch =
-           [](const Batch& batch, std::int64_t) {
-             return std::vector{batch, batch};
-           },
+      {.split_batch = [](const Batch& batch, std::int64_t) { return std::vector{batch, batch}; },
        .num_tokens = [](const Batch&) { return TokenCount(10, 4); },
        .batch_transform = [](Batch batch) { return Batch(batch.inputs() + 1); },
        .microbatch_transform = [](Batch batch) { return Batch(batch.inputs() * 2); }}};

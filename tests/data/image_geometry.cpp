@@ -48,9 +48,8 @@ TEST_CASE("geometry equals torchvision's v2 functions in every bit",
             [&](const auto& y) { return data::resize_image(y, 12, 17, mode); });
       check("resize." + kind + "." + name + ".28", x,
             [&](const auto& y) { return data::resize_image(y, 28, 33, mode); });
-      check("resized_crop." + kind + "." + name, x, [&](const auto& y) {
-        return data::resized_crop(y, {3, 5, 14, 11}, {9, 8}, mode);
-      });
+      check("resized_crop." + kind + "." + name, x,
+            [&](const auto& y) { return data::resized_crop(y, {3, 5, 14, 11}, {9, 8}, mode); });
     }
     check("crop_outside." + kind, x, [](const auto& y) { return data::crop(y, {-3, 20, 18, 16}); });
     for (const data::ImageSize size : {data::ImageSize{10, 12}, {9, 30}, {30, 8}, {28, 40}}) {

@@ -11,9 +11,7 @@ using namespace tutti;
 TEST_CASE("a range-v3 pipeline is a loader, epoch after epoch", "[data][range-v3]") {
   namespace views = ranges::views;
   auto batches = views::iota(0, 6) | views::filter([](int i) { return i % 2 == 0; }) |
-                 views::transform([](int i) {
-                   return Batch(at::full({2, 1}, i));
-                 });
+                 views::transform([](int i) { return Batch(at::full({2, 1}, i)); });
   AnyLoader loader(batches);
   for (int epoch = 0; epoch < 2; ++epoch) {
     loader.start(epoch, epoch);  // the second one resumes behind its first batch

@@ -63,7 +63,9 @@ TEST_CASE("NoSync lasts as long as it lives, also within another and through an 
   {
     const dist::NoSync local(&parallel);
     pass();
-    { const dist::NoSync inner(&parallel); }
+    {
+      const dist::NoSync inner(&parallel);
+    }
     pass();  // the inner one puts back what it found
   }
   pass();

@@ -55,7 +55,9 @@ TEST_CASE("a call says where this rank is", "[dist][flight]") {
 }
 
 TEST_CASE("a scope ends its call, as failed when an exception leaves it", "[dist][flight]") {
-  { const dist::detail::Recorded call("scope"); }
+  {
+    const dist::detail::Recorded call("scope");
+  }
   CHECK_FALSE(dist::flight_recorder().last().failed);
   CHECK(dist::flight_recorder().last().ended_ns > 0);
   try {

@@ -168,9 +168,7 @@ TEST_CASE("sparse gradients and a cap that holds nothing are refused before a me
   at::Tensor sparse = at::zeros({2, 2});
   sparse.mutable_grad() = at::ones({2, 2}).to_sparse();
   const at::Tensor dense = with_gradient({2}, 4);
-  CHECK_THAT(message([&] {
-               dist::all_reduce_gradients({dense, sparse}, group);
-             }),
+  CHECK_THAT(message([&] { dist::all_reduce_gradients({dense, sparse}, group); }),
              ContainsSubstring("a gradient is sparse; use single_auto_sync or multi_auto_sync"));
   for (const double cap : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
     CHECK_THAT(message([&] { dist::all_reduce_gradients({dense}, group, cap); }),

@@ -95,8 +95,7 @@ TEST_CASE("one process runs the body and its errors pass through", "[dist]") {
   dist::SingleProcess group;
   int ran = 0;
   dist::run_local_rank_zero_first(group, [&] { ++ran; });
-  dist::run_local_rank_zero_first_patiently(
-      group, [&] { ++ran; }, "/tmp");
+  dist::run_local_rank_zero_first_patiently(group, [&] { ++ran; }, "/tmp");
   CHECK(ran == 2);
   const auto run = [&](const auto& body) { dist::run_local_rank_zero_first(group, body); };
   CHECK(error_of(run) == "disk full");

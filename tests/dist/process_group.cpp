@@ -272,10 +272,9 @@ TEST_CASE("rank body: parts", "[.rank]") {
 
   CHECK_THAT(error_of([&] { group->all_gather_into(at::zeros({size + 1}), at::zeros({1})); }),
              ContainsSubstring("the whole has") && ContainsSubstring("parts of one size and type"));
-  CHECK_THAT(error_of([&] {
-               group->reduce_scatter_into(at::zeros({2, 2}).t(), at::zeros({size, 4}));
-             }),
-             ContainsSubstring("not contiguous"));
+  CHECK_THAT(
+      error_of([&] { group->reduce_scatter_into(at::zeros({2, 2}).t(), at::zeros({size, 4})); }),
+      ContainsSubstring("not contiguous"));
 }
 
 TEST_CASE("rank body: groups of some ranks", "[.rank]") {

@@ -55,9 +55,7 @@ TEST_CASE("one rank's layers are the whole ones", "[dist][tensor_parallel]") {
 
 TEST_CASE("parts that do not fit are refused", "[dist][tensor_parallel]") {
   const at::Tensor ids = at::zeros({2, 3}, at::kLong);
-  CHECK_THAT(message([&] {
-               dist::vocabulary_embedding(ids, at::ones({5, 4}), 26, rank_of(0, 4));
-             }),
+  CHECK_THAT(message([&] { dist::vocabulary_embedding(ids, at::ones({5, 4}), 26, rank_of(0, 4)); }),
              ContainsSubstring("this rank has 5 rows of 26, expected 7"));
   CHECK_THAT(message([&] {
                dist::vocabulary_cross_entropy(at::ones({6, 5}), ids.flatten(), 26, rank_of(0, 4));
@@ -65,8 +63,6 @@ TEST_CASE("parts that do not fit are refused", "[dist][tensor_parallel]") {
              ContainsSubstring("this rank has logits [6, 5], expected [n, 7] of 26 rows"));
   auto cut = rank_of(0, 2);
   cut.sequence = dist::SequenceParallel::yes;
-  CHECK_THAT(message([&] {
-               dist::leave_parallel(at::ones({2, 3, 4}), cut);
-             }),
+  CHECK_THAT(message([&] { dist::leave_parallel(at::ones({2, 3, 4}), cut); }),
              ContainsSubstring("[2, 3, 4] was to be cut along dimension 1 over 2 ranks"));
 }

@@ -43,10 +43,13 @@ inline constexpr std::string_view shim = R"cpp(
   }
   template <class F>
   void for_all(const unsigned* d, Dim& at, const F& f) {
-    for (at.z = 0; at.z < d[2]; ++at.z)
-      for (at.y = 0; at.y < d[1]; ++at.y)
-        for (at.x = 0; at.x < d[0]; ++at.x)
+    for (at.z = 0; at.z < d[2]; ++at.z) {
+      for (at.y = 0; at.y < d[1]; ++at.y) {
+        for (at.x = 0; at.x < d[0]; ++at.x) {
           f();
+        }
+      }
+    }
   }
   template <class F>
   void for_threads(const unsigned* block, const unsigned* grid, const F& f) {

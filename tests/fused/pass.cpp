@@ -100,8 +100,7 @@ TEST_CASE("a pass over every subset of the batch transforms gives what they give
   };
   [&]<unsigned... S>(std::integer_sequence<unsigned, S...>) {
     (check(std::integral_constant<unsigned, S>{}), ...);
-  }
-  (std::make_integer_sequence<unsigned, 32>{});
+  }(std::make_integer_sequence<unsigned, 32>{});
 }
 
 TEST_CASE("stages may stand in any order", "[fused][law]") {

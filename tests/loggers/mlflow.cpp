@@ -356,11 +356,8 @@ TEST_CASE("a wrong address or a refusal is an error before training", "[loggers]
                     ContainsSubstring("tracking_uri is \"localhost:5000\", expected \"http://"));
   MLflowLogger refused;
   CHECK_THROWS_WITH(
-      refused.connect(
-          [](auto...) {
-            return HttpReply{401, "You are not authenticated."};
-          },
-          "http://test", "otter"),
+      refused.connect([](auto...) { return HttpReply{401, "You are not authenticated."}; },
+                      "http://test", "otter"),
       ContainsSubstring("the MLflow server http://test answers experiments/get-by-name with HTTP "
                         "401: You are not authenticated.; see tracking_uri"));
   CHECK_THROWS_WITH(MLflowLogger{.flush_interval = 0}.validate(),

@@ -121,6 +121,8 @@ TEST_CASE("what closes knows whether an exception made it", "[loggers][run_path]
   }
   CHECK(unwinding);
   CHECK_FALSE(tutti::detail::run_failed());
-  { const Closing closing{unwinding}; }
+  {
+    const Closing closing{unwinding};
+  }
   CHECK_FALSE(unwinding);
 }

@@ -42,9 +42,7 @@ struct Sum final : tutti::Metric {
 };
 
 template <class T>
-concept Collected = requires(T metric) {
-  tutti::make_metrics(metric);
-};
+concept Collected = requires(T metric) { tutti::make_metrics(metric); };
 static_assert(Collected<Sum> && !Collected<int> && !Collected<std::shared_ptr<Sum>>);
 static_assert(std::is_same_v<decltype(tutti::make_metrics(Sum{})), tutti::Metrics>);
 

@@ -58,9 +58,8 @@ struct Images {
       }
     };
     cut("preds", [&](auto at) { found.push_back({at("boxes"), at("scores"), at("labels")}); });
-    cut("target", [&](auto at) {
-      wanted.push_back({at("boxes"), at("labels"), at("iscrowd"), at("area")});
-    });
+    cut("target",
+        [&](auto at) { wanted.push_back({at("boxes"), at("labels"), at("iscrowd"), at("area")}); });
   }
 };
 

@@ -258,8 +258,7 @@ TEST_CASE("after a load that fails the model is as it was, bit for bit", "[model
     }
     write_bytes(folder / "model.safetensors.index.json", "{\"weight_map\": {" + map + "}}\n");
   };
-  refused(
-      "an empty folder", [] {}, "has nothing, expected weights");
+  refused("an empty folder", [] {}, "has nothing, expected weights");
   refused(
       "a shard that is missing",
       [&] {
@@ -308,8 +307,7 @@ TEST_CASE("after a load that fails the model is as it was, bit for bit", "[model
       "adapter_model.safetensors");
   Tensors fewer = good;
   fewer.erase("base.mix.weight");
-  refused(
-      "a tensor that is missing", [&] { write(folder, fewer); }, "base.mix.weight");
+  refused("a tensor that is missing", [&] { write(folder, fewer); }, "base.mix.weight");
 }
 
 TEST_CASE("two names in the file for one tensor are refused", "[models][pretrained]") {

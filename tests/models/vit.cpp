@@ -51,8 +51,8 @@ using models::VitPool;
 // What the compiler lets stand beside a vision transformer, and what not.
 template <class P>
 constexpr bool trains =
-    tutti::Supports<P, VisionTransformerImpl>&& tutti::Supports<P, VisionTransformer>&&
-        tutti::Supports<P, tutti::Classifier<VisionTransformerImpl>>;
+    tutti::Supports<P, VisionTransformerImpl> && tutti::Supports<P, VisionTransformer> &&
+    tutti::Supports<P, tutti::Classifier<VisionTransformerImpl>>;
 static_assert(trains<tutti::MixUp> && trains<tutti::CutMix> && trains<tutti::CutOut>);
 static_assert(trains<tutti::LabelSmoothing> && trains<tutti::StochasticDepth>);
 static_assert(trains<tutti::GyroDropout> && trains<tutti::Factorize> && trains<tutti::BlurPool>);

@@ -42,6 +42,8 @@ TEST_CASE("every module has its own mode back after a while of evaluation", "[nn
   }
   CHECK(modes(tower) == before);
   tower.eval();
-  { const tutti::nn::EvalMode eval(tower); }
+  {
+    const tutti::nn::EvalMode eval(tower);
+  }
   CHECK(modes(tower) == std::vector<bool>(5, false));
 }

@@ -112,9 +112,8 @@ TEST_CASE("a trace that cannot be read or written is refused, and the merged one
 
   const std::string pipe = (folder / "pipe").string();
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  CHECK(tutti_test::in_bounds(64 << 20, [&] {
-          tutti::merge_traces({{0, pipe}}, merged);
-        }) == "Profiler: cannot read '" + pipe + "'");
+  CHECK(tutti_test::in_bounds(64 << 20, [&] { tutti::merge_traces({{0, pipe}}, merged); }) ==
+        "Profiler: cannot read '" + pipe + "'");
 
   const std::string below = (folder / "a/merged.json").string();  // a file is no folder
   CHECK(says(good, below) == "Profiler: cannot write '" + below + "'");

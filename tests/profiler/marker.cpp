@@ -37,7 +37,9 @@ std::string phases(tutti::detail::Recording& recording) {
 TEST_CASE("a marker records spans, instants and counters", "[profiler][marker]") {
   const auto trace = recording(ProfilerAction::active);
   Marker marker(trace, "load", {});
-  { const auto span = marker.scope(); }
+  {
+    const auto span = marker.scope();
+  }
   marker.instant();
   marker.counter({{"x", 1.5}});
   CHECK(phases(*trace) == "BEiC");

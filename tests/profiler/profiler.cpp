@@ -233,7 +233,9 @@ TEST_CASE("markers record while the action is theirs", "[profiler][law]") {
   Profiler profiler;
   const auto recorded = [&] { return profiler.memory.recording->take({}); };
   auto marker = profiler.marker("work", {.record_instant_on_start = true, .categories = {"io"}});
-  { const auto span = marker.scope(); }
+  {
+    const auto span = marker.scope();
+  }
   marker.instant();
   CHECK(recorded() == "[\n]\n");
   profiler.memory.recording->action = tutti::ProfilerAction::active;

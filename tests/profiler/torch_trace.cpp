@@ -92,9 +92,8 @@ TEST_CASE("a trace of LibTorch's that cannot be read is refused, and the merged 
   const std::string merged = (folder / "merged").string();
   write_bytes(merged, "[\n]\n");
   const std::string none = (folder / "none").string();
-  CHECK(message([&] {
-          tutti::merge_torch_traces({{0, {none, 5}}}, merged);
-        }) == "TorchProfiler: cannot read '" + none + "'");
+  CHECK(message([&] { tutti::merge_torch_traces({{0, {none, 5}}}, merged); }) ==
+        "TorchProfiler: cannot read '" + none + "'");
   for (const char* text : {"", "{\"traceEvents\": [", "{\"events\": []}"}) {
     write_bytes(folder / "damaged", text);
     CHECK_THROWS_AS(tutti::merge_torch_traces({{0, {(folder / "damaged").string(), 5}}}, merged),

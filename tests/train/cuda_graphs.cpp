@@ -126,8 +126,7 @@ void same_of(const TrainerOptions& options, const Make& model, const std::vector
 
 template <class... Ps>
 void same(const TrainerOptions& options, double drop, Ps... policies) {
-  same_of(
-      options, [&] { return classifier(drop); }, images(12), policies...);
+  same_of(options, [&] { return classifier(drop); }, images(12), policies...);
 }
 
 // Tokens, of which one in four is not to be seen.
@@ -259,8 +258,7 @@ TEST_CASE("a model that waits for the device cannot be recorded", "[train][graph
   CHECK_THROWS_WITH(trainer.fit(), Catch::Matchers::ContainsSubstring("set cuda_graphs to false"));
 
   // The program goes on, and draws and takes memory as before.
-  const Run plain = run(
-      false, {}, [] { return classifier(0.3); }, images(12));
+  const Run plain = run(false, {}, [] { return classifier(0.3); }, images(12));
   CHECK(plain.losses.size() == 24);
   same({}, 0.3);
 }

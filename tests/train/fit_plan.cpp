@@ -71,36 +71,25 @@ TEST_CASE("calls that are refused for their arguments leave the trainer as it wa
   using T = Trainer<Closes>;
   auto model = tiny::net();
   T trainer(model, options());
-  refuses<T>(trainer,
-             {{[](T& t) { t.eval(); }, "eval: there is no evaluation set"},
-              {[](T& t) { t.eval({}); }, "eval: there is no evaluation set"},
-              {[](T& t) {
-                 t.eval({{"test", tiny::batches(0)}});
-               },
-               "\"test\" has no batch"},
-              {[](T& t) {
-                 t.eval({{"a", tiny::batches(1)}, {"a", tiny::batches(1)}});
-               },
-               "label \"a\""},
-              {[](T& t) {
-                 t.eval({{"none", DataSpec{}}});
-               },
-               "has no data"},
-              {[](T& t) { t.predict(DataSpec{}); }, "predict: there is no data"},
-              {[](T& t) { t.fit("0ep"); }, "fit: duration is 0ep"},
-              {[](T& t) { t.fit({.duration = "0.5dur"}); }, "fit: duration is 0.5dur"},
-              {[](T& t) { t.fit("1iter"); }, "iteration_length is not set"},
-              {[](T& t) { t.fit({.scale_schedule_ratio = 2}); }, "no schedule was given"},
-              {[](T& t) { t.fit({.schedule = CosineAnnealing{}, .scale_schedule_ratio = 0}); },
-               "scale_schedule_ratio is 0"},
-              {[](T& t) { t.fit({.duration = "9ep", .schedule = only_early}); }, "too long"},
-              {[](T& t) { t.fit({.reset_time = true, .train = tiny::batches(0)}); },
-               "the training loader has no batch"},
-              {[](T& t) {
-                 t.fit({.eval = {{"train", tiny::batches(1)}}});
-               },
-               "has the label \"train\""},
-              {[](T& t) { t.save_checkpoint("/dev/null/nowhere"); }, "/dev/null"}});
+  refuses<T>(
+      trainer,
+      {{[](T& t) { t.eval(); }, "eval: there is no evaluation set"},
+       {[](T& t) { t.eval({}); }, "eval: there is no evaluation set"},
+       {[](T& t) { t.eval({{"test", tiny::batches(0)}}); }, "\"test\" has no batch"},
+       {[](T& t) { t.eval({{"a", tiny::batches(1)}, {"a", tiny::batches(1)}}); }, "label \"a\""},
+       {[](T& t) { t.eval({{"none", DataSpec{}}}); }, "has no data"},
+       {[](T& t) { t.predict(DataSpec{}); }, "predict: there is no data"},
+       {[](T& t) { t.fit("0ep"); }, "fit: duration is 0ep"},
+       {[](T& t) { t.fit({.duration = "0.5dur"}); }, "fit: duration is 0.5dur"},
+       {[](T& t) { t.fit("1iter"); }, "iteration_length is not set"},
+       {[](T& t) { t.fit({.scale_schedule_ratio = 2}); }, "no schedule was given"},
+       {[](T& t) { t.fit({.schedule = CosineAnnealing{}, .scale_schedule_ratio = 0}); },
+        "scale_schedule_ratio is 0"},
+       {[](T& t) { t.fit({.duration = "9ep", .schedule = only_early}); }, "too long"},
+       {[](T& t) { t.fit({.reset_time = true, .train = tiny::batches(0)}); },
+        "the training loader has no batch"},
+       {[](T& t) { t.fit({.eval = {{"train", tiny::batches(1)}}}); }, "has the label \"train\""},
+       {[](T& t) { t.save_checkpoint("/dev/null/nowhere"); }, "/dev/null"}});
   trainer.fit();
   CHECK(trainer.state().timestamp.batch == 2);
   refuses<T>(trainer, {{[](T& t) { t.fit(); }, "nothing is left to train"}});

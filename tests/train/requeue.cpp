@@ -123,10 +123,10 @@ TEST_CASE("a job that cannot go on is not run again, and a failure is said",
 
 TEST_CASE("outside of Slurm SIGUSR1 is left alone", "[train][signals][slurm]") {
   REQUIRE(std::getenv("SLURM_JOB_ID") == nullptr);
-  struct sigaction before {};
+  struct sigaction before{};
   ::sigaction(SIGUSR1, nullptr, &before);
   const train::SignalScope scope(true, false);
-  struct sigaction now {};
+  struct sigaction now{};
   ::sigaction(SIGUSR1, nullptr, &now);
   CHECK(now.sa_handler == before.sa_handler);
   train::requeue({}, {}, SIGUSR1);  // nothing to ask

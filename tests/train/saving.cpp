@@ -92,7 +92,7 @@ struct Evaluations final {
 };
 
 struct sigaction handler_of(int signal) {
-  struct sigaction now {};
+  struct sigaction now{};
   ::sigaction(signal, nullptr, &now);
   return now;
 }
@@ -345,8 +345,8 @@ volatile std::sig_atomic_t theirs = 0;
 
 TEST_CASE("a program's own handlers are left alone", "[train][signals]") {
   const TemporaryFolder folder;
-  struct sigaction own {};
-  struct sigaction before {};
+  struct sigaction own{};
+  struct sigaction before{};
   own.sa_handler = [](int) { theirs = 1; };
   ::sigaction(SIGTERM, &own, &before);
   Trainer trainer(tiny::net(), options(folder), SignalAt{.batch = 2});

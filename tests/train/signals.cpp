@@ -16,7 +16,7 @@ namespace {
 void handler_of_the_program(int) {}
 
 void (*handler_of(int signal))(int) {
-  struct sigaction now {};
+  struct sigaction now{};
   ::sigaction(signal, nullptr, &now);
   return now.sa_handler;
 }

@@ -124,7 +124,7 @@ TUTTI_INLINE void make_folder(const std::filesystem::path& folder) {
 
 TUTTI_INLINE Place place_of(const std::filesystem::path& folder) {
   Place out;
-  struct stat facts {};
+  struct stat facts{};
   if (::stat(folder.c_str(), &facts) == 0) {
     out.inode = std::to_string(facts.st_dev) + ':' + std::to_string(facts.st_ino);
   }

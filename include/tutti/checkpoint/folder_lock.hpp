@@ -139,8 +139,8 @@ TUTTI_INLINE int FolderLock::open_file(const std::filesystem::path& folder) {
 }
 
 TUTTI_INLINE bool FolderLock::names(int fd) const {
-  struct stat held {};
-  struct stat there {};
+  struct stat held{};
+  struct stat there{};
   return ::fstat(fd, &held) == 0 &&
          ::fstatat(folder_.number, filename, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
          held.st_dev == there.st_dev && held.st_ino == there.st_ino;

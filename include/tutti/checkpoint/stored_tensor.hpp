@@ -90,8 +90,7 @@ TUTTI_INLINE at::Tensor StoredTensor::view() const {
   }
   const std::size_t element = c10::elementSize(dtype);
   if (reinterpret_cast<std::uintptr_t>(bytes) % element == 0) {
-    return at::from_blob(
-        bytes, shape, strides, [keep = file](void*) {}, options);
+    return at::from_blob(bytes, shape, strides, [keep = file](void*) {}, options);
   }
   const auto count = static_cast<std::int64_t>(extent / element);
   const at::Tensor copy = at::empty({count}, options);

@@ -34,7 +34,8 @@ inline constexpr bool is_list<std::vector<T>> = true;
 /// What an Archive holds: bool, any integer, float, double, text, at::Tensor, or a std::vector of
 /// these.
 template <class T>
-concept Archivable = std::integral<T> || std::same_as<T, float> || std::same_as<T, double> ||
+concept Archivable =
+    std::integral<T> || std::same_as<T, float> || std::same_as<T, double> ||
     std::convertible_to<T, std::string_view> || std::same_as<T, at::Tensor> || detail::is_list<T>;
 
 /// A tree of named tensors and scalars: what objects save themselves into, and a checkpoint writes.

@@ -24,9 +24,7 @@ template <class P, class E>
 inline constexpr bool match_has_apply = Handles<P, E> || !Matches<P, E>;
 
 template <class P>
-concept ListsEvents = requires {
-  typename P::events;
-};
+concept ListsEvents = requires { typename P::events; };
 template <class P, class E>
 concept Lists = contains<E, typename P::events>;
 template <class P, class E>
@@ -35,38 +33,36 @@ template <class P, class E>
 inline constexpr bool apply_is_listed = !ListsEvents<P> || Lists<P, E> || !Handles<P, E>;
 
 // A hook by another name: p.aply(Event, State&) and the like, or a method named after its event.
-#define TUTTI_HAS(method)               \
-  requires(P & policy, State & state) { \
-    policy.method(Anything{}, state);   \
-  }
-#define TUTTI_NAMED(event)                                            \
-  (                                                                   \
-      requires(P & policy, State & state) { policy.event(state); } || \
-      requires(P & policy, State & state, Logger & logger) { policy.event(state, logger); })
+#define TUTTI_HAS(method) \
+  requires(P & policy, State & state) { policy.method(Anything{}, state); }
+#define TUTTI_NAMED(event)                                          \
+  (                                                                 \
+      requires(P& policy, State& state) { policy.event(state); } || \
+      requires(P& policy, State& state, Logger& logger) { policy.event(state, logger); })
 template <class P>
 concept MisspellsApply = TUTTI_HAS(aply) || TUTTI_HAS(appply) || TUTTI_HAS(aplly) ||
-    TUTTI_HAS(appy) || TUTTI_HAS(Apply) || TUTTI_HAS(applies) || TUTTI_HAS(on_apply) ||
-    TUTTI_HAS(on_event) || TUTTI_HAS(run_event);
+                         TUTTI_HAS(appy) || TUTTI_HAS(Apply) || TUTTI_HAS(applies) ||
+                         TUTTI_HAS(on_apply) || TUTTI_HAS(on_event) || TUTTI_HAS(run_event);
 template <class P>
 concept MisspellsMatch = TUTTI_HAS(mach) || TUTTI_HAS(macth) || TUTTI_HAS(Match) ||
-    TUTTI_HAS(matches) || TUTTI_HAS(should_match);
+                         TUTTI_HAS(matches) || TUTTI_HAS(should_match);
 template <class P>
-concept NamedAfterEvent = TUTTI_NAMED(init) || TUTTI_NAMED(before_load) ||
-    TUTTI_NAMED(after_load) || TUTTI_NAMED(fit_start) || TUTTI_NAMED(iteration_start) ||
-    TUTTI_NAMED(epoch_start) || TUTTI_NAMED(before_dataloader) || TUTTI_NAMED(after_dataloader) ||
-    TUTTI_NAMED(batch_start) || TUTTI_NAMED(before_train_batch) || TUTTI_NAMED(before_forward) ||
-    TUTTI_NAMED(after_forward) || TUTTI_NAMED(before_loss) || TUTTI_NAMED(after_loss) ||
-    TUTTI_NAMED(before_backward) || TUTTI_NAMED(after_backward) || TUTTI_NAMED(after_train_batch) ||
-    TUTTI_NAMED(batch_end) || TUTTI_NAMED(batch_checkpoint) || TUTTI_NAMED(epoch_end) ||
-    TUTTI_NAMED(epoch_checkpoint) || TUTTI_NAMED(iteration_end) ||
-    TUTTI_NAMED(iteration_checkpoint) || TUTTI_NAMED(fit_end) || TUTTI_NAMED(eval_before_all) ||
-    TUTTI_NAMED(eval_start) || TUTTI_NAMED(eval_batch_start) || TUTTI_NAMED(eval_before_forward) ||
-    TUTTI_NAMED(eval_after_forward) || TUTTI_NAMED(eval_batch_end) || TUTTI_NAMED(eval_end) ||
-    TUTTI_NAMED(eval_after_all) || TUTTI_NAMED(eval_standalone_start) ||
-    TUTTI_NAMED(eval_standalone_end) || TUTTI_NAMED(predict_start) ||
-    TUTTI_NAMED(predict_batch_start) || TUTTI_NAMED(predict_before_forward) ||
-    TUTTI_NAMED(predict_after_forward) || TUTTI_NAMED(predict_batch_end) ||
-    TUTTI_NAMED(predict_end);
+concept NamedAfterEvent =
+    TUTTI_NAMED(init) || TUTTI_NAMED(before_load) || TUTTI_NAMED(after_load) ||
+    TUTTI_NAMED(fit_start) || TUTTI_NAMED(iteration_start) || TUTTI_NAMED(epoch_start) ||
+    TUTTI_NAMED(before_dataloader) || TUTTI_NAMED(after_dataloader) || TUTTI_NAMED(batch_start) ||
+    TUTTI_NAMED(before_train_batch) || TUTTI_NAMED(before_forward) || TUTTI_NAMED(after_forward) ||
+    TUTTI_NAMED(before_loss) || TUTTI_NAMED(after_loss) || TUTTI_NAMED(before_backward) ||
+    TUTTI_NAMED(after_backward) || TUTTI_NAMED(after_train_batch) || TUTTI_NAMED(batch_end) ||
+    TUTTI_NAMED(batch_checkpoint) || TUTTI_NAMED(epoch_end) || TUTTI_NAMED(epoch_checkpoint) ||
+    TUTTI_NAMED(iteration_end) || TUTTI_NAMED(iteration_checkpoint) || TUTTI_NAMED(fit_end) ||
+    TUTTI_NAMED(eval_before_all) || TUTTI_NAMED(eval_start) || TUTTI_NAMED(eval_batch_start) ||
+    TUTTI_NAMED(eval_before_forward) || TUTTI_NAMED(eval_after_forward) ||
+    TUTTI_NAMED(eval_batch_end) || TUTTI_NAMED(eval_end) || TUTTI_NAMED(eval_after_all) ||
+    TUTTI_NAMED(eval_standalone_start) || TUTTI_NAMED(eval_standalone_end) ||
+    TUTTI_NAMED(predict_start) || TUTTI_NAMED(predict_batch_start) ||
+    TUTTI_NAMED(predict_before_forward) || TUTTI_NAMED(predict_after_forward) ||
+    TUTTI_NAMED(predict_batch_end) || TUTTI_NAMED(predict_end);
 #undef TUTTI_HAS
 #undef TUTTI_NAMED
 
@@ -74,8 +70,8 @@ concept NamedAfterEvent = TUTTI_NAMED(init) || TUTTI_NAMED(before_load) ||
 template <class Base, class P, class Es>
 inline constexpr bool hides = false;
 template <class Base, class P, class... Es>
-inline constexpr bool hides<Base, P, types<Es...>> = ((Handles<Base, Es> && !Handles<P, Es>) ||
-                                                      ...);
+inline constexpr bool hides<Base, P, types<Es...>> =
+    ((Handles<Base, Es> && !Handles<P, Es>) || ...);
 template <class P>
 struct HiddenBase {
   template <class Base>
@@ -83,9 +79,7 @@ struct HiddenBase {
   operator Base() const;
 };
 template <class P>
-concept HidesBase = std::is_aggregate_v<P> && requires {
-  P{HiddenBase<P>{}};
-};
+concept HidesBase = std::is_aggregate_v<P> && requires { P{HiddenBase<P>{}}; };
 
 // P has a member called apply, accessible or not; only of types that can be derived from.
 struct HasApply {
@@ -96,9 +90,7 @@ struct ApplyTwice : P, HasApply {};
 template <class P>
 inline constexpr bool names_apply = [] {
   if constexpr (std::is_class_v<P> && !std::is_final_v<P>) {
-    return !requires {
-      &ApplyTwice<P>::apply;
-    };
+    return !requires { &ApplyTwice<P>::apply; };
   } else {
     return false;
   }
@@ -129,8 +121,8 @@ template <class P, class M>
 inline constexpr bool supported = Supports<P, M> || !replaces_nothing<P, M>;
 // A policy that lists its events is compared with the list instead, which costs less to compile.
 template <class P>
-inline constexpr bool names_are_right = apply_is_spelt_right<P>&& match_is_spelt_right<P>&&
-    hooks_are_called_apply<P>&& hides_no_hook<P>;
+inline constexpr bool names_are_right = apply_is_spelt_right<P> && match_is_spelt_right<P> &&
+                                        hooks_are_called_apply<P> && hides_no_hook<P>;
 template <class P>
 concept RightNames = ListsEvents<P> || names_are_right<P>;
 

@@ -26,8 +26,8 @@ struct Slot {
 template <class P, class Other>
 concept ValidatesWith = !std::is_same_v<Unswitched<P>, Unswitched<Other>> &&
                         requires(const Unswitched<P>& policy, const Unswitched<Other>& other) {
-  policy.validate_with(other);
-};
+                          policy.validate_with(other);
+                        };
 
 }  // namespace detail
 
@@ -42,11 +42,14 @@ class Engine : private detail::Slot<Policies>... {
 
   /// Takes the policies with their hyperparameters.
   /// Throws what a policy's validate() or validate_with(other) throws.
-  explicit Engine(Policies... given) requires(sizeof...(Policies) > 0)
+  explicit Engine(Policies... given)
+    requires(sizeof...(Policies) > 0)
       : detail::Slot<Policies>{std::move(given)}... {
     (validate(get<Policies>()), ...);
   }
-  Engine() requires(std::is_default_constructible_v<Policies>&&...) {
+  Engine()
+    requires(std::is_default_constructible_v<Policies> && ...)
+  {
     (validate(get<Policies>()), ...);
   }
 
@@ -242,7 +245,9 @@ class Engine<Entries...> : public Engine<detail::Bare<Entries>...> {
  public:
   static_assert(Recipe<Entries...>::valid);
   explicit Engine(Entries... entries) : Engine<detail::Bare<Entries>...>(std::move(entries)...) {}
-  Engine() requires(std::is_default_constructible_v<Entries>&&...) : Engine(Entries{}...) {}
+  Engine()
+    requires(std::is_default_constructible_v<Entries> && ...)
+      : Engine(Entries{}...) {}
 };
 
 /// Stands in where the recipe is wrong, so that Recipe's one error is not followed by others.
@@ -272,9 +277,7 @@ class Engine<Policies...> {
 namespace detail {
 
 template <class P, class Base>
-concept BringsEngine = requires {
-  typename P::template engine<Base>;
-};
+concept BringsEngine = requires { typename P::template engine<Base>; };
 
 // The engine that runs Base's policies: the one that a policy brings, which derives from Base and
 // has it in `template <class Base> using engine`, else Base.

@@ -32,13 +32,25 @@
 ///       IterationEnd;  IterationCheckpoint (when one ends)
 ///     FitEnd
 ///
-///     evaluation: EvalBeforeAll, for each set { EvalStart, for each batch { EvalBatchStart, for
-///     each
-///       microbatch { EvalBeforeForward, EvalAfterForward }, EvalBatchEnd }, EvalEnd },
-///       EvalAfterAll; eval() has EvalStandaloneStart/End around instead of
-///       EvalBeforeAll/EvalAfterAll
-///     predict(): PredictStart, for each batch { PredictBatchStart, PredictBeforeForward,
-///       PredictAfterForward, PredictBatchEnd }, PredictEnd
+///     evaluation:
+///       EvalBeforeAll                  (eval(): EvalStandaloneStart)
+///       for each set:
+///         EvalStart
+///         for each batch:
+///           EvalBatchStart
+///             for each microbatch:
+///               EvalBeforeForward;  outputs = forward(batch);  EvalAfterForward
+///           EvalBatchEnd
+///         EvalEnd
+///       EvalAfterAll                   (eval(): EvalStandaloneEnd)
+///
+///     predict():
+///       PredictStart
+///         for each batch:
+///           PredictBatchStart
+///           PredictBeforeForward;  outputs = forward(batch);  PredictAfterForward
+///           PredictBatchEnd
+///       PredictEnd
 ///
 /// Source: MosaicML Composer, `composer.core.Event`.
 namespace tutti {
@@ -176,6 +188,6 @@ inline constexpr std::string_view canonical_name{detail::canonical_of<E>.text,
 /// `A` opens the pair that `B` closes: BatchStart and BatchEnd, EvalBeforeAll and EvalAfterAll.
 template <Event A, Event B>
 inline constexpr bool are_partners =
-    is_before<A>&& is_after<B>&& canonical_name<A> == canonical_name<B>;
+    is_before<A> && is_after<B> && canonical_name<A> == canonical_name<B>;
 
 }  // namespace tutti

@@ -40,9 +40,7 @@ enum class GraphPlace : std::uint8_t { inside, ahead, behind, instead, nowhere }
   template <class P, class E>                \
   inline constexpr bool says_##list = false; \
   template <class P, class E>                \
-    requires requires {                      \
-      typename P::list;                      \
-    }                                        \
+    requires requires { typename P::list; }  \
   inline constexpr bool says_##list<P, E> = contains<E, typename P::list>
 TUTTI_GRAPH_LIST(in_graph);
 TUTTI_GRAPH_LIST(ahead_of_graph);
@@ -73,8 +71,8 @@ types<Ps..., Qs...> operator+(types<Ps...>, types<Qs...>);
 // Those of the policies whose hook at E has that place.
 template <GraphPlace Place, class E, class... Ps>
 consteval auto placed(types<Ps...>) {
-  return decltype((types<>{} + ... +
-                   std::conditional_t<graph_place<Ps, E>() == Place, types<Ps>, types<>>{})){};
+  return decltype((types<>{} + ... + std::conditional_t < graph_place<Ps, E>() == Place, types<Ps>,
+                   types < >> {})){};
 }
 
 template <class P>

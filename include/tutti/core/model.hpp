@@ -211,7 +211,7 @@ class AnyModel {
       }
     }
     bool has_update_metric() override {
-      return requires(M & m, const Batch& batch, const Outputs& outputs, Metric& metric) {
+      return requires(M& m, const Batch& batch, const Outputs& outputs, Metric& metric) {
         m.update_metric(batch, outputs, metric);
       };
     }
@@ -223,9 +223,7 @@ class AnyModel {
       }
     }
     bool has_flops_per_batch() override {
-      return requires(M & m, const Batch& batch) {
-        m.flops_per_batch(batch);
-      };
+      return requires(M& m, const Batch& batch) { m.flops_per_batch(batch); };
     }
     double flops_per_batch(const Batch& batch) override {
       if constexpr (requires { model->flops_per_batch(batch); }) {
@@ -239,7 +237,7 @@ class AnyModel {
       if constexpr (requires { model->has_sample_losses(); }) {
         return model->has_sample_losses();
       } else {
-        return requires(M & m, const Outputs& outputs, const Batch& batch) {
+        return requires(M& m, const Outputs& outputs, const Batch& batch) {
           m.sample_losses(outputs, batch);
         };
       }

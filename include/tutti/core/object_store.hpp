@@ -36,14 +36,14 @@ struct ObjectNotFound : c10::Error {
 /// own may call them.
 /// Source: MosaicML Composer, `composer.utils.ObjectStore`.
 template <class S>
-concept ObjectStore = std::copy_constructible<S> &&
-    requires(const S& store, const std::string& text) {
-  { store.get_uri(text) } -> std::convertible_to<std::string>;
-  store.upload_object(text, text);
-  store.download_object(text, text);
-  { store.get_object_size(text) } -> std::convertible_to<std::int64_t>;
-  { store.list_objects(text) } -> std::convertible_to<std::vector<std::string>>;
-};
+concept ObjectStore =
+    std::copy_constructible<S> && requires(const S& store, const std::string& text) {
+      { store.get_uri(text) } -> std::convertible_to<std::string>;
+      store.upload_object(text, text);
+      store.download_object(text, text);
+      { store.get_object_size(text) } -> std::convertible_to<std::int64_t>;
+      { store.list_objects(text) } -> std::convertible_to<std::vector<std::string>>;
+    };
 
 /// An object store of whatever type; copies share it. Members as those of ObjectStore, which throw
 /// c10::ValueError when there is no store.

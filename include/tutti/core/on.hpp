@@ -64,10 +64,14 @@ class On final {
 
   template <class E>
     requires(detail::contains<E, events> && !observes)
-  void apply(E, State& state) { function_(state); }
+  void apply(E, State& state) {
+    function_(state);
+  }
   template <class E>
-    requires(detail::contains<E, events>&& observes)
-  void apply(E, const State& state) { function_(state); }
+    requires(detail::contains<E, events> && observes)
+  void apply(E, const State& state) {
+    function_(state);
+  }
 
  private:
   F function_;

@@ -58,18 +58,12 @@ struct Anything {
 };
 
 template <class P, class E, class... Rest>
-concept AppliesTo = requires(P& policy, Rest... rest) {
-  policy.apply(E{}, rest...);
-};
+concept AppliesTo = requires(P& policy, Rest... rest) { policy.apply(E{}, rest...); };
 template <class P, class E, class... Rest>
-concept MatchesOn = requires(P& policy, Rest... rest) {
-  policy.match(E{}, rest...);
-};
+concept MatchesOn = requires(P& policy, Rest... rest) { policy.match(E{}, rest...); };
 
 template <class P, class E>
-concept Calls = requires(P& policy, State& state) {
-  policy.apply(E{}, state);
-};
+concept Calls = requires(P& policy, State& state) { policy.apply(E{}, state); };
 
 // Some overload of apply names the event and none can be called as it should.
 template <class P, class E>
@@ -111,7 +105,8 @@ inline constexpr bool handles_any<P, types<Es...>> = (Handles<P, Es> || ...);
 template <class P, class Es>
 inline constexpr bool only_observes = false;
 template <class P, class... Es>
-inline constexpr bool only_observes<P, types<Es...>> = ((!Handles<P, Es> || Observes<P, Es>)&&...);
+inline constexpr bool only_observes<P, types<Es...>> =
+    ((!Handles<P, Es> || Observes<P, Es>) && ...);
 
 // As Logger calls them.
 template <class P>
@@ -119,9 +114,8 @@ concept ReceivesMetrics = requires(P& policy, std::int64_t step) {
   policy.log_metrics(std::span<const LoggedMetric>(), step);
 };
 template <class P>
-concept ReceivesHyperparameters = requires(P& policy) {
-  policy.log_hyperparameters(std::span<const Hyperparameter>());
-};
+concept ReceivesHyperparameters =
+    requires(P& policy) { policy.log_hyperparameters(std::span<const Hyperparameter>()); };
 template <class P>
 concept ReceivesImages = requires(P& policy, const LoggedImages& images, std::int64_t step) {
   policy.log_images(images, step);
@@ -131,13 +125,11 @@ concept ReceivesTable = requires(P& policy, const LoggedTable& table, std::int64
   policy.log_table(table, step);
 };
 template <class P>
-concept ReceivesFiles = requires(P& policy, std::string_view text) {
-  policy.upload_file(text, text);
-};
+concept ReceivesFiles =
+    requires(P& policy, std::string_view text) { policy.upload_file(text, text); };
 template <class P>
-concept ReceivesResult = requires(P& policy, const LoggedResult& result) {
-  policy.log_result(result);
-};
+concept ReceivesResult =
+    requires(P& policy, const LoggedResult& result) { policy.log_result(result); };
 
 }  // namespace detail
 
@@ -166,7 +158,7 @@ concept Recorder = requires(P& policy, std::string_view text) {
 /// `P` can stand in a recipe: it acts on an event, receives what is logged, or records what runs.
 template <class P>
 concept Policy = std::is_class_v<P> && std::is_move_constructible_v<P> &&
-    (detail::handles_any<P, all_events> || LoggerDestination<P> || Recorder<P>);
+                 (detail::handles_any<P, all_events> || LoggerDestination<P> || Recorder<P>);
 
 namespace detail {
 template <class P>
@@ -190,13 +182,11 @@ inline constexpr Role role_of = detail::deduce_role<P>();
 
 /// `P` changes training.
 template <class P>
-concept Algorithm = Policy<P> && role_of<P>
-== Role::algorithm;
+concept Algorithm = Policy<P> && role_of<P> == Role::algorithm;
 
 /// `P` watches training.
 template <class P>
-concept Callback = Policy<P> && role_of<P>
-== Role::callback;
+concept Callback = Policy<P> && role_of<P> == Role::callback;
 
 namespace detail {
 template <class P>

@@ -42,15 +42,13 @@ consteval bool says_that_it_reads_gradients() {
     return true;
   }
 }
-#define TUTTI_FORWARD_RULE(rule)   \
-  template <class P>               \
-  struct Forward_##rule {};        \
-  template <class P>               \
-    requires requires {            \
-      typename P::rule;            \
-    }                              \
-  struct Forward_##rule<P> {       \
-    using rule = typename P::rule; \
+#define TUTTI_FORWARD_RULE(rule)            \
+  template <class P>                        \
+  struct Forward_##rule {};                 \
+  template <class P>                        \
+    requires requires { typename P::rule; } \
+  struct Forward_##rule<P> {                \
+    using rule = typename P::rule;          \
   }
 TUTTI_FORWARD_RULE(runs_before);
 TUTTI_FORWARD_RULE(runs_after);
@@ -147,48 +145,60 @@ struct Switch final : detail::Forward_runs_before<P>,
     }
   }
 
-  void log_metrics(std::span<const LoggedMetric> metrics,
-                   std::int64_t step) requires detail::ReceivesMetrics<P> {
+  void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step)
+    requires detail::ReceivesMetrics<P>
+  {
     if (acts()) {
       policy.log_metrics(metrics, step);
     }
   }
-  void log_hyperparameters(
-      std::span<const Hyperparameter> values) requires detail::ReceivesHyperparameters<P> {
+  void log_hyperparameters(std::span<const Hyperparameter> values)
+    requires detail::ReceivesHyperparameters<P>
+  {
     if (acts()) {
       policy.log_hyperparameters(values);
     }
   }
-  void log_images(const LoggedImages& images,
-                  std::int64_t step) requires detail::ReceivesImages<P> {
+  void log_images(const LoggedImages& images, std::int64_t step)
+    requires detail::ReceivesImages<P>
+  {
     if (acts()) {
       policy.log_images(images, step);
     }
   }
-  void log_table(const LoggedTable& table, std::int64_t step) requires detail::ReceivesTable<P> {
+  void log_table(const LoggedTable& table, std::int64_t step)
+    requires detail::ReceivesTable<P>
+  {
     if (acts()) {
       policy.log_table(table, step);
     }
   }
 
-  void upload_file(std::string_view remote_file_name,
-                   std::string_view path) requires detail::ReceivesFiles<P> {
+  void upload_file(std::string_view remote_file_name, std::string_view path)
+    requires detail::ReceivesFiles<P>
+  {
     if (acts()) {
       policy.upload_file(remote_file_name, path);
     }
   }
-  void log_result(const LoggedResult& result) requires detail::ReceivesResult<P> {
+  void log_result(const LoggedResult& result)
+    requires detail::ReceivesResult<P>
+  {
     if (acts()) {
       policy.log_result(result);
     }
   }
 
-  void record_event(std::string_view event) requires Recorder<P> {
+  void record_event(std::string_view event)
+    requires Recorder<P>
+  {
     if (acts()) {
       policy.record_event(event);
     }
   }
-  void record_policy(std::string_view event, std::string_view which, Role of) requires Recorder<P> {
+  void record_policy(std::string_view event, std::string_view which, Role of)
+    requires Recorder<P>
+  {
     if (acts()) {
       policy.record_policy(event, which, of);
     }
@@ -196,9 +206,8 @@ struct Switch final : detail::Forward_runs_before<P>,
 
   // Off, it leaves nothing to the optimizer's pass.
   template <class Sweep>
-  void join(Sweep& sweep, const State& state) requires requires(P& p) {
-    p.join(sweep, state);
-  }
+  void join(Sweep& sweep, const State& state)
+    requires requires(P& p) { p.join(sweep, state); }
   {
     if (acts()) {
       policy.join(sweep, state);
@@ -206,46 +215,44 @@ struct Switch final : detail::Forward_runs_before<P>,
   }
 
   template <class A>
-  void save(A& archive) const requires requires(const P& p) {
-    p.save(archive);
+  void save(A& archive) const
+    requires requires(const P& p) { p.save(archive); }
+  {
+    policy.save(archive);
   }
-  { policy.save(archive); }
   template <class A>
-  void load(const A& archive) requires requires(P& p) {
-    p.load(archive);
+  void load(const A& archive)
+    requires requires(P& p) { p.load(archive); }
+  {
+    policy.load(archive);
   }
-  { policy.load(archive); }
   template <class S>
-  void close(S& state) requires requires(P& p) {
-    p.close(state);
-  }
+  void close(S& state)
+    requires requires(P& p) { p.close(state); }
   {
     if (on || used) {
       policy.close(state);
     }
   }
   template <class S>
-  void enter_checkpoint(S& state) requires requires(P& p) {
-    p.enter_checkpoint(state);
-  }
+  void enter_checkpoint(S& state)
+    requires requires(P& p) { p.enter_checkpoint(state); }
   {
     if (acts()) {
       policy.enter_checkpoint(state);
     }
   }
   template <class S>
-  void leave_checkpoint(S& state) requires requires(P& p) {
-    p.leave_checkpoint(state);
-  }
+  void leave_checkpoint(S& state)
+    requires requires(P& p) { p.leave_checkpoint(state); }
   {
     if (on || used) {
       policy.leave_checkpoint(state);
     }
   }
   template <class Closure, class Update>
-  void step(State& state, Closure&& closure, Update&& update) requires requires(P& p) {
-    p.step(state, closure, update);
-  }
+  void step(State& state, Closure&& closure, Update&& update)
+    requires requires(P& p) { p.step(state, closure, update); }
   {
     if (acts()) {
       policy.step(state, closure, update);

@@ -52,9 +52,7 @@ struct FeaturesOf {
   using type = void;
 };
 template <class M>
-  requires requires {
-    typename M::model_features;
-  }
+  requires requires { typename M::model_features; }
 struct FeaturesOf<M> {
   using type = typename M::model_features;
 };
@@ -73,8 +71,8 @@ namespace detail {
 
 // What an exported model takes is in its file, and so is not known when the program compiles.
 template <class M, class F>
-inline constexpr bool file_decides = contains<is_compiled, typename FeaturesOf<M>::type>&&
-    contains<F, types<takes_images, takes_tokens>>;
+inline constexpr bool file_decides = contains<is_compiled, typename FeaturesOf<M>::type> &&
+                                     contains<F, types<takes_images, takes_tokens>>;
 
 }  // namespace detail
 
@@ -93,9 +91,6 @@ inline constexpr bool lists = detail::contains<F, typename detail::FeaturesOf<M>
 
 /// `P` can train an `M`: it says so, or says nothing about models.
 template <class P, class M>
-concept Supports = !requires {
-  P::template supports<M>;
-}
-|| P::template supports<M>;
+concept Supports = !requires { P::template supports<M>; } || P::template supports<M>;
 
 }  // namespace tutti

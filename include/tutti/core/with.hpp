@@ -21,9 +21,8 @@ consteval bool hyperparameters_are_in_range(const P& policy) {
   return true;
 }
 template <auto V>
-inline constexpr bool in_range = requires {
-  typename std::bool_constant<hyperparameters_are_in_range(V)>;
-};
+inline constexpr bool in_range =
+    requires { typename std::bool_constant<hyperparameters_are_in_range(V)>; };
 
 // `V` with the default value of its member `I`.
 template <auto V, std::size_t I>

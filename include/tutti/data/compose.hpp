@@ -20,8 +20,7 @@ namespace tutti::data {
 template <class F>
 concept ChangesImages = requires(const F& f, const at::Tensor& image, Rng& rng) {
   { std::invoke(f, image, rng) } -> std::convertible_to<at::Tensor>;
-}
-|| requires(const F& f, const at::Tensor& image) {
+} || requires(const F& f, const at::Tensor& image) {
   { std::invoke(f, image) } -> std::convertible_to<at::Tensor>;
 };
 

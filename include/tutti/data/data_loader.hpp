@@ -243,7 +243,7 @@ class DataLoader {
       constexpr std::uint64_t of_transform = 2;
       const auto number = static_cast<std::uint64_t>(use);
       Batch out;
-      if constexpr (requires(Rng & rng) { dataset->get(i, rng); }) {
+      if constexpr (requires(Rng& rng) { dataset->get(i, rng); }) {
         Rng rng = data::detail::item_rng(seed, of_dataset, number);
         out = detail::to_batch(dataset->get(i, rng));
       } else {

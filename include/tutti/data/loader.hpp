@@ -47,18 +47,14 @@ concept GivesBatches = requires(R& range) {
 };
 
 template <class R>
-concept SaysRestartable = requires {
-  requires R::restartable::value;
-};
+concept SaysRestartable = requires { requires R::restartable::value; };
 
 template <class R>
-concept TorchDataLoader = requires {
-  typename R::BatchRequestType;
-};
+concept TorchDataLoader = requires { typename R::BatchRequestType; };
 
 template <class R>
 concept Restarts = std::forward_iterator<decltype(std::begin(std::declval<R&>()))> ||
-    SaysRestartable<R> || TorchDataLoader<R>;
+                   SaysRestartable<R> || TorchDataLoader<R>;
 
 }  // namespace detail
 

@@ -431,8 +431,8 @@ TUTTI_INLINE at::Tensor load_npy(const std::string& path, const NpyOptions& opti
   }
   const auto count = static_cast<std::int64_t>(header.bytes / c10::elementSize(header.type));
   auto* const values = static_cast<char*>(const_cast<void*>(file->bytes())) + header.begin;
-  at::Tensor out = at::from_blob(
-      values, {count}, [file](void*) {}, at::TensorOptions().dtype(header.type));
+  at::Tensor out =
+      at::from_blob(values, {count}, [file](void*) {}, at::TensorOptions().dtype(header.type));
   return detail::in_file_order(std::move(out), header);
 }
 

@@ -56,10 +56,16 @@ class Subset {
 
   [[nodiscard]] std::int64_t size() const { return std::ssize(*indices_); }
 
-  auto get(std::int64_t i) const requires requires(const D& data) { data.get(i); }
-  { return dataset_->get((*indices_)[static_cast<std::size_t>(i)]); }
-  auto get(std::int64_t i, Rng& rng) const requires requires(const D& data) { data.get(i, rng); }
-  { return dataset_->get((*indices_)[static_cast<std::size_t>(i)], rng); }
+  auto get(std::int64_t i) const
+    requires requires(const D& data) { data.get(i); }
+  {
+    return dataset_->get((*indices_)[static_cast<std::size_t>(i)]);
+  }
+  auto get(std::int64_t i, Rng& rng) const
+    requires requires(const D& data) { data.get(i, rng); }
+  {
+    return dataset_->get((*indices_)[static_cast<std::size_t>(i)], rng);
+  }
 
   [[nodiscard]] const D& dataset() const { return *dataset_; }
   [[nodiscard]] const std::vector<std::int64_t>& indices() const { return *indices_; }

@@ -25,14 +25,14 @@ namespace detail {
 // A data set of torch::data that gives the examples of a list of numbers, and always the same.
 template <class D>
 concept TorchMapDataset = std::copy_constructible<D> && !D::is_stateful &&
-                          requires(D & data, const std::vector<std::size_t>& index) {
-  data.get_batch(index);
-  { data.size() } -> std::convertible_to<std::optional<std::size_t>>;
-};
+                          requires(D& data, const std::vector<std::size_t>& index) {
+                            data.get_batch(index);
+                            { data.size() } -> std::convertible_to<std::optional<std::size_t>>;
+                          };
 
 // torch::data::TensorExample and what looks like it.
 template <class T>
-concept TargetlessExample = !ExampleLike<T> && requires(T & value) {
+concept TargetlessExample = !ExampleLike<T> && requires(T& value) {
   { value.data } -> std::convertible_to<at::Tensor>;
 };
 

@@ -102,18 +102,18 @@ class Communicator {
 
   /// Reduces one host number and returns the result.
   template <class T>
-    requires std::integral<T> || std::floating_point<T> T
-    all_reduce_value(T value, ReduceOp op = ReduceOp::sum) {
-      if constexpr (std::floating_point<T>) {
-        double wide = value;
-        all_reduce(std::span<double>(&wide, 1), op);
-        return static_cast<T>(wide);
-      } else {
-        auto wide = static_cast<std::int64_t>(value);
-        all_reduce(std::span<std::int64_t>(&wide, 1), op);
-        return static_cast<T>(wide);
-      }
+    requires std::integral<T> || std::floating_point<T>
+  T all_reduce_value(T value, ReduceOp op = ReduceOp::sum) {
+    if constexpr (std::floating_point<T>) {
+      double wide = value;
+      all_reduce(std::span<double>(&wide, 1), op);
+      return static_cast<T>(wide);
+    } else {
+      auto wide = static_cast<std::int64_t>(value);
+      all_reduce(std::span<std::int64_t>(&wide, 1), op);
+      return static_cast<T>(wide);
     }
+  }
 
  protected:
   /// Refuses tensors that do not fit together: `whole` has size() times as much as `part`.

@@ -261,10 +261,14 @@ class Pass {
   static constexpr detail::Order<PixelsOf<Stages>...> order{};
 
  public:
-  Pass() requires(std::is_default_constructible_v<Stages>&&...) = default;
+  Pass()
+    requires(std::is_default_constructible_v<Stages> && ...)
+  = default;
 
   /// Throws c10::ValueError when a hyperparameter of a stage is out of range.
-  explicit Pass(Stages... stages) requires(sizeof...(Stages) > 0) : stages_(std::move(stages)...) {
+  explicit Pass(Stages... stages)
+    requires(sizeof...(Stages) > 0)
+      : stages_(std::move(stages)...) {
     each([](auto& stage) {
       if constexpr (requires { stage.validate(); }) {
         stage.validate();

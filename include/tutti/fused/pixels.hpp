@@ -121,8 +121,8 @@ struct Paste {
 /// `T` is one of the pixel expressions above.
 template <class T>
 concept PixelExpression = std::same_as<T, Take> || std::same_as<T, Scale> ||
-    std::same_as<T, Crops> || std::same_as<T, Flips> || std::same_as<T, Holes> ||
-    std::same_as<T, Mix> || std::same_as<T, Paste>;
+                          std::same_as<T, Crops> || std::same_as<T, Flips> ||
+                          std::same_as<T, Holes> || std::same_as<T, Mix> || std::same_as<T, Paste>;
 
 /// `S` can be a stage of a fused pass: `stage.pixels(frame)` is a pixel expression, and `S::name`
 /// its name.

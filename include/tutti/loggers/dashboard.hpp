@@ -149,7 +149,7 @@ TUTTI_INLINE void Dashboard::apply(Init, const State& state) {
     }
     memory.file.open(std::string(name), run_path(filename, state), "filename");
     // As long as this process lives, the file is locked: so the page knows that the run does.
-    struct flock lock {};
+    struct flock lock{};
     lock.l_type = F_WRLCK;
     lock.l_whence = SEEK_SET;
     ::fcntl(memory.file.descriptor(), F_SETLK, &lock);

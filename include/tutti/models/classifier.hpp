@@ -80,10 +80,8 @@ class Classifier {
   }
 
   /// Both at once, where the network has them so (CompiledNet) and the loss is the default one.
-  [[nodiscard]] std::optional<std::pair<Outputs, Loss>> forward_and_loss(
-      const Batch& batch) const requires requires(Net& net, const at::Tensor& tensor) {
-    net.forward_and_loss(tensor, tensor);
-  }
+  [[nodiscard]] std::optional<std::pair<Outputs, Loss>> forward_and_loss(const Batch& batch) const
+    requires requires(Net& net, const at::Tensor& tensor) { net.forward_and_loss(tensor, tensor); }
   {
     if (options_.loss) {
       return std::nullopt;

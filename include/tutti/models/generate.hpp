@@ -61,9 +61,9 @@ using TokenCallback = std::function<void(std::span<const std::int64_t> tokens)>;
 /// max_length; c10::Error for wrong shapes, padding on the right, and as the model does when the
 /// text grows longer than it can read.
 template <class M>
-  requires CausalLM<M> && std::is_base_of_v<torch::nn::Module, M> at::Tensor generate(
-      M& model, const at::Tensor& input_ids, const GenerationConfig& config = {},
-      const at::Tensor& attention_mask = {}, const TokenCallback& on_tokens = {});
+  requires CausalLM<M> && std::is_base_of_v<torch::nn::Module, M>
+at::Tensor generate(M& model, const at::Tensor& input_ids, const GenerationConfig& config = {},
+                    const at::Tensor& attention_mask = {}, const TokenCallback& on_tokens = {});
 
 /// The same for any model that takes `input_ids` [N, T] and returns logits [N, T, V], as an
 /// algorithm or a callback has it: `generate(state.task, ids)`.
@@ -128,12 +128,12 @@ at::Tensor write_on(torch::nn::Module& module, NextLogits& logits, const at::Ten
 }  // namespace detail
 
 template <class M>
-  requires CausalLM<M> && std::is_base_of_v<torch::nn::Module, M> at::Tensor generate(
-      M& model, const at::Tensor& input_ids, const GenerationConfig& config,
-      const at::Tensor& attention_mask, const TokenCallback& on_tokens) {
-    detail::CachedLogits<M> logits(model);
-    return detail::write_on(model, logits, input_ids, config, attention_mask, on_tokens);
-  }
+  requires CausalLM<M> && std::is_base_of_v<torch::nn::Module, M>
+at::Tensor generate(M& model, const at::Tensor& input_ids, const GenerationConfig& config,
+                    const at::Tensor& attention_mask, const TokenCallback& on_tokens) {
+  detail::CachedLogits<M> logits(model);
+  return detail::write_on(model, logits, input_ids, config, attention_mask, on_tokens);
+}
 
 }  // namespace tutti::models
 

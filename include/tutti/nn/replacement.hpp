@@ -16,9 +16,7 @@ namespace tutti::surgery {
 /// `M` can stand in everywhere, a torch::nn::Sequential included: a TensorModule with one
 /// forward().
 template <class M>
-concept StandIn = nn::TensorModule<M> && requires {
-  &M::forward;
-};
+concept StandIn = nn::TensorModule<M> && requires { &M::forward; };
 
 /// A module that takes a layer's place, or none.
 ///

@@ -26,10 +26,10 @@ namespace tutti::nn {
 
 /// `M` is a module that maps one tensor to one: `m.forward(x)` is a tensor.
 template <class M>
-concept TensorModule = std::derived_from<M, torch::nn::Module> &&
-    requires(M& module, const at::Tensor& x) {
-  { module.forward(x) } -> std::same_as<at::Tensor>;
-};
+concept TensorModule =
+    std::derived_from<M, torch::nn::Module> && requires(M& module, const at::Tensor& x) {
+      { module.forward(x) } -> std::same_as<at::Tensor>;
+    };
 
 /// Holds the module that stands in for a layer, and knows how to call it.
 class Slot {
@@ -91,7 +91,8 @@ class Replaceable : public Base, public Slotted {
   using Plain = Base;
 
   using Base::Base;
-  Replaceable() requires std::default_initializable<Base>
+  Replaceable()
+    requires std::default_initializable<Base>
   = default;
 
   /// A replaceable layer over the tensors of `layer`: the same objects, not copies.
@@ -111,9 +112,7 @@ class Replaceable : public Base, public Slotted {
 
   /// The layer's torch::nn form also gives indices; refused once something stands in.
   template <class B = Base>
-    requires requires(B& base, const at::Tensor& x) {
-      base.forward_with_indices(x);
-    }
+    requires requires(B& base, const at::Tensor& x) { base.forward_with_indices(x); }
   auto forward_with_indices(const at::Tensor& x) {
     TUTTI_CHECK(!slot_, this->name(), " was replaced by ", slot_.module()->name(),
                 ", which gives no indices; call forward(), or keep this layer out of the surgery.");

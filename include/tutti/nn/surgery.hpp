@@ -66,8 +66,7 @@ concept ReplaceableLayer =
 template <class F, class Plain>
 concept ReplacementPolicy = requires(F& policy, Plain& layer, const Visit& where) {
   { policy(layer, where) } -> std::convertible_to<Replacement>;
-}
-|| requires(F& policy, Plain& layer) {
+} || requires(F& policy, Plain& layer) {
   { policy(layer) } -> std::convertible_to<Replacement>;
 };
 

@@ -85,9 +85,7 @@ struct Contained {
   using type = M;
 };
 template <class M>
-  requires requires {
-    typename M::ContainedType;
-  }
+  requires requires { typename M::ContainedType; }
 struct Contained<M> {
   using type = typename M::ContainedType;
 };
@@ -107,8 +105,8 @@ inline std::vector<Visit> walk(torch::nn::Module& root) {
 /// M: a module, a holder of one (torch::nn::Linear) or any interface that modules implement.
 /// Returns how many there were.
 template <class M, class F>
-requires std::invocable<F&, typename detail::Contained<M>::type&, const Visit&> std::int64_t
-for_each(torch::nn::Module& root, F&& visit) {
+  requires std::invocable<F&, typename detail::Contained<M>::type&, const Visit&>
+std::int64_t for_each(torch::nn::Module& root, F&& visit) {
   std::int64_t index = 0;
   for (Visit& where : walk(root)) {
     auto* module = dynamic_cast<typename detail::Contained<M>::type*>(where.module.get());

@@ -18,12 +18,12 @@ namespace tutti {
 
 /// `S` describes an optimizer: `spec.build(groups)` makes one over these parameter groups.
 template <class S>
-concept OptimizerRecipe = requires(const S& spec,
-                                   std::vector<torch::optim::OptimizerParamGroup> groups) {
-  {
-    spec.build(std::move(groups))
-    } -> std::convertible_to<std::shared_ptr<torch::optim::Optimizer>>;
-};
+concept OptimizerRecipe =
+    requires(const S& spec, std::vector<torch::optim::OptimizerParamGroup> groups) {
+      {
+        spec.build(std::move(groups))
+      } -> std::convertible_to<std::shared_ptr<torch::optim::Optimizer>>;
+    };
 
 /// How a run gets its optimizer. Converts from
 /// - a description, e.g. `DecoupledSGDW{.lr = 0.1, .momentum = 0.9}` or any struct with `build`;
@@ -65,41 +65,37 @@ class OptimizerSpec {
   template <std::invocable<torch::nn::Module&> F>
     requires std::convertible_to<std::invoke_result_t<F&, torch::nn::Module&>,
                                  std::shared_ptr<torch::optim::Optimizer>>
-    OptimizerSpec(F make)
-        : build_([make = std::move(make)](torch::nn::Module& model,
-                                          const std::vector<at::Tensor>&) mutable {
-            return std::shared_ptr<torch::optim::Optimizer>(make(model));
-          }) {}
+  OptimizerSpec(F make)
+      : build_([make = std::move(make)](torch::nn::Module& model,
+                                        const std::vector<at::Tensor>&) mutable {
+          return std::shared_ptr<torch::optim::Optimizer>(make(model));
+        }) {}
 
-    /// The optimizer of `model`, whose parameters are `parameters`: all of them in one group,
-    /// unless a function or a ready optimizer decides otherwise.
-    ///
-    /// Throws c10::Error when there is none, and what the description throws when its numbers are
-    /// wrong.
-    std::shared_ptr<torch::optim::Optimizer> build(torch::nn::Module& model,
-                                                   std::vector<at::Tensor> parameters) const {
-      TUTTI_CHECK(build_,
-                  "optimizer: none was given; give one, e.g. .optimizer = "
-                  "tutti::DecoupledSGDW{.lr = 0.1}.");
-      auto optimizer = build_(model, std::move(parameters));
-      TUTTI_CHECK(optimizer, "optimizer: the function that makes it returned a null pointer.");
-      return optimizer;
-    }
+  /// The optimizer of `model`, whose parameters are `parameters`: all of them in one group,
+  /// unless a function or a ready optimizer decides otherwise.
+  ///
+  /// Throws c10::Error when there is none, and what the description throws when its numbers are
+  /// wrong.
+  std::shared_ptr<torch::optim::Optimizer> build(torch::nn::Module& model,
+                                                 std::vector<at::Tensor> parameters) const {
+    TUTTI_CHECK(build_,
+                "optimizer: none was given; give one, e.g. .optimizer = "
+                "tutti::DecoupledSGDW{.lr = 0.1}.");
+    auto optimizer = build_(model, std::move(parameters));
+    TUTTI_CHECK(optimizer, "optimizer: the function that makes it returned a null pointer.");
+    return optimizer;
+  }
 
-    explicit operator bool() const noexcept {
-      return static_cast<bool>(build_);
-    }
+  explicit operator bool() const noexcept { return static_cast<bool>(build_); }
 
-    /// The members of a description with their values; nothing for anything else.
-    [[nodiscard]] const detail::Constants& constants() const {
-      return constants_;
-    }
+  /// The members of a description with their values; nothing for anything else.
+  [[nodiscard]] const detail::Constants& constants() const { return constants_; }
 
-   private:
-    std::function<std::shared_ptr<torch::optim::Optimizer>(torch::nn::Module&,
-                                                           std::vector<at::Tensor>)>
-        build_;
-    detail::Constants constants_;
+ private:
+  std::function<std::shared_ptr<torch::optim::Optimizer>(torch::nn::Module&,
+                                                         std::vector<at::Tensor>)>
+      build_;
+  detail::Constants constants_;
 };
 
 }  // namespace tutti

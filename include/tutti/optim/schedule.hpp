@@ -24,10 +24,10 @@ concept ScalableSchedule = requires(const S& schedule, const Progress& progress,
 
 /// `S` is a schedule: `schedule(progress)` or `schedule(progress, ssr)` is a multiplier.
 template <class S>
-concept LearningRateSchedule = ScalableSchedule<S> ||
-    requires(const S& schedule, const Progress& progress) {
-  { schedule(progress) } -> std::convertible_to<double>;
-};
+concept LearningRateSchedule =
+    ScalableSchedule<S> || requires(const S& schedule, const Progress& progress) {
+      { schedule(progress) } -> std::convertible_to<double>;
+    };
 
 namespace detail {
 

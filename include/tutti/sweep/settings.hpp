@@ -114,7 +114,7 @@ struct Setting {
   std::function<void(Settings&, const std::string&, const Json&)> read{};
 };
 
-inline Setting text_setting(std::string_view name, std::string Settings::*member) {
+inline Setting text_setting(std::string_view name, std::string Settings::* member) {
   return {.name = name, .read = [member](Settings& s, const std::string& as, const Json& value) {
             refuse_unless(value.is_string() && !value.string().empty(),
                           as + " is " + tutti::detail::to_text(value) + ", expected a text");
@@ -122,7 +122,7 @@ inline Setting text_setting(std::string_view name, std::string Settings::*member
           }};
 }
 
-inline Setting whole_setting(std::string_view name, std::int64_t Settings::*member) {
+inline Setting whole_setting(std::string_view name, std::int64_t Settings::* member) {
   return {.name = name, .read = [member](Settings& s, const std::string& as, const Json& value) {
             const std::string text = is_scalar(value) ? flag_text(value) : std::string();
             std::int64_t number = 0;
@@ -135,19 +135,19 @@ inline Setting whole_setting(std::string_view name, std::int64_t Settings::*memb
           }};
 }
 
-inline Setting seconds_setting(std::string_view name, double Settings::*member) {
+inline Setting seconds_setting(std::string_view name, double Settings::* member) {
   return {.name = name, .read = [member](Settings& s, const std::string& as, const Json& value) {
             s.*member = seconds_from(as, value);
           }};
 }
 
-inline Setting resource_setting(std::string_view name, Resource Settings::*member) {
+inline Setting resource_setting(std::string_view name, Resource Settings::* member) {
   return {.name = name, .read = [member](Settings& s, const std::string& as, const Json& value) {
             s.*member = resource_from(as, value);
           }};
 }
 
-inline Setting switch_setting(std::string_view name, bool Settings::*member, bool in_file) {
+inline Setting switch_setting(std::string_view name, bool Settings::* member, bool in_file) {
   return {.name = name,
           .is_switch = true,
           .in_file = in_file,

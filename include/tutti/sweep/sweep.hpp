@@ -181,7 +181,7 @@ inline sigset_t taken_signals() {
   sigset_t all;
   sigemptyset(&all);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
-    struct sigaction now {};
+    struct sigaction now{};
     ::sigaction(signal, nullptr, &now);
     if (signal == SIGCHLD || now.sa_handler != SIG_IGN) {
       sigaddset(&all, signal);

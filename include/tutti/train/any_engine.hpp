@@ -136,13 +136,9 @@ class AnyEngine {
 #endif
 
   /// The policy that takes the optimizer's step into its own hands; empty: none does.
-  [[nodiscard]] std::string_view step_taker() const {
-    return step_taker_;
-  }
+  [[nodiscard]] std::string_view step_taker() const { return step_taker_; }
   /// What is left to the optimizer's pass over memory.
-  [[nodiscard]] const FoldPlan& fold_plan() const {
-    return fold_plan_;
-  }
+  [[nodiscard]] const FoldPlan& fold_plan() const { return fold_plan_; }
 
  protected:
   /// fires: for each of all_events what runs its policies; null where none acts.

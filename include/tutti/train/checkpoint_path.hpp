@@ -33,7 +33,9 @@ class CheckpointPath : public std::string {
   /// As a std::filesystem::path, which takes no class derived from std::string by itself.
   template <class Path>
     requires std::same_as<typename Path::string_type, std::string>
-  operator Path() const { return static_cast<const std::string&>(*this); }
+  operator Path() const {
+    return static_cast<const std::string&>(*this);
+  }
 
   /// The checkpoints of a run with such a path.
   /// Throws c10::Error when the path was never assigned, but read into or appended to in place.

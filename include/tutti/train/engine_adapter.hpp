@@ -94,9 +94,7 @@ class EngineAdapter final : public AnyEngine {
   [[nodiscard]] bool closed() const override { return engine_.closed(); }
 
 #if !defined(TUTTI_SEPARATE_COMPILATION)
-  void train(State& state, Run& run) override {
-    Loop<Engine>(engine_, state, run)();
-  }
+  void train(State& state, Run& run) override { Loop<Engine>(engine_, state, run)(); }
   void evaluate(State& state, Run& run, std::vector<EvalSet>& sets) override {
     evaluate_standalone(engine_, state, run, sets);
   }
@@ -120,9 +118,7 @@ class EngineAdapter final : public AnyEngine {
       return state.task.loss(state.outputs, state.batch);
     }
   }
-  [[nodiscard]] std::vector<Rng*> rngs() override {
-    return detail::rngs_of(engine_);
-  }
+  [[nodiscard]] std::vector<Rng*> rngs() override { return detail::rngs_of(engine_); }
   void take_step(State& state, c10::function_ref<bool(bool sync)> pass,
                  c10::function_ref<void()> update) override {
     detail::take_step(engine_, state, pass, update);
@@ -133,21 +129,17 @@ class EngineAdapter final : public AnyEngine {
   [[nodiscard]] bool left_out_of_graph(State& state) override {
     return GraphHooks<Engine>(engine_, state).left_out();
   }
-  void ahead_of_graph(State& state) override {
-    GraphHooks<Engine>(engine_, state).ahead();
-  }
+  void ahead_of_graph(State& state) override { GraphHooks<Engine>(engine_, state).ahead(); }
   void in_graph(std::size_t event, State& state) override {
     in_graph(event, GraphHooks<Engine>(engine_, state), tutti::detail::graph_events{});
   }
-  void behind_graph(State& state) override {
-    GraphHooks<Engine>(engine_, state).behind();
-  }
+  void behind_graph(State& state) override { GraphHooks<Engine>(engine_, state).behind(); }
 #endif
 
  private:
   template <class E>
-  static constexpr bool acts = (!detail::fires_policies_alone<Engine> ||
-                                Engine::recipe::template handles<E>)&&  //
+  static constexpr bool acts =
+      (!detail::fires_policies_alone<Engine> || Engine::recipe::template handles<E>) &&  //
       tutti::detail::contains<E, detail::erased_events>;
 
   template <class E>
@@ -167,9 +159,7 @@ class EngineAdapter final : public AnyEngine {
     static constexpr std::array<Fire, sizeof...(Es)> entries{entry<Es>()...};
     return entries.data();
   }
-  static const Fire* fires() {
-    return table(all_events{});
-  }
+  static const Fire* fires() { return table(all_events{}); }
 
   template <class... Ps>
   static std::optional<CheckpointPath> own_checkpoints_of(types<Ps...>) {

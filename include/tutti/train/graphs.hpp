@@ -116,8 +116,7 @@ class Graphs final : public StepGraphs {
 
   /// Records `work`: from state.batch to gradients. Throws what the backend throws.
   void record(GraphEntry& entry, State& state, const std::function<void()>& work) {
-    make_room(
-        most_graphs, [](const GraphEntry& other) { return other.graph != nullptr; }, &entry);
+    make_room(most_graphs, [](const GraphEntry& other) { return other.graph != nullptr; }, &entry);
     const Batch given = state.batch;
     entry.batch = given;
     for (auto& [name, tensor] : entry.batch) {

@@ -25,7 +25,7 @@ template <class P, class... Listed, class... Es>
 consteval bool acts_only_on(types<Listed...> list, types<Es...>) {
   static_cast<void>(list);
   return (Handles<P, Listed> || ...) &&
-         ((!Handles<P, Es> || tutti::detail::contains<Es, types<Listed...>>)&&...);
+         ((!Handles<P, Es> || tutti::detail::contains<Es, types<Listed...>>) && ...);
 }
 
 }  // namespace detail

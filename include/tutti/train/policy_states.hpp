@@ -49,17 +49,14 @@ using PolicyStates = std::vector<PolicyState>;
 
 /// `P` brings a saver of its own: it, or the policy inside a Switch, has checkpoint_saver().
 template <class P>
-inline constexpr bool has_saver = requires(tutti::detail::Unswitched<P>& policy) {
-  policy.checkpoint_saver();
-};
+inline constexpr bool has_saver =
+    requires(tutti::detail::Unswitched<P>& policy) { policy.checkpoint_saver(); };
 
 /// `P` may have steps left out: it says so.
 template <class P>
 inline constexpr bool skips_steps = false;
 template <class P>
-  requires requires {
-    tutti::detail::Unswitched<P>::skips_steps;
-  }
+  requires requires { tutti::detail::Unswitched<P>::skips_steps; }
 inline constexpr bool skips_steps<P> = tutti::detail::Unswitched<P>::skips_steps;
 template <class Policies>
 inline constexpr bool any_skips_steps = false;
@@ -68,13 +65,11 @@ inline constexpr bool any_skips_steps<types<Ps...>> = (skips_steps<Ps> || ...);
 
 /// `P` has `enter_checkpoint(State&)`, `leave_checkpoint(State&)`.
 template <class P>
-inline constexpr bool enters_checkpoint = requires(P& policy, State& state) {
-  policy.enter_checkpoint(state);
-};
+inline constexpr bool enters_checkpoint =
+    requires(P& policy, State& state) { policy.enter_checkpoint(state); };
 template <class P>
-inline constexpr bool leaves_checkpoint = requires(P& policy, State& state) {
-  policy.leave_checkpoint(state);
-};
+inline constexpr bool leaves_checkpoint =
+    requires(P& policy, State& state) { policy.leave_checkpoint(state); };
 
 /// While this lives, the model holds what the optimizers and the policies want in a checkpoint;
 /// then everything is as it was, so that saving never changes training.
@@ -134,7 +129,7 @@ PolicyState policy_state(P& policy) {
   if constexpr (requires { inner.checkpoint_mirror(); }) {
     out.mirror = tutti::detail::is_on(policy) ? &inner.checkpoint_mirror() : nullptr;
   }
-  if constexpr (requires(Archive & archive, const P& p) { p.save(archive); }) {
+  if constexpr (requires(Archive& archive, const P& p) { p.save(archive); }) {
     out.save = [](const void* p, Archive& archive) { static_cast<const P*>(p)->save(archive); };
     out.load = [](void* p, const Archive& archive) { static_cast<P*>(p)->load(archive); };
   }
@@ -145,7 +140,7 @@ PolicyState policy_state(P& policy) {
       tutti::detail::unswitched(*static_cast<P*>(p)).prepare_load(archive, state);
     };
   }
-  if constexpr (requires(State & state) { inner.take_loaded(state); }) {
+  if constexpr (requires(State& state) { inner.take_loaded(state); }) {
     out.take_loaded = [](void* p, State& state) {
       if (tutti::detail::is_on(*static_cast<P*>(p))) {
         tutti::detail::unswitched(*static_cast<P*>(p)).take_loaded(state);

@@ -78,7 +78,7 @@ TUTTI_INLINE std::string environment_report() {
 #else
   say("assertions", "on");
 #endif
-  struct utsname system {};
+  struct utsname system{};
   if (::uname(&system) == 0) {
     say("system", std::string(system.sysname) + " " + system.release + " " + system.machine);
   }

@@ -51,7 +51,7 @@ std::int64_t nanoseconds();
 struct HandlerSlot {
   int signal;
   int holders = 0;
-  struct sigaction before {};
+  struct sigaction before{};
 
   // Whether it is ours now.
   bool hold(bool replace);
@@ -116,7 +116,7 @@ TUTTI_INLINE void on_signal(int signal) {
   if (received_signal.compare_exchange_strong(none, signal)) {
     received_at.store(now);
   } else if (now - received_at.load() > second) {
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = SIG_DFL;
     ::sigaction(signal, &action, nullptr);
     ::raise(signal);  // arrives when this returns
@@ -133,12 +133,12 @@ TUTTI_INLINE bool HandlerSlot::hold(bool replace) {
     ++holders;
     return true;
   }
-  struct sigaction now {};
+  struct sigaction now{};
   if (::sigaction(signal, nullptr, &now) != 0 ||
       (!replace && ((now.sa_flags & SA_SIGINFO) != 0 || now.sa_handler != SIG_DFL))) {
     return false;
   }
-  struct sigaction ours {};
+  struct sigaction ours{};
   ours.sa_handler = on_signal;
   ours.sa_flags = SA_RESTART;
   ::sigemptyset(&ours.sa_mask);
@@ -147,7 +147,7 @@ TUTTI_INLINE bool HandlerSlot::hold(bool replace) {
 }
 
 TUTTI_INLINE void HandlerSlot::let_go() {
-  struct sigaction now {};
+  struct sigaction now{};
   if (--holders == 0 && ::sigaction(signal, nullptr, &now) == 0 &&
       (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == on_signal) {
     ::sigaction(signal, &before, nullptr);

@@ -18,26 +18,20 @@ namespace tutti::train::detail {
 template <class P, class E>
 inline constexpr bool folds_at = false;
 template <class P, class E>
-  requires requires {
-    typename P::folds;
-  }
+  requires requires { typename P::folds; }
 inline constexpr bool folds_at<P, E> = ::tutti::detail::contains<E, typename P::folds>;
 
 template <class P, class E>
 inline constexpr bool only_watches = role_of<P> != Role::algorithm;
 template <class P, class E>
-  requires requires {
-    typename P::only_watches;
-  }
+  requires requires { typename P::only_watches; }
 inline constexpr bool only_watches<P, E> =
     role_of<P> != Role::algorithm || ::tutti::detail::contains<E, typename P::only_watches>;
 
 template <class P>
 inline constexpr bool may_read_gradients = true;
 template <class P>
-  requires requires {
-    P::reads_gradients;
-  }
+  requires requires { P::reads_gradients; }
 inline constexpr bool may_read_gradients<P> = P::reads_gradients;
 
 // P acts where gradients that have been stepped along are still there.
@@ -48,7 +42,7 @@ consteval bool acts_beside_step(types<Es...>) {
   return ((Handles<P, Es> && !::tutti::detail::contains<Es, in_pass>) || ...);
 }
 template <class P>
-inline constexpr bool sees_gradients = may_read_gradients<P>&& acts_beside_step<P>(all_events{});
+inline constexpr bool sees_gradients = may_read_gradients<P> && acts_beside_step<P>(all_events{});
 
 // At AfterTrainBatch: one folds, and behind it nobody changes or reads a gradient.
 template <class... Ps>

@@ -192,7 +192,9 @@ class Examples : public ranges::view_base, public std::ranges::view_base {
   }
 
   /// How many they are.
-  [[nodiscard]] std::size_t size() const requires indexed {
+  [[nodiscard]] std::size_t size() const
+    requires indexed
+  {
     detail::Pass pass = here();
     return static_cast<std::size_t>(open_(pass)->size());
   }

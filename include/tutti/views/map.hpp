@@ -59,8 +59,7 @@ struct MapResult {
 };
 template <class T, class F>
   requires std::invocable<const F&, T, Rng&>
-struct MapResult<T, F> : std::type_identity<std::invoke_result_t<const F&, T, Rng&>> {
-};
+struct MapResult<T, F> : std::type_identity<std::invoke_result_t<const F&, T, Rng&>> {};
 template <class T, class F>
   requires(std::invocable<const F&, T> && !std::invocable<const F&, T, Rng&>)
 struct MapResult<T, F> : std::type_identity<std::invoke_result_t<const F&, T>> {};

@@ -6,13 +6,9 @@
 
 struct Darken {
 #ifdef FIXED
-  at::Tensor operator()(const at::Tensor& image, tutti::Rng&) const {
-    return image;
-  }
+  at::Tensor operator()(const at::Tensor& image, tutti::Rng&) const { return image; }
 #else
-  at::Tensor operator()(const at::Tensor& image, tutti::Rng&) {
-    return image;
-  }
+  at::Tensor operator()(const at::Tensor& image, tutti::Rng&) { return image; }
 #endif
 };
 

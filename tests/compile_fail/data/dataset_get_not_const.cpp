@@ -7,13 +7,9 @@
 struct Numbers {
   [[nodiscard]] std::int64_t size() const { return 3; }
 #ifdef FIXED
-  [[nodiscard]] at::Tensor get(std::int64_t) const {
-    return {};
-  }
+  [[nodiscard]] at::Tensor get(std::int64_t) const { return {}; }
 #else
-  [[nodiscard]] at::Tensor get(std::int64_t) {
-    return {};
-  }
+  [[nodiscard]] at::Tensor get(std::int64_t) { return {}; }
 #endif
 };
 

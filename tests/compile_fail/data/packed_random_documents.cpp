@@ -8,13 +8,9 @@
 struct Texts {
   [[nodiscard]] std::int64_t size() const { return 3; }
 #ifdef FIXED
-  [[nodiscard]] tutti::Batch get(std::int64_t) const {
-    return {};
-  }
+  [[nodiscard]] tutti::Batch get(std::int64_t) const { return {}; }
 #else
-  [[nodiscard]] tutti::Batch get(std::int64_t, tutti::Rng&) const {
-    return {};
-  }
+  [[nodiscard]] tutti::Batch get(std::int64_t, tutti::Rng&) const { return {}; }
 #endif
 };
 

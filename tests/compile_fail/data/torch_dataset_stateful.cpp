@@ -15,9 +15,7 @@ struct Pairs {
   std::vector<std::pair<at::Tensor, at::Tensor>> get_batch(const std::vector<std::size_t>&) {
     return {};
   }
-  [[nodiscard]] std::optional<std::size_t> size() const {
-    return 0;
-  }
+  [[nodiscard]] std::optional<std::size_t> size() const { return 0; }
 };
 
 std::int64_t examples() {

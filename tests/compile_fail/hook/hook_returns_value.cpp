@@ -6,9 +6,7 @@ struct StopAfter final {
 #ifdef FIXED
   void apply(tutti::BatchEnd, tutti::State&) {}
 #else
-  bool apply(tutti::BatchEnd, tutti::State&) {
-    return true;
-  }
+  bool apply(tutti::BatchEnd, tutti::State&) { return true; }
 #endif
 };
 

@@ -5,13 +5,9 @@
 
 struct Clip final {
 #ifdef FIXED
-  bool match(tutti::BatchEnd, const tutti::State&) const {
-    return true;
-  }
+  bool match(tutti::BatchEnd, const tutti::State&) const { return true; }
 #else
-  bool matches(tutti::BatchEnd, const tutti::State&) const {
-    return true;
-  }
+  bool matches(tutti::BatchEnd, const tutti::State&) const { return true; }
 #endif
   void apply(tutti::BatchEnd, tutti::State&) {}
 };

@@ -5,13 +5,9 @@
 struct Every10 final {
   void apply(tutti::BatchEnd, tutti::State&) {}
 #ifdef FIXED
-  bool match(tutti::BatchEnd, const tutti::State&) const {
-    return true;
-  }
+  bool match(tutti::BatchEnd, const tutti::State&) const { return true; }
 #else
-  bool match(tutti::BatchEnd, const tutti::State&) {
-    return true;
-  }
+  bool match(tutti::BatchEnd, const tutti::State&) { return true; }
 #endif
 };
 

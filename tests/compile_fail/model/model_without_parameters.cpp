@@ -10,12 +10,8 @@ struct Net : torch::nn::Module {
 #else
 struct Net {
 #endif
-  tutti::Outputs forward(const tutti::Batch& batch) {
-    return batch.inputs();
-  }
-  tutti::Loss loss(const tutti::Outputs& outputs, const tutti::Batch&) {
-    return outputs.tensor();
-  }
+  tutti::Outputs forward(const tutti::Batch& batch) { return batch.inputs(); }
+  tutti::Loss loss(const tutti::Outputs& outputs, const tutti::Batch&) { return outputs.tensor(); }
 };
 
 tutti::AnyModel model() {

@@ -17,12 +17,8 @@ struct Net : torch::nn::Module {
 #else
   using model_features = tutti::types<tutti::takes_images>;
 #endif
-  tutti::Outputs forward(const tutti::Batch& batch) {
-    return batch.inputs();
-  }
-  tutti::Loss loss(const tutti::Outputs& outputs, const tutti::Batch&) {
-    return outputs.tensor();
-  }
+  tutti::Outputs forward(const tutti::Batch& batch) { return batch.inputs(); }
+  tutti::Loss loss(const tutti::Outputs& outputs, const tutti::Batch&) { return outputs.tensor(); }
 };
 
 void train(std::shared_ptr<Net> net) {

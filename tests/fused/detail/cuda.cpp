@@ -137,8 +137,7 @@ TEST_CASE("NVRTC compiles the kernel of every subset of the batch transforms", "
   };
   [&]<unsigned... S>(std::integer_sequence<unsigned, S...>) {
     (check(std::integral_constant<unsigned, S>{}), ...);
-  }
-  (std::make_integer_sequence<unsigned, 32>{});
+  }(std::make_integer_sequence<unsigned, 32>{});
 }
 
 TEST_CASE("NVRTC compiles kernels for every output and architecture", "[fused][cuda]") {
@@ -181,8 +180,7 @@ TEST_CASE("a pass on a GPU gives what it gives on the CPU for every subset of th
   };
   [&]<unsigned... S>(std::integer_sequence<unsigned, S...>) {
     (compare(std::integral_constant<unsigned, S>{}), ...);
-  }
-  (std::make_integer_sequence<unsigned, 32>{});
+  }(std::make_integer_sequence<unsigned, 32>{});
 }
 
 TEST_CASE("a pass on a GPU reads images of any strides, and of any size", "[fused][cuda][gpu]") {

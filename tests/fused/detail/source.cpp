@@ -162,8 +162,7 @@ TEST_CASE("the kernel of every subset of the batch transforms computes what the 
   run([&](Kernels& kernels) {
     [&]<unsigned... S>(std::integer_sequence<unsigned, S...>) {
       (check(kernels, std::integral_constant<unsigned, S>{}), ...);
-    }
-    (std::make_integer_sequence<unsigned, 32>{});
+    }(std::make_integer_sequence<unsigned, 32>{});
   });
 }
 

@@ -235,7 +235,7 @@ TEST_CASE("a run whose process is gone has died", "[dashboard]") {
   const pid_t writer = ::fork();
   if (writer == 0) {
     const int fd = ::open(path.c_str(), O_RDWR);
-    struct flock lock {};
+    struct flock lock{};
     lock.l_type = F_WRLCK;
     lock.l_whence = SEEK_SET;
     ::fcntl(fd, F_SETLK, &lock);

@@ -135,7 +135,7 @@ TUTTI_INLINE File File::open_for_reading(std::filesystem::path path) {
 }
 
 TUTTI_INLINE std::uint64_t File::size() const {
-  struct stat facts {};
+  struct stat facts{};
   if (::fstat(fd_, &facts) != 0) {
     fail_with_errno("inspect", path_);
   }
@@ -196,7 +196,7 @@ TUTTI_INLINE File::Lock File::lock() const {
 }
 
 TUTTI_INLINE double File::age() const {
-  struct stat facts {};
+  struct stat facts{};
   if (::fstat(fd_, &facts) != 0) {
     fail_with_errno("inspect", path_);
   }
@@ -226,7 +226,7 @@ TUTTI_INLINE void remove_tree(const std::filesystem::path& path) {
 }
 
 TUTTI_INLINE bool path_exists(const std::filesystem::path& path) {
-  struct stat facts {};
+  struct stat facts{};
   if (::lstat(path.c_str(), &facts) == 0) {
     return true;
   }
@@ -237,7 +237,7 @@ TUTTI_INLINE bool path_exists(const std::filesystem::path& path) {
 }
 
 TUTTI_INLINE bool is_folder(const std::filesystem::path& path) {
-  struct stat facts {};
+  struct stat facts{};
   if (::stat(path.c_str(), &facts) == 0) {
     return S_ISDIR(facts.st_mode);
   }

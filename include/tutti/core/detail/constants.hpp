@@ -47,8 +47,7 @@ void add_constant(Constants& out, const std::string& name, const T& value) {
       requires {
         static_cast<bool>(value) ? &*value : nullptr;
         value.set_;
-      } ||
-      requires { value.has_value() ? &*value : nullptr; }) {
+      } || requires { value.has_value() ? &*value : nullptr; }) {
     if (value) {
       add_constant(out, name, *value);
     } else {

@@ -143,8 +143,7 @@ constexpr std::string_view enumerator_name(E value) {
   std::string_view name;
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     ((name = value == static_cast<E>(I) ? field_text<static_cast<E>(I)>() : name), ...);
-  }
-  (std::make_index_sequence<16>{});
+  }(std::make_index_sequence<16>{});
   name = name.substr(0, name.find_first_of(";]"));
   const std::size_t last = name.find_last_of(":)");  // of "E::name", or "(E)7" for no enumerator
   return last < name.size() && name[last] == ':' ? name.substr(last + 1) : std::string_view();
@@ -164,20 +163,14 @@ using FieldAt = AnyField;
 // T has a member behind those that were counted: one that nothing of unknown type converts to.
 template <class T, std::size_t... I>
 consteval bool has_more_fields(std::index_sequence<I...>) {
-  return requires {
-    T{FieldAt<I>{}..., {}};
-  };
+  return requires { T{FieldAt<I>{}..., {}}; };
 }
 
 // Where the values I... of T are followed by one for an array, of which each element was counted.
 template <class T, std::size_t... I, std::size_t... J>
 consteval bool is_array_at(std::index_sequence<I...>, std::index_sequence<J...>) {
-  return requires {
-    T{FieldAt<I>{}..., {AnyField{}, AnyField{}}};
-  }
-  &&!requires {
-    T{FieldAt<I>{}..., {AnyField{}, AnyField{}}, FieldAt<J>{}...};
-  };
+  return requires { T{FieldAt<I>{}..., {AnyField{}, AnyField{}}}; } &&
+         !requires { T{FieldAt<I>{}..., {AnyField{}, AnyField{}}, FieldAt<J>{}...}; };
 }
 template <class T, std::size_t... I>
 consteval bool has_arrays(std::index_sequence<I...>) {

@@ -24,18 +24,9 @@ inline constexpr bool is_method =
     std::is_member_function_pointer_v<M> || std::is_function_v<std::remove_pointer_t<M>>;
 
 // Members by their kind. A value may be static, a data member or a function.
-#define TUTTI_HAS_list(member) \
-  requires {                   \
-    typename P::member;        \
-  }
-#define TUTTI_HAS_value(member) \
-  requires {                    \
-    &P::member;                 \
-  }
-#define TUTTI_HAS_method(member)              \
-  requires {                                  \
-    requires is_method<decltype(&P::member)>; \
-  }
+#define TUTTI_HAS_list(member) requires { typename P::member; }
+#define TUTTI_HAS_value(member) requires { &P::member; }
+#define TUTTI_HAS_method(member) requires { requires is_method<decltype(&P::member)>; }
 
 // Kind, name, near miss.
 #define TUTTI_NEAR_MISSES(with)                                                                    \
@@ -168,40 +159,33 @@ inline constexpr bool is_method =
 #define TUTTI_MISS(kind, right, wrong) Miss<struct right, struct wrong>
 
 // Conditions by which a member of the right name is something else.
-#define TUTTI_NO_LIST(member)               \
-  requires {                                \
-    requires !is_types<typename P::member>; \
+#define TUTTI_NO_LIST(member) requires { requires !is_types<typename P::member>; }
+#define TUTTI_NO_STATIC(member)                                         \
+  requires {                                                            \
+    requires is_method<decltype(&P::member)> ||                         \
+                 std::is_member_object_pointer_v<decltype(&P::member)>; \
   }
-#define TUTTI_NO_STATIC(member)                                \
-  requires {                                                   \
-    requires is_method<decltype(&P::member)> ||                \
-        std::is_member_object_pointer_v<decltype(&P::member)>; \
-  }
-#define TUTTI_MISCALLED(member, call)         \
-  requires {                                  \
-    requires is_method<decltype(&P::member)>; \
-    requires !requires(P & p, const P& c) {   \
-      call;                                   \
-    };                                        \
+#define TUTTI_MISCALLED(member, call)               \
+  requires {                                        \
+    requires is_method<decltype(&P::member)>;       \
+    requires !requires(P& p, const P& c) { call; }; \
   }
 // Of destinations also overloads for something else, found by their arguments.
-#define TUTTI_DEAF(member, receives)                                            \
-  ((                                                                            \
-       TUTTI_HAS_method(member) || requires(P & p) { p.member(Anything{}); } || \
-       requires(P & p) { p.member(Anything{}, Anything{}); }) &&                \
+#define TUTTI_DEAF(member, receives)                                           \
+  ((                                                                           \
+       TUTTI_HAS_method(member) || requires(P& p) { p.member(Anything{}); } || \
+       requires(P& p) { p.member(Anything{}, Anything{}); }) &&                \
    !receives<P>)
 // The type may say it, or a function of the state; an object may not.
-#define TUTTI_OF_OBJECT(member)                                     \
-  requires {                                                        \
-    requires std::is_member_object_pointer_v<decltype(&P::member)>; \
-  }
+#define TUTTI_OF_OBJECT(member) \
+  requires { requires std::is_member_object_pointer_v<decltype(&P::member)>; }
 // A function of this name is the library's if it begins with the state.
-#define TUTTI_NO_STEP()                                                       \
-  ((                                                                          \
-       requires(P & p) { p.step(sample::state); } ||                          \
-       requires(P & p) { p.step(sample::state, Anything{}); } ||              \
-       requires(P & p) { p.step(sample::state, Anything{}, Anything{}); }) && \
-   !requires(P & p) { p.step(sample::state, sample::closure, sample::update); })
+#define TUTTI_NO_STEP()                                                      \
+  ((                                                                         \
+       requires(P& p) { p.step(sample::state); } ||                          \
+       requires(P& p) { p.step(sample::state, Anything{}); } ||              \
+       requires(P& p) { p.step(sample::state, Anything{}, Anything{}); }) && \
+   !requires(P& p) { p.step(sample::state, sample::closure, sample::update); })
 #define TUTTI_NAME(member, ...) struct member
 
 namespace sample {  // arguments for calls that are only asked about
@@ -246,19 +230,16 @@ inline constexpr std::array miscalled{TUTTI_METHODS(TUTTI_MISCALLED),
                                       TUTTI_NO_STEP()};
 
 template <class P>
-concept Saves = requires(const P& policy) {
-  policy.save(sample::archive);
-};
+concept Saves = requires(const P& policy) { policy.save(sample::archive); };
 template <class P>
-concept Loads = requires(P& policy) {
-  policy.load(sample::const_archive);
-};
+concept Loads = requires(P& policy) { policy.load(sample::const_archive); };
 
 template <class P>
-inline constexpr bool has_true = std::find(near_misses<P>.begin(), near_misses<P>.end(),
-                                           true) != near_misses<P>.end();
+inline constexpr bool has_true =
+    std::find(near_misses<P>.begin(), near_misses<P>.end(), true) != near_misses<P>.end();
 template <class P>
-concept RightMembers = (!HasNearMiss<P> || !has_true<P>)&&!MisusesMember<P> && Saves<P> == Loads<P>;
+concept RightMembers =
+    (!HasNearMiss<P> || !has_true<P>) && !MisusesMember<P> && Saves<P> == Loads<P>;
 
 }  // namespace detail
 

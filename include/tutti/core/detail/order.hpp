@@ -73,8 +73,8 @@ consteval bool warns() {  // A lists B in warns_with
 template <class Directive, class A, class B>
 inline constexpr bool accepts = false;
 template <class X, class Y, class A, class B>
-inline constexpr bool accepts<accept<X, Y>, A, B> = (means<X, A> && means<Y, B>) ||
-                                                    (means<X, B> && means<Y, A>);
+inline constexpr bool accepts<accept<X, Y>, A, B> =
+    (means<X, A> && means<Y, B>) || (means<X, B> && means<Y, A>);
 
 template <class A, class B>
 consteval bool refuses() {  // A lists B in conflicts_with
@@ -85,8 +85,8 @@ consteval bool refuses() {  // A lists B in conflicts_with
   }
 }
 template <class A, class B>
-inline constexpr bool can_be_combined = std::is_same_v<A, B> ||
-                                        (!refuses<A, B>() && !refuses<B, A>());
+inline constexpr bool can_be_combined =
+    std::is_same_v<A, B> || (!refuses<A, B>() && !refuses<B, A>());
 
 template <std::size_t N>
 struct Order {
@@ -221,12 +221,7 @@ consteval int pin() {
 }
 
 template <class P>
-concept Pinned = requires {
-  typename P::runs_first;
-}
-|| requires {
-  typename P::runs_last;
-};
+concept Pinned = requires { typename P::runs_first; } || requires { typename P::runs_last; };
 template <class... Ps>
 inline constexpr bool any_pinned = (Pinned<Ps> || ...);
 

@@ -115,7 +115,7 @@ TUTTI_INLINE NamedNumbers memory_numbers(const std::string& proc_meminfo) {
 }
 
 TUTTI_INLINE NamedNumbers disk_numbers() {
-  struct statvfs facts {};
+  struct statvfs facts{};
   if (::statvfs("/", &facts) != 0) {
     return {};
   }

@@ -55,7 +55,7 @@ TUTTI_INLINE RegularFile open_regular_file(const std::string& path) {
   do {
     out.descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   } while (out.descriptor < 0 && errno == EINTR);
-  struct stat facts {};
+  struct stat facts{};
   if (out.descriptor < 0 || ::fstat(out.descriptor, &facts) != 0) {
     out.problem = std::strerror(errno);
   } else if (!S_ISREG(facts.st_mode)) {

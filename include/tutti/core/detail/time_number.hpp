@@ -26,9 +26,9 @@ namespace detail {
 /// A plain number that a Time may be built from or combined with.
 template <class N>
 concept TimeNumber = std::floating_point<N> ||
-    (std::integral<N> && !std::same_as<N, bool> && !std::same_as<N, char> &&
-     !std::same_as<N, wchar_t> && !std::same_as<N, char8_t> && !std::same_as<N, char16_t> &&
-     !std::same_as<N, char32_t>);
+                     (std::integral<N> && !std::same_as<N, bool> && !std::same_as<N, char> &&
+                      !std::same_as<N, wchar_t> && !std::same_as<N, char8_t> &&
+                      !std::same_as<N, char16_t> && !std::same_as<N, char32_t>);
 
 std::invalid_argument bad_time_text(std::string_view text, TimeProblem problem);
 

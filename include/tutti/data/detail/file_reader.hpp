@@ -21,7 +21,7 @@
 namespace tutti::data::detail {
 
 inline bool is_folder(const std::string& path) {
-  struct stat about {};
+  struct stat about{};
   return ::stat(path.c_str(), &about) == 0 && S_ISDIR(about.st_mode);
 }
 

@@ -27,7 +27,7 @@ inline void make_folders(const std::string& path) {
     at = path.find('/', at + 1);
     at = at == std::string::npos ? path.size() : at;
     const std::string part = path.substr(0, at);
-    struct stat about {};
+    struct stat about{};
     TUTTI_CHECK(::mkdir(part.c_str(), 0777) == 0 || errno == EEXIST || errno == EROFS ||
                     (::stat(part.c_str(), &about) == 0 && S_ISDIR(about.st_mode)),
                 "the folder '", part, "' cannot be made: ", std::strerror(errno));

@@ -56,7 +56,7 @@ class FileLock {
 
 // The bytes of a regular file; -1: it is not there.
 inline std::int64_t size_of_file(const std::string& path, ::timespec* used = nullptr) {
-  struct stat about {};
+  struct stat about{};
   if (::stat(path.c_str(), &about) != 0 || !S_ISREG(about.st_mode)) {
     return -1;
   }

@@ -26,7 +26,7 @@ concept PairLike = requires(T& value) {
 
 template <class T>
 concept BatchLike = std::convertible_to<T, Batch> || ExampleLike<std::remove_reference_t<T>> ||
-    PairLike<std::remove_reference_t<T>>;
+                    PairLike<std::remove_reference_t<T>>;
 
 template <BatchLike T>
 Batch to_batch(T&& value) {

@@ -273,7 +273,7 @@ TUTTI_INLINE std::string token_of_file(const std::string& path) {
   const auto refuse = [&path](const std::string& what) {
     throw std::invalid_argument("tutti-run: the token file '" + path + "' " + what);
   };
-  struct stat about {};
+  struct stat about{};
   if (file.number() < 0 || ::fstat(file.number(), &about) != 0 || !S_ISREG(about.st_mode)) {
     refuse("cannot be read; make it by: (umask 077; openssl rand -hex 32 > '" + path + "')");
   }

@@ -176,7 +176,7 @@ TUTTI_INLINE std::unique_ptr<RunPage> RunPage::of_launcher() {
     return nullptr;
   }
   const int file = ::fcntl(std::atoi(number), F_DUPFD_CLOEXEC, 3);
-  struct stat about {};
+  struct stat about{};
   const bool is_there = file >= 0 && ::fstat(file, &about) == 0 && S_ISREG(about.st_mode) &&
                         about.st_size >= static_cast<off_t>(sizeof(RunHeader));
   const auto size = is_there ? static_cast<std::size_t>(about.st_size) : 0;

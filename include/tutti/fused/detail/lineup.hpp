@@ -28,7 +28,7 @@ using NodeOf = PixelsOf<Unswitched<P>>;
 /// `P` changes inputs at `E`, and only there, as its pixel expression says.
 template <class P, class E>
 concept ActsAsStage = Fusible<Unswitched<P>> && Handles<P, E> &&
-    !(Handles<P, AfterDataloader> && Handles<P, BeforeForward>);
+                      !(Handles<P, AfterDataloader> && Handles<P, BeforeForward>);
 
 enum class Kind { none, scale, crops, flips, mix, paste, free };
 
@@ -49,10 +49,7 @@ consteval Kind kind() {
 
 /// Hooks of `P` may look at state.batch: it does not say `reads_batch = false`, and is no logger.
 template <class P>
-concept MayRead = !requires {
-  requires !Unswitched<P>::reads_batch;
-}
-&&role_of<P> != Role::logger;
+concept MayRead = !requires { requires !Unswitched<P>::reads_batch; } && role_of<P> != Role::logger;
 
 /// The same of one policy at this moment, whose `reads_batch(state)` may know.
 template <class P>
@@ -80,10 +77,7 @@ struct Store {
 template <class P>
 concept Stores = requires(const Unswitched<P>& policy, const State& state) {
   policy.wants_channels_last(state);
-}
-|| requires(const Unswitched<P>& policy, const State& state) {
-  policy.wants_type(state);
-};
+} || requires(const Unswitched<P>& policy, const State& state) { policy.wants_type(state); };
 
 /// Whether all that `P` would do to the images is to store them otherwise, which `store` then says.
 template <class P>

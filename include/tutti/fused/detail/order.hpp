@@ -10,8 +10,8 @@
 namespace tutti::fused::detail {
 
 template <class Node, class... Nodes>
-inline constexpr std::size_t count = (std::size_t{0} + ... +
-                                      std::size_t{std::is_same_v<Node, Nodes>});
+inline constexpr std::size_t count =
+    (std::size_t{0} + ... + std::size_t{std::is_same_v<Node, Nodes>});
 
 // Where Node stands first; sizeof...(Nodes) when it is not among them.
 template <class Node, class... Nodes>

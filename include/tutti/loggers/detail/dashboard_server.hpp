@@ -372,7 +372,7 @@ inline void DashboardServer::find_runs() {
       return;
     }
     Run& run = known != runs_.end() ? **known : *runs_.emplace_back(std::make_unique<Run>(folder));
-    struct stat facts {};
+    struct stat facts{};
     if (::stat(files.front().c_str(), &facts) == 0) {
       run.written = static_cast<double>(facts.st_mtime);
     }

@@ -134,7 +134,7 @@ TUTTI_INLINE void LogFile::begin(bool resumed, bool overwrite, std::string_view 
   if (fd_ < 0) {
     return;
   }
-  struct stat facts {};
+  struct stat facts{};
   const bool known = ::fstat(fd_, &facts) == 0 && S_ISREG(facts.st_mode);
   const bool used = known && facts.st_size > 0 && !begun_;
   TUTTI_CHECK(!used || resumed || overwrite, who_, ": '", path_,

@@ -166,7 +166,7 @@ TUTTI_INLINE bool RunRecord::poll() {
 
 TUTTI_INLINE bool RunRecord::read(File& file) {
   const int fd = ::open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  struct stat facts {};
+  struct stat facts{};
   if (fd < 0 || ::fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {
     if (fd >= 0) {
       ::close(fd);
@@ -174,7 +174,7 @@ TUTTI_INLINE bool RunRecord::read(File& file) {
     return false;
   }
   // The writer holds a lock as long as it lives; see DashboardFile.
-  struct flock lock {};
+  struct flock lock{};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   const bool locked = ::fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;

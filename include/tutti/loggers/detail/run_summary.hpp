@@ -57,7 +57,7 @@ TUTTI_INLINE std::string checkpoints_json(const std::filesystem::path& folder) {
   std::vector<Found> found;
   std::error_code error;
   const auto file_facts = [&](const std::filesystem::path& path, const std::string& name) {
-    struct stat facts {};
+    struct stat facts{};
     if (::lstat(path.c_str(), &facts) == 0 && S_ISREG(facts.st_mode)) {
       const auto same = std::find_if(found.begin(), found.end(),
                                      [&](const Found& one) { return one.name == name; });
@@ -111,7 +111,7 @@ TUTTI_INLINE std::string summary_json(const RunRecord& run) {
           ",\"time\":" + seconds(facts.time) + ",\"plan\":" + json_quoted(facts.plan);
   text += ",\"broken\":" + std::to_string(facts.broken) +
           ",\"left_out\":" + std::to_string(facts.left_out);
-  struct statvfs disk {};
+  struct statvfs disk{};
   if (::statvfs(run.folder().c_str(), &disk) == 0) {
     text += ",\"disk_free\":" +
             std::to_string(std::uint64_t{disk.f_bavail} * std::uint64_t{disk.f_frsize});
@@ -173,7 +173,7 @@ TUTTI_INLINE std::string image_bytes(const RunRecord& run, std::int64_t file) {
   }
   const auto path = run.folder() / "dashboard" / (std::to_string(file) + ".png");
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  struct stat facts {};
+  struct stat facts{};
   std::string bytes;
   if (fd >= 0 && ::fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode) &&
       facts.st_size <= (off_t{64} << 20)) {

@@ -193,9 +193,7 @@ constexpr const char* kernel_type(const SgdNumbers&) {
 
 /// There is a kernel for a rule with these numbers.
 template <class Numbers>
-concept HasKernel = requires(const Numbers& numbers) {
-  kernel_type(numbers);
-};
+concept HasKernel = requires(const Numbers& numbers) { kernel_type(numbers); };
 
 /// Updates all strips, which are on this device, on its current stream; does not wait for it.
 ///

@@ -29,9 +29,8 @@ namespace detail {
 
 /// The averages that `Rule<Hyper>` trains for: it puts one into a tensor that holds the weight.
 template <class Hyper>
-concept HasAverages = requires(const Hyper& h, const ParameterState& state) {
-  Rule<Hyper>::average_into(h, state);
-};
+concept HasAverages =
+    requires(const Hyper& h, const ParameterState& state) { Rule<Hyper>::average_into(h, state); };
 
 /// KeepsAverages, where the rule has them.
 template <class Fused, class Hyper, bool = HasAverages<Hyper>>
@@ -181,9 +180,8 @@ class Fused final : public torch::optim::Optimizer,
   }
 
   [[nodiscard]] bool elementwise() const override {
-    return detail::HasLoops<Hyper> && !requires(const detail::Bucket& b) {
-      Rule<Hyper>::has_loops(b);
-    };
+    return detail::HasLoops<Hyper> &&
+           !requires(const detail::Bucket& b) { Rule<Hyper>::has_loops(b); };
   }
 
   /// The state of a parameter; null before its first step with a gradient.

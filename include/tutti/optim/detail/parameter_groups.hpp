@@ -123,15 +123,12 @@ void each_buffer(unsigned mask, F f) {
 
 /// `Rule<Hyper>` updates a parameter's elements one by one, and has loops over memory for it.
 template <class Hyper>
-concept HasLoops = requires(const Hyper& h, const Bucket& bucket) {
-  Rule<Hyper>::numbers(h, 0.0, bucket);
-};
+concept HasLoops =
+    requires(const Hyper& h, const Bucket& bucket) { Rule<Hyper>::numbers(h, 0.0, bucket); };
 
 /// `Rule<Hyper>` keeps numbers of each parameter beside its step count.
 template <class Hyper>
-concept HasScalars = requires {
-  Rule<Hyper>::scalars;
-};
+concept HasScalars = requires { Rule<Hyper>::scalars; };
 
 /// Parameters of one group that one call of a kernel updates.
 struct Bucket {

@@ -295,7 +295,7 @@ inline std::string train_bpe(std::span<const std::string_view> texts, std::int64
 
 /// Writes the text of a tokenizer.json; in a folder under that name.
 inline void write_tokenizer(const std::string& path, const std::string& text) {
-  struct stat facts {};
+  struct stat facts{};
   const bool folder = ::stat(path.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode);
   const std::string name = folder ? path + "/tokenizer.json" : path;
   std::ofstream file(name, std::ios::binary);

@@ -17,7 +17,9 @@ class Owned : public ranges::view_base {
   explicit Owned(C&& container) : container_(std::make_shared<C>(std::move(container))) {}
   [[nodiscard]] auto begin() const { return ranges::begin(*container_); }
   [[nodiscard]] auto end() const { return ranges::end(*container_); }
-  [[nodiscard]] std::size_t size() const requires(bool(ranges::sized_range<C>)) {
+  [[nodiscard]] std::size_t size() const
+    requires(bool(ranges::sized_range<C>))
+  {
     return static_cast<std::size_t>(ranges::size(*container_));
   }
 
@@ -38,8 +40,8 @@ auto held(R&& range) {
 }
 
 template <class V>
-inline constexpr bool numbered = bool(ranges::random_access_range<V>) &&
-                                 bool(ranges::sized_range<V>);
+inline constexpr bool numbered =
+    bool(ranges::random_access_range<V>) && bool(ranges::sized_range<V>);
 
 template <class R>
 inline constexpr bool has_end = !bool(ranges::is_infinite<R>::value);
