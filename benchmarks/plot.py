@@ -3,7 +3,7 @@ import math
 import pathlib
 
 LEFT, BOTTOM, WIDTH, HEIGHT = 70, 280, 480, 240
-COLOURS = ["#1f77b4", "#d62728", "#2ca02c", "#9467bd"]
+COLOURS = ["#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e"]
 
 
 def ticks(low, high, log):

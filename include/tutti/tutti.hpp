@@ -238,10 +238,12 @@
 // headers.
 #if TUTTI_BODIES
 #include <tutti/dist/ddp.hpp>
+#include <tutti/dist/memory_plan.hpp>
 #include <tutti/dist/process_group.hpp>
 #include <tutti/dist/sharded.hpp>
 #include <tutti/dist/tensor_parallel.hpp>
 #include <tutti/train/cuda_graphs.hpp>
+#include <tutti/train/memory_plan.hpp>
 #include <tutti/train/print_environment.hpp>
 #include <tutti/train/sharded.hpp>
 #endif

@@ -5,6 +5,7 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/detail/c10d.hpp>
+#include <tutti/dist/detail/give_back.hpp>
 #include <tutti/dist/flight_recorder.hpp>
 #include <tutti/dist/heartbeat.hpp>
 
@@ -313,10 +314,19 @@ TUTTI_INLINE void Group::reduce_scatter_into(const at::Tensor& output, const at:
       detail::reduce_scatter_single(*group_, part, whole)->wait();
       return;
     }
-    const at::Tensor parts = at::empty_like(whole);  // of this rank, from each rank
-    at::Tensor received = parts;
-    detail::all_to_all_single(*group_, received, whole)->wait();
-    at::sum_out(part, parts.view({size(), part.numel()}), 0);
+    // Gloo exchanges whole tensors only. In pieces that takes little memory beside `input`.
+    constexpr std::int64_t piece_bytes = 8 << 20;
+    const std::int64_t most = std::max<std::int64_t>(
+        1, piece_bytes / (size() * static_cast<std::int64_t>(input.itemsize())));
+    const at::Tensor rows = whole.view({size(), part.numel()});
+    for (std::int64_t at = 0; at < part.numel(); at += most) {
+      const std::int64_t count = std::min(most, part.numel() - at);
+      at::Tensor sent = rows.narrow(1, at, count).contiguous();
+      at::Tensor received = at::empty_like(sent);  // of this rank, from each rank
+      detail::all_to_all_single(*group_, received, sent)->wait();
+      at::Tensor sum = part.narrow(0, at, count);
+      at::sum_out(sum, received, 0);
+    }
   });
 }
 

@@ -15,6 +15,7 @@
 #include <tutti/core/detail/unit_slot.hpp>
 #include <tutti/dist/detail/flat_unit.hpp>
 #include <tutti/dist/detail/module_state.hpp>
+#include <tutti/dist/detail/unit_parameters.hpp>
 #include <tutti/dist/sharding.hpp>
 
 #include <c10/core/GradMode.h>
@@ -297,56 +298,22 @@ TUTTI_INLINE void ShardedDataParallel::find_units(torch::nn::Module& module) {
   }
 }
 
-// Every parameter goes to the innermost unit that has all of its uses, else to the root.
 TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
                                              const detail::ModuleState& state) {
   std::unordered_map<const torch::nn::Module*, FlatUnit*> units;
   for (const auto& bracket : brackets_) {
     units[dynamic_cast<torch::nn::Module*>(&bracket->slot)] = &bracket->unit;
   }
-  struct Use {
-    std::string name;
-    at::Tensor parameter;
-    std::vector<FlatUnit*> chain;  // outermost first
-  };
-  std::vector<Use> uses;
-  std::unordered_map<const void*, std::size_t> found;
-  const auto visit = [&](const auto& self, const torch::nn::Module& part, const std::string& prefix,
-                         std::vector<FlatUnit*> chain) -> void {
-    if (const auto unit = units.find(&part); unit != units.end()) {
-      chain.push_back(unit->second);
-    }
-    for (const auto& item : part.named_parameters(/*recurse=*/false)) {
-      if (!item.value().defined()) {
-        continue;
-      }
-      const auto [place, is_new] =
-          found.try_emplace(item.value().unsafeGetTensorImpl(), uses.size());
-      if (is_new) {
-        uses.push_back({prefix + item.key(), item.value(), chain});
-        continue;
-      }
-      std::vector<FlatUnit*>& common = uses[place->second].chain;
-      std::size_t same = 0;
-      while (same < common.size() && same < chain.size() && common[same] == chain[same]) {
-        ++same;
-      }
-      common.resize(same);
-    }
-    for (const auto& child : part.named_children()) {
-      self(self, *child.value(), prefix + child.key() + ".", chain);
-    }
-  };
-  visit(visit, module, "", {});
+  const std::vector<detail::UnitParameter> uses = detail::unit_parameters(module);
   std::unordered_map<const void*, std::string> memory;
-  for (const Use& use : uses) {
+  for (const detail::UnitParameter& use : uses) {
     if (use.parameter.numel() > 0) {
       const auto [other, is_new] = memory.try_emplace(use.parameter.const_data_ptr(), use.name);
       TUTTI_CHECK(is_new, "sharding: '", other->second, "' and '", use.name,
                   "' are different tensors in one memory, which would be sharded twice; make them "
                   "one tensor, or give each its own memory");
     }
-    (use.chain.empty() ? root_ : *use.chain.back()).add(use.name, use.parameter);
+    (use.unit == nullptr ? root_ : *units.at(use.unit)).add(use.name, use.parameter);
   }
   std::vector<FlatUnit*> all;
   if (!root_.empty()) {
@@ -367,7 +334,7 @@ TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
       places_[unit->parameters()[i].whole.unsafeGetTensorImpl()] = {unit, i};
     }
   }
-  for (const Use& use : uses) {
+  for (const detail::UnitParameter& use : uses) {
     const Place& place = places_.at(use.parameter.unsafeGetTensorImpl());
     const detail::FlatParameter& one = place.unit->parameters()[place.index];
     parameters_.push_back({use.name, one.whole, one.shard, one.first});

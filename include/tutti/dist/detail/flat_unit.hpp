@@ -14,6 +14,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/dist/detail/give_back.hpp>
 #include <tutti/dist/sharding.hpp>
 
 #include <ATen/core/Tensor.h>
@@ -280,9 +281,7 @@ TUTTI_INLINE void FlatUnit::drop() {
   if (how_.stays || !here_) {
     return;
   }
-  c10::StorageImpl* const storage = whole_.storage().unsafeGetStorageImpl();
-  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, storage->device()));
-  storage->set_nbytes(0);
+  give_back(whole_);
   here_ = false;
 }
 
@@ -333,7 +332,8 @@ TUTTI_INLINE void FlatUnit::gather() {
   start_gather();
   std::exchange(wait_, nullptr)();
   allocate();
-  unpack(std::exchange(parts_, {}), whole_);
+  unpack(parts_, whole_);
+  give_back(std::exchange(parts_, {}));
 }
 
 TUTTI_INLINE void FlatUnit::refresh() {
@@ -344,6 +344,7 @@ TUTTI_INLINE void FlatUnit::refresh() {
   const at::Tensor parts = at::empty({ranks(), part_}, whole_.options());
   how_.group->all_gather_into(parts, packed(compute_type()));
   unpack(parts, whole_);
+  give_back(parts);
 }
 
 TUTTI_INLINE void FlatUnit::cancel() {
@@ -386,6 +387,7 @@ TUTTI_INLINE void FlatUnit::reduce() {
       in.narrow(1, 0, part).div_(ahead);
     }
     how_.group->reduce_scatter_into(out, in);
+    give_back(in);
   }
   if (how_.replicas) {
     how_.replicas->all_reduce(out);

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps of a GPT-2 over ranks: memory, bytes and time of each ShardStage.
+// benchmarks/distributed/run.py starts it, under tutti-run.
+//   benchmark_distributed STAGE LAYERS WIDTH VOCABULARY LENGTH STEPS [bf16]
+// Rank 0 prints one line of JSON. Bytes are counted by the process's network namespace: run.py
+// makes one.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <sys/resource.h>
+
+#include <c10/core/CPUAllocator.h>
+#include <torch/torch.h>
+
+#include <tutti/dist/ddp.hpp>
+#include <tutti/dist/memory_plan.hpp>
+#include <tutti/dist/process_group.hpp>
+#include <tutti/dist/sharded.hpp>
+#include <tutti/models/gpt2.hpp>
+#include <tutti/optim/adam.hpp>
+
+namespace {
+
+namespace dist = tutti::dist;
+using dist::ShardStage;
+
+// LibTorch's allocator, with what is in use and the most of it counted.
+class Counted final : public c10::Allocator {
+ public:
+  Counted() : before_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, 1); }
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    const std::lock_guard lock(mutex);
+    c10::DataPtr block = before_->allocate(bytes);
+    void* const data = block.get();
+    now += static_cast<std::int64_t>(bytes);
+    most = std::max(most, now);
+    blocks.insert_or_assign(data, Block{std::move(block), bytes});
+    return {data, data, &give, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &give; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+  static inline std::int64_t now = 0;
+  static inline std::int64_t most = 0;
+
+ private:
+  struct Block {
+    c10::DataPtr data;
+    std::size_t bytes;
+  };
+  static void give(void* data) {
+    const std::lock_guard lock(mutex);
+    const auto block = blocks.find(data);
+    now -= static_cast<std::int64_t>(block->second.bytes);
+    blocks.erase(block);
+  }
+
+  static inline std::mutex mutex;
+  static inline std::unordered_map<void*, Block> blocks;
+  c10::Allocator* before_;
+};
+
+// Seconds of this process's threads.
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// Bytes that went over loopback.
+std::int64_t loopback_bytes() {
+  std::ifstream file("/proc/net/dev");
+  std::string line;
+  while (std::getline(file, line)) {
+    if (const auto at = line.find("lo:"); at != std::string::npos) {
+      return std::strtoll(line.c_str() + at + 3, nullptr, 10);
+    }
+  }
+  return 0;
+}
+
+ShardStage stage_of(const std::string& name) {
+  for (const ShardStage stage :
+       {ShardStage::none, ShardStage::optimizer, ShardStage::gradients, ShardStage::parameters}) {
+    if (name == to_string(stage)) {
+      return stage;
+    }
+  }
+  std::fprintf(stderr, "STAGE is %s, expected none, optimizer, gradients or parameters\n",
+               name.c_str());
+  std::exit(2);
+}
+
+double middle(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  if (count < 7) {
+    std::fprintf(stderr, "usage: %s STAGE LAYERS WIDTH VOCABULARY LENGTH STEPS [bf16]\n", words[0]);
+    return 2;
+  }
+  const auto number = [&](int i) { return std::strtoll(words[i], nullptr, 10); };
+  const ShardStage stage = stage_of(words[1]);
+  const std::int64_t steps = number(6);
+  dist::ShardingOptions sharding{.stage = stage};
+  if (count > 7) {
+    sharding.param_dtype = at::kBFloat16;
+    sharding.reduce_dtype = at::kFloat;
+  }
+  at::set_num_threads(1);
+  const auto group = dist::initialize();
+  const Counted counted;
+  torch::manual_seed(1);
+  tutti::models::GPT2LMHeadModel model(
+      tutti::models::GPT2Options{.vocab_size = number(4),
+                                 .n_positions = std::max<std::int64_t>(number(5), 8),
+                                 .n_embd = number(3),
+                                 .n_layer = number(2),
+                                 .n_head = number(3) / 64,
+                                 .embd_pdrop = 0,
+                                 .attn_pdrop = 0,
+                                 .resid_pdrop = 0});
+  const dist::MemoryPlan plan = dist::memory_plan(*model, {.world_size = group->size(),
+                                                           .rank = group->rank(),
+                                                           .sharding = sharding,
+                                                           .optimizer_bytes = 8,
+                                                           .gradient_as_bucket_view = true});
+  std::unique_ptr<dist::DataParallel> parallel;
+  dist::Sharding* shards = nullptr;
+  std::vector<at::Tensor> parameters = model->parameters();
+  if (stage == ShardStage::none) {
+    parallel = dist::wrap(*model, group, {.gradient_as_bucket_view = true});
+  } else {
+    auto made = dist::shard(*model, group, sharding);
+    shards = made.get();
+    parameters.clear();
+    for (const auto& one : shards->parameters()) {
+      parameters.push_back(one.shard);
+    }
+    parallel = std::move(made);
+  }
+  const auto optimizer = tutti::DecoupledAdamW{.lr = 1e-4}.build(parameters);
+  parameters.clear();
+  torch::manual_seed(100 + group->rank());
+  const at::Tensor ids = at::randint(number(4), {1, number(5)}, at::kLong);
+  std::int64_t after_forward = 0;
+  const auto step = [&] {
+    for (const auto& parameter : optimizer->param_groups()[0].params()) {
+      parameter.mutable_grad().reset();  // zero_grad() refuses views of buckets
+    }
+    if (parallel) {
+      parallel->before_forward(true);
+    }
+    const tutti::Batch batch(ids, ids);
+    at::Tensor loss = model->loss(model->forward(batch), batch).total();
+    after_forward = Counted::now;
+    if (parallel) {
+      parallel->before_backward(loss);
+    }
+    loss.backward();
+    if (parallel) {
+      parallel->after_backward();
+    }
+    optimizer->step();
+    if (shards != nullptr) {
+      shards->after_step();
+    }
+    return loss.detach();
+  };
+  step();
+  step();
+  group->barrier();
+  Counted::most = Counted::now;
+  const std::int64_t bytes = loopback_bytes();
+  std::vector<double> cpu;
+  std::vector<double> wall;
+  double loss = 0;
+  for (std::int64_t i = 0; i < steps; ++i) {
+    const double cpu_before = cpu_seconds();
+    const auto before = std::chrono::steady_clock::now();
+    loss = step().item<double>();
+    cpu.push_back(cpu_seconds() - cpu_before);
+    wall.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count());
+  }
+  group->barrier();
+  const double sent = static_cast<double>(loopback_bytes() - bytes) /
+                      static_cast<double>(std::max<std::int64_t>(steps, 1));
+  std::vector<double> most{static_cast<double>(Counted::most), static_cast<double>(after_forward),
+                           middle(wall)};
+  std::vector<double> sums{middle(cpu), static_cast<double>(plan.sent)};
+  group->all_reduce(std::span<double>(most), dist::ReduceOp::maximum);
+  group->all_reduce(std::span<double>(sums), dist::ReduceOp::sum);
+  if (group->is_rank_zero()) {
+    std::printf(
+        "{\"stage\": \"%s\", \"ranks\": %d, \"elements\": %lld, \"largest_unit\": %lld, \"root\": "
+        "%lld, \"plan_between_steps\": %lld, "
+        "\"plan_peak\": %lld, \"plan_sent\": %.0f, \"peak\": %.0f, \"after_forward\": %.0f, "
+        "\"sent\": %.0f, \"wall\": %.6f, \"cpu\": %.6f, \"loss\": %.9f}\n",
+        words[1], group->size(), static_cast<long long>(plan.elements),
+        static_cast<long long>(plan.largest_unit), static_cast<long long>(plan.root),
+        static_cast<long long>(plan.between_steps()), static_cast<long long>(plan.peak), sums[1],
+        most[0], most[1], sent, most[2], sums[0], loss);
+  }
+  parallel.reset();
+  dist::shutdown();
+  return 0;
+}

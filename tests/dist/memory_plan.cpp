@@ -1,0 +1,334 @@
+#include <tutti/dist/memory_plan.hpp>
+
+#include "support/catch.hpp"
+#include "support/fake_communicator.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
+#include <torch/nn/modules/linear.h>
+
+#include <tutti/dist/sharded.hpp>
+#include <tutti/models/gpt2.hpp>
+#include <tutti/nn/unit.hpp>
+
+namespace dist = tutti::dist;
+using Catch::Matchers::ContainsSubstring;
+using dist::MemoryPlan;
+using dist::ShardStage;
+
+namespace {
+
+constexpr ShardStage stages[] = {ShardStage::optimizer, ShardStage::gradients,
+                                 ShardStage::parameters};
+
+/// Also counts the bytes that the rank would have sent around a ring.
+class FakeRank final : public FakeCommunicator {
+ public:
+  FakeRank(int rank, int size, std::shared_ptr<std::int64_t> sent)
+      : FakeCommunicator(rank, size), sent_(std::move(sent)) {}
+
+  void all_reduce(const at::Tensor& tensor, dist::ReduceOp) override { *sent_ += 2 * ring(tensor); }
+  std::function<void()> start_all_gather_into(const at::Tensor& output,
+                                              const at::Tensor& input) override {
+    check_parts("all_gather_into", output, input);
+    output.view({size(), -1}).copy_(input.view({1, -1}));
+    *sent_ += ring(output);
+    return [] {};
+  }
+  void reduce_scatter_into(const at::Tensor& output, const at::Tensor& input) override {
+    check_parts("reduce_scatter_into", input, output);
+    output.view({-1}).copy_(input.view({size(), -1}).select(0, rank()));
+    *sent_ += ring(input);
+  }
+  std::shared_ptr<Communicator> subgroup(const std::vector<int>& ranks) override {
+    check_ranks(ranks);
+    const auto place = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
+    return std::make_shared<FakeRank>(static_cast<int>(place), static_cast<int>(ranks.size()),
+                                      sent_);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t ring(const at::Tensor& all) const {
+    return static_cast<std::int64_t>(all.nbytes()) * (size() - 1) / size();
+  }
+
+  std::shared_ptr<std::int64_t> sent_;
+};
+
+/// LibTorch's allocator, with what is in use and the most of it counted, while it lives.
+class Counted final : public c10::Allocator {
+ public:
+  Counted() : before_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, 1); }
+  ~Counted() override { c10::SetCPUAllocator(before_, 1); }
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    const std::lock_guard lock(mutex);
+    c10::DataPtr block = before_->allocate(bytes);
+    void* const data = block.get();
+    now += static_cast<std::int64_t>(bytes);
+    most = std::max(most, now);
+    blocks.insert_or_assign(data, Block{std::move(block), bytes});
+    return {data, data, &give, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &give; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+  static inline std::int64_t now = 0;
+  static inline std::int64_t most = 0;
+
+ private:
+  struct Block {
+    c10::DataPtr data;
+    std::size_t bytes;
+  };
+  static void give(void* data) {
+    const std::lock_guard lock(mutex);
+    const auto block = blocks.find(data);
+    now -= static_cast<std::int64_t>(block->second.bytes);
+    blocks.erase(block);
+  }
+
+  static inline std::mutex mutex;
+  static inline std::unordered_map<void*, Block> blocks;
+  c10::Allocator* before_;
+};
+
+struct PartImpl final : torch::nn::Module, tutti::nn::Unit {
+  explicit PartImpl(std::int64_t width)
+      : up(register_module("up", torch::nn::Linear(width, 3 * width))),
+        down(register_module("down", torch::nn::Linear(3 * width, width))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    return in_unit(x, [&](const at::Tensor& y) { return down(up(y).tanh()); });
+  }
+  torch::nn::Linear up, down;
+};
+TORCH_MODULE(Part);
+
+struct Net final : torch::nn::Module {
+  explicit Net(std::int64_t width = 96)
+      : first(register_module("first", torch::nn::Linear(width, width))) {
+    for (int i = 0; i < 4; ++i) {
+      parts.push_back(register_module("part" + std::to_string(i), Part(width)));
+    }
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = first(x);
+    for (Part& part : parts) {
+      y = part(y);
+    }
+    return y;
+  }
+  torch::nn::Linear first;
+  std::vector<Part> parts;
+};
+
+MemoryPlan plan(const torch::nn::Module& module, int world, const dist::ShardingOptions& sharding,
+                int rank = 0, double optimizer_bytes = 0) {
+  return dist::memory_plan(module, {.world_size = world,
+                                    .rank = rank,
+                                    .sharding = sharding,
+                                    .optimizer_bytes = optimizer_bytes});
+}
+
+void step(dist::Sharding& sharding, Net& net, const at::Tensor& x) {
+  sharding.before_forward(true);
+  const at::Tensor loss = net.forward(x).sum();
+  sharding.before_backward(loss);
+  loss.backward();
+  sharding.after_backward();
+  sharding.after_step();
+}
+
+/// Bytes of the shapes of a GPT-2 of 124 million parameters that a rank has, in millions.
+double gpt2_shard_mb(int world, int rank) {
+  const std::int64_t d = 768;
+  std::vector<std::vector<std::int64_t>> shapes{{50257, d}, {1024, d}, {d}, {d}};
+  for (int block = 0; block < 12; ++block) {
+    for (const std::vector<std::int64_t>& shape : std::vector<std::vector<std::int64_t>>{{d},
+                                                                                         {d},
+                                                                                         {d, 3 * d},
+                                                                                         {3 * d},
+                                                                                         {d, d},
+                                                                                         {d},
+                                                                                         {d},
+                                                                                         {d},
+                                                                                         {d, 4 * d},
+                                                                                         {4 * d},
+                                                                                         {4 * d, d},
+                                                                                         {d}}) {
+      shapes.push_back(shape);
+    }
+  }
+  torch::nn::Module module;
+  int number = 0;
+  for (const auto& shape : shapes) {
+    module.register_parameter("p" + std::to_string(number++),
+                              at::empty(shape, at::TensorOptions().device(at::kMeta)));
+  }
+  return 4e-6 *
+         static_cast<double>(plan(module, world, {.stage = ShardStage::parameters}, rank).shard);
+}
+
+}  // namespace
+
+TEST_CASE("a plan has the parts that ranks really get, from 1 rank to 1,024",
+          "[dist][memory_plan]") {
+  const auto sent = std::make_shared<std::int64_t>(0);
+  for (const auto& [world, ranks] : std::vector<std::pair<int, std::vector<int>>>{
+           {1, {0}}, {3, {0, 1, 2}}, {64, {0, 31, 63}}, {1024, {0, 1, 95, 96, 500, 1023}}}) {
+    for (const int rank : ranks) {
+      INFO("rank " << rank << " of " << world);
+      Net net;
+      const MemoryPlan expected = plan(net, world, {.stage = ShardStage::parameters}, rank);
+      const auto sharding = dist::shard(net, std::make_shared<FakeRank>(rank, world, sent),
+                                        {.stage = ShardStage::parameters});
+      std::int64_t elements = 0;
+      for (const auto& one : sharding->parameters()) {
+        elements += one.shard.numel();
+      }
+      CHECK(elements == expected.shard);
+    }
+  }
+}
+
+TEST_CASE("all parts together are the model, on 1,024 ranks", "[dist][memory_plan]") {
+  const Net net(20);
+  std::int64_t elements = 0;
+  for (int rank = 0; rank < 1024; ++rank) {
+    elements += plan(net, 1024, {.stage = ShardStage::parameters}, rank).shard;
+  }
+  const MemoryPlan whole = plan(net, 1024, {.stage = ShardStage::parameters});
+  CHECK(elements == whole.elements);
+  CHECK(whole.elements == 20 * 20 + 20 + 4 * (60 * 20 + 60 + 60 * 20 + 20));
+  // Each of the 18 tensors has fewer rows than ranks, so that a part is one row.
+  std::int64_t rows = 20 + 1 + 4 * (20 + 1 + 60 + 1);
+  CHECK(whole.padding == 1024 * rows - whole.elements);
+}
+
+TEST_CASE("a GPT-2 of 124 million parameters has the parts that PyTorch's cut gives",
+          "[dist][memory_plan]") {
+  // Megabytes of the first and of the last rank.
+  for (const auto& [world, first, last] : std::vector<std::tuple<int, double, double>>{
+           {8, 62.2, 62.2}, {64, 7.78, 7.64}, {256, 1.95, 1.41}, {1024, 0.563, 0.114}}) {
+    INFO(world << " ranks");
+    CHECK_THAT(gpt2_shard_mb(world, 0), Catch::Matchers::WithinRel(first, 0.005));
+    CHECK_THAT(gpt2_shard_mb(world, world - 1), Catch::Matchers::WithinRel(last, 0.005));
+  }
+}
+
+TEST_CASE("a step has the memory that was planned, and no more than it", "[dist][memory_plan]") {
+  const Counted counted;
+  const auto sent = std::make_shared<std::int64_t>(0);
+  const std::int64_t width = 384;
+  for (const int world : {1, 2, 4, 8}) {
+    for (const ShardStage stage : stages) {
+      for (const bool half : {false, true}) {
+        INFO(to_string(stage) << " on " << world << " ranks" << (half ? ", in bfloat16" : ""));
+        dist::ShardingOptions options{.stage = stage};
+        if (half) {
+          options.param_dtype = at::kBFloat16;
+          options.reduce_dtype = at::kFloat;
+        }
+        const std::int64_t before = Counted::now;
+        Net net(width);
+        const MemoryPlan expected = plan(net, world, options);
+        const auto sharding = dist::shard(net, std::make_shared<FakeRank>(0, world, sent), options);
+        const at::Tensor x =
+            at::ones({1, width}, half ? at::kBFloat16 : at::kFloat);  // few activations
+        step(*sharding, net, x);
+        const double kept = static_cast<double>(Counted::now - before);
+        CHECK(kept <= 1.01 * static_cast<double>(expected.between_steps()) + 1e5);
+        CHECK(kept >= 0.99 * static_cast<double>(expected.between_steps()));
+        for (const auto& one : sharding->parameters()) {
+          one.shard.mutable_grad().reset();
+        }
+        Counted::most = Counted::now;
+        *sent = 0;
+        step(*sharding, net, x);
+        const double most = static_cast<double>(Counted::most - before);
+        CHECK(most <= 1.02 * static_cast<double>(expected.peak));
+        CHECK(most >= 0.90 * static_cast<double>(expected.peak));
+        CHECK(*sent <= expected.sent);
+        CHECK(*sent + 64 >= expected.sent);
+      }
+    }
+  }
+}
+
+TEST_CASE("copies send their parts' gradients to each other", "[dist][memory_plan]") {
+  const auto sent = std::make_shared<std::int64_t>(0);
+  Net net;
+  const dist::ShardingOptions options{.stage = ShardStage::parameters, .shard_degree = 2};
+  const MemoryPlan expected = plan(net, 6, options, 5);
+  CHECK(expected.shard_degree == 2);
+  CHECK(expected.shard == plan(net, 2, {.stage = ShardStage::parameters}, 1).shard);
+  const auto sharding = dist::shard(net, std::make_shared<FakeRank>(5, 6, sent), options);
+  const at::Tensor x = at::ones({1, 96});
+  step(*sharding, net, x);
+  *sent = 0;
+  step(*sharding, net, x);
+  CHECK(*sent <= expected.sent);
+  CHECK(*sent + 64 >= expected.sent);
+}
+
+TEST_CASE("without sharding a rank has all, and buckets unless gradients are their views",
+          "[dist][memory_plan]") {
+  Net net;
+  const MemoryPlan alone = dist::memory_plan(net, {.optimizer_bytes = 8});
+  CHECK(alone.root == 96 * 96 + 96);
+  CHECK(alone.largest_unit == 2 * 3 * 96 * 96 + 4 * 96);
+  CHECK(alone.elements == alone.root + 4 * alone.largest_unit);
+  const std::int64_t bytes = 4 * alone.elements;
+  CHECK(alone.parameters == bytes);
+  CHECK(alone.gradients == bytes);
+  CHECK(alone.optimizer == 2 * bytes);
+  CHECK(alone.between_steps() == 4 * bytes);
+  CHECK(alone.peak == 4 * bytes);
+  CHECK(alone.sent == 0);
+  const MemoryPlan two = dist::memory_plan(net, {.world_size = 2});
+  CHECK(two.gradients == 2 * bytes);
+  CHECK(std::abs(two.sent - bytes) < 10);
+  CHECK(dist::memory_plan(net, {.world_size = 2, .gradient_as_bucket_view = true}).gradients ==
+        bytes);
+  // What does not train has neither gradients nor a state.
+  net.first->weight.set_requires_grad(false);
+  const MemoryPlan frozen = dist::memory_plan(net, {.optimizer_bytes = 8});
+  CHECK(frozen.gradients == bytes - 4 * 96 * 96);
+  CHECK(frozen.optimizer == 2 * (bytes - 4 * 96 * 96));
+  CHECK(frozen.parameters == bytes);
+}
+
+TEST_CASE("plans are a table in megabytes", "[dist][memory_plan]") {
+  MemoryPlan plan{.world_size = 8, .stage = ShardStage::parameters, .shard_degree = 4};
+  plan.parameters = 1'250'000;
+  plan.gradients = 40'000;
+  plan.peak = 12'345'678;
+  CHECK(dist::to_table({plan}) ==
+        "stage       ranks  copies  parameters  gradients  optimizer  between steps  peak  "
+        "sent a step\n"
+        "parameters      8       2         1.3        0.0        0.0            1.3  12.3  "
+        "        0.0\n");
+}
+
+TEST_CASE("a plan of a run that cannot be is refused", "[dist][memory_plan]") {
+  const Net net;
+  CHECK_THROWS_WITH(plan(net, 0, {}), ContainsSubstring("rank 0 of 0 ranks, expected"));
+  CHECK_THROWS_WITH(plan(net, 4, {}, 4), ContainsSubstring("rank 4 of 4 ranks, expected"));
+  CHECK_THROWS_WITH(plan(net, 6, {.stage = ShardStage::parameters, .shard_degree = 4}),
+                    ContainsSubstring("shard_degree is 4 in a run of 6 ranks"));
+  CHECK_THROWS_WITH(plan(net, 2, {}, 0, -1), ContainsSubstring("optimizer_bytes is -1"));
+}
