@@ -60,8 +60,7 @@ void warn_of_pairs() {
     if constexpr (I < found.size) {
       using A = tutti::detail::nth<found.list[I].policy, Ps...>;
       using B = tutti::detail::nth<found.list[I].other, Ps...>;
-      // Of the static text itself: a local copy of it has no address that is a constant.
-      constexpr std::string_view why = tutti::detail::ReasonFor<typename A::warns_with, B>::value;
+      constexpr std::string_view why = tutti::detail::warning_reason<A, B>();
       TORCH_WARN(name_of<A>(), " and ", name_of<B>(), " work against each other",
                  why.empty() ? "" : ": ", why, "; remove one, or put tutti::accept<", name_of<A>(),
                  ", ", name_of<B>(), "> into the recipe to say that it is meant");
