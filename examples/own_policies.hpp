@@ -33,10 +33,12 @@ struct Lookahead final {
 
   std::vector<at::Tensor> slow{};  ///< written by the policy: one tensor for each parameter
 
-  using tags = tutti::types<tutti::averages_weights>;
-  using conflicts_with = tutti::types<
-      tutti::because<tutti::averages_weights, "two policies would average the same weights">>;
-  using runs_after = tutti::types<tutti::changes_model>;
+  static constexpr tutti::Rules rules{
+      .tags = {tutti::id<tutti::averages_weights>},
+      .runs_after = {{tutti::id<tutti::changes_model>}},
+      .conflicts_with = {{tutti::id<tutti::averages_weights>,
+                          "two policies would average the same weights"}},
+  };
 
   void validate() const {
     tutti::expect(k >= 1, "Lookahead: k", k, "at least 1 batch");

@@ -17,9 +17,10 @@
 
 // An algorithm of your own takes part in the rules by its tags.
 struct GradientNoise final {
-  using tags = tutti::types<tutti::clips_gradients>;
-  using runs_after =
-      tutti::types<tutti::because<tutti::GradientClipping, "the noise is not to be clipped">>;
+  static constexpr tutti::Rules rules{
+      .tags = {tutti::id<tutti::clips_gradients>},
+      .runs_after = {{tutti::id<tutti::GradientClipping>, "the noise is not to be clipped"}},
+  };
   void apply(tutti::AfterTrainBatch, tutti::State&) const {}
 };
 

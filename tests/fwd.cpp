@@ -4,7 +4,7 @@ namespace {
 
 // All that a policy's declaration needs, before anything else is included.
 struct Declared final {
-  using runs_before = tutti::types<tutti::BlurPool, tutti::nn::Conv2d>;
+  using events = tutti::types<tutti::BlurPool, tutti::nn::Conv2d>;
   template <class Event>
   void apply(Event, tutti::State& state) const;
   void save(tutti::Archive& archive) const;
@@ -13,7 +13,7 @@ struct Declared final {
 }  // namespace
 
 static_assert(tutti::types<>::size == 0);
-static_assert(Declared::runs_before::size == 2);
+static_assert(Declared::events::size == 2);
 static_assert(tutti::types<int, int, void>::size == 3);  // a list, not a set
 
 #include <algorithm>

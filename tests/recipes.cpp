@@ -26,59 +26,45 @@ using algorithms =
                  tutti::SqueezeExcite, tutti::StochasticDepth, tutti::SWA, tutti::SyncBatchNorm,
                  tutti::Unfreeze, tutti::WeightNorm, tutti::WeightStandardization>;
 
-template <class... Entries>
 void write_list(std::ostream& out, std::string_view who, const char* list,
-                tutti::types<Entries...>) {
-  const auto one = [&]<class Entry>(std::type_identity<Entry>) {
-    using Name = typename tutti::detail::RuleEntry<Entry>::type;
-    const std::string_view reason = tutti::detail::RuleEntry<Entry>::reason;
-    out << "| " << who << " | `" << list << "` | " << tutti::detail::type_name<Name>() << " | "
-        << reason << " |\n";
-  };
-  (one(std::type_identity<Entries>{}), ...);
+                std::initializer_list<tutti::Rule> rules) {
+  for (const tutti::Rule& rule : rules) {
+    out << "| " << who << " | `" << list << "` | " << rule.id.name() << " | " << rule.reason
+        << " |\n";
+  }
 }
 
-template <class... Es>
-void write_pins(std::ostream& out, std::string_view who, const char* list, tutti::types<Es...>) {
-  ((out << "| " << who << " | `" << list << "` | `" << Es::name << "` | |\n"), ...);
+void write_pins(std::ostream& out, std::string_view who, const char* list,
+                std::initializer_list<tutti::EventId> events) {
+  for (const tutti::EventId event : events) {
+    out << "| " << who << " | `" << list << "` | `" << to_string(event) << "` | |\n";
+  }
 }
 
-template <class P>
-void write_rules(std::ostream& out) {
-#define TUTTI_WRITE(list)                                            \
-  if constexpr (requires { typename P::list; }) {                    \
-    write_list(out, tutti::name_of<P>(), #list, typename P::list{}); \
-  }
-  TUTTI_WRITE(conflicts_with)
-  TUTTI_WRITE(requires_policy)
-  TUTTI_WRITE(runs_before)
-  TUTTI_WRITE(runs_after)
-  if constexpr (requires { typename P::runs_first; }) {
-    write_pins(out, tutti::name_of<P>(), "runs_first", typename P::runs_first{});
-  }
-  if constexpr (requires { typename P::runs_last; }) {
-    write_pins(out, tutti::name_of<P>(), "runs_last", typename P::runs_last{});
-  }
-  TUTTI_WRITE(warns_with)
-  TUTTI_WRITE(checked_with)
-  TUTTI_WRITE(works_with)
-#undef TUTTI_WRITE
+void write_rules(std::ostream& out, std::string_view who, const tutti::Rules& rules) {
+  write_list(out, who, "conflicts_with", rules.conflicts_with);
+  write_list(out, who, "requires_policy", rules.requires_policy);
+  write_list(out, who, "runs_before", rules.runs_before);
+  write_list(out, who, "runs_after", rules.runs_after);
+  write_pins(out, who, "runs_first", rules.runs_first);
+  write_pins(out, who, "runs_last", rules.runs_last);
+  write_list(out, who, "warns_with", rules.warns_with);
+  write_list(out, who, "checked_with", rules.checked_with);
+  write_list(out, who, "works_with", rules.works_with);
 }
 
 template <class... Ps>
 void write_tags(std::ostream& out, tutti::types<Ps...>) {
   std::map<std::string, std::string> who;
-  const auto one = [&]<class P, class... Tags>(std::type_identity<P>, tutti::types<Tags...>) {
-    [[maybe_unused]] const auto add = [&](std::string_view tag) {
-      std::string& names = who[std::string(tag)];
-      if (names.ends_with(tutti::name_of<P>())) {
-        return;  // the tag for another kind of layer
+  const auto add = [&](std::string_view policy, const tutti::Rules& rules) {
+    for (const tutti::Id& tag : rules.tags) {
+      std::string& names = who[std::string(tag.name())];
+      if (!names.ends_with(policy)) {  // the tag for another kind of layer
+        names += (names.empty() ? "" : ", ") + std::string(policy);
       }
-      names += (names.empty() ? "" : ", ") + std::string(tutti::name_of<P>());
-    };
-    (add(tutti::detail::type_name<Tags>()), ...);
+    }
   };
-  (one(std::type_identity<Ps>{}, tutti::detail::tags_of<Ps>()), ...);
+  (add(tutti::name_of<Ps>(), tutti::policy_traits<Ps>::rules), ...);
   out << "| tag | who has it |\n|---|---|\n";
   for (const auto& [tag, names] : who) {
     out << "| " << tag << " | " << names << " |\n";
@@ -89,7 +75,7 @@ template <class... Ps>
 std::string tables(tutti::types<Ps...> list) {
   std::ostringstream out;
   out << "| algorithm | list | about | because |\n|---|---|---|---|\n";
-  (write_rules<Ps>(out), ...);
+  (write_rules(out, tutti::name_of<Ps>(), tutti::policy_traits<Ps>::rules), ...);
   out << "\n";
   write_tags(out, list);
   return out.str();

@@ -370,7 +370,7 @@ struct Images : tiny::Net {
 };
 
 struct Opposed final {
-  using warns_with = tutti::types<tutti::because<Plain, "one undoes the other">>;
+  static constexpr tutti::Rules rules{.warns_with = {{tutti::id<Plain>, "one undoes the other"}}};
   void apply(tutti::BatchEnd, const State&) {}
 };
 

@@ -41,7 +41,7 @@ def program(count, by_hand):
         lines.append(f"struct P{i} final {{")
         lines.append("  using events = tutti::types<" + ", ".join("tutti::" + e for e in EVENTS) + ">;")
         if i > 0:
-            lines.append(f"  using runs_after = tutti::types<P{i - 1}>;")
+            lines.append(f"  static constexpr tutti::Rules rules{{.runs_after = {{{{tutti::id<P{i - 1}>}}}}}};")
         lines += [f"  void apply(tutti::{e}, tutti::State&) {{ effect = {i}; }}" for e in EVENTS]
         lines.append("};")
     if by_hand:

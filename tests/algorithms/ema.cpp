@@ -31,7 +31,7 @@ static_assert(tutti::Recipe<EMA>::valid);
 static_assert(std::is_aggregate_v<EMA>);
 
 struct Surgeon final {
-  using tags = tutti::types<tutti::changes_model>;
+  static constexpr tutti::Rules rules{.tags = {tutti::id<tutti::changes_model>}};
   void apply(tutti::Init, tutti::State&) const {}
 };
 static_assert(

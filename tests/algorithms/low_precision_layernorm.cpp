@@ -32,7 +32,7 @@ static_assert(sizeof(tutti::With<LowPrecisionLayerNorm{.apply_at = ApplyAt::afte
 
 // Makes layer norms, as GatedLinearUnits does.
 struct Adder final {
-  using tags = tutti::types<tutti::changes_model>;
+  static constexpr tutti::Rules rules{.tags = {tutti::id<tutti::changes_model>}};
   void apply(tutti::Init, tutti::State&) const {}
 };
 static_assert(

@@ -28,11 +28,11 @@ using Catch::Matchers::ContainsSubstring;
 using tutti::SWA;
 
 struct Surgeon final {
-  using tags = tutti::types<tutti::changes_model>;
+  static constexpr tutti::Rules rules{.tags = {tutti::id<tutti::changes_model>}};
   void apply(tutti::EpochEnd, tutti::State&) const {}
 };
 struct OtherAverage final {
-  using tags = tutti::types<tutti::averages_weights>;
+  static constexpr tutti::Rules rules{.tags = {tutti::id<tutti::averages_weights>}};
   void apply(tutti::EpochEnd, tutti::State&) const {}
 };
 

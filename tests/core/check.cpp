@@ -44,7 +44,7 @@ struct NotConst final {
 
 // Near misses of four kinds, and names that only resemble them.
 struct WithoutS final {
-  using conflict_with = tutti::types<>;
+  static constexpr tutti::Rules rule{};
   void apply(BatchEnd, State&) {}
 };
 struct Exchanged final {
@@ -52,7 +52,7 @@ struct Exchanged final {
   void apply(BatchEnd, State&) {}
 };
 struct Camel final {
-  static constexpr bool readsBatch = false;
+  bool wantsType(const State&) const { return true; }
   void apply(BatchEnd, State&) {}
 };
 struct OfComposer final {
@@ -60,9 +60,9 @@ struct OfComposer final {
   void apply(BatchEnd, State&) {}
 };
 struct Resembles final {
-  double saves = 0;    // counts; no function
-  int step = 0;        // likewise
-  int run_before = 0;  // no list
+  double saves = 0;  // counts; no function
+  int step = 0;      // likewise
+  int rule = 0;      // no rules
   void validate() const {}
   void apply(BatchEnd, State&) {}
 
@@ -70,8 +70,39 @@ struct Resembles final {
   void save_state() {}  // nobody else's business
 };
 struct BothNames final {
-  using runs_before = tutti::types<>;
-  using run_before = int;
+  static constexpr tutti::Rules rules{};
+  static constexpr tutti::Rules rule{};
+  void apply(BatchEnd, State&) {}
+};
+
+// What stood by itself before it was a field of a value.
+struct OldRule final {
+  using runs_before = tutti::types<Right>;
+  void apply(BatchEnd, State&) {}
+};
+struct OldFact final {
+  static constexpr bool reads_batch = false;
+  void apply(BatchEnd, State&) {}
+};
+struct OldFactOfObject final {
+  bool reads_gradients = false;
+  void apply(BatchEnd, State&) {}
+};
+struct AsksState final {
+  bool reads_batch(const State&) const { return true; }
+  void apply(BatchEnd, State&) {}
+};
+struct OwnMembers final {
+  int tags = 0;  // no list of types
+  void folds() {}
+  void apply(BatchEnd, State&) {}
+};
+struct RulesOfObject final {
+  tutti::Rules rules{};
+  void apply(BatchEnd, State&) {}
+};
+struct AboutIsList final {
+  using about = tutti::types<>;
   void apply(BatchEnd, State&) {}
 };
 
@@ -119,6 +150,17 @@ TEST_CASE("members of the right name have to be what the library uses", "[core][
   STATIC_REQUIRE(!detail::RightMembers<CloseAlone>);
   STATIC_REQUIRE(detail::RightMembers<ClosesAlso>);
   STATIC_REQUIRE(detail::RightMembers<Templates>);
+}
+
+TEST_CASE("fields of rules and facts are refused where they stand by themselves",
+          "[core][check][law]") {
+  STATIC_REQUIRE(!detail::RightMembers<OldRule>);
+  STATIC_REQUIRE(!detail::RightMembers<OldFact>);
+  STATIC_REQUIRE(!detail::RightMembers<OldFactOfObject>);
+  STATIC_REQUIRE(detail::RightMembers<AsksState>);
+  STATIC_REQUIRE(detail::RightMembers<OwnMembers>);
+  STATIC_REQUIRE(!detail::RightMembers<RulesOfObject>);
+  STATIC_REQUIRE(!detail::RightMembers<AboutIsList>);
 }
 
 TEST_CASE("the methods of Composer's callbacks are told from members", "[core][check][law]") {

@@ -13,19 +13,20 @@ using Catch::Matchers::Equals;
 namespace {
 
 struct Penalty final {
-  using in_graph = types<AfterLoss>;
+  static constexpr Rules rules{.graph = {.in = {id<AfterLoss>}}};
   void apply(AfterLoss, State&) const {}
 };
 struct Mixer final {
-  using ahead_of_graph = types<BeforeLoss>;
-  using instead_of_graph = types<BeforeBackward>;
+  static constexpr Rules rules{
+      .graph = {.ahead = {id<BeforeLoss>}, .instead = {id<BeforeBackward>}},
+  };
   void apply(BeforeForward, State&) {}
   void apply(BeforeLoss, State&) const {}
   void apply(BeforeBackward, State&) const {}
   bool match(BeforeBackward, const State&) const { return false; }
 };
 struct Restorer final {
-  using behind_graph = types<AfterLoss>;
+  static constexpr Rules rules{.graph = {.behind = {id<AfterLoss>}}};
   void apply(AfterLoss, State&) const {}
 };
 struct Watcher final {
@@ -44,11 +45,11 @@ struct Unknown final {
   void apply(AfterForward, State&) const {}
 };
 struct NoMatch final {
-  using instead_of_graph = types<AfterLoss>;
+  static constexpr Rules rules{.graph = {.instead = {id<AfterLoss>}}};
   void apply(AfterLoss, State&) const {}
 };
 struct Drawing final {
-  static constexpr std::string_view no_graph = "draws on the host";
+  static constexpr About about{.no_graph = "draws on the host"};
   void apply(Init, State&) const {}
 };
 
@@ -80,7 +81,7 @@ TEST_CASE("a recipe that cannot have graphs names the policy in the way", "[core
   CHECK_THAT((PlanOf<Around, Unknown>::why_not()),
              Equals("Unknown acts on after_forward, between the forward and the end of the "
                     "backward pass, and does not say where its hook runs beside a graph "
-                    "(in_graph, ahead_of_graph, behind_graph)"));
+                    "(rules.graph: .in, .ahead, .behind)"));
 }
 
 TEST_CASE("a hook that is called behind the graph has none of the graph after it",
@@ -90,6 +91,5 @@ TEST_CASE("a hook that is called behind the graph has none of the graph after it
   STATIC_REQUIRE(!PlanOf<Penalty, Restorer>::possible);
   CHECK_THAT((PlanOf<Penalty, Restorer>::why_not()),
              Equals("Penalty acts on after_loss after Restorer, and its hook would have to run "
-                    "before that one's (ahead_of_graph, in_graph and behind_graph run in this "
-                    "order)"));
+                    "before that one's (rules.graph: .ahead, .in and .behind run in this order)"));
 }

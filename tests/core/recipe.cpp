@@ -56,48 +56,53 @@ struct Listener final {
 };
 
 struct First final : Acts<9> {
-  using runs_first = types<AfterDataloader>;
+  static constexpr tutti::Rules rules{.runs_first = {tutti::id<AfterDataloader>}};
 };
 struct Last final : Acts<10> {
-  using runs_last = types<AfterDataloader, Init>;
+  static constexpr tutti::Rules rules{.runs_last = {tutti::id<AfterDataloader>, tutti::id<Init>}};
 };
 struct AfterLast final : Acts<11> {
-  using runs_after = types<tutti::because<Last, "it copies what Last has made">>;
+  static constexpr tutti::Rules rules{
+      .runs_after = {{tutti::id<Last>, "it copies what Last has made"}},
+  };
 };
 struct Warns final : Acts<12> {
-  using warns_with = types<tutti::because<A, "they are opposed">>;
+  static constexpr tutti::Rules rules{.warns_with = {{tutti::id<A>, "they are opposed"}}};
 };
 
 struct mixes {};
 struct Mixer final : Acts<3> {
-  using tags = types<mixes>;
+  static constexpr tutti::Rules rules{.tags = {tutti::id<mixes>}};
 };
 struct AfterMixing final : Acts<4> {
-  using runs_after = types<mixes>;
+  static constexpr tutti::Rules rules{.runs_after = {{tutti::id<mixes>}}};
 };
 struct BeforeA final : Acts<5> {
-  using runs_before = types<A>;
+  static constexpr tutti::Rules rules{.runs_before = {{tutti::id<A>}}};
 };
 struct Plain final {
-  using tags = types<mixes, tutti::clips_gradients>;
+  static constexpr tutti::Rules rules{
+      .tags = {tutti::id<mixes>, tutti::id<tutti::clips_gradients>}};
   void apply(BatchEnd, State&) {}
 };
 struct Norms final : Acts<13> {
-  using tags = types<tutti::LowPrecisionLayerNorm>;
+  static constexpr tutti::Rules rules{.tags = {tutti::id<tutti::LowPrecisionLayerNorm>}};
 };
 struct Selects final : Acts<14> {
-  using tags = types<tutti::SelectiveBackprop>;
+  static constexpr tutti::Rules rules{.tags = {tutti::id<tutti::SelectiveBackprop>}};
 };
 struct NeedsMixing final : Acts<6> {
-  using requires_policy = types<mixes>;
+  static constexpr tutti::Rules rules{.requires_policy = {{tutti::id<mixes>}}};
 };
 struct NotWithNobody final : Acts<7> {
-  using conflicts_with = types<mixes>;
+  static constexpr tutti::Rules rules{.conflicts_with = {{tutti::id<mixes>}}};
 };
 struct RulesAboutItself final : Acts<8> {
-  using tags = types<mixes>;
-  using runs_after = types<mixes>;
-  using conflicts_with = types<mixes>;
+  static constexpr tutti::Rules rules{
+      .tags = {tutti::id<mixes>},
+      .runs_after = {{tutti::id<mixes>}},
+      .conflicts_with = {{tutti::id<mixes>}},
+  };
 };
 
 template <class Got, class... Expected>

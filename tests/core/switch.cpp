@@ -20,7 +20,7 @@ using namespace tutti;
 
 namespace {
 struct Count final {
-  using tags = types<mixes_inputs>;
+  static constexpr Rules rules{.tags = {id<mixes_inputs>}};
   int started = 0;
   void apply(BatchStart, State& state) {
     ++state.calls;
@@ -30,7 +30,7 @@ struct Count final {
   bool match(BatchEnd, const State& state) const { return state.calls > 1; }
 };
 struct After final {
-  using runs_after = types<Count>;
+  static constexpr Rules rules{.runs_after = {{id<Count>}}};
   void apply(BatchStart, State& state) const { state.calls *= 100; }
 };
 // A policy of a user's with members that a Switch has as well.
@@ -47,7 +47,7 @@ struct Lamp final {
   }
 };
 struct Rival final {
-  using conflicts_with = types<mixes_inputs>;
+  static constexpr Rules rules{.conflicts_with = {{id<mixes_inputs>}}};
   void apply(BatchEnd, State&) {}
 };
 }  // namespace
@@ -128,16 +128,16 @@ struct Sweep {
   int joined = 0;
 };
 struct Folds final {
-  using folds = types<BatchEnd>;
-  using only_watches = types<BatchEnd>;
-  using warns_with = types<Count>;
+  static constexpr About about{
+      .folds = {id<BatchEnd>},
+      .only_watches = {id<BatchEnd>},
+  };
+  static constexpr Rules rules{.warns_with = {{id<Count>}}};
   template <class Model>
   static constexpr bool supports = std::is_same_v<Model, int>;
   void apply(BatchEnd, State&) {}
   void join(Sweep& sweep, const State&) { ++sweep.joined; }
 };
-template <class P>
-concept CanFold = requires { typename P::folds; };
 template <class P>
 concept CanJoin =
     requires(P& policy, Sweep& sweep, const State& state) { policy.join(sweep, state); };
@@ -145,9 +145,9 @@ concept CanJoin =
 
 TEST_CASE("a switch takes part in the optimizer's pass where its policy does, and not when off",
           "[switch]") {
-  static_assert(std::is_same_v<Switch<Folds>::folds, types<BatchEnd>>);
-  static_assert(std::is_same_v<Switch<Folds>::only_watches, types<BatchEnd>>);
-  static_assert(CanFold<Switch<Folds>> && !CanFold<Switch<Count>>);
+  static_assert(detail::holds(policy_traits<Switch<Folds>>::about.folds, id<BatchEnd>));
+  static_assert(detail::holds(policy_traits<Switch<Folds>>::about.only_watches, id<BatchEnd>));
+  static_assert(policy_traits<Switch<Count>>::about.folds.size() == 0);
   static_assert(CanJoin<Switch<Folds>> && !CanJoin<Switch<Count>>);
   Switch<Folds> policy(Folds{});
   Sweep sweep;
@@ -170,11 +170,11 @@ TEST_CASE("a switch needs the model that its policy needs, but does not warn of 
 
 namespace {
 struct First final {
-  using runs_first = types<BatchStart>;
+  static constexpr Rules rules{.runs_first = {id<BatchStart>}};
   void apply(BatchStart, State& state) const { state.calls = 1; }
 };
 struct Last final {
-  using runs_last = types<BatchStart>;
+  static constexpr Rules rules{.runs_last = {id<BatchStart>}};
   void apply(BatchStart, State& state) const { state.calls *= 7; }
 };
 }  // namespace

@@ -90,7 +90,7 @@ struct Onlooker final {
 
 // Looks at what the policies do not look at, and says that it does not.
 struct Peek final {
-  static constexpr bool reads_batch = false;
+  static constexpr tutti::About about{.reads_batch = false};
   std::vector<at::ScalarType> before_train_batch{};
   std::vector<std::int64_t> target_dims{};  // that the loss was computed with
   void apply(BeforeTrainBatch, const State& state) {

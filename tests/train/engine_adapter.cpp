@@ -66,7 +66,7 @@ struct Twice final {
 };
 
 struct Brings final {
-  static constexpr std::string_view no_graph = "needs the host";
+  static constexpr About about{.no_graph = "needs the host"};
   void apply(BatchEnd, const State&) {}
 };
 

@@ -137,7 +137,7 @@ std::vector<Batch> sentences(int count) {
 // A penalty on the outputs, which is recorded.
 struct Penalty final {
   static constexpr std::string_view name = "Penalty";
-  using in_graph = types<AfterLoss>;
+  static constexpr Rules rules{.graph = {.in = {id<AfterLoss>}}};
   void apply(AfterLoss, State& state) const {
     state.loss = state.loss.add(state.outputs.tensor().square().mean(), 0.1);
   }

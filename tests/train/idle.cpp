@@ -29,7 +29,9 @@ struct OnBoth final {
 
 // Both pairs, with a reason and without one.
 struct Warns final {
-  using warns_with = tutti::types<tutti::because<OnBoth, "one undoes the other">, OnIterations>;
+  static constexpr tutti::Rules rules{
+      .warns_with = {{tutti::id<OnBoth>, "one undoes the other"}, {tutti::id<OnIterations>}},
+  };
   void apply(tutti::BatchEnd, const State&) {}
 };
 

@@ -22,16 +22,16 @@ TEST_CASE("parameters are whole below the last stage and in their own type", "[t
 
 TEST_CASE("a policy says why it cannot train a sharded model", "[train][sharding]") {
   for (const bool whole : {true, false}) {
-    CHECK(train::why_no_sharding(SAM{}, whole) == SAM::no_sharding);
+    CHECK(train::why_no_sharding(SAM{}, whole) == SAM::about.no_sharding);
     CHECK(train::why_no_sharding(GradientClipping{}, whole).empty());
     CHECK(train::why_no_sharding(Factorize{}, whole).empty());
     CHECK_FALSE(train::why_no_sharding(Factorize{.refactorize_interval = "1ep"}, whole).empty());
   }
   CHECK(train::why_no_sharding(EMA{}, true).empty());
-  CHECK(train::why_no_sharding(EMA{}, false) == EMA::no_parameter_sharding);
+  CHECK(train::why_no_sharding(EMA{}, false) == EMA::about.no_parameter_sharding);
 }
 
 TEST_CASE("a policy that is off has nothing against it", "[train][sharding]") {
   CHECK(train::why_no_sharding(Switch<SAM>(SAM{}, false), true).empty());
-  CHECK(train::why_no_sharding(Switch<SAM>(SAM{}, true), true) == SAM::no_sharding);
+  CHECK(train::why_no_sharding(Switch<SAM>(SAM{}, true), true) == SAM::about.no_sharding);
 }

@@ -20,7 +20,7 @@ struct Late final {
 
 // Makes each step itself, in two passes.
 struct Twice final {
-  static constexpr bool skips_steps = true;
+  static constexpr About about{.skips_steps = true};
   void apply(Init, State&) {}
   template <class Pass, class Update>
   void step(State&, const Pass& pass, const Update& update) {

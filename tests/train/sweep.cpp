@@ -143,7 +143,7 @@ using FoldsOf = train::detail::Folding<Engine<Ps...>, true>;
 
 // Writes at its event, so that nothing may be left to a later moment.
 struct ShrinkWeights final {
-  using runs_before = types<EMA>;
+  static constexpr Rules rules{.runs_before = {{id<EMA>}}};
   void apply(BatchEnd, State& state) const {
     const torch::NoGradGuard no_grad;
     for (const auto& parameter : state.model->parameters()) {
@@ -152,7 +152,7 @@ struct ShrinkWeights final {
   }
 };
 struct NegateGradients final {
-  using runs_after = types<GradientClipping>;
+  static constexpr Rules rules{.runs_after = {{id<GradientClipping>}}};
   void apply(AfterTrainBatch, State& state) const {
     for (const auto& parameter : state.model->parameters()) {
       parameter.grad().neg_();

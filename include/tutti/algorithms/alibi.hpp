@@ -110,12 +110,16 @@ struct ALiBi final {
 
   static constexpr std::string_view name = "ALiBi";
   using events = types<Init, AfterDataloader>;
-  static constexpr std::string_view no_graph =
-      "makes its biases anew when the length changes, and a graph would read the old ones";
-  using tags = types<changes_model, changes_sequence_length>;
-  using runs_before =
-      types<because<GatedLinearUnits, "attention comes first in a block">,
-            because<Factorize, "the biases are for the attention layers as they were built">>;
+  static constexpr About about{
+      .no_graph =
+          "makes its biases anew when the length changes, and a graph would read the old ones",
+  };
+  static constexpr Rules rules{
+      .tags = {id<changes_model>, id<changes_sequence_length>},
+      .runs_before = {{id<GatedLinearUnits>, "attention comes first in a block"},
+                      {id<Factorize>,
+                       "the biases are for the attention layers as they were built"}},
+  };
 
   template <class Model>
   static constexpr bool supports = offers<Model, has_attention>;

@@ -73,12 +73,12 @@ struct AugMix final {
 
   static constexpr std::string_view name = "AugMix";
   using events = types<FitStart>;
-  using tags = types<augments_images>;
-  using runs_before =
-      types<because<ColOut, "operations keep their geometry while no rows are missing">>;
-  using warns_with =
-      types<because<RandAugment,
-                    "both are strong regularisers and both keep the CPU busy for every image">>;
+  static constexpr Rules rules{
+      .tags = {id<augments_images>},
+      .runs_before = {{id<ColOut>, "operations keep their geometry while no rows are missing"}},
+      .warns_with = {{id<RandAugment>,
+                      "both are strong regularisers and both keep the CPU busy for every image"}},
+  };
 
   /// Throws c10::ValueError when an option is out of range.
   constexpr void validate() const {

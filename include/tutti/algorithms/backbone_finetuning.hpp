@@ -51,16 +51,18 @@ struct BackboneFinetuning final {
   Lazy<std::vector<Group>> groups{};
 
   static constexpr std::string_view name = "BackboneFinetuning";
-  static constexpr std::string_view no_sharding =
-      "shards are made of the parameters that are trained at the start";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{
+      .reads_batch = false,
+      .no_sharding = "shards are made of the parameters that are trained at the start",
+  };
   using events = types<Init, BeforeDataloader, EpochEnd>;
-  using tags = types<freezes_parameters, sets_learning_rate>;
-  using conflicts_with =
-      types<because<LayerFreezing, "it takes out of training what this would give back">,
-            because<Unfreeze, "both decide when layers are trained">,
-            because<LoRA, "the model stays frozen beside adapters">>;
-  using runs_after = types<because<changes_model, "the layers are those that the surgeries leave">>;
+  static constexpr Rules rules{
+      .tags = {id<freezes_parameters>, id<sets_learning_rate>},
+      .runs_after = {{id<changes_model>, "the layers are those that the surgeries leave"}},
+      .conflicts_with = {{id<LayerFreezing>, "it takes out of training what this would give back"},
+                         {id<Unfreeze>, "both decide when layers are trained"},
+                         {id<LoRA>, "the model stays frozen beside adapters"}},
+  };
 
   /// Throws c10::ValueError when an option is missing or out of range.
   constexpr void validate() const {

@@ -33,7 +33,9 @@ struct BlurPool final {
   surgery::IfNone if_none = surgery::IfNone::error;  ///< when nothing was replaced
 
   using events = types<Init>;
-  using tags = types<changes_model, replaces_layers<>, adds_layers<nn::Conv2d>>;
+  static constexpr Rules rules{
+      .tags = {id<changes_model>, id<replaces_layers<>>, id<adds_layers<nn::Conv2d>>},
+  };
 
   /// Throws c10::ValueError for options that cannot be meant.
   constexpr void validate() const {

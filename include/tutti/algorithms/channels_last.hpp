@@ -49,9 +49,11 @@ struct ChannelsLast final {
 
   static constexpr std::string_view name = "ChannelsLast";
   using events = types<Init, AfterLoad, BeforeForward, EvalBeforeForward, PredictBeforeForward>;
-  using tags = types<changes_model>;
-  using runs_after = types<because<changes_model, "new weights are made channel by channel">>;
-  using runs_last = events;
+  static constexpr Rules rules{
+      .tags = {id<changes_model>},
+      .runs_after = {{id<changes_model>, "new weights are made channel by channel"}},
+      .runs_last = ids<events>,
+  };
 
   bool match(BeforeForward, const State&) const { return convert_inputs; }
   bool match(EvalBeforeForward, const State&) const { return convert_inputs; }

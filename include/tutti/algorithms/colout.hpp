@@ -106,11 +106,13 @@ struct ColOut final {
 
   static constexpr std::string_view name = "ColOut";
   using events = types<FitStart, AfterDataloader>;
-  using tags = types<changes_input_size>;
-  using runs_before =
-      types<because<ProgressiveResizing,
-                    "deleting columns afterwards would break the sizes that it aligns">,
-            because<CutOut, "holes keep the size asked for when nothing is deleted afterwards">>;
+  static constexpr Rules rules{
+      .tags = {id<changes_input_size>},
+      .runs_before = {{id<ProgressiveResizing>,
+                       "deleting columns afterwards would break the sizes that it aligns"},
+                      {id<CutOut>,
+                       "holes keep the size asked for when nothing is deleted afterwards"}},
+  };
 
   /// Networks for images of any size.
   template <class Model>

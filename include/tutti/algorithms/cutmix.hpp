@@ -133,16 +133,16 @@ struct CutMix final {
 
   static constexpr std::string_view name = "CutMix";
   using events = types<BeforeForward, BeforeLoss, BeforeBackward>;
-  using ahead_of_graph = types<BeforeLoss>;
-  using instead_of_graph = types<BeforeBackward>;
-  using tags = types<mixes_inputs, interpolates_loss, needs_dense_targets>;
-  using warns_with =
-      types<because<CutOut,
-                    "a hole may cover what was pasted, and the targets' weights do not "
-                    "follow">>;
-  using works_with =
-      types<because<uses_closure, "both passes of a step see one draw of box and permutation">,
-            because<smooths_targets, "both terms of an interpolated loss are smoothed">>;
+  static constexpr Rules rules{
+      .tags = {id<mixes_inputs>, id<interpolates_loss>, id<needs_dense_targets>},
+      .warns_with = {{id<CutOut>,
+                      "a hole may cover what was pasted, and the targets' weights do not "
+                      "follow"}},
+      .works_with = {{id<uses_closure>,
+                      "both passes of a step see one draw of box and permutation"},
+                     {id<smooths_targets>, "both terms of an interpolated loss are smoothed"}},
+      .graph = {.ahead = {id<BeforeLoss>}, .instead = {id<BeforeBackward>}},
+  };
 
   template <class Model>
   static constexpr bool supports = offers<Model, takes_images>;

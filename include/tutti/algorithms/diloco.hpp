@@ -72,16 +72,19 @@ struct DiLoCo final {
   std::int64_t since = 0;               ///< written by the policy: inner steps since the outer one
 
   static constexpr std::string_view name = "DiLoCo";
-  static constexpr bool reads_batch = false;
-  static constexpr std::string_view no_sharding =
-      "each rank trains a whole model of its own between two averages";
+  static constexpr About about{
+      .reads_batch = false,
+      .no_sharding = "each rank trains a whole model of its own between two averages",
+  };
   using events = types<FitStart, BatchEnd, EvalStart, FitEnd>;
-  using tags = types<averages_ranks>;
-  using runs_after = types<because<changes_model, "it keeps a copy of the model's parameters">>;
-  using conflicts_with =
-      types<because<averages_ranks, "both would decide when the ranks meet">,
-            because<averages_weights, "each rank would average weights that no other rank has">,
-            because<freezes_parameters, "the outer step would move what is frozen">>;
+  static constexpr Rules rules{
+      .tags = {id<averages_ranks>},
+      .runs_after = {{id<changes_model>, "it keeps a copy of the model's parameters"}},
+      .conflicts_with = {{id<averages_ranks>, "both would decide when the ranks meet"},
+                         {id<averages_weights>,
+                          "each rank would average weights that no other rank has"},
+                         {id<freezes_parameters>, "the outer step would move what is frozen"}},
+  };
 
   /// Throws c10::ValueError when the options are out of range.
   constexpr void validate() const {

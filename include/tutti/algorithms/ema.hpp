@@ -65,20 +65,23 @@ struct EMA final {
   Lazy<detail::LoadedAverages> loaded{};  ///< what load() has read, until AfterLoad
 
   static constexpr std::string_view name = "EMA";
-  static constexpr std::string_view no_parameter_sharding =
-      "it averages whole weights on every rank";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{
+      .reads_batch = false,
+      .reads_gradients = false,
+      .folds = {id<BatchEnd>},
+      .no_parameter_sharding = "it averages whole weights on every rank",
+  };
   using events = types<Init, AfterLoad, FitStart, BatchEnd, EpochEnd, EvalStart, EvalEnd,
                        PredictStart, PredictEnd>;
-  using folds = types<BatchEnd>;
-  static constexpr bool reads_gradients = false;
-  using tags = types<averages_weights>;
-  using runs_after = types<because<changes_model, "the averages copy names and shapes">>;
-  using conflicts_with =
-      types<because<averages_weights, "one would average, or load, what the other has swapped in">>;
-  using warns_with = types<because<freezes_parameters,
-                                   "the averages of frozen weights go on drifting towards "
-                                   "their last value">>;
+  static constexpr Rules rules{
+      .tags = {id<averages_weights>},
+      .runs_after = {{id<changes_model>, "the averages copy names and shapes"}},
+      .conflicts_with = {{id<averages_weights>,
+                          "one would average, or load, what the other has swapped in"}},
+      .warns_with = {{id<freezes_parameters>,
+                      "the averages of frozen weights go on drifting towards "
+                      "their last value"}},
+  };
 
   /// How often the averages are updated, in ba or ep.
   [[nodiscard]] constexpr Time interval() const {

@@ -127,14 +127,16 @@ struct Factorize final {
   Lazy<std::vector<std::int64_t>> ranks{};  ///< written by the policy: of all layers, once lowered
 
   static constexpr std::string_view name = "Factorize";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{.reads_batch = false};
   using events = types<Init, BatchEnd, EpochEnd, IterationEnd>;
-  using tags = types<changes_model, replaces_layers<nn::Conv2d, nn::Linear>,
-                     adds_layers<nn::Conv2d, nn::Linear>>;
-  using runs_before = types<because<BlurPool, "the first of two convolutions has the stride">>;
-  using runs_after =
-      types<because<GatedLinearUnits, "the block that it replaces would take its factors along">,
-            because<ALiBi, "attention is changed on the layers as they were">>;
+  static constexpr Rules rules{
+      .tags = {id<changes_model>, id<replaces_layers<nn::Conv2d, nn::Linear>>,
+               id<adds_layers<nn::Conv2d, nn::Linear>>},
+      .runs_before = {{id<BlurPool>, "the first of two convolutions has the stride"}},
+      .runs_after = {{id<GatedLinearUnits>,
+                      "the block that it replaces would take its factors along"},
+                     {id<ALiBi>, "attention is changed on the layers as they were"}},
+  };
 
   /// Throws c10::ValueError for options that cannot be meant.
   constexpr void validate() const {

@@ -56,10 +56,11 @@ struct GatedLinearUnits final {
 
   static constexpr std::string_view name = "GatedLinearUnits";
   using events = types<Init>;
-  using tags = types<changes_model, adds_layers<nn::Linear>, adds_layers<nn::LayerNorm>>;
-  using runs_before =
-      types<because<LowPrecisionLayerNorm, "the new blocks have layer norms of their own">,
-            because<Factorize, "factors of the old block would be thrown away with it">>;
+  static constexpr Rules rules{
+      .tags = {id<changes_model>, id<adds_layers<nn::Linear>>, id<adds_layers<nn::LayerNorm>>},
+      .runs_before = {{id<LowPrecisionLayerNorm>, "the new blocks have layer norms of their own"},
+                      {id<Factorize>, "factors of the old block would be thrown away with it"}},
+  };
 
   template <class Model>
   static constexpr bool supports = offers<Model, has_feed_forward>;

@@ -26,19 +26,20 @@ struct GhostBatchNorm final {
 
   static constexpr std::string_view name = "GhostBatchNorm";
   using events = types<Init>;
-  using tags = types<changes_model, uses_batch_statistics,
-                     replaces_layers<nn::BatchNorm1d, nn::BatchNorm2d>>;
-  using runs_after = types<
-      because<SqueezeExcite,
-              "surgeries have one order, so that a recipe makes one model however it is listed">,
-      because<Factorize,
-              "surgeries have one order, so that a recipe makes one model however it is listed">,
-      because<BlurPool,
-              "surgeries have one order, so that a recipe makes one model however it is listed">>;
-  using checked_with =
-      types<because<SelectiveBackprop,
-                    "what SelectiveBackprop leaves of a batch must not be less than "
-                    "ghost_batch_size; the first batch that is gets refused">>;
+  static constexpr Rules rules{
+      .tags = {id<changes_model>, id<uses_batch_statistics>,
+               id<replaces_layers<nn::BatchNorm1d, nn::BatchNorm2d>>},
+      .runs_after =
+          {{id<SqueezeExcite>,
+            "surgeries have one order, so that a recipe makes one model however it is listed"},
+           {id<Factorize>,
+            "surgeries have one order, so that a recipe makes one model however it is listed"},
+           {id<BlurPool>,
+            "surgeries have one order, so that a recipe makes one model however it is listed"}},
+      .checked_with = {{id<SelectiveBackprop>,
+                        "what SelectiveBackprop leaves of a batch must not be less than "
+                        "ghost_batch_size; the first batch that is gets refused"}},
+  };
 
   /// Throws c10::ValueError when ghost_batch_size is out of range.
   constexpr void validate() const {

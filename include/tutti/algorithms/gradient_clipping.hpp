@@ -116,15 +116,19 @@ struct GradientClipping final {
   Lazy<std::unordered_set<const void*>> excluded{};  ///< written by it: what `exclude` means
 
   static constexpr std::string_view name = "GradientClipping";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{
+      .reads_batch = false,
+      .reads_gradients = false,  // after the step
+      .folds = {id<AfterTrainBatch>},
+      .only_watches = {id<BatchEnd>},
+  };
   using events = types<FitStart, AfterTrainBatch, BatchEnd>;
-  using folds = types<AfterTrainBatch>;
-  using only_watches = types<BatchEnd>;
-  static constexpr bool reads_gradients = false;  // after the step
-  using tags = types<clips_gradients>;
-  using warns_with = types<because<freezes_parameters,
-                                   "the norm over all gradients shrinks as layers freeze, so "
-                                   "that the threshold comes to mean something else">>;
+  static constexpr Rules rules{
+      .tags = {id<clips_gradients>},
+      .warns_with = {{id<freezes_parameters>,
+                      "the norm over all gradients shrinks as layers freeze, so "
+                      "that the threshold comes to mean something else"}},
+  };
 
   /// Throws c10::ValueError when type or threshold are not set or out of range.
   constexpr void validate() const {

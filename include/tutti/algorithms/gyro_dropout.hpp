@@ -60,13 +60,16 @@ struct GyroDropout final {
   std::int64_t ascent = -1;  ///< written by the policy: the batch that `before` belongs to
 
   static constexpr std::string_view name = "GyroDropout";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{
+      .reads_batch = false,
+      .no_graph = "picks its masks on the host while the model runs",
+  };
   using events = types<FitStart, BeforeTrainBatch>;
-  static constexpr std::string_view no_graph = "picks its masks on the host while the model runs";
-  using tags = types<changes_model, draws_masks, replaces_layers<nn::Dropout>>;
-  using conflicts_with =
-      types<because<SelectiveBackprop,
-                    "the forward pass that selects examples uses up masks of the training">>;
+  static constexpr Rules rules{
+      .tags = {id<changes_model>, id<draws_masks>, id<replaces_layers<nn::Dropout>>},
+      .conflicts_with = {{id<SelectiveBackprop>,
+                          "the forward pass that selects examples uses up masks of the training"}},
+  };
 
   /// Throws c10::ValueError when an option is out of range.
   constexpr void validate() const {

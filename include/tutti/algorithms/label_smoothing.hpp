@@ -61,14 +61,14 @@ struct LabelSmoothing final {
 
   static constexpr std::string_view name = "LabelSmoothing";
   using events = types<BeforeLoss, AfterLoss>;
-  using ahead_of_graph = types<BeforeLoss>;
-  using behind_graph = types<AfterLoss>;
-  using tags = types<smooths_targets, needs_dense_targets>;
-  using runs_after =
-      types<because<mixes_inputs,
-                    "the mixed targets are what has to be smooth, and smoothing is "
-                    "taken back first">,
-            because<interpolates_loss, "the interpolated targets are what has to be smooth">>;
+  static constexpr Rules rules{
+      .tags = {id<smooths_targets>, id<needs_dense_targets>},
+      .runs_after = {{id<mixes_inputs>,
+                      "the mixed targets are what has to be smooth, and smoothing is "
+                      "taken back first"},
+                     {id<interpolates_loss>, "the interpolated targets are what has to be smooth"}},
+      .graph = {.ahead = {id<BeforeLoss>}, .behind = {id<AfterLoss>}},
+  };
 
   template <class Model>
   static constexpr bool supports = !lists<Model, loss_takes_indices>;

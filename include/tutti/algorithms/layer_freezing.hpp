@@ -87,11 +87,13 @@ struct LayerFreezing final {
                                                                   ///< with running statistics
 
   static constexpr std::string_view name = "LayerFreezing";
-  static constexpr std::string_view no_sharding =
-      "it takes layers from the optimizer, which has parts of them under other handles";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{
+      .reads_batch = false,
+      .no_sharding =
+          "it takes layers from the optimizer, which has parts of them under other handles",
+  };
   using events = types<BeforeDataloader, EpochEnd>;
-  using tags = types<freezes_parameters>;
+  static constexpr Rules rules{.tags = {id<freezes_parameters>}};
 
   /// Frozen parameters get no gradient, which the reduction over ranks has to know.
   [[nodiscard]] static constexpr bool leaves_parameters_unused() { return true; }

@@ -46,15 +46,18 @@ struct LocalSGD final {
   Time start = "0ba";       ///< before it parameters are averaged after each batch; in ba
 
   static constexpr std::string_view name = "LocalSGD";
-  static constexpr bool reads_batch = false;
-  static constexpr std::string_view no_sharding =
-      "each rank trains a whole model of its own between two averages";
+  static constexpr About about{
+      .reads_batch = false,
+      .no_sharding = "each rank trains a whole model of its own between two averages",
+  };
   using events = types<BatchEnd, EvalStart, FitEnd>;
-  using tags = types<averages_ranks>;
-  using runs_after = types<because<changes_model, "it averages the model's parameters">>;
-  using conflicts_with =
-      types<because<averages_ranks, "both would decide when the ranks meet">,
-            because<averages_weights, "each rank would average weights that no other rank has">>;
+  static constexpr Rules rules{
+      .tags = {id<averages_ranks>},
+      .runs_after = {{id<changes_model>, "it averages the model's parameters"}},
+      .conflicts_with = {{id<averages_ranks>, "both would decide when the ranks meet"},
+                         {id<averages_weights>,
+                          "each rank would average weights that no other rank has"}},
+  };
 
   /// Throws c10::ValueError when the options are out of range.
   constexpr void validate() const {

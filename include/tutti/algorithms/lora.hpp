@@ -87,21 +87,23 @@ struct LoRA final {
   bool save_base = false;  ///< checkpoints hold the frozen weights, too; else their hash
 
   static constexpr std::string_view name = "LoRA";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{.reads_batch = false};
   using events = types<Init>;
-  using tags =
-      types<changes_model, replaces_layers<nn::Linear, nn::TransposedLinear, nn::Embedding>>;
-  using conflicts_with =
-      types<because<Factorize, "both replace linear layers, and factors would be frozen">,
-            because<LayerFreezing, "the model is frozen already, so it would freeze adapters">,
-            because<adds_layers<nn::Linear>,
-                    "new layers of the frozen model would stay as they were drawn">>;
-  using runs_after = types<because<ALiBi, "the model is frozen as it is then">,
-                           because<BlurPool, "the model is frozen as it is then">,
-                           because<GhostBatchNorm, "the model is frozen as it is then">,
-                           because<GyroDropout, "the model is frozen as it is then">,
-                           because<StochasticDepth, "the model is frozen as it is then">,
-                           because<WeightStandardization, "the model is frozen as it is then">>;
+  static constexpr Rules rules{
+      .tags = {id<changes_model>,
+               id<replaces_layers<nn::Linear, nn::TransposedLinear, nn::Embedding>>},
+      .runs_after = {{id<ALiBi>, "the model is frozen as it is then"},
+                     {id<BlurPool>, "the model is frozen as it is then"},
+                     {id<GhostBatchNorm>, "the model is frozen as it is then"},
+                     {id<GyroDropout>, "the model is frozen as it is then"},
+                     {id<StochasticDepth>, "the model is frozen as it is then"},
+                     {id<WeightStandardization>, "the model is frozen as it is then"}},
+      .conflicts_with = {{id<Factorize>, "both replace linear layers, and factors would be frozen"},
+                         {id<LayerFreezing>,
+                          "the model is frozen already, so it would freeze adapters"},
+                         {id<adds_layers<nn::Linear>>,
+                          "new layers of the frozen model would stay as they were drawn"}},
+  };
 
   /// Throws c10::ValueError when an option is missing or out of range.
   void validate() const;

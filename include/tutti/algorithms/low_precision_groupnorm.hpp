@@ -41,8 +41,10 @@ struct LowPrecisionGroupNorm final {
 
   static constexpr std::string_view name = "LowPrecisionGroupNorm";
   using events = types<Init, BeforeLoad, AfterLoad>;
-  using tags = types<changes_model, replaces_layers<nn::GroupNorm>>;
-  using runs_last = events;
+  static constexpr Rules rules{
+      .tags = {id<changes_model>, id<replaces_layers<nn::GroupNorm>>},
+      .runs_last = ids<events>,
+  };
 
   /// Throws c10::ValueError when apply_at is none of its values.
   constexpr void validate() const {

@@ -41,9 +41,11 @@ struct LowPrecisionLayerNorm final {
 
   static constexpr std::string_view name = "LowPrecisionLayerNorm";
   using events = types<Init, BeforeLoad, AfterLoad>;
-  using tags = types<changes_model, replaces_layers<nn::LayerNorm, nn::RMSNorm>>;
-  using runs_after = types<because<GatedLinearUnits, "GatedLinearUnits makes layer norms">>;
-  using runs_last = events;
+  static constexpr Rules rules{
+      .tags = {id<changes_model>, id<replaces_layers<nn::LayerNorm, nn::RMSNorm>>},
+      .runs_after = {{id<GatedLinearUnits>, "GatedLinearUnits makes layer norms"}},
+      .runs_last = ids<events>,
+  };
 
   /// Throws c10::ValueError when apply_at is none of its values.
   constexpr void validate() const {

@@ -83,20 +83,18 @@ struct MixUp final {
 
   static constexpr std::string_view name = "MixUp";
   using events = types<BeforeForward, BeforeLoss, BeforeBackward>;
-  using ahead_of_graph = types<BeforeLoss>;
-  using instead_of_graph = types<BeforeBackward>;
-  using tags = types<mixes_inputs, interpolates_loss, needs_dense_targets>;
-  using runs_before =
-      types<because<CutMix,
-                    "CutMix pastes pixels that are mixed already, so it mixes the targets "
-                    "that MixUp has mixed">>;
-  using checked_with =
-      types<because<CutMix,
-                    "interpolate_loss of either would leave out the terms in which both "
-                    "mix">>;
-  using works_with =
-      types<because<uses_closure, "both passes of a step see one draw of the mix">,
-            because<smooths_targets, "both terms of an interpolated loss are smoothed">>;
+  static constexpr Rules rules{
+      .tags = {id<mixes_inputs>, id<interpolates_loss>, id<needs_dense_targets>},
+      .runs_before = {{id<CutMix>,
+                       "CutMix pastes pixels that are mixed already, so it mixes the targets "
+                       "that MixUp has mixed"}},
+      .checked_with = {{id<CutMix>,
+                        "interpolate_loss of either would leave out the terms in which both "
+                        "mix"}},
+      .works_with = {{id<uses_closure>, "both passes of a step see one draw of the mix"},
+                     {id<smooths_targets>, "both terms of an interpolated loss are smoothed"}},
+      .graph = {.ahead = {id<BeforeLoss>}, .instead = {id<BeforeBackward>}},
+  };
 
   template <class Model>
   static constexpr bool supports = !lists<Model, takes_tokens>;  // ids cannot be blended

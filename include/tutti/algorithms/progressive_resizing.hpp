@@ -117,9 +117,10 @@ struct ProgressiveResizing final {
 
   static constexpr std::string_view name = "ProgressiveResizing";
   using events = types<AfterDataloader>;
-  using tags = types<changes_input_size>;
-  using runs_before =
-      types<because<CutOut, "holes have the size asked for in what the network sees">>;
+  static constexpr Rules rules{
+      .tags = {id<changes_input_size>},
+      .runs_before = {{id<CutOut>, "holes have the size asked for in what the network sees"}},
+  };
 
   /// Networks for images of any size.
   template <class Model>

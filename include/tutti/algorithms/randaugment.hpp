@@ -53,9 +53,10 @@ struct RandAugment final {
 
   static constexpr std::string_view name = "RandAugment";
   using events = types<FitStart>;
-  using tags = types<augments_images>;
-  using runs_before =
-      types<because<ColOut, "operations keep their geometry while no rows are missing">>;
+  static constexpr Rules rules{
+      .tags = {id<augments_images>},
+      .runs_before = {{id<ColOut>, "operations keep their geometry while no rows are missing"}},
+  };
 
   /// Throws c10::ValueError when an option is out of range.
   constexpr void validate() const {

@@ -32,13 +32,16 @@ struct Recompute final {
   surgery::IfNone if_none = surgery::IfNone::error;  ///< when the model has no such module
 
   static constexpr std::string_view name = "Recompute";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{
+      .reads_batch = false,
+      .no_graph = "puts the generators back on the host, while the model runs",
+  };
   using events = types<Init>;
-  static constexpr std::string_view no_graph =
-      "puts the generators back on the host, while the model runs";
-  using conflicts_with = types<
-      because<draws_masks, "a block that is computed again would draw other masks than it had">>;
-  using runs_after = types<because<changes_model, "the blocks are those that the surgeries leave">>;
+  static constexpr Rules rules{
+      .runs_after = {{id<changes_model>, "the blocks are those that the surgeries leave"}},
+      .conflicts_with = {{id<draws_masks>,
+                          "a block that is computed again would draw other masks than it had"}},
+  };
 
   template <class Model>
   static constexpr bool supports = !lists<Model, is_compiled>;

@@ -127,19 +127,19 @@ struct SAM final {
   Lazy<std::vector<at::Tensor>> buffers{};  ///< the model's, once asked for
 
   static constexpr std::string_view name = "SAM";
-  static constexpr std::string_view no_sharding =
-      "it climbs along the gradients of each rank alone, which no rank has whole";
+  static constexpr About about{
+      .no_graph = "trains in two passes, with the weights in other memory in each",
+      .no_sharding = "it climbs along the gradients of each rank alone, which no rank has whole",
+  };
   using events = types<AfterLoad>;
-  static constexpr std::string_view no_graph =
-      "trains in two passes, with the weights in other memory in each";
-  using tags = types<uses_closure>;
-  using conflicts_with =
-      types<because<uses_closure, "both would run forward and backward themselves">>;
-  using works_with =
-      types<because<draws_masks, "both passes of a step draw the same masks">,
-            because<uses_batch_statistics, "running statistics learn in the first pass only">,
-            because<freezes_parameters, "frozen parameters are not moved">,
-            because<clips_gradients, "only the gradients that make the step are clipped">>;
+  static constexpr Rules rules{
+      .tags = {id<uses_closure>},
+      .conflicts_with = {{id<uses_closure>, "both would run forward and backward themselves"}},
+      .works_with = {{id<draws_masks>, "both passes of a step draw the same masks"},
+                     {id<uses_batch_statistics>, "running statistics learn in the first pass only"},
+                     {id<freezes_parameters>, "frozen parameters are not moved"},
+                     {id<clips_gradients>, "only the gradients that make the step are clipped"}},
+  };
 
   /// Throws c10::ValueError when an option is out of range.
   constexpr void validate() const {

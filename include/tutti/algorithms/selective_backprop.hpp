@@ -123,14 +123,15 @@ struct SelectiveBackprop final {
 
   static constexpr std::string_view name = "SelectiveBackprop";
   using events = types<Init, AfterDataloader>;
-  using tags = types<selects_examples>;
-  using runs_first = types<AfterDataloader>;
-  using conflicts_with =
-      types<because<ALiBi,
-                    "examples would be chosen by sequences longer than those that are trained on, "
-                    "before ALiBi cuts them up">>;
-  using works_with =
-      types<because<uses_batch_statistics, "running statistics do not learn from choosing">>;
+  static constexpr Rules rules{
+      .tags = {id<selects_examples>},
+      .runs_first = {id<AfterDataloader>},
+      .conflicts_with =
+          {{id<ALiBi>,
+            "examples would be chosen by sequences longer than those that are trained on, "
+            "before ALiBi cuts them up"}},
+      .works_with = {{id<uses_batch_statistics>, "running statistics do not learn from choosing"}},
+  };
 
   /// Throws c10::ValueError when an option is out of range.
   constexpr void validate() const {

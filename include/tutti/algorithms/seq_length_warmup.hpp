@@ -75,13 +75,15 @@ struct SeqLengthWarmup final {
 
   static constexpr std::string_view name = "SeqLengthWarmup";
   using events = types<AfterDataloader>;
-  using tags = types<changes_sequence_length>;
-  using runs_after = types<because<ALiBi, "the warm-up is up to the length that training has">>;
-  using conflicts_with =
-      types<because<SelectiveBackprop,
-                    "examples would be chosen by sequences longer than those that are trained on">>;
-  using checked_with =
-      types<because<ALiBi, "sequences that are shorter than max_seq_length end the warm-up early">>;
+  static constexpr Rules rules{
+      .tags = {id<changes_sequence_length>},
+      .runs_after = {{id<ALiBi>, "the warm-up is up to the length that training has"}},
+      .conflicts_with =
+          {{id<SelectiveBackprop>,
+            "examples would be chosen by sequences longer than those that are trained on"}},
+      .checked_with = {{id<ALiBi>,
+                        "sequences that are shorter than max_seq_length end the warm-up early"}},
+  };
 
   template <class Model>
   static constexpr bool supports = offers<Model, takes_tokens>;

@@ -79,13 +79,17 @@ struct SkipSpikes final {
   Lazy<std::vector<double>> norms{};   ///< written by the policy: the latest in line
 
   static constexpr std::string_view name = "SkipSpikes";
-  static constexpr std::string_view no_parameter_sharding = "it takes the norm of whole gradients";
-  static constexpr bool skips_steps = true;
-  static constexpr bool reads_batch = false;
-  static constexpr bool reads_gradients = false;  // after the step
+  static constexpr About about{
+      .reads_batch = false,
+      .reads_gradients = false,  // after the step
+      .skips_steps = true,
+      .only_watches = {id<BatchEnd>},
+      .no_parameter_sharding = "it takes the norm of whole gradients",
+  };
   using events = types<FitStart, AfterTrainBatch, BatchEnd>;
-  using only_watches = types<BatchEnd>;
-  using runs_before = types<because<clips_gradients, "a clipped gradient is never out of line">>;
+  static constexpr Rules rules{
+      .runs_before = {{id<clips_gradients>, "a clipped gradient is never out of line"}},
+  };
 
   /// Throws c10::ValueError when an option is out of range.
   constexpr void validate() const {

@@ -28,17 +28,18 @@ struct SpectralNorm final {
   surgery::IfNone if_none = surgery::IfNone::error;  ///< when no layer was changed
 
   static constexpr std::string_view name = "SpectralNorm";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{.reads_batch = false};
   using events = types<Init>;
-  using tags = types<changes_model, replaces_layers<nn::Conv2d, nn::Linear>>;
-  using conflicts_with =
-      types<because<WeightStandardization, "a weight has one parametrisation">,
-            because<LoRA, "the weight that an adapter stands beside is made anew in each pass">>;
-  using runs_after =
-      types<because<Factorize, "a parametrised weight cannot be factored">,
-            because<BlurPool, "its convolutions are parametrised too">,
-            because<SqueezeExcite, "gates are put behind convolutions that are plain yet">,
-            because<GatedLinearUnits, "the layers of its blocks are parametrised too">>;
+  static constexpr Rules rules{
+      .tags = {id<changes_model>, id<replaces_layers<nn::Conv2d, nn::Linear>>},
+      .runs_after = {{id<Factorize>, "a parametrised weight cannot be factored"},
+                     {id<BlurPool>, "its convolutions are parametrised too"},
+                     {id<SqueezeExcite>, "gates are put behind convolutions that are plain yet"},
+                     {id<GatedLinearUnits>, "the layers of its blocks are parametrised too"}},
+      .conflicts_with = {{id<WeightStandardization>, "a weight has one parametrisation"},
+                         {id<LoRA>,
+                          "the weight that an adapter stands beside is made anew in each pass"}},
+  };
 
   /// Throws c10::ValueError when an option is out of range.
   constexpr void validate() const {

@@ -30,10 +30,12 @@ struct SqueezeExcite final {
 
   static constexpr std::string_view name = "SqueezeExcite";
   using events = types<Init>;
-  using tags = types<changes_model, replaces_layers<nn::Conv2d>, adds_layers<nn::Linear>>;
-  using runs_before =
-      types<because<Factorize, "each half of a factored convolution would get a gate of its own">,
-            because<BlurPool, "the gate belongs behind the whole layer, its blur included">>;
+  static constexpr Rules rules{
+      .tags = {id<changes_model>, id<replaces_layers<nn::Conv2d>>, id<adds_layers<nn::Linear>>},
+      .runs_before = {{id<Factorize>,
+                       "each half of a factored convolution would get a gate of its own"},
+                      {id<BlurPool>, "the gate belongs behind the whole layer, its blur included"}},
+  };
 
   /// Throws c10::ValueError for options that cannot be meant.
   constexpr void validate() const {

@@ -75,20 +75,23 @@ struct StochasticDepth final {
   Lazy<std::shared_ptr<models::StochasticBlocks>> blocks{};  ///< written by the policy
 
   static constexpr std::string_view name = "StochasticDepth";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{
+      .reads_batch = false,
+      .no_graph = "draws on the host, while the model runs, what it skips",
+  };
   using events = types<Init, AfterLoad, BatchStart>;
-  static constexpr std::string_view no_graph =
-      "draws on the host, while the model runs, what it skips";
-  using tags = types<changes_model, draws_masks>;
-  using runs_after = types<
-      because<SqueezeExcite,
-              "surgeries have one order, so that a recipe makes one model however it is listed">,
-      because<Factorize,
-              "surgeries have one order, so that a recipe makes one model however it is listed">,
-      because<BlurPool,
-              "surgeries have one order, so that a recipe makes one model however it is listed">,
-      because<GhostBatchNorm,
-              "surgeries have one order, so that a recipe makes one model however it is listed">>;
+  static constexpr Rules rules{
+      .tags = {id<changes_model>, id<draws_masks>},
+      .runs_after =
+          {{id<SqueezeExcite>,
+            "surgeries have one order, so that a recipe makes one model however it is listed"},
+           {id<Factorize>,
+            "surgeries have one order, so that a recipe makes one model however it is listed"},
+           {id<BlurPool>,
+            "surgeries have one order, so that a recipe makes one model however it is listed"},
+           {id<GhostBatchNorm>,
+            "surgeries have one order, so that a recipe makes one model however it is listed"}},
+  };
 
   template <class Model>
   static constexpr bool supports = offers<Model, has_residual_blocks>;

@@ -87,14 +87,17 @@ struct SWA final {
   Lazy<std::vector<Batch>> recent{};        ///< written by it: the latest batches, on the host
 
   static constexpr std::string_view name = "SWA";
-  static constexpr std::string_view no_parameter_sharding =
-      "it averages whole weights on every rank";
+  static constexpr About about{
+      .no_parameter_sharding = "it averages whole weights on every rank",
+  };
   using events = types<FitStart, BatchStart, BatchEnd, EpochEnd, IterationEnd>;
-  using tags = types<averages_weights, sets_learning_rate>;
-  using runs_after = types<because<changes_model, "the mean copies names and shapes">>;
-  using conflicts_with =
-      types<because<averages_weights, "one would average, or load, what the other has swapped in">>;
-  using works_with = types<because<freezes_parameters, "frozen weights keep their value">>;
+  static constexpr Rules rules{
+      .tags = {id<averages_weights>, id<sets_learning_rate>},
+      .runs_after = {{id<changes_model>, "the mean copies names and shapes"}},
+      .conflicts_with = {{id<averages_weights>,
+                          "one would average, or load, what the other has swapped in"}},
+      .works_with = {{id<freezes_parameters>, "frozen weights keep their value"}},
+  };
 
   /// Throws c10::ValueError when the options contradict each other or are out of range.
   constexpr void validate() const {

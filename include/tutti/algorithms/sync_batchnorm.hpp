@@ -24,19 +24,21 @@ struct SyncBatchNorm final {
   surgery::IfNone if_none = surgery::IfNone::error;  ///< when the model has no such layer
 
   static constexpr std::string_view name = "SyncBatchNorm";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{.reads_batch = false};
   using events = types<Init>;
-  using tags = types<changes_model, uses_batch_statistics,
-                     replaces_layers<nn::BatchNorm1d, nn::BatchNorm2d>>;
-  using conflicts_with =
-      types<because<GhostBatchNorm, "one makes normalised batches larger, the other smaller">>;
-  using runs_after = types<
-      because<SqueezeExcite,
-              "surgeries have one order, so that a recipe makes one model however it is listed">,
-      because<Factorize,
-              "surgeries have one order, so that a recipe makes one model however it is listed">,
-      because<BlurPool,
-              "surgeries have one order, so that a recipe makes one model however it is listed">>;
+  static constexpr Rules rules{
+      .tags = {id<changes_model>, id<uses_batch_statistics>,
+               id<replaces_layers<nn::BatchNorm1d, nn::BatchNorm2d>>},
+      .runs_after =
+          {{id<SqueezeExcite>,
+            "surgeries have one order, so that a recipe makes one model however it is listed"},
+           {id<Factorize>,
+            "surgeries have one order, so that a recipe makes one model however it is listed"},
+           {id<BlurPool>,
+            "surgeries have one order, so that a recipe makes one model however it is listed"}},
+      .conflicts_with = {{id<GhostBatchNorm>,
+                          "one makes normalised batches larger, the other smaller"}},
+  };
 
   /// Changes the model where there are several ranks, and logs `sync_batchnorm/num_layers`: how
   /// many layers sum over ranks then.

@@ -57,15 +57,17 @@ struct Unfreeze final {
                                                                   ///< with running statistics
 
   static constexpr std::string_view name = "Unfreeze";
-  static constexpr std::string_view no_sharding =
-      "shards are made of the parameters that are trained at the start";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{
+      .reads_batch = false,
+      .no_sharding = "shards are made of the parameters that are trained at the start",
+  };
   using events = types<Init, BeforeDataloader, BatchEnd, EpochEnd>;
-  using tags = types<freezes_parameters>;
-  using conflicts_with =
-      types<because<LayerFreezing, "it takes out of training what this would give back">,
-            because<LoRA, "the model stays frozen beside adapters">>;
-  using runs_after = types<because<changes_model, "the layers are those that the surgeries leave">>;
+  static constexpr Rules rules{
+      .tags = {id<freezes_parameters>},
+      .runs_after = {{id<changes_model>, "the layers are those that the surgeries leave"}},
+      .conflicts_with = {{id<LayerFreezing>, "it takes out of training what this would give back"},
+                         {id<LoRA>, "the model stays frozen beside adapters"}},
+  };
 
   /// Throws c10::ValueError when `at` is missing.
   constexpr void validate() const {

@@ -33,15 +33,17 @@ struct WeightStandardization final {
 
   static constexpr std::string_view name = "WeightStandardization";
   using events = types<Init>;
-  using tags = types<changes_model, replaces_layers<nn::Conv2d>>;
-  using runs_after = types<
-      because<BlurPool, "its convolutions are standardised too">,
-      because<Factorize, "a standardised weight cannot be factored">,
-      because<SqueezeExcite, "gates are put behind convolutions that are plain yet">,
-      because<GhostBatchNorm,
-              "surgeries have one order, so that a recipe makes one model however it is listed">,
-      because<StochasticDepth,
-              "surgeries have one order, so that a recipe makes one model however it is listed">>;
+  static constexpr Rules rules{
+      .tags = {id<changes_model>, id<replaces_layers<nn::Conv2d>>},
+      .runs_after =
+          {{id<BlurPool>, "its convolutions are standardised too"},
+           {id<Factorize>, "a standardised weight cannot be factored"},
+           {id<SqueezeExcite>, "gates are put behind convolutions that are plain yet"},
+           {id<GhostBatchNorm>,
+            "surgeries have one order, so that a recipe makes one model however it is listed"},
+           {id<StochasticDepth>,
+            "surgeries have one order, so that a recipe makes one model however it is listed"}},
+  };
 
   /// Throws c10::ValueError when n_last_layers_ignore is negative.
   constexpr void validate() const {

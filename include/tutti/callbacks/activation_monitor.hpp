@@ -87,10 +87,12 @@ struct ActivationMonitor final {
   std::int64_t last = -1;                 ///< written by the policy: when it last logged
 
   static constexpr std::string_view name = "ActivationMonitor";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{.reads_batch = false};
   static constexpr Role role = Role::callback;
   using events = types<FitStart, BeforeTrainBatch, BeforeForward, AfterForward>;
-  using instead_of_graph = types<AfterForward>;  // where it watches
+  static constexpr Rules rules{
+      .graph = {.instead = {id<AfterForward>}},  // where it watches
+  };
 
   /// Throws c10::ValueError when an option is out of range.
   constexpr void validate() const {

@@ -33,7 +33,7 @@ enum class MonitorMode : std::uint8_t { min, max };
 /// Source: MosaicML Composer, `composer.callbacks.CheckpointSaver`, which knows no monitor.
 struct CheckpointSaver final {
   static constexpr std::string_view name = "CheckpointSaver";
-  static constexpr bool reads_gradients = false;
+  static constexpr About about{.reads_gradients = false};
   using events = types<Init, EvalEnd>;
 
   std::string folder = "{run_folder}/checkpoints";  ///< placeholders as in the trainer's options

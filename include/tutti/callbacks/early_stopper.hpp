@@ -40,7 +40,7 @@ struct EarlyStopper final {
   bool standalone = false;      ///< written by the policy: an evaluation outside fit
 
   static constexpr std::string_view name = "EarlyStopper";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{.reads_batch = false};
   static constexpr Role role = Role::callback;
   using events = types<EvalStandaloneStart, EvalStandaloneEnd, EvalEnd, EpochEnd, BatchEnd, FitEnd>;
 

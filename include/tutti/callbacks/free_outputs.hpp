@@ -17,10 +17,10 @@ namespace tutti {
 /// Source: MosaicML Composer, `composer.callbacks.FreeOutputs`.
 struct FreeOutputs final {
   static constexpr std::string_view name = "FreeOutputs";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{.reads_batch = false};
   static constexpr Role role = Role::callback;
   using events = types<FitStart, AfterLoss>;
-  using behind_graph = types<AfterLoss>;
+  static constexpr Rules rules{.graph = {.behind = {id<AfterLoss>}}};
 
   /// Throws c10::Error when the model has training metrics.
   void apply(FitStart, State& state) const;

@@ -58,8 +58,10 @@ struct Generate final {
   Interval due{};  ///< written by the policy
 
   static constexpr std::string_view name = "Generate";
-  static constexpr std::string_view no_parameter_sharding =
-      "rank 0 generates alone and would wait for the parameters of the others";
+  static constexpr About about{
+      .no_parameter_sharding =
+          "rank 0 generates alone and would wait for the parameters of the others",
+  };
   static constexpr Role role = Role::callback;
   using events = types<FitStart, BatchEnd, EpochEnd, IterationEnd, FitEnd>;
 

@@ -35,7 +35,7 @@ namespace tutti {
 /// Source: MosaicML LLM Foundry, `llmfoundry.callbacks.HuggingFaceCheckpointer`.
 struct HuggingFaceCheckpointer final {
   static constexpr std::string_view name = "HuggingFaceCheckpointer";
-  static constexpr bool reads_gradients = false;
+  static constexpr About about{.reads_gradients = false};
   using events = types<Init, FitStart>;
 
   models::AnyPretrained model{};                  ///< the network that is trained; obligatory

@@ -22,8 +22,10 @@ namespace tutti {
 /// `composer.callbacks.LRMonitor`.
 struct LRMonitor final {
   static constexpr std::string_view name = "LRMonitor";
-  static constexpr bool reads_gradients = false;
-  static constexpr bool reads_batch = false;
+  static constexpr About about{
+      .reads_batch = false,
+      .reads_gradients = false,
+  };
   using events = types<BatchEnd>;
 
   void apply(BatchEnd, const State& state) const;

@@ -63,8 +63,10 @@ struct MemoryMonitor final {
   std::int64_t dist_aggregate_batch_interval = 0;  ///< batches; 0: never over all processes
 
   static constexpr std::string_view name = "MemoryMonitor";
-  static constexpr bool reads_gradients = false;
-  static constexpr bool reads_batch = false;
+  static constexpr About about{
+      .reads_batch = false,
+      .reads_gradients = false,
+  };
   using events = types<Init, AfterTrainBatch>;
 
   /// Throws c10::ValueError when an option is out of range.

@@ -37,7 +37,7 @@ struct MemorySnapshot final {
   bool done = false;        ///< written by the policy
 
   static constexpr std::string_view name = "MemorySnapshot";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{.reads_batch = false};
   using events = types<Init, FitStart, BatchEnd>;
 
   /// Throws c10::ValueError when an option is out of range.

@@ -18,7 +18,7 @@ namespace tutti {
 /// Source: MosaicML Composer, `composer.callbacks.NaNMonitor`.
 struct NaNMonitor final {
   static constexpr std::string_view name = "NaNMonitor";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{.reads_batch = false};
   using events = types<AfterLoss>;
 
   /// Throws c10::Error naming the part of the loss, where it has parts, and the batch.

@@ -34,9 +34,10 @@ struct OptimizerMonitor final {
   std::int64_t batch_log_interval = 10;  ///< batches from one time to the next; >= 1
 
   static constexpr std::string_view name = "OptimizerMonitor";
-  static constexpr std::string_view no_sharding =
-      "it reports norms of gradients and states, of which each rank has a part";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{
+      .reads_batch = false,
+      .no_sharding = "it reports norms of gradients and states, of which each rank has a part",
+  };
   using events = types<BatchEnd>;
 
   /// Throws c10::ValueError when an option is out of range.

@@ -61,8 +61,10 @@ struct PredictionWriter final {
   } memory{};
 
   static constexpr std::string_view name = "PredictionWriter";
-  static constexpr bool reads_gradients = false;
-  static constexpr bool reads_batch = false;
+  static constexpr About about{
+      .reads_batch = false,
+      .reads_gradients = false,
+  };
   using events = types<Init, PredictStart, PredictBatchEnd, PredictEnd>;
 
   /// Throws c10::ValueError when an option is out of range.

@@ -59,11 +59,13 @@ struct ReduceLROnPlateau final {
   bool standalone = false;         ///< written by the policy: an evaluation outside fit
 
   static constexpr std::string_view name = "ReduceLROnPlateau";
-  static constexpr bool reads_gradients = false;
-  static constexpr bool reads_batch = false;
+  static constexpr About about{
+      .reads_batch = false,
+      .reads_gradients = false,
+  };
   static constexpr Role role = Role::callback;
   using events = types<EvalStandaloneStart, EvalStandaloneEnd, EvalEnd, EpochEnd, FitEnd>;
-  using tags = types<sets_learning_rate>;
+  static constexpr Rules rules{.tags = {id<sets_learning_rate>}};
 
   /// Throws c10::ValueError when an option is missing or out of range.
   constexpr void validate() const {

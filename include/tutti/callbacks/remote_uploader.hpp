@@ -41,7 +41,7 @@ enum class OnUploadError : std::uint8_t {
 struct RemoteUploader final {
   static constexpr std::string_view name = "RemoteUploader";
   static constexpr Role role = Role::callback;
-  static constexpr bool reads_gradients = false;
+  static constexpr About about{.reads_gradients = false};
   using events = types<Init>;
 
   AnyObjectStore object_store{};  ///< obligatory

@@ -51,8 +51,10 @@ struct RuntimeEstimator final {
   Lazy<detail::RunSoFar> so_far{};  ///< written by the policy
 
   static constexpr std::string_view name = "RuntimeEstimator";
-  static constexpr bool reads_gradients = false;
-  static constexpr bool reads_batch = false;
+  static constexpr About about{
+      .reads_batch = false,
+      .reads_gradients = false,
+  };
   using events = types<Init, FitStart, BatchStart, BatchEnd, EvalEnd>;
 
   /// Throws c10::ValueError when an option is out of range.

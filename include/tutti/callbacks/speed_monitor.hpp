@@ -68,7 +68,7 @@ struct SpeedMonitor final {
   Lazy<detail::SpeedWindow> window{};  ///< written by the policy
 
   static constexpr std::string_view name = "SpeedMonitor";
-  static constexpr bool reads_gradients = false;
+  static constexpr About about{.reads_gradients = false};
   using events = types<Init, BatchEnd, EvalEnd>;
 
   /// Throws c10::ValueError when an option is out of range.

@@ -52,8 +52,10 @@ struct SystemMetricsMonitor final {
   Lazy<detail::Machine> machine{};  ///< written by the policy
 
   static constexpr std::string_view name = "SystemMetricsMonitor";
-  static constexpr bool reads_gradients = false;
-  static constexpr bool reads_batch = false;
+  static constexpr About about{
+      .reads_batch = false,
+      .reads_gradients = false,
+  };
   using events = types<Init, BatchStart, EvalBatchStart, PredictBatchStart>;
 
   void apply(Init, const State& state);

@@ -33,7 +33,7 @@ struct ThresholdStopper final {
   bool standalone = false;  ///< written by the policy: an evaluation outside fit
 
   static constexpr std::string_view name = "ThresholdStopper";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{.reads_batch = false};
   static constexpr Role role = Role::callback;
   using events = types<EvalStandaloneStart, EvalStandaloneEnd, EvalEnd, EpochEnd, BatchEnd, FitEnd>;
 

@@ -23,10 +23,6 @@ inline constexpr bool match_returns_bool = Matches<P, E> || !NamesMatch<P, E>;
 template <class P, class E>
 inline constexpr bool match_has_apply = Handles<P, E> || !Matches<P, E>;
 
-template <class P>
-concept ListsEvents = requires { typename P::events; };
-template <class P, class E>
-concept Lists = contains<E, typename P::events>;
 template <class P, class E>
 inline constexpr bool listed_event_has_apply = Handles<P, E> || !Lists<P, E>;
 template <class P, class E>
@@ -201,20 +197,50 @@ struct MemberCheck {
                 "docs/extending.md.");
 };
 
-/// Refuses a list of `P` that is no list; `Member` is its name.
+/// Refuses what is a field of a policy's `rules` or `about` and stands by itself; `Field` is its
+/// name, `Of` is Rules or About.
+template <class P, class Field, class Of>
+struct FieldCheck {
+  static_assert(detail::is_looked_for<P, Field>,
+                "tutti: nobody looks for a member of this name in a policy, so it would do "
+                "nothing; it is a field of a value: static constexpr tutti::Rules "
+                "rules{.runs_before = {{tutti::id<Other>, \"reason\"}}}, or static constexpr "
+                "tutti::About about{.reads_batch = false}. All are in core/rule.hpp.");
+};
+
+/// Refuses a member of `P` that the library looks for and that is something else; `Member` is its
+/// name.
 template <class P, class Member>
-struct ListCheck {
-  static_assert(detail::is_usable<P, Member>,
+struct ValueCheck;
+template <class P>
+struct ValueCheck<P, member::events> {
+  static_assert(detail::is_usable<P, member::events>,
                 "tutti: a policy's member of this name has to be a list, and this is none, so "
                 "nothing in it would be found; write tutti::types<...> around it.");
 };
-
-/// Refuses what an object of `P` says and its type has to; `Member` is the name.
-template <class P, class Member>
-struct StaticCheck {
-  static_assert(detail::is_usable<P, Member>,
+template <class P>
+struct ValueCheck<P, member::name> {
+  static_assert(detail::is_usable<P, member::name>,
                 "tutti: the library asks the type of a policy, not the policy, for its member of "
                 "this name; make it static constexpr and no function.");
+};
+template <class P>
+struct ValueCheck<P, member::role> {
+  static_assert(detail::is_usable<P, member::role>,
+                "tutti: the library asks the type of a policy, not the policy, for its member of "
+                "this name; make it static constexpr and no function.");
+};
+template <class P>
+struct ValueCheck<P, member::rules> {
+  static_assert(detail::is_usable<P, member::rules>,
+                "tutti: the rules of a policy are one value of its type, and this is none, so "
+                "nothing in it would be found; write static constexpr tutti::Rules rules{...}.");
+};
+template <class P>
+struct ValueCheck<P, member::about> {
+  static_assert(detail::is_usable<P, member::about>,
+                "tutti: what a policy says of itself is one value of its type, and this is none, "
+                "so nothing in it would be found; write static constexpr tutti::About about{...}.");
 };
 
 /// Refuses a function of `P` that cannot be called as the library would; `Member` is its name.
@@ -369,7 +395,7 @@ struct MethodCheck<P, member::reads_batch> {
   static_assert(detail::is_usable<P, member::reads_batch>,
                 "tutti: reads_batch() of this policy cannot be called as the library calls it, so "
                 "it never would be; write bool reads_batch(const tutti::State&) const, or static "
-                "constexpr bool reads_batch = false.");
+                "constexpr tutti::About about{.reads_batch = false}.");
 };
 template <class P>
 struct MethodCheck<P, member::supports> {

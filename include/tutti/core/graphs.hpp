@@ -15,15 +15,18 @@
 /// recorded once and replayed for every batch of the same shapes. Hooks outside of that run as
 /// ever. Of those inside a policy says:
 ///
-///     using in_graph = types<AfterLoss>            launches work on the device and nothing else:
-///         is recorded, and not called when the graph is replayed
-///     using ahead_of_graph = types<BeforeLoss>     changes state.batch alone, but not what the
-///         model's forward() reads, and looks at most at shapes of state.outputs: is called ahead
-///     using behind_graph = types<AfterLoss>        nothing that comes after it in the microbatch
-///         depends on what it does: is called behind
-///     using instead_of_graph = types<BeforeBackward>    where match(Event, state), asked behind
-///         BeforeForward, says yes, this microbatch is trained without a graph
-///     static constexpr std::string_view no_graph = "..."    no recipe with it can; a clause that
+///     static constexpr Rules rules{.graph = {.in = {id<AfterLoss>}}};
+///
+///     .in         launches work on the device and nothing else: is recorded, and not called when
+///                 the graph is replayed
+///     .ahead      changes state.batch alone, but not what the model's forward() reads, and looks
+///                 at most at shapes of state.outputs: is called ahead
+///     .behind     nothing that comes after it in the microbatch depends on what it does: is called
+///                 behind
+///     .instead    where match(Event, state), asked behind BeforeForward, says yes, this microbatch
+///                 is trained without a graph
+///
+///     static constexpr About about{.no_graph = "..."};    no recipe with it can; a clause that
 ///         says why, for layers that draw or count on the host while they run
 ///
 /// Hooks that take `const State&`, and those of AfterBackward, are called behind without saying so.
@@ -36,28 +39,17 @@ using graph_events = types<AfterForward, BeforeLoss, AfterLoss, BeforeBackward, 
 /// Where a hook runs beside a graph.
 enum class GraphPlace : std::uint8_t { inside, ahead, behind, instead, nowhere };
 
-#define TUTTI_GRAPH_LIST(list)               \
-  template <class P, class E>                \
-  inline constexpr bool says_##list = false; \
-  template <class P, class E>                \
-    requires requires { typename P::list; }  \
-  inline constexpr bool says_##list<P, E> = contains<E, typename P::list>
-TUTTI_GRAPH_LIST(in_graph);
-TUTTI_GRAPH_LIST(ahead_of_graph);
-TUTTI_GRAPH_LIST(behind_graph);
-TUTTI_GRAPH_LIST(instead_of_graph);
-#undef TUTTI_GRAPH_LIST
-
-template <class Listed, class E>
+template <class P, class E>
 consteval GraphPlace graph_place() {
-  using P = typename InSwitch<Listed>::type;
-  if constexpr (says_in_graph<P, E>) {
+  constexpr const GraphRules& graph = policy_traits<P>::rules.graph;
+  using Own = Unswitched<P>;
+  if constexpr (holds(graph.in, id<E>)) {
     return GraphPlace::inside;
-  } else if constexpr (says_ahead_of_graph<P, E>) {
+  } else if constexpr (holds(graph.ahead, id<E>)) {
     return GraphPlace::ahead;
-  } else if constexpr (says_instead_of_graph<P, E> && Matches<P, E>) {
+  } else if constexpr (holds(graph.instead, id<E>) && Matches<Own, E>) {
     return GraphPlace::instead;
-  } else if constexpr (says_behind_graph<P, E> || Observes<P, E> ||
+  } else if constexpr (holds(graph.behind, id<E>) || Observes<Own, E> ||
                        std::is_same_v<E, AfterBackward>) {
     return GraphPlace::behind;
   } else {
@@ -73,16 +65,6 @@ template <GraphPlace Place, class E, class... Ps>
 consteval auto placed(types<Ps...>) {
   return decltype((types<>{} + ... + std::conditional_t < graph_place<Ps, E>() == Place, types<Ps>,
                    types < >> {})){};
-}
-
-template <class P>
-consteval std::string_view no_graph_of() {
-  using Q = Unswitched<P>;
-  if constexpr (requires { Q::no_graph; }) {
-    return Q::no_graph;
-  } else {
-    return {};
-  }
 }
 
 /// Why a recipe cannot have graphs: a policy, and its clause or an event. No name: it can.
@@ -119,9 +101,9 @@ consteval GraphRefusal refusal_at(types<Ps...>) {
 template <class R, class... Ps, class... Es>
 consteval GraphRefusal find_refusal(types<Ps...>, types<Es...>) {
   GraphRefusal found;
-  static_cast<void>(
-      ((found.clause = no_graph_of<Ps>(), found.policy = name_of<Ps>(), !found.clause.empty()) ||
-       ...));
+  static_cast<void>(((found.clause = policy_traits<Ps>::about.no_graph,
+                      found.policy = name_of<Ps>(), !found.clause.empty()) ||
+                     ...));
   if (!found.clause.empty()) {
     return found;
   }
@@ -176,12 +158,12 @@ struct GraphPlan<Recipe<Policies...>> {
       return text.append(" after ")
           .append(refusal.other)
           .append(
-              ", and its hook would have to run before that one's (ahead_of_graph, in_graph and "
-              "behind_graph run in this order)");
+              ", and its hook would have to run before that one's (rules.graph: .ahead, .in and "
+              ".behind run in this order)");
     }
     return text.append(
         ", between the forward and the end of the backward pass, and does not say where its hook "
-        "runs beside a graph (in_graph, ahead_of_graph, behind_graph)");
+        "runs beside a graph (rules.graph: .in, .ahead, .behind)");
   }
 };
 

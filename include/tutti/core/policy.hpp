@@ -6,6 +6,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include <tutti/core/policy_traits.hpp>
 #include <tutti/core/rule.hpp>
 #include <tutti/core/tags.hpp>
 #include <tutti/fwd.hpp>
@@ -18,20 +19,12 @@
 ///     static constexpr std::string_view name          shown and stored; default: the type's name
 ///     static constexpr Role role                      algorithm, callback or logger
 ///     using events = types<...>                       compared with the overloads, both ways
+///     static constexpr Rules rules{...}               tags, rules about others: core/rule.hpp
+///     static constexpr About about{...}               what it leaves alone, so that others may act
 ///     bool match(Event, const State&) const           run-time condition beside an apply
-///     using tags = types<...>                         what it does, for others' rules
-///     using runs_before, runs_after, conflicts_with, requires_policy, warns_with,
-///         checked_with, works_with = types<...>           rules about others, see core/rule.hpp
-///     using runs_first, runs_last = types<Events...>     before, after everybody else there
 ///     constexpr void validate() const                 throws when a hyperparameter is out of range
-///     using folds = types<AfterTrainBatch>            may leave its work there to the optimizer's
-///         pass over memory, by writing into *state.sweep where that is not null
-///     using folds = types<BatchEnd>                   likewise, by `void join(optim::Sweep&,
-///         const State&)` just before the optimizer's step
-///     using only_watches = types<Events...>           an algorithm, but changes nothing there
-///     static constexpr bool reads_gradients = false   never looks at gradients after the step
-///     using in_graph, ahead_of_graph, behind_graph, instead_of_graph = types<Events...>,
-///         static constexpr std::string_view no_graph      beside CUDA graphs, see core/graphs.hpp
+///     void join(optim::Sweep&, const State&)          leaves its work at BatchEnd to the
+///         optimizer's pass over memory, just before the step; where `about.folds` has BatchEnd
 ///     template <class Model> static constexpr bool supports    whether that model will do
 ///     template <class Model> void validate_model() const       the same, looking at its values
 ///     void validate_with(const Other&) const          throws when it cannot work beside that
@@ -42,7 +35,7 @@
 ///         change, which checkpoints leave to the program; they hold their hash
 ///     bool leaves_parameters_unused() const           some may get no gradient (for several ranks)
 ///     Rng rng                                         seeded and checkpointed by the engine
-///     static constexpr bool reads_batch = false       its hooks leave state.batch alone
+///     bool reads_batch(const State&) const            whether its hooks look at state.batch now
 ///     pixels(const fused::Frame&)                     what it does to a pixel: fused/pixels.hpp
 ///     void close(State&)                              end of the run, also after an exception
 namespace tutti {
@@ -163,7 +156,7 @@ concept Policy = std::is_class_v<P> && std::is_move_constructible_v<P> &&
 namespace detail {
 template <class P>
 consteval Role deduce_role() {
-  if constexpr (requires { P::role; }) {
+  if constexpr (policy_traits<P>::has_role) {
     return P::role;
   } else if constexpr (LoggerDestination<P>) {
     return Role::logger;
@@ -188,32 +181,10 @@ concept Algorithm = Policy<P> && role_of<P> == Role::algorithm;
 template <class P>
 concept Callback = Policy<P> && role_of<P> == Role::callback;
 
-namespace detail {
-template <class P>
-constexpr std::string_view type_name() {
-#if defined(__clang__)
-  std::string_view text = __PRETTY_FUNCTION__;
-  text = text.substr(text.find("P = ") + 4);
-  text = text.substr(0, text.rfind(']'));
-#else
-  std::string_view text = __PRETTY_FUNCTION__;
-  text = text.substr(text.find("P = ") + 4);
-  text = text.substr(0, text.find(';'));
-#endif
-  const std::string_view plain = text.substr(0, text.find('<'));
-  const auto colon = plain.rfind("::");
-  return colon == std::string_view::npos ? plain : plain.substr(colon + 2);
-}
-}  // namespace detail
-
 /// The name of `P`: its member `name`, else its type's name without namespaces and arguments.
 template <class P>
 constexpr std::string_view name_of() {
-  if constexpr (requires { std::string_view{P::name}; }) {
-    return P::name;
-  } else {
-    return detail::type_name<P>();
-  }
+  return policy_traits<P>::name;
 }
 
 }  // namespace tutti

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <initializer_list>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -30,33 +31,19 @@ inline constexpr bool prints_texts = false;
 inline constexpr bool prints_texts = true;
 #endif
 
-// The check of A and B with its reason, where there is one and the compiler can show it.
-template <template <class, class, auto...> class Check, class A, class B, auto Reason>
-consteval auto with_reason() {
-  if constexpr (prints_texts && !std::string_view(Reason).empty()) {
-    return std::type_identity<Check<A, B, Reason>>{};
+// The check of A and B with its reason, where there is one and the compiler can show it; Reason is
+// a function that returns it.
+template <template <class, class, auto...> class Check, class A, class B, class Reason>
+consteval auto with_reason(Reason) {
+  constexpr std::string_view reason = Reason{}();
+  if constexpr (prints_texts && !reason.empty()) {
+    return std::type_identity<Check<A, B, Text<reason.size() + 1>(reason)>>{};
   } else {
     return std::type_identity<Check<A, B>>{};
   }
 }
 
-// The reason that a list of rules gives about P.
-template <class List, class P>
-struct ReasonFor {
-  static constexpr Text<1> value{};
-};
-template <class Entry, class... Entries, class P>
-struct ReasonFor<types<Entry, Entries...>, P> {
-  static constexpr auto value = [] {
-    if constexpr (means<Entry, P>) {
-      return RuleEntry<Entry>::reason;
-    } else {
-      return ReasonFor<types<Entries...>, P>::value;
-    }
-  }();
-};
-
-template <class P, class Required, bool Present>
+template <class P, auto Required, bool Present>
 inline constexpr bool requirement_is_met = Present;
 template <class... Cycle>
 inline constexpr bool no_circle = sizeof...(Cycle) == 0;
@@ -106,8 +93,8 @@ struct WarnCheck {
   }
 };
 
-/// Refuses a recipe that lacks a policy which `P` requires.
-template <class P, class Required, bool Present>
+/// Refuses a recipe that lacks a policy which `P` requires; `Required` has its name, or its tag's.
+template <class P, auto Required, bool Present>
 struct RequiredPolicyCheck {
   static_assert(detail::requirement_is_met<P, Required, Present>,
                 "tutti: the first of these policies requires the second (requires_policy), which "
@@ -131,13 +118,22 @@ consteval auto cycle_check(std::index_sequence<I...>) {
   return std::type_identity<OrderCycleCheck<nth<cycle(Graph::edges).index[I], Ps...>...>>{};
 }
 
-template <class P, class B>
-consteval auto conflict_reason() {
-  if constexpr (refuses<P, B>()) {
-    return ReasonFor<typename P::conflicts_with, B>::value;
+// The reason that a list of rules, which has one about P, gives for it.
+template <class P>
+consteval std::string_view reason_for(std::initializer_list<Rule> list) {
+  return (list.begin() + find_rule(list, facts<P>))->reason;
+}
+template <class A, class B>
+consteval std::string_view conflict_reason() {
+  if constexpr (refuses<A, B>()) {
+    return reason_for<B>(policy_traits<A>::rules.conflicts_with);
   } else {
-    return ReasonFor<typename B::conflicts_with, P>::value;
+    return reason_for<A>(policy_traits<B>::rules.conflicts_with);
   }
+}
+template <class A, class B>
+consteval std::string_view warning_reason() {
+  return reason_for<B>(policy_traits<A>::rules.warns_with);
 }
 
 // The check of P's first member that is wrong.
@@ -147,16 +143,21 @@ consteval auto member_check() {
     return static_cast<std::size_t>(std::find(wrong.begin(), wrong.end(), true) - wrong.begin());
   };
   constexpr std::size_t missed = first(near_misses<P>);
-  constexpr std::size_t list = first(no_lists<P>);
-  constexpr std::size_t once = first(no_statics<P>);
+  constexpr std::size_t rule = first(old_rules<P>);
+  constexpr std::size_t fact = first(old_facts<P>);
+  constexpr std::size_t value = first(no_values<P>);
   constexpr std::size_t method = first(miscalled<P>);
   if constexpr (missed < near_misses<P>.size()) {
     using Miss = typename Nth<missed, member::near_misses>::type;
     return std::type_identity<MemberCheck<P, typename Miss::wrong, typename Miss::right>>{};
-  } else if constexpr (list < no_lists<P>.size()) {
-    return std::type_identity<ListCheck<P, typename Nth<list, member::lists>::type>>{};
-  } else if constexpr (once < no_statics<P>.size()) {
-    return std::type_identity<StaticCheck<P, typename Nth<once, member::statics>::type>>{};
+  } else if constexpr (rule < old_rules<P>.size()) {
+    return std::type_identity<
+        FieldCheck<P, typename Nth<rule, member::rules_fields>::type, Rules>>{};
+  } else if constexpr (fact < old_facts<P>.size()) {
+    return std::type_identity<
+        FieldCheck<P, typename Nth<fact, member::about_fields>::type, About>>{};
+  } else if constexpr (value < no_values<P>.size()) {
+    return std::type_identity<ValueCheck<P, typename Nth<value, member::values>::type>>{};
   } else if constexpr (method < miscalled<P>.size()) {
     return std::type_identity<MethodCheck<P, typename Nth<method, member::methods>::type>>{};
   } else {
@@ -200,10 +201,11 @@ consteval auto failing_check() {
       return std::type_identity<UniqueCheck<P, (std::size_t{std::is_same_v<P, Ps>} + ...)>>{};
     } else if constexpr (found.fault == Fault::conflict) {
       using B = nth<found.other, Ps...>;
-      return with_reason<ConflictCheck, P, B, conflict_reason<P, B>()>();
+      return with_reason<ConflictCheck, P, B>([] { return conflict_reason<P, B>(); });
     } else {
-      using Required = Wanted<typename Nth<found.other, decltype(requirements_of<P>())>::type>;
-      return std::type_identity<RequiredPolicyCheck<P, Required, false>>{};
+      constexpr const char* required =
+          (policy_traits<P>::rules.requires_policy.begin() + found.other)->id.mark;
+      return std::type_identity<RequiredPolicyCheck<P, required, false>>{};
     }
   }
 }
@@ -227,7 +229,7 @@ consteval auto warning_check() {
     } else {
       using A = nth<found.policy, Ps...>;
       using B = nth<found.other, Ps...>;
-      return with_reason<WarnCheck, A, B, ReasonFor<typename A::warns_with, B>::value>();
+      return with_reason<WarnCheck, A, B>([] { return warning_reason<A, B>(); });
     }
   }
 }

@@ -3,27 +3,28 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <initializer_list>
 #include <string_view>
 #include <type_traits>
 
 #include <tutti/core/event.hpp>
 
-/// The rules by which policies speak of each other, and their reasons.
+/// The rules by which policies speak of each other with their reasons, and what a policy says of
+/// itself: two values, so that a misspelt field is the compiler's error where it stands.
 ///
-/// A policy's rules are lists of other policies' types or of tags (core/policy.hpp); an entry may
-/// give its reason:
+///     struct MixUp final {
+///       static constexpr Rules rules{
+///           .tags = {id<mixes_inputs>, id<interpolates_loss>},
+///           .runs_before = {{id<CutMix>, "CutMix pastes pixels that are mixed already"}},
+///           .graph = {.ahead = {id<BeforeLoss>}},
+///       };
+///       static constexpr About about{.reads_gradients = false};
 ///
-///     using runs_before = types<CutMix>;
-///     using conflicts_with =
-///         types<because<averages_weights, "two averages of the weights disturb each other">>;
-///
-///     runs_before, runs_after    at every event where both act; a recipe is sorted by them
-///     runs_first, runs_last      lists of events: before or after everybody else there
-///     conflicts_with             the recipe is refused
-///     requires_policy            the recipe is refused without one
-///     warns_with                 compiles with a warning, unless accept<A, B> is in the recipe
-///     checked_with               fine with the right numbers; the trainer looks at them first
-///     works_with                 needs care which tutti takes; said for the reader
+/// `id<T>` stands for a policy or a tag, which need not be defined there, or for an event. Fields
+/// stand in the order below, and those that have nothing to say are left out. `events` of a policy
+/// stays a list of types, since it is compared with the overloads of apply() while the program is
+/// compiled, and is what `ids<events>` makes values of.
 namespace tutti {
 
 namespace detail {
@@ -38,15 +39,141 @@ struct Text {
       text[i] = literal[i];
     }
   }
+  consteval explicit Text(std::string_view other) {  // of N - 1 characters
+    for (std::size_t i = 0; i + 1 < N; ++i) {
+      text[i] = other[i];
+    }
+  }
   constexpr operator std::string_view() const { return {text.data(), N - 1}; }
 };
 
+// Its address is the type as a plain value, so that rules are compared in loops: a template for
+// every pair of policies takes much longer to compile. A member, since Clang prints whose it is.
+template <class T>
+struct Mark {
+  static constexpr char at = 0;
+};
+
+// Whether two marks are of one type. GCC leaves two addresses that differ no constant under
+// -fsanitize=undefined, and -fno-delete-null-pointer-checks; equal ones it always knows.
+#define TUTTI_SAME_TYPE(a, b) (__builtin_constant_p((a) == (b)) && (a) == (b))
+
+template <class T>
+constexpr const char* signature() {
+  return __PRETTY_FUNCTION__;
+}
+
+// "MixUp" in "... [with T = tutti::MixUp]": without namespaces and arguments.
+constexpr std::string_view name_in(std::string_view text) {
+  text = text.substr(text.find("T = ") + 4);
+  text = text.substr(0, text.rfind(']'));
+  const std::string_view plain = text.substr(0, text.find('<'));
+  const auto colon = plain.rfind("::");
+  return colon == std::string_view::npos ? plain : plain.substr(colon + 2);
+}
+
+template <class T>
+constexpr std::string_view type_name() {
+  return name_in(signature<T>());
+}
+
+template <class E, class... Es>
+consteval std::size_t position(types<Es...>) {
+  std::size_t at = 0;
+  static_cast<void>(((!std::is_same_v<E, Es> && ++at != 0) && ...));
+  return at;
+}
+
+template <class... Es>
+inline constexpr std::array<std::string_view, sizeof...(Es)> event_names{Es::name...};
+template <class... Es>
+constexpr std::string_view event_name(std::size_t event, types<Es...>) {
+  return event_names<Es...>[event];
+}
+
 }  // namespace detail
 
-/// An entry `T`, a policy or a tag, of a list of rules, with its reason: a clause that follows
-/// "because".
-template <class T, detail::Text Reason>
-struct because {};
+/// A policy or a tag as a value; made by `id<T>`.
+struct Id {
+  const char* mark;       ///< the same address for the same type
+  const char* signature;  ///< a text that has the type's name
+
+  /// The type's name without namespaces and arguments.
+  [[nodiscard]] constexpr std::string_view name() const { return detail::name_in(signature); }
+  friend constexpr bool operator==(Id a, Id b) {
+    return std::is_constant_evaluated() ? TUTTI_SAME_TYPE(a.mark, b.mark) : a.mark == b.mark;
+  }
+};
+
+/// An event as a value, its position in all_events; made by `id<E>`.
+enum class EventId : std::uint8_t {};
+
+/// The event's name: "batch_end".
+constexpr std::string_view to_string(EventId event) {
+  return detail::event_name(static_cast<std::size_t>(event), all_events{});
+}
+
+/// `T` as a value: an Id of a policy or a tag, which may be declared only; an EventId of an event.
+template <class T>
+inline constexpr Id id{&detail::Mark<T>::at, detail::signature<T>()};
+template <Event E>
+inline constexpr auto id<E> = static_cast<EventId>(detail::position<E>(all_events{}));
+
+/// The events of a list of types, for a field that takes them all: `.runs_last = ids<events>`.
+template <class List>
+inline constexpr std::initializer_list<EventId> ids{};
+template <class... Es>
+inline constexpr std::initializer_list<EventId> ids<types<Es...>>{id<Es>...};
+
+/// What a rule is about, and its reason: a clause that follows "because", or nothing.
+struct Rule {
+  Id id;
+  const char* reason = "";
+};
+
+/// Where hooks between the forward and the end of the backward pass run beside a CUDA graph, see
+/// core/graphs.hpp.
+struct GraphRules {
+  std::initializer_list<EventId> in{};       ///< launches work and nothing else: is recorded
+  std::initializer_list<EventId> ahead{};    ///< changes state.batch alone: is called ahead of it
+  std::initializer_list<EventId> behind{};   ///< nothing depends on what it does: is called behind
+  std::initializer_list<EventId> instead{};  ///< where match() says yes, there is no graph
+};
+
+/// What a policy says of others and of its place among them: its member `rules`.
+struct Rules {
+  std::initializer_list<Id> tags{};  ///< what it does, for others' rules: core/tags.hpp, or others
+  std::initializer_list<Rule> runs_before{};      ///< at every event where both act
+  std::initializer_list<Rule> runs_after{};       ///< likewise
+  std::initializer_list<EventId> runs_first{};    ///< before everybody else there
+  std::initializer_list<EventId> runs_last{};     ///< after everybody else there
+  std::initializer_list<Rule> conflicts_with{};   ///< the recipe is refused
+  std::initializer_list<Rule> requires_policy{};  ///< the recipe is refused without one
+  /// Compiles with a warning, unless accept<A, B> is in the recipe.
+  std::initializer_list<Rule> warns_with{};
+  /// Fine with the right numbers; the trainer looks at them first.
+  std::initializer_list<Rule> checked_with{};
+  std::initializer_list<Rule> works_with{};  ///< needs care which tutti takes; for the reader
+  GraphRules graph{};
+};
+
+/// What a policy says of itself, so that others may do more: its member `about`.
+struct About {
+  bool reads_batch = true;  ///< false: its hooks leave state.batch alone, see fused/normalize.hpp
+  bool reads_gradients = true;  ///< false: never looks at gradients after the step
+  /// Sets state.skip_step at AfterTrainBatch, or state.go_back at BatchEnd.
+  bool skips_steps = false;
+  /// AfterTrainBatch: may leave its work there to the optimizer's pass over memory, by writing into
+  /// *state.sweep where that is not null. BatchEnd: likewise, by `void join(optim::Sweep&, const
+  /// State&)` just before the optimizer's step.
+  std::initializer_list<EventId> folds{};
+  std::initializer_list<EventId> only_watches{};  ///< an algorithm, but changes nothing there
+  /// Why no recipe with it can have CUDA graphs: a clause, for layers that draw or count on the
+  /// host while they run.
+  std::string_view no_graph{};
+  std::string_view no_sharding{};            ///< why it cannot train a sharded model
+  std::string_view no_parameter_sharding{};  ///< why not one whose parameters are
+};
 
 /// Put into a recipe to say that `A` beside `B` is meant: silences the warning of warns_with.
 template <class A, class B>
@@ -70,37 +197,15 @@ inline constexpr bool is_directive = std::is_same_v<P, reference_order>;
 template <class A, class B>
 inline constexpr bool is_directive<accept<A, B>> = true;
 
-// The type or tag that an entry of a list of rules is about, and its reason.
-template <class Entry>
-struct RuleEntry {
-  using type = Entry;
-  static constexpr Text<1> reason{};
-};
-template <class T, auto Reason>
-struct RuleEntry<because<T, Reason>> {
-  using type = T;
-  static constexpr auto reason = Reason;
-};
-
-template <class P>
-consteval auto tags_of() {
-  if constexpr (requires { typename P::tags; }) {
-    return typename P::tags{};
-  } else {
-    return types<>{};
+// `event` is on the list.
+constexpr bool holds(std::initializer_list<EventId> list, EventId event) {
+  for (const EventId one : list) {
+    if (one == event) {
+      return true;
+    }
   }
+  return false;
 }
-
-// `Name` in a rule means `P` when it is P's type or one of P's tags.
-template <class Name, class P>
-inline constexpr bool means = std::is_same_v<Name, P> || contains<Name, decltype(tags_of<P>())>;
-template <class Name, auto Reason, class P>
-inline constexpr bool means<because<Name, Reason>, P> = means<Name, P>;
-
-template <class List, class P>
-inline constexpr bool any_means = false;
-template <class... Names, class P>
-inline constexpr bool any_means<types<Names...>, P> = (means<Names, P> || ...);
 
 }  // namespace detail
 

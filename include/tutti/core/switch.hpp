@@ -12,55 +12,13 @@
 #include <tutti/core/detail/switched.hpp>
 #include <tutti/core/logger.hpp>
 #include <tutti/core/policy.hpp>
+#include <tutti/core/policy_traits.hpp>
 #include <tutti/core/rule.hpp>
 #include <tutti/core/tags.hpp>
 
 namespace tutti {
 
 namespace detail {
-
-// The rules that P declares, and P itself as a tag so that others' rules still find it.
-template <class P, class Tags>
-struct WithTag;
-template <class P, class... Tags>
-struct WithTag<P, types<Tags...>> {
-  using type = types<P, Tags...>;
-};
-template <class P>
-consteval auto own_tags() {
-  if constexpr (requires { typename P::tags; }) {
-    return typename WithTag<P, typename P::tags>::type{};
-  } else {
-    return types<P>{};
-  }
-}
-template <class P>
-consteval bool says_that_it_reads_gradients() {
-  if constexpr (requires { P::reads_gradients; }) {
-    return P::reads_gradients;
-  } else {
-    return true;
-  }
-}
-#define TUTTI_FORWARD_RULE(rule)            \
-  template <class P>                        \
-  struct Forward_##rule {};                 \
-  template <class P>                        \
-    requires requires { typename P::rule; } \
-  struct Forward_##rule<P> {                \
-    using rule = typename P::rule;          \
-  }
-TUTTI_FORWARD_RULE(runs_before);
-TUTTI_FORWARD_RULE(runs_after);
-TUTTI_FORWARD_RULE(conflicts_with);
-TUTTI_FORWARD_RULE(requires_policy);
-TUTTI_FORWARD_RULE(checked_with);
-TUTTI_FORWARD_RULE(works_with);
-TUTTI_FORWARD_RULE(folds);
-TUTTI_FORWARD_RULE(only_watches);
-TUTTI_FORWARD_RULE(runs_first);
-TUTTI_FORWARD_RULE(runs_last);
-#undef TUTTI_FORWARD_RULE
 
 // "EarlyStopper.loss"
 template <class P, Text Tag>
@@ -95,20 +53,9 @@ consteval std::string_view switch_name() {
 ///
 /// Tag: makes it another type with another name, see Named.
 template <class P, detail::Text Tag = "">
-struct Switch final : detail::Forward_runs_before<P>,
-                      detail::Forward_runs_after<P>,
-                      detail::Forward_conflicts_with<P>,
-                      detail::Forward_requires_policy<P>,
-                      detail::Forward_checked_with<P>,
-                      detail::Forward_works_with<P>,
-                      detail::Forward_folds<P>,
-                      detail::Forward_only_watches<P>,
-                      detail::Forward_runs_first<P>,
-                      detail::Forward_runs_last<P> {
+struct Switch final {
   static constexpr std::string_view name = detail::switch_name<P, Tag>();
   static constexpr Role role = detail::deduce_role<P>();
-  using tags = decltype(detail::own_tags<P>());
-  static constexpr bool reads_gradients = detail::says_that_it_reads_gradients<P>();
   template <class Model>
   static constexpr bool supports = Supports<P, Model>;  // also while it is off: it may be turned on
 

@@ -20,7 +20,7 @@ namespace tutti::fused {
 struct HalfInputs final {
   static constexpr std::string_view name = "HalfInputs";
   using events = types<BeforeForward, EvalBeforeForward, PredictBeforeForward>;
-  using runs_last = events;
+  static constexpr Rules rules{.runs_last = ids<events>};
 
   /// A fused pass may write the inputs as this would leave them.
   [[nodiscard]] std::optional<at::ScalarType> wants_type(const State& state) const {

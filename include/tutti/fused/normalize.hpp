@@ -57,9 +57,10 @@ struct Normalize final {
 
   static constexpr std::string_view name = "Normalize";
   using events = types<AfterDataloader, EvalBeforeForward, PredictBeforeForward>;
-  using runs_first = events;
-  using runs_before =
-      types<because<selects_examples, "examples are chosen by what the model will see">>;
+  static constexpr Rules rules{
+      .runs_before = {{id<selects_examples>, "examples are chosen by what the model will see"}},
+      .runs_first = ids<events>,
+  };
 
   /// The engine that fuses.
   template <class Base>

@@ -45,8 +45,10 @@ struct RandomFlip final {
 
   static constexpr std::string_view name = "RandomFlip";
   using events = types<AfterDataloader>;
-  using runs_first = events;
-  using runs_before = types<because<Normalize, "images are flipped on their way into the batch">>;
+  static constexpr Rules rules{
+      .runs_before = {{id<Normalize>, "images are flipped on their way into the batch"}},
+      .runs_first = ids<events>,
+  };
 
   /// Throws c10::ValueError when p is out of range.
   constexpr void validate() const {
@@ -83,8 +85,10 @@ struct RandomCrop final {
 
   static constexpr std::string_view name = "RandomCrop";
   using events = types<AfterDataloader>;
-  using runs_first = events;
-  using runs_before = types<because<Normalize, "the frame is black before it is normalised">>;
+  static constexpr Rules rules{
+      .runs_before = {{id<Normalize>, "the frame is black before it is normalised"}},
+      .runs_first = ids<events>,
+  };
 
   /// Throws c10::ValueError when an option is negative.
   constexpr void validate() const {

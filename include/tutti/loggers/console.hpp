@@ -31,7 +31,7 @@ namespace tutti {
 /// Source: MosaicML Composer, `composer.loggers.ConsoleLogger`.
 struct ConsoleLogger final {
   static constexpr std::string_view name = "ConsoleLogger";
-  static constexpr bool reads_gradients = false;
+  static constexpr About about{.reads_gradients = false};
   using events = types<Init, BatchEnd, EpochEnd, FitStart, FitEnd, EvalStart, EvalBatchEnd, EvalEnd,
                        PredictStart>;
 

@@ -27,7 +27,7 @@ namespace tutti {
 /// Source: Lightning, `lightning.pytorch.loggers.CSVLogger`.
 struct CSVLogger final {
   static constexpr std::string_view name = "CSVLogger";
-  static constexpr bool reads_gradients = false;
+  static constexpr About about{.reads_gradients = false};
   using events = types<Init, AfterLoad, BatchEnd, EpochEnd, EvalEnd, FitEnd>;
 
   std::string filename = "{run_folder}/metrics.csv";  ///< with placeholders as in checkpoint names

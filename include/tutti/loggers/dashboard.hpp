@@ -30,7 +30,7 @@ namespace tutti {
 /// once, and training goes on. docs/dashboard.md tells more.
 struct Dashboard final {
   static constexpr std::string_view name = "Dashboard";
-  static constexpr bool reads_gradients = false;
+  static constexpr About about{.reads_gradients = false};
   using events = types<Init, AfterLoad, BatchEnd, EpochEnd, EvalEnd, FitEnd>;
 
   /// The run's file, with placeholders as in checkpoint names; its name begins with "dashboard" and

@@ -27,7 +27,7 @@ namespace tutti {
 /// Source: MosaicML Composer, `composer.loggers.FileLogger`.
 struct FileLogger final {
   static constexpr std::string_view name = "FileLogger";
-  static constexpr bool reads_gradients = false;
+  static constexpr About about{.reads_gradients = false};
   using events = types<Init, AfterLoad, BatchEnd, EpochEnd, EvalEnd, FitEnd>;
 
   std::string filename =

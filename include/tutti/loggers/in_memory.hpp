@@ -30,7 +30,7 @@ struct TimeSeries {
 /// Source: MosaicML Composer, `composer.loggers.InMemoryLogger`.
 struct InMemoryLogger final {
   static constexpr std::string_view name = "InMemoryLogger";
-  static constexpr bool reads_gradients = false;
+  static constexpr About about{.reads_gradients = false};
   using events = types<Init, FitStart, FitEnd, EvalStandaloneStart, EvalStandaloneEnd, PredictStart,
                        PredictEnd>;
 

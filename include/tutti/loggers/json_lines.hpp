@@ -26,7 +26,7 @@ namespace tutti {
 /// written whole. A resumed run appends, with a line of type "start" that tells at which step.
 struct JSONLinesLogger final {
   static constexpr std::string_view name = "JSONLinesLogger";
-  static constexpr bool reads_gradients = false;
+  static constexpr About about{.reads_gradients = false};
   using events = types<Init, AfterLoad, BatchEnd, EpochEnd, EvalEnd, FitEnd>;
 
   std::string filename =

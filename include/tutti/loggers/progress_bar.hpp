@@ -41,7 +41,7 @@ namespace tutti {
 /// Keras', a summary first Lightning's.
 struct ProgressBar final {
   static constexpr std::string_view name = "ProgressBar";
-  static constexpr bool reads_gradients = false;
+  static constexpr About about{.reads_gradients = false};
   using events = types<Init, FitStart, EpochStart, BatchStart, BatchEnd, EpochEnd, FitEnd,
                        EvalStart, EvalBatchEnd, EvalEnd, PredictStart, PredictBatchEnd, PredictEnd>;
 

@@ -30,7 +30,7 @@ namespace tutti {
 /// Source: MosaicML Composer, `composer.loggers.SlackLogger`, there with a token and a channel.
 struct SlackLogger final {
   static constexpr std::string_view name = "SlackLogger";
-  static constexpr bool reads_gradients = false;
+  static constexpr About about{.reads_gradients = false};
   using events = types<Init, FitStart, BatchEnd, EpochEnd>;
 
   /// The address of the webhook, which is a secret; empty: that of the environment's

@@ -35,7 +35,7 @@ namespace tutti {
 /// Source: MosaicML Composer, `composer.loggers.TensorboardLogger`.
 struct TensorBoardLogger final {
   static constexpr std::string_view name = "TensorBoardLogger";
-  static constexpr bool reads_gradients = false;
+  static constexpr About about{.reads_gradients = false};
   using events = types<Init, AfterLoad, FitStart, BatchEnd, EpochEnd, EvalEnd, FitEnd>;
 
   std::string log_dir{};  ///< files are in `<log_dir>/<run_name>`; empty: in `tensorboard` of the

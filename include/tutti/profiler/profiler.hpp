@@ -46,7 +46,7 @@ struct Profiler final {
   static constexpr std::string_view name = "Profiler";
   static constexpr Role role = Role::logger;  // so that it sees an event's end
   using events = all_events;
-  using runs_last = all_events;
+  static constexpr Rules rules{.runs_last = ids<all_events>};
 
   CyclicSchedule schedule{};
   std::function<ProfilerAction(const State&)> custom_schedule{};  ///< asked instead, if set

@@ -37,7 +37,7 @@ struct SimpleProfiler final {
   static constexpr std::string_view name = "SimpleProfiler";
   static constexpr Role role = Role::logger;  // so that it sees an event's end
   using events = all_events;
-  using runs_last = all_events;
+  static constexpr Rules rules{.runs_last = ids<all_events>};
 
   std::FILE* stream = stderr;  ///< where the table goes, at rank 0; null: nowhere, see report()
   std::int64_t rows = 40;      ///< of the table at most, the slowest; >= 1

@@ -36,7 +36,7 @@ namespace tutti {
 /// Source: MosaicML Composer, `composer.profiler.TorchProfiler`.
 struct TorchProfiler final {
   static constexpr std::string_view name = "TorchProfiler";
-  static constexpr bool reads_batch = false;
+  static constexpr About about{.reads_batch = false};
   using events = types<AfterLoad, BeforeDataloader, BatchEnd, FitEnd>;
 
   CyclicSchedule schedule{};

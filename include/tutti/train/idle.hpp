@@ -51,25 +51,31 @@ void check_idle(const Engine& engine, bool has_evals, bool has_iterations) {
   });
 }
 
+namespace detail {
+
+// Pair I of those that a recipe warns of, if it has as many.
+template <std::size_t I, class... Ps>
+void warn_of_pair() {
+  if constexpr (I < ::tutti::detail::warnings<Ps...>.size) {
+    constexpr ::tutti::detail::Mistake found = ::tutti::detail::warnings<Ps...>.list[I];
+    using A = ::tutti::detail::nth<found.policy, Ps...>;
+    using B = ::tutti::detail::nth<found.other, Ps...>;
+    constexpr std::string_view why = ::tutti::detail::warning_reason<A, B>();
+    TORCH_WARN(name_of<A>(), " and ", name_of<B>(), " work against each other",
+               why.empty() ? "" : ": ", why, "; remove one, or put tutti::accept<", name_of<A>(),
+               ", ", name_of<B>(), "> into the recipe to say that it is meant");
+  }
+}
+
+}  // namespace detail
+
 /// Says at run time what the compiler has warned of: pairs of policies that work against each
 /// other, with the reason.
 template <class... Ps>
 void warn_of_pairs() {
-  constexpr tutti::detail::Mistakes found = tutti::detail::warnings<Ps...>;
-  const auto warn = [&]<std::size_t I>(std::integral_constant<std::size_t, I>) {
-    if constexpr (I < found.size) {
-      using A = tutti::detail::nth<found.list[I].policy, Ps...>;
-      using B = tutti::detail::nth<found.list[I].other, Ps...>;
-      // Of the static text itself: a local copy of it has no address that is a constant.
-      constexpr std::string_view why = tutti::detail::ReasonFor<typename A::warns_with, B>::value;
-      TORCH_WARN(name_of<A>(), " and ", name_of<B>(), " work against each other",
-                 why.empty() ? "" : ": ", why, "; remove one, or put tutti::accept<", name_of<A>(),
-                 ", ", name_of<B>(), "> into the recipe to say that it is meant");
-    }
-  };
-  warn(std::integral_constant<std::size_t, 0>{});
-  warn(std::integral_constant<std::size_t, 1>{});
-  warn(std::integral_constant<std::size_t, 2>{});
+  detail::warn_of_pair<0, Ps...>();
+  detail::warn_of_pair<1, Ps...>();
+  detail::warn_of_pair<2, Ps...>();
 }
 
 }  // namespace tutti::train

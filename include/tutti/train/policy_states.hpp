@@ -54,10 +54,7 @@ inline constexpr bool has_saver =
 
 /// `P` may have steps left out: it says so.
 template <class P>
-inline constexpr bool skips_steps = false;
-template <class P>
-  requires requires { tutti::detail::Unswitched<P>::skips_steps; }
-inline constexpr bool skips_steps<P> = tutti::detail::Unswitched<P>::skips_steps;
+inline constexpr bool skips_steps = policy_traits<P>::about.skips_steps;
 template <class Policies>
 inline constexpr bool any_skips_steps = false;
 template <class... Ps>

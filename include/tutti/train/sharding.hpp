@@ -25,20 +25,21 @@ inline bool keeps_whole(const dist::ShardingOptions& options) {
 }
 
 /// Why this policy cannot train a sharded model; empty when it can, or is off. A policy says so by
-/// `no_sharding`, or by `no_parameter_sharding` where it can as long as parameters are whole; or by
+/// `about.no_sharding`, or by `about.no_parameter_sharding` where it can as long as parameters are
+/// whole; or by
 /// `why_no_sharding()` where that depends on its options.
 template <class P>
 std::string_view why_no_sharding(const P& given, bool whole) {
   const auto& policy = tutti::detail::unswitched(given);
-  using Own = std::remove_cvref_t<decltype(policy)>;
   if (!tutti::detail::is_on(given)) {
     return {};
   }
-  if constexpr (requires { Own::no_sharding; }) {
-    return Own::no_sharding;
+  constexpr const About& about = policy_traits<P>::about;
+  if constexpr (!about.no_sharding.empty()) {
+    return about.no_sharding;
   }
-  if constexpr (requires { Own::no_parameter_sharding; }) {
-    return whole ? std::string_view() : Own::no_parameter_sharding;
+  if constexpr (!about.no_parameter_sharding.empty()) {
+    return whole ? std::string_view() : about.no_parameter_sharding;
   }
   if constexpr (requires { policy.why_no_sharding(); }) {
     return policy.why_no_sharding();

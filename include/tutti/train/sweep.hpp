@@ -16,23 +16,15 @@
 namespace tutti::train::detail {
 
 template <class P, class E>
-inline constexpr bool folds_at = false;
-template <class P, class E>
-  requires requires { typename P::folds; }
-inline constexpr bool folds_at<P, E> = ::tutti::detail::contains<E, typename P::folds>;
+inline constexpr bool folds_at = ::tutti::detail::holds(policy_traits<P>::about.folds, id<E>);
 
 template <class P, class E>
-inline constexpr bool only_watches = role_of<P> != Role::algorithm;
-template <class P, class E>
-  requires requires { typename P::only_watches; }
-inline constexpr bool only_watches<P, E> =
-    role_of<P> != Role::algorithm || ::tutti::detail::contains<E, typename P::only_watches>;
+inline constexpr bool only_watches =
+    role_of<P> != Role::algorithm ||
+    ::tutti::detail::holds(policy_traits<P>::about.only_watches, id<E>);
 
 template <class P>
-inline constexpr bool may_read_gradients = true;
-template <class P>
-  requires requires { P::reads_gradients; }
-inline constexpr bool may_read_gradients<P> = P::reads_gradients;
+inline constexpr bool may_read_gradients = policy_traits<P>::about.reads_gradients;
 
 // P acts where gradients that have been stepped along are still there.
 template <class P, class... Es>

@@ -1,15 +1,15 @@
-// error: MemberCheck<Clip, tutti::member::read_batch, tutti::member::reads_batch>
+// error: MemberCheck<Warmup, tutti::member::rule, tutti::member::rules>
 // error: give it the second
-// culprit: Clip, read_batch
+// culprit: Warmup, rule
 #include <tutti/core/recipe.hpp>
 
-struct Clip final {
+struct Warmup final {
 #ifdef FIXED
-  static constexpr bool reads_batch = false;
+  static constexpr tutti::Rules rules{.tags = {tutti::id<tutti::sets_learning_rate>}};
 #else
-  static constexpr bool read_batch = false;
+  static constexpr tutti::Rules rule{.tags = {tutti::id<tutti::sets_learning_rate>}};
 #endif
-  void apply(tutti::AfterBackward, tutti::State&) {}
+  void apply(tutti::BatchStart, tutti::State&) {}
 };
 
-template struct tutti::Recipe<Clip>;
+template struct tutti::Recipe<Warmup>;

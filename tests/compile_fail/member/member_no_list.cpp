@@ -1,13 +1,13 @@
-// error: ListCheck<Warmup, tutti::member::conflicts_with>
+// error: ValueCheck<Warmup, tutti::member::events>
 // error: has to be a list, and this is none
-// culprit: Warmup, conflicts_with
+// culprit: Warmup, events
 #include <tutti/core/recipe.hpp>
 
 struct Warmup final {
 #ifdef FIXED
-  using conflicts_with = tutti::types<tutti::sets_learning_rate>;
+  using events = tutti::types<tutti::BatchStart>;
 #else
-  using conflicts_with = tutti::sets_learning_rate;
+  using events = tutti::BatchStart;
 #endif
   void apply(tutti::BatchStart, tutti::State&) {}
 };

@@ -1,13 +1,13 @@
-// error: StaticCheck<Watch, tutti::member::reads_batch>
-// error: make it static constexpr and no function
-// culprit: Watch, reads_batch
+// error: ValueCheck<Watch, tutti::member::about>
+// error: write static constexpr tutti::About about
+// culprit: Watch, about
 #include <tutti/core/recipe.hpp>
 
 struct Watch final {
 #ifdef FIXED
-  static constexpr bool reads_batch = false;
+  static constexpr tutti::About about{.reads_batch = false};
 #else
-  bool reads_batch = false;
+  tutti::About about{.reads_batch = false};
 #endif
   void apply(tutti::BatchEnd, tutti::State&) {}
 };

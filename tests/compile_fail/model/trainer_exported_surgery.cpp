@@ -8,7 +8,7 @@
 #include <tutti/trainer.hpp>
 
 struct Blur final {
-  using tags = tutti::types<tutti::changes_model>;
+  static constexpr tutti::Rules rules{.tags = {tutti::id<tutti::changes_model>}};
   void apply(tutti::Init, tutti::State&) {}
 };
 struct Net : torch::nn::Module {

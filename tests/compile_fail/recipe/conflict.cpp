@@ -4,11 +4,11 @@
 #include <tutti/core/recipe.hpp>
 
 struct MixUp final {
-  using tags = tutti::types<tutti::mixes_inputs>;
+  static constexpr tutti::Rules rules{.tags = {tutti::id<tutti::mixes_inputs>}};
   void apply(tutti::BeforeForward, tutti::State&) {}
 };
 struct CutMix final {
-  using conflicts_with = tutti::types<tutti::mixes_inputs>;
+  static constexpr tutti::Rules rules{.conflicts_with = {{tutti::id<tutti::mixes_inputs>}}};
   void apply(tutti::BeforeForward, tutti::State&) {}
 };
 struct Clip final {

@@ -7,14 +7,16 @@ struct First final {
   void apply(tutti::BeforeForward, tutti::State&) {}
 };
 struct Second final {
-  using runs_after = tutti::types<First>;
+  static constexpr tutti::Rules rules{.runs_after = {{tutti::id<First>}}};
   void apply(tutti::BeforeForward, tutti::State&) {}
 };
 struct Third final {
 #ifndef FIXED
-  using runs_before = tutti::types<First>;
+  static constexpr tutti::Rules rules{
+      .runs_before = {{tutti::id<First>}},
+      .runs_after = {{tutti::id<Second>}},
+  };
 #endif
-  using runs_after = tutti::types<Second>;
   void apply(tutti::BeforeForward, tutti::State&) {}
 };
 struct Apart final {

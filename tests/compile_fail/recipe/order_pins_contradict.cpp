@@ -4,13 +4,17 @@
 #include <tutti/core/recipe.hpp>
 
 struct Last final {
-  using runs_last = tutti::types<tutti::Init>;
+  static constexpr tutti::Rules rules{.runs_last = {tutti::id<tutti::Init>}};
   void apply(tutti::Init, tutti::State&) {}
 };
 struct First final {
-  using runs_first = tutti::types<tutti::Init>;
-#ifndef FIXED
-  using runs_after = tutti::types<Last>;
+#ifdef FIXED
+  static constexpr tutti::Rules rules{.runs_first = {tutti::id<tutti::Init>}};
+#else
+  static constexpr tutti::Rules rules{
+      .runs_after = {{tutti::id<Last>}},
+      .runs_first = {tutti::id<tutti::Init>},
+  };
 #endif
   void apply(tutti::Init, tutti::State&) {}
 };

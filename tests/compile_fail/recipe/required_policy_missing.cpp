@@ -1,14 +1,14 @@
-// error: RequiredPolicyCheck<SampleWeights, tutti::mixes_inputs, false>
+// error: RequiredPolicyCheck<SampleWeights, .*Mark<tutti::mixes_inputs>::at
 // error: which the recipe lacks
 // culprit: SampleWeights, mixes_inputs
 #include <tutti/core/recipe.hpp>
 
 struct MixUp final {
-  using tags = tutti::types<tutti::mixes_inputs>;
+  static constexpr tutti::Rules rules{.tags = {tutti::id<tutti::mixes_inputs>}};
   void apply(tutti::BeforeForward, tutti::State&) {}
 };
 struct SampleWeights final {
-  using requires_policy = tutti::types<tutti::mixes_inputs>;
+  static constexpr tutti::Rules rules{.requires_policy = {{tutti::id<tutti::mixes_inputs>}}};
   void apply(tutti::BeforeLoss, tutti::State&) {}
 };
 

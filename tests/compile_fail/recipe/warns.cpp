@@ -7,7 +7,9 @@ struct CutOut final {
   void apply(tutti::AfterDataloader, tutti::State&) {}
 };
 struct CutMix final {
-  using warns_with = tutti::types<tutti::because<CutOut, "a hole may cover what was pasted">>;
+  static constexpr tutti::Rules rules{
+      .warns_with = {{tutti::id<CutOut>, "a hole may cover what was pasted"}},
+  };
   void apply(tutti::BeforeForward, tutti::State&) {}
 };
 

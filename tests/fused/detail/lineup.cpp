@@ -34,20 +34,24 @@ struct Reads final {
   void apply(AfterDataloader, State&) {}
 };
 struct LooksAway final {
-  static constexpr bool reads_batch = false;
+  static constexpr About about{.reads_batch = false};
   void apply(AfterDataloader, State&) {}
 };
 struct Before final {  // a stage that stands before Normalize
   static constexpr std::string_view name = "Before";
-  using runs_before = types<Normalize>;
-  using runs_first = types<AfterDataloader>;
+  static constexpr Rules rules{
+      .runs_before = {{id<Normalize>}},
+      .runs_first = {id<AfterDataloader>},
+  };
   [[nodiscard]] fused::Holes pixels(const Frame&) const { return {}; }
   void apply(AfterDataloader, State&) {}
 };
 struct BeforeReads final {
-  using runs_before = types<Normalize>;
-  using runs_after = types<Before>;
-  using runs_first = types<AfterDataloader>;
+  static constexpr Rules rules{
+      .runs_before = {{id<Normalize>}},
+      .runs_after = {{id<Before>}},
+      .runs_first = {id<AfterDataloader>},
+  };
   void apply(AfterDataloader, State&) {}
 };
 struct MixesWholeBatches final {

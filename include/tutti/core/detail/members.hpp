@@ -25,49 +25,20 @@ inline constexpr bool is_method =
 
 // Members by their kind. A value may be static, a data member or a function.
 #define TUTTI_HAS_list(member) requires { typename P::member; }
+#define TUTTI_HAS_rules(member) \
+  requires { requires std::is_same_v<decltype(&P::member), const Rules*>; }
+#define TUTTI_HAS_about(member) \
+  requires { requires std::is_same_v<decltype(&P::member), const About*>; }
 #define TUTTI_HAS_value(member) requires { &P::member; }
 #define TUTTI_HAS_method(member) requires { requires is_method<decltype(&P::member)>; }
 
 // Kind, name, near miss.
 #define TUTTI_NEAR_MISSES(with)                                                                    \
   with(list, events, event), with(list, events, evnets), with(list, events, Events),               \
-      with(list, tags, tag), with(list, tags, Tags), with(list, runs_before, run_before),          \
-      with(list, runs_before, runs_befroe), with(list, runs_before, runs_befor),                   \
-      with(list, runs_before, runsBefore), with(list, runs_after, run_after),                      \
-      with(list, runs_after, runs_atfer), with(list, runs_after, runsAfter),                       \
-      with(list, runs_first, run_first), with(list, runs_first, runs_frist),                       \
-      with(list, runs_first, runsFirst), with(list, runs_last, run_last),                          \
-      with(list, runs_last, runs_lsat), with(list, runs_last, runsLast),                           \
-      with(list, conflicts_with, conflict_with), with(list, conflicts_with, conflicts),            \
-      with(list, conflicts_with, conflits_with), with(list, conflicts_with, confilcts_with),       \
-      with(list, conflicts_with, conflicts_wiht), with(list, conflicts_with, conflictsWith),       \
-      with(list, requires_policy, require_policy), with(list, requires_policy, requires_policies), \
-      with(list, requires_policy, required_policy), with(list, requires_policy, requries_policy),  \
-      with(list, requires_policy, requires_poilcy), with(list, requires_policy, requiresPolicy),   \
-      with(list, warns_with, warn_with), with(list, warns_with, wanrs_with),                       \
-      with(list, warns_with, warns_wiht), with(list, warns_with, warnsWith),                       \
-      with(list, checked_with, check_with), with(list, checked_with, checks_with),                 \
-      with(list, checked_with, chekced_with), with(list, checked_with, checked_wiht),              \
-      with(list, checked_with, checkedWith), with(list, works_with, work_with),                    \
-      with(list, works_with, wroks_with), with(list, works_with, works_wiht),                      \
-      with(list, works_with, worksWith), with(list, folds, fold), with(list, folds, flods),        \
-      with(list, only_watches, only_watch), with(list, only_watches, only_wathces),                \
-      with(list, only_watches, onlyWatches), with(list, in_graph, in_graphs),                      \
-      with(list, in_graph, in_grpah), with(list, in_graph, inGraph),                               \
-      with(list, ahead_of_graph, ahead_of_graphs), with(list, ahead_of_graph, ahead_graph),        \
-      with(list, ahead_of_graph, ahead_of_grpah), with(list, ahead_of_graph, aheadOfGraph),        \
-      with(list, behind_graph, behind_graphs), with(list, behind_graph, behind_of_graph),          \
-      with(list, behind_graph, behind_grpah), with(list, behind_graph, behindGraph),               \
-      with(list, instead_of_graph, instead_of_graphs),                                             \
-      with(list, instead_of_graph, instead_graph), with(list, instead_of_graph, instead_of_grpah), \
-      with(list, instead_of_graph, insteadOfGraph), with(value, name, nmae),                       \
-      with(value, name, Name), with(value, role, roel), with(value, role, rloe),                   \
-      with(value, no_graph, no_graphs), with(value, no_graph, no_grpah),                           \
-      with(value, no_graph, noGraph), with(value, reads_gradients, read_gradients),                \
-      with(value, reads_gradients, reads_gradient), with(value, reads_gradients, reads_graidents), \
-      with(value, reads_gradients, readsGradients), with(value, reads_batch, read_batch),          \
-      with(value, reads_batch, reads_batches), with(value, reads_batch, raeds_batch),              \
-      with(value, reads_batch, reads_bacth), with(value, reads_batch, readsBatch),                 \
+      with(value, name, nmae), with(value, name, Name), with(value, role, roel),                   \
+      with(value, role, rloe), with(rules, rules, rule), with(rules, rules, ruels),                \
+      with(rules, rules, rulse), with(rules, rules, Rules), with(about, about, abouts),            \
+      with(about, about, abuot), with(about, about, aobut), with(about, about, About),             \
       with(value, rng, rgn), with(value, rng, rngs), with(method, validate, vaildate),             \
       with(method, validate, valdiate), with(method, validate, validtae),                          \
       with(method, validate, valdate), with(method, validate, validates),                          \
@@ -117,17 +88,21 @@ inline constexpr bool is_method =
       with(method, wants_channels_last, wants_channel_last),                                       \
       with(method, wants_channels_last, wantsChannelsLast)
 
-// Members that are lists of types.
-#define TUTTI_LISTS(with)                                                                    \
-  with(events), with(tags), with(runs_before), with(runs_after), with(runs_first),           \
-      with(runs_last), with(conflicts_with), with(requires_policy), with(warns_with),        \
-      with(checked_with), with(works_with), with(folds), with(only_watches), with(in_graph), \
-      with(ahead_of_graph), with(behind_graph), with(instead_of_graph)
+// Members that are values or lists of the type, by what they are.
+#define TUTTI_VALUES(with)                                                              \
+  with(events, NoEvents), with(name, NoName), with(role, NoRole), with(rules, NoRules), \
+      with(about, NoAbout)
 
-// Members that a type has once for all its objects.
-#define TUTTI_STATICS(with)                                                               \
-  with(name), with(role), with(no_graph), with(no_sharding), with(no_parameter_sharding), \
-      with(reads_gradients)
+// What was a member by itself once, and is a field of the rules or of what a policy is about.
+#define TUTTI_RULES_FIELDS(with)                                                         \
+  with(tags), with(runs_before), with(runs_after), with(runs_first), with(runs_last),    \
+      with(conflicts_with), with(requires_policy), with(warns_with), with(checked_with), \
+      with(works_with), with(in_graph), with(ahead_of_graph), with(behind_graph),        \
+      with(instead_of_graph)
+#define TUTTI_ABOUT_LISTS(with) with(folds), with(only_watches)
+#define TUTTI_ABOUT_VALUES(with)                                                                  \
+  with(reads_batch), with(reads_gradients), with(skips_steps), with(no_graph), with(no_sharding), \
+      with(no_parameter_sharding)
 
 // Functions, as they are called for a policy `p`, or for a const one `c`.
 #define TUTTI_METHODS(with)                                                              \
@@ -159,12 +134,9 @@ inline constexpr bool is_method =
 #define TUTTI_MISS(kind, right, wrong) Miss<struct right, struct wrong>
 
 // Conditions by which a member of the right name is something else.
-#define TUTTI_NO_LIST(member) requires { requires !is_types<typename P::member>; }
-#define TUTTI_NO_STATIC(member)                                         \
-  requires {                                                            \
-    requires is_method<decltype(&P::member)> ||                         \
-                 std::is_member_object_pointer_v<decltype(&P::member)>; \
-  }
+#define TUTTI_NO_VALUE(member, condition) condition<P>
+#define TUTTI_OLD_LIST(member) requires { typename P::member; }
+#define TUTTI_OLD_VALUE(member) requires { requires !is_method<decltype(&P::member)>; }
 #define TUTTI_MISCALLED(member, call)               \
   requires {                                        \
     requires is_method<decltype(&P::member)>;       \
@@ -176,9 +148,6 @@ inline constexpr bool is_method =
        TUTTI_HAS_method(member) || requires(P& p) { p.member(Anything{}); } || \
        requires(P& p) { p.member(Anything{}, Anything{}); }) &&                \
    !receives<P>)
-// The type may say it, or a function of the state; an object may not.
-#define TUTTI_OF_OBJECT(member) \
-  requires { requires std::is_member_object_pointer_v<decltype(&P::member)>; }
 // A function of this name is the library's if it begins with the state.
 #define TUTTI_NO_STEP()                                                      \
   ((                                                                         \
@@ -208,22 +177,43 @@ inline constexpr bool is_types<types<Ts...>> = true;
 template <bool... Any>
 inline constexpr bool any_of = (Any || ...);
 
+template <class P>
+concept NoEvents = requires { requires !is_types<typename P::events>; };
+template <class Pointer>  // to a member: of every object, or a function
+inline constexpr bool is_of_object = is_method<Pointer> || std::is_member_object_pointer_v<Pointer>;
+template <class P>
+concept NoName = requires { requires is_of_object<decltype(&P::name)>; };
+template <class P>
+concept NoRole = requires { requires is_of_object<decltype(&P::role)>; };
+// In a concept, Clang takes a value with a misspelt field for a constant: it has said so already.
+template <class P>
+concept NoRules = !HasRules<P> && !(NamesRules<P> && requires {
+  typename std::bool_constant<(P::rules.tags.size() > 0)>;
+}) && (requires { &P::rules; } || requires { typename P::rules; });
+template <class P>
+concept NoAbout = !HasAbout<P> && !(NamesAbout<P> && requires {
+  typename std::bool_constant<(P::about.folds.size() > 0)>;
+}) && (requires { &P::about; } || requires { typename P::about; });
+
 // One expression each, asked of every policy; the arrays say which it was.
 template <class P>
 concept HasNearMiss = any_of<TUTTI_NEAR_MISSES(TUTTI_MISSPELT)>;
 template <class P>
 concept MisusesMember =
-    any_of<TUTTI_LISTS(TUTTI_NO_LIST), TUTTI_STATICS(TUTTI_NO_STATIC), TUTTI_OF_OBJECT(reads_batch),
+    any_of<TUTTI_VALUES(TUTTI_NO_VALUE), TUTTI_RULES_FIELDS(TUTTI_OLD_LIST),
+           TUTTI_ABOUT_LISTS(TUTTI_OLD_LIST), TUTTI_ABOUT_VALUES(TUTTI_OLD_VALUE),
            TUTTI_METHODS(TUTTI_MISCALLED), TUTTI_DESTINATIONS(TUTTI_DEAF),
            TUTTI_HAS_value(supports), TUTTI_NO_STEP()>;
 
 template <class P>
 inline constexpr std::array near_misses{TUTTI_NEAR_MISSES(TUTTI_MISSES)};
 template <class P>
-inline constexpr std::array no_lists{TUTTI_LISTS(TUTTI_NO_LIST)};
+inline constexpr std::array no_values{TUTTI_VALUES(TUTTI_NO_VALUE)};
 template <class P>
-inline constexpr std::array no_statics{TUTTI_STATICS(TUTTI_NO_STATIC),
-                                       TUTTI_OF_OBJECT(reads_batch)};
+inline constexpr std::array old_rules{TUTTI_RULES_FIELDS(TUTTI_OLD_LIST)};
+template <class P>
+inline constexpr std::array old_facts{TUTTI_ABOUT_LISTS(TUTTI_OLD_LIST),
+                                      TUTTI_ABOUT_VALUES(TUTTI_OLD_VALUE)};
 template <class P>
 inline constexpr std::array miscalled{TUTTI_METHODS(TUTTI_MISCALLED),
                                       TUTTI_DESTINATIONS(TUTTI_DEAF), TUTTI_HAS_value(supports),
@@ -254,29 +244,34 @@ struct Miss {
 
 // In the order of the arrays above.
 using near_misses = types<TUTTI_NEAR_MISSES(TUTTI_MISS)>;
-using lists = types<TUTTI_LISTS(TUTTI_NAME)>;
-using statics = types<TUTTI_STATICS(TUTTI_NAME), struct reads_batch>;
+using values = types<TUTTI_VALUES(TUTTI_NAME)>;
+using rules_fields = types<TUTTI_RULES_FIELDS(TUTTI_NAME)>;
+using about_fields = types<TUTTI_ABOUT_LISTS(TUTTI_NAME), TUTTI_ABOUT_VALUES(TUTTI_NAME)>;
 using methods =
     types<TUTTI_METHODS(TUTTI_NAME), TUTTI_DESTINATIONS(TUTTI_NAME), struct supports, struct step>;
 
 }  // namespace member
 
 #undef TUTTI_HAS_list
+#undef TUTTI_HAS_rules
+#undef TUTTI_HAS_about
 #undef TUTTI_HAS_value
 #undef TUTTI_HAS_method
 #undef TUTTI_NEAR_MISSES
-#undef TUTTI_LISTS
-#undef TUTTI_STATICS
+#undef TUTTI_VALUES
+#undef TUTTI_RULES_FIELDS
+#undef TUTTI_ABOUT_LISTS
+#undef TUTTI_ABOUT_VALUES
 #undef TUTTI_METHODS
 #undef TUTTI_DESTINATIONS
 #undef TUTTI_MISSPELT
 #undef TUTTI_MISSES
 #undef TUTTI_MISS
-#undef TUTTI_NO_LIST
-#undef TUTTI_NO_STATIC
+#undef TUTTI_NO_VALUE
+#undef TUTTI_OLD_LIST
+#undef TUTTI_OLD_VALUE
 #undef TUTTI_MISCALLED
 #undef TUTTI_DEAF
-#undef TUTTI_OF_OBJECT
 #undef TUTTI_NO_STEP
 #undef TUTTI_NAME
 

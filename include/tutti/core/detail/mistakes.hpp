@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <initializer_list>
 #include <type_traits>
 #include <utility>
 
@@ -73,26 +74,14 @@ consteval Mistake mistake_alone(std::size_t at, types<Es...>) {
   }
 }
 
-template <class P>
-consteval auto requirements_of() {
-  if constexpr (requires { typename P::requires_policy; }) {
-    return typename P::requires_policy{};
-  } else {
-    return types<>{};
+// A requirement of a policy that is not in the pack.
+template <class... Ps>
+consteval void add_missing(Mistakes& out, std::size_t at, std::initializer_list<Rule> required) {
+  std::size_t k = 0;
+  for (const Rule& rule : required) {
+    const bool found = (denotes(rule.id.mark, facts<Ps>) || ...);
+    out.add({found ? Fault::none : Fault::missing, at, k++});
   }
-}
-
-template <class Required>
-using Wanted = typename RuleEntry<Required>::type;
-
-template <class Required, class... Ps>
-inline constexpr bool has_any = (means<Required, Ps> || ...);
-
-template <class... Ps, class... Required>
-consteval void add_missing([[maybe_unused]] Mistakes& out, [[maybe_unused]] std::size_t at,
-                           types<Required...>) {
-  [[maybe_unused]] std::size_t k = 0;
-  (out.add({has_any<Required, Ps...> ? Fault::none : Fault::missing, at, k++}), ...);
 }
 
 template <class P, class... Ps>
@@ -107,14 +96,14 @@ consteval void add_together(Mistakes& out, std::size_t at) {
     out.add({before == 1 ? Fault::twice : Fault::none, at});
     return;
   }
-  if constexpr (requires { typename P::conflicts_with; }) {
+  if constexpr (policy_traits<P>::rules.conflicts_with.size() > 0) {
     constexpr std::array<bool, sizeof...(Ps)> refused{!can_be_combined<P, Ps>...};
     constexpr std::array<bool, sizeof...(Ps)> refusing{refuses<Ps, P>()...};
     for (std::size_t j = 0; j < sizeof...(Ps); ++j) {  // mutual refusals once
       out.add({refused[j] && (at < j || !refusing[j]) ? Fault::conflict : Fault::none, at, j});
     }
   }
-  add_missing<Ps...>(out, at, requirements_of<P>());
+  add_missing<Ps...>(out, at, policy_traits<P>::rules.requires_policy);
 }
 
 template <class E, class... Ps>
@@ -159,7 +148,7 @@ consteval Mistakes find_mistakes() {
 
 template <class A, class... Ps>
 consteval void add_warnings([[maybe_unused]] Mistakes& out, [[maybe_unused]] std::size_t at) {
-  if constexpr (requires { typename A::warns_with; }) {
+  if constexpr (policy_traits<A>::rules.warns_with.size() > 0) {
     std::size_t other = 0;
     const auto look = [&]<class B>(std::type_identity<B>) {
       if (warns<A, B>() && !(accepts<Ps, A, B> || ...)) {

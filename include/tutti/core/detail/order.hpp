@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <initializer_list>
 #include <type_traits>
 #include <utility>
 
@@ -13,60 +14,10 @@
 /// the pack per question, no recursive templates.
 namespace tutti::detail {
 
-// Types as plain values, so that rules are compared in loops: a template for every pair of policies
-// takes much longer to compile.
-using Identity = const char*;
-template <class T>
-inline constexpr char identity = 0;
-
-template <class List>
-inline constexpr std::array<Identity, 0> identities{};
-template <class... Entries>
-inline constexpr std::array<Identity, sizeof...(Entries)> identities<types<Entries...>>{
-    &identity<typename RuleEntry<Entries>::type>...};
-
-// Whether two identities are of one type. GCC leaves two addresses that differ no constant under
-// -fsanitize=undefined, and -fno-delete-null-pointer-checks; equal ones it always knows.
-#define TUTTI_SAME_TYPE(a, b) (__builtin_constant_p((a) == (b)) && (a) == (b))
-
-// A list of them. Compilers are slow at calling functions while they compile, so the loops over
-// these are plain ones.
-struct Identities {
-  const Identity* first = nullptr;
-  std::size_t size = 0;
-};
-template <class List>
-consteval Identities identities_of() {
-  return {identities<List>.data(), identities<List>.size()};
-}
-
-// What P is, and whom it speaks of in its order rules.
-struct OrderRules {
-  Identity self = nullptr;
-  Identities tags{};
-  Identities runs_before{};
-  Identities runs_after{};
-};
-
-template <class P>
-consteval OrderRules order_rules() {
-  OrderRules out{.self = &identity<P>, .tags = identities_of<decltype(tags_of<P>())>()};
-  if constexpr (requires { typename P::runs_before; }) {
-    out.runs_before = identities_of<typename P::runs_before>();
-  }
-  if constexpr (requires { typename P::runs_after; }) {
-    out.runs_after = identities_of<typename P::runs_after>();
-  }
-  return out;
-}
-
 template <class A, class B>
-consteval bool warns() {  // A lists B in warns_with
-  if constexpr (requires { typename A::warns_with; }) {
-    return !std::is_same_v<A, B> && any_means<typename A::warns_with, B>;
-  } else {
-    return false;
-  }
+consteval bool warns() {  // A lists B in warns_with; a Switch warns of nothing, since it may be off
+  return !is_switch<A> && !std::is_same_v<A, B> &&
+         has_rule(policy_traits<A>::rules.warns_with, facts<B>);
 }
 
 // An accept<> of the pack that is about A and B.
@@ -78,11 +29,7 @@ inline constexpr bool accepts<accept<X, Y>, A, B> =
 
 template <class A, class B>
 consteval bool refuses() {  // A lists B in conflicts_with
-  if constexpr (requires { typename A::conflicts_with; }) {
-    return any_means<typename A::conflicts_with, B>;
-  } else {
-    return false;
-  }
+  return has_rule(policy_traits<A>::rules.conflicts_with, facts<B>);
 }
 template <class A, class B>
 inline constexpr bool can_be_combined =
@@ -159,16 +106,15 @@ constexpr Order<N> cycle(const Edges<N>& edges) {
 
 // Marks in `edges` what policy `i` says of those before or after it.
 template <std::size_t N>
-constexpr void add_edges(Edges<N>& edges, const OrderRules* rules, std::size_t i, Identities names,
-                         bool before) {
-  for (std::size_t n = 0; n < names.size; ++n) {
-    const Identity name = names.first[n];
+constexpr void add_edges(Edges<N>& edges, const Facts* const* all, std::size_t i,
+                         std::initializer_list<Rule> rules, bool before) {
+  for (const Rule& rule : rules) {
     for (std::size_t j = 0; j < N; ++j) {
-      bool meant = TUTTI_SAME_TYPE(rules[j].self, name);
-      for (std::size_t t = 0; t < rules[j].tags.size; ++t) {
-        meant = meant || TUTTI_SAME_TYPE(rules[j].tags.first[t], name);
+      bool meant = TUTTI_SAME_TYPE(all[j]->self, rule.id.mark);
+      for (std::size_t k = 0; k < all[j]->size && !meant; ++k) {
+        meant = TUTTI_SAME_TYPE(all[j]->tags[k].mark, rule.id.mark);
       }
-      if (meant && !TUTTI_SAME_TYPE(rules[i].self, rules[j].self)) {
+      if (meant && !TUTTI_SAME_TYPE(all[i]->self, all[j]->self)) {
         edges[before ? i : j][before ? j : i] = true;
       }
     }
@@ -176,11 +122,11 @@ constexpr void add_edges(Edges<N>& edges, const OrderRules* rules, std::size_t i
 }
 
 template <std::size_t N>
-constexpr Edges<N> edges_of(const std::array<OrderRules, N>& rules) {
+constexpr Edges<N> edges_of(const std::array<const Facts*, N>& all) {
   Edges<N> out{};
   for (std::size_t i = 0; i < N; ++i) {
-    add_edges<N>(out, rules.data(), i, rules[i].runs_before, true);
-    add_edges<N>(out, rules.data(), i, rules[i].runs_after, false);
+    add_edges<N>(out, all.data(), i, all[i]->rules->runs_before, true);
+    add_edges<N>(out, all.data(), i, all[i]->rules->runs_after, false);
   }
   return out;
 }
@@ -189,8 +135,8 @@ template <class... Ps>
 struct Pack {
   static constexpr std::size_t size = sizeof...(Ps);
 
-  static constexpr std::array<OrderRules, size> rules{order_rules<Ps>()...};
-  static constexpr Edges<size> edges = edges_of<size>(rules);
+  static constexpr std::array<const Facts*, size> all{&facts<Ps>...};
+  static constexpr Edges<size> edges = edges_of<size>(all);
   static constexpr Order<size> order = sort<size>(edges);
   static constexpr bool cyclic = order.size < size;
 };
@@ -198,7 +144,7 @@ struct Pack {
 template <>
 struct Pack<> {
   static constexpr std::size_t size = 0;
-  static constexpr std::array<OrderRules, 0> rules{};
+  static constexpr std::array<const Facts*, 0> all{};
   static constexpr Edges<0> edges{};
   static constexpr Order<0> order{};
   static constexpr bool cyclic = false;
@@ -207,23 +153,16 @@ struct Pack<> {
 // P asks for the front (-1) or the back (1) of E.
 template <class P, class E>
 consteval int pin() {
-  if constexpr (requires { typename P::runs_first; }) {
-    if (contains<E, typename P::runs_first>) {
-      return -1;
-    }
-  }
-  if constexpr (requires { typename P::runs_last; }) {
-    if (contains<E, typename P::runs_last>) {
-      return 1;
-    }
-  }
-  return 0;
+  return holds(policy_traits<P>::rules.runs_first, id<E>)  ? -1
+         : holds(policy_traits<P>::rules.runs_last, id<E>) ? 1
+                                                           : 0;
 }
 
 template <class P>
-concept Pinned = requires { typename P::runs_first; } || requires { typename P::runs_last; };
+inline constexpr bool is_pinned_anywhere =
+    policy_traits<P>::rules.runs_first.size() + policy_traits<P>::rules.runs_last.size() > 0;
 template <class... Ps>
-inline constexpr bool any_pinned = (Pinned<Ps> || ...);
+inline constexpr bool any_pinned = (is_pinned_anywhere<Ps> || ...);
 
 template <class E, class... Ps>
 consteval bool is_pinned() {
@@ -276,7 +215,5 @@ struct PackAt {
       with_pins<size>(Pack<Ps...>::edges, {pin<Ps, E>()...}, {Handles<Ps, E>...});
   static constexpr Order<size> order = sort<size>(edges);
 };
-
-#undef TUTTI_SAME_TYPE
 
 }  // namespace tutti::detail

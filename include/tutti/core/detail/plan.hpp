@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <initializer_list>
 #include <string_view>
 
 #include <tutti/core/detail/order.hpp>
@@ -49,60 +50,60 @@ template <class P>
 constexpr void write_tags(PlanWriter& to) {
   if constexpr (!is_directive<P>) {
     to << "  " << name_of<P>() << " (" << to_string(role_of<P>) << ")";
-    if constexpr (decltype(tags_of<P>())::size > 0) {
-      to << ": ";
-      write_names(to, decltype(tags_of<P>()){});
+    std::string_view before = ": ";
+    if constexpr (is_switch<P>) {  // what it holds is what it is in others' rules
+      to << before << name_of<Unswitched<P>>();
+      before = ", ";
+    }
+    for (const Id& tag : policy_traits<P>::rules.tags) {
+      to << before << tag.name();
+      before = ", ";
     }
     to << "\n";
   }
 }
 
-// The lines of one list of A's rules about the other policies of the pack.
-template <class A, class B, class... Entries>
-constexpr void write_rules_about(PlanWriter& to, std::string_view verb, types<Entries...>) {
-  const auto one = [&]<class Entry>(std::type_identity<Entry>) {
-    using Name = typename RuleEntry<Entry>::type;
-    if constexpr (means<Entry, B> && !std::is_same_v<A, B>) {
-      constexpr std::string_view reason = RuleEntry<Entry>::reason;
+// The lines of one list of A's rules about another policy of the pack.
+template <class A, class B>
+constexpr void write_rules_about(PlanWriter& to, std::string_view verb,
+                                 std::initializer_list<Rule> rules) {
+  for (const Rule& rule : rules) {
+    if (!std::is_same_v<A, B> && denotes(rule.id.mark, facts<B>)) {
       to << "  " << name_of<A>() << " " << verb << " " << name_of<B>();
-      if (!std::is_same_v<Name, B>) {
-        to << " (" << name_of<Name>() << ")";
+      if (rule.id != id<B>) {
+        using Inner = Unswitched<B>;
+        to << " (" << (rule.id == id<Inner> ? name_of<Inner>() : rule.id.name()) << ")";
       }
+      const std::string_view reason = rule.reason;
       to << (reason.empty() ? "" : ", because ") << reason << "\n";
     }
-  };
-  (one(std::type_identity<Entries>{}), ...);
+  }
 }
 
 template <class A, class B>
 constexpr void write_rules_between(PlanWriter& to) {
-#define TUTTI_WRITE_RULES(list, verb)                      \
-  if constexpr (requires { typename A::list; }) {          \
-    write_rules_about<A, B>(to, verb, typename A::list{}); \
+  const Rules& rules = policy_traits<A>::rules;
+  write_rules_about<A, B>(to, "runs before", rules.runs_before);
+  write_rules_about<A, B>(to, "runs after", rules.runs_after);
+  write_rules_about<A, B>(to, "requires", rules.requires_policy);
+  if constexpr (!is_switch<A>) {
+    write_rules_about<A, B>(to, "works against", rules.warns_with);
   }
-  TUTTI_WRITE_RULES(runs_before, "runs before")
-  TUTTI_WRITE_RULES(runs_after, "runs after")
-  TUTTI_WRITE_RULES(requires_policy, "requires")
-  TUTTI_WRITE_RULES(warns_with, "works against")
-  TUTTI_WRITE_RULES(checked_with, "is checked with")
-  TUTTI_WRITE_RULES(works_with, "works with")
-#undef TUTTI_WRITE_RULES
+  write_rules_about<A, B>(to, "is checked with", rules.checked_with);
+  write_rules_about<A, B>(to, "works with", rules.works_with);
 }
 
-template <class... Es>
 constexpr void write_pins(PlanWriter& to, std::string_view who, std::string_view verb,
-                          types<Es...>) {
-  ((to << "  " << who << " " << verb << " " << Es::name << "\n"), ...);
+                          std::initializer_list<EventId> events) {
+  for (const EventId event : events) {
+    to << "  " << who << " " << verb << " " << to_string(event) << "\n";
+  }
 }
 
 template <class A, class... Ps>
 constexpr void write_rules(PlanWriter& to) {
-  if constexpr (requires { typename A::runs_first; }) {
-    write_pins(to, name_of<A>(), "runs first at", typename A::runs_first{});
-  }
-  if constexpr (requires { typename A::runs_last; }) {
-    write_pins(to, name_of<A>(), "runs last at", typename A::runs_last{});
-  }
+  write_pins(to, name_of<A>(), "runs first at", policy_traits<A>::rules.runs_first);
+  write_pins(to, name_of<A>(), "runs last at", policy_traits<A>::rules.runs_last);
   (write_rules_between<A, Ps>(to), ...);
 }
 

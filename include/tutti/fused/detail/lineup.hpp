@@ -47,9 +47,9 @@ consteval Kind kind() {
   }
 }
 
-/// Hooks of `P` may look at state.batch: it does not say `reads_batch = false`, and is no logger.
+/// Hooks of `P` may look at state.batch: it does not say that it never does, and is no logger.
 template <class P>
-concept MayRead = !requires { requires !Unswitched<P>::reads_batch; } && role_of<P> != Role::logger;
+concept MayRead = policy_traits<P>::about.reads_batch && role_of<P> != Role::logger;
 
 /// The same of one policy at this moment, whose `reads_batch(state)` may know.
 template <class P>
