@@ -520,8 +520,8 @@ function(tutti_wheel_imports python out)
   set(${out} "${said}" PARENT_SCOPE)
 endfunction()
 
-# A Python that builds the wheel: that of the private environment venv-wheel in the cache folder, made when it is missing beside
-# `interop`, or where that is empty beside a torch that can be imported. `out_why` becomes the reason when `out` is empty.
+# A Python that builds the wheel: that of the private environment venv-wheel-<release of torch> in the cache folder, made when it is
+# missing beside `interop`, or where that is empty beside a torch that can be imported. `out_why` becomes the reason when `out` is empty.
 function(tutti_provision_wheel interop out out_why)
   set(${out} "" PARENT_SCOPE)
   set(${out_why} "" PARENT_SCOPE)
@@ -534,7 +534,8 @@ function(tutti_provision_wheel interop out out_why)
     return()
   endif()
   tutti_provision_lock(lock-wheel error)
-  set(venv "${cache}/venv-wheel")
+  tutti_python_says("${python}" "import torch; print(torch.__version__.split('+')[0])" release)
+  set(venv "${cache}/venv-wheel-${release}")
   tutti_python_says("${python}" "import os, site, torch
 folders = dict.fromkeys([*site.getsitepackages(), os.path.dirname(torch.__path__[0])])
 print('import site; ' + '; '.join(f'site.addsitedir({folder!r})' for folder in folders))" beside)

@@ -2,8 +2,10 @@
 """Builds the wheel of cmake/python, installs it in an environment of its own, and runs there what tests it: the operators, what
 reads runs, and the notebook of the docs.
 
-    wheel.py PROGRAMS... as --python, --reference, --digits; --work; --build-type, --compiler and --flags, which are those of the
-    tests, for results are equal bit for bit only where the compiler did the same
+    wheel.py --python <with torch, scikit-build-core and pip> --reference <python_reference> --digits <examples/digits>
+             --work <folder> --compiler <c++> --build-type <CMake's> --flags <CMake's>
+
+The last three are those of the tests, for results are equal bit for bit only where the compiler did the same.
 """
 import argparse
 import os
@@ -65,6 +67,9 @@ def main():
     results.unlink(missing_ok=True)
     run(options.reference, results)
     elsewhere = {"cwd": options.work}  # so that no file here is imported in place of what is installed
+    other = "import torch; torch.__version__ = '99.0.0'\ntry:\n  import tutti\nexcept ImportError as error:\n  print(error)"
+    said = run(python, "-c", other, **elsewhere)
+    assert said.startswith("this tutti was built for torch ") and "torch is 99.0.0; build it again with pip" in said, said
     print(run(python, HERE / "operators.py", results, **elsewhere))
     print(run(python, HERE / "runs.py", options.digits, runs, **elsewhere))
     notebooks = sorted((ROOT / "docs").glob("*.ipynb"))

@@ -142,9 +142,16 @@ def _is_checkpoint(folder):
 
 
 def _has_checkpoints(folder):
-    return folder.is_dir() and any(
-        entry.is_symlink() or _is_checkpoint(entry) for entry in folder.iterdir() if not entry.name.startswith(".")
-    )
+    latest = folder / "latest"
+    return folder.is_dir() and (latest.is_symlink() or latest.is_file() or any(map(_is_checkpoint, folder.iterdir())))
+
+
+def _batch(checkpoint):
+    """How far the run was; -1 where the manifest does not tell, which reading the checkpoint refuses."""
+    try:
+        return json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))["meta"]["batch"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return -1
 
 
 def _save_folder(folder):
@@ -221,12 +228,12 @@ class Run:
 
     @property
     def checkpoints(self):
-        """The paths of the checkpoints that are complete, the oldest first."""
+        """The paths of the checkpoints that are complete, the one furthest in the run last."""
         place = _save_folder(self.path)
         if place is None:
             return []
-        found = [entry for entry in place.iterdir() if not entry.name.startswith(".") and not entry.is_symlink() and _is_checkpoint(entry)]
-        return sorted(found, key=lambda path: ((path / "manifest.json").stat().st_mtime_ns, path.name))
+        entries = (entry for entry in place.iterdir() if not entry.name.startswith(".") and not entry.is_symlink())
+        return sorted(filter(_is_checkpoint, entries), key=lambda path: (_batch(path), path.name))
 
     def checkpoint(self, which="latest"):
         """The path of a checkpoint.
