@@ -4,6 +4,7 @@ docs/python.md says so.
 
     operators.py FILE     of python_reference
 """
+import pathlib
 import sys
 
 import safetensors.torch
@@ -11,7 +12,19 @@ import torch
 
 import tutti  # noqa: F401: registers the operators
 
-ops = torch.ops.tutti
+
+class Operators:
+    """torch.ops.tutti, and which of it was asked for."""
+
+    used = set()
+
+    def __getattr__(self, name):
+        self.used.add(name)
+        return getattr(torch.ops.tutti, name)
+
+
+ops = Operators()
+PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "docs/python.md"
 SEED = 11
 # By LAPACK, whose last bits change from one call to the next: what is computed twice from the same tensors differs by 1e-6.
 DECOMPOSED = {"split_matrix", "factorize_matrix", "factorize_conv2d"}
@@ -130,6 +143,12 @@ def check_results(stored):
             assert bits(one) == bits(stored[name]), f"{name} differs from what C++ gives"
             count += 1
     assert not expected, f"no operator was asked for {sorted(expected)}"
+    # Each operator was compared, and stands in the page.
+    names = {name.removeprefix("tutti::").partition(".")[0] for name in torch._C._dispatch_get_all_op_names()
+             if name.startswith("tutti::") and not name.startswith("tutti::_")}
+    page = PAGE.read_text(encoding="utf-8")
+    assert len(names) > 40 and names == ops.used, f"not compared: {sorted(names - ops.used)}"
+    assert not [name for name in names if f"`{name}`" not in page], f"{PAGE} lacks {[name for name in names if f'`{name}`' not in page]}"
     return count
 
 
