@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the curves of a run, epoch by epoch, from the file of its JSONLinesLogger: the training loss, each epoch's mean, and metrics
-of an evaluation.
+"""Draws the curves of a run, epoch by epoch, from the file of its JSONLinesLogger or Dashboard: the training loss, each epoch's
+mean, and metrics of an evaluation.
 
     curves_svg.py metrics.jsonl picture.svg [--metric metrics/test/MulticlassAccuracy]...     without --metric: all of evaluations
 """
