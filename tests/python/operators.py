@@ -216,6 +216,13 @@ def check_compiled():
     return len(cases)
 
 
+def check_autocast():
+    x = torch.randn(4, 8)
+    assert ops.low_precision_layer_norm(x, [8]).dtype == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert ops.low_precision_layer_norm(x, [8]).dtype == ops.low_precision_group_norm(x, 2).dtype == torch.bfloat16
+
+
 def check_refusals():
     x, y = torch.rand(4, 3, 8, 8), torch.arange(4)
     cases = [
@@ -247,4 +254,5 @@ def check_refusals():
 
 if __name__ == "__main__":
     print(check_results(safetensors.torch.load_file(sys.argv[1])), "results of C++ bit for bit")
+    check_autocast()
     print(check_gradients(), "gradients,", check_compiled(), "compiled,", check_refusals(), "refusals")
