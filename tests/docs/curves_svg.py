@@ -5,6 +5,7 @@ mean, and metrics of an evaluation.
 
     curves_svg.py metrics.jsonl picture.svg [--metric metrics/test/MulticlassAccuracy]...     without --metric: all of evaluations
 """
+
 import argparse
 import pathlib
 import sys
@@ -39,15 +40,23 @@ class Rows:
 
 def curves(rows, wanted):
     """{name: {epoch: value}} of a run with an evaluation after every epoch."""
-    names = wanted or sorted({name for row in rows.values() for name in row
-                              if name.startswith("metrics/") and not name.startswith("metrics/train/")})
+    names = wanted or sorted(
+        {
+            name
+            for row in rows.values()
+            for name in row
+            if name.startswith("metrics/") and not name.startswith("metrics/train/")
+        }
+    )
     ends = sorted(step for step, row in rows.items() if any(name in row for name in names))
     if not names or len(ends) < 2:
         raise ValueError("the run has not two evaluations, between which a curve could be drawn")
     out = {"loss/train/total, mean of the epoch": {}, **{name: {} for name in names}}
     begin = 0
     for epoch, end in enumerate(ends, 1):
-        losses = [row["loss/train/total"] for step, row in rows.items() if begin <= step < end and "loss/train/total" in row]
+        losses = [
+            row["loss/train/total"] for step, row in rows.items() if begin <= step < end and "loss/train/total" in row
+        ]
         out["loss/train/total, mean of the epoch"][epoch] = sum(losses) / len(losses)
         for name in names:
             out[name][epoch] = rows[end][name]

@@ -7,6 +7,7 @@ shows them.
 
 The program runs in a terminal of its own (a pty), and what it writes there is drawn: texts, colours, and what it has written over.
 """
+
 import argparse
 import copy
 import fcntl
@@ -24,7 +25,12 @@ import termios
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 COLUMNS = 80
 CELL, LINE, MARGIN = 8.4, 18, 16
-STYLES = {"1": 'font-weight="bold"', "2": 'fill="#8b949e"', "32": 'fill="#3fb950"', "36": 'fill="#39c5cf"'}  # of Look::in()
+STYLES = {
+    "1": 'font-weight="bold"',
+    "2": 'fill="#8b949e"',
+    "32": 'fill="#3fb950"',
+    "36": 'fill="#39c5cf"',
+}  # of Look::in()
 ESCAPE = re.compile(r"\x1b\[([0-9;]*)([A-Za-z])")
 
 
@@ -45,7 +51,7 @@ class Screen:
                 found = ESCAPE.match(text, at)
                 if not found:
                     if len(text) - at > 20:
-                        raise ValueError(f"a sequence that this does not know: {text[at:at + 20]!r}")
+                        raise ValueError(f"a sequence that this does not know: {text[at : at + 20]!r}")
                     self.rest = text[at:]
                     return
                 self.escape(*found.groups())
@@ -58,7 +64,7 @@ class Screen:
         if letter == "m":
             self.style = "" if number in ("", "0") else number
         elif letter == "K" and number in ("", "0"):
-            del self.lines[-1][self.column:]
+            del self.lines[-1][self.column :]
         else:
             raise ValueError(f"a sequence that this does not know: ESC[{number}{letter}")
 
@@ -71,7 +77,7 @@ class Screen:
             self.column = 0
         else:
             line += [(" ", "")] * (self.column - len(line))
-            line[self.column:self.column + 1] = [(character, self.style)]
+            line[self.column : self.column + 1] = [(character, self.style)]
             self.column += 1
 
     def text(self, line):
@@ -96,12 +102,14 @@ def follow(command, folder, wanted):
             break
         bytes_left += data
         whole = bytes_left.decode("utf-8", "ignore")  # but for a character of which the end is yet to come
-        bytes_left = bytes_left[len(whole.encode()):]
+        bytes_left = bytes_left[len(whole.encode()) :]
         screen.feed(whole)
         if under_way is None and re.search(wanted, screen.text(-1)):
             under_way = copy.deepcopy(screen)
     if run.wait():
-        raise SystemExit(f"{command} ended with {run.returncode}:\n" + "\n".join(map(screen.text, range(len(screen.lines)))))
+        raise SystemExit(
+            f"{command} ended with {run.returncode}:\n" + "\n".join(map(screen.text, range(len(screen.lines))))
+        )
     return under_way, screen
 
 
@@ -117,8 +125,10 @@ def spans(line, y):
         text = text.lstrip().replace(" ", "\N{NO-BREAK SPACE}")  # others count once, however many there are
         if text:
             style = "".join(" " + STYLES[code] for code in line[at][1].split(";") if code)
-            out.append(f'<text x="{MARGIN + CELL * column:.1f}" y="{y}" textLength="{CELL * len(text):.1f}"{style}>'
-                       f'{html.escape(text)}</text>')
+            out.append(
+                f'<text x="{MARGIN + CELL * column:.1f}" y="{y}" textLength="{CELL * len(text):.1f}"{style}>'
+                f"{html.escape(text)}</text>"
+            )
         at = end
     return out
 
@@ -128,10 +138,12 @@ def draw(screen, command, path):
     while not lines[-1]:
         lines.pop()
     width, height = round(CELL * COLUMNS + 2 * MARGIN), LINE * len(lines) + 2 * MARGIN
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-           'font-family="ui-monospace, Menlo, Consolas, monospace" font-size="14" fill="#e6edf3">',
-           f'<title>What {html.escape(command)} shows in a terminal of {COLUMNS} columns</title>',
-           f'<rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>']
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'font-family="ui-monospace, Menlo, Consolas, monospace" font-size="14" fill="#e6edf3">',
+        f"<title>What {html.escape(command)} shows in a terminal of {COLUMNS} columns</title>",
+        f'<rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>',
+    ]
     for number, line in enumerate(lines):
         out += spans(line, MARGIN + LINE * number + 13)
     path.write_text("\n".join(out) + "\n</svg>\n", encoding="utf-8")
@@ -151,7 +163,9 @@ def main():
         wanted = rf"epoch ({later})/{epochs} +[3-9]\d%"
         under_way, end = follow(["./digits", *arguments], folder, wanted)
     if under_way is None:
-        sys.exit(f"no line of the run matched {wanted!r}, a bar in the second half of the run; is an epoch shorter than 0.1 s?")
+        sys.exit(
+            f"no line of the run matched {wanted!r}, a bar in the second half of the run; is an epoch shorter than 0.1 s?"
+        )
     command = " ".join(["./digits", *arguments])
     draw(under_way, command, options.out / "terminal.svg")
     draw(end, command, options.out / "terminal_result.svg")

@@ -5,6 +5,7 @@
 
 Cells are plain Python. None may have an output stored, which would be that of another run.
 """
+
 import json
 import sys
 

@@ -4,13 +4,14 @@ docs/python.md says so.
 
     operators.py FILE     of python_reference
 """
+
 import pathlib
 import sys
 
 import safetensors.torch
 import torch
 
-import tutti  # noqa: F401: registers the operators
+import tutti  # noqa: F401 (registers the operators)
 
 
 class Operators:
@@ -46,13 +47,20 @@ def results(given):
     yield "augmix_image", ops.augmix_image(given["pixels"], SEED)
     yield "randaugment_image", ops.randaugment_image(given["pixels"], SEED, depth=3, augmentation_set="original")
     yield "smooth_labels", ops.smooth_labels(torch.zeros(8, 10), target, 0.2)
-    yield "resize_batch", [
-        ops.resize_batch(x, target, 0.6, SEED, **how)[0] for how in ({}, {"mode": "crop"}, {"interpolation": "antialias"})
-    ]
+    yield (
+        "resize_batch",
+        [
+            ops.resize_batch(x, target, 0.6, SEED, **how)[0]
+            for how in ({}, {"mode": "crop"}, {"interpolation": "antialias"})
+        ],
+    )
     text = ["input_ids", "attention_mask"], [given["ids"], given["mask"]]
-    yield "set_batch_sequence_length", (
-        *ops.set_batch_sequence_length(*text, 5, preserve_end_of_sequence=True),
-        ops.set_batch_sequence_length(*text, 5, truncate=False)[0],
+    yield (
+        "set_batch_sequence_length",
+        (
+            *ops.set_batch_sequence_length(*text, 5, preserve_end_of_sequence=True),
+            ops.set_batch_sequence_length(*text, 5, truncate=False)[0],
+        ),
     )
     yield "shorten_sequences", ops.shorten_sequences(*text, 0.5)[0]
     yield "draw_by_loss", ops.draw_by_loss(given["losses"], SEED, 0.4)
@@ -67,25 +75,42 @@ def results(given):
     mean, variance = torch.zeros(3), torch.ones(3)
     normed = ops.ghost_batch_norm(x, torch.ones(3), torch.zeros(3), mean, variance, torch.tensor(0), ghost_batch_size=4)
     statistics = torch.zeros(20), torch.ones(20), torch.tensor(0)
-    yield "ghost_batch_norm", (
-        normed, mean, variance, ops.ghost_batch_norm(rows, torch.ones(20), torch.zeros(20), *statistics, ghost_batch_size=4)
+    yield (
+        "ghost_batch_norm",
+        (
+            normed,
+            mean,
+            variance,
+            ops.ghost_batch_norm(rows, torch.ones(20), torch.zeros(20), *statistics, ghost_batch_size=4),
+        ),
     )
     gyro = {"p": 0.4, "sigma": 8, "tau": 3, "period": 2}
     yield "gyro_dropout", [ops.gyro_dropout(rows, SEED, call, **gyro) for call in (3, 4)]
-    yield "low_precision", (
-        ops.low_precision_layer_norm(rows, [20], given["scale"], torch.zeros(20)),
-        ops.low_precision_group_norm(x, 3, torch.ones(3), torch.zeros(3)),
+    yield (
+        "low_precision",
+        (
+            ops.low_precision_layer_norm(rows, [20], given["scale"], torch.zeros(20)),
+            ops.low_precision_group_norm(x, 3, torch.ones(3), torch.zeros(3)),
+        ),
     )
     yield "rms_norm", (ops.rms_norm(rows, given["scale"]), ops.rms_norm(rows, eps=1e-5))
-    yield "gated_linear_unit", (ops.gated_linear_unit(rows, given["up"]), ops.gated_linear_unit(rows, given["up"], "silu"))
+    yield (
+        "gated_linear_unit",
+        (ops.gated_linear_unit(rows, given["up"]), ops.gated_linear_unit(rows, given["up"], "silu")),
+    )
     yield "swiglu", ops.swiglu(rows, given["up"])
     yield "squeeze_excite", ops.squeeze_excite(x, given["squeeze"], given["excite"])
     weight, a, b = given["weight"], given["a"], given["b"]
     yield "lora", (ops.lora_linear(rows, weight, given["bias"], a, b, 0.5), ops.lora_merged(weight, a, b, 0.5))
 
     skipped = rows.sin(), rows, SEED, 0.5
-    yield "stochastic_depth", (
-        ops.stochastic_depth(*skipped), ops.stochastic_depth(*skipped, "sample"), ops.stochastic_depth(*skipped, training=False)
+    yield (
+        "stochastic_depth",
+        (
+            ops.stochastic_depth(*skipped),
+            ops.stochastic_depth(*skipped, "sample"),
+            ops.stochastic_depth(*skipped, training=False),
+        ),
     )
 
     kernel, gradient = given["kernel"], given["gradient"]
@@ -138,17 +163,24 @@ def check_results(stored):
             assert name in expected, f"reference.cpp has no {name}"
             expected.remove(name)
             if case in DECOMPOSED:
-                torch.testing.assert_close(torch.as_tensor(one, dtype=stored[name].dtype), stored[name], rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(
+                    torch.as_tensor(one, dtype=stored[name].dtype), stored[name], rtol=1e-4, atol=1e-5
+                )
                 continue
             assert bits(one) == bits(stored[name]), f"{name} differs from what C++ gives"
             count += 1
     assert not expected, f"no operator was asked for {sorted(expected)}"
     # Each operator was compared, and stands in the page.
-    names = {name.removeprefix("tutti::").partition(".")[0] for name in torch._C._dispatch_get_all_op_names()
-             if name.startswith("tutti::") and not name.startswith("tutti::_")}
+    names = {
+        name.removeprefix("tutti::").partition(".")[0]
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("tutti::") and not name.startswith("tutti::_")
+    }
     page = PAGE.read_text(encoding="utf-8")
     assert len(names) > 40 and names == ops.used, f"not compared: {sorted(names - ops.used)}"
-    assert not [name for name in names if f"`{name}`" not in page], f"{PAGE} lacks {[name for name in names if f'`{name}`' not in page]}"
+    assert not [name for name in names if f"`{name}`" not in page], (
+        f"{PAGE} lacks {[name for name in names if f'`{name}`' not in page]}"
+    )
     return count
 
 
@@ -162,16 +194,26 @@ def check_gradients():
     u, v = torch.rand(6, dtype=torch.double), torch.rand(4, dtype=torch.double)
     squeeze, excite = (torch.rand(size, dtype=torch.double, requires_grad=True) for size in ((2, 3), (3, 2)))
     cases = [
-        (lambda x: ops.mixup_batch(x, y, SEED)[0], x), (lambda x: ops.mix(x, order, 0.3), x),
-        (lambda x: ops.cutmix_batch(x, y, SEED)[0], x), (lambda x: ops.cutout_batch(x, SEED), x),
-        (lambda x: ops.colout_batch(x, SEED), x), (lambda x: ops.resize_batch(x, y, 0.5, interpolation="bilinear")[0], x),
-        (lambda x: ops.blur_2d(x, stride=2), x), (ops.blurmax_pool2d, x),
-        (lambda x: ops.ghost_batch_norm(x, ghost_batch_size=2), x), (lambda w: ops.gyro_dropout(w, SEED, 3), w),
-        (lambda w: ops.rms_norm(w), w), (lambda w: ops.swiglu(w, w.sin()), w), (lambda w: ops.gated_linear_unit(w, w.sin()), w),
-        (lambda w: ops.stochastic_depth(w, w.sin(), SEED, 0.5, "sample"), w), (ops.squeeze_excite, x, squeeze, excite),
+        (lambda x: ops.mixup_batch(x, y, SEED)[0], x),
+        (lambda x: ops.mix(x, order, 0.3), x),
+        (lambda x: ops.cutmix_batch(x, y, SEED)[0], x),
+        (lambda x: ops.cutout_batch(x, SEED), x),
+        (lambda x: ops.colout_batch(x, SEED), x),
+        (lambda x: ops.resize_batch(x, y, 0.5, interpolation="bilinear")[0], x),
+        (lambda x: ops.blur_2d(x, stride=2), x),
+        (ops.blurmax_pool2d, x),
+        (lambda x: ops.ghost_batch_norm(x, ghost_batch_size=2), x),
+        (lambda w: ops.gyro_dropout(w, SEED, 3), w),
+        (lambda w: ops.rms_norm(w), w),
+        (lambda w: ops.swiglu(w, w.sin()), w),
+        (lambda w: ops.gated_linear_unit(w, w.sin()), w),
+        (lambda w: ops.stochastic_depth(w, w.sin(), SEED, 0.5, "sample"), w),
+        (ops.squeeze_excite, x, squeeze, excite),
         (lambda x, weight, a, b: ops.lora_linear(x, weight, None, a, b, 2.0), w, weight, a, b),
-        (ops.standardize_weights, w), (lambda w: ops.weight_norm(w, w.norm(dim=1, keepdim=True)), w),
-        (lambda w: ops.spectral_norm(w, u, v), w), (lambda w: ops.low_precision_layer_norm(w, [4]), w),
+        (ops.standardize_weights, w),
+        (lambda w: ops.weight_norm(w, w.norm(dim=1, keepdim=True)), w),
+        (lambda w: ops.spectral_norm(w, u, v), w),
+        (lambda w: ops.low_precision_layer_norm(w, [4]), w),
     ]
     for function, *inputs in cases:
         assert torch.autograd.gradcheck(function, tuple(inputs))
@@ -227,12 +269,20 @@ def check_refusals():
     x, y = torch.rand(4, 3, 8, 8), torch.arange(4)
     cases = [
         (lambda: ops.mixup_batch(x, y, SEED, alpha=-1.0), ValueError, "alpha is -1, expected 0 or more"),
-        (lambda: ops.blur_2d(x, border="wrap"), ValueError, 'border is "wrap", expected one of "zero", "renormalize", "reflect"'),
+        (
+            lambda: ops.blur_2d(x, border="wrap"),
+            ValueError,
+            'border is "wrap", expected one of "zero", "renormalize", "reflect"',
+        ),
         (lambda: ops.paste_box(x, y, [0, 0, 4]), ValueError, "box has 3 numbers, expected 4: top, left, bottom, right"),
         (lambda: ops.ghost_batch_norm(x, ghost_batch_size=5), ValueError, "smaller than ghost_batch_size 5"),
         (lambda: ops.ghost_batch_norm(x, training=False), ValueError, "the running statistics are needed"),
         (lambda: ops.gyro_dropout(x, SEED, -1), ValueError, "call is -1, expected 0 or more"),
-        (lambda: ops.squeeze_excite(x, x[0, 0], x[0, 0]), ValueError, "expected [N, C, H, W], [inner, C] and [C, inner]"),
+        (
+            lambda: ops.squeeze_excite(x, x[0, 0], x[0, 0]),
+            ValueError,
+            "expected [N, C, H, W], [inner, C] and [C, inner]",
+        ),
         (lambda: ops.stochastic_depth(x, x[:2], SEED), ValueError, "expected one shape [N, ...]"),
         (lambda: ops.lora_linear(x, x, None, x, x), ValueError, "expected [out, in], [r, in] and [out, r]"),
         (lambda: ops.sam_ascend([x], []), ValueError, "1 weights and 0 gradients"),

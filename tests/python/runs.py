@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """tutti.load() and tutti.runs() on what runs of examples/digits leave.
 
-    runs.py DIGITS FOLDER     the program; where its runs go, which must not exist
+runs.py DIGITS FOLDER     the program; where its runs go, which must not exist
 """
+
 import json
 import math
 import pathlib
@@ -37,7 +38,9 @@ def check_run(folder):
     assert (run.name, run.status) == ("digits", "finished"), run
     assert run.hyperparameters["rank_zero_seed"] == 17 and run.hyperparameters["MixUp/alpha"] == 1, run.hyperparameters
     metrics = run.metrics
-    assert {len(column) for column in metrics.values()} == {len(metrics["step"])} and metrics["step"] == sorted(set(metrics["step"]))
+    assert {len(column) for column in metrics.values()} == {len(metrics["step"])} and metrics["step"] == sorted(
+        set(metrics["step"])
+    )
     steps, losses = metrics.series("loss/train/total")
     assert len(losses) == 46 and all(map(math.isfinite, losses)), losses
     _, accuracies = metrics.series("metrics/test/MulticlassAccuracy")
@@ -54,8 +57,13 @@ def check_run(folder):
 
     assert [path.name for path in run.checkpoints] == ["ep1-ba23", "ep2-ba46"], run.checkpoints
     stored = safetensors.torch.load_file(folder / "checkpoints/ep2-ba46/model.safetensors")
-    for weights in (run.state_dict(), run.state_dict("ep2-ba46"), run.state_dict(run.checkpoints[1]),
-                    tutti.load(folder / "checkpoints").state_dict(), tutti.read_weights(folder / "checkpoints/latest")):
+    for weights in (
+        run.state_dict(),
+        run.state_dict("ep2-ba46"),
+        run.state_dict(run.checkpoints[1]),
+        tutti.load(folder / "checkpoints").state_dict(),
+        tutti.read_weights(folder / "checkpoints/latest"),
+    ):
         assert weights.keys() == stored.keys() and all(torch.equal(weights[name], stored[name]) for name in stored)
     first = run.state_dict("ep1-ba23")
     assert not all(torch.equal(first[name], stored[name]) for name in stored)
@@ -85,8 +93,10 @@ def check_resumed(folder):
     copy = folder.parent / "killed"
     shutil.copytree(folder, copy)
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-    again = [json.dumps({"type": "start", "step": 30, "time": 0, "run_name": "digits"}) + "\n",
-             json.dumps({"type": "metrics", "step": 30, "time": 1, "values": {"loss/train/total": "NaN"}}) + "\n"]
+    again = [
+        json.dumps({"type": "start", "step": 30, "time": 0, "run_name": "digits"}) + "\n",
+        json.dumps({"type": "metrics", "step": 30, "time": 1, "values": {"loss/train/total": "NaN"}}) + "\n",
+    ]
     (copy / "metrics.jsonl").write_text("".join(lines + again) + '{"type": "metrics", "st')  # died while it wrote
     killed = tutti.load(copy)
     assert killed.status == "unfinished" and max(killed.metrics["step"]) == 30
@@ -129,7 +139,9 @@ def check_files(folder, work):
     bad = work / "bad"
     bad.mkdir()
     (bad / "metrics.jsonl").write_text('{"type": "other", "new": 1}\n[]\n')
-    refused(ValueError, f"line 2 of '{bad / 'metrics.jsonl'}' is none of a JSONLinesLogger", lambda: tutti.load(bad).metrics)
+    refused(
+        ValueError, f"line 2 of '{bad / 'metrics.jsonl'}' is none of a JSONLinesLogger", lambda: tutti.load(bad).metrics
+    )
     refused(FileNotFoundError, "there is no folder", lambda: tutti.load(work / "nowhere"))
     (bad / "metrics.jsonl").unlink()
     (bad / "elsewhere").symlink_to(folder)
@@ -151,7 +163,9 @@ def check_table(folder):
     table = {pathlib.Path(row["folder"]).name: row for row in table.rows}
     assert sorted(table) == ["best", "broken", "plain", "resumed"] and table["broken"]["status"] == "unreadable", table
     assert table["plain"]["lr"] == 0.1 and table["best"]["lr"] == 0.05, table["plain"]
-    assert all(table[name]["status"] == "finished" and table[name]["step"] == 46 for name in ("best", "plain", "resumed"))
+    assert all(
+        table[name]["status"] == "finished" and table[name]["step"] == 46 for name in ("best", "plain", "resumed")
+    )
     assert 0 < table["plain"]["metrics/test/MulticlassAccuracy"] <= 1 and table["resumed"]["seconds"] > 0
     assert "MixUp/alpha" not in table["plain"] and "MixUp/alpha" in tutti.runs(folder, all_hyperparameters=True)
     assert len(tutti.runs(folder / "plain")["run"]) == 1
@@ -162,8 +176,18 @@ if __name__ == "__main__":
     runs = work / "runs"
     runs.mkdir(parents=True)
     train(program, runs / "plain", "--max-duration", "2ep")
-    train(program, runs / "best", "--max-duration", "2ep", "--lr", "0.05", "--restore-best-monitor", "MulticlassAccuracy",
-          "--restore-best-dataloader-label", "test")
+    train(
+        program,
+        runs / "best",
+        "--max-duration",
+        "2ep",
+        "--lr",
+        "0.05",
+        "--restore-best-monitor",
+        "MulticlassAccuracy",
+        "--restore-best-dataloader-label",
+        "test",
+    )
     train(program, runs / "resumed", "--max-duration", "1ep")
     train(program, runs / "resumed", "--max-duration", "2ep", "--autoresume")
     check_run(runs / "plain")

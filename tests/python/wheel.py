@@ -7,6 +7,7 @@ reads runs, and the notebook of the docs.
 
 The last three are those of the tests, for results are equal bit for bit only where the compiler did the same.
 """
+
 import argparse
 import os
 import pathlib
@@ -19,7 +20,9 @@ ROOT = HERE.parent.parent
 
 
 def run(*command, **options):
-    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    done = subprocess.run(
+        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+    )
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}")
     return done.stdout.strip()
@@ -29,11 +32,27 @@ def build(options):
     """The path of the wheel. The build folder is kept, so that what has not changed is not compiled again."""
     folder = options.work / "wheel"
     shutil.rmtree(folder, ignore_errors=True)
-    settings = {"build-dir": options.work / "build", "cmake.build-type": options.build_type,
-                "cmake.define.CMAKE_CXX_COMPILER": options.compiler, "cmake.define.CMAKE_CXX_FLAGS": options.flags}
+    settings = {
+        "build-dir": options.work / "build",
+        "cmake.build-type": options.build_type,
+        "cmake.define.CMAKE_CXX_COMPILER": options.compiler,
+        "cmake.define.CMAKE_CXX_FLAGS": options.flags,
+    }
     chosen = [f"--config-settings={name}={value}" for name, value in settings.items()]
-    run(options.python, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "--disable-pip-version-check",
-        "--wheel-dir", folder, *chosen, ROOT / "cmake/python")
+    run(
+        options.python,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-build-isolation",
+        "--no-deps",
+        "--no-index",
+        "--disable-pip-version-check",
+        "--wheel-dir",
+        folder,
+        *chosen,
+        ROOT / "cmake/python",
+    )
     wheels = list(folder.glob("*.whl"))
     assert len(wheels) == 1 and "-py3-none-" in wheels[0].name, wheels
     return wheels[0]
@@ -48,7 +67,18 @@ def install(options, wheel):
     sites = run(options.python, "-c", "import site; print(*site.getsitepackages(), sep='\\n')").splitlines()
     own = pathlib.Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"))
     (own / "beside.pth").write_text("import site; " + "; ".join(f"site.addsitedir({site!r})" for site in sites) + "\n")
-    run(options.python, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--disable-pip-version-check", wheel)
+    run(
+        options.python,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--disable-pip-version-check",
+        wheel,
+    )
     return python
 
 
@@ -67,9 +97,13 @@ def main():
     results.unlink(missing_ok=True)
     run(options.reference, results)
     elsewhere = {"cwd": options.work}  # so that no file here is imported in place of what is installed
-    other = "import torch; torch.__version__ = '99.0.0'\ntry:\n  import tutti\nexcept ImportError as error:\n  print(error)"
+    other = (
+        "import torch; torch.__version__ = '99.0.0'\ntry:\n  import tutti\nexcept ImportError as error:\n  print(error)"
+    )
     said = run(python, "-c", other, **elsewhere)
-    assert said.startswith("this tutti was built for torch ") and "torch is 99.0.0; build it again with pip" in said, said
+    assert said.startswith("this tutti was built for torch ") and "torch is 99.0.0; build it again with pip" in said, (
+        said
+    )
     print(run(python, HERE / "operators.py", results, **elsewhere))
     print(run(python, HERE / "runs.py", options.digits, runs, **elsewhere))
     notebooks = sorted((ROOT / "docs").glob("*.ipynb"))

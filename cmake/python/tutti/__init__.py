@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """tutti from Python: its algorithms as operators of PyTorch, and what its runs have left.
 
-    torch.ops.tutti.*      the functions of the algorithms on tensors; docs/python.md lists them
-    tutti.load(run)        a run: state_dict(), metrics, hyperparameters, best
-    tutti.runs(folder)     a table of the runs of a folder
-    tutti.read_weights(p)  a state dict of any file or folder of weights that tutti reads
+torch.ops.tutti.*      the functions of the algorithms on tensors; docs/python.md lists them
+tutti.load(run)        a run: state_dict(), metrics, hyperparameters, best
+tutti.runs(folder)     a table of the runs of a folder
+tutti.read_weights(p)  a state dict of any file or folder of weights that tutti reads
 """
 
 import importlib.metadata

@@ -17,7 +17,14 @@ import warnings
 import torch
 
 NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # which JSON lacks
-PLACES = {"run_name", "run_folder", "save_folder", "run-name", "run-folder", "save-folder"}  # which `run` and `folder` say
+PLACES = {
+    "run_name",
+    "run_folder",
+    "save_folder",
+    "run-name",
+    "run-folder",
+    "save-folder",
+}  # which `run` and `folder` say
 SMALLER_IS_BETTER = ("loss", "error", "perplexity", "entropy")  # in a metric's name, as in tutti::Comparison::by_name
 
 
@@ -91,7 +98,9 @@ class _Record:
         kind = entry["type"]
         if kind == "start":
             self.name, self.status = entry.get("run_name") or self.name, "unfinished"
-            self.rows = {step: row for step, row in self.rows.items() if step < entry["step"]}  # a resumed run does them again
+            self.rows = {
+                step: row for step, row in self.rows.items() if step < entry["step"]
+            }  # a resumed run does them again
             self.began = entry["time"]
         elif kind == "hyperparameters":
             self.hyperparameters.update(_numbers(entry["values"]))
@@ -121,7 +130,9 @@ def _read_lines(path):
         try:
             record.take(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"line {number} of '{path}' is none of a JSONLinesLogger: {line[:80]!r} ({error})") from None
+            raise ValueError(
+                f"line {number} of '{path}' is none of a JSONLinesLogger: {line[:80]!r} ({error})"
+            ) from None
     return record
 
 
@@ -133,7 +144,9 @@ def _read_csv(path):
                 step = int(row.pop("step"))
                 record.rows[step] = {"step": step} | {name: float(cell) for name, cell in row.items() if cell}
             except (KeyError, TypeError, ValueError):
-                raise ValueError(f"'{path}' is no table of a CSVLogger: its first column is not step, or a cell is no number") from None
+                raise ValueError(
+                    f"'{path}' is no table of a CSVLogger: its first column is not step, or a cell is no number"
+                ) from None
     return record
 
 
@@ -196,7 +209,7 @@ class Run:
 
     @property
     def status(self):
-        """"finished", "failed", or "unfinished": under way, killed, or without a file that tells."""
+        """ "finished", "failed", or "unfinished": under way, killed, or without a file that tells."""
         return self._record.status
 
     @property
@@ -222,7 +235,11 @@ class Run:
                     continue
                 old = found.get(name)
                 less = any(word in name.rpartition("/")[2].lower() for word in SMALLER_IS_BETTER)
-                if old is None or (math.isnan(old.value) and not math.isnan(value)) or (value < old.value if less else value > old.value):
+                if (
+                    old is None
+                    or (math.isnan(old.value) and not math.isnan(value))
+                    or (value < old.value if less else value > old.value)
+                ):
                     found[name] = Best(value, step)
         return found
 
@@ -305,7 +322,9 @@ def runs(folder, all_hyperparameters=False):
     places = [path for path in [root, *sorted(root.iterdir())] if path.is_dir() and not path.name.startswith(".")]
     found = [Run(path) for path in places if _log_file(path) is not None]
     if not found:
-        raise ValueError(f"'{root}' has no runs: neither it nor a folder in it has metrics.jsonl, dashboard.jsonl or metrics.csv")
+        raise ValueError(
+            f"'{root}' has no runs: neither it nor a folder in it has metrics.jsonl, dashboard.jsonl or metrics.csv"
+        )
     rows, options = [], []
     for run in found:
         row = {"run": run.path.resolve().name, "folder": str(run.path)}
@@ -317,7 +336,14 @@ def runs(folder, all_hyperparameters=False):
             warnings.warn(f"tutti.runs: {error}", stacklevel=2)
             row["status"] = "unreadable"
             continue
-        row.update({"run": run.name, "status": run.status, "step": max(metrics["step"], default=0), "seconds": run._record.seconds})
+        row.update(
+            {
+                "run": run.name,
+                "status": run.status,
+                "step": max(metrics["step"], default=0),
+                "seconds": run._record.seconds,
+            }
+        )
         row.update({name: best.value for name, best in run.best.items()})
         losses = [value for value in metrics.get("loss/train/total", ()) if value is not None]
         if losses:
