@@ -125,6 +125,13 @@ def check_unfinished(folder):
     shutil.rmtree(copy)
 
 
+def check_sharded(folder, whole):
+    """The layout that every rank of a run writes its part of: the same run has the same weights in both."""
+    found, expected = tutti.load(folder).state_dict(), tutti.load(whole).state_dict()
+    assert not (folder / "checkpoints/latest/model.safetensors").exists()
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
+
+
 def check_files(folder, work):
     metrics = tutti.load(folder).metrics
     only = work / "only_csv"
@@ -190,7 +197,9 @@ if __name__ == "__main__":
     )
     train(program, runs / "resumed", "--max-duration", "1ep")
     train(program, runs / "resumed", "--max-duration", "2ep", "--autoresume")
+    train(program, work / "sharded", "--max-duration", "2ep", "--checkpoint-layout", "sharded")
     check_run(runs / "plain")
+    check_sharded(work / "sharded", runs / "plain")
     check_best(runs / "best")
     check_resumed(runs / "resumed")
     check_unfinished(runs / "plain")
