@@ -6,6 +6,7 @@ runs.py DIGITS FOLDER     the program; where its runs go, which must not exist
 
 import json
 import math
+import os
 import pathlib
 import shutil
 import subprocess
@@ -67,6 +68,9 @@ def check_run(folder):
         assert weights.keys() == stored.keys() and all(torch.equal(weights[name], stored[name]) for name in stored)
     first = run.state_dict("ep1-ba23")
     assert not all(torch.equal(first[name], stored[name]) for name in stored)
+    os.chdir(folder.parent)  # where a name is that of another run, not of a checkpoint
+    refused(LookupError, "has no checkpoint 'best'", lambda: run.state_dict("best"))
+    assert run.state_dict("best/checkpoints/latest").keys() == stored.keys()
     refused(LookupError, "has no checkpoint 'ep9'; there are: ep1-ba23, ep2-ba46", lambda: run.state_dict("ep9"))
 
 
@@ -179,7 +183,7 @@ def check_table(folder):
 
 
 if __name__ == "__main__":
-    program, work = sys.argv[1], pathlib.Path(sys.argv[2])
+    program, work = sys.argv[1], pathlib.Path(sys.argv[2]).resolve()
     runs = work / "runs"
     runs.mkdir(parents=True)
     train(program, runs / "plain", "--max-duration", "2ep")

@@ -187,7 +187,10 @@ def read_weights(path):
 
 
 class Run:
-    """A run of a Trainer, by the folder that its option run_folder names. Made by load(); files are read when asked for."""
+    """A run of a Trainer, by the folder that its option run_folder names, made by load().
+
+    The logger's file is read once, when it is first asked for: load() a run that is under way again to see how it goes on.
+    """
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
@@ -209,12 +212,12 @@ class Run:
 
     @property
     def status(self):
-        """ "finished", "failed", or "unfinished": under way, killed, or without a file that tells."""
+        """One of "finished", "failed" and "unfinished": under way, killed, or without a file that tells."""
         return self._record.status
 
     @property
     def hyperparameters(self):
-        """What the run was made with, by the names of docs/loggers.md: {"seed": 17, "MixUp/alpha": 0.2, ...}."""
+        """What the run was made with, by the names of docs/loggers.md: {"optimizer/lr": 0.1, ...}."""
         return dict(self._record.hyperparameters)
 
     @property
@@ -255,8 +258,8 @@ class Run:
     def checkpoint(self, which="latest"):
         """The path of a checkpoint.
 
-        which: a pointer, such as "latest"; the name of a checkpoint, "ep10-ba230"; or the path of one that is elsewhere. For
-        "latest" where there is no pointer it is the one furthest in the run, and one that a run died while writing is none. "best"
+        which: a pointer, such as "latest"; the name of a checkpoint, "ep10-ba230"; or the path of one that is elsewhere, a
+        pathlib.Path or a text with a slash. For "latest" where there is no pointer it is the one furthest in the run, and one that a run died while writing is none. "best"
         is looked for in the run's other folders too, where a CheckpointSaver may have its own.
         Raises LookupError when there is none.
         """
@@ -267,7 +270,9 @@ class Run:
         places = [place] if place else []
         if which == "best":
             places += sorted(entry for entry in self.path.iterdir() if entry.is_dir())
-        for candidate in [*(folder / which for folder in places), pathlib.Path(which)]:
+        is_path = isinstance(which, pathlib.PurePath) or "/" in which
+        candidates = [pathlib.Path(which)] if is_path else [folder / which for folder in places]
+        for candidate in candidates:
             if which != "latest" and (candidate.is_symlink() or candidate.exists()):
                 return candidate
         there = ", ".join(path.name for path in self.checkpoints) or "none"
