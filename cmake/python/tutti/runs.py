@@ -258,9 +258,10 @@ class Run:
     def checkpoint(self, which="latest"):
         """The path of a checkpoint.
 
-        which: a pointer, such as "latest"; the name of a checkpoint, "ep10-ba230"; or the path of one that is elsewhere, a
-        pathlib.Path or a text with a slash. For "latest" where there is no pointer it is the one furthest in the run, and one that a run died while writing is none. "best"
-        is looked for in the run's other folders too, where a CheckpointSaver may have its own.
+        which: a pointer, such as "latest"; the name of a checkpoint, "ep10-ba230"; or the path of one that is
+        elsewhere, a pathlib.Path or a text with a slash. For "latest" where there is no pointer it is the one furthest in
+        the run; one that a run died while writing is none. "best" is looked for in the run's other folders too, where a
+        CheckpointSaver may have its own.
         Raises LookupError when there is none.
         """
         place = _save_folder(self.path)
