@@ -105,6 +105,7 @@
 #include <tutti/dist/flight_recorder.hpp>
 #include <tutti/dist/heartbeat.hpp>
 #include <tutti/dist/launch.hpp>
+#include <tutti/dist/memory_plan.hpp>
 #include <tutti/explain.hpp>
 #include <tutti/failure.hpp>
 #include <tutti/fused/engine.hpp>
@@ -238,7 +239,6 @@
 // headers.
 #if TUTTI_BODIES
 #include <tutti/dist/ddp.hpp>
-#include <tutti/dist/memory_plan.hpp>
 #include <tutti/dist/process_group.hpp>
 #include <tutti/dist/sharded.hpp>
 #include <tutti/dist/tensor_parallel.hpp>

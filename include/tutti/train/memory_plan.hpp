@@ -20,6 +20,11 @@ namespace tutti {
 
 namespace detail {
 
+template <class T>
+concept KeepsState = requires(const T& trainer) {
+  { trainer.state() } -> std::same_as<const State&>;
+};
+
 std::vector<dist::MemoryPlan> memory_plans(const State& state, int world_size,
                                            dist::MemoryPlanOptions options);
 
@@ -33,10 +38,7 @@ std::vector<dist::MemoryPlan> memory_plans(const State& state, int world_size,
 /// Returns plans of none, optimizer, gradients and parameters, in this order; dist::to_table()
 /// prints them. Throws c10::ValueError as dist::memory_plan(), and when the model is sharded
 /// already: plan ahead of fit().
-template <class Trainer>
-  requires requires(const Trainer& trainer) {
-    { trainer.state() } -> std::same_as<const State&>;
-  }
+template <detail::KeepsState Trainer>
 [[nodiscard]] std::vector<dist::MemoryPlan> memory_plan(const Trainer& trainer, int world_size = 1,
                                                         dist::MemoryPlanOptions options = {}) {
   return detail::memory_plans(trainer.state(), world_size, std::move(options));
