@@ -23,11 +23,10 @@ struct Slot {
   [[no_unique_address]] P policy;
 };
 
+// Two policies of which the first looks at the second; themselves, not the switches around them.
 template <class P, class Other>
-concept ValidatesWith = !std::is_same_v<Unswitched<P>, Unswitched<Other>> &&
-                        requires(const Unswitched<P>& policy, const Unswitched<Other>& other) {
-                          policy.validate_with(other);
-                        };
+concept LooksAt = !std::is_same_v<Unswitched<P>, Unswitched<Other>> &&
+                  ValidatesWith<Unswitched<P>, Unswitched<Other>>;
 
 }  // namespace detail
 
@@ -152,17 +151,17 @@ class Engine : private detail::Slot<Policies>... {
 
   template <class P>
   void validate(const P& policy) const {
-    if constexpr (requires { policy.validate(); }) {
+    if constexpr (detail::Validates<P>) {
       policy.validate();
     }
-    if constexpr ((detail::ValidatesWith<P, Policies> || ...)) {
+    if constexpr ((detail::LooksAt<P, Policies> || ...)) {
       (validate_pair(policy, get<Policies>()), ...);
     }
   }
   // Pairs are of the policies themselves, of which a Switch may have turned one off.
   template <class P, class Other>
   static void validate_pair(const P& policy, const Other& other) {
-    if constexpr (detail::ValidatesWith<P, Other>) {
+    if constexpr (detail::LooksAt<P, Other>) {
       if (detail::is_on(policy) && detail::is_on(other)) {
         detail::unswitched(policy).validate_with(detail::unswitched(other));
       }
@@ -171,7 +170,7 @@ class Engine : private detail::Slot<Policies>... {
 
   template <class M, class P>
   static void validate_model_of(const P& policy) {
-    if constexpr (requires { detail::unswitched(policy).template validate_model<M>(); }) {
+    if constexpr (detail::ValidatesModel<detail::Unswitched<P>, M>) {
       if (detail::is_on(policy)) {
         detail::unswitched(policy).template validate_model<M>();
       }
@@ -180,7 +179,7 @@ class Engine : private detail::Slot<Policies>... {
 
   template <class P, class S>
   static void close_one(P& policy, S& state, std::exception_ptr& first) {
-    if constexpr (requires { policy.close(state); }) {
+    if constexpr (detail::Closes<P>) {
       try {
         policy.close(state);
       } catch (...) {
@@ -275,9 +274,6 @@ class Engine<Policies...> {
 };
 
 namespace detail {
-
-template <class P, class Base>
-concept BringsEngine = requires { typename P::template engine<Base>; };
 
 // The engine that runs Base's policies: the one that a policy brings, which derives from Base and
 // has it in `template <class Base> using engine`, else Base.

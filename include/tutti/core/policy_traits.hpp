@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <initializer_list>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 #include <tutti/core/detail/switched.hpp>
 #include <tutti/core/rule.hpp>
+#include <tutti/fwd.hpp>
 
 namespace tutti {
 
@@ -89,8 +91,7 @@ struct Facts {
 }  // namespace detail
 
 /// All that a policy's type says as a value or a list, read here and nowhere else; what it leaves
-/// out has its default. A Switch says what the policy inside says, but for its name. The functions
-/// that the library looks for are in core/detail/members.hpp.
+/// out has its default. A Switch says what the policy inside says, but for its name.
 template <class P>
 struct policy_traits {
   /// Its member `name`, else the type's name without namespaces and arguments.
@@ -106,7 +107,65 @@ struct policy_traits {
   static constexpr const About& about = detail::about_of<detail::Unswitched<P>>();
 };
 
+/// The functions and members of its objects that the library looks for: concepts, which cost
+/// nothing where nobody asks. Hooks, and what receives logs or records, are in core/policy.hpp;
+/// `supports` is in core/tags.hpp, `pixels` in fused/pixels.hpp.
 namespace detail {
+
+template <class P>
+concept Validates = requires(const P& policy) { policy.validate(); };
+template <class P, class Other>
+concept ValidatesWith =
+    requires(const P& policy, const Other& other) { policy.validate_with(other); };
+template <class P, class M>
+concept ValidatesModel = requires(const P& policy) { policy.template validate_model<M>(); };
+template <class P>
+concept Saves = requires(const P& policy, Archive& archive) { policy.save(archive); };
+template <class P>
+concept Loads = requires(P& policy, const Archive& archive) { policy.load(archive); };
+template <class P>
+concept PreparesLoad = requires(P& policy, const Archive& archive, State& state) {
+  policy.prepare_load(archive, state);
+};
+template <class P>
+concept TakesLoaded = requires(P& policy, State& state) { policy.take_loaded(state); };
+template <class P>
+concept KeepsElsewhere =
+    requires(const P& policy, const State& state) { policy.kept_elsewhere(state); };
+template <class P>
+concept EntersCheckpoint = requires(P& policy, State& state) { policy.enter_checkpoint(state); };
+template <class P>
+concept LeavesCheckpoint = requires(P& policy, State& state) { policy.leave_checkpoint(state); };
+template <class P>
+concept HasSaver = requires(P& policy) { policy.checkpoint_saver(); };
+template <class P>
+concept HasMirror = requires(P& policy) { policy.checkpoint_mirror(); };
+template <class P>
+concept Closes = requires(P& policy, State& state) { policy.close(state); };
+template <class P>
+concept TakesStep = requires(P& policy, State& state, bool (&closure)(bool), void (&update)()) {
+  policy.step(state, closure, update);
+};
+template <class P>
+concept MayLeaveUnused = requires(const P& policy) { policy.leaves_parameters_unused(); };
+template <class P>
+concept MayRefuseSharding = requires(const P& policy) { policy.why_no_sharding(); };
+template <class P>
+concept KnowsWhenItReads =
+    requires(const P& policy, const State& state) { policy.reads_batch(state); };
+template <class P>
+concept WantsChannelsLast =
+    requires(const P& policy, const State& state) { policy.wants_channels_last(state); };
+template <class P>
+concept WantsType = requires(const P& policy, const State& state) { policy.wants_type(state); };
+template <class P>
+concept TargetsFollow = requires(const P& policy, const State& state) {
+  { policy.targets_follow(state) } -> std::same_as<bool>;
+};
+template <class P>
+concept Draws = requires(P& policy) { policy.rng; };
+template <class P, class Base>
+concept BringsEngine = requires { typename P::template engine<Base>; };
 
 template <class P>
 inline constexpr Facts facts{&Mark<P>::at, policy_traits<P>::rules.tags.begin(),

@@ -132,7 +132,7 @@ class Rng {
 /// The stream of a policy that draws, also of one inside a Switch; nullptr when it draws nothing.
 template <class P>
 Rng* rng_of(P& policy) {
-  if constexpr (requires { detail::unswitched(policy).rng; }) {
+  if constexpr (detail::Draws<detail::Unswitched<P>>) {
     return &detail::unswitched(policy).rng;
   } else {
     return nullptr;

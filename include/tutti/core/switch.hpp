@@ -85,7 +85,7 @@ struct Switch final {
   }
 
   void validate() const {
-    if constexpr (requires { policy.validate(); }) {
+    if constexpr (detail::Validates<P>) {
       if (on) {
         policy.validate();
       }
@@ -163,19 +163,19 @@ struct Switch final {
 
   template <class A>
   void save(A& archive) const
-    requires requires(const P& p) { p.save(archive); }
+    requires detail::Saves<P>
   {
     policy.save(archive);
   }
   template <class A>
   void load(const A& archive)
-    requires requires(P& p) { p.load(archive); }
+    requires detail::Loads<P>
   {
     policy.load(archive);
   }
   template <class S>
   void close(S& state)
-    requires requires(P& p) { p.close(state); }
+    requires detail::Closes<P>
   {
     if (on || used) {
       policy.close(state);
@@ -183,7 +183,7 @@ struct Switch final {
   }
   template <class S>
   void enter_checkpoint(S& state)
-    requires requires(P& p) { p.enter_checkpoint(state); }
+    requires detail::EntersCheckpoint<P>
   {
     if (acts()) {
       policy.enter_checkpoint(state);
@@ -191,7 +191,7 @@ struct Switch final {
   }
   template <class S>
   void leave_checkpoint(S& state)
-    requires requires(P& p) { p.leave_checkpoint(state); }
+    requires detail::LeavesCheckpoint<P>
   {
     if (on || used) {
       policy.leave_checkpoint(state);
@@ -199,7 +199,7 @@ struct Switch final {
   }
   template <class Closure, class Update>
   void step(State& state, Closure&& closure, Update&& update)
-    requires requires(P& p) { p.step(state, closure, update); }
+    requires detail::TakesStep<P>
   {
     if (acts()) {
       policy.step(state, closure, update);

@@ -15,7 +15,7 @@ namespace detail {
 // Can be evaluated while the program is compiled only for values in range.
 template <class P>
 consteval bool hyperparameters_are_in_range(const P& policy) {
-  if constexpr (requires { policy.validate(); }) {
+  if constexpr (Validates<P>) {
     policy.validate();
   }
   return true;

@@ -49,8 +49,7 @@ using PolicyStates = std::vector<PolicyState>;
 
 /// `P` brings a saver of its own: it, or the policy inside a Switch, has checkpoint_saver().
 template <class P>
-inline constexpr bool has_saver =
-    requires(tutti::detail::Unswitched<P>& policy) { policy.checkpoint_saver(); };
+inline constexpr bool has_saver = tutti::detail::HasSaver<tutti::detail::Unswitched<P>>;
 
 /// `P` may have steps left out: it says so.
 template <class P>
@@ -59,14 +58,6 @@ template <class Policies>
 inline constexpr bool any_skips_steps = false;
 template <class... Ps>
 inline constexpr bool any_skips_steps<types<Ps...>> = (skips_steps<Ps> || ...);
-
-/// `P` has `enter_checkpoint(State&)`, `leave_checkpoint(State&)`.
-template <class P>
-inline constexpr bool enters_checkpoint =
-    requires(P& policy, State& state) { policy.enter_checkpoint(state); };
-template <class P>
-inline constexpr bool leaves_checkpoint =
-    requires(P& policy, State& state) { policy.leave_checkpoint(state); };
 
 /// While this lives, the model holds what the optimizers and the policies want in a checkpoint;
 /// then everything is as it was, so that saving never changes training.
@@ -100,10 +91,10 @@ namespace detail {
 
 template <class P>
 void add_checkpoint_hooks(PolicyState& out) {
-  static_assert(enters_checkpoint<P> == leaves_checkpoint<P>,
+  static_assert(tutti::detail::EntersCheckpoint<P> == tutti::detail::LeavesCheckpoint<P>,
                 "tutti: this policy has only one of enter_checkpoint(State&) and "
                 "leave_checkpoint(State&); write both.");
-  if constexpr (enters_checkpoint<P> && leaves_checkpoint<P>) {
+  if constexpr (tutti::detail::EntersCheckpoint<P> && tutti::detail::LeavesCheckpoint<P>) {
     out.enter_checkpoint = [](void* p, State& state) {
       static_cast<P*>(p)->enter_checkpoint(state);
     };
@@ -119,32 +110,31 @@ void add_checkpoint_hooks(PolicyState& out) {
 template <class P>
 PolicyState policy_state(P& policy) {
   PolicyState out{.name = name_of<P>(), .policy = &policy, .rng = rng_of(policy)};
-  auto& inner = tutti::detail::unswitched(policy);
+  using Own = tutti::detail::Unswitched<P>;
+  [[maybe_unused]] Own& inner = tutti::detail::unswitched(policy);
   if constexpr (has_saver<P>) {
     out.saver = tutti::detail::is_on(policy) ? &inner.checkpoint_saver() : nullptr;
   }
-  if constexpr (requires { inner.checkpoint_mirror(); }) {
+  if constexpr (tutti::detail::HasMirror<Own>) {
     out.mirror = tutti::detail::is_on(policy) ? &inner.checkpoint_mirror() : nullptr;
   }
-  if constexpr (requires(Archive& archive, const P& p) { p.save(archive); }) {
+  if constexpr (tutti::detail::Saves<P>) {
     out.save = [](const void* p, Archive& archive) { static_cast<const P*>(p)->save(archive); };
     out.load = [](void* p, const Archive& archive) { static_cast<P*>(p)->load(archive); };
   }
-  if constexpr (requires(const Archive& archive, State& state) {
-                  inner.prepare_load(archive, state);
-                }) {
+  if constexpr (tutti::detail::PreparesLoad<Own>) {
     out.prepare_load = [](void* p, const Archive& archive, State& state) {
       tutti::detail::unswitched(*static_cast<P*>(p)).prepare_load(archive, state);
     };
   }
-  if constexpr (requires(State& state) { inner.take_loaded(state); }) {
+  if constexpr (tutti::detail::TakesLoaded<Own>) {
     out.take_loaded = [](void* p, State& state) {
       if (tutti::detail::is_on(*static_cast<P*>(p))) {
         tutti::detail::unswitched(*static_cast<P*>(p)).take_loaded(state);
       }
     };
   }
-  if constexpr (requires(const State& state) { std::as_const(inner).kept_elsewhere(state); }) {
+  if constexpr (tutti::detail::KeepsElsewhere<Own>) {
     out.kept_elsewhere = [](const void* p, const State& state) {
       const P& one = *static_cast<const P*>(p);
       return tutti::detail::is_on(one) ? tutti::detail::unswitched(one).kept_elsewhere(state)

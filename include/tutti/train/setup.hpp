@@ -39,7 +39,7 @@ namespace tutti::train {
 /// Some parameters may get no gradient with this policy: it says so, and is on.
 template <class P>
 bool leaves_unused(const P& policy) {
-  if constexpr (requires { tutti::detail::unswitched(policy).leaves_parameters_unused(); }) {
+  if constexpr (tutti::detail::MayLeaveUnused<tutti::detail::Unswitched<P>>) {
     return tutti::detail::is_on(policy) &&
            tutti::detail::unswitched(policy).leaves_parameters_unused();
   } else {

@@ -41,7 +41,7 @@ std::string_view why_no_sharding(const P& given, bool whole) {
   if constexpr (!about.no_parameter_sharding.empty()) {
     return whole ? std::string_view() : about.no_parameter_sharding;
   }
-  if constexpr (requires { policy.why_no_sharding(); }) {
+  if constexpr (tutti::detail::MayRefuseSharding<tutti::detail::Unswitched<P>>) {
     return policy.why_no_sharding();
   }
   return {};

@@ -12,10 +12,7 @@
 /// What a recipe's policies do to a step, known when the program compiles or asked of AnyEngine.
 namespace tutti::train::detail {
 
-template <class P>
-concept TakesStep = requires(P& policy, State& state, bool (&closure)(bool), void (&update)()) {
-  policy.step(state, closure, update);
-};
+using tutti::detail::TakesStep;
 
 template <class Policies>
 inline constexpr int step_takers = 0;

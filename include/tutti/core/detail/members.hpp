@@ -220,11 +220,6 @@ inline constexpr std::array miscalled{TUTTI_METHODS(TUTTI_MISCALLED),
                                       TUTTI_NO_STEP()};
 
 template <class P>
-concept Saves = requires(const P& policy) { policy.save(sample::archive); };
-template <class P>
-concept Loads = requires(P& policy) { policy.load(sample::const_archive); };
-
-template <class P>
 inline constexpr bool has_true =
     std::find(near_misses<P>.begin(), near_misses<P>.end(), true) != near_misses<P>.end();
 template <class P>

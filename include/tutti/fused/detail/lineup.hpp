@@ -54,7 +54,7 @@ concept MayRead = policy_traits<P>::about.reads_batch && role_of<P> != Role::log
 /// The same of one policy at this moment, whose `reads_batch(state)` may know.
 template <class P>
 bool reads(const P& policy, const State& state) {
-  if constexpr (requires { unswitched(policy).reads_batch(state); }) {
+  if constexpr (tutti::detail::KnowsWhenItReads<Unswitched<P>>) {
     return unswitched(policy).reads_batch(state);
   } else {
     return MayRead<P>;
@@ -75,18 +75,17 @@ struct Store {
 
 /// `P` can say that it only stores images otherwise.
 template <class P>
-concept Stores = requires(const Unswitched<P>& policy, const State& state) {
-  policy.wants_channels_last(state);
-} || requires(const Unswitched<P>& policy, const State& state) { policy.wants_type(state); };
+concept Stores =
+    tutti::detail::WantsChannelsLast<Unswitched<P>> || tutti::detail::WantsType<Unswitched<P>>;
 
 /// Whether all that `P` would do to the images is to store them otherwise, which `store` then says.
 template <class P>
 bool leave_to_pass(const P& policy, const State& state, Store& store) {
-  if constexpr (requires { unswitched(policy).wants_channels_last(state); }) {
+  if constexpr (tutti::detail::WantsChannelsLast<Unswitched<P>>) {
     const bool wants = unswitched(policy).wants_channels_last(state);
     store.channels_last = store.channels_last || wants;
     return wants;
-  } else if constexpr (requires { unswitched(policy).wants_type(state); }) {
+  } else if constexpr (tutti::detail::WantsType<Unswitched<P>>) {
     const auto type = unswitched(policy).wants_type(state);
     store.type = type.value_or(store.type);
     return type.has_value();
@@ -170,9 +169,7 @@ concept Mixer = Fusible<Unswitched<P>> && Mixes<NodeOf<P>>;
 /// What `P` does to targets BeforeLoss is the share of a plan's targets that is its own, and it
 /// knows when that holds.
 template <class P>
-concept TargetsFollow = requires(const Unswitched<P>& policy, const State& state) {
-  { policy.targets_follow(state) } -> std::same_as<bool>;
-};
+concept TargetsFollow = tutti::detail::TargetsFollow<Unswitched<P>>;
 
 /// `P` blends the targets with the uniform distribution.
 template <class P>
