@@ -191,8 +191,8 @@ inline bool onnx_rms_norm(OnnxCall& c) {
   for (std::int64_t axis = -count; axis < 0; ++axis) {
     axes.push_back(axis);
   }
-  const double least = type == at::kDouble ? std::numeric_limits<double>::epsilon()
-                                           : std::numeric_limits<float>::epsilon();
+  constexpr double least_float = std::numeric_limits<float>::epsilon();
+  const double least = type == at::kDouble ? std::numeric_limits<double>::epsilon() : least_float;
   const std::string x = g.x("input");
   const std::string mean = c.to.node("ReduceMean", {g.f("Mul", x, x), c.to.integers(axes)});
   const std::string root = g.f("Sqrt", g.f("Add", mean, c.real("eps", least)));

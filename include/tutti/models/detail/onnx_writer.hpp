@@ -415,8 +415,8 @@ TUTTI_INLINE void OnnxWriter::call(const std::vector<const TracedCall*>& calls) 
     return finish("");
   }
   place_ = calls[0]->place;
-  if (const OnnxOperator write = onnx_operator(calls[0]->operation());
-      write != nullptr && write(view)) {
+  if (const OnnxOperator found = onnx_operator(calls[0]->operation());
+      found != nullptr && found(view)) {
     view.check_used();
     return finish(view.problem());  // of results that were not written
   }
