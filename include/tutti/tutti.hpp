@@ -155,6 +155,7 @@
 #include <tutti/models/cifar_resnet.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/models/compiled.hpp>
+#include <tutti/models/export_onnx.hpp>
 #include <tutti/models/from_pretrained.hpp>
 #include <tutti/models/generate.hpp>
 #include <tutti/models/generation_config.hpp>

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/only_operators.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/nn/dropout.hpp>
 
@@ -58,7 +59,8 @@ class SeenKeys {
   SeenKeys(at::Tensor keep)  // NOLINT: converts by design
       : shared_(std::make_shared<Shared>()) {
     // On a CPU it costs next to nothing to see that no key is padding.
-    if (keep.defined() && !(keep.is_cpu() && keep.all().item<bool>())) {
+    if (keep.defined() &&
+        (::tutti::detail::only_operators() || !(keep.is_cpu() && keep.all().item<bool>()))) {
       shared_->keep = std::move(keep);
     }
   }

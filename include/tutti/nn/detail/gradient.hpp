@@ -3,15 +3,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tutti/core/detail/only_operators.hpp>
 #include <tutti/core/detail/set_gradient.hpp>
 
 namespace tutti::detail {
 
 // A loop of our own may read this tensor: its numbers are in the CPU's memory as they are (no sign
-// still to be turned, no zeros that have none), and it has no tangent.
+// still to be turned, no zeros that have none), it has no tangent, and no operators are recorded.
 inline bool is_in_host_memory(const at::Tensor& x) {
   return x.is_cpu() && x.layout() == at::kStrided && x.has_storage() && !x.is_neg() &&
-         !x._is_zerotensor() && !x._fw_grad(0).defined();
+         !x._is_zerotensor() && !x._fw_grad(0).defined() && !only_operators();
 }
 
 inline bool is_host_floats(const at::Tensor& x) {

@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <tutti/config.hpp>
+#include <tutti/core/batch.hpp>
+#include <tutti/core/model.hpp>
+#include <tutti/nn/slot.hpp>
+
+/// Models to files of ONNX, which onnxruntime and others run without LibTorch.
+namespace tutti {
+
+/// Options of export_onnx().
+struct OnnxOptions {
+  /// What the inputs are called in the file, in the order of the example. Empty: as the example
+  /// calls them, "inputs" for a single tensor.
+  std::vector<std::string> input_names{};
+  /// What the outputs are called, in order. Empty: as the model calls them, "outputs" for a single
+  /// tensor.
+  std::vector<std::string> output_names{};
+  /// Dimension 0 of every input is "batch" and of any size.
+  bool dynamic_batch = true;
+  /// Further dimensions of any size: input, dimension from 0, name. Dimensions of one name have one
+  /// size, and a name for dimension 0 takes the place of "batch".
+  std::map<std::string, std::map<std::int64_t, std::string>> dynamic_axes{};
+  /// Write weights of 1 KiB and more to `<path>.data` beside the file. A model of more than 2 GiB,
+  /// which no file of ONNX can have, is written so in any case.
+  bool external_data = false;
+  /// Replace files that are there.
+  bool overwrite = false;
+};
+
+/// A model of any class that export_onnx() takes; shares it.
+///
+/// A Model (a Classifier, a language model), or a module with `at::Tensor forward(at::Tensor)`, as
+/// a torch::nn holder, a shared_ptr, or a copy that shares its network.
+class OnnxModel {
+ public:
+  template <class M>
+  OnnxModel(std::shared_ptr<M> model);  // NOLINT: converts by design
+  template <class Net>
+  OnnxModel(const torch::nn::ModuleHolder<Net>& net)  // NOLINT: converts by design
+      : OnnxModel(net.is_empty() ? nullptr : net.ptr()) {}
+  template <Model M>
+  OnnxModel(M model)  // NOLINT: converts by design
+      : OnnxModel(::tutti::detail::make<M>(std::move(model))) {}
+
+  /// A forward of one's own: of a network with several inputs, or of a part of one.
+  ///
+  /// module: holds the parameters. forward: the outputs for a batch of the example's names.
+  OnnxModel(std::shared_ptr<torch::nn::Module> module, std::function<Outputs(const Batch&)> forward)
+      : module_(std::move(module)), forward_(std::move(forward)) {}
+
+  /// The module that holds the parameters; null: there is no model.
+  [[nodiscard]] const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
+
+  /// What the forward pass reads of a batch: all of it but the targets, or the inputs alone.
+  [[nodiscard]] Batch inputs(const Batch& example) const;
+
+  [[nodiscard]] Outputs forward(const Batch& batch) const { return forward_(batch); }
+
+ private:
+  std::shared_ptr<torch::nn::Module> module_;
+  std::function<Outputs(const Batch&)> forward_;
+  bool one_input_ = false;
+};
+
+/// Writes a model as a file of ONNX, opset 18, whose results are the model's in evaluation.
+///
+///     tutti::export_onnx(net, torch::randn({1, 3, 224, 224}), "resnet.onnx");
+///
+/// The forward pass runs for the example and for batches of other sizes that are made of it, and
+/// what it calls of ATen is written down; a number that follows a size becomes a computation.
+/// Inputs and outputs have the names of the batch's tensors, weights those of named_parameters()
+/// and named_buffers(), and dimension 0 is of any size. Targets in the example are left out. The
+/// model keeps its mode, its gradients and its device; weights are copied to the CPU.
+///
+/// The file is there whole or not at all. Throws c10::Error that says what cannot be written: an
+/// operator by its name and the layer that calls it (NotImplementedError), calls or numbers that
+/// depend on the values or sizes of the inputs in a way that a file cannot have, an input that the
+/// outputs do not depend on, a weight that forward changes; ValueError for options that do not fit
+/// the example; and when the file cannot be written.
+/// Source: ONNX, "Operators"; PyTorch, `torch.onnx.export`.
+void export_onnx(const OnnxModel& model, const Batch& example, const std::string& path,
+                 const OnnxOptions& options = {});
+
+template <class M>
+OnnxModel::OnnxModel(std::shared_ptr<M> model) {
+  constexpr bool is_model = Model<M>;
+  constexpr bool is_net = nn::TensorModule<M>;
+  static_assert(is_model || is_net,
+                "tutti: export_onnx() takes a Model or a module with at::Tensor "
+                "forward(at::Tensor); for others write OnnxModel(module, function of a Batch that "
+                "returns Outputs).");
+  if (model == nullptr) {
+    return;
+  }
+  if constexpr (is_model) {
+    const AnyModel any(model);
+    module_ = any.module();
+    forward_ = [any](const Batch& batch) { return any.eval_forward(batch); };
+  } else if constexpr (is_net) {
+    module_ = model;
+    forward_ = [model](const Batch& batch) { return Outputs(model->forward(batch.inputs())); };
+    one_input_ = true;
+  }
+}
+
+}  // namespace tutti
+
+#if TUTTI_BODIES
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include <ATen/ops/arange.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <tutti/core/detail/throw.hpp>
+#include <tutti/core/detail/whole_file.hpp>
+#include <tutti/models/detail/onnx_file.hpp>
+#include <tutti/models/detail/onnx_trace.hpp>
+#include <tutti/models/detail/onnx_writer.hpp>
+#include <tutti/nn/eval_mode.hpp>
+
+namespace tutti::models::detail {
+
+// Runs a model for batches of several sizes.
+class OnnxExport {
+ public:
+  OnnxExport(const OnnxModel& model, const Batch& example, const OnnxOptions& options);
+
+  [[nodiscard]] OnnxGraph graph();
+
+ private:
+  void add_symbols();
+  void add_symbol(const std::string& name, const std::string& input, std::int64_t axis,
+                  std::int64_t size);
+  [[nodiscard]] NamedTensorList resized(const Numbers& sizes, bool other_values) const;
+  [[nodiscard]] Trace run(const Numbers& sizes, bool other_values) const;
+  [[nodiscard]] std::optional<Trace> attempt(const Numbers& sizes) const;
+  void vary(std::vector<Trace>& traces, const std::vector<std::size_t>& which);
+  void record(std::vector<Trace>& traces, Trace trace, const Numbers& sizes);
+
+  const OnnxModel& model_;
+  const OnnxOptions& options_;
+  std::vector<std::string> keys_;  // of the batch, in order
+  NamedTensorList example_, weights_;
+  std::vector<OnnxSymbol> symbols_;
+  // By symbol: which dimensions are it.
+  std::vector<std::vector<std::pair<std::string, std::int64_t>>> places_;
+  Numbers base_;  // the sizes of the first trace
+};
+
+TUTTI_INLINE OnnxExport::OnnxExport(const OnnxModel& model, const Batch& example,
+                                    const OnnxOptions& options)
+    : model_(model), options_(options) {
+  std::set<const void*> seen;
+  const auto add = [&](const auto& tensors) {
+    for (const auto& tensor : tensors) {
+      if (tensor.value().defined() && seen.insert(tensor.value().unsafeGetTensorImpl()).second) {
+        weights_.emplace_back(tensor.key(), tensor.value());
+      }
+    }
+  };
+  add(model.module()->named_parameters());
+  add(model.module()->named_buffers());
+  const at::Device device = weights_.empty() ? at::Device(at::kCPU) : weights_[0].second.device();
+  const Batch batch = model.inputs(example);
+  TUTTI_CHECK_VALUE(batch.size() > 0, "export_onnx: the example has no inputs, expected a batch");
+  TUTTI_CHECK_VALUE(options.input_names.empty() || options.input_names.size() == batch.size(),
+                    "export_onnx: there are ", options.input_names.size(), " input_names and ",
+                    batch.size(), " inputs (", batch.names(), "), expected one for each");
+  for (const auto& [name, tensor] : batch) {
+    TUTTI_CHECK_VALUE(tensor.defined() && tensor.numel() > 0, "export_onnx: the input '", name,
+                      "' of the example is empty, expected numbers");
+    keys_.push_back(name);
+    const std::size_t i = example_.size();
+    example_.emplace_back(options.input_names.empty() ? name : options.input_names[i],
+                          tensor.detach().to(device));
+  }
+  add_symbols();
+}
+
+TUTTI_INLINE void OnnxExport::add_symbol(const std::string& name, const std::string& input,
+                                         std::int64_t axis, std::int64_t size) {
+  TUTTI_CHECK_VALUE(!name.empty(), "export_onnx: dimension ", axis, " of '", input,
+                    "' has an empty name in dynamic_axes");
+  for (std::size_t i = 0; i < symbols_.size(); ++i) {
+    if (symbols_[i].name == name) {
+      TUTTI_CHECK_VALUE(base_[i] == size, "export_onnx: the dimensions called '", name, "' are ",
+                        base_[i], " in '", symbols_[i].input, "' and ", size, " in '", input,
+                        "', expected one size; give them two names in dynamic_axes");
+      places_[i].emplace_back(input, axis);
+      return;
+    }
+  }
+  symbols_.push_back({.name = name, .input = input, .axis = axis, .sizes = {}});
+  places_.push_back({{input, axis}});
+  base_.push_back(size);
+}
+
+TUTTI_INLINE void OnnxExport::add_symbols() {
+  for (const auto& [input, axes] : options_.dynamic_axes) {
+    const auto found = std::find_if(example_.begin(), example_.end(),
+                                    [&, &name = input](const auto& e) { return e.first == name; });
+    TUTTI_CHECK_VALUE(found != example_.end(), "export_onnx: dynamic_axes names the input '", input,
+                      "', which the example does not have");
+    for (const auto& [axis, name] : axes) {
+      TUTTI_CHECK_VALUE(axis >= 0 && axis < found->second.dim(), "export_onnx: dynamic_axes names ",
+                        "dimension ", axis, " of '", input, "', which is ", found->second.sizes());
+    }
+  }
+  std::int64_t batch = 1;  // an input of one row is for all of them
+  for (const auto& [input, tensor] : example_) {
+    batch = tensor.dim() > 0 ? std::max(batch, tensor.size(0)) : batch;
+  }
+  for (const auto& [input, tensor] : example_) {
+    const auto named = options_.dynamic_axes.find(input);
+    std::map<std::int64_t, std::string> axes;
+    if (options_.dynamic_batch && tensor.dim() > 0 && tensor.size(0) == batch) {
+      axes[0] = "batch";
+    }
+    if (named != options_.dynamic_axes.end()) {
+      for (const auto& [axis, name] : named->second) {
+        axes[axis] = name;
+      }
+    }
+    for (const auto& [axis, name] : axes) {
+      add_symbol(name, input, axis, tensor.size(axis));
+    }
+  }
+  for (std::int64_t& size : base_) {
+    size = std::max<std::int64_t>(size, 2);  // layers have shorter ways for 1
+  }
+}
+
+// The example in other sizes, its rows in another order.
+TUTTI_INLINE NamedTensorList OnnxExport::resized(const Numbers& sizes, bool other_values) const {
+  NamedTensorList out = example_;
+  for (std::size_t i = 0; i < symbols_.size(); ++i) {
+    for (const auto& [input, axis] : places_[i]) {
+      for (auto& [name, tensor] : out) {
+        if (name == input) {
+          const std::int64_t shift = axis == 0 && other_values ? 1 : 0;
+          const at::Tensor rows = at::arange(sizes[i], tensor.options().dtype(at::kLong));
+          tensor = tensor.index_select(axis, rows.add(shift).remainder(tensor.size(axis)));
+        }
+      }
+    }
+  }
+  for (auto& [name, tensor] : out) {
+    if (other_values) {
+      tensor = tensor.is_floating_point()             ? tensor.mul(0.75)
+               : symbols_.empty() && tensor.dim() > 0 ? tensor.flip(0)
+                                                      : tensor;
+    }
+  }
+  return out;
+}
+
+TUTTI_INLINE Trace OnnxExport::run(const Numbers& sizes, bool other_values) const {
+  return trace(weights_, resized(sizes, other_values), [&](const NamedTensorList& inputs) {
+    Batch batch;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      batch[keys_[i]] = inputs[i].second;
+    }
+    const Outputs outputs = model_.forward(batch);
+    NamedTensorList out(outputs.begin(), outputs.end());
+    TUTTI_CHECK_VALUE(options_.output_names.empty() || options_.output_names.size() == out.size(),
+                      "export_onnx: there are ", options_.output_names.size(), " output_names and ",
+                      out.size(), " outputs (", outputs.names(), "), expected one for each");
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      TUTTI_CHECK(out[i].second.defined(), "export_onnx: the output '", out[i].first,
+                  "' is an undefined tensor");
+      out[i].first = options_.output_names.empty() ? out[i].first : options_.output_names[i];
+    }
+    return out;
+  });
+}
+
+// Empty where the model takes no such sizes.
+TUTTI_INLINE std::optional<Trace> OnnxExport::attempt(const Numbers& sizes) const {
+  try {
+    return run(sizes, /*other_values=*/true);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+TUTTI_INLINE void OnnxExport::record(std::vector<Trace>& traces, Trace trace,
+                                     const Numbers& sizes) {
+  traces.push_back(std::move(trace));
+  for (std::size_t i = 0; i < symbols_.size(); ++i) {
+    symbols_[i].sizes.push_back(sizes[i]);
+  }
+}
+
+// One more trace, with other sizes of these symbols than before; the others are the base's.
+TUTTI_INLINE void OnnxExport::vary(std::vector<Trace>& traces,
+                                   const std::vector<std::size_t>& which) {
+  std::string names, tried;
+  for (const std::size_t i : which) {
+    names += (names.empty() ? "'" : "' and '") + symbols_[i].name;
+  }
+  for (const std::int64_t step : {1, -1, 2, -2, 3, -3, 4, -4, 8, -8, 16, -16, 32, -32, 64}) {
+    Numbers sizes = base_;
+    bool is_new = true;
+    for (const std::size_t i : which) {
+      sizes[i] += step;
+      const auto& before = symbols_[i].sizes;
+      is_new = is_new && sizes[i] >= 2 &&
+               std::find(before.begin(), before.end(), sizes[i]) == before.end();
+    }
+    if (!is_new) {
+      continue;
+    }
+    if (auto trace = attempt(sizes)) {
+      record(traces, std::move(*trace), sizes);
+      return;
+    }
+    tried += (tried.empty() ? "" : ", ") + std::to_string(sizes[which[0]]);
+  }
+  TUTTI_CHECK_VALUE(false, "export_onnx: ", names,
+                    "' is to be of any size, and the model runs with ", base_[which[0]],
+                    " but with none of ", tried,
+                    symbols_[which[0]].name == "batch" ? "; set dynamic_batch = false"
+                                                       : "; leave it out of dynamic_axes");
+}
+
+TUTTI_INLINE OnnxGraph OnnxExport::graph() {
+  static_cast<void>(run(base_, /*other_values=*/false));  // what layers keep is there from here on
+  std::vector<Trace> traces;
+  record(traces, run(base_, /*other_values=*/false), base_);
+  std::vector<std::size_t> all;
+  for (std::size_t i = 0; i < symbols_.size(); ++i) {
+    vary(traces, {i});
+    all.push_back(i);
+  }
+  if (all.empty()) {
+    record(traces, run(base_, /*other_values=*/true), base_);
+  } else {
+    vary(traces, all);  // what was concluded from the others has to hold here
+  }
+  OnnxGraph out;
+  OnnxWriter(traces, symbols_, out).write();
+  std::set<std::string> names;
+  const auto check = [&](const std::string& name, const char* what) {
+    TUTTI_CHECK_VALUE(!name.empty() && names.insert(name).second, "export_onnx: the name '", name,
+                      "' of ", what, " is empty, or that of another input, output or weight; set ",
+                      "input_names and output_names");
+  };
+  for (const auto& weight : out.weights) {
+    check(weight.first, "a weight");
+  }
+  for (const auto& input : out.inputs) {
+    check(input.name, "an input");
+  }
+  for (const auto& output : out.outputs) {
+    check(output.name, "an output");
+  }
+  return out;
+}
+
+inline void check_new(const std::string& path, bool overwrite) {
+  struct stat facts{};
+  const bool there = ::lstat(path.c_str(), &facts) == 0;
+  TUTTI_CHECK(!there || !S_ISDIR(facts.st_mode), "export_onnx: '", path,
+              "' is a folder, expected a file");
+  TUTTI_CHECK(!there || overwrite, "export_onnx: '", path,
+              "' is there already; set overwrite, or choose another path");
+}
+
+inline void write_pieces(const std::string& path, const std::vector<std::string_view>& pieces) {
+  const std::string problem = ::tutti::detail::write_whole_file(path, pieces, /*sync=*/true);
+  TUTTI_CHECK(problem.empty(), "export_onnx: cannot write '", path, "': ", problem);
+}
+
+}  // namespace tutti::models::detail
+
+namespace tutti {
+
+TUTTI_INLINE Batch OnnxModel::inputs(const Batch& example) const {
+  Batch out;
+  for (const auto& [name, tensor] : example) {
+    if (one_input_ ? &tensor == &example.inputs() : name != "targets" && name != "labels") {
+      out[name] = tensor;
+    }
+  }
+  return out;
+}
+
+TUTTI_INLINE void export_onnx(const OnnxModel& model, const Batch& example, const std::string& path,
+                              const OnnxOptions& options) {
+  TUTTI_CHECK_VALUE(model.module() != nullptr, "export_onnx: there is no model");
+  TUTTI_CHECK_VALUE(!path.empty() && path.back() != '/', "export_onnx: the path is '", path,
+                    "', expected that of a file");
+  const std::string data = path + ".data";
+  models::detail::check_new(path, options.overwrite);
+  models::detail::OnnxGraph graph;
+  {
+    const nn::EvalMode eval(*model.module());
+    const c10::NoGradGuard no_grad;
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    graph = models::detail::OnnxExport(model, example, options).graph();
+  }
+  constexpr std::uint64_t rest = 64 << 20;  // room for nodes and names
+  const bool beside = options.external_data ||
+                      models::detail::weight_bytes(graph) + rest > models::detail::proto_limit;
+  std::vector<std::string_view> external;
+  const std::string name = data.substr(data.rfind('/') + 1);
+  const models::detail::ProtoMessage file =
+      models::detail::onnx_model(graph, beside ? name : "", external);
+  TUTTI_CHECK(file.size() <= models::detail::proto_limit, "export_onnx: the graph without its ",
+              "weights has ", file.size(), " bytes, and a file of ONNX at most 2 GiB");
+  if (!external.empty()) {
+    models::detail::check_new(data, options.overwrite);
+    if (::unlink(path.c_str()) != 0) {  // an old model never stands beside new weights
+      TUTTI_CHECK(errno == ENOENT || errno == ENOTDIR, "export_onnx: cannot replace '", path,
+                  "': ", std::strerror(errno));
+    }
+    models::detail::write_pieces(data, external);
+  }
+  models::detail::write_pieces(path, file.pieces());
+}
+
+}  // namespace tutti
+
+#endif
