@@ -388,14 +388,15 @@ endfunction()
 
 # What the Python of round_trip/ has beside torch, torchvision and their own requirements: the releases that the tests were
 # written with, which go with every torch of TUTTI_TORCH_TESTED.
-set(TUTTI_ROUND_TRIP_PACKAGES timm==1.0.31 transformers==5.23.0 peft==0.21.2 accelerate==1.15.0)
-set(TUTTI_ROUND_TRIP_NEEDS filelock fsspec "huggingface_hub>=1.31,<3" jinja2 networkx numpy packaging pillow psutil pyyaml regex
-  safetensors sympy "tokenizers>=0.23.1,<0.24" tqdm typer typing_extensions)
+set(TUTTI_ROUND_TRIP_PACKAGES timm==1.0.31 transformers==5.23.0 peft==0.21.2 accelerate==1.15.0
+  onnxruntime==1.32.0)
+set(TUTTI_ROUND_TRIP_NEEDS filelock flatbuffers fsspec "huggingface_hub>=1.31,<3" jinja2 networkx numpy packaging pillow protobuf psutil
+  pyyaml regex safetensors sympy "tokenizers>=0.23.1,<0.24" tqdm typer typing_extensions)
 set(TUTTI_ROUND_TRIP_TORCH_MB 9000) # free while torch is installed whole
 
 # Runs a Python of round_trip/: whether it imports all that the tests do, and the version of its torch.
 function(tutti_round_trip_imports python out)
-  set(says "import torch, torchvision, timm, transformers, peft, safetensors; print(torch.__version__)")
+  set(says "import torch, torchvision, timm, transformers, peft, safetensors, onnxruntime; print(torch.__version__)")
   tutti_python_says("${python}" "${says}" said)
   set(${out} "${said}" PARENT_SCOPE)
 endfunction()
@@ -424,8 +425,8 @@ function(tutti_importable_torch out_python out_site out_release)
   endforeach()
 endfunction()
 
-# A Python with timm, torchvision, transformers and peft, for the tests that go there and back: one that is there, else the
-# private environment venv-round-trip, made beside a torch that can be imported. With `whole` torch is installed, too, where
+# A Python with timm, torchvision, transformers, peft and onnxruntime, for the tests that go there and back: one that is there,
+# else the private environment venv-round-trip, made beside a torch that can be imported. With `whole` torch is installed, too, where
 # there is none. `out_why` becomes the reason when `out` is empty.
 function(tutti_provision_round_trip whole out out_why)
   set(${out} "" PARENT_SCOPE)
@@ -467,9 +468,9 @@ function(tutti_make_round_trip python site release venv out_error)
     return()
   endif()
   get_filename_component(folder "${venv}" DIRECTORY)
-  set(what "timm, torchvision, transformers and peft")
+  set(what "timm, torchvision, transformers, peft and onnxruntime")
   set(torch)
-  set(sizes "70 MB to download, 240 MB on the disk")
+  set(sizes "100 MB to download, 330 MB on the disk")
   if(NOT site)
     tutti_torch_wanted(release)
     set(torch "torch==${release}")
