@@ -107,11 +107,11 @@ struct policy_traits {
   static constexpr const About& about = detail::about_of<detail::Unswitched<P>>();
 };
 
-/// The functions and members of its objects that the library looks for: concepts, which cost
-/// nothing where nobody asks. Hooks, and what receives logs or records, are in core/policy.hpp;
-/// `supports` is in core/tags.hpp, `pixels` in fused/pixels.hpp.
 namespace detail {
 
+// The functions and members of its objects that the library looks for: concepts, which cost
+// nothing where nobody asks. Hooks, and what receives logs or records, are in core/policy.hpp;
+// `supports` is in core/tags.hpp, `pixels` in fused/pixels.hpp.
 template <class P>
 concept Validates = requires(const P& policy) { policy.validate(); };
 template <class P, class Other>
