@@ -14,6 +14,8 @@
 
 #include <ATen/autocast_mode.h>
 
+#include <tutti/models/detail/onnx_sizes.hpp>
+
 namespace {
 
 using Catch::Matchers::Contains;
