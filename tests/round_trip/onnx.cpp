@@ -299,7 +299,7 @@ TEST_CASE("onnxruntime computes what exported models compute, for other batches 
   export_images(save);
   export_language(save);
   export_operators(save);
-  const std::string script = TUTTI_SOURCE_DIR "/tests/round_trip/onnx.py";
+  const std::string script = TUTTI_SOURCE_DIR "/tests/round_trip/onnx_files.py";
   CHECK(std::system(
             (python + " -B '" + script + "' check '" + folder.path().string() + "'").c_str()) == 0);
 }

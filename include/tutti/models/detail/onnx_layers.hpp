@@ -191,7 +191,7 @@ inline bool onnx_rms_norm(OnnxCall& c) {
   for (std::int64_t axis = -count; axis < 0; ++axis) {
     axes.push_back(axis);
   }
-  constexpr double least_float = std::numeric_limits<float>::epsilon();
+  constexpr auto least_float = static_cast<double>(std::numeric_limits<float>::epsilon());
   const double least = type == at::kDouble ? std::numeric_limits<double>::epsilon() : least_float;
   const std::string x = g.x("input");
   const std::string mean = c.to.node("ReduceMean", {g.f("Mul", x, x), c.to.integers(axes)});
