@@ -109,7 +109,7 @@ class Moments {
 };
 
 // As FlatUnit::reduce() does it: gradients move into a message, of which a part comes back.
-inline void reduce_moments(Moments& moments, const UnitBytes& unit, std::int64_t ranks) {
+TUTTI_INLINE void reduce_moments(Moments& moments, const UnitBytes& unit, std::int64_t ranks) {
   moments.take(unit.reduced);          // out
   moments.take(unit.reduced * ranks);  // in
   moments.give(unit.gradient);
@@ -121,8 +121,8 @@ inline void reduce_moments(Moments& moments, const UnitBytes& unit, std::int64_t
 }
 
 // The most that a step has beside parameters, optimizer and buffers. units: the root first.
-inline std::int64_t step_peak(const std::vector<UnitBytes>& units, ShardStage stage,
-                              std::int64_t ranks) {
+TUTTI_INLINE std::int64_t step_peak(const std::vector<UnitBytes>& units, ShardStage stage,
+                                    std::int64_t ranks) {
   const UnitBytes& root = units.front();
   Moments moments;
   if (stage == ShardStage::parameters) {

@@ -383,7 +383,7 @@ TUTTI_INLINE OnnxGraph OnnxExport::graph() {
   return out;
 }
 
-inline void check_new(const std::string& path, bool overwrite) {
+TUTTI_INLINE void check_new(const std::string& path, bool overwrite) {
   struct stat facts{};
   const bool there = ::lstat(path.c_str(), &facts) == 0;
   TUTTI_CHECK(!there || !S_ISDIR(facts.st_mode), "export_onnx: '", path,
@@ -392,7 +392,8 @@ inline void check_new(const std::string& path, bool overwrite) {
               "' is there already; set overwrite, or choose another path");
 }
 
-inline void write_pieces(const std::string& path, const std::vector<std::string_view>& pieces) {
+TUTTI_INLINE void write_pieces(const std::string& path,
+                               const std::vector<std::string_view>& pieces) {
   const std::string problem = ::tutti::detail::write_whole_file(path, pieces, /*sync=*/true);
   TUTTI_CHECK(problem.empty(), "export_onnx: cannot write '", path, "': ", problem);
 }

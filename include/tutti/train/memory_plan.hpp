@@ -51,7 +51,7 @@ template <detail::KeepsState Trainer>
 namespace tutti::detail {
 
 // Bytes of the tensors with elements; counters of steps do not grow with the model.
-inline std::int64_t tensor_bytes(const Archive& archive) {
+TUTTI_INLINE std::int64_t tensor_bytes(const Archive& archive) {
   std::int64_t bytes = 0;
   archive.each_leaf([&](const std::string&, const ArchiveLeaf& leaf) {
     const at::Tensor* const tensor = leaf.tensor();

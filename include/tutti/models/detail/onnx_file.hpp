@@ -163,7 +163,7 @@ TUTTI_INLINE ProtoMessage& ProtoMessage::bytes(int field, const at::Tensor& tens
   return *this;
 }
 
-inline std::string_view memory_of(const at::Tensor& tensor) {
+TUTTI_INLINE std::string_view memory_of(const at::Tensor& tensor) {
   return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
@@ -205,7 +205,7 @@ TUTTI_INLINE std::int64_t onnx_type(at::ScalarType type) {
   }
 }
 
-inline ProtoMessage tensor_message(const std::string& name, const at::Tensor& tensor) {
+TUTTI_INLINE ProtoMessage tensor_message(const std::string& name, const at::Tensor& tensor) {
   ProtoMessage out;
   for (const std::int64_t size : tensor.sizes()) {
     out.number(1, size);
@@ -217,7 +217,7 @@ inline ProtoMessage tensor_message(const std::string& name, const at::Tensor& te
   return out;
 }
 
-inline ProtoMessage attribute_message(const std::string& name, const OnnxAttribute& value) {
+TUTTI_INLINE ProtoMessage attribute_message(const std::string& name, const OnnxAttribute& value) {
   ProtoMessage out;
   out.text(1, name);
   if (const auto* number = std::get_if<std::int64_t>(&value)) {
@@ -238,7 +238,7 @@ inline ProtoMessage attribute_message(const std::string& name, const OnnxAttribu
   return out;
 }
 
-inline ProtoMessage node_message(const OnnxNode& node) {
+TUTTI_INLINE ProtoMessage node_message(const OnnxNode& node) {
   ProtoMessage out;
   for (const std::string& input : node.inputs) {
     out.text(1, input);
@@ -253,7 +253,7 @@ inline ProtoMessage node_message(const OnnxNode& node) {
   return out;
 }
 
-inline ProtoMessage info_message(const OnnxTensorInfo& info) {
+TUTTI_INLINE ProtoMessage info_message(const OnnxTensorInfo& info) {
   ProtoMessage shape;
   for (const OnnxSize& size : info.sizes) {
     ProtoMessage dim;
@@ -281,7 +281,7 @@ TUTTI_INLINE std::uint64_t weight_bytes(const OnnxGraph& graph) {
   return out;
 }
 
-inline ProtoMessage pair_message(std::string_view key, std::string_view value) {
+TUTTI_INLINE ProtoMessage pair_message(std::string_view key, std::string_view value) {
   ProtoMessage out;
   out.text(1, key).text(2, value);
   return out;

@@ -24,16 +24,17 @@
 
 namespace tutti::models::detail {
 
-inline std::string onnx_bias(OnnxCall& c) {
+TUTTI_INLINE std::string onnx_bias(OnnxCall& c) {
   return c.given("bias") ? c.tensor("bias") : "";
 }
 
 // `count` times a number.
-inline std::string onnx_filled(OnnxCall& c, std::int64_t count, double value, at::ScalarType type) {
+TUTTI_INLINE std::string onnx_filled(OnnxCall& c, std::int64_t count, double value,
+                                     at::ScalarType type) {
   return c.to.constant(at::full({count}, value, at::TensorOptions().dtype(type)));
 }
 
-inline bool onnx_linear(OnnxCall& c) {
+TUTTI_INLINE bool onnx_linear(OnnxCall& c) {
   const std::string x = c.tensor("input");
   const std::string w = c.tensor("weight");
   if (c.sample("input").dim() == 2) {
@@ -54,7 +55,7 @@ bool onnx_matmul(OnnxCall& c) {
 }
 
 // A linear layer of LibTorch transposes its weight first, which Gemm does by itself.
-inline bool onnx_addmm(OnnxCall& c) {
+TUTTI_INLINE bool onnx_addmm(OnnxCall& c) {
   const std::string weight = c.tensor("mat2");
   const std::string stored = c.to.transposed_from(weight);
   const std::int64_t transposed = stored.empty() ? 0 : 1;
@@ -63,7 +64,7 @@ inline bool onnx_addmm(OnnxCall& c) {
       {{"alpha", c.real("alpha", 1)}, {"beta", c.real("beta", 1)}, {"transB", transposed}}));
 }
 
-inline bool onnx_baddbmm(OnnxCall& c) {
+TUTTI_INLINE bool onnx_baddbmm(OnnxCall& c) {
   OnnxFormula g{c};
   const std::string product = c.to.node("MatMul", {c.tensor("batch1"), c.tensor("batch2")});
   return c.set(
@@ -71,7 +72,8 @@ inline bool onnx_baddbmm(OnnxCall& c) {
 }
 
 // A number for each of `rank` dimensions.
-inline std::vector<std::int64_t> onnx_each(std::vector<std::int64_t> numbers, std::size_t rank) {
+TUTTI_INLINE std::vector<std::int64_t> onnx_each(std::vector<std::int64_t> numbers,
+                                                 std::size_t rank) {
   if (numbers.size() == 1) {
     numbers.assign(rank, numbers[0]);
   }
@@ -79,14 +81,14 @@ inline std::vector<std::int64_t> onnx_each(std::vector<std::int64_t> numbers, st
 }
 
 // The same at both ends: all beginnings, then all ends.
-inline std::vector<std::int64_t> onnx_both_ends(std::vector<std::int64_t> pads) {
+TUTTI_INLINE std::vector<std::int64_t> onnx_both_ends(std::vector<std::int64_t> pads) {
   const std::vector<std::int64_t> once = pads;
   pads.insert(pads.end(), once.begin(), once.end());
   return pads;
 }
 
 // That of a batch, with numbers for the padding; others are made of such.
-inline bool onnx_convolution(OnnxCall& c) {
+TUTTI_INLINE bool onnx_convolution(OnnxCall& c) {
   const std::int64_t rank = c.sample("weight").dim();
   if (c.sample("input").dim() != rank || c.is_text("padding")) {
     return false;
@@ -112,7 +114,7 @@ inline bool onnx_convolution(OnnxCall& c) {
       c.to.node(transposed ? "ConvTranspose" : "Conv", std::move(inputs), std::move(attributes)));
 }
 
-inline bool onnx_batch_norm(OnnxCall& c) {
+TUTTI_INLINE bool onnx_batch_norm(OnnxCall& c) {
   if (c.flag("training") || !c.given("running_mean")) {
     return c.refuse(
         "with the statistics of the batch, which export_onnx() does not write; set "
@@ -129,7 +131,7 @@ inline bool onnx_batch_norm(OnnxCall& c) {
                          {{"epsilon", c.real("eps")}}));
 }
 
-inline bool onnx_instance_norm(OnnxCall& c) {
+TUTTI_INLINE bool onnx_instance_norm(OnnxCall& c) {
   if (!c.flag("use_input_stats")) {
     return onnx_batch_norm(c);
   }
@@ -142,7 +144,7 @@ inline bool onnx_instance_norm(OnnxCall& c) {
                          {{"epsilon", c.real("eps")}}));
 }
 
-inline bool onnx_layer_norm(OnnxCall& c) {
+TUTTI_INLINE bool onnx_layer_norm(OnnxCall& c) {
   const std::vector<std::int64_t> shape = c.integers("normalized_shape");
   const at::ScalarType type = c.sample("input").scalar_type();
   std::vector<std::string> inputs{c.operand("input", type)};
@@ -158,14 +160,14 @@ inline bool onnx_layer_norm(OnnxCall& c) {
 }
 
 // A weight or bias of channels, for [N, C, ...].
-inline std::string onnx_of_channels(OnnxCall& c, std::string_view name, at::ScalarType type) {
+TUTTI_INLINE std::string onnx_of_channels(OnnxCall& c, std::string_view name, at::ScalarType type) {
   std::vector<std::int64_t> shape(static_cast<std::size_t>(c.sample("input").dim() - 1), 1);
   shape[0] = -1;
   return c.to.node("Reshape", {c.operand(name, type), c.to.integers(shape)});
 }
 
 // Groups as channels of instances, then weight and bias.
-inline bool onnx_group_norm(OnnxCall& c) {
+TUTTI_INLINE bool onnx_group_norm(OnnxCall& c) {
   const std::int64_t groups = c.integer("num_groups");
   const at::ScalarType type = c.sample("input").scalar_type();
   const std::string grouped =
@@ -182,7 +184,7 @@ inline bool onnx_group_norm(OnnxCall& c) {
 }
 
 // In float32, as LibTorch computes it for smaller types.
-inline bool onnx_rms_norm(OnnxCall& c) {
+TUTTI_INLINE bool onnx_rms_norm(OnnxCall& c) {
   const at::ScalarType type = c.sample("input").scalar_type();
   const bool small = type == at::kHalf || type == at::kBFloat16;
   OnnxFormula g{c, small ? at::kFloat : type};
@@ -201,13 +203,13 @@ inline bool onnx_rms_norm(OnnxCall& c) {
   return c.set(c.to.cast(y, g.type, c.result().scalar_type()));
 }
 
-inline bool onnx_embedding(OnnxCall& c) {
+TUTTI_INLINE bool onnx_embedding(OnnxCall& c) {
   static_cast<void>(c.flag("scale_grad_by_freq"));  // of gradients, as padding_idx and sparse are
   return c.set(c.to.node("Gather", {c.tensor("weight"), c.tensor("indices")}));
 }
 
 // Whether a pooled size is that of windows which all lie within the padded input.
-inline bool onnx_whole_windows(OnnxCall& c, const OnnxAttributes& attributes) {
+TUTTI_INLINE bool onnx_whole_windows(OnnxCall& c, const OnnxAttributes& attributes) {
   const auto list = [&](std::size_t i) {
     return std::get<std::vector<std::int64_t>>(attributes[i].second);
   };
@@ -288,7 +290,7 @@ bool onnx_adaptive_pool(OnnxCall& c) {
 }
 
 // By the factors where they were given, else by the sizes.
-inline bool onnx_resize(OnnxCall& c) {
+TUTTI_INLINE bool onnx_resize(OnnxCall& c) {
   const std::string op = c.operation();
   const bool nearest = op.find("nearest") != std::string::npos;
   const bool cubic = op.find("cubic") != std::string::npos;
@@ -322,7 +324,7 @@ inline bool onnx_resize(OnnxCall& c) {
 }
 
 // Keys or values with each head as often as it serves heads of queries.
-inline std::string onnx_heads(OnnxCall& c, std::string_view name) {
+TUTTI_INLINE std::string onnx_heads(OnnxCall& c, std::string_view name) {
   const std::string x = c.tensor(name);
   const std::vector<Numbers> q = c.sizes("query");
   std::vector<Numbers> sizes = c.sizes(name);
@@ -338,7 +340,7 @@ inline std::string onnx_heads(OnnxCall& c, std::string_view name) {
 }
 
 // What is added to the scores; empty: nothing.
-inline std::string onnx_attention_mask(OnnxCall& c, OnnxFormula& g) {
+TUTTI_INLINE std::string onnx_attention_mask(OnnxCall& c, OnnxFormula& g) {
   const std::string never = g.number(-std::numeric_limits<double>::infinity());
   if (c.flag("is_causal")) {
     const std::vector<Numbers> q = c.sizes("query");
@@ -356,7 +358,7 @@ inline std::string onnx_attention_mask(OnnxCall& c, OnnxFormula& g) {
              : c.operand("attn_mask", g.type);
 }
 
-inline bool onnx_attention(OnnxCall& c) {
+TUTTI_INLINE bool onnx_attention(OnnxCall& c) {
   if (c.real("dropout_p") != 0) {
     return c.refuse("with dropout, which export_onnx() does not write");
   }

@@ -67,7 +67,7 @@ std::vector<std::int64_t> onnx_axes(OnnxCall& call, std::string_view argument = 
 
 namespace tutti::models::detail {
 
-inline const std::unordered_map<std::string, OnnxOperator>& onnx_table() {
+TUTTI_INLINE const std::unordered_map<std::string, OnnxOperator>& onnx_table() {
   static const auto table = [] {
     std::unordered_map<std::string, OnnxOperator> out;
     for (const auto& list : {onnx_elementwise(), onnx_reductions(), onnx_shapes(), onnx_layers()}) {
@@ -138,7 +138,7 @@ bool onnx_bits(OnnxCall& c) {
                          {c.operand("self", type), c.operand("other", type)}));
 }
 
-inline bool onnx_divide(OnnxCall& c) {
+TUTTI_INLINE bool onnx_divide(OnnxCall& c) {
   OnnxFormula g{c};
   const std::string a = g.x();
   const std::string b = g.x("other");
@@ -156,7 +156,7 @@ inline bool onnx_divide(OnnxCall& c) {
                                : g.f("Mul", g.f("Sign", out), g.f("Floor", g.f("Abs", out))));
 }
 
-inline bool onnx_remainder(OnnxCall& c) {
+TUTTI_INLINE bool onnx_remainder(OnnxCall& c) {
   OnnxFormula g{c};
   const std::string a = g.x();
   const std::string b = g.x("other");
@@ -165,12 +165,12 @@ inline bool onnx_remainder(OnnxCall& c) {
                    : g.f("Mod", a, b));
 }
 
-inline bool onnx_power(OnnxCall& c) {
+TUTTI_INLINE bool onnx_power(OnnxCall& c) {
   OnnxFormula g{c};
   return c.set(g.f("Pow", g.x(), g.x("exponent")));
 }
 
-inline bool onnx_reverse_subtract(OnnxCall& c) {
+TUTTI_INLINE bool onnx_reverse_subtract(OnnxCall& c) {
   OnnxFormula g{c};
   return c.set(g.f("Sub", g.x("other"), g.f("Mul", g.x(), c.real("alpha", 1))));
 }
@@ -183,13 +183,13 @@ bool onnx_add_combined(OnnxCall& c) {
   return c.set(g.f("Add", g.x(), g.f("Mul", both, c.real("value", 1))));
 }
 
-inline bool onnx_lerp(OnnxCall& c) {
+TUTTI_INLINE bool onnx_lerp(OnnxCall& c) {
   OnnxFormula g{c};
   const std::string a = g.x();
   return c.set(g.f("Add", a, g.f("Mul", g.f("Sub", g.x("end"), a), g.x("weight"))));
 }
 
-inline bool onnx_clamp(OnnxCall& c) {
+TUTTI_INLINE bool onnx_clamp(OnnxCall& c) {
   OnnxFormula g{c};
   std::string out = g.x();
   for (const auto& [name, op] : {std::pair("min", "Max"), std::pair("max", "Min"),
@@ -202,18 +202,18 @@ inline bool onnx_clamp(OnnxCall& c) {
   return c.set(out);
 }
 
-inline bool onnx_where(OnnxCall& c) {
+TUTTI_INLINE bool onnx_where(OnnxCall& c) {
   OnnxFormula g{c};
   return c.given("self") &&
          c.set(c.to.node("Where", {c.operand("condition", at::kBool), g.x(), g.x("other")}));
 }
 
-inline bool onnx_masked_fill(OnnxCall& c) {
+TUTTI_INLINE bool onnx_masked_fill(OnnxCall& c) {
   OnnxFormula g{c};
   return c.set(c.to.node("Where", {c.tensor("mask"), g.x("value"), g.x()}));
 }
 
-inline bool onnx_gelu(OnnxCall& c) {
+TUTTI_INLINE bool onnx_gelu(OnnxCall& c) {
   OnnxFormula g{c};
   const std::string x = g.x();
   std::string gate;
@@ -226,40 +226,40 @@ inline bool onnx_gelu(OnnxCall& c) {
   return c.set(g.f("Mul", g.f("Mul", x, 0.5), g.f("Add", gate, 1)));
 }
 
-inline bool onnx_silu(OnnxCall& c) {
+TUTTI_INLINE bool onnx_silu(OnnxCall& c) {
   OnnxFormula g{c};
   const std::string x = g.x();
   return c.set(g.f("Mul", x, g.f("Sigmoid", x)));
 }
 
-inline bool onnx_mish(OnnxCall& c) {
+TUTTI_INLINE bool onnx_mish(OnnxCall& c) {
   OnnxFormula g{c};
   const std::string x = g.x();
   return c.set(g.f("Mul", x, g.f("Tanh", g.f("Softplus", x))));
 }
 
-inline bool onnx_log_sigmoid(OnnxCall& c) {
+TUTTI_INLINE bool onnx_log_sigmoid(OnnxCall& c) {
   OnnxFormula g{c};
   return c.set(g.f("Neg", g.f("Softplus", g.f("Neg", g.x()))));
 }
 
-inline bool onnx_softplus(OnnxCall& c) {
+TUTTI_INLINE bool onnx_softplus(OnnxCall& c) {
   OnnxFormula g{c};
   const double beta = c.real("beta", 1);
   static_cast<void>(c.real("threshold"));  // above it both are x to the last bit but for rounding
   return c.set(g.f("Div", g.f("Softplus", g.f("Mul", g.x(), beta)), beta));
 }
 
-inline bool onnx_hard_sigmoid(OnnxCall& c) {
+TUTTI_INLINE bool onnx_hard_sigmoid(OnnxCall& c) {
   return c.set(c.to.node("HardSigmoid", {c.tensor("self")}, {{"alpha", 1.0 / 6}, {"beta", 0.5}}));
 }
 
-inline bool onnx_leaky_relu(OnnxCall& c) {
+TUTTI_INLINE bool onnx_leaky_relu(OnnxCall& c) {
   return c.set(
       c.to.node("LeakyRelu", {c.tensor("self")}, {{"alpha", c.real("negative_slope", 0.01)}}));
 }
 
-inline bool onnx_elu(OnnxCall& c) {
+TUTTI_INLINE bool onnx_elu(OnnxCall& c) {
   if (c.operation() == "aten::selu") {
     return c.set(c.to.node("Selu", {c.tensor("self")}));
   }
@@ -272,7 +272,7 @@ inline bool onnx_elu(OnnxCall& c) {
   return c.set(c.to.node("Elu", {c.tensor("self")}, {{"alpha", c.real("alpha", 1)}}));
 }
 
-inline bool onnx_prelu(OnnxCall& c) {
+TUTTI_INLINE bool onnx_prelu(OnnxCall& c) {
   std::string slope = c.tensor("weight");
   const std::int64_t rank = c.sample("self").dim();
   if (c.sample("weight").numel() > 1 && rank > 2) {
@@ -283,25 +283,25 @@ inline bool onnx_prelu(OnnxCall& c) {
   return c.set(c.to.node("PRelu", {c.tensor("self"), slope}));
 }
 
-inline bool onnx_reciprocal_root(OnnxCall& c) {
+TUTTI_INLINE bool onnx_reciprocal_root(OnnxCall& c) {
   OnnxFormula g{c};
   return c.set(g.f("Reciprocal", g.f("Sqrt", g.x())));
 }
 
-inline bool onnx_square(OnnxCall& c) {
+TUTTI_INLINE bool onnx_square(OnnxCall& c) {
   OnnxFormula g{c};
   const std::string x = g.x();
   return c.set(g.f("Mul", x, x));
 }
 
-inline bool onnx_not(OnnxCall& c) {
+TUTTI_INLINE bool onnx_not(OnnxCall& c) {
   if (c.operation() == "aten::bitwise_not" && c.sample("self").scalar_type() != at::kBool) {
     return c.set(c.to.node("BitwiseNot", {c.tensor("self")}));
   }
   return c.set(c.to.node("Not", {c.operand("self", at::kBool)}));
 }
 
-inline bool onnx_softmax(OnnxCall& c) {
+TUTTI_INLINE bool onnx_softmax(OnnxCall& c) {
   const bool logs = c.operation().find("log_softmax") != std::string::npos;
   static_cast<void>(c.flag("half_to_float"));  // the result's type says it
   return c.set(c.to.node(logs ? "LogSoftmax" : "Softmax",
@@ -316,7 +316,7 @@ TUTTI_INLINE std::vector<std::int64_t> onnx_axes(OnnxCall& c, std::string_view a
   return out;
 }
 
-inline std::string onnx_reduced(OnnxCall& c, const std::string& op, const std::string& x) {
+TUTTI_INLINE std::string onnx_reduced(OnnxCall& c, const std::string& op, const std::string& x) {
   std::vector<std::string> inputs{x};
   if (const auto axes = onnx_axes(c); !axes.empty()) {
     inputs.push_back(c.to.integers(axes));
@@ -361,12 +361,12 @@ bool onnx_arg_extreme(OnnxCall& c) {
   return c.set(c.to.node(Op.text, {c.tensor("self")}, {{"axis", c.dim()}, {"keepdims", keeps}}));
 }
 
-inline bool onnx_cumulative_sum(OnnxCall& c) {
+TUTTI_INLINE bool onnx_cumulative_sum(OnnxCall& c) {
   return c.set(c.to.node("CumSum", {c.operand("self", c.result().scalar_type()),
                                     c.to.constant(at::scalar_tensor(c.dim(), at::kLong))}));
 }
 
-inline bool onnx_norm(OnnxCall& c) {
+TUTTI_INLINE bool onnx_norm(OnnxCall& c) {
   const double order = c.real("ord", 2);
   return order == 2   ? onnx_reduce<"ReduceL2">(c)
          : order == 1 ? onnx_reduce<"ReduceL1">(c)
@@ -375,7 +375,7 @@ inline bool onnx_norm(OnnxCall& c) {
 }
 
 // The variance or its root, around the mean.
-inline bool onnx_variance(OnnxCall& c) {
+TUTTI_INLINE bool onnx_variance(OnnxCall& c) {
   OnnxFormula g{c};
   const std::string x = g.x();
   const auto axes = onnx_axes(c);

@@ -48,12 +48,12 @@ TUTTI_INLINE std::string onnx_reshaped(OnnxWriter& to, const std::string& x,
   return to.node("Reshape", {x, left > 1 ? to.sizes(sizes) : to.integers(shape)});
 }
 
-inline std::string onnx_permuted(OnnxWriter& to, const std::string& x,
-                                 std::vector<std::int64_t> order) {
+TUTTI_INLINE std::string onnx_permuted(OnnxWriter& to, const std::string& x,
+                                       std::vector<std::int64_t> order) {
   return to.node("Transpose", {x}, {{"perm", std::move(order)}});
 }
 
-inline std::vector<std::int64_t> onnx_order(std::int64_t rank) {
+TUTTI_INLINE std::vector<std::int64_t> onnx_order(std::int64_t rank) {
   std::vector<std::int64_t> out(static_cast<std::size_t>(rank));
   std::iota(out.begin(), out.end(), 0);
   return out;
@@ -65,7 +65,7 @@ TUTTI_INLINE std::string onnx_transposed(OnnxWriter& to, const std::string& x, s
   return onnx_permuted(to, x, std::move(order));
 }
 
-inline bool onnx_same(OnnxCall& c) {
+TUTTI_INLINE bool onnx_same(OnnxCall& c) {
   const std::string_view argument = c.given("input") ? "input" : "self";
   if (c.given("train") && c.flag("train")) {
     return c.refuse("in training, which export_onnx() does not write");
@@ -74,11 +74,11 @@ inline bool onnx_same(OnnxCall& c) {
   return c.set(c.tensor(argument));
 }
 
-inline bool onnx_convert(OnnxCall& c) {
+TUTTI_INLINE bool onnx_convert(OnnxCall& c) {
   return c.set(c.operand("self", c.result().scalar_type()));
 }
 
-inline bool onnx_reshape(OnnxCall& c) {
+TUTTI_INLINE bool onnx_reshape(OnnxCall& c) {
   if (c.given("dtype")) {
     return c.refuse("with another type, which export_onnx() does not write");
   }
@@ -86,17 +86,17 @@ inline bool onnx_reshape(OnnxCall& c) {
   return c.set(onnx_reshaped(c.to, c.tensor("self"), c.sizes("self"), c.result_sizes()));
 }
 
-inline bool onnx_expand(OnnxCall& c) {
+TUTTI_INLINE bool onnx_expand(OnnxCall& c) {
   c.sizes_say_it();
   return c.set(c.to.node("Expand", {c.tensor("self"), c.to.sizes(c.result_sizes())}));
 }
 
-inline bool onnx_permute(OnnxCall& c) {
+TUTTI_INLINE bool onnx_permute(OnnxCall& c) {
   std::vector<std::int64_t> order = onnx_axes(c, "dims");
   return c.set(onnx_permuted(c.to, c.tensor("self"), std::move(order)));
 }
 
-inline bool onnx_transpose(OnnxCall& c) {
+TUTTI_INLINE bool onnx_transpose(OnnxCall& c) {
   std::vector<std::int64_t> order = onnx_order(c.sample("self").dim());
   if (c.operation() != "aten::t") {
     std::swap(order[static_cast<std::size_t>(c.dim("dim0"))],
@@ -107,13 +107,13 @@ inline bool onnx_transpose(OnnxCall& c) {
   return c.set(onnx_permuted(c.to, c.tensor("self"), std::move(order)));
 }
 
-inline bool onnx_unsqueeze(OnnxCall& c) {
+TUTTI_INLINE bool onnx_unsqueeze(OnnxCall& c) {
   const std::int64_t dim = c.integer("dim");
   const std::int64_t axis = dim < 0 ? dim + c.sample("self").dim() + 1 : dim;
   return c.set(c.to.node("Unsqueeze", {c.tensor("self"), c.to.integers({axis})}));
 }
 
-inline bool onnx_concatenate(OnnxCall& c) {
+TUTTI_INLINE bool onnx_concatenate(OnnxCall& c) {
   const at::ScalarType type = c.result().scalar_type();
   const bool stacks = c.operation() == "aten::stack";
   std::int64_t dim = c.integer("dim");
@@ -130,7 +130,7 @@ inline bool onnx_concatenate(OnnxCall& c) {
   return c.set(c.to.node("Concat", std::move(parts), {{"axis", dim}}));
 }
 
-inline bool onnx_split(OnnxCall& c) {
+TUTTI_INLINE bool onnx_split(OnnxCall& c) {
   c.sizes_say_it();
   const std::int64_t axis = c.dim();
   std::vector<Numbers> sizes;
@@ -146,12 +146,12 @@ inline bool onnx_split(OnnxCall& c) {
 }
 
 // A whole number that may follow the sizes, without dimensions.
-inline std::string onnx_whole(OnnxCall& c, const Numbers& numbers) {
+TUTTI_INLINE std::string onnx_whole(OnnxCall& c, const Numbers& numbers) {
   return all_equal(numbers) ? c.to.constant(at::scalar_tensor(numbers[0], at::kLong))
                             : c.to.node("Squeeze", {c.to.sizes({numbers})});
 }
 
-inline bool onnx_unbind(OnnxCall& c) {
+TUTTI_INLINE bool onnx_unbind(OnnxCall& c) {
   const std::int64_t axis = c.dim();
   for (std::size_t i = 0; i < c.results(); ++i) {
     const std::string at = onnx_whole(c, {static_cast<std::int64_t>(i)});
@@ -160,12 +160,12 @@ inline bool onnx_unbind(OnnxCall& c) {
   return true;
 }
 
-inline bool onnx_select(OnnxCall& c) {
+TUTTI_INLINE bool onnx_select(OnnxCall& c) {
   const std::string at = onnx_whole(c, c.numbers("index"));
   return c.set(c.to.node("Gather", {c.tensor("self"), at}, {{"axis", c.dim()}}));
 }
 
-inline bool onnx_slice(OnnxCall& c) {
+TUTTI_INLINE bool onnx_slice(OnnxCall& c) {
   constexpr std::int64_t last = std::numeric_limits<std::int64_t>::max();
   const auto bound = [&](std::string_view name, std::int64_t otherwise) {
     return c.given(name) ? c.to.sizes({c.numbers(name)}) : c.to.integers({otherwise});
@@ -176,18 +176,18 @@ inline bool onnx_slice(OnnxCall& c) {
                                    c.to.integers({c.integer("step", 1)})}));
 }
 
-inline bool onnx_index_select(OnnxCall& c) {
+TUTTI_INLINE bool onnx_index_select(OnnxCall& c) {
   return c.set(c.to.node("Gather", {c.tensor("self"), c.tensor("index")}, {{"axis", c.dim()}}));
 }
 
-inline bool onnx_gather(OnnxCall& c) {
+TUTTI_INLINE bool onnx_gather(OnnxCall& c) {
   static_cast<void>(c.flag("sparse_grad"));
   return c.set(
       c.to.node("GatherElements", {c.tensor("self"), c.tensor("index")}, {{"axis", c.dim()}}));
 }
 
 // x.index({..., index, ...}) with one tensor of integers.
-inline bool onnx_advanced_index(OnnxCall& c) {
+TUTTI_INLINE bool onnx_advanced_index(OnnxCall& c) {
   const std::vector<int>& indices = c.values("indices");
   std::int64_t axis = -1;
   for (std::size_t i = 0; i < indices.size(); ++i) {
@@ -203,7 +203,7 @@ inline bool onnx_advanced_index(OnnxCall& c) {
   return c.set(c.to.node("Gather", {c.tensor("self"), c.to.name(index)}, {{"axis", axis}}));
 }
 
-inline bool onnx_repeat(OnnxCall& c) {
+TUTTI_INLINE bool onnx_repeat(OnnxCall& c) {
   const std::string_view argument = c.given("dims") ? "dims" : "repeats";
   const std::vector<std::int64_t> repeats = c.integers(argument);
   std::vector<Numbers> sizes = c.sizes("self");
@@ -216,7 +216,7 @@ inline bool onnx_repeat(OnnxCall& c) {
   return c.set(c.to.node("Tile", {x, c.to.integers(repeats)}));
 }
 
-inline bool onnx_flip(OnnxCall& c) {
+TUTTI_INLINE bool onnx_flip(OnnxCall& c) {
   const std::vector<std::int64_t> axes = onnx_axes(c, "dims");
   const auto all = [&](std::int64_t value) {
     return c.to.integers(std::vector<std::int64_t>(axes.size(), value));
@@ -228,7 +228,7 @@ inline bool onnx_flip(OnnxCall& c) {
 
 // PyTorch gives the last dimension first, and both ends of each; ONNX all beginnings, then all
 // ends.
-inline bool onnx_pad(OnnxCall& c) {
+TUTTI_INLINE bool onnx_pad(OnnxCall& c) {
   const bool named = c.operation() == "aten::pad" || c.operation() == "aten::constant_pad_nd";
   const std::vector<std::int64_t> pad = c.integers(named ? "pad" : "padding");
   const std::int64_t rank = c.sample("self").dim();
@@ -253,7 +253,7 @@ inline bool onnx_pad(OnnxCall& c) {
       c.to.node("Pad", std::move(inputs), {{"mode", mode == "replicate" ? "edge" : mode}}));
 }
 
-inline bool onnx_pixel_shuffle(OnnxCall& c) {
+TUTTI_INLINE bool onnx_pixel_shuffle(OnnxCall& c) {
   if (c.sample("self").dim() != 4) {
     return false;
   }
@@ -262,7 +262,7 @@ inline bool onnx_pixel_shuffle(OnnxCall& c) {
 }
 
 // A tensor full of one number, of the result's type and sizes.
-inline bool onnx_fill(OnnxCall& c) {
+TUTTI_INLINE bool onnx_fill(OnnxCall& c) {
   const at::ScalarType type = c.result().scalar_type();
   const std::string op = c.operation();
   const std::string_view argument = c.given("fill_value") ? "fill_value" : "value";
@@ -276,12 +276,12 @@ inline bool onnx_fill(OnnxCall& c) {
   return c.set(c.to.node("Expand", {value, c.to.sizes(c.result_sizes())}));
 }
 
-inline bool onnx_copy(OnnxCall& c) {
+TUTTI_INLINE bool onnx_copy(OnnxCall& c) {
   const std::string value = c.operand("src", c.result().scalar_type());
   return c.set(c.to.node("Expand", {value, c.to.sizes(c.result_sizes())}));
 }
 
-inline bool onnx_range(OnnxCall& c) {
+TUTTI_INLINE bool onnx_range(OnnxCall& c) {
   const at::ScalarType type = c.result().scalar_type();
   const auto bound = [&](std::string_view name, double otherwise) {
     return c.given(name) ? c.operand(name, type) : c.to.number(otherwise, type);
@@ -289,7 +289,7 @@ inline bool onnx_range(OnnxCall& c) {
   return c.set(c.to.node("Range", {bound("start", 0), bound("end", 0), bound("step", 1)}));
 }
 
-inline bool onnx_triangle(OnnxCall& c) {
+TUTTI_INLINE bool onnx_triangle(OnnxCall& c) {
   const std::string diagonal = onnx_whole(c, c.numbers("diagonal"));
   const std::int64_t upper = c.operation() == "aten::triu" ? 1 : 0;
   return c.set(c.to.node("Trilu", {c.tensor("self"), diagonal}, {{"upper", upper}}));

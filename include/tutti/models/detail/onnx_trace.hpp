@@ -161,7 +161,7 @@ class Recorder {
 };
 
 // All tensors of an argument or a result, in order.
-inline void collect(const c10::IValue& value, std::vector<at::Tensor>& out) {
+TUTTI_INLINE void collect(const c10::IValue& value, std::vector<at::Tensor>& out) {
   if (value.isTensor()) {
     out.push_back(value.toTensor());
   } else if (value.isTensorList() || value.isList() || value.isTuple()) {
