@@ -11,16 +11,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <iostream>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include <sys/resource.h>
 
-#include <c10/core/CPUAllocator.h>
 #include <torch/torch.h>
 
 #include <tutti/dist/ddp.hpp>
@@ -30,49 +26,13 @@
 #include <tutti/models/gpt2.hpp>
 #include <tutti/optim/adam.hpp>
 
+#include "../../tests/support/counted_memory.hpp"
+
 namespace {
 
 namespace dist = tutti::dist;
 using dist::ShardStage;
-
-// LibTorch's allocator, with what is in use and the most of it counted.
-class Counted final : public c10::Allocator {
- public:
-  Counted() : before_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, 1); }
-
-  c10::DataPtr allocate(std::size_t bytes) override {
-    const std::lock_guard lock(mutex);
-    c10::DataPtr block = before_->allocate(bytes);
-    void* const data = block.get();
-    now += static_cast<std::int64_t>(bytes);
-    most = std::max(most, now);
-    blocks.insert_or_assign(data, Block{std::move(block), bytes});
-    return {data, data, &give, c10::Device(c10::kCPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &give; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    default_copy_data(to, from, bytes);
-  }
-
-  static inline std::int64_t now = 0;
-  static inline std::int64_t most = 0;
-
- private:
-  struct Block {
-    c10::DataPtr data;
-    std::size_t bytes;
-  };
-  static void give(void* data) {
-    const std::lock_guard lock(mutex);
-    const auto block = blocks.find(data);
-    now -= static_cast<std::int64_t>(block->second.bytes);
-    blocks.erase(block);
-  }
-
-  static inline std::mutex mutex;
-  static inline std::unordered_map<void*, Block> blocks;
-  c10::Allocator* before_;
-};
+using tutti_test::CountedMemory;
 
 // Seconds of this process's threads.
 double cpu_seconds() {
@@ -130,7 +90,7 @@ int main(int count, char** words) {
   }
   at::set_num_threads(1);
   const auto group = dist::initialize();
-  const Counted counted;
+  const CountedMemory counted;
   torch::manual_seed(1);
   tutti::models::GPT2LMHeadModel model(
       tutti::models::GPT2Options{.vocab_size = number(4),
@@ -174,7 +134,7 @@ int main(int count, char** words) {
     }
     const tutti::Batch batch(ids, ids);
     at::Tensor loss = model->loss(model->forward(batch), batch).total();
-    after_forward = Counted::now;
+    after_forward = CountedMemory::now;
     if (parallel) {
       parallel->before_backward(loss);
     }
@@ -191,7 +151,7 @@ int main(int count, char** words) {
   step();
   step();
   group->barrier();
-  Counted::most = Counted::now;
+  CountedMemory::most = CountedMemory::now;
   const std::int64_t bytes = loopback_bytes();
   std::vector<double> cpu;
   std::vector<double> wall;
@@ -207,8 +167,8 @@ int main(int count, char** words) {
   group->barrier();
   const double sent = static_cast<double>(loopback_bytes() - bytes) /
                       static_cast<double>(std::max<std::int64_t>(steps, 1));
-  std::vector<double> most{static_cast<double>(Counted::most), static_cast<double>(after_forward),
-                           middle(wall)};
+  std::vector<double> most{static_cast<double>(CountedMemory::most),
+                           static_cast<double>(after_forward), middle(wall)};
   std::vector<double> sums{middle(cpu), static_cast<double>(plan.sent)};
   group->all_reduce(std::span<double>(most), dist::ReduceOp::maximum);
   group->all_reduce(std::span<double>(sums), dist::ReduceOp::sum);

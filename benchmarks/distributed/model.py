@@ -228,6 +228,7 @@ def check(path):
         model.block, model.root = line["largest_unit"], line["root"]
         plan = Plan(model, line["ranks"], line["stage"], compute=4, reduce=4, own=4, state=8)
         between, peak = plan.memory()
+        worst = max(worst, abs(line["plan_between_steps"] / between - 1), abs(line["plan_peak"] / peak - 1))  # dist::memory_plan
         if line["stage"] == "parameters" and line["ranks"] > 1:
             peak += 4 * model.block  # Gloo has a message of gathered parameters twice
         before_gradients = between  # DDP's buckets stay

@@ -1,13 +1,8 @@
 # The test consume/module: configures, builds and runs module/ in the folder WORK, with a compiler of its own.
 cmake_minimum_required(VERSION 3.28...3.31)
 
-function(step)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE code)
-  if(code)
-    list(JOIN ARGN " " line)
-    message(FATAL_ERROR "consume/module: this failed: ${line}")
-  endif()
-endfunction()
+set(WAY module)
+include(${CMAKE_CURRENT_LIST_DIR}/step.cmake)
 
 file(REMOVE_RECURSE "${WORK}")
 set(arguments -DCMAKE_CXX_FLAGS_RELEASE= -DTUTTI_WITH_CUDA=OFF)

@@ -1,13 +1,7 @@
 # One test of tests/consume: configures, builds and runs <WAY>/ in the folder WORK.
 cmake_minimum_required(VERSION 3.23...3.31)
 
-function(step)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE code)
-  if(code)
-    list(JOIN ARGN " " line)
-    message(FATAL_ERROR "consume/${WAY}: this failed: ${line}")
-  endif()
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/step.cmake)
 
 file(REMOVE_RECURSE "${WORK}")
 set(arguments -DCMAKE_CXX_FLAGS_RELEASE=) # quick to compile; that it is a Release is seen below

@@ -1,6 +1,7 @@
 #include <tutti/dist/memory_plan.hpp>
 
 #include "support/catch.hpp"
+#include "support/counted_memory.hpp"
 #include "support/fake_communicator.hpp"
 
 #include <algorithm>
@@ -8,15 +9,12 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <tuple>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
-#include <c10/core/CPUAllocator.h>
 #include <torch/nn/modules/linear.h>
 
 #include <tutti/dist/sharded.hpp>
@@ -27,6 +25,7 @@ namespace dist = tutti::dist;
 using Catch::Matchers::ContainsSubstring;
 using dist::MemoryPlan;
 using dist::ShardStage;
+using tutti_test::CountedMemory;
 
 namespace {
 
@@ -65,46 +64,6 @@ class FakeRank final : public FakeCommunicator {
   }
 
   std::shared_ptr<std::int64_t> sent_;
-};
-
-/// LibTorch's allocator, with what is in use and the most of it counted, while it lives.
-class Counted final : public c10::Allocator {
- public:
-  Counted() : before_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, 1); }
-  ~Counted() override { c10::SetCPUAllocator(before_, 1); }
-
-  c10::DataPtr allocate(std::size_t bytes) override {
-    const std::lock_guard lock(mutex);
-    c10::DataPtr block = before_->allocate(bytes);
-    void* const data = block.get();
-    now += static_cast<std::int64_t>(bytes);
-    most = std::max(most, now);
-    blocks.insert_or_assign(data, Block{std::move(block), bytes});
-    return {data, data, &give, c10::Device(c10::kCPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &give; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    default_copy_data(to, from, bytes);
-  }
-
-  static inline std::int64_t now = 0;
-  static inline std::int64_t most = 0;
-
- private:
-  struct Block {
-    c10::DataPtr data;
-    std::size_t bytes;
-  };
-  static void give(void* data) {
-    const std::lock_guard lock(mutex);
-    const auto block = blocks.find(data);
-    now -= static_cast<std::int64_t>(block->second.bytes);
-    blocks.erase(block);
-  }
-
-  static inline std::mutex mutex;
-  static inline std::unordered_map<void*, Block> blocks;
-  c10::Allocator* before_;
 };
 
 struct PartImpl final : torch::nn::Module, tutti::nn::Unit {
@@ -231,7 +190,7 @@ TEST_CASE("a GPT-2 of 124 million parameters has the parts that PyTorch's cut gi
 }
 
 TEST_CASE("a step has the memory that was planned, and no more than it", "[dist][memory_plan]") {
-  const Counted counted;
+  const CountedMemory counted;
   const auto sent = std::make_shared<std::int64_t>(0);
   const std::int64_t width = 384;
   for (const int world : {1, 2, 4, 8}) {
@@ -243,23 +202,23 @@ TEST_CASE("a step has the memory that was planned, and no more than it", "[dist]
           options.param_dtype = at::kBFloat16;
           options.reduce_dtype = at::kFloat;
         }
-        const std::int64_t before = Counted::now;
+        const std::int64_t before = CountedMemory::now;
         Net net(width);
         const MemoryPlan expected = plan(net, world, options);
         const auto sharding = dist::shard(net, std::make_shared<FakeRank>(0, world, sent), options);
         const at::Tensor x =
             at::ones({1, width}, half ? at::kBFloat16 : at::kFloat);  // few activations
         step(*sharding, net, x);
-        const double kept = static_cast<double>(Counted::now - before);
+        const double kept = static_cast<double>(CountedMemory::now - before);
         CHECK(kept <= 1.01 * static_cast<double>(expected.between_steps()) + 1e5);
         CHECK(kept >= 0.99 * static_cast<double>(expected.between_steps()));
         for (const auto& one : sharding->parameters()) {
           one.shard.mutable_grad().reset();
         }
-        Counted::most = Counted::now;
+        CountedMemory::most = CountedMemory::now;
         *sent = 0;
         step(*sharding, net, x);
-        const double most = static_cast<double>(Counted::most - before);
+        const double most = static_cast<double>(CountedMemory::most - before);
         CHECK(most <= 1.02 * static_cast<double>(expected.peak));
         CHECK(most >= 0.90 * static_cast<double>(expected.peak));
         CHECK(*sent <= expected.sent);

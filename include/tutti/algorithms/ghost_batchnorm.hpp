@@ -29,13 +29,9 @@ struct GhostBatchNorm final {
   static constexpr Rules rules{
       .tags = {id<changes_model>, id<uses_batch_statistics>,
                id<replaces_layers<nn::BatchNorm1d, nn::BatchNorm2d>>},
-      .runs_after =
-          {{id<SqueezeExcite>,
-            "surgeries have one order, so that a recipe makes one model however it is listed"},
-           {id<Factorize>,
-            "surgeries have one order, so that a recipe makes one model however it is listed"},
-           {id<BlurPool>,
-            "surgeries have one order, so that a recipe makes one model however it is listed"}},
+      .runs_after = {{id<SqueezeExcite>, one_order_of_surgeries},
+                     {id<Factorize>, one_order_of_surgeries},
+                     {id<BlurPool>, one_order_of_surgeries}},
       .checked_with = {{id<SelectiveBackprop>,
                         "what SelectiveBackprop leaves of a batch must not be less than "
                         "ghost_batch_size; the first batch that is gets refused"}},

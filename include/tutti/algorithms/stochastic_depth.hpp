@@ -82,15 +82,10 @@ struct StochasticDepth final {
   using events = types<Init, AfterLoad, BatchStart>;
   static constexpr Rules rules{
       .tags = {id<changes_model>, id<draws_masks>},
-      .runs_after =
-          {{id<SqueezeExcite>,
-            "surgeries have one order, so that a recipe makes one model however it is listed"},
-           {id<Factorize>,
-            "surgeries have one order, so that a recipe makes one model however it is listed"},
-           {id<BlurPool>,
-            "surgeries have one order, so that a recipe makes one model however it is listed"},
-           {id<GhostBatchNorm>,
-            "surgeries have one order, so that a recipe makes one model however it is listed"}},
+      .runs_after = {{id<SqueezeExcite>, one_order_of_surgeries},
+                     {id<Factorize>, one_order_of_surgeries},
+                     {id<BlurPool>, one_order_of_surgeries},
+                     {id<GhostBatchNorm>, one_order_of_surgeries}},
   };
 
   template <class Model>

@@ -29,13 +29,9 @@ struct SyncBatchNorm final {
   static constexpr Rules rules{
       .tags = {id<changes_model>, id<uses_batch_statistics>,
                id<replaces_layers<nn::BatchNorm1d, nn::BatchNorm2d>>},
-      .runs_after =
-          {{id<SqueezeExcite>,
-            "surgeries have one order, so that a recipe makes one model however it is listed"},
-           {id<Factorize>,
-            "surgeries have one order, so that a recipe makes one model however it is listed"},
-           {id<BlurPool>,
-            "surgeries have one order, so that a recipe makes one model however it is listed"}},
+      .runs_after = {{id<SqueezeExcite>, one_order_of_surgeries},
+                     {id<Factorize>, one_order_of_surgeries},
+                     {id<BlurPool>, one_order_of_surgeries}},
       .conflicts_with = {{id<GhostBatchNorm>,
                           "one makes normalised batches larger, the other smaller"}},
   };

@@ -35,14 +35,11 @@ struct WeightStandardization final {
   using events = types<Init>;
   static constexpr Rules rules{
       .tags = {id<changes_model>, id<replaces_layers<nn::Conv2d>>},
-      .runs_after =
-          {{id<BlurPool>, "its convolutions are standardised too"},
-           {id<Factorize>, "a standardised weight cannot be factored"},
-           {id<SqueezeExcite>, "gates are put behind convolutions that are plain yet"},
-           {id<GhostBatchNorm>,
-            "surgeries have one order, so that a recipe makes one model however it is listed"},
-           {id<StochasticDepth>,
-            "surgeries have one order, so that a recipe makes one model however it is listed"}},
+      .runs_after = {{id<BlurPool>, "its convolutions are standardised too"},
+                     {id<Factorize>, "a standardised weight cannot be factored"},
+                     {id<SqueezeExcite>, "gates are put behind convolutions that are plain yet"},
+                     {id<GhostBatchNorm>, one_order_of_surgeries},
+                     {id<StochasticDepth>, one_order_of_surgeries}},
   };
 
   /// Throws c10::ValueError when n_last_layers_ignore is negative.

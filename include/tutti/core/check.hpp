@@ -211,24 +211,16 @@ struct FieldCheck {
 /// Refuses a member of `P` that the library looks for and that is something else; `Member` is its
 /// name.
 template <class P, class Member>
-struct ValueCheck;
+struct ValueCheck {
+  static_assert(detail::is_usable<P, Member>,
+                "tutti: the library asks the type of a policy, not the policy, for its member of "
+                "this name; make it static constexpr and no function.");
+};
 template <class P>
 struct ValueCheck<P, member::events> {
   static_assert(detail::is_usable<P, member::events>,
                 "tutti: a policy's member of this name has to be a list, and this is none, so "
                 "nothing in it would be found; write tutti::types<...> around it.");
-};
-template <class P>
-struct ValueCheck<P, member::name> {
-  static_assert(detail::is_usable<P, member::name>,
-                "tutti: the library asks the type of a policy, not the policy, for its member of "
-                "this name; make it static constexpr and no function.");
-};
-template <class P>
-struct ValueCheck<P, member::role> {
-  static_assert(detail::is_usable<P, member::role>,
-                "tutti: the library asks the type of a policy, not the policy, for its member of "
-                "this name; make it static constexpr and no function.");
 };
 template <class P>
 struct ValueCheck<P, member::rules> {

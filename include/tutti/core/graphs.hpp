@@ -60,11 +60,13 @@ consteval GraphPlace graph_place() {
 template <class... Ps, class... Qs>
 types<Ps..., Qs...> operator+(types<Ps...>, types<Qs...>);
 
+template <bool Yes, class P>
+using PlacedAt = std::conditional_t<Yes, types<P>, types<>>;
+
 // Those of the policies whose hook at E has that place.
 template <GraphPlace Place, class E, class... Ps>
 consteval auto placed(types<Ps...>) {
-  return decltype((types<>{} + ... + std::conditional_t < graph_place<Ps, E>() == Place, types<Ps>,
-                   types < >> {})){};
+  return decltype((types<>{} + ... + PlacedAt<(graph_place<Ps, E>() == Place), Ps>{})){};
 }
 
 /// Why a recipe cannot have graphs: a policy, and its clause or an event. No name: it can.

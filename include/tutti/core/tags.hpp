@@ -33,6 +33,10 @@ struct replaces_layers {};
 template <class... Layer>
 struct adds_layers {};
 
+/// The reason of a rule that says where a surgery stands among others.
+inline constexpr const char* one_order_of_surgeries =
+    "surgeries have one order, so that a recipe makes one model however it is listed";
+
 /// What a model's type can say of it in `using model_features = types<...>`; algorithms ask for it.
 struct takes_images {};         ///< inputs are images [N, C, H, W], of any size unless it says:
 struct fixed_input_size {};     ///< all inputs have the one size that the model was made for
@@ -64,10 +68,6 @@ template <class M>
   requires(
       !requires { typename M::model_features; } && requires { typename M::element_type; })
 struct FeaturesOf<M> : FeaturesOf<typename M::element_type> {};  // of a shared_ptr
-
-}  // namespace detail
-
-namespace detail {
 
 // What an exported model takes is in its file, and so is not known when the program compiles.
 template <class M, class F>

@@ -319,12 +319,12 @@ TUTTI_INLINE void Group::reduce_scatter_into(const at::Tensor& output, const at:
     const std::int64_t most = std::max<std::int64_t>(
         1, piece_bytes / (size() * static_cast<std::int64_t>(input.itemsize())));
     const at::Tensor rows = whole.view({size(), part.numel()});
-    for (std::int64_t at = 0; at < part.numel(); at += most) {
-      const std::int64_t count = std::min(most, part.numel() - at);
-      at::Tensor sent = rows.narrow(1, at, count).contiguous();
+    for (std::int64_t from = 0; from < part.numel(); from += most) {
+      const std::int64_t count = std::min(most, part.numel() - from);
+      at::Tensor sent = rows.narrow(1, from, count).contiguous();
       at::Tensor received = at::empty_like(sent);  // of this rank, from each rank
       detail::all_to_all_single(*group_, received, sent)->wait();
-      at::Tensor sum = part.narrow(0, at, count);
+      at::Tensor sum = part.narrow(0, from, count);
       at::sum_out(sum, received, 0);
     }
   });
