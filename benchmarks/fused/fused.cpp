@@ -104,7 +104,7 @@ std::function<at::Tensor(const at::Tensor&)> recipe(bool fuse, Ps... policies) {
   Normalize first = normalize;
   first.fuse = fuse;
   auto engine = std::make_shared<Engine>(first, policies...);
-  engine->may_wait(true);
+  engine->allow_deferred(true);
   tutti::seed_policies(*engine, 1);
   auto state = std::make_shared<tutti::State>();
   state->task = std::make_shared<Nothing>();

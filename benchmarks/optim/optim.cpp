@@ -95,15 +95,15 @@ struct Large {
   }
 
   // What a Trainer does with the recipe GradientClipping + EMA.
-  void sweep(double threshold) {
+  void fused_step(double threshold) {
     tutti::detail::Gradients both;
     for (const at::Tensor& parameter : parameters) {
       both.add(parameter);
     }
-    tutti::optim::Sweep sweep{.keep_gradients = false};
-    tutti::detail::fold_clipping(sweep, both.gradients, ClippingType::norm, threshold);
-    averages.join(sweep, smoothing);
-    optimizer->step(sweep);
+    tutti::optim::FusedStep fused{.keep_gradients = false};
+    tutti::detail::fold_clipping(fused, both.gradients, ClippingType::norm, threshold);
+    averages.join(fused, smoothing);
+    optimizer->step(fused);
     averages.finish_update(smoothing);
   }
 
@@ -184,7 +184,7 @@ struct Memory {
     follow();
   }
   template <bool Adam>
-  void sweep() {
+  void fused_step() {
     norm();
     step<Adam, true>();
   }
@@ -236,15 +236,15 @@ int main(int count, char** arguments) {
       {"adam_functions", [&] { functions(); }},
       {"adam_functions_cached", [&] { cached(); }},
       {"adam_apart", [&] { adam.apart(adam.clipping.next()); }},
-      {"adam_sweep", [&] { adam.sweep(adam.clipping.next()); }},
+      {"adam_fused_step", [&] { adam.fused_step(adam.clipping.next()); }},
       {"adam_apart_unclipped", [&] { adam.apart(rarely); }},
-      {"adam_sweep_unclipped", [&] { adam.sweep(rarely); }},
+      {"adam_fused_step_unclipped", [&] { adam.fused_step(rarely); }},
       {"sgd_apart", [&] { sgd.apart(sgd.clipping.next()); }},
-      {"sgd_sweep", [&] { sgd.sweep(sgd.clipping.next()); }},
+      {"sgd_fused_step", [&] { sgd.fused_step(sgd.clipping.next()); }},
       {"adam_memory_apart", [&] { memory.apart<true>(); }},
-      {"adam_memory_sweep", [&] { memory.sweep<true>(); }},
+      {"adam_memory_fused_step", [&] { memory.fused_step<true>(); }},
       {"sgd_memory_apart", [&] { memory.apart<false>(); }},
-      {"sgd_memory_sweep", [&] { memory.sweep<false>(); }},
+      {"sgd_memory_fused_step", [&] { memory.fused_step<false>(); }},
   };
   if (at::get_num_threads() > 1) {
     ways.resize(ways.size() - 4);  // those over bare memory have one

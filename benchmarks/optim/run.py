@@ -19,20 +19,20 @@ SMALL = {"small_tutti": "tutti::Adam",
          "small_pytorch": "PyTorch, Adam(fused=True)",
          "small_compiled": "PyTorch, Adam(foreach=True) in torch.compile",
          "small_libtorch": "torch::optim::Adam"}
-LARGE = {"adam_sweep": "DecoupledAdamW, clipped by norm, EMA: one sweep",
+LARGE = {"adam_fused_step": "DecoupledAdamW, clipped by norm, EMA: one fused step",
          "adam_apart": "the same apart",
          "adam_functions": "the same with LibTorch: clip_grad_norm_, _fused_adamw_, _foreach_lerp_",
          "adam_pytorch": "the same with PyTorch: clip_grad_norm_, AdamW(fused=True), _foreach_lerp_",
          "adam_compiled": "PyTorch's three as one function for torch.compile",
          "adam_functions_cached": "LibTorch's three in the library's memory",
          "adam_composer": "Composer's DecoupledAdamW, GradientClipping and EMA",
-         "adam_sweep_unclipped": "one sweep, the norm below the threshold",
+         "adam_fused_step_unclipped": "one fused step, the norm below the threshold",
          "adam_apart_unclipped": "the same apart",
-         "sgd_sweep": "DecoupledSGDW, clipped by norm, EMA: one sweep",
+         "sgd_fused_step": "DecoupledSGDW, clipped by norm, EMA: one fused step",
          "sgd_apart": "the same apart",
-         "adam_memory_sweep": "bare memory: the arrays of the first row read and written, one sum each",
+         "adam_memory_fused_step": "bare memory: the arrays of the first row read and written, one sum each",
          "adam_memory_apart": "the same apart",
-         "sgd_memory_sweep": "bare memory: those of DecoupledSGDW",
+         "sgd_memory_fused_step": "bare memory: those of DecoupledSGDW",
          "sgd_memory_apart": "the same apart"}
 SIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytorch_side.py")
 
@@ -66,7 +66,7 @@ def main():
 
     def base_of(way):
         for other in ("apart", "functions_cached", "functions", "pytorch", "compiled", "composer"):
-            way = way.replace(other, "sweep")
+            way = way.replace(other, "fused_step")
         return way
 
     def row(title, values, unit, base):
@@ -78,10 +78,10 @@ def main():
     print("| Adam, 161 tensors of 64 elements | µs, median | quartiles | × tutti |\n|---|---:|---:|---:|")
     for way, title in SMALL.items():
         row(title, times[way], 1, medians["small_tutti"])
-    print("\n| 25.6 million parameters, one thread | ms, median | quartiles | × sweep |\n|---|---:|---:|---:|")
+    print("\n| 25.6 million parameters, one thread | ms, median | quartiles | × fused step |\n|---|---:|---:|---:|")
     for way, title in LARGE.items():
         row(title, times[way], 1e3, medians[base_of(way)])
-    print(f"\n| the same, {cores} threads | ms, median | quartiles | × sweep |\n|---|---:|---:|---:|")
+    print(f"\n| the same, {cores} threads | ms, median | quartiles | × fused step |\n|---|---:|---:|---:|")
     for way, title in LARGE.items():
         if way in wide:
             row(title, wide[way], 1e3, statistics.median(wide[base_of(way)]))
@@ -89,13 +89,13 @@ def main():
     claims = [("torch::optim::Adam / tutti, small tensors", medians["small_libtorch"] / medians["small_tutti"], 30),
               ("PyTorch fused=True / tutti, small tensors", medians["small_pytorch"] / medians["small_tutti"], 10),
               ("PyTorch in torch.compile / tutti, small tensors", medians["small_compiled"] / medians["small_tutti"], 10),
-              ("PyTorch's three in torch.compile / sweep", medians["adam_compiled"] / medians["adam_sweep"], 1.5),
-              ("Composer's three / sweep", medians["adam_composer"] / medians["adam_sweep"], 1.5),
-              ("PyTorch's three calls / sweep", medians["adam_pytorch"] / medians["adam_sweep"], 1.5),
-              ("LibTorch's three functions / sweep", medians["adam_functions"] / medians["adam_sweep"], 1.5),
-              ("LibTorch's three in the library's memory / sweep", medians["adam_functions_cached"] / medians["adam_sweep"], 1.5),
-              ("Adam, apart / sweep", medians["adam_apart"] / medians["adam_sweep"], 1.5),
-              ("SGD, apart / sweep", medians["sgd_apart"] / medians["sgd_sweep"], 1.5)]
+              ("PyTorch's three in torch.compile / fused step", medians["adam_compiled"] / medians["adam_fused_step"], 1.5),
+              ("Composer's three / fused step", medians["adam_composer"] / medians["adam_fused_step"], 1.5),
+              ("PyTorch's three calls / fused step", medians["adam_pytorch"] / medians["adam_fused_step"], 1.5),
+              ("LibTorch's three functions / fused step", medians["adam_functions"] / medians["adam_fused_step"], 1.5),
+              ("LibTorch's three in the library's memory / fused step", medians["adam_functions_cached"] / medians["adam_fused_step"], 1.5),
+              ("Adam, apart / fused step", medians["adam_apart"] / medians["adam_fused_step"], 1.5),
+              ("SGD, apart / fused step", medians["sgd_apart"] / medians["sgd_fused_step"], 1.5)]
     failed = False
     for what, value, bar in claims:
         failed = failed or value < bar

@@ -23,7 +23,7 @@
 #include <tutti/algorithms/cutmix.hpp>
 #include <tutti/algorithms/cutout.hpp>
 #include <tutti/algorithms/detail/averages.hpp>
-#include <tutti/algorithms/detail/climb.hpp>
+#include <tutti/algorithms/detail/perturbed_weights.hpp>
 #include <tutti/algorithms/ema.hpp>
 #include <tutti/algorithms/gradient_clipping.hpp>
 #include <tutti/algorithms/label_smoothing.hpp>

@@ -107,7 +107,7 @@ struct Frame;
 }
 
 namespace optim {
-struct Sweep;
+struct FusedStep;
 }
 
 }  // namespace tutti

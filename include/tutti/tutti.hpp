@@ -204,6 +204,7 @@
 #include <tutti/optim/adamax.hpp>
 #include <tutti/optim/asgd.hpp>
 #include <tutti/optim/averages.hpp>
+#include <tutti/optim/fused_step.hpp>
 #include <tutti/optim/groups.hpp>
 #include <tutti/optim/initial_lr.hpp>
 #include <tutti/optim/lamb.hpp>
@@ -218,7 +219,6 @@
 #include <tutti/optim/schedule_free.hpp>
 #include <tutti/optim/schedules.hpp>
 #include <tutti/optim/sgd.hpp>
-#include <tutti/optim/sweep.hpp>
 #include <tutti/profiler/profiler.hpp>
 #include <tutti/profiler/simple_profiler.hpp>
 #include <tutti/trainer.hpp>

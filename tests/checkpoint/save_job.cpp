@@ -41,10 +41,10 @@ struct Witness final : checkpoint::Mirror {
   int calls = 0;
 };
 
-checkpoint::Pages pages(double value) {
+checkpoint::SnapshotFiles pages(double value) {
   checkpoint::Snapshot snapshot;
   snapshot.model.put("weight", at::full({2}, value));
-  return checkpoint::make_pages(snapshot);
+  return checkpoint::to_files(snapshot);
 }
 
 double value_in(const fs::path& path) {

@@ -30,10 +30,10 @@ State at_batch(std::int64_t batch) {
   return state;
 }
 
-checkpoint::Pages pages() {
+checkpoint::SnapshotFiles pages() {
   checkpoint::Snapshot snapshot;
   snapshot.model.put("weight", at::ones({2}));
-  return checkpoint::make_pages(snapshot);
+  return checkpoint::to_files(snapshot);
 }
 
 SaverOptions in(const TemporaryFolder& folder) {
@@ -364,7 +364,7 @@ TEST_CASE("what a list names and another wrote, a link leads to, or nobody finis
   const fs::path here = before.folder();
   Saver foreign(options, at_batch(2));  // of another run
   CHECK(offer(foreign, 4));
-  checkpoint::write_pages(here / "ba6", pages());  // by hand, or by an older release
+  checkpoint::write_files(here / "ba6", pages());  // by hand, or by an older release
   fs::create_directory(here / "ba8");
   write_bytes(here / "ba8/model.safetensors", "half a file");
   fs::create_directory(folder / "elsewhere");

@@ -124,7 +124,7 @@ TEST_CASE("a switch forwards what a recorder is told", "[switch]") {
 }
 
 namespace {
-struct Sweep {
+struct FusedStep {
   int joined = 0;
 };
 struct Folds final {
@@ -136,11 +136,11 @@ struct Folds final {
   template <class Model>
   static constexpr bool supports = std::is_same_v<Model, int>;
   void apply(BatchEnd, State&) {}
-  void join(Sweep& sweep, const State&) { ++sweep.joined; }
+  void join(FusedStep& fused, const State&) { ++fused.joined; }
 };
 template <class P>
 concept CanJoin =
-    requires(P& policy, Sweep& sweep, const State& state) { policy.join(sweep, state); };
+    requires(P& policy, FusedStep& fused, const State& state) { policy.join(fused, state); };
 }  // namespace
 
 TEST_CASE("a switch takes part in the optimizer's pass where its policy does, and not when off",
@@ -150,12 +150,12 @@ TEST_CASE("a switch takes part in the optimizer's pass where its policy does, an
   static_assert(policy_traits<Switch<Count>>::about.folds.size() == 0);
   static_assert(CanJoin<Switch<Folds>> && !CanJoin<Switch<Count>>);
   Switch<Folds> policy(Folds{});
-  Sweep sweep;
-  policy.join(sweep, State());
-  CHECK(sweep.joined == 1);
+  FusedStep fused;
+  policy.join(fused, State());
+  CHECK(fused.joined == 1);
   policy.on = false;
-  policy.join(sweep, State());
-  CHECK(sweep.joined == 1);
+  policy.join(fused, State());
+  CHECK(fused.joined == 1);
 }
 
 TEST_CASE("a switch needs the model that its policy needs, but does not warn of what may be off",

@@ -43,7 +43,7 @@ State at_batch(std::int64_t batch) {
   return state;
 }
 
-checkpoint::Pages pages(double value) {
+checkpoint::SnapshotFiles pages(double value) {
   checkpoint::Snapshot snapshot;
   snapshot.meta.put("run_name", "calm-motet");
   snapshot.meta.put("batch", static_cast<std::int64_t>(value));
@@ -52,7 +52,7 @@ checkpoint::Pages pages(double value) {
   snapshot.state.put("value", value);
   snapshot.state.put("momentum", at::full({5, 3}, value));
   snapshot.state.put("steps", at::full({2}, static_cast<std::int64_t>(value)));
-  return checkpoint::make_pages(snapshot);
+  return checkpoint::to_files(snapshot);
 }
 
 void save(Saver& saver, std::int64_t batch, double value) {

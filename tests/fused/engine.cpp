@@ -148,7 +148,7 @@ TEST_CASE("bytes wait for the device where there is a pass for it", "[fused][eng
     tutti::State state;
     state.device = device;
     state.batch = tutti::Batch(x, at::zeros({4}, at::kLong));
-    engine.may_wait(true);
+    engine.allow_deferred(true);
     engine.fire<tutti::AfterDataloader>(state);
     return state.batch.inputs().scalar_type() == at::kByte;
   };

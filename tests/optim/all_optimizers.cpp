@@ -21,7 +21,7 @@
 
 #include <torch/torch.h>
 
-#include <tutti/optim/sweep.hpp>
+#include <tutti/optim/fused_step.hpp>
 
 // What holds for every optimizer that LibTorch has no fused kernel for.
 
@@ -56,7 +56,7 @@ void with_all(F f) {
 
 }  // namespace
 
-TEST_CASE("clipping and averages in the pass are the same apart", "[optim][sweep]") {
+TEST_CASE("clipping and averages in the pass are the same apart", "[optim][fused_step]") {
   with_elementwise([]<class Hyper>(const Hyper& hyper) {
     INFO(optim::Rule<Hyper>::name);
     const Tensors folded = first_weights(at::kFloat, false);
@@ -99,7 +99,7 @@ TEST_CASE("clipping and averages in the pass are the same apart", "[optim][sweep
 }
 
 TEST_CASE("optimizers of whole tensors clip ahead of the step and leave averages",
-          "[optim][sweep]") {
+          "[optim][fused_step]") {
   const Tensors weights = first_weights(at::kFloat, false);
   const Tensors twins = first_weights(at::kFloat, false);
   const auto optimizer = Adafactor{}.build(weights);

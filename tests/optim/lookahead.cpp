@@ -49,7 +49,7 @@ TEST_CASE("Lookahead takes the steps of pytorch_optimizer's", "[optim][lookahead
   }
 }
 
-TEST_CASE("averages are left where the weights begin anew", "[optim][lookahead][sweep]") {
+TEST_CASE("averages are left where the weights begin anew", "[optim][lookahead][fused_step]") {
   const Tensors weights{torch::ones({20}).requires_grad_()};
   const auto optimizer = Lookahead<AdamW>{.optimizer = {.lr = lr}, .k = 2}.build(weights);
   const Tensors averages{torch::zeros({20})};

@@ -135,7 +135,7 @@ TEST_CASE("a manifest written in the background is that of the same snapshot", "
     train::Saving saving;
     saving.configure(background, OnSaveError::stop);
     saver.begin(state);
-    saving.write(alone, saver, checkpoint::make_pages(snapshot));
+    saving.write(alone, saver, checkpoint::to_files(snapshot));
     snapshot.state.tensor("momentum").add_(background ? 1 : 0);  // training goes on
     saving.settle(alone);
   }

@@ -120,7 +120,7 @@ struct Notes final : train::StepGraphs {
   explicit Notes(Log& into) : log(into) {}
   void train(State&, train::GraphWork& work, double share) override {
     log.shares.push_back(share);
-    work.plainly(share);
+    work.eager(share);
   }
   void see(const Outputs& outputs) override { log.seen += outputs.tensor().defined() ? 1 : 0; }
   void forget() override { ++log.forgotten; }

@@ -15,7 +15,7 @@ using namespace tutti;
 using dist::Communicator;
 using train::error_of_any;
 using train::on_rank_zero;
-using train::patiently;
+using train::run_while_others_wait;
 using Names = std::vector<std::string>;
 
 namespace {
@@ -42,12 +42,12 @@ TEST_CASE("what one rank throws is thrown on all", "[train][dist]") {
 TEST_CASE("the others wait for a rank as long as it works", "[train][dist]") {
   std::atomic<int> done{0};
   const auto texts = ThreadRanks::run(3, [&](Communicator& world) {
-    patiently(world, world.rank() == 2, [&] {
+    run_while_others_wait(world, world.rank() == 2, [&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(60));
       ++done;
     });
     TORCH_CHECK(done == 1, "it was left alone");
-    patiently(world, true, [&] { TORCH_CHECK(world.rank() != 0, "it has failed"); });
+    run_while_others_wait(world, true, [&] { TORCH_CHECK(world.rank() != 0, "it has failed"); });
   });
   CHECK(done == 1);
   CHECK(texts == Names{"it has failed", "rank 0: it has failed", "rank 0: it has failed"});

@@ -20,7 +20,7 @@
 #include <tutti/core/time.hpp>
 #include <tutti/core/validate.hpp>
 #include <tutti/optim/averages.hpp>
-#include <tutti/optim/sweep.hpp>
+#include <tutti/optim/fused_step.hpp>
 
 /// EMA: exponentially averaged weights for evaluation and checkpoints.
 namespace tutti {
@@ -147,10 +147,10 @@ struct EMA final {
   void apply(PredictEnd, State&) { use_averages(false); }
 
   /// Lets the optimizer update the averages on its way, when an update is due at the next BatchEnd.
-  void join(optim::Sweep& sweep, const State& state) {
+  void join(optim::FusedStep& fused, const State& state) {
     if (started && !averages_in_use && interval().unit() == TimeUnit::batch &&
         (state.timestamp.batch + 1) % interval().count() == 0) {
-      store->join(sweep, factor_at(state.timestamp.batch + 1));
+      store->join(fused, factor_at(state.timestamp.batch + 1));
     }
   }
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include <tutti/algorithms/detail/carried_state.hpp>
+#include <tutti/algorithms/detail/optimizer_state_migration.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
@@ -31,14 +31,14 @@ namespace detail {
 
 // State of the two factors from that of the whole: W = b a, so da = b^T dW and db = dW a^T.
 template <class Layer>
-void note_split(CarriedState& carried, const typename Layer::Impl::Plain& layer,
+void note_split(OptimizerStateMigration& carried, const typename Layer::Impl::Plain& layer,
                 const nn::FactorizedImpl<Layer>& two) {
   const nn::Factorized::Factors matrices = two.factors();
   const nn::Factorized::Factors to = two.parameters_by_role();
-  carried.note(layer.weight, to.a, Transport::product(matrices.b.t(), {}, to.a.sizes()));
-  carried.note(layer.weight, to.b, Transport::product({}, matrices.a.t(), to.b.sizes()));
+  carried.capture(layer.weight, to.a, StateMapping::product(matrices.b.t(), {}, to.a.sizes()));
+  carried.capture(layer.weight, to.b, StateMapping::product({}, matrices.a.t(), to.b.sizes()));
   if (layer.bias.defined()) {
-    carried.note(layer.bias, to.bias, Transport::unchanged());
+    carried.capture(layer.bias, to.bias, StateMapping::unchanged());
   }
 }
 
@@ -240,18 +240,18 @@ TUTTI_INLINE void refactor(nn::Factorized& layer, const nn::Factorized::Factors&
   const nn::Factorized::Factors before = layer.parameters_by_role();
   const at::Tensor r = at::linalg_pinv(now.b, 1e-6).matmul(next.b);
   const at::Tensor t_transposed = at::linalg_pinv(now.a.t(), 1e-6).matmul(next.a.t());
-  CarriedState carried(optimizers);
+  OptimizerStateMigration carried(optimizers);
   layer.set_factors(next);
   const nn::Factorized::Factors after = layer.parameters_by_role();
-  carried.note(before.a, after.a, Transport::product(r.t(), {}, after.a.sizes()));
-  carried.note(before.b, after.b, Transport::product({}, t_transposed, after.b.sizes()));
+  carried.capture(before.a, after.a, StateMapping::product(r.t(), {}, after.a.sizes()));
+  carried.capture(before.b, after.b, StateMapping::product({}, t_transposed, after.b.sizes()));
   carried.replace(before.a, after.a);
   carried.replace(before.b, after.b);
   if (before.bias.defined()) {
-    carried.note(before.bias, after.bias, Transport::unchanged());
+    carried.capture(before.bias, after.bias, StateMapping::unchanged());
     carried.replace(before.bias, after.bias);
   }
-  carried.deliver();
+  carried.restore();
 }
 
 }  // namespace tutti::detail
@@ -264,7 +264,7 @@ TUTTI_INLINE FactorizationReport apply_factorization(torch::nn::Module& model,
   options.validate();
   const surgery::Options how = {.optimizers = optimizers, .who = "Factorize"};
   FactorizationReport report;
-  ::tutti::detail::CarriedState carried(optimizers);
+  ::tutti::detail::OptimizerStateMigration carried(optimizers);
   const auto split = [&]<class Layer>(std::int64_t width, std::int64_t minimum, double latent,
                                       const typename Layer::Impl::Plain& layer,
                                       const surgery::Visit& where, Layer*) -> surgery::Replacement {
@@ -301,7 +301,7 @@ TUTTI_INLINE FactorizationReport apply_factorization(torch::nn::Module& model,
     };
     report.linears = surgery::replace<nn::Linear>(model, thin, how);
   }
-  carried.deliver();
+  carried.restore();
   if (report.convs.replaced.empty() && report.linears.replaced.empty()) {
     surgery::Report all = report.convs;
     all.add(report.linears);

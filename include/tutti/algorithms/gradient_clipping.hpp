@@ -29,7 +29,7 @@
 #include <tutti/core/validate.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/sharding.hpp>
-#include <tutti/optim/sweep.hpp>
+#include <tutti/optim/fused_step.hpp>
 
 /// GradientClipping: a limit on gradients before the optimizer sees them.
 namespace tutti {
@@ -62,7 +62,7 @@ void clip_value(const std::vector<at::Tensor>& gradients, double threshold);
 
 // Leaves it to the optimizer's step, where that can be; returns the norm as below. gradients: at
 // least one, all on one device.
-at::Tensor fold_clipping(optim::Sweep& sweep, const std::vector<at::Tensor>& gradients,
+at::Tensor fold_clipping(optim::FusedStep& fused, const std::vector<at::Tensor>& gradients,
                          ClippingType type, double threshold);
 
 // clip() where every rank of `group` has a part of each gradient: rows of its dimension 0. Ranks
@@ -206,7 +206,8 @@ TUTTI_INLINE void GradientClipping::apply(AfterTrainBatch, State& state) {
     }
   });
   if (folds_now(both, state)) {
-    *norm = detail::fold_clipping(*state.sweep, both.gradients, clipping_type, clipping_threshold);
+    *norm =
+        detail::fold_clipping(*state.fused_step, both.gradients, clipping_type, clipping_threshold);
   } else if (state.sharding != nullptr) {
     *norm = detail::clip_parts(both, clipping_type, clipping_threshold, adaptive_floor,
                                state.sharding->shard_group());
@@ -223,8 +224,8 @@ TUTTI_INLINE void GradientClipping::apply(BatchEnd, State& state) {
 
 TUTTI_INLINE bool GradientClipping::folds_now(const detail::Gradients& both,
                                               const State& state) const {
-  return state.sweep != nullptr && clipping_type != ClippingType::adaptive && excluded->empty() &&
-         !both.gradients.empty() && detail::all_on_one_device(both.gradients);
+  return state.fused_step != nullptr && clipping_type != ClippingType::adaptive &&
+         excluded->empty() && !both.gradients.empty() && detail::all_on_one_device(both.gradients);
 }
 
 }  // namespace tutti
@@ -321,20 +322,21 @@ TUTTI_INLINE void clip_adaptive(const Gradients& both, double threshold, double 
   at::_ops::_foreach_mul__List::call(large, limits);
 }
 
-TUTTI_INLINE at::Tensor fold_clipping(optim::Sweep& sweep, const std::vector<at::Tensor>& gradients,
-                                      ClippingType type, double threshold) {
+TUTTI_INLINE at::Tensor fold_clipping(optim::FusedStep& fused,
+                                      const std::vector<at::Tensor>& gradients, ClippingType type,
+                                      double threshold) {
   if (type == ClippingType::value) {
-    sweep.limit = threshold;
+    fused.limit = threshold;
     return {};
   }
   if (!gradients.front().is_cpu()) {
     const at::Tensor norm = device_norm(gradients);
-    sweep.device_scale = device_factor(norm, threshold);
+    fused.device_scale = device_factor(norm, threshold);
     return norm;
   }
   const double norm = host_norm(gradients);
   const double factor = threshold / (norm + 1e-6);
-  sweep.scale = factor >= 1 ? 1 : factor;
+  fused.scale = factor >= 1 ? 1 : factor;
   return host_scalar(norm);
 }
 

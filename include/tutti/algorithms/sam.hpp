@@ -12,8 +12,8 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include <tutti/algorithms/detail/climb.hpp>
 #include <tutti/algorithms/detail/gradients.hpp>
+#include <tutti/algorithms/detail/perturbed_weights.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
@@ -82,9 +82,9 @@ class SAMOptimizer {
   at::Tensor step(Closure&& closure) {
     at::Tensor loss = closure();
     if (++steps_ % interval_ == 0) {
-      ::tutti::detail::Gradients slope;
-      ::tutti::detail::each_parameter(base_, [&](const at::Tensor& p) { slope.add(p); });
-      const ::tutti::detail::Climb there(slope, memory_, rho_, epsilon_);
+      ::tutti::detail::Gradients uphill;
+      ::tutti::detail::each_parameter(base_, [&](const at::Tensor& p) { uphill.add(p); });
+      const ::tutti::detail::PerturbedWeights perturbed(uphill, memory_, rho_, epsilon_);
       closure();
     }
     base_.front()->step();
@@ -171,14 +171,14 @@ struct SAM final {
  private:
   template <class Closure>
   bool descend_from_above(State& state, Closure&& closure) {
-    detail::Gradients slope;
-    detail::each_parameter(state.optimizers, [&](const at::Tensor& p) { slope.add(p); });
+    detail::Gradients uphill;
+    detail::each_parameter(state.optimizers, [&](const at::Tensor& p) { uphill.add(p); });
     if (freeze_statistics && !buffers) {
       buffers = state.model->buffers();
     }
-    const detail::Frozen still(freeze_statistics ? *buffers : std::vector<at::Tensor>{},
-                               *statistics);
-    const detail::Climb there(slope, *weights, rho, epsilon);
+    const detail::SavedTensors saved(freeze_statistics ? *buffers : std::vector<at::Tensor>{},
+                                     *statistics);
+    const detail::PerturbedWeights perturbed(uphill, *weights, rho, epsilon);
     return closure(true);
   }
 };

@@ -17,9 +17,9 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
-#include <tutti/algorithms/detail/climb.hpp>
 #include <tutti/algorithms/detail/elapsed.hpp>
 #include <tutti/algorithms/detail/loss_targets.hpp>
+#include <tutti/algorithms/detail/perturbed_weights.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
@@ -237,8 +237,8 @@ TUTTI_INLINE void SelectiveBackprop::apply(AfterDataloader, State& state) {
 
 TUTTI_INLINE at::Tensor SelectiveBackprop::losses_of(State& state) {
   const c10::AutoGradMode no_grad(false);
-  const detail::Frozen still(freeze_statistics ? state.model->buffers() : std::vector<at::Tensor>{},
-                             *statistics);
+  const detail::SavedTensors saved(
+      freeze_statistics ? state.model->buffers() : std::vector<at::Tensor>{}, *statistics);
   const std::int64_t size = whole_batch ? 0 : state.device_train_microbatch_size;
   std::vector<at::Tensor> losses;
   for (const Batch& part : state.batch.split(size > 0 ? size : state.batch.num_samples())) {

@@ -72,7 +72,7 @@ struct HuggingFaceCheckpointer final {
                                            .overwrite = overwrite,
                                            .weights_only = true,
                                            .keep = num_checkpoints_to_keep,
-                                           .fill_pages = filler()},
+                                           .fill_files = filler()},
                   state);
   }
 
@@ -103,13 +103,13 @@ struct HuggingFaceCheckpointer final {
   }
 
  private:
-  [[nodiscard]] std::function<void(checkpoint::Pages&)> filler() const {
+  [[nodiscard]] std::function<void(checkpoint::SnapshotFiles&)> filler() const {
     const models::SavePretrainedOptions options{.dtype = dtype,
                                                 .max_shard_size = max_shard_size,
                                                 .merge_adapters = true,
                                                 .copy_files_from = copy_files_from};
-    return [net = model, options](checkpoint::Pages& pages) {
-      pages.folder = models::pretrained_folder(net, options, pages.model);
+    return [net = model, options](checkpoint::SnapshotFiles& files) {
+      files.folder = models::pretrained_folder(net, options, files.model);
     };
   }
 };

@@ -113,15 +113,15 @@ TUTTI_INLINE void consolidate_checkpoint(const std::filesystem::path& from,
   const auto absolute = detail::new_target(target);
   Snapshot snapshot = source.snapshot(std::nullopt, /*with_state=*/true);
   snapshot.meta.erase("saver_id");  // no saver has written it
-  Pages pages = make_pages(snapshot);
+  SnapshotFiles files = to_files(snapshot);
   detail::Staging staging(absolute);
-  pages.manifest.files["model.safetensors"] = detail::write_from(
-      source, staging.path() / "model.safetensors", pages.model, {{"format", "pt"}});
-  if (!pages.state.empty()) {
-    pages.manifest.files["state.safetensors"] =
-        detail::write_from(source, staging.path() / "state.safetensors", pages.state, {});
+  files.manifest.files["model.safetensors"] = detail::write_from(
+      source, staging.path() / "model.safetensors", files.model, {{"format", "pt"}});
+  if (!files.state.empty()) {
+    files.manifest.files["state.safetensors"] =
+        detail::write_from(source, staging.path() / "state.safetensors", files.state, {});
   }
-  detail::write_text(staging.path() / "manifest.json", to_text(pages.manifest));
+  detail::write_text(staging.path() / "manifest.json", to_text(files.manifest));
   staging.publish(/*replace=*/false);
 }
 

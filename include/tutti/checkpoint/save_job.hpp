@@ -91,15 +91,15 @@ inline void after_write(const Saver::Target& target, const std::vector<Mirror*>&
 /// makes copies.
 struct SaveJob {
   Saver::Target target;
-  Pages pages;
+  SnapshotFiles files;
   std::vector<Mirror*> mirrors{};
 
   /// Writes, points, tells the mirrors, removes. Throws c10::Error when it cannot, or when
   /// something else has the checkpoint's name; older ones are then intact.
   void operator()() {
     check_target(target);
-    pages.manifest.meta.put("saver_id", target.id);
-    write_pages(target.path, pages, /*overwrite=*/true);
+    files.manifest.meta.put("saver_id", target.id);
+    write_files(target.path, files, /*overwrite=*/true);
     after_write(target, mirrors);
   }
 };

@@ -22,7 +22,7 @@
 
 namespace tutti::checkpoint {
 
-struct Pages;
+struct SnapshotFiles;
 
 /// When and where a Saver writes, and what it keeps.
 struct SaverOptions {
@@ -40,7 +40,7 @@ struct SaverOptions {
   bool maximize = false;           ///< whether more of it is better
   /// Fills what is written in place of the run's checkpoint; empty: the checkpoint. Called on every
   /// rank when one is due.
-  std::function<void(Pages&)> fill_pages{};
+  std::function<void(SnapshotFiles&)> fill_files{};
 };
 
 /// Decides when a checkpoint is due and which ones stay; the trainer asks it and writes.

@@ -67,7 +67,7 @@ std::vector<NamedTensor> read_tensors(const std::filesystem::path& folder, const
 
 /// A checkpoint whose text is made and whose tensors are listed: what a writer needs, in the
 /// background too when the tensors are copies.
-struct Pages {
+struct SnapshotFiles {
   Manifest manifest;               ///< without the files
   std::vector<NamedTensor> model;  ///< model.safetensors
   std::vector<NamedTensor> state;  ///< state.safetensors; no file when empty
@@ -75,9 +75,9 @@ struct Pages {
   std::optional<ModelFolder> folder{};
 };
 
-/// The pages of a snapshot; tensors are shared with it, not copied.
+/// The files of a snapshot; tensors are shared with it, not copied.
 /// Throws c10::Error when the model holds anything but tensors, or meta a tensor.
-Pages make_pages(const Snapshot& snapshot);
+SnapshotFiles to_files(const Snapshot& snapshot);
 
 /// Writes a checkpoint folder; at every moment the target is absent, the old one, or the new one
 /// whole.
@@ -89,12 +89,13 @@ Pages make_pages(const Snapshot& snapshot);
 /// meta in the metadata of its files. Throws c10::Error when the name is taken and overwrite is not
 /// set, or writing fails (disk full, no permission); then nothing of this checkpoint remains and
 /// older ones are untouched.
-void write_pages(const std::filesystem::path& target, const Pages& pages, bool overwrite = false);
+void write_files(const std::filesystem::path& target, const SnapshotFiles& files,
+                 bool overwrite = false);
 
-/// write_pages() of a snapshot. Throws as make_pages() and write_pages() do.
+/// write_files() of a snapshot. Throws as to_files() and write_files() do.
 inline void write_snapshot(const std::filesystem::path& target, const Snapshot& snapshot,
                            bool overwrite = false) {
-  write_pages(target, make_pages(snapshot), overwrite);
+  write_files(target, to_files(snapshot), overwrite);
 }
 
 /// Reads a checkpoint folder, or what a `latest` pointer names.
@@ -198,9 +199,9 @@ TUTTI_INLINE std::vector<NamedTensor> read_tensors(const std::filesystem::path& 
 
 namespace tutti::checkpoint {
 
-TUTTI_INLINE Pages make_pages(const Snapshot& snapshot) {
+TUTTI_INLINE SnapshotFiles to_files(const Snapshot& snapshot) {
   TUTTI_CHECK(detail::tensors_of(snapshot.meta, false).empty(), "checkpoint: meta holds a tensor");
-  Pages out;
+  SnapshotFiles out;
   out.manifest.created = detail::utc_now();
   out.manifest.tutti = detail::tutti_version();
   out.manifest.libtorch = TORCH_VERSION;
@@ -211,7 +212,7 @@ TUTTI_INLINE Pages make_pages(const Snapshot& snapshot) {
   return out;
 }
 
-TUTTI_INLINE void write_pages(const std::filesystem::path& target, const Pages& pages,
+TUTTI_INLINE void write_files(const std::filesystem::path& target, const SnapshotFiles& files,
                               bool overwrite) {
   namespace fs = std::filesystem;
   const fs::path absolute = target.empty() ? target : fs::absolute(target).lexically_normal();
@@ -220,22 +221,22 @@ TUTTI_INLINE void write_pages(const std::filesystem::path& target, const Pages& 
   TUTTI_CHECK(overwrite || !detail::path_exists(absolute), "checkpoint: '", target.string(),
               "' exists; set overwrite to replace it (of a trainer save_overwrite), or choose "
               "another name");
-  if (pages.folder) {
-    ModelFolderOptions options = pages.folder->options;
+  if (files.folder) {
+    ModelFolderOptions options = files.folder->options;
     options.overwrite = overwrite;
-    options.metadata["saver_id"] = pages.manifest.meta.get_or("saver_id", std::string());
-    write_model_folder(absolute, pages.model, pages.folder->config, options);
+    options.metadata["saver_id"] = files.manifest.meta.get_or("saver_id", std::string());
+    write_model_folder(absolute, files.model, files.folder->config, options);
     return;
   }
-  Manifest manifest = pages.manifest;
+  Manifest manifest = files.manifest;
   make_folder(absolute.parent_path());
   detail::clean_staging(absolute.parent_path());
   detail::Staging staging(absolute);
   manifest.files["model.safetensors"] =
-      write_safetensors(staging.path() / "model.safetensors", pages.model, {{"format", "pt"}});
-  if (!pages.state.empty()) {
+      write_safetensors(staging.path() / "model.safetensors", files.model, {{"format", "pt"}});
+  if (!files.state.empty()) {
     manifest.files["state.safetensors"] =
-        write_safetensors(staging.path() / "state.safetensors", pages.state);
+        write_safetensors(staging.path() / "state.safetensors", files.state);
   }
   detail::write_text(staging.path() / "manifest.json", to_text(manifest));
   staging.publish(overwrite);

@@ -280,7 +280,7 @@ template <class P>
 struct MethodCheck<P, member::join> {
   static_assert(detail::is_usable<P, member::join>,
                 "tutti: join() of this policy cannot be called as the library calls it, "
-                "so it never would be; write void join(tutti::optim::Sweep&, const "
+                "so it never would be; write void join(tutti::optim::FusedStep&, const "
                 "tutti::State&).");
 };
 template <class P>

@@ -23,7 +23,7 @@
 ///     static constexpr About about{...}               what it leaves alone, so that others may act
 ///     bool match(Event, const State&) const           run-time condition beside an apply
 ///     constexpr void validate() const                 throws when a hyperparameter is out of range
-///     void join(optim::Sweep&, const State&)          leaves its work at BatchEnd to the
+///     void join(optim::FusedStep&, const State&)          leaves its work at BatchEnd to the
 ///         optimizer's pass over memory, just before the step; where `about.folds` has BatchEnd
 ///     template <class Model> static constexpr bool supports    whether that model will do
 ///     template <class Model> void validate_model() const       the same, looking at its values

@@ -164,8 +164,8 @@ struct About {
   /// Sets state.skip_step at AfterTrainBatch, or state.go_back at BatchEnd.
   bool skips_steps = false;
   /// AfterTrainBatch: may leave its work there to the optimizer's pass over memory, by writing into
-  /// *state.sweep where that is not null. BatchEnd: likewise, by `void join(optim::Sweep&, const
-  /// State&)` just before the optimizer's step.
+  /// *state.fused_step where that is not null. BatchEnd: likewise, by `void join(optim::FusedStep&,
+  /// const State&)` just before the optimizer's step.
   std::initializer_list<EventId> folds{};
   std::initializer_list<EventId> only_watches{};  ///< an algorithm, but changes nothing there
   /// Why no recipe with it can have CUDA graphs: a clause, for layers that draw or count on the

@@ -108,8 +108,9 @@ struct State {
   std::string due_optimizer;  ///< BeforeTrainBatch to AfterTrainBatch: the name of the one whose
                               ///< turn it is; empty: the run has one optimizer
 
-  optim::Sweep* sweep = nullptr;  ///< AfterTrainBatch: a policy that folds there leaves its work
-                                  ///< on the gradients to the optimizer; null: does it itself
+  optim::FusedStep* fused_step =
+      nullptr;             ///< AfterTrainBatch: a policy that folds there leaves its work
+                           ///< on the gradients to the optimizer; null: does it itself
   bool is_ascent = false;  ///< BeforeTrainBatch to AfterTrainBatch: this pass only finds where SAM
                            ///< climbs to, its gradients make no step
   bool skip_step = false;  ///< set by a policy with `skips_steps` at AfterTrainBatch, alike on all

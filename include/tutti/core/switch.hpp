@@ -152,12 +152,12 @@ struct Switch final {
   }
 
   // Off, it leaves nothing to the optimizer's pass.
-  template <class Sweep>
-  void join(Sweep& sweep, const State& state)
-    requires requires(P& p) { p.join(sweep, state); }
+  template <class FusedStep>
+  void join(FusedStep& fused, const State& state)
+    requires requires(P& p) { p.join(fused, state); }
   {
     if (acts()) {
-      policy.join(sweep, state);
+      policy.join(fused, state);
     }
   }
 

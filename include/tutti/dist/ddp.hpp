@@ -55,7 +55,7 @@ class DistributedDataParallel final : public DataParallel {
                 ", expected a tutti::dist::Group; make it by "
                 "tutti::dist::initialize, or use SyncStrategy::forced_sync");
     timeout_ = with_c10d->timeout();
-    logged_ = explained("DistributedDataParallel", [&] {
+    reducer_ = explained("DistributedDataParallel", [&] {
       return detail::make_reducer(state_, with_c10d->handle(), options_);
     });
   }
@@ -67,13 +67,13 @@ class DistributedDataParallel final : public DataParallel {
     TUTTI_CHECK(!recording || averaging_ || !options_.static_graph,
                 "DistributedDataParallel: a pass without averaging (NoSync) was begun, which "
                 "static_graph would count as another use of each parameter; leave one of them out");
-    if (logged_.reducer) {
+    if (reducer_.reducer) {
       explained("before_forward", [&] {
         if (averaging_) {
-          logged_.reducer->prepare_for_forward();
+          reducer_.reducer->prepare_for_forward();
         }
         if (recording) {
-          logged_.reducer->rebuild_buckets();
+          reducer_.reducer->rebuild_buckets();
         }
       });
     }
@@ -84,23 +84,23 @@ class DistributedDataParallel final : public DataParallel {
   }
 
   void before_backward(const at::Tensor& loss) override {
-    if (logged_.reducer && averaging_) {
+    if (reducer_.reducer && averaging_) {
       explained("before_backward", [&] {
         const bool looks = options_.find_unused_parameters && !options_.static_graph;
-        logged_.reducer->prepare_for_backward(looks ? std::vector<at::Tensor>{loss}
-                                                    : std::vector<at::Tensor>{});
+        reducer_.reducer->prepare_for_backward(looks ? std::vector<at::Tensor>{loss}
+                                                     : std::vector<at::Tensor>{});
       });
       recorded_ = flight_recorder().begin("DistributedDataParallel::backward");
     }
   }
 
   void after_backward() override {
-    if (!logged_.reducer && averaging_) {
+    if (!reducer_.reducer && averaging_) {
       all_reduce_gradients(state_.trainable, *group_, options_.bucket_cap_mb);
     }
     if (averaging_ && options_.static_graph && !graph_is_known_) {
       // In the first pass it only counted how often each parameter is reached.
-      explained("after_backward", [&] { logged_.reducer->delay_all_reduce(); });
+      explained("after_backward", [&] { reducer_.reducer->delay_all_reduce(); });
       graph_is_known_ = true;
     }
     flight_recorder().end(std::exchange(recorded_, 0));
@@ -112,8 +112,8 @@ class DistributedDataParallel final : public DataParallel {
   void reset() override {
     averaging_ = false;
     buffers_are_old_ = true;
-    if (logged_.reducer) {
-      logged_.reducer->reset_state();
+    if (reducer_.reducer) {
+      reducer_.reducer->reset_state();
     }
   }
 
@@ -143,8 +143,8 @@ class DistributedDataParallel final : public DataParallel {
   DataParallelOptions options_;
   detail::ModuleState state_;
   std::chrono::milliseconds timeout_{};
-  detail::LoggedReducer logged_;  // empty under forced_sync
-  std::uint64_t recorded_ = 0;    // the pass in the flight recorder; 0: none
+  detail::LoggedReducer reducer_;  // empty under forced_sync
+  std::uint64_t recorded_ = 0;     // the pass in the flight recorder; 0: none
   bool averaging_ = false;
   bool graph_is_known_ = false;  // of static_graph
   bool buffers_are_old_ = true;

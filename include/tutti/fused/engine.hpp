@@ -16,7 +16,7 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/recipe.hpp>
 #include <tutti/core/state.hpp>
-#include <tutti/fused/detail/lineup.hpp>
+#include <tutti/fused/detail/stage_selection.hpp>
 #include <tutti/fused/pass.hpp>
 #include <tutti/losses/mixed_cross_entropy.hpp>
 #include <tutti/losses/targets.hpp>
@@ -37,7 +37,7 @@ class Engine : public Base {
   using Order = typename Base::recipe::template order<E>;
   using Whole = Order<AfterDataloader>;
   using Parts = Order<BeforeForward>;
-  using Stages = typename detail::Lineup<Whole, Parts>::type;
+  using Stages = typename detail::StageSelection<Whole, Parts>::type;
 
   template <class... Ps>
   static std::tuple<detail::NodeOf<Ps>...> nodes_of(types<Ps...>);
@@ -63,43 +63,43 @@ class Engine : public Base {
     Frame frame;  // after the stages so far
     Nodes nodes;
     detail::Store store;
-    bool waits = false;
+    bool pending = false;
   };
 
  public:
   using Base::Base;
 
   /// Passes may wait until BeforeForward: nothing but the policies sees batches before that.
-  void may_wait(bool yes) { may_wait_ = yes; }
+  void allow_deferred(bool yes) { allow_deferred_ = yes; }
 
   /// As Base's.
   template <Event E>
   void fire(State& state) {
     if constexpr (std::is_same_v<E, AfterDataloader>) {
       whole_ = {};
-      walk<E>(whole_, state, Whole{});
-      if (whole_.waits && (!may_wait_ || !has_pass(state.device))) {
+      fire_drawing<E>(whole_, state, Whole{});
+      if (whole_.pending && (!allow_deferred_ || !has_pass(state.device))) {
         run(whole_, state);
       }
     } else if constexpr (std::is_same_v<E, BatchStart>) {
-      if (whole_.waits && somebody_reads<E>(state, Order<E>{})) {
+      if (whole_.pending && somebody_reads<E>(state, Order<E>{})) {
         run(whole_, state);
       }
       Base::template fire<E>(state);
     } else if constexpr (::tutti::detail::contains<
                              E, types<BeforeTrainBatch, AfterTrainBatch, BatchEnd>>) {
       row_ = 0;
-      if (whole_.waits && is_raw(state.batch.inputs()) && somebody_reads<E>(state, Order<E>{})) {
+      if (whole_.pending && is_raw(state.batch.inputs()) && somebody_reads<E>(state, Order<E>{})) {
         Drawn shown = whole_;
         run(shown, state);
       }
       Base::template fire<E>(state);
     } else if constexpr (std::is_same_v<E, BeforeForward>) {
       pairs_.reset();
-      if (whole_.waits) {
+      if (whole_.pending) {
         begin_part(state.batch.inputs().size(0));
-        walk<E>(part_, state, Parts{});
-        if (part_.waits) {
+        fire_drawing<E>(part_, state, Parts{});
+        if (part_.pending) {
           run(part_, state);
         }
       } else {
@@ -109,13 +109,13 @@ class Engine : public Base {
       folded_ = pairs_ && folds(state);
       if (folded_) {
         smoothing_ = 0;
-        pass_over<E>(state, Order<E>{});
+        fire_folded<E>(state, Order<E>{});
       } else {
         Base::template fire<E>(state);
       }
     } else if constexpr (std::is_same_v<E, AfterLoss> && foldable) {
       if (folded_) {
-        pass_over<E>(state, Order<E>{});
+        fire_folded<E>(state, Order<E>{});
       } else {
         Base::template fire<E>(state);
       }
@@ -169,8 +169,8 @@ class Engine : public Base {
 
   void begin_whole(const State& state) {
     const at::Tensor& x = state.batch.inputs();
-    whole_.waits = is_raw(x) && wanted(Stages{});
-    if (whole_.waits) {
+    whole_.pending = is_raw(x) && wanted(Stages{});
+    if (whole_.pending) {
       const double elapsed = state.progress().elapsed_fraction().value_or(0);
       whole_.frame = {x.size(0), x.size(1), x.size(2), x.size(3), elapsed};
       whole_.source = whole_.frame;
@@ -192,7 +192,7 @@ class Engine : public Base {
   template <class P>
   static auto ask(P& policy, const Frame& frame, State& state) {
     using Node = PixelsOf<P>;
-    if constexpr (detail::Hesitates<P>) {
+    if constexpr (detail::MayDecline<P>) {
       return std::optional<Node>(policy.pixels(frame, state));
     } else {
       return std::optional<Node>(policy.pixels(frame));
@@ -203,11 +203,11 @@ class Engine : public Base {
   template <class E, class P>
   bool draw(Drawn& drawn, State& state) {
     if constexpr (std::is_same_v<E, AfterDataloader>) {
-      if (!drawn.waits) {
+      if (!drawn.pending) {
         begin_whole(state);
       }
     }
-    if (!drawn.waits || drawn.store.type != at::kFloat) {
+    if (!drawn.pending || drawn.store.type != at::kFloat) {
       return false;
     }
     auto node = ask(detail::unswitched(this->template get<P>()), drawn.frame, state);
@@ -226,16 +226,16 @@ class Engine : public Base {
 
   // Base's fire(), but that stages draw, and that others find what was drawn done.
   template <class E, class... Ps>
-  void walk(Drawn& drawn, State& state, types<Ps...>) {
+  void fire_drawing(Drawn& drawn, State& state, types<Ps...>) {
     this->template record_fired<E>();
     [[maybe_unused]] const std::array<bool, sizeof...(Ps)> runs{
         (role_of<Ps> == Role::algorithm ? this->template asked<E, Ps>(state) : true)...};
     [[maybe_unused]] std::size_t i = 0;
-    (walk_one<E, Ps>(runs[i++], drawn, state), ...);
+    (fire_drawing_one<E, Ps>(runs[i++], drawn, state), ...);
   }
 
   template <class E, class P>
-  void walk_one(bool runs, Drawn& drawn, State& state) {
+  void fire_drawing_one(bool runs, Drawn& drawn, State& state) {
     if constexpr (Matches<P, E>) {
       runs = role_of<P> == Role::algorithm ? runs : this->template asked<E, P>(state);
     }
@@ -248,7 +248,7 @@ class Engine : public Base {
         return;
       }
     }
-    if (drawn.waits) {
+    if (drawn.pending) {
       if (detail::leave_to_pass(this->template get<P>(), state, drawn.store)) {
         this->template record_run<E, P>();
         return;
@@ -270,7 +270,7 @@ class Engine : public Base {
 
   // Replaces the raw images by what the stages so far make of them.
   void run(Drawn& drawn, State& state) {
-    drawn.waits = false;
+    drawn.pending = false;
     const PlanType now = plan(drawn);
     at::Tensor& x = state.batch.inputs();
     const auto [n, channels, height, width, elapsed] = now.frame();
@@ -353,15 +353,15 @@ class Engine : public Base {
 
   // Base's fire() but for what the folded loss does.
   template <class E, class... Ps>
-  void pass_over(State& state, types<Ps...>) {
+  void fire_folded(State& state, types<Ps...>) {
     this->template record_fired<E>();
     [[maybe_unused]] const std::array<bool, sizeof...(Ps)> runs{
         (role_of<Ps> == Role::algorithm ? this->template asked<E, Ps>(state) : true)...};
     [[maybe_unused]] std::size_t i = 0;
-    (pass_over_one<E, Ps>(runs[i++], state), ...);
+    (fire_folded_one<E, Ps>(runs[i++], state), ...);
   }
   template <class E, class P>
-  void pass_over_one(bool runs, State& state) {
+  void fire_folded_one(bool runs, State& state) {
     if constexpr (Matches<P, E>) {
       runs = role_of<P> == Role::algorithm ? runs : this->template asked<E, P>(state);
     }
@@ -379,7 +379,7 @@ class Engine : public Base {
   Drawn whole_;           // for the whole batch
   Drawn part_;            // for a microbatch
   std::int64_t row_ = 0;  // of the whole batch, where the next microbatch begins
-  bool may_wait_ = false;
+  bool allow_deferred_ = false;
   std::optional<MixedTargets> pairs_;
   tutti::detail::BatchMemory memory_;
   double smoothing_ = 0;

@@ -18,7 +18,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/fused/detail/cuda.hpp>
 #include <tutti/fused/detail/order.hpp>
-#include <tutti/fused/detail/painter.hpp>
+#include <tutti/fused/detail/row_writer.hpp>
 #include <tutti/fused/detail/source.hpp>
 #include <tutti/fused/detail/tables.hpp>
 #include <tutti/fused/pixels.hpp>
@@ -158,16 +158,16 @@ class Plan {
     }
   }
 
-  // The pieces that a part of a row is made of after the first K stages.
+  // The segments that a part of a row is made of after the first K stages.
   template <std::size_t K, class Sink>
-  void cut(const detail::Piece& p, const Sink& sink) const {
+  void cut(const detail::Segment& p, const Sink& sink) const {
     if constexpr (K == 0) {
-      sink(p.first, p.last, detail::Terms{.own = {.image = p.image}});
+      sink(p.first, p.last, detail::Blend{.own = {.image = p.image}});
     } else {
       constexpr auto fill = K - 1 < Order::scale ? detail::Fill::black : detail::Fill::zero;
       detail::cut(
           std::get<K - 1>(nodes_), fill,
-          [this](const detail::Piece& inner, const auto& s) {
+          [this](const detail::Segment& inner, const auto& s) {
             this->template cut<K - 1>(inner, s);
           },
           p, sink);
@@ -188,21 +188,21 @@ class Plan {
     if (out.numel() == 0) {
       return;
     }
-    const detail::Palette palette(scale(), frame_.channels, mixing());
+    const detail::ChannelTables tables(scale(), frame_.channels, mixing());
     constexpr std::int64_t parts = 4;  // of a thread's share, so that the last one is short
     const std::int64_t chunk =
         std::max<std::int64_t>(1, frame_.images / (parts * at::get_num_threads()));
     const std::int64_t chunks = (frame_.images + chunk - 1) / chunk;
     tutti::detail::parallel_each(chunks, [&](std::int64_t i) {
-      detail::Painter<T> painter(images, out, geometry_, palette);
+      detail::RowWriter<T> writer(images, out, geometry_, tables);
       for (std::int64_t n = i * chunk; n < std::min(frame_.images, (i + 1) * chunk); ++n) {
         for (std::int64_t row = 0; row < frame_.height; ++row) {
           cut<stages>({n, row, 0, frame_.width},
-                      [&](std::int64_t first, std::int64_t last, const detail::Terms& terms) {
-                        painter.add(row, first, last, terms);
+                      [&](std::int64_t first, std::int64_t last, const detail::Blend& terms) {
+                        writer.add(row, first, last, terms);
                       });
         }
-        painter.paint(n);
+        writer.write(n);
       }
     });
   }

@@ -8,8 +8,8 @@
 #include <tutti/optim/averages.hpp>
 #include <tutti/optim/detail/lists.hpp>
 #include <tutti/optim/detail/parameter_groups.hpp>
+#include <tutti/optim/fused_step.hpp>
 #include <tutti/optim/reports_metrics.hpp>
-#include <tutti/optim/sweep.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -36,7 +36,7 @@ template <class Inner>
 class Lookahead final : public torch::optim::Optimizer,
                         public Stateful,
                         public ReportsMetrics,
-                        public Sweeping {
+                        public FusedStepOptimizer {
   static_assert(!std::derived_from<Inner, KeepsAverages>,
                 "tutti: a schedule-free optimizer averages its weights itself; use it without "
                 "Lookahead.");
@@ -69,10 +69,10 @@ class Lookahead final : public torch::optim::Optimizer,
   }
 
   /// Averages are left where the weights begin anew after the other one's step.
-  void step(const Sweep& sweep) override {
+  void step(const FusedStep& fused) override {
     remember();
     {
-      Sweep own = sweep;
+      FusedStep own = fused;
       if ((count_ + 1) % k_ == 0) {
         own.averaging = {};
       }

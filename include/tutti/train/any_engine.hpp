@@ -17,7 +17,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/data/data_spec.hpp>
-#include <tutti/optim/sweep.hpp>
+#include <tutti/optim/fused_step.hpp>
 #include <tutti/train/checkpoint_path.hpp>
 #include <tutti/train/policy_states.hpp>
 
@@ -116,7 +116,7 @@ class AnyEngine {
   /// Tells a Trace of something that the loop does at an event.
   virtual void record(std::string_view event, std::string_view what) = 0;
   /// Batches may be changed later than their event: only policies look at them.
-  virtual void may_wait(bool yes) = 0;
+  virtual void allow_deferred(bool yes) = 0;
   /// The loss of the microbatch.
   [[nodiscard]] virtual Loss loss(State& state) = 0;
   /// The random streams of the policies that have one.
@@ -126,7 +126,7 @@ class AnyEngine {
   virtual void take_step(State& state, c10::function_ref<bool(bool sync)> pass,
                          c10::function_ref<void()> update) = 0;
   /// Leaves averages to the optimizer's pass.
-  virtual void join(optim::Sweep& sweep, const State& state) = 0;
+  virtual void join(optim::FusedStep& fused, const State& state) = 0;
 
   // GraphHooks of the engine. event: its place among all_events.
   [[nodiscard]] virtual bool left_out_of_graph(State& state) = 0;

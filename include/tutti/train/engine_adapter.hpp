@@ -14,13 +14,13 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/train/any_engine.hpp>
 #include <tutti/train/evaluation.hpp>
+#include <tutti/train/fused_step.hpp>
 #include <tutti/train/idle.hpp>
 #include <tutti/train/loop.hpp>
 #include <tutti/train/policy_states.hpp>
 #include <tutti/train/setup.hpp>
 #include <tutti/train/sharding.hpp>
 #include <tutti/train/step.hpp>
-#include <tutti/train/sweep.hpp>
 
 namespace tutti::train {
 
@@ -106,9 +106,9 @@ class EngineAdapter final : public AnyEngine {
   void record(std::string_view event, std::string_view what) override {
     engine_.record(event, what);
   }
-  void may_wait(bool yes) override {
-    if constexpr (requires { engine_.may_wait(yes); }) {
-      engine_.may_wait(yes);
+  void allow_deferred(bool yes) override {
+    if constexpr (requires { engine_.allow_deferred(yes); }) {
+      engine_.allow_deferred(yes);
     }
   }
   [[nodiscard]] Loss loss(State& state) override {
@@ -123,8 +123,8 @@ class EngineAdapter final : public AnyEngine {
                  c10::function_ref<void()> update) override {
     detail::take_step(engine_, state, pass, update);
   }
-  void join(optim::Sweep& sweep, const State& state) override {
-    Folds::join(engine_, sweep, state);
+  void join(optim::FusedStep& fused, const State& state) override {
+    Folds::join(engine_, fused, state);
   }
   [[nodiscard]] bool left_out_of_graph(State& state) override {
     return GraphHooks<Engine>(engine_, state).left_out();

@@ -129,7 +129,7 @@ class Graphed final : public GraphWork {
   Graphed(Engine& engine, State& state, Step& step) : hooks_(engine, state), step_(step) {}
 
   [[nodiscard]] bool left_out() const override { return hooks_.left_out(); }
-  void plainly(double share) override { step_.forward_to_backward(share); }
+  void eager(double share) override { step_.forward_to_backward(share); }
   void ahead() override { hooks_.ahead(); }
   void recorded(double share) override {
     step_.forward();

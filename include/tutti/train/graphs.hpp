@@ -45,15 +45,15 @@ class Graphs final : public StepGraphs {
   [[nodiscard]] std::int64_t passed() const { return passed_; }      ///< microbatches altogether
 
   void train(State& state, GraphWork& work, double share) override {
-    let_go(state);
-    const auto plainly = [&work, share] { work.plainly(share); };
+    release_graph(state);
+    const auto eager = [&work, share] { work.eager(share); };
     if (work.left_out()) {
-      run(nullptr, plainly);
+      run(nullptr, eager);
       return;
     }
     GraphEntry& entry = find(state, share);
     if (!ready(entry)) {
-      run(&entry, plainly);
+      run(&entry, eager);
       return;
     }
     state.outputs = entry.outputs;
@@ -64,7 +64,7 @@ class Graphs final : public StepGraphs {
     } else if (entry.takes(state.batch)) {
       replay(entry, state);
     } else {
-      let_go(state);
+      release_graph(state);
       run(nullptr, recorded);
     }
     work.behind();
@@ -122,7 +122,7 @@ class Graphs final : public StepGraphs {
     for (auto& [name, tensor] : entry.batch) {
       tensor = tensor.defined() ? tensor.detach().clone() : tensor;
     }
-    let_go(state);
+    release_graph(state);
     GraphBackend::Recorded made = recorded_or_explained([&] {
       return backend_->record([this, &entry, &state, work] {
         state.batch = entry.batch;
@@ -164,7 +164,7 @@ class Graphs final : public StepGraphs {
   }
 
   /// Nobody holds autograd's last graph any more, whose leaves may belong to another stream.
-  static void let_go(State& state) {
+  static void release_graph(State& state) {
     state.outputs = {};
     state.loss.reset();
     state.loss_parts = {};
@@ -208,7 +208,7 @@ class Graphs final : public StepGraphs {
     for (auto& [name, part] : entry.loss_parts) {
       part = *next++;
     }
-    let_go(state);
+    release_graph(state);
   }
 
   template <class F>

@@ -37,8 +37,8 @@ class Loop {
   /// Trains until state.max_duration, or until a signal has ended the run: then every rank has
   /// saved after the same batch, and FitEnd is not fired.
   void operator()() {
-    if constexpr (requires { engine_.may_wait(true); }) {
-      engine_.may_wait(!run_.graphs && only_policies_see_batches());
+    if constexpr (requires { engine_.allow_deferred(true); }) {
+      engine_.allow_deferred(!run_.graphs && only_policies_see_batches());
     }
     dist::start_heartbeat();
     engine_.template fire<FitStart>(state_);

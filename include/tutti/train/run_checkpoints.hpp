@@ -26,7 +26,7 @@
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/detail/checkpoints.hpp>
 #include <tutti/train/detail/sharding_support.hpp>
-#include <tutti/train/fetched.hpp>
+#include <tutti/train/downloaded_checkpoint.hpp>
 #include <tutti/train/resume.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/saving.hpp>
@@ -86,8 +86,8 @@ class RunCheckpoints final : public Checkpoints {
       });
       bool found = false;
       for (checkpoint::Mirror* mirror : mirrors_) {
-        patiently(*state_.communicator, state_.rank == 0,
-                  [&] { found = found || mirror->fetch_latest(folder, latest); });
+        run_while_others_wait(*state_.communicator, state_.rank == 0,
+                              [&] { found = found || mirror->fetch_latest(folder, latest); });
       }
     });
     continues_ = source.continues;
@@ -95,11 +95,11 @@ class RunCheckpoints final : public Checkpoints {
     if (source.path.empty()) {
       return {};
     }
-    const std::optional<Fetched> fetched =
-        is_address(source.path)
-            ? std::optional<Fetched>(std::in_place, source.path, mirrors_, *state_.communicator)
-            : std::nullopt;
-    const std::string& folder_here = fetched ? fetched->folder() : source.path;
+    const std::optional<DownloadedCheckpoint> downloaded =
+        is_address(source.path) ? std::optional<DownloadedCheckpoint>(
+                                      std::in_place, source.path, mirrors_, *state_.communicator)
+                                : std::nullopt;
+    const std::string& folder_here = downloaded ? downloaded->folder() : source.path;
     RunLoadReport report = checkpoint::speaking_of(source.path, folder_here, [&] {
       return load_checkpoint(folder_here, policies_, state_, run_, own(), source.options);
     });
@@ -159,20 +159,20 @@ class RunCheckpoints final : public Checkpoints {
     settle();
     const checkpoint::SaverOptions& how = saver->options();
     const auto first = [&, saver = saver] { lock(*saver); };
-    const bool sharded = layout_ == CheckpointLayout::sharded && !how.fill_pages;
+    const bool sharded = layout_ == CheckpointLayout::sharded && !how.fill_files;
     const auto whole = summoned(sharded);
     const CheckpointScope entered(policies_, state_);
     if (sharded) {
       saving_.write(*state_.communicator, *saver, parts(how.weights_only, how.ignore_keys), first);
       return name;
     }
-    checkpoint::Pages pages;
-    if (how.fill_pages) {
-      how.fill_pages(pages);
+    checkpoint::SnapshotFiles files;
+    if (how.fill_files) {
+      how.fill_files(files);
     } else {
-      pages = checkpoint::make_pages(collected(how.weights_only, how.ignore_keys));
+      files = checkpoint::to_files(collected(how.weights_only, how.ignore_keys));
     }
-    saving_.write(*state_.communicator, *saver, std::move(pages), first);
+    saving_.write(*state_.communicator, *saver, std::move(files), first);
     return name;
   }
 

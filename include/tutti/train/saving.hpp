@@ -67,7 +67,7 @@ class Saving {
   /// that or this fails, unless errors only warn; what fails in the background is thrown by the
   /// next call of any member. first: is called on rank 0, before.
   void write(
-      dist::Communicator& world, checkpoint::Saver& saver, checkpoint::Pages pages,
+      dist::Communicator& world, checkpoint::Saver& saver, checkpoint::SnapshotFiles files,
       const std::function<void()>& first = [] {});
 
   /// The same for a sharded checkpoint, of which this is the rank's part: every rank writes.
@@ -108,10 +108,11 @@ class Saving {
 namespace tutti::train {
 
 TUTTI_INLINE void Saving::write(dist::Communicator& world, checkpoint::Saver& saver,
-                                checkpoint::Pages pages, const std::function<void()>& first) {
+                                checkpoint::SnapshotFiles files,
+                                const std::function<void()>& first) {
   settle(world);
   auto job = std::make_shared<checkpoint::SaveJob>(
-      checkpoint::SaveJob{saver.target(), std::move(pages), mirrors_});
+      checkpoint::SaveJob{saver.target(), std::move(files), mirrors_});
   path_ = job->target.path;
   const auto error = on_rank_zero(world, [&] {
     first();
@@ -119,7 +120,7 @@ TUTTI_INLINE void Saving::write(dist::Communicator& world, checkpoint::Saver& sa
       (*job)();
       return;
     }
-    copies_.take({&job->pages.model, &job->pages.state});
+    copies_.take({&job->files.model, &job->files.state});
     background_.run([job] { (*job)(); });
   });
   if (error || !in_background_) {

@@ -22,7 +22,7 @@
 #include <tutti/dist/sharded.hpp>
 #include <tutti/optim/averages.hpp>
 #include <tutti/optim/class_name.hpp>
-#include <tutti/optim/sweep.hpp>
+#include <tutti/optim/fused_step.hpp>
 #include <tutti/train/sharded_parts.hpp>
 #include <tutti/train/sharding.hpp>
 
@@ -124,9 +124,9 @@ TUTTI_INLINE void put_anew(Archive& archive, const char* name,
 
 // What an optimizer saves of each parameter has to be known, to be cut and put together.
 TUTTI_INLINE void check_known(const torch::optim::Optimizer& optimizer) {
-  const auto* const sweeping = dynamic_cast<const optim::Sweeping*>(&optimizer);
-  const bool is_ours = sweeping != nullptr;
-  TUTTI_CHECK(!is_ours || sweeping->elementwise(), "sharding: ", optim::class_name(optimizer),
+  const auto* const fused = dynamic_cast<const optim::FusedStepOptimizer*>(&optimizer);
+  const bool is_ours = fused != nullptr;
+  TUTTI_CHECK(!is_ours || fused->elementwise(), "sharding: ", optim::class_name(optimizer),
               " looks at whole tensors (norms, means of rows or products of matrices), of which a "
               "rank has a part; take an optimizer that is elementwise, e.g. AdamW or Lion");
   const bool has_own_way = dynamic_cast<const Stateful*>(&optimizer) != nullptr;

@@ -89,10 +89,11 @@ TUTTI_INLINE void ShardedJob::operator()(dist::Communicator& group) {
                                                    0);
   throw_failure(folder);
   std::string report;
-  patiently(group, true, [&] { report = text_or_failure([&] { return save.write(folder); }); });
+  run_while_others_wait(group, true,
+                        [&] { report = text_or_failure([&] { return save.write(folder); }); });
   const std::vector<std::string> reports = group.all_gather_bytes(report);
   std::string outcome;
-  patiently(group, group.rank() == 0, [&] {
+  run_while_others_wait(group, group.rank() == 0, [&] {
     outcome = text_or_failure([&] {
       save.commit(reports);
       checkpoint::after_write(target_, mirrors_);

@@ -55,7 +55,7 @@ struct HandlerSlot {
 
   // Whether it is ours now.
   bool hold(bool replace);
-  void let_go();
+  void release();
 };
 
 // What all scopes of the process share.
@@ -146,7 +146,7 @@ TUTTI_INLINE bool HandlerSlot::hold(bool replace) {
   return holders > 0;
 }
 
-TUTTI_INLINE void HandlerSlot::let_go() {
+TUTTI_INLINE void HandlerSlot::release() {
   struct sigaction now{};
   if (--holders == 0 && ::sigaction(signal, nullptr, &now) == 0 &&
       (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == on_signal) {
@@ -183,7 +183,7 @@ TUTTI_INLINE SignalScope::~SignalScope() {
   --handlers.scopes;
   for (int i = 0; i < 3; ++i) {
     if (holds_[i]) {
-      handlers.slots[i].let_go();
+      handlers.slots[i].release();
     }
   }
 }

@@ -19,12 +19,12 @@
 #include <tutti/train/any_engine.hpp>
 #include <tutti/train/backward.hpp>
 #include <tutti/train/forward.hpp>
+#include <tutti/train/fused_step.hpp>
 #include <tutti/train/graphed.hpp>
 #include <tutti/train/microbatching.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/several.hpp>
 #include <tutti/train/step_traits.hpp>
-#include <tutti/train/sweep.hpp>
 #include <tutti/train/transfer.hpp>
 
 namespace tutti::train {
@@ -252,7 +252,7 @@ class Step {
   }
 
   void update() {
-    sweeps_.step(engine_, state_);
+    optimizer_step_.step(engine_, state_);
     if (run_.parallel) {
       run_.parallel->after_step();
     }
@@ -293,7 +293,7 @@ class Step {
       }
     }
     if (!calls_) {
-      sweeps_.offer(engine_, state_, run_, finite);
+      optimizer_step_.offer(engine_, state_, run_, finite);
     }
     if constexpr (detail::may_skip<Engine>) {
       state_.skip_step = false;
@@ -479,7 +479,7 @@ class Step {
   bool listens_ = false;  // to log(), in this microbatch
   bool own_way_ = false;  // it does, or several take turns
   Graphed<Engine, Step> graphed_;
-  detail::Sweeps<Engine, detail::may_fold<Engine>> sweeps_;
+  detail::OptimizerStep<Engine, detail::may_fold<Engine>> optimizer_step_;
 };
 
 }  // namespace tutti::train

@@ -88,7 +88,7 @@ void on_every_rank(dist::Communicator& world, F&& work) {
 /// Runs `work` on the ranks where `here` is set, while the others wait for as long as it takes; a
 /// collective. What it throws is thrown on every rank.
 template <class F>
-void patiently(dist::Communicator& world, bool here, F&& work) {
+void run_while_others_wait(dist::Communicator& world, bool here, F&& work) {
   if (world.size() == 1) {
     if (here) {
       work();

@@ -10,7 +10,7 @@
 
 #include <torch/optim/sgd.h>
 
-#include <tutti/algorithms/detail/climb.hpp>
+#include <tutti/algorithms/detail/perturbed_weights.hpp>
 #include <tutti/algorithms/gradient_clipping.hpp>
 
 // What runs on a GPU is the multi-tensor operators; they take tensors on the CPU as well.

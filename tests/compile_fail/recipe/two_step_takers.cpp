@@ -1,9 +1,9 @@
 // error: take the optimizer's step into their own hands .*; keep one of them
-// culprit: Climb, Descend
+// culprit: PerturbedWeights, Descend
 // torch
 #include <tutti/train/step.hpp>
 
-struct Climb final {
+struct PerturbedWeights final {
   void apply(tutti::BatchStart, tutti::State&) {}
   void step(tutti::State&, auto&& closure, auto&& update) const {
     if (closure(true)) {
@@ -22,4 +22,4 @@ struct Descend final {
 #endif
 };
 
-static_assert(sizeof(tutti::train::Step<tutti::Engine<Climb, Descend>>) > 0);
+static_assert(sizeof(tutti::train::Step<tutti::Engine<PerturbedWeights, Descend>>) > 0);

@@ -19,7 +19,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/time.hpp>
-#include <tutti/optim/sweep.hpp>
+#include <tutti/optim/fused_step.hpp>
 
 /// The functional forms of EMA; include <tutti/algorithms/ema.hpp>.
 namespace tutti {
@@ -61,7 +61,7 @@ class EMAParameters {
 
   /// Lets an optimizer's step update what it can on its way; finish_update(), with the same
   /// smoothing, has to follow.
-  void join(optim::Sweep& sweep, double smoothing);
+  void join(optim::FusedStep& fused, double smoothing);
 
   /// What of update() the step after join() has left; all of it where there was no join().
   void finish_update(double smoothing, bool average_integers = false);
@@ -203,13 +203,13 @@ TUTTI_INLINE void EMAParameters::link(const torch::nn::Module& model) {
   rest_known_.clear();
 }
 
-TUTTI_INLINE void EMAParameters::join(optim::Sweep& sweep, double smoothing) {
+TUTTI_INLINE void EMAParameters::join(optim::FusedStep& fused, double smoothing) {
   if (smoothing < 0.5) {
     return;  // rounds otherwise there
   }
   done_.assign(names_.size(), 0);
   joined_ = true;
-  sweep.averaging = {.averages = &stored_,
+  fused.averaging = {.averages = &stored_,
                      .weights = &weights_,
                      .version = version_,
                      .smoothing = smoothing,

@@ -112,7 +112,7 @@ inline constexpr bool is_method =
       with(close, p.close(sample::state)),                                               \
       with(leaves_parameters_unused, c.leaves_parameters_unused()),                      \
       with(why_no_sharding, c.why_no_sharding()),                                        \
-      with(join, p.join(sample::sweep, sample::const_state)),                            \
+      with(join, p.join(sample::fused_step, sample::const_state)),                       \
       with(pixels, p.pixels(sample::frame)),                                             \
       with(targets_follow, c.targets_follow(sample::const_state)),                       \
       with(wants_type, c.wants_type(sample::const_state)),                               \
@@ -162,7 +162,7 @@ extern State& state;
 extern const State& const_state;
 extern Archive& archive;
 extern const Archive& const_archive;
-extern optim::Sweep& sweep;
+extern optim::FusedStep& fused_step;
 extern const fused::Frame& frame;
 extern const std::string_view text;
 extern bool (&closure)(bool);

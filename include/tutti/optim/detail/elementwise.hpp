@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tutti/optim/detail/strip.hpp>
+#include <tutti/optim/detail/parameter_view.hpp>
 
 #include <cmath>
 #include <cstddef>

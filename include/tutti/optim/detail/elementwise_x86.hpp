@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tutti/optim/detail/elementwise.hpp>
-#include <tutti/optim/detail/strips_x86.hpp>
+#include <tutti/optim/detail/step_loops_x86.hpp>
 
 #include <cstddef>
 
@@ -146,10 +146,10 @@ struct Elements {
 
 template <bool Last, class Numbers>
   requires(Numbers::buffers > 0)
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline void advance(const Strip& s,
+[[gnu::target("avx2,fma"), gnu::always_inline]] inline void advance(const ParameterView& s,
                                                                     const Block<Last>& block,
                                                                     const Numbers& n,
-                                                                    const Fold& f) {
+                                                                    const StepExtras& f) {
   Elements x;
   x.g = gradient(s, block, f) * all(n.sign);
   x.p = load(s.parameter, block);

@@ -5,9 +5,9 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/stateful.hpp>
 #include <tutti/optim/averages.hpp>
+#include <tutti/optim/detail/fused_step_plan.hpp>
 #include <tutti/optim/detail/parameter_groups.hpp>
-#include <tutti/optim/detail/sweep_plan.hpp>
-#include <tutti/optim/sweep.hpp>
+#include <tutti/optim/fused_step.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -96,9 +96,9 @@ class Averages<Fused, Hyper, true> : public KeepsAverages {
 /// Floats on an x86-64 processor with AVX2 go through loops of its own, all else through one call
 /// of LibTorch's fused kernel where there is one (SGD, Adam and their kin; results are the same bit
 /// by bit), else through its functions over lists of tensors (equal but for the last bits). With a
-/// Sweep, floats on a CUDA device go through a kernel of its own, which rounds as those loops do,
-/// for the optimizers that have a fused kernel. Optimizers that look at a whole tensor (LAMB, LARS,
-/// Adafactor, Muon's matrices) have no loops.
+/// FusedStep, floats on a CUDA device go through a kernel of its own, which rounds as those loops
+/// do, for the optimizers that have a fused kernel. Optimizers that look at a whole tensor (LAMB,
+/// LARS, Adafactor, Muon's matrices) have no loops.
 ///
 /// Parameters without a gradient are skipped altogether. param_groups() may be changed at any time
 /// (parameters replaced, added, removed, of another device, type or memory format; options
@@ -110,7 +110,7 @@ template <class Hyper>
 class Fused final : public torch::optim::Optimizer,
                     public Stateful,
                     public ReportsMetrics,
-                    public Sweeping,
+                    public FusedStepOptimizer,
                     public detail::Averages<Fused<Hyper>, Hyper> {
  public:
   using Options = GroupOptions<Hyper>;
@@ -151,32 +151,32 @@ class Fused final : public torch::optim::Optimizer,
     return loss;
   }
 
-  /// The same with what `sweep` asks for. Where memory cannot be walked through once, because a
+  /// The same with what `fused` asks for. Where memory cannot be walked through once, because a
   /// parameter is no float on the CPU or a CUDA device, or one shares memory with another,
   /// gradients are clipped ahead of it and averages left alone.
-  void step(const Sweep& sweep) override {
+  void step(const FusedStep& fused) override {
     const c10::AutoGradMode no_gradients(false);
     take_gradients();
-    if (!sweepable(sweep)) {
-      if (sweep.clips()) {
-        detail::clip_apart(param_groups_, sweep);
+    if (!can_fuse(fused)) {
+      if (fused.clips()) {
+        detail::clip_separately(param_groups_, fused);
         take_gradients();
       }
       update_all(nullptr, nullptr);
       return;
     }
-    const bool averages = sweep.averaging.averages != nullptr;
-    if (averages && followed_ != sweep.averaging.version) {
-      const detail::Followers followers(sweep.averaging);
+    const bool averages = fused.averaging.averages != nullptr;
+    if (averages && followed_ != fused.averaging.version) {
+      const detail::Followers followers(fused.averaging);
       for (Plan& plan : plans_) {
         for (detail::Bucket& bucket : plan.buckets) {
           followers.find(bucket);
         }
       }
-      followed_ = sweep.averaging.version;
+      followed_ = fused.averaging.version;
     }
-    const detail::Fold fold = detail::fold_of(sweep);
-    update_all(&fold, averages ? &sweep.averaging : nullptr);
+    const detail::StepExtras extras = detail::extras_of(fused);
+    update_all(&extras, averages ? &fused.averaging : nullptr);
   }
 
   [[nodiscard]] bool elementwise() const override {
@@ -324,16 +324,16 @@ class Fused final : public torch::optim::Optimizer,
   }
 
   // All memory can be walked through once, in any order.
-  bool sweepable(const Sweep& sweep) {
+  bool can_fuse(const FusedStep& fused) {
     for (const Plan& plan : plans_) {
       for (const detail::Bucket& bucket : plan.buckets) {
-        if (!detail::has_loops(bucket, sweep) || plan.copied || !plan.staged.empty()) {
+        if (!detail::has_loops(bucket, fused) || plan.copied || !plan.staged.empty()) {
           return false;
         }
       }
     }
     if (!apart_) {
-      apart_ = detail::lie_apart(param_groups_);
+      apart_ = detail::overlap_free(param_groups_);
     }
     return *apart_;
   }
@@ -456,23 +456,23 @@ class Fused final : public torch::optim::Optimizer,
     return place;
   }
 
-  // fold: null for a step by itself.
-  void update_all(const detail::Fold* fold, const Averaging* averaging) {
+  // extras: null for a step by itself.
+  void update_all(const detail::StepExtras* extras, const Averaging* averaging) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     for (Plan& plan : plans_) {
-      update(plan, fold, averaging);
+      update(plan, extras, averaging);
     }
   }
 
   // One pass over the bucket's memory; false where there are no loops for it.
-  static bool update_strips(const Plan& plan, detail::Bucket& bucket, const detail::Fold* fold,
-                            const Averaging* averaging) {
+  static bool update_views(const Plan& plan, detail::Bucket& bucket,
+                           const detail::StepExtras* extras, const Averaging* averaging) {
     if constexpr (detail::HasLoops<Hyper>) {
-      if (bucket.plain || (bucket.on_cuda && fold != nullptr)) {
-        detail::find_strips(bucket, averaging);
-        detail::sweep(bucket,
-                      Rule<Hyper>::numbers(plan.options->hyper, plan.options->initial_lr, bucket),
-                      fold != nullptr ? *fold : detail::Fold{});
+      if (bucket.plain || (bucket.on_cuda && extras != nullptr)) {
+        detail::gather_views(bucket, averaging);
+        detail::step_views(
+            bucket, Rule<Hyper>::numbers(plan.options->hyper, plan.options->initial_lr, bucket),
+            extras != nullptr ? *extras : detail::StepExtras{});
         return true;
       }
     }
@@ -480,11 +480,11 @@ class Fused final : public torch::optim::Optimizer,
   }
 
   // One step of the plan's buckets; lets go of the gradients.
-  static void update(Plan& plan, const detail::Fold* fold, const Averaging* averaging) {
+  static void update(Plan& plan, const detail::StepExtras* extras, const Averaging* averaging) {
     const Hyper& hyper = plan.options->hyper;
     for (detail::Bucket& bucket : plan.buckets) {
       bucket.step += Rule<Hyper>::counts_steps ? 1 : 0;
-      if (!update_strips(plan, bucket, fold, averaging)) {
+      if (!update_views(plan, bucket, extras, averaging)) {
         Rule<Hyper>::update(hyper, plan.options->initial_lr, bucket);
       }
       if constexpr (detail::HasScalars<Hyper>) {

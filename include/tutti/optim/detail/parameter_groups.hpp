@@ -3,7 +3,7 @@
 
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
-#include <tutti/optim/detail/strip.hpp>
+#include <tutti/optim/detail/parameter_view.hpp>
 #include <tutti/optim/initial_lr.hpp>
 #include <tutti/optim/reports_metrics.hpp>
 
@@ -142,10 +142,10 @@ struct Bucket {
   std::vector<at::Tensor> gradients;  // held only during a step
   std::array<std::vector<at::Tensor>, 3> buffers;
   std::vector<at::Tensor> steps;  // where the Adam kernels read the step: handles of one scalar
-  bool plain = false;         // floats on the CPU: strips, where the processor has loops for them
-  bool on_cuda = false;       // floats on a GPU: strips, where the program has a kernel for them
-  std::vector<Strip> strips;  // room for those of a step
-  std::vector<std::ptrdiff_t> average;  // of each parameter in Sweep::averaging; -1: none
+  bool plain = false;    // floats on the CPU: views, where the processor has loops for them
+  bool on_cuda = false;  // floats on a GPU: views, where the program has a kernel for them
+  std::vector<ParameterView> views;     // room for those of a step
+  std::vector<std::ptrdiff_t> average;  // of each parameter in FusedStep::averaging; -1: none
 };
 
 inline std::string parameter_name(std::size_t index) {

@@ -22,7 +22,7 @@ class GraphWork {
   [[nodiscard]] virtual bool left_out() const = 0;
 
   /// All of it, without a graph. share: of the batch's loss that is the microbatch's.
-  virtual void plainly(double share) = 0;
+  virtual void eager(double share) = 0;
 
   // ---- With a graph, in this order ------------------------------------------------------------
   virtual void ahead() = 0;

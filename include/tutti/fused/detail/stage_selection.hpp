@@ -13,7 +13,7 @@
 #include <tutti/core/recipe.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/fused/detail/order.hpp>
-#include <tutti/fused/detail/pieces.hpp>
+#include <tutti/fused/detail/segments.hpp>
 #include <tutti/fused/pixels.hpp>
 
 /// Which policies of a recipe are stages of its fused pass.
@@ -96,20 +96,20 @@ bool leave_to_pass(const P& policy, const State& state, Store& store) {
 
 /// `P` decides batch by batch whether its pixels can be fused.
 template <class P>
-concept Hesitates = requires(Unswitched<P>& policy, const Frame& frame, State& state) {
+concept MayDecline = requires(Unswitched<P>& policy, const Frame& frame, State& state) {
   policy.pixels(frame, state);
 };
 
 struct Candidate {
   Kind kind;
   bool reads;
-  bool hesitates;
+  bool may_decline;
 };
 template <class P, class E>
-inline constexpr Candidate candidate{kind<P, E>(), MayRead<P>, Hesitates<P>};
+inline constexpr Candidate candidate{kind<P, E>(), MayRead<P>, MayDecline<P>};
 
 template <std::size_t N>
-struct Choice {
+struct Selection {
   std::array<std::size_t, N> index{};
   std::size_t size = 0;
 };
@@ -118,8 +118,8 @@ struct Choice {
 /// which only microbatches are mixed. None without a Scale; before it nothing that could end the
 /// pass, which gives floats.
 template <std::size_t N>
-consteval Choice<N> choose(const std::array<Candidate, N>& all, std::size_t whole) {
-  Choice<N> out;
+consteval Selection<N> select_stages(const std::array<Candidate, N>& all, std::size_t whole) {
+  Selection<N> out;
   bool scaled = false;
   bool mixed = false;
   bool cropped = false;
@@ -133,7 +133,7 @@ consteval Choice<N> choose(const std::array<Candidate, N>& all, std::size_t whol
                       : k == Kind::mix   ? scaled && !mixed && i >= whole
                       : k == Kind::paste ? i >= whole
                                          : k == Kind::free;
-    if (fits && (scaled || k == Kind::scale || !all[i].hesitates)) {
+    if (fits && (scaled || k == Kind::scale || !all[i].may_decline)) {
       out.index[out.size++] = i;
       scaled = scaled || k == Kind::scale;
       mixed = mixed || k == Kind::mix;
@@ -145,21 +145,21 @@ consteval Choice<N> choose(const std::array<Candidate, N>& all, std::size_t whol
       cropped = flipped = others = false;
     }
   }
-  return scaled ? out : Choice<N>{};
+  return scaled ? out : Selection<N>{};
 }
 
 /// The stages among policies that act AfterDataloader and those that act BeforeForward, in order.
 template <class Whole, class Parts>
-struct Lineup;
+struct StageSelection;
 template <class... Ws, class... Ps>
-struct Lineup<types<Ws...>, types<Ps...>> {
-  static constexpr auto chosen = choose<sizeof...(Ws) + sizeof...(Ps)>(
+struct StageSelection<types<Ws...>, types<Ps...>> {
+  static constexpr auto selected = select_stages<sizeof...(Ws) + sizeof...(Ps)>(
       {candidate<Ws, AfterDataloader>..., candidate<Ps, BeforeForward>...}, sizeof...(Ws));
   template <std::size_t... I>
   static consteval auto list(std::index_sequence<I...>) {
-    return types<::tutti::detail::nth<chosen.index[I], Ws..., Ps...>...>{};
+    return types<::tutti::detail::nth<selected.index[I], Ws..., Ps...>...>{};
   }
-  using type = decltype(list(std::make_index_sequence<chosen.size>{}));
+  using type = decltype(list(std::make_index_sequence<selected.size>{}));
 };
 
 /// `P` mixes examples by its pixel expression.

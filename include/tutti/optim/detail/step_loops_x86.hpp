@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tutti/optim/detail/strip.hpp>
+#include <tutti/optim/detail/parameter_view.hpp>
 
 #include <cstdint>
 
-/// The loops of strips.hpp with AVX2. Every function names the instructions that it needs, so the
+/// The loops of views.hpp with AVX2. Every function names the instructions that it needs, so the
 /// program is compiled for any x86-64 processor and asks at run time.
 ///
 /// Results are those of LibTorch's fused kernels, bit by bit: the same blocks of 8, the same
@@ -78,9 +78,9 @@ template <bool Last>
 
 /// The gradient, scaled and limited; NaN stays.
 template <bool Last>
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline Floats gradient(const Strip& s,
+[[gnu::target("avx2,fma"), gnu::always_inline]] inline Floats gradient(const ParameterView& s,
                                                                        const Block<Last>& block,
-                                                                       const Fold& f) {
+                                                                       const StepExtras& f) {
   Floats g = load(s.gradient, block) * all(f.scale);
   g = smaller(all(f.limit), larger(all(-f.limit), g));
   if (f.keep) {
@@ -90,9 +90,9 @@ template <bool Last>
 }
 
 template <bool Last>
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline void finish(const Strip& s,
+[[gnu::target("avx2,fma"), gnu::always_inline]] inline void finish(const ParameterView& s,
                                                                    const Block<Last>& block,
-                                                                   const Fold& f, Floats p) {
+                                                                   const StepExtras& f, Floats p) {
   store(s.parameter, block, p);
   if (s.average != nullptr) {
     const Floats e = load(s.average, block);
@@ -101,10 +101,10 @@ template <bool Last>
 }
 
 template <bool Last>
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline void advance(const Strip& s,
+[[gnu::target("avx2,fma"), gnu::always_inline]] inline void advance(const ParameterView& s,
                                                                     const Block<Last>& block,
                                                                     const AdamNumbers& a,
-                                                                    const Fold& f) {
+                                                                    const StepExtras& f) {
   Floats g = gradient(s, block, f) * all(a.sign);
   Floats p = load(s.parameter, block);
   if (a.shrink != 0) {
@@ -133,10 +133,10 @@ template <bool Last>
 }
 
 template <bool Last>
-[[gnu::target("avx2,fma"), gnu::always_inline]] inline void advance(const Strip& s,
+[[gnu::target("avx2,fma"), gnu::always_inline]] inline void advance(const ParameterView& s,
                                                                     const Block<Last>& block,
                                                                     const SgdNumbers& a,
-                                                                    const Fold& f) {
+                                                                    const StepExtras& f) {
   Floats g = gradient(s, block, f) * all(a.sign);
   Floats p = load(s.parameter, block);
   if (a.shrink != 0) {
@@ -158,22 +158,22 @@ template <bool Last>
   finish(s, block, f, fma(g, all(a.step), p));
 }
 
-/// Elements [from, to) of a strip; both are multiples of 8, or `to` is its end. Numbers come by
+/// Elements [from, to) of a view; both are multiples of 8, or `to` is its end. Numbers come by
 /// value, so that no store can change them.
 template <class Numbers>
-[[gnu::target("avx2,fma")]] void sweep_avx2(const Strip s, const std::int64_t from,
-                                            const std::int64_t to, const Numbers numbers,
-                                            const Fold fold) {
+[[gnu::target("avx2,fma")]] void step_avx2(const ParameterView s, const std::int64_t from,
+                                           const std::int64_t to, const Numbers numbers,
+                                           const StepExtras extras) {
   std::int64_t i = from;
   for (; i + 8 <= to; i += 8) {
-    advance(s, Block<false>{i, {}}, numbers, fold);
+    advance(s, Block<false>{i, {}}, numbers, extras);
   }
   if (i < to) {
     Lanes mask{};
     for (std::int64_t lane = 0; lane < to - i; ++lane) {
       mask[lane] = -1;
     }
-    advance(s, Block<true>{i, mask}, numbers, fold);
+    advance(s, Block<true>{i, mask}, numbers, extras);
   }
 }
 

@@ -1,4 +1,4 @@
-#include <tutti/train/fetched.hpp>
+#include <tutti/train/downloaded_checkpoint.hpp>
 
 #include <chrono>
 #include <filesystem>
@@ -77,28 +77,30 @@ TEST_CASE("an address has a scheme", "[train][fetched]") {
 TEST_CASE("one that is alone works at once, and what it throws comes back", "[train][fetched]") {
   dist::SingleProcess alone;
   std::thread::id worker;
-  train::patiently(alone, true, [&] { worker = std::this_thread::get_id(); });
+  train::run_while_others_wait(alone, true, [&] { worker = std::this_thread::get_id(); });
   CHECK(worker == std::this_thread::get_id());
-  CHECK_THROWS_AS(train::patiently(alone, true, [] { throw std::range_error("disk full"); }),
-                  std::range_error);
+  CHECK_THROWS_AS(
+      train::run_while_others_wait(alone, true, [] { throw std::range_error("disk full"); }),
+      std::range_error);
   int calls = 0;
-  train::patiently(alone, false, [&] { ++calls; });
+  train::run_while_others_wait(alone, false, [&] { ++calls; });
   CHECK(calls == 0);
 }
 
 TEST_CASE("a rank waits for those who work, and hears of their failure", "[train][fetched]") {
   Second world;
   world.waits = 2;
-  train::patiently(world, false, [] { FAIL("it is not this rank that works"); });
+  train::run_while_others_wait(world, false, [] { FAIL("it is not this rank that works"); });
   CHECK(world.waited == 2);
   world.error = "the line is down";
-  CHECK_THROWS_WITH(train::patiently(world, false, [] {}),
+  CHECK_THROWS_WITH(train::run_while_others_wait(world, false, [] {}),
                     ContainsSubstring("rank 0: the line is down"));
-  CHECK_THROWS_WITH(train::patiently(world, true, [] { throw std::runtime_error("own"); }), "own");
+  CHECK_THROWS_WITH(
+      train::run_while_others_wait(world, true, [] { throw std::runtime_error("own"); }), "own");
 
   world.error.clear();
   std::thread::id worker;  // one of its own, while this one answers the others
-  train::patiently(world, true, [&] { worker = std::this_thread::get_id(); });
+  train::run_while_others_wait(world, true, [&] { worker = std::this_thread::get_id(); });
   CHECK(worker != std::thread::id());
   CHECK(worker != std::this_thread::get_id());
 }
@@ -111,10 +113,10 @@ TEST_CASE("a checkpoint is fetched from who has it, and removed at the end", "[t
   Source second("gs://");
   Source third("gs://");
   {
-    const train::Fetched fetched("gs://bucket/a", {&first, &second, &third}, alone);
+    const train::DownloadedCheckpoint fetched("gs://bucket/a", {&first, &second, &third}, alone);
     CHECK(fs::path(fetched.folder()).parent_path() == folder.path());
     CHECK(read_bytes(fetched.folder() + "/manifest.json") == "gs://bucket/a");
-    const train::Fetched again("gs://bucket/b", {&second}, alone);
+    const train::DownloadedCheckpoint again("gs://bucket/b", {&second}, alone);
     CHECK(again.folder() != fetched.folder());
   }
   CHECK(first.asked == Names{"gs://bucket/a"});
@@ -130,7 +132,7 @@ TEST_CASE("a checkpoint that nobody has, or cannot bring, is refused and leaves 
   dist::SingleProcess alone;
   Source source("s3://");
   const auto fetch = [&](const std::string& uri, const std::vector<checkpoint::Mirror*>& mirrors) {
-    const train::Fetched fetched(uri, mirrors, alone);
+    const train::DownloadedCheckpoint fetched(uri, mirrors, alone);
   };
   CHECK_THROWS_WITH(fetch("gs://a", {&source}),
                     ContainsSubstring("load_path is 'gs://a', but no policy of the recipe loads "
@@ -143,7 +145,7 @@ TEST_CASE("a checkpoint that nobody has, or cannot bring, is refused and leaves 
 TEST_CASE("the other ranks of a node read what the first one fetched", "[train][fetched]") {
   Second world;
   Source source("s3://");
-  const train::Fetched fetched("s3://a", {&source}, world);
+  const train::DownloadedCheckpoint fetched("s3://a", {&source}, world);
   CHECK(fetched.folder() == "/of/rank/zero");
   CHECK(source.asked.empty());
 }

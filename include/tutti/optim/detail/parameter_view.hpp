@@ -9,7 +9,7 @@
 namespace tutti::optim::detail {
 
 /// The memory of one parameter and of all that belongs to it, element beside element.
-struct Strip {
+struct ParameterView {
   float* parameter;
   float* gradient;
   std::array<float*, 3> buffers;  ///< null where the rule has none
@@ -17,8 +17,8 @@ struct Strip {
   std::int64_t size;
 };
 
-/// What a Sweep asks for, the same for all parameters.
-struct Fold {
+/// What a FusedStep asks for, the same for all parameters.
+struct StepExtras {
   float scale = 1;
   float limit = std::numeric_limits<float>::infinity();
   bool keep = false;                    ///< write the changed gradient

@@ -1,4 +1,4 @@
-#include <tutti/train/sweep.hpp>
+#include <tutti/train/fused_step.hpp>
 
 #include "support/catch.hpp"
 
@@ -68,7 +68,7 @@ TrainerOptions options(OptimizerSpec optimizer) {
 }
 
 // An optimizer that notes what is left to it and passes it on.
-struct Spy final : torch::optim::Optimizer, optim::Sweeping {
+struct Spy final : torch::optim::Optimizer, optim::FusedStepOptimizer {
   explicit Spy(std::shared_ptr<optim::Fused<AdamW>> made)
       : Optimizer(made->param_groups(), std::make_unique<optim::GroupOptions<AdamW>>(AdamW{})),
         inner(std::move(made)) {}
@@ -76,16 +76,16 @@ struct Spy final : torch::optim::Optimizer, optim::Sweeping {
     ++plain;
     return inner->step();
   }
-  void step(const optim::Sweep& sweep) override {
-    sweeps.push_back(sweep);
-    inner->step(sweep);
+  void step(const optim::FusedStep& fused) override {
+    received.push_back(fused);
+    inner->step(fused);
   }
   void save(torch::serialize::OutputArchive&) const override {}
   void load(torch::serialize::InputArchive&) override {}
 
   std::shared_ptr<optim::Fused<AdamW>> inner;
   int plain = 0;
-  std::vector<optim::Sweep> sweeps;
+  std::vector<optim::FusedStep> received;
 };
 
 // What a run leaves.
@@ -174,7 +174,7 @@ struct SeeGradients final {
 
 }  // namespace
 
-TEST_CASE("what folds is decided by the recipe", "[train][sweep]") {
+TEST_CASE("what folds is decided by the recipe", "[train][fused_step]") {
   STATIC_REQUIRE(FoldsOf<GradientClipping, EMA>::plan.gradients);
   STATIC_REQUIRE(FoldsOf<GradientClipping, EMA>::plan.averages);
   STATIC_REQUIRE(FoldsOf<EMA>::plan.averages);
@@ -190,7 +190,7 @@ TEST_CASE("what folds is decided by the recipe", "[train][sweep]") {
   STATIC_REQUIRE_FALSE(WithSam::plan.averages);
 }
 
-TEST_CASE("the optimizer gets the scale and the averages", "[train][sweep]") {
+TEST_CASE("the optimizer gets the scale and the averages", "[train][fused_step]") {
   for (const bool fold : {true, false}) {
     auto model = net();
     TrainerOptions how = options(nullptr);
@@ -202,17 +202,17 @@ TEST_CASE("the optimizer gets the scale and the averages", "[train][sweep]") {
     Trainer trainer{model, how, tight, EMA{.half_life = "10ba", .update_interval = "2ba"}};
     trainer.fit();
     CHECK(spy->plain == (fold ? 0 : 12));
-    REQUIRE(spy->sweeps.size() == (fold ? 12 : 0));
-    for (std::size_t i = 0; i < spy->sweeps.size(); ++i) {
-      CHECK(spy->sweeps[i].scale < 1);
-      CHECK_FALSE(spy->sweeps[i].keep_gradients);
-      CHECK((spy->sweeps[i].averaging.averages != nullptr) == (i > 0 && i % 2 == 1));
+    REQUIRE(spy->received.size() == (fold ? 12 : 0));
+    for (std::size_t i = 0; i < spy->received.size(); ++i) {
+      CHECK(spy->received[i].scale < 1);
+      CHECK_FALSE(spy->received[i].keep_gradients);
+      CHECK((spy->received[i].averaging.averages != nullptr) == (i > 0 && i % 2 == 1));
     }
   }
 }
 
 TEST_CASE("a run with clipping and averages folded is the run with them apart",
-          "[train][sweep][law]") {
+          "[train][fused_step][law]") {
   const EMA ema{.half_life = "5ba"};
   for (const OptimizerSpec& optimizer :
        {OptimizerSpec(DecoupledAdamW{.lr = 0.01, .weight_decay = 1e-4}),
@@ -230,7 +230,8 @@ TEST_CASE("a run with clipping and averages folded is the run with them apart",
   }
 }
 
-TEST_CASE("every way of clipping and averaging gives the same run folded", "[train][sweep][law]") {
+TEST_CASE("every way of clipping and averaging gives the same run folded",
+          "[train][fused_step][law]") {
   const TrainerOptions how = options(DecoupledAdamW{.lr = 0.01});
   const EMA ema{.half_life = "5ba"};
   using enum ClippingType;
@@ -250,7 +251,7 @@ TEST_CASE("every way of clipping and averaging gives the same run folded", "[tra
 }
 
 TEST_CASE("microbatches, evaluation between batches and bfloat16 give the same run folded",
-          "[train][sweep][law]") {
+          "[train][fused_step][law]") {
   TrainerOptions how = options(DecoupledAdamW{.lr = 0.01});
   how.device_train_microbatch_size = 2;
   how.eval_interval = "1ba";
@@ -260,7 +261,7 @@ TEST_CASE("microbatches, evaluation between batches and bfloat16 give the same r
   same_apart(how, tight, EMA{.half_life = "5ba"});
 }
 
-TEST_CASE("beside policies that come between, the run is the same", "[train][sweep][law]") {
+TEST_CASE("beside policies that come between, the run is the same", "[train][fused_step][law]") {
   const TrainerOptions how = options(DecoupledAdamW{.lr = 0.01});
   const EMA ema{.half_life = "5ba"};
   same_apart(how, tight, ema, ShrinkWeights{});
@@ -271,7 +272,7 @@ TEST_CASE("beside policies that come between, the run is the same", "[train][swe
              ema, LayerFreezing{.freeze_start = 0.3, .freeze_level = 0.6});
 }
 
-TEST_CASE("whoever looks at gradients sees clipped ones", "[train][sweep]") {
+TEST_CASE("whoever looks at gradients sees clipped ones", "[train][fused_step]") {
   for (const bool fold : {true, false}) {
     const SeeGradients eyes;
     run(fold, options(DecoupledAdamW{.lr = 0.01}), tight, eyes);
@@ -282,7 +283,7 @@ TEST_CASE("whoever looks at gradients sees clipped ones", "[train][sweep]") {
   }
 }
 
-TEST_CASE("OptimizerMonitor reports clipped gradients from a folded step", "[train][sweep]") {
+TEST_CASE("OptimizerMonitor reports clipped gradients from a folded step", "[train][fused_step]") {
   const Result got = run(true, options(DecoupledAdamW{.lr = 0.01}), tight, OptimizerMonitor{});
   int seen = 0;
   for (const auto& [name, value] : got.logged) {
@@ -294,7 +295,7 @@ TEST_CASE("OptimizerMonitor reports clipped gradients from a folded step", "[tra
   CHECK(seen > 0);
 }
 
-TEST_CASE("a resumed run goes on the same, folded or not", "[train][sweep][resume]") {
+TEST_CASE("a resumed run goes on the same, folded or not", "[train][fused_step][resume]") {
   const EMA ema{.half_life = "5ba"};
   const OptimizerSpec optimizer = DecoupledAdamW{.lr = 0.01, .weight_decay = 1e-4};
   const Result whole = run(true, options(optimizer), tight, ema);
@@ -316,7 +317,7 @@ TEST_CASE("a resumed run goes on the same, folded or not", "[train][sweep][resum
 }
 
 TEST_CASE("switches fold as their policies do, and what is off leaves nothing to the pass",
-          "[train][sweep][switch]") {
+          "[train][fused_step][switch]") {
   STATIC_REQUIRE(FoldsOf<Switch<GradientClipping>, Switch<EMA>>::plan.gradients);
   STATIC_REQUIRE(FoldsOf<Switch<GradientClipping>, Switch<EMA>>::plan.averages);
   const EMA ema{.half_life = "5ba"};
@@ -335,7 +336,7 @@ TEST_CASE("switches fold as their policies do, and what is off leaves nothing to
 }
 
 TEST_CASE("a folded run on a GPU is the run apart but for roundings, and resumes bit for bit",
-          "[train][sweep][cuda][gpu][resume]") {
+          "[train][fused_step][cuda][gpu][resume]") {
   if (!torch::cuda::is_available()) {
     return tutti_test::skip("there is no CUDA device");
   }
@@ -383,7 +384,8 @@ TEST_CASE("a folded run on a GPU is the run apart but for roundings, and resumes
   }
 }
 
-TEST_CASE("the optimizer gets the scale where the gradients are", "[train][sweep][cuda][gpu]") {
+TEST_CASE("the optimizer gets the scale where the gradients are",
+          "[train][fused_step][cuda][gpu]") {
   if (!torch::cuda::is_available()) {
     return tutti_test::skip("there is no CUDA device");
   }
@@ -397,17 +399,17 @@ TEST_CASE("the optimizer gets the scale where the gradients are", "[train][sweep
   Trainer trainer{model, how, tight, EMA{.half_life = "10ba"}};
   trainer.fit();
   CHECK(spy->plain == 0);
-  REQUIRE(spy->sweeps.size() == 12);
-  for (const optim::Sweep& sweep : spy->sweeps) {
-    CHECK(sweep.scale == 1);
-    REQUIRE(sweep.device_scale.defined());
-    CHECK(sweep.device_scale.is_cuda());
-    CHECK(sweep.device_scale.item<double>() < 1);
+  REQUIRE(spy->received.size() == 12);
+  for (const optim::FusedStep& fused : spy->received) {
+    CHECK(fused.scale == 1);
+    REQUIRE(fused.device_scale.defined());
+    CHECK(fused.device_scale.is_cuda());
+    CHECK(fused.device_scale.item<double>() < 1);
   }
 }
 
 TEST_CASE("behind a gradient scaler a step folds unless it is left out",
-          "[train][sweep][cuda][gpu]") {
+          "[train][fused_step][cuda][gpu]") {
   if (!torch::cuda::is_available()) {
     return tutti_test::skip("there is no CUDA device");
   }
@@ -430,8 +432,8 @@ TEST_CASE("behind a gradient scaler a step folds unless it is left out",
     };
     Trainer trainer{model, how, tight, EMA{.half_life = "10ba"}};
     trainer.fit();
-    steps = fold ? spy->sweeps.size() : static_cast<std::size_t>(spy->plain);
-    CHECK((fold ? static_cast<std::size_t>(spy->plain) : spy->sweeps.size()) == 0);
+    steps = fold ? spy->received.size() : static_cast<std::size_t>(spy->plain);
+    CHECK((fold ? static_cast<std::size_t>(spy->plain) : spy->received.size()) == 0);
     return at::cat(
         {tiny::flat(*model), trainer.template get<EMA>().averages().front().second.flatten()});
   };

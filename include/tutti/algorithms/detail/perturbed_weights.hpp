@@ -40,31 +40,31 @@ class Copies {
 };
 
 // to[i] = from[i] + length * direction[i] / (|direction| + epsilon), on the CPU.
-void point_uphill_on_host(const std::vector<at::Tensor>& from, const Gradients& slope,
+void point_uphill_on_host(const std::vector<at::Tensor>& from, const Gradients& uphill,
                           const std::vector<at::Tensor>& to, double length, double epsilon);
 
 // The same on a device, which is not waited for. The gradients are used up.
-void point_uphill_on_device(const std::vector<at::Tensor>& from, const Gradients& slope,
+void point_uphill_on_device(const std::vector<at::Tensor>& from, const Gradients& uphill,
                             const std::vector<at::Tensor>& to, double length, double epsilon);
 
 // While it lives the parameters stand `length` up their gradients; then they are what they were,
 // bit for bit, however the scope is left. Their gradients' contents are used up.
-class Climb {
+class PerturbedWeights {
  public:
-  Climb(const Gradients& slope, Copies& memory, double length, double epsilon)
-      : parameters_(slope.parameters) {
+  PerturbedWeights(const Gradients& uphill, Copies& memory, double length, double epsilon)
+      : parameters_(uphill.parameters) {
     const c10::AutoGradMode no_grad(false);
     places_ = memory.room_for(parameters_);
-    if (all_on_cpu(slope.gradients)) {
-      point_uphill_on_host(parameters_, slope, places_, length, epsilon);
+    if (all_on_cpu(uphill.gradients)) {
+      point_uphill_on_host(parameters_, uphill, places_, length, epsilon);
     } else {
-      point_uphill_on_device(parameters_, slope, places_, length, epsilon);
+      point_uphill_on_device(parameters_, uphill, places_, length, epsilon);
     }
     change_places();
   }
-  ~Climb() { change_places(); }
-  Climb(const Climb&) = delete;
-  Climb& operator=(const Climb&) = delete;
+  ~PerturbedWeights() { change_places(); }
+  PerturbedWeights(const PerturbedWeights&) = delete;
+  PerturbedWeights& operator=(const PerturbedWeights&) = delete;
 
  private:
   void change_places() const;
@@ -74,22 +74,22 @@ class Climb {
 };
 
 // While it lives the tensors may change; then they are what they were.
-class Frozen {
+class SavedTensors {
  public:
-  Frozen(std::vector<at::Tensor> tensors, Copies& memory) : tensors_(std::move(tensors)) {
+  SavedTensors(std::vector<at::Tensor> tensors, Copies& memory) : tensors_(std::move(tensors)) {
     const c10::AutoGradMode no_grad(false);
     kept_ = memory.room_for(tensors_);
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       kept_[i].copy_(tensors_[i], /*non_blocking=*/true);
     }
   }
-  ~Frozen() {
+  ~SavedTensors() {
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       exchange(tensors_[i], kept_[i]);
     }
   }
-  Frozen(const Frozen&) = delete;
-  Frozen& operator=(const Frozen&) = delete;
+  SavedTensors(const SavedTensors&) = delete;
+  SavedTensors& operator=(const SavedTensors&) = delete;
 
  private:
   std::vector<at::Tensor> tensors_;
@@ -102,12 +102,12 @@ class Frozen {
 
 namespace tutti::detail {
 
-TUTTI_INLINE void point_uphill_on_host(const std::vector<at::Tensor>& from, const Gradients& slope,
+TUTTI_INLINE void point_uphill_on_host(const std::vector<at::Tensor>& from, const Gradients& uphill,
                                        const std::vector<at::Tensor>& to, double length,
                                        double epsilon) {
-  const double factor = length / (host_norm(slope.gradients) + epsilon);
+  const double factor = length / (host_norm(uphill.gradients) + epsilon);
   for (std::size_t i = 0; i < from.size(); ++i) {
-    const at::Tensor& gradient = slope.gradients[i];
+    const at::Tensor& gradient = uphill.gradients[i];
     if (is_small(from[i]) && is_small(gradient) && from[i].strides() == gradient.strides()) {
       const auto* w = from[i].const_data_ptr<float>();
       const auto* g = gradient.const_data_ptr<float>();
@@ -124,15 +124,15 @@ TUTTI_INLINE void point_uphill_on_host(const std::vector<at::Tensor>& from, cons
 }
 
 TUTTI_INLINE void point_uphill_on_device(const std::vector<at::Tensor>& from,
-                                         const Gradients& slope, const std::vector<at::Tensor>& to,
+                                         const Gradients& uphill, const std::vector<at::Tensor>& to,
                                          double length, double epsilon) {
-  const at::Tensor factor = device_norm(slope.gradients).add_(epsilon).reciprocal_().mul_(length);
-  at::_ops::_foreach_mul__Tensor::call(slope.gradients, factor);
+  const at::Tensor factor = device_norm(uphill.gradients).add_(epsilon).reciprocal_().mul_(length);
+  at::_ops::_foreach_mul__Tensor::call(uphill.gradients, factor);
   at::_ops::_foreach_copy_::call(to, from, /*non_blocking=*/false);
-  at::_ops::_foreach_add__List::call(to, slope.gradients, 1);
+  at::_ops::_foreach_add__List::call(to, uphill.gradients, 1);
 }
 
-TUTTI_INLINE void Climb::change_places() const {
+TUTTI_INLINE void PerturbedWeights::change_places() const {
   for (std::size_t i = 0; i < places_.size(); ++i) {
     exchange(parameters_[i], places_[i]);
   }

@@ -20,21 +20,21 @@ inline bool is_address(std::string_view path) {
 
 /// A checkpoint from elsewhere in a temporary folder of each node, which is removed at the end of
 /// its life.
-class Fetched {
+class DownloadedCheckpoint {
  public:
   /// A collective; local rank 0 of every node downloads. Throws c10::Error on every rank when no
   /// mirror has that address or it cannot be brought.
-  Fetched(const std::string& uri, const std::vector<checkpoint::Mirror*>& mirrors,
-          dist::Communicator& world)
-      : Fetched(uri, mirrors, world, world.environment().local_rank == 0) {}
+  DownloadedCheckpoint(const std::string& uri, const std::vector<checkpoint::Mirror*>& mirrors,
+                       dist::Communicator& world)
+      : DownloadedCheckpoint(uri, mirrors, world, world.environment().local_rank == 0) {}
 
   [[nodiscard]] const std::string& folder() const { return checkpoint_.path(); }
 
  private:
-  Fetched(const std::string& uri, const std::vector<checkpoint::Mirror*>& mirrors,
-          dist::Communicator& world, bool first)
+  DownloadedCheckpoint(const std::string& uri, const std::vector<checkpoint::Mirror*>& mirrors,
+                       dist::Communicator& world, bool first)
       : checkpoint_(world.broadcast_bytes(checkpoint::TemporaryCheckpoint::new_path()), first) {
-    patiently(world, first, [&] { fetch(uri, mirrors); });
+    run_while_others_wait(world, first, [&] { fetch(uri, mirrors); });
   }
 
   void fetch(const std::string& uri, const std::vector<checkpoint::Mirror*>& mirrors) const {

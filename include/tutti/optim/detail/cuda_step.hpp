@@ -3,7 +3,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/cuda_kernel.hpp>
-#include <tutti/optim/detail/strip.hpp>
+#include <tutti/optim/detail/parameter_view.hpp>
 
 #include <array>
 #include <cstddef>
@@ -18,20 +18,20 @@
 /// One pass over the memory of many parameters on a CUDA device.
 ///
 /// The operations and their roundings are those of the loops for the CPU in whole blocks of 8
-/// (strips_x86.hpp); LibTorch's kernels for CUDA contract other products.
+/// (step_loops_x86.hpp); LibTorch's kernels for CUDA contract other products.
 namespace tutti::optim::detail {
 
-/// How many strips one launch takes, and how many elements of a strip one block of threads.
-inline constexpr std::size_t strips_in_launch = 64;
+/// How many views one launch takes, and how many elements of a view one block of threads.
+inline constexpr std::size_t views_in_launch = 64;
 inline constexpr std::int64_t elements_in_block = 4096;
 
 /// The kernel. TUTTI_NUMBERS is the type of the rule's numbers.
-inline constexpr std::string_view sweep_text = R"cuda(
-struct Strip {
+inline constexpr std::string_view step_text = R"cuda(
+struct ParameterView {
   float *parameter, *gradient, *buffers[3], *average;
   long long size;
 };
-struct Fold {
+struct StepExtras {
   float scale, limit;
   bool keep;
   float follow;
@@ -44,18 +44,18 @@ struct Sgd {
   float sign, shrink, coupled, momentum, undamped, step;
   bool nesterov, first;
 };
-struct Strips {
-  Strip strips[64];
+struct ParameterViews {
+  ParameterView views[64];
   unsigned first[64];  // block of each
   int count;
-  Fold fold;
+  StepExtras extras;
 };
 
 struct Element {
   float parameter, gradient, buffers[3], average;
 };
 
-__device__ void advance(const Adam& a, const Strip& s, Element& x) {
+__device__ void advance(const Adam& a, const ParameterView& s, Element& x) {
   float g = x.gradient * a.sign;
   float p = a.shrink != 0 ? fmaf(x.parameter, a.shrink, x.parameter) : x.parameter;
   g = a.coupled != 0 ? fmaf(p, a.coupled, g) : g;
@@ -73,7 +73,7 @@ __device__ void advance(const Adam& a, const Strip& s, Element& x) {
   x.parameter = p + a.step * m / (sqrtf(square) / a.root + a.eps);
 }
 
-__device__ void advance(const Sgd& a, const Strip& s, Element& x) {
+__device__ void advance(const Sgd& a, const ParameterView& s, Element& x) {
   float g = x.gradient * a.sign;
   const float p = a.shrink != 0 ? fmaf(x.parameter, a.shrink, x.parameter) : x.parameter;
   g = a.coupled != 0 ? fmaf(p, a.coupled, g) : g;
@@ -117,7 +117,7 @@ __device__ void store(float* to, const Place& place, const Four& values) {
   }
 }
 
-__device__ bool aligned(const Strip& s) {
+__device__ bool aligned(const ParameterView& s) {
   const float* const all[] = {s.parameter,  s.gradient,   s.buffers[0],
                               s.buffers[1], s.buffers[2], s.average};
   unsigned long long bits = 0;
@@ -127,7 +127,7 @@ __device__ bool aligned(const Strip& s) {
   return bits % sizeof(Four) == 0;
 }
 
-__device__ void sweep(const Strip& s, const Fold& f, const TUTTI_NUMBERS& numbers,
+__device__ void step_view(const ParameterView& s, const StepExtras& f, const TUTTI_NUMBERS& numbers,
                       const Place& place) {
   Four parameter = load(s.parameter, place);
   Four gradient = load(s.gradient, place);
@@ -155,33 +155,33 @@ __device__ void sweep(const Strip& s, const Fold& f, const TUTTI_NUMBERS& number
   store(s.average, place, average);
 }
 
-extern "C" __global__ void tutti_optimizer_sweep(Strips all, TUTTI_NUMBERS numbers) {
-  int strip = 0;  // of this block
-  for (int end = all.count; end - strip > 1;) {
-    const int middle = (strip + end) / 2;
-    (all.first[middle] <= blockIdx.x ? strip : end) = middle;
+extern "C" __global__ void tutti_optimizer_step(ParameterViews all, TUTTI_NUMBERS numbers) {
+  int view = 0;  // of this block
+  for (int end = all.count; end - view > 1;) {
+    const int middle = (view + end) / 2;
+    (all.first[middle] <= blockIdx.x ? view : end) = middle;
   }
-  const Strip s = all.strips[strip];
-  Fold f = all.fold;
+  const ParameterView s = all.views[view];
+  StepExtras f = all.extras;
   f.scale = f.device_scale ? *f.device_scale : f.scale;
   const bool whole = aligned(s);
-  const long long begin = (long long)(blockIdx.x - all.first[strip]) * 4096;
+  const long long begin = (long long)(blockIdx.x - all.first[view]) * 4096;
   for (int round = 0; round < 4; ++round) {
     const long long at = begin + 4 * (round * 256 + (int)threadIdx.x);
     if (at < s.size) {
       const int count = s.size - at < 4 ? (int)(s.size - at) : 4;
-      sweep(s, f, numbers, {at, count, whole && count == 4});
+      step_view(s, f, numbers, {at, count, whole && count == 4});
     }
   }
 }
 )cuda";
 
 /// The first argument of the kernel, as its text declares it.
-struct CudaStrips {
-  std::array<Strip, strips_in_launch> strips;
-  std::array<std::uint32_t, strips_in_launch> first;
+struct CudaViews {
+  std::array<ParameterView, views_in_launch> views;
+  std::array<std::uint32_t, views_in_launch> first;
   std::int32_t count = 0;
-  Fold fold;
+  StepExtras extras;
 };
 
 constexpr const char* kernel_type(const AdamNumbers&) {
@@ -195,18 +195,18 @@ constexpr const char* kernel_type(const SgdNumbers&) {
 template <class Numbers>
 concept HasKernel = requires(const Numbers& numbers) { kernel_type(numbers); };
 
-/// Updates all strips, which are on this device, on its current stream; does not wait for it.
+/// Updates all views, which are on this device, on its current stream; does not wait for it.
 ///
 /// numbers: "Adam" or "Sgd", and where they are. Throws c10::Error as core/detail/cuda_kernel.hpp
 /// says.
-void sweep_on(c10::Device device, const std::vector<Strip>& strips, const char* type, void* numbers,
-              const Fold& fold);
+void step_on(c10::Device device, const std::vector<ParameterView>& views, const char* type,
+             void* numbers, const StepExtras& extras);
 
 template <class Numbers>
-void sweep_on(c10::Device device, const std::vector<Strip>& strips, Numbers numbers,
-              const Fold& fold) {
-  static_assert(sizeof(CudaStrips) + sizeof(Numbers) <= 4096, "a kernel's arguments have 4 KiB");
-  sweep_on(device, strips, kernel_type(numbers), &numbers, fold);
+void step_on(c10::Device device, const std::vector<ParameterView>& views, Numbers numbers,
+             const StepExtras& extras) {
+  static_assert(sizeof(CudaViews) + sizeof(Numbers) <= 4096, "a kernel's arguments have 4 KiB");
+  step_on(device, views, kernel_type(numbers), &numbers, extras);
 }
 
 }  // namespace tutti::optim::detail
@@ -215,12 +215,12 @@ void sweep_on(c10::Device device, const std::vector<Strip>& strips, Numbers numb
 
 namespace tutti::optim::detail {
 
-TUTTI_INLINE void sweep_on(c10::Device device, const std::vector<Strip>& strips, const char* type,
-                           void* numbers, const Fold& fold) {
-  const ::tutti::detail::CudaKernel kernel{.text = sweep_text,
-                                           .name = "tutti_optimizer_sweep",
+TUTTI_INLINE void step_on(c10::Device device, const std::vector<ParameterView>& views,
+                          const char* type, void* numbers, const StepExtras& extras) {
+  const ::tutti::detail::CudaKernel kernel{.text = step_text,
+                                           .name = "tutti_optimizer_step",
                                            .macros = {std::string("TUTTI_NUMBERS=") + type}};
-  CudaStrips batch{.strips = {}, .first = {}, .fold = fold};
+  CudaViews batch{.views = {}, .first = {}, .extras = extras};
   std::uint32_t blocks = 0;
   const auto flush = [&] {
     if (blocks > 0) {
@@ -231,15 +231,14 @@ TUTTI_INLINE void sweep_on(c10::Device device, const std::vector<Strip>& strips,
     batch.count = 0;
     blocks = 0;
   };
-  for (const Strip& strip : strips) {
-    if (strip.size > 0) {
+  for (const ParameterView& view : views) {
+    if (view.size > 0) {
       const auto at = static_cast<std::size_t>(batch.count++);
-      batch.strips[at] = strip;
+      batch.views[at] = view;
       batch.first[at] = blocks;
-      blocks +=
-          static_cast<std::uint32_t>((strip.size + elements_in_block - 1) / elements_in_block);
+      blocks += static_cast<std::uint32_t>((view.size + elements_in_block - 1) / elements_in_block);
     }
-    if (batch.count == static_cast<std::int32_t>(strips_in_launch)) {
+    if (batch.count == static_cast<std::int32_t>(views_in_launch)) {
       flush();
     }
   }

@@ -1,4 +1,4 @@
-#include <tutti/fused/detail/lineup.hpp>
+#include <tutti/fused/detail/stage_selection.hpp>
 
 #include "support/catch.hpp"
 
@@ -25,8 +25,8 @@ namespace lineup = tutti::fused::detail;
 
 template <class... Ps>
 using StagesOf =
-    typename lineup::Lineup<typename Recipe<Ps...>::template order<AfterDataloader>,
-                            typename Recipe<Ps...>::template order<BeforeForward>>::type;
+    typename lineup::StageSelection<typename Recipe<Ps...>::template order<AfterDataloader>,
+                                    typename Recipe<Ps...>::template order<BeforeForward>>::type;
 template <class A, class B>
 constexpr bool is = std::is_same_v<A, B>;
 
@@ -100,7 +100,7 @@ static_assert(
 
 static_assert(lineup::MayRead<Reads> && !lineup::MayRead<LooksAway>);
 static_assert(!lineup::MayRead<Switch<LooksAway>>);
-static_assert(lineup::Hesitates<MixUp> && !lineup::Hesitates<Normalize>);
+static_assert(lineup::MayDecline<MixUp> && !lineup::MayDecline<Normalize>);
 static_assert(lineup::Mixer<MixUp> && lineup::Mixer<Switch<CutMix>> && !lineup::Mixer<CutOut>);
 static_assert(lineup::Smoother<LabelSmoothing> && lineup::Smoother<Switch<LabelSmoothing>>);
 static_assert(!lineup::Smoother<MixUp>);

@@ -11,50 +11,50 @@
 
 #include <tutti/fused/pixels.hpp>
 
-/// What rows of the output are made of: each pixel expression divides a row into pieces and says
+/// What rows of the output are made of: each pixel expression divides a row into segments and says
 /// of which images they are.
 namespace tutti::fused::detail {
 
-/// What stands in a piece of a row.
+/// What stands in a segment of a row.
 enum class Fill : std::uint8_t {
   pixels,  // those of an image
   black,   // bytes 0
   zero,    // the float 0
 };
 
-/// A piece of an image.
+/// A segment of an image.
 struct Term {
   std::int64_t image = 0;
   Fill fill = Fill::pixels;
   friend bool operator==(const Term&, const Term&) = default;
 };
 
-/// One piece, or a blend of two.
-struct Terms {
+/// One segment, or a blend of two.
+struct Blend {
   Term own{};
   Term partner{};
   bool mixed = false;
-  friend bool operator==(const Terms&, const Terms&) = default;
+  friend bool operator==(const Blend&, const Blend&) = default;
 };
 
 /// Columns [first, last) of one row, at least one, of one image.
-struct Piece {
+struct Segment {
   std::int64_t image;
   std::int64_t row;
   std::int64_t first;
   std::int64_t last;
 };
 
-// Each of the following calls sink(first, last, terms) for the pieces of p from left to right;
+// Each of the following calls sink(first, last, terms) for the segments of p from left to right;
 // inner(p, sink) does so for what the stages before give. Geometry divides nothing.
 
 template <class Node, class Inner, class Sink>
-void cut(const Node&, Fill, const Inner& inner, const Piece& p, const Sink& sink) {
+void cut(const Node&, Fill, const Inner& inner, const Segment& p, const Sink& sink) {
   inner(p, sink);
 }
 
 template <class Inner, class Sink>
-void cut(const Holes& holes, Fill fill, const Inner& inner, const Piece& p, const Sink& sink) {
+void cut(const Holes& holes, Fill fill, const Inner& inner, const Segment& p, const Sink& sink) {
   for (std::int64_t at = p.first; at < p.last;) {
     std::int64_t hole_end = at;  // of the hole that covers `at`
     std::int64_t next = p.last;  // hole that begins after it
@@ -69,32 +69,32 @@ void cut(const Holes& holes, Fill fill, const Inner& inner, const Piece& p, cons
       }
     }
     if (hole_end > at) {
-      sink(at, hole_end, Terms{.own = {p.image, fill}});
+      sink(at, hole_end, Blend{.own = {p.image, fill}});
       at = hole_end;
     } else {
-      inner(Piece{p.image, p.row, at, next}, sink);
+      inner(Segment{p.image, p.row, at, next}, sink);
       at = next;
     }
   }
 }
 
 template <class Inner, class Sink>
-void cut(const Mix& mix, Fill, const Inner& inner, const Piece& p, const Sink& sink) {
+void cut(const Mix& mix, Fill, const Inner& inner, const Segment& p, const Sink& sink) {
   if (mix.mixing == 0 || !mix.indices.defined()) {
     inner(p, sink);
     return;
   }
   const std::int64_t partner = mix.indices.const_data_ptr<std::int64_t>()[p.image];
-  inner(p, [&](std::int64_t first, std::int64_t last, const Terms& own) {
-    inner(Piece{partner, p.row, first, last},
-          [&](std::int64_t from, std::int64_t to, const Terms& other) {
-            sink(from, to, Terms{own.own, other.own, true});
+  inner(p, [&](std::int64_t first, std::int64_t last, const Blend& own) {
+    inner(Segment{partner, p.row, first, last},
+          [&](std::int64_t from, std::int64_t to, const Blend& other) {
+            sink(from, to, Blend{own.own, other.own, true});
           });
   });
 }
 
 template <class Inner, class Sink>
-void cut(const Paste& paste, Fill, const Inner& inner, const Piece& p, const Sink& sink) {
+void cut(const Paste& paste, Fill, const Inner& inner, const Segment& p, const Sink& sink) {
   const Box& box = paste.box;
   const std::int64_t left = std::clamp(box.left, p.first, p.last);
   const std::int64_t right = std::clamp(box.right, p.first, p.last);
@@ -105,7 +105,7 @@ void cut(const Paste& paste, Fill, const Inner& inner, const Piece& p, const Sin
   const std::int64_t partner = paste.indices.const_data_ptr<std::int64_t>()[p.image];
   const auto part = [&](std::int64_t image, std::int64_t first, std::int64_t last) {
     if (first < last) {
-      inner(Piece{image, p.row, first, last}, sink);
+      inner(Segment{image, p.row, first, last}, sink);
     }
   };
   part(p.image, p.first, left);

@@ -1,4 +1,4 @@
-#include <tutti/optim/detail/cuda_strips.hpp>
+#include <tutti/optim/detail/cuda_step.hpp>
 
 #include <torch/torch.h>
 
@@ -27,7 +27,7 @@ using Catch::Matchers::ContainsSubstring;
 
 std::string compile(const std::string& type, const char* architecture) {
   return tutti::detail::compile(
-      std::string(tutti::optim::detail::sweep_text), "sweep.cu",
+      std::string(tutti::optim::detail::step_text), "step.cu",
       tutti::detail::kernel_options(architecture, {"TUTTI_NUMBERS=" + type}));
 }
 
@@ -38,7 +38,7 @@ TEST_CASE("NVRTC compiles the optimizers' kernel for every rule and architecture
   for (const char* type : {"Adam", "Sgd"}) {
     INFO(type);
     const std::string ptx = compile(type, "compute_80");
-    CHECK_THAT(ptx, ContainsSubstring(".visible .entry tutti_optimizer_sweep("));
+    CHECK_THAT(ptx, ContainsSubstring(".visible .entry tutti_optimizer_step("));
     CHECK_THAT(ptx, ContainsSubstring("fma.rn.f32") && ContainsSubstring("ld.global.v4.f32") &&
                         ContainsSubstring("st.global.v4.f32"));
     CHECK_THAT(ptx, !ContainsSubstring(".ftz") && !ContainsSubstring(".approx") &&
@@ -46,7 +46,7 @@ TEST_CASE("NVRTC compiles the optimizers' kernel for every rule and architecture
     for (const char* architecture : {"sm_80", "sm_90"}) {
       const std::string code = compile(type, architecture);
       CHECK(code.starts_with("\177ELF"));
-      CHECK_THAT(code, ContainsSubstring("tutti_optimizer_sweep"));
+      CHECK_THAT(code, ContainsSubstring("tutti_optimizer_step"));
     }
   }
   CHECK_THAT(compile("Adam", "compute_80"), ContainsSubstring("sqrt.rn.f32"));
@@ -117,14 +117,14 @@ struct Set {
     }
   }
 
-  tutti::optim::Sweep sweep(bool scale_on_device) {
+  tutti::optim::FusedStep fused_step(bool scale_on_device) {
     done.assign(done.size(), 0);
-    tutti::optim::Sweep out{.limit = 0.4,
-                            .averaging = {.averages = &averages,
-                                          .weights = &weights,
-                                          .version = 1,
-                                          .smoothing = 0.9,
-                                          .done = &done}};
+    tutti::optim::FusedStep out{.limit = 0.4,
+                                .averaging = {.averages = &averages,
+                                              .weights = &weights,
+                                              .version = 1,
+                                              .smoothing = 0.9,
+                                              .done = &done}};
     if (scale_on_device && device.is_cuda()) {
       out.device_scale = at::full({}, 0.3F, at::TensorOptions(device));
     } else {
@@ -161,8 +161,8 @@ void compare(const Hyper& hyper) {
     INFO("step " << step);
     here.draw_gradients(step);
     there.draw_gradients(step);
-    on_host->step(here.sweep(false));
-    on_device->step(there.sweep(/*scale_on_device=*/step % 2 == 1));
+    on_host->step(here.fused_step(false));
+    on_device->step(there.fused_step(/*scale_on_device=*/step % 2 == 1));
     CHECK(there.done == std::vector<char>(sizes.size() - 1, 1));
     CHECK(same_bits(there.parameters, here.parameters));
     CHECK(same_bits(there.averages, here.averages));
@@ -174,8 +174,8 @@ void compare(const Hyper& hyper) {
 
 }  // namespace
 
-TEST_CASE("a sweep on a GPU gives the bits of the loops on the CPU",
-          "[optim][sweep][cuda][law][gpu]") {
+TEST_CASE("a fused step on a GPU gives the bits of the loops on the CPU",
+          "[optim][fused_step][cuda][law][gpu]") {
   if (const std::string why = missing(); !why.empty()) {
     return tutti_test::skip(why);
   }
@@ -191,8 +191,8 @@ TEST_CASE("a sweep on a GPU gives the bits of the loops on the CPU",
   compare(DecoupledSGDW{.lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4});
 }
 
-TEST_CASE("a sweep on a GPU leaves gradients that nobody asks for as they were",
-          "[optim][sweep][cuda][gpu]") {
+TEST_CASE("a fused step on a GPU leaves gradients that nobody asks for as they were",
+          "[optim][fused_step][cuda][gpu]") {
   if (const std::string why = missing(); !why.empty()) {
     return tutti_test::skip(why);
   }
@@ -200,14 +200,14 @@ TEST_CASE("a sweep on a GPU leaves gradients that nobody asks for as they were",
   const auto optimizer = tutti::AdamW{}.build(set.parameters);
   set.draw_gradients(0);
   const at::Tensor before = set.parameters[9].grad().clone();
-  tutti::optim::Sweep sweep = set.sweep(true);
-  sweep.keep_gradients = false;
-  optimizer->step(sweep);
+  tutti::optim::FusedStep fused = set.fused_step(true);
+  fused.keep_gradients = false;
+  optimizer->step(fused);
   CHECK(set.parameters[9].grad().equal(before));
 }
 
-TEST_CASE("a sweep on a GPU clips ahead what it has no kernel for",
-          "[optim][sweep][cuda][law][gpu]") {
+TEST_CASE("a fused step on a GPU clips ahead what it has no kernel for",
+          "[optim][fused_step][cuda][law][gpu]") {
   if (const std::string why = missing(); !why.empty()) {
     return tutti_test::skip(why);
   }

@@ -20,35 +20,37 @@ namespace tutti::detail {
 
 /// How what an optimizer remembers of gradients follows a change of variables: `linear` for sums of
 /// gradients, `square` for sums of their squares.
-struct Transport {
+struct StateMapping {
   std::function<at::Tensor(const at::Tensor&)> linear;
   std::function<at::Tensor(const at::Tensor&)> square;
 
   /// The parameter is another, the numbers are the same.
-  static Transport unchanged();
+  static StateMapping unchanged();
 
   /// The new parameter's gradient is `left * gradient * right`, of the parameter as a matrix; the
   /// squares follow as if its numbers were independent. shape: of the new parameter.
-  static Transport product(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef shape);
+  static StateMapping product(const at::Tensor& left, const at::Tensor& right,
+                              at::IntArrayRef shape);
 };
 
 /// Changes `state`, a copy, to that of `parameter`. False for optimizers that are not known.
-bool transport(torch::optim::OptimizerParamState& state, const at::Tensor& parameter,
-               const Transport& how);
+bool map_state(torch::optim::OptimizerParamState& state, const at::Tensor& parameter,
+               const StateMapping& how);
 
-/// Carries optimizer state over a surgery: note() before it, deliver() after it.
-class CarriedState {
+/// Carries optimizer state over a surgery: capture() before it, restore() after it.
+class OptimizerStateMigration {
  public:
-  explicit CarriedState(surgery::Optimizers optimizers) : optimizers_(std::move(optimizers)) {}
+  explicit OptimizerStateMigration(surgery::Optimizers optimizers)
+      : optimizers_(std::move(optimizers)) {}
 
   /// `after` will take over from `before`.
-  void note(const at::Tensor& before, const at::Tensor& after, const Transport& how);
+  void capture(const at::Tensor& before, const at::Tensor& after, const StateMapping& how);
 
   /// Puts `after` into the place of `before` in every group, for surgery by hand.
   void replace(const at::Tensor& before, const at::Tensor& after);
 
   /// Hands out what was noted.
-  void deliver();
+  void restore();
 
  private:
   struct Noted {
@@ -67,13 +69,13 @@ class CarriedState {
 
 namespace tutti::detail {
 
-TUTTI_INLINE Transport Transport::unchanged() {
+TUTTI_INLINE StateMapping StateMapping::unchanged() {
   const auto same = [](const at::Tensor& t) { return t; };
   return {same, same};
 }
 
-TUTTI_INLINE Transport Transport::product(const at::Tensor& left, const at::Tensor& right,
-                                          at::IntArrayRef shape) {
+TUTTI_INLINE StateMapping StateMapping::product(const at::Tensor& left, const at::Tensor& right,
+                                                at::IntArrayRef shape) {
   const auto map = [shape = shape.vec()](const at::Tensor& l, const at::Tensor& r) {
     return [l, r, shape](const at::Tensor& t) {
       at::Tensor y = t.flatten(1);
@@ -86,8 +88,8 @@ TUTTI_INLINE Transport Transport::product(const at::Tensor& left, const at::Tens
   return {map(left, right), map(squared(left), squared(right))};
 }
 
-TUTTI_INLINE bool transport(torch::optim::OptimizerParamState& state, const at::Tensor& parameter,
-                            const Transport& how) {
+TUTTI_INLINE bool map_state(torch::optim::OptimizerParamState& state, const at::Tensor& parameter,
+                            const StateMapping& how) {
   const auto moved = [](const at::Tensor& t, const auto& f) { return t.defined() ? f(t) : t; };
   const auto adam = [&](auto& s) {
     s.exp_avg(moved(s.exp_avg(), how.linear));
@@ -110,8 +112,9 @@ TUTTI_INLINE bool transport(torch::optim::OptimizerParamState& state, const at::
   return true;
 }
 
-TUTTI_INLINE void CarriedState::note(const at::Tensor& before, const at::Tensor& after,
-                                     const Transport& how) {
+TUTTI_INLINE void OptimizerStateMigration::capture(const at::Tensor& before,
+                                                   const at::Tensor& after,
+                                                   const StateMapping& how) {
   const c10::AutoGradMode no_grad(false);
   for (torch::optim::Optimizer* optimizer : optimizers_) {
     const auto found = optimizer->state().find(before.unsafeGetTensorImpl());
@@ -119,13 +122,14 @@ TUTTI_INLINE void CarriedState::note(const at::Tensor& before, const at::Tensor&
       continue;
     }
     std::unique_ptr<torch::optim::OptimizerParamState> state = found->second->clone();
-    if (transport(*state, after, how)) {
+    if (map_state(*state, after, how)) {
       noted_.push_back({optimizer, after, std::move(state)});
     }
   }
 }
 
-TUTTI_INLINE void CarriedState::replace(const at::Tensor& before, const at::Tensor& after) {
+TUTTI_INLINE void OptimizerStateMigration::replace(const at::Tensor& before,
+                                                   const at::Tensor& after) {
   for (torch::optim::Optimizer* optimizer : optimizers_) {
     for (auto& group : optimizer->param_groups()) {
       for (at::Tensor& parameter : group.params()) {
@@ -136,7 +140,7 @@ TUTTI_INLINE void CarriedState::replace(const at::Tensor& before, const at::Tens
   }
 }
 
-TUTTI_INLINE void CarriedState::deliver() {
+TUTTI_INLINE void OptimizerStateMigration::restore() {
   for (auto& [optimizer, parameter, state] : noted_) {
     optimizer->state()[parameter.unsafeGetTensorImpl()] = std::move(state);
   }

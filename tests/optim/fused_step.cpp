@@ -1,4 +1,4 @@
-#include <tutti/optim/sweep.hpp>
+#include <tutti/optim/fused_step.hpp>
 
 #include "support/catch.hpp"
 
@@ -48,7 +48,7 @@ void draw_gradients(const Tensors& parameters, int step) {
   }
 }
 
-optim::Sweep everything(Model& model) {
+optim::FusedStep everything(Model& model) {
   return {.scale = 0.3,
           .limit = 0.2,
           .averaging = {.averages = &model.averages,
@@ -81,7 +81,7 @@ void check_equal(const Tensors& a, const Tensors& b) {
 }  // namespace
 
 TEST_CASE("a step that clips and averages is the three one after the other",
-          "[optim][sweep][law]") {
+          "[optim][fused_step][law]") {
   const std::vector<std::int64_t> sizes{3, 8, 0, 1000, 17};
   const auto check = [&](const auto& hyper) {
     Model ours = make(sizes);
@@ -107,7 +107,8 @@ TEST_CASE("a step that clips and averages is the three one after the other",
   check(Adam{.lr = 0.01, .weight_decay = 0.1, .amsgrad = true});
 }
 
-TEST_CASE("gradients that nobody asks for afterwards are left as they were", "[optim][sweep]") {
+TEST_CASE("gradients that nobody asks for afterwards are left as they were",
+          "[optim][fused_step]") {
   if (!tutti::detail::has_avx2()) {
     return tutti_test::skip("this processor has no AVX2");
   }
@@ -115,12 +116,12 @@ TEST_CASE("gradients that nobody asks for afterwards are left as they were", "[o
   const auto optimizer = AdamW{}.build(model.parameters);
   draw_gradients(model.parameters, 0);
   const at::Tensor before = model.parameters[0].grad().clone();
-  optimizer->step(optim::Sweep{.scale = 0.5, .keep_gradients = false});
+  optimizer->step(optim::FusedStep{.scale = 0.5, .keep_gradients = false});
   CHECK(model.parameters[0].grad().equal(before));
 }
 
 TEST_CASE("what cannot be walked through once is clipped ahead and averages are left alone",
-          "[optim][sweep][law]") {
+          "[optim][fused_step][law]") {
   const auto check = [](Model ours, Model theirs) {
     const AdamW adamw{.lr = 0.01};
     const auto folded = adamw.build(ours.parameters);
@@ -166,7 +167,7 @@ TEST_CASE("what cannot be walked through once is clipped ahead and averages are 
 }
 
 TEST_CASE("gradients laid out otherwise than their parameter are clipped as well",
-          "[optim][sweep][law]") {
+          "[optim][fused_step][law]") {
   const auto parameter = [] { return torch::ones({4, 6}).requires_grad_(); };
   const Tensors ours{parameter()};
   const Tensors theirs{parameter()};
@@ -174,13 +175,14 @@ TEST_CASE("gradients laid out otherwise than their parameter are clipped as well
   ours[0].mutable_grad() = gradient();
   theirs[0].mutable_grad() = gradient().mul(0.1);
   const SGD sgd{.lr = 0.1};
-  sgd.build(ours)->step(optim::Sweep{.scale = 0.1});
+  sgd.build(ours)->step(optim::FusedStep{.scale = 0.1});
   sgd.build(theirs)->step();
   check_equal(ours, theirs);
   CHECK(ours[0].grad().equal(theirs[0].grad()));
 }
 
-TEST_CASE("averages are found anew when they or the parameters are others", "[optim][sweep][law]") {
+TEST_CASE("averages are found anew when they or the parameters are others",
+          "[optim][fused_step][law]") {
   if (!tutti::detail::has_avx2()) {
     return tutti_test::skip("this processor has no AVX2");
   }
@@ -189,9 +191,9 @@ TEST_CASE("averages are found anew when they or the parameters are others", "[op
   const auto step = [&](std::uint64_t version) {
     draw_gradients(model.parameters, 0);
     model.done.assign(model.done.size(), 0);
-    optim::Sweep sweep = everything(model);
-    sweep.averaging.version = version;
-    optimizer->step(sweep);
+    optim::FusedStep fused = everything(model);
+    fused.averaging.version = version;
+    optimizer->step(fused);
   };
   step(1);
   const Tensors old = model.averages;
@@ -212,7 +214,7 @@ TEST_CASE("averages are found anew when they or the parameters are others", "[op
   CHECK(model.done == std::vector<char>{1, 1});
 }
 
-TEST_CASE("a gradient that is missing leaves its average", "[optim][sweep][law]") {
+TEST_CASE("a gradient that is missing leaves its average", "[optim][fused_step][law]") {
   Model model = make({5, 9, 3});
   const auto optimizer = SGD{.lr = 0.1}.build(model.parameters);
   draw_gradients(model.parameters, 0);
@@ -224,7 +226,7 @@ TEST_CASE("a gradient that is missing leaves its average", "[optim][sweep][law]"
 }
 
 TEST_CASE("averages of another type or layout than their weights are left alone",
-          "[optim][sweep][law]") {
+          "[optim][fused_step][law]") {
   const at::Tensor weight = torch::ones({2, 3}).requires_grad_();
   const auto sgd = SGD{.lr = 0.1}.build({weight});
   std::uint64_t version = 0;

@@ -5,10 +5,10 @@
 #include <tutti/core/detail/cpu.hpp>
 #include <tutti/core/detail/cuda_kernel.hpp>
 #include <tutti/core/detail/throw.hpp>
-#include <tutti/optim/detail/cuda_strips.hpp>
+#include <tutti/optim/detail/cuda_step.hpp>
 #include <tutti/optim/detail/parameter_groups.hpp>
-#include <tutti/optim/detail/strips.hpp>
-#include <tutti/optim/sweep.hpp>
+#include <tutti/optim/detail/step_loops.hpp>
+#include <tutti/optim/fused_step.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -24,24 +24,24 @@
 #include <ATen/ops/_foreach_mul_ops.h>
 #include <torch/optim/optimizer.h>
 
-/// How a Sweep becomes strips of memory.
+/// How a FusedStep becomes views of memory.
 namespace tutti::optim::detail {
 
-Fold fold_of(const Sweep& sweep);
+StepExtras extras_of(const FusedStep& fused);
 
-/// There are loops, or a kernel, for the bucket's parameters, which find the sweep's scale.
-bool has_loops(const Bucket& bucket, const Sweep& sweep);
+/// There are loops, or a kernel, for the bucket's parameters, which find the fused step's scale.
+bool has_loops(const Bucket& bucket, const FusedStep& fused);
 
-/// One pass over the bucket's strips, where they are.
+/// One pass over the bucket's views, where they are.
 template <class Numbers>
-void sweep(const Bucket& bucket, const Numbers& numbers, const Fold& fold) {
+void step_views(const Bucket& bucket, const Numbers& numbers, const StepExtras& extras) {
   if constexpr (HasKernel<Numbers>) {
     if (!bucket.plain) {
-      sweep_on(bucket.device, bucket.strips, numbers, fold);
+      step_on(bucket.device, bucket.views, numbers, extras);
       return;
     }
   }
-  sweep(bucket.strips, numbers, fold);
+  step_views(bucket.views, numbers, extras);
 }
 
 /// Leaves the bucket the ways of updating it that its rule has.
@@ -65,11 +65,12 @@ void keep_ways(const Hyper& h, Bucket& bucket) {
 at::Tensor laid_out(std::string_view name, const at::Tensor& gradient, const at::Tensor& like,
                     bool& copied);
 
-/// What a Sweep does to gradients, ahead of the step.
-void clip_apart(std::vector<torch::optim::OptimizerParamGroup>& groups, const Sweep& sweep);
+/// What a FusedStep does to gradients, ahead of the step.
+void clip_separately(std::vector<torch::optim::OptimizerParamGroup>& groups,
+                     const FusedStep& fused);
 
 /// No two parameters of the groups, which are dense, share memory.
-bool lie_apart(const std::vector<torch::optim::OptimizerParamGroup>& groups);
+bool overlap_free(const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
 /// The bucket of a parameter whose state says this; a new one where there is none yet.
 /// mask: its buffers.
@@ -94,7 +95,7 @@ class Followers {
 };
 
 /// Where the bucket's tensors are in memory now, with the averages that Followers found.
-void find_strips(Bucket& bucket, const Averaging* averaging);
+void gather_views(Bucket& bucket, const Averaging* averaging);
 
 }  // namespace tutti::optim::detail
 
@@ -102,19 +103,19 @@ void find_strips(Bucket& bucket, const Averaging* averaging);
 
 namespace tutti::optim::detail {
 
-TUTTI_INLINE Fold fold_of(const Sweep& sweep) {
+TUTTI_INLINE StepExtras extras_of(const FusedStep& fused) {
   return {
-      .scale = static_cast<float>(sweep.scale),
-      .limit = static_cast<float>(sweep.limit),
-      .keep = sweep.clips() && sweep.keep_gradients,
-      .follow = static_cast<float>(-(1.0 - sweep.averaging.smoothing)),
-      .device_scale = sweep.device_scale.defined() && sweep.device_scale.scalar_type() == at::kFloat
-                          ? sweep.device_scale.const_data_ptr<float>()
+      .scale = static_cast<float>(fused.scale),
+      .limit = static_cast<float>(fused.limit),
+      .keep = fused.clips() && fused.keep_gradients,
+      .follow = static_cast<float>(-(1.0 - fused.averaging.smoothing)),
+      .device_scale = fused.device_scale.defined() && fused.device_scale.scalar_type() == at::kFloat
+                          ? fused.device_scale.const_data_ptr<float>()
                           : nullptr};
 }
 
-TUTTI_INLINE bool has_loops(const Bucket& bucket, const Sweep& sweep) {
-  const at::Tensor& scale = sweep.device_scale;
+TUTTI_INLINE bool has_loops(const Bucket& bucket, const FusedStep& fused) {
+  const at::Tensor& scale = fused.device_scale;
   return scale.defined() ? bucket.on_cuda && scale.device() == bucket.device &&
                                scale.scalar_type() == at::kFloat
                          : bucket.plain || bucket.on_cuda;
@@ -134,8 +135,8 @@ TUTTI_INLINE at::Tensor laid_out(std::string_view name, const at::Tensor& gradie
   return copy;
 }
 
-TUTTI_INLINE void clip_apart(std::vector<torch::optim::OptimizerParamGroup>& groups,
-                             const Sweep& sweep) {
+TUTTI_INLINE void clip_separately(std::vector<torch::optim::OptimizerParamGroup>& groups,
+                                  const FusedStep& fused) {
   std::vector<at::Tensor> gradients;
   for (const auto& group : groups) {
     for (const at::Tensor& parameter : group.params()) {
@@ -147,18 +148,18 @@ TUTTI_INLINE void clip_apart(std::vector<torch::optim::OptimizerParamGroup>& gro
   if (gradients.empty()) {
     return;
   }
-  if (sweep.device_scale.defined()) {
-    at::_ops::_foreach_mul__Tensor::call(gradients, sweep.device_scale);
-  } else if (sweep.scale != 1.0) {
-    at::_ops::_foreach_mul__Scalar::call(gradients, sweep.scale);
+  if (fused.device_scale.defined()) {
+    at::_ops::_foreach_mul__Tensor::call(gradients, fused.device_scale);
+  } else if (fused.scale != 1.0) {
+    at::_ops::_foreach_mul__Scalar::call(gradients, fused.scale);
   }
-  if (sweep.limits()) {
-    at::_ops::_foreach_clamp_min__Scalar::call(gradients, -sweep.limit);
-    at::_ops::_foreach_clamp_max__Scalar::call(gradients, sweep.limit);
+  if (fused.limits()) {
+    at::_ops::_foreach_clamp_min__Scalar::call(gradients, -fused.limit);
+    at::_ops::_foreach_clamp_max__Scalar::call(gradients, fused.limit);
   }
 }
 
-TUTTI_INLINE bool lie_apart(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+TUTTI_INLINE bool overlap_free(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
   std::vector<std::pair<const char*, const char*>> ranges;
   for (const auto& group : groups) {
     for (const at::Tensor& parameter : group.params()) {
@@ -217,23 +218,23 @@ TUTTI_INLINE void Followers::find(Bucket& bucket) const {
   }
 }
 
-TUTTI_INLINE void find_strips(Bucket& bucket, const Averaging* averaging) {
-  bucket.strips.clear();
+TUTTI_INLINE void gather_views(Bucket& bucket, const Averaging* averaging) {
+  bucket.views.clear();
   for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
-    Strip strip{.parameter = bucket.parameters[i].mutable_data_ptr<float>(),
-                .gradient = bucket.gradients[i].mutable_data_ptr<float>(),
-                .buffers = {},
-                .average = nullptr,
-                .size = bucket.parameters[i].numel()};
+    ParameterView view{.parameter = bucket.parameters[i].mutable_data_ptr<float>(),
+                       .gradient = bucket.gradients[i].mutable_data_ptr<float>(),
+                       .buffers = {},
+                       .average = nullptr,
+                       .size = bucket.parameters[i].numel()};
     each_buffer(bucket.mask, [&](std::size_t b) {
-      strip.buffers[b] = bucket.buffers[b][i].mutable_data_ptr<float>();
+      view.buffers[b] = bucket.buffers[b][i].mutable_data_ptr<float>();
     });
     if (averaging != nullptr && bucket.average[i] >= 0) {
       const auto at = static_cast<std::size_t>(bucket.average[i]);
-      strip.average = (*averaging->averages)[at].mutable_data_ptr<float>();
+      view.average = (*averaging->averages)[at].mutable_data_ptr<float>();
       (*averaging->done)[at] = 1;
     }
-    bucket.strips.push_back(strip);
+    bucket.views.push_back(view);
   }
 }
 

@@ -23,7 +23,7 @@ struct Averaging {
 };
 
 /// What is left to the optimizer in one step.
-struct Sweep {
+struct FusedStep {
   double scale = 1.0;         ///< times every gradient of the optimizer's parameters
   at::Tensor device_scale{};  ///< [], where the gradients are: the scale, in place of the number
   double limit = std::numeric_limits<double>::infinity();  ///< then clamped to [-limit, limit]
@@ -35,16 +35,21 @@ struct Sweep {
   [[nodiscard]] bool limits() const { return limit != std::numeric_limits<double>::infinity(); }
 };
 
-/// An optimizer that takes a Sweep; found by dynamic_cast.
-struct Sweeping {
-  virtual ~Sweeping() = default;
+/// An optimizer that takes a FusedStep; found by dynamic_cast.
+struct FusedStepOptimizer {
+  virtual ~FusedStepOptimizer() = default;
 
-  /// A step, and all of `sweep` but averages that it cannot update on its way: those it leaves, and
+  /// A step, and all of `fused` but averages that it cannot update on its way: those it leaves, and
   /// their `done`, as they are.
-  virtual void step(const Sweep& sweep) = 0;
+  virtual void step(const FusedStep& fused) = 0;
 
   /// Every element is updated from what belongs to it alone, so parameters may be cut into parts.
   [[nodiscard]] virtual bool elementwise() const { return true; }
 };
+
+/// An earlier name; a sweep is a search of hyperparameters now.
+using Sweep [[deprecated("write tutti::optim::FusedStep")]] = FusedStep;
+/// An earlier name of FusedStepOptimizer.
+using Sweeping [[deprecated("write tutti::optim::FusedStepOptimizer")]] = FusedStepOptimizer;
 
 }  // namespace tutti::optim

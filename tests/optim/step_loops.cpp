@@ -1,5 +1,5 @@
 #include <tutti/optim/adam.hpp>
-#include <tutti/optim/detail/strips.hpp>
+#include <tutti/optim/detail/step_loops.hpp>
 #include <tutti/optim/sgd.hpp>
 
 #include "support/catch.hpp"

@@ -7,7 +7,7 @@
 
 #include <tutti/core/engine.hpp>
 #include <tutti/core/state.hpp>
-#include <tutti/optim/sweep.hpp>
+#include <tutti/optim/fused_step.hpp>
 #include <tutti/train/any_engine.hpp>
 #include <tutti/train/run.hpp>
 
@@ -77,22 +77,22 @@ struct Folding<Engine, Allowed, types<Ps...>> {
       .keep_gradients = (sees_gradients<Ps> || ...)};
 
   /// Leaves the averages to the pass.
-  static void join(Engine& engine, optim::Sweep& sweep, const State& state) {
-    (join_one<Ps>(engine, sweep, state), ...);
+  static void join(Engine& engine, optim::FusedStep& fused, const State& state) {
+    (join_one<Ps>(engine, fused, state), ...);
   }
 
  private:
   template <class P>
-  static void join_one(Engine& engine, optim::Sweep& sweep, const State& state) {
+  static void join_one(Engine& engine, optim::FusedStep& fused, const State& state) {
     if constexpr (joins<P>()) {
-      engine.template get<P>().join(sweep, state);
+      engine.template get<P>().join(fused, state);
     }
   }
 };
 
 /// The optimizers' step with what is left to it. Costs nothing where no policy folds.
 template <class Engine, bool Allowed>
-class Sweeps {
+class OptimizerStep {
  public:
   /// Just before AfterTrainBatch. finite: the gradients are, so that the step will follow.
   void offer(const Engine& engine, State& state, const Run& run, bool finite) {
@@ -101,24 +101,24 @@ class Sweeps {
       return;
     }
     target_ = nullptr;
-    state.sweep = nullptr;
+    state.fused_step = nullptr;
     if (!run.fold_into_optimizer || !finite || state.optimizers.size() != 1) {
       return;
     }
-    target_ = dynamic_cast<optim::Sweeping*>(state.optimizers.front().get());
-    sweep_ = {};
-    sweep_.keep_gradients = plan.keep_gradients;
+    target_ = dynamic_cast<optim::FusedStepOptimizer*>(state.optimizers.front().get());
+    fused_ = {};
+    fused_.keep_gradients = plan.keep_gradients;
     if (plan.gradients && target_ != nullptr) {
-      state.sweep = &sweep_;
+      state.fused_step = &fused_;
     }
   }
 
   void step(Engine& engine, State& state) {
     if (plan_of(engine)) {
-      state.sweep = nullptr;
+      state.fused_step = nullptr;
       if (target_ != nullptr) {
         join(engine, state);
-        target_->step(sweep_);
+        target_->step(fused_);
         return;
       }
     }
@@ -138,14 +138,14 @@ class Sweeps {
   }
   void join(Engine& engine, const State& state) {
     if constexpr (is_erased<Engine>) {
-      engine.join(sweep_, state);
+      engine.join(fused_, state);
     } else {
-      Folding<Engine, Allowed>::join(engine, sweep_, state);
+      Folding<Engine, Allowed>::join(engine, fused_, state);
     }
   }
 
-  optim::Sweeping* target_ = nullptr;
-  optim::Sweep sweep_;
+  optim::FusedStepOptimizer* target_ = nullptr;
+  optim::FusedStep fused_;
 };
 
 }  // namespace tutti::train::detail
