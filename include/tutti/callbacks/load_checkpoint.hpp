@@ -28,7 +28,7 @@ namespace tutti {
 ///     LoadCheckpoint{.load_path = "pretrained/latest", .ignore_keys = {"state/model/fc.*"}}
 ///
 /// At BeforeLoad the weights of the checkpoint go into the model; a checkpoint of this run
-/// (TrainerOptions::load_path) then replaces them, so a run that was interrupted goes on by itself.
+/// (TrainerOptions::load_path) then replaces them, so a run that was interrupted resumes from it.
 /// At AfterLoad they replace those of this run's checkpoint.
 ///
 ///     LoadCheckpoint{.load_path = "s3://bucket/vit-b16/checkpoints/latest",

@@ -29,7 +29,7 @@ struct SaverOptions {
   std::string folder{};  ///< a pattern, see format_name()
   std::string filename = "ep{epoch}-ba{batch}";
   std::string latest_filename = "latest";  ///< points to the newest, or best; empty: no pointer
-  Time interval = "1ep";                   ///< of no account with a monitor
+  Time interval = "1ep";                   ///< ignored when monitor is set
   bool overwrite = false;     ///< go on in a folder that holds checkpoints of others, from later
                               ///< in a run or of the same name
   bool weights_only = false;  ///< the model alone

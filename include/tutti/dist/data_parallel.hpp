@@ -82,7 +82,7 @@ struct DataParallelOptions {
 /// @code
 ///   for each microbatch:
 ///     parallel->before_forward(is_last);
-///     loss = ...;                              // the model itself is called as ever
+///     loss = ...;                              // the model itself is called as usual
 ///     parallel->before_backward(loss);
 ///     loss.backward();                         // parallel->explain(error) when it throws
 ///     parallel->after_backward();

@@ -25,7 +25,7 @@
 
 namespace tutti::dist {
 
-/// A module whose replicas, one per rank, are kept equal. The module itself is used as ever: this
+/// A module whose replicas, one per rank, are kept equal. The module itself is used as usual: this
 /// object only watches its parameters' gradients.
 class DistributedDataParallel final : public DataParallel {
  public:

@@ -28,7 +28,7 @@
 namespace tutti::dist {
 
 /// A module that is sharded over ranks. Its parameters stay the module's own tensors, with their
-/// names and sizes; the optimizer gets the shards. The module is called as ever.
+/// names and sizes; the optimizer gets the shards. The module is called as usual.
 ///
 /// With ShardStage::parameters the memory of parameters that belong to an nn::Unit is given back
 /// while the unit does not run: read them within summon(). Those outside of units are always there.

@@ -40,7 +40,7 @@ struct Options {
 /// What replace() did.
 struct Report {
   std::vector<std::string> replaced;  ///< paths of the layers that were replaced
-  std::vector<std::string> skipped;   ///< paths of those that the policy replaced in vain
+  std::vector<std::string> skipped;   ///< paths of those that could not be replaced
   std::vector<Kept> kept;             ///< all that were not replaced, with the reasons
   std::int64_t visited = 0;           ///< layers of the type that was asked for
 

@@ -345,7 +345,7 @@ inline std::vector<Flags> Space::draw(std::uint64_t seed, std::int64_t count) co
   for (std::int64_t trial = 0; trial < count; ++trial) {
     bool is_new = false;
     for (std::uint64_t attempt = 0; !is_new; ++attempt) {
-      // Where so many are drawn in vain, rounding has left fewer values than there seemed to be.
+      // So many draws without a new value: rounding has left fewer values than were expected.
       detail::refuse_unless(attempt < 10'000 + 20 * out.size(),
                             "the flags have hardly more than " + std::to_string(trial) +
                                 " combinations; take fewer trials, or method = "

@@ -20,12 +20,12 @@
 #include <tutti/train/detail/graph_support.hpp>
 #include <tutti/train/microbatching.hpp>
 
-/// When a microbatch is trained as ever, when its work is recorded, and when it is replayed.
+/// When a microbatch is trained as usual, when its work is recorded, and when it is replayed.
 namespace tutti::train {
 
-/// The graphs of a run. A kind of microbatch is trained a few times as ever, then recorded, then
-/// replayed; the least recently used graphs are given up when there are many, and all of them when
-/// the model has other parameters than it had, or in other memory.
+/// The graphs of a run, by the shapes of a microbatch. A shape runs `warm_up` times without a
+/// graph, is recorded once, then replayed. At most `most_graphs` are kept; the least recently used
+/// one is dropped first. All are dropped when parameters are replaced or move in memory.
 class Graphs final : public StepGraphs {
  public:
   static constexpr int warm_up = 3;                ///< times without a graph, as in PyTorch

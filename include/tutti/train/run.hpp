@@ -40,8 +40,8 @@ struct EvalSet {
   std::int64_t subset = -1;  ///< batches; -1: all
   CountOrAuto microbatch;    ///< examples; 0: the whole batch; automatic: 0 until one was seen
   MetricSet metrics;
-  std::int64_t postponed_at = -1;  ///< batch at which it was due and a signal ended the run; the
-                                   ///< run that goes on there begins with it. -1: none
+  std::int64_t postponed_at = -1;  ///< batch at which a signal cancelled this evaluation; the
+                                   ///< resumed run starts with it. -1: none
 };
 
 /// Batches that will be taken of a loader; -1: unknown. subset: at most so many; negative: all.

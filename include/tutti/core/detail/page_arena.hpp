@@ -32,7 +32,7 @@ class PageArena {
   PageArena& operator=(const PageArena&) = delete;
   ~PageArena() = default;  // the range is never given up: tensors may outlive everything
 
-  /// As many addresses as the machine has memory, so that larger tensors are refused as ever; 0
+  /// As many addresses as the machine has memory, so that larger tensors are refused as usual; 0
   /// where the program's addresses or data are limited (`ulimit -v`, `ulimit -d`).
   static std::size_t default_capacity();
 
