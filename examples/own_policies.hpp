@@ -31,7 +31,10 @@ struct Lookahead final {
   std::int64_t k = 5;  ///< batches between two updates of the slow weights; at least 1
   double alpha = 0.5;  ///< how far the slow weights go; in (0, 1]
 
-  std::vector<at::Tensor> slow{};  ///< written by the policy: one tensor for each parameter
+  /// What it holds while it runs; not an option.
+  struct Run {
+    std::vector<at::Tensor> slow{};  ///< one tensor for each parameter
+  } run{};
 
   static constexpr tutti::Rules rules{
       .tags = {tutti::id<tutti::averages_weights>},
@@ -48,15 +51,15 @@ struct Lookahead final {
   // A checkpoint's tensors are on the CPU; those of a new run are copies of the parameters.
   void apply(tutti::FitStart, tutti::State& state) {
     const auto parameters = state.model->parameters();
-    TORCH_CHECK(slow.empty() || slow.size() == parameters.size(),
-                "Lookahead: the checkpoint has slow weights of ", slow.size(),
+    TORCH_CHECK(run.slow.empty() || run.slow.size() == parameters.size(),
+                "Lookahead: the checkpoint has slow weights of ", run.slow.size(),
                 " parameters, the model has ", parameters.size(), ".");
-    const bool is_new = slow.empty();
+    const bool is_new = run.slow.empty();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (is_new) {
-        slow.push_back(parameters[i].detach().clone());
+        run.slow.push_back(parameters[i].detach().clone());
       } else {
-        slow[i] = slow[i].to(parameters[i].options());
+        run.slow[i] = run.slow[i].to(parameters[i].options());
       }
     }
   }
@@ -69,59 +72,68 @@ struct Lookahead final {
     const at::NoGradGuard no_grad;
     auto parameters = state.model->parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      slow[i].lerp_(parameters[i], alpha);
-      parameters[i].copy_(slow[i]);
+      run.slow[i].lerp_(parameters[i], alpha);
+      parameters[i].copy_(run.slow[i]);
     }
   }
 
-  void save(tutti::Archive& archive) const { archive.put("slow", slow); }
-  void load(const tutti::Archive& archive) { slow = archive.get<std::vector<at::Tensor>>("slow"); }
+  void save(tutti::Archive& archive) const { archive.put("slow", run.slow); }
+  void load(const tutti::Archive& archive) {
+    run.slow = archive.get<std::vector<at::Tensor>>("slow");
+  }
 };
 
 /// Logs which batch of an epoch had the largest loss.
 struct HardestBatch final {
-  double loss = 0;          ///< written by the policy
-  std::int64_t batch = -1;  ///< written by the policy: -1 before the first
+  /// What it holds while it runs; not an option.
+  struct Run {
+    double loss = 0;          ///< the largest of the epoch so far
+    std::int64_t batch = -1;  ///< which batch had it; -1 before the first
+  } run{};
 
   void apply(tutti::AfterLoss, const tutti::State& state) {
-    if (const double now = state.loss.item<double>(); batch < 0 || now > loss) {
-      loss = now;
-      batch = state.timestamp.batch_in_epoch;
+    if (const double now = state.loss.item<double>(); run.batch < 0 || now > run.loss) {
+      run.loss = now;
+      run.batch = state.timestamp.batch_in_epoch;
     }
   }
   void apply(tutti::EpochEnd, const tutti::State& state) {
-    state.log_metrics({{"hardest_batch/index", batch}, {"hardest_batch/loss", loss}});
-    batch = -1;
+    state.log_metrics({{"hardest_batch/index", run.batch}, {"hardest_batch/loss", run.loss}});
+    run.batch = -1;
   }
 
   void save(tutti::Archive& archive) const {
-    archive.put("loss", loss);
-    archive.put("batch", batch);
+    archive.put("loss", run.loss);
+    archive.put("batch", run.batch);
   }
   void load(const tutti::Archive& archive) {
-    loss = archive.get<double>("loss");
-    batch = archive.get<std::int64_t>("batch");
+    run.loss = archive.get<double>("loss");
+    run.batch = archive.get<std::int64_t>("batch");
   }
 };
 
 /// Writes every number that is logged as a row of a CSV file: step, name, value.
 struct CsvFile final {
   std::string path = "metrics.csv";
-  std::ofstream file{};  ///< written by the policy
+
+  /// What it holds while it runs; not an option.
+  struct Run {
+    std::ofstream file{};
+  } run{};
 
   void apply(tutti::Init, const tutti::State& state) {
     if (state.rank != 0) {
       return;  // every process logs; one file is enough
     }
-    file.open(path, std::ios::app);
-    TORCH_CHECK(file.good(), "CsvFile: cannot write ", path, ".");
+    run.file.open(path, std::ios::app);
+    TORCH_CHECK(run.file.good(), "CsvFile: cannot write ", path, ".");
   }
 
   void log_metrics(std::span<const tutti::LoggedMetric> metrics, std::int64_t step) {
     for (const tutti::LoggedMetric& metric : metrics) {
-      file << step << ',' << metric.name << ',' << metric.value << '\n';
+      run.file << step << ',' << metric.name << ',' << metric.value << '\n';
     }
   }
 
-  void close(tutti::State&) { file.flush(); }
+  void close(tutti::State&) { run.file.flush(); }
 };

@@ -384,6 +384,9 @@ TEST_CASE("a struct of one's own is bound by the names of its members", "[cli]")
     std::string data = "data";
     bool augment = true;
     Time warmup = "1ep";
+    struct Run {
+      std::map<std::string, double> seen{};
+    } run{};  // no option, and so not bound
   } mine;
   Program program{"test", "Tests."};
   program.add(mine).read({"--batch-size", "32", "--no-augment", "--warmup", "50ba"});

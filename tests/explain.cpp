@@ -1,9 +1,15 @@
 #include <tutti/explain.hpp>
 
+#include <set>
+#include <string>
+
 #include <tutti/algorithms/ema.hpp>
+#include <tutti/algorithms/gradient_clipping.hpp>
 #include <tutti/algorithms/mixup.hpp>
 #include <tutti/algorithms/sam.hpp>
+#include <tutti/algorithms/skip_spikes.hpp>
 #include <tutti/callbacks/early_stopper.hpp>
+#include <tutti/callbacks/speed_monitor.hpp>
 
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
@@ -87,4 +93,46 @@ TEST_CASE("two of a kind are explained under the names that they have", "[explai
                                      "\"test\", comparison = greater,"));
   CHECK_THAT(text, ContainsSubstring("  EarlyStopper.second: monitor = \"B\", dataloader_label = "
                                      "\"test\", comparison = by_name,"));
+}
+
+TEST_CASE("what policies hold while they run is neither explained nor logged", "[explain]") {
+  tutti::Trainer trainer{tiny::net(),
+                         {.train = tiny::batches(4), .max_duration = "2ep", .progress_bar = false},
+                         tutti::MixUp{.alpha = 0.5},
+                         tutti::GradientClipping{.clipping_type = tutti::ClippingType::norm,
+                                                 .clipping_threshold = 0.1},
+                         tutti::SkipSpikes{},
+                         tutti::EMA{.half_life = "2ba"},
+                         tutti::SpeedMonitor{.window_size = 2}};
+  const auto values = [&] {
+    const std::string text = tutti::explain(trainer);
+    const std::size_t begin = text.find("values:\n");
+    return text.substr(begin, text.find("\nrun:\n", begin) - begin);
+  };
+  std::set<std::string> logged;
+  for (const auto& constant : trainer.hyperparameters()) {
+    logged.insert(constant.first);
+  }
+  const auto of = [&](const std::string& policy) {
+    std::string names;
+    for (const std::string& name : logged) {
+      names += name.starts_with(policy + "/") ? name.substr(policy.size() + 1) + " " : "";
+    }
+    return names;
+  };
+  CHECK(of("MixUp") == "alpha input_key interpolate_loss target_key ");
+  CHECK(of("GradientClipping") ==
+        "adaptive_floor clipping_threshold clipping_type exclude in_ascent ");
+  CHECK(of("SkipSpikes") == "deviations min_rise min_values monitor reload_after window ");
+  CHECK(of("EMA") ==
+        "average_integers ema_start exclude_buffers half_life min_decay smoothing "
+        "update_interval use_warmup warmup_gamma warmup_power ");
+  CHECK(of("SpeedMonitor") == "gpu_flops_available time_unit window_size ");
+
+  const std::string before = values();
+  CHECK_THAT(before, ContainsSubstring("  EMA: half_life = 2ba, "));
+  trainer.fit();
+  REQUIRE(trainer.get<tutti::EMA>().run.started);
+  REQUIRE(trainer.get<tutti::SpeedMonitor>().run.window);
+  CHECK(values() == before);
 }

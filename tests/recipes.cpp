@@ -192,7 +192,38 @@ std::string beside_graphs(tutti::types<Ps...>) {
   return text;
 }
 
+template <class T>
+constexpr bool is_lazy = false;
+template <class T>
+constexpr bool is_lazy<tutti::Lazy<T>> = true;
+
+// Options of policies that hold what only a run makes.
+template <class... Ps>
+std::string lazy_options(tutti::types<Ps...>) {
+  std::string text;
+  const auto one = [&]<class P>(const P& policy) {
+    tutti::detail::for_each_option(policy, [&]<class T>(std::string_view option, const T&) {
+      text += is_lazy<T> ? std::string(tutti::name_of<P>()).append(" ").append(option) + "\n" : "";
+    });
+  };
+  (one(Ps{}), ...);
+  return text;
+}
+
 }  // namespace
+
+TEST_CASE("what a policy holds while it runs stands in its run", "[recipes]") {
+  using tutti::detail::HoldsRun;
+  using callbacks =
+      tutti::types<tutti::ActivationMonitor, tutti::EarlyStopper, tutti::EvalOutputLogging,
+                   tutti::Generate, tutti::ImageVisualizer, tutti::MemorySnapshot,
+                   tutti::OOMObserver, tutti::ReduceLROnPlateau, tutti::RuntimeEstimator,
+                   tutti::SpeedMonitor, tutti::SystemMetricsMonitor, tutti::ThresholdStopper>;
+  CHECK(lazy_options(algorithms{}).empty());
+  CHECK(lazy_options(callbacks{}).empty());
+  STATIC_REQUIRE(
+      []<class... Ps>(tutti::types<Ps...>) { return (HoldsRun<Ps> && ...); }(callbacks{}));
+}
 
 TEST_CASE("every algorithm says whether steps with it can be graphs", "[recipes][graphs]") {
   CHECK(algorithms::size == 37);

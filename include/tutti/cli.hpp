@@ -278,7 +278,7 @@ class Program {
   }
 
   /// Binds every member of a struct of one's own, an aggregate of at most 16: `batch_size` is
-  /// `--batch-size`.
+  /// `--batch-size`. Of a policy, not what it holds while it runs.
   template <class T>
     requires std::is_aggregate_v<T>
   Program& add(T& options) {
@@ -287,7 +287,7 @@ class Program {
                   "listed; bind its members one by one: program.add(\"--flag\", options.member, "
                   "\"what it is\").");
     if constexpr (detail::listable<T>) {
-      tutti::detail::for_each_field(options, [this](std::string_view name, auto& value) {
+      tutti::detail::for_each_option(options, [this](std::string_view name, auto& value) {
         this->add(detail::flag_of(name), value, "");
       });
     }

@@ -49,7 +49,7 @@ void write_policy(std::ostream& out, const P& policy, std::string_view name) {
     }
   } else if constexpr (has_fields<P>()) {
     std::ostringstream line;
-    for_each_field(policy, [&](std::string_view field, const auto& value) {
+    for_each_option(policy, [&](std::string_view field, const auto& value) {
       std::ostringstream text;
       if (write_value(text, value)) {
         line << (line.tellp() > 0 ? ", " : "") << field << " = " << text.str();

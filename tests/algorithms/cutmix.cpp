@@ -97,9 +97,9 @@ TEST_CASE("CutMix: the policy agrees with the reference in both modes", "[cutmix
     CHECK_GOLDEN(c, "loss", state.loss);
     state.loss.backward();
     CHECK_GOLDEN(c, "grad_logits", model->logits.grad());
-    CHECK_GOLDEN(c, "bbox", as_tensor(policy.box));
-    CHECK(policy.adjusted_lambda == c.out("adjusted_lambda").item<double>());
-    CHECK(policy.indices->equal(c.out("indices")));
+    CHECK_GOLDEN(c, "bbox", as_tensor(policy.run.box));
+    CHECK(policy.run.adjusted_lambda == c.out("adjusted_lambda").item<double>());
+    CHECK(policy.run.indices->equal(c.out("indices")));
     if (c.has_out("y_mixed")) {
       CHECK_GOLDEN(c, "y_mixed", state.batch.targets());
     }
@@ -188,7 +188,7 @@ TEST_CASE("CutMix: loss mode equals label mode under cross entropy", "[cutmix][l
     tutti::State state = mid_step(model, x, y);
     run_microbatch(state, policy);
     losses[interpolate ? 1 : 0] = state.loss;
-    CHECK(policy.adjusted_lambda == 1 - static_cast<double>(policy.box.area()) / (8 * 12));
+    CHECK(policy.run.adjusted_lambda == 1 - static_cast<double>(policy.run.box.area()) / (8 * 12));
   }
   CHECK(losses[0].allclose(losses[1], 1e-6, 1e-6));
 }
@@ -201,8 +201,8 @@ TEST_CASE("targets of pixels get the same box, as indices too, in a tensor of th
   tutti::State state =
       mid_step(std::make_shared<FixedLogits>(at::randn({3, 4, 8, 8})), at::randn({3, 2, 8, 8}), y);
   run_microbatch(state, policy);
-  REQUIRE(policy.box.area() > 0);
-  CHECK(state.batch.targets().equal(paste_box(before, *policy.indices, policy.box)));
+  REQUIRE(policy.run.box.area() > 0);
+  CHECK(state.batch.targets().equal(paste_box(before, *policy.run.indices, policy.run.box)));
   CHECK(y.equal(before));
 
   policy.interpolate_loss = true;

@@ -323,10 +323,10 @@ TEST_CASE("averaging begins at ema_start and follows its interval", "[ema]") {
   run.train_batch(2);
   run.fire(tutti::EvalStart{});
   CHECK(run.weight() == 2);
-  CHECK_FALSE(run.ema.started);
+  CHECK_FALSE(run.ema.run.started);
   run.fire(tutti::EvalEnd{});
   run.train_batch(3);
-  CHECK(run.ema.started);
+  CHECK(run.ema.run.started);
   CHECK(run.average() == 3);
   run.train_batch(5);  // batch 4 is a multiple of 2
   CHECK(run.average() == 4);
@@ -335,10 +335,10 @@ TEST_CASE("averaging begins at ema_start and follows its interval", "[ema]") {
 
   Run late(EMA{.half_life = "1ep", .ema_start = "1ep"});
   late.train_batch(1);
-  CHECK_FALSE(late.ema.started);
+  CHECK_FALSE(late.ema.run.started);
   late.state.timestamp = late.state.timestamp.to_next_epoch();
   late.fire(tutti::EpochEnd{});
-  CHECK(late.ema.started);
+  CHECK(late.ema.run.started);
   CHECK(late.average() == 1);
 }
 
@@ -372,9 +372,9 @@ TEST_CASE("a start in dur counts batches inside an epoch", "[ema]") {
   run.state.max_duration = "1ep";
   run.state.train_dataloader_len = 4;
   run.train_batch(1);
-  CHECK_FALSE(run.ema.started);
+  CHECK_FALSE(run.ema.run.started);
   run.train_batch(2);
-  CHECK(run.ema.started);
+  CHECK(run.ema.run.started);
 }
 
 TEST_CASE("a checkpoint holds the averages and training goes on with its own weights", "[ema]") {
@@ -405,7 +405,7 @@ TEST_CASE("a checkpoint from before averaging begins holds the weights", "[ema]"
   run.train_batch(8);
   run.ema.enter_checkpoint(run.state);
   CHECK(run.weight() == 8);
-  CHECK_FALSE(run.ema.averages_in_use);
+  CHECK_FALSE(run.ema.run.averages_in_use);
   run.ema.leave_checkpoint(run.state);
   CHECK(run.weight() == 8);
 }
@@ -441,7 +441,7 @@ TEST_CASE("EMA: a resumed run goes on as the saved one", "[ema][resume]") {
     second.ema.load(archive);
     second.fire(tutti::AfterLoad{});
     first.ema.leave_checkpoint(first.state);  // by now a run has copied what it writes
-    CHECK(second.ema.started);
+    CHECK(second.ema.run.started);
     CHECK(second.weight() == 4);
     CHECK(second.average() == 6);
     for (Run* run : {&first, &second}) {
@@ -473,7 +473,7 @@ TEST_CASE("averages can be copied into a model of their own", "[ema]") {
   run.train_batch(8);
   run.train_batch(4);
   OneWeight copy(0.0F);
-  run.ema.store->copy_to(copy);
+  run.ema.run.store->copy_to(copy);
   CHECK(copy.w[0].item<double>() == 6);
   CHECK(run.weight() == 4);
 }
@@ -515,7 +515,7 @@ TEST_CASE("with a warm-up averages follow closely at first, as timm's do", "[ema
     run.train_batch(weight);
   }
   CHECK(run.average() == 4);  // update_after_step = 2: the first update is a copy
-  CHECK(run.ema.started_at == 3);
+  CHECK(run.ema.run.started_at == 3);
   run.train_batch(8);
   const double first = ema_warmup(1, 0.9);
   CHECK(std::abs(run.average() - (4 * first + 8 * (1 - first))) < 1e-6);
@@ -541,7 +541,7 @@ TEST_CASE("a warm-up goes on where it was after a resume", "[ema][warmup][resume
   second.ema.load(archive);
   second.fire(tutti::AfterLoad{});
   second.train_batch(3);
-  CHECK(second.ema.started_at == 2);
+  CHECK(second.ema.run.started_at == 2);
   CHECK(second.average() == whole.average());
 }
 

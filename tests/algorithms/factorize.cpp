@@ -229,7 +229,7 @@ TEST_CASE("a run whose ranks are lowered on the way resumes bit for bit", "[fact
   first.save_interval = "1ep";
   tutti::Trainer run(whole, first, policy);
   run.fit();
-  CHECK(run.get<Factorize>().ranks->at(0) < 7);
+  CHECK(run.get<Factorize>().run.ranks->at(0) < 7);
 
   auto resumed = std::make_shared<NetImpl>(2);
   auto second = options();
@@ -271,7 +271,7 @@ TEST_CASE("Factorize: ranks are lowered when the interval is due, in whatever un
                                    .refactorize_interval = "1iter",
                                    .refactorize_energy = 0.5});
   trainer.fit();
-  CHECK(trainer.get<Factorize>().ranks->at(0) < 7);
+  CHECK(trainer.get<Factorize>().run.ranks->at(0) < 7);
   CHECK_FALSE(trainer.state().parameters_replaced);  // the loop has followed
 }
 

@@ -229,7 +229,7 @@ TEST_CASE("excluded parameters keep their gradients and do not count", "[gradien
   policy.apply(tutti::FitStart{}, state);
   policy.apply(tutti::AfterTrainBatch{}, state);
   CHECK(net->out->weight.grad().equal(at::ones({2, 8})));
-  CHECK(std::abs(policy.norm->item<double>() - std::sqrt(40)) < 1e-6);
+  CHECK(std::abs(policy.run.norm->item<double>() - std::sqrt(40)) < 1e-6);
   policy.exclude = {"head.*"};
   CHECK_THROWS_WITH(policy.apply(tutti::FitStart{}, state),
                     ContainsSubstring("\"head.*\", which is the name of no parameter"));

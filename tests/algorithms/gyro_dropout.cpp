@@ -171,7 +171,7 @@ TEST_CASE("the length of a fit sets the period, a second one too", "[gyro_dropou
   const auto model = dropped(3);
   tutti::Trainer trainer{model, options("2ep"), GyroDropout{.sigma = 4, .tau = 3}};
   trainer.fit();
-  auto& layers = *trainer.get<GyroDropout>().layers;
+  auto& layers = *trainer.get<GyroDropout>().run.layers;
   CHECK(layers.size() == 2);
   CHECK(layers.at("dropout")->options.period == 6);  // 8 batches / 4 masks * 3
   CHECK(layers.at("dropout")->state().calls == 8);
@@ -205,7 +205,7 @@ TEST_CASE("both passes of SAM see the same masks, and only one of them counts",
     CHECK(seen[i] == seen[i + 1]);
   }
   CHECK(std::set<std::string>(seen.begin(), seen.end()).size() > 1);
-  CHECK(trainer.get<GyroDropout>().layers->at("dropout")->state().calls == 12);
+  CHECK(trainer.get<GyroDropout>().run.layers->at("dropout")->state().calls == 12);
 }
 
 TEST_CASE("GyroDropout: a resumed run goes on as the saved one", "[gyro_dropout][resume]") {

@@ -170,7 +170,7 @@ TEST_CASE("layers freeze at the end of epochs, and frozen statistics stand still
   tutti::Trainer trainer{model, options("4ep", tutti::DecoupledSGDW{.lr = 0.1, .momentum = 0.9}),
                          LayerFreezing{.freeze_start = 0.25}, tutti::InMemoryLogger{}};
   trainer.fit();
-  CHECK(trainer.get<LayerFreezing>().depth == 3);
+  CHECK(trainer.get<LayerFreezing>().run.depth == 3);
   CHECK_FALSE(model->second->weight.requires_grad());
   CHECK(model->last->weight.requires_grad());
   CHECK_FALSE(model->norm->is_training());
@@ -180,7 +180,7 @@ TEST_CASE("layers freeze at the end of epochs, and frozen statistics stand still
   const at::Tensor first = model->first->weight.detach().clone();
   const at::Tensor second = model->second->weight.detach().clone();
   trainer.fit({.duration = "2ep"});  // a longer run asks for fewer layers; none is given back
-  CHECK(trainer.get<LayerFreezing>().depth == 3);
+  CHECK(trainer.get<LayerFreezing>().run.depth == 3);
   CHECK(model->first->weight.equal(first));
   CHECK(model->second->weight.equal(second));
 
@@ -215,7 +215,7 @@ TEST_CASE("LayerFreezing: a resumed run goes on as the saved one", "[layer_freez
       const auto part = deep(3);
       tutti::Trainer second{part, loading, freezing};
       INFO(checkpoint);
-      CHECK(second.get<LayerFreezing>().depth == depth);
+      CHECK(second.get<LayerFreezing>().run.depth == depth);
       second.fit();
       CHECK(tiny::flat(*part).equal(tiny::flat(*whole)));
     }

@@ -96,8 +96,8 @@ TEST_CASE("MixUp: the policy agrees with the reference in both modes", "[mixup][
     CHECK(state.loss_parts.at("total").equal(state.loss));
     state.loss.backward();
     CHECK_GOLDEN(c, "grad_logits", model->logits.grad());
-    CHECK(policy.mixing == c.out("mixing").item<double>());
-    CHECK(policy.indices->equal(c.out("indices")));
+    CHECK(policy.run.mixing == c.out("mixing").item<double>());
+    CHECK(policy.run.indices->equal(c.out("indices")));
     if (c.has_out("y_mixed")) {
       CHECK_GOLDEN(c, "y_mixed", state.batch.targets());
     } else {

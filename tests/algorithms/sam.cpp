@@ -184,7 +184,7 @@ TEST_CASE("an overflow in either pass leaves the weights and makes no update", "
     CHECK(static_cast<int>(bowl.seen.size()) == pass);
     CHECK(bowl.w.equal(before));
     CHECK(bowl.updates == 0);
-    CHECK(sam.steps == 1);
+    CHECK(sam.run.steps == 1);
   }
 }
 

@@ -94,8 +94,8 @@ TEST_CASE("the step of a batch that is out of line is left out, and no other",
     auto skips = make(options(with));
     skips->fit();
     CHECK(skips->state().timestamp.batch == 8);
-    CHECK(skips->get<SkipSpikes>().skipped == 1);
-    CHECK(skips->get<SkipSpikes>().in_a_row == 0);
+    CHECK(skips->get<SkipSpikes>().run.skipped == 1);
+    CHECK(skips->get<SkipSpikes>().run.in_a_row == 0);
     auto plain = make(options(without));
     plain->fit();
     CHECK(weights_of(*skips).equal(weights_of(*plain)));
@@ -116,13 +116,13 @@ TEST_CASE("a finite value counts as a spike only when enough are known",
   const Warnings warnings;
   auto early = make(options(batches(4, {2}, 1e4F)), {.min_values = 3});
   early->fit();
-  CHECK(early->get<SkipSpikes>().skipped == 0);
+  CHECK(early->get<SkipSpikes>().run.skipped == 0);
   auto one = make(options(batches(4, {2}, 1e4F)),
                   {.monitor = SpikeOf::loss, .min_rise = 5, .min_values = 2});
   one->fit();
-  CHECK(one->get<SkipSpikes>().skipped == 1);
-  CHECK(one->get<SkipSpikes>().norms->empty());
-  CHECK(one->get<SkipSpikes>().losses->size() == 3);
+  CHECK(one->get<SkipSpikes>().run.skipped == 1);
+  CHECK(one->get<SkipSpikes>().run.norms->empty());
+  CHECK(one->get<SkipSpikes>().run.losses->size() == 3);
 }
 
 TEST_CASE("after too many the run goes on from its last checkpoint, with the data that come next",
@@ -136,7 +136,7 @@ TEST_CASE("after too many the run goes on from its last checkpoint, with the dat
   auto run = make(saves, {.min_values = 3, .reload_after = 3});
   run->fit();
   CHECK(run->state().timestamp.batch == 12);
-  CHECK(run->get<SkipSpikes>().skipped == 3);
+  CHECK(run->get<SkipSpikes>().run.skipped == 3);
 
   // the same steps: batches 0 to 3, then 9 to 11
   std::vector<Batch> seen(data.begin(), data.begin() + 4);
@@ -161,7 +161,7 @@ TEST_CASE("a run that cannot go back, or that going back does not help, ends wit
                     ContainsSubstring("and has left out 2 steps since without making one"));
   auto never = make(options(data), {.min_values = 3, .reload_after = 0});
   never->fit();
-  CHECK(never->get<SkipSpikes>().skipped == 6);
+  CHECK(never->get<SkipSpikes>().run.skipped == 6);
 }
 
 TEST_CASE("a resumed run leaves out what a whole one does", "[algorithms][skip_spikes][resume]") {
@@ -177,9 +177,9 @@ TEST_CASE("a resumed run leaves out what a whole one does", "[algorithms][skip_s
   second.load_path = (folder / "latest").string();
   auto resumed = make(second);
   resumed->fit();
-  CHECK(resumed->get<SkipSpikes>().skipped == 1);
+  CHECK(resumed->get<SkipSpikes>().run.skipped == 1);
   CHECK(weights_of(*resumed).equal(weights_of(*whole)));
-  CHECK(*resumed->get<SkipSpikes>().norms == *whole->get<SkipSpikes>().norms);
+  CHECK(*resumed->get<SkipSpikes>().run.norms == *whole->get<SkipSpikes>().run.norms);
 }
 
 TEST_CASE("what SkipSpikes cannot do is refused", "[algorithms][skip_spikes]") {

@@ -193,7 +193,7 @@ TEST_CASE("the rate reaches its target at the end of the warm-up", "[stochastic_
     CHECK(seen.at("stochastic_depth/num_stochastic_layers") == std::vector<double>{3});
     const std::vector<double> want{0, 0.25, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5};
     CHECK(seen.at("stochastic_depth/drop_rate") == want);
-    CHECK((*trainer.get<StochasticDepth>().blocks)->drop_rates().back() == 0.5);
+    CHECK((*trainer.get<StochasticDepth>().run.blocks)->drop_rates().back() == 0.5);
   }
 }
 
@@ -211,7 +211,7 @@ TEST_CASE("a resumed run skips the same blocks, at the same rates", "[stochastic
   auto again = run_of(images(3), "3ep");
   again.load_path = folder.path().string() + "/ep1-ba3";
   tutti::Trainer second(classifier(resumed), again, policy);
-  CHECK(std::abs((*second.get<StochasticDepth>().blocks)->drop_rates().back() - 0.3) < 1e-12);
+  CHECK(std::abs((*second.get<StochasticDepth>().run.blocks)->drop_rates().back() - 0.3) < 1e-12);
   second.fit();
   CHECK(tiny::flat(*resumed).equal(tiny::flat(*whole)));
 }

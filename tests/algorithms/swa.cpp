@@ -88,7 +88,7 @@ struct Run {
   }
   double lr() const { return state.optimizers[0]->param_groups()[0].options().get_lr(); }
   void set_lr(double lr) { state.optimizers[0]->param_groups()[0].options().set_lr(lr); }
-  double mean() const { return swa.mean->means().at(0).second[0].item<double>(); }
+  double mean() const { return swa.run.mean->means().at(0).second[0].item<double>(); }
   double weight() const { return model->w[0].item<double>(); }
 
   std::shared_ptr<OneWeight> model = std::make_shared<OneWeight>();
@@ -166,13 +166,13 @@ TEST_CASE("epochs 70 to 97 of 100 are averaged, then the model has the mean", "[
   std::vector<std::int64_t> updates;
   std::int64_t swapped = 0;
   for (int i = 0; i < 200; ++i) {
-    const std::int64_t before = run.swa.mean->count();
-    const bool was_completed = run.swa.completed;
+    const std::int64_t before = run.swa.run.mean->count();
+    const bool was_completed = run.swa.run.completed;
     run.batch(i);
-    if (run.swa.mean->count() != before) {
+    if (run.swa.run.mean->count() != before) {
       updates.push_back(run.state.timestamp.epoch);
     }
-    if (!was_completed && run.swa.completed) {
+    if (!was_completed && run.swa.run.completed) {
       swapped = run.state.timestamp.epoch;
       CHECK(run.weight() == run.mean());
     }
@@ -188,14 +188,14 @@ TEST_CASE("an interval in batches counts from the first batch of averaging", "[s
   Run run({.swa_start = "2ep", .swa_end = "9ep", .update_interval = "5ba"}, "10ep", 4);
   std::vector<std::int64_t> updates;
   for (int i = 0; i < 40; ++i) {
-    const std::int64_t before = run.swa.mean->count();
+    const std::int64_t before = run.swa.run.mean->count();
     run.batch(i);
-    if (run.swa.mean->count() != before) {
+    if (run.swa.run.mean->count() != before) {
       updates.push_back(run.state.timestamp.batch);
     }
   }
   CHECK(updates == std::vector<std::int64_t>{9, 14, 19, 24, 29, 34});
-  CHECK(run.swa.completed);
+  CHECK(run.swa.run.completed);
 }
 
 TEST_CASE("a run of one epoch is averaged by batches, and to its end", "[swa]") {
@@ -203,7 +203,7 @@ TEST_CASE("a run of one epoch is averaged by batches, and to its end", "[swa]") 
   for (int i = 1; i <= 10; ++i) {
     run.batch(i);
   }
-  CHECK(run.swa.mean->count() == 6);  // batches 5 to 10
+  CHECK(run.swa.run.mean->count() == 6);  // batches 5 to 10
   CHECK(run.weight() == 7.5);
   CHECK(run.model->count.item<std::int64_t>() == 10);
 }
@@ -217,7 +217,7 @@ TEST_CASE("weights that froze on the way keep their value at the end of averagin
   for (int i = 6; i <= 8; ++i) {
     run.batch(5);
   }
-  CHECK(run.swa.completed);
+  CHECK(run.swa.run.completed);
   CHECK(run.weight() == 5);
 }
 
@@ -251,7 +251,7 @@ TEST_CASE("without swa_lr each group keeps the learning rate of swa_start", "[sw
   groups[1].options().set_lr(0.5);
   run.batch(1);
   run.batch(1);
-  CHECK(run.swa.started);
+  CHECK(run.swa.run.started);
   groups[0].options().set_lr(0.01);
   groups[1].options().set_lr(0.01);
   run.batch(1);
@@ -295,8 +295,8 @@ TEST_CASE("a run that ends with the mean refreshes its statistics when asked", "
   const Warnings none;
   trainer.fit();
   CHECK(none.texts.empty());
-  CHECK(trainer.get<SWA>().completed);
-  CHECK(trainer.get<SWA>().mean->count() == 5);
+  CHECK(trainer.get<SWA>().run.completed);
+  CHECK(trainer.get<SWA>().run.mean->count() == 5);
   CHECK(model->is_training());
   at::Tensor mean = at::zeros({5});
   const auto batches = tiny::batches(4);
@@ -355,7 +355,7 @@ TEST_CASE("SWA: a run resumed in the middle of averaging goes on as the saved on
     second.fit();
     INFO(checkpoint);
     CHECK(tiny::flat(*part).equal(tiny::flat(*whole)));
-    CHECK(second.get<SWA>().mean->count() == first.get<SWA>().mean->count());
+    CHECK(second.get<SWA>().run.mean->count() == first.get<SWA>().run.mean->count());
   }
 }
 

@@ -104,8 +104,8 @@ TEST_CASE("a resumed run remembers the best value and its time",
   auto again = with_eval("9ep");
   again.load_path = (folder.path() / "ep2-ba4").string();
   Trainer second{metric_net({0.5, 0.5, 0.5}), again, stopper};
-  CHECK(*second.get<EarlyStopper>().best == 0.8);
-  CHECK(second.get<EarlyStopper>().best_batch == 2);
+  CHECK(*second.get<EarlyStopper>().run.best == 0.8);
+  CHECK(second.get<EarlyStopper>().run.best_batch == 2);
   second.fit();
   CHECK(second.state().timestamp.epoch == 4);  // best after epoch 1
 
@@ -113,7 +113,7 @@ TEST_CASE("a resumed run remembers the best value and its time",
   stopper.save(before);
   EarlyStopper fresh = stopper;
   fresh.load(before);
-  CHECK_FALSE(fresh.best);
+  CHECK_FALSE(fresh.run.best);
 }
 
 TEST_CASE("evaluations outside fit do not count", "[callbacks][early_stopper]") {
@@ -122,7 +122,7 @@ TEST_CASE("evaluations outside fit do not count", "[callbacks][early_stopper]") 
   trainer.eval();
   trainer.fit();
   CHECK(trainer.state().timestamp.epoch == 3);
-  CHECK(*trainer.get<EarlyStopper>().best == 0.3);
+  CHECK(*trainer.get<EarlyStopper>().run.best == 0.3);
 }
 
 TEST_CASE("a metric that does not exist is refused with those that do",

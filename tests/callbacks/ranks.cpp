@@ -62,7 +62,7 @@ TEST_CASE("rank body: callbacks sum over ranks", "[.rank]") {
                   SpeedMonitor{.window_size = 2, .gpu_flops_available = 1e15}, InMemoryLogger{}};
   trainer.fit();
   const auto& memory = trainer.get<InMemoryLogger>();
-  const auto& window = *trainer.get<SpeedMonitor>().window;
+  const auto& window = *trainer.get<SpeedMonitor>().run.window;
   CHECK(window.flops.back() == 22'000.0);  // 2 examples on each rank
   CHECK(window.samples.back() == 16);      // of both ranks
   CHECK(memory.latest("throughput/device/flops_per_sec") ==
@@ -129,7 +129,7 @@ TEST_CASE("rank body: ranks reduce rates together", "[.rank]") {
   Trainer trainer{std::make_shared<MeanNet>(), with_eval,
                   ReduceLROnPlateau{.monitor = "Mean", .dataloader_label = "test", .patience = 0}};
   trainer.fit();
-  CHECK(*trainer.get<ReduceLROnPlateau>().best == 3.0);  // of both ranks
+  CHECK(*trainer.get<ReduceLROnPlateau>().run.best == 3.0);  // of both ranks
   CHECK(trainer.state().optimizers[0]->param_groups()[0].options().get_lr() == 0.1 * 0.1);
 }
 

@@ -235,7 +235,7 @@ TEST_CASE("an evaluation outside fit changes nothing, and another fit goes on",
   for (int i = 0; i < 5; ++i) {
     trainer.eval();
   }
-  CHECK(trainer.get<ReduceLROnPlateau>().bad == 1);
+  CHECK(trainer.get<ReduceLROnPlateau>().run.bad == 1);
   CHECK(rate(trainer.state()) == 0.1);
   trainer.fit({.duration = "2ep"});
   CHECK(rate(trainer.state()) == 0.1 * 0.1);
@@ -276,24 +276,24 @@ TEST_CASE("a resumed run has the same rates, counts and weights", "[callbacks][p
       CHECK(tiny::flat(*resumed.state().model).equal(tiny::flat(*whole.state().model)));
       const auto& one = resumed.get<ReduceLROnPlateau>();
       const auto& other = whole.get<ReduceLROnPlateau>();
-      CHECK(*one.best == *other.best);
-      CHECK(one.bad == other.bad);
-      CHECK(one.cooldown_left == other.cooldown_left);
+      CHECK(*one.run.best == *other.run.best);
+      CHECK(one.run.bad == other.run.bad);
+      CHECK(one.run.cooldown_left == other.run.cooldown_left);
     }
   }
 }
 
 TEST_CASE("bad looks and the cooldown are saved", "[callbacks][plateau][resume]") {
   ReduceLROnPlateau policy = plateau;
-  policy.bad = 2;
-  policy.cooldown_left = 3;
+  policy.run.bad = 2;
+  policy.run.cooldown_left = 3;
   Archive archive;
   policy.save(archive);
   ReduceLROnPlateau other = plateau;
   other.load(archive);
-  CHECK(other.bad == 2);
-  CHECK(other.cooldown_left == 3);
-  CHECK_FALSE(other.best);
+  CHECK(other.run.bad == 2);
+  CHECK(other.run.cooldown_left == 3);
+  CHECK_FALSE(other.run.best);
 }
 
 TEST_CASE("options of ReduceLROnPlateau that make no sense are refused", "[callbacks][plateau]") {

@@ -119,7 +119,7 @@ TEST_CASE("a resumed run goes on with the window it had", "[callbacks][speed_mon
   again.load_path = (folder.path() / "ep0-ba2").string();
   Trainer second{std::make_shared<CountingNet>(), again, SpeedMonitor{.window_size = 2},
                  InMemoryLogger{}};
-  CHECK(second.get<SpeedMonitor>().window->times.size() == 2);
+  CHECK(second.get<SpeedMonitor>().run.window->times.size() == 2);
   second.fit();
   const auto& memory = second.get<InMemoryLogger>();
   REQUIRE(memory.series("throughput/samples_per_sec").values.size() == 2);

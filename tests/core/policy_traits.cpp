@@ -42,6 +42,17 @@ struct OfOtherTypes final {
   void about();
 };
 
+// What a policy holds while it runs, and what only has the name.
+struct Holds final {
+  struct Run {
+    int seen = 0;
+  } run{};
+};
+struct OfAnotherType final {
+  struct Run {};
+  int run = 0;
+};
+
 using detail::facts;
 using detail::find_rule;
 using detail::means;
@@ -98,4 +109,11 @@ TEST_CASE("only a constant of the type is a policy's value", "[core][policy]") {
   STATIC_REQUIRE(!detail::HasRules<OfObject> && !detail::HasAbout<OfObject>);
   STATIC_REQUIRE(!detail::HasRules<NotConstant> && !detail::HasAbout<NotConstant>);
   STATIC_REQUIRE(!detail::HasRules<OfOtherTypes> && !detail::HasAbout<OfOtherTypes>);
+}
+
+TEST_CASE("what a policy holds while it runs is a member of its own type", "[core][policy]") {
+  STATIC_REQUIRE(detail::HoldsRun<Holds> && detail::HoldsRun<const Holds>);
+  STATIC_REQUIRE(detail::HoldsRun<Switch<Speaks>>);
+  STATIC_REQUIRE(!detail::HoldsRun<Plain>);
+  STATIC_REQUIRE(!detail::HoldsRun<OfAnotherType>);
 }

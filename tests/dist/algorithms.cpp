@@ -64,7 +64,7 @@ at::Tensor train_freezing(const TrainerOptions& with) {
   const auto model = deep();
   Trainer trainer{model, with, LayerFreezing{.freeze_start = 0.2}};
   trainer.fit();
-  CHECK(trainer.get<LayerFreezing>().depth == 2);
+  CHECK(trainer.get<LayerFreezing>().run.depth == 2);
   const at::Tensor weights = tiny::flat(*model);
   const auto ranks = trainer.state().communicator->all_gather(weights);
   CHECK(ranks.front().equal(ranks.back()));
@@ -96,7 +96,7 @@ std::pair<at::Tensor, std::int64_t> train_factored(const TrainerOptions& with) {
   const at::Tensor weights = tiny::flat(*model);
   const auto ranks = trainer.state().communicator->all_gather(weights);
   CHECK(ranks.front().equal(ranks.back()));
-  return {weights, trainer.get<Factorize>().ranks->at(0)};
+  return {weights, trainer.get<Factorize>().run.ranks->at(0)};
 }
 
 }  // namespace
@@ -117,7 +117,7 @@ TEST_CASE("rank body: masks", "[.rank]") {
   const auto model = deep(0.3);
   Trainer trainer{model, options(6), GyroDropout{.sigma = 4, .tau = 2}};
   trainer.fit();
-  const auto& state = trainer.get<GyroDropout>().layers->at("dropout")->state();
+  const auto& state = trainer.get<GyroDropout>().run.layers->at("dropout")->state();
   CHECK(state.calls == 8);
   const auto masks = trainer.state().communicator->all_gather(state.masks);
   CHECK(masks.front().equal(masks.back()));

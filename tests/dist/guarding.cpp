@@ -88,7 +88,7 @@ TEST_CASE("rank body: a spike of one rank is left out on both", "[.rank]") {
     run.step(Batch(at::randn({4, 4}), spike ? at::full({4, 2}, nan) : at::randn({4, 2})));
   }
   run.end_fit();
-  CHECK(run.get<Switch<SkipSpikes>>().policy.skipped == 1);
+  CHECK(run.get<Switch<SkipSpikes>>().policy.run.skipped == 1);
   const at::Tensor weights = tiny::flat(*run.state().model);
   CHECK(weights.isfinite().all().item<bool>());
   CHECK(equal_on_all_ranks(weights));

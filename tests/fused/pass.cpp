@@ -207,9 +207,9 @@ TEST_CASE("a pass draws from the streams of its stages and leaves them where the
     CHECK(same_bits(pass.plan(x)(x), want));
   }
   CHECK(pass.get<MixUp>().rng.position() == mixup.rng.position());
-  CHECK(pass.get<MixUp>().mixing == mixup.mixing);
-  CHECK(at::equal(*pass.get<CutMix>().indices, *cutmix.indices));
-  CHECK(pass.get<CutMix>().box == cutmix.box);
+  CHECK(pass.get<MixUp>().run.mixing == mixup.run.mixing);
+  CHECK(at::equal(*pass.get<CutMix>().run.indices, *cutmix.run.indices));
+  CHECK(pass.get<CutMix>().run.box == cutmix.run.box);
 }
 
 TEST_CASE("seed begins every stream as a run does", "[fused]") {

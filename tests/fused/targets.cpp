@@ -28,11 +28,11 @@ namespace {
 
 // What the algorithms make of dense targets one after the other.
 at::Tensor blended(const MixUp& stage, const at::Tensor& own) {
-  return functional::mix(own, *stage.indices, stage.mixing);
+  return functional::mix(own, *stage.run.indices, stage.run.mixing);
 }
 at::Tensor blended(const CutMix& stage, const at::Tensor& own) {
-  return own.mul(stage.adjusted_lambda)
-      .add(own.index_select(0, *stage.indices).mul(1 - stage.adjusted_lambda));
+  return own.mul(stage.run.adjusted_lambda)
+      .add(own.index_select(0, *stage.run.indices).mul(1 - stage.run.adjusted_lambda));
 }
 
 template <class... Stages>
@@ -81,8 +81,8 @@ TEST_CASE("a box keeps its weight when images shrink after it", "[fused]") {
   Pass pass{Normalize{}, CutMix{}, tutti::ColOut{.p_row = 0.5, .p_col = 0.5}};
   const auto plan = pass.plan(at::zeros({4, 1, 9, 9}, at::kByte));
   const auto weights = plan.targets().weights;
-  CHECK(weights[0] == pass.get<CutMix>().adjusted_lambda);
-  CHECK(weights[0] == functional::part_outside(pass.get<CutMix>().box, 9, 9));
+  CHECK(weights[0] == pass.get<CutMix>().run.adjusted_lambda);
+  CHECK(weights[0] == functional::part_outside(pass.get<CutMix>().run.box, 9, 9));
 }
 
 TEST_CASE("a loop of one's own trains with a fused pass", "[fused]") {

@@ -133,12 +133,12 @@ void run_mixing(const Case& c, Verdict& verdict, P policy) {
     }
   });
   const P& after = engine.template get<P>();
-  verdict.tensor("indices", *after.indices);
-  if constexpr (requires { after.mixing; }) {
-    verdict.number("mixing", after.mixing);
+  verdict.tensor("indices", *after.run.indices);
+  if constexpr (requires { after.run.mixing; }) {
+    verdict.number("mixing", after.run.mixing);
   } else {
-    verdict.number("adjusted_lambda", after.adjusted_lambda);
-    verdict.tensor("bbox", box_tensor(after.box));
+    verdict.number("adjusted_lambda", after.run.adjusted_lambda);
+    verdict.tensor("bbox", box_tensor(after.run.box));
   }
 }
 

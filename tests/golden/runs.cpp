@@ -47,20 +47,20 @@ class AveragedRun {
         fire(tutti::EpochEnd{}, tutti::TimeUnit::epoch);
       }
     }
-    for (const auto& [name, tensor] : swa_.mean->means()) {
+    for (const auto& [name, tensor] : swa_.run.mean->means()) {
       verdict_.tensor("swa." + name, tensor);
     }
-    if (swa_.mean->count() == 0) {  // the reference has a copy of the first weights then
+    if (swa_.run.mean->count() == 0) {  // the reference has a copy of the first weights then
       for (const auto& [name, tensor] : case_.outs("swa.")) {
         verdict_.leave_out("swa." + name);
       }
     }
     compare("final.");
     verdict_.number("final_lr", options().get_lr());
-    verdict_.check(swa_.mean->count() == case_.expect["n_averaged"].integer(),
+    verdict_.check(swa_.run.mean->count() == case_.expect["n_averaged"].integer(),
                    "n_averaged differs");
-    verdict_.check(swa_.completed == case_.expect["completed"].boolean(), "completed differs");
-    verdict_.check(swa_.elapsed == case_.expect["steps"].integer(), "steps differ");
+    verdict_.check(swa_.run.completed == case_.expect["completed"].boolean(), "completed differs");
+    verdict_.check(swa_.run.elapsed == case_.expect["steps"].integer(), "steps differ");
   }
 
  private:
@@ -98,10 +98,10 @@ class AveragedRun {
     }
     const double scheduled = options().get_lr();
     if (swa_.match(event, state_)) {
-      const std::int64_t before = swa_.mean->count();
+      const std::int64_t before = swa_.run.mean->count();
       swa_.apply(event, state_);
       if (swa_.schedule_swa_lr) {
-        options().set_lr(swa_.mean->count() == before ? scheduled : reference_lr(scheduled));
+        options().set_lr(swa_.run.mean->count() == before ? scheduled : reference_lr(scheduled));
       }
     }
   }
@@ -114,9 +114,9 @@ class AveragedRun {
       return tutti::functional::swa_learning_rate(0, 1, updates, swa_.anneal_steps,
                                                   swa_.anneal_strategy);
     };
-    const double goal = case_.params["cosine"].boolean() ? (*swa_.initial_lrs)[0] : 1.0;
-    const double before = share(swa_.mean->count() - 1);
-    const double now = share(swa_.mean->count());
+    const double goal = case_.params["cosine"].boolean() ? (*swa_.run.initial_lrs)[0] : 1.0;
+    const double before = share(swa_.run.mean->count() - 1);
+    const double now = share(swa_.run.mean->count());
     const double from = before == 1 ? goal : (scheduled - before * goal) / (1 - before);
     return goal * now + from * (1 - now);
   }

@@ -266,7 +266,7 @@ void stochastic_depth_warmup(const Case& c, Verdict& verdict) {
       policy.apply(tutti::BatchStart{}, state);
     }
     const bool sticks = policy.drop_warmup.value() > 0 && now >= policy.drop_warmup.value();
-    const at::Tensor row = drop_rates(**policy.blocks);
+    const at::Tensor row = drop_rates(**policy.run.blocks);
     rows.push_back(sticks ? rows.back() : row);
     const double last = row[-1].item<double>();
     verdict.check(!sticks || std::abs(last - policy.drop_rate) < 1e-6, "the warm-up has no end");

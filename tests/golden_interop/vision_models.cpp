@@ -218,7 +218,7 @@ void run_with_step(const Case& c, const Json& want) {
     if (ema.match(tutti::BatchEnd{}, state)) {
       ema.apply(tutti::BatchEnd{}, state);
     }
-    const bool copied = !ema.started || step <= ema.started_at;
+    const bool copied = !ema.run.started || step <= ema.run.started_at;
     c.number("decay of step " + std::to_string(step), copied ? 0 : ema.factor_at(step),
              want["decays"][static_cast<std::size_t>(step - 1)].number(), 1e-12, 1e-12);
   }

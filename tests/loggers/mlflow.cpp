@@ -248,7 +248,7 @@ std::vector<std::string> show(Server& server) {
   std::vector<std::string> warned;
   MLflowLogger logger;
   logger.connect(server.sender(), "http://test", "otter");
-  logger.memory.run->warn = [&](const std::string& text) { warned.push_back(text); };
+  logger.run.remote->warn = [&](const std::string& text) { warned.push_back(text); };
   tutti::State state;
   state.logger.add(logger);
   const at::Tensor images = at::zeros({2, 3, 4, 5});

@@ -165,9 +165,9 @@ TEST_CASE("the time of an evaluation is not training's", "[loggers][progress_bar
   run.fire(tutti::EvalEnd{});
   run.batch();
   const std::chrono::duration<double> passed =
-      std::chrono::steady_clock::now() - logger.memory.train.began;
-  CHECK(logger.memory.train.shown.seconds > 0);
-  CHECK(logger.memory.train.shown.seconds <= passed.count() - 0.03);
+      std::chrono::steady_clock::now() - logger.run.train.began;
+  CHECK(logger.run.train.shown.seconds > 0);
+  CHECK(logger.run.train.shown.seconds <= passed.count() - 0.03);
 }
 
 TEST_CASE("the time left is that of the whole run", "[loggers][progress_bar][law]") {
@@ -177,10 +177,10 @@ TEST_CASE("the time left is that of the whole run", "[loggers][progress_bar][law
   Run run{logger, "100ep"};  // 300 batches
   run.fire(tutti::FitStart{});
   run.fire(tutti::EpochStart{});
-  CHECK(logger.memory.train.shown.left < 0);  // not known yet
+  CHECK(logger.run.train.shown.left < 0);  // not known yet
   std::this_thread::sleep_for(20ms);
   run.batch();
-  CHECK(logger.memory.train.shown.left >= 0.02 * 299 * 0.999);
+  CHECK(logger.run.train.shown.left >= 0.02 * 299 * 0.999);
 }
 
 TEST_CASE("drawing is limited in time, not by batches", "[loggers][progress_bar][law]") {

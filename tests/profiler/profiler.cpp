@@ -231,21 +231,21 @@ TEST_CASE("a disk's traffic is that of whole disks", "[profiler]") {
 
 TEST_CASE("markers record while the action is theirs", "[profiler][law]") {
   Profiler profiler;
-  const auto recorded = [&] { return profiler.memory.recording->take({}); };
+  const auto recorded = [&] { return profiler.run.recording->take({}); };
   auto marker = profiler.marker("work", {.record_instant_on_start = true, .categories = {"io"}});
   {
     const auto span = marker.scope();
   }
   marker.instant();
   CHECK(recorded() == "[\n]\n");
-  profiler.memory.recording->action = tutti::ProfilerAction::active;
+  profiler.run.recording->action = tutti::ProfilerAction::active;
   marker.start();
   CHECK_THROWS_WITH(marker.start(), ContainsSubstring("\"work\" is started twice"));
-  profiler.memory.recording->action = tutti::ProfilerAction::skip;
+  profiler.run.recording->action = tutti::ProfilerAction::skip;
   marker.finish();  // although nothing is recorded any more
   CHECK_THROWS_WITH(marker.finish(),
                     ContainsSubstring("\"work\" is finished, but was not started"));
-  profiler.memory.recording->action = tutti::ProfilerAction::warmup;
+  profiler.run.recording->action = tutti::ProfilerAction::warmup;
   std::thread([&] {
     profiler.marker("other").counter({{"x", 0.5}, {"nan", std::nan("")}});
   }).join();
@@ -319,7 +319,7 @@ TEST_CASE("ranks meet once a cycle, and one of a node merges its files", "[profi
   for (std::size_t i = 0; i < merged.size(); ++i) {
     times[merged[i]["name"].string()] = merged[i]["ts"].integer();
   }
-  CHECK(times.at("theirs") == profiler.memory.sync);
+  CHECK(times.at("theirs") == profiler.run.sync);
   CHECK(times.contains("event/batch"));
   profiler.trace_handler.filename = "one.json";
   CHECK_THROWS_WITH(profiler.apply(tutti::Init{}, state), ContainsSubstring("put {rank} into it"));

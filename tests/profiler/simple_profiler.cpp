@@ -55,31 +55,31 @@ TEST_CASE("a fit ends with a table of its time", "[profiler]") {
                          Slow{},
                          SimpleProfiler{.stream = file}};
   trainer.fit();
-  const auto& memory = trainer.get<SimpleProfiler>().memory;
-  CHECK(memory.spans.at("forward").calls == 8);
-  CHECK(memory.spans.at("epoch").calls == 2);
-  CHECK(memory.spans.at("dataloader").calls == 8);
-  CHECK(memory.spans.at("fit").calls == 1);
-  const auto& slow = memory.policies.at({"before_forward", "Slow"});
+  const auto& run = trainer.get<SimpleProfiler>().run;
+  CHECK(run.spans.at("forward").calls == 8);
+  CHECK(run.spans.at("epoch").calls == 2);
+  CHECK(run.spans.at("dataloader").calls == 8);
+  CHECK(run.spans.at("fit").calls == 1);
+  const auto& slow = run.policies.at({"before_forward", "Slow"});
   CHECK(slow.calls == 8);
   CHECK(ms(slow) >= 8 * 3);
-  CHECK(ms(memory.spans.at("forward")) < ms(slow));  // without the policies at its ends
-  CHECK(ms(memory.spans.at("fit")) > ms(slow) + ms(memory.spans.at("forward")));
+  CHECK(ms(run.spans.at("forward")) < ms(slow));  // without the policies at its ends
+  CHECK(ms(run.spans.at("fit")) > ms(slow) + ms(run.spans.at("forward")));
   const std::string table = text_of(file);
   CHECK(table == trainer.get<SimpleProfiler>().report());
   CHECK(table.starts_with("what  "));
   CHECK_THAT(table, ContainsSubstring("Slow at before_forward") &&
                         ContainsSubstring("wait for the loader") && ContainsSubstring("100.0\n"));
   trainer.fit({.duration = "1ep"});
-  CHECK(trainer.get<SimpleProfiler>().memory.spans.at("forward").calls == 4);  // of this fit
+  CHECK(trainer.get<SimpleProfiler>().run.spans.at("forward").calls == 4);  // of this fit
   std::fclose(file);
 }
 
 TEST_CASE("the table can be short, and refuses to be nothing", "[profiler]") {
   SimpleProfiler profiler{.stream = nullptr, .rows = 1};
   CHECK(profiler.report().empty());
-  profiler.memory.spans["fit"] = {1, std::chrono::milliseconds(10)};
-  profiler.memory.spans["forward"] = {2, std::chrono::milliseconds(4)};
+  profiler.run.spans["fit"] = {1, std::chrono::milliseconds(10)};
+  profiler.run.spans["forward"] = {2, std::chrono::milliseconds(4)};
   CHECK_THAT(profiler.report(), ContainsSubstring("fit") && !ContainsSubstring("forward"));
   profiler.rows = 5;
   CHECK_THAT(profiler.report(), ContainsSubstring("2.0000         4.000    40.0"));

@@ -150,7 +150,7 @@ TEST_CASE("a sanity evaluation comes before the first batch and changes nothing"
     expected.insert(expected.end(), all.begin(), all.end());
   }
   CHECK(run->get<Seen>().evaluated == expected);
-  CHECK(*run->get<EarlyStopper>().best == 0.6);
+  CHECK(*run->get<EarlyStopper>().run.best == 0.6);
   auto plain = make(options("2ep"), {0.5, 0.6});
   plain->fit();
   CHECK(tiny::flat(*run->state().model).equal(tiny::flat(*plain->state().model)));

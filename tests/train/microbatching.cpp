@@ -163,7 +163,7 @@ TEST_CASE("SAM that runs out of memory uphill comes back and steps once",
   Trainer trainer{model, options("auto"), SAM{.interval = 2}, Uphill{}};
   trainer.fit();
   CHECK(trainer.get<Uphill>().overflows == 1);
-  CHECK(trainer.get<SAM>().steps == 6);
+  CHECK(trainer.get<SAM>().run.steps == 6);
   CHECK(trainer.state().device_train_microbatch_size == 4);
 }
 

@@ -36,19 +36,21 @@ struct BackboneFinetuning final {
   bool train_bn = true;  ///< its batch normalisation is trained as the others are, all the time;
                          ///< false: never, and its running statistics stay as they are
 
-  bool open = false;  ///< written by the policy: the backbone is trained
+  /// What it holds while it runs; not an option.
+  struct Run {
+    bool open = false;  ///< the backbone is trained
 
-  Lazy<std::vector<std::shared_ptr<torch::nn::Module>>> still{};  ///< written by it: layers whose
-                                                                  ///< statistics stay
+    Lazy<std::vector<std::shared_ptr<torch::nn::Module>>>
+        still{};  ///< layers whose statistics stay
 
-  /// Written by it: which group of which optimizer the backbone's parameters were in, and which is
-  /// their own.
-  struct Group {
-    std::size_t optimizer = 0;
-    std::size_t of_the_others = 0;
-    std::size_t own = 0;
-  };
-  Lazy<std::vector<Group>> groups{};
+    /// Which group of which optimizer the backbone's parameters were in, and which is their own.
+    struct Group {
+      std::size_t optimizer = 0;
+      std::size_t of_the_others = 0;
+      std::size_t own = 0;
+    };
+    Lazy<std::vector<Group>> groups{};
+  } run{};
 
   static constexpr std::string_view name = "BackboneFinetuning";
   static constexpr About about{
@@ -78,7 +80,7 @@ struct BackboneFinetuning final {
            "BackboneFinetuning: backbone_initial_lr", *backbone_initial_lr, "more than 0");
   }
 
-  bool match(BeforeDataloader, const State&) const { return !still->empty(); }
+  bool match(BeforeDataloader, const State&) const { return !run.still->empty(); }
 
   /// Freezes the backbone, and gives its parameters groups of their own.
   void apply(Init, State& state);
@@ -90,8 +92,8 @@ struct BackboneFinetuning final {
   /// logs as `backbone_finetuning/lr`.
   void apply(EpochEnd, State& state);
 
-  void save(Archive& archive) const { archive.put("open", open); }
-  void load(const Archive& archive) { open = archive.get<bool>("open"); }
+  void save(Archive& archive) const { archive.put("open", run.open); }
+  void load(const Archive& archive) { run.open = archive.get<bool>("open"); }
 
   /// Gives back what the saved run had given back, ahead of the optimizer's state.
   void prepare_load(const Archive& archive, State& state);
@@ -165,7 +167,7 @@ TUTTI_INLINE void BackboneFinetuning::apply(Init, State& state) {
   for (const at::Tensor& parameter : detail::of_backbone(*state.model, backbone, true)) {
     own.insert(parameter.unsafeGetTensorImpl());
   }
-  groups->clear();
+  run.groups->clear();
   for (std::size_t o = 0; o < state.optimizers.size(); ++o) {
     torch::optim::Optimizer& optimizer = *state.optimizers[o];
     const std::size_t count = optimizer.param_groups().size();
@@ -179,31 +181,31 @@ TUTTI_INLINE void BackboneFinetuning::apply(Init, State& state) {
         return moves;
       });
       if (!moved.empty()) {
-        groups->push_back({o, g, optimizer.param_groups().size()});
+        run.groups->push_back({o, g, optimizer.param_groups().size()});
         optimizer.add_param_group(torch::optim::OptimizerParamGroup(
             std::move(moved), optimizer.param_groups()[g].options().clone()));
       }
     }
   }
-  TUTTI_CHECK(!groups->empty(),
+  TUTTI_CHECK(!run.groups->empty(),
               "BackboneFinetuning: no optimizer has a parameter of the backbone; let the policy "
               "freeze it, and give the optimizer all parameters");
   find_still(state);
 }
 
 TUTTI_INLINE void BackboneFinetuning::apply(BeforeDataloader, State&) {
-  for (const auto& layer : *still) {
+  for (const auto& layer : *run.still) {
     layer->eval();
   }
 }
 
 TUTTI_INLINE void BackboneFinetuning::apply(EpochEnd, State& state) {
-  if (!open && state.timestamp.epoch >= unfreeze_backbone_at_epoch) {
+  if (!run.open && state.timestamp.epoch >= unfreeze_backbone_at_epoch) {
     give_back(state);
   }
-  if (open) {
+  if (run.open) {
     set_rates(state);
-    const Group& first = groups->front();
+    const Run::Group& first = run.groups->front();
     state.log_metrics(
         {{"backbone_finetuning/lr",
           state.optimizers[first.optimizer]->param_groups()[first.own].options().get_lr()}});
@@ -212,16 +214,16 @@ TUTTI_INLINE void BackboneFinetuning::apply(EpochEnd, State& state) {
 
 TUTTI_INLINE void BackboneFinetuning::give_back(State& state) {
   detail::unfreeze(detail::of_backbone(*state.model, backbone, true), state.optimizers, name);
-  open = true;
+  run.open = true;
   state.parameters_replaced = true;  // so that gradients of these are averaged over ranks, too
 }
 
 TUTTI_INLINE void BackboneFinetuning::find_still(State& state) {
-  still->clear();
+  run.still->clear();
   if (!train_bn) {
     for (const detail::OwnedLayer& layer : detail::owned_layers(*state.model)) {
       if (detail::is_at_or_below(layer.path, backbone) && layer.has_statistics()) {
-        still->push_back(layer.module);
+        run.still->push_back(layer.module);
       }
     }
   }
@@ -230,7 +232,7 @@ TUTTI_INLINE void BackboneFinetuning::find_still(State& state) {
 TUTTI_INLINE void BackboneFinetuning::set_rates(State& state) const {
   const auto epochs = static_cast<double>(state.timestamp.epoch - unfreeze_backbone_at_epoch);
   const double grown = std::pow(growth, std::max(epochs, 0.0));
-  for (const Group& group : *groups) {
+  for (const Run::Group& group : *run.groups) {
     std::size_t before = 0;  // initial_lrs are those of all optimizers
     for (std::size_t o = 0; o < group.optimizer; ++o) {
       before += state.optimizers[o]->param_groups().size();

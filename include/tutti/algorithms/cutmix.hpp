@@ -127,9 +127,12 @@ struct CutMix final {
   Key target_key{};               ///< likewise; empty: batch.targets()
   Rng rng{};
 
-  double adjusted_lambda = 1;  ///< written by the policy: weight of the microbatch's own targets
-  functional::Box box{};       ///< written by the policy: what is pasted in this microbatch
-  Lazy<at::Tensor> indices{};  ///< written by the policy: its permutation, int64 [N]
+  /// What it holds while it runs; not an option.
+  struct Run {
+    double adjusted_lambda = 1;  ///< weight of the microbatch's own targets
+    functional::Box box{};       ///< what is pasted in this microbatch
+    Lazy<at::Tensor> indices{};  ///< its permutation, int64 [N]
+  } run{};
 
   static constexpr std::string_view name = "CutMix";
   using events = types<BeforeForward, BeforeLoss, BeforeBackward>;
@@ -174,11 +177,11 @@ struct CutMix final {
 
   /// Draws as apply(BeforeForward) does, for a fused pass.
   [[nodiscard]] fused::Paste pixels(const fused::Frame& frame) {
-    *indices = rng.permutation(frame.images);
-    box = detail::draw_box(frame.height, frame.width, rng,
-                           {.alpha = alpha, .uniform_sampling = uniform_sampling});
-    adjusted_lambda = functional::part_outside(box, frame.height, frame.width);
-    return {*indices, box, adjusted_lambda};
+    *run.indices = rng.permutation(frame.images);
+    run.box = detail::draw_box(frame.height, frame.width, rng,
+                               {.alpha = alpha, .uniform_sampling = uniform_sampling});
+    run.adjusted_lambda = functional::part_outside(run.box, frame.height, frame.width);
+    return {*run.indices, run.box, run.adjusted_lambda};
   }
 
   /// The same in a recipe; nothing where another tensor than the inputs is mixed, or it has to look
@@ -195,7 +198,7 @@ struct CutMix final {
 
   /// Adds the loss against the permuted targets.
   void apply(BeforeBackward, State& state) const {
-    detail::interpolate_loss(state, target_key, *indices, adjusted_lambda);
+    detail::interpolate_loss(state, target_key, *run.indices, run.adjusted_lambda);
   }
 
  private:
@@ -303,10 +306,10 @@ TUTTI_INLINE void CutMix::apply(BeforeForward, State& state) {
                     target.sizes(),
                     " say something for every pixel, which interpolate_loss "
                     "cannot mix; leave it off, and their box is pasted as the images' is.");
-  *indices = rng.permutation(x.size(0)).to(x.device(), /*non_blocking=*/true);
-  box = detail::choose_box(x, rng, {.alpha = alpha, .uniform_sampling = uniform_sampling});
-  adjusted_lambda = functional::part_outside(box, x.size(2), x.size(3));
-  x = functional::paste_box(x, *indices, box);
+  *run.indices = rng.permutation(x.size(0)).to(x.device(), /*non_blocking=*/true);
+  run.box = detail::choose_box(x, rng, {.alpha = alpha, .uniform_sampling = uniform_sampling});
+  run.adjusted_lambda = functional::part_outside(run.box, x.size(2), x.size(3));
+  x = functional::paste_box(x, *run.indices, run.box);
 }
 
 TUTTI_INLINE std::optional<fused::Paste> CutMix::pixels(const fused::Frame& frame, State& state) {
@@ -316,7 +319,8 @@ TUTTI_INLINE std::optional<fused::Paste> CutMix::pixels(const fused::Frame& fram
     return std::nullopt;
   }
   fused::Paste drawn = pixels(frame);
-  *indices = indices->to(state.batch.inputs().device(), /*non_blocking=*/true);  // for targets
+  *run.indices =
+      run.indices->to(state.batch.inputs().device(), /*non_blocking=*/true);  // for targets
   return drawn;
 }
 
@@ -324,10 +328,11 @@ TUTTI_INLINE void CutMix::apply(BeforeLoss, State& state) const {
   const at::Tensor& target = detail::targets_of(state.batch, target_key);
   at::Tensor mixed;
   if (per_pixel(detail::inputs_of(state.batch, input_key), target)) {
-    mixed = functional::paste_box(target, *indices, box);
+    mixed = functional::paste_box(target, *run.indices, run.box);
   } else {
     const at::Tensor own = functional::ensure_targets_one_hot(state.outputs.tensor(), target);
-    mixed = own.mul(adjusted_lambda).add_(own.index_select(0, *indices).mul_(1 - adjusted_lambda));
+    mixed = own.mul(run.adjusted_lambda)
+                .add_(own.index_select(0, *run.indices).mul_(1 - run.adjusted_lambda));
   }
   detail::replace_targets(state.batch, target_key, mixed);
 }

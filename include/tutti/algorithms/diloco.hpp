@@ -68,8 +68,11 @@ struct DiLoCo final {
   double outer_lr = 0.7;        ///< > 0
   double outer_momentum = 0.9;  ///< Nesterov's; in [0, 1)
 
-  Lazy<functional::OuterStep> outer{};  ///< written by the policy
-  std::int64_t since = 0;               ///< written by the policy: inner steps since the outer one
+  /// What it holds while it runs; not an option.
+  struct Run {
+    Lazy<functional::OuterStep> outer{};  ///< the weights and velocities of the outer optimizer
+    std::int64_t since = 0;               ///< inner steps since the outer one
+  } run{};
 
   static constexpr std::string_view name = "DiLoCo";
   static constexpr About about{
@@ -95,11 +98,11 @@ struct DiLoCo final {
            "a number from 0 to below 1");
   }
 
-  bool match(FitStart, const State&) const { return outer->parameters().empty(); }
+  bool match(FitStart, const State&) const { return run.outer->parameters().empty(); }
 
-  void apply(FitStart, State& state) { *outer = functional::OuterStep(*state.model); }
+  void apply(FitStart, State& state) { *run.outer = functional::OuterStep(*state.model); }
   void apply(BatchEnd, State& state) {
-    if (++since >= interval.count()) {
+    if (++run.since >= interval.count()) {
       meet(state);
     }
   }
@@ -115,9 +118,9 @@ struct DiLoCo final {
 
  private:
   void meet(State& state) {
-    if (since > 0) {
-      (*outer)(*state.model, *state.communicator, outer_lr, outer_momentum);
-      since = 0;
+    if (run.since > 0) {
+      (*run.outer)(*state.model, *state.communicator, outer_lr, outer_momentum);
+      run.since = 0;
     }
   }
 };
@@ -168,7 +171,7 @@ TUTTI_INLINE void OuterStep::operator()(torch::nn::Module& model, dist::Communic
 namespace tutti {
 
 TUTTI_INLINE void DiLoCo::save(Archive& archive) const {
-  for (const auto& one : outer->parameters()) {
+  for (const auto& one : run.outer->parameters()) {
     archive.child("start").put(one.name, one.start);
     if (one.velocity.defined()) {
       archive.child("velocity").put(one.name, one.velocity);
@@ -177,8 +180,8 @@ TUTTI_INLINE void DiLoCo::save(Archive& archive) const {
 }
 
 TUTTI_INLINE void DiLoCo::load(const Archive& archive) {
-  since = 0;
-  *outer = functional::OuterStep();
+  run.since = 0;
+  *run.outer = functional::OuterStep();
   if (!archive.contains("start")) {
     return;
   }
@@ -188,7 +191,7 @@ TUTTI_INLINE void DiLoCo::load(const Archive& archive) {
     if (archive.contains("velocity") && archive.child("velocity").contains(key)) {
       one.velocity = archive.child("velocity").tensor(key).cpu().clone();
     }
-    outer->parameters().push_back(std::move(one));
+    run.outer->parameters().push_back(std::move(one));
   }
 }
 

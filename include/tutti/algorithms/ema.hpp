@@ -55,14 +55,16 @@ struct EMA final {
   double warmup_power = 2.0 / 3.0;  ///< how fast it rises; > 0
   double min_decay = 0;             ///< the lower end with use_warmup, after the first; in [0, 1)
 
-  Lazy<functional::EMAParameters> store{};  ///< what the model does not hold: averages or, while
-                                            ///< the averages are in use, the training weights
-  bool started = false;                     ///< written by the policy: averaging has begun
-  std::int64_t started_at = 0;   ///< written by the policy: when, in the unit of the interval
-  bool averages_in_use = false;  ///< written by the policy: the model holds the averages
-  bool in_checkpoint = false;    ///< written by the policy: for a checkpoint alone
-
-  Lazy<detail::LoadedAverages> loaded{};  ///< what load() has read, until AfterLoad
+  /// What it holds while it runs; not an option.
+  struct Run {
+    Lazy<functional::EMAParameters> store{};  ///< what the model does not hold: averages or, while
+                                              ///< the averages are in use, the training weights
+    bool started = false;                     ///< averaging has begun
+    std::int64_t started_at = 0;              ///< when, in the unit of the interval
+    bool averages_in_use = false;             ///< the model holds the averages
+    bool in_checkpoint = false;               ///< for a checkpoint alone
+    Lazy<detail::LoadedAverages> loaded{};    ///< what load() has read, until AfterLoad
+  } run{};
 
   static constexpr std::string_view name = "EMA";
   static constexpr About about{
@@ -102,43 +104,43 @@ struct EMA final {
   /// The weight of the average in the update at the end of the `count`-th batch or epoch, by the
   /// unit of the interval.
   [[nodiscard]] double factor_at(std::int64_t count) const {
-    return use_warmup ? functional::ema_warmup(count - started_at, factor(), min_decay,
+    return use_warmup ? functional::ema_warmup(count - run.started_at, factor(), min_decay,
                                                warmup_gamma, warmup_power)
                       : factor();
   }
 
   /// The averages by name, whichever side holds them. Empty before Init.
   [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> averages() const {
-    return side(averages_in_use);
+    return side(run.averages_in_use);
   }
   /// The weights that training goes on with, by name.
   [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> training_weights() const {
-    return side(!averages_in_use);
+    return side(!run.averages_in_use);
   }
 
   /// Throws c10::ValueError when the options contradict each other or are out of range.
   constexpr void validate() const;
 
-  bool match(AfterLoad, const State&) const { return static_cast<bool>(loaded); }
-  bool match(FitStart, const State&) const { return started; }
+  bool match(AfterLoad, const State&) const { return static_cast<bool>(run.loaded); }
+  bool match(FitStart, const State&) const { return run.started; }
   bool match(BatchEnd, const State& state) const {
     return averages_at(TimeUnit::batch, state, state.timestamp.batch);
   }
   bool match(EpochEnd, const State& state) const {
     return averages_at(TimeUnit::epoch, state, state.timestamp.epoch);
   }
-  bool match(EvalStart, const State&) const { return started; }
-  bool match(EvalEnd, const State&) const { return started; }
-  bool match(PredictStart, const State&) const { return started; }
-  bool match(PredictEnd, const State&) const { return started; }
+  bool match(EvalStart, const State&) const { return run.started; }
+  bool match(EvalEnd, const State&) const { return run.started; }
+  bool match(PredictStart, const State&) const { return run.started; }
+  bool match(PredictEnd, const State&) const { return run.started; }
 
   void apply(Init, State& state) {
     optim::refuse_averages(state.optimizers, name);
     fill_in();
-    *store = functional::EMAParameters(*state.model, exclude_buffers);
+    *run.store = functional::EMAParameters(*state.model, exclude_buffers);
   }
   void apply(AfterLoad, State& state) { restore(state); }
-  void apply(FitStart, State& state) { store->link(*state.model); }
+  void apply(FitStart, State& state) { run.store->link(*state.model); }
   void apply(BatchEnd, State& state) { average(state, state.timestamp.batch); }
   void apply(EpochEnd, State& state) { average(state, state.timestamp.epoch); }
   void apply(EvalStart, State&) { use_averages(true); }
@@ -148,28 +150,28 @@ struct EMA final {
 
   /// Lets the optimizer update the averages on its way, when an update is due at the next BatchEnd.
   void join(optim::FusedStep& fused, const State& state) {
-    if (started && !averages_in_use && interval().unit() == TimeUnit::batch &&
+    if (run.started && !run.averages_in_use && interval().unit() == TimeUnit::batch &&
         (state.timestamp.batch + 1) % interval().count() == 0) {
-      store->join(fused, factor_at(state.timestamp.batch + 1));
+      run.store->join(fused, factor_at(state.timestamp.batch + 1));
     }
   }
 
   /// A checkpoint holds the averages, also one that is written in the middle of an evaluation.
   void enter_checkpoint(State&) {
-    in_checkpoint = started && !averages_in_use;
-    use_averages(started);
+    run.in_checkpoint = run.started && !run.averages_in_use;
+    use_averages(run.started);
   }
   void leave_checkpoint(State&) {
-    if (std::exchange(in_checkpoint, false)) {
+    if (std::exchange(run.in_checkpoint, false)) {
       use_averages(false);
     }
   }
 
   /// What load() has read takes effect in a run that has begun.
   void take_loaded(State& state) {
-    if (loaded) {
+    if (run.loaded) {
       restore(state);
-      store->link(*state.model);
+      run.store->link(*state.model);
     }
   }
 
@@ -198,7 +200,8 @@ struct EMA final {
   [[nodiscard]] bool due(const State& state) const;
   // Whether to begin, or to average, at the end of the `count`-th `unit`.
   [[nodiscard]] bool averages_at(TimeUnit unit, const State& state, std::int64_t count) const {
-    return interval().unit() == unit && (started ? count % interval().count() == 0 : due(state));
+    return interval().unit() == unit &&
+           (run.started ? count % interval().count() == 0 : due(state));
   }
   [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> side(bool in_model) const;
   void use_averages(bool yes);
@@ -250,57 +253,57 @@ TUTTI_INLINE bool EMA::due(const State& state) const {
 
 TUTTI_INLINE std::vector<std::pair<std::string, at::Tensor>> EMA::side(bool in_model) const {
   std::vector<std::pair<std::string, at::Tensor>> out;
-  for (std::size_t i = 0; i < store->size(); ++i) {
-    out.emplace_back(store->names()[i],
-                     in_model ? store->weights()[i].detach() : store->stored()[i]);
+  for (std::size_t i = 0; i < run.store->size(); ++i) {
+    out.emplace_back(run.store->names()[i],
+                     in_model ? run.store->weights()[i].detach() : run.store->stored()[i]);
   }
   return out;
 }
 
 TUTTI_INLINE void EMA::use_averages(bool yes) {
-  if (averages_in_use != yes) {
-    store->swap();
-    averages_in_use = yes;
+  if (run.averages_in_use != yes) {
+    run.store->swap();
+    run.averages_in_use = yes;
   }
 }
 
 TUTTI_INLINE void EMA::average(State& state, std::int64_t count) {
-  if (!started) {
-    *store = functional::EMAParameters(*state.model, exclude_buffers);
-    started = true;
-    started_at = count;
+  if (!run.started) {
+    *run.store = functional::EMAParameters(*state.model, exclude_buffers);
+    run.started = true;
+    run.started_at = count;
   } else if (count % interval().count() == 0) {
-    store->finish_update(factor_at(count), average_integers);
+    run.store->finish_update(factor_at(count), average_integers);
   }
 }
 
 TUTTI_INLINE void EMA::save(Archive& archive) const {
-  archive.put("started", started);
-  archive.put("started_at", started_at);
-  archive.put("averages_in_use", averages_in_use);
+  archive.put("started", run.started);
+  archive.put("started_at", run.started_at);
+  archive.put("averages_in_use", run.averages_in_use);
   Archive& weights = archive.child("weights");
-  for (std::size_t i = 0; i < store->size(); ++i) {
-    weights.put(store->names()[i], store->stored()[i]);
+  for (std::size_t i = 0; i < run.store->size(); ++i) {
+    weights.put(run.store->names()[i], run.store->stored()[i]);
   }
 }
 
 TUTTI_INLINE void EMA::load(const Archive& archive) {
-  started = archive.get<bool>("started");
-  started_at = archive.get_or<std::int64_t>("started_at", 0);  // older files lack it
-  loaded = detail::LoadedAverages{};
-  loaded->averages_in_use = archive.get<bool>("averages_in_use");
+  run.started = archive.get<bool>("started");
+  run.started_at = archive.get_or<std::int64_t>("started_at", 0);  // older files lack it
+  run.loaded = detail::LoadedAverages{};
+  run.loaded->averages_in_use = archive.get<bool>("averages_in_use");
   if (archive.contains("weights")) {
     const Archive& weights = archive.child("weights");
     for (const std::string& key : weights.names()) {
-      loaded->weights.emplace_back(key, weights.tensor(key));
+      run.loaded->weights.emplace_back(key, weights.tensor(key));
     }
   }
 }
 
 TUTTI_INLINE void EMA::restore(State& state) {
-  *store = functional::EMAParameters(*state.model, loaded->weights, exclude_buffers);
-  averages_in_use = loaded->averages_in_use;
-  loaded.reset();
+  *run.store = functional::EMAParameters(*state.model, run.loaded->weights, exclude_buffers);
+  run.averages_in_use = run.loaded->averages_in_use;
+  run.loaded.reset();
   use_averages(false);
 }
 

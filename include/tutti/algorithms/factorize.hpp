@@ -124,7 +124,10 @@ struct Factorize final {
   double refactorize_energy = 0.99;  ///< part of the squared singular values to keep; in (0, 1]
   surgery::IfNone if_none = surgery::IfNone::error;  ///< when nothing was replaced
 
-  Lazy<std::vector<std::int64_t>> ranks{};  ///< written by the policy: of all layers, once lowered
+  /// What it holds while it runs; not an option.
+  struct Run {
+    Lazy<std::vector<std::int64_t>> ranks{};  ///< of all layers, once lowered
+  } run{};
 
   static constexpr std::string_view name = "Factorize";
   static constexpr About about{.reads_batch = false};
@@ -167,7 +170,7 @@ struct Factorize final {
   void apply(EpochEnd, State& state) { lower_ranks(state); }
   void apply(IterationEnd, State& state) { lower_ranks(state); }
 
-  void save(Archive& archive) const { archive.put("ranks", *ranks); }
+  void save(Archive& archive) const { archive.put("ranks", *run.ranks); }
   void load(const Archive&) const {}
 
   /// Before weights are read: gives the layers the ranks that they were saved with.
@@ -203,14 +206,14 @@ TUTTI_INLINE void Factorize::apply(Init, State& state) const {
 }
 
 TUTTI_INLINE void Factorize::prepare_load(const Archive& archive, State& state) {
-  *ranks = archive.get<std::vector<std::int64_t>>("ranks");
+  *run.ranks = archive.get<std::vector<std::int64_t>>("ranks");
   std::size_t i = 0;
   surgery::for_each<nn::Factorized>(*state.model,
                                     [&](nn::Factorized& layer, const surgery::Visit&) {
-                                      if (i < ranks->size() && (*ranks)[i] < layer.rank()) {
+                                      if (i < run.ranks->size() && (*run.ranks)[i] < layer.rank()) {
                                         nn::Factorized::Factors now = layer.factors();
-                                        now.a = now.a.narrow(0, 0, (*ranks)[i]);
-                                        now.b = now.b.narrow(1, 0, (*ranks)[i]);
+                                        now.a = now.a.narrow(0, 0, (*run.ranks)[i]);
+                                        now.b = now.b.narrow(1, 0, (*run.ranks)[i]);
                                         detail::refactor(layer, now, state.optimizers);
                                       }
                                       ++i;
@@ -220,11 +223,11 @@ TUTTI_INLINE void Factorize::prepare_load(const Archive& archive, State& state) 
 TUTTI_INLINE void Factorize::lower_ranks(State& state) {
   state.parameters_replaced |=
       functional::refactorize(*state.model, refactorize_energy, state.optimizers) > 0;
-  ranks->clear();
+  run.ranks->clear();
   double total = 0;
   surgery::for_each<nn::Factorized>(*state.model,
                                     [&](nn::Factorized& layer, const surgery::Visit&) {
-                                      ranks->push_back(layer.rank());
+                                      run.ranks->push_back(layer.rank());
                                       total += static_cast<double>(layer.rank());
                                     });
   state.log_metrics({{"factorize/total_rank", total}});

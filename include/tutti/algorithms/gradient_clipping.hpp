@@ -112,8 +112,11 @@ struct GradientClipping final {
   Keys exclude{};                ///< globs of parameter names left alone: "fc.*"
   bool in_ascent = false;        ///< also clip the gradients along which SAM climbs
 
-  Lazy<at::Tensor> norm{};  ///< written by the policy: the last norm before clipping, a scalar
-  Lazy<std::unordered_set<const void*>> excluded{};  ///< written by it: what `exclude` means
+  /// What it holds while it runs; not an option.
+  struct Run {
+    Lazy<at::Tensor> norm{};                           ///< the last norm before clipping, a scalar
+    Lazy<std::unordered_set<const void*>> excluded{};  ///< what `exclude` means
+  } run{};
 
   static constexpr std::string_view name = "GradientClipping";
   static constexpr About about{
@@ -143,7 +146,7 @@ struct GradientClipping final {
   bool match(FitStart, const State&) const { return !exclude.empty(); }
   bool match(AfterTrainBatch, const State& state) const { return in_ascent || !state.is_ascent; }
   bool match(BatchEnd, const State& state) const {
-    return norm->defined() && state.logger.wants_metrics();
+    return run.norm->defined() && state.logger.wants_metrics();
   }
 
   /// Finds the parameters that `exclude` names. Throws c10::ValueError when a glob names none.
@@ -180,15 +183,15 @@ TUTTI_INLINE void clip_value(const std::vector<at::Tensor>& gradients, double th
 namespace tutti {
 
 TUTTI_INLINE void GradientClipping::apply(FitStart, State& state) {
-  excluded->clear();
+  run.excluded->clear();
   const auto parameters = state.model->named_parameters();
   for (const std::string_view glob : exclude) {
     bool found = false;
     for (const auto& item : parameters) {
       if (checkpoint::glob_matches(glob, item.key())) {
         const at::Tensor& one = item.value();
-        excluded->insert((state.sharding != nullptr ? state.sharding->shard_of(one) : one)
-                             .unsafeGetTensorImpl());
+        run.excluded->insert((state.sharding != nullptr ? state.sharding->shard_of(one) : one)
+                                 .unsafeGetTensorImpl());
         found = true;
       }
     }
@@ -201,31 +204,32 @@ TUTTI_INLINE void GradientClipping::apply(FitStart, State& state) {
 TUTTI_INLINE void GradientClipping::apply(AfterTrainBatch, State& state) {
   detail::Gradients both;
   detail::each_parameter(state.optimizers, [&](const at::Tensor& parameter) {
-    if (excluded->empty() || !excluded->contains(parameter.unsafeGetTensorImpl())) {
+    if (run.excluded->empty() || !run.excluded->contains(parameter.unsafeGetTensorImpl())) {
       both.add(parameter);
     }
   });
   if (folds_now(both, state)) {
-    *norm =
+    *run.norm =
         detail::fold_clipping(*state.fused_step, both.gradients, clipping_type, clipping_threshold);
   } else if (state.sharding != nullptr) {
-    *norm = detail::clip_parts(both, clipping_type, clipping_threshold, adaptive_floor,
-                               state.sharding->shard_group());
+    *run.norm = detail::clip_parts(both, clipping_type, clipping_threshold, adaptive_floor,
+                                   state.sharding->shard_group());
   } else {
-    *norm = detail::clip(both, clipping_type, clipping_threshold, adaptive_floor);
+    *run.norm = detail::clip(both, clipping_type, clipping_threshold, adaptive_floor);
   }
 }
 
 TUTTI_INLINE void GradientClipping::apply(BatchEnd, State& state) {
-  state.logger.log_metrics({{"gradient_clipping/norm", norm->item<double>()}},
+  state.logger.log_metrics({{"gradient_clipping/norm", run.norm->item<double>()}},
                            state.previous_timestamp.batch);
-  norm.reset();
+  run.norm.reset();
 }
 
 TUTTI_INLINE bool GradientClipping::folds_now(const detail::Gradients& both,
                                               const State& state) const {
   return state.fused_step != nullptr && clipping_type != ClippingType::adaptive &&
-         excluded->empty() && !both.gradients.empty() && detail::all_on_one_device(both.gradients);
+         run.excluded->empty() && !both.gradients.empty() &&
+         detail::all_on_one_device(both.gradients);
 }
 
 }  // namespace tutti

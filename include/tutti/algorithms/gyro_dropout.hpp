@@ -54,10 +54,13 @@ struct GyroDropout final {
   std::int64_t tau = 16;     ///< how many are in use at a time; >= 1
   surgery::IfNone if_none = surgery::IfNone::error;  ///< when the model has no Dropout
 
-  Lazy<std::map<std::string, nn::GyroDropoutImpl::State>> saved{};   ///< by path, until FitStart
-  Lazy<std::map<std::string, nn::GyroDropoutImpl::State>> before{};  ///< ahead of SAM's ascent
-  Lazy<std::map<std::string, std::shared_ptr<nn::GyroDropoutImpl>>> layers{};  ///< by path
-  std::int64_t ascent = -1;  ///< written by the policy: the batch that `before` belongs to
+  /// What it holds while it runs; not an option.
+  struct Run {
+    Lazy<std::map<std::string, nn::GyroDropoutImpl::State>> saved{};   ///< by path, until FitStart
+    Lazy<std::map<std::string, nn::GyroDropoutImpl::State>> before{};  ///< ahead of SAM's ascent
+    Lazy<std::map<std::string, std::shared_ptr<nn::GyroDropoutImpl>>> layers{};  ///< by path
+    std::int64_t ascent = -1;  ///< the batch that `before` belongs to
+  } run{};
 
   static constexpr std::string_view name = "GyroDropout";
   static constexpr About about{
@@ -79,7 +82,7 @@ struct GyroDropout final {
   }
 
   bool match(BeforeTrainBatch, const State& state) const {
-    return state.is_ascent || ascent == state.timestamp.batch;
+    return state.is_ascent || run.ascent == state.timestamp.batch;
   }
 
   /// Replaces, and sets the period by the length of this fit.
@@ -108,33 +111,33 @@ TUTTI_INLINE void GyroDropout::apply(FitStart, State& state) {
   const std::int64_t batches = length_of(state);
   const Rng rng = Rng::for_policy(state.rank_zero_seed, name);
   functional::apply_gyro_dropout(*state.model, batches, 1, p, sigma, tau, rng, if_none);
-  layers->clear();
+  run.layers->clear();
   surgery::for_each<nn::GyroDropout>(
       *state.model, [&](nn::GyroDropoutImpl& layer, const surgery::Visit& where) {
         layer.options.period = batches / sigma * tau;
-        (*layers)[where.path] = std::static_pointer_cast<nn::GyroDropoutImpl>(where.module);
-        if (const auto found = saved->find(where.path); found != saved->end()) {
+        (*run.layers)[where.path] = std::static_pointer_cast<nn::GyroDropoutImpl>(where.module);
+        if (const auto found = run.saved->find(where.path); found != run.saved->end()) {
           layer.set_state(found->second);
         }
       });
-  saved.reset();
-  ascent = -1;
+  run.saved.reset();
+  run.ascent = -1;
 }
 
 TUTTI_INLINE void GyroDropout::apply(BeforeTrainBatch, State& state) {
-  for (auto& [path, layer] : *layers) {
+  for (auto& [path, layer] : *run.layers) {
     if (state.is_ascent) {
-      (*before)[path] = layer->state();
+      (*run.before)[path] = layer->state();
     } else {
-      layer->set_state((*before)[path]);
+      layer->set_state((*run.before)[path]);
     }
   }
-  ascent = state.is_ascent ? state.timestamp.batch : -1;
+  run.ascent = state.is_ascent ? state.timestamp.batch : -1;
 }
 
 TUTTI_INLINE void GyroDropout::save(Archive& archive) const {
   Archive& all = archive.child("layers");
-  for (const auto& [path, layer] : *layers) {
+  for (const auto& [path, layer] : *run.layers) {
     layer->save_state(all.child(path));
   }
 }
@@ -142,7 +145,7 @@ TUTTI_INLINE void GyroDropout::save(Archive& archive) const {
 TUTTI_INLINE void GyroDropout::load(const Archive& archive) {
   const Archive& all = archive.child("layers");
   for (const std::string& path : all.names()) {
-    (*saved)[path] = nn::GyroDropoutImpl::load_state(all.child(path));
+    (*run.saved)[path] = nn::GyroDropoutImpl::load_state(all.child(path));
   }
 }
 

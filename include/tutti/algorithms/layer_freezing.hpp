@@ -81,10 +81,13 @@ struct LayerFreezing final {
   double freeze_level = 1.0;      ///< the part of the layers frozen at the end; in [0, 1]
   bool freeze_statistics = true;  ///< frozen batch normalisation uses its running statistics
 
-  std::int64_t depth = 0;  ///< written by the policy: layers frozen so far, never fewer
+  /// What it holds while it runs; not an option.
+  struct Run {
+    std::int64_t depth = 0;  ///< layers frozen so far, never fewer
 
-  Lazy<std::vector<std::shared_ptr<torch::nn::Module>>> still{};  ///< written by it: frozen layers
-                                                                  ///< with running statistics
+    /// Frozen layers with running statistics.
+    Lazy<std::vector<std::shared_ptr<torch::nn::Module>>> still{};
+  } run{};
 
   static constexpr std::string_view name = "LayerFreezing";
   static constexpr About about{
@@ -106,7 +109,7 @@ struct LayerFreezing final {
            "a number from 0 to 1");
   }
 
-  bool match(BeforeDataloader, const State&) const { return !still->empty(); }
+  bool match(BeforeDataloader, const State&) const { return !run.still->empty(); }
 
   /// Frozen statistics stay so, whatever train() said since: before anyone passes the batch through
   /// the model.
@@ -115,9 +118,9 @@ struct LayerFreezing final {
   /// Freezes, and logs `layer_freezing/layers_frozen` and `layer_freezing/percentage_frozen`.
   void apply(EpochEnd, State& state);
 
-  void save(Archive& archive) const { archive.put("depth", depth); }
+  void save(Archive& archive) const { archive.put("depth", run.depth); }
 
-  void load(const Archive& archive) { depth = archive.get<std::int64_t>("depth"); }
+  void load(const Archive& archive) { run.depth = archive.get<std::int64_t>("depth"); }
 
   /// Freezes what the saved run had frozen, so that the optimizer has the parameters that it had
   /// when it was saved. Called before anything else is read.
@@ -186,7 +189,7 @@ TUTTI_INLINE FreezeReport freeze_layers(torch::nn::Module& model,
 namespace tutti {
 
 TUTTI_INLINE void LayerFreezing::apply(BeforeDataloader, State&) {
-  for (const auto& layer : *still) {
+  for (const auto& layer : *run.still) {
     layer->eval();
   }
 }
@@ -195,22 +198,22 @@ TUTTI_INLINE void LayerFreezing::apply(EpochEnd, State& state) {
   const double now = std::min(1.0, state.progress().elapsed_fraction().value_or(0));
   const functional::FreezeReport report =
       functional::freeze_layers(*state.model, state.optimizers, now, freeze_start, freeze_level);
-  freeze(*state.model, state.optimizers, std::max(depth, report.layers));
-  state.log_metrics({{"layer_freezing/layers_frozen", static_cast<double>(depth)},
+  freeze(*state.model, state.optimizers, std::max(run.depth, report.layers));
+  state.log_metrics({{"layer_freezing/layers_frozen", static_cast<double>(run.depth)},
                      {"layer_freezing/percentage_frozen", report.fraction}});
 }
 
 TUTTI_INLINE void LayerFreezing::freeze(torch::nn::Module& of, const surgery::Optimizers& with,
                                         std::int64_t layers) {
-  depth = layers;
+  run.depth = layers;
   functional::freeze_first_layers(of, with, layers);
-  still->clear();
+  run.still->clear();
   if (freeze_statistics) {
     const auto all = functional::freezable_layers(of);
     for (std::size_t i = 0; i + 1 < all.size() && static_cast<std::int64_t>(i) < layers; ++i) {
       const auto buffers = all[i]->named_buffers(/*recurse=*/false);
       if (buffers.contains("running_mean") && buffers["running_mean"].defined()) {
-        still->push_back(all[i]->shared_from_this());
+        run.still->push_back(all[i]->shared_from_this());
       }
     }
   }

@@ -78,8 +78,11 @@ struct MixUp final {
   Key target_key{};               ///< likewise; empty: batch.targets()
   Rng rng{};
 
-  double mixing = 0;  ///< written by the policy: weight of the permuted side in this microbatch
-  Lazy<at::Tensor> indices{};  ///< written by the policy: the microbatch's permutation, int64 [N]
+  /// What it holds while it runs; not an option.
+  struct Run {
+    double mixing = 0;           ///< weight of the permuted side in this microbatch
+    Lazy<at::Tensor> indices{};  ///< the microbatch's permutation, int64 [N]
+  } run{};
 
   static constexpr std::string_view name = "MixUp";
   using events = types<BeforeForward, BeforeLoss, BeforeBackward>;
@@ -124,9 +127,9 @@ struct MixUp final {
 
   /// Draws as apply(BeforeForward) does, for a fused pass.
   [[nodiscard]] fused::Mix pixels(const fused::Frame& frame) {
-    mixing = functional::draw_mixing(rng, alpha);
-    *indices = rng.permutation(frame.images);
-    return {*indices, mixing};
+    run.mixing = functional::draw_mixing(rng, alpha);
+    *run.indices = rng.permutation(frame.images);
+    return {*run.indices, run.mixing};
   }
 
   /// The same in a recipe; nothing where another tensor than the inputs is mixed.
@@ -142,7 +145,7 @@ struct MixUp final {
 
   /// Adds the loss against the permuted targets.
   void apply(BeforeBackward, State& state) const {
-    detail::interpolate_loss(state, target_key, *indices, 1 - mixing);
+    detail::interpolate_loss(state, target_key, *run.indices, 1 - run.mixing);
   }
 };
 
@@ -194,9 +197,9 @@ TUTTI_INLINE void MixUp::apply(BeforeForward, State& state) {
                     "uint8", x.sizes(),
                     ", expected floats; put tutti::fused::Normalize into the recipe, or let the "
                     "loader make floats of them");
-  mixing = functional::draw_mixing(rng, alpha);
-  *indices = rng.permutation(x.size(0)).to(x.device(), /*non_blocking=*/true);
-  x = functional::mix(x, *indices, mixing);
+  run.mixing = functional::draw_mixing(rng, alpha);
+  *run.indices = rng.permutation(x.size(0)).to(x.device(), /*non_blocking=*/true);
+  x = functional::mix(x, *run.indices, run.mixing);
 }
 
 TUTTI_INLINE std::optional<fused::Mix> MixUp::pixels(const fused::Frame& frame, State& state) {
@@ -204,14 +207,15 @@ TUTTI_INLINE std::optional<fused::Mix> MixUp::pixels(const fused::Frame& frame, 
     return std::nullopt;
   }
   fused::Mix drawn = pixels(frame);
-  *indices = indices->to(state.batch.inputs().device(), /*non_blocking=*/true);  // for targets
+  *run.indices =
+      run.indices->to(state.batch.inputs().device(), /*non_blocking=*/true);  // for targets
   return drawn;
 }
 
 TUTTI_INLINE void MixUp::apply(BeforeLoss, State& state) const {
   const at::Tensor own = functional::ensure_targets_one_hot(
       state.outputs.tensor(), detail::targets_of(state.batch, target_key));
-  detail::replace_targets(state.batch, target_key, functional::mix(own, *indices, mixing));
+  detail::replace_targets(state.batch, target_key, functional::mix(own, *run.indices, run.mixing));
 }
 
 }  // namespace tutti

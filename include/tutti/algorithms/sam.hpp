@@ -119,12 +119,13 @@ struct SAM final {
   std::int64_t interval = 1;      ///< every how many batches to look; the others are plain; >= 1
   bool freeze_statistics = true;  ///< running statistics (buffers) learn in the first pass only
 
-  std::int64_t steps = 0;  ///< written by the policy: batches so far, skipped ones included
-
-  Lazy<detail::Copies> weights{};           ///< written by the policy: room for a second set of
-                                            ///< weights
-  Lazy<detail::Copies> statistics{};        ///< likewise of buffers
-  Lazy<std::vector<at::Tensor>> buffers{};  ///< the model's, once asked for
+  /// What it holds while it runs; not an option.
+  struct Run {
+    std::int64_t steps = 0;                   ///< batches so far, skipped ones included
+    Lazy<detail::Copies> weights{};           ///< room for a second set of weights
+    Lazy<detail::Copies> statistics{};        ///< likewise of buffers
+    Lazy<std::vector<at::Tensor>> buffers{};  ///< the model's, once asked for
+  } run{};
 
   static constexpr std::string_view name = "SAM";
   static constexpr About about{
@@ -149,7 +150,7 @@ struct SAM final {
   }
 
   /// The layers are final: forgets what is known of the model.
-  void apply(AfterLoad, State&) { buffers.reset(); }
+  void apply(AfterLoad, State&) { run.buffers.reset(); }
 
   /// One batch.
   ///
@@ -158,27 +159,27 @@ struct SAM final {
   /// An overflow in either pass, or an exception, leaves the weights as they were.
   template <class Closure, class Update>
   void step(State& state, Closure&& closure, Update&& update) {
-    const bool looks = (steps + 1) % interval == 0;
+    const bool looks = (run.steps + 1) % interval == 0;
     if (looks ? closure(false) && descend_from_above(state, closure) : closure(true)) {
       update();
     }
-    ++steps;
+    ++run.steps;
   }
 
-  void save(Archive& archive) const { archive.put("steps", steps); }
-  void load(const Archive& archive) { steps = archive.get<std::int64_t>("steps"); }
+  void save(Archive& archive) const { archive.put("steps", run.steps); }
+  void load(const Archive& archive) { run.steps = archive.get<std::int64_t>("steps"); }
 
  private:
   template <class Closure>
   bool descend_from_above(State& state, Closure&& closure) {
     detail::Gradients uphill;
     detail::each_parameter(state.optimizers, [&](const at::Tensor& p) { uphill.add(p); });
-    if (freeze_statistics && !buffers) {
-      buffers = state.model->buffers();
+    if (freeze_statistics && !run.buffers) {
+      run.buffers = state.model->buffers();
     }
-    const detail::SavedTensors saved(freeze_statistics ? *buffers : std::vector<at::Tensor>{},
-                                     *statistics);
-    const detail::PerturbedWeights perturbed(uphill, *weights, rho, epsilon);
+    const detail::SavedTensors saved(freeze_statistics ? *run.buffers : std::vector<at::Tensor>{},
+                                     *run.statistics);
+    const detail::PerturbedWeights perturbed(uphill, *run.weights, rho, epsilon);
     return closure(true);
   }
 };

@@ -119,7 +119,10 @@ struct SelectiveBackprop final {
   Key input_key{};           ///< the tensor that scale_factor is about; empty: batch.inputs()
   Rng rng{};
 
-  Lazy<detail::Copies> statistics{};  ///< written by the policy: room for a copy of the buffers
+  /// What it holds while it runs; not an option.
+  struct Run {
+    Lazy<detail::Copies> statistics{};  ///< room for a copy of the buffers
+  } run{};
 
   static constexpr std::string_view name = "SelectiveBackprop";
   using events = types<Init, AfterDataloader>;
@@ -238,7 +241,7 @@ TUTTI_INLINE void SelectiveBackprop::apply(AfterDataloader, State& state) {
 TUTTI_INLINE at::Tensor SelectiveBackprop::losses_of(State& state) {
   const c10::AutoGradMode no_grad(false);
   const detail::SavedTensors saved(
-      freeze_statistics ? state.model->buffers() : std::vector<at::Tensor>{}, *statistics);
+      freeze_statistics ? state.model->buffers() : std::vector<at::Tensor>{}, *run.statistics);
   const std::int64_t size = whole_batch ? 0 : state.device_train_microbatch_size;
   std::vector<at::Tensor> losses;
   for (const Batch& part : state.batch.split(size > 0 ? size : state.batch.num_samples())) {

@@ -71,7 +71,10 @@ struct SeqLengthWarmup final {
   bool preserve_end_of_sequence = false;  ///< truncated sequences keep their last token
   bool preallocate = true;  ///< on a GPU: run the longest sequences once, for memory in one piece
 
-  bool allocated = false;  ///< written by the policy: that is done
+  /// What it holds while it runs; not an option.
+  struct Run {
+    bool allocated = false;  ///< the longest sequences have been run for `preallocate`
+  } run{};
 
   static constexpr std::string_view name = "SeqLengthWarmup";
   using events = types<AfterDataloader>;
@@ -200,7 +203,7 @@ TUTTI_INLINE Batch set_batch_sequence_length(Batch batch, std::int64_t curr_seq_
 namespace tutti {
 
 TUTTI_INLINE void SeqLengthWarmup::apply(AfterDataloader, State& state) {
-  if (!std::exchange(allocated, true)) {
+  if (!std::exchange(run.allocated, true)) {
     check_length(state);
     if (preallocate && state.device.is_cuda()) {
       allocate(state);

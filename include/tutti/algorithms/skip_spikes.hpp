@@ -72,11 +72,14 @@ struct SkipSpikes final {
   std::int64_t reload_after = 10;  ///< steps left out in a row before the run goes back to the last
                                    ///< checkpoint from before them; 0: it never does
 
-  std::int64_t skipped = 0;   ///< written by the policy: steps left out so far
-  std::int64_t in_a_row = 0;  ///< written by the policy: since the last step that was made
-  bool returned = false;      ///< written by the policy: no step was made since it went back
-  Lazy<std::vector<double>> losses{};  ///< written by the policy: the latest in line
-  Lazy<std::vector<double>> norms{};   ///< written by the policy: the latest in line
+  /// What it holds while it runs; not an option.
+  struct Run {
+    std::int64_t skipped = 0;            ///< steps left out so far
+    std::int64_t in_a_row = 0;           ///< since the last step that was made
+    bool returned = false;               ///< no step was made since it went back
+    Lazy<std::vector<double>> losses{};  ///< the latest in line
+    Lazy<std::vector<double>> norms{};   ///< the latest in line
+  } run{};
 
   static constexpr std::string_view name = "SkipSpikes";
   static constexpr About about{
@@ -102,7 +105,7 @@ struct SkipSpikes final {
   }
 
   bool match(AfterTrainBatch, const State& state) const { return !state.is_ascent; }
-  bool match(BatchEnd, const State&) const { return in_a_row > 0; }
+  bool match(BatchEnd, const State&) const { return run.in_a_row > 0; }
 
   /// Refuses an optimizer whose step cannot be left out once its gradients are known.
   void apply(FitStart, const State& state) const;
@@ -197,10 +200,10 @@ TUTTI_INLINE void SkipSpikes::apply(AfterTrainBatch, State& state) {
   if (state.precision == Precision::amp_fp16 && std::isfinite(loss) && !std::isfinite(norm)) {
     return;  // the gradient scaler leaves this one out, and looks for a scale
   }
-  const bool of_loss = monitor != SpikeOf::gradient_norm && is_spike(*losses, loss);
-  const bool of_norm = monitor != SpikeOf::loss && is_spike(*norms, norm);
+  const bool of_loss = monitor != SpikeOf::gradient_norm && is_spike(*run.losses, loss);
+  const bool of_norm = monitor != SpikeOf::loss && is_spike(*run.norms, norm);
   if (of_loss || of_norm) {
-    if (skipped == 0 && state.rank == 0) {
+    if (run.skipped == 0 && state.rank == 0) {
       TORCH_WARN("SkipSpikes: the step of batch ", state.timestamp.batch, " of the run, epoch ",
                  state.timestamp.epoch, ", is left out: ", of_loss ? "its loss is " : "",
                  of_loss ? c10::str(loss) : std::string(), of_loss && of_norm ? " and " : "",
@@ -209,47 +212,48 @@ TUTTI_INLINE void SkipSpikes::apply(AfterTrainBatch, State& state) {
                  "; further ones are logged as skip_spikes/skipped, without a warning");
     }
     state.skip_step = true;
-    ++skipped;
-    ++in_a_row;
+    ++run.skipped;
+    ++run.in_a_row;
     return;
   }
   if (monitor != SpikeOf::gradient_norm) {
-    remember(*losses, loss);
+    remember(*run.losses, loss);
   }
   if (monitor != SpikeOf::loss) {
-    remember(*norms, norm);
+    remember(*run.norms, norm);
   }
-  in_a_row = 0;
-  returned = false;
+  run.in_a_row = 0;
+  run.returned = false;
 }
 
 TUTTI_INLINE void SkipSpikes::apply(BatchEnd, State& state) {
-  state.log_metrics({{"skip_spikes/skipped", static_cast<double>(skipped)}});
-  if (reload_after == 0 || in_a_row < reload_after) {
+  state.log_metrics({{"skip_spikes/skipped", static_cast<double>(run.skipped)}});
+  if (reload_after == 0 || run.in_a_row < reload_after) {
     return;
   }
-  TUTTI_CHECK(!std::exchange(returned, true),
+  TUTTI_CHECK(!std::exchange(run.returned, true),
               "SkipSpikes: the run went back to its last checkpoint "
               "and has left out ",
-              in_a_row,
+              run.in_a_row,
               " steps since without making one; lower the learning "
               "rate, look at the data, or let more pass (deviations, min_rise)");
-  state.go_back = state.timestamp.batch - in_a_row;  // when the last step had been made
-  in_a_row = 0;
+  state.go_back = state.timestamp.batch - run.in_a_row;  // when the last step had been made
+  run.in_a_row = 0;
 }
 
 TUTTI_INLINE void SkipSpikes::save(Archive& archive) const {
-  archive.put("skipped", skipped);
-  archive.put("in_a_row", in_a_row);
-  archive.put("losses", *losses);
-  archive.put("norms", *norms);
+  archive.put("skipped", run.skipped);
+  archive.put("in_a_row", run.in_a_row);
+  archive.put("losses", *run.losses);
+  archive.put("norms", *run.norms);
 }
 
 TUTTI_INLINE void SkipSpikes::load(const Archive& archive) {
-  skipped = std::max(skipped, archive.get<std::int64_t>("skipped"));  // also where it goes back
-  in_a_row = archive.get<std::int64_t>("in_a_row");
-  losses = archive.get<std::vector<double>>("losses");
-  norms = archive.get<std::vector<double>>("norms");
+  run.skipped =
+      std::max(run.skipped, archive.get<std::int64_t>("skipped"));  // also where it goes back
+  run.in_a_row = archive.get<std::int64_t>("in_a_row");
+  run.losses = archive.get<std::vector<double>>("losses");
+  run.norms = archive.get<std::vector<double>>("norms");
 }
 
 }  // namespace tutti

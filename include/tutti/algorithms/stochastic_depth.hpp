@@ -72,7 +72,10 @@ struct StochasticDepth final {
   surgery::IfNone if_none = surgery::IfNone::error;  ///< when the model has no such block
   Rng rng{};
 
-  Lazy<std::shared_ptr<models::StochasticBlocks>> blocks{};  ///< written by the policy
+  /// What it holds while it runs; not an option.
+  struct Run {
+    Lazy<std::shared_ptr<models::StochasticBlocks>> blocks{};  ///< those of the model that it skips
+  } run{};
 
   static constexpr std::string_view name = "StochasticDepth";
   static constexpr About about{
@@ -115,7 +118,7 @@ struct StochasticDepth final {
   void apply(Init, State& state);
 
   /// Goes on with the rate of the checkpoint's time.
-  void apply(AfterLoad, State& state) { (*blocks)->set_drop_rate(rate_at(state)); }
+  void apply(AfterLoad, State& state) { (*run.blocks)->set_drop_rate(rate_at(state)); }
 
   /// Sets the rate of this batch, and logs it as `stochastic_depth/drop_rate`.
   void apply(BatchStart, State& state);
@@ -141,24 +144,24 @@ TUTTI_INLINE void StochasticDepth::apply(Init, State& state) {
   if (stochastic_method == DropMethod::block && !rng.replays()) {
     rng = Rng::for_policy(state.rank_zero_seed, name);
   }
-  *blocks = functional::apply_stochastic_depth(*state.model, options());
-  (*blocks)->draw_from(&rng);
+  *run.blocks = functional::apply_stochastic_depth(*state.model, options());
+  (*run.blocks)->draw_from(&rng);
   if (drop_warmup) {
-    (*blocks)->set_drop_rate(0);
+    (*run.blocks)->set_drop_rate(0);
   }
   state.log_metrics(
-      {{"stochastic_depth/num_stochastic_layers", static_cast<double>((*blocks)->size())}});
+      {{"stochastic_depth/num_stochastic_layers", static_cast<double>((*run.blocks)->size())}});
 }
 
 TUTTI_INLINE void StochasticDepth::apply(BatchStart, State& state) {
   const double rate = rate_at(state);
-  (*blocks)->set_drop_rate(rate);
+  (*run.blocks)->set_drop_rate(rate);
   state.log_metrics({{"stochastic_depth/drop_rate", rate}});
 }
 
 TUTTI_INLINE void StochasticDepth::close(State&) {
-  if (*blocks) {
-    (*blocks)->draw_from(nullptr);
+  if (*run.blocks) {
+    (*run.blocks)->draw_from(nullptr);
   }
 }
 

@@ -78,13 +78,15 @@ struct SWA final {
   std::int64_t refresh_batches = 0;  ///< latest batches of which running statistics are recomputed
                                      ///< for the mean; 0: they stay those of the last weights
 
-  bool started = false;      ///< written by the policy: averaging has begun
-  bool completed = false;    ///< written by the policy: the model has been given the mean
-  std::int64_t elapsed = 0;  ///< written by the policy: events of the interval's unit since started
-
-  Lazy<functional::WeightMean> mean{};      ///< written by the policy
-  Lazy<std::vector<double>> initial_lrs{};  ///< written by it: when averaging began, per group
-  Lazy<std::vector<Batch>> recent{};        ///< written by it: the latest batches, on the host
+  /// What it holds while it runs; not an option.
+  struct Run {
+    bool started = false;                     ///< averaging has begun
+    bool completed = false;                   ///< the model has been given the mean
+    std::int64_t elapsed = 0;                 ///< events of the interval's unit since started
+    Lazy<functional::WeightMean> mean{};      ///< of the weights so far
+    Lazy<std::vector<double>> initial_lrs{};  ///< when averaging began, per group
+    Lazy<std::vector<Batch>> recent{};        ///< the latest batches, on the host
+  } run{};
 
   static constexpr std::string_view name = "SWA";
   static constexpr About about{
@@ -121,7 +123,7 @@ struct SWA final {
 
   bool match(FitStart, const State&) const { return holds(); }
   bool match(BatchStart, const State& state) const {
-    return refresh_batches > 0 && !completed && reached(swa_start, state);
+    return refresh_batches > 0 && !run.completed && reached(swa_start, state);
   }
   bool match(BatchEnd, const State& state) const {
     return holds() || (counts(TimeUnit::batch) && averages(state));
@@ -146,9 +148,9 @@ struct SWA final {
            (time.is_fraction() ? time.value() <= 1 : time.unit() == TimeUnit::epoch);
   }
   [[nodiscard]] bool counts(TimeUnit unit) const { return update_interval.unit() == unit; }
-  [[nodiscard]] bool holds() const { return schedule_swa_lr && started && !completed; }
+  [[nodiscard]] bool holds() const { return schedule_swa_lr && run.started && !run.completed; }
   [[nodiscard]] bool averages(const State& state) const {
-    return !completed && (started || reached(swa_start, state));
+    return !run.completed && (run.started || reached(swa_start, state));
   }
   static bool reached(Time time, const State& state);
   void act(State& state, TimeUnit unit);
@@ -159,18 +161,18 @@ struct SWA final {
 inline void SWA::act(State& state, TimeUnit unit) {
   optim::refuse_averages(state.optimizers, name);
   const bool takes_part = counts(unit);
-  if (takes_part && !started) {
-    started = true;
-    *mean = {};
-    initial_lrs->clear();
+  if (takes_part && !run.started) {
+    run.started = true;
+    *run.mean = {};
+    run.initial_lrs->clear();
     for (const auto& optimizer : state.optimizers) {
       for (const auto& group : optimizer->param_groups()) {
-        initial_lrs->push_back(group.options().get_lr());
+        run.initial_lrs->push_back(group.options().get_lr());
       }
     }
   }
-  if (takes_part && elapsed++ % update_interval.count() == 0) {
-    mean->update(*state.model, average_buffers);
+  if (takes_part && run.elapsed++ % update_interval.count() == 0) {
+    run.mean->update(*state.model, average_buffers);
   }
   hold_learning_rate(state);
   if (takes_part && reached(swa_end, state)) {
@@ -186,27 +188,27 @@ inline void SWA::hold_learning_rate(State& state) const {
   std::size_t i = 0;
   for (auto& optimizer : state.optimizers) {
     for (auto& group : optimizer->param_groups()) {
-      TUTTI_CHECK(i < initial_lrs->size(), "SWA: a parameter group was added to the optimizer ",
+      TUTTI_CHECK(i < run.initial_lrs->size(), "SWA: a parameter group was added to the optimizer ",
                   "after averaging began; add groups before fit()");
-      const double from = (*initial_lrs)[i++];
+      const double from = (*run.initial_lrs)[i++];
       group.options().set_lr(functional::swa_learning_rate(
-          from, swa_lr ? *swa_lr : from, mean->count(), anneal_steps, anneal_strategy));
+          from, swa_lr ? *swa_lr : from, run.mean->count(), anneal_steps, anneal_strategy));
     }
   }
 }
 
 inline void SWA::complete(State& state) {
-  completed = true;
-  mean->copy_to(*state.model);
+  run.completed = true;
+  run.mean->copy_to(*state.model);
   if (refresh_batches > 0) {
-    functional::refresh_batch_statistics(*state.model, *recent, [&](const Batch& batch) {
+    functional::refresh_batch_statistics(*state.model, *run.recent, [&](const Batch& batch) {
       const Autocast low = state.autocast();
       const std::int64_t part = state.device_train_microbatch_size;
       for (const Batch& some : batch.split(part > 0 ? part : batch.num_samples())) {
         static_cast<void>(state.task.forward(some.to(state.device)));
       }
     });
-    recent.reset();
+    run.recent.reset();
   } else if (!average_buffers && state.timestamp >= state.max_duration &&
              detail::has_batch_statistics(*state.model)) {
     TORCH_WARN(
@@ -237,26 +239,26 @@ TUTTI_INLINE double swa_learning_rate(double from, double to, std::int64_t updat
 namespace tutti {
 
 TUTTI_INLINE void SWA::apply(BatchStart, State& state) {
-  if (static_cast<std::int64_t>(recent->size()) >= refresh_batches) {
-    recent->erase(recent->begin());
+  if (static_cast<std::int64_t>(run.recent->size()) >= refresh_batches) {
+    run.recent->erase(run.recent->begin());
   }
-  recent->push_back(state.batch);
+  run.recent->push_back(state.batch);
 }
 
 TUTTI_INLINE void SWA::save(Archive& archive) const {
-  archive.put("started", started);
-  archive.put("completed", completed);
-  archive.put("elapsed", elapsed);
-  archive.put("initial_lrs", *initial_lrs);
-  mean->save(archive.child("mean"));
+  archive.put("started", run.started);
+  archive.put("completed", run.completed);
+  archive.put("elapsed", run.elapsed);
+  archive.put("initial_lrs", *run.initial_lrs);
+  run.mean->save(archive.child("mean"));
 }
 
 TUTTI_INLINE void SWA::load(const Archive& archive) {
-  started = archive.get<bool>("started");
-  completed = archive.get<bool>("completed");
-  elapsed = archive.get<std::int64_t>("elapsed");
-  initial_lrs = archive.get<std::vector<double>>("initial_lrs");
-  mean->load(archive.child("mean"));
+  run.started = archive.get<bool>("started");
+  run.completed = archive.get<bool>("completed");
+  run.elapsed = archive.get<std::int64_t>("elapsed");
+  run.initial_lrs = archive.get<std::vector<double>>("initial_lrs");
+  run.mean->load(archive.child("mean"));
 }
 
 TUTTI_INLINE bool SWA::reached(Time time, const State& state) {

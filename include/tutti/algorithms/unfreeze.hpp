@@ -51,10 +51,13 @@ struct Unfreeze final {
   Keys train{};  ///< globs of the modules that are trained from the start; empty: the last layer
   bool freeze_statistics = true;  ///< frozen batch normalisation uses its running statistics
 
-  bool open = false;  ///< written by the policy: the time has come
+  /// What it holds while it runs; not an option.
+  struct Run {
+    bool open = false;  ///< the time has come
 
-  Lazy<std::vector<std::shared_ptr<torch::nn::Module>>> still{};  ///< written by it: frozen layers
-                                                                  ///< with running statistics
+    /// Frozen layers with running statistics.
+    Lazy<std::vector<std::shared_ptr<torch::nn::Module>>> still{};
+  } run{};
 
   static constexpr std::string_view name = "Unfreeze";
   static constexpr About about{
@@ -74,9 +77,9 @@ struct Unfreeze final {
     expect(at.value() > 0, "Unfreeze: at", at, "a time after the start, \"3ep\" or \"0.25dur\"");
   }
 
-  bool match(BeforeDataloader, const State&) const { return !still->empty(); }
-  bool match(BatchEnd, const State& state) const { return !open && is_due(state); }
-  bool match(EpochEnd, const State& state) const { return !open && is_due(state); }
+  bool match(BeforeDataloader, const State&) const { return !run.still->empty(); }
+  bool match(BatchEnd, const State& state) const { return !run.open && is_due(state); }
+  bool match(EpochEnd, const State& state) const { return !run.open && is_due(state); }
 
   /// Freezes all but the head, and logs `unfreeze/frozen_layers`.
   void apply(Init, State& state);
@@ -87,8 +90,8 @@ struct Unfreeze final {
   void apply(BatchEnd, State& state) { give_back(state); }
   void apply(EpochEnd, State& state) { give_back(state); }
 
-  void save(Archive& archive) const { archive.put("open", open); }
-  void load(const Archive& archive) { open = archive.get<bool>("open"); }
+  void save(Archive& archive) const { archive.put("open", run.open); }
+  void load(const Archive& archive) { run.open = archive.get<bool>("open"); }
 
   /// Gives back what the saved run had given back, ahead of the optimizer's state.
   void prepare_load(const Archive& archive, State& state);
@@ -218,7 +221,7 @@ TUTTI_INLINE void Unfreeze::apply(Init, State& state) {
 }
 
 TUTTI_INLINE void Unfreeze::apply(BeforeDataloader, State&) {
-  for (const auto& layer : *still) {
+  for (const auto& layer : *run.still) {
     // Another policy of this kind may have given it back.
     if (!layer->parameters(/*recurse=*/false).front().requires_grad()) {
       layer->eval();
@@ -238,9 +241,9 @@ TUTTI_INLINE void Unfreeze::give_back(State& state) {
   for (std::size_t i = detail::first_layer(*state.model, from, layers); i < layers.size(); ++i) {
     detail::unfreeze(layers[i].parameters, state.optimizers, name);
   }
-  open = true;
+  run.open = true;
   state.parameters_replaced = true;  // so that gradients of these are averaged over ranks, too
-  for (const auto& layer : *still) {
+  for (const auto& layer : *run.still) {
     layer->train();
   }
   find_still(state);
@@ -252,11 +255,11 @@ TUTTI_INLINE void Unfreeze::give_back(State& state) {
 }
 
 TUTTI_INLINE void Unfreeze::find_still(State& state) {
-  still->clear();
+  run.still->clear();
   if (freeze_statistics) {
     for (const detail::OwnedLayer& layer : detail::owned_layers(*state.model)) {
       if (!layer.parameters.front().requires_grad() && layer.has_statistics()) {
-        still->push_back(layer.module);
+        run.still->push_back(layer.module);
       }
     }
   }

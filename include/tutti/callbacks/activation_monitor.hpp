@@ -83,8 +83,11 @@ struct ActivationMonitor final {
   Time interval = "25ba";      ///< in ba or ep; below 10ba it is warned of
   Keys ignore_module_types{};  ///< layers with one of these in their name are left out
 
-  Lazy<detail::ActivationWatch> watch{};  ///< written by the policy
-  std::int64_t last = -1;                 ///< written by the policy: when it last logged
+  /// What it holds while it runs; not an option.
+  struct Run {
+    Lazy<detail::ActivationWatch> watch{};  ///< what has been seen of the layers
+    std::int64_t last = -1;                 ///< when it last logged
+  } run{};
 
   static constexpr std::string_view name = "ActivationMonitor";
   static constexpr About about{.reads_batch = false};
@@ -104,9 +107,9 @@ struct ActivationMonitor final {
   /// Throws c10::Error when the model has no layer that can be watched.
   void apply(FitStart, State& state);
 
-  bool match(BeforeTrainBatch, const State&) const { return watch && !watch->empty(); }
+  bool match(BeforeTrainBatch, const State&) const { return run.watch && !run.watch->empty(); }
   bool match(BeforeForward, const State& state) const;
-  bool match(AfterForward, const State&) const { return watch && !watch->empty(); }
+  bool match(AfterForward, const State&) const { return run.watch && !run.watch->empty(); }
 
   // Still watching here: the batch did not fit into memory and is tried again.
   void apply(BeforeTrainBatch, State&);
@@ -114,7 +117,7 @@ struct ActivationMonitor final {
   void apply(AfterForward, State& state);
 
   /// The layers are themselves again, whatever happened.
-  void close(State&) { watch.reset(); }
+  void close(State&) { run.watch.reset(); }
 };
 
 }  // namespace tutti
@@ -177,34 +180,34 @@ TUTTI_INLINE void ActivationMonitor::apply(FitStart, State& state) {
     TORCH_WARN("ActivationMonitor: interval is ", to_string(interval),
                "; statistics of all layers this often slow training down, 10ba or more is usual");
   }
-  watch->start(*state.model, ignore_module_types);
-  TUTTI_CHECK(!watch->empty(),
+  run.watch->start(*state.model, ignore_module_types);
+  TUTTI_CHECK(!run.watch->empty(),
               "ActivationMonitor: the model has no layer that can be watched, besides those in "
               "ignore_module_types; build it with the layers of tutti::nn instead of torch::nn, "
               "or take ActivationMonitor out of the recipe");
-  watch->stop();
-  last = -1;
+  run.watch->stop();
+  run.last = -1;
 }
 
 TUTTI_INLINE bool ActivationMonitor::match(BeforeForward, const State& state) const {
   const std::int64_t now = state.timestamp.get(interval.unit()).count();
-  return now % interval.count() == 0 && now != last && state.is_last_microbatch &&
+  return now % interval.count() == 0 && now != run.last && state.is_last_microbatch &&
          !state.is_ascent && state.logger.wants_metrics();
 }
 
 TUTTI_INLINE void ActivationMonitor::apply(BeforeTrainBatch, State&) {
-  watch.reset();
-  last = -1;
+  run.watch.reset();
+  run.last = -1;
 }
 
 TUTTI_INLINE void ActivationMonitor::apply(BeforeForward, State& state) {
-  last = state.timestamp.get(interval.unit()).count();
-  watch->start(*state.model, ignore_module_types);
+  run.last = state.timestamp.get(interval.unit()).count();
+  run.watch->start(*state.model, ignore_module_types);
 }
 
 TUTTI_INLINE void ActivationMonitor::apply(AfterForward, State& state) {
-  watch->stop();
-  const detail::ActivationSink sink = std::exchange(watch->sink, {});
+  run.watch->stop();
+  const detail::ActivationSink sink = std::exchange(run.watch->sink, {});
   if (sink.names.empty()) {
     return;
   }

@@ -50,7 +50,10 @@ struct CheckpointSaver final {
   MonitorMode mode = MonitorMode::min;
   std::string best_filename = "best";  ///< points to the best; empty: no pointer
 
-  std::optional<checkpoint::Saver> saver{};  ///< from Init; not an option
+  /// What it holds while it runs; not an option.
+  struct Run {
+    std::optional<checkpoint::Saver> saver{};  ///< from Init
+  } run{};
 
   /// Throws c10::ValueError when options are out of range or contradict each other.
   void validate() const {
@@ -67,7 +70,7 @@ struct CheckpointSaver final {
 
   void apply(Init, const State& state) {
     const bool best = !monitor.empty();
-    saver.emplace(
+    run.saver.emplace(
         checkpoint::SaverOptions{
             .folder = folder,
             .filename = filename,
@@ -82,33 +85,33 @@ struct CheckpointSaver final {
             .maximize = mode == MonitorMode::max},
         state);
   }
-  void apply(EvalEnd, const State& state) { saver->evaluated(state); }
+  void apply(EvalEnd, const State& state) { run.saver->evaluated(state); }
 
   /// Warns of a monitor that has never been evaluated.
   void close(const State& state) const {
-    if (!monitor.empty() && saver && !saver->has_evaluated() && state.timestamp.batch > 0) {
+    if (!monitor.empty() && run.saver && !run.saver->has_evaluated() && state.timestamp.batch > 0) {
       TORCH_WARN("CheckpointSaver: no evaluation set called \"", dataloader_label,
                  "\" has been evaluated, so nothing was saved by ", monitor);
     }
   }
 
   /// What the trainer asks and writes for.
-  [[nodiscard]] checkpoint::Saver& checkpoint_saver() { return *saver; }
+  [[nodiscard]] checkpoint::Saver& checkpoint_saver() { return *run.saver; }
 
   /// The checkpoints that it has written and not removed: oldest first.
   [[nodiscard]] std::vector<std::string> saved() const {
-    return saver ? saver->saved() : std::vector<std::string>();
+    return run.saver ? run.saver->saved() : std::vector<std::string>();
   }
 
   /// A saver that a Switch has turned off has no list, and keeps none.
   void save(Archive& archive) const {
-    if (saver) {
-      saver->save(archive);
+    if (run.saver) {
+      run.saver->save(archive);
     }
   }
   void load(const Archive& archive) {
-    if (saver && archive.contains("names")) {
-      saver->load(archive);
+    if (run.saver && archive.contains("names")) {
+      run.saver->load(archive);
     }
   }
 };

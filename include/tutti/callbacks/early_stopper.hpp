@@ -34,10 +34,13 @@ struct EarlyStopper final {
   double min_delta = 0.0;                       ///< smaller changes do not count; >= 0
   Time patience = "1ep";                        ///< in ep or ba; >= 0
 
-  Maybe<double> best{};         ///< written by the policy
-  std::int64_t best_epoch = 0;  ///< written by the policy
-  std::int64_t best_batch = 0;  ///< written by the policy
-  bool standalone = false;      ///< written by the policy: an evaluation outside fit
+  /// What it holds while it runs; not an option.
+  struct Run {
+    Maybe<double> best{};         ///< value so far
+    std::int64_t best_epoch = 0;  ///< when it was seen
+    std::int64_t best_batch = 0;  ///< likewise
+    bool standalone = false;      ///< in an evaluation outside fit
+  } run{};
 
   static constexpr std::string_view name = "EarlyStopper";
   static constexpr About about{.reads_batch = false};
@@ -56,14 +59,14 @@ struct EarlyStopper final {
     expect(patience.value() >= 0, "EarlyStopper: patience", patience, "0 or more");
   }
 
-  bool match(EvalEnd, const State& state) const { return !standalone && concerns(state); }
+  bool match(EvalEnd, const State& state) const { return !run.standalone && concerns(state); }
   bool match(EpochEnd, const State& state) const { return concerns(state); }
   bool match(BatchEnd, const State& state) const {
     return patience.unit() == TimeUnit::batch && concerns(state);
   }
 
-  void apply(EvalStandaloneStart, State&) { standalone = true; }
-  void apply(EvalStandaloneEnd, State&) { standalone = false; }
+  void apply(EvalStandaloneStart, State&) { run.standalone = true; }
+  void apply(EvalStandaloneEnd, State&) { run.standalone = false; }
   void apply(EvalEnd, State& state) { look(state); }
   void apply(EpochEnd, State& state) { look(state); }
   void apply(BatchEnd, State& state) { look(state); }
@@ -88,41 +91,41 @@ struct EarlyStopper final {
 namespace tutti {
 
 TUTTI_INLINE void EarlyStopper::apply(FitEnd, State&) const {
-  if (!best) {
+  if (!run.best) {
     detail::warn_of_unseen_set(name, dataloader_label);
   }
 }
 
 TUTTI_INLINE void EarlyStopper::save(Archive& archive) const {
-  if (best) {
-    archive.put("best", *best);
-    archive.put("best_epoch", best_epoch);
-    archive.put("best_batch", best_batch);
+  if (run.best) {
+    archive.put("best", *run.best);
+    archive.put("best_epoch", run.best_epoch);
+    archive.put("best_batch", run.best_batch);
   }
 }
 
 TUTTI_INLINE void EarlyStopper::load(const Archive& archive) {
-  best = {};
+  run.best = {};
   if (archive.contains("best")) {
-    best = archive.get<double>("best");
-    best_epoch = archive.get<std::int64_t>("best_epoch");
-    best_batch = archive.get<std::int64_t>("best_batch");
+    run.best = archive.get<double>("best");
+    run.best_epoch = archive.get<std::int64_t>("best_epoch");
+    run.best_batch = archive.get<std::int64_t>("best_batch");
   }
 }
 
 TUTTI_INLINE void EarlyStopper::look(State& state) {
   const double value = detail::monitored(state, name, dataloader_label, monitor);
-  if (!best || (std::isnan(*best) && !std::isnan(value)) ||
-      (detail::is_better(comparison, monitor, value, *best) &&
-       std::abs(value - *best) > min_delta)) {
-    best = value;
-    best_epoch = state.timestamp.epoch;
-    best_batch = state.timestamp.batch;
+  if (!run.best || (std::isnan(*run.best) && !std::isnan(value)) ||
+      (detail::is_better(comparison, monitor, value, *run.best) &&
+       std::abs(value - *run.best) > min_delta)) {
+    run.best = value;
+    run.best_epoch = state.timestamp.epoch;
+    run.best_batch = state.timestamp.batch;
     return;
   }
   const std::int64_t waited = patience.unit() == TimeUnit::epoch
-                                  ? state.timestamp.epoch - best_epoch
-                                  : state.timestamp.batch - best_batch;
+                                  ? state.timestamp.epoch - run.best_epoch
+                                  : state.timestamp.batch - run.best_batch;
   if (waited > patience.count()) {
     state.stop_training();
   }

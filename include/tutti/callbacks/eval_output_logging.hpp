@@ -52,9 +52,12 @@ struct EvalOutputLogging final {
   Text output_text = nullptr;       ///< likewise
   Text target_text = nullptr;       ///< likewise
 
-  Lazy<detail::TextRows> rows{};  ///< written by the policy, as what follows
-  std::int64_t before_batch = 0;  ///< rows at the batch's beginning
-  int retries = 0;                ///< that were seen of this batch
+  /// What it holds while it runs; not an option.
+  struct Run {
+    Lazy<detail::TextRows> rows{};  ///< of this evaluation
+    std::int64_t before_batch = 0;  ///< rows at the batch's beginning
+    int retries = 0;                ///< that were seen of this batch
+  } run{};
 
   static constexpr std::string_view name = "EvalOutputLogging";
   using events = types<EvalStart, EvalBatchStart, EvalAfterForward, EvalEnd>;
@@ -65,7 +68,7 @@ struct EvalOutputLogging final {
            "at least 1, or -1 for all");
   }
 
-  void apply(EvalStart, const State&) { rows->clear(); }
+  void apply(EvalStart, const State&) { run.rows->clear(); }
   void apply(EvalBatchStart, const State&);
   void apply(EvalAfterForward, const State& state);
   void apply(EvalEnd, const State& state);
@@ -130,19 +133,19 @@ TUTTI_INLINE void append_rows(TextRows& rows, std::string_view bytes, std::size_
 namespace tutti {
 
 TUTTI_INLINE void EvalOutputLogging::apply(EvalBatchStart, const State&) {
-  before_batch = static_cast<std::int64_t>(rows->size());
-  retries = 0;
+  run.before_batch = static_cast<std::int64_t>(run.rows->size());
+  run.retries = 0;
 }
 
 TUTTI_INLINE void EvalOutputLogging::apply(EvalAfterForward, const State& state) {
-  if (state.eval_retries != retries) {  // what an attempt without enough memory has left
-    rows->resize(static_cast<std::size_t>(before_batch));
-    retries = state.eval_retries;
+  if (state.eval_retries != run.retries) {  // what an attempt without enough memory has left
+    run.rows->resize(static_cast<std::size_t>(run.before_batch));
+    run.retries = state.eval_retries;
   }
   const std::int64_t size = state.batch.num_samples();
-  const std::int64_t room = max_examples - static_cast<std::int64_t>(rows->size());
+  const std::int64_t room = max_examples - static_cast<std::int64_t>(run.rows->size());
   for (std::int64_t i = 0; i < size && (max_examples < 0 || i < room); ++i) {
-    auto& row = rows->emplace_back();
+    auto& row = run.rows->emplace_back();
     row.push_back(text(input_text, state.batch.inputs().select(0, i)));
     row.push_back(text(output_text, state.outputs.tensor().select(0, i)));
     row.push_back(state.batch.has_targets() ? text(target_text, state.batch.targets().select(0, i))
@@ -154,13 +157,13 @@ TUTTI_INLINE void EvalOutputLogging::apply(EvalEnd, const State& state) {
   static const std::vector<std::string> columns{"input", "output", "target"};
   detail::TextRows all;
   if (state.world_size == 1) {
-    all.swap(*rows);
+    all.swap(*run.rows);
   } else {
-    for (const auto& bytes : state.communicator->all_gather_bytes(detail::to_bytes(*rows))) {
+    for (const auto& bytes : state.communicator->all_gather_bytes(detail::to_bytes(*run.rows))) {
       detail::append_rows(all, bytes, columns.size());
     }
   }
-  rows.reset();
+  run.rows.reset();
   const std::string title =
       state.dataloader_label + "_step_" + std::to_string(state.timestamp.batch);
   state.logger.log_table({.name = title, .columns = columns, .rows = all}, state.timestamp.batch);

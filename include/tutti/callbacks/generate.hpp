@@ -54,8 +54,12 @@ struct Generate final {
   std::int64_t batch_size = 0;            ///< prompts that are read together; 0: all
   models::GenerationConfig generation{};  ///< how it writes
 
-  Rng rng{};       ///< seeded by the trainer
-  Interval due{};  ///< written by the policy
+  Rng rng{};  ///< seeded by the trainer
+
+  /// What it holds while it runs; not an option.
+  struct Run {
+    Interval due{};  ///< when it writes next
+  } run{};
 
   static constexpr std::string_view name = "Generate";
   static constexpr About about{
@@ -68,13 +72,13 @@ struct Generate final {
   /// Throws c10::ValueError when an option is missing or out of range.
   void validate() const;
 
-  bool match(BatchEnd e, const State& state) const { return due.due(e, state.progress()); }
-  bool match(EpochEnd e, const State& state) const { return due.due(e, state.progress()); }
-  bool match(IterationEnd e, const State& state) const { return due.due(e, state.progress()); }
-  bool match(FitEnd e, const State& state) const { return due.due(e, state.progress()); }
+  bool match(BatchEnd e, const State& state) const { return run.due.due(e, state.progress()); }
+  bool match(EpochEnd e, const State& state) const { return run.due.due(e, state.progress()); }
+  bool match(IterationEnd e, const State& state) const { return run.due.due(e, state.progress()); }
+  bool match(FitEnd e, const State& state) const { return run.due.due(e, state.progress()); }
 
   void apply(FitStart, State&) {
-    due = {.every = interval, .at_end = IntervalEnd::fit_end, .checkpoint_events = false};
+    run.due = {.every = interval, .at_end = IntervalEnd::fit_end, .checkpoint_events = false};
   }
   void apply(BatchEnd e, State& state) { generate(e, state); }
   void apply(EpochEnd e, State& state) { generate(e, state); }
@@ -89,7 +93,7 @@ struct Generate final {
  private:
   template <Event E>
   void generate(E event, State& state) {
-    static_cast<void>(due(event, state.progress()));  // remembers this batch
+    static_cast<void>(run.due(event, state.progress()));  // remembers this batch
     if (state.rank != 0) {
       return;
     }

@@ -49,7 +49,10 @@ struct HuggingFaceCheckpointer final {
   std::uint64_t max_shard_size = 5'000'000'000;  ///< bytes of a file at most
   std::string copy_files_from{};  ///< a folder whose tokenizer and the like are copied; empty: none
 
-  std::optional<checkpoint::Saver> saver{};  ///< from Init; not an option
+  /// What it holds while it runs; not an option.
+  struct Run {
+    std::optional<checkpoint::Saver> saver{};  ///< from Init
+  } run{};
 
   /// Throws c10::ValueError when options are out of range.
   void validate() const {
@@ -65,15 +68,15 @@ struct HuggingFaceCheckpointer final {
   }
 
   void apply(Init, const State& state) {
-    saver.emplace(checkpoint::SaverOptions{.folder = folder,
-                                           .filename = filename,
-                                           .latest_filename = latest_filename,
-                                           .interval = save_interval,
-                                           .overwrite = overwrite,
-                                           .weights_only = true,
-                                           .keep = num_checkpoints_to_keep,
-                                           .fill_files = filler()},
-                  state);
+    run.saver.emplace(checkpoint::SaverOptions{.folder = folder,
+                                               .filename = filename,
+                                               .latest_filename = latest_filename,
+                                               .interval = save_interval,
+                                               .overwrite = overwrite,
+                                               .weights_only = true,
+                                               .keep = num_checkpoints_to_keep,
+                                               .fill_files = filler()},
+                      state);
   }
 
   /// Throws as models::check_expressible() where the algorithms have made a model that no folder
@@ -83,22 +86,22 @@ struct HuggingFaceCheckpointer final {
   }
 
   /// What the trainer asks and writes for.
-  [[nodiscard]] checkpoint::Saver& checkpoint_saver() { return *saver; }
+  [[nodiscard]] checkpoint::Saver& checkpoint_saver() { return *run.saver; }
 
   /// The folders that it has written and not removed: oldest first.
   [[nodiscard]] std::vector<std::string> saved() const {
-    return saver ? saver->saved() : std::vector<std::string>();
+    return run.saver ? run.saver->saved() : std::vector<std::string>();
   }
 
   /// One that a Switch has turned off has no list, and keeps none.
   void save(Archive& archive) const {
-    if (saver) {
-      saver->save(archive);
+    if (run.saver) {
+      run.saver->save(archive);
     }
   }
   void load(const Archive& archive) {
-    if (saver && archive.contains("names")) {
-      saver->load(archive);
+    if (run.saver && archive.contains("names")) {
+      run.saver->load(archive);
     }
   }
 

@@ -36,8 +36,11 @@ struct ImageVisualizer final {
   Key input_key{};              ///< the batch's images; empty: batch.inputs()
   Key target_key{};             ///< the batch's masks; empty: batch.targets()
 
-  std::int64_t last = -1;    ///< written by the policy: when it last showed training images
-  bool eval_is_due = false;  ///< written by the policy
+  /// What it holds while it runs; not an option.
+  struct Run {
+    std::int64_t last = -1;    ///< when it last showed training images
+    bool eval_is_due = false;  ///< the next batch of this evaluation is to be shown
+  } run{};
 
   static constexpr std::string_view name = "ImageVisualizer";
   using events =
@@ -58,14 +61,14 @@ struct ImageVisualizer final {
     return mode == Mode::segmentation && train_is_due(state);
   }
   bool match(EvalBeforeForward, const State& state) const {
-    return mode == Mode::input && eval_is_due && state.logger.wants_images();
+    return mode == Mode::input && run.eval_is_due && state.logger.wants_images();
   }
   bool match(EvalAfterForward, const State& state) const {
-    return mode == Mode::segmentation && eval_is_due && state.logger.wants_images();
+    return mode == Mode::segmentation && run.eval_is_due && state.logger.wants_images();
   }
 
-  void apply(FitStart, const State&) { last = -1; }
-  void apply(EvalStart, const State&) { eval_is_due = true; }
+  void apply(FitStart, const State&) { run.last = -1; }
+  void apply(EvalStart, const State&) { run.eval_is_due = true; }
 
   /// Throws c10::Error when the images have neither three nor four dimensions.
   void apply(BeforeForward, const State& state);
@@ -93,28 +96,28 @@ struct ImageVisualizer final {
 namespace tutti {
 
 TUTTI_INLINE void ImageVisualizer::apply(BeforeForward, const State& state) {
-  last = state.timestamp.get(interval.unit()).count();
+  run.last = state.timestamp.get(interval.unit()).count();
   show(state, "Images/Train", {});
 }
 
 TUTTI_INLINE void ImageVisualizer::apply(EvalBeforeForward, const State& state) {
-  eval_is_due = false;
+  run.eval_is_due = false;
   show(state, "Images/Eval", {});
 }
 
 TUTTI_INLINE void ImageVisualizer::apply(BeforeLoss, const State& state) {
-  last = state.timestamp.get(interval.unit()).count();
+  run.last = state.timestamp.get(interval.unit()).count();
   show_masks(state, "Images/Train");
 }
 
 TUTTI_INLINE void ImageVisualizer::apply(EvalAfterForward, const State& state) {
-  eval_is_due = false;
+  run.eval_is_due = false;
   show_masks(state, "Images/Eval");
 }
 
 TUTTI_INLINE bool ImageVisualizer::train_is_due(const State& state) const {
   const std::int64_t now = state.timestamp.get(interval.unit()).count();
-  return now % interval.count() == 0 && now != last && state.logger.wants_images();
+  return now % interval.count() == 0 && now != run.last && state.logger.wants_images();
 }
 
 TUTTI_INLINE void ImageVisualizer::show(const State& state, std::string_view title,

@@ -32,9 +32,12 @@ struct MemorySnapshot final {
   bool overwrite = false;                    ///< replace a file of that name
   const MemoryRecorder* recorder = nullptr;  ///< null: LibTorch's CUDA allocator
 
-  std::int64_t seen = 0;    ///< written by the policy: batches of this run
-  std::int64_t since = -1;  ///< written by the policy: when recording started, in interval's unit
-  bool done = false;        ///< written by the policy
+  /// What it holds while it runs; not an option.
+  struct Run {
+    std::int64_t seen = 0;    ///< batches of this run
+    std::int64_t since = -1;  ///< when recording started, in interval's unit
+    bool done = false;        ///< the file is written
+  } run{};
 
   static constexpr std::string_view name = "MemorySnapshot";
   static constexpr About about{.reads_batch = false};
@@ -57,14 +60,14 @@ struct MemorySnapshot final {
       start(state);
     }
   }
-  bool match(BatchEnd, const State&) const { return !done; }
+  bool match(BatchEnd, const State&) const { return !run.done; }
   /// Throws c10::Error when the file cannot be written or is there and overwrite is not set.
   void apply(BatchEnd, const State& state) {
-    ++seen;
-    if (since < 0 && seen >= skip_batches) {
+    ++run.seen;
+    if (run.since < 0 && run.seen >= skip_batches) {
       start(state);
-    } else if (since >= 0 &&
-               state.timestamp.get(interval.unit()).count() >= since + interval.count()) {
+    } else if (run.since >= 0 &&
+               state.timestamp.get(interval.unit()).count() >= run.since + interval.count()) {
       const std::string path = detail::trace_path(state, folder, filename, overwrite);
       detail::write_trace(path, recorder->snapshot());
       detail::upload_file(remote_file_name, path, state);
@@ -74,22 +77,22 @@ struct MemorySnapshot final {
 
   /// Recording ends with the run.
   void close(State&) {
-    if (since >= 0) {
+    if (run.since >= 0) {
       stop();
     }
   }
 
  private:
   void start(const State& state) {
-    if (since < 0 && !done) {
+    if (run.since < 0 && !run.done) {
       recorder->start(max_entries);
-      since = state.timestamp.get(interval.unit()).count();
+      run.since = state.timestamp.get(interval.unit()).count();
     }
   }
   void stop() {
     recorder->stop();
-    since = -1;
-    done = true;
+    run.since = -1;
+    run.done = true;
   }
 };
 

@@ -46,7 +46,10 @@ struct OOMObserver final {
   bool overwrite = false;                    ///< replace a file of that name
   const MemoryRecorder* recorder = nullptr;  ///< null: LibTorch's CUDA allocator
 
-  Lazy<std::shared_ptr<detail::OutOfMemoryReport>> report{};  ///< written by the policy
+  /// What it holds while it runs; not an option.
+  struct Run {
+    Lazy<std::shared_ptr<detail::OutOfMemoryReport>> report{};  ///< from Init
+  } run{};
 
   static constexpr std::string_view name = "OOMObserver";
   using events = types<Init>;
@@ -63,7 +66,7 @@ struct OOMObserver final {
     const auto facts = std::make_shared<detail::OutOfMemoryReport>();
     facts->path = detail::trace_path(
         state, folder, std::string(std::string_view(filename)) + "_snapshot.pickle", overwrite);
-    *report = facts;
+    *run.report = facts;
     recorder->start(max_entries);
     recorder->on_out_of_memory([facts, snapshot = recorder->snapshot] {
       if (!facts->on) {
@@ -80,11 +83,11 @@ struct OOMObserver final {
 
   /// Recording ends with the run.
   void close(const State& state) {
-    if (report && (*report)->on) {
-      (*report)->on = false;
+    if (run.report && (*run.report)->on) {
+      (*run.report)->on = false;
       recorder->stop();
-      if ((*report)->written) {
-        detail::upload_file(remote_file_name, (*report)->path, state);
+      if ((*run.report)->written) {
+        detail::upload_file(remote_file_name, (*run.report)->path, state);
       }
     }
   }

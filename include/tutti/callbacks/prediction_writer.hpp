@@ -48,8 +48,8 @@ struct PredictionWriter final {
   /// Where it goes in a RemoteUploader's store; empty: nowhere.
   std::string remote_file_name{};
 
-  /// What has not been written yet; not an option.
-  struct Memory {
+  /// What it holds while it runs; not an option.
+  struct Run {
     struct Close {
       void operator()(std::FILE* open) const { std::fclose(open); }
     };
@@ -58,7 +58,7 @@ struct PredictionWriter final {
     std::vector<std::pair<std::string, std::vector<at::Tensor>>> tensors{};  // .safetensors
     std::int64_t examples = 0;
     std::int64_t columns = -1;
-  } memory{};
+  } run{};
 
   static constexpr std::string_view name = "PredictionWriter";
   static constexpr About about{
@@ -126,18 +126,17 @@ TUTTI_INLINE void PredictionWriter::apply(Init, const State& state) {
 }
 
 TUTTI_INLINE void PredictionWriter::apply(PredictStart, const State& state) {
-  memory = {};
-  memory.path = state.output_path(run_path(filename, state));
-  const auto slash = memory.path.rfind('/');
+  run = {};
+  run.path = state.output_path(run_path(filename, state));
+  const auto slash = run.path.rfind('/');
   if (slash != std::string::npos && slash > 0) {
-    checkpoint::make_folder(memory.path.substr(0, slash));
+    checkpoint::make_folder(run.path.substr(0, slash));
   }
-  TUTTI_CHECK(overwrite || ::access(memory.path.c_str(), F_OK) != 0,
-              "PredictionWriter: ", memory.path,
+  TUTTI_CHECK(overwrite || ::access(run.path.c_str(), F_OK) != 0, "PredictionWriter: ", run.path,
               " exists; set overwrite to replace it, or choose another filename");
   if (is_csv()) {
-    memory.file.reset(std::fopen((memory.path + ".part").c_str(), "wbe"));
-    TUTTI_CHECK(memory.file, "PredictionWriter: cannot make ", memory.path,
+    run.file.reset(std::fopen((run.path + ".part").c_str(), "wbe"));
+    TUTTI_CHECK(run.file, "PredictionWriter: cannot make ", run.path,
                 ".part: ", std::strerror(errno));
   }
 }
@@ -182,12 +181,12 @@ TUTTI_INLINE void PredictionWriter::apply(PredictBatchEnd, const State& state) {
     classes = order.slice(1, 0, top_k);
   }
   if (is_csv()) {
-    if (memory.columns < 0) {
+    if (run.columns < 0) {
       write_head(columns);
-      memory.columns = columns;
+      run.columns = columns;
     }
-    TUTTI_CHECK_VALUE(columns == memory.columns, "PredictionWriter: the outputs have ", columns,
-                      " columns, those of the first batch ", memory.columns);
+    TUTTI_CHECK_VALUE(columns == run.columns, "PredictionWriter: the outputs have ", columns,
+                      " columns, those of the first batch ", run.columns);
     write_rows(values, classes);
     return;
   }
@@ -205,12 +204,12 @@ TUTTI_INLINE void PredictionWriter::apply(PredictBatchEnd, const State& state) {
 
 TUTTI_INLINE void PredictionWriter::keep(const std::string& tensor_name, const at::Tensor& tensor) {
   const at::Tensor rows = tensor.dim() == 0 ? tensor.reshape({1}) : tensor;
-  auto place = memory.tensors.begin();
-  while (place != memory.tensors.end() && place->first != tensor_name) {
+  auto place = run.tensors.begin();
+  while (place != run.tensors.end() && place->first != tensor_name) {
     ++place;
   }
-  if (place == memory.tensors.end()) {
-    memory.tensors.push_back({tensor_name, {rows}});
+  if (place == run.tensors.end()) {
+    run.tensors.push_back({tensor_name, {rows}});
     return;
   }
   const at::Tensor& first = place->second.front();
@@ -223,8 +222,8 @@ TUTTI_INLINE void PredictionWriter::keep(const std::string& tensor_name, const a
 }
 
 TUTTI_INLINE void PredictionWriter::put(const std::string& text) {
-  TUTTI_CHECK(std::fwrite(text.data(), 1, text.size(), memory.file.get()) == text.size(),
-              "PredictionWriter: cannot write ", memory.path, ".part: ", std::strerror(errno));
+  TUTTI_CHECK(std::fwrite(text.data(), 1, text.size(), run.file.get()) == text.size(),
+              "PredictionWriter: cannot write ", run.path, ".part: ", std::strerror(errno));
 }
 
 TUTTI_INLINE void PredictionWriter::write_head(std::int64_t columns) {
@@ -250,7 +249,7 @@ TUTTI_INLINE void PredictionWriter::write_rows(const at::Tensor& values,
   std::string text;
   std::array<char, 32> digits{};
   for (std::int64_t row = 0; row < numbers.size(0); ++row) {
-    text += std::to_string(memory.examples++);
+    text += std::to_string(run.examples++);
     for (std::int64_t column = 0; column < numbers.size(1); ++column) {
       const std::int64_t at = row * numbers.size(1) + column;
       if (order.defined()) {
@@ -274,12 +273,12 @@ TUTTI_INLINE void PredictionWriter::write_rows(const at::Tensor& values,
 
 TUTTI_INLINE void PredictionWriter::apply(PredictEnd, const State& state) {
   if (is_csv()) {
-    const bool closed = std::fclose(memory.file.release()) == 0;
-    TUTTI_CHECK(closed && std::rename((memory.path + ".part").c_str(), memory.path.c_str()) == 0,
-                "PredictionWriter: cannot write ", memory.path, ": ", std::strerror(errno));
+    const bool closed = std::fclose(run.file.release()) == 0;
+    TUTTI_CHECK(closed && std::rename((run.path + ".part").c_str(), run.path.c_str()) == 0,
+                "PredictionWriter: cannot write ", run.path, ": ", std::strerror(errno));
   } else {
     std::vector<checkpoint::NamedTensor> all;
-    for (const auto& [tensor_name, parts] : memory.tensors) {
+    for (const auto& [tensor_name, parts] : run.tensors) {
       all.emplace_back(tensor_name, at::cat(parts));
     }
     checkpoint::Metadata metadata;
@@ -291,22 +290,22 @@ TUTTI_INLINE void PredictionWriter::apply(PredictEnd, const State& state) {
       metadata["class_names"] = "[" + list + "]";
     }
     // As the CSV, it has its name when it is whole.
-    const std::string part = memory.path + ".part";
+    const std::string part = run.path + ".part";
     ::unlink(part.c_str());
     checkpoint::write_safetensors(part, all, metadata);
-    TUTTI_CHECK(std::rename(part.c_str(), memory.path.c_str()) == 0,
-                "PredictionWriter: cannot write ", memory.path, ": ", std::strerror(errno));
+    TUTTI_CHECK(std::rename(part.c_str(), run.path.c_str()) == 0, "PredictionWriter: cannot write ",
+                run.path, ": ", std::strerror(errno));
   }
-  detail::upload_file(remote_file_name, memory.path, state);
-  memory = {};
+  detail::upload_file(remote_file_name, run.path, state);
+  run = {};
 }
 
 TUTTI_INLINE void PredictionWriter::close(const State&) {
-  if (memory.file) {
-    memory.file.reset();
-    ::unlink((memory.path + ".part").c_str());
+  if (run.file) {
+    run.file.reset();
+    ::unlink((run.path + ".part").c_str());
   }
-  memory = {};
+  run = {};
 }
 
 }  // namespace tutti

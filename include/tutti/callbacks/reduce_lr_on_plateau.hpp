@@ -52,11 +52,14 @@ struct ReduceLROnPlateau final {
   double min_lr = 0.0;        ///< rates are not reduced below; >= 0
   double eps = 1e-8;          ///< a smaller change of a rate is not made; >= 0
 
-  Maybe<double> best{};            ///< written by the policy
-  std::int64_t bad = 0;            ///< written by the policy: bad looks in a row
-  std::int64_t cooldown_left = 0;  ///< written by the policy
-  bool seen = false;               ///< written by the policy: the set has been looked at
-  bool standalone = false;         ///< written by the policy: an evaluation outside fit
+  /// What it holds while it runs; not an option.
+  struct Run {
+    Maybe<double> best{};            ///< value so far
+    std::int64_t bad = 0;            ///< bad looks in a row
+    std::int64_t cooldown_left = 0;  ///< looks of the cooldown that are to come
+    bool seen = false;               ///< the set has been looked at
+    bool standalone = false;         ///< in an evaluation outside fit
+  } run{};
 
   static constexpr std::string_view name = "ReduceLROnPlateau";
   static constexpr About about{
@@ -82,11 +85,11 @@ struct ReduceLROnPlateau final {
     expect(eps >= 0, "ReduceLROnPlateau: eps", eps, "0 or more");
   }
 
-  bool match(EvalEnd, const State& state) const { return !standalone && concerns(state); }
+  bool match(EvalEnd, const State& state) const { return !run.standalone && concerns(state); }
   bool match(EpochEnd, const State& state) const { return concerns(state); }
 
-  void apply(EvalStandaloneStart, State&) { standalone = true; }
-  void apply(EvalStandaloneEnd, State&) { standalone = false; }
+  void apply(EvalStandaloneStart, State&) { run.standalone = true; }
+  void apply(EvalStandaloneEnd, State&) { run.standalone = false; }
   void apply(EvalEnd, State& state) { look(state); }
   void apply(EpochEnd, State& state) { look(state); }
   void apply(FitEnd, State&) const;
@@ -113,53 +116,53 @@ struct ReduceLROnPlateau final {
 namespace tutti {
 
 TUTTI_INLINE void ReduceLROnPlateau::apply(FitEnd, State&) const {
-  if (!seen) {
+  if (!run.seen) {
     detail::warn_of_unseen_set(name, dataloader_label, "reduce the learning rate");
   }
 }
 
 TUTTI_INLINE void ReduceLROnPlateau::save(Archive& archive) const {
-  if (best) {
-    archive.put("best", *best);
+  if (run.best) {
+    archive.put("best", *run.best);
   }
-  archive.put("bad", bad);
-  archive.put("cooldown_left", cooldown_left);
+  archive.put("bad", run.bad);
+  archive.put("cooldown_left", run.cooldown_left);
 }
 
 TUTTI_INLINE void ReduceLROnPlateau::load(const Archive& archive) {
-  best = {};
+  run.best = {};
   if (archive.contains("best")) {
-    best = archive.get<double>("best");
+    run.best = archive.get<double>("best");
   }
-  bad = archive.get<std::int64_t>("bad");
-  cooldown_left = archive.get<std::int64_t>("cooldown_left");
+  run.bad = archive.get<std::int64_t>("bad");
+  run.cooldown_left = archive.get<std::int64_t>("cooldown_left");
 }
 
 TUTTI_INLINE bool ReduceLROnPlateau::is_better(double value) const {
   const double sign = detail::is_better(mode, monitor, 0, 1) ? -1 : 1;  // of what is better
-  const double from = best ? *best : -sign * std::numeric_limits<double>::infinity();
+  const double from = run.best ? *run.best : -sign * std::numeric_limits<double>::infinity();
   return detail::is_better(mode, monitor, value,
                            threshold_mode == ThresholdMode::relative ? from * (1 + sign * threshold)
                                                                      : from + sign * threshold);
 }
 
 TUTTI_INLINE void ReduceLROnPlateau::look(State& state) {
-  seen = true;
+  run.seen = true;
   const double value = detail::monitored(state, name, dataloader_label, monitor);
   if (is_better(value)) {
-    best = value;
-    bad = 0;
+    run.best = value;
+    run.bad = 0;
   } else {
-    ++bad;
+    ++run.bad;
   }
-  if (cooldown_left > 0) {
-    --cooldown_left;
-    bad = 0;
+  if (run.cooldown_left > 0) {
+    --run.cooldown_left;
+    run.bad = 0;
   }
-  if (bad > patience) {
+  if (run.bad > patience) {
     reduce(state);
-    cooldown_left = cooldown;
-    bad = 0;
+    run.cooldown_left = cooldown;
+    run.bad = 0;
   }
 }
 

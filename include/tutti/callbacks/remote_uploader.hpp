@@ -55,9 +55,12 @@ struct RemoteUploader final {
   std::int64_t max_queued = 8;  ///< that wait; whoever writes one more waits for room; >= 1
   OnUploadError on_error = OnUploadError::stop;
 
-  std::unique_ptr<checkpoint::Uploads> uploads{};  ///< from Init; not an option
-  bool closed = false;                             ///< not an option
-  bool dry = false;                                ///< not an option: nothing leaves this machine
+  /// What it holds while it runs; not an option.
+  struct Run {
+    std::unique_ptr<checkpoint::Uploads> uploads{};  ///< from Init
+    bool closed = false;                             ///< by close()
+    bool dry = false;                                ///< nothing leaves this machine
+  } run{};
 
   /// Throws c10::ValueError when options are out of range.
   void validate() const;
@@ -73,7 +76,7 @@ struct RemoteUploader final {
   void upload_file(std::string_view remote_file_name, std::string_view path);
 
   /// What the trainer tells of checkpoints.
-  [[nodiscard]] checkpoint::Mirror& checkpoint_mirror() { return *uploads; }
+  [[nodiscard]] checkpoint::Mirror& checkpoint_mirror() { return *run.uploads; }
 
  private:
   void finish();
@@ -95,8 +98,8 @@ TUTTI_INLINE void RemoteUploader::validate() const {
 }
 
 TUTTI_INLINE void RemoteUploader::apply(Init, const State& state) {
-  dry = !state.scratch_folder.empty();
-  uploads = std::make_unique<checkpoint::Uploads>(checkpoint::UploadOptions{
+  run.dry = !state.scratch_folder.empty();
+  run.uploads = std::make_unique<checkpoint::Uploads>(checkpoint::UploadOptions{
       .store = object_store,
       .remote_folder = run_path(remote_folder, state),
       .staging_folder = upload_staging_folder.empty()
@@ -109,31 +112,31 @@ TUTTI_INLINE void RemoteUploader::apply(Init, const State& state) {
 }
 
 TUTTI_INLINE void RemoteUploader::close(const State&) {
-  closed = true;
-  if (uploads) {
+  run.closed = true;
+  if (run.uploads) {
     finish();
   }
 }
 
 TUTTI_INLINE void RemoteUploader::upload_file(std::string_view remote_file_name,
                                               std::string_view path) {
-  if (uploads && !dry) {
-    uploads->take_file(std::string(path), std::string(remote_file_name));
-    if (closed) {
+  if (run.uploads && !run.dry) {
+    run.uploads->take_file(std::string(path), std::string(remote_file_name));
+    if (run.closed) {
       finish();
     }
   }
 }
 
 TUTTI_INLINE void RemoteUploader::finish() {
-  while (!uploads->wait(std::chrono::hours(1))) {
+  while (!run.uploads->wait(std::chrono::hours(1))) {
   }
   if (!detail::run_failed()) {
-    uploads->check();
+    run.uploads->check();
     return;
   }
   try {
-    uploads->check();
+    run.uploads->check();
   } catch (const std::exception&) {
     TORCH_WARN(detail::thrown());
   }

@@ -48,7 +48,10 @@ struct RuntimeEstimator final {
   ClockUnit time_unit = ClockUnit::hours;  ///< of the estimate
   double (*clock)() = nullptr;             ///< gives seconds since any moment; null: a steady clock
 
-  Lazy<detail::RunSoFar> so_far{};  ///< written by the policy
+  /// What it holds while it runs; not an option.
+  struct Run {
+    Lazy<detail::RunSoFar> so_far{};  ///< what the run has taken
+  } run{};
 
   static constexpr std::string_view name = "RuntimeEstimator";
   static constexpr About about{
@@ -66,36 +69,36 @@ struct RuntimeEstimator final {
     state.logger.log_hyperparameters(
         {{"time/remaining_estimate_unit", std::string(to_string(time_unit))}});
   }
-  void apply(FitStart, const State&) { so_far.reset(); }  // another length, another beginning
+  void apply(FitStart, const State&) { run.so_far.reset(); }  // another length, another beginning
   void apply(BatchStart, const State& state) {
-    if (so_far->disabled || so_far->started || so_far->skipped < skip_batches) {
+    if (run.so_far->disabled || run.so_far->started || run.so_far->skipped < skip_batches) {
       return;
     }
     if (!state.max_duration) {
       TORCH_WARN("RuntimeEstimator: max_duration is not set, so the remaining time is not known");
-      so_far->disabled = true;
+      run.so_far->disabled = true;
       return;
     }
-    so_far->started = true;
-    so_far->start = now();
-    so_far->start_progress = detail::part_done(state);
+    run.so_far->started = true;
+    run.so_far->start = now();
+    run.so_far->start_progress = detail::part_done(state);
   }
   void apply(BatchEnd, const State& state) {
-    if (so_far->skipped < skip_batches) {
-      ++so_far->skipped;
-    } else if (so_far->started) {
+    if (run.so_far->skipped < skip_batches) {
+      ++run.so_far->skipped;
+    } else if (run.so_far->started) {
       estimate(state);
     }
   }
   void apply(EvalEnd, const State& state) {
-    if (!so_far->started) {
+    if (!run.so_far->started) {
       return;
     }
     const double seconds = detail::to_seconds(state.eval_timestamp.total_wct);
-    so_far->eval_seconds += seconds;
-    auto& evals = so_far->evals[state.dataloader_label];
+    run.so_far->eval_seconds += seconds;
+    auto& evals = run.so_far->evals[state.dataloader_label];
     evals.seconds.push_back(seconds);
-    evals.every = (detail::part_done(state) - so_far->start_progress) /
+    evals.every = (detail::part_done(state) - run.so_far->start_progress) /
                   static_cast<double>(evals.seconds.size());
   }
 
@@ -108,14 +111,14 @@ struct RuntimeEstimator final {
 
   void estimate(const State& state) const {
     const double done = detail::part_done(state);
-    if (done <= so_far->start_progress || !state.logger.wants_metrics()) {
+    if (done <= run.so_far->start_progress || !state.logger.wants_metrics()) {
       return;
     }
-    const double elapsed = now() - so_far->start - so_far->eval_seconds;
-    double remaining = elapsed / (done - so_far->start_progress) * (1 - done);
-    for (const auto& [label, evals] : so_far->evals) {
+    const double elapsed = now() - run.so_far->start - run.so_far->eval_seconds;
+    double remaining = elapsed / (done - run.so_far->start_progress) * (1 - done);
+    for (const auto& [label, evals] : run.so_far->evals) {
       if (evals.every > 0) {
-        const double total = (1 - so_far->start_progress) / evals.every;
+        const double total = (1 - run.so_far->start_progress) / evals.every;
         remaining +=
             mean(evals.seconds) * std::max(0.0, total - static_cast<double>(evals.seconds.size()));
       }

@@ -65,7 +65,10 @@ struct SpeedMonitor final {
   Maybe<double> gpu_flops_available{};     ///< peak of one device, 1/s; not set: by its name
   ClockUnit time_unit = ClockUnit::hours;  ///< of time/*
 
-  Lazy<detail::SpeedWindow> window{};  ///< written by the policy
+  /// What it holds while it runs; not an option.
+  struct Run {
+    Lazy<detail::SpeedWindow> window{};  ///< the latest batches
+  } run{};
 
   static constexpr std::string_view name = "SpeedMonitor";
   static constexpr About about{.reads_gradients = false};
@@ -84,11 +87,11 @@ struct SpeedMonitor final {
   }
 
   void apply(Init, const State& state) {
-    window->peak = gpu_flops_available ? *gpu_flops_available : peak_of(state);
+    run.window->peak = gpu_flops_available ? *gpu_flops_available : peak_of(state);
   }
   void apply(BatchEnd, const State& state);
   void apply(EvalEnd, const State& state) {
-    window->eval_time += state.eval_timestamp.total_wct.count();
+    run.window->eval_time += state.eval_timestamp.total_wct.count();
   }
 
   /// Saves the window and the time spent in evaluation.
@@ -118,13 +121,13 @@ namespace tutti {
 
 TUTTI_INLINE void SpeedMonitor::apply(BatchEnd, const State& state) {
   const Timestamp& now = state.timestamp;
-  detail::push(window->samples, now.sample, window_size + 1);
-  detail::push(window->tokens, now.token, window_size + 1);
-  detail::push(window->times, std::int64_t{now.total_wct.count()}, window_size + 1);
+  detail::push(run.window->samples, now.sample, window_size + 1);
+  detail::push(run.window->tokens, now.token, window_size + 1);
+  detail::push(run.window->times, std::int64_t{now.total_wct.count()}, window_size + 1);
   if (state.task.has_flops_per_batch()) {
     const double flops = state.task.flops_per_batch(state.batch);
-    detail::push(window->flops, state.communicator->all_reduce_value(flops, dist::ReduceOp::sum),
-                 window_size + 1);
+    detail::push(run.window->flops,
+                 state.communicator->all_reduce_value(flops, dist::ReduceOp::sum), window_size + 1);
   }
   if (state.logger.wants_metrics()) {
     log_throughput(state);
@@ -134,19 +137,19 @@ TUTTI_INLINE void SpeedMonitor::apply(BatchEnd, const State& state) {
 }
 
 TUTTI_INLINE void SpeedMonitor::save(Archive& archive) const {
-  archive.put("total_eval_wct", window->eval_time);
-  detail::save_window(archive, "samples", window->samples);
-  detail::save_window(archive, "tokens", window->tokens);
-  detail::save_window(archive, "times", window->times);
-  detail::save_window(archive, "flops", window->flops);
+  archive.put("total_eval_wct", run.window->eval_time);
+  detail::save_window(archive, "samples", run.window->samples);
+  detail::save_window(archive, "tokens", run.window->tokens);
+  detail::save_window(archive, "times", run.window->times);
+  detail::save_window(archive, "flops", run.window->flops);
 }
 
 TUTTI_INLINE void SpeedMonitor::load(const Archive& archive) {
-  window->eval_time = archive.get<std::int64_t>("total_eval_wct");
-  detail::load_window(archive, "samples", window->samples);
-  detail::load_window(archive, "tokens", window->tokens);
-  detail::load_window(archive, "times", window->times);
-  detail::load_window(archive, "flops", window->flops);
+  run.window->eval_time = archive.get<std::int64_t>("total_eval_wct");
+  detail::load_window(archive, "samples", run.window->samples);
+  detail::load_window(archive, "tokens", run.window->tokens);
+  detail::load_window(archive, "times", run.window->times);
+  detail::load_window(archive, "flops", run.window->flops);
 }
 
 TUTTI_INLINE double SpeedMonitor::peak_of(const State& state) {
@@ -169,51 +172,52 @@ TUTTI_INLINE double SpeedMonitor::peak_of(const State& state) {
 }
 
 TUTTI_INLINE double SpeedMonitor::seconds() const {
-  return detail::to_seconds(std::chrono::nanoseconds(window->times.back() - window->times.front()));
+  return detail::to_seconds(
+      std::chrono::nanoseconds(run.window->times.back() - run.window->times.front()));
 }
 
 TUTTI_INLINE void SpeedMonitor::log_throughput(const State& state) const {
-  if (!full(window->times.size())) {
+  if (!full(run.window->times.size())) {
     return;
   }
   const double elapsed = seconds();
   const double world = state.world_size;
   const double batches = static_cast<double>(window_size) / elapsed;
   const double samples =
-      static_cast<double>(window->samples.back() - window->samples.front()) / elapsed;
+      static_cast<double>(run.window->samples.back() - run.window->samples.front()) / elapsed;
   state.log_metrics({{"throughput/batches_per_sec", batches},
                      {"throughput/samples_per_sec", samples},
                      {"throughput/device/batches_per_sec", batches / world},
                      {"throughput/device/samples_per_sec", samples / world}});
-  if (window->tokens.back() > window->tokens.front()) {
+  if (run.window->tokens.back() > run.window->tokens.front()) {
     const double tokens =
-        static_cast<double>(window->tokens.back() - window->tokens.front()) / elapsed;
+        static_cast<double>(run.window->tokens.back() - run.window->tokens.front()) / elapsed;
     state.log_metrics({{"throughput/tokens_per_sec", tokens},
                        {"throughput/device/tokens_per_sec", tokens / world}});
   }
 }
 
 TUTTI_INLINE void SpeedMonitor::log_flops(const State& state) const {
-  if (!full(window->flops.size())) {
+  if (!full(run.window->flops.size())) {
     return;
   }
   double sum = 0;
-  for (std::size_t i = 1; i < window->flops.size(); ++i) {
-    sum += window->flops[i];
+  for (std::size_t i = 1; i < run.window->flops.size(); ++i) {
+    sum += run.window->flops[i];
   }
   const double flops = sum / seconds();
   const double device = flops / state.world_size;
   state.log_metrics(
       {{"throughput/flops_per_sec", flops}, {"throughput/device/flops_per_sec", device}});
-  if (window->peak > 0) {
-    state.log_metrics({{"throughput/device/mfu", device / window->peak}});
+  if (run.window->peak > 0) {
+    state.log_metrics({{"throughput/device/mfu", device / run.window->peak}});
   }
 }
 
 TUTTI_INLINE void SpeedMonitor::log_times(const State& state) const {
   const double unit = detail::seconds_in(time_unit);
   const double train = detail::to_seconds(state.timestamp.total_wct) / unit;
-  const double val = detail::to_seconds(std::chrono::nanoseconds(window->eval_time)) / unit;
+  const double val = detail::to_seconds(std::chrono::nanoseconds(run.window->eval_time)) / unit;
   state.log_metrics({{"time/train", train}, {"time/val", val}, {"time/total", train + val}});
 }
 

@@ -49,7 +49,10 @@ NamedNumbers gpu_numbers(const std::vector<GpuLoad>& loads, bool all);
 struct SystemMetricsMonitor final {
   bool log_all_data = false;  ///< every GPU's numbers, not only the least and the largest
 
-  Lazy<detail::Machine> machine{};  ///< written by the policy
+  /// What it holds while it runs; not an option.
+  struct Run {
+    Lazy<detail::Machine> machine{};  ///< where its numbers are read
+  } run{};
 
   static constexpr std::string_view name = "SystemMetricsMonitor";
   static constexpr About about{
@@ -102,10 +105,10 @@ TUTTI_INLINE NamedNumbers gpu_numbers(const std::vector<GpuLoad>& loads, bool al
 namespace tutti {
 
 TUTTI_INLINE void SystemMetricsMonitor::apply(Init, const State& state) {
-  machine->cpu = detail::cpu_times(detail::file_text("/proc/stat"));
+  run.machine->cpu = detail::cpu_times(detail::file_text("/proc/stat"));
   if (state.device.is_cuda()) {
-    machine->gpu.open(state.device.index());
-    if (!machine->gpu.load()) {
+    run.machine->gpu.open(state.device.index());
+    if (!run.machine->gpu.load()) {
       TORCH_WARN("SystemMetricsMonitor: libnvidia-ml.so.1 is missing or does not know device ",
                  state.device.str(), "; its numbers are logged as 0");
     }
@@ -124,8 +127,8 @@ TUTTI_INLINE void SystemMetricsMonitor::look(const State& state) {
     numbers.insert(numbers.end(), more.begin(), more.end());
   };
   const detail::CpuTimes cpu = detail::cpu_times(detail::file_text("/proc/stat"));
-  append({{"cpu_percentage", detail::cpu_percentage(machine->cpu, cpu)}});
-  machine->cpu = cpu;
+  append({{"cpu_percentage", detail::cpu_percentage(run.machine->cpu, cpu)}});
+  run.machine->cpu = cpu;
   append(detail::memory_numbers(detail::file_text("/proc/meminfo")));
   append(detail::disk_numbers());
   append(detail::network_numbers(detail::file_text("/proc/net/dev")));
@@ -137,7 +140,7 @@ TUTTI_INLINE void SystemMetricsMonitor::look(const State& state) {
 }
 
 TUTTI_INLINE std::vector<detail::GpuLoad> SystemMetricsMonitor::gather(const State& state) const {
-  const detail::GpuLoad own = machine->gpu.load().value_or(detail::GpuLoad{});
+  const detail::GpuLoad own = run.machine->gpu.load().value_or(detail::GpuLoad{});
   const std::string bytes(reinterpret_cast<const char*>(own.data()), sizeof own);
   std::vector<detail::GpuLoad> all;
   for (const std::string& other : state.communicator->all_gather_bytes(bytes)) {

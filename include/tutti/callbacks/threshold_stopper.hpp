@@ -29,8 +29,11 @@ struct ThresholdStopper final {
   Comparison comparison = Comparison::by_name;  ///< which value is better
   bool stop_on_batch = false;                   ///< looks at the training set after every batch
 
-  bool seen = false;        ///< written by the policy: the set has been looked at
-  bool standalone = false;  ///< written by the policy: an evaluation outside fit
+  /// What it holds while it runs; not an option.
+  struct Run {
+    bool seen = false;        ///< the set has been looked at
+    bool standalone = false;  ///< in an evaluation outside fit
+  } run{};
 
   static constexpr std::string_view name = "ThresholdStopper";
   static constexpr About about{.reads_batch = false};
@@ -47,12 +50,12 @@ struct ThresholdStopper final {
            "ThresholdStopper: threshold is not set; set it to the value to reach.");
   }
 
-  bool match(EvalEnd, const State& state) const { return !standalone && concerns(state); }
+  bool match(EvalEnd, const State& state) const { return !run.standalone && concerns(state); }
   bool match(EpochEnd, const State& state) const { return concerns(state); }
   bool match(BatchEnd, const State& state) const { return stop_on_batch && concerns(state); }
 
-  void apply(EvalStandaloneStart, State&) { standalone = true; }
-  void apply(EvalStandaloneEnd, State&) { standalone = false; }
+  void apply(EvalStandaloneStart, State&) { run.standalone = true; }
+  void apply(EvalStandaloneEnd, State&) { run.standalone = false; }
   void apply(EvalEnd, State& state) { look(state); }
   void apply(EpochEnd, State& state) { look(state); }
   void apply(BatchEnd, State& state) { look(state); }
@@ -73,13 +76,13 @@ struct ThresholdStopper final {
 namespace tutti {
 
 TUTTI_INLINE void ThresholdStopper::apply(FitEnd, State&) const {
-  if (!seen) {
+  if (!run.seen) {
     detail::warn_of_unseen_set(name, dataloader_label);
   }
 }
 
 TUTTI_INLINE void ThresholdStopper::look(State& state) {
-  seen = true;
+  run.seen = true;
   const double value = detail::monitored(state, name, dataloader_label, monitor);
   if (detail::is_better(comparison, monitor, value, *threshold)) {
     state.stop_training();

@@ -234,6 +234,13 @@ struct ValueCheck<P, member::about> {
                 "tutti: what a policy says of itself is one value of its type, and this is none, "
                 "so nothing in it would be found; write static constexpr tutti::About about{...}.");
 };
+template <class P>
+struct ValueCheck<P, member::run> {
+  static_assert(detail::is_usable<P, member::run>,
+                "tutti: a policy's member of this name is what it holds while it runs, and this is "
+                "not of its own type Run, so it would be taken for an option; write struct Run "
+                "{ ... } run{}, or give an option another name.");
+};
 
 /// Refuses a function of `P` that cannot be called as the library would; `Member` is its name.
 template <class P, class Member>

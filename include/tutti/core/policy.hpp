@@ -35,6 +35,7 @@
 ///         change, which checkpoints leave to the program; they hold their hash
 ///     bool leaves_parameters_unused() const           some may get no gradient (for several ranks)
 ///     Rng rng                                         seeded and checkpointed by the engine
+///     struct Run { ... } run{}                        what it holds while it runs, and no option
 ///     bool reads_batch(const State&) const            whether its hooks look at state.batch now
 ///     pixels(const fused::Frame&)                     what it does to a pixel: fused/pixels.hpp
 ///     void close(State&)                              end of the run, also after an exception

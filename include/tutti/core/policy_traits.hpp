@@ -164,6 +164,10 @@ concept TargetsFollow = requires(const P& policy, const State& state) {
 };
 template <class P>
 concept Draws = requires(P& policy) { policy.rng; };
+// Its member `run`, what it holds while it runs, is of its own type `Run`: no option.
+template <class P>
+concept HoldsRun =
+    requires(P& policy) { requires std::is_same_v<decltype(policy.run), typename P::Run>; };
 template <class P, class Base>
 concept BringsEngine = requires { typename P::template engine<Base>; };
 

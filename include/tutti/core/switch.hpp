@@ -61,7 +61,11 @@ struct Switch final {
 
   P policy{};
   bool on = true;
-  bool used = false;  ///< written by the switch: it was on at a hook, so it is closed, on or off
+
+  /// What it holds while it runs; not an option.
+  struct Run {
+    bool used = false;  ///< it was on at a hook, so it is closed, on or off
+  } run{};
 
   Switch() = default;
   explicit Switch(P p, bool is_on = true) : policy(std::move(p)), on(is_on) {}
@@ -177,7 +181,7 @@ struct Switch final {
   void close(S& state)
     requires detail::Closes<P>
   {
-    if (on || used) {
+    if (on || run.used) {
       policy.close(state);
     }
   }
@@ -193,7 +197,7 @@ struct Switch final {
   void leave_checkpoint(S& state)
     requires detail::LeavesCheckpoint<P>
   {
-    if (on || used) {
+    if (on || run.used) {
       policy.leave_checkpoint(state);
     }
   }
@@ -210,7 +214,7 @@ struct Switch final {
 
  private:
   bool acts() {
-    used = used || on;
+    run.used = run.used || on;
     return on;
   }
 };

@@ -39,23 +39,23 @@ struct ConsoleLogger final {
   std::FILE* stream = stderr;  ///< where to; stays open
   bool summary = true;         ///< what the run is first, and at the end what came of it
 
-  /// What has been received and not yet printed; not an option.
-  struct Memory {
+  /// What it holds while it runs; not an option.
+  struct Run {
     detail::LatestValues metrics{};
     detail::LatestValues losses{};  // of training, the last ones
     detail::Report report{};
     std::int64_t last_batch = 0;  // that was printed
     std::int64_t eval_total = -1;
     bool speaks = true;
-  } memory{};
+  } run{};
 
   /// Throws std::invalid_argument when log_interval is not in ep or ba or less than 1.
   void validate() const;
 
-  void apply(Init, const State& state) { memory.speaks = state.rank == 0; }
+  void apply(Init, const State& state) { run.speaks = state.rank == 0; }
   void apply(FitStart, const State& state) {
     print_summary(state);
-    memory.report.begin(state);
+    run.report.begin(state);
   }
   void apply(PredictStart, const State& state) { print_summary(state); }
 
@@ -73,30 +73,28 @@ struct ConsoleLogger final {
 
   void apply(EvalStart, const State& state) {
     print_summary(state);
-    memory.eval_total = state.dataloader_len;
+    run.eval_total = state.dataloader_len;
   }
   void apply(EvalBatchEnd, const State& state);
   void apply(EvalEnd, const State& state);
 
   /// Keeps the numbers until they are due.
   void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t) {
-    if (memory.speaks) {
-      memory.metrics.set(metrics);
+    if (run.speaks) {
+      run.metrics.set(metrics);
     }
   }
-  void log_hyperparameters(std::span<const Hyperparameter> values) {
-    memory.report.remember(values);
-  }
+  void log_hyperparameters(std::span<const Hyperparameter> values) { run.report.remember(values); }
   void log_result(const LoggedResult& result);
   void log_table(const LoggedTable& table, std::int64_t) {
-    if (memory.speaks) {
+    if (run.speaks) {
       detail::print(stream, std::string(table.name) + ": " + detail::table_text(table) + "\n");
     }
   }
 
  private:
   [[nodiscard]] bool due(std::int64_t count) const {
-    return memory.speaks && (count % log_interval.count() == 0 || memory.last_batch == 0);
+    return run.speaks && (count % log_interval.count() == 0 || run.last_batch == 0);
   }
 
   // One of at most ten evenly spaced batches, the first among them.
@@ -107,7 +105,7 @@ struct ConsoleLogger final {
   static std::string train_head(const State& state);
 
   [[nodiscard]] std::string eval_head(const State& state) const {
-    const std::string total = memory.eval_total >= 0 ? "/" + std::to_string(memory.eval_total) : "";
+    const std::string total = run.eval_total >= 0 ? "/" + std::to_string(run.eval_total) : "";
     return "[Eval batch=" + std::to_string(state.eval_timestamp.batch) + total + "] Eval on " +
            state.dataloader_label + " data";
   }
@@ -131,44 +129,43 @@ TUTTI_INLINE void ConsoleLogger::validate() const {
 }
 
 TUTTI_INLINE void ConsoleLogger::apply(FitEnd, const State& state) {
-  if (state.timestamp.batch != memory.last_batch) {
+  if (state.timestamp.batch != run.last_batch) {
     print_train(state);
   }
-  memory.metrics.clear();
+  run.metrics.clear();
 }
 
 TUTTI_INLINE void ConsoleLogger::log_result(const LoggedResult& result) {
-  if (memory.speaks && summary) {
-    const std::vector<std::pair<std::string, double>> losses(memory.losses.begin(),
-                                                             memory.losses.end());
-    detail::print(stream, memory.report.end(result, losses, look()));
+  if (run.speaks && summary) {
+    const std::vector<std::pair<std::string, double>> losses(run.losses.begin(), run.losses.end());
+    detail::print(stream, run.report.end(result, losses, look()));
   }
 }
 
 TUTTI_INLINE void ConsoleLogger::apply(EvalBatchEnd, const State& state) {
   const std::int64_t batch = state.eval_timestamp.batch;
-  if (memory.speaks && batch != memory.eval_total && is_sign_of_life(batch)) {
+  if (run.speaks && batch != run.eval_total && is_sign_of_life(batch)) {
     detail::print(stream, eval_head(state) + "\n");
   }
 }
 
 TUTTI_INLINE void ConsoleLogger::apply(EvalEnd, const State& state) {
   std::string text = eval_head(state) + ":";
-  memory.report.evaluated(state);
+  run.report.evaluated(state);
   const std::string prefix = "metrics/" + state.dataloader_label + "/";
-  for (const auto& [key, value] : memory.metrics) {
+  for (const auto& [key, value] : run.metrics) {
     if (key.starts_with(prefix)) {
       text += "\n\t Eval " + key + ": " + detail::number_text(value);
     }
   }
-  memory.metrics.forget(prefix);
-  if (memory.speaks) {
+  run.metrics.forget(prefix);
+  if (run.speaks) {
     detail::print(stream, text + "\n");
   }
 }
 
 TUTTI_INLINE bool ConsoleLogger::is_sign_of_life(std::int64_t batch) const {
-  const std::int64_t total = memory.eval_total;
+  const std::int64_t total = run.eval_total;
   if (total < 0) {
     return batch % 100 == 1;  // the length is not known
   }
@@ -176,19 +173,19 @@ TUTTI_INLINE bool ConsoleLogger::is_sign_of_life(std::int64_t batch) const {
 }
 
 TUTTI_INLINE void ConsoleLogger::print_train(const State& state) {
-  memory.last_batch = state.timestamp.batch;
-  if (!memory.speaks) {
+  run.last_batch = state.timestamp.batch;
+  if (!run.speaks) {
     return;
   }
   std::string text = train_head(state) + ":";
-  for (const auto& [key, value] : memory.metrics) {
+  for (const auto& [key, value] : run.metrics) {
     text += "\n\t Train " + key + ": " + detail::number_text(value);
     if (key.starts_with("loss/train/")) {
-      memory.losses.set(key, value);
+      run.losses.set(key, value);
     }
   }
   detail::print(stream, text + "\n");
-  memory.metrics.clear();
+  run.metrics.clear();
 }
 
 TUTTI_INLINE std::string ConsoleLogger::train_head(const State& state) {
@@ -217,8 +214,8 @@ TUTTI_INLINE detail::Look ConsoleLogger::look() const {
 }
 
 TUTTI_INLINE void ConsoleLogger::print_summary(const State& state) {
-  if (memory.speaks && summary) {
-    detail::print(stream, memory.report.summary(state, look()));
+  if (run.speaks && summary) {
+    detail::print(stream, run.report.summary(state, look()));
   }
 }
 

@@ -37,11 +37,11 @@ struct CSVLogger final {
   std::int64_t metrics_interval = 1;  ///< batches of which one has its metrics kept; >= 1
   std::int64_t flush_interval = 100;  ///< batches between flushes to the disk; >= 1
 
-  /// Not an option.
-  struct Memory {
+  /// What it holds while it runs; not an option.
+  struct Run {
     detail::CsvTable table{};
     bool speaks = true;
-  } memory{};
+  } run{};
 
   /// Throws c10::ValueError when an option is out of range.
   void validate() const;
@@ -49,8 +49,8 @@ struct CSVLogger final {
   void apply(Init, const State& state);
   void apply(AfterLoad, const State& state);
   void apply(BatchEnd, const State& state);
-  void apply(EpochEnd, const State&) { memory.table.flush(); }
-  void apply(EvalEnd, const State&) { memory.table.flush(); }
+  void apply(EpochEnd, const State&) { run.table.flush(); }
+  void apply(EvalEnd, const State&) { run.table.flush(); }
   void apply(FitEnd, const State& state) { sync(state); }
   void close(const State& state);
 
@@ -73,14 +73,14 @@ TUTTI_INLINE void CSVLogger::validate() const {
 }
 
 TUTTI_INLINE void CSVLogger::apply(Init, const State& state) {
-  memory.speaks = state.rank == 0;
-  if (memory.speaks) {
-    memory.table.open(std::string(name), run_path(filename, state));
+  run.speaks = state.rank == 0;
+  if (run.speaks) {
+    run.table.open(std::string(name), run_path(filename, state));
   }
 }
 
 TUTTI_INLINE void CSVLogger::apply(AfterLoad, const State& state) {
-  memory.table.begin(state.timestamp.batch, overwrite);
+  run.table.begin(state.timestamp.batch, overwrite);
 }
 
 TUTTI_INLINE void CSVLogger::apply(BatchEnd, const State& state) {
@@ -90,27 +90,27 @@ TUTTI_INLINE void CSVLogger::apply(BatchEnd, const State& state) {
 }
 
 TUTTI_INLINE void CSVLogger::close(const State& state) {
-  if (memory.table.is_open()) {
-    const bool written = memory.table.has_begun();
-    memory.table.close();
+  if (run.table.is_open()) {
+    const bool written = run.table.has_begun();
+    run.table.close();
     if (written) {
-      detail::upload_file(remote_file_name, memory.table.path(), state);
+      detail::upload_file(remote_file_name, run.table.path(), state);
     }
   }
 }
 
 TUTTI_INLINE void CSVLogger::log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step) {
-  if (memory.speaks) {
+  if (run.speaks) {
     for (const LoggedMetric& metric : metrics) {
-      memory.table.set(step, metric.name, metric.value);
+      run.table.set(step, metric.name, metric.value);
     }
   }
 }
 
 TUTTI_INLINE void CSVLogger::sync(const State& state) {
-  if (memory.table.is_open()) {
-    memory.table.sync();
-    detail::upload_file(remote_file_name, memory.table.path(), state);
+  if (run.table.is_open()) {
+    run.table.sync();
+    detail::upload_file(remote_file_name, run.table.path(), state);
   }
 }
 

@@ -47,8 +47,8 @@ struct Dashboard final {
   double flush_seconds = 0.5;      ///< what has happened reaches the page so late, at most; >= 0
   std::FILE* stream = stderr;      ///< where the address is printed; stays open
 
-  /// Not an option.
-  struct Memory {
+  /// What it holds while it runs; not an option.
+  struct Run {
     detail::LogFile file{};
     detail::ViewerProcess viewer{};
     std::string plan{};
@@ -61,7 +61,7 @@ struct Dashboard final {
     bool speaks = true;
     bool stopped = false;  // by a signal
     bool warned = false;   // of an image
-  } memory{};
+  } run{};
 
   void validate() const;
 
@@ -83,13 +83,13 @@ struct Dashboard final {
   void log_result(const LoggedResult& result);
 
   /// What the page shows as the recipe; the trainer gives its plan before Init.
-  void show_plan(std::string_view plan) { memory.plan = plan; }
+  void show_plan(std::string_view plan) { run.plan = plan; }
 
   /// Shows a sentence among the page's events.
   void log_event(std::string_view text, std::int64_t step);
 
   /// The address of the page, with its token; empty: nothing serves it.
-  [[nodiscard]] const std::string& address() const { return memory.address; }
+  [[nodiscard]] const std::string& address() const { return run.address; }
 
  private:
   [[nodiscard]] std::string folder() const;  // with the run's file
@@ -141,23 +141,23 @@ TUTTI_INLINE void Dashboard::validate() const {
 }
 
 TUTTI_INLINE void Dashboard::apply(Init, const State& state) {
-  memory.rank = state.rank;
-  memory.speaks = state.rank == 0 || !rank_zero_only;
-  if (memory.speaks) {
+  run.rank = state.rank;
+  run.speaks = state.rank == 0 || !rank_zero_only;
+  if (run.speaks) {
     if (!rank_zero_only) {
       detail::check_one_file_per_rank("Dashboard: filename", filename, state);
     }
-    memory.file.open(std::string(name), run_path(filename, state), "filename");
+    run.file.open(std::string(name), run_path(filename, state), "filename");
     // As long as this process lives, the file is locked: so the page knows that the run does.
     struct flock lock{};
     lock.l_type = F_WRLCK;
     lock.l_whence = SEEK_SET;
-    ::fcntl(memory.file.descriptor(), F_SETLK, &lock);
+    ::fcntl(run.file.descriptor(), F_SETLK, &lock);
   }
 }
 
 TUTTI_INLINE void Dashboard::apply(AfterLoad, const State& state) {
-  if (!memory.speaks) {
+  if (!run.speaks) {
     return;
   }
   const std::int64_t step = state.timestamp.batch;
@@ -166,78 +166,78 @@ TUTTI_INLINE void Dashboard::apply(AfterLoad, const State& state) {
                         ", \"run_name\": " + detail::json_utf8(state.run_name) +
                             ", \"rank\": " + std::to_string(state.rank) +
                             ", \"world_size\": " + std::to_string(state.world_size));
-  if (!memory.plan.empty() && state.rank == 0) {
-    first += detail::json_line("plan", step, ", \"text\": " + detail::json_utf8(memory.plan));
+  if (!run.plan.empty() && state.rank == 0) {
+    first += detail::json_line("plan", step, ", \"text\": " + detail::json_utf8(run.plan));
   }
-  memory.file.begin(step > 0, overwrite, first, /*cut=*/true);
+  run.file.begin(step > 0, overwrite, first, /*cut=*/true);
   std::error_code error;
   for (std::filesystem::directory_iterator at(folder() + "/dashboard", error), end;
        !error && at != end; at.increment(error)) {
     const std::string file = at->path().stem().string();
     std::int64_t number = -1;
     std::from_chars(file.data(), file.data() + file.size(), number);
-    memory.images = std::max(memory.images, number + 1);
+    run.images = std::max(run.images, number + 1);
   }
-  if (state.rank == 0 && serve && memory.address.empty()) {
+  if (state.rank == 0 && serve && run.address.empty()) {
     start_viewer(report.empty() ? report : run_path(report, state));
   }
 }
 
 TUTTI_INLINE void Dashboard::apply(BatchEnd, const State& state) {
-  if (!memory.speaks) {
+  if (!run.speaks) {
     return;
   }
-  if (memory.step < state.timestamp.batch) {  // the next step's have their line when it ends
+  if (run.step < state.timestamp.batch) {  // the next step's have their line when it ends
     write_values();
   }
   const auto now = std::chrono::steady_clock::now();
-  if (now >= memory.next_flush) {
-    memory.file.flush();
-    memory.next_flush = now + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                  std::chrono::duration<double>(flush_seconds));
+  if (now >= run.next_flush) {
+    run.file.flush();
+    run.next_flush = now + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                               std::chrono::duration<double>(flush_seconds));
   }
 }
 
 TUTTI_INLINE void Dashboard::close(const State& state) {
-  if (!memory.file.is_open()) {
+  if (!run.file.is_open()) {
     return;
   }
   write_values();
   const bool failed = detail::run_failed();
   std::string more = ", \"status\": \"";
-  more += failed ? "failed\"" : memory.stopped ? "stopped\"" : "finished\"";
+  more += failed ? "failed\"" : run.stopped ? "stopped\"" : "finished\"";
   if (std::current_exception() != nullptr) {
     more += ", \"error\": " + detail::json_utf8(detail::thrown());
   }
-  memory.file.add(detail::json_line("end", state.timestamp.batch, more));
-  const bool written = memory.file.has_begun();
-  memory.file.close();
+  run.file.add(detail::json_line("end", state.timestamp.batch, more));
+  const bool written = run.file.has_begun();
+  run.file.close();
   if (written && state.rank == 0 && !report.empty()) {
     write_report(state);
   }
-  memory.viewer.stop();
+  run.viewer.stop();
 }
 
 TUTTI_INLINE void Dashboard::log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step) {
-  if (!memory.speaks) {
+  if (!run.speaks) {
     return;
   }
-  if (step != memory.step) {
+  if (step != run.step) {
     write_values();
-    memory.step = step;
+    run.step = step;
   }
-  detail::append_json_metrics(memory.values, metrics);
+  detail::append_json_metrics(run.values, metrics);
 }
 
 TUTTI_INLINE void Dashboard::log_hyperparameters(std::span<const Hyperparameter> values) {
-  if (memory.speaks) {
-    memory.file.add(detail::json_line("hyperparameters", -1,
-                                      ", \"values\": {" + detail::json_members(values) + "}"));
+  if (run.speaks) {
+    run.file.add(detail::json_line("hyperparameters", -1,
+                                   ", \"values\": {" + detail::json_members(values) + "}"));
   }
 }
 
 TUTTI_INLINE void Dashboard::log_images(const LoggedImages& images, std::int64_t step) {
-  if (memory.rank != 0 || !memory.file.is_open()) {
+  if (run.rank != 0 || !run.file.is_open()) {
     return;
   }
   constexpr auto kept = static_cast<std::int64_t>(detail::RunRecord::most_images);
@@ -249,31 +249,31 @@ TUTTI_INLINE void Dashboard::log_images(const LoggedImages& images, std::int64_t
     const std::string picture = detail::png(detail::picture_grid(images));
     problem =
         error ? error.message()
-              : detail::write_whole_file(place / (std::to_string(memory.images) + ".png"), picture);
+              : detail::write_whole_file(place / (std::to_string(run.images) + ".png"), picture);
     if (problem.empty()) {
-      std::filesystem::remove(place / (std::to_string(memory.images - kept) + ".png"), error);
-      memory.file.add(detail::json_line("image", step,
-                                        ", \"name\": " + detail::json_utf8(images.name) +
-                                            ", \"file\": " + std::to_string(memory.images)));
-      ++memory.images;
+      std::filesystem::remove(place / (std::to_string(run.images - kept) + ".png"), error);
+      run.file.add(detail::json_line("image", step,
+                                     ", \"name\": " + detail::json_utf8(images.name) +
+                                         ", \"file\": " + std::to_string(run.images)));
+      ++run.images;
     }
   } catch (const std::exception&) {
     problem = detail::thrown();
   }
-  if (!problem.empty() && !std::exchange(memory.warned, true)) {
+  if (!problem.empty() && !std::exchange(run.warned, true)) {
     TORCH_WARN("Dashboard: an image is left out: ", problem);
   }
 }
 
 TUTTI_INLINE void Dashboard::log_table(const LoggedTable& table, std::int64_t step) {
-  if (memory.speaks) {
-    memory.file.add(detail::json_line(table, step));
+  if (run.speaks) {
+    run.file.add(detail::json_line(table, step));
   }
 }
 
 TUTTI_INLINE void Dashboard::log_result(const LoggedResult& result) {
-  memory.stopped = !result.complete;
-  if (memory.speaks && !result.best_checkpoint.empty()) {
+  run.stopped = !result.complete;
+  if (run.speaks && !result.best_checkpoint.empty()) {
     log_event("the best checkpoint is " + std::string(result.best_checkpoint),
               result.state.timestamp.batch);
   }
@@ -281,13 +281,13 @@ TUTTI_INLINE void Dashboard::log_result(const LoggedResult& result) {
 }
 
 TUTTI_INLINE void Dashboard::log_event(std::string_view text, std::int64_t step) {
-  if (memory.speaks) {
-    memory.file.add(detail::json_line("event", step, ", \"text\": " + detail::json_utf8(text)));
+  if (run.speaks) {
+    run.file.add(detail::json_line("event", step, ", \"text\": " + detail::json_utf8(text)));
   }
 }
 
 TUTTI_INLINE std::string Dashboard::folder() const {
-  const auto parent = std::filesystem::path(memory.file.path()).parent_path();
+  const auto parent = std::filesystem::path(run.file.path()).parent_path();
   return parent.empty() ? "." : parent.string();
 }
 
@@ -304,12 +304,12 @@ TUTTI_INLINE void Dashboard::start_viewer(const std::string& at_end) {
     return;
   }
   std::string problem;
-  const std::string said = memory.viewer.start(
+  const std::string said = run.viewer.start(
       program,
       {"--of-run", folder(), "--host", host, "--port", std::to_string(port), "--report", at_end},
       problem);
   if (said.starts_with("http://")) {
-    memory.address = said;
+    run.address = said;
     if (stream != nullptr) {
       std::fprintf(stream, "dashboard  %s\n", said.c_str());
       std::fflush(stream);
@@ -321,16 +321,15 @@ TUTTI_INLINE void Dashboard::start_viewer(const std::string& at_end) {
 }
 
 TUTTI_INLINE void Dashboard::write_values() {
-  if (!memory.values.empty()) {
-    memory.file.add(
-        detail::json_line("metrics", memory.step, ", \"values\": {" + memory.values + "}"));
-    memory.values.clear();
+  if (!run.values.empty()) {
+    run.file.add(detail::json_line("metrics", run.step, ", \"values\": {" + run.values + "}"));
+    run.values.clear();
   }
 }
 
 TUTTI_INLINE void Dashboard::write_all() {
   write_values();
-  memory.file.flush();
+  run.file.flush();
 }
 
 TUTTI_INLINE void Dashboard::write_report(const State& state) {

@@ -41,12 +41,12 @@ struct FileLogger final {
   std::int64_t flush_interval = 100;  ///< batches between flushes to the disk; >= 1
   bool overwrite = false;             ///< a run that begins at 0 may replace the file
 
-  /// Not an option.
-  struct Memory {
+  /// What it holds while it runs; not an option.
+  struct Run {
     detail::LogFile file{};
     detail::Capture capture{};
     std::int64_t lines = 0;  // that wait
-  } memory{};
+  } run{};
 
   void validate() const;
 
@@ -89,13 +89,13 @@ TUTTI_INLINE void FileLogger::validate() const {
 TUTTI_INLINE void FileLogger::apply(Init, const State& state) {
   detail::check_one_file_per_rank("FileLogger: filename", filename, state);
   detail::check_remote_file("FileLogger", remote_file_name, state);
-  memory.file.open(std::string(name), state.output_path(run_path(filename, state)), "filename");
+  run.file.open(std::string(name), state.output_path(run_path(filename, state)), "filename");
 }
 
 TUTTI_INLINE void FileLogger::apply(AfterLoad, const State& state) {
-  memory.file.begin(state.timestamp.batch > 0, overwrite);
-  memory.lines = 0;
-  memory.capture.start(memory.file.descriptor(), capture_stdout, capture_stderr);
+  run.file.begin(state.timestamp.batch > 0, overwrite);
+  run.lines = 0;
+  run.capture.start(run.file.descriptor(), capture_stdout, capture_stderr);
 }
 
 TUTTI_INLINE void FileLogger::apply(BatchEnd, const State& state) {
@@ -111,11 +111,11 @@ TUTTI_INLINE void FileLogger::apply(FitEnd, const State& state) {
 }
 
 TUTTI_INLINE void FileLogger::close(const State& state) {
-  memory.capture.stop();
-  const bool written = memory.file.has_begun();
-  memory.file.close();
+  run.capture.stop();
+  const bool written = run.file.has_begun();
+  run.file.close();
   if (written) {
-    detail::upload_file(remote_file_name, memory.file.path(), state);
+    detail::upload_file(remote_file_name, run.file.path(), state);
   }
 }
 
@@ -158,21 +158,21 @@ TUTTI_INLINE std::string FileLogger::prefixed(const std::string& prefix, std::st
 }
 
 TUTTI_INLINE void FileLogger::add(const std::string& text, std::int64_t lines) {
-  memory.file.add(text);
-  memory.lines += lines;
-  if (memory.lines >= buffer_size) {
+  run.file.add(text);
+  run.lines += lines;
+  if (run.lines >= buffer_size) {
     flush();
   }
 }
 
 TUTTI_INLINE void FileLogger::flush() {
-  memory.file.flush();
-  memory.lines = 0;
+  run.file.flush();
+  run.lines = 0;
 }
 
 TUTTI_INLINE void FileLogger::sync(const State& state) {
-  memory.file.sync();
-  detail::upload_file(remote_file_name, memory.file.path(), state);
+  run.file.sync();
+  detail::upload_file(remote_file_name, run.file.path(), state);
 }
 
 }  // namespace tutti

@@ -39,8 +39,10 @@ struct InMemoryLogger final {
   std::map<std::string, HyperparameterValue, std::less<>> hyperparameters{};  ///< last values
   std::map<std::string, std::string, std::less<>> tables{};  ///< JSON: columns and data
 
-  /// Where the run is; only while it runs. Not an option.
-  const State* running = nullptr;
+  /// What it holds while it runs; not an option.
+  struct Run {
+    const State* state = nullptr;  ///< where the run is; null outside of one
+  } run{};
 
   /// Throws c10::ValueError when metrics_interval is less than 1.
   void validate() const {
@@ -48,14 +50,14 @@ struct InMemoryLogger final {
            "1 or more");
   }
 
-  void apply(Init, const State&) { running = nullptr; }
-  void apply(FitStart, const State& state) { running = &state; }
-  void apply(FitEnd, const State&) { running = nullptr; }
-  void apply(EvalStandaloneStart, const State& state) { running = &state; }
-  void apply(EvalStandaloneEnd, const State&) { running = nullptr; }
-  void apply(PredictStart, const State& state) { running = &state; }
-  void apply(PredictEnd, const State&) { running = nullptr; }
-  void close(const State&) { running = nullptr; }
+  void apply(Init, const State&) { run.state = nullptr; }
+  void apply(FitStart, const State& state) { run.state = &state; }
+  void apply(FitEnd, const State&) { run.state = nullptr; }
+  void apply(EvalStandaloneStart, const State& state) { run.state = &state; }
+  void apply(EvalStandaloneEnd, const State&) { run.state = nullptr; }
+  void apply(PredictStart, const State& state) { run.state = &state; }
+  void apply(PredictEnd, const State&) { run.state = nullptr; }
+  void close(const State&) { run.state = nullptr; }
 
   /// Adds a value to each metric's history; outside of a run only the batch is known of the time.
   void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step);
@@ -92,7 +94,7 @@ namespace tutti {
 
 TUTTI_INLINE void InMemoryLogger::log_metrics(std::span<const LoggedMetric> metrics,
                                               std::int64_t step) {
-  Timestamp now = running != nullptr ? running->timestamp : Timestamp{};
+  Timestamp now = run.state != nullptr ? run.state->timestamp : Timestamp{};
   now.batch = step;
   for (const LoggedMetric& metric : metrics) {
     auto found = data.find(metric.name);

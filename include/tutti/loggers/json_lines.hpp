@@ -38,13 +38,13 @@ struct JSONLinesLogger final {
   std::int64_t metrics_interval = 1;  ///< batches of which one has its metrics kept; >= 1
   std::int64_t flush_interval = 100;  ///< batches between flushes to the disk; >= 1
 
-  /// What has been received and not yet written; not an option.
-  struct Memory {
+  /// What it holds while it runs; not an option.
+  struct Run {
     detail::LogFile file{};
     std::string values{};  // of `step`, as the inside of a JSON object
     std::int64_t step = 0;
     bool speaks = true;
-  } memory{};
+  } run{};
 
   void validate() const;
 
@@ -84,13 +84,13 @@ TUTTI_INLINE void JSONLinesLogger::validate() const {
 }
 
 TUTTI_INLINE void JSONLinesLogger::apply(Init, const State& state) {
-  memory.speaks = state.rank == 0 || !rank_zero_only;
-  if (memory.speaks) {
+  run.speaks = state.rank == 0 || !rank_zero_only;
+  if (run.speaks) {
     if (!rank_zero_only) {
       detail::check_one_file_per_rank("JSONLinesLogger: filename", filename, state);
       detail::check_remote_file("JSONLinesLogger", remote_file_name, state);
     }
-    memory.file.open(std::string(name), state.output_path(run_path(filename, state)), "filename");
+    run.file.open(std::string(name), state.output_path(run_path(filename, state)), "filename");
   }
 }
 
@@ -101,17 +101,17 @@ TUTTI_INLINE void JSONLinesLogger::apply(AfterLoad, const State& state) {
                         ", \"run_name\": " + detail::json_utf8(state.run_name) +
                             ", \"rank\": " + std::to_string(state.rank) +
                             ", \"world_size\": " + std::to_string(state.world_size));
-  memory.file.begin(step > 0, overwrite, start, /*cut=*/true);
+  run.file.begin(step > 0, overwrite, start, /*cut=*/true);
 }
 
 TUTTI_INLINE void JSONLinesLogger::apply(BatchEnd, const State& state) {
-  if (memory.step < state.timestamp.batch) {  // the next step's have their line when it ends
+  if (run.step < state.timestamp.batch) {  // the next step's have their line when it ends
     write_values();
   }
   if (state.timestamp.batch % flush_interval == 0) {
     sync(state);
   } else {
-    memory.file.flush();
+    run.file.flush();
   }
 }
 
@@ -121,29 +121,29 @@ TUTTI_INLINE void JSONLinesLogger::apply(FitEnd, const State& state) {
 }
 
 TUTTI_INLINE void JSONLinesLogger::close(const State& state) {
-  if (memory.file.is_open()) {
+  if (run.file.is_open()) {
     write_values();
     const std::string_view status = detail::run_failed() ? "failed" : "finished";
-    memory.file.add(detail::json_line("end", state.timestamp.batch,
-                                      ", \"status\": " + detail::json_utf8(status)));
-    const bool written = memory.file.has_begun();
-    memory.file.close();
+    run.file.add(detail::json_line("end", state.timestamp.batch,
+                                   ", \"status\": " + detail::json_utf8(status)));
+    const bool written = run.file.has_begun();
+    run.file.close();
     if (written) {
-      detail::upload_file(remote_file_name, memory.file.path(), state);
+      detail::upload_file(remote_file_name, run.file.path(), state);
     }
   }
 }
 
 TUTTI_INLINE void JSONLinesLogger::log_metrics(std::span<const LoggedMetric> metrics,
                                                std::int64_t step) {
-  if (!memory.speaks) {
+  if (!run.speaks) {
     return;
   }
-  if (step != memory.step) {
+  if (step != run.step) {
     write_values();
-    memory.step = step;
+    run.step = step;
   }
-  detail::append_json_metrics(memory.values, metrics);
+  detail::append_json_metrics(run.values, metrics);
 }
 
 TUTTI_INLINE void JSONLinesLogger::log_hyperparameters(std::span<const Hyperparameter> values) {
@@ -156,28 +156,28 @@ TUTTI_INLINE void JSONLinesLogger::log_table(const LoggedTable& table, std::int6
 }
 
 TUTTI_INLINE void JSONLinesLogger::sync(const State& state) {
-  memory.file.sync();
-  if (memory.speaks) {
-    detail::upload_file(remote_file_name, memory.file.path(), state);
+  run.file.sync();
+  if (run.speaks) {
+    detail::upload_file(remote_file_name, run.file.path(), state);
   }
 }
 
 TUTTI_INLINE void JSONLinesLogger::add(const std::string& text) {
-  if (memory.speaks) {
-    memory.file.add(text);
+  if (run.speaks) {
+    run.file.add(text);
   }
 }
 
 TUTTI_INLINE void JSONLinesLogger::write_values() {
-  if (!memory.values.empty()) {
-    add(detail::json_line("metrics", memory.step, ", \"values\": {" + memory.values + "}"));
-    memory.values.clear();
+  if (!run.values.empty()) {
+    add(detail::json_line("metrics", run.step, ", \"values\": {" + run.values + "}"));
+    run.values.clear();
   }
 }
 
 TUTTI_INLINE void JSONLinesLogger::write_all() {
   write_values();
-  memory.file.flush();
+  run.file.flush();
 }
 
 }  // namespace tutti

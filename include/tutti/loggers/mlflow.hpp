@@ -58,8 +58,8 @@ struct MLflowLogger final {
   std::int64_t log_duplicated_metric_every_n_steps = 100;             ///< an unchanged value; >= 1
   double close_seconds = 30;  ///< that the end may wait for what is not sent yet; >= 0
 
-  /// Not an option.
-  struct Memory {
+  /// What it holds while it runs; not an option.
+  struct Run {
     struct Metric {
       std::string key;  // as it is sent; empty: ignored
       double value = 0;
@@ -67,12 +67,12 @@ struct MLflowLogger final {
       bool sent = false;
     };
     std::map<std::string, Metric, std::less<>> metrics{};
-    std::shared_ptr<detail::MLflowRun> run{};
+    std::shared_ptr<detail::MLflowRun> remote{};
     std::shared_ptr<std::atomic<std::size_t>> waiting{};  // bytes of artifacts
     bool fits = false;                                    // fit() has begun and not ended
     bool warned = false;
     std::unique_ptr<detail::Sender<detail::MLflowItem>> sender{};
-  } memory{};
+  } run{};
 
   void validate() const {
     expect(metrics_interval >= 1, "MLflowLogger: metrics_interval", metrics_interval, "1 or more");
@@ -90,59 +90,59 @@ struct MLflowLogger final {
       connect(client(server, path), server, state.run_name);
     }
   }
-  void apply(FitStart, const State&) { memory.fits = true; }
+  void apply(FitStart, const State&) { run.fits = true; }
   void apply(EvalEnd, const State&) { hurry(); }
   void apply(FitEnd, const State&) {
-    memory.fits = false;
+    run.fits = false;
     hurry();
   }
 
   /// Sends what is left and marks the run FINISHED, FAILED after an exception, or KILLED when a
   /// signal ended fit() before its time.
   void close(const State&) {
-    if (!memory.sender) {
+    if (!run.sender) {
       return;
     }
-    memory.sender->add({.kind = detail::MLflowItem::Kind::status,
-                        .text = detail::run_failed() ? "FAILED"
-                                : memory.fits        ? "KILLED"
-                                                     : "FINISHED"},
-                       /*always=*/true);
+    run.sender->add({.kind = detail::MLflowItem::Kind::status,
+                     .text = detail::run_failed() ? "FAILED"
+                             : run.fits           ? "KILLED"
+                                                  : "FINISHED"},
+                    /*always=*/true);
     const auto most = std::chrono::duration<double>(close_seconds);
     const std::size_t lost =
-        memory.sender->close(std::chrono::duration_cast<std::chrono::milliseconds>(most));
-    memory.sender.reset();
-    memory.run.reset();  // hangs up
+        run.sender->close(std::chrono::duration_cast<std::chrono::milliseconds>(most));
+    run.sender.reset();
+    run.remote.reset();  // hangs up
     if (lost > 0) {
       TORCH_WARN("MLflowLogger: ", lost, " values have not reached the server");
     }
   }
 
   void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step) {
-    if (!memory.sender) {
+    if (!run.sender) {
       return;
     }
     const std::int64_t now = milliseconds();
     for (const LoggedMetric& metric : metrics) {
-      Memory::Metric& known = entry(metric.name);
+      Run::Metric& known = entry(metric.name);
       const bool repeats = known.sent && known.value == metric.value &&
                            step < known.step + log_duplicated_metric_every_n_steps;
       if (!known.key.empty() && !repeats) {
         known.value = metric.value;
         known.step = step;
-        known.sent = memory.sender->add(
-            {.key = known.key, .value = metric.value, .step = step, .time = now});
+        known.sent =
+            run.sender->add({.key = known.key, .value = metric.value, .step = step, .time = now});
       }
     }
   }
   void log_hyperparameters(std::span<const Hyperparameter> values) {
-    if (!memory.sender) {
+    if (!run.sender) {
       return;
     }
     for (const Hyperparameter& value : values) {
       if (!matches_any(ignore_hyperparameters, value.name)) {
         const std::string text = detail::utf8(detail::hyperparameter_text(value.value));
-        memory.sender->add(
+        run.sender->add(
             {.kind = detail::MLflowItem::Kind::param,
              .key = detail::MLflowRun::key(value.name),
              .text = std::string(detail::utf8_cut(text, detail::MLflowRun::longest_text))},
@@ -153,7 +153,7 @@ struct MLflowLogger final {
 
   /// Pictures in [0, 1], or integers in [0, 255]; what is outside is clamped.
   void log_images(const LoggedImages& images, std::int64_t step) {
-    if (!memory.sender) {
+    if (!run.sender) {
       return;
     }
     try {
@@ -167,13 +167,13 @@ struct MLflowLogger final {
                  {.name = images.name, .images = image, .channels_last = images.channels_last})));
       }
     } catch (const c10::Error& error) {
-      if (!std::exchange(memory.warned, true)) {
+      if (!std::exchange(run.warned, true)) {
         TORCH_WARN("MLflowLogger: ", error.what_without_backtrace());
       }
     }
   }
   void log_table(const LoggedTable& table, std::int64_t step) {
-    if (memory.sender) {
+    if (run.sender) {
       keep(detail::MLflowItem::Kind::table,
            std::string(table.name) + "_" + std::to_string(step) + ".json",
            detail::table_text(table));
@@ -186,7 +186,7 @@ struct MLflowLogger final {
       const char* value = std::getenv(variable);
       return !option.empty() ? option : std::string(value != nullptr ? value : fallback);
     };
-    memory.run = std::make_shared<detail::MLflowRun>(
+    run.remote = std::make_shared<detail::MLflowRun>(
         std::move(send), server,
         detail::MLflowRun::Names{
             .experiment = given(experiment_name, "MLFLOW_EXPERIMENT_NAME", "tutti"),
@@ -194,10 +194,10 @@ struct MLflowLogger final {
             .group = run_group,
             .id = run_id,
             .resume = resume});
-    memory.run->warn = [](const std::string& text) { TORCH_WARN("MLflowLogger: ", text); };
-    memory.waiting = std::make_shared<std::atomic<std::size_t>>(0);
+    run.remote->warn = [](const std::string& text) { TORCH_WARN("MLflowLogger: ", text); };
+    run.waiting = std::make_shared<std::atomic<std::size_t>>(0);
     try {
-      memory.run->open(std::chrono::steady_clock::now() + std::chrono::seconds(5));
+      run.remote->open(std::chrono::steady_clock::now() + std::chrono::seconds(5));
     } catch (const detail::TryLater& reason) {
       TORCH_WARN("MLflowLogger: ", reason.what(), "; values wait until it does");
     } catch (const std::exception& reason) {
@@ -205,11 +205,11 @@ struct MLflowLogger final {
                   "; see tracking_uri, experiment_name and who may use them");
     }
     const auto interval = std::chrono::duration<double>(flush_interval);
-    memory.sender = std::make_unique<detail::Sender<detail::MLflowItem>>(
+    run.sender = std::make_unique<detail::Sender<detail::MLflowItem>>(
         detail::SenderOptions{
             .who = std::string(name),
             .interval = std::chrono::duration_cast<std::chrono::milliseconds>(interval)},
-        [run = memory.run](std::deque<detail::MLflowItem>& items,
+        [run = run.remote](std::deque<detail::MLflowItem>& items,
                            std::chrono::steady_clock::time_point until) {
           run->tell(items, until);
         });
@@ -219,18 +219,18 @@ struct MLflowLogger final {
   // Leaves a file to be sent, unless too much waits already.
   void keep(detail::MLflowItem::Kind kind, const std::string& file, std::string bytes) {
     constexpr std::size_t most = std::size_t{256} << 20U;
-    if (*memory.waiting + bytes.size() > most) {
-      if (!std::exchange(memory.warned, true)) {
+    if (*run.waiting + bytes.size() > most) {
+      if (!std::exchange(run.warned, true)) {
         TORCH_WARN("MLflowLogger: the server takes images and tables too slowly; some are lost");
       }
       return;
     }
-    *memory.waiting += bytes.size();
-    const auto done = [waiting = memory.waiting](const std::string* text) {
+    *run.waiting += bytes.size();
+    const auto done = [waiting = run.waiting](const std::string* text) {
       *waiting -= text->size();
       delete text;
     };
-    memory.sender->add(
+    run.sender->add(
         {.kind = kind,
          .key = detail::MLflowRun::file_name(file),
          .file = std::shared_ptr<const std::string>(new std::string(std::move(bytes)), done)});
@@ -250,14 +250,14 @@ struct MLflowLogger final {
     return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
   }
 
-  Memory::Metric& entry(std::string_view metric) {
-    auto found = memory.metrics.find(metric);
-    if (found == memory.metrics.end()) {
+  Run::Metric& entry(std::string_view metric) {
+    auto found = run.metrics.find(metric);
+    if (found == run.metrics.end()) {
       std::string_view sent_as = metric;
       for (const auto& [old_name, new_name] : rename_metrics) {
         sent_as = old_name == metric ? std::string_view(new_name) : sent_as;
       }
-      found = memory.metrics.emplace(std::string(metric), Memory::Metric{}).first;
+      found = run.metrics.emplace(std::string(metric), Run::Metric{}).first;
       found->second.key =
           matches_any(ignore_metrics, metric) ? "" : detail::MLflowRun::key(sent_as);
     }
@@ -265,8 +265,8 @@ struct MLflowLogger final {
   }
 
   void hurry() {
-    if (memory.sender) {
-      memory.sender->hurry();
+    if (run.sender) {
+      run.sender->hurry();
     }
   }
 

@@ -62,8 +62,8 @@ struct ProgressBar final {
     Clock::duration paused{};  // while another one was shown
     bool open = false;
   };
-  /// What has been received and not yet shown; not an option.
-  struct Memory {
+  /// What it holds while it runs; not an option.
+  struct Run {
     Track train{};
     Track other{};  // evaluation or prediction
     detail::LatestValues losses{};
@@ -76,20 +76,20 @@ struct ProgressBar final {
     bool on_line = false;  // the cursor stands behind a line that has no end yet
     bool speaks = true;
     bool terminal = false;
-  } memory{};
+  } run{};
 
   void apply(Init, const State& state) {
-    memory.speaks = state.rank == 0;
-    memory.terminal = terminal.value_or(detail::is_terminal(stream));
+    run.speaks = state.rank == 0;
+    run.terminal = terminal.value_or(detail::is_terminal(stream));
   }
 
   void apply(FitStart, const State& state) {
     say_summary(state);
-    memory.report.begin(state);
+    run.report.begin(state);
   }
   void apply(EpochStart, const State& state) { next_line(state); }
   void apply(BatchStart, const State& state) {
-    if (memory.settled || !memory.train.open) {
+    if (run.settled || !run.train.open) {
       next_line(state);
     }
   }
@@ -99,15 +99,15 @@ struct ProgressBar final {
 
   void apply(EvalStart, const State& state) { begin_other(state, state.dataloader_label); }
   void apply(EvalBatchEnd, const State& state) {
-    memory.other.shown.done = state.eval_timestamp.batch;
-    step(memory.other, state);
+    run.other.shown.done = state.eval_timestamp.batch;
+    step(run.other, state);
   }
   void apply(EvalEnd, const State& state);
 
   void apply(PredictStart, const State& state) { begin_other(state, state.dataloader_label); }
   void apply(PredictBatchEnd, const State& state) {
-    memory.other.shown.done = state.predict_timestamp.batch;
-    step(memory.other, state);
+    run.other.shown.done = state.predict_timestamp.batch;
+    step(run.other, state);
   }
   void apply(PredictEnd, const State& state) { end_other(state); }
 
@@ -116,9 +116,7 @@ struct ProgressBar final {
 
   /// Keeps losses and metrics for the next drawing.
   void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t);
-  void log_hyperparameters(std::span<const Hyperparameter> values) {
-    memory.report.remember(values);
-  }
+  void log_hyperparameters(std::span<const Hyperparameter> values) { run.report.remember(values); }
   /// Ends the last line and shows what came of the run.
   void log_result(const LoggedResult& result);
 
@@ -163,67 +161,66 @@ struct ProgressBar final {
 namespace tutti {
 
 TUTTI_INLINE void ProgressBar::apply(BatchEnd, const State& state) {
-  if (memory.train.open) {
+  if (run.train.open) {
     const Timestamp& now = state.timestamp;
-    memory.train.shown.done =
-        memory.line_per_epoch ? now.batch_in_epoch : now.get(memory.unit).count();
-    step(memory.train, state);
+    run.train.shown.done = run.line_per_epoch ? now.batch_in_epoch : now.get(run.unit).count();
+    step(run.train, state);
   }
 }
 
 TUTTI_INLINE void ProgressBar::apply(EpochEnd, const State& state) {
-  if (memory.line_per_epoch) {
-    memory.epoch_over = true;
+  if (run.line_per_epoch) {
+    run.epoch_over = true;
     settle(state);
   }
 }
 
 TUTTI_INLINE void ProgressBar::apply(EvalEnd, const State& state) {
-  memory.report.evaluated(state);
+  run.report.evaluated(state);
   end_other(state);
 }
 
 TUTTI_INLINE void ProgressBar::close(const State& state) {
-  if (memory.train.open && memory.settled && !memory.terminal) {
-    draw(memory.train, state);
+  if (run.train.open && run.settled && !run.terminal) {
+    draw(run.train, state);
   }
   leave_line();
-  memory.train.open = memory.other.open = memory.settled = false;
+  run.train.open = run.other.open = run.settled = false;
 }
 
 TUTTI_INLINE void ProgressBar::log_metrics(std::span<const LoggedMetric> metrics, std::int64_t) {
-  if (!memory.speaks) {
+  if (!run.speaks) {
     return;
   }
   for (const LoggedMetric& metric : metrics) {
     if (metric.name.starts_with("loss/train/")) {
-      memory.losses.set(metric.name, metric.value);
-    } else if (memory.other.open && metric.name.starts_with("metrics/")) {
-      memory.metrics.set(metric.name, metric.value);
+      run.losses.set(metric.name, metric.value);
+    } else if (run.other.open && metric.name.starts_with("metrics/")) {
+      run.metrics.set(metric.name, metric.value);
     }
   }
 }
 
 TUTTI_INLINE void ProgressBar::log_result(const LoggedResult& result) {
-  if (!memory.speaks) {
+  if (!run.speaks) {
     return;
   }
-  if (memory.train.open) {
-    leave(memory.train, result.state);
+  if (run.train.open) {
+    leave(run.train, result.state);
   }
-  memory.train.open = memory.settled = memory.epoch_over = false;
+  run.train.open = run.settled = run.epoch_over = false;
   if (!summary) {
     return;
   }
   std::vector<std::pair<std::string, double>> losses;
-  for (const auto& [key, value] : memory.losses) {
+  for (const auto& [key, value] : run.losses) {
     losses.emplace_back(key, value);
   }
-  detail::print(stream, memory.report.end(result, losses, look()));
+  detail::print(stream, run.report.end(result, losses, look()));
 }
 
 TUTTI_INLINE detail::Look ProgressBar::look() const {
-  if (!memory.terminal) {
+  if (!run.terminal) {
     return {.width = width.value_or(0)};
   }
   return {.width = std::max(width.value_or(detail::terminal_width(stream)) - 1, 1),
@@ -232,7 +229,7 @@ TUTTI_INLINE detail::Look ProgressBar::look() const {
 }
 
 TUTTI_INLINE void ProgressBar::say_summary(const State& state) {
-  const std::string text = memory.speaks && summary ? memory.report.summary(state, look()) : "";
+  const std::string text = run.speaks && summary ? run.report.summary(state, look()) : "";
   if (!text.empty()) {
     leave_line();
     detail::print(stream, text);
@@ -240,56 +237,56 @@ TUTTI_INLINE void ProgressBar::say_summary(const State& state) {
 }
 
 TUTTI_INLINE void ProgressBar::next_line(const State& state) {
-  if (memory.settled) {
-    memory.settled = false;
-    leave(memory.train, state);
-    memory.train.open = !std::exchange(memory.epoch_over, false);
+  if (run.settled) {
+    run.settled = false;
+    leave(run.train, state);
+    run.train.open = !std::exchange(run.epoch_over, false);
   }
-  if (!memory.train.open && memory.speaks) {
+  if (!run.train.open && run.speaks) {
     open_train(state);
   }
 }
 
 TUTTI_INLINE void ProgressBar::open_train(const State& state) {
   const Time& length = state.max_duration;
-  memory.line_per_epoch = !length || length.unit() == TimeUnit::epoch;
-  memory.unit = memory.line_per_epoch ? TimeUnit::batch : length.unit();
-  const std::int64_t at = state.timestamp.get(memory.unit).count();
-  if (memory.line_per_epoch) {
+  run.line_per_epoch = !length || length.unit() == TimeUnit::epoch;
+  run.unit = run.line_per_epoch ? TimeUnit::batch : length.unit();
+  const std::int64_t at = state.timestamp.get(run.unit).count();
+  if (run.line_per_epoch) {
     std::string label = "epoch " + std::to_string(state.timestamp.epoch + 1);
     label += length ? "/" + std::to_string(length.count()) : std::string();
-    open(memory.train, std::move(label), state.timestamp.batch_in_epoch, state.dataloader_len,
-         memory.unit, state);
+    open(run.train, std::move(label), state.timestamp.batch_in_epoch, state.dataloader_len,
+         run.unit, state);
   } else {
-    open(memory.train, {}, at, length.count(), memory.unit, state);
+    open(run.train, {}, at, length.count(), run.unit, state);
   }
 }
 
 TUTTI_INLINE void ProgressBar::settle(const State& state) {
-  if (memory.train.open) {
-    memory.settled = true;
-    if (memory.terminal) {
-      draw(memory.train, state);
+  if (run.train.open) {
+    run.settled = true;
+    if (run.terminal) {
+      draw(run.train, state);
     }
   }
 }
 
 TUTTI_INLINE void ProgressBar::begin_other(const State& state, const std::string& label) {
   say_summary(state);
-  memory.metrics.clear();
-  if (memory.speaks) {
-    open(memory.other, label, 0, state.dataloader_len, TimeUnit::batch, state);
+  run.metrics.clear();
+  if (run.speaks) {
+    open(run.other, label, 0, state.dataloader_len, TimeUnit::batch, state);
   }
 }
 
 TUTTI_INLINE void ProgressBar::end_other(const State& state) {
-  Track& track = memory.other;
+  Track& track = run.other;
   if (!track.open) {
     return;
   }
   track.open = false;
-  if (memory.train.open) {  // whose line shows what came of it
-    memory.train.paused += Clock::now() - track.began;
+  if (run.train.open) {  // whose line shows what came of it
+    run.train.paused += Clock::now() - track.began;
     settle(state);
   } else {
     track.shown.values = other_values(state.dataloader_label);
@@ -307,7 +304,7 @@ TUTTI_INLINE void ProgressBar::open(Track& track, std::string label, std::int64_
            .began = Clock::now(),
            .open = true};
   // A terminal gets its first drawing at once.
-  const std::chrono::duration<double> wait(memory.terminal ? redraw_seconds : 0);
+  const std::chrono::duration<double> wait(run.terminal ? redraw_seconds : 0);
   track.drawn = track.began - std::chrono::ceil<Clock::duration>(wait);
   step(track, state);
 }
@@ -317,7 +314,7 @@ TUTTI_INLINE void ProgressBar::step(Track& track, const State& state) {
     return;
   }
   const std::chrono::duration<double> since = Clock::now() - track.drawn;
-  if (since.count() >= (memory.terminal ? redraw_seconds : line_seconds)) {
+  if (since.count() >= (run.terminal ? redraw_seconds : line_seconds)) {
     draw(track, state);
   }
 }
@@ -328,11 +325,11 @@ TUTTI_INLINE void ProgressBar::draw(Track& track, const State& state) {
   track.drawn = now;
   shown.left = -1;
   shown.seconds = std::chrono::duration<double>(now - track.began - track.paused).count();
-  if (&track == &memory.train) {
+  if (&track == &run.train) {
     shown.values = train_values();
-    shown.left = memory.report.seconds_left(state);
-    if (!memory.line_per_epoch) {
-      shown.label = std::string(detail::unit_word(memory.unit)) + " " + std::to_string(shown.done) +
+    shown.left = run.report.seconds_left(state);
+    if (!run.line_per_epoch) {
+      shown.label = std::string(detail::unit_word(run.unit)) + " " + std::to_string(shown.done) +
                     "/" + std::to_string(shown.total);
     }
   } else if (shown.done > 0 && shown.done < shown.total) {
@@ -340,8 +337,8 @@ TUTTI_INLINE void ProgressBar::draw(Track& track, const State& state) {
                  static_cast<double>(shown.total - shown.done);
   }
   const std::string line = detail::line_text(shown, look());
-  memory.on_line = memory.terminal;
-  detail::print(stream, memory.terminal ? "\r" + line + "\033[K" : line + "\n");
+  run.on_line = run.terminal;
+  detail::print(stream, run.terminal ? "\r" + line + "\033[K" : line + "\n");
 }
 
 TUTTI_INLINE void ProgressBar::leave(Track& track, const State& state) {
@@ -350,7 +347,7 @@ TUTTI_INLINE void ProgressBar::leave(Track& track, const State& state) {
 }
 
 TUTTI_INLINE void ProgressBar::leave_line() {
-  if (std::exchange(memory.on_line, false)) {
+  if (std::exchange(run.on_line, false)) {
     detail::print(stream, "\n");
   }
 }
@@ -358,7 +355,7 @@ TUTTI_INLINE void ProgressBar::leave_line() {
 TUTTI_INLINE std::vector<detail::Progression::Value> ProgressBar::train_values() const {
   std::vector<detail::Progression::Value> values;
   std::vector<detail::Progression::Value> others;
-  for (const auto& [key, value] : memory.losses) {
+  for (const auto& [key, value] : run.losses) {
     const std::string part = key.substr(std::string_view("loss/train/").size());
     if (part == "total") {
       values.push_back({"loss=" + detail::number_text(value)});
@@ -368,7 +365,7 @@ TUTTI_INLINE std::vector<detail::Progression::Value> ProgressBar::train_values()
   }
   // Those of which more is better first: the loss is there already.
   for (const Comparison wanted : {Comparison::greater, Comparison::less}) {
-    for (const detail::Report::Entry& entry : memory.report.entries()) {
+    for (const detail::Report::Entry& entry : run.report.entries()) {
       if (detail::direction(Comparison::by_name, entry.metric) == wanted) {
         const std::string number = "=" + detail::number_text(entry.last);
         values.push_back(
@@ -384,7 +381,7 @@ TUTTI_INLINE std::vector<detail::Progression::Value> ProgressBar::other_values(
     const std::string& label) const {
   std::vector<detail::Progression::Value> values;
   const std::string prefix = "metrics/" + label + "/";
-  for (const auto& [key, value] : memory.metrics) {
+  for (const auto& [key, value] : run.metrics) {
     if (key.starts_with(prefix)) {
       values.push_back(
           {detail::printable(key.substr(prefix.size())) + "=" + detail::number_text(value)});

@@ -46,13 +46,13 @@ struct SlackLogger final {
   /// half of it, or a second.
   double close_seconds = 10;
 
-  /// Not an option.
-  struct Memory {
+  /// What it holds while it runs; not an option.
+  struct Run {
     std::shared_ptr<detail::Sender<std::string>> sender{};
     std::map<std::string, double, std::less<>> values{};  // the latest of the metrics
-    std::string run{};
+    std::string name{};
     bool told = false;  // how the fit ended
-  } memory{};
+  } run{};
 
   /// Throws c10::ValueError when an option is out of range.
   void validate() const;
@@ -193,7 +193,7 @@ TUTTI_INLINE void SlackLogger::apply(Init, const State& state) {
   TUTTI_CHECK_VALUE(!url.empty(),
                     "SlackLogger: there is no webhook; set webhook_url, or SLACK_WEBHOOK_URL in "
                     "the environment");
-  memory.run = state.run_name;
+  run.name = state.run_name;
   detail::SenderOptions options;
   options.who = std::string(name);
   options.capacity = 1000;
@@ -201,7 +201,7 @@ TUTTI_INLINE void SlackLogger::apply(Init, const State& state) {
   options.interval = std::chrono::seconds(1);
   const auto attempt =
       std::chrono::milliseconds(std::llround(1000 * std::max(1.0, close_seconds / 2)));
-  memory.sender = std::make_shared<detail::Sender<std::string>>(
+  run.sender = std::make_shared<detail::Sender<std::string>>(
       options, [command = command, url, most = attempt](
                    std::deque<std::string>& items, std::chrono::steady_clock::time_point until) {
         while (!items.empty()) {
@@ -217,15 +217,15 @@ TUTTI_INLINE void SlackLogger::apply(Init, const State& state) {
 }
 
 TUTTI_INLINE void SlackLogger::say(std::string text) {
-  if (memory.sender) {
-    memory.sender->add("{\"text\": " + detail::json_quoted(detail::utf8(text)) + "}");
-    memory.sender->hurry();
+  if (run.sender) {
+    run.sender->add("{\"text\": " + detail::json_quoted(detail::utf8(text)) + "}");
+    run.sender->hurry();
   }
 }
 
 TUTTI_INLINE std::string SlackLogger::list() const {
   std::string out;
-  for (const auto& [key, value] : memory.values) {
+  for (const auto& [key, value] : run.values) {
     std::array<char, 32> number{};
     std::snprintf(number.data(), number.size(), "%.6g", value);
     out.append("\n").append(key).append(": ").append(number.data());
@@ -234,8 +234,8 @@ TUTTI_INLINE std::string SlackLogger::list() const {
 }
 
 TUTTI_INLINE void SlackLogger::apply(FitStart, const State& state) {
-  memory.told = false;
-  say(memory.run + " begins at " + to_string(state.timestamp.get(TimeUnit::batch)) + ", for " +
+  run.told = false;
+  say(run.name + " begins at " + to_string(state.timestamp.get(TimeUnit::batch)) + ", for " +
       to_string(state.max_duration) + ", on " + std::to_string(state.world_size) +
       (state.world_size == 1 ? " process" : " processes"));
 }
@@ -243,25 +243,25 @@ TUTTI_INLINE void SlackLogger::apply(FitStart, const State& state) {
 TUTTI_INLINE void SlackLogger::apply(BatchEnd, const State& state) {
   if (log_interval.unit() == TimeUnit::batch && log_interval &&
       state.timestamp.batch % log_interval.count() == 0) {
-    say(memory.run + " at " + to_string(state.timestamp.get(TimeUnit::batch)) + list());
+    say(run.name + " at " + to_string(state.timestamp.get(TimeUnit::batch)) + list());
   }
 }
 
 TUTTI_INLINE void SlackLogger::apply(EpochEnd, const State& state) {
   if (log_interval.unit() == TimeUnit::epoch && log_interval &&
       state.timestamp.epoch % log_interval.count() == 0) {
-    say(memory.run + " at " + to_string(state.timestamp.get(TimeUnit::epoch)) + list());
+    say(run.name + " at " + to_string(state.timestamp.get(TimeUnit::epoch)) + list());
   }
 }
 
 TUTTI_INLINE void SlackLogger::log_metrics(std::span<const LoggedMetric> metrics, std::int64_t) {
-  if (!memory.sender) {
+  if (!run.sender) {
     return;
   }
   for (const LoggedMetric& metric : metrics) {
     for (const std::string& glob : include_keys) {
       if (checkpoint::glob_matches(glob, metric.name)) {
-        memory.values.insert_or_assign(std::string(metric.name), metric.value);
+        run.values.insert_or_assign(std::string(metric.name), metric.value);
         break;
       }
     }
@@ -269,9 +269,9 @@ TUTTI_INLINE void SlackLogger::log_metrics(std::span<const LoggedMetric> metrics
 }
 
 TUTTI_INLINE void SlackLogger::log_result(const LoggedResult& result) {
-  memory.told = true;
+  run.told = true;
   const State& state = result.state;
-  std::string text = memory.run + (result.complete ? " is done at " : " was stopped at ") +
+  std::string text = run.name + (result.complete ? " is done at " : " was stopped at ") +
                      to_string(state.timestamp.get(TimeUnit::batch)) + list();
   if (!result.latest_checkpoint.empty()) {
     text.append("\ncheckpoint: ").append(result.latest_checkpoint);
@@ -280,16 +280,16 @@ TUTTI_INLINE void SlackLogger::log_result(const LoggedResult& result) {
 }
 
 TUTTI_INLINE void SlackLogger::close(const State& state) {
-  if (!memory.sender) {
+  if (!run.sender) {
     return;
   }
-  if (!memory.told && detail::run_failed()) {
-    say(memory.run + " failed at " + to_string(state.timestamp.get(TimeUnit::batch)) + list());
+  if (!run.told && detail::run_failed()) {
+    say(run.name + " failed at " + to_string(state.timestamp.get(TimeUnit::batch)) + list());
   }
   const auto most = std::chrono::duration<double>(close_seconds / 2);
   const std::size_t lost =
-      memory.sender->close(std::chrono::duration_cast<std::chrono::milliseconds>(most));
-  memory.sender.reset();
+      run.sender->close(std::chrono::duration_cast<std::chrono::milliseconds>(most));
+  run.sender.reset();
   if (lost > 0) {
     TORCH_WARN("SlackLogger: ", lost, " messages have not reached the webhook");
   }

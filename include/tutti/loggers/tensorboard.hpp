@@ -44,8 +44,8 @@ struct TensorBoardLogger final {
   std::int64_t flush_interval = 100;  ///< batches that may wait to be written; >= 1
   bool rank_zero_only = true;         ///< false: rank r > 0 writes into `rank<r>` in that folder
 
-  /// What has been received and not yet written; not an option.
-  struct Memory {
+  /// What it holds while it runs; not an option.
+  struct Run {
     detail::LogFile file{};
     detail::Message summary{};  // of `step`
     std::int64_t step = 0;
@@ -54,7 +54,7 @@ struct TensorBoardLogger final {
     bool config_written = false;
     bool image_refused = false;
     bool speaks = true;
-  } memory{};
+  } run{};
 
   void validate() const {
     expect(metrics_interval >= 1, "TensorBoardLogger: metrics_interval", metrics_interval,
@@ -75,7 +75,7 @@ struct TensorBoardLogger final {
 
   void log_metrics(std::span<const LoggedMetric> metrics, std::int64_t step);
   void log_hyperparameters(std::span<const Hyperparameter> values) {
-    detail::remember(memory.config, values);
+    detail::remember(run.config, values);
   }
   /// Pictures in [0, 1], or integers in [0, 255]; what is outside is clamped.
   void log_images(const LoggedImages& images, std::int64_t step);
@@ -91,9 +91,9 @@ struct TensorBoardLogger final {
   void upload(const State& state) const;
 
   void write(const detail::Message& event) {
-    memory.file.add(detail::tensorboard::record(event.bytes()));
+    run.file.add(detail::tensorboard::record(event.bytes()));
   }
-  void add(const detail::Message& value) { memory.summary.message(1, value); }
+  void add(const detail::Message& value) { run.summary.message(1, value); }
 
   // What is added next belongs to this step.
   void at_step(std::int64_t step);
@@ -110,26 +110,26 @@ struct TensorBoardLogger final {
 namespace tutti {
 
 TUTTI_INLINE void TensorBoardLogger::apply(Init, const State& state) {
-  memory.speaks = state.rank == 0 || !rank_zero_only;
-  if (memory.speaks) {
-    memory.file.open(std::string(name), free_file(state), "log_dir");
+  run.speaks = state.rank == 0 || !rank_zero_only;
+  if (run.speaks) {
+    run.file.open(std::string(name), free_file(state), "log_dir");
     write(detail::tensorboard::version(now()));
   }
 }
 
 TUTTI_INLINE void TensorBoardLogger::apply(AfterLoad, const State& state) {
-  if (state.timestamp.batch > 0 && memory.speaks) {
+  if (state.timestamp.batch > 0 && run.speaks) {
     write(detail::tensorboard::restart(now(), state.timestamp.batch));
   }
-  memory.file.begin(/*resumed=*/true, /*overwrite=*/false);
+  run.file.begin(/*resumed=*/true, /*overwrite=*/false);
 }
 
 TUTTI_INLINE void TensorBoardLogger::apply(BatchEnd, const State& state) {
-  if (memory.step < state.timestamp.batch) {
+  if (run.step < state.timestamp.batch) {
     write_summary();
   }
   if (state.timestamp.batch % flush_interval == 0) {
-    memory.file.flush();
+    run.file.flush();
     upload(state);
   }
 }
@@ -142,8 +142,8 @@ TUTTI_INLINE void TensorBoardLogger::apply(EpochEnd, const State& state) {
 TUTTI_INLINE void TensorBoardLogger::apply(EvalEnd, const State& state) {
   write_config(state.timestamp.batch);
   at_step(state.timestamp.batch);
-  for (const auto& [key, value] : memory.results) {
-    memory.summary.message(1, detail::tensorboard::scalar("hparams/" + key, value));
+  for (const auto& [key, value] : run.results) {
+    run.summary.message(1, detail::tensorboard::scalar("hparams/" + key, value));
   }
   flush();
   upload(state);
@@ -151,18 +151,18 @@ TUTTI_INLINE void TensorBoardLogger::apply(EvalEnd, const State& state) {
 
 TUTTI_INLINE void TensorBoardLogger::apply(FitEnd, const State& state) {
   flush();
-  memory.file.sync();
+  run.file.sync();
   upload(state);
 }
 
 TUTTI_INLINE void TensorBoardLogger::close(const State& state) {
-  if (memory.file.is_open()) {
+  if (run.file.is_open()) {
     write_config(state.timestamp.batch);
     at_step(state.timestamp.batch);
     add(detail::tensorboard::session_end(detail::run_failed(), now()));
     flush();
-    const bool written = memory.file.has_begun();
-    memory.file.close();
+    const bool written = run.file.has_begun();
+    run.file.close();
     if (written) {
       upload(state);
     }
@@ -171,7 +171,7 @@ TUTTI_INLINE void TensorBoardLogger::close(const State& state) {
 
 TUTTI_INLINE void TensorBoardLogger::log_metrics(std::span<const LoggedMetric> metrics,
                                                  std::int64_t step) {
-  if (!memory.speaks) {
+  if (!run.speaks) {
     return;
   }
   at_step(step);
@@ -179,13 +179,13 @@ TUTTI_INLINE void TensorBoardLogger::log_metrics(std::span<const LoggedMetric> m
     add(detail::tensorboard::scalar(metric.name, metric.value));
     if (metric.name.find("metric") != std::string_view::npos ||
         metric.name.find("loss") != std::string_view::npos) {
-      memory.results.set(metric.name, metric.value);
+      run.results.set(metric.name, metric.value);
     }
   }
 }
 
 TUTTI_INLINE void TensorBoardLogger::log_images(const LoggedImages& images, std::int64_t step) {
-  if (!memory.speaks) {
+  if (!run.speaks) {
     return;
   }
   try {
@@ -193,14 +193,14 @@ TUTTI_INLINE void TensorBoardLogger::log_images(const LoggedImages& images, std:
     at_step(step);
     add(detail::tensorboard::image(detail::utf8(images.name), grid));
   } catch (const c10::Error& error) {
-    if (!std::exchange(memory.image_refused, true)) {
+    if (!std::exchange(run.image_refused, true)) {
       TORCH_WARN("TensorBoardLogger: ", error.what_without_backtrace());
     }
   }
 }
 
 TUTTI_INLINE void TensorBoardLogger::log_table(const LoggedTable& table, std::int64_t step) {
-  if (memory.speaks) {
+  if (run.speaks) {
     at_step(step);
     add(detail::tensorboard::text(detail::utf8(table.name) + "/text_summary",
                                   detail::tensorboard::markdown(table)));
@@ -234,8 +234,8 @@ TUTTI_INLINE std::string TensorBoardLogger::free_file(const State& state) const 
 }
 
 TUTTI_INLINE void TensorBoardLogger::upload(const State& state) const {
-  const std::string& path = memory.file.path();
-  if (memory.speaks) {
+  const std::string& path = run.file.path();
+  if (run.speaks) {
     detail::upload_file("tensorboard_logs/" + state.run_name +
                             (state.rank == 0 ? "" : "/rank" + std::to_string(state.rank)) +
                             path.substr(path.rfind('/')),
@@ -244,35 +244,35 @@ TUTTI_INLINE void TensorBoardLogger::upload(const State& state) const {
 }
 
 TUTTI_INLINE void TensorBoardLogger::at_step(std::int64_t step) {
-  if (step != memory.step) {
+  if (step != run.step) {
     write_summary();
-    memory.step = step;
+    run.step = step;
   }
 }
 
 TUTTI_INLINE void TensorBoardLogger::write_summary() {
-  if (!memory.summary.empty()) {
-    write(detail::tensorboard::event(now(), memory.step).message(5, memory.summary));
-    memory.summary.clear();
+  if (!run.summary.empty()) {
+    write(detail::tensorboard::event(now(), run.step).message(5, run.summary));
+    run.summary.clear();
   }
 }
 
 TUTTI_INLINE void TensorBoardLogger::flush() {
   write_summary();
-  memory.file.flush();
+  run.file.flush();
 }
 
 TUTTI_INLINE void TensorBoardLogger::write_config(std::int64_t step) {
-  if (!memory.speaks || memory.config.empty() || std::exchange(memory.config_written, true)) {
+  if (!run.speaks || run.config.empty() || std::exchange(run.config_written, true)) {
     return;
   }
   const std::vector<std::string> columns{"name", "value"};
   std::vector<std::vector<std::string>> rows;
-  for (const auto& [key, value] : memory.config) {
+  for (const auto& [key, value] : run.config) {
     rows.push_back({key, detail::hyperparameter_text(value)});
   }
   log_table({.name = "hyperparameters", .columns = columns, .rows = rows}, step);
-  add(detail::tensorboard::session_start(memory.config, now()));
+  add(detail::tensorboard::session_start(run.config, now()));
 }
 
 }  // namespace tutti

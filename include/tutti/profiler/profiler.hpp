@@ -57,8 +57,8 @@ struct Profiler final {
   bool sys_prof_net = false;     ///< counter `network`: sent and received, bytes
   double sys_prof_stats_thread_interval_seconds = 0.5;  ///< between two samples; > 0
 
-  /// Not an option.
-  struct Memory {
+  /// What it holds while it runs; not an option.
+  struct Run {
     std::shared_ptr<detail::Recording> recording = std::make_shared<detail::Recording>();
     detail::Spans spans{};
     std::shared_ptr<detail::SystemStats> stats{};
@@ -71,13 +71,13 @@ struct Profiler final {
     bool records = false;
     bool synchronised = false;
     bool warned = false;
-  } memory{};
+  } run{};
 
   void validate() const;
 
   /// A marker that records into this profiler's trace.
   [[nodiscard]] Marker marker(std::string of, MarkerOptions options = {}) const {
-    return {memory.recording, std::move(of), std::move(options)};
+    return {run.recording, std::move(of), std::move(options)};
   }
 
   template <Event E>
@@ -89,7 +89,7 @@ struct Profiler final {
     if constexpr (std::is_same_v<E, Init>) {
       begin_run(state);
     } else if constexpr (std::is_same_v<E, AfterLoad>) {
-      memory.resumed = state.timestamp;
+      run.resumed = state.timestamp;
       check_folder(state);
     } else if constexpr (std::is_same_v<E, BeforeDataloader>) {
       choose_action(state);
@@ -100,13 +100,13 @@ struct Profiler final {
       begin_span(E::name);
     }
     if constexpr (std::is_same_v<E, BatchEnd>) {
-      if (memory.recording->action == ProfilerAction::active_and_save) {
+      if (run.recording->action == ProfilerAction::active_and_save) {
         save(state, /*together=*/true);
       }
     } else if constexpr (std::is_same_v<E, FitEnd>) {
-      if (memory.records) {  // the run ended within a cycle
+      if (run.records) {  // the run ended within a cycle
         save(state, /*together=*/true);
-      } else if (memory.saved.empty() && trace_handler.num_traces_to_keep != 0 && !memory.warned) {
+      } else if (run.saved.empty() && trace_handler.num_traces_to_keep != 0 && !run.warned) {
         TORCH_WARN(
             "Profiler: no batch was recorded, so there is no trace; its schedule is in "
             "batches of every epoch, lower skip_first and wait, or make epochs longer");
@@ -158,8 +158,8 @@ struct Profiler final {
     return {{"process_name", "{\"name\": \"Rank " + rank + " training loop process\"}"},
             {"process_sort_index", "{\"sort_index\": " + rank + "}"},
             {"global_rank", value(state.rank)},
-            {"clock_sync_timestamp_us", value(memory.sync)},
-            {"clock_sync_error_bound", value(memory.sync_error)}};
+            {"clock_sync_timestamp_us", value(run.sync)},
+            {"clock_sync_error_bound", value(run.sync_error)}};
   }
 };
 
@@ -182,10 +182,10 @@ TUTTI_INLINE void Profiler::validate() const {
 
 TUTTI_INLINE void Profiler::close(const State& state) {
   end_policy();
-  if (memory.records) {
+  if (run.records) {
     save(state, /*together=*/false);
   }
-  memory.stats.reset();
+  run.stats.reset();
 }
 
 TUTTI_INLINE void Profiler::record_event(std::string_view event) {
@@ -198,11 +198,11 @@ TUTTI_INLINE void Profiler::record_event(std::string_view event) {
 TUTTI_INLINE void Profiler::record_policy(std::string_view event, std::string_view policy,
                                           Role of) {
   end_policy();
-  if (memory.records && policy != name) {
-    memory.policy_role = to_string(of);
-    memory.policy.append(memory.policy_role).append("/").append(policy);
-    memory.policy.append("/event/").append(event);
-    memory.recording->add('B', memory.policy, memory.policy_role);
+  if (run.records && policy != name) {
+    run.policy_role = to_string(of);
+    run.policy.append(run.policy_role).append("/").append(policy);
+    run.policy.append("/event/").append(event);
+    run.recording->add('B', run.policy, run.policy_role);
   }
 }
 
@@ -217,31 +217,31 @@ TUTTI_INLINE std::string Profiler::span_of(std::string_view event) {
 }
 
 TUTTI_INLINE void Profiler::begin_span(std::string_view event) {
-  if (memory.records || frames(event)) {
+  if (run.records || frames(event)) {
     std::string span = span_of(event);
-    memory.spans.end(*memory.recording, span);  // an epoch's last look at the loader has no end
-    memory.spans.begin(
-        *memory.recording,
+    run.spans.end(*run.recording, span);  // an epoch's last look at the loader has no end
+    run.spans.begin(
+        *run.recording,
         {.name = std::move(span), .category = "event", .survives = event.starts_with("epoch_")},
-        memory.records);
+        run.records);
   }
 }
 
 TUTTI_INLINE void Profiler::end_span(std::string_view event) {
-  if (memory.records || frames(event)) {
-    memory.spans.end(*memory.recording, span_of(event));
+  if (run.records || frames(event)) {
+    run.spans.end(*run.recording, span_of(event));
   }
 }
 
 TUTTI_INLINE void Profiler::end_policy() {
-  if (!memory.policy.empty()) {
-    memory.recording->add('E', memory.policy, memory.policy_role);
-    memory.policy.clear();
+  if (!run.policy.empty()) {
+    run.recording->add('E', run.policy, run.policy_role);
+    run.policy.clear();
   }
 }
 
 TUTTI_INLINE void Profiler::begin_run(const State& state) {
-  memory.recording->set_rank(state.rank);
+  run.recording->set_rank(state.rank);
   detail::check_one_file_per_rank("Profiler: trace_handler.filename", trace_handler.filename,
                                   state);
   const detail::SystemStatsOptions stats{.cpu = sys_prof_cpu,
@@ -250,7 +250,7 @@ TUTTI_INLINE void Profiler::begin_run(const State& state) {
                                          .net = sys_prof_net,
                                          .interval = sys_prof_stats_thread_interval_seconds};
   if (stats.any()) {
-    memory.stats = std::make_shared<detail::SystemStats>(memory.recording, stats);
+    run.stats = std::make_shared<detail::SystemStats>(run.recording, stats);
   }
 }
 
@@ -273,47 +273,47 @@ TUTTI_INLINE void Profiler::choose_action(const State& state) {
   if (state.dataloader_len >= 0 && now.batch_in_epoch >= state.dataloader_len) {
     return;  // only finds out that the epoch is over
   }
-  const bool resumed_here = now.epoch == memory.resumed.epoch;
-  memory.recording->epoch = now.epoch;
-  memory.recording->batch = now.batch;
-  memory.recording->action = custom_schedule
-                                 ? custom_schedule(state)
-                                 : schedule.at(now.batch_in_epoch, state.dataloader_len,
-                                               resumed_here ? memory.resumed.batch_in_epoch : 0);
-  if (memory.recording->action != ProfilerAction::skip && !memory.records) {
-    memory.records = true;
-    memory.spans.resume(*memory.recording);
+  const bool resumed_here = now.epoch == run.resumed.epoch;
+  run.recording->epoch = now.epoch;
+  run.recording->batch = now.batch;
+  run.recording->action = custom_schedule
+                              ? custom_schedule(state)
+                              : schedule.at(now.batch_in_epoch, state.dataloader_len,
+                                            resumed_here ? run.resumed.batch_in_epoch : 0);
+  if (run.recording->action != ProfilerAction::skip && !run.records) {
+    run.records = true;
+    run.spans.resume(*run.recording);
   }
 }
 
 TUTTI_INLINE void Profiler::synchronise(const State& state) {
-  if (!memory.records || memory.synchronised) {
+  if (!run.records || run.synchronised) {
     return;
   }
-  memory.synchronised = true;
+  run.synchronised = true;
   const auto meet = [&] {
     if (state.communicator) {
       state.communicator->barrier();
     }
-    return memory.recording->now();
+    return run.recording->now();
   };
-  const std::int64_t before = memory.recording->now();
-  memory.sync = meet();
-  memory.sync_error = meet() - before;
+  const std::int64_t before = run.recording->now();
+  run.sync = meet();
+  run.sync_error = meet() - before;
 }
 
 TUTTI_INLINE void Profiler::save(const State& state, bool together) {
-  memory.spans.suspend(*memory.recording);
-  memory.records = memory.synchronised = false;
-  memory.recording->action = ProfilerAction::skip;
+  run.spans.suspend(*run.recording);
+  run.records = run.synchronised = false;
+  run.recording->action = ProfilerAction::skip;
   const std::string folder = state.output_path(run_path(trace_handler.folder, state)) + "/";
   std::string path = folder + run_path(trace_handler.filename, state);
   try {
-    detail::write_whole(path, memory.recording->take(metadata(state)));
-    memory.saved.push_back(path);
+    detail::write_whole(path, run.recording->take(metadata(state)));
+    run.saved.push_back(path);
     detail::upload_file(trace_handler.remote_file_name, path, state);
   } catch (const c10::Error& error) {
-    if (!std::exchange(memory.warned, true)) {
+    if (!std::exchange(run.warned, true)) {
       TORCH_WARN(error.what_without_backtrace(), "; training goes on without traces");
     }
     path.clear();
@@ -322,9 +322,9 @@ TUTTI_INLINE void Profiler::save(const State& state, bool together) {
     merge(state, path, folder + run_path(trace_handler.merged_trace_filename, state));
   }
   while (trace_handler.num_traces_to_keep >= 0 &&
-         std::cmp_greater(memory.saved.size(), trace_handler.num_traces_to_keep)) {
-    std::remove(memory.saved.front().c_str());
-    memory.saved.erase(memory.saved.begin());
+         std::cmp_greater(run.saved.size(), trace_handler.num_traces_to_keep)) {
+    std::remove(run.saved.front().c_str());
+    run.saved.erase(run.saved.begin());
   }
 }
 

@@ -51,15 +51,15 @@ struct SimpleProfiler final {
     Clock::duration total{};
   };
 
-  /// Not an option.
-  struct Memory {
+  /// What it holds while it runs; not an option.
+  struct Run {
     std::map<std::string, Span, std::less<>> spans{};
     std::map<std::string, Clock::time_point, std::less<>> open{};
     std::map<std::pair<std::string_view, std::string>, Span> policies{};  // by event and name
     Span* policy = nullptr;                                               // the one that runs
     Clock::time_point policy_began{};
     bool speaks = true;
-  } memory{};
+  } run{};
 
   /// Throws c10::ValueError when an option is out of range.
   void validate() const {
@@ -98,9 +98,9 @@ struct SimpleProfiler final {
   void begin(const State& state);
   void open(std::string_view span);
   void end_policy() {
-    if (memory.policy != nullptr) {
-      memory.policy->total += Clock::now() - memory.policy_began;
-      memory.policy = nullptr;
+    if (run.policy != nullptr) {
+      run.policy->total += Clock::now() - run.policy_began;
+      run.policy = nullptr;
     }
   }
   void show();
@@ -116,16 +116,16 @@ struct SimpleProfiler final {
 namespace tutti {
 
 TUTTI_INLINE void SimpleProfiler::begin(const State& state) {
-  memory = Memory{};
-  memory.speaks = state.rank == 0;
+  run = Run{};
+  run.speaks = state.rank == 0;
 }
 
 TUTTI_INLINE void SimpleProfiler::open(std::string_view span) {
-  const auto found = memory.open.find(span);
-  if (found != memory.open.end()) {
+  const auto found = run.open.find(span);
+  if (found != run.open.end()) {
     found->second = Clock::now();
   } else {
-    memory.open.emplace(span, Clock::now());
+    run.open.emplace(span, Clock::now());
   }
 }
 
@@ -136,25 +136,25 @@ TUTTI_INLINE void SimpleProfiler::record_event(std::string_view event) {
   }
   const detail::ShortName pair = detail::canonical(event);
   const std::string_view span(pair.text, pair.size);
-  const auto began = memory.open.find(span);
-  if (began != memory.open.end()) {
-    const auto found = memory.spans.find(span);
-    Span& one = found != memory.spans.end() ? found->second : memory.spans[std::string(span)];
+  const auto began = run.open.find(span);
+  if (began != run.open.end()) {
+    const auto found = run.spans.find(span);
+    Span& one = found != run.spans.end() ? found->second : run.spans[std::string(span)];
     one.total += Clock::now() - began->second;
     ++one.calls;
-    memory.open.erase(began);
+    run.open.erase(began);
   }
 }
 
 TUTTI_INLINE void SimpleProfiler::record_policy(std::string_view event, std::string_view policy,
                                                 Role) {
   end_policy();
-  if (policy == name || memory.open.empty()) {  // no fit runs
+  if (policy == name || run.open.empty()) {  // no fit runs
     return;
   }
-  memory.policy = &memory.policies[{event, std::string(policy)}];
-  ++memory.policy->calls;
-  memory.policy_began = Clock::now();
+  run.policy = &run.policies[{event, std::string(policy)}];
+  ++run.policy->calls;
+  run.policy_began = Clock::now();
 }
 
 TUTTI_INLINE std::string SimpleProfiler::report() const {
@@ -163,10 +163,10 @@ TUTTI_INLINE std::string SimpleProfiler::report() const {
     Span span;
   };
   std::vector<Line> lines;
-  for (const auto& [what, span] : memory.spans) {
+  for (const auto& [what, span] : run.spans) {
     lines.push_back({what == "dataloader" ? "wait for the loader" : what, span});
   }
-  for (const auto& [key, span] : memory.policies) {
+  for (const auto& [key, span] : run.policies) {
     lines.push_back({key.second + " at " + std::string(key.first), span});
   }
   const auto ms = [](Clock::duration time) {
@@ -174,10 +174,10 @@ TUTTI_INLINE std::string SimpleProfiler::report() const {
   };
   std::stable_sort(lines.begin(), lines.end(),
                    [](const Line& a, const Line& b) { return a.span.total > b.span.total; });
-  const auto fit = memory.spans.find("fit");
-  const double whole = fit != memory.spans.end() ? ms(fit->second.total)
-                       : lines.empty()           ? 0
-                                                 : ms(lines.front().span.total);
+  const auto fit = run.spans.find("fit");
+  const double whole = fit != run.spans.end() ? ms(fit->second.total)
+                       : lines.empty()        ? 0
+                                              : ms(lines.front().span.total);
   std::string out;
   std::array<char, 256> text{};
   std::int64_t shown = 0;
@@ -202,11 +202,11 @@ TUTTI_INLINE std::string SimpleProfiler::report() const {
 
 TUTTI_INLINE void SimpleProfiler::show() {
   // The fit ends with this event, of which the other policies have had their turn.
-  if (const auto began = memory.open.find("fit"); began != memory.open.end()) {
-    memory.spans["fit"] = {1, Clock::now() - began->second};
+  if (const auto began = run.open.find("fit"); began != run.open.end()) {
+    run.spans["fit"] = {1, Clock::now() - began->second};
   }
-  memory.open.clear();
-  if (stream != nullptr && memory.speaks) {
+  run.open.clear();
+  if (stream != nullptr && run.speaks) {
     const std::string table = report();
     std::fwrite(table.data(), 1, table.size(), stream);
     std::fflush(stream);
@@ -215,7 +215,7 @@ TUTTI_INLINE void SimpleProfiler::show() {
 
 TUTTI_INLINE void SimpleProfiler::close(const State&) {
   end_policy();
-  if (!memory.open.empty()) {
+  if (!run.open.empty()) {
     show();
   }
 }

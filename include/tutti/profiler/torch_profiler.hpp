@@ -55,15 +55,15 @@ struct TorchProfiler final {
   /// none.
   std::string merged_trace{};
 
-  /// Not an option.
-  struct Memory {
+  /// What it holds while it runs; not an option.
+  struct Run {
     std::vector<std::string> saved{};
     Timestamp resumed{};
     ProfilerAction action = ProfilerAction::skip;
     bool prepared = false;
     bool runs = false;
     bool warned = false;
-  } memory{};
+  } run{};
 
   void validate() const {
     schedule.validate();
@@ -74,7 +74,7 @@ struct TorchProfiler final {
   }
 
   void apply(AfterLoad, const State& state) {
-    memory.resumed = state.timestamp;
+    run.resumed = state.timestamp;
     detail::check_one_file_per_rank("TorchProfiler: filename", filename, state);
     const std::string path = state.output_path(run_path(folder, state));
     std::error_code error;
@@ -90,22 +90,21 @@ struct TorchProfiler final {
     if (state.dataloader_len >= 0 && now.batch_in_epoch >= state.dataloader_len) {
       return;  // only finds out that the epoch is over
     }
-    memory.action =
-        schedule.at(now.batch_in_epoch, state.dataloader_len,
-                    now.epoch == memory.resumed.epoch ? memory.resumed.batch_in_epoch : 0);
-    if (memory.action == ProfilerAction::skip || memory.runs) {
+    run.action = schedule.at(now.batch_in_epoch, state.dataloader_len,
+                             now.epoch == run.resumed.epoch ? run.resumed.batch_in_epoch : 0);
+    if (run.action == ProfilerAction::skip || run.runs) {
       return;
     }
-    if (!std::exchange(memory.prepared, true)) {
+    if (!std::exchange(run.prepared, true)) {
       torch::autograd::profiler::prepareProfiler(config(), activities(state));
     }
-    if (memory.action != ProfilerAction::warmup) {
+    if (run.action != ProfilerAction::warmup) {
       torch::autograd::profiler::enableProfiler(config(), activities(state));
-      memory.runs = true;
+      run.runs = true;
     }
   }
   void apply(BatchEnd, const State& state) {
-    if (memory.action == ProfilerAction::active_and_save) {
+    if (run.action == ProfilerAction::active_and_save) {
       save(state, /*together=*/true);
     }
   }
@@ -131,9 +130,9 @@ struct TorchProfiler final {
 
   // together: all ranks are here.
   void save(const State& state, bool together) {
-    memory.prepared = false;
-    memory.action = ProfilerAction::skip;
-    if (!std::exchange(memory.runs, false)) {
+    run.prepared = false;
+    run.action = ProfilerAction::skip;
+    if (!std::exchange(run.runs, false)) {
       return;
     }
     const auto result = torch::autograd::profiler::disableProfiler();
@@ -144,16 +143,16 @@ struct TorchProfiler final {
     result->save(path);
     if (std::filesystem::exists(path, error)) {
       detail::upload_file(remote_file_name, path, state);
-    } else if (!std::exchange(memory.warned, true)) {
+    } else if (!std::exchange(run.warned, true)) {
       TORCH_WARN("TorchProfiler: cannot write '", path, "'; training goes on without traces");
     }
-    memory.saved.push_back(path);
+    run.saved.push_back(path);
     if (together && !merged_trace.empty()) {
       merge(state, path);
     }
-    while (num_traces_to_keep >= 0 && std::cmp_greater(memory.saved.size(), num_traces_to_keep)) {
-      std::remove(memory.saved.front().c_str());
-      memory.saved.erase(memory.saved.begin());
+    while (num_traces_to_keep >= 0 && std::cmp_greater(run.saved.size(), num_traces_to_keep)) {
+      std::remove(run.saved.front().c_str());
+      run.saved.erase(run.saved.begin());
     }
   }
 

@@ -52,12 +52,12 @@ struct Setting {
 TEST_CASE("CutMix mixes the targets that MixUp has mixed", "[mixup][cutmix][law]") {
   Setting s;
   run_microbatch(s.state, s.mixup, s.cutmix);
-  REQUIRE(s.cutmix.adjusted_lambda < 1);
+  REQUIRE(s.cutmix.run.adjusted_lambda < 1);
   // Row by row from the plan: a, m and the two permutations give at most four classes.
-  const double a = s.cutmix.adjusted_lambda;
-  const double m = s.mixup.mixing;
-  const at::Tensor first = s.dense.index_select(0, *s.mixup.indices);
-  const auto cut = [&](const at::Tensor& t) { return t.index_select(0, *s.cutmix.indices); };
+  const double a = s.cutmix.run.adjusted_lambda;
+  const double m = s.mixup.run.mixing;
+  const at::Tensor first = s.dense.index_select(0, *s.mixup.run.indices);
+  const auto cut = [&](const at::Tensor& t) { return t.index_select(0, *s.cutmix.run.indices); };
   const at::Tensor expected = s.dense * (a * (1 - m)) + first * (a * m) +
                               cut(s.dense) * ((1 - a) * (1 - m)) + cut(first) * ((1 - a) * m);
   CHECK(s.state.batch.targets().allclose(expected, 1e-6, 1e-6));
@@ -68,7 +68,7 @@ TEST_CASE("smoothing sees the mixed targets and restores the unmixed ones",
           "[mixup][label_smoothing][law]") {
   Setting s;
   run_microbatch(s.state, s.mixup, s.smoothing);
-  const at::Tensor mixed = mix(s.dense, *s.mixup.indices, s.mixup.mixing);
+  const at::Tensor mixed = mix(s.dense, *s.mixup.run.indices, s.mixup.run.mixing);
   CHECK(s.state.loss.allclose(s.loss_of(smooth_labels(s.model->logits, mixed, 0.2))));
   CHECK(s.state.batch.targets().is_same(s.y));
 }
@@ -77,7 +77,7 @@ TEST_CASE("both terms of an interpolated loss are smoothed", "[mixup][label_smoo
   Setting s;
   s.mixup.interpolate_loss = true;
   run_microbatch(s.state, s.mixup, s.smoothing);
-  const at::Tensor mixed = mix(s.dense, *s.mixup.indices, s.mixup.mixing);
+  const at::Tensor mixed = mix(s.dense, *s.mixup.run.indices, s.mixup.run.mixing);
   CHECK(s.state.loss.allclose(s.loss_of(smooth_labels(s.model->logits, mixed, 0.2)), 1e-5, 1e-6));
   CHECK(s.state.batch.targets().is_same(s.y));
 }

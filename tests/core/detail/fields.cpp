@@ -49,6 +49,18 @@ struct Classes final {
   std::array<int, 3> three{};
   Nothing nothing;
 };
+// A policy's: options, and what it holds while it runs.
+struct Averages final {
+  double decay = 0.9;
+  struct Run {
+    bool started = false;
+    tutti::Lazy<std::vector<int>> seen{};
+  } run{};
+};
+struct OtherRun final {
+  struct Run {};
+  std::string run = "first";  // of another type, and so an option
+};
 enum class Colour : std::uint8_t { red, green2 = 7, far = 200 };
 
 }  // namespace
@@ -72,6 +84,19 @@ TEST_CASE("members of an aggregate have names and values", "[core][fields]") {
       Options{}, [&](std::string_view name, const auto&) { seen += std::string(name) + " "; });
   CHECK(seen == "alpha interpolate_loss half_life text ");
   STATIC_REQUIRE(tutti::detail::count_fields<Nothing>() == 0);
+}
+
+TEST_CASE("what a policy holds while it runs is none of its options", "[core][fields]") {
+  const auto options = [](const auto& value) {
+    std::string names;
+    tutti::detail::for_each_option(
+        value, [&](std::string_view name, const auto&) { names += std::string(name) + " "; });
+    return names;
+  };
+  STATIC_REQUIRE(tutti::detail::count_fields<Averages>() == 2);
+  CHECK(options(Averages{}) == "decay ");
+  CHECK(options(OtherRun{}) == "run ");
+  CHECK(options(Options{}) == "alpha interpolate_loss half_life text ");
 }
 
 TEST_CASE("a struct whose members cannot be listed is told from one that has them",

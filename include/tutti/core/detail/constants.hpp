@@ -66,11 +66,11 @@ void add_constant(Constants& out, const std::string& name, const T& value) {
   }
 }
 
-/// Adds `prefix` + name of every member of `value`; nothing where these cannot be listed.
+/// Adds `prefix` + name of every option of `value`; nothing where its members cannot be listed.
 template <class T>
 void add_constants(Constants& out, const std::string& prefix, const T& value) {
   if constexpr (has_fields<T>()) {
-    for_each_field(value, [&](std::string_view field, const auto& member) {
+    for_each_option(value, [&](std::string_view field, const auto& member) {
       add_constant(out, prefix + std::string(field), member);
     });
   }

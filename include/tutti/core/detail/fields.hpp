@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <utility>
 
+#include <tutti/core/policy_traits.hpp>
+
 /// The members of an aggregate by name and value, for reports; C++20 has no reflection, so the
 /// names come from what the compiler prints for a pointer to each.
 namespace tutti::detail {
@@ -201,6 +203,23 @@ void for_each_field(T&& value, F&& f) {
   with_fields(value, [&f](auto&... members) {
     [[maybe_unused]] std::size_t i = 0;
     (f(field_names<std::remove_cvref_t<T>>[i++], members), ...);
+  });
+}
+
+// `Member` is the type of what `T` holds while it runs.
+template <class T, class Member>
+inline constexpr bool is_run = false;
+template <HoldsRun T, class Member>
+inline constexpr bool is_run<T, Member> = std::is_same_v<Member, typename T::Run>;
+
+/// Calls `f(name, value)` for every member of `value` but what it holds while it runs: for its
+/// options.
+template <class T, class F>
+void for_each_option(T&& value, F&& f) {
+  for_each_field(value, [&f]<class Member>(std::string_view name, Member& member) {
+    if constexpr (!is_run<std::remove_cvref_t<T>, std::remove_const_t<Member>>) {
+      f(name, member);
+    }
   });
 }
 

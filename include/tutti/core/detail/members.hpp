@@ -39,11 +39,11 @@ inline constexpr bool is_method =
       with(value, role, rloe), with(rules, rules, rule), with(rules, rules, ruels),                \
       with(rules, rules, rulse), with(rules, rules, Rules), with(about, about, abouts),            \
       with(about, about, abuot), with(about, about, aobut), with(about, about, About),             \
-      with(value, rng, rgn), with(value, rng, rngs), with(method, validate, vaildate),             \
-      with(method, validate, valdiate), with(method, validate, validtae),                          \
-      with(method, validate, valdate), with(method, validate, validates),                          \
-      with(method, validate, Validate), with(method, validate_model, vaildate_model),              \
-      with(method, validate_model, validates_model),                                               \
+      with(value, rng, rgn), with(value, rng, rngs), with(value, run, rnu), with(value, run, urn), \
+      with(method, validate, vaildate), with(method, validate, valdiate),                          \
+      with(method, validate, validtae), with(method, validate, valdate),                           \
+      with(method, validate, validates), with(method, validate, Validate),                         \
+      with(method, validate_model, vaildate_model), with(method, validate_model, validates_model), \
       with(method, validate_model, validate_models), with(method, validate_model, validateModel),  \
       with(method, validate_with, vaildate_with), with(method, validate_with, validates_with),     \
       with(method, validate_with, validate_wiht), with(method, validate_with, validateWith),       \
@@ -88,10 +88,11 @@ inline constexpr bool is_method =
       with(method, wants_channels_last, wants_channel_last),                                       \
       with(method, wants_channels_last, wantsChannelsLast)
 
-// Members that are values or lists of the type, by what they are.
+// Members that are values or lists of the type, and the one of a type of its own; by what they are
+// when they are wrong.
 #define TUTTI_VALUES(with)                                                              \
   with(events, NoEvents), with(name, NoName), with(role, NoRole), with(rules, NoRules), \
-      with(about, NoAbout)
+      with(about, NoAbout), with(run, NoRun)
 
 // What was a member by itself once, and is a field of the rules or of what a policy is about.
 #define TUTTI_RULES_FIELDS(with)                                                         \
@@ -194,6 +195,10 @@ template <class P>
 concept NoAbout = !HasAbout<P> && !(NamesAbout<P> && requires {
   typename std::bool_constant<(P::about.folds.size() > 0)>;
 }) && (requires { &P::about; } || requires { typename P::about; });
+
+template <class P>
+concept NoRun =
+    !HoldsRun<P> && requires { requires std::is_member_object_pointer_v<decltype(&P::run)>; };
 
 // One expression each, asked of every policy; the arrays say which it was.
 template <class P>
