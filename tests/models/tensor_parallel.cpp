@@ -1,24 +1,26 @@
 #include <tutti/models/tensor_parallel.hpp>
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <tutti/dist/process_group.hpp>
-#include <tutti/models/classifier.hpp>
-#include <tutti/train/detail/spread.hpp>
+#include <tutti/models/spread_of.hpp>
+#include <tutti/nn/surgery.hpp>
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randint.h>
+#include <ATen/ATen.h>
 
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
-#include "support/fake_communicator.hpp"
 #include "support/message.hpp"
+#include "support/thread_ranks.hpp"
 
 // A model over several ranks: loss and gradients are those of one process.
 
@@ -146,7 +148,7 @@ void check_equal(const std::function<Holder()>& make, const Batch& batch,
     const at::Tensor own = loss_of<Impl>(*spread, batch);
     CHECK(std::abs(own.item<double>() - loss.item<double>()) <= 1e-12 * loss.item<double>());
     own.backward();
-    const auto parts = tutti::train::detail::spread_of(*spread);
+    const auto parts = models::spread_of(*spread);
     REQUIRE(parts);
     const auto wholes = whole->named_parameters();
     REQUIRE(spread->named_parameters().keys() == wholes.keys());
@@ -250,4 +252,165 @@ TEST_CASE("BERT and ViT over two ranks are those of one process", "[models][tens
 
 TEST_CASE("BERT and ViT over four ranks are those of one process", "[models][tensor_parallel]") {
   CHECK(run_ranks("rank body: BERT and ViT over several ranks", 4) == all_passed);
+}
+
+TEST_CASE("dropout within layers draws for each rank, by the default generator alone",
+          "[models][tensor_parallel]") {
+  const auto drawn = [](int rank) {
+    at::manual_seed(5);
+    const at::Tensor out = models::detail::drop_own(at::ones({200}), 0.25, rank);
+    return std::pair(out, at::rand({1}));
+  };
+  const auto [first, after_first] = drawn(0);
+  const auto [second, after_second] = drawn(1);
+  CHECK(first.equal(drawn(0).first));
+  CHECK_FALSE(first.equal(second));
+  CHECK(after_first.equal(after_second));
+  CHECK(first.ne(0).logical_xor(first.eq(at::ones({}) / 0.75)).logical_not().all().item<bool>());
+  CHECK(std::abs(first.eq(0).sum().item<double>() - 50) < 25);
+  CHECK(models::detail::drop_own(at::ones({4}), 1, 0).equal(at::zeros({4})));
+}
+
+TEST_CASE("rank body: a GPT-2 with dropout over several ranks", "[.rank]") {
+  const auto world = dist::initialize();
+  auto own = gpt2_options();
+  own.embd_pdrop = own.attn_pdrop = own.resid_pdrop = 0.3;
+  for (const auto sequence : {dist::SequenceParallel::no, dist::SequenceParallel::yes}) {
+    auto model = filled(models::GPT2LMHeadModel(own), 7);
+    models::tensor_parallel(*model, {.sequence = sequence});
+    const auto pass = [&](bool again) {
+      model->set_activation_checkpointing(again);
+      model->zero_grad();
+      at::manual_seed(11);
+      const at::Tensor loss = loss_of<models::GPT2LMHeadModelImpl>(*model, text());
+      loss.backward();
+      std::vector<at::Tensor> out{loss.detach()};
+      for (const at::Tensor& parameter : model->parameters()) {
+        out.push_back(parameter.grad().clone());
+      }
+      return out;
+    };
+    const auto once = pass(false);
+    for (const at::Tensor& other : world->all_gather(once.front())) {
+      CHECK(other.equal(once.front()));
+    }
+    const auto parts = models::spread_of(*model);
+    for (const auto& item : model->named_parameters()) {
+      INFO(item.key());
+      if (parts->find(item.value()) == nullptr) {  // whole: the same gradient everywhere
+        for (const at::Tensor& other : world->all_gather(item.value().grad())) {
+          CHECK(apart(other, item.value().grad()) <= 1e-14);
+        }
+      }
+    }
+    const auto twice = pass(true);  // activations are computed again, with the same draws
+    for (std::size_t i = 0; i < once.size(); ++i) {
+      CHECK(apart(twice[i], once[i]) <= 1e-12);
+    }
+  }
+}
+
+TEST_CASE("a GPT-2 with dropout is the same model on both ranks", "[models][tensor_parallel]") {
+  CHECK(run_ranks("rank body: a GPT-2 with dropout over several ranks", 2) == all_passed);
+}
+
+namespace {
+
+// What tensor_parallel() says on each of two ranks that are not there.
+template <class Make>
+std::vector<std::string> said(Make make, std::function<models::TensorParallelOptions(int)> how) {
+  return ThreadRanks::run(2, [&](dist::Communicator& world) {
+    const std::shared_ptr<dist::Communicator> group(&world, [](dist::Communicator*) {});
+    const auto model = make(world.rank());
+    models::tensor_parallel(*model, how(world.rank()), group);
+  });
+}
+
+template <class Make>
+void check_refused(const std::string& words, Make make,
+                   const models::TensorParallelOptions& options = {}) {
+  for (const std::string& one : said(make, [&](int) { return options; })) {
+    CHECK_THAT(one, ContainsSubstring(words));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("what cannot be spread is refused on every rank", "[models][tensor_parallel]") {
+  const auto gpt2 = [](int) { return models::GPT2LMHeadModel(gpt2_options()); };
+  check_refused(
+      "degree is 3 in a run of 2 ranks, expected 0 (all of them) or a number that divides", gpt2,
+      {.degree = 3});
+  check_refused("degree is -1", gpt2, {.degree = -1});
+  check_refused("the GPT-2 has n_head 3, which is to be shared by 2 ranks; expected a degree that",
+                [](int) {
+                  auto own = gpt2_options();
+                  own.n_head = 3;
+                  own.n_embd = 12;
+                  return models::GPT2LMHeadModel(own);
+                });
+  check_refused("vocab_size 1, which is to be shared by 2 ranks, so that the last one", [](int) {
+    auto own = gpt2_options();
+    own.vocab_size = 1;
+    return models::GPT2LMHeadModel(own);
+  });
+  check_refused("the Llama has num_key_value_heads 3", [](int) {
+    auto own = llama_options("llama");
+    own.num_attention_heads = 6;
+    own.hidden_size = 24;
+    own.num_key_value_heads = 3;
+    return models::LlamaForCausalLM(own);
+  });
+  check_refused("intermediate_size 25", [](int) {
+    auto own = bert_options();
+    own.intermediate_size = 25;
+    return models::BertForMaskedLM(own);
+  });
+  check_refused("reads 5 tokens, which sequence parallel is to cut over 2 ranks",
+                [](int) { return models::VisionTransformer(vit_options()); },
+                {.sequence = dist::SequenceParallel::yes});
+  check_refused("expected GPT2LMHeadModel, LlamaForCausalLM",
+                [](int) { return torch::nn::Linear(2, 2); });
+  check_refused("rank 1 has [parameter transformer.wte.weight float [38, 16]] where rank 0 has",
+                [](int rank) {
+                  auto own = gpt2_options();
+                  own.vocab_size += rank;
+                  return models::GPT2LMHeadModel(own);
+                });
+  const auto different = said(gpt2, [](int rank) {
+    return models::TensorParallelOptions{.sequence = rank == 0 ? dist::SequenceParallel::no
+                                                               : dist::SequenceParallel::yes};
+  });
+  for (const std::string& one : different) {
+    CHECK_THAT(one, ContainsSubstring("rank 1 has [degree 0, sequence parallel yes] where rank 0"));
+  }
+}
+
+TEST_CASE("a model that is spread is not spread or changed again", "[models][tensor_parallel]") {
+  const auto twice = ThreadRanks::run(2, [&](dist::Communicator& world) {
+    const std::shared_ptr<dist::Communicator> group(&world, [](dist::Communicator*) {});
+    const auto model = models::GPT2LMHeadModel(gpt2_options());
+    models::tensor_parallel(*model, {}, group);
+    const auto said = [&](auto&& work) { return message(work); };
+    CHECK_THAT(said([&] {
+                 tutti::surgery::replace<tutti::nn::TransposedLinear>(*model, [](auto& layer) {
+                   return tutti::nn::twin<tutti::nn::PlainTransposedLinearImpl>(layer);
+                 });
+               }),
+               ContainsSubstring("is spread over ranks"));
+    CHECK_THAT(said([&] { model->clone(); }), ContainsSubstring("cannot be cloned"));
+    CHECK_THAT(said([&] {
+                 model->transformer->block(0).attn->set_position_bias(nullptr);
+                 models::tensor_parallel(*model, {}, group);
+               }),
+               ContainsSubstring("spread over ranks already"));
+  });
+  CHECK(twice == std::vector<std::string>(2, "nothing"));
+}
+
+TEST_CASE("one rank, or a degree of 1, leaves a model as it is", "[models][tensor_parallel]") {
+  const auto model = models::GPT2LMHeadModel(gpt2_options());
+  models::tensor_parallel(*model, {}, std::make_shared<dist::SingleProcess>());
+  CHECK(models::spread_of(*model) == nullptr);
+  CHECK_FALSE(model->spread());
 }

@@ -7,8 +7,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
-#include <tutti/dist/detail/module_state.hpp>
-#include <tutti/dist/detail/spread_model.hpp>
+#include <tutti/dist/spread_model.hpp>
 #include <tutti/dist/tensor_parallel.hpp>
 #include <tutti/models/detail/spread_models.hpp>
 
@@ -117,21 +116,14 @@ TUTTI_INLINE void tensor_parallel(torch::nn::Module& model, const TensorParallel
   for (const std::string& refusal : refusals) {
     TUTTI_CHECK_VALUE(refusal.empty(), refusal);
   }
-  const dist::detail::ModuleState state = dist::detail::state_of(model);
-  const std::string mine = "degree " + std::to_string(options.degree) + ", sequence parallel " +
-                           (options.sequence == dist::SequenceParallel::yes ? "yes" : "no") + "\n" +
-                           state.description;
-  const std::string reference = world->broadcast_bytes(mine, 0);
-  const auto differences = world->all_gather_bytes(dist::detail::first_difference(mine, reference));
-  for (std::size_t rank = 0; rank < differences.size(); ++rank) {
-    TUTTI_CHECK(differences[rank].empty(), "tensor_parallel: rank ", rank, " ", differences[rank],
-                "; build the same model, with the same options, on every rank");
-  }
+  dist::start_alike(model,
+                    "degree " + std::to_string(options.degree) + ", sequence parallel " +
+                        (options.sequence == dist::SequenceParallel::yes ? "yes" : "no") + "\n",
+                    *world, "tensor_parallel");
   const int degree = options.degree == 0 ? world->size() : options.degree;
   if (degree == 1) {
     return;
   }
-  world->broadcast(state.everything(), 0);
   auto spread = std::make_shared<detail::Spread>();
   spread->model = std::make_shared<dist::SpreadModel>(std::move(world), degree);
   spread->sequence = options.sequence;

@@ -3,12 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <tutti/config.hpp>
-#include <tutti/dist/detail/spread_model.hpp>
+#include <tutti/dist/spread_model.hpp>
 #include <tutti/dist/tensor_parallel.hpp>
 #include <tutti/models/detail/language.hpp>
 #include <tutti/nn/dropout.hpp>
@@ -79,13 +80,17 @@ struct Spread {
 };
 using SpreadPtr = std::shared_ptr<Spread>;
 
-class SpreadSubstitute : public nn::Substitute, public dist::SpreadLayer {
+class SpreadSubstitute : public nn::Substitute, public dist::SpreadLayer, public nn::StaysInSlot {
  public:
   SpreadSubstitute(const char* name, SpreadPtr spread)
       : nn::Substitute(name), spread_(std::move(spread)) {}
   ~SpreadSubstitute() override;
   [[nodiscard]] const std::shared_ptr<dist::SpreadModel>& spread_model() const override {
     return spread_->model;
+  }
+  [[nodiscard]] std::string why_it_stays() const override {
+    return "is spread over ranks by tensor_parallel(), and each has a part of it; leave out that "
+           "surgery, or do it before";
   }
 
  protected:

@@ -13,11 +13,13 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/dist/detail/module_state.hpp>
 #include <tutti/dist/sharding.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
 
 /// A model that is spread over ranks: of which of its parameters a rank has a part.
 namespace tutti::dist {
@@ -56,6 +58,9 @@ class SpreadModel {
     return found == places_.end() ? nullptr : &parameters_[found->second];
   }
 
+  /// The sizes of this rank's part of it.
+  [[nodiscard]] std::vector<std::int64_t> part_sizes(const SpreadParameter& one) const;
+
   /// This rank's part of a tensor that is shaped as the whole parameter; a copy.
   [[nodiscard]] at::Tensor part_of(const SpreadParameter& like, const at::Tensor& whole) const;
 
@@ -75,6 +80,9 @@ class SpreadModel {
   /// same.
   [[nodiscard]] std::unique_ptr<Summoned> summon(bool write_back = false) const;
 
+  /// The whole parameters are in the model.
+  [[nodiscard]] bool summoned() const { return summoned_; }
+
  private:
   class Whole;
 
@@ -91,7 +99,14 @@ class SpreadModel {
   std::shared_ptr<Communicator> data_;
   std::vector<SpreadParameter> parameters_;
   std::unordered_map<const void*, std::size_t> places_;  // by parameter
+  mutable bool summoned_ = false;
 };
+
+/// Checks that all ranks have the same model and options, and sends rank 0's parameters and buffers
+/// to all; a collective. options: what they are, a line each. who: speaks. Throws c10::Error on
+/// every rank, saying which one differs and where.
+void start_alike(const torch::nn::Module& model, const std::string& options, Communicator& world,
+                 const std::string& who);
 
 /// What stands in for a layer of a model that is spread over ranks; found in its slot by
 /// dynamic_cast.
@@ -141,6 +156,15 @@ TUTTI_INLINE void SpreadModel::cut(SpreadParameter one) {
   parameters_.push_back(std::move(one));
 }
 
+TUTTI_INLINE std::vector<std::int64_t> SpreadModel::part_sizes(const SpreadParameter& one) const {
+  std::vector<std::int64_t> out = one.sizes;
+  std::int64_t& along = out[static_cast<std::size_t>(one.dim)];
+  const std::int64_t rows = along / one.tensors;
+  const std::int64_t begin = std::min(rows, tensor_->rank() / one.copies * chunk(one));
+  along = (std::min(rows, begin + chunk(one)) - begin) * one.tensors;
+  return out;
+}
+
 TUTTI_INLINE at::Tensor SpreadModel::part_of(const SpreadParameter& like,
                                              const at::Tensor& whole) const {
   TUTTI_CHECK(whole.sizes() == at::IntArrayRef(like.sizes), "tensor_parallel: a tensor ",
@@ -179,9 +203,24 @@ TUTTI_INLINE at::Tensor SpreadModel::whole_of(const SpreadParameter& like,
   return at::cat(tensors, like.dim);
 }
 
+TUTTI_INLINE void start_alike(const torch::nn::Module& model, const std::string& options,
+                              Communicator& world, const std::string& who) {
+  const detail::ModuleState state = detail::state_of(model);
+  const std::string mine = options + state.description;
+  const std::string reference = world.broadcast_bytes(mine, 0);
+  const auto differences = world.all_gather_bytes(detail::first_difference(mine, reference));
+  for (std::size_t rank = 0; rank < differences.size(); ++rank) {
+    TUTTI_CHECK(differences[rank].empty(), who, ": rank ", rank, " ", differences[rank],
+                "; build the same model, with the same options, on every rank");
+  }
+  world.broadcast(state.everything(), 0);
+}
+
 class SpreadModel::Whole final : public Summoned {
  public:
   Whole(const SpreadModel& model, bool write_back) : model_(model), write_back_(write_back) {
+    TUTTI_CHECK(!model.summoned_,
+                "tensor_parallel: the whole parameters are in the model already; use those");
     const c10::AutoGradMode no_grad(false);
     for (const SpreadParameter& one : model.parameters()) {
       parts_.push_back(one.parameter.detach());
@@ -193,9 +232,11 @@ class SpreadModel::Whole final : public Summoned {
       parameter.mutable_grad().reset();
       parameter.set_data(wholes_[i]);
     }
+    model.summoned_ = true;
   }
   ~Whole() override {
     const c10::AutoGradMode no_grad(false);
+    model_.summoned_ = false;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       const SpreadParameter& one = model_.parameters()[i];
       at::Tensor parameter = one.parameter;
