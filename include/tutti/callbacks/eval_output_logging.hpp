@@ -18,6 +18,7 @@
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/dist/spread_model.hpp>
 
 namespace tutti {
 
@@ -156,7 +157,9 @@ TUTTI_INLINE void EvalOutputLogging::apply(EvalEnd, const State& state) {
   if (state.world_size == 1) {
     all.swap(*rows);
   } else {
-    for (const auto& bytes : state.communicator->all_gather_bytes(detail::to_bytes(*rows))) {
+    dist::Communicator& of_data =  // ranks with one copy of the model have one batch
+        state.spread != nullptr ? *state.spread->data_group() : *state.communicator;
+    for (const auto& bytes : of_data.all_gather_bytes(detail::to_bytes(*rows))) {
       detail::append_rows(all, bytes, columns.size());
     }
   }

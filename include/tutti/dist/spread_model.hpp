@@ -26,11 +26,11 @@ namespace tutti::dist {
 
 /// A parameter of which each rank of a tensor-parallel group has a part.
 struct SpreadParameter {
-  at::Tensor parameter;             ///< the model's own tensor, of this rank's part
-  std::vector<std::int64_t> sizes;  ///< of the whole
-  std::int64_t dim = 0;             ///< that is cut
-  std::int64_t tensors = 1;         ///< of how many tensors it is made that are cut each by itself
-  int copies = 1;                   ///< neighbouring ranks that have the same part
+  at::Tensor parameter;               ///< the model's own tensor, of this rank's part
+  std::vector<std::int64_t> sizes{};  ///< of the whole
+  std::int64_t dim = 0;               ///< that is cut
+  std::int64_t tensors = 1;  ///< of how many tensors it is made that are cut each by itself
+  int copies = 1;            ///< neighbouring ranks that have the same part
 };
 
 /// The ranks over which a model is spread, and its parts.

@@ -147,15 +147,17 @@ struct SplitSequence final : torch::autograd::Function<SplitSequence> {
   }
 };
 
-// Forward: all positions. Backward: own positions.
-struct JoinSequence final : torch::autograd::Function<JoinSequence> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+// Forward: all parts in a dimension. Backward: the own one.
+struct Join final : torch::autograd::Function<Join> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, std::int64_t dim,
                             const GroupOwner& group) {
     keep_group(context, group);
-    return gathered(x, 1, *group);
+    context->saved_data["dim"] = dim;
+    return gathered(x, dim, *group);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    return {own_part(gradients[0], 1, group_of(context)), at::Tensor()};
+    const std::int64_t dim = context->saved_data["dim"].toInt();
+    return {own_part(gradients[0], dim, group_of(context)), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -171,7 +173,21 @@ inline at::Tensor split_sequence(const at::Tensor& x, const TensorParallel& over
 /// All positions of x, of which each rank has its own, [N, length / ranks, ...]: where sequence
 /// parallel ends before layers that are not, of which all ranks compute the same.
 inline at::Tensor join_sequence(const at::Tensor& x, const TensorParallel& over) {
-  return detail::JoinSequence::apply(x, over.group);
+  return detail::Join::apply(x, 1, over.group);
+}
+
+/// The logits [..., vocabulary] of which each rank has those of its own_rows(); all ranks compute
+/// the same with them.
+inline at::Tensor join_vocabulary(const at::Tensor& logits, std::int64_t vocabulary,
+                                  const TensorParallel& over) {
+  const std::int64_t most = (vocabulary + over.size() - 1) / over.size();
+  at::Tensor own = logits;
+  if (const std::int64_t missing = most - own.size(-1); missing > 0) {
+    std::vector<std::int64_t> sizes = own.sizes().vec();
+    sizes.back() = missing;
+    own = at::cat({own, own.new_zeros(sizes)}, -1);
+  }
+  return detail::Join::apply(own, own.dim() - 1, over.group).narrow(-1, 0, vocabulary);
 }
 
 /// A parameter that every rank has whole and uses for a part of the positions, or of the heads: its

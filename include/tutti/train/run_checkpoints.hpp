@@ -283,10 +283,10 @@ class RunCheckpoints final : public Checkpoints {
     const bool wanted = !sharded || !detail::kept_elsewhere(policies_, state_).empty();
     std::array<std::unique_ptr<dist::Summoned>, 2> out;
     if (wanted && state_.sharding != nullptr) {
-      out[1] = state_.sharding->summon();
+      out[0] = state_.sharding->summon();
     }
     if (wanted && state_.spread != nullptr) {
-      out[0] = state_.spread->summon();  // the parts that were there then
+      out[1] = state_.spread->summon();  // of what is whole then; gone first
     }
     return out;
   }

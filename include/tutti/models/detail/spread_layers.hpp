@@ -6,7 +6,6 @@
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <tutti/config.hpp>
 #include <tutti/dist/spread_model.hpp>
@@ -22,7 +21,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -55,9 +53,14 @@ struct Spread {
   // Begins a pass of so many positions. Without gradients, lengths that the ranks do not divide are
   // not cut: a generated text grows token by token.
   void begin(std::int64_t length) {
-    entered_from = entered = {};
+    forget();
     cut = sequence == dist::SequenceParallel::yes &&
           (c10::GradMode::is_enabled() || length % group()->size() == 0);
+  }
+
+  void forget() {
+    entered_from = at::Tensor();
+    entered = at::Tensor();
   }
 
   at::Tensor enter(const at::Tensor& x) {
@@ -69,7 +72,7 @@ struct Spread {
   }
 
   at::Tensor leave(const at::Tensor& x) {
-    entered_from = entered = {};
+    forget();
     return dist::leave_parallel(x, over());
   }
 
@@ -235,7 +238,9 @@ class SpreadHead final : public SpreadTokens {
                                   const at::Tensor& bias) const override {
     return dist::column_linear(x, weight, bias, {.group = spread_->group()});
   }
-  [[nodiscard]] at::Tensor whole(const at::Tensor& logits) const override;
+  [[nodiscard]] at::Tensor whole(const at::Tensor& logits) const override {
+    return dist::join_vocabulary(logits, vocabulary_, {.group = spread_->group()});
+  }
   [[nodiscard]] at::Tensor losses(const at::Tensor& logits,
                                   const at::Tensor& targets) const override {
     return dist::vocabulary_losses(logits, targets, vocabulary_, {.group = spread_->group()});
@@ -289,18 +294,6 @@ TUTTI_INLINE at::Tensor SpreadDropoutImpl::forward(const at::Tensor& given) {
   }
   return place_ == Place::inside || spread_->cut ? drop_own(x, p, spread_->group()->rank())
                                                  : at::dropout(x, p, /*train=*/true);
-}
-
-TUTTI_INLINE at::Tensor SpreadHead::whole(const at::Tensor& logits) const {
-  dist::Communicator& group = *spread_->group();
-  const std::int64_t most = (vocabulary_ + group.size() - 1) / group.size();
-  at::Tensor own = logits.detach();
-  if (const std::int64_t missing = most - own.size(-1); missing > 0) {
-    std::vector<std::int64_t> sizes = own.sizes().vec();
-    sizes.back() = missing;
-    own = at::cat({own, own.new_zeros(sizes)}, -1);
-  }
-  return at::cat(group.all_gather(own.contiguous()), -1).narrow(-1, 0, vocabulary_);
 }
 
 }  // namespace tutti::models::detail
