@@ -244,6 +244,7 @@
 #include <tutti/dist/process_group.hpp>
 #include <tutti/dist/sharded.hpp>
 #include <tutti/dist/spread_model.hpp>
+#include <tutti/dist/start_alike.hpp>
 #include <tutti/dist/tensor_parallel.hpp>
 #include <tutti/models/tensor_parallel.hpp>
 #include <tutti/train/cuda_graphs.hpp>

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <ATen/ATen.h>
-#include <torch/nn/modules/linear.h>
 
 #include "support/catch.hpp"
 #include "support/fake_communicator.hpp"
@@ -94,16 +93,4 @@ TEST_CASE("a tied parameter is cut once, and one of every rank is known to be",
 TEST_CASE("a degree divides the ranks", "[dist][tensor_parallel]") {
   CHECK_THAT(message([] { dist::SpreadModel(std::make_shared<FakeCommunicator>(0, 4), 3); }),
              ContainsSubstring("degree is 3 in a run of 4 ranks"));
-}
-
-TEST_CASE("ranks start alike", "[dist][tensor_parallel]") {
-  class Rank final : public FakeCommunicator {
-   public:
-    std::string broadcast_bytes(const std::string&, int) override { return "so\n"; }
-  };
-  Rank world;
-  const torch::nn::Linear layer(2, 3);
-  CHECK_THAT(message([&] { dist::start_alike(*layer, "so\n", world, "somebody"); }),
-             ContainsSubstring("somebody: rank 0 has [parameter weight float [3, 2]] where rank 0 "
-                               "has [nothing more]"));
 }

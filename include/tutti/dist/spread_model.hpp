@@ -13,13 +13,10 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
-#include <tutti/dist/detail/module_state.hpp>
 #include <tutti/dist/sharding.hpp>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/cat.h>
 #include <c10/core/GradMode.h>
-#include <torch/nn/module.h>
 
 /// A model that is spread over ranks: of which of its parameters a rank has a part.
 namespace tutti::dist {
@@ -102,12 +99,6 @@ class SpreadModel {
   mutable bool summoned_ = false;
 };
 
-/// Checks that all ranks have the same model and options, and sends rank 0's parameters and buffers
-/// to all; a collective. options: what they are, a line each. who: speaks. Throws c10::Error on
-/// every rank, saying which one differs and where.
-void start_alike(const torch::nn::Module& model, const std::string& options, Communicator& world,
-                 const std::string& who);
-
 /// What stands in for a layer of a model that is spread over ranks; found in its slot by
 /// dynamic_cast.
 class SpreadLayer {
@@ -125,6 +116,27 @@ class SpreadLayer {
 #if TUTTI_BODIES
 
 namespace tutti::dist {
+
+namespace detail {
+
+// By methods alone: who sees a spread model need not compile operators.
+TUTTI_INLINE at::Tensor put_together(const std::vector<at::Tensor>& parts, std::int64_t dim) {
+  std::vector<std::int64_t> sizes = parts.front().sizes().vec();
+  std::int64_t& along = sizes[static_cast<std::size_t>(dim)];
+  along = 0;
+  for (const at::Tensor& part : parts) {
+    along += part.size(dim);
+  }
+  const at::Tensor out = parts.front().new_empty(sizes);
+  std::int64_t begin = 0;
+  for (const at::Tensor& part : parts) {
+    out.narrow(dim, begin, part.size(dim)).copy_(part);
+    begin += part.size(dim);
+  }
+  return out;
+}
+
+}  // namespace detail
 
 TUTTI_INLINE SpreadModel::SpreadModel(std::shared_ptr<Communicator> world, int degree) {
   TUTTI_CHECK_VALUE(degree >= 1 && world->size() % degree == 0, "tensor_parallel: degree is ",
@@ -177,7 +189,7 @@ TUTTI_INLINE at::Tensor SpreadModel::part_of(const SpreadParameter& like,
     const std::int64_t end = std::min(one.size(like.dim), begin + rows);
     own.push_back(one.narrow(like.dim, begin, end - begin));
   }
-  return at::cat(own, like.dim);
+  return detail::put_together(own, like.dim);
 }
 
 TUTTI_INLINE at::Tensor SpreadModel::whole_of(const SpreadParameter& like,
@@ -188,7 +200,7 @@ TUTTI_INLINE at::Tensor SpreadModel::whole_of(const SpreadParameter& like,
   std::int64_t& along = sizes[static_cast<std::size_t>(like.dim)];
   if (const std::int64_t missing = rows * like.tensors - along; missing > 0) {
     along = missing;  // of the last rank, where the others have more
-    own = at::cat({own, own.new_zeros(sizes)}, like.dim);
+    own = detail::put_together({own, own.new_zeros(sizes)}, like.dim);
   }
   const std::vector<at::Tensor> all = tensor_->all_gather(own.contiguous());
   const std::int64_t size = like.sizes[static_cast<std::size_t>(like.dim)] / like.tensors;
@@ -198,22 +210,9 @@ TUTTI_INLINE at::Tensor SpreadModel::whole_of(const SpreadParameter& like,
     for (std::size_t rank = 0; rank < all.size(); rank += static_cast<std::size_t>(like.copies)) {
       parts.push_back(all[rank].narrow(like.dim, i * rows, rows));
     }
-    tensors.push_back(at::cat(parts, like.dim).narrow(like.dim, 0, size));
+    tensors.push_back(detail::put_together(parts, like.dim).narrow(like.dim, 0, size));
   }
-  return at::cat(tensors, like.dim);
-}
-
-TUTTI_INLINE void start_alike(const torch::nn::Module& model, const std::string& options,
-                              Communicator& world, const std::string& who) {
-  const detail::ModuleState state = detail::state_of(model);
-  const std::string mine = options + state.description;
-  const std::string reference = world.broadcast_bytes(mine, 0);
-  const auto differences = world.all_gather_bytes(detail::first_difference(mine, reference));
-  for (std::size_t rank = 0; rank < differences.size(); ++rank) {
-    TUTTI_CHECK(differences[rank].empty(), who, ": rank ", rank, " ", differences[rank],
-                "; build the same model, with the same options, on every rank");
-  }
-  world.broadcast(state.everything(), 0);
+  return detail::put_together(tensors, like.dim);
 }
 
 class SpreadModel::Whole final : public Summoned {

@@ -8,6 +8,7 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/spread_model.hpp>
+#include <tutti/dist/start_alike.hpp>
 #include <tutti/dist/tensor_parallel.hpp>
 #include <tutti/models/detail/spread_models.hpp>
 
