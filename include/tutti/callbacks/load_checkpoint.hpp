@@ -130,8 +130,7 @@ TUTTI_INLINE void LoadCheckpoint::take(State& state, const checkpoint::Snapshot&
     checkpoint::warn_unmatched(keys, "LoadCheckpoint::ignore_keys");
   }
   checkpoint::LoadReport report;
-  const auto whole =
-      state.spread != nullptr ? state.spread->summon(/*write_back=*/true) : nullptr;
+  const auto whole = state.spread != nullptr ? state.spread->summon(/*write_back=*/true) : nullptr;
   try {
     report = checkpoint::load_module(*state.model, snapshot.model, options);
   } catch (const c10::Error& error) {

@@ -16,7 +16,7 @@
 #include <tutti/optim/averages.hpp>
 #include <tutti/optim/class_name.hpp>
 #include <tutti/optim/closure.hpp>
-#include <tutti/optim/sweep.hpp>
+#include <tutti/optim/fused_step.hpp>
 #include <tutti/train/detail/data_group.hpp>
 #include <tutti/train/detail/sharding_support.hpp>
 #include <tutti/train/options.hpp>
