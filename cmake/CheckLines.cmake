@@ -25,7 +25,7 @@ set(ceiling_algorithms 268000)
 set(ceiling_algorithms_adapters 274000) # lora.hpp reads and writes files of adapters
 set(ceiling_nn 265000)
 set(ceiling_models 277000)
-set(ceiling_models_families 287000) # auto_model.hpp has every family
+set(ceiling_models_families 287000) # auto_model.hpp and tensor_parallel.hpp have every family
 set(ceiling_dist 266000)
 set(ceiling_data 185000)
 set(ceiling_views 195000)
@@ -109,7 +109,7 @@ foreach(header IN LISTS headers)
     set(ceiling ${ceiling_fused_recipe})
   elseif(FOLDER STREQUAL "algorithms" AND stem STREQUAL "lora")
     set(ceiling ${ceiling_algorithms_adapters})
-  elseif(FOLDER STREQUAL "models" AND stem STREQUAL "auto_model")
+  elseif(FOLDER STREQUAL "models" AND stem MATCHES "^(auto_model|tensor_parallel)$")
     set(ceiling ${ceiling_models_families})
   elseif(FOLDER STREQUAL "optim" AND stem MATCHES "^(closure|groups)$")
     set(ceiling ${ceiling_optim_modules})

@@ -100,6 +100,7 @@ class Transforms;
 namespace dist {
 class Communicator;
 class Sharding;
+class SpreadModel;
 }  // namespace dist
 
 namespace fused {

@@ -167,6 +167,7 @@
 #include <tutti/models/residual_block.hpp>
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/save_pretrained.hpp>
+#include <tutti/models/spread_of.hpp>
 #include <tutti/models/vision_layout.hpp>
 #include <tutti/models/vit.hpp>
 #include <tutti/nn/activation.hpp>
@@ -242,7 +243,10 @@
 #include <tutti/dist/ddp.hpp>
 #include <tutti/dist/process_group.hpp>
 #include <tutti/dist/sharded.hpp>
+#include <tutti/dist/spread_model.hpp>
+#include <tutti/dist/start_alike.hpp>
 #include <tutti/dist/tensor_parallel.hpp>
+#include <tutti/models/tensor_parallel.hpp>
 #include <tutti/train/cuda_graphs.hpp>
 #include <tutti/train/memory_plan.hpp>
 #include <tutti/train/print_environment.hpp>

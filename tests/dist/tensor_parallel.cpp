@@ -66,3 +66,37 @@ TEST_CASE("parts that do not fit are refused", "[dist][tensor_parallel]") {
   CHECK_THAT(message([&] { dist::leave_parallel(at::ones({2, 3, 4}), cut); }),
              ContainsSubstring("[2, 3, 4] was to be cut along dimension 1 over 2 ranks"));
 }
+
+TEST_CASE("one rank's losses are those of the whole vocabulary", "[dist][tensor_parallel]") {
+  const dist::TensorParallel alone{.group = std::make_shared<dist::SingleProcess>()};
+  const at::Tensor logits = at::randn({6, 5}, at::kDouble);
+  const at::Tensor targets = at::tensor({0, 4, -100, 2, -100, 1}, at::kLong);
+  CHECK(dist::vocabulary_losses(logits, targets, 5, alone)
+            .allclose(at::cross_entropy_loss(logits, targets, {}, at::Reduction::None)));
+  CHECK(dist::vocabulary_cross_entropy(logits, targets, 5, alone)
+            .allclose(at::cross_entropy_loss(logits, targets)));
+  CHECK(dist::vocabulary_losses(logits.to(at::kBFloat16), targets, 5, alone).scalar_type() ==
+        at::kFloat);
+  CHECK(dist::join_vocabulary(logits, 5, alone).equal(logits));
+  CHECK_THAT(message([&] { dist::vocabulary_losses(logits, targets + 1, 5, alone); }),
+             ContainsSubstring("a target is not of the vocabulary, expected 0 to 4"));
+  CHECK_THAT(message([&] { dist::vocabulary_embedding(targets, at::ones({5, 2}), 5, alone); }),
+             ContainsSubstring("an id is not of the vocabulary, expected 0 to 4"));
+}
+
+TEST_CASE("a rank has its positions, and the gradient of all of them", "[dist][tensor_parallel]") {
+  const auto over = rank_of(1, 2);
+  const at::Tensor x = at::arange(8, at::kDouble).view({1, 4, 2}).requires_grad_();
+  const at::Tensor own = dist::split_sequence(x, over);
+  CHECK(own.equal(x.slice(1, 2)));
+  own.sum().backward();
+  CHECK(x.grad().equal(at::ones({1, 4, 2}, at::kDouble)));
+  const at::Tensor part = at::ones({1, 2, 2}, at::kDouble).requires_grad_();
+  const at::Tensor all = dist::join_sequence(part, over);
+  CHECK(all.sizes() == at::IntArrayRef({1, 4, 2}));
+  (all * at::arange(4, at::kDouble).view({1, 4, 1})).sum().backward();
+  CHECK(part.grad().equal(at::tensor({2.0, 2.0, 3.0, 3.0}, at::kDouble).view({1, 2, 2})));
+  CHECK_THAT(message([&] { dist::split_sequence(at::ones({1, 3, 2}), over); }),
+             ContainsSubstring("[1, 3, 2] was to be cut along dimension 1 over 2 ranks"));
+  CHECK_FALSE(dist::sum_gradient({}, over.group).defined());
+}

@@ -213,3 +213,29 @@ TEST_CASE("scores may be multiplied by another number", "[nn]") {
   CHECK(scaled.probabilities(in.q.mul(2), in.k, {})
             .allclose(usual.probabilities(in.q, in.k, {}), 1e-9, 1e-9));
 }
+
+TEST_CASE("a layer can have a share of its heads", "[nn]") {
+  using Catch::Matchers::ContainsSubstring;
+  HeadedAttention grouped({.heads = 8, .key_value_heads = 4});
+  CHECK_FALSE(grouped.has_share());
+  grouped.take_share(2);
+  CHECK(grouped.has_share());
+  CHECK(grouped.heads() == 4);
+  CHECK(grouped.key_value_heads() == 2);
+  grouped.take_share(4);  // fewer heads of keys than shares
+  CHECK(grouped.heads() == 1);
+  CHECK(grouped.key_value_heads() == 1);
+  HeadedAttention six({.heads = 6, .key_value_heads = 3});
+  CHECK_THROWS_WITH(six.take_share(2), ContainsSubstring("6 heads, with 3 of keys and values, are "
+                                                         "to be shared by 2 ranks"));
+  CHECK_THROWS_AS(six.take_share(4), c10::ValueError);
+  six.take_share(3);
+  CHECK(six.heads() == 2);
+  PositionBiased biased(4, false);
+  biased.set_position_bias(std::make_shared<Distance>());
+  CHECK_THROWS_WITH(biased.take_share(2), ContainsSubstring("bias by position (ALiBi)"));
+  biased.set_position_bias(nullptr);
+  biased.take_share(2);
+  CHECK_THROWS_WITH(biased.set_position_bias(std::make_shared<Distance>()),
+                    ContainsSubstring("is of all heads, of which this rank has a share"));
+}

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@
 #include <tutti/core/validate.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/sharding.hpp>
+#include <tutti/dist/spread_model.hpp>
 #include <tutti/optim/fused_step.hpp>
 
 /// GradientClipping: a limit on gradients before the optimizer sees them.
@@ -69,6 +71,10 @@ at::Tensor fold_clipping(optim::FusedStep& fused, const std::vector<at::Tensor>&
 // have the same gradients in the same order, some of them without rows.
 at::Tensor clip_parts(const Gradients& both, ClippingType type, double threshold, double floor,
                       dist::Communicator& group);
+
+// clip() of a model that is spread over ranks.
+at::Tensor clip_spread(const Gradients& both, ClippingType type, double threshold,
+                       const State& state);
 
 // Returns the norm before clipping where that is known, else an undefined tensor.
 at::Tensor clip(const Gradients& both, ClippingType type, double threshold, double floor);
@@ -211,6 +217,8 @@ TUTTI_INLINE void GradientClipping::apply(AfterTrainBatch, State& state) {
   if (folds_now(both, state)) {
     *run.norm =
         detail::fold_clipping(*state.fused_step, both.gradients, clipping_type, clipping_threshold);
+  } else if (state.spread != nullptr) {
+    *norm = detail::clip_spread(both, clipping_type, clipping_threshold, state);
   } else if (state.sharding != nullptr) {
     *run.norm = detail::clip_parts(both, clipping_type, clipping_threshold, adaptive_floor,
                                    state.sharding->shard_group());
@@ -413,6 +421,49 @@ TUTTI_INLINE at::Tensor clip_parts(const Gradients& both, ClippingType type, dou
     clip_value(both.gradients, threshold);
   }
   return {};
+}
+
+// What several ranks have alike counts once: each adds its share of it.
+TUTTI_INLINE at::Tensor clip_spread(const Gradients& both, ClippingType type, double threshold,
+                                    const State& state) {
+  TUTTI_CHECK_VALUE(type != ClippingType::adaptive,
+                    "GradientClipping: the model is spread over ranks by tensor_parallel(), and "
+                    "clipping_type is adaptive, for norms of rows of which a rank may have a part; "
+                    "take ClippingType::norm");
+  const c10::AutoGradMode no_grad(false);
+  if (type == ClippingType::value) {
+    if (!both.gradients.empty()) {
+      clip_value(both.gradients, threshold);
+    }
+    return {};
+  }
+  std::unordered_map<const void*, at::Tensor> wholes;  // by shard
+  if (state.sharding != nullptr) {
+    for (const dist::ShardedParameter& one : state.sharding->parameters()) {
+      wholes.emplace(one.shard.unsafeGetTensorImpl(), one.whole);
+    }
+  }
+  at::Tensor sum;
+  for (std::size_t i = 0; i < both.gradients.size(); ++i) {
+    const auto whole = wholes.find(both.parameters[i].unsafeGetTensorImpl());
+    const int ranks =
+        state.spread->ranks_with(whole == wholes.end() ? both.parameters[i] : whole->second);
+    const at::Tensor own = both.gradients[i].to(at::kDouble).square().sum().div(ranks);
+    sum = sum.defined() ? sum.add(own) : own;
+  }
+  if (!sum.defined()) {
+    return {};
+  }
+  if (state.sharding != nullptr) {
+    state.sharding->shard_group().all_reduce(sum);
+  }
+  state.spread->tensor_group()->all_reduce(sum);
+  const at::Tensor norm = sum.sqrt();
+  const at::Tensor factor = device_factor(norm, threshold);
+  for (const at::Tensor& gradient : both.gradients) {
+    gradient.mul_(factor);
+  }
+  return norm;
 }
 
 TUTTI_INLINE at::Tensor clip(const Gradients& both, ClippingType type, double threshold,

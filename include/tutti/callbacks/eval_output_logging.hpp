@@ -18,6 +18,7 @@
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/dist/spread_model.hpp>
 
 namespace tutti {
 
@@ -159,7 +160,9 @@ TUTTI_INLINE void EvalOutputLogging::apply(EvalEnd, const State& state) {
   if (state.world_size == 1) {
     all.swap(*run.rows);
   } else {
-    for (const auto& bytes : state.communicator->all_gather_bytes(detail::to_bytes(*run.rows))) {
+    dist::Communicator& of_data =  // ranks with one copy of the model have one batch
+        state.spread != nullptr ? *state.spread->data_group() : *state.communicator;
+    for (const auto& bytes : of_data.all_gather_bytes(detail::to_bytes(*run.rows))) {
       detail::append_rows(all, bytes, columns.size());
     }
   }

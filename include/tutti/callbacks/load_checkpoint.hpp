@@ -20,6 +20,7 @@
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
 #include <tutti/dist/local_rank_zero.hpp>
+#include <tutti/dist/spread_model.hpp>
 
 namespace tutti {
 
@@ -129,6 +130,7 @@ TUTTI_INLINE void LoadCheckpoint::take(State& state, const checkpoint::Snapshot&
     checkpoint::warn_unmatched(keys, "LoadCheckpoint::ignore_keys");
   }
   checkpoint::LoadReport report;
+  const auto whole = state.spread != nullptr ? state.spread->summon(/*write_back=*/true) : nullptr;
   try {
     report = checkpoint::load_module(*state.model, snapshot.model, options);
   } catch (const c10::Error& error) {

@@ -55,7 +55,8 @@ struct State {
   std::string scratch_folder;  ///< of a dry run: stands before all paths that are written, and is
                                ///< removed with the trainer; empty: no dry run
   std::uint64_t rank_zero_seed = 0;                  ///< the run's seed, the same on every rank
-  std::uint64_t seed = 0;                            ///< rank_zero_seed + rank
+  std::uint64_t seed = 0;                            ///< rank_zero_seed + rank; of a model that is
+                                                     ///< spread, + copy of the model
   int rank = 0;                                      ///< this process among all
   int world_size = 1;                                ///< how many processes train together
   std::shared_ptr<dist::Communicator> communicator;  ///< speaks for one process when alone
@@ -73,6 +74,9 @@ struct State {
                                        ///< multiplies; empty: none has been bound
   dist::Sharding* sharding = nullptr;  ///< from FitStart: the optimizers have shards; null: they
                                        ///< have the model's own parameters
+  const dist::SpreadModel* spread = nullptr;  ///< the model is spread over ranks, see
+                                              ///< models/tensor_parallel.hpp; null: every rank
+                                              ///< has all of it
   at::Device device{at::kCPU};
   Precision precision = Precision::fp32;
 

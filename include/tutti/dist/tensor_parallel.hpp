@@ -134,7 +134,68 @@ struct ScatterSequence final : torch::autograd::Function<ScatterSequence> {
   }
 };
 
+// Forward: own positions. Backward: all positions.
+struct SplitSequence final : torch::autograd::Function<SplitSequence> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const GroupOwner& group) {
+    keep_group(context, group);
+    check_sequence(x, *group);
+    return own_part(x, 1, *group);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    return {gathered(gradients[0], 1, group_of(context)), at::Tensor()};
+  }
+};
+
+// Forward: all parts in a dimension. Backward: the own one.
+struct Join final : torch::autograd::Function<Join> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, std::int64_t dim,
+                            const GroupOwner& group) {
+    keep_group(context, group);
+    context->saved_data["dim"] = dim;
+    return gathered(x, dim, *group);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const std::int64_t dim = context->saved_data["dim"].toInt();
+    return {own_part(gradients[0], dim, group_of(context)), at::Tensor(), at::Tensor()};
+  }
+};
+
 }  // namespace detail
+
+/// This rank's positions of x, [N, length, ...], which all ranks have alike: where sequence
+/// parallel begins behind layers that are not. The gradient is that of all positions. Throws
+/// c10::Error when the ranks do not divide the length.
+inline at::Tensor split_sequence(const at::Tensor& x, const TensorParallel& over) {
+  return detail::SplitSequence::apply(x, over.group);
+}
+
+/// All positions of x, of which each rank has its own, [N, length / ranks, ...]: where sequence
+/// parallel ends before layers that are not, of which all ranks compute the same.
+inline at::Tensor join_sequence(const at::Tensor& x, const TensorParallel& over) {
+  return detail::Join::apply(x, 1, over.group);
+}
+
+/// The logits [..., vocabulary] of which each rank has those of its own_rows(); all ranks compute
+/// the same with them.
+inline at::Tensor join_vocabulary(const at::Tensor& logits, std::int64_t vocabulary,
+                                  const TensorParallel& over) {
+  const std::int64_t most = (vocabulary + over.size() - 1) / over.size();
+  at::Tensor own = logits;
+  if (const std::int64_t missing = most - own.size(-1); missing > 0) {
+    std::vector<std::int64_t> sizes = own.sizes().vec();
+    sizes.back() = missing;
+    own = at::cat({own, own.new_zeros(sizes)}, -1);
+  }
+  return detail::Join::apply(own, own.dim() - 1, over.group).narrow(-1, 0, vocabulary);
+}
+
+/// A parameter that every rank has whole and uses for a part of the positions, or of the heads: its
+/// gradient is summed over the ranks in the backward pass.
+inline at::Tensor sum_gradient(const at::Tensor& parameter,
+                               const std::shared_ptr<Communicator>& group) {
+  return parameter.defined() ? detail::SumGradient::apply(parameter, group) : parameter;
+}
 
 /// What a column layer does with its input, [N, length, ...]: with sequence parallel, all positions
 /// of the ranks' parts; else the input itself, whose gradient is summed over the ranks.
@@ -201,9 +262,16 @@ inline at::Tensor row_linear(const at::Tensor& x, const at::Tensor& weight, cons
 /// The rows of a table for ids of which each rank has some: own_rows() of the vocabulary.
 ///
 /// ids: int64 [N, length], the same on all ranks; weight: [own rows, width]; vocabulary: rows of
-/// the whole table. Returns [N, length, width]; of own positions with sequence parallel.
+/// the whole table; padding: the id whose row does not learn, below 0: none. Returns
+/// [N, length, width]; of own positions with sequence parallel. Throws c10::Error on a CPU for an
+/// id that is not of the vocabulary.
 inline at::Tensor vocabulary_embedding(const at::Tensor& ids, const at::Tensor& weight,
-                                       std::int64_t vocabulary, const TensorParallel& over) {
+                                       std::int64_t vocabulary, const TensorParallel& over,
+                                       std::int64_t padding = -1) {
+  TUTTI_CHECK(!ids.is_cpu() || ids.numel() == 0 ||
+                  ids.ge(0).logical_and(ids.lt(vocabulary)).all().item<bool>(),
+              "vocabulary_embedding: an id is not of the vocabulary, expected 0 to ",
+              vocabulary - 1);
   const auto [begin, end] = own_rows(vocabulary, over);
   TUTTI_CHECK(weight.size(0) == end - begin, "vocabulary_embedding: this rank has ", weight.size(0),
               " rows of ", vocabulary, ", expected ", end - begin);
@@ -213,30 +281,50 @@ inline at::Tensor vocabulary_embedding(const at::Tensor& ids, const at::Tensor& 
     return leave_parallel(none, over);
   }
   const at::Tensor own = ids.ge(begin).logical_and(ids.lt(end));
-  const at::Tensor rows = at::embedding(weight, (ids - begin).clamp(0, end - begin - 1));
+  const std::int64_t no_gradient = padding >= begin && padding < end ? padding - begin : -1;
+  const at::Tensor rows =
+      at::embedding(weight, (ids - begin).clamp(0, end - begin - 1), no_gradient);
   return leave_parallel(rows * own.unsqueeze(-1).to(rows.scalar_type()), over);
 }
 
-/// The mean cross entropy of logits of which each rank has its rows of the vocabulary.
+/// The cross entropy of each of n logits of which each rank has its rows of the vocabulary.
 ///
-/// logits: [n, own rows] of this rank; targets: int64 [n], of the whole vocabulary, the same on all
-/// ranks; vocabulary: all rows. Three sums of n numbers are sent, not the logits. Returns a scalar,
-/// equal on all ranks.
-inline at::Tensor vocabulary_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
-                                           std::int64_t vocabulary, const TensorParallel& over) {
+/// logits: [n, own rows] of this rank; half types are computed in fp32. targets: int64 [n], of the
+/// whole vocabulary, the same on all ranks, or -100 for none. vocabulary: all rows. Three times n
+/// numbers are sent, not the logits. Returns [n], equal on all ranks, 0 where there is no target.
+/// Throws c10::Error on a CPU for a target that is not of the vocabulary.
+inline at::Tensor vocabulary_losses(const at::Tensor& logits, const at::Tensor& targets,
+                                    std::int64_t vocabulary, const TensorParallel& over) {
   const auto [begin, end] = own_rows(vocabulary, over);
   TUTTI_CHECK(logits.dim() == 2 && logits.size(1) == end - begin && begin < end,
               "vocabulary_cross_entropy: this rank has logits ", logits.sizes(), ", expected [n, ",
               end - begin, "] of ", vocabulary, " rows, at least one");
+  const at::Tensor counts = targets.ne(-100);
+  if (targets.is_cpu() && targets.numel() > 0) {
+    TUTTI_CHECK((targets.ge(0).logical_and(targets.lt(vocabulary)))
+                    .logical_or(counts.logical_not())
+                    .all()
+                    .item<bool>(),
+                "vocabulary_cross_entropy: a target is not of the vocabulary, expected 0 to ",
+                vocabulary - 1, ", or -100 for none");
+  }
+  const bool half = logits.scalar_type() == at::kHalf || logits.scalar_type() == at::kBFloat16;
+  const at::Tensor x = half ? logits.to(at::kFloat) : logits;
   const std::shared_ptr<Communicator>& group = over.group;
-  const at::Tensor most = logits.detach().amax(-1);
+  const at::Tensor most = x.detach().amax(-1);
   group->all_reduce(most, ReduceOp::maximum);
-  const at::Tensor sum = detail::Sum::apply((logits - most.unsqueeze(-1)).exp().sum(-1), group);
-  const at::Tensor own = targets.ge(begin).logical_and(targets.lt(end)).to(logits.scalar_type());
+  const at::Tensor sum = detail::Sum::apply((x - most.unsqueeze(-1)).exp().sum(-1), group);
+  const at::Tensor own = targets.ge(begin).logical_and(targets.lt(end)).to(x.scalar_type());
   const at::Tensor place = (targets - begin).clamp(0, end - begin - 1).unsqueeze(-1);
   const at::Tensor target =
-      detail::Sum::apply((logits.gather(-1, place).squeeze(-1) - most) * own, group);
-  return (sum.log() - target).mean();
+      detail::Sum::apply((x.gather(-1, place).squeeze(-1) - most) * own, group);
+  return (sum.log() - target) * counts.to(x.scalar_type());
+}
+
+/// The mean of vocabulary_losses() over the targets that are not -100; a scalar.
+inline at::Tensor vocabulary_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
+                                           std::int64_t vocabulary, const TensorParallel& over) {
+  return vocabulary_losses(logits, targets, vocabulary, over).sum() / targets.ne(-100).sum();
 }
 
 /// Sums the gradients of parameters that every rank has whole and that saw a part of the positions

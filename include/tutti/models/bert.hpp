@@ -170,7 +170,8 @@ TORCH_MODULE(BertHead);
 ///     tutti::Trainer trainer{model.ptr(), ...};
 ///
 /// Its metrics are LanguageCrossEntropy and MaskedAccuracy.
-class BertForMaskedLMImpl : public torch::nn::Cloneable<BertForMaskedLMImpl> {
+class BertForMaskedLMImpl : public torch::nn::Cloneable<BertForMaskedLMImpl>,
+                            public detail::HasTokenHead {
  public:
   ~BertForMaskedLMImpl() override;
   using Options = BertOptions;
@@ -182,21 +183,28 @@ class BertForMaskedLMImpl : public torch::nn::Cloneable<BertForMaskedLMImpl> {
 
   /// batch: as BertModel's. Returns logits [N, T, vocab_size].
   Outputs forward(const Batch& batch) {
-    return cls->predictions(bert(batch), bert->embeddings->word_embeddings->weight);
+    const at::Tensor& table = bert->embeddings->word_embeddings->weight;
+    BertPredictionsImpl& head = *cls->predictions;
+    const at::Tensor x = bert(batch);
+    return spread() ? given_logits(token_logits(head.transform(x), table, head.bias), is_training())
+                    : head.forward(x, table);
   }
 
   /// The mean cross entropy of `labels` [N, T], of which -100 is left out.
-  static Loss loss(const Outputs& outputs, const Batch& batch) {
-    return detail::token_loss(outputs.tensor(), batch.targets());
+  [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const {
+    return loss_of(outputs.tensor(), batch.targets());
   }
 
   /// The same for each sequence: [N].
-  static at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) {
-    return detail::sequence_losses(outputs.tensor(), batch.targets());
+  [[nodiscard]] at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) const {
+    return losses_of(outputs.tensor(), batch.targets());
   }
 
   static Metrics metrics(bool /*train*/) {
     return make_metrics(LanguageCrossEntropy{}, MaskedAccuracy{});
+  }
+  void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) const {
+    metric.update(all_logits(outputs.tensor()), batch.targets());
   }
 
   /// Keeps only the inputs of the layers for the backward pass, see nn::CheckpointsBlocks.

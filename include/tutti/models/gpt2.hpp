@@ -29,7 +29,6 @@
 #include <tutti/nn/normalization.hpp>
 #include <tutti/nn/transposed_linear.hpp>
 
-#include <ATen/ops/linear.h>
 #include <torch/nn/modules/container/modulelist.h>
 
 /// GPT-2: a language model that predicts the next token.
@@ -184,7 +183,8 @@ TORCH_MODULE(GPT2Model);
 ///
 /// Its metrics are LanguageCrossEntropy and LanguagePerplexity.
 class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl>,
-                            public CausalLanguageModel {
+                            public CausalLanguageModel,
+                            public detail::HasTokenHead {
  public:
   ~GPT2LMHeadModelImpl() override;
   using Options = GPT2Options;
@@ -204,7 +204,8 @@ class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl>,
   /// `sequence_id` of packed sequences where they matter. Returns logits [N, T, vocab_size]; those
   /// of position i are for token i + 1.
   Outputs forward(const Batch& batch) {
-    return head(transformer(pass(detail::causal_input(batch), detail::Count::all)));
+    return given_logits(head(transformer(pass(detail::causal_input(batch), detail::Count::all))),
+                        is_training());
   }
 
   /// The logits for tokens that may go on from a cache: [N, T or 1, vocab_size].
@@ -218,20 +219,20 @@ class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl>,
 
   /// The mean cross entropy of the tokens after the first; `labels` [N, T] are those of the inputs,
   /// and -100 is left out.
-  static Loss loss(const Outputs& outputs, const Batch& batch) {
-    return detail::token_loss(outputs.tensor(), detail::next_tokens(batch));
+  [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const {
+    return loss_of(outputs.tensor(), detail::next_tokens(batch));
   }
 
   /// The same for each sequence: [N].
-  static at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) {
-    return detail::sequence_losses(outputs.tensor(), detail::next_tokens(batch));
+  [[nodiscard]] at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) const {
+    return losses_of(outputs.tensor(), detail::next_tokens(batch));
   }
 
   static Metrics metrics(bool /*train*/) {
     return make_metrics(LanguageCrossEntropy{}, LanguagePerplexity{});
   }
-  static void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) {
-    metric.update(outputs.tensor(), detail::next_tokens(batch));
+  void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) const {
+    metric.update(all_logits(outputs.tensor()), detail::next_tokens(batch));
   }
 
   /// Keeps only the inputs of the blocks for the backward pass, see nn::CheckpointsBlocks.
@@ -264,7 +265,10 @@ class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl>,
     return out;
   }
   at::Tensor head(const at::Tensor& x) {
-    return lm_head ? lm_head(x) : at::linear(x, transformer->wte->weight);
+    if (lm_head) {
+      return spread() ? token_logits(x, lm_head->weight) : lm_head(x);
+    }
+    return token_logits(x, transformer->wte->weight);
   }
 
   GPT2Options options_;
@@ -385,7 +389,7 @@ TUTTI_INLINE void GPT2LMHeadModelImpl::reset() {
 
 TUTTI_INLINE at::Tensor GPT2LMHeadModelImpl::logits(const CausalInput& input) {
   const at::Tensor x = transformer(pass(input, detail::Count::unpadded));
-  return head(input.last_only ? x.slice(1, -1) : x);
+  return all_logits(head(input.last_only ? x.slice(1, -1) : x));
 }
 
 TUTTI_INLINE PretrainedConfig GPT2LMHeadModelImpl::config() const {

@@ -73,7 +73,8 @@ TORCH_MODULE(LlamaModel);
 ///
 /// Its metrics are LanguageCrossEntropy and LanguagePerplexity.
 class LlamaForCausalLMImpl : public torch::nn::Cloneable<LlamaForCausalLMImpl>,
-                             public CausalLanguageModel {
+                             public CausalLanguageModel,
+                             public detail::HasTokenHead {
  public:
   using Options = LlamaOptions;
   using model_features = types<takes_tokens, loss_takes_indices>;
@@ -97,18 +98,18 @@ class LlamaForCausalLMImpl : public torch::nn::Cloneable<LlamaForCausalLMImpl>,
 
   /// The mean cross entropy of the tokens after the first; `labels` [N, T] are those of the inputs,
   /// and -100 is left out.
-  static Loss loss(const Outputs& outputs, const Batch& batch) {
-    return detail::token_loss(outputs.tensor(), detail::next_tokens(batch));
+  [[nodiscard]] Loss loss(const Outputs& outputs, const Batch& batch) const {
+    return loss_of(outputs.tensor(), detail::next_tokens(batch));
   }
 
   /// The same for each sequence: [N].
-  static at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) {
-    return detail::sequence_losses(outputs.tensor(), detail::next_tokens(batch));
+  [[nodiscard]] at::Tensor sample_losses(const Outputs& outputs, const Batch& batch) const {
+    return losses_of(outputs.tensor(), detail::next_tokens(batch));
   }
 
   static Metrics metrics(bool train);
-  static void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) {
-    metric.update(outputs.tensor(), detail::next_tokens(batch));
+  void update_metric(const Batch& batch, const Outputs& outputs, Metric& metric) const {
+    metric.update(all_logits(outputs.tensor()), detail::next_tokens(batch));
   }
 
   /// Keeps only the inputs of the layers for the backward pass, see nn::CheckpointsBlocks.
@@ -142,8 +143,6 @@ TORCH_MODULE(LlamaForCausalLM);
 }  // namespace tutti::models
 
 #if TUTTI_BODIES
-
-#include <ATen/ops/linear.h>
 
 namespace tutti::models {
 
@@ -198,12 +197,14 @@ TUTTI_INLINE void LlamaForCausalLMImpl::reset() {
 }
 
 TUTTI_INLINE Outputs LlamaForCausalLMImpl::forward(const Batch& batch) {
-  return head(model(detail::causal_pass(detail::causal_input(batch), detail::Count::all, "Llama")));
+  return given_logits(
+      head(model(detail::causal_pass(detail::causal_input(batch), detail::Count::all, "Llama"))),
+      is_training());
 }
 
 TUTTI_INLINE at::Tensor LlamaForCausalLMImpl::logits(const CausalInput& input) {
   const at::Tensor x = model(detail::causal_pass(input, detail::Count::unpadded, "Llama"));
-  return head(input.last_only ? x.slice(1, -1) : x);
+  return all_logits(head(input.last_only ? x.slice(1, -1) : x));
 }
 
 TUTTI_INLINE nn::KeyValueCache LlamaForCausalLMImpl::make_cache(std::int64_t batch,
@@ -233,7 +234,10 @@ TUTTI_INLINE WeightLayout LlamaForCausalLMImpl::weight_layout() const {
 }
 
 TUTTI_INLINE at::Tensor LlamaForCausalLMImpl::head(const at::Tensor& x) {
-  return lm_head ? lm_head(x) : at::linear(x, model->embed_tokens->weight);
+  if (lm_head) {
+    return spread() ? token_logits(x, lm_head->weight) : lm_head(x);
+  }
+  return token_logits(x, model->embed_tokens->weight);
 }
 
 }  // namespace tutti::models

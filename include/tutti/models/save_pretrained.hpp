@@ -23,6 +23,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/models/pretrained_config.hpp>
+#include <tutti/models/spread_of.hpp>
 #include <tutti/models/weight_layout.hpp>
 #include <tutti/nn/attention.hpp>
 #include <tutti/nn/gyro_dropout.hpp>
@@ -262,6 +263,11 @@ TUTTI_INLINE checkpoint::ModelFolder pretrained_folder(
     return model.part()(options, tensors);
   }
   check_expressible(model, options.merge_adapters);
+  const auto spread = model.module() != nullptr ? spread_of(*model.module()) : nullptr;
+  TUTTI_CHECK(
+      spread == nullptr || spread->summoned(),
+      "models: the model is spread over ranks by tensor_parallel(), of which this one has a "
+      "part; write the folder while what spread_of(model)->summon() returns lives");
   const c10::ScalarType dtype = options.dtype.value_or(c10::ScalarType::Undefined);
   std::string type;  // of the first floating tensor
   const WeightLayout layout = detail::merged_layout(model);

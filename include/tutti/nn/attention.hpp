@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -148,6 +149,16 @@ class HeadedAttention {
   /// How many keys a query sees, its own included; 0: all.
   [[nodiscard]] std::int64_t window() const { return attention_.window; }
 
+  /// From now on the layer computes one of so many equal shares of its heads, as a rank of several
+  /// does; of fewer heads of keys and values than shares, one. heads() and key_value_heads() are
+  /// those of the share.
+  /// Throws c10::Error (ValueError) when shares do not divide the heads, nor the heads of keys and
+  /// values or these them, and with a bias by position, which is of all heads.
+  virtual void take_share(std::int64_t shares);
+
+  /// The layer has a share of its heads.
+  [[nodiscard]] bool has_share() const { return has_share_; }
+
   /// x: [N, T, heads * D]. Returns [N, heads, T, D].
   [[nodiscard]] at::Tensor split_heads(const at::Tensor& x) const {
     return x.view({x.size(0), x.size(1), heads(), x.size(2) / heads()}).transpose(1, 2);
@@ -191,6 +202,7 @@ class HeadedAttention {
   }
 
   AttentionOptions attention_;
+  bool has_share_ = false;
 };
 
 /// Attention whose scores others may give a bias by position.
@@ -200,8 +212,20 @@ class PositionBiased : public HeadedAttention {
   using HeadedAttention::HeadedAttention;
 
   /// Null: none.
-  void set_position_bias(std::shared_ptr<PositionBias> bias) { bias_ = std::move(bias); }
+  void set_position_bias(std::shared_ptr<PositionBias> bias) {
+    TUTTI_CHECK(!bias || !has_share(),
+                "attention: a bias by position (ALiBi) is of all heads, of which this rank has a "
+                "share; leave it out, or tensor_parallel()");
+    bias_ = std::move(bias);
+  }
   [[nodiscard]] const std::shared_ptr<PositionBias>& position_bias() const { return bias_; }
+
+  void take_share(std::int64_t shares) override {
+    TUTTI_CHECK_VALUE(!bias_,
+                      "attention: there is a bias by position (ALiBi), which is of all heads, and "
+                      "a rank would have a share of them; leave out one of the two");
+    HeadedAttention::take_share(shares);
+  }
 
  protected:
   [[nodiscard]] at::Tensor bias_of(std::int64_t length, const at::Tensor& like) const override {
@@ -288,6 +312,19 @@ TUTTI_INLINE at::Tensor SeenKeys::four(at::Tensor x) {
     x = x.unsqueeze(0);
   }
   return x;
+}
+
+TUTTI_INLINE void HeadedAttention::take_share(std::int64_t shares) {
+  const std::int64_t pairs = attention_.key_value_heads;
+  TUTTI_CHECK_VALUE(
+      shares >= 1 && attention_.heads % shares == 0 && (pairs % shares == 0 || shares % pairs == 0),
+      "attention: ", attention_.heads, " heads, with ", pairs,
+      " of keys and values, are to be shared by ", shares,
+      " ranks; expected a number that divides the heads, and that divides those of "
+      "keys and values or is a multiple of them");
+  attention_.heads /= shares;
+  attention_.key_value_heads = std::max<std::int64_t>(1, pairs / shares);
+  has_share_ = true;
 }
 
 TUTTI_INLINE at::Tensor HeadedAttention::probabilities(const at::Tensor& q, const at::Tensor& k,

@@ -180,6 +180,18 @@ class Substitute : public torch::nn::Module {
   }
 };
 
+/// A module that has to stay in the slot of its layer, which surgery then refuses to replace.
+class StaysInSlot {
+ public:
+  StaysInSlot() = default;
+  virtual ~StaysInSlot() = default;
+  StaysInSlot(const StaysInSlot&) = delete;
+  StaysInSlot& operator=(const StaysInSlot&) = delete;
+
+  /// Why, and what to do: "is spread over ranks; leave that out".
+  [[nodiscard]] virtual std::string why_it_stays() const = 0;
+};
+
 }  // namespace tutti::nn
 
 /// What programs use of the replaceable layer of a torch::nn one: see TUTTI_TEMPLATE.

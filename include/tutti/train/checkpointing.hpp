@@ -28,6 +28,7 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/xxh64.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/train/detail/data_group.hpp>
 #include <tutti/train/detail/sharding_support.hpp>
 #include <tutti/train/load_report.hpp>
 #include <tutti/train/policy_states.hpp>
@@ -384,7 +385,7 @@ TUTTI_INLINE checkpoint::Snapshot collect(const PolicyStates& policies, const St
     if (parts != nullptr) {
       save_rank_state(policies, snapshot.state.child("rng").child(std::to_string(state.rank)));
     } else {
-      save_rank_states(policies, *state.communicator, snapshot.state.child("rng"));
+      save_rank_states(policies, *detail::data_group(state), snapshot.state.child("rng"));
     }
   }
   checkpoint::IgnoreKeys keys(options.ignore_keys);
@@ -407,6 +408,11 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
   std::optional<checkpoint::ShardedSource> source;  // of a sharded one
   std::optional<detail::SharedReading> weights;
   const bool sharded = detail::agree_on_layout(path, *state.communicator);
+  TUTTI_CHECK(!sharded || state.spread == nullptr, "the checkpoint ", path,
+              " is a sharded one, and the model is spread over ranks (tensor_parallel), of which "
+              "each reads the whole; make it whole by `tutti-checkpoint consolidate` first");
+  std::unique_ptr<dist::Summoned> whole =
+      state.spread != nullptr ? state.spread->summon(/*write_back=*/true) : nullptr;
   detail::on_every_rank(*state.communicator, [&] {
     if (sharded) {
       source.emplace(path);
@@ -442,6 +448,7 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
       }
     }
     detail::add_own_weights(report);
+    whole.reset();  // this rank's part again, as the optimizers have it
     if (!options.weights_only) {
       load_run(state, run, saver, snapshot.state, report, source && options.shards > 0);
       detail::load_policies(

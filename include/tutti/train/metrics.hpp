@@ -19,6 +19,7 @@
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/gather_rows.hpp>
+#include <tutti/train/detail/data_group.hpp>
 
 namespace tutti::train {
 
@@ -197,7 +198,7 @@ TUTTI_INLINE void MetricSet::save(const State& state, const MetricValues& values
                                   Archive& archive) const {
   const c10::AutoGradMode no_grad(false);
   for (const auto& entry : entries_) {
-    archive.put("counts/" + entry.name, over_ranks(entry, *state.communicator, state));
+    archive.put("counts/" + entry.name, over_ranks(entry, *detail::data_group(state), state));
     if (!entry.named.empty()) {
       archive.put("named/" + entry.name, entry.named);
     }
@@ -211,7 +212,7 @@ TUTTI_INLINE void MetricSet::load(const State& state, const Archive& archive,
                                   MetricValues& values) {
   for (auto& entry : entries_) {
     entry.metric->reset();
-    if (state.rank == 0 && archive.contains("counts/" + entry.name)) {
+    if (detail::data_rank(state) == 0 && archive.contains("counts/" + entry.name)) {
       auto counts = archive.get<std::vector<at::Tensor>>("counts/" + entry.name);
       for (auto& count : counts) {
         count = count.to(state.device);

@@ -17,6 +17,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/train/detail/data_group.hpp>
 #include <tutti/train/policy_states.hpp>
 
 /// What differs between the ranks of a run, all of it random streams: every rank's goes into the
@@ -116,11 +117,12 @@ TUTTI_INLINE void save_rank_states(const PolicyStates& policies, dist::Communica
 
 TUTTI_INLINE std::function<void()> load_rank_state(const PolicyStates& policies, const State& state,
                                                    const Archive& archive) {
-  if (static_cast<int>(archive.size()) != state.world_size) {
-    TORCH_WARN("the checkpoint was saved by ", archive.size(), " ranks and is loaded by ",
-               state.world_size, "; random draws will not be those of the saved run");
+  const int ranks = detail::data_ranks(state);  // those of one copy of the model draw alike
+  if (static_cast<int>(archive.size()) != ranks) {
+    TORCH_WARN("the checkpoint was saved by ", archive.size(), " ranks and is loaded by ", ranks,
+               "; random draws will not be those of the saved run");
   }
-  const std::string rank = std::to_string(state.rank);
+  const std::string rank = std::to_string(detail::data_rank(state));
   if (!archive.contains(rank)) {
     return nullptr;
   }

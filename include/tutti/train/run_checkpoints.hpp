@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -22,6 +23,7 @@
 #include <tutti/checkpoint/sharded_snapshot.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/sharding.hpp>
+#include <tutti/dist/spread_model.hpp>
 #include <tutti/train/best_weights.hpp>
 #include <tutti/train/checkpointing.hpp>
 #include <tutti/train/detail/checkpoints.hpp>
@@ -91,7 +93,7 @@ class RunCheckpoints final : public Checkpoints {
       }
     });
     continues_ = source.continues;
-    source.options.shards = shards_of(options.sharding, state_.world_size);
+    source.options.shards = shards_of(options.sharding, detail::data_ranks(state_));
     if (source.path.empty()) {
       return {};
     }
@@ -277,10 +279,16 @@ class RunCheckpoints final : public Checkpoints {
   // Whole parameters in the model for as long as it lives; null where they always are, or nobody
   // needs them: for a sharded checkpoint only a checksum of weights that stay with the program
   // does.
-  [[nodiscard]] std::unique_ptr<dist::Summoned> summoned(bool sharded) const {
-    const bool wanted = state_.sharding != nullptr &&
-                        (!sharded || !detail::kept_elsewhere(policies_, state_).empty());
-    return wanted ? state_.sharding->summon() : nullptr;
+  [[nodiscard]] std::array<std::unique_ptr<dist::Summoned>, 2> summoned(bool sharded) const {
+    const bool wanted = !sharded || !detail::kept_elsewhere(policies_, state_).empty();
+    std::array<std::unique_ptr<dist::Summoned>, 2> out;
+    if (wanted && state_.sharding != nullptr) {
+      out[0] = state_.sharding->summon();
+    }
+    if (wanted && state_.spread != nullptr) {
+      out[1] = state_.spread->summon();  // of what is whole then; gone first
+    }
+    return out;
   }
 
   static checkpoint::SaverOptions saver_options(const Options& options) {

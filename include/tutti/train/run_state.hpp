@@ -13,6 +13,8 @@
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/train/detail/data_group.hpp>
+#include <tutti/train/detail/optimizer_parts.hpp>
 #include <tutti/train/detail/sharding_support.hpp>
 #include <tutti/train/load_report.hpp>
 #include <tutti/train/run.hpp>
@@ -93,7 +95,10 @@ TUTTI_INLINE void load_optimizers(State& state, const Archive& optimizers, bool 
               optimizers.size(), " optimizers, this run has ", state.optimizers.size());
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
     try {
-      const Archive& saved = optimizers.child(std::to_string(i));
+      Archive saved = optimizers.child(std::to_string(i));
+      if (state.spread != nullptr) {
+        make_part(saved, state);
+      }
       checkpoint::load_optimizer(*state.optimizers[i], parts ? without_states(saved) : saved,
                                  state.model.get());
     } catch (const c10::Error& error) {
@@ -158,7 +163,7 @@ TUTTI_INLINE void note_other_batches(const State& state, const Run& run, RunLoad
   if (!run.train || run.train.hooks.batch_transform || run.train.hooks.num_samples) {
     return;  // examples are counted in another way than the loader's
   }
-  const std::int64_t size = run.train.loader.batch_size() * state.world_size;
+  const std::int64_t size = run.train.loader.batch_size() * data_ranks(state);
   if (size == 0 || now.batch_in_epoch == 0 || now.sample_in_epoch % now.batch_in_epoch != 0 ||
       now.sample_in_epoch == now.batch_in_epoch * size ||
       now.sample_in_epoch >= run.train.loader.dataset_size()) {
@@ -198,6 +203,9 @@ TUTTI_INLINE void save_run(const State& state, const Run& run, const checkpoint:
       sharding_support().save(*state.optimizers[i], state, saved);
     } else {
       checkpoint::save_optimizer(*state.optimizers[i], saved, state.model.get());
+    }
+    if (state.spread != nullptr) {
+      detail::make_whole(saved, state);
     }
   }
   if (run.scaler) {
@@ -256,7 +264,7 @@ TUTTI_INLINE void load_run(State& state, Run& run, checkpoint::Saver* saver, con
   }
   if (has("rank_zero_seed")) {
     state.rank_zero_seed = archive.get<std::uint64_t>("rank_zero_seed");
-    state.seed = state.rank_zero_seed + static_cast<std::uint64_t>(state.rank);
+    state.seed = state.rank_zero_seed + static_cast<std::uint64_t>(detail::data_rank(state));
   }
   if (state.auto_microbatching && archive.contains("device_train_microbatch_size")) {
     state.device_train_microbatch_size =  // found before; it only shrinks from here

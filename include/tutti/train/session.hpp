@@ -14,6 +14,7 @@
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/models/spread_of.hpp>
 #include <tutti/optim/closure.hpp>
 #include <tutti/optim/sgd.hpp>
 #include <tutti/train/agreement.hpp>
@@ -22,6 +23,7 @@
 #include <tutti/train/best_weights.hpp>
 #include <tutti/train/checkpoint_path.hpp>
 #include <tutti/train/cpu_memory.hpp>
+#include <tutti/train/detail/data_group.hpp>
 #include <tutti/train/dry_run.hpp>
 #include <tutti/train/evaluation.hpp>
 #include <tutti/train/find_lr.hpp>
@@ -356,7 +358,7 @@ TUTTI_INLINE void Session::check_open() const {
 TUTTI_INLINE void Session::check_apart(const FindLrOptions& options) const {
   check_open();
   TUTTI_CHECK(!fits_, "find_lr: fit() is running, or steps are being made; call it before");
-  check_find_lr(options, state_, run_, !is_sharded(options_.sharding, state_.world_size));
+  check_find_lr(options, state_, run_, !is_sharded(options_.sharding, detail::data_ranks(state_)));
 }
 
 TUTTI_INLINE void Session::fail(std::exception_ptr error) {
@@ -377,6 +379,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   check_options(options_);
   join_world();
   check_common_options(options_, *state_.communicator);
+  state_.spread = model.module() ? models::spread_of(*model.module()).get() : nullptr;
   if (options_.dry_run > 0) {
     make_dry(options_, state_, scratch_);
   }
@@ -396,7 +399,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
     at::globalContext().setBenchmarkCuDNN(options_.cudnn_benchmark.on);
   }
   state_.rank_zero_seed = agree_on_seed(options_.seed, *state_.communicator);
-  state_.seed = state_.rank_zero_seed + static_cast<std::uint64_t>(state_.rank);
+  state_.seed = state_.rank_zero_seed + static_cast<std::uint64_t>(detail::data_rank(state_));
   seed_all(state_.seed);
   state_.precision = options_.precision;
   state_.task = std::move(model);
@@ -411,6 +414,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   state_.run_name = resolve_run_name(options_.run_name, *state_.communicator);
   state_.run_folder = resolve_run_folder(options_, state_);
   make_optimizer();
+  check_spread(*engine_, options_, state_);
   state_.logger.add(constants_);
   engine_->prepare(state_);
   engine_->fire<Init>(state_);
@@ -428,18 +432,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
     run_.fold_into_optimizer = false;                  // an average is of all weights
     run_.data_parallel.find_unused_parameters = true;  // those of the others
   }
-  if (is_sharded(options_.sharding, state_.world_size)) {
-    auto sharding =
-        make_sharding(engine_->why_no_sharding(keeps_whole(options_.sharding)), options_, state_);
-    run_.fold_into_optimizer = false;  // averages are of whole weights, norms over all ranks
-    state_.sharding = sharding.get();
-    run_.parallel = std::move(sharding);
-    if (const auto load_parts = std::exchange(run_.load_parts, nullptr)) {
-      detail::on_every_rank(*state_.communicator, load_parts);
-    }
-  } else {
-    run_.parallel = make_parallel(*engine_, state_, run_);
-  }
+  begin_parallel(*engine_, options_, state_, run_);
 }
 
 TUTTI_INLINE void Session::join_world() {
@@ -513,8 +506,9 @@ TUTTI_INLINE void Session::load() {
 
 // Deals a loader's examples to the ranks.
 TUTTI_INLINE DataSpec Session::shard(DataSpec data) const {
-  if (data && state_.world_size > 1 && !data.loader.shard(state_.rank, state_.world_size)) {
-    TORCH_WARN_ONCE("a loader has no shard(rank, world_size), so all ", state_.world_size,
+  const int ranks = detail::data_ranks(state_);
+  if (data && ranks > 1 && !data.loader.shard(detail::data_rank(state_), ranks)) {
+    TORCH_WARN_ONCE("a loader has no shard(rank, world_size), so all ", ranks,
                     " ranks read the same batches unless it deals them out itself");
   }
   return data;

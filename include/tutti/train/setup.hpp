@@ -27,6 +27,7 @@
 #include <tutti/dist/backend.hpp>
 #include <tutti/optim/class_name.hpp>
 #include <tutti/train/best_weights.hpp>
+#include <tutti/train/detail/data_group.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/policy_states.hpp>
 #include <tutti/train/report.hpp>
@@ -526,7 +527,7 @@ TUTTI_INLINE void say_stopped(const State& state, int signal) {
 
 TUTTI_INLINE std::unique_ptr<dist::DataParallel> make_parallel(bool leaves_unused,
                                                                const State& state, const Run& run) {
-  if (state.world_size == 1) {
+  if (detail::data_ranks(state) == 1) {
     return nullptr;
   }
   dist::DataParallelOptions options = run.data_parallel;
@@ -538,7 +539,7 @@ TUTTI_INLINE std::unique_ptr<dist::DataParallel> make_parallel(bool leaves_unuse
               "the processes have been joined, but the program "
               "cannot average gradients; add #include <tutti/dist/ddp.hpp> to the file that makes "
               "the Trainer");
-  return dist::backend().wrap(*state.model, state.communicator, options);
+  return dist::backend().wrap(*state.model, detail::data_group(state), options);
 }
 
 TUTTI_INLINE void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const Metrics& metrics,

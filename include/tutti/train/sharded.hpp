@@ -23,6 +23,8 @@
 #include <tutti/optim/averages.hpp>
 #include <tutti/optim/class_name.hpp>
 #include <tutti/optim/fused_step.hpp>
+#include <tutti/train/detail/data_group.hpp>
+#include <tutti/train/detail/optimizer_parts.hpp>
 #include <tutti/train/sharded_parts.hpp>
 #include <tutti/train/sharding.hpp>
 
@@ -83,45 +85,6 @@ TUTTI_INLINE std::vector<const dist::ShardedParameter*> sharded_parameters(
   return out;
 }
 
-// Where checkpoint::save_optimizer() writes the state of parameter i: in an optimizer of tutti, in
-// one of LibTorch.
-TUTTI_INLINE std::vector<std::string> paths_of_state(std::size_t i) {
-  return {"own/param" + std::to_string(i), "state/" + std::to_string(i)};
-}
-
-// The state of parameter i there; null: it has none.
-TUTTI_INLINE Archive* state_in(Archive& archive, std::size_t i) {
-  for (const std::string& path : paths_of_state(i)) {
-    if (archive.contains(path)) {
-      return &archive.child(path);
-    }
-  }
-  return nullptr;
-}
-
-// Replaces every tensor in `archive` that is as large as `like` by what `f(tensor, path)` makes of
-// it.
-template <class F>
-void replace_tensors(Archive& archive, at::IntArrayRef like, F&& f) {
-  std::vector<std::pair<std::string, at::Tensor>> found;
-  for (const auto& entry : archive.entries()) {
-    const at::Tensor* const tensor = entry.is_child() ? nullptr : entry.leaf().tensor();
-    if (tensor != nullptr && tensor->sizes() == like) {
-      found.emplace_back(entry.name, *tensor);
-    }
-  }
-  for (const auto& [name, tensor] : found) {
-    archive.erase(name);
-    archive.put(name, at::Tensor(f(tensor, archive.path() + '/' + name)));
-  }
-}
-
-TUTTI_INLINE void put_anew(Archive& archive, const char* name,
-                           const std::vector<std::string>& values) {
-  archive.erase(name);
-  archive.put(name, values);
-}
-
 // What an optimizer saves of each parameter has to be known, to be cut and put together.
 TUTTI_INLINE void check_known(const torch::optim::Optimizer& optimizer) {
   const auto* const fused = dynamic_cast<const optim::FusedStepOptimizer*>(&optimizer);
@@ -179,7 +142,7 @@ TUTTI_INLINE std::unique_ptr<dist::Sharding> shard_run(const dist::ShardingOptio
   for (const auto& optimizer : state.optimizers) {
     detail::check_known(*optimizer);
   }
-  auto sharding = dist::shard(*state.model, state.communicator, options);
+  auto sharding = dist::shard(*state.model, detail::data_group(state), options);
   for (const auto& optimizer : state.optimizers) {
     detail::take_shards(*optimizer, state, *sharding);
   }

@@ -5,16 +5,24 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/switched.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/sharding.hpp>
+#include <tutti/dist/spread_model.hpp>
+#include <tutti/optim/averages.hpp>
 #include <tutti/optim/class_name.hpp>
 #include <tutti/optim/closure.hpp>
+#include <tutti/optim/fused_step.hpp>
+#include <tutti/train/detail/data_group.hpp>
 #include <tutti/train/detail/sharding_support.hpp>
 #include <tutti/train/options.hpp>
+#include <tutti/train/run.hpp>
+#include <tutti/train/setup.hpp>
+#include <tutti/train/together.hpp>
 
 /// A run whose model is sharded: what it cannot have beside it.
 namespace tutti::train {
@@ -52,6 +60,37 @@ std::string_view why_no_sharding(const P& given, bool whole) {
 std::unique_ptr<dist::Sharding> make_sharding(const std::string& policies,
                                               const TrainerOptions& options, State& state);
 
+/// Refuses what a run whose model is spread over ranks cannot have. policies: why the recipe cannot
+/// have that; empty: it can. Throws c10::ValueError on every rank.
+void check_spread(const std::string& policies, const TrainerOptions& options, const State& state);
+template <class Engine>
+void check_spread(const Engine& engine, const TrainerOptions& options, const State& state) {
+  if (state.spread != nullptr) {
+    check_spread(engine.why_no_sharding(/*whole=*/false), options, state);
+  }
+}
+
+/// Shards the run, or averages its gradients, as options say; after AfterLoad. Throws as
+/// make_sharding() and make_parallel().
+template <class Engine>
+void begin_parallel(const Engine& engine, const TrainerOptions& options, State& state, Run& run) {
+  if (state.spread != nullptr) {
+    run.fold_into_optimizer = false;  // a rank's norm is of its part
+  }
+  if (!is_sharded(options.sharding, detail::data_ranks(state))) {
+    run.parallel = make_parallel(engine, state, run);
+    return;
+  }
+  auto sharding =
+      make_sharding(engine.why_no_sharding(keeps_whole(options.sharding)), options, state);
+  run.fold_into_optimizer = false;  // averages are of whole weights, norms over all ranks
+  state.sharding = sharding.get();
+  run.parallel = std::move(sharding);
+  if (const auto load_parts = std::exchange(run.load_parts, nullptr)) {
+    detail::on_every_rank(*state.communicator, load_parts);
+  }
+}
+
 }  // namespace tutti::train
 
 #if TUTTI_BODIES
@@ -85,6 +124,36 @@ TUTTI_INLINE std::unique_ptr<dist::Sharding> make_sharding(const std::string& po
               ", but the program cannot shard; add #include <tutti/train/sharded.hpp> to the file "
               "that makes the Trainer");
   return sharding_support().shard(sharding, state);
+}
+
+TUTTI_INLINE void check_spread(const std::string& policies, const TrainerOptions& options,
+                               const State& state) {
+  const std::string so = "the model is spread over ranks by tensor_parallel()";
+  const int ranks = state.spread->tensor_group()->size() * state.spread->data_group()->size();
+  TUTTI_CHECK_VALUE(ranks == state.world_size, so, ", over ", ranks, " ranks, and the run has ",
+                    state.world_size, "; give it the group of all ranks");
+  TUTTI_CHECK_VALUE(policies.empty(), so, ", which does not go with ", policies,
+                    ". Remove the policy, or leave the model whole");
+  for (const auto& optimizer : state.optimizers) {
+    const auto* const stepping = dynamic_cast<const optim::FusedStepOptimizer*>(optimizer.get());
+    const bool elementwise = (stepping == nullptr || stepping->elementwise()) &&
+                             !optim::calls_closure(*optimizer) &&
+                             dynamic_cast<const optim::KeepsAverages*>(optimizer.get()) == nullptr;
+    TUTTI_CHECK_VALUE(elementwise, so, ", but the optimizer ", optim::class_name(*optimizer),
+                      " looks at whole tensors, or puts others into the model, of which a rank has "
+                      "parts; take one that is elementwise, as AdamW, Lion or SGD");
+  }
+  TUTTI_CHECK_VALUE(!state.auto_microbatching && !options.device_train_microbatch_size.automatic &&
+                        !options.grad_accum.automatic,
+                    so,
+                    ", and the microbatch size is \"auto\", by which a rank finds out that it "
+                    "has no memory left while others wait for its part; set a size");
+  TUTTI_CHECK_VALUE(options.checkpoint_layout == CheckpointLayout::whole, so,
+                    ", and checkpoint_layout is sharded, which says rows of whole parameters; take "
+                    "CheckpointLayout::whole");
+  TUTTI_CHECK_VALUE(!options.restore_best, so,
+                    ", and restore_best keeps whole weights; keep the best checkpoints with "
+                    "CheckpointSaver");
 }
 
 }  // namespace tutti::train

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include <tutti/config.hpp>
 #include <tutti/core/batch.hpp>
@@ -22,6 +24,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/linear.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/embedding.h>
@@ -87,6 +90,61 @@ inline at::Tensor token_loss(const at::Tensor& logits, const at::Tensor& tokens)
 
 // The same for each sequence, [N]; 0 for one of which no token counts.
 at::Tensor sequence_losses(const at::Tensor& logits, const at::Tensor& tokens);
+
+// Logits of which each rank of a model that is spread over ranks has those of its own tokens.
+class SpreadTokens {
+ public:
+  SpreadTokens() = default;
+  virtual ~SpreadTokens();
+  SpreadTokens(const SpreadTokens&) = delete;
+  SpreadTokens& operator=(const SpreadTokens&) = delete;
+
+  // All tokens of all ranks.
+  [[nodiscard]] virtual std::int64_t vocabulary() const = 0;
+  // Of x [N, T, width], the same on all ranks: [N, T, own tokens]. weight, bias: this rank's rows.
+  [[nodiscard]] virtual at::Tensor logits(const at::Tensor& x, const at::Tensor& weight,
+                                          const at::Tensor& bias) const = 0;
+  // [N, T, vocabulary] of [N, T, own tokens]; a collective.
+  [[nodiscard]] virtual at::Tensor whole(const at::Tensor& logits) const = 0;
+  // The losses [n] of logits [n, own tokens], 0 for targets of -100; a collective.
+  [[nodiscard]] virtual at::Tensor losses(const at::Tensor& logits,
+                                          const at::Tensor& targets) const = 0;
+};
+
+// A model with a head that gives logits of tokens. Once it is spread over ranks, training passes
+// give the logits of a rank's own tokens, which loss and metrics know what to do with; all others
+// give those of all tokens.
+class HasTokenHead {
+ public:
+  virtual ~HasTokenHead() = default;
+
+  // Null: every rank has all tokens.
+  void spread_tokens(std::shared_ptr<const SpreadTokens> spread) { spread_ = std::move(spread); }
+  [[nodiscard]] const std::shared_ptr<const SpreadTokens>& spread() const { return spread_; }
+
+ protected:
+  // The logits of x by a table, or a head's matrix, of tokens.
+  [[nodiscard]] at::Tensor token_logits(const at::Tensor& x, const at::Tensor& weight,
+                                        const at::Tensor& bias = {}) const;
+  // Those of all tokens, if they are not.
+  [[nodiscard]] at::Tensor all_logits(const at::Tensor& logits) const {
+    return is_part(logits) ? spread_->whole(logits) : logits;
+  }
+  // As forward() returns them.
+  [[nodiscard]] at::Tensor given_logits(const at::Tensor& logits, bool training) const {
+    return training && c10::GradMode::is_enabled() ? logits : all_logits(logits);
+  }
+  // token_loss() and sequence_losses() of both kinds.
+  [[nodiscard]] at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& tokens) const;
+  [[nodiscard]] at::Tensor losses_of(const at::Tensor& logits, const at::Tensor& tokens) const;
+
+ private:
+  [[nodiscard]] bool is_part(const at::Tensor& logits) const {
+    return spread_ != nullptr && logits.size(-1) != spread_->vocabulary();
+  }
+
+  std::shared_ptr<const SpreadTokens> spread_;
+};
 
 // Initialises the layers of `model` as Hugging Face does: normal numbers, no biases.
 void initialize(torch::nn::Module& model, double range);
@@ -237,6 +295,32 @@ TUTTI_INLINE at::Tensor sequence_losses(const at::Tensor& logits, const at::Tens
   const at::Tensor each =
       at::cross_entropy_loss(logits.flatten(0, -2), tokens.flatten(), {}, at::Reduction::None)
           .view(tokens.sizes());
+  return each.sum(1).div(tokens.ne(-100).sum(1).clamp_min(1));
+}
+
+TUTTI_INLINE SpreadTokens::~SpreadTokens() = default;
+
+TUTTI_INLINE at::Tensor HasTokenHead::token_logits(const at::Tensor& x, const at::Tensor& weight,
+                                                   const at::Tensor& bias) const {
+  return spread_ ? spread_->logits(x, weight, bias) : at::linear(x, weight, bias);
+}
+
+TUTTI_INLINE at::Tensor HasTokenHead::loss_of(const at::Tensor& logits,
+                                              const at::Tensor& tokens) const {
+  if (!is_part(logits)) {
+    return token_loss(logits, tokens);
+  }
+  const at::Tensor targets = tokens.flatten();
+  return spread_->losses(logits.flatten(0, -2), targets).sum() / targets.ne(-100).sum();
+}
+
+TUTTI_INLINE at::Tensor HasTokenHead::losses_of(const at::Tensor& logits,
+                                                const at::Tensor& tokens) const {
+  if (!is_part(logits)) {
+    return sequence_losses(logits, tokens);
+  }
+  const at::Tensor each =
+      spread_->losses(logits.flatten(0, -2), tokens.flatten()).view(tokens.sizes());
   return each.sum(1).div(tokens.ne(-100).sum(1).clamp_min(1));
 }
 

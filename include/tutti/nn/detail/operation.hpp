@@ -124,6 +124,10 @@ TUTTI_INLINE void Placement::move(at::Tensor tensor, bool with_dtype) const {
 }
 
 TUTTI_INLINE void Operation::add(Visit where, Replacement replacement, nn::Slot* slot, bool exact) {
+  if (slot != nullptr && *slot) {
+    const auto* const stays = dynamic_cast<const nn::StaysInSlot*>(slot->module().get());
+    TUTTI_CHECK(stays == nullptr, "surgery: the layer '", where.path, "' ", stays->why_it_stays());
+  }
   refuse_nesting(where);
   refuse_loop(where, replacement);
   swaps_.push_back({where.module, replacement.module(), where.path});

@@ -1,0 +1,267 @@
+// A Trainer whose model is spread over ranks, in two dimensions, with checkpoints.
+
+#include <tutti/models/tensor_parallel.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include <tutti/algorithms/ema.hpp>
+#include <tutti/algorithms/gradient_clipping.hpp>
+#include <tutti/algorithms/sam.hpp>
+#include <tutti/checkpoint/snapshot.hpp>
+#include <tutti/data/tensor_loader.hpp>
+#include <tutti/models/gpt2.hpp>
+#include <tutti/models/spread_of.hpp>
+#include <tutti/optim/adam.hpp>
+#include <tutti/optim/muon.hpp>
+#include <tutti/train/sharded.hpp>
+#include <tutti/trainer.hpp>
+
+#include "dist/alone.hpp"
+#include "dist/ranks.hpp"
+#include "support/catch.hpp"
+#include "support/message.hpp"
+#include "support/temporary_folder.hpp"
+
+using namespace tutti;
+using Catch::Matchers::ContainsSubstring;
+using dist::SequenceParallel;
+using dist::ShardStage;
+using tutti_test::all_passed;
+using tutti_test::alone;
+using tutti_test::run_ranks;
+
+namespace {
+
+auto gpt2(const models::TensorParallelOptions& spread = {.degree = 1}) {
+  torch::manual_seed(1);
+  models::GPT2Options size{.vocab_size = 37, .n_positions = 8, .n_embd = 16, .n_layer = 2};
+  size.n_head = 4;
+  size.resid_pdrop = size.embd_pdrop = size.attn_pdrop = 0;
+  auto model = models::GPT2LMHeadModel(size);
+  model->to(at::kDouble);
+  models::tensor_parallel(*model, spread);
+  return model.ptr();
+}
+
+TrainerOptions options(std::int64_t batch_size) {
+  at::manual_seed(7);
+  const at::Tensor ids = at::randint(37, {24, 8}, at::kLong);
+  Batch texts;
+  texts["input_ids"] = ids;
+  texts["labels"] = ids;
+  const TensorLoader loader{texts, {.batch_size = batch_size, .shuffle = false}};
+  return {.train = loader,
+          .eval = {{"test", loader}},
+          .max_duration = "2ep",
+          .optimizer = AdamW{.lr = 1e-2},
+          .device = "cpu",
+          .seed = 3,
+          .progress_bar = false};
+}
+
+const GradientClipping clipping{.clipping_type = ClippingType::norm, .clipping_threshold = 0.2};
+
+/// What a run reports: losses and counts of examples; metrics, which are sums of floats.
+struct Report final {
+  std::vector<double> all{};
+  std::vector<double> metrics{};
+  void apply(BatchEnd, State& state) {
+    all.push_back(state.total_loss.at("total").item<double>());
+    all.push_back(static_cast<double>(state.timestamp.sample));
+    for (const auto& [name, value] : state.train_metric_values) {
+      metrics.push_back(value);
+    }
+  }
+  void apply(EvalEnd, State& state) {
+    for (const auto& [name, value] : state.eval_metric_values.at("test")) {
+      metrics.push_back(value);
+    }
+    all.push_back(static_cast<double>(state.eval_timestamp.sample));
+  }
+};
+
+/// Trains a model; with a folder saves it there at the end.
+Report trained(std::shared_ptr<models::GPT2LMHeadModelImpl> model, TrainerOptions with,
+               const std::string& saved = {}) {
+  Trainer<Report, GradientClipping> trainer(std::move(model), std::move(with), Report{}, clipping);
+  trainer.fit();
+  if (!saved.empty()) {
+    trainer.save_checkpoint(saved);
+  }
+  return trainer.get<Report>();
+}
+
+double difference(const std::vector<double>& one, const std::vector<double>& other) {
+  double most = one.size() == other.size() && !one.empty() ? 0 : INFINITY;
+  for (std::size_t i = 0; i < std::min(one.size(), other.size()); ++i) {
+    const double off = std::abs(one[i] - other[i]);
+    most = off <= most ? most : off;
+  }
+  return most;
+}
+
+/// Every tensor of a checkpoint by its path.
+std::map<std::string, at::Tensor> tensors_of(const std::string& path) {
+  const auto snapshot = checkpoint::read_snapshot(path);
+  std::map<std::string, at::Tensor> out;
+  const auto take = [&](const std::string& prefix) {
+    return [&out, prefix](const std::string& name, const ArchiveLeaf& leaf) {
+      if (const at::Tensor* tensor = leaf.tensor()) {
+        out[prefix + name] = *tensor;
+      }
+    };
+  };
+  snapshot.model.each_leaf(take("model/"));
+  snapshot.state.child("optimizers").each_leaf(take("optimizers/"));
+  return out;
+}
+
+void check_equal(const std::string& one, const std::string& other) {
+  const auto a = tensors_of(one);
+  const auto b = tensors_of(other);
+  CHECK(a.size() > 60);  // weights and two moments of each
+  REQUIRE(a.size() == b.size());
+  for (const auto& [name, tensor] : a) {
+    INFO(name);
+    CHECK(tensor.equal(b.at(name)));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("rank body: a Trainer in two dimensions", "[.rank]") {
+  dist::initialize();
+  std::vector<std::pair<std::string, Report>> runs;
+  for (const auto sequence : {SequenceParallel::no, SequenceParallel::yes}) {
+    for (const ShardStage stage :
+         {ShardStage::none, ShardStage::optimizer, ShardStage::gradients, ShardStage::parameters}) {
+      TrainerOptions with = options(6);
+      with.sharding.stage = stage;
+      with.device_train_microbatch_size = 2;
+      runs.emplace_back(std::string(to_string(stage)),
+                        trained(gpt2({.degree = 2, .sequence = sequence}), with));
+    }
+  }
+  runs.emplace_back("all four ranks", trained(gpt2({.degree = 4}), options(12)));
+  const auto one = alone([&] {
+    TrainerOptions with = options(12);
+    with.device_train_microbatch_size = 4;
+    return trained(gpt2(), with);
+  });
+  CHECK(one.all.size() == 10);
+  CHECK(one.metrics.size() == 12);
+  for (const auto& [name, reported] : runs) {
+    INFO(name);
+    CHECK(difference(reported.all, one.all) < 1e-11);
+    CHECK(difference(reported.metrics, one.metrics) < 1e-4);
+  }
+}
+
+TEST_CASE("a Trainer trains a model on two ranks and two copies as one process does",
+          "[models][tensor_parallel]") {
+  CHECK(run_ranks("rank body: a Trainer in two dimensions", 4, std::chrono::seconds(180)) ==
+        all_passed);
+}
+
+TEST_CASE("rank body: checkpoints of a model over other ranks", "[.rank]") {
+  const std::string folder = std::getenv("TUTTI_TEST_FOLDER");
+  const auto group = dist::initialize();
+  const auto first_epoch = [](std::int64_t batch) {
+    TrainerOptions with = options(batch);
+    with.max_duration = "1ep";
+    return with;
+  };
+  TrainerOptions with = first_epoch(6);
+  with.sharding.stage = ShardStage::gradients;  // moments are parts of parts
+  trained(gpt2({.degree = 2}), with, folder + "/two");
+  // Loaded and saved by one rank each, then by all four together: the same numbers.
+  const std::pair<int, std::string> next[] = {{1, "one"}, {4, "four"}, {2, "again"}};
+  std::string last = folder + "/two";
+  std::vector<Report> continued;
+  for (const auto& [degree, name] : next) {
+    with = options(12 * degree / 4);
+    with.load_path = last;
+    with.eval = {};
+    {
+      Trainer trainer(gpt2({.degree = degree}), with);
+      trainer.save_checkpoint(folder + "/" + name);
+    }
+    last = folder + "/" + name;
+    continued.push_back(trained(gpt2({.degree = degree}), with));
+  }
+  group->barrier();
+  for (const auto& [degree, name] : next) {
+    INFO(name);
+    check_equal(folder + "/two", folder + "/" + name);
+  }
+  const auto one = alone([&] {
+    TrainerOptions whole = options(12);
+    whole.load_path = folder + "/two";
+    whole.eval = {};
+    return trained(gpt2(), whole);
+  });
+  for (const Report& reported : continued) {
+    CHECK(difference(reported.all, one.all) < 1e-11);
+  }
+}
+
+TEST_CASE("a checkpoint is the whole model's, for any number of ranks a model",
+          "[models][tensor_parallel]") {
+  const TemporaryFolder folder;
+  ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
+  CHECK(run_ranks("rank body: checkpoints of a model over other ranks", 4,
+                  std::chrono::seconds(180)) == all_passed);
+}
+
+namespace {
+
+std::string refused(TrainerOptions with, auto... policies) {
+  try {
+    Trainer<decltype(policies)...> trainer(gpt2({.degree = 2}), std::move(with),
+                                           std::move(policies)...);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("rank body: what does not go with a model over ranks", "[.rank]") {
+  dist::initialize();
+  CHECK_THAT(refused(options(6), SAM{}),
+             ContainsSubstring("by tensor_parallel(), which does not go with SAM: it climbs"));
+  CHECK_THAT(refused(options(6), EMA{}), ContainsSubstring("EMA: it averages whole weights"));
+  TrainerOptions with = options(6);
+  with.optimizer = Muon{};
+  CHECK_THAT(refused(with), ContainsSubstring("the optimizer Muon looks at whole tensors"));
+  with = options(6);
+  with.device_train_microbatch_size = "auto";
+  CHECK_THAT(refused(with), ContainsSubstring("the microbatch size is \"auto\""));
+  with = options(6);
+  with.checkpoint_layout = CheckpointLayout::sharded;
+  CHECK_THAT(refused(with), ContainsSubstring("checkpoint_layout is sharded"));
+  with = options(6);
+  with.restore_best = {.monitor = "LanguageCrossEntropy", .dataloader_label = "test"};
+  CHECK_THAT(refused(with), ContainsSubstring("restore_best keeps whole weights"));
+  const auto adaptive = message([&] {
+    Trainer<GradientClipping> trainer(
+        gpt2({.degree = 2}), options(6),
+        {.clipping_type = ClippingType::adaptive, .clipping_threshold = 0.1});
+    trainer.fit();
+  });
+  CHECK_THAT(adaptive, ContainsSubstring("clipping_type is adaptive"));
+}
+
+TEST_CASE("what cannot train a model over ranks is refused by name", "[models][tensor_parallel]") {
+  CHECK(run_ranks("rank body: what does not go with a model over ranks", 2) == all_passed);
+}
