@@ -29,6 +29,7 @@
 #include <tutti/train/graphed.hpp>
 #include <tutti/train/load_report.hpp>
 #include <tutti/train/loop.hpp>
+#include <tutti/train/num_threads.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/report.hpp>
 #include <tutti/train/reproducibility.hpp>
@@ -380,6 +381,9 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   if (options_.dry_run > 0) {
     make_dry(options_, state_, scratch_);
   }
+  if (options_.num_threads.count > 0) {
+    at::set_num_threads(static_cast<int>(options_.num_threads.count));
+  }
   cpu_memory_.used = options_.cache_cpu_memory && state_.device.is_cpu();
   const cpu::Cache memory(cpu_memory_.used);
   check_precision(options_.precision, state_.device);
@@ -439,6 +443,9 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
     }
   } else {
     run_.parallel = make_parallel(*engine_, state_, run_);
+  }
+  if (options_.num_threads.automatic) {
+    run_.threads = choose_threads(state_, engine_->states());
   }
 }
 
