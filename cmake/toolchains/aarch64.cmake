@@ -37,4 +37,4 @@ if(TUTTI_QEMU_AARCH64)
 endif()
 
 # LibTorch's library names others, of BLAS and CUDA, which the linker need not see.
-string(APPEND CMAKE_EXE_LINKER_FLAGS_INIT " -Wl,--allow-shlib-undefined -Wl,--unresolved-symbols=ignore-in-shared-libs")
+set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,--allow-shlib-undefined")

@@ -243,7 +243,14 @@ TUTTI_INLINE NumThreads::NumThreads(PolicyStates policies, Clock clock)
     : policies_(std::move(policies)),
       clock_(std::move(clock)),
       start_(at::get_num_threads()),
-      choice_(thread_counts(start_)) {}
+      choice_(thread_counts(start_)) {
+  for (PolicyState& policy : policies_) {
+    if (policy.saver != nullptr) {  // a step writes no file, and one may be being written
+      policy.save = nullptr;
+      policy.load = nullptr;
+    }
+  }
+}
 
 // Somebody has set another number, which begins everything anew.
 TUTTI_INLINE void NumThreads::follow_start() {
