@@ -265,9 +265,9 @@ TEST_CASE(
   const Threads one(1);
   const Warnings warnings;
   trained("auto");
-  REQUIRE_FALSE(warnings.texts.empty());
-  CHECK_THAT(warnings.texts[0],
-             ContainsSubstring("num_threads is auto, but there are no fewer: it stays 1"));
+  CHECK(std::any_of(warnings.texts.begin(), warnings.texts.end(), [](const std::string& text) {
+    return text.find("num_threads is auto, but there are no fewer: it stays 1") != text.npos;
+  }));
   State state;
   state.device = at::Device("cuda:0");
   CHECK(train::choose_threads(state, {}) == nullptr);

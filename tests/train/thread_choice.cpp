@@ -112,7 +112,7 @@ TEST_CASE("time starts a trial as well, and one that changes nothing makes the n
   steps(choice, 24, times);
   CHECK(until_trial() == ThreadChoice::patience * ThreadChoice::most_rest);  // not longer than that
 
-  steps(choice, 24, {{2, 1.0}, {1, 0.5}});  // then one that changes something
+  steps(choice, 8, {{2, 1.0}, {1, 0.5}});  // then one that changes something
   CHECK(choice.chosen() == 1);
   CHECK(until_trial() == ThreadChoice::patience * ThreadChoice::least_rest);
 }
