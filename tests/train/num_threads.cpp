@@ -270,6 +270,6 @@ TEST_CASE(
   }));
   State state;
   state.device = at::Device("cuda:0");
-  CHECK(train::choose_threads(state, {}) == nullptr);
+  CHECK(train::choose_threads("auto", state, {}) == nullptr);
   CHECK_THAT(warnings.texts.back(), ContainsSubstring("the model is on cuda:0"));
 }

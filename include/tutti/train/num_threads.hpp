@@ -22,6 +22,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/batch.hpp>
+#include <tutti/core/count_or_auto.hpp>
 #include <tutti/core/detail/xxh64.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
@@ -104,9 +105,13 @@ class NumThreads final : public StepThreads {
   std::int64_t compared_ = 0;
 };
 
-/// What chooses the number of threads of each step, for num_threads "auto"; null where there is
-/// nothing to choose, as on a GPU, which a warning says. policies: of the run.
-std::unique_ptr<StepThreads> choose_threads(const State& state, PolicyStates policies);
+/// Gives the whole program so many threads within operators; 0 and "auto": as LibTorch is set.
+void set_num_threads(const CountOrAuto& wanted);
+
+/// What chooses the number of threads of each step where `wanted` is "auto"; null where it is not,
+/// and where there is nothing to choose, as on a GPU, which a warning says. policies: of the run.
+std::unique_ptr<StepThreads> choose_threads(const CountOrAuto& wanted, const State& state,
+                                            PolicyStates policies);
 
 }  // namespace tutti::train
 
@@ -414,8 +419,18 @@ TUTTI_INLINE Outputs NumThreads::evaluate(State& state, c10::function_ref<Output
   return outputs;
 }
 
-TUTTI_INLINE std::unique_ptr<StepThreads> choose_threads(const State& state,
+TUTTI_INLINE void set_num_threads(const CountOrAuto& wanted) {
+  if (wanted.count > 0) {
+    at::set_num_threads(static_cast<int>(wanted.count));
+  }
+}
+
+TUTTI_INLINE std::unique_ptr<StepThreads> choose_threads(const CountOrAuto& wanted,
+                                                         const State& state,
                                                          PolicyStates policies) {
+  if (!wanted.automatic) {
+    return nullptr;
+  }
   const int threads = at::get_num_threads();
   std::string why_not;
   if (!state.device.is_cpu()) {

@@ -381,9 +381,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   if (options_.dry_run > 0) {
     make_dry(options_, state_, scratch_);
   }
-  if (options_.num_threads.count > 0) {
-    at::set_num_threads(static_cast<int>(options_.num_threads.count));
-  }
+  set_num_threads(options_.num_threads);
   cpu_memory_.used = options_.cache_cpu_memory && state_.device.is_cpu();
   const cpu::Cache memory(cpu_memory_.used);
   check_precision(options_.precision, state_.device);
@@ -393,12 +391,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   if (options_.deterministic_mode) {
     configure_deterministic_mode(options_.deterministic_mode.warns);
   }
-  if (!options_.tf32.automatic) {
-    allow_tf32(options_.tf32.on);
-  }
-  if (!options_.cudnn_benchmark.automatic) {
-    at::globalContext().setBenchmarkCuDNN(options_.cudnn_benchmark.on);
-  }
+  set_cuda_arithmetic(options_.tf32, options_.cudnn_benchmark);
   state_.rank_zero_seed = agree_on_seed(options_.seed, *state_.communicator);
   state_.seed = state_.rank_zero_seed + static_cast<std::uint64_t>(state_.rank);
   seed_all(state_.seed);
@@ -444,9 +437,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   } else {
     run_.parallel = make_parallel(*engine_, state_, run_);
   }
-  if (options_.num_threads.automatic) {
-    run_.threads = choose_threads(state_, engine_->states());
-  }
+  run_.threads = choose_threads(options_.num_threads, state_, engine_->states());
 }
 
 TUTTI_INLINE void Session::join_world() {
