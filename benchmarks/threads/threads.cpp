@@ -13,7 +13,6 @@
 
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/flatten.h>
 #include <torch/nn/modules/linear.h>
 
 #include <tutti/core/detail/xxh64.hpp>

@@ -62,7 +62,7 @@ Ran run(int threads, int steps, bool chooses, Bits bits, Rows&& rows,
   state.rank = state.communicator->rank();
   state.world_size = state.communicator->size();
   const auto net = tiny::net(1, /*drop=*/0.3);
-  const torch::nn::BatchNorm1d norm(4);
+  torch::nn::BatchNorm1d norm(4);
   net->register_module("norm", norm);
   state.task = AnyModel(net);
   state.model = net;
