@@ -452,6 +452,7 @@ inline Program& Program::add(TrainerOptions& options) {
   add("--allow-idle-policies", o.allow_idle_policies, "accept policies that never act");
   add("--device", o.device, "auto, cpu, cuda, cuda:1");
   add("--precision", o.precision, "fp32, amp_bf16, amp_fp16, bf16_true");
+  add("--num-threads", o.num_threads, "within operators; 0: as set; auto: the fastest, same bits");
   add("--cache-cpu-memory", o.cache_cpu_memory, "large tensors get the memory of freed ones");
   add("--cuda-graphs", o.cuda_graphs, "true, false, or auto: where they can be");
   add("--seed", o.seed, "of all random streams; default: random");

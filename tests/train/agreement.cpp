@@ -28,6 +28,7 @@ TEST_CASE("ranks with different options are told of the first difference", "[tra
   TrainerOptions other = usual;
   other.progress_bar = false;
   other.device = "cpu";
+  other.num_threads = 2;
   CHECK(refused(usual, other) == Names(3, "nothing"));  // each for itself
 
   other.save_interval = "10ba";
@@ -46,6 +47,11 @@ TEST_CASE("ranks with different options are told of the first difference", "[tra
   CHECK_THAT(refused(usual, other)[0],
              EndsWith("rank 2 has [device_train_microbatch_size = auto] where rank 0 has "
                       "[device_train_microbatch_size = 0]; give every rank the same"));
+  other = usual;
+  other.num_threads = "auto";
+  CHECK_THAT(refused(usual, other)[0],
+             EndsWith("rank 2 has [num_threads is auto = true] where rank 0 has [num_threads is "
+                      "auto = false]; give every rank the same"));
   other = usual;
   other.checkpoint_layout = CheckpointLayout::sharded;
   CHECK_THAT(refused(usual, other)[1],

@@ -64,6 +64,7 @@ TEST_CASE("what is this library's own changes nothing that was not asked for", "
   CHECK(given.device == "auto");
   CHECK(given.precision == Precision::fp32);  // the reference: amp_fp16 on a GPU
   CHECK((given.cuda_graphs == OnOrAuto(false)));
+  CHECK((given.num_threads == CountOrAuto(0)));
   CHECK((given.tf32 == OnOrAuto("auto")));
   CHECK((given.cudnn_benchmark == OnOrAuto("auto")));
   CHECK(given.fold_into_optimizer);

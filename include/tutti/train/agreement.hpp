@@ -93,6 +93,7 @@ TUTTI_INLINE std::vector<std::string> common_options(const TrainerOptions& optio
   add("overfit_batches", o.overfit_batches);
   add("sanity_eval", o.sanity_eval);
   add("detect_anomaly", o.detect_anomaly);
+  add("num_threads is auto", o.num_threads.automatic);  // else each rank has its own
   add("precision", o.precision);
   add("a save_folder is set", !o.save_folder.empty() || !o.run_folder.empty());
   add("save_interval", o.save_interval);

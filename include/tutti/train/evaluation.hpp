@@ -64,7 +64,7 @@ class EvalScope {
 /// makes.
 template <class Engine>
 void evaluate_part(Engine& engine, State& state, EvalSet& set, Transfer& transfer,
-                   const Batch& part, std::int64_t extra) {
+                   const Batch& part, std::int64_t extra, StepThreads* threads) {
   Batch batch = set.data.transform_microbatch(transfer(part));
   const std::int64_t size = extra > 0 ? batch.num_samples() : 0;
   const bool counts = extra == 0 || size > extra;
@@ -72,7 +72,9 @@ void evaluate_part(Engine& engine, State& state, EvalSet& set, Transfer& transfe
   engine.template fire<EvalBeforeForward>(state);
   cast_inputs(state);
   const auto low = state.autocast();
-  state.outputs = eval_forward(state);
+  state.outputs = threads != nullptr
+                      ? threads->evaluate(state, [&state] { return eval_forward(state); })
+                      : eval_forward(state);
   engine.template fire<EvalAfterForward>(state);
   if (counts) {
     set.metrics.update(state.task, state.batch, state.outputs);
@@ -82,7 +84,7 @@ void evaluate_part(Engine& engine, State& state, EvalSet& set, Transfer& transfe
 /// All microbatches of state.batch, whose last `extra` examples do not count.
 template <class Engine>
 void evaluate_parts(Engine& engine, State& state, EvalSet& set, Transfer& transfer,
-                    std::int64_t extra) {
+                    std::int64_t extra, StepThreads* threads) {
   const std::int64_t size = set.microbatch.count;
   const bool whole =
       size <= 0 || (set.microbatch.automatic && size >= set.data.num_samples(state.batch));
@@ -94,7 +96,7 @@ void evaluate_parts(Engine& engine, State& state, EvalSet& set, Transfer& transf
     extra -= extras[i - 1];
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    evaluate_part(engine, state, set, transfer, parts[i], extras[i]);
+    evaluate_part(engine, state, set, transfer, parts[i], extras[i], threads);
   }
 }
 
@@ -102,7 +104,7 @@ void evaluate_parts(Engine& engine, State& state, EvalSet& set, Transfer& transf
 /// counted is taken back. Logs their size as `trainer/<label>/device_eval_microbatch_size`.
 template <class Engine>
 void evaluate_what_fits(Engine& engine, State& state, EvalSet& set, Transfer& transfer,
-                        std::int64_t extra) {
+                        std::int64_t extra, StepThreads* threads) {
   std::int64_t& size = set.microbatch.count;
   if (size == 0) {
     size = state.communicator->all_reduce_value(set.data.num_samples(state.batch),
@@ -110,7 +112,7 @@ void evaluate_what_fits(Engine& engine, State& state, EvalSet& set, Transfer& tr
   }
   const Batch whole = state.batch;
   const auto counts = set.metrics.counts();
-  while (!all_agree(fits([&] { evaluate_parts(engine, state, set, transfer, extra); }),
+  while (!all_agree(fits([&] { evaluate_parts(engine, state, set, transfer, extra, threads); }),
                     *state.communicator)) {
     state.batch = whole;
     state.outputs = {};
@@ -127,9 +129,9 @@ void evaluate_what_fits(Engine& engine, State& state, EvalSet& set, Transfer& tr
 /// Evaluates one set: its metrics over all of its examples, each counted once.
 ///
 /// Fires EvalStart to EvalEnd; logs `metrics/<label>/<name>` at the training batch count and keeps
-/// the values in state.eval_metric_values.
+/// the values in state.eval_metric_values. threads: choose their number; null: it stays.
 template <class Engine>
-void evaluate(Engine& engine, State& state, EvalSet& set) {
+void evaluate(Engine& engine, State& state, EvalSet& set, StepThreads* threads = nullptr) {
   const EvalScope scope(state);
   Transfer transfer(state.device);
   dist::Communicator& world = *state.communicator;
@@ -156,9 +158,9 @@ void evaluate(Engine& engine, State& state, EvalSet& set) {
     state.eval_retries = 0;
     engine.template fire<EvalBatchStart>(state);
     if (set.microbatch.automatic) {
-      evaluate_what_fits(engine, state, set, transfer, extra);
+      evaluate_what_fits(engine, state, set, transfer, extra, threads);
     } else {
-      evaluate_parts(engine, state, set, transfer, extra);
+      evaluate_parts(engine, state, set, transfer, extra, threads);
     }
     state.eval_timestamp = state.eval_timestamp.to_next_batch(counts[0], counts[1], clock.lap());
     ++done;
@@ -196,7 +198,7 @@ void evaluate_sets(Engine& engine, State& state, Run& run, const std::vector<Eva
   }
   engine.template fire<EvalBeforeAll>(state);
   for (EvalSet* set : due) {
-    evaluate(engine, state, *set);
+    evaluate(engine, state, *set, run.threads.get());
   }
   engine.template fire<EvalAfterAll>(state);
   if (run.best) {
@@ -212,7 +214,7 @@ void evaluate_standalone(Engine& engine, State& state, Run& run, std::vector<Eva
   }
   engine.template fire<EvalStandaloneStart>(state);
   for (EvalSet& set : sets) {
-    evaluate(engine, state, set);
+    evaluate(engine, state, set, run.threads.get());
   }
   engine.template fire<EvalStandaloneEnd>(state);
 }

@@ -39,7 +39,7 @@ class Loop {
   /// saved after the same batch, and FitEnd is not fired.
   void operator()() {
     if constexpr (requires { engine_.allow_deferred(true); }) {
-      engine_.allow_deferred(!run_.graphs && only_policies_see_batches());
+      engine_.allow_deferred(!run_.graphs && !run_.threads && only_policies_see_batches());
     }
     dist::start_heartbeat();
     engine_.template fire<FitStart>(state_);
@@ -152,7 +152,7 @@ class Loop {
     Clock::Duration passed{};
     {
       const BatchScope scope(state_.timestamp.batch);
-      step_();
+      run_.threads ? run_.threads->train(state_, run_, [this] { step_(); }) : step_();
       log_microbatch_size();
       report_losses();
       passed = clock_.lap();

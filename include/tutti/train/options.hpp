@@ -82,6 +82,9 @@ struct TrainerOptions {
   // ---- Where and how it computes ---------------------------------------------------------------
   std::string device = "auto";  ///< "auto" (CUDA when there is one), "cpu", "cuda", "cuda:1"
   Precision precision = Precision::fp32;
+  CountOrAuto num_threads{};  ///< within operators on a CPU, for the whole program; 0: as LibTorch
+                              ///< is set; "auto": the number up to there with which steps take
+                              ///< the least time, of those that give the same bits
   bool cache_cpu_memory = true;  ///< on a CPU: large tensors get the memory of freed ones
   OnOrAuto cuda_graphs = false;  ///< record forward to backward, replay it for batches of the same
                                  ///< shapes; "auto": where that can be

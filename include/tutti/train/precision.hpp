@@ -14,6 +14,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <tutti/core/archive.hpp>
+#include <tutti/core/on_or_auto.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
 
@@ -25,6 +26,16 @@ namespace tutti::train {
 inline void allow_tf32(bool on) {
   at::globalContext().setAllowTF32CuBLAS(on);
   at::globalContext().setAllowTF32CuDNN(on);
+}
+
+/// What the options tf32 and cudnn_benchmark say; "auto": as LibTorch is set.
+inline void set_cuda_arithmetic(const OnOrAuto& tf32, const OnOrAuto& cudnn_benchmark) {
+  if (!tf32.automatic) {
+    allow_tf32(tf32.on);
+  }
+  if (!cudnn_benchmark.automatic) {
+    at::globalContext().setBenchmarkCuDNN(cudnn_benchmark.on);
+  }
 }
 
 /// Gives the floating parameters and buffers of `model` another type; they stay the same objects,

@@ -26,6 +26,7 @@
 #include <tutti/train/best_weights.hpp>
 #include <tutti/train/detail/checkpoints.hpp>
 #include <tutti/train/detail/graph_support.hpp>
+#include <tutti/train/detail/step_threads.hpp>
 #include <tutti/train/metrics.hpp>
 #include <tutti/train/precision.hpp>
 #include <tutti/train/several.hpp>
@@ -77,7 +78,8 @@ struct Run {
   bool fold_into_optimizer = true;
   bool autograd_engine = false;
   bool detect_anomaly = false;
-  std::unique_ptr<StepGraphs> graphs;  ///< null: microbatches are trained without
+  std::unique_ptr<StepGraphs> graphs;    ///< null: microbatches are trained without
+  std::unique_ptr<StepThreads> threads;  ///< null: their number stays
   std::unique_ptr<dist::DataParallel> parallel;
   dist::DataParallelOptions data_parallel;
   bool weigh_by_tokens = false;

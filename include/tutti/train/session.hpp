@@ -31,6 +31,7 @@
 #include <tutti/train/graphed.hpp>
 #include <tutti/train/load_report.hpp>
 #include <tutti/train/loop.hpp>
+#include <tutti/train/num_threads.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/report.hpp>
 #include <tutti/train/reproducibility.hpp>
@@ -383,6 +384,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   if (options_.dry_run > 0) {
     make_dry(options_, state_, scratch_);
   }
+  set_num_threads(options_.num_threads);
   cpu_memory_.used = options_.cache_cpu_memory && state_.device.is_cpu();
   const cpu::Cache memory(cpu_memory_.used);
   check_precision(options_.precision, state_.device);
@@ -392,12 +394,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   if (options_.deterministic_mode) {
     configure_deterministic_mode(options_.deterministic_mode.warns);
   }
-  if (!options_.tf32.automatic) {
-    allow_tf32(options_.tf32.on);
-  }
-  if (!options_.cudnn_benchmark.automatic) {
-    at::globalContext().setBenchmarkCuDNN(options_.cudnn_benchmark.on);
-  }
+  set_cuda_arithmetic(options_.tf32, options_.cudnn_benchmark);
   state_.rank_zero_seed = agree_on_seed(options_.seed, *state_.communicator);
   state_.seed = state_.rank_zero_seed + static_cast<std::uint64_t>(detail::data_rank(state_));
   seed_all(state_.seed);
@@ -433,6 +430,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
     run_.data_parallel.find_unused_parameters = true;  // those of the others
   }
   begin_parallel(*engine_, options_, state_, run_);
+  run_.threads = choose_threads(options_.num_threads, state_, engine_->states());
 }
 
 TUTTI_INLINE void Session::join_world() {

@@ -281,6 +281,9 @@ TUTTI_INLINE void check_options(const TrainerOptions& options) {
   TUTTI_CHECK_VALUE(!options.detect_anomaly || !options.cuda_graphs.on,
                     "detect_anomaly looks at every gradient as it is computed, which a recorded "
                     "graph does not; set cuda_graphs to false");
+  TUTTI_CHECK_VALUE(options.num_threads.count >= 0 && options.num_threads.count <= 4096,
+                    "num_threads is ", options.num_threads.count,
+                    ", expected a number of threads, 0 (as LibTorch is set) or \"auto\"");
   need("eval_interval", options.eval_interval, "a time like 1ep, or 0 for never");
   need("iteration_length", options.iteration_length, "a time in ep or tok, or 0 for no iterations");
   need("save_interval", options.save_interval, "a time like 1ep");
