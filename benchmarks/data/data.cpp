@@ -2,10 +2,11 @@
 // raw images hardly more than copying their bytes; a pipeline of views costs no more than
 // DataLoader over the same examples; examples that take work are ready when the loop asks. CPU.
 //
-// Usage: benchmark_data [ALTERNATIONS]. Every way is timed once per alternation, in turn, so that
-// slow changes of the machine hit all alike. Prints one line of JSON: the milliseconds of each, of
-// CPU time but for the last two, which wait.
+// Usage: benchmark_data [ALTERNATIONS [WAY...]]. Every way, or those that are named, is timed once
+// per alternation, in turn, so that slow changes of the machine hit all alike. Prints one line of
+// JSON: the milliseconds of each, of CPU time but for the last two, which wait.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -208,6 +209,9 @@ int main(int argc, char** argv) {
       {"gap_alone", [](std::int64_t number) { return gap(0, number); }},
       {"gap_workers", [](std::int64_t number) { return gap(2, number); }},
   };
+  std::erase_if(ways, [&](const Way& way) {
+    return argc > 2 && std::find(argv + 2, argv + argc, way.name) == argv + argc;
+  });
   for (Way& way : ways) {
     way.run(0);  // memory and caches are warm
   }

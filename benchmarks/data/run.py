@@ -2,13 +2,15 @@
 """What batches cost beside torch::data, a copy of their bytes and, where asked for, PyTorch's DataLoader; prints one table.
 
     python benchmarks/data/run.py --program build/bench/benchmarks/benchmark_data [--python peers/bin/python] [--rounds 3]
+    python benchmarks/data/run.py --program ... --instructions     of pipelines of views and DataLoader alone, by valgrind
 
-A process does the same in every way in turn, so slow changes of the machine hit all alike. The exit code is 1 when a
-claim fails.
+A process does the same in every way in turn, so slow changes of the machine hit all alike. Instructions are those of
+two runs that differ by ten epochs, so that start-up cancels out. The exit code is 1 when a claim fails.
 """
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -48,13 +50,49 @@ def measure(command):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def instructions(program, way):
+    """Of an epoch."""
+    counts = []
+    for alternations in ("1", "3"):
+        command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", program, alternations, way]
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+        found = re.search(r"Collected : (\d+)", done.stderr)
+        if done.returncode != 0 or not found:
+            sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+        counts.append(int(found.group(1)))
+    return (counts[1] - counts[0]) / 10
+
+
+def count(program):
+    counts = {way: instructions(program, way) for way in ("data_loader", "views", "data_loader_ahead", "views_ahead")}
+    print("| what | instructions an epoch |\n|---|---:|")
+    for way, number in counts.items():
+        print(f"| {WAYS[way]} | {number:,.0f} |")
+    print()
+    return [("views / DataLoader, instructions", counts["views"] / counts["data_loader"], "at most", 1.0),
+            ("views / DataLoader, a thread ahead, instructions", counts["views_ahead"] / counts["data_loader_ahead"],
+             "at most", 1.0)]
+
+
+def judge(claims):
+    failed = False
+    for what, value, side, bar in claims:
+        holds = value >= bar if side == "at least" else value <= bar
+        failed = failed or not holds
+        print(f"{'holds' if holds else 'FAILS'}: {what} = {value:.3f}, claimed {side} {bar}")
+    return failed
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", required=True)
     parser.add_argument("--python", help="an interpreter with torch")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--alternations", type=int, default=20)
+    parser.add_argument("--instructions", action="store_true")
     arguments = parser.parse_args()
+    if arguments.instructions:
+        sys.exit(1 if judge(count(arguments.program)) else 0)
 
     times = {way: [] for way in WAYS}
     version = "not measured"
@@ -80,11 +118,7 @@ def main():
               ("views / DataLoader", medians["views"] / medians["data_loader"], "at most", 1.0),
               ("views / DataLoader, a thread ahead", medians["views_ahead"] / medians["data_loader_ahead"], "at most", 1.0),
               ("waiting with workers / without", medians["gap_workers"] / medians["gap_alone"], "at most", 0.05)]
-    failed = False
-    for what, value, side, bar in claims:
-        holds = value >= bar if side == "at least" else value <= bar
-        failed = failed or not holds
-        print(f"{'holds' if holds else 'FAILS'}: {what} = {value:.3f}, claimed {side} {bar}")
+    failed = judge(claims)
     if "python" in medians:
         print(f"PyTorch's DataLoader / TensorLoader = {medians['python'] / medians['shuffled']:.0f}")
     sys.exit(1 if failed else 0)

@@ -12,8 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/tensor.h>
+#include <ATen/ATen.h>
 
 #include <tutti/data/data_loader.hpp>
 

@@ -1,5 +1,5 @@
 // Feeds bytes to the readers of data sets: .npy, .npz, tar files of WebDataset, JSON lines, texts,
-// CSV, and lists of shards.
+// CSV, lists of shards, and tokenizer.json with a text to encode.
 //
 //     fuzz_data_files [corpus folder] [-max_total_time=60] ...
 //
@@ -16,6 +16,9 @@
 #include <tutti/data/lines.hpp>
 #include <tutti/data/npy.hpp>
 #include <tutti/data/webdataset.hpp>
+#ifdef TUTTI_WITH_UTF8PROC
+#include <tutti/text/tokenizer.hpp>
+#endif
 
 #include "memory_file.hpp"
 
@@ -50,6 +53,23 @@ std::string sealed(std::string tar) {
   return tar;
 }
 
+// The file's text ends with a zero, and the text to encode follows. Files that pad are left out:
+// they may ask for more memory than there is.
+void tokenize([[maybe_unused]] const std::string& bytes) {
+#ifdef TUTTI_WITH_UTF8PROC
+  const std::size_t end = std::min(bytes.find('\0'), bytes.size());
+  const std::string json = bytes.substr(0, end);
+  if (json.find("padding") != std::string::npos) {
+    return;
+  }
+  const auto tokenizer = tutti::text::Tokenizer::from_json(json);
+  const std::string text = end < bytes.size() ? bytes.substr(end + 1) : "";
+  const auto found = tokenizer.encode(text);
+  static_cast<void>(tokenizer.decode(found.ids));
+  static_cast<void>(tokenizer.encode(text, "pair", {.add_special_tokens = false}));
+#endif
+}
+
 void read(unsigned kind, const MemoryFile& file, const std::string& bytes) {
   switch (kind) {
     case 0:
@@ -72,6 +92,9 @@ void read(unsigned kind, const MemoryFile& file, const std::string& bytes) {
     case 4:
       static_cast<void>(read_csv(file.path(), {.missing = MissingValues::keep}));
       break;
+    case 5:
+      tokenize(bytes);
+      break;
     default:
       static_cast<void>(shard_paths(bytes.substr(0, 24)));
       break;
@@ -87,7 +110,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const MemoryFile file;
   file.write({reinterpret_cast<const char*>(data + 1), size - 1});
   try {
-    read(data[0] % 6, file, std::string(reinterpret_cast<const char*>(data + 1), size - 1));
+    read(data[0] % 7, file, std::string(reinterpret_cast<const char*>(data + 1), size - 1));
   } catch (const c10::Error&) {
   }
   return 0;

@@ -35,7 +35,7 @@ bool write(const std::string& folder, const std::string& compression) {
                                              {"x", "ndarray"},
                                              {"y", "ndarray:int16:2,3"}},
                                  .compression = compression,
-                                 .hashes = {"xxh64", "sha256"},
+                                 .hashes = {"xxh64", "sha256", "xxh128", "blake2b", "sha3_256"},
                                  .size_limit = 20000};
   try {
     data::MDSWriter out(folder, options);

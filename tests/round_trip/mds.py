@@ -23,19 +23,20 @@ def sample(i):
 
 
 def make(root):
-    with MDSWriter(columns=COLUMNS, out=os.path.join(root, "python"), compression="zstd:5", hashes=["sha1", "xxh3_64"],
-                   size_limit=20000) as out:
+    with MDSWriter(columns=COLUMNS, out=os.path.join(root, "python"), compression="zstd:5",
+                   hashes=["blake2s", "sha1", "sha3_512", "xxh128", "xxh3_64"], size_limit=20000) as out:
         for i in range(60):
             out.write(sample(i))
 
 
 def check(root):
-    for name in sorted(os.listdir(root)):
+    for number, name in enumerate(sorted(os.listdir(root))):
         if name == "python":
             continue
         clean_stale_shared_memory()
         local = tempfile.mkdtemp(dir=tempfile.gettempdir())
-        found = StreamingDataset(local=local, remote=os.path.join(root, name), batch_size=1, validate_hash="xxh64")
+        checked = ["xxh64", "sha256", "xxh128", "blake2b", "sha3_256"][number % 5]
+        found = StreamingDataset(local=local, remote=os.path.join(root, name), batch_size=1, validate_hash=checked)
         assert len(found) == 60, (name, len(found))
         for i in range(60):
             got, want = found[i], sample(i)

@@ -51,7 +51,8 @@ class DistributedSampler {
   /// Examples per epoch on this rank, the same on all ranks.
   std::int64_t size() const noexcept {
     const std::int64_t world = options_.world_size;
-    return options_.drop_last ? epoch_size() / world : (epoch_size() + world - 1) / world;
+    const std::int64_t dealt = options_.drop_last ? epoch_size() : epoch_size() + world - 1;
+    return world == 1 ? dealt : dealt / world;
   }
 
   /// Examples per epoch of all ranks: dataset_size(), or what is drawn by weights.
@@ -67,7 +68,15 @@ class DistributedSampler {
   std::int64_t epoch() const noexcept { return epoch_; }
 
   /// The example at `position` (0 .. size() - 1) of this rank's epoch: 0 .. dataset_size - 1.
-  std::int64_t operator[](std::int64_t position) const;
+  std::int64_t operator[](std::int64_t position) const {
+    if (position < 0 || position >= size()) {
+      refuse(position);
+    }
+    const std::int64_t all = epoch_size();
+    const std::int64_t place = turn_of(position);
+    const std::int64_t turn = place < all ? place : place % all;  // a division takes long
+    return !has_order() ? turn : drawn_ != nullptr ? drawn_[turn] : order()[turn];
+  }
 
   /// This rank's examples from `position` (0 .. size()) to the end of the epoch.
   std::vector<std::int64_t> indices(std::int64_t position = 0) const;
@@ -95,11 +104,13 @@ class DistributedSampler {
   bool has_order() const noexcept { return options_.shuffle || options_.weighted || has_lengths(); }
   bool has_lengths() const noexcept { return options_.lengths && !options_.lengths->empty(); }
   const std::int64_t* order() const;
+  void refuse(std::int64_t position) const;
 
   std::int64_t dataset_size_;
   SamplerOptions options_;
   std::int64_t epoch_ = 0;
   mutable at::Tensor order_;  // (epoch_size), int64; undefined until it is needed
+  mutable const std::int64_t* drawn_ = nullptr;  // its numbers
 };
 
 }  // namespace tutti
@@ -143,14 +154,13 @@ TUTTI_INLINE void DistributedSampler::set_epoch(std::int64_t epoch) {
   if (epoch != epoch_) {
     epoch_ = epoch;
     order_.reset();
+    drawn_ = nullptr;
   }
 }
 
-TUTTI_INLINE std::int64_t DistributedSampler::operator[](std::int64_t position) const {
-  TUTTI_CHECK_INDEX(position >= 0 && position < size(), "DistributedSampler: position is ",
-                    position, ", expected 0 to ", size() - 1);
-  const std::int64_t turn = turn_of(position) % epoch_size();
-  return has_order() ? order()[turn] : turn;
+TUTTI_INLINE void DistributedSampler::refuse(std::int64_t position) const {
+  TUTTI_CHECK_INDEX(false, "DistributedSampler: position is ", position, ", expected 0 to ",
+                    size() - 1);
 }
 
 TUTTI_INLINE std::vector<std::int64_t> DistributedSampler::indices(std::int64_t position) const {
@@ -185,7 +195,8 @@ TUTTI_INLINE const std::int64_t* DistributedSampler::order() const {
       std::copy(grouped.begin(), grouped.end(), from);
     }
   }
-  return order_.const_data_ptr<std::int64_t>();
+  drawn_ = order_.const_data_ptr<std::int64_t>();
+  return drawn_;
 }
 
 }  // namespace tutti

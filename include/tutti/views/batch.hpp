@@ -300,16 +300,19 @@ TUTTI_INLINE Batches::Prepared Batches::prepare(Epoch& epoch, const BatchOptions
   std::vector<Batch> examples;
   std::vector<std::int64_t> places;
   examples.reserve(static_cast<std::size_t>(options.size));
+  places.reserve(static_cast<std::size_t>(options.size));
+  const detail::Indexed<Batch>* const indexed = epoch.indexed.get();
+  const std::int64_t share = indexed != nullptr ? epoch.share.size() : 0;
+  const bool is_whole = epoch.share.options().world_size == 1;
   bool over = false;
-  while (std::ssize(examples) < options.size && !over) {
-    const std::int64_t i =
-        epoch.indexed ? number * options.size + std::ssize(examples) : epoch.read;
-    if (epoch.indexed && i >= epoch.share.size()) {
+  for (std::int64_t count = 0; count < options.size && !over; ++count) {
+    const std::int64_t i = indexed != nullptr ? number * options.size + count : epoch.read;
+    if (indexed != nullptr && i >= share) {
       break;
     }
     try {
-      if (epoch.indexed) {
-        examples.push_back(epoch.indexed->at(epoch.share[i]));
+      if (indexed != nullptr) {
+        examples.push_back(indexed->at(is_whole ? i : epoch.share[i]));
       } else {
         ++epoch.read;
         std::optional<Batch> example = epoch.stream->next();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -23,14 +24,27 @@ class Shuffled final : public Indexed<T> {
   }
   std::int64_t size() const override { return of_->size(); }
   T at(std::int64_t i) const override {
-    std::call_once(drawn_, [this] { (void)order_[0]; });
+    if (!is_drawn_.load(std::memory_order_acquire)) {
+      draw();
+    }
     return of_->at(order_[i]);
   }
 
  private:
+  // Not before an element is asked for: some passes are begun for their size alone. Behind an
+  // atomic, since std::call_once costs more than what it guards.
+  void draw() const {
+    const std::lock_guard lock(mutex_);
+    if (!is_drawn_.load(std::memory_order_relaxed)) {
+      (void)order_[0];
+      is_drawn_.store(true, std::memory_order_release);
+    }
+  }
+
   std::shared_ptr<Indexed<T>> of_;
   DistributedSampler order_;
-  mutable std::once_flag drawn_;
+  mutable std::mutex mutex_{};
+  mutable std::atomic<bool> is_drawn_{false};
 };
 
 }  // namespace detail

@@ -12,7 +12,9 @@
 #include <string_view>
 #include <vector>
 
+#include <tutti/core/detail/blake2.hpp>
 #include <tutti/core/detail/sha2.hpp>
+#include <tutti/core/detail/sha3.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/xxh3.hpp>
 #include <tutti/core/detail/xxh64.hpp>
@@ -123,65 +125,80 @@ inline std::string xxh32(std::string_view text) {
   return big_digits(std::array<std::uint32_t, 1>{hash ^ (hash >> 16)}, 4);
 }
 
-inline bool knows_digest(std::string_view name) {
-  constexpr std::array<std::string_view, 9> names{"md5",    "sha1",  "sha224", "sha256", "sha384",
-                                                  "sha512", "xxh32", "xxh64",  "xxh3_64"};
-  for (const std::string_view known : names) {
-    if (name == known) {
-      return true;
+inline constexpr std::array<std::uint64_t, 8> sha512_start{
+    0x6A09E667F3BCC908, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1,
+    0x510E527FADE682D1, 0x9B05688C2B3E6C1F, 0x1F83D9ABFB41BD6B, 0x5BE0CD19137E2179};
+
+inline std::string sha224(std::string_view text) {
+  constexpr std::array<std::uint32_t, 8> start{0xC1059ED8, 0x367CD507, 0x3070DD17, 0xF70E5939,
+                                               0xFFC00B31, 0x68581511, 0x64F98FA7, 0xBEFA4FA4};
+  return sha2(text, start, 28);
+}
+
+inline std::string sha384(std::string_view text) {
+  constexpr std::array<std::uint64_t, 8> start{
+      0xCBBB9D5DC1059ED8, 0x629A292A367CD507, 0x9159015A3070DD17, 0x152FECD8F70E5939,
+      0x67332667FFC00B31, 0x8EB44A8768581511, 0xDB0C2E0D64F98FA7, 0x47B5481DBEFA4FA4};
+  return sha2(text, start, 48);
+}
+
+inline std::string xxh64(std::string_view text) {
+  ::tutti::detail::Xxh64 hash;
+  hash.update(text.data(), text.size());
+  return hash.text();
+}
+
+struct KnownDigest {
+  std::string_view name;
+  std::string (*of)(std::string_view text);
+};
+
+// Every hash of the MDS format: those of Python's hashlib and xxhash.
+inline constexpr std::array<KnownDigest, 17> known_digests{
+    {{"blake2b", [](std::string_view text) { return blake2(text, sha512_start); }},
+     {"blake2s", [](std::string_view text) { return blake2(text, sha256_start); }},
+     {"md5", md5},
+     {"sha1", sha1},
+     {"sha224", sha224},
+     {"sha256", [](std::string_view text) { return sha2(text, sha256_start, 32); }},
+     {"sha384", sha384},
+     {"sha3_224", [](std::string_view text) { return sha3(text, 28); }},
+     {"sha3_256", [](std::string_view text) { return sha3(text, 32); }},
+     {"sha3_384", [](std::string_view text) { return sha3(text, 48); }},
+     {"sha3_512", [](std::string_view text) { return sha3(text, 64); }},
+     {"sha512", [](std::string_view text) { return sha2(text, sha512_start, 64); }},
+     {"xxh128", [](std::string_view text) { return big_digits(Xxh3(text).value128(), 16); }},
+     {"xxh32", xxh32},
+     {"xxh3_128", [](std::string_view text) { return big_digits(Xxh3(text).value128(), 16); }},
+     {"xxh3_64",
+      [](std::string_view text) { return big_digits(std::array{Xxh3(text).value()}, 8); }},
+     {"xxh64", xxh64}}};
+
+inline const KnownDigest* find_digest(std::string_view name) {
+  for (const KnownDigest& known : known_digests) {
+    if (name == known.name) {
+      return &known;
     }
   }
-  return false;
+  return nullptr;
 }
 
 // Throws c10::NotImplementedError naming a digest that is not known here.
 inline void check_digest(std::string_view name, const std::string& where) {
-  TUTTI_CHECK_NOT_IMPLEMENTED(knows_digest(name), where, "the hash \"", name,
-                              "\" is not known; known are md5, sha1, sha224, sha256, sha384, "
-                              "sha512, xxh32, xxh64 and xxh3_64");
+  if (find_digest(name) != nullptr) {
+    return;
+  }
+  std::string names;
+  for (const KnownDigest& known : known_digests) {
+    names.append(names.empty() ? "" : ", ").append(known.name);
+  }
+  TUTTI_CHECK_NOT_IMPLEMENTED(false, where, "the hash \"", name, "\" is not known; known are ",
+                              names);
 }
 
 // name: one that check_digest() lets pass.
 inline std::string digest(std::string_view name, std::string_view text) {
-  if (name == "xxh64") {
-    ::tutti::detail::Xxh64 hash;
-    hash.update(text.data(), text.size());
-    return hash.text();
-  }
-  if (name == "xxh3_64") {
-    return big_digits(std::array<std::uint64_t, 1>{Xxh3(text).value()}, 8);
-  }
-  if (name == "xxh32") {
-    return xxh32(text);
-  }
-  if (name == "md5") {
-    return md5(text);
-  }
-  if (name == "sha1") {
-    return sha1(text);
-  }
-  using Small = std::array<std::uint32_t, 8>;
-  using Large = std::array<std::uint64_t, 8>;
-  if (name == "sha224") {
-    return sha2(text,
-                Small{0xC1059ED8, 0x367CD507, 0x3070DD17, 0xF70E5939, 0xFFC00B31, 0x68581511,
-                      0x64F98FA7, 0xBEFA4FA4},
-                28);
-  }
-  if (name == "sha256") {
-    return sha2(text, sha256_start, 32);
-  }
-  if (name == "sha384") {
-    return sha2(
-        text,
-        Large{0xCBBB9D5DC1059ED8, 0x629A292A367CD507, 0x9159015A3070DD17, 0x152FECD8F70E5939,
-              0x67332667FFC00B31, 0x8EB44A8768581511, 0xDB0C2E0D64F98FA7, 0x47B5481DBEFA4FA4},
-        48);
-  }
-  return sha2(text,
-              Large{0x6A09E667F3BCC908, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1,
-                    0x510E527FADE682D1, 0x9B05688C2B3E6C1F, 0x1F83D9ABFB41BD6B, 0x5BE0CD19137E2179},
-              64);
+  return find_digest(name)->of(text);
 }
 
 }  // namespace tutti::detail

@@ -24,7 +24,8 @@ inline constexpr std::array<std::uint8_t, 192> xxh3_secret{
     0x2b, 0x16, 0xbe, 0x58, 0x7d, 0x47, 0xa1, 0xfc, 0x8f, 0xf8, 0xb8, 0xd1, 0x7a, 0xd0, 0x31, 0xce,
     0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e};
 
-// XXH3 of 64 bits, seed 0. Source: Collet, "xxHash fast digest algorithm", version 0.2.0.
+// XXH3 of 64 and of 128 bits, seed 0. Source: Collet, "xxHash fast digest algorithm", version
+// 0.2.0.
 class Xxh3 {
  public:
   explicit Xxh3(std::string_view text)
@@ -32,6 +33,10 @@ class Xxh3 {
 
   [[nodiscard]] std::uint64_t value() const {
     return size_ <= 16 ? tiny() : size_ <= 128 ? small() : size_ <= 240 ? medium() : large();
+  }
+  // The high half, then the low one.
+  [[nodiscard]] std::array<std::uint64_t, 2> value128() const {
+    return size_ <= 16 ? tiny128() : size_ <= 240 ? medium128() : large128();
   }
 
  private:
@@ -126,7 +131,7 @@ class Xxh3 {
     }
   }
 
-  [[nodiscard]] std::uint64_t large() const {
+  [[nodiscard]] std::array<std::uint64_t, 8> lanes() const {
     std::array<std::uint64_t, 8> lane{p32_3, p1, p2, p3, p4, p32_2, p5, p32_1};
     constexpr std::size_t stripes = (192 - 64) / 8;
     const std::size_t blocks = (size_ - 1) / (64 * stripes);
@@ -141,12 +146,81 @@ class Xxh3 {
       }
     }
     accumulate(lane, in_ + size_ - 64, secret(192 - 64 - 7));
-    std::uint64_t sum = size_ * p1;
+    return lane;
+  }
+  static std::uint64_t merge(const std::array<std::uint64_t, 8>& lane, const std::uint8_t* key,
+                             std::uint64_t sum) {
     for (std::size_t i = 0; i < 4; ++i) {
-      sum += fold(lane[2 * i] ^ word(secret(11 + 16 * i)),
-                  lane[2 * i + 1] ^ word(secret(11 + 16 * i + 8)));
+      sum += fold(lane[2 * i] ^ word(key + 16 * i), lane[2 * i + 1] ^ word(key + 16 * i + 8));
     }
     return avalanche(sum);
+  }
+  [[nodiscard]] std::uint64_t large() const { return merge(lanes(), secret(11), size_ * p1); }
+  [[nodiscard]] std::array<std::uint64_t, 2> large128() const {
+    const auto lane = lanes();
+    return {merge(lane, secret(192 - 64 - 11), ~(size_ * p2)), merge(lane, secret(11), size_ * p1)};
+  }
+
+  [[nodiscard]] std::array<std::uint64_t, 2> tiny128() const {
+    if (size_ == 0) {
+      return {avalanche64(word(secret(80)) ^ word(secret(88))),
+              avalanche64(word(secret(64)) ^ word(secret(72)))};
+    }
+    if (size_ < 4) {
+      const std::uint32_t mixed = std::uint32_t{in_[0]} << 16 |
+                                  std::uint32_t{in_[size_ / 2]} << 24 | in_[size_ - 1] |
+                                  static_cast<std::uint32_t>(size_) << 8;
+      const std::uint32_t turned = std::rotl(__builtin_bswap32(mixed), 13);
+      const auto key = [](std::size_t at) {
+        return std::uint64_t{word<std::uint32_t>(secret(at)) ^ word<std::uint32_t>(secret(at + 4))};
+      };
+      return {avalanche64(turned ^ key(8)), avalanche64(mixed ^ key(0))};
+    }
+    if (size_ <= 8) {
+      const std::uint64_t both =
+          word<std::uint32_t>(in_) + (std::uint64_t{word<std::uint32_t>(in_ + size_ - 4)} << 32);
+      const Wide product = Wide{both ^ word(secret(16)) ^ word(secret(24))} * (p1 + (size_ << 2));
+      auto low = static_cast<std::uint64_t>(product);
+      const std::uint64_t high = static_cast<std::uint64_t>(product >> 64) + (low << 1);
+      low ^= high >> 3;
+      low = (low ^ low >> 35) * 0x9FB21C651E98DF25;
+      return {avalanche(high), low ^ low >> 28};
+    }
+    const std::uint64_t first = word(in_);
+    const std::uint64_t last = word(in_ + size_ - 8);
+    const Wide mixed = Wide{first ^ last ^ word(secret(32)) ^ word(secret(40))} * p1;
+    const std::uint64_t flipped = last ^ word(secret(48)) ^ word(secret(56));
+    const std::uint64_t high =
+        static_cast<std::uint64_t>(mixed >> 64) + flipped + (flipped & 0xFFFFFFFF) * (p32_2 - 1);
+    const std::uint64_t low = static_cast<std::uint64_t>(mixed) + ((size_ - 1) << 54);
+    const Wide product = Wide{low ^ __builtin_bswap64(high)} * p2;
+    return {avalanche(static_cast<std::uint64_t>(product >> 64) + high * p2),
+            avalanche(static_cast<std::uint64_t>(product))};
+  }
+
+  // Up to 240 bytes: halves that take 16 bytes each at a time.
+  [[nodiscard]] std::array<std::uint64_t, 2> medium128() const {
+    std::uint64_t low = size_ * p1;
+    std::uint64_t high = 0;
+    const auto mix = [&](const std::uint8_t* one, const std::uint8_t* two, std::size_t key) {
+      low = (low + mix16(one, secret(key))) ^ (word(two) + word(two + 8));
+      high = (high + mix16(two, secret(key + 16))) ^ (word(one) + word(one + 8));
+    };
+    if (size_ <= 128) {
+      for (std::size_t i = (size_ - 1) / 32 + 1; i-- > 0;) {
+        mix(in_ + 16 * i, in_ + size_ - 16 * (i + 1), 32 * i);
+      }
+    } else {
+      for (std::size_t i = 0; i < size_ / 32; ++i) {
+        mix(in_ + 32 * i, in_ + 32 * i + 16, i < 4 ? 32 * i : 32 * (i - 4) + 3);
+        if (i == 3) {
+          low = avalanche(low);
+          high = avalanche(high);
+        }
+      }
+      mix(in_ + size_ - 16, in_ + size_ - 32, 136 - 17 - 16);
+    }
+    return {0 - avalanche(low * p1 + high * p4 + size_ * p2), avalanche(low + high)};
   }
 
   const std::uint8_t* in_;

@@ -33,9 +33,9 @@ Batch to_batch(T&& value) {
   if constexpr (std::convertible_to<T, Batch>) {
     return std::forward<T>(value);
   } else if constexpr (ExampleLike<std::remove_reference_t<T>>) {
-    return Batch(value.data, value.target);
+    return Batch(std::forward<T>(value).data, std::forward<T>(value).target);
   } else {
-    return Batch(value.first, value.second);
+    return Batch(std::forward<T>(value).first, std::forward<T>(value).second);
   }
 }
 
