@@ -218,7 +218,7 @@ TUTTI_INLINE void GradientClipping::apply(AfterTrainBatch, State& state) {
     *run.norm =
         detail::fold_clipping(*state.fused_step, both.gradients, clipping_type, clipping_threshold);
   } else if (state.spread != nullptr) {
-    *norm = detail::clip_spread(both, clipping_type, clipping_threshold, state);
+    *run.norm = detail::clip_spread(both, clipping_type, clipping_threshold, state);
   } else if (state.sharding != nullptr) {
     *run.norm = detail::clip_parts(both, clipping_type, clipping_threshold, adaptive_floor,
                                    state.sharding->shard_group());
