@@ -231,13 +231,17 @@ void comes_back(M net, const Policy& policy, double tolerance) {
 
 TEST_CASE("a folder holds the sums of weights and adapters, and the run keeps them apart",
           "[callbacks][hugging_face][lora]") {
-  comes_back(llama(), LoRA{.r = 2, .alpha = 8, .target_modules = {"q_proj", "down_proj"}}, 1e-6);
+  // Sums of weights are rounded once more than sums of outputs: some 16 steps of 2^-24 in all.
+  // Compilers and processors differ in the last of them; a wrong scale would give 1e-2.
+  const double rounding = 4e-6;
+  comes_back(llama(), LoRA{.r = 2, .alpha = 8, .target_modules = {"q_proj", "down_proj"}},
+             rounding);
   comes_back(llama(), LoRA{.r = 2, .alpha = 8, .target_modules = "all-linear", .use_dora = true},
-             1e-6);
+             rounding);
   comes_back(gpt2(false),
              LoRA{.r = 2, .alpha = 8, .target_modules = {"c_attn", "wte"}, .bias = LoraBias::all},
-             1e-6);
-  comes_back(gpt2(true), LoRA{.r = 2, .alpha = 8, .target_modules = {"c_fc", "c_proj"}}, 1e-6);
+             rounding);
+  comes_back(gpt2(true), LoRA{.r = 2, .alpha = 8, .target_modules = {"c_fc", "c_proj"}}, rounding);
 
   const TemporaryFolder folder;
   auto net = llama();

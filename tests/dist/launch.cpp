@@ -255,13 +255,16 @@ TEST_CASE("what a run leaves behind is its own affair when it ends well", "[dist
 TEST_CASE("a run that failed is started again, all of it, and told so", "[dist][launch]") {
   const TemporaryFolder folder;
   const std::string seen = (folder / "seen").string();
-  LaunchOptions options =
-      shell(2,
-            "echo $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS >> " + seen +
-                "-$RANK; echo $MASTER_PORT >> " + seen +
-                "-port; if [ $TORCHELASTIC_RESTART_COUNT -lt 2 ]; then if [ $RANK = 1 ]; then exit "
-                "5; fi; sleep 60; fi",
-            folder);
+  LaunchOptions options = shell(
+      2,
+      "echo $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS >> " + seen +
+          "-$RANK; echo $MASTER_PORT >> " + seen +
+          "-port; if [ $TORCHELASTIC_RESTART_COUNT -lt 2 ]; then if [ $RANK = 1 ]; then until "
+          "[ $(wc -l < " +
+          seen +
+          "-0) -gt $TORCHELASTIC_RESTART_COUNT ]; do sleep 0.01; done; exit 5; fi; sleep 60; "
+          "fi",
+      folder);
   options.stderr_file = (folder / "err-{rank}-{restart_count}").string();
   options.max_restarts = 3;
   options.restart_delay = 10ms;
