@@ -86,8 +86,9 @@ class Run {
       : loader_(tutti::data::StreamingDataset{
             {stream}, {.batch_size = 8, .shuffle = true, .shuffle_block_size = 1024}}) {
     at::manual_seed(2);
-    for (const at::IntArrayRef sizes : {at::IntArrayRef{vocabulary, 16}, {16, 64}, {64, 64}}) {
-      weights_.push_back(at::randn(sizes).mul_(0.1).requires_grad_(true));
+    weights_ = {at::randn({vocabulary, 16}), at::randn({16, 64}), at::randn({64, 64})};
+    for (at::Tensor& weight : weights_) {
+      weight.mul_(0.1).requires_grad_(true);
     }
     optimizer_ = std::make_unique<torch::optim::SGD>(weights_, 0.01);
     loader_.start(0);
