@@ -42,6 +42,7 @@ TEST_CASE("tutti.hpp has every public header but what needs a library or time", 
       "tutti/sweep/sweep.hpp",                 //
       "tutti/sweep/sweep_command.hpp",         //
       "tutti/sweep/trials.hpp",                //
+      "tutti/models/tensor_parallel.hpp",      // has every family, for models over several ranks
       "tutti/profiler/torch_profiler.hpp",     // these two are slow to compile
       "tutti/profiler/torch_trace.hpp",        //
       "tutti/text/chat_template.hpp",          // these three are for programs with tokenizers,

@@ -246,9 +246,9 @@
 #include <tutti/dist/spread_model.hpp>
 #include <tutti/dist/start_alike.hpp>
 #include <tutti/dist/tensor_parallel.hpp>
-#include <tutti/models/tensor_parallel.hpp>
 #include <tutti/train/cuda_graphs.hpp>
 #include <tutti/train/memory_plan.hpp>
+#include <tutti/train/num_threads.hpp>
 #include <tutti/train/print_environment.hpp>
 #include <tutti/train/sharded.hpp>
 #endif

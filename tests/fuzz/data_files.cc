@@ -53,16 +53,11 @@ std::string sealed(std::string tar) {
   return tar;
 }
 
-// The file's text ends with a zero, and the text to encode follows. Files that pad are left out:
-// they may ask for more memory than there is.
+// The file's text ends with a zero, and the text to encode follows.
 void tokenize([[maybe_unused]] const std::string& bytes) {
 #ifdef TUTTI_WITH_UTF8PROC
   const std::size_t end = std::min(bytes.find('\0'), bytes.size());
-  const std::string json = bytes.substr(0, end);
-  if (json.find("padding") != std::string::npos) {
-    return;
-  }
-  const auto tokenizer = tutti::text::Tokenizer::from_json(json);
+  const auto tokenizer = tutti::text::Tokenizer::from_json(bytes.substr(0, end));
   const std::string text = end < bytes.size() ? bytes.substr(end + 1) : "";
   const auto found = tokenizer.encode(text);
   static_cast<void>(tokenizer.decode(found.ids));

@@ -22,6 +22,7 @@
 
 #include "support/catch.hpp"
 #include "support/fake_communicator.hpp"
+#include "support/message.hpp"
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
@@ -290,4 +291,12 @@ TEST_CASE(
   state.device = at::Device("cuda:0");
   CHECK(train::choose_threads("auto", state, {}) == nullptr);
   CHECK_THAT(warnings.texts.back(), ContainsSubstring("the model is on cuda:0"));
+}
+
+TEST_CASE("a program without the header says which one it needs", "[train][threads]") {
+  const auto was = std::exchange(train::threads_support(), nullptr);
+  const std::string said = message([] { trained("auto"); });
+  CHECK(trained(1)->state().timestamp.batch > 0);
+  train::threads_support() = was;
+  CHECK_THAT(said, ContainsSubstring("add #include <tutti/train/num_threads.hpp> to the file"));
 }

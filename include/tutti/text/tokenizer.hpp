@@ -326,11 +326,19 @@ inline void Tokenizer::read_lengths(const tutti::detail::Json& file) {
     }
     parts_->truncation = truncation;
   }
+  // A small file must not ask for all memory: every text is padded, and a token takes 48 bytes.
+  const auto length = [&number](const tutti::detail::Json& from, const char* key) {
+    constexpr std::int64_t most = std::int64_t{1} << 22;
+    const std::int64_t value = number(from, key);
+    TUTTI_CHECK_VALUE(value <= most, "tokenizer: \"", key, "\" of the padding is ", value,
+                      ", expected at most ", most, " tokens; set \"padding\" to null");
+    return value;
+  };
   if (const auto* found = file.find("padding"); found != nullptr && !found->is_null()) {
     const auto* strategy = found->find("strategy");
     parts_->padding = detail::Padding{
-        strategy != nullptr && strategy->is_object() ? number(*strategy, "Fixed") : 0,
-        number(*found, "pad_to_multiple_of"), number(*found, "pad_id"),
+        strategy != nullptr && strategy->is_object() ? length(*strategy, "Fixed") : 0,
+        length(*found, "pad_to_multiple_of"), number(*found, "pad_id"),
         number(*found, "pad_type_id"), is_left(*found)};
   }
 }

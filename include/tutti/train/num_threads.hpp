@@ -22,7 +22,6 @@
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/batch.hpp>
-#include <tutti/core/count_or_auto.hpp>
 #include <tutti/core/detail/xxh64.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
@@ -33,7 +32,7 @@
 #include <tutti/train/run_state.hpp>
 #include <tutti/train/thread_choice.hpp>
 
-/// The number of threads within operators: TrainerOptions::num_threads.
+/// The number of threads within operators is chosen: TrainerOptions::num_threads = "auto".
 namespace tutti::train {
 
 /// The numbers of threads that are tried where a program has `threads`: that one, and the powers of
@@ -104,14 +103,6 @@ class NumThreads final : public StepThreads {
   std::vector<std::unique_ptr<Shape>> shapes_;
   std::int64_t compared_ = 0;
 };
-
-/// Gives the whole program so many threads within operators; 0 and "auto": as LibTorch is set.
-void set_num_threads(const CountOrAuto& wanted);
-
-/// What chooses the number of threads of each step where `wanted` is "auto"; null where it is not,
-/// and where there is nothing to choose, as on a GPU, which a warning says. policies: of the run.
-std::unique_ptr<StepThreads> choose_threads(const CountOrAuto& wanted, const State& state,
-                                            PolicyStates policies);
 
 }  // namespace tutti::train
 
@@ -419,35 +410,16 @@ TUTTI_INLINE Outputs NumThreads::evaluate(State& state, c10::function_ref<Output
   return outputs;
 }
 
-TUTTI_INLINE void set_num_threads(const CountOrAuto& wanted) {
-  if (wanted.count > 0) {
-    at::set_num_threads(static_cast<int>(wanted.count));
-  }
-}
+namespace detail {
 
-TUTTI_INLINE std::unique_ptr<StepThreads> choose_threads(const CountOrAuto& wanted,
-                                                         const State& state,
-                                                         PolicyStates policies) {
-  if (!wanted.automatic) {
-    return nullptr;
-  }
-  const int threads = at::get_num_threads();
-  std::string why_not;
-  if (!state.device.is_cpu()) {
-    why_not = "the model is on " + state.device.str();
-  } else if (state.sharding != nullptr) {
-    why_not = "the model is sharded, so that its steps cannot be taken back";
-  } else if (threads == 1 && state.world_size == 1) {  // else it compares together with the others
-    why_not = "there are no fewer";
-  }
-  if (why_not.empty()) {
+inline const bool chooses_threads = [] {
+  threads_support() = [](PolicyStates policies) -> std::unique_ptr<StepThreads> {
     return std::make_unique<NumThreads>(std::move(policies));
-  }
-  if (state.rank == 0) {
-    TORCH_WARN("num_threads is auto, but ", why_not, ": it stays ", threads);
-  }
-  return nullptr;
-}
+  };
+  return true;
+}();
+
+}  // namespace detail
 
 }  // namespace tutti::train
 

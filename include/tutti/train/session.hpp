@@ -24,6 +24,7 @@
 #include <tutti/train/checkpoint_path.hpp>
 #include <tutti/train/cpu_memory.hpp>
 #include <tutti/train/detail/data_group.hpp>
+#include <tutti/train/detail/step_threads.hpp>
 #include <tutti/train/dry_run.hpp>
 #include <tutti/train/evaluation.hpp>
 #include <tutti/train/find_lr.hpp>
@@ -31,7 +32,6 @@
 #include <tutti/train/graphed.hpp>
 #include <tutti/train/load_report.hpp>
 #include <tutti/train/loop.hpp>
-#include <tutti/train/num_threads.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/report.hpp>
 #include <tutti/train/reproducibility.hpp>
