@@ -23,6 +23,7 @@
 #include <tutti/models/classifier.hpp>
 #include <tutti/optim/schedules.hpp>
 #include <tutti/optim/sgd.hpp>
+#include <tutti/train/num_threads.hpp>
 #include <tutti/trainer.hpp>
 
 using Recipe = tutti::Trainer<tutti::MixUp, tutti::BlurPool, tutti::LabelSmoothing, tutti::EMA,

@@ -35,6 +35,7 @@
 #include <tutti/optim/schedules.hpp>
 #include <tutti/text/chat_template.hpp>
 #include <tutti/text/tokenizer.hpp>
+#include <tutti/train/num_threads.hpp>
 #include <tutti/trainer.hpp>
 
 namespace models = tutti::models;

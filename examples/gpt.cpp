@@ -30,6 +30,7 @@
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>
 #include <tutti/text/tokenizer.hpp>
+#include <tutti/train/num_threads.hpp>
 #include <tutti/trainer.hpp>
 
 namespace models = tutti::models;

@@ -17,6 +17,7 @@
 #include <tutti/models/cifar_resnet.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/optim/sgd.hpp>
+#include <tutti/train/num_threads.hpp>
 #include <tutti/train/reproducibility.hpp>
 #include <tutti/trainer.hpp>
 

@@ -22,6 +22,7 @@
 #include <tutti/models/cifar_resnet.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/optim/sgd.hpp>
+#include <tutti/train/num_threads.hpp>
 #include <tutti/trainer.hpp>
 
 namespace {

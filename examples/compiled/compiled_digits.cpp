@@ -21,6 +21,7 @@
 #include <tutti/models/compiled.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>
+#include <tutti/train/num_threads.hpp>
 #include <tutti/trainer.hpp>
 
 // Every fifth of the 1,797 images is a test image, as in digits.cpp and check.py.

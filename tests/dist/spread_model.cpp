@@ -90,6 +90,21 @@ TEST_CASE("a tied parameter is cut once, and one of every rank is known to be",
       ContainsSubstring("a tensor [5] is to be cut as a parameter of [4]"));
 }
 
+TEST_CASE("copies of a model read different examples", "[dist][tensor_parallel]") {
+  const auto world = std::make_shared<FakeCommunicator>(3, 4);
+  State state;
+  state.rank = 3;
+  state.world_size = 4;
+  state.communicator = world;
+  CHECK(dist::data_group(state) == world);
+  CHECK(dist::data_rank(state) == 3);
+  CHECK(dist::data_ranks(state) == 4);
+  const dist::SpreadModel model(world, 4);  // one copy
+  state.spread = &model;
+  CHECK(dist::data_rank(state) == 0);
+  CHECK(dist::data_ranks(state) == 1);
+}
+
 TEST_CASE("a degree divides the ranks", "[dist][tensor_parallel]") {
   CHECK_THAT(message([] { dist::SpreadModel(std::make_shared<FakeCommunicator>(0, 4), 3); }),
              ContainsSubstring("degree is 3 in a run of 4 ranks"));

@@ -120,6 +120,18 @@ TEST_CASE("a batch is padded as the file says", "[text][tokenizer]") {
   }
 }
 
+TEST_CASE("a file does not pad to more than memory has", "[text][tokenizer]") {
+  const auto padded = [](const std::string& rule) {
+    return Tokenizer::from_json(word_pieces("\"padding\": " + rule + ",")).encode("a").ids.size();
+  };
+  CHECK(padded(R"({"strategy": {"Fixed": 10}})") == 10);
+  CHECK_THROWS_WITH(padded(R"({"strategy": {"Fixed": 2000000000}})"),
+                    ContainsSubstring("\"Fixed\" of the padding is 2000000000, expected at most "
+                                      "4194304 tokens; set \"padding\" to null"));
+  CHECK_THROWS_WITH(padded(R"({"strategy": "BatchLongest", "pad_to_multiple_of": 2000000000})"),
+                    ContainsSubstring("\"pad_to_multiple_of\" of the padding is 2000000000"));
+}
+
 TEST_CASE("bytes that are no character become U+FFFD", "[text][tokenizer]") {
   const auto tokenizer = Tokenizer::from_json(bpe());
   CHECK(ids_of(tokenizer, "ab a\xC3\xA9") == Ids{2, 4, 5, 6});

@@ -160,9 +160,8 @@ TUTTI_INLINE void EvalOutputLogging::apply(EvalEnd, const State& state) {
   if (state.world_size == 1) {
     all.swap(*run.rows);
   } else {
-    dist::Communicator& of_data =  // ranks with one copy of the model have one batch
-        state.spread != nullptr ? *state.spread->data_group() : *state.communicator;
-    for (const auto& bytes : of_data.all_gather_bytes(detail::to_bytes(*run.rows))) {
+    for (const auto& bytes :
+         dist::data_group(state)->all_gather_bytes(detail::to_bytes(*run.rows))) {
       detail::append_rows(all, bytes, columns.size());
     }
   }

@@ -127,9 +127,8 @@ TUTTI_INLINE void SpeedMonitor::apply(BatchEnd, const State& state) {
   detail::push(run.window->times, std::int64_t{now.total_wct.count()}, window_size + 1);
   if (state.task.has_flops_per_batch()) {
     const double flops = state.task.flops_per_batch(state.batch);
-    dist::Communicator& of_data =  // ranks with one copy of the model have one batch
-        state.spread != nullptr ? *state.spread->data_group() : *state.communicator;
-    detail::push(run.window->flops, of_data.all_reduce_value(flops, dist::ReduceOp::sum),
+    detail::push(run.window->flops,
+                 dist::data_group(state)->all_reduce_value(flops, dist::ReduceOp::sum),
                  window_size + 1);
   }
   if (state.logger.wants_metrics()) {

@@ -12,6 +12,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/sharding.hpp>
 
@@ -110,6 +111,21 @@ class SpreadLayer {
 
   [[nodiscard]] virtual const std::shared_ptr<SpreadModel>& spread_model() const = 0;
 };
+
+/// The ranks that read different examples; all of them where the model is not spread.
+inline const std::shared_ptr<Communicator>& data_group(const State& state) {
+  return state.spread != nullptr ? state.spread->data_group() : state.communicator;
+}
+
+/// This rank among these.
+inline int data_rank(const State& state) {
+  return state.spread != nullptr ? state.spread->data_group()->rank() : state.rank;
+}
+
+/// How many these are.
+inline int data_ranks(const State& state) {
+  return state.spread != nullptr ? state.spread->data_group()->size() : state.world_size;
+}
 
 }  // namespace tutti::dist
 

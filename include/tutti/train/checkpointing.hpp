@@ -28,7 +28,7 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/xxh64.hpp>
 #include <tutti/dist/communicator.hpp>
-#include <tutti/train/detail/data_group.hpp>
+#include <tutti/dist/spread_model.hpp>
 #include <tutti/train/detail/sharding_support.hpp>
 #include <tutti/train/load_report.hpp>
 #include <tutti/train/policy_states.hpp>
@@ -385,7 +385,7 @@ TUTTI_INLINE checkpoint::Snapshot collect(const PolicyStates& policies, const St
     if (parts != nullptr) {
       save_rank_state(policies, snapshot.state.child("rng").child(std::to_string(state.rank)));
     } else {
-      save_rank_states(policies, *detail::data_group(state), snapshot.state.child("rng"));
+      save_rank_states(policies, *dist::data_group(state), snapshot.state.child("rng"));
     }
   }
   checkpoint::IgnoreKeys keys(options.ignore_keys);

@@ -17,9 +17,9 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
+#include <tutti/dist/spread_model.hpp>
 #include <tutti/nn/eval_mode.hpp>
 #include <tutti/optim/averages.hpp>
-#include <tutti/train/detail/data_group.hpp>
 #include <tutti/train/forward.hpp>
 #include <tutti/train/microbatching.hpp>
 #include <tutti/train/run.hpp>
@@ -154,7 +154,7 @@ void evaluate(Engine& engine, State& state, EvalSet& set, StepThreads* threads =
     state.batch = set.data.transform(std::move(*next));
     std::int64_t counts[2] = {set.data.num_samples(state.batch) - extra,
                               set.data.num_tokens(state.batch).total};
-    detail::data_group(state)->all_reduce(std::span<std::int64_t>(counts), dist::ReduceOp::sum);
+    dist::data_group(state)->all_reduce(std::span<std::int64_t>(counts), dist::ReduceOp::sum);
     state.eval_retries = 0;
     engine.template fire<EvalBatchStart>(state);
     if (set.microbatch.automatic) {
@@ -171,7 +171,7 @@ void evaluate(Engine& engine, State& state, EvalSet& set, StepThreads* threads =
       done > 0, "the evaluation set \"", set.label,
       "\" gave no batch, so there is nothing to measure; give it data (drop_last leaves out "
       "a batch that is not full) and let it begin anew at every start(epoch, first_batch)");
-  set.metrics.compute(*detail::data_group(state), state, state.eval_metric_values[set.label]);
+  set.metrics.compute(*dist::data_group(state), state, state.eval_metric_values[set.label]);
   engine.template fire<EvalEnd>(state);
 }
 

@@ -17,7 +17,7 @@
 #include <tutti/core/engine.hpp>
 #include <tutti/dist/flight_recorder.hpp>
 #include <tutti/dist/heartbeat.hpp>
-#include <tutti/train/detail/data_group.hpp>
+#include <tutti/dist/spread_model.hpp>
 #include <tutti/train/detail/logged_values.hpp>
 #include <tutti/train/evaluation.hpp>
 #include <tutti/train/run.hpp>
@@ -349,7 +349,7 @@ class Loop {
                                          failed,
                                          logged};
       state_.communicator->all_reduce(std::span<std::int64_t>(values), dist::ReduceOp::sum);
-      const std::int64_t same = state_.world_size / detail::data_ranks(state_);  // have one batch
+      const std::int64_t same = state_.world_size / dist::data_ranks(state_);  // have one batch
       counts = {values[0] / same, values[1] / same};
       passed = Clock::Duration(values[2]);
       signal = values[3] > 0 ? SIGTERM : values[4] > 0 ? SIGINT : values[5] > 0 ? SIGUSR1 : 0;
@@ -434,7 +434,7 @@ class Loop {
 
   void compute_train_metrics() {
     if (!run_.train_metrics.empty()) {
-      run_.train_metrics.compute(*detail::data_group(state_), state_, state_.train_metric_values);
+      run_.train_metrics.compute(*dist::data_group(state_), state_, state_.train_metric_values);
     }
   }
 

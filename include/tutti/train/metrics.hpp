@@ -19,7 +19,7 @@
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/dist/gather_rows.hpp>
-#include <tutti/train/detail/data_group.hpp>
+#include <tutti/dist/spread_model.hpp>
 
 namespace tutti::train {
 
@@ -198,7 +198,7 @@ TUTTI_INLINE void MetricSet::save(const State& state, const MetricValues& values
                                   Archive& archive) const {
   const c10::AutoGradMode no_grad(false);
   for (const auto& entry : entries_) {
-    archive.put("counts/" + entry.name, over_ranks(entry, *detail::data_group(state), state));
+    archive.put("counts/" + entry.name, over_ranks(entry, *dist::data_group(state), state));
     if (!entry.named.empty()) {
       archive.put("named/" + entry.name, entry.named);
     }
@@ -212,7 +212,7 @@ TUTTI_INLINE void MetricSet::load(const State& state, const Archive& archive,
                                   MetricValues& values) {
   for (auto& entry : entries_) {
     entry.metric->reset();
-    if (detail::data_rank(state) == 0 && archive.contains("counts/" + entry.name)) {
+    if (dist::data_rank(state) == 0 && archive.contains("counts/" + entry.name)) {
       auto counts = archive.get<std::vector<at::Tensor>>("counts/" + entry.name);
       for (auto& count : counts) {
         count = count.to(state.device);

@@ -17,7 +17,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
-#include <tutti/train/detail/data_group.hpp>
+#include <tutti/dist/spread_model.hpp>
 #include <tutti/train/policy_states.hpp>
 
 /// What differs between the ranks of a run, all of it random streams: every rank's goes into the
@@ -117,12 +117,12 @@ TUTTI_INLINE void save_rank_states(const PolicyStates& policies, dist::Communica
 
 TUTTI_INLINE std::function<void()> load_rank_state(const PolicyStates& policies, const State& state,
                                                    const Archive& archive) {
-  const int ranks = detail::data_ranks(state);  // those of one copy of the model draw alike
+  const int ranks = dist::data_ranks(state);  // those of one copy of the model draw alike
   if (static_cast<int>(archive.size()) != ranks) {
     TORCH_WARN("the checkpoint was saved by ", archive.size(), " ranks and is loaded by ", ranks,
                "; random draws will not be those of the saved run");
   }
-  const std::string rank = std::to_string(detail::data_rank(state));
+  const std::string rank = std::to_string(dist::data_rank(state));
   if (!archive.contains(rank)) {
     return nullptr;
   }

@@ -93,7 +93,7 @@ class RunCheckpoints final : public Checkpoints {
       }
     });
     continues_ = source.continues;
-    source.options.shards = shards_of(options.sharding, detail::data_ranks(state_));
+    source.options.shards = shards_of(options.sharding, dist::data_ranks(state_));
     if (source.path.empty()) {
       return {};
     }

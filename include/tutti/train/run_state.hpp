@@ -13,7 +13,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
-#include <tutti/train/detail/data_group.hpp>
+#include <tutti/dist/spread_model.hpp>
 #include <tutti/train/detail/optimizer_parts.hpp>
 #include <tutti/train/detail/sharding_support.hpp>
 #include <tutti/train/load_report.hpp>
@@ -163,7 +163,7 @@ TUTTI_INLINE void note_other_batches(const State& state, const Run& run, RunLoad
   if (!run.train || run.train.hooks.batch_transform || run.train.hooks.num_samples) {
     return;  // examples are counted in another way than the loader's
   }
-  const std::int64_t size = run.train.loader.batch_size() * data_ranks(state);
+  const std::int64_t size = run.train.loader.batch_size() * dist::data_ranks(state);
   if (size == 0 || now.batch_in_epoch == 0 || now.sample_in_epoch % now.batch_in_epoch != 0 ||
       now.sample_in_epoch == now.batch_in_epoch * size ||
       now.sample_in_epoch >= run.train.loader.dataset_size()) {
@@ -264,7 +264,7 @@ TUTTI_INLINE void load_run(State& state, Run& run, checkpoint::Saver* saver, con
   }
   if (has("rank_zero_seed")) {
     state.rank_zero_seed = archive.get<std::uint64_t>("rank_zero_seed");
-    state.seed = state.rank_zero_seed + static_cast<std::uint64_t>(detail::data_rank(state));
+    state.seed = state.rank_zero_seed + static_cast<std::uint64_t>(dist::data_rank(state));
   }
   if (state.auto_microbatching && archive.contains("device_train_microbatch_size")) {
     state.device_train_microbatch_size =  // found before; it only shrinks from here

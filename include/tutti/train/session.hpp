@@ -14,6 +14,7 @@
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/dist/spread_model.hpp>
 #include <tutti/models/spread_of.hpp>
 #include <tutti/optim/closure.hpp>
 #include <tutti/optim/sgd.hpp>
@@ -23,7 +24,6 @@
 #include <tutti/train/best_weights.hpp>
 #include <tutti/train/checkpoint_path.hpp>
 #include <tutti/train/cpu_memory.hpp>
-#include <tutti/train/detail/data_group.hpp>
 #include <tutti/train/detail/step_threads.hpp>
 #include <tutti/train/dry_run.hpp>
 #include <tutti/train/evaluation.hpp>
@@ -359,7 +359,7 @@ TUTTI_INLINE void Session::check_open() const {
 TUTTI_INLINE void Session::check_apart(const FindLrOptions& options) const {
   check_open();
   TUTTI_CHECK(!fits_, "find_lr: fit() is running, or steps are being made; call it before");
-  check_find_lr(options, state_, run_, !is_sharded(options_.sharding, detail::data_ranks(state_)));
+  check_find_lr(options, state_, run_, !is_sharded(options_.sharding, dist::data_ranks(state_)));
 }
 
 TUTTI_INLINE void Session::fail(std::exception_ptr error) {
@@ -396,7 +396,7 @@ TUTTI_INLINE void Session::construct(AnyModel model) {
   }
   set_cuda_arithmetic(options_.tf32, options_.cudnn_benchmark);
   state_.rank_zero_seed = agree_on_seed(options_.seed, *state_.communicator);
-  state_.seed = state_.rank_zero_seed + static_cast<std::uint64_t>(detail::data_rank(state_));
+  state_.seed = state_.rank_zero_seed + static_cast<std::uint64_t>(dist::data_rank(state_));
   seed_all(state_.seed);
   state_.precision = options_.precision;
   state_.task = std::move(model);
@@ -504,8 +504,8 @@ TUTTI_INLINE void Session::load() {
 
 // Deals a loader's examples to the ranks.
 TUTTI_INLINE DataSpec Session::shard(DataSpec data) const {
-  const int ranks = detail::data_ranks(state_);
-  if (data && ranks > 1 && !data.loader.shard(detail::data_rank(state_), ranks)) {
+  const int ranks = dist::data_ranks(state_);
+  if (data && ranks > 1 && !data.loader.shard(dist::data_rank(state_), ranks)) {
     TORCH_WARN_ONCE("a loader has no shard(rank, world_size), so all ", ranks,
                     " ranks read the same batches unless it deals them out itself");
   }

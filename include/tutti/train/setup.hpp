@@ -25,9 +25,9 @@
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/backend.hpp>
+#include <tutti/dist/spread_model.hpp>
 #include <tutti/optim/class_name.hpp>
 #include <tutti/train/best_weights.hpp>
-#include <tutti/train/detail/data_group.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/policy_states.hpp>
 #include <tutti/train/report.hpp>
@@ -530,7 +530,7 @@ TUTTI_INLINE void say_stopped(const State& state, int signal) {
 
 TUTTI_INLINE std::unique_ptr<dist::DataParallel> make_parallel(bool leaves_unused,
                                                                const State& state, const Run& run) {
-  if (detail::data_ranks(state) == 1) {
+  if (dist::data_ranks(state) == 1) {
     return nullptr;
   }
   dist::DataParallelOptions options = run.data_parallel;
@@ -542,7 +542,7 @@ TUTTI_INLINE std::unique_ptr<dist::DataParallel> make_parallel(bool leaves_unuse
               "the processes have been joined, but the program "
               "cannot average gradients; add #include <tutti/dist/ddp.hpp> to the file that makes "
               "the Trainer");
-  return dist::backend().wrap(*state.model, detail::data_group(state), options);
+  return dist::backend().wrap(*state.model, dist::data_group(state), options);
 }
 
 TUTTI_INLINE void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const Metrics& metrics,

@@ -20,10 +20,10 @@
 #include <tutti/core/stateful.hpp>
 #include <tutti/dist/ddp.hpp>
 #include <tutti/dist/sharded.hpp>
+#include <tutti/dist/spread_model.hpp>
 #include <tutti/optim/averages.hpp>
 #include <tutti/optim/class_name.hpp>
 #include <tutti/optim/fused_step.hpp>
-#include <tutti/train/detail/data_group.hpp>
 #include <tutti/train/detail/optimizer_parts.hpp>
 #include <tutti/train/sharded_parts.hpp>
 #include <tutti/train/sharding.hpp>
@@ -142,7 +142,7 @@ TUTTI_INLINE std::unique_ptr<dist::Sharding> shard_run(const dist::ShardingOptio
   for (const auto& optimizer : state.optimizers) {
     detail::check_known(*optimizer);
   }
-  auto sharding = dist::shard(*state.model, detail::data_group(state), options);
+  auto sharding = dist::shard(*state.model, dist::data_group(state), options);
   for (const auto& optimizer : state.optimizers) {
     detail::take_shards(*optimizer, state, *sharding);
   }

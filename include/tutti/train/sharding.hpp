@@ -17,7 +17,6 @@
 #include <tutti/optim/class_name.hpp>
 #include <tutti/optim/closure.hpp>
 #include <tutti/optim/fused_step.hpp>
-#include <tutti/train/detail/data_group.hpp>
 #include <tutti/train/detail/sharding_support.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/run.hpp>
@@ -77,7 +76,7 @@ void begin_parallel(const Engine& engine, const TrainerOptions& options, State& 
   if (state.spread != nullptr) {
     run.fold_into_optimizer = false;  // a rank's norm is of its part
   }
-  if (!is_sharded(options.sharding, detail::data_ranks(state))) {
+  if (!is_sharded(options.sharding, dist::data_ranks(state))) {
     run.parallel = make_parallel(engine, state, run);
     return;
   }

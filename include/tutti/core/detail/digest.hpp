@@ -160,7 +160,7 @@ inline constexpr std::array<KnownDigest, 17> known_digests{
      {"md5", md5},
      {"sha1", sha1},
      {"sha224", sha224},
-     {"sha256", [](std::string_view text) { return sha2(text, sha256_start, 32); }},
+     {"sha256", sha256},
      {"sha384", sha384},
      {"sha3_224", [](std::string_view text) { return sha3(text, 28); }},
      {"sha3_256", [](std::string_view text) { return sha3(text, 32); }},

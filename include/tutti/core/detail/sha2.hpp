@@ -141,6 +141,10 @@ inline constexpr std::array<std::uint32_t, 8> sha256_start{
     0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19};
 
 // The 32 bytes themselves.
+inline std::string sha256(std::string_view text) {
+  return sha2(text, sha256_start, 32);
+}
+
 inline std::string sha256_bytes(std::string_view text) {
   std::array<std::uint32_t, 8> h = sha256_start;
   each_block<64>(text, true, [&h](const std::uint8_t* block) { sha2_mix(h, block); });

@@ -54,8 +54,8 @@ ProgramRunner load_code(const std::string& path, const std::string& kind);
 #include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
 #endif
 
-#include <tutti/core/detail/digest.hpp>
 #include <tutti/core/detail/proc.hpp>
+#include <tutti/core/detail/sha2.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/detail/xxh64.hpp>
 
@@ -87,7 +87,7 @@ TUTTI_INLINE void check_sha256(const std::string& folder, const std::string& wan
     return;
   }
   const std::string path = folder + "/compiled.json";
-  const std::string got = ::tutti::detail::digest("sha256", tutti::detail::file_text(path.c_str()));
+  const std::string got = ::tutti::detail::sha256(tutti::detail::file_text(path.c_str()));
   TUTTI_CHECK(got == wanted, "load_compiled: '", path, "' has the SHA-256 ", got,
               ", and expect_sha256 is ", wanted,
               "; it is another package, nothing of it was loaded");
@@ -128,7 +128,7 @@ TUTTI_INLINE void check_code(const std::string& path, const ExportedProgram& pro
   hash.update(code.data(), code.size());
   refuse("XXH64", hash.text(), program.xxh64);
   if (by_sha256) {
-    refuse("SHA-256", ::tutti::detail::digest("sha256", code), program.sha256);
+    refuse("SHA-256", ::tutti::detail::sha256(code), program.sha256);
   }
 }
 
