@@ -11,4 +11,6 @@
 #else
 #define TUTTI_SEPARATE_SOURCE
 #include <tutti/tutti.hpp>
+// Not in tutti.hpp, but its functions are compiled here:
+#include <tutti/models/tensor_parallel.hpp>
 #endif
