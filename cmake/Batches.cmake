@@ -3,8 +3,8 @@ include_guard(GLOBAL)
 
 # Puts `size` files at a time into one source of the build folder and sets `out` to the sources to compile. Each file
 # keeps its names to itself: its includes are hoisted, with the conditions that they stand under, and the rest stands in
-# a namespace of its own, but for a file that opens its folder's namespace. A file that has macros of its own or opens
-# another namespace by name is compiled apart, as all are where `size` is 1. Of files that include neither a loop, nor
+# a namespace of its own, but for a file that opens its folder's namespace. A file that has macros of its own,
+# instantiates a template by name or opens another namespace by name is compiled apart, as all are where `size` is 1. Of files that include neither a loop, nor
 # views, models or passes that fuse, nor a header of their folder, which may, twice as many fit into a source.
 function(tutti_batches out prefix size)
   set(result)
@@ -12,7 +12,7 @@ function(tutti_batches out prefix size)
   list(SORT ARGN)
   foreach(source IN LISTS ARGN)
     file(STRINGS "${source}" apart
-      REGEX "^ *# *(define|undef)|^(inline )?namespace [A-Za-z_0-9:]+ {|^extern|^template <>|^TORCH_LIBRARY")
+      REGEX "^ *# *(define|undef)|^(inline )?namespace [A-Za-z_0-9:]+ {|^extern|^template (<>|[^<])|^TORCH_LIBRARY")
     cmake_path(GET source PARENT_PATH folder)
     cmake_path(GET folder FILENAME folder)
     list(REMOVE_ITEM apart "namespace ${folder} {")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compiles the C++ of pages of documentation.
 
-    docs_code.py --compiler g++ [--flag=-I... ...] page.md ...
+    docs_code.py --compiler g++ [--given FOLDER] [--flag=-I... ...] page.md ...
 
 A page's blocks become functions of one program, whose names (`model`, `options`, `x`, ...) are those of given.hpp; behind a line
 like "In a loop of your own:" `model` is the `net` there. Comments before a block, which a page does not show, say what else it
@@ -12,6 +12,8 @@ needs:
     <!-- from: examples/own_policies.hpp -->            it stands in that file, which is compiled there, line for line
 
 Blocks of Python are parsed.
+
+FOLDER has given.hpp precompiled; without it the text is read.
 
 `...` stands for anything: alone on a line, as a body `{ ... }`, in front of other initialisers or behind `=`.
 """
@@ -113,6 +115,7 @@ def program(pages):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--compiler", default="g++")
+    parser.add_argument("--given", metavar="FOLDER")
     parser.add_argument("--flag", action="append", default=[])
     parser.add_argument("pages", nargs="+", type=pathlib.Path)
     arguments = parser.parse_args()
@@ -121,7 +124,7 @@ def main():
     if wrong := [sentence for page in pages for sentence in quoted_wrongly(page, here.parent.parent) + wrong_python(page)]:
         sys.exit("\n".join(wrong))
     text = program(pages)
-    command = [arguments.compiler, "-std=c++20", "-fsyntax-only", "-w", f"-I{here}", *arguments.flag, "-x", "c++", "-"]
+    command = [arguments.compiler, "-std=c++20", "-fsyntax-only", "-w", f"-I{arguments.given or here}", *arguments.flag, "-x", "c++", "-"]
     done = subprocess.run(command, input=text, text=True)
     count = text.count("void code()")
     if done.returncode != 0:
