@@ -13,11 +13,10 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
 
-#include <tutti/algorithms/ema.hpp>
 #include <tutti/algorithms/factorize.hpp>
 #include <tutti/algorithms/gradient_clipping.hpp>
-#include <tutti/algorithms/layer_freezing.hpp>
-#include <tutti/algorithms/sam.hpp>
+#include <tutti/algorithms/local_sgd.hpp>
+#include <tutti/algorithms/skip_spikes.hpp>
 #include <tutti/algorithms/swa.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/data/tensor_loader.hpp>
@@ -138,6 +137,7 @@ std::map<std::string, at::Tensor> tensors_of(const std::string& path) {
   };
   snapshot.model.each_leaf(take("model/"));
   snapshot.state.child("optimizers").each_leaf(take("optimizers/"));
+  snapshot.state.child("policies").each_leaf(take("policies/"));
   return out;
 }
 
@@ -155,56 +155,29 @@ void check_equal(const std::string& one, const std::string& other) {
 }  // namespace
 
 TEST_CASE("rank body: sharded as replicated", "[.rank]") {
-  SECTION("the whole batch at once") {
-    compare(0, 1e-6);
-  }
-  SECTION("an optimizer with numbers of each parameter, within another one") {
-    optimizer = Lookahead<NAdam>{.optimizer = {.lr = 1e-2}, .k = 2};
-    compare(0, 1e-6);
-    optimizer = AdamW{.lr = 1e-2};
-  }
-  SECTION("in microbatches, with a limit on the norm of all gradients") {
-    compare(2, 1e-6,
-            GradientClipping{.clipping_type = ClippingType::norm, .clipping_threshold = 0.2});
-  }
+  compare(0, 1e-6);
 }
 
-TEST_CASE("rank body: sharded clipping and averages", "[.rank]") {
-  SECTION("adaptive, of vectors that no rank has whole") {
-    compare(0, 1e-6,
-            GradientClipping{.clipping_type = ClippingType::adaptive, .clipping_threshold = 0.02});
-  }
-  SECTION("by value, some left alone") {
-    compare(0, 1e-6,
-            GradientClipping{.clipping_type = ClippingType::value,
-                             .clipping_threshold = 1e-3,
-                             .exclude = {"transformer.wte.*"}});
-  }
+TEST_CASE("rank body: an optimizer with numbers of each parameter within another", "[.rank]") {
+  optimizer = Lookahead<NAdam>{.optimizer = {.lr = 1e-2}, .k = 2};
+  compare(0, 1e-6);
 }
 
-TEST_CASE("rank body: averages of a sharded run", "[.rank]") {
-  const auto averages = [](ShardStage stage) {
-    TrainerOptions with = options(6);
-    with.sharding.stage = stage;
-    Trainer<EMA> trainer(gpt2(), with, EMA{.half_life = "2ba"});
-    trainer.fit();
-    trainer.get<EMA>().enter_checkpoint(trainer.state());
-    std::vector<at::Tensor> out;
-    for (const at::Tensor& parameter : trainer.state().model->parameters()) {
-      out.push_back(parameter.detach().clone());
-    }
-    trainer.get<EMA>().leave_checkpoint(trainer.state());
-    return out;
-  };
-  dist::initialize();
-  const auto replicated = averages(ShardStage::none);
-  for (const ShardStage stage : {ShardStage::optimizer, ShardStage::gradients}) {
-    const auto sharded = averages(stage);
-    REQUIRE(sharded.size() == replicated.size());
-    for (std::size_t i = 0; i < sharded.size(); ++i) {
-      CHECK(sharded[i].allclose(replicated[i], 1e-4, 1e-5));
-    }
-  }
+TEST_CASE("rank body: in microbatches with a limit on the norm", "[.rank]") {
+  compare(2, 1e-6,
+          GradientClipping{.clipping_type = ClippingType::norm, .clipping_threshold = 0.2});
+}
+
+TEST_CASE("rank body: clipping of vectors that no rank has whole", "[.rank]") {
+  compare(0, 1e-6,
+          GradientClipping{.clipping_type = ClippingType::adaptive, .clipping_threshold = 0.02});
+}
+
+TEST_CASE("rank body: clipping by value that leaves some alone", "[.rank]") {
+  compare(0, 1e-6,
+          GradientClipping{.clipping_type = ClippingType::value,
+                           .clipping_threshold = 1e-3,
+                           .exclude = {"transformer.wte.*"}});
 }
 
 TEST_CASE("rank body: sharded checkpoints", "[.rank]") {
@@ -216,15 +189,16 @@ TEST_CASE("rank body: sharded checkpoints", "[.rank]") {
     TrainerOptions with = options(12 / group->size());
     with.max_duration = "1ep";
     with.sharding = {.stage = stage, .shard_degree = replicas ? 2 : 0};
+    const SWA mean{.swa_start = "0ep", .swa_end = "2ep", .update_interval = "1ba"};
     {
-      Trainer trainer(gpt2(), with);
+      Trainer trainer(gpt2(), with, mean);
       trainer.fit();
       trainer.save_checkpoint(name + "_first");
     }
     with.load_path = name + "_first";
     with.max_duration = "2ep";
     with.save_overwrite = true;
-    Trainer trainer(gpt2(), with);
+    Trainer trainer(gpt2(), with, mean);
     trainer.save_checkpoint(name + "_again");
     trainer.fit();
     trainer.save_checkpoint(name + "_end");
@@ -240,7 +214,8 @@ TEST_CASE("rank body: sharded checkpoints", "[.rank]") {
         TrainerOptions with = options(12);
         with.load_path = name + "_first";
         with.max_duration = "2ep";
-        Trainer trainer(gpt2(), with);
+        Trainer trainer(gpt2(), with,
+                        SWA{.swa_start = "0ep", .swa_end = "2ep", .update_interval = "1ba"});
         trainer.save_checkpoint(name + "_alone");
         check_equal(name + "_first", name + "_alone");
         trainer.fit();
@@ -262,17 +237,14 @@ TEST_CASE("rank body: what does not go with sharding", "[.rank]") {
     return out;
   };
   CHECK_THAT(
-      refused(with(ShardStage::optimizer), SAM{}),
-      ContainsSubstring("sharding.stage is optimizer, which does not go with SAM: it climbs"));
-  CHECK_THAT(refused(with(ShardStage::gradients), LayerFreezing{}),
-             ContainsSubstring("LayerFreezing: it takes layers from the optimizer"));
-  CHECK_THAT(refused(with(ShardStage::parameters), EMA{}),
-             ContainsSubstring("EMA: it averages whole weights") &&
-                 ContainsSubstring("take a lower stage"));
+      refused(with(ShardStage::optimizer), LocalSGD{}),
+      ContainsSubstring("sharding.stage is optimizer, which does not go with LocalSGD: each rank"));
+  CHECK_THAT(refused(with(ShardStage::parameters), SkipSpikes{}),
+             ContainsSubstring("SkipSpikes: it goes back to a checkpoint") &&
+                 ContainsSubstring("set reload_after to 0"));
   CHECK_THAT(refused(with(ShardStage::gradients),
                      Factorize{.refactorize_interval = "1ep", .if_none = surgery::IfNone::ignore}),
              ContainsSubstring("set refactorize_interval to 0"));
-  CHECK(refused(with(ShardStage::gradients), EMA{.half_life = "2ba"}) == "no error");
 
   TrainerOptions automatic = with(ShardStage::parameters);
   automatic.device_train_microbatch_size = "auto";
@@ -310,17 +282,18 @@ TEST_CASE("rank body: what does not go with sharding", "[.rank]") {
 }
 
 TEST_CASE("a trainer trains a sharded model as a replicated one", "[train][sharded]") {
-  CHECK(run_ranks("rank body: sharded as replicated", 2, std::chrono::seconds(120)) == all_passed);
+  for (const char* body : {"rank body: sharded as replicated",
+                           "rank body: an optimizer with numbers of each parameter within another",
+                           "rank body: in microbatches with a limit on the norm"}) {
+    CHECK(run_ranks(body, 2, std::chrono::seconds(120)) == all_passed);
+  }
 }
 
 TEST_CASE("gradients of which ranks have parts are clipped as whole ones", "[train][sharded]") {
-  CHECK(run_ranks("rank body: sharded clipping and averages", 3, std::chrono::seconds(120)) ==
-        all_passed);
-}
-
-TEST_CASE("weights of a sharded run are averaged where they are whole", "[train][sharded]") {
-  CHECK(run_ranks("rank body: averages of a sharded run", 2, std::chrono::seconds(120)) ==
-        all_passed);
+  for (const char* body : {"rank body: clipping of vectors that no rank has whole",
+                           "rank body: clipping by value that leaves some alone"}) {
+    CHECK(run_ranks(body, 3, std::chrono::seconds(120)) == all_passed);
+  }
 }
 
 TEST_CASE("a checkpoint of a sharded run is that of one process", "[train][sharded]") {

@@ -162,7 +162,7 @@ TEST_CASE("rank body: a run that is not interrupted", "[.rank]") {
   const auto group = dist::initialize();
   for (const ShardStage stage : stages) {
     const std::string name = folder + "/" + std::string(to_string(stage));
-    Trainer trainer(gpt2(), options(group->size(), stage, name), Losses{});
+    Trainer trainer(gpt2(), options(group->size(), stage, name), Losses{}, EMA{.half_life = "2ba"});
     trainer.fit();
     const auto& losses = trainer.get<Losses>().all;
     REQUIRE(losses.size() == 6);
@@ -191,7 +191,7 @@ TEST_CASE("rank body: goes on with another number of ranks", "[.rank]") {
     const std::string name = folder + "/" + std::string(to_string(stage));
     TrainerOptions with = options(ranks, stage);
     with.load_path = name + "/" + from;
-    Trainer trainer(gpt2(), with, Losses{});
+    Trainer trainer(gpt2(), with, Losses{}, EMA{.half_life = "2ba"});
     CHECK(trainer.state().timestamp.batch == 2);
     const std::string again = name + "/of" + std::to_string(ranks);
     trainer.save_checkpoint(again);
@@ -220,19 +220,19 @@ TEST_CASE("rank body: whole and sharded checkpoints", "[.rank]") {
     with.load_path = name + "/ba2";
     with.checkpoint_layout = CheckpointLayout::whole;
     {
-      Trainer trainer(gpt2(2), with, Losses{});
+      Trainer trainer(gpt2(2), with, Losses{}, EMA{.half_life = "2ba"});
       trainer.save_checkpoint(name + "/whole");
     }
     with.load_path = name + "/whole";
     with.checkpoint_layout = CheckpointLayout::sharded;
     {
-      Trainer trainer(gpt2(2), with, Losses{});
+      Trainer trainer(gpt2(2), with, Losses{}, EMA{.half_life = "2ba"});
       trainer.save_checkpoint(name + "/sharded");
       trainer.save_checkpoint(name + "/weights", /*weights_only=*/true);
     }
     with.load_path = name + "/weights";
     with.load_weights_only = true;
-    Trainer trainer(gpt2(2), with, Losses{});
+    Trainer trainer(gpt2(2), with, Losses{}, EMA{.half_life = "2ba"});
     CHECK(trainer.state().timestamp.batch == 0);
     trainer.save_checkpoint(name + "/loaded", /*weights_only=*/true);
     if (group->rank() == 0) {
@@ -250,14 +250,14 @@ TEST_CASE("rank body: whole and sharded checkpoints", "[.rank]") {
     group->barrier();
     with.load_weights_only = false;
     with.load_path = name + "/cut";
-    Trainer again(gpt2(2), with, Losses{});
+    Trainer again(gpt2(2), with, Losses{}, EMA{.half_life = "2ba"});
     again.fit();
     CHECK(std::abs(again.get<Losses>().all.back() - read_losses(name + "/losses").back()) < 1e-6);
   }
   TrainerOptions without = options(2, ShardStage::parameters);
   without.load_path = folder + "/parameters/ba2";
   without.load_ignore_keys = {"state/optimizers", "rng", "state/model/transformer.wpe.*"};
-  Trainer trainer(gpt2(2), without, Losses{});
+  Trainer trainer(gpt2(2), without, Losses{}, EMA{.half_life = "2ba"});
   const auto& report = trainer.load_report();
   CHECK(report.ignored == Names{"state/model/transformer.wpe.weight", "state/optimizers", "rng"});
   CHECK(trainer.state().timestamp.batch == 2);

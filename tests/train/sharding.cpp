@@ -5,13 +5,22 @@
 #include <tutti/algorithms/ema.hpp>
 #include <tutti/algorithms/factorize.hpp>
 #include <tutti/algorithms/gradient_clipping.hpp>
-#include <tutti/algorithms/sam.hpp>
+#include <tutti/algorithms/local_sgd.hpp>
 #include <tutti/core/switch.hpp>
 
 #include "support/catch.hpp"
 
 using namespace tutti;
 using dist::ShardStage;
+
+namespace {
+
+struct NeedsWhole final {
+  static constexpr About about{.no_parameter_sharding = "it reads them"};
+  void apply(BatchEnd, State&) {}
+};
+
+}  // namespace
 
 TEST_CASE("parameters are whole below the last stage and in their own type", "[train][sharding]") {
   CHECK(train::keeps_whole({.stage = ShardStage::optimizer}));
@@ -22,16 +31,24 @@ TEST_CASE("parameters are whole below the last stage and in their own type", "[t
 
 TEST_CASE("a policy says why it cannot train a sharded model", "[train][sharding]") {
   for (const bool whole : {true, false}) {
-    CHECK(train::why_no_sharding(SAM{}, whole) == SAM::about.no_sharding);
+    CHECK(train::why_no_sharding(LocalSGD{}, whole) == LocalSGD::about.no_sharding);
     CHECK(train::why_no_sharding(GradientClipping{}, whole).empty());
     CHECK(train::why_no_sharding(Factorize{}, whole).empty());
     CHECK_FALSE(train::why_no_sharding(Factorize{.refactorize_interval = "1ep"}, whole).empty());
   }
-  CHECK(train::why_no_sharding(EMA{}, true).empty());
-  CHECK(train::why_no_sharding(EMA{}, false) == EMA::about.no_parameter_sharding);
+  CHECK(train::why_no_sharding(NeedsWhole{}, true).empty());
+  CHECK(train::why_no_sharding(NeedsWhole{}, false) == "it reads them");
+}
+
+TEST_CASE("a policy that a sharded model may have may not fit a spread one", "[train][sharding]") {
+  CHECK(train::why_no_sharding(EMA{}, false, /*spread=*/false).empty());
+  CHECK(train::why_no_sharding(EMA{}, false, /*spread=*/true) == EMA::about.no_tensor_parallel);
+  CHECK(train::why_no_sharding(GradientClipping{}, false, /*spread=*/true).empty());
+  CHECK(train::why_no_sharding(LocalSGD{}, false, /*spread=*/true) == LocalSGD::about.no_sharding);
 }
 
 TEST_CASE("a policy that is off has nothing against it", "[train][sharding]") {
-  CHECK(train::why_no_sharding(Switch<SAM>(SAM{}, false), true).empty());
-  CHECK(train::why_no_sharding(Switch<SAM>(SAM{}, true), true) == SAM::about.no_sharding);
+  CHECK(train::why_no_sharding(Switch<LocalSGD>(LocalSGD{}, false), true).empty());
+  CHECK(train::why_no_sharding(Switch<LocalSGD>(LocalSGD{}, true), true) ==
+        LocalSGD::about.no_sharding);
 }

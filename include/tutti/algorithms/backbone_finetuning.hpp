@@ -55,7 +55,7 @@ struct BackboneFinetuning final {
   static constexpr std::string_view name = "BackboneFinetuning";
   static constexpr About about{
       .reads_batch = false,
-      .no_sharding = "shards are made of the parameters that are trained at the start",
+      .no_tensor_parallel = "it is not made for layers of which a rank has a part",
   };
   using events = types<Init, BeforeDataloader, EpochEnd>;
   static constexpr Rules rules{
@@ -213,9 +213,14 @@ TUTTI_INLINE void BackboneFinetuning::apply(EpochEnd, State& state) {
 }
 
 TUTTI_INLINE void BackboneFinetuning::give_back(State& state) {
-  detail::unfreeze(detail::of_backbone(*state.model, backbone, true), state.optimizers, name);
+  detail::unfreeze(detail::of_backbone(*state.model, backbone, true), state.optimizers, name,
+                   state.sharding);
   run.open = true;
-  state.parameters_replaced = true;  // so that gradients of these are averaged over ranks, too
+  if (state.sharding != nullptr) {
+    detail::follow_parameters(*state.sharding);
+  } else {
+    state.parameters_replaced = true;  // so that gradients of these are averaged over ranks, too
+  }
 }
 
 TUTTI_INLINE void BackboneFinetuning::find_still(State& state) {

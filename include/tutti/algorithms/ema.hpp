@@ -71,7 +71,8 @@ struct EMA final {
       .reads_batch = false,
       .reads_gradients = false,
       .folds = {id<BatchEnd>},
-      .no_parameter_sharding = "it averages whole weights on every rank",
+      .no_tensor_parallel = "it averages whole weights on every rank",
+      .parts = "weights",
   };
   using events = types<Init, AfterLoad, FitStart, BatchEnd, EpochEnd, EvalStart, EvalEnd,
                        PredictStart, PredictEnd>;
@@ -109,7 +110,8 @@ struct EMA final {
                       : factor();
   }
 
-  /// The averages by name, whichever side holds them. Empty before Init.
+  /// The averages by name, whichever side holds them. Empty before Init. Of a model whose
+  /// parameters are sharded this rank's rows.
   [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> averages() const {
     return side(run.averages_in_use);
   }
@@ -137,16 +139,16 @@ struct EMA final {
   void apply(Init, State& state) {
     optim::refuse_averages(state.optimizers, name);
     fill_in();
-    *run.store = functional::EMAParameters(*state.model, exclude_buffers);
+    *run.store = functional::EMAParameters(*state.model, exclude_buffers, detail::parts_of(state));
   }
   void apply(AfterLoad, State& state) { restore(state); }
-  void apply(FitStart, State& state) { run.store->link(*state.model); }
+  void apply(FitStart, State& state) { run.store->link(*state.model, detail::parts_of(state)); }
   void apply(BatchEnd, State& state) { average(state, state.timestamp.batch); }
   void apply(EpochEnd, State& state) { average(state, state.timestamp.epoch); }
-  void apply(EvalStart, State&) { use_averages(true); }
-  void apply(EvalEnd, State&) { use_averages(false); }
-  void apply(PredictStart, State&) { use_averages(true); }
-  void apply(PredictEnd, State&) { use_averages(false); }
+  void apply(EvalStart, State& state) { use_averages(state, true); }
+  void apply(EvalEnd, State& state) { use_averages(state, false); }
+  void apply(PredictStart, State& state) { use_averages(state, true); }
+  void apply(PredictEnd, State& state) { use_averages(state, false); }
 
   /// Lets the optimizer update the averages on its way, when an update is due at the next BatchEnd.
   void join(optim::FusedStep& fused, const State& state) {
@@ -157,26 +159,29 @@ struct EMA final {
   }
 
   /// A checkpoint holds the averages, also one that is written in the middle of an evaluation.
-  void enter_checkpoint(State&) {
+  void enter_checkpoint(State& state) {
     run.in_checkpoint = run.started && !run.averages_in_use;
-    use_averages(run.started);
+    use_averages(state, run.started);
   }
-  void leave_checkpoint(State&) {
+  void leave_checkpoint(State& state) {
     if (std::exchange(run.in_checkpoint, false)) {
-      use_averages(false);
+      use_averages(state, false);
     }
   }
+
+  /// From now on this rank averages its shards.
+  void take_shards(State& state) { run.store->cut(*state.model, *state.sharding); }
 
   /// What load() has read takes effect in a run that has begun.
   void take_loaded(State& state) {
     if (run.loaded) {
       restore(state);
-      run.store->link(*state.model);
+      run.store->link(*state.model, detail::parts_of(state));
     }
   }
 
   /// The model keeps its training weights, whatever happened.
-  void close(State&) { use_averages(false); }
+  void close(State&) { exchange(false); }  // of a sharded one its shards: others may be gone
 
   /// Saves the side that the model does not hold, and which one that is.
   void save(Archive& archive) const;
@@ -204,7 +209,8 @@ struct EMA final {
            (run.started ? count % interval().count() == 0 : due(state));
   }
   [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> side(bool in_model) const;
-  void use_averages(bool yes);
+  bool exchange(bool averages_in_use);
+  void use_averages(State& state, bool yes);
   void average(State& state, std::int64_t count);
   void restore(State& state);
 };
@@ -260,16 +266,25 @@ TUTTI_INLINE std::vector<std::pair<std::string, at::Tensor>> EMA::side(bool in_m
   return out;
 }
 
-TUTTI_INLINE void EMA::use_averages(bool yes) {
-  if (run.averages_in_use != yes) {
-    run.store->swap();
-    run.averages_in_use = yes;
+// Puts the averages into the model, or takes them out; false: they are there, or are not.
+TUTTI_INLINE bool EMA::exchange(bool averages_in_use) {
+  if (run.averages_in_use == averages_in_use) {
+    return false;
+  }
+  run.store->swap();
+  run.averages_in_use = averages_in_use;
+  return true;
+}
+
+TUTTI_INLINE void EMA::use_averages(State& state, bool yes) {
+  if (exchange(yes) && detail::parts_of(state) != nullptr) {
+    state.sharding->after_step();  // what is whole all the time has other shards now
   }
 }
 
 TUTTI_INLINE void EMA::average(State& state, std::int64_t count) {
   if (!run.started) {
-    *run.store = functional::EMAParameters(*state.model, exclude_buffers);
+    *run.store = functional::EMAParameters(*state.model, exclude_buffers, detail::parts_of(state));
     run.started = true;
     run.started_at = count;
   } else if (count % interval().count() == 0) {
@@ -304,7 +319,7 @@ TUTTI_INLINE void EMA::restore(State& state) {
   *run.store = functional::EMAParameters(*state.model, run.loaded->weights, exclude_buffers);
   run.averages_in_use = run.loaded->averages_in_use;
   run.loaded.reset();
-  use_averages(false);
+  exchange(false);
 }
 
 }  // namespace tutti

@@ -92,8 +92,7 @@ struct LayerFreezing final {
   static constexpr std::string_view name = "LayerFreezing";
   static constexpr About about{
       .reads_batch = false,
-      .no_sharding =
-          "it takes layers from the optimizer, which has parts of them under other handles",
+      .no_tensor_parallel = "it is not made for layers of which a rank has a part",
   };
   using events = types<BeforeDataloader, EpochEnd>;
   static constexpr Rules rules{.tags = {id<freezes_parameters>}};
@@ -135,6 +134,8 @@ struct LayerFreezing final {
 }  // namespace tutti
 
 #if TUTTI_BODIES
+
+#include <tutti/algorithms/detail/frozen_layers.hpp>
 
 namespace tutti::functional {
 
@@ -199,6 +200,9 @@ TUTTI_INLINE void LayerFreezing::apply(EpochEnd, State& state) {
   const functional::FreezeReport report =
       functional::freeze_layers(*state.model, state.optimizers, now, freeze_start, freeze_level);
   freeze(*state.model, state.optimizers, std::max(run.depth, report.layers));
+  if (state.sharding != nullptr) {
+    surgery::forget(state.optimizers, detail::follow_parameters(*state.sharding));
+  }
   state.log_metrics({{"layer_freezing/layers_frozen", static_cast<double>(run.depth)},
                      {"layer_freezing/percentage_frozen", report.fraction}});
 }

@@ -20,6 +20,7 @@
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/dist/sharding.hpp>
 #include <tutti/optim/closure.hpp>
 
 /// SAM: sharpness-aware minimisation.
@@ -110,7 +111,8 @@ class SAMOptimizer {
 ///
 /// Every `interval`-th batch runs forward and backward twice: once to see where the loss rises
 /// most, once there. Both passes see the same random draws. What the first reports counts as the
-/// batch's loss and metrics.
+/// batch's loss and metrics. Of several ranks each looks along the gradients of its own examples;
+/// of a sharded model all look along those of the whole batch.
 /// Source: Foret et al., "Sharpness-Aware Minimization for Efficiently Improving Generalization",
 /// ICLR 2021.
 struct SAM final {
@@ -122,6 +124,7 @@ struct SAM final {
   /// What it holds while it runs; not an option.
   struct Run {
     std::int64_t steps = 0;                   ///< batches so far, skipped ones included
+    bool moved = false;                       ///< shards stand elsewhere than the model's weights
     Lazy<detail::Copies> weights{};           ///< room for a second set of weights
     Lazy<detail::Copies> statistics{};        ///< likewise of buffers
     Lazy<std::vector<at::Tensor>> buffers{};  ///< the model's, once asked for
@@ -130,7 +133,7 @@ struct SAM final {
   static constexpr std::string_view name = "SAM";
   static constexpr About about{
       .no_graph = "trains in two passes, with the weights in other memory in each",
-      .no_sharding = "it climbs along the gradients of each rank alone, which no rank has whole",
+      .no_tensor_parallel = "it climbs along whole gradients, of which a rank has parts",
   };
   using events = types<AfterLoad>;
   static constexpr Rules rules{
@@ -160,9 +163,12 @@ struct SAM final {
   template <class Closure, class Update>
   void step(State& state, Closure&& closure, Update&& update) {
     const bool looks = (run.steps + 1) % interval == 0;
+    bring_whole(state);
     if (looks ? closure(false) && descend_from_above(state, closure) : closure(true)) {
-      update();
+      update();  // brings whole weights, too
+      run.moved = false;
     }
+    bring_whole(state);
     ++run.steps;
   }
 
@@ -179,8 +185,20 @@ struct SAM final {
     }
     const detail::SavedTensors saved(freeze_statistics ? *run.buffers : std::vector<at::Tensor>{},
                                      *run.statistics);
-    const detail::PerturbedWeights perturbed(uphill, *run.weights, rho, epsilon);
+    dist::Communicator* const group =
+        state.sharding != nullptr ? &state.sharding->shard_group() : nullptr;
+    const detail::PerturbedWeights perturbed(uphill, *run.weights, rho, epsilon, group);
+    run.moved = group != nullptr;
+    bring_whole(state);
+    run.moved = group != nullptr;  // they are moved back when this ends
     return closure(true);
+  }
+
+  // The shards were moved: the model gets what all ranks have now.
+  void bring_whole(State& state) {
+    if (std::exchange(run.moved, false)) {
+      state.sharding->after_step();
+    }
   }
 };
 

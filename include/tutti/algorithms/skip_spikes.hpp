@@ -25,6 +25,7 @@
 #include <tutti/core/tags.hpp>
 #include <tutti/core/validate.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/dist/sharding.hpp>
 #include <tutti/optim/closure.hpp>
 
 /// SkipSpikes: no step along gradients of a batch that is far out of line.
@@ -87,7 +88,7 @@ struct SkipSpikes final {
       .reads_gradients = false,  // after the step
       .skips_steps = true,
       .only_watches = {id<BatchEnd>},
-      .no_parameter_sharding = "it takes the norm of whole gradients",
+      .no_tensor_parallel = "it takes the norm of whole gradients",
   };
   using events = types<FitStart, AfterTrainBatch, BatchEnd>;
   static constexpr Rules rules{
@@ -102,6 +103,13 @@ struct SkipSpikes final {
     expect(min_values >= 1 && min_values <= window, "SkipSpikes: min_values", min_values,
            "1 or more, and no more than the window");
     expect(reload_after >= 0, "SkipSpikes: reload_after", reload_after, "0 or more");
+  }
+
+  /// Why it cannot train a sharded model; empty when it can.
+  [[nodiscard]] constexpr std::string_view why_no_sharding() const {
+    return reload_after > 0 ? "it goes back to a checkpoint, which a sharded run loads only at its "
+                              "start; set reload_after to 0"
+                            : std::string_view();
   }
 
   bool match(AfterTrainBatch, const State& state) const { return !state.is_ascent; }
@@ -175,6 +183,9 @@ TUTTI_INLINE std::array<double, 2> loss_and_norm(const State& state, SpikeOf wha
     if (!both.gradients.empty()) {
       out[1] = all_on_cpu(both.gradients) ? host_norm(both.gradients)
                                           : device_norm(both.gradients).item<double>();
+      if (state.sharding != nullptr) {  // of the parts of all ranks together
+        out[1] = std::sqrt(state.sharding->shard_group().all_reduce_value(out[1] * out[1]));
+      }
     }
   }
   if (state.world_size > 1) {

@@ -90,7 +90,8 @@ struct SWA final {
 
   static constexpr std::string_view name = "SWA";
   static constexpr About about{
-      .no_parameter_sharding = "it averages whole weights on every rank",
+      .no_tensor_parallel = "it averages whole weights on every rank",
+      .parts = "mean/weights",
   };
   using events = types<FitStart, BatchStart, BatchEnd, EpochEnd, IterationEnd>;
   static constexpr Rules rules{
@@ -139,6 +140,9 @@ struct SWA final {
   void apply(EpochEnd, State& state) { act(state, TimeUnit::epoch); }
   void apply(IterationEnd, State& state) { hold_learning_rate(state); }
 
+  /// From now on this rank averages its shards.
+  void take_shards(State& state) { run.mean->cut(*state.model, *state.sharding); }
+
   void save(Archive& archive) const;
   void load(const Archive& archive);
 
@@ -172,7 +176,7 @@ inline void SWA::act(State& state, TimeUnit unit) {
     }
   }
   if (takes_part && run.elapsed++ % update_interval.count() == 0) {
-    run.mean->update(*state.model, average_buffers);
+    run.mean->update(*state.model, average_buffers, detail::parts_of(state));
   }
   hold_learning_rate(state);
   if (takes_part && reached(swa_end, state)) {
@@ -199,7 +203,10 @@ inline void SWA::hold_learning_rate(State& state) const {
 
 inline void SWA::complete(State& state) {
   run.completed = true;
-  run.mean->copy_to(*state.model);
+  run.mean->copy_to(*state.model, detail::parts_of(state));
+  if (detail::parts_of(state) != nullptr) {
+    state.sharding->after_step();  // what is whole all the time has other shards now
+  }
   if (refresh_batches > 0) {
     functional::refresh_batch_statistics(*state.model, *run.recent, [&](const Batch& batch) {
       const Autocast low = state.autocast();

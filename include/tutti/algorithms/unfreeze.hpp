@@ -62,7 +62,7 @@ struct Unfreeze final {
   static constexpr std::string_view name = "Unfreeze";
   static constexpr About about{
       .reads_batch = false,
-      .no_sharding = "shards are made of the parameters that are trained at the start",
+      .no_tensor_parallel = "it is not made for layers of which a rank has a part",
   };
   using events = types<Init, BeforeDataloader, BatchEnd, EpochEnd>;
   static constexpr Rules rules{
@@ -239,10 +239,14 @@ TUTTI_INLINE bool Unfreeze::is_due(const State& state) const {
 TUTTI_INLINE void Unfreeze::give_back(State& state) {
   const auto layers = detail::owned_layers(*state.model);
   for (std::size_t i = detail::first_layer(*state.model, from, layers); i < layers.size(); ++i) {
-    detail::unfreeze(layers[i].parameters, state.optimizers, name);
+    detail::unfreeze(layers[i].parameters, state.optimizers, name, state.sharding);
   }
   run.open = true;
-  state.parameters_replaced = true;  // so that gradients of these are averaged over ranks, too
+  if (state.sharding != nullptr) {
+    detail::follow_parameters(*state.sharding);
+  } else {
+    state.parameters_replaced = true;  // so that gradients of these are averaged over ranks, too
+  }
   for (const auto& layer : *run.still) {
     layer->train();
   }

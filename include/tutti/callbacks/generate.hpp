@@ -24,6 +24,7 @@
 #include <tutti/core/rng.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/dist/sharding.hpp>
 #include <tutti/models/causal_lm.hpp>
 #include <tutti/models/generate.hpp>
 
@@ -63,8 +64,7 @@ struct Generate final {
 
   static constexpr std::string_view name = "Generate";
   static constexpr About about{
-      .no_parameter_sharding =
-          "rank 0 generates alone and would wait for the parameters of the others",
+      .no_tensor_parallel = "rank 0 generates alone and would wait for the parts of the others",
   };
   static constexpr Role role = Role::callback;
   using events = types<FitStart, BatchEnd, EpochEnd, IterationEnd, FitEnd>;
@@ -94,6 +94,10 @@ struct Generate final {
   template <Event E>
   void generate(E event, State& state) {
     static_cast<void>(run.due(event, state.progress()));  // remembers this batch
+    // Of a sharded model every rank has the whole meanwhile.
+    const auto whole = state.sharding != nullptr && !state.sharding->keeps_whole()
+                           ? state.sharding->summon()
+                           : nullptr;
     if (state.rank != 0) {
       return;
     }

@@ -17,6 +17,7 @@
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/dist/sharding.hpp>
 #include <tutti/optim/reports_metrics.hpp>
 
 namespace tutti {
@@ -36,7 +37,7 @@ struct OptimizerMonitor final {
   static constexpr std::string_view name = "OptimizerMonitor";
   static constexpr About about{
       .reads_batch = false,
-      .no_sharding = "it reports norms of gradients and states, of which each rank has a part",
+      .no_tensor_parallel = "it reports norms of whole gradients and states",
   };
   using events = types<BatchEnd>;
 
@@ -47,7 +48,9 @@ struct OptimizerMonitor final {
   }
 
   bool match(BatchEnd, const State& state) const {
-    return state.timestamp.batch % batch_log_interval == 0 && state.logger.wants_metrics();
+    // Ranks whose logs nobody reads add their parts to the norms of the others.
+    return state.timestamp.batch % batch_log_interval == 0 &&
+           (state.logger.wants_metrics() || state.sharding != nullptr);
   }
   void apply(BatchEnd, const State& state) const;
 
@@ -83,14 +86,16 @@ TUTTI_INLINE void OptimizerMonitor::apply(BatchEnd, const State& state) const {
   for (const auto& parameter : state.model->named_parameters()) {
     bool has_gradient_norm = false;
     const std::string gradient_key = "l2_norm/grad/" + parameter.key();
-    for (auto& [key, norm] : metrics_of(state, parameter.value(), parameter.key())) {
+    const at::Tensor own =
+        state.sharding != nullptr ? state.sharding->shard_of(parameter.value()) : parameter.value();
+    for (auto& [key, norm] : metrics_of(state, own, parameter.key())) {
       has_gradient_norm = has_gradient_norm || key == gradient_key;
       keys.push_back(std::move(key));
       norms.push_back(std::move(norm));
     }
-    if (!has_gradient_norm && parameter.value().grad().defined()) {
+    if (!has_gradient_norm && own.grad().defined()) {
       keys.push_back(gradient_key);
-      norms.push_back(parameter.value().grad().norm());
+      norms.push_back(own.grad().norm());
     }
   }
   if (!norms.empty()) {
@@ -103,7 +108,16 @@ TUTTI_INLINE void OptimizerMonitor::log(const State& state, const std::vector<st
   for (at::Tensor& norm : norms) {
     norm = norm.to(state.device, at::kFloat);
   }
-  const at::Tensor values = at::stack(norms).to(at::kCPU, at::kDouble);
+  at::Tensor all = at::stack(norms);
+  if (state.sharding != nullptr) {  // of the parts of all ranks together
+    all = all.to(at::kDouble).square_();
+    state.sharding->shard_group().all_reduce(all);
+    all.sqrt_();
+  }
+  if (!state.logger.wants_metrics()) {
+    return;
+  }
+  const at::Tensor values = all.to(at::kCPU, at::kDouble);
   std::vector<LoggedMetric> metrics;
   double squares = 0;
   for (std::size_t i = 0; i < keys.size(); ++i) {

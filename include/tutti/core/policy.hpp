@@ -33,6 +33,8 @@
 ///         is written: gives the model what it is to hold there, and takes it back
 ///     std::vector<std::string> kept_elsewhere(const State&) const    names of weights that never
 ///         change, which checkpoints leave to the program; they hold their hash
+///     void take_shards(State&)                        parameters have been sharded: cuts what it
+///         keeps of them, which save() puts under the path `about.parts`
 ///     bool leaves_parameters_unused() const           some may get no gradient (for several ranks)
 ///     Rng rng                                         seeded and checkpointed by the engine
 ///     struct Run { ... } run{}                        what it holds while it runs, and no option

@@ -130,6 +130,8 @@ concept PreparesLoad = requires(P& policy, const Archive& archive, State& state)
 template <class P>
 concept TakesLoaded = requires(P& policy, State& state) { policy.take_loaded(state); };
 template <class P>
+concept TakesShards = requires(P& policy, State& state) { policy.take_shards(state); };
+template <class P>
 concept KeepsElsewhere =
     requires(const P& policy, const State& state) { policy.kept_elsewhere(state); };
 template <class P>

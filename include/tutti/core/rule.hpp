@@ -173,6 +173,10 @@ struct About {
   std::string_view no_graph{};
   std::string_view no_sharding{};            ///< why it cannot train a sharded model
   std::string_view no_parameter_sharding{};  ///< why not one whose parameters are
+  std::string_view no_tensor_parallel{};     ///< why not one that tensor_parallel() has spread
+  /// Where, in what save() puts, tensors with names of parameters are this rank's parts of them
+  /// from take_shards(State&) on, which a run calls once the model has its parameters in parts.
+  std::string_view parts{};
 };
 
 /// Put into a recipe to say that `A` beside `B` is meant: silences the warning of warns_with.

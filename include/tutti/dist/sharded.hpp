@@ -409,9 +409,12 @@ TUTTI_INLINE void ShardedDataParallel::reset() {
 }
 
 TUTTI_INLINE at::Tensor ShardedDataParallel::enter(Bracket& bracket, const at::Tensor& given) {
-  TUTTI_CHECK(!bracket.unit.summoned(), "sharding: the unit '", bracket.unit.name(),
-              "' runs while its parameters are summoned; end that first");
   const bool recording = c10::GradMode::is_enabled();
+  if (bracket.unit.summoned()) {
+    TUTTI_CHECK(!recording, "sharding: the unit '", bracket.unit.name(),
+                "' is to be trained while its parameters are summoned; end that first");
+    return given;
+  }
   bracket.unit.gather();
   if (in_backward_) {
     bracket.again = true;
@@ -437,7 +440,7 @@ TUTTI_INLINE at::Tensor ShardedDataParallel::enter(Bracket& bracket, const at::T
 }
 
 TUTTI_INLINE at::Tensor ShardedDataParallel::leave(Bracket& bracket, const at::Tensor& y) {
-  if (bracket.unit.stays()) {
+  if (bracket.unit.stays() || bracket.unit.summoned()) {
     return y;
   }
   if (!in_backward_) {

@@ -89,7 +89,7 @@ class Sharding : public DataParallel {
   [[nodiscard]] virtual bool keeps_whole() const = 0;
 
   /// Puts the whole parameters, in their own type, into the model; a collective. They may be read
-  /// while the result lives; the model must not run meanwhile.
+  /// while the result lives; the model may run meanwhile without gradients, on any of the ranks.
   ///
   /// write_back: what they are at the end becomes the model's; every rank wrote the same. The
   /// destructor is a collective then.

@@ -97,8 +97,9 @@ class AnyEngine {
   /// Why the recipe cannot have CUDA graphs; empty when it can.
   [[nodiscard]] virtual std::string why_no_graphs() const = 0;
   /// Why the recipe cannot train a sharded model, with the policy's name; empty when it can.
-  /// whole: the model's parameters are always whole, in their own type.
-  [[nodiscard]] virtual std::string why_no_sharding(bool whole) const = 0;
+  /// whole: the model's parameters are always whole, in their own type. spread: instead of being
+  /// sharded, it is spread over ranks by tensor_parallel().
+  [[nodiscard]] virtual std::string why_no_sharding(bool whole, bool spread) const = 0;
   /// Closes every policy.
   virtual void close(State& state) = 0;
   [[nodiscard]] virtual bool closed() const = 0;

@@ -128,13 +128,18 @@ RunLoadReport load_checkpoint(const std::string& path, const PolicyStates& polic
 
 namespace tutti::train::detail {
 
-TUTTI_INLINE void save_policies(const PolicyStates& policies, Archive& archive) {
+TUTTI_INLINE void save_policies(const PolicyStates& policies, const State& state, Archive& archive,
+                                checkpoint::PartPlaces* parts) {
   for (const PolicyState& policy : policies) {
     if (policy.save != nullptr) {
       TUTTI_CHECK(!archive.contains(policy.name),
                   "checkpoint: two policies of the recipe are called \"", policy.name,
                   "\"; give one of them a `name` of its own");
-      policy.save(policy.policy, archive.child(policy.name));
+      Archive& own = archive.child(policy.name);
+      policy.save(policy.policy, own);
+      if (!policy.parts.empty() && state.sharding != nullptr && !state.sharding->keeps_whole()) {
+        save_policy_parts(state, own.child(policy.parts), parts);
+      }
     }
   }
 }
@@ -381,7 +386,7 @@ TUTTI_INLINE checkpoint::Snapshot collect(const PolicyStates& policies, const St
   }
   if (!options.weights_only) {
     save_run(state, run, saver, snapshot.state, options.metrics, parts);
-    detail::save_policies(policies, snapshot.state.child("policies"));
+    detail::save_policies(policies, state, snapshot.state.child("policies"), parts);
     if (parts != nullptr) {
       save_rank_state(policies, snapshot.state.child("rng").child(std::to_string(state.rank)));
     } else {

@@ -81,10 +81,10 @@ class EngineAdapter final : public AnyEngine {
   [[nodiscard]] std::string why_no_graphs() const override {
     return GraphPlan<typename Engine::recipe>::why_not();
   }
-  [[nodiscard]] std::string why_no_sharding(bool whole) const override {
+  [[nodiscard]] std::string why_no_sharding(bool whole, bool spread) const override {
     std::string why;
     engine_.for_each([&]<class P>(const P& policy) {
-      if (const std::string_view own = train::why_no_sharding(policy, whole); !own.empty()) {
+      if (const auto own = train::why_no_sharding(policy, whole, spread); !own.empty()) {
         why.append(why.empty() ? "" : "; ").append(name_of<P>()).append(": ").append(own);
       }
     });

@@ -36,6 +36,9 @@ struct PolicyState {
   /// What load() has read takes effect, where that waits for AfterLoad: for a run that loads while
   /// it runs, in which that event is not fired; null: load() is enough.
   void (*take_loaded)(void* policy, State& state) = nullptr;
+  /// What it keeps of whole parameters becomes parts, since the model's have; null: it keeps none.
+  void (*take_shards)(void* policy, State& state) = nullptr;
+  std::string_view parts{};  ///< where save() puts these
   /// Names of weights that checkpoints leave to the program that trains; null: none.
   std::vector<std::string> (*kept_elsewhere)(const void* policy, const State& state) = nullptr;
   /// Gives the model what a checkpoint is to hold, and takes it back; both null: nothing else than
@@ -132,6 +135,12 @@ PolicyState policy_state(P& policy) {
       if (tutti::detail::is_on(*static_cast<P*>(p))) {
         tutti::detail::unswitched(*static_cast<P*>(p)).take_loaded(state);
       }
+    };
+  }
+  if constexpr (tutti::detail::TakesShards<Own>) {
+    out.parts = policy_traits<P>::about.parts;
+    out.take_shards = [](void* p, State& state) {
+      tutti::detail::unswitched(*static_cast<P*>(p)).take_shards(state);
     };
   }
   if constexpr (tutti::detail::KeepsElsewhere<Own>) {

@@ -162,8 +162,8 @@ class RunCheckpoints final : public Checkpoints {
     const checkpoint::SaverOptions& how = saver->options();
     const auto first = [&, saver = saver] { lock(*saver); };
     const bool sharded = layout_ == CheckpointLayout::sharded && !how.fill_files;
+    const CheckpointScope entered(policies_, state_);  // into shards, which are put together then
     const auto whole = summoned(sharded);
-    const CheckpointScope entered(policies_, state_);
     if (sharded) {
       saving_.write(*state_.communicator, *saver, parts(how.weights_only, how.ignore_keys), first);
       return name;
@@ -181,8 +181,8 @@ class RunCheckpoints final : public Checkpoints {
   void save(const std::string& path, bool weights_only) override {
     settle();
     const bool sharded = layout_ == CheckpointLayout::sharded;
+    const CheckpointScope entered(policies_, state_);  // into shards, which are put together then
     const auto whole = summoned(sharded);
-    const CheckpointScope entered(policies_, state_);
     if (sharded) {
       ShardedJob({.path = path, .overwrite = overwrite_},
                  parts(weights_only, ignore_keys_))(*state_.communicator);
@@ -251,6 +251,10 @@ class RunCheckpoints final : public Checkpoints {
   }
 
   void go_back(std::int64_t batch) override {
+    TUTTI_CHECK(state_.sharding == nullptr,
+                "a policy wants the run to go back to a checkpoint, but a sharded run loads one "
+                "only at its start; set reload_after of SkipSpikes to 0, or sharding.stage to "
+                "ShardStage::none");
     settle();
     std::string path;
     for (const std::string& one : own_ ? own_->saved() : std::vector<std::string>()) {

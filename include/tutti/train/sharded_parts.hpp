@@ -39,6 +39,10 @@ class PartWriter {
 /// `parts` begin with "model/".
 void save_model_parts(const State& state, Archive& archive, checkpoint::PartPlaces& parts);
 
+/// Replaces this rank's parts of parameters, which `archive`, of the run's state, has under their
+/// names, by what they are parts of; a collective. parts: set, they stay, and this lists them.
+void save_policy_parts(const State& state, Archive& archive, checkpoint::PartPlaces* parts);
+
 }  // namespace tutti::train
 
 #if TUTTI_BODIES
@@ -89,6 +93,20 @@ TUTTI_INLINE void save_model_parts(const State& state, Archive& archive,
                                   : one.whole.detach().narrow(0, one.first, part.size(0));
     }
     archive.put(name, writer.note(one, part, "model/" + name, parts));
+  }
+}
+
+TUTTI_INLINE void save_policy_parts(const State& state, Archive& archive,
+                                    checkpoint::PartPlaces* parts) {
+  const PartWriter writer(state);
+  for (const dist::ShardedParameter& one : state.sharding->parameters()) {
+    if (archive.contains(one.name)) {
+      const at::Tensor part = archive.tensor(one.name);
+      archive.erase(one.name);
+      const std::string path = "state/" + archive.path() + '/' + one.name;
+      archive.put(one.name, parts != nullptr ? writer.note(one, part, path, *parts)
+                                             : state.sharding->whole_of(one, part));
+    }
   }
 }
 

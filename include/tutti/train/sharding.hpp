@@ -19,6 +19,7 @@
 #include <tutti/optim/fused_step.hpp>
 #include <tutti/train/detail/sharding_support.hpp>
 #include <tutti/train/options.hpp>
+#include <tutti/train/policy_states.hpp>
 #include <tutti/train/run.hpp>
 #include <tutti/train/setup.hpp>
 #include <tutti/train/together.hpp>
@@ -33,10 +34,10 @@ inline bool keeps_whole(const dist::ShardingOptions& options) {
 
 /// Why this policy cannot train a sharded model; empty when it can, or is off. A policy says so by
 /// `about.no_sharding`, or by `about.no_parameter_sharding` where it can as long as parameters are
-/// whole; or by
-/// `why_no_sharding()` where that depends on its options.
+/// whole; or by `why_no_sharding()` where that depends on its options. spread: the model is spread
+/// by tensor_parallel(), for which `about.no_tensor_parallel` counts as well.
 template <class P>
-std::string_view why_no_sharding(const P& given, bool whole) {
+std::string_view why_no_sharding(const P& given, bool whole, bool spread = false) {
   const auto& policy = tutti::detail::unswitched(given);
   if (!tutti::detail::is_on(given)) {
     return {};
@@ -44,6 +45,9 @@ std::string_view why_no_sharding(const P& given, bool whole) {
   constexpr const About& about = policy_traits<P>::about;
   if constexpr (!about.no_sharding.empty()) {
     return about.no_sharding;
+  }
+  if (spread && !about.no_tensor_parallel.empty()) {
+    return about.no_tensor_parallel;
   }
   if constexpr (!about.no_parameter_sharding.empty()) {
     return whole ? std::string_view() : about.no_parameter_sharding;
@@ -65,14 +69,14 @@ void check_spread(const std::string& policies, const TrainerOptions& options, co
 template <class Engine>
 void check_spread(const Engine& engine, const TrainerOptions& options, const State& state) {
   if (state.spread != nullptr) {
-    check_spread(engine.why_no_sharding(/*whole=*/false), options, state);
+    check_spread(engine.why_no_sharding(/*whole=*/false, /*spread=*/true), options, state);
   }
 }
 
 /// Shards the run, or averages its gradients, as options say; after AfterLoad. Throws as
 /// make_sharding() and make_parallel().
 template <class Engine>
-void begin_parallel(const Engine& engine, const TrainerOptions& options, State& state, Run& run) {
+void begin_parallel(Engine& engine, const TrainerOptions& options, State& state, Run& run) {
   if (state.spread != nullptr) {
     run.fold_into_optimizer = false;  // a rank's norm is of its part
   }
@@ -80,13 +84,18 @@ void begin_parallel(const Engine& engine, const TrainerOptions& options, State& 
     run.parallel = make_parallel(engine, state, run);
     return;
   }
-  auto sharding =
-      make_sharding(engine.why_no_sharding(keeps_whole(options.sharding)), options, state);
-  run.fold_into_optimizer = false;  // averages are of whole weights, norms over all ranks
+  auto sharding = make_sharding(
+      engine.why_no_sharding(keeps_whole(options.sharding), /*spread=*/false), options, state);
+  run.fold_into_optimizer = false;  // averages may be of whole weights, norms are over all ranks
   state.sharding = sharding.get();
   run.parallel = std::move(sharding);
   if (const auto load_parts = std::exchange(run.load_parts, nullptr)) {
     detail::on_every_rank(*state.communicator, load_parts);
+  }
+  for (const PolicyState& policy : engine.states()) {
+    if (policy.take_shards != nullptr && !state.sharding->keeps_whole()) {
+      policy.take_shards(policy.policy, state);
+    }
   }
 }
 

@@ -272,7 +272,8 @@ class Step {
       state_.total_loss.clear();
       run_.logged.clear();
     }
-    const dist::NoSync no_sync(sync ? nullptr : run_.parallel.get());
+    // The shards of a sharded model have no gradients but those of all ranks.
+    const dist::NoSync no_sync(sync || state_.sharding != nullptr ? nullptr : run_.parallel.get());
     const double total = total_weight();
     if (state_.auto_microbatching) {
       // No gradient is sent before every rank has got through, so nobody is left in a reduction.

@@ -16,17 +16,29 @@
 #include <torch/nn/module.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/state.hpp>
+#include <tutti/dist/sharding.hpp>
 
 namespace tutti::detail {
 
 using NamedTensorList = std::vector<std::pair<std::string, at::Tensor>>;
 
+// How the model is sharded, where a rank has only parts of its parameters; null: they are whole.
+const dist::Sharding* parts_of(const State& state);
+
+// This rank's part of what is shaped as a parameter of the model; `tensor` where it is none.
+at::Tensor part_of(const dist::Sharding& sharding, const at::Tensor& parameter,
+                   const at::Tensor& tensor);
+
 // A module's parameters, only those that require a gradient when `trainable`, and its buffers, each
-// memory once: tied tensors appear under their first name.
-NamedTensorList weights_of(const torch::nn::Module& module, bool trainable);
+// memory once: tied tensors appear under their first name. sharding: set, its shards stand for the
+// parameters.
+NamedTensorList weights_of(const torch::nn::Module& module, bool trainable,
+                           const dist::Sharding* sharding = nullptr);
 
 // All parameters and buffers, tied ones under each of their names.
-std::map<std::string, at::Tensor> tensors_by_name(const torch::nn::Module& module);
+std::map<std::string, at::Tensor> tensors_by_name(const torch::nn::Module& module,
+                                                  const dist::Sharding* sharding = nullptr);
 
 // The CPU's fused SGD kernel may walk through both tensors side by side.
 inline bool side_by_side(const at::Tensor& average, const at::Tensor& weight) {
@@ -68,17 +80,37 @@ class AverageLists {
 
 namespace tutti::detail {
 
-TUTTI_INLINE NamedTensorList weights_of(const torch::nn::Module& module, bool trainable) {
+TUTTI_INLINE const dist::Sharding* parts_of(const State& state) {
+  return state.sharding != nullptr && !state.sharding->keeps_whole() ? state.sharding : nullptr;
+}
+
+TUTTI_INLINE at::Tensor part_of(const dist::Sharding& sharding, const at::Tensor& parameter,
+                                const at::Tensor& tensor) {
+  for (const dist::ShardedParameter& one : sharding.parameters()) {
+    if (one.whole.is_same(parameter)) {
+      return sharding.part_of(one, tensor);
+    }
+  }
+  return tensor;
+}
+
+TUTTI_INLINE NamedTensorList weights_of(const torch::nn::Module& module, bool trainable,
+                                        const dist::Sharding* sharding) {
   NamedTensorList out;
   std::unordered_set<const void*> seen;
   const auto take = [&](const auto& items, bool parameters) {
     for (const auto& item : items) {
       const at::Tensor& tensor = item.value();
-      if (!tensor.defined() || (parameters && trainable && !tensor.requires_grad()) ||
-          (tensor.numel() > 0 && !seen.insert(tensor.const_data_ptr()).second)) {
+      if (!tensor.defined() || (parameters && trainable && !tensor.requires_grad())) {
         continue;
       }
-      out.emplace_back(item.key(), tensor);
+      // A sharded parameter may have no memory; no two have the same one.
+      const at::Tensor own = sharding != nullptr ? sharding->shard_of(tensor) : tensor;
+      const void* const place =
+          own.is_same(tensor) ? tensor.const_data_ptr() : own.unsafeGetTensorImpl();
+      if (tensor.numel() == 0 || seen.insert(place).second) {
+        out.emplace_back(item.key(), own);
+      }
     }
   };
   take(module.named_parameters(), true);
@@ -86,11 +118,13 @@ TUTTI_INLINE NamedTensorList weights_of(const torch::nn::Module& module, bool tr
   return out;
 }
 
-TUTTI_INLINE std::map<std::string, at::Tensor> tensors_by_name(const torch::nn::Module& module) {
+TUTTI_INLINE std::map<std::string, at::Tensor> tensors_by_name(const torch::nn::Module& module,
+                                                               const dist::Sharding* sharding) {
   std::map<std::string, at::Tensor> out;
   for (const auto& items : {module.named_parameters(), module.named_buffers()}) {
     for (const auto& item : items) {
-      out.emplace(item.key(), item.value());
+      out.emplace(item.key(),
+                  sharding != nullptr ? sharding->shard_of(item.value()) : item.value());
     }
   }
   return out;

@@ -36,8 +36,9 @@ class EMAParameters {
   EMAParameters() = default;
 
   /// Copies of the model's present weights. exclude_buffers: buffers are copied in every update,
-  /// not averaged.
-  explicit EMAParameters(const torch::nn::Module& model, bool exclude_buffers = false);
+  /// not averaged. sharding: of the model; set, its shards stand for the parameters.
+  explicit EMAParameters(const torch::nn::Module& model, bool exclude_buffers = false,
+                         const dist::Sharding* sharding = nullptr);
 
   /// Copies of saved tensors, on the device of the model's of the same names.
   /// Throws c10::Error when the model lacks one or has it in another shape.
@@ -45,9 +46,12 @@ class EMAParameters {
                 const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                 bool exclude_buffers = false);
 
-  /// Looks the model's tensors up anew.
+  /// Looks the model's tensors up anew. sharding: as above.
   /// Throws c10::Error when one that is stored here is gone or has another shape.
-  void link(const torch::nn::Module& model);
+  void link(const torch::nn::Module& model, const dist::Sharding* sharding = nullptr);
+
+  /// Keeps this rank's parts of what is stored: the model has been sharded. Linked to the shards.
+  void cut(const torch::nn::Module& model, const dist::Sharding& sharding);
 
   /// stored = smoothing * stored + (1 - smoothing) * model for floating tensors; others are copied.
   ///
@@ -141,9 +145,10 @@ double ema_warmup(std::int64_t step, double decay, double min_decay = 0, double 
 
 namespace tutti::functional {
 
-TUTTI_INLINE EMAParameters::EMAParameters(const torch::nn::Module& model, bool exclude_buffers)
+TUTTI_INLINE EMAParameters::EMAParameters(const torch::nn::Module& model, bool exclude_buffers,
+                                          const dist::Sharding* sharding)
     : exclude_buffers_(exclude_buffers) {
-  for (auto& [name, weight] : ::tutti::detail::weights_of(model, /*trainable=*/true)) {
+  for (auto& [name, weight] : ::tutti::detail::weights_of(model, /*trainable=*/true, sharding)) {
     names_.push_back(name);
     stored_.push_back(weight.detach().clone());
     weights_.push_back(weight);
@@ -183,8 +188,20 @@ TUTTI_INLINE EMAParameters::EMAParameters(
   link(model);
 }
 
-TUTTI_INLINE void EMAParameters::link(const torch::nn::Module& model) {
+TUTTI_INLINE void EMAParameters::cut(const torch::nn::Module& model,
+                                     const dist::Sharding& sharding) {
   const auto now = ::tutti::detail::tensors_by_name(model);
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    if (const auto found = now.find(names_[i]); found != now.end()) {
+      stored_[i] = ::tutti::detail::part_of(sharding, found->second, stored_[i]);
+    }
+  }
+  link(model, &sharding);
+}
+
+TUTTI_INLINE void EMAParameters::link(const torch::nn::Module& model,
+                                      const dist::Sharding* sharding) {
+  const auto now = ::tutti::detail::tensors_by_name(model, sharding);
   lists_ = {};
   note_copied(model);
   for (std::size_t i = 0; i < names_.size(); ++i) {

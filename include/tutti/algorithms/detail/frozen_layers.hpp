@@ -11,6 +11,7 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/dist/sharding.hpp>
 #include <tutti/nn/optimizers.hpp>
 #include <tutti/nn/walk.hpp>
 
@@ -41,9 +42,14 @@ std::vector<OwnedLayer> owned_layers(torch::nn::Module& model);
 // Stops the training of parameters: no gradient, also none left from before.
 void freeze(const std::vector<at::Tensor>& parameters);
 
-// Gives parameters to training. Throws c10::Error when no optimizer has one of them.
+// Gives parameters to training. sharding: set, optimizers have its shards. Throws c10::Error when
+// no optimizer has one of them.
 void unfreeze(const std::vector<at::Tensor>& parameters, const surgery::Optimizers& optimizers,
-              std::string_view who);
+              std::string_view who, const dist::Sharding* sharding = nullptr);
+
+// The shards of a sharded model are trained where its parameters are now. Returns those that are
+// not any more.
+std::unordered_set<c10::TensorImpl*> follow_parameters(const dist::Sharding& sharding);
 
 }  // namespace tutti::detail
 
@@ -74,14 +80,29 @@ TUTTI_INLINE void freeze(const std::vector<at::Tensor>& parameters) {
 }
 
 TUTTI_INLINE void unfreeze(const std::vector<at::Tensor>& parameters,
-                           const surgery::Optimizers& optimizers, std::string_view who) {
+                           const surgery::Optimizers& optimizers, std::string_view who,
+                           const dist::Sharding* sharding) {
   for (const at::Tensor& parameter : parameters) {
-    TUTTI_CHECK(optimizers.empty() || surgery::holds(optimizers, parameter.unsafeGetTensorImpl()),
-                who, ": a parameter ", parameter.sizes(),
+    const at::Tensor held = sharding != nullptr ? sharding->shard_of(parameter) : parameter;
+    TUTTI_CHECK(optimizers.empty() || surgery::holds(optimizers, held.unsafeGetTensorImpl()), who,
+                ": a parameter ", parameter.sizes(),
                 " is to be trained, but no optimizer has it, since it was frozen when the "
                 "optimizer was made; let the policy freeze it");
     parameter.set_requires_grad(true);
   }
+}
+
+TUTTI_INLINE std::unordered_set<c10::TensorImpl*> follow_parameters(
+    const dist::Sharding& sharding) {
+  std::unordered_set<c10::TensorImpl*> out;
+  for (const dist::ShardedParameter& one : sharding.parameters()) {
+    if (one.shard.requires_grad() && !one.whole.requires_grad()) {
+      one.shard.mutable_grad().reset();
+      out.insert(one.shard.unsafeGetTensorImpl());
+    }
+    one.shard.set_requires_grad(one.whole.requires_grad());
+  }
+  return out;
 }
 
 }  // namespace tutti::detail

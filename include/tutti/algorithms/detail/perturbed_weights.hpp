@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -15,6 +16,7 @@
 #include <tutti/algorithms/detail/exchange.hpp>
 #include <tutti/algorithms/detail/gradients.hpp>
 #include <tutti/config.hpp>
+#include <tutti/dist/communicator.hpp>
 
 namespace tutti::detail {
 
@@ -39,26 +41,30 @@ class Copies {
   std::vector<at::Tensor> copies_;
 };
 
-// to[i] = from[i] + length * direction[i] / (|direction| + epsilon), on the CPU.
+// to[i] = from[i] + length * direction[i] / (|direction| + epsilon), on the CPU. group: set, each
+// of its ranks has a part of everything, and the norm is over all.
 void point_uphill_on_host(const std::vector<at::Tensor>& from, const Gradients& uphill,
-                          const std::vector<at::Tensor>& to, double length, double epsilon);
+                          const std::vector<at::Tensor>& to, double length, double epsilon,
+                          dist::Communicator* group);
 
 // The same on a device, which is not waited for. The gradients are used up.
 void point_uphill_on_device(const std::vector<at::Tensor>& from, const Gradients& uphill,
-                            const std::vector<at::Tensor>& to, double length, double epsilon);
+                            const std::vector<at::Tensor>& to, double length, double epsilon,
+                            dist::Communicator* group);
 
 // While it lives the parameters stand `length` up their gradients; then they are what they were,
 // bit for bit, however the scope is left. Their gradients' contents are used up.
 class PerturbedWeights {
  public:
-  PerturbedWeights(const Gradients& uphill, Copies& memory, double length, double epsilon)
+  PerturbedWeights(const Gradients& uphill, Copies& memory, double length, double epsilon,
+                   dist::Communicator* group = nullptr)
       : parameters_(uphill.parameters) {
     const c10::AutoGradMode no_grad(false);
     places_ = memory.room_for(parameters_);
     if (all_on_cpu(uphill.gradients)) {
-      point_uphill_on_host(parameters_, uphill, places_, length, epsilon);
+      point_uphill_on_host(parameters_, uphill, places_, length, epsilon, group);
     } else {
-      point_uphill_on_device(parameters_, uphill, places_, length, epsilon);
+      point_uphill_on_device(parameters_, uphill, places_, length, epsilon, group);
     }
     change_places();
   }
@@ -104,8 +110,12 @@ namespace tutti::detail {
 
 TUTTI_INLINE void point_uphill_on_host(const std::vector<at::Tensor>& from, const Gradients& uphill,
                                        const std::vector<at::Tensor>& to, double length,
-                                       double epsilon) {
-  const double factor = length / (host_norm(uphill.gradients) + epsilon);
+                                       double epsilon, dist::Communicator* group) {
+  double norm = host_norm(uphill.gradients);
+  if (group != nullptr) {
+    norm = std::sqrt(group->all_reduce_value(norm * norm));
+  }
+  const double factor = length / (norm + epsilon);
   for (std::size_t i = 0; i < from.size(); ++i) {
     const at::Tensor& gradient = uphill.gradients[i];
     if (is_small(from[i]) && is_small(gradient) && from[i].strides() == gradient.strides()) {
@@ -125,8 +135,14 @@ TUTTI_INLINE void point_uphill_on_host(const std::vector<at::Tensor>& from, cons
 
 TUTTI_INLINE void point_uphill_on_device(const std::vector<at::Tensor>& from,
                                          const Gradients& uphill, const std::vector<at::Tensor>& to,
-                                         double length, double epsilon) {
-  const at::Tensor factor = device_norm(uphill.gradients).add_(epsilon).reciprocal_().mul_(length);
+                                         double length, double epsilon, dist::Communicator* group) {
+  at::Tensor norm = device_norm(uphill.gradients);
+  if (group != nullptr) {
+    norm = norm.square();
+    group->all_reduce(norm);
+    norm.sqrt_();
+  }
+  const at::Tensor factor = norm.add_(epsilon).reciprocal_().mul_(length);
   at::_ops::_foreach_mul__Tensor::call(uphill.gradients, factor);
   at::_ops::_foreach_copy_::call(to, from, /*non_blocking=*/false);
   at::_ops::_foreach_add__List::call(to, uphill.gradients, 1);

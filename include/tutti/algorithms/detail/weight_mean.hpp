@@ -34,13 +34,19 @@ class WeightMean {
  public:
   /// Takes the present weights in: the first are copied, then `a += (w - a) / (n + 1)`.
   ///
-  /// average_buffers: floating buffers, such as running statistics, are averaged too.
+  /// average_buffers: floating buffers, such as running statistics, are averaged too. sharding: of
+  /// the model; set, its shards stand for the parameters.
   /// Throws c10::Error when the model has other tensors than in the calls before.
-  void update(const torch::nn::Module& model, bool average_buffers = false);
+  void update(const torch::nn::Module& model, bool average_buffers = false,
+              const dist::Sharding* sharding = nullptr);
 
   /// Copies the mean into the model's tensors; parameters that require no gradient keep what they
-  /// have. Throws c10::Error when the model has other tensors.
-  void copy_to(const torch::nn::Module& model) const;
+  /// have. sharding: as above; after_step() has to follow on it. Throws c10::Error when the model
+  /// has other tensors.
+  void copy_to(const torch::nn::Module& model, const dist::Sharding* sharding = nullptr) const;
+
+  /// Keeps this rank's parts of the mean: the model has been sharded.
+  void cut(const torch::nn::Module& model, const dist::Sharding& sharding);
 
   /// How many moments are in the mean.
   [[nodiscard]] std::int64_t count() const { return count_; }
@@ -74,8 +80,9 @@ class WeightMean {
 
 namespace tutti::functional {
 
-TUTTI_INLINE void WeightMean::update(const torch::nn::Module& model, bool average_buffers) {
-  const auto weights = ::tutti::detail::weights_of(model, /*trainable=*/false);
+TUTTI_INLINE void WeightMean::update(const torch::nn::Module& model, bool average_buffers,
+                                     const dist::Sharding* sharding) {
+  const auto weights = ::tutti::detail::weights_of(model, /*trainable=*/false, sharding);
   if (count_ == 0) {
     for (const auto& [name, weight] : weights) {
       means_.emplace_back(name, weight.detach().clone());
@@ -99,8 +106,18 @@ TUTTI_INLINE void WeightMean::update(const torch::nn::Module& model, bool averag
   ++count_;
 }
 
-TUTTI_INLINE void WeightMean::copy_to(const torch::nn::Module& model) const {
-  const auto weights = ::tutti::detail::weights_of(model, /*trainable=*/false);
+TUTTI_INLINE void WeightMean::cut(const torch::nn::Module& model, const dist::Sharding& sharding) {
+  const auto now = ::tutti::detail::tensors_by_name(model);
+  for (auto& [name, mean] : means_) {
+    if (const auto found = now.find(name); found != now.end()) {
+      mean = ::tutti::detail::part_of(sharding, found->second, mean);
+    }
+  }
+}
+
+TUTTI_INLINE void WeightMean::copy_to(const torch::nn::Module& model,
+                                      const dist::Sharding* sharding) const {
+  const auto weights = ::tutti::detail::weights_of(model, /*trainable=*/false, sharding);
   check(weights);
   const auto buffers = buffers_of(model);
   const c10::AutoGradMode no_grad(false);
