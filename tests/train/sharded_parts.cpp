@@ -168,10 +168,11 @@ TEST_CASE("rank body: a run that is not interrupted", "[.rank]") {
     REQUIRE(losses.size() == 6);
     if (group->rank() == 0) {
       write_losses(name + "/losses", losses);
-      CHECK(names_in(name + "/ba2") == Names{"manifest.json", "model", "optim", "ranks"});
+      CHECK(names_in(name + "/ba2") == Names{"manifest.json", "model", "optim", "ranks", "state"});
       CHECK(names_in(name + "/ba2/model").size() == 2);
       CHECK(names_in(name + "/ba2/optim").size() == 2);
       CHECK(names_in(name + "/ba2/ranks").size() == 2);
+      CHECK(names_in(name + "/ba2/state").size() == (stage == ShardStage::parameters ? 2U : 1U));
       const auto model = fs::file_size(name + "/ba2/model/" + names_in(name + "/ba2/model")[0]);
       const auto other = fs::file_size(name + "/ba2/model/" + names_in(name + "/ba2/model")[1]);
       CHECK(std::abs(static_cast<double>(model) - static_cast<double>(other)) <
