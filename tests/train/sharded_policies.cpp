@@ -23,6 +23,7 @@
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/models/gpt2.hpp>
+#include <tutti/optim/adam.hpp>
 #include <tutti/optim/sgd.hpp>
 #include <tutti/train/sharded.hpp>
 #include <tutti/trainer.hpp>
@@ -43,9 +44,10 @@ namespace {
 constexpr ShardStage stages[] = {ShardStage::optimizer, ShardStage::gradients,
                                  ShardStage::parameters};
 
+// Of the four positions the third of three ranks has no row.
 auto gpt2() {
   torch::manual_seed(1);
-  models::GPT2Options size{.vocab_size = 37, .n_positions = 8, .n_embd = 12, .n_layer = 2};
+  models::GPT2Options size{.vocab_size = 37, .n_positions = 4, .n_embd = 12, .n_layer = 2};
   size.n_head = 3;
   size.resid_pdrop = size.embd_pdrop = size.attn_pdrop = 0;
   const auto model = models::GPT2LMHeadModel(size).ptr();
@@ -53,15 +55,17 @@ auto gpt2() {
   return model;
 }
 
+OptimizerSpec optimizer = tutti::SGD{.lr = 0.3, .momentum = 0.9};
+
 TrainerOptions options(std::int64_t batch_size) {
   at::manual_seed(7);
-  const at::Tensor ids = at::randint(37, {24, 8}, at::kLong);
+  const at::Tensor ids = at::randint(37, {24, 4}, at::kLong);
   Batch texts;
   texts["input_ids"] = ids;
   texts["labels"] = ids;
   return {.train = TensorLoader{texts, {.batch_size = batch_size, .shuffle = false}},
           .max_duration = "2ep",
-          .optimizer = tutti::SGD{.lr = 0.3, .momentum = 0.9},
+          .optimizer = optimizer,
           .device = "cpu",
           .seed = 3,
           .progress_bar = false};
@@ -213,16 +217,18 @@ std::vector<Made> compare_with_one(double tolerance, const Ps&... policies) {
 }  // namespace
 
 TEST_CASE("rank body: averages of a sharded run", "[.rank]") {
+  optimizer = tutti::AdamW{.lr = 1e-2};
   const auto all = compare_with_one(1e-12, EMA{.half_life = "2ba"},
                                     SkipSpikes{.min_values = 2, .reload_after = 0},
                                     OptimizerMonitor{.batch_log_interval = 2},
                                     Generate{.prompts = {"AB", "C"},
                                              .encode = &to_tokens,
                                              .decode = &to_text,
-                                             .generation = {.max_new_tokens = 3}});
+                                             .generation = {.max_new_tokens = 2}});
   if (dist::here().rank == 0) {
-    CHECK(all.back().texts.size() == 16);  // two of three letters, after each epoch
+    CHECK(all.back().texts.size() == 12);  // two of two letters, after each epoch
     CHECK(all.back().metrics.contains("l2_norm/grad/global"));
+    CHECK(all.back().metrics.contains("l2_norm/moment/transformer.wpe.weight"));
     const std::string folder = std::getenv("TUTTI_TEST_FOLDER");
     const auto norms = norms_of(folder + "/one");
     CHECK(norms.size() == 4);
