@@ -410,17 +410,19 @@ TUTTI_INLINE Outputs NumThreads::evaluate(State& state, c10::function_ref<Output
   return outputs;
 }
 
-namespace detail {
+}  // namespace tutti::train
 
+#endif
+
+namespace tutti::train::detail {
+
+#if TUTTI_BODIES  // else the separate source does it
 inline const bool chooses_threads = [] {
   threads_support() = [](PolicyStates policies) -> std::unique_ptr<StepThreads> {
     return std::make_unique<NumThreads>(std::move(policies));
   };
   return true;
 }();
-
-}  // namespace detail
-
-}  // namespace tutti::train
-
 #endif
+
+}  // namespace tutti::train::detail
