@@ -92,8 +92,8 @@ TEST_CASE("climbing on the host and on a device ends at the same place", "[sam][
   slope.gradients.back() = at::randn({6, 4});  // in another order than its parameter
   auto host = copies(from);
   auto device = copies(from);
-  inner::point_uphill_on_host(from, slope, host, 0.5, 1e-12);
-  inner::point_uphill_on_device(from, slope, device, 0.5, 1e-12);
+  inner::point_uphill_on_host(from, slope, host, 0.5, 1e-12, nullptr);
+  inner::point_uphill_on_device(from, slope, device, 0.5, 1e-12, nullptr);
   check_close(host, device);
   double moved = 0;
   for (std::size_t i = 0; i < from.size(); ++i) {
