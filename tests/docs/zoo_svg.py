@@ -25,9 +25,18 @@ from follow_metrics import follow  # noqa: E402
 from plot import line_chart  # noqa: E402
 
 
+class FirstRows(Rows):
+    """Of several evaluations at one step the first: a later one is a program's own, such as airbench's of six views."""
+
+    def metrics(self, step, _time, values):
+        row = self.rows.setdefault(step, {})
+        for name, value in values.items():
+            row.setdefault(name, value)
+
+
 def values(file, metric, batches):
     """{epoch or batch: value} of the evaluations that have the metric."""
-    rows = Rows()
+    rows = FirstRows()
     follow(file, [rows], once=True)
     found = [(step, row[metric]) for step, row in sorted(rows.rows.items()) if metric in row]
     if len(found) < 2:
@@ -51,6 +60,7 @@ def check():
             for epoch, accuracy in enumerate(accuracies, 1):
                 metrics = {"metrics/test/MulticlassAccuracy": accuracy}
                 lines.append({"type": "metrics", "step": 10 * epoch, "time": epoch, "values": metrics})
+            lines.append({**lines[-1], "values": {"metrics/test/MulticlassAccuracy": 1.0}})  # the program's own
             lines.append({"type": "end", "step": 10 * len(accuracies), "time": 9, "status": "finished"})
             file.write_text("".join(json.dumps(line) + "\n" for line in lines))
             arguments.append(f"{name}={file}")
