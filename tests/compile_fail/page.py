@@ -69,6 +69,7 @@ def message(output, root):
         line = re.sub(r"std::array<char, \d+>\{(\".*?\")\}", r"\1", line)
         line = re.sub(r"tutti::detail::Text<\d+>\{(\".*?\")\}", r"\1", line)
         line = re.sub(r"tutti::detail::FieldPointer<.*?>\{\(& .*\.(\w+::\w+)\)\}", r"&\1", line)
+        line = re.sub(r"\bauto:\d+", "auto", line)  # the compiler counts them from its first header on
         line = re.sub(r"^\d+ \| +", "", line)
         line = line.replace("In instantiation of ", "in ").rstrip(":")
         shown.append(line)
