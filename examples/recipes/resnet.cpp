@@ -4,8 +4,7 @@
 // Run it:    resnet --data PATH; alone it says where the images come from, --help lists the rest
 // It prints: a progress bar, and the accuracy on the test images after every epoch
 // Its page:  docs/zoo.md, with what was measured
-// ctest: --data demo --recipe hot --small --batch-size 64 --max-duration 1ep --run-folder
-// resnet-run
+// ctest: --data demo --recipe hot --small --batch-size 64 --max-duration 1ep
 #include <cmath>
 #include <cstdio>
 #include <string>
