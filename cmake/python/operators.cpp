@@ -483,12 +483,12 @@ Tensors sam_ascend(const Tensors& weights, const Tensors& gradients, double rho,
     slope.gradients.push_back(gradients[i]);
   }
   if (tutti::detail::all_on_cpu(slope.gradients)) {
-    tutti::detail::point_uphill_on_host(weights, slope, up, rho, epsilon);
+    tutti::detail::point_uphill_on_host(weights, slope, up, rho, epsilon, nullptr);
   } else {
     for (Tensor& gradient : slope.gradients) {  // they are used up
       gradient = gradient.clone();
     }
-    tutti::detail::point_uphill_on_device(weights, slope, up, rho, epsilon);
+    tutti::detail::point_uphill_on_device(weights, slope, up, rho, epsilon, nullptr);
   }
   return up;
 }
