@@ -116,9 +116,11 @@ TEST_CASE("views of range-v3 and of the standard library stand anywhere among th
   CHECK(same(
       rest_of(files | views::shuffle(3) | ranges::views::transform(example) | views::batch(2), 2),
       plain));
+#if !defined(__clang__) || __clang_major__ >= 16  // older ones cannot read GCC's std::views
   CHECK(
       same(rest_of(files | std::views::transform(example) | views::shuffle(3) | views::batch(2), 2),
            plain));
+#endif
   CHECK(same(
       rest_of(files | views::shuffle(3) | ranges::views::enumerate |
                   ranges::views::transform([](const auto& pair) { return example(pair.second); }) |
