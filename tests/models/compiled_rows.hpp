@@ -93,7 +93,7 @@ inline void check_step(const std::string& folder, double tolerance) {
   both->second.mul(0.25).backward();
   CHECK(both->first.allclose(out, 1e-4, 1e-5));
   for (const auto& each : two->named_parameters()) {
-    const at::Tensor& got = one->named_parameters()[each.key()].grad();
+    const at::Tensor got = one->named_parameters()[each.key()].grad();
     INFO(each.key());
     CHECK(got.defined() == each.value().grad().defined());
     CHECK((!got.defined() || got.allclose(each.value().grad(), 1e-4, 1e-6)));
