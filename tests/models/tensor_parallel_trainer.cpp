@@ -2,11 +2,9 @@
 
 #include <tutti/models/tensor_parallel.hpp>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,11 +28,13 @@
 #include "support/catch.hpp"
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
+#include "train/sharded_runs.hpp"
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using dist::SequenceParallel;
 using dist::ShardStage;
+using sharded_runs::difference;
 using tutti_test::all_passed;
 using tutti_test::alone;
 using tutti_test::run_ranks;
@@ -42,30 +42,17 @@ using tutti_test::run_ranks;
 namespace {
 
 auto gpt2(const models::TensorParallelOptions& spread = {.degree = 1}) {
-  torch::manual_seed(1);
-  models::GPT2Options size{.vocab_size = 37, .n_positions = 8, .n_embd = 16, .n_layer = 2};
-  size.n_head = 4;
-  size.resid_pdrop = size.embd_pdrop = size.attn_pdrop = 0;
-  auto model = models::GPT2LMHeadModel(size);
+  auto model = sharded_runs::gpt2({.width = 16});
   model->to(at::kDouble);
   models::tensor_parallel(*model, spread);
   return model.ptr();
 }
 
 TrainerOptions options(std::int64_t batch_size) {
-  at::manual_seed(7);
-  const at::Tensor ids = at::randint(37, {24, 8}, at::kLong);
-  Batch texts;
-  texts["input_ids"] = ids;
-  texts["labels"] = ids;
-  const TensorLoader loader{texts, {.batch_size = batch_size, .shuffle = false}};
-  return {.train = loader,
-          .eval = {{"test", loader}},
-          .max_duration = "2ep",
-          .optimizer = AdamW{.lr = 1e-2},
-          .device = "cpu",
-          .seed = 3,
-          .progress_bar = false};
+  const TensorLoader loader = sharded_runs::texts(batch_size);
+  TrainerOptions out = sharded_runs::options(loader, AdamW{.lr = 1e-2});
+  out.eval = {{"test", loader}};
+  return out;
 }
 
 const GradientClipping clipping{.clipping_type = ClippingType::norm, .clipping_threshold = 0.2};
@@ -100,40 +87,10 @@ Report trained(std::shared_ptr<models::GPT2LMHeadModelImpl> model, TrainerOption
   return trainer.get<Report>();
 }
 
-double difference(const std::vector<double>& one, const std::vector<double>& other) {
-  double most = one.size() == other.size() && !one.empty() ? 0 : INFINITY;
-  for (std::size_t i = 0; i < std::min(one.size(), other.size()); ++i) {
-    const double off = std::abs(one[i] - other[i]);
-    most = off <= most ? most : off;
-  }
-  return most;
-}
-
-/// Every tensor of a checkpoint by its path.
-std::map<std::string, at::Tensor> tensors_of(const std::string& path) {
-  const auto snapshot = checkpoint::read_snapshot(path);
-  std::map<std::string, at::Tensor> out;
-  const auto take = [&](const std::string& prefix) {
-    return [&out, prefix](const std::string& name, const ArchiveLeaf& leaf) {
-      if (const at::Tensor* tensor = leaf.tensor()) {
-        out[prefix + name] = *tensor;
-      }
-    };
-  };
-  snapshot.model.each_leaf(take("model/"));
-  snapshot.state.child("optimizers").each_leaf(take("optimizers/"));
-  return out;
-}
-
 void check_equal(const std::string& one, const std::string& other) {
-  const auto a = tensors_of(one);
-  const auto b = tensors_of(other);
-  CHECK(a.size() > 60);  // weights and two moments of each
-  REQUIRE(a.size() == b.size());
-  for (const auto& [name, tensor] : a) {
-    INFO(name);
-    CHECK(tensor.equal(b.at(name)));
-  }
+  using sharded_runs::tensors_of;
+  sharded_runs::check_equal(tensors_of(one), tensors_of(other),
+                            61);  // weights, two moments of each
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 #include <tutti/train/sharded.hpp>
 
-#include <cmath>
 #include <cstdlib>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,8 +17,6 @@
 #include <tutti/algorithms/skip_spikes.hpp>
 #include <tutti/algorithms/swa.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
-#include <tutti/data/tensor_loader.hpp>
-#include <tutti/models/gpt2.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/lookahead.hpp>
 #include <tutti/optim/muon.hpp>
@@ -32,67 +28,36 @@
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
+#include "train/sharded_runs.hpp"
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using dist::ShardStage;
+using sharded_runs::difference;
+using sharded_runs::Losses;
+using sharded_runs::stages;
+using sharded_runs::tensors_of;
 using tutti_test::all_passed;
 using tutti_test::alone;
 using tutti_test::run_ranks;
 
 namespace {
 
-constexpr ShardStage stages[] = {ShardStage::optimizer, ShardStage::gradients,
-                                 ShardStage::parameters};
-
 auto gpt2() {
-  torch::manual_seed(1);
-  models::GPT2Options size{.vocab_size = 37, .n_positions = 8, .n_embd = 12, .n_layer = 2};
-  size.n_head = 3;
-  size.resid_pdrop = size.embd_pdrop = size.attn_pdrop = 0;
-  return models::GPT2LMHeadModel(size).ptr();
+  return sharded_runs::gpt2().ptr();
 }
 
 OptimizerSpec optimizer = AdamW{.lr = 1e-2};  // of the runs
 
 TrainerOptions options(std::int64_t batch_size) {
-  at::manual_seed(7);
-  const at::Tensor ids = at::randint(37, {24, 8}, at::kLong);
-  Batch texts;
-  texts["input_ids"] = ids;
-  texts["labels"] = ids;
-  return {.train = TensorLoader{texts, {.batch_size = batch_size, .shuffle = false}},
-          .max_duration = "2ep",
-          .optimizer = optimizer,
-          .device = "cpu",
-          .seed = 3,
-          .progress_bar = false};
+  return sharded_runs::options(sharded_runs::texts(batch_size), optimizer);
 }
-
-}  // namespace
-
-namespace {
-
-/// The loss of every batch.
-struct Losses final {
-  std::vector<double> all{};
-  void apply(BatchEnd, State& state) { all.push_back(state.total_loss.at("total").item<double>()); }
-};
 
 template <class... Ps>
 std::vector<double> losses(TrainerOptions with, Ps... policies) {
   Trainer<Losses, Ps...> trainer(gpt2(), std::move(with), Losses{}, std::move(policies)...);
   trainer.fit();
   return trainer.template get<Losses>().all;
-}
-
-double difference(const std::vector<double>& one, const std::vector<double>& other) {
-  double most = one.size() == other.size() && !one.empty() ? 0 : INFINITY;
-  for (std::size_t i = 0; i < std::min(one.size(), other.size()); ++i) {
-    const double off = std::abs(one[i] - other[i]);
-    most = off <= most ? most : off;
-  }
-  return most;
 }
 
 /// Every stage trains as DDP does, and as one process on the whole batches.
@@ -124,32 +89,9 @@ std::string refused(TrainerOptions with, auto... policies) {
   return "no error";
 }
 
-/// Every tensor of a checkpoint by its path.
-std::map<std::string, at::Tensor> tensors_of(const std::string& path) {
-  const auto snapshot = checkpoint::read_snapshot(path);
-  std::map<std::string, at::Tensor> out;
-  const auto take = [&](const std::string& prefix) {
-    return [&out, prefix](const std::string& name, const ArchiveLeaf& leaf) {
-      if (const at::Tensor* tensor = leaf.tensor()) {
-        out[prefix + name] = *tensor;
-      }
-    };
-  };
-  snapshot.model.each_leaf(take("model/"));
-  snapshot.state.child("optimizers").each_leaf(take("optimizers/"));
-  snapshot.state.child("policies").each_leaf(take("policies/"));
-  return out;
-}
-
 void check_equal(const std::string& one, const std::string& other) {
-  const auto a = tensors_of(one);
-  const auto b = tensors_of(other);
-  CHECK(a.size() > 60);  // weights and two moments of each
-  REQUIRE(a.size() == b.size());
-  for (const auto& [name, tensor] : a) {
-    INFO(name);
-    CHECK(tensor.equal(b.at(name)));
-  }
+  sharded_runs::check_equal(tensors_of(one), tensors_of(other),
+                            61);  // weights, two moments of each
 }
 
 }  // namespace

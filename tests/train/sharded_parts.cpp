@@ -21,8 +21,6 @@
 #include <tutti/checkpoint/latest.hpp>
 #include <tutti/checkpoint/sharded_snapshot.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
-#include <tutti/data/tensor_loader.hpp>
-#include <tutti/models/gpt2.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/train/sharded.hpp>
 #include <tutti/trainer.hpp>
@@ -31,11 +29,14 @@
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
+#include "train/sharded_runs.hpp"
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::EndsWith;
 using dist::ShardStage;
+using sharded_runs::stages;
+using sharded_runs::tensors_of;
 using tutti_test::all_passed;
 using tutti_test::run_ranks;
 namespace fs = std::filesystem;
@@ -43,30 +44,15 @@ using Names = std::vector<std::string>;
 
 namespace {
 
-constexpr ShardStage stages[] = {ShardStage::optimizer, ShardStage::gradients,
-                                 ShardStage::parameters};
-
-auto gpt2(int seed = 1, std::int64_t vocab_size = 37) {
-  torch::manual_seed(static_cast<std::uint64_t>(seed));
-  models::GPT2Options size{.vocab_size = vocab_size, .n_positions = 8, .n_embd = 12, .n_layer = 2};
-  size.n_head = 3;
-  size.resid_pdrop = size.embd_pdrop = size.attn_pdrop = 0;
-  return models::GPT2LMHeadModel(size).ptr();
+auto gpt2(std::uint64_t seed = 1, std::int64_t vocab_size = 37) {
+  return sharded_runs::gpt2({.seed = seed, .vocab_size = vocab_size}).ptr();
 }
 
 /// Six batches of 12 texts, three an epoch, for so many ranks.
 TrainerOptions options(int ranks, ShardStage stage, const std::string& folder = {}) {
-  at::manual_seed(7);
-  const at::Tensor ids = at::randint(37, {36, 8}, at::kLong);
-  Batch texts;
-  texts["input_ids"] = ids;
-  texts["labels"] = ids;
-  TrainerOptions out{.train = TensorLoader{texts, {.batch_size = 12 / ranks, .shuffle = true}},
-                     .max_duration = "2ep",
-                     .optimizer = AdamW{.lr = 1e-2},
-                     .device = "cpu",
-                     .seed = 3,
-                     .progress_bar = false};
+  TrainerOptions out = sharded_runs::options(
+      sharded_runs::texts(12 / ranks, /*count=*/36, /*length=*/8, /*shuffle=*/true),
+      AdamW{.lr = 1e-2});
   out.save_folder = folder;
   out.save_filename = "ba{batch}";
   out.save_interval = "2ba";
@@ -91,33 +77,8 @@ struct Losses final {
   }
 };
 
-/// Tensors of a checkpoint by their path, all or those below "model".
-std::map<std::string, at::Tensor> tensors_of(const std::string& path, bool with_state = true) {
-  const auto snapshot = checkpoint::read_checkpoint(path);
-  std::map<std::string, at::Tensor> out;
-  const auto take = [&](const std::string& prefix) {
-    return [&out, prefix](const std::string& name, const ArchiveLeaf& leaf) {
-      if (const at::Tensor* tensor = leaf.tensor()) {
-        out[prefix + name] = *tensor;
-      }
-    };
-  };
-  snapshot.model.each_leaf(take("model/"));
-  if (with_state) {
-    snapshot.state.child("optimizers").each_leaf(take("optimizers/"));
-    snapshot.state.child("policies").each_leaf(take("policies/"));
-  }
-  return out;
-}
-
-void check_equal(const std::map<std::string, at::Tensor>& a,
-                 const std::map<std::string, at::Tensor>& b) {
-  CHECK(a.size() > 20);
-  REQUIRE(a.size() == b.size());
-  for (const auto& [name, tensor] : a) {
-    INFO(name);
-    CHECK(tensor.equal(b.at(name)));
-  }
+void check_equal(const sharded_runs::Tensors& one, const sharded_runs::Tensors& other) {
+  sharded_runs::check_equal(one, other, 21);
 }
 
 std::string variable(const char* name) {

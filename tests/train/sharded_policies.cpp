@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -20,9 +19,7 @@
 #include <tutti/algorithms/unfreeze.hpp>
 #include <tutti/callbacks/generate.hpp>
 #include <tutti/callbacks/optimizer_monitor.hpp>
-#include <tutti/checkpoint/snapshot.hpp>
-#include <tutti/data/tensor_loader.hpp>
-#include <tutti/models/gpt2.hpp>
+#include <tutti/checkpoint/sharded_snapshot.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/sgd.hpp>
 #include <tutti/train/sharded.hpp>
@@ -32,50 +29,33 @@
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
+#include "train/sharded_runs.hpp"
 
 using namespace tutti;
 using dist::ShardStage;
+using sharded_runs::difference;
+using sharded_runs::Losses;
+using sharded_runs::stages;
+using sharded_runs::tensors_of;
 using tutti_test::all_passed;
 using tutti_test::alone;
 using tutti_test::run_ranks;
 
 namespace {
 
-constexpr ShardStage stages[] = {ShardStage::optimizer, ShardStage::gradients,
-                                 ShardStage::parameters};
-
 // Of the four positions the third of three ranks has no row.
 auto gpt2() {
-  torch::manual_seed(1);
-  models::GPT2Options size{.vocab_size = 37, .n_positions = 4, .n_embd = 12, .n_layer = 2};
-  size.n_head = 3;
-  size.resid_pdrop = size.embd_pdrop = size.attn_pdrop = 0;
-  const auto model = models::GPT2LMHeadModel(size).ptr();
+  auto model = sharded_runs::gpt2({.n_positions = 4});
   model->to(at::kDouble);
-  return model;
+  return model.ptr();
 }
 
 OptimizerSpec optimizer = tutti::SGD{.lr = 0.3, .momentum = 0.9};
 
 TrainerOptions options(std::int64_t batch_size) {
-  at::manual_seed(7);
-  const at::Tensor ids = at::randint(37, {24, 4}, at::kLong);
-  Batch texts;
-  texts["input_ids"] = ids;
-  texts["labels"] = ids;
-  return {.train = TensorLoader{texts, {.batch_size = batch_size, .shuffle = false}},
-          .max_duration = "2ep",
-          .optimizer = optimizer,
-          .device = "cpu",
-          .seed = 3,
-          .progress_bar = false};
+  return sharded_runs::options(sharded_runs::texts(batch_size, /*count=*/24, /*length=*/4),
+                               optimizer);
 }
-
-/// The loss of every batch.
-struct Losses final {
-  std::vector<double> all{};
-  void apply(BatchEnd, State& state) { all.push_back(state.total_loss.at("total").item<double>()); }
-};
 
 /// What a run says: the latest of each metric, and the texts of tables.
 struct Logged final {
@@ -108,40 +88,13 @@ std::string to_text(std::span<const std::int64_t> tokens) {
   return out;
 }
 
-/// Every tensor of a checkpoint by its path.
-std::map<std::string, at::Tensor> tensors_of(const std::string& path) {
-  const auto snapshot = checkpoint::read_snapshot(path);
-  std::map<std::string, at::Tensor> out;
-  const auto take = [&](const std::string& prefix) {
-    return [&out, prefix](const std::string& name, const ArchiveLeaf& leaf) {
-      if (const at::Tensor* tensor = leaf.tensor()) {
-        out[prefix + name] = *tensor;
-      }
-    };
-  };
-  snapshot.model.each_leaf(take("model/"));
-  snapshot.state.child("optimizers").each_leaf(take("optimizers/"));
-  snapshot.state.child("policies").each_leaf(take("policies/"));
-  return out;
-}
-
 std::vector<double> norms_of(const std::string& path) {
-  return checkpoint::read_snapshot(path).state.get<std::vector<double>>(
+  return checkpoint::read_checkpoint(path).state.get<std::vector<double>>(
       "policies/SkipSpikes/norms");
 }
 
-double difference(const std::vector<double>& one, const std::vector<double>& other) {
-  double most = one.size() == other.size() && !one.empty() ? 0 : INFINITY;
-  for (std::size_t i = 0; i < std::min(one.size(), other.size()); ++i) {
-    const double off = std::abs(one[i] - other[i]);
-    most = off <= most ? most : off;
-  }
-  return most;
-}
-
 /// The largest difference of two runs' tensors, of the largest element of each.
-double difference(const std::map<std::string, at::Tensor>& one,
-                  const std::map<std::string, at::Tensor>& other) {
+double relative_difference(const sharded_runs::Tensors& one, const sharded_runs::Tensors& other) {
   double most = one.size() == other.size() && !one.empty() ? 0 : INFINITY;
   for (const auto& [name, tensor] : one) {
     const at::Tensor mine = tensor.to(at::kDouble);
@@ -155,20 +108,26 @@ double difference(const std::map<std::string, at::Tensor>& one,
 /// What a run has made, in double precision.
 struct Made {
   std::vector<double> losses{};
-  std::map<std::string, at::Tensor> saved{};  // on rank 0
+  sharded_runs::Tensors saved{};  // on rank 0
   std::map<std::string, double> metrics{};
   std::string texts{};
 };
 
-/// Runs it with so many examples a rank. The checkpoint is whole.
+/// Runs it with so many examples a rank, saves it after each epoch and its end beside that.
 template <class... Ps>
-Made made(ShardStage stage, std::int64_t batch, const std::string& path, Ps... policies) {
+Made made(const dist::ShardingOptions& sharding, std::int64_t batch, const std::string& path,
+          const std::string& load_path, const Ps&... policies) {
   TrainerOptions with = options(batch);
-  with.sharding.stage = stage;
+  with.sharding = sharding;
   with.eval = {{"test", options(batch).train}};
   with.eval_interval = "1ba";
-  Trainer<Losses, Logged, Ps...> trainer(gpt2(), std::move(with), Losses{}, Logged{},
-                                         std::move(policies)...);
+  with.load_path = load_path;
+  with.save_folder = path + "_saved";
+  with.save_filename = "ep{epoch}";
+  if (sharding.stage != ShardStage::none && load_path.empty()) {
+    with.checkpoint_layout = CheckpointLayout::sharded;
+  }
+  Trainer<Losses, Logged, Ps...> trainer(gpt2(), std::move(with), Losses{}, Logged{}, policies...);
   trainer.fit();
   trainer.save_checkpoint(path);
   Made out{.losses = trainer.template get<Losses>().all,
@@ -181,26 +140,43 @@ Made made(ShardStage stage, std::int64_t batch, const std::string& path, Ps... p
   return out;
 }
 
+std::string path_of(ShardStage stage) {
+  return std::string(std::getenv("TUTTI_TEST_FOLDER")) + "/" + std::string(to_string(stage));
+}
+
+/// A run in parts, and one that goes on from what it has saved after the first of two epochs: they
+/// make the same, whole checkpoints or parts.
+template <class... Ps>
+Made made_twice(const dist::ShardingOptions& sharding, double tolerance, const Ps&... policies) {
+  const int ranks = dist::initialize()->size();
+  const std::string path = path_of(sharding.stage);
+  Made whole = made(sharding, 12 / ranks, path, "", policies...);
+  const Made rest = made(sharding, 12 / ranks, path + "_rest", path + "_saved/ep1", policies...);
+  CHECK(whole.losses.size() == 4);
+  CHECK(difference(rest.losses, {whole.losses.at(2), whole.losses.at(3)}) <= tolerance);
+  if (dist::here().rank == 0) {
+    CHECK(relative_difference(rest.saved, whole.saved) <= tolerance);
+  }
+  return whole;
+}
+
 /// Every stage makes what one process makes of the whole batches.
 template <class... Ps>
 std::vector<Made> compare_with_one(double tolerance, const Ps&... policies) {
-  const std::string folder = std::getenv("TUTTI_TEST_FOLDER");
-  const auto group = dist::initialize();
-  const int rank = group->rank();
+  const int rank = dist::initialize()->rank();
   std::vector<Made> all;
   for (const ShardStage stage : stages) {
-    all.push_back(
-        made(stage, 12 / group->size(), folder + "/" + std::string(to_string(stage)), policies...));
-    CHECK(all.back().losses.size() == 4);
+    INFO(to_string(stage));
+    all.push_back(made_twice({.stage = stage}, tolerance, policies...));
   }
   if (rank == 0) {
     const Made one =
-        alone([&] { return made(ShardStage::none, 12, folder + "/one", policies...); });
+        alone([&] { return made({}, 12, path_of(ShardStage::none), "", policies...); });
     CHECK(one.losses.size() == 4);
     for (const Made& sharded : all) {
       INFO(to_string(stages[&sharded - all.data()]));
       CHECK(difference(sharded.losses, one.losses) < tolerance);
-      CHECK(difference(sharded.saved, one.saved) < tolerance);
+      CHECK(relative_difference(sharded.saved, one.saved) < tolerance);
       CHECK(sharded.texts == one.texts);
       for (const auto& [name, value] : one.metrics) {
         if (name.starts_with("l2_norm/") || name.starts_with("metrics/")) {
@@ -229,11 +205,10 @@ TEST_CASE("rank body: averages of a sharded run", "[.rank]") {
     CHECK(all.back().texts.size() == 12);  // two of two letters, after each epoch
     CHECK(all.back().metrics.contains("l2_norm/grad/global"));
     CHECK(all.back().metrics.contains("l2_norm/moment/transformer.wpe.weight"));
-    const std::string folder = std::getenv("TUTTI_TEST_FOLDER");
-    const auto norms = norms_of(folder + "/one");
+    const auto norms = norms_of(path_of(ShardStage::none));
     CHECK(norms.size() == 4);
     for (const ShardStage stage : stages) {
-      CHECK(difference(norms_of(folder + "/" + std::string(to_string(stage))), norms) < 1e-12);
+      CHECK(difference(norms_of(path_of(stage)), norms) < 1e-12);
     }
     CHECK(all.back().saved.contains("policies/EMA/weights/transformer.h.0.ln_1.bias"));
   }
@@ -244,6 +219,34 @@ TEST_CASE("rank body: the mean of a sharded run", "[.rank]") {
       1e-12, SWA{.swa_start = "0.25dur", .swa_end = "0.75dur", .update_interval = "1ba"}, SAM{});
   if (dist::here().rank == 0) {
     CHECK(all.back().saved.contains("policies/SWA/mean/weights/transformer.h.0.ln_1.bias"));
+  }
+}
+
+TEST_CASE("rank body: averages of a run that computes in another type", "[.rank]") {
+  const EMA ema{.half_life = "2ba"};
+  const SkipSpikes spikes{.min_values = 2, .reload_after = 0};
+  const OptimizerMonitor monitor{.batch_log_interval = 2};
+  const Generate texts{.prompts = {"AB", "C"},
+                       .encode = &to_tokens,
+                       .decode = &to_text,
+                       .generation = {.max_new_tokens = 2}};
+  std::vector<Made> all;
+  for (const ShardStage stage : stages) {
+    INFO(to_string(stage));
+    all.push_back(
+        made_twice({.stage = stage, .param_dtype = at::kFloat, .reduce_dtype = at::kDouble}, 0, ema,
+                   spikes, monitor, texts));
+    CHECK(difference(all.back().losses, all.front().losses) < 1e-12);
+  }
+  if (dist::here().rank == 0) {
+    const std::string name = "transformer.h.0.attn.c_attn.weight";
+    for (const Made& one : all) {
+      CHECK(relative_difference(one.saved, all.front().saved) < 1e-12);
+      CHECK(one.saved.at("model/" + name).scalar_type() == at::kDouble);
+      CHECK(one.saved.at("policies/EMA/weights/" + name).scalar_type() == at::kDouble);
+      CHECK_FALSE(
+          one.saved.at("policies/EMA/weights/" + name).equal(one.saved.at("model/" + name)));
+    }
   }
 }
 
@@ -263,8 +266,10 @@ TEST_CASE("rank body: layers join a sharded run with a rate of their own", "[.ra
 TEST_CASE("policies make of a sharded run what they make of one process", "[train][sharded]") {
   const auto limit = std::chrono::seconds(120);
   for (const char* body :
-       {"rank body: averages of a sharded run", "rank body: the mean of a sharded run",
-        "rank body: layers leave a sharded run", "rank body: layers join a sharded run",
+       {"rank body: averages of a sharded run",
+        "rank body: averages of a run that computes in another type",
+        "rank body: the mean of a sharded run", "rank body: layers leave a sharded run",
+        "rank body: layers join a sharded run",
         "rank body: layers join a sharded run with a rate of their own"}) {
     const TemporaryFolder folder;
     ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);

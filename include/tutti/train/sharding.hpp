@@ -77,6 +77,7 @@ void check_spread(const Engine& engine, const TrainerOptions& options, const Sta
 /// make_sharding() and make_parallel().
 template <class Engine>
 void begin_parallel(Engine& engine, const TrainerOptions& options, State& state, Run& run) {
+  state.parameters_replaced = false;  // by a policy that goes on: all below is of those there are
   if (state.spread != nullptr) {
     run.fold_into_optimizer = false;  // a rank's norm is of its part
   }
