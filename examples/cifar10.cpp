@@ -6,7 +6,6 @@
 //            epochs are the fastest: images are small at first and grow
 // ctest: --data demo --max-duration 3ep
 #include <cstdio>
-#include <filesystem>
 #include <string>
 
 #include <torch/torch.h>
@@ -20,9 +19,7 @@
 #include <tutti/algorithms/randaugment.hpp>
 #include <tutti/algorithms/squeeze_excite.hpp>
 #include <tutti/cli.hpp>
-#include <tutti/data/cifar.hpp>
 #include <tutti/data/crops.hpp>
-#include <tutti/data/image_folder.hpp>
 #include <tutti/data/image_loader.hpp>
 #include <tutti/data/random_flip.hpp>
 #include <tutti/models/cifar_resnet.hpp>
@@ -32,49 +29,16 @@
 #include <tutti/train/num_threads.hpp>
 #include <tutti/trainer.hpp>
 
+#include "images.hpp"
+
 using tutti::data::ImageSet;
 using tutti::data::Split;
 using Recipe = tutti::Trainer<tutti::RandAugment, tutti::ProgressiveResizing, tutti::CutMix,
                               tutti::LabelSmoothing, tutti::SqueezeExcite, tutti::BlurPool,
                               tutti::ChannelsLast, tutti::EMA>;
 
-constexpr const char* usage =
-    "cifar10 --data PATH trains on these images; PATH is\n"
-    "  - the folder cifar-10-batches-bin: unpack https://www.cs.toronto.edu/~kriz/cifar.html's\n"
-    "    binary version of CIFAR-10;\n"
-    "  - or a folder or .tar of images, train/CLASS/NAME.jpg and test/CLASS/NAME.jpg (or .png);\n"
-    "  - or the word demo: simple images are generated, to see the program run.\n";
-
-// Ten coarse patterns, and noise on them.
-ImageSet generate(std::int64_t n) {
-  torch::manual_seed(0);
-  const at::Tensor patterns = torch::rand({10, 3, 2, 2}).repeat_interleave(16, 2);
-  torch::manual_seed(static_cast<std::uint64_t>(n));
-  const at::Tensor labels = torch::randint(10, {n}, torch::kLong);
-  const at::Tensor images = patterns.repeat_interleave(16, 3).index_select(0, labels);
-  const at::Tensor noisy = images + 0.1 * torch::randn_like(images);
-  return {noisy.clamp(0, 1).mul(255).to(torch::kByte), labels, {}};
-}
-
-ImageSet load(const std::string& path, Split split) {
-  const bool train = split == Split::train;
-  if (path == "demo") {
-    return generate(train ? 768 : 256);
-  }
-  if (std::filesystem::exists(path + "/test_batch.bin")) {
-    return tutti::data::load_cifar10(path, split);
-  }
-#if defined(TUTTI_WITH_JPEG) || defined(TUTTI_WITH_PNG)
-  return tutti::data::load_image_folder(path, {.prefix = train ? "train" : "test", .size = 32});
-#else
-  TORCH_CHECK(false, "'", path, "' has no test_batch.bin, and this program was built without ",
-              "libjpeg and libpng; for JPEG images install libjpeg-dev, for PNG libpng-dev, then "
-              "configure and build again");
-#endif
-}
-
 tutti::ImageLoader make_loader(const std::string& path, Split split) {
-  const ImageSet set = load(path, split);
+  const ImageSet set = example::load(path, split);
   tutti::ImageLoaderOptions options{.batch_size = 128,
                                     .shuffle = split == Split::train,
                                     .mean = {0.491, 0.482, 0.447},
@@ -92,7 +56,7 @@ int main(int argc, char** argv) try {
   tutti::cli::Program program{"cifar10", "Trains a residual network on CIFAR-10."};
   program.add("--data", path, "where the images are").add(options).parse(argc, argv);
   if (path.empty()) {
-    std::printf("%s", usage);
+    std::printf("cifar10 --data PATH trains on these images; %s", example::where_images_are);
     return 0;
   }
   tutti::seed_all(17);

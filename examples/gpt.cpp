@@ -7,11 +7,8 @@
 // It prints: a progress bar, the perplexity on the last tenth of the text and how the model goes on
 //            with "The trainer" after every epoch, and a folder that Transformers loads
 // ctest: --max-duration 1ep --vocab-size 300 --train-subset-num-batches 4 --out gpt-test
-#include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,6 +30,8 @@
 #include <tutti/train/num_threads.hpp>
 #include <tutti/trainer.hpp>
 
+#include "texts.hpp"
+
 namespace models = tutti::models;
 
 constexpr std::int64_t length = 128;     // tokens of an example
@@ -45,28 +44,6 @@ struct Settings {
   tutti::TrainerOptions trainer{
       .max_duration = "3ep", .precision = tutti::Precision::amp_bf16, .seed = 17};
 };
-
-std::string read(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  TORCH_CHECK(file, "the text ", path, " cannot be read");
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::vector<std::string> guides() {
-  std::vector<std::filesystem::path> pages;
-  const std::filesystem::path docs = std::filesystem::path(TUTTI_EXAMPLES_DATA) / "../../docs";
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(docs)) {
-    if (entry.path().extension() == ".md") {
-      pages.push_back(entry.path());
-    }
-  }
-  std::sort(pages.begin(), pages.end());
-  std::vector<std::string> texts;
-  for (const auto& page : pages) {
-    texts.push_back(read(page));
-  }
-  return texts;
-}
 
 std::vector<std::int64_t> encode(std::string_view text) {
   return tokenizer->encode(text).ids;
@@ -161,7 +138,7 @@ int main(int argc, char** argv) try {
   TORCH_CHECK(settings.model == "gpt2" || settings.model == "llama", "--model is ", settings.model,
               ", expected gpt2 or llama");
   const std::vector<std::string> texts =
-      settings.text.empty() ? guides() : std::vector{read(settings.text)};
+      settings.text.empty() ? example::guides() : std::vector{example::read_text(settings.text)};
   tokenizer = tutti::text::Tokenizer::train_bpe(texts, {.vocab_size = settings.vocab_size});
   const std::int64_t vocab_size = tokenizer->vocab_size();
   tutti::seed_all(17);

@@ -34,7 +34,7 @@
 #include <tutti/train/num_threads.hpp>
 #include <tutti/trainer.hpp>
 
-#include "images.hpp"
+#include "../images.hpp"
 
 namespace nn = tutti::nn;
 using torch::optim::OptimizerParamGroup;
@@ -275,13 +275,13 @@ int main(int argc, char** argv) try {
       .add(options)
       .parse(argc, argv);
   if (path.empty()) {
-    std::printf("airbench --data PATH trains on these images; %s", recipes::where_images_are);
+    std::printf("airbench --data PATH trains on these images; %s", example::where_images_are);
     return 0;
   }
   TORCH_CHECK(width >= 1, "--width is ", width, ", expected 1 or more");
   tutti::seed_all(options.seed.value_or(17));
-  ImageSet train = recipes::load(path, Split::train);
-  const ImageSet test = recipes::load(path, Split::test);
+  ImageSet train = example::load(path, Split::train);
+  const ImageSet test = example::load(path, Split::test);
   TORCH_CHECK(batch_size >= 1 && batch_size <= train.images.size(0), "--batch-size is ", batch_size,
               ", expected 1 to ", train.images.size(0), ", the number of images");
   const at::Tensor mirrored = torch::rand({train.images.size(0), 1, 1, 1}).lt(0.5);

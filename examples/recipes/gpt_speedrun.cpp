@@ -14,9 +14,6 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -36,6 +33,8 @@
 #include <tutti/train/num_threads.hpp>
 #include <tutti/trainer.hpp>
 
+#include "../texts.hpp"
+
 namespace models = tutti::models;
 using Speedrun = tutti::Trainer<tutti::ThresholdStopper, tutti::JSONLinesLogger>;
 
@@ -49,22 +48,12 @@ struct Settings {
 
 // The bytes of a file, or of tutti's guides.
 std::string read(const std::string& path) {
-  std::vector<std::filesystem::path> files{path};
-  if (path.empty()) {
-    files.clear();
-    const auto docs = std::filesystem::path(TUTTI_EXAMPLES_DATA) / "../../docs";
-    for (const auto& entry : std::filesystem::directory_iterator(docs)) {
-      if (entry.path().extension() == ".md") {
-        files.push_back(entry.path());
-      }
-    }
-    std::sort(files.begin(), files.end());
+  if (!path.empty()) {
+    return example::read_text(path);
   }
   std::string out;
-  for (const auto& one : files) {
-    std::ifstream file(one, std::ios::binary);
-    TORCH_CHECK(file, "the text ", one, " cannot be read");
-    out.append(std::istreambuf_iterator<char>(file), {});
+  for (const std::string& guide : example::guides()) {
+    out += guide;
   }
   return out;
 }

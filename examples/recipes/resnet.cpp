@@ -37,7 +37,7 @@
 #include <tutti/train/num_threads.hpp>
 #include <tutti/trainer.hpp>
 
-#include "images.hpp"
+#include "../images.hpp"
 
 #if defined(TUTTI_WITH_JPEG) || defined(TUTTI_WITH_PNG)
 #include <tutti/data/compose.hpp>
@@ -72,7 +72,7 @@ struct Settings {
 void use_small_images(const Settings& settings, tutti::TrainerOptions& options,
                       std::int64_t& num_classes) {
   const auto loader = [&](Split split) {
-    const tutti::data::ImageSet set = recipes::load(settings.data, split);
+    const tutti::data::ImageSet set = example::load(settings.data, split);
     num_classes = std::ssize(set.classes);
     tutti::ImageLoaderOptions images{.batch_size = settings.batch_size,
                                      .mean = {0.491, 0.482, 0.447},
@@ -188,7 +188,7 @@ int main(int argc, char** argv) try {
         "resnet --data PATH --small trains ResNet-20 on these images; %s"
         "Without --small it trains ResNet-50 on a folder or .tar of images of any size,\n"
         "train/CLASS/NAME.JPEG and val/CLASS/NAME.JPEG.\n",
-        recipes::where_images_are);
+        example::where_images_are);
     return 0;
   }
   tutti::seed_all(options.seed.value_or(42));

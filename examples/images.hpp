@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Where the recipes for images get them from.
+// Where the examples for images get them from.
 
 #include <cstdint>
 #include <filesystem>
@@ -14,7 +14,7 @@
 #include <tutti/data/image_set.hpp>
 #include <tutti/data/split.hpp>
 
-namespace recipes {
+namespace example {
 
 constexpr const char* where_images_are =
     "PATH is\n"
@@ -56,4 +56,4 @@ inline tutti::data::ImageSet load(const std::string& path, tutti::data::Split sp
 #endif
 }
 
-}  // namespace recipes
+}  // namespace example
