@@ -4,7 +4,7 @@ include_guard(GLOBAL)
 set(TUTTI_GCC_MINIMUM 12) # as in include/tutti/config.hpp
 set(TUTTI_CLANG_MINIMUM 14)
 
-# GCC does not collect its garbage before it has 4 GB: a fifth of its time, for a tenth more memory.
+# GCC does not collect its garbage before it has 4 GB: a tenth of its time, for a tenth more memory.
 set(TUTTI_GCC_COLLECTS_LATE --param=ggc-min-heapsize=4000000 --param=ggc-min-expand=1000)
 
 # One sentence when `compiler` is a GCC or Clang that is too old, else nothing. Needs no project.
