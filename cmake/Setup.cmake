@@ -13,7 +13,8 @@ function(setup_say)
   message("-- ${line}")
 endfunction()
 
-# As many jobs as processors, but no more than memory has room for: a source of several tests takes some 3 GB.
+# As many jobs as processors, but no more than memory has room for: the library in one source takes some 5 GB, and one of
+# several tests beside it 3.
 function(setup_default_jobs out)
   cmake_host_system_information(RESULT jobs QUERY NUMBER_OF_LOGICAL_CORES)
   find_program(nproc nproc) # knows how many of them this process may use
@@ -30,7 +31,7 @@ function(setup_default_jobs out)
       endif()
     endif()
   endif()
-  math(EXPR room "${memory} / 3072")
+  math(EXPR room "(${memory} - 2048) / 3072")
   if(room LESS jobs)
     set(jobs ${room})
   endif()
