@@ -4,31 +4,19 @@ set(check_arguments -DPROJECT_SOURCE_DIR=${PROJECT_SOURCE_DIR})
 add_test(NAME check/layers COMMAND ${CMAKE_COMMAND} ${check_arguments} -P ${PROJECT_SOURCE_DIR}/cmake/CheckLayers.cmake)
 add_test(NAME check/docs COMMAND ${CMAKE_COMMAND} ${check_arguments} -P ${PROJECT_SOURCE_DIR}/cmake/CheckDocs.cmake)
 
-# One test per folder of include/tutti: how many lines the compiler reads for each header of it.
-get_target_property(torch_includes tutti::torch INTERFACE_INCLUDE_DIRECTORIES)
-get_target_property(torch_definitions tutti::torch INTERFACE_COMPILE_DEFINITIONS)
-set(includes ${torch_includes} ${TUTTI_hana_INCLUDE} ${TUTTI_range_v3_INCLUDE} ${TUTTI_cli11_INCLUDE})
-list(REMOVE_ITEM includes ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
-file(GLOB_RECURSE headers RELATIVE ${PROJECT_SOURCE_DIR}/include/tutti CONFIGURE_DEPENDS
-  ${PROJECT_SOURCE_DIR}/include/tutti/*.hpp)
-set(folders)
-foreach(header IN LISTS headers)
-  string(REGEX REPLACE "/.*|\\.hpp$" "" folder "${header}")
-  list(APPEND folders ${folder})
-endforeach()
-list(REMOVE_DUPLICATES folders)
-list(REMOVE_ITEM folders separate) # tutti.hpp once more, in one source of a program
+# How many lines the compiler reads for core/ and for trainer.hpp.
 if(NOT TUTTI_IS_PINNED OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  set(folders)
   tutti_skipped_test(check/lines "the ceilings are those of GCC 12 with LibTorch ${TUTTI_TORCH_PINNED}")
-endif()
-foreach(folder IN LISTS folders)
-  add_test(NAME check/lines/${folder}
-    COMMAND ${CMAKE_COMMAND} ${check_arguments} -DFOLDER=${folder} -DCOMPILER=${CMAKE_CXX_COMPILER}
-            "-DINCLUDES=${includes}"
+else()
+  get_target_property(torch_includes tutti::torch INTERFACE_INCLUDE_DIRECTORIES)
+  get_target_property(torch_definitions tutti::torch INTERFACE_COMPILE_DEFINITIONS)
+  set(includes ${torch_includes} ${TUTTI_hana_INCLUDE} ${TUTTI_range_v3_INCLUDE})
+  list(REMOVE_ITEM includes ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
+  add_test(NAME check/lines
+    COMMAND ${CMAKE_COMMAND} ${check_arguments} -DCOMPILER=${CMAKE_CXX_COMPILER} "-DINCLUDES=${includes}"
             "-DDEFINITIONS=${torch_definitions}" -P ${PROJECT_SOURCE_DIR}/cmake/CheckLines.cmake)
-  set_tests_properties(check/lines/${folder} PROPERTIES LABELS check TIMEOUT 900)
-endforeach()
+  set_tests_properties(check/lines PROPERTIES LABELS check TIMEOUT 300)
+endif()
 set_tests_properties(check/layers check/docs PROPERTIES LABELS check)
 
 if(TUTTI_clang_format)
