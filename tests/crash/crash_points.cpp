@@ -1,7 +1,5 @@
 #include <tutti/checkpoint/save_job.hpp>
 
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -26,16 +24,6 @@ using checkpoint::Saver;
 namespace fs = std::filesystem;
 
 namespace {
-
-// Memory is faster than a disk, and what lasts is decided by the model.
-struct InMemory {
-  InMemory() {
-    if (::access("/dev/shm", W_OK) == 0) {
-      ::setenv("TMPDIR", "/dev/shm", 1);
-    }
-  }
-  ~InMemory() { ::unsetenv("TMPDIR"); }
-};
 
 State at_batch(std::int64_t batch) {
   State state;
@@ -204,7 +192,6 @@ Counts run_all(const std::vector<Scenario>& scenarios) {
 }  // namespace
 
 TEST_CASE("a crash at any point leaves the old or the new checkpoint whole", "[crash]") {
-  const InMemory in_memory;
   const Counts all = run_all({
       {.name = "the first", .options = {}, .first = true},
       {.name = "a further one", .options = {}},
@@ -222,7 +209,6 @@ TEST_CASE("a crash at any point leaves the old or the new checkpoint whole", "[c
 
 TEST_CASE("a crash at any point of all ranks' files leaves the old or the new checkpoint whole",
           "[crash][sharded]") {
-  const InMemory in_memory;
   std::vector<Scenario> scenarios{
       {.name = "2 ranks, the first", .options = {}, .first = true, .ranks = 2},
       {.name = "2 ranks, keeping one, the last rank first",
@@ -254,7 +240,6 @@ TEST_CASE("a crash at any point of all ranks' files leaves the old or the new ch
 }
 
 TEST_CASE("the model of the disk finds a writer that forgets to sync", "[crash]") {
-  const InMemory in_memory;
   const TemporaryFolder temporary;
   const fs::path folder = temporary / "run";
   fs::create_directory(folder);

@@ -40,7 +40,7 @@ struct Outcome {
   std::int64_t batch = 0;  // of the checkpoint that the folder points to
 };
 
-Outcome attempt(const crash::MemoryFolder& folder, const std::string& at, OnSaveError on_error,
+Outcome attempt(const TemporaryFolder& folder, const std::string& at, OnSaveError on_error,
                 bool background, void (*prepare)(const std::string&),
                 void (*then)(const std::string&)) {
   const std::string run = folder / at;
@@ -117,7 +117,7 @@ void open_to_all(const std::string& folder) {
   ::chmod(fs::path(folder).parent_path().c_str(), 0777);
 }
 
-void check(const crash::MemoryFolder& folder, const std::string& name,
+void check(const TemporaryFolder& folder, const std::string& name,
            void (*prepare)(const std::string&), void (*then)(const std::string&),
            const std::string& reason) {
   for (const bool background : {false, true}) {
@@ -137,7 +137,7 @@ TEST_CASE("a full disk stops the run and the last checkpoint stays", "[crash][di
   if (!can_mount()) {
     return tutti_test::skip("this process may not mount a small file system");
   }
-  const crash::MemoryFolder folder;
+  const TemporaryFolder folder;
   check(folder, "full", mount_small, fill, "No space left on device");
   const Outcome warned = attempt(folder, "warn", OnSaveError::warn, false, mount_small, fill);
   CHECK(warned.error.empty());
@@ -146,13 +146,13 @@ TEST_CASE("a full disk stops the run and the last checkpoint stays", "[crash][di
 }
 
 TEST_CASE("a limit on the size of files is told like a full disk", "[crash][disk]") {
-  const crash::MemoryFolder folder;
+  const TemporaryFolder folder;
   check(folder, "limit", lift_limit, limit_files, "File too large");
 }
 
 TEST_CASE("a folder that may not be written stops the run and the last checkpoint stays",
           "[crash][disk]") {
-  const crash::MemoryFolder folder;
-  ::chmod(folder.folder->path().c_str(), 0777);
+  const TemporaryFolder folder;
+  ::chmod(folder.path().c_str(), 0777);
   check(folder, "read-only", open_to_all, forbid, "Permission denied");
 }

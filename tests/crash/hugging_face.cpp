@@ -64,7 +64,7 @@ int whole_folders(const std::string& folder) {
 
 TEST_CASE("a run killed at any operation on files leaves no folder of weights that is not whole",
           "[crash][hugging_face]") {
-  const crash::MemoryFolder folder;
+  const TemporaryFolder folder;
   bool finished = false;
   int kills = 0;
   int most = 0;

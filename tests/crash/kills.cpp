@@ -56,7 +56,7 @@ Kills chain(const std::string& folder, const std::string& result, bool backgroun
 
 TEST_CASE("a run killed at fifty random moments ends with the weights of one that was not",
           "[crash][kills]") {
-  const crash::MemoryFolder folder;
+  const TemporaryFolder folder;
   TrainerOptions plain = crash::options("", "30ba");
   plain.autoresume = false;
   REQUIRE(crash::went_well(

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <unistd.h>
-
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
-#include <memory>
 #include <string>
 
 #include <tutti/checkpoint/safetensors.hpp>
@@ -19,20 +15,6 @@
 #include "support/tiny.hpp"
 
 namespace crash {
-
-/// A folder in memory where there is one: what is tested here is no disk.
-struct MemoryFolder {
-  MemoryFolder() {
-    if (::access("/dev/shm", W_OK) == 0) {
-      ::setenv("TMPDIR", "/dev/shm", 1);
-    }
-    folder = std::make_unique<TemporaryFolder>();
-    ::unsetenv("TMPDIR");
-  }
-  std::string operator/(const std::string& name) const { return (*folder / name).string(); }
-
-  std::unique_ptr<TemporaryFolder> folder;
-};
 
 /// A policy with a random stream and a number of its own.
 struct Noise final {

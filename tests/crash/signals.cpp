@@ -31,7 +31,7 @@ void as_a_plain_program() {
   std::signal(SIGINT, SIG_DFL);
 }
 
-pid_t start(const crash::MemoryFolder& folder, TrainerOptions options, unsigned milliseconds) {
+pid_t start(const TemporaryFolder& folder, TrainerOptions options, unsigned milliseconds) {
   const std::string told = folder / "told";
   const pid_t child = crash::start([&] {
     as_a_plain_program();
@@ -44,7 +44,7 @@ pid_t start(const crash::MemoryFolder& folder, TrainerOptions options, unsigned 
   return child;
 }
 
-TrainerOptions rare(const crash::MemoryFolder& folder) {
+TrainerOptions rare(const TemporaryFolder& folder) {
   TrainerOptions out = crash::options(folder / "run", "8ba");
   out.save_interval = "100ba";
   out.on_signal = OnSignal::exit;  // as cli::Program sets it
@@ -56,7 +56,7 @@ TrainerOptions rare(const crash::MemoryFolder& folder) {
 TEST_CASE("SIGTERM and SIGINT end the process with 128 plus the signal, all saved",
           "[crash][signals]") {
   for (const int signal : {SIGTERM, SIGINT}) {
-    const crash::MemoryFolder folder;
+    const TemporaryFolder folder;
     const pid_t child = start(folder, rare(folder), 300);
     ::kill(child, signal);
     ::usleep(50000);
@@ -72,7 +72,7 @@ TEST_CASE("SIGTERM and SIGINT end the process with 128 plus the signal, all save
 
 TEST_CASE("a process that says nothing of signals is not ended by them, all saved",
           "[crash][signals]") {
-  const crash::MemoryFolder folder;
+  const TemporaryFolder folder;
   TrainerOptions options = rare(folder);
   options.on_signal.reset();
   const pid_t child = start(folder, options, 300);
@@ -83,7 +83,7 @@ TEST_CASE("a process that says nothing of signals is not ended by them, all save
 }
 
 TEST_CASE("a second signal ends the process at once", "[crash][signals]") {
-  const crash::MemoryFolder folder;
+  const TemporaryFolder folder;
   const pid_t child = start(folder, rare(folder), 20000);
   ::kill(child, SIGTERM);
   ::usleep(1200000);
@@ -95,7 +95,7 @@ TEST_CASE("a second signal ends the process at once", "[crash][signals]") {
 }
 
 TEST_CASE("signals that fit is told to ignore have their usual effect", "[crash][signals]") {
-  const crash::MemoryFolder folder;
+  const TemporaryFolder folder;
   TrainerOptions options = rare(folder);
   options.on_signal = OnSignal::ignore;
   const pid_t child = start(folder, options, 5000);
