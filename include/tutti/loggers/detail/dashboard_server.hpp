@@ -13,6 +13,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -77,6 +78,7 @@ class DashboardServer {
     std::atomic<bool> read = false;  // it is followed
   };
 
+  void make_server();
   void take_port();
   void draw_token();
   void route();
@@ -107,7 +109,7 @@ class DashboardServer {
 
   DashboardServerOptions options_;
   std::string address_;
-  httplib::Server server_;
+  std::optional<httplib::Server> server_;
   std::mutex lock_;  // of runs_
   std::deque<std::unique_ptr<Run>> runs_;
   std::mutex news_lock_;
@@ -124,18 +126,6 @@ inline DashboardServer::DashboardServer(DashboardServerOptions options)
   if (options_.token.empty()) {
     draw_token();
   }
-  // cpp-httplib's own choice is SO_REUSEPORT, by which two servers share a port unawares.
-  server_.set_socket_options([](auto socket) {
-    const int yes = 1;
-    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  });
-  const std::size_t threads = options_.most_readers + 16;
-  server_.new_task_queue = [threads] { return new httplib::ThreadPool(threads); };
-  server_.set_keep_alive_timeout(1);
-  server_.set_read_timeout(5);
-  server_.set_write_timeout(5);
-  server_.set_payload_max_length(1024);
-  route();
   take_port();
 }
 
@@ -149,13 +139,30 @@ inline void DashboardServer::draw_token() {
   }
 }
 
+// A server without a port. One that failed to get a port takes none later (cpp-httplib 0.18).
+inline void DashboardServer::make_server() {
+  server_.emplace();
+  // cpp-httplib's own choice is SO_REUSEPORT, by which two servers share a port unawares.
+  server_->set_socket_options([](auto socket) {
+    const int yes = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  });
+  const std::size_t threads = options_.most_readers + 16;
+  server_->new_task_queue = [threads] { return new httplib::ThreadPool(threads); };
+  server_->set_keep_alive_timeout(1);
+  server_->set_read_timeout(5);
+  server_->set_write_timeout(5);
+  server_->set_payload_max_length(1024);
+  route();
+}
+
 inline void DashboardServer::take_port() {
   constexpr int usual = 6070;
   const int first = options_.port != 0 ? options_.port : usual;
   const int last = options_.port != 0 ? options_.port : usual + 99;
   int port = first;
-  while (port <= last && !server_.bind_to_port(options_.host, port)) {
-    ++port;
+  for (make_server(); port <= last && !server_->bind_to_port(options_.host, port); ++port) {
+    make_server();
   }
   if (port > last) {
     throw std::runtime_error(
@@ -176,7 +183,7 @@ inline void DashboardServer::take_port() {
 }
 
 inline void DashboardServer::route() {
-  server_.set_default_headers(
+  server_->set_default_headers(
       {{"Cache-Control", "no-store"},
        {"X-Content-Type-Options", "nosniff"},
        {"X-Frame-Options", "DENY"},
@@ -185,7 +192,7 @@ inline void DashboardServer::route() {
        {"Content-Security-Policy",
         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' "
         "data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"}});
-  server_.set_pre_routing_handler(
+  server_->set_pre_routing_handler(
       [this](const httplib::Request& request, httplib::Response& reply) {
         const std::string host = request.get_header_value("Host");
         if (!knows(host)) {
@@ -419,7 +426,7 @@ inline void DashboardServer::follow() {
 inline void DashboardServer::serve() {
   find_runs();
   follower_ = std::thread([this] { follow(); });
-  server_.listen_after_bind();
+  server_->listen_after_bind();
 }
 
 inline void DashboardServer::stop() {
@@ -428,7 +435,7 @@ inline void DashboardServer::stop() {
     stops_ = true;
   }
   news_.notify_all();
-  server_.stop();
+  server_->stop();
   if (follower_.joinable()) {
     follower_.join();
   }
