@@ -5,7 +5,8 @@
 //
 // Run it:    own_policies; --max-duration 10ep for another length, --k 10 for another Lookahead
 // It prints: the loss and the accuracy on 360 unseen digits after every epoch; metrics.csv has
-// every number ctest: --max-duration 2ep --metrics-file own_policies.csv
+//            every number
+// ctest: --max-duration 2ep --metrics-file own_policies.csv
 #include "own_policies.hpp"
 
 #include <cstdio>

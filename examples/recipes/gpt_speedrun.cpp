@@ -5,10 +5,9 @@
 //            --eval-tokens VAL.bin --vocab-size 50257, files of nanoGPT; without any of them it
 //            learns from tutti's own guides. --optimizer adamw for comparison; --help lists the
 //            rest
-// It prints: a progress bar, the loss on the unseen text as it falls, and when it was below
-// --target Its page:  docs/zoo.md, with what was measured ctest: --max-duration 20ba
-// --eval-interval 10ba --hidden-size 32 --heads 2 --layers 1 --length 32 --target 5 --run-folder
-// gpt_speedrun-test
+// It prints: a progress bar, the loss on unseen text, and when it fell below --target
+// Its page:  docs/zoo.md, with what was measured
+// ctest: --max-duration 20ba --eval-interval 5ba --hidden-size 32 --layers 1 --length 32 --target 5
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
