@@ -94,7 +94,7 @@ struct AsksState final {
 };
 struct OwnMembers final {
   int tags = 0;  // no list of types
-  void folds() {}
+  void fuses_into_step() {}
   void apply(BatchEnd, State&) {}
 };
 struct RulesOfObject final {

@@ -34,7 +34,8 @@ struct OfTemplate final {
       .runs_after = {{id<Other>, "another one"}, {id<OfTemplate>}},
       .graph = {.in = {id<AfterLoss>}, .instead = {id<BeforeLoss>, id<AfterLoss>}},
   };
-  static constexpr About about{.folds = {id<BatchEnd>}, .no_sharding = "it needs the whole"};
+  static constexpr About about{.fuses_into_step = {id<BatchEnd>},
+                               .no_sharding = "it needs the whole"};
 };
 
 constexpr bool same(Id a, Id b) {
@@ -82,7 +83,7 @@ TEST_CASE("so can those of a template", "[core][rule]") {
   STATIC_REQUIRE(same(Of::rules.runs_after.begin()[1].id, id<Of>));
   STATIC_REQUIRE(!same(Of::rules.runs_after.begin()[1].id, id<OfTemplate<tag>>));
   STATIC_REQUIRE(detail::holds(Of::rules.graph.instead, id<AfterLoss>));
-  STATIC_REQUIRE(detail::holds(Of::about.folds, id<BatchEnd>));
+  STATIC_REQUIRE(detail::holds(Of::about.fuses_into_step, id<BatchEnd>));
   STATIC_REQUIRE(Of::about.no_sharding == "it needs the whole");
 }
 

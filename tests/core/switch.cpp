@@ -129,7 +129,7 @@ struct FusedStep {
 };
 struct Folds final {
   static constexpr About about{
-      .folds = {id<BatchEnd>},
+      .fuses_into_step = {id<BatchEnd>},
       .only_watches = {id<BatchEnd>},
   };
   static constexpr Rules rules{.warns_with = {{id<Count>}}};
@@ -145,9 +145,9 @@ concept CanJoin =
 
 TEST_CASE("a switch takes part in the optimizer's pass where its policy does, and not when off",
           "[switch]") {
-  static_assert(detail::holds(policy_traits<Switch<Folds>>::about.folds, id<BatchEnd>));
+  static_assert(detail::holds(policy_traits<Switch<Folds>>::about.fuses_into_step, id<BatchEnd>));
   static_assert(detail::holds(policy_traits<Switch<Folds>>::about.only_watches, id<BatchEnd>));
-  static_assert(policy_traits<Switch<Count>>::about.folds.size() == 0);
+  static_assert(policy_traits<Switch<Count>>::about.fuses_into_step.size() == 0);
   static_assert(CanJoin<Switch<Folds>> && !CanJoin<Switch<Count>>);
   Switch<Folds> policy(Folds{});
   FusedStep fused;

@@ -145,7 +145,7 @@ TEST_CASE("a checkpoint holds what policies give the model for it, and only the 
     REQUIRE(checkpoints.due(BatchCheckpoint{}, false));
     CHECK(checkpoints.save_next() == "ba4");
     CHECK(all_are(weights, 1));
-    checkpoints.settle();
+    checkpoints.wait();
     CHECK(all_are(checkpoint::read_snapshot(a.saved() + "/ba4").model.tensor("weight"), 7));
 
     const std::string own = (a.folder / "own").string();
@@ -187,7 +187,7 @@ TEST_CASE("mirrors are told of what was written, and a run waits for them and fo
   CHECK_FALSE(checkpoints.failed());
   mirror.error = "the line is down";
   CHECK(checkpoints.failed());
-  CHECK_THROWS_WITH(checkpoints.settle(), ContainsSubstring("the line is down"));
+  CHECK_THROWS_WITH(checkpoints.wait(), ContainsSubstring("the line is down"));
   CHECK_THROWS_WITH(checkpoints.finish(), ContainsSubstring("the line is down"));
   CHECK_THROWS_WITH(checkpoints.save((a.folder / "x").string(), true),
                     ContainsSubstring("the line is down"));

@@ -137,7 +137,7 @@ TEST_CASE("a manifest written in the background is that of the same snapshot", "
     saver.begin(state);
     saving.write(alone, saver, checkpoint::to_files(snapshot));
     snapshot.state.tensor("momentum").add_(background ? 1 : 0);  // training goes on
-    saving.settle(alone);
+    saving.wait(alone);
   }
   CHECK(timeless(read_bytes(folder / "a/ep0-ba2/manifest.json")) ==
         timeless(read_bytes(folder / "b/ep0-ba2/manifest.json")));

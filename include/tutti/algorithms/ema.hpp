@@ -70,7 +70,7 @@ struct EMA final {
   static constexpr About about{
       .reads_batch = false,
       .reads_gradients = false,
-      .folds = {id<BatchEnd>},
+      .fuses_into_step = {id<BatchEnd>},
       .no_tensor_parallel = "it averages whole weights on every rank",
       .parts = "weights",
   };

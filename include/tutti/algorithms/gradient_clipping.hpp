@@ -128,7 +128,7 @@ struct GradientClipping final {
   static constexpr About about{
       .reads_batch = false,
       .reads_gradients = false,  // after the step
-      .folds = {id<AfterTrainBatch>},
+      .fuses_into_step = {id<AfterTrainBatch>},
       .only_watches = {id<BatchEnd>},
   };
   using events = types<FitStart, AfterTrainBatch, BatchEnd>;

@@ -24,7 +24,8 @@
 ///     bool match(Event, const State&) const           run-time condition beside an apply
 ///     constexpr void validate() const                 throws when a hyperparameter is out of range
 ///     void join(optim::FusedStep&, const State&)          leaves its work at BatchEnd to the
-///         optimizer's pass over memory, just before the step; where `about.folds` has BatchEnd
+///         optimizer's pass over memory, just before the step; where `about.fuses_into_step` has
+///         BatchEnd
 ///     template <class Model> static constexpr bool supports    whether that model will do
 ///     template <class Model> void validate_model() const       the same, looking at its values
 ///     void validate_with(const Other&) const          throws when it cannot work beside that

@@ -31,7 +31,8 @@ template <class P, class = void>
 inline constexpr bool is_constant_about = false;
 template <class P>
 inline constexpr bool
-    is_constant_about<P, std::enable_if_t<(P::about.folds.size() != std::size_t(-1))>> = true;
+    is_constant_about<P, std::enable_if_t<(P::about.fuses_into_step.size() != std::size_t(-1))>> =
+        true;
 template <class P>
 concept HasRules = NamesRules<P> && is_constant_rules<P>;
 template <class P>

@@ -166,7 +166,7 @@ struct About {
   /// AfterTrainBatch: may leave its work there to the optimizer's pass over memory, by writing into
   /// *state.fused_step where that is not null. BatchEnd: likewise, by `void join(optim::FusedStep&,
   /// const State&)` just before the optimizer's step.
-  std::initializer_list<EventId> folds{};
+  std::initializer_list<EventId> fuses_into_step{};
   std::initializer_list<EventId> only_watches{};  ///< an algorithm, but changes nothing there
   /// Why no recipe with it can have CUDA graphs: a clause, for layers that draw or count on the
   /// host while they run.

@@ -16,7 +16,8 @@
 namespace tutti::train::detail {
 
 template <class P, class E>
-inline constexpr bool folds_at = ::tutti::detail::holds(policy_traits<P>::about.folds, id<E>);
+inline constexpr bool fuses_at =
+    ::tutti::detail::holds(policy_traits<P>::about.fuses_into_step, id<E>);
 
 template <class P, class E>
 inline constexpr bool only_watches =
@@ -39,11 +40,11 @@ inline constexpr bool sees_gradients = may_read_gradients<P> && acts_beside_step
 // At AfterTrainBatch: one folds, and behind it nobody changes or reads a gradient.
 template <class... Ps>
 consteval bool gradients_fold(types<Ps...>) {
-  if ((0 + ... + int{folds_at<Ps, AfterTrainBatch>}) != 1) {
+  if ((0 + ... + int{fuses_at<Ps, AfterTrainBatch>}) != 1) {
     return false;
   }
   [[maybe_unused]] bool folds = false;
-  ((folds = folds_at<Ps, AfterTrainBatch> ||
+  ((folds = fuses_at<Ps, AfterTrainBatch> ||
             (folds && only_watches<Ps, AfterTrainBatch> && !may_read_gradients<Ps>)),
    ...);
   return folds;
@@ -56,7 +57,7 @@ consteval bool averages_fold(types<Ps...>) {
   bool found = false;
   ((found = found || (quiet && std::is_same_v<P, Ps>), quiet = quiet && only_watches<Ps, BatchEnd>),
    ...);
-  return found && folds_at<P, BatchEnd>;
+  return found && fuses_at<P, BatchEnd>;
 }
 
 /// Which policies of an engine fold. Allowed: none of them takes the step into its own hands.

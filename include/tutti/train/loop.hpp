@@ -358,7 +358,7 @@ class Loop {
     }
     run_.stop_signal = signal;
     if (failed) {
-      run_.checkpoints->settle();
+      run_.checkpoints->wait();
     }
     return logged;
   }

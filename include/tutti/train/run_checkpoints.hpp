@@ -68,7 +68,7 @@ class RunCheckpoints final : public Checkpoints {
     saving_.configure(options.save_async, options.save_on_error);
     must_write_ = options.save_on_error == OnSaveError::stop;
     if (state_.scratch_folder.empty()) {  // what a dry run writes stays here
-      saving_.tell(mirrors_);
+      saving_.set_mirrors(mirrors_);
     }
     on_zero([&] {
       for (const checkpoint::Saver* saver : savers_) {
@@ -158,7 +158,7 @@ class RunCheckpoints final : public Checkpoints {
     }
     const auto [saver, name] = std::move(begun_.front());
     begun_.erase(begun_.begin());
-    settle();
+    wait();
     const checkpoint::SaverOptions& how = saver->options();
     const auto first = [&, saver = saver] { lock(*saver); };
     const bool sharded = layout_ == CheckpointLayout::sharded && !how.fill_files;
@@ -179,7 +179,7 @@ class RunCheckpoints final : public Checkpoints {
   }
 
   void save(const std::string& path, bool weights_only) override {
-    settle();
+    wait();
     const bool sharded = layout_ == CheckpointLayout::sharded;
     const CheckpointScope entered(policies_, state_);  // into shards, which are put together then
     const auto whole = summoned(sharded);
@@ -200,15 +200,15 @@ class RunCheckpoints final : public Checkpoints {
     return any;
   }
 
-  void settle() override {
-    saving_.settle(*state_.communicator);
+  void wait() override {
+    saving_.wait(*state_.communicator);
     for (checkpoint::Mirror* mirror : mirrors_) {
       on_zero([&] { mirror->check(); });
     }
   }
 
   void finish() override {
-    settle();
+    wait();
     for (checkpoint::Mirror* mirror : mirrors_) {
       // Many short waits, since the other ranks wait in a collective, which has a time limit.
       for (bool waiting = true; waiting;) {
@@ -217,7 +217,7 @@ class RunCheckpoints final : public Checkpoints {
                                                         dist::ReduceOp::maximum) != 0;
       }
     }
-    settle();
+    wait();
     release();
     if (state_.rank == 0) {
       warn_of_old();
@@ -245,7 +245,7 @@ class RunCheckpoints final : public Checkpoints {
   }
 
   void load_weights(const std::string& path) override {
-    settle();  // it may be the one under way
+    wait();  // it may be the one under way
     load_checkpoint(path, policies_, state_, run_, nullptr, {.weights_only = true});
     give_everywhere(copy_weights(*state_.model, /*to_host=*/false), policies_, state_);
   }
@@ -255,7 +255,7 @@ class RunCheckpoints final : public Checkpoints {
                 "a policy wants the run to go back to a checkpoint, but a sharded run loads one "
                 "only at its start; set reload_after of SkipSpikes to 0, or sharding.stage to "
                 "ShardStage::none");
-    settle();
+    wait();
     std::string path;
     for (const std::string& one : own_ ? own_->saved() : std::vector<std::string>()) {
       path = checkpoint::detail::batch_of(one).value_or(batch + 1) <= batch ? one : path;

@@ -61,7 +61,7 @@ class Saving {
   }
 
   /// Those who are told of every checkpoint that was written.
-  void tell(std::vector<checkpoint::Mirror*> mirrors) { mirrors_ = std::move(mirrors); }
+  void set_mirrors(std::vector<checkpoint::Mirror*> mirrors) { mirrors_ = std::move(mirrors); }
 
   /// Writes what `saver` is to write, after what is under way. Throws c10::Error on every rank when
   /// that or this fails, unless errors only warn; what fails in the background is thrown by the
@@ -76,9 +76,9 @@ class Saving {
       const std::function<void()>& first = [] {});
 
   /// Waits for what is under way. Throws as write() does.
-  void settle(dist::Communicator& world);
+  void wait(dist::Communicator& world);
 
-  /// What was under way has failed, which settle() would throw; known on rank 0, or on those that
+  /// What was under way has failed, which wait() would throw; known on rank 0, or on those that
   /// wrote.
   [[nodiscard]] bool failed() const noexcept { return background_.failed(); }
 
@@ -110,7 +110,7 @@ namespace tutti::train {
 TUTTI_INLINE void Saving::write(dist::Communicator& world, checkpoint::Saver& saver,
                                 checkpoint::SnapshotFiles files,
                                 const std::function<void()>& first) {
-  settle(world);
+  wait(world);
   auto job = std::make_shared<checkpoint::SaveJob>(
       checkpoint::SaveJob{saver.target(), std::move(files), mirrors_});
   path_ = job->target.path;
@@ -133,7 +133,7 @@ TUTTI_INLINE void Saving::write(dist::Communicator& world, checkpoint::Saver& sa
 TUTTI_INLINE void Saving::write(dist::Communicator& world, checkpoint::Saver& saver,
                                 checkpoint::ShardedSnapshot snapshot,
                                 const std::function<void()>& first) {
-  settle(world);
+  wait(world);
   const checkpoint::Saver::Target target = saver.target();
   path_ = target.path;
   if (const auto error = on_rank_zero(world, first)) {
@@ -159,7 +159,7 @@ TUTTI_INLINE void Saving::write(dist::Communicator& world, checkpoint::Saver& sa
   all_write_ = true;
 }
 
-TUTTI_INLINE void Saving::settle(dist::Communicator& world) {
+TUTTI_INLINE void Saving::wait(dist::Communicator& world) {
   if (under_way_ == nullptr) {
     return;
   }

@@ -100,7 +100,7 @@ inline constexpr bool is_method =
       with(conflicts_with), with(requires_policy), with(warns_with), with(checked_with), \
       with(works_with), with(in_graph), with(ahead_of_graph), with(behind_graph),        \
       with(instead_of_graph)
-#define TUTTI_ABOUT_LISTS(with) with(folds), with(only_watches)
+#define TUTTI_ABOUT_LISTS(with) with(fuses_into_step), with(only_watches)
 #define TUTTI_ABOUT_VALUES(with)                                                                  \
   with(reads_batch), with(reads_gradients), with(skips_steps), with(no_graph), with(no_sharding), \
       with(no_parameter_sharding)
@@ -193,7 +193,7 @@ concept NoRules = !HasRules<P> && !(NamesRules<P> && requires {
 }) && (requires { &P::rules; } || requires { typename P::rules; });
 template <class P>
 concept NoAbout = !HasAbout<P> && !(NamesAbout<P> && requires {
-  typename std::bool_constant<(P::about.folds.size() > 0)>;
+  typename std::bool_constant<(P::about.fuses_into_step.size() > 0)>;
 }) && (requires { &P::about; } || requires { typename P::about; });
 
 template <class P>

@@ -57,12 +57,12 @@ class Checkpoints {
   /// Writes a checkpoint at `path` now. weights_only: the model alone.
   virtual void save(const std::string& path, bool weights_only) = 0;
 
-  /// What is being written in the background, or copied elsewhere, has failed, which settle() would
+  /// What is being written in the background, or copied elsewhere, has failed, which wait() would
   /// throw; known on rank 0 alone.
   [[nodiscard]] virtual bool failed() const noexcept = 0;
 
   /// Waits for what is being written.
-  virtual void settle() = 0;
+  virtual void wait() = 0;
 
   /// Waits for that and for the copies that policies make of it, then leaves the folders to others,
   /// until check_folders() is called again.
