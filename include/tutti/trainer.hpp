@@ -171,7 +171,7 @@ class Trainer {
   /// evaluators: {}: the options' sets. weights: "best", those of load_best(); else a checkpoint's
   /// path. Throws c10::Error, besides, when there are no such weights, they do not fit, or the
   /// model is sharded.
-  void eval(std::vector<Evaluator> evaluators, const CheckpointPath& weights) {
+  void eval(std::vector<Evaluator> evaluators, const std::string& weights) {
     session_.eval(std::move(evaluators), weights);
   }
 
@@ -237,7 +237,7 @@ class Trainer {
   /// TrainerOptions::checkpoint_layout.
   /// weights_only: the model alone. Returns the path.
   std::string save_checkpoint(const std::string& path, bool weights_only = false) {
-    session_.save_checkpoint(CheckpointPath(path), weights_only);
+    session_.save_checkpoint(path, weights_only);
     return path;
   }
 

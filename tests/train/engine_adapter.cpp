@@ -130,7 +130,7 @@ TEST_CASE("an engine behind one type says of its recipe what the recipe says", "
   CHECK(folds.any.fold_plan().gradients);
   CHECK(folds.any.fold_plan().averages);
   CHECK(folds.any.step_taker().empty());
-  CHECK_FALSE(folds.any.own_checkpoints());
+  CHECK_FALSE(folds.any.has_savers());
   CHECK(folds.any.states().size() == 2);
   CHECK_FALSE(folds.any.constants().empty());
 
@@ -139,7 +139,7 @@ TEST_CASE("an engine behind one type says of its recipe what the recipe says", "
   CHECK(takes.any.step_taker() == "SAM");
 
   Adapted<Brings, CheckpointSaver> saves;
-  CHECK(saves.any.own_checkpoints());
+  CHECK(saves.any.has_savers());
   CHECK(saves.any.why_no_graphs() == "Brings needs the host");
 }
 

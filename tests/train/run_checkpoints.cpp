@@ -19,7 +19,7 @@
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Names = std::vector<std::string>;
-using RunCheckpoints = train::RunCheckpoints<TrainerOptions>;
+using train::RunCheckpoints;
 namespace fs = std::filesystem;
 
 namespace {

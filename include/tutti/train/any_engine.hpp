@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -18,7 +17,6 @@
 #include <tutti/core/state.hpp>
 #include <tutti/data/data_spec.hpp>
 #include <tutti/optim/fused_step.hpp>
-#include <tutti/train/checkpoint_path.hpp>
 #include <tutti/train/policy_states.hpp>
 
 namespace tutti::train {
@@ -87,8 +85,8 @@ class AnyEngine {
   [[nodiscard]] virtual tutti::detail::Constants constants() const = 0;
   /// policy_states() of the engine.
   [[nodiscard]] virtual PolicyStates states() = 0;
-  /// Stands for the savers that policies bring; none when they bring none.
-  [[nodiscard]] virtual std::optional<CheckpointPath> own_checkpoints() const = 0;
+  /// Some policy brings a saver of its own.
+  [[nodiscard]] virtual bool has_savers() const = 0;
   /// Refuses policies that this fit never calls, as check_idle() does.
   virtual void check_idle(bool has_evals, bool has_iterations) const = 0;
   /// A policy says that some parameters may get no gradient.

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,9 +61,7 @@ class EngineAdapter final : public AnyEngine {
     return policy_constants(engine_);
   }
   [[nodiscard]] PolicyStates states() override { return policy_states(engine_); }
-  [[nodiscard]] std::optional<CheckpointPath> own_checkpoints() const override {
-    return own_checkpoints_of(Policies{});
-  }
+  [[nodiscard]] bool has_savers() const override { return has_savers_of(Policies{}); }
   void check_idle(bool has_evals, bool has_iterations) const override {
     train::check_idle(engine_, has_evals, has_iterations);
   }
@@ -162,12 +159,8 @@ class EngineAdapter final : public AnyEngine {
   static const Fire* fires() { return table(all_events{}); }
 
   template <class... Ps>
-  static std::optional<CheckpointPath> own_checkpoints_of(types<Ps...>) {
-    if constexpr ((has_saver<Ps> || ...)) {
-      return CheckpointPath("");
-    } else {
-      return std::nullopt;
-    }
+  static constexpr bool has_savers_of(types<Ps...>) {
+    return (has_saver<Ps> || ...);
   }
 
 #if defined(TUTTI_SEPARATE_COMPILATION)

@@ -21,6 +21,7 @@
 #include <tutti/train/detail/logged_values.hpp>
 #include <tutti/train/evaluation.hpp>
 #include <tutti/train/run.hpp>
+#include <tutti/train/run_checkpoints.hpp>
 #include <tutti/train/setup.hpp>
 #include <tutti/train/signals.hpp>
 #include <tutti/train/step.hpp>

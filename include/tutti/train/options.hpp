@@ -20,7 +20,6 @@
 #include <tutti/optim/optimizer.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/best_weights.hpp>
-#include <tutti/train/checkpoint_path.hpp>
 #include <tutti/train/saving.hpp>
 #include <tutti/train/several.hpp>
 #include <tutti/train/signals.hpp>
@@ -104,7 +103,7 @@ struct TrainerOptions {
   /// One folder for all files of the run, `{run_name}` allowed: its checkpoints, unless save_folder
   /// names another place, the program's options, and what policies write, whose names begin with
   /// `{run_folder}`. Empty: there is no such folder, and `{run_folder}` is the run's name.
-  CheckpointPath run_folder{};
+  std::string run_folder{};
   CommandLine command_line{};
   bool progress_bar = true;     ///< unless the recipe has a ProgressBar or ConsoleLogger itself
   bool log_to_console = false;  ///< adds a ConsoleLogger unless the recipe has one
@@ -112,8 +111,8 @@ struct TrainerOptions {
   bool dashboard = false;  ///< adds a Dashboard, a page in the browser, unless the recipe has one
 
   // ---- Checkpoints -----------------------------------------------------------------------------
-  CheckpointPath save_folder{};  ///< where to save, `{run_name}` allowed; empty: `checkpoints` of
-                                 ///< the run_folder; no checkpoints where there is none
+  std::string save_folder{};  ///< where to save, `{run_name}` allowed; empty: `checkpoints` of
+                              ///< the run_folder; no checkpoints where there is none
   std::string save_filename = "ep{epoch}-ba{batch}";
   std::string save_latest_filename = "latest";  ///< empty: no pointer to the newest
   Time save_interval = "1ep";
@@ -126,7 +125,7 @@ struct TrainerOptions {
   OnSaveError save_on_error = OnSaveError::stop;
   CheckpointLayout checkpoint_layout = CheckpointLayout::whole;  ///< sharded: every rank writes its
                                                                  ///< own part; both are loaded
-  CheckpointPath load_path{};             ///< a checkpoint, or a folder's "latest", to start from
+  std::string load_path{};                ///< a checkpoint, or a folder's "latest", to start from
   bool load_weights_only = false;         ///< the model alone; the run starts at 0
   bool load_strict_model_weights = true;  ///< names and shapes must agree
   std::vector<std::string> load_ignore_keys{};  ///< globs: `state/model/fc.*`, `state/optimizers`
@@ -156,10 +155,5 @@ struct FitOptions {
   Schedule schedule{};
   double scale_schedule_ratio = 1.0;  ///< needs a schedule beside it
 };
-
-#if defined(TUTTI_SEPARATE_COMPILATION)
-TUTTI_TEMPLATE std::unique_ptr<train::Checkpoints> CheckpointPath::make<TrainerOptions>(
-    State&, train::Run&);
-#endif
 
 }  // namespace tutti

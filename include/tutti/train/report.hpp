@@ -26,6 +26,7 @@
 #include <tutti/optim/class_name.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/run.hpp>
+#include <tutti/train/run_checkpoints.hpp>
 
 /// What a run leaves behind for its user: its folder, and what is said of it.
 namespace tutti::train {

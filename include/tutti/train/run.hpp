@@ -24,7 +24,6 @@
 #include <tutti/optim/initial_lr.hpp>
 #include <tutti/optim/schedule.hpp>
 #include <tutti/train/best_weights.hpp>
-#include <tutti/train/detail/checkpoints.hpp>
 #include <tutti/train/detail/graph_support.hpp>
 #include <tutti/train/detail/step_threads.hpp>
 #include <tutti/train/metrics.hpp>
@@ -32,6 +31,8 @@
 #include <tutti/train/several.hpp>
 
 namespace tutti::train {
+
+class RunCheckpoints;
 
 /// One evaluation set while a trainer lives.
 struct EvalSet {
@@ -90,30 +91,25 @@ struct Run {
 
   std::function<void()> load_parts;  ///< pending after a load, called when the run is sharded
 
-  std::unique_ptr<Checkpoints> checkpoints;  ///< null: none are written or loaded
-  tutti::detail::LoggedValues logged;        ///< what log() was given in this step
+  std::shared_ptr<RunCheckpoints> checkpoints;  ///< null: none are written or loaded
+  tutti::detail::LoggedValues logged;           ///< what log() was given in this step
   bool heeds_signals = true;
   bool has_seen_nan = false;  ///< as a training loss, of which a warning has spoken
   int stop_signal = 0;        ///< that has ended the run, the same on every rank; 0: none
 
   /// The newest checkpoint in the options' own folder that is this run's; empty: none.
-  [[nodiscard]] std::string last_checkpoint() const {
-    return checkpoints ? checkpoints->last() : std::string();
-  }
+  [[nodiscard]] std::string last_checkpoint() const;
 
   /// Waits until all checkpoints are written and copied, and leaves the save folders to others.
-  void finish() {
-    if (checkpoints) {
-      checkpoints->finish();
-    }
-  }
+  void finish();
+
+  /// Leaves the save folders to others.
+  void release_folders();
 
   /// Closes every policy of the engine and leaves the save folders to others.
   template <class Engine>
   void close(Engine& engine, State& state) {
-    if (checkpoints) {
-      checkpoints->release();
-    }
+    release_folders();
     engine.close(state);
   }
 

@@ -22,7 +22,6 @@
 #include <tutti/train/anomaly.hpp>
 #include <tutti/train/any_engine.hpp>
 #include <tutti/train/best_weights.hpp>
-#include <tutti/train/checkpoint_path.hpp>
 #include <tutti/train/cpu_memory.hpp>
 #include <tutti/train/detail/step_threads.hpp>
 #include <tutti/train/dry_run.hpp>
@@ -37,6 +36,7 @@
 #include <tutti/train/reproducibility.hpp>
 #include <tutti/train/requeue.hpp>
 #include <tutti/train/run.hpp>
+#include <tutti/train/run_checkpoints.hpp>
 #include <tutti/train/setup.hpp>
 #include <tutti/train/sharding.hpp>
 #include <tutti/train/signals.hpp>
@@ -92,11 +92,11 @@ class Session {
   void eval();
   void eval(std::vector<Evaluator>&& evaluators);
   /// evaluators: empty: the options' sets.
-  void eval(std::vector<Evaluator>&& evaluators, const CheckpointPath& weights);
+  void eval(std::vector<Evaluator>&& evaluators, const std::string& weights);
   std::string load_best();
   std::vector<Outputs> predict(DataSpec& data, std::int64_t subset_num_batches,
                                bool return_outputs);
-  void save_checkpoint(const CheckpointPath& path, bool weights_only);
+  void save_checkpoint(const std::string& path, bool weights_only);
 
   /// Closes every policy and leaves the save folders to others.
   void close();
@@ -134,7 +134,6 @@ class Session {
   void make_optimizer();
   void prepare_run();
   void open_checkpoints();
-  void open_checkpoints(const CheckpointPath& path);
   void load();
   DataSpec shard(DataSpec data) const;
   void set_schedule(Schedule schedule, double ratio);
@@ -252,8 +251,7 @@ TUTTI_INLINE void Session::eval(std::vector<Evaluator>&& evaluators) {
   eval_sets(sets);
 }
 
-TUTTI_INLINE void Session::eval(std::vector<Evaluator>&& evaluators,
-                                const CheckpointPath& weights) {
+TUTTI_INLINE void Session::eval(std::vector<Evaluator>&& evaluators, const std::string& weights) {
   check_open();
   const bool own = evaluators.empty();
   std::vector<EvalSet> sets = make_sets(std::move(evaluators));
@@ -267,7 +265,7 @@ TUTTI_INLINE void Session::eval(std::vector<Evaluator>&& evaluators,
     give_best();
   } else {
     if (!run_.checkpoints) {
-      open_checkpoints(weights);
+      open_checkpoints();
     }
     run_.checkpoints->load_weights(weights);
   }
@@ -327,9 +325,9 @@ TUTTI_INLINE std::vector<Outputs> Session::predict(DataSpec& data, std::int64_t 
   return outputs;
 }
 
-TUTTI_INLINE void Session::save_checkpoint(const CheckpointPath& path, bool weights_only) {
+TUTTI_INLINE void Session::save_checkpoint(const std::string& path, bool weights_only) {
   if (!run_.checkpoints) {
-    open_checkpoints(path);
+    open_checkpoints();
   }
   run_.checkpoints->save(path, weights_only);
 }
@@ -477,20 +475,13 @@ TUTTI_INLINE void Session::prepare_run() {
     run_.scaler.emplace(state_.device);
   }
   run_.best = keep_best(options_, engine_->states(), state_.world_size);
-  open_checkpoints();
-}
-
-// What saves and loads comes with a path, or is wanted by a policy that saves.
-TUTTI_INLINE void Session::open_checkpoints() {
-  if (const auto own = engine_->own_checkpoints()) {
-    open_checkpoints(*own);
-  } else if (!options_.save_folder.empty() || !options_.load_path.empty()) {
-    open_checkpoints(options_.save_folder.empty() ? options_.load_path : options_.save_folder);
+  if (engine_->has_savers() || !options_.save_folder.empty() || !options_.load_path.empty()) {
+    open_checkpoints();
   }
 }
 
-TUTTI_INLINE void Session::open_checkpoints(const CheckpointPath& path) {
-  auto checkpoints = path.checkpoints(state_, run_);
+TUTTI_INLINE void Session::open_checkpoints() {
+  auto checkpoints = std::make_shared<RunCheckpoints>(state_, run_);
   checkpoints->open(options_, engine_->states());
   run_.checkpoints = std::move(checkpoints);
 }
