@@ -10,6 +10,7 @@
 #include <tutti/core/state.hpp>
 #include <tutti/train/options.hpp>
 #include <tutti/train/run.hpp>
+#include <tutti/train/run_checkpoints.hpp>
 #include <tutti/train/setup.hpp>
 
 /// What a call of fit() is going to do, worked out and checked before anything is touched, so that
