@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -39,10 +40,18 @@ class DecodeStream {
  private:
   // Tokens are decoded behind those of the text before, since the first of a text loses its space.
   std::string take(const std::string& text) {
-    if (text.size() <= before_.size() || !text.starts_with(before_)) {
+    if (before_.starts_with(text)) {
       return {};
     }
-    std::string out = text.substr(before_.size());
+    // A byte may spoil those before it that came out as text: these stay out, and what differs
+    // follows them.
+    std::size_t same = 0;
+    for (; same < std::min(text.size(), before_.size()) && text[same] == before_[same]; ++same) {
+    }
+    while (same < text.size() && (text[same] & 0xC0) == 0x80) {
+      --same;
+    }
+    std::string out = text.substr(same);
     ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(old_));
     old_ = ids_.size();
     before_ = tokenizer_.decode(ids_, skip_special_tokens_);

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -97,8 +98,10 @@ struct TokenizerParts {
   std::vector<AddedToken> added;
   std::vector<bool> is_added;    // by id
   std::vector<bool> is_special;  // by id
-  AddedTokens raw;               // cut out of the text as it is
-  AddedTokens normalized;        // cut out of the normalized text
+  // Added tokens that are decoded as they stand in the normalized text, by id.
+  std::unordered_map<std::int64_t, std::string> decoded;
+  AddedTokens raw;         // cut out of the text as it is
+  AddedTokens normalized;  // cut out of the normalized text
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   std::optional<Bpe> bpe;
@@ -179,7 +182,7 @@ class Tokenizer {
   void read_lengths(const tutti::detail::Json& file);
 
   std::vector<detail::Token> tokens_of(std::string_view text, detail::Bpe::Work& work) const;
-  void trim_offsets(std::vector<detail::Token>& tokens, std::string_view text) const;
+  void trim_offsets(std::vector<detail::Token>& tokens, bool prefix_space) const;
   Encoding encode_with(std::string_view text, const std::string_view* pair,
                        const EncodeOptions& options) const;
   void truncate(std::vector<detail::Token>& first, std::vector<detail::Token>* second,
@@ -290,6 +293,9 @@ inline void Tokenizer::read_added(const tutti::detail::Json& file) {
       parts_->added.push_back(added);
       if (added.normalized && !parts_->normalizer.empty()) {
         added.chars = parts_->normalizer(detail::to_text(added.content)).chars;
+        if (std::string text = detail::to_utf8(added.chars); text != added.content) {
+          parts_->decoded.emplace(added.id, std::move(text));
+        }
       }
       (added.normalized ? parts_->normalized : parts_->raw).add(std::move(added));
     }
@@ -380,22 +386,20 @@ inline std::vector<detail::Token> Tokenizer::tokens_of(std::string_view text,
 }
 
 // White space at the ends of a token leaves its offsets.
-inline void Tokenizer::trim_offsets(std::vector<detail::Token>& tokens,
-                                    std::string_view text) const {
-  const std::u32string original = detail::to_text(text).chars;
-  const char32_t space = detail::byte_alphabet()[' '];
+inline void Tokenizer::trim_offsets(std::vector<detail::Token>& tokens, bool prefix_space) const {
   for (std::size_t k = 0; k < tokens.size(); ++k) {
+    const detail::Token& one = tokens[k];
     detail::Span& span = tokens[k].span;
-    const auto id = static_cast<std::size_t>(tokens[k].id);
-    const std::u32string token =
-        parts_->is_added[id] ? original.substr(span.begin, span.end - span.begin)
-                             : detail::to_text(parts_->vocabulary.token(tokens[k].id)).chars;
-    const auto blank = [&](char32_t c) { return c == space || detail::is_white_space(c); };
-    const auto first = std::find_if_not(token.begin(), token.end(), blank);
-    const auto last = std::find_if_not(token.rbegin(), token.rend(), blank);
-    auto leading = static_cast<std::uint32_t>(first - token.begin());
-    const auto trailing = static_cast<std::uint32_t>(last - token.rbegin());
-    if (leading == 1 && parts_->post.prefix_space() && (k == 0 || span.begin == 0)) {
+    std::uint32_t leading = one.blanks_ahead;
+    std::uint32_t trailing = one.blanks_behind;
+    if (!parts_->is_added[static_cast<std::size_t>(one.id)]) {
+      const std::u32string token = detail::to_text(parts_->vocabulary.token(one.id)).chars;
+      const auto first = std::find_if_not(token.begin(), token.end(), detail::is_blank);
+      const auto last = std::find_if_not(token.rbegin(), token.rend(), detail::is_blank);
+      leading = static_cast<std::uint32_t>(first - token.begin());
+      trailing = static_cast<std::uint32_t>(last - token.rbegin());
+    }
+    if (leading == 1 && prefix_space && (k == 0 || span.begin == 0)) {
       leading = 0;
     }
     span.begin = std::min(span.begin + leading, span.end);
@@ -426,6 +430,20 @@ inline void Tokenizer::truncate(std::vector<detail::Token>& first,
   if (n1 + n2 <= room) {
     return;
   }
+  if (room == 0) {
+    first.clear();
+    if (second != nullptr) {
+      second->clear();
+    }
+    return;
+  }
+  TUTTI_CHECK_VALUE(second != nullptr || rule.strategy != "OnlySecond",
+                    "tokenizer: a text without a pair has ", n1,
+                    " tokens, the truncation's "
+                    "max_length is ",
+                    rule.max_length, " with ", added,
+                    " special tokens, and its strategy \"OnlySecond\" cuts the pair alone; use the "
+                    "strategy \"LongestFirst\"");
   if (second == nullptr) {
     return cut(first, room);
   }
@@ -458,13 +476,8 @@ inline Encoding Tokenizer::encode_with(std::string_view text, const std::string_
     tokens[1] = tokens_of(*pair, *work);
   }
   pool_->give(std::move(work));
-  std::vector<detail::TemplatePart> parts;
-  if (options.add_special_tokens) {
-    parts = parts_->post.parts(pair != nullptr);
-  }
-  if (parts.empty()) {
-    parts = {{0, {}, 0}, {1, {}, 1}};
-  }
+  const std::vector<detail::TemplatePart> parts =
+      parts_->post.parts(pair != nullptr, options.add_special_tokens);
   if (parts_->truncation) {
     std::int64_t added = 0;
     for (const detail::TemplatePart& part : parts) {
@@ -472,11 +485,9 @@ inline Encoding Tokenizer::encode_with(std::string_view text, const std::string_
     }
     truncate(tokens[0], pair == nullptr ? nullptr : &tokens[1], added);
   }
-  if (parts_->post.trims_offsets()) {
-    trim_offsets(tokens[0], text);
-    if (pair != nullptr) {
-      trim_offsets(tokens[1], *pair);
-    }
+  for (const bool prefix_space : parts_->post.trims()) {
+    trim_offsets(tokens[0], prefix_space);
+    trim_offsets(tokens[1], prefix_space);
   }
   Encoding out;
   const auto add = [&](std::int64_t id, std::int64_t type, detail::Span span, bool special) {
@@ -586,7 +597,8 @@ inline std::string Tokenizer::decode(std::span<const std::int64_t> ids,
   for (const std::int64_t id : ids) {
     const std::string& token = id_to_token(id);
     if (!skip_special_tokens || !parts_->is_special[static_cast<std::size_t>(id)]) {
-      tokens.push_back(token);
+      const auto normalized = parts_->decoded.find(id);
+      tokens.push_back(normalized == parts_->decoded.end() ? token : normalized->second);
     }
   }
   return parts_->decoder(std::move(tokens));

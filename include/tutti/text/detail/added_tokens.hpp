@@ -36,6 +36,9 @@ struct AddedToken {
 };
 
 /// Finds added tokens: the leftmost, of several there the longest.
+///
+/// White space that a token takes with it does not hide what stands in it: an added token there is
+/// found as well, and what follows it is text again, as in the reference.
 class AddedTokens {
  public:
   void add(AddedToken token) {
@@ -70,9 +73,9 @@ class AddedTokens {
       }
       std::size_t begin = at;
       std::size_t end = at + found->chars.size();
+      at = end;
       if (found->single_word && ((begin > 0 && is_word_character(text.chars[begin - 1])) ||
                                  (end < text.size() && is_word_character(text.chars[end])))) {
-        at = end;
         continue;
       }
       while (found->lstrip && begin > done && is_white_space(text.chars[begin - 1])) {
@@ -81,13 +84,18 @@ class AddedTokens {
       while (found->rstrip && end < text.size() && is_white_space(text.chars[end])) {
         ++end;
       }
+      if (found->lstrip) {
+        begin = std::max(begin, done);
+      }
       if (begin > done) {
         out.emplace_back(text.part(done, begin));
       }
-      out.emplace_back(Token{found->id, {text.spans[begin].begin, text.spans[end - 1].end}});
-      at = done = end;
+      if (begin < end) {
+        out.emplace_back(token_of(*found, text, begin, end));
+      }
+      done = end;
     }
-    if (done == 0 && text.size() != 0) {
+    if (out.empty() && text.size() != 0) {
       out.emplace_back(std::move(text));
     } else if (done < text.size()) {
       out.emplace_back(text.part(done, text.size()));
@@ -96,6 +104,18 @@ class AddedTokens {
   }
 
  private:
+  static Token token_of(const AddedToken& token, const Text& text, std::size_t begin,
+                        std::size_t end) {
+    Token out{.id = token.id, .span = {text.spans[begin].begin, text.spans[end - 1].end}};
+    for (std::size_t i = begin; i < end && is_blank(text.chars[i]); ++i) {
+      ++out.blanks_ahead;
+    }
+    for (std::size_t i = end; i > begin && is_blank(text.chars[i - 1]); --i) {
+      ++out.blanks_behind;
+    }
+    return out;
+  }
+
   const AddedToken* find(const Text& text, std::size_t at) const {
     const auto there = by_first_.find(text.chars[at]);
     if (there == by_first_.end()) {

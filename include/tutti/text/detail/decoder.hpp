@@ -181,10 +181,7 @@ class Decoder {
         scheme != nullptr ? scheme->string() != "never" : flag(step, "add_prefix_space", true);
     steps_.emplace_back([mark = step.at("replacement").string(), prefixed](Tokens& tokens) {
       for (std::size_t i = 0; i < tokens.size(); ++i) {
-        if (i == 0 && prefixed && tokens[i].starts_with(mark)) {
-          tokens[i].erase(0, mark.size());
-        }
-        replace_all(tokens[i], mark, " ");
+        replace_all(tokens[i], mark, i == 0 && prefixed ? "" : " ");
       }
     });
   }

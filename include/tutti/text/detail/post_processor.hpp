@@ -34,20 +34,31 @@ class PostProcessor {
     }
   }
 
-  bool trims_offsets() const { return trim_; }
-  bool prefix_space() const { return prefix_space_; }
+  /// For each time that white space leaves the offsets: whether a space may have been put in front.
+  const std::vector<bool>& trims() const { return trims_; }
 
-  /// The template for one text, or for two; empty: what is there stays as it is.
-  const std::vector<TemplatePart>& parts(bool pair) const { return pair ? pair_ : single_; }
+  /// The template for one text, or for two; without special tokens, what is left of it.
+  std::vector<TemplatePart> parts(bool pair, bool add_special_tokens) const {
+    std::vector<TemplatePart> out = pair ? pair_ : single_;
+    if (!add_special_tokens) {
+      std::erase_if(out, [](const TemplatePart& part) { return part.sequence < 0; });
+    }
+    return out;
+  }
 
  private:
   void add(const Json& step, const std::string& type) {
     if (type == "ByteLevel") {
-      trim_ = flag(step, "trim_offsets", true);
-      prefix_space_ = flag(step, "add_prefix_space", true);
+      add_trim(step);
     } else if (type == "TemplateProcessing") {
       single_ = read(step, "single");
       pair_ = read(step, "pair");
+    } else if (type == "RobertaProcessing") {
+      add_trim(step);
+      const TemplatePart cls{-1, {step.at("cls")[1].integer()}, 0};
+      const TemplatePart sep{-1, {step.at("sep")[1].integer()}, 0};
+      single_ = {cls, {0, {}, 0}, sep};
+      pair_ = {cls, {0, {}, 0}, sep, sep, {1, {}, 0}, sep};
     } else if (type == "BertProcessing") {
       const auto special = [&](const char* key, std::int64_t type_id) {
         return TemplatePart{-1, {step.at(key)[1].integer()}, type_id};
@@ -56,7 +67,13 @@ class PostProcessor {
       pair_ = {special("cls", 0), {0, {}, 0}, special("sep", 0), {1, {}, 1}, special("sep", 1)};
     } else {
       refuse_step("post_processor", type,
-                  "ByteLevel, TemplateProcessing, BertProcessing or Sequence");
+                  "ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing or Sequence");
+    }
+  }
+
+  void add_trim(const Json& step) {
+    if (flag(step, "trim_offsets", true)) {
+      trims_.push_back(flag(step, "add_prefix_space", true));
     }
   }
 
@@ -81,10 +98,9 @@ class PostProcessor {
     return out;
   }
 
-  bool trim_ = false;
-  bool prefix_space_ = false;
-  std::vector<TemplatePart> single_;
-  std::vector<TemplatePart> pair_;
+  std::vector<bool> trims_;
+  std::vector<TemplatePart> single_ = {{0, {}, 0}};
+  std::vector<TemplatePart> pair_ = {{0, {}, 0}, {1, {}, 1}};
 };
 
 }  // namespace tutti::text::detail

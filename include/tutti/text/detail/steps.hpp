@@ -64,9 +64,8 @@ inline Text replaced(const Text& text, const std::u32string& pattern, const std:
   Text out;
   for (std::size_t at = 0; at < text.size();) {
     if (text.chars.compare(at, pattern.size(), pattern) == 0) {
-      const Span span{text.spans[at].begin, text.spans[at + pattern.size() - 1].end};
-      for (const char32_t c : by) {
-        out.push_back(c, span);
+      for (const char32_t c : by) {  // it has the place of the last character
+        out.push_back(c, text.spans[at + pattern.size() - 1]);
       }
       at += pattern.size();
     } else {
@@ -109,7 +108,8 @@ class Normalizer {
     } else if (type == "Lowercase") {
       steps_.emplace_back(lower);
     } else if (type == "StripAccents") {
-      steps_.emplace_back(without_marks);
+      steps_.emplace_back(
+          [](const Text& text) { return kept(text, [](char32_t c) { return !is_mark(c); }); });
     } else if (type == "Prepend") {
       steps_.emplace_back([prefix = to_text(step.at("prepend").string()).chars](const Text& text) {
         Text out;

@@ -19,7 +19,15 @@ namespace tutti::text::detail {
 struct Token {
   std::int64_t id = 0;
   Span span;
+  // White space at the ends of an added token, as it stands in the normalized text.
+  std::uint32_t blanks_ahead = 0;
+  std::uint32_t blanks_behind = 0;
 };
+
+// As the reference trims offsets: white space, and the character that stands for a space.
+inline bool is_blank(char32_t c) {
+  return c == U'\u0120' || is_white_space(c);
+}
 
 /// A map by text that can be asked with a view.
 struct TextHash {
@@ -149,13 +157,17 @@ class Bpe {
       for (std::size_t id = 0; id < vocabulary.size(); ++id) {
         if (vocabulary.contains(static_cast<std::int64_t>(id))) {
           const std::string& token = vocabulary.token(static_cast<std::int64_t>(id));
-          whole_.emplace(bytes_of_token(token), static_cast<std::int64_t>(id));
+          const std::u32string chars = to_text(token).chars;
+          if (std::all_of(chars.begin(), chars.end(), [](char32_t c) { return byte_of(c) >= 0; })) {
+            whole_.emplace(bytes_of_token(token), static_cast<std::int64_t>(id));
+          }
         }
       }
     }
   }
 
-  // A symbol of a piece: the bytes [begin, end) of its UTF-8.
+  // A symbol of a piece: the bytes [begin, end) of the UTF-8 of its code points, or of its bytes in
+  // the alphabet. What is no token and left out takes no place, as in the reference.
   struct Symbol {
     std::int64_t id;
     std::uint32_t begin;
@@ -166,7 +178,7 @@ class Bpe {
   struct Work {
     TextMap<std::vector<Symbol>> seen;
     std::string key;                          // a piece in UTF-8
-    std::vector<std::uint32_t> char_of_byte;  // of the key
+    std::vector<std::uint32_t> char_of_byte;  // of what symbols count
     std::vector<Symbol> symbols;
     std::vector<std::int64_t> next;      // of a symbol; -1: it is the last
     std::vector<std::int64_t> previous;  // -1: it is the first; -2: it was merged into another
@@ -178,14 +190,18 @@ class Bpe {
     work.key.clear();
     work.char_of_byte.clear();
     for (std::size_t i = begin; i < end; ++i) {
+      const std::size_t before = work.key.size();
       append_utf8(work.key, text.chars[i]);
-      work.char_of_byte.resize(work.key.size(), static_cast<std::uint32_t>(i));
+      for (std::size_t at = before; at < work.key.size(); ++at) {
+        work.char_of_byte.insert(work.char_of_byte.end(), width(work.key[at]),
+                                 static_cast<std::uint32_t>(i));
+      }
     }
     const auto add = [&](const std::vector<Symbol>& symbols) {
       for (const Symbol& one : symbols) {
-        out.push_back({one.id,
-                       {text.spans[work.char_of_byte[one.begin]].begin,
-                        text.spans[work.char_of_byte[one.end - 1]].end}});
+        out.push_back({.id = one.id,
+                       .span = {text.spans[work.char_of_byte[one.begin]].begin,
+                                text.spans[work.char_of_byte[one.end - 1]].end}});
       }
     };
     constexpr std::size_t longest = 256;  // a piece that is kept
@@ -258,7 +274,13 @@ class Bpe {
                         second, "\" needs the token \"", tokens[i],
                         "\", which is not in the vocabulary");
     }
-    merges_.emplace(pair_of(ids[0], ids[1]), Merge{static_cast<std::uint32_t>(rank), ids[2]});
+    merges_.insert_or_assign(pair_of(ids[0], ids[1]),
+                             Merge{static_cast<std::uint32_t>(rank), ids[2]});
+  }
+
+  // How many bytes of UTF-8 a byte of a piece takes among those that symbols count.
+  std::uint32_t width(char byte) const {
+    return bytes_ && byte_alphabet()[static_cast<unsigned char>(byte)] >= 0x80 ? 2 : 1;
   }
 
   static std::uint64_t pair_of(std::int64_t first, std::int64_t second) {
@@ -269,6 +291,18 @@ class Bpe {
   void split(Work& work) const {
     work.symbols.clear();
     const auto size = static_cast<std::uint32_t>(work.key.size());
+    std::uint32_t place = 0;
+    const auto add = [&](std::int64_t id, std::uint32_t bytes) {
+      work.symbols.push_back({id, place, place + bytes});
+      place += bytes;
+    };
+    std::uint32_t unknown = 0;  // bytes of an unk_token that is not added yet
+    const auto add_unknown = [&] {
+      if (unknown != 0) {
+        add(unk_, unknown);
+        unknown = 0;
+      }
+    };
     for (std::uint32_t at = 0; at < size;) {
       const std::uint32_t end =
           bytes_ ? at + 1 : at + static_cast<std::uint32_t>(decode_utf8(work.key, at).bytes);
@@ -282,21 +316,23 @@ class Bpe {
       for (std::uint32_t i = at; all && i < end; ++i) {
         all = byte_id(i) >= 0;
       }
+      const std::uint32_t bytes = bytes_ ? width(work.key[at]) : end - at;
       if (id >= 0) {
-        work.symbols.push_back({id, at, end});
-      } else if (all) {
+        add_unknown();
+        add(id, bytes);
+      } else if (all) {  // the reference puts these ahead of an unk_token that waits
         for (std::uint32_t i = at; i < end; ++i) {
-          work.symbols.push_back({byte_id(i), i, i + 1});
+          add(byte_id(i), 1);
         }
       } else if (unk_ >= 0) {
-        if (fuse_unk_ && !work.symbols.empty() && work.symbols.back().id == unk_) {
-          work.symbols.back().end = end;
-        } else {
-          work.symbols.push_back({unk_, at, end});
+        if (!fuse_unk_) {
+          add_unknown();
         }
+        unknown += bytes;
       }
       at = end;
     }
+    add_unknown();
   }
 
   const Merge* merge_at(const Work& work, std::int64_t at) const {
@@ -321,7 +357,7 @@ class Bpe {
     if (ignore_merges_) {
       const auto found = bytes_ ? whole_of(work.key) : vocabulary_.id(work.key);
       if (found) {
-        work.symbols.assign(1, {*found, 0, static_cast<std::uint32_t>(work.key.size())});
+        work.symbols.assign(1, {*found, 0, static_cast<std::uint32_t>(work.char_of_byte.size())});
         return;
       }
     }
@@ -441,13 +477,13 @@ class WordPiece {
       }
       known = id.has_value();
       if (known) {
-        out.push_back({*id, {text.spans[at].begin, text.spans[at + count - 1].end}});
+        out.push_back({.id = *id, .span = {text.spans[at].begin, text.spans[at + count - 1].end}});
         at += count;
       }
     }
     if (!known) {
       out.resize(before);
-      out.push_back({unk_, {text.spans[begin].begin, text.spans[end - 1].end}});
+      out.push_back({.id = unk_, .span = {text.spans[begin].begin, text.spans[end - 1].end}});
     }
   }
 

@@ -198,6 +198,25 @@ inline int combining_class(char32_t c) {
   return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
 }
 
+/// A mark (M*) by the tables of Unicode 9, which the reference has where it strips accents from
+/// text that is no BERT's.
+inline bool is_mark(char32_t c) {
+  constexpr Range newer[] = {
+      {0x7FD, 0x7FD},     {0x898, 0x8D3},     {0x9FE, 0x9FE},     {0xAFA, 0xAFF},
+      {0xB55, 0xB55},     {0xC04, 0xC3C},     {0xCF3, 0xD00},     {0xD3B, 0xD3C},
+      {0xD81, 0xD81},     {0xEBA, 0xEBA},     {0xECE, 0xECE},     {0x1715, 0x1715},
+      {0x180F, 0x180F},   {0x1ABF, 0x1ACE},   {0x1CF7, 0x1CF7},   {0x1DF6, 0x1DFA},
+      {0xA82C, 0xA82C},   {0xA8FF, 0xA8FF},   {0x10D24, 0x10F85}, {0x11070, 0x11074},
+      {0x110C2, 0x110C2}, {0x11145, 0x11146}, {0x111C9, 0x111C9}, {0x111CE, 0x111CF},
+      {0x11241, 0x11241}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E}, {0x1182C, 0x11A99},
+      {0x11D31, 0x13455}, {0x16F4F, 0x16F4F}, {0x16F7F, 0x16F87}, {0x16FE4, 0x16FF1},
+      {0x1CF00, 0x1CF46}, {0x1E08F, 0x1E4EF}};
+  const auto category = category_of(c);
+  return (category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME &&
+          !is_in(newer, c)) ||
+         c == 0x1CF2 || c == 0x1CF3;
+}
+
 /// Characters that a normalization made, each with the characters of the original that it takes:
 /// 1, more for a composed one, 0 for one that stands beside its first part.
 struct Normalized {
@@ -227,7 +246,8 @@ inline Normalized decomposed(const std::u32string& text) {
     auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts.data(),
                                          static_cast<utf8proc_ssize_t>(parts.size()),
                                          UTF8PROC_DECOMPOSE, &boundary);
-    if (count <= 0 || count > static_cast<utf8proc_ssize_t>(parts.size())) {
+    // U+11938 is newer than the reference's tables.
+    if (c == 0x11938 || count <= 0 || count > static_cast<utf8proc_ssize_t>(parts.size())) {
       parts[0] = static_cast<utf8proc_int32_t>(c);
       count = 1;
     }
@@ -266,7 +286,7 @@ inline char32_t composed(char32_t starter, char32_t next) {
                                        static_cast<utf8proc_int32_t>(next), 0};
   const auto length = utf8proc_normalize_utf32(
       pair.data(), 2, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  return length == 1 ? static_cast<char32_t>(pair[0]) : 0;
+  return length == 1 && pair[0] != 0x11938 ? static_cast<char32_t>(pair[0]) : 0;
 }
 
 /// Canonical composition (NFC).
@@ -300,6 +320,25 @@ inline Text nfc(const Text& text) {
   return placed(text, out);
 }
 
+/// A code point in lower case, by Unicode 17, which the reference has, also where libutf8proc is
+/// older.
+inline char32_t lower_of(char32_t c) {
+  constexpr std::pair<char32_t, char32_t> newer[] = {
+      {0x1C89, 0x1C8A}, {0xA7CB, 0x264},  {0xA7CC, 0xA7CD}, {0xA7CE, 0xA7CF},
+      {0xA7D2, 0xA7D3}, {0xA7D4, 0xA7D5}, {0xA7DA, 0xA7DB}, {0xA7DC, 0x19B}};
+  if (c >= 0x10D50 && c <= 0x10D65) {
+    return c + 0x20;
+  }
+  if (c >= 0x16EA0 && c <= 0x16EB8) {
+    return c + 0x1B;
+  }
+  const auto* const found = std::find_if(std::begin(newer), std::end(newer),
+                                         [c](const auto& pair) { return pair.first == c; });
+  return found != std::end(newer)
+             ? found->second
+             : static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
+}
+
 /// Each code point in lower case, without looking at its neighbours.
 inline Text lower(const Text& text) {
   Text out;
@@ -309,8 +348,7 @@ inline Text lower(const Text& text) {
       out.push_back('i', text.spans[i]);
       out.push_back(0x307, text.spans[i]);
     } else {
-      out.push_back(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))),
-                    text.spans[i]);
+      out.push_back(lower_of(c), text.spans[i]);
     }
   }
   return out;
