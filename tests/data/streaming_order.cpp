@@ -164,6 +164,38 @@ TEST_CASE("an order that cannot be made says why", "[data][streaming_order]") {
   refused(one_stream, {}, {.batch_size = 0}, "batch_size is 0");
   refused(one_stream, {3, 1, 1}, {.num_canonical_nodes = 2}, "one divides the other");
   refused(one_stream, {1, 3, 1}, {.replication = 2}, "replication is 2, but there are 3 ranks");
-  refused(one_stream, {}, {.shuffle = true, .shuffle_block_size = 1}, "shuffle_block_size is 1");
+  refused(one_stream, {}, {.shuffle = true, .shuffle_block_size = 0}, "shuffle_block_size is 0");
+  refused(one_stream, {}, {.shuffle = true, .shuffle_algo = "py1br", .shuffle_block_size = 1},
+          "shuffle_block_size is 1 for py1br, expected at least 2");
+  refused(
+      two_streams, {},
+      {.batch_size = 4, .shuffle = true, .shuffle_block_size = 2, .batching_method = "stratified"},
+      "shuffle_block_size is 0 for py1e, expected at least 1");
   CHECK_THROWS_WITH(streaming_order(one_stream, {}, {}, -1), ContainsSubstring("epoch is -1"));
+}
+
+TEST_CASE("blocks may be as small as two samples", "[data][streaming_order]") {
+  // As StreamingDataset 0.13.0 has it.
+  const std::vector<StreamSizes> long_shard{{.shards = {28}}};
+  const auto staggered = streaming_order(long_shard, {2, 2, 3},
+                                         {.batch_size = 3,
+                                          .num_canonical_nodes = 6,
+                                          .shuffle = true,
+                                          .shuffle_algo = "py1br",
+                                          .shuffle_seed = std::uint64_t{1} << 40,
+                                          .shuffle_block_size = 2});
+  CHECK(staggered.ids == std::vector<std::int64_t>{0,  18, 10, 2,  20, 12, 3,  22, -1, 9,  1,  19,
+                                                   11, 3,  21, 13, 13, -1, 4,  23, 15, 6,  25, 17,
+                                                   8,  27, -1, 14, 5,  24, 16, 7,  26, 17, 17, -1});
+  const std::vector<StreamSizes> short_shards{{.shards = {2, 6, 1}}};
+  const auto extended = streaming_order(short_shards, {6, 2, 1},
+                                        {.batch_size = 1,
+                                         .num_canonical_nodes = 6,
+                                         .shuffle = true,
+                                         .shuffle_block_size = 2,
+                                         .sampling_granularity = 1000,
+                                         .epoch_size = 17},
+                                        10);
+  CHECK(extended.ids == std::vector<std::int64_t>{0, 1, 1, 1, 3, 2, 4, 4, 6, 7, 5, 5,
+                                                  8, 3, 2, 2, 5, 4, 6, 6, 8, 1, 0, 0});
 }

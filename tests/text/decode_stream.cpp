@@ -39,6 +39,21 @@ TEST_CASE("only the first token of a text loses its space", "[text][decode_strea
   CHECK(stream.finish().empty());
 }
 
+TEST_CASE("no text is lost where a byte spoils those before it", "[text][decode_stream]") {
+  const auto tokenizer = text::Tokenizer::from_json(R"({
+      "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+      "model": {"type": "BPE", "merges": [], "vocab": {"a": 0, "<0x3D>": 1, "<0x8A>": 2}}})");
+  text::DecodeStream stream(tokenizer);
+  std::string text;
+  for (const std::int64_t id : {0, 1, 2, 0}) {
+    text += stream.step(id);
+  }
+  CHECK(text ==
+        "a=\xEF\xBF\xBD\xEF\xBF\xBD"
+        "a");
+  CHECK(stream.finish().empty());
+}
+
 #else
 
 TEST_CASE("streams of tokens", "[text][decode_stream]") {

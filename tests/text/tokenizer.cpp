@@ -1,6 +1,7 @@
 #include <tutti/text/tokenizer.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <iterator>
 #include <map>
@@ -179,7 +180,7 @@ TEST_CASE("a tokenizer.json that asks for what is not supported is refused by it
               "behavior": "Isolated", "invert": false}, )" +
               empty,
           "expression \"\\d\"");
-  refused(R"({"post_processor": {"type": "RobertaProcessing"}, )" + empty, "RobertaProcessing");
+  refused(R"({"post_processor": {"type": "Swapping"}, )" + empty, "post_processor \"Swapping\"");
   refused(R"({"decoder": {"type": "CTC"}, )" + empty, "the decoder \"CTC\"");
   refused(bpe(R"("dropout": 0.1,)"), "\"dropout\"");
   refused(bpe(R"("unk_token": "?",)"), "unk_token \"?\"");
@@ -192,6 +193,155 @@ TEST_CASE("a tokenizer.json that asks for what is not supported is refused by it
   refused(R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["aa"]}})",
           "not two tokens and a space");
   refused(std::string(100'000, '['), "refused");
+}
+
+// What follows is what tokenizers 0.23.3 makes of the same files.
+namespace {
+
+using Ranges = std::vector<std::array<std::int64_t, 2>>;
+
+// The file of bpe() with other members, each with a comma behind it, in front.
+Tokenizer bpe_with(const std::string& members, const std::string& model_more = {}) {
+  return Tokenizer::from_json("{" + members + bpe(model_more).substr(1));
+}
+
+// A BPE of characters.
+Tokenizer characters(const std::string& members, const std::string& model_more = {}) {
+  return Tokenizer::from_json(
+      "{" + members + R"("model": {"type": "BPE", "merges": [],)" + model_more +
+      R"("vocab": {"<unk>": 0, "a": 1, "b": 2, "<0xC3>": 3, "<0xA9>": 4}}})");
+}
+
+text::Encoding plain(const Tokenizer& tokenizer, const std::string& text) {
+  return tokenizer.encode(text, {.add_special_tokens = false});
+}
+
+}  // namespace
+
+TEST_CASE("white space that an added token takes with it does not hide another",
+          "[text][tokenizer]") {
+  const auto tokenizer = bpe_with(R"("added_tokens": [{"id": 7, "content": "<r>", "rstrip": true},
+                                                      {"id": 8, "content": "\n"}],)");
+  const auto first = tokenizer.encode("a<r> \nb");
+  CHECK(first.ids == Ids{0, 7, 8, 1});
+  CHECK((first.offsets == Ranges{{0, 1}, {1, 6}, {5, 6}, {6, 7}}));
+  CHECK(ids_of(tokenizer, "a<r>\n ab") == Ids{0, 7, 8, 3, 2});
+}
+
+TEST_CASE("what is no token takes no place in the offsets", "[text][tokenizer]") {
+  const auto found = plain(bpe_with({}), "ax\xC3\xA9 b");
+  CHECK(found.ids == Ids{0, 5, 6, 3, 1});
+  CHECK((found.offsets == Ranges{{0, 1}, {1, 3}, {2, 3}, {3, 4}, {4, 5}}));
+}
+
+TEST_CASE("bytes of a character stand ahead of an unknown token", "[text][tokenizer]") {
+  const std::string rule = R"("unk_token": "<unk>", "byte_fallback": true,)";
+  CHECK(ids_of(characters({}, rule),
+               "a\xC3\xA9xy\xC3\xA9"
+               "b") == Ids{1, 3, 4, 0, 3, 4, 0, 2});
+  const auto fused = plain(characters({}, rule + R"("fuse_unk": true,)"), "xy\xC3\xA9ya");
+  CHECK(fused.ids == Ids{3, 4, 0, 1});
+  CHECK((fused.offsets == Ranges{{0, 1}, {1, 2}, {2, 4}, {4, 5}}));
+}
+
+TEST_CASE("what replaces a text has the place of its end", "[text][tokenizer]") {
+  const auto found = plain(characters(R"("normalizer": {"type": "Replace", "content": "ab",
+                                                        "pattern": {"String": "xy"}},)"),
+                           "xya");
+  CHECK(found.ids == Ids{1, 2, 1});
+  CHECK((found.offsets == Ranges{{1, 2}, {1, 2}, {2, 3}}));
+}
+
+TEST_CASE("RoBERTa's template has two separators and one type", "[text][tokenizer]") {
+  const auto tokenizer = bpe_with(
+      R"("added_tokens": [{"id": 7, "content": "<s>", "special": true},
+                          {"id": 8, "content": "</s>", "special": true}],
+         "post_processor": {"type": "RobertaProcessing", "cls": ["<s>", 7], "sep": ["</s>", 8],
+                            "trim_offsets": true, "add_prefix_space": false},)");
+  const auto found = tokenizer.encode(" a b", " ab");
+  CHECK(found.ids == Ids{7, 4, 3, 1, 8, 8, 3, 2, 8});
+  CHECK(found.type_ids == Ids(9, 0));
+  CHECK(found.special_tokens_mask == Ids{1, 0, 0, 0, 1, 1, 0, 0, 1});
+  CHECK((found.offsets ==
+         Ranges{{0, 0}, {1, 2}, {3, 3}, {3, 4}, {0, 0}, {0, 0}, {1, 1}, {1, 3}, {0, 0}}));
+  const auto bare = tokenizer.encode(" a b", " ab", {.add_special_tokens = false});
+  CHECK(bare.ids == Ids{4, 3, 1, 3, 2});
+  CHECK(bare.type_ids == Ids(5, 0));
+}
+
+TEST_CASE("a template orders texts and types them also without special tokens",
+          "[text][tokenizer]") {
+  const auto tokenizer = bpe_with(
+      R"("added_tokens": [{"id": 7, "content": "</s>", "special": true}],
+         "post_processor": {"type": "TemplateProcessing",
+           "single": [{"SpecialToken": {"id": "</s>", "type_id": 3}},
+                      {"Sequence": {"id": "A", "type_id": 2}}],
+           "pair": [{"Sequence": {"id": "B", "type_id": 1}},
+                    {"SpecialToken": {"id": "</s>", "type_id": 3}},
+                    {"Sequence": {"id": "A", "type_id": 2}}],
+           "special_tokens": {"</s>": {"ids": [7]}}},)");
+  const auto bare = tokenizer.encode("a", "b", {.add_special_tokens = false});
+  CHECK(bare.ids == Ids{1, 0});
+  CHECK(bare.type_ids == Ids{1, 2});
+  const auto found = tokenizer.encode("a", "b");
+  CHECK(found.ids == Ids{1, 7, 0});
+  CHECK(found.type_ids == Ids{1, 3, 2});
+  CHECK(plain(tokenizer, "a").type_ids == Ids{2});
+}
+
+TEST_CASE("a text without a pair is not cut by a rule for pairs", "[text][tokenizer]") {
+  const auto tokenizer = bpe_with(R"("truncation": {"direction": "Right", "max_length": 2,
+                                                    "strategy": "OnlySecond", "stride": 0},)");
+  CHECK(tokenizer.encode("a").ids == Ids{0});
+  CHECK(tokenizer.encode("a", "b b b").ids == Ids{0, 1});
+  CHECK_THROWS_WITH(tokenizer.encode("ab ab"), ContainsSubstring("cuts the pair alone"));
+}
+
+TEST_CASE("lower case and marks are those of the reference's tables", "[text][tokenizer]") {
+  const auto tokenizer = Tokenizer::from_json(
+      R"({"normalizer": {"type": "Sequence",
+                         "normalizers": [{"type": "Lowercase"}, {"type": "StripAccents"}]},
+          "model": {"type": "BPE", "merges": [],
+                    "vocab": {"\u019B": 0, "\uD803\uDD70": 1, "\uD833\uDF00": 2, "x": 3}}})");
+  // U+A7DC and U+10D50 have lower case since Unicode 16; U+0903 and U+1CF2 are marks, and U+1CF00,
+  // which is newer, is none.
+  CHECK(
+      ids_of(tokenizer, "\xEA\x9F\x9C\xF0\x90\xB5\x90\xE0\xA4\x83x\xE1\xB3\xB2\xF0\x9C\xBC\x80") ==
+      Ids{0, 1, 3, 2});
+}
+
+TEST_CASE("a Metaspace takes all marks of the first token, and added tokens are normalized",
+          "[text][tokenizer]") {
+  const auto tokenizer = Tokenizer::from_json(
+      R"({"normalizer": {"type": "Prepend", "prepend": "▁"},
+          "decoder": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"},
+          "added_tokens": [{"id": 3, "content": "N"}],
+          "model": {"type": "BPE", "merges": [], "vocab": {"▁a▁b": 0, "▁": 1, "c": 2}}})");
+  CHECK(tokenizer.decode(Ids{0, 1, 2}) == "ab c");
+  CHECK(tokenizer.decode(Ids{1, 0}) == " a b");
+  CHECK(tokenizer.decode(Ids{2, 3, 2}) == "c Nc");
+  CHECK(tokenizer.id_to_token(3) == "N");
+}
+
+TEST_CASE("a piece is a token by its bytes, and the last of equal merges counts",
+          "[text][tokenizer]") {
+  const auto tokenizer = Tokenizer::from_json(
+      R"({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+          "model": {"type": "BPE", "ignore_merges": true,
+                    "vocab": {"Ã": 0, "©": 1, "模": 2, "a": 3, "b": 4, "c": 5, "ab": 6, "bc": 7},
+                    "merges": [["a", "b"], ["b", "c"], ["a", "b"]]}})");
+  CHECK(ids_of(tokenizer, "\xC3\xA9") == Ids{0, 1});
+  CHECK(ids_of(tokenizer, "模").empty());
+  CHECK(ids_of(tokenizer, "abc") == Ids{3, 7});
+}
+
+TEST_CASE("a space that was put in front of an added token leaves its offsets",
+          "[text][tokenizer]") {
+  const auto tokenizer = bpe_with(
+      R"("normalizer": {"type": "Prepend", "prepend": " "},
+         "post_processor": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true},
+         "added_tokens": [{"id": 7, "content": "Nab"}],)");
+  CHECK((tokenizer.encode("Nab").offsets == Ranges{{1, 3}}));
 }
 
 TEST_CASE("a tokenizer is read from its file or its folder", "[text][tokenizer]") {

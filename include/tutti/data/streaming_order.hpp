@@ -257,6 +257,7 @@ TUTTI_INLINE void OrderMaker::place(StreamingOrder& order, const Sampled& sample
   std::vector<std::int64_t> shuffled;
   if (options_.shuffle) {
     const auto block = static_cast<std::int64_t>(static_cast<double>(block_) * share);
+    check_block_size(options_.shuffle_algo, block);
     shuffled = shuffled_order(options_.shuffle_algo, sampled.units, canonical_, seed_,
                               static_cast<std::uint64_t>(epoch_), block);
   }

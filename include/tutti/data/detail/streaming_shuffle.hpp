@@ -107,11 +107,23 @@ inline std::vector<std::int64_t> shuffled_py2s(const std::vector<std::int64_t>& 
   return out;
 }
 
+// Blocks have from the first of these up to one less than the second samples.
+inline std::pair<std::int64_t, std::int64_t> block_sizes(std::int64_t block) {
+  return {static_cast<std::int64_t>(0.75 * static_cast<double>(block)),
+          static_cast<std::int64_t>(1.25 * static_cast<double>(block))};
+}
+
+inline void check_block_size(const std::string& algorithm, std::int64_t block) {
+  const std::int64_t least = algorithm == "py1br" ? 2 : algorithm == "py1e" ? 1 : block;
+  TUTTI_CHECK_VALUE(block >= least, "streaming: shuffle_block_size is ", block, " for ", algorithm,
+                    ", expected at least ", least,
+                    "; batches stratified by streams give each its proportion of it");
+}
+
 // Samples in blocks of about `block`, whose borders every node shifts by its own amount.
 inline std::vector<std::int64_t> shuffled_py1br(const std::vector<Spans>& parts,
                                                 NumpyRandom& random, std::int64_t block) {
-  const auto least = static_cast<std::int64_t>(0.75 * static_cast<double>(block));
-  const auto most = static_cast<std::int64_t>(1.25 * static_cast<double>(block));
+  const auto [least, most] = block_sizes(block);
   std::vector<std::int64_t> stagger;
   for (std::size_t node = 0; node < parts.size(); ++node) {
     stagger.push_back(random.integers(0, least));
@@ -143,8 +155,7 @@ inline std::vector<std::int64_t> shuffled_py1br(const std::vector<Spans>& parts,
 // Samples spread over about `block` places around their shard.
 inline std::vector<std::int64_t> shuffled_py1e(const std::vector<Spans>& parts, NumpyRandom& random,
                                                std::int64_t block) {
-  const auto least = static_cast<std::int64_t>(0.75 * static_cast<double>(block));
-  const auto most = static_cast<std::int64_t>(1.25 * static_cast<double>(block));
+  const auto [least, most] = block_sizes(block);
   std::vector<std::int64_t> out;
   for (const Spans& part : parts) {
     std::vector<std::int64_t> ids;
@@ -375,10 +386,9 @@ inline void check_streaming(std::span<const StreamSizes> streams, const Streamin
   above_zero("sampling_granularity", options.sampling_granularity);
   above_zero("epoch_size", options.epoch_size.value_or(1));
   above_zero("replication", options.replication);
-  const bool blocks = options.shuffle_algo == "py1br" || options.shuffle_algo == "py1e";
-  TUTTI_CHECK_VALUE(!options.shuffle || !blocks || options.shuffle_block_size.value_or(4) >= 4,
-                    "streaming: shuffle_block_size is ", *options.shuffle_block_size,
-                    ", expected at least 4");
+  if (options.shuffle) {
+    check_block_size(options.shuffle_algo, options.shuffle_block_size.value_or(2));
+  }
   TUTTI_CHECK_VALUE(epoch >= 0, "streaming: epoch is ", epoch, ", expected at least 0");
   TUTTI_CHECK_VALUE(world.nodes * world.ranks_per_node % options.replication == 0,
                     "streaming: replication is ", options.replication, ", but there are ",
