@@ -161,6 +161,9 @@ TEST_CASE("what a text must not be and an id is not says so", "[text][tokenizer]
   CHECK_THROWS_AS(tokenizer.encode("\xED\xA0\x80"), c10::ValueError);  // a surrogate
   CHECK_THROWS_WITH(tokenizer.decode(Ids{7}), ContainsSubstring("7 is no token"));
   CHECK_THROWS_AS(tokenizer.id_to_token(-1), c10::IndexError);
+  const auto with_a_hole = Tokenizer::from_json(bpe({}, R"(, "z": 9)"));
+  CHECK(ids_of(with_a_hole, "az") == Ids{0, 9});
+  CHECK_THROWS_WITH(with_a_hole.decode(Ids{7}), ContainsSubstring("7 is no token"));
   const std::vector<std::string> texts{"a", "\xFF", "b"};
   CHECK_THROWS_AS(tokenizer.encode_batch(texts, {.threads = 2}), c10::ValueError);
 }
@@ -184,7 +187,6 @@ TEST_CASE("a tokenizer.json that asks for what is not supported is refused by it
   refused(R"({"decoder": {"type": "CTC"}, )" + empty, "the decoder \"CTC\"");
   refused(bpe(R"("dropout": 0.1,)"), "\"dropout\"");
   refused(bpe(R"("unk_token": "?",)"), "unk_token \"?\"");
-  refused(bpe({}, R"(, "z": 9)"), "no token has the id 7");
   refused(bpe({}, R"(, "z": 6)"), "have both the id 6");
   refused(bpe({}, R"(, "z": -1)"), "has the id -1");
   refused(bpe({}, R"(, "z": 4000000000000)"), "has the id 4000000000000");
@@ -333,6 +335,22 @@ TEST_CASE("a piece is a token by its bytes, and the last of equal merges counts"
   CHECK(ids_of(tokenizer, "\xC3\xA9") == Ids{0, 1});
   CHECK(ids_of(tokenizer, "模").empty());
   CHECK(ids_of(tokenizer, "abc") == Ids{3, 7});
+}
+
+TEST_CASE("bytes behind a Split are split once more where they say so", "[text][tokenizer]") {
+  const text::detail::PreTokenizer pieces(tutti::detail::parse_json(
+      R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "behavior": "Isolated",
+           "invert": false, "pattern": {"Regex": "(?i:'s|'t|'re|'ve|'m|'ll|'d)|)"
+      R"([^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|)"
+      R"(\\s+(?!\\S)|\\s+"}},
+          {"type": "ByteLevel", "add_prefix_space": true, "use_regex": true}]})"));
+  std::vector<std::string> found;
+  pieces(text::detail::to_text("a-b 12"),
+         [&](const auto& from, std::size_t begin, std::size_t end) {
+           found.push_back(
+               text::detail::to_utf8(std::u32string_view(from.chars).substr(begin, end - begin)));
+         });
+  CHECK(found == std::vector<std::string>{" a", " -", "b", " ", " 1", " 2"});
 }
 
 TEST_CASE("a space that was put in front of an added token leaves its offsets",

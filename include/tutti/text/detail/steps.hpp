@@ -325,22 +325,18 @@ class PreTokenizer {
     if (text.size() == 0) {
       return;
     }
-    if (prefix_space_ && text.chars[0] != ' ') {
-      text.chars.insert(text.chars.begin(), ' ');
-      text.spans.insert(text.spans.begin(), text.spans[0]);
-    }
     if (words_) {
       by_words(text, visit);
     } else if (metaspace_) {
       by_metaspace(text, visit);
-    } else if (pattern_ != nullptr) {
+    } else if (pattern_ == nullptr || (!prefix_space_ && byte_pattern_ == nullptr)) {
+      by_bytes(std::move(text), pattern_ != nullptr ? pattern_ : byte_pattern_, visit);
+    } else {
       for (std::size_t at = 0; at < text.size();) {
         const std::size_t end = pattern_(text.chars, at);
-        visit(text, at, end);
+        by_bytes(text.part(at, end), byte_pattern_, visit);
         at = end;
       }
-    } else {
-      visit(text, std::size_t{0}, text.size());
     }
   }
 
@@ -359,14 +355,8 @@ class PreTokenizer {
     } else if (type == "ByteLevel") {
       bytes_ = true;
       prefix_space_ = flag(step, "add_prefix_space", true);
-      TUTTI_CHECK_VALUE(!prefix_space_ || pattern_ == nullptr,
-                        "tokenizer: a ByteLevel behind a Split has \"add_prefix_space\": true, "
-                        "expected false");
       if (flag(step, "use_regex", true)) {
-        TUTTI_CHECK_VALUE(pattern_ == nullptr,
-                          "tokenizer: a ByteLevel behind a Split has \"use_regex\": true, expected "
-                          "false");
-        pattern_ = gpt2_piece;
+        byte_pattern_ = gpt2_piece;
       }
     } else if (type == "Split") {
       TUTTI_CHECK_VALUE(pattern_ == nullptr, "tokenizer: there are two Split, expected one");
@@ -403,6 +393,19 @@ class PreTokenizer {
     always_ = prepend == "always";
     first_ = prepend == "first";
     metaspace_split_ = flag(step, "split", true);
+  }
+
+  template <class Visit>
+  void by_bytes(Text text, Pattern pattern, Visit&& visit) const {
+    if (prefix_space_ && text.chars[0] != ' ') {
+      text.chars.insert(text.chars.begin(), ' ');
+      text.spans.insert(text.spans.begin(), text.spans[0]);
+    }
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = pattern != nullptr ? pattern(text.chars, at) : text.size();
+      visit(text, at, end);
+      at = end;
+    }
   }
 
   template <class Visit>
@@ -447,7 +450,8 @@ class PreTokenizer {
   bool always_ = false;
   bool first_ = false;
   char32_t mark_ = 0x2581;
-  Pattern pattern_ = nullptr;
+  Pattern pattern_ = nullptr;       // of a Split
+  Pattern byte_pattern_ = nullptr;  // of a ByteLevel
 };
 
 }  // namespace tutti::text::detail
