@@ -193,7 +193,7 @@ class Bpe {
       const std::size_t before = work.key.size();
       append_utf8(work.key, text.chars[i]);
       for (std::size_t at = before; at < work.key.size(); ++at) {
-        work.char_of_byte.insert(work.char_of_byte.end(), width(work.key[at]),
+        work.char_of_byte.resize(work.char_of_byte.size() + width(work.key[at]),
                                  static_cast<std::uint32_t>(i));
       }
     }
@@ -280,7 +280,8 @@ class Bpe {
 
   // How many bytes of UTF-8 a byte of a piece takes among those that symbols count.
   std::uint32_t width(char byte) const {
-    return bytes_ && byte_alphabet()[static_cast<unsigned char>(byte)] >= 0x80 ? 2 : 1;
+    const bool is_ascii = byte > 32 && byte < 127;  // these are themselves in the alphabet
+    return bytes_ && !is_ascii ? 2 : 1;
   }
 
   static std::uint64_t pair_of(std::int64_t first, std::int64_t second) {
