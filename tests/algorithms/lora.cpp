@@ -182,6 +182,9 @@ TEST_CASE("layers are chosen by PEFT's rules", "[algorithms][lora]") {
   CHECK(adapters({.target_modules = {"q_proj"},
                   .layers_to_transform = {0},
                   .layers_pattern = {"blocks", "layers"}}) == Names{q0});
+  CHECK(adapters({.target_modules = {"q_proj"},
+                  .layers_to_transform = {1},
+                  .layers_pattern = {"model.layers"}}) == Names{q1});
   CHECK_THROWS_WITH(
       adapters(
           {.target_modules = {"q_proj"}, .layers_to_transform = {0}, .layers_pattern = {"blocks"}}),
@@ -255,6 +258,8 @@ TEST_CASE("biases and modules to save are trained with the adapters", "[algorith
                               "model.layers.1.c_fc.base_layer.bias", "model.layers.1.norm.bias",
                               "model.layers.1.self_attn.q_proj.bias"});
   CHECK(rest({.target_modules = {"c_fc"}, .modules_to_save = {"lm_head", "score"}}) ==
+        std::set<std::string>{"lm_head.weight"});
+  CHECK(rest({.target_modules = {"c_fc"}, .modules_to_save = {"head"}}) ==  // the end of a name
         std::set<std::string>{"lm_head.weight"});
   Net net;
   net.lm_head->weight.set_requires_grad(false);
@@ -403,6 +408,62 @@ TEST_CASE("biases of the whole model are in the adapter's file under their own n
   Net fresh;
   load_lora(fresh, folder.path().string());
   CHECK(logits(fresh).equal(logits(net)));
+}
+
+TEST_CASE("biases of saved modules are in the file as they are and as they were",
+          "[algorithms][lora]") {
+  const LoRA lora{.target_modules = {"c_fc"}, .bias = LoraBias::all, .modules_to_save = {"0.norm"}};
+  Net net;
+  const at::Tensor before = net.model->layers->at<BlockImpl>(0).norm->bias.detach().clone();
+  apply_lora(net, lora);
+  randomize(net, 3);
+  const at::Tensor after = net.model->layers->at<BlockImpl>(0).norm->bias.detach().clone();
+  const TemporaryFolder folder;
+  save_lora(net, lora, folder.path().string());
+  const tutti::checkpoint::SafetensorsFile file(folder.path() / "adapter_model.safetensors");
+  const std::string norm = "base_model.model.model.layers.0.norm.";
+  CHECK(file.read(norm + "bias").equal(after));
+  CHECK(file.read(norm + "modules_to_save.bias").equal(after));
+  CHECK(file.read(norm + "original_module.bias").equal(before));
+  CHECK_FALSE(file.contains("base_model.model.model.layers.1.norm.original_module.bias"));
+
+  std::vector<tutti::checkpoint::NamedTensor> others;  // as files of other versions have them
+  for (const auto& one : file.tensors()) {
+    if (one.name.find("modules_to_save") == std::string::npos &&
+        one.name.find("original_module") == std::string::npos) {
+      others.emplace_back(one.name, file.read(one.name));
+    }
+  }
+  const TemporaryFolder old;
+  std::filesystem::copy_file(folder / "adapter_config.json", old / "adapter_config.json");
+  tutti::checkpoint::write_safetensors((old / "adapter_model.safetensors").string(), others);
+  for (const auto& path : {folder.path().string(), old.path().string()}) {
+    Net fresh;
+    load_lora(fresh, path);
+    CHECK(logits(fresh).equal(logits(net)));
+  }
+}
+
+TEST_CASE("what adapter_config.json said is written again as it was said", "[algorithms][lora]") {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() / "adapter_config.json")
+      << R"({"peft_type": "LORA", "r": 2, "lora_alpha": 3.5, "target_modules": ["q_proj"],
+             "layers_to_transform": 1, "layers_pattern": "layers", "inference_mode": false,
+             "init_lora_weights": "gaussian", "peft_version": "0.21.2", "lora_dropout": 0.5})";
+  LoRA lora = read_lora(folder.path().string());
+  lora.lora_dropout = 0;
+  Net net;
+  apply_lora(net, lora);
+  const TemporaryFolder out;
+  save_lora(net, lora, (out / "adapter").string());
+  const auto said = tutti::checkpoint::read_json((out / "adapter/adapter_config.json").string());
+  CHECK(said["layers_to_transform"].integer() == 1);
+  CHECK(said["layers_pattern"].string() == "layers");
+  CHECK(said["init_lora_weights"].string() == "gaussian");
+  CHECK(said["peft_version"].string() == "0.21.2");
+  CHECK(said["lora_dropout"].number() == 0);
+  CHECK(said["inference_mode"].boolean());
+  CHECK_FALSE(said["use_dora"].boolean());
 }
 
 TEST_CASE("a model with adapters is no folder of weights until they are merged",

@@ -83,6 +83,15 @@ double gradient_tolerance(const models::ResNetImpl& net) {
              : 1e-4;
 }
 
+// The references of the training mode are without dropout, whatever the config says.
+void without_dropout(torch::nn::Module& net) {
+  for (const auto& module : net.modules()) {
+    if (auto* dropout = module->as<torch::nn::Dropout>()) {
+      dropout->options.p(0);
+    }
+  }
+}
+
 template <class M>
 void run_network(const Case& c) {
   const TemporaryFolder folder;
@@ -98,6 +107,7 @@ void run_network(const Case& c) {
     const torch::NoGradGuard no_grad;
     c.close("logits", net(io.at("x")), io.at("logits"));
   }
+  without_dropout(*net);
   const bool trains = io.count("logits_train") != 0;
   net->train(trains);
   const at::Tensor logits = net(io.at("x"));

@@ -8,13 +8,17 @@
 #include <string>
 #include <vector>
 
+#include <tutti/checkpoint/weight_files.hpp>
 #include <tutti/core/detail/json_parse.hpp>
+#include <tutti/models/from_pretrained.hpp>
+#include <tutti/models/save_pretrained.hpp>
 #include <tutti/nn/surgery.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/trainer.hpp>
 
 #include "models/language.hpp"
 #include "nn/golden_model.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace {
 
@@ -229,11 +233,39 @@ TEST_CASE("the options of BERT survive config.json, and what it cannot compute i
   CHECK_THROWS_WITH(options_of(R"({"is_decoder": true})"), ContainsSubstring("is_decoder is true"));
   CHECK_THROWS_WITH(options_of(R"({"position_embedding_type": "relative_key"})"),
                     ContainsSubstring("relative_key"));
-  CHECK_THROWS_WITH(options_of(R"({"tie_word_embeddings": false})"),
-                    ContainsSubstring("tie_word_embeddings is false"));
   CHECK_THROWS_WITH(models::BertForSequenceClassificationImpl::options_from(
                         config_of(R"({"problem_type": "multi_label_classification"})")),
                     ContainsSubstring("multi_label_classification"));
+}
+
+TEST_CASE("a BERT that is not tied has a matrix of its own for masked tokens", "[models][bert]") {
+  models::PretrainedConfig config = models::BertForMaskedLM(small())->config();
+  config.set("tie_word_embeddings", false);
+  const auto options = models::BertForMaskedLMImpl::options_from(config);
+  auto model = models::BertForMaskedLM(options);
+  CHECK_FALSE(model->config().flag("tie_word_embeddings", true));
+  model->eval();
+  models::BertPredictionsImpl& head = *model->cls->predictions;
+  {
+    const torch::NoGradGuard no_grad;
+    head.bias.fill_(7);  // which then counts nothing
+    head.decoder->bias.normal_();
+  }
+  const at::Tensor ids = at::randint(13, {2, 5}, at::kLong);
+  const at::Tensor logits = model->forward(ids).tensor();
+  CHECK(logits.equal(head.decoder(head.transform(model->bert(Batch(ids))))));
+  model->loss(model->forward(ids), Batch{{"input_ids", ids}, {"labels", ids}}).total().backward();
+  CHECK(head.decoder->weight.grad().abs().sum().item<double>() > 0);
+
+  const TemporaryFolder folder;
+  models::save_pretrained(model, (folder / "bert").string());
+  auto again = models::from_pretrained<models::BertForMaskedLM>((folder / "bert").string());
+  again->eval();
+  CHECK(again->forward(ids).tensor().equal(logits));
+  const auto files = tutti::checkpoint::WeightFiles::open(folder / "bert");
+  for (const char* name : {"decoder.weight", "decoder.bias", "bias"}) {
+    CHECK(files.find("cls.predictions." + std::string(name)) != nullptr);
+  }
 }
 
 TEST_CASE("BERT takes positions that are given", "[models][bert]") {

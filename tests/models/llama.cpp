@@ -363,6 +363,10 @@ TEST_CASE("RoPE of old and new config.json is read alike", "[models][llama]") {
   CHECK(rope(R"("rope_scaling": {"rope_type": "yarn", "factor": 2.0, "finetuned": true,
                                  "truncate": false, "mscale": 0.5})")
             .mscale == 0.5);
+  const auto zero = rope(R"("rope_parameters": {"rope_type": "yarn", "factor": 2.0,
+                                                "beta_fast": 0, "beta_slow": 0})");
+  CHECK(zero.beta_fast == 32);
+  CHECK(zero.beta_slow == 1);
 }
 
 TEST_CASE("a Llama refuses what it cannot compute, by name and value", "[models][llama]") {

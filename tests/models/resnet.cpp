@@ -301,10 +301,46 @@ TEST_CASE("keys that change a ResNet's computation are refused by name and value
   CHECK_THAT(timm(R"("avg_down": true)"), ContainsSubstring("avg_down is true"));
   CHECK_THAT(timm(R"("drop_path_rate": 0.2)"), ContainsSubstring("StochasticDepth"));
   CHECK_THAT(timm(R"("avg_down": false, "base_width": 64)"), ContainsSubstring("nothing"));
-  CHECK_THAT(says(R"({"model_type": "resnet", "hidden_act": "gelu"})"),
-             ContainsSubstring("hidden_act is \"gelu\""));
+  CHECK_THAT(says(R"({"model_type": "resnet", "hidden_act": "tanh"})"),
+             ContainsSubstring("hidden_act is \"tanh\""));
   CHECK_THAT(says(R"({"model_type": "resnet", "hidden_sizes": [6, 8], "depths": [1, 1]})"),
              ContainsSubstring("multiples of 4"));
+}
+
+TEST_CASE("the nonlinearity of a residual network is the one that its config names",
+          "[models][resnet][config]") {
+  for (const models::Block kind : {models::Block::basic, models::Block::bottleneck}) {
+    ResNet relu(tiny(kind));
+    models::ResNetOptions options = relu->options();
+    options.hidden_act = tutti::nn::Activation::silu;
+    ResNet net(options);
+    net->eval();
+    relu->eval();
+    const at::Tensor x = torch::randn({2, options.in_channels, 32, 32});
+    const at::Tensor stem = at::silu(net->bn1(net->conv1(x)));
+    at::Tensor y = net->maxpool ? net->maxpool(stem) : stem;
+    for (const auto& stage : net->stages) {
+      for (const auto& block : stage->children()) {
+        const auto part = [&](const char* name, const at::Tensor& z) {
+          return block->named_children()[name]->as<nn::BatchNorm2d>()
+                     ? block->named_children()[name]->as<nn::BatchNorm2d>()->forward(z)
+                     : block->named_children()[name]->as<nn::Conv2d>()->forward(z);
+        };
+        at::Tensor z = part("bn2", part("conv2", at::silu(part("bn1", part("conv1", y)))));
+        if (kind == models::Block::bottleneck) {
+          z = part("bn3", part("conv3", at::silu(z)));
+        }
+        y = at::silu(z + dynamic_cast<models::ResidualBlock&>(*block).shortcut(y));
+      }
+    }
+    CHECK(net->features(x).allclose(y, 1e-4, 1e-5));
+    net->set_layout(VisionLayout::huggingface);
+    CHECK(net->config().text("hidden_act", "") == "silu");
+    CHECK(models::ResNetImpl::options_from(net->config()).hidden_act ==
+          tutti::nn::Activation::silu);
+    net->set_layout(VisionLayout::timm);
+    CHECK_THROWS_WITH(net->config(), ContainsSubstring("hidden_act is silu"));
+  }
 }
 
 TEST_CASE("the larger networks have torchvision's sizes", "[models][resnet]") {

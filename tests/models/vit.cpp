@@ -256,6 +256,15 @@ TEST_CASE("images and shapes that do not fit are refused", "[models][vit]") {
                     ContainsSubstring("image_size is 100 and patch_size 16, expected images of "
                                       "whole patches"));
   auto options = vision::tiny();
+  options.image_size = 11;  // of which 8 pixels are whole patches
+  options.layout = VisionLayout::huggingface;
+  auto cut = VisionTransformer(options);
+  draw_weights(cut);
+  cut->eval();
+  const at::Tensor eleven = torch::randn({2, 3, 11, 11});
+  CHECK(cut(eleven).equal(
+      cut(at::constant_pad_nd(eleven.slice(2, 0, 8).slice(3, 0, 8), {0, 3, 0, 3}, 1.0))));
+  options = vision::tiny();
   options.num_heads = 3;
   CHECK_THROWS_WITH(
       VisionTransformer(options),

@@ -24,7 +24,9 @@ TEST_CASE("a nonlinearity is found by the names of Hugging Face", "[nn]") {
   using tutti::nn::Activation;
   using tutti::nn::activation_named;
   STATIC_REQUIRE(activation_named("gelu") == Activation::gelu);
+  STATIC_REQUIRE(activation_named("gelu_python") == Activation::gelu);
   STATIC_REQUIRE(activation_named("gelu_pytorch_tanh") == Activation::gelu_new);
+  STATIC_REQUIRE(activation_named("gelu_accurate") == Activation::gelu_new);
   STATIC_REQUIRE(activation_named("swish") == Activation::silu);
   STATIC_REQUIRE(activation_named("relu") == Activation::relu);
   STATIC_REQUIRE(!activation_named("mish"));

@@ -68,8 +68,9 @@ struct LoRA final {
   bool use_dora = false;           ///< also trains the length of each output's weights
   LoraBias bias = LoraBias::none;  ///< which biases are trained
 
-  /// Modules that are trained as they are, and written beside the adapters: a new head. Names as in
-  /// target_modules; one that the model lacks is passed over.
+  /// Modules that are trained as they are, and written beside the adapters: a new head. The ends of
+  /// their names, behind a dot or not: "norm" is each that ends so; one that the model lacks is
+  /// passed over.
   std::vector<std::string> modules_to_save{};
 
   /// Only layers of these numbers: where target_modules are names and not the whole of them.
@@ -85,6 +86,9 @@ struct LoRA final {
                             ///< `score`
   std::string base_model_name_or_path{};  ///< what the adapter's file says of the model
   bool save_base = false;  ///< checkpoints hold the frozen weights, too; else their hash
+
+  models::PretrainedConfig source_config{};  ///< the adapter_config.json that it was made from, if
+                                             ///< any
 
   static constexpr std::string_view name = "LoRA";
   static constexpr About about{.reads_batch = false};
@@ -218,18 +222,57 @@ TUTTI_INLINE bool has_adapters(torch::nn::Module& model) {
   return surgery::count<nn::LoraLayer>(model) > 0;
 }
 
-// Calls `visit(name, tensor)` for the parameters and buffers of the modules to save, under their
-// names in the model.
+// Calls `visit(module, name, tensor)` for the parameters and buffers of the modules to save: their
+// names in the module, and its path.
 template <class Visit>
-void each_saved(torch::nn::Module& model, const LoRA& lora, Visit&& visit) {
-  const surgery::ModuleNames saved(saved_modules(lora));
+void each_saved_part(torch::nn::Module& model, const LoRA& lora, Visit&& visit) {
+  const std::vector<std::string> saved = saved_modules(lora);
   for (const surgery::Visit& where : surgery::walk(model)) {
-    if (saved.contains(where.path) && !where.inside<nn::LoraLayer>()) {
+    const bool is_saved = std::any_of(saved.begin(), saved.end(), [&](const std::string& name) {
+      return where.path.ends_with(name);
+    });
+    if (is_saved && !where.inside<nn::LoraLayer>()) {
       for (const auto& [own, tensor] : checkpoint::module_tensors(*where.module)) {
-        visit(where.path + "." + own, tensor);
+        visit(where.path, own, tensor);
       }
     }
   }
+}
+
+// Calls `visit(name, tensor)` for the same, under their names in the model.
+template <class Visit>
+void each_saved(torch::nn::Module& model, const LoRA& lora, Visit&& visit) {
+  each_saved_part(model, lora,
+                  [&](const std::string& module, const std::string& own, const at::Tensor& tensor) {
+                    visit(module + "." + own, tensor);
+                  });
+}
+
+// Where every bias is trained, PEFT writes those of saved modules twice more, as they are and as
+// they were. Calls `visit(name now, name before, tensor)`.
+template <class Visit>
+void each_saved_bias(torch::nn::Module& model, const LoRA& lora, Visit&& visit) {
+  if (lora.bias != LoraBias::all) {
+    return;
+  }
+  each_saved_part(model, lora,
+                  [&](const std::string& module, const std::string& own, const at::Tensor& tensor) {
+                    if (own.find("bias") != std::string::npos) {
+                      visit(module + ".modules_to_save." + own, module + ".original_module." + own,
+                            tensor);
+                    }
+                  });
+}
+
+// Keeps those as they are now in the adapters.
+TUTTI_INLINE void keep_saved_biases(torch::nn::Module& model, const LoRA& lora) {
+  auto kept = std::make_shared<std::map<std::string, at::Tensor>>();
+  each_saved_bias(model, lora,
+                  [&](const std::string&, const std::string& before, const at::Tensor& tensor) {
+                    kept->emplace(before, tensor.detach().clone());
+                  });
+  surgery::for_each<nn::LoraLayer>(
+      model, [&](nn::LoraLayer& layer, const surgery::Visit&) { layer.beside = kept; });
 }
 
 // A parameter is trained by `bias`: by its name in the model, and whether it is of an adapter's
@@ -251,7 +294,9 @@ TUTTI_INLINE std::vector<NamedTensor> adapter_tensors(torch::nn::Module& model, 
     }
   };
   const bool tables = saves_tables(lora.target_modules);
+  std::shared_ptr<const std::map<std::string, at::Tensor>> beside;
   surgery::for_each<nn::LoraLayer>(model, [&](nn::LoraLayer& layer, const surgery::Visit& where) {
+    beside = layer.beside;
     const std::string& path = where.path;
     add(path + (layer.is_embedding() ? ".lora_embedding_A" : ".lora_A.weight"), layer.factor_a());
     add(path + (layer.is_embedding() ? ".lora_embedding_B" : ".lora_B.weight"), layer.factor_b());
@@ -262,6 +307,13 @@ TUTTI_INLINE std::vector<NamedTensor> adapter_tensors(torch::nn::Module& model, 
       add(path + ".base_layer.weight", layer.is_transposed() ? layer.weight().t() : layer.weight());
     }
   });
+  each_saved_bias(model, lora,
+                  [&](const std::string& now, const std::string& before, const at::Tensor& tensor) {
+                    add(now, tensor);
+                    if (beside != nullptr && beside->contains(before)) {
+                      add(before, beside->at(before));
+                    }
+                  });
   for (const auto& parameter : model.named_parameters()) {
     if (trains_bias(lora, parameter.key())) {
       add(parameter.key(), parameter.value());
@@ -392,6 +444,11 @@ TUTTI_INLINE AdapterShapes planned_shapes(torch::nn::Module& model, const LoRA& 
     }
     biases.emplace(path + ".bias", path + ".base_layer.bias");
   }
+  each_saved_bias(model, lora,
+                  [&](const std::string& now, const std::string& before, const at::Tensor& tensor) {
+                    add(now, tensor.sizes().vec());
+                    add(before, tensor.sizes().vec());
+                  });
   std::unordered_set<std::string> saved;
   each_saved(model, lora, [&](const std::string& name, const at::Tensor& tensor) {
     saved.insert(name);
@@ -474,6 +531,7 @@ TUTTI_INLINE LoraReport apply_lora(torch::nn::Module& model, const LoRA& lora,
               " chosen layers can get an adapter, such as ", report.adapters.front(),
               ", because their parents call them directly; declare them as tutti::nn::Linear or ",
               "tutti::nn::Embedding, or put them into a Sequential");
+  ::tutti::detail::keep_saved_biases(model, lora);
   ::tutti::detail::freeze_base(model, lora, optimizers);
   for (const at::Tensor& parameter : model.parameters()) {
     report.all_parameters += parameter.numel();

@@ -128,8 +128,8 @@ class BertTransformImpl : public torch::nn::Cloneable<BertTransformImpl> {
 };
 TORCH_MODULE(BertTransform);
 
-/// What turns vectors into logits of tokens, with the table of the tokens as its matrix: `dense`,
-/// nonlinearity, `LayerNorm`, `bias`.
+/// What turns vectors into logits of tokens: `dense`, nonlinearity, `LayerNorm`, then the table of
+/// the tokens as a matrix, and `bias`; or a `decoder` of its own, with which that bias is idle.
 class BertPredictionsImpl : public nn::Cloneable<BertPredictionsImpl> {
  public:
   ~BertPredictionsImpl() override;
@@ -139,11 +139,12 @@ class BertPredictionsImpl : public nn::Cloneable<BertPredictionsImpl> {
 
   /// x: [..., hidden_size]. table: [vocab_size, hidden_size]. Returns [..., vocab_size].
   at::Tensor forward(const at::Tensor& x, const at::Tensor& table) {
-    return at::linear(transform(x), table, bias);
+    return decoder ? decoder(transform(x)) : at::linear(transform(x), table, bias);
   }
 
   at::Tensor bias;
   BertTransform transform{nullptr};
+  nn::Linear decoder{nullptr};  ///< empty where the table of the tokens is the matrix
 
  private:
   BertOptions options_;
@@ -186,8 +187,13 @@ class BertForMaskedLMImpl : public torch::nn::Cloneable<BertForMaskedLMImpl>,
     const at::Tensor& table = bert->embeddings->word_embeddings->weight;
     BertPredictionsImpl& head = *cls->predictions;
     const at::Tensor x = bert(batch);
-    return spread() ? given_logits(token_logits(head.transform(x), table, head.bias), is_training())
-                    : head.forward(x, table);
+    if (!spread()) {
+      return head.forward(x, table);
+    }
+    const bool own = bool(head.decoder);
+    return given_logits(token_logits(head.transform(x), own ? head.decoder->weight : table,
+                                     own ? head.decoder->bias : head.bias),
+                        is_training());
   }
 
   /// The mean cross entropy of `labels` [N, T], of which -100 is left out.
@@ -337,6 +343,11 @@ TUTTI_INLINE void BertTransformImpl::reset() {
 TUTTI_INLINE void BertPredictionsImpl::reset() {
   bias = register_parameter("bias", at::zeros({options_.vocab_size}));
   transform = register_module("transform", BertTransform(options_));
+  decoder = nullptr;
+  if (!options_.tie_word_embeddings) {
+    bias.set_requires_grad(false);
+    decoder = register_module("decoder", nn::Linear(options_.hidden_size, options_.vocab_size));
+  }
 }
 
 TUTTI_INLINE void BertForMaskedLMImpl::reset() {
@@ -346,8 +357,9 @@ TUTTI_INLINE void BertForMaskedLMImpl::reset() {
 }
 
 TUTTI_INLINE BertOptions BertForMaskedLMImpl::options_from(const PretrainedConfig& config) {
-  config.only("tie_word_embeddings", {true});
-  return detail::bert_options(config);
+  BertOptions out = detail::bert_options(config);
+  out.tie_word_embeddings = config.flag("tie_word_embeddings", true);
+  return out;
 }
 
 TUTTI_INLINE PretrainedConfig BertForMaskedLMImpl::config() const {
@@ -358,8 +370,10 @@ TUTTI_INLINE PretrainedConfig BertForMaskedLMImpl::config() const {
 
 TUTTI_INLINE WeightLayout BertForMaskedLMImpl::weight_layout() const {
   WeightLayout layout = detail::bert_layout("BertForMaskedLM", *this);
-  layout.tied = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
-                 {"cls.predictions.decoder.bias", "cls.predictions.bias"}};
+  if (options_.tie_word_embeddings) {
+    layout.tied = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
+                   {"cls.predictions.decoder.bias", "cls.predictions.bias"}};
+  }
   layout.left_out = {"cls.seq_relationship.*", "bert.pooler.*"};
   layout.may_be_missing = {"cls."};
   return layout;

@@ -15,6 +15,7 @@
 #include <tutti/models/residual_block.hpp>
 #include <tutti/models/vision_layout.hpp>
 #include <tutti/models/weight_layout.hpp>
+#include <tutti/nn/activation.hpp>
 #include <tutti/nn/batchnorm.hpp>
 #include <tutti/nn/conv.hpp>
 #include <tutti/nn/linear.hpp>
@@ -37,9 +38,15 @@ struct BlockOptions {
   std::int64_t groups = 1;                ///< bottleneck only: ResNeXt
   std::int64_t width_per_group = 64;      ///< bottleneck only: ResNeXt, wide ResNet
   bool downsample_in_bottleneck = false;  ///< bottleneck only: the stride is in the first 1x1
+  nn::Activation hidden_act = nn::Activation::relu;
 };
 
 namespace detail {
+
+// x, which it may overwrite.
+inline at::Tensor activate_in_place(nn::Activation activation, const at::Tensor& x) {
+  return activation == nn::Activation::relu ? x.relu_() : nn::activate(activation, x);
+}
 
 inline nn::Conv2d conv(std::int64_t in, std::int64_t out, std::int64_t kernel,
                        std::int64_t stride = 1, std::int64_t groups = 1) {
@@ -72,7 +79,10 @@ class BasicBlockImpl : public torch::nn::Cloneable<BasicBlockImpl>, public Resid
   /// x: [N, in, H, W]. Returns [N, width, H / stride, W / stride].
   at::Tensor forward(const at::Tensor& x) { return joined(x); }
 
-  at::Tensor residual(const at::Tensor& x) override { return bn2(conv2(bn1(conv1(x)).relu_())); }
+  at::Tensor residual(const at::Tensor& x) override { return bn2(conv2(finish(bn1(conv1(x))))); }
+  at::Tensor finish(const at::Tensor& x) override {
+    return detail::activate_in_place(options_.hidden_act, x);
+  }
   at::Tensor shortcut(const at::Tensor& x) override { return downsample ? downsample(x) : x; }
   [[nodiscard]] bool projects() const override { return bool(downsample); }
   [[nodiscard]] std::string_view layer_name() const override { return "ResNetBasicBlock"; }
@@ -101,7 +111,10 @@ class BottleneckImpl : public torch::nn::Cloneable<BottleneckImpl>, public Resid
   at::Tensor forward(const at::Tensor& x) { return joined(x); }
 
   at::Tensor residual(const at::Tensor& x) override {
-    return bn3(conv3(bn2(conv2(bn1(conv1(x)).relu_())).relu_()));
+    return bn3(conv3(finish(bn2(conv2(finish(bn1(conv1(x))))))));
+  }
+  at::Tensor finish(const at::Tensor& x) override {
+    return detail::activate_in_place(options_.hidden_act, x);
   }
   at::Tensor shortcut(const at::Tensor& x) override { return downsample ? downsample(x) : x; }
   [[nodiscard]] bool projects() const override { return bool(downsample); }
@@ -140,6 +153,7 @@ struct ResNetOptions {
   std::int64_t stem_width = 0;             ///< channels of the stem; 0: the first of widths
   bool downsample_in_first_stage = false;  ///< the first stage halves the size as well
   bool downsample_in_bottleneck = false;   ///< bottleneck only: with the first 1x1, not the 3x3
+  nn::Activation hidden_act = nn::Activation::relu;
   VisionLayout layout = VisionLayout::torchvision;  ///< of files, until set_layout()
 
   friend bool operator==(const ResNetOptions&, const ResNetOptions&) = default;
@@ -247,7 +261,8 @@ inline nn::Sequential ResNetImpl::make_stage(std::size_t stage, std::int64_t in_
                      .stride = stage == 0 && !options_.downsample_in_first_stage ? 1 : 2,
                      .groups = options_.groups,
                      .width_per_group = options_.width_per_group,
-                     .downsample_in_bottleneck = options_.downsample_in_bottleneck};
+                     .downsample_in_bottleneck = options_.downsample_in_bottleneck,
+                     .hidden_act = options_.hidden_act};
   nn::Sequential blocks;
   for (std::int64_t i = 0; i < options_.layers[stage]; ++i) {
     if (basic) {
@@ -279,7 +294,7 @@ inline void ResNetImpl::reset() {
 }
 
 inline at::Tensor ResNetImpl::features(const at::Tensor& x) {
-  at::Tensor y = bn1(conv1(x)).relu_();
+  at::Tensor y = detail::activate_in_place(options_.hidden_act, bn1(conv1(x)));
   if (maxpool) {
     y = maxpool(y);
   }

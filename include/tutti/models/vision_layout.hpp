@@ -13,6 +13,7 @@
 #include <tutti/core/detail/json_text.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/models/pretrained_config.hpp>
+#include <tutti/nn/activation.hpp>
 
 #include <torch/nn/module.h>
 
@@ -75,6 +76,14 @@ struct TimmCounts {
   std::int64_t in_channels = 3;
 };
 TimmCounts timm_counts(const PretrainedConfig& config);
+
+/// `hidden_act` of a config of Transformers. Throws c10::Error (ValueError) for one that there is
+/// not.
+nn::Activation vision_activation(const PretrainedConfig& config, std::string_view otherwise);
+
+/// Sets it, unless the config says it already.
+void set_activation(PretrainedConfig& config, nn::Activation activation,
+                    std::string_view otherwise);
 
 /// Gives a config of Transformers the labels of `num_classes` classes, unless it has as many.
 void set_labels(PretrainedConfig& config, std::int64_t num_classes);
@@ -210,6 +219,23 @@ TUTTI_INLINE std::int64_t square_side(const PretrainedConfig& config, std::strin
     config.refuse(name, "one number, or two equal ones: images and patches are squares");
   }
   return sides.front();
+}
+
+TUTTI_INLINE nn::Activation vision_activation(const PretrainedConfig& config,
+                                              std::string_view otherwise) {
+  const auto known = nn::activation_named(config.text("hidden_act", otherwise));
+  if (!known) {
+    config.refuse("hidden_act",
+                  "\"gelu\", \"gelu_new\", \"gelu_pytorch_tanh\", \"relu\" or \"silu\"");
+  }
+  return *known;
+}
+
+TUTTI_INLINE void set_activation(PretrainedConfig& config, nn::Activation activation,
+                                 std::string_view otherwise) {
+  if (!config.has("hidden_act") || vision_activation(config, otherwise) != activation) {
+    config.set("hidden_act", std::string(nn::to_string(activation)));
+  }
 }
 
 TUTTI_INLINE void check_sizes(const PretrainedConfig& config, const std::vector<NamedSize>& sizes) {

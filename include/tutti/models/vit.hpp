@@ -295,9 +295,12 @@ inline VisionTransformerImpl::VisionTransformerImpl(const VisionTransformerOptio
   }
   TUTTI_CHECK_VALUE(options.representation_size >= 0, "VisionTransformer: representation_size is ",
                     options.representation_size, ", expected 1 or more, or 0 for none");
-  TUTTI_CHECK_VALUE(options.image_size % options.patch_size == 0, "VisionTransformer: image_size ",
-                    "is ", options.image_size, " and patch_size ", options.patch_size,
-                    ", expected images of whole patches");
+  // The others leave the pixels out that make no whole patch.
+  const bool whole_patches =
+      options.image_size % options.patch_size == 0 ||
+      (options.layout != VisionLayout::torchvision && options.image_size > options.patch_size);
+  TUTTI_CHECK_VALUE(whole_patches, "VisionTransformer: image_size is ", options.image_size,
+                    " and patch_size ", options.patch_size, ", expected images of whole patches");
   TUTTI_CHECK_VALUE(options.class_token || options.global_pool == VitPool::avg,
                     "VisionTransformer: class_token is false and global_pool is token, expected a "
                     "class token, or global_pool = VitPool::avg");

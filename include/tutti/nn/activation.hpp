@@ -37,7 +37,8 @@ constexpr std::string_view to_string(Activation activation) {
 }
 
 /// The nonlinearity of that name in Hugging Face's configurations; nothing for one that there is
-/// not. "gelu_pytorch_tanh" and "gelu_fast" are gelu_new, "swish" is silu.
+/// not. "gelu_python" is gelu; "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast" and
+/// "gelu_accurate" are gelu_new; "swish" is silu.
 constexpr std::optional<Activation> activation_named(std::string_view name) {
   for (const Activation one :
        {Activation::gelu, Activation::gelu_new, Activation::relu, Activation::silu}) {
@@ -45,8 +46,12 @@ constexpr std::optional<Activation> activation_named(std::string_view name) {
       return one;
     }
   }
-  if (name == "gelu_pytorch_tanh" || name == "gelu_fast") {
+  if (name == "gelu_pytorch_tanh" || name == "gelu_python_tanh" || name == "gelu_fast" ||
+      name == "gelu_accurate") {
     return Activation::gelu_new;
+  }
+  if (name == "gelu_python") {
+    return Activation::gelu;
   }
   return name == "swish" ? std::optional(Activation::silu) : std::nullopt;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -66,6 +67,10 @@ class LoraLayer : public Substitute {
 
   /// The layer that this one stands for, as long as a parent holds it; set by who replaced it.
   std::weak_ptr<torch::nn::Module> original{};
+
+  /// Tensors of the model as they were before it was trained, by the names that the adapter's file
+  /// has for them; set by who trains them.
+  std::shared_ptr<const std::map<std::string, at::Tensor>> beside{};
 
   /// What stores the weight as [in, out].
   [[nodiscard]] virtual bool is_transposed() const { return false; }

@@ -36,7 +36,9 @@ class AdapterFile {
 
  private:
   static bool may_be_missing(const std::string& name) {
-    return name.ends_with(".base_layer.weight");
+    return name.ends_with(".base_layer.weight") ||
+           name.find(".modules_to_save.") != std::string::npos ||
+           name.find(".original_module.") != std::string::npos;
   }
 
   std::string path_;

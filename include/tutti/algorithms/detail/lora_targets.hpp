@@ -116,7 +116,7 @@ TUTTI_INLINE bool is_part(std::string_view path, std::string_view name) {
 /// The number of the layer that a module is in; -1: none. pattern: what stands before the number;
 /// empty: one name of any kind.
 TUTTI_INLINE std::int64_t layer_number(std::string_view path, const std::string& pattern) {
-  const Pattern before(".*\\." + (pattern.empty() ? "[^.]*" : "(" + pattern + ")"));
+  const Pattern before(pattern.empty() ? ".*\\.[^.]*" : "(.*\\.)?(" + pattern + ")");
   for (std::size_t dot = path.find('.'); dot != std::string_view::npos;
        dot = path.find('.', dot + 1)) {
     const std::size_t end = path.find('.', dot + 1);

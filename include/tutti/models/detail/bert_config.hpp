@@ -86,6 +86,9 @@ TUTTI_INLINE void write_bert_options(const BertOptions& options, std::string_vie
   config.set_default("classifier_dropout", options.classifier_dropout
                                                ? Json(*options.classifier_dropout)
                                                : Json(nullptr));
+  if (!options.tie_word_embeddings) {
+    config.set_default("tie_word_embeddings", false);
+  }
 }
 
 TUTTI_INLINE void write_labels(std::int64_t count, PretrainedConfig& config) {

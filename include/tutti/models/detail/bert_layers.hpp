@@ -39,6 +39,7 @@ struct BertOptions {
   double layer_norm_eps = 1e-12;
   std::optional<std::int64_t> pad_token_id = 0;   ///< whose embedding does not learn; none: all do
   std::optional<double> classifier_dropout = {};  ///< none: hidden_dropout_prob
+  bool tie_word_embeddings = true;  ///< of masked tokens: the table is the head's matrix
 };
 
 namespace detail {

@@ -264,8 +264,12 @@ TUTTI_INLINE nn::RotaryOptions rotary_options(const PretrainedConfig& config,
       "original_max_position_embeddings", config.integer("original_max_position_embeddings", 0));
   out.low_freq_factor = rope.number("low_freq_factor", out.low_freq_factor);
   out.high_freq_factor = rope.number("high_freq_factor", out.high_freq_factor);
-  out.beta_fast = rope.number("beta_fast", out.beta_fast);
-  out.beta_slow = rope.number("beta_slow", out.beta_slow);
+  const auto not_zero = [&rope](const char* name, double otherwise) {
+    const double given = rope.number(name, otherwise);
+    return given != 0 ? given : otherwise;  // as Transformers reads a 0
+  };
+  out.beta_fast = not_zero("beta_fast", out.beta_fast);
+  out.beta_slow = not_zero("beta_slow", out.beta_slow);
   out.truncate = rope.flag("truncate", true);
   out.mscale = number_if(rope, "mscale");
   out.mscale_all_dim = number_if(rope, "mscale_all_dim");

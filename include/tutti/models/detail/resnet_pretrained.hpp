@@ -48,14 +48,15 @@ TUTTI_INLINE NamedOptions named_options(const ResNetOptions& o) {
           {"groups", text(o.groups)},
           {"width_per_group", text(o.width_per_group)},
           {"downsample_in_first_stage", text(o.downsample_in_first_stage)},
-          {"downsample_in_bottleneck", text(o.downsample_in_bottleneck)}};
+          {"downsample_in_bottleneck", text(o.downsample_in_bottleneck)},
+          {"hidden_act", std::string(nn::to_string(o.hidden_act))}};
 }
 
 TUTTI_INLINE ResNetOptions resnet_from_huggingface(const PretrainedConfig& config) {
   config.only("model_type", {"resnet"});
   config.only("layer_type", {"basic", "bottleneck"});
-  config.only("hidden_act", {"relu"});
   ResNetOptions out;
+  out.hidden_act = vision_activation(config, "relu");
   out.block = config.text("layer_type", "bottleneck") == "basic" ? Block::basic : Block::bottleneck;
   out.layers =
       config.has("depths") ? config.integers("depths") : std::vector<std::int64_t>{3, 4, 6, 3};
@@ -200,7 +201,7 @@ TUTTI_INLINE void write_huggingface(const ResNetOptions& o, PretrainedConfig& ou
   out.set("hidden_sizes", json_list(hidden));
   out.set("embedding_size", o.stem_width != 0 ? o.stem_width : o.widths.front());
   out.set("num_channels", o.in_channels);
-  out.set("hidden_act", "relu");
+  set_activation(out, o.hidden_act, "relu");
   out.set("downsample_in_first_stage", o.downsample_in_first_stage);
   if (!basic || !out.has("downsample_in_bottleneck")) {
     out.set("downsample_in_bottleneck", o.downsample_in_bottleneck);

@@ -314,7 +314,13 @@ TUTTI_INLINE void check_spread(const BertForMaskedLMImpl& model, const SpreadWis
 
 TUTTI_INLINE void spread(BertForMaskedLMImpl& model, Spreader& spreader) {
   spread_bert(*model.bert, spreader);
-  spreader.cut(model.cls->predictions->bias, 0);
+  BertPredictionsImpl& head = *model.cls->predictions;
+  if (head.decoder) {
+    spreader.cut(head.decoder->weight, 0);
+    spreader.cut(head.decoder->bias, 0);
+  } else {
+    spreader.cut(head.bias, 0);
+  }
   model.spread_tokens(spreader.head(model.options().vocab_size));
 }
 

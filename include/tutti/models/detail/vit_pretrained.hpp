@@ -89,15 +89,6 @@ TUTTI_INLINE NamedOptions named_options(const VisionTransformerOptions& o) {
           {"head_dropout", text(o.head_dropout)}};
 }
 
-TUTTI_INLINE nn::Activation vit_activation(const PretrainedConfig& config) {
-  const auto known = nn::activation_named(config.text("hidden_act", "gelu"));
-  if (!known) {
-    config.refuse("hidden_act",
-                  "\"gelu\", \"gelu_new\", \"gelu_pytorch_tanh\", \"relu\" or \"silu\"");
-  }
-  return *known;
-}
-
 TUTTI_INLINE VisionTransformerOptions vit_from_huggingface(const PretrainedConfig& config) {
   config.only("model_type", {"vit"});
   VisionTransformerOptions out;
@@ -114,7 +105,7 @@ TUTTI_INLINE VisionTransformerOptions vit_from_huggingface(const PretrainedConfi
   out.in_channels = config.integer("num_channels", 3);
   out.qkv_bias = config.flag("qkv_bias", true);
   out.layer_norm_eps = config.number_in("layer_norm_eps", 1e-12, 0, 1e6);
-  out.hidden_act = vit_activation(config);
+  out.hidden_act = vision_activation(config, "gelu");
   out.layout = VisionLayout::huggingface;
   return out;
 }
@@ -285,9 +276,7 @@ TUTTI_INLINE void write_huggingface(const VisionTransformerOptions& o, Pretraine
                                     {"qkv_bias", o.qkv_bias}}) {
     out.set(name, value);
   }
-  if (!out.has("hidden_act") || vit_activation(out) != o.hidden_act) {
-    out.set("hidden_act", std::string(nn::to_string(o.hidden_act)));
-  }
+  set_activation(out, o.hidden_act, "gelu");
   out.set_default("initializer_range", 0.02);
   out.set_default("encoder_stride", o.patch_size);
   set_labels(out, o.num_classes);
