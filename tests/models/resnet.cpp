@@ -297,6 +297,9 @@ TEST_CASE("keys that change a ResNet's computation are refused by name and value
   CHECK_THAT(says(R"({"architecture": "resnet50d"})"),
              ContainsSubstring("architecture is \"resnet50d\"") &&
                  ContainsSubstring("resnet18, resnet34"));
+  CHECK_THAT(says(R"({"architecture": "resnet26"})"), ContainsSubstring("nothing"));
+  CHECK_THAT(says(R"({"function": "torchvision.models.resnet26"})"),
+             ContainsSubstring("function is \"torchvision.models.resnet26\""));
   CHECK_THAT(timm(R"("stem_type": "deep")"), ContainsSubstring("-D variants"));
   CHECK_THAT(timm(R"("avg_down": true)"), ContainsSubstring("avg_down is true"));
   CHECK_THAT(timm(R"("drop_path_rate": 0.2)"), ContainsSubstring("StochasticDepth"));
@@ -310,13 +313,13 @@ TEST_CASE("keys that change a ResNet's computation are refused by name and value
 TEST_CASE("the nonlinearity of a residual network is the one that its config names",
           "[models][resnet][config]") {
   for (const models::Block kind : {models::Block::basic, models::Block::bottleneck}) {
-    ResNet relu(tiny(kind));
-    models::ResNetOptions options = relu->options();
-    options.hidden_act = tutti::nn::Activation::silu;
+    models::ResNetOptions options = tiny(kind);
+    options.layers = {1, 1, 2, 1};
+    options.widths = {8, 8, 12, 16};
+    options.hidden_act = nn::Activation::silu;
     ResNet net(options);
     net->eval();
-    relu->eval();
-    const at::Tensor x = torch::randn({2, options.in_channels, 32, 32});
+    const at::Tensor x = torch::randn({2, 3, 64, 64});
     const at::Tensor stem = at::silu(net->bn1(net->conv1(x)));
     at::Tensor y = net->maxpool ? net->maxpool(stem) : stem;
     for (const auto& stage : net->stages) {
@@ -336,8 +339,7 @@ TEST_CASE("the nonlinearity of a residual network is the one that its config nam
     CHECK(net->features(x).allclose(y, 1e-4, 1e-5));
     net->set_layout(VisionLayout::huggingface);
     CHECK(net->config().text("hidden_act", "") == "silu");
-    CHECK(models::ResNetImpl::options_from(net->config()).hidden_act ==
-          tutti::nn::Activation::silu);
+    CHECK(models::ResNetImpl::options_from(net->config()).hidden_act == nn::Activation::silu);
     net->set_layout(VisionLayout::timm);
     CHECK_THROWS_WITH(net->config(), ContainsSubstring("hidden_act is silu"));
   }

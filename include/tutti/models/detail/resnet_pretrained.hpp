@@ -79,13 +79,14 @@ TUTTI_INLINE ResNetOptions resnet_from_huggingface(const PretrainedConfig& confi
   return out;
 }
 
-// A network that both timm and torchvision call by that name.
+// A network that timm calls by that name, and mostly torchvision, too.
 struct NamedResNet {
   std::string_view name;
   Block block;
   std::vector<std::int64_t> layers;
   std::int64_t groups = 1;
   std::int64_t width_per_group = 64;
+  bool only_timm = false;
 };
 
 TUTTI_INLINE const std::vector<NamedResNet>& named_resnets() {
@@ -100,7 +101,11 @@ TUTTI_INLINE const std::vector<NamedResNet>& named_resnets() {
       {"resnext101_32x8d", Block::bottleneck, {3, 4, 23, 3}, 32, 8},
       {"resnext101_64x4d", Block::bottleneck, {3, 4, 23, 3}, 64, 4},
       {"wide_resnet50_2", Block::bottleneck, {3, 4, 6, 3}, 1, 128},
-      {"wide_resnet101_2", Block::bottleneck, {3, 4, 23, 3}, 1, 128}};
+      {"wide_resnet101_2", Block::bottleneck, {3, 4, 23, 3}, 1, 128},
+      {"resnet26", Block::bottleneck, {2, 2, 2, 2}, 1, 64, true},
+      {"resnet200", Block::bottleneck, {3, 24, 36, 3}, 1, 64, true},
+      {"resnext101_32x16d", Block::bottleneck, {3, 4, 23, 3}, 32, 16, true},
+      {"resnext101_32x32d", Block::bottleneck, {3, 4, 23, 3}, 32, 32, true}};
   return all;
 }
 
@@ -109,6 +114,9 @@ TUTTI_INLINE ResNetOptions resnet_by_name(const PretrainedConfig& config, std::s
                                           std::string_view name) {
   std::string known;
   for (const NamedResNet& one : named_resnets()) {
+    if (one.only_timm && key == "function") {
+      continue;
+    }
     if (one.name == name) {
       ResNetOptions out;
       out.block = one.block;
@@ -248,7 +256,8 @@ TUTTI_INLINE void write_torchvision(const ResNetOptions& o, PretrainedConfig& ou
   out.erase("block");
   out.erase("layers");
   for (const NamedResNet& one : named_resnets()) {
-    if (one.name.starts_with("resnet") && one.block == o.block && one.layers == o.layers) {
+    if (one.name.starts_with("resnet") && !one.only_timm && one.block == o.block &&
+        one.layers == o.layers) {
       out.set("function", "torchvision.models." + std::string(one.name));
     }
   }
