@@ -300,6 +300,11 @@ inline void Tokenizer::read_added(const tutti::detail::Json& file) {
       (added.normalized ? parts_->normalized : parts_->raw).add(std::move(added));
     }
   }
+  for (std::size_t id = 0; id < parts_->vocabulary.size(); ++id) {
+    TUTTI_CHECK_VALUE(parts_->vocabulary.contains(static_cast<std::int64_t>(id)),
+                      "tokenizer: no token has the id ", id, ", but the largest is ",
+                      parts_->vocabulary.size() - 1, "; the vocabulary has holes");
+  }
   parts_->is_added.resize(parts_->vocabulary.size());
   parts_->is_special.resize(parts_->vocabulary.size());
   for (const detail::AddedToken& token : parts_->added) {
