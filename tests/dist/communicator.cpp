@@ -55,6 +55,9 @@ TEST_CASE("one process gathers into, scatters to and splits off itself", "[dist]
   const at::Tensor part = at::empty_like(x);
   group.reduce_scatter_into(part, x);
   CHECK(part.equal(x));
+  const at::Tensor received = at::empty_like(x);
+  group.all_to_all_into(received, x);
+  CHECK(received.equal(x));
   CHECK(group.subgroup({0})->size() == 1);
   CHECK_THROWS_WITH(group.subgroup({1}), ContainsSubstring("expected ascending ranks from 0 to 0"));
 }

@@ -259,6 +259,16 @@ TEST_CASE("rank body: parts", "[.rank]") {
     for (int r = 0; r < size; ++r) {
       CHECK(whole[r].eq(r + 1).all().item<bool>());
     }
+    const at::Tensor given =
+        at::arange(size, options).add(10 * rank).view({size, 1}).repeat({1, 2});
+    const at::Tensor received = at::zeros({size, 2}, options);
+    group->all_to_all_into(received, given);
+    const at::Tensor of_all = at::zeros({size, 2}, options);
+    group->dist::Communicator::all_to_all_into(of_all, given);  // where a backend has no such call
+    for (int r = 0; r < size; ++r) {
+      CHECK(received[r].eq(10 * r + rank).all().item<bool>());
+    }
+    CHECK(of_all.equal(received));
     CHECK(part.eq(10 * (size * (size - 1) / 2) + size * rank).all().item<bool>());
   }
   const at::Tensor first = at::zeros({2 * size});
@@ -275,6 +285,8 @@ TEST_CASE("rank body: parts", "[.rank]") {
   CHECK_THAT(
       error_of([&] { group->reduce_scatter_into(at::zeros({2, 2}).t(), at::zeros({size, 4})); }),
       ContainsSubstring("not contiguous"));
+  CHECK_THAT(error_of([&] { group->all_to_all_into(at::zeros({size + 1}), at::zeros({size})); }),
+             ContainsSubstring("parts of one size and type in each"));
 }
 
 TEST_CASE("rank body: groups of some ranks", "[.rank]") {

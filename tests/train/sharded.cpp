@@ -10,6 +10,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
+#include <torch/optim/sgd.h>
 
 #include <tutti/algorithms/factorize.hpp>
 #include <tutti/algorithms/gradient_clipping.hpp>
@@ -18,8 +19,8 @@
 #include <tutti/algorithms/swa.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/optim/adam.hpp>
+#include <tutti/optim/lamb.hpp>
 #include <tutti/optim/lookahead.hpp>
-#include <tutti/optim/muon.hpp>
 #include <tutti/optim/nadam.hpp>
 #include <tutti/optim/schedule_free.hpp>
 #include <tutti/trainer.hpp>
@@ -88,6 +89,15 @@ std::string refused(TrainerOptions with, auto... policies) {
   }
   return "no error";
 }
+
+/// One of a user's own, which needs whole tensors.
+struct OfNorms final : torch::optim::SGD, optim::FusedStepOptimizer {
+  explicit OfNorms(std::vector<at::Tensor> parameters)
+      : SGD(std::move(parameters), torch::optim::SGDOptions(0.1)) {}
+  using SGD::step;
+  void step(const optim::FusedStep&) override { SGD::step(); }
+  bool elementwise() const override { return false; }
+};
 
 void check_equal(const std::string& one, const std::string& other) {
   sharded_runs::check_equal(tensors_of(one), tensors_of(other),
@@ -209,10 +219,17 @@ TEST_CASE("rank body: what does not go with sharding", "[.rank]") {
   CHECK_THAT(refused(lbfgs), ContainsSubstring("looks at all gradients at once"));
 
   TrainerOptions whole = with(ShardStage::optimizer);
-  whole.optimizer = Muon{};
-  CHECK_THAT(refused(whole), ContainsSubstring("Muon looks at whole tensors"));
-  whole.optimizer = Lookahead<Muon>{};
-  CHECK_THAT(refused(whole), ContainsSubstring("Lookahead looks at whole tensors"));
+  whole.optimizer = OptimizerSpec(
+      [](torch::nn::Module& model) { return std::make_shared<OfNorms>(model.parameters()); });
+  CHECK_THAT(refused(whole), ContainsSubstring("OfNorms looks at whole tensors") &&
+                                 ContainsSubstring("steps_on_shards() and take_shards()"));
+  whole.optimizer = OptimizerSpec([](torch::nn::Module& model) {
+    std::vector<at::Tensor> parameters = model.parameters();
+    parameters.push_back(at::zeros({2, 3}).requires_grad_());
+    return LAMB{}.build(std::move(parameters));
+  });
+  CHECK_THAT(refused(whole),
+             ContainsSubstring("a tensor [2, 3] that is no parameter of the model"));
   whole.optimizer = ScheduleFreeSGD{};
   CHECK_THAT(refused(whole), ContainsSubstring("ScheduleFreeSGD puts averages into the model"));
 

@@ -35,6 +35,7 @@ using namespace tutti;
 using dist::ShardStage;
 using sharded_runs::difference;
 using sharded_runs::Losses;
+using sharded_runs::relative_difference;
 using sharded_runs::stages;
 using sharded_runs::tensors_of;
 using tutti_test::all_passed;
@@ -91,18 +92,6 @@ std::string to_text(std::span<const std::int64_t> tokens) {
 std::vector<double> norms_of(const std::string& path) {
   return checkpoint::read_checkpoint(path).state.get<std::vector<double>>(
       "policies/SkipSpikes/norms");
-}
-
-/// The largest difference of two runs' tensors, of the largest element of each.
-double relative_difference(const sharded_runs::Tensors& one, const sharded_runs::Tensors& other) {
-  double most = one.size() == other.size() && !one.empty() ? 0 : INFINITY;
-  for (const auto& [name, tensor] : one) {
-    const at::Tensor mine = tensor.to(at::kDouble);
-    const at::Tensor off = (mine - other.at(name).to(at::kDouble)).abs().max();
-    const double part = (off / mine.abs().max().clamp_min(1e-300)).item<double>();
-    most = part <= most ? most : part;
-  }
-  return most;
 }
 
 /// What a run has made, in double precision.

@@ -107,6 +107,18 @@ inline Tensors tensors_of(const std::string& path, bool with_state = true) {
   return out;
 }
 
+/// The largest difference of two runs' tensors, of the largest element of each.
+inline double relative_difference(const Tensors& one, const Tensors& other) {
+  double most = one.size() == other.size() && !one.empty() ? 0 : INFINITY;
+  for (const auto& [name, tensor] : one) {
+    const at::Tensor mine = tensor.to(at::kDouble);
+    const at::Tensor off = (mine - other.at(name).to(at::kDouble)).abs().max();
+    const double part = (off / mine.abs().max().clamp_min(1e-300)).item<double>();
+    most = part <= most ? most : part;
+  }
+  return most;
+}
+
 /// at_least: so many tensors are compared.
 inline void check_equal(const Tensors& one, const Tensors& other, std::size_t at_least) {
   CHECK(one.size() >= at_least);

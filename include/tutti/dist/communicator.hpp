@@ -85,6 +85,12 @@ class Communicator {
   /// contiguous. Throws as all_gather_into().
   virtual void reduce_scatter_into(const at::Tensor& output, const at::Tensor& input);
 
+  /// Gives part r of `input` to rank r, and fills part r of `output` with what rank r gives here.
+  ///
+  /// Both: size() parts of the same number of elements, contiguous, of one dtype, and no memory of
+  /// each other's. Throws as all_gather_into().
+  virtual void all_to_all_into(const at::Tensor& output, const at::Tensor& input);
+
   /// Makes a group of some of this group's ranks; a collective of those ranks.
   ///
   /// ranks: of this group, ascending, the same on each of them; with this rank.
@@ -118,6 +124,9 @@ class Communicator {
  protected:
   /// Refuses tensors that do not fit together: `whole` has size() times as much as `part`.
   void check_parts(const char* call, const at::Tensor& whole, const at::Tensor& part) const;
+
+  /// Refuses tensors that are no size() parts each, of one size and type.
+  void check_exchange(const at::Tensor& output, const at::Tensor& input) const;
 
   /// Refuses ranks that make no group with this one.
   void check_ranks(const std::vector<int>& ranks) const;
@@ -219,6 +228,17 @@ TUTTI_INLINE void Communicator::check_parts(const char* call, const at::Tensor& 
               part.scalar_type(), ", expected ", size(), " parts of one size and type");
 }
 
+TUTTI_INLINE void Communicator::check_exchange(const at::Tensor& output,
+                                               const at::Tensor& input) const {
+  TUTTI_CHECK(output.is_contiguous() && input.is_contiguous(),
+              "tutti::dist::all_to_all_into: a tensor is not contiguous; pass contiguous ones");
+  TUTTI_CHECK(output.numel() == input.numel() && output.numel() % size() == 0 &&
+                  output.scalar_type() == input.scalar_type(),
+              "tutti::dist::all_to_all_into: the output has ", output.numel(), " elements of ",
+              output.scalar_type(), " and the input ", input.numel(), " of ", input.scalar_type(),
+              ", expected ", size(), " parts of one size and type in each");
+}
+
 TUTTI_INLINE void Communicator::check_ranks(const std::vector<int>& ranks) const {
   bool has_this = false;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -248,6 +268,16 @@ TUTTI_INLINE void Communicator::reduce_scatter_into(const at::Tensor& output,
   const at::Tensor sum = input.detach().clone();
   all_reduce(sum);
   output.detach().view({-1}).copy_(sum.view({size(), output.numel()}).select(0, rank()));
+}
+
+TUTTI_INLINE void Communicator::all_to_all_into(const at::Tensor& output, const at::Tensor& input) {
+  check_exchange(output, input);
+  const std::vector<at::Tensor> all = all_gather(input);
+  const at::Tensor rows = output.detach().view({size(), output.numel() / size()});
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    rows.select(0, static_cast<std::int64_t>(i))
+        .copy_(all[i].view({size(), rows.size(1)}).select(0, rank()));
+  }
 }
 
 TUTTI_INLINE std::shared_ptr<Communicator> Communicator::subgroup(const std::vector<int>& ranks) {

@@ -125,6 +125,8 @@ class Group final : public Communicator {
   /// own reduce-scatter, which is an all-reduce inside.
   void reduce_scatter_into(const at::Tensor& output, const at::Tensor& input) override;
 
+  void all_to_all_into(const at::Tensor& output, const at::Tensor& input) override;
+
   std::shared_ptr<Communicator> subgroup(const std::vector<int>& ranks) override;
 
   std::string broadcast_bytes(const std::string& bytes, int source) override {
@@ -327,6 +329,15 @@ TUTTI_INLINE void Group::reduce_scatter_into(const at::Tensor& output, const at:
       at::Tensor sum = part.narrow(0, from, count);
       at::sum_out(sum, received, 0);
     }
+  });
+}
+
+TUTTI_INLINE void Group::all_to_all_into(const at::Tensor& output, const at::Tensor& input) {
+  check_exchange(output, input);
+  guarded("all_to_all_into", input, [&] {
+    at::Tensor received = output.detach().view({size(), -1});
+    at::Tensor given = input.detach().view({size(), -1});
+    detail::all_to_all_single(*group_, received, given)->wait();
   });
 }
 

@@ -4,9 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include <tutti/optim/shards.hpp>
 
 /// What an optimizer does on its way through memory beside its step: clip the gradients before they
 /// are used, and let averages follow the new weights.
@@ -45,6 +49,20 @@ struct FusedStepOptimizer {
 
   /// Every element is updated from what belongs to it alone, so parameters may be cut into parts.
   [[nodiscard]] virtual bool elementwise() const { return true; }
+
+  /// It can step where a rank has rows of each parameter: an elementwise one without a word of
+  /// other ranks, another with what take_shards() gives.
+  [[nodiscard]] virtual bool steps_on_shards() const { return elementwise(); }
+
+  /// The parameters are rows from now on, of which `shards` knows the rest; null: they are whole.
+  virtual void take_shards(std::shared_ptr<const Shards>) {}
+
+  /// The sizes of what it saves under `name` of a whole parameter of such sizes. Of rows it has
+  /// the same rows of that, if it has as many, else all of it; of no row nothing.
+  [[nodiscard]] virtual std::vector<std::int64_t> state_sizes(std::string_view /*name*/,
+                                                              at::IntArrayRef parameter) const {
+    return parameter.vec();
+  }
 };
 
 /// An earlier name; a sweep is a search of hyperparameters now.

@@ -11,7 +11,9 @@
 
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -88,6 +90,31 @@ struct Rule<LAMB> {
     detail::in_parts(bucket, [&](const detail::Bucket& part) { update_part(h, part); });
   }
   static void update_part(const LAMB& h, const detail::Bucket& b) {
+    const detail::List update = direction(h, b);
+    if (adapts(h)) {
+      detail::scale_by_trust(update, b.parameters, update, {.clip = h.trust_clip});
+    }
+    detail::add_(b.parameters, update, -h.lr);
+  }
+  static void update_shards(const std::vector<detail::ShardedBucket<LAMB>>& all,
+                            const Shards& shards) {
+    std::vector<detail::TrustedUpdates> steps;
+    for (const auto& [h, initial_lr, b] : all) {
+      const detail::List update = direction(h, b);
+      const detail::Trust trust{.clip = h.trust_clip};
+      steps.push_back({update, b.parameters, update,
+                       adapts(h) ? std::optional<detail::Trust>(trust) : std::nullopt});
+    }
+    detail::scale_by_trust(steps, shards);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      detail::add_(all[i].bucket.parameters, steps[i].updates, -all[i].hyper.lr);
+    }
+  }
+
+  static bool adapts(const LAMB& h) { return h.weight_decay != 0.0 || h.always_adapt; }
+
+  // A step but for its length; the moments move.
+  static detail::List direction(const LAMB& h, const detail::Bucket& b) {
     const auto t = static_cast<double>(b.step);
     const double correction1 = h.bias_correction ? 1 - std::pow(h.betas[0], t) : 1.0;
     const double correction2 = h.bias_correction ? 1 - std::pow(h.betas[1], t) : 1.0;
@@ -101,17 +128,14 @@ struct Rule<LAMB> {
     const detail::List root = detail::sqrt(b.buffers[1]);
     detail::div_(root, std::sqrt(correction2));
     detail::add_(root, h.eps);
-    const detail::List update = detail::div(b.buffers[0], correction1);
+    detail::List update = detail::div(b.buffers[0], correction1);
     detail::div_(update, root);
     if (h.decoupled_decay) {
       detail::decay_weights(b, h.lr * h.weight_decay);
     } else if (h.weight_decay != 0.0) {
       detail::add_(update, b.parameters, h.weight_decay);
     }
-    if (h.weight_decay != 0.0 || h.always_adapt) {
-      detail::scale_by_trust(update, b.parameters, update, {.clip = h.trust_clip});
-    }
-    detail::add_(b.parameters, update, -h.lr);
+    return update;
   }
 };
 

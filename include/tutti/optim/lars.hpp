@@ -10,7 +10,9 @@
 #include <tutti/optim/optimizer.hpp>
 
 #include <array>
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -90,16 +92,39 @@ struct Rule<LARS> {
     detail::in_parts(bucket, [&](const detail::Bucket& part) { update_part(h, part); });
   }
   static void update_part(const LARS& h, const detail::Bucket& b) {
-    detail::List d = b.gradients;
-    if (h.weight_decay != 0.0 || h.always_adapt) {
-      d = detail::add(b.gradients, b.parameters, h.weight_decay);
-      detail::scale_by_trust(d, b.parameters, b.gradients,
-                             {.coefficient = h.trust_coeff,
-                              .decay = h.weight_decay,
-                              .eps = h.eps,
-                              .clip = h.trust_clip,
-                              .clip_at = h.lr});
+    detail::List d = direction(h, b);
+    if (adapts(h)) {
+      detail::scale_by_trust(d, b.parameters, b.gradients, trust(h));
     }
+    step_along(std::move(d), h, b);
+  }
+  static void update_shards(const std::vector<detail::ShardedBucket<LARS>>& all,
+                            const Shards& shards) {
+    std::vector<detail::TrustedUpdates> steps;
+    for (const auto& [h, initial_lr, b] : all) {
+      steps.push_back({direction(h, b), b.parameters, b.gradients,
+                       adapts(h) ? std::optional<detail::Trust>(trust(h)) : std::nullopt});
+    }
+    detail::scale_by_trust(steps, shards);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      step_along(std::move(steps[i].updates), all[i].hyper, all[i].bucket);
+    }
+  }
+
+  static bool adapts(const LARS& h) { return h.weight_decay != 0.0 || h.always_adapt; }
+  static detail::Trust trust(const LARS& h) {
+    return {.coefficient = h.trust_coeff,
+            .decay = h.weight_decay,
+            .eps = h.eps,
+            .clip = h.trust_clip,
+            .clip_at = h.lr};
+  }
+
+  // A step but for its length.
+  static detail::List direction(const LARS& h, const detail::Bucket& b) {
+    return adapts(h) ? detail::add(b.gradients, b.parameters, h.weight_decay) : b.gradients;
+  }
+  static void step_along(detail::List d, const LARS& h, const detail::Bucket& b) {
     if (h.momentum != 0.0) {
       if (b.first) {
         detail::copy_(b.buffers[0], d);

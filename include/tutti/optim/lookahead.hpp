@@ -83,6 +83,14 @@ class Lookahead final : public torch::optim::Optimizer,
   }
 
   [[nodiscard]] bool elementwise() const override { return inner_->elementwise(); }
+  [[nodiscard]] bool steps_on_shards() const override { return inner_->steps_on_shards(); }
+  void take_shards(std::shared_ptr<const Shards> shards) override {
+    inner_->take_shards(std::move(shards));
+  }
+  [[nodiscard]] std::vector<std::int64_t> state_sizes(std::string_view name,
+                                                      at::IntArrayRef parameter) const override {
+    return inner_->state_sizes(name, parameter);
+  }
 
   /// The slow weights of a parameter; undefined before the first step.
   [[nodiscard]] at::Tensor slow_weights(const at::Tensor& parameter) const {

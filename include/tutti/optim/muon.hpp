@@ -87,7 +87,8 @@ at::Tensor orthogonalize(const at::Tensor& x, std::int64_t steps = 5,
 namespace optim {
 namespace detail {
 
-void muon_step(const Muon& h, const Bucket& b);
+/// shards: null, the parameters are whole.
+void muon_step(const Muon& h, const Bucket& b, const Shards* shards = nullptr);
 
 }  // namespace detail
 
@@ -164,6 +165,16 @@ struct Rule<Muon> {
       detail::muon_step(h, b);
     }
   }
+  static void update_shards(const std::vector<detail::ShardedBucket<Muon>>& all,
+                            const Shards& shards) {
+    for (const auto& [h, initial_lr, b] : all) {
+      if (b.mask == of_adamw) {
+        Rule<AdamW>::update(adamw(h, initial_lr), 0.0, b);
+      } else {
+        detail::muon_step(h, b, &shards);
+      }
+    }
+  }
 };
 
 #if defined(TUTTI_SEPARATE_COMPILATION)
@@ -181,6 +192,7 @@ TUTTI_TEMPLATE OptimizerSpec::OptimizerSpec(Muon);
 #if TUTTI_BODIES
 
 #include <ATen/ops/stack_ops.h>
+#include <c10/util/accumulate.h>
 
 namespace tutti::functional {
 
@@ -219,24 +231,75 @@ TUTTI_INLINE at::ScalarType muon_type(const Muon& h, const Bucket& b) {
   return b.type == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-TUTTI_INLINE void muon_step(const Muon& h, const Bucket& b) {
+TUTTI_INLINE List orthogonalized(const Muon& h, const List& matrices) {
+  return functional::orthogonalize(at::_ops::stack::call(matrices, 0), h.ns_steps,
+                                   h.ns_coefficients, h.eps)
+      .unbind(0);
+}
+
+// The same of matrices with so many rows, of which each rank has some. Ranks take turns in putting
+// a matrix together and give everyone their rows of the result. first: whose turn it is.
+TUTTI_INLINE List orthogonalized(const Muon& h, const List& parts, std::int64_t rows,
+                                 const Shards& shards, std::int64_t first) {
+  const std::int64_t ranks = shards.ranks();
+  const std::int64_t chunk = shards.rows_of_rank(rows);
+  const std::int64_t columns = parts.front().size(1);
+  const std::int64_t mine = parts.front().size(0);
+  const auto count = static_cast<std::int64_t>(parts.size());
+  const std::int64_t most = (count + ranks - 1) / ranks;  // matrices of one rank
+  const auto place = [&](const at::Tensor& all, std::int64_t k) {
+    return all[(first + k) % ranks][k / ranks].narrow(0, 0, mine);
+  };
+  const at::Tensor given = parts.front().new_zeros({ranks, most, chunk, columns});
+  for (std::int64_t k = 0; k < count; ++k) {
+    place(given, k).copy_(parts[static_cast<std::size_t>(k)]);
+  }
+  const at::Tensor own = shards
+                             .exchange(given)  // [ranks, most, chunk, columns]
+                             .transpose(0, 1)
+                             .reshape({most, ranks * chunk, columns})
+                             .narrow(1, 0, rows);
+  const std::int64_t turn = (shards.rank() + ranks - first % ranks) % ranks;
+  const std::int64_t so_many = turn < count ? (count - turn + ranks - 1) / ranks : 0;
+  const at::Tensor steps = parts.front().new_zeros({most, ranks * chunk, columns});
+  if (so_many > 0) {
+    steps.narrow(0, 0, so_many)
+        .narrow(1, 0, rows)
+        .copy_(functional::orthogonalize(own.narrow(0, 0, so_many), h.ns_steps, h.ns_coefficients,
+                                         h.eps));
+  }
+  const at::Tensor returned =
+      shards.exchange(steps.view({most, ranks, chunk, columns}).transpose(0, 1).contiguous());
+  List out;
+  for (std::int64_t k = 0; k < count; ++k) {
+    out.push_back(place(returned, k));
+  }
+  return out;
+}
+
+TUTTI_INLINE void muon_step(const Muon& h, const Bucket& b, const Shards* shards) {
   const List& momenta = b.buffers[2];
   lerp_(momenta, b.gradients, 1 - h.momentum);
   const List updates = h.nesterov ? lerp(b.gradients, momenta, h.momentum) : momenta;
   decay_weights(b, h.lr * h.weight_decay);
   const at::ScalarType type = muon_type(h, b);
+  const auto sizes_of = [&](std::size_t i) {
+    return shards != nullptr ? shards->whole_sizes(b.parameters[i]) : b.parameters[i].sizes();
+  };
   const auto shape_of = [&](std::size_t i) {
-    return std::pair(updates[i].size(0), updates[i].numel() / updates[i].size(0));
+    const at::IntArrayRef sizes = sizes_of(i);
+    return std::pair(sizes[0], c10::multiply_integers(sizes.slice(1)));
   };
   std::vector<std::size_t> by_shape;
   for (std::size_t i = 0; i < updates.size(); ++i) {
-    if (updates[i].numel() > 0) {
+    if (c10::multiply_integers(sizes_of(i)) > 0) {
       by_shape.push_back(i);
     }
   }
   std::stable_sort(by_shape.begin(), by_shape.end(), [&](std::size_t left, std::size_t right) {
     return shape_of(left) < shape_of(right);
   });
+  std::int64_t turn = 0;
   for (auto first = by_shape.begin(); first != by_shape.end();) {
     const auto shape = shape_of(*first);
     const auto last =
@@ -246,18 +309,18 @@ TUTTI_INLINE void muon_step(const Muon& h, const Bucket& b) {
     const auto [rows, columns] = shape;
     List matrices;
     for (const std::size_t i : members) {
-      matrices.push_back(updates[i].reshape({rows, columns}).to(type));
+      matrices.push_back(updates[i].reshape({updates[i].size(0), columns}).to(type));
     }
-    const at::Tensor steps = functional::orthogonalize(at::_ops::stack::call(matrices, 0),
-                                                       h.ns_steps, h.ns_coefficients, h.eps);
+    const List steps = shards != nullptr ? orthogonalized(h, matrices, rows, *shards, turn)
+                                         : orthogonalized(h, matrices);
+    turn += static_cast<std::int64_t>(members.size());
     const auto tall = static_cast<double>(rows);
     const auto wide = static_cast<double>(columns);
     const double adjusted = h.adjust_lr_fn == "original" ? std::sqrt(std::max(1.0, tall / wide))
                                                          : 0.2 * std::sqrt(std::max(tall, wide));
     for (std::size_t k = 0; k < members.size(); ++k) {
       const at::Tensor& parameter = b.parameters[members[k]];
-      parameter.add_(steps[static_cast<std::int64_t>(k)].reshape(parameter.sizes()),
-                     -h.lr * adjusted);
+      parameter.add_(steps[k].reshape(parameter.sizes()), -h.lr * adjusted);
     }
   }
 }

@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
 #include <c10/util/StringUtil.h>
 #include <torch/optim/optimizer.h>
 
@@ -24,6 +27,7 @@
 #include <tutti/optim/averages.hpp>
 #include <tutti/optim/class_name.hpp>
 #include <tutti/optim/fused_step.hpp>
+#include <tutti/optim/shards.hpp>
 #include <tutti/train/detail/optimizer_parts.hpp>
 #include <tutti/train/sharded_parts.hpp>
 #include <tutti/train/sharding.hpp>
@@ -85,13 +89,44 @@ TUTTI_INLINE std::vector<const dist::ShardedParameter*> sharded_parameters(
   return out;
 }
 
+// What optimizers of whole tensors ask of a run, which outlives their steps.
+class ShardsOfRun final : public optim::Shards {
+ public:
+  explicit ShardsOfRun(const dist::Sharding& sharding) : group_(sharding.shard_group()) {
+    for (const dist::ShardedParameter& one : sharding.parameters()) {
+      sizes_.emplace(one.shard.unsafeGetTensorImpl(), one);
+    }
+  }
+  [[nodiscard]] int ranks() const override { return group_.size(); }
+  [[nodiscard]] int rank() const override { return group_.rank(); }
+  [[nodiscard]] at::IntArrayRef whole_sizes(const at::Tensor& shard) const override {
+    const auto found = sizes_.find(shard.unsafeGetTensorImpl());
+    TUTTI_CHECK(found != sizes_.end(), "sharding: the optimizer has a tensor ", shard.sizes(),
+                " that is no parameter of the model, and looks at whole tensors, of which ranks "
+                "have parts; register it in the model, or take an elementwise optimizer for it");
+    return found->second.whole.sizes();
+  }
+  void sum(const at::Tensor& values) const override { group_.all_reduce(values); }
+  [[nodiscard]] at::Tensor exchange(const at::Tensor& parts) const override {
+    const at::Tensor out = at::empty_like(parts);
+    group_.all_to_all_into(out, parts);
+    return out;
+  }
+
+ private:
+  dist::Communicator& group_;
+  std::unordered_map<const void*, dist::ShardedParameter> sizes_;
+};
+
 // What an optimizer saves of each parameter has to be known, to be cut and put together.
 TUTTI_INLINE void check_known(const torch::optim::Optimizer& optimizer) {
   const auto* const fused = dynamic_cast<const optim::FusedStepOptimizer*>(&optimizer);
   const bool is_ours = fused != nullptr;
-  TUTTI_CHECK(!is_ours || fused->elementwise(), "sharding: ", optim::class_name(optimizer),
-              " looks at whole tensors (norms, means of rows or products of matrices), of which a "
-              "rank has a part; take an optimizer that is elementwise, e.g. AdamW or Lion");
+  TUTTI_CHECK(
+      !is_ours || fused->steps_on_shards(), "sharding: ", optim::class_name(optimizer),
+      " looks at whole tensors (norms, means of rows or products of matrices), of which a "
+      "rank has a part; take an optimizer that is elementwise, e.g. AdamW or Lion, or write "
+      "its steps_on_shards() and take_shards(), as LAMB and Muon have them");
   const bool has_own_way = dynamic_cast<const Stateful*>(&optimizer) != nullptr;
   TUTTI_CHECK(is_ours || !has_own_way, "sharding: the optimizer ", optim::class_name(optimizer),
               " is not one whose state can be cut into parts; take one of tutti, or SGD, Adam, "
@@ -102,6 +137,57 @@ TUTTI_INLINE void check_known(const torch::optim::Optimizer& optimizer) {
               "checkpoints, of which a rank has a part; take AdamW with a schedule");
   Archive tried;
   checkpoint::save_optimizer(optimizer, tried);
+}
+
+// Replaces each tensor of a parameter's state, as checkpoint::save_optimizer() wrote it, by
+// `f(tensor, sizes, path)`. sizes: what it has of the whole parameter, whose sizes are given.
+template <class F>
+void replace_states(Archive& archive, const torch::optim::Optimizer& optimizer,
+                    at::IntArrayRef parameter, F&& f) {
+  const auto* const fused = dynamic_cast<const optim::FusedStepOptimizer*>(&optimizer);
+  std::vector<std::pair<std::string, at::Tensor>> found;
+  for (const auto& entry : archive.entries()) {
+    if (const at::Tensor* const tensor = entry.is_child() ? nullptr : entry.leaf().tensor()) {
+      found.emplace_back(entry.name, *tensor);
+    }
+  }
+  for (const auto& [name, tensor] : found) {
+    const std::vector<std::int64_t> sizes =
+        fused != nullptr ? fused->state_sizes(name, parameter) : parameter.vec();
+    archive.erase(name);
+    archive.put(name, at::Tensor(f(tensor, at::IntArrayRef(sizes), archive.path() + '/' + name)));
+  }
+}
+
+// A tensor of such sizes has a row for each one of the parameter, but other ones.
+TUTTI_INLINE bool has_rows_of(const dist::ShardedParameter& one, at::IntArrayRef sizes) {
+  return sizes != one.whole.sizes() && one.whole.dim() > 0 && !sizes.empty() &&
+         sizes[0] == one.whole.size(0);
+}
+
+// What a rank keeps of a state that is not shaped as the parameter: its rows of it, or all of it
+// where it has any row of the parameter.
+TUTTI_INLINE at::Tensor part_of_state(const dist::ShardedParameter& one, const at::Tensor& state) {
+  if (state.dim() == 0) {
+    return state;
+  }
+  const std::int64_t rows = one.shard.size(0);
+  return has_rows_of(one, state.sizes()) ? state.narrow(0, one.first, rows)
+                                         : state.narrow(0, 0, rows > 0 ? state.size(0) : 0);
+}
+
+// The whole of such a state with so many rows, of which every rank has some; a collective.
+TUTTI_INLINE at::Tensor whole_of_state(const dist::Sharding& sharding, const at::Tensor& part,
+                                       at::IntArrayRef sizes) {
+  dist::Communicator& group = sharding.shard_group();
+  std::vector<std::int64_t> padded = sizes.vec();
+  padded[0] = (sizes[0] + group.size() - 1) / group.size();
+  const at::Tensor mine = part.new_zeros(padded);
+  mine.narrow(0, 0, part.size(0)).copy_(part);
+  padded[0] *= group.size();
+  const at::Tensor all = part.new_empty(padded);
+  group.all_gather_into(all, mine);
+  return all.narrow(0, 0, sizes[0]);
 }
 
 // Gives an optimizer the shards of its parameters.
@@ -118,9 +204,12 @@ TUTTI_INLINE void take_shards(torch::optim::Optimizer& optimizer, const State& s
     const dist::ShardedParameter& one = *parameters[i];
     shapes[i] = c10::str(one.shard.sizes());
     if (Archive* const own = state_in(archive, i)) {
-      replace_tensors(*own, one.whole.sizes(), [&](const at::Tensor& whole, const std::string&) {
-        return sharding.part_of(one, whole);
-      });
+      replace_states(*own, optimizer, one.whole.sizes(),
+                     [&](const at::Tensor& whole, at::IntArrayRef sizes, const std::string&) {
+                       return whole.sizes() != sizes       ? whole
+                              : sizes == one.whole.sizes() ? sharding.part_of(one, whole)
+                                                           : part_of_state(one, whole);
+                     });
     }
   }
   put_anew(archive, "shapes", shapes);
@@ -131,6 +220,16 @@ TUTTI_INLINE void take_shards(torch::optim::Optimizer& optimizer, const State& s
   }
   optimizer.state().clear();
   checkpoint::load_optimizer(optimizer, archive);
+  auto* const fused = dynamic_cast<optim::FusedStepOptimizer*>(&optimizer);
+  if (fused != nullptr && !fused->elementwise()) {
+    const auto shards = std::make_shared<ShardsOfRun>(sharding);
+    for (const auto& group : optimizer.param_groups()) {
+      for (const at::Tensor& one : group.params()) {
+        static_cast<void>(shards->whole_sizes(one));  // refuses what is not the model's
+      }
+    }
+    fused->take_shards(shards);
+  }
 }
 
 }  // namespace tutti::train::detail
@@ -154,7 +253,8 @@ TUTTI_INLINE std::unique_ptr<dist::Sharding> shard_run(const dist::ShardingOptio
 namespace tutti::train::detail {
 
 // Saves an optimizer under the names and shapes of the whole parameters, with what
-// `f(parameter, tensor, path)` makes of the tensors of their states.
+// `f(parameter, tensor, sizes, path)` makes of the tensors of their states of which ranks have
+// rows. sizes: of the whole tensor.
 template <class F>
 void save_as_whole(const torch::optim::Optimizer& optimizer, const State& state, Archive& archive,
                    F&& f) {
@@ -170,9 +270,13 @@ void save_as_whole(const torch::optim::Optimizer& optimizer, const State& state,
     names[i] = one.name;
     shapes[i] = c10::str(one.whole.sizes());
     if (Archive* const own = state_in(archive, i)) {
-      replace_tensors(
-          *own, one.shard.sizes(),
-          [&](const at::Tensor& part, const std::string& path) { return f(one, part, path); });
+      replace_states(*own, optimizer, one.whole.sizes(),
+                     [&](const at::Tensor& part, at::IntArrayRef sizes, const std::string& path) {
+                       const bool cut = sizes == one.whole.sizes()
+                                            ? part.sizes() == one.shard.sizes()
+                                            : has_rows_of(one, sizes);
+                       return cut ? f(one, part, sizes, path) : part;
+                     });
     }
   }
   put_anew(archive, "parameters", names);
@@ -187,17 +291,25 @@ TUTTI_INLINE void save_whole_optimizer(const torch::optim::Optimizer& optimizer,
                                        Archive& archive) {
   detail::save_as_whole(optimizer, state, archive,
                         [&](const dist::ShardedParameter& one, const at::Tensor& part,
-                            const std::string&) { return state.sharding->whole_of(one, part); });
+                            at::IntArrayRef sizes, const std::string&) {
+                          return sizes == one.whole.sizes()
+                                     ? state.sharding->whole_of(one, part)
+                                     : detail::whole_of_state(*state.sharding, part, sizes);
+                        });
 }
 
 TUTTI_INLINE void save_optimizer_parts(const torch::optim::Optimizer& optimizer, const State& state,
                                        Archive& archive, checkpoint::PartPlaces& parts) {
   const PartWriter writer(state);
-  detail::save_as_whole(
-      optimizer, state, archive,
-      [&](const dist::ShardedParameter& one, const at::Tensor& part, const std::string& path) {
-        return writer.note(one, part, path, parts);
-      });
+  detail::save_as_whole(optimizer, state, archive,
+                        [&](const dist::ShardedParameter& one, const at::Tensor& part,
+                            at::IntArrayRef sizes, const std::string& path) {
+                          const at::Tensor kept = writer.note(one, part, path, parts);
+                          if (const auto place = parts.find(path); place != parts.end()) {
+                            place->second.shape = sizes.vec();
+                          }
+                          return kept;
+                        });
 }
 
 TUTTI_INLINE void load_optimizer_parts(torch::optim::Optimizer& optimizer, const State& state,
@@ -219,6 +331,16 @@ TUTTI_INLINE void load_optimizer_parts(torch::optim::Optimizer& optimizer, const
       if (archive.contains(from[kind])) {
         own.put(to[kind], archive.child(from[kind]));
       }
+    }
+    if (Archive* const saved = parameters[i] != nullptr ? detail::state_in(own, i) : nullptr) {
+      const dist::ShardedParameter& one = *parameters[i];
+      detail::replace_states(
+          *saved, optimizer, one.whole.sizes(),
+          [&](const at::Tensor& tensor, at::IntArrayRef sizes, const std::string&) {
+            return sizes != one.whole.sizes() && tensor.sizes() == sizes
+                       ? detail::part_of_state(one, tensor)
+                       : tensor;
+          });
     }
   }
   checkpoint::load_optimizer(optimizer, own);

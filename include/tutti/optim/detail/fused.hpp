@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -31,6 +32,22 @@ namespace detail {
 template <class Hyper>
 concept HasAverages =
     requires(const Hyper& h, const ParameterState& state) { Rule<Hyper>::average_into(h, state); };
+
+/// A bucket of a step in which ranks have rows of its parameters, and the numbers of its group.
+template <class Hyper>
+struct ShardedBucket {
+  const Hyper& hyper;
+  double initial_lr;
+  const Bucket& bucket;
+};
+
+/// `Rule<Hyper>` looks at whole tensors, and can where ranks have rows of them: it updates all
+/// buckets of a step together, the same ones on every rank, without those that have loops.
+template <class Hyper>
+concept StepsOnShards =
+    requires(const std::vector<ShardedBucket<Hyper>>& buckets, const Shards& shards) {
+      Rule<Hyper>::update_shards(buckets, shards);
+    };
 
 /// KeepsAverages, where the rule has them.
 template <class Fused, class Hyper, bool = HasAverages<Hyper>>
@@ -98,7 +115,8 @@ class Averages<Fused, Hyper, true> : public KeepsAverages {
 /// by bit), else through its functions over lists of tensors (equal but for the last bits). With a
 /// FusedStep, floats on a CUDA device go through a kernel of its own, which rounds as those loops
 /// do, for the optimizers that have a fused kernel. Optimizers that look at a whole tensor (LAMB,
-/// LARS, Adafactor, Muon's matrices) have no loops.
+/// LARS, Adafactor, Muon's matrices) have no loops; where ranks have rows of parameters they ask
+/// the others (take_shards()), in messages whose number does not depend on that of the parameters.
 ///
 /// Parameters without a gradient are skipped altogether. param_groups() may be changed at any time
 /// (parameters replaced, added, removed, of another device, type or memory format; options
@@ -182,6 +200,24 @@ class Fused final : public torch::optim::Optimizer,
   [[nodiscard]] bool elementwise() const override {
     return detail::HasLoops<Hyper> &&
            !requires(const detail::Bucket& b) { Rule<Hyper>::has_loops(b); };
+  }
+
+  [[nodiscard]] bool steps_on_shards() const override {
+    return elementwise() || detail::StepsOnShards<Hyper>;
+  }
+
+  void take_shards(std::shared_ptr<const Shards> shards) override { shards_ = std::move(shards); }
+
+  [[nodiscard]] std::vector<std::int64_t> state_sizes(std::string_view name,
+                                                      at::IntArrayRef parameter) const override {
+    if constexpr (requires { Rule<Hyper>::buffer_sizes(parameter, 0U); }) {
+      for (std::size_t b = 0; b < Rule<Hyper>::buffers.size(); ++b) {
+        if (Rule<Hyper>::buffers[b] == name) {
+          return Rule<Hyper>::buffer_sizes(parameter, b);
+        }
+      }
+    }
+    return parameter.vec();
   }
 
   /// The state of a parameter; null before its first step with a gradient.
@@ -462,13 +498,40 @@ class Fused final : public torch::optim::Optimizer,
     for (Plan& plan : plans_) {
       update(plan, extras, averaging);
     }
+    if constexpr (detail::StepsOnShards<Hyper>) {
+      if (shards_ != nullptr) {
+        update_shards(extras);
+      }
+    }
+    for (Plan& plan : plans_) {
+      finish(plan);
+    }
+  }
+
+  // What no loop has updated, where ranks have rows of it.
+  void update_shards(const detail::StepExtras* extras) const
+    requires detail::StepsOnShards<Hyper>
+  {
+    std::vector<detail::ShardedBucket<Hyper>> buckets;
+    for (const Plan& plan : plans_) {
+      for (const detail::Bucket& bucket : plan.buckets) {
+        if (!has_views(bucket, extras)) {
+          buckets.push_back({plan.options->hyper, plan.options->initial_lr, bucket});
+        }
+      }
+    }
+    Rule<Hyper>::update_shards(buckets, *shards_);
+  }
+
+  static bool has_views(const detail::Bucket& bucket, const detail::StepExtras* extras) {
+    return detail::HasLoops<Hyper> && (bucket.plain || (bucket.on_cuda && extras != nullptr));
   }
 
   // One pass over the bucket's memory; false where there are no loops for it.
   static bool update_views(const Plan& plan, detail::Bucket& bucket,
                            const detail::StepExtras* extras, const Averaging* averaging) {
     if constexpr (detail::HasLoops<Hyper>) {
-      if (bucket.plain || (bucket.on_cuda && extras != nullptr)) {
+      if (has_views(bucket, extras)) {
         detail::gather_views(bucket, averaging);
         detail::step_views(
             bucket, Rule<Hyper>::numbers(plan.options->hyper, plan.options->initial_lr, bucket),
@@ -479,17 +542,24 @@ class Fused final : public torch::optim::Optimizer,
     return false;
   }
 
-  // One step of the plan's buckets; lets go of the gradients.
-  static void update(Plan& plan, const detail::StepExtras* extras, const Averaging* averaging) {
+  // One step of the plan's buckets, but for those of which ranks have rows that are no views.
+  void update(Plan& plan, const detail::StepExtras* extras, const Averaging* averaging) const {
     const Hyper& hyper = plan.options->hyper;
+    const bool together = detail::StepsOnShards<Hyper> && shards_ != nullptr;
     for (detail::Bucket& bucket : plan.buckets) {
       bucket.step += Rule<Hyper>::counts_steps ? 1 : 0;
-      if (!update_views(plan, bucket, extras, averaging)) {
+      if (!update_views(plan, bucket, extras, averaging) && !together) {
         Rule<Hyper>::update(hyper, plan.options->initial_lr, bucket);
       }
       if constexpr (detail::HasScalars<Hyper>) {
         Rule<Hyper>::count(hyper, bucket);
       }
+    }
+  }
+
+  // Lets go of the gradients.
+  static void finish(Plan& plan) {
+    for (detail::Bucket& bucket : plan.buckets) {
       plan.stale = plan.stale || bucket.first;
       for (at::Tensor& gradient : bucket.gradients) {
         gradient.reset();
@@ -508,6 +578,7 @@ class Fused final : public torch::optim::Optimizer,
   }
 
   std::vector<Plan> plans_;
+  std::shared_ptr<const Shards> shards_;  // null: parameters are whole
   bool parameters_changed_ = false;
   std::uint64_t followed_ = 0;  // Averaging::version for which averages were found
   std::optional<bool> apart_;   // no two parameters share memory; empty: not looked at yet

@@ -3,10 +3,12 @@
 
 #include <tutti/config.hpp>
 #include <tutti/optim/detail/parameter_groups.hpp>
+#include <tutti/optim/shards.hpp>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -69,6 +71,17 @@ struct Trust {
 void scale_by_trust(const List& updates, const List& parameters, const List& measured,
                     const Trust& trust);
 
+/// Updates of rows of parameters.
+struct TrustedUpdates {
+  List updates;
+  List parameters;
+  List measured;
+  std::optional<Trust> trust;  ///< none: they stay as they are
+};
+
+/// The same of parameters of which ranks have rows; one message for all of them.
+void scale_by_trust(const std::vector<TrustedUpdates>& all, const Shards& shards);
+
 void need_betas(std::string_view name, const std::array<double, 2>& betas);
 
 }  // namespace tutti::optim::detail
@@ -89,6 +102,7 @@ void need_betas(std::string_view name, const std::array<double, 2>& betas);
 #include <ATen/ops/_foreach_norm_ops.h>
 #include <ATen/ops/_foreach_sign_ops.h>
 #include <ATen/ops/_foreach_sqrt_ops.h>
+#include <ATen/ops/cat_ops.h>
 #include <ATen/ops/stack_ops.h>
 
 namespace tutti::optim::detail {
@@ -219,10 +233,9 @@ TUTTI_INLINE void in_parts(const Bucket& bucket, c10::function_ref<void(const Bu
   flush();
 }
 
-TUTTI_INLINE void scale_by_trust(const List& updates, const List& parameters, const List& measured,
-                                 const Trust& trust) {
-  const at::Tensor weight = at::_ops::stack::call(norms(parameters), 0);
-  const at::Tensor step = at::_ops::stack::call(norms(measured), 0);
+// The same with these norms, an element for each update.
+TUTTI_INLINE void scale_by_norms(const List& updates, const at::Tensor& weight,
+                                 const at::Tensor& step, const Trust& trust) {
   at::Tensor ratio =
       weight.mul(trust.coefficient).div_(step.add(weight, trust.decay).add_(trust.eps));
   ratio.masked_fill_(weight.eq(0).logical_or_(step.eq(0)), 1.0);
@@ -231,6 +244,40 @@ TUTTI_INLINE void scale_by_trust(const List& updates, const List& parameters, co
   }
   for (std::size_t i = 0; i < updates.size(); ++i) {
     updates[i].mul_(ratio[static_cast<std::int64_t>(i)]);
+  }
+}
+
+TUTTI_INLINE void scale_by_trust(const List& updates, const List& parameters, const List& measured,
+                                 const Trust& trust) {
+  scale_by_norms(updates, at::_ops::stack::call(norms(parameters), 0),
+                 at::_ops::stack::call(norms(measured), 0), trust);
+}
+
+TUTTI_INLINE void scale_by_trust(const std::vector<TrustedUpdates>& all, const Shards& shards) {
+  List squares;
+  for (const TrustedUpdates& one : all) {
+    if (one.trust) {
+      List norms_of = norms(one.parameters);
+      for (at::Tensor& norm : norms(one.measured)) {
+        norms_of.push_back(std::move(norm));
+      }
+      squares.push_back(at::_ops::stack::call(norms_of, 0).to(at::kDouble).square_().view({2, -1}));
+    }
+  }
+  if (squares.empty()) {
+    return;
+  }
+  const at::Tensor sums = at::_ops::cat::call(squares, 1);  // [2, updates]
+  shards.sum(sums);
+  sums.sqrt_();
+  std::int64_t from = 0;
+  for (const TrustedUpdates& one : all) {
+    if (one.trust) {
+      const auto count = static_cast<std::int64_t>(one.updates.size());
+      const at::Tensor norms_of = sums.narrow(1, from, count);
+      scale_by_norms(one.updates, norms_of[0], norms_of[1], *one.trust);
+      from += count;
+    }
   }
 }
 
