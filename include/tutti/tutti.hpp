@@ -220,6 +220,7 @@
 #include <tutti/optim/schedule_free.hpp>
 #include <tutti/optim/schedules.hpp>
 #include <tutti/optim/sgd.hpp>
+#include <tutti/optim/shards.hpp>
 #include <tutti/profiler/profiler.hpp>
 #include <tutti/profiler/simple_profiler.hpp>
 #include <tutti/trainer.hpp>

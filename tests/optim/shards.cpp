@@ -36,7 +36,7 @@ const std::vector<std::vector<std::int64_t>> sizes{{7, 6}, {2, 3, 4}, {1, 6}, {7
 /// Ranks in threads of this process.
 struct Ranks {
   std::barrier<> barrier{ranks};
-  Tensors given{ranks};
+  Tensors given = Tensors(ranks);
 
   /// What each rank gives; the calls of all ranks have to be alike.
   Tensors all(int rank, const at::Tensor& mine) {

@@ -40,6 +40,10 @@ namespace tutti::train {
 /// Throws c10::Error on every rank when the model cannot be sharded, or an optimizer is not known.
 std::unique_ptr<dist::Sharding> shard_run(const dist::ShardingOptions& options, State& state);
 
+/// What optimizers of whole tensors ask of a sharded model, which outlives their steps; shard_run()
+/// gives it to them. In a loop of one's own: `optimizer->take_shards(shards_of(*sharding))`.
+std::shared_ptr<const optim::Shards> shards_of(const dist::Sharding& sharding);
+
 /// Saves an optimizer of a sharded run as if it were not sharded: whole states, the model's names
 /// and shapes. A collective.
 void save_whole_optimizer(const torch::optim::Optimizer& optimizer, const State& state,
@@ -89,10 +93,9 @@ TUTTI_INLINE std::vector<const dist::ShardedParameter*> sharded_parameters(
   return out;
 }
 
-// What optimizers of whole tensors ask of a run, which outlives their steps.
-class ShardsOfRun final : public optim::Shards {
+class ShardsOfModel final : public optim::Shards {
  public:
-  explicit ShardsOfRun(const dist::Sharding& sharding) : group_(sharding.shard_group()) {
+  explicit ShardsOfModel(const dist::Sharding& sharding) : group_(sharding.shard_group()) {
     for (const dist::ShardedParameter& one : sharding.parameters()) {
       sizes_.emplace(one.shard.unsafeGetTensorImpl(), one);
     }
@@ -138,6 +141,18 @@ TUTTI_INLINE void check_known(const torch::optim::Optimizer& optimizer) {
   Archive tried;
   checkpoint::save_optimizer(optimizer, tried);
 }
+
+}  // namespace tutti::train::detail
+
+namespace tutti::train {
+
+TUTTI_INLINE std::shared_ptr<const optim::Shards> shards_of(const dist::Sharding& sharding) {
+  return std::make_shared<detail::ShardsOfModel>(sharding);
+}
+
+}  // namespace tutti::train
+
+namespace tutti::train::detail {
 
 // Replaces each tensor of a parameter's state, as checkpoint::save_optimizer() wrote it, by
 // `f(tensor, sizes, path)`. sizes: what it has of the whole parameter, whose sizes are given.
@@ -222,7 +237,7 @@ TUTTI_INLINE void take_shards(torch::optim::Optimizer& optimizer, const State& s
   checkpoint::load_optimizer(optimizer, archive);
   auto* const fused = dynamic_cast<optim::FusedStepOptimizer*>(&optimizer);
   if (fused != nullptr && !fused->elementwise()) {
-    const auto shards = std::make_shared<ShardsOfRun>(sharding);
+    const auto shards = shards_of(sharding);
     for (const auto& group : optimizer.param_groups()) {
       for (const at::Tensor& one : group.params()) {
         static_cast<void>(shards->whole_sizes(one));  // refuses what is not the model's
