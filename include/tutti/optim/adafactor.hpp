@@ -130,7 +130,6 @@ TUTTI_TEMPLATE OptimizerSpec::OptimizerSpec(Adafactor);
 #if TUTTI_BODIES
 
 #include <ATen/ops/cat_ops.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/util/accumulate.h>
 
 namespace tutti::optim::detail {
@@ -172,7 +171,7 @@ class AdafactorStep {
                        : type() == at::kBFloat16 ? std::exp2(-7)
                                                  : std::exp2(-23);
     if (parameter_.numel() == 0) {
-      update_norm = at::zeros_like(weight_norm);
+      update_norm = weight_norm.new_zeros({});
       return;
     }
     if (is_matrix()) {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_like.h>
 #include <c10/util/StringUtil.h>
 #include <torch/optim/optimizer.h>
 
@@ -111,7 +110,7 @@ class ShardsOfModel final : public optim::Shards {
   }
   void sum(const at::Tensor& values) const override { group_.all_reduce(values); }
   [[nodiscard]] at::Tensor exchange(const at::Tensor& parts) const override {
-    const at::Tensor out = at::empty_like(parts);
+    const at::Tensor out = parts.new_empty(parts.sizes());
     group_.all_to_all_into(out, parts);
     return out;
   }
