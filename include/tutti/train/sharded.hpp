@@ -40,8 +40,8 @@ namespace tutti::train {
 std::unique_ptr<dist::Sharding> shard_run(const dist::ShardingOptions& options, State& state);
 
 /// What optimizers of whole tensors ask of a sharded model, which outlives their steps; shard_run()
-/// gives it to them. In a loop of one's own: `optimizer->take_shards(shards_of(*sharding))`.
-std::shared_ptr<const optim::Shards> shards_of(const dist::Sharding& sharding);
+/// gives it to them. In a loop of one's own: `optimizer->take_shards(optimizer_shards(*sharding))`.
+std::shared_ptr<const optim::Shards> optimizer_shards(const dist::Sharding& sharding);
 
 /// Saves an optimizer of a sharded run as if it were not sharded: whole states, the model's names
 /// and shapes. A collective.
@@ -145,7 +145,7 @@ TUTTI_INLINE void check_known(const torch::optim::Optimizer& optimizer) {
 
 namespace tutti::train {
 
-TUTTI_INLINE std::shared_ptr<const optim::Shards> shards_of(const dist::Sharding& sharding) {
+TUTTI_INLINE std::shared_ptr<const optim::Shards> optimizer_shards(const dist::Sharding& sharding) {
   return std::make_shared<detail::ShardsOfModel>(sharding);
 }
 
@@ -236,7 +236,7 @@ TUTTI_INLINE void take_shards(torch::optim::Optimizer& optimizer, const State& s
   checkpoint::load_optimizer(optimizer, archive);
   auto* const fused = dynamic_cast<optim::FusedStepOptimizer*>(&optimizer);
   if (fused != nullptr && !fused->elementwise()) {
-    const auto shards = shards_of(sharding);
+    const auto shards = optimizer_shards(sharding);
     for (const auto& group : optimizer.param_groups()) {
       for (const at::Tensor& one : group.params()) {
         static_cast<void>(shards->whole_sizes(one));  // refuses what is not the model's
