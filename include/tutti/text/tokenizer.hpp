@@ -188,6 +188,7 @@ class Tokenizer {
   void truncate(std::vector<detail::Token>& first, std::vector<detail::Token>* second,
                 std::int64_t added) const;
   void pad(Encoding& encoding, std::int64_t length) const;
+  Encoding padded(Encoding encoding) const;
   std::int64_t padded_length(std::int64_t length) const;
 
   std::shared_ptr<detail::TokenizerParts> parts_ = std::make_shared<detail::TokenizerParts>();
@@ -430,24 +431,14 @@ inline void Tokenizer::truncate(std::vector<detail::Token>& first,
   if (n1 + n2 <= room) {
     return;
   }
-  if (room == 0) {
-    first.clear();
-    if (second != nullptr) {
-      second->clear();
-    }
-    return;
-  }
-  TUTTI_CHECK_VALUE(second != nullptr || rule.strategy != "OnlySecond",
-                    "tokenizer: a text without a pair has ", n1,
-                    " tokens, the truncation's "
-                    "max_length is ",
-                    rule.max_length, " with ", added,
-                    " special tokens, and its strategy \"OnlySecond\" cuts the pair alone; use the "
-                    "strategy \"LongestFirst\"");
+  TUTTI_CHECK_VALUE(second != nullptr || room == 0 || rule.strategy != "OnlySecond",
+                    "tokenizer: a text of ", n1, " tokens has no pair, and the strategy ",
+                    "\"OnlySecond\" of the truncation cuts the pair alone; use \"LongestFirst\"");
   if (second == nullptr) {
     return cut(first, room);
   }
-  if (rule.strategy == "OnlyFirst" || rule.strategy == "OnlySecond") {
+  const bool of_one = rule.strategy == "OnlyFirst" || rule.strategy == "OnlySecond";
+  if (of_one && room != 0) {
     const bool of_first = rule.strategy == "OnlyFirst";
     const std::int64_t rest = room - (of_first ? n2 : n1);
     TUTTI_CHECK_VALUE(rest > 0, "tokenizer: the ", of_first ? "pair" : "text", " has ",
@@ -533,21 +524,20 @@ inline void Tokenizer::pad(Encoding& encoding, std::int64_t length) const {
   fill(encoding.attention_mask, std::int64_t{0});
 }
 
-inline Encoding Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
-  Encoding out = encode_with(text, nullptr, options);
+inline Encoding Tokenizer::padded(Encoding encoding) const {
   if (parts_->padding) {
-    pad(out, padded_length(static_cast<std::int64_t>(out.ids.size())));
+    pad(encoding, padded_length(static_cast<std::int64_t>(encoding.ids.size())));
   }
-  return out;
+  return encoding;
+}
+
+inline Encoding Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  return padded(encode_with(text, nullptr, options));
 }
 
 inline Encoding Tokenizer::encode(std::string_view text, std::string_view pair,
                                   const EncodeOptions& options) const {
-  Encoding out = encode_with(text, &pair, options);
-  if (parts_->padding) {
-    pad(out, padded_length(static_cast<std::int64_t>(out.ids.size())));
-  }
-  return out;
+  return padded(encode_with(text, &pair, options));
 }
 
 inline std::vector<Encoding> Tokenizer::encode_batch(std::span<const std::string> texts,
