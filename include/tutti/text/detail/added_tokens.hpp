@@ -58,14 +58,8 @@ class AddedTokens {
   /// The tokens, and what lies between them.
   std::vector<Part> split(Text text) const {
     std::vector<Part> out;
-    if (by_first_.empty()) {
-      if (text.size() != 0) {
-        out.emplace_back(std::move(text));
-      }
-      return out;
-    }
     std::size_t done = 0;
-    for (std::size_t at = 0; at < text.size();) {
+    for (std::size_t at = 0; !by_first_.empty() && at < text.size();) {
       const AddedToken* found = find(text, at);
       if (found == nullptr) {
         ++at;
