@@ -199,3 +199,15 @@ TEST_CASE("blocks may be as small as two samples", "[data][streaming_order]") {
   CHECK(extended.ids == std::vector<std::int64_t>{0, 1, 1, 1, 3, 2, 4, 4, 6, 7, 5, 5,
                                                   8, 3, 2, 2, 5, 4, 6, 6, 8, 1, 0, 0});
 }
+
+TEST_CASE("ranks that get the same samples count as one for device_per_stream",
+          "[data][streaming_order]") {
+  const StreamingOrderOptions options{
+      .batch_size = 4, .num_canonical_nodes = 1, .batching_method = "device_per_stream"};
+  CHECK_THROWS_WITH(streaming_order(two_streams, {2, 2, 3}, options),
+                    ContainsSubstring("1 canonical nodes and 2 nodes"));
+  StreamingOrderOptions replicated = options;
+  replicated.replication = 4;
+  CHECK(streaming_order(two_streams, {2, 2, 3}, replicated).ids ==
+        streaming_order(two_streams, {1, 1, 3}, options).ids);
+}

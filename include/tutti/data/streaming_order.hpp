@@ -203,6 +203,9 @@ TUTTI_INLINE OrderMaker::OrderMaker(std::span<const StreamSizes> streams,
     const bool many = options.shuffle_algo == "py1s" || options.shuffle_algo == "py2s";
     canonical_ = options.num_canonical_nodes.value_or(many ? 64 * nodes_ : nodes_);
   }
+  TUTTI_CHECK_VALUE(options.batching_method != "device_per_stream" || canonical_ % nodes_ == 0,
+                    "streaming: there are ", canonical_, " canonical nodes and ", nodes_,
+                    " nodes; device_per_stream needs a multiple");
   block_ = options.shuffle_block_size.value_or(
       std::max<std::int64_t>(4'000'000 / canonical_, std::int64_t{1} << 18));
 }

@@ -400,11 +400,6 @@ inline void check_streaming(std::span<const StreamSizes> streams, const Streamin
     above_zero("the state's num_canonical_nodes", state->num_canonical_nodes);
     above_zero("the state's initial_physical_nodes", state->initial_physical_nodes);
   }
-  const std::int64_t canonical =
-      state ? state->num_canonical_nodes : options.num_canonical_nodes.value_or(world.nodes);
-  TUTTI_CHECK_VALUE(options.batching_method != "device_per_stream" || canonical % world.nodes == 0,
-                    "streaming: there are ", canonical, " canonical nodes and ", world.nodes,
-                    " nodes; device_per_stream needs a multiple");
 }
 
 }  // namespace tutti::data::detail
