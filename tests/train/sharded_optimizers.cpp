@@ -129,10 +129,10 @@ TEST_CASE("rank body: optimizers of whole tensors", "[.rank]") {
   }
   if (rank == 0) {
     for (std::size_t i = 0; i < all.size(); ++i) {
-      const auto& [name, optimizer] = optimizers()[i];
-      const Made one = alone([&] { return made(optimizer, {}, folder() + name); });
+      const auto& kind = optimizers()[i];
+      const Made one = alone([&] { return made(kind.second, {}, folder() + kind.first); });
       for (const Made& sharded : all[i]) {
-        INFO(name << ", " << to_string(stages[&sharded - all[i].data()]));
+        INFO(kind.first << ", " << to_string(stages[&sharded - all[i].data()]));
         check_alike(sharded, one);
       }
     }
@@ -148,9 +148,10 @@ TEST_CASE("rank body: copies whose ranks have rows of matrices", "[.rank]") {
   }
   if (rank == 0) {
     for (std::size_t i = 0; i < all.size(); ++i) {
-      const auto& [name, optimizer] = optimizers()[i];
-      INFO(name);
-      check_alike(all[i], alone([&] { return made(optimizer, {}, folder() + name + "_one"); }));
+      const auto& kind = optimizers()[i];
+      INFO(kind.first);
+      check_alike(all[i],
+                  alone([&] { return made(kind.second, {}, folder() + kind.first + "_one"); }));
     }
   }
 }
