@@ -146,6 +146,7 @@ TEST_CASE("rank body: copies whose ranks have rows of matrices", "[.rank]") {
     all.push_back(
         made(optimizer, {.stage = ShardStage::parameters, .shard_degree = 2}, folder() + name));
   }
+  CHECK(all.back().losses.size() == 4);
   if (rank == 0) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       const auto& kind = optimizers()[i];
@@ -158,7 +159,8 @@ TEST_CASE("rank body: copies whose ranks have rows of matrices", "[.rank]") {
 
 TEST_CASE("rank body: means of rows begin", "[.rank]") {
   dist::initialize();
-  made(adafactor(), {.stage = ShardStage::parameters}, folder() + "two");
+  const Made begun = made(adafactor(), {.stage = ShardStage::parameters}, folder() + "two");
+  CHECK(begun.losses.size() == 4);
 }
 
 TEST_CASE("rank body: means of rows go on", "[.rank]") {
@@ -168,6 +170,7 @@ TEST_CASE("rank body: means of rows go on", "[.rank]") {
     rest.push_back(made(adafactor(), {.stage = ShardStage::parameters},
                         folder() + "three_of_" + from, folder() + from + "_saved/ep1"));
   }
+  CHECK(rest.back().losses.size() == 2);
   if (rank == 0) {
     alone([&] {
       const Made whole = made(adafactor(), {}, folder() + "again");
