@@ -310,7 +310,9 @@ inline void DashboardServer::stream(httplib::Response& reply) {
         std::uint64_t version = told;
         {
           std::unique_lock guard(news_lock_);
-          news_.wait_for(guard, std::chrono::seconds(5),
+          // Not longer: that a page has left is seen when it is written to, the second time at
+          // last.
+          news_.wait_for(guard, std::chrono::seconds(1),
                          [&] { return stops_ || version_ != told; });
           version = version_;
         }
