@@ -201,7 +201,7 @@ TEST_CASE("an optimizer that keeps means of rows goes on with another number of 
           "[train][sharded]") {
   const TemporaryFolder folder;
   ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
-  made(adafactor(), {}, ::folder() + "one");
+  made(adafactor(), {}, (folder / "one").string());
   CHECK(run_ranks("rank body: means of rows begin", 2, std::chrono::seconds(120)) == all_passed);
   CHECK(run_ranks("rank body: means of rows go on", 3, std::chrono::seconds(120)) == all_passed);
 }
