@@ -329,9 +329,9 @@ TEST_CASE("the nonlinearity of a residual network is the one that its config nam
                      ? block->named_children()[name]->as<nn::BatchNorm2d>()->forward(z)
                      : block->named_children()[name]->as<nn::Conv2d>()->forward(z);
         };
-        at::Tensor z = part("bn2", part("conv2", at::silu(part("bn1", part("conv1", y)))));
+        at::Tensor z = part("bn2", part("conv2", part("bn1", part("conv1", y)).relu()));
         if (kind == models::Block::bottleneck) {
-          z = part("bn3", part("conv3", at::silu(z)));
+          z = part("bn3", part("conv3", z.relu()));
         }
         y = at::silu(z + dynamic_cast<models::ResidualBlock&>(*block).shortcut(y));
       }

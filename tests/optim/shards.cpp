@@ -63,7 +63,7 @@ class ThreadShards final : public optim::Shards {
     sizes_[shard.unsafeGetTensorImpl()] = whole.sizes().vec();
   }
 
-  int ranks() const override { return ::ranks; }
+  int ranks() const override { return static_cast<int>(all_.given.size()); }
   int rank() const override { return rank_; }
   at::IntArrayRef whole_sizes(const at::Tensor& shard) const override {
     return sizes_.at(shard.unsafeGetTensorImpl());

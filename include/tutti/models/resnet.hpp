@@ -38,7 +38,7 @@ struct BlockOptions {
   std::int64_t groups = 1;                ///< bottleneck only: ResNeXt
   std::int64_t width_per_group = 64;      ///< bottleneck only: ResNeXt, wide ResNet
   bool downsample_in_bottleneck = false;  ///< bottleneck only: the stride is in the first 1x1
-  nn::Activation hidden_act = nn::Activation::relu;
+  nn::Activation hidden_act = nn::Activation::relu;  ///< behind the sum; inside it is relu
 };
 
 namespace detail {
@@ -79,7 +79,7 @@ class BasicBlockImpl : public torch::nn::Cloneable<BasicBlockImpl>, public Resid
   /// x: [N, in, H, W]. Returns [N, width, H / stride, W / stride].
   at::Tensor forward(const at::Tensor& x) { return joined(x); }
 
-  at::Tensor residual(const at::Tensor& x) override { return bn2(conv2(finish(bn1(conv1(x))))); }
+  at::Tensor residual(const at::Tensor& x) override { return bn2(conv2(bn1(conv1(x)).relu_())); }
   at::Tensor finish(const at::Tensor& x) override {
     return detail::activate_in_place(options_.hidden_act, x);
   }
@@ -111,7 +111,7 @@ class BottleneckImpl : public torch::nn::Cloneable<BottleneckImpl>, public Resid
   at::Tensor forward(const at::Tensor& x) { return joined(x); }
 
   at::Tensor residual(const at::Tensor& x) override {
-    return bn3(conv3(finish(bn2(conv2(finish(bn1(conv1(x))))))));
+    return bn3(conv3(bn2(conv2(bn1(conv1(x)).relu_())).relu_()));
   }
   at::Tensor finish(const at::Tensor& x) override {
     return detail::activate_in_place(options_.hidden_act, x);
@@ -153,6 +153,7 @@ struct ResNetOptions {
   std::int64_t stem_width = 0;             ///< channels of the stem; 0: the first of widths
   bool downsample_in_first_stage = false;  ///< the first stage halves the size as well
   bool downsample_in_bottleneck = false;   ///< bottleneck only: with the first 1x1, not the 3x3
+  /// Behind the stem and each block; inside of blocks it is relu, as in Transformers.
   nn::Activation hidden_act = nn::Activation::relu;
   VisionLayout layout = VisionLayout::torchvision;  ///< of files, until set_layout()
 
