@@ -17,6 +17,7 @@
 #include <tutti/algorithms/detail/adapter_config.hpp>
 #include <tutti/algorithms/detail/adapter_file.hpp>
 #include <tutti/algorithms/detail/lora_targets.hpp>
+#include <tutti/algorithms/detail/saved_modules.hpp>
 #include <tutti/checkpoint/folder.hpp>
 #include <tutti/checkpoint/json_file.hpp>
 #include <tutti/checkpoint/module_state.hpp>
@@ -219,49 +220,7 @@ TUTTI_INLINE bool has_adapters(torch::nn::Module& model) {
   return surgery::count<nn::LoraLayer>(model) > 0;
 }
 
-// Calls `visit(module, name, tensor)` for the parameters and buffers of the modules to save: their
-// names in the module, and its path.
-template <class Visit>
-void each_saved_part(torch::nn::Module& model, const LoRA& lora, Visit&& visit) {
-  const std::vector<std::string> saved = saved_modules(lora);
-  for (const surgery::Visit& where : surgery::walk(model)) {
-    const bool is_saved = std::any_of(saved.begin(), saved.end(), [&](const std::string& name) {
-      return where.path.ends_with(name);
-    });
-    if (is_saved && !where.inside<nn::LoraLayer>()) {
-      for (const auto& [own, tensor] : checkpoint::module_tensors(*where.module)) {
-        visit(where.path, own, tensor);
-      }
-    }
-  }
-}
-
-// Calls `visit(name, tensor)` for the same, under their names in the model.
-template <class Visit>
-void each_saved(torch::nn::Module& model, const LoRA& lora, Visit&& visit) {
-  each_saved_part(model, lora,
-                  [&](const std::string& module, const std::string& own, const at::Tensor& tensor) {
-                    visit(module + "." + own, tensor);
-                  });
-}
-
-// Where every bias is trained, PEFT writes those of saved modules twice more, as they are and as
-// they were. Calls `visit(name now, name before, tensor)`.
-template <class Visit>
-void each_saved_bias(torch::nn::Module& model, const LoRA& lora, Visit&& visit) {
-  if (lora.bias != LoraBias::all) {
-    return;
-  }
-  each_saved_part(model, lora,
-                  [&](const std::string& module, const std::string& own, const at::Tensor& tensor) {
-                    if (own.find("bias") != std::string::npos) {
-                      visit(module + ".modules_to_save." + own, module + ".original_module." + own,
-                            tensor);
-                    }
-                  });
-}
-
-// Keeps those as they are now in the adapters.
+// Keeps the biases of saved modules as they are now in the adapters.
 TUTTI_INLINE void keep_saved_biases(torch::nn::Module& model, const LoRA& lora) {
   auto kept = std::make_shared<std::map<std::string, at::Tensor>>();
   each_saved_bias(model, lora,

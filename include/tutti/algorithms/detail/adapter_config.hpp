@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <tutti/algorithms/detail/saved_modules.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/detail/json.hpp>
 #include <tutti/models/pretrained_config.hpp>
@@ -15,20 +16,6 @@
 
 /// adapter_config.json, of PEFT, and the options of LoRA, which stand in another header.
 namespace tutti::detail {
-
-// modules_to_save, with those of the task.
-template <class Options>
-std::vector<std::string> saved_modules(const Options& lora) {
-  std::vector<std::string> out = lora.modules_to_save;
-  if (lora.task_type == "SEQ_CLS" || lora.task_type == "TOKEN_CLS") {
-    for (const char* head : {"classifier", "score"}) {
-      if (std::find(out.begin(), out.end(), head) == out.end()) {
-        out.emplace_back(head);
-      }
-    }
-  }
-  return out;
-}
 
 // A number as Python writes it: one without a fraction is an integer.
 Json python_number(double value);
