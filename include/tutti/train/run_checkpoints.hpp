@@ -544,4 +544,4 @@ TUTTI_INLINE void Run::release_folders() {
 
 }  // namespace tutti::train
 
-#endif  // TUTTI_BODIES
+#endif
