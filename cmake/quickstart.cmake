@@ -5,7 +5,7 @@ cmake_minimum_required(VERSION 3.23...3.31)
 include(${CMAKE_CURRENT_LIST_DIR}/Setup.cmake)
 
 # One program is built once: what programs can share would take longer than it saves.
-setup_configure(build/quickstart Release -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_SHARE_COMPILATION=OFF)
+setup_configure(build/quickstart 300 Release -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_EXAMPLES=ON -DTUTTI_SHARE_COMPILATION=OFF)
 setup_build("examples/digits" digits)
 setup_run("examples/digits stopped with an error, given above." "${BUILD_DIR}/examples/digits")
 
