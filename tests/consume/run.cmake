@@ -44,3 +44,4 @@ list(LENGTH found count)
 if(NOT count EQUAL headers)
   message(FATAL_ERROR "consume/${WAY}: there are ${count} precompiled headers, expected ${headers}: ${found}")
 endif()
+file(REMOVE_RECURSE "${WORK}") # more than a gigabyte

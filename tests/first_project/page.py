@@ -184,6 +184,7 @@ def follow(page, work, cmake):
     reader = Reader(work)
     for block in read_blocks(page):
         reader.do(block)
+    shutil.rmtree(work)  # more than a gigabyte
     if reader.skipped:
         print("skipped: " + reader.skipped)
         sys.exit(77)
