@@ -277,13 +277,13 @@ class Program {
     return *this;
   }
 
-  /// Binds every member of a struct of one's own, an aggregate of at most 16: `batch_size` is
+  /// Binds every member of a struct of one's own, an aggregate of at most 20: `batch_size` is
   /// `--batch-size`. Of a policy, not what it holds while it runs.
   template <class T>
     requires std::is_aggregate_v<T>
   Program& add(T& options) {
     static_assert(detail::listable<T>,
-                  "tutti: this struct has more than 16 members, or a base class, and cannot be "
+                  "tutti: this struct has more than 20 members, or a base class, and cannot be "
                   "listed; bind its members one by one: program.add(\"--flag\", options.member, "
                   "\"what it is\").");
     if constexpr (detail::listable<T>) {

@@ -444,6 +444,28 @@ TEST_CASE("biases of saved modules are in the file as they are and as they were"
   }
 }
 
+TEST_CASE("what adapter_config.json said is written again as it was said", "[algorithms][lora]") {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() / "adapter_config.json")
+      << R"({"peft_type": "LORA", "r": 2, "lora_alpha": 3.5, "target_modules": ["q_proj"],
+             "layers_to_transform": 1, "layers_pattern": "layers", "inference_mode": false,
+             "init_lora_weights": "gaussian", "peft_version": "0.21.2", "lora_dropout": 0.5})";
+  LoRA lora = read_lora(folder.path().string());
+  lora.lora_dropout = 0;
+  Net net;
+  apply_lora(net, lora);
+  const TemporaryFolder out;
+  save_lora(net, lora, (out / "adapter").string());
+  const auto said = tutti::checkpoint::read_json((out / "adapter/adapter_config.json").string());
+  CHECK(said["layers_to_transform"].integer() == 1);
+  CHECK(said["layers_pattern"].string() == "layers");
+  CHECK(said["init_lora_weights"].string() == "gaussian");
+  CHECK(said["peft_version"].string() == "0.21.2");
+  CHECK(said["lora_dropout"].number() == 0);
+  CHECK(said["inference_mode"].boolean());
+  CHECK_FALSE(said["use_dora"].boolean());
+}
+
 TEST_CASE("a model with adapters is no folder of weights until they are merged",
           "[algorithms][lora]") {
   const TemporaryFolder folder;

@@ -88,6 +88,9 @@ struct LoRA final {
   std::string base_model_name_or_path{};  ///< what the adapter's file says of the model
   bool save_base = false;  ///< checkpoints hold the frozen weights, too; else their hash
 
+  models::PretrainedConfig source_config{};  ///< the adapter_config.json that it was made from, if
+                                             ///< any
+
   static constexpr std::string_view name = "LoRA";
   static constexpr About about{.reads_batch = false};
   using events = types<Init>;

@@ -37,8 +37,11 @@ struct Unknown final {
   std::any first;  // made of anything, so that nobody can tell of what
   int second = 0;
 };
-struct Seventeen final {
-  int a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q;
+struct Twenty final {
+  int a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t;
+};
+struct TwentyOne final {
+  int a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u;
 };
 // Whose can.
 struct Classes final {
@@ -105,7 +108,9 @@ TEST_CASE("a struct whose members cannot be listed is told from one that has the
   STATIC_REQUIRE(!has_fields<Array>());
   STATIC_REQUIRE(!has_fields<Derived>());
   STATIC_REQUIRE(!has_fields<Unknown>());
-  STATIC_REQUIRE(!has_fields<Seventeen>());
+  STATIC_REQUIRE(!has_fields<TwentyOne>());
+  STATIC_REQUIRE(has_fields<Twenty>());
+  STATIC_REQUIRE(tutti::detail::field_name<Twenty, 19>() == "t");
   STATIC_REQUIRE(has_fields<Classes>());
   STATIC_REQUIRE(has_fields<Nothing>());
   struct Local final {

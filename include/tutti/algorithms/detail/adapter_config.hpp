@@ -29,9 +29,10 @@ inline Json modules_of(const surgery::ModuleNames& names) {
   return names.is_expression() ? Json(names.names().front()) : list_or_null(names.names());
 }
 
-// adapter_config.json. transposed: some adapter stands beside a TransposedLinear.
+// What adapter_config.json says of the options. transposed: some adapter stands beside a
+// TransposedLinear.
 template <class Options>
-Json adapter_config(const Options& lora, bool transposed) {
+Json::Object adapter_keys(const Options& lora, bool transposed) {
   using Bias = std::remove_cvref_t<decltype(lora.bias)>;
   Json::Object ranks;
   for (const auto& [pattern, rank] : lora.rank_pattern) {
@@ -47,27 +48,50 @@ Json adapter_config(const Options& lora, bool transposed) {
   const char* bias = lora.bias == Bias::none  ? "none"
                      : lora.bias == Bias::all ? "all"
                                               : "lora_only";
-  return Json::Object{{"alpha_pattern", alphas},
-                      {"auto_mapping", nullptr},
-                      {"base_model_name_or_path", text_or_null(lora.base_model_name_or_path)},
-                      {"bias", bias},
-                      {"exclude_modules", modules_of(lora.exclude_modules)},
-                      {"fan_in_fan_out", transposed},
-                      {"inference_mode", true},
-                      {"init_lora_weights", true},
-                      {"layers_pattern", list_or_null(lora.layers_pattern)},
-                      {"layers_to_transform", list_or_null(lora.layers_to_transform)},
-                      {"lora_alpha", python_number(lora.alpha)},
-                      {"lora_dropout", lora.lora_dropout},
-                      {"modules_to_save", list_or_null(saved_modules(lora))},
-                      {"peft_type", "LORA"},
-                      {"r", lora.r},
-                      {"rank_pattern", ranks},
-                      {"revision", nullptr},
-                      {"target_modules", modules_of(lora.target_modules)},
-                      {"task_type", text_or_null(lora.task_type)},
-                      {"use_dora", lora.use_dora},
-                      {"use_rslora", lora.use_rslora}};
+  return {{"alpha_pattern", alphas},
+          {"auto_mapping", nullptr},
+          {"base_model_name_or_path", text_or_null(lora.base_model_name_or_path)},
+          {"bias", bias},
+          {"exclude_modules", modules_of(lora.exclude_modules)},
+          {"fan_in_fan_out", transposed},
+          {"inference_mode", true},
+          {"init_lora_weights", true},
+          {"layers_pattern", list_or_null(lora.layers_pattern)},
+          {"layers_to_transform", list_or_null(lora.layers_to_transform)},
+          {"lora_alpha", python_number(lora.alpha)},
+          {"lora_dropout", lora.lora_dropout},
+          {"modules_to_save", list_or_null(saved_modules(lora))},
+          {"peft_type", "LORA"},
+          {"r", lora.r},
+          {"rank_pattern", ranks},
+          {"revision", nullptr},
+          {"target_modules", modules_of(lora.target_modules)},
+          {"task_type", text_or_null(lora.task_type)},
+          {"use_dora", lora.use_dora},
+          {"use_rslora", lora.use_rslora}};
+}
+
+template <class Options>
+Options lora_of(const models::PretrainedConfig& keys);
+
+// adapter_config.json. Keys of the file that the options were read from stay, as it has them, where
+// they say the same.
+template <class Options>
+Json adapter_config(const Options& lora, bool transposed) {
+  const Json::Object says = adapter_keys(lora, transposed);
+  if (lora.source_config.values().empty()) {
+    return says;
+  }
+  models::PretrainedConfig out = lora.source_config;
+  const Json said(adapter_keys(lora_of<Options>(out), transposed));
+  for (const auto& [key, value] : says) {
+    const bool is_there = out.has(key) || out.is_null(key);
+    const bool is_option = key != "inference_mode";  // which is not read
+    if (!is_there || !is_option || said[key] != value) {
+      out.set(key, value);
+    }
+  }
+  return out.values();
 }
 
 // Refuses what changes the computation and is not here.
@@ -109,6 +133,7 @@ Options lora_of(const models::PretrainedConfig& keys) {
   }
   out.task_type = keys.text("task_type", "");
   out.base_model_name_or_path = keys.text("base_model_name_or_path", "");
+  out.source_config = keys;
   return out;
 }
 

@@ -28,9 +28,9 @@ consteval std::size_t count_fields() {
   }
 }
 
-inline constexpr std::size_t most_fields = 16;
+inline constexpr std::size_t most_fields = 20;
 
-/// Calls `f` with the members of `value`, an aggregate of at most 16 without base classes.
+/// Calls `f` with the members of `value`, an aggregate of at most 20 without base classes.
 /// Reports of policies use this one: a tuple's functions would be compiled for every policy.
 template <class T, class F>
 constexpr decltype(auto) with_fields(T& value, F&& f) {
@@ -41,6 +41,10 @@ constexpr decltype(auto) with_fields(T& value, F&& f) {
     auto& [__VA_ARGS__] = value;  \
     return f(__VA_ARGS__);        \
   } else
+  TUTTI_FIELDS(20, a, b, c, d, e, f1, g, h, i, j, k, l, m, n, o, p, q, r, s, t)
+  TUTTI_FIELDS(19, a, b, c, d, e, f1, g, h, i, j, k, l, m, n, o, p, q, r, s)
+  TUTTI_FIELDS(18, a, b, c, d, e, f1, g, h, i, j, k, l, m, n, o, p, q, r)
+  TUTTI_FIELDS(17, a, b, c, d, e, f1, g, h, i, j, k, l, m, n, o, p, q)
   TUTTI_FIELDS(16, a, b, c, d, e, f1, g, h, i, j, k, l, m, n, o, p)
   TUTTI_FIELDS(15, a, b, c, d, e, f1, g, h, i, j, k, l, m, n, o)
   TUTTI_FIELDS(14, a, b, c, d, e, f1, g, h, i, j, k, l, m, n)
@@ -181,7 +185,7 @@ consteval bool has_arrays(std::index_sequence<I...>) {
           ...);
 }
 
-/// The members of `P` can be listed: an aggregate of at most 16, without bases, whose members are
+/// The members of `P` can be listed: an aggregate of at most 20, without bases, whose members are
 /// no arrays of C and can be made of one value each.
 template <class P>
 consteval bool has_fields() {
