@@ -21,14 +21,6 @@ using tutti::data::StreamingState;
 using tutti::data::StreamSizes;
 using tutti::data::detail::NumpyRandom;
 
-std::vector<std::int64_t> integers(const Json& list) {
-  std::vector<std::int64_t> out;
-  for (const Json& value : list.array()) {
-    out.push_back(value.integer());
-  }
-  return out;
-}
-
 StreamSizes stream_of(const Json& json) {
   StreamSizes out{.shards = integers(json["shards"])};
   for (const auto& [name, value] : json.object()) {

@@ -93,6 +93,14 @@ tutti_test::CaseTable run_all(const std::vector<Case>& cases) {
 
 }  // namespace
 
+std::vector<std::int64_t> integers(const Json& list) {
+  std::vector<std::int64_t> out;
+  for (const Json& value : list.array()) {
+    out.push_back(value.integer());
+  }
+  return out;
+}
+
 bool register_kind(const std::string& kind, Handler handler) {
   return handlers().emplace(kind, std::move(handler)).second;
 }

@@ -50,6 +50,9 @@ Tensors read_tensors(const std::filesystem::path& path);
 /// The value of a JSON file.
 Json read_json(const std::filesystem::path& path);
 
+/// The numbers of a list.
+std::vector<std::int64_t> integers(const Json& list);
+
 /// One case: a folder.
 class Case : public tutti_test::Complaints {
  public:

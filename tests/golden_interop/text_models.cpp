@@ -88,7 +88,7 @@ void check_training(const Case& c, Model& net) {
   c.gradient_norms(net, net.weight_layout());
 }
 
-at::Tensor integers(const Json& rows) {
+at::Tensor token_rows(const Json& rows) {
   std::vector<std::int64_t> values;
   for (const Json& row : rows.array()) {
     for (const Json& value : row.array()) {
@@ -105,10 +105,10 @@ void check_greedy(const Case& c, Model& net, const std::string& key) {
     return;
   }
   const Json& text = c.json[key];
-  const at::Tensor prompt = integers(text["prompt"]);
-  const at::Tensor want = integers(text["new_tokens"]);
+  const at::Tensor prompt = token_rows(text["prompt"]);
+  const at::Tensor want = token_rows(text["new_tokens"]);
   const at::Tensor got = tutti::models::generate(net, prompt, {.max_new_tokens = want.size(1)},
-                                                 integers(text["attention_mask"]));
+                                                 token_rows(text["attention_mask"]));
   c.check(got.slice(1, prompt.size(1)).equal(want), key + ": other tokens");
 }
 

@@ -18,14 +18,6 @@ namespace {
 
 using tutti::text::Tokenizer;
 
-std::vector<std::int64_t> integers(const Json& list) {
-  std::vector<std::int64_t> out;
-  for (const Json& value : list.array()) {
-    out.push_back(value.integer());
-  }
-  return out;
-}
-
 std::vector<std::array<std::int64_t, 2>> ranges(const Json& list) {
   std::vector<std::array<std::int64_t, 2>> out;
   for (const Json& value : list.array()) {
