@@ -32,12 +32,12 @@ void find_cases(const fs::path& root, const fs::path& folder, std::vector<Case>&
   }
   std::sort(entries.begin(), entries.end());
   for (const fs::path& path : entries) {
-    const fs::path name = fs::relative(path, root);
+    const fs::path name = path.lexically_relative(root);  // links are followed by their own names
     if (path == root / "gen" || (folder == root && !fs::is_directory(path)) ||
-        path.filename() == "full.safetensors") {
+        path.filename() == "full.safetensors" || path.extension() == ".md") {
       continue;  // the scripts that made them, a README
     }
-    if (fs::is_directory(path) && !folders_are_cases) {
+    if (fs::is_directory(path) && (!folders_are_cases || fs::exists(path / "full.safetensors"))) {
       find_cases(root, path, out);
     } else {
       out.emplace_back(name.begin()->string(), name.string(), path);
@@ -114,20 +114,26 @@ TEST_CASE("every case of the reference for distribution agrees", "[golden_dist]"
   CHECK(sum.cases > 0);
 }
 
-TEST_CASE("a case is a file, or a folder beside full.safetensors", "[golden_dist]") {
+TEST_CASE("a case is a file, or a folder beside full.safetensors, also behind a link",
+          "[golden_dist]") {
   const TemporaryFolder root;
-  for (const char* folder : {"gen", "dcp/hf_w2/sharded", "dcp/more/hf_w3", "zero"}) {
+  for (const char* folder : {"gen", "dcp/hf_w2/sharded", "dcp/more/hf_w3", "dcp/own/hf_w4"}) {
     std::filesystem::create_directories(root / folder);
   }
-  for (const char* file : {"README.md", "gen/zero.py", "dcp/full.safetensors",
-                           "dcp/hf_w2/sharded/x", "dcp/more/hf_w3/x", "zero/a.json"}) {
+  for (const char* file :
+       {"README.md", "gen/zero.py", "dcp/full.safetensors", "dcp/hf_w2/sharded/x",
+        "dcp/more/hf_w3/x", "dcp/own/full.safetensors", "dcp/own/hf_w4/x", "dcp/README.md"}) {
     write_bytes(root / file, "");
   }
+  const TemporaryFolder elsewhere;
+  write_bytes(elsewhere / "a.json", "");
+  std::filesystem::create_directory_symlink(elsewhere.path(), root / "zero");
   std::vector<std::string> names;
   for (const Case& c : cases_of(root.path())) {
     names.push_back(c.kind + ' ' + c.name);
   }
-  CHECK(names == std::vector<std::string>{"dcp dcp/hf_w2", "dcp dcp/more", "zero zero/a.json"});
+  CHECK(names == std::vector<std::string>{"dcp dcp/hf_w2", "dcp dcp/more", "dcp dcp/own/hf_w4",
+                                          "zero zero/a.json"});
 }
 
 TEST_CASE("a case of a kind that nothing runs fails, and so does one that its handler refuses",

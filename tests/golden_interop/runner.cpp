@@ -28,7 +28,7 @@ bool has_files(const fs::path& folder) {
 
 void find_cases(const fs::path& root, const fs::path& folder, std::vector<Case>& out) {
   if (folder != root && has_files(folder)) {
-    const fs::path name = fs::relative(folder, root);
+    const fs::path name = folder.lexically_relative(root);  // links by their own names
     Case c(name.begin()->string(), name.string(), folder);
     if (c.json.contains("kind")) {
       c.kind = c.json["kind"].string();

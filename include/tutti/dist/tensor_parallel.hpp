@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,7 +15,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
@@ -289,16 +292,16 @@ inline at::Tensor vocabulary_embedding(const at::Tensor& ids, const at::Tensor& 
 
 /// The cross entropy of each of n logits of which each rank has its rows of the vocabulary.
 ///
-/// logits: [n, own rows] of this rank; half types are computed in fp32. targets: int64 [n], of the
-/// whole vocabulary, the same on all ranks, or -100 for none. vocabulary: all rows. Three times n
-/// numbers are sent, not the logits. Returns [n], equal on all ranks, 0 where there is no target.
-/// Throws c10::Error on a CPU for a target that is not of the vocabulary.
+/// logits: [n, own rows] of this rank, which may be none; half types are computed in fp32. targets:
+/// int64 [n], of the whole vocabulary, the same on all ranks, or -100 for none. vocabulary: all
+/// rows. Three times n numbers are sent, not the logits. Returns [n], equal on all ranks, 0 where
+/// there is no target. Throws c10::Error on a CPU for a target that is not of the vocabulary.
 inline at::Tensor vocabulary_losses(const at::Tensor& logits, const at::Tensor& targets,
                                     std::int64_t vocabulary, const TensorParallel& over) {
   const auto [begin, end] = own_rows(vocabulary, over);
-  TUTTI_CHECK(logits.dim() == 2 && logits.size(1) == end - begin && begin < end,
+  TUTTI_CHECK(logits.dim() == 2 && logits.size(1) == end - begin,
               "vocabulary_cross_entropy: this rank has logits ", logits.sizes(), ", expected [n, ",
-              end - begin, "] of ", vocabulary, " rows, at least one");
+              end - begin, "] of ", vocabulary, " rows");
   const at::Tensor counts = targets.ne(-100);
   if (targets.is_cpu() && targets.numel() > 0) {
     TUTTI_CHECK((targets.ge(0).logical_and(targets.lt(vocabulary)))
@@ -311,13 +314,19 @@ inline at::Tensor vocabulary_losses(const at::Tensor& logits, const at::Tensor& 
   const bool half = logits.scalar_type() == at::kHalf || logits.scalar_type() == at::kBFloat16;
   const at::Tensor x = half ? logits.to(at::kFloat) : logits;
   const std::shared_ptr<Communicator>& group = over.group;
-  const at::Tensor most = x.detach().amax(-1);
+  const bool has_rows = begin < end;  // else it makes the calls of the others, in both directions
+  const at::Tensor most =
+      has_rows ? x.detach().amax(-1)
+               : at::full({x.size(0)}, -std::numeric_limits<double>::infinity(), x.options());
   group->all_reduce(most, ReduceOp::maximum);
   const at::Tensor sum = detail::Sum::apply((x - most.unsqueeze(-1)).exp().sum(-1), group);
-  const at::Tensor own = targets.ge(begin).logical_and(targets.lt(end)).to(x.scalar_type());
-  const at::Tensor place = (targets - begin).clamp(0, end - begin - 1).unsqueeze(-1);
-  const at::Tensor target =
-      detail::Sum::apply((x.gather(-1, place).squeeze(-1) - most) * own, group);
+  at::Tensor own_target = at::zeros_like(most);
+  if (has_rows) {
+    const at::Tensor own = targets.ge(begin).logical_and(targets.lt(end)).to(x.scalar_type());
+    const at::Tensor place = (targets - begin).clamp(0, end - begin - 1).unsqueeze(-1);
+    own_target = (x.gather(-1, place).squeeze(-1) - most) * own;
+  }
+  const at::Tensor target = detail::Sum::apply(own_target, group);
   return (sum.log() - target) * counts.to(x.scalar_type());
 }
 
