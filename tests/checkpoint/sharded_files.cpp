@@ -1,7 +1,6 @@
 #include <tutti/checkpoint/sharded_files.hpp>
 
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <string>
 #include <utility>
@@ -9,6 +8,7 @@
 
 #include <ATen/ATen.h>
 
+#include "support/bytes_read.hpp"
 #include "support/catch.hpp"
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
@@ -62,15 +62,6 @@ std::vector<NamedTensor> model() {
 
 std::string refusal(const std::filesystem::path& folder) {
   return message([&] { ShardedFiles files(folder); });
-}
-
-// Bytes that this process has read from files.
-std::int64_t bytes_read() {
-  std::ifstream file("/proc/self/io");
-  std::string word;
-  std::int64_t count = -1;
-  file >> word >> count;
-  return count;
 }
 
 }  // namespace

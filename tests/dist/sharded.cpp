@@ -430,6 +430,14 @@ TEST_CASE("what cannot be sharded is refused on every rank", "[dist][sharded]") 
   CHECK(run_ranks("rank body: what cannot be sharded") == all_passed);
 }
 
+TEST_CASE("fp16 gradients are divided before their sum by what fully_shard takes",
+          "[dist][sharded]") {
+  const std::vector<int> expected{1, 2, 2, 2, 2, 4, 2, 4, 2, 4};  // of 1 to 10 ranks
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    CHECK(dist::detail::divided_ahead(static_cast<int>(i) + 1) == expected[i]);
+  }
+}
+
 TEST_CASE("one process has all parts", "[dist][sharded]") {
   const auto model = net();
   const auto alone = net();

@@ -11,7 +11,9 @@
 #include <tutti/core/engine.hpp>
 #include <tutti/trainer.hpp>
 
+#include "support/bytes_read.hpp"
 #include "support/catch.hpp"
+#include "support/fake_communicator.hpp"
 #include "support/other_rank.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
@@ -359,4 +361,41 @@ TEST_CASE("strict holds in full loads and says which policies the recipe lacks",
   CHECK_THAT(warnings.texts[0], ContainsSubstring("starting afresh: optimizers") &&
                                     ContainsSubstring("no place for it: policies/Counter") &&
                                     ContainsSubstring("2 different"));
+}
+
+TEST_CASE("of averages of whole parameters a rank reads its rows, and gets the others",
+          "[train][checkpointing]") {
+  if (bytes_read() < 0) {
+    return tutti_test::skip("this system has no /proc/self/io");
+  }
+  const TemporaryFolder folder;
+  const at::Tensor whole = at::rand({1000, 100});
+  checkpoint::Snapshot snapshot;
+  snapshot.state.put("policies/EMA/count", at::full({1}, 4, at::kLong));
+  snapshot.state.put("policies/EMA/weights/fc.weight", whole);
+  snapshot.state.put("policies/EMA/weights/fc.bias", at::ones({2}));
+  dist::SingleProcess alone;
+  checkpoint::write_sharded(folder / "a", checkpoint::to_sharded(snapshot, {}, 0), alone);
+
+  checkpoint::ShardedSource source(folder / "a");
+  Archive state = source.snapshot(0, /*with_state=*/true).state;
+  const train::PolicyStates policies{{.name = "SWA", .parts = "mean/weights"},
+                                     {.name = "EMA", .parts = "weights"},
+                                     {.name = "Other"}};
+  const train::Copies kept = train::detail::room_for_parts(policies, state);
+  REQUIRE(kept.size() == 2);
+  CHECK(state.child("policies/EMA/weights").names() == Names{"fc.weight", "fc.bias"});
+  FakeCommunicator second(1, 4);
+  train::detail::SharedReading reading(source, second, at::kCPU);
+  const std::int64_t before = bytes_read();
+  reading.read(kept);
+  const std::int64_t read = bytes_read() - before;
+  CHECK(read >= 100'000);
+  CHECK(read < 102'000);  // /proc/self/io counts itself
+  reading.exchange();     // all others say what this one does
+  const Archive values = source.filled(state, 0, 0);
+  const at::Tensor& average = values.tensor("policies/EMA/weights/fc.weight");
+  CHECK(average.equal(whole.narrow(0, 250, 250).repeat({4, 1})));
+  CHECK(values.tensor("policies/EMA/weights/fc.bias").equal(at::ones({2})));
+  CHECK(values.tensor("policies/EMA/count").item<std::int64_t>() == 4);
 }

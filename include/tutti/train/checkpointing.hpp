@@ -81,11 +81,17 @@ checkpoint::LoadReport match_weights(const PolicyStates& policies, State& state,
                                      const LoadOptions& options,
                                      const std::vector<std::string>& left_out, Copies& copies);
 
+// Puts tensors without values yet in place of the placeholders of what policies keep of whole
+// parameters. Returns them with these.
+Copies room_for_parts(const PolicyStates& policies, Archive& state);
+
 // Reads weights of which a file has parts: each rank its rows, which the others then get from it.
 class SharedReading {
  public:
-  SharedReading(const checkpoint::ShardedSource& source, dist::Communicator& world)
-      : source_(source), world_(world) {}
+  // device: where ranks speak to each other.
+  SharedReading(const checkpoint::ShardedSource& source, dist::Communicator& world,
+                at::Device device)
+      : source_(source), world_(world), device_(device) {}
 
   // Reads this rank's rows, and what is not worth a message whole.
   void read(const Copies& copies);
@@ -99,7 +105,8 @@ class SharedReading {
 
   const checkpoint::ShardedSource& source_;
   dist::Communicator& world_;
-  Copies rows_;  // the model's tensor and this rank's rows of it
+  at::Device device_;
+  Copies rows_;  // the whole tensor and this rank's rows of it
 };
 
 }  // namespace detail
@@ -295,6 +302,25 @@ TUTTI_INLINE void add_own_weights(RunLoadReport& report) {
   }
 }
 
+TUTTI_INLINE Copies room_for_parts(const PolicyStates& policies, Archive& state) {
+  Copies out;
+  for (const PolicyState& policy : policies) {
+    const std::string path = c10::str("policies/", policy.name, '/', policy.parts);
+    if (policy.parts.empty() || !state.contains(path)) {
+      continue;
+    }
+    const Archive saved = state.child(path);
+    state.erase(path);
+    checkpoint::detail::copy_tree(
+        saved, "", state.child(path), [&](const std::string&, const at::Tensor& placeholder) {
+          out.emplace_back(at::empty(placeholder.sizes(), placeholder.options().device(at::kCPU)),
+                           placeholder);
+          return out.back().first;
+        });
+  }
+  return out;
+}
+
 TUTTI_INLINE void SharedReading::read(const Copies& copies) {
   const c10::AutoGradMode no_grad(false);
   for (const auto& [own, placeholder] : copies) {
@@ -322,7 +348,8 @@ TUTTI_INLINE void SharedReading::exchange() {
   for (const auto& [own, rows] : rows_) {
     const std::int64_t row = own.numel() / own.size(0);
     const std::int64_t chunk = (own.size(0) + world_.size() - 1) / world_.size() * row;
-    const auto options = own.options().requires_grad(false);
+    const auto options =
+        own.options().requires_grad(false).device(own.is_cpu() ? device_ : own.device());
     const at::Tensor mine = at::zeros({chunk}, options);
     mine.narrow(0, 0, rows.numel()).copy_(rows.reshape({-1}));
     const at::Tensor whole = at::empty({chunk * world_.size()}, options);
@@ -434,7 +461,9 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
     if (state.rank == 0) {
       checkpoint::warn_unmatched(keys, "load_ignore_keys");  // before it is why weights do not fit
     }
+    Copies kept;
     if (source) {
+      kept = detail::room_for_parts(policies, snapshot.state);
       snapshot.state = source->filled(
           snapshot.state, options.shards > 0 ? state.rank % options.shards : 0, options.shards);
     }
@@ -445,7 +474,8 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
     report.model =
         detail::match_weights(policies, state, snapshot, options, report.ignored, copies);
     if (source) {
-      weights.emplace(*source, *state.communicator).read(copies);
+      weights.emplace(*source, *state.communicator, state.device).read(copies);
+      weights->read(kept);
     } else {
       const c10::AutoGradMode no_grad(false);
       for (const auto& [own, saved] : copies) {
@@ -454,6 +484,11 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
     }
     detail::add_own_weights(report);
     whole.reset();  // this rank's part again, as the optimizers have it
+  });
+  if (weights) {
+    weights->exchange();
+  }
+  detail::on_every_rank(*state.communicator, [&] {
     if (!options.weights_only) {
       load_run(state, run, saver, snapshot.state, report, source && options.shards > 0);
       detail::load_policies(
@@ -462,9 +497,6 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
           report);
     }
   });
-  if (weights) {
-    weights->exchange();
-  }
   if (!options.weights_only && snapshot.state.contains("rng")) {
     run.restore_rng = load_rank_state(policies, state, snapshot.state.child("rng"));
     report.restored.emplace_back("rng");

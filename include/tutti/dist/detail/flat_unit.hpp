@@ -58,6 +58,18 @@ struct FlatParameter {
   bool tentative = false;     ///< the shard has a gradient that may be of nobody
 };
 
+/// What fp16 gradients of so many ranks are divided by before their sum, which could overflow; the
+/// rest of the division comes after it. A power of two, near the root.
+///
+/// Source: PyTorch 2.11, `_get_gradient_divide_factors`.
+inline int divided_ahead(int ranks) {
+  int out = 1;
+  while (ranks % out == 0 && ranks > out * out) {
+    out *= 2;
+  }
+  return out;
+}
+
 /// The parameters of a unit: one flat memory [whole], of which rank j's part is [S]: its chunks,
 /// each padded to the first rank's, one behind the other. Messages are [ranks, S].
 ///
@@ -362,10 +374,7 @@ TUTTI_INLINE void FlatUnit::reduce() {
   if (how_.replicas) {
     ranks_in_mean *= how_.replicas->size();
   }
-  double ahead = 1;  // fp16 overflows: a part of the division comes before the sum
-  while (type == at::kHalf && ahead * ahead < ranks_in_mean) {
-    ahead *= 2;
-  }
+  const double ahead = type == at::kHalf ? divided_ahead(static_cast<int>(ranks_in_mean)) : 1;
   std::int64_t part = 0;
   std::int64_t count = 0;
   for (const FlatParameter& one : parameters_) {
