@@ -1,5 +1,6 @@
 #include <tutti/dist/sharded.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -139,6 +140,11 @@ struct Result {
   std::vector<double> norms;
   std::map<std::string, at::Tensor> tensors;  // "final.*", "exp_avg.*", "exp_avg_sq.*"
 };
+
+/// A rank's sequences fall into microbatches of one size.
+bool divides(const Variant& variant, const golden_dist::Tensors& reference, int ranks) {
+  return reference.at("data").size(1) % (ranks * variant.microbatches) == 0;
+}
 
 /// 8 steps of this rank's rows.
 Result train(const golden_dist::Tensors& reference, std::int64_t layers, std::int64_t heads,
@@ -309,11 +315,24 @@ void run_zero(const golden_dist::Case& c) {
     run_on(c, "rank body: a case in low precision", static_cast<int>(ranks));
     return;
   }
-  for (const int ranks : {1, 2, 3, 4, 6}) {
-    run_on(c, "rank body: a case in double precision", ranks);
+  const golden_dist::Tensors reference = c.tensors();
+  for (const auto& item : reference) {
+    const std::string& name = item.first;
+    const std::string variant = name.substr(0, name.find('.'));
+    const bool known = std::ranges::count(variants(), variant, &Variant::name) > 0;
+    c.check(known || !name.ends_with(".losses"), "nothing trains the variant " + variant);
   }
-  run_on(c, "rank body: a case in single precision", 2);
-  run_on(c, "rank body: a case in single precision", 3);
+  const std::int64_t sequences = reference.at("data").size(1);
+  for (const int ranks : {1, 2, 3, 4, 6}) {
+    if (sequences % ranks == 0) {  // else the mean of the ranks' means is another one
+      run_on(c, "rank body: a case in double precision", ranks);
+    }
+  }
+  for (const int ranks : {2, 3}) {
+    if (sequences % ranks == 0) {
+      run_on(c, "rank body: a case in single precision", ranks);
+    }
+  }
 }
 
 const bool registered = golden_dist::register_kind("zero", run_zero);
@@ -343,6 +362,9 @@ TEST_CASE("rank body: a case in double precision", "[.rank]") {
   Report report;
   for (const auto& way : ways) {
     for (const Variant& variant : variants()) {
+      if (!divides(variant, loaded.reference, ranks)) {
+        continue;
+      }
       const Result got = train(loaded.reference, loaded.count("layers"), loaded.count("heads"),
                                variant, way, at::kDouble);
       const std::string what = std::string(to_string(way.stage)) + "/" +
@@ -358,7 +380,7 @@ TEST_CASE("rank body: a case in single precision", "[.rank]") {
   Report report;
   for (const auto stage : {ShardStage::optimizer, ShardStage::gradients, ShardStage::parameters}) {
     for (const Variant& variant : variants()) {
-      if (!variant.adamw) {
+      if (!variant.adamw && divides(variant, loaded.reference, dist::initialize()->size())) {
         const Result got = train(loaded.reference, loaded.count("layers"), loaded.count("heads"),
                                  variant, {.stage = stage}, at::kFloat);
         compare(report, std::string(to_string(stage)) + " fp32 " + variant.name, variant, got,
