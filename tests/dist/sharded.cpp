@@ -334,6 +334,34 @@ TEST_CASE("rank body: units that are computed again", "[.rank]") {
   }
 }
 
+TEST_CASE("rank body: units that run several times", "[.rank]") {
+  const auto group = dist::initialize();
+  const auto two_views = [](Net& model, const at::Tensor& x) {
+    const at::Tensor one = model.b(model.a(model.a(model.first(x))));
+    const at::Tensor other = model.b(model.a(x));  // a first run without a gradient of its input
+    return (model.last(one) - model.last(other)).square().mean();
+  };
+  const auto alone = net();
+  two_views(*alone, all_rows()).backward();
+  for (const ShardStage stage : stages) {
+    INFO(to_string(stage));
+    const auto model = net();
+    const auto sharding = dist::shard(*model, group, {.stage = stage});
+    for (int i = 0; i < 2; ++i) {
+      for (const auto& one : sharding->parameters()) {
+        one.shard.mutable_grad().reset();
+      }
+      pass(*sharding, [&] { return two_views(*model, rows(*group)); });
+      for (const auto& one : sharding->parameters()) {
+        INFO(one.name);
+        const at::Tensor got = gradient(*sharding, one);
+        REQUIRE(got.defined());
+        CHECK(got.allclose(alone->named_parameters()[one.name].grad(), 1e-12, 1e-14));
+      }
+    }
+  }
+}
+
 TEST_CASE("rank body: what cannot be sharded", "[.rank]") {
   const auto group = dist::initialize();
   const auto refused = [&](torch::nn::Module& model, dist::ShardingOptions options) {
@@ -420,6 +448,10 @@ TEST_CASE("a parameter without gradient on any rank has none afterwards", "[dist
 
 TEST_CASE("a parameter of two units belongs to what contains both", "[dist][sharded]") {
   CHECK(run_ranks("rank body: one tensor in two units") == all_passed);
+}
+
+TEST_CASE("a unit that runs several times has the gradients of all runs", "[dist][sharded]") {
+  CHECK(run_ranks("rank body: units that run several times", 2) == all_passed);
 }
 
 TEST_CASE("activation checkpointing works on units", "[dist][sharded]") {

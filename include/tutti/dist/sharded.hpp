@@ -139,6 +139,7 @@ class ShardedDataParallel::Bracket final : public ::tutti::detail::UnitHolder {
   ::tutti::detail::UnitSlot& slot;
   FlatUnit unit;
   Bracket* next = nullptr;  // which ran after it last time
+  std::int64_t open = 0;    // so many runs of this pass have their gradients still to come
   bool ready = false;       // its gradients are complete, in this backward pass
   bool again = false;       // it runs a second time, in the backward pass
 };
@@ -355,6 +356,7 @@ TUTTI_INLINE void ShardedDataParallel::before_forward(bool last) {
   last_entered_ = nullptr;
   order_.clear();
   for (const auto& bracket : brackets_) {
+    bracket->open = 0;
     bracket->ready = false;
     bracket->again = false;
   }
@@ -419,6 +421,7 @@ TUTTI_INLINE at::Tensor ShardedDataParallel::enter(Bracket& bracket, const at::T
   if (in_backward_) {
     bracket.again = true;
   } else if (recording) {
+    ++bracket.open;
     if (last_entered_ != nullptr) {
       last_entered_->next = &bracket;
     }
@@ -473,8 +476,9 @@ TUTTI_INLINE void ShardedDataParallel::gradients_arrive(Bracket& bracket) {
 
 TUTTI_INLINE void ShardedDataParallel::gradients_leave(Bracket& bracket) {
   bracket.unit.drop();
-  // A unit that was computed again gives its gradients to the graph around it, later.
-  if (reduces_in_backward() && !bracket.again) {
+  // A unit that was computed again gives its gradients to the graph around it, later; one that ran
+  // several times has the sum of all, once the first run's are there.
+  if (reduces_in_backward() && !bracket.again && --bracket.open == 0) {
     bracket.ready = true;
     reduce_in_order(/*all=*/false);
   }
