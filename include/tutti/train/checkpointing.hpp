@@ -100,7 +100,8 @@ class SharedReading {
 
  private:
   [[nodiscard]] bool is_cut(const at::Tensor& tensor) const {
-    return world_.size() > 1 && tensor.dim() > 0 && tensor.size(0) >= world_.size();
+    return world_.size() > 1 && tensor.numel() > 0 && tensor.dim() > 0 &&
+           tensor.size(0) >= world_.size();
   }
 
   const checkpoint::ShardedSource& source_;
