@@ -121,7 +121,9 @@ void check_case(const Case& c, const dist::TensorParallel& over) {
     const at::Tensor& whole = file.at("grad." + name);
     const at::Tensor want = part(name, whole, over);
     const double largest = whole.abs().max().item<double>();
-    const double worst = (parameter.grad() - want).abs().max().item<double>();
+    const double worst = want.numel() == 0  // a rank without a row of the vocabulary
+                             ? 0
+                             : (parameter.grad() - want).abs().max().item<double>();
     c.check(worst <= 1e-12 * largest, "the gradient of " + name + " differs by " +
                                           std::to_string(worst / largest) + " of the largest");
   }
