@@ -4,7 +4,11 @@
 #include "support/fake_communicator.hpp"
 #include "support/message.hpp"
 
+#include <cmath>
+#include <cstddef>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 
@@ -18,6 +22,21 @@ namespace {
 dist::TensorParallel rank_of(int rank, int ranks) {
   return {.group = std::make_shared<FakeCommunicator>(rank, ranks)};
 }
+
+/// The others have the maximum 1, and such values in the sums that follow, in this order.
+struct Others final : FakeCommunicator {
+  Others(int rank, int ranks, std::vector<double> sums)
+      : FakeCommunicator(rank, ranks), its(std::move(sums)) {}
+  void all_reduce(const at::Tensor& tensor, dist::ReduceOp op) override {
+    if (op == dist::ReduceOp::maximum) {
+      tensor.clamp_min_(1);
+    } else {
+      tensor.add_(its.at(calls++));
+    }
+  }
+  std::vector<double> its;
+  std::size_t calls = 0;
+};
 
 }  // namespace
 
@@ -82,6 +101,25 @@ TEST_CASE("one rank's losses are those of the whole vocabulary", "[dist][tensor_
              ContainsSubstring("a target is not of the vocabulary, expected 0 to 4"));
   CHECK_THAT(message([&] { dist::vocabulary_embedding(targets, at::ones({5, 2}), 5, alone); }),
              ContainsSubstring("an id is not of the vocabulary, expected 0 to 4"));
+}
+
+TEST_CASE("a rank without a row of the vocabulary makes the calls of the others",
+          "[dist][tensor_parallel]") {
+  const auto others = std::make_shared<Others>(3, 4, std::vector<double>{0, 2, 0.5, 0});
+  const dist::TensorParallel last{.group = others};
+  const at::Tensor ids = at::tensor({1, 4, -100}, at::kLong);
+  const at::Tensor table = at::ones({0, 2}, at::kDouble).requires_grad_();
+  const at::Tensor x =
+      dist::vocabulary_embedding(ids.clamp_min(0).view({1, 3}), table, 5, last).squeeze(0);
+  CHECK(x.equal(at::zeros({3, 2}, at::kDouble)));
+  const at::Tensor logits = dist::column_linear(x.view({1, 3, 2}), table, {}, last).squeeze(0);
+  const at::Tensor losses = dist::vocabulary_losses(logits, ids, 5, last);
+  const double loss = std::log(2.0) - 0.5;
+  CHECK(losses.allclose(at::tensor({loss, loss, 0.0}, at::kDouble)));
+  CHECK(others->calls == 3);
+  losses.sum().backward();
+  CHECK(others->calls == 4);  // the sum of the gradients of x
+  CHECK(table.grad().sizes() == at::IntArrayRef({0, 2}));
 }
 
 TEST_CASE("a rank has its positions, and the gradient of all of them", "[dist][tensor_parallel]") {
