@@ -56,9 +56,14 @@ struct BlockImpl final : torch::nn::Module, tutti::nn::Unit {
 
   at::Tensor forward(const at::Tensor& input) {
     return in_unit(input, [&](const at::Tensor& x) {
-      const at::Tensor h = x + scale[0] * proj(attention(qkv(ln_1(x))));
-      return h + scale[1] * down(at::gelu(up(ln_2(h))));
+      const at::Tensor h = x + scale[0] * linear(proj, attention(linear(qkv, ln_1(x))));
+      return h + scale[1] * linear(down, at::gelu(linear(up, ln_2(h))));
     });
+  }
+
+  // As Python's layer: torch::nn::Linear rounds before it adds the bias, once more in bfloat16.
+  static at::Tensor linear(const torch::nn::Linear& layer, const at::Tensor& x) {
+    return at::linear(x, layer->weight, layer->bias);
   }
 
   at::Tensor attention(const at::Tensor& x) const {
