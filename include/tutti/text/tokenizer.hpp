@@ -76,21 +76,6 @@ class Tokenizer {
 
 namespace detail {
 
-// How long an encoding may be, as the file says.
-struct Truncation {
-  std::int64_t max_length = 0;
-  bool left = false;
-  std::string strategy = "LongestFirst";
-};
-
-struct Padding {
-  std::int64_t fixed = 0;  // 0: as long as the longest of a batch
-  std::int64_t multiple_of = 0;
-  std::int64_t id = 0;
-  std::int64_t type_id = 0;
-  bool left = false;
-};
-
 // All that a tokenizer.json says; never changes, so that threads share it.
 struct TokenizerParts {
   Vocabulary model;       // what the model makes
@@ -414,15 +399,6 @@ inline void Tokenizer::trim_offsets(std::vector<detail::Token>& tokens, bool pre
 inline void Tokenizer::truncate(std::vector<detail::Token>& first,
                                 std::vector<detail::Token>* second, std::int64_t added) const {
   const detail::Truncation& rule = *parts_->truncation;
-  const auto cut = [&](std::vector<detail::Token>& tokens, std::int64_t most) {
-    const auto keep =
-        std::min(tokens.size(), static_cast<std::size_t>(std::max<std::int64_t>(most, 0)));
-    if (rule.left) {
-      tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(keep));
-    } else {
-      tokens.resize(keep);
-    }
-  };
   TUTTI_CHECK_VALUE(rule.max_length >= added, "tokenizer: the truncation's max_length is ",
                     rule.max_length, ", but ", added, " special tokens are added");
   const std::int64_t room = rule.max_length - added;
@@ -435,28 +411,41 @@ inline void Tokenizer::truncate(std::vector<detail::Token>& first,
                     "tokenizer: a text of ", n1, " tokens has no pair, and the strategy ",
                     "\"OnlySecond\" of the truncation cuts the pair alone; use \"LongestFirst\"");
   if (second == nullptr) {
-    return cut(first, room);
+    rule.cut(first, room);
+  } else if (room != 0 && (rule.strategy == "OnlyFirst" || rule.strategy == "OnlySecond")) {
+    rule.cut_one(first, *second, room);
+  } else {
+    rule.cut_both(first, *second, room);
   }
-  const bool of_one = rule.strategy == "OnlyFirst" || rule.strategy == "OnlySecond";
-  if (of_one && room != 0) {
-    const bool of_first = rule.strategy == "OnlyFirst";
-    const std::int64_t rest = room - (of_first ? n2 : n1);
-    TUTTI_CHECK_VALUE(rest > 0, "tokenizer: the ", of_first ? "pair" : "text", " has ",
-                      of_first ? n2 : n1, " tokens and the truncation's max_length is ",
-                      rule.max_length,
-                      ", so that nothing is left of the other; use the strategy "
-                      "\"LongestFirst\"");
-    return cut(of_first ? first : *second, rest);
-  }
-  std::int64_t shorter = std::min(n1, n2);
-  std::int64_t longer = shorter > room ? shorter : std::max(shorter, room - shorter);
-  if (shorter + longer > room) {
-    shorter = room / 2;
-    longer = shorter + room % 2;
-  }
-  cut(first, n1 > n2 ? longer : shorter);
-  cut(*second, n1 > n2 ? shorter : longer);
 }
+
+namespace detail {
+
+// The tokens of a text and its pair, [2], where the template puts them.
+inline Encoding filled(const std::vector<TemplatePart>& parts,
+                       const std::array<std::vector<Token>, 2>& tokens) {
+  Encoding out;
+  const auto add = [&](std::int64_t id, std::int64_t type, Span span, bool special) {
+    out.ids.push_back(id);
+    out.type_ids.push_back(type);
+    out.offsets.push_back({span.begin, span.end});
+    out.special_tokens_mask.push_back(special ? 1 : 0);
+    out.attention_mask.push_back(1);
+  };
+  for (const TemplatePart& part : parts) {
+    for (const std::int64_t id : part.ids) {
+      add(id, part.type_id, {}, true);
+    }
+    if (part.sequence >= 0) {
+      for (const Token& token : tokens[static_cast<std::size_t>(part.sequence)]) {
+        add(token.id, part.type_id, token.span, false);
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace detail
 
 inline Encoding Tokenizer::encode_with(std::string_view text, const std::string_view* pair,
                                        const EncodeOptions& options) const {
@@ -480,25 +469,7 @@ inline Encoding Tokenizer::encode_with(std::string_view text, const std::string_
     trim_offsets(tokens[0], prefix_space);
     trim_offsets(tokens[1], prefix_space);
   }
-  Encoding out;
-  const auto add = [&](std::int64_t id, std::int64_t type, detail::Span span, bool special) {
-    out.ids.push_back(id);
-    out.type_ids.push_back(type);
-    out.offsets.push_back({span.begin, span.end});
-    out.special_tokens_mask.push_back(special ? 1 : 0);
-    out.attention_mask.push_back(1);
-  };
-  for (const detail::TemplatePart& part : parts) {
-    for (const std::int64_t id : part.ids) {
-      add(id, part.type_id, {}, true);
-    }
-    if (part.sequence >= 0) {
-      for (const detail::Token& token : tokens[static_cast<std::size_t>(part.sequence)]) {
-        add(token.id, part.type_id, token.span, false);
-      }
-    }
-  }
-  return out;
+  return detail::filled(parts, tokens);
 }
 
 inline std::int64_t Tokenizer::padded_length(std::int64_t length) const {

@@ -5,9 +5,61 @@
 
 #ifdef TUTTI_WITH_UTF8PROC
 
-// What is done to tokens behind the model: white space leaves the offsets, special tokens come in.
+// What is done to tokens behind the model: too many are cut off, white space leaves the offsets,
+// special tokens come in.
 
 namespace tutti::text::detail {
+
+// How long an encoding may be, as the file says.
+struct Truncation {
+  std::int64_t max_length = 0;
+  bool left = false;
+  std::string strategy = "LongestFirst";
+
+  // Leaves `most` of the tokens; none where it is negative.
+  void cut(std::vector<Token>& tokens, std::int64_t most) const {
+    const auto keep =
+        std::min(tokens.size(), static_cast<std::size_t>(std::max<std::int64_t>(most, 0)));
+    if (left) {
+      tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(keep));
+    } else {
+      tokens.resize(keep);
+    }
+  }
+
+  // Leaves `room` of both texts together by cutting one of them alone.
+  void cut_one(std::vector<Token>& first, std::vector<Token>& second, std::int64_t room) const {
+    const bool of_first = strategy == "OnlyFirst";
+    const auto other = static_cast<std::int64_t>((of_first ? second : first).size());
+    TUTTI_CHECK_VALUE(room > other, "tokenizer: the ", of_first ? "pair" : "text", " has ", other,
+                      " tokens and the truncation's max_length is ", max_length,
+                      ", so that nothing is left of the other; use the strategy "
+                      "\"LongestFirst\"");
+    cut(of_first ? first : second, room - other);
+  }
+
+  // Leaves `room` of both texts together by cutting the longer one first.
+  void cut_both(std::vector<Token>& first, std::vector<Token>& second, std::int64_t room) const {
+    const auto n1 = static_cast<std::int64_t>(first.size());
+    const auto n2 = static_cast<std::int64_t>(second.size());
+    std::int64_t shorter = std::min(n1, n2);
+    std::int64_t longer = shorter > room ? shorter : std::max(shorter, room - shorter);
+    if (shorter + longer > room) {
+      shorter = room / 2;
+      longer = shorter + room % 2;
+    }
+    cut(first, n1 > n2 ? longer : shorter);
+    cut(second, n1 > n2 ? shorter : longer);
+  }
+};
+
+struct Padding {
+  std::int64_t fixed = 0;  // 0: as long as the longest of a batch
+  std::int64_t multiple_of = 0;
+  std::int64_t id = 0;
+  std::int64_t type_id = 0;
+  bool left = false;
+};
 
 /// One part of what a TemplateProcessing writes.
 struct TemplatePart {

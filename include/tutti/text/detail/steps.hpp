@@ -76,6 +76,17 @@ inline Text replaced(const Text& text, const std::u32string& pattern, const std:
   return out;
 }
 
+// Where there is text.
+inline Text prepended(const Text& text, const std::u32string& prefix) {
+  Text out;
+  for (std::size_t i = 0; i < prefix.size() && text.size() != 0; ++i) {
+    out.push_back(prefix[i], text.spans[0]);
+  }
+  out.chars += text.chars;
+  out.spans.insert(out.spans.end(), text.spans.begin(), text.spans.end());
+  return out;
+}
+
 /// One normalizer, or several in turn.
 class Normalizer {
  public:
@@ -112,13 +123,7 @@ class Normalizer {
           [](const Text& text) { return kept(text, [](char32_t c) { return !is_mark(c); }); });
     } else if (type == "Prepend") {
       steps_.emplace_back([prefix = to_text(step.at("prepend").string()).chars](const Text& text) {
-        Text out;
-        for (std::size_t i = 0; i < prefix.size() && text.size() != 0; ++i) {
-          out.push_back(prefix[i], text.spans[0]);
-        }
-        out.chars += text.chars;
-        out.spans.insert(out.spans.end(), text.spans.begin(), text.spans.end());
-        return out;
+        return prepended(text, prefix);
       });
     } else if (type == "Replace") {
       steps_.emplace_back([pattern = pattern_string(step),

@@ -288,52 +288,58 @@ class Bpe {
     return static_cast<std::uint64_t>(first) << 32 | static_cast<std::uint64_t>(second);
   }
 
+  // Symbols one behind the other, and the bytes of an unk_token that is not added yet.
+  struct Symbols {
+    std::vector<Symbol>& out;
+    std::int64_t unk;
+    std::uint32_t place = 0;
+    std::uint32_t unknown = 0;
+
+    void add(std::int64_t id, std::uint32_t bytes) {
+      out.push_back({id, place, place + bytes});
+      place += bytes;
+    }
+    void add_unknown() {
+      if (unknown != 0) {
+        add(unk, unknown);
+        unknown = 0;
+      }
+    }
+  };
+
+  std::int64_t byte_id(char byte) const { return byte_ids_[static_cast<unsigned char>(byte)]; }
+
+  // Whether a character that is no token becomes the tokens of its bytes.
+  bool falls_back(std::string_view character) const {
+    return fallback_ && !bytes_ && std::all_of(character.begin(), character.end(), [&](char byte) {
+             return byte_id(byte) >= 0;
+           });
+  }
+
   // The symbols that the piece in `work.key` begins with.
   void split(Work& work) const {
     work.symbols.clear();
-    const auto size = static_cast<std::uint32_t>(work.key.size());
-    std::uint32_t place = 0;
-    const auto add = [&](std::int64_t id, std::uint32_t bytes) {
-      work.symbols.push_back({id, place, place + bytes});
-      place += bytes;
-    };
-    std::uint32_t unknown = 0;  // bytes of an unk_token that is not added yet
-    const auto add_unknown = [&] {
-      if (unknown != 0) {
-        add(unk_, unknown);
-        unknown = 0;
-      }
-    };
-    for (std::uint32_t at = 0; at < size;) {
-      const std::uint32_t end =
-          bytes_ ? at + 1 : at + static_cast<std::uint32_t>(decode_utf8(work.key, at).bytes);
-      const auto byte_id = [&](std::uint32_t i) {
-        return byte_ids_[static_cast<unsigned char>(work.key[i])];
-      };
-      const std::int64_t id =
-          bytes_ ? byte_id(at)
-                 : vocabulary_.id(std::string_view(work.key).substr(at, end - at)).value_or(-1);
-      bool all = fallback_ && !bytes_;
-      for (std::uint32_t i = at; all && i < end; ++i) {
-        all = byte_id(i) >= 0;
-      }
-      const std::uint32_t bytes = bytes_ ? width(work.key[at]) : end - at;
+    Symbols symbols{work.symbols, unk_};
+    for (std::string_view rest = work.key; !rest.empty();) {
+      const std::string_view one = rest.substr(0, bytes_ ? 1 : decode_utf8(rest).bytes);
+      rest.remove_prefix(one.size());
+      const std::int64_t id = bytes_ ? byte_id(one[0]) : vocabulary_.id(one).value_or(-1);
+      const auto bytes = bytes_ ? width(one[0]) : static_cast<std::uint32_t>(one.size());
       if (id >= 0) {
-        add_unknown();
-        add(id, bytes);
-      } else if (all) {  // the reference puts these ahead of an unk_token that waits
-        for (std::uint32_t i = at; i < end; ++i) {
-          add(byte_id(i), 1);
+        symbols.add_unknown();
+        symbols.add(id, bytes);
+      } else if (falls_back(one)) {  // the reference puts these ahead of an unk_token that waits
+        for (const char byte : one) {
+          symbols.add(byte_id(byte), 1);
         }
       } else if (unk_ >= 0) {
         if (!fuse_unk_) {
-          add_unknown();
+          symbols.add_unknown();
         }
-        unknown += bytes;
+        symbols.unknown += bytes;
       }
-      at = end;
     }
-    add_unknown();
+    symbols.add_unknown();
   }
 
   const Merge* merge_at(const Work& work, std::int64_t at) const {
