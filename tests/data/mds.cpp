@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -178,4 +179,80 @@ TEST_CASE("arrays and lists that end too soon are refused", "[data][mds]") {
   CHECK_THAT(
       message([&] { (void)read_pil(std::string("\1\0\0\0\1\0\0\0\1\0\0\0", 12) + "X", where); }),
       ContainsSubstring("has the mode \"X\""));
+}
+
+TEST_CASE("a number of more digits than int64 is read as a double", "[data][mds]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "set").string();
+  MDSWriter out(path, {.columns = {{"i", "str_int"}, {"u", "uint64"}}});
+  out.write({{"i", std::string("-1000000000000000000000000000000")},
+             {"u", at::tensor({std::int64_t{-1}}).view(at::kUInt64)}});
+  out.write({{"i", std::int64_t{-7}}, {"u", std::int64_t{7}}});
+  out.finish();
+  const MDSReader reader(path);
+  CHECK(reader.sample(0).number("i") == -1e30);
+  CHECK(reader.sample(0).number("u") == 0x1p64);
+  CHECK(reader.sample(1).number("i") == -7);
+  CHECK(reader.sample(1).number("u") == 7);
+  CHECK_THAT(message([&] { (void)reader.sample(0).integer("i"); }),
+             ContainsSubstring("is no number that fits"));
+  CHECK_THAT(message([&] { (void)reader.sample(0).integer("u"); }),
+             ContainsSubstring("18446744073709551615 does not fit into int64"));
+}
+
+TEST_CASE("JSON of a column is checked as Python's json reads it", "[data][mds]") {
+  const auto check = [](const std::string& text) {
+    try {
+      tutti::data::detail::PythonJson(text).check();
+      return std::string("nothing");
+    } catch (const std::invalid_argument& error) {
+      return std::string(error.what());
+    }
+  };
+  for (const char* good :
+       {"0", "-0.5e+3", " [ ] ", "{}", "{\"a\": {\"b\": [1, NaN]}}", "\"\\u00e9\\n\\/\"", "1e999",
+        "-Infinity", "[true, false, null]", "\"\x7F\xC3\xA9\""}) {
+    CHECK(check(good) == "nothing");
+  }
+  CHECK(check(std::string(1000, '[') + std::string(1000, ']')) == "nothing");
+  const std::vector<std::pair<std::string, std::string>> bad{
+      {"", "expected a value at byte 0 of 0"},
+      {"[1,]", "expected a value at byte 3 of 4"},
+      {"[1 2]", "expected ',' at byte 3"},
+      {"{\"a\" 1}", "expected ':' at byte 5"},
+      {"{a: 1}", "expected '\"' at byte 1"},
+      {"01", "something follows the value at byte 1"},
+      {"1.", "expected a digit at byte 2"},
+      {"1e", "expected a digit at byte 2"},
+      {"nan", "expected a value at byte 0"},
+      {"-", "expected a value at byte 1"},
+      {"\"a", "the text ends inside a string at byte 2"},
+      {"\"\\", "unknown escape at byte 2"},
+      {"\"\\x\"", "unknown escape at byte 2"},
+      {"\"\\u12\"", "four hexadecimal digits at byte 5"},
+      {"\"\n\"", "a control character inside a string at byte 1"},
+      {std::string("\"\0\"", 3), "a control character inside a string at byte 1"},
+      {"[\"\\", "unknown escape at byte 3"},
+      {std::string(10000, '['), "nested deeper than 1000 at byte 1001"}};
+  for (const auto& [text, says] : bad) {
+    CHECK_THAT(check(text), ContainsSubstring(says));
+  }
+}
+
+TEST_CASE("Pillow's images of no pixels are tensors of none", "[data][mds]") {
+  using tutti::data::detail::read_pil;
+  const std::string where = "here: ";
+  const auto image = [](std::uint32_t width, std::uint32_t height, const std::string& mode) {
+    std::string out(12, '\0');
+    put(out, 0, width);
+    put(out, 4, height);
+    put(out, 8, static_cast<std::uint32_t>(mode.size()));
+    return out + mode;
+  };
+  CHECK(read_pil(image(0, 5, "RGB"), where).sizes() == at::IntArrayRef({3, 5, 0}));
+  CHECK(read_pil(image(3, 0, "1"), where).sizes() == at::IntArrayRef({1, 0, 3}));
+  CHECK_THAT(message([&] { (void)read_pil(image(0xFFFFFFFF, 0xFFFFFFFF, "F"), where); }),
+             ContainsSubstring("has only"));
+  CHECK_THAT(message([&] { (void)read_pil(image(0, 1, "L") + "x", where); }),
+             ContainsSubstring("1 bytes follow the value"));
 }

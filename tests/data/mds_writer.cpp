@@ -1,5 +1,6 @@
 #include <tutti/data/mds_writer.hpp>
 
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
@@ -149,5 +150,52 @@ TEST_CASE("options that cannot be are refused", "[data][mds]") {
   MDSWriter(path, {.columns = {{"x", "int"}}}).finish();
   CHECK(MDSReader(path).size() == 0);
   CHECK_THAT(refused({.columns = {{"x", "int"}}}), ContainsSubstring("has an index.json already"));
+  CHECK_THAT(refused({.columns = {{"x", "int"}}, .hashes = {"sha1", "md5", "sha1"}}),
+             ContainsSubstring("the hash \"sha1\" is given twice"));
   CHECK(refused({.columns = {{"x", "int"}}, .exist_ok = true}) == "nothing");
+  CHECK_THAT(message([&] { MDSReader{path}; }),  // until finish() there is none
+             ContainsSubstring("index.json' cannot be read"));
+}
+
+TEST_CASE("a real number becomes a float16 in one rounding", "[data][mds]") {
+  // Of NumPy: float16(value).tobytes(). A float between is a tie that rounds the other way.
+  const std::vector<std::pair<double, std::uint16_t>> halves{{1 + 0x1p-11 + 0x1p-30, 0x3C01},
+                                                             {-1 - 0x1p-11 - 0x1p-30, 0xBC01},
+                                                             {1 + 0x1p-11, 0x3C00},
+                                                             {1 + 3 * 0x1p-11 - 0x1p-30, 0x3C01},
+                                                             {1 + 3 * 0x1p-11, 0x3C02},
+                                                             {65519.99999999, 0x7BFF},
+                                                             {65520.0, 0x7C00},
+                                                             {-1e300, 0xFC00},
+                                                             {0x1p-25, 0x0000},
+                                                             {0x1p-25 + 0x1p-65, 0x0001},
+                                                             {-5e-324, 0x8000},
+                                                             {0x1p-14 - 0x1p-26, 0x0400},
+                                                             {0x1p-14 - 0x1p-25 - 0x1p-60, 0x03FF},
+                                                             {0.1, 0x2E66}};
+  for (const auto& [value, bits] : halves) {
+    CAPTURE(value);
+    CHECK(tutti::data::detail::half_of(value).x == bits);
+  }
+}
+
+TEST_CASE("what Python's streaming writes by other names is written", "[data][mds]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "set").string();
+  MDSWriter out(
+      path,
+      {.columns = {
+           {"a", "ndarray:"}, {"b", "ndarray:int8:2, 3"}, {"j", "json"}, {"l", "jpegarray"}}});
+  out.write({{"a", at::arange(3)},
+             {"b", at::ones({2, 3}, at::kChar)},
+             {"j", std::string(R"({"x": [NaN, -Infinity, 1e400], "x": "\ud800"})")},
+             {"l", std::vector<std::string>{}}});
+  out.finish();
+  const MDSReader reader(path);
+  const MDSSample sample = reader.sample(0);
+  CHECK(sample.tensor("a").equal(at::arange(3)));
+  CHECK(sample.tensor("b").equal(at::ones({2, 3}, at::kChar)));
+  CHECK(sample.columns()[1].size == 6);
+  CHECK(sample.text("j") == R"({"x": [NaN, -Infinity, 1e400], "x": "\ud800"})");
+  CHECK(sample.tensors("l").empty());
 }

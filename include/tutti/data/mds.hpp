@@ -21,10 +21,10 @@
 #include <c10/util/Exception.h>
 
 #include <tutti/core/batch.hpp>
-#include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/regular_file.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/mds_encoding.hpp>
+#include <tutti/data/detail/python_json.hpp>
 
 #if defined(TUTTI_WITH_JPEG) || defined(TUTTI_WITH_PNG)
 #include <tutti/data/image_decoder.hpp>
@@ -125,20 +125,22 @@ class MDSSample {
   }
 
   /// A value of `str`, `str_int`, `str_float`, `str_decimal` or `json`: UTF-8, and for `json` one
-  /// JSON value; else throws c10::Error with the place.
+  /// JSON value as Python's json module takes it (NaN and Infinity too, no deeper than 1000); else
+  /// throws c10::Error with the place.
   [[nodiscard]] std::string text(std::string_view column) const;
 
   /// A value of an encoding with integers. Throws c10::Error when it does not fit.
   [[nodiscard]] std::int64_t integer(std::string_view column) const;
 
-  /// A value of an encoding with numbers.
+  /// A value of an encoding with numbers, rounded where it has more digits than a double.
   [[nodiscard]] double number(std::string_view column) const;
 
   /// A tensor that owns its values: of a number without dimensions, of `ndarray` with its type and
   /// shape, of `bytes` uint8 [N]; of `pil`, `jpeg` and `png` [C, H, W], mostly uint8.
   [[nodiscard]] at::Tensor tensor(std::string_view column) const;
 
-  /// The images of `jpeg_array`, `list[jpeg]`, `list[png]` and `list[pil]`, as tensor() gives one.
+  /// The images of `jpeg_array` (or `jpegarray`), `list[jpeg]`, `list[png]` and `list[pil]`, as
+  /// tensor() gives one.
   [[nodiscard]] std::vector<at::Tensor> tensors(std::string_view column) const;
 
   /// Every column as tensor(), by name. Throws c10::Error for a column of texts or lists.
@@ -241,6 +243,13 @@ Number parse_mds_number(std::string_view text, const std::string& where) {
   return out;
 }
 
+// An integer that int64 may not hold.
+inline bool is_long_integer(std::string_view text) {
+  text.remove_prefix(text.starts_with('-') ? 1 : 0);
+  return text.size() > 18 &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
 }  // namespace detail
 
 inline std::vector<MDSShard> read_mds_index(const std::string& folder) {
@@ -317,7 +326,7 @@ inline std::string MDSSample::text(std::string_view name) const {
   detail::check_utf8(values_[i], place);
   if (encoding == "json") {
     try {
-      (void)::tutti::detail::parse_json(values_[i]);
+      detail::PythonJson(values_[i]).check();
     } catch (const std::invalid_argument& error) {
       TUTTI_CHECK(false, place, error.what());
     }
@@ -352,6 +361,14 @@ inline double MDSSample::number(std::string_view name) const {
   }
   if (column.encoding.starts_with("float")) {
     return tensor(name).to(at::kDouble).template item<double>();
+  }
+  if (column.encoding == "uint64") {
+    std::uint64_t raw = 0;
+    std::memcpy(&raw, values_[i].data(), sizeof raw);
+    return static_cast<double>(raw);
+  }
+  if (column.encoding == "str_int" && detail::is_long_integer(values_[i])) {
+    return detail::parse_mds_number<double>(values_[i], where(column));
   }
   return static_cast<double>(integer(name));
 }
@@ -390,7 +407,7 @@ inline std::vector<at::Tensor> MDSSample::tensors(std::string_view name) const {
   const std::size_t i = index_of(name);
   const MDSColumn& column = columns()[i];
   const bool is_list = column.encoding.starts_with("list[");
-  if (!is_list && column.encoding != "jpeg_array") {
+  if (!is_list && !detail::is_jpeg_array(column.encoding)) {
     refuse(column, "no list of images");
   }
   const std::string place = where(column);

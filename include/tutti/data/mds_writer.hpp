@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,16 +18,18 @@
 #include <variant>
 #include <vector>
 
+#include <unistd.h>
+
 #include <ATen/core/Tensor.h>
 
 #include <tutti/core/batch.hpp>
 #include <tutti/core/detail/digest.hpp>
 #include <tutti/core/detail/json.hpp>
-#include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/data/detail/codecs.hpp>
 #include <tutti/data/detail/mds_encoding.hpp>
 #include <tutti/data/detail/new_file.hpp>
+#include <tutti/data/detail/python_json.hpp>
 
 namespace tutti::data {
 
@@ -36,7 +40,7 @@ struct MDSWriterOptions {
   std::vector<std::string> hashes{};  ///< "sha1", "xxh64", ...: what the index says of each file
   std::optional<std::int64_t> size_limit = std::int64_t{1} << 26;  ///< bytes of a shard before
                                                                    ///< compression; none: one shard
-  bool exist_ok = false;  ///< write into a folder that has an index already
+  bool exist_ok = false;  ///< write into a folder that has an index already, which goes first
 };
 
 /// A value for a column.
@@ -136,15 +140,20 @@ inline MDSWriter::MDSWriter(std::string folder, MDSWriterOptions options)
   }
   (void)detail::compression_of(options_.compression, "MDSWriter: ");
   std::sort(options_.hashes.begin(), options_.hashes.end());
-  for (const std::string& hash : options_.hashes) {
-    ::tutti::detail::check_digest(hash, "MDSWriter: ");
+  for (std::size_t i = 0; i < options_.hashes.size(); ++i) {
+    ::tutti::detail::check_digest(options_.hashes[i], "MDSWriter: ");
+    TUTTI_CHECK_VALUE(i == 0 || options_.hashes[i] != options_.hashes[i - 1],
+                      "MDSWriter: the hash \"", options_.hashes[i], "\" is given twice");
   }
   const std::int64_t limit = options_.size_limit.value_or(1);
   TUTTI_CHECK_VALUE(limit >= 1 && limit < std::int64_t{1} << 32, "MDSWriter: size_limit is ", limit,
                     ", expected 1 to 2^32 - 1, or none for one shard");
   detail::make_folders(folder_);
-  TUTTI_CHECK(options_.exist_ok || !detail::file_exists(folder_ + "/index.json"), "MDSWriter: '",
-              folder_, "' has an index.json already; take an empty folder, or set exist_ok");
+  const std::string index = folder_ + "/index.json";
+  TUTTI_CHECK(options_.exist_ok || !detail::file_exists(index), "MDSWriter: '", folder_,
+              "' has an index.json already; take an empty folder, or set exist_ok");
+  TUTTI_CHECK(!detail::file_exists(index) || ::unlink(index.c_str()) == 0, "MDSWriter: '", index,
+              "' cannot be removed: ", std::strerror(errno));
   detail::append_python_json(config_, config());
   bytes_ = 8 + config_.size();
 }
@@ -210,7 +219,7 @@ inline std::optional<std::string> MDSWriter::encode_text(const std::string& enco
   }
   if (encoding == "json") {
     try {
-      (void)::tutti::detail::parse_json(text);
+      detail::PythonJson(text).check();
     } catch (const std::invalid_argument& error) {
       TUTTI_CHECK_VALUE(false, where, error.what());
     }
@@ -247,8 +256,8 @@ inline std::string MDSWriter::encode(const Column& column, const MDSValue& value
   if (const auto* text = std::get_if<std::string>(&value)) {
     out = encode_text(encoding, *text, where);
   } else if (const auto* list = std::get_if<std::vector<std::string>>(&value)) {
-    if (encoding == "jpeg_array" || encoding.starts_with("list[")) {
-      out = detail::write_mds_list(*list, encoding != "jpeg_array");
+    if (detail::is_jpeg_array(encoding) || encoding.starts_with("list[")) {
+      out = detail::write_mds_list(*list, !detail::is_jpeg_array(encoding));
     }
   } else if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
     out = encode_tensor(encoding, *tensor, where);

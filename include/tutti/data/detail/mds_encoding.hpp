@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
@@ -103,13 +104,26 @@ struct MDSArray {
   std::vector<std::int64_t> shape;    // empty: written with each value
 };
 
+// A dimension as Python's int() takes it, with spaces around; -1 when it is none.
+inline std::int64_t mds_extent(std::string_view text) {
+  while (text.starts_with(' ')) {
+    text.remove_prefix(1);
+  }
+  while (text.ends_with(' ')) {
+    text.remove_suffix(1);
+  }
+  std::int64_t out = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), out);
+  return read.ec == std::errc() && read.ptr == text.data() + text.size() ? out : -1;
+}
+
 // Nothing when it is no ndarray, or not one that can be.
 inline std::optional<MDSArray> mds_array(std::string_view encoding) {
   if (encoding != "ndarray" && !encoding.starts_with("ndarray:")) {
     return std::nullopt;
   }
   MDSArray out;
-  if (encoding.size() == 7) {
+  if (encoding == "ndarray" || encoding == "ndarray:") {
     return out;
   }
   const std::string_view rest = encoding.substr(8);
@@ -121,10 +135,8 @@ inline std::optional<MDSArray> mds_array(std::string_view encoding) {
   std::uint64_t count = 1;
   for (std::size_t at = colon; at < rest.size();) {
     const std::size_t end = std::min(rest.find(',', at + 1), rest.size());
-    std::int64_t extent = 0;
-    const auto read = std::from_chars(rest.data() + at + 1, rest.data() + end, extent);
-    if (read.ec != std::errc() || read.ptr != rest.data() + end || extent < 1 ||
-        static_cast<std::uint64_t>(extent) > (std::uint64_t{1} << 32) / count) {
+    const std::int64_t extent = mds_extent(rest.substr(at + 1, end - at - 1));
+    if (extent < 1 || static_cast<std::uint64_t>(extent) > (std::uint64_t{1} << 32) / count) {
       return std::nullopt;
     }
     count *= static_cast<std::uint64_t>(extent);
@@ -150,12 +162,18 @@ inline std::optional<std::int64_t> mds_size(std::string_view encoding) {
   return out;
 }
 
+// The reference has two names for it.
+inline bool is_jpeg_array(std::string_view encoding) {
+  return encoding == "jpeg_array" || encoding == "jpegarray";
+}
+
 // Pickles are known, and refused when they are read.
 inline bool is_mds_encoding(std::string_view encoding) {
-  constexpr std::array<std::string_view, 14> others{
-      "bytes", "str", "str_int", "str_float",  "str_decimal", "json",       "pil",
-      "jpeg",  "png", "pkl",     "jpeg_array", "list[pil]",   "list[jpeg]", "list[png]"};
+  constexpr std::array<std::string_view, 13> others{
+      "bytes", "str", "str_int", "str_float", "str_decimal", "json",     "pil",
+      "jpeg",  "png", "pkl",     "list[pil]", "list[jpeg]",  "list[png]"};
   return mds_scalar(encoding) != nullptr || mds_array(encoding).has_value() ||
+         is_jpeg_array(encoding) ||
          std::find(others.begin(), others.end(), encoding) != others.end();
 }
 
@@ -258,8 +276,6 @@ inline at::Tensor read_pil(std::string_view bytes, const std::string& where) {
   const auto height = static_cast<std::int64_t>(cursor.u32("the height of an image"));
   const std::uint64_t letters = cursor.u32("the mode of an image");
   const std::string_view mode = cursor.take(letters, "the mode of an image");
-  TUTTI_CHECK(width >= 1 && height >= 1, where, "an image has ", width, " x ", height,
-              " pixels, expected at least 1 x 1");
   if (mode == "1") {
     const std::int64_t row = (width + 7) / 8;
     const std::string_view bits =
@@ -281,8 +297,8 @@ inline at::Tensor read_pil(std::string_view bytes, const std::string& where) {
   const std::uint64_t size = static_cast<std::uint64_t>(channels * width) *
                              static_cast<std::uint64_t>(height) *
                              at::elementSize(type);  // below 2^68: width * 16 * height
-  TUTTI_CHECK(static_cast<std::uint64_t>(width) <= bytes.size() &&
-                  static_cast<std::uint64_t>(height) <= bytes.size(),
+  TUTTI_CHECK(size == 0 || (static_cast<std::uint64_t>(width) <= bytes.size() &&
+                            static_cast<std::uint64_t>(height) <= bytes.size()),
               where, "an image of ", width, " x ", height, " pixels has only ", bytes.size(),
               " bytes");
   const std::string_view pixels = cursor.take(size, "the pixels of an image");
@@ -321,6 +337,18 @@ inline std::string write_mds_list(const std::vector<std::string>& elements, bool
   return out;
 }
 
+// Rounded once: to a float first, with an odd last digit where that is not exact, so that what is
+// cut off still counts.
+inline c10::Half half_of(double value) {
+  const auto narrow = static_cast<float>(value);
+  auto bits = std::bit_cast<std::uint32_t>(narrow);
+  if (std::isfinite(narrow) && static_cast<double>(narrow) != value) {
+    bits -= std::abs(static_cast<double>(narrow)) > std::abs(value) ? 1 : 0;
+    bits |= 1;
+  }
+  return c10::Half(std::bit_cast<float>(bits));
+}
+
 // A real number in a column of floats. Throws c10::ValueError for another column.
 inline std::string mds_real(std::string_view encoding, double value, const std::string& where) {
   std::string out(mds_scalar(encoding)->size, '\0');
@@ -330,7 +358,7 @@ inline std::string mds_real(std::string_view encoding, double value, const std::
     const auto narrow = static_cast<float>(value);
     std::memcpy(out.data(), &narrow, sizeof narrow);
   } else if (encoding == "float16") {
-    const auto half = c10::Half(static_cast<float>(value));
+    const c10::Half half = half_of(value);
     std::memcpy(out.data(), &half.x, sizeof half.x);
   } else {
     TUTTI_CHECK_VALUE(false, where, "the value is ", value, ", expected an integer");
