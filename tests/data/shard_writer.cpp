@@ -80,6 +80,7 @@ TEST_CASE("ShardWriter: what would be read otherwise is refused", "[data][webdat
   refused("k", {{"TXT", "x"}}, "expected an extension in lower case");
   refused("k", {{"a/b", "x"}}, "expected an extension in lower case");
   refused("k", {{"", "x"}}, "expected an extension in lower case");
+  refused("k", {{"__key__", "x"}}, "expected an extension in lower case");
   refused("k", {{"a", "x"}, {"a", "y"}}, "\"a\" twice");
   refused("k", {{"pth", at::ones({2})}}, "call the field npy");
   writer.write("k", {{"txt", "x"}});

@@ -26,7 +26,8 @@ std::string shards_of(const TemporaryFolder& folder, std::int64_t count, std::in
   return (folder / "s-").string() + "{000.." + std::to_string(writer.shards().size() - 1) + "}.tar";
 }
 
-// One tar header with a member's bytes behind it.
+// One tar header with a member's bytes behind it. B: what the checksum adds up.
+template <class B = unsigned char>
 std::string member(const std::string& name, const std::string& bytes, char type = '0') {
   tutti::data::detail::TarHeader header{};
   name.copy(header.data(), 100);
@@ -35,7 +36,7 @@ std::string member(const std::string& name, const std::string& bytes, char type 
   std::fill_n(header.begin() + 148, 8, ' ');
   unsigned sum = 0;
   for (const char c : header) {
-    sum += static_cast<unsigned char>(c);
+    sum += static_cast<unsigned>(static_cast<B>(c));
   }
   std::snprintf(header.data() + 148, 8, "%06o", sum);
   return std::string(header.data(), header.size()) + bytes +
@@ -59,6 +60,7 @@ TEST_CASE("lists of shards expand as in bash", "[data][webdataset]") {
   CHECK(shard_paths("{0..6..3}") == Texts{"0", "3", "6"});
   CHECK(shard_paths("{-1..1}") == Texts{"-1", "0", "1"});
   CHECK(shard_paths("{a..c}") == Texts{"a", "b", "c"});
+  CHECK(shard_paths("{b..Y..2}") == Texts{"b", "Z"});
   CHECK(shard_paths("x{a,b}{1..2}") == Texts{"xa1", "xa2", "xb1", "xb2"});
   CHECK(shard_paths("{a,b{1..2},}c") == Texts{"ac", "b1c", "b2c", "c"});
   CHECK(shard_paths("a{x}b::c") == Texts{"a{x}b", "c"});
@@ -164,4 +166,24 @@ TEST_CASE("WebDataset: damaged tar files and names that lead outside are refused
   changed[130] = '7';
   write_bytes(path, changed);
   refused(path, "the checksum at byte 0 does not fit");
+}
+
+TEST_CASE("WebDataset: a header whose checksum adds signed bytes is read", "[data][webdataset]") {
+  const TemporaryFolder folder;
+  const WebDataset set(tar_of(folder, member<signed char>("\xc3\xa9.txt", "text")));
+  CHECK(set.sample(0).key() == "\xc3\xa9");
+  CHECK(set.sample(0).text("txt") == "text");
+}
+
+TEST_CASE("WebDataset: a sparse file is refused, not passed over", "[data][webdataset]") {
+  const TemporaryFolder folder;
+  const std::string pax = member("PaxHeaders/x", "22 GNU.sparse.major=1\n", 'x');
+  for (const std::string& sparse : {member("b.txt", "x", 'S'), pax + member("b.txt", "x")}) {
+    CHECK_THROWS_WITH(WebDataset(tar_of(folder, member("a.txt", "x") + sparse)),
+                      ContainsSubstring("'b.txt' at byte ") &&
+                          ContainsSubstring("is a sparse file, which is not read"));
+  }
+  CHECK(
+      WebDataset(tar_of(folder, member("PaxHeaders/x", "11 a=12345\n", 'x') + member("b.txt", "x")))
+          .size() == 1);
 }

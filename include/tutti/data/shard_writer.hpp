@@ -173,7 +173,9 @@ inline void ShardWriter::check_names(const std::string& key, const Fields& field
   std::vector<std::string_view> seen;
   for (const auto& [field, value] : fields) {
     const bool plain = !field.empty() && field.find('/') == std::string::npos &&
-                       field.find('\0') == std::string::npos && detail::lower_ascii(field) == field;
+                       field.find('\0') == std::string::npos &&
+                       !field.starts_with("__") &&  // as webdataset calls what it adds itself
+                       detail::lower_ascii(field) == field;
     TUTTI_CHECK_VALUE(plain, "ShardWriter: the sample \"", key, "\" has the field \"", field,
                       "\", expected an extension in lower case, such as jpg");
     TUTTI_CHECK_VALUE(std::find(seen.begin(), seen.end(), field) == seen.end(),

@@ -95,9 +95,10 @@ inline std::optional<std::vector<std::string>> Braces::range(std::string_view in
            ((text[0] >= 'a' && text[0] <= 'z') || (text[0] >= 'A' && text[0] <= 'Z'));
   };
   const bool letters = is_letter(parts[0]) && is_letter(parts[1]);
-  if (letters) {
-    from = parts[0][0];
-    to = parts[1][0];
+  constexpr std::string_view alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  if (letters) {  // with nothing between Z and a, as Python's braceexpand has it
+    from = static_cast<std::int64_t>(alphabet.find(parts[0]));
+    to = static_cast<std::int64_t>(alphabet.find(parts[1]));
   } else if (!number(parts[0], from) || !number(parts[1], to)) {
     return std::nullopt;
   }
@@ -114,8 +115,8 @@ inline std::optional<std::vector<std::string>> Braces::range(std::string_view in
   limit(static_cast<std::size_t>((to - from) / step));
   std::vector<std::string> out;
   for (std::int64_t i = from; step > 0 ? i <= to : i >= to; i += step) {
-    std::string digits =
-        letters ? std::string(1, static_cast<char>(i)) : std::to_string(std::abs(i));
+    std::string digits = letters ? std::string(1, alphabet[static_cast<std::size_t>(i)])
+                                 : std::to_string(std::abs(i));
     const std::size_t sign = !letters && i < 0 ? 1 : 0;
     if (digits.size() + sign < width) {
       digits.insert(0, width - sign - digits.size(), '0');

@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -54,11 +55,15 @@ inline std::uint64_t tar_number(const TarHeader& header, std::size_t offset, std
 }
 
 inline bool tar_checksum_fits(const TarHeader& header) {
-  std::uint64_t sum = 0;
+  std::int64_t sum = 0;
+  std::int64_t of_signed = 0;  // as some programs of old add them
   for (std::size_t i = 0; i < header.size(); ++i) {
-    sum += i >= 148 && i < 156 ? ' ' : static_cast<unsigned char>(header[i]);
+    const char byte = i >= 148 && i < 156 ? ' ' : header[i];
+    sum += static_cast<unsigned char>(byte);
+    of_signed += static_cast<signed char>(byte);
   }
-  return sum == tar_number(header, 148, 8);
+  const auto want = static_cast<std::int64_t>(tar_number(header, 148, 8));
+  return sum == want || of_signed == want;
 }
 
 // The value of one of pax's records, "<length> <key>=<value>\n"; empty when there is none.
@@ -123,14 +128,33 @@ class TarPart {
   std::string_view bytes_;
 };
 
+// What entries of their own say of the file behind them, by pax ('x') or GNU ('L').
+struct TarExtra {
+  std::string name{};
+  std::optional<std::uint64_t> size{};
+  bool is_sparse = false;
+
+  void read_pax(std::string_view records) {
+    name = pax_value(records, "path");
+    const std::string number = pax_value(records, "size");
+    std::uint64_t value = 0;
+    const auto read = std::from_chars(number.data(), number.data() + number.size(), value);
+    size = read.ec == std::errc{} ? std::optional(value) : std::nullopt;
+    is_sparse = !pax_value(records, "GNU.sparse.major").empty() ||
+                !pax_value(records, "GNU.sparse.size").empty();
+  }
+  void read_gnu(std::string records) {
+    name = std::move(records);
+    name.resize(std::min(name.find('\0'), name.size()));
+  }
+};
+
 // Calls see(TarEntry) for every file and folder, in their order. Links and devices are left out.
 // The end is a block of zeros; that a second one follows, as the standard says, is not asked for.
 // Throws c10::Error, naming the file, when it is no tar file, is compressed or is cut off.
 template <class File, class See>
 void read_tar(const File& file, const See& see) {
-  std::string long_name;
-  std::uint64_t long_size = 0;
-  bool has_long_size = false;
+  TarExtra extra;
   std::uint64_t begin = 0;  // of an entry's first header
   TarHeader header{};
   for (std::uint64_t at = 0;;) {
@@ -148,30 +172,26 @@ void read_tar(const File& file, const See& see) {
                 at == 0 ? "no tar file that can be read, or a compressed one" : "damaged",
                 ": the checksum at byte ", at, " does not fit");
     const char type = header[156];
-    const std::uint64_t size =
-        has_long_size && type != 'x' && type != 'L' ? long_size : tar_number(header, 124, 12);
+    const bool is_extra = type == 'x' || type == 'L';
+    const std::uint64_t size = extra.size && !is_extra ? *extra.size : tar_number(header, 124, 12);
     const std::uint64_t offset = at + tar_block;
     TUTTI_CHECK(size <= file.size() - offset, "'", file.path(), "' is cut off: it has ",
                 file.size(), " bytes, and '", tar_name(header), "' at byte ", at, " has ", size);
     const std::uint64_t next = offset + (size + tar_block - 1) / tar_block * tar_block;
     if (type == 'x') {
-      const std::string records = file.read(offset, size);
-      long_name = pax_value(records, "path");
-      const std::string number = pax_value(records, "size");
-      has_long_size = std::from_chars(number.data(), number.data() + number.size(), long_size).ec ==
-                      std::errc{};
+      extra.read_pax(file.read(offset, size));
     } else if (type == 'L') {
-      long_name = file.read(offset, size);
-      long_name.resize(std::min(long_name.find('\0'), long_name.size()));
+      extra.read_gnu(file.read(offset, size));
     } else if (type != 'g' && type != 'K') {
+      const std::string name = extra.name.empty() ? tar_name(header) : extra.name;
+      TUTTI_CHECK(type != 'S' && !extra.is_sparse, "'", file.path(), "': '", name, "' at byte ", at,
+                  " is a sparse file, which is not read; write the tar file without --sparse");
       const bool is_folder = type == '5';
       if (is_folder || type == '0' || type == '\0' || type == '7') {
-        std::string name = long_name.empty() ? tar_name(header) : long_name;
         see(TarEntry{tidy_tar_name(name), name, is_folder, begin, offset, is_folder ? 0 : size,
                      next});
       }
-      long_name.clear();
-      has_long_size = false;
+      extra = {};
       begin = next;
     }
     at = next;
