@@ -108,7 +108,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const char* const only = std::getenv("TUTTI_FUZZ_READER");
   file.write({reinterpret_cast<const char*>(data + 1), size - 1});
   try {
-    read((only != nullptr ? static_cast<unsigned>(*only - '0') : data[0]) % 7, file, std::string(reinterpret_cast<const char*>(data + 1), size - 1));
+    read((only != nullptr ? static_cast<unsigned>(*only - '0') : data[0]) % 7, file,
+         std::string(reinterpret_cast<const char*>(data + 1), size - 1));
   } catch (const c10::Error&) {
   }
   return 0;

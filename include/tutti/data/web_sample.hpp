@@ -27,7 +27,8 @@
 namespace tutti::data {
 
 /// One sample of a WebDataset: the members of a tar file that share a key, each with a field, the
-/// part of its name behind the first dot, in lower case.
+/// part of its name behind the first dot, A to Z in lower case (webdataset changes other letters,
+/// too).
 ///
 /// Where a field is asked for, "jpg;jpeg;png" is the first of them that the sample has.
 class WebSample {
