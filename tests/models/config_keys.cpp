@@ -480,6 +480,7 @@ TEST_CASE("a folder of hostile sizes is refused before a model of them is made",
 
 TEST_CASE("every key of an adapter_config.json is read, refused or without an effect",
           "[models][lora][config]") {
+  using tutti::detail::to_text;
   const auto read = [](std::string_view key, std::string_view value) {
     const TemporaryFolder folder;
     PretrainedConfig config = config_of(R"({"peft_type": "LORA", "target_modules": ["q_proj"]})");
@@ -487,7 +488,10 @@ TEST_CASE("every key of an adapter_config.json is read, refused or without an ef
     write_bytes(folder / "adapter_config.json", tutti::detail::to_text(Json(config.values())));
     tutti::LoRA lora = tutti::functional::read_lora(folder.path().string());
     lora.validate();
-    return tutti::detail::to_text(tutti::detail::adapter_config(lora, false));
+    return lora;
+  };
+  const auto options = [](const tutti::LoRA& lora) {
+    return to_text(Json(tutti::detail::adapter_keys(lora, false)));
   };
   const std::vector<Key> keys{
       {"task_type", "\"CAUSAL_LM\""},
@@ -542,7 +546,7 @@ TEST_CASE("every key of an adapter_config.json is read, refused or without an ef
       {"arrow_config", "{\"a\": 1}", Is::refused},
       {"kasa_config", "{\"a\": 1}", Is::refused},
       {"ensure_weight_tying", "true", Is::refused}};
-  const std::string base = read("r", "8");
+  const std::string base = options(read("r", "8"));
   for (const Key& key : keys) {
     INFO(key.name << " = " << key.value);
     if (key.is == Is::refused) {
@@ -551,7 +555,12 @@ TEST_CASE("every key of an adapter_config.json is read, refused or without an ef
       CHECK_THAT(said,
                  ContainsSubstring(std::string(key.name) + " is " + tutti::detail::to_text(value)));
     } else {
-      CHECK((read(key.name, key.value) != base) == (key.is == Is::read));
+      const tutti::LoRA lora = read(key.name, key.value);
+      CHECK((options(lora) != base) == (key.is == Is::read));
+      if (key.name != "inference_mode") {  // what is written is there to be used
+        const Json written = tutti::detail::adapter_config(lora, false);
+        CHECK(written[key.name] == tutti::detail::parse_json(key.value));
+      }
     }
     if (key.name == "r" || key.name == "lora_alpha" || key.name == "use_dora") {
       CHECK_THAT(refusal([&] { static_cast<void>(read(key.name, "\"x\"")); }),
