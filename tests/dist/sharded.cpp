@@ -11,6 +11,7 @@
 
 #include <ATen/ATen.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
@@ -181,6 +182,80 @@ TEST_CASE("rank body: the mean of gradients", "[.rank]") {
     pass(*sharding, [&] { return model->forward(rows(*group)).square().mean(); });
     const auto& one = named(*sharding, "a.linear.weight");
     CHECK(gradient(*sharding, one).allclose(alone->a->linear->weight.grad() * 2, 1e-12, 1e-14));
+  }
+}
+
+namespace {
+
+/// A frozen layer with a trained one beside it, each of its own type, and a trained one of a third.
+struct AdaptedImpl final : torch::nn::Module, tutti::nn::Unit {
+  AdaptedImpl()
+      : base(register_module("base", torch::nn::Linear(5, 5))),
+        adapter(register_module("adapter", torch::nn::Linear(5, 5))) {
+    base->to(at::kBFloat16);
+    for (const at::Tensor& parameter : base->parameters()) {
+      parameter.set_requires_grad(false);
+    }
+    adapter->to(at::kDouble);
+    scale = register_parameter("scale", at::full({5}, 0.5F));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return in_unit(x, [&](const at::Tensor& y) {
+      const at::Tensor fixed =
+          at::linear(y, base->weight.to(at::kDouble), base->bias.to(at::kDouble));
+      return fixed * scale.to(at::kDouble) + adapter(y).tanh();
+    });
+  }
+  torch::nn::Linear base, adapter;
+  at::Tensor scale;
+};
+TORCH_MODULE(Adapted);
+
+std::shared_ptr<torch::nn::SequentialImpl> adapted() {
+  torch::manual_seed(1);
+  return std::make_shared<torch::nn::SequentialImpl>(Adapted(), Adapted());
+}
+
+}  // namespace
+
+TEST_CASE("rank body: a unit of several types", "[.rank]") {
+  const auto group = dist::initialize();
+  const auto alone = adapted();
+  alone->forward(all_rows()).square().mean().backward();
+  for (const ShardStage stage : stages) {
+    INFO(to_string(stage));
+    const auto model = adapted();
+    const auto sharding = dist::shard(*model, group, {.stage = stage});
+    const at::Tensor frozen = model->named_parameters()["1.base.weight"];
+    CHECK((frozen.storage().nbytes() > 0) == (stage != ShardStage::parameters));
+    pass(*sharding, [&] { return model->forward(rows(*group)).square().mean(); });
+    for (const auto& one : sharding->parameters()) {
+      INFO(one.name);
+      const at::Tensor expected = alone->named_parameters()[one.name];
+      CHECK(one.shard.scalar_type() == expected.scalar_type());
+      const at::Tensor mean = gradient(*sharding, one);
+      REQUIRE(mean.defined() == expected.grad().defined());
+      if (mean.defined()) {
+        const double rounding = mean.scalar_type() == at::kDouble ? 1e-12 : 1e-6;
+        CHECK(mean.allclose(expected.grad(), rounding, rounding));
+      }
+    }
+    {
+      const auto whole = sharding->summon(/*write_back=*/true);
+      CHECK(frozen.equal(alone->named_parameters()["1.base.weight"]));
+      const c10::NoGradGuard no_grad;
+      frozen.fill_(3);
+    }
+    const auto& one = named(*sharding, "1.base.weight");
+    CHECK(sharding->whole_of(one, one.shard).eq(3).all().item<bool>());
+  }
+  // All compute, and travel, in one type then.
+  const auto model = adapted();
+  const auto sharding =
+      dist::shard(*model, group, {.stage = ShardStage::parameters, .param_dtype = at::kBFloat16});
+  for (const auto& one : sharding->parameters()) {
+    CHECK(one.shard.scalar_type() == alone->named_parameters()[one.name].scalar_type());
+    CHECK(one.whole.scalar_type() == at::kBFloat16);
   }
 }
 
@@ -403,11 +478,14 @@ TEST_CASE("rank body: what cannot be sharded", "[.rank]") {
                ContainsSubstring("the unit 'empty' has no parameters of its own"));
   }
   {
-    auto mixed = net();
-    mixed->a->linear->to(at::kFloat);
-    mixed->a->register_parameter("other", at::ones({2}, at::kDouble));
-    CHECK_THAT(refused(*mixed, {.stage = ShardStage::parameters}),
-               ContainsSubstring("expected one floating type and device in a unit"));
+    auto whole_numbers = net();
+    whole_numbers->a->register_parameter("other", at::ones({2}, at::kInt), false);
+    CHECK_THAT(refused(*whole_numbers, {.stage = ShardStage::parameters}),
+               ContainsSubstring("sharding: 'a.other' is Int, expected a floating type"));
+    auto elsewhere = net();
+    elsewhere->a->register_parameter("other", at::ones({2}, at::kMeta));
+    CHECK_THAT(refused(*elsewhere, {.stage = ShardStage::parameters}),
+               ContainsSubstring("expected one device in a unit"));
   }
   {
     auto twice = net();
@@ -436,6 +514,10 @@ TEST_CASE("a rank has rows of each parameter as fully_shard gives it", "[dist][s
 
 TEST_CASE("shards get the mean of all ranks' gradients", "[dist][sharded]") {
   CHECK(run_ranks("rank body: the mean of gradients", 3) == all_passed);
+}
+
+TEST_CASE("the parameters of a unit keep their types", "[dist][sharded]") {
+  CHECK(run_ranks("rank body: a unit of several types", 3) == all_passed);
 }
 
 TEST_CASE("a unit's parameters are there while it runs, and within summon", "[dist][sharded]") {

@@ -15,6 +15,7 @@
 #include <tutti/core/detail/unit_slot.hpp>
 #include <tutti/dist/detail/flat_unit.hpp>
 #include <tutti/dist/detail/module_state.hpp>
+#include <tutti/dist/detail/sharded_unit.hpp>
 #include <tutti/dist/detail/unit_parameters.hpp>
 #include <tutti/dist/sharding.hpp>
 
@@ -75,7 +76,7 @@ class ShardedDataParallel final : public Sharding {
   class BeforeUnit;
   class SummonedUnits;
   struct Place {
-    FlatUnit* unit;
+    FlatUnit* part;
     std::size_t index;
   };
 
@@ -88,7 +89,8 @@ class ShardedDataParallel final : public Sharding {
     return averaging_ && options_.stage >= ShardStage::gradients && !options_.reduce_at_end;
   }
   [[nodiscard]] const detail::FlatParameter& flat_of(const ShardedParameter& one,
-                                                     const FlatUnit** unit) const;
+                                                     const FlatUnit** part) const;
+  [[nodiscard]] std::vector<FlatUnit*> parts() const;
 
   at::Tensor enter(Bracket& bracket, const at::Tensor& x);
   at::Tensor leave(Bracket& bracket, const at::Tensor& y);
@@ -100,7 +102,7 @@ class ShardedDataParallel final : public Sharding {
   ShardingOptions options_;
   std::shared_ptr<Communicator> shard_group_;
   std::shared_ptr<Communicator> replicas_;  // null: there is one copy
-  FlatUnit root_;
+  detail::ShardedUnit root_;
   std::vector<std::unique_ptr<Bracket>> brackets_;
   std::vector<ShardedParameter> parameters_;
   std::unordered_map<const void*, Place> places_;  // by parameter
@@ -137,7 +139,7 @@ class ShardedDataParallel::Bracket final : public ::tutti::detail::UnitHolder {
 
   ShardedDataParallel& owner;
   ::tutti::detail::UnitSlot& slot;
-  FlatUnit unit;
+  detail::ShardedUnit unit;
   Bracket* next = nullptr;  // which ran after it last time
   std::int64_t open = 0;    // so many runs of this pass have their gradients still to come
   bool ready = false;       // its gradients are complete, in this backward pass
@@ -176,20 +178,20 @@ class ShardedDataParallel::BeforeUnit final : public torch::autograd::Node {
 
 class ShardedDataParallel::SummonedUnits final : public Summoned {
  public:
-  SummonedUnits(std::vector<FlatUnit*> units, bool write_back)
-      : units_(std::move(units)), write_back_(write_back) {
-    for (FlatUnit* unit : units_) {
-      unit->summon();
+  SummonedUnits(std::vector<FlatUnit*> parts, bool write_back)
+      : parts_(std::move(parts)), write_back_(write_back) {
+    for (FlatUnit* part : parts_) {
+      part->summon();
     }
   }
   ~SummonedUnits() override {
-    for (FlatUnit* unit : units_) {
-      unit->release(write_back_);
+    for (FlatUnit* part : parts_) {
+      part->release(write_back_);
     }
   }
 
  private:
-  std::vector<FlatUnit*> units_;
+  std::vector<FlatUnit*> parts_;
   bool write_back_;
 };
 
@@ -221,7 +223,7 @@ TUTTI_INLINE ShardedDataParallel::ShardedDataParallel(torch::nn::Module& module,
     shard_group_ = group_->subgroup(same_copy);
     replicas_ = group_->subgroup(same_part);
   }
-  root_ = FlatUnit("", how(/*stays=*/true));
+  root_ = detail::ShardedUnit("", how(/*stays=*/true));
   find_units(module);
   shard(module, state);
 }
@@ -301,7 +303,7 @@ TUTTI_INLINE void ShardedDataParallel::find_units(torch::nn::Module& module) {
 
 TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
                                              const detail::ModuleState& state) {
-  std::unordered_map<const torch::nn::Module*, FlatUnit*> units;
+  std::unordered_map<const torch::nn::Module*, detail::ShardedUnit*> units;
   for (const auto& bracket : brackets_) {
     units[dynamic_cast<torch::nn::Module*>(&bracket->slot)] = &bracket->unit;
   }
@@ -316,28 +318,20 @@ TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
     }
     (use.unit == nullptr ? root_ : *units.at(use.unit)).add(use.name, use.parameter);
   }
-  std::vector<FlatUnit*> all;
-  if (!root_.empty()) {
-    all.push_back(&root_);
-  }
   for (const auto& bracket : brackets_) {
     TUTTI_CHECK(!bracket->unit.empty(), "sharding: the unit '", bracket->unit.name(),
                 "' has no parameters of its own (others may share them); remove its nn::Unit");
-    all.push_back(&bracket->unit);
-  }
-  for (const FlatUnit* unit : all) {
-    unit->check();
   }
   group_->broadcast(state.everything(), 0);
-  for (FlatUnit* unit : all) {
-    unit->seal();
-    for (std::size_t i = 0; i < unit->parameters().size(); ++i) {
-      places_[unit->parameters()[i].whole.unsafeGetTensorImpl()] = {unit, i};
+  for (FlatUnit* part : parts()) {
+    part->seal();
+    for (std::size_t i = 0; i < part->parameters().size(); ++i) {
+      places_[part->parameters()[i].whole.unsafeGetTensorImpl()] = {part, i};
     }
   }
   for (const detail::UnitParameter& use : uses) {
     const Place& place = places_.at(use.parameter.unsafeGetTensorImpl());
-    const detail::FlatParameter& one = place.unit->parameters()[place.index];
+    const detail::FlatParameter& one = place.part->parameters()[place.index];
     parameters_.push_back({use.name, one.whole, one.shard, one.first});
   }
   const bool in_backward = options_.stage == ShardStage::gradients && !options_.reduce_at_end;
@@ -346,6 +340,21 @@ TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
       bracket->slot.hold(bracket.get());
     }
   }
+}
+
+// Of all units, the root's first.
+TUTTI_INLINE std::vector<detail::FlatUnit*> ShardedDataParallel::parts() const {
+  std::vector<FlatUnit*> out;
+  const auto take = [&](const detail::ShardedUnit& unit) {
+    for (const auto& part : unit.parts()) {
+      out.push_back(part.get());
+    }
+  };
+  take(root_);
+  for (const auto& bracket : brackets_) {
+    take(bracket->unit);
+  }
+  return out;
 }
 
 TUTTI_INLINE void ShardedDataParallel::before_forward(bool last) {
@@ -380,9 +389,7 @@ TUTTI_INLINE void ShardedDataParallel::after_backward() {
   }
   if (std::exchange(averaging_, false)) {
     reduce_in_order(/*all=*/true);
-    if (root_.trains()) {
-      root_.reduce();
-    }
+    root_.reduce();
     for (const auto& bracket : brackets_) {
       bracket->unit.settle();
     }
@@ -488,46 +495,39 @@ TUTTI_INLINE void ShardedDataParallel::gradients_leave(Bracket& bracket) {
 // differ: all make the same calls in the same order.
 TUTTI_INLINE void ShardedDataParallel::reduce_in_order(bool all) {
   while (to_reduce_ > 0 && (all || brackets_[to_reduce_ - 1]->ready)) {
-    FlatUnit& unit = brackets_[--to_reduce_]->unit;
-    if (unit.trains()) {
-      unit.reduce();
-    }
+    brackets_[--to_reduce_]->unit.reduce();
   }
 }
 
 TUTTI_INLINE at::Tensor ShardedDataParallel::shard_of(const at::Tensor& parameter) const {
   const auto place = places_.find(parameter.unsafeGetTensorImpl());
   return place == places_.end() ? parameter
-                                : place->second.unit->parameters()[place->second.index].shard;
+                                : place->second.part->parameters()[place->second.index].shard;
 }
 
 TUTTI_INLINE std::unique_ptr<Summoned> ShardedDataParallel::summon(bool write_back) {
-  std::vector<FlatUnit*> units;
-  const auto take = [&](FlatUnit& unit) {
-    if (!unit.empty() && !unit.always_whole()) {
-      TUTTI_CHECK(!unit.summoned(), "sharding: the parameters are summoned already; use those");
-      units.push_back(&unit);
+  std::vector<FlatUnit*> taken;
+  for (FlatUnit* part : parts()) {
+    if (!part->always_whole()) {
+      TUTTI_CHECK(!part->summoned(), "sharding: the parameters are summoned already; use those");
+      taken.push_back(part);
     }
-  };
-  take(root_);
-  for (const auto& bracket : brackets_) {
-    take(bracket->unit);
   }
-  return std::make_unique<SummonedUnits>(std::move(units), write_back);
+  return std::make_unique<SummonedUnits>(std::move(taken), write_back);
 }
 
 TUTTI_INLINE const detail::FlatParameter& ShardedDataParallel::flat_of(
-    const ShardedParameter& one, const FlatUnit** unit) const {
+    const ShardedParameter& one, const FlatUnit** part) const {
   const auto place = places_.find(one.whole.unsafeGetTensorImpl());
   TUTTI_CHECK(place != places_.end(), "sharding: '", one.name, "' is not of this model");
-  *unit = place->second.unit;
-  return place->second.unit->parameters()[place->second.index];
+  *part = place->second.part;
+  return place->second.part->parameters()[place->second.index];
 }
 
 TUTTI_INLINE at::Tensor ShardedDataParallel::part_of(const ShardedParameter& like,
                                                      const at::Tensor& whole) const {
-  const FlatUnit* unit = nullptr;
-  const detail::FlatParameter& one = flat_of(like, &unit);
+  const FlatUnit* unused = nullptr;
+  const detail::FlatParameter& one = flat_of(like, &unused);
   TUTTI_CHECK(whole.sizes() == at::IntArrayRef(one.sizes), "sharding: a tensor ", whole.sizes(),
               " is to be cut as '", one.name, "', which is ", at::IntArrayRef(one.sizes));
   return one.view(one.flat(whole).contiguous(), one.first * one.row, one.mine).clone();
@@ -535,11 +535,11 @@ TUTTI_INLINE at::Tensor ShardedDataParallel::part_of(const ShardedParameter& lik
 
 TUTTI_INLINE at::Tensor ShardedDataParallel::whole_of(const ShardedParameter& like,
                                                       const at::Tensor& part) const {
-  const FlatUnit* unit = nullptr;
-  const detail::FlatParameter& one = flat_of(like, &unit);
+  const FlatUnit* in = nullptr;
+  const detail::FlatParameter& one = flat_of(like, &in);
   TUTTI_CHECK(part.sizes() == one.shard.sizes(), "sharding: a part of '", one.name, "' is ",
               part.sizes(), ", expected ", one.shard.sizes());
-  return unit->whole_of(one, part);
+  return in->whole_of(one, part);
 }
 
 TUTTI_INLINE std::unique_ptr<Sharding> shard(torch::nn::Module& module,

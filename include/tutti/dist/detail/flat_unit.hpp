@@ -70,8 +70,8 @@ inline int divided_ahead(int ranks) {
   return out;
 }
 
-/// The parameters of a unit: one flat memory [whole], of which rank j's part is [S]: its chunks,
-/// each padded to the first rank's, one behind the other. Messages are [ranks, S].
+/// Parameters of one type: one flat memory [whole], of which rank j's part is [S]: its chunks, each
+/// padded to the first rank's, one behind the other. Messages are [ranks, S].
 ///
 /// Source: PyTorch 2.11, `torch/distributed/fsdp/_fully_shard`.
 class FlatUnit {
@@ -84,30 +84,24 @@ class FlatUnit {
     bool stays = true;  ///< the whole is always there
   };
 
-  FlatUnit(std::string name, How how) : how_(std::move(how)), name_(std::move(name)) {}
+  explicit FlatUnit(How how) : how_(std::move(how)) {}
 
+  /// parameter: of the type and on the device of those before it.
   void add(const std::string& name, const at::Tensor& parameter) {
     parameters_.emplace_back(name, parameter, how_.group->size(), how_.group->rank());
   }
 
-  /// Refuses parameters that cannot travel together.
-  void check() const;
-
   /// Moves the parameters into the flat memory; nothing can be added from now on.
   void seal();
 
-  [[nodiscard]] const std::string& name() const { return name_; }
-  [[nodiscard]] bool stays() const { return how_.stays; }
   [[nodiscard]] bool here() const { return here_; }
   /// The model always has the parameters whole and in their own type.
   [[nodiscard]] bool always_whole() const { return how_.stays && !how_.param_dtype; }
-  [[nodiscard]] bool empty() const { return parameters_.empty(); }
   [[nodiscard]] bool trains() const {
     return std::any_of(parameters_.begin(), parameters_.end(),
                        [](const FlatParameter& one) { return one.trains(); });
   }
   [[nodiscard]] std::vector<FlatParameter>& parameters() { return parameters_; }
-  [[nodiscard]] std::optional<at::ScalarType> param_dtype() const { return how_.param_dtype; }
 
   /// Asks the other ranks for their parts, and does not wait.
   void start_gather();
@@ -155,7 +149,6 @@ class FlatUnit {
   void set_views(const at::Tensor& memory);
 
   How how_;
-  std::string name_;
   std::vector<FlatParameter> parameters_;
   at::TensorOptions shard_options_;
   std::int64_t numel_ = 0;  // of the whole
@@ -235,18 +228,6 @@ TUTTI_INLINE void FlatUnit::each_piece(
   if (rest > 0) {
     copy(parts.select(0, full).narrow(0, at, rest * one.row),
          whole.narrow(0, full * chunk, rest * one.row));
-  }
-}
-
-TUTTI_INLINE void FlatUnit::check() const {
-  const at::Tensor& model = parameters_.front().whole;
-  for (const FlatParameter& one : parameters_) {
-    TUTTI_CHECK(one.whole.scalar_type() == model.scalar_type() &&
-                    one.whole.device() == model.device() && one.whole.is_floating_point(),
-                "sharding: '", one.name, "' is ", one.whole.scalar_type(), " on ",
-                one.whole.device(), " and '", parameters_.front().name, "' of the same unit ",
-                model.scalar_type(), " on ", model.device(),
-                "; expected one floating type and device in a unit, move the model to one");
   }
 }
 
