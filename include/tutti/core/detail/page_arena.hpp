@@ -197,7 +197,8 @@ TUTTI_INLINE PageArena::Runs::iterator PageArena::grow(std::size_t size) {
 #ifdef MADV_HUGEPAGE
   static_cast<void>(::madvise(begin_ + held_, to - held_, MADV_HUGEPAGE));  // a hint
 #endif
-  add(std::exchange(held_, to), to - held_);
+  const std::size_t before = std::exchange(held_, to);
+  add(before, to - before);
   return std::prev(free_.end());
 }
 
