@@ -4,7 +4,7 @@ function(run)
   list(JOIN ARGN " " command)
   message(STATUS "${command}")
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE failed)
-  if(failed)
+  if(failed AND NOT failed EQUAL 77) # a test program that has skipped a case, and said why
     message(FATAL_ERROR "failed (${failed}): ${command}")
   endif()
 endfunction()
@@ -16,7 +16,10 @@ run(${CMAKE_COMMAND} -S ${TUTTI_SOURCE}/tests/aarch64/project -B ${build} -G ${G
 run(${CMAKE_COMMAND} --build ${build})
 file(STRINGS ${build}/run-with emulator)
 
-run(${CMAKE_COMMAND} -E env OMP_NUM_THREADS=1 ${emulator} ${build}/core_tests --rng-seed 0)
+# [native]: what qemu plays otherwise: limits of memory, hints for pages, programs that cannot be started, time.
+foreach(program IN ITEMS core_tests library_tests)
+  run(${CMAKE_COMMAND} -E env OMP_NUM_THREADS=1 ${emulator} ${build}/${program} --rng-seed 0 "~[native]~[.]")
+endforeach()
 foreach(machine IN ITEMS native aarch64)
   set(digits ${NATIVE})
   if(machine STREQUAL "aarch64")

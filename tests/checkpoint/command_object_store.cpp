@@ -55,7 +55,7 @@ TEST_CASE("names and files reach the program as they are", "[checkpoint][object_
 }
 
 TEST_CASE("a command that fails is told with its status and what it said",
-          "[checkpoint][object_store]") {
+          "[checkpoint][object_store][native]") {
   const TemporaryFolder folder;
   CommandObjectStore store = store_in(folder);
   CHECK_THROWS_AS(store.get_object_size("none"), ObjectNotFound);

@@ -330,7 +330,7 @@ const std::string nothing = R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}
 
 }  // namespace
 
-TEST_CASE("a header takes memory in proportion to its size", "[checkpoint][safetensors]") {
+TEST_CASE("a header takes memory in proportion to its size", "[checkpoint][safetensors][native]") {
   std::string numbers = R"({"a":[0)";
   std::string tensors = "{\"x" + nothing;
   std::string metadata = R"({"__metadata__":{"x":"")";

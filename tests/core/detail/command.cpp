@@ -32,7 +32,8 @@ TEST_CASE("a program leaves its status and what it wrote", "[checkpoint][command
   CHECK(run_command({"head", "-c", "300000", "/dev/zero"}, 20s).out.size() == 300'000);
 }
 
-TEST_CASE("a program that cannot be started or takes too long is told", "[checkpoint][command]") {
+TEST_CASE("a program that cannot be started or takes too long is told",
+          "[checkpoint][command][native]") {
   CHECK_THROWS_WITH(run_command({"no-such-program"}, 1s),
                     ContainsSubstring("cannot start 'no-such-program'"));
   CHECK_THROWS_WITH(run_command({}, 1s), ContainsSubstring("a command is empty"));

@@ -48,7 +48,7 @@ TEST_CASE("an empty tensor has the sizes, the type and the order that were asked
   CHECK_THROWS(host_empty({-1}, at::kFloat));
 }
 
-TEST_CASE("only large tensors ask for huge pages", "[core][host_empty]") {
+TEST_CASE("only large tensors ask for huge pages", "[core][host_empty][native]") {
   constexpr auto least = static_cast<std::int64_t>(least_in_huge_pages);
   at::Tensor large = host_empty({least}, at::kByte);
   const std::string middle = " hg ";

@@ -115,7 +115,7 @@ TEST_CASE("an arena without addresses gives nothing", "[page_arena]") {
   CHECK(too_many.take(1) == nullptr);
 }
 
-TEST_CASE("a program whose memory is limited gets no addresses", "[page_arena]") {
+TEST_CASE("a program whose memory is limited gets no addresses", "[page_arena][native]") {
   for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
     const pid_t child = ::fork();
     if (child == 0) {
