@@ -43,14 +43,14 @@ void read_sample(const MDSSample& sample) {
 }
 
 void read(std::string_view index, std::string_view bytes) {
-  std::vector<MDSShard> shards = detail::mds_index(index, "'index.json': ");
+  std::vector<MDSShard> shards = tutti::data::detail::mds_index(index, "'index.json': ");
   if (shards.empty() || bytes.size() < 8) {
     return;
   }
   MDSShard shard = std::move(shards[0]);
   if (shard.zip) {
     shard.zip->bytes = std::ssize(bytes);
-    tried([&] { return detail::unzip_mds(shard, bytes, "'shard': "); });
+    tried([&] { return tutti::data::detail::unzip_mds(shard, bytes, "'shard': "); });
   }
   // Fits sizes, since whoever means harm would do so, too.
   std::uint32_t samples = 0;
@@ -60,7 +60,7 @@ void read(std::string_view index, std::string_view bytes) {
   }
   shard.raw.bytes = std::ssize(bytes);
   shard.samples = samples;
-  const auto open = std::make_shared<const detail::MDSBytes>(
+  const auto open = std::make_shared<const tutti::data::detail::MDSBytes>(
       std::make_shared<const MDSShard>(std::move(shard)), nullptr, bytes, "'shard': ");
   for (std::int64_t i = 0; i < open->shard().samples; ++i) {
     tried([&] {

@@ -182,8 +182,9 @@ TUTTI_INLINE void BackboneFinetuning::apply(Init, State& state) {
       });
       if (!moved.empty()) {
         run.groups->push_back({o, g, optimizer.param_groups().size()});
-        optimizer.add_param_group(torch::optim::OptimizerParamGroup(
-            std::move(moved), optimizer.param_groups()[g].options().clone()));
+        // add_param_group may lose the options: LibTorch 2.15 has its own optimizers' alone.
+        auto& groups = optimizer.param_groups();
+        groups.emplace_back(std::move(moved), groups[g].options().clone());
       }
     }
   }
