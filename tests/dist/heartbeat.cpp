@@ -101,6 +101,28 @@ TEST_CASE("a rank that is stopped is killed before the others' timeout", "[dist]
   CHECK(std::stod(run.said) < 10);  // 1.3 on a quiet machine
 }
 
+// LibTorch and the program's own objects take their time at both ends of a process.
+TEST_CASE("heartbeat rank: stops at its end", "[.rank]") {
+  std::atexit([] { ::raise(SIGSTOP); });  // behind the end of the heartbeat, which begins later
+  dist::start_heartbeat();
+}
+
+TEST_CASE("a rank that is stopped before or behind its signs of life is killed, too",
+          "[dist][heartbeat]") {
+  const TemporaryFolder folder;
+  const auto status_of = [&](std::vector<std::string> command) {
+    return dist::launch({.nproc = 2,
+                         .stdout_file = (folder / "out").string(),
+                         .stderr_file = (folder / "err").string(),
+                         .cleanup_timeout = 5s,
+                         .command = std::move(command)});
+  };
+  const auto begin = Clock::now();
+  CHECK(status_of({"sh", "-c", "if [ $RANK = 1 ]; then kill -STOP $$; fi"}) == 128 + SIGKILL);
+  CHECK(status_of({"/proc/self/exe", "heartbeat rank: stops at its end"}) == 128 + SIGKILL);
+  CHECK(Clock::now() - begin < 60s);  // 4 s on a quiet machine; for ever before
+}
+
 TEST_CASE("a batch that does not end is noticed, and all write down their calls",
           "[dist][heartbeat]") {
   const Launched run("hangs", 1s);

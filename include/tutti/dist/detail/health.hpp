@@ -42,14 +42,15 @@ class Health {
   Health(HealthOptions options, const RunPage& page)
       : options_(options), page_(page), seen_(static_cast<std::size_t>(page.ranks())) {}
 
-  /// To be called all the time.
-  void look();
+  /// To be called all the time. started: the processes, one for each rank.
+  void look(const std::vector<std::int64_t>& started);
 
   /// Why that rank is given up: "does not run (stopped)"; empty when it is well.
   [[nodiscard]] std::string silent(int local_rank) const;
 
  private:
   struct Seen {
+    std::int64_t process = 0;
     std::uint64_t tick = 0;
     Clock::time_point ticked = Clock::now();
     std::int64_t batches = 0;
@@ -87,7 +88,7 @@ TUTTI_INLINE char process_state(std::int64_t pid) {
   return debugged ? 't' : stat[name_end + 2];
 }
 
-TUTTI_INLINE void Health::look() {
+TUTTI_INLINE void Health::look(const std::vector<std::int64_t>& started) {
   const auto now = Clock::now();
   // Where the launcher itself did not run, silence says nothing.
   const bool was_late = now - looked_ > std::chrono::milliseconds(500);
@@ -95,8 +96,12 @@ TUTTI_INLINE void Health::look() {
   for (int i = 0; i < page_.ranks(); ++i) {
     const RankSlot& slot = page_.slot(i);
     Seen& seen = seen_[static_cast<std::size_t>(i)];
+    const std::int64_t itself = slot.pid.load();  // started by what was started, perhaps
+    seen.process = itself != 0 ? itself : started[static_cast<std::size_t>(i)];
     const std::uint64_t tick = slot.tick.load();
-    if (tick != seen.tick || was_late || tick == 0) {
+    // Before its first sign of life and after the last a rank is well unless it is stopped.
+    const bool is_well = tick == 0 && process_state(seen.process) != 'T';
+    if (tick != seen.tick || was_late || is_well) {
       seen.tick = tick;
       seen.ticked = now;
     }
@@ -117,16 +122,12 @@ TUTTI_INLINE void Health::look() {
 }
 
 TUTTI_INLINE std::string Health::silent(int local_rank) const {
-  const RankSlot& slot = page_.slot(local_rank);
   const Seen& seen = seen_[static_cast<std::size_t>(local_rank)];
-  if (slot.tick.load() == 0 || slot.pid.load() == 0) {
-    return {};
-  }
   const auto silence = std::chrono::duration_cast<std::chrono::milliseconds>(looked_ - seen.ticked);
   if (options_.health_timeout.count() > 0 && silence > options_.health_timeout) {
-    const char state = process_state(slot.pid.load());
+    const char state = process_state(seen.process);
     const bool stopped = state == 'T';
-    if (state == 0 || state == 'Z' || state == 't') {
+    if (state == 0 || state == 'Z' || state == 't' || (seen.tick == 0 && !stopped)) {
       return {};
     }
     if (stopped || silence > 10 * options_.health_timeout) {
@@ -134,7 +135,7 @@ TUTTI_INLINE std::string Health::silent(int local_rank) const {
              (stopped ? " (stopped)" : " (it swaps, or gets no processor)");
     }
   }
-  return hangs(local_rank);
+  return seen.tick == 0 ? std::string() : hangs(local_rank);
 }
 
 TUTTI_INLINE std::string Health::hangs(int local_rank) const {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -254,7 +255,11 @@ TUTTI_INLINE void Watch::look_for_failures() {
 }
 
 TUTTI_INLINE void Watch::look_for_silence() {
-  health_.look();
+  std::vector<std::int64_t> started;
+  for (const Child& child : children_) {
+    started.push_back(child.pid());
+  }
+  health_.look(started);
   for (std::size_t i = 0; i < children_.size() && first_failure_ == 0; ++i) {
     const std::string why = children_[i].running() && !struck_.contains(i)
                                 ? health_.silent(static_cast<int>(i))
