@@ -531,7 +531,7 @@ TEST_CASE("keys of adapter_config.json that change the computation are refused b
            {R"(, "megatron_config": {"a": 1})", "megatron_config is {\"a\":1}"},
            {R"(, "init_lora_weights": "pissa")", "init_lora_weights is \"pissa\""},
            {R"(, "bias": "some")", "bias is \"some\""}}) {
-    CHECK_THAT(message([&] { read(text); }), ContainsSubstring(said));
+    CHECK_THAT(message([&, &config = text] { read(config); }), ContainsSubstring(said));
   }
 }
 

@@ -71,7 +71,7 @@ std::string says(const std::filesystem::path& path, std::uint64_t bytes = 64 << 
 
 TEST_CASE("a safetensors file is one whatever its first bytes are", "[checkpoint][weights]") {
   const TemporaryFolder folder;
-  for (const std::uint64_t length : {0x0280, 0x0480, 0x4b50, 0x8b1f}) {
+  for (const std::uint64_t length : {0x0280U, 0x0480U, 0x4b50U, 0x8b1fU}) {
     INFO(length);  // the bytes begin as a pickle, as a zip archive and as gzip do
     write_bytes(folder / "a.safetensors", padded(length));
     CHECK(read_weights(folder / "a.safetensors").tensor("a").numel() == 0);

@@ -19,7 +19,7 @@ using namespace tutti;
 
 namespace {
 constexpr auto change = [](State& state) { ++state.calls; };
-const auto look = [](const State&) {};
+constexpr auto look = [](const State&) {};
 }  // namespace
 
 static_assert(Algorithm<decltype(on<BatchEnd>(change))>);

@@ -85,7 +85,7 @@ TEST_CASE("the stream of a policy depends on the seed and on its name alone", "[
 
 TEST_CASE("a stream goes on bit for bit from a saved position", "[core][rng][resume]") {
   Rng rng(7, 1);
-  for (const std::uint64_t blocks : {1, 2, 3}) {  // 53 bits take two numbers of a block's four
+  for (const std::uint64_t blocks : {1U, 2U, 3U}) {  // 53 bits take two numbers of a block's four
     rng.uniform();
     CHECK(rng.position() == blocks);
   }

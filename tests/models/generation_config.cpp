@@ -84,7 +84,7 @@ TEST_CASE("a key that changes the text and is not supported is refused by name a
            {R"({"top_p": 1.5})", "top_p is 1.5"},
            {R"({"do_sample": 1})", "do_sample is 1, expected true or false"},
            {R"({"eos_token_id": "two"})", "eos_token_id is \"two\""}}) {
-    const std::string error = message([&] { read(text); });
+    const std::string error = message([&, &file = text] { read(file); });
     CHECK_THAT(error, ContainsSubstring(said));
     CHECK_THAT(error, ContainsSubstring("generation_config.json"));
   }

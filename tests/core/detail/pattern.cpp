@@ -78,6 +78,6 @@ TEST_CASE("what a pattern cannot say is refused with its place", "[core][pattern
                                                         {"\\q", "\\q is not supported"},
                                                         {"a\\", "nothing follows the last \\"}}) {
     CAPTURE(expression);
-    CHECK_THAT(message([&] { Pattern{expression}; }), ContainsSubstring(said));
+    CHECK_THAT(message([&, &text = expression] { Pattern{text}; }), ContainsSubstring(said));
   }
 }

@@ -20,8 +20,15 @@
 
 namespace tutti::dist::detail {
 
+/// A store with what c10d's has since LibTorch 2.8 at the latest, in older ones too.
+struct NewStore : c10d::Store {
+  using c10d::Store::Store;
+  virtual c10::intrusive_ptr<c10d::Store> clone() = 0;
+  virtual std::vector<std::string> listKeys() = 0;
+};
+
 /// A client of a KeyServer. Rank 0's also serves it.
-class DoorStore final : public c10d::Store {
+class DoorStore final : public NewStore {
  public:
   using Milliseconds = std::chrono::milliseconds;
 
@@ -95,7 +102,7 @@ TUTTI_INLINE Packed question(KeyCall call, const std::vector<std::string>& keys)
 
 TUTTI_INLINE DoorStore::DoorStore(std::string host, int port, std::string token,
                                   Milliseconds timeout, std::shared_ptr<ServedKeys> served)
-    : c10d::Store(timeout),
+    : NewStore(timeout),
       host_(std::move(host)),
       port_(port),
       token_(std::move(token)),

@@ -498,29 +498,28 @@ class Fused final : public torch::optim::Optimizer,
     for (Plan& plan : plans_) {
       update(plan, extras, averaging);
     }
-    if constexpr (detail::StepsOnShards<Hyper>) {
-      if (shards_ != nullptr) {
-        update_shards(extras);
-      }
+    if (shards_ != nullptr) {
+      update_shards(extras);
     }
     for (Plan& plan : plans_) {
       finish(plan);
     }
   }
 
-  // What no loop has updated, where ranks have rows of it.
-  void update_shards(const detail::StepExtras* extras) const
-    requires detail::StepsOnShards<Hyper>
-  {
-    std::vector<detail::ShardedBucket<Hyper>> buckets;
-    for (const Plan& plan : plans_) {
-      for (const detail::Bucket& bucket : plan.buckets) {
-        if (!has_views(bucket, extras)) {
-          buckets.push_back({plan.options->hyper, plan.options->initial_lr, bucket});
+  // What no loop has updated, where ranks have rows of it. (No constraint of the function: Clang 14
+  // instantiates those whose constraint fails, too, where it instantiates the class by name.)
+  void update_shards(const detail::StepExtras* extras) const {
+    if constexpr (detail::StepsOnShards<Hyper>) {
+      std::vector<detail::ShardedBucket<Hyper>> buckets;
+      for (const Plan& plan : plans_) {
+        for (const detail::Bucket& bucket : plan.buckets) {
+          if (!has_views(bucket, extras)) {
+            buckets.push_back({plan.options->hyper, plan.options->initial_lr, bucket});
+          }
         }
       }
+      Rule<Hyper>::update_shards(buckets, *shards_);
     }
-    Rule<Hyper>::update_shards(buckets, *shards_);
   }
 
   static bool has_views(const detail::Bucket& bucket, const detail::StepExtras* extras) {

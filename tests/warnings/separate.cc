@@ -1,0 +1,1 @@
+#include <tutti/separate.hpp>
