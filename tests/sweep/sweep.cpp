@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "fake_program.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
+#include "sweep/fake_program.hpp"
 
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "fake_program.hpp"
 #include "support/catch.hpp"
+#include "sweep/fake_program.hpp"
 
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;
