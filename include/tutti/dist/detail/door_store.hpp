@@ -20,7 +20,7 @@
 
 namespace tutti::dist::detail {
 
-/// A store with what c10d's has since LibTorch 2.8 at the latest, in older ones too.
+/// A store with what c10d's has in LibTorch 2.11, with older ones too.
 struct NewStore : c10d::Store {
   using c10d::Store::Store;
   virtual c10::intrusive_ptr<c10d::Store> clone() = 0;
