@@ -25,6 +25,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/version.h>
 
 // LibTorch's packages contain Gloo but not its headers; see gloo_shim/gloo/algorithm.h.
 #if !__has_include(<gloo/context.h>)
@@ -117,6 +118,8 @@ inline c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environm
     options.timeout = timeout;
     if (options.isServer) {
       options.masterListenFd = listen_for_store(environment).release();  // the store closes it
+      // LibTorch 2.7's newer backend takes no socket that listens already; 2.11's does.
+      options.useLibUV = TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 11;
     }
     connection.store = c10::make_intrusive<c10d::TCPStore>(store_host(environment), options);
   }
