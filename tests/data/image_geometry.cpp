@@ -24,10 +24,10 @@ void check(const std::string& key, const at::Tensor& x,
            const std::function<at::Tensor(const at::Tensor&)>& f) {
   INFO(key);
   const at::Tensor before = x.clone();
-  CHECK(f(x).equal(golden(key)));
+  CHECK(vision_golden::equals(f(x), key));
   const at::Tensor batch = f(at::stack({x, x.flip(-1)}));
   CHECK(batch.dim() == 4);
-  CHECK(batch[0].equal(golden(key)));
+  CHECK(vision_golden::equals(batch[0], key));
   CHECK(batch[1].equal(f(x.flip(-1))));
   CHECK(x.equal(before));
 }

@@ -263,12 +263,16 @@ TEST_CASE("programs of another torch, machine or export are refused before they 
   CHECK(said_of(package("net"), {.expect_sha256 = Code::digest(
                                      "sha256", read_bytes(package("net") + "/compiled.json"))}) ==
         "not refused");
-  CHECK_THAT(code.said(), ContainsSubstring("forward.so' does not load"));
-  write_bytes(code.folder / "eval.so", "another");
-  CHECK_THAT(code.said(), ContainsSubstring("eval.so' has the XXH64"));
-  std::filesystem::remove(code.folder / "backward.so");
-  CHECK_THAT(code.said(),
-             ContainsSubstring("there is no program") && ContainsSubstring("backward.so"));
+  if (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 11) {
+    CHECK_THAT(code.said(), ContainsSubstring("forward.so' does not load"));
+    write_bytes(code.folder / "eval.so", "another");
+    CHECK_THAT(code.said(), ContainsSubstring("eval.so' has the XXH64"));
+    std::filesystem::remove(code.folder / "backward.so");
+    CHECK_THAT(code.said(),
+               ContainsSubstring("there is no program") && ContainsSubstring("backward.so"));
+  } else {
+    CHECK_THAT(code.said(), ContainsSubstring("needs LibTorch 2.11 or newer"));
+  }
   CHECK(tutti::models::detail::processor_flags("processor : 0\nflags\t\t: fpu avx2\n") ==
         std::set<std::string>{"avx2", "fpu"});
   CHECK(tutti::models::detail::processor_flags("").empty());

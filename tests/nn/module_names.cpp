@@ -28,7 +28,7 @@ TEST_CASE("a text is an expression for the whole name", "[nn][names]") {
   CHECK_FALSE(names.lists(R"(.*\.[01]\.(q|v)_proj)"));
   const ModuleNames plain = "q_proj";
   CHECK_FALSE(plain.contains("layers.0.q_proj"));
-  CHECK_FALSE(plain == ModuleNames({"q_proj"}));
+  CHECK_FALSE(plain == ModuleNames{"q_proj"});
   CHECK(plain == ModuleNames("q_proj"));
   CHECK_THROWS_AS(ModuleNames("(q_proj"), c10::ValueError);
 }
