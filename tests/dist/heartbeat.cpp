@@ -120,7 +120,7 @@ TEST_CASE("a rank that is stopped before or behind its signs of life is killed, 
   const auto begin = Clock::now();
   CHECK(status_of({"sh", "-c", "if [ $RANK = 1 ]; then kill -STOP $$; fi"}) == 128 + SIGKILL);
   CHECK(status_of({"/proc/self/exe", "heartbeat rank: stops at its end"}) == 128 + SIGKILL);
-  CHECK(Clock::now() - begin < 60s);  // 4 s on a quiet machine; for ever before
+  CHECK(Clock::now() - begin < 60s);  // 3 s on a quiet machine; for ever before
 }
 
 TEST_CASE("a batch that does not end is noticed, and all write down their calls",

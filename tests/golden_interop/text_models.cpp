@@ -37,11 +37,8 @@ void fill(const Case& c, const models::WeightLayout& layout) {
     c.check(false, "the layout has no tensor " + name);
   }
   for (const auto& [alias, name] : c.json["tied"].object()) {
-    const std::pair<std::string, std::string> wanted(alias, name.string());
-    const auto is_it = [&](const auto& tie) {
-      return tie.first == wanted.first && tie.second == wanted.second;
-    };
-    c.check(std::any_of(layout.tied.begin(), layout.tied.end(), is_it),
+    const std::pair<std::string, std::string> tie(alias, name.string());
+    c.check(std::find(layout.tied.begin(), layout.tied.end(), tie) != layout.tied.end(),
             alias + " is not tied to " + name.string());
   }
 }

@@ -132,6 +132,55 @@ TEST_CASE("rank body: clipping by value that leaves some alone", "[.rank]") {
                            .exclude = {"transformer.wte.*"}});
 }
 
+TEST_CASE("rank body: a frozen part of another type", "[.rank]") {
+  const std::string folder = std::getenv("TUTTI_TEST_FOLDER");
+  const auto model = [] {
+    auto out = gpt2();
+    for (const auto& item : out->named_parameters()) {
+      if (item.key().find(".attn.") != std::string::npos) {
+        item.value().set_requires_grad(false);
+        item.value().set_data(item.value().to(at::kBFloat16));
+      }
+    }
+    return out;
+  };
+  const auto run = [&](TrainerOptions with, const std::string& save = "") {
+    Trainer trainer(
+        model(), std::move(with), Losses{},
+        GradientClipping{.clipping_type = ClippingType::norm, .clipping_threshold = 0.2});
+    trainer.fit();
+    if (!save.empty()) {
+      trainer.save_checkpoint(save);
+    }
+    return trainer.get<Losses>().all;
+  };
+  TrainerOptions with = options(6);
+  with.precision = Precision::amp_bf16;
+  const auto replicated = run(with);
+  for (const ShardStage stage : stages) {
+    INFO(to_string(stage));
+    with.sharding.stage = stage;
+    const auto whole = run(with);
+    CHECK(difference(whole, replicated) < 1e-6);
+    for (const auto layout : {CheckpointLayout::whole, CheckpointLayout::sharded}) {
+      TrainerOptions half = with;
+      half.checkpoint_layout = layout;
+      half.max_duration = "1ep";
+      const std::string saved = folder + "/" + std::string(to_string(stage)) +
+                                (layout == CheckpointLayout::whole ? "" : "_sharded");
+      std::vector<double> both = run(half, saved);
+      half.load_path = saved;
+      half.max_duration = "2ep";
+      const std::vector<double> second = run(half);
+      both.insert(both.end(), second.begin(), second.end());
+      CHECK(both == whole);
+    }
+    CHECK(tensors_of(folder + "/" + std::string(to_string(stage)))
+              .at("model/transformer.h.0.attn.c_attn.weight")
+              .scalar_type() == at::kBFloat16);
+  }
+}
+
 TEST_CASE("rank body: sharded checkpoints", "[.rank]") {
   const std::string folder = std::getenv("TUTTI_TEST_FOLDER");
   const auto group = dist::initialize();
@@ -246,6 +295,13 @@ TEST_CASE("a trainer trains a sharded model as a replicated one", "[train][shard
                            "rank body: in microbatches with a limit on the norm"}) {
     CHECK(run_ranks(body, 2, std::chrono::seconds(120)) == all_passed);
   }
+}
+
+TEST_CASE("a frozen part of another type is sharded, saved and loaded", "[train][sharded]") {
+  const TemporaryFolder folder;
+  ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
+  CHECK(run_ranks("rank body: a frozen part of another type", 2, std::chrono::seconds(120)) ==
+        all_passed);
 }
 
 TEST_CASE("gradients of which ranks have parts are clipped as whole ones", "[train][sharded]") {
