@@ -28,7 +28,7 @@ def seconds():
 def write(case, path, data_only):
     begin = seconds()
     zoo.tutti_export.export(case.model, case.inputs, path + ".tutti", prefix=case.prefix, data_only=data_only,
-                             loss="cross_entropy" if case.loss == "step" else None)
+                             sizes=getattr(case, "sizes", None), loss="cross_entropy" if case.loss == "step" else None)
     save_file({"y": case.y.contiguous().clone(), **{f"x.{name}": x.clone() for name, x in case.inputs.items()}},
               path + ".batch.safetensors")
     return {"export_seconds": round(seconds() - begin, 1), "loss": case.loss, "optimizer": case.optimizer,

@@ -89,7 +89,7 @@ def unet():
                                   attention_head_dim=16)
     inputs = {"sample": torch.randn(4, 3, 32, 32), "timestep": torch.randint(0, 1000, (4,))}
     return Case(model=tutti_export.HuggingFace(model, list(inputs), "sample"), inputs=inputs, y=torch.randn(4, 3, 32, 32),
-                loss="noise", optimizer="adamw", prefix="model.")
+                loss="noise", optimizer="adamw", prefix="model.", sizes={"batch": (2, 63, 1)})  # torch.export's own limit for it
 
 
 DECODER = dict(vocab_size=512, hidden_size=128, intermediate_size=352, num_hidden_layers=4, num_attention_heads=4,

@@ -122,3 +122,14 @@ TEST_CASE("the exporter's algorithms compute what Composer's do",
   const std::string script = TUTTI_SOURCE_DIR "/tests/round_trip/compiled_algorithms.py";
   CHECK(std::system((python + " -B -W ignore '" + script + "'").c_str()) == 0);
 }
+
+TEST_CASE("the exporter takes gradients that round elsewhere, and refuses wrong ones",
+          "[round_trip][compiled][python]") {
+  const std::string python =
+      tutti_test::python_with("safetensors, torch._functorch._aot_autograd.descriptors");
+  if (python.empty()) {
+    return tutti_test::skip(tutti_test::no_python_with("torch 2.11 and safetensors"));
+  }
+  const std::string script = TUTTI_SOURCE_DIR "/tests/round_trip/compiled_check.py";
+  CHECK(std::system((python + " -B -W ignore '" + script + "'").c_str()) == 0);
+}

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tutti_export.py compares before it writes a package, run by round_trip/compiled_code.cpp.
+
+Gradients of a deep network with batch normalisation over four rows move by a per mille when its tensors are rounded elsewhere: such
+a model is exported. One whose gradients are wrong by 10 % is refused, however deep.
+"""
+import os
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../cmake"))
+
+import torch
+from torch import nn
+
+import tutti_export
+
+check = tutti_export.check
+EPSILON = torch.finfo(torch.float32).eps
+
+
+def rounded(part, program, tensors):
+    return program([t * (1 + 2 * EPSILON * torch.randn_like(t)) if t.is_floating_point() else t for t in tensors])
+
+
+def wrong(part, program, tensors):
+    return [t * 1.1 if part == "backward" else t for t in rounded(part, program, tensors)]
+
+
+def exported(change, depth):
+    """Why a network of so many layers is refused when each program is changed; nothing when it is exported."""
+    def changed(model, run, wiring, runs, *rest):
+        programs = {part: lambda tensors, part=part, program=program: change(part, program, tensors) for part, program in runs.items()}
+        check(model, run, wiring, programs, *rest)
+    tutti_export.check = changed
+    torch.manual_seed(3)
+    layers = [layer for _ in range(depth) for layer in (nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            tutti_export.export(nn.Sequential(*layers, nn.Linear(8, 4)), {"x": torch.randn(4, 8)}, os.path.join(folder, "net"), data_only=True)
+        except tutti_export.Refusal as refusal:
+            return str(refusal)
+    return ""
+
+
+torch.set_num_threads(1)
+for depth in (10, 20):
+    said = exported(rounded, depth)
+    assert not said, said
+    said = exported(wrong, depth)
+    assert said.startswith("the gradient of ") and "this model cannot be exported" in said, said
