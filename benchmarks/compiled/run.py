@@ -102,7 +102,8 @@ def main():
         times, losses = measured(arguments, name, about)
         here = times["tutti"]
         print(f"| {name} | {here / 1e3:.3g} | {shown(times, 'eager', here)} | {times['plain'] / here:.2f} | "
-              f"{shown(times, 'compile', here)} | {worst(losses['tutti'], losses['eager'], LOSSES):.0e} | {worst(losses['tutti'], losses['eager'], 20):.0e} | "
+              f"{shown(times, 'compile', here)} | {worst(losses['tutti'], losses['eager'], LOSSES):.0e} | "
+              f"{worst(losses['tutti'], losses['eager'], 20):.0e} | "
               f"{about['export_seconds']} |", flush=True)
         if "compile" in times:
             claims.append((f"{name}: torch.compile / here", times["compile"] / here, 8 if name.startswith("mlp") else 1))
