@@ -38,9 +38,13 @@ import warnings
 
 import torch
 import torch.utils._pytree as pytree
+import torch.utils.checkpoint
 
 FORMAT = 1
 OLDEST = (2, 11)
+SMALL = 1 << 14  # elements of a tensor
+# What takes a processor longer to compute again for the backward than to read from memory.
+SLOW = {torch.ops.aten.tanh.default, torch.ops.aten.erf.default, torch.ops.aten.sigmoid.default}
 
 
 class Refusal(Exception):
@@ -182,6 +186,10 @@ def joint_graph(P, model, args, dynamic, table, split=True):
                   if isinstance(node.meta["desc"], (P.D.ParamAOTInput, P.D.BufferAOTInput))]
         if not split:
             return module, joint, outs
+        if table is not None:
+            for node in joint.graph.nodes:
+                if node.target in SLOW:
+                    node.meta["recompute"] = torch.utils.checkpoint.CheckpointPolicy.MUST_SAVE
         forward, backward = P.partition(joint, [value(node) for node in placeholders(joint)], num_fwd_outputs=count,
                                         static_lifetime_input_indices=static)
     return program, module, forward, backward, outs, count, draws
@@ -346,6 +354,15 @@ def without_umbrella(code):
     return bytes(code)
 
 
+def small(graph):
+    """Whether no tensor that the graph makes of the example batch is worth a second thread: each parallel loop costs a microsecond, also
+    with one thread, and saves less."""
+    def size(s):
+        return s if isinstance(s, int) else s.node.hint if s.node.has_hint() else SMALL
+    made = [v for node in graph.graph.nodes if node.op == "call_function" for v in pytree.tree_leaves(node.meta.get("val"))]
+    return all(math.prod(map(size, v.shape)) < SMALL for v in made if isinstance(v, torch.Tensor))
+
+
 def compiled(P, name, graph, path):
     """Compiles a graph to the shared object `path`; returns what runs it."""
     wanted = [value(node) for node in placeholders(graph)]
@@ -354,8 +371,7 @@ def compiled(P, name, graph, path):
     if shutil.which(cxx.split()[0]) is None:
         raise Refusal(f"there is no C++ compiler {cxx}, which inductor needs; name one in CXX, or {cure}")
     try:
-        # A step is that of a small network, in which each parallel loop costs a microsecond more than it saves.
-        threads = {"cpp.dynamic_threads": False, "cpp.threads": 1} if name == "step" else {}
+        threads = {"cpp.dynamic_threads": False, "cpp.threads": 1} if name == "step" or small(graph) else {}
         made = P.compile(graph, tuple(wanted), options={"aot_inductor.package": False, **threads})
     except Exception as error:
         said = str(error).strip().split("\n\n")[0]

@@ -6,12 +6,14 @@
 //
 // FOLDER/NAME.tutti is the package and FOLDER/NAME.batch.safetensors the batch. LOSS: classes,
 // tokens, next, noise, step (that of classes by forward_and_loss). OPTIMIZER: sgd, adamw. Prints a
-// line of JSON: 20 losses, then the microseconds of a step, SAMPLES of half a second each.
+// line of JSON: 20 losses, then the microseconds of a step, SAMPLES of half a second each, and the
+// most memory that the process had, beyond what it had before the first step.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -32,6 +34,17 @@ double cpu_microseconds() {
   std::timespec now{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
+}
+
+// VmRSS, or its peak VmHWM, in KiB.
+double memory(const std::string& field) {
+  std::ifstream file("/proc/self/status");
+  std::string word;
+  while (file >> word && word != field + ":") {
+  }
+  double value = 0;
+  file >> value;
+  return value;
 }
 
 at::Tensor loss_of(const std::string& kind, const at::Tensor& out, const at::Tensor& y) {
@@ -88,6 +101,7 @@ int main(int argc, char** argv) {
     optimizer->step();
     return loss;
   };
+  const double before = memory("VmRSS");
   std::vector<double> losses, times;
   for (int i = 0; i < 20; ++i) {
     losses.push_back(step().item<double>());
@@ -106,5 +120,5 @@ int main(int argc, char** argv) {
   print("losses", losses);
   std::printf(", ");
   print("us", times);
-  std::printf("}\n");
+  std::printf(", \"memory_mib\": %.1f}\n", (memory("VmHWM") - before) / 1024);
 }

@@ -6,7 +6,8 @@
 
 export, data: writes FOLDER/NAME.tutti, compiled or data alone, and its batch; the CPU seconds that it took.
 eager, compile: 20 losses from the package's weights, then the CPU's microseconds of a step, SAMPLES of half a second each; compile is
-torch.compile with the fused optimizer, and so is eager's optimizer.
+torch.compile with the fused optimizer, and so is eager's optimizer. memory_mib: the most that the process had, beyond what it had
+before the first step.
 """
 import json
 import os
@@ -23,6 +24,12 @@ import zoo
 def seconds():
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+def memory(field):
+    """VmRSS, or its peak VmHWM, in KiB."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(field + ":"))
 
 
 def write(case, path, data_only):
@@ -52,6 +59,7 @@ def train(case, path, compiled, samples):
         loss.backward()
         optimizer.step()
         return loss
+    before = memory("VmRSS")
     losses = [step().item() for _ in range(20)]
     begin = time.process_time()
     step()
@@ -62,7 +70,7 @@ def train(case, path, compiled, samples):
         for _ in range(count):
             step()
         times.append((time.process_time() - begin) / count * 1e6)
-    return {"losses": losses, "us": times}
+    return {"losses": losses, "us": times, "memory_mib": (memory("VmHWM") - before) / 1024}
 
 
 def main():

@@ -89,7 +89,7 @@ def unet():
                                   attention_head_dim=16)
     inputs = {"sample": torch.randn(4, 3, 32, 32), "timestep": torch.randint(0, 1000, (4,))}
     return Case(model=tutti_export.HuggingFace(model, list(inputs), "sample"), inputs=inputs, y=torch.randn(4, 3, 32, 32),
-                loss="noise", optimizer="adamw", prefix="model.", sizes={"batch": (2, 63, 1)})  # torch.export's own limit for it
+                loss="noise", optimizer="adamw", prefix="model.", sizes={"batch": (2, 63, 1)})  # its layers do otherwise from 64 on
 
 
 DECODER = dict(vocab_size=512, hidden_size=128, intermediate_size=352, num_hidden_layers=4, num_attention_heads=4,
@@ -107,6 +107,9 @@ MODELS = {
     "mlp_step": lambda: mlp("step"),
     "gpt2": lambda: text(transformer("gpt2", vocab_size=128, n_positions=128, n_embd=64, n_layer=2, n_head=4, embd_pdrop=0,
                                      attn_pdrop=0, resid_pdrop=0, use_cache=False), tokens(16, 128, 128), "next", 128),
+    # As it was published, for its memory.
+    "gpt2_small": lambda: text(transformer("gpt2", embd_pdrop=0, attn_pdrop=0, resid_pdrop=0, use_cache=False),
+                               tokens(4, 256, 50257), "next", 50257),
     "resnet18": lambda: classes(torchvision("resnet18"), images(8), 100),
     "vit": lambda: classes(timm("vit_tiny_patch16_224", img_size=64, patch_size=8, depth=6), images(8), 100, "adamw"),
     "llama": lambda: text(transformer("llama", **DECODER), tokens(4, 128, 512), "next", 512),
