@@ -9,8 +9,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <torch/torch.h>
@@ -116,6 +119,41 @@ inline void report(const std::string& name, const Stopwatch& watch) {
     std::printf("%s%.3f", i == 0 ? "" : ", ", blocks[i]);
   }
   std::printf("], \"versions\": {\"torch\": \"%s\"}}\n", TORCH_VERSION);
+}
+
+/// KiB of this process: VmRSS now, VmHWM at most since clear_peak().
+inline double kib(const std::string& key) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key + ":")) {
+      return std::atof(line.c_str() + key.size() + 1);
+    }
+  }
+  return 0;
+}
+inline void clear_peak() {
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
+
+/// The first 300 kB of a text as rows of bytes: nine tenths to train on, the rest to test with.
+struct Bytes {
+  at::Tensor train, test;  // int64 [N, length], below `vocabulary`
+};
+inline Bytes bytes_of(const std::string& path, std::int64_t length, std::int64_t vocabulary = 128) {
+  std::ifstream file(path);
+  const std::string all{std::istreambuf_iterator<char>(file), {}};
+  const std::string_view used = std::string_view(all).substr(0, 300'000);
+  TORCH_CHECK(std::ssize(used) >= 10 * length, path, " has ", used.size(), " bytes, expected ",
+              10 * length, " or more");
+  const auto rows = [&](std::string_view from) {
+    const auto count = static_cast<std::int64_t>(from.size()) / length;
+    at::Tensor ids = at::empty({count, length}, at::kLong);
+    std::transform(from.begin(), from.begin() + count * length, ids.data_ptr<std::int64_t>(),
+                   [&](char c) { return static_cast<unsigned char>(c) % vocabulary; });
+    return ids;
+  };
+  const std::size_t tests = used.size() / 10;
+  return {rows(used.substr(0, used.size() - tests)), rows(used.substr(used.size() - tests))};
 }
 
 /// One thread, as the peers.

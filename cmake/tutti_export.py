@@ -764,7 +764,8 @@ def check(model, run, wiring, runs, names, args, draws, tolerance, which=None):
 
     def compare_gradients(where, wanted, again):
         """again: computes wanted once more. Where the model's own gradients move when weights are moved by a few roundings, as those
-        of deep networks with ReLU and batch normalisation over little do, so may what was exported, which rounds elsewhere."""
+        of deep networks with ReLU and batch normalisation over little do, what was exported, which rounds elsewhere, may differ by
+        twice as much, and by no more than 30 %."""
         bound, moved = min(20 * tolerance, 0.3), []
         for name, gradient in zip(parameters, wanted):
             if gradient is None:

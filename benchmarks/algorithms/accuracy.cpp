@@ -13,8 +13,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -170,19 +168,8 @@ struct Hidden {
 };
 
 bool train_text(const Plan& plan) {
-  std::ifstream file(plan.files.at(0));
-  const std::string all{std::istreambuf_iterator<char>(file), {}};
-  const std::size_t used = std::min<std::size_t>(all.size(), 300'000);
-  const auto part = [&](std::string_view from) {
-    const auto count = static_cast<std::int64_t>(from.size()) / length;
-    at::Tensor ids = at::empty({count, length}, at::kLong);
-    std::transform(from.begin(), from.begin() + count * length, ids.data_ptr<std::int64_t>(),
-                   [](char c) { return static_cast<unsigned char>(c) % (vocabulary - 1); });
-    return ids;
-  };
-  const std::string_view view(all);
-  const at::Tensor ids = part(view.substr(0, used - used / 10));
-  const at::Tensor unseen = part(view.substr(used - used / 10, used / 10));
+  // What hides a byte is no byte of the text.
+  const auto [ids, unseen] = bench::bytes_of(plan.files.at(0), length, vocabulary - 1);
   torch::manual_seed(plan.seed);
   TrainerOptions options{.optimizer = AdamW{.lr = 2e-3, .weight_decay = 0.01},
                          .schedule = CosineAnnealingWithWarmup{.t_warmup = "0.1dur"}};

@@ -13,7 +13,6 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -28,23 +27,14 @@
 #include <tutti/train/backward.hpp>
 #include <tutti/train/cpu_memory.hpp>
 
+#include "support.hpp"
+
 namespace {
 
 double cpu_microseconds() {
   std::timespec now{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
-}
-
-// VmRSS, or its peak VmHWM, in KiB.
-double memory(const std::string& field) {
-  std::ifstream file("/proc/self/status");
-  std::string word;
-  while (file >> word && word != field + ":") {
-  }
-  double value = 0;
-  file >> value;
-  return value;
 }
 
 at::Tensor loss_of(const std::string& kind, const at::Tensor& out, const at::Tensor& y) {
@@ -101,7 +91,8 @@ int main(int argc, char** argv) {
     optimizer->step();
     return loss;
   };
-  const double before = memory("VmRSS");
+  const double before = bench::kib("VmRSS");
+  bench::clear_peak();
   std::vector<double> losses, times;
   for (int i = 0; i < 20; ++i) {
     losses.push_back(step().item<double>());
@@ -120,5 +111,5 @@ int main(int argc, char** argv) {
   print("losses", losses);
   std::printf(", ");
   print("us", times);
-  std::printf(", \"memory_mib\": %.1f}\n", (memory("VmHWM") - before) / 1024);
+  std::printf(", \"memory_mib\": %.1f}\n", (bench::kib("VmHWM") - before) / 1024);
 }

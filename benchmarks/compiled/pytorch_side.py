@@ -20,16 +20,13 @@ from safetensors.torch import load_file, save_file
 
 import zoo
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from memory import clear_peak, kib
+
 
 def seconds():
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(u.ru_utime + u.ru_stime for u in used)
-
-
-def memory(field):
-    """VmRSS, or its peak VmHWM, in KiB."""
-    with open("/proc/self/status", encoding="ascii") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith(field + ":"))
 
 
 def write(case, path, data_only):
@@ -59,7 +56,8 @@ def train(case, path, compiled, samples):
         loss.backward()
         optimizer.step()
         return loss
-    before = memory("VmRSS")
+    before = kib("VmRSS")
+    clear_peak()
     losses = [step().item() for _ in range(20)]
     begin = time.process_time()
     step()
@@ -70,7 +68,7 @@ def train(case, path, compiled, samples):
         for _ in range(count):
             step()
         times.append((time.process_time() - begin) / count * 1e6)
-    return {"losses": losses, "us": times, "memory_mib": (memory("VmHWM") - before) / 1024}
+    return {"losses": losses, "us": times, "memory_mib": (kib("VmHWM") - before) / 1024}
 
 
 def main():

@@ -26,8 +26,7 @@ SMOOTH = {*TRANSFORMERS, "mlp", "mlp_step", "lstm", "cond", "gpt2_small"} - {"t5
 # One rounding of a weight moves its gradients by 2 %, with four images and their 2 x 2 pixels in the last stage: only the first loss says
 # something.
 SENSITIVE = {"resnet50"}
-# What cannot be exported, as data alone or as programs, by --data-only.
-REFUSED = {True: ("cond",)}
+REFUSED_AS_DATA = {"cond"}
 
 
 def run(command, allocator=""):
@@ -104,14 +103,15 @@ def main():
 
     heads = [] if arguments.losses else ["here, ms", "PyTorch eager", "eager / here", "without allocator / here", "torch.compile",
                                          "compile / here", "here, MiB", "eager, MiB", "export, CPU s"]
-    print(f"n = {arguments.rounds * arguments.samples} samples of half a second\n")
+    if not arguments.losses:
+        print(f"n = {arguments.rounds * arguments.samples} samples of half a second\n")
     print(f"| {' | '.join(['model', *heads, 'first loss', 'second', 'all 20'])} |\n|---{'|---:' * (len(heads) + 3)}|")
     claims = []
     for name in arguments.models.split(","):
         about = exported(arguments, name)
         if "refused" in about:
             print(f"| {name} | refused: {' '.join(about['refused'].split())} {'| ' * (len(heads) + 2)}|")
-            claims.append((name not in REFUSED.get(arguments.data_only, ()), f"{name}: refused"))
+            claims.append((not (arguments.data_only and name in REFUSED_AS_DATA), f"{name}: refused"))
             continue
         times, losses, memory = measured(arguments, name, about)
         here, off = times["tutti"], differences(losses["tutti"], losses["plain"])

@@ -6,18 +6,18 @@
 // recompute.py runs it and Transformers beside, and sets MALLOC_MMAP_THRESHOLD_ where memory is
 // measured, so that freed tensors leave the process.
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include <tutti/algorithms/recompute.hpp>
 #include <tutti/models/gpt2.hpp>
 #include <tutti/optim/adam.hpp>
+
+#include "support.hpp"
 
 namespace {
 
@@ -28,25 +28,6 @@ constexpr int warm_up = 2;
 
 double milliseconds() {
   return 1e3 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
-}
-
-// KiB of this process: VmRSS now, VmHWM at most since clear_peak().
-double kib(const std::string& key) {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(key + ":")) {
-      return std::atof(line.c_str() + key.size() + 1);
-    }
-  }
-  return 0;
-}
-void clear_peak() {
-  std::ofstream("/proc/self/clear_refs") << "5";
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 }  // namespace
@@ -73,8 +54,8 @@ int main(int argc, char** argv) {
   double loss = 0;
   for (int step = 0; step < warm_up + steps; ++step) {
     optimizer->zero_grad();
-    const double before = kib("VmRSS");
-    clear_peak();
+    const double before = bench::kib("VmRSS");
+    bench::clear_peak();
     const double begin = milliseconds();
     const at::Tensor total = model->loss(model->forward(batch), batch).total();
     total.backward();
@@ -82,10 +63,10 @@ int main(int argc, char** argv) {
     loss = total.item<double>();
     if (step >= warm_up) {
       times.push_back(milliseconds() - begin);
-      grown.push_back((kib("VmHWM") - before) / 1024);
+      grown.push_back((bench::kib("VmHWM") - before) / 1024);
     }
   }
-  std::printf("{\"ms\": %.2f, \"mib\": %.1f, \"loss\": %.4f}\n", median(times), median(grown),
-              loss);
+  std::printf("{\"ms\": %.2f, \"mib\": %.1f, \"loss\": %.4f}\n", bench::median(times),
+              bench::median(grown), loss);
   return 0;
 }

@@ -10,17 +10,16 @@ grew in a step beyond what it had before it, measured in processes of their own 
 import argparse
 import json
 import os
+import pathlib
 import statistics
 import subprocess
 import sys
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from memory import clear_peak, kib
+
 WAYS = ("none", "half", "all")
-
-
-def kib(key):
-    with open("/proc/self/status") as file:
-        return next(float(line.split()[1]) for line in file if line.startswith(key + ":"))
 
 
 def side(way, steps):
@@ -41,8 +40,7 @@ def side(way, steps):
     for step in range(2 + steps):
         optimizer.zero_grad(set_to_none=True)
         before = kib("VmRSS")
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
+        clear_peak()
         begin = time.process_time()
         loss = model(input_ids=batch, labels=batch, use_cache=False).loss
         loss.backward()

@@ -76,20 +76,12 @@ Data cifar(const Files& files) {
 }
 
 Data text(const Files& files) {
-  std::ifstream file(files.at(0));
-  const std::string all{std::istreambuf_iterator<char>(file), {}};
-  const std::size_t used = std::min<std::size_t>(all.size(), 300'000);
-  const auto part = [&](std::string_view from, bool train) {
-    const auto count = static_cast<std::int64_t>(from.size()) / length;
-    at::Tensor ids = at::empty({count, length}, at::kLong);
-    std::transform(from.begin(), from.begin() + count * length, ids.data_ptr<std::int64_t>(),
-                   [](char c) { return static_cast<unsigned char>(c) % 128; });
+  const bench::Bytes bytes = bench::bytes_of(files.at(0), length);
+  const auto part = [&](const at::Tensor& ids, bool train) {
     return tutti::TensorLoader{tutti::Batch{{"input_ids", ids}, {"labels", ids}},
                                {.batch_size = 16, .shuffle = train, .drop_last = train}};
   };
-  const std::string_view view(all);
-  return {part(view.substr(0, used - used / 10), true),
-          part(view.substr(used - used / 10, used / 10), false)};
+  return {part(bytes.train, true), part(bytes.test, false)};
 }
 
 torch::nn::Sequential convolution(std::int64_t in, std::int64_t out, bool pool) {

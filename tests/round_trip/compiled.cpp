@@ -23,7 +23,7 @@ void train(const std::string& path) {
   const std::map<std::string, at::Tensor> io(read.begin(), read.end());
   const at::Tensor x = io.at("x"), y = io.at("y"), losses = io.at("losses");
   auto net = tutti::load_compiled(path + ".tutti");
-  torch::optim::SGD optimizer(net->parameters(), 0.02);
+  torch::optim::SGD optimizer(net->parameters(), 0.005);
   for (std::int64_t i = 0; i < losses.size(0); ++i) {
     optimizer.zero_grad();
     const at::Tensor loss = at::cross_entropy_loss(net->forward(x).flatten(0, -2), y.flatten());

@@ -2,7 +2,7 @@
 """What tutti_export.py compares before it writes a package, run by round_trip/compiled_code.cpp.
 
 Gradients of a deep network with batch normalisation over four rows move by a per mille when its tensors are rounded elsewhere: such
-a model is exported. One whose gradients are wrong by 10 % is refused, however deep.
+a model is exported. One whose gradients are wrong by 10 % is refused at these depths.
 """
 import os
 import sys

@@ -77,6 +77,17 @@ at::Tensor weights_after(const std::string& folder, std::int64_t until, const st
   return at::cat(out);
 }
 
+// Runs a script of this folder, which ends with 0 when all that it says holds.
+void check_script(const std::string& name) {
+  const std::string python =
+      tutti_test::python_with("safetensors, torch._functorch._aot_autograd.descriptors");
+  if (python.empty()) {
+    return tutti_test::skip(tutti_test::no_python_with("torch 2.11 and safetensors"));
+  }
+  const std::string script = TUTTI_SOURCE_DIR "/tests/round_trip/" + name;
+  CHECK(std::system((python + " -B -W ignore '" + script + "'").c_str()) == 0);
+}
+
 }  // namespace
 
 TEST_CASE("compiled programs train as PyTorch does, and refuse what they would misread",
@@ -114,22 +125,10 @@ TEST_CASE("compiled programs train as PyTorch does, and refuse what they would m
 
 TEST_CASE("the exporter's algorithms compute what Composer's do",
           "[round_trip][compiled][python]") {
-  const std::string python =
-      tutti_test::python_with("safetensors, torch._functorch._aot_autograd.descriptors");
-  if (python.empty()) {
-    return tutti_test::skip(tutti_test::no_python_with("torch 2.11 and safetensors"));
-  }
-  const std::string script = TUTTI_SOURCE_DIR "/tests/round_trip/compiled_algorithms.py";
-  CHECK(std::system((python + " -B -W ignore '" + script + "'").c_str()) == 0);
+  check_script("compiled_algorithms.py");
 }
 
 TEST_CASE("the exporter takes gradients that round elsewhere, and refuses wrong ones",
           "[round_trip][compiled][python]") {
-  const std::string python =
-      tutti_test::python_with("safetensors, torch._functorch._aot_autograd.descriptors");
-  if (python.empty()) {
-    return tutti_test::skip(tutti_test::no_python_with("torch 2.11 and safetensors"));
-  }
-  const std::string script = TUTTI_SOURCE_DIR "/tests/round_trip/compiled_check.py";
-  CHECK(std::system((python + " -B -W ignore '" + script + "'").c_str()) == 0);
+  check_script("compiled_check.py");
 }
