@@ -154,6 +154,26 @@ def captured(model, args, dynamic):
     return programs[0]
 
 
+def channels_last(module):
+    """Puts the channels of images last, as inductor has them for convolutions on a CPU. A forward program gives what it keeps for the
+    backward in the memory order of its graph, so from a graph in the other order inductor would copy each of these tensors."""
+    aten = torch.ops.aten
+    convolutions = {aten.conv2d.default, aten.conv2d.padding, aten.conv_transpose2d.input}
+    for part in [m for m in module.modules() if isinstance(m, torch.fx.GraphModule)]:
+        found = [node for node in part.graph.nodes if node.target in convolutions and value(node.args[0]).dim() == 4]
+        for node in found:
+            with part.graph.inserting_before(node):
+                node.update_arg(0, part.graph.call_function(aten.contiguous.default, (node.args[0],),
+                                                            {"memory_format": torch.channels_last}))
+        if found:
+            end = output_node(part)
+            with part.graph.inserting_before(end):
+                end.args = pytree.tree_map(lambda out: part.graph.call_function(aten.contiguous.default, (out,))
+                                           if isinstance(out, torch.fx.Node) and isinstance(value(out), torch.Tensor)
+                                           and value(out).is_contiguous() else out, end.args)
+            part.recompile()
+
+
 def joint_graph(P, model, args, dynamic, table, split=True):
     """Forward and backward graphs of the training mode, and the descriptors of the joint graph's outputs. split: False for one graph of
     both, whose backward starts with the gradient 1."""
@@ -162,6 +182,8 @@ def joint_graph(P, model, args, dynamic, table, split=True):
     fakes = tuple(value(by_name[name]) for name in program.graph_signature.user_inputs)
     mode = next(fake.fake_mode for fake in fakes if isinstance(fake, torch.Tensor))
     module = program.module(check_guards=False)
+    if table is not None and split:
+        channels_last(module)
     with contextlib.ExitStack() as stack:
         stack.enter_context(P.tracing(P.TracingContext(mode)))
         stack.enter_context(mode)

@@ -132,3 +132,8 @@ TEST_CASE("the exporter takes gradients that round elsewhere, and refuses wrong 
           "[round_trip][compiled][python]") {
   check_script("compiled_check.py");
 }
+
+TEST_CASE("the exporter keeps images for the backward with their channels last",
+          "[round_trip][compiled][python]") {
+  check_script("compiled_layout.py");
+}
