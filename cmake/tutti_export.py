@@ -154,12 +154,26 @@ def captured(model, args, dynamic):
     return programs[0]
 
 
+def regions(module):
+    """A graph and those of its regions, of autocast for one; nothing where it has other graphs, as torch.cond's branches, whose results have
+    to agree in their memory order."""
+    found = [module]
+    for node in module.graph.nodes:
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            inner = [getattr(module, arg.target) for arg in node.args if isinstance(arg, torch.fx.Node) and arg.op == "get_attr"]
+            inner = [regions(part) for part in inner if isinstance(part, torch.fx.GraphModule)]
+            if not node.target.name().startswith("wrap_with_") or not all(inner):
+                return []
+            found += [part for parts in inner for part in parts]
+    return found
+
+
 def channels_last(module):
     """Puts the channels of images last, as inductor has them for convolutions on a CPU. A forward program gives what it keeps for the
     backward in the memory order of its graph, so from a graph in the other order inductor would copy each of these tensors."""
     aten = torch.ops.aten
     convolutions = {aten.conv2d.default, aten.conv2d.padding, aten.conv_transpose2d.input}
-    for part in [m for m in module.modules() if isinstance(m, torch.fx.GraphModule)]:
+    for part in regions(module):
         found = [node for node in part.graph.nodes if node.target in convolutions and value(node.args[0]).dim() == 4]
         for node in found:
             with part.graph.inserting_before(node):
