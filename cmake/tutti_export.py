@@ -98,6 +98,11 @@ def value(node):
     return node.meta.get("val")
 
 
+def elements(tensor):
+    """How many a tensor of the example batch has; SMALL for each size that only running the model tells."""
+    return math.prod(s if isinstance(s, int) else s.node.hint if s.node.has_hint() else SMALL for s in tensor.shape)
+
+
 def word(P, descriptor):
     """What a value of the joint graph is, as text; what is not known here is refused."""
     D = P.D
@@ -160,7 +165,7 @@ def regions(module):
     found = [module]
     for node in module.graph.nodes:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
-            inner = [getattr(module, arg.target) for arg in node.args if isinstance(arg, torch.fx.Node) and arg.op == "get_attr"]
+            inner = [getattr(module, arg.target, None) for arg in node.args if isinstance(arg, torch.fx.Node) and arg.op == "get_attr"]
             inner = [regions(part) for part in inner if isinstance(part, torch.fx.GraphModule)]
             if not node.target.name().startswith("wrap_with_") or not all(inner):
                 return []
@@ -168,17 +173,20 @@ def regions(module):
     return found
 
 
-def channels_last(module):
-    """Puts the channels of images last, as inductor has them for convolutions on a CPU. A forward program gives what it keeps for the
-    backward in the memory order of its graph, so from a graph in the other order inductor would copy each of these tensors."""
+def order_images(module):
+    """Puts the channels of images last where convolutions are faster so, as a program gives what it keeps for its backward in the memory
+    order of its graph. Those of 1 x 1 and of single channels are. Others would have to turn their filters, which costs more than it
+    saves where filters have more elements than images."""
     aten = torch.ops.aten
     convolutions = {aten.conv2d.default, aten.conv2d.padding, aten.conv_transpose2d.input}
     for part in regions(module):
         found = [node for node in part.graph.nodes if node.target in convolutions and value(node.args[0]).dim() == 4]
         for node in found:
+            image, weight, made = value(node.args[0]), value(node.args[1]), value(node)
+            turned = elements(weight) if weight.size(1) > 1 and math.prod(weight.shape[2:]) > 1 else 0
+            order = torch.channels_last if turned <= elements(image) + elements(made) else torch.contiguous_format
             with part.graph.inserting_before(node):
-                node.update_arg(0, part.graph.call_function(aten.contiguous.default, (node.args[0],),
-                                                            {"memory_format": torch.channels_last}))
+                node.update_arg(0, part.graph.call_function(aten.contiguous.default, (node.args[0],), {"memory_format": order}))
         if found:
             end = output_node(part)
             with part.graph.inserting_before(end):
@@ -196,8 +204,8 @@ def joint_graph(P, model, args, dynamic, table, split=True):
     fakes = tuple(value(by_name[name]) for name in program.graph_signature.user_inputs)
     mode = next(fake.fake_mode for fake in fakes if isinstance(fake, torch.Tensor))
     module = program.module(check_guards=False)
-    if table is not None and split:
-        channels_last(module)
+    if table is not None:
+        order_images(module)
     with contextlib.ExitStack() as stack:
         stack.enter_context(P.tracing(P.TracingContext(mode)))
         stack.enter_context(mode)
@@ -393,10 +401,8 @@ def without_umbrella(code):
 def small(graph):
     """Whether no tensor that the graph makes of the example batch is worth a second thread: each parallel loop costs a microsecond, also
     with one thread, and saves less."""
-    def size(s):
-        return s if isinstance(s, int) else s.node.hint if s.node.has_hint() else SMALL
     made = [v for node in graph.graph.nodes if node.op == "call_function" for v in pytree.tree_leaves(node.meta.get("val"))]
-    return all(math.prod(map(size, v.shape)) < SMALL for v in made if isinstance(v, torch.Tensor))
+    return all(elements(v) < SMALL for v in made if isinstance(v, torch.Tensor))
 
 
 def compiled(P, name, graph, path):
@@ -408,7 +414,8 @@ def compiled(P, name, graph, path):
         raise Refusal(f"there is no C++ compiler {cxx}, which inductor needs; name one in CXX, or {cure}")
     try:
         threads = {"cpp.dynamic_threads": False, "cpp.threads": 1} if name == "step" or small(graph) else {}
-        made = P.compile(graph, tuple(wanted), options={"aot_inductor.package": False, **threads})
+        order = {} if name == "eval" else {"layout_optimization": False}  # order_images() has decided
+        made = P.compile(graph, tuple(wanted), options={"aot_inductor.package": False, **threads, **order})
     except Exception as error:
         said = str(error).strip().split("\n\n")[0]
         raise Refusal(f"inductor cannot compile the program {name}: {type(error).__name__}: {said}; {cure}") from error
