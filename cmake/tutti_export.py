@@ -160,8 +160,8 @@ def captured(model, args, dynamic):
 
 
 def regions(module):
-    """A graph and those of its regions, of autocast for one; nothing where it has other graphs, as torch.cond's branches, whose results have
-    to agree in their memory order."""
+    """A graph and those of its regions, as of autocast; nothing where it has other graphs, as torch.cond's branches, whose results have to
+    agree in their memory order."""
     found = [module]
     for node in module.graph.nodes:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
