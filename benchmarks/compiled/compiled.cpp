@@ -2,12 +2,13 @@
 // A training step of a model that tutti_export.py has exported, beside PyTorch's (run.py, which
 // alternates them and prints the table of docs/compiled.md): CPU time, one thread.
 //
-//   benchmark_compiled FOLDER/NAME LOSS OPTIMIZER SAMPLES INPUT...
+//   benchmark_compiled [own] FOLDER/NAME LOSS OPTIMIZER SAMPLES INPUT...
 //
-// FOLDER/NAME.tutti is the package and FOLDER/NAME.batch.safetensors the batch. LOSS: classes,
-// tokens, next, noise, step (that of classes by forward_and_loss). OPTIMIZER: sgd, adamw. Prints a
-// line of JSON: 20 losses, then the microseconds of a step, SAMPLES of half a second each, and the
-// most memory that the process had, beyond what it had before the first step.
+// own: the network of tutti::models that NAME says, resnet18 or resnet50, with the package's
+// weights. FOLDER/NAME.tutti is the package and FOLDER/NAME.batch.safetensors the batch. LOSS:
+// classes, tokens, next, noise, step (that of classes by forward_and_loss). OPTIMIZER: sgd, adamw.
+// Prints a line of JSON: 20 losses, then the microseconds of a step, SAMPLES of half a second each,
+// and the most memory that the process had, beyond what it had before the first step.
 
 #include <algorithm>
 #include <cmath>
@@ -22,6 +23,8 @@
 
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/models/compiled.hpp>
+#include <tutti/models/from_pretrained.hpp>
+#include <tutti/models/resnet.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/sgd.hpp>
 #include <tutti/train/backward.hpp>
@@ -58,34 +61,52 @@ void print(const char* name, const std::vector<double>& values) {
   std::printf("]");
 }
 
+std::shared_ptr<tutti::models::ResNetImpl> own_network(const std::string& path) {
+  const bool large = path.ends_with("resnet50");
+  TORCH_CHECK(large || path.ends_with("resnet18"),
+              "own: the name ends with resnet18 or resnet50, not ", path);
+  tutti::models::ResNet net = large ? tutti::models::resnet50({.num_classes = 100})
+                                    : tutti::models::resnet18({.num_classes = 100});
+  tutti::models::load_pretrained(net->weight_layout(), path + ".tutti/model.safetensors");
+  net->train();
+  return net.ptr();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  const bool own = argc > 1 && std::string(argv[1]) == "own";
+  argc -= own ? 1 : 0;
+  argv += own ? 1 : 0;
   if (argc < 6) {
-    std::fprintf(stderr, "benchmark_compiled FOLDER/NAME LOSS OPTIMIZER SAMPLES INPUT...\n");
+    std::fprintf(stderr, "benchmark_compiled [own] FOLDER/NAME LOSS OPTIMIZER SAMPLES INPUT...\n");
     return 2;
   }
   at::set_num_threads(1);
   const tutti::cpu::Cache cache;  // as a Trainer has it
   const std::string path = argv[1], loss_kind = argv[2], optimizer_kind = argv[3];
   const int samples = std::atoi(argv[4]);
-  const auto net = tutti::load_compiled(path + ".tutti");
+  const std::shared_ptr<tutti::CompiledNet> net =
+      own ? nullptr : tutti::load_compiled(path + ".tutti");
+  const std::shared_ptr<tutti::models::ResNetImpl> resnet = own ? own_network(path) : nullptr;
   const tutti::checkpoint::SafetensorsFile batch(path + ".batch.safetensors");
   std::vector<at::Tensor> inputs;
   for (int i = 5; i < argc; ++i) {
     inputs.push_back(batch.read(std::string("x.") + argv[i]));
   }
   const at::Tensor y = batch.read("y");
+  const std::vector<at::Tensor> parameters = own ? resnet->parameters() : net->parameters();
   std::shared_ptr<torch::optim::Optimizer> optimizer;
   if (optimizer_kind == "sgd") {
-    optimizer = tutti::SGD{.lr = 0.01, .momentum = 0.9}.build(net->parameters());
+    optimizer = tutti::SGD{.lr = 0.01, .momentum = 0.9}.build(parameters);
   } else {
-    optimizer = tutti::AdamW{.lr = 1e-3, .weight_decay = 1e-2}.build(net->parameters());
+    optimizer = tutti::AdamW{.lr = 1e-3, .weight_decay = 1e-2}.build(parameters);
   }
   tutti::train::Backward backward;
   const auto step = [&] {
     optimizer->zero_grad();
     const at::Tensor loss = loss_kind == "step" ? net->forward_and_loss(inputs, y).value().second
+                            : own               ? loss_of(loss_kind, resnet->forward(inputs[0]), y)
                                                 : loss_of(loss_kind, net->forward(inputs)[0], y);
     backward(loss);
     optimizer->step();
