@@ -174,9 +174,11 @@ def regions(module):
 
 
 def order_images(module):
-    """Puts the channels of images last where convolutions are faster so, as a program gives what it keeps for its backward in the memory
-    order of its graph. Those of 1 x 1 and of single channels are. Others would have to turn their filters, which costs more than it
-    saves where filters have more elements than images."""
+    """Puts the channels of images last where the convolution that reads them is faster so: its filters are 1 x 1 or have one channel each,
+    which are the same in both orders, or have at most as many elements as its images, so that turning them costs less than it saves.
+
+    The graph has to say so, and not only inductor: a program gives what it keeps for its backward in the memory order of the graph.
+    """
     aten = torch.ops.aten
     convolutions = {aten.conv2d.default, aten.conv2d.padding, aten.conv_transpose2d.input}
     for part in regions(module):
@@ -361,7 +363,7 @@ def inductor(P):
     """Inductor's settings and decompositions for programs that train on a CPU; what was set before comes back.
 
     Random numbers are ATen's, so that they are eager's for the same seed. Max-pooling is left to ATen, since inductor's backward of
-    it is slow on a CPU. The number of threads is that of the process that trains.
+    it is slow on a CPU. The number of threads is that of the process that trains. The memory order of images is order_images()'s.
     """
     tables = (P.lowering.lowerings, P.decomposition.decompositions, P.lowering.fallbacks)
     before = [table.copy() for table in tables]
@@ -371,7 +373,7 @@ def inductor(P):
                 P.lowering.lowerings.pop(target, None)
             P.decomposition.decompositions.pop(op.default, None)
             P.lowering.make_fallback(op.default, warn=False)
-        with P.config.patch({"fallback_random": True, "cpp.dynamic_threads": True}):
+        with P.config.patch({"fallback_random": True, "cpp.dynamic_threads": True, "layout_optimization": False}):
             yield {k: v for k, v in P.decomposition.select_decomp_table().items() if "max_pool2d_with_indices" not in str(k)}
     finally:
         for table, kept in zip(tables, before):
@@ -414,8 +416,7 @@ def compiled(P, name, graph, path):
         raise Refusal(f"there is no C++ compiler {cxx}, which inductor needs; name one in CXX, or {cure}")
     try:
         threads = {"cpp.dynamic_threads": False, "cpp.threads": 1} if name == "step" or small(graph) else {}
-        order = {} if name == "eval" else {"layout_optimization": False}  # order_images() has decided
-        made = P.compile(graph, tuple(wanted), options={"aot_inductor.package": False, **threads, **order})
+        made = P.compile(graph, tuple(wanted), options={"aot_inductor.package": False, **threads})
     except Exception as error:
         said = str(error).strip().split("\n\n")[0]
         raise Refusal(f"inductor cannot compile the program {name}: {type(error).__name__}: {said}; {cure}") from error
@@ -607,7 +608,10 @@ class Names:
 
 def evaluation_graph(model, args, dynamic, names, table):
     """The graph of the evaluation mode and its words."""
-    program = captured(model, args, dynamic).run_decompositions(table or {})
+    program = captured(model, args, dynamic)
+    if table is not None:
+        order_images(program.graph_module)
+    program = program.run_decompositions(table or {})
     words, inputs = [], 0
     for spec in program.graph_signature.input_specs:
         match spec.kind.name:

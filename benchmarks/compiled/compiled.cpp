@@ -5,10 +5,11 @@
 //   benchmark_compiled [own] FOLDER/NAME LOSS OPTIMIZER SAMPLES INPUT...
 //
 // own: the network of tutti::models that NAME says, resnet18 or resnet50, with the package's
-// weights. FOLDER/NAME.tutti is the package and FOLDER/NAME.batch.safetensors the batch. LOSS:
-// classes, tokens, next, noise, step (that of classes by forward_and_loss). OPTIMIZER: sgd, adamw.
-// Prints a line of JSON: 20 losses, then the microseconds of a step, SAMPLES of half a second each,
-// and the most memory that the process had, beyond what it had before the first step.
+// weights; its LOSS is not step. FOLDER/NAME.tutti is the package and FOLDER/NAME.batch.safetensors
+// the batch. LOSS: classes, tokens, next, noise, step (that of classes by forward_and_loss).
+// OPTIMIZER: sgd, adamw. Prints a line of JSON: 20 losses, then the microseconds of a step, SAMPLES
+// of half a second each, and the most memory that the process had, beyond what it had before the
+// first step.
 
 #include <algorithm>
 #include <cmath>
@@ -62,9 +63,9 @@ void print(const char* name, const std::vector<double>& values) {
 }
 
 std::shared_ptr<tutti::models::ResNetImpl> own_network(const std::string& path) {
-  const bool large = path.ends_with("resnet50");
-  TORCH_CHECK(large || path.ends_with("resnet18"),
-              "own: the name ends with resnet18 or resnet50, not ", path);
+  const bool large = path.ends_with("/resnet50");
+  TORCH_CHECK(large || path.ends_with("/resnet18"),
+              "own: NAME has to be resnet18 or resnet50, got ", path);
   tutti::models::ResNet net = large ? tutti::models::resnet50({.num_classes = 100})
                                     : tutti::models::resnet18({.num_classes = 100});
   tutti::models::load_pretrained(net->weight_layout(), path + ".tutti/model.safetensors");
@@ -78,7 +79,7 @@ int main(int argc, char** argv) {
   const bool own = argc > 1 && std::string(argv[1]) == "own";
   argc -= own ? 1 : 0;
   argv += own ? 1 : 0;
-  if (argc < 6) {
+  if (argc < 6 || (own && std::string(argv[2]) == "step")) {
     std::fprintf(stderr, "benchmark_compiled [own] FOLDER/NAME LOSS OPTIMIZER SAMPLES INPUT...\n");
     return 2;
   }

@@ -7,7 +7,7 @@
 export, data: writes FOLDER/NAME.tutti, compiled or data alone, and its batch; the CPU seconds that it took.
 eager, compile: 20 losses from the package's weights, then the CPU's microseconds of a step, SAMPLES of half a second each; compile is
 torch.compile with the fused optimizer, and so is eager's optimizer. memory_mib: the most that the process had, beyond what it had
-before the first step. double: of a sensitive model, its first loss in double precision.
+before the first step.
 """
 import json
 import os
@@ -68,11 +68,7 @@ def train(case, path, compiled, samples):
         for _ in range(count):
             step()
         times.append((time.process_time() - begin) / count * 1e6)
-    said = {"losses": losses, "us": times, "memory_mib": (kib("VmHWM") - before) / 1024}
-    if getattr(case, "sensitive", False):
-        own.load_state_dict(load_file(path + ".tutti/model.safetensors"), strict=False)
-        said["double"] = loss_of(case.model.double()(*(x.double() for x in inputs)), y).item()
-    return said
+    return {"losses": losses, "us": times, "memory_mib": (kib("VmHWM") - before) / 1024}
 
 
 def main():

@@ -56,12 +56,6 @@ def classes(model, inputs, count, optimizer="sgd"):
     return Case(model=model, inputs=inputs, y=torch.randint(0, count, (rows,)), loss="classes", optimizer=optimizer, prefix="")
 
 
-def sensitive(case):
-    """Of a model whose float32 losses say little: its first loss is taken in double precision too."""
-    case.sensitive = True
-    return case
-
-
 def text(model, inputs, loss, words, target="input_ids"):
     y = inputs[target] if loss == "next" else torch.randint(0, words, inputs[target].shape)
     model = tutti_export.HuggingFace(model, list(inputs), "logits")
@@ -125,7 +119,7 @@ MODELS = {
     "lstm": lambda: classes(Lstm(), {"tokens": torch.randint(0, 128, (8, 16))}, 10, "adamw"),
     "mobilenet_v3": lambda: classes(torchvision("mobilenet_v3_small", dropout=0.0), images(8), 100),
     "convnext_tiny": lambda: classes(torchvision("convnext_tiny", stochastic_depth_prob=0.0), images(4), 100, "adamw"),
-    "resnet50": lambda: sensitive(classes(torchvision("resnet50"), images(4), 100)),
+    "resnet50": lambda: classes(torchvision("resnet50"), images(4), 100),
     "efficientnet_b0": lambda: classes(torchvision("efficientnet_b0", dropout=0.0, stochastic_depth_prob=0.0), images(4), 100),
     "swin": lambda: classes(timm("swin_tiny_patch4_window7_224", img_size=64, window_size=4, embed_dim=48, depths=(2, 2, 2, 2),
                                  num_heads=(2, 2, 4, 4), drop_path_rate=0.0), images(4), 100, "adamw"),

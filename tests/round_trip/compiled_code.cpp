@@ -133,7 +133,7 @@ TEST_CASE("the exporter takes gradients that round elsewhere, and refuses wrong 
   check_script("compiled_check.py");
 }
 
-TEST_CASE("the exporter keeps images for the backward with their channels last",
+TEST_CASE("the exporter orders images as convolutions are fastest",
           "[round_trip][compiled][python]") {
   check_script("compiled_layout.py");
 }

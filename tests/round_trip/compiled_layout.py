@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory order in which an exported forward keeps images for its backward, run by round_trip/compiled_code.cpp.
+"""The memory order of images in exported programs, run by round_trip/compiled_code.cpp.
 
-A program whose graph has another order than its convolutions copies each of these tensors in its forward, and again in its backward:
-efficientnet_b0 took 1.5 times as long. Convolutions with more filter than image are slower with channels last: resnet18.
+A program gives what it keeps for its backward in the order of its graph; inductor's own order for convolutions, channels last, costs two
+copies of each image then. With more filter than image a convolution is slower with channels last.
 """
 import os
 import sys
@@ -31,32 +31,40 @@ class Images(nn.Module):
         return self.up(x), self.deep(x).tanh().mean((2, 3))
 
 
-def outputs(precision):
-    """What the forward graph gives, by the kind of output."""
-    found = {}
+def exported(precision):
+    """The graphs of the programs."""
+    graphs = {}
 
     def compiled(P, name, graph, path):
-        if name == "forward":
-            end = tutti_export.output_node(graph)
-            for node, word in zip(end.args[0], end.meta["desc"]):
-                found.setdefault(type(word).__name__, []).append(tutti_export.value(node))
+        graphs[name] = graph
         with open(path, "wb"):
             pass
         return lambda given: graph(*given)
     tutti_export.compiled = compiled
     with tempfile.TemporaryDirectory() as folder:
-        tutti_export.export(Images(), {"x": torch.randn(4, 3, 12, 12)}, os.path.join(folder, "net"), evaluation=False, precision=precision)
-    return found
+        tutti_export.export(Images(), {"x": torch.randn(4, 3, 12, 12)}, os.path.join(folder, "net"), precision=precision)
+    return graphs
+
+
+def results(graph):
+    return [tutti_export.value(node) for node in tutti_export.output_node(graph).args[0]]
+
+
+def sizes(tensors, order):
+    """Of the images that stand in this order. Filters of 8 channels have at most 3 x 3."""
+    return {tuple(t.shape[2:]) for t in tensors if t.dim() == 4 and t.size(1) == 8 and t.size(2) > 3 and t.is_contiguous(memory_format=order)}
 
 
 torch.set_num_threads(1)
 torch.manual_seed(3)
 for precision in ("fp32", "amp_bf16"):
-    found = outputs(precision)
-    kept = [tensor for tensor in found["SavedForBackwardsAOTOutput"] if isinstance(tensor, torch.Tensor) and tensor.dim() == 4]
-    images = [tensor for tensor in kept if tensor.size(1) == 8 and tensor.size(2) > 3 and tensor.size(0) != 8]  # and no filter
-    last = [tensor for tensor in images if tensor.is_contiguous(memory_format=torch.channels_last)]
-    assert {tuple(tensor.shape[2:]) for tensor in last} == {(12, 12), (5, 5)}, (precision, images)
-    first = [tensor for tensor in images if tensor.is_contiguous()]
-    assert {tuple(tensor.shape[2:]) for tensor in first} == {(5, 5)}, (precision, images)  # for self.deep
-    assert len(found["PlainAOTOutput"]) == 2 and all(tensor.is_contiguous() for tensor in found["PlainAOTOutput"]), precision
+    graphs = exported(precision)
+    kinds = [type(word).__name__ for word in tutti_export.output_node(graphs["forward"]).meta["desc"]]
+    kept = [t for t, kind in zip(results(graphs["forward"]), kinds)
+            if kind == "SavedForBackwardsAOTOutput" and isinstance(t, torch.Tensor) and t.size(0) != 48]
+    assert sizes(kept, torch.channels_last) == {(12, 12), (5, 5)}, (precision, kept)
+    assert sizes(kept, torch.contiguous_format) == {(5, 5)}, (precision, kept)  # for Images.deep
+    outputs = [t for t, kind in zip(results(graphs["forward"]), kinds) if kind == "PlainAOTOutput"]
+    assert len(outputs) == 2 and all(t.is_contiguous() for t in outputs + results(graphs["eval"])), precision
+    read = [tutti_export.value(node.args[0]) for node in graphs["eval"].graph.nodes if node.target is torch.ops.aten.convolution.default]
+    assert [t.is_contiguous(memory_format=torch.channels_last) for t in read] == [True, True, True, False], (precision, read)
