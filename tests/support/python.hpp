@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,10 @@ namespace tutti_test {
 /// TUTTI_TEST_PYTHON, the one that configuring has found or made (TUTTI_INTEROP_PYTHON), of the
 /// wheel that LibTorch is from, or python3; empty when none can.
 inline std::string python_with(const std::string& modules) {
+  static std::map<std::string, std::string> known;  // importing torch takes seconds
+  if (const auto found = known.find(modules); found != known.end()) {
+    return found->second;
+  }
   std::vector<std::string> candidates;
   for (const char* name : {"TUTTI_TEST_PYTHON", "TUTTI_INTEROP_PYTHON"}) {
     if (const char* given = std::getenv(name); given != nullptr && *given != 0) {
@@ -41,10 +46,10 @@ inline std::string python_with(const std::string& modules) {
   for (const std::string& candidate : candidates) {
     const std::string probe = "'" + candidate + "' -c 'import " + modules + "' >/dev/null 2>&1";
     if (std::system(probe.c_str()) == 0) {
-      return "'" + candidate + "'";
+      return known[modules] = "'" + candidate + "'";
     }
   }
-  return {};
+  return known[modules];
 }
 
 /// Why a test that goes to Python and back cannot run: no Python has these modules, and what the
