@@ -70,6 +70,32 @@ struct Elementwise : torch::nn::Module {
 
 enum class Bits { same, by_threads, by_threads_later };
 
+// The sum of the targets; writes down the numbers of threads that it is updated with.
+class Targets final : public Metric {
+ public:
+  explicit Targets(Bits bits) : bits_(bits) {}
+  void update(const at::Tensor&, const at::Tensor& targets) override {
+    counts->push_back(at::get_num_threads());
+    sum_.add_(targets.sum() * (bits_ == Bits::same ? 1 : 1 + 1e-7 * at::get_num_threads()));
+  }
+  using Metric::compute;
+  [[nodiscard]] double compute(const std::vector<at::Tensor>& states) const override {
+    return states[0].item<double>();
+  }
+  [[nodiscard]] std::vector<at::Tensor> states() const override { return {sum_}; }
+  void set_states(std::vector<at::Tensor> states) override { sum_ = states[0]; }
+  void reset() override { sum_ = at::zeros({}); }
+  [[nodiscard]] std::unique_ptr<Metric> clone() const override {
+    return std::make_unique<Targets>(*this);
+  }
+  [[nodiscard]] std::string name() const override { return "Targets"; }
+  std::shared_ptr<std::vector<int>> counts = std::make_shared<std::vector<int>>();
+
+ private:
+  Bits bits_;
+  at::Tensor sum_ = at::zeros({});
+};
+
 // Trains a network without a trainer, with dropout, buffers and momentum; a step takes 1 s by a
 // clock of its own, for each thread beyond the first another 2 s. rows: of batch i.
 template <class Rows>
@@ -214,6 +240,46 @@ TEST_CASE("ranks compare in the same batches, also where one has less to compare
   CHECK(two.compared == 8 + 1);
   CHECK(two.chosen == 1);
   CHECK(two.weights.equal(run(2, 60, false, Bits::same, six).weights));
+}
+
+TEST_CASE("metrics of an evaluation have the chosen count where their bits are the same",
+          "[train][threads]") {
+  const Threads two(2);
+  const Warnings warnings;
+  State state;
+  train::Run run;
+  state.communicator = std::make_shared<dist::SingleProcess>();
+  const auto net = std::make_shared<Elementwise>();
+  state.task = AnyModel(net);
+  state.model = net;
+  state.batch = Batch(at::randn({6, 4}), at::randn({6, 2}));
+  state.outputs = state.batch.targets();
+  double seconds = 0;
+  train::NumThreads tuner({}, [&] { return seconds; });
+  for (int i = 0; i < 30; ++i) {
+    tuner.train(state, run, [&] { seconds += at::get_num_threads(); });
+  }
+  REQUIRE(tuner.chosen() == 1);
+
+  const auto counts_of = [&](Bits bits) {
+    const auto metric = std::make_shared<const Targets>(bits);
+    train::MetricSet set({metric}, {}, "");
+    std::vector<double> sums;
+    for (int i = 0; i < 5; ++i) {
+      tuner.update_metrics(state, set);
+      sums.push_back(set.counts()[0][0].item<double>());
+    }
+    const auto sum = state.batch.targets().sum().item<double>();
+    CHECK_THAT(sums[0], Catch::Matchers::WithinRel(sum, 1e-5));
+    CHECK_THAT(sums[4], Catch::Matchers::WithinRel(5 * sum, 1e-5));
+    return *metric->counts;
+  };
+  // Those of another number of threads come first: batches of these shapes are known afterwards.
+  CHECK(counts_of(Bits::same) == std::vector<int>{1, 2, 1, 2, 1, 2, 1, 1});
+  state.batch = Batch(at::randn({5, 4}), at::randn({5, 2}));
+  CHECK(counts_of(Bits::by_threads) == std::vector<int>{1, 2, 2, 2, 2, 2});
+  CHECK(tuner.chosen() == 1);
+  CHECK(at::get_num_threads() == 2);
 }
 
 namespace {

@@ -33,9 +33,9 @@ TEST_CASE("a trial times windows of each count in turn and takes the fastest", "
   CHECK_FALSE(choice.trying());
   CHECK(choice.chosen() == 2);
   CHECK(choice.in_question() == std::vector<int>{2});
-  CHECK(choice.median(2) == 0.8);
-  CHECK(choice.median(1) == 1.4);
-  CHECK(choice.median(8) == 0);
+  CHECK(choice.mean(2) == 0.8);
+  CHECK(choice.mean(1) == 1.4);
+  CHECK(choice.mean(8) == 0);
 }
 
 TEST_CASE("took() says when another count has been chosen", "[train][threads]") {
@@ -62,6 +62,77 @@ TEST_CASE("a count that is a little faster, or was once, is not taken", "[train]
   CHECK(noisy.chosen() == 2);
 }
 
+TEST_CASE("long waits count though they are rare", "[train][threads]") {
+  ThreadChoice choice({2, 1});
+  int steps = 0;
+  int longest = 0;
+  while (choice.trying()) {  // the median of 2 is less, the mean is not
+    const bool waits = choice.next() == 2 && steps % 3 == 1;
+    choice.took(waits ? 4 : choice.next() == 2 ? 0.8 : 1);
+    ++steps;
+    longest += waits ? 1 : 0;
+  }
+  CHECK(choice.chosen() == 1);
+  CHECK(choice.mean(2) > 1.2);
+  CHECK(choice.mean(1) == 1);
+  CHECK(longest > 4);
+}
+
+TEST_CASE("a trial goes on where steps differ too much to tell, but not for ever",
+          "[train][threads]") {
+  // Steps of 1 to 2 units, those of count 1 a tenth shorter, which is the border of better.
+  ThreadChoice choice({2, 1});
+  std::uint32_t random = 1;
+  int steps = 0;
+  for (; choice.trying(); ++steps) {
+    random = random * 1664525 + 1013904223;
+    choice.took((1 + (random >> 16) / 65536.0) * (choice.next() == 1 ? 0.9 : 1));
+  }
+  CHECK(steps == 2 * ThreadChoice::window * 16);  // of which 48 of each count are timed
+
+  // A third shorter is told long before.
+  ThreadChoice other({2, 1});
+  for (steps = 0; other.trying(); ++steps) {
+    random = random * 1664525 + 1013904223;
+    other.took((1 + (random >> 16) / 65536.0) * (other.next() == 1 ? 0.67 : 1));
+  }
+  CHECK(steps <= ThreadChoice::window * 16);
+  CHECK(other.chosen() == 1);
+}
+
+TEST_CASE("windows of short steps last a while, but not those of a hopeless count",
+          "[train][threads]") {
+  const auto until_decided = [](std::map<int, double> times) {
+    ThreadChoice choice({2, 1});
+    std::vector<int> windows;  // their steps
+    int last = 0;
+    while (choice.trying()) {
+      const int count = choice.next();
+      count == last ? ++windows.back() : (windows.push_back(1), 0);
+      last = count;
+      choice.took(times[count], times[count] / 100);
+    }
+    return windows;
+  };
+  // 15 of 10 ms, and 8 of 20 ms.
+  CHECK(until_decided({{2, 1.0}, {1, 1.0}}) == std::vector<int>{15, 15, 15, 15, 15, 15});
+  CHECK(until_decided({{2, 1.0}, {1, 1.4}}) == std::vector<int>{15, 11, 15, 11, 15, 11});
+  CHECK(until_decided({{2, 1.0}, {1, 2.0}}) == std::vector<int>{15, 4});
+  CHECK(until_decided({{2, 2.0}, {1, 1.0}}) == std::vector<int>{8, 15});
+}
+
+TEST_CASE("a trial that has cost much is not repeated soon", "[train][threads]") {
+  ThreadChoice choice({2, 1});
+  steps(choice, 8, {{2, 1.0}, {1, 100.0}});
+  REQUIRE_FALSE(choice.trying());
+  int many = 0;
+  for (; !choice.trying(); ++many) {
+    choice.took(1.0);
+  }
+  // Four steps took 99 longer, which is 5 % of 7920; the watch looks every 32 steps.
+  CHECK(many == 7936);
+}
+
 TEST_CASE("the first step of a window does not count, since it starts threads",
           "[train][threads]") {
   ThreadChoice choice({2, 1});
@@ -69,7 +140,7 @@ TEST_CASE("the first step of a window does not count, since it starts threads",
     choice.took(i % 4 == 0 ? 1000 : choice.next() == 2 ? 2 : 1);
   }
   CHECK(choice.chosen() == 1);
-  CHECK(choice.median(1) == 1);
+  CHECK(choice.mean(1) == 1);
 }
 
 TEST_CASE("steps that become slow start a trial, steps that become fast do not",

@@ -76,7 +76,9 @@ void evaluate_part(Engine& engine, State& state, EvalSet& set, Transfer& transfe
                       ? threads->evaluate(state, [&state] { return eval_forward(state); })
                       : eval_forward(state);
   engine.template fire<EvalAfterForward>(state);
-  if (counts) {
+  if (counts && threads != nullptr) {
+    threads->update_metrics(state, set.metrics);
+  } else if (counts) {
     set.metrics.update(state.task, state.batch, state.outputs);
   }
 }

@@ -26,6 +26,7 @@
 #include <tutti/core/state.hpp>
 #include <tutti/dist/communicator.hpp>
 #include <tutti/train/detail/step_threads.hpp>
+#include <tutti/train/metrics.hpp>
 #include <tutti/train/policy_states.hpp>
 #include <tutti/train/rewind.hpp>
 #include <tutti/train/run.hpp>
@@ -51,8 +52,8 @@ std::uint64_t hash_of_step(const PolicyStates& policies, const State& state, con
 /// The time is ThreadChoice's affair. The bits are compared: before a count is used for batches of
 /// some shapes, `checks` of these are trained with it, hashed and taken back, then trained with the
 /// starting count, which is what counts. A count whose hash differs is never used. What is in use
-/// is compared again from time to time. Shapes that are not known, evaluations that are not, and
-/// everything outside of steps and forward passes have the starting count.
+/// is compared again from time to time. Shapes that are not known, evaluations and metrics that are
+/// not, and everything outside of steps, forward passes and metrics have the starting count.
 ///
 /// Every rank of several chooses for itself. All of them compare in the same batches.
 class NumThreads final : public StepThreads {
@@ -69,16 +70,20 @@ class NumThreads final : public StepThreads {
 
   void train(State& state, Run& run, c10::function_ref<void()> step) override;
   Outputs evaluate(State& state, c10::function_ref<Outputs()> forward) override;
+  void update_metrics(State& state, MetricSet& metrics) override;
 
   /// The count in use outside of trials.
   [[nodiscard]] int chosen() const { return choice_.chosen(); }
-  /// Steps and forward passes that were made to compare bits.
+  /// Steps, forward passes and updates of metrics that were made to compare bits.
   [[nodiscard]] std::int64_t compared() const { return compared_; }
 
  private:
+  enum class Work : std::uint8_t { step, metrics };
+
   struct Shape {
     std::vector<std::int64_t> key;
     std::vector<std::pair<int, int>> passed{};  // a count, and how often it gave the same bits
+    bool is_left_alone = false;                 // has the starting count for good
     std::int64_t used = 0;                      // with another than the starting count
     std::int64_t audit = first_audit;
 
@@ -89,10 +94,11 @@ class NumThreads final : public StepThreads {
   static double steady_seconds();
 
   void follow_start();
-  Shape* find(const State& state, const Batch& batch);
+  Shape* find(const State& state, Work work);
   [[nodiscard]] std::vector<int> unknown(Shape& shape) const;
   void compare(State& state, Run& run, c10::function_ref<void()> step, Shape* shape,
                const std::vector<int>& counts, std::int64_t times);
+  bool compares(Shape& shape, int count);
   void take(const State& state, Shape& shape, int count, bool same);
   void say_chosen(const State& state, int before) const;
 
@@ -173,6 +179,14 @@ TUTTI_INLINE void add_bits(tutti::detail::Xxh64& hash, const NamedTensors& tenso
   for (const auto& [name, tensor] : tensors) {
     hash.update(name.data(), name.size());
     add_bits(hash, tensor);
+  }
+}
+
+TUTTI_INLINE void add_bits(tutti::detail::Xxh64& hash, const MetricSet& metrics) {
+  for (const std::vector<at::Tensor>& counts : metrics.counts()) {
+    for (const at::Tensor& each : counts) {
+      add_bits(hash, each);
+    }
   }
 }
 
@@ -258,9 +272,10 @@ TUTTI_INLINE void NumThreads::follow_start() {
 }
 
 // What the work of a batch follows from, but for numbers. Null: there are too many kinds.
-TUTTI_INLINE NumThreads::Shape* NumThreads::find(const State& state, const Batch& batch) {
-  std::vector<std::int64_t> key{state.model->is_training(), state.device_train_microbatch_size};
-  for (const auto& [name, tensor] : batch) {
+TUTTI_INLINE NumThreads::Shape* NumThreads::find(const State& state, Work work) {
+  std::vector<std::int64_t> key{static_cast<std::int64_t>(work), state.model->is_training(),
+                                state.device_train_microbatch_size};
+  for (const auto& [name, tensor] : state.batch) {
     key.push_back(tensor.defined() ? static_cast<std::int64_t>(tensor.scalar_type()) : -1);
     if (tensor.defined()) {
       key.push_back(tensor.dim());
@@ -301,7 +316,7 @@ TUTTI_INLINE std::vector<int> NumThreads::unknown(Shape& shape) const {
 
 TUTTI_INLINE void NumThreads::train(State& state, Run& run, c10::function_ref<void()> step) {
   follow_start();
-  Shape* const shape = choice_.has_choice() ? find(state, state.batch) : nullptr;
+  Shape* const shape = choice_.has_choice() ? find(state, Work::step) : nullptr;
   const std::vector<int> counts = shape != nullptr ? unknown(*shape) : std::vector<int>();
   auto times = static_cast<std::int64_t>(counts.size());
   if (state.world_size > 1) {  // a step is a collective
@@ -324,8 +339,9 @@ TUTTI_INLINE void NumThreads::train(State& state, Run& run, c10::function_ref<vo
       const detail::ThreadsInUse threads(count, start_);
       step();
     }
+    const double seconds = clock_() - before;
     const int chosen_before = chosen();
-    if (known && choice_.took((clock_() - before) / std::max(size, 1.0))) {
+    if (known && choice_.took(seconds / std::max(size, 1.0), seconds)) {
       say_chosen(state, chosen_before);
     }
   } else {
@@ -379,17 +395,28 @@ TUTTI_INLINE void NumThreads::take(const State& state, Shape& shape, int count, 
 TUTTI_INLINE void NumThreads::say_chosen(const State& state, int before) const {
   TORCH_WARN("num_threads: ", chosen(), " instead of ", before, " from batch ",
              state.timestamp.batch + 1, " of the run on (rank ", state.rank, "): a step takes ",
-             choice_.median(chosen()) / choice_.median(before), " of the time, with the same bits");
+             choice_.mean(chosen()) / choice_.mean(before), " of the time, with the same bits");
+}
+
+// Whether work of an evaluation is done with both counts now.
+TUTTI_INLINE bool NumThreads::compares(Shape& shape, int count) {
+  const bool known = shape.passes(count) >= checks;
+  if (known && ++shape.used < shape.audit) {
+    return false;
+  }
+  shape.audit *= known ? audit_factor : 1;
+  ++compared_;
+  return true;
 }
 
 TUTTI_INLINE Outputs NumThreads::evaluate(State& state, c10::function_ref<Outputs()> forward) {
   follow_start();
   const int count = chosen();
-  Shape* const shape = count != start_ ? find(state, state.batch) : nullptr;
+  Shape* const shape = count != start_ ? find(state, Work::step) : nullptr;
   if (shape == nullptr) {
     return forward();
   }
-  if (shape->passes(count) >= checks && ++shape->used < shape->audit) {
+  if (!compares(*shape, count)) {
     const detail::ThreadsInUse threads(count, start_);
     return forward();
   }
@@ -401,13 +428,38 @@ TUTTI_INLINE Outputs NumThreads::evaluate(State& state, c10::function_ref<Output
     detail::add_bits(with, forward());
   }
   checkpoint::load_rng(generators);
-  ++compared_;
   Outputs outputs = forward();
   tutti::detail::Xxh64 right;
   detail::add_bits(right, outputs);
-  shape->audit *= shape->passes(count) >= checks ? audit_factor : 1;
   take(state, *shape, count, with.value() == right.value());
   return outputs;
+}
+
+TUTTI_INLINE void NumThreads::update_metrics(State& state, MetricSet& metrics) {
+  follow_start();
+  const int count = chosen();
+  const auto update = [&] { metrics.update(state.task, state.batch, state.outputs); };
+  Shape* const shape = count != start_ ? find(state, Work::metrics) : nullptr;
+  if (shape == nullptr || shape->is_left_alone) {
+    return update();
+  }
+  if (!compares(*shape, count)) {
+    const detail::ThreadsInUse threads(count, start_);
+    return update();
+  }
+  const auto before = metrics.counts();
+  tutti::detail::Xxh64 with;
+  {
+    const detail::ThreadsInUse threads(count, start_);
+    update();
+    detail::add_bits(with, metrics);
+  }
+  metrics.set_counts(before);
+  update();
+  tutti::detail::Xxh64 right;
+  detail::add_bits(right, metrics);
+  shape->pass(count);
+  shape->is_left_alone = with.value() != right.value();  // and training goes on as it is
 }
 
 }  // namespace tutti::train

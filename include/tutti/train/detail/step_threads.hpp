@@ -19,6 +19,7 @@
 /// How the loop has work done by a number of threads without knowing how that is chosen.
 namespace tutti::train {
 
+class MetricSet;
 struct Run;
 
 /// Who chooses it: train/num_threads.hpp.
@@ -34,6 +35,10 @@ class StepThreads {
 
   /// Has `forward` compute the outputs of state.batch in an evaluation, at times twice.
   virtual Outputs evaluate(State& state, c10::function_ref<Outputs()> forward) = 0;
+
+  /// Has the metrics of an evaluation see state.batch and state.outputs, at times twice, of which
+  /// one is taken back.
+  virtual void update_metrics(State& state, MetricSet& metrics) = 0;
 };
 
 /// How the program makes who chooses; null when it has none. policies: of the run. It costs compile
