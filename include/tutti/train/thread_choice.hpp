@@ -30,7 +30,8 @@ class ThreadChoice {
   static constexpr int rounds = 3;                ///< windows of each count in a trial, at least,
   static constexpr std::size_t most_steps = 48;   ///< then until so many steps are timed,
   static constexpr double sure = 2;               ///< or so many standard errors tell means apart
-  static constexpr std::size_t watched = 32;      ///< steps whose mean says how long one takes
+  static constexpr std::size_t watched = 32;      ///< steps whose mean says how long one takes,
+  static constexpr double watched_seconds = 1;    ///< and how long they take together, at least
   static constexpr double gain = 0.9;             ///< of the time, at most, makes a count better
   static constexpr double slower = 1.3;           ///< times as long starts a trial
   static constexpr double hopeless = 1.5;         ///< times the best ends a count's trial
@@ -82,14 +83,14 @@ class ThreadChoice {
   [[nodiscard]] std::size_t fastest() const;  // of open_
   [[nodiscard]] bool is_sure() const;
   bool decide();
-  void watch(double time);
+  void watch(double time, double seconds);
 
   std::vector<Count> counts_;
   std::size_t chosen_ = 0;
   std::vector<std::size_t> open_;  // of counts_: in the trial; empty: there is none
   std::size_t place_ = 0;          // in open_
   int step_ = 0;                   // of the window
-  double seconds_ = 0;             // of the window
+  double seconds_ = 0;             // of the window, or of the steps watched
   int round_ = 0;
   double trial_ = 0;  // the time of the trial's steps
   int steps_ = 0;     // of the trial
@@ -180,7 +181,7 @@ TUTTI_INLINE void ThreadChoice::begin_trial() {
 
 TUTTI_INLINE bool ThreadChoice::took(double time, double seconds) {
   if (!trying()) {
-    watch(time);
+    watch(time, seconds);
     return false;
   }
   Count& count = counts_[open_[place_]];
@@ -258,15 +259,17 @@ TUTTI_INLINE bool ThreadChoice::decide() {
   return better;
 }
 
-TUTTI_INLINE void ThreadChoice::watch(double time) {
+TUTTI_INLINE void ThreadChoice::watch(double time, double seconds) {
   ++since_;
   passed_ += time;
   recent_.push_back(time);
-  if (recent_.size() < watched) {
+  seconds_ += seconds;
+  if (recent_.size() < watched || seconds_ < watched_seconds) {
     return;
   }
   const double now = mean_of(recent_).value;
   recent_.clear();
+  seconds_ = 0;
   const bool is_slower = usual_ > 0 && now > slower * usual_;
   if (!is_slower) {
     usual_ = usual_ == 0 ? now : std::min(usual_, now);
