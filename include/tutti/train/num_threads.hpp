@@ -58,10 +58,10 @@ std::uint64_t hash_of_step(const PolicyStates& policies, const State& state, con
 /// Every rank of several chooses for itself. All of them compare in the same batches.
 class NumThreads final : public StepThreads {
  public:
-  static constexpr int checks = 3;                 ///< batches compared before a count is used
-  static constexpr std::size_t most_shapes = 64;   ///< kinds of batches that are remembered
-  static constexpr std::int64_t first_audit = 16;  ///< uses after which to compare again,
-  static constexpr std::int64_t audit_factor = 8;  ///< and how much longer until the next time
+  static constexpr int checks = 3;                   ///< batches compared before a count is used
+  static constexpr std::ptrdiff_t most_shapes = 64;  ///< kinds of batches remembered, for each work
+  static constexpr std::int64_t first_audit = 16;    ///< uses after which to compare again,
+  static constexpr std::int64_t audit_factor = 8;    ///< and how much longer until the next time
 
   using Clock = std::function<double()>;  ///< seconds since whenever
 
@@ -291,7 +291,9 @@ TUTTI_INLINE NumThreads::Shape* NumThreads::find(const State& state, Work work) 
     std::rotate(shapes_.begin(), found, std::next(found));
     return shapes_.front().get();
   }
-  if (shapes_.size() == most_shapes) {
+  if (std::count_if(shapes_.begin(), shapes_.end(), [&](const auto& shape) {
+        return shape->key.front() == static_cast<std::int64_t>(work);
+      }) == most_shapes) {
     return nullptr;
   }
   shapes_.insert(shapes_.begin(), std::make_unique<Shape>());
