@@ -70,13 +70,15 @@ struct Elementwise : torch::nn::Module {
 
 enum class Bits { same, by_threads, by_threads_later };
 
-// The sum of the targets; writes down the numbers of threads that it is updated with.
+// The sum of the targets and a little chance; writes down the numbers of threads that it is updated
+// with.
 class Targets final : public Metric {
  public:
-  explicit Targets(Bits bits) : bits_(bits) {}
+  explicit Targets(Bits bits, std::string name = "Targets") : bits_(bits), name_(std::move(name)) {}
   void update(const at::Tensor&, const at::Tensor& targets) override {
     counts->push_back(at::get_num_threads());
-    sum_.add_(targets.sum() * (bits_ == Bits::same ? 1 : 1 + 1e-7 * at::get_num_threads()));
+    sum_.add_(at::rand({}) * 1e-6 +
+              targets.sum() * (bits_ == Bits::same ? 1 : 1 + 1e-7 * at::get_num_threads()));
   }
   using Metric::compute;
   [[nodiscard]] double compute(const std::vector<at::Tensor>& states) const override {
@@ -88,11 +90,12 @@ class Targets final : public Metric {
   [[nodiscard]] std::unique_ptr<Metric> clone() const override {
     return std::make_unique<Targets>(*this);
   }
-  [[nodiscard]] std::string name() const override { return "Targets"; }
+  [[nodiscard]] std::string name() const override { return name_; }
   std::shared_ptr<std::vector<int>> counts = std::make_shared<std::vector<int>>();
 
  private:
   Bits bits_;
+  std::string name_;
   at::Tensor sum_ = at::zeros({});
 };
 
@@ -261,8 +264,8 @@ TEST_CASE("metrics of an evaluation have the chosen count where their bits are t
   }
   REQUIRE(tuner.chosen() == 1);
 
-  const auto counts_of = [&](Bits bits) {
-    const auto metric = std::make_shared<const Targets>(bits);
+  const auto counts_of = [&](Bits bits, const std::string& name) {
+    const auto metric = std::make_shared<const Targets>(bits, name);
     train::MetricSet set({metric}, {}, "");
     std::vector<double> sums;
     for (int i = 0; i < 5; ++i) {
@@ -274,10 +277,16 @@ TEST_CASE("metrics of an evaluation have the chosen count where their bits are t
     CHECK_THAT(sums[4], Catch::Matchers::WithinRel(5 * sum, 1e-5));
     return *metric->counts;
   };
-  // Those of another number of threads come first: batches of these shapes are known afterwards.
-  CHECK(counts_of(Bits::same) == std::vector<int>{1, 2, 1, 2, 1, 2, 1, 1});
-  state.batch = Batch(at::randn({5, 4}), at::randn({5, 2}));
-  CHECK(counts_of(Bits::by_threads) == std::vector<int>{1, 2, 2, 2, 2, 2});
+  // With 1 thread, and with 2 to compare; then it is known.
+  at::manual_seed(3);
+  CHECK(counts_of(Bits::same, "One") == std::vector<int>{1, 2, 1, 2, 1, 2, 1, 1});
+  const at::Tensor after = at::rand({});
+  CHECK(counts_of(Bits::same, "One") == std::vector<int>(5, 1));
+  CHECK(counts_of(Bits::same, "Another") == std::vector<int>{1, 2, 1, 2, 1, 2, 1, 1});
+  CHECK(counts_of(Bits::by_threads, "Third") == std::vector<int>{1, 2, 2, 2, 2, 2});
+  at::manual_seed(3);
+  at::rand({5});  // what the five updates that count have drawn
+  CHECK(at::rand({}).equal(after));
   CHECK(tuner.chosen() == 1);
   CHECK(at::get_num_threads() == 2);
 }

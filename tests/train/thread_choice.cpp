@@ -65,17 +65,17 @@ TEST_CASE("a count that is a little faster, or was once, is not taken", "[train]
 TEST_CASE("long waits count though they are rare", "[train][threads]") {
   ThreadChoice choice({2, 1});
   int steps = 0;
-  int longest = 0;
+  int waited = 0;
   while (choice.trying()) {  // the median of 2 is less, the mean is not
     const bool waits = choice.next() == 2 && steps % 3 == 1;
     choice.took(waits ? 4 : choice.next() == 2 ? 0.8 : 1);
     ++steps;
-    longest += waits ? 1 : 0;
+    waited += waits ? 1 : 0;
   }
   CHECK(choice.chosen() == 1);
   CHECK(choice.mean(2) > 1.2);
   CHECK(choice.mean(1) == 1);
-  CHECK(longest > 4);
+  CHECK(waited > 4);
 }
 
 TEST_CASE("a trial goes on where steps differ too much to tell, but not for ever",

@@ -84,6 +84,7 @@ class MetricSet {
   MetricSet(const Metrics& metrics, const std::vector<std::string>& names, std::string prefix);
 
   [[nodiscard]] bool empty() const { return entries_.empty(); }
+  [[nodiscard]] std::vector<std::string> names() const;
 
   void reset() {
     for (auto& entry : entries_) {
@@ -167,6 +168,14 @@ TUTTI_INLINE MetricSet::MetricSet(const Metrics& metrics, const std::vector<std:
     TUTTI_CHECK_VALUE(used[i], "no metric of the model has a name that contains \"", names[i],
                       "\"; it has: ", list(metrics));
   }
+}
+
+TUTTI_INLINE std::vector<std::string> MetricSet::names() const {
+  std::vector<std::string> out;
+  for (const auto& entry : entries_) {
+    out.push_back(entry.name);
+  }
+  return out;
 }
 
 TUTTI_INLINE std::vector<std::vector<at::Tensor>> MetricSet::counts() const {

@@ -94,7 +94,7 @@ class NumThreads final : public StepThreads {
   static double steady_seconds();
 
   void follow_start();
-  Shape* find(const State& state, Work work);
+  Shape* find(const State& state, Work work, const MetricSet* metrics = nullptr);
   [[nodiscard]] std::vector<int> unknown(Shape& shape) const;
   void compare(State& state, Run& run, c10::function_ref<void()> step, Shape* shape,
                const std::vector<int>& counts, std::int64_t times);
@@ -272,7 +272,8 @@ TUTTI_INLINE void NumThreads::follow_start() {
 }
 
 // What the work of a batch follows from, but for numbers. Null: there are too many kinds.
-TUTTI_INLINE NumThreads::Shape* NumThreads::find(const State& state, Work work) {
+TUTTI_INLINE NumThreads::Shape* NumThreads::find(const State& state, Work work,
+                                                 const MetricSet* metrics) {
   std::vector<std::int64_t> key{static_cast<std::int64_t>(work), state.model->is_training(),
                                 state.device_train_microbatch_size};
   for (const auto& [name, tensor] : state.batch) {
@@ -284,6 +285,13 @@ TUTTI_INLINE NumThreads::Shape* NumThreads::find(const State& state, Work work) 
   }
   for (const at::Tensor& parameter : state.model->parameters()) {
     key.push_back(parameter.requires_grad() ? parameter.numel() : -parameter.numel());
+  }
+  if (metrics != nullptr) {  // evaluation sets have others
+    tutti::detail::Xxh64 hash;
+    for (const std::string& name : metrics->names()) {
+      hash.update(name.c_str(), name.size() + 1);
+    }
+    key.push_back(static_cast<std::int64_t>(hash.value()));
   }
   const auto found = std::find_if(shapes_.begin(), shapes_.end(),
                                   [&](const auto& shape) { return shape->key == key; });
@@ -441,7 +449,7 @@ TUTTI_INLINE void NumThreads::update_metrics(State& state, MetricSet& metrics) {
   follow_start();
   const int count = chosen();
   const auto update = [&] { metrics.update(state.task, state.batch, state.outputs); };
-  Shape* const shape = count != start_ ? find(state, Work::metrics) : nullptr;
+  Shape* const shape = count != start_ ? find(state, Work::metrics, &metrics) : nullptr;
   if (shape == nullptr || shape->is_left_alone) {
     return update();
   }
@@ -450,6 +458,8 @@ TUTTI_INLINE void NumThreads::update_metrics(State& state, MetricSet& metrics) {
     return update();
   }
   const auto before = metrics.counts();
+  Archive generators;
+  checkpoint::save_rng(generators);
   tutti::detail::Xxh64 with;
   {
     const detail::ThreadsInUse threads(count, start_);
@@ -457,6 +467,7 @@ TUTTI_INLINE void NumThreads::update_metrics(State& state, MetricSet& metrics) {
     detail::add_bits(with, metrics);
   }
   metrics.set_counts(before);
+  checkpoint::load_rng(generators);
   update();
   tutti::detail::Xxh64 right;
   detail::add_bits(right, metrics);

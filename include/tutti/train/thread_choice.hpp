@@ -38,7 +38,8 @@ class ThreadChoice {
   static constexpr std::int64_t least_rest = 64;  ///< steps between trials
   static constexpr std::int64_t most_rest = 1024;
   static constexpr std::int64_t patience = 16;  ///< rests after which time alone starts a trial
-  static constexpr double most_cost = 0.05;     ///< of all time is what trials take too long
+  static constexpr double most_cost =
+      0.05;  ///< of the time since, at most, is what a trial has lost
 
   /// counts: to choose from, the one in use first; not empty, all different.
   explicit ThreadChoice(std::vector<int> counts);
@@ -75,7 +76,7 @@ class ThreadChoice {
     std::vector<double> times{};
   };
 
-  static Mean mean_of(std::vector<double> times);
+  static Mean mean_of(const std::vector<double>& times);
   static bool is_surely_less(const Mean& one, const Mean& other, double factor);
   void begin_trial();
   [[nodiscard]] bool is_hopeless() const;
@@ -109,22 +110,20 @@ class ThreadChoice {
 namespace tutti::train {
 
 // Without the longest and the shortest, where there is more than one window.
-TUTTI_INLINE ThreadChoice::Mean ThreadChoice::mean_of(std::vector<double> times) {
-  std::sort(times.begin(), times.end());
-  if (times.size() >= window) {
-    times.pop_back();
-    times.erase(times.begin());
-  }
-  const auto count = static_cast<double>(times.size());
-  const double middle = times[times.size() / 2];  // equal times have exactly this mean
+TUTTI_INLINE ThreadChoice::Mean ThreadChoice::mean_of(const std::vector<double>& times) {
+  const auto [least, most] = std::minmax_element(times.begin(), times.end());
+  const bool leaves_out = times.size() >= window;
+  const double count = static_cast<double>(times.size()) - (leaves_out ? 2 : 0);
+  const double base = times.front();  // equal times have exactly this mean
   double sum = 0;
-  for (const double time : times) {
-    sum += time - middle;
+  for (auto each = times.begin(); each != times.end(); ++each) {
+    sum += leaves_out && (each == least || each == most) ? 0 : *each - base;
   }
-  const double mean = middle + sum / count;
+  const double mean = base + sum / count;
   double squares = 0;
-  for (const double time : times) {
-    squares += (time - mean) * (time - mean);
+  for (auto each = times.begin(); each != times.end(); ++each) {
+    const double apart = leaves_out && (each == least || each == most) ? 0 : *each - mean;
+    squares += apart * apart;
   }
   return {.value = mean, .error = std::sqrt(squares / (count * (count - 1)))};
 }
