@@ -171,40 +171,43 @@ struct NoMistake {};
 // The check that fails for mistake I; NoMistake when there are fewer.
 template <std::size_t I, class... Ps>
 consteval auto failing_check() {
-  constexpr Mistake found = mistakes<Ps...>.list[I];
-  if constexpr (found.fault == Fault::none) {
+  // Numbers, since GCC 13.3 cannot copy a constant of a class out of another.
+  constexpr Fault fault = mistakes<Ps...>.list[I].fault;
+  constexpr std::size_t policy = mistakes<Ps...>.list[I].policy;
+  constexpr std::size_t other = mistakes<Ps...>.list[I].other;
+  if constexpr (fault == Fault::none) {
     return std::type_identity<NoMistake<I>>{};
-  } else if constexpr (found.fault == Fault::cycle) {
+  } else if constexpr (fault == Fault::cycle) {
     if constexpr (Pack<Ps...>::cyclic) {
       using Graph = Pack<Ps...>;
       return cycle_check<Graph, Ps...>(std::make_index_sequence<cycle(Graph::edges).size>{});
     } else {  // only with the pins of one event
-      using Graph = PackAt<typename Nth<found.other, all_events>::type, Ps...>;
+      using Graph = PackAt<typename Nth<other, all_events>::type, Ps...>;
       return cycle_check<Graph, Ps...>(std::make_index_sequence<cycle(Graph::edges).size>{});
     }
   } else {
-    using P = nth<found.policy, Ps...>;
+    using P = nth<policy, Ps...>;
     using Inner = Unswitched<P>;
-    if constexpr (found.fault == Fault::no_policy) {
+    if constexpr (fault == Fault::no_policy) {
       return std::type_identity<PolicyCheck<Inner>>{};
-    } else if constexpr (found.fault == Fault::wrong_name) {
+    } else if constexpr (fault == Fault::wrong_name) {
       return std::type_identity<NameCheck<Inner>>{};
-    } else if constexpr (found.fault == Fault::wrong_member) {
+    } else if constexpr (fault == Fault::wrong_member) {
       return member_check<Inner>();
-    } else if constexpr (found.fault == Fault::wrong_hook) {
-      return std::type_identity<HookCheck<Inner, typename Nth<found.other, all_events>::type>>{};
-    } else if constexpr (found.fault == Fault::wrong_events) {
-      return std::type_identity<EventsCheck<Inner, typename Nth<found.other, all_events>::type>>{};
-    } else if constexpr (found.fault == Fault::no_action) {
+    } else if constexpr (fault == Fault::wrong_hook) {
+      return std::type_identity<HookCheck<Inner, typename Nth<other, all_events>::type>>{};
+    } else if constexpr (fault == Fault::wrong_events) {
+      return std::type_identity<EventsCheck<Inner, typename Nth<other, all_events>::type>>{};
+    } else if constexpr (fault == Fault::no_action) {
       return std::type_identity<ActsCheck<Inner>>{};
-    } else if constexpr (found.fault == Fault::twice) {
+    } else if constexpr (fault == Fault::twice) {
       return std::type_identity<UniqueCheck<P, (std::size_t{std::is_same_v<P, Ps>} + ...)>>{};
-    } else if constexpr (found.fault == Fault::conflict) {
-      using B = nth<found.other, Ps...>;
+    } else if constexpr (fault == Fault::conflict) {
+      using B = nth<other, Ps...>;
       return with_reason<ConflictCheck, P, B>([] { return conflict_reason<P, B>(); });
     } else {
       constexpr const char* required =
-          (policy_traits<P>::rules.requires_policy.begin() + found.other)->id.mark;
+          (policy_traits<P>::rules.requires_policy.begin() + other)->id.mark;
       return std::type_identity<RequiredPolicyCheck<P, required, false>>{};
     }
   }
@@ -223,12 +226,11 @@ consteval auto warning_check() {
   if constexpr (mistakes<Ps...>.size > 0) {
     return std::type_identity<NoWarning>{};
   } else {
-    constexpr Mistake found = warnings<Ps...>.list[I];
-    if constexpr (found.fault == Fault::none) {
+    if constexpr (warnings<Ps...>.list[I].fault == Fault::none) {
       return std::type_identity<NoWarning>{};
     } else {
-      using A = nth<found.policy, Ps...>;
-      using B = nth<found.other, Ps...>;
+      using A = nth<warnings<Ps...>.list[I].policy, Ps...>;
+      using B = nth<warnings<Ps...>.list[I].other, Ps...>;
       return with_reason<WarnCheck, A, B>([] { return warning_reason<A, B>(); });
     }
   }
