@@ -99,6 +99,7 @@ struct TorchProfiler final {
       torch::autograd::profiler::prepareProfiler(config(), activities(state));
     }
     if (run.action != ProfilerAction::warmup) {
+      finish_work(state);  // of batches before
       torch::autograd::profiler::enableProfiler(config(), activities(state));
       run.runs = true;
     }
@@ -128,6 +129,12 @@ struct TorchProfiler final {
     return out;
   }
 
+  static void finish_work(const State& state) {
+    if (state.device.is_cuda()) {
+      torch::cuda::synchronize(state.device.index());
+    }
+  }
+
   // together: all ranks are here.
   void save(const State& state, bool together) {
     run.prepared = false;
@@ -135,6 +142,7 @@ struct TorchProfiler final {
     if (!std::exchange(run.runs, false)) {
       return;
     }
+    finish_work(state);  // Kineto drops kernels that end after it
     const auto result = torch::autograd::profiler::disableProfiler();
     const std::string path =
         state.output_path(run_path(folder, state)) + "/" + run_path(filename, state);
