@@ -76,6 +76,6 @@ TEST_CASE("the memory that LibTorch's allocator counts is logged", "[device]") {
     return trainer.get<InMemoryLogger>().latest("memory/" + std::string(key)) * 1e9;
   };
   CHECK(gib("current_allocated_mem") > 0);
-  CHECK(gib("peak_allocated_mem") > 2 * gib("current_allocated_mem"));
+  CHECK(gib("peak_allocated_mem") - gib("current_allocated_mem") > 2 * (16 << 20));  // activations
   CHECK(gib("current_reserved_mem") == Approx(stand_in::memory_in_use()).epsilon(0.1));
 }

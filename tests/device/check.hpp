@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstddef>
+#include <string_view>
 #include <utility>
 
 #include <tutti/train/options.hpp>
 #include <tutti/train/precision.hpp>
 
+#include "device/stand_in.hpp"
 #include "support/catch.hpp"
 #include "together/pairs.hpp"
 
@@ -19,16 +21,23 @@ inline tutti::TrainerOptions on_device(tutti::TrainerOptions options) {
   return options;
 }
 
-/// Every algorithm of the pack alone: the weights that it trains are those of the host.
+/// Every algorithm of the pack alone: the weights that it trains are those of the host. A GPU's
+/// library decomposes weights into factors of other signs, and less exactly.
 template <class P, class Make>
 void check_same_as_host(Make&& make, const tutti::TrainerOptions& options) {
   for (std::size_t i = 0; i < P::fresh; ++i) {
     INFO(P::names[i]);
-    const at::Tensor host = P::weights(make(i), options, i);
-    const at::Tensor device = P::weights(make(i), on_device(options), i);
+    at::Tensor host = P::weights(make(i), options, i);
+    at::Tensor device = P::weights(make(i), on_device(options), i);
     REQUIRE(device.is_cuda());
     CHECK(host.isfinite().all().template item<bool>());
-    CHECK((device.cpu() - host).abs().max().template item<double>() <= 1e-4);
+    double most = 1e-4;
+    if (std::string_view(P::names[i]) == "Factorize" && !stand_in::is_there()) {
+      host = host.abs();
+      device = device.abs();
+      most = 5e-4;
+    }
+    CHECK((device.cpu() - host).abs().max().template item<double>() <= most);
   }
 }
 

@@ -13,6 +13,9 @@
 // numbers, and what must not be recorded ends a recording.
 namespace stand_in {
 
+/// Whether the device is the stand-in; false: it is a GPU (gpu.cpp).
+bool is_there();
+
 /// Bytes that the device has from now on, for all that LibTorch's allocator reserves.
 void limit_memory(std::size_t bytes);
 

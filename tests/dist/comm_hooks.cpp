@@ -1,5 +1,6 @@
 #include <tutti/dist/ddp.hpp>
 
+#include "dist/initialize.hpp"
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 
@@ -30,8 +31,10 @@ namespace {
 
 torch::nn::Sequential net(std::int64_t width = 64) {
   torch::manual_seed(1);
-  return torch::nn::Sequential(torch::nn::Linear(40, width), torch::nn::ReLU(),
-                               torch::nn::Linear(width, 5));
+  torch::nn::Sequential out(torch::nn::Linear(40, width), torch::nn::ReLU(),
+                            torch::nn::Linear(width, 5));
+  out->to(tutti_test::device());
+  return out;
 }
 
 // This rank's rows of a batch, averaged with the others' gradients.
@@ -52,13 +55,13 @@ double relative(const at::Tensor& got, const at::Tensor& want) {
 
 // The largest difference from one process's gradients in several steps.
 double error_of(const DataParallelOptions& options) {
-  const auto group = dist::initialize();
+  const auto group = tutti_test::initialize();
   torch::nn::Sequential model = net();
   const auto parallel = dist::wrap(*model, group, options);
   torch::manual_seed(3);
   double worst = 0;
   for (int step = 0; step < 5; ++step) {
-    const at::Tensor batch = at::randn({8, 40});
+    const at::Tensor batch = at::randn({8, 40}).to(tutti_test::device());
     pass(model, *parallel, batch, *group);
     std::vector<at::Tensor> got;
     for (const at::Tensor& parameter : model->parameters()) {
@@ -78,7 +81,7 @@ double difference_from_pytorch(const std::string& hook, const DataParallelOption
   const auto read = tutti::checkpoint::read_safetensors(TUTTI_SOURCE_DIR
                                                         "/tests/dist/files/comm_hooks.safetensors");
   const std::map<std::string, at::Tensor> file(read.begin(), read.end());
-  const auto group = dist::initialize();
+  const auto group = tutti_test::initialize();
   torch::nn::Sequential model = net();
   {
     const at::NoGradGuard no_grad;
@@ -88,12 +91,12 @@ double difference_from_pytorch(const std::string& hook, const DataParallelOption
   }
   const auto parallel = dist::wrap(*model, group, options);
   for (std::int64_t step = 0; step < 6; ++step) {
-    pass(model, *parallel, file.at("x")[step], *group);
+    pass(model, *parallel, file.at("x")[step].to(tutti_test::device()), *group);
   }
   double worst = 0;
   for (std::size_t i = 0; i < 4; ++i) {
-    worst = std::max(
-        worst, relative(model->parameters()[i].grad(), file.at(hook + "." + std::to_string(i))));
+    worst = std::max(worst, relative(model->parameters()[i].grad().cpu(),
+                                     file.at(hook + "." + std::to_string(i))));
   }
   return worst;
 }
@@ -108,10 +111,10 @@ std::int64_t bytes_written() {
 }
 
 std::int64_t bytes_of_a_pass(const DataParallelOptions& options) {
-  const auto group = dist::initialize();
+  const auto group = tutti_test::initialize();
   torch::nn::Sequential model = net(4096);
   const auto parallel = dist::wrap(*model, group, options);
-  const at::Tensor batch = at::randn({8, 40});
+  const at::Tensor batch = at::randn({8, 40}).to(tutti_test::device());
   std::int64_t last = 0;
   for (int step = 0; step < 4; ++step) {
     const std::int64_t before = bytes_written();
@@ -172,12 +175,12 @@ TEST_CASE("rank body: a static graph", "[.rank]") {
   CHECK(error_of({.static_graph = true}) < 1e-6);
   CHECK(error_of({.compression = GradientCompression::bf16, .static_graph = true}) < 1e-2);
   // Unused parameters are found in the first pass.
-  const auto group = dist::initialize();
+  const auto group = tutti_test::initialize();
   torch::nn::Sequential model = net();
   const auto parallel = dist::wrap(*model, group, {.static_graph = true});
   torch::manual_seed(3);
   for (int step = 0; step < 3; ++step) {
-    const at::Tensor batch = at::randn({8, 40});
+    const at::Tensor batch = at::randn({8, 40}).to(tutti_test::device());
     model->zero_grad();
     parallel->before_forward(true);
     const at::Tensor mine = batch.chunk(2)[static_cast<std::size_t>(group->rank())];
@@ -193,12 +196,12 @@ TEST_CASE("rank body: a static graph", "[.rank]") {
 }
 
 TEST_CASE("rank body: microbatches of a static graph", "[.rank]") {
-  const auto group = dist::initialize();
+  const auto group = tutti_test::initialize();
   torch::nn::Sequential model = net();
   const auto parallel = dist::wrap(*model, group, {.static_graph = true});
   torch::manual_seed(3);
   for (int step = 0; step < 3; ++step) {
-    const at::Tensor batch = at::randn({8, 40});
+    const at::Tensor batch = at::randn({8, 40}).to(tutti_test::device());
     const auto parts = batch.chunk(2)[static_cast<std::size_t>(group->rank())].chunk(2);
     model->zero_grad();
     for (const std::size_t i : {0U, 1U}) {
@@ -223,11 +226,11 @@ TEST_CASE("rank body: microbatches of a static graph", "[.rank]") {
 }
 
 TEST_CASE("compressed gradients are near the exact ones, and exact where nothing is left out",
-          "[dist][ddp]") {
+          "[dist][ddp][nccl]") {
   CHECK(run_ranks("rank body: compressed gradients") == all_passed);
 }
 
-TEST_CASE("compressed gradients are those of PyTorch's hooks", "[dist][ddp]") {
+TEST_CASE("compressed gradients are those of PyTorch's hooks", "[dist][ddp][nccl]") {
   CHECK(run_ranks("rank body: PyTorch's hooks") == all_passed);
 }
 
@@ -235,7 +238,8 @@ TEST_CASE("compressed gradients take fewer bytes", "[dist][ddp]") {
   CHECK(run_ranks("rank body: fewer bytes") == all_passed);
 }
 
-TEST_CASE("a static graph gives the same gradients, with unused parameters too", "[dist][ddp]") {
+TEST_CASE("a static graph gives the same gradients, with unused parameters too",
+          "[dist][ddp][nccl]") {
   CHECK(run_ranks("rank body: a static graph") == all_passed);
   CHECK(run_ranks("rank body: microbatches of a static graph") == all_passed);
 }

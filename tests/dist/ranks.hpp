@@ -18,6 +18,11 @@
 #include <thread>
 #include <vector>
 
+#include <torch/cuda.h>
+
+#include "support/catch.hpp"
+#include "support/device.hpp"
+
 // Runs a hidden test case of this very program, a name without commas, in several processes:
 //   TEST_CASE("rank body: adds up", "[.rank]") { ... collectives, CHECK, REQUIRE ... }
 //   TEST_CASE("ranks add up", "[dist]") { CHECK(run_ranks("rank body: adds up") == all_passed); }
@@ -130,16 +135,29 @@ class RankProcess {
 inline std::string run_ranks(const std::string& test_case, int ranks = 2,
                              std::chrono::seconds limit = std::chrono::seconds(60)) {
   const std::string port = std::to_string(free_port());
+  // NCCL takes ranks for those of other machines, so that they can share the first GPU.
+  const bool share = device_name() == "cuda";
+  if (share && !torch::cuda::is_available()) {
+    skip("there is no CUDA device");
+    return all_passed;
+  }
   std::vector<std::unique_ptr<RankProcess>> processes;
   for (int rank = 0; rank < ranks; ++rank) {
-    processes.push_back(std::make_unique<RankProcess>(
-        test_case, std::map<std::string, std::string>{{"RANK", std::to_string(rank)},
-                                                      {"WORLD_SIZE", std::to_string(ranks)},
-                                                      {"LOCAL_RANK", std::to_string(rank)},
-                                                      {"LOCAL_WORLD_SIZE", std::to_string(ranks)},
-                                                      {"MASTER_ADDR", "127.0.0.1"},
-                                                      {"MASTER_PORT", port},
-                                                      {"OMP_NUM_THREADS", "1"}}));
+    const std::string number = std::to_string(rank);
+    std::map<std::string, std::string> variables{{"RANK", number},
+                                                 {"WORLD_SIZE", std::to_string(ranks)},
+                                                 {"LOCAL_RANK", number},
+                                                 {"LOCAL_WORLD_SIZE", std::to_string(ranks)},
+                                                 {"MASTER_ADDR", "127.0.0.1"},
+                                                 {"MASTER_PORT", port},
+                                                 {"OMP_NUM_THREADS", "1"}};
+    if (share) {
+      variables["LOCAL_RANK"] = "0";
+      variables["LOCAL_WORLD_SIZE"] = "1";
+      variables["NCCL_HOSTID"] = "rank" + number;
+      variables["TUTTI_STORE_ADDRESS"] = "127.0.0.1";
+    }
+    processes.push_back(std::make_unique<RankProcess>(test_case, variables));
   }
   const auto end = std::chrono::steady_clock::now() + limit;
   bool all_done = false;

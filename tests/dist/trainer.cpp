@@ -17,6 +17,7 @@
 #include <tutti/models/classifier.hpp>
 
 #include "dist/alone.hpp"
+#include "dist/initialize.hpp"
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/out_of_memory.hpp"
@@ -72,7 +73,7 @@ TrainerOptions options(std::int64_t rows, std::int64_t batch_size) {
   return {.train = TensorLoader{x, y, {.batch_size = batch_size}},
           .max_duration = "2ep",
           .optimizer = SGD{.lr = 0.1, .momentum = 0.9},
-          .device = "cpu",
+          .device = tutti_test::device_name(),
           .seed = 3,
           .progress_bar = false};
 }
@@ -149,7 +150,7 @@ TEST_CASE("rank body: exact evaluation", "[.rank]") {
     Trainer<> trainer{model,
                       {.eval = {{"test", TensorLoader{x, y, {.batch_size = batch_size}}}},
                        .optimizer = SGD{.lr = 0.1},
-                       .device = "cpu",
+                       .device = tutti_test::device_name(),
                        .progress_bar = false}};
     trainer.eval();
     return trainer.state().eval_metric_values.at("test");
@@ -197,7 +198,7 @@ TEST_CASE("rank body: a rank dies", "[.rank]") {
 
 TEST_CASE("rank body: resume", "[.rank]") {
   const TemporaryFolder mine;
-  const auto group = dist::initialize();
+  const auto group = tutti_test::initialize();
   TrainerOptions with = options(24, 3);
   with.save_folder = group->broadcast_bytes(mine.path().string());
   with.save_interval = "3ba";
@@ -216,22 +217,22 @@ TEST_CASE("rank body: resume", "[.rank]") {
   group->barrier();
 }
 
-TEST_CASE("two ranks train as one process with twice the batch", "[dist][trainer]") {
+TEST_CASE("two ranks train as one process with twice the batch", "[dist][trainer][nccl]") {
   CHECK(run_ranks("rank body: trainer") == all_passed);
   CHECK(run_ranks("rank body: trainer with uneven microbatches") == all_passed);
   CHECK(run_ranks("rank body: trainer with forced sync") == all_passed);
 }
 
 TEST_CASE("two ranks evaluate a closure as often as each other, and train as one process",
-          "[dist][closure]") {
+          "[dist][closure][nccl]") {
   CHECK(run_ranks("rank body: an optimizer with a closure") == all_passed);
 }
 
-TEST_CASE("two ranks deal out one order where nobody gave a seed", "[dist][trainer]") {
+TEST_CASE("two ranks deal out one order where nobody gave a seed", "[dist][trainer][nccl]") {
   CHECK(run_ranks("rank body: one drawn seed orders the data of all ranks") == all_passed);
 }
 
-TEST_CASE("two ranks evaluate every example once", "[dist][trainer]") {
+TEST_CASE("two ranks evaluate every example once", "[dist][trainer][nccl]") {
   CHECK(run_ranks("rank body: exact evaluation") == all_passed);
 }
 
@@ -250,7 +251,7 @@ TEST_CASE("a rank whose peer dies in a backward pass says where it waited", "[di
   CHECK_THAT(report, !ContainsSubstring("--- rank 0"));
 }
 
-TEST_CASE("two ranks resume bit for bit", "[dist][trainer]") {
+TEST_CASE("two ranks resume bit for bit", "[dist][trainer][nccl]") {
   CHECK(run_ranks("rank body: resume") == all_passed);
 }
 

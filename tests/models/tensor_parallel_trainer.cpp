@@ -24,6 +24,7 @@
 #include <tutti/trainer.hpp>
 
 #include "dist/alone.hpp"
+#include "dist/initialize.hpp"
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/message.hpp"
@@ -96,7 +97,7 @@ void check_equal(const std::string& one, const std::string& other) {
 }  // namespace
 
 TEST_CASE("rank body: a Trainer in two dimensions", "[.rank]") {
-  dist::initialize();
+  tutti_test::initialize();
   std::vector<std::pair<std::string, Report>> runs;
   for (const auto sequence : {SequenceParallel::no, SequenceParallel::yes}) {
     for (const ShardStage stage :
@@ -124,14 +125,14 @@ TEST_CASE("rank body: a Trainer in two dimensions", "[.rank]") {
 }
 
 TEST_CASE("a Trainer trains a model on two ranks and two copies as one process does",
-          "[models][tensor_parallel]") {
+          "[models][tensor_parallel][nccl]") {
   CHECK(run_ranks("rank body: a Trainer in two dimensions", 4, std::chrono::seconds(180)) ==
         all_passed);
 }
 
 TEST_CASE("rank body: checkpoints of a model over other ranks", "[.rank]") {
   const std::string folder = std::getenv("TUTTI_TEST_FOLDER");
-  const auto group = dist::initialize();
+  const auto group = tutti_test::initialize();
   const auto first_epoch = [](std::int64_t batch) {
     TrainerOptions with = options(batch);
     with.max_duration = "1ep";
@@ -172,7 +173,7 @@ TEST_CASE("rank body: checkpoints of a model over other ranks", "[.rank]") {
 }
 
 TEST_CASE("a checkpoint is the whole model's, for any number of ranks a model",
-          "[models][tensor_parallel]") {
+          "[models][tensor_parallel][nccl]") {
   const TemporaryFolder folder;
   ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
   CHECK(run_ranks("rank body: checkpoints of a model over other ranks", 4,
@@ -194,7 +195,7 @@ std::string refused(TrainerOptions with, auto... policies) {
 }  // namespace
 
 TEST_CASE("rank body: what does not go with a model over ranks", "[.rank]") {
-  dist::initialize();
+  tutti_test::initialize();
   CHECK_THAT(refused(options(6), SAM{}),
              ContainsSubstring("by tensor_parallel(), which does not go with SAM: it climbs"));
   CHECK_THAT(refused(options(6), EMA{}), ContainsSubstring("EMA: it averages whole weights"));

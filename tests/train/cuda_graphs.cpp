@@ -142,6 +142,14 @@ std::vector<Batch> sentences(int count) {
   return out;
 }
 
+// Else cuDNN's convolutions add up in any order, and AdamW takes whole steps on what is left of 0.
+struct Deterministic {
+  Deterministic() { at::globalContext().setDeterministicCuDNN(true); }
+  Deterministic(const Deterministic&) = delete;
+  Deterministic& operator=(const Deterministic&) = delete;
+  ~Deterministic() { at::globalContext().setDeterministicCuDNN(false); }
+};
+
 bool no_device() {
   if (torch::cuda::is_available()) {
     return false;
@@ -192,6 +200,7 @@ TEST_CASE("the library's models train on a GPU with graphs as without",
     return;
   }
   SECTION("ResNet") {
+    const Deterministic convolutions;
     same_of(
         {}, [] { return Classifier(models::resnet18({.num_classes = 5}), {.num_classes = 5}); },
         images(6));

@@ -26,6 +26,7 @@
 #include <tutti/trainer.hpp>
 
 #include "dist/alone.hpp"
+#include "dist/initialize.hpp"
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
@@ -70,7 +71,7 @@ void compare(std::int64_t microbatch, double tolerance, Ps... policies) {
     out.device_train_microbatch_size = microbatch;
     return out;
   };
-  const std::int64_t here = 12 / dist::initialize()->size();
+  const std::int64_t here = 12 / tutti_test::initialize()->size();
   const auto replicated = losses(with(ShardStage::none, here), policies...);
   CHECK(replicated.size() == 4);
   for (const ShardStage stage : stages) {
@@ -156,12 +157,14 @@ TEST_CASE("rank body: a frozen part of another type", "[.rank]") {
   };
   TrainerOptions with = options(6);
   with.precision = Precision::amp_bf16;
+  // On a GPU norms are added up in another order, and bfloat16 rounds some weights the other way.
+  const double most = tutti_test::device().is_cpu() ? 1e-6 : 1e-3;
   const auto replicated = run(with);
   for (const ShardStage stage : stages) {
     INFO(to_string(stage));
     with.sharding.stage = stage;
     const auto whole = run(with);
-    CHECK(difference(whole, replicated) < 1e-6);
+    CHECK(difference(whole, replicated) < most);
     for (const auto layout : {CheckpointLayout::whole, CheckpointLayout::sharded}) {
       TrainerOptions half = with;
       half.checkpoint_layout = layout;
@@ -183,7 +186,7 @@ TEST_CASE("rank body: a frozen part of another type", "[.rank]") {
 
 TEST_CASE("rank body: sharded checkpoints", "[.rank]") {
   const std::string folder = std::getenv("TUTTI_TEST_FOLDER");
-  const auto group = dist::initialize();
+  const auto group = tutti_test::initialize();
   const bool replicas = group->size() == 4;
   for (const ShardStage stage : stages) {
     const std::string name = folder + "/" + std::string(to_string(stage));
@@ -222,7 +225,7 @@ TEST_CASE("rank body: sharded checkpoints", "[.rank]") {
         trainer.fit();
         const auto end = tensors_of(name + "_end");
         for (const auto& item : trainer.state().model->named_parameters()) {
-          CHECK(item.value().allclose(end.at("model/" + item.key()), 1e-4, 1e-5));
+          CHECK(item.value().cpu().allclose(end.at("model/" + item.key()), 1e-4, 1e-5));
         }
         return 0;
       });
@@ -231,7 +234,7 @@ TEST_CASE("rank body: sharded checkpoints", "[.rank]") {
 }
 
 TEST_CASE("rank body: what does not go with sharding", "[.rank]") {
-  const auto group = dist::initialize();
+  const auto group = tutti_test::initialize();
   const auto with = [](ShardStage stage) {
     TrainerOptions out = options(6);
     out.sharding.stage = stage;
@@ -289,7 +292,7 @@ TEST_CASE("rank body: what does not go with sharding", "[.rank]") {
   CHECK_THAT(refused(some), ContainsSubstring("has [sharding stage parameters"));
 }
 
-TEST_CASE("a trainer trains a sharded model as a replicated one", "[train][sharded]") {
+TEST_CASE("a trainer trains a sharded model as a replicated one", "[train][sharded][nccl]") {
   for (const char* body : {"rank body: sharded as replicated",
                            "rank body: an optimizer with numbers of each parameter within another",
                            "rank body: in microbatches with a limit on the norm"}) {
@@ -297,21 +300,22 @@ TEST_CASE("a trainer trains a sharded model as a replicated one", "[train][shard
   }
 }
 
-TEST_CASE("a frozen part of another type is sharded, saved and loaded", "[train][sharded]") {
+TEST_CASE("a frozen part of another type is sharded, saved and loaded", "[train][sharded][nccl]") {
   const TemporaryFolder folder;
   ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
   CHECK(run_ranks("rank body: a frozen part of another type", 2, std::chrono::seconds(120)) ==
         all_passed);
 }
 
-TEST_CASE("gradients of which ranks have parts are clipped as whole ones", "[train][sharded]") {
+TEST_CASE("gradients of which ranks have parts are clipped as whole ones",
+          "[train][sharded][nccl]") {
   for (const char* body : {"rank body: clipping of vectors that no rank has whole",
                            "rank body: clipping by value that leaves some alone"}) {
     CHECK(run_ranks(body, 3, std::chrono::seconds(120)) == all_passed);
   }
 }
 
-TEST_CASE("a checkpoint of a sharded run is that of one process", "[train][sharded]") {
+TEST_CASE("a checkpoint of a sharded run is that of one process", "[train][sharded][nccl]") {
   for (const int ranks : {2, 3, 4}) {
     const TemporaryFolder folder;
     ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);

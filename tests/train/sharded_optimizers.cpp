@@ -18,6 +18,7 @@
 #include <tutti/trainer.hpp>
 
 #include "dist/alone.hpp"
+#include "dist/initialize.hpp"
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
@@ -115,7 +116,7 @@ const OptimizerSpec& adafactor() {
 }  // namespace
 
 TEST_CASE("rank body: optimizers of whole tensors", "[.rank]") {
-  const int rank = dist::initialize()->rank();
+  const int rank = tutti_test::initialize()->rank();
   std::vector<std::vector<Made>> all;
   for (const auto& [name, optimizer] : optimizers()) {
     all.emplace_back();
@@ -140,7 +141,7 @@ TEST_CASE("rank body: optimizers of whole tensors", "[.rank]") {
 }
 
 TEST_CASE("rank body: copies whose ranks have rows of matrices", "[.rank]") {
-  const int rank = dist::initialize()->rank();
+  const int rank = tutti_test::initialize()->rank();
   std::vector<Made> all;
   for (const auto& [name, optimizer] : optimizers()) {
     all.push_back(
@@ -158,13 +159,13 @@ TEST_CASE("rank body: copies whose ranks have rows of matrices", "[.rank]") {
 }
 
 TEST_CASE("rank body: means of rows begin", "[.rank]") {
-  dist::initialize();
+  tutti_test::initialize();
   const Made begun = made(adafactor(), {.stage = ShardStage::parameters}, folder() + "two");
   CHECK(begun.losses.size() == 4);
 }
 
 TEST_CASE("rank body: means of rows go on", "[.rank]") {
-  const int rank = dist::initialize()->rank();
+  const int rank = tutti_test::initialize()->rank();
   std::vector<Made> rest;
   for (const char* from : {"two", "one"}) {
     rest.push_back(made(adafactor(), {.stage = ShardStage::parameters},
@@ -183,14 +184,14 @@ TEST_CASE("rank body: means of rows go on", "[.rank]") {
 }
 
 TEST_CASE("optimizers of whole tensors make of rows what they make of tensors",
-          "[train][sharded]") {
+          "[train][sharded][nccl]") {
   const TemporaryFolder folder;
   ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
   CHECK(run_ranks("rank body: optimizers of whole tensors", 3, std::chrono::seconds(120)) ==
         all_passed);
 }
 
-TEST_CASE("optimizers of whole tensors train copies of a sharded model", "[train][sharded]") {
+TEST_CASE("optimizers of whole tensors train copies of a sharded model", "[train][sharded][nccl]") {
   const TemporaryFolder folder;
   ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
   CHECK(run_ranks("rank body: copies whose ranks have rows of matrices", 4,
@@ -198,7 +199,7 @@ TEST_CASE("optimizers of whole tensors train copies of a sharded model", "[train
 }
 
 TEST_CASE("an optimizer that keeps means of rows goes on with another number of ranks",
-          "[train][sharded]") {
+          "[train][sharded][nccl]") {
   const TemporaryFolder folder;
   ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
   made(adafactor(), {}, (folder / "one").string());

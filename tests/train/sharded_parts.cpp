@@ -26,6 +26,7 @@
 #include <tutti/trainer.hpp>
 
 #include "dist/alone.hpp"
+#include "dist/initialize.hpp"
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
@@ -120,7 +121,7 @@ Names names_in(const fs::path& folder) {
 
 TEST_CASE("rank body: a run that is not interrupted", "[.rank]") {
   const std::string folder = variable("TUTTI_TEST_FOLDER");
-  const auto group = dist::initialize();
+  const auto group = tutti_test::initialize();
   for (const ShardStage stage : stages) {
     const std::string name = folder + "/" + std::string(to_string(stage));
     Trainer trainer(gpt2(), options(group->size(), stage, name), Losses{}, EMA{.half_life = "2ba"});
@@ -146,7 +147,7 @@ TEST_CASE("rank body: a run that is not interrupted", "[.rank]") {
 TEST_CASE("rank body: goes on with another number of ranks", "[.rank]") {
   const std::string folder = variable("TUTTI_TEST_FOLDER");
   const std::string from = variable("TUTTI_TEST_FROM");
-  const auto group = dist::initialize();
+  const auto group = tutti_test::initialize();
   const int ranks = group->size();
   for (const ShardStage stage : stages) {
     INFO(to_string(stage));
@@ -174,7 +175,7 @@ TEST_CASE("rank body: goes on with another number of ranks", "[.rank]") {
 
 TEST_CASE("rank body: whole and sharded checkpoints", "[.rank]") {
   const std::string folder = variable("TUTTI_TEST_FOLDER");
-  const auto group = dist::initialize();
+  const auto group = tutti_test::initialize();
   for (const ShardStage stage : stages) {
     INFO(to_string(stage));
     const std::string name = folder + "/" + std::string(to_string(stage));
@@ -234,7 +235,7 @@ std::vector<at::Tensor> averages_of(Trainer<Ps...>& trainer) {
   for (const auto& item : trainer.template get<EMA>().averages()) {
     for (const dist::ShardedParameter& one : sharding.parameters()) {
       if (one.name == item.first) {
-        out.push_back(sharding.whole_of(one, item.second));
+        out.push_back(sharding.whole_of(one, item.second).cpu());
       }
     }
   }
@@ -244,7 +245,7 @@ std::vector<at::Tensor> averages_of(Trainer<Ps...>& trainer) {
 
 TEST_CASE("rank body: sharded checkpoints of a folder", "[.rank]") {
   const std::string folder = variable("TUTTI_TEST_FOLDER");
-  const auto group = dist::initialize();
+  const auto group = tutti_test::initialize();
   for (const bool async : {false, true}) {
     const std::string name = folder + (async ? "/async" : "/sync");
     const auto with = [&](ShardStage stage, Time length) {
@@ -294,7 +295,7 @@ TEST_CASE("rank body: sharded checkpoints of a folder", "[.rank]") {
 
 TEST_CASE("rank body: damaged sharded checkpoints", "[.rank]") {
   const std::string folder = variable("TUTTI_TEST_FOLDER");
-  const auto group = dist::initialize();
+  const auto group = tutti_test::initialize();
   const std::string good = folder + "/parameters/ba2";
   const auto after = [&](const std::string& name, auto damage) {
     const std::string path = folder + "/" + name;
@@ -356,7 +357,7 @@ TEST_CASE("rank body: damaged sharded checkpoints", "[.rank]") {
 
 TEST_CASE("rank body: a rank cannot write its part", "[.rank]") {
   const std::string folder = variable("TUTTI_TEST_FOLDER");
-  const auto group = dist::initialize();
+  const auto group = tutti_test::initialize();
   for (const bool async : {false, true}) {
     TrainerOptions with = options(2, ShardStage::parameters, folder + "/kept");
     with.save_async = async;
@@ -409,7 +410,7 @@ TEST_CASE("rank body: one of them dies while it saves", "[.rank]") {
   CHECK((names == Names{"ba2", "ba4", "ba6", "latest"}));
 }
 
-TEST_CASE("a sharded run goes on with other numbers of ranks", "[train][sharded]") {
+TEST_CASE("a sharded run goes on with other numbers of ranks", "[train][sharded][nccl]") {
   const TemporaryFolder folder;
   ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
   const auto limit = std::chrono::seconds(120);
@@ -425,7 +426,7 @@ TEST_CASE("a sharded run goes on with other numbers of ranks", "[train][sharded]
 }
 
 TEST_CASE("savers write sharded checkpoints, keep so many and go on from them",
-          "[train][sharded]") {
+          "[train][sharded][nccl]") {
   const TemporaryFolder folder;
   ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
   const auto limit = std::chrono::seconds(120);

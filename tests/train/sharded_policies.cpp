@@ -26,6 +26,7 @@
 #include <tutti/trainer.hpp>
 
 #include "dist/alone.hpp"
+#include "dist/initialize.hpp"
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
@@ -137,7 +138,7 @@ std::string path_of(ShardStage stage) {
 /// make the same, whole checkpoints or parts.
 template <class... Ps>
 Made made_twice(const dist::ShardingOptions& sharding, double tolerance, const Ps&... policies) {
-  const int ranks = dist::initialize()->size();
+  const int ranks = tutti_test::initialize()->size();
   const std::string path = path_of(sharding.stage);
   Made whole = made(sharding, 12 / ranks, path, "", policies...);
   const Made rest = made(sharding, 12 / ranks, path + "_rest", path + "_saved/ep1", policies...);
@@ -152,7 +153,7 @@ Made made_twice(const dist::ShardingOptions& sharding, double tolerance, const P
 /// Every stage makes what one process makes of the whole batches.
 template <class... Ps>
 std::vector<Made> compare_with_one(double tolerance, const Ps&... policies) {
-  const int rank = dist::initialize()->rank();
+  const int rank = tutti_test::initialize()->rank();
   std::vector<Made> all;
   for (const ShardStage stage : stages) {
     INFO(to_string(stage));

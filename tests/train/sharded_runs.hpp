@@ -23,6 +23,7 @@
 #include <tutti/train/options.hpp>
 
 #include "support/catch.hpp"
+#include "support/device.hpp"
 
 namespace sharded_runs {
 
@@ -58,12 +59,12 @@ inline tutti::TensorLoader texts(std::int64_t batch_size, std::int64_t count = 2
                              {.batch_size = batch_size, .shuffle = shuffle}};
 }
 
-/// Two epochs on the CPU.
+/// Two epochs.
 inline tutti::TrainerOptions options(tutti::TensorLoader loader, tutti::OptimizerSpec optimizer) {
   return {.train = std::move(loader),
           .max_duration = "2ep",
           .optimizer = std::move(optimizer),
-          .device = "cpu",
+          .device = tutti_test::device_name(),
           .seed = 3,
           .progress_bar = false};
 }
