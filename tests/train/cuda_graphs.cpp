@@ -144,10 +144,11 @@ std::vector<Batch> sentences(int count) {
 
 // Else cuDNN's convolutions add up in any order, and AdamW takes whole steps on what is left of 0.
 struct Deterministic {
+  bool before = at::globalContext().deterministicCuDNN();
   Deterministic() { at::globalContext().setDeterministicCuDNN(true); }
   Deterministic(const Deterministic&) = delete;
   Deterministic& operator=(const Deterministic&) = delete;
-  ~Deterministic() { at::globalContext().setDeterministicCuDNN(false); }
+  ~Deterministic() { at::globalContext().setDeterministicCuDNN(before); }
 };
 
 bool no_device() {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <torch/csrc/autograd/profiler_kineto.h>
+#include <torch/cuda.h>
 
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
