@@ -3,8 +3,12 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -33,6 +37,23 @@ std::string pid_in(const std::filesystem::path& path) {
   std::string text = read_bytes(path);
   text.erase(std::remove(text.begin(), text.end(), '\n'), text.end());
   return text;
+}
+
+// The child of a process that has this name; empty without.
+std::string child_of(pid_t parent, const std::string& name) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string pid = entry.path().filename();
+    std::string stat;  // "17 (a name) S 1 ...": state, parent
+    if (pid.find_first_not_of("0123456789") == std::string::npos) {
+      std::ifstream file(entry.path() / "stat");
+      std::getline(file, stat);
+    }
+    const auto at = stat.find("(" + name + ") ");
+    if (at != std::string::npos && std::stoi(stat.substr(at + name.size() + 5)) == parent) {
+      return pid;
+    }
+  }
+  return {};
 }
 
 const std::string csv_head = "trial,status,loss,step,seconds,lr,reason\n";
@@ -297,6 +318,33 @@ TEST_CASE("when tutti-sweep is killed its trials end, and the next call goes on"
   CHECK_FALSE(lives(pid_in(program.folder / "pid")));
   CHECK(program.begun() == 3);
   CHECK_THAT(program.csv(), ContainsSubstring("1,finished,0.2,"));
+}
+
+TEST_CASE("the guard of a killed tutti-sweep ends none of the next call's trials", "[sweep]") {
+  const FakeProgram program;
+  program.ranges("method = 'grid'\n[flags]\nlr = [0.1]\ndo = 'echo $$ > " +
+                 (program.folder / "pid").string() + "; while [ ! -e " +
+                 (program.folder / "go").string() + " ]; do sleep 0.05; done'\n");
+  const pid_t killed = program.start();
+  FakeProgram::wait_for(program.folder / "pid");
+  const std::string guard = child_of(killed, "tutti-guard");
+  REQUIRE(!guard.empty());
+  ::kill(std::stoi(guard), SIGSTOP);  // it is slow
+  ::kill(killed, SIGKILL);
+  CHECK(program.wait(killed).status == -SIGKILL);
+  const std::string left = pid_in(program.folder / "pid");
+  std::filesystem::remove(program.folder / "pid");
+  const pid_t next = program.start();
+  FakeProgram::wait_for(program.folder / "pid");
+  CHECK_FALSE(lives(left));
+  ::kill(std::stoi(guard), SIGCONT);
+  for (int i = 0; i < 2000 && lives(guard); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  CHECK_FALSE(lives(guard));
+  write_bytes(program.folder / "go", "");
+  CHECK(program.wait(next).status == 0);
+  CHECK_THAT(program.csv(), ContainsSubstring("0,finished,0.1,"));
 }
 
 TEST_CASE("more trials begin with those that are there, and fewer keep them", "[sweep]") {

@@ -149,7 +149,10 @@ class Sweep {
   std::vector<Trial> trials_{};
   std::int64_t asked_ = 0;  // of them; the others are of a call that asked for more
   std::list<Job> jobs_{};
-  std::string mark_{};  // in the environment of all that runs
+  // In the environment of all that runs: of the folder, by which the next call finds what is left
+  // of this one, and of this call, whose guard must not end what the next one has started.
+  std::string mark_{};
+  std::string call_ = "TUTTI_SWEEP_CALL=" + dist::detail::launch_mark();
   std::optional<Clock::time_point> ends_at_{};
   std::size_t due_ = 0;  // in this rung, in this call
   std::size_t ended_ = 0;
@@ -410,9 +413,10 @@ inline void Sweep::start(Trial& trial, std::int64_t rung) {
   dist::detail::ChildOptions child{
       .words = command_of(settings_, trial, folder, slot,
                           halves ? rungs_[static_cast<std::size_t>(rung)].text() : std::string()),
-      .variables = {mark_}};
+      .variables = {mark_, call_}};
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (!std::string_view(*entry).starts_with("TUTTI_SWEEP=")) {
+    const std::string_view inherited = *entry;  // of a sweep that runs this one
+    if (!inherited.starts_with("TUTTI_SWEEP=") && !inherited.starts_with("TUTTI_SWEEP_CALL=")) {
       child.variables.emplace_back(*entry);
     }
   }
@@ -547,7 +551,7 @@ inline int Sweep::operator()() {
   mark_ = "TUTTI_SWEEP=" + std::filesystem::canonical(settings_.folder).string();
   dist::detail::kill_marked(mark_);  // of a sweep here that was killed
   const dist::detail::BlockedSignals blocked(detail::taken_signals());
-  const dist::detail::Guard guard(mark_, grace(), "tutti-sweep");
+  const dist::detail::Guard guard(call_, grace(), "tutti-sweep");
   if (settings_.time_limit > 0) {
     ends_at_ = Clock::now() + std::chrono::milliseconds(std::llround(settings_.time_limit * 1000));
   }

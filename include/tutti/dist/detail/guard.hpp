@@ -32,6 +32,9 @@ namespace tutti::dist::detail {
 /// The variable that every process of a launcher inherits, with the launcher's own value.
 inline constexpr const char* launch_variable = "TUTTI_LAUNCH";
 
+/// A value that no other launcher has.
+std::string launch_mark();
+
 /// All of a file of /proc; empty when it is gone or belongs to somebody else.
 std::string proc_file(const std::string& process, const char* name);
 
@@ -128,6 +131,11 @@ class Guard {
 #if TUTTI_BODIES
 
 namespace tutti::dist::detail {
+
+TUTTI_INLINE std::string launch_mark() {
+  return std::to_string(::getpid()) + '-' +
+         std::to_string(std::chrono::steady_clock::now().time_since_epoch().count());
+}
 
 TUTTI_INLINE std::string proc_file(const std::string& process, const char* name) {
   std::string text;

@@ -32,9 +32,6 @@ std::string expanded(std::string_view text, const std::map<std::string, std::str
 
 std::string file_of(std::string pattern, const std::map<std::string, std::string>& where);
 
-/// A value of launch_variable that no other launcher has.
-std::string launch_mark();
-
 }  // namespace tutti::dist::detail
 
 #if TUTTI_BODIES
@@ -102,11 +99,6 @@ TUTTI_INLINE std::string file_of(std::string pattern,
     }
   }
   return pattern;
-}
-
-TUTTI_INLINE std::string launch_mark() {
-  return std::to_string(::getpid()) + '-' +
-         std::to_string(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
 }  // namespace tutti::dist::detail
