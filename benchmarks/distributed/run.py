@@ -7,7 +7,7 @@
 
 As root: each run has a network namespace of its own, whose loopback counts its bytes. --memory: 100 million parameters on 1, 2, 4 and 8 ranks;
 model.py --check compares the lines of --out with what it says. --speed: a small and a large model on 2 ranks, tutti and PyTorch in turns,
-one thread a rank; prints medians of the rounds.
+one thread a rank; prints medians of the rounds, and --only takes the shapes with these words alone.
 """
 import argparse
 import json
@@ -18,7 +18,9 @@ import subprocess
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STAGES = ("none", "optimizer", "gradients", "parameters")
-SHAPES = {"4 blocks, 64 wide": "4 64 256 64 30", "4 blocks, 512 wide": "4 512 512 128 10"}  # LAYERS WIDTH VOCABULARY LENGTH STEPS
+SHAPES = {"4 blocks, 64 wide, 64 tokens": "4 64 256 64 30", "4 blocks, 512 wide, 128 tokens": "4 512 512 128 10",
+          "4 blocks, 512 wide, 512 tokens": "4 512 512 512 8", "4 blocks, 512 wide, 1024 tokens": "4 512 512 1024 5"}
+# LAYERS WIDTH VOCABULARY LENGTH STEPS
 
 
 def run(command):
@@ -43,6 +45,8 @@ def memory(arguments):
 
 def speed(arguments):
     for name, shape in SHAPES.items():
+        if arguments.only not in name:
+            continue
         rows = {}
         for _ in range(arguments.rounds):
             rows.setdefault("one rank", []).append(run(f"{arguments.launcher} -n 1 {arguments.program} none {shape}"))
@@ -64,6 +68,7 @@ def main():
     parser.add_argument("--out", default="figures.jsonl")
     parser.add_argument("--python", default="python3")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--speed", action="store_true")
     arguments = parser.parse_args()

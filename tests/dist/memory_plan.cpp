@@ -32,12 +32,23 @@ namespace {
 constexpr ShardStage stages[] = {ShardStage::optimizer, ShardStage::gradients,
                                  ShardStage::parameters};
 
-/// Also counts the bytes that the rank would have sent around a ring.
+/// Also counts the bytes that the rank would have sent, around a ring or in pieces.
 class FakeRank final : public FakeCommunicator {
  public:
-  FakeRank(int rank, int size, std::shared_ptr<std::int64_t> sent)
-      : FakeCommunicator(rank, size), sent_(std::move(sent)) {}
+  FakeRank(int rank, int size, std::shared_ptr<std::int64_t> sent, bool exchanges = true)
+      : FakeCommunicator(rank, size), sent_(std::move(sent)), exchanges_(exchanges) {}
 
+  bool exchanges() const override { return exchanges_; }
+  std::function<void()> start_exchange(const char*, std::vector<Piece> sent,
+                                       std::vector<Piece> received) override {
+    for (const Piece& piece : sent) {
+      *sent_ += static_cast<std::int64_t>(piece.memory.nbytes());
+    }
+    for (const Piece& piece : received) {
+      piece.memory.fill_(0.01);
+    }
+    return [] {};
+  }
   void all_reduce(const at::Tensor& tensor, dist::ReduceOp) override { *sent_ += 2 * ring(tensor); }
   std::function<void()> start_all_gather_into(const at::Tensor& output,
                                               const at::Tensor& input) override {
@@ -55,7 +66,7 @@ class FakeRank final : public FakeCommunicator {
     check_ranks(ranks);
     const auto place = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
     return std::make_shared<FakeRank>(static_cast<int>(place), static_cast<int>(ranks.size()),
-                                      sent_);
+                                      sent_, exchanges_);
   }
 
  private:
@@ -64,6 +75,7 @@ class FakeRank final : public FakeCommunicator {
   }
 
   std::shared_ptr<std::int64_t> sent_;
+  bool exchanges_;
 };
 
 struct PartImpl final : torch::nn::Module, tutti::nn::Unit {
@@ -96,11 +108,13 @@ struct Net final : torch::nn::Module {
 };
 
 MemoryPlan plan(const torch::nn::Module& module, int world, const dist::ShardingOptions& sharding,
-                int rank = 0, double optimizer_bytes = 0) {
+                int rank = 0, double optimizer_bytes = 0,
+                c10::DeviceType device = c10::DeviceType::CPU) {
   return dist::memory_plan(module, {.world_size = world,
                                     .rank = rank,
                                     .sharding = sharding,
-                                    .optimizer_bytes = optimizer_bytes});
+                                    .optimizer_bytes = optimizer_bytes,
+                                    .device = device});
 }
 
 void step(dist::Sharding& sharding, Net& net, const at::Tensor& x) {
@@ -195,8 +209,10 @@ TEST_CASE("a step has the memory that was planned, and no more than it", "[dist]
   const std::int64_t width = 384;
   for (const int world : {1, 2, 4, 8}) {
     for (const ShardStage stage : stages) {
-      for (const bool half : {false, true}) {
-        INFO(to_string(stage) << " on " << world << " ranks" << (half ? ", in bfloat16" : ""));
+      for (const auto& [half, exchanges] : std::vector<std::pair<bool, bool>>{
+               {false, true}, {false, false}, {true, true}, {true, false}}) {
+        INFO(to_string(stage) << " on " << world << " ranks" << (half ? ", in bfloat16" : "")
+                              << (exchanges ? ", exchanging pieces" : ""));
         dist::ShardingOptions options{.stage = stage};
         if (half) {
           options.param_dtype = at::kBFloat16;
@@ -204,8 +220,11 @@ TEST_CASE("a step has the memory that was planned, and no more than it", "[dist]
         }
         const std::int64_t before = CountedMemory::now;
         Net net(width);
-        const MemoryPlan expected = plan(net, world, options);
-        const auto sharding = dist::shard(net, std::make_shared<FakeRank>(0, world, sent), options);
+        // Ranks on a GPU exchange nothing.
+        const MemoryPlan expected =
+            plan(net, world, options, 0, 0, exchanges || world == 1 ? at::kCPU : at::kCUDA);
+        const auto sharding =
+            dist::shard(net, std::make_shared<FakeRank>(0, world, sent, exchanges), options);
         const at::Tensor x =
             at::ones({1, width}, half ? at::kBFloat16 : at::kFloat);  // few activations
         step(*sharding, net, x);

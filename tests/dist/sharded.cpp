@@ -335,6 +335,119 @@ TEST_CASE("rank body: gradients that are missing", "[.rank]") {
   }
 }
 
+namespace {
+
+/// A unit whose parameters are large enough to travel alone, but `few` and `bias`.
+struct LargeImpl final : torch::nn::Module, tutti::nn::Unit {
+  LargeImpl() {
+    const auto add = [&](const char* name, const at::Tensor& value, bool trains = true) {
+      return register_parameter(
+          name, value.to(at::kDouble).contiguous(value.suggest_memory_format()), trains);
+    };
+    two = add("two", at::arange(2 * 40000).view({2, 40000}));  // some ranks have none of it
+    bias = add("bias", at::arange(7));
+    seven = add("seven", at::arange(7 * 40000).view({7, 40000}));  // the last has less
+    frozen = add("frozen", at::arange(4 * 40000).view({4, 40000}), false);
+    images = add("images", at::arange(6 * 64 * 32 * 32)
+                               .view({6, 64, 32, 32})
+                               .contiguous(at::MemoryFormat::ChannelsLast));
+    few = add("few", at::arange(9).view({3, 3}));
+  }
+  /// Gradients are `scale` times what is() says. without: `seven` has none.
+  at::Tensor forward(double scale, bool without = false) {
+    const at::Tensor start = at::full({}, scale, at::kDouble).set_requires_grad(true);
+    return in_unit(start, [&](const at::Tensor& x) {
+      at::Tensor sum = frozen.sum() * 0;
+      for (const auto& one : named_parameters()) {
+        there = there && one.value().storage().nbytes() > 0;
+        if (one.value().requires_grad() && !(without && one.key() == "seven")) {
+          sum = sum + (one.value() * is(one.value()).to(x.scalar_type())).sum();
+        }
+      }
+      return sum * x;
+    });
+  }
+  static at::Tensor is(const at::Tensor& parameter) {
+    return (at::arange(parameter.numel(), at::kDouble) % 7 - 3).view(parameter.sizes());
+  }
+  at::Tensor two, bias, seven, frozen, images, few;
+  bool there = true;
+};
+TORCH_MODULE(Large);
+
+struct TwoLarge final : torch::nn::Module {
+  TwoLarge() : a(register_module("a", Large())), b(register_module("b", Large())) {}
+  Large a, b;
+};
+
+}  // namespace
+
+TEST_CASE("rank body: large parameters", "[.rank]") {
+  const auto group = dist::initialize();
+  const std::int64_t size = group->size();
+  const double mean = static_cast<double>(size + 1) / 2;
+  const TwoLarge same;
+  const auto as_it_was = [&](const std::string& name, const at::Tensor& value) {
+    return value.equal(same.named_parameters()[name].detach());
+  };
+  for (const ShardStage stage : stages) {
+    INFO(to_string(stage));
+    TwoLarge model;
+    const auto sharding = dist::shard(model, group, {.stage = stage});
+    CHECK((model.a->two.storage().nbytes() > 0) == (stage != ShardStage::parameters));
+    for (const auto& one : sharding->parameters()) {
+      INFO(one.name);
+      CHECK(as_it_was(one.name, sharding->whole_of(one, one.shard.detach())));
+    }
+    {
+      const auto whole = sharding->summon();
+      for (const auto& one : model.named_parameters()) {
+        INFO(one.key());
+        CHECK(as_it_was(one.key(), one.value().detach()));
+      }
+    }
+    pass(*sharding, [&] { return model.a->forward(group->rank() + 1.0, group->rank() == 1); });
+    CHECK(model.a->there);
+    CHECK((model.a->two.storage().nbytes() > 0) == (stage != ShardStage::parameters));
+    for (const auto& one : sharding->parameters()) {
+      INFO(one.name);
+      const at::Tensor got = gradient(*sharding, one);
+      if (one.name.starts_with("b.") || !one.whole.requires_grad()) {
+        CHECK_FALSE(got.defined());
+        continue;
+      }
+      const double expected = one.name == "a.seven" ? mean - 2.0 / static_cast<double>(size) : mean;
+      CHECK(got.allclose(LargeImpl::is(got) * expected, 1e-15, 0));
+    }
+    // The next forward pass and summon() have what the step made of the shards.
+    const c10::NoGradGuard no_grad;
+    for (const auto& one : sharding->parameters()) {
+      one.shard.add_(1);
+    }
+    sharding->after_step();
+    const auto whole = sharding->summon(/*write_back=*/true);
+    for (const auto& one : model.named_parameters()) {
+      INFO(one.key());
+      CHECK(as_it_was(one.key(), one.value().detach() - 1));
+      one.value().mul_(2);
+    }
+  }
+  // Gradients in another type than parameters travel in messages, parameters alone nevertheless.
+  for (const auto reduce : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    INFO(c10::toString(reduce));
+    TwoLarge model;
+    const auto type = reduce == at::kHalf ? at::kHalf : at::kBFloat16;
+    const auto sharding =
+        dist::shard(model, group,
+                    {.stage = ShardStage::parameters, .param_dtype = type, .reduce_dtype = reduce});
+    pass(*sharding, [&] { return model.a->forward(group->rank() + 1.0); });
+    const auto& one = named(*sharding, "a.images");
+    CHECK(gradient(*sharding, one).allclose(LargeImpl::is(one.whole) * mean, 4e-3, 0));
+    const auto whole = sharding->summon();
+    CHECK(as_it_was("b.images", model.b->images.detach()));  // whole in its own type
+  }
+}
+
 TEST_CASE("rank body: one tensor in two units", "[.rank]") {
   struct Tied final : torch::nn::Module {
     struct Half final : torch::nn::Module, tutti::nn::Unit {
@@ -526,6 +639,12 @@ TEST_CASE("a unit's parameters are there while it runs, and within summon", "[di
 
 TEST_CASE("a parameter without gradient on any rank has none afterwards", "[dist][sharded]") {
   CHECK(run_ranks("rank body: gradients that are missing", 3) == all_passed);
+}
+
+TEST_CASE("large parameters go from where they lie to where they belong", "[dist][sharded]") {
+  for (const int ranks : {2, 4}) {
+    CHECK(run_ranks("rank body: large parameters", ranks) == all_passed);
+  }
 }
 
 TEST_CASE("a parameter of two units belongs to what contains both", "[dist][sharded]") {

@@ -91,6 +91,24 @@ class Communicator {
   /// each other's. Throws as all_gather_into().
   virtual void all_to_all_into(const at::Tensor& output, const at::Tensor& input);
 
+  /// Whether start_exchange() can be called: ranks of Gloo can, and a process alone.
+  [[nodiscard]] virtual bool exchanges() const { return false; }
+
+  /// Memory that goes to a rank or comes from it.
+  struct Piece {
+    at::Tensor memory;  ///< contiguous
+    int rank = 0;
+  };
+
+  /// Begins to send all of `sent` and to fill all of `received`; between two ranks the first that
+  /// one sends is the first that the other receives, of the same size, and so on.
+  ///
+  /// call: what a failure is told of, it must outlive the exchange. Returns what waits for the end,
+  /// as start_all_gather_into(). Throws c10::Error when exchanges() is false.
+  [[nodiscard]] virtual std::function<void()> start_exchange(const char* call,
+                                                             std::vector<Piece> sent,
+                                                             std::vector<Piece> received);
+
   /// Makes a group of some of this group's ranks; a collective of those ranks.
   ///
   /// ranks: of this group, ascending, the same on each of them; with this rank.
@@ -142,6 +160,7 @@ class SingleProcess final : public Communicator {
   SingleProcess() : Communicator(Environment{}) {}
 
   std::string backend() const override { return "none"; }
+  bool exchanges() const override { return true; }
   void all_reduce(const at::Tensor&, ReduceOp) override {}
   void all_reduce(std::span<double>, ReduceOp) override {}
   void all_reduce(std::span<std::int64_t>, ReduceOp) override {}
@@ -278,6 +297,15 @@ TUTTI_INLINE void Communicator::all_to_all_into(const at::Tensor& output, const 
     rows.select(0, static_cast<std::int64_t>(i))
         .copy_(all[i].view({size(), rows.size(1)}).select(0, rank()));
   }
+}
+
+TUTTI_INLINE std::function<void()> Communicator::start_exchange(const char* call,
+                                                                std::vector<Piece> sent,
+                                                                std::vector<Piece> received) {
+  TUTTI_CHECK(exchanges() && sent.empty() && received.empty(), "tutti::dist::", call, ": ",
+              sent.size(), " pieces to send and ", received.size(),
+              " to receive, which the backend ", backend(), " cannot; use all_to_all_into()");
+  return [] {};
 }
 
 TUTTI_INLINE std::shared_ptr<Communicator> Communicator::subgroup(const std::vector<int>& ranks) {

@@ -4,16 +4,18 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
-#include <tutti/dist/detail/flat_unit.hpp>
+#include <tutti/dist/detail/flat_parameter.hpp>
 #include <tutti/dist/detail/unit_parameters.hpp>
 #include <tutti/dist/sharding.hpp>
 
+#include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 #include <torch/nn/module.h>
 
@@ -33,11 +35,14 @@ struct MemoryPlanOptions {
 
   /// The option of DistributedDataParallel; without it buckets hold each gradient once more.
   bool gradient_as_bucket_view = false;
+
+  /// Where ranks compute; without it, where the module's parameters are. On the CPU Gloo brings a
+  /// large parameter to where it belongs, elsewhere all come through messages, as of kMeta.
+  std::optional<c10::DeviceType> device{};
 };
 
 /// What a rank has in memory, in bytes, and what it sends in a step of one microbatch. Activations
-/// and the memory of LibTorch itself, some 300 MB a process, come on top, and with Gloo, which has
-/// a message of gathered parameters twice, those of one unit more.
+/// and the memory of LibTorch itself, some 300 MB a process, come on top.
 struct MemoryPlan {
   int world_size = 1;
   ShardStage stage = ShardStage::none;
@@ -88,7 +93,9 @@ struct UnitBytes {
   std::int64_t whole = 0;      // parameters, in the type of computation
   std::int64_t shard = 0;      // this rank's part of them, in their own type
   std::int64_t gradient = 0;   // of all parameters that train, in the type of computation
-  std::int64_t part = 0;       // of a rank, in a message of parameters
+  std::int64_t part = 0;       // of a rank, in messages of parameters
+  std::int64_t message = 0;    // of all ranks, beside the whole while it is gathered
+  std::int64_t ahead = 0;      // what a gather on its way has
   std::int64_t reduced = 0;    // of a rank, in a message of gradients
   std::int64_t kept_mean = 0;  // a rank's mean gradient, in the parameters' own type
 };
@@ -127,21 +134,20 @@ TUTTI_INLINE std::int64_t step_peak(const std::vector<UnitBytes>& units, ShardSt
   Moments moments;
   if (stage == ShardStage::parameters) {
     for (std::size_t i = 1; i < units.size(); ++i) {  // forward: a unit, and the next on its way
-      moments.take(units[i].part * ranks + units[i].whole);
-      moments.give(units[i].part * ranks + units[i].whole);
-      const std::int64_t next = i + 1 < units.size() ? units[i + 1].part * ranks : 0;
+      moments.take(units[i].message + units[i].whole);
+      moments.give(units[i].message + units[i].whole);
+      const std::int64_t next = i + 1 < units.size() ? units[i + 1].ahead : 0;
       moments.take(units[i].whole + next);
       moments.give(units[i].whole + next);
     }
   }
   moments.take(root.gradient);
   for (std::size_t i = units.size(); i-- > 1;) {
-    const std::int64_t next =
-        stage == ShardStage::parameters && i > 1 ? units[i - 1].part * ranks : 0;
+    const std::int64_t next = stage == ShardStage::parameters && i > 1 ? units[i - 1].ahead : 0;
     const std::int64_t whole = stage == ShardStage::parameters ? units[i].whole : 0;
     if (whole > 0) {
-      moments.take(whole + units[i].part * ranks);
-      moments.give(units[i].part * ranks);
+      moments.take(whole + units[i].message);
+      moments.give(units[i].message);
     }
     moments.take(next + units[i].gradient);
     moments.give(whole);
@@ -159,8 +165,8 @@ TUTTI_INLINE std::int64_t step_peak(const std::vector<UnitBytes>& units, ShardSt
     reduce_moments(moments, root, ranks);
     for (const UnitBytes& unit : units) {  // after the step: what stays whole is gathered
       if (stage != ShardStage::parameters || &unit == &root) {
-        moments.take(unit.part * (ranks + 1));
-        moments.give(unit.part * (ranks + 1));
+        moments.take(unit.message + unit.message / ranks);
+        moments.give(unit.message + unit.message / ranks);
       }
     }
   }
@@ -211,6 +217,11 @@ TUTTI_INLINE MemoryPlan memory_plan(const torch::nn::Module& module,
     unit.whole += one.numel() * wide;
     unit.shard += one.chunk_numel() * size;
     unit.part += one.chunk_numel() * wide;
+    const bool alone =
+        one.alone() &&
+        (ranks == 1 || options.device.value_or(use.parameter.device().type()) == at::kCPU);
+    unit.message += alone ? 0 : ranks * one.chunk_numel() * wide;
+    unit.ahead += (alone ? one.numel() : ranks * one.chunk_numel()) * wide;
     if (one.trains()) {
       unit.gradient += one.numel() * wide;
       unit.reduced += (one.chunk_numel() + 1) * sent;  // and a flag

@@ -127,6 +127,10 @@ class Group final : public Communicator {
 
   void all_to_all_into(const at::Tensor& output, const at::Tensor& input) override;
 
+  bool exchanges() const override { return backend_ == "gloo"; }
+  std::function<void()> start_exchange(const char* call, std::vector<Piece> sent,
+                                       std::vector<Piece> received) override;
+
   std::shared_ptr<Communicator> subgroup(const std::vector<int>& ranks) override;
 
   std::string broadcast_bytes(const std::string& bytes, int source) override {
@@ -211,6 +215,8 @@ class Group final : public Communicator {
   c10::DeviceType device_ = c10::DeviceType::CPU;
   Environment machine_;                   // for the network, also of a group of some of the ranks
   std::map<std::string, int> subgroups_;  // how many there were of the same ranks
+  std::map<int, int> sent_;               // how many pieces to each rank, by which their tags count
+  std::map<int, int> received_;
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };
@@ -339,6 +345,47 @@ TUTTI_INLINE void Group::all_to_all_into(const at::Tensor& output, const at::Ten
     at::Tensor given = input.detach().view({size(), -1});
     detail::all_to_all_single(*group_, received, given)->wait();
   });
+}
+
+TUTTI_INLINE std::function<void()> Group::start_exchange(const char* call, std::vector<Piece> sent,
+                                                         std::vector<Piece> received) {
+  TUTTI_CHECK(exchanges(), "tutti::dist::", call, ": the backend ", backend(),
+              " exchanges no pieces; use all_to_all_into()");
+  if (sent.empty() && received.empty()) {
+    return [] {};
+  }
+  std::int64_t elements = 0;
+  for (const Piece& piece : received) {
+    elements += piece.memory.numel();
+  }
+  FlightRecorder& recorder = flight_recorder();
+  const at::Tensor& one = received.empty() ? sent.front().memory : received.front().memory;
+  const std::uint64_t number =
+      recorder.begin(call, {&elements, 1}, c10::toString(one.scalar_type()));
+  const auto tag = [](std::map<int, int>& counts, int rank) {
+    int& count = counts[rank];
+    return count = (count + 1) % 4096;
+  };
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  guarded(call, [&] {
+    for (const Piece& piece : received) {
+      std::vector<at::Tensor> memory{piece.memory};
+      works.push_back(group_->recv(memory, piece.rank, tag(received_, piece.rank)));
+    }
+    for (const Piece& piece : sent) {
+      std::vector<at::Tensor> memory{piece.memory};
+      works.push_back(group_->send(memory, piece.rank, tag(sent_, piece.rank)));
+    }
+  });
+  return [this, call, works = std::move(works), sent = std::move(sent),
+          received = std::move(received), number, &recorder] {
+    guarded(call, [&] {
+      for (const auto& work : works) {
+        work->wait();
+      }
+    });
+    recorder.end(number);
+  };
 }
 
 TUTTI_INLINE std::shared_ptr<Communicator> Group::subgroup(const std::vector<int>& ranks) {

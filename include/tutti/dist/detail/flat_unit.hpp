@@ -14,49 +14,21 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/dist/communicator.hpp>
+#include <tutti/dist/detail/exchange.hpp>
+#include <tutti/dist/detail/flat_parameter.hpp>
 #include <tutti/dist/detail/give_back.hpp>
 #include <tutti/dist/sharding.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 // Parameters that travel together.
 
 namespace tutti::dist::detail {
-
-/// How a parameter lies in its unit. A row is a slice of dimension 0, a chunk the rows of a rank.
-struct FlatParameter {
-  FlatParameter(std::string its_name, const at::Tensor& parameter, int ranks, int rank);
-
-  [[nodiscard]] bool trains() const { return whole.requires_grad(); }
-  [[nodiscard]] std::int64_t chunk_numel() const { return chunk * row; }
-  [[nodiscard]] std::int64_t numel() const { return rows * row; }
-
-  /// Rows as they lie in `memory`, flat, from element `at` on. some: how many; all in the
-  /// parameter's own shape.
-  [[nodiscard]] at::Tensor view(const at::Tensor& memory, std::int64_t at,
-                                std::optional<std::int64_t> some = std::nullopt) const;
-
-  /// The elements of `tensor`, shaped as the parameter, in the order in which they lie in memory.
-  [[nodiscard]] at::Tensor flat(const at::Tensor& tensor) const;
-
-  std::string name;
-  at::Tensor whole;  ///< the module's
-  at::Tensor shard;
-  std::vector<std::int64_t> sizes;
-  std::vector<std::int64_t> strides;
-  std::int64_t rows = 1;
-  std::int64_t row = 1;       ///< elements of one
-  std::int64_t chunk = 0;     ///< rows of a rank, of the last ones fewer
-  std::int64_t first = 0;     ///< of this rank's rows
-  std::int64_t mine = 0;      ///< how many these are
-  std::int64_t in_whole = 0;  ///< its first element in the memory of all parameters
-  std::int64_t in_shard = 0;  ///< the same in a rank's part of it
-  bool tentative = false;     ///< the shard has a gradient that may be of nobody
-};
 
 /// What fp16 gradients of so many ranks are divided by before their sum, which could overflow; the
 /// rest of the division comes after it. A power of two, near the root.
@@ -71,7 +43,7 @@ inline int divided_ahead(int ranks) {
 }
 
 /// Parameters of one type: one flat memory [whole], of which rank j's part is [S]: its chunks, each
-/// padded to the first rank's, one behind the other. Messages are [ranks, S].
+/// padded to the first rank's, one behind the other. Messages are [ranks, S] without what is alone.
 ///
 /// Source: PyTorch 2.11, `torch/distributed/fsdp/_fully_shard`.
 class FlatUnit {
@@ -138,13 +110,17 @@ class FlatUnit {
   [[nodiscard]] bool shares() const { return !own_shards_.defined(); }
 
   void allocate();
+  [[nodiscard]] std::function<void()> start_gather_to(const at::Tensor& whole) const;
   at::Tensor packed(at::ScalarType type) const;
   void unpack(const at::Tensor& parts, const at::Tensor& whole) const;
+  [[nodiscard]] at::Tensor summed(at::ScalarType type, double ahead);
+  void exchange_gradients(const std::vector<FlatParameter*>& alone,
+                          const std::vector<at::Tensor>& gradients, const at::Tensor& message,
+                          const at::Tensor& in) const;
   static void each_piece(const FlatParameter& one, const at::Tensor& parts, std::int64_t at,
                          const at::Tensor& whole,
                          const std::function<void(const at::Tensor&, const at::Tensor&)>& copy);
-  static void copy_gradient(const FlatParameter& one, const at::Tensor& message, std::int64_t place,
-                            std::int64_t flag);
+  static at::Tensor taken_gradient(const FlatParameter& one);
   static void add_gradient(FlatParameter& one, const at::Tensor& gradient);
   void set_views(const at::Tensor& memory);
 
@@ -153,11 +129,11 @@ class FlatUnit {
   at::TensorOptions shard_options_;
   std::int64_t numel_ = 0;  // of the whole
   std::int64_t part_ = 0;   // S
+  std::int64_t alone_ = 0;  // of them at its begin what is alone
   at::Tensor whole_;        // [numel], of the type of computation; without memory when not here
   std::size_t bytes_ = 0;   // of the whole
   at::Tensor own_shards_;   // [S], where the shards lie; undefined when they lie in the whole
   at::Tensor summoned_;     // [numel], in place of the whole
-  at::Tensor parts_;        // [ranks, S], of a gather that has begun
   std::function<void()> wait_;
   at::Tensor flags_;  // [n], how many ranks had a gradient at the last reduction
   bool here_ = true;
@@ -168,49 +144,6 @@ class FlatUnit {
 #if TUTTI_BODIES
 
 namespace tutti::dist::detail {
-
-TUTTI_INLINE FlatParameter::FlatParameter(std::string its_name, const at::Tensor& parameter,
-                                          int ranks, int rank)
-    : name(std::move(its_name)), whole(parameter), sizes(parameter.sizes().vec()) {
-  rows = sizes.empty() ? 1 : sizes.front();
-  row = rows == 0 ? 0 : parameter.numel() / rows;
-  chunk = (rows + ranks - 1) / ranks;
-  first = std::min(rows, rank * chunk);
-  mine = std::min(rows, first + chunk) - first;
-  const bool keeps =
-      parameter.is_non_overlapping_and_dense() && (rows <= 1 || parameter.stride(0) == row);
-  if (keeps) {
-    strides = parameter.strides().vec();
-  } else {
-    std::int64_t stride = 1;
-    strides.resize(sizes.size());
-    for (std::size_t d = sizes.size(); d-- > 0; stride *= std::max<std::int64_t>(sizes[d], 1)) {
-      strides[d] = stride;
-    }
-  }
-}
-
-TUTTI_INLINE at::Tensor FlatParameter::view(const at::Tensor& memory, std::int64_t at,
-                                            std::optional<std::int64_t> some) const {
-  std::vector<std::int64_t> shape = sizes;
-  std::vector<std::int64_t> steps = strides;
-  if (some) {
-    if (shape.empty()) {
-      shape = {1};
-      steps = {1};
-    }
-    shape[0] = *some;
-  }
-  return memory.as_strided(shape, steps, memory.storage_offset() + at).detach();
-}
-
-TUTTI_INLINE at::Tensor FlatParameter::flat(const at::Tensor& tensor) const {
-  at::Tensor laid_out = tensor.detach();
-  if (laid_out.strides() != at::IntArrayRef(strides)) {
-    laid_out = at::empty_strided(sizes, strides, laid_out.options()).copy_(laid_out);
-  }
-  return laid_out.as_strided({numel()}, {1});
-}
 
 // Calls `copy(part, piece)` for the places in `parts` [ranks, ...] and in `whole`, flat, that hold
 // the same elements: those of all ranks with a full chunk at once, then those of the next.
@@ -235,10 +168,18 @@ TUTTI_INLINE void FlatUnit::seal() {
   const c10::NoGradGuard no_grad;
   const at::Tensor& model = parameters_.front().whole;
   for (FlatParameter& one : parameters_) {
+    one.alone_here = one.alone() && how_.group->exchanges();
     one.in_whole = numel_;
-    one.in_shard = part_;
     numel_ += one.numel();
-    part_ += one.chunk_numel();
+    one.in_shard = alone_;
+    alone_ += one.alone_here ? one.chunk_numel() : 0;
+  }
+  part_ = alone_;
+  for (FlatParameter& one : parameters_) {
+    if (!one.alone_here) {
+      one.in_shard = part_;
+      part_ += one.chunk_numel();
+    }
   }
   shard_options_ = model.options().requires_grad(false);
   whole_ = at::empty({numel_}, options().dtype(compute_type()));
@@ -279,32 +220,70 @@ TUTTI_INLINE void FlatUnit::drop() {
 }
 
 TUTTI_INLINE void FlatUnit::allocate() {
-  if (!here_) {
-    c10::StorageImpl* const storage = whole_.storage().unsafeGetStorageImpl();
+  c10::StorageImpl* const storage = whole_.storage().unsafeGetStorageImpl();
+  if (storage->nbytes() < bytes_) {
     storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes_));
     storage->set_nbytes(bytes_);
-    here_ = true;
   }
 }
 
-// This rank's part, in the order of messages.
+// This rank's part, in the order of messages; without what is alone where it lies in the whole.
 TUTTI_INLINE at::Tensor FlatUnit::packed(at::ScalarType type) const {
   if (!shares()) {
     return own_shards_.to(type);
   }
-  const at::Tensor part = at::empty({part_}, options().dtype(type));
+  const at::Tensor part = at::empty({part_ - alone_}, options().dtype(type));
   for (const FlatParameter& one : parameters_) {
-    if (one.mine > 0) {
-      one.view(part, one.in_shard, one.mine).copy_(one.shard.detach());
+    if (one.mine > 0 && !one.alone_here) {
+      one.view(part, one.in_shard - alone_, one.mine).copy_(one.shard.detach());
     }
   }
   return part;
 }
 
+// Begins to bring the whole to `whole`; what it returns waits for it.
+TUTTI_INLINE std::function<void()> FlatUnit::start_gather_to(const at::Tensor& whole) const {
+  const c10::NoGradGuard no_grad;
+  const std::int64_t message = part_ - alone_;
+  const at::Tensor part = packed(c10::typeMetaToScalarType(whole.dtype()));
+  Exchange exchange(*how_.group);
+  for (const FlatParameter& one : parameters_) {
+    if (one.alone_here) {
+      const at::Tensor place = whole.narrow(0, one.in_whole, one.numel());
+      const at::Tensor mine =
+          shares() ? one.part_of(how_.group->rank(), whole_.narrow(0, one.in_whole, one.numel()))
+                   : part.narrow(0, one.in_shard, one.mine * one.row);
+      for (std::int64_t rank = 0; rank < ranks(); ++rank) {
+        exchange.add(rank, mine, one.part_of(rank, place));
+      }
+    }
+  }
+  const auto arrive = alone_ > 0 ? exchange.start("all_gather_into") : nullptr;
+  std::function<void()> unite;
+  at::Tensor parts;
+  if (message > 0) {
+    parts = at::empty({ranks(), message}, whole.options());
+    unite =
+        how_.group->start_all_gather_into(parts, part.narrow(0, part.numel() - message, message));
+  }
+  return [this, whole, parts, arrive, unite] {
+    if (arrive) {
+      arrive();
+    }
+    if (unite) {
+      unite();
+      unpack(parts, whole);
+      give_back(parts);
+    }
+  };
+}
+
 TUTTI_INLINE void FlatUnit::unpack(const at::Tensor& parts, const at::Tensor& whole) const {
   for (const FlatParameter& one : parameters_) {
-    each_piece(one, parts, one.in_shard, whole.narrow(0, one.in_whole, one.numel()),
-               [](const at::Tensor& part, const at::Tensor& piece) { piece.copy_(part); });
+    if (!one.alone_here) {
+      each_piece(one, parts, one.in_shard - alone_, whole.narrow(0, one.in_whole, one.numel()),
+                 [](const at::Tensor& part, const at::Tensor& piece) { piece.copy_(part); });
+    }
   }
 }
 
@@ -312,9 +291,10 @@ TUTTI_INLINE void FlatUnit::start_gather() {
   if (here_ || wait_) {
     return;
   }
-  const c10::NoGradGuard no_grad;
-  parts_ = at::empty({ranks(), part_}, whole_.options());
-  wait_ = how_.group->start_all_gather_into(parts_, packed(compute_type()));
+  if (alone_ > 0) {
+    allocate();
+  }
+  wait_ = start_gather_to(whole_);
 }
 
 TUTTI_INLINE void FlatUnit::gather() {
@@ -323,10 +303,9 @@ TUTTI_INLINE void FlatUnit::gather() {
   }
   const c10::NoGradGuard no_grad;
   start_gather();
-  std::exchange(wait_, nullptr)();
   allocate();
-  unpack(parts_, whole_);
-  give_back(std::exchange(parts_, {}));
+  std::exchange(wait_, nullptr)();
+  here_ = true;
 }
 
 TUTTI_INLINE void FlatUnit::refresh() {
@@ -334,16 +313,12 @@ TUTTI_INLINE void FlatUnit::refresh() {
     return;
   }
   const c10::NoGradGuard no_grad;
-  const at::Tensor parts = at::empty({ranks(), part_}, whole_.options());
-  how_.group->all_gather_into(parts, packed(compute_type()));
-  unpack(parts, whole_);
-  give_back(parts);
+  start_gather_to(whole_)();
 }
 
 TUTTI_INLINE void FlatUnit::cancel() {
   if (wait_) {
-    std::exchange(wait_, nullptr)();
-    parts_.reset();
+    gather();
   }
 }
 
@@ -356,60 +331,119 @@ TUTTI_INLINE void FlatUnit::reduce() {
     ranks_in_mean *= how_.replicas->size();
   }
   const double ahead = type == at::kHalf ? divided_ahead(static_cast<int>(ranks_in_mean)) : 1;
-  std::int64_t part = 0;
-  std::int64_t count = 0;
-  for (const FlatParameter& one : parameters_) {
-    part += one.trains() ? one.chunk_numel() : 0;
-    count += one.trains() ? 1 : 0;
-  }
-  const at::Tensor out = at::empty({part + count}, options().dtype(type));
-  {
-    const at::Tensor in = at::zeros({ranks(), part + count}, out.options());
-    std::int64_t place = 0;
-    std::int64_t flag = part;
-    for (FlatParameter& one : parameters_) {
-      if (one.trains()) {
-        copy_gradient(one, in, place, flag++);
-        place += one.chunk_numel();
-      }
-    }
-    if (ahead > 1) {
-      in.narrow(1, 0, part).div_(ahead);
-    }
-    how_.group->reduce_scatter_into(out, in);
-    give_back(in);
-  }
+  const at::Tensor out = summed(type, ahead);
   if (how_.replicas) {
     how_.replicas->all_reduce(out);
   }
+  const auto count = std::count_if(parameters_.begin(), parameters_.end(),
+                                   [](const FlatParameter& one) { return one.trains(); });
+  const std::int64_t part = out.numel() - count;
   at::Tensor mean = out.narrow(0, 0, part);
   if (ranks_in_mean > 1) {
     mean.div_(ranks_in_mean / ahead);
   }
   mean = mean.to(shard_options_.dtype());
   flags_ = out.narrow(0, part, count);
-  std::int64_t place = 0;
   for (FlatParameter& one : parameters_) {
     if (one.trains()) {
-      add_gradient(one, one.view(mean, place, one.mine));
-      place += one.chunk_numel();
+      add_gradient(one, one.view(mean, one.in_mean, one.mine));
     }
   }
 }
 
-// Moves a parameter's gradient to its place in a message, with a flag that there was one.
-TUTTI_INLINE void FlatUnit::copy_gradient(const FlatParameter& one, const at::Tensor& message,
-                                          std::int64_t place, std::int64_t flag) {
+// The sum over ranks of this rank's part of gradients, each divided by `ahead`, and behind it how
+// many ranks had one of each parameter. What goes alone is first, if it needs no other type.
+TUTTI_INLINE at::Tensor FlatUnit::summed(at::ScalarType type, double ahead) {
+  const bool exchanges = alone_ > 0 && type == compute_type();
+  std::vector<FlatParameter*> alone;
+  std::vector<FlatParameter*> others;
+  for (FlatParameter& one : parameters_) {
+    if (one.trains()) {
+      (exchanges && one.alone_here ? alone : others).push_back(&one);
+    }
+  }
+  std::int64_t part = 0;
+  for (FlatParameter* one : alone) {
+    one->in_mean = part;
+    part += one->chunk_numel();
+  }
+  const std::int64_t before = part;
+  for (FlatParameter* one : others) {
+    one->in_mean = part;
+    part += one->chunk_numel();
+  }
+  const auto count = static_cast<std::int64_t>(alone.size() + others.size());
+  const at::Tensor out = at::empty({part + count}, options().dtype(type));
+  const at::Tensor message = at::zeros({ranks(), part - before + count}, out.options());
+  std::int64_t flag = part - before;
+  std::vector<at::Tensor> whole;
+  for (FlatParameter& one : parameters_) {
+    if (one.trains()) {
+      const at::Tensor gradient = taken_gradient(one);
+      if (gradient.defined()) {
+        message.select(1, flag).fill_(1);
+      }
+      ++flag;
+      if (exchanges && one.alone_here) {
+        whole.push_back(gradient.defined() ? gradient : at::zeros({one.numel()}, out.options()));
+      } else if (gradient.defined()) {
+        each_piece(one, message, one.in_mean - before, gradient,
+                   [](const at::Tensor& to, const at::Tensor& piece) { to.copy_(piece); });
+      }
+    }
+  }
+  at::Tensor in = message;
+  if (before > 0) {
+    in = at::empty({ranks(), part + count}, out.options());
+    exchange_gradients(alone, whole, message, in);
+  }
+  if (ahead > 1) {
+    in.narrow(1, 0, part).div_(ahead);
+  }
+  if (before > 0) {
+    at::Tensor sum = out;
+    at::sum_out(sum, in, 0);
+  } else {
+    how_.group->reduce_scatter_into(out, in);
+  }
+  give_back(in);
+  return out;
+}
+
+// Fills row r of `in` with what rank r has for this one: chunks of gradients, then its message.
+TUTTI_INLINE void FlatUnit::exchange_gradients(const std::vector<FlatParameter*>& alone,
+                                               const std::vector<at::Tensor>& gradients,
+                                               const at::Tensor& message,
+                                               const at::Tensor& in) const {
+  Exchange exchange(*how_.group);
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    const FlatParameter& one = *alone[i];
+    const std::int64_t count = one.mine * one.row;
+    in.narrow(1, one.in_mean + count, one.chunk_numel() - count).zero_();
+    for (std::int64_t rank = 0; rank < ranks(); ++rank) {
+      exchange.add(rank, one.part_of(rank, gradients[i]),
+                   in.select(0, rank).narrow(0, one.in_mean, count));
+    }
+  }
+  const std::int64_t size = message.size(1);
+  for (std::int64_t rank = 0; rank < ranks(); ++rank) {
+    exchange.add(rank, message.select(0, rank),
+                 in.select(0, rank).narrow(0, in.size(1) - size, size));
+  }
+  exchange.start("reduce_scatter_into")();
+}
+
+// Takes a parameter's gradient away, flat; undefined when there is none.
+TUTTI_INLINE at::Tensor FlatUnit::taken_gradient(const FlatParameter& one) {
   at::Tensor& gradient = one.whole.mutable_grad();
   if (!gradient.defined()) {
-    return;
+    return {};
   }
   TUTTI_CHECK(gradient.layout() == at::kStrided, "sharding: the gradient of '", one.name,
               "' is sparse, which cannot be cut into parts; use a dense embedding");
-  each_piece(one, message, place, one.flat(gradient),
-             [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });
-  message.select(1, flag).fill_(1);
+  at::Tensor flat = one.flat(gradient);
   gradient.reset();
+  return flat;
 }
 
 TUTTI_INLINE void FlatUnit::add_gradient(FlatParameter& one, const at::Tensor& gradient) {
@@ -446,16 +480,18 @@ TUTTI_INLINE void FlatUnit::forget_gradients() {
 
 TUTTI_INLINE void FlatUnit::summon() {
   const c10::NoGradGuard no_grad;
-  const at::Tensor parts = at::empty({ranks(), part_}, options());
-  how_.group->all_gather_into(parts, packed(c10::typeMetaToScalarType(options().dtype())));
+  if (wait_) {
+    gather();
+    drop();
+  }
   summoned_ = at::empty({numel_}, options());
-  unpack(parts, summoned_);
+  start_gather_to(summoned_)();
   set_views(summoned_);
 }
 
 TUTTI_INLINE void FlatUnit::release(bool write_back) {
   const c10::NoGradGuard no_grad;
-  const bool here = here_;
+  const bool here = std::exchange(here_, true);
   allocate();  // views cannot be made of no memory
   if (write_back) {
     for (FlatParameter& one : parameters_) {
