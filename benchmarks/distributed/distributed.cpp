@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps of a GPT-2 over ranks: memory, bytes and time of each ShardStage.
 // benchmarks/distributed/run.py starts it, under tutti-run.
-//   benchmark_distributed STAGE LAYERS WIDTH VOCABULARY LENGTH STEPS [bf16]
+//   benchmark_distributed STAGE LAYERS WIDTH VOCABULARY LENGTH STEPS [bf16] [overlap]
 // Rank 0 prints one line of JSON. Bytes are counted by the process's network namespace: run.py
 // makes one.
 
@@ -13,6 +13,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <sys/resource.h>
@@ -77,16 +78,21 @@ double middle(std::vector<double> values) {
 
 int main(int count, char** words) {
   if (count < 7) {
-    std::fprintf(stderr, "usage: %s STAGE LAYERS WIDTH VOCABULARY LENGTH STEPS [bf16]\n", words[0]);
+    std::fprintf(stderr, "usage: %s STAGE LAYERS WIDTH VOCABULARY LENGTH STEPS [bf16] [overlap]\n",
+                 words[0]);
     return 2;
   }
   const auto number = [&](int i) { return std::strtoll(words[i], nullptr, 10); };
   const ShardStage stage = stage_of(words[1]);
   const std::int64_t steps = number(6);
   dist::ShardingOptions sharding{.stage = stage};
-  if (count > 7) {
-    sharding.param_dtype = at::kBFloat16;
-    sharding.reduce_dtype = at::kFloat;
+  for (int i = 7; i < count; ++i) {
+    if (std::string_view(words[i]) == "overlap") {
+      sharding.overlap_reduce = true;
+    } else {
+      sharding.param_dtype = at::kBFloat16;
+      sharding.reduce_dtype = at::kFloat;
+    }
   }
   at::set_num_threads(1);
   const auto group = dist::initialize();

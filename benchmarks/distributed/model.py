@@ -74,7 +74,8 @@ class Plan:
     """One way to train: `world` ranks, copies of `degree` ranks, tensors over `tensor` ranks. bytes: of a parameter while it computes, of a
     gradient in a message, of what the optimizer has for an element."""
 
-    def __init__(self, model, world, stage, degree=0, tensor=1, compute=2, reduce=4, own=4, state=8):
+    def __init__(self, model, world, stage, degree=0, tensor=1, compute=2, reduce=4, own=4, state=8, overlap=True):
+        self.overlap = overlap  # reductions with the backward pass, as on GPUs
         self.model, self.world, self.stage, self.tensor = model, world, stage, tensor
         self.data = world // tensor
         self.ranks = 1 if stage == "none" else degree or self.data
@@ -97,6 +98,7 @@ class Plan:
             shards = part - root / self.ranks  # the root's part lies in the root
         base = kept * self.compute + shards * self.own + part * self.state
         between = base + part * self.own
+        packed = block * self.compute / self.ranks if mixed else 0
         message, out = block * self.reduce, block * self.reduce / self.ranks
         now = most = 0.0
 
@@ -106,19 +108,25 @@ class Plan:
             most = max(most, now)
 
         if self.stage == "parameters":  # forward: a unit, and the next one on its way
-            most = 2 * block * self.compute
+            most = 2 * block * self.compute + packed
         take(root * self.compute)  # the gradient of the root
+        pending = 0.0
         for i in range(layers):
-            ahead = block * self.compute if self.stage == "parameters" and i + 1 < layers else 0
+            ahead = block * self.compute + packed if self.stage == "parameters" and i + 1 < layers else 0
             if self.stage == "parameters":
-                take(2 * block * self.compute)
-                now -= block * self.compute
+                take(2 * block * self.compute + packed)
+                now -= block * self.compute + packed
             take(ahead + block * self.compute)
             now -= block * self.compute if self.stage == "parameters" else 0
             if self.stage != "optimizer":
+                now -= pending
                 take(out + message)
-                now -= message + block * self.compute - (block * self.own / self.ranks - out)
+                pending = message - (block * self.own / self.ranks - out)
+                now -= block * self.compute
+                if not self.overlap:
+                    now, pending = now - pending, 0.0
             now -= ahead
+        now -= pending
         if self.stage == "optimizer":
             for _ in range(layers):
                 take(out + message)
@@ -226,7 +234,7 @@ def check(path):
         layers = (line["elements"] - line["root"]) // line["largest_unit"]
         model = Model("measured", layers, 64, 1, 64, 1, 1, True, False)
         model.block, model.root = line["largest_unit"], line["root"]
-        plan = Plan(model, line["ranks"], line["stage"], compute=4, reduce=4, own=4, state=8)
+        plan = Plan(model, line["ranks"], line["stage"], compute=4, reduce=4, own=4, state=8, overlap=False)
         between, peak = plan.memory()
         worst = max(worst, abs(line["plan_between_steps"] / between - 1), abs(line["plan_peak"] / peak - 1))  # dist::memory_plan
         before_gradients = between  # DDP's buckets stay

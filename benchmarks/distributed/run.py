@@ -3,11 +3,13 @@
 """Memory, bytes and time of a GPT-2 over ranks of this machine, by stage; PyTorch's DDP and fully_shard on the same model beside it.
 
     python benchmarks/distributed/run.py --program build/bench/benchmarks/benchmark_distributed --launcher build/bench/tutti-run
-                                         --out FIGURES.jsonl [--memory | --speed --python peers/bin/python] [--rounds 3]
+                                         --out FIGURES.jsonl
+                                         [--memory | --speed --python peers/bin/python | --network 2gbit] [--rounds 3]
 
 As root: each run has a network namespace of its own, whose loopback counts its bytes. --memory: 100 million parameters on 1, 2, 4 and 8 ranks;
 model.py --check compares the lines of --out with what it says. --speed: a small and a large model on 2 ranks, tutti and PyTorch in turns,
-one thread a rank; prints medians of the rounds, and --only takes the shapes with these words alone.
+one thread a rank; prints medians of the rounds, and --only takes the shapes with these words alone. --network 2gbit: the same
+on a loopback device of that rate (tc), and how much of its time is hidden behind compute.
 """
 import argparse
 import json
@@ -23,9 +25,10 @@ SHAPES = {"4 blocks, 64 wide, 64 tokens": "4 64 256 64 30", "4 blocks, 512 wide,
 # LAYERS WIDTH VOCABULARY LENGTH STEPS
 
 
-def run(command):
+def run(command, rate=""):
+    limit = f"tc qdisc add dev lo root tbf rate {rate} burst 1mb latency 100ms && " if rate else ""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([shutil.which("unshare") or "unshare", "-n", "sh", "-c", "ip link set lo up && exec " + command], env=environment,
+    done = subprocess.run([shutil.which("unshare") or "unshare", "-n", "sh", "-c", f"ip link set lo up && {limit}exec {command}"], env=environment,
                           capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{command}: {done.stdout[-1000:]}{done.stderr[-2000:]}")
@@ -61,6 +64,22 @@ def speed(arguments):
             print(f"  {row:20} {wall:8.2f} ms wall, {cpu:8.2f} ms CPU of all ranks, loss {lines[0]['loss']:.6f}")
 
 
+def network(arguments):
+    """How much of what the messages take is hidden, on a loopback device of RATE: the two ranks share it."""
+    shape = SHAPES["4 blocks, 512 wide, 512 tokens"]
+    for stage in ("none", "parameters", "parameters overlap"):
+        name, *words = stage.split()
+        command = " ".join([f"{arguments.launcher} -n 2 {arguments.program} {name} {shape}", *words])
+        free, limited = [], []
+        for _ in range(arguments.rounds):
+            free.append(run(command))
+            limited.append(run(command, arguments.network))
+        walls = [statistics.median(line["wall"] for line in lines) for lines in (free, limited)]
+        wire = statistics.median(line["sent"] for line in limited) * 8 / (float(arguments.network.rstrip("gbit")) * 1e9)
+        print(f"  {stage:20} {walls[0] * 1e3:8.2f} ms without a limit, {walls[1] * 1e3:8.2f} ms at {arguments.network}, of which the wire is "
+              f"busy {wire * 1e3:.2f} ms: {1 - (walls[1] - walls[0]) / wire:.0%} of that is hidden")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True)
@@ -69,6 +88,7 @@ def main():
     parser.add_argument("--python", default="python3")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="")
+    parser.add_argument("--network", metavar="RATE", default="")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--speed", action="store_true")
     arguments = parser.parse_args()
@@ -77,6 +97,8 @@ def main():
         memory(arguments)
     if arguments.speed:
         speed(arguments)
+    if arguments.network:
+        network(arguments)
 
 
 if __name__ == "__main__":

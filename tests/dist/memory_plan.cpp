@@ -47,7 +47,7 @@ class FakeRank final : public FakeCommunicator {
     for (const Piece& piece : received) {
       piece.memory.fill_(0.01);
     }
-    return [] {};
+    return [sent = std::move(sent), received = std::move(received)] {};  // until they have arrived
   }
   void all_reduce(const at::Tensor& tensor, dist::ReduceOp) override { *sent_ += 2 * ring(tensor); }
   std::function<void()> start_all_gather_into(const at::Tensor& output,
@@ -55,12 +55,14 @@ class FakeRank final : public FakeCommunicator {
     check_parts("all_gather_into", output, input);
     output.view({size(), -1}).copy_(input.view({1, -1}));
     *sent_ += ring(output);
-    return [] {};
+    return [input] {};
   }
-  void reduce_scatter_into(const at::Tensor& output, const at::Tensor& input) override {
+  std::function<void()> start_reduce_scatter_into(const at::Tensor& output,
+                                                  const at::Tensor& input) override {
     check_parts("reduce_scatter_into", input, output);
     output.view({-1}).copy_(input.view({size(), -1}).select(0, rank()));
     *sent_ += ring(input);
+    return [] {};
   }
   std::shared_ptr<Communicator> subgroup(const std::vector<int>& ranks) override {
     check_ranks(ranks);
@@ -209,11 +211,17 @@ TEST_CASE("a step has the memory that was planned, and no more than it", "[dist]
   const std::int64_t width = 384;
   for (const int world : {1, 2, 4, 8}) {
     for (const ShardStage stage : stages) {
-      for (const auto& [half, exchanges] : std::vector<std::pair<bool, bool>>{
-               {false, true}, {false, false}, {true, true}, {true, false}}) {
+      for (const auto& [half, exchanges, overlaps] :
+           std::vector<std::tuple<bool, bool, bool>>{{false, true, false},
+                                                     {false, true, true},
+                                                     {false, false, false},
+                                                     {false, false, true},
+                                                     {true, true, false},
+                                                     {true, false, false}}) {
         INFO(to_string(stage) << " on " << world << " ranks" << (half ? ", in bfloat16" : "")
-                              << (exchanges ? ", exchanging pieces" : ""));
-        dist::ShardingOptions options{.stage = stage};
+                              << (exchanges ? ", exchanging pieces" : "")
+                              << (overlaps ? ", overlapping" : ""));
+        dist::ShardingOptions options{.stage = stage, .overlap_reduce = overlaps};
         if (half) {
           options.param_dtype = at::kBFloat16;
           options.reduce_dtype = at::kFloat;

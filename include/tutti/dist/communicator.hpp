@@ -83,7 +83,13 @@ class Communicator {
   ///
   /// input: n * size() elements, part r for rank r. output: n elements of the same dtype. Both
   /// contiguous. Throws as all_gather_into().
-  virtual void reduce_scatter_into(const at::Tensor& output, const at::Tensor& input);
+  void reduce_scatter_into(const at::Tensor& output, const at::Tensor& input) {
+    start_reduce_scatter_into(output, input)();
+  }
+
+  /// Begins the same, as start_all_gather_into().
+  [[nodiscard]] virtual std::function<void()> start_reduce_scatter_into(const at::Tensor& output,
+                                                                        const at::Tensor& input);
 
   /// Gives part r of `input` to rank r, and fills part r of `output` with what rank r gives here.
   ///
@@ -281,12 +287,13 @@ TUTTI_INLINE std::function<void()> Communicator::start_all_gather_into(const at:
   return [] {};
 }
 
-TUTTI_INLINE void Communicator::reduce_scatter_into(const at::Tensor& output,
-                                                    const at::Tensor& input) {
+TUTTI_INLINE std::function<void()> Communicator::start_reduce_scatter_into(
+    const at::Tensor& output, const at::Tensor& input) {
   check_parts("reduce_scatter_into", input, output);
   const at::Tensor sum = input.detach().clone();
   all_reduce(sum);
   output.detach().view({-1}).copy_(sum.view({size(), output.numel()}).select(0, rank()));
+  return [] {};
 }
 
 TUTTI_INLINE void Communicator::all_to_all_into(const at::Tensor& output, const at::Tensor& input) {

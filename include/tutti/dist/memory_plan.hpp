@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <tutti/config.hpp>
@@ -93,8 +94,10 @@ struct UnitBytes {
   std::int64_t whole = 0;      // parameters, in the type of computation
   std::int64_t shard = 0;      // this rank's part of them, in their own type
   std::int64_t gradient = 0;   // of all parameters that train, in the type of computation
+  std::int64_t stays = 0;      // of these what stays until they are averaged
   std::int64_t part = 0;       // of a rank, in messages of parameters
   std::int64_t message = 0;    // of all ranks, beside the whole while it is gathered
+  std::int64_t packed = 0;     // of the rank's part in the type of computation, until it has gone
   std::int64_t ahead = 0;      // what a gather on its way has
   std::int64_t reduced = 0;    // of a rank, in a message of gradients
   std::int64_t kept_mean = 0;  // a rank's mean gradient, in the parameters' own type
@@ -115,12 +118,15 @@ class Moments {
   std::int64_t most_ = 0;
 };
 
-// As FlatUnit::reduce() does it: gradients move into a message, of which a part comes back.
-TUTTI_INLINE void reduce_moments(Moments& moments, const UnitBytes& unit, std::int64_t ranks) {
+// As FlatUnit does it: gradients move into a message, or are sent from where they are, and a part
+// comes back.
+TUTTI_INLINE void start_reduce(Moments& moments, const UnitBytes& unit, std::int64_t ranks) {
   moments.take(unit.reduced);          // out
   moments.take(unit.reduced * ranks);  // in
-  moments.give(unit.gradient);
-  moments.give(unit.reduced * ranks);
+  moments.give(unit.gradient - unit.stays);
+}
+TUTTI_INLINE void end_reduce(Moments& moments, const UnitBytes& unit, std::int64_t ranks) {
+  moments.give(unit.stays + unit.reduced * ranks);
   if (unit.kept_mean != unit.reduced) {
     moments.take(unit.kept_mean);
     moments.give(unit.reduced);
@@ -129,13 +135,26 @@ TUTTI_INLINE void reduce_moments(Moments& moments, const UnitBytes& unit, std::i
 
 // The most that a step has beside parameters, optimizer and buffers. units: the root first.
 TUTTI_INLINE std::int64_t step_peak(const std::vector<UnitBytes>& units, ShardStage stage,
-                                    std::int64_t ranks) {
+                                    std::int64_t ranks, bool overlaps) {
   const UnitBytes& root = units.front();
   Moments moments;
+  const UnitBytes* reducing = nullptr;
+  const auto reduce = [&](const UnitBytes* unit) {
+    if (reducing != nullptr) {
+      end_reduce(moments, *reducing, ranks);
+    }
+    if (unit != nullptr) {
+      start_reduce(moments, *unit, ranks);
+    }
+    reducing = unit;
+    if (unit != nullptr && !overlaps) {
+      end_reduce(moments, *std::exchange(reducing, nullptr), ranks);
+    }
+  };
   if (stage == ShardStage::parameters) {
     for (std::size_t i = 1; i < units.size(); ++i) {  // forward: a unit, and the next on its way
-      moments.take(units[i].message + units[i].whole);
-      moments.give(units[i].message + units[i].whole);
+      moments.take(units[i].message + units[i].packed + units[i].whole);
+      moments.give(units[i].message + units[i].packed + units[i].whole);
       const std::int64_t next = i + 1 < units.size() ? units[i + 1].ahead : 0;
       moments.take(units[i].whole + next);
       moments.give(units[i].whole + next);
@@ -146,27 +165,30 @@ TUTTI_INLINE std::int64_t step_peak(const std::vector<UnitBytes>& units, ShardSt
     const std::int64_t next = stage == ShardStage::parameters && i > 1 ? units[i - 1].ahead : 0;
     const std::int64_t whole = stage == ShardStage::parameters ? units[i].whole : 0;
     if (whole > 0) {
-      moments.take(whole + units[i].message);
-      moments.give(units[i].message);
+      moments.take(whole + units[i].message + units[i].packed);
+      moments.give(units[i].message + units[i].packed);
     }
     moments.take(next + units[i].gradient);
     moments.give(whole);
     if (stage >= ShardStage::gradients) {
-      reduce_moments(moments, units[i], ranks);
+      reduce(&units[i]);
     }
     moments.give(next);
   }
   if (stage == ShardStage::optimizer) {
     for (std::size_t i = units.size(); i-- > 1;) {
-      reduce_moments(moments, units[i], ranks);
+      reduce(&units[i]);
     }
   }
+  reduce(nullptr);
   if (stage != ShardStage::none) {
-    reduce_moments(moments, root, ranks);
+    start_reduce(moments, root, ranks);
+    end_reduce(moments, root, ranks);
     for (const UnitBytes& unit : units) {  // after the step: what stays whole is gathered
       if (stage != ShardStage::parameters || &unit == &root) {
-        moments.take(unit.message + unit.message / ranks);
-        moments.give(unit.message + unit.message / ranks);
+        const std::int64_t packed = unit.packed > 0 ? unit.packed : unit.message / ranks;
+        moments.take(unit.message + packed);
+        moments.give(unit.message + packed);
       }
     }
   }
@@ -195,6 +217,7 @@ TUTTI_INLINE MemoryPlan memory_plan(const torch::nn::Module& module,
   std::vector<detail::UnitBytes> units(1);
   std::vector<std::int64_t> elements(1);  // of each
   std::unordered_map<const torch::nn::Module*, std::size_t> places{{nullptr, 0}};
+  bool overlaps = false;
   std::int64_t trained = 0;  // elements of this rank's part, or of all, that the optimizer has
   for (const detail::UnitParameter& use : detail::unit_parameters(module)) {
     const auto [place, is_new] = places.try_emplace(use.unit, units.size());
@@ -217,13 +240,17 @@ TUTTI_INLINE MemoryPlan memory_plan(const torch::nn::Module& module,
     unit.whole += one.numel() * wide;
     unit.shard += one.chunk_numel() * size;
     unit.part += one.chunk_numel() * wide;
-    const bool alone =
-        one.alone() &&
-        (ranks == 1 || options.device.value_or(use.parameter.device().type()) == at::kCPU);
+    const bool on_cpu =
+        options.device.value_or(use.parameter.device().type()) == c10::DeviceType::CPU;
+    overlaps = sharding.overlap_reduce.value_or(!on_cpu);
+    const bool alone = one.alone() && (ranks == 1 || on_cpu);
     unit.message += alone ? 0 : ranks * one.chunk_numel() * wide;
-    unit.ahead += (alone ? one.numel() : ranks * one.chunk_numel()) * wide;
+    const std::int64_t packed = compute == own ? 0 : one.chunk_numel() * wide;
+    unit.packed += packed;
+    unit.ahead += (alone ? one.numel() : ranks * one.chunk_numel()) * wide + packed;
     if (one.trains()) {
       unit.gradient += one.numel() * wide;
+      unit.stays += alone && ranks > 1 && sent == wide ? one.numel() * wide : 0;
       unit.reduced += (one.chunk_numel() + 1) * sent;  // and a flag
       unit.kept_mean += (one.chunk_numel() + (size == sent ? 1 : 0)) * size;
       trained += one.mine * one.row;
@@ -255,7 +282,7 @@ TUTTI_INLINE MemoryPlan memory_plan(const torch::nn::Module& module,
     }
   }
   plan.peak = plan.parameters + plan.optimizer + plan.buffers +
-              (shards ? detail::step_peak(units, sharding.stage, ranks) : plan.gradients);
+              (shards ? detail::step_peak(units, sharding.stage, ranks, overlaps) : plan.gradients);
   return plan;
 }
 

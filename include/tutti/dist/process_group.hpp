@@ -121,9 +121,10 @@ class Group final : public Communicator {
   std::function<void()> start_all_gather_into(const at::Tensor& output,
                                               const at::Tensor& input) override;
 
-  /// On Gloo every rank sends each part to its rank, who adds them up: half of the bytes of Gloo's
-  /// own reduce-scatter, which is an all-reduce inside.
-  void reduce_scatter_into(const at::Tensor& output, const at::Tensor& input) override;
+  /// On Gloo every rank sends each part to its rank, who adds them up, at once: half of the bytes
+  /// of Gloo's own reduce-scatter, which is an all-reduce inside.
+  std::function<void()> start_reduce_scatter_into(const at::Tensor& output,
+                                                  const at::Tensor& input) override;
 
   void all_to_all_into(const at::Tensor& output, const at::Tensor& input) override;
 
@@ -313,15 +314,22 @@ TUTTI_INLINE std::function<void()> Group::start_all_gather_into(const at::Tensor
   };
 }
 
-TUTTI_INLINE void Group::reduce_scatter_into(const at::Tensor& output, const at::Tensor& input) {
-  check_parts("reduce_scatter_into", input, output);
-  guarded("reduce_scatter_into", input, [&] {
-    at::Tensor part = output.detach().view({-1});
-    at::Tensor whole = input.detach().view({-1});
-    if (!input.is_cpu()) {
-      detail::reduce_scatter_single(*group_, part, whole)->wait();
-      return;
-    }
+TUTTI_INLINE std::function<void()> Group::start_reduce_scatter_into(const at::Tensor& output,
+                                                                    const at::Tensor& input) {
+  const char* const call = "reduce_scatter_into";
+  check_parts(call, input, output);
+  at::Tensor part = output.detach().view({-1});
+  at::Tensor whole = input.detach().view({-1});
+  if (!input.is_cpu()) {
+    const std::uint64_t number =
+        flight_recorder().begin(call, input.sizes(), c10::toString(input.scalar_type()));
+    auto work = guarded(call, [&] { return detail::reduce_scatter_single(*group_, part, whole); });
+    return [this, call, work, output, input, number] {
+      guarded(call, [&] { work->wait(); });
+      flight_recorder().end(number);
+    };
+  }
+  guarded(call, input, [&] {
     // Gloo exchanges whole tensors only. In pieces that takes little memory beside `input`.
     constexpr std::int64_t piece_bytes = 8 << 20;
     const std::int64_t most = std::max<std::int64_t>(
@@ -336,6 +344,7 @@ TUTTI_INLINE void Group::reduce_scatter_into(const at::Tensor& output, const at:
       at::sum_out(sum, received, 0);
     }
   });
+  return [] {};
 }
 
 TUTTI_INLINE void Group::all_to_all_into(const at::Tensor& output, const at::Tensor& input) {

@@ -97,6 +97,11 @@ class ShardedDataParallel final : public Sharding {
   void gradients_arrive(Bracket& bracket);
   void gradients_leave(Bracket& bracket);
   void reduce_in_order(bool all);
+  void finish_reducing() {
+    if (reducing_ != nullptr) {
+      std::exchange(reducing_, nullptr)->reduce();
+    }
+  }
 
   std::shared_ptr<Communicator> group_;
   ShardingOptions options_;
@@ -110,6 +115,8 @@ class ShardedDataParallel final : public Sharding {
   std::vector<Bracket*> order_;  // units whose gradients are still to come, first run first
   Bracket* last_entered_ = nullptr;
   std::size_t to_reduce_ = 0;  // as many units, from the first on, are not reduced yet
+  detail::ShardedUnit* reducing_ = nullptr;  // whose reduction goes on
+  bool overlaps_ = false;                    // reductions go on while gradients are computed
   bool averaging_ = false;
   bool in_backward_ = false;
   bool buffers_are_old_ = true;
@@ -245,7 +252,11 @@ TUTTI_INLINE void ShardedDataParallel::check_ranks(const std::string& model) con
                            ", shard_degree " + std::to_string(options_.shard_degree) +
                            ", param_dtype " + type(options_.param_dtype) + ", reduce_dtype " +
                            type(options_.reduce_dtype) + ", reduce_at_end " +
-                           (options_.reduce_at_end ? "true" : "false") + "\n" + model;
+                           (options_.reduce_at_end ? "true" : "false") + ", overlap_reduce " +
+                           (!options_.overlap_reduce   ? "own"
+                            : *options_.overlap_reduce ? "true"
+                                                       : "false") +
+                           "\n" + model;
   const std::string reference = group_->broadcast_bytes(mine, 0);
   const auto differences = group_->all_gather_bytes(detail::first_difference(mine, reference));
   for (std::size_t rank = 0; rank < differences.size(); ++rank) {
@@ -334,6 +345,7 @@ TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
     const detail::FlatParameter& one = place.part->parameters()[place.index];
     parameters_.push_back({use.name, one.whole, one.shard, one.first});
   }
+  overlaps_ = options_.overlap_reduce.value_or(!uses.empty() && !uses.front().parameter.is_cpu());
   const bool in_backward = options_.stage == ShardStage::gradients && !options_.reduce_at_end;
   if (options_.stage == ShardStage::parameters || in_backward || options_.param_dtype) {
     for (const auto& bracket : brackets_) {
@@ -389,6 +401,7 @@ TUTTI_INLINE void ShardedDataParallel::after_backward() {
   }
   if (std::exchange(averaging_, false)) {
     reduce_in_order(/*all=*/true);
+    finish_reducing();
     root_.reduce();
     for (const auto& bracket : brackets_) {
       bracket->unit.settle();
@@ -409,6 +422,7 @@ TUTTI_INLINE void ShardedDataParallel::reset() {
   in_backward_ = false;
   buffers_are_old_ = true;
   order_.clear();
+  reducing_ = nullptr;
   root_.forget_gradients();
   for (const auto& bracket : brackets_) {
     bracket->unit.cancel();
@@ -495,7 +509,14 @@ TUTTI_INLINE void ShardedDataParallel::gradients_leave(Bracket& bracket) {
 // differ: all make the same calls in the same order.
 TUTTI_INLINE void ShardedDataParallel::reduce_in_order(bool all) {
   while (to_reduce_ > 0 && (all || brackets_[to_reduce_ - 1]->ready)) {
-    brackets_[--to_reduce_]->unit.reduce();
+    detail::ShardedUnit& unit = brackets_[--to_reduce_]->unit;
+    finish_reducing();
+    if (overlaps_) {
+      unit.start_reduce();
+      reducing_ = &unit;
+    } else {
+      unit.reduce();
+    }
   }
 }
 

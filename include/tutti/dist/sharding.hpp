@@ -51,6 +51,11 @@ struct ShardingOptions {
   /// Gradients are averaged after the last backward pass and not while they are computed, so that
   /// no rank waits for one that failed there; not with ShardStage::parameters.
   bool reduce_at_end = false;
+
+  /// The gradients of a unit are averaged while those of the unit before it are computed, for the
+  /// memory of the unit's gradients and of a message as large. Without it: on GPUs, where the loop
+  /// does not wait for a message; not on the CPU, which has to copy it.
+  std::optional<bool> overlap_reduce = std::nullopt;
 };
 
 /// A parameter and this rank's part of it: rows of its dimension 0.

@@ -86,8 +86,10 @@ class FlatUnit {
   /// Waits for a gather that nobody needs any more.
   void cancel();
 
-  /// Takes the gradients of the whole away and adds their mean over all ranks to those of the
-  /// shards. A parameter without gradient on any rank gets none, once settle() has been called.
+  /// Takes the gradients of the whole away, and does not wait for the other ranks'.
+  void start_reduce();
+  /// Adds their mean over all ranks to those of the shards. A parameter without gradient on any
+  /// rank gets none, once settle() has been called.
   void reduce();
   void settle();
   /// Forgets gradients of the whole.
@@ -113,10 +115,17 @@ class FlatUnit {
   [[nodiscard]] std::function<void()> start_gather_to(const at::Tensor& whole) const;
   at::Tensor packed(at::ScalarType type) const;
   void unpack(const at::Tensor& parts, const at::Tensor& whole) const;
-  [[nodiscard]] at::Tensor summed(at::ScalarType type, double ahead);
-  void exchange_gradients(const std::vector<FlatParameter*>& alone,
-                          const std::vector<at::Tensor>& gradients, const at::Tensor& message,
-                          const at::Tensor& in) const;
+  [[nodiscard]] double ranks_in_mean() const {
+    return static_cast<double>(ranks()) * (how_.replicas ? how_.replicas->size() : 1);
+  }
+  // What the sum of fp16 gradients is divided by before it is made.
+  [[nodiscard]] double ahead(const at::Tensor& sum) const {
+    return sum.scalar_type() == at::kHalf ? divided_ahead(static_cast<int>(ranks_in_mean())) : 1;
+  }
+  [[nodiscard]] std::function<void()> start_exchange(const std::vector<FlatParameter*>& alone,
+                                                     const std::vector<at::Tensor>& gradients,
+                                                     const at::Tensor& message,
+                                                     const at::Tensor& in) const;
   static void each_piece(const FlatParameter& one, const at::Tensor& parts, std::int64_t at,
                          const at::Tensor& whole,
                          const std::function<void(const at::Tensor&, const at::Tensor&)>& copy);
@@ -135,6 +144,8 @@ class FlatUnit {
   at::Tensor own_shards_;   // [S], where the shards lie; undefined when they lie in the whole
   at::Tensor summoned_;     // [numel], in place of the whole
   std::function<void()> wait_;
+  at::Tensor sum_;  // [of a rank's gradients, and a flag each], of a reduction that has begun
+  std::function<void()> wait_for_sum_;
   at::Tensor flags_;  // [n], how many ranks had a gradient at the last reduction
   bool here_ = true;
 };
@@ -322,38 +333,12 @@ TUTTI_INLINE void FlatUnit::cancel() {
   }
 }
 
-TUTTI_INLINE void FlatUnit::reduce() {
+// A rank's part of gradients, and behind it how many ranks had one of each parameter. What goes
+// alone is first, if it needs no other type.
+TUTTI_INLINE void FlatUnit::start_reduce() {
   settle();
   const c10::NoGradGuard no_grad;
   const at::ScalarType type = how_.reduce_dtype.value_or(compute_type());
-  double ranks_in_mean = static_cast<double>(ranks());
-  if (how_.replicas) {
-    ranks_in_mean *= how_.replicas->size();
-  }
-  const double ahead = type == at::kHalf ? divided_ahead(static_cast<int>(ranks_in_mean)) : 1;
-  const at::Tensor out = summed(type, ahead);
-  if (how_.replicas) {
-    how_.replicas->all_reduce(out);
-  }
-  const auto count = std::count_if(parameters_.begin(), parameters_.end(),
-                                   [](const FlatParameter& one) { return one.trains(); });
-  const std::int64_t part = out.numel() - count;
-  at::Tensor mean = out.narrow(0, 0, part);
-  if (ranks_in_mean > 1) {
-    mean.div_(ranks_in_mean / ahead);
-  }
-  mean = mean.to(shard_options_.dtype());
-  flags_ = out.narrow(0, part, count);
-  for (FlatParameter& one : parameters_) {
-    if (one.trains()) {
-      add_gradient(one, one.view(mean, one.in_mean, one.mine));
-    }
-  }
-}
-
-// The sum over ranks of this rank's part of gradients, each divided by `ahead`, and behind it how
-// many ranks had one of each parameter. What goes alone is first, if it needs no other type.
-TUTTI_INLINE at::Tensor FlatUnit::summed(at::ScalarType type, double ahead) {
   const bool exchanges = alone_ > 0 && type == compute_type();
   std::vector<FlatParameter*> alone;
   std::vector<FlatParameter*> others;
@@ -373,8 +358,8 @@ TUTTI_INLINE at::Tensor FlatUnit::summed(at::ScalarType type, double ahead) {
     part += one->chunk_numel();
   }
   const auto count = static_cast<std::int64_t>(alone.size() + others.size());
-  const at::Tensor out = at::empty({part + count}, options().dtype(type));
-  const at::Tensor message = at::zeros({ranks(), part - before + count}, out.options());
+  sum_ = at::empty({part + count}, options().dtype(type));
+  const at::Tensor message = at::zeros({ranks(), part - before + count}, sum_.options());
   std::int64_t flag = part - before;
   std::vector<at::Tensor> whole;
   for (FlatParameter& one : parameters_) {
@@ -385,36 +370,65 @@ TUTTI_INLINE at::Tensor FlatUnit::summed(at::ScalarType type, double ahead) {
       }
       ++flag;
       if (exchanges && one.alone_here) {
-        whole.push_back(gradient.defined() ? gradient : at::zeros({one.numel()}, out.options()));
+        whole.push_back(gradient.defined() ? gradient : at::zeros({one.numel()}, sum_.options()));
       } else if (gradient.defined()) {
         each_piece(one, message, one.in_mean - before, gradient,
                    [](const at::Tensor& to, const at::Tensor& piece) { to.copy_(piece); });
       }
     }
   }
-  at::Tensor in = message;
   if (before > 0) {
-    in = at::empty({ranks(), part + count}, out.options());
-    exchange_gradients(alone, whole, message, in);
+    const at::Tensor in = at::empty({ranks(), part + count}, sum_.options());
+    wait_for_sum_ = [this, in, part, arrive = start_exchange(alone, whole, message, in)] {
+      arrive();
+      if (ahead(in) > 1) {
+        in.narrow(1, 0, part).div_(ahead(in));
+      }
+      at::sum_out(sum_, in, 0);
+      give_back(in);
+    };
+    return;
   }
-  if (ahead > 1) {
-    in.narrow(1, 0, part).div_(ahead);
+  if (ahead(message) > 1) {
+    message.narrow(1, 0, part).div_(ahead(message));
   }
-  if (before > 0) {
-    at::Tensor sum = out;
-    at::sum_out(sum, in, 0);
-  } else {
-    how_.group->reduce_scatter_into(out, in);
-  }
-  give_back(in);
-  return out;
+  wait_for_sum_ = [message, arrive = how_.group->start_reduce_scatter_into(sum_, message)] {
+    arrive();
+    give_back(message);
+  };
 }
 
-// Fills row r of `in` with what rank r has for this one: chunks of gradients, then its message.
-TUTTI_INLINE void FlatUnit::exchange_gradients(const std::vector<FlatParameter*>& alone,
-                                               const std::vector<at::Tensor>& gradients,
-                                               const at::Tensor& message,
-                                               const at::Tensor& in) const {
+TUTTI_INLINE void FlatUnit::reduce() {
+  if (!wait_for_sum_) {
+    start_reduce();
+  }
+  const c10::NoGradGuard no_grad;
+  std::exchange(wait_for_sum_, nullptr)();
+  const at::Tensor sum = std::exchange(sum_, {});
+  if (how_.replicas) {
+    how_.replicas->all_reduce(sum);
+  }
+  const auto count = std::count_if(parameters_.begin(), parameters_.end(),
+                                   [](const FlatParameter& one) { return one.trains(); });
+  const std::int64_t part = sum.numel() - count;
+  at::Tensor mean = sum.narrow(0, 0, part);
+  if (ranks_in_mean() > 1) {
+    mean.div_(ranks_in_mean() / ahead(sum));
+  }
+  mean = mean.to(shard_options_.dtype());
+  flags_ = sum.narrow(0, part, count);
+  for (FlatParameter& one : parameters_) {
+    if (one.trains()) {
+      add_gradient(one, one.view(mean, one.in_mean, one.mine));
+    }
+  }
+}
+
+// Begins to fill row r of `in` with what rank r has for this one: chunks of gradients, then its
+// message.
+TUTTI_INLINE std::function<void()> FlatUnit::start_exchange(
+    const std::vector<FlatParameter*>& alone, const std::vector<at::Tensor>& gradients,
+    const at::Tensor& message, const at::Tensor& in) const {
   Exchange exchange(*how_.group);
   for (std::size_t i = 0; i < alone.size(); ++i) {
     const FlatParameter& one = *alone[i];
@@ -430,7 +444,7 @@ TUTTI_INLINE void FlatUnit::exchange_gradients(const std::vector<FlatParameter*>
     exchange.add(rank, message.select(0, rank),
                  in.select(0, rank).narrow(0, in.size(1) - size, size));
   }
-  exchange.start("reduce_scatter_into")();
+  return exchange.start("reduce_scatter_into");
 }
 
 // Takes a parameter's gradient away, flat; undefined when there is none.
@@ -471,6 +485,10 @@ TUTTI_INLINE void FlatUnit::settle() {
 }
 
 TUTTI_INLINE void FlatUnit::forget_gradients() {
+  if (wait_for_sum_) {
+    std::exchange(wait_for_sum_, nullptr)();
+    sum_.reset();
+  }
   flags_.reset();
   for (FlatParameter& one : parameters_) {
     one.whole.mutable_grad().reset();

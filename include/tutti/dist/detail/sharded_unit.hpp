@@ -46,19 +46,22 @@ class ShardedUnit {
   void settle() { each(&FlatUnit::settle); }
   void forget_gradients() { each(&FlatUnit::forget_gradients); }
 
-  /// Likewise; of those parts alone that train.
-  void reduce() {
-    for (const auto& part : parts_) {
-      if (part->trains()) {
-        part->reduce();
-      }
-    }
-  }
+  // Likewise; of those parts alone that train.
+  void start_reduce() { each_that_trains(&FlatUnit::start_reduce); }
+  void reduce() { each_that_trains(&FlatUnit::reduce); }
 
  private:
   void each(void (FlatUnit::*act)()) {
     for (const auto& part : parts_) {
       (*part.*act)();
+    }
+  }
+
+  void each_that_trains(void (FlatUnit::*act)()) {
+    for (const auto& part : parts_) {
+      if (part->trains()) {
+        (*part.*act)();
+      }
     }
   }
 
