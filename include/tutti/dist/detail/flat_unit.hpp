@@ -43,7 +43,8 @@ inline int divided_ahead(int ranks) {
 }
 
 /// Parameters of one type: one flat memory [whole], of which rank j's part is [S]: its chunks, each
-/// padded to the first rank's, one behind the other. Messages are [ranks, S] without what is alone.
+/// padded to the first rank's, one behind the other. A message has the parts of all ranks, [ranks,
+/// S], without those of parameters that travel alone.
 ///
 /// Source: PyTorch 2.11, `torch/distributed/fsdp/_fully_shard`.
 class FlatUnit {
@@ -88,8 +89,9 @@ class FlatUnit {
 
   /// Takes the gradients of the whole away, and does not wait for the other ranks'.
   void start_reduce();
-  /// Adds their mean over all ranks to those of the shards. A parameter without gradient on any
-  /// rank gets none, once settle() has been called.
+  /// Waits for them, after start_reduce() if that has not been called, and adds the mean over all
+  /// ranks to the gradients of the shards. A parameter without gradient on any rank gets none, once
+  /// settle() has been called.
   void reduce();
   void settle();
   /// Forgets gradients of the whole.
@@ -138,7 +140,7 @@ class FlatUnit {
   at::TensorOptions shard_options_;
   std::int64_t numel_ = 0;  // of the whole
   std::int64_t part_ = 0;   // S
-  std::int64_t alone_ = 0;  // of them at its begin what is alone
+  std::int64_t alone_ = 0;  // of these, at the begin, what travels alone
   at::Tensor whole_;        // [numel], of the type of computation; without memory when not here
   std::size_t bytes_ = 0;   // of the whole
   at::Tensor own_shards_;   // [S], where the shards lie; undefined when they lie in the whole
