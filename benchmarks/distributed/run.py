@@ -4,12 +4,12 @@
 
     python benchmarks/distributed/run.py --program build/bench/benchmarks/benchmark_distributed --launcher build/bench/tutti-run
                                          --out FIGURES.jsonl
-                                         [--memory | --speed --python peers/bin/python | --network 2gbit] [--rounds 3]
+                                         [--memory | --speed --python peers/bin/python | --network 2] [--rounds 3]
 
 As root: each run has a network namespace of its own, whose loopback counts its bytes. --memory: 100 million parameters on 1, 2, 4 and 8 ranks;
 model.py --check compares the lines of --out with what it says. --speed: a small and a large model on 2 ranks, tutti and PyTorch in turns,
-one thread a rank; prints medians of the rounds, and --only takes the shapes with these words alone. --network 2gbit: the same
-on a loopback device of that rate (tc), and how much of its time is hidden behind compute.
+one thread a rank; prints medians of the rounds, and --only takes the shapes with these words alone. --network 2: the same
+on a loopback device of 2 Gbit/s (tc), and how much of its time is hidden behind compute.
 """
 import argparse
 import json
@@ -65,7 +65,7 @@ def speed(arguments):
 
 
 def network(arguments):
-    """How much of what the messages take is hidden, on a loopback device of RATE: the two ranks share it."""
+    """How much of what the messages take is hidden, on a loopback device of so many Gbit/s: the two ranks share it."""
     shape = SHAPES["4 blocks, 512 wide, 512 tokens"]
     for stage in ("none", "parameters", "parameters overlap"):
         name, *words = stage.split()
@@ -73,10 +73,10 @@ def network(arguments):
         free, limited = [], []
         for _ in range(arguments.rounds):
             free.append(run(command))
-            limited.append(run(command, arguments.network))
+            limited.append(run(command, f"{arguments.network}gbit"))
         walls = [statistics.median(line["wall"] for line in lines) for lines in (free, limited)]
-        wire = statistics.median(line["sent"] for line in limited) * 8 / (float(arguments.network.rstrip("gbit")) * 1e9)
-        print(f"  {stage:20} {walls[0] * 1e3:8.2f} ms without a limit, {walls[1] * 1e3:8.2f} ms at {arguments.network}, of which the wire is "
+        wire = statistics.median(line["sent"] for line in limited) * 8 / (arguments.network * 1e9)
+        print(f"  {stage:20} {walls[0] * 1e3:8.2f} ms without a limit, {walls[1] * 1e3:8.2f} ms at {arguments.network:g} Gbit/s, of which the wire is "
               f"busy {wire * 1e3:.2f} ms: {1 - (walls[1] - walls[0]) / wire:.0%} of that is hidden")
 
 
@@ -88,7 +88,7 @@ def main():
     parser.add_argument("--python", default="python3")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="")
-    parser.add_argument("--network", metavar="RATE", default="")
+    parser.add_argument("--network", metavar="GBIT", type=float, help="per second")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--speed", action="store_true")
     arguments = parser.parse_args()

@@ -415,16 +415,26 @@ TEST_CASE("rank body: large parameters", "[.rank]") {
     }
     if (overlaps) {  // what was begun before a failure is not taken for a later pass's
       sharding->before_forward(true);
-      model.a->forward(7).backward();
+      (model.a->forward(7) + model.b->forward(7)).backward();
+      const auto& of_b = named(*sharding, "b.two").shard;
+      CHECK((of_b.grad().defined() && !named(*sharding, "a.two").shard.grad().defined()));
       sharding->reset();
+      for (const auto& one : sharding->parameters()) {
+        one.shard.mutable_grad().reset();
+      }
     }
-    pass(*sharding, [&] { return model.a->forward(group->rank() + 1.0, group->rank() == 1); });
+    // Where b does not run, its gradients are waited for at the end, and a's with them.
+    pass(*sharding, [&] {
+      const double scale = group->rank() + 1.0;
+      const at::Tensor of_a = model.a->forward(scale, group->rank() == 1);
+      return overlaps ? of_a + model.b->forward(scale) : of_a;
+    });
     CHECK(model.a->there);
     CHECK((model.a->two.storage().nbytes() > 0) == (stage != ShardStage::parameters));
     for (const auto& one : sharding->parameters()) {
       INFO(one.name);
       const at::Tensor got = gradient(*sharding, one);
-      if (one.name.starts_with("b.") || !one.whole.requires_grad()) {
+      if ((one.name.starts_with("b.") && !overlaps) || !one.whole.requires_grad()) {
         CHECK_FALSE(got.defined());
         continue;
       }
