@@ -26,7 +26,7 @@ struct Part {
   Part(int rank, int ranks) {
     const auto cut = [&](const std::string& path, const at::Tensor& whole) {
       const TensorBox box = shard_box(whole.sizes().vec(), rank, ranks);
-      offsets[path] = {.offsets = box.offsets, .shape = whole.sizes().vec()};
+      offsets[path] = {{.offsets = box.offsets, .shape = whole.sizes().vec()}};
       return whole.narrow(0, box.offsets[0], box.sizes[0]);
     };
     snapshot.meta.put("batch", std::int64_t{3});
@@ -87,6 +87,60 @@ TEST_CASE("a rank writes its rows, rank 0 all else", "[checkpoint][sharded]") {
   CHECK(first.places.at("policies/EMA/count") == "state/policies/EMA/count");
 }
 
+TEST_CASE("a rank that has several boxes of a tensor writes as many files",
+          "[checkpoint][sharded]") {
+  const TemporaryFolder folder;
+  const at::Tensor whole = at::arange(24, at::kFloat).view({6, 4});
+  std::deque<ShardedSnapshot> parts;
+  std::deque<tutti::checkpoint::detail::ShardedSave> saves;
+  std::vector<std::string> reports;
+  const std::int64_t first[] = {0, 1, 3};  // of two tensors of three rows, one behind the other
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::int64_t rows = (rank < 2 ? first[rank + 1] : 3) - first[rank];
+    Snapshot snapshot;
+    snapshot.model.put("qkv", at::cat({whole.narrow(0, first[rank], rows),
+                                       whole.narrow(0, 3 + first[rank], rows)}));
+    snapshot.model.put("norm", at::ones({3}));
+    std::vector<PartPlace> boxes;
+    for (std::int64_t i = 0; rows > 0 && i < 2; ++i) {
+      boxes.push_back({.offsets = {3 * i + first[rank], 0},
+                       .shape = {6, 4},
+                       .own = TensorBox{{i * rows, 0}, {rows, 4}}});
+    }
+    parts.push_back(to_sharded(snapshot, {{"model/qkv", boxes}}, rank));
+    saves.emplace_back(folder / "a", parts.back(), rank, 3, false);
+  }
+  CHECK(parts[0].folders.at("model").size() == 3);
+  CHECK(parts[2].folders.empty());
+  const std::string place = saves.front().open();
+  for (auto& save : saves) {
+    reports.push_back(save.write(place));
+  }
+  saves.front().commit(reports);
+  Names files;
+  const ShardedCheckpoint saved(folder / "a");
+  for (const auto& [name, facts] : saved.manifest().files) {
+    files.push_back(name);
+  }
+  CHECK(files == Names{"model/shard-00001-model-00001-of-00002.safetensors",
+                       "model/shard-00001-model-00002-of-00002.safetensors",
+                       "model/shard-00002-model-00001-of-00002.safetensors",
+                       "model/shard-00002-model-00002-of-00002.safetensors"});
+  const Snapshot read = read_checkpoint(folder / "a");
+  CHECK(read.model.tensor("qkv").equal(whole));
+  CHECK(read.model.tensor("norm").equal(at::ones({3})));
+}
+
+TEST_CASE("streams are numbered by the ranks that draw by themselves", "[checkpoint][sharded]") {
+  Snapshot snapshot;
+  snapshot.state.put("rng/1/libtorch/cpu", at::full({2}, 1));
+  const ShardedSnapshot third = to_sharded(snapshot, {}, 2, 1);
+  CHECK(third.stream == 1);
+  CHECK(third.own.size() == 1);
+  CHECK(to_sharded(snapshot, {}, 1).own.size() == 1);
+  CHECK(to_sharded(snapshot, {}, 3, 0).own.empty());
+}
+
 TEST_CASE("a sharded checkpoint is read whole, or a rank's rows of it", "[checkpoint][sharded]") {
   const TemporaryFolder folder;
   write(folder / "a", 2);
@@ -109,7 +163,13 @@ TEST_CASE("a sharded checkpoint is read whole, or a rank's rows of it", "[checkp
   CHECK(third.state.child("rng/0").empty());
   const at::Tensor rows = source.read_rows(third.model.tensor("fc.weight"), 2, 3);
   CHECK(rows.equal(Part::weight().narrow(0, 4, 1)));
-  const Archive state = source.filled(third.state, 2, 3);
+  Names asked;
+  const Archive state =
+      source.filled(third.state, [&](const std::string& parameter, const at::Tensor& placeholder) {
+        asked.push_back(parameter);
+        return source.read_rows(placeholder, 2, 3);
+      });
+  CHECK(asked == Names{"fc.weight", ""});
   CHECK(state.tensor("optimizers/0/own/param0/exp_avg").equal(Part::weight().narrow(0, 4, 1) * 2));
   CHECK(state.tensor("policies/EMA/count").item<std::int64_t>() == 4);
   CHECK_THAT(message([&] { static_cast<void>(source.read(at::ones({1}))); }),

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,8 @@
 #include <tutti/algorithms/ema.hpp>
 #include <tutti/algorithms/gradient_clipping.hpp>
 #include <tutti/algorithms/sam.hpp>
+#include <tutti/checkpoint/convert.hpp>
+#include <tutti/checkpoint/sharded_checkpoint.hpp>
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/models/gpt2.hpp>
@@ -180,6 +183,96 @@ TEST_CASE("a checkpoint is the whole model's, for any number of ranks a model",
                   std::chrono::seconds(180)) == all_passed);
 }
 
+TEST_CASE("rank body: parts of parts in a checkpoint of all ranks", "[.rank]") {
+  const std::string folder = std::getenv("TUTTI_TEST_FOLDER");
+  const auto group = tutti_test::initialize();
+  TrainerOptions with = options(6);
+  with.max_duration = "1ep";
+  trained(gpt2({.degree = 2}), with, folder + "/whole");
+  // Each loads what the one before has written: over other ranks, in other parts, in other files.
+  const std::tuple<int, ShardStage, std::string> next[] = {
+      {2, ShardStage::none, "copies"},          {2, ShardStage::parameters, "parts of parts"},
+      {4, ShardStage::none, "four parts"},      {2, ShardStage::optimizer, "moments"},
+      {1, ShardStage::parameters, "only rows"}, {4, ShardStage::none, "four parts again"}};
+  std::string last = folder + "/whole";
+  std::vector<std::string> names;
+  std::vector<std::pair<std::string, Report>> continued;
+  for (const auto& [degree, stage, name] : next) {
+    with = options(12 * degree / 4);
+    with.load_path = last;
+    with.checkpoint_layout = CheckpointLayout::sharded;
+    with.sharding.stage = stage;
+    with.eval = {};
+    {
+      Trainer trainer(gpt2({.degree = degree}), with);
+      trainer.save_checkpoint(folder + "/" + name);
+    }
+    last = folder + "/" + name;
+    names.push_back(name);
+    continued.emplace_back(name, trained(gpt2({.degree = degree}), with));
+  }
+  group->barrier();
+  for (const std::string& name : group->rank() == 0 ? names : std::vector<std::string>()) {
+    INFO(name);
+    const checkpoint::ShardedCheckpoint parts(folder + "/" + name);
+    parts.verify();
+    CHECK(parts.ranks() == 4);
+    checkpoint::consolidate_checkpoint(folder + "/" + name, folder + "/" + name + ", whole");
+    check_equal(folder + "/whole", folder + "/" + name + ", whole");
+  }
+  const auto one = alone([&] {
+    TrainerOptions whole = options(12);
+    whole.load_path = folder + "/whole";
+    whole.eval = {};
+    return trained(gpt2(), whole);
+  });
+  for (const auto& [name, reported] : continued) {
+    INFO(name);
+    CHECK(difference(reported.all, one.all) < 1e-11);
+  }
+  // Queries, keys and values are three boxes of a rank; only a row layer's columns are of one.
+  const checkpoint::ShardedCheckpoint parts(folder + "/copies");
+  const auto& tensors = parts.folder("model").tensors();
+  CHECK(tensors.at("transformer.h.0.attn.c_attn.weight").pieces.boxes().size() == 6);
+  CHECK(tensors.at("transformer.h.0.attn.c_proj.weight").pieces.boxes().size() == 2);
+  CHECK(tensors.at("transformer.h.0.ln_1.weight").pieces.boxes().size() == 1);
+  CHECK(parts.has_own(1));
+  CHECK_FALSE(parts.has_own(2));  // two copies draw by themselves
+}
+
+TEST_CASE("ranks of a model over ranks write their parts of a checkpoint together",
+          "[models][tensor_parallel][nccl]") {
+  const TemporaryFolder folder;
+  ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
+  CHECK(run_ranks("rank body: parts of parts in a checkpoint of all ranks", 4,
+                  std::chrono::seconds(180)) == all_passed);
+}
+
+TEST_CASE("rank body: a part that does not fit the checkpoint", "[.rank]") {
+  const std::string folder = std::getenv("TUTTI_TEST_FOLDER");
+  const auto group = tutti_test::initialize();
+  TrainerOptions with = options(6);
+  with.checkpoint_layout = CheckpointLayout::sharded;
+  {
+    Trainer trainer(gpt2({.degree = 2}), with);
+    trainer.save_checkpoint(folder + "/narrow");
+  }
+  with.load_path = folder + "/narrow";
+  auto wide = sharded_runs::gpt2({.width = 32});
+  wide->to(at::kDouble);
+  models::tensor_parallel(*wide, {.degree = 2});
+  CHECK_THAT(message([&] { Trainer trainer(wide.ptr(), with); }),
+             ContainsSubstring("transformer.h.0.attn.c_attn.weight: shape [16, 48] in the file, "
+                               "[32, 96] in the model"));
+}
+
+TEST_CASE("what a rank has a part of is compared by its whole shape", "[models][tensor_parallel]") {
+  const TemporaryFolder folder;
+  ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
+  CHECK(run_ranks("rank body: a part that does not fit the checkpoint", 2,
+                  std::chrono::seconds(60)) == all_passed);
+}
+
 namespace {
 
 std::string refused(TrainerOptions with, auto... policies) {
@@ -205,9 +298,6 @@ TEST_CASE("rank body: what does not go with a model over ranks", "[.rank]") {
   with = options(6);
   with.device_train_microbatch_size = "auto";
   CHECK_THAT(refused(with), ContainsSubstring("the microbatch size is \"auto\""));
-  with = options(6);
-  with.checkpoint_layout = CheckpointLayout::sharded;
-  CHECK_THAT(refused(with), ContainsSubstring("checkpoint_layout is sharded"));
   with = options(6);
   with.restore_best = {.monitor = "LanguageCrossEntropy", .dataloader_label = "test"};
   CHECK_THAT(refused(with), ContainsSubstring("restore_best keeps whole weights"));

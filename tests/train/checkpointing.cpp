@@ -393,7 +393,7 @@ TEST_CASE("of averages of whole parameters a rank reads its rows, and gets the o
   CHECK(read >= 100'000);
   CHECK(read < 102'000);  // /proc/self/io counts itself
   reading.exchange();     // all others say what this one does
-  const Archive values = source.filled(state, 0, 0);
+  const Archive values = source.filled(state);
   const at::Tensor& average = values.tensor("policies/EMA/weights/fc.weight");
   CHECK(average.equal(whole.narrow(0, 250, 250).repeat({4, 1})));
   CHECK(values.tensor("policies/EMA/weights/fc.bias").equal(at::ones({2})));

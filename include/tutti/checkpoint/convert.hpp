@@ -86,7 +86,7 @@ TUTTI_INLINE ShardedSnapshot part_of(const Snapshot& whole, int rank, int ranks)
   own.meta.erase("saver_id");  // no saver has written it
   const auto cut = [&](const std::string& path, const at::Tensor& tensor) {
     const TensorBox box = shard_box(tensor.sizes().vec(), rank, ranks);
-    parts[path] = {.offsets = box.offsets, .shape = tensor.sizes().vec()};
+    parts[path] = {{.offsets = box.offsets, .shape = tensor.sizes().vec()}};
     return tensor.narrow(0, box.offsets[0], box.sizes[0]);
   };
   copy_tree(whole.model, "model/", own.model,
@@ -163,7 +163,7 @@ TUTTI_INLINE void shard_weights(const std::filesystem::path& whole,
     }
     const auto mine = detail::written_by(shards, rank, ranks);
     if (!mine.empty()) {
-      detail::write_shard_file(staging.path(), rank, mine);
+      detail::write_shard_file(staging.path() / detail::shard_file_name(rank), mine);
     }
   }
   staging.publish(/*replace=*/false);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <sstream>
 #include <string>
@@ -30,6 +31,8 @@ struct ModuleLoadOptions {
   std::vector<std::string>
       ignore{};                 ///< Globs of names left out on both sides: "fc.*" for a new head.
   std::string ignore_prefix{};  ///< Put before names when they are compared with these globs.
+  /// Sizes of a tensor of the module in the file, of which it has a part; none: its own.
+  std::function<at::IntArrayRef(const at::Tensor&)> sizes_in_file{};
 };
 
 /// What load_module() took and what not; names as PyTorch writes them.
@@ -68,7 +71,8 @@ std::map<std::string, at::Tensor> named_tensors(const Archive& archive,
                                                 LoadReport& report);
 
 /// Why `saved` cannot go into `own`; empty when it can.
-std::string difference(const at::Tensor& own, const at::Tensor& saved, bool convert_dtype);
+std::string difference(const at::Tensor& own, const at::Tensor& saved,
+                       const ModuleLoadOptions& options);
 
 }  // namespace detail
 
@@ -183,11 +187,12 @@ TUTTI_INLINE std::map<std::string, at::Tensor> named_tensors(const Archive& arch
 }
 
 TUTTI_INLINE std::string difference(const at::Tensor& own, const at::Tensor& saved,
-                                    bool convert_dtype) {
+                                    const ModuleLoadOptions& options) {
   std::ostringstream out;
-  if (own.sizes() != saved.sizes()) {
-    out << "shape " << saved.sizes() << " in the file, " << own.sizes() << " in the model";
-  } else if (own.scalar_type() != saved.scalar_type() && !convert_dtype) {
+  const at::IntArrayRef sizes = options.sizes_in_file ? options.sizes_in_file(own) : own.sizes();
+  if (sizes != saved.sizes()) {
+    out << "shape " << saved.sizes() << " in the file, " << sizes << " in the model";
+  } else if (own.scalar_type() != saved.scalar_type() && !options.convert_dtype) {
     out << "type " << saved.scalar_type() << " in the file, " << own.scalar_type()
         << " in the model; checkpoint::load_module converts with convert_dtype";
   }
@@ -213,7 +218,7 @@ TUTTI_INLINE LoadReport match_module(const torch::nn::Module& module, const Arch
     }
     const at::Tensor source = found->second;
     saved.erase(found);
-    std::string reason = detail::difference(own, source, options.convert_dtype);
+    std::string reason = detail::difference(own, source, options);
     const auto [first, is_first] = sources.try_emplace(own.unsafeGetTensorImpl(), name, source);
     if (reason.empty() && !is_first && !source.is_meta() && !first->second.second.equal(source)) {
       reason = "tied to " + first->second.first + " in the model, other values in the file";

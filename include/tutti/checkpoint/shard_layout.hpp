@@ -40,15 +40,17 @@ struct TensorBox {
   bool operator==(const TensorBox&) const = default;
 };
 
-/// Where a rank's part of a tensor is.
+/// Where a box of what a rank has of a tensor belongs.
 struct PartPlace {
-  std::vector<std::int64_t> offsets;  ///< of the part, in each dimension
+  std::vector<std::int64_t> offsets;  ///< of the box in the whole tensor, in each dimension
   std::vector<std::int64_t> shape;    ///< of the whole tensor
+  std::optional<TensorBox> own{};     ///< the box in the rank's tensor; none: it is all of it
 };
 
-/// The places of a rank's parts, by the paths of the tensors in a snapshot: "model/fc.weight",
-/// "state/optimizers/0/own/param0/exp_avg". Other tensors are whole.
-using PartPlaces = std::map<std::string, PartPlace>;
+/// The places of what a rank has of tensors, by their paths in a snapshot: "model/fc.weight",
+/// "state/optimizers/0/own/param0/exp_avg". A part has several where its boxes do not lie side by
+/// side in the whole, and none where it has no element. Other tensors are whole.
+using PartPlaces = std::map<std::string, std::vector<PartPlace>>;
 
 /// The box of a whole tensor.
 inline TensorBox whole_box(const std::vector<std::int64_t>& shape) {

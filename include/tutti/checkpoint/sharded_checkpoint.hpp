@@ -57,11 +57,13 @@ struct TensorShard {
 ///     optim/shard-00001-model-00001-of-00001.safetensors ...
 ///     ranks/00001.safetensors ...                              what each rank has for itself
 ///
-/// Python's HuggingFaceStorageReader reads `model` and `optim`.
+/// A rank that has several boxes of one tensor has as many files, since a name stands in a file
+/// once. Python's HuggingFaceStorageReader reads `model` and `optim`.
 struct ShardedSnapshot {
   /// By folder: "model", "optim". Every rank lists its replicated tensors in the same order.
   std::map<std::string, std::vector<TensorShard>> folders;
   std::vector<NamedTensor> own;  ///< This rank's generators and streams; may be empty.
+  std::optional<int> stream{};   ///< The number under which `own` is read; none: the rank's.
   Archive meta;                  ///< Facts about the run. No tensors. Rank 0's is written.
   Archive state;                 ///< The run's tree. Rank 0's is written.
   /// Where the tensors of `state` are among the folders: by their path, "optim/state.w.exp_avg".
@@ -251,8 +253,21 @@ TUTTI_INLINE std::vector<const TensorShard*> written_by(const std::vector<Tensor
   return out;
 }
 
-// Writes one rank's file into a folder of shards.
-TUTTI_INLINE WrittenFile write_shard_file(const std::filesystem::path& folder, int rank,
+// The files of a rank: each has a name once.
+TUTTI_INLINE std::vector<std::vector<const TensorShard*>> in_files(
+    const std::vector<const TensorShard*>& shards) {
+  std::vector<std::vector<const TensorShard*>> out;
+  std::map<std::string_view, std::size_t> seen;
+  for (const TensorShard* shard : shards) {
+    const std::size_t file = seen[shard->name]++;
+    out.resize(std::max(out.size(), file + 1));
+    out[file].push_back(shard);
+  }
+  return out;
+}
+
+// Writes a file of a rank into a folder of shards.
+TUTTI_INLINE WrittenFile write_shard_file(const std::filesystem::path& path,
                                           const std::vector<const TensorShard*>& shards) {
   std::vector<NamedTensor> tensors;
   std::vector<std::pair<std::string, TensorBox>> boxes;
@@ -261,7 +276,7 @@ TUTTI_INLINE WrittenFile write_shard_file(const std::filesystem::path& folder, i
     boxes.emplace_back(shard->name, box_of(*shard));
   }
   return write_safetensors(
-      folder / shard_file_name(rank), tensors,
+      path, tensors,
       {{"DCP_SHARDING_INFO", to_sharding_info(boxes)}, {"DCP_VERSION", "1.0"}, {"format", "pt"}});
 }
 
@@ -330,14 +345,19 @@ TUTTI_INLINE std::string ShardedSave::write(const std::string& folder) {
     }
     TUTTI_CHECK(shards.empty() || is_folder(place / name), "this rank has shards of '", name,
                 "', rank 0 has none");
-    if (!mine.empty()) {
-      note(name + '/' + shard_file_name(rank_), write_shard_file(place / name, rank_, mine));
+    const auto own_files = in_files(mine);
+    for (std::size_t i = 0; i < own_files.size(); ++i) {
+      const std::string file = shard_file_name(rank_, i, own_files.size());
+      note(name + '/' + file, write_shard_file(place / name / file, own_files[i]));
+    }
+    if (!own_files.empty()) {
       sync_folder(place / name);
     }
   }
   if (!snapshot_.own.empty()) {
-    note(std::string(own_folder) + '/' + own_file_name(rank_),
-         write_safetensors(place / own_folder / own_file_name(rank_), snapshot_.own));
+    const std::string file = own_file_name(snapshot_.stream.value_or(rank_));
+    note(std::string(own_folder) + '/' + file,
+         write_safetensors(place / own_folder / file, snapshot_.own));
     sync_folder(place / own_folder);
   }
   return tutti::detail::to_text(

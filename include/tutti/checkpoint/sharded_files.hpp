@@ -126,8 +126,9 @@ WrittenFile consolidate(const ShardedFiles& from, const std::filesystem::path& t
 
 namespace detail {
 
-/// "shard-00001-model-00001-of-00001.safetensors": the file of one rank, which is counted from 0.
-std::string shard_file_name(int rank);
+/// "shard-00001-model-00001-of-00001.safetensors": a file of one rank, which has so many. rank,
+/// file: counted from 0.
+std::string shard_file_name(int rank, std::size_t file = 0, std::size_t files = 1);
 
 /// The number of the rank that wrote a file of that name, from 1; 0 for other names.
 int rank_of_shard_file(std::string_view name);
@@ -148,9 +149,10 @@ namespace tutti::checkpoint {
 
 namespace detail {
 
-TUTTI_INLINE std::string shard_file_name(int rank) {
-  std::array<char, 80> text{};
-  std::snprintf(text.data(), text.size(), "shard-%05d-model-00001-of-00001.safetensors", rank + 1);
+TUTTI_INLINE std::string shard_file_name(int rank, std::size_t file, std::size_t files) {
+  std::array<char, 120> text{};
+  std::snprintf(text.data(), text.size(), "shard-%05d-model-%05zu-of-%05zu.safetensors", rank + 1,
+                file + 1, files);
   return text.data();
 }
 

@@ -3,7 +3,9 @@
 
 #include <charconv>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,13 +31,14 @@
 namespace tutti::checkpoint {
 
 /// What this rank writes of a snapshot: what `parts` lists, by its path behind "model/" or
-/// "state/", and on rank 0 all else. The random streams "rng/<rank>" of the state are the rank's
-/// own.
+/// "state/", and on rank 0 all else. The random streams "rng/<stream>" of the state are the rank's
+/// own. stream: the rank's number among those that draw by themselves; none: `rank`.
 ///
 /// The state of parameters is in the folder "optim", of further optimizers in "optim1" and so on,
 /// under the names of Python's flattened optimizer state dict: `state.<parameter>.exp_avg`. Other
 /// tensors are in the folder "state", by their path.
-ShardedSnapshot to_sharded(const Snapshot& snapshot, const PartPlaces& parts, int rank);
+ShardedSnapshot to_sharded(const Snapshot& snapshot, const PartPlaces& parts, int rank,
+                           std::optional<int> stream = std::nullopt);
 
 /// A sharded checkpoint that is being loaded: a snapshot whose tensors are placeholders, which have
 /// shape and type and no memory, until their values are asked for.
@@ -52,13 +55,21 @@ class ShardedSource {
 
   /// The value of a placeholder.
   [[nodiscard]] at::Tensor read(const at::Tensor& placeholder) const;
+  /// A box of it, into a tensor of its sizes.
+  void read_into(const at::Tensor& placeholder, const TensorBox& box,
+                 const at::Tensor& target) const;
   /// The rows of it that rank `rank` of `ranks` has, see shard_box(); of a scalar rank 0 has
   /// one row.
   [[nodiscard]] at::Tensor read_rows(const at::Tensor& placeholder, int rank, int ranks) const;
 
-  /// The state with values in place of what is left of its placeholders. ranks: so many share the
-  /// state of the optimizers' parameters, of which this is rank `rank`; 0: it is whole.
-  [[nodiscard]] Archive filled(const Archive& state, int rank, int ranks) const;
+  /// Returns what this rank has of a tensor of an optimizer's state that is shaped as the parameter
+  /// of that name.
+  using ReadPart =
+      std::function<at::Tensor(const std::string& parameter, const at::Tensor& placeholder)>;
+
+  /// The state with values in place of what is left of its placeholders. read: of the state of the
+  /// optimizers' parameters; none: it is whole.
+  [[nodiscard]] Archive filled(const Archive& state, const ReadPart& read = {}) const;
 
  private:
   struct Place {
@@ -165,6 +176,15 @@ TUTTI_INLINE std::pair<std::string, std::string> place_in_folders(const std::str
           "state." + name + "." + key};
 }
 
+// What a box has of a tensor; shares its memory.
+TUTTI_INLINE at::Tensor narrowed(const at::Tensor& tensor, const TensorBox& box) {
+  at::Tensor out = tensor;
+  for (std::size_t i = 0; i < box.sizes.size(); ++i) {
+    out = out.narrow(static_cast<std::int64_t>(i), box.offsets[i], box.sizes[i]);
+  }
+  return out;
+}
+
 // A tree with what `f(path, tensor)` makes of its tensors.
 template <class F>
 void copy_tree(const Archive& from, const std::string& prefix, Archive& to, F&& f) {
@@ -184,18 +204,22 @@ void copy_tree(const Archive& from, const std::string& prefix, Archive& to, F&& 
 
 namespace tutti::checkpoint {
 
-TUTTI_INLINE ShardedSnapshot to_sharded(const Snapshot& snapshot, const PartPlaces& parts,
-                                        int rank) {
+TUTTI_INLINE ShardedSnapshot to_sharded(const Snapshot& snapshot, const PartPlaces& parts, int rank,
+                                        std::optional<int> stream) {
   ShardedSnapshot out;
   out.meta = snapshot.meta;
+  out.stream = stream.value_or(rank);
   const auto add = [&](const std::string& folder, const std::string& name, const std::string& path,
                        const at::Tensor& tensor) {
     const auto part = parts.find(path);
     if (part != parts.end()) {
-      out.folders[folder].push_back({.name = name,
-                                     .part = tensor,
-                                     .offsets = part->second.offsets,
-                                     .shape = part->second.shape});
+      for (const PartPlace& place : part->second) {
+        out.folders[folder].push_back(
+            {.name = name,
+             .part = place.own ? detail::narrowed(tensor, *place.own) : tensor,
+             .offsets = place.offsets,
+             .shape = place.shape});
+      }
     } else if (rank == 0) {
       out.folders[folder].push_back({.name = name, .part = tensor});
     }
@@ -204,7 +228,7 @@ TUTTI_INLINE ShardedSnapshot to_sharded(const Snapshot& snapshot, const PartPlac
     add("model", path, "model/" + path, tensor);
   }
   out.state = snapshot.state;
-  const std::string own = "rng/" + std::to_string(rank);
+  const std::string own = "rng/" + std::to_string(*out.stream);
   if (out.state.contains(own)) {
     out.own = detail::tensors_of(out.state.child(own), true);
   }
@@ -272,15 +296,22 @@ TUTTI_INLINE at::Tensor ShardedSource::read_rows(const at::Tensor& placeholder, 
   return place.files->read(place.name, shard_box(placeholder.sizes().vec(), rank, ranks));
 }
 
-TUTTI_INLINE Archive ShardedSource::filled(const Archive& state, int rank, int ranks) const {
+TUTTI_INLINE void ShardedSource::read_into(const at::Tensor& placeholder, const TensorBox& box,
+                                           const at::Tensor& target) const {
+  const Place& place = place_of(placeholder);
+  place.files->read_into(place.name, box, target);
+}
+
+TUTTI_INLINE Archive ShardedSource::filled(const Archive& state, const ReadPart& read_part) const {
   Archive out;
+  detail::OptimizerTexts names(state, "parameters");
   detail::OptimizerTexts shapes(state, "shapes");
   detail::copy_tree(state, "", out, [&](const std::string& path, const at::Tensor& tensor) {
     if (!tensor.is_meta()) {
       return tensor;
     }
-    const auto entry = ranks > 0 ? detail::optimizer_entry(path) : std::nullopt;
-    return entry && shapes(*entry) == c10::str(tensor.sizes()) ? read_rows(tensor, rank, ranks)
+    const auto entry = read_part ? detail::optimizer_entry(path) : std::nullopt;
+    return entry && shapes(*entry) == c10::str(tensor.sizes()) ? read_part(names(*entry), tensor)
                                                                : read(tensor);
   });
   return out;
@@ -303,7 +334,7 @@ TUTTI_INLINE Snapshot read_checkpoint(const std::filesystem::path& path,
     });
   }
   out.model = std::move(model);
-  out.state = source.filled(out.state, 0, 0);
+  out.state = source.filled(out.state);
   return out;
 }
 

@@ -59,6 +59,21 @@ class SpreadModel {
   /// The sizes of this rank's part of it.
   [[nodiscard]] std::vector<std::int64_t> part_sizes(const SpreadParameter& one) const;
 
+  /// Neighbouring elements along the dimension that is cut.
+  struct Run {
+    std::int64_t begin;     ///< of the first one in this rank's part
+    std::int64_t in_whole;  ///< of the same one in the whole
+    std::int64_t size;
+  };
+
+  /// The runs of which this rank's part of a parameter is made, in order; none where it is empty.
+  [[nodiscard]] std::vector<Run> runs(const SpreadParameter& one) const;
+
+  /// Of the ranks that have the same part this is the first.
+  [[nodiscard]] bool is_first_with(const at::Tensor& parameter) const {
+    return tensor_->rank() % ranks_with(parameter) == 0;
+  }
+
   /// This rank's part of a tensor that is shaped as the whole parameter; a copy.
   [[nodiscard]] at::Tensor part_of(const SpreadParameter& like, const at::Tensor& whole) const;
 
@@ -190,6 +205,17 @@ TUTTI_INLINE std::vector<std::int64_t> SpreadModel::part_sizes(const SpreadParam
   const std::int64_t rows = along / one.tensors;
   const std::int64_t begin = std::min(rows, tensor_->rank() / one.copies * chunk(one));
   along = (std::min(rows, begin + chunk(one)) - begin) * one.tensors;
+  return out;
+}
+
+TUTTI_INLINE std::vector<SpreadModel::Run> SpreadModel::runs(const SpreadParameter& one) const {
+  const std::int64_t rows = one.sizes[static_cast<std::size_t>(one.dim)] / one.tensors;
+  const std::int64_t first = std::min(rows, tensor_->rank() / one.copies * chunk(one));
+  const std::int64_t size = std::min(rows, first + chunk(one)) - first;
+  std::vector<Run> out;
+  for (std::int64_t i = 0; size > 0 && i < one.tensors; ++i) {
+    out.push_back({.begin = i * size, .in_whole = i * rows + first, .size = size});
+  }
   return out;
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -85,29 +86,38 @@ checkpoint::LoadReport match_weights(const PolicyStates& policies, State& state,
 // parameters. Returns them with these.
 Copies room_for_parts(const PolicyStates& policies, Archive& state);
 
+// Rows of this rank's part of a spread parameter, of what a placeholder stands for, on the CPU.
+at::Tensor read_part(const checkpoint::ShardedSource& source, const at::Tensor& placeholder,
+                     const dist::SpreadModel& model, const dist::SpreadParameter& one,
+                     std::int64_t first, std::int64_t rows);
+
 // Reads weights of which a file has parts: each rank its rows, which the others then get from it.
 class SharedReading {
  public:
-  // device: where ranks speak to each other.
+  // device: where ranks speak to each other. spread: over which the model is; null: it is not.
   SharedReading(const checkpoint::ShardedSource& source, dist::Communicator& world,
-                at::Device device)
-      : source_(source), world_(world), device_(device) {}
+                at::Device device, const dist::SpreadModel* spread = nullptr)
+      : source_(source), world_(world), device_(device), spread_(spread) {}
 
   // Reads this rank's rows, and what is not worth a message whole.
   void read(const Copies& copies);
-  // Sends them to all. A collective. Throws c10::Error on every rank when ranks have read others.
+  // Sends them to all that have the same. A collective. Throws c10::Error on every rank when ranks
+  // have read others.
   void exchange();
 
  private:
-  [[nodiscard]] bool is_cut(const at::Tensor& tensor) const {
-    return world_.size() > 1 && tensor.numel() > 0 && tensor.dim() > 0 &&
-           tensor.size(0) >= world_.size();
+  static bool is_cut(const at::Tensor& tensor, const dist::Communicator& group) {
+    return group.size() > 1 && tensor.numel() > 0 && tensor.dim() > 0 &&
+           tensor.size(0) >= group.size();
   }
+  void exchange(const Copies& all_rows, dist::Communicator& group) const;
 
   const checkpoint::ShardedSource& source_;
   dist::Communicator& world_;
   at::Device device_;
-  Copies rows_;  // the whole tensor and this rank's rows of it
+  const dist::SpreadModel* spread_;
+  Copies rows_;          // the whole tensor and this rank's rows of it
+  Copies rows_of_part_;  // the same of this rank's part of a spread parameter
 };
 
 }  // namespace detail
@@ -260,11 +270,17 @@ TUTTI_INLINE checkpoint::LoadReport match_weights(const PolicyStates& policies, 
   for (const std::string& name : own) {
     ignore.push_back("state/model/" + name);
   }
+  checkpoint::ModuleLoadOptions how{
+      .strict = options.strict, .ignore = std::move(ignore), .ignore_prefix = "state/model/"};
+  if (state.spread != nullptr) {
+    how.sizes_in_file = [&](const at::Tensor& own) {
+      const auto* const one = state.spread->find(own);
+      return one != nullptr ? at::IntArrayRef(one->sizes) : own.sizes();
+    };
+  }
   try {
-    checkpoint::LoadReport report = checkpoint::match_module(
-        *state.model, snapshot.model,
-        {.strict = options.strict, .ignore = std::move(ignore), .ignore_prefix = "state/model/"},
-        copies);
+    checkpoint::LoadReport report =
+        checkpoint::match_module(*state.model, snapshot.model, how, copies);
     std::erase_if(report.ignored, [&](const std::string& name) {
       return std::find(own.begin(), own.end(), name) != own.end();
     });
@@ -322,42 +338,105 @@ TUTTI_INLINE Copies room_for_parts(const PolicyStates& policies, Archive& state)
   return out;
 }
 
+TUTTI_INLINE at::Tensor read_part(const checkpoint::ShardedSource& source,
+                                  const at::Tensor& placeholder, const dist::SpreadModel& model,
+                                  const dist::SpreadParameter& one, std::int64_t first,
+                                  std::int64_t rows) {
+  std::vector<std::int64_t> sizes = model.part_sizes(one);
+  sizes[0] = rows;
+  const at::Tensor out = at::empty(sizes, at::TensorOptions(placeholder.scalar_type()));
+  for (const checkpoint::PartPlace& place : places_of_rows(model, one, first, rows)) {
+    source.read_into(placeholder, {place.offsets, place.own->sizes},
+                     checkpoint::detail::narrowed(out, *place.own));
+  }
+  return out;
+}
+
 TUTTI_INLINE void SharedReading::read(const Copies& copies) {
   const c10::AutoGradMode no_grad(false);
   for (const auto& [own, placeholder] : copies) {
-    if (is_cut(own)) {
-      rows_.emplace_back(own, source_.read_rows(placeholder, world_.rank(), world_.size()));
+    const auto* const one = spread_ != nullptr ? spread_->find(own) : nullptr;
+    const dist::Communicator& group = one != nullptr ? *spread_->data_group() : world_;
+    const bool cut = is_cut(own, group);
+    if (one == nullptr) {
+      if (cut) {
+        rows_.emplace_back(own, source_.read_rows(placeholder, group.rank(), group.size()));
+      } else {
+        own.copy_(source_.read(placeholder));
+      }
+      continue;
+    }
+    const checkpoint::TensorBox box =
+        checkpoint::shard_box(own.sizes().vec(), cut ? group.rank() : 0, cut ? group.size() : 1);
+    const at::Tensor rows =
+        read_part(source_, placeholder, *spread_, *one, box.offsets[0], box.sizes[0]);
+    if (cut) {
+      rows_of_part_.emplace_back(own, rows);
     } else {
-      own.copy_(source_.read(placeholder));
+      own.copy_(rows);
     }
   }
 }
 
 TUTTI_INLINE void SharedReading::exchange() {
+  exchange(rows_, world_);
+  rows_.clear();
+  if (spread_ != nullptr) {
+    exchange(rows_of_part_, *spread_->data_group());
+    rows_of_part_.clear();
+  }
+}
+
+TUTTI_INLINE void SharedReading::exchange(const Copies& all_rows, dist::Communicator& group) const {
   tutti::detail::Xxh64 hash;
-  for (const auto& [own, rows] : rows_) {
+  for (const auto& [own, rows] : all_rows) {
     const std::string what = c10::str(own.scalar_type(), ' ', own.sizes(), '\n');
     hash.update(what.data(), what.size());
   }
-  const std::vector<std::string> all = world_.all_gather_bytes(hash.text());
+  const std::vector<std::string> all = group.all_gather_bytes(hash.text());
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     TUTTI_CHECK(all[rank] == all.front(), "rank ", rank,
                 " takes other weights from the checkpoint than rank 0; build the same model on "
                 "every rank, and give all the same load_ignore_keys");
   }
   const c10::AutoGradMode no_grad(false);
-  for (const auto& [own, rows] : rows_) {
+  for (const auto& [own, rows] : all_rows) {
     const std::int64_t row = own.numel() / own.size(0);
-    const std::int64_t chunk = (own.size(0) + world_.size() - 1) / world_.size() * row;
+    const std::int64_t chunk = (own.size(0) + group.size() - 1) / group.size() * row;
     const auto options =
         own.options().requires_grad(false).device(own.is_cpu() ? device_ : own.device());
     const at::Tensor mine = at::zeros({chunk}, options);
     mine.narrow(0, 0, rows.numel()).copy_(rows.reshape({-1}));
-    const at::Tensor whole = at::empty({chunk * world_.size()}, options);
-    world_.all_gather_into(whole, mine);
+    const at::Tensor whole = at::empty({chunk * group.size()}, options);
+    group.all_gather_into(whole, mine);
     own.copy_(whole.narrow(0, 0, own.numel()).view(own.sizes()));
   }
-  rows_.clear();
+}
+
+// The state with this rank's parts in place of the placeholders of the optimizers' states. shards:
+// so many ranks share those of one copy of the model; 0: each has them all.
+TUTTI_INLINE Archive filled(const checkpoint::ShardedSource& source, const Archive& placeholders,
+                            const State& state, int shards) {
+  if (shards == 0 && state.spread == nullptr) {
+    return source.filled(placeholders);
+  }
+  const int rank = shards > 0 ? dist::data_rank(state) % shards : 0;
+  std::unordered_map<std::string, const dist::SpreadParameter*> spread;
+  if (state.spread != nullptr) {
+    for (const auto& item : state.model->named_parameters()) {
+      spread.try_emplace(item.key(), state.spread->find(item.value()));
+    }
+  }
+  return source.filled(placeholders, [&](const std::string& name, const at::Tensor& saved) {
+    const auto found = spread.find(name);
+    const auto* const one = found != spread.end() ? found->second : nullptr;
+    if (one != nullptr && saved.sizes() == at::IntArrayRef(one->sizes)) {
+      const checkpoint::TensorBox box =
+          checkpoint::shard_box(state.spread->part_sizes(*one), rank, std::max(shards, 1));
+      return read_part(source, saved, *state.spread, *one, box.offsets[0], box.sizes[0]);
+    }
+    return shards > 0 ? source.read_rows(saved, rank, shards) : source.read(saved);
+  });
 }
 
 // Whether the checkpoint is sharded, on which the ranks have to agree before they read on.
@@ -415,10 +494,11 @@ TUTTI_INLINE checkpoint::Snapshot collect(const PolicyStates& policies, const St
   if (!options.weights_only) {
     save_run(state, run, saver, snapshot.state, options.metrics, parts);
     detail::save_policies(policies, state, snapshot.state.child("policies"), parts);
-    if (parts != nullptr) {
-      save_rank_state(policies, snapshot.state.child("rng").child(std::to_string(state.rank)));
-    } else {
+    if (parts == nullptr) {
       save_rank_states(policies, *dist::data_group(state), snapshot.state.child("rng"));
+    } else if (state.spread == nullptr || state.spread->tensor_group()->rank() == 0) {
+      save_rank_state(policies,
+                      snapshot.state.child("rng").child(std::to_string(dist::data_rank(state))));
     }
   }
   checkpoint::IgnoreKeys keys(options.ignore_keys);
@@ -441,17 +521,16 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
   std::optional<checkpoint::ShardedSource> source;  // of a sharded one
   std::optional<detail::SharedReading> weights;
   const bool sharded = detail::agree_on_layout(path, *state.communicator);
-  TUTTI_CHECK(!sharded || state.spread == nullptr, "the checkpoint ", path,
-              " is a sharded one, and the model is spread over ranks (tensor_parallel), of which "
-              "each reads the whole; make it whole by `tutti-checkpoint consolidate` first");
-  std::unique_ptr<dist::Summoned> whole =
-      state.spread != nullptr ? state.spread->summon(/*write_back=*/true) : nullptr;
+  std::unique_ptr<dist::Summoned> whole;  // of a sharded one each rank reads its part
+  if (!sharded && state.spread != nullptr) {
+    whole = state.spread->summon(/*write_back=*/true);
+  }
   detail::on_every_rank(*state.communicator, [&] {
     if (sharded) {
       source.emplace(path);
       source->checkpoint().verify(state.rank, state.world_size,
                                   options.weights_only ? "model" : "");
-      snapshot = source->snapshot(state.rank, !options.weights_only);
+      snapshot = source->snapshot(dist::data_rank(state), !options.weights_only);
     } else {
       snapshot = checkpoint::read_snapshot(path, {.state = !options.weights_only});
     }
@@ -465,8 +544,7 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
     Copies kept;
     if (source) {
       kept = detail::room_for_parts(policies, snapshot.state);
-      snapshot.state = source->filled(
-          snapshot.state, options.shards > 0 ? state.rank % options.shards : 0, options.shards);
+      snapshot.state = detail::filled(*source, snapshot.state, state, options.shards);
     }
     if (snapshot.state.contains("policies")) {
       detail::prepare_policies(policies, state, snapshot.state.child("policies"));
@@ -475,7 +553,7 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
     report.model =
         detail::match_weights(policies, state, snapshot, options, report.ignored, copies);
     if (source) {
-      weights.emplace(*source, *state.communicator, state.device).read(copies);
+      weights.emplace(*source, *state.communicator, state.device, state.spread).read(copies);
       weights->read(kept);
     } else {
       const c10::AutoGradMode no_grad(false);

@@ -523,7 +523,7 @@ TUTTI_INLINE checkpoint::ShardedSnapshot RunCheckpoints::parts(
     bool weights_only, const std::vector<std::string>& ignore_keys) {
   checkpoint::PartPlaces where;
   const checkpoint::Snapshot snapshot = collected(weights_only, ignore_keys, &where);
-  return checkpoint::to_sharded(snapshot, where, state_.rank);
+  return checkpoint::to_sharded(snapshot, where, state_.rank, dist::data_rank(state_));
 }
 
 TUTTI_INLINE std::string Run::last_checkpoint() const {

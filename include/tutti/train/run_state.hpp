@@ -193,19 +193,21 @@ TUTTI_INLINE void save_run(const State& state, const Run& run, const checkpoint:
   }
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
     Archive& saved = archive.child("optimizers").child(std::to_string(i));
+    checkpoint::PartPlaces of_state;
     if (state.sharding != nullptr && parts != nullptr) {
-      checkpoint::PartPlaces of_state;
       sharding_support().save_parts(*state.optimizers[i], state, saved, of_state);
-      for (auto& [path, place] : of_state) {
-        (*parts)["state/" + path] = std::move(place);
-      }
     } else if (state.sharding != nullptr) {
       sharding_support().save(*state.optimizers[i], state, saved);
     } else {
       checkpoint::save_optimizer(*state.optimizers[i], saved, state.model.get());
     }
-    if (state.spread != nullptr) {
+    if (state.spread != nullptr && parts != nullptr) {
+      detail::note_parts(saved, state, of_state);
+    } else if (state.spread != nullptr) {
       detail::make_whole(saved, state);
+    }
+    for (auto& [path, places] : of_state) {
+      (*parts)["state/" + path] = std::move(places);
     }
   }
   if (run.scaler) {

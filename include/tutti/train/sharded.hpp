@@ -319,8 +319,8 @@ TUTTI_INLINE void save_optimizer_parts(const torch::optim::Optimizer& optimizer,
                         [&](const dist::ShardedParameter& one, const at::Tensor& part,
                             at::IntArrayRef sizes, const std::string& path) {
                           const at::Tensor kept = writer.note(one, part, path, parts);
-                          if (const auto place = parts.find(path); place != parts.end()) {
-                            place->second.shape = sizes.vec();
+                          if (sizes != one.whole.sizes() && parts.contains(path)) {
+                            parts[path].front().shape = sizes.vec();  // a spread one has none
                           }
                           return kept;
                         });

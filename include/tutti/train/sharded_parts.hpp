@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -15,27 +17,44 @@
 #include <tutti/core/archive.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/sharding.hpp>
+#include <tutti/dist/spread_model.hpp>
 
-/// What a rank of a sharded run gives to a sharded checkpoint.
+/// What a rank of a run whose model is sharded, or spread over ranks, gives to a sharded checkpoint
+/// and takes from one.
 namespace tutti::train {
 
-/// Says where the parts of sharded parameters belong. Of several copies of the model the ranks of
-/// the first one write.
+/// Where rows of what this rank has of a spread parameter belong. first, rows: in its part, of
+/// dimension 0. None where it has no element.
+std::vector<checkpoint::PartPlace> places_of_rows(const dist::SpreadModel& model,
+                                                  const dist::SpreadParameter& one,
+                                                  std::int64_t first, std::int64_t rows);
+
+/// Says where the parts of parameters belong. Of several copies of the model the ranks of the first
+/// one write.
 class PartWriter {
  public:
   explicit PartWriter(const State& state);
 
-  /// Lists, if this rank is to write it, the rows of a tensor that is shaped as a parameter under
-  /// `path`. part: shaped as the parameter's shard. Returns what a tree is to hold of it.
-  [[nodiscard]] at::Tensor note(const dist::ShardedParameter& parameter, const at::Tensor& part,
-                                const std::string& path, checkpoint::PartPlaces& parts) const;
+  /// Lists, if this rank is to write it, what it has of a tensor that is shaped as a parameter
+  /// under `path`. parameter: the model's own tensor. part: its rows from `first` on. Returns what
+  /// a tree is to hold of it.
+  [[nodiscard]] at::Tensor note(const at::Tensor& parameter, std::int64_t first,
+                                const at::Tensor& part, const std::string& path,
+                                checkpoint::PartPlaces& parts) const;
+
+  /// The same of a sharded one. part: shaped as its shard.
+  [[nodiscard]] at::Tensor note(const dist::ShardedParameter& one, const at::Tensor& part,
+                                const std::string& path, checkpoint::PartPlaces& parts) const {
+    return note(one.whole, one.first, part, path, parts);
+  }
 
  private:
+  const dist::SpreadModel* spread_;
   bool writes_;
 };
 
-/// Puts this rank's rows of the model's parameters into the archive, and on rank 0 all other
-/// tensors of the model; as checkpoint::save_module() where the run is not sharded. The paths in
+/// Puts what this rank has of the model's parameters into the archive, and on rank 0 all other
+/// tensors of the model; as checkpoint::save_module() where every rank has all. The paths in
 /// `parts` begin with "model/".
 void save_model_parts(const State& state, Archive& archive, checkpoint::PartPlaces& parts);
 
@@ -49,48 +68,91 @@ void save_policy_parts(const State& state, Archive& archive, checkpoint::PartPla
 
 namespace tutti::train {
 
-TUTTI_INLINE PartWriter::PartWriter(const State& state)
-    : writes_(state.rank < state.sharding->shard_group().size()) {}
+TUTTI_INLINE std::vector<checkpoint::PartPlace> places_of_rows(const dist::SpreadModel& model,
+                                                               const dist::SpreadParameter& one,
+                                                               std::int64_t first,
+                                                               std::int64_t rows) {
+  std::vector<checkpoint::PartPlace> out;
+  const auto dim = static_cast<std::size_t>(one.dim);
+  for (const dist::SpreadModel::Run& run : model.runs(one)) {
+    std::vector<std::int64_t> offsets(one.sizes.size(), 0);
+    checkpoint::TensorBox own = checkpoint::whole_box(one.sizes);
+    if (dim == 0) {  // what of the run is in these rows
+      const std::int64_t begin = std::max(run.begin, first);
+      own.offsets[0] = begin - first;
+      own.sizes[0] = std::min(run.begin + run.size, first + rows) - begin;
+      offsets[0] = run.in_whole + begin - run.begin;
+    } else {
+      own.sizes[0] = rows;
+      own.offsets[dim] = run.begin;
+      own.sizes[dim] = run.size;
+      offsets[0] = first;
+      offsets[dim] = run.in_whole;
+    }
+    if (own.sizes[0] > 0) {
+      out.push_back({.offsets = std::move(offsets), .shape = one.sizes, .own = std::move(own)});
+    }
+  }
+  return out;
+}
 
-TUTTI_INLINE at::Tensor PartWriter::note(const dist::ShardedParameter& parameter,
+TUTTI_INLINE PartWriter::PartWriter(const State& state)
+    : spread_(state.spread),
+      writes_(dist::data_rank(state) <
+              (state.sharding != nullptr ? state.sharding->shard_group().size() : 1)) {}
+
+TUTTI_INLINE at::Tensor PartWriter::note(const at::Tensor& parameter, std::int64_t first,
                                          const at::Tensor& part, const std::string& path,
                                          checkpoint::PartPlaces& parts) const {
-  const auto dims = static_cast<std::size_t>(parameter.whole.dim());
-  if (!writes_ || (dims == 0 && part.numel() == 0)) {
+  const auto dims = static_cast<std::size_t>(parameter.dim());
+  if (!writes_ || (dims == 0 && part.numel() == 0) ||
+      (spread_ != nullptr && !spread_->is_first_with(parameter))) {
+    return part;
+  }
+  if (const auto* const one = spread_ != nullptr ? spread_->find(parameter) : nullptr) {
+    parts[path] = places_of_rows(*spread_, *one, first, part.size(0));
     return part;
   }
   std::vector<std::int64_t> offsets(dims, 0);
   if (dims == 0) {
-    parts[path] = {};
+    parts[path] = {checkpoint::PartPlace{}};
     return part.reshape({});
   }
-  offsets[0] = parameter.first;
-  parts[path] = {.offsets = offsets, .shape = parameter.whole.sizes().vec()};
+  offsets[0] = first;
+  parts[path] = {{.offsets = std::move(offsets), .shape = parameter.sizes().vec()}};
   return part;
 }
 
 TUTTI_INLINE void save_model_parts(const State& state, Archive& archive,
                                    checkpoint::PartPlaces& parts) {
-  if (state.sharding == nullptr) {
+  if (state.sharding == nullptr && state.spread == nullptr) {
     checkpoint::save_module(*state.model, archive);
     return;
   }
   const PartWriter writer(state);
   std::unordered_map<const void*, const dist::ShardedParameter*> sharded;
-  for (const dist::ShardedParameter& one : state.sharding->parameters()) {
-    sharded[one.whole.unsafeGetTensorImpl()] = &one;
+  if (state.sharding != nullptr) {
+    for (const dist::ShardedParameter& one : state.sharding->parameters()) {
+      sharded[one.whole.unsafeGetTensorImpl()] = &one;
+    }
   }
   for (const auto& [name, tensor] : checkpoint::module_tensors(*state.model)) {
     const auto found = sharded.find(tensor.unsafeGetTensorImpl());
+    const auto* const spread = state.spread != nullptr ? state.spread->find(tensor) : nullptr;
+    at::Tensor part = tensor.detach();
+    if (spread != nullptr && state.spread->summoned()) {
+      part = state.spread->part_of(*spread, part);
+    }
     if (found == sharded.end()) {
-      archive.put(name, tensor.detach());
+      archive.put(name,
+                  spread == nullptr ? part : writer.note(tensor, 0, part, "model/" + name, parts));
       continue;
     }
     const dist::ShardedParameter& one = *found->second;
-    at::Tensor part = one.shard.detach();
-    if (state.sharding->keeps_whole() && part.numel() > 0) {  // where averages may be in its place
-      part = one.whole.dim() == 0 ? one.whole.detach().view({1})
-                                  : one.whole.detach().narrow(0, one.first, part.size(0));
+    if (!state.sharding->keeps_whole() || one.shard.numel() == 0) {
+      part = one.shard.detach();
+    } else {  // averages may be in the shard's place
+      part = one.whole.dim() == 0 ? part.view({1}) : part.narrow(0, one.first, one.shard.size(0));
     }
     archive.put(name, writer.note(one, part, "model/" + name, parts));
   }

@@ -157,9 +157,6 @@ TUTTI_INLINE void check_spread(const std::string& policies, const TrainerOptions
                     so,
                     ", and the microbatch size is \"auto\", by which a rank finds out that it "
                     "has no memory left while others wait for its part; set a size");
-  TUTTI_CHECK_VALUE(options.checkpoint_layout == CheckpointLayout::whole, so,
-                    ", and checkpoint_layout is sharded, which says rows of whole parameters; take "
-                    "CheckpointLayout::whole");
   TUTTI_CHECK_VALUE(!options.restore_best, so,
                     ", and restore_best keeps whole weights; keep the best checkpoints with "
                     "CheckpointSaver");

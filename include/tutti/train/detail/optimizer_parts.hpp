@@ -11,10 +11,12 @@
 #include <c10/util/StringUtil.h>
 #include <torch/nn/module.h>
 
+#include <tutti/checkpoint/shard_layout.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/dist/spread_model.hpp>
+#include <tutti/train/sharded_parts.hpp>
 
 /// What an optimizer has saved of parameters of which a rank has a part.
 namespace tutti::train::detail {
@@ -61,7 +63,11 @@ inline void put_anew(Archive& archive, const char* name, const std::vector<std::
 /// model saves; a collective.
 void make_whole(Archive& optimizer, const State& state);
 
-/// Makes of what an optimizer of the whole model has saved this rank's part of it.
+/// The same with this rank's parts of the states, which `parts` then lists; no collective.
+void note_parts(Archive& optimizer, const State& state, checkpoint::PartPlaces& parts);
+
+/// Makes of what an optimizer of the whole model has saved this rank's part of it; what is a part
+/// already stays.
 void make_part(Archive& optimizer, const State& state);
 
 }  // namespace tutti::train::detail
@@ -95,6 +101,21 @@ TUTTI_INLINE void make_whole(Archive& optimizer, const State& state) {
                   replace_tensors(*own, state.spread->part_sizes(one),
                                   [&](const at::Tensor& part, const std::string&) {
                                     return state.spread->whole_of(one, part);
+                                  });
+                }
+                shape = c10::str(at::IntArrayRef(one.sizes));
+              });
+}
+
+TUTTI_INLINE void note_parts(Archive& optimizer, const State& state,
+                             checkpoint::PartPlaces& parts) {
+  const PartWriter writer(state);
+  each_spread(optimizer, state,
+              [&](const dist::SpreadParameter& one, Archive* own, std::string& shape) {
+                if (own != nullptr && state.sharding == nullptr) {  // else they are listed already
+                  replace_tensors(*own, state.spread->part_sizes(one),
+                                  [&](const at::Tensor& part, const std::string& path) {
+                                    return writer.note(one.parameter, 0, part, path, parts);
                                   });
                 }
                 shape = c10::str(at::IntArrayRef(one.sizes));
