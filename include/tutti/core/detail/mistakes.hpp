@@ -7,9 +7,7 @@
 #include <type_traits>
 #include <utility>
 
-#include <boost/hana/at.hpp>
-#include <boost/hana/tuple.hpp>
-#include <boost/hana/type.hpp>
+#include <boost/hana/basic_tuple.hpp>
 
 #include <tutti/core/check.hpp>
 #include <tutti/core/detail/order.hpp>
@@ -175,7 +173,8 @@ template <class... Ps>
 inline constexpr Mistakes warnings = find_warnings<Ps...>();
 
 template <std::size_t I, class... Ps>
-using nth = typename decltype(+boost::hana::at_c<I>(boost::hana::tuple_t<Ps...>))::type;
+using nth = typename std::remove_cvref_t<decltype(boost::hana::at_c<I>(
+    std::declval<boost::hana::basic_tuple<std::type_identity<Ps>...>&>()))>::type;
 template <std::size_t I, class List>
 struct Nth;
 template <std::size_t I, class... Ts>
