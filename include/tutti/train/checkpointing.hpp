@@ -273,9 +273,9 @@ TUTTI_INLINE checkpoint::LoadReport match_weights(const PolicyStates& policies, 
   checkpoint::ModuleLoadOptions how{
       .strict = options.strict, .ignore = std::move(ignore), .ignore_prefix = "state/model/"};
   if (state.spread != nullptr) {
-    how.sizes_in_file = [&](const at::Tensor& own) {
-      const auto* const one = state.spread->find(own);
-      return one != nullptr ? at::IntArrayRef(one->sizes) : own.sizes();
+    how.sizes_in_file = [&](const at::Tensor& tensor) {
+      const auto* const one = state.spread->find(tensor);
+      return one != nullptr ? at::IntArrayRef(one->sizes) : tensor.sizes();
     };
   }
   try {
