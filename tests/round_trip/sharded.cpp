@@ -5,9 +5,14 @@
 #include "support/python.hpp"
 #include "support/temporary_folder.hpp"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -32,6 +37,40 @@ std::vector<checkpoint::NamedTensor> tensors() {
           {"few", at::ones({2}, at::kDouble)},
           {"step", at::scalar_tensor(2.5)},
           {"n", at::scalar_tensor(41, at::kLong)}};
+}
+
+// Two ranks of which each has two boxes of tensors that are cut in several places, as queries, keys
+// and values of a model that is spread over ranks.
+void write_in_boxes(const std::filesystem::path& target) {
+  constexpr std::int64_t rows[][2] = {{0, 2}, {5, 2}, {2, 3}, {7, 2}};  // first and count, by rank
+  std::deque<checkpoint::ShardedSnapshot> parts(2);
+  std::deque<checkpoint::detail::ShardedSave> saves;
+  for (int rank = 0; rank < 2; ++rank) {
+    std::vector<checkpoint::TensorShard>& shards =
+        parts[static_cast<std::size_t>(rank)].folders["model"];
+    for (const auto& [name, tensor] : tensors()) {
+      if (name != "w" && name != "col") {
+        shards.push_back({.name = name, .part = tensor, .replicated = true});
+        continue;
+      }
+      const std::int64_t dim = name == "w" ? 0 : 1;
+      for (int box = 2 * rank; box < 2 * rank + 2; ++box) {
+        const std::int64_t count = std::min(rows[box][1], tensor.size(dim) - rows[box][0]);
+        std::vector<std::int64_t> offsets{0, 0};
+        offsets[static_cast<std::size_t>(dim)] = rows[box][0];
+        shards.push_back({.name = name,
+                          .part = tensor.narrow(dim, rows[box][0], count),
+                          .offsets = std::move(offsets)});
+      }
+    }
+    saves.emplace_back(target, parts[static_cast<std::size_t>(rank)], rank, 2, /*overwrite=*/false);
+  }
+  const std::string folder = saves.front().open();
+  std::vector<std::string> reports;
+  for (auto& save : saves) {
+    reports.push_back(save.write(folder));
+  }
+  saves.front().commit(reports);
 }
 
 }  // namespace
@@ -67,4 +106,8 @@ TEST_CASE("sharded checkpoints go to Python's reader and come from its writer",
   std::filesystem::create_directories(folder / "tutti");
   checkpoint::shard_weights(folder / "whole.safetensors", folder / "tutti/model", 4);
   CHECK(run("check", 1) == 0);
+  std::filesystem::rename(folder / "tutti", folder / "second");
+  write_in_boxes(folder / "tutti");
+  CHECK(checkpoint::ShardedFiles(folder / "tutti/model").files().size() == 4);
+  CHECK(run("check", 2) == 0);
 }
