@@ -77,6 +77,11 @@ void compare(std::int64_t microbatch, double tolerance, Ps... policies) {
   for (const ShardStage stage : stages) {
     INFO(to_string(stage));
     CHECK(difference(losses(with(stage, here), policies...), replicated) < tolerance);
+    if (microbatch > 0) {  // a unit's reduction goes on meanwhile, as it does on a GPU
+      TrainerOptions overlapping = with(stage, here);
+      overlapping.sharding.overlap_reduce = true;
+      CHECK(difference(losses(overlapping, policies...), replicated) < tolerance);
+    }
   }
   const auto one = alone([&] { return losses(with(ShardStage::parameters, 12), policies...); });
   CHECK(difference(one, replicated) < 10 * tolerance);
