@@ -56,7 +56,7 @@ TEST_CASE("models of timm and Transformers are exported, trained here and go bac
   const auto run = [&](const std::string& what) {
     const std::string script = TUTTI_SOURCE_DIR "/tests/round_trip/compiled.py";
     return std::system(
-        (python + " -B -W ignore '" + script + "' " + what + " '" + folder.path().string() + "'")
+        (python + " -W ignore '" + script + "' " + what + " '" + folder.path().string() + "'")
             .c_str());
   };
   REQUIRE(run("make") == 0);

@@ -85,7 +85,7 @@ void check_script(const std::string& name) {
     return tutti_test::skip(tutti_test::no_python_with("torch 2.11 and safetensors"));
   }
   const std::string script = TUTTI_SOURCE_DIR "/tests/round_trip/" + name;
-  CHECK(std::system((python + " -B -W ignore '" + script + "'").c_str()) == 0);
+  CHECK(std::system((python + " -W ignore '" + script + "'").c_str()) == 0);
 }
 
 }  // namespace
@@ -100,7 +100,7 @@ TEST_CASE("compiled programs train as PyTorch does, and refuse what they would m
   const TemporaryFolder made;
   const std::string folder = made.path().string();
   const std::string script = TUTTI_SOURCE_DIR "/tests/models/compiled/make.py";
-  REQUIRE(std::system((python + " -B -W ignore '" + script + "' '" + folder + "'").c_str()) == 0);
+  REQUIRE(std::system((python + " -W ignore '" + script + "' '" + folder + "'").c_str()) == 0);
   if (const std::string said = said_of(folder + "/net");
       said.find("this program has LibTorch") != std::string::npos) {
     return tutti_test::skip("the Python's torch is not of this LibTorch's version: " + said);

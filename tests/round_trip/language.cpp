@@ -163,7 +163,7 @@ void adapt(const std::filesystem::path& folder, const std::optional<tutti::LoRA>
 bool python_does(const std::string& python, const std::string& what,
                  const TemporaryFolder& folder) {
   const std::string script = TUTTI_SOURCE_DIR "/tests/round_trip/language.py";
-  return std::system((python + " -B '" + script + "' " + what + " '" + folder.path().string() + "'")
+  return std::system((python + " '" + script + "' " + what + " '" + folder.path().string() + "'")
                          .c_str()) == 0;
 }
 

@@ -1,7 +1,7 @@
 """sharded.py make|check FOLDER RANKS: sharded checkpoints of torch.distributed.checkpoint.
 
 make: ranks write FOLDER/python, and rank 0 FOLDER/python.safetensors, the same whole.
-check: ranks read FOLDER/tutti/model into shards and compare with FOLDER/whole.safetensors.
+check: ranks read what LAYOUTS names in FOLDER into shards and compare with FOLDER/whole.safetensors.
 """
 
 import sys
@@ -14,6 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+# A run's checkpoint, weights that were cut into rows, and ranks that have several boxes of a tensor.
+LAYOUTS = ("tutti/model", "weights/model", "boxes/model")
 
 
 def place(tensors, mesh):
@@ -45,11 +48,12 @@ def work(rank, what, folder, ranks):
             save_file(tensors, f"{folder}/python.safetensors")
     else:
         want = load_file(f"{folder}/whole.safetensors")
-        got = place({name: torch.zeros_like(t) for name, t in want.items()}, mesh)
-        dcp.load(got, storage_reader=HuggingFaceStorageReader(f"{folder}/tutti/model"))
-        for name, t in want.items():
-            full = whole(got[name])
-            assert full.dtype == t.dtype and torch.equal(full, t), name
+        for layout in LAYOUTS:
+            got = place({name: torch.zeros_like(t) for name, t in want.items()}, mesh)
+            dcp.load(got, storage_reader=HuggingFaceStorageReader(f"{folder}/{layout}"))
+            for name, t in want.items():
+                full = whole(got[name])
+                assert full.dtype == t.dtype and torch.equal(full, t), (layout, name)
     dist.barrier()
     dist.destroy_process_group()
 

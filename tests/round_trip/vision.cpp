@@ -115,7 +115,7 @@ TEST_CASE("image models are fine-tuned here and go on in timm, Transformers and 
   const auto run = [&](const std::string& what) {
     const std::string script = TUTTI_SOURCE_DIR "/tests/round_trip/vision.py";
     return std::system(
-        (python + " -B '" + script + "' " + what + " '" + folder.path().string() + "'").c_str());
+        (python + " '" + script + "' " + what + " '" + folder.path().string() + "'").c_str());
   };
   REQUIRE(run("make") == 0);
   from_folder<models::VisionTransformer>(folder / "timm_vit");

@@ -66,7 +66,7 @@ inline std::string no_python_with(const std::string& modules) {
 /// Runs a Python script of that text, with arguments; whether it ended well.
 inline bool run_python(const std::string& python, const std::string& script,
                        const std::string& arguments) {
-  return std::system((python + " -B -c '" + script + "' " + arguments).c_str()) == 0;
+  return std::system((python + " -c '" + script + "' " + arguments).c_str()) == 0;
 }
 
 }  // namespace tutti_test
