@@ -20,6 +20,7 @@
 #include <tutti/checkpoint/snapshot.hpp>
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/models/gpt2.hpp>
+#include <tutti/models/llama.hpp>
 #include <tutti/models/spread_of.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/muon.hpp>
@@ -246,6 +247,64 @@ TEST_CASE("ranks of a model over ranks write their parts of a checkpoint togethe
   ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
   CHECK(run_ranks("rank body: parts of parts in a checkpoint of all ranks", 4,
                   std::chrono::seconds(180)) == all_passed);
+}
+
+TEST_CASE("rank body: a part that several ranks have", "[.rank]") {
+  const std::string folder = std::getenv("TUTTI_TEST_FOLDER");
+  const auto group = tutti_test::initialize();
+  const auto save = [&](int degree, CheckpointLayout layout, const std::string& from,
+                        const std::string& name) {
+    models::LlamaOptions size;
+    size.vocab_size = 37;
+    size.hidden_size = 16;
+    size.intermediate_size = 24;
+    size.num_hidden_layers = 2;
+    size.num_attention_heads = 4;
+    size.num_key_value_heads = 2;  // of four ranks two have the same
+    size.max_position_embeddings = 8;
+    at::manual_seed(3);
+    models::LlamaForCausalLM model(size);
+    model->to(at::kDouble);
+    models::tensor_parallel(*model, {.degree = degree});
+    TrainerOptions with = options(12 * degree / 4);
+    with.max_duration = "1ep";
+    with.eval = {};
+    with.checkpoint_layout = layout;
+    with.load_path = from;
+    if (from.empty()) {
+      with.save_folder = folder + "/run";
+      with.save_async = true;
+    }
+    Trainer trainer(model.ptr(), with);
+    if (from.empty()) {
+      trainer.fit();
+    }
+    trainer.save_checkpoint(folder + "/" + name);
+  };
+  save(4, CheckpointLayout::sharded, "", "four");
+  save(2, CheckpointLayout::whole, folder + "/run/latest", "two");  // written in the background
+  save(1, CheckpointLayout::sharded, folder + "/two", "one");
+  save(4, CheckpointLayout::sharded, folder + "/one", "four again");
+  group->barrier();
+  CHECK(checkpoint::ShardedCheckpoint(folder + "/four").ranks() == 4);
+  if (group->rank() != 0) {
+    return;
+  }
+  const auto two = sharded_runs::tensors_of(folder + "/two");
+  CHECK(two.size() > 60);  // weights, two moments of each
+  for (const char* name : {"four", "one", "four again"}) {
+    INFO(name);
+    const std::string whole = folder + "/" + name + ", whole";
+    checkpoint::consolidate_checkpoint(folder + "/" + name, whole);
+    sharded_runs::check_equal(sharded_runs::tensors_of(whole), two, two.size());
+  }
+}
+
+TEST_CASE("of ranks that have the same part one writes it", "[models][tensor_parallel][nccl]") {
+  const TemporaryFolder folder;
+  ::setenv("TUTTI_TEST_FOLDER", folder.path().c_str(), 1);
+  CHECK(run_ranks("rank body: a part that several ranks have", 4, std::chrono::seconds(180)) ==
+        all_passed);
 }
 
 TEST_CASE("rank body: a part that does not fit the checkpoint", "[.rank]") {

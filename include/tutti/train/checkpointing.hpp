@@ -111,13 +111,16 @@ class SharedReading {
            tensor.size(0) >= group.size();
   }
   void exchange(const Copies& all_rows, dist::Communicator& group) const;
+  // Whether all ranks read the same, before any of them waits for another's rows.
+  void agree();
 
   const checkpoint::ShardedSource& source_;
   dist::Communicator& world_;
   at::Device device_;
   const dist::SpreadModel* spread_;
-  Copies rows_;          // the whole tensor and this rank's rows of it
-  Copies rows_of_part_;  // the same of this rank's part of a spread parameter
+  Copies rows_;                // the whole tensor and this rank's rows of it
+  Copies rows_of_part_;        // the same of this rank's part of a spread parameter
+  tutti::detail::Xxh64 read_;  // types and whole sizes
 };
 
 }  // namespace detail
@@ -355,6 +358,8 @@ TUTTI_INLINE at::Tensor read_part(const checkpoint::ShardedSource& source,
 TUTTI_INLINE void SharedReading::read(const Copies& copies) {
   const c10::AutoGradMode no_grad(false);
   for (const auto& [own, placeholder] : copies) {
+    const std::string what = c10::str(own.scalar_type(), ' ', placeholder.sizes(), '\n');
+    read_.update(what.data(), what.size());
     const auto* const one = spread_ != nullptr ? spread_->find(own) : nullptr;
     const dist::Communicator& group = one != nullptr ? *spread_->data_group() : world_;
     const bool cut = is_cut(own, group);
@@ -379,6 +384,7 @@ TUTTI_INLINE void SharedReading::read(const Copies& copies) {
 }
 
 TUTTI_INLINE void SharedReading::exchange() {
+  agree();
   exchange(rows_, world_);
   rows_.clear();
   if (spread_ != nullptr) {
@@ -387,18 +393,16 @@ TUTTI_INLINE void SharedReading::exchange() {
   }
 }
 
-TUTTI_INLINE void SharedReading::exchange(const Copies& all_rows, dist::Communicator& group) const {
-  tutti::detail::Xxh64 hash;
-  for (const auto& [own, rows] : all_rows) {
-    const std::string what = c10::str(own.scalar_type(), ' ', own.sizes(), '\n');
-    hash.update(what.data(), what.size());
-  }
-  const std::vector<std::string> all = group.all_gather_bytes(hash.text());
+TUTTI_INLINE void SharedReading::agree() {
+  const std::vector<std::string> all = world_.all_gather_bytes(read_.text());
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     TUTTI_CHECK(all[rank] == all.front(), "rank ", rank,
                 " takes other weights from the checkpoint than rank 0; build the same model on "
                 "every rank, and give all the same load_ignore_keys");
   }
+}
+
+TUTTI_INLINE void SharedReading::exchange(const Copies& all_rows, dist::Communicator& group) const {
   const c10::AutoGradMode no_grad(false);
   for (const auto& [own, rows] : all_rows) {
     const std::int64_t row = own.numel() / own.size(0);
