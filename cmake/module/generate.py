@@ -46,7 +46,7 @@ def exported(folder):
     seen = set()
     included(folder, "tutti/tutti.hpp", seen)
     for header in seen:
-        if "/detail/" in header or not header.endswith(".hpp"):
+        if "/detail/" in header or not header.endswith(".hpp") or header.endswith(".inl.hpp"):
             continue
         for entry in headers.read(plain(folder / header)):
             if entry.kind in KINDS and entry.scope.startswith("tutti") and "detail" not in entry.scope.split("::"):

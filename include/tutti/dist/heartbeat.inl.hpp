@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tutti/dist/heartbeat.hpp>
+
+namespace tutti::dist {
+
+namespace detail {
+
+TUTTI_INLINE Heartbeat::Heartbeat(Environment environment) : place_(std::move(environment)) {
+  if (page_ && place_.local_rank < page_->ranks()) {
+    slot_ = &page_->slot(place_.local_rank);
+  }
+  flight_recorder().belongs_to(place_, slot_);
+  if (slot_ == nullptr) {
+    return;
+  }
+  slot_->pid.store(process_);
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+  thread_ = std::thread([this] { tick(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+TUTTI_INLINE Heartbeat::~Heartbeat() {
+  if (!thread_.joinable()) {
+    return;
+  }
+  if (::getpid() != process_) {  // a copy of the process, which has no such thread
+    thread_.detach();
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+  flight_recorder().belongs_to(place_, nullptr);
+  slot_->tick.store(0);
+}
+
+TUTTI_INLINE void Heartbeat::tick() {
+  std::unique_lock lock(mutex_);
+  while (!ended_) {
+    slot_->tick.fetch_add(1);
+    if (slot_->wants_dump.exchange(0) != 0) {
+      flight_recorder().dump();
+    }
+    wake_.wait_for(lock, std::chrono::milliseconds(100));
+  }
+}
+
+TUTTI_INLINE const Heartbeat& heartbeat(const Environment& environment) {
+  static const Heartbeat only(environment);
+  return only;
+}
+
+}  // namespace detail
+
+TUTTI_INLINE void start_heartbeat(const Environment& environment) {
+  static_cast<void>(detail::heartbeat(environment));
+}
+
+TUTTI_INLINE std::string first_fault(std::chrono::milliseconds patience) {
+  const detail::RunPage* const page = detail::heartbeat(Environment::read()).page();
+  if (page == nullptr) {
+    return {};
+  }
+  const auto limit = std::chrono::steady_clock::now() + patience;
+  std::string fault = page->fault();
+  while (fault.empty() && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    fault = page->fault();
+  }
+  return fault;
+}
+
+}  // namespace tutti::dist

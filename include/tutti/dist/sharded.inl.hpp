@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tutti/dist/sharded.hpp>
+
+namespace tutti::dist {
+
+// A unit of the model, and where it stands in a step.
+class ShardedDataParallel::Bracket final : public ::tutti::detail::UnitHolder {
+ public:
+  Bracket(ShardedDataParallel& all, ::tutti::detail::UnitSlot& in_model, std::string name,
+          FlatUnit::How how)
+      : owner(all), slot(in_model), unit(std::move(name), std::move(how)) {}
+
+  at::Tensor enter(const at::Tensor& x) override { return owner.enter(*this, x); }
+  at::Tensor leave(const at::Tensor& y) override { return owner.leave(*this, y); }
+
+  ShardedDataParallel& owner;
+  ::tutti::detail::UnitSlot& slot;
+  detail::ShardedUnit unit;
+  Bracket* next = nullptr;  // which ran after it last time
+  std::int64_t open = 0;    // so many runs of this pass have their gradients still to come
+  bool ready = false;       // its gradients are complete, in this backward pass
+  bool again = false;       // it runs a second time, in the backward pass
+};
+
+// Behind the input of a unit: all of its gradients are complete when this one's is.
+class ShardedDataParallel::AfterUnit final : public torch::autograd::Node {
+ public:
+  AfterUnit(Bracket& bracket, const at::Tensor& x) : bracket_(bracket) {
+    add_next_edge(torch::autograd::impl::gradient_edge(x));
+  }
+
+ private:
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    bracket_.owner.gradients_leave(bracket_);
+    return std::move(gradients);
+  }
+  Bracket& bracket_;
+};
+
+// Behind the output of a unit: its parameters are wanted when a gradient gets here.
+class ShardedDataParallel::BeforeUnit final : public torch::autograd::Node {
+ public:
+  BeforeUnit(Bracket& bracket, const at::Tensor& y) : bracket_(bracket) {
+    add_next_edge(torch::autograd::impl::gradient_edge(y));
+  }
+
+ private:
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    bracket_.owner.gradients_arrive(bracket_);
+    return std::move(gradients);
+  }
+  Bracket& bracket_;
+};
+
+class ShardedDataParallel::SummonedUnits final : public Summoned {
+ public:
+  SummonedUnits(std::vector<FlatUnit*> parts, bool write_back)
+      : parts_(std::move(parts)), write_back_(write_back) {
+    for (FlatUnit* part : parts_) {
+      part->summon();
+    }
+  }
+  ~SummonedUnits() override {
+    for (FlatUnit* part : parts_) {
+      part->release(write_back_);
+    }
+  }
+
+ private:
+  std::vector<FlatUnit*> parts_;
+  bool write_back_;
+};
+
+TUTTI_INLINE ShardedDataParallel::ShardedDataParallel(torch::nn::Module& module,
+                                                      std::shared_ptr<Communicator> group,
+                                                      const ShardingOptions& options)
+    : group_(std::move(group)), options_(options), root_("", {}) {
+  const detail::ModuleState state = detail::state_of(module);
+  check_ranks(state.description);
+  check_options();
+  TUTTI_CHECK(!state.trainable.empty(),
+              "sharding: no parameter of the module requires a gradient, so there is nothing to "
+              "train; use the module as it is");
+  buffers_ = state.buffers;
+  const int degree = options_.shard_degree == 0 ? group_->size() : options_.shard_degree;
+  if (degree == group_->size()) {
+    shard_group_ = group_;
+  } else {
+    std::vector<int> same_copy;
+    std::vector<int> same_part;
+    for (int rank = 0; rank < group_->size(); ++rank) {
+      if (rank / degree == group_->rank() / degree) {
+        same_copy.push_back(rank);
+      }
+      if (rank % degree == group_->rank() % degree) {
+        same_part.push_back(rank);
+      }
+    }
+    shard_group_ = group_->subgroup(same_copy);
+    replicas_ = group_->subgroup(same_part);
+  }
+  root_ = detail::ShardedUnit("", how(/*stays=*/true));
+  find_units(module);
+  shard(module, state);
+}
+
+TUTTI_INLINE ShardedDataParallel::~ShardedDataParallel() {
+  for (const auto& bracket : brackets_) {
+    if (bracket->slot.holder() == bracket.get()) {
+      bracket->slot.hold(nullptr);
+    }
+  }
+}
+
+// All that has to be the same on every rank.
+TUTTI_INLINE void ShardedDataParallel::check_ranks(const std::string& model) const {
+  const auto type = [](const std::optional<at::ScalarType>& of) {
+    return of ? std::string(c10::toString(*of)) : std::string("own");
+  };
+  const std::string mine = "sharding stage " + std::string(to_string(options_.stage)) +
+                           ", shard_degree " + std::to_string(options_.shard_degree) +
+                           ", param_dtype " + type(options_.param_dtype) + ", reduce_dtype " +
+                           type(options_.reduce_dtype) + ", reduce_at_end " +
+                           (options_.reduce_at_end ? "true" : "false") + ", overlap_reduce " +
+                           (!options_.overlap_reduce   ? "own"
+                            : *options_.overlap_reduce ? "true"
+                                                       : "false") +
+                           "\n" + model;
+  const std::string reference = group_->broadcast_bytes(mine, 0);
+  const auto differences = group_->all_gather_bytes(detail::first_difference(mine, reference));
+  for (std::size_t rank = 0; rank < differences.size(); ++rank) {
+    TUTTI_CHECK(differences[rank].empty(), "sharding: rank ", rank, " ", differences[rank],
+                "; build the same model, with the same options, on every rank");
+  }
+}
+
+TUTTI_INLINE void ShardedDataParallel::check_options() const {
+  TUTTI_CHECK(options_.stage != ShardStage::none,
+              "sharding: stage is none, so nothing is sharded; set it to ShardStage::optimizer, "
+              "gradients or parameters, or use dist::wrap");
+  TUTTI_CHECK(options_.shard_degree >= 0 &&
+                  (options_.shard_degree == 0 || group_->size() % options_.shard_degree == 0),
+              "sharding: shard_degree is ", options_.shard_degree, " in a run of ", group_->size(),
+              " ranks, expected 0 (all of them) or a number that divides theirs");
+  TUTTI_CHECK(
+      !options_.reduce_at_end || options_.stage != ShardStage::parameters,
+      "sharding: gradients are to be averaged at the end of the step, so that no rank waits "
+      "in a backward pass for one that has no memory left; but with "
+      "ShardStage::parameters ranks wait for each other's parameters all along; set a "
+      "microbatch size that fits, or take ShardStage::gradients");
+  for (const auto& type : {options_.param_dtype, options_.reduce_dtype}) {
+    TUTTI_CHECK(!type || c10::isFloatingType(*type), "sharding: param_dtype or reduce_dtype is ",
+                c10::toString(type.value_or(at::kFloat)), ", expected a floating type");
+  }
+}
+
+TUTTI_INLINE detail::FlatUnit::How ShardedDataParallel::how(bool stays) const {
+  return {.group = shard_group_,
+          .replicas = replicas_,
+          .param_dtype = options_.param_dtype,
+          .reduce_dtype = options_.reduce_dtype,
+          .stays = stays || options_.stage != ShardStage::parameters};
+}
+
+TUTTI_INLINE void ShardedDataParallel::find_units(torch::nn::Module& module) {
+  for (const auto& item : module.named_modules("", /*include_self=*/false)) {
+    auto* const slot = dynamic_cast<::tutti::detail::UnitSlot*>(item.value().get());
+    if (slot == nullptr) {
+      continue;
+    }
+    bool known = false;
+    for (const auto& bracket : brackets_) {
+      known = known || &bracket->slot == slot;
+    }
+    if (!known) {
+      TUTTI_CHECK(slot->holder() == nullptr, "sharding: the unit '", item.key(),
+                  "' is part of a model that is sharded already; let go of that first");
+      brackets_.push_back(
+          std::make_unique<Bracket>(*this, *slot, item.key(), how(/*stays=*/false)));
+    }
+  }
+}
+
+TUTTI_INLINE void ShardedDataParallel::shard(const torch::nn::Module& module,
+                                             const detail::ModuleState& state) {
+  std::unordered_map<const torch::nn::Module*, detail::ShardedUnit*> units;
+  for (const auto& bracket : brackets_) {
+    units[dynamic_cast<torch::nn::Module*>(&bracket->slot)] = &bracket->unit;
+  }
+  const std::vector<detail::UnitParameter> uses = detail::unit_parameters(module);
+  std::unordered_map<const void*, std::string> memory;
+  for (const detail::UnitParameter& use : uses) {
+    if (use.parameter.numel() > 0) {
+      const auto [other, is_new] = memory.try_emplace(use.parameter.const_data_ptr(), use.name);
+      TUTTI_CHECK(is_new, "sharding: '", other->second, "' and '", use.name,
+                  "' are different tensors in one memory, which would be sharded twice; make them "
+                  "one tensor, or give each its own memory");
+    }
+    (use.unit == nullptr ? root_ : *units.at(use.unit)).add(use.name, use.parameter);
+  }
+  for (const auto& bracket : brackets_) {
+    TUTTI_CHECK(!bracket->unit.empty(), "sharding: the unit '", bracket->unit.name(),
+                "' has no parameters of its own (others may share them); remove its nn::Unit");
+  }
+  group_->broadcast(state.everything(), 0);
+  for (FlatUnit* part : parts()) {
+    part->seal();
+    for (std::size_t i = 0; i < part->parameters().size(); ++i) {
+      places_[part->parameters()[i].whole.unsafeGetTensorImpl()] = {part, i};
+    }
+  }
+  for (const detail::UnitParameter& use : uses) {
+    const Place& place = places_.at(use.parameter.unsafeGetTensorImpl());
+    const detail::FlatParameter& one = place.part->parameters()[place.index];
+    parameters_.push_back({use.name, one.whole, one.shard, one.first});
+  }
+  overlaps_ = options_.overlap_reduce.value_or(!uses.empty() && !uses.front().parameter.is_cpu());
+  const bool in_backward = options_.stage == ShardStage::gradients && !options_.reduce_at_end;
+  if (options_.stage == ShardStage::parameters || in_backward || options_.param_dtype) {
+    for (const auto& bracket : brackets_) {
+      bracket->slot.hold(bracket.get());
+    }
+  }
+}
+
+// Of all units, the root's first.
+TUTTI_INLINE std::vector<detail::FlatUnit*> ShardedDataParallel::parts() const {
+  std::vector<FlatUnit*> out;
+  const auto take = [&](const detail::ShardedUnit& unit) {
+    for (const auto& part : unit.parts()) {
+      out.push_back(part.get());
+    }
+  };
+  take(root_);
+  for (const auto& bracket : brackets_) {
+    take(bracket->unit);
+  }
+  return out;
+}
+
+TUTTI_INLINE void ShardedDataParallel::before_forward(bool last) {
+  const bool recording = c10::GradMode::is_enabled();
+  averaging_ = recording && requires_sync() &&
+               (last || (options_.stage >= ShardStage::gradients && !options_.reduce_at_end));
+  in_backward_ = false;
+  last_entered_ = nullptr;
+  order_.clear();
+  for (const auto& bracket : brackets_) {
+    bracket->open = 0;
+    bracket->ready = false;
+    bracket->again = false;
+  }
+  to_reduce_ = brackets_.size();
+  if (buffers_are_old_) {
+    broadcast_buffers();
+  }
+  buffers_are_old_ = averaging_;
+}
+
+TUTTI_INLINE void ShardedDataParallel::before_backward(const at::Tensor&) {
+  in_backward_ = true;
+}
+
+TUTTI_INLINE void ShardedDataParallel::after_backward() {
+  in_backward_ = false;
+  order_.clear();
+  for (const auto& bracket : brackets_) {
+    bracket->unit.cancel();
+    bracket->unit.drop();
+  }
+  if (std::exchange(averaging_, false)) {
+    reduce_in_order(/*all=*/true);
+    finish_reducing();
+    root_.reduce();
+    for (const auto& bracket : brackets_) {
+      bracket->unit.settle();
+    }
+    root_.settle();
+  }
+}
+
+TUTTI_INLINE void ShardedDataParallel::after_step() {
+  root_.refresh();
+  for (const auto& bracket : brackets_) {
+    bracket->unit.refresh();
+  }
+}
+
+TUTTI_INLINE void ShardedDataParallel::reset() {
+  averaging_ = false;
+  in_backward_ = false;
+  buffers_are_old_ = true;
+  order_.clear();
+  reducing_ = nullptr;
+  root_.forget_gradients();
+  for (const auto& bracket : brackets_) {
+    bracket->unit.cancel();
+    bracket->unit.drop();
+    bracket->unit.forget_gradients();
+  }
+}
+
+TUTTI_INLINE at::Tensor ShardedDataParallel::enter(Bracket& bracket, const at::Tensor& given) {
+  const bool recording = c10::GradMode::is_enabled();
+  if (bracket.unit.summoned()) {
+    TUTTI_CHECK(!recording, "sharding: the unit '", bracket.unit.name(),
+                "' is to be trained while its parameters are summoned; end that first");
+    return given;
+  }
+  bracket.unit.gather();
+  if (in_backward_) {
+    bracket.again = true;
+  } else if (recording) {
+    ++bracket.open;
+    if (last_entered_ != nullptr) {
+      last_entered_->next = &bracket;
+    }
+    last_entered_ = &bracket;
+    if (bracket.next != nullptr) {
+      bracket.next->unit.start_gather();
+    }
+  }
+  at::Tensor x = given;
+  if (const auto type = bracket.unit.param_dtype(); type && x.is_floating_point()) {
+    x = x.to(*type);
+  }
+  if (recording && x.requires_grad()) {
+    const at::Tensor same = x.detach();
+    ::tutti::detail::set_gradient(same, new AfterUnit(bracket, x));
+    return same;
+  }
+  return x;
+}
+
+TUTTI_INLINE at::Tensor ShardedDataParallel::leave(Bracket& bracket, const at::Tensor& y) {
+  if (bracket.unit.stays() || bracket.unit.summoned()) {
+    return y;
+  }
+  if (!in_backward_) {
+    bracket.unit.drop();
+  }
+  if (!c10::GradMode::is_enabled() || !y.requires_grad()) {
+    return y;
+  }
+  order_.push_back(&bracket);
+  const at::Tensor same = y.detach();
+  ::tutti::detail::set_gradient(same, new BeforeUnit(bracket, y));
+  return same;
+}
+
+// The gather of the unit that ran before goes on while this one computes.
+TUTTI_INLINE void ShardedDataParallel::gradients_arrive(Bracket& bracket) {
+  const c10::NoGradGuard no_grad;
+  bracket.unit.gather();
+  while (!order_.empty()) {
+    const bool found = order_.back() == &bracket;
+    order_.pop_back();
+    if (found) {
+      break;
+    }
+  }
+  if (!order_.empty()) {
+    order_.back()->unit.start_gather();
+  }
+}
+
+TUTTI_INLINE void ShardedDataParallel::gradients_leave(Bracket& bracket) {
+  bracket.unit.drop();
+  // A unit that was computed again gives its gradients to the graph around it, later; one that ran
+  // several times has the sum of all, once the first run's are there.
+  if (reduces_in_backward() && !bracket.again && --bracket.open == 0) {
+    bracket.ready = true;
+    reduce_in_order(/*all=*/false);
+  }
+}
+
+// The last unit comes first, and each only after those behind it, also where the graphs of ranks
+// differ: all make the same calls in the same order.
+TUTTI_INLINE void ShardedDataParallel::reduce_in_order(bool all) {
+  while (to_reduce_ > 0 && (all || brackets_[to_reduce_ - 1]->ready)) {
+    detail::ShardedUnit& unit = brackets_[--to_reduce_]->unit;
+    finish_reducing();
+    if (overlaps_) {
+      unit.start_reduce();
+      reducing_ = &unit;
+    } else {
+      unit.reduce();
+    }
+  }
+}
+
+TUTTI_INLINE at::Tensor ShardedDataParallel::shard_of(const at::Tensor& parameter) const {
+  const auto place = places_.find(parameter.unsafeGetTensorImpl());
+  return place == places_.end() ? parameter
+                                : place->second.part->parameters()[place->second.index].shard;
+}
+
+TUTTI_INLINE std::unique_ptr<Summoned> ShardedDataParallel::summon(bool write_back) {
+  std::vector<FlatUnit*> taken;
+  for (FlatUnit* part : parts()) {
+    if (!part->always_whole()) {
+      TUTTI_CHECK(!part->summoned(), "sharding: the parameters are summoned already; use those");
+      taken.push_back(part);
+    }
+  }
+  return std::make_unique<SummonedUnits>(std::move(taken), write_back);
+}
+
+TUTTI_INLINE const detail::FlatParameter& ShardedDataParallel::flat_of(
+    const ShardedParameter& one, const FlatUnit** part) const {
+  const auto place = places_.find(one.whole.unsafeGetTensorImpl());
+  TUTTI_CHECK(place != places_.end(), "sharding: '", one.name, "' is not of this model");
+  *part = place->second.part;
+  return place->second.part->parameters()[place->second.index];
+}
+
+TUTTI_INLINE at::Tensor ShardedDataParallel::part_of(const ShardedParameter& like,
+                                                     const at::Tensor& whole) const {
+  const FlatUnit* unused = nullptr;
+  const detail::FlatParameter& one = flat_of(like, &unused);
+  TUTTI_CHECK(whole.sizes() == at::IntArrayRef(one.sizes), "sharding: a tensor ", whole.sizes(),
+              " is to be cut as '", one.name, "', which is ", at::IntArrayRef(one.sizes));
+  return one.view(one.flat(whole).contiguous(), one.first * one.row, one.mine).clone();
+}
+
+TUTTI_INLINE at::Tensor ShardedDataParallel::whole_of(const ShardedParameter& like,
+                                                      const at::Tensor& part) const {
+  const FlatUnit* in = nullptr;
+  const detail::FlatParameter& one = flat_of(like, &in);
+  TUTTI_CHECK(part.sizes() == one.shard.sizes(), "sharding: a part of '", one.name, "' is ",
+              part.sizes(), ", expected ", one.shard.sizes());
+  return in->whole_of(one, part);
+}
+
+TUTTI_INLINE std::unique_ptr<Sharding> shard(torch::nn::Module& module,
+                                             std::shared_ptr<Communicator> group,
+                                             const ShardingOptions& options) {
+  return std::make_unique<ShardedDataParallel>(module, std::move(group), options);
+}
+
+}  // namespace tutti::dist

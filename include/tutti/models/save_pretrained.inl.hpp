@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tutti/models/save_pretrained.hpp>
+
+namespace tutti::models::detail {
+
+// The layers with an adapter, by where they are.
+TUTTI_INLINE std::vector<std::pair<std::string, std::shared_ptr<nn::LoraLayer>>> adapted_layers(
+    const AnyPretrained& model) {
+  std::vector<std::pair<std::string, std::shared_ptr<nn::LoraLayer>>> out;
+  if (model.module() != nullptr) {
+    for (const surgery::Visit& where : surgery::walk(*model.module())) {
+      if (auto layer = std::dynamic_pointer_cast<nn::LoraLayer>(where.module)) {
+        out.emplace_back(where.path, std::move(layer));
+      }
+    }
+  }
+  return out;
+}
+
+// A tensor with the storage, sizes and strides that a base's weight has, and the adapter in it.
+TUTTI_INLINE at::Tensor merged_like(const nn::LoraLayer& layer, const at::Tensor& stored) {
+  const at::Tensor sum = layer.merged_weight();
+  at::Tensor out = at::empty_strided(stored.sizes(), stored.strides(), stored.options());
+  return out.copy_(layer.is_transposed() ? sum.t() : sum);
+}
+
+// The layout of a model whose adapters are sums with the weights.
+TUTTI_INLINE WeightLayout merged_layout(const AnyPretrained& model) {
+  WeightLayout layout = model.weight_layout();
+  std::unordered_set<const void*> adapters;  // storages of what is in the sums
+  struct Sum {
+    at::Tensor stored, merged;
+    bool of_table;
+  };
+  std::unordered_map<const void*, Sum> sums;  // by the storage of the base's weight
+  const auto storage = [](const at::Tensor& x) -> const void* {
+    return x.storage().unsafeGetStorageImpl();
+  };
+  for (const auto& [path, layer] : adapted_layers(model)) {
+    for (const auto& own : layer->named_parameters()) {
+      if (!own.key().starts_with("base_layer.")) {
+        adapters.insert(storage(own.value()));
+      }
+    }
+    const at::Tensor w = layer->weight().detach();
+    const at::Tensor stored = layer->is_transposed() ? w.t() : w;
+    const bool is_new =
+        sums.emplace(storage(w), Sum{stored, merged_like(*layer, stored), layer->is_embedding()})
+            .second;
+    TUTTI_CHECK(is_new, "models: the weight of '", path,
+                "' belongs to two layers with adapters, whose sums differ");
+  }
+  std::erase_if(layout.tensors, [&](const DiskTensor& tensor) {
+    return adapters.contains(storage(tensor.tensor));
+  });
+  for (DiskTensor& tensor : layout.tensors) {
+    constexpr std::string_view base = ".base_layer.";
+    if (const std::size_t at = tensor.name.find(base); at != std::string::npos) {
+      tensor.name.replace(at, base.size(), ".");
+    }
+    const auto found = sums.find(storage(tensor.tensor));
+    if (found == sums.end()) {
+      continue;
+    }
+    const auto& [stored, merged, of_table] = found->second;
+    for (const auto& [alias, target] : layout.tied) {
+      TUTTI_CHECK(!of_table || tensor.name != target, "models: '", target,
+                  "' has an adapter of LoRA and is '", alias,
+                  "', too, which has none, and a folder holds one tensor for both; write the "
+                  "adapter by functional::save_lora()");
+    }
+    tensor.tensor = merged.as_strided(tensor.tensor.sizes(), tensor.tensor.strides(),
+                                      tensor.tensor.storage_offset() - stored.storage_offset());
+  }
+  return layout;
+}
+
+}  // namespace tutti::models::detail
+
+namespace tutti::models {
+
+TUTTI_INLINE void check_expressible(const AnyPretrained& model, bool merge_adapters) {
+  if (model.part() != nullptr) {
+    std::vector<checkpoint::NamedTensor> tensors;
+    static_cast<void>(model.part()({}, tensors));
+  }
+  if (model.module() == nullptr) {
+    return;
+  }
+  for (const surgery::Visit& where : surgery::walk(*model.module())) {
+    const auto* attention = dynamic_cast<const nn::PositionBiased*>(where.module.get());
+    TUTTI_CHECK(attention == nullptr || attention->position_bias() == nullptr, "models: '",
+                where.path,
+                "' has the biases of ALiBi, which no config.json has a key "
+                "for: readers of the folder would compute without them; save a checkpoint instead");
+    const auto* adapter = dynamic_cast<const nn::LoraLayer*>(where.module.get());
+    TUTTI_CHECK(adapter == nullptr || merge_adapters, "models: the model has adapters of LoRA ('",
+                where.path,
+                "'), which its folder has no names for; save them by functional::save_lora(), set "
+                "merge_adapters, or call functional::merge_lora() and functional::unload_lora() "
+                "first");
+    const auto* other = dynamic_cast<const nn::Substitute*>(where.module.get());
+    const bool as_before = dynamic_cast<const nn::GyroDropoutImpl*>(other) != nullptr;
+    TUTTI_CHECK(other == nullptr || adapter != nullptr || as_before, "models: '", where.path,
+                "' was replaced by an algorithm (", other != nullptr ? other->name() : "",
+                "), which its folder has no names for; save a checkpoint instead");
+  }
+}
+
+TUTTI_INLINE checkpoint::ModelFolder pretrained_folder(
+    const AnyPretrained& model, const SavePretrainedOptions& options,
+    std::vector<checkpoint::NamedTensor>& tensors) {
+  TUTTI_CHECK_VALUE(model, "models: there is no model to save");
+  if (model.part() != nullptr) {
+    return model.part()(options, tensors);
+  }
+  check_expressible(model, options.merge_adapters);
+  const auto spread = model.module() != nullptr ? spread_of(*model.module()) : nullptr;
+  TUTTI_CHECK(
+      spread == nullptr || spread->summoned(),
+      "models: the model is spread over ranks by tensor_parallel(), of which this one has a "
+      "part; write the folder while what spread_of(model)->summon() returns lives");
+  const c10::ScalarType dtype = options.dtype.value_or(c10::ScalarType::Undefined);
+  std::string type;  // of the first floating tensor
+  const WeightLayout layout = detail::merged_layout(model);
+  for (const DiskTensor& tensor : layout.tensors) {
+    tensors.emplace_back(tensor.name, tensor.tensor);
+    if (type.empty() && tensor.tensor.is_floating_point()) {
+      type = dtype_text(checkpoint::written_type(tensor.tensor, dtype));
+    }
+  }
+  PretrainedConfig config = model.config();
+  if (!type.empty()) {
+    config.set(config.has("torch_dtype") && !config.has("dtype") ? "torch_dtype" : "dtype", type);
+  }
+  return {.config = config.values(),
+          .options = {.max_shard_size = options.max_shard_size,
+                      .dtype = dtype,
+                      .overwrite = options.overwrite,
+                      .copy_files_from = options.copy_files_from}};
+}
+
+TUTTI_INLINE void save_pretrained(const AnyPretrained& model, const std::string& folder,
+                                  const SavePretrainedOptions& options) {
+  std::vector<checkpoint::NamedTensor> tensors;
+  const auto how = pretrained_folder(model, options, tensors);
+  checkpoint::write_model_folder(folder, tensors, how.config, how.options);
+}
+
+}  // namespace tutti::models

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tutti/train/agreement.hpp>
+
+namespace tutti::train {
+
+namespace detail {
+
+template <class T>
+std::string option_text(const T& value) {
+  if constexpr (std::same_as<T, bool>) {
+    return value ? "true" : "false";
+  } else if constexpr (std::same_as<T, CountOrAuto>) {
+    return value.automatic ? "auto" : std::to_string(value.count);
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    std::ostringstream out;
+    out << value;
+    return out.str();
+  } else if constexpr (std::same_as<T, std::vector<std::string>>) {
+    std::string out;
+    for (const std::string& one : value) {
+      out += (out.empty() ? "" : ", ") + one;
+    }
+    return out;
+  } else if constexpr (requires { to_string(value); }) {
+    return std::string(to_string(value));
+  } else {
+    return std::string(value);
+  }
+}
+
+}  // namespace detail
+
+TUTTI_INLINE std::vector<std::string> common_options(const TrainerOptions& options) {
+  std::vector<std::string> out;
+  const auto add = [&](std::string_view name, const auto& value) {
+    out.push_back(std::string(name) + " = " + detail::option_text(value));
+  };
+  const TrainerOptions& o = options;
+  add("max_duration", o.max_duration);
+  add("min_duration", o.min_duration);
+  add("train_subset_num_batches", o.train_subset_num_batches);
+  add("eval_subset_num_batches", o.eval_subset_num_batches);
+  add("eval_interval", o.eval_interval);
+  add("the number of eval sets", o.eval.size());
+  add("iteration_length", o.iteration_length);
+  add("restore_best", o.restore_best.monitor);
+  add("restore_best.dataloader_label", o.restore_best.dataloader_label);
+  std::vector<std::string> optimizers;
+  for (const NamedOptimizer& one : o.optimizers) {
+    optimizers.push_back(one.name);
+  }
+  add("optimizers", optimizers);
+  add("scale_schedule_ratio", o.scale_schedule_ratio);
+  add("step_schedule_every_batch", o.step_schedule_every_batch);
+  add("schedule_ahead", o.schedule_ahead);
+  add("device_train_microbatch_size", o.device_train_microbatch_size);
+  add("grad_accum", o.grad_accum);
+  add("accumulate_train_batch_on_tokens", o.accumulate_train_batch_on_tokens);
+  add("dry_run", o.dry_run);
+  add("overfit_batches", o.overfit_batches);
+  add("sanity_eval", o.sanity_eval);
+  add("detect_anomaly", o.detect_anomaly);
+  add("num_threads is auto", o.num_threads.automatic);  // else each rank has its own
+  add("precision", o.precision);
+  add("a save_folder is set", !o.save_folder.empty() || !o.run_folder.empty());
+  add("save_interval", o.save_interval);
+  add("save_weights_only", o.save_weights_only);
+  add("save_ignore_keys", o.save_ignore_keys);
+  add("save_metrics", o.save_metrics);
+  add("save_async", o.save_async);
+  add("save_on_error", o.save_on_error);
+  add("checkpoint_layout", o.checkpoint_layout);
+  add("a load_path is set", !o.load_path.empty());
+  add("load_weights_only", o.load_weights_only);
+  add("load_strict_model_weights", o.load_strict_model_weights);
+  add("load_ignore_keys", o.load_ignore_keys);
+  add("autoresume", o.autoresume);
+  add("data_parallel.find_unused_parameters", o.data_parallel.find_unused_parameters);
+  add("data_parallel.static_graph", o.data_parallel.static_graph);
+  add("data_parallel.bucket_cap_mb", o.data_parallel.bucket_cap_mb);
+  return out;
+}
+
+TUTTI_INLINE void check_common_options(const TrainerOptions& options, dist::Communicator& world) {
+  if (world.size() == 1) {
+    return;
+  }
+  std::string text;
+  for (const std::string& line : common_options(options)) {
+    text += line + '\n';
+  }
+  tutti::detail::Xxh64 hash;
+  hash.update(text.data(), text.size());
+  const std::vector<std::string> hashes = world.all_gather_bytes(hash.text());
+  const auto other = std::find_if(hashes.begin(), hashes.end(),
+                                  [&](const std::string& one) { return one != hashes.front(); });
+  if (other == hashes.end()) {
+    return;
+  }
+  const std::vector<std::string> texts = world.all_gather_bytes(text);
+  const auto rank = static_cast<std::size_t>(other - hashes.begin());
+  std::istringstream first(texts.front());
+  std::istringstream second(texts[rank]);
+  std::string of_first;
+  std::string of_second;
+  while (std::getline(first, of_first) && std::getline(second, of_second) &&
+         of_first == of_second) {
+  }
+  TUTTI_CHECK_VALUE(false, "the ranks have different options: rank ", rank, " has [", of_second,
+                    "] where rank 0 has [", of_first, "]; give every rank the same");
+}
+
+}  // namespace tutti::train

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tutti/train/fit_plan.hpp>
+
+namespace tutti::train {
+
+TUTTI_INLINE FitPlan plan_fit(const State& state, const Run& run, const FitOptions& options) {
+  const DataSpec& data = options.train ? options.train : run.train;
+  TUTTI_CHECK(data,
+              "fit: there is no training data; set TrainerOptions::train or FitOptions::train");
+  TUTTI_CHECK_VALUE(options.scale_schedule_ratio == 1 || options.schedule,
+                    "fit: scale_schedule_ratio is ", options.scale_schedule_ratio,
+                    " but no schedule was given to fit() for it to scale");
+  const Timestamp now = options.reset_time ? Timestamp{} : state.timestamp;
+  const Time length = fit_until(now, state.max_duration, options.duration);
+  TUTTI_CHECK(length,
+              "fit: max_duration is not set; set TrainerOptions::max_duration or "
+              "FitOptions::duration");
+  FitPlan plan;
+  plan.max_duration = scaled_length(run, length, options.scale_schedule_ratio);
+  plan.dataloader_len = length_of(data, run.train_subset);
+  plan.complete = now >= plan.max_duration;
+  // In several processes the loop asks all ranks, so that none waits for one that has refused.
+  TUTTI_CHECK(plan.dataloader_len != 0 || state.world_size > 1,
+              "fit: the training loader has no batch, so nothing can be trained; give it data "
+              "(drop_last leaves out a batch that is not full)");
+  if (options.schedule || (run.schedule && !is_same(plan.max_duration, state.max_duration))) {
+    const bool given = static_cast<bool>(options.schedule);
+    Progress progress = state.progress();
+    progress.timestamp = options.reset_time ? Timestamp{} : run.scheduled_at;
+    progress.max_duration = plan.max_duration;
+    progress.dataloader_len = plan.dataloader_len;
+    static_cast<void>((given ? options.schedule : run.schedule)(
+        progress, given ? options.scale_schedule_ratio : run.scale_schedule_ratio));
+  }
+  return plan;
+}
+
+TUTTI_INLINE void check_best(const Run& run, const std::vector<EvalSet>& sets) {
+  if (!run.best) {
+    return;
+  }
+  const std::string& label = run.best->options().dataloader_label;
+  std::string labels;
+  const EvalSet* found = nullptr;
+  for (const EvalSet& set : sets) {
+    found = set.label == label ? &set : found;
+    labels += (labels.empty() ? "" : ", ") + set.label;
+  }
+  TUTTI_CHECK_VALUE(found != nullptr, "fit: restore_best watches the evaluation set \"", label,
+                    "\", and there is ",
+                    labels.empty() ? "no evaluation set; give it one in TrainerOptions::eval"
+                                   : "none of that name, but: " + labels);
+  TUTTI_CHECK_VALUE(found->interval.every, "fit: restore_best watches the evaluation set \"", label,
+                    "\", whose interval is 0, so that it is never evaluated during fit; give it "
+                    "an interval, 1ep for one");
+}
+
+TUTTI_INLINE void restore_best(State& state, const Run& run) {
+  if (!run.best || run.stop_signal != 0) {
+    return;
+  }
+  if (run.best->best()) {
+    run.best->restore(state);
+  } else if (state.rank == 0) {
+    TORCH_WARN("restore_best: the set \"", run.best->options().dataloader_label,
+               "\" was not evaluated during this fit, so the model keeps its last weights");
+  }
+}
+
+TUTTI_INLINE void check_whole(const State& state, const char* what) {
+  TUTTI_CHECK(state.sharding == nullptr, what,
+              ": the model is sharded, and no rank has all of its weights; make a new trainer with "
+              "load_path set to the checkpoint");
+}
+
+TUTTI_INLINE void check_something_is_left(const State& state, const FitPlan& plan) {
+  TUTTI_CHECK(!plan.complete, "fit: nothing is left to train, the run is at ",
+              to_string(state.timestamp.get(plan.max_duration.unit())), " of ",
+              to_string(plan.max_duration),
+              "; set FitOptions::duration to train for longer, or reset_time to begin anew");
+}
+
+TUTTI_INLINE void take_over(State& state, Run& run, FitOptions& options, std::vector<EvalSet> evals,
+                            const FitPlan& plan) {
+  run.stop_signal = 0;
+  if (options.train) {
+    run.train = std::move(options.train);
+    state.train_transforms = nullptr;  // those of the loader that is gone
+  }
+  if (!evals.empty()) {
+    run.evals = std::move(evals);
+  }
+  if (options.reset_time) {
+    state.timestamp = state.previous_timestamp = run.scheduled_at = {};
+    if (run.checkpoints) {
+      run.checkpoints->restart();
+    }
+  }
+  state.max_duration = plan.max_duration;
+  state.train_dataloader_len = plan.dataloader_len;
+}
+
+TUTTI_INLINE void check_eval_sets(const State& state, const std::vector<EvalSet>& sets) {
+  TUTTI_CHECK(!sets.empty(),
+              "eval: there is no evaluation set; set TrainerOptions::eval or pass one");
+  for (const EvalSet& set : sets) {
+    TUTTI_CHECK(state.world_size > 1 || length_of(set.data, set.subset) != 0,
+                "eval: the evaluation set \"", set.label,
+                "\" has no batch, so there is nothing to measure; give it data (drop_last leaves "
+                "out a batch that is not full)");
+  }
+}
+
+}  // namespace tutti::train

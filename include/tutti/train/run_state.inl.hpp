@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tutti/train/run_state.hpp>
+
+namespace tutti::train::detail {
+
+TUTTI_INLINE std::vector<double> learning_rates(const State& state) {
+  std::vector<double> out;
+  for (const auto& optimizer : state.optimizers) {
+    for (const auto& group : optimizer->param_groups()) {
+      out.push_back(group.options().get_lr());
+    }
+  }
+  return out;
+}
+
+TUTTI_INLINE void save_schedulers(const State& state, const Run& run, Archive& archive) {
+  archive.put("initial_lrs", base_learning_rates(state));
+  archive.put("max_duration", to_string(state.max_duration));
+  archive.put("scale_schedule_ratio", run.scale_schedule_ratio);
+  archive.put("schedule_ahead", run.schedule_ahead);
+  save_timestamp(run.scheduled_at, archive.child("stepped_at"));
+}
+
+// An optimizer's archive without what it keeps of its parameters.
+TUTTI_INLINE Archive without_states(const Archive& optimizer) {
+  Archive out = optimizer;
+  out.erase("state");
+  if (optimizer.contains("state")) {
+    out.child("state");
+  }
+  if (optimizer.contains("own")) {
+    for (const std::string& name : optimizer.child("own").names()) {
+      if (name.starts_with("param")) {
+        out.erase("own/" + name);
+      }
+    }
+  }
+  return out;
+}
+
+TUTTI_INLINE void load_optimizers(State& state, const Archive& optimizers, bool parts) {
+  TUTTI_CHECK(optimizers.size() == state.optimizers.size(), "the checkpoint has ",
+              optimizers.size(), " optimizers, this run has ", state.optimizers.size());
+  for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
+    try {
+      Archive saved = optimizers.child(std::to_string(i));
+      if (state.spread != nullptr) {
+        make_part(saved, state);
+      }
+      checkpoint::load_optimizer(*state.optimizers[i], parts ? without_states(saved) : saved,
+                                 state.model.get());
+    } catch (const c10::Error& error) {
+      TUTTI_CHECK(
+          false, error.what_without_backtrace(),
+          "\nTo go on with the weights and a fresh optimizer, put \"state/optimizers\" into "
+          "load_ignore_keys.");
+    }
+  }
+}
+
+TUTTI_INLINE std::string listed(const std::vector<double>& values) {
+  std::string out;
+  for (const double value : values) {
+    out += (out.empty() ? "" : ", ") + c10::str(value);
+  }
+  return out;
+}
+
+// The learning rates go on as they were saved. They are computed anew when the run's length has
+// changed or the next batch is to have its own for the first time, and are this program's when the
+// checkpoint's were left out.
+TUTTI_INLINE void load_schedulers(State& state, Run& run, const Archive& archive,
+                                  const std::vector<double>& own, RunLoadReport& report) {
+  bool again = false;
+  if (archive.contains("schedulers")) {
+    const Archive& saved = archive.child("schedulers");
+    state.initial_lrs = saved.get<std::vector<double>>("initial_lrs");
+    TUTTI_CHECK(state.initial_lrs.size() == own.size(), "the checkpoint has ",
+                state.initial_lrs.size(), " learning rates, this run has ", own.size(),
+                "; put \"state/schedulers\" into load_ignore_keys to train with this program's");
+    run.scheduled_at = load_timestamp(saved.child("stepped_at"));
+    const bool catches_up = run.schedule_ahead && run.step_schedule_every_batch &&
+                            !saved.get_or("schedule_ahead", false);
+    if (catches_up) {
+      run.scheduled_at = state.timestamp;
+    }
+    again = catches_up || saved.get<std::string>("max_duration") != to_string(state.max_duration) ||
+            saved.get<double>("scale_schedule_ratio") != run.scale_schedule_ratio;
+    report.restored.emplace_back("schedulers");
+    if (state.initial_lrs != own) {
+      report.notes.push_back("the learning rate is the checkpoint's, " + listed(state.initial_lrs) +
+                             ", not this program's, " + listed(own) +
+                             "; to train with this program's, put \"state/schedulers\" into "
+                             "load_ignore_keys");
+    }
+  } else {
+    state.initial_lrs = own;
+    run.scheduled_at = state.timestamp;
+    run.set_learning_rates(state, 1.0);
+    again = true;
+    report.afresh.emplace_back("schedulers");
+  }
+  if (again && run.has_schedule(state) && state.max_duration) {
+    run.step_schedule(state, run.scheduled_at);
+  }
+}
+
+// An epoch goes on at the batch of the saved number, so with batches of another size elsewhere.
+TUTTI_INLINE void note_other_batches(const State& state, const Run& run, RunLoadReport& report) {
+  const Timestamp& now = state.timestamp;
+  if (!run.train || run.train.hooks.batch_transform || run.train.hooks.num_samples) {
+    return;  // examples are counted in another way than the loader's
+  }
+  const std::int64_t size = run.train.loader.batch_size() * dist::data_ranks(state);
+  if (size == 0 || now.batch_in_epoch == 0 || now.sample_in_epoch % now.batch_in_epoch != 0 ||
+      now.sample_in_epoch == now.batch_in_epoch * size ||
+      now.sample_in_epoch >= run.train.loader.dataset_size()) {
+    return;
+  }
+  report.notes.push_back(
+      "the checkpoint is inside an epoch, after " + std::to_string(now.batch_in_epoch) +
+      " batches of together " + std::to_string(now.sample_in_epoch) +
+      " examples, and batches have " + std::to_string(size) +
+      " now, so this epoch goes on at example " + std::to_string(now.batch_in_epoch * size) +
+      " of its order; to see each once, resume with the same batch size and number of processes, "
+      "or from the end of an epoch");
+}
+
+}  // namespace tutti::train::detail
+
+namespace tutti::train {
+
+TUTTI_INLINE void save_run(const State& state, const Run& run, const checkpoint::Saver* saver,
+                           Archive& archive, bool metrics, checkpoint::PartPlaces* parts) {
+  save_timestamp(state.timestamp, archive.child("timestamp"));
+  archive.put("rank_zero_seed", state.rank_zero_seed);
+  archive.put("device_train_microbatch_size", state.device_train_microbatch_size);
+  detail::save_schedulers(state, run, archive.child("schedulers"));
+  if (!state.optimizer_names.empty()) {
+    archive.put("optimizer_names", state.optimizer_names);
+  }
+  for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
+    Archive& saved = archive.child("optimizers").child(std::to_string(i));
+    checkpoint::PartPlaces of_state;
+    if (state.sharding != nullptr && parts != nullptr) {
+      sharding_support().save_parts(*state.optimizers[i], state, saved, of_state);
+    } else if (state.sharding != nullptr) {
+      sharding_support().save(*state.optimizers[i], state, saved);
+    } else {
+      checkpoint::save_optimizer(*state.optimizers[i], saved, state.model.get());
+    }
+    if (state.spread != nullptr && parts != nullptr) {
+      detail::note_parts(saved, state, of_state);
+    } else if (state.spread != nullptr) {
+      detail::make_whole(saved, state);
+    }
+    for (auto& [path, places] : of_state) {
+      (*parts)["state/" + path] = std::move(places);
+    }
+  }
+  if (run.scaler) {
+    run.scaler->save(archive.child("scaler"));
+  }
+  if (saver != nullptr) {
+    saver->save(archive.child("saver"));
+  }
+  if (run.best) {
+    run.best->save(archive.child("best"));
+  }
+  for (const EvalSet& set : run.evals) {
+    if (set.postponed_at == state.timestamp.batch) {
+      archive.child("postponed_evaluations").put(set.label, set.postponed_at);
+    }
+  }
+  if (metrics) {
+    run.train_metrics.save(state, state.train_metric_values, archive.child("train_metrics"));
+    for (const EvalSet& set : run.evals) {
+      const auto values = state.eval_metric_values.find(set.label);
+      set.metrics.save(state,
+                       values == state.eval_metric_values.end() ? MetricValues{} : values->second,
+                       archive.child("eval_metrics").child(set.label));
+    }
+  }
+}
+
+TUTTI_INLINE void load_run(State& state, Run& run, checkpoint::Saver* saver, const Archive& archive,
+                           RunLoadReport& report, bool parts) {
+  const auto has = [&](const char* part) {
+    (archive.contains(part) ? report.restored : report.afresh).emplace_back(part);
+    return archive.contains(part);
+  };
+  const std::vector<double> own_lrs = detail::base_learning_rates(state);
+  if (has("optimizers")) {
+    const auto names = archive.get_or("optimizer_names", std::vector<std::string>());
+    TUTTI_CHECK(names == state.optimizer_names || names.empty() || state.optimizer_names.empty(),
+                "the checkpoint's optimizers are ", c10::Join(", ", names), ", this run's ",
+                c10::Join(", ", state.optimizer_names),
+                "; name them alike and in the same order, or put \"state/optimizers\" into "
+                "load_ignore_keys");
+    detail::load_optimizers(state, archive.child("optimizers"), parts);
+    if (parts) {
+      run.load_parts = [&state, saved = archive.child("optimizers")] {
+        for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
+          sharding_support().load_parts(*state.optimizers[i], state,
+                                        saved.child(std::to_string(i)));
+        }
+      };
+    }
+  }
+  if (has("timestamp")) {
+    state.timestamp = load_timestamp(archive.child("timestamp"));
+    state.previous_timestamp = state.timestamp;
+    detail::note_other_batches(state, run, report);
+  }
+  if (has("rank_zero_seed")) {
+    state.rank_zero_seed = archive.get<std::uint64_t>("rank_zero_seed");
+    state.seed = state.rank_zero_seed + static_cast<std::uint64_t>(dist::data_rank(state));
+  }
+  if (state.auto_microbatching && archive.contains("device_train_microbatch_size")) {
+    state.device_train_microbatch_size =  // found before; it only shrinks from here
+        archive.get<std::int64_t>("device_train_microbatch_size");
+  }
+  detail::load_schedulers(state, run, archive, own_lrs, report);
+  if (run.scaler && has("scaler")) {
+    run.scaler->load(archive.child("scaler"));
+  }
+  if (saver != nullptr && archive.contains("saver")) {
+    saver->load(archive.child("saver"));
+  }
+  if (run.best && has("best")) {
+    run.best->load(archive.child("best"));
+  }
+  if (archive.contains("train_metrics")) {
+    run.train_metrics.load(state, archive.child("train_metrics"), state.train_metric_values);
+    report.restored.emplace_back("train_metrics");
+  }
+  for (EvalSet& set : run.evals) {
+    set.postponed_at = archive.get_or<std::int64_t>("postponed_evaluations/" + set.label, -1);
+    const std::string path = "eval_metrics/" + set.label;
+    if (archive.contains(path)) {
+      MetricValues values;
+      set.metrics.load(state, archive.child(path), values);
+      if (!values.empty()) {  // else it had not been evaluated yet
+        state.eval_metric_values[set.label] = std::move(values);
+      }
+      report.restored.push_back(path);
+    }
+  }
+}
+
+}  // namespace tutti::train
