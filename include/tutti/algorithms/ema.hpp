@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -10,10 +13,14 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
 
-#include <tutti/algorithms/detail/ema_parameters.hpp>
+#include <tutti/algorithms/detail/averages.hpp>
+#include <tutti/algorithms/detail/exchange.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
+#include <tutti/core/detail/throw.hpp>
 #include <tutti/core/lazy.hpp>
 #include <tutti/core/policy.hpp>
 #include <tutti/core/state.hpp>
@@ -21,6 +28,127 @@
 #include <tutti/core/validate.hpp>
 #include <tutti/optim/averages.hpp>
 #include <tutti/optim/fused_step.hpp>
+
+// The functional forms of EMA; include <tutti/algorithms/ema.hpp>.
+
+namespace tutti {
+
+namespace functional {
+
+/// A second set of a model's weights, to be averaged over training and exchanged with the model's.
+///
+/// It holds the parameters that require a gradient and all buffers, under their names; tied tensors
+/// once. It keeps handles on the model's tensors; after layers were replaced call link().
+class EMAParameters {
+ public:
+  /// Nothing yet.
+  EMAParameters() = default;
+
+  /// Copies of the model's present weights. exclude_buffers: buffers are copied in every update,
+  /// not averaged. sharding: of the model; set, its shards stand for the parameters.
+  explicit EMAParameters(const torch::nn::Module& model, bool exclude_buffers = false,
+                         const dist::Sharding* sharding = nullptr);
+
+  /// Copies of saved tensors, on the device of the model's of the same names.
+  /// Throws c10::Error when the model lacks one or has it in another shape.
+  EMAParameters(const torch::nn::Module& model,
+                const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                bool exclude_buffers = false);
+
+  /// Looks the model's tensors up anew. sharding: as above.
+  /// Throws c10::Error when one that is stored here is gone or has another shape.
+  void link(const torch::nn::Module& model, const dist::Sharding* sharding = nullptr);
+
+  /// Keeps this rank's parts of what is stored: the model has been sharded. Linked to the shards.
+  void cut(const torch::nn::Module& model, const dist::Sharding& sharding);
+
+  /// stored = smoothing * stored + (1 - smoothing) * model for floating tensors; others are copied.
+  ///
+  /// smoothing: in [0, 1]. average_integers: average the others too, truncated.
+  /// Throws c10::Error (ValueError) when smoothing is out of range.
+  void update(double smoothing, bool average_integers = false) const {
+    TUTTI_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "EMA: smoothing is ", smoothing,
+                      ", expected a number from 0 to 1");
+    lists_.update(smoothing, average_integers);
+  }
+
+  /// Lets an optimizer's step update what it can on its way; finish_update(), with the same
+  /// smoothing, has to follow.
+  void join(optim::FusedStep& fused, double smoothing);
+
+  /// What of update() the step after join() has left; all of it where there was no join().
+  void finish_update(double smoothing, bool average_integers = false);
+
+  /// Exchanges what is stored with what the model has. Costs no copying as a rule: memory changes
+  /// hands.
+  void swap() const {
+    for (std::size_t i = 0; i < stored_.size(); ++i) {
+      ::tutti::detail::exchange(stored_[i], weights_[i]);
+    }
+  }
+
+  /// Copies what is stored into the tensors of these names in another model of the kind.
+  /// Throws c10::Error when it lacks one or has it in another shape.
+  void copy_to(torch::nn::Module& model) const;
+
+  [[nodiscard]] std::size_t size() const { return names_.size(); }
+  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
+  [[nodiscard]] const std::vector<at::Tensor>& stored() const { return stored_; }
+  [[nodiscard]] const std::vector<at::Tensor>& weights() const { return weights_; }
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<at::Tensor> stored_;
+  std::vector<at::Tensor> weights_;  // the model's own tensors
+  ::tutti::detail::AverageLists lists_;
+
+  static std::uint64_t next_version() {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+  }
+  // Which tensors are only copied, as the model is now.
+  void note_copied(const torch::nn::Module& model);
+  // What the optimizer has not done.
+  const ::tutti::detail::AverageLists& rest();
+
+  bool exclude_buffers_ = false;
+  std::vector<char> copied_;   // as many as names_
+  std::uint64_t version_ = 0;  // of the tensors in the lists
+  bool joined_ = false;        // done_ says what the optimizer has updated
+  std::vector<char> done_;
+  ::tutti::detail::AverageLists rest_;
+  std::vector<char> rest_known_;  // done_ when rest_ was made
+};
+
+/// One update of averages: `e = smoothing * e + (1 - smoothing) * w` for every tensor of ema_model.
+///
+/// smoothing: in [0, 1]. average_integers: tensors that are not floating are averaged as well and
+/// truncated; else they are copied.
+/// Throws c10::Error (ValueError) when smoothing is out of range, c10::Error when the model lacks a
+/// tensor that is averaged.
+/// Source: MosaicML Composer, `composer.algorithms.ema.compute_ema`.
+void compute_ema(const torch::nn::Module& model, EMAParameters& ema_model, double smoothing = 0.99,
+                 bool average_integers = false);
+
+/// The same with the averages in a module of their own, for the parameters and buffers that have a
+/// name in both.
+void compute_ema(const torch::nn::Module& model, torch::nn::Module& ema_model,
+                 double smoothing = 0.99, bool average_integers = false);
+
+/// The smoothing by which what is half_life old counts half, 2^(-update_interval / half_life).
+/// Throws c10::Error (ValueError) unless both have one unit and half_life is above 0.
+double ema_smoothing(Time half_life, Time update_interval);
+
+/// The smoothing `step` steps after averaging began, which rises from 0 to `decay`:
+/// `1 - (1 + step / gamma)^(-power)`, not below min_decay nor above decay; 0 at step 0.
+///
+/// Throws c10::Error (ValueError) unless gamma and power are above 0.
+/// Source: timm, `ModelEmaV3.get_decay`.
+double ema_warmup(std::int64_t step, double decay, double min_decay = 0, double gamma = 1,
+                  double power = 2.0 / 3.0);
+
+}  // namespace functional
+}  // namespace tutti
 
 /// EMA: exponentially averaged weights for evaluation and checkpoints.
 namespace tutti {

@@ -3,6 +3,170 @@
 
 #include <tutti/algorithms/ema.hpp>
 
+namespace tutti::functional {
+
+TUTTI_INLINE EMAParameters::EMAParameters(const torch::nn::Module& model, bool exclude_buffers,
+                                          const dist::Sharding* sharding)
+    : exclude_buffers_(exclude_buffers) {
+  for (auto& [name, weight] : ::tutti::detail::weights_of(model, /*trainable=*/true, sharding)) {
+    names_.push_back(name);
+    stored_.push_back(weight.detach().clone());
+    weights_.push_back(weight);
+  }
+  note_copied(model);
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    lists_.add(stored_[i], weights_[i], copied_[i] != 0);
+  }
+  version_ = next_version();
+}
+
+TUTTI_INLINE void EMAParameters::note_copied(const torch::nn::Module& model) {
+  copied_.assign(names_.size(), 0);
+  if (!exclude_buffers_) {
+    return;
+  }
+  const auto buffers = model.named_buffers();
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    copied_[i] = buffers.contains(names_[i]) ? 1 : 0;
+  }
+}
+
+TUTTI_INLINE EMAParameters::EMAParameters(
+    const torch::nn::Module& model, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+    bool exclude_buffers)
+    : exclude_buffers_(exclude_buffers) {
+  for (const auto& [name, tensor] : tensors) {
+    names_.push_back(name);
+    stored_.push_back(tensor);
+  }
+  weights_.resize(names_.size());
+  link(model);
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    at::Tensor stored = weights_[i].detach().clone();
+    stored_[i] = stored.copy_(stored_[i]);
+  }
+  link(model);
+}
+
+TUTTI_INLINE void EMAParameters::cut(const torch::nn::Module& model,
+                                     const dist::Sharding& sharding) {
+  const auto now = ::tutti::detail::tensors_by_name(model);
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    if (const auto found = now.find(names_[i]); found != now.end()) {
+      stored_[i] = ::tutti::detail::part_of(sharding, found->second, stored_[i]);
+    }
+  }
+  link(model, &sharding);
+}
+
+TUTTI_INLINE void EMAParameters::link(const torch::nn::Module& model,
+                                      const dist::Sharding* sharding) {
+  const auto now = ::tutti::detail::tensors_by_name(model, sharding);
+  lists_ = {};
+  note_copied(model);
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    const auto found = now.find(names_[i]);
+    TUTTI_CHECK(found != now.end(), "EMA: the model has no tensor \"", names_[i], "\", ",
+                "of which there is an average; replace layers before averaging starts, and "
+                "resume with the same model");
+    TUTTI_CHECK(found->second.sizes() == stored_[i].sizes(), "EMA: \"", names_[i], "\" is ",
+                found->second.sizes(), " in the model, expected ", stored_[i].sizes(),
+                " as its average is; replace layers before averaging starts");
+    weights_[i] = found->second;
+    lists_.add(stored_[i], weights_[i], copied_[i] != 0);
+  }
+  version_ = next_version();
+  done_.clear();
+  rest_known_.clear();
+}
+
+TUTTI_INLINE void EMAParameters::join(optim::FusedStep& fused, double smoothing) {
+  if (smoothing < 0.5) {
+    return;  // rounds otherwise there
+  }
+  done_.assign(names_.size(), 0);
+  joined_ = true;
+  fused.averaging = {.averages = &stored_,
+                     .weights = &weights_,
+                     .version = version_,
+                     .smoothing = smoothing,
+                     .done = &done_};
+}
+
+TUTTI_INLINE void EMAParameters::finish_update(double smoothing, bool average_integers) {
+  if (joined_) {
+    rest().update(smoothing, average_integers);
+    done_.assign(done_.size(), 0);
+    joined_ = false;
+  } else {
+    update(smoothing, average_integers);
+  }
+}
+
+TUTTI_INLINE void EMAParameters::copy_to(torch::nn::Module& model) const {
+  EMAParameters other = *this;
+  other.link(model);
+  const c10::AutoGradMode no_grad(false);
+  for (std::size_t i = 0; i < stored_.size(); ++i) {
+    other.weights_[i].copy_(stored_[i]);
+  }
+}
+
+TUTTI_INLINE const ::tutti::detail::AverageLists& EMAParameters::rest() {
+  if (rest_known_ != done_) {
+    rest_known_ = done_;
+    rest_ = {};
+    for (std::size_t i = 0; i < done_.size(); ++i) {
+      if (done_[i] == 0) {
+        rest_.add(stored_[i], weights_[i], copied_[i] != 0);
+      }
+    }
+  }
+  return rest_;
+}
+
+TUTTI_INLINE void compute_ema(const torch::nn::Module& model, EMAParameters& ema_model,
+                              double smoothing, bool average_integers) {
+  ema_model.link(model);
+  ema_model.update(smoothing, average_integers);
+}
+
+TUTTI_INLINE void compute_ema(const torch::nn::Module& model, torch::nn::Module& ema_model,
+                              double smoothing, bool average_integers) {
+  TUTTI_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, "EMA: smoothing is ", smoothing,
+                    ", expected a number from 0 to 1");
+  const auto weights = ::tutti::detail::tensors_by_name(model);
+  ::tutti::detail::AverageLists lists;
+  for (auto& [name, average] : ::tutti::detail::weights_of(ema_model, /*trainable=*/false)) {
+    if (const auto found = weights.find(name); found != weights.end()) {
+      lists.add(average.detach(), found->second);
+    }
+  }
+  lists.update(smoothing, average_integers);
+}
+
+TUTTI_INLINE double ema_smoothing(Time half_life, Time update_interval) {
+  TUTTI_CHECK_VALUE(half_life.unit() == update_interval.unit(), "EMA: half_life is ",
+                    to_string(half_life), " and update_interval ", to_string(update_interval),
+                    ", expected both in ba or both in ep");
+  TUTTI_CHECK_VALUE(half_life.value() > 0, "EMA: half_life is ", to_string(half_life),
+                    ", expected more than 0");
+  return std::exp2(-update_interval.value() / half_life.value());
+}
+
+TUTTI_INLINE double ema_warmup(std::int64_t step, double decay, double min_decay, double gamma,
+                               double power) {
+  TUTTI_CHECK_VALUE(gamma > 0 && power > 0, "EMA: warmup_gamma is ", gamma, " and warmup_power ",
+                    power, ", expected more than 0");
+  if (step <= 0) {
+    return 0;
+  }
+  const double risen = 1 - std::pow(1 + static_cast<double>(step) / gamma, -power);
+  return std::max(std::min(risen, decay), min_decay);
+}
+
+}  // namespace tutti::functional
+
 namespace tutti {
 
 TUTTI_INLINE bool EMA::due(const State& state) const {

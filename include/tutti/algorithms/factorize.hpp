@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include <tutti/algorithms/detail/optimizer_state_migration.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
@@ -20,9 +21,66 @@
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
 #include <tutti/nn/factorized.hpp>
+#include <tutti/nn/optimizers.hpp>
 #include <tutti/nn/surgery.hpp>
+#include <tutti/optim/sgd.hpp>
 
 #include <ATen/ops/linalg_pinv.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/sgd.h>
+
+// Optimizer state that goes on when a parameter gives way to others.
+
+namespace tutti::detail {
+
+/// How what an optimizer remembers of gradients follows a change of variables: `linear` for sums of
+/// gradients, `square` for sums of their squares.
+struct StateMapping {
+  std::function<at::Tensor(const at::Tensor&)> linear;
+  std::function<at::Tensor(const at::Tensor&)> square;
+
+  /// The parameter is another, the numbers are the same.
+  static StateMapping unchanged();
+
+  /// The new parameter's gradient is `left * gradient * right`, of the parameter as a matrix; the
+  /// squares follow as if its numbers were independent. shape: of the new parameter.
+  static StateMapping product(const at::Tensor& left, const at::Tensor& right,
+                              at::IntArrayRef shape);
+};
+
+/// Changes `state`, a copy, to that of `parameter`. False for optimizers that are not known.
+bool map_state(torch::optim::OptimizerParamState& state, const at::Tensor& parameter,
+               const StateMapping& how);
+
+/// Carries optimizer state over a surgery: capture() before it, restore() after it.
+class OptimizerStateMigration {
+ public:
+  explicit OptimizerStateMigration(surgery::Optimizers optimizers)
+      : optimizers_(std::move(optimizers)) {}
+
+  /// `after` will take over from `before`.
+  void capture(const at::Tensor& before, const at::Tensor& after, const StateMapping& how);
+
+  /// Puts `after` into the place of `before` in every group, for surgery by hand.
+  void replace(const at::Tensor& before, const at::Tensor& after);
+
+  /// Hands out what was noted.
+  void restore();
+
+ private:
+  struct Noted {
+    torch::optim::Optimizer* optimizer;
+    at::Tensor parameter;
+    std::unique_ptr<torch::optim::OptimizerParamState> state;
+  };
+
+  surgery::Optimizers optimizers_;
+  std::vector<Noted> noted_;
+};
+
+}  // namespace tutti::detail
 
 /// Factorize: wide layers as products of two thinner ones.
 namespace tutti {

@@ -3,6 +3,88 @@
 
 #include <tutti/algorithms/factorize.hpp>
 
+namespace tutti::detail {
+
+TUTTI_INLINE StateMapping StateMapping::unchanged() {
+  const auto same = [](const at::Tensor& t) { return t; };
+  return {same, same};
+}
+
+TUTTI_INLINE StateMapping StateMapping::product(const at::Tensor& left, const at::Tensor& right,
+                                                at::IntArrayRef shape) {
+  const auto map = [shape = shape.vec()](const at::Tensor& l, const at::Tensor& r) {
+    return [l, r, shape](const at::Tensor& t) {
+      at::Tensor y = t.flatten(1);
+      y = l.defined() ? l.to(y.scalar_type()).matmul(y) : y;
+      y = r.defined() ? y.matmul(r.to(y.scalar_type())) : y;
+      return y.reshape(shape).contiguous();
+    };
+  };
+  const auto squared = [](const at::Tensor& t) { return t.defined() ? t.square() : t; };
+  return {map(left, right), map(squared(left), squared(right))};
+}
+
+TUTTI_INLINE bool map_state(torch::optim::OptimizerParamState& state, const at::Tensor& parameter,
+                            const StateMapping& how) {
+  const auto moved = [](const at::Tensor& t, const auto& f) { return t.defined() ? f(t) : t; };
+  const auto adam = [&](auto& s) {
+    s.exp_avg(moved(s.exp_avg(), how.linear));
+    s.exp_avg_sq(moved(s.exp_avg_sq(), how.square));
+    s.max_exp_avg_sq(moved(s.max_exp_avg_sq(), how.square));
+  };
+  if (auto* own = dynamic_cast<optim::ParameterState*>(&state)) {
+    own->parameter = parameter;
+    own->buffers = {moved(own->buffers[0], how.linear), moved(own->buffers[1], how.square),
+                    moved(own->buffers[2], how.square)};
+  } else if (auto* sgd = dynamic_cast<torch::optim::SGDParamState*>(&state)) {
+    sgd->momentum_buffer(moved(sgd->momentum_buffer(), how.linear));
+  } else if (auto* plain = dynamic_cast<torch::optim::AdamParamState*>(&state)) {
+    adam(*plain);
+  } else if (auto* decoupled = dynamic_cast<torch::optim::AdamWParamState*>(&state)) {
+    adam(*decoupled);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+TUTTI_INLINE void OptimizerStateMigration::capture(const at::Tensor& before,
+                                                   const at::Tensor& after,
+                                                   const StateMapping& how) {
+  const c10::AutoGradMode no_grad(false);
+  for (torch::optim::Optimizer* optimizer : optimizers_) {
+    const auto found = optimizer->state().find(before.unsafeGetTensorImpl());
+    if (found == optimizer->state().end()) {
+      continue;
+    }
+    std::unique_ptr<torch::optim::OptimizerParamState> state = found->second->clone();
+    if (map_state(*state, after, how)) {
+      noted_.push_back({optimizer, after, std::move(state)});
+    }
+  }
+}
+
+TUTTI_INLINE void OptimizerStateMigration::replace(const at::Tensor& before,
+                                                   const at::Tensor& after) {
+  for (torch::optim::Optimizer* optimizer : optimizers_) {
+    for (auto& group : optimizer->param_groups()) {
+      for (at::Tensor& parameter : group.params()) {
+        parameter = parameter.is_same(before) ? after : parameter;
+      }
+    }
+    optimizer->state().erase(before.unsafeGetTensorImpl());
+  }
+}
+
+TUTTI_INLINE void OptimizerStateMigration::restore() {
+  for (auto& [optimizer, parameter, state] : noted_) {
+    optimizer->state()[parameter.unsafeGetTensorImpl()] = std::move(state);
+  }
+  noted_.clear();
+}
+
+}  // namespace tutti::detail
+
 namespace tutti {
 
 TUTTI_INLINE void Factorize::apply(Init, State& state) const {

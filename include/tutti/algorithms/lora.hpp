@@ -15,7 +15,6 @@
 #include <vector>
 
 #include <tutti/algorithms/detail/adapter_config.hpp>
-#include <tutti/algorithms/detail/adapter_file.hpp>
 #include <tutti/algorithms/detail/lora_targets.hpp>
 #include <tutti/algorithms/detail/saved_modules.hpp>
 #include <tutti/checkpoint/folder.hpp>

@@ -5,6 +5,43 @@
 
 namespace tutti::detail {
 
+TUTTI_INLINE void expect_images(const at::Tensor& input) {
+  TUTTI_CHECK_VALUE(input.dim() == 4, "ProgressiveResizing: the input is ", input.sizes(),
+                    ", expected images [N, C, H, W]");
+}
+
+TUTTI_INLINE at::Tensor Shrink::piece(const at::Tensor& x, at::IntArrayRef input, std::int64_t top,
+                                      std::int64_t left) const {
+  const std::int64_t rows = along(x.size(-2), height_, input[2]);
+  const std::int64_t columns = along(x.size(-1), width_, input[3]);
+  const std::int64_t first_row = std::min(top * x.size(-2) / input[2], x.size(-2) - rows);
+  const std::int64_t first_column = std::min(left * x.size(-1) / input[3], x.size(-1) - columns);
+  return x.narrow(-2, first_row, rows)
+      .narrow(-1, first_column, columns)
+      .contiguous(x.suggest_memory_format());
+}
+
+TUTTI_INLINE Indices Shrink::sources(std::int64_t from, std::int64_t to) const {
+  Indices out(static_cast<std::size_t>(to));
+  const auto step = static_cast<float>(1 / scale_.value_or(1));
+  for (std::int64_t i = 0; i < to; ++i) {
+    out[static_cast<std::size_t>(i)] =
+        scale_ ? std::min(static_cast<std::int64_t>(std::floor(static_cast<float>(i) * step)),
+                          from - 1)
+               : i * from / to;
+  }
+  return out;
+}
+
+TUTTI_INLINE std::int64_t Shrink::along(std::int64_t side, std::int64_t to,
+                                        std::int64_t from) const {
+  return scale_ ? static_cast<std::int64_t>(static_cast<double>(side) * *scale_) : side * to / from;
+}
+
+}  // namespace tutti::detail
+
+namespace tutti::detail {
+
 TUTTI_INLINE at::Tensor scale_images(const at::Tensor& x, const Shrink& to, Interpolation how) {
   const std::array<std::int64_t, 2> size{to.height(), to.width()};
   switch (how) {

@@ -5,17 +5,22 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <numbers>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/optim/optimizer.h>
 
-#include <tutti/algorithms/detail/batch_statistics.hpp>
-#include <tutti/algorithms/detail/weight_mean.hpp>
+#include <tutti/algorithms/detail/averages.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>
 #include <tutti/core/detail/throw.hpp>
@@ -26,6 +31,130 @@
 #include <tutti/core/validate.hpp>
 #include <tutti/optim/averages.hpp>
 #include <tutti/optim/cyclic.hpp>
+
+// The functional form of SWA; include <tutti/algorithms/swa.hpp>.
+
+namespace tutti::functional {
+
+/// The mean of a model's weights over several moments of its training, each counting the same.
+///
+///     functional::WeightMean mean;
+///     for (...) { train_an_epoch(); mean.update(*model); }
+///     mean.copy_to(*model);
+///
+/// Parameters are averaged where they are, on their device and in their type; buffers are copied
+/// from the latest model. Tied tensors are averaged once.
+/// Source: Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization",
+/// UAI 2018, algorithm 1; PyTorch, `torch.optim.swa_utils.AveragedModel`.
+class WeightMean {
+ public:
+  /// Takes the present weights in: the first are copied, then `a += (w - a) / (n + 1)`.
+  ///
+  /// average_buffers: floating buffers, such as running statistics, are averaged too. sharding: of
+  /// the model; set, its shards stand for the parameters.
+  /// Throws c10::Error when the model has other tensors than in the calls before.
+  void update(const torch::nn::Module& model, bool average_buffers = false,
+              const dist::Sharding* sharding = nullptr);
+
+  /// Copies the mean into the model's tensors; parameters that require no gradient keep what they
+  /// have. sharding: as above; after_step() has to follow on it. Throws c10::Error when the model
+  /// has other tensors.
+  void copy_to(const torch::nn::Module& model, const dist::Sharding* sharding = nullptr) const;
+
+  /// Keeps this rank's parts of the mean: the model has been sharded.
+  void cut(const torch::nn::Module& model, const dist::Sharding& sharding);
+
+  /// How many moments are in the mean.
+  [[nodiscard]] std::int64_t count() const { return count_; }
+
+  /// The mean by name; empty before the first update.
+  [[nodiscard]] const std::vector<std::pair<std::string, at::Tensor>>& means() const {
+    return means_;
+  }
+
+  void save(Archive& archive) const;
+  void load(const Archive& archive);
+
+ private:
+  static std::unordered_set<const void*> buffers_of(const torch::nn::Module& model) {
+    std::unordered_set<const void*> out;
+    for (const at::Tensor& buffer : model.buffers()) {
+      out.insert(buffer.unsafeGetTensorImpl());
+    }
+    return out;
+  }
+
+  void check(const ::tutti::detail::NamedTensorList& weights) const;
+
+  std::vector<std::pair<std::string, at::Tensor>> means_;
+  std::int64_t count_ = 0;
+};
+
+}  // namespace tutti::functional
+
+namespace tutti::detail {
+
+// Everything but the batch normalisation of a model in eval mode, and that with statistics that are
+// plain means over the batches seen; all is as before on destruction, except the statistics.
+class StatisticsOnly {
+ public:
+  explicit StatisticsOnly(torch::nn::Module& model) {
+    for (const auto& module : model.modules()) {
+      modes_.emplace_back(module, module->is_training());
+    }
+    model.eval();
+    for (const auto& [module, mode] : modes_) {
+      found_ = begin<torch::nn::BatchNorm1dImpl>(*module) ||
+               begin<torch::nn::BatchNorm2dImpl>(*module) ||
+               begin<torch::nn::BatchNorm3dImpl>(*module) || found_;
+    }
+  }
+  StatisticsOnly(const StatisticsOnly&) = delete;
+  StatisticsOnly& operator=(const StatisticsOnly&) = delete;
+  ~StatisticsOnly() {
+    for (const auto& [module, mode] : modes_) {
+      end<torch::nn::BatchNorm1dImpl>(*module);
+      end<torch::nn::BatchNorm2dImpl>(*module);
+      end<torch::nn::BatchNorm3dImpl>(*module);
+    }
+    for (const auto& [module, mode] : modes_) {
+      module->train(mode);  // also sets the module's children, which come later here
+    }
+  }
+
+  // The model has batch normalisation.
+  explicit operator bool() const { return found_; }
+
+ private:
+  template <class Norm>
+  bool begin(torch::nn::Module& module) {
+    auto* norm = dynamic_cast<Norm*>(&module);
+    if (norm == nullptr || !norm->options.track_running_stats()) {
+      return false;
+    }
+    momenta_.push_back(norm->options.momentum());
+    norm->options.momentum(std::nullopt);
+    norm->reset_running_stats();
+    norm->train();
+    return true;
+  }
+  template <class Norm>
+  void end(torch::nn::Module& module) {
+    auto* norm = dynamic_cast<Norm*>(&module);
+    if (norm != nullptr && norm->options.track_running_stats()) {
+      norm->options.momentum(momenta_[next_++]);
+    }
+  }
+
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
+  std::vector<std::optional<double>> momenta_;
+  std::size_t next_ = 0;
+  bool found_ = false;
+};
+
+bool has_batch_statistics(const torch::nn::Module& model);
+
+}  // namespace tutti::detail
 
 /// SWA: the mean of the weights of a run's last part.
 namespace tutti {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <tutti/callbacks/detail/clock_unit.hpp>
-#include <tutti/callbacks/detail/cuda_driver.hpp>
 #include <tutti/callbacks/detail/device_flops.hpp>
 #include <tutti/config.hpp>
 #include <tutti/core/archive.hpp>

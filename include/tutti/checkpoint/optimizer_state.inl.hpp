@@ -5,6 +5,61 @@
 
 namespace tutti::checkpoint::detail {
 
+TUTTI_INLINE void FieldSaver::operator()(const char* name,
+                                         const std::vector<at::Tensor>& value) const {
+  Archive& list = archive.child(name);
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    (*this).at(list, i, value[i]);
+  }
+}
+
+TUTTI_INLINE void FieldSaver::at(Archive& list, std::size_t i, const at::Tensor& tensor) {
+  if (tensor.defined()) {
+    list.put(std::to_string(i), tensor.detach());
+  } else {
+    list.put(std::to_string(i), "undefined");
+  }
+}
+
+TUTTI_INLINE void FieldLoader::operator()(const char* name,
+                                          std::tuple<double, double>& value) const {
+  const auto pair = archive.get<std::vector<double>>(name);
+  TUTTI_CHECK(pair.size() == 2, "checkpoint: '", archive.path(), "/", name, "' has ", pair.size(),
+              " values, expected 2");
+  value = {pair[0], pair[1]};
+}
+
+TUTTI_INLINE void FieldLoader::operator()(const char* name, std::vector<at::Tensor>& value) const {
+  const Archive& list = archive.child(name);
+  value.clear();
+  for (const auto& entry : list.entries()) {
+    const bool undefined = entry.kind() == "text";
+    value.push_back(undefined ? at::Tensor() : own(list.tensor(entry.name)));
+  }
+}
+
+TUTTI_INLINE const OptimizerKind* torch_optimizer(const torch::optim::Optimizer& optimizer) {
+  namespace to = torch::optim;
+  static const OptimizerKind kinds[] = {
+      kind<to::SGD, to::SGDOptions, to::SGDParamState>("torch::optim::SGD"),
+      kind<to::Adam, to::AdamOptions, to::AdamParamState>("torch::optim::Adam"),
+      kind<to::AdamW, to::AdamWOptions, to::AdamWParamState>("torch::optim::AdamW"),
+      kind<to::RMSprop, to::RMSpropOptions, to::RMSpropParamState>("torch::optim::RMSprop"),
+      kind<to::Adagrad, to::AdagradOptions, to::AdagradParamState>("torch::optim::Adagrad"),
+      kind<to::LBFGS, to::LBFGSOptions, to::LBFGSParamState>("torch::optim::LBFGS"),
+  };
+  for (const auto& known : kinds) {
+    if (known.type == typeid(optimizer)) {
+      return &known;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace tutti::checkpoint::detail
+
+namespace tutti::checkpoint::detail {
+
 TUTTI_INLINE std::vector<at::Tensor> flat_parameters(const Optimizer& optimizer) {
   std::vector<at::Tensor> out;
   for (const auto& group : optimizer.param_groups()) {

@@ -22,7 +22,6 @@
 #include <tutti/config.hpp>
 #include <tutti/core/batch.hpp>
 #include <tutti/core/detail/throw.hpp>
-#include <tutti/data/detail/csv_parser.hpp>
 #include <tutti/data/detail/file_reader.hpp>
 
 /// Tables in text files: a line for each example, values with a separator between them.

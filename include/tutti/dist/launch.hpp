@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,11 +28,26 @@
 #include <tutti/dist/detail/child.hpp>
 #include <tutti/dist/detail/door.hpp>
 #include <tutti/dist/detail/guard.hpp>
-#include <tutti/dist/detail/launching.hpp>
 #include <tutti/dist/detail/meeting.hpp>
 #include <tutti/dist/detail/restarts.hpp>
 #include <tutti/dist/detail/run_page.hpp>
 #include <tutti/dist/detail/watch.hpp>
+
+// What a launcher fills in and looks up before it starts anything.
+
+namespace tutti::dist::detail {
+
+void refuse_unless(bool holds, const std::string& what);
+
+/// A port of this machine that nobody listens on.
+int free_port();
+
+/// `text` with "$NAME" and "${NAME}" replaced where there is such a variable, and a leading "~".
+std::string expanded(std::string_view text, const std::map<std::string, std::string>& with);
+
+std::string file_of(std::string pattern, const std::map<std::string, std::string>& where);
+
+}  // namespace tutti::dist::detail
 
 /// Starts the processes of a run on this machine; the program `tutti-run` is launch() and its
 /// options. LibTorch-free.

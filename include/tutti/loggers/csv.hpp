@@ -1,17 +1,89 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <charconv>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
-#include <tutti/loggers/detail/csv_table.hpp>
 #include <tutti/loggers/run_path.hpp>
+
+namespace tutti::detail {
+
+// A CSV file of numbers that grows by a row for each step, and by columns as they come.
+//
+// The last row may still change, so it is written again with every flush(). A new column makes the
+// file anew, through a second one that takes its name. A write that fails (a full disk, a lost
+// share) warns once, and is tried again with the next. No function throws but open() and begin().
+class CsvTable {
+ public:
+  CsvTable() = default;
+  CsvTable(CsvTable&& other) noexcept { *this = std::move(other); }
+  CsvTable& operator=(CsvTable&& other) noexcept;
+  ~CsvTable() { close(); }
+
+  // Makes the folders and the file. who: named in messages. Throws c10::Error with the system's
+  // reason.
+  void open(std::string who, const std::string& path);
+
+  // A run that goes on keeps the rows up to its step, and goes on with that of the step itself; a
+  // new one empties the file with `overwrite`. Throws c10::Error when there is something in it
+  // otherwise, or when it is no such table.
+  void begin(std::int64_t step, bool overwrite);
+
+  [[nodiscard]] bool is_open() const { return fd_ >= 0; }
+  [[nodiscard]] bool has_begun() const { return begun_; }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+  // Sets a cell; the rows before are written when the step is another than the last one.
+  void set(std::int64_t step, std::string_view column, double value);
+
+  // Writes the last row, as far as it is known.
+  void flush();
+
+  // flush(), and to the disk.
+  void sync();
+
+  void close();
+
+ private:
+  struct Row {
+    std::int64_t step = 0;
+    std::vector<std::optional<double>> cells;  // of the columns but the step
+    bool changed = false;
+  };
+
+  static std::vector<std::string> split(std::string_view line);
+  static std::string quoted(std::string_view text);
+  static void append(std::string& text, double value);
+
+  [[nodiscard]] std::string header() const;
+  [[nodiscard]] std::string line(const Row& row) const;
+  [[nodiscard]] std::string content() const;
+  void remake();
+  bool put(int fd, std::string_view text, std::int64_t at);
+  void complain(int reason);
+
+  std::string who_;
+  std::string path_;
+  std::vector<std::string> columns_;
+  std::size_t written_columns_ = 0;  // of the header in the file
+  Row row_;
+  std::int64_t row_at_ = 0;  // where the last row begins in the file
+  int fd_ = -1;
+  bool begun_ = false;
+  bool failing_ = false;
+};
+
+}  // namespace tutti::detail
 
 namespace tutti {
 

@@ -1,20 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include <tutti/config.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
 #include <tutti/loggers/detail/log_file.hpp>
-#include <tutti/loggers/detail/viewer_process.hpp>
 #include <tutti/loggers/run_path.hpp>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char** environ;
+
+namespace tutti::detail {
+
+// The program tutti-dashboard, started by a run and told by a pipe how long that lives.
+//
+// A process of its own: it is there when the run has crashed, its work is not the run's, and a
+// program that trains needs no HTTP library.
+class ViewerProcess {
+ public:
+  ViewerProcess() = default;
+  ViewerProcess(ViewerProcess&& other) noexcept { *this = std::move(other); }
+  ViewerProcess& operator=(ViewerProcess&& other) noexcept {
+    stop();
+    child_ = std::exchange(other.child_, -1);
+    life_ = std::exchange(other.life_, -1);
+    return *this;
+  }
+  ~ViewerProcess() { stop(); }
+
+  // Where the program is: TUTTI_DASHBOARD of the environment, beside this program, in the folder
+  // above or its bin, on the PATH; empty: nowhere.
+  static std::string find();
+
+  // Starts it and waits for its first line, for five seconds at most.
+  // Returns that line; when nothing came an empty one, and `problem` says why.
+  std::string start(const std::string& program, const std::vector<std::string>& arguments,
+                    std::string& problem);
+
+  // Lets it go; it ends by itself once nobody looks.
+  void stop();
+
+ private:
+  pid_t child_ = -1;
+  int life_ = -1;  // its stdin
+};
+
+}  // namespace tutti::detail
 
 namespace tutti {
 

@@ -23,6 +23,124 @@
 #include <tutti/loggers/detail/png.hpp>
 #include <tutti/loggers/detail/run_record.hpp>
 
+namespace tutti::detail {
+
+TUTTI_INLINE std::string ViewerProcess::find() {
+  const char* told = std::getenv("TUTTI_DASHBOARD");
+  if (told != nullptr && *told != '\0') {
+    return told;
+  }
+  const auto runs = [](const std::filesystem::path& path) {
+    std::error_code error;
+    return std::filesystem::is_regular_file(path, error) && ::access(path.c_str(), X_OK) == 0;
+  };
+  std::error_code error;
+  const auto here = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  std::vector<std::filesystem::path> folders;
+  if (!error) {
+    folders = {here, here.parent_path(), here.parent_path() / "bin"};
+  }
+  const char* path = std::getenv("PATH");
+  std::string_view rest = path != nullptr ? path : "";
+  while (!rest.empty()) {
+    const auto end = std::min(rest.find(':'), rest.size());
+    if (end > 0) {  // an empty entry is the working directory, which nobody means
+      folders.emplace_back(rest.substr(0, end));
+    }
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  for (const auto& folder : folders) {
+    if (runs(folder / "tutti-dashboard")) {
+      return (folder / "tutti-dashboard").string();
+    }
+  }
+  return {};
+}
+
+TUTTI_INLINE std::string ViewerProcess::start(const std::string& program,
+                                              const std::vector<std::string>& arguments,
+                                              std::string& problem) {
+  stop();
+  std::array<int, 2> life{-1, -1};
+  std::array<int, 2> words{-1, -1};
+  if (::pipe2(life.data(), O_CLOEXEC) != 0 || ::pipe2(words.data(), O_CLOEXEC) != 0) {
+    problem = std::strerror(errno);
+    for (const int fd : {life[0], life[1]}) {
+      if (fd >= 0) {
+        ::close(fd);
+      }
+    }
+    return {};
+  }
+  std::vector<char*> words_of_command{const_cast<char*>(program.c_str())};
+  for (const std::string& argument : arguments) {
+    words_of_command.push_back(const_cast<char*>(argument.c_str()));
+  }
+  words_of_command.push_back(nullptr);
+
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_adddup2(&files, life[0], STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&files, words[1], STDOUT_FILENO);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigset_t all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  // A session of its own: Ctrl-C is for the run.
+  posix_spawnattr_setflags(
+      &attributes,
+      static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID));
+  const int refused = ::posix_spawn(&child_, program.c_str(), &files, &attributes,
+                                    words_of_command.data(), environ);
+  posix_spawn_file_actions_destroy(&files);
+  posix_spawnattr_destroy(&attributes);
+  ::close(life[0]);
+  ::close(words[1]);
+  life_ = life[1];
+  std::string text;
+  if (refused != 0) {
+    child_ = -1;
+    problem = std::strerror(refused);
+  } else {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    std::array<char, 512> piece{};
+    while (text.find('\n') == std::string::npos && std::chrono::steady_clock::now() < until) {
+      pollfd end{words[0], POLLIN, 0};
+      if (::poll(&end, 1, 100) <= 0) {
+        continue;
+      }
+      const ssize_t got = ::read(words[0], piece.data(), piece.size());
+      if (got <= 0) {
+        break;
+      }
+      text.append(piece.data(), static_cast<std::size_t>(got));
+    }
+    const auto end = text.find('\n');
+    problem = end == std::string::npos ? "it said nothing" : "";
+    text.resize(end == std::string::npos ? 0 : end);
+  }
+  ::close(words[0]);
+  if (text.empty()) {
+    stop();
+  }
+  return text;
+}
+
+TUTTI_INLINE void ViewerProcess::stop() {
+  if (life_ >= 0) {
+    ::close(std::exchange(life_, -1));
+  }
+  if (child_ > 0) {
+    ::waitpid(std::exchange(child_, -1), nullptr, WNOHANG);
+  }
+}
+
+}  // namespace tutti::detail
+
 namespace tutti {
 
 TUTTI_INLINE void Dashboard::validate() const {

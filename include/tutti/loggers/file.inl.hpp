@@ -3,6 +3,114 @@
 
 #include <tutti/loggers/file.hpp>
 
+namespace tutti::detail {
+
+TUTTI_INLINE void Capture::start(int file, bool out, bool err) {
+  stop();
+  if (file < 0) {
+    return;
+  }
+  take(streams_[0], out, STDOUT_FILENO);
+  take(streams_[1], err, STDERR_FILENO);
+  if (streams_[0].saved < 0 && streams_[1].saved < 0) {
+    return;
+  }
+  std::fflush(stdout);
+  child_ = ::fork();
+  if (child_ == 0) {
+    copy(file);
+  }
+  if (child_ < 0) {
+    TORCH_WARN("FileLogger: cannot capture stdout and stderr: ", std::strerror(errno));
+  }
+  for (Stream& stream : streams_) {
+    if (stream.saved >= 0) {
+      if (child_ > 0) {
+        ::dup2(stream.pipe[1], stream.number);
+      }
+      ::close(stream.pipe[0]);
+      ::close(stream.pipe[1]);
+    }
+  }
+}
+
+TUTTI_INLINE void Capture::stop() {
+  if (child_ > 0) {
+    std::fflush(stdout);
+    std::fflush(stderr);
+  }
+  for (Stream& stream : streams_) {
+    if (stream.saved >= 0) {
+      ::dup2(stream.saved, stream.number);
+      ::close(std::exchange(stream.saved, -1));
+    }
+  }
+  if (child_ > 0) {  // a daemon that still holds the pipe keeps the copier, not us
+    for (int i = 0; i < 500 && ::waitpid(child_, nullptr, WNOHANG) == 0; ++i) {
+      ::usleep(2000);
+    }
+    child_ = -1;
+  }
+}
+
+TUTTI_INLINE void Capture::take(Stream& stream, bool wanted, int number) {
+  if (!wanted || ::isatty(number) == 1 || ::pipe2(stream.pipe.data(), O_CLOEXEC) != 0) {
+    return;
+  }
+  stream.number = number;
+  stream.saved = ::fcntl(number, F_DUPFD_CLOEXEC, 3);
+  if (stream.saved < 0) {  // closed: nothing to pass on to
+    ::close(stream.pipe[0]);
+    ::close(stream.pipe[1]);
+  }
+}
+
+TUTTI_INLINE void Capture::put(int to, const char* text, std::size_t size) {
+  while (size > 0) {
+    const ssize_t done = ::write(to, text, size);
+    if (done < 0 && errno == EINTR) {
+      continue;
+    }
+    if (done <= 0) {
+      return;
+    }
+    text += done;
+    size -= static_cast<std::size_t>(done);
+  }
+}
+
+TUTTI_INLINE void Capture::split(int file, Line& line, std::string_view text) {
+  for (const char c : text) {
+    if (line.size == 0) {
+      line.prefix.copy(line.text.data(), line.prefix.size());
+      line.size = line.prefix.size();
+    }
+    if (c != '\n') {
+      line.text[line.size++] = c;
+    }
+    if (c == '\n' || line.size + 1 == line.text.size()) {
+      line.text[line.size++] = '\n';
+      put(file, line.text.data(), std::exchange(line.size, 0));
+    }
+  }
+}
+
+TUTTI_INLINE void Capture::close_others(int file) const {
+  const auto kept = [&](int fd) {
+    return fd == file || fd == streams_[0].saved || fd == streams_[1].saved ||
+           (streams_[0].saved >= 0 && fd == streams_[0].pipe[0]) ||
+           (streams_[1].saved >= 0 && fd == streams_[1].pipe[0]);
+  };
+  const long most = ::sysconf(_SC_OPEN_MAX);
+  for (int fd = 0; fd < (most > 0 && most < 65536 ? most : 65536); ++fd) {
+    if (!kept(fd)) {
+      ::close(fd);
+    }
+  }
+}
+
+}  // namespace tutti::detail
+
 namespace tutti {
 
 TUTTI_INLINE void FileLogger::validate() const {

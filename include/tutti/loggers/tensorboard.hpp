@@ -1,27 +1,129 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <unistd.h>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/crc.hpp>
+#include <tutti/core/detail/utf8.hpp>
 #include <tutti/core/event.hpp>
+#include <tutti/core/logger.hpp>
 #include <tutti/core/state.hpp>
 #include <tutti/core/validate.hpp>
 #include <tutti/loggers/detail/latest.hpp>
 #include <tutti/loggers/detail/log_file.hpp>
 #include <tutti/loggers/detail/picture_grid.hpp>
-#include <tutti/loggers/detail/tensorboard_events.hpp>
+#include <tutti/loggers/detail/png.hpp>
+#include <tutti/loggers/detail/text.hpp>
 #include <tutti/loggers/run_path.hpp>
+
+namespace tutti::detail {
+
+// A protocol buffer message while it is written: the wire format's three kinds of fields that
+// TensorBoard's messages have. Fields of proto3 with their default value may be left out.
+// Source: protobuf.dev/programming-guides/encoding
+class Message {
+ public:
+  // int32, int64, uint64, bool and enums.
+  Message& number(unsigned field, std::int64_t value) {
+    varint(field << 3);
+    varint(static_cast<std::uint64_t>(value));
+    return *this;
+  }
+  Message& real(unsigned field, double value) {
+    varint(field << 3 | 1);
+    fixed(std::bit_cast<std::uint64_t>(value));
+    return *this;
+  }
+  Message& real(unsigned field, float value) {
+    varint(field << 3 | 5);
+    fixed(std::bit_cast<std::uint32_t>(value));
+    return *this;
+  }
+  // string (which must be UTF-8), bytes, and the bytes of a message.
+  Message& bytes(unsigned field, std::string_view value) {
+    varint(field << 3 | 2);
+    varint(value.size());
+    bytes_ += value;
+    return *this;
+  }
+  Message& message(unsigned field, const Message& value) { return bytes(field, value.bytes_); }
+
+  [[nodiscard]] const std::string& bytes() const { return bytes_; }
+  [[nodiscard]] bool empty() const { return bytes_.empty(); }
+  void clear() { bytes_.clear(); }
+
+ private:
+  void varint(std::uint64_t value) {
+    for (; value >= 0x80; value >>= 7) {
+      bytes_ += static_cast<char>(value | 0x80);
+    }
+    bytes_ += static_cast<char>(value);
+  }
+  template <std::unsigned_integral U>
+  void fixed(U value) {  // little-endian
+    for (std::size_t i = 0; i < sizeof value; ++i) {
+      bytes_ += static_cast<char>(value >> (8 * i));
+    }
+  }
+
+  std::string bytes_;
+};
+
+}  // namespace tutti::detail
+
+// TensorBoard's event files: records that each hold an Event message. The numbers of the fields
+// are those of tensorboard/compat/proto: event, summary, tensor, types; plugins/hparams.
+namespace tutti::detail::tensorboard {
+
+// A record of an event file: length, its CRC, the data, its CRC.
+std::string record(std::string_view data);
+
+// An event without its content. time: seconds since 1970.
+Message event(double time, std::int64_t step);
+
+// The first event of a file.
+inline Message version(double time) {
+  return event(time, 0).bytes(3, "brain.Event:2");
+}
+
+// Tells that what other files have from this step on is from a run that crashed.
+inline Message restart(double time, std::int64_t step) {
+  return event(time, step).message(7, Message().number(1, /*START*/ 1));
+}
+
+// Values of a Summary, of which an event holds any number.
+Message scalar(std::string_view tag, double value);
+Message image(std::string_view tag, const Picture& picture);
+
+// A value that belongs to a plugin, which finds `content` in the metadata.
+Message of_plugin(std::string_view tag, std::string_view plugin, std::string_view content);
+
+// Markdown, shown under "Text".
+Message text(std::string_view tag, std::string_view markdown);
+
+// What the HParams page needs: what a session began with, and how it ended.
+Message session_start(const Config& config, double time);
+Message session_end(bool failed, double time);
+
+// A table as Markdown.
+std::string markdown(const LoggedTable& table);
+
+}  // namespace tutti::detail::tensorboard
 
 namespace tutti {
 

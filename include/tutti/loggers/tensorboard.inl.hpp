@@ -3,6 +3,120 @@
 
 #include <tutti/loggers/tensorboard.hpp>
 
+namespace tutti::detail::tensorboard {
+
+TUTTI_INLINE std::string record(std::string_view data) {
+  const auto little_endian = [](std::uint64_t value, int bytes) {
+    std::string out;
+    for (int i = 0; i < bytes; ++i) {
+      out += static_cast<char>(value >> (8 * i));
+    }
+    return out;
+  };
+  const auto masked = [&](std::string_view text) {
+    const std::uint32_t crc = crc32c(text);
+    return little_endian((crc >> 15 | crc << 17) + 0xA282EAD8U, 4);
+  };
+  const std::string length = little_endian(data.size(), 8);
+  std::string out = length + masked(length);
+  out.append(data);
+  return out + masked(data);
+}
+
+TUTTI_INLINE Message event(double time, std::int64_t step) {
+  Message out;
+  out.real(1, time);
+  if (step != 0) {
+    out.number(2, step);
+  }
+  return out;
+}
+
+TUTTI_INLINE Message scalar(std::string_view tag, double value) {
+  const bool plain = std::ranges::all_of(tag, [](unsigned char c) { return c < 0x80; });
+  Message out;
+  if (plain) {
+    out.bytes(1, tag);
+  } else {
+    out.bytes(1, utf8(tag));
+  }
+  return out.real(2, static_cast<float>(value));
+}
+
+TUTTI_INLINE Message image(std::string_view tag, const Picture& picture) {
+  return Message().bytes(1, tag).message(4, Message()
+                                                .number(1, picture.height)
+                                                .number(2, picture.width)
+                                                .number(3, picture.channels)
+                                                .bytes(4, png(picture)));
+}
+
+TUTTI_INLINE Message of_plugin(std::string_view tag, std::string_view plugin,
+                               std::string_view content) {
+  return Message().bytes(1, tag).message(
+      9, Message().message(1, Message().bytes(1, plugin).bytes(2, content)));
+}
+
+TUTTI_INLINE Message text(std::string_view tag, std::string_view markdown) {
+  const Message shape = Message().message(2, Message().number(1, 1));  // [1]
+  return of_plugin(tag, "text", {})
+      .message(8, Message().number(1, /*DT_STRING*/ 7).message(2, shape).bytes(8, utf8(markdown)));
+}
+
+TUTTI_INLINE Message session_start(const Config& config, double time) {
+  Message session;
+  for (const auto& [name, value] : config) {
+    Message held;  // google.protobuf.Value
+    value.visit([&](const auto& v) {
+      using T = std::decay_t<decltype(v)>;
+      if constexpr (std::is_same_v<T, bool>) {
+        held.number(4, v);
+      } else if constexpr (std::is_same_v<T, std::string>) {
+        held.bytes(3, utf8(v));
+      } else {
+        held.real(2, static_cast<double>(v));
+      }
+    });
+    session.message(1, Message().bytes(1, utf8(name)).message(2, held));
+  }
+  session.real(5, time);
+  return of_plugin("_hparams_/session_start_info", "hparams",
+                   Message().message(3, session).bytes());
+}
+
+TUTTI_INLINE Message session_end(bool failed, double time) {
+  const Message session = Message().number(1, failed ? 2 : 1).real(2, time);
+  return of_plugin("_hparams_/session_end_info", "hparams", Message().message(4, session).bytes());
+}
+
+TUTTI_INLINE std::string markdown(const LoggedTable& table) {
+  const auto row = [](const auto& cells) {
+    std::string out = "|";
+    for (const std::string& cell : cells) {
+      out += ' ';
+      for (const char c : cell) {
+        if (c == '|' || c == '\\') {
+          out += '\\';
+        }
+        out += c == '\n' ? "<br>" : c == '\r' ? "" : std::string(1, c);
+      }
+      out += " |";
+    }
+    return out + "\n";
+  };
+  std::string out = row(table.columns) + "|";
+  for (std::size_t i = 0; i < table.columns.size(); ++i) {
+    out += "---|";
+  }
+  out += "\n";
+  for (const auto& cells : table.rows) {
+    out += row(cells);
+  }
+  return out;
+}
+
+}  // namespace tutti::detail::tensorboard
+
 namespace tutti {
 
 TUTTI_INLINE void TensorBoardLogger::apply(Init, const State& state) {

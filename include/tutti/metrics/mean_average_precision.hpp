@@ -2,9 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,9 +21,64 @@
 
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
-#include <tutti/metrics/detail/coco_evaluation.hpp>
 #include <tutti/metrics/detail/concat_metric.hpp>
 #include <tutti/metrics/detail/task.hpp>
+
+// COCO's evaluation of boxes, on plain numbers: which detection matches which object, and what
+// precision and recall follow. Source: pycocotools, `COCOeval`, for boxes.
+
+namespace tutti::detail::coco {
+
+/// A box by its left upper corner and its size.
+struct Box {
+  double x;
+  double y;
+  double width;
+  double height;
+  [[nodiscard]] double area() const { return width * height; }
+};
+
+struct Detection {
+  Box box;
+  double score;
+  std::int64_t label;
+};
+
+struct Truth {
+  Box box;
+  std::int64_t label;
+  bool crowd;
+  double area;  ///< of the object; decides whether it is small, medium or large
+};
+
+struct Image {
+  std::vector<Detection> detections;
+  std::vector<Truth> truths;
+};
+
+struct Settings {
+  std::vector<double> iou_thresholds;
+  std::vector<double> recall_thresholds;    ///< ascending
+  std::vector<std::size_t> max_detections;  ///< ascending
+  bool one_class = false;                   ///< all labels are one
+};
+
+inline constexpr std::size_t areas = 4;  ///< all, small, medium, large
+inline constexpr std::array<std::array<double, 2>, areas> area_ranges{
+    {{0, 1e10}, {0, 32. * 32}, {32. * 32, 96. * 96}, {96. * 96, 1e10}}};
+
+/// Of one class: averages over recall thresholds, or over nothing. -1 where no object counts.
+struct ClassResult {
+  std::array<std::vector<double>, areas> precision;  ///< by IoU threshold, most detections
+  std::array<std::vector<double>, areas> recall;  ///< by max_detections, mean over IoU thresholds
+};
+
+/// Results by label, of every label that occurs.
+using Results = std::map<std::int64_t, ClassResult>;
+
+Results evaluate(const std::vector<Image>& images, const Settings& settings);
+
+}  // namespace tutti::detail::coco
 
 namespace tutti {
 

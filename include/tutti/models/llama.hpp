@@ -12,18 +12,85 @@
 #include <tutti/models/causal_lm.hpp>
 #include <tutti/models/detail/language.hpp>
 #include <tutti/models/detail/llama_config.hpp>
-#include <tutti/models/detail/llama_layers.hpp>
 #include <tutti/models/pretrained_config.hpp>
 #include <tutti/models/weight_layout.hpp>
 #include <tutti/nn/activation_checkpointing.hpp>
+#include <tutti/nn/attention.hpp>
 #include <tutti/nn/context_length.hpp>
+#include <tutti/nn/dropout.hpp>
 #include <tutti/nn/embedding.hpp>
 #include <tutti/nn/key_value_cache.hpp>
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/rms_norm.hpp>
 #include <tutti/nn/rotary.hpp>
 
+#include <torch/nn/cloneable.h>
 #include <torch/nn/modules/container/modulelist.h>
+
+// The parts of a Llama; include <tutti/models/llama.hpp>.
+
+namespace tutti::models {
+
+/// Causal attention of a layer: fewer heads of keys than of queries, both turned by their position.
+class LlamaAttentionImpl : public torch::nn::Cloneable<LlamaAttentionImpl>,
+                           public nn::HeadedAttention {
+ public:
+  /// layer: which one it is, from 0.
+  LlamaAttentionImpl(const LlamaOptions& options, std::int64_t layer);
+  ~LlamaAttentionImpl() override;
+  void reset() override;
+
+  /// x: [N, T, hidden_size]. Returns the same shape.
+  at::Tensor forward(const at::Tensor& x, const detail::CausalPass& pass);
+
+  nn::Linear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
+  nn::RMSNorm q_norm{nullptr}, k_norm{nullptr};  ///< of each head; qwen3, else empty
+  nn::Dropout dropout{nullptr};                  ///< empty at an attention_dropout of 0
+
+ private:
+  LlamaOptions options_;
+  std::int64_t layer_;
+};
+TORCH_MODULE(LlamaAttention);
+
+/// The feed-forward half of a layer, SwiGLU: `down(act(gate(x)) * up(x))`.
+class LlamaMLPImpl : public torch::nn::Cloneable<LlamaMLPImpl> {
+ public:
+  explicit LlamaMLPImpl(const LlamaOptions& options);
+  ~LlamaMLPImpl() override;
+  void reset() override;
+
+  /// x: [N, T, hidden_size]. Returns the same shape.
+  at::Tensor forward(const at::Tensor& x);
+
+  nn::Linear gate_proj{nullptr}, up_proj{nullptr}, down_proj{nullptr};
+
+ private:
+  LlamaOptions options_;
+};
+TORCH_MODULE(LlamaMLP);
+
+/// One layer: attention, then feed-forward, each on the normalised input and added to it.
+class LlamaDecoderLayerImpl : public torch::nn::Cloneable<LlamaDecoderLayerImpl>, public nn::Block {
+ public:
+  LlamaDecoderLayerImpl(const LlamaOptions& options, std::int64_t layer);
+  ~LlamaDecoderLayerImpl() override;
+  void reset() override;
+
+  /// x: [N, T, hidden_size]. Returns the same shape.
+  at::Tensor forward(const at::Tensor& x, const detail::CausalPass& pass);
+
+  LlamaAttention self_attn{nullptr};
+  LlamaMLP mlp{nullptr};
+  nn::RMSNorm input_layernorm{nullptr}, post_attention_layernorm{nullptr};
+
+ private:
+  LlamaOptions options_;
+  std::int64_t layer_;
+};
+TORCH_MODULE(LlamaDecoderLayer);
+
+}  // namespace tutti::models
 
 /// The Llama family of language models: Llama 1 to 3, Mistral, Qwen 2 and 2.5, Qwen 3.
 ///

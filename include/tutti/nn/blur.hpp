@@ -8,7 +8,6 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/nn/conv.hpp>
-#include <tutti/nn/detail/binomial.hpp>
 #include <tutti/nn/detail/max_pool.hpp>
 #include <tutti/nn/slot.hpp>
 

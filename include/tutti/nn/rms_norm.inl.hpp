@@ -1,13 +1,212 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/core/detail/cpu.hpp>
+#include <tutti/core/detail/parallel.hpp>
+#include <tutti/nn/detail/floats.hpp>
 #include <tutti/nn/rms_norm.hpp>
 
 #include <tutti/core/detail/host_empty.hpp>
 #include <tutti/nn/detail/gradient.hpp>
-#include <tutti/nn/detail/rms_rows.hpp>
 
 #include <ATen/ops/rms_norm.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+// Root mean square normalisation of rows of floats on the CPU, and its gradient: each row is read
+// while it is in the cache, where ATen's operators go through all rows five times.
+namespace tutti::nn::detail {
+
+struct RmsJob {
+  std::int64_t rows = 0, width = 0;
+  const float* x = nullptr;
+  const float* weight = nullptr;  // null: 1
+  float* y = nullptr;
+  float* inverse = nullptr;  // 1 / sqrt(mean of squares + eps) of each row
+  double eps = 0;
+};
+
+struct RmsGradientJob {
+  std::int64_t rows = 0, width = 0;
+  const float* x = nullptr;
+  const float* dy = nullptr;
+  const float* weight = nullptr;  // null: 1
+  const float* inverse = nullptr;
+  float* dx = nullptr;  // null: not wanted
+};
+
+[[gnu::always_inline]] inline float sum_of(const Floats& v) {
+  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
+
+[[gnu::always_inline]] inline float sum_of_squares(const float* x, std::int64_t n) {
+  Floats first{}, second{}, a{}, b{};
+  std::int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    load(a, x + i);
+    load(b, x + i + lanes);
+    first += a * a;
+    second += b * b;
+  }
+  first += second;
+  float sum = sum_of(first);
+  for (; i < n; ++i) {
+    sum += x[i] * x[i];
+  }
+  return sum;
+}
+
+[[gnu::always_inline]] inline void rms_rows(const RmsJob& job, std::int64_t begin,
+                                            std::int64_t end) {
+  const std::int64_t n = job.width;
+  for (std::int64_t row = begin; row < end; ++row) {
+    const float* x = job.x + row * n;
+    float* y = job.y + row * n;
+    const double mean = static_cast<double>(sum_of_squares(x, n)) / static_cast<double>(n);
+    const auto inverse = static_cast<float>(1 / std::sqrt(mean + job.eps));
+    job.inverse[row] = inverse;
+    std::int64_t i = 0;
+    Floats v{}, w{};
+    for (; i + lanes <= n; i += lanes) {
+      load(v, x + i);
+      v *= inverse;
+      if (job.weight != nullptr) {
+        load(w, job.weight + i);
+        v *= w;
+      }
+      store(y + i, v);
+    }
+    for (; i < n; ++i) {
+      y[i] = x[i] * inverse * (job.weight != nullptr ? job.weight[i] : 1.0F);
+    }
+  }
+}
+
+// dx of rows [begin, end), and the sum over them of dy * x * inverse, added to `dweight` unless
+// that is null.
+[[gnu::always_inline]] inline void rms_gradient_rows(const RmsGradientJob& job, std::int64_t begin,
+                                                     std::int64_t end, float* dweight) {
+  const std::int64_t n = job.width;
+  const auto weight = [&](std::int64_t i) { return job.weight != nullptr ? job.weight[i] : 1.0F; };
+  for (std::int64_t row = begin; row < end; ++row) {
+    const float* x = job.x + row * n;
+    const float* dy = job.dy + row * n;
+    const float inverse = job.inverse[row];
+    Floats sums{}, v{}, g{}, w{}, d{};
+    float sum = 0;
+    std::int64_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+      load(v, x + i);
+      load(g, dy + i);
+      v *= g;
+      if (dweight != nullptr) {
+        load(d, dweight + i);
+        d += v * inverse;
+        store(dweight + i, d);
+      }
+      if (job.weight != nullptr) {
+        load(w, job.weight + i);
+        v *= w;
+      }
+      sums += v;
+    }
+    for (; i < n; ++i) {
+      const float product = x[i] * dy[i];
+      if (dweight != nullptr) {
+        dweight[i] += product * inverse;
+      }
+      sum += product * weight(i);
+    }
+    if (job.dx == nullptr) {
+      continue;
+    }
+    sum += sum_of(sums);
+    const float back = sum * inverse * inverse * inverse / static_cast<float>(n);
+    float* dx = job.dx + row * n;
+    for (i = 0; i + lanes <= n; i += lanes) {
+      load(v, x + i);
+      load(g, dy + i);
+      g *= inverse;
+      if (job.weight != nullptr) {
+        load(w, job.weight + i);
+        g *= w;
+      }
+      g -= v * back;
+      store(dx + i, g);
+    }
+    for (; i < n; ++i) {
+      dx[i] = dy[i] * inverse * weight(i) - x[i] * back;
+    }
+  }
+}
+
+#if defined(__x86_64__)
+[[gnu::target("avx2,fma")]] inline void rms_rows_avx2(const RmsJob& job, std::int64_t begin,
+                                                      std::int64_t end) {
+  rms_rows(job, begin, end);
+}
+[[gnu::target("avx2,fma")]] inline void rms_gradient_rows_avx2(const RmsGradientJob& job,
+                                                               std::int64_t begin, std::int64_t end,
+                                                               float* dweight) {
+  rms_gradient_rows(job, begin, end, dweight);
+}
+#endif
+
+// Rows that one thread takes at a time: few enough for all threads, enough to be worth their start.
+constexpr std::int64_t rms_numbers = 32768;
+
+TUTTI_INLINE std::int64_t rms_step(std::int64_t width) {
+  return std::max<std::int64_t>(1, rms_numbers / std::max<std::int64_t>(1, width));
+}
+
+TUTTI_INLINE void rms_forward(const RmsJob& job) {
+  const std::int64_t step = rms_step(job.width);
+  ::tutti::detail::parallel_each((job.rows + step - 1) / step, [&](std::int64_t piece) {
+    const std::int64_t begin = piece * step;
+    const std::int64_t end = std::min(job.rows, begin + step);
+#if defined(__x86_64__)
+    if (::tutti::detail::has_avx2()) {
+      rms_rows_avx2(job, begin, end);
+      return;
+    }
+#endif
+    rms_rows(job, begin, end);
+  });
+}
+
+// dweight: null, or [width], which is overwritten. Sums are taken piece by piece and then of the
+// pieces in order, so they do not depend on the threads.
+TUTTI_INLINE void rms_backward(const RmsGradientJob& job, float* dweight) {
+  const std::int64_t step = rms_step(job.width);
+  const std::int64_t pieces = (job.rows + step - 1) / step;
+  const auto width = static_cast<std::size_t>(job.width);
+  std::vector<float> sums(dweight != nullptr ? static_cast<std::size_t>(pieces) * width : 0);
+  ::tutti::detail::parallel_each(pieces, [&](std::int64_t piece) {
+    const std::int64_t begin = piece * step;
+    const std::int64_t end = std::min(job.rows, begin + step);
+    float* sum =
+        dweight != nullptr ? sums.data() + static_cast<std::size_t>(piece) * width : nullptr;
+#if defined(__x86_64__)
+    if (::tutti::detail::has_avx2()) {
+      rms_gradient_rows_avx2(job, begin, end, sum);
+      return;
+    }
+#endif
+    rms_gradient_rows(job, begin, end, sum);
+  });
+  if (dweight != nullptr) {
+    std::fill_n(dweight, width, 0.0F);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      dweight[i % width] += sums[i];
+    }
+  }
+}
+
+}  // namespace tutti::nn::detail
 
 namespace tutti::nn {
 TUTTI_INLINE PlainRMSNormImpl::~PlainRMSNormImpl() = default;

@@ -1,21 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/detail/json_text.hpp>
+#include <tutti/core/detail/proc.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/event.hpp>
 #include <tutti/core/policy.hpp>
@@ -24,11 +35,166 @@
 #include <tutti/dist/communicator.hpp>
 #include <tutti/loggers/run_path.hpp>
 #include <tutti/profiler/detail/recording.hpp>
-#include <tutti/profiler/detail/spans.hpp>
-#include <tutti/profiler/detail/system_stats.hpp>
 #include <tutti/profiler/json_trace.hpp>
 #include <tutti/profiler/marker.hpp>
 #include <tutti/profiler/schedule.hpp>
+
+namespace tutti::detail {
+
+// Which numbers of the machine are sampled, and how often.
+struct SystemStatsOptions {
+  bool cpu = true;
+  bool memory = false;
+  bool disk = false;
+  bool net = false;
+  double interval = 0.5;  // seconds
+
+  [[nodiscard]] bool any() const { return cpu || memory || disk || net; }
+};
+
+// /proc/diskstats, summed over whole disks, since the machine started. is_disk: by name; else it is
+// a part of one.
+template <class F>
+NamedNumbers disk_traffic(const std::string& proc_diskstats, F&& is_disk) {
+  constexpr double sector = 512;  // bytes, whatever the disk's own
+  NamedNumbers out{{"read_count", 0}, {"write_count", 0}, {"read_bytes", 0}, {"write_bytes", 0}};
+  std::istringstream lines(proc_diskstats);
+  std::string line;
+  while (std::getline(lines, line)) {
+    std::istringstream fields(line);
+    std::string name;
+    double skip = 0;
+    std::array<double, 7> values{};  // reads, merged, sectors, ms, and the same of writes
+    fields >> skip >> skip >> name;
+    for (double& value : values) {
+      fields >> value;
+    }
+    if (fields && is_disk(name)) {
+      out[0].second += values[0];
+      out[1].second += values[4];
+      out[2].second += values[2] * sector;
+      out[3].second += values[6] * sector;
+    }
+  }
+  return out;
+}
+
+// Adds counters "cpu", "memory", "disk" and "network" to a recording from a thread of its own,
+// while batches are picked.
+class SystemStats {
+ public:
+  SystemStats(std::shared_ptr<Recording> recording, const SystemStatsOptions& options)
+      : recording_(std::move(recording)), options_(options) {
+    thread_ = std::thread([this] { run(); });
+  }
+  SystemStats(const SystemStats&) = delete;
+  SystemStats& operator=(const SystemStats&) = delete;
+  ~SystemStats() {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+
+ private:
+  void run();
+
+  void sample(double cpu) const;
+
+  static NamedNumbers picked(const NamedNumbers& numbers, std::string_view prefix,
+                             std::initializer_list<std::string_view> names);
+
+  void add(std::string_view name, const NamedNumbers& values) const;
+
+  const std::shared_ptr<Recording> recording_;
+  const SystemStatsOptions options_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool ending_ = false;
+  std::thread thread_;  // last, so that it begins when all else is there
+};
+
+}  // namespace tutti::detail
+
+namespace tutti::detail {
+
+// The spans of the training loop that have begun, the outermost first.
+//
+// In every file each begin has its end, and they nest: what is closed with others inside it is
+// closed from the inside out, and a file's end closes all. Those that began while nothing was
+// recorded wait for the next recording; so do those of a file that ends, from there on.
+class Spans {
+ public:
+  struct Span {
+    std::string name;
+    std::string_view category;
+    bool survives = false;  // goes on when a span around it ends before it
+    std::string line{};     // its begin, while it waits
+  };
+
+  // recorded: now, else with the next recording.
+  void begin(Recording& to, Span span, bool recorded) {
+    std::string line = to.line('B', span.name, span.category);
+    if (recorded) {
+      to.add(std::move(line));
+      open_.push_back(std::move(span));
+    } else {
+      span.line = std::move(line);
+      waiting_.push_back(std::move(span));
+    }
+  }
+
+  // Does nothing when there is no such span.
+  void end(Recording& to, std::string_view name) {
+    std::erase_if(waiting_, [&](const Span& span) { return span.name == name; });
+    std::size_t at = open_.size();
+    while (at > 0 && open_[at - 1].name != name) {
+      --at;
+    }
+    if (at == 0) {
+      return;
+    }
+    std::vector<Span> inside(open_.begin() + static_cast<std::ptrdiff_t>(at), open_.end());
+    close_from(to, at - 1);
+    for (Span& span : inside) {
+      if (span.survives) {
+        begin(to, std::move(span), /*recorded=*/true);
+      }
+    }
+  }
+
+  // A recording begins: so do those that wait.
+  void resume(Recording& to) {
+    for (Span& span : std::exchange(waiting_, {})) {
+      to.add(std::exchange(span.line, {}));
+      open_.push_back(std::move(span));
+    }
+  }
+
+  // A recording ends; what is open waits for the next.
+  void suspend(Recording& to) {
+    std::vector<Span> open = open_;
+    close_from(to, 0);
+    for (Span& span : open) {
+      begin(to, std::move(span), /*recorded=*/false);
+    }
+  }
+
+ private:
+  void close_from(Recording& to, std::size_t first) {
+    while (open_.size() > first) {
+      to.add('E', open_.back().name, open_.back().category);
+      open_.pop_back();
+    }
+  }
+
+  std::vector<Span> open_;
+  std::vector<Span> waiting_;
+};
+
+}  // namespace tutti::detail
 
 namespace tutti {
 

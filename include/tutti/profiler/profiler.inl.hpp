@@ -3,6 +3,66 @@
 
 #include <tutti/profiler/profiler.hpp>
 
+namespace tutti::detail {
+
+TUTTI_INLINE void SystemStats::run() {
+  CpuTimes before = cpu_times(file_text("/proc/stat"));
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, std::chrono::duration<double>(options_.interval),
+                         [&] { return ending_; })) {
+    lock.unlock();
+    const CpuTimes now = cpu_times(file_text("/proc/stat"));
+    if (recording_->action != ProfilerAction::skip) {
+      sample(cpu_percentage(before, now));
+    }
+    before = now;
+    lock.lock();
+  }
+}
+
+TUTTI_INLINE void SystemStats::sample(double cpu) const {
+  if (options_.cpu) {
+    add("cpu", {{"cpu_percent", cpu}});
+  }
+  if (options_.memory) {
+    add("memory", picked(memory_numbers(file_text("/proc/meminfo")), "cpu_memory_",
+                         {"used", "available", "cached"}));
+  }
+  if (options_.disk) {
+    add("disk", disk_traffic(file_text("/proc/diskstats"), [](const std::string& name) {
+          std::error_code error;
+          return std::filesystem::exists("/sys/block/" + name, error);
+        }));
+  }
+  if (options_.net) {
+    add("network", picked(network_numbers(file_text("/proc/net/dev")), "network_",
+                          {"bytes_sent", "bytes_recv"}));
+  }
+}
+
+TUTTI_INLINE NamedNumbers SystemStats::picked(const NamedNumbers& numbers, std::string_view prefix,
+                                              std::initializer_list<std::string_view> names) {
+  NamedNumbers out;
+  for (const auto& [key, value] : numbers) {
+    for (const std::string_view name : names) {
+      if (key == std::string(prefix).append(name)) {
+        out.emplace_back(name, value);
+      }
+    }
+  }
+  return out;
+}
+
+TUTTI_INLINE void SystemStats::add(std::string_view name, const NamedNumbers& values) const {
+  std::string text;
+  for (const auto& [key, value] : values) {
+    text += (text.empty() ? "" : ", ") + json_quoted(key) + ": " + json_number(value);
+  }
+  recording_->add_of_process(recording_->line_with('C', name, name, "{" + text + "}"));
+}
+
+}  // namespace tutti::detail
+
 namespace tutti {
 
 TUTTI_INLINE void Profiler::validate() const {
