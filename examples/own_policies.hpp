@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Three policies as a user writes them: an algorithm, a callback and a destination for what is
+// Policies as a user writes them: an algorithm, two callbacks and a destination for what is
 // logged. docs/extending.md leads through them and quotes them; tests/support/own_policies.cpp
 // tests them.
 
+#include <cmath>
 #include <cstdint>
 #include <fstream>
 #include <map>
@@ -91,10 +92,11 @@ struct HardestBatch final {
     std::int64_t batch = -1;  ///< which batch had it; -1 before the first
   } run{};
 
-  void apply(tutti::AfterLoss, const tutti::State& state) {
-    if (const double now = state.loss.item<double>(); run.batch < 0 || now > run.loss) {
+  void apply(tutti::BatchEnd, const tutti::State& state) {
+    const double now = state.total_loss.at("total").item<double>();
+    if (run.batch < 0 || now > run.loss) {
       run.loss = now;
-      run.batch = state.timestamp.batch_in_epoch;
+      run.batch = state.previous_timestamp.batch_in_epoch;  // the time is already the next batch's
     }
   }
   void apply(tutti::EpochEnd, const tutti::State& state) {
@@ -112,6 +114,17 @@ struct HardestBatch final {
   }
 };
 
+/// Stops the run when the loss of a batch is not a number.
+struct StopOnNaN final {
+  static constexpr tutti::Role role = tutti::Role::callback;  // though its hook takes State&
+
+  void apply(tutti::BatchEnd, tutti::State& state) {
+    if (std::isnan(state.total_loss.at("total").item<double>())) {
+      state.stop_training();
+    }
+  }
+};
+
 /// Writes every number that is logged as a row of a CSV file: step, name, value.
 struct CsvFile final {
   std::string path = "metrics.csv";
@@ -125,7 +138,7 @@ struct CsvFile final {
     if (state.rank != 0) {
       return;  // every process logs; one file is enough
     }
-    run.file.open(path, std::ios::app);
+    run.file.open(state.output_path(path), std::ios::app);
     TORCH_CHECK(run.file.good(), "CsvFile: cannot write ", path, ".");
   }
 
@@ -135,5 +148,5 @@ struct CsvFile final {
     }
   }
 
-  void close(tutti::State&) { run.file.flush(); }
+  void close(tutti::State&) { run.file.close(); }
 };

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,7 +23,8 @@ using Catch::Matchers::ContainsSubstring;
 
 static_assert(tutti::Algorithm<Lookahead>);
 static_assert(tutti::Callback<HardestBatch>);
-static_assert(tutti::Recipe<Lookahead, HardestBatch, CsvFile>::valid);
+static_assert(tutti::Callback<StopOnNaN>);
+static_assert(tutti::Recipe<Lookahead, HardestBatch, StopOnNaN, CsvFile>::valid);
 
 namespace {
 
@@ -104,4 +106,19 @@ TEST_CASE("an own callback and an own destination see what happens", "[example]"
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   CHECK_THAT(text, ContainsSubstring("4,hardest_batch/index,"));
   CHECK_THAT(text, ContainsSubstring("8,hardest_batch/index,"));
+}
+
+TEST_CASE("an own callback stops a run", "[example]") {
+  tutti::Trainer<StopOnNaN> sound{tiny::net(), options("2ep"), StopOnNaN{}};
+  sound.fit();
+  CHECK(sound.state().timestamp.batch == 8);
+
+  const auto net = tiny::net();
+  tutti::Trainer<StopOnNaN> broken{net, options("2ep"), StopOnNaN{}};
+  {
+    const at::NoGradGuard no_grad;
+    net->parameters()[0].fill_(std::numeric_limits<float>::quiet_NaN());
+  }
+  broken.fit();
+  CHECK(broken.state().timestamp.batch == 1);
 }
