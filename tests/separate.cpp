@@ -18,9 +18,9 @@ namespace {
 /// What a header has of bodies, itself and in its .inl.hpp.
 struct Bodies {
   bool has_config = false;
-  bool functions = false;   // begins one with TUTTI_INLINE
-  int lines = 0;            // between #if TUTTI_BODIES and its #endif
-  bool all_behind = true;   // TUTTI_INLINE stands there alone, and inline does not
+  bool functions = false;  // begins one with TUTTI_INLINE
+  int lines = 0;           // between #if TUTTI_BODIES and its #endif
+  bool all_behind = true;  // TUTTI_INLINE stands there alone, and inline does not
   bool closed = true;
 };
 

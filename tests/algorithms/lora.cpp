@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/modulelist.h>
 
 #include <tutti/algorithms/ema.hpp>

@@ -5,7 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/data.h>
 
 #include <tutti/data/transforms.hpp>
 

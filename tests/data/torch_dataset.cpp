@@ -5,13 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <torch/data/dataloader.h>
-#include <torch/data/datasets/map.h>
-#include <torch/data/datasets/mnist.h>
-#include <torch/data/datasets/tensor.h>
-#include <torch/data/transforms/lambda.h>
-#include <torch/data/transforms/stack.h>
-#include <torch/data/transforms/tensor.h>
+#include <torch/data.h>
 
 #include <tutti/data/data_loader.hpp>
 #include <tutti/data/idx.hpp>

@@ -1,6 +1,6 @@
 #include <utility>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <tutti/data/tensor_loader.hpp>
 #include <tutti/dist/ddp.hpp>

@@ -2,7 +2,8 @@
 
 #include <utility>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/types.h>
 
 #include "support/catch.hpp"
 

@@ -3,7 +3,7 @@
 
 // The texts of CUDA kernels, compiled as C++ and run on the host, one thread after the other.
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <cstdlib>
 #include <fstream>

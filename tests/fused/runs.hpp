@@ -4,7 +4,10 @@
 // A small run of which everything that could differ is kept: recipes that fuse against those that
 // do not.
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
 
 #include <cstdint>
 #include <map>

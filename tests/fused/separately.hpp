@@ -3,7 +3,7 @@
 
 // The stages of a fused pass one after the other, as tensor expressions.
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <tutti/algorithms/colout.hpp>
 #include <tutti/algorithms/cutmix.hpp>

@@ -3,7 +3,7 @@
 
 // Batches and stages that the tests of the passes share.
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <tuple>
 #include <vector>

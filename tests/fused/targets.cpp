@@ -1,6 +1,8 @@
 #include <tutti/fused/pass.hpp>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include "support/catch.hpp"
 

@@ -1,6 +1,7 @@
 #include <tutti/losses/mixed_cross_entropy.hpp>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/autograd.h>
 
 #include "support/catch.hpp"
 

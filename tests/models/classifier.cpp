@@ -1,6 +1,9 @@
 #include <tutti/models/classifier.hpp>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 
 #include "support/catch.hpp"
 

@@ -8,7 +8,10 @@
 #include <set>
 #include <string>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
 #include <torch/version.h>
 
 #include <tutti/algorithms/ema.hpp>

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
 
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/core/autocast.hpp>

@@ -13,6 +13,13 @@
 #include <vector>
 
 #include <ATen/autocast_mode.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/pooling.h>
 
 #include <tutti/models/detail/onnx_sizes.hpp>
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <tutti/dist/spread_model.hpp>

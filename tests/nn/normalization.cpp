@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <tuple>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/nn/init.h>
+#include <torch/nn/modules/normalization.h>
 
 #include "support/catch.hpp"
 

@@ -19,7 +19,8 @@
 #include <type_traits>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/types.h>
 
 #include <tutti/optim/fused_step.hpp>
 

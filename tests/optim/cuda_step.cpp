@@ -1,6 +1,7 @@
 #include <tutti/optim/detail/cuda_step.hpp>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/cuda.h>
 
 #include "support/catch.hpp"
 

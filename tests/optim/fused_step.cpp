@@ -6,7 +6,9 @@
 #include <memory>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/sgd.hpp>

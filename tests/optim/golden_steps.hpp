@@ -14,7 +14,8 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/types.h>
 
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/core/archive.hpp>

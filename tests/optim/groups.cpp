@@ -5,7 +5,13 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
 
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/lookahead.hpp>

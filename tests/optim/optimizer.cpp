@@ -6,7 +6,12 @@
 #include <vector>
 
 #include <tutti/optim/sgd.hpp>
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/sgd.h>
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;

@@ -5,7 +5,10 @@
 #include <type_traits>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;

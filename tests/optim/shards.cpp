@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <tutti/optim/adafactor.hpp>
 #include <tutti/optim/adam.hpp>

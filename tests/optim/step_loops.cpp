@@ -9,10 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ATen.h>
 #include <ATen/ops/_fused_adam_ops.h>
 #include <ATen/ops/_fused_adamw_ops.h>
 #include <ATen/ops/_fused_sgd_ops.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 // The loops over memory give the very bits of LibTorch's fused kernels on processors with AVX2.
 

@@ -10,7 +10,8 @@
 #include <map>
 #include <string>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/optim/sgd.h>
 
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/models/compiled.hpp>

@@ -11,7 +11,8 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/utils.h>
 
 #include <tutti/core/detail/digest.hpp>
 #include <tutti/data/tensor_loader.hpp>

@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/autograd.h>
 
 #include <tutti/algorithms/sam.hpp>
 #include <tutti/core/autocast.hpp>

@@ -7,7 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/sgd.h>
 
 #include <tutti/algorithms/sam.hpp>
 #include <tutti/metrics/loss_metric.hpp>

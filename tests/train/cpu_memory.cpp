@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ATen.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <tutti/data/data_loader.hpp>

@@ -6,7 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/nn/modules/linear.h>
 
 #include "support/fake_graphs.hpp"
 #include "support/tiny.hpp"

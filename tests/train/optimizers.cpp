@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
 
 #include <tutti/algorithms/gradient_clipping.hpp>
 #include <tutti/optim/adafactor.hpp>

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/optim/sgd.h>
 
 #include <tutti/optim/adam.hpp>

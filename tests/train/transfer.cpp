@@ -5,7 +5,8 @@
 #include <atomic>
 #include <thread>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/cuda.h>
 
 #if TUTTI_WITH_CUDA
 #include <c10/core/StreamGuard.h>

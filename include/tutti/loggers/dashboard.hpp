@@ -25,14 +25,6 @@
 #include <tutti/loggers/detail/log_file.hpp>
 #include <tutti/loggers/run_path.hpp>
 
-#include <fcntl.h>
-#include <poll.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-extern char** environ;
-
 namespace tutti::detail {
 
 // The program tutti-dashboard, started by a run and told by a pipe how long that lives.

@@ -10,8 +10,6 @@
 #include <system_error>
 #include <utility>
 
-#include <fcntl.h>
-
 #include <c10/util/Exception.h>
 
 #include <tutti/core/detail/throw.hpp>
@@ -22,6 +20,14 @@
 #include <tutti/loggers/detail/picture_grid.hpp>
 #include <tutti/loggers/detail/png.hpp>
 #include <tutti/loggers/detail/run_record.hpp>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char** environ;
 
 namespace tutti::detail {
 

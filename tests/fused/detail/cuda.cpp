@@ -1,6 +1,7 @@
 #include <tutti/fused/detail/cuda.hpp>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/cuda.h>
 
 #include "support/catch.hpp"
 

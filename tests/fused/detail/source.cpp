@@ -1,6 +1,6 @@
 #include <tutti/fused/detail/source.hpp>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "support/catch.hpp"
 
