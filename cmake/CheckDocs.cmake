@@ -11,6 +11,7 @@ function(fault sentence)
 endfunction()
 
 file(GLOB headers RELATIVE "${PROJECT_SOURCE_DIR}/include/tutti/algorithms" "${PROJECT_SOURCE_DIR}/include/tutti/algorithms/*.hpp")
+list(FILTER headers EXCLUDE REGEX "\\.inl\\.hpp$") # the bodies of the header of that name
 foreach(header IN LISTS headers)
   cmake_path(REPLACE_EXTENSION header .md OUTPUT_VARIABLE page)
   if(NOT EXISTS "${PROJECT_SOURCE_DIR}/docs/algorithms/${page}")

@@ -13,7 +13,7 @@
 
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/models/detail/compiled_checks.hpp>
-#include <tutti/models/detail/compiled_graph.hpp>
+#include <tutti/models/detail/compiled_code.hpp>
 #include <tutti/models/detail/compiled_operators.hpp>
 #include <tutti/models/detail/compiled_package.hpp>
 

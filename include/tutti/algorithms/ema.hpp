@@ -29,8 +29,6 @@
 #include <tutti/optim/averages.hpp>
 #include <tutti/optim/fused_step.hpp>
 
-// The functional forms of EMA; include <tutti/algorithms/ema.hpp>.
-
 namespace tutti {
 
 namespace functional {

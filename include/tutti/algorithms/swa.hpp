@@ -32,8 +32,6 @@
 #include <tutti/optim/averages.hpp>
 #include <tutti/optim/cyclic.hpp>
 
-// The functional form of SWA; include <tutti/algorithms/swa.hpp>.
-
 namespace tutti::functional {
 
 /// The mean of a model's weights over several moments of its training, each counting the same.

@@ -27,8 +27,6 @@
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/container/modulelist.h>
 
-// The parts of a Llama; include <tutti/models/llama.hpp>.
-
 namespace tutti::models {
 
 /// Causal attention of a layer: fewer heads of keys than of queries, both turned by their position.

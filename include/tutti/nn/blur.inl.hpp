@@ -22,10 +22,10 @@
 // convolution prepares for longer than the sums take. Large ones are faster as convolutions.
 namespace tutti::detail {
 
-constexpr std::int64_t small_enough = 1 << 16;  // numbers in all images
+TUTTI_INLINE constexpr std::int64_t small_enough = 1 << 16;  // numbers in all images
 
-constexpr std::array<double, 9> binomial = {0.0625, 0.125,  0.0625, 0.125, 0.25,
-                                            0.125,  0.0625, 0.125,  0.0625};
+TUTTI_INLINE constexpr std::array<double, 9> binomial = {0.0625, 0.125,  0.0625, 0.125, 0.25,
+                                                         0.125,  0.0625, 0.125,  0.0625};
 
 // A batch of images as planes of rows of pixels of `inner` neighbouring numbers: one in
 // [N, C, H, W] order, C in channels-last order.

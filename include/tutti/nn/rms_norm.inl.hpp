@@ -157,7 +157,7 @@ struct RmsGradientJob {
 #endif
 
 // Rows that one thread takes at a time: few enough for all threads, enough to be worth their start.
-constexpr std::int64_t rms_numbers = 32768;
+TUTTI_INLINE constexpr std::int64_t rms_numbers = 32768;
 
 TUTTI_INLINE std::int64_t rms_step(std::int64_t width) {
   return std::max<std::int64_t>(1, rms_numbers / std::max<std::int64_t>(1, width));
