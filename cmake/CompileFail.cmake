@@ -1,9 +1,10 @@
 # One test of tests/compile_fail (see the CMakeLists.txt there), run by CTest:
-#   cmake -DSOURCE=<file> -DCOMPILER=<c++> -DINCLUDES=<folders> -DTORCH_INCLUDES=<folders> -DTORCH=<header> [-DSAID=<file>]
+#   cmake -DSOURCE=<file> -DCOMPILER=<c++> -DINCLUDES=<folders> -DTORCH_INCLUDES=<folders> -DPRECOMPILED=<header> [-DSAID=<file>]
 #     [-D<library>_INCLUDE=<folder>] [-DONLY=<wrong or fixed>] -P CompileFail.cmake
-# What the compiler says is written to SAID, from which docs/diagnostics is checked. TORCH includes what most of the programs
-# read of LibTorch and is precompiled by a call without SOURCE: all of torch/torch.h would cost each of them seconds. ONLY leaves
-# out one of the two compilations: of most programs that are FIXED many are compiled as one.
+# What the compiler says is written to SAID, from which docs/diagnostics is checked. PRECOMPILED is written and precompiled by a call
+# without SOURCE: .../precompiled_torch.hpp includes what most of the programs read of LibTorch, since all of torch/torch.h would cost
+# each of them seconds; .../precompiled_tutti.hpp tutti's Trainer and fused passes, without bodies. ONLY leaves out one of the two
+# compilations: of most programs that are FIXED many are compiled as one.
 cmake_minimum_required(VERSION 3.23...3.31)
 include(${CMAKE_CURRENT_LIST_DIR}/Compilers.cmake)
 if(SAID)
@@ -17,20 +18,28 @@ endif()
 foreach(folder IN LISTS INCLUDES)
   list(APPEND command "-I${folder}")
 endforeach()
+set(precompiled -include "${PRECOMPILED}")
+set(headers ATen/ATen.h torch/nn/module.h torch/optim/optimizer.h torch/types.h)
+if(PRECOMPILED MATCHES "_tutti[.]hpp$")
+  list(PREPEND precompiled -DTUTTI_SEPARATE_COMPILATION)
+  set(headers tutti/core/with.hpp tutti/algorithms/mixup.hpp tutti/trainer.hpp tutti/models/classifier.hpp tutti/fused/pass.hpp tutti/fused/stages.hpp)
+endif()
 if(NOT SOURCE)
-  file(WRITE "${TORCH}" "#include <ATen/ATen.h>\n#include <torch/nn/module.h>\n#include <torch/optim/optimizer.h>\n#include <torch/types.h>\n")
+  list(TRANSFORM headers REPLACE "(.+)" "#include <\\1>\n")
+  file(WRITE "${PRECOMPILED}" ${headers})
   list(TRANSFORM TORCH_INCLUDES PREPEND "-isystem;" OUTPUT_VARIABLE system)
-  set(written "${TORCH}.gch")
+  list(REMOVE_ITEM precompiled -include "${PRECOMPILED}")
+  set(written "${PRECOMPILED}.gch")
   if(COMPILER MATCHES "clang")
-    set(written "${TORCH}.pch" -fpch-instantiate-templates)
+    set(written "${PRECOMPILED}.pch" -fpch-instantiate-templates)
   endif()
-  execute_process(COMMAND ${command} ${system} -x c++-header "${TORCH}" -o ${written} COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${command} ${system} ${precompiled} -x c++-header "${PRECOMPILED}" -o ${written} COMMAND_ERROR_IS_FATAL ANY)
   return()
 endif()
 
 if(ONLY STREQUAL "fixed")
   list(TRANSFORM TORCH_INCLUDES PREPEND "-isystem;" OUTPUT_VARIABLE system)
-  execute_process(COMMAND ${command} -fsyntax-only ${system} -include "${TORCH}" -DFIXED "${SOURCE}" COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${command} -fsyntax-only ${system} ${precompiled} -DFIXED "${SOURCE}" COMMAND_ERROR_IS_FATAL ANY)
   return()
 endif()
 
@@ -67,7 +76,7 @@ endif()
 
 list(TRANSFORM system PREPEND "-isystem;")
 if(system AND NOT flags AND NOT wrong_flags AND NOT right_flags) # these may change what LibTorch's headers say
-  list(APPEND system -include "${TORCH}")
+  list(APPEND system ${precompiled})
 endif()
 list(APPEND command -fsyntax-only ${flags} ${system})
 
@@ -84,6 +93,7 @@ execute_process(COMMAND ${command} ${wrong_flags} "${SOURCE}" RESULT_VARIABLE co
 if(code EQUAL 0)
   message(FATAL_ERROR "The file compiles; it must fail with \"${expected}\".")
 endif()
+string(REGEX REPLACE "In file included from [^\n]*/precompiled_[a-z]+[.]hpp:[0-9]+:\n" "" said "${said}") # not the program's own
 if(SAID)
   file(WRITE "${SAID}" "${said}")
 endif()

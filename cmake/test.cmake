@@ -17,6 +17,9 @@ if(TESTS)
   endif()
 endif()
 file(REMOVE "${BUILD_DIR}/Testing/Temporary/LastTest.log") # of which setup_list_skipped() reads
+if(NOT DEFINED ENV{OMP_WAIT_POLICY})
+  set(ENV{OMP_WAIT_POLICY} PASSIVE) # several tests at once: a thread that spins while it waits takes a processor from another
+endif()
 setup_run("Some tests failed; their output is above." "${CMAKE_CTEST_COMMAND}" --output-on-failure --parallel ${JOBS} ${only})
 setup_list_skipped()
 
