@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <set>
 #include <sstream>
@@ -375,6 +376,35 @@ TEST_CASE("arguments are filled in for each rank", "[dist][launch]") {
   options.command.insert(options.command.end(), {"name", "r$RANK/${WORLD_SIZE}", "$NO_SUCH", "5$"});
   CHECK(launch(options) == 0);
   CHECK(read_bytes(folder / "out-1-of-2") == "r1/2 $NO_SUCH 5$\n");
+}
+
+TEST_CASE("a free port is another each time, and none that the kernel gives out",
+          "[dist][launch]") {
+  using dist::detail::bound_port;
+  const int given_out = bound_port(0);
+  std::set<int> ports;
+  for (int i = 0; i < 20; ++i) {
+    ports.insert(dist::detail::free_port());
+  }
+  CHECK(ports.size() == 20);
+  std::ifstream range("/proc/sys/net/ipv4/ip_local_port_range");
+  int lowest = 0;
+  REQUIRE(range >> lowest);
+  CHECK(given_out >= lowest);
+  if (lowest <= 10'000) {
+    return tutti_test::skip("the kernel gives out ports from " + std::to_string(lowest) + " on");
+  }
+  CHECK(*ports.begin() >= 10'000);
+  CHECK(*ports.rbegin() < std::min(lowest, 29'000));
+  CHECK(bound_port(*ports.begin()) == *ports.begin());
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(*ports.begin()));
+  REQUIRE(::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  CHECK(bound_port(*ports.begin()) == 0);
+  ::close(socket);
 }
 
 TEST_CASE("options that do not fit are refused", "[dist][launch]") {

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <spawn.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include <tutti/dist/launch.hpp>
+
 #include "support/device.hpp"
 
 // Runs a hidden test case of this very program, a name without commas, in several processes:
@@ -28,21 +28,7 @@ namespace tutti_test {
 
 inline const std::string all_passed = "all ranks passed";
 
-/// A port that nobody listens on.
-inline int free_port() {
-  const int handle = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (bind(handle, generic, length) != 0 || getsockname(handle, generic, &length) != 0) {
-    close(handle);
-    throw std::runtime_error("no free port");
-  }
-  close(handle);
-  return ntohs(address.sin_port);
-}
+using tutti::dist::detail::free_port;
 
 /// One process of a run and what it prints.
 class RankProcess {

@@ -9,14 +9,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <optional>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -39,7 +42,11 @@ namespace tutti::dist::detail {
 
 void refuse_unless(bool holds, const std::string& what);
 
-/// A port of this machine that nobody listens on.
+/// `port`, or for 0 any, when nobody has it; else 0.
+int bound_port(int port);
+
+/// A port of this machine that nobody listens on, another at each call. Rank 0 takes it a second or
+/// minutes later: it is none of those that the kernel gives to sockets that ask for any.
 int free_port();
 
 /// `text` with "$NAME" and "${NAME}" replaced where there is such a variable, and a leading "~".

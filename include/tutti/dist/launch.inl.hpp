@@ -11,18 +11,33 @@ TUTTI_INLINE void refuse_unless(bool holds, const std::string& what) {
   }
 }
 
-TUTTI_INLINE int free_port() {
+TUTTI_INLINE int bound_port(int port) {
   const int handle = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
   socklen_t size = sizeof address;
   auto* const plain = reinterpret_cast<sockaddr*>(&address);
-  const bool found =
+  const bool bound =
       handle >= 0 && ::bind(handle, plain, size) == 0 && ::getsockname(handle, plain, &size) == 0;
   ::close(handle);
-  refuse_unless(found, "no port is free; set --master_port");
-  return ntohs(address.sin_port);
+  return bound ? ntohs(address.sin_port) : 0;
+}
+
+TUTTI_INLINE int free_port() {
+  static std::atomic<unsigned> turn{std::random_device{}()};
+  int given_out = 0;  // from here on by the kernel
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> given_out;
+  constexpr int first = 10'000;
+  const int count = std::min(given_out, 29'000) - first;  // PyTorch's own is 29500
+  int port = 0;
+  for (int tries = 0; tries < count && port == 0; ++tries) {
+    port = bound_port(first + static_cast<int>(turn++ % static_cast<unsigned>(count)));
+  }
+  port = port == 0 ? bound_port(0) : port;
+  refuse_unless(port != 0, "no port is free; set --master_port");
+  return port;
 }
 
 TUTTI_INLINE std::string expanded(std::string_view text,
