@@ -156,8 +156,10 @@ TUTTI_INLINE void save_run(const State& state, const Run& run, const checkpoint:
     } else if (state.spread != nullptr) {
       detail::make_whole(saved, state);
     }
-    for (auto& [path, places] : of_state) {
-      (*parts)["state/" + path] = std::move(places);
+    if (parts != nullptr) {
+      for (auto& [path, places] : of_state) {
+        (*parts)["state/" + path] = std::move(places);
+      }
     }
   }
   if (run.scaler) {
