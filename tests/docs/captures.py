@@ -84,20 +84,21 @@ def main():
     os.environ["OMP_NUM_THREADS"] = "1"
 
     script(HERE / "events_svg.py", *(["--check"] if options.short else []))
-    script(
+    drawn, said = script(
         HERE / "terminal_svg.py",
         options.digits,
         "--out",
         options.out,
         "--max-duration",
         "4ep" if options.short else "12ep",
+        skipped=77,
     )
     curves(
         [options.digits, "--max-duration", "2ep" if options.short else "30ep"],
         "metrics.jsonl",
         options.out / "digits_curves.svg",
     )
-    names = ["terminal.svg", "terminal_result.svg", "digits_curves.svg"]
+    names = [*(["terminal.svg", "terminal_result.svg"] if drawn else []), "digits_curves.svg"]
     if options.gpt and not options.short:
         names.append("gpt_curves.svg")
         curves(
@@ -118,6 +119,9 @@ def main():
     if not options.short:
         why = page(options.dashboard, options.loggers_tests, options.out)
         print(f"skipped: dashboard.png and dashboard_run.png: {why}" if why else "and those of the page")
+    if not drawn:
+        print(said)
+        sys.exit(77)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,11 @@
 /// reader gets.
 class PseudoTerminal {
  public:
+  static bool available() {
+    const int own = ::posix_openpt(O_RDWR | O_NOCTTY);
+    return own >= 0 && ::close(own) == 0;
+  }
+
   explicit PseudoTerminal(int columns) : own_(::posix_openpt(O_RDWR | O_NOCTTY)) {
     if (own_ < 0 || ::grantpt(own_) != 0 || ::unlockpt(own_) != 0) {
       throw std::runtime_error("this machine has no pseudo terminals");
