@@ -134,11 +134,12 @@ struct CsvFile final {
     std::ofstream file{};
   } run{};
 
-  void apply(tutti::Init, const tutti::State& state) {
+  void apply(tutti::AfterLoad, const tutti::State& state) {
     if (state.rank != 0) {
       return;  // every process logs; one file is enough
     }
-    run.file.open(state.output_path(path), std::ios::app);
+    const bool resumed = state.timestamp.batch > 0;
+    run.file.open(state.output_path(path), resumed ? std::ios::app : std::ios::trunc);
     TORCH_CHECK(run.file.good(), "CsvFile: cannot write ", path, ".");
   }
 

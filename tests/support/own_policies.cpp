@@ -106,6 +106,12 @@ TEST_CASE("an own callback and an own destination see what happens", "[example]"
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   CHECK_THAT(text, ContainsSubstring("4,hardest_batch/index,"));
   CHECK_THAT(text, ContainsSubstring("8,hardest_batch/index,"));
+
+  // A run that begins anew does not write behind another.
+  tutti::Trainer<CsvFile>(tiny::net(), options("1ep"), CsvFile{.path = path}).fit();
+  std::ifstream again(path);
+  const std::string anew{std::istreambuf_iterator<char>(again), {}};
+  CHECK_THAT(anew, ContainsSubstring("loss/train/total") && !ContainsSubstring("hardest_batch"));
 }
 
 TEST_CASE("an own callback stops a run", "[example]") {

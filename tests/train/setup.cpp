@@ -18,8 +18,10 @@
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/metrics/loss_metric.hpp>
 #include <tutti/metrics/make_metrics.hpp>
+#include <tutti/optim/adam.hpp>
 #include <tutti/optim/annealing.hpp>
 #include <tutti/optim/sgd.hpp>
+#include <tutti/optim/step.hpp>
 
 #include "support/catch.hpp"
 #include "support/environment_variable.hpp"
@@ -300,6 +302,21 @@ TEST_CASE("policies, optimizer, schedule and loaders are logged with all their o
   CHECK(seen.at("train_loader/batch_size") == HyperparameterValue(4));
   CHECK(seen.at("train_loader/shuffle") == HyperparameterValue(true));
   CHECK(seen.at("eval_loader/test/batch_size") == HyperparameterValue(8));
+}
+
+TEST_CASE("lists among the options are logged with commas between their entries",
+          "[train][setup]") {
+  State state;
+  InMemoryLogger logger;
+  state.logger.add(logger);
+  const auto net = std::make_shared<torch::nn::LinearImpl>(2, 2);
+  const DecoupledAdamW adamw{.betas = {0.9, 0.95}};
+  state.optimizers = {train::build_optimizer(adamw, *net)};
+  train::log_hyperparameters(
+      state, {.optimizer = adamw, .schedule = MultiStep{.milestones = {"30ep", "0.9dur"}}});
+  const auto& seen = logger.hyperparameters;
+  CHECK(seen.at("optimizer/betas") == HyperparameterValue("0.9,0.95"));
+  CHECK(seen.at("schedule/milestones") == HyperparameterValue("30ep,0.9dur"));
 }
 
 TEST_CASE("an optimizer of LibTorch and a function as schedule are logged by what they say",

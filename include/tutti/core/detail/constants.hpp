@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <charconv>
+#include <concepts>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -21,8 +23,31 @@ using Constants = std::vector<std::pair<std::string, HyperparameterValue>>;
 /// Adds one.
 void put_constant(Constants& out, std::string name, HyperparameterValue value);
 
-/// Adds a value as a user would write it; nothing for what has no short text, such as a tensor, a
-/// function or what a policy holds while it runs.
+/// A number as it is read back, with no more digits than that takes.
+std::string shortest_text(double value);
+
+/// What a list may have of which the text is logged: numbers, and what has a text of its own.
+template <class T>
+concept ListedConstant = (std::is_arithmetic_v<T> && !std::same_as<T, bool>) ||
+                         requires(const T& value) { std::string_view(value); } ||
+                         requires(const T& value) { std::string_view(to_string(value)); };
+
+/// An entry of a list, as text.
+template <ListedConstant T>
+std::string entry_text(const T& value) {
+  if constexpr (std::is_integral_v<T>) {
+    return std::to_string(value);
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    return shortest_text(static_cast<double>(value));
+  } else if constexpr (requires { std::string_view(value); }) {
+    return std::string(std::string_view(value));
+  } else {
+    return std::string(to_string(value));
+  }
+}
+
+/// Adds a value as a user would write it, a list as its entries with commas between; nothing for
+/// what has no short text, such as a tensor, a function or what a policy holds while it runs.
 template <class T>
 void add_constant(Constants& out, const std::string& name, const T& value) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -54,13 +79,12 @@ void add_constant(Constants& out, const std::string& name, const T& value) {
       put_constant(out, name, "not set");
     }
   } else if constexpr (requires {
-                         value.empty();
-                         std::string_view(*value.begin());
+                         requires ListedConstant<std::remove_cvref_t<decltype(*value.begin())>>;
                          value.end();
                        }) {
     std::string all;
-    for (const std::string_view one : value) {
-      all.append(all.empty() ? "" : ",").append(one);
+    for (const auto& one : value) {
+      all.append(all.empty() ? "" : ",").append(entry_text(one));
     }
     put_constant(out, name, std::move(all));
   }
@@ -88,6 +112,11 @@ namespace tutti::detail {
 
 TUTTI_INLINE void put_constant(Constants& out, std::string name, HyperparameterValue value) {
   out.emplace_back(std::move(name), std::move(value));
+}
+
+TUTTI_INLINE std::string shortest_text(double value) {
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
 }
 
 }  // namespace tutti::detail
