@@ -194,7 +194,7 @@ struct MemberCheck {
   static_assert(detail::is_looked_for<P, Wrong>,
                 "tutti: nobody looks for a member of the first of these names in a policy, so it "
                 "would do nothing; give it the second, or one that looks less like it. All are in "
-                "docs/extending.md.");
+                "docs/policy_members.md.");
 };
 
 /// Refuses what is a field of a policy's `rules` or `about` and stands by itself; `Field` is its
