@@ -159,9 +159,7 @@ template <bool Last, class Numbers>
   x.p = x.p * all(n.keep);
   for (std::size_t b = 0; b < Numbers::buffers; ++b) {
     x.has[b] = s.buffers[b] != nullptr;
-    if (x.has[b]) {
-      x.buffers[b] = load(s.buffers[b], block);
-    }
+    x.buffers[b] = x.has[b] ? load(s.buffers[b], block) : Floats{};
   }
   update(n, x);
   for (std::size_t b = 0; b < Numbers::buffers; ++b) {
