@@ -13,6 +13,7 @@ if(WAY STREQUAL "find_package")
   set(headers 2) # one of another option
   step("${CMAKE_COMMAND}" --install "${TUTTI_BUILD}" --prefix "${WORK}/prefix")
   list(APPEND arguments "-DCMAKE_PREFIX_PATH=${WORK}/prefix")
+  set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} "${LAUNCHER};${WORK}/prefix/include")
 elseif(WAY STREQUAL "fetch_content")
   list(APPEND arguments "-DFETCHCONTENT_SOURCE_DIR_TUTTI=${TUTTI_SOURCE}")
 else()
