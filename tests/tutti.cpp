@@ -7,13 +7,7 @@
 #include "support/catch.hpp"
 #include "support/headers.hpp"
 
-namespace second_unit {
-int version();  // of tutti_second.cpp, which includes the whole library too
-}
-
-TEST_CASE("the whole library links when two files include it", "[tutti]") {
-  CHECK(second_unit::version() == TUTTI_VERSION_MINOR);
-}
+// That the whole library links when two files include it is the test tutti_twice of CMakeLists.txt.
 
 TEST_CASE("tutti.hpp has every public header but what needs a library or time", "[tutti]") {
   const std::set<std::string> left_out{
