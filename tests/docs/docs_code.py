@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compiles the C++ of pages of documentation.
 
-    docs_code.py --compiler g++ [--given FOLDER] [--flag=-I... ...] page.md ...
+    docs_code.py --compiler g++ [--given FILE] [--flag=-I... ...] page.md ...
 
 A page's blocks become functions of one program, whose names (`model`, `options`, `x`, ...) are those of given.hpp; behind a line
 like "In a loop of your own:" `model` is the `net` there. Comments before a block, which a page does not show, say what else it
@@ -13,7 +13,7 @@ needs:
 
 Blocks of Python are parsed.
 
-FOLDER has given.hpp precompiled; without it the text is read.
+FILE is given.hpp precompiled, given.hpp.gch or .pch; without it the text is read.
 
 `...` stands for anything: alone on a line, as a body `{ ... }`, in front of other initialisers or behind `=`.
 """
@@ -115,7 +115,7 @@ def program(pages):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--compiler", default="g++")
-    parser.add_argument("--given", metavar="FOLDER")
+    parser.add_argument("--given", metavar="FILE", type=pathlib.Path)
     parser.add_argument("--flag", action="append", default=[])
     parser.add_argument("pages", nargs="+", type=pathlib.Path)
     arguments = parser.parse_args()
@@ -124,7 +124,12 @@ def main():
     if wrong := [sentence for page in pages for sentence in quoted_wrongly(page, here.parent.parent) + wrong_python(page)]:
         sys.exit("\n".join(wrong))
     text = program(pages)
-    command = [arguments.compiler, "-std=c++20", "-fsyntax-only", "-w", f"-I{arguments.given or here}", *arguments.flag, "-x", "c++", "-"]
+    folder, precompiled = here, []
+    if arguments.given and arguments.given.suffix == ".pch":
+        precompiled = ["-include-pch", arguments.given]
+    elif arguments.given:  # GCC reads given.hpp.gch where it looks for given.hpp
+        folder = arguments.given.parent
+    command = [arguments.compiler, "-std=c++20", "-fsyntax-only", "-w", f"-I{folder}", *precompiled, *arguments.flag, "-x", "c++", "-"]
     done = subprocess.run(command, input=text, text=True)
     count = text.count("void code()")
     if done.returncode != 0:
