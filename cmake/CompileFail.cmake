@@ -75,21 +75,29 @@ if(NOT expected)
 endif()
 
 list(TRANSFORM system PREPEND "-isystem;")
-if(system AND NOT flags AND NOT wrong_flags AND NOT right_flags) # these may change what LibTorch's headers say
-  list(APPEND system ${precompiled})
+# Flags may change what LibTorch's headers say; these do not.
+set(changes ${flags} ${right_flags})
+list(FILTER changes EXCLUDE REGEX "^(-isystem|include/.*|-DTUTTI_SEPARATE_COMPILATION)$")
+set(right_precompiled)
+set(wrong_precompiled)
+if(system AND NOT changes)
+  set(right_precompiled ${precompiled})
+  if(NOT wrong_flags)
+    set(wrong_precompiled ${precompiled})
+  endif()
 endif()
 list(APPEND command -fsyntax-only ${flags} ${system})
 
 if(NOT ONLY STREQUAL "wrong")
-  execute_process(COMMAND ${command} ${right_flags} -DFIXED "${SOURCE}" WORKING_DIRECTORY "${CMAKE_CURRENT_LIST_DIR}/.."
-                  RESULT_VARIABLE code OUTPUT_VARIABLE said ERROR_VARIABLE said)
+  execute_process(COMMAND ${command} ${right_precompiled} ${right_flags} -DFIXED "${SOURCE}"
+                  WORKING_DIRECTORY "${CMAKE_CURRENT_LIST_DIR}/.." RESULT_VARIABLE code OUTPUT_VARIABLE said ERROR_VARIABLE said)
   if(NOT code EQUAL 0)
     message(FATAL_ERROR "With -DFIXED the file must compile, but:\n${said}")
   endif()
 endif()
 
 list(REMOVE_ITEM command "${wrong_without}")
-execute_process(COMMAND ${command} ${wrong_flags} "${SOURCE}" RESULT_VARIABLE code OUTPUT_VARIABLE said ERROR_VARIABLE said)
+execute_process(COMMAND ${command} ${wrong_precompiled} ${wrong_flags} "${SOURCE}" RESULT_VARIABLE code OUTPUT_VARIABLE said ERROR_VARIABLE said)
 if(code EQUAL 0)
   message(FATAL_ERROR "The file compiles; it must fail with \"${expected}\".")
 endif()
