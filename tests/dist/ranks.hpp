@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <map>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +14,7 @@
 #include <tutti/dist/launch.hpp>
 
 #include "support/device.hpp"
+#include "support/rank_server.hpp"
 
 // Runs a hidden test case of this very program, a name without commas, in several processes:
 //   TEST_CASE("rank body: adds up", "[.rank]") { ... collectives, CHECK, REQUIRE ... }
@@ -34,29 +30,7 @@ using tutti::dist::detail::free_port;
 class RankProcess {
  public:
   RankProcess(const std::string& test_case, const std::map<std::string, std::string>& variables)
-      : output_(std::tmpfile()) {
-    std::vector<std::string> settings;
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-      const std::string text = *entry;
-      if (variables.count(text.substr(0, text.find('='))) == 0) {
-        settings.push_back(text);
-      }
-    }
-    for (const auto& [name, value] : variables) {
-      settings.push_back(name + "=" + value);
-    }
-    std::vector<std::string> words{"rank", test_case};
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, fileno(output_), STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, fileno(output_), STDERR_FILENO);
-    const int error = posix_spawn(&process_, "/proc/self/exe", &actions, nullptr,
-                                  pointers(words).data(), pointers(settings).data());
-    posix_spawn_file_actions_destroy(&actions);
-    if (error != 0) {
-      throw std::runtime_error("posix_spawn failed");
-    }
-  }
+      : output_(std::tmpfile()), process_(test_case, environment(variables), output_) {}
   ~RankProcess() {
     kill_now();
     std::fclose(output_);
@@ -64,20 +38,14 @@ class RankProcess {
   RankProcess(const RankProcess&) = delete;
   RankProcess& operator=(const RankProcess&) = delete;
 
-  bool is_done() { return done_ || (done_ = waitpid(process_, &status_, WNOHANG) == process_); }
+  bool is_done() { return process_.is_done(); }
 
-  void kill_now() {
-    if (!is_done()) {
-      kill(process_, SIGKILL);
-      waitpid(process_, &status_, 0);
-      done_ = true;
-    }
-  }
+  void kill_now() { process_.kill_now(); }
 
   /// Exit code 0, and the test case was found and run.
   bool passed() {
     const std::string text = output();
-    return is_done() && WIFEXITED(status_) && WEXITSTATUS(status_) == 0 &&
+    return is_done() && process_.status() == 0 &&
            text.find("in 1 test case") != std::string::npos &&
            text.find("No test cases matched") == std::string::npos;
   }
@@ -98,19 +66,23 @@ class RankProcess {
   }
 
  private:
-  static std::vector<char*> pointers(std::vector<std::string>& texts) {
-    std::vector<char*> result;
-    for (std::string& text : texts) {
-      result.push_back(text.data());
+  /// This process's, with `variables`.
+  static std::vector<std::string> environment(const std::map<std::string, std::string>& variables) {
+    std::vector<std::string> result;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string text = *entry;
+      if (variables.count(text.substr(0, text.find('='))) == 0) {
+        result.push_back(text);
+      }
     }
-    result.push_back(nullptr);
+    for (const auto& [name, value] : variables) {
+      result.push_back(name + "=" + value);
+    }
     return result;
   }
 
   std::FILE* output_;
-  pid_t process_ = -1;
-  int status_ = 0;
-  bool done_ = false;
+  ForkedRank process_;
 };
 
 /// Runs `test_case` as ranks 0 .. ranks-1 and returns `all_passed` or every rank's output. Ranks

@@ -1,6 +1,7 @@
 // The one main of all test programs, for Catch2 2.13 and 3 alike.
 #define CATCH_CONFIG_RUNNER
 #include "support/catch.hpp"
+#include "support/rank_server.hpp"
 
 #include <cstdint>
 #include <cstdio>
@@ -37,10 +38,19 @@ void tutti_test::skip(const std::string& reason) {
   }
 }
 
-int main(int argc, char** argv) {
-  write_to_memory();
+namespace {
+
+int run_cases(int argc, char** argv) {
   if (Catch::Session().run(argc, argv) != 0) {
     return 1;  // not the number of failures, which Catch2 2 gives: it may be 77
   }
   return skipped().empty() ? 0 : 77;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  write_to_memory();
+  tutti_test::serve_ranks(run_cases);
+  return run_cases(argc, argv);
 }
