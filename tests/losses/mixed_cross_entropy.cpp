@@ -1,7 +1,7 @@
 #include <tutti/losses/mixed_cross_entropy.hpp>
 
 #include <ATen/ATen.h>
-#include <torch/autograd.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "support/catch.hpp"
 

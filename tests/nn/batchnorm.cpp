@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <ATen/Parallel.h>
-#include <torch/autograd.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/forward_grad.h>
 
 #include "support/catch.hpp"

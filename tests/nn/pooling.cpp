@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <ATen/Parallel.h>
-#include <torch/autograd.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "support/catch.hpp"
 
