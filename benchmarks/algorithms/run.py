@@ -157,7 +157,7 @@ def write_cost(folder, name, ours):
         before, after = text.split("## Effect and cost\n")
         effect, rest = after.split("\n## ", 1)
         effect = re.sub(r"\n*Measured: .*\n", "\n", effect).rstrip()
-        line = f"Measured: {cost}, one CPU thread ([method](../benchmarks.md))."
+        line = f"Measured: {cost}, one CPU thread ([method](../benchmark_method.md))."
         card.write_text(f"{before}## Effect and cost\n{effect}\n\n{line}\n\n## {rest}")
         return
     sys.exit(f"{folder} has no card of {name}")
