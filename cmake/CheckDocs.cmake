@@ -46,7 +46,7 @@ foreach(page IN LISTS pages)
   endforeach()
 endforeach()
 
-# Every page is found from the first one, and every member that the library looks for in a policy stands in its page.
+# Every page is found from the first one and is read in one go, and every member that the library looks for in a policy stands in its page.
 file(READ "${PROJECT_SOURCE_DIR}/docs/README.md" map)
 file(GLOB pages RELATIVE "${PROJECT_SOURCE_DIR}/docs" "${PROJECT_SOURCE_DIR}/docs/*.md")
 list(REMOVE_ITEM pages README.md)
@@ -54,6 +54,13 @@ foreach(page IN LISTS pages)
   string(FIND "${map}" "](${page})" at)
   if(at EQUAL -1)
     fault("docs/README.md has no link to ${page}")
+  endif()
+  file(READ "${PROJECT_SOURCE_DIR}/docs/${page}" text)
+  string(REGEX REPLACE "<!-- file: [^`]*```[^`]*```" "" text "${text}") # a listing of a whole file
+  string(REGEX MATCHALL "\n" lines "${text}")
+  list(LENGTH lines count)
+  if(count GREATER 300)
+    fault("docs/${page} has ${count} lines, at most 300 are allowed: make it two pages")
   endif()
 endforeach()
 
