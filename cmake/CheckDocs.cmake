@@ -66,7 +66,7 @@ endforeach()
 
 file(READ "${PROJECT_SOURCE_DIR}/include/tutti/core/detail/members.hpp" members)
 file(READ "${PROJECT_SOURCE_DIR}/docs/policy_members.md" page)
-string(REGEX MATCHALL "with\\((list|value|rules|about|method), [a-z_]+" members "${members}")
+string(REGEX MATCHALL "with\\((list|value|rules|about|logger|method), [a-z_]+" members "${members}")
 list(TRANSFORM members REPLACE "with\\([a-z]+, " "")
 list(REMOVE_DUPLICATES members)
 list(LENGTH members count)

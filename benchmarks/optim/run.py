@@ -2,9 +2,9 @@
 """What an optimizer's step costs, with many small tensors and with clipping and averages beside it; prints two tables.
 
     python benchmarks/optim/run.py --program build/bench/benchmarks/benchmark_optim --python peers/bin/python
-                                   [--rounds 5] [--alternations 20]
+                                   --allocator libtcmalloc_minimal.so.4 [--rounds 5] [--alternations 20]
 
---python: an interpreter with torch and mosaicml. Processes of the program and of PyTorch alternate, and a process does every way in
+--python: an interpreter with torch and mosaicml. --allocator is preloaded into it, since tutti keeps memory itself. Processes of the program and of PyTorch alternate, and a process does every way in
 turn; the figures are medians over all alternations of all processes. One thread and CPU time; a last run of the program
 uses all cores and the clock on the wall. The exit code is 1 when a claim fails.
 """
@@ -37,9 +37,9 @@ LARGE = {"adam_fused_step": "DecoupledAdamW, clipped by norm, EMA: one fused ste
 SIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytorch_side.py")
 
 
-def run(command, threads=1):
+def run(command, threads=1, allocator=""):
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads),
-                   "CUDA_VISIBLE_DEVICES": ""}
+                   "CUDA_VISIBLE_DEVICES": "", **({"LD_PRELOAD": allocator} if allocator else {})}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
@@ -47,6 +47,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", required=True)
     parser.add_argument("--python", required=True)
+    parser.add_argument("--allocator", required=True, help="a library that keeps memory, to preload into the peers")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--alternations", type=int, default=20)
     arguments = parser.parse_args()
@@ -57,7 +58,7 @@ def main():
     times = {way: [] for way in {**SMALL, **LARGE}}
     for index in range(arguments.rounds):
         for command in (ours, theirs) if index % 2 == 0 else (theirs, ours):
-            got = json.loads(run(command).strip().splitlines()[-1])
+            got = json.loads(run(command, allocator=arguments.allocator if command is theirs else "").strip().splitlines()[-1])
             for way in times.keys() & got.keys():
                 times[way] += got[way]
     medians = {way: statistics.median(values) for way, values in times.items()}

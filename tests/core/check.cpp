@@ -2,6 +2,11 @@
 
 #include "support/catch.hpp"
 
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
 namespace {
 
 using tutti::BatchEnd;
@@ -57,6 +62,35 @@ struct Camel final {
 };
 struct OfComposer final {
   void load_state_dict(int) {}
+  void apply(BatchEnd, State&) {}
+};
+struct TakesLoaded final {
+  void takes_loaded(State&) {}
+  void apply(BatchEnd, State&) {}
+};
+struct MetricInterval final {
+  std::int64_t metric_interval = 1;
+  void log_metrics(std::span<const tutti::LoggedMetric>, std::int64_t) {}
+  void apply(BatchEnd, State&) {}
+};
+struct OwnInterval final {
+  std::int64_t metric_interval = 1;  // of no logger
+  void apply(BatchEnd, State&) {}
+};
+struct ReadBatch final {
+  static constexpr bool read_batch = false;
+  void apply(BatchEnd, State&) {}
+};
+struct AsksStateWrongly final {
+  bool read_batch(const State&) const { return true; }
+  void apply(BatchEnd, State&) {}
+};
+struct RunBefore final {
+  using run_before = tutti::types<Right>;
+  void apply(BatchEnd, State&) {}
+};
+struct ConflictWith final {
+  using conflict_with = tutti::types<Right>;
   void apply(BatchEnd, State&) {}
 };
 struct Resembles final {
@@ -115,6 +149,14 @@ struct CloseAlone final {
   void close() {}
   void apply(BatchEnd, State&) {}
 };
+struct TakesLoadedOfNothing final {
+  void take_loaded() {}
+  void apply(BatchEnd, State&) {}
+};
+struct KeptElsewhereNotConst final {
+  std::vector<std::string> kept_elsewhere(State&) { return {}; }
+  void apply(BatchEnd, State&) {}
+};
 struct ClosesAlso final {
   void close() {}
   void close(State&) {}
@@ -141,6 +183,13 @@ TEST_CASE("near misses of members are told from members of one's own", "[core][c
   STATIC_REQUIRE(!detail::RightMembers<Exchanged>);
   STATIC_REQUIRE(!detail::RightMembers<Camel>);
   STATIC_REQUIRE(!detail::RightMembers<OfComposer>);
+  STATIC_REQUIRE(!detail::RightMembers<TakesLoaded>);
+  STATIC_REQUIRE(!detail::RightMembers<MetricInterval>);
+  STATIC_REQUIRE(detail::RightMembers<OwnInterval>);
+  STATIC_REQUIRE(!detail::RightMembers<ReadBatch>);
+  STATIC_REQUIRE(!detail::RightMembers<AsksStateWrongly>);
+  STATIC_REQUIRE(!detail::RightMembers<RunBefore>);
+  STATIC_REQUIRE(!detail::RightMembers<ConflictWith>);
   STATIC_REQUIRE(detail::RightMembers<Resembles>);
   STATIC_REQUIRE(detail::RightMembers<BothNames>);
 }
@@ -148,6 +197,8 @@ TEST_CASE("near misses of members are told from members of one's own", "[core][c
 TEST_CASE("members of the right name have to be what the library uses", "[core][check][law]") {
   STATIC_REQUIRE(!detail::RightMembers<NotConstSave>);
   STATIC_REQUIRE(!detail::RightMembers<CloseAlone>);
+  STATIC_REQUIRE(!detail::RightMembers<TakesLoadedOfNothing>);
+  STATIC_REQUIRE(!detail::RightMembers<KeptElsewhereNotConst>);
   STATIC_REQUIRE(detail::RightMembers<ClosesAlso>);
   STATIC_REQUIRE(detail::RightMembers<Templates>);
 }

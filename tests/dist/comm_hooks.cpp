@@ -4,12 +4,16 @@
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 
+#include <array>
 #include <cstdint>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -110,6 +114,18 @@ std::int64_t bytes_written() {
   return count;
 }
 
+bool counts_sockets() {
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) == 0);
+  const std::int64_t before = bytes_written();
+  const std::array<char, 1000> bytes{};
+  CHECK(::write(ends[0], bytes.data(), bytes.size()) == 1000);
+  const std::int64_t count = bytes_written() - before;
+  ::close(ends[0]);
+  ::close(ends[1]);
+  return count >= 1000;
+}
+
 std::int64_t bytes_of_a_pass(const DataParallelOptions& options) {
   const auto group = tutti_test::initialize();
   torch::nn::Sequential model = net(4096);
@@ -158,10 +174,7 @@ TEST_CASE("rank body: PyTorch's hooks", "[.rank]") {
 
 TEST_CASE("rank body: fewer bytes", "[.rank]") {
   const auto whole = static_cast<double>(bytes_of_a_pass({}));
-  if (whole < 500'000) {
-    SUCCEED("this system does not count what sockets send");
-    return;
-  }
+  REQUIRE(whole > 500'000);
   const auto of = [](GradientCompression compression) {
     return static_cast<double>(
         bytes_of_a_pass({.compression = compression, .power_sgd = {.start_iteration = 2}}));
@@ -235,6 +248,9 @@ TEST_CASE("compressed gradients are those of PyTorch's hooks", "[dist][ddp][nccl
 }
 
 TEST_CASE("compressed gradients take fewer bytes", "[dist][ddp]") {
+  if (!counts_sockets()) {
+    return tutti_test::skip("this system does not count the bytes that sockets send");
+  }
   CHECK(run_ranks("rank body: fewer bytes") == all_passed);
 }
 

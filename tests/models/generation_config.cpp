@@ -2,6 +2,8 @@
 
 #include <fstream>
 
+#include <sys/stat.h>
+
 #include "support/catch.hpp"
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
@@ -67,6 +69,15 @@ TEST_CASE("without generation_config.json the ids are those of config.json",
   const TemporaryFolder empty;
   CHECK_THROWS_WITH(GenerationConfig::read(empty.path().string()),
                     ContainsSubstring("config.json"));
+}
+
+TEST_CASE("a generation_config.json that is a named pipe is refused, not waited for",
+          "[models][generation]") {
+  const TemporaryFolder folder;
+  REQUIRE(::mkfifo((folder.path() / "generation_config.json").c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(GenerationConfig::read(folder.path().string()),
+                    ContainsSubstring("generation_config.json") &&
+                        ContainsSubstring("it is a named pipe, not a regular file"));
 }
 
 TEST_CASE("a key that changes the text and is not supported is refused by name and value",

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <sys/stat.h>
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -93,6 +95,10 @@ TEST_CASE("what images cannot be made to is refused by key and value",
   write_text(folder / "config.json", "{}");
   CHECK_THROWS_WITH(ImageProcessor::read(folder.path().string()),
                     ContainsSubstring("has no preprocessor_config.json"));
+  REQUIRE(::mkfifo((folder / "preprocessor_config.json").c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(ImageProcessor::read(folder.path().string()),
+                    ContainsSubstring("preprocessor_config.json") &&
+                        ContainsSubstring("it is a named pipe, not a regular file"));
 }
 
 TEST_CASE("what is written reads back", "[models][image_processor]") {

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include <sys/stat.h>
+
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -114,6 +116,9 @@ TEST_CASE("a file that is no table of trials is refused with its line", "[sweep]
   write_bytes(folder / "t", R"({"trial": -1, "flags": {}, "runs": []})");
   CHECK_THROWS_WITH(read_trials(folder / "t"),
                     ContainsSubstring("number of a trial is not 0 to 99999"));
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(read_trials(folder / "pipe"), ContainsSubstring("is no regular file"));
+  CHECK(read_trials(folder / "none").empty());
   CHECK(trial_name(7) == "trial-0007");
   CHECK(trial_name(12345) == "trial-12345");
 }

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
+#include <filesystem>
 #include <string>
 #include <vector>
 

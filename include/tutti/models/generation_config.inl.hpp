@@ -106,7 +106,7 @@ TUTTI_INLINE GenerationConfig GenerationConfig::from(const PretrainedConfig& key
 
 TUTTI_INLINE GenerationConfig GenerationConfig::read(const std::string& folder) {
   const std::string path = folder + "/generation_config.json";
-  if (!std::ifstream(path)) {
+  if (!std::filesystem::exists(path)) {  // what is no regular file is refused where it is read
     const PretrainedConfig model = PretrainedConfig::read(folder);
     GenerationConfig out;
     out.eos_token_id = model.integers("eos_token_id");

@@ -130,7 +130,7 @@ TUTTI_INLINE ImageProcessor from_pretrained_cfg(const PretrainedConfig& config) 
 
 TUTTI_INLINE ImageProcessor ImageProcessor::read(const std::string& folder) {
   const std::string path = folder + "/preprocessor_config.json";
-  if (std::ifstream(path).good()) {
+  if (std::filesystem::exists(path)) {  // what is no regular file is refused where it is read
     const auto json = checkpoint::read_json(path);
     TUTTI_CHECK_VALUE(json.is_object(), "'", path, "' is ", json.kind(), ", expected an object");
     return detail::from_preprocessor(PretrainedConfig(json.object(), "'" + path + "'"));

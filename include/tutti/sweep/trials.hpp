@@ -230,6 +230,9 @@ inline std::string json_table(const std::vector<const Trial*>& trials, const std
 /// is left to who looks for the metric.
 /// Throws std::invalid_argument when it is no such file.
 inline std::vector<Trial> read_trials(const std::filesystem::path& path) {
+  detail::refuse_unless(
+      !std::filesystem::exists(path) || std::filesystem::is_regular_file(path),
+      "'" + path.string() + "' is no regular file, so it is no table of tutti-sweep's");
   std::ifstream file(path);
   std::vector<Trial> trials;
   std::size_t count = 0;

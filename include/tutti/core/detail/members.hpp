@@ -30,6 +30,11 @@ inline constexpr bool is_method =
 #define TUTTI_HAS_about(member) \
   requires { requires std::is_same_v<decltype(&P::member), const About*>; }
 #define TUTTI_HAS_value(member) requires { &P::member; }
+#define TUTTI_HAS_logger(member) \
+  requires {                     \
+    &P::member;                  \
+    requires ReceivesMetrics<P>; \
+  }
 #define TUTTI_HAS_method(member) requires { requires is_method<decltype(&P::member)>; }
 
 // Kind, name, near miss.
@@ -86,7 +91,20 @@ inline constexpr bool is_method =
       with(method, wants_type, wants_types), with(method, wants_type, wantsType),                  \
       with(method, wants_channels_last, want_channels_last),                                       \
       with(method, wants_channels_last, wants_channel_last),                                       \
-      with(method, wants_channels_last, wantsChannelsLast)
+      with(method, wants_channels_last, wantsChannelsLast),                                        \
+      with(method, enter_checkpoint, enters_checkpoint),                                           \
+      with(method, enter_checkpoint, enterCheckpoint),                                             \
+      with(method, leave_checkpoint, leaves_checkpoint),                                           \
+      with(method, leave_checkpoint, leaveCheckpoint), with(method, take_loaded, takes_loaded),    \
+      with(method, take_loaded, takeLoaded), with(method, take_shards, take_shard),                \
+      with(method, take_shards, takes_shards), with(method, kept_elsewhere, keeps_elsewhere),      \
+      with(method, kept_elsewhere, kept_elswhere),                                                 \
+      with(logger, metrics_interval, metric_interval),                                             \
+      with(logger, metrics_interval, metrics_intervals),                                           \
+      with(method, why_no_sharding, why_not_sharding), with(value, reads_batch, read_batch),       \
+      with(value, reads_batch, readsBatch), with(list, runs_before, run_before),                   \
+      with(list, runs_after, run_after), with(list, conflicts_with, conflict_with),                \
+      with(list, requires_policy, require_policy)
 
 // Members that are values or lists of the type, and the one of a type of its own; by what they are
 // when they are wrong.
@@ -113,6 +131,11 @@ inline constexpr bool is_method =
       with(close, p.close(sample::state)),                                               \
       with(leaves_parameters_unused, c.leaves_parameters_unused()),                      \
       with(why_no_sharding, c.why_no_sharding()),                                        \
+      with(enter_checkpoint, p.enter_checkpoint(sample::state)),                         \
+      with(leave_checkpoint, p.leave_checkpoint(sample::state)),                         \
+      with(take_loaded, p.take_loaded(sample::state)),                                   \
+      with(take_shards, p.take_shards(sample::state)),                                   \
+      with(kept_elsewhere, c.kept_elsewhere(sample::const_state)),                       \
       with(join, p.join(sample::fused_step, sample::const_state)),                       \
       with(pixels, p.pixels(sample::frame)),                                             \
       with(targets_follow, c.targets_follow(sample::const_state)),                       \
@@ -256,6 +279,7 @@ using methods =
 #undef TUTTI_HAS_rules
 #undef TUTTI_HAS_about
 #undef TUTTI_HAS_value
+#undef TUTTI_HAS_logger
 #undef TUTTI_HAS_method
 #undef TUTTI_NEAR_MISSES
 #undef TUTTI_VALUES
