@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <stdexcept>
@@ -514,6 +515,35 @@ TEST_CASE("StreamingDataLoader: transforms draw the same whatever rank or thread
   CHECK(drawn(2, 2, 5) == first);
   CHECK(drawn(4, 0, 5) == first);
   CHECK(drawn(1, 0, 6) != first);
+}
+
+TEST_CASE("StreamingDataLoader: its transform follows the run's seed, and its order does not",
+          "[data][streaming]") {
+  const Place place(48);
+  const auto drawn = [&](std::optional<std::uint64_t> own, std::optional<std::uint64_t> of_run) {
+    StreamingDataLoader loader(
+        StreamingDataset(place.streams(), {.batch_size = 8, .shuffle = true}),
+        {.seed = own, .transform = [](Batch example, tutti::Rng& rng) {
+           return Batch{{"x", example.at("x") * 10000 + rng.integer(0, 1000)}};
+         }});
+    if (of_run) {
+      loader.follow_seed(*of_run);
+    }
+    return batches(loader, 1);
+  };
+  const auto samples = [](std::vector<Numbers> all) {
+    for (Numbers& batch : all) {
+      for (std::int64_t& x : batch) {
+        x /= 10000;
+      }
+    }
+    return all;
+  };
+  const auto three = drawn(3, std::nullopt);
+  CHECK(drawn(std::nullopt, 3) == three);
+  CHECK(drawn(std::nullopt, 4) != three);
+  CHECK(drawn(3, 4) == three);
+  CHECK(samples(drawn(std::nullopt, 4)) == samples(three));
 }
 
 TEST_CASE("StreamingDataLoader: batches are collated, dropped and counted as asked",

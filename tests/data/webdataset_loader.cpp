@@ -104,6 +104,23 @@ TEST_CASE("WebDatasetLoader: shuffled batches depend on seed and epoch alone, an
   }
 }
 
+TEST_CASE("WebDatasetLoader: it follows the run's seed unless it has one of its own",
+          "[data][webdataset]") {
+  const TemporaryFolder folder;
+  const std::string urls = shards_of(folder, 40, 4);
+  WebDatasetLoader loader(urls, {.batch_size = 8, .shuffle = true});
+  WebDatasetLoader zero(urls, {.batch_size = 8, .shuffle = true, .seed = 0});
+  WebDatasetLoader three(urls, {.batch_size = 8, .shuffle = true, .seed = 3});
+  const auto of_zero = batches(zero, 1);
+  const auto of_three = batches(three, 1);
+  CHECK(of_three != of_zero);
+  CHECK(batches(loader, 1) == of_zero);
+  loader.follow_seed(3);
+  CHECK(batches(loader, 1) == of_three);
+  zero.follow_seed(3);
+  CHECK(batches(zero, 1) == of_zero);
+}
+
 TEST_CASE("WebDatasetLoader: every epoch has an order of tar files of its own",
           "[data][webdataset]") {
   const TemporaryFolder folder;
