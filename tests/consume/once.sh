@@ -18,16 +18,22 @@ if [ "$what" = take ]; then
   esac
 fi
 
-# What decides what is compiled: neither warnings, nor when GCC collects, nor names of files, nor how a folder is named.
+# What decides what is compiled: neither what starts the compiler (ccache, with its settings), nor warnings, nor when GCC
+# collects, nor names of files, nor how a folder is named.
 flags=$(
   previous=
+  starts=yes
   for word in "$@"; do
+    case $starts$word in
+      yescmake | yes*/cmake | yes-E | yesenv | yes[A-Z]*=* | yesccache | yes*/ccache) continue ;;
+    esac
+    starts=
     case $previous in
       -o | -c | -MF | -MT | -MQ) previous=$word; continue ;;
     esac
     previous=$word
     case $word in
-      -o | -c | -MD | -MF | -MT | -MQ | -W* | --param=ggc-min-heapsize=* | -fvisibility-inlines-hidden | -isystem | */ccache | ccache) continue ;;
+      -o | -c | -MD | -MF | -MT | -MQ | -W* | --param=ggc-min-heapsize=* | -fvisibility-inlines-hidden | -isystem) continue ;;
     esac
     word=${word#-I}
     if [ -n "$installed" ]; then
