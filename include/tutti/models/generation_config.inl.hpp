@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <unistd.h>
+
 #include <tutti/models/generation_config.hpp>
 
 namespace tutti::models::detail {
@@ -106,7 +108,7 @@ TUTTI_INLINE GenerationConfig GenerationConfig::from(const PretrainedConfig& key
 
 TUTTI_INLINE GenerationConfig GenerationConfig::read(const std::string& folder) {
   const std::string path = folder + "/generation_config.json";
-  if (!std::filesystem::exists(path)) {  // what is no regular file is refused where it is read
+  if (::access(path.c_str(), F_OK) != 0) {  // what is no regular file is refused where it is read
     const PretrainedConfig model = PretrainedConfig::read(folder);
     GenerationConfig out;
     out.eos_token_id = model.integers("eos_token_id");

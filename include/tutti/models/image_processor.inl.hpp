@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <unistd.h>
+
 #include <tutti/models/image_processor.hpp>
 
 namespace tutti::models {
@@ -130,7 +132,7 @@ TUTTI_INLINE ImageProcessor from_pretrained_cfg(const PretrainedConfig& config) 
 
 TUTTI_INLINE ImageProcessor ImageProcessor::read(const std::string& folder) {
   const std::string path = folder + "/preprocessor_config.json";
-  if (std::filesystem::exists(path)) {  // what is no regular file is refused where it is read
+  if (::access(path.c_str(), F_OK) == 0) {  // what is no regular file is refused where it is read
     const auto json = checkpoint::read_json(path);
     TUTTI_CHECK_VALUE(json.is_object(), "'", path, "' is ", json.kind(), ", expected an object");
     return detail::from_preprocessor(PretrainedConfig(json.object(), "'" + path + "'"));
