@@ -46,7 +46,8 @@ foreach(page IN LISTS pages)
   endforeach()
 endforeach()
 
-# Every page is found from the first one and is read in one go, and every member that the library looks for in a policy stands in its page.
+# Every page is found from the first one and has at most 300 lines, and every member that the library looks for in a policy
+# stands in its page.
 file(READ "${PROJECT_SOURCE_DIR}/docs/README.md" map)
 file(GLOB pages RELATIVE "${PROJECT_SOURCE_DIR}/docs" "${PROJECT_SOURCE_DIR}/docs/*.md")
 list(REMOVE_ITEM pages README.md)

@@ -4,9 +4,10 @@
     python benchmarks/optim/run.py --program build/bench/benchmarks/benchmark_optim --python peers/bin/python
                                    --allocator libtcmalloc_minimal.so.4 [--rounds 5] [--alternations 20]
 
---python: an interpreter with torch and mosaicml. --allocator is preloaded into it, since tutti keeps memory itself. Processes of the program and of PyTorch alternate, and a process does every way in
-turn; the figures are medians over all alternations of all processes. One thread and CPU time; a last run of the program
-uses all cores and the clock on the wall. The exit code is 1 when a claim fails.
+--python: an interpreter with torch and mosaicml. --allocator is preloaded into it, since tutti keeps memory itself. Processes of
+the program and of PyTorch alternate, and a process does every way in turn; the figures are medians over all alternations of all
+processes. One thread and CPU time; a last run of the program uses all cores and the clock on the wall. The exit code is 1 when a
+claim fails.
 """
 import argparse
 import json
