@@ -9,8 +9,6 @@
 #include <stdexcept>
 #include <string>
 
-#include <torch/optim/sgd.h>
-
 #include <tutti/core/batch.hpp>
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedules.hpp>
@@ -63,7 +61,6 @@ inline tutti::Key key_of(const Arguments& a, const std::string& key, std::int64_
 
 /// What else PyTorch's optimizers take: how the step is computed, which changes no number.
 inline void read_details(const Arguments& a) {
-  a.only("maximize", false);
   for (const char* how : {"foreach", "fused", "capturable", "differentiable"}) {
     a.flag(how, false);
   }
@@ -76,19 +73,6 @@ inline void expect_keys(const Case& c, std::initializer_list<const char*> keys) 
     a.has(key);
   }
   a.done();
-}
-
-/// LibTorch's SGD.
-inline torch::optim::SGDOptions sgd_options(const Json& args) {
-  const Arguments a(args, "SGD");
-  torch::optim::SGDOptions options(a.number("lr", 1e-3));
-  options.momentum(a.number("momentum", 0))
-      .dampening(a.number("dampening", 0))
-      .weight_decay(a.number("weight_decay", 0))
-      .nesterov(a.flag("nesterov", false));
-  read_details(a);
-  a.done();
-  return options;
 }
 
 namespace detail {
@@ -171,6 +155,9 @@ Hyper sgd_of(const Json& args, const std::string& name) {
   h.dampening = a.number("dampening", h.dampening);
   h.weight_decay = a.number("weight_decay", h.weight_decay);
   h.nesterov = a.flag("nesterov", h.nesterov);
+  if constexpr (requires { h.maximize; }) {
+    h.maximize = a.flag("maximize", h.maximize);
+  }
   read_details(a);
   a.done();
   return h;
@@ -192,6 +179,9 @@ Hyper adam_of(const Json& args, const std::string& name) {
   h.eps = a.number("eps", h.eps);
   h.weight_decay = a.number("weight_decay", h.weight_decay);
   h.amsgrad = a.flag("amsgrad", h.amsgrad);
+  if constexpr (requires { h.maximize; }) {
+    h.maximize = a.flag("maximize", h.maximize);
+  }
   read_details(a);
   a.done();
   return h;

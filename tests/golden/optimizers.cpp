@@ -1,5 +1,4 @@
 #include <torch/nn/functional/loss.h>
-#include <torch/optim/sgd.h>
 
 #include <tutti/algorithms/ema.hpp>
 #include <tutti/algorithms/gradient_clipping.hpp>
@@ -170,8 +169,8 @@ void sam(const Case& c, Verdict& verdict) {
   load_state(*model, c.ins("state."));
   const tutti::SAM rule = make_sam(params.json("sam"));
   tutti::functional::SAMOptimizer optimizer(
-      std::make_shared<torch::optim::SGD>(model->parameters(), sgd_options(params.json("sgd"))),
-      rule.rho, rule.epsilon, rule.interval);
+      sgd_of<tutti::SGD>(params.json("sgd"), "SGD").build(model->parameters()), rule.rho,
+      rule.epsilon, rule.interval);
   const std::int64_t steps = params.integer("steps", 0);
   params.done();
   const at::Tensor losses = at::empty({steps}, at::kDouble);

@@ -26,10 +26,10 @@ class AveragedRun {
         swa_(make_swa(c.params["swa"])),
         batches_(c.params["batches"].integer()) {
     load_state(*net_, c.ins("state."));
-    const torch::optim::SGDOptions sgd = sgd_options(c.params["sgd"]);
-    lr_ = sgd.lr();
+    const auto sgd = sgd_of<tutti::SGD>(c.params["sgd"], "SGD");
+    lr_ = sgd.lr;
     state_.model = net_.ptr();
-    state_.optimizers = {std::make_shared<torch::optim::SGD>(net_->parameters(), sgd)};
+    state_.optimizers = {sgd.build(net_->parameters())};
     // The length of an epoch stays unknown, so that parts of the run are counted in whole epochs,
     // as the reference does.
     state_.max_duration = tutti::Time::parse(c.params["max_duration"].string());
