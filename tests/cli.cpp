@@ -23,6 +23,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Precision;
 using tutti::Time;
@@ -409,3 +411,5 @@ TEST_CASE("all options of a program are logged as hyperparameters", "[cli]") {
   CHECK(*logged.at("lr").get_if<double>() == 0.5);
   CHECK(*logged.at("max-duration").get_if<std::string>() == "1ep");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

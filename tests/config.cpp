@@ -6,6 +6,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // That older compilers are refused is seen in compile_fail/build/compiler_too_old.cpp and
 // compile_fail/build/standard_too_old.cpp.
 
@@ -36,3 +38,5 @@ TEST_CASE("the compilers that are accepted are those that messages and pages nam
     CHECK(read(page).find(gcc + " or " + clang) != std::string::npos);
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -14,6 +14,8 @@
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("a trainer explains its plan, its values and what was done to the model", "[explain]") {
@@ -136,3 +138,5 @@ TEST_CASE("what policies hold while they run is neither explained nor logged", "
   REQUIRE(trainer.get<tutti::SpeedMonitor>().run.window);
   CHECK(values() == before);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

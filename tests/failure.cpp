@@ -12,6 +12,8 @@
 #include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;
 
@@ -89,3 +91,5 @@ TEST_CASE("a failure is left where torchrun looks for it, once and only the rank
   CHECK_FALSE(std::filesystem::exists(path));
   tutti::detail::follows_another().store(false);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

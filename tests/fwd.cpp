@@ -1,5 +1,7 @@
 #include <tutti/fwd.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 // All that a policy's declaration needs, before anything else is included.
@@ -112,3 +114,5 @@ TEST_CASE("everything that is declared ahead is defined, in its own family and w
                                    << what.first << ", which is defined nowhere");
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

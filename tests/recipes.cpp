@@ -9,6 +9,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // docs/recipes.md holds the rules of all algorithms, as the code states them. To write it anew
 // after a rule has changed: TUTTI_WRITE_DOCS=1 trainer_tests "[recipes]"
 
@@ -238,3 +240,5 @@ TEST_CASE("every algorithm says whether steps with it can be graphs", "[recipes]
         "CutMix ahead\nCutMix instead\nLabelSmoothing ahead\nLabelSmoothing behind\n"
         "MixUp ahead\nMixUp instead\n");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 #include "support/catch.hpp"
 #include "support/headers.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // That the functions link is seen in the test programs, most of which use tutti::separate, and what
 // separate.hpp refuses in compile_fail/build/separate_*.cpp.
 
@@ -92,3 +94,5 @@ TEST_CASE("a public header shows what it offers, and has long bodies beside it",
   }
   CHECK(apart > 50);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

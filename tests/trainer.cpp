@@ -14,6 +14,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Lines = std::vector<std::string>;
@@ -395,3 +397,5 @@ TEST_CASE("an accepted pair makes no warning", "[trainer]") {
   Trainer trainer{tiny::net(), options(), Opposed{}, Plain{}, tutti::accept<Opposed, Plain>{}};
   trainer.fit();
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

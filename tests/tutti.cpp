@@ -7,6 +7,8 @@
 #include "support/catch.hpp"
 #include "support/headers.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // That the whole library links when two files include it is the test tutti_twice of CMakeLists.txt.
 
 TEST_CASE("tutti.hpp has every public header but what needs a library or time", "[tutti]") {
@@ -56,3 +58,5 @@ TEST_CASE("tutti.hpp has every public header but what needs a library or time", 
   }
   CHECK(missing == left_out);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

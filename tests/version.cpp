@@ -7,6 +7,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // Of use to the preprocessor, as a program that supports several versions needs it.
 #if TUTTI_VERSION_MAJOR * 10000 + TUTTI_VERSION_MINOR * 100 + TUTTI_VERSION_PATCH < 100
 #error "the first version is 0.1.0"
@@ -37,3 +39,5 @@ TEST_CASE("each part of the version stands on one line, at its end", "[version]"
     CHECK(lines == 1);
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -22,6 +22,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -292,3 +294,5 @@ TEST_CASE("ALiBi refuses models without such attention and numbers out of range"
       (ALiBi{.max_sequence_length = 8, .train_sequence_length_scaling = 1.5}.validate()),
       ContainsSubstring("train_sequence_length_scaling is 1.5"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

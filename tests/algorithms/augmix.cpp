@@ -17,6 +17,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -168,3 +170,5 @@ TEST_CASE("AugMix: options out of range are refused", "[augmix]") {
   refused({.depth = -2}, "depth is -2");
   refused({.alpha = 0}, "alpha is 0");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -20,6 +20,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -161,3 +163,5 @@ TEST_CASE("BackboneFinetuning says what is missing", "[backbone_finetuning]") {
   CHECK_THROWS_WITH(trainer(net(), options("1ep"), {.backbone = "encoder"}),
                     ContainsSubstring("its children are backbone, head"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -14,6 +14,8 @@
 
 #include "nn/golden_model.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -201,3 +203,5 @@ TEST_CASE("the policy changes the model at Init and logs how many layers are blu
   CHECK(recorder.counts == std::vector<std::int64_t>{1, 2});
   CHECK(net->named_parameters().contains("conv1.conv.weight"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

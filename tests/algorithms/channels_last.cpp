@@ -18,6 +18,8 @@
 
 #include "nn/golden_model.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -139,3 +141,5 @@ TEST_CASE("ChannelsLast on a model without images is an error unless told otherw
                     ContainsSubstring("ChannelsLast: no parameter of 4 or 5 dimensions"));
   ChannelsLast{.if_none = tutti::surgery::IfNone::ignore}.apply(tutti::Init{}, state);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 #include <tutti/data/image_loader.hpp>
 #include <tutti/trainer.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -221,3 +223,5 @@ TEST_CASE("ColOut and CutOut: inputs that are no images are refused, not cut by 
   CHECK_THROWS_WITH(cutout.apply(tutti::AfterDataloader{}, state),
                     ContainsSubstring("CutOut: the input is [8, 4], expected a batch of images"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

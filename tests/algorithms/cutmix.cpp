@@ -12,6 +12,8 @@
 
 #include "algorithms/fixed_logits.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -235,3 +237,5 @@ TEST_CASE("CutMix refuses to interpolate the loss beside MixUp", "[cutmix]") {
   CHECK_THROWS_AS(Both(tutti::MixUp{}, CutMix{.interpolate_loss = true}), c10::ValueError);
   CHECK_THROWS_AS(Both(tutti::MixUp{.interpolate_loss = true}, CutMix{}), c10::ValueError);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

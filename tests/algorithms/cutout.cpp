@@ -10,6 +10,8 @@
 #include <tutti/core/recipe.hpp>
 #include <tutti/core/with.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -192,3 +194,5 @@ TEST_CASE("CutOut: options out of range are refused with what was got and what i
   CHECK(cutout_batch(at::ones({3, 4, 4}), rng, {.per_image = true}).size(0) == 3);
   CutOut{.num_holes = 0, .length = 0.01}.validate();
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -14,6 +14,8 @@
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // What two ranks train with it is in dist/local_training.cpp.
 
 namespace {
@@ -118,3 +120,5 @@ TEST_CASE("options of DiLoCo out of range are refused", "[diloco]") {
   CHECK_THAT(refusal({.outer_lr = 0}), ContainsSubstring("DiLoCo: outer_lr"));
   CHECK_THAT(refusal({.outer_momentum = 1}), ContainsSubstring("DiLoCo: outer_momentum"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

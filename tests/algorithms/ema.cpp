@@ -17,6 +17,8 @@
 #include "nn/golden_model.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti::literals;
@@ -582,3 +584,5 @@ TEST_CASE("options of a warm-up that contradict each other are refused", "[ema][
   CHECK_THROWS_WITH((EMA{.average_integers = true, .exclude_buffers = true}.validate()),
                     ContainsSubstring("exclude_buffers and average_integers are both set"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

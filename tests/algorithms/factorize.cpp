@@ -25,6 +25,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -306,3 +308,5 @@ TEST_CASE("Factorize has the policy's defaults, logs what it did, and wants some
   }
   Factorize{.factorize_convs = false, .min_features = 1, .refactorize_energy = 1}.validate();
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

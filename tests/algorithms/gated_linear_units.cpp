@@ -18,6 +18,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -167,3 +169,5 @@ TEST_CASE("a model without such blocks is refused unless that is meant", "[gated
   CHECK(
       apply_gated_linear_units(*net, {}, {}, false, false, tutti::surgery::IfNone::ignore).empty());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -15,6 +15,8 @@
 #include "nn/golden_model.hpp"
 #include "support/hyperparameters.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -181,3 +183,5 @@ TEST_CASE("GhostBatchNorm changes the model at Init and logs how many layers it 
   GhostBatchNorm{}.apply(tutti::Init{}, state);
   CHECK(seen.counts == Hyperparameters::Counts{{"GhostBatchNorm/num_new_modules", 2}});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -17,6 +17,8 @@
 
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -252,3 +254,5 @@ TEST_CASE("what is not set or out of range is refused", "[gradient_clipping]") {
   CHECK_THROWS_WITH(apply_gradient_clipping({p}, ClippingType::norm, 1),
                     ContainsSubstring("expected a dense one"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

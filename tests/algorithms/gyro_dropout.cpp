@@ -20,6 +20,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -237,3 +239,5 @@ TEST_CASE("GyroDropout refuses numbers out of range", "[gyro_dropout]") {
   refused({.sigma = 0}, "sigma is 0, expected 1 or more");
   refused({.tau = 0}, "tau is 0, expected 1 or more");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -9,6 +9,8 @@
 
 #include "algorithms/fixed_logits.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -130,3 +132,5 @@ TEST_CASE("a loss that takes class indices only is refused", "[label_smoothing]"
   STATIC_REQUIRE(tutti::Supports<LabelSmoothing, Silent>);
   STATIC_REQUIRE_FALSE(tutti::Supports<LabelSmoothing, TakesIndices>);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -24,6 +24,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -233,3 +235,5 @@ TEST_CASE("LayerFreezing refuses numbers out of range", "[layer_freezing]") {
   CHECK_THROWS_AS(freeze_layers(*model, {}, 0.5, 1.0), c10::ValueError);
   CHECK_THROWS_AS(freeze_layers(*model, {}, 0.5, 0.5, -1.0), c10::ValueError);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

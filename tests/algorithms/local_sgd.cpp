@@ -13,6 +13,8 @@
 #include "support/tiny.hpp"
 #include "support/two_ranks.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // What two ranks train with it is in dist/local_training.cpp.
 
 namespace {
@@ -79,3 +81,5 @@ TEST_CASE("options of LocalSGD out of range are refused", "[local_sgd]") {
   CHECK_THAT(refusal({.interval = "0ba"}), ContainsSubstring("1ba or more"));
   CHECK_THAT(refusal({.start = "1ep"}), ContainsSubstring("LocalSGD: start"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -28,6 +28,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -692,3 +694,5 @@ TEST_CASE("adapters learn beside EMA, and the base stays as it is", "[algorithms
   });
   CHECK(learnt == 4);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

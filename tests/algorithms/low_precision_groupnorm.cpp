@@ -17,6 +17,8 @@
 #include "nn/golden_model.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -107,3 +109,5 @@ TEST_CASE("LowPrecisionGroupNorm acts at one event, and not in fp32", "[low_prec
   policy.apply(tutti::AfterLoad{}, state);
   CHECK(surgery::count<nn::LowPrecisionGroupNorm>(*net) == 1);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -16,6 +16,8 @@
 #include "nn/golden_model.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -145,3 +147,5 @@ TEST_CASE("LowPrecisionLayerNorm leaves layers of a derived class alone",
       std::make_shared<Doubled>(torch::nn::LayerNormOptions({4}))));
   CHECK(apply_low_precision_layernorm(*net, Precision::amp_bf16).count() == 0);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -15,6 +15,8 @@
 
 #include "algorithms/fixed_logits.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -283,3 +285,5 @@ TEST_CASE("mixing losses that are not linear in the targets is warned about", "[
   REQUIRE(warnings.texts.size() == 1);
   CHECK_THAT(warnings.texts.front(), ContainsSubstring("not linear in the targets"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 #include <tutti/core/with.hpp>
 #include <tutti/loggers/in_memory.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -209,3 +211,5 @@ TEST_CASE("ProgressiveResizing: what cannot be meant is refused", "[progressive_
   CHECK_THROWS_WITH(policy.apply(tutti::AfterDataloader{}, state),
                     ContainsSubstring("the input is [2, 3], expected images [N, C, H, W]"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -9,6 +9,8 @@
 #include <tutti/core/with.hpp>
 #include <tutti/data/image_loader.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -114,3 +116,5 @@ TEST_CASE("RandAugment: options out of range are refused", "[randaugment]") {
   RandAugment{.severity = 10, .depth = 0}.validate();
   CHECK_THROWS_AS(RandAugment{.severity = -0.5}.validate(), c10::ValueError);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

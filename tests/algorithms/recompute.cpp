@@ -22,6 +22,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -166,3 +168,5 @@ TEST_CASE("Recompute says what it cannot find", "[recompute]") {
   CHECK(apply_recompute(*none, {.if_none = tutti::surgery::IfNone::warn}).empty());
   CHECK_THAT(warnings.texts.back(), ContainsSubstring("Recompute: the model has no nn::Block"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

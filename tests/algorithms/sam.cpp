@@ -19,6 +19,8 @@
 #include "nn/golden_model.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -279,3 +281,5 @@ TEST_CASE("numbers out of range are refused with what was got", "[sam]") {
   CHECK_THROWS_WITH(SAMOptimizer(base, -1), ContainsSubstring("rho is -1"));
   CHECK_THROWS_WITH(SAMOptimizer(nullptr), ContainsSubstring("the base optimizer is null"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -18,6 +18,8 @@
 
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -292,3 +294,5 @@ TEST_CASE("SelectiveBackprop: options out of range are refused", "[selective_bac
   CHECK_THROWS_WITH(SelectiveBackprop{.interrupt = 1}.validate(),
                     ContainsSubstring("interrupt is 1, expected 0, or 2 or more"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

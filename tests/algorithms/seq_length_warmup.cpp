@@ -17,6 +17,8 @@
 #include <tutti/optim/sgd.hpp>
 #include <tutti/trainer.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -228,3 +230,5 @@ TEST_CASE("SeqLengthWarmup refuses options that contradict each other or are out
   refused({.step_size = 0}, "step_size is 0");
   refused({.truncate = false, .preserve_end_of_sequence = true}, "set one of them only");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -19,6 +19,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Values = std::vector<double>;
@@ -194,3 +196,5 @@ TEST_CASE("what SkipSpikes cannot do is refused", "[algorithms][skip_spikes]") {
   CHECK_THROWS_WITH(make(closure)->fit(),
                     ContainsSubstring("computes them inside of its step; remove it"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

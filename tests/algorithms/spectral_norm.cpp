@@ -15,6 +15,8 @@
 
 #include <ATen/ops/linalg_svdvals.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -77,3 +79,5 @@ TEST_CASE("SpectralNorm says what it cannot do", "[spectral_norm]") {
   CHECK(apply_spectral_norm(*model).count() == 1);
   CHECK(surgery::count<nn::SpectralNormed>(*model) == 1);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -14,6 +14,8 @@
 #include "nn/golden_model.hpp"
 #include "support/hyperparameters.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -136,3 +138,5 @@ TEST_CASE("SqueezeExcite changes the model at Init and logs how many layers are 
   SqueezeExcite{.latent_channels = 4, .min_channels = 4}.apply(tutti::Init{}, state);
   CHECK(seen.counts == Hyperparameters::Counts{{"squeeze_excite/num_squeeze_excite_layers", 2}});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -20,6 +20,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace models = tutti::models;
@@ -238,3 +240,5 @@ TEST_CASE("a model outlives the policy that made it stochastic", "[stochastic_de
     CHECK(net->forward(torch::randn({2, 3, 8, 8})).sizes() == at::IntArrayRef{2, 3});
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -22,6 +22,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -376,3 +378,5 @@ TEST_CASE("SWA refuses options that contradict each other or are out of range", 
   refused({.schedule_swa_lr = true, .swa_lr = -0.1}, "swa_lr is -0.1");
   refused({.refresh_batches = -1}, "refresh_batches is -1");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -11,6 +11,8 @@
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/sequential.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // Several ranks are in tests/dist/sync_batchnorm.cpp.
 
 namespace {
@@ -61,3 +63,5 @@ TEST_CASE("SyncBatchNorm says when there is nothing to change", "[sync_batchnorm
   CHECK_THROWS_WITH(apply_sync_batchnorm(*one, std::shared_ptr<tutti::dist::Communicator>()),
                     ContainsSubstring("dist::initialize() makes one"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

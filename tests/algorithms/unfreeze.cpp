@@ -20,6 +20,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -124,3 +126,5 @@ TEST_CASE("Unfreeze says what is missing", "[unfreeze]") {
   CHECK_THROWS_WITH(unfreeze_from(*model, "layer3"),
                     ContainsSubstring("its children are first, norm, second, last"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

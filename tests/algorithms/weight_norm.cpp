@@ -14,6 +14,8 @@
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/sequential.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -65,3 +67,5 @@ TEST_CASE("WeightNorm says what it cannot find", "[weight_norm]") {
   apply_weight_norm(*model);
   CHECK_THROWS_WITH(apply_weight_norm(*model), ContainsSubstring("has it already"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

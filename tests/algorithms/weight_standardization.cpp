@@ -17,6 +17,8 @@
 #include "nn/golden_model.hpp"
 #include "support/hyperparameters.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -167,3 +169,5 @@ TEST_CASE("WeightStandardization changes the model at Init and logs how many lay
   CHECK(seen.counts ==
         Hyperparameters::Counts{{"WeightStandardization/num_weights_standardized", 2}});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

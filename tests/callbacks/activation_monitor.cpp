@@ -6,6 +6,8 @@
 
 #include "callbacks/run.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -162,3 +164,5 @@ TEST_CASE("a model without layers that can be watched is refused",
   CHECK_THROWS_WITH((ActivationMonitor{.interval = "5sec"}.validate()),
                     ContainsSubstring("interval is 5sec, expected at least 1ba or 1ep"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -16,6 +16,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Names = std::vector<std::string>;
@@ -208,3 +210,5 @@ TEST_CASE("options of the saver that make no sense are refused", "[callbacks][ch
   CHECK_THROWS_WITH(run(),
                     ContainsSubstring("monitor is \"Mark\", but the set \"test\" has Grade"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using callback_run::metric_net;
 using Catch::Matchers::ContainsSubstring;
@@ -162,3 +164,5 @@ TEST_CASE("EarlyStopper warns of a set that was never evaluated", "[callbacks][e
   CHECK_THAT(warnings.texts[0],
              ContainsSubstring("EarlyStopper: the set \"tset\" has not been evaluated"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

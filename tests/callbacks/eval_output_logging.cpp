@@ -9,6 +9,8 @@
 #include "callbacks/run.hpp"
 #include "support/out_of_memory.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -126,3 +128,5 @@ TEST_CASE("rows keep their texts on the way between processes",
   tutti::detail::append_rows(back, tutti::detail::to_bytes(rows), 3);
   CHECK(back == rows);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

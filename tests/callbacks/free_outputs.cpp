@@ -2,6 +2,8 @@
 
 #include "callbacks/run.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -35,3 +37,5 @@ TEST_CASE("FreeOutputs refuses a model with training metrics", "[callbacks][free
   Trainer<FreeOutputs> trainer(callback_run::metric_net({}, {1.0}), callback_run::options());
   CHECK_THROWS_WITH(trainer.fit(), ContainsSubstring("the model has training metrics"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -7,6 +7,8 @@
 #include "callbacks/run.hpp"
 #include "support/message.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -228,3 +230,5 @@ TEST_CASE("what Generate cannot do is refused", "[callbacks][generate]") {
   Generate policy = generate("1ba");
   CHECK_THROWS_WITH(policy.continue_from(state, {{}}), ContainsSubstring("a prompt has no tokens"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

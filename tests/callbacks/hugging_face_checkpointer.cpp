@@ -19,6 +19,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Names = std::vector<std::string>;
@@ -389,3 +391,5 @@ TEST_CASE("options that make no sense are refused", "[callbacks][hugging_face]")
   wrong.num_checkpoints_to_keep = -2;
   CHECK_THROWS_AS(wrong.validate(), c10::ValueError);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

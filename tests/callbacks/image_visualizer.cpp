@@ -8,6 +8,8 @@
 
 #include "callbacks/run.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -141,3 +143,5 @@ TEST_CASE("batches without images are refused", "[callbacks][image_visualizer]")
   CHECK_THROWS_WITH((ImageVisualizer{.num_images = 0}.validate()),
                     ContainsSubstring("num_images is 0, expected at least 1"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

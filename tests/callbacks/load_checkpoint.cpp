@@ -10,6 +10,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -162,3 +164,5 @@ TEST_CASE("an address that the object store does not have is refused",
   CHECK_THROWS_WITH(load({.load_path = "runs/latest", .object_store = store}),
                     ContainsSubstring("remote/runs/latest' is neither a checkpoint nor a pointer"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -5,6 +5,8 @@
 
 #include "callbacks/run.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 static_assert(role_of<LRMonitor> == Role::callback);
@@ -32,3 +34,5 @@ TEST_CASE("the rate of the next batch is logged for every group", "[callbacks][l
     CHECK(first.timestamps[i].batch == static_cast<std::int64_t>(i) + 1);
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

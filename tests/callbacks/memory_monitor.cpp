@@ -6,6 +6,8 @@
 #include "support/fake_communicator.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using callback_run::ByHand;
 using Catch::Matchers::ContainsSubstring;
@@ -87,3 +89,5 @@ TEST_CASE("a name of a number that does not exist is refused", "[callbacks][memo
   CHECK_THROWS_WITH((MemoryMonitor{.dist_aggregate_batch_interval = -1}.validate()),
                     ContainsSubstring("dist_aggregate_batch_interval is -1, expected 0 or more"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

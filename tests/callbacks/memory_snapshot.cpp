@@ -8,6 +8,8 @@
 #include "callbacks/run.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -104,3 +106,5 @@ TEST_CASE("MemorySnapshot refuses a model on the CPU", "[callbacks][memory_snaps
                     ContainsSubstring("MemorySnapshot records CUDA's memory and the model is on "
                                       "cpu; train on a CUDA device or take MemorySnapshot out"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

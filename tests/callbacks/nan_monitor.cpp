@@ -4,6 +4,8 @@
 
 #include "callbacks/run.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -51,3 +53,5 @@ TEST_CASE("an infinite loss passes the NaNMonitor", "[callbacks][nan_monitor]") 
     CHECK_THROWS_WITH(monitor.apply(AfterLoss{}, state), ContainsSubstring("contains a NaN"));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -76,3 +78,5 @@ TEST_CASE("OOMObserver refuses a model on the CPU", "[callbacks][oom_observer]")
   CHECK_THROWS_WITH((Trainer<OOMObserver>(tiny::net(), callback_run::options())),
                     ContainsSubstring("OOMObserver records CUDA's memory and the model is on cpu"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -7,6 +7,8 @@
 
 #include "callbacks/run.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -108,3 +110,5 @@ TEST_CASE("an interval of no batches is refused", "[callbacks][optimizer_monitor
   CHECK_THROWS_WITH((OptimizerMonitor{.batch_log_interval = 0}.validate()),
                     ContainsSubstring("batch_log_interval is 0, expected at least 1 batch"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 #include "callbacks/run.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Scores = PredictionWriter::Scores;
@@ -189,3 +191,5 @@ TEST_CASE("outputs that do not fit are refused, and nothing is left",
                     ContainsSubstring("the outputs have 5 columns, those of the first batch 3"));
   CHECK(sorted_names(folder.path()).empty());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

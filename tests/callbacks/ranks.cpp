@@ -21,6 +21,8 @@
 #include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using tutti_test::all_passed;
 using tutti_test::run_ranks;
@@ -178,3 +180,5 @@ TEST_CASE("each node downloads a checkpoint once for all its ranks", "[callbacks
   CHECK(run_ranks("rank body: weights come from a store") == all_passed);
   CHECK(sorted_names(folder.path()) == std::vector<std::string>{"remote"});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using callback_run::metric_net;
 using Catch::Matchers::ContainsSubstring;
@@ -325,3 +327,5 @@ TEST_CASE("a metric or a set that is not there is told of", "[callbacks][plateau
                                                   "been evaluated, so nothing could reduce the "
                                                   "learning rate"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -22,6 +22,8 @@
 #include "support/warnings.hpp"
 #include "support/wrapped_store.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Names = std::vector<std::string>;
@@ -323,3 +325,5 @@ TEST_CASE("a file that cannot be uploaded ends the run, or warns", "[callbacks][
     CHECK_THAT(warnings.texts[0], ContainsSubstring(reason));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

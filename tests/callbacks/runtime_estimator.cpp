@@ -5,6 +5,8 @@
 #include "callbacks/run.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace std::chrono_literals;
 using callback_run::ByHand;
@@ -132,3 +134,5 @@ TEST_CASE("another fit is estimated from its own beginning", "[callbacks][runtim
   batch(estimator, run, 5);
   CHECK(run.memory.latest("time/remaining_estimate") == Approx(15.0));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

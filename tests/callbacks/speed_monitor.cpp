@@ -6,6 +6,8 @@
 #include "callbacks/run.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace std::chrono_literals;
 using callback_run::ByHand;
@@ -138,3 +140,5 @@ TEST_CASE("options of SpeedMonitor that make no sense are refused", "[callbacks]
       SpeedMonitor{.gpu_flops_available = -1.0}.validate(),
       Catch::Matchers::ContainsSubstring("gpu_flops_available is -1, expected 0 or more"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -4,6 +4,8 @@
 
 #include "callbacks/run.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 static_assert(role_of<SystemMetricsMonitor> == Role::callback);
@@ -97,3 +99,5 @@ TEST_CASE("the machine is looked at when a batch of any kind starts",
   CHECK(memory.data.contains("network_bytes_sent"));
   CHECK_FALSE(memory.data.contains("min_gpu_percentage_rank_0"));  // it trains on the CPU
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -5,6 +5,8 @@
 #include "callbacks/run.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using callback_run::metric_net;
 using Catch::Matchers::ContainsSubstring;
@@ -83,3 +85,5 @@ TEST_CASE("ThresholdStopper warns of a set that was never evaluated",
   CHECK_THAT(warnings.texts[0],
              ContainsSubstring("ThresholdStopper: the set \"tset\" has not been evaluated"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

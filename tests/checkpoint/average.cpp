@@ -12,6 +12,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace tutti::checkpoint;
 using Catch::Matchers::ContainsSubstring;
@@ -96,3 +98,5 @@ TEST_CASE("checkpoints of different models are not averaged", "[checkpoint][aver
   CHECK_THROWS_WITH(last_checkpoints(folder / "empty", 1),
                     ContainsSubstring("has no checkpoint; name a run's save_folder"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

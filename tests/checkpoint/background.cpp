@@ -6,6 +6,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::checkpoint::Background;
 
 TEST_CASE("work runs in another thread, one piece at a time", "[checkpoint][background]") {
@@ -48,3 +50,5 @@ TEST_CASE("a failure is noticed and handed out once", "[checkpoint][background]"
   background.wait();
   CHECK_FALSE(background.failed());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

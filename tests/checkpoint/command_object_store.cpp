@@ -7,6 +7,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 static_assert(ObjectStore<CommandObjectStore>);
@@ -91,3 +93,5 @@ TEST_CASE("commands without their placeholders are refused", "[checkpoint][objec
   store.list = "";
   CHECK_THROWS_WITH(store.list_objects("a"), ContainsSubstring("set list"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti::checkpoint;
 using Names = std::vector<std::string>;
@@ -105,3 +107,5 @@ TEST_CASE("what cannot be converted is refused, and nothing is left", "[checkpoi
              ContainsSubstring("was damaged or changed"));
   CHECK(sorted_names(folder.path()) == Names{"cut", "whole"});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -12,6 +12,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti::checkpoint;
 using Names = std::vector<std::string>;
 
@@ -60,3 +62,5 @@ TEST_CASE("a command line of tutti-checkpoint that makes no sense is refused",
     CHECK(run(words) == 2);
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -9,6 +9,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Timestamp;
 using tutti::checkpoint::check_no_newer;
@@ -133,3 +135,5 @@ TEST_CASE("a checkpoint from later that is the run's own is no obstacle",
   CHECK_NOTHROW(check_no_newer(folder.path(), "ba{batch}", now, own));
   CHECK_THROWS_WITH(check_no_newer(folder.path(), "ba{batch}", now), ContainsSubstring("ba4'"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -9,6 +9,8 @@
 #include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti::checkpoint;
 namespace fs = std::filesystem;
@@ -196,3 +198,5 @@ TEST_CASE("an error about a folder names the address that it stands for", "[chec
                     ContainsSubstring("'s3://b/tmp/a/x' and 's3://b/tmp/a/y' differ; see /tmp/b"));
   CHECK_THROWS_AS(speaking_of("s3://b/a", "/tmp/c", fails), c10::ValueError);  // as it was
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -16,6 +16,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::checkpoint::CannotLock;
 using tutti::checkpoint::FolderLock;
@@ -184,3 +186,5 @@ TEST_CASE("a file system without locks is warned of, and saved into", "[checkpoi
   CHECK_THAT(warnings.texts[0],
              ContainsSubstring("has no locks") && ContainsSubstring("see to it that none does"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::checkpoint::glob_matches;
 
 TEST_CASE("a glob's star spans any run of characters, separators included", "[checkpoint][glob]") {
@@ -27,3 +29,5 @@ TEST_CASE("a glob of many stars answers at once", "[checkpoint][glob]") {
   }
   CHECK_FALSE(glob_matches(pattern + "b", std::string(2000, 'a')));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::checkpoint::HostCopies;
 using tutti::checkpoint::NamedTensor;
 
@@ -65,3 +67,5 @@ TEST_CASE("the memory of copies is used again and grows when it must",
   copies.take({&list});
   CHECK(copies.capacity() >= 4000);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

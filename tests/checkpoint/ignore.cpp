@@ -7,6 +7,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::Archive;
 using tutti::checkpoint::IgnoreKeys;
 using Names = std::vector<std::string>;
@@ -69,3 +71,5 @@ TEST_CASE("without globs everything stays, tensors shared", "[checkpoint][ignore
   CHECK(leaves(copy) == leaves(all));
   CHECK(copy.tensor("optimizers/0/momentum").is_same(all.tensor("optimizers/0/momentum")));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

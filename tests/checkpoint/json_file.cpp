@@ -3,6 +3,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti::checkpoint;
 using tutti::detail::Json;
@@ -27,3 +29,5 @@ TEST_CASE("a JSON file that is missing, large or wrong is refused by its path",
   CHECK_THROWS_WITH(read_json(folder / "x.json", 4),
                     ContainsSubstring("8 bytes") || ContainsSubstring("7 bytes"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

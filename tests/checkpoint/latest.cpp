@@ -8,6 +8,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti::checkpoint;
 namespace fs = std::filesystem;
@@ -64,3 +66,5 @@ TEST_CASE("without a pointer it is the checkpoint that is furthest in its run",
   write_bytes(folder / "damaged/manifest.json", "{}");
   CHECK(find_latest(folder.path(), "latest") == (folder / "ep10-ba10").string());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

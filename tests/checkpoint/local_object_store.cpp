@@ -6,6 +6,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Names = std::vector<std::string>;
@@ -48,3 +50,5 @@ TEST_CASE("a local store refuses what is not there and names that lead out of it
                       ContainsSubstring("expected a relative path without dots"));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 #include "support/bounded.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Archive;
 using tutti::checkpoint::Manifest;
@@ -178,3 +180,5 @@ TEST_CASE("a manifest of nothing but numbers takes no memory", "[checkpoint][man
   CHECK_THAT(tutti_test::in_bounds(160 << 20, [&] { parse_manifest(hostile); }),
              ContainsSubstring("JSON: more than"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -18,6 +18,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/wrapped_store.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using checkpoint::Mirror;
@@ -155,3 +157,5 @@ TEST_CASE("what a mirror could not copy is told once", "[checkpoint][mirror]") {
   CHECK_THROWS_WITH(mirror.check(), ContainsSubstring("run/none' could not be taken"));
   CHECK(sorted_names(run.folder) == Names{"ba2", "latest"});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -11,6 +11,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti::checkpoint;
 using tutti::detail::Json;
@@ -129,3 +131,5 @@ TEST_CASE("the files that go with a model are copied from where it came from",
   CHECK(read_bytes(folder / "to/tokenizer.json").size() == 3 << 20);
   CHECK(read_json(folder / "to/config.json") == config);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Archive;
 using tutti::checkpoint::load_module;
@@ -153,3 +155,5 @@ TEST_CASE("a checksum is of names, types, shapes and bytes, in the order asked f
   CHECK_THROWS_WITH(tutti::checkpoint::checksum(*net, {"9.weight"}),
                     ContainsSubstring("no tensor '9.weight'"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -12,6 +12,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Archive;
 using tutti::checkpoint::load_optimizer;
@@ -255,3 +257,5 @@ TEST_CASE("an optimizer that cannot be saved is refused by name", "[checkpoint][
   CHECK_THROWS_WITH(save_optimizer(mine, archive),
                     ContainsSubstring("Mine cannot be saved; derive it from tutti::Stateful"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

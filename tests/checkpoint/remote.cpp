@@ -12,6 +12,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/wrapped_store.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace tutti::checkpoint;
 using Catch::Matchers::ContainsSubstring;
@@ -129,3 +131,5 @@ TEST_CASE("a name in a store is a checkpoint or a pointer, an address has its na
   CHECK(object_name(store, "s3://bucket/runs/one").empty());
   CHECK(object_name(store, store.get_uri("")).empty());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

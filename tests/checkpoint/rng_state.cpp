@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Archive;
 using tutti::checkpoint::load_rng;
@@ -47,3 +49,5 @@ TEST_CASE("states of absent CUDA devices are left out and named", "[checkpoint][
   REQUIRE(left_out.size() == 2);
   CHECK_THAT(left_out.back(), ContainsSubstring("cuda:" + std::to_string(devices + 1)));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

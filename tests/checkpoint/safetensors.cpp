@@ -12,6 +12,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::checkpoint::NamedTensor;
 using tutti::checkpoint::read_safetensors;
@@ -375,3 +377,5 @@ TEST_CASE("names and shapes beyond any use are refused, in writing too",
       write_safetensors(folder / "f", {{"a", at::ones(std::vector<std::int64_t>(65, 1))}}),
       ContainsSubstring("'a' has 65 dimensions, expected at most 64"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -11,6 +11,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using checkpoint::SaveJob;
@@ -132,3 +134,5 @@ TEST_CASE("a save job that fails leaves older checkpoints and tells nobody",
   CHECK(mirror.calls == 0);
   CHECK(value_in(run.at("latest")) == 2);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -12,6 +12,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using checkpoint::Saver;
@@ -455,3 +457,5 @@ TEST_CASE("a name that another has is not taken from it, unless that is allowed"
   Saver third(options, at_batch(0));
   CHECK(offer(third, 2));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 #include "support/catch.hpp"
 #include "support/message.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti::checkpoint;
 using Sizes = std::vector<std::int64_t>;
@@ -189,3 +191,5 @@ TEST_CASE("the parts of a box are those of a search through all pieces", "[check
     CHECK(elements == box.numel());
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

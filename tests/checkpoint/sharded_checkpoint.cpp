@@ -16,6 +16,8 @@
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti::checkpoint;
 using Names = std::vector<std::string>;
@@ -310,3 +312,5 @@ TEST_CASE("whole weights become shards and whole again", "[checkpoint][sharded]"
              ContainsSubstring("exists or is no name"));
   CHECK_THROWS_AS(shard_weights(folder / "whole.safetensors", folder / "0", 0), c10::ValueError);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

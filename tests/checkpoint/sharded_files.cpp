@@ -13,6 +13,8 @@
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti::checkpoint;
 using tutti::checkpoint::detail::shard_file_name;
@@ -273,3 +275,5 @@ TEST_CASE("folders and headers that are no sharded checkpoint are refused with t
   CHECK_THAT(refusal(folder / "types"),
              ContainsSubstring("is F32 in 'a.safetensors' and F64 in 'b.safetensors'"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -11,6 +11,8 @@
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti::checkpoint;
 using tutti::Archive;
@@ -190,3 +192,5 @@ TEST_CASE("whose state a tensor is, by its path", "[checkpoint][sharded]") {
     CHECK_FALSE(tutti::checkpoint::detail::optimizer_entry(other));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -14,6 +14,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::checkpoint::point_latest;
 using tutti::checkpoint::read_snapshot;
@@ -238,3 +240,5 @@ TEST_CASE("a living writer's temporary folder is not cleaned away", "[checkpoint
   }
   CHECK(names_in(folder.path()) == std::vector<std::string>{"b"});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

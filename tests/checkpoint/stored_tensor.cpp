@@ -8,6 +8,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti::checkpoint;
 
@@ -94,3 +96,5 @@ TEST_CASE("a stored bool that is neither 0 nor 1 is refused", "[checkpoint][weig
   at::Tensor target = at::zeros({2}, at::kBool);
   CHECK_THROWS_WITH(stored.copy_to(target), ContainsSubstring("bytes other than 0 and 1"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/torch_archive.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::checkpoint::stored_in_torch_file;
 using tutti::checkpoint::write_torch_file;
@@ -465,3 +467,5 @@ torch.save(torch.load(folder + "/a.pth"), folder + "/b.pth")
     CHECK(back.at(name).equal(tensor));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -19,6 +19,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/wrapped_store.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Names = std::vector<std::string>;
 
@@ -117,3 +119,5 @@ TEST_CASE("a sharded checkpoint is uploaded with its folders and comes back",
   CHECK(back.ranks() == 2);
   CHECK(back.folder("model").read("weight").equal(snapshot.model.tensor("weight")));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/torch_archive.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti::checkpoint;
 namespace archive = torch_archive;
@@ -138,3 +140,5 @@ TEST_CASE("files of torch.save() are told apart", "[checkpoint][weights]") {
   CHECK_THROWS_WITH(WeightFiles::open(folder / "none.pth"), ContainsSubstring("none.pth' is ref"));
   CHECK_THROWS_WITH(WeightFiles::open(folder / "absent"), ContainsSubstring("there is no"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

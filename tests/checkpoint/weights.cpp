@@ -16,6 +16,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti::checkpoint;
 
@@ -162,3 +164,5 @@ TEST_CASE("no reader of checkpoints waits for a named pipe", "[checkpoint][weigh
     CHECK_THAT(says(folder / name), ContainsSubstring("it is a named pipe, not a regular file"));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

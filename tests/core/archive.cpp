@@ -10,6 +10,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Archive;
 
@@ -184,3 +186,5 @@ TEST_CASE("copies of an archive have their own tree and share the tensors", "[co
   CHECK(copy.tensor("first/second/momentum/0").is_same(inner.tensor("momentum/0")));
   CHECK_THROWS_WITH(outer.put("first", inner), ContainsSubstring("twice"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

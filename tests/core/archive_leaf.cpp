@@ -12,6 +12,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::ArchiveLeaf;
@@ -82,3 +84,5 @@ TEST_CASE("a leaf is false by default", "[core][archive]") {
   CHECK_FALSE(value_of<bool>(ArchiveLeaf()));
   CHECK_THROWS(value_of<std::int64_t>(ArchiveLeaf()));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

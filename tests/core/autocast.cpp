@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::Autocast;
 
 TEST_CASE("an autocast scope lowers matrix products and ends with it", "[autocast]") {
@@ -26,3 +28,5 @@ TEST_CASE("a scope that asks for nothing changes nothing", "[autocast]") {
   const Autocast none;
   CHECK(at::autocast::is_autocast_enabled(at::kCPU));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

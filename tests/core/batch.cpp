@@ -13,6 +13,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -166,3 +168,5 @@ TEST_CASE("a loss of one part is that part and not a copy of it", "[core][batch]
   const at::Tensor part = at::full({}, 2.0);
   CHECK(Loss{{"ce", part}}.total().is_same(part));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::BatchEnd;
@@ -240,3 +242,5 @@ TEST_CASE("hooks of a const policy have to be const", "[core][check][law]") {
   STATIC_REQUIRE(!detail::apply_is_const<NotConst, BatchEnd>);
   STATIC_REQUIRE(detail::apply_is_const<NotConst, EpochEnd>);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

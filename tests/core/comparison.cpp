@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::Comparison;
 using tutti::detail::direction;
 using tutti::detail::is_better;
@@ -34,3 +36,5 @@ TEST_CASE("an equal value is no better one, and any number is better than none",
   CHECK_FALSE(is_new_best(Comparison::greater, "", nan, nan));
   CHECK(is_new_best(Comparison::less, "", 1, 2));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::CountOrAuto;
 
 static_assert(CountOrAuto().count == 0 && !CountOrAuto().automatic);
@@ -13,3 +15,5 @@ TEST_CASE("a text that is neither a number nor auto is refused", "[core]") {
   CHECK_THROWS_WITH(CountOrAuto("8"), Catch::Matchers::ContainsSubstring(
                                           "is 8, expected \"auto\", or a number without quotes"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::AfterForward;
@@ -257,3 +259,5 @@ TEST_CASE("policies without members add nothing to the size of the engine",
   STATIC_REQUIRE(sizeof(Engine<A, B, Stateless1, Stateless2>) == sizeof(Engine<>));
   STATIC_REQUIRE(sizeof(Engine<Stateless1, Checked>) == sizeof(Engine<Checked>));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

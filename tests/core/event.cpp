@@ -7,6 +7,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 struct Row {
@@ -129,3 +131,5 @@ TEST_CASE("an event is an empty type and nothing else is an event", "[core][even
   STATIC_REQUIRE(!tutti::Event<int>);
   STATIC_REQUIRE(!tutti::Event<const tutti::BatchStart&>);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

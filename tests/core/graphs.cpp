@@ -7,6 +7,8 @@
 
 #include <tutti/core/switch.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::Equals;
 
@@ -93,3 +95,5 @@ TEST_CASE("a hook that is called behind the graph has none of the graph after it
              Equals("Penalty acts on after_loss after Restorer, and its hook would have to run "
                     "before that one's (rules.graph: .ahead, .in and .behind run in this order)"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -9,6 +9,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::HyperparameterValue;
@@ -95,3 +97,5 @@ TEST_CASE("hyperparameters are equal when kind and value are", "[core][hyperpara
   CHECK_FALSE(HyperparameterValue("") == HyperparameterValue());
   CHECK_FALSE(HyperparameterValue("a") == HyperparameterValue("b"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
@@ -139,3 +141,5 @@ TEST_CASE("an interval of zero or less is never due, not even at the end", "[int
     CHECK(trace({.every = every, .at_end = IntervalEnd::fit_end}, {}).empty());
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::Lazy;
@@ -49,3 +51,5 @@ TEST_CASE("copies of a lazy value are deep, and moving takes it along", "[core][
   CHECK(*second == "three");
   CHECK(*third == "one");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // In a run: tests/loggers/csv.cpp; over ranks: tests/dist/logged_values.cpp.
 
 using tutti::detail::Listening;
@@ -44,3 +46,5 @@ TEST_CASE("log() refuses a tensor that is no number", "[log]") {
                     ContainsSubstring("\"gate\" is a tensor [2, 3], expected one number"));
   CHECK_THROWS_WITH(tutti::log("gate", at::Tensor()), ContainsSubstring("expected one number"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -11,6 +11,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::Logger;
@@ -196,3 +198,5 @@ TEST_CASE("the end of a fit is told to those who ask for it, through a switch as
   CHECK(off.policy.lines.empty());
   CHECK(numbers.lines.empty());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -12,6 +12,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 // The share of outputs above their targets: the least that a metric of a user's own needs.
@@ -91,3 +93,5 @@ TEST_CASE("a metric that says nothing else adds up over ranks and reports its on
   CHECK(report.values == std::vector<double>{1});
   CHECK(report.others == 0);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

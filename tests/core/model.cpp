@@ -9,6 +9,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::AnyModel;
@@ -115,3 +117,5 @@ TEST_CASE("copies of an erased model share it, and an empty one is false", "[cor
   CHECK(static_cast<bool>(model));
   CHECK(!AnyModel{});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

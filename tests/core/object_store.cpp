@@ -11,6 +11,8 @@
 #include "support/catch.hpp"
 #include "support/message.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Names = std::vector<std::string>;
@@ -134,3 +136,5 @@ TEST_CASE("an object that is not there is told from other failures", "[core][obj
     CHECK(std::string(error.what()) == "the line is down");
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -15,6 +15,8 @@ struct State {
 };
 }  // namespace tutti
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 namespace {
@@ -62,3 +64,5 @@ TEST_CASE("several functions run in the order of the recipe, those that look las
   engine.fire<BatchEnd>(state);
   CHECK(seen == std::vector<std::string>{"first", "second", "look"});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::OnOrAuto;
 
 static_assert(!OnOrAuto() && OnOrAuto() == OnOrAuto(false));
@@ -15,3 +17,5 @@ TEST_CASE("a text that is not auto is refused", "[core]") {
   CHECK_THROWS_WITH(OnOrAuto("true"), Catch::Matchers::ContainsSubstring(
                                           "is true, expected \"auto\", or true or false without"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

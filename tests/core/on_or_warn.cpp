@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::OnOrWarn;
 
 static_assert(!OnOrWarn() && OnOrWarn() == OnOrWarn(false));
@@ -15,3 +17,5 @@ TEST_CASE("a text that is not warn is refused", "[core]") {
   CHECK_THROWS_WITH(OnOrWarn("true"), Catch::Matchers::ContainsSubstring(
                                           "is true, expected \"warn\", or true or false without"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::AfterLoss;
@@ -155,3 +157,5 @@ TEST_CASE("a policy is called by its member, else by its type without namespace 
   CHECK(tutti::name_of<SaysItIsACallback>() == "Renamed");
   CHECK(tutti::name_of<Generic<std::unique_ptr<int>>>() == "Generic");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -7,6 +7,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -117,3 +119,5 @@ TEST_CASE("what a policy holds while it runs is a member of its own type", "[cor
   STATIC_REQUIRE(!detail::HoldsRun<Plain>);
   STATIC_REQUIRE(!detail::HoldsRun<OfAnotherType>);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

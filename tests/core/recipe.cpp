@@ -10,6 +10,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::AfterDataloader;
@@ -252,3 +254,5 @@ TEST_CASE("the sort is stable and finds the members of a cycle in running order"
     CHECK(round[cycle.index[k]][cycle.index[(k + 1) % cycle.size]]);
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

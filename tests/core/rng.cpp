@@ -16,6 +16,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // Statistical bounds are five standard deviations of the estimate for a fixed seed: they hold or
 // fail on every machine alike, and a wrong distribution misses them by far.
 
@@ -237,3 +239,5 @@ TEST_CASE("Rng::choose draws by weight among those that are left, each once", "[
   CHECK(rng.choose({1, 1}, 0).numel() == 0);
   CHECK_THROWS_WITH(rng.choose({1, 1}, 3), ContainsSubstring("count is 3, expected 0 to 2"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@ namespace tutti {
 struct BlurPool;  // declared only, as in rules of policies that do not include each other
 }
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -99,3 +101,5 @@ TEST_CASE("what speaks of a recipe is no policy", "[core][rule]") {
   STATIC_REQUIRE(detail::is_directive<accept<Speaks, OfTemplate<tag>>>);
   STATIC_REQUIRE(!detail::is_directive<Speaks>);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -99,3 +101,5 @@ TEST_CASE("metrics are logged at the number of batches trained", "[core][state]"
   state.log_metrics({{"loss", 1.0}, {"lr", 2.0}});
   CHECK(numbers.lines == std::vector<std::string>{"12 loss", "12 lr"});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

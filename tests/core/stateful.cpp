@@ -14,6 +14,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::Archive;
@@ -76,3 +78,5 @@ TEST_CASE("an optimizer of this library is found by the base class, a LibTorch o
   found(*sgd)->save(kept);
   CHECK(kept.get<double>("groups/0/lr") == 0.5);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

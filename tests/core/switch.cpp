@@ -16,6 +16,8 @@ struct State {
 };
 }  // namespace tutti
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 namespace {
@@ -212,3 +214,5 @@ TEST_CASE("a switch is closed when it was on at any time, and only then", "[swit
   CHECK(engine.get<Named<"off", Closes>>().policy.closed == 0);
   CHECK(listened.policy.closed == 1);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

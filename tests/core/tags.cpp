@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 struct Silent {};
@@ -43,3 +45,5 @@ TEST_CASE("a policy supports every model unless it says otherwise", "[core][tags
   STATIC_REQUIRE(tutti::Supports<Silent, Images>);
   STATIC_REQUIRE(!tutti::Supports<NeedsTokens, Images>);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
@@ -94,3 +96,5 @@ TEST_CASE("the elapsed fraction moves with every batch when the loader's length 
   CHECK(*p.elapsed_fraction() == 0.25);
   CHECK(p.elapsed() == "0.2dur"_t);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 #include <string>
 #include <variant>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // The reference's own results for time strings and time arithmetic, exact.
 
 using namespace tutti;
@@ -162,3 +164,5 @@ TEST_CASE("time arithmetic gives what the reference gives", "[time][golden]") {
   }
   CHECK(checked == 44);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

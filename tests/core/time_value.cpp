@@ -6,6 +6,8 @@
 #include <string>
 #include <unordered_map>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -179,3 +181,5 @@ TEST_CASE("equal times hash equally, units apart", "[time][law]") {
   std::unordered_map<Time, int> map{{"1ba"_t, 1}, {"2ba"_t, 2}};
   CHECK(map.at("2ba"_t) == 2);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@ namespace tutti {
 struct State {};
 }  // namespace tutti
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Lines = std::vector<std::string>;
 
@@ -37,3 +39,5 @@ TEST_CASE("a trace shows callbacks when asked to", "[trace]") {
   engine.fire<BatchStart>(state);
   CHECK(engine.get<Trace>().lines == Lines{"batch_start", "batch_start>Algo", "batch_start>Watch"});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::expect;
@@ -65,3 +67,5 @@ TEST_CASE("keys are a few short texts", "[core][validate]") {
   CHECK(Keys(std::vector<std::string>{"a", "b"}) == keys);
   CHECK_THROWS_AS(Keys(std::vector<std::string>(17, "a")), c10::ValueError);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

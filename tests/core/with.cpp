@@ -6,6 +6,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::State;
@@ -53,3 +55,5 @@ TEST_CASE("different values are different types", "[core][with][law]") {
 TEST_CASE("a policy that is const in its recipe stands for itself", "[core][with]") {
   STATIC_REQUIRE(tutti::Recipe<const Fixed>::has<Fixed>);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

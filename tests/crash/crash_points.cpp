@@ -19,6 +19,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using checkpoint::Saver;
 namespace fs = std::filesystem;
@@ -262,3 +264,5 @@ TEST_CASE("the model of the disk finds a writer that forgets to sync", "[crash]"
   CHECK(found.count("") + found.count(std::string(3, '\0')) > 0);
   CHECK(found.count("n") == 1);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -12,6 +12,8 @@
 #include "crash/runs.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 namespace fs = std::filesystem;
@@ -156,3 +158,5 @@ TEST_CASE("a folder that may not be written stops the run and the last checkpoin
   ::chmod(folder.path().c_str(), 0777);
   check(folder, "read-only", open_to_all, forbid, "Permission denied");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 #include "crash/runs.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 namespace fs = std::filesystem;
 
@@ -91,3 +93,5 @@ TEST_CASE("a run killed at any operation on files leaves no folder of weights th
   CHECK(most == 4);  // two to be kept, the one that they replace, and the pointer
   std::printf("killed at each of %d operations on files\n", kills);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 #include "crash/runs.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 namespace fs = std::filesystem;
 
@@ -77,3 +79,5 @@ TEST_CASE("a run killed at fifty random moments ends with the weights of one tha
   std::printf("kills: %d by the clock, %d at a random file operation, in %d runs\n", all.by_clock,
               all.in_save, chains);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

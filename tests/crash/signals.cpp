@@ -8,6 +8,8 @@
 #include "crash/runs.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 namespace fs = std::filesystem;
 
@@ -104,3 +106,5 @@ TEST_CASE("signals that fit is told to ignore have their usual effect", "[crash]
   REQUIRE(WIFSIGNALED(status));
   CHECK(WTERMSIG(status) == SIGTERM);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

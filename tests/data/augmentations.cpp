@@ -4,6 +4,8 @@
 
 #include <memory>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -128,3 +130,5 @@ TEST_CASE("map_images: floats are rounded to 256 values, not cut off", "[data][a
   const at::Tensor x = at::arange(256).to(at::kFloat).div(255).view({1, 16, 16});
   CHECK(map_images(x, rng, same).equal(x));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -131,3 +133,5 @@ TEST_CASE("chats become examples by a model's template", "[data][chats]") {
 }
 
 #endif
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

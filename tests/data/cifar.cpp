@@ -9,6 +9,8 @@
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::data::Split;
 
@@ -81,3 +83,5 @@ TEST_CASE("folders without CIFAR-10's files are refused", "[data]") {
   CHECK_THAT(message([&] { (void)tutti::data::load_cifar10(path + "/none"); }),
              ContainsSubstring("is no folder") && ContainsSubstring("load_cifar10_batches"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

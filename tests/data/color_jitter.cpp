@@ -9,6 +9,8 @@
 #include "data/vision_golden.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -110,3 +112,5 @@ TEST_CASE("ColorJitter says what it cannot do", "[data][color_jitter]") {
   CHECK_THROWS_WITH(ColorJitter{}(x.narrow(0, 0, 2), rng),
                     ContainsSubstring("Byte[2, 23, 31] on cpu, expected 1 or 3 channels"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -18,6 +18,8 @@
 #include "data/vision_golden.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::Batch;
@@ -97,3 +99,5 @@ TEST_CASE("pipelines of views map it over pairs, the same with any number of thr
   CHECK(same(epoch_of(with(3), 1), alone));
   CHECK_FALSE(same(epoch_of(with(0), 2), alone));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

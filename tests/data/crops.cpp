@@ -10,6 +10,8 @@
 #include "data/vision_golden.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -179,3 +181,5 @@ TEST_CASE("crops say which option does not fit", "[data][crops]") {
   CHECK_THROWS_WITH(RandomResizedCrop{}(x.to(at::kInt), rng),
                     ContainsSubstring("RandomResizedCrop: the image is Int[3, 23, 31]"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

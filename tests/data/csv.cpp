@@ -13,6 +13,8 @@
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::data::CsvOptions;
 using tutti::data::CsvTable;
@@ -280,3 +282,5 @@ TEST_CASE("a table is a data set of rows", "[data][csv]") {
   const auto target = read_csv((folder / "a.csv").string(), {.target = "b", .ignore = {"y"}});
   CHECK(target.get(1).targets().equal(at::tensor({4.F})));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -15,6 +15,8 @@
 #include <tutti/data/loader.hpp>
 #include <tutti/data/tensor_loader.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -459,3 +461,5 @@ TEST_CASE("DataLoader: options out of range are refused", "[data][data_loader]")
   CHECK_THROWS_WITH(loader.start(0, -1), ContainsSubstring("first_batch is -1"));
   CHECK(rest_of(DataLoader{Noisy{.count = 0}, {.num_workers = 2}}, 0).empty());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

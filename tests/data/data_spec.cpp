@@ -6,6 +6,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Batch;
 using tutti::DataSpec;
@@ -63,3 +65,5 @@ TEST_CASE("given functions replace the defaults", "[data][law]") {
   CHECK(spec.transform(batch).inputs().equal(at::full({4}, 2.0)));
   CHECK(spec.transform_microbatch(spec.transform(batch)).inputs().equal(at::full({4}, 4.0)));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

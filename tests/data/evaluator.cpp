@@ -8,6 +8,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Batch;
 using tutti::Evaluator;
@@ -44,3 +46,5 @@ TEST_CASE("an evaluation set out of range is refused by its label", "[data]") {
                     ContainsSubstring("interval is -1ba, expected a time like 1ep, or 0"));
   CHECK_THROWS_WITH((Evaluator{"", plain}), ContainsSubstring("empty label"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

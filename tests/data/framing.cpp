@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::data::CropBox;
 using tutti::data::Framing;
 using tutti::data::ImageSize;
@@ -34,3 +36,5 @@ TEST_CASE("the box lies in the smaller image where it lay", "[data][framing]") {
   CHECK(edge.reduced(401, 300, 51, 38).box == CropBox{50, 37, 1, 1});
   CHECK(Framing{.size = 10}.reduced(400, 300, 50, 38) == Framing{.size = 10});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

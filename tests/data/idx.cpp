@@ -11,6 +11,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 
 namespace {
@@ -105,3 +107,5 @@ TEST_CASE("files that cannot be opened or tensors without an IDX type are refuse
   CHECK_THROWS_WITH(tutti::data::save_idx("/dev/null", at::zeros({1}, at::kLong)),
                     ContainsSubstring("save_idx: the tensor is Long, expected uint8"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 #include "support/catch.hpp"
 #include "support/message.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 #if defined(TUTTI_WITH_JPEG) || defined(TUTTI_WITH_PNG)
 
 using Catch::Matchers::ContainsSubstring;
@@ -80,3 +82,5 @@ TEST_CASE("images are decoded by what is in them", "[data][image_decoder]") {
 }
 
 #endif
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

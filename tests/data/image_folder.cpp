@@ -25,6 +25,8 @@
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::data::ImageFolderOptions;
 using tutti::data::load_image_folder;
@@ -261,3 +263,5 @@ TEST_CASE("a tar file of JPEG images becomes tensors", "[data][jpeg]") {
 }
 
 #endif
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -18,6 +18,8 @@
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Batch;
 using tutti::Rng;
@@ -254,3 +256,5 @@ TEST_CASE("JPEG is decoded at 1/2, 1/4 and 1/8, close to the whole image made sm
 }
 
 #endif
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

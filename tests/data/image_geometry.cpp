@@ -7,6 +7,8 @@
 #include "data/vision_golden.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -123,3 +125,5 @@ TEST_CASE("geometry says what it was given and what it takes", "[data][image_geo
   CHECK_THROWS_WITH(data::normalize(x, {0, 0, 0}, {1, 0, 1}), ContainsSubstring("std is 0"));
   CHECK_THROWS_WITH(data::resize_image(x, 0, 4), ContainsSubstring("for 0 rows and 4 columns"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

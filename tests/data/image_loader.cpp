@@ -6,6 +6,8 @@
 #include <atomic>
 #include <optional>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -271,3 +273,5 @@ TEST_CASE("ImageLoader: images and options that cannot be meant are refused",
   uneven.start(0);
   CHECK_THROWS_WITH(uneven.next(), ContainsSubstring("one size for all"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

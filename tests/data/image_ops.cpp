@@ -6,6 +6,8 @@
 #include <functional>
 #include <string>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -135,3 +137,5 @@ TEST_CASE("image operations refuse what is no 8-bit image", "[data][image_ops]")
                     ContainsSubstring("the image has 2 channels, expected 1, or 3"));
   CHECK_THROWS_WITH(data::posterize(noise({1, 4, 4}), 9), ContainsSubstring("bits is 9"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

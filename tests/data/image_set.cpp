@@ -12,6 +12,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::data::ImageSet;
 
 static_assert(std::is_aggregate_v<ImageSet>);
@@ -47,3 +49,5 @@ TEST_CASE("an image loader takes what CIFAR-10's reader gives", "[data][image_se
   CHECK(batch->inputs().amax({1, 2, 3}).allclose(at::arange(4) * 20 / 255.0));
   CHECK(batch->targets().equal(at::arange(4)));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -11,6 +11,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -158,3 +160,5 @@ TEST_CASE("a loader's batches are padded to their longest example", "[data][inst
                     ContainsSubstring("example 1 of a batch has no \"labels\""));
   CHECK_THROWS_AS(PadSequences{}({}), c10::ValueError);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

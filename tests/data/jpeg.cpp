@@ -10,6 +10,8 @@
 #include "support/catch.hpp"
 #include "support/message.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 #ifdef TUTTI_WITH_JPEG
 
 using Catch::Matchers::ContainsSubstring;
@@ -122,3 +124,5 @@ TEST_CASE("JPEG images are decoded", "[data][jpeg]") {
 }
 
 #endif
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -188,3 +190,5 @@ TEST_CASE("buckets refuse what is out of range", "[data][length_buckets]") {
   LengthBuckets<int> buckets({});
   CHECK_THROWS_WITH(buckets.push(1, -1), ContainsSubstring("has the length -1"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

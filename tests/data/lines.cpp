@@ -8,6 +8,8 @@
 
 #include <tutti/data/data_loader.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -157,3 +159,5 @@ TEST_CASE("JsonLines: a loader shuffles lines exactly and resumes inside an epoc
   loader.start(1, 9);
   CHECK(loader.next()->inputs().equal(batches.at(9)));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

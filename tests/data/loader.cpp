@@ -12,6 +12,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::AnyLoader;
 using tutti::Batch;
@@ -214,3 +216,5 @@ TEST_CASE("a null pointer to a loader is refused", "[data]") {
   CHECK_THROWS_WITH(AnyLoader(std::shared_ptr<std::vector<Batch>>()),
                     ContainsSubstring("the pointer to a loader is null"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

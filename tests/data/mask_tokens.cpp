@@ -11,6 +11,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -114,3 +116,5 @@ TEST_CASE("an epoch that is resumed masks the same tokens, with any number of th
   CHECK(epoch(1, 0, 2).equal(whole));
   CHECK_FALSE(epoch(2, 0, 0).equal(whole));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

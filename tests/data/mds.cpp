@@ -15,6 +15,8 @@
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti::data;
 using Catch::Matchers::ContainsSubstring;
 
@@ -256,3 +258,5 @@ TEST_CASE("Pillow's images of no pixels are tensors of none", "[data][mds]") {
   CHECK_THAT(message([&] { (void)read_pil(image(0, 1, "L") + "x", where); }),
              ContainsSubstring("1 bytes follow the value"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

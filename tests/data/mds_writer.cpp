@@ -13,6 +13,8 @@
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti::data;
 using Catch::Matchers::ContainsSubstring;
 
@@ -199,3 +201,5 @@ TEST_CASE("what Python's streaming writes by other names is written", "[data][md
   CHECK(sample.text("j") == R"({"x": [NaN, -Infinity, 1e400], "x": "\ud800"})");
   CHECK(sample.tensors("l").empty());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -9,6 +9,8 @@
 
 #include <tutti/data/data_loader.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -249,3 +251,5 @@ np.save(f + "objects.npy", np.array([{}, 1], dtype=object), allow_pickle=True)
   CHECK_THROWS_WITH(load_npy((folder / "objects.npy").string()),
                     ContainsSubstring("pickled Python objects"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -11,6 +11,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -221,3 +223,5 @@ TEST_CASE("packed batches resume inside an epoch, and count their tokens", "[dat
   }
   CHECK(tokens == wanted);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

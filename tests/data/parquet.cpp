@@ -18,6 +18,8 @@
 
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using data::ParquetDataset;
@@ -209,5 +211,7 @@ TEST_CASE("what cannot be read is refused by its name", "[data][parquet][failure
   }
   CHECK(errors > 30);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID
 
 #endif

@@ -16,6 +16,8 @@
 
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -158,6 +160,8 @@ TEST_CASE("folders and tar files take PNG images by what is in them", "[data][pn
   CHECK_THAT(message([&] { (void)load_image_folder(folder.path().string()); }),
              ContainsSubstring("'" + name + "' cannot be decoded: "));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID
 
 #else
 

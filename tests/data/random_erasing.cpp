@@ -5,6 +5,8 @@
 #include "data/vision_golden.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Rng;
 using tutti::data::RandomErasing;
@@ -68,3 +70,5 @@ TEST_CASE("RandomErasing says which option is out of range", "[data][random_eras
   CHECK_THROWS_WITH(RandomErasing{.random = true}(x, rng),
                     ContainsSubstring("the image is Byte[3, 23, 31]; put it behind Normalize"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

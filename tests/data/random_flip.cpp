@@ -5,6 +5,8 @@
 #include "data/vision_golden.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Rng;
 using tutti::data::RandomHorizontalFlip;
@@ -37,3 +39,5 @@ TEST_CASE("flips turn the part p of the images of a batch, each as a whole",
   CHECK_THROWS_WITH(RandomVerticalFlip{.p = 2}(images, rng),
                     ContainsSubstring("RandomVerticalFlip: p is 2, expected a number from 0 to 1"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 TEST_CASE("a range-v3 pipeline is a loader, epoch after epoch", "[data][range-v3]") {
@@ -23,3 +25,5 @@ TEST_CASE("a range-v3 pipeline is a loader, epoch after epoch", "[data][range-v3
     CHECK(!loader.next().has_value());
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 
 #include <tutti/data/transforms.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -66,3 +68,5 @@ TEST_CASE("images that are too small or no images are refused", "[data][resize]"
                     ContainsSubstring("expected uint8 or floating [C, H, W]"));
   CHECK_THROWS_AS(resize_image(ramp(), 0, 3), c10::ValueError);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

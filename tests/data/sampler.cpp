@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::DistributedSampler;
 using tutti::SamplerOptions;
@@ -124,3 +126,5 @@ TEST_CASE("numbers out of range are refused with what was expected", "[data][sam
   CHECK_THROWS_WITH(sampler.indices(4), ContainsSubstring("position is 4, expected 0 to 3"));
   CHECK(DistributedSampler(0).indices().empty());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 
 #include <tutti/data/webdataset.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -95,3 +97,5 @@ TEST_CASE("ShardWriter: what would be read otherwise is refused", "[data][webdat
   ShardWriter nowhere((folder / "no" / "a.tar").string());
   CHECK_THROWS_WITH(nowhere.write("k", {{"txt", "x"}}), ContainsSubstring("cannot be written"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

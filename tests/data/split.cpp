@@ -11,6 +11,8 @@
 
 #include <tutti/data/data_loader.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -129,3 +131,5 @@ TEST_CASE("split refuses what it cannot divide by", "[data][split][failure]") {
                     ContainsSubstring("there are 2 labels and 10 examples"));
   CHECK_THROWS_WITH(Subset(Squares{}, {1, 10}), ContainsSubstring("no example 10"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

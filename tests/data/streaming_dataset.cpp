@@ -33,6 +33,8 @@
 #include "support/tiny.hpp"
 #include "support/wrapped_store.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti::data;
 using Catch::Matchers::ContainsSubstring;
 using Numbers = std::vector<std::int64_t>;
@@ -723,3 +725,5 @@ TEST_CASE("StreamingDataLoader: a Trainer's run on 2 ranks goes on with 1 and 4,
     CHECK(run(world, "rest") == from(whole, 3, 0));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -9,6 +9,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -211,3 +213,5 @@ TEST_CASE("ranks that get the same samples count as one for device_per_stream",
   CHECK(streaming_order(two_streams, {2, 2, 3}, replicated).ids ==
         streaming_order(two_streams, {1, 1, 3}, options).ids);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -9,6 +9,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::AnyLoader;
 using tutti::Batch;
@@ -194,3 +196,5 @@ TEST_CASE("options and tensors that make no sense are refused", "[data]") {
   CHECK_THROWS_WITH(loader.shard(1, 2), ContainsSubstring("its options say rank 0 of 2"));
   CHECK_THROWS_WITH(loader.start(0, -1), ContainsSubstring("first_batch is -1"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -16,6 +16,8 @@
 
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -181,3 +183,5 @@ TEST_CASE("TokenBlocks: GPT-2 learns to count from a file", "[data][tokens]") {
   CHECK(first > 1.8);  // ln 8 = 2.08
   CHECK(last < 1.0);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -151,3 +153,5 @@ TEST_CASE("TorchDataset: sizes and numbers that cannot be meant are refused",
   CHECK_THROWS_WITH(data.get(40), ContainsSubstring("index is 40, expected 0 to 39"));
   CHECK_THROWS_WITH(data.get(-1), ContainsSubstring("index is -1"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

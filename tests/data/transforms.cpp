@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::Rng;
 using tutti::data::Transforms;
 
@@ -44,3 +46,5 @@ TEST_CASE("what a transform draws depends on the image's number alone", "[data][
   CHECK_FALSE(alone(image, 3, /*seed=*/1).equal(alone(image, 3, /*seed=*/2)));
   CHECK(among(image, 3).equal(alone(image, 3)));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -7,6 +7,8 @@
 #include "data/vision_golden.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Rng;
 using tutti::data::Augmentation;
@@ -77,3 +79,5 @@ TEST_CASE("TrivialAugmentWide says what it takes", "[data][trivial_augment]") {
   CHECK_THROWS_WITH(tutti::data::trivial_augment(golden("floats"), {Augmentation::rotate, 3}),
                     ContainsSubstring("trivial_augment: the image is Float[3, 23, 31]"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

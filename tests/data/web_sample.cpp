@@ -13,6 +13,8 @@
 #include "data/encode_jpeg.hpp"
 #endif
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -79,3 +81,5 @@ TEST_CASE("an image of a sample is decoded to its pixels", "[data][webdataset][j
   tutti_test::skip("this program was built without libjpeg, TUTTI_WITH_JPEG");
 #endif
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

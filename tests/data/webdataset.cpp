@@ -9,6 +9,8 @@
 #include <tutti/data/data_loader.hpp>
 #include <tutti/data/shard_writer.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -187,3 +189,5 @@ TEST_CASE("WebDataset: a sparse file is refused, not passed over", "[data][webda
       WebDataset(tar_of(folder, member("PaxHeaders/x", "11 a=12345\n", 'x') + member("b.txt", "x")))
           .size() == 1);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -11,6 +11,8 @@
 #include <tutti/data/loader.hpp>
 #include <tutti/data/shard_writer.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -199,3 +201,5 @@ TEST_CASE("WebDatasetLoader: errors name the sample, and options are checked",
   any.start(0);
   CHECK(any.next()->inputs().numel() == 4);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

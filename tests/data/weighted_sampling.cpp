@@ -12,6 +12,8 @@
 
 #include <tutti/data/data_loader.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -156,3 +158,5 @@ TEST_CASE("what is drawn by weights can be grouped by length", "[weighted_sampli
   }
   CHECK(padding < before);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -16,6 +16,8 @@
 #include "device/stand_in.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -79,3 +81,5 @@ TEST_CASE("the memory that LibTorch's allocator counts is logged", "[device]") {
   CHECK(gib("peak_allocated_mem") - gib("current_allocated_mem") > 2 * (16 << 20));  // activations
   CHECK(gib("current_reserved_mem") == Approx(stand_in::memory_in_use()).epsilon(0.1));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -1,6 +1,8 @@
 #include "device/check.hpp"
 #include "together/vision.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -28,3 +30,5 @@ TEST_CASE("algorithms for images resume on a device bit for bit", "[device][resu
                                device_tests::on_device(together::vision_options(2, 3, 0)),
                                "ep1-ba4");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

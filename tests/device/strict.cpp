@@ -8,6 +8,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // That the stand-in is as strict as a GPU: mistakes that one forgives would pass unseen.
 
 namespace {
@@ -81,3 +83,5 @@ TEST_CASE("operators take no tensors of two devices", "[device]") {
   CHECK_THROWS_AS(x.add(at::ones({4})), c10::Error);
   CHECK(x.add(at::ones({})).sum().item<double>() == 8);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 #include "device/check.hpp"
 #include "device/run.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -81,3 +83,5 @@ TEST_CASE("low-precision norms compute in the autocast type of a device", "[devi
     CHECK(y.equal(at::group_norm(rows, 2, p[2], p[3])));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -11,6 +11,8 @@
 #include "device/run.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -171,3 +173,5 @@ TEST_CASE("a checkpoint written behind a run on the device is the one written in
   };
   CHECK(saved(true).equal(saved(false)));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -19,6 +19,8 @@
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using tutti_test::all_passed;
 using tutti_test::run_ranks;
@@ -149,3 +151,5 @@ TEST_CASE("two ranks lower the ranks of Factorize in training as one process doe
           "[dist][factorize]") {
   CHECK(run_ranks("rank body: ranks are lowered") == all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <string>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace dist = tutti::dist;
 using Catch::Matchers::ContainsSubstring;
 
@@ -29,3 +31,5 @@ TEST_CASE("several processes without a backend are told what to include", "[dist
   CHECK_THAT(error, ContainsSubstring("rank 0 of 2 (local rank 0 of 2, node 0)") &&
                         ContainsSubstring("add #include <tutti/dist/ddp.hpp>"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -24,6 +24,8 @@
 
 #include <tutti/checkpoint/safetensors.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace dist = tutti::dist;
 using Catch::Matchers::ContainsSubstring;
 using dist::DataParallelOptions;
@@ -287,3 +289,5 @@ TEST_CASE("options of compression that fit nothing are refused", "[dist][ddp]") 
                ContainsSubstring("static_graph averages in every backward pass"));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

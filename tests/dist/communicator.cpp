@@ -9,6 +9,8 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace dist = tutti::dist;
 using Catch::Matchers::ContainsSubstring;
 
@@ -61,3 +63,5 @@ TEST_CASE("one process gathers into, scatters to and splits off itself", "[dist]
   CHECK(group.subgroup({0})->size() == 1);
   CHECK_THROWS_WITH(group.subgroup({1}), ContainsSubstring("expected ascending ranks from 0 to 0"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

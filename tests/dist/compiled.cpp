@@ -21,6 +21,8 @@
 #include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using tutti_test::all_passed;
 using tutti_test::alone;
@@ -85,3 +87,5 @@ TEST_CASE("two processes train an exported model as one process does", "[dist][m
   const EnvironmentVariable shared("TUTTI_TEST_FOLDER", folder.path().c_str());
   CHECK(run_ranks("rank body: an exported model", 2, std::chrono::seconds(180)) == all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

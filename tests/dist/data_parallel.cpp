@@ -7,6 +7,8 @@
 #include <type_traits>
 #include <utility>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace dist = tutti::dist;
 using dist::DataParallelOptions;
 using dist::SyncStrategy;
@@ -83,3 +85,5 @@ TEST_CASE("NoSync lasts as long as it lives, also within another and through an 
 TEST_CASE("NoSync of one process is nothing", "[dist][data_parallel]") {
   CHECK_NOTHROW([] { const dist::NoSync nothing(nullptr); }());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -26,6 +26,8 @@
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace dist = tutti::dist;
 using Catch::Matchers::ContainsSubstring;
 using dist::DataParallelOptions;
@@ -439,3 +441,5 @@ TEST_CASE("one process needs no wrapper", "[dist][ddp]") {
   Net net;
   CHECK(dist::wrap(net, dist::default_group()) == nullptr);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -24,6 +24,8 @@
 #include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace tutti::dist::detail;
 using namespace std::chrono_literals;
@@ -295,3 +297,5 @@ TEST_CASE("a stranger at a run's port changes nothing", "[dist][door]") {
                       .command = {"/proc/self/exe", "door rank: goes on"}}) == 0);
   CHECK_THAT(read_bytes(folder / "out"), ContainsSubstring("All tests passed"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

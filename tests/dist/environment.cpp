@@ -5,6 +5,8 @@
 #include <map>
 #include <string>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::dist::Environment;
 using Variables = std::map<std::string, std::string>;
 using Catch::Matchers::ContainsSubstring;
@@ -183,3 +185,5 @@ TEST_CASE("Slurm's compressed lists are expanded", "[dist][environment]") {
   CHECK(tasks_on_node("4(x2),3", 3) == 0);
   CHECK(tasks_on_node("many", 0) == 0);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

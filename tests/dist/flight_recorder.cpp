@@ -13,6 +13,8 @@
 #include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using dist::FlightRecorder;
 using dist::RecordedCall;
@@ -99,3 +101,5 @@ TEST_CASE("the last collectives are written as JSON where the launcher says", "[
   CHECK(first.at("state").string() == "completed");
   CHECK(json["entries"][1].at("state").string() == "started");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 #include "support/catch.hpp"
 #include "support/two_ranks.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti;
 
@@ -53,3 +55,5 @@ TEST_CASE("rows of different types or shapes are refused, with the ranks", "[dis
                     ContainsSubstring("got a tensor without dimensions"));
   CHECK(dist::gather_rows(alone, rows(0, 4)).equal(rows(0, 4)));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

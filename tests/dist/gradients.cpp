@@ -17,6 +17,8 @@
 
 #include <ATen/ATen.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace dist = tutti::dist;
 using Catch::Matchers::ContainsSubstring;
 using tutti_test::all_passed;
@@ -178,3 +180,5 @@ TEST_CASE("sparse gradients and a cap that holds nothing are refused before a me
   CHECK(group.sent.empty());
   CHECK(dense.grad().equal(at::full({2}, 4.0)));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

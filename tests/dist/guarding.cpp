@@ -17,6 +17,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // Several optimizers, find_lr, SkipSpikes and step() on two ranks.
 
 using namespace tutti;
@@ -105,3 +107,5 @@ TEST_CASE("a learning rate is found on two ranks", "[dist][find_lr]") {
 TEST_CASE("spikes are left out on two ranks alike", "[dist][skip_spikes]") {
   CHECK(run_ranks("rank body: a spike of one rank is left out on both") == all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

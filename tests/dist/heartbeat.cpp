@@ -18,6 +18,8 @@
 #include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
@@ -169,3 +171,5 @@ TEST_CASE("a page is that of the launcher that made it", "[dist][heartbeat]") {
   const EnvironmentVariable nonsense(dist::detail::page_variable, "99999");
   CHECK(dist::detail::RunPage::of_launcher() == nullptr);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -22,6 +22,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
@@ -448,3 +450,5 @@ TEST_CASE("ranks that are launched find each other", "[dist][launch]") {
   CHECK(launch(options) == 0);
   CHECK_THAT(read_bytes(folder / "out-1"), ContainsSubstring("All tests passed"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

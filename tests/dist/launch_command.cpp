@@ -15,6 +15,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;
@@ -170,3 +172,5 @@ TEST_CASE("a command line that makes no sense is refused", "[dist][launch]") {
   CHECK_THROWS_WITH(parse_launch({"--cleanup_timeout=-1", "a"}, none),
                     ContainsSubstring("--cleanup_timeout is -1, expected 0 seconds or more"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 #include <string>
 #include <thread>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace dist = tutti::dist;
 using Catch::Matchers::ContainsSubstring;
 using std::chrono::milliseconds;
@@ -100,3 +102,5 @@ TEST_CASE("one process runs the body and its errors pass through", "[dist]") {
   const auto run = [&](const auto& body) { dist::run_local_rank_zero_first(group, body); };
   CHECK(error_of(run) == "disk full");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

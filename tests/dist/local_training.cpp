@@ -15,6 +15,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // LocalSGD and DiLoCo on two ranks.
 
 using namespace tutti;
@@ -142,3 +144,5 @@ TEST_CASE("DiLoCo's outer step is SGD with Nesterov's momentum", "[dist][diloco]
 TEST_CASE("DiLoCo resumes bit for bit where ranks have no state of their own", "[dist][diloco]") {
   CHECK(run_ranks("rank body: a resumed DiLoCo goes on from its outer state") == all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

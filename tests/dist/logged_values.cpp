@@ -13,6 +13,8 @@
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using tutti_test::all_passed;
 using tutti_test::run_ranks;
@@ -54,3 +56,5 @@ TEST_CASE("rank body: log() is the mean over the ranks that call it", "[.rank]")
 TEST_CASE("log() is the mean over the ranks that call it", "[dist]") {
   CHECK(run_ranks("rank body: log() is the mean over the ranks that call it") == all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -19,6 +19,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using dist::SyncStrategy;
 using tutti_test::all_passed;
@@ -159,3 +161,5 @@ TEST_CASE("two ranks go on from a checkpoint of adapters bit for bit, and one pr
           "[dist][lora]") {
   CHECK(run_ranks("rank body: a checkpoint of adapters") == all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -24,6 +24,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
@@ -366,3 +368,5 @@ TEST_CASE("two machines train, and one goes on when the cable is pulled",
   CHECK(two.wait() == 1);
   CHECK_THAT(two.said(), ContainsSubstring("the machine at which the launchers meet is gone"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

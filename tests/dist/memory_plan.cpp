@@ -21,6 +21,8 @@
 #include <tutti/models/gpt2.hpp>
 #include <tutti/nn/unit.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace dist = tutti::dist;
 using Catch::Matchers::ContainsSubstring;
 using dist::MemoryPlan;
@@ -318,3 +320,5 @@ TEST_CASE("a plan of a run that cannot be is refused", "[dist][memory_plan]") {
                     ContainsSubstring("shard_degree is 4 in a run of 6 ranks"));
   CHECK_THROWS_WITH(plan(net, 2, {}, 0, -1), ContainsSubstring("optimizer_bytes is -1"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

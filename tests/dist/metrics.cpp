@@ -26,6 +26,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using tutti_test::all_passed;
 using tutti_test::alone;
@@ -165,3 +167,5 @@ TEST_CASE("a model of boxes hands them over as outputs, and its loader as target
   CHECK(values.at("map") > 0.05);
   CHECK(values.at("map") < 0.95);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

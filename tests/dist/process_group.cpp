@@ -22,6 +22,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace dist = tutti::dist;
 using Catch::Matchers::ContainsSubstring;
 using dist::ReduceOp;
@@ -419,3 +421,5 @@ TEST_CASE("a group for an unsupported device or timeout is refused", "[dist][gro
   CHECK_THAT(start(at::kCUDA, milliseconds(1)), ContainsSubstring("-DTUTTI_WITH_CUDA=ON"));
 #endif
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -14,6 +14,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using tutti_test::all_passed;
@@ -75,3 +77,5 @@ TEST_CASE("two ranks upload once and fetch together, and a failure reaches both"
           "[dist][remote_uploader]") {
   CHECK(run_ranks("rank body: uploads and fetches") == all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -14,6 +14,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using tutti_test::all_passed;
@@ -147,3 +149,5 @@ TEST_CASE("a write that fails on rank 0 stops both ranks", "[dist][saving]") {
 TEST_CASE("ranks agree on what they resume from", "[dist][autoresume]") {
   CHECK(run_ranks("rank body: ranks that find different checkpoints") == all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -19,6 +19,8 @@
 #include <tutti/models/gpt2.hpp>
 #include <tutti/nn/unit.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace dist = tutti::dist;
 using Catch::Matchers::ContainsSubstring;
 using dist::ShardStage;
@@ -704,3 +706,5 @@ TEST_CASE("one process has all parts", "[dist][sharded]") {
     CHECK(one.shard.grad().equal(alone->named_parameters()[one.name].grad()));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

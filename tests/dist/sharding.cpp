@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace dist = tutti::dist;
 
 TEST_CASE("stages have names and come in order", "[dist][sharding]") {
@@ -17,3 +19,5 @@ TEST_CASE("nothing is sharded unless it is asked for", "[dist][sharding]") {
   CHECK(dist::ShardingOptions{}.stage == dist::ShardStage::none);
   CHECK(dist::ShardingOptions{}.shard_degree == 0);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

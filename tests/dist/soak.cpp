@@ -30,6 +30,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // Runs of two ranks under tutti-run, on one machine or on two as far as launchers know, whose ranks
 // and launchers are killed, or stopped, at random moments. TUTTI_SOAK_KILLS says how often, 6 by
 // default; TUTTI_SOAK_SEED repeats a run.
@@ -256,3 +258,5 @@ TEST_CASE("runs whose ranks and launchers are killed end as if they were not", "
       counts.killed, counts.stopped, counts.launchers, counts.runs,
       std::chrono::duration<double>(Clock::now() - begin).count());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

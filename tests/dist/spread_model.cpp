@@ -12,6 +12,8 @@
 #include "support/fake_communicator.hpp"
 #include "support/message.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -109,3 +111,5 @@ TEST_CASE("a degree divides the ranks", "[dist][tensor_parallel]") {
   CHECK_THAT(message([] { dist::SpreadModel(std::make_shared<FakeCommunicator>(0, 4), 3); }),
              ContainsSubstring("degree is 3 in a run of 4 ranks"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

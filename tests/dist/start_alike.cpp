@@ -10,6 +10,8 @@
 #include "support/fake_communicator.hpp"
 #include "support/message.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -50,3 +52,5 @@ TEST_CASE("ranks with different models or options do not start", "[dist]") {
   CHECK_THAT(message([&] { dist::start_alike(*layer, "other\n", world, "somebody"); }),
              ContainsSubstring("has [other] where rank 0 has [so]"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -21,6 +21,8 @@
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using tutti_test::all_passed;
 using tutti_test::alone;
@@ -158,3 +160,5 @@ TEST_CASE("rank body: a run of ranks is the run of one process", "[.rank]") {
 TEST_CASE("a run with SyncBatchNorm and Recompute is the run of one process", "[dist][nccl]") {
   CHECK(run_ranks("rank body: a run of ranks is the run of one process") == all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

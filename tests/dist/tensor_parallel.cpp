@@ -12,6 +12,8 @@
 
 #include <ATen/ATen.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // That loss and gradients are those of one process is in golden_dist/tp.cpp.
 
 namespace dist = tutti::dist;
@@ -138,3 +140,5 @@ TEST_CASE("a rank has its positions, and the gradient of all of them", "[dist][t
              ContainsSubstring("[1, 3, 2] was to be cut along dimension 1 over 2 ranks"));
   CHECK_FALSE(dist::sum_gradient({}, over.group).defined());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

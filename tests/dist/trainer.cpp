@@ -24,6 +24,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using dist::SyncStrategy;
@@ -290,3 +292,5 @@ TEST_CASE("two ranks shrink together when one runs out of memory in a backward p
           "[dist][microbatching]") {
   CHECK(run_ranks("rank body: one rank runs out of memory") == all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -17,6 +17,8 @@
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using tutti_test::all_passed;
 using tutti_test::alone;
@@ -85,3 +87,5 @@ TEST_CASE("ranks share the batches of one process that reads a pipeline of views
   CHECK(run_ranks("rank body: pipelines of views", 2) == all_passed);
   CHECK(run_ranks("rank body: pipelines of views", 3) == all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -16,6 +16,8 @@
 
 #include "fused/runs.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace fused_runs;
 using tutti::ColOut;
 using tutti::CutMix;
@@ -181,3 +183,5 @@ TEST_CASE("a fused recipe has the same inputs on a GPU as on the CPU",
     }
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 #include <tutti/algorithms/mixup.hpp>
 #include <tutti/fused/stages.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -56,3 +58,5 @@ TEST_CASE("a pass gives floating images only", "[fused]") {
   CHECK_THROWS_WITH(pass.plan(x)(x, at::MemoryFormat::Contiguous, at::kDouble),
                     ContainsSubstring("expected contiguous fp32, bf16 or fp16 [2, 3, 4, 5]"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -7,6 +7,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 TEST_CASE("inputs are rounded to what autocast computes in", "[fused]") {
@@ -29,3 +31,5 @@ TEST_CASE("inputs are rounded to what autocast computes in", "[fused]") {
     CHECK(rounded(BeforeForward{}, precision, tokens).is_same(tokens));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::State;
 using tutti::fused::Frame;
@@ -144,3 +146,5 @@ TEST_CASE("a divisor or deviation that is not above 0 is refused", "[fused][norm
                           ContainsSubstring("expected more than 0"));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -20,6 +20,8 @@
 
 #include "fused/runs.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace fused_runs;
 using Catch::Matchers::ContainsSubstring;
 using tutti::AfterDataloader;
@@ -174,3 +176,5 @@ TEST_CASE("images wait as bytes for one pass, and targets are not made dense", "
   const Peek own = peek(true, {.loss = plain_loss});
   CHECK(own.before_train_batch == std::vector<at::ScalarType>(6, at::kByte));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -12,6 +12,8 @@
 #include "fused/separately.hpp"
 #include "fused/subsets.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -299,3 +301,5 @@ TEST_CASE("what does not fit is refused in words", "[fused]") {
   CHECK_THROWS_WITH((Pass{Normalize{}, smooth}.plan(x)),
                     ContainsSubstring("interpolation is bilinear, expected nearest"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

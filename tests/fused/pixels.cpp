@@ -4,6 +4,8 @@
 
 #include <tutti/algorithms/cutmix.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::fused::Box;
 using tutti::fused::Holes;
 using tutti::fused::Take;
@@ -31,3 +33,5 @@ TEST_CASE("one list of holes is that of all images", "[fused]") {
   CHECK(each.of(1).empty());
   CHECK(each.of(2).size() == 2);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

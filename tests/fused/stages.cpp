@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Rng;
 using tutti::fused::Frame;
@@ -98,3 +100,5 @@ TEST_CASE("stages say which option is out of range", "[fused]") {
   CHECK_THROWS_WITH((RandomErasing{.ratio = {0, 1}}.validate()),
                     ContainsSubstring("ratio is above 0"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -19,6 +19,8 @@
 #include <tutti/losses/mixed_cross_entropy.hpp>
 #include <tutti/losses/soft_cross_entropy.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::CutMix;
 using tutti::MixUp;
 using tutti::Rng;
@@ -119,3 +121,5 @@ TEST_CASE("a loop of one's own trains with a fused pass", "[fused]") {
   CHECK(said.slice(0, 0, 32).sum().item<std::int64_t>() == 0);
   CHECK(said.slice(0, 32).sum().item<std::int64_t>() == 32);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -24,6 +24,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace fused_runs;
 using Catch::Matchers::ContainsSubstring;
 using tutti::AfterForward;
@@ -300,3 +302,5 @@ TEST_CASE("rank body: a fused recipe", "[.rank]") {
 TEST_CASE("a fused recipe trains alike on two ranks", "[fused][dist]") {
   CHECK(run_ranks("rank body: a fused recipe") == all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 
 #include "golden_dist/runner.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // Sharded checkpoints of torch.distributed.checkpoint: every tensor whole, and the shards of any
 // number of ranks.
 
@@ -93,3 +95,5 @@ void run(const Case& c) {
 const bool registered = golden_dist::register_kind("dcp", run);
 
 }  // namespace
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

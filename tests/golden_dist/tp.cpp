@@ -18,6 +18,8 @@
 #include "support/catch.hpp"
 #include "support/environment_variable.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // One block over several ranks, whose loss and gradients are those of one process.
 
 namespace {
@@ -165,3 +167,5 @@ TEST_CASE("rank body: a block over several ranks", "[.rank]") {
     }
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -31,6 +31,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // zero/*.safetensors: a run that is sharded over W ranks gives what one process gives.
 
 namespace dist = tutti::dist;
@@ -441,3 +443,5 @@ TEST_CASE("rank body: a case in low precision", "[.rank]") {
   }
   write_report(report);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

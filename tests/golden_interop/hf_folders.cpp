@@ -12,6 +12,8 @@
 #include "golden_interop/runner.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // Folders of save_pretrained(): read by one call, computed, written, and read again.
 
 namespace {
@@ -100,3 +102,5 @@ void run(const Case& c) {
 const bool registered = golden_interop::register_kind("hf_folders", run);
 
 }  // namespace
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

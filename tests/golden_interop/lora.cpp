@@ -17,6 +17,8 @@
 #include "golden_interop/runner.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using golden_interop::Case;
@@ -152,3 +154,5 @@ void run(const Case& c) {
 const bool registered = golden_interop::register_kind("lora", run);
 
 }  // namespace
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

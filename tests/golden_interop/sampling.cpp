@@ -6,6 +6,8 @@
 
 #include "golden_interop/runner.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using golden_interop::Case;
@@ -51,3 +53,5 @@ void run(const Case& c) {
 const bool registered = golden_interop::register_kind("sampling", run);
 
 }  // namespace
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -12,6 +12,8 @@
 
 #include "golden_interop/runner.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using golden_interop::Case;
@@ -175,3 +177,5 @@ const bool registered = golden_interop::register_kind("gpt2", run_gpt2) &&
                         golden_interop::register_kind("bert", run_bert);
 
 }  // namespace
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

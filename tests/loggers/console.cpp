@@ -5,6 +5,8 @@
 #include "loggers/run.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::ConsoleLogger;
 
@@ -169,3 +171,5 @@ TEST_CASE("the console begins with the run's summary and ends with its result",
   CHECK(text.ends_with("latest     run/ep1-ba3/model.safetensors\n"));
   CHECK_THAT(text, !ContainsSubstring("\033"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -16,6 +16,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::CSVLogger;
 
@@ -155,3 +157,5 @@ TEST_CASE("CSVLogger refuses what it cannot do", "[loggers]") {
   CHECK_THROWS_WITH(CSVLogger{.metrics_interval = 0}.validate(),
                     ContainsSubstring("metrics_interval is 0, expected 1 or more"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

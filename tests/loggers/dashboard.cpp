@@ -15,6 +15,7 @@
 
 #include <tutti/core/detail/json_parse.hpp>
 #include <tutti/core/recipe.hpp>
+#include <tutti/loggers/detail/run_record.hpp>
 #include <tutti/trainer.hpp>
 
 #include "loggers/run.hpp"
@@ -23,6 +24,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
+
+namespace UNITY_BUILD_UNIQUE_ID {
 
 using Catch::Matchers::ContainsSubstring;
 using tutti::Dashboard;
@@ -272,3 +275,5 @@ TEST_CASE("a run to look at", "[.][dashboard_run]") {
   }
   dashboard.close(run.state);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

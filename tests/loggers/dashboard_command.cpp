@@ -24,6 +24,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::parse_dashboard;
 using tutti::detail::DashboardServer;
@@ -325,5 +327,7 @@ TEST_CASE("a report of any run is made by hand", "[loggers][dashboard]") {
   CHECK_THROWS_WITH(tutti::detail::write_report_of(folder.path(), folder / "no/page.html"),
                     ContainsSubstring("No such file or directory"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID
 
 #endif

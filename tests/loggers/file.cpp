@@ -14,6 +14,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::FileLogger;
 
@@ -189,3 +191,5 @@ TEST_CASE("several ranks need a file each, and sizes are checked", "[loggers]") 
   CHECK_NOTHROW((FileLogger{.buffer_size = 1, .flush_interval = 1}.validate()));
   CHECK_THROWS_WITH(FileLogger{.filename = ""}.validate(), ContainsSubstring("filename is empty"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

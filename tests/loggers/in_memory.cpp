@@ -5,6 +5,8 @@
 #include "loggers/run.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::InMemoryLogger;
 
@@ -61,3 +63,5 @@ TEST_CASE("a metric that was never logged is refused with those that were", "[lo
                     ContainsSubstring("no metric called \"loss\" was logged; there are: "
                                       "loss/train/total, time/batch"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -20,6 +20,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::JSONLinesLogger;
 using tutti::detail::Json;
@@ -263,3 +265,5 @@ TEST_CASE("a run for the follower to read", "[.][writer]") {
   trainer.fit();
   trainer.close();
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

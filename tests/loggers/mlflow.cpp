@@ -20,6 +20,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::MLflowLogger;
 using tutti::detail::HttpReply;
@@ -459,3 +461,5 @@ TEST_CASE("without an HTTP library the logger says what to install", "[loggers]"
 }
 
 #endif
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

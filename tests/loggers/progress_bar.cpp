@@ -14,6 +14,8 @@
 #include "support/catch.hpp"
 #include "support/environment_variable.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;
 using tutti::ProgressBar;
@@ -430,3 +432,5 @@ TEST_CASE("names that are not ASCII keep a line within its columns",
   CHECK_NOTHROW(seen(out.text(), 39));
   CHECK_THAT(out.text(), ContainsSubstring("検証?データ"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -12,6 +12,8 @@
 #include "support/fake_communicator.hpp"
 #include "support/message.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::run_path;
 using tutti::State;
@@ -126,3 +128,5 @@ TEST_CASE("what closes knows whether an exception made it", "[loggers][run_path]
   }
   CHECK_FALSE(unwinding);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

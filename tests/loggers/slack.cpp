@@ -16,6 +16,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::SlackLogger;
 
@@ -108,3 +110,5 @@ TEST_CASE("SlackLogger says what is missing", "[loggers]") {
   CHECK_THROWS_WITH(SlackLogger{.log_interval = "5sp"}.validate(),
                     ContainsSubstring("log_interval is 5sp, expected 0 or more in ep or ba"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

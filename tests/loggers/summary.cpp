@@ -9,6 +9,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::run_summary;
 using tutti::State;
@@ -156,3 +158,5 @@ TEST_CASE("a name cannot write on the terminal what it likes", "[loggers][summar
   odd.run_name = "a\033[2Jb";
   CHECK_THAT(run_summary(odd, constants()), !ContainsSubstring("\033"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

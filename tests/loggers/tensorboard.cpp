@@ -16,6 +16,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::TensorBoardLogger;
 namespace tensorboard = tutti::detail::tensorboard;
@@ -327,3 +329,5 @@ TEST_CASE("events for the real TensorBoard to read", "[.][writer]") {
   REQUIRE(folder != nullptr);
   write_everything(folder);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -5,6 +5,8 @@
 
 #include <ATen/ATen.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::BinaryCrossEntropyWithLogits;
 using tutti::Reduction;
 
@@ -36,3 +38,5 @@ TEST_CASE("a batch twice as large by repetition has the same binary cross entrop
   const BinaryCrossEntropyWithLogits loss;
   CHECK(loss(at::cat({x, x}), at::cat({y, y})).allclose(loss(x, y), 1e-5, 1e-6));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -5,6 +5,8 @@
 
 #include <ATen/ATen.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::DiceLoss;
 using tutti::Reduction;
@@ -74,3 +76,5 @@ TEST_CASE("dice options that contradict each other are refused", "[losses]") {
   CHECK_THROWS_WITH(DiceLoss{}(at::zeros({1, 2}), at::zeros({1}, at::kLong)),
                     ContainsSubstring("expected [N, C, d1, ...]"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

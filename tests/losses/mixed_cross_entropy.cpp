@@ -9,6 +9,8 @@
 
 #include <tutti/losses/soft_cross_entropy.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Reduction;
 using tutti::functional::mixed_cross_entropy;
@@ -153,3 +155,5 @@ TEST_CASE("mixed cross entropy refuses what does not fit", "[losses]") {
       ContainsSubstring("all targets are negative, so there is nothing to average over"));
   CHECK_THROWS(mixed_cross_entropy(c.logits, c.target, c.rows.add(examples), c.weights));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::Reduction;
 using tutti::detail::reduce;
 using tutti::detail::to_aten;
@@ -43,3 +45,5 @@ TEST_CASE("LibTorch's own losses reduce alike when told by its numbers", "[losse
     CHECK(at::l1_loss(x, y, to_aten(reduction)).equal(reduce((x - y).abs(), reduction)));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -5,6 +5,8 @@
 
 #include <ATen/ATen.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Reduction;
 namespace functional = tutti::functional;
@@ -103,3 +105,5 @@ TEST_CASE("an index out of range is refused with the classes that there are", "[
       functional::soft_cross_entropy(at::zeros({2, 3, 4}), at::full({2, 4}, -1, at::kLong)),
       ContainsSubstring("Target -1 is out of bounds"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 namespace functional = tutti::functional;
 
@@ -70,3 +72,5 @@ TEST_CASE("no examples give no rows", "[losses][law]") {
       functional::ensure_targets_one_hot(at::zeros({0, 4}), at::zeros({0}, at::kLong));
   CHECK(rows.sizes() == at::IntArrayRef({0, 4}));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

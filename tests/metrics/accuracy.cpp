@@ -12,6 +12,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::AccuracyOptions;
 using tutti::Average;
@@ -170,3 +172,5 @@ TEST_CASE("without an average each class is reported, and computed is the macro 
                              {"Right_0", 1}, {"Right_1", 0.5}, {"Right_2", 0}});
   CHECK(metric.compute() == 0.75);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

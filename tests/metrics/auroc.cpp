@@ -5,6 +5,8 @@
 #include "metrics/torchmetrics.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti;
 
@@ -62,3 +64,5 @@ TEST_CASE("options and inputs of a curve that do not fit are refused", "[metrics
                     ContainsSubstring("expected scores of a floating type and targets of an"));
   CHECK_THROWS_WITH(metric.set_states({}), ContainsSubstring("0 states were given, expected 2"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

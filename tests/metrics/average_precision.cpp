@@ -5,6 +5,8 @@
 #include "metrics/torchmetrics.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 TEST_CASE("AveragePrecision agrees with torchmetrics for every task, average and option",
@@ -31,3 +33,5 @@ TEST_CASE("classes that no target has are left out of the mean average precision
   CHECK(metric.compute() == 1);
   CHECK(metric.name() == "MulticlassAveragePrecision");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

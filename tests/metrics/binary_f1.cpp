@@ -7,6 +7,8 @@
 #include "metrics/support.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("the F1 score agrees with the reference after every batch", "[metrics][golden]") {
@@ -28,3 +30,5 @@ TEST_CASE("outputs of other than two classes are refused by the F1 score", "[met
   CHECK_THROWS_WITH(tutti::BinaryF1Score{}.update(at::zeros({2, 3}), at::zeros({2}, at::kLong)),
                     ContainsSubstring("expected scores [N, 2, ...]"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

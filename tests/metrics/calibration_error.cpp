@@ -5,6 +5,8 @@
 #include "metrics/torchmetrics.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti;
 
@@ -46,3 +48,5 @@ TEST_CASE("options of a calibration error that do not fit are refused", "[metric
   CHECK_THROWS_WITH(metric.update(at::zeros({2}, at::kLong), at::zeros({2}, at::kLong)),
                     ContainsSubstring("expected scores of a floating type"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -5,6 +5,8 @@
 #include "metrics/torchmetrics.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti;
 using Cells = std::vector<std::vector<std::string>>;
@@ -97,3 +99,5 @@ TEST_CASE("options and shapes of a confusion matrix that do not fit are refused"
   CHECK_THROWS_WITH(metric.update(at::zeros({2}), at::zeros({2}, at::kLong)),
                     ContainsSubstring("or classes for both"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -7,6 +7,8 @@
 #include "metrics/support.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("the cross entropy metric agrees with the reference after every batch",
@@ -44,3 +46,5 @@ TEST_CASE("the cross entropy metric leaves out the ignored index and keeps no gr
   CHECK_THROWS_WITH(metric.update(x, at::zeros({4}, at::kDouble)),
                     ContainsSubstring("expected an integer type"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -7,6 +7,8 @@
 #include "metrics/support.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("the dice metric agrees with the reference after every batch", "[metrics][golden]") {
@@ -35,3 +37,5 @@ TEST_CASE("dice counts foreground classes and says so", "[metrics]") {
       tutti::Dice{3}.update(at::zeros({2, 3, 4}), at::zeros({2, 4}, at::kLong)),
       ContainsSubstring("expected scores [N, 4, ...] (the background and 3 classes)"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

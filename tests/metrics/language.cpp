@@ -7,6 +7,8 @@
 #include "metrics/support.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("language cross entropy and perplexity agree with the reference after every batch",
@@ -42,3 +44,5 @@ TEST_CASE("shapes that do not fit are refused by language metrics", "[metrics]")
       tutti::LanguagePerplexity{}.update(at::zeros({2, 3, 5}), at::zeros({2}, at::kLong)),
       ContainsSubstring("LanguagePerplexity: outputs [2, 3, 5] and targets [2]"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

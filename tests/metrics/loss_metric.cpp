@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("the loss metric is the mean over batches of any loss", "[metrics][law]") {
@@ -28,3 +30,5 @@ TEST_CASE("a loss that is no scalar and no loss at all are refused", "[metrics]"
   CHECK_THROWS_WITH((tutti::LossMetric{tutti::LossMetric::Function{}}),
                     ContainsSubstring("no loss was given"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

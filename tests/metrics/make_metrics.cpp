@@ -10,6 +10,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 // The sum of everything, times a factor.
@@ -77,3 +79,5 @@ TEST_CASE("a metric is moved into the collection, a named one copied once", "[me
   named.sum = 7;
   CHECK(metrics[0]->compute() == 0);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

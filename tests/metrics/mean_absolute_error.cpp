@@ -5,6 +5,8 @@
 #include "metrics/torchmetrics.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 TEST_CASE("mean absolute errors agree with torchmetrics", "[metrics][golden]") {
@@ -20,3 +22,5 @@ TEST_CASE("a mean absolute error takes half precision and any shape", "[metrics]
   CHECK(metric.compute() == 1.5);
   CHECK(metric.name() == "MeanAbsoluteError");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

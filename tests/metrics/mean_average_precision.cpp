@@ -7,6 +7,8 @@
 #include "metrics/torchmetrics.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti;
 using torchmetrics::Json;
@@ -169,3 +171,5 @@ TEST_CASE("options and shapes of mean average precision that do not fit are refu
       MeanAveragePrecision::pack({GroundTruths{at::zeros({1, 4}), at::zeros({1}), at::zeros({3})}}),
       ContainsSubstring("iscrowd and area [n]"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -5,6 +5,8 @@
 #include "metrics/torchmetrics.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti;
 
@@ -42,3 +44,5 @@ TEST_CASE("shapes of errors that do not fit are refused", "[metrics]") {
   CHECK_THROWS_WITH((MeanSquaredError{{.num_outputs = 3}}.update(at::zeros({2}), at::zeros({2}))),
                     ContainsSubstring("outputs [2], expected [N, 3]"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -9,6 +9,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 TEST_CASE("a function becomes a metric in one line: the mean over all examples", "[metrics][law]") {
@@ -72,3 +74,5 @@ TEST_CASE("metrics of functions are collected, copied with what they hold, and a
   other->set_states(sums);
   CHECK(other->compute() == 6);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -7,6 +7,8 @@
 #include "metrics/support.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("mean intersection over union agrees with the reference after every batch",
@@ -32,3 +34,5 @@ TEST_CASE("shapes and numbers of classes that do not fit are refused by MIoU", "
   CHECK_THROWS_WITH(tutti::MIoU{3}.update(at::zeros({2, 3, 4}), at::zeros({2, 5}, at::kLong)),
                     ContainsSubstring("outputs [2, 3, 4] and targets [2, 5]"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

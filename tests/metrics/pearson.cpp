@@ -5,6 +5,8 @@
 #include "metrics/torchmetrics.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 TEST_CASE("Pearson's correlations agree with torchmetrics", "[metrics][golden]") {
@@ -39,3 +41,5 @@ TEST_CASE("a constant side has no correlation, whatever its number", "[metrics][
   }
   CHECK(std::isnan(PearsonCorrCoef{}.compute()));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -5,6 +5,8 @@
 #include "metrics/torchmetrics.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti;
 
@@ -55,3 +57,5 @@ TEST_CASE("options and shapes of a metric of classes that do not fit are refused
   CHECK_THROWS_WITH(classes.update(at::zeros({2}), at::zeros({2}, at::kLong)),
                     ContainsSubstring("expected scores [N, C, ...] and classes [N, ...]"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

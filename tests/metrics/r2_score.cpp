@@ -5,6 +5,8 @@
 #include "metrics/torchmetrics.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti;
 
@@ -37,3 +39,5 @@ TEST_CASE("options and shapes of an R2 score that do not fit are refused", "[met
   CHECK_THROWS_WITH(R2Score{}.update(at::zeros({2}), at::zeros({3})),
                     ContainsSubstring("expected one shape"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -5,6 +5,8 @@
 #include "metrics/torchmetrics.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti;
 
@@ -22,3 +24,5 @@ TEST_CASE("Recall agrees with torchmetrics for every task, average and option",
                    .zero_division = get(args, "zero_division", 0.0)}};
   });
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -5,6 +5,8 @@
 #include "metrics/torchmetrics.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti;
 
@@ -34,3 +36,5 @@ TEST_CASE("shapes and types that do not correlate are refused", "[metrics]") {
                     ContainsSubstring("expected floating types"));
   CHECK_THROWS_WITH((SpearmanCorrCoef{{.num_outputs = 0}}), ContainsSubstring("num_outputs is 0"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -7,10 +7,17 @@
 #include <ATen/ATen.h>
 
 #include <tutti/checkpoint/json_file.hpp>
+#include <tutti/models/bert.hpp>
+#include <tutti/models/gpt2.hpp>
+#include <tutti/models/llama.hpp>
+#include <tutti/models/resnet.hpp>
 #include <tutti/models/save_pretrained.hpp>
+#include <tutti/models/vision_layout.hpp>
 
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
+
+namespace UNITY_BUILD_UNIQUE_ID {
 
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti::models;
@@ -109,3 +116,5 @@ TEST_CASE("a type that no class here is of is refused by its name", "[models][pr
   CHECK_THROWS_AS(auto_model_for_image_classification(config_of(folder, R"({"model_type": "x"})")),
                   c10::Error);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -20,6 +20,8 @@
 #include "nn/golden_model.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -297,3 +299,5 @@ TEST_CASE("BERT reads packed documents as it reads them by themselves", "[models
   packed.at("sequence_id").zero_();
   CHECK_FALSE(model->forward(packed).tensor().index({seen}).allclose(at::cat(alone), 1e-4, 1e-5));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

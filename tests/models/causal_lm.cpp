@@ -7,6 +7,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace models = tutti::models;
@@ -52,3 +54,5 @@ TEST_CASE("a causal language model is found among modules of whatever type", "[m
     CHECK(cache.length() == 3);
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 
 #include <tutti/algorithms/blurpool.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace models = tutti::models;
@@ -62,3 +64,5 @@ TEST_CASE("a network learns a batch by heart", "[models][cifar_resnet]") {
   }
   CHECK(net(x).argmax(1).equal(target));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -7,6 +7,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Batch;
 using tutti::Classifier;
@@ -132,3 +134,5 @@ TEST_CASE("a loss of one's own that takes no dense targets says who made them", 
   CHECK_THROWS_WITH(model.loss(y, Batch(x, at::zeros({4}, at::kLong))),
                     !ContainsSubstring("LabelSmoothing"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -34,6 +34,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::CompiledModel;
 using tutti::load_compiled;
@@ -389,3 +391,5 @@ TEST_CASE("a run that is resumed is the run that was not stopped, with dropout",
   run(7, (folder / "run").string(), "");
   CHECK(run(12, "", (folder / "run/latest").string()).equal(whole));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -22,6 +22,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace models = tutti::models;
@@ -568,3 +570,5 @@ TEST_CASE("every key of an adapter_config.json is read, refused or without an ef
     }
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

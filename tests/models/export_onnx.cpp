@@ -23,6 +23,8 @@
 
 #include <tutti/models/detail/onnx_sizes.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -434,3 +436,5 @@ TEST_CASE("numbers follow sizes by a factor and a sum, or not at all", "[models]
   CHECK(text({4, 9, 4, 9}) == "5*n-6");
   CHECK(text({4, 9, 4, 10}) == "none");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -17,6 +17,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti::models;
 using tutti::checkpoint::write_safetensors;
@@ -448,3 +450,5 @@ TEST_CASE("a config of another model is refused before the weights are looked at
   write(folder, weights(), R"({"model_type": "huge", "width": 3})");
   CHECK_THROWS_WITH(load(folder), ContainsSubstring("model_type is \"huge\""));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 #include "support/catch.hpp"
 #include "support/message.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using models::generate;
@@ -272,3 +274,5 @@ TEST_CASE("what generate cannot take is refused", "[models][generation]") {
   CHECK_THAT(refused(ids({{1, 2}}), ids({{1, 0}})), ContainsSubstring("padding on its left"));
   CHECK_THROWS_WITH(generate(model, ids({{1}}), {.top_k = -1}), ContainsSubstring("top_k is -1"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

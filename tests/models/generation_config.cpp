@@ -8,6 +8,8 @@
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using models::GenerationConfig;
@@ -134,3 +136,5 @@ TEST_CASE("options of generation out of range are refused", "[models][generation
   CHECK_THAT(refused({.stop_sequences = {{}}}), ContainsSubstring("has no tokens"));
   CHECK_NOTHROW(GenerationConfig{}.validate());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

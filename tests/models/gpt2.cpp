@@ -17,6 +17,8 @@
 #include "models/language.hpp"
 #include "nn/golden_model.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -318,3 +320,5 @@ TEST_CASE("packed documents teach GPT-2 what they teach by themselves", "[models
                                    .cache = &cache}),
                     ContainsSubstring("beside a cache"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

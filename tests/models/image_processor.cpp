@@ -9,6 +9,8 @@
 
 #include <sys/stat.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -117,3 +119,5 @@ TEST_CASE("what is written reads back", "[models][image_processor]") {
   plain.write(folder.path().string());
   CHECK(ImageProcessor::read(folder.path().string()) == plain);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -14,6 +14,8 @@
 
 #include "models/language.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -417,3 +419,5 @@ TEST_CASE("packed documents teach a Llama what they teach by themselves", "[mode
     CHECK(language::packed_as_alone(*net, options.vocab_size));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

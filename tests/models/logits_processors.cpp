@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 namespace {
@@ -63,3 +65,5 @@ TEST_CASE(
   config.do_sample = true;
   CHECK(functional::process_scores(scores, tokens, config).equal(row({4, 6, gone, gone})));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

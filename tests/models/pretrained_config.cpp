@@ -6,6 +6,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::detail::Json;
 using tutti::models::PretrainedConfig;
@@ -101,3 +103,5 @@ TEST_CASE("a config that is missing or no object is refused by its path", "[mode
                     ContainsSubstring("config.json"));
   CHECK_THROWS_WITH(of(folder, "[1]"), ContainsSubstring("is an array, expected an object"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 // The smallest block that an algorithm can join otherwise.
@@ -43,3 +45,5 @@ TEST_CASE("what joins a residual block sees its parts and can be taken away",
   block.set_join({});
   CHECK(block.forward(x).equal(at::tensor({-9.0, 3.0})));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

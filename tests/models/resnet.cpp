@@ -16,6 +16,8 @@
 #include "nn/golden_model.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -388,3 +390,5 @@ TEST_CASE("files of variants with deep stems or pooled shortcuts are refused",
                       ContainsSubstring(name) && ContainsSubstring("-D"));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

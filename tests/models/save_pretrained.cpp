@@ -11,6 +11,8 @@
 #include "support/python.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti::models;
 
@@ -105,3 +107,5 @@ assert config["dtype"] == "float16" and config["model_type"] == "tiny"
 )";
   CHECK(tutti_test::run_python(python, script, path(folder, "a")));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

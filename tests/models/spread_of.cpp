@@ -13,6 +13,8 @@
 #include "support/catch.hpp"
 #include "support/fake_communicator.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 namespace {
@@ -41,3 +43,5 @@ TEST_CASE("a spread model is known by what stands in for its layers", "[models][
   layer->slot() = {};
   CHECK(models::spread_of(*model) == nullptr);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

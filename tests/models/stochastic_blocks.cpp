@@ -9,6 +9,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::DropDistribution;
 using tutti::DropMethod;
 using tutti::Rng;
@@ -156,3 +158,5 @@ TEST_CASE("blocks go on with a copy of the numbers that they drew from",
   }
   CHECK(given.position() < same.position());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -23,6 +23,8 @@
 #include "support/message.hpp"
 #include "support/thread_ranks.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // A model over several ranks: loss and gradients are those of one process.
 
 namespace {
@@ -423,3 +425,5 @@ TEST_CASE("one rank, or a degree of 1, leaves a model as it is", "[models][tenso
   CHECK(models::spread_of(*model) == nullptr);
   CHECK_FALSE(model->spread());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -35,6 +35,8 @@
 #include "support/temporary_folder.hpp"
 #include "train/sharded_runs.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using dist::SequenceParallel;
@@ -372,3 +374,5 @@ TEST_CASE("rank body: what does not go with a model over ranks", "[.rank]") {
 TEST_CASE("what cannot train a model over ranks is refused by name", "[models][tensor_parallel]") {
   CHECK(run_ranks("rank body: what does not go with a model over ranks", 2) == all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 
 #include <tutti/core/detail/json_parse.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace models = tutti::models;
@@ -68,3 +70,5 @@ TEST_CASE("a config that another library lacks names every option that differs",
       ContainsSubstring("ResNet: a config of timm cannot express this model: stem is small (there "
                         "imagenet), width is 3 (there 4); choose another layout"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

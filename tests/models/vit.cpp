@@ -34,6 +34,8 @@
 #include "models/vision.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace functional = tutti::functional;
@@ -759,3 +761,5 @@ TEST_CASE("old names of torchvision are read and other architectures refused",
         ContainsSubstring(name) && ContainsSubstring("variant of the vision transformer"));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

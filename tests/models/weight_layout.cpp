@@ -8,6 +8,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::models::WeightLayout;
 
 TEST_CASE("a layout takes the tensors of modules under names on disk, and views of tensors",
@@ -28,3 +30,5 @@ TEST_CASE("a layout takes the tensors of modules under names on disk, and views 
   layout.tensors.front().tensor.fill_(4);
   CHECK(linear->weight.sum().item<float>() == 24);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::nn::activate;
 using tutti::nn::Activation;
 
@@ -31,3 +33,5 @@ TEST_CASE("a nonlinearity is found by the names of Hugging Face", "[nn]") {
   STATIC_REQUIRE(activation_named("relu") == Activation::relu);
   STATIC_REQUIRE(!activation_named("mish"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -275,3 +277,5 @@ TEST_CASE("checkpointing says what it cannot do", "[nn]") {
   block->replace_module("drop", block->drop->slot().module());
   CHECK_THROWS_WITH(chain.forward(x, true), ContainsSubstring("GyroDropout"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

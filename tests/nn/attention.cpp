@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::nn::Dropout;
@@ -239,3 +241,5 @@ TEST_CASE("a layer can have a share of its heads", "[nn]") {
   CHECK_THROWS_WITH(biased.set_position_bias(std::make_shared<Distance>()),
                     ContainsSubstring("is of all heads, of which this rank has a share"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

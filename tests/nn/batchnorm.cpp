@@ -14,6 +14,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 namespace {
@@ -291,3 +293,5 @@ TEST_CASE("the loops for any processor normalise like those for this one", "[nn]
   nn::BatchNorm2d layer(torch::nn::BatchNormOptions(4).affine(false));
   CHECK(at::allclose(y, layer(x), 1e-6, 1e-6));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -9,6 +9,8 @@
 #include <string>
 #include <tuple>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -208,3 +210,5 @@ TEST_CASE("forward-mode gradients go through a blur", "[functional][blurpool][la
   REQUIRE(slope.defined());
   CHECK(slope.allclose(blur_2d(direction, -1, 2), 1e-5, 1e-6));  // the blur is linear
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 
 #include <tutti/nn/linear.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 struct ScaleImpl final : tutti::nn::Cloneable<ScaleImpl> {
@@ -52,3 +54,5 @@ TEST_CASE("a copy keeps values, mode and which parameters are frozen", "[nn]") {
     CHECK_FALSE(copy->parameters()[0].requires_grad());  // what is registered is the member
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -7,6 +7,8 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 struct Embedded : torch::nn::Module, tutti::nn::PositionEmbedded {
@@ -45,3 +47,5 @@ TEST_CASE("a model that is itself a limited module says its context", "[nn][cont
   Limited limited;
   CHECK(tutti::nn::context_length(limited) == 12);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

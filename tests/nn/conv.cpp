@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -67,3 +69,5 @@ TEST_CASE("a convolution clones deeply and stays replaceable", "[nn]") {
   check_clones(nn::Conv3d(torch::nn::Conv3dOptions(1, 2, 2).stride(2)),
                torch::randn({2, 1, 4, 4, 4}));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -7,6 +7,8 @@
 #include <memory>
 #include <type_traits>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -59,3 +61,5 @@ TEST_CASE("what stands in for dropout gets the whole input in training", "[nn][s
   const at::Tensor x = torch::randn({4, 4});
   CHECK(layer(x).equal(x * 2));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

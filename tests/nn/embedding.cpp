@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -64,3 +66,5 @@ TEST_CASE("a table that is no matrix is refused", "[nn][embedding]") {
   CHECK_THROWS_WITH(nn::Embedding::from_pretrained(torch::randn({4})),
                     ContainsSubstring("2-dimensional"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

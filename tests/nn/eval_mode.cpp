@@ -7,6 +7,8 @@
 
 #include <tutti/nn/dropout.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 struct Tower : torch::nn::Module {
@@ -47,3 +49,5 @@ TEST_CASE("every module has its own mode back after a while of evaluation", "[nn
   }
   CHECK(modes(tower) == std::vector<bool>(5, false));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -4,6 +4,8 @@
 
 #include "nn/golden_model.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -184,3 +186,5 @@ TEST_CASE("truncated factors have the least rank with that energy", "[nn][factor
   linear.set_factors(linear.truncated(1e-9));
   CHECK(linear.forward(torch::ones({2, 20}, torch::kBFloat16)).scalar_type() == torch::kBFloat16);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

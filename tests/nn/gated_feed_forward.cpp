@@ -10,6 +10,8 @@
 
 #include <torch/optim/sgd.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -259,3 +261,5 @@ TEST_CASE("an error while gates are made leaves every block as it was", "[surger
   CHECK(model.first->named_children()["output"] == model.first->narrow);
   CHECK(model.first->wide->dense->bias.defined());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::nn::GhostBatchNorm1d;
 using tutti::nn::GhostBatchNorm2d;
@@ -71,3 +73,5 @@ TEST_CASE("a layer that is frozen alone, in eval mode in a model that trains, st
   CHECK(ghost.batchnorm->running_mean.equal(mean));
   CHECK(ghost.batchnorm->num_batches_tracked.item<std::int64_t>() == 0);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

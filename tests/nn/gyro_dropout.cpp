@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::nn::GyroDropoutImpl;
 
@@ -80,3 +82,5 @@ TEST_CASE("the state of a layer with other numbers of masks is refused", "[nn][r
   GyroDropoutImpl more({.sigma = 16, .tau = 2});
   CHECK_THROWS_WITH(more.set_state(layer.state()), ContainsSubstring("8 masks and sigma is 16"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -99,3 +101,5 @@ TEST_CASE("a cache says what does not fit", "[nn]") {
   const at::Tensor other = at::ones({2, 1, 1, 4}, at::kDouble);
   CHECK_THROWS_WITH(cache.append(0, other, other), ContainsSubstring("the cache holds"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

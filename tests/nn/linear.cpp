@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -50,3 +52,5 @@ TEST_CASE("a copy of a linear layer has tensors of its own, of the same type", "
   CHECK(copy->bias.equal(layer->bias));
   CHECK(copy->parameters()[0].is_same(copy->weight));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 namespace nn = tutti::nn;
 
@@ -154,3 +156,5 @@ TEST_CASE("what an adapter cannot be is refused", "[nn][lora]") {
   nn::LoraLinear adapter(*layer, {});
   CHECK_THROWS_WITH(adapter.clone(), ContainsSubstring("cannot be cloned"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::Autocast;
 using tutti::nn::LowPrecisionGroupNorm;
 using tutti::nn::LowPrecisionLayerNorm;
@@ -33,3 +35,5 @@ TEST_CASE("a low-precision RMSNorm runs in the autocast type", "[nn]") {
   CHECK(y.to(at::kFloat).allclose(plain(x), 2e-2, 2e-2));
   CHECK(low.weight.is_same(plain->weight));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

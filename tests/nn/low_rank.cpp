@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <tuple>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti::functional;
@@ -115,3 +117,5 @@ TEST_CASE("a convolution of low rank is found again, strides and dilation includ
   }
   CHECK_THROWS_AS(factorize_conv2d(X, at::randn({4, 1, 3, 3})), c10::NotImplementedError);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::surgery::ModuleNames;
 
 TEST_CASE("a list names modules by their whole name or its end behind a dot", "[nn][names]") {
@@ -32,3 +34,5 @@ TEST_CASE("a text is an expression for the whole name", "[nn][names]") {
   CHECK(plain == ModuleNames("q_proj"));
   CHECK_THROWS_AS(ModuleNames("(q_proj"), c10::ValueError);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -9,6 +9,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 TEST_CASE("a group norm gives the same in either memory format, forward and backward",
@@ -55,3 +57,5 @@ TEST_CASE("only what is slow with the channels last is laid out anew", "[nn]") {
   CHECK_FALSE(is_slow_group_norm(at::zeros({2, 16, 32, 32}).contiguous(last), 4));
   CHECK_FALSE(is_slow_group_norm(at::zeros({2, 16}), 4));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -7,6 +7,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::surgery::Optimizers;
@@ -73,3 +75,5 @@ TEST_CASE("a parameter is forgotten with its state, in every group", "[surgery][
   CHECK(first.param_groups().at(0).params().size() == 1);
   CHECK(second.param_groups().at(0).params().empty());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

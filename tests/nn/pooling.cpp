@@ -12,6 +12,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 namespace {
@@ -203,3 +205,5 @@ TEST_CASE("the loops for any processor pool like those for this one", "[nn][pool
   CHECK(same(y, expected));
   CHECK(at::equal(indices, expected_indices));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

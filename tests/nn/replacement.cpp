@@ -14,6 +14,8 @@
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/sequential.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -88,3 +90,5 @@ TEST_CASE("a policy may return different modules for different layers", "[surger
   CHECK(dynamic_cast<nn::LinearImpl*>(policy(1).module().get()) != nullptr);
   CHECK(policy(2).module() == nullptr);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

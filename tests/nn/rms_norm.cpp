@@ -7,6 +7,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -125,3 +127,5 @@ TEST_CASE("RMSNorm says when its weight does not fit", "[nn]") {
   CHECK_THROWS_WITH(functional::rms_norm(at::ones({2, 4}), at::ones({3}), 1e-6),
                     ContainsSubstring("[2, 4]") && ContainsSubstring("[3]"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

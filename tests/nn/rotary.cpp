@@ -5,6 +5,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -191,3 +193,5 @@ TEST_CASE("RoPE says which option is missing or out of range", "[nn]") {
   const at::Tensor table = at::ones({1, 2, 4});
   CHECK_THROWS_WITH(functional::rotate(x, {table, table}), ContainsSubstring("[1, 3, 1, 8]"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

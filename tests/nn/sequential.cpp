@@ -14,6 +14,8 @@
 
 #include <tutti/nn/slot.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -98,3 +100,5 @@ TEST_CASE("a copy of a Sequential is in the mode of each of its parts", "[nn]") 
     CHECK(copy->at<nn::SequentialImpl>(1).ptr(0)->is_training() == training);
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 #include <tutti/nn/pooling.hpp>
 #include <tutti/nn/sequential.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -138,3 +140,5 @@ TEST_CASE("a layer that was replaced refuses to be cloned and says what to do", 
   CHECK_THROWS_WITH(std::make_shared<DoubleImpl>()->clone(),
                     ContainsSubstring("clone the model before its surgery"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -9,6 +9,8 @@
 #include "nn/parametrizations.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -41,3 +43,5 @@ TEST_CASE("evaluation leaves the vectors, and vectors have no weights to normali
   }
   CHECK(std::abs(layer.buffers()[0].norm().item<double>() - 1) < 1e-5);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

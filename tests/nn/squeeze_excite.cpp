@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::nn::ChannelMeans;
 using tutti::nn::SqueezeExcite2d;
@@ -41,3 +43,5 @@ TEST_CASE("a gated convolution keeps the tensors of the one it stands for", "[nn
   CHECK(gated->conv->weight.is_same(plain.weight));
   CHECK(gated(torch::randn({2, 3, 8, 8})).sizes() == at::IntArrayRef{2, 16, 4, 4});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

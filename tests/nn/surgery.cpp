@@ -17,6 +17,8 @@
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/sequential.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -379,3 +381,5 @@ TEST_CASE("a derived layer in a Sequential keeps its own forward around the repl
   CHECK(net->forward(x).equal(expected));
   CHECK(net->named_parameters().contains("0.inner.weight"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

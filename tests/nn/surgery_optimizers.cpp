@@ -13,6 +13,8 @@
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/sequential.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -285,3 +287,5 @@ TEST_CASE("a parameter that fits no group is refused before anything has changed
   CHECK(model->named_parameters().keys() == old.keys());
   CHECK(parameter_count(optimizer) == 2);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

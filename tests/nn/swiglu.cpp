@@ -5,6 +5,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -79,3 +81,5 @@ TEST_CASE("gradients of SwiGLU have gradients", "[nn][law]") {
   CHECK(ours[0].to(at::kDouble).allclose(theirs[0], 1e-3, 1e-4));
   CHECK(ours[1].to(at::kDouble).allclose(theirs[1], 1e-3, 1e-4));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

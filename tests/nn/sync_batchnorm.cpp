@@ -5,6 +5,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -100,3 +102,5 @@ TEST_CASE("it says what it cannot normalise", "[nn]") {
       torch::autograd::grad({layer.forward(x).sum()}, {x}, {}, true, /*create_graph=*/true),
       ContainsSubstring("gradients of gradients"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::nn::TransposedLinear;
 
 TEST_CASE("a transposed linear layer is a linear layer whose weight lies the other way round",
@@ -26,3 +28,5 @@ TEST_CASE("surgery can stand in for a transposed linear layer", "[nn][surgery]")
   layer->slot() = {};
   CHECK(layer(torch::ones({2, 3})).size(1) == 5);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

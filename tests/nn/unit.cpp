@@ -8,6 +8,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 struct DoubleImpl : torch::nn::Cloneable<DoubleImpl>, tutti::nn::Unit {
@@ -67,3 +69,5 @@ TEST_CASE("a copy of a unit has no holder", "[nn][unit]") {
   CHECK(copy->holder() == nullptr);
   CHECK(unit.holder() == &holder);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

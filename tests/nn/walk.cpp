@@ -9,6 +9,8 @@
 #include <tutti/nn/linear.hpp>
 #include <tutti/nn/sequential.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -63,3 +65,5 @@ TEST_CASE("for_each numbers the modules that it visits", "[nn][walk]") {
       });
   CHECK(seen == std::vector<std::string>{"0 first", "1 block.0", "2 block.1"});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

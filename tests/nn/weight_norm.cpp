@@ -9,6 +9,8 @@
 #include "nn/parametrizations.hpp"
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace nn = tutti::nn;
@@ -38,3 +40,5 @@ TEST_CASE("lengths are those of the weight at first, and frozen as it is", "[nn]
   CHECK_FALSE(normed.length().requires_grad());
   CHECK(normed.named_parameters().size() == 3);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

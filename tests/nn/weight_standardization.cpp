@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::functional::standardize_weights;
 using tutti::nn::WeightStandardizedConv2d;
 
@@ -27,3 +29,5 @@ TEST_CASE("a convolution computes with standardized weights and trains its own",
   CHECK(plain.weight.grad().defined());
   CHECK(plain.weight.grad().flatten(1).sum(1).abs().max().item<double>() < 1e-2);  // shifts: no use
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -2,6 +2,8 @@
 
 #include "optim/golden_steps.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace golden_steps;
 using Catch::Matchers::ContainsSubstring;
@@ -16,3 +18,5 @@ TEST_CASE("Adadelta refuses numbers out of range", "[optim][error]") {
   const Tensors none;
   CHECK_THROWS_WITH(Adadelta{.rho = 2}.build(none), ContainsSubstring("Adadelta: rho is 2"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

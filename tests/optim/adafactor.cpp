@@ -2,6 +2,8 @@
 
 #include "optim/golden_steps.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace golden_steps;
 using Catch::Matchers::ContainsSubstring;
@@ -20,3 +22,5 @@ TEST_CASE("Adafactor refuses numbers out of range", "[optim][error]") {
   const Tensors none;
   CHECK_THROWS_WITH(Adafactor{.d = 0.5}.build(none), ContainsSubstring("Adafactor: d is 0.5"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

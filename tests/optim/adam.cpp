@@ -17,6 +17,8 @@
 
 #include <tutti/optim/sgd.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -233,3 +235,5 @@ TEST_CASE("Adam refuses numbers that make no sense", "[optim][adam][error]") {
   CHECK_THROWS_WITH(DecoupledAdamW{.weight_decay = -1}.build(none),
                     ContainsSubstring("DecoupledAdamW: weight_decay is -1"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

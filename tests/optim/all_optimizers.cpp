@@ -24,6 +24,8 @@
 
 #include <tutti/optim/fused_step.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // What holds for every optimizer that LibTorch has no fused kernel for.
 
 using namespace tutti;
@@ -197,3 +199,5 @@ TEST_CASE("all numbers are saved", "[optim][checkpoint]") {
     CHECK(saved >= 3);
   });
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

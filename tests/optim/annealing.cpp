@@ -7,6 +7,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -75,3 +77,5 @@ TEST_CASE("warm restarts begin again, each time in longer", "[optim][schedule]")
   CHECK_THROWS_WITH(shrinking(Progress{.max_duration = "8ba"}), ContainsSubstring("shrink to"));
   CHECK_THROWS_WITH(Polynomial{}(at_batch(0)), ContainsSubstring("Polynomial's power"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/schedule_free.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace golden_steps;
 using Catch::Matchers::ContainsSubstring;
@@ -55,3 +57,5 @@ TEST_CASE("policies that average refuse optimizers that do", "[optim][averages][
                     ContainsSubstring("EMA: ScheduleFreeSGD averages its weights itself"));
   CHECK_NOTHROW(optim::refuse_averages({AdamW{}.build(weights)}, "EMA"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

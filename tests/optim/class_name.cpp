@@ -12,6 +12,8 @@
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/sgd.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 namespace {
@@ -56,3 +58,5 @@ TEST_CASE("an optimizer of a user's is called by its class, not by what that is 
         "Lookahead");
   CHECK(optim::class_name(*local_to_a_template<std::vector<int>>(parameters)) == "Local");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 struct Descent : torch::optim::Optimizer, tutti::optim::CallsClosure {
@@ -37,3 +39,5 @@ TEST_CASE("an optimizer calls a closure when it is LBFGS or says so", "[optim][c
   CHECK_FALSE(calls_closure(torch::optim::SGD(weights, 0.1)));
   CHECK_FALSE(calls_closure(torch::optim::Adam(weights)));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

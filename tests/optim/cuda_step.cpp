@@ -21,6 +21,8 @@
 #include <tutti/core/detail/nvrtc.hpp>
 #endif
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // The kernel gives the very bits of the loops for the CPU in whole blocks of 8.
 
 #if TUTTI_WITH_CUDA
@@ -245,3 +247,5 @@ TEST_CASE("a fused step on a GPU clips ahead what it has no kernel for",
     CHECK(ours.grad().equal(theirs.grad()));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

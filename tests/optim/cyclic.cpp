@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -223,3 +225,5 @@ TEST_CASE("numbers that make no cycle are refused by name", "[optim][schedule][e
                     ContainsSubstring("Cyclic's step_size_down is -1ba"));
   CHECK_THROWS_AS((Cyclic{.step_size_up = "4ba", .step_size_down = "4sp"}(p)), TimeUnitError);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -16,6 +16,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // What all optimizers share: skipping, groups, surgery, layouts, checkpoints.
 
 using namespace tutti;
@@ -520,3 +522,5 @@ TEST_CASE("CUDA takes the steps of the CPU", "[optim][cuda][gpu]") {
   check(AdamW{.lr = 0.1});
   check(DecoupledAdamW{.lr = 0.1, .weight_decay = 9e-4});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

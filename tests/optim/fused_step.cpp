@@ -13,6 +13,8 @@
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/sgd.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // What a step does beside the step, against the same done by hand.
 
 using namespace tutti;
@@ -247,3 +249,5 @@ TEST_CASE("averages of another type or layout than their weights are left alone"
     CHECK(average.eq(0).all().item<bool>());
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -18,6 +18,8 @@
 #include <tutti/optim/muon.hpp>
 #include <tutti/optim/rprop.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Names = std::vector<std::string>;
@@ -156,3 +158,5 @@ TEST_CASE("groups say what cannot be", "[optim][groups][error]") {
                     ContainsSubstring("AdamW: lr is -1"));
   CHECK_THROWS_WITH(optim::layer_decay(net, 0), ContainsSubstring("layer_decay: decay is 0"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

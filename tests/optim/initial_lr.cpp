@@ -7,6 +7,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 TEST_CASE("a copy of a group's options has its rate, and the same schedule", "[optim][groups]") {
@@ -22,3 +24,5 @@ TEST_CASE("a copy of a group's options has its rate, and the same schedule", "[o
   CHECK(same.initial_lr == 0.25);
   CHECK(same.schedule == options.schedule);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -2,6 +2,8 @@
 
 #include "optim/golden_steps.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace golden_steps;
 
@@ -17,3 +19,5 @@ TEST_CASE("LAMB takes timm's steps", "[optim][golden]") {
   check("LAMB/decoupled", LAMB{.lr = 0.1, .weight_decay = 0.1, .decoupled_decay = true});
   check("LAMB/adapt", LAMB{.weight_decay = 0, .always_adapt = true});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

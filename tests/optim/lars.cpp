@@ -2,6 +2,8 @@
 
 #include "optim/golden_steps.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace golden_steps;
 using Catch::Matchers::ContainsSubstring;
@@ -24,3 +26,5 @@ TEST_CASE("LARS refuses numbers out of range", "[optim][error]") {
   const Tensors none;
   CHECK_THROWS_WITH(LARS{.nesterov = true}.build(none), ContainsSubstring("LARS: nesterov needs"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -9,6 +9,8 @@
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/class_name.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace golden_steps;
 using Catch::Matchers::ContainsSubstring;
@@ -85,3 +87,5 @@ TEST_CASE("Lookahead adds groups and refuses what cannot be", "[optim][lookahead
   CHECK_THROWS_WITH((Lookahead<AdamW>{}.build(weights)->load(plain)),
                     ContainsSubstring("without Lookahead"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

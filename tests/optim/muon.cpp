@@ -2,6 +2,8 @@
 
 #include "optim/golden_steps.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace golden_steps;
 using Catch::Matchers::ContainsSubstring;
@@ -46,3 +48,5 @@ TEST_CASE("Muon refuses numbers out of range", "[optim][error]") {
                     ContainsSubstring("adjust_lr_fn is \"spectral\", expected \"original\""));
   CHECK_THROWS_WITH(Muon{.ns_steps = 0}.build(none), ContainsSubstring("ns_steps is 0"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -2,6 +2,8 @@
 
 #include "optim/golden_steps.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace golden_steps;
 using Catch::Matchers::ContainsSubstring;
@@ -22,3 +24,5 @@ TEST_CASE("NAdam refuses numbers out of range", "[optim][error]") {
   CHECK_THROWS_WITH((NAdam{.betas = {1.0, 0.9}}.build(none)),
                     ContainsSubstring("NAdam: betas are 1 and 0.9"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 #include <torch/optim/optimizer.h>
 #include <torch/optim/sgd.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -71,3 +73,5 @@ TEST_CASE("no optimizer is told apart and refused when one is needed", "[optim][
   };
   CHECK_THROWS_WITH(null.build(*model, {}), ContainsSubstring("returned a null pointer"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

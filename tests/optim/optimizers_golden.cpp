@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // Steps of the reference's optimizers: weights after every step, and the final state.
 
 using namespace tutti;
@@ -92,3 +94,5 @@ TEST_CASE("DecoupledAdamW takes the reference's steps", "[optim][adam][golden]")
     check<DecoupledAdamW>(c);
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

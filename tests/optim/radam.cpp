@@ -2,6 +2,8 @@
 
 #include "optim/golden_steps.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace golden_steps;
 
@@ -11,3 +13,5 @@ TEST_CASE("RAdam takes PyTorch's steps", "[optim][golden]") {
   check("RAdam/decoupled",
         RAdam{.weight_decay = 0.1, .decoupled_weight_decay = true, .maximize = true});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

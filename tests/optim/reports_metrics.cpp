@@ -14,6 +14,8 @@
 #include <tutti/optim/adam.hpp>
 #include <tutti/optim/sgd.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 static_assert(std::has_virtual_destructor_v<optim::ReportsMetrics>);
@@ -91,3 +93,5 @@ TEST_CASE("SGD reports nothing, nor does anyone of a parameter that is not its o
   CHECK(adam->report_per_parameter_metrics(weight, "w").size() == 4);
   CHECK(adam->report_per_parameter_metrics(stranger, "w").empty());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

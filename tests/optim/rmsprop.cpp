@@ -2,6 +2,8 @@
 
 #include "optim/golden_steps.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace golden_steps;
 using Catch::Matchers::ContainsSubstring;
@@ -22,3 +24,5 @@ TEST_CASE("RMSprop refuses numbers out of range", "[optim][error]") {
   const Tensors none;
   CHECK_THROWS_WITH(RMSprop{.alpha = 1}.build(none), ContainsSubstring("RMSprop: alpha is 1"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

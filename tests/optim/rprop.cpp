@@ -2,6 +2,8 @@
 
 #include "optim/golden_steps.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace golden_steps;
 using Catch::Matchers::ContainsSubstring;
@@ -19,3 +21,5 @@ TEST_CASE("Rprop refuses numbers out of range", "[optim][error]") {
   CHECK_THROWS_WITH((Rprop{.step_sizes = {1.0, 0.5}}.build(none)),
                     ContainsSubstring("step_sizes are 1 and 0.5"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

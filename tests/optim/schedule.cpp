@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <string>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -101,3 +103,5 @@ TEST_CASE("a product passes on what both of its schedules have to say", "[optim]
   CHECK(Schedule(Product{Wordy{}, empty}).notice(start, 2.0) ==
         "stretched\n" + empty.notice(start, 2.0));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

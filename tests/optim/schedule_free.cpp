@@ -2,6 +2,8 @@
 
 #include "optim/golden_steps.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace golden_steps;
 using Catch::Matchers::ContainsSubstring;
@@ -27,3 +29,5 @@ TEST_CASE("schedule-free optimizers refuse numbers out of range", "[optim][error
   CHECK_THROWS_WITH(ScheduleFreeAdamW{.warmup_steps = -1}.build(none),
                     ContainsSubstring("warmup_steps is -1"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 namespace {
@@ -63,3 +65,5 @@ TEST_CASE("warm restarts of equal length need no loop over the past ones",
   CHECK(s(progress_at(far, "1ep")) == 1.0);
   CHECK(s(progress_at(far + 1, "1ep")) == Approx(0.75));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 #include <map>
 #include <string>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // Every scheduler of the reference, batch by batch.
 
 using namespace tutti;
@@ -148,3 +150,5 @@ TEST_CASE("schedules give the reference's multipliers at every batch",
   }
   CHECK(checked >= 70);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

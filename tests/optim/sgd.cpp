@@ -10,6 +10,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -190,3 +192,5 @@ TEST_CASE("SGD refuses numbers that make no sense", "[optim][sgd][error]") {
                     ContainsSubstring("nesterov needs momentum > 0 and dampening 0"));
   CHECK_THROWS_AS(SGD{}.build(none), c10::Error);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

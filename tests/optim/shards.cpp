@@ -24,6 +24,8 @@
 #include <tutti/optim/lookahead.hpp>
 #include <tutti/optim/muon.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 namespace {
@@ -226,3 +228,5 @@ TEST_CASE("an optimizer says which of its state is cut as parameters are", "[opt
   CHECK_FALSE(lamb->elementwise());
   CHECK(AdamW{}.build(Tensors{torch::zeros({7, 6})})->steps_on_shards());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <vector>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -145,3 +147,5 @@ TEST_CASE("a list of times refuses more than it holds", "[optim][schedule][error
   CHECK_THROWS_WITH(TimeList(std::span(many)), ContainsSubstring("at most 32 times"));
   CHECK(TimeList(std::span(many).first(3)).size() == 3);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -16,6 +16,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // The loops over memory give the very bits of LibTorch's fused kernels on processors with AVX2.
 
 using namespace tutti;
@@ -243,3 +245,5 @@ TEST_CASE("gradients that are not finite make the same weights NaN", "[optim][ad
     CHECK(all[0].detach().isnan().equal(expected));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

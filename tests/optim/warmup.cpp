@@ -11,6 +11,8 @@
 
 #include <tutti/optim/schedule.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -168,3 +170,5 @@ TEST_CASE("a warmup that vanishes is noticed once the run is known", "[optim][sc
     CHECK_THAT(all("-5ba")[i].notice(progress_at(0, "4ep", 10)), ContainsSubstring("is -5ba"));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -14,6 +14,8 @@
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::detail::Json;
 using Names = std::vector<std::string>;
@@ -122,3 +124,5 @@ TEST_CASE("a trace that cannot be read or written is refused, and the merged one
   CHECK(says(good, taken) == "Profiler: cannot write '" + taken + "'");
   CHECK(sorted_names(folder.path()) == Names{"a", "damaged", "merged.json", "pipe", "taken"});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Marker;
 using tutti::ProfilerAction;
@@ -81,3 +83,5 @@ TEST_CASE("spans that are out of step are refused", "[profiler][marker]") {
   CHECK_THROWS_WITH(marker.start(), ContainsSubstring("\"load\" is started twice"));
   marker.finish();
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

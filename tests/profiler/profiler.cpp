@@ -21,6 +21,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::Profiler;
 using tutti::detail::Json;
@@ -361,3 +363,5 @@ TEST_CASE("a profiler's options out of range are refused", "[profiler]") {
       (Profiler{.sys_prof_stats_thread_interval_seconds = 0}.validate()),
       ContainsSubstring("sys_prof_stats_thread_interval_seconds is 0, expected more"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::CyclicSchedule;
 using tutti::ProfilerAction;
@@ -51,3 +53,5 @@ TEST_CASE("numbers out of range are refused, also by the compiler", "[profiler]"
   CHECK_THROWS_WITH(CyclicSchedule{.skip_first = -1}.validate(), ContainsSubstring("skip_first"));
   CHECK_THROWS_WITH(CyclicSchedule{.repeat = -1}.validate(), ContainsSubstring("repeat"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::SimpleProfiler;
 
@@ -89,3 +91,5 @@ TEST_CASE("the table can be short, and refuses to be nothing", "[profiler]") {
   CHECK_THROWS_WITH(SimpleProfiler{.least_percent = 100}.validate(),
                     ContainsSubstring("least_percent is 100"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -15,6 +15,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::TorchProfiler;
 
@@ -108,3 +110,5 @@ TEST_CASE("options of LibTorch's profiler out of range are refused", "[profiler]
   CHECK_THROWS_WITH((TorchProfiler{.num_traces_to_keep = -2}.validate()),
                     ContainsSubstring("num_traces_to_keep is -2, expected -1 (all) or more"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

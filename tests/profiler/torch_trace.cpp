@@ -11,6 +11,8 @@
 #include "support/message.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 // The events of a file, one in each line.
@@ -101,3 +103,5 @@ TEST_CASE("a trace of LibTorch's that cannot be read is refused, and the merged 
   }
   CHECK(read_bytes(merged) == "[\n]\n");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -16,6 +16,8 @@
 #include <tutti/checkpoint/safetensors.hpp>
 #include <tutti/models/compiled.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 void train(const std::string& path) {
@@ -66,3 +68,5 @@ TEST_CASE("models of timm and Transformers are exported, trained here and go bac
   }
   CHECK(run("check") == 0);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -21,6 +21,8 @@
 #include <tutti/optim/sgd.hpp>
 #include <tutti/trainer.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 
 namespace {
@@ -138,3 +140,5 @@ TEST_CASE("the exporter orders images as convolutions are fastest",
           "[round_trip][compiled][python]") {
   check_script("compiled_layout.py");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

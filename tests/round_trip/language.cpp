@@ -23,6 +23,8 @@
 #include <tutti/optim/adam.hpp>
 #include <tutti/trainer.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace models = tutti::models;
@@ -219,3 +221,5 @@ TEST_CASE("adapters of LoRA and DoRA go to PEFT and come from there",
   adapt<models::BertForMaskedLM>(folder / "bert_masked");
   CHECK(python_does(python, "check_adapters", folder));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

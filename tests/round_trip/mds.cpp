@@ -13,6 +13,8 @@
 #include <tutti/data/mds.hpp>
 #include <tutti/data/mds_writer.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace data = tutti::data;
@@ -87,3 +89,5 @@ TEST_CASE("MDS shards go to Python's streaming and come from there", "[round_tri
   }
 #endif
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -29,6 +29,8 @@
 #include <tutti/models/resnet.hpp>
 #include <tutti/models/vit.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace functional = tutti::functional;
@@ -303,3 +305,5 @@ TEST_CASE("onnxruntime computes what exported models compute, for other batches 
   CHECK(std::system(
             (python + " '" + script + "' check '" + folder.path().string() + "'").c_str()) == 0);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

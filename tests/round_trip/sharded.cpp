@@ -20,6 +20,8 @@
 #include <tutti/checkpoint/convert.hpp>
 #include <tutti/checkpoint/sharded_checkpoint.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace checkpoint = tutti::checkpoint;
@@ -108,3 +110,5 @@ TEST_CASE("sharded checkpoints go to Python's reader and come from its writer",
   CHECK(run("check", 2) == 0);
   CHECK(run("check", 1) == 0);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

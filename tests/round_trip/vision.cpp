@@ -21,6 +21,8 @@
 #include <tutti/optim/sgd.hpp>
 #include <tutti/trainer.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace models = tutti::models;
@@ -134,3 +136,5 @@ TEST_CASE("image models are fine-tuned here and go on in timm, Transformers and 
   from_file(models::resnet18({.num_classes = 5}), folder / "torchvision_resnet18");
   CHECK(run("check") == 0);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

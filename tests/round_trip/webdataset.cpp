@@ -10,6 +10,8 @@
 #include <tutti/data/shard_writer.hpp>
 #include <tutti/data/webdataset.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 constexpr int count = 7;
@@ -56,3 +58,5 @@ TEST_CASE("WebDataset's tar files go to Python's webdataset and back",
   ours.close();
   CHECK(run("check") == 0);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -14,6 +14,8 @@
 
 #include <tutti/checkpoint/weights.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 TEST_CASE("Python makes a safetensors file of an archive of C++ by the words of its refusal",
           "[round_trip][checkpoint][python]") {
   const std::string modules = "torch, numpy, safetensors.torch";
@@ -38,3 +40,5 @@ TEST_CASE("Python makes a safetensors file of an archive of C++ by the words of 
   CHECK(at::equal(read.tensor("weight"), saved->weight));
   CHECK(at::equal(read.tensor("bias"), saved->bias));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

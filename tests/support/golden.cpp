@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 TEST_CASE("every tensor that the golden index names is in its file with its type and shape",
           "[golden]") {
   REQUIRE(golden::functions().size() >= 1);
@@ -59,3 +61,5 @@ TEST_CASE("golden comparison follows the rule of the reference vectors", "[golde
   CHECK(golden::matches(integers + 1, integers, loose) != "");
   CHECK(golden::matches(integers.to(at::kDouble), integers, loose) != "");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -19,6 +19,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 
 static_assert(tutti::Algorithm<Lookahead>);
@@ -128,3 +130,5 @@ TEST_CASE("an own callback stops a run", "[example]") {
   broken.fit();
   CHECK(broken.state().timestamp.batch == 1);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

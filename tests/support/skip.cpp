@@ -8,6 +8,8 @@
 
 #include <sys/wait.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 // This program once more with these test cases: how it ended, and what it printed.
@@ -58,3 +60,5 @@ TEST_CASE("a program in which a case fails ends with 1, whatever else it skips",
   CHECK(status == 1);
   CHECK(said.find("the machine has no wings") != std::string::npos);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -5,6 +5,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::sweep::MetricQuery;
 using tutti::sweep::MetricReading;
@@ -85,3 +87,5 @@ TEST_CASE("a metric that is not there is said, with those that are", "[sweep]") 
   CHECK_THAT(read.problem, ContainsSubstring("it wrote no metrics.jsonl; put JSONLinesLogger"));
   CHECK_FALSE(read_metric(folder.path(), {.metric = "acc"}).has_metric);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::sweep::parse_sweep;
 using tutti::sweep::Settings;
@@ -146,3 +148,5 @@ TEST_CASE("a file or a program that is missing is said", "[sweep]") {
   CHECK_THROWS_WITH(parse_sweep({(folder / "r.toml").string()}),
                     ContainsSubstring("there is no program to run; write tutti-sweep FILE"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

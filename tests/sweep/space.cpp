@@ -13,6 +13,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::sweep::Flags;
 using tutti::sweep::Space;
@@ -178,3 +180,5 @@ TEST_CASE("a flag's text is what the program reads back", "[sweep]") {
   CHECK(tutti::sweep::flag_text(Json(true)) == "true");
   CHECK(tutti::sweep::flag_text(Json("a b")) == "a b");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

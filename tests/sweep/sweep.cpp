@@ -15,6 +15,8 @@
 #include "support/temporary_folder.hpp"
 #include "sweep/fake_program.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;
 using namespace tutti::sweep;
@@ -406,3 +408,5 @@ TEST_CASE("a dry run prints commands for a shell and makes nothing", "[sweep]") 
   CHECK_THAT(ended.out, ContainsSubstring("# then the best 1 with --epochs=3ep\n"));
   CHECK_FALSE(std::filesystem::exists(program.folder / "s"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

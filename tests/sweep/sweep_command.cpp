@@ -5,6 +5,8 @@
 #include "support/catch.hpp"
 #include "sweep/fake_program.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;
 
@@ -38,3 +40,5 @@ TEST_CASE("all settings are in the help", "[sweep]") {
     CHECK_THAT(help, ContainsSubstring("--" + std::string(setting.name)));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using namespace tutti::sweep;
 
@@ -122,3 +124,5 @@ TEST_CASE("a file that is no table of trials is refused with its line", "[sweep]
   CHECK(trial_name(7) == "trial-0007");
   CHECK(trial_name(12345) == "trial-12345");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

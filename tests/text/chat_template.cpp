@@ -9,6 +9,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -225,3 +227,5 @@ TEST_CASE("the assistant's tokens are those of Transformers", "[text][chat_templ
 }
 
 #endif
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 #ifdef TUTTI_WITH_UTF8PROC
 
 using namespace tutti;
@@ -61,3 +63,5 @@ TEST_CASE("streams of tokens", "[text][decode_stream]") {
 }
 
 #endif
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

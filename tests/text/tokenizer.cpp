@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <fstream>
 #include <iterator>
 #include <map>
 #include <string>
@@ -10,12 +11,11 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace UNITY_BUILD_UNIQUE_ID {
 
 #ifdef TUTTI_WITH_UTF8PROC
-
-#include <fstream>
-
-#include "support/temporary_folder.hpp"
 
 namespace {
 
@@ -550,3 +550,5 @@ TEST_CASE("tokenizers", "[text][tokenizer]") {
 }
 
 #endif
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

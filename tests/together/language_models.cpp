@@ -25,6 +25,8 @@
 #include <tutti/models/gpt2.hpp>
 #include <tutti/models/llama.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // Which algorithm goes with which language model: each one that compiles is run, and the table of
 // docs/models.md is what came out.
 namespace {
@@ -223,3 +225,5 @@ TEST_CASE("the table of docs/models.md says which algorithm goes with which lang
   INFO("docs/models.md should have, between its two comments:\n" << table.text());
   CHECK(written == table.text());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -4,6 +4,8 @@
 
 #include "dist/ranks.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -46,3 +48,5 @@ TEST_CASE("rank body: algorithms for text", "[.rank]") {
 TEST_CASE("algorithms for text train on two ranks", "[together][dist]") {
   CHECK(tutti_test::run_ranks("rank body: algorithms for text") == tutti_test::all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

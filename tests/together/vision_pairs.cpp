@@ -4,6 +4,8 @@
 
 #include "dist/ranks.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -40,3 +42,5 @@ TEST_CASE("rank body: algorithms for images", "[.rank]") {
 TEST_CASE("algorithms for images train on two ranks", "[together][dist]") {
   CHECK(tutti_test::run_ranks("rank body: algorithms for images") == tutti_test::all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -4,6 +4,8 @@
 
 #include "dist/ranks.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -55,3 +57,5 @@ TEST_CASE("saving changes nothing with the pairs that neither pack holds",
   together::check_vision_resumes<together::Pack<SWA, SelectiveBackprop>>();
   together::check_vision_resumes<together::Pack<EMA, GyroDropout>>();
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -7,6 +7,8 @@
 #include "support/catch.hpp"
 #include "support/thread_ranks.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::EndsWith;
 using Names = std::vector<std::string>;
@@ -79,3 +81,5 @@ TEST_CASE("one process has nobody to agree with", "[train][dist]") {
   train::check_common_options({}, alone);
   CHECK(train::common_options({}).front() == "max_duration = 0ep");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

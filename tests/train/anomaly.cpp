@@ -7,6 +7,8 @@
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using torch::autograd::AnomalyMode;
@@ -42,3 +44,5 @@ TEST_CASE("an anomaly is explained with the batch and the parameters", "[train][
                         "in.bias; gradients so far: out.weight"));
   train::explain_anomaly(state, std::runtime_error("no memory"));  // something else
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

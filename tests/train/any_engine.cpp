@@ -9,6 +9,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 namespace {
@@ -45,3 +47,5 @@ TEST_CASE("an event reaches the policies that act on it, whatever the recipe", "
   CHECK(counts.get<OnInit>().calls == 1);
   CHECK(records.get<Trace>().lines == std::vector<std::string>{"init", "before_load"});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

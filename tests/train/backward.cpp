@@ -19,6 +19,8 @@
 
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // The walk gives LibTorch's gradients bit for bit, and leaves to its engine what only that can do.
 
 namespace {
@@ -356,3 +358,5 @@ TEST_CASE("a sum of gradients leaves alone what another node is still to get",
     });
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -20,6 +20,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using callback_run::metric_net;
 using Catch::Matchers::ContainsSubstring;
@@ -207,3 +209,5 @@ TEST_CASE("weights that do not fit the model any more are refused whole", "[trai
   CHECK_THROWS_WITH(train::give_weights(weights, *net), ContainsSubstring("do not fit the model"));
   CHECK(tiny::flat(*net).equal(before));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -19,6 +19,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Names = std::vector<std::string>;
@@ -399,3 +401,5 @@ TEST_CASE("of averages of whole parameters a rank reads its rows, and gets the o
   CHECK(values.tensor("policies/EMA/weights/fc.bias").equal(at::ones({2})));
   CHECK(values.tensor("policies/EMA/count").item<std::int64_t>() == 4);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

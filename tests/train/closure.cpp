@@ -23,6 +23,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using torch::optim::LBFGS;
@@ -284,3 +286,5 @@ TEST_CASE("what cannot stand beside a closure is refused at the start", "[train]
                         std::make_shared<LBFGS>(problem()->parameters()))),
                     ContainsSubstring("the base optimizer calls a closure"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -24,6 +24,8 @@
 #include "support/out_of_memory.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -490,3 +492,5 @@ TEST_CASE("later steps need no more memory than the first ones", "[cpu_memory][t
   CHECK(cpu::detail::arena().held() == held);
   CHECK(cpu::memory_allocated() == used);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -33,6 +33,8 @@
 
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 #if TUTTI_WITH_CUDA
@@ -288,3 +290,5 @@ TEST_CASE("without CUDA the program has no graphs", "[train][graphs]") {
 }
 
 #endif
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

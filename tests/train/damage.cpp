@@ -14,6 +14,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -160,3 +162,5 @@ TEST_CASE("a manifest that was changed and sealed again is refused or loads", "[
   }
   CHECK(refused > 500);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

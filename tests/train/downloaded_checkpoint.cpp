@@ -14,6 +14,8 @@
 #include "support/fake_communicator.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Names = std::vector<std::string>;
@@ -149,3 +151,5 @@ TEST_CASE("the other ranks of a node read what the first one fetched", "[train][
   CHECK(fetched.folder() == "/of/rank/zero");
   CHECK(source.asked.empty());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

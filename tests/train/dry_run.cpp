@@ -24,6 +24,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using callback_run::metric_net;
 using Catch::Matchers::ContainsSubstring;
@@ -215,3 +217,5 @@ TEST_CASE("options for trying out that make no sense are refused", "[train][dry_
   wrong.cuda_graphs = true;
   CHECK_THROWS_WITH(make(wrong), ContainsSubstring("set cuda_graphs to false"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

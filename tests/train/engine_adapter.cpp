@@ -17,6 +17,8 @@
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 namespace {
@@ -170,3 +172,5 @@ TEST_CASE("the loop that is compiled once trains as the recipe's own does",
   tutti_test::skip("a program with headers alone has only the recipe's own loop");
 #endif
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -17,6 +17,8 @@
 #include "support/out_of_memory.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -199,3 +201,5 @@ TEST_CASE("a prediction fires its events and counts from 0 each time", "[train][
   CHECK(trainer.get<Labels>().seen ==
         std::vector<std::string>{"predict 1 3", "predict 2 6", "predict 1 5"});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -20,6 +20,8 @@
 #include "support/message.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -123,3 +125,5 @@ TEST_CASE("what a trainer throws is text without a stack trace", "[train][failin
   CHECK_THROWS_WITH(setup.trainer.predict(std::vector<Batch>{Batch(at::ones({3, 1, 5, 5}))}),
                     !ContainsSubstring("frame #") && ContainsSubstring("head.fc"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

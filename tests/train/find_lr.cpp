@@ -19,6 +19,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -202,3 +204,5 @@ TEST_CASE("what find_lr cannot do is refused", "[train][find_lr]") {
   };
   CHECK_THROWS_WITH(make(closure)->find_lr(), ContainsSubstring("LBFGS calls a closure"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

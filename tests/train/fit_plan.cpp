@@ -14,6 +14,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -162,3 +164,5 @@ TEST_CASE("a plan says how long and whether anything is left", "[train][fit_plan
   CHECK(plan.max_duration == Time("5ep"));
   CHECK(plan.dataloader_len == 4);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -52,3 +54,5 @@ TEST_CASE("indices beyond an embedding are named with the largest", "[train][for
       train(std::make_shared<Table>(), Batch(at::tensor({0, 3, 7}))),
       ContainsSubstring("those of the inputs are 0 to 7") && ContainsSubstring("vocab_size"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -34,6 +34,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // Clipping and averaging inside the optimizer's pass over memory: the same run, bit for bit.
 
 namespace {
@@ -454,3 +456,5 @@ TEST_CASE("behind a gradient scaler a step folds unless it is left out",
   CHECK(folded.isfinite().all().item<bool>());
   CHECK((folded - apart).abs().max().item<double>() < 1e-4);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -39,6 +39,8 @@
 #include "support/fake_graphs.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // Runs with graphs, which a stand-in replays on the CPU: the same run, bit for bit.
 
 using namespace tutti;
@@ -325,3 +327,5 @@ TEST_CASE("graphs where they can be are none where they cannot", "[train][graphs
   Trainer<Unknown>(tiny::net(), options).fit();
   CHECK(fake::log().runs == 0);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using train::Graphs;
@@ -259,3 +261,5 @@ TEST_CASE("work that cannot be recorded says what to change", "[train][graphs]")
   bench.during = [] {};
   CHECK(bench.step(6));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -78,3 +80,5 @@ TEST_CASE("a pair that works against itself is warned of when the trainer is mad
   REQUIRE(warnings.texts.size() == 2);
   CHECK_THAT(warnings.texts.back(), ContainsSubstring("against each other; remove one"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

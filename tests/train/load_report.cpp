@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::RunLoadReport;
 
 TEST_CASE("a report of nothing is complete and says nothing", "[train][load_report]") {
@@ -82,3 +84,5 @@ TEST_CASE("whatever was left out or starts afresh makes a load incomplete",
   CHECK_FALSE(complete([](RunLoadReport& report) { report.model.unexpected = {"x"}; }));
   CHECK_FALSE(complete([](RunLoadReport& report) { report.model.mismatched = {"x"}; }));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

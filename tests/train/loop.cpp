@@ -31,6 +31,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -517,3 +519,5 @@ TEST_CASE("the clock stands still during evaluations and ahead of the first batc
   const auto all = std::chrono::steady_clock::now() - begin;
   CHECK(trainer.state().timestamp.total_wct <= all - 3 * std::chrono::milliseconds(50));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

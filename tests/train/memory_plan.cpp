@@ -12,6 +12,8 @@
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -56,3 +58,5 @@ TEST_CASE("a trainer's plan refuses what dist::memory_plan refuses", "[train][me
   const auto sgd = trainer(SGD{.lr = 0.1});
   CHECK_THROWS_WITH(memory_plan(sgd, 0), ContainsSubstring("rank 0 of 0 ranks"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -15,6 +15,8 @@
 #include "support/tiny.hpp"
 #include "support/two_ranks.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using train::MetricSet;
@@ -318,3 +320,5 @@ TEST_CASE("rows and values of several names are saved, and go on at rank 0 alone
   without.load(other.state, archive, other.values);
   CHECK(other.values.empty());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -19,6 +19,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using tutti_test::Measured;
@@ -209,3 +211,5 @@ TEST_CASE("an evaluation finds its size and counts every example once", "[train]
   CHECK_THAT(found, Catch::Matchers::WithinRel(whole, 1e-6));
   CHECK(logged.latest("trainer/test/device_eval_microbatch_size") == 1);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -27,6 +27,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -376,3 +378,5 @@ TEST_CASE("a program without the header says which one it needs", "[train][threa
   train::threads_support() = was;
   CHECK_THAT(said, ContainsSubstring("add #include <tutti/train/num_threads.hpp> to the file"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -24,6 +24,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // Whole runs with the optimizers that keep more than buffers of their parameters' shape.
 
 using namespace tutti;
@@ -176,3 +178,5 @@ TEST_CASE("groups have schedules of their own in a run", "[train][optim][schedul
     CHECK(rates[2][1] == Approx(0.05));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

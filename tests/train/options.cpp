@@ -11,6 +11,8 @@
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 TEST_CASE("what is not given has the reference's default", "[train][options]") {
@@ -141,3 +143,5 @@ TEST_CASE("what is said of the loop reaches the run", "[train][options]") {
   CHECK_FALSE(run.fold_into_optimizer);
   CHECK(run.autograd_engine);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

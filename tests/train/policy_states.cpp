@@ -10,6 +10,8 @@
 #include <tutti/core/engine.hpp>
 #include <tutti/core/switch.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 namespace {
@@ -94,3 +96,5 @@ TEST_CASE("a checkpoint sees through a Switch, on or off", "[train]") {
   seen.prepare_load(seen.policy, archive, state);
   CHECK(off.policy.prepared == 5);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

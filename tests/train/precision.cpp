@@ -17,6 +17,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 namespace {
@@ -154,3 +156,5 @@ TEST_CASE("a run in bf16 is resumed bit for bit", "[precision][resume]") {
   second.fit();
   CHECK(tiny::flat(*part).equal(tiny::flat(*whole)));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("the environment is told in lines", "[train]") {
@@ -22,3 +24,5 @@ TEST_CASE("the environment is told in lines", "[train]") {
   CHECK(std::ftell(file) == static_cast<long>(report.size()));
   std::fclose(file);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

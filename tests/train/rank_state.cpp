@@ -13,6 +13,8 @@
 #include "support/fake_communicator.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Names = std::vector<std::string>;
@@ -159,3 +161,5 @@ TEST_CASE("streams that are damaged or of another machine are told of", "[train]
                                  lacking + ", a device that this machine lacks"));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

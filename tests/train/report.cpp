@@ -18,6 +18,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -240,3 +242,5 @@ TEST_CASE(
         "train on TrainerOptions{.load_path = \"RUN/checkpoints/ep2-ba6\"} and a longer "
         "max_duration\n");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

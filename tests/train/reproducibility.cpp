@@ -17,6 +17,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -326,3 +328,5 @@ TEST_CASE("a seed of more than 32 bits is refused", "[train][reproducibility]") 
   CHECK_THROWS_WITH(run(options(0, std::uint64_t{1} << 32U)),
                     ContainsSubstring("seed is 4294967296, expected 0 to 4294967295"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -15,6 +15,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -131,3 +133,5 @@ TEST_CASE("outside of Slurm SIGUSR1 is left alone", "[train][signals][slurm]") {
   CHECK(now.sa_handler == before.sa_handler);
   train::requeue({}, {}, SIGUSR1);  // nothing to ask
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Names = std::vector<std::string>;
@@ -276,3 +278,5 @@ TEST_CASE("an iteration that ended at the checkpoint ends when the run is resume
     CHECK(resumed.get<Iterations>().ends == all);  // the first of them again: it came after saving
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

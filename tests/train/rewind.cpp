@@ -7,6 +7,8 @@
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 TEST_CASE("a copy of an archive has tensors of its own, empty children included",
@@ -58,3 +60,5 @@ TEST_CASE("steps are taken back: weights, momentum, time and rates", "[train][re
   step();  // with the momentum that was there
   CHECK(tiny::flat(*net).equal(after));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -12,6 +12,8 @@
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Rates = std::vector<double>;
@@ -173,3 +175,5 @@ TEST_CASE("the clock stands still between what it is told and resume()", "[train
   CHECK(lap >= 0ms);
   CHECK(lap <= std::chrono::steady_clock::now() - before - 20ms);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

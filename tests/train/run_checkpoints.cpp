@@ -16,6 +16,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Names = std::vector<std::string>;
@@ -425,3 +427,5 @@ TEST_CASE("a damaged checkpoint from an address is refused by that address",
   CHECK_THROWS_WITH(checkpoints.load(options),
                     ContainsSubstring("checkpoint: 's3://a/model.safetensors' has the checksum"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -18,6 +18,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using tutti_test::Measured;
@@ -298,3 +300,5 @@ TEST_CASE("metrics are saved when asked for", "[train][run_state]") {
   CHECK(resumed.state().eval_metric_values == values);
   CHECK(resumed.state().train_metric_values == trainer.state().train_metric_values);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

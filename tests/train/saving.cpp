@@ -15,6 +15,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Names = std::vector<std::string>;
@@ -356,3 +358,5 @@ TEST_CASE("a program's own handlers are left alone", "[train][signals]") {
   CHECK(trainer.stop_signal() == 0);
   CHECK(trainer.state().timestamp.batch == 6);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

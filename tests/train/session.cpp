@@ -10,6 +10,8 @@
 #include "support/catch.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -80,3 +82,5 @@ TEST_CASE("what making the model throws closes the policies", "[train][session]"
   CHECK_THROWS_WITH(bench.session.begin(bench.any, fails), ContainsSubstring("no such model"));
   CHECK(bench.lines == std::vector<std::string>{"close"});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

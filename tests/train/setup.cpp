@@ -30,6 +30,8 @@
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 
@@ -520,3 +522,5 @@ TEST_CASE("an evaluation set that could never be evaluated is refused", "[train]
   CHECK_THROWS_WITH(add(sets, "c", {}, -2),
                     ContainsSubstring("it is to have -2 batches, expected -1 (all) or 1 or more"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -29,6 +29,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Names = std::vector<std::string>;
@@ -333,3 +335,5 @@ TEST_CASE("a DCGAN learns what digits look like", "[train][several][gan]") {
   CHECK(after < 0.2);
   CHECK(varied > 0.1);  // not one image for all noise
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

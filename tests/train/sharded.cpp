@@ -32,6 +32,8 @@
 #include "support/temporary_folder.hpp"
 #include "train/sharded_runs.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using dist::ShardStage;
@@ -333,3 +335,5 @@ TEST_CASE("a run that cannot be sharded is refused on every rank", "[train][shar
   CHECK(run_ranks("rank body: what does not go with sharding", 2, std::chrono::seconds(120)) ==
         all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -16,6 +16,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/thread_ranks.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using checkpoint::ShardedSnapshot;
@@ -159,3 +161,5 @@ TEST_CASE("a job writes what the tensors were when it copied them", "[train][sha
     CHECK_THAT(text, ContainsSubstring("exists; set overwrite to replace it"));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

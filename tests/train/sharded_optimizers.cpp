@@ -24,6 +24,8 @@
 #include "support/temporary_folder.hpp"
 #include "train/sharded_runs.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // Optimizers that look at whole tensors, of which ranks have rows.
 
 using namespace tutti;
@@ -206,3 +208,5 @@ TEST_CASE("an optimizer that keeps means of rows goes on with another number of 
   CHECK(run_ranks("rank body: means of rows begin", 2, std::chrono::seconds(120)) == all_passed);
   CHECK(run_ranks("rank body: means of rows go on", 3, std::chrono::seconds(120)) == all_passed);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

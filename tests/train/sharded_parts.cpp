@@ -32,6 +32,8 @@
 #include "support/temporary_folder.hpp"
 #include "train/sharded_runs.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::EndsWith;
@@ -468,3 +470,5 @@ TEST_CASE("a rank that dies while it saves leaves the old checkpoint or the new 
     CHECK_FALSE(dies->passed());
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

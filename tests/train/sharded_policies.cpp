@@ -32,6 +32,8 @@
 #include "support/temporary_folder.hpp"
 #include "train/sharded_runs.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using dist::ShardStage;
 using sharded_runs::difference;
@@ -266,3 +268,5 @@ TEST_CASE("policies make of a sharded run what they make of one process", "[trai
     CHECK(run_ranks(body, 3, limit) == all_passed);
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using dist::ShardStage;
 
@@ -52,3 +54,5 @@ TEST_CASE("a policy that is off has nothing against it", "[train][sharding]") {
   CHECK(train::why_no_sharding(Switch<LocalSGD>(LocalSGD{}, true), true) ==
         LocalSGD::about.no_sharding);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::train::received_signal;
 using tutti::train::SignalScope;
 
@@ -153,3 +155,5 @@ TEST_CASE("the choices have names", "[train][signals]") {
   CHECK(to_string(tutti::OnSignal::stop) == "stop");
   CHECK(to_string(tutti::OnSignal::ignore) == "ignore");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -15,6 +15,8 @@
 #include "support/other_rank.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using Lines = std::vector<std::string>;
 
@@ -368,3 +370,5 @@ TEST_CASE("microbatches go by the run's graphs, which end with the step", "[trai
   }
   CHECK(log.forgotten == 1);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -5,6 +5,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using namespace tutti::train::detail;
 
@@ -86,3 +88,5 @@ TEST_CASE("a pass is undivided where nobody looks inside", "[train][step_traits]
   CHECK_FALSE(is_undivided<train::AnyEngine>(any_both));
 #endif
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::train::ThreadChoice;
 
 namespace {
@@ -214,3 +216,5 @@ TEST_CASE("one count alone is no choice", "[train][threads]") {
   CHECK_FALSE(choice.trying());
   CHECK(steps(choice, 3, {{1, 1.0}}) == std::vector<int>{1, 1, 1});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

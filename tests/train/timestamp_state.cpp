@@ -2,6 +2,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 
 TEST_CASE("a timestamp comes back field by field", "[timestamp][checkpoint]") {
@@ -14,3 +16,5 @@ TEST_CASE("a timestamp comes back field by field", "[timestamp][checkpoint]") {
   train::save_timestamp(now, archive);
   CHECK(train::load_timestamp(archive) == now);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

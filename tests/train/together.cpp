@@ -11,6 +11,8 @@
 #include "support/message.hpp"
 #include "support/thread_ranks.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using dist::Communicator;
 using train::error_of_any;
@@ -52,3 +54,5 @@ TEST_CASE("the others wait for a rank as long as it works", "[train][dist]") {
   CHECK(done == 1);
   CHECK(texts == Names{"it has failed", "rank 0: it has failed", "rank 0: it has failed"});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -16,6 +16,8 @@
 
 #include <tutti/core/batch.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti;
 using train::Transfer;
 
@@ -182,3 +184,5 @@ TEST_CASE("a batch of other sizes, kinds and places is brought as well",
 }
 
 #endif
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

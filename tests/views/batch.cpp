@@ -28,6 +28,8 @@
 #include "support/views.hpp"
 #include "support/warnings.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace views_test;
@@ -247,3 +249,5 @@ TEST_CASE("batch takes a function that puts examples together, and checks its nu
   CHECK_THROWS_WITH(loader.start(-1), ContainsSubstring("epoch is -1"));
   CHECK_THROWS_WITH(loader.start(0, -1), ContainsSubstring("first_batch -1"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

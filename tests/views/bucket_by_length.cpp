@@ -18,6 +18,8 @@
 
 #include "support/views.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace views_test;
 using Catch::Matchers::ContainsSubstring;
 using Numbers = std::vector<std::int64_t>;
@@ -97,3 +99,5 @@ TEST_CASE("views::bucket_by_length says which element has no length",
   CHECK_THROWS_WITH(all_of(bad | views::bucket_by_length({10}, 2)),
                     ContainsSubstring("the length of element 1"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

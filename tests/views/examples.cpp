@@ -22,6 +22,8 @@
 
 #include "support/views.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace views_test;
@@ -95,3 +97,5 @@ TEST_CASE("each pass of a view of range-v3 is of its own epoch", "[views][exampl
   }
   CHECK(all_of(numbers, 0) != all_of(numbers, 1));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 
 #include "support/views.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace views_test;
 using Catch::Matchers::ContainsSubstring;
 using Numbers = std::vector<int>;
@@ -54,3 +56,5 @@ TEST_CASE("views::filter behind views::shard is refused where there are ranks",
   CHECK_THROWS_WITH(all_of(some, 0, 0, 1, 2),
                     ContainsSubstring("views::filter cannot stand behind views::shard"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -16,6 +16,8 @@
 
 #include "support/views.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace views_test;
 using Catch::Matchers::ContainsSubstring;
 using Numbers = std::vector<int>;
@@ -70,3 +72,5 @@ TEST_CASE("views::interleave refuses weights that are none", "[views][interleave
                       ContainsSubstring("expected a finite number above 0"));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

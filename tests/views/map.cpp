@@ -19,6 +19,8 @@
 
 #include "support/views.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace views_test;
 using Catch::Matchers::ContainsSubstring;
 using Values = std::vector<double>;
@@ -124,3 +126,5 @@ TEST_CASE("views::map says which element fails, in its turn, and goes on",
   check(numbers | views::map(fail), "views::map: element");
   CHECK_THROWS_WITH(views::map(fail, -1), ContainsSubstring("threads is -1"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -17,6 +17,8 @@
 
 #include "support/views.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace views_test;
 using Catch::Matchers::ContainsSubstring;
 using Lengths = std::vector<std::int64_t>;
@@ -108,3 +110,5 @@ TEST_CASE("views::pack refuses what it cannot pack", "[views][pack][failure]") {
   CHECK_THROWS_WITH(all_of(dealt, 0, 0, 1, 2),
                     ContainsSubstring("views::pack cannot stand behind views::shard"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -21,6 +21,8 @@
 #include "support/tiny.hpp"
 #include "support/views.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -134,3 +136,5 @@ TEST_CASE("prefetch checks its numbers", "[views][prefetch]") {
   CHECK_THROWS_WITH(views::prefetch(-1), ContainsSubstring("batches is -1, expected 0 or more"));
   CHECK_THROWS_WITH(views::prefetch(1, 0), ContainsSubstring("threads is 0, expected 1 or more"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -12,6 +12,8 @@
 
 #include "support/views.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace views_test;
 using Catch::Matchers::ContainsSubstring;
 using Numbers = std::vector<int>;
@@ -43,3 +45,5 @@ TEST_CASE("views::repeat gives the examples again, in the same order", "[views][
   CHECK(flow->reader() == "filter");
   CHECK_THROWS_WITH(views::repeat(0), ContainsSubstring("times is 0, expected 1 or more"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -17,6 +17,8 @@
 
 #include "support/views.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace views_test;
 using Catch::Matchers::ContainsSubstring;
 using Numbers = std::vector<std::int64_t>;
@@ -72,3 +74,5 @@ TEST_CASE("views::shard stands once, and not before what shows its length at its
                     ContainsSubstring("a range of a length that shows only at its end cannot stand "
                                       "behind views::shard"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

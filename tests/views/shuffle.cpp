@@ -12,6 +12,8 @@
 
 #include "support/views.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace views_test;
 using Numbers = std::vector<std::int64_t>;
 
@@ -38,3 +40,5 @@ TEST_CASE("views::shuffle follows the run's seed unless it has one of its own",
 TEST_CASE("views::shuffle of nothing is nothing", "[views][shuffle]") {
   CHECK(all_of(Numbers{} | views::shuffle(1)).empty());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 
 #include "support/views.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace views_test;
 using Catch::Matchers::ContainsSubstring;
 using Numbers = std::vector<int>;
@@ -33,3 +35,5 @@ TEST_CASE("views::take gives the first ones, or all", "[views][take]") {
   CHECK(flow->reads() == 4);
   CHECK_THROWS_WITH(views::take(-1), ContainsSubstring("n is -1, expected 0 or more"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

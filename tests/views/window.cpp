@@ -12,6 +12,8 @@
 
 #include "support/views.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace views_test;
 using Catch::Matchers::ContainsSubstring;
 using Windows = std::vector<std::vector<int>>;
@@ -59,3 +61,5 @@ TEST_CASE("views::window has windows side by side unless told otherwise", "[view
   CHECK_THROWS_WITH(views::window(0), ContainsSubstring("length is 0, expected 1 or more"));
   CHECK_THROWS_WITH(views::window(1, -1), ContainsSubstring("stride is -1, expected 0 or more"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

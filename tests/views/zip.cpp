@@ -18,6 +18,8 @@
 
 #include "support/views.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace views_test;
 using Catch::Matchers::ContainsSubstring;
 using Pairs = std::vector<std::pair<int, std::string>>;
@@ -65,3 +67,5 @@ TEST_CASE("views::zip takes ranges that are dealt all, or none", "[views][zip][f
   CHECK_THROWS_WITH(all_of(views::zip(numbers | views::shard(), words)),
                     ContainsSubstring("views::zip: 1 of its 2 ranges have views::shard"));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 
 #include <vector>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::detail::exchange;
@@ -67,3 +69,5 @@ TEST_CASE("an exchange shows through every view and leaves parameters leaves",
   exchange(half, other);
   CHECK(half.is_leaf());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 #include <tutti/algorithms/detail/perturbed_weights.hpp>
 #include <tutti/algorithms/gradient_clipping.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 // What runs on a GPU is the multi-tensor operators; they take tensors on the CPU as well.
 
 namespace {
@@ -121,3 +123,5 @@ TEST_CASE("the parameters of all groups of all optimizers are visited", "[algori
     CHECK(seen[i].is_same(tensors[i]));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -14,6 +14,8 @@
 
 #include "algorithms/fixed_logits.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -106,3 +108,5 @@ TEST_CASE("MixUp refuses to interpolate the loss beside another policy that mixe
   mixup.interpolate_loss = false;
   mixup.validate_with(CutMix{.interpolate_loss = true});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

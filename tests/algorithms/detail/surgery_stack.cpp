@@ -22,6 +22,8 @@
 #include "support/temporary_folder.hpp"
 #include "support/tiny.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 namespace models = tutti::models;
@@ -112,3 +114,5 @@ TEST_CASE("all surgery of one model together trains and resumes bit for bit", "[
     CHECK(tiny::flat(*resumed).equal(tiny::flat(*whole)));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

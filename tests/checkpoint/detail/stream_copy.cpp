@@ -5,6 +5,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::checkpoint::detail::least_streamed;
 using tutti::checkpoint::detail::stream_copy;
 
@@ -32,3 +34,5 @@ TEST_CASE("a copy past the caches has the bytes, and touches none beside them",
     }
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::detail::BatchMemory;
 
 TEST_CASE("memory is used again only when nobody holds the batch", "[core][batch_memory][law]") {
@@ -62,3 +64,5 @@ TEST_CASE("small batches and the fifth large one take new memory", "[core][batch
   }
   CHECK(oldest.equal(kept));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

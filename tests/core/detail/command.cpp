@@ -6,6 +6,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
 using tutti::detail::run_command;
@@ -42,3 +44,5 @@ TEST_CASE("a program that cannot be started or takes too long is told",
                     ContainsSubstring("'sh' was killed"));
   CHECK(std::chrono::steady_clock::now() - before < 30s);  // what it started goes with it
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -5,6 +5,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 #if defined(__x86_64__)  // elsewhere the list may be that of the machine that plays this one
 TEST_CASE("the processor's vector instructions are those that the system lists", "[core][cpu]") {
   std::ifstream file("/proc/cpuinfo");
@@ -21,3 +23,5 @@ TEST_CASE("a processor of another kind has none of AVX's instructions", "[core][
   CHECK_FALSE(tutti::detail::has_avx2());
 }
 #endif
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 #include "support/catch.hpp"
 #include "support/message.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::detail::digest;
 
 namespace {
@@ -88,3 +90,5 @@ TEST_CASE("an unknown digest is refused by its name", "[data][mds]") {
         "sha256, sha384, sha3_224, sha3_256, sha3_384, sha3_512, sha512, xxh128, xxh32, xxh3_128, "
         "xxh3_64, xxh64");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 struct Options final {
@@ -120,3 +122,5 @@ TEST_CASE("a struct whose members cannot be listed is told from one that has the
   STATIC_REQUIRE(has_fields<Local>());
   STATIC_REQUIRE(tutti::detail::field_name<Local, 0>() == "rate");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -11,6 +11,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::detail::host_empty;
 using tutti::detail::least_in_huge_pages;
 
@@ -65,3 +67,5 @@ TEST_CASE("only large tensors ask for huge pages", "[core][host_empty][native]")
   REQUIRE(others);
   CHECK_THAT(*others, !Catch::Matchers::ContainsSubstring(middle));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -12,6 +12,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::detail::Json;
 using tutti::detail::parse_json;
@@ -174,3 +176,5 @@ TEST_CASE("the members of an object come one by one, each within the limits", "[
     CHECK_THROWS_AS(each_json_member(bad, {.depth = 3, .values = 2}, see), std::invalid_argument);
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -14,6 +14,8 @@
 #include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::detail::kept;
@@ -146,3 +148,5 @@ TEST_CASE("kernels are kept where the environment says", "[cuda]") {
   const EnvironmentVariable home("HOME", nullptr);
   CHECK(kernel_folder().empty());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 struct Shared : std::enable_shared_from_this<Shared> {
@@ -23,3 +25,5 @@ TEST_CASE("what is made once is owned as std::make_shared would have it") {
   CHECK(made->shared_from_this() == made);
   CHECK(made.use_count() == 1);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -11,6 +11,8 @@
 
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -89,3 +91,5 @@ TEST_CASE("NVRTC compiles kernels", "[cuda][gpu]") {
 }
 
 #endif
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

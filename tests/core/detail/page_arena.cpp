@@ -16,6 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using tutti::detail::PageArena;
@@ -184,3 +186,5 @@ TEST_CASE("blocks never overlap, whatever is taken and given, by several threads
   CHECK(arena.in_use() == 0);
   CHECK(arena.take(arena.held()) != nullptr);  // all of it is one run again
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

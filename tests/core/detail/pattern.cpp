@@ -7,6 +7,8 @@
 #include "support/catch.hpp"
 #include "support/message.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::detail::Pattern;
 
@@ -81,3 +83,5 @@ TEST_CASE("what a pattern cannot say is refused with its place", "[core][pattern
     CHECK_THAT(message([&, &text = expression] { Pattern{text}; }), ContainsSubstring(said));
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

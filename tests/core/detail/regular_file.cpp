@@ -10,6 +10,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::detail::open_regular_file;
 using tutti::detail::read_regular_file;
@@ -64,3 +66,5 @@ TEST_CASE("a file with more bytes than allowed is not read", "[core]") {
   CHECK_FALSE(read_regular_file((folder / "a").string(), problem, 4));
   CHECK(problem == "it has 5 bytes, expected at most 4");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -8,6 +8,8 @@
 #include "support/catch.hpp"
 #include "support/environment_variable.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::StartsWith;
 
@@ -64,3 +66,5 @@ TEST_CASE("the stack trace of an exception of LibTorch's can be taken out", "[co
   CHECK_THAT(text, StartsWith("beyond the end"));
   CHECK((text == "beyond the end") == !wanted);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

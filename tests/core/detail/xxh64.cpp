@@ -5,6 +5,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::detail::Xxh64;
 
 namespace {
@@ -40,3 +42,5 @@ TEST_CASE("XXH64 of a stream does not depend on how it is cut", "[checkpoint][xx
   bytes[100] = static_cast<char>(bytes[100] ^ 1);
   CHECK(hash(bytes) != whole);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -6,6 +6,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::data::detail::take_rows;
 using tutti::detail::BatchMemory;
 
@@ -69,3 +71,5 @@ TEST_CASE("large rows are copied by several threads alike", "[data]") {
   check_rows(x);
   at::set_num_threads(before);
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -23,6 +23,8 @@
 
 #include "fused/subsets.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
@@ -202,3 +204,5 @@ TEST_CASE("a pass on a GPU reads images of any strides, and of any size", "[fuse
   const at::Tensor none = wide.slice(0, 0, 0);
   CHECK(empty.plan(none)(none).sizes() == none.sizes());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

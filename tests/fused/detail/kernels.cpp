@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti::fused::detail;
 
 namespace {
@@ -73,3 +75,5 @@ TEST_CASE("the table is what ImageLoader computes", "[fused]") {
     CHECK(values.plain[byte] == (static_cast<float>(byte) / 255.0F - 0.4914F) / 0.247F);
   }
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

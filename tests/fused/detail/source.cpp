@@ -21,6 +21,8 @@
 #include "fused/host_kernels.hpp"
 #include "fused/subsets.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using fused_subsets::bytes;
@@ -207,3 +209,5 @@ TEST_CASE("the kernel does stages in any order, crops and flips, from images of 
                   CutOut{}, MixUp{.alpha = 1}, CutMix{});
   });
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -13,6 +13,8 @@
 #include <tutti/core/switch.hpp>
 #include <tutti/fused/stages.hpp>
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 namespace {
 
 using namespace tutti;
@@ -142,3 +144,5 @@ TEST_CASE("a pixel expression without values changes nothing", "[fused]") {
   CHECK(rows.equal(at::arange(3).unsqueeze(1)));
   CHECK(weights == std::vector<double>{1});
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

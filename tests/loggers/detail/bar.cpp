@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::detail::columns;
 using tutti::detail::line_text;
@@ -122,3 +124,5 @@ TEST_CASE("an unknown length has a count in place of per cent and bar", "[logger
   const Progression what{.label = "epoch 1", .done = 7200, .total = -1, .seconds = 3700};
   CHECK(line_text(what, {.width = 120}) == "epoch 1 7200ba 1.95ba/s");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

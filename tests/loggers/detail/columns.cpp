@@ -4,6 +4,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::detail::columns;
 using tutti::detail::cut;
 using tutti::detail::folded;
@@ -43,3 +45,5 @@ TEST_CASE("a long line is folded at blanks, behind its head", "[loggers][columns
   CHECK(folded("/a/long/path b", 8, 4) == "/a/long/path\n    b");
   CHECK(folded("", 8, 4).empty());
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

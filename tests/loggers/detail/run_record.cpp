@@ -20,6 +20,8 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::ContainsSubstring;
 using tutti::detail::Bucket;
 using tutti::detail::Json;
@@ -332,3 +334,5 @@ TEST_CASE("a file is written whole or not at all", "[dashboard]") {
   CHECK(tutti::detail::base64("ab") == "YWI=");
   CHECK(tutti::detail::base64("abc") == "YWJj");
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -11,6 +11,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using tutti::detail::Sender;
 using tutti::detail::SenderOptions;
 using tutti::detail::TryLater;
@@ -162,3 +164,5 @@ TEST_CASE("what is refused is dropped with one warning and counted", "[loggers][
   CHECK(backend.warnings == std::vector<std::string>{"Test: 401: no; these values are lost"});
   CHECK_FALSE(sender.add(4));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -10,6 +10,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti::nn::detail;
 
 namespace {
@@ -180,3 +182,5 @@ TEST_CASE("an infinite number makes its channel's mean infinite and no other's",
   CHECK(std::isfinite(out.mean[2]));
   CHECK(std::isfinite(out.y[2]));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

@@ -7,6 +7,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using namespace tutti::nn::detail;
 
 namespace {
@@ -82,3 +84,5 @@ TEST_CASE("the pixels' loops for any processor pool like those for this one", "[
   CHECK(run([](const PixelPoolJob& each, std::int64_t rows) { pool_rows(each, 0, rows); }) ==
         run([](const PixelPoolJob& each, std::int64_t) { pool_pixels(each, 2); }));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID

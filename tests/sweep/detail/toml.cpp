@@ -9,6 +9,8 @@
 
 #include "support/catch.hpp"
 
+namespace UNITY_BUILD_UNIQUE_ID {
+
 using Catch::Matchers::Equals;
 using Catch::Matchers::StartsWith;
 using tutti::sweep::detail::parse_toml;
@@ -89,3 +91,5 @@ TEST_CASE("every beginning of a file is read or refused", "[sweep]") {
   CHECK_NOTHROW(parse_toml(whole));
   CHECK_THROWS(parse_toml(whole.substr(0, ends)));
 }
+
+}  // namespace UNITY_BUILD_UNIQUE_ID
