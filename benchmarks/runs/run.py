@@ -2,16 +2,18 @@
 """Whole runs in tutti, PyTorch and Composer: same networks, data, optimizers, one thread; prints one table.
 
     python benchmarks/runs/run.py --program build/bench/benchmarks/benchmark_runs --python peers/bin/python \\
-        --allocator libtcmalloc_minimal.so.4 [--pytorch python] [--cifar train.bin test.bin] [--text input.txt] [--only digits]
+        --allocator libtcmalloc_minimal.so.4 [--pytorch python] [--cifar train.bin test.bin] [--text input.txt] [--only digits] \\
+        [--jobs 1]
 
 --python needs mosaicml and transformers; --pytorch is another interpreter for plain PyTorch, whose release is then that of
 tutti's LibTorch (not for the GPT, which is Hugging Face's). --allocator is preloaded into the peers, since tutti keeps memory
 itself. CIFAR-10 in its binary records and a text are the user's; without them these runs are left out, which is said. The peers
 have fused optimizers, and each runs with torch.compile as well. The digits and the ResNet-9 are trained, with several seeds, until
-an evaluation after an epoch finds the accuracy asked for; the others for a number of epochs. Processes alternate; the clock is a
-process's CPU time from the start of the fit. The exit code is 1 when a claim fails.
+an evaluation after an epoch finds the accuracy asked for; the others for a number of epochs. Processes alternate, --jobs of them at
+a time, each with one thread; the clock is a process's CPU time from the start of the fit. The exit code is 1 when a claim fails.
 """
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -99,6 +101,7 @@ def main():
     parser.add_argument("--cifar", nargs=2, metavar=("TRAIN", "TEST"))
     parser.add_argument("--text")
     parser.add_argument("--only", action="append", choices=RUNS)
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time, at most one a core")
     arguments = parser.parse_args()
     files = {"digits": DIGITS, "digits_recipe": DIGITS, "cifar": arguments.cifar, "cifar_channels_last": arguments.cifar,
              "cifar_uncached": arguments.cifar, "gpt": [arguments.text] if arguments.text else None}
@@ -109,15 +112,25 @@ def main():
     peers = str(pathlib.Path(__file__).with_name("peers.py"))
     sides = {"tutti": [arguments.program]} | {title: [arguments.python, peers, side] for title, side in PEERS.items()}
     got = {(name, side): [] for name in names for side in sides if side not in LEFT_OUT.get(name, [])}
-    for number in range(max(RUNS[name].seeds for name in names)):
-        for name, side in list(got)[::1 if number % 2 == 0 else -1]:
-            run = RUNS[name]
-            if number < run.seeds:
-                command = [*sides[side], name, str(run.epochs), str(run.target), str(SEED + number), *files[name]]
-                if side.startswith("PyTorch") and name != "gpt" and arguments.pytorch:
-                    command[0] = arguments.pytorch
-                got[name, side].append(measure(command, arguments.allocator if side != "tutti" else ""))
-                print(name, side, got[name, side][-1], file=sys.stderr, flush=True)
+
+    def one(number, name, side):
+        run = RUNS[name]
+        command = [*sides[side], name, str(run.epochs), str(run.target), str(SEED + number), *files[name]]
+        if side.startswith("PyTorch") and name != "gpt" and arguments.pytorch:
+            command[0] = arguments.pytorch
+        answer = measure(command, arguments.allocator if side != "tutti" else "")
+        print(name, side, answer, file=sys.stderr, flush=True)
+        got[name, side].append(answer)
+
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        todo = [pool.submit(one, number, name, side) for number in range(max(RUNS[name].seeds for name in names))
+                for name, side in list(got)[::1 if number % 2 == 0 else -1] if number < RUNS[name].seeds]
+        for process in todo:
+            try:
+                process.result()
+            except SystemExit:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
     done = {key: Done(RUNS[key[0]], answers) for key, answers in got.items()}
 
     print("\nOne thread, fp32; n processes each, alternating; CPU time of the fit, evaluations counted; peers with fused optimizers.\n")
