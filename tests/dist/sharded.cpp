@@ -194,6 +194,57 @@ TEST_CASE("rank body: the mean of gradients", "[.rank]") {
   }
 }
 
+// The sum over microbatches is made in the type of the reduction, not in that of computation.
+TEST_CASE("rank body: the sum over microbatches", "[.rank]") {
+  const auto group = dist::initialize();
+  torch::manual_seed(5);
+  const at::Tensor x = at::randn({8, 12, 5}).slice(1, group->rank(), 12, group->size());
+  for (const ShardStage stage : {ShardStage::optimizer, ShardStage::gradients}) {
+    INFO(to_string(stage));
+    const auto model = net();
+    model->to(at::kFloat);
+    const auto sharding = dist::shard(*model, group,
+                                      {.stage = stage,
+                                       .param_dtype = at::kBFloat16,
+                                       .reduce_dtype = at::kFloat,
+                                       .reduce_at_end = stage == ShardStage::gradients});
+    const auto backward = [&](std::int64_t i, bool last) {
+      const at::Tensor part = x[i].to(at::kBFloat16);
+      pass(*sharding, [&] { return model->forward(part).to(at::kFloat).square().mean(); }, last);
+    };
+    std::map<std::string, at::Tensor> sums;  // of passes that are averaged each
+    for (std::int64_t i = 0; i < x.size(0); ++i) {
+      backward(i, true);
+      for (const auto& one : sharding->parameters()) {
+        const at::Tensor mean = gradient(*sharding, one).clone();
+        sums[one.name] = i == 0 ? mean : sums[one.name] + mean;
+        one.shard.mutable_grad().reset();
+      }
+    }
+    for (std::int64_t i = 0; i < x.size(0); ++i) {
+      backward(i, i + 1 == x.size(0));
+    }
+    for (const auto& one : sharding->parameters()) {
+      INFO(one.name);
+      const at::Tensor sum = gradient(*sharding, one);
+      CHECK(sum.scalar_type() == at::kFloat);
+      CHECK(sum.allclose(sums[one.name], 1e-6, 1e-6));
+      CHECK_FALSE(one.whole.grad().defined());
+    }
+    // What was kept of a step that is given up does not come with the next.
+    backward(0, false);
+    sharding->reset();
+    for (const auto& one : sharding->parameters()) {
+      one.shard.mutable_grad().reset();
+    }
+    backward(1, true);
+    const at::Tensor again = gradient(*sharding, named(*sharding, "a.linear.weight")).clone();
+    named(*sharding, "a.linear.weight").shard.mutable_grad().reset();
+    backward(1, true);
+    CHECK(gradient(*sharding, named(*sharding, "a.linear.weight")).equal(again));
+  }
+}
+
 namespace {
 
 /// A frozen layer with a trained one beside it, each of its own type, and a trained one of a third.
@@ -651,6 +702,10 @@ TEST_CASE("a rank has rows of each parameter as fully_shard gives it", "[dist][s
 
 TEST_CASE("shards get the mean of all ranks' gradients", "[dist][sharded]") {
   CHECK(run_ranks("rank body: the mean of gradients", 3) == all_passed);
+}
+
+TEST_CASE("microbatches in bfloat16 are added up in the type of the reduction", "[dist][sharded]") {
+  CHECK(run_ranks("rank body: the sum over microbatches", 2) == all_passed);
 }
 
 TEST_CASE("the parameters of a unit keep their types", "[dist][sharded]") {

@@ -278,6 +278,11 @@ TUTTI_INLINE void ShardedDataParallel::after_backward() {
       bracket->unit.settle();
     }
     root_.settle();
+  } else {
+    root_.keep_gradients();
+    for (const auto& bracket : brackets_) {
+      bracket->unit.keep_gradients();
+    }
   }
 }
 

@@ -45,6 +45,7 @@ struct FlatParameter {
   std::string name;
   at::Tensor whole;  ///< the module's
   at::Tensor shard;
+  at::Tensor kept;  ///< flat, gradients that wait for others, in the type of the reduction
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
   std::int64_t rows = 1;

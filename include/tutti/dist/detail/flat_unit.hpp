@@ -87,6 +87,11 @@ class FlatUnit {
   /// Waits for a gather that nobody needs any more.
   void cancel();
 
+  /// Keeps the gradients of a pass that is not averaged, in the type of the reduction: a sum over
+  /// microbatches in the type of computation would lose digits.
+  ///
+  /// Source: PyTorch 2.11, `FSDPParam.to_accumulated_grad_if_needed`.
+  void keep_gradients();
   /// Takes the gradients of the whole away, and does not wait for the other ranks'.
   void start_reduce();
   /// Waits for them, after start_reduce() if that has not been called, and adds the mean over all
@@ -111,6 +116,9 @@ class FlatUnit {
   [[nodiscard]] at::ScalarType compute_type() const {
     return how_.param_dtype.value_or(c10::typeMetaToScalarType(shard_options_.dtype()));
   }
+  [[nodiscard]] at::ScalarType reduce_type() const {
+    return how_.reduce_dtype.value_or(compute_type());
+  }
   [[nodiscard]] bool shares() const { return !own_shards_.defined(); }
 
   void allocate();
@@ -131,7 +139,7 @@ class FlatUnit {
   static void each_piece(const FlatParameter& one, const at::Tensor& parts, std::int64_t at,
                          const at::Tensor& whole,
                          const std::function<void(const at::Tensor&, const at::Tensor&)>& copy);
-  static at::Tensor taken_gradient(const FlatParameter& one);
+  static at::Tensor taken_gradient(FlatParameter& one);
   static void add_gradient(FlatParameter& one, const at::Tensor& gradient);
   void set_views(const at::Tensor& memory);
 
@@ -335,12 +343,24 @@ TUTTI_INLINE void FlatUnit::cancel() {
   }
 }
 
+TUTTI_INLINE void FlatUnit::keep_gradients() {
+  if (reduce_type() == compute_type()) {
+    return;  // they add up where they are
+  }
+  const c10::NoGradGuard no_grad;
+  for (FlatParameter& one : parameters_) {
+    if (const at::Tensor gradient = taken_gradient(one); gradient.defined()) {
+      one.kept = gradient.to(reduce_type());
+    }
+  }
+}
+
 // A rank's part of gradients, and behind it how many ranks had one of each parameter. What goes
 // alone is first, if it needs no other type.
 TUTTI_INLINE void FlatUnit::start_reduce() {
   settle();
   const c10::NoGradGuard no_grad;
-  const at::ScalarType type = how_.reduce_dtype.value_or(compute_type());
+  const at::ScalarType type = reduce_type();
   const bool exchanges = alone_ > 0 && type == compute_type();
   std::vector<FlatParameter*> alone;
   std::vector<FlatParameter*> others;
@@ -449,17 +469,19 @@ TUTTI_INLINE std::function<void()> FlatUnit::start_exchange(
   return exchange.start("reduce_scatter_into");
 }
 
-// Takes a parameter's gradient away, flat; undefined when there is none.
-TUTTI_INLINE at::Tensor FlatUnit::taken_gradient(const FlatParameter& one) {
+// Takes a parameter's gradient away, flat, with what was kept of passes before; undefined when
+// there is none.
+TUTTI_INLINE at::Tensor FlatUnit::taken_gradient(FlatParameter& one) {
+  at::Tensor kept = std::exchange(one.kept, {});
   at::Tensor& gradient = one.whole.mutable_grad();
   if (!gradient.defined()) {
-    return {};
+    return kept;
   }
   TUTTI_CHECK(gradient.layout() == at::kStrided, "sharding: the gradient of '", one.name,
               "' is sparse, which cannot be cut into parts; use a dense embedding");
   at::Tensor flat = one.flat(gradient);
   gradient.reset();
-  return flat;
+  return kept.defined() ? kept.add_(flat) : flat;
 }
 
 TUTTI_INLINE void FlatUnit::add_gradient(FlatParameter& one, const at::Tensor& gradient) {
@@ -494,6 +516,7 @@ TUTTI_INLINE void FlatUnit::forget_gradients() {
   flags_.reset();
   for (FlatParameter& one : parameters_) {
     one.whole.mutable_grad().reset();
+    one.kept.reset();
     one.tentative = false;
   }
 }

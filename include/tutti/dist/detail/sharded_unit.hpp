@@ -44,6 +44,7 @@ class ShardedUnit {
   void drop() { each(&FlatUnit::drop); }
   void cancel() { each(&FlatUnit::cancel); }
   void settle() { each(&FlatUnit::settle); }
+  void keep_gradients() { each(&FlatUnit::keep_gradients); }
   void forget_gradients() { each(&FlatUnit::forget_gradients); }
 
   // Likewise; of those parts alone that train.
