@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <torch/nn/modules/linear.h>
@@ -14,11 +15,15 @@
 #include <tutti/dist/ddp.hpp>
 #include <tutti/loggers/in_memory.hpp>
 #include <tutti/metrics/auroc.hpp>
+#include <tutti/metrics/average_precision.hpp>
 #include <tutti/metrics/calibration_error.hpp>
 #include <tutti/metrics/confusion_matrix.hpp>
 #include <tutti/metrics/f1_score.hpp>
 #include <tutti/metrics/mean_average_precision.hpp>
 #include <tutti/metrics/metric.hpp>
+#include <tutti/metrics/pearson.hpp>
+#include <tutti/metrics/r2_score.hpp>
+#include <tutti/metrics/spearman.hpp>
 #include <tutti/models/classifier.hpp>
 
 #include "dist/alone.hpp"
@@ -105,13 +110,26 @@ void check_same(const Said& got, const Said& want) {
   CHECK(want.table.find("target") != std::string::npos);
 }
 
-// Its outputs are its inputs: detections, as if it had found them.
-struct Detector : torch::nn::Module {
+// Its outputs are its inputs: detections or numbers, as if it had found them.
+struct Echo : torch::nn::Module {
+  explicit Echo(Metrics of) : wanted(std::move(of)) {}
   at::Tensor weight = register_parameter("weight", at::ones(1));
+  Metrics wanted;
   Outputs forward(const Batch& batch) const { return batch.inputs().mul(weight); }
   Loss loss(const Outputs&, const Batch&) const { return weight.sum(); }
-  static Metrics metrics(bool /*train*/) { return make_metrics(MeanAveragePrecision{}); }
+  Metrics metrics(bool /*train*/) const { return wanted; }
 };
+
+MetricValues evaluated(const Metrics& metrics, const at::Tensor& found, const at::Tensor& wanted,
+                       std::int64_t batch_size) {
+  Trainer<> trainer{std::make_shared<Echo>(metrics),
+                    {.eval = {{"test", TensorLoader{found, wanted, {.batch_size = batch_size}}}},
+                     .optimizer = SGD{.lr = 0.1},
+                     .device = "cpu",
+                     .progress_bar = false}};
+  trainer.eval();
+  return trainer.state().eval_metric_values.at("test");
+}
 
 at::Tensor boxes(std::int64_t images, std::int64_t most, std::uint64_t seed) {
   at::manual_seed(seed);
@@ -120,7 +138,47 @@ at::Tensor boxes(std::int64_t images, std::int64_t most, std::uint64_t seed) {
   return at::cat({corner, corner.add(at::rand({images, most, 2}).mul(60).add(5)), label}, 2);
 }
 
+// Boxes found near those wanted, with random scores.
+at::Tensor found_near(const at::Tensor& wanted) {
+  const at::Tensor near = wanted.narrow(2, 0, 4).add(at::randn({7, 4, 4}).mul(1.5));
+  return at::cat({near, at::rand({7, 4, 1}), wanted.narrow(2, 4, 1)}, 2);
+}
+
+// The metrics whose states are all examples, of boxes, of numbers and of scores.
+MetricValues concatenated(std::int64_t batch_size) {
+  const at::Tensor wanted = boxes(7, 4, 1);
+  const at::Tensor found = found_near(wanted);
+  const at::Tensor numbers = at::randn({11});
+  const at::Tensor guesses = numbers.add(at::randn({11}));
+  const at::Tensor scores = at::randn({11, 3});
+  const at::Tensor classes = at::randint(3, {11}, at::kLong);
+  MetricValues values = evaluated(make_metrics(MeanAveragePrecision{}), found, wanted, batch_size);
+  values.merge(evaluated(make_metrics(R2Score{}, PearsonCorrCoef{}, SpearmanCorrCoef{}), guesses,
+                         numbers, batch_size));
+  values.merge(
+      evaluated(make_metrics(AveragePrecision{{.task = Task::multiclass, .num_classes = 3}}),
+                scores, classes, batch_size));
+  return values;
+}
+
 }  // namespace
+
+TEST_CASE("rank body: metrics of all examples", "[.rank]") {
+  const MetricValues ranks = concatenated(2);
+  const MetricValues one = alone([] { return concatenated(3); });
+  CHECK(one.size() == 16);
+  CHECK(ranks.size() == one.size());
+  for (const auto& [name, value] : one) {
+    INFO(name);
+    CHECK(std::isfinite(value));
+    CHECK(std::abs(ranks.at(name) - value) < 1e-6);
+  }
+}
+
+TEST_CASE("metrics of boxes, ranks and correlations are those of all ranks' examples",
+          "[dist][metrics]") {
+  CHECK(run_ranks("rank body: metrics of all examples") == all_passed);
+}
 
 TEST_CASE("rank body: metrics", "[.rank]") {
   // 6 examples of the test set on each rank, one of them a repetition: alone in its batch, and not.
@@ -151,17 +209,10 @@ TEST_CASE("metrics do not depend on microbatches, and their values come back fro
 TEST_CASE("a model of boxes hands them over as outputs, and its loader as targets",
           "[trainer][metrics]") {
   const at::Tensor wanted = boxes(7, 4, 1);
-  const at::Tensor near = wanted.narrow(2, 0, 4).add(at::randn({7, 4, 4}).mul(1.5));
-  const at::Tensor found = at::cat({near, at::rand({7, 4, 1}), wanted.narrow(2, 4, 1)}, 2);
+  const at::Tensor found = found_near(wanted);
   MeanAveragePrecision metric;
   metric.update(found, wanted);
-  Trainer<> trainer{std::make_shared<Detector>(),
-                    {.eval = {{"boxes", TensorLoader{found, wanted, {.batch_size = 3}}}},
-                     .optimizer = SGD{.lr = 0.1},
-                     .device = "cpu",
-                     .progress_bar = false}};
-  trainer.eval();
-  const MetricValues& values = trainer.state().eval_metric_values.at("boxes");
+  const MetricValues values = evaluated(make_metrics(MeanAveragePrecision{}), found, wanted, 3);
   CHECK(values.size() == 12);
   CHECK(values.at("map") == metric.compute());
   CHECK(values.at("map") > 0.05);
