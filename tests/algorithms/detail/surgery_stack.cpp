@@ -3,6 +3,7 @@
 #include "support/catch.hpp"
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <tutti/algorithms/blurpool.hpp>
@@ -10,9 +11,13 @@
 #include <tutti/algorithms/factorize.hpp>
 #include <tutti/algorithms/ghost_batchnorm.hpp>
 #include <tutti/algorithms/low_precision_groupnorm.hpp>
+#include <tutti/algorithms/low_precision_layernorm.hpp>
 #include <tutti/algorithms/sam.hpp>
+#include <tutti/algorithms/spectral_norm.hpp>
 #include <tutti/algorithms/squeeze_excite.hpp>
 #include <tutti/algorithms/stochastic_depth.hpp>
+#include <tutti/algorithms/sync_batchnorm.hpp>
+#include <tutti/algorithms/weight_norm.hpp>
 #include <tutti/algorithms/weight_standardization.hpp>
 #include <tutti/models/classifier.hpp>
 #include <tutti/models/resnet.hpp>
@@ -83,6 +88,72 @@ auto trainer_of(const std::shared_ptr<NetImpl>& net, tutti::TrainerOptions how) 
 }
 
 }  // namespace
+
+// Layers that their parent calls directly, which no surgery can replace.
+struct PlainMembersImpl : torch::nn::Module {
+  torch::nn::Conv2d conv =
+      register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(64, 64, 3).stride(2)));
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(1024, 1024));
+  torch::nn::BatchNorm2d batch_norm = register_module("batch_norm", torch::nn::BatchNorm2d(64));
+  torch::nn::GroupNorm group_norm =
+      register_module("group_norm", torch::nn::GroupNorm(torch::nn::GroupNormOptions(4, 64)));
+  torch::nn::LayerNorm layer_norm =
+      register_module("layer_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({64})));
+  torch::nn::MaxPool2d pool = register_module("pool", torch::nn::MaxPool2d(2));
+};
+
+// The exception names the policy, the member, and the type to declare it as.
+template <class Apply>
+void check_plain_members(const Apply& apply, const std::string& who,
+                         const std::vector<std::string>& members, const std::string& type) {
+  INFO(who);
+  PlainMembersImpl net;
+  const std::vector<std::string> names = net.named_parameters().keys();
+  try {
+    apply(net);
+    FAIL_CHECK("nothing was thrown");
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    INFO(text);
+    CHECK(text.starts_with(who + ": no "));
+    CHECK(text.find(" was replaced: it passed over ") != std::string::npos);
+    for (const std::string& member : members) {
+      CHECK(text.find(member) != std::string::npos);
+    }
+    CHECK(text.find("a plain member that its parent calls directly: declare it as tutti::nn::" +
+                    type + ", or put it into a Sequential") != std::string::npos);
+  }
+  CHECK(net.named_parameters().keys() == names);
+}
+
+TEST_CASE("every surgery that finds plain members alone says what to declare", "[surgery]") {
+  namespace functional = tutti::functional;
+  const auto error = surgery::IfNone::error;
+  const auto half = tutti::Precision::amp_bf16;
+  check_plain_members([](auto& net) { functional::apply_blurpool(net, {.if_none = error}); },
+                      "BlurPool", {"conv", "pool"}, "MaxPool2d");
+  check_plain_members([](auto& net) { functional::apply_squeeze_excite(net); }, "SqueezeExcite",
+                      {"conv"}, "Conv2d");
+  check_plain_members([](auto& net) { functional::apply_ghost_batchnorm(net); }, "GhostBatchNorm",
+                      {"batch_norm"}, "BatchNorm2d");
+  check_plain_members(
+      [](auto& net) { functional::apply_sync_batchnorm(net, [](const at::Tensor&) {}); },
+      "SyncBatchNorm", {"batch_norm"}, "BatchNorm2d");
+  check_plain_members(
+      [](auto& net) { functional::apply_low_precision_groupnorm(net, half, {}, error); },
+      "LowPrecisionGroupNorm", {"group_norm"}, "GroupNorm");
+  check_plain_members(
+      [](auto& net) { functional::apply_low_precision_layernorm(net, half, {}, error); },
+      "LowPrecisionLayerNorm", {"layer_norm"}, "LayerNorm");
+  check_plain_members([](auto& net) { functional::apply_weight_standardization(net); },
+                      "WeightStandardization", {"conv"}, "Conv2d");
+  check_plain_members([](auto& net) { functional::apply_factorization(net, {.if_none = error}); },
+                      "Factorize", {"conv", "linear"}, "Linear");
+  check_plain_members([](auto& net) { functional::apply_weight_norm(net); }, "WeightNorm",
+                      {"conv", "linear"}, "Linear");
+  check_plain_members([](auto& net) { functional::apply_spectral_norm(net); }, "SpectralNorm",
+                      {"conv", "linear"}, "Linear");
+}
 
 TEST_CASE("all surgery of one model together trains and resumes bit for bit", "[surgery][resume]") {
   for (const auto precision : {tutti::Precision::fp32, tutti::Precision::amp_bf16}) {
