@@ -7,6 +7,7 @@
 
 namespace UNITY_BUILD_UNIQUE_ID {
 
+using Catch::Matchers::ContainsSubstring;
 using tutti::BinaryCrossEntropyWithLogits;
 using tutti::Reduction;
 
@@ -37,6 +38,14 @@ TEST_CASE("a batch twice as large by repetition has the same binary cross entrop
   const auto y = at::tensor({0, 3, 1}, at::kLong);
   const BinaryCrossEntropyWithLogits loss;
   CHECK(loss(at::cat({x, x}), at::cat({y, y})).allclose(loss(x, y), 1e-5, 1e-6));
+}
+
+TEST_CASE("binary cross entropy needs a target for each example", "[losses]") {
+  const BinaryCrossEntropyWithLogits loss;
+  for (const std::int64_t examples : {1, 2}) {
+    CHECK_THROWS_WITH(loss(at::zeros({3, 4}), at::zeros({examples}, at::kLong)),
+                      ContainsSubstring("expected one target for each example"));
+  }
 }
 
 }  // namespace UNITY_BUILD_UNIQUE_ID

@@ -75,6 +75,8 @@ TEST_CASE("dice options that contradict each other are refused", "[losses]") {
                     ContainsSubstring("choose one of them"));
   CHECK_THROWS_WITH(DiceLoss{}(at::zeros({1, 2}), at::zeros({1}, at::kLong)),
                     ContainsSubstring("expected [N, C, d1, ...]"));
+  CHECK_THROWS_WITH(DiceLoss{}(at::zeros({4, 2, 3}), at::zeros({1, 3}, at::kLong)),
+                    ContainsSubstring("expected one target for each example"));
 }
 
 }  // namespace UNITY_BUILD_UNIQUE_ID

@@ -27,7 +27,8 @@ namespace functional {
 /// input: logits [N, C, d1, ...], floating. target: indices [N, d1, ...] of an integer type, made
 /// one-hot, or dense [N, C, d1, ...] in [0, 1].
 /// Returns a scalar, or [N, C, d1, ...] with reduction none.
-/// Throws c10::Error (ValueError) as ensure_targets_one_hot does.
+/// Throws c10::Error (ValueError) as ensure_targets_one_hot does, and for another number of targets
+/// than of examples.
 /// Source: MosaicML Composer, `composer.loss.binary_cross_entropy_with_logits`.
 at::Tensor binary_cross_entropy_with_logits(const at::Tensor& input, const at::Tensor& target,
                                             const BinaryCrossEntropyWithLogits& options = {});
@@ -48,9 +49,12 @@ namespace tutti::functional {
 TUTTI_INLINE at::Tensor binary_cross_entropy_with_logits(
     const at::Tensor& input, const at::Tensor& target,
     const BinaryCrossEntropyWithLogits& options) {
+  const at::Tensor wanted = ensure_targets_one_hot(input, target);
+  TUTTI_CHECK_VALUE(wanted.sizes() == input.sizes(),
+                    "binary_cross_entropy_with_logits: the targets are ", target.sizes(),
+                    " and the outputs ", input.sizes(), ", expected one target for each example");
   const at::Tensor loss = at::binary_cross_entropy_with_logits(
-      input, ensure_targets_one_hot(input, target), options.weight, options.pos_weight,
-      detail::to_aten(options.reduction));
+      input, wanted, options.weight, options.pos_weight, detail::to_aten(options.reduction));
   return options.scale_by_batch_size ? loss.div(input.size(0)) : loss;
 }
 

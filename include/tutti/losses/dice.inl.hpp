@@ -12,6 +12,8 @@ TUTTI_INLINE at::Tensor DiceLoss::operator()(const at::Tensor& input,
   TUTTI_CHECK_VALUE(input.dim() >= (batch ? 2 : 3), "DiceLoss: the outputs are ", input.sizes(),
                     ", expected [N, C, d1, ...]");
   at::Tensor wanted = functional::ensure_targets_one_hot(input, target);
+  TUTTI_CHECK_VALUE(wanted.sizes() == input.sizes(), "DiceLoss: the targets are ", target.sizes(),
+                    " and the outputs ", input.sizes(), ", expected one target for each example");
   at::Tensor predicted = activated(input);
   const at::Tensor mask = wanted.sum(1, /*keepdim=*/true).ne(0);  // [N, 1, d1, ...]
   const std::vector<std::int64_t> dims = summed_dims(input.dim());

@@ -42,7 +42,7 @@ class BinaryF1Score final : public detail::SumMetric {
     const at::Tensor said = outputs.argmax(1).eq(1);
     const at::Tensor there = targets.eq(1);
     const at::Tensor both = said.logical_and(there).sum();
-    add({both, said.sum().sub(both), there.sum().sub(both)});
+    add({both, said.logical_and(targets.eq(0)).sum(), there.sum().sub(both)});
   }
 };
 
