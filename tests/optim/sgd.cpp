@@ -190,7 +190,8 @@ TEST_CASE("SGD refuses numbers that make no sense", "[optim][sgd][error]") {
                     ContainsSubstring("weight_decay is -0.5"));
   CHECK_THROWS_WITH((SGD{.lr = 1, .nesterov = true}.build(none)),
                     ContainsSubstring("nesterov needs momentum > 0 and dampening 0"));
-  CHECK_THROWS_AS(SGD{}.build(none), c10::Error);
+  CHECK_THROWS_AS(SGD{}.build(none), c10::ValueError);
+  CHECK_THROWS_AS((SGD{.lr = 1, .nesterov = true}.build(none)), c10::ValueError);
 }
 
 }  // namespace UNITY_BUILD_UNIQUE_ID

@@ -118,8 +118,8 @@ struct AdamRule {
     need_at_least_zero(name, "eps", h.eps);
     need_at_least_zero(name, "weight_decay", h.weight_decay);
     for (const double beta : h.betas) {
-      TUTTI_CHECK(beta >= 0.0 && beta < 1.0, name, ": betas are ", h.betas[0], " and ", h.betas[1],
-                  ", expected two in [0, 1).");
+      TUTTI_CHECK_VALUE(beta >= 0.0 && beta < 1.0, name, ": betas are ", h.betas[0], " and ",
+                        h.betas[1], ", expected two in [0, 1).");
     }
   }
 

@@ -68,9 +68,9 @@ struct Rule<LARS> {
     detail::need_learning_rate(name, h.lr);
     detail::need_at_least_zero(name, "momentum", h.momentum);
     detail::need_at_least_zero(name, "trust_coeff", h.trust_coeff);
-    TUTTI_CHECK(!h.nesterov || (h.momentum > 0.0 && h.dampening == 0.0), name,
-                ": nesterov needs momentum > 0 and dampening 0; momentum is ", h.momentum,
-                ", dampening ", h.dampening, ".");
+    TUTTI_CHECK_VALUE(!h.nesterov || (h.momentum > 0.0 && h.dampening == 0.0), name,
+                      ": nesterov needs momentum > 0 and dampening 0; momentum is ", h.momentum,
+                      ", dampening ", h.dampening, ".");
     detail::need_at_least_zero(name, "weight_decay", h.weight_decay);
     detail::need_at_least_zero(name, "eps", h.eps);
   }

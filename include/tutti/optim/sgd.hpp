@@ -91,9 +91,9 @@ struct SgdRule {
     need_learning_rate(name, h.lr);
     need_at_least_zero(name, "momentum", h.momentum);
     need_at_least_zero(name, "weight_decay", h.weight_decay);
-    TUTTI_CHECK(!h.nesterov || (h.momentum > 0.0 && h.dampening == 0.0), name,
-                ": nesterov needs momentum > 0 and dampening 0; momentum is ", h.momentum,
-                ", dampening ", h.dampening, ".");
+    TUTTI_CHECK_VALUE(!h.nesterov || (h.momentum > 0.0 && h.dampening == 0.0), name,
+                      ": nesterov needs momentum > 0 and dampening 0; momentum is ", h.momentum,
+                      ", dampening ", h.dampening, ".");
   }
 
   static SgdNumbers numbers(const Hyper& h, double shrunk, double weight_decay, bool maximize,

@@ -76,10 +76,10 @@ TUTTI_INLINE void check_whole(const State& state, const char* what) {
 }
 
 TUTTI_INLINE void check_something_is_left(const State& state, const FitPlan& plan) {
-  TUTTI_CHECK(!plan.complete, "fit: nothing is left to train, the run is at ",
-              to_string(state.timestamp.get(plan.max_duration.unit())), " of ",
-              to_string(plan.max_duration),
-              "; set FitOptions::duration to train for longer, or reset_time to begin anew");
+  TUTTI_CHECK_VALUE(!plan.complete, "fit: nothing is left to train, the run is at ",
+                    to_string(state.timestamp.get(plan.max_duration.unit())), " of ",
+                    to_string(plan.max_duration),
+                    "; set FitOptions::duration to train for longer, or reset_time to begin anew");
 }
 
 TUTTI_INLINE void take_over(State& state, Run& run, FitOptions& options, std::vector<EvalSet> evals,
@@ -103,8 +103,8 @@ TUTTI_INLINE void take_over(State& state, Run& run, FitOptions& options, std::ve
 }
 
 TUTTI_INLINE void check_eval_sets(const State& state, const std::vector<EvalSet>& sets) {
-  TUTTI_CHECK(!sets.empty(),
-              "eval: there is no evaluation set; set TrainerOptions::eval or pass one");
+  TUTTI_CHECK_VALUE(!sets.empty(),
+                    "eval: there is no evaluation set; set TrainerOptions::eval or pass one");
   for (const EvalSet& set : sets) {
     TUTTI_CHECK(state.world_size > 1 || length_of(set.data, set.subset) != 0,
                 "eval: the evaluation set \"", set.label,

@@ -17,13 +17,13 @@
 namespace tutti::optim::detail {
 
 inline void need_at_least_zero(std::string_view name, const char* what, double value) {
-  TUTTI_CHECK(value >= 0.0 && std::isfinite(value), name, ": ", what, " is ", value,
-              ", expected 0 or more, and no infinity.");
+  TUTTI_CHECK_VALUE(value >= 0.0 && std::isfinite(value), name, ": ", what, " is ", value,
+                    ", expected 0 or more, and no infinity.");
 }
 
 inline void need_learning_rate(std::string_view name, double lr) {
-  TUTTI_CHECK(lr == lr, name, ": the learning rate is not set; set it, e.g. ", name,
-              "{.lr = 0.1}.");
+  TUTTI_CHECK_VALUE(lr == lr, name, ": the learning rate is not set; set it, e.g. ", name,
+                    "{.lr = 0.1}.");
   need_at_least_zero(name, "lr", lr);
 }
 

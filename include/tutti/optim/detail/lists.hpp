@@ -283,8 +283,8 @@ TUTTI_INLINE void scale_by_trust(const std::vector<TrustedUpdates>& all, const S
 
 TUTTI_INLINE void need_betas(std::string_view name, const std::array<double, 2>& betas) {
   for (const double beta : betas) {
-    TUTTI_CHECK(beta >= 0.0 && beta < 1.0, name, ": betas are ", betas[0], " and ", betas[1],
-                ", expected two in [0, 1).");
+    TUTTI_CHECK_VALUE(beta >= 0.0 && beta < 1.0, name, ": betas are ", betas[0], " and ", betas[1],
+                      ", expected two in [0, 1).");
   }
 }
 
