@@ -166,6 +166,18 @@ TEST_CASE("weights that start at zero can leave it, unless the floor is 0",
   }
 }
 
+TEST_CASE("adaptive clipping leaves a unit with NaN as it is, and clips the others",
+          "[functional][gradient_clipping]") {
+  for (const std::int64_t n : {2, 40000}) {
+    at::Tensor bad = at::full({2, n}, 8.0F);
+    bad[0][1] = std::numeric_limits<float>::quiet_NaN();
+    const at::Tensor one = parameter(at::ones({2, n}), bad.clone());
+    apply_gradient_clipping({one}, ClippingType::adaptive, 0.5);
+    CHECK(one.grad()[0][0].item<float>() == 8.0F);
+    CHECK(one.grad()[1].allclose(at::full({n}, 0.5F)));
+  }
+}
+
 TEST_CASE("gradients of zero stay zero and NaN is not hidden", "[functional][gradient_clipping]") {
   for (const auto type : {ClippingType::norm, ClippingType::value, ClippingType::adaptive}) {
     for (const std::int64_t n : {2, 40000}) {

@@ -17,6 +17,7 @@
 #include <ATen/ops/_foreach_clamp_min_ops.h>
 #include <ATen/ops/_foreach_div_ops.h>
 #include <ATen/ops/_foreach_mul_ops.h>
+#include <ATen/ops/nan_to_num_ops.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 

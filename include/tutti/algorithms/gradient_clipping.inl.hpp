@@ -129,8 +129,9 @@ TUTTI_INLINE void clip_units(const at::Tensor& parameter, const at::Tensor& grad
   for (std::int64_t unit = 0; unit < units; ++unit, w += size, g += size) {
     const double limit = threshold * std::max(std::sqrt(squares(w, size)), floor);
     const double norm = std::sqrt(squares(g, size));
-    if (!(norm <= limit)) {
-      const auto factor = static_cast<float>(limit / norm);
+    const double ratio = limit / norm;
+    if (ratio < 1) {  // not of NaN, as in the reference
+      const auto factor = static_cast<float>(ratio);
       for (std::int64_t i = 0; i < size; ++i) {
         g[i] *= factor;
       }
@@ -161,6 +162,9 @@ TUTTI_INLINE void clip_adaptive(const Gradients& both, double threshold, double 
   at::_ops::_foreach_mul__Scalar::call(limits, threshold);
   at::_ops::_foreach_clamp_min__Scalar::call(norms, 1e-30);  // a gradient of 0 stays 0
   at::_ops::_foreach_div__List::call(limits, norms);
+  for (at::Tensor& ratio : limits) {
+    at::_ops::nan_to_num_::call(ratio, 1.0, std::nullopt, std::nullopt);
+  }
   at::_ops::_foreach_clamp_max__Scalar::call(limits, 1);
   at::_ops::_foreach_mul__List::call(large, limits);
 }
@@ -230,9 +234,9 @@ TUTTI_INLINE void clip_adaptive_parts(const Gradients& both, double threshold, d
   const auto* norms = all.const_data_ptr<double>();
   for (const at::Tensor& gradient : vectors.gradients) {
     const double limit = threshold * std::max(*norms++, floor);
-    const double norm = *norms++;
-    if (!(norm <= limit)) {
-      gradient.mul_(limit / norm);
+    const double ratio = limit / *norms++;
+    if (ratio < 1) {
+      gradient.mul_(ratio);
     }
   }
 }
