@@ -157,8 +157,12 @@ TEST_CASE("ColOut: targets of pixels are cut as their images, others stay the sa
   CHECK(colout_batch(x, classes, rng).target.is_same(classes));
   CHECK(
       colout_batch(x, pixels, rng, {.resize_target = ResizeTarget::never}).target.is_same(pixels));
+  const at::Tensor mask = numbered({8, 6});  // of all images
+  const auto both = colout_batch(x[0], mask, rng, {.resize_target = ResizeTarget::always});
+  CHECK(both.target.to(at::kFloat).equal(both.input[0]));
+  CHECK(colout_batch(x[0], mask, rng).target.is_same(mask));
   CHECK_THROWS_WITH(colout_batch(x, classes, rng, {.resize_target = ResizeTarget::always}),
-                    ContainsSubstring("the target is [2], expected [N, ..., 8, 6]"));
+                    ContainsSubstring("the target is [2], expected [..., 8, 6]"));
 }
 
 TEST_CASE("ColOut: the policy cuts the batch, also one without targets", "[colout]") {

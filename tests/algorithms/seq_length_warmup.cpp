@@ -127,6 +127,8 @@ TEST_CASE("a batch that is short enough is the same batch", "[functional][seq_le
     CHECK(same.at("input_ids").is_same(batch.at("input_ids")));
     CHECK(same.at("labels").is_same(batch.at("labels")));
   }
+  // Nothing is cut, so that no mask is needed to find what to keep.
+  CHECK(set_batch_sequence_length(batch, 6, true, true).at("labels").is_same(batch.at("labels")));
 }
 
 TEST_CASE("labels of whole sequences survive truncation and forbid cutting",

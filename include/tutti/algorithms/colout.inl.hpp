@@ -42,11 +42,12 @@ TUTTI_INLINE at::Tensor colout_batch(const at::Tensor& x, Rng& rng, const ColOut
 TUTTI_INLINE ColOutBatch colout_batch(const at::Tensor& x, const at::Tensor& target, Rng& rng,
                                       const ColOutOptions& options) {
   const auto grid = ::tutti::detail::draw_grid(x, rng, options.p_row, options.p_col);
-  const bool fits =
-      target.dim() > 2 && target.size(-2) == x.size(-2) && target.size(-1) == x.size(-1);
-  TUTTI_CHECK_VALUE(fits || options.resize_target != ResizeTarget::always,
-                    "colout_batch: resize_target is always and the target is ", target.sizes(),
-                    ", expected [N, ..., ", x.size(-2), ", ", x.size(-1), "] as the input's");
+  const bool always = options.resize_target == ResizeTarget::always;
+  const bool fits = target.dim() > (always ? 1 : 2) && target.size(-2) == x.size(-2) &&
+                    target.size(-1) == x.size(-1);
+  TUTTI_CHECK_VALUE(fits || !always, "colout_batch: resize_target is always and the target is ",
+                    target.sizes(), ", expected [..., ", x.size(-2), ", ", x.size(-1),
+                    "] as the input's");
   const bool cut = fits && options.resize_target != ResizeTarget::never;
   return {::tutti::detail::take_grid(x, grid.rows, grid.columns),
           cut ? ::tutti::detail::take_grid(target, grid.rows, grid.columns) : target};

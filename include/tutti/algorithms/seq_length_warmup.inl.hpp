@@ -37,10 +37,6 @@ TUTTI_INLINE Batch set_batch_sequence_length(Batch batch, std::int64_t curr_seq_
                                              bool preserve_end_of_sequence) {
   TUTTI_CHECK_VALUE(curr_seq_len >= 1, "set_batch_sequence_length: curr_seq_len is ", curr_seq_len,
                     ", expected 1 or more");
-  TUTTI_CHECK_VALUE(!preserve_end_of_sequence || batch.contains("attention_mask"),
-                    "set_batch_sequence_length: preserve_end_of_sequence needs a tensor called "
-                    "\"attention_mask\"; there are: ",
-                    batch.names());
   const at::Tensor ids = batch.inputs();
   TUTTI_CHECK_VALUE(ids.dim() >= 2, "set_batch_sequence_length: the inputs are ", ids.sizes(),
                     ", expected [N, S]");
@@ -58,6 +54,10 @@ TUTTI_INLINE Batch set_batch_sequence_length(Batch batch, std::int64_t curr_seq_
     }
     return batch;
   }
+  TUTTI_CHECK_VALUE(!preserve_end_of_sequence || batch.contains("attention_mask"),
+                    "set_batch_sequence_length: preserve_end_of_sequence needs a tensor called "
+                    "\"attention_mask\"; there are: ",
+                    batch.names());
   at::Tensor last;
   if (preserve_end_of_sequence) {  // of a row of padding alone, column 0
     last = batch.at("attention_mask").sum(1).to(at::kLong).sub(1).clamp_min(0);

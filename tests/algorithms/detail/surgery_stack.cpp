@@ -130,29 +130,37 @@ TEST_CASE("every surgery that finds plain members alone says what to declare", "
   namespace functional = tutti::functional;
   const auto error = surgery::IfNone::error;
   const auto half = tutti::Precision::amp_bf16;
-  check_plain_members([](auto& net) { functional::apply_blurpool(net, {.if_none = error}); },
-                      "BlurPool", {"conv", "pool"}, "MaxPool2d");
-  check_plain_members([](auto& net) { functional::apply_squeeze_excite(net); }, "SqueezeExcite",
-                      {"conv"}, "Conv2d");
-  check_plain_members([](auto& net) { functional::apply_ghost_batchnorm(net); }, "GhostBatchNorm",
-                      {"batch_norm"}, "BatchNorm2d");
   check_plain_members(
-      [](auto& net) { functional::apply_sync_batchnorm(net, [](const at::Tensor&) {}); },
+      [](torch::nn::Module& net) { functional::apply_blurpool(net, {.if_none = error}); },
+      "BlurPool", {"conv", "pool"}, "MaxPool2d");
+  check_plain_members([](torch::nn::Module& net) { functional::apply_squeeze_excite(net); },
+                      "SqueezeExcite", {"conv"}, "Conv2d");
+  check_plain_members([](torch::nn::Module& net) { functional::apply_ghost_batchnorm(net); },
+                      "GhostBatchNorm", {"batch_norm"}, "BatchNorm2d");
+  check_plain_members(
+      [](torch::nn::Module& net) {
+        functional::apply_sync_batchnorm(net, [](const at::Tensor&) {});
+      },
       "SyncBatchNorm", {"batch_norm"}, "BatchNorm2d");
   check_plain_members(
-      [](auto& net) { functional::apply_low_precision_groupnorm(net, half, {}, error); },
+      [](torch::nn::Module& net) {
+        functional::apply_low_precision_groupnorm(net, half, {}, error);
+      },
       "LowPrecisionGroupNorm", {"group_norm"}, "GroupNorm");
   check_plain_members(
-      [](auto& net) { functional::apply_low_precision_layernorm(net, half, {}, error); },
+      [](torch::nn::Module& net) {
+        functional::apply_low_precision_layernorm(net, half, {}, error);
+      },
       "LowPrecisionLayerNorm", {"layer_norm"}, "LayerNorm");
-  check_plain_members([](auto& net) { functional::apply_weight_standardization(net); },
+  check_plain_members([](torch::nn::Module& net) { functional::apply_weight_standardization(net); },
                       "WeightStandardization", {"conv"}, "Conv2d");
-  check_plain_members([](auto& net) { functional::apply_factorization(net, {.if_none = error}); },
-                      "Factorize", {"conv", "linear"}, "Linear");
-  check_plain_members([](auto& net) { functional::apply_weight_norm(net); }, "WeightNorm",
-                      {"conv", "linear"}, "Linear");
-  check_plain_members([](auto& net) { functional::apply_spectral_norm(net); }, "SpectralNorm",
-                      {"conv", "linear"}, "Linear");
+  check_plain_members(
+      [](torch::nn::Module& net) { functional::apply_factorization(net, {.if_none = error}); },
+      "Factorize", {"conv", "linear"}, "Linear");
+  check_plain_members([](torch::nn::Module& net) { functional::apply_weight_norm(net); },
+                      "WeightNorm", {"conv", "linear"}, "Linear");
+  check_plain_members([](torch::nn::Module& net) { functional::apply_spectral_norm(net); },
+                      "SpectralNorm", {"conv", "linear"}, "Linear");
 }
 
 TEST_CASE("all surgery of one model together trains and resumes bit for bit", "[surgery][resume]") {
