@@ -97,6 +97,7 @@ TEST_CASE("blur_2d takes filters of its own and refuses what does not fit",
   CHECK(blur_2d(torch::ones({1, 2, 0, 6})).size(2) == 0);
   CHECK_THROWS_AS(blur_2d(x, -1, 1, torch::ones({1, 1, 2, 2})), c10::IndexError);
   CHECK_THROWS_WITH(blur_2d(x, 3), ContainsSubstring("x has 2 channels"));
+  CHECK_THROWS_WITH(blur_2d(x, -1, {0, 2}), ContainsSubstring("stride is 0 x 2, expected 1"));
   CHECK_THROWS_WITH(blur_2d(x[0][0]), ContainsSubstring("expected [N, C, H, W] or [C, H, W]"));
 }
 

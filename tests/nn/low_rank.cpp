@@ -80,8 +80,14 @@ TEST_CASE("a rank that saves nothing gives the input back", "[nn][factorize]") {
   const at::Tensor W = at::randn({6, 8});
   const auto same = factorize_matrix(X, X.matmul(W), W, {}, {}, 6);
   CHECK(same.rank == -1);
-  CHECK(same.Wa.is_same(W));
+  CHECK(same.Wa.allclose(W, 1e-4, 1e-4));
+  CHECK(same.bias.equal(at::zeros({8})));
   CHECK_FALSE(same.Wb.defined());
+  // The best map of the data, which need not be the one given.
+  const at::Tensor Y = X.matmul(W).add(at::randn({20, 8}));
+  const auto best = factorize_matrix(X, Y, W, {}, at::ones({8}), 8);
+  CHECK(best.Wa.allclose(std::get<0>(at::linalg_lstsq(X, Y.sub(1))), 1e-4, 1e-4));
+  CHECK(factorize_matrix(X, Y, at::randn({6, 7}), at::randn({7, 8}), {}, 7).Wb.defined() == false);
   const at::Tensor a = at::randn({6, 3});
   const at::Tensor b = at::randn({3, 8});
   const auto product = factorize_matrix(X, X.matmul(W), a, b, {}, 3);

@@ -265,6 +265,8 @@ TUTTI_INLINE at::Tensor blur_2d(const at::Tensor& x, std::int64_t channels,
   at::Tensor weight = (filter.defined() ? filter : blur_filter()).to(x.device(), x.scalar_type());
   TUTTI_CHECK(weight.dim() == 4 && weight.size(1) == 1, "blur_2d: filter is ", weight.sizes(),
               ", expected [1 or C, 1, kh, kw]");
+  TUTTI_CHECK(stride->at(0) >= 1 && stride->at(1) >= 1, "blur_2d: stride is ", stride->at(0), " x ",
+              stride->at(1), ", expected 1 or more");
   const std::int64_t rows = weight.size(2);
   const std::int64_t columns = weight.size(3);
   TUTTI_CHECK_INDEX(rows % 2 == 1 && columns % 2 == 1, "blur_2d: the filter is ", rows, " x ",

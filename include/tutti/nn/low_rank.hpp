@@ -58,8 +58,9 @@ std::pair<at::Tensor, at::Tensor> split_matrix(const at::Tensor& W, std::int64_t
 /// n_iters: rounds of alternating least squares after the split by singular values. keep_best: of
 /// the split and the rounds the one with the least error counts, not the last, which is the
 /// reference's choice. Returns factors of that rank, in fp32 at least, and a bias that centres the
-/// error; the input with rank -1 where the rank is not below that of the input. Throws c10::Error
-/// (ValueError) when shapes do not fit or rank is not positive. Source: MosaicML Composer,
+/// error. A rank of D or M and more has rank -1, and the one map that fits the data best; one that
+/// is not below that of the factors has rank -1 and these. Throws c10::Error (ValueError) when
+/// shapes do not fit or rank is not positive. Source: MosaicML Composer,
 /// `composer.algorithms.factorize.factorize_core.factorize_matrix`.
 LowRank factorize_matrix(const at::Tensor& X, const at::Tensor& Y, const at::Tensor& Wa,
                          const at::Tensor& Wb = {}, const at::Tensor& bias = {}, double rank = 0.25,

@@ -47,18 +47,18 @@ TUTTI_INLINE LowRank factorize_matrix(const at::Tensor& X, const at::Tensor& Y,
           : static_cast<std::int64_t>(rank);
   const std::int64_t k = std::max<std::int64_t>(wanted, 1);
   const at::Tensor offset = bias.defined() ? bias.detach() : at::zeros({Y.size(1)}, Y.options());
-  if (Wb.defined() && k >= Wa.size(1)) {
-    return {Wa, Wb, offset, -1, 0};
-  }
-  if (k >= X.size(1) || k >= Y.size(1)) {
-    return {Wb.defined() ? Wa.matmul(Wb) : Wa, {}, offset, -1, 0};
-  }
   const auto solve = [](const at::Tensor& left, const at::Tensor& right) {
     return std::get<0>(at::linalg_lstsq(left, right));
   };
   const at::Tensor x = widened(X);
   const at::Tensor y = widened(Y);
   const at::Tensor centred = y.sub(offset);
+  if (k >= X.size(1) || k >= Y.size(1)) {
+    return {solve(x, centred).to(Wa.scalar_type()), {}, offset, -1, 0};
+  }
+  if (Wb.defined() && k >= Wa.size(1)) {
+    return {Wa, Wb, offset, -1, 0};
+  }
   const at::Tensor whole = n_iters > 0 ? solve(x, centred) : at::Tensor{};  // [D, M]
   LowRank best;
   auto [a, b] = split_matrix(Wb.defined() ? widened(Wa).matmul(widened(Wb)) : widened(Wa), k);
