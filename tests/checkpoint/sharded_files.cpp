@@ -254,6 +254,9 @@ TEST_CASE("folders and headers that are no sharded checkpoint are refused with t
   };
   const at::Tensor tensor = at::ones({2, 2});
   CHECK_THAT(with("{", tensor), ContainsSubstring("its DCP_SHARDING_INFO is damaged"));
+  std::filesystem::create_directories(folder / "empty");  // as a file without
+  write_safetensors(folder / "empty/a.safetensors", {{"w", tensor}}, {{"DCP_SHARDING_INFO", ""}});
+  CHECK(ShardedFiles(folder / "empty").read("w").equal(tensor));
   CHECK_THAT(with(R"({"w": 1})", tensor), ContainsSubstring("its DCP_SHARDING_INFO is damaged"));
   CHECK_THAT(with("{}", tensor), ContainsSubstring("has no offsets for the tensor 'w'"));
   CHECK_THAT(with(R"({"w": {"saved_offsets": [0]}})", tensor),

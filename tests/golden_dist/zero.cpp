@@ -230,7 +230,7 @@ class Report {
                 const std::vector<double>& want, double allowed) {
     double worst = got.size() == want.size() ? 0 : INFINITY;
     for (std::size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
-      const double off = std::abs(got[i] - want[i]) / std::abs(want[i]);
+      const double off = got[i] == want[i] ? 0 : std::abs(got[i] - want[i]) / std::abs(want[i]);
       worst = off <= worst ? worst : off;
     }
     line(what, worst, allowed);

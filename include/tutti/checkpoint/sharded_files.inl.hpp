@@ -178,7 +178,7 @@ TUTTI_INLINE void ShardedFiles::open(const std::string& name) {
   const SafetensorsFile file(folder_ / name);
   std::map<std::string, std::vector<std::int64_t>> offsets;
   const auto info = file.metadata().find("DCP_SHARDING_INFO");
-  const bool sharded = info != file.metadata().end();
+  const bool sharded = info != file.metadata().end() && !info->second.empty();
   try {
     if (sharded) {
       offsets = detail::parse_sharding_info(info->second);

@@ -56,6 +56,8 @@ inline constexpr DtypeName dtype_names[] = {
     {"BOOL", c10::ScalarType::Bool},
     {"F8_E4M3", c10::ScalarType::Float8_e4m3fn},
     {"F8_E5M2", c10::ScalarType::Float8_e5m2},
+    {"F8_E4M3FNUZ", c10::ScalarType::Float8_e4m3fnuz},
+    {"F8_E5M2FNUZ", c10::ScalarType::Float8_e5m2fnuz},
     {"F8_E8M0", c10::ScalarType::Float8_e8m0fnu},
     {"C64", c10::ScalarType::ComplexFloat},
 };
