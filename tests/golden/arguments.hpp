@@ -3,7 +3,10 @@
 
 // Turns the names and keyword arguments of the reference's objects into tutti's.
 
+#include <algorithm>
 #include <array>
+#include <cctype>
+#include <cmath>
 #include <initializer_list>
 #include <map>
 #include <stdexcept>
@@ -145,12 +148,19 @@ inline tutti::Schedule make_schedule(const std::string& name, const Json& args) 
   return schedule;
 }
 
+/// Names are in either case where the reference says so.
+inline std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
 /// DecoupledSGDW, and PyTorch's SGD.
 template <class Hyper>
 Hyper sgd_of(const Json& args, const std::string& name) {
   const Arguments a(args, name);
   Hyper h;
-  h.lr = a.number("lr", name == "SGD" ? 1e-3 : 0);
+  h.lr = a.number("lr", name == "SGD" ? 1e-3 : std::nan(""));
   h.momentum = a.number("momentum", h.momentum);
   h.dampening = a.number("dampening", h.dampening);
   h.weight_decay = a.number("weight_decay", h.weight_decay);

@@ -73,14 +73,16 @@ void cutmix_batch(const Case& c, Verdict& verdict) {
 }
 
 // Targets with negative indices name no class: tutti leaves such rows empty, the reference gives
-// them the uniform part. The other rows are compared with it.
+// them the uniform part. The other rows are compared with it. Dense rows likewise, by their sums.
 at::Tensor as_reference(const Case& c, const at::Tensor& got, double smoothing) {
   const at::Tensor y = c.in("y");
-  if (y.is_floating_point() || got.dim() != y.dim() + 1) {
-    return got;
-  }
   const double uniform = smoothing / static_cast<double>(got.size(1));
-  return got.add(y.lt(0).unsqueeze(1).to(got.scalar_type()).mul(uniform));
+  if (y.dim() == got.dim()) {
+    const at::Tensor share = y.to(at::kFloat).sum(1, /*keepdim=*/true).clamp(0, 1);
+    return got.add(share.neg().add(1).mul(uniform));
+  }
+  return y.is_floating_point() ? got
+                               : got.add(y.lt(0).unsqueeze(1).to(got.scalar_type()).mul(uniform));
 }
 
 void smooth_labels(const Case& c, Verdict& verdict) {
@@ -149,7 +151,20 @@ void cutmix(const Case& c, Verdict& verdict) {
   run_mixing(c, verdict, make_cutmix(c.params));
 }
 
+// Some position has less than a whole class.
+bool some_ignored(const at::Tensor& logits, const at::Tensor& y) {
+  return y.dim() == logits.dim() ? y.to(at::kFloat).sum(1).lt(1 - 1e-4).any().item<bool>()
+                                 : y.lt(0).any().item<bool>();
+}
+
 void label_smoothing(const Case& c, Verdict& verdict) {
+  if (some_ignored(c.in("logits"), c.in("y"))) {
+    verdict.differs(stated::ignored_positions);
+    for (const std::string& key : c.out_keys()) {
+      verdict.leave_out(key);
+    }
+    return;
+  }
   tutti::Engine<tutti::LabelSmoothing> engine(make_label_smoothing(c.params));
   tutti::State state;
   run_microbatch(c, verdict, engine, state,

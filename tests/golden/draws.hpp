@@ -73,7 +73,8 @@ inline void record(const Case& c, std::size_t i, tutti::Tape& tape) {
 inline bool is_unused(const Case& c, std::size_t i) {
   const auto call = [&](std::size_t at) { return c.draws[at]["call"].string(); };
   return i >= 3 && call(i) == "numpy.random.beta" && call(i - 1) == "numpy.random.randint" &&
-         call(i - 2) == "numpy.random.randint" && call(i - 3) == "numpy.random.beta";
+         call(i - 2) == "numpy.random.randint" && call(i - 3) == "numpy.random.beta" &&
+         (i == 3 || call(i - 4) == "torch.randperm");
 }
 
 /// Masks and picks of GyroDropout, whose layers have streams of their own.

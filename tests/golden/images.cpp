@@ -28,11 +28,29 @@ void cutout_batch(const Case& c, Verdict& verdict) {
   verdict.tensor("x", x.is_floating_point() ? got.copysign(x) : got);
 }
 
+void leave_out_all(const Case& c, Verdict& verdict, const Difference& difference) {
+  verdict.differs(difference);
+  for (const std::string& key : c.out_keys()) {
+    verdict.leave_out(key);
+  }
+}
+
+// How many of `size` are kept is what the reference's doubles make of it.
+bool rounds_as_reference(double part, std::int64_t size) {
+  const double kept = part * static_cast<double>(size);
+  return std::floor(kept) == std::floor(kept + 1e-9);
+}
+
 void colout_batch(const Case& c, Verdict& verdict) {
   const tutti::ColOut policy = make_colout(c.params);
   const functional::ColOutOptions options{
       .p_row = policy.p_row, .p_col = policy.p_col, .resize_target = policy.resize_target};
   const at::Tensor x = c.in("x");
+  if (!rounds_as_reference(1 - policy.p_row, x.size(-2)) ||
+      !rounds_as_reference(1 - policy.p_col, x.size(-1))) {
+    leave_out_all(c, verdict, stated::kept_parts);
+    return;
+  }
   tutti::Rng rng = replay(c);
   if (!c.has_in("y")) {
     verdict.tensor("x", functional::colout_batch(x, rng, options));
@@ -98,6 +116,11 @@ void select_using_loss(const Case& c, Verdict& verdict) {
   const double keep = a.number("keep", 0.5);
   const double scale = a.number("scale_factor", 1);
   a.done();
+  if (!rounds_as_reference(keep, c.in("x").size(0)) ||
+      keep * static_cast<double>(c.in("x").size(0)) < 1) {
+    leave_out_all(c, verdict, stated::kept_examples);
+    return;
+  }
   at::Tensor losses;
   const auto model = [&](const at::Tensor& x) {
     const at::Tensor pooled = x.dim() == 4 ? at::adaptive_avg_pool2d(x, {2, 2}) : x;
@@ -141,6 +164,12 @@ void augmentation(const Case& c, Verdict& verdict) {
   const Arguments a(c.params, c.function);
   const double level = a.number("level", 0);
   a.done();
+  const bool both_sides = c.function == "aug_color" || c.function == "aug_contrast" ||
+                          c.function == "aug_brightness" || c.function == "aug_sharpness";
+  if (both_sides && level < 1) {
+    leave_out_all(c, verdict, stated::weak_factors);
+    return;
+  }
   int number = 0;
   while (c.function != "aug_" + std::string(to_string(tutti::data::Augmentation(number)))) {
     ++number;
@@ -152,6 +181,10 @@ void augmentation(const Case& c, Verdict& verdict) {
 
 void augmix_image(const Case& c, Verdict& verdict) {
   const tutti::AugMix policy = make_augmix(c.params);
+  if (policy.severity == 0) {
+    leave_out_all(c, verdict, stated::severity_zero);
+    return;
+  }
   tutti::Rng rng = replay(c);
   compare_image(verdict, functional::augmix_image(image(c), rng,
                                                   {.severity = policy.severity,
@@ -163,6 +196,10 @@ void augmix_image(const Case& c, Verdict& verdict) {
 
 void randaugment_image(const Case& c, Verdict& verdict) {
   const tutti::RandAugment policy = make_randaugment(c.params);
+  if (policy.severity == 0) {
+    leave_out_all(c, verdict, stated::severity_zero);
+    return;
+  }
   tutti::Rng rng = replay(c);
   compare_image(verdict,
                 functional::randaugment_image(image(c), rng,

@@ -5,12 +5,17 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include <tutti/algorithms/augmix.hpp>
 #include <tutti/algorithms/colout.hpp>
 #include <tutti/algorithms/cutout.hpp>
+#include <tutti/algorithms/detail/elapsed.hpp>
+#include <tutti/algorithms/detail/loss_targets.hpp>
 #include <tutti/algorithms/progressive_resizing.hpp>
 #include <tutti/algorithms/randaugment.hpp>
 #include <tutti/algorithms/selective_backprop.hpp>
@@ -32,7 +37,13 @@ inline tutti::CutOut make_cutout(const Json& args) {
 }
 
 inline tutti::ResizeTarget resize_target(const Arguments& a) {
-  if (!a.has("resize_target") || a.json("resize_target").is_string()) {
+  if (!a.has("resize_target")) {
+    return tutti::ResizeTarget::automatic;
+  }
+  if (const Json& given = a.json("resize_target"); given.is_string()) {
+    if (lower_case(given.string()) != "auto") {
+      throw std::invalid_argument("ColOut: resize_target is " + given.string());
+    }
     return tutti::ResizeTarget::automatic;
   }
   return a.flag("resize_target", false) ? tutti::ResizeTarget::always : tutti::ResizeTarget::never;
@@ -53,8 +64,7 @@ inline tutti::ColOut make_colout(const Json& args) {
 
 /// In either case, as in the reference.
 inline tutti::ResizeMode resize_mode(std::string name) {
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  name = lower_case(std::move(name));
   for (const auto mode : {tutti::ResizeMode::crop, tutti::ResizeMode::resize}) {
     if (to_string(mode) == name) {
       return mode;
@@ -79,6 +89,31 @@ inline tutti::ProgressiveResizing make_progressive_resizing(const Json& args) {
   a.done();
   return options;
 }
+
+/// ProgressiveResizing that hands resize_batch a factor, as the reference does: a side may come out
+/// one short, and a full width that is no multiple of size_increment is rounded too.
+struct FactorResizing final {
+  static constexpr std::string_view name = tutti::ProgressiveResizing::name;
+  tutti::ProgressiveResizing policy{};
+  tutti::Rng rng{};
+
+  void validate() const { policy.validate(); }
+  void apply(tutti::AfterDataloader /*event*/, tutti::State& state) {
+    at::Tensor& x = tutti::detail::inputs_of(state.batch, policy.input_key);
+    const double elapsed = tutti::detail::elapsed(state, policy.whole_units, name);
+    const auto width = static_cast<double>(x.size(3));
+    const auto increment = static_cast<double>(policy.size_increment);
+    const double scaled = std::nearbyint(width * policy.scale_at(elapsed) / increment) * increment;
+    at::Tensor none;
+    at::Tensor& target =
+        policy.resize_targets ? tutti::detail::targets_of(state.batch, policy.target_key) : none;
+    auto [input, resized] = tutti::functional::resize_batch(
+        x, target, scaled / width, rng,
+        {.mode = policy.mode, .resize_targets = policy.resize_targets});
+    x = std::move(input);
+    target = std::move(resized);
+  }
+};
 
 /// Counts time in whole units of max_duration, passes whole batches and lets running statistics
 /// learn from choosing, as the reference does.

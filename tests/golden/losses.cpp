@@ -60,7 +60,8 @@ void binary_cross_entropy(const Case& c, Verdict& verdict) {
   options.weight = in_or_none(c, "weight");
   options.pos_weight = in_or_none(c, "pos_weight");
   options.reduction = reduction_of(a, options.reduction);
-  options.scale_by_batch_size = a.flag("scale_by_batch_size", options.scale_by_batch_size);
+  const bool given = c.params["args"].find("scale_by_batch_size") != nullptr;
+  options.scale_by_batch_size = a.flag("scale_by_batch_size", !given);  // null is false
   a.done();
   check_loss(c, verdict, [&](const at::Tensor& x) {
     return tutti::functional::binary_cross_entropy_with_logits(x, c.in("y"), options);

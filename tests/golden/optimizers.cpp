@@ -47,7 +47,6 @@ void check_state(const Case& c, Verdict& verdict, const Optimizer& optimizer,
 template <class Hyper>
 void check_steps(const Case& c, Verdict& verdict, const Hyper& hyper) {
   std::vector<at::Tensor> parameters = numbered(c, "p");
-  const std::vector<at::Tensor> gradients = numbered(c, "g");  // [steps, ...] each
   for (auto& parameter : parameters) {
     parameter.requires_grad_();
   }
@@ -56,7 +55,9 @@ void check_steps(const Case& c, Verdict& verdict, const Hyper& hyper) {
   for (std::size_t step = 0; step < factors.size(); ++step) {
     optimizer->param_groups()[0].options().set_lr(hyper.lr * factors[step].number());
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      parameters[i].mutable_grad() = gradients[i][static_cast<std::int64_t>(step)];
+      if (const std::string key = "g" + std::to_string(i); c.has_in(key)) {  // [steps, ...]
+        parameters[i].mutable_grad() = c.in(key)[static_cast<std::int64_t>(step)];
+      }
     }
     optimizer->step();
     for (std::size_t i = 0; i < parameters.size(); ++i) {

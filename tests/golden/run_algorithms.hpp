@@ -29,8 +29,8 @@ inline tutti::SWA make_swa(const Json& args) {
   options.update_interval = time_of(a, "update_interval", options.update_interval);
   options.schedule_swa_lr = a.flag("schedule_swa_lr", options.schedule_swa_lr);
   options.anneal_steps = a.integer("anneal_steps", options.anneal_steps);
-  const std::string strategy = a.text("anneal_strategy", "linear");
-  if (!strategy.starts_with("cos") && !strategy.starts_with("lin")) {
+  const std::string strategy = lower_case(a.text("anneal_strategy", "linear"));
+  if (strategy != "cos" && strategy != "cosine" && strategy != "lin" && strategy != "linear") {
     throw std::invalid_argument("SWA: no annealing is called " + strategy);
   }
   options.anneal_strategy =
@@ -97,6 +97,7 @@ inline tutti::GyroDropout make_gyro_dropout(const Json& args) {
   options.p = a.number("p", options.p);
   options.sigma = a.integer("sigma", options.sigma);
   options.tau = a.integer("tau", options.tau);
+  options.if_none = tutti::surgery::IfNone::ignore;
   a.done();
   return options;
 }

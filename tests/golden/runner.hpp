@@ -113,6 +113,22 @@ inline constexpr Difference short_warmup{
     "Warm-ups with fewer batches than steps take several steps a batch"};
 inline constexpr Difference warmup_units{"algorithms/stochastic_depth.md",
                                          "The warm-up may be any time, batches too"};
+inline constexpr Difference whole_batches{
+    "algorithms/ghost_batchnorm.md",
+    "Evaluation ignores `ghost_batch_size`; the reference throws there for a short last batch"};
+inline constexpr Difference kept_parts{
+    "algorithms/colout.md",
+    "Parts are rounded down after allowing for what doubles cannot express"};
+inline constexpr Difference ignored_positions{
+    "algorithms/label_smoothing.md",
+    "Positions that are ignored (negative indices, dense rows without any class) stay empty"};
+inline constexpr Difference kept_examples{
+    "algorithms/selective_backprop.md",
+    "`keep` of a batch is rounded down after allowing for what doubles cannot express"};
+inline constexpr Difference weak_factors{
+    "algorithms/randaugment.md",
+    "At severities below 1 color, contrast, brightness and sharpness stay on both sides of 1"};
+inline constexpr Difference severity_zero{"algorithms/augmix.md", "Severity 0 changes nothing"};
 inline constexpr Difference smoothing_alone{
     "algorithms/ema.md", "`smoothing` alone suffices and takes the place of the default half life"};
 inline constexpr Difference ema_default{"algorithms/ema.md",

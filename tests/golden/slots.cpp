@@ -80,7 +80,7 @@ std::shared_ptr<AnyAlgorithm> make_algorithm(const std::string& name, const Json
     return drawing(make_colout(args), tape);
   }
   if (name == "ProgressiveResizing") {
-    return drawing(make_progressive_resizing(args), tape);
+    return drawing(FactorResizing{.policy = make_progressive_resizing(args)}, tape);
   }
   if (name == "SelectiveBackprop") {
     return drawing(make_selective_backprop(args), tape);
