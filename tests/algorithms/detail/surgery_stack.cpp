@@ -133,8 +133,9 @@ TEST_CASE("every surgery that finds plain members alone says what to declare", "
   check_plain_members(
       [](torch::nn::Module& net) { functional::apply_blurpool(net, {.if_none = error}); },
       "BlurPool", {"conv", "pool"}, "MaxPool2d");
-  check_plain_members([](torch::nn::Module& net) { functional::apply_squeeze_excite(net); },
-                      "SqueezeExcite", {"conv"}, "Conv2d");
+  check_plain_members(
+      [](torch::nn::Module& net) { functional::apply_squeeze_excite(net, {.min_channels = 64}); },
+      "SqueezeExcite", {"conv"}, "Conv2d");
   check_plain_members([](torch::nn::Module& net) { functional::apply_ghost_batchnorm(net); },
                       "GhostBatchNorm", {"batch_norm"}, "BatchNorm2d");
   check_plain_members(
