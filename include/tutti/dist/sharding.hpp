@@ -45,7 +45,8 @@ struct ShardingOptions {
   /// has keep their own type.
   std::optional<at::ScalarType> param_dtype = std::nullopt;
 
-  /// The type in which gradients are averaged; none: that in which parameters compute.
+  /// The type in which gradients are averaged, and added up over passes that are not averaged one
+  /// by one; none: that in which parameters compute.
   std::optional<at::ScalarType> reduce_dtype = std::nullopt;
 
   /// Gradients are averaged after the last backward pass and not while they are computed, so that
