@@ -43,7 +43,11 @@ StreamingOrderOptions options_of(const Json& json) {
       replication != nullptr && !replication->is_null()) {
     out.replication = replication->integer();
   }
-  for (const auto& [name, value] : json["args"].object()) {
+  const Json* args = json.find("args");
+  if (args == nullptr) {
+    return out;
+  }
+  for (const auto& [name, value] : args->object()) {
     if (name == "shuffle") {
       out.shuffle = value.boolean();
     } else if (name == "shuffle_algo") {
@@ -54,6 +58,8 @@ StreamingOrderOptions options_of(const Json& json) {
       out.shuffle_block_size = value.integer();
     } else if (name == "num_canonical_nodes") {
       out.num_canonical_nodes = value.integer();
+    } else if (name == "partition_algo") {
+      out.partition_algo = value.string();
     } else if (name == "epoch_size") {
       out.epoch_size = value.integer();
     } else if (name == "sampling_method") {
