@@ -126,11 +126,19 @@ inline tutti::ALiBi make_alibi(const Json& args) {
   return options;
 }
 
+inline tutti::nn::Activation activation_of(const std::string& name) {
+  const auto found = tutti::nn::activation_named(name);
+  if (!found) {
+    throw Skipped("needs the activation " + name);
+  }
+  return *found;
+}
+
 inline tutti::GatedLinearUnits make_gated_linear_units(const Json& args) {
   const Arguments a(args, "GatedLinearUnits");
   tutti::GatedLinearUnits options;
   if (a.has("act_fn")) {
-    options.act_fn = tutti::nn::activation_named(a.text("act_fn", "")).value();
+    options.act_fn = activation_of(a.text("act_fn", ""));
   }
   options.gated_layer_bias = a.flag("gated_layer_bias", options.gated_layer_bias);
   options.non_gated_layer_bias = a.flag("non_gated_layer_bias", options.non_gated_layer_bias);

@@ -3,6 +3,7 @@
 #include <tutti/models/bert.hpp>
 #include <tutti/models/gpt2.hpp>
 
+#include "golden/run_algorithms.hpp"
 #include "golden/runner.hpp"
 #include "models/language.hpp"
 #include "models/vision.hpp"
@@ -88,7 +89,7 @@ void apply_gated_linear_units(const Case& c, Verdict& verdict) {
   a.done();
   tutti::Maybe<tutti::nn::Activation> activation;
   if (!act.empty()) {
-    activation = tutti::nn::activation_named(act).value();
+    activation = activation_of(act);
   }
   functional::apply_gated_linear_units(*model, {}, activation, gated_bias, non_gated_bias);
   std::vector<std::string> expected;
