@@ -55,6 +55,28 @@ TEST_CASE("in evaluation the layer is the plain one, whatever the batch", "[nn]"
   CHECK_THROWS_WITH(ghost.forward(x), ContainsSubstring("smaller than ghost_batch_size 8"));
 }
 
+TEST_CASE("without running statistics parts are normalised in evaluation too", "[nn]") {
+  torch::manual_seed(2);
+  const auto options = torch::nn::BatchNorm2dOptions(3).track_running_stats(false);
+  torch::nn::BatchNorm2dImpl plain(options);
+  GhostBatchNorm2d ghost(plain, 4);
+  ghost.eval();
+  plain.eval();
+  for (const std::int64_t n : {12, 36, 35}) {  // 3 parts; 9 in one call; 9, the last one short
+    INFO(n << " examples");
+    const at::Tensor x = torch::randn({n, 3, 2, 2});
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor& part : x.split(4)) {
+      parts.push_back(plain.forward(part));
+    }
+    CHECK(ghost.forward(x).allclose(torch::cat(parts), 1e-4, 1e-5));
+  }
+  const at::Tensor few = torch::randn({2, 3, 2, 2});
+  CHECK(ghost.forward(few).equal(plain.forward(few)));
+  const at::Tensor none = torch::randn({0, 3, 2, 2});
+  CHECK(ghost.forward(none).sizes() == none.sizes());
+}
+
 TEST_CASE("a layer that is frozen alone, in eval mode in a model that trains, stays as it is",
           "[nn]") {
   torch::manual_seed(2);

@@ -38,7 +38,8 @@ class GhostBatchNorm : public Substitute {
 };
 
 /// The batch normalisation `Layer`, which in training normalises parts of a batch on their own; in
-/// evaluation, also of `batchnorm` alone, it is the plain layer, whatever the batch.
+/// evaluation, also of `batchnorm` alone, it is the plain layer, whatever the batch. One without
+/// running statistics normalises parts in evaluation too.
 ///
 /// The layer is the child `batchnorm`, over the tensors of the old one. Each part moves the running
 /// statistics, with the momentum divided by the number of parts.
@@ -55,15 +56,17 @@ class GhostBatchNormImpl : public GhostBatchNorm {
   /// In training: throws c10::Error (ValueError) when N is below ghost_batch_size, or a part would
   /// have one number per channel.
   at::Tensor forward(const at::Tensor& x) {
-    if (!this->is_training() || !batchnorm->is_training()) {
+    const bool training = this->is_training() && batchnorm->is_training();
+    if (!training && batchnorm->running_mean.defined()) {
       return batchnorm(x);
     }
     const std::int64_t n = x.size(0);
-    TUTTI_CHECK_VALUE(n >= ghost_, "GhostBatchNorm: a batch of ", n, " examples is smaller than ",
-                      "ghost_batch_size ", ghost_, "; lower that, or leave out the incomplete ",
+    TUTTI_CHECK_VALUE(!training || n >= ghost_, "GhostBatchNorm: a batch of ", n,
+                      " examples is smaller than ", "ghost_batch_size ", ghost_,
+                      "; lower that, or leave out the incomplete ",
                       "last batch of an epoch (drop_last) and check the microbatch size");
     const std::int64_t count = parts(n, ghost_);
-    if (count == 1) {
+    if (count <= 1) {
       return batchnorm(x);
     }
     const std::int64_t size = parts(n, count);
