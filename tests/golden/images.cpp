@@ -28,17 +28,12 @@ void cutout_batch(const Case& c, Verdict& verdict) {
   verdict.tensor("x", x.is_floating_point() ? got.copysign(x) : got);
 }
 
-void leave_out_all(const Case& c, Verdict& verdict, const Difference& difference) {
-  verdict.differs(difference);
-  for (const std::string& key : c.out_keys()) {
-    verdict.leave_out(key);
-  }
+// How many of `size` are kept, and whether the reference's doubles make that of it.
+std::int64_t kept_of(double part, std::int64_t size) {
+  return static_cast<std::int64_t>(part * static_cast<double>(size) + 1e-9);
 }
-
-// How many of `size` are kept is what the reference's doubles make of it.
 bool rounds_as_reference(double part, std::int64_t size) {
-  const double kept = part * static_cast<double>(size);
-  return std::floor(kept) == std::floor(kept + 1e-9);
+  return kept_of(part, size) == static_cast<std::int64_t>(part * static_cast<double>(size));
 }
 
 void colout_batch(const Case& c, Verdict& verdict) {
@@ -48,7 +43,12 @@ void colout_batch(const Case& c, Verdict& verdict) {
   const at::Tensor x = c.in("x");
   if (!rounds_as_reference(1 - policy.p_row, x.size(-2)) ||
       !rounds_as_reference(1 - policy.p_col, x.size(-1))) {
-    leave_out_all(c, verdict, stated::kept_parts);
+    tutti::Rng any(1);
+    const at::Tensor got = functional::colout_batch(x, any, options);
+    verdict.check(got.size(-2) == kept_of(1 - policy.p_row, x.size(-2)) &&
+                      got.size(-1) == kept_of(1 - policy.p_col, x.size(-1)),
+                  "another number of rows or columns than is stated");
+    verdict.leave_out_all(stated::kept_parts);
     return;
   }
   tutti::Rng rng = replay(c);
@@ -83,8 +83,6 @@ void resize_batch(const Case& c, Verdict& verdict) {
   verdict.tensor("y", got.target);
 }
 
-// The reference hands the resizing a factor, with which a side may come out one short; tutti's
-// policy hands it sides. The reference rounds the width of full images too, which tutti leaves.
 void progressive_resizing(const Case& c, Verdict& verdict) {
   Json::Object arguments = c.params.object();
   const Json size = c.params["hw"];
@@ -96,13 +94,7 @@ void progressive_resizing(const Case& c, Verdict& verdict) {
   tutti::Rng rng;
   const at::Tensor x = at::zeros({1, 1, size[0].integer(), size[1].integer()});
   for (std::int64_t i = 0; i < elapsed.numel(); ++i) {
-    const auto now = elapsed[i].item<double>();
-    const auto steps = static_cast<double>(x.size(3)) / static_cast<double>(policy.size_increment);
-    const std::int64_t width =
-        policy.scale_at(now) < 1
-            ? policy.width_at(now, x.size(3))
-            : static_cast<std::int64_t>(std::nearbyint(steps)) * policy.size_increment;
-    const double factor = static_cast<double>(width) / static_cast<double>(x.size(3));
+    const double factor = reference_factor(policy, elapsed[i].item<double>(), x.size(3));
     const at::Tensor y = functional::resize_batch(x, {}, factor, rng).input;
     sizes[i][0] = y.size(2);
     sizes[i][1] = y.size(3);
@@ -116,11 +108,6 @@ void select_using_loss(const Case& c, Verdict& verdict) {
   const double keep = a.number("keep", 0.5);
   const double scale = a.number("scale_factor", 1);
   a.done();
-  if (!rounds_as_reference(keep, c.in("x").size(0)) ||
-      keep * static_cast<double>(c.in("x").size(0)) < 1) {
-    leave_out_all(c, verdict, stated::kept_examples);
-    return;
-  }
   at::Tensor losses;
   const auto model = [&](const at::Tensor& x) {
     const at::Tensor pooled = x.dim() == 4 ? at::adaptive_avg_pool2d(x, {2, 2}) : x;
@@ -129,9 +116,17 @@ void select_using_loss(const Case& c, Verdict& verdict) {
   const auto loss = [&](const at::Tensor& out, const at::Tensor& y) {
     return losses = functional::soft_cross_entropy(out, y, {}, -100, tutti::Reduction::none);
   };
-  tutti::Rng rng = replay(c);
+  const std::int64_t n = c.in("x").size(0);
+  const bool alike = rounds_as_reference(keep, n) && kept_of(keep, n) >= 1;
+  tutti::Rng rng = alike ? replay(c) : tutti::Rng(1);
   const auto got =
       functional::select_using_loss(c.in("x"), c.in("y"), model, loss, rng, keep, scale);
+  if (!alike) {
+    verdict.check(got.indices.numel() == std::max<std::int64_t>(kept_of(keep, n), 1),
+                  "another number of examples than is stated");
+    verdict.leave_out_all(stated::kept_examples);
+    return;
+  }
   verdict.check(losses.allclose(c.in("losses"), 1e-5, 1e-6), "the losses differ");
   verdict.tensor("x", got.input);
   verdict.tensor("y", got.target);
@@ -166,46 +161,55 @@ void augmentation(const Case& c, Verdict& verdict) {
   a.done();
   const bool both_sides = c.function == "aug_color" || c.function == "aug_contrast" ||
                           c.function == "aug_brightness" || c.function == "aug_sharpness";
-  if (both_sides && level < 1) {
-    leave_out_all(c, verdict, stated::weak_factors);
-    return;
-  }
   int number = 0;
   while (c.function != "aug_" + std::string(to_string(tutti::data::Augmentation(number)))) {
     ++number;
   }
+  const bool alike = !both_sides || level >= 1;
+  tutti::Rng rng = alike ? replay(c) : tutti::Rng(1);
+  const at::Tensor got =
+      tutti::data::augment(image(c), tutti::data::Augmentation(number), level, rng);
+  if (alike) {
+    compare_image(verdict, got);
+  } else {
+    verdict.check(got.sizes() == image(c).sizes(), "another size");
+    verdict.leave_out_all(stated::weak_factors);
+  }
+}
+
+// What becomes of an image; of severity 0 nothing is to become of it.
+template <class Change>
+void change_image(const Case& c, Verdict& verdict, double severity, const Change& change) {
   tutti::Rng rng = replay(c);
-  compare_image(verdict,
-                tutti::data::augment(image(c), tutti::data::Augmentation(number), level, rng));
+  if (severity == 0) {
+    rng = tutti::Rng(1);
+    verdict.check(change(image(c), rng).equal(image(c)), "severity 0 changes the image");
+    verdict.leave_out_all(stated::severity_zero);
+    return;
+  }
+  compare_image(verdict, change(image(c), rng));
 }
 
 void augmix_image(const Case& c, Verdict& verdict) {
   const tutti::AugMix policy = make_augmix(c.params);
-  if (policy.severity == 0) {
-    leave_out_all(c, verdict, stated::severity_zero);
-    return;
-  }
-  tutti::Rng rng = replay(c);
-  compare_image(verdict, functional::augmix_image(image(c), rng,
-                                                  {.severity = policy.severity,
-                                                   .depth = policy.depth,
-                                                   .width = policy.width,
-                                                   .alpha = policy.alpha,
-                                                   .augmentation_set = policy.augmentation_set}));
+  change_image(c, verdict, policy.severity, [&](const at::Tensor& x, tutti::Rng& rng) {
+    return functional::augmix_image(x, rng,
+                                    {.severity = policy.severity,
+                                     .depth = policy.depth,
+                                     .width = policy.width,
+                                     .alpha = policy.alpha,
+                                     .augmentation_set = policy.augmentation_set});
+  });
 }
 
 void randaugment_image(const Case& c, Verdict& verdict) {
   const tutti::RandAugment policy = make_randaugment(c.params);
-  if (policy.severity == 0) {
-    leave_out_all(c, verdict, stated::severity_zero);
-    return;
-  }
-  tutti::Rng rng = replay(c);
-  compare_image(verdict,
-                functional::randaugment_image(image(c), rng,
-                                              {.severity = policy.severity,
-                                               .depth = policy.depth,
-                                               .augmentation_set = policy.augmentation_set}));
+  change_image(c, verdict, policy.severity, [&](const at::Tensor& x, tutti::Rng& rng) {
+    return functional::randaugment_image(x, rng,
+                                         {.severity = policy.severity,
+                                          .depth = policy.depth,
+                                          .augmentation_set = policy.augmentation_set});
+  });
 }
 
 }  // namespace

@@ -90,8 +90,16 @@ inline tutti::ProgressiveResizing make_progressive_resizing(const Json& args) {
   return options;
 }
 
-/// ProgressiveResizing that hands resize_batch a factor, as the reference does: a side may come out
-/// one short, and a full width that is no multiple of size_increment is rounded too.
+/// What the reference hands to resize_batch, where tutti hands on sides: with a factor a side may
+/// come out one short, and a full width that is no multiple of size_increment is rounded too.
+inline double reference_factor(const tutti::ProgressiveResizing& policy, double elapsed,
+                               std::int64_t width) {
+  const auto increment = static_cast<double>(policy.size_increment);
+  const auto full = static_cast<double>(width);
+  return std::nearbyint(full * policy.scale_at(elapsed) / increment) * increment / full;
+}
+
+/// ProgressiveResizing that does so.
 struct FactorResizing final {
   static constexpr std::string_view name = tutti::ProgressiveResizing::name;
   tutti::ProgressiveResizing policy{};
@@ -101,15 +109,12 @@ struct FactorResizing final {
   void apply(tutti::AfterDataloader /*event*/, tutti::State& state) {
     at::Tensor& x = tutti::detail::inputs_of(state.batch, policy.input_key);
     const double elapsed = tutti::detail::elapsed(state, policy.whole_units, name);
-    const auto width = static_cast<double>(x.size(3));
-    const auto increment = static_cast<double>(policy.size_increment);
-    const double scaled = std::nearbyint(width * policy.scale_at(elapsed) / increment) * increment;
+    const double factor = reference_factor(policy, elapsed, x.size(3));
     at::Tensor none;
     at::Tensor& target =
         policy.resize_targets ? tutti::detail::targets_of(state.batch, policy.target_key) : none;
     auto [input, resized] = tutti::functional::resize_batch(
-        x, target, scaled / width, rng,
-        {.mode = policy.mode, .resize_targets = policy.resize_targets});
+        x, target, factor, rng, {.mode = policy.mode, .resize_targets = policy.resize_targets});
     x = std::move(input);
     target = std::move(resized);
   }
