@@ -379,7 +379,7 @@ TEST_CASE("a Llama refuses what it cannot compute, by name and value", "[models]
                       ContainsSubstring(name) && ContainsSubstring(value));
   };
   refused(R"("pretraining_tp": 2)", "pretraining_tp", "2");
-  refused(R"("hidden_act": "quick_gelu")", "hidden_act", "quick_gelu");
+  refused(R"("hidden_act": "prelu")", "hidden_act", "prelu");
   refused(R"("rope_scaling": {"type": "mrope", "factor": 2.0})", "type", "mrope");
   refused(R"("rope_scaling": {"rope_type": "default", "mrope_section": [1, 2]})", "mrope_section",
           "[1");

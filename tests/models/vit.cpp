@@ -430,8 +430,8 @@ TEST_CASE("activations and dropouts are those that the options say", "[models][v
   auto options = vision::tiny();
   VisionTransformer plain(options);
   draw_weights(plain);
-  for (const nn::Activation act :
-       {nn::Activation::gelu_new, nn::Activation::relu, nn::Activation::silu}) {
+  for (const nn::Activation act : {nn::Activation::gelu_new, nn::Activation::relu,
+                                   nn::Activation::silu, nn::Activation::quick_gelu}) {
     options.hidden_act = act;
     VisionTransformer net(options);
     const torch::NoGradGuard no_grad;

@@ -85,8 +85,7 @@ TUTTI_INLINE nn::Activation vision_activation(const PretrainedConfig& config,
                                               std::string_view otherwise) {
   const auto known = nn::activation_named(config.text("hidden_act", otherwise));
   if (!known) {
-    config.refuse("hidden_act",
-                  "\"gelu\", \"gelu_new\", \"gelu_pytorch_tanh\", \"relu\" or \"silu\"");
+    config.refuse("hidden_act", "one of " + nn::activation_names());
   }
   return *known;
 }

@@ -31,6 +31,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/functional.h>
 
 /// Vision transformers: images cut into patches, which a transformer reads as a sequence.
 ///
@@ -88,6 +89,8 @@ inline nn::LayerNorm vit_norm(const VisionTransformerOptions& options) {
 
 inline torch::nn::AnyModule activation_module(nn::Activation activation) {
   switch (activation) {
+    case nn::Activation::gelu:
+      return torch::nn::AnyModule(torch::nn::GELU());
     case nn::Activation::gelu_new:
       return torch::nn::AnyModule(torch::nn::GELU(torch::nn::GELUOptions().approximate("tanh")));
     case nn::Activation::relu:
@@ -95,7 +98,8 @@ inline torch::nn::AnyModule activation_module(nn::Activation activation) {
     case nn::Activation::silu:
       return torch::nn::AnyModule(torch::nn::SiLU());
     default:
-      return torch::nn::AnyModule(torch::nn::GELU());
+      return torch::nn::AnyModule(torch::nn::Functional(
+          [activation](const at::Tensor& x) { return nn::activate(activation, x); }));
   }
 }
 

@@ -155,7 +155,7 @@ inline nn::Activation activation_of(const PretrainedConfig& config, std::string_
                                     std::string_view otherwise) {
   const auto found = nn::activation_named(config.text(key, otherwise));
   if (!found) {
-    config.refuse(key, "\"gelu\", \"gelu_new\", \"relu\" or \"silu\"");
+    config.refuse(key, "one of " + nn::activation_names());
   }
   return *found;
 }
