@@ -63,6 +63,7 @@ foreach(header IN LISTS headers)
       if(NOT target_level LESS level_of_${place} AND NOT target_level EQUAL 0)
         fault("${name} includes ${target}, which is not on a lower level; move what both need down")
       elseif(target MATCHES "/detail/" AND NOT target_place STREQUAL "core" AND
+             NOT place STREQUAL "separate" AND # which compiles all of them
              NOT (place STREQUAL "views" AND target_place STREQUAL "data") AND # pipelines are made of what loaders are made of
              NOT (place STREQUAL "sweep" AND target_place STREQUAL "dist")) # and trials are started as ranks are
         fault("${name} includes ${target}, which is private to ${target_place}/")

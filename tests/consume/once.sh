@@ -58,7 +58,7 @@ for word in "$@"; do
 done
 
 case $source in
-  */tutti_separate.cpp) ;;
+  */tutti_separate_[12].cpp) kept=$kept/$(basename "$source" .cpp) ;;
   *) exec "$@" ;;
 esac
 if [ "$what" = keep ]; then
