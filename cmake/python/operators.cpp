@@ -352,7 +352,7 @@ Tensor rms_norm(const Tensor& x, const MaybeTensor& weight, double eps) {
 Tensor gated_linear_unit(const Tensor& gate, const Tensor& up, std::string_view activation) {
   const auto known = nn::activation_named(activation);
   TUTTI_CHECK_VALUE(known, "gated_linear_unit: activation is \"", activation,
-                    "\", expected \"gelu\", \"gelu_new\", \"relu\" or \"silu\"");
+                    "\", expected one of ", nn::activation_names());
   return nn::activate(*known, gate).mul(up);
 }
 

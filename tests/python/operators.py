@@ -289,7 +289,7 @@ def check_refusals():
         (lambda: ops.compute_ema_([x], [x[0]]), ValueError, "average 0 is [4, 3, 8, 8] and its weight [3, 8, 8]"),
         (lambda: ops.update_mean_([x], [x], -1), ValueError, "count is -1, expected 0 or more"),
         (lambda: ops.shorten_sequences(["a", "b"], [x], 0.5), ValueError, "2 names and 1 tensors"),
-        (lambda: ops.gated_linear_unit(x, x, "tanh"), ValueError, 'activation is "tanh"'),
+        (lambda: ops.gated_linear_unit(x, x, "xielu"), ValueError, 'activation is "xielu", expected one of "gelu", "gelu_new"'),
         (lambda: tutti.read_weights("/nowhere"), RuntimeError, "there is no '/nowhere'"),
     ]
     for call, kind, words in cases:
