@@ -477,10 +477,10 @@ TEST_CASE("rank body: large parameters", "[.rank]") {
       }
     }
     // Where b does not run, its gradients are waited for at the end, and a's with them.
-    pass(*sharding, [&] {
+    pass(*sharding, [&, both = overlaps] {
       const double scale = group->rank() + 1.0;
       const at::Tensor of_a = model.a->forward(scale, group->rank() == 1);
-      return overlaps ? of_a + model.b->forward(scale) : of_a;
+      return both ? of_a + model.b->forward(scale) : of_a;
     });
     CHECK(model.a->there);
     CHECK((model.a->two.storage().nbytes() > 0) == (stage != ShardStage::parameters));
