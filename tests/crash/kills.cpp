@@ -1,8 +1,14 @@
 #include <tutti/trainer.hpp>
 
+#include <unistd.h>
+
 #include <csignal>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "crash/file_calls.hpp"
 #include "crash/runs.hpp"
@@ -54,16 +60,41 @@ Kills chain(const std::string& folder, const std::string& result, bool backgroun
   return kills;
 }
 
+// After an epoch's last save and before what follows it.
+struct KilledAtEnd final {
+  std::int64_t batch = 0;
+  void apply(EpochEnd, const State& state) const {
+    if (state.timestamp.batch == batch) {
+      ::raise(SIGKILL);
+    }
+  }
+};
+
+// Says in a file that the first checkpoint is written, and waits.
+struct WaitsToBeKilled final {
+  std::string told;
+  void apply(BeforeForward, const State& state) const {
+    if (state.timestamp.batch == 1) {
+      write_bytes(told, "");
+      ::pause();
+    }
+  }
+};
+
+at::Tensor weights_of_whole_run(const TemporaryFolder& folder, TrainerOptions options) {
+  options.save_folder.clear();
+  options.autoresume = false;
+  REQUIRE(crash::went_well(
+      crash::wait_for(crash::start([&] { crash::train(options, folder / "whole"); }))));
+  return crash::weights(folder / "whole");
+}
+
 }  // namespace
 
 TEST_CASE("a run killed at fifty random moments ends with the weights of one that was not",
           "[crash][kills]") {
   const TemporaryFolder folder;
-  TrainerOptions plain = crash::options("", "30ba");
-  plain.autoresume = false;
-  REQUIRE(crash::went_well(
-      crash::wait_for(crash::start([&] { crash::train(plain, folder / "whole"); }))));
-  const at::Tensor whole = crash::weights(folder / "whole");
+  const at::Tensor whole = weights_of_whole_run(folder, crash::options("", "30ba"));
   const unsigned seed = std::random_device{}();
   std::mt19937 random(seed);
   Kills all;
@@ -78,6 +109,57 @@ TEST_CASE("a run killed at fifty random moments ends with the weights of one tha
   }
   std::printf("kills: %d by the clock, %d at a random file operation, in %d runs\n", all.by_clock,
               all.in_save, chains);
+}
+
+TEST_CASE("a run killed between its last save and its end saves that state once",
+          "[crash][kills]") {
+  const TemporaryFolder folder;
+  TrainerOptions options = crash::options(folder / "run", "2ep");  // of seven batches each
+  options.save_interval = "7ba";
+  const at::Tensor whole = weights_of_whole_run(folder, options);
+  const auto run = [&](std::int64_t killed_at) {
+    return crash::wait_for(
+        crash::start([&] { crash::train(options, folder / "weights", KilledAtEnd{killed_at}); }));
+  };
+  const int status = run(14);
+  REQUIRE(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGKILL);
+  CHECK_FALSE(fs::exists(folder / "weights"));
+  REQUIRE(crash::went_well(run(-1)));
+  CHECK(sorted_names(folder / "run") == std::vector<std::string>{"ep0-ba7", "ep1-ba14", "latest"});
+  CHECK(at::equal(crash::weights(folder / "weights"), whole));
+}
+
+TEST_CASE("of two trainers with one folder the second is refused, until the first is dead",
+          "[crash][kills]") {
+  const TemporaryFolder folder;
+  const TrainerOptions options = crash::options(folder / "run", "14ba");
+  const at::Tensor whole = weights_of_whole_run(folder, options);
+  const std::string told = folder / "told";
+  const pid_t first =
+      crash::start([&] { crash::train(options, folder / "never", WaitsToBeKilled{told}); });
+  while (!fs::exists(told)) {
+    ::usleep(1000);
+  }
+  const auto second = [&] {
+    return crash::wait_for(crash::start([&] {
+      try {
+        crash::train(options, folder / "weights");
+      } catch (const std::exception& error) {
+        write_bytes(folder / "refusal", error.what());
+        throw;
+      }
+    }));
+  };
+  const auto before = sorted_names(folder / "run");
+  CHECK_FALSE(crash::went_well(second()));
+  CHECK_THAT(read_bytes(folder / "refusal"),
+             Catch::Matchers::ContainsSubstring("process " + std::to_string(first) + " on host"));
+  CHECK(sorted_names(folder / "run") == before);
+  ::kill(first, SIGKILL);
+  crash::wait_for(first);
+  REQUIRE(crash::went_well(second()));
+  CHECK(at::equal(crash::weights(folder / "weights"), whole));
 }
 
 }  // namespace UNITY_BUILD_UNIQUE_ID
