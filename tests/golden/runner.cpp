@@ -77,7 +77,8 @@ namespace {
 // Letters and digits alone, in lower case.
 std::string plain(std::string_view text) {
   std::string out;
-  for (const unsigned char c : text) {
+  for (const char letter : text) {
+    const auto c = static_cast<unsigned char>(letter);
     if (std::isalnum(c) != 0) {
       out += static_cast<char>(std::tolower(c));
     }

@@ -25,7 +25,8 @@ std::string trimmed(const std::string& text) {
 bool is_wall_clock(const std::string& text) {
   std::string units = "hms";
   bool digits = false;
-  for (const unsigned char c : text) {
+  for (const char letter : text) {
+    const auto c = static_cast<unsigned char>(letter);
     if (std::isdigit(c) != 0) {
       digits = true;
     } else if (const auto at = units.find(static_cast<char>(std::tolower(c)));
