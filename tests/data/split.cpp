@@ -73,7 +73,7 @@ TEST_CASE("every number is in one part", "[data][split][law]") {
 }
 
 TEST_CASE("a split by labels keeps every class's share", "[data][split][law]") {
-  for (const std::uint64_t seed : {1, 2, 3}) {
+  for (const std::uint64_t seed : {1U, 2U, 3U}) {
     Numbers labels;
     for (std::int64_t label = 0; label < 9; ++label) {
       labels.insert(labels.end(), static_cast<std::size_t>(1 + label * 7), -label);
