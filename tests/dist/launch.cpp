@@ -198,6 +198,48 @@ TEST_CASE("a signal goes on to all ranks, which may take their time", "[dist][la
   CHECK(fs::exists(folder / "saved-1"));
 }
 
+TEST_CASE("a hangup goes on to all ranks as SIGTERM, by which they save", "[dist][launch]") {
+  const TemporaryFolder folder;
+  const std::string ready = (folder / "ready").string();
+  LaunchOptions options = shell(2,
+                                "trap 'sleep 1; echo saved > " + (folder / "saved").string() +
+                                    "-$RANK; exit 143' TERM; if [ $RANK = 1 ]; then until [ -e " +
+                                    ready + "-0 ]; do sleep 0.05; done; fi; touch " + ready +
+                                    "-$RANK; while :; do sleep 0.1; done",
+                                folder);
+  struct sigaction before{};
+  struct sigaction harmless{};  // behind the end of launch()
+  harmless.sa_handler = [](int) {};
+  ::sigaction(SIGHUP, &harmless, &before);
+  std::thread sender = signal_when(ready + "-1", SIGHUP, 2);  // of a shell and the kernel, perhaps
+  const int status = launch(options);
+  sender.join();
+  ::sigaction(SIGHUP, &before, nullptr);
+  CHECK(status == 143);
+  CHECK(fs::exists(folder / "saved-0"));
+  CHECK(fs::exists(folder / "saved-1"));
+}
+
+TEST_CASE("a hangup that is ignored, as under nohup, stays ignored", "[dist][launch]") {
+  const TemporaryFolder folder;
+  const std::string ready = (folder / "ready").string();
+  LaunchOptions options = shell(
+      1, "touch " + ready + "; sleep 0.5; exit $((5 - 5 * TORCHELASTIC_RESTART_COUNT))", folder);
+  options.max_restarts = 1;  // there is none for a launcher that was told to end
+  options.restart_delay = 0ms;
+  options.min_uptime = 0ms;
+  Said said(folder / "said");
+  struct sigaction before{};
+  struct sigaction ignored{};
+  ignored.sa_handler = SIG_IGN;
+  ::sigaction(SIGHUP, &ignored, &before);
+  std::thread sender = signal_when(ready, SIGHUP);
+  const int status = launch(options);
+  sender.join();
+  ::sigaction(SIGHUP, &before, nullptr);
+  CHECK(status == 0);
+}
+
 TEST_CASE("a rank that hangs after a signal is killed when another fails", "[dist][launch]") {
   const TemporaryFolder folder;
   const std::string ready = (folder / "ready").string();

@@ -71,12 +71,17 @@ class Watch {
         health_(options_.health, page),
         mark_(std::move(mark)) {}
 
-  /// Those that are taken here.
+  /// Those that are taken here; not a SIGHUP that is ignored, as under nohup.
   static sigset_t signals() {
     sigset_t all;
     sigemptyset(&all);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
+    for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) {
       sigaddset(&all, signal);
+    }
+    struct sigaction hangup{};
+    ::sigaction(SIGHUP, nullptr, &hangup);
+    if (hangup.sa_handler != SIG_IGN) {
+      sigaddset(&all, SIGHUP);
     }
     return all;
   }
@@ -101,7 +106,8 @@ class Watch {
 
   void kill_all();
 
-  // The first time as it is, and then it takes as long as it takes: a checkpoint may be written.
+  // The first one goes to the ranks, SIGHUP as SIGTERM, by which programs save; then it takes as
+  // long as it takes. A further SIGINT or SIGTERM kills.
   void forward(int signal);
 
   void look_for_failures();
@@ -224,13 +230,15 @@ TUTTI_INLINE void Watch::kill_all() {
 
 TUTTI_INLINE void Watch::forward(int signal) {
   if (forwarded_ != 0) {
-    kill_all();
+    if (signal != SIGHUP) {  // a shell and the kernel may both say that a terminal is closed
+      kill_all();
+    }
     return;
   }
+  forwarded_ = signal == SIGHUP ? SIGTERM : signal;
   for (Child& child : children_) {
-    child.kill(signal);
+    child.kill(forwarded_);
   }
-  forwarded_ = signal;
 }
 
 TUTTI_INLINE void Watch::look_for_failures() {
