@@ -350,6 +350,31 @@ TEST_CASE("the status of a run is that of its last attempt", "[dist][launch]") {
                        ContainsSubstring("not started again: it would fail again: status 64"));
 }
 
+TEST_CASE("an attempt is up until its failure, however long the other ranks take to end",
+          "[dist][launch]") {
+  const TemporaryFolder folder;
+  const std::string deaf = (folder / "deaf").string();
+  const std::string seen = (folder / "seen").string();
+  // In the second attempt rank 0 ends later than min_uptime, and only when it is killed.
+  LaunchOptions options = shell(2,
+                                "if [ $RANK = 0 ]; then echo >> " + seen +
+                                    "; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 5; trap '' TERM;"
+                                    " touch " +
+                                    deaf +
+                                    "; sleep 60; fi; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || sleep "
+                                    "60; until [ -e " +
+                                    deaf + " ]; do sleep 0.05; done; exit 5",
+                                folder);
+  options.max_restarts = 2;
+  options.restart_delay = 0ms;
+  options.min_uptime = 3s;
+  options.cleanup_timeout = 3100ms;
+  Said said(folder / "said");
+  CHECK(launch(options) == 5);
+  CHECK_THAT(said.end(), ContainsSubstring("not started again: it failed twice within 3.0 s"));
+  CHECK(read_bytes(seen) == "\n\n");
+}
+
 TEST_CASE("what an attempt has left is gone before the next one starts", "[dist][launch]") {
   const TemporaryFolder folder;
   const std::string pid = (folder / "pid").string();

@@ -225,14 +225,15 @@ TUTTI_INLINE int Run::alone() {
   for (;;) {
     const auto start = Clock::now();
     const Outcome outcome = attempt(nullptr);
-    const auto lasted = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
+    using Milliseconds = std::chrono::milliseconds;
     if (options_.max_restarts > 0) {
-      summarize(outcome, lasted);
+      summarize(outcome, std::chrono::duration_cast<Milliseconds>(Clock::now() - start));
     }
     if (outcome.status == 0 || outcome.told) {
       return outcome.status;
     }
-    const auto pause = restarts_.after(outcome.status, lasted);
+    const auto uptime = std::chrono::duration_cast<Milliseconds>(outcome.ended - start);
+    const auto pause = restarts_.after(outcome.status, uptime);
     if (!pause) {
       if (!restarts_.why_not().empty()) {
         std::fprintf(stderr, "tutti-run: the run is not started again: %s\n",

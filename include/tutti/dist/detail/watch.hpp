@@ -53,6 +53,7 @@ struct Outcome {
   int status = 0;       ///< 0: well; else of the first rank that failed, 128 + signal
   bool told = false;    ///< the launcher got a signal to end
   std::string cause{};  ///< which rank failed first, and where; "" when none did by itself
+  std::chrono::steady_clock::time_point ended{};  ///< at the first failure; else of the last rank
 };
 
 /// Says what a rank that failed by itself has left.
@@ -134,6 +135,7 @@ class Watch {
   Health health_;
   std::string mark_;
   int first_failure_ = 0;
+  Clock::time_point failed_at_;  // the first
   std::string cause_;
   int forwarded_ = 0;                          // a signal
   std::map<std::size_t, std::string> struck_;  // children that were killed here, and why
@@ -181,6 +183,7 @@ TUTTI_INLINE Outcome Watch::operator()() {
     }
     if (!elsewhere.why.empty() && first_failure_ == 0) {
       first_failure_ = 128 + SIGTERM;
+      failed_at_ = Clock::now();
       cause_ = elsewhere.why;
       end(elsewhere.why);
     }
@@ -205,7 +208,10 @@ TUTTI_INLINE Outcome Watch::operator()() {
   if (status != 0) {
     kill_marked(mark_);  // what is left of a run that failed
   }
-  return {.status = status, .told = forwarded_ != 0, .cause = cause_};
+  return {.status = status,
+          .told = forwarded_ != 0,
+          .cause = cause_,
+          .ended = first_failure_ != 0 ? failed_at_ : Clock::now()};
 }
 
 TUTTI_INLINE bool Watch::anybody_runs() {
@@ -254,6 +260,7 @@ TUTTI_INLINE void Watch::look_for_failures() {
   }
   if (first) {
     first_failure_ = children_[*first].code();
+    failed_at_ = Clock::now();
     cause_ = sentence(*first);
     if (options_.failed) {
       options_.failed(first_failure_, cause_);
