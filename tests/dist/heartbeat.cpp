@@ -133,6 +133,11 @@ TEST_CASE("a batch that does not end is noticed, and all write down their calls"
                            ContainsSubstring("has not ended its batch for ") &&
                            ContainsSubstring("and was killed, behind all_reduce, call 3"));
   CHECK(fs::exists(run.folder / "attempt0_rank0.json"));
+  REQUIRE(fs::exists(run.folder / "attempt0_rank1.json"));  // of the one that hangs, too
+  CHECK_THAT(
+      read_bytes(run.folder / "attempt0_rank1.json"),
+      ContainsSubstring("\"batch\": 3, ") &&
+          ContainsSubstring("{\"collective_seq_id\": 3, \"profiling_name\": \"all_reduce\""));
 }
 
 TEST_CASE("a rank that ends with a status of its own is named", "[dist][heartbeat]") {

@@ -48,6 +48,10 @@ class Health {
   /// Why that rank is given up: "does not run (stopped)"; empty when it is well.
   [[nodiscard]] std::string silent(int local_rank) const;
 
+  /// Why one that is not silent is given up: "has not ended its batch for 300.1 s"; empty when it
+  /// goes on.
+  [[nodiscard]] std::string hangs(int local_rank) const;
+
  private:
   struct Seen {
     std::int64_t process = 0;
@@ -60,8 +64,6 @@ class Health {
 
   // The rank that the others wait for: that with the fewest collectives.
   [[nodiscard]] int slowest() const;
-
-  [[nodiscard]] std::string hangs(int local_rank) const;
 
   HealthOptions options_;
   const RunPage& page_;
@@ -135,13 +137,14 @@ TUTTI_INLINE std::string Health::silent(int local_rank) const {
              (stopped ? " (stopped)" : " (it swaps, or gets no processor)");
     }
   }
-  return seen.tick == 0 ? std::string() : hangs(local_rank);
+  return {};
 }
 
 TUTTI_INLINE std::string Health::hangs(int local_rank) const {
   const RankSlot& slot = page_.slot(local_rank);
   const std::int64_t since = slot.batch_since.load();
-  if (options_.hang_timeout.count() == 0 || since == 0 || local_rank != slowest()) {
+  if (options_.hang_timeout.count() == 0 || since == 0 ||
+      seen_[static_cast<std::size_t>(local_rank)].tick == 0 || local_rank != slowest()) {
     return {};
   }
   std::vector<std::int64_t> times = seen_[static_cast<std::size_t>(local_rank)].times;

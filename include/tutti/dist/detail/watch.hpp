@@ -113,8 +113,15 @@ class Watch {
 
   void look_for_failures();
 
-  // A rank that is there but does not run, or does not go on.
+  // A rank that is there but does not run, or does not go on. The latter still has a thread that
+  // writes down its last collectives: it is killed when that is done, or dump_patience later.
   void look_for_silence();
+
+  // Why that child is to be killed now; empty: it is well, or has time to write.
+  [[nodiscard]] std::string why_struck(std::size_t child);
+
+  // All ranks write down their last collectives.
+  void ask_for_dumps();
 
   // "rank 1 of 4 on gpu01 (pid 17)"
   [[nodiscard]] std::string name(std::size_t child) const;
@@ -139,6 +146,12 @@ class Watch {
   std::string cause_;
   int forwarded_ = 0;                          // a signal
   std::map<std::size_t, std::string> struck_;  // children that were killed here, and why
+  // One that hangs: until when it may write, and how many files it had written before.
+  struct Dump {
+    Clock::time_point limit;
+    std::uint32_t before;
+  };
+  std::map<std::size_t, Dump> dumps_;
   std::optional<Clock::time_point> told_at_;
   std::optional<Clock::time_point> killed_at_;
 };
@@ -276,14 +289,41 @@ TUTTI_INLINE void Watch::look_for_silence() {
   }
   health_.look(started);
   for (std::size_t i = 0; i < children_.size() && first_failure_ == 0; ++i) {
-    const std::string why = children_[i].running() && !struck_.contains(i)
-                                ? health_.silent(static_cast<int>(i))
-                                : std::string();
+    const std::string why =
+        children_[i].running() && !struck_.contains(i) ? why_struck(i) : std::string();
     if (!why.empty()) {
       struck_[i] = why;
       std::fprintf(stderr, "tutti-run: %s %s; it is killed\n", name(i).c_str(), why.c_str());
       children_[i].strike();
     }
+  }
+}
+
+TUTTI_INLINE std::string Watch::why_struck(std::size_t child) {
+  constexpr std::chrono::seconds dump_patience{2};
+  const int local_rank = static_cast<int>(child);
+  std::string why = health_.silent(local_rank);
+  if (!why.empty()) {
+    return why;
+  }
+  why = health_.hangs(local_rank);
+  if (why.empty()) {
+    dumps_.erase(child);
+    return {};
+  }
+  const std::uint32_t written = page_.slot(local_rank).dumps.load();
+  const auto [asked, is_new] =
+      dumps_.try_emplace(child, Dump{Clock::now() + dump_patience, written});
+  if (is_new) {
+    ask_for_dumps();
+  }
+  const bool waits = written == asked->second.before && Clock::now() < asked->second.limit;
+  return waits ? std::string() : why;
+}
+
+TUTTI_INLINE void Watch::ask_for_dumps() {
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    page_.slot(static_cast<int>(i)).wants_dump.store(1);
   }
 }
 
@@ -315,10 +355,10 @@ TUTTI_INLINE void Watch::end(const std::string& why) {
   page_.tell(why);
   bool anybody_listens = false;
   for (std::size_t i = 0; i < children_.size(); ++i) {
-    RankSlot& slot = page_.slot(static_cast<int>(i));
+    const RankSlot& slot = page_.slot(static_cast<int>(i));
     anybody_listens = anybody_listens || (children_[i].running() && slot.tick.load() != 0);
-    slot.wants_dump.store(1);
   }
+  ask_for_dumps();
   told_at_ = Clock::now() + std::chrono::milliseconds(anybody_listens ? 250 : 0);
 }
 
