@@ -1,9 +1,12 @@
 #include <tutti/train/saving.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,7 +14,9 @@
 #include <tutti/trainer.hpp>
 
 #include "support/catch.hpp"
+#include "support/fake_communicator.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/thread_ranks.hpp"
 #include "support/tiny.hpp"
 #include "support/warnings.hpp"
 
@@ -147,6 +152,77 @@ TEST_CASE("a manifest written in the background is that of the same snapshot", "
         read_bytes(folder / "b/ep0-ba2/state.safetensors"));
   CHECK(read_bytes(folder / "a/ep0-ba2/model.safetensors") ==
         read_bytes(folder / "b/ep0-ba2/model.safetensors"));
+}
+
+namespace {
+
+// Counts the collectives of a rank.
+struct Counting final : FakeCommunicator {
+  using FakeCommunicator::all_reduce;
+  Counting(dist::Communicator& world, std::atomic<int>& calls)
+      : FakeCommunicator(world.rank(), world.size()), world_(world), calls_(calls) {}
+  void all_reduce(std::span<std::int64_t> values, dist::ReduceOp op) override {
+    ++calls_;
+    world_.all_reduce(values, op);
+  }
+  std::string broadcast_bytes(const std::string& bytes, int source) override {
+    ++calls_;
+    return world_.broadcast_bytes(bytes, source);
+  }
+  std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
+    ++calls_;
+    return world_.all_gather_bytes(bytes);
+  }
+
+ private:
+  dist::Communicator& world_;
+  std::atomic<int>& calls_;
+};
+
+// A disk that is done when another rank has ended so many collectives.
+struct Slow final : checkpoint::Mirror {
+  explicit Slow(std::atomic<int>& their_calls) : calls(their_calls) {}
+  void written(const std::string&, const std::string&) noexcept override {
+    for (int i = 0; i < 1000 && calls < 5; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    in_time = calls >= 5;
+  }
+  bool failed() const noexcept override { return false; }
+  void check() override {}
+  bool wait(std::chrono::milliseconds) override { return true; }
+  bool fetch_latest(const std::string&, const std::string&) override { return false; }
+  bool fetch(const std::string&, const std::string&) override { return false; }
+  std::atomic<int>& calls;
+  bool in_time = false;
+};
+
+}  // namespace
+
+TEST_CASE("ranks wait for a save in many short collectives, which have a time limit each",
+          "[train][saving]") {
+  for (const bool background : {false, true}) {
+    INFO("in the background: " << background);
+    const TemporaryFolder folder;
+    std::atomic<int> calls[2] = {0, 0};
+    Slow slow(calls[1]);
+    CHECK(ThreadRanks::run(2, [&](dist::Communicator& threads) {
+            Counting world(threads, calls[threads.rank()]);
+            State state;
+            state.timestamp.batch = 2;
+            checkpoint::Snapshot snapshot;
+            snapshot.model.put("weight", at::ones({3}));
+            checkpoint::Saver saver({.folder = folder.path().string()}, state);
+            train::Saving saving;
+            saving.configure(background, OnSaveError::stop);
+            saving.set_mirrors({&slow});
+            saver.begin(state);
+            saving.write(world, saver, checkpoint::to_files(snapshot));
+            saving.wait(world);
+          }) == Names(2, "nothing"));
+    CHECK(slow.in_time);
+    CHECK_NOTHROW(checkpoint::read_snapshot(folder / "latest"));
+  }
 }
 
 TEST_CASE("a checkpoint that cannot be written stops the run and older ones stay",

@@ -169,8 +169,15 @@ TUTTI_INLINE void RunCheckpoints::save(const std::string& path, bool weights_onl
                parts(weights_only, ignore_keys_))(*state_.communicator);
     return;
   }
-  const checkpoint::Snapshot snapshot = collected(weights_only, ignore_keys_);
-  on_zero([&] { checkpoint::write_snapshot(state_.output_path(path), snapshot, overwrite_); });
+  const checkpoint::SnapshotFiles files =
+      checkpoint::to_files(collected(weights_only, ignore_keys_));
+  const bool writes = state_.rank == 0;
+  if (state_.world_size > 1 && writes) {
+    wait_for_devices({&files.model, &files.state});
+  }
+  run_while_others_wait(*state_.communicator, writes, [&] {
+    checkpoint::write_files(state_.output_path(path), files, overwrite_);
+  });
 }
 
 TUTTI_INLINE bool RunCheckpoints::failed() const noexcept {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -50,8 +51,13 @@ constexpr std::string_view to_string(OnSaveError choice) {
 
 namespace train {
 
+/// Waits until what has been asked of the devices of these tensors is done, so that another thread
+/// may read them.
+void wait_for_devices(std::initializer_list<const std::vector<checkpoint::NamedTensor>*> lists);
+
 /// Writes the jobs of savers, on rank 0 or on all, at once or in the background, where one is under
-/// way at a time. Members but failed() and abandon() are collectives.
+/// way at a time. Members but failed() and abandon() are collectives, in which ranks wait for each
+/// other for as long as writing takes.
 class Saving {
  public:
   /// background: a save keeps training waiting only for a copy of the state to host memory.

@@ -3,7 +3,27 @@
 
 #include <tutti/train/saving.hpp>
 
+#include <algorithm>
+
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 namespace tutti::train {
+
+TUTTI_INLINE void wait_for_devices(
+    std::initializer_list<const std::vector<checkpoint::NamedTensor>*> lists) {
+  std::vector<c10::Device> done;
+  for (const auto* list : lists) {
+    for (const auto& [name, tensor] : *list) {
+      if (tensor.is_cuda() && std::find(done.begin(), done.end(), tensor.device()) == done.end()) {
+        done.push_back(tensor.device());
+        c10::impl::VirtualGuardImpl(tensor.device().type())
+            .getStream(tensor.device())
+            .synchronize();
+      }
+    }
+  }
+}
 
 TUTTI_INLINE void Saving::write(dist::Communicator& world, checkpoint::Saver& saver,
                                 checkpoint::SnapshotFiles files,
@@ -12,16 +32,22 @@ TUTTI_INLINE void Saving::write(dist::Communicator& world, checkpoint::Saver& sa
   auto job = std::make_shared<checkpoint::SaveJob>(
       checkpoint::SaveJob{saver.target(), std::move(files), mirrors_});
   path_ = job->target.path;
+  if (!in_background_) {
+    if (world.size() > 1 && world.rank() == 0) {
+      wait_for_devices({&job->files.model, &job->files.state});
+    }
+    ended(world, saver, error_while_others_wait(world, world.rank() == 0, [&] {
+            first();
+            (*job)();
+          }));
+    return;
+  }
   const auto error = on_rank_zero(world, [&] {
     first();
-    if (!in_background_) {
-      (*job)();
-      return;
-    }
     copies_.take({&job->files.model, &job->files.state});
     background_.run([job] { (*job)(); });
   });
-  if (error || !in_background_) {
+  if (error) {
     ended(world, saver, error);
   } else {
     under_way_ = &saver;
@@ -67,9 +93,8 @@ TUTTI_INLINE void Saving::wait(dist::Communicator& world) {
       std::rethrow_exception(error);
     }
   };
-  ended(
-      world, saver,
-      std::exchange(all_write_, false) ? error_of_any(world, finish) : on_rank_zero(world, finish));
+  const bool here = std::exchange(all_write_, false) || world.rank() == 0;
+  ended(world, saver, error_while_others_wait(world, here, finish));
 }
 
 TUTTI_INLINE void Saving::abandon() {

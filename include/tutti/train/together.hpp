@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <future>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -86,37 +85,53 @@ void on_every_rank(dist::Communicator& world, F&& work) {
 }  // namespace detail
 
 /// Runs `work` on the ranks where `here` is set, while the others wait for as long as it takes; a
-/// collective. What it throws is thrown on every rank.
+/// collective. Returns what it threw as error_of_any() does.
 template <class F>
-void run_while_others_wait(dist::Communicator& world, bool here, F&& work) {
+std::exception_ptr error_while_others_wait(dist::Communicator& world, bool here, F&& work) {
   if (world.size() == 1) {
-    if (here) {
-      work();
+    try {
+      if (here) {
+        work();
+      }
+    } catch (const std::exception&) {
+      return std::current_exception();
     }
-    return;
+    return nullptr;
   }
-  std::atomic<bool> done{!here};
+  std::promise<void> ended;
+  const std::future<void> end = ended.get_future();
   checkpoint::Background thread;
   if (here) {
     thread.run([&] {
       try {
         work();
       } catch (...) {
-        done = true;
+        ended.set_value();
         throw;
       }
-      done = true;
+      ended.set_value();
     });
+  } else {
+    ended.set_value();
   }
   // Many short waits, since a collective has a time limit.
-  while (world.all_reduce_value(std::int64_t{!done}, dist::ReduceOp::maximum) != 0) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  constexpr std::chrono::milliseconds moment{100};
+  while (world.all_reduce_value(std::int64_t{end.wait_for(moment) != std::future_status::ready},
+                                dist::ReduceOp::maximum) != 0) {
   }
-  detail::on_every_rank(world, [&] {
+  return error_of_any(world, [&] {
     if (const auto error = thread.finish()) {
       std::rethrow_exception(error);
     }
   });
+}
+
+/// The same; what `work` throws is thrown on every rank.
+template <class F>
+void run_while_others_wait(dist::Communicator& world, bool here, F&& work) {
+  if (const auto error = error_while_others_wait(world, here, std::forward<F>(work))) {
+    std::rethrow_exception(error);
+  }
 }
 
 }  // namespace tutti::train
