@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -10,7 +11,9 @@
 #include <system_error>
 #include <vector>
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 /// A new empty folder that is gone with its object.
 class TemporaryFolder {
@@ -43,6 +46,15 @@ class TemporaryFolder {
 
   std::filesystem::path path_;
 };
+
+/// Says of a file, or of a link itself, that it was written so many seconds after 1970.
+inline void set_written(const std::filesystem::path& path, std::int64_t seconds) {
+  timespec times[2]{};
+  times[0].tv_sec = times[1].tv_sec = seconds;
+  if (::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW) != 0) {
+    throw std::runtime_error("cannot set the time of " + path.string());
+  }
+}
 
 /// The names of what is in a folder, in alphabetical order.
 inline std::vector<std::string> sorted_names(const std::filesystem::path& folder) {

@@ -164,6 +164,24 @@ TEST_CASE("a checkpoint newer than the pointer is no obstacle to going on", "[tr
   CHECK_THROWS_WITH(by_hand.fit(), ContainsSubstring("is from batch 4, later than"));
 }
 
+TEST_CASE("a run killed between its last checkpoint and pointing to it goes on from that",
+          "[train][resume]") {
+  const TemporaryFolder folder;
+  const fs::path saved = folder / "calm-motet";
+  Trainer<>(tiny::net(), saving(folder)).fit();
+  TrainerOptions rest = saving(folder, "6ba");
+  rest.autoresume = true;
+  checkpoint::point_latest(saved / "latest", "ep0-ba2");
+  set_written(saved / "latest", std::int64_t{1} << 33);  // by hand: later than all
+  CHECK(Trainer<>(tiny::net(), rest).state().timestamp.batch == 2);
+  set_written(saved / "latest", 1000);  // as if killed between the two
+  Trainer<> trainer(tiny::net(), rest);
+  CHECK(trainer.state().timestamp.batch == 4);
+  trainer.fit();
+  CHECK(sorted_names(saved) == Names{"ep0-ba2", "ep0-ba4", "ep0-ba6", "latest"});
+  CHECK(fs::read_symlink(saved / "latest") == "ep0-ba6");
+}
+
 TEST_CASE("a run that goes on from another folder removes nothing in its own", "[train][resume]") {
   const TemporaryFolder folder;
   TrainerOptions first = saving(folder, "6ba");

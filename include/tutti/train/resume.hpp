@@ -36,8 +36,9 @@ inline std::string agree_on(const std::string& found, dist::Communicator& world)
 
 }  // namespace detail
 
-/// What to load: with autoresume what the save folder's pointer names, when there is one, whole and
-/// whatever the options leave out; else load_path as the options say. A collective.
+/// What to load: with autoresume the newest checkpoint of the save folder's run, see find_latest(),
+/// when there is one, whole and whatever the options leave out; else load_path as the options say.
+/// A collective.
 ///
 /// fetch: a collective, called where rank 0 finds none; brings one from elsewhere if it can.
 /// options: TrainerOptions, which check_autoresume() has seen. folder: their save_folder, filled
