@@ -76,6 +76,40 @@ TEST_CASE("ranks with different options are told of the first difference", "[tra
                       "[load_ignore_keys = ]; give every rank the same"));
 }
 
+TEST_CASE("ranks that average gradients differently are refused", "[train][dist]") {
+  const auto says = [](const dist::DataParallelOptions& last) {
+    TrainerOptions other;
+    other.data_parallel = last;
+    const Names texts = refused({}, other);
+    CHECK((texts[0] == texts[1] && texts[1] == texts[2]));
+    return texts[0];
+  };
+  const auto differs = [](const std::string& theirs, const std::string& usual) {
+    return EndsWith("rank 2 has [data_parallel." + theirs + "] where rank 0 has [data_parallel." +
+                    usual + "]; give every rank the same");
+  };
+  CHECK(says({}) == "nothing");
+  CHECK(says({.sync_strategy = dist::SyncStrategy::single_auto_sync}) == "nothing");  // the default
+  CHECK_THAT(says({.sync_strategy = dist::SyncStrategy::forced_sync}),
+             differs("sync_strategy = forced_sync", "sync_strategy = single_auto_sync"));
+  CHECK_THAT(says({.find_unused_parameters = true}),
+             differs("find_unused_parameters = true", "find_unused_parameters = false"));
+  CHECK_THAT(says({.broadcast_buffers = false}),
+             differs("broadcast_buffers = false", "broadcast_buffers = true"));
+  CHECK_THAT(says({.compression = dist::GradientCompression::fp16}),
+             differs("compression = fp16", "compression = none"));
+  CHECK_THAT(says({.power_sgd = {.rank = 2}}), differs("power_sgd.rank = 2", "power_sgd.rank = 1"));
+  CHECK_THAT(says({.power_sgd = {.start_iteration = 5}}),
+             differs("power_sgd.start_iteration = 5", "power_sgd.start_iteration = 1000"));
+  CHECK_THAT(says({.power_sgd = {.min_compression_rate = 3}}),
+             differs("power_sgd.min_compression_rate = 3", "power_sgd.min_compression_rate = 2"));
+  CHECK_THAT(says({.power_sgd = {.error_feedback = false}}),
+             differs("power_sgd.error_feedback = false", "power_sgd.error_feedback = true"));
+  CHECK_THAT(says({.power_sgd = {.warm_start = false}}),
+             differs("power_sgd.warm_start = false", "power_sgd.warm_start = true"));
+  CHECK_THAT(says({.power_sgd = {.seed = 9}}), differs("power_sgd.seed = 9", "power_sgd.seed = 0"));
+}
+
 TEST_CASE("one process has nobody to agree with", "[train][dist]") {
   dist::SingleProcess alone;
   train::check_common_options({}, alone);

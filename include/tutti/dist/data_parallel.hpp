@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <optional>
+#include <string_view>
 
 #include <ATen/core/Tensor.h>
 
@@ -19,6 +20,19 @@ enum class SyncStrategy {
   forced_sync,       ///< After the last backward pass, outside of it; see `all_reduce_gradients`.
 };
 
+/// "single_auto_sync", "multi_auto_sync", "forced_sync".
+constexpr std::string_view to_string(SyncStrategy strategy) {
+  switch (strategy) {
+    case SyncStrategy::single_auto_sync:
+      return "single_auto_sync";
+    case SyncStrategy::multi_auto_sync:
+      return "multi_auto_sync";
+    case SyncStrategy::forced_sync:
+      return "forced_sync";
+  }
+  return "unknown";
+}
+
 /// What is sent of the gradients. All but `none` change them; the parameters stay equal on all
 /// ranks.
 enum class GradientCompression {
@@ -27,6 +41,21 @@ enum class GradientCompression {
   bf16,       ///< The same in bfloat16: fewer digits, no overflow.
   power_sgd,  ///< Two thin factors of each matrix; see PowerSGDOptions.
 };
+
+/// "none", "fp16", "bf16", "power_sgd".
+constexpr std::string_view to_string(GradientCompression compression) {
+  switch (compression) {
+    case GradientCompression::none:
+      return "none";
+    case GradientCompression::fp16:
+      return "fp16";
+    case GradientCompression::bf16:
+      return "bf16";
+    case GradientCompression::power_sgd:
+      return "power_sgd";
+  }
+  return "unknown";
+}
 
 /// Options of GradientCompression::power_sgd; the defaults are PyTorch's.
 ///

@@ -77,9 +77,20 @@ TUTTI_INLINE std::vector<std::string> common_options(const TrainerOptions& optio
   add("load_strict_model_weights", o.load_strict_model_weights);
   add("load_ignore_keys", o.load_ignore_keys);
   add("autoresume", o.autoresume);
-  add("data_parallel.find_unused_parameters", o.data_parallel.find_unused_parameters);
-  add("data_parallel.static_graph", o.data_parallel.static_graph);
-  add("data_parallel.bucket_cap_mb", o.data_parallel.bucket_cap_mb);
+  const dist::DataParallelOptions& parallel = o.data_parallel;
+  add("data_parallel.find_unused_parameters", parallel.find_unused_parameters);
+  add("data_parallel.static_graph", parallel.static_graph);
+  add("data_parallel.sync_strategy", parallel.strategy());  // follows from those two if it is unset
+  add("data_parallel.broadcast_buffers", parallel.broadcast_buffers);
+  add("data_parallel.bucket_cap_mb", parallel.bucket_cap_mb);
+  add("data_parallel.compression", parallel.compression);
+  const dist::PowerSGDOptions& power_sgd = parallel.power_sgd;
+  add("data_parallel.power_sgd.rank", power_sgd.rank);
+  add("data_parallel.power_sgd.start_iteration", power_sgd.start_iteration);
+  add("data_parallel.power_sgd.min_compression_rate", power_sgd.min_compression_rate);
+  add("data_parallel.power_sgd.error_feedback", power_sgd.error_feedback);
+  add("data_parallel.power_sgd.warm_start", power_sgd.warm_start);
+  add("data_parallel.power_sgd.seed", power_sgd.seed);
   return out;
 }
 
