@@ -242,8 +242,59 @@ TEST_CASE("a machine that comes later takes part in an attempt of its own", "[di
   const auto later = machines.node("later", machines.options(script, 1, 2));
   CHECK(first->wait() == 0);
   CHECK(later->wait() == 0);
-  CHECK(fs::exists(machines.path("try0-of-4-3")));  // no restart is used up
-  CHECK_THAT(first->said(), ContainsSubstring(" joins the run"));
+  CHECK(fs::exists(machines.path("try1-of-4-3")));  // an attempt of its own number
+  CHECK_FALSE(fs::exists(machines.path("try0-of-4-3")));
+  CHECK_THAT(first->said(), ContainsSubstring(" joins the run") &&
+                                ContainsSubstring("attempt 1 of at most 4, ") &&
+                                ContainsSubstring("attempt 2 of at most 5, "));  // no restart used
+}
+
+TEST_CASE("a join is a new attempt and leaves all restarts", "[dist][meeting]") {
+  using dist::detail::MeetingSays;
+  const std::string token(64, 't');
+  const int port = tutti_test::free_port();
+  const dist::detail::MeetingOptions rules{.least = 1,
+                                           .most = 2,
+                                           .join_timeout = 20s,
+                                           .last_call = 0ms,
+                                           .silence = 20s,
+                                           .max_restarts = 1,
+                                           .restart_delay = 0ms,
+                                           .min_uptime = 0ms};
+  dist::detail::MeetingProcess served("127.0.0.1", port, token, rules);
+  REQUIRE(served.running());
+  dist::detail::MeetingClient one("127.0.0.1", port, token, rules);
+  dist::detail::MeetingClient two("127.0.0.1", port, token, rules);
+  const dist::detail::Machine first{.host = "first"};
+  one.join(first);
+  auto order = one.order(10s);
+  REQUIRE(order.what == MeetingSays::start);
+  CHECK(order.place.restart_count == 0);
+  two.join({.host = "second"});
+  REQUIRE(one.order(10s).what == MeetingSays::stop);
+  one.join(first);  // its ranks have ended
+  order = one.order(10s);
+  REQUIRE(order.what == MeetingSays::start);
+  CHECK(order.place.restart_count == 1);
+  CHECK(order.place.joins == 1);
+  REQUIRE(two.order(10s).what == MeetingSays::start);
+  one.failed(1, "rank 0 has failed");  // the only restart is still there
+  REQUIRE(one.order(10s).what == MeetingSays::stop);
+  REQUIRE(two.order(10s).what == MeetingSays::stop);
+  two.join({.host = "second"});
+  one.join(first);
+  for (dist::detail::MeetingClient* each : {&one, &two}) {
+    order = each->order(10s);
+    REQUIRE(order.what == MeetingSays::start);
+    CHECK(order.place.restart_count == 2);
+    CHECK(order.place.joins == 1);
+    CHECK(order.place.nodes == 2);
+  }
+  one.ended(0);
+  two.ended(0);
+  for (dist::detail::MeetingClient* each : {&one, &two}) {
+    CHECK(each->order(10s).what == MeetingSays::over);
+  }
 }
 
 TEST_CASE("a signal to one launcher ends the run on all machines", "[dist][meeting]") {

@@ -170,6 +170,7 @@ class Run {
   std::string entry_ = std::string(launch_variable) + '=' + mark_;
   Restarts restarts_;
   int restart_count_ = 0;
+  int joins_ = 0;  // those of them that used up no restart
 };
 
 }  // namespace detail

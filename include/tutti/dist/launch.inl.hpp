@@ -211,7 +211,7 @@ TUTTI_INLINE void Run::summarize(const Outcome& outcome, std::chrono::millisecon
                           : outcome.cause.empty() ? "it was told to end"
                                                   : outcome.cause;
   std::fprintf(stderr, "tutti-run: attempt %d of at most %d, %s: %s\n", restart_count_ + 1,
-               options_.max_restarts + 1, Restarts::seconds(lasted).c_str(), how.c_str());
+               options_.max_restarts + joins_ + 1, Restarts::seconds(lasted).c_str(), how.c_str());
 }
 
 TUTTI_INLINE int Run::operator()() {
@@ -294,6 +294,7 @@ TUTTI_INLINE int Run::meet(const std::string& host, int port, const MeetingOptio
       options_.master_addr = order.place.master_addr;
       options_.master_port = order.place.master_port;
       restart_count_ = order.place.restart_count;
+      joins_ = order.place.joins;
       const auto start = Clock::now();
       const Outcome outcome = attempt(&meeting);
       if (options_.max_restarts > 0 || outcome.status != 0) {

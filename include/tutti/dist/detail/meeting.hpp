@@ -45,7 +45,8 @@ struct MeetingOptions {
 
 /// A machine's place in one attempt.
 struct MeetingPlace {
-  int restart_count = 0;
+  int restart_count = 0;  ///< attempts before this one, however they ended
+  int joins = 0;  ///< those of them that ended since a machine joined, which are no failures
   int node_rank = 0;
   int nodes = 1;
   int base_rank = 0;
@@ -113,6 +114,7 @@ class Meeting final : public DoorServer {
   Clock::time_point beaten_ = Clock::now();
   Clock::time_point enough_ = Clock::time_point();  // since when there are enough machines
   int status_ = 0;
+  int joins_ = 0;       // attempts that ended since a machine joined
   bool counts_ = true;  // the stop is a failure
   bool told_ = false;
 };

@@ -217,13 +217,14 @@ TUTTI_INLINE void Meeting::start() {
     member.status = 0;
     send(client, Packed()
                      .number(number_of(MeetingSays::start))
-                     .number(restarts_.count())
+                     .number(restarts_.count() + joins_)
                      .number(node)
                      .number(static_cast<std::int64_t>(order.size()))
                      .number(base)
                      .number(world)
                      .text(first.address)
                      .number(first.port)
+                     .number(joins_)
                      .bytes());
     base += member.machine.nproc;
     ++node;
@@ -259,6 +260,8 @@ TUTTI_INLINE void Meeting::next() {
       return;
     }
     pause = *found;
+  } else {
+    ++joins_;
   }
   phase_ = Phase::gathering;
   since_ = Clock::now();
@@ -404,6 +407,7 @@ TUTTI_INLINE MeetingClient::Order MeetingClient::order(std::chrono::milliseconds
           order.place.world_size = static_cast<int>(in.number());
           order.place.master_addr = in.text();
           order.place.master_port = static_cast<int>(in.number());
+          order.place.joins = static_cast<int>(in.number());
         } else if (order.what == MeetingSays::stop) {
           order.why = in.text();
         } else if (order.what == MeetingSays::told) {
