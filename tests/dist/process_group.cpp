@@ -3,6 +3,7 @@
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/environment_variable.hpp"
+#include "support/warnings.hpp"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -164,6 +165,34 @@ TEST_CASE("with several machines the store listens at MASTER_ADDR's address alon
   CHECK(store_listens_at(first) == std::string(32, '0'));
   const EnvironmentVariable chosen("TUTTI_STORE_ADDRESS", address.c_str());
   CHECK(store_listens_at(first) == expected);
+}
+
+TEST_CASE("rank body: an open store", "[.rank]") {
+  const EnvironmentVariable none(dist::detail::token_variable, nullptr);
+  const EnvironmentVariable everywhere("TUTTI_STORE_ADDRESS", "0.0.0.0");
+  const Warnings warnings;
+  const auto group = dist::initialize();
+  const auto subgroup = group->subgroup({0, 1});
+  if (!group->is_rank_zero()) {
+    CHECK(warnings.texts.empty());
+  } else {
+    REQUIRE(warnings.texts.size() == 1);
+    CHECK_THAT(warnings.texts[0],
+               ContainsSubstring("the store listens at 0.0.0.0 port " +
+                                 std::to_string(group->environment().master_port) +
+                                 " without a token, so whoever reaches that port can") &&
+                   ContainsSubstring("TUTTI_TOKEN"));
+  }
+  group->barrier();
+}
+
+TEST_CASE("a store without a token that others reach is warned of, once, where it listens",
+          "[dist][group]") {
+  CHECK(run_ranks("rank body: an open store") == all_passed);
+  const Warnings warnings;
+  const auto at_loopback = dist::detail::listen_for_store(place(0, 2, tutti_test::free_port()));
+  dist::detail::warn_of_open_store(at_loopback.descriptor());
+  CHECK(warnings.texts.empty());
 }
 
 TEST_CASE("a port in use and an unknown name are said", "[dist][group]") {

@@ -117,7 +117,9 @@ inline c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environm
     options.numWorkers = static_cast<std::size_t>(environment.world_size);
     options.timeout = timeout;
     if (options.isServer) {
-      options.masterListenFd = listen_for_store(environment).release();  // the store closes it
+      ListeningSocket listening = listen_for_store(environment);
+      warn_of_open_store(listening.descriptor());
+      options.masterListenFd = listening.release();  // the store closes it
       // LibTorch 2.7's newer backend takes no socket that listens already; 2.11's does.
       options.useLibUV = TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 11;
     }

@@ -61,6 +61,10 @@ inline std::string store_host(const Environment& environment) {
 /// Throws c10::Error when the port is in use or the name is unknown.
 ListeningSocket listen_for_store(const Environment& environment);
 
+/// Warns when a store without a token listens where other machines come: at an address that is not
+/// loopback. descriptor: its socket.
+void warn_of_open_store(int descriptor);
+
 }  // namespace tutti::dist::detail
 
 #if TUTTI_BODIES
@@ -100,6 +104,22 @@ TUTTI_INLINE ListeningSocket listen_for_store(const Environment& environment) {
   }
   TUTTI_CHECK(descriptor >= 0, "cannot listen at ", host, ":", port, ": ", std::strerror(reason));
   return ListeningSocket(descriptor);
+}
+
+TUTTI_INLINE void warn_of_open_store(int descriptor) {
+  ::sockaddr_storage address{};
+  ::socklen_t size = sizeof address;
+  auto* const plain = reinterpret_cast<::sockaddr*>(&address);
+  if (::getsockname(descriptor, plain, &size) != 0 || is_loopback(*plain)) {
+    return;
+  }
+  char host[NI_MAXHOST] = "?";
+  char port[NI_MAXSERV] = "?";
+  ::getnameinfo(plain, size, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
+  TORCH_WARN("tutti::dist: the store listens at ", host, " port ", port,
+             " without a token, so whoever reaches that port can read and change its keys; start "
+             "the ranks by tutti-run with --token_file, or give all of them the same secret in "
+             "TUTTI_TOKEN, or let a firewall close the port");
 }
 
 }  // namespace tutti::dist::detail
