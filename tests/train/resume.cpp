@@ -182,6 +182,21 @@ TEST_CASE("a run killed between its last checkpoint and pointing to it goes on f
   CHECK(fs::read_symlink(saved / "latest") == "ep0-ba6");
 }
 
+TEST_CASE("a sharded checkpoint of Composer's is refused with what to do", "[train][resume]") {
+  const TemporaryFolder folder;
+  fs::create_directories(folder / "calm-motet/ep1-ba10");
+  write_bytes(folder / "calm-motet/ep1-ba10/.metadata", "x");
+  write_bytes(folder / "calm-motet/ep1-ba10/__0_0.distcp", "x");
+  fs::create_symlink("ep1-ba10", folder / "calm-motet/latest");
+  const auto refusal = ContainsSubstring(
+      "ep1-ba10' has .distcp files, which are pickles and are not read; in "
+      "Python load it into the model and save that by dcp.save(");
+  CHECK_THROWS_WITH(Trainer<>(tiny::net(), loading(folder)), refusal);
+  TrainerOptions rest = saving(folder);
+  rest.autoresume = true;
+  CHECK_THROWS_WITH(Trainer<>(tiny::net(), rest), refusal);
+}
+
 TEST_CASE("a run that goes on from another folder removes nothing in its own", "[train][resume]") {
   const TemporaryFolder folder;
   TrainerOptions first = saving(folder, "6ba");

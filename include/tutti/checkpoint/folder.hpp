@@ -83,6 +83,14 @@ class TemporaryCheckpoint {
   bool owned_;
 };
 
+namespace detail {
+
+/// What to do with a folder of PyTorch's or Composer's that has .distcp files, as the end of a
+/// sentence about it; empty: it has none.
+std::string pickled_shards(const std::filesystem::path& folder);
+
+}  // namespace detail
+
 /// What `work` returns, which reads in `folder` what was brought from `address`. An error of its
 /// names the address in the folder's place, which is gone when somebody reads it.
 template <class F>

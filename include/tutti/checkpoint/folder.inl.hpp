@@ -61,6 +61,18 @@ TUTTI_INLINE std::optional<std::string> pointer_text(const std::filesystem::path
   return plain ? std::optional(text) : std::nullopt;
 }
 
+TUTTI_INLINE std::string pickled_shards(const std::filesystem::path& folder) {
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    if (entry.path().filename().string().ends_with(".distcp")) {
+      return "has .distcp files, which are pickles and are not read; in Python load it into the "
+             "model and save that by dcp.save(state_dict, "
+             "storage_writer=HuggingFaceStorageWriter(path, save_distributed=True))";
+    }
+  }
+  return {};
+}
+
 }  // namespace detail
 
 TUTTI_INLINE void point_latest(const std::filesystem::path& link, const std::string& name) {

@@ -113,18 +113,14 @@ TUTTI_INLINE ShardedFiles::ShardedFiles(const std::filesystem::path& folder)
               "'");
   TUTTI_CHECK(detail::is_folder(folder_), "checkpoint: '", folder.string(),
               "' is a file, expected a folder of .safetensors files");
-  bool pickled = false;
   for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
     const std::string name = entry.path().filename().string();
-    pickled = pickled || name.ends_with(".distcp");
     if (name.ends_with(".safetensors")) {
       files_.push_back(name);
     }
   }
-  TUTTI_CHECK(!pickled || !files_.empty(), "checkpoint: the folder '", folder.string(),
-              "' has .distcp files, which are pickles and are not read; in Python load it into the "
-              "model and save that by dcp.save(state_dict, "
-              "storage_writer=HuggingFaceStorageWriter(path, save_distributed=True))");
+  const std::string pickled = files_.empty() ? detail::pickled_shards(folder_) : std::string();
+  TUTTI_CHECK(pickled.empty(), "checkpoint: the folder '", folder.string(), "' ", pickled);
   TUTTI_CHECK(
       !files_.empty(), "checkpoint: the folder '", folder.string(), "' has ",
       detail::listing(folder_), ", expected .safetensors files",

@@ -39,6 +39,8 @@ TUTTI_INLINE Manifest read_manifest(const std::filesystem::path& folder) {
               path_exists(folder) ? "; that is a file, and a checkpoint is a folder (weights of "
                                     "other programs are read by checkpoint::read_weights)"
                                   : "");
+  const std::string pickled = path_exists(path) ? std::string() : pickled_shards(folder);
+  TUTTI_CHECK(pickled.empty(), "checkpoint: the folder '", folder.string(), "' ", pickled);
   TUTTI_CHECK(path_exists(path), "checkpoint: '", folder.string(),
               "' has no manifest.json; it is no checkpoint, or one that was not finished",
               path_exists(folder / "latest")
