@@ -1,6 +1,8 @@
 #include <tutti/dist/heartbeat.hpp>
 
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -144,6 +146,39 @@ TEST_CASE("a rank that ends with a status of its own is named", "[dist][heartbea
   const Launched run("fails");
   CHECK(run.status == 7);
   CHECK_THAT(run.said, EndsWith("ended with status 7, behind all_reduce, call 3, in batch 3"));
+}
+
+TEST_CASE("heartbeat rank: waits for its record", "[.rank]") {
+  dist::start_heartbeat();
+  const std::string rank = std::getenv("RANK");
+  const fs::path folder = std::getenv("TUTTI_FLIGHT_FOLDER");
+  if (rank == "0") {
+    ::kill(::getppid(), SIGQUIT);
+  }
+  const fs::path record = folder / ("attempt0_rank" + rank + ".json");
+  for (int i = 0; i < 3000 && !fs::exists(record); ++i) {
+    std::this_thread::sleep_for(10ms);
+  }
+  CHECK(fs::exists(record));
+}
+
+TEST_CASE("at SIGQUIT to the launcher all ranks write down their calls, and the run goes on",
+          "[dist][heartbeat]") {
+  const TemporaryFolder folder;
+  const pid_t launcher = ::fork();  // which has one thread
+  if (launcher == 0) {
+    ::_exit(dist::launch({.nproc = 2,
+                          .stdout_file = (folder / "out").string(),
+                          .stderr_file = (folder / "err").string(),
+                          .flight_folder = (folder / "flight").string(),
+                          .command = {"/proc/self/exe", "heartbeat rank: waits for its record"}}));
+  }
+  int status = 0;
+  REQUIRE(::waitpid(launcher, &status, 0) == launcher);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK_THAT(read_bytes(folder / "flight/attempt0_rank0.json"), ContainsSubstring("\"rank\": 0, "));
+  CHECK_THAT(read_bytes(folder / "flight/attempt0_rank1.json"), ContainsSubstring("\"rank\": 1, "));
 }
 
 TEST_CASE("without tutti-run there is no page and nobody to wait for", "[dist][heartbeat]") {

@@ -228,7 +228,8 @@ inline void LaunchOptions::complete() {
 /// TORCHELASTIC_RESTART_COUNT one higher, and a Trainer with autoresume goes on from the last
 /// checkpoint. SIGINT, SIGTERM and SIGHUP go on to all of them, SIGHUP as SIGTERM; they then end in
 /// their own time, unless one fails; a second SIGINT or SIGTERM kills; none of them is started
-/// again. A SIGHUP that is ignored, as under nohup, stays ignored. When this process is killed,
+/// again. A SIGHUP that is ignored, as under nohup, stays ignored. At SIGQUIT the ranks of this
+/// machine write their last collectives to flight_folder, and go on. When this process is killed,
 /// another one that it starts for that (see Guard) ends all that the ranks have started.
 /// Call it in a program with one thread.
 /// Returns the exit status of the last attempt: that of the first rank that failed, 128 + signal

@@ -156,7 +156,8 @@ TUTTI_INLINE Outcome Run::attempt(MeetingClient* meeting) {
                        .world_size = options_.world_size,
                        .cleanup_timeout = options_.cleanup_timeout,
                        .monitor_interval = options_.monitor_interval,
-                       .health = {options_.health_timeout, options_.hang_timeout}};
+                       .health = {options_.health_timeout, options_.hang_timeout},
+                       .flight_folder = options_.flight_folder};
   if (meeting != nullptr) {
     watched.monitor_interval = std::min(watched.monitor_interval, std::chrono::milliseconds(100));
     watched.outside = [meeting]() -> Order {

@@ -40,6 +40,7 @@ struct WatchOptions {
   std::chrono::milliseconds cleanup_timeout{30'000};
   std::chrono::milliseconds monitor_interval{100};
   HealthOptions health{};
+  std::string flight_folder{};  ///< where ranks write their last collectives
   /// Called at least every monitor_interval.
   std::function<Order()> outside{};
   /// Called once, when a signal asks the launcher to end.
@@ -76,7 +77,7 @@ class Watch {
   static sigset_t signals() {
     sigset_t all;
     sigemptyset(&all);
-    for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) {
+    for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGCHLD}) {
       sigaddset(&all, signal);
     }
     struct sigaction hangup{};
@@ -187,6 +188,11 @@ TUTTI_INLINE Outcome Watch::operator()() {
         options_.told(signal);
       }
       forward(signal);
+    } else if (signal == SIGQUIT) {
+      std::fprintf(stderr,
+                   "tutti-run: the ranks of this machine write their last collectives to %s\n",
+                   options_.flight_folder.c_str());
+      ask_for_dumps();
     }
     look_for_failures();
     look_for_silence();
