@@ -24,6 +24,7 @@
 #include <tutti/checkpoint/command_object_store.hpp>
 #include <tutti/checkpoint/convert.hpp>
 #include <tutti/core/detail/command.hpp>
+#include <tutti/core/detail/pattern.hpp>
 #include <tutti/core/detail/whole_file.hpp>
 #include <tutti/data/chats.hpp>
 #include <tutti/data/cifar.hpp>

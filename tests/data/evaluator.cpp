@@ -43,7 +43,7 @@ TEST_CASE("an evaluation set out of range is refused by its label", "[data]") {
   CHECK_THROWS_WITH((Evaluator{"test", plain, {.device_eval_microbatch_size = -1}}),
                     ContainsSubstring("device_eval_microbatch_size is -1"));
   CHECK_THROWS_WITH((Evaluator{"test", plain, {.interval = "-1ba"}}),
-                    ContainsSubstring("interval is -1ba, expected a time like 1ep, or 0"));
+                    ContainsSubstring("interval is -1ba, expected a time like 1ep, 0ep for never"));
   CHECK_THROWS_WITH((Evaluator{"", plain}), ContainsSubstring("empty label"));
 }
 

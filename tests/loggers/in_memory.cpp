@@ -40,7 +40,8 @@ TEST_CASE("hyperparameters and tables are kept by name", "[loggers][law]") {
   CHECK(logger.tables.at("t") == R"({"columns": ["a"], "data": [["1"], ["2"]]})");
 }
 
-TEST_CASE("outside of a run a value keeps its batch alone", "[loggers][law]") {
+TEST_CASE("behind a run a value keeps its batch, and the rest of the time at which that ended",
+          "[loggers][law]") {
   InMemoryLogger logger;
   {
     FakeRun run{logger, "1ep"};
@@ -51,7 +52,7 @@ TEST_CASE("outside of a run a value keeps its batch alone", "[loggers][law]") {
   const tutti::LoggedMetric late{"late", 1.0};
   logger.log_metrics({&late, 1}, 7);
   CHECK(logger.series("late").timestamps.at(0).batch == 7);
-  CHECK(logger.series("late").timestamps.at(0).epoch == 0);
+  CHECK(logger.series("late").timestamps.at(0).epoch == 1);
 }
 
 TEST_CASE("a metric that was never logged is refused with those that were", "[loggers]") {

@@ -202,4 +202,48 @@ TEST_CASE("a prediction fires its events and counts from 0 each time", "[train][
         std::vector<std::string>{"predict 1 3", "predict 2 6", "predict 1 5"});
 }
 
+TEST_CASE("an evaluation's loader begins the pass of the batch at which training stands",
+          "[train][eval]") {
+  struct Starts {
+    std::vector<std::int64_t>* epochs = nullptr;
+    bool given = true;
+    void start(std::int64_t epoch, std::int64_t) {
+      epochs->push_back(epoch);
+      given = false;
+    }
+    std::optional<tutti::Batch> next() {
+      return std::exchange(given, true) ? std::nullopt : std::optional(tiny::batches(1).front());
+    }
+  };
+  std::vector<std::int64_t> epochs;
+  Trainer<> trainer{tiny::net(),
+                    {.train = tiny::batches(3),
+                     .eval = {{"test", Starts{&epochs}, {.interval = "2ba"}}},
+                     .max_duration = "2ep",
+                     .optimizer = tutti::SGD{.lr = 0.1},
+                     .progress_bar = false}};
+  trainer.fit();
+  CHECK(epochs == std::vector<std::int64_t>{2, 4, 6});
+}
+
+TEST_CASE("what policies compute behind an evaluation's forward pass is in full precision",
+          "[train][eval]") {
+  struct Products final {
+    std::vector<at::ScalarType> types{};
+    void apply(tutti::EvalAfterForward, const tutti::State&) {
+      types.push_back(at::ones({2, 2}).mm(at::ones({2, 2})).scalar_type());
+    }
+  };
+  Trainer<Products> trainer{tiny::net(),
+                            {.train = tiny::batches(1),
+                             .eval = {{"test", tiny::batches(1)}},
+                             .max_duration = "1ep",
+                             .optimizer = tutti::SGD{.lr = 0.1},
+                             .device = "cpu",
+                             .precision = tutti::Precision::amp_bf16,
+                             .progress_bar = false}};
+  trainer.fit();
+  CHECK(trainer.get<Products>().types == std::vector<at::ScalarType>{at::kFloat});
+}
+
 }  // namespace UNITY_BUILD_UNIQUE_ID

@@ -240,6 +240,60 @@ TEST_CASE("a run that goes on at the end of an epoch draws what it would have dr
   CHECK(rest == whole);
 }
 
+namespace {
+
+/// Three batches an epoch, each drawn from LibTorch's generator when it is asked for.
+struct DrawnBatches {
+  std::int64_t given = 0;
+  void start(std::int64_t, std::int64_t first_batch) { given = first_batch; }
+  std::optional<tutti::Batch> next() {
+    return given++ < 3 ? std::optional(tutti::Batch(at::randn({6, 4}), at::zeros({6, 2})))
+                       : std::nullopt;
+  }
+};
+
+struct Draws final {
+  std::vector<double>* drawn = nullptr;
+  void apply(tutti::IterationStart, const tutti::State&) const { draw(); }
+  void apply(tutti::EpochStart, const tutti::State&) const { draw(); }
+  void apply(tutti::BeforeDataloader, const tutti::State&) const { draw(); }
+  void draw() const { drawn->push_back(at::rand({1}).item<double>()); }
+};
+
+}  // namespace
+
+TEST_CASE("a run that goes on draws what it would have drawn, ahead of its first batch, too",
+          "[train][loop][resume]") {
+  struct Case {
+    tutti::Time interval;
+    const char* name;
+    std::ptrdiff_t before;  // draws: at the start of both epochs, and ahead of 3 batches and an end
+  };
+  for (const Case& one :
+       {Case{"1ba", "ep0-ba1", 3}, Case{"1ba", "ep0-ba3", 5}, Case{"1ep", "ep1-ba3", 6}}) {
+    INFO(one.name);
+    const TemporaryFolder folder;
+    tutti::TrainerOptions now = options(DrawnBatches{}, "2ep");
+    now.device = "cpu";
+    now.seed = 3;
+    now.save_folder = folder.path().string();
+    now.save_interval = one.interval;
+    std::vector<double> whole;
+    auto net = tiny::net();
+    Trainer first{net, now, Draws{&whole}};
+    first.fit();
+    REQUIRE(whole.size() == 11);
+    now.load_path = (folder / one.name).string();
+    now.save_folder = "";
+    std::vector<double> rest;
+    auto other = tiny::net(2);
+    Trainer second{other, now, Draws{&rest}};
+    second.fit();
+    CHECK(rest == std::vector<double>(whole.begin() + one.before, whole.end()));
+    CHECK(tiny::flat(*other).equal(tiny::flat(*net)));
+  }
+}
+
 TEST_CASE("a run that ends within an epoch is evaluated behind FitEnd, and saved for that",
           "[train][loop]") {
   const TemporaryFolder folder;
@@ -275,12 +329,17 @@ TEST_CASE("fit trains a model that was left in evaluation mode", "[train][loop]"
 }
 
 TEST_CASE("an epoch of some batches is one of a loader that has no more", "[train][loop]") {
+  struct Fetches final {
+    int count = 0;
+    void apply(tutti::BeforeDataloader, const tutti::State&) { ++count; }
+  };
   const auto trained = [](int batches, std::int64_t subset) {
     const auto net = tiny::net();
     tutti::TrainerOptions now = options(tiny::batches(batches), "2ep");
     now.train_subset_num_batches = subset;
-    Trainer<> trainer{net, now};
+    Trainer<Fetches> trainer{net, now};
     trainer.fit();
+    CHECK(trainer.get<Fetches>().count == 6);  // the end of an epoch, too
     CHECK(trainer.state().train_dataloader_len == 2);
     CHECK(trainer.state().timestamp.batch == 4);
     CHECK(trainer.state().timestamp.epoch == 2);
@@ -288,7 +347,12 @@ TEST_CASE("an epoch of some batches is one of a loader that has no more", "[trai
   };
   const at::Tensor whole = trained(2, -1);
   CHECK(trained(3, 2).equal(whole));
+  const Warnings warnings;
   CHECK(trained(2, 9).equal(whole));
+  REQUIRE(warnings.texts.size() == 1);
+  CHECK_THAT(warnings.texts[0],
+             ContainsSubstring("the training loader: the subset is to have 9 batches, but the "
+                               "loader has 2, which are all taken"));
 }
 
 namespace {
@@ -438,6 +502,33 @@ TEST_CASE("ahead, a resumed run, a longer one and one from the start have their 
   check_close(trainer.get<Rates>().used, want);
 }
 
+TEST_CASE("a schedule that fit() is given begins with the rate of that moment",
+          "[train][loop][schedule]") {
+  Trainer trainer{tiny::net(), scheduled({}, false), Rates{}};
+  trainer.fit();
+  trainer.get<Rates>().used.clear();
+  trainer.fit({.duration = "2ba", .schedule = [](const tutti::Progress& p) {
+                 return p.timestamp.batch < 12 ? 1.0 : 0.5;
+               }});
+  CHECK(trainer.get<Rates>().used == std::vector<double>{0.5, 0.5});
+}
+
+TEST_CASE("a schedule waits for data that comes with fit()", "[train][loop][schedule]") {
+  tutti::TrainerOptions now = scheduled(tutti::CosineAnnealing{.t_max = "3ep"}, false);
+  const std::vector<double> whole = rates_of(now);
+  const tutti::DataSpec data = std::exchange(now.train, {});
+  Trainer trainer{tiny::net(), now, Rates{}};
+  trainer.fit({.train = data});
+  CHECK(trainer.get<Rates>().used == whole);
+}
+
+TEST_CASE("a ratio for a schedule that there is not is refused", "[train][loop][schedule]") {
+  tutti::TrainerOptions now = options(tiny::batches(2), "4ep");
+  now.scale_schedule_ratio = 0.5;
+  CHECK_THROWS_WITH(Trainer<>(tiny::net(), now),
+                    ContainsSubstring("scale_schedule_ratio is 0.5, but there is no schedule"));
+}
+
 TEST_CASE("ahead, SWA holds its rate against the schedule", "[train][loop][schedule]") {
   for (const char* length : {"0ep", "1ep"}) {
     tutti::TrainerOptions now = scheduled(tutti::Linear{}, true);
@@ -518,6 +609,22 @@ TEST_CASE("the clock stands still during evaluations and ahead of the first batc
   trainer.fit();
   const auto all = std::chrono::steady_clock::now() - begin;
   CHECK(trainer.state().timestamp.total_wct <= all - 3 * std::chrono::milliseconds(50));
+}
+
+TEST_CASE("what policies take is training, also where there are evaluation sets", "[train][loop]") {
+  struct Slow final {
+    void apply(tutti::BatchEnd, const tutti::State&) const {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  };
+  const TemporaryFolder folder;
+  tutti::TrainerOptions now = options(tiny::batches(3), "1ep");
+  now.eval = {{"eval", tiny::batches(1), {.interval = "1ba"}}};
+  now.save_folder = folder.path().string();
+  now.save_interval = "1ba";
+  Trainer<Slow> trainer{tiny::net(), now};
+  trainer.fit();  // the last batch's end is behind the last time that is taken
+  CHECK(trainer.state().timestamp.total_wct >= 2 * std::chrono::milliseconds(50));
 }
 
 }  // namespace UNITY_BUILD_UNIQUE_ID

@@ -122,14 +122,16 @@ std::vector<std::string> chosen(const std::vector<std::string>& names) {
 
 }  // namespace
 
-TEST_CASE("metrics are kept whose names contain one of those asked for, in any case",
+TEST_CASE("metrics are kept whose names match what is asked for in a part, in any case",
           "[train][metrics]") {
   using Names = std::vector<std::string>;
   CHECK(chosen({}) == Names{"Error", "TopFive", "TopOne"});
   CHECK(chosen({"tOP"}) == Names{"TopFive", "TopOne"});
   CHECK(chosen({"Five", "error"}) == Names{"Error", "TopFive"});
+  CHECK(chosen({"One$|ERR"}) == Names{"Error", "TopOne"});
+  CHECK(chosen({"^top\\D+$"}) == Names{"TopFive", "TopOne"});
   CHECK_THROWS_WITH(chosen({"top", "recall"}),
-                    ContainsSubstring("no metric of the model has a name that contains \"recall\"; "
+                    ContainsSubstring("no metric of the model has a name that matches \"recall\"; "
                                       "it has: TopOne, TopFive, Error"));
   CHECK_THROWS_WITH(MetricSet({}, {"top"}, ""), ContainsSubstring("it has: (none)"));
   CHECK(MetricSet({}, {}, "").empty());

@@ -272,6 +272,15 @@ TEST_CASE("a pointer with placeholders is found again", "[train][resume][autores
   CHECK_NOTHROW(by_path.fit());
 }
 
+TEST_CASE("the name of the run stands in load_path as in save_folder", "[train][resume]") {
+  const TemporaryFolder folder;
+  Trainer<>(tiny::net(), saving(folder)).fit();
+  TrainerOptions run = loading(folder);
+  run.load_path = (folder / "{run_name}/latest").string();
+  Trainer trainer(tiny::net(2), run);
+  CHECK(trainer.state().timestamp.batch == 4);
+}
+
 TEST_CASE("keys ignored when saving are not in the file", "[train][resume]") {
   const TemporaryFolder folder;
   TrainerOptions small = saving(folder);

@@ -163,17 +163,24 @@ TEST_CASE("gradients are forgotten, and buffers that they are views of left alon
   CHECK(at::equal(buffer, at::ones({8 * 4})));
 }
 
-TEST_CASE("the clock stands still between what it is told and resume()", "[train][run]") {
+TEST_CASE("the clock stands still between pause() and resume()", "[train][run]") {
   using namespace std::chrono_literals;
   train::Clock clock;
   std::this_thread::sleep_for(5ms);
   CHECK(clock.lap() >= 5ms);
   const auto before = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(5ms);
+  clock.pause();
   std::this_thread::sleep_for(20ms);
   clock.resume();
   const auto lap = clock.lap();
-  CHECK(lap >= 0ms);
+  CHECK(lap >= 5ms);
   CHECK(lap <= std::chrono::steady_clock::now() - before - 20ms);
+  std::this_thread::sleep_for(20ms);
+  const auto begin = std::chrono::steady_clock::now();
+  clock.start();
+  const auto anew = clock.lap();
+  CHECK(anew <= std::chrono::steady_clock::now() - begin);
 }
 
 }  // namespace UNITY_BUILD_UNIQUE_ID

@@ -168,6 +168,8 @@ TEST_CASE("a run's name is the given one, else the environment's, else rank 0's 
     const EnvironmentVariable set(run_name, "calm-motet");
     CHECK(train::resolve_run_name("mine", alone) == "mine");
     CHECK(train::resolve_run_name("", alone) == "calm-motet");
+    const EnvironmentVariable first("COMPOSER_RUN_NAME", "brisk-otter");
+    CHECK(train::resolve_run_name("", alone) == "brisk-otter");
     CHECK_THROWS_WITH(train::resolve_run_name("../mine", alone),
                       ContainsSubstring("run_name is \"../mine\", expected a name that stays"));
   }
@@ -511,12 +513,14 @@ TEST_CASE("an evaluation set takes what it does not say from the trainer", "[tra
   CHECK(sets[1].interval.every == Time("4ba"));
   CHECK(sets[1].subset == 2);
   CHECK(sets[1].microbatch.automatic);
+  add(sets, "never", {.interval = "0ep"});
+  CHECK(sets[2].interval.every == Time("0ep"));
 }
 
 TEST_CASE("an evaluation set that could never be evaluated is refused", "[train][setup][eval]") {
   Sets sets;
   CHECK_THROWS_WITH(add(sets, "a", {.metric_names = {"recall"}}),
-                    ContainsSubstring("contains \"recall\"; it has: Sum"));
+                    ContainsSubstring("matches \"recall\"; it has: Sum"));
   CHECK_THROWS_WITH(add(sets, "b", {.subset_num_batches = 0}),
                     ContainsSubstring("evaluation set \"b\": it is to have 0 batches"));
   CHECK_THROWS_WITH(add(sets, "c", {}, -2),

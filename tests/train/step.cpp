@@ -31,6 +31,13 @@ struct TwoLosses : tiny::Net {
   }
 };
 
+struct OneNamedLoss : tiny::Net {
+  using tiny::Net::Net;
+  Loss loss(const Outputs& outputs, const Batch& batch) {
+    return {{"error", (outputs.tensor() - batch.targets()).pow(2).mean(1)}};
+  }
+};
+
 // One optimizer and what a step of the trainer's needs; `Net` has weights that are always the same.
 template <class Net, class... Ps>
 struct Bench {
@@ -187,6 +194,10 @@ TEST_CASE("a loss of parts is reported as their sum and part by part, each a num
   CHECK(bench.loss() == Approx(bench.loss("error") + bench.loss("size")));
   Plain one;
   CHECK(one.on(tiny::batches(1)[0]).state.total_loss.names() == "total");
+  Bench<OneNamedLoss> named;
+  named.on(tiny::batches(1)[0]);
+  CHECK(named.state.total_loss.names() == "total, error");
+  CHECK(named.loss("error") == Approx(named.loss()));
 }
 
 TEST_CASE("the host's batch is whole again after its microbatches", "[train][step]") {

@@ -18,9 +18,10 @@ namespace tutti {
 
 /// How an evaluation set is evaluated; every default asks the trainer.
 struct EvaluatorOptions {
-  std::vector<std::string> metric_names{};  ///< parts of names, any case; empty: all of the model's
-  Time interval{};                       ///< how often during fit; 0: the trainer's eval_interval
-  std::int64_t subset_num_batches = -1;  ///< batches at most; -1: all
+  std::vector<std::string> metric_names{};  ///< parts of names, or regular expressions for them,
+                                            ///< any case; empty: all of the model's
+  Time interval = "0dur";  ///< how often during fit; 0ep: never; 0dur: the trainer's eval_interval
+  std::int64_t subset_num_batches = -1;       ///< batches at most; -1: all
   CountOrAuto device_eval_microbatch_size{};  ///< examples; 0: the whole batch; "auto": what fits
 };
 
@@ -42,7 +43,8 @@ struct Evaluator : EvaluatorOptions {
     TUTTI_CHECK_VALUE(!label.empty(), "an evaluation set has an empty label; give it a name");
     TUTTI_CHECK_VALUE(interval.value() >= 0, "evaluation set \"", label, "\": interval is ",
                       to_string(interval),
-                      ", expected a time like 1ep, or 0 for the trainer's eval_interval");
+                      ", expected a time like 1ep, 0ep for never, or 0dur for the trainer's "
+                      "eval_interval");
     TUTTI_CHECK_VALUE(subset_num_batches >= -1, "evaluation set \"", label,
                       "\": subset_num_batches is ", subset_num_batches,
                       ", expected -1 (all) or a number of batches");

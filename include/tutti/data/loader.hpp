@@ -90,10 +90,10 @@ class RangeLoader {
     const InPass in_pass(pass);  // for steps of tutti::views inside the range
     position_.emplace(std::begin(*range_));
     end_.emplace(std::end(*range_));
-    for (; first_batch > 0 && *position_ != *end_; --first_batch) {
+    for (std::int64_t i = 1; i < first_batch && *position_ != *end_; ++i) {
       ++*position_;
     }
-    fresh_ = true;
+    fresh_ = first_batch == 0;  // else next() moves on from the last one that is skipped
   }
 
   std::optional<Batch> next() {

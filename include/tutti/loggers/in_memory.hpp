@@ -42,6 +42,7 @@ struct InMemoryLogger final {
   /// What it holds while it runs; not an option.
   struct Run {
     const State* state = nullptr;  ///< where the run is; null outside of one
+    Timestamp ended{};             ///< where fit() has ended; its last evaluations come after that
   } run{};
 
   /// Throws c10::ValueError when metrics_interval is less than 1.
@@ -52,7 +53,10 @@ struct InMemoryLogger final {
 
   void apply(Init, const State&) { run.state = nullptr; }
   void apply(FitStart, const State& state) { run.state = &state; }
-  void apply(FitEnd, const State&) { run.state = nullptr; }
+  void apply(FitEnd, const State& state) {
+    run.ended = state.timestamp;
+    run.state = nullptr;
+  }
   void apply(EvalStandaloneStart, const State& state) { run.state = &state; }
   void apply(EvalStandaloneEnd, const State&) { run.state = nullptr; }
   void apply(PredictStart, const State& state) { run.state = &state; }
@@ -94,7 +98,7 @@ namespace tutti {
 
 TUTTI_INLINE void InMemoryLogger::log_metrics(std::span<const LoggedMetric> metrics,
                                               std::int64_t step) {
-  Timestamp now = run.state != nullptr ? run.state->timestamp : Timestamp{};
+  Timestamp now = run.state != nullptr ? run.state->timestamp : run.ended;
   now.batch = step;
   for (const LoggedMetric& metric : metrics) {
     auto found = data.find(metric.name);

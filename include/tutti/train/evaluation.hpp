@@ -71,11 +71,14 @@ void evaluate_part(Engine& engine, State& state, EvalSet& set, Transfer& transfe
   state.batch = extra > 0 && counts ? batch.split(size - extra).front() : std::move(batch);
   engine.template fire<EvalBeforeForward>(state);
   cast_inputs(state);
-  const auto low = state.autocast();
-  state.outputs = threads != nullptr
-                      ? threads->evaluate(state, [&state] { return eval_forward(state); })
-                      : eval_forward(state);
+  {
+    const auto low = state.autocast();
+    state.outputs = threads != nullptr
+                        ? threads->evaluate(state, [&state] { return eval_forward(state); })
+                        : eval_forward(state);
+  }
   engine.template fire<EvalAfterForward>(state);
+  const auto low = state.autocast();
   if (counts && threads != nullptr) {
     threads->update_metrics(state, set.metrics);
   } else if (counts) {
@@ -142,7 +145,7 @@ void evaluate(Engine& engine, State& state, EvalSet& set, StepThreads* threads =
   state.eval_timestamp = {};
   engine.template fire<EvalStart>(state);
   set.metrics.reset();
-  start_epoch(set.data, state);
+  start_epoch(set.data, state, state.timestamp.batch);  // shuffled sets: anew each time
   std::int64_t done = 0;
   Clock clock;
   std::optional<Batch> next = set.data.loader.next();

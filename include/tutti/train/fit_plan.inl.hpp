@@ -28,7 +28,9 @@ TUTTI_INLINE FitPlan plan_fit(const State& state, const Run& run, const FitOptio
   if (options.schedule || (run.schedule && !is_same(plan.max_duration, state.max_duration))) {
     const bool given = static_cast<bool>(options.schedule);
     Progress progress = state.progress();
-    progress.timestamp = options.reset_time ? Timestamp{} : run.scheduled_at;
+    progress.timestamp = options.reset_time ? Timestamp{}
+                         : given            ? state.timestamp
+                                            : run.scheduled_at;
     progress.max_duration = plan.max_duration;
     progress.dataloader_len = plan.dataloader_len;
     static_cast<void>((given ? options.schedule : run.schedule)(

@@ -46,7 +46,7 @@ class Loop {
     engine_.template fire<FitStart>(state_);
     state_.model->train();
     run_.stop_signal = 0;
-    clock_.resume();
+    clock_.start();
     evaluate_postponed();
     if (iteration_is_over(TimeUnit::token) || iteration_is_over(TimeUnit::epoch)) {
       end_iteration();  // the checkpoint was written just before
@@ -76,13 +76,17 @@ class Loop {
     engine_.template fire<FitStart>(state_);
     state_.model->train();
     run_.stop_signal = 0;
-    clock_.resume();
+    clock_.start();
+    if (state_.timestamp.batch_in_epoch == 0) {
+      restore_rng();
+    }
     if (state_.timestamp.epoch_in_iteration == 0 && state_.timestamp.batch_in_epoch == 0) {
       engine_.template fire<IterationStart>(state_);
     }
     if (state_.timestamp.batch_in_epoch == 0) {
       engine_.template fire<EpochStart>(state_);
     }
+    clock_.pause();
   }
 
   /// Trains on one of them, from AfterDataloader to BatchCheckpoint.
@@ -90,6 +94,7 @@ class Loop {
     restore_rng();
     clock_.resume();  // what has passed outside is not training
     batch(std::move(one));
+    clock_.pause();
   }
 
   /// Ends it: FitEnd, with the evaluations and checkpoints that are due there.
@@ -104,17 +109,21 @@ class Loop {
   // One pass over the loader, or what is left of it. Returns whether the epoch came to its end.
   bool epoch() {
     Timestamp& now = state_.timestamp;
-    if (now.epoch_in_iteration == 0 && now.batch_in_epoch == 0) {
-      engine_.template fire<IterationStart>(state_);
-    }
     if (now.batch_in_epoch == 0) {
+      restore_rng();
+      if (now.epoch_in_iteration == 0) {
+        engine_.template fire<IterationStart>(state_);
+      }
       engine_.template fire<EpochStart>(state_);
       log_epoch();
     }
     start_epoch(run_.train, state_, run_.same_epoch ? 0 : now.epoch, now.batch_in_epoch);
-    const std::int64_t first = now.batch_in_epoch;
-    for (std::int64_t done = first; run_.train_subset < 0 || done < run_.train_subset; ++done) {
+    restore_rng();  // in the middle of an epoch, when the loader has come to the batch that is next
+    for (std::int64_t done = now.batch_in_epoch;; ++done) {
       engine_.template fire<BeforeDataloader>(state_);
+      if (run_.train_subset >= 0 && done >= run_.train_subset) {
+        break;
+      }
       std::optional<Batch> next = run_.train.loader.next();
       if (!everybody(next.has_value())) {
         TUTTI_CHECK(done > 0, "the training loader gave no batch in epoch ", now.epoch,
@@ -122,7 +131,6 @@ class Loop {
                     "is not full) and let it begin anew at every start(epoch, first_batch)");
         break;
       }
-      restore_rng();
       if (batch(std::move(*next))) {
         return epoch_is_over();
       }
@@ -247,13 +255,17 @@ class Loop {
       return;
     }
     const std::vector<EvalSet*> due = due_sets<E>(state_, run_);
+    if (due.empty()) {
+      return;
+    }
     if (stopped()) {  // time is short
       for (EvalSet* set : due) {
         set->postponed_at = state_.timestamp.batch;
       }
-    } else {
-      evaluate_sets(engine_, state_, run_, due);
+      return;
     }
+    clock_.pause();
+    evaluate_sets(engine_, state_, run_, due);
     clock_.resume();
   }
 
@@ -270,6 +282,7 @@ class Loop {
       return;
     }
     restore_rng();
+    clock_.pause();
     evaluate_sets(engine_, state_, run_, due);
     Archive rng;  // the loader may draw when it starts
     checkpoint::save_rng(rng);
@@ -299,6 +312,7 @@ class Loop {
   template <Event E>
   void save_due(bool due) {
     if (due) {
+      clock_.pause();
       for (std::string name; !(name = run_.checkpoints->save_next()).empty();) {
         engine_.record(E::name, "save:" + name);
       }
@@ -310,6 +324,7 @@ class Loop {
   void go_back() {
     if (state_.go_back >= 0) {
       TUTTI_CHECK(run_.checkpoints, cannot_go_back);
+      clock_.pause();
       run_.checkpoints->go_back(std::exchange(state_.go_back, -1));
       engine_.record(BatchEnd::name, "go_back");
       clock_.resume();

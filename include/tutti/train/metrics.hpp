@@ -131,9 +131,13 @@ class MetricSet {
   static std::vector<at::Tensor> over_ranks(const Entry& entry, dist::Communicator& communicator,
                                             const State& state);
 
+  // Small letters for capitals, but for those that a regular expression has behind a backslash.
   static std::string lower(std::string text) {
-    std::transform(text.begin(), text.end(), text.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      if (i == 0 || text[i - 1] != '\\') {
+        text[i] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[i])));
+      }
+    }
     return text;
   }
   static std::string list(const Metrics& metrics);

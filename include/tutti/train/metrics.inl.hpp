@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/core/detail/pattern.hpp>
 #include <tutti/train/metrics.hpp>
 
 namespace tutti::train {
@@ -9,10 +10,14 @@ TUTTI_INLINE MetricSet::MetricSet(const Metrics& metrics, const std::vector<std:
                                   std::string prefix)
     : prefix_(std::move(prefix)) {
   std::vector<bool> used(names.size(), names.empty());
+  std::vector<tutti::detail::Pattern> patterns;
+  for (const std::string& name : names) {
+    patterns.emplace_back(".*(?:" + lower(name) + ").*");
+  }
   for (const auto& metric : metrics) {
     bool wanted = names.empty();
     for (std::size_t i = 0; i < names.size(); ++i) {
-      if (lower(metric->name()).find(lower(names[i])) != std::string::npos) {
+      if (patterns[i].matches(lower(metric->name()))) {
         wanted = used[i] = true;
       }
     }
@@ -22,7 +27,7 @@ TUTTI_INLINE MetricSet::MetricSet(const Metrics& metrics, const std::vector<std:
     }
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
-    TUTTI_CHECK_VALUE(used[i], "no metric of the model has a name that contains \"", names[i],
+    TUTTI_CHECK_VALUE(used[i], "no metric of the model has a name that matches \"", names[i],
                       "\"; it has: ", list(metrics));
   }
 }

@@ -99,7 +99,8 @@ struct TrainerOptions {
   // ---- Output ----------------------------------------------------------------------------------
   /// Constants of the program that are logged beside those of the run: a learning rate, a path.
   std::vector<std::pair<std::string, HyperparameterValue>> hyperparameters{};
-  std::string run_name{};  ///< default: environment RUN_NAME, else time and two words
+  std::string run_name{};  ///< default: the environment's COMPOSER_RUN_NAME or
+                           ///< RUN_NAME, else time and two words
   /// One folder for all files of the run, `{run_name}` allowed: its checkpoints, unless save_folder
   /// names another place, the program's options, and what policies write, whose names begin with
   /// `{run_folder}`. Empty: there is no such folder, and `{run_folder}` is the run's name.
@@ -125,9 +126,10 @@ struct TrainerOptions {
   OnSaveError save_on_error = OnSaveError::stop;
   CheckpointLayout checkpoint_layout = CheckpointLayout::whole;  ///< sharded: every rank writes its
                                                                  ///< own part; both are loaded
-  std::string load_path{};                ///< a checkpoint, or a folder's "latest", to start from
-  bool load_weights_only = false;         ///< the model alone; the run starts at 0
-  bool load_strict_model_weights = true;  ///< names and shapes must agree
+  std::string load_path{};  ///< a checkpoint, or a folder's "latest", to start from; placeholders
+                            ///< as in save_folder
+  bool load_weights_only = false;               ///< the model alone; the run starts at 0
+  bool load_strict_model_weights = true;        ///< names and shapes must agree
   std::vector<std::string> load_ignore_keys{};  ///< globs: `state/model/fc.*`, `state/optimizers`
   bool autoresume = false;              ///< go on from the save folder's latest; needs a run_name
   std::optional<OnSignal> on_signal{};  ///< SIGTERM and SIGINT, and SIGUSR1 in a job of Slurm,

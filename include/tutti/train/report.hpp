@@ -33,10 +33,14 @@ namespace tutti::train {
 
 namespace detail {
 
-// The environment's RUN_NAME; empty when it has none.
+// The environment's COMPOSER_RUN_NAME, or else its RUN_NAME; empty when it has neither.
 inline std::string environment_run_name() {
-  const char* name = std::getenv("RUN_NAME");
-  return name != nullptr ? name : "";
+  for (const char* const variable : {"COMPOSER_RUN_NAME", "RUN_NAME"}) {
+    if (const char* const name = std::getenv(variable); name != nullptr && *name != '\0') {
+      return name;
+    }
+  }
+  return "";
 }
 
 }  // namespace detail

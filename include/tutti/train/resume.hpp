@@ -44,8 +44,10 @@ inline std::string agree_on(const std::string& found, dist::Communicator& world)
 /// options: TrainerOptions, which check_autoresume() has seen. folder: their save_folder, filled
 /// in, and latest: their save_latest_filename likewise. Throws c10::Error when the ranks find
 /// different checkpoints or the pointer names one that is gone.
+/// load_path: the options', its placeholders filled in.
 template <class Options, class Fetch>
-LoadSource choose_load(const Options& options, const std::string& folder, const std::string& latest,
+LoadSource choose_load(const Options& options, const std::string& load_path,
+                       const std::string& folder, const std::string& latest,
                        dist::Communicator& world, Fetch&& fetch) {
   if (options.autoresume) {
     std::string found;
@@ -66,12 +68,11 @@ LoadSource choose_load(const Options& options, const std::string& folder, const 
               .continues = true};
     }
   }
-  return {.path = options.load_path,
+  return {.path = load_path,
           .options = {.weights_only = options.load_weights_only,
                       .strict = options.load_strict_model_weights,
                       .ignore_keys = options.load_ignore_keys},
-          .continues =
-              !folder.empty() && !latest.empty() && options.load_path == folder + "/" + latest};
+          .continues = !folder.empty() && !latest.empty() && load_path == folder + "/" + latest};
 }
 
 }  // namespace tutti::train

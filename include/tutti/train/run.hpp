@@ -154,18 +154,22 @@ struct Run {
 /// Forgets all gradients, also those that are views of a reduction buffer.
 void zero_gradients(State& state);
 
-/// Wall-clock time of training alone: it stands still during evaluations.
+/// Wall-clock time of training alone: it stands still during evaluations and saves.
 class Clock {
  public:
   using Duration = Timestamp::Duration;
 
-  /// Time since the last call or construction, pauses left out.
+  /// Forgets what has passed, and begins anew.
+  void start() { last_ = std::chrono::steady_clock::now(); }
+  /// Time since the last lap() or start(), pauses left out.
   Duration lap();
-  /// Leaves out what has passed since the last lap() or resume().
-  void resume() { last_ = std::chrono::steady_clock::now(); }
+  /// What passes from here to resume() is left out, and no more than that.
+  void pause() { paused_at_ = std::chrono::steady_clock::now(); }
+  void resume() { last_ += std::chrono::steady_clock::now() - paused_at_; }
 
  private:
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point paused_at_{};
 };
 
 }  // namespace tutti::train

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tutti/loggers/run_path.hpp>
 #include <tutti/train/run_checkpoints.hpp>
 
 namespace tutti::train {
@@ -43,7 +44,8 @@ TUTTI_INLINE void RunCheckpoints::open(const TrainerOptions& options, PolicyStat
 TUTTI_INLINE RunLoadReport RunCheckpoints::load(const TrainerOptions& options) {
   const std::string folder = own_ ? own_->folder() : std::string();
   const std::string latest = own_ ? own_->latest() : std::string();
-  LoadSource source = choose_load(options, folder, latest, *state_.communicator, [&] {
+  const std::string load_path = run_path(options.load_path, state_);
+  LoadSource source = choose_load(options, load_path, folder, latest, *state_.communicator, [&] {
     on_zero([&] {
       if (!mirrors_.empty()) {
         lock(*own_);

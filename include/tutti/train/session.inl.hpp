@@ -301,12 +301,17 @@ TUTTI_INLINE void Session::make_optimizer() {
 TUTTI_INLINE void Session::prepare_run() {
   run_.train_metrics = MetricSet(state_.task.metrics(true), {}, "metrics/train/");
   run_.train = shard(options_.train);
+  warn_of_subset(state_, "the training loader", run_.train, options_.train_subset_num_batches);
   run_.evals = make_sets(options_.eval);
   set_loop(run_, options_);
   set_microbatching(state_, run_, options_);
   set_length(state_, run_, options_.max_duration, options_.scale_schedule_ratio);
   state_.min_duration = options_.min_duration;
-  if (options_.schedule || run_.has_schedule(state_)) {
+  const bool has_schedule = options_.schedule || run_.has_schedule(state_);
+  TUTTI_CHECK_VALUE(options_.scale_schedule_ratio == 1 || has_schedule, "scale_schedule_ratio is ",
+                    options_.scale_schedule_ratio,
+                    ", but there is no schedule for it to scale; set TrainerOptions::schedule");
+  if (has_schedule) {
     set_schedule(options_.schedule, options_.scale_schedule_ratio);
   }
   if (state_.precision == Precision::amp_fp16) {
@@ -350,7 +355,9 @@ TUTTI_INLINE void Session::set_schedule(Schedule schedule, double ratio) {
   }
   run_.schedule = run_.turns.empty() ? std::move(schedule) : Schedule();
   run_.scale_schedule_ratio = ratio;
-  if (state_.max_duration) {
+  run_.scheduled_at = state_.timestamp;
+  schedule_applied_ = false;
+  if (state_.max_duration && run_.train) {  // else when the length of an epoch is known, too
     apply_schedule();
   }
 }
@@ -367,7 +374,12 @@ TUTTI_INLINE std::vector<EvalSet> Session::make_sets(std::vector<Evaluator> eval
   std::vector<EvalSet> sets;
   for (auto& evaluator : evaluators) {
     evaluator.data = shard(std::move(evaluator.data));
+    const std::int64_t subset = evaluator.subset_num_batches >= 0
+                                    ? evaluator.subset_num_batches
+                                    : options_.eval_subset_num_batches;
     add_set(sets, std::move(evaluator), state_.task.metrics(false), options_);
+    warn_of_subset(state_, "the evaluation set \"" + sets.back().label + "\"", sets.back().data,
+                   subset);
   }
   return sets;
 }

@@ -168,6 +168,10 @@ std::unique_ptr<dist::DataParallel> make_parallel(const Engine& engine, const St
   return parallel;
 }
 
+/// Warns that a subset is longer than its loader, of which all is taken then.
+void warn_of_subset(const State& state, const std::string& what, const DataSpec& data,
+                    std::int64_t subset);
+
 /// Adds an evaluation set made of what the user gave and the trainer's defaults.
 /// Throws c10::ValueError when its label is taken, by another one or by the training data, since
 /// the metrics of both would have the same names.

@@ -363,6 +363,15 @@ TUTTI_INLINE std::unique_ptr<dist::DataParallel> make_parallel(bool leaves_unuse
   return dist::backend().wrap(*state.model, dist::data_group(state), options);
 }
 
+TUTTI_INLINE void warn_of_subset(const State& state, const std::string& what, const DataSpec& data,
+                                 std::int64_t subset) {
+  const std::int64_t length = data ? data.loader.size() : -1;
+  if (state.rank == 0 && length >= 0 && subset > length) {
+    TORCH_WARN(what, ": the subset is to have ", subset, " batches, but the loader has ", length,
+               ", which are all taken");
+  }
+}
+
 TUTTI_INLINE void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const Metrics& metrics,
                           const TrainerOptions& options) {
   TUTTI_CHECK_VALUE(evaluator.data, "the evaluation set \"", evaluator.label,
@@ -380,7 +389,8 @@ TUTTI_INLINE void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const
   set.metrics = MetricSet(metrics, evaluator.metric_names, "metrics/" + evaluator.label + "/");
   set.label = std::move(evaluator.label);
   set.data = std::move(evaluator.data);
-  set.interval = Interval{.every = evaluator.interval ? evaluator.interval : options.eval_interval,
+  const bool has_own = evaluator.interval || evaluator.interval.unit() != TimeUnit::duration;
+  set.interval = Interval{.every = has_own ? evaluator.interval : options.eval_interval,
                           .at_end = IntervalEnd::fit_end,
                           .checkpoint_events = false};
   set.subset = evaluator.subset_num_batches >= 0 ? evaluator.subset_num_batches
@@ -392,7 +402,7 @@ TUTTI_INLINE void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const
   }
   TUTTI_CHECK_VALUE(set.subset == -1 || set.subset >= 1, "evaluation set \"", set.label,
                     "\": it is to have ", set.subset,
-                    " batches, expected -1 (all) or 1 or more; an interval of 0 is never due");
+                    " batches, expected -1 (all) or 1 or more; an interval of 0ep is never due");
   set.microbatch = evaluator.device_eval_microbatch_size;
 }
 

@@ -72,7 +72,7 @@ TUTTI_INLINE void add_turn_losses(State& state, double share, bool report) {
 
 TUTTI_INLINE void add_losses(State& state, double share) {
   add_loss(state.total_loss["total"], state.loss, share);
-  if (state.loss_parts.size() > 1) {
+  if (state.loss_parts.size() > 1 || !state.loss_parts.contains("total")) {
     for (const auto& [name, part] : state.loss_parts) {
       if (name != "total") {
         add_loss(state.total_loss[name], part.dim() == 0 ? part : part.mean(), share);
