@@ -582,10 +582,10 @@ TEST_CASE("rank body: units that are computed again", "[.rank]") {
   };
   auto alone = make();
   loss(alone, ids).backward();
-  for (const ShardStage stage : stages) {
-    INFO(to_string(stage));
+  for (const auto& [stage, overlaps] : ways) {
+    INFO(to_string(stage) << (overlaps ? ", overlapping" : ""));
     auto model = make();
-    const auto sharding = dist::shard(*model, group, {.stage = stage});
+    const auto sharding = dist::shard(*model, group, {.stage = stage, .overlap_reduce = overlaps});
     for (int i = 0; i < 2; ++i) {
       pass(*sharding, [&] { return loss(model, ids.slice(0, group->rank(), 4, group->size())); });
     }

@@ -95,7 +95,7 @@ class ShardedDataParallel final : public Sharding {
   at::Tensor enter(Bracket& bracket, const at::Tensor& x);
   at::Tensor leave(Bracket& bracket, const at::Tensor& y);
   void gradients_arrive(Bracket& bracket);
-  void gradients_leave(Bracket& bracket);
+  void gradients_complete(Bracket& bracket);
   void reduce_in_order(bool all);
   void finish_reducing() {
     if (reducing_ != nullptr) {

@@ -14,6 +14,8 @@ class ShardedDataParallel::Bracket final : public ::tutti::detail::UnitHolder {
 
   at::Tensor enter(const at::Tensor& x) override { return owner.enter(*this, x); }
   at::Tensor leave(const at::Tensor& y) override { return owner.leave(*this, y); }
+  void expect_gradients() override { ++open; }
+  void gradients_came() override { owner.gradients_complete(*this); }
 
   ShardedDataParallel& owner;
   ::tutti::detail::UnitSlot& slot;
@@ -21,22 +23,26 @@ class ShardedDataParallel::Bracket final : public ::tutti::detail::UnitHolder {
   Bracket* next = nullptr;  // which ran after it last time
   std::int64_t open = 0;    // so many runs of this pass have their gradients still to come
   bool ready = false;       // its gradients are complete, in this backward pass
-  bool again = false;       // it runs a second time, in the backward pass
 };
 
-// Behind the input of a unit: all of its gradients are complete when this one's is.
+// Behind the input of a unit: all of its gradients are complete when this one's is. In what is
+// computed again they go to the graph around it, and are not there before that is.
 class ShardedDataParallel::AfterUnit final : public torch::autograd::Node {
  public:
-  AfterUnit(Bracket& bracket, const at::Tensor& x) : bracket_(bracket) {
+  AfterUnit(Bracket& bracket, const at::Tensor& x, bool again) : bracket_(bracket), again_(again) {
     add_next_edge(torch::autograd::impl::gradient_edge(x));
   }
 
  private:
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    bracket_.owner.gradients_leave(bracket_);
+    bracket_.unit.drop();
+    if (!again_) {
+      bracket_.owner.gradients_complete(bracket_);
+    }
     return std::move(gradients);
   }
   Bracket& bracket_;
+  bool again_;
 };
 
 // Behind the output of a unit: its parameters are wanted when a gradient gets here.
@@ -250,7 +256,6 @@ TUTTI_INLINE void ShardedDataParallel::before_forward(bool last) {
   for (const auto& bracket : brackets_) {
     bracket->open = 0;
     bracket->ready = false;
-    bracket->again = false;
   }
   to_reduce_ = brackets_.size();
   if (buffers_are_old_) {
@@ -315,9 +320,7 @@ TUTTI_INLINE at::Tensor ShardedDataParallel::enter(Bracket& bracket, const at::T
     return given;
   }
   bracket.unit.gather();
-  if (in_backward_) {
-    bracket.again = true;
-  } else if (recording) {
+  if (recording && !in_backward_) {
     ++bracket.open;
     if (last_entered_ != nullptr) {
       last_entered_->next = &bracket;
@@ -333,7 +336,7 @@ TUTTI_INLINE at::Tensor ShardedDataParallel::enter(Bracket& bracket, const at::T
   }
   if (recording && x.requires_grad()) {
     const at::Tensor same = x.detach();
-    ::tutti::detail::set_gradient(same, new AfterUnit(bracket, x));
+    ::tutti::detail::set_gradient(same, new AfterUnit(bracket, x, in_backward_));
     return same;
   }
   return x;
@@ -371,11 +374,10 @@ TUTTI_INLINE void ShardedDataParallel::gradients_arrive(Bracket& bracket) {
   }
 }
 
-TUTTI_INLINE void ShardedDataParallel::gradients_leave(Bracket& bracket) {
-  bracket.unit.drop();
-  // A unit that was computed again gives its gradients to the graph around it, later; one that ran
-  // several times has the sum of all, once the first run's are there.
-  if (reduces_in_backward() && !bracket.again && --bracket.open == 0) {
+// Those of one run; a unit that ran several times has the sum of all, once the first run's are
+// there.
+TUTTI_INLINE void ShardedDataParallel::gradients_complete(Bracket& bracket) {
+  if (reduces_in_backward() && --bracket.open == 0) {
     bracket.ready = true;
     reduce_in_order(/*all=*/false);
   }

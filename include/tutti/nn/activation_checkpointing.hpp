@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <type_traits>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -82,15 +81,13 @@ class Recomputable {
 /// All blocks of tutti::models are such.
 class Block : public Unit, public Recomputable {
  protected:
-  /// in_unit(), which the backward pass may call again: captures are by value, see
-  /// Recomputable::recomputed().
+  /// in_unit() of what the backward pass may call again: captures are by value, see
+  /// Recomputable::recomputed(). Parameters that are sharded come once in the backward pass, for
+  /// the second computation and the gradients.
   template <class F>
   at::Tensor in_block(const at::Tensor& x, F&& run) {
-    if (!activation_checkpointing()) {
-      return in_unit(x, std::forward<F>(run));
-    }
-    return recomputed(x, [this, kept = std::decay_t<F>(std::forward<F>(run))](
-                             const at::Tensor& input) { return in_unit(input, kept); });
+    return in_unit(
+        x, [&](const at::Tensor& input) { return recomputed(input, std::forward<F>(run)); });
   }
 };
 

@@ -5,6 +5,7 @@
 
 #include <tutti/core/autocast.hpp>
 #include <tutti/core/detail/throw.hpp>
+#include <tutti/core/detail/unit_slot.hpp>
 #include <tutti/nn/detail/gradient.hpp>
 #include <tutti/nn/gyro_dropout.hpp>
 
@@ -164,6 +165,53 @@ class BuffersOf {
   BufferStates states_;
 };
 
+using UnitHolders = std::vector<::tutti::detail::UnitHolder*>;
+
+// Of the units in `part`, which may be one itself.
+TUTTI_INLINE UnitHolders holders_in(const torch::nn::Module& part) {
+  UnitHolders out;
+  for (const auto& module : part.modules()) {
+    const auto* const slot = dynamic_cast<const ::tutti::detail::UnitSlot*>(module.get());
+    if (slot != nullptr && slot->holder() != nullptr) {
+      out.push_back(slot->holder());
+    }
+  }
+  return out;
+}
+
+// Behind the input of what is computed again: the gradients of its parameters have been added up
+// when this one's gradient is there, since their nodes go before all others.
+class AfterCheckpoint final : public torch::autograd::Node {
+ public:
+  AfterCheckpoint(UnitHolders holders, const at::Tensor& x) : holders_(std::move(holders)) {
+    add_next_edge(torch::autograd::impl::gradient_edge(x));
+  }
+
+ private:
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    for (auto* const holder : holders_) {
+      holder->gradients_came();
+    }
+    return std::move(gradients);
+  }
+
+  UnitHolders holders_;
+};
+
+// x, behind whose gradient the holders of `part` are told.
+TUTTI_INLINE at::Tensor told_after(const at::Tensor& x, const torch::nn::Module& part) {
+  UnitHolders holders = holders_in(part);
+  for (auto* const holder : holders) {
+    holder->expect_gradients();
+  }
+  if (holders.empty() || !x.requires_grad()) {
+    return x;
+  }
+  at::Tensor same = x.detach();
+  ::tutti::detail::set_gradient(same, new AfterCheckpoint(std::move(holders), x));
+  return same;
+}
+
 class CheckpointBackward final : public torch::autograd::Node {
  public:
   using Run = std::function<at::Tensor(const at::Tensor&)>;
@@ -305,14 +353,15 @@ TUTTI_INLINE at::Tensor checkpoint_activations(const torch::nn::Module& block,
   }
   nn::detail::GeneratorStates generators(x.device());
   nn::detail::BufferStates buffers(block);
+  const at::Tensor input = nn::detail::told_after(x, block);
   at::Tensor y;
   {
     const c10::NoGradGuard no_grad;
     const nn::detail::NoAutocastCache no_cache;
-    y = run(x).detach();
+    y = run(input).detach();
   }
   ::tutti::detail::set_gradient(
-      y, new nn::detail::CheckpointBackward(std::move(run), x, std::move(learning),
+      y, new nn::detail::CheckpointBackward(std::move(run), input, std::move(learning),
                                             std::move(buffers), std::move(generators)));
   return y;
 }

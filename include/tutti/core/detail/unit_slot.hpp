@@ -18,6 +18,13 @@ class UnitHolder {
 
   // The unit has made `y`: its parameters may go. Returns what to hand on.
   virtual at::Tensor leave(const at::Tensor& y) = 0;
+
+  // The unit is in a part of the model that the backward pass computes again, as a whole, whose
+  // gradients come after that: they are to be waited for.
+  virtual void expect_gradients() {}
+
+  // They are there.
+  virtual void gradients_came() {}
 };
 
 // What a unit has of its holder; see nn::Unit. Found in a model by dynamic_cast.
