@@ -6,7 +6,9 @@
 
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -38,6 +40,23 @@ struct Others final : FakeCommunicator {
   }
   std::vector<double> its;
   std::size_t calls = 0;
+};
+
+/// Rank 1 of two that say the same, and which calls it makes.
+struct Calls final : FakeCommunicator {
+  Calls() : FakeCommunicator(1, 2) {}
+  void all_reduce(const at::Tensor&, dist::ReduceOp) override { made.emplace_back("all_reduce"); }
+  std::vector<at::Tensor> all_gather(const at::Tensor& tensor) override {
+    made.emplace_back("all_gather");
+    return FakeCommunicator::all_gather(tensor);
+  }
+  std::function<void()> start_reduce_scatter_into(const at::Tensor& output,
+                                                  const at::Tensor& input) override {
+    made.emplace_back("reduce_scatter");
+    output.view({-1}).copy_(input.view({2, -1}).select(0, 1) * 2);
+    return [] {};
+  }
+  std::vector<std::string> made;
 };
 
 }  // namespace
@@ -122,6 +141,28 @@ TEST_CASE("a rank without a row of the vocabulary makes the calls of the others"
   losses.sum().backward();
   CHECK(others->calls == 4);  // the sum of the gradients of x
   CHECK(table.grad().sizes() == at::IntArrayRef({0, 2}));
+}
+
+TEST_CASE("with sequence parallel a rank is sent its positions of a sum and no others",
+          "[dist][tensor_parallel]") {
+  const auto calls = std::make_shared<Calls>();
+  const dist::TensorParallel over{.group = calls, .sequence = dist::SequenceParallel::yes};
+  using Made = std::vector<std::string>;
+  const at::Tensor whole = at::arange(2 * 4 * 3, at::kDouble).view({2, 4, 3});
+  const at::Tensor own = whole.slice(1, 2);  // of each of the two examples
+  const at::Tensor x = whole.clone().requires_grad_();
+  const at::Tensor left = dist::leave_parallel(x, over);
+  CHECK(left.equal(own * 2));
+  left.backward(own.contiguous());
+  CHECK(x.grad().equal(at::cat({own, own}, 1)));
+  CHECK(calls->made == Made{"reduce_scatter", "all_gather"});
+  calls->made.clear();
+  const at::Tensor part = own.clone().requires_grad_();
+  const at::Tensor entered = dist::enter_parallel(part, over);
+  CHECK(entered.equal(at::cat({own, own}, 1)));
+  entered.backward(whole.transpose(0, 2).contiguous().transpose(0, 2));  // of any strides
+  CHECK(part.grad().equal(own * 2));
+  CHECK(calls->made == Made{"all_gather", "reduce_scatter"});
 }
 
 TEST_CASE("a rank has its positions, and the gradient of all of them", "[dist][tensor_parallel]") {

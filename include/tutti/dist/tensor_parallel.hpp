@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros_like.h>
@@ -60,6 +61,17 @@ inline at::Tensor own_part(const at::Tensor& tensor, std::int64_t dim, Communica
 
 inline at::Tensor gathered(const at::Tensor& tensor, std::int64_t dim, Communicator& group) {
   return at::cat(group.all_gather(tensor.contiguous()), dim);
+}
+
+// Of [N, length, ...] this rank's positions of the sum over the ranks, added in rank order.
+inline at::Tensor scattered(const at::Tensor& tensor, Communicator& group) {
+  const std::int64_t size = tensor.size(1) / group.size();
+  const at::Tensor parts = tensor.unflatten(1, {group.size(), size})
+                               .movedim(1, 0)
+                               .contiguous();  // [ranks, N, size, ...]
+  const at::Tensor out = at::empty(parts.sizes().slice(1), parts.options());
+  group.reduce_scatter_into(out, parts);
+  return out;
 }
 
 inline void check_sequence(const at::Tensor& x, const Communicator& group) {
@@ -119,7 +131,7 @@ struct GatherSequence final : torch::autograd::Function<GatherSequence> {
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     Communicator& group = group_of(context);
-    return {own_part(summed(gradients[0], group), 1, group), at::Tensor()};
+    return {scattered(gradients[0], group), at::Tensor()};
   }
 };
 
@@ -129,7 +141,7 @@ struct ScatterSequence final : torch::autograd::Function<ScatterSequence> {
                             const GroupOwner& group) {
     keep_group(context, group);
     check_sequence(x, *group);
-    return own_part(summed(x, *group), 1, *group);
+    return scattered(x, *group);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     Communicator& group = group_of(context);

@@ -24,9 +24,10 @@ struct TensorParallelOptions {
   int degree = 0;
 
   /// Whether norms, dropouts and residuals between the parallel layers are computed by each rank
-  /// for its own positions alone. The same bytes travel, and activations there take 1 / degree of
-  /// the memory. In training the degree has to divide the length of sequences; passes without
-  /// gradients that it does not divide are computed as with `no`.
+  /// for its own positions alone. The same bytes travel, as an all-gather and a reduce-scatter in
+  /// place of a sum, and activations there take 1 / degree of the memory. In training the degree
+  /// has to divide the length of sequences; passes without gradients that it does not divide are
+  /// computed as with `no`.
   dist::SequenceParallel sequence = dist::SequenceParallel::no;
 };
 
