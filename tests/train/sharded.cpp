@@ -299,6 +299,33 @@ TEST_CASE("rank body: what does not go with sharding", "[.rank]") {
   CHECK_THAT(refused(some), ContainsSubstring("has [sharding stage parameters"));
 }
 
+TEST_CASE("rank body: other numbers of microbatches", "[.rank]") {
+  const int rank = tutti_test::initialize()->rank();
+  const auto fit = [&](ShardStage stage, std::int64_t batch_size) {
+    TrainerOptions with = options(batch_size);
+    with.max_duration = "1ba";
+    with.sharding.stage = stage;
+    with.device_train_microbatch_size = 2;
+    try {
+      return std::to_string(losses(std::move(with)).size()) + " batch";
+    } catch (const c10::Error& error) {
+      return std::string(error.what_without_backtrace());
+    }
+  };
+  for (const ShardStage stage : {ShardStage::gradients, ShardStage::parameters}) {
+    INFO(to_string(stage));
+    CHECK_THAT(fit(stage, rank == 0 ? 8 : 6),
+               ContainsSubstring("rank 1 has 3 microbatches of its batch and rank 0 has 4, so one "
+                                 "would wait"));
+    CHECK(fit(stage, rank == 0 ? 4 : 3) == "1 batch");  // two each
+  }
+  CHECK(fit(ShardStage::optimizer, rank == 0 ? 8 : 6) == "1 batch");
+  TrainerOptions with = options(rank == 0 ? 8 : 6);
+  with.device_train_microbatch_size = 2;
+  with.data_parallel.sync_strategy = dist::SyncStrategy::multi_auto_sync;
+  CHECK_THROWS_WITH(losses(std::move(with)), ContainsSubstring("rank 1 has 3 microbatches"));
+}
+
 TEST_CASE("a trainer trains a sharded model as a replicated one", "[train][sharded][nccl]") {
   for (const char* body : {"rank body: sharded as replicated",
                            "rank body: an optimizer with numbers of each parameter within another",
@@ -329,6 +356,11 @@ TEST_CASE("a checkpoint of a sharded run is that of one process", "[train][shard
     CHECK(run_ranks("rank body: sharded checkpoints", ranks, std::chrono::seconds(120)) ==
           all_passed);
   }
+}
+
+TEST_CASE("ranks with other numbers of microbatches do not wait for ever", "[train][sharded]") {
+  CHECK(run_ranks("rank body: other numbers of microbatches", 2, std::chrono::seconds(120)) ==
+        all_passed);
 }
 
 TEST_CASE("a run that cannot be sharded is refused on every rank", "[train][sharded]") {

@@ -147,6 +147,10 @@ class DataParallel {
   /// safe when no rank has sent gradients of it, which `forced_sync` guarantees.
   virtual void reset() = 0;
 
+  /// Whether ranks wait for each other in every pass, not in the last of a step alone: all of them
+  /// need as many.
+  [[nodiscard]] virtual bool meets_in_every_pass() const { return false; }
+
   /// Says what a failed backward pass means when it failed in an averaging of gradients.
   ///
   /// error: what `backward` threw.

@@ -117,6 +117,10 @@ class DistributedDataParallel final : public DataParallel {
     }
   }
 
+  bool meets_in_every_pass() const override {
+    return options_.strategy() == SyncStrategy::multi_auto_sync;
+  }
+
   void explain(const std::exception& error) const override { refuse("backward", error); }
 
  private:

@@ -54,6 +54,9 @@ class ShardedDataParallel final : public Sharding {
   void after_step() override;
   void broadcast_buffers() override { group_->broadcast(buffers_, 0); }
   void reset() override;
+  [[nodiscard]] bool meets_in_every_pass() const override {
+    return options_.stage >= ShardStage::gradients && !options_.reduce_at_end;
+  }
 
   [[nodiscard]] const std::vector<ShardedParameter>& parameters() const override {
     return parameters_;

@@ -69,6 +69,10 @@ void forget_attempt(State& state, Run& run);
 // Of the pass just made, over all ranks: what an optimizer decides by is the same on each.
 at::Tensor mean_over_ranks(at::Tensor loss, const State& state);
 
+// The mean over ranks of what each one's microbatches weigh. Throws c10::ValueError on all ranks
+// when some have more microbatches than others where ranks meet in every one.
+double mean_weight(double weight, std::size_t microbatches, const State& state, const Run& run);
+
 // Adds the losses of a microbatch to those of the batch.
 void add_losses(State& state, double share);
 void add_loss(at::Tensor& sum, const at::Tensor& loss, double share);
@@ -327,7 +331,7 @@ class Step {
     for (const Batch& part : parts_) {
       total += weight(part);
     }
-    return state_.communicator->all_reduce_value(total, dist::ReduceOp::sum) / state_.world_size;
+    return detail::mean_weight(total, parts_.size(), state_, run_);
   }
 
   double share(const Batch& part, double total) const {

@@ -3,6 +3,11 @@
 
 #include <tutti/train/step.hpp>
 
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string>
+
 namespace tutti::train::detail {
 
 TUTTI_INLINE Replay::Replay(std::vector<Rng*> rngs, at::Device device) : rngs_(std::move(rngs)) {
@@ -50,6 +55,29 @@ TUTTI_INLINE at::Tensor mean_over_ranks(at::Tensor loss, const State& state) {
     state.communicator->all_reduce(loss, dist::ReduceOp::sum);
   }
   return loss;
+}
+
+TUTTI_INLINE double mean_weight(double weight, std::size_t microbatches, const State& state,
+                                const Run& run) {
+  const bool meets = run.parallel && run.parallel->meets_in_every_pass();
+  const auto count = static_cast<double>(microbatches);
+  std::array<double, 3> sums{weight, count, count * count};
+  state.communicator->all_reduce(std::span<double>(sums.data(), meets ? 3U : 1U),
+                                 dist::ReduceOp::sum);
+  // Numbers are equal when the sum of their squares is the least that their sum allows.
+  if (meets && sums[2] * state.world_size != sums[1] * sums[1]) {
+    const auto counts = state.communicator->all_gather_bytes(std::to_string(microbatches));
+    const auto other = std::find_if(counts.begin(), counts.end(),
+                                    [&](const std::string& one) { return one != counts.front(); });
+    TUTTI_CHECK_VALUE(
+        other == counts.end(), "rank ", other - counts.begin(), " has ", *other,
+        " microbatches of its batch and rank 0 has ", counts.front(),
+        ", so one would wait for the others in a microbatch that they do not have: with sharding "
+        "of gradients or parameters, and with SyncStrategy::multi_auto_sync, ranks meet in every "
+        "one. Give all ranks batches of one size, or train without microbatches, with "
+        "ShardStage::optimizer or with SyncStrategy::single_auto_sync");
+  }
+  return sums[0] / state.world_size;
 }
 
 TUTTI_INLINE void add_loss(at::Tensor& sum, const at::Tensor& loss, double share) {
