@@ -1,5 +1,7 @@
 #include <tutti/train/sharded.hpp>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -30,6 +32,7 @@
 #include "dist/ranks.hpp"
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/warnings.hpp"
 #include "train/sharded_runs.hpp"
 
 namespace UNITY_BUILD_UNIQUE_ID {
@@ -299,6 +302,25 @@ TEST_CASE("rank body: what does not go with sharding", "[.rank]") {
   CHECK_THAT(refused(some), ContainsSubstring("has [sharding stage parameters"));
 }
 
+TEST_CASE("rank body: copies of sharded weights that autocast keeps", "[.rank]") {
+  const int rank = tutti_test::initialize()->rank();
+  TrainerOptions with = options(6);
+  with.max_duration = "2ba";
+  with.sharding.stage = ShardStage::parameters;
+  with.precision = Precision::amp_bf16;
+  const auto told = [&] {
+    const Warnings warnings;
+    losses(with);
+    return std::count_if(warnings.texts.begin(), warnings.texts.end(), [](const auto& text) {
+      return text.find("sharding.param_dtype is not set") != std::string::npos;
+    });
+  };
+  CHECK(told() == (rank == 0 ? 1 : 0));
+  with.sharding.param_dtype = at::kBFloat16;
+  with.sharding.reduce_dtype = at::kFloat;
+  CHECK(told() == 0);
+}
+
 TEST_CASE("rank body: other numbers of microbatches", "[.rank]") {
   const int rank = tutti_test::initialize()->rank();
   const auto fit = [&](ShardStage stage, std::int64_t batch_size) {
@@ -356,6 +378,12 @@ TEST_CASE("a checkpoint of a sharded run is that of one process", "[train][shard
     CHECK(run_ranks("rank body: sharded checkpoints", ranks, std::chrono::seconds(120)) ==
           all_passed);
   }
+}
+
+TEST_CASE("rank 0 warns once of the copies that autocast keeps of sharded weights",
+          "[train][sharded]") {
+  CHECK(run_ranks("rank body: copies of sharded weights that autocast keeps", 2,
+                  std::chrono::seconds(120)) == all_passed);
 }
 
 TEST_CASE("ranks with other numbers of microbatches do not wait for ever", "[train][sharded]") {

@@ -13,6 +13,7 @@
 namespace UNITY_BUILD_UNIQUE_ID {
 
 using namespace tutti;
+using Catch::Matchers::ContainsSubstring;
 using dist::ShardStage;
 
 namespace {
@@ -29,6 +30,21 @@ TEST_CASE("parameters are whole below the last stage and in their own type", "[t
   CHECK(train::keeps_whole({.stage = ShardStage::gradients}));
   CHECK_FALSE(train::keeps_whole({.stage = ShardStage::parameters}));
   CHECK_FALSE(train::keeps_whole({.stage = ShardStage::optimizer, .param_dtype = at::kBFloat16}));
+}
+
+TEST_CASE("a run is told of the copies that autocast would keep of sharded weights",
+          "[train][sharding]") {
+  dist::ShardingOptions with{.stage = ShardStage::parameters};
+  CHECK_THAT(train::autocast_notice(with, Precision::amp_bf16),
+             ContainsSubstring("precision is amp_bf16, but sharding.param_dtype is not set") &&
+                 ContainsSubstring("set sharding.param_dtype to at::kBFloat16 and "
+                                   "sharding.reduce_dtype to at::kFloat"));
+  CHECK_THAT(train::autocast_notice(with, Precision::amp_fp16), ContainsSubstring("at::kHalf"));
+  CHECK(train::autocast_notice(with, Precision::fp32).empty());
+  CHECK(train::autocast_notice(with, Precision::bf16_true).empty());
+  with.param_dtype = at::kBFloat16;
+  CHECK(train::autocast_notice(with, Precision::amp_bf16).empty());
+  CHECK(train::autocast_notice({.stage = ShardStage::gradients}, Precision::amp_bf16).empty());
 }
 
 TEST_CASE("a policy says why it cannot train a sharded model", "[train][sharding]") {

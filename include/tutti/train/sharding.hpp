@@ -32,6 +32,10 @@ inline bool keeps_whole(const dist::ShardingOptions& options) {
   return options.stage != dist::ShardStage::parameters && !options.param_dtype;
 }
 
+/// What a run has to be told whose parameters are sharded while autocast keeps whole copies of
+/// them; empty: nothing.
+std::string autocast_notice(const dist::ShardingOptions& options, Precision precision);
+
 /// Why this policy cannot train a sharded model; empty when it can, or is off. A policy says so by
 /// `about.no_sharding`, or by `about.no_parameter_sharding` where it can as long as parameters are
 /// whole; or by `why_no_sharding()` where that depends on its options. spread: the model is spread

@@ -5,6 +5,20 @@
 
 namespace tutti::train {
 
+TUTTI_INLINE std::string autocast_notice(const dist::ShardingOptions& options,
+                                         Precision precision) {
+  const bool casts = precision == Precision::amp_bf16 || precision == Precision::amp_fp16;
+  if (!casts || options.stage != dist::ShardStage::parameters || options.param_dtype) {
+    return {};
+  }
+  return "sharding.stage is parameters and precision is " + std::string(to_string(precision)) +
+         ", but sharding.param_dtype is not set: every rank keeps the copies that autocast makes "
+         "of all weights, 2 bytes for each, from the forward to the backward pass, which is what "
+         "sharding is to save; set sharding.param_dtype to " +
+         (precision == Precision::amp_bf16 ? "at::kBFloat16" : "at::kHalf") +
+         " and sharding.reduce_dtype to at::kFloat";
+}
+
 TUTTI_INLINE std::unique_ptr<dist::Sharding> make_sharding(const std::string& policies,
                                                            const TrainerOptions& options,
                                                            State& state) {
@@ -31,7 +45,12 @@ TUTTI_INLINE std::unique_ptr<dist::Sharding> make_sharding(const std::string& po
   TUTTI_CHECK(sharding_support().shard != nullptr, stage,
               ", but the program cannot shard; add #include <tutti/train/sharded.hpp> to the file "
               "that makes the Trainer");
-  return sharding_support().shard(sharding, state);
+  auto out = sharding_support().shard(sharding, state);
+  if (const std::string notice = autocast_notice(sharding, state.precision);
+      !notice.empty() && state.rank == 0) {
+    TORCH_WARN(notice);
+  }
+  return out;
 }
 
 TUTTI_INLINE void check_spread(const std::string& policies, const TrainerOptions& options,
