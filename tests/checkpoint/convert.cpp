@@ -76,6 +76,7 @@ TEST_CASE("a whole checkpoint is cut for any number of ranks and put together ag
     saved.verify();
     CHECK(saved.ranks() == ranks);
     CHECK(saved.folder("optim").contains("state.fc.weight.exp_avg"));
+    CHECK(saved.folder("optim").read("state.fc.weight.step").item<float>() == 3);
     check_equal(whole, read_checkpoint(cut));
     consolidate_checkpoint(cut, again);
     check_equal(whole, read_snapshot(again));

@@ -39,10 +39,15 @@ struct Part {
     first.put("shapes", Names{"[5, 2]"});
     const std::string path = "optimizers/0/own/param0/exp_avg";
     first.put("own/param0/exp_avg", cut("state/" + path, weight() * 2));
+    first.put("own/param0/step", std::int64_t{3});
+    first.put("own/param0/mu_product", 0.25);
+    first.put("own/param0/inner/step", std::int64_t{3});
+    first.put("own/groups/0/lr", 0.5);
     Archive& second = snapshot.state.child("optimizers/1");
     second.put("parameters", Names{""});
     second.put("shapes", Names{"[5, 2]"});
     const std::string other = "optimizers/1/state/0/momentum_buffer";
+    second.put("state/0/step", std::int64_t{3});
     second.put("state/0/momentum_buffer", cut("state/" + other, weight() * 3));
     snapshot.state.put("policies/EMA/count", at::full({1}, 4, at::kLong));
     snapshot.state.put("lr", 0.5);
@@ -83,7 +88,15 @@ TEST_CASE("a rank writes its rows, rank 0 all else", "[checkpoint][sharded]") {
   const Part none(0, 2);
   const ShardedSnapshot first = to_sharded(none.snapshot, none.offsets, 0);
   CHECK(first.folders.at("model").size() == 2);
-  CHECK(first.folders.at("optim")[0].name == "state.fc.weight.exp_avg");
+  const auto& optim = first.folders.at("optim");
+  REQUIRE(optim.size() == 3);
+  CHECK(optim[0].name == "state.fc.weight.exp_avg");
+  CHECK(optim[1].name == "state.fc.weight.step");  // as Python has it, once for all ranks
+  CHECK(optim[1].part.scalar_type() == at::kFloat);
+  CHECK(optim[1].part.equal(at::scalar_tensor(3.0, at::kFloat)));
+  CHECK(optim[2].name == "state.fc.weight.mu_product");
+  CHECK(optim[2].part.item<float>() == 0.25F);
+  CHECK(second.folders.at("optim").size() == 1);
   CHECK(first.folders.at("state").size() == 2);
   CHECK(first.places.at("optimizers/0/own/param0/exp_avg") == "optim/state.fc.weight.exp_avg");
   CHECK(first.places.at("policies/EMA/count") == "state/policies/EMA/count");
@@ -154,6 +167,11 @@ TEST_CASE("a sharded checkpoint is read whole, or a rank's rows of it", "[checkp
   CHECK(whole.state.tensor("optimizers/1/state/0/momentum_buffer").equal(Part::weight() * 3));
   CHECK(whole.state.tensor("policies/EMA/count").item<std::int64_t>() == 4);
   CHECK(whole.state.get<double>("lr") == 0.5);
+  CHECK(whole.state.get<std::int64_t>("optimizers/0/own/param0/step") == 3);
+  const at::Tensor step =
+      ShardedCheckpoint(folder / "a").folder("optim").read("state.fc.weight.step");
+  CHECK(step.dim() == 0);
+  CHECK(step.item<float>() == 3);
   CHECK(whole.state.child("rng").size() == 2);
   CHECK(whole.state.tensor("rng/1/libtorch/cpu").equal(at::full({2}, 1)));
   CHECK(read_checkpoint(folder / "a", {.state = false}).state.empty());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <charconv>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -35,7 +37,8 @@ namespace tutti::checkpoint {
 /// own. stream: the rank's number among those that draw by themselves; none: `rank`.
 ///
 /// The state of parameters is in the folder "optim", of further optimizers in "optim1" and so on,
-/// under the names of Python's flattened optimizer state dict: `state.<parameter>.exp_avg`. Other
+/// under the names of Python's flattened optimizer state dict: `state.<parameter>.exp_avg`. There
+/// are its numbers, too, as float scalars, `state.<parameter>.step`, for Python's readers. Other
 /// tensors are in the folder "state", by their path.
 ShardedSnapshot to_sharded(const Snapshot& snapshot, const PartPlaces& parts, int rank,
                            std::optional<int> stream = std::nullopt);

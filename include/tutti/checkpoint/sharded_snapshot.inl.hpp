@@ -57,6 +57,26 @@ TUTTI_INLINE std::pair<std::string, std::string> place_in_folders(const std::str
           "state." + name + "." + key};
 }
 
+// Numbers of parameters' states, as step: Python's optimizers have them as float scalars. Here they
+// are read from the manifest, which has them exactly.
+TUTTI_INLINE void add_numbers(const Archive& state, OptimizerTexts& names,
+                              std::map<std::string, std::vector<TensorShard>>& folders) {
+  state.each_leaf([&](const std::string& path, const ArchiveLeaf& leaf) {
+    const auto entry = optimizer_entry(path);
+    if (!entry || entry->key.find('/') != std::string::npos || names(*entry).empty()) {
+      return;
+    }
+    const auto place = place_in_folders(path, names);
+    leaf.visit([&](const auto& value) {
+      using Value = std::decay_t<decltype(value)>;
+      if constexpr (std::same_as<Value, std::int64_t> || std::same_as<Value, double>) {
+        const at::Tensor number = at::empty({}, at::kFloat).fill_(value);
+        folders[place.first].push_back({.name = place.second, .part = number});
+      }
+    });
+  });
+}
+
 // What a box has of a tensor; shares its memory.
 TUTTI_INLINE at::Tensor narrowed(const at::Tensor& tensor, const TensorBox& box) {
   at::Tensor out = tensor;
@@ -119,6 +139,9 @@ TUTTI_INLINE ShardedSnapshot to_sharded(const Snapshot& snapshot, const PartPlac
     const auto [folder, name] = detail::place_in_folders(path, names);
     add(folder, name, "state/" + path, tensor);
     out.places[path] = folder + '/' + name;
+  }
+  if (rank == 0) {
+    detail::add_numbers(out.state, names, out.folders);
   }
   return out;
 }
