@@ -115,6 +115,30 @@ TEST_CASE("the partition orig refuses nodes that do not fit the canonical ones",
       ContainsSubstring("partition_algo is \"fixed\", expected one of relaxed, orig"));
 }
 
+TEST_CASE("a state whose canonical and initial nodes do not divide one another is refused",
+          "[data][streaming_order]") {
+  const std::vector<StreamSizes> short_shard{{.shards = {7}}};
+  const StreamingState state{.num_canonical_nodes = 3, .initial_physical_nodes = 2};
+  CHECK_THROWS_WITH(streaming_order(short_shard, {4, 1, 1}, {}, 0, state),
+                    ContainsSubstring("the state has 3 canonical nodes and 2 initial nodes, "
+                                      "expected that one divides the other"));
+  CHECK(streaming_order(short_shard, {3, 1, 1}, {}, 0, state).shape[0] == 3);  // has no use for it
+}
+
+TEST_CASE("many more nodes than samples repeat the samples of their canonical node",
+          "[data][streaming_order]") {
+  const std::vector<StreamSizes> short_shard{{.shards = {3}}};
+  for (const std::int64_t nodes : {6, 8, 20}) {
+    CAPTURE(nodes);
+    const auto order = streaming_order(short_shard, {nodes, 1, 1}, {.num_canonical_nodes = 2});
+    CHECK(std::ssize(order.ids) == nodes);
+    for (std::size_t k = 0; k < order.ids.size(); k += 2) {
+      CHECK(order.ids[k] == 0);
+      CHECK((order.ids[k + 1] == 1 || order.ids[k + 1] == 2));
+    }
+  }
+}
+
 TEST_CASE("proportions, repeats and choices decide how much of a stream an epoch takes",
           "[data][streaming_order]") {
   auto streams = two_streams;  // 107 and 165 samples

@@ -65,9 +65,9 @@ TUTTI_INLINE std::vector<std::int64_t> canonical_rows(std::int64_t samples, std:
       if (high - low < per) {
         --row[static_cast<std::size_t>(per - 1)];
       }
-      const std::int64_t from = per + pad - 2 * pad - ratio + 1;
-      for (std::int64_t k = 0; k < pad; ++k) {
-        const std::int64_t source = from + k < 0 ? from + k + per + pad : from + k;
+      const std::int64_t from = per - pad - ratio + 1;
+      for (std::int64_t k = 0; k < pad; ++k) {  // a row shorter than that repeats from its start
+        const std::int64_t source = from < 0 ? k % per : from + k;
         row[static_cast<std::size_t>(per + k)] = row[static_cast<std::size_t>(source)];
       }
       rows.insert(rows.end(), row.begin(), row.end());
@@ -134,6 +134,9 @@ TUTTI_INLINE StreamingOrder partition(std::int64_t samples, std::int64_t canonic
   }
   TUTTI_CHECK_VALUE(initial, "streaming: there are ", canonical, " canonical nodes and ", to.nodes,
                     " nodes, expected that one divides the other; set num_canonical_nodes");
+  TUTTI_CHECK_VALUE(divides(canonical, *initial), "streaming: the state has ", canonical,
+                    " canonical nodes and ", *initial,
+                    " initial nodes, expected that one divides the other");
   const std::int64_t all = to.nodes * to.ranks * to.batch;
   TUTTI_CHECK_VALUE(all % (*initial * to.ranks) == 0, "streaming: a run of ", *initial,
                     " nodes cannot go on with ", to.nodes, ": a global batch of ", all,
