@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -123,6 +124,17 @@ TEST_CASE("a state whose canonical and initial nodes do not divide one another i
                     ContainsSubstring("the state has 3 canonical nodes and 2 initial nodes, "
                                       "expected that one divides the other"));
   CHECK(streaming_order(short_shard, {3, 1, 1}, {}, 0, state).shape[0] == 3);  // has no use for it
+}
+
+TEST_CASE("a state of an epoch before the one asked for is ignored", "[data][streaming_order]") {
+  const StreamingOrderOptions options{.batch_size = 4, .shuffle = true, .shuffle_block_size = 40};
+  const StreamingState state{.epoch = 2, .sample_in_epoch = 48, .shuffle_seed = 5};
+  const auto at = [&](std::int64_t epoch, const std::optional<StreamingState>& from) {
+    return streaming_order(two_streams, {}, options, epoch, from).ids;
+  };
+  CHECK(at(3, state) == at(3, {}));
+  CHECK(at(2, state) == at(0, state));  // a later one is where the run goes on
+  CHECK(at(2, state).size() + 48 == at(2, {}).size());
 }
 
 TEST_CASE("many more nodes than samples repeat the samples of their canonical node",

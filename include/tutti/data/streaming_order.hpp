@@ -74,7 +74,8 @@ struct StreamingOrder {
 
 /// The order of an epoch, the same as in MosaicML Streaming 0.13.
 ///
-/// epoch: counts from 0; state: where to go on, then its epoch, seed and canonical nodes count.
+/// epoch: counts from 0; state: where to go on, then its epoch, seed and canonical nodes count;
+/// one of an epoch before `epoch` is ignored.
 /// An order depends only on the arguments: each rank can compute it alone. Where the number of
 /// samples in a global batch stays the same, a run that goes on with other numbers of nodes has the
 /// same samples in each global batch.

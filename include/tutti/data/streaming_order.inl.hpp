@@ -243,7 +243,7 @@ TUTTI_INLINE OrderMaker::OrderMaker(std::span<const StreamSizes> streams,
     offset += std::accumulate(stream.shards.begin(), stream.shards.end(), std::int64_t{0});
   }
   std::tie(choose_, shares_) = weights_of(streams, options);
-  if (state) {
+  if (state && state->epoch >= epoch) {  // else of an epoch that is over
     epoch_ = state->epoch;
     skip_ = state->sample_in_epoch;
     canonical_ = state->num_canonical_nodes;
