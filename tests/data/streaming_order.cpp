@@ -158,6 +158,8 @@ TEST_CASE("proportions, repeats and choices decide how much of a stream an epoch
   streams[0].repeat = 2.5;
   streams[1].choose = 20;
   CHECK(samples_per_stream(streams, {}) == std::vector<std::int64_t>{267, 20});
+  CHECK_THROWS_WITH(samples_per_stream(streams, {.epoch_size = 100}),
+                    ContainsSubstring("epoch_size is 100, but stream 0 has repeat"));
   streams = two_streams;
   streams[0].proportion = 3;
   streams[1].proportion = 1;
@@ -195,6 +197,10 @@ TEST_CASE("an order that cannot be made says why", "[data][streaming_order]") {
   refused({{.shards = {3}, .proportion = 1, .choose = 2}}, {}, {}, "more than one of");
   refused({{.shards = {3}, .proportion = 1}, {.shards = {3}}}, {}, {}, "has no proportion");
   refused({{.shards = {3}, .repeat = -1}}, {}, {}, "not above 0");
+  refused({{.shards = {3}}, {.shards = {3}, .repeat = 2}}, {}, {.epoch_size = 9},
+          "epoch_size is 9, but stream 1 has repeat");
+  refused({{.shards = {3}, .choose = 2}}, {}, {.epoch_size = 9},
+          "epoch_size is 9, but stream 0 has choose");
   refused(one_stream, {}, {.shuffle_algo = "py3"},
           "shuffle_algo is \"py3\", expected one of naive");
   refused(one_stream, {}, {.sampling_method = "any"}, "sampling_method is \"any\"");

@@ -39,9 +39,9 @@ struct StreamingOrderOptions {
   std::optional<std::int64_t> shuffle_block_size{};  ///< default: max(4000000 / nodes, 2^18)
   std::string sampling_method = "balanced";          ///< or fixed: the same samples in every epoch
   std::int64_t sampling_granularity = 1;             ///< samples that are chosen together
-  std::string batching_method = "random";  ///< stratified, per_stream or device_per_stream
-  std::optional<std::int64_t> epoch_size{};
-  std::int64_t replication = 1;            ///< so many ranks in turn get the same samples
+  std::string batching_method = "random";    ///< stratified, per_stream or device_per_stream
+  std::optional<std::int64_t> epoch_size{};  ///< samples; not with repeat or choose
+  std::int64_t replication = 1;              ///< so many ranks in turn get the same samples
   std::string partition_algo = "relaxed";  ///< or orig: a run does not go on with a number of nodes
                                            ///< that num_canonical_nodes does not fit
 };
@@ -86,6 +86,7 @@ StreamingOrder streaming_order(std::span<const StreamSizes> streams, const Strea
                                const std::optional<StreamingState>& state = std::nullopt);
 
 /// How many samples of each stream an epoch takes.
+/// Throws c10::ValueError for an epoch_size beside a stream's repeat or choose.
 std::vector<std::int64_t> samples_per_stream(std::span<const StreamSizes> streams,
                                              const StreamingOrderOptions& options);
 

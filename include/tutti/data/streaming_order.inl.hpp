@@ -497,6 +497,7 @@ TUTTI_INLINE std::vector<std::int64_t> StreamingOrder::walk() const {
 
 TUTTI_INLINE std::vector<std::int64_t> samples_per_stream(std::span<const StreamSizes> streams,
                                                           const StreamingOrderOptions& options) {
+  detail::check_epoch_size(streams, options);
   return detail::weights_of(streams, options).first;
 }
 

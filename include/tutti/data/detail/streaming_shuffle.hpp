@@ -366,10 +366,23 @@ inline void check_streams(std::span<const StreamSizes> streams) {
   }
 }
 
+// epoch_size is shared out by proportions or sizes; repeat and choose say themselves how much.
+inline void check_epoch_size(std::span<const StreamSizes> streams,
+                             const StreamingOrderOptions& options) {
+  for (std::size_t i = 0; options.epoch_size && i < streams.size(); ++i) {
+    TUTTI_CHECK_VALUE(!streams[i].repeat && !streams[i].choose, "streaming: epoch_size is ",
+                      *options.epoch_size, ", but stream ", i, " has ",
+                      streams[i].repeat ? "repeat" : "choose",
+                      ", which says how many samples an epoch takes; give proportion or leave out "
+                      "epoch_size");
+  }
+}
+
 inline void check_streaming(std::span<const StreamSizes> streams, const StreamingWorld& world,
                             const StreamingOrderOptions& options, std::int64_t epoch,
                             const std::optional<StreamingState>& state) {
   check_streams(streams);
+  check_epoch_size(streams, options);
   check_one_of("shuffle_algo", options.shuffle_algo, {"naive", "py1s", "py2s", "py1br", "py1e"});
   check_one_of("sampling_method", options.sampling_method, {"balanced", "fixed"});
   check_one_of("batching_method", options.batching_method,
