@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -362,6 +363,39 @@ TEST_CASE("StreamingDataset: cache_limit removes the shards that were used the l
   CHECK(bytes() <= limit);
   CHECK_THAT(message([&] { StreamingDataset(place.streams(), {.cache_limit = 1000}); }),
              ContainsSubstring("cache_limit is 1000, expected at least four times"));
+}
+
+TEST_CASE("StreamingDataset: cache_limit keeps a shard that was opened first and is used again",
+          "[data][streaming]") {
+  const Place place(200);
+  const StreamingDataset set(place.streams(), {.cache_limit = 1600});
+  std::int64_t first = 0;
+  const auto fetched = [&](std::int64_t sample) {  // downloads that it took
+    const int before = place.store.line->downloads;
+    CHECK(set.sample(sample).integer("x") == sample);
+    return place.store.line->downloads - before;
+  };
+  for (const std::int64_t samples : set.sizes()[0].shards) {
+    CHECK(fetched(first) == 1);
+    if (first > 0) {
+      CHECK(fetched(0) == 0);
+    }
+    first += samples;
+  }
+  CHECK(std::filesystem::exists(place.local() + "/shard.00000.mds"));
+  CHECK_FALSE(std::filesystem::exists(place.local() + "/shard.00001.mds"));
+}
+
+TEST_CASE("StreamingDataset: a shard that is used marks its file for other processes",
+          "[data][streaming]") {
+  const Place place(200);
+  const StreamingDataset set(place.streams(), {.cache_limit = 1600});
+  (void)set.sample(0);
+  const std::filesystem::path file = place.local() + "/shard.00000.mds";
+  const auto opened = std::filesystem::last_write_time(file);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  (void)set.sample(1);
+  CHECK(std::filesystem::last_write_time(file) > opened);
 }
 
 TEST_CASE("StreamingDataLoader: each rank has its part of streaming_order's order",

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -88,7 +89,8 @@ class ShardCache {
     std::shared_ptr<const MDSShard> shard;
     std::size_t stream;
     std::shared_ptr<const MDSBytes> bytes{};
-    std::uint64_t used = 0;
+    std::int64_t used = 0;    // by this process, in nanoseconds since 1970
+    std::int64_t marked = 0;  // when the file's time was set, which tells other processes
   };
 
   [[nodiscard]] std::string folder(std::size_t stream) const { return streams_[stream].folder(); }
@@ -102,12 +104,13 @@ class ShardCache {
   template <class Check>
   void download(std::size_t stream, const std::string& name, const Check& check) const;
   void keep_open(std::size_t k, std::shared_ptr<const MDSBytes> bytes);
+  void use(std::size_t k);
 
   std::vector<Stream> streams_;
   std::optional<std::int64_t> limit_;
   std::vector<Entry> entries_;
-  std::mutex mutex_;  // over what entries have open
-  std::uint64_t uses_ = 0;
+  std::mutex mutex_;           // over what entries have open, and their times
+  std::int64_t last_use_ = 0;  // of any shard
   std::int64_t open_bytes_ = 0;
 };
 
@@ -174,7 +177,7 @@ inline std::shared_ptr<const MDSBytes> ShardCache::open(std::size_t k) {
   {
     const std::lock_guard lock(mutex_);
     if (entries_[k].bytes) {
-      entries_[k].used = ++uses_;
+      use(k);
       return entries_[k].bytes;
     }
   }
@@ -194,15 +197,34 @@ inline std::shared_ptr<const MDSBytes> ShardCache::open(std::size_t k) {
   }
 }
 
+inline std::int64_t nanoseconds(const ::timespec& time) {
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+// Notes that shard k is used now. Its file's time follows when it is opened and then, where shards
+// are removed, once a second: a call of the system for every sample would be slow.
+inline void ShardCache::use(std::size_t k) {
+  constexpr std::int64_t second = 1'000'000'000;
+  ::timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  last_use_ = std::max(last_use_ + 1, nanoseconds(now));
+  Entry& entry = entries_[k];
+  entry.used = last_use_;
+  if (entry.marked == 0 || (limit_ && entry.used - entry.marked >= second)) {
+    ::utimensat(AT_FDCWD, raw_path(k).c_str(), nullptr, 0);
+    entry.marked = entry.used;
+  }
+}
+
 // Maps at most so many shards at a time; what others still use stays mapped until they are done.
 inline void ShardCache::keep_open(std::size_t k, std::shared_ptr<const MDSBytes> bytes) {
   constexpr std::size_t most = 4096;
   const std::int64_t limit = limit_.value_or(std::numeric_limits<std::int64_t>::max());
-  ::utimensat(AT_FDCWD, raw_path(k).c_str(), nullptr, 0);  // used now
   const std::lock_guard lock(mutex_);
   open_bytes_ += entries_[k].bytes ? 0 : shard(k).raw.bytes;
   entries_[k].bytes = std::move(bytes);
-  entries_[k].used = ++uses_;
+  entries_[k].marked = 0;
+  use(k);
   for (;;) {
     std::size_t count = 0;
     Entry* oldest = nullptr;
@@ -297,7 +319,7 @@ inline void ShardCache::make_room(std::size_t k) {
   struct File {
     std::string path;
     std::int64_t bytes;
-    ::timespec used;
+    std::int64_t used;
     std::size_t entry;
   };
   std::vector<File> files;
@@ -310,18 +332,20 @@ inline void ShardCache::make_room(std::size_t k) {
     }
     for (const MDSFile* one : {&shard(i).raw, shard(i).zip ? &*shard(i).zip : nullptr}) {
       if (one != nullptr) {
-        File file{folder(s) + "/" + one->basename, 0, {}, i};
-        file.bytes = size_of_file(file.path, &file.used);
+        File file{folder(s) + "/" + one->basename, 0, 0, i};
+        ::timespec marked{};
+        file.bytes = size_of_file(file.path, &marked);
         total += std::max<std::int64_t>(file.bytes, 0);
         if (file.bytes >= 0) {
+          const std::lock_guard lock(mutex_);
+          file.used = std::max(nanoseconds(marked), one == &shard(i).raw ? entries_[i].used : 0);
           files.push_back(std::move(file));
         }
       }
     }
   }
-  std::sort(files.begin(), files.end(), [](const File& a, const File& b) {
-    return std::pair(a.used.tv_sec, a.used.tv_nsec) < std::pair(b.used.tv_sec, b.used.tv_nsec);
-  });
+  std::sort(files.begin(), files.end(),
+            [](const File& a, const File& b) { return a.used < b.used; });
   for (const File& file : files) {
     if (total <= *limit_) {
       return;
