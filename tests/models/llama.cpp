@@ -420,4 +420,23 @@ TEST_CASE("packed documents teach a Llama what they teach by themselves", "[mode
   }
 }
 
+TEST_CASE("RoPE that depends on the length has that of the longest document, not of the row",
+          "[models][llama][law]") {
+  using tutti::nn::RopeType;
+  at::manual_seed(7);
+  models::LlamaOptions dynamic = small();  // the rows have 14 tokens, documents up to 7
+  dynamic.max_position_embeddings = 8;
+  dynamic.rope_parameters = {.rope_type = RopeType::dynamic, .factor = 4};
+  models::LlamaOptions longrope = small();
+  longrope.rope_parameters = {.rope_type = RopeType::longrope,
+                              .original_max_position_embeddings = 8,
+                              .short_factor = {1, 1},
+                              .long_factor = {4, 8}};
+  for (const models::LlamaOptions& options : {dynamic, longrope}) {
+    auto net = models::LlamaForCausalLM(options);
+    net->eval();
+    CHECK(language::packed_as_alone(*net, options.vocab_size));
+  }
+}
+
 }  // namespace UNITY_BUILD_UNIQUE_ID

@@ -171,6 +171,8 @@ TEST_CASE("tables take positions as they come, and the type of the model", "[nn]
   const at::Tensor want = (late.to(at::kFloat).unsqueeze(-1) * dynamic.frequencies(40)).cos();
   CHECK(dynamic.tables(late, like).cos.equal(want));
   CHECK(dynamic.tables(late, like, 40).cos.equal(want));
+  CHECK(dynamic.depends_on_length(17));
+  CHECK_FALSE(dynamic.depends_on_length(16));  // nothing to look up
   const at::Tensor early = positions(4);  // the frequencies of the long text are not kept for it
   CHECK(dynamic.tables(early, like)
             .cos.equal((early.to(at::kFloat).unsqueeze(-1) * dynamic.frequencies(16)).cos()));

@@ -135,7 +135,8 @@ TUTTI_INLINE void LlamaModelImpl::reset() {
 
 TUTTI_INLINE at::Tensor LlamaModelImpl::forward(detail::CausalPass pass) {
   at::Tensor x = embed_tokens(pass.ids);
-  pass.rotary = rotary_.tables(pass.positions, x, pass.length);
+  const bool alike = pass.most >= 0 && !rotary_.depends_on_length(pass.most);
+  pass.rotary = rotary_.tables(pass.positions, x, alike ? pass.most : pass.length);
   for (std::size_t i = 0; i < layers->size(); ++i) {
     x = layers->at<LlamaDecoderLayerImpl>(i).forward(x, pass);
   }

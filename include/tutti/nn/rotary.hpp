@@ -115,6 +115,9 @@ class Rotary {
     return options_.rope_type == RopeType::dynamic || options_.rope_type == RopeType::longrope;
   }
 
+  /// The frequencies of sequences of up to `most` positions depend on their length.
+  [[nodiscard]] bool depends_on_length(std::int64_t most) const;
+
   /// The tables for some positions.
   ///
   /// positions: int64 [1 or N, T]. like: their dtype and device are those of this tensor; angles

@@ -335,6 +335,11 @@ TUTTI_INLINE at::Tensor Rotary::frequencies(std::int64_t length) const {
   return plain_frequencies(theta);
 }
 
+TUTTI_INLINE bool Rotary::depends_on_length(std::int64_t most) const {
+  return (options_.rope_type == RopeType::dynamic && most > options_.max_position_embeddings) ||
+         (options_.rope_type == RopeType::longrope && most > original_length());
+}
+
 TUTTI_INLINE double Rotary::attention_factor() const {
   if (options_.rope_type != RopeType::yarn && options_.rope_type != RopeType::longrope) {
     return 1;

@@ -62,6 +62,7 @@ struct CausalPass {
   at::Tensor ids{};          // [N, T]
   at::Tensor positions{};    // [1 or N, T]
   std::int64_t length = -1;  // the largest position and 1; below 0: not known
+  std::int64_t most = -1;    // what it is at most; below 0: not known
   nn::SeenKeys keys{};
   nn::KeyValueCache* cache = nullptr;
   nn::RotaryTables rotary{};  // of models that turn queries and keys
@@ -269,12 +270,13 @@ TUTTI_INLINE CausalPass causal_pass(const CausalInput& in, Count count, std::str
     pass.positions = in.position_ids;
   } else if (sequence.defined()) {
     pass.positions = positions_of_sequences(sequence);
-    pass.length = end;
+    pass.most = end;
   } else if (count == Count::unpadded && mask.defined() && mask.dim() == 2) {
     pass.positions = mask.ne(0).cumsum(-1).sub(1).clamp_min(0).slice(1, before);
+    pass.most = end;
   } else {
     pass.positions = at::arange(before, end, ids.options().dtype(at::kLong)).unsqueeze(0);
-    pass.length = end;
+    pass.length = pass.most = end;
   }
   return pass;
 }
