@@ -226,6 +226,29 @@ TEST_CASE("positions of GPT-2 may be given, and count from the first token behin
             .allclose(plain, 1e-4, 1e-5));
 }
 
+TEST_CASE("GPT-2 reads longer rows whose positions are in its table, and refuses the others",
+          "[models][gpt2][law]") {
+  at::manual_seed(9);
+  auto options = small();
+  options.n_positions = 8;
+  auto model = models::GPT2LMHeadModel(options);
+  model->eval();
+  const at::Tensor ids = at::randint(11, {1, 7}, at::kLong);
+  const at::Tensor plain = model->forward(ids).tensor();
+  const at::Tensor padded = at::cat({at::zeros({1, 3}, at::kLong), ids}, 1);
+  const at::Tensor mask = at::cat({at::zeros({1, 3}, at::kLong), at::ones_like(ids)}, 1);
+  CHECK(model->logits({.input_ids = padded, .attention_mask = mask})
+            .slice(1, 3)
+            .allclose(plain, 1e-4, 1e-5));
+  const Batch packed{{"input_ids", at::cat({ids, ids}, 1)},
+                     {"sequence_id", at::arange(14).ge(7).to(at::kLong).unsqueeze(0)}};
+  CHECK(model->forward(packed).tensor().slice(1, 7).allclose(plain, 1e-4, 1e-5));
+  const auto says = ContainsSubstring("the sequences have length 10 and the model 8 positions");
+  CHECK_THROWS_WITH(model->forward(padded), says);
+  CHECK_THROWS_WITH(
+      model->logits({.input_ids = padded, .attention_mask = at::ones({1, 10}, at::kLong)}), says);
+}
+
 TEST_CASE("scores of GPT-2 are scaled as its options say", "[models][gpt2]") {
   const auto logits = [](bool weights, bool by_layer, double keys) {
     at::manual_seed(8);

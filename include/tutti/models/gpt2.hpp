@@ -259,9 +259,7 @@ class GPT2LMHeadModelImpl : public torch::nn::Cloneable<GPT2LMHeadModelImpl>,
  private:
   detail::CausalPass pass(const CausalInput& input, detail::Count count) {
     detail::CausalPass out = detail::causal_pass(input, count, "GPT-2");
-    if (!input.position_ids.defined()) {
-      detail::check_positions(out.end(), transformer->wpe->weight, "GPT-2");
-    }
+    detail::check_positions(out, transformer->wpe->weight, "GPT-2");
     return out;
   }
   at::Tensor head(const at::Tensor& x) {

@@ -78,6 +78,10 @@ enum class Count { all, unpadded };
 
 CausalPass causal_pass(const CausalInput& in, Count count, std::string_view model);
 
+// The table has all positions that the pass counted itself. They are looked up, which waits for
+// the device, only where they might not fit.
+void check_positions(const CausalPass& pass, const at::Tensor& table, std::string_view model);
+
 // A batch as a causal model reads it in training: positions are counted from 0, padding included.
 CausalInput causal_input(const Batch& batch);
 
@@ -235,6 +239,11 @@ TUTTI_INLINE void check_positions(std::int64_t length, const at::Tensor& table,
               "larger max_sequence_length");
 }
 
+// The largest position and 1.
+TUTTI_INLINE std::int64_t length_of(const at::Tensor& positions) {
+  return positions.numel() == 0 ? 0 : positions.max().item<std::int64_t>() + 1;
+}
+
 TUTTI_INLINE at::Tensor positions(const Batch& batch, const at::Tensor& table,
                                   std::string_view model) {
   const at::Tensor& ids = batch.inputs();
@@ -242,10 +251,14 @@ TUTTI_INLINE at::Tensor positions(const Batch& batch, const at::Tensor& table,
   if (batch.contains("position_ids")) {
     return batch.at("position_ids");
   }
-  check_positions(ids.size(1), table, model);
   if (batch.contains("sequence_id")) {
-    return positions_of_sequences(batch.at("sequence_id"));
+    const at::Tensor out = positions_of_sequences(batch.at("sequence_id"));
+    if (ids.size(1) > table.size(0)) {
+      check_positions(length_of(out), table, model);
+    }
+    return out;
   }
+  check_positions(ids.size(1), table, model);
   return at::arange(ids.size(1), ids.options().dtype(at::kLong)).unsqueeze(0);
 }
 
@@ -279,6 +292,13 @@ TUTTI_INLINE CausalPass causal_pass(const CausalInput& in, Count count, std::str
     pass.length = pass.most = end;
   }
   return pass;
+}
+
+TUTTI_INLINE void check_positions(const CausalPass& pass, const at::Tensor& table,
+                                  std::string_view model) {
+  if (pass.most > table.size(0)) {
+    check_positions(pass.length >= 0 ? pass.length : length_of(pass.positions), table, model);
+  }
 }
 
 TUTTI_INLINE CausalInput causal_input(const Batch& batch) {
