@@ -9,9 +9,10 @@ TUTTI_INLINE at::Tensor AlibiBias::operator()(std::int64_t length, const at::Ten
   TUTTI_CHECK(length <= max_length_, "ALiBi: the sequences have length ", length,
               " and max_sequence_length is ", max_length_,
               "; set it to the longest sequences that the model will ever read");
+  const at::ScalarType type = like.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   if (!bias_.defined() || bias_.size(-1) != length || bias_.device() != like.device() ||
-      bias_.scalar_type() != like.scalar_type()) {
-    bias_ = functional::alibi_bias(heads_, length, causal_, like.device()).to(like.scalar_type());
+      bias_.scalar_type() != type) {
+    bias_ = functional::alibi_bias(heads_, length, causal_, like.device()).to(type);
   }
   return bias_;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <tutti/config.hpp>
+#include <tutti/core/autocast.hpp>
 #include <tutti/core/detail/only_operators.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/nn/dropout.hpp>
@@ -32,8 +33,9 @@ class PositionBias {
   PositionBias(const PositionBias&) = delete;
   PositionBias& operator=(const PositionBias&) = delete;
 
-  /// The bias for sequences of `length`, of like's device and dtype: broadcasts to
-  /// [N, heads, length, length].
+  /// The bias for sequences of `length`, on like's device: broadcasts to
+  /// [N, heads, length, length]. fp32 or like's dtype; low precision merges the large numbers of
+  /// long sequences, and what is fp32 here stays accurate beside scores of low precision.
   virtual at::Tensor operator()(std::int64_t length, const at::Tensor& like) = 0;
 };
 
@@ -84,6 +86,9 @@ class SeenKeys {
   /// What is added to scores of like's type and device: 0 for keys that are seen, the lowest number
   /// for others, so that a query that sees nothing still gets numbers; on top of `bias` where that
   /// is defined. Undefined: nothing. Four dimensions.
+  /// A bias by key alone that is more precise than the scores is given by the distance to the
+  /// query's own position, which a softmax cannot tell from it: the keys that count most get small
+  /// numbers, which low precision holds.
   [[nodiscard]] at::Tensor added(const Positions& at, const at::Tensor& like,
                                  const at::Tensor& bias) const;
 
@@ -114,6 +119,9 @@ class SeenKeys {
 
   [[nodiscard]] at::Tensor make(const Positions& at, const at::Tensor& like,
                                 const at::Tensor& bias) const;
+
+  // The bias in the type in which the scores are computed.
+  static at::Tensor rounded(const Positions& at, const at::Tensor& like, const at::Tensor& bias);
 
   static at::Tensor four(at::Tensor x);
 

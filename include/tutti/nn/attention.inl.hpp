@@ -51,14 +51,29 @@ TUTTI_INLINE at::Tensor SeenKeys::causal(const Positions& at, at::Device device)
 TUTTI_INLINE at::Tensor SeenKeys::make(const Positions& at, const at::Tensor& like,
                                        const at::Tensor& bias) const {
   const at::Tensor seen = this->seen(at, like.device());
+  const at::Tensor near = bias.defined() ? rounded(at, like, bias) : at::Tensor();
   if (!seen.defined()) {
-    return bias.defined() ? four(bias) : at::Tensor();
+    return near;
   }
   const at::Tensor unseen = seen.logical_not();
-  const double number = lowest(like.scalar_type());
-  return four(bias.defined() ? bias.masked_fill(unseen, number)
-                             : at::zeros(unseen.sizes(), like.options().requires_grad(false))
-                                   .masked_fill_(unseen, number));
+  return near.defined() ? near.masked_fill(unseen, lowest(near.scalar_type()))
+                        : four(at::zeros(unseen.sizes(), like.options().requires_grad(false))
+                                   .masked_fill_(unseen, lowest(like.scalar_type())));
+}
+
+TUTTI_INLINE at::Tensor SeenKeys::rounded(const Positions& at, const at::Tensor& like,
+                                          const at::Tensor& bias) {
+  const at::DeviceType device = like.device().type();
+  const bool lowered = !like.is_meta() && like.scalar_type() != at::kDouble &&
+                       at::autocast::is_autocast_enabled(device);
+  const at::ScalarType type =
+      lowered ? at::autocast::get_autocast_dtype(device) : like.scalar_type();
+  at::Tensor out = four(bias);
+  if (c10::elementSize(type) < c10::elementSize(out.scalar_type()) && out.size(-2) == 1) {
+    const at::Tensor own = out.slice(-1, at.keys - at.queries).transpose(-2, -1);
+    out = out.sub(own);  // [1, heads, queries, keys]
+  }
+  return out.to(type);
 }
 
 TUTTI_INLINE at::Tensor SeenKeys::four(at::Tensor x) {
@@ -84,15 +99,17 @@ TUTTI_INLINE void HeadedAttention::take_share(std::int64_t shares) {
 TUTTI_INLINE at::Tensor HeadedAttention::probabilities(const at::Tensor& q, const at::Tensor& k,
                                                        const SeenKeys& keys) const {
   at::Tensor scores = q.matmul(for_all_heads(k).transpose(-2, -1));
+  const at::ScalarType type = scores.scalar_type();
   scores = attention_.scale ? scores.mul(*attention_.scale)
                             : scores.div(std::sqrt(static_cast<double>(q.size(-1))));
   if (const at::Tensor bias = bias_of(k.size(-2), scores); bias.defined()) {
-    scores = scores.add(bias);
+    scores = scores.add(bias);  // fp32 where the bias is
   }
   if (const at::Tensor seen = keys.seen(positions(q, k), q.device()); seen.defined()) {
     scores = scores.masked_fill(seen.logical_not(), SeenKeys::lowest(scores.scalar_type()));
   }
-  return scores.softmax(-1);
+  const bool raised = scores.scalar_type() != type;
+  return raised ? scores.softmax(-1).to(type) : scores.softmax(-1);
 }
 
 TUTTI_INLINE at::Tensor HeadedAttention::attend(const at::Tensor& q, const at::Tensor& k,
