@@ -220,6 +220,39 @@ TEST_CASE("averages in a module of their own have the frozen parameters too", "[
   CHECK(average.frozen[0].item<double>() == 2);
 }
 
+TEST_CASE("infinities in a buffer stay what they are", "[ema]") {
+  struct Masked : torch::nn::Module {
+    Masked() {
+      w = register_parameter("w", at::ones({3}));
+      mask = register_buffer("mask", at::full({4}, 0.1));
+      mask[1] = -INFINITY;
+      mask[2] = INFINITY;
+      mask[3] = -INFINITY;
+    }
+    at::Tensor w, mask;
+  };
+  for (const double smoothing : {0.0, 0.25, 0.75, 1.0}) {
+    INFO(smoothing);
+    Masked model;
+    const EMAParameters ema(model);
+    Masked module;
+    for (int i = 0; i < 2; ++i) {
+      ema.update(smoothing);
+      compute_ema(model, module, smoothing);
+    }
+    REQUIRE(ema.names() == std::vector<std::string>{"w", "mask"});
+    CHECK(ema.stored()[1].equal(model.mask));
+    CHECK(module.mask.equal(model.mask));
+  }
+  // Once infinite, an average stays so, as the formula says.
+  Masked model;
+  const EMAParameters ema(model);
+  model.mask.fill_(0.5);
+  ema.update(0.75);
+  CHECK(ema.stored()[1].slice(0, 1).equal(at::tensor({-INFINITY, INFINITY, -INFINITY})));
+  CHECK(ema.stored()[1][0].item<double>() == Approx(0.75 * 0.1 + 0.25 * 0.5));
+}
+
 TEST_CASE("integer buffers are copied", "[ema]") {
   OneWeight model(1.0F);
   EMAParameters store(model);

@@ -154,6 +154,25 @@ TEST_CASE("the mean counts every moment the same and copies buffers", "[function
   CHECK(model.count.item<std::int64_t>() == 6);
 }
 
+TEST_CASE("infinities in a buffer stay so, averaged or copied", "[functional][swa]") {
+  struct Masked : torch::nn::Module {
+    Masked() {
+      w = register_parameter("w", at::ones({3}));
+      mask = register_buffer("mask", at::zeros({2}));
+      mask[1] = -INFINITY;
+    }
+    at::Tensor w, mask;
+  } model;
+  for (const bool average_buffers : {false, true}) {
+    tutti::functional::WeightMean mean;
+    for (int i = 0; i < 3; ++i) {
+      mean.update(model, average_buffers);
+    }
+    CHECK(mean.means()[1].first == "mask");
+    CHECK(mean.means()[1].second.equal(model.mask));
+  }
+}
+
 TEST_CASE("a mean of one model is refused by another", "[functional][swa]") {
   OneWeight model;
   tutti::functional::WeightMean mean;

@@ -15,18 +15,16 @@ TUTTI_INLINE void WeightMean::update(const torch::nn::Module& model, bool averag
   } else {
     check(weights);
     const auto buffers = buffers_of(model);
-    ::tutti::detail::AverageLists averaged;
-    ::tutti::detail::AverageLists copied;
+    ::tutti::detail::AverageLists lists;
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const at::Tensor& weight = weights[i].second;
       at::Tensor& mean = means_[i].second;
       mean = mean.to(weight.device());
       const bool copies = !average_buffers && buffers.contains(weight.unsafeGetTensorImpl());
-      (copies ? copied : averaged).add(mean, weight.detach());
+      lists.add(mean, weight, copies);
     }
     const auto n = static_cast<double>(count_);
-    averaged.update(n / (n + 1), /*average_integers=*/false);
-    copied.update(0, /*average_integers=*/false);
+    lists.update(n / (n + 1), /*average_integers=*/false);
   }
   ++count_;
 }

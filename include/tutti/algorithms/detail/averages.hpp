@@ -50,12 +50,19 @@ inline bool side_by_side(const at::Tensor& average, const at::Tensor& weight) {
 void blend(const std::vector<at::Tensor>& averages, const std::vector<at::Tensor>& weights,
            double smoothing);
 
+// Either is a buffer, or a frozen parameter, that has infinities, such as a mask. Parameters in
+// training are taken to have none.
+bool has_infinities(const at::Tensor& average, const at::Tensor& weight);
+
 // Pairs of averages and weights, the floating ones apart.
 class AverageLists {
  public:
   // copied: the average is always the weight itself.
   void add(const at::Tensor& average, const at::Tensor& weight, bool copied = false) {
-    Lists& lists = copied ? copied_ : average.is_floating_point() ? floating_ : whole_;
+    Lists& lists = copied                            ? copied_
+                   : !average.is_floating_point()    ? whole_
+                   : has_infinities(average, weight) ? infinite_
+                                                     : floating_;
     lists.averages.push_back(average);
     lists.weights.push_back(weight);
   }
@@ -70,7 +77,8 @@ class AverageLists {
     std::vector<at::Tensor> weights;
   };
   Lists floating_;
-  Lists whole_;  // integers and bools
+  Lists infinite_;  // floating, of which blend() would make NaN: infinity minus infinity
+  Lists whole_;     // integers and bools
   Lists copied_;
 };
 
@@ -151,9 +159,24 @@ TUTTI_INLINE void blend(const std::vector<at::Tensor>& averages,
   }
 }
 
+TUTTI_INLINE bool has_infinities(const at::Tensor& average, const at::Tensor& weight) {
+  const auto any = [](const at::Tensor& x) { return x.detach().isinf().any().item<bool>(); };
+  return !weight.requires_grad() && (any(average) || any(weight));
+}
+
 TUTTI_INLINE void AverageLists::update(double smoothing, bool average_integers) const {
   const c10::AutoGradMode no_grad(false);
   blend(floating_.averages, floating_.weights, smoothing);
+  for (std::size_t i = 0; i < infinite_.averages.size(); ++i) {
+    const at::Tensor& average = infinite_.averages[i];
+    const at::Tensor& now = infinite_.weights[i];
+    if (smoothing == 0) {
+      average.copy_(now);
+    } else if (smoothing != 1) {
+      const at::Tensor mixed = average.mul(smoothing).add_(now.mul(1 - smoothing));
+      average.copy_(average.where(average.eq(now), mixed));  // what is equal stays so
+    }
+  }
   for (std::size_t i = 0; i < whole_.averages.size(); ++i) {
     const at::Tensor& average = whole_.averages[i];
     const at::Tensor& now = whole_.weights[i];
