@@ -75,6 +75,34 @@ TEST_CASE("smoothing sees the mixed targets and restores the unmixed ones",
   CHECK(s.state.batch.targets().is_same(s.y));
 }
 
+TEST_CASE("targets under different keys are kept apart", "[mixup][label_smoothing]") {
+  Setting s;
+  const at::Tensor mask = at::randint(5, {6}, at::kLong);
+  const at::Tensor smooth = smooth_labels(s.model->logits, s.y, 0.2);
+  s.mixup.target_key = "mask";
+  for (const bool interpolate : {false, true}) {
+    INFO("interpolate_loss " << interpolate);
+    s.state.batch = tutti::Batch(s.x, s.y);
+    s.state.batch["mask"] = mask;
+    s.mixup.interpolate_loss = interpolate;
+    run_microbatch(s.state, s.mixup, s.smoothing);
+    CHECK(s.state.batch.targets().is_same(s.y));
+    const at::Tensor dense = at::one_hot(mask, 5).to(at::kFloat);
+    const at::Tensor mixed = mix(dense, *s.mixup.run.indices, s.mixup.run.mixing);
+    const at::Tensor now = s.state.batch.at("mask");
+    CHECK((interpolate ? now.is_same(mask) : now.allclose(mixed)));
+    CHECK(s.state.loss.allclose(s.loss_of(smooth)));  // both terms, where there are two
+  }
+
+  // The key of the batch's own targets by name is no other key.
+  s.smoothing.target_key = "targets";
+  s.mixup.target_key = {};
+  s.mixup.interpolate_loss = false;
+  s.state.batch = tutti::Batch(s.x, s.y);
+  run_microbatch(s.state, s.mixup, s.smoothing);
+  CHECK(s.state.batch.targets().is_same(s.y));
+}
+
 TEST_CASE("both terms of an interpolated loss are smoothed", "[mixup][label_smoothing]") {
   Setting s;
   s.mixup.interpolate_loss = true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -17,7 +18,7 @@
 /// Between BeforeLoss and AfterBackward the batch holds two more entries where there is something
 /// to say: "own_targets", what the batch came with, kept by the first policy that replaces them;
 /// and "loss_targets", what the loss was computed with, kept by the policy that puts the own ones
-/// back.
+/// back. Of targets under another key, "mask", they are "own_targets/mask" and "loss_targets/mask".
 namespace tutti::detail {
 
 inline constexpr std::string_view own_targets = "own_targets";
@@ -41,6 +42,9 @@ inline bool means_inputs(const Batch& batch, std::string_view key) {
 }
 bool means_targets(const Batch& batch, std::string_view key);
 
+// The entry that is kept of the targets under `key`, by its name for those of the batch.
+std::string kept_name(const Batch& batch, std::string_view kept, std::string_view key);
+
 // Puts `targets` in place of the batch's.
 void replace_targets(Batch& batch, std::string_view key, at::Tensor targets);
 
@@ -49,7 +53,8 @@ void restore_targets(Batch& batch, std::string_view key);
 
 // What the loss was computed with.
 inline const at::Tensor& targets_of_loss(Batch& batch, std::string_view key) {
-  return batch.contains(loss_targets) ? batch.at(loss_targets) : targets_of(batch, key);
+  const std::string seen = kept_name(batch, loss_targets, key);
+  return batch.contains(seen) ? batch.at(seen) : targets_of(batch, key);
 }
 
 // state.loss and its parts become `keep` of themselves plus the rest of those against the targets
@@ -98,9 +103,19 @@ TUTTI_INLINE bool means_targets(const Batch& batch, std::string_view key) {
          (key.empty() || (batch.contains(key) && &batch.at(key) == &batch.targets()));
 }
 
+TUTTI_INLINE std::string kept_name(const Batch& batch, std::string_view kept,
+                                   std::string_view key) {
+  std::string name(kept);
+  if (!key.empty() && !means_targets(batch, key)) {
+    name.append("/").append(key);
+  }
+  return name;
+}
+
 TUTTI_INLINE void restore_targets(Batch& batch, std::string_view key) {
-  const at::Tensor seen = std::exchange(targets_of(batch, key), batch.at(own_targets));
-  batch[loss_targets] = seen;
+  const at::Tensor own = batch.at(kept_name(batch, own_targets, key));
+  const at::Tensor seen = std::exchange(targets_of(batch, key), own);
+  batch[kept_name(batch, loss_targets, key)] = seen;
 }
 
 TUTTI_INLINE at::Tensor& images_of(Batch& batch, std::string_view key, std::string_view who) {
@@ -112,16 +127,24 @@ TUTTI_INLINE at::Tensor& images_of(Batch& batch, std::string_view key, std::stri
 }
 
 TUTTI_INLINE void replace_targets(Batch& batch, std::string_view key, at::Tensor targets) {
-  if (!batch.contains(own_targets)) {
+  if (const std::string name = kept_name(batch, own_targets, key); !batch.contains(name)) {
     const at::Tensor own = targets_of(batch, key);
-    batch[own_targets] = own;
+    batch[name] = own;
   }
   targets_of(batch, key) = std::move(targets);
 }
 
-// The loss of the present outputs against other targets, in the precision of the run.
+// The loss of the present outputs against other targets, in the precision of the run; those under
+// other keys are what the loss was computed with.
 TUTTI_INLINE Loss loss_against(const State& state, std::string_view key, at::Tensor targets) {
   Batch batch = state.batch;
+  for (const auto& [name, seen] : state.batch) {
+    if (name == loss_targets) {
+      batch.targets() = seen;
+    } else if (name.starts_with(loss_targets) && name[loss_targets.size()] == '/') {
+      batch.at(name.substr(loss_targets.size() + 1)) = seen;
+    }
+  }
   targets_of(batch, key) = std::move(targets);
   const Autocast low = state.autocast();
   return state.task.loss(state.outputs, batch);
