@@ -42,6 +42,10 @@ struct Doubler final {
   void save(Archive& archive) const { archive.put("twice", twice); }
   void load(const Archive& archive) { twice = archive.get<int>("twice"); }
 };
+struct Surgeon final {
+  static constexpr About about{.required_on_load = true};
+  void apply(Init, State&) const {}
+};
 struct Namesake final {
   static constexpr std::string_view name = "Counter";
   void apply(BatchEnd, State&) {}
@@ -363,6 +367,27 @@ TEST_CASE("strict holds in full loads and says which policies the recipe lacks",
   CHECK_THAT(warnings.texts[0], ContainsSubstring("starting afresh: optimizers") &&
                                     ContainsSubstring("no place for it: policies/Counter") &&
                                     ContainsSubstring("2 different"));
+}
+
+TEST_CASE("a recipe that lacks what changed the checkpoint's model is told so, where weights fit",
+          "[train][checkpointing]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "saved").string();
+  Bench<Surgeon, Counter>().save(path);
+  const Warnings quiet;
+  for (const bool weights_only : {false, true}) {
+    INFO("weights only " << weights_only);
+    Bench<Counter> without(2);
+    const RunLoadReport report = without.load(path, {.weights_only = weights_only});
+    REQUIRE(report.notes.size() == 1);
+    CHECK_THAT(report.notes[0], ContainsSubstring("changed by Surgeon, which this recipe lacks") &&
+                                    ContainsSubstring("put what is missing into the recipe"));
+    CHECK_FALSE(report.complete());
+    Bench<Counter, Surgeon> with(2);
+    CHECK(with.load(path, {.weights_only = weights_only}).notes.empty());
+    Bench<> head(2);  // takes no weights
+    CHECK(head.load(path, {.weights_only = true, .ignore_keys = {"state/model/*"}}).notes.empty());
+  }
 }
 
 TEST_CASE("of averages of whole parameters a rank reads its rows, and gets the others",

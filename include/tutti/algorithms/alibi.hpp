@@ -113,6 +113,7 @@ struct ALiBi final {
   static constexpr About about{
       .no_graph =
           "makes its biases anew when the length changes, and a graph would read the old ones",
+      .required_on_load = true,
   };
   static constexpr Rules rules{
       .tags = {id<changes_model>, id<changes_sequence_length>},

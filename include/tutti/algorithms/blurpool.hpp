@@ -33,6 +33,7 @@ struct BlurPool final {
   surgery::IfNone if_none = surgery::IfNone::error;  ///< when nothing was replaced
 
   using events = types<Init>;
+  static constexpr About about{.required_on_load = true};
   static constexpr Rules rules{
       .tags = {id<changes_model>, id<replaces_layers<>>, id<adds_layers<nn::Conv2d>>},
   };

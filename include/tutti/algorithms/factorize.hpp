@@ -188,7 +188,7 @@ struct Factorize final {
   } run{};
 
   static constexpr std::string_view name = "Factorize";
-  static constexpr About about{.reads_batch = false};
+  static constexpr About about{.reads_batch = false, .required_on_load = true};
   using events = types<Init, BatchEnd, EpochEnd, IterationEnd>;
   static constexpr Rules rules{
       .tags = {id<changes_model>, id<replaces_layers<nn::Conv2d, nn::Linear>>,

@@ -56,6 +56,7 @@ struct GatedLinearUnits final {
 
   static constexpr std::string_view name = "GatedLinearUnits";
   using events = types<Init>;
+  static constexpr About about{.required_on_load = true};
   static constexpr Rules rules{
       .tags = {id<changes_model>, id<adds_layers<nn::Linear>>, id<adds_layers<nn::LayerNorm>>},
       .runs_before = {{id<LowPrecisionLayerNorm>, "the new blocks have layer norms of their own"},

@@ -26,6 +26,7 @@ struct GhostBatchNorm final {
 
   static constexpr std::string_view name = "GhostBatchNorm";
   using events = types<Init>;
+  static constexpr About about{.required_on_load = true};
   static constexpr Rules rules{
       .tags = {id<changes_model>, id<uses_batch_statistics>,
                id<replaces_layers<nn::BatchNorm1d, nn::BatchNorm2d>>},

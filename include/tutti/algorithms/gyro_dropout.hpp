@@ -66,6 +66,7 @@ struct GyroDropout final {
   static constexpr About about{
       .reads_batch = false,
       .no_graph = "picks its masks on the host while the model runs",
+      .required_on_load = true,
   };
   using events = types<FitStart, BeforeTrainBatch>;
   static constexpr Rules rules{

@@ -41,6 +41,7 @@ struct LowPrecisionGroupNorm final {
 
   static constexpr std::string_view name = "LowPrecisionGroupNorm";
   using events = types<Init, BeforeLoad, AfterLoad>;
+  static constexpr About about{.required_on_load = true};
   static constexpr Rules rules{
       .tags = {id<changes_model>, id<replaces_layers<nn::GroupNorm>>},
       .runs_last = ids<events>,

@@ -41,6 +41,7 @@ struct LowPrecisionLayerNorm final {
 
   static constexpr std::string_view name = "LowPrecisionLayerNorm";
   using events = types<Init, BeforeLoad, AfterLoad>;
+  static constexpr About about{.required_on_load = true};
   static constexpr Rules rules{
       .tags = {id<changes_model>, id<replaces_layers<nn::LayerNorm, nn::RMSNorm>>},
       .runs_after = {{id<GatedLinearUnits>, "GatedLinearUnits makes layer norms"}},

@@ -30,6 +30,7 @@ struct SqueezeExcite final {
 
   static constexpr std::string_view name = "SqueezeExcite";
   using events = types<Init>;
+  static constexpr About about{.required_on_load = true};
   static constexpr Rules rules{
       .tags = {id<changes_model>, id<replaces_layers<nn::Conv2d>>, id<adds_layers<nn::Linear>>},
       .runs_before = {{id<Factorize>,

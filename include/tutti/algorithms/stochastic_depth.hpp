@@ -81,6 +81,7 @@ struct StochasticDepth final {
   static constexpr About about{
       .reads_batch = false,
       .no_graph = "draws on the host, while the model runs, what it skips",
+      .required_on_load = true,
   };
   using events = types<Init, AfterLoad, BatchStart>;
   static constexpr Rules rules{

@@ -177,6 +177,9 @@ struct About {
   /// Where, in what save() puts, tensors with names of parameters are this rank's parts of them
   /// from take_shards(State&) on, which a run calls once the model has its parameters in parts.
   std::string_view parts{};
+  /// The model computes something else without it, also with the weights of a checkpoint: a load
+  /// into a recipe that lacks it says so in its report.
+  bool required_on_load = false;
 };
 
 /// Put into a recipe to say that `A` beside `B` is meant: silences the warning of warns_with.

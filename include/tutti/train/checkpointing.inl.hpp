@@ -58,6 +58,33 @@ TUTTI_INLINE std::vector<std::string> policy_names(const PolicyStates& policies)
   return out;
 }
 
+TUTTI_INLINE std::vector<std::string> required_on_load(const PolicyStates& policies) {
+  std::vector<std::string> out;
+  for (const PolicyState& policy : policies) {
+    if (policy.required_on_load) {
+      out.emplace_back(policy.name);
+    }
+  }
+  return out;
+}
+
+// Says what has changed the model whose weights were loaded and does not change this one.
+TUTTI_INLINE void note_lacking(const PolicyStates& policies, const Archive& meta,
+                               RunLoadReport& report) {
+  const std::vector<std::string> own = required_on_load(policies);
+  std::string lacking;
+  for (const auto& name : meta.get_or("required_on_load", std::vector<std::string>())) {
+    if (std::find(own.begin(), own.end(), name) == own.end()) {
+      lacking += (lacking.empty() ? "" : ", ") + name;
+    }
+  }
+  if (!lacking.empty() && !report.model.loaded.empty()) {
+    report.notes.push_back("the checkpoint's model was changed by " + lacking +
+                           ", which this recipe lacks: with the same weights it may compute "
+                           "something else; put what is missing into the recipe");
+  }
+}
+
 TUTTI_INLINE std::vector<std::string> kept_elsewhere(const PolicyStates& policies,
                                                      const State& state) {
   std::vector<std::string> out;
@@ -340,6 +367,9 @@ TUTTI_INLINE checkpoint::Snapshot collect(const PolicyStates& policies, const St
   snapshot.meta.put("device_train_microbatch_size", state.device_train_microbatch_size);
   snapshot.meta.put("weights_only", options.weights_only);
   snapshot.meta.put("policies", detail::policy_names(policies));
+  if (auto names = detail::required_on_load(policies); !names.empty()) {
+    snapshot.meta.put("required_on_load", std::move(names));
+  }
   if (parts != nullptr) {
     save_model_parts(state, snapshot.model, *parts);
   } else {
@@ -422,6 +452,7 @@ TUTTI_INLINE RunLoadReport load_checkpoint(const std::string& path, const Policy
       }
     }
     detail::add_own_weights(report);
+    detail::note_lacking(policies, snapshot.meta, report);
     whole.reset();  // this rank's part again, as the optimizers have it
   });
   if (weights) {

@@ -39,6 +39,8 @@ struct PolicyState {
   /// What it keeps of whole parameters becomes parts, since the model's have; null: it keeps none.
   void (*take_shards)(void* policy, State& state) = nullptr;
   std::string_view parts{};  ///< where save() puts these
+  /// It is on, and the model computes something else without it.
+  bool required_on_load = false;
   /// Names of weights that checkpoints leave to the program that trains; null: none.
   std::vector<std::string> (*kept_elsewhere)(const void* policy, const State& state) = nullptr;
   /// Gives the model what a checkpoint is to hold, and takes it back; both null: nothing else than
@@ -149,6 +151,9 @@ PolicyState policy_state(P& policy) {
       return tutti::detail::is_on(one) ? tutti::detail::unswitched(one).kept_elsewhere(state)
                                        : std::vector<std::string>();
     };
+  }
+  if constexpr (policy_traits<P>::about.required_on_load) {
+    out.required_on_load = tutti::detail::is_on(policy);
   }
   detail::add_checkpoint_hooks<P>(out);
   return out;
