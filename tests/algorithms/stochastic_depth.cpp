@@ -187,7 +187,8 @@ TEST_CASE("StochasticDepth refuses rates that are none and a warm-up of single e
 }
 
 TEST_CASE("the rate reaches its target at the end of the warm-up", "[stochastic_depth]") {
-  for (const tutti::Time warmup : {tutti::Time("0.25dur"), tutti::Time("2ba")}) {
+  for (const tutti::Time warmup :
+       {tutti::Time("0.25dur"), tutti::Time("2ba"), tutti::Time("1ep")}) {
     tutti::Trainer trainer(classifier(small_net()), run_of(images(2), "4ep"),
                            StochasticDepth{.drop_rate = 0.5, .drop_warmup = warmup}, Rates{});
     trainer.fit();

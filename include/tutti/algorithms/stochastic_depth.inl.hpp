@@ -31,9 +31,15 @@ TUTTI_INLINE void StochasticDepth::close(State&) {
 }
 
 TUTTI_INLINE double StochasticDepth::rate_at(const State& state) const {
-  const double now = drop_warmup.is_fraction() ? state.progress().elapsed_fraction().value_or(1.0)
-                                               : state.timestamp.get(drop_warmup.unit()).value();
-  return drop_rate * std::min(now / drop_warmup.value(), 1.0);
+  Progress progress = state.progress();
+  double part = 0;  // of the warm-up
+  if (drop_warmup.is_fraction()) {
+    part = progress.elapsed_fraction().value_or(1.0) / drop_warmup.value();
+  } else {
+    progress.max_duration = drop_warmup;  // counts batches inside an epoch, too
+    part = progress.elapsed_fraction().value_or(1.0);
+  }
+  return drop_rate * std::min(part, 1.0);
 }
 
 }  // namespace tutti
