@@ -122,6 +122,10 @@ TEST_CASE("a convolution of low rank is found again, strides and dilation includ
     CHECK(y.allclose(want, 1e-3, 1e-3));
   }
   CHECK_THROWS_AS(factorize_conv2d(X, at::randn({4, 1, 3, 3})), c10::NotImplementedError);
+  CHECK_THROWS_WITH(
+      factorize_conv2d(X, kernel, {}, 3, {}, bias),
+      Catch::Matchers::ContainsSubstring("there is a bias_b and no Wb") &&
+          Catch::Matchers::ContainsSubstring("the bias of a single convolution as bias_a"));
 }
 
 }  // namespace UNITY_BUILD_UNIQUE_ID

@@ -77,8 +77,9 @@ struct Walk2d {
 ///
 /// X: [N, in, H, W]. Wa: [out, in, kh, kw], or with Wb [k, in, kh, kw]. Wb: [out, k, 1, 1]. rank:
 /// of the result, a number or a fraction of in * kh * kw. bias_a, bias_b: of either, may be
-/// undefined. Returns weights of these shapes; otherwise as factorize_matrix(). Source: MosaicML
-/// Composer, `composer.algorithms.factorize.factorize_core.factorize_conv2d`.
+/// undefined. Returns weights of these shapes; otherwise as factorize_matrix(). Throws c10::Error
+/// for a bias_b without a Wb. Source: MosaicML Composer,
+/// `composer.algorithms.factorize.factorize_core.factorize_conv2d`.
 LowRank factorize_conv2d(const at::Tensor& X, const at::Tensor& Wa, const at::Tensor& Wb = {},
                          double rank = 0.25, const at::Tensor& bias_a = {},
                          const at::Tensor& bias_b = {}, std::int64_t n_iters = 3,

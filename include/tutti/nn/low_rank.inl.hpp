@@ -85,6 +85,9 @@ TUTTI_INLINE LowRank factorize_conv2d(const at::Tensor& X, const at::Tensor& Wa,
   TUTTI_CHECK_NOT_IMPLEMENTED(X.size(1) == Wa.size(1), "factorize_conv2d: X has ", X.size(1),
                               " channels and the kernel ", Wa.size(1),
                               "; convolutions with groups cannot be factored");
+  TUTTI_CHECK(Wb.defined() || !bias_b.defined(),
+              "factorize_conv2d: there is a bias_b and no Wb, the convolution that it is of; give "
+              "the bias of a single convolution as bias_a");
   at::Tensor y = at::conv2d(X, Wa, bias_a, *walk.stride, *walk.padding, *walk.dilation);
   if (Wb.defined()) {
     y = at::conv2d(y, Wb, bias_b);
