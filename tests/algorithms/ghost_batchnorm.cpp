@@ -174,6 +174,17 @@ TEST_CASE("GhostBatchNorm keeps tensors and optimizers, and wraps once",
   CHECK(net->forward(torch::randn({6, 2, 2, 2})).sizes() == at::IntArrayRef{6, 2});
 }
 
+TEST_CASE("GhostBatchNorm leaves normalisation over all ranks alone",
+          "[surgery][ghost_batchnorm]") {
+  const nn::BatchNorm2d plain(4);
+  const auto synced = std::make_shared<nn::SyncBatchNorm2d>(*plain, [](const at::Tensor&) {});
+  nn::Sequential net(nn::BatchNorm2d(4), synced);
+  const auto report = apply_ghost_batchnorm(*net, {.ghost_batch_size = 2});
+  CHECK(report.count() == 1);
+  REQUIRE(report.kept.size() == 1);
+  CHECK(net->children()[1] == synced);
+}
+
 TEST_CASE("GhostBatchNorm changes the model at Init and logs how many layers it has wrapped",
           "[ghost_batchnorm]") {
   tutti::State state;

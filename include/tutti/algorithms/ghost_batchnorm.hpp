@@ -12,6 +12,7 @@
 #include <tutti/core/validate.hpp>
 #include <tutti/nn/ghost_batchnorm.hpp>
 #include <tutti/nn/surgery.hpp>
+#include <tutti/nn/sync_batchnorm.hpp>
 
 /// GhostBatchNorm: batch normalisation over parts of a batch.
 namespace tutti {
@@ -59,6 +60,9 @@ void ghost(torch::nn::Module& model, const GhostBatchNorm& options, surgery::Opt
     if (where.inside<nn::GhostBatchNorm>()) {
       return surgery::Replacement::keep("wrapped already");
     }
+    if (dynamic_cast<nn::SyncBatchNorm*>(&layer) != nullptr) {
+      return surgery::Replacement::keep("takes the batches of all ranks together");
+    }
     return std::make_shared<nn::GhostBatchNormImpl<Layer>>(layer, options.ghost_batch_size);
   };
   report.add(surgery::replace<Layer>(model, wrapped, how));
@@ -73,7 +77,7 @@ namespace functional {
 ///
 /// Parameters and statistics stay the same tensors, shared by the parts, under the names
 /// `....batchnorm.weight` and so on. A layer that is wrapped already stays, so that a second
-/// application changes nothing.
+/// application changes nothing; and so does an nn::SyncBatchNorm.
 /// Throws as GhostBatchNorm::validate(), and c10::Error when nothing was wrapped and if_none is
 /// error.
 /// Source: Hoffer et al., "Train longer, generalize better", NeurIPS 2017; MosaicML Composer,
