@@ -83,6 +83,30 @@ TEST_CASE("unknown keys stay in their order through a round trip", "[models][pre
   CHECK(!(back == c));
 }
 
+TEST_CASE(
+    "numbers as Python writes them stay through a round trip, and are no value of a known key",
+    "[models][pretrained]") {
+  const TemporaryFolder folder;
+  const std::string text = R"({
+  "model_max_length": 1000000000000000019884624838656,
+  "best_metric": NaN,
+  "deep": {
+    "least": -Infinity
+  }
+}
+)";
+  const PretrainedConfig c = of(folder, text);
+  const TemporaryFolder other;
+  c.write(other.path().string());
+  CHECK(read_bytes(other / "config.json") == text);
+  CHECK(PretrainedConfig::read(other.path().string()) == c);
+  CHECK_THROWS_WITH(c.number("best_metric", 0),
+                    ContainsSubstring("best_metric is NaN, expected a number"));
+  CHECK_THROWS_WITH(c.integer("best_metric", 0), ContainsSubstring("expected an integer"));
+  CHECK_THROWS_WITH(c.section("deep").number_in("least", 0, -1, 1),
+                    ContainsSubstring("deep: least is -Infinity, expected a number"));
+}
+
 TEST_CASE("the weights' type and the labels have an old and a new spelling",
           "[models][pretrained]") {
   using Config = PretrainedConfig;

@@ -16,7 +16,8 @@
 namespace tutti::checkpoint {
 
 /// The JSON value that a file holds, as the files beside weights do: config.json, the index of
-/// shards, generation_config.json.
+/// shards, generation_config.json. Numbers may be NaN, Infinity and -Infinity, as Python writes
+/// them.
 ///
 /// most: bytes that the file may have. Throws c10::Error that names the path when there is no such
 /// file, it is larger, or its text is no JSON.
@@ -41,7 +42,8 @@ TUTTI_INLINE tutti::detail::Json read_json(const std::filesystem::path& path, st
   file.read_at(0, text.data(), text.size());
   try {
     // A value takes some hundred bytes of memory, also where the text has two for it.
-    return tutti::detail::parse_json(text, {.values = 100'000 + text.size() / 16});
+    return tutti::detail::parse_json(text,
+                                     {.values = 100'000 + text.size() / 16, .not_finite = true});
   } catch (const std::invalid_argument& error) {
     ::tutti::detail::raise<c10::Error>(
         {__func__, __FILE__, __LINE__},

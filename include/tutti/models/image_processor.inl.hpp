@@ -18,7 +18,7 @@ TUTTI_INLINE std::vector<double> channel_values(const PretrainedConfig& config,
   }
   std::vector<double> out;
   for (std::size_t i = 0; i < value->size(); ++i) {
-    if (!value->is_array() || !value->at(i).is_number()) {
+    if (!value->is_array() || !value->at(i).is_number() || !std::isfinite(value->at(i).number())) {
       config.refuse(name, "a list of numbers, one for each channel");
     }
     out.push_back(value->at(i).number());

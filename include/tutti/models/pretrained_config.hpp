@@ -60,7 +60,7 @@ class PretrainedConfig {
   [[nodiscard]] const Json* find(std::string_view name) const;
 
   /// The value of a key as that kind, or `otherwise` when it is absent or null. integer() takes a
-  /// number without a fraction, too. Throw when the value is of another kind.
+  /// number without a fraction, too. Throw when the value is of another kind, NaN or infinite.
   [[nodiscard]] double number(std::string_view name, double otherwise) const;
   [[nodiscard]] std::int64_t integer(std::string_view name, std::int64_t otherwise) const;
   [[nodiscard]] bool flag(std::string_view name, bool otherwise) const;

@@ -37,7 +37,7 @@ TUTTI_INLINE bool PretrainedConfig::is_null(std::string_view name) const {
 
 TUTTI_INLINE double PretrainedConfig::number(std::string_view name, double otherwise) const {
   const Json* value = find(name);
-  if (value != nullptr && !value->is_number()) {
+  if (value != nullptr && !(value->is_number() && std::isfinite(value->number()))) {
     wrong_kind(name, *value, "a number");
   }
   return value != nullptr ? value->number() : otherwise;

@@ -62,6 +62,37 @@ TEST_CASE("numbers keep every bit through JSON text", "[core][json][law]") {
   CHECK_THROWS_AS(to_text(std::numeric_limits<double>::infinity()), std::invalid_argument);
 }
 
+TEST_CASE("integers of more than 64 bits keep their digits through JSON text",
+          "[core][json][law]") {
+  const std::string text = R"({"a":1000000000000000019884624838656,"b":-9223372036854775809})";
+  const Json json = parse_json(text);
+  CHECK(to_text(json) == text);
+  CHECK_FALSE(json["a"].is_int());
+  CHECK(json["a"].number() == 1e30);
+  CHECK(json == parse_json(text));
+  CHECK_FALSE(json["a"] == parse_json("1000000000000000019884624838657"));
+  CHECK(parse_json("1.5").number_text().empty());
+  CHECK(parse_json("\"1.5\"").number_text().empty());
+}
+
+TEST_CASE("numbers that are not finite are read and written where Python's are allowed",
+          "[core][json][law]") {
+  const std::string text = R"([NaN,Infinity,-Infinity,-1,"NaN"])";
+  const Json json = parse_json(text, {.not_finite = true});
+  CHECK(std::isnan(json[0].number()));
+  CHECK(json[1].number() == std::numeric_limits<double>::infinity());
+  CHECK(json[2].number() == -std::numeric_limits<double>::infinity());
+  CHECK(json[3].integer() == -1);
+  CHECK(to_text(json) == text);
+  CHECK(json == parse_json(text, {.not_finite = true}));
+  CHECK_FALSE(json[1] == json[2]);
+  CHECK_THROWS_AS(parse_json(text), std::invalid_argument);
+  for (const char* bad : {"nan", "-NaN", "Inf", "-Infinit", "+Infinity", "NaNs"}) {
+    INFO(bad);
+    CHECK_THROWS_AS(parse_json(bad, {.not_finite = true}), std::invalid_argument);
+  }
+}
+
 TEST_CASE("text keeps every character through JSON", "[core][json][law]") {
   std::string text;
   for (int c = 0; c < 128; ++c) {

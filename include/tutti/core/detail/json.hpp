@@ -14,7 +14,7 @@
 namespace tutti::detail {
 
 /// One JSON value (RFC 8259), as checkpoint files need it: keys keep their order and occur once, an
-/// integer stays a 64-bit integer, a double keeps every bit.
+/// integer stays a 64-bit integer, a double keeps every bit, and what is neither its own text.
 ///
 /// Our own and not a library's because every program that includes the trainer pays for it: these
 /// headers add 0.3 s to a file that includes tensors, nlohmann/json.hpp 2.3 s, and that one drops
@@ -37,6 +37,14 @@ class Json {
   Json(std::string value) : kind_(Kind::string), string_(std::move(value)) {}
   Json(Array value) : kind_(Kind::array), array_(std::move(value)) {}
   Json(Object value) : kind_(Kind::object), object_(std::move(value)) {}
+
+  /// A number that is written as `text`, of which `value` is the nearest double: an integer of more
+  /// than 64 bits, or NaN, Infinity and -Infinity, which Python writes.
+  static Json number_as(double value, std::string_view text) {
+    Json out(value);
+    out.string_ = text;
+    return out;
+  }
 
   bool is_null() const { return kind_ == Kind::null; }
   bool is_bool() const { return kind_ == Kind::boolean; }
@@ -82,6 +90,11 @@ class Json {
     return is_int() ? static_cast<double>(integer_) : number_;
   }
 
+  /// The text that number_as() was given; else empty.
+  std::string_view number_text() const {
+    return kind_ == Kind::number ? std::string_view(string_) : std::string_view();
+  }
+
   /// The member of that name, or null when there is none or this is no object.
   const Json* find(std::string_view key) const;
 
@@ -100,7 +113,12 @@ class Json {
   /// Number of elements or members; 0 for every other kind.
   std::size_t size() const { return is_array() ? array_.size() : object_.size(); }
 
-  friend bool operator==(const Json&, const Json&) = default;
+  /// Equal kinds and values; integers of more than 64 bits by their digits, and NaN equals NaN.
+  friend bool operator==(const Json& a, const Json& b) {
+    return a.kind_ == b.kind_ && a.boolean_ == b.boolean_ && a.integer_ == b.integer_ &&
+           (a.number_ == b.number_ || !a.number_text().empty()) && a.string_ == b.string_ &&
+           a.array_ == b.array_ && a.object_ == b.object_;
+  }
 
  private:
   enum class Kind { null, boolean, integer, number, string, array, object };
@@ -113,7 +131,7 @@ class Json {
   bool boolean_ = false;
   std::int64_t integer_ = 0;
   double number_ = 0.0;
-  std::string string_;
+  std::string string_;  // a number's own text, too
   Array array_;
   Object object_;
 };

@@ -24,6 +24,7 @@ namespace tutti::detail {
 struct JsonLimits {
   int depth = 64;  ///< of arrays and objects inside one another
   std::size_t values = std::numeric_limits<std::size_t>::max();  ///< of all kinds
+  bool not_finite = false;  ///< NaN, Infinity and -Infinity, as Python writes such numbers
 };
 
 /// Recursive descent over one text.
@@ -54,6 +55,7 @@ class JsonParser {
   Json object(int depth);
   void refuse_repeated(const Json::Object& members) const;
   Json number();
+  Json not_finite();
   std::size_t digits();
   Json convert(std::string_view digits, bool whole) const;
   std::string string();
@@ -96,7 +98,8 @@ void JsonParser::members(Visit&& visit) {
 
 /// The JSON value that `text` is.
 ///
-/// Strict: no comments, no NaN, no repeated keys, no invalid UTF-8, nothing beyond the limits.
+/// Strict: no comments, no repeated keys, no invalid UTF-8, nothing beyond the limits, and no NaN
+/// unless they have it.
 /// Throws std::invalid_argument with the place and the reason.
 inline Json parse_json(std::string_view text, const JsonLimits& limits = {}) {
   return JsonParser(text, limits).document();
@@ -176,8 +179,16 @@ TUTTI_INLINE Json JsonParser::value(int depth) {
     case 'n':
       return word("null") ? Json() : (fail("unknown word"), Json());
     default:
-      return number();
+      return limits_.not_finite ? not_finite() : number();
   }
+}
+
+TUTTI_INLINE Json JsonParser::not_finite() {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  return word("NaN")         ? Json::number_as(std::numeric_limits<double>::quiet_NaN(), "NaN")
+         : word("Infinity")  ? Json::number_as(infinity, "Infinity")
+         : word("-Infinity") ? Json::number_as(-infinity, "-Infinity")
+                             : number();
 }
 
 TUTTI_INLINE Json JsonParser::array(int depth) {
@@ -289,6 +300,9 @@ TUTTI_INLINE Json JsonParser::convert(std::string_view digits, bool whole) const
   double number = 0.0;
   if (std::from_chars(first, last, number).ec != std::errc() || !std::isfinite(number)) {
     fail("a number is out of range");
+  }
+  if (whole) {
+    return Json::number_as(number, digits);
   }
   return number;
 }

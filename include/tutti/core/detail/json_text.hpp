@@ -21,7 +21,8 @@ namespace tutti::detail {
 /// infinities.
 std::string json_number(double value);
 
-/// The value as JSON text; `indent` spaces a level, 0 for one line.
+/// The value as JSON text; `indent` spaces a level, 0 for one line. A number with a text of its own
+/// is that.
 std::string to_text(const Json& value, int indent = 0);
 
 }  // namespace tutti::detail
@@ -73,7 +74,8 @@ TUTTI_INLINE void append_json(std::string& out, const Json& value, int indent, i
   } else if (value.is_int()) {
     out += std::to_string(value.integer());
   } else if (value.is_number()) {
-    out += json_number(value.number());
+    const std::string_view own = value.number_text();
+    out += own.empty() ? json_number(value.number()) : std::string(own);
   } else {
     out += value.is_null() ? "null" : value.boolean() ? "true" : "false";
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -224,7 +225,7 @@ TUTTI_INLINE std::vector<double> numbers(const PretrainedConfig& config, std::st
   std::vector<double> out;
   const auto* list = config.find(name);
   for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
-    if (!list->is_array() || !list->at(i).is_number()) {
+    if (!list->is_array() || !list->at(i).is_number() || !std::isfinite(list->at(i).number())) {
       config.refuse(name, "a list of numbers");
     }
     out.push_back(list->at(i).number());
