@@ -3,6 +3,7 @@
 #include "support/catch.hpp"
 #include "support/temporary_folder.hpp"
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -64,6 +65,24 @@ TEST_CASE("WebSample has the fields of a part of a tar file", "[data][webdataset
   CHECK(sample.json("json")["a"][0].integer() == 1);
   CHECK_THROWS_WITH(sample.text("jpg"),
                     ContainsSubstring("the sample 'k' has no field 'jpg'; there are: cls, json"));
+}
+
+TEST_CASE("the JSON of a sample may be what Python's json.dumps writes", "[data][webdataset]") {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "a.tar").string();
+  ShardWriter writer(path);
+  writer.write("k",
+               {{"json", R"({"x": NaN, "t": "\ud800", "x": -Infinity})"}, {"y.json", "[NaN]"}});
+  writer.close();
+  const auto samples = tutti::data::detail::web_samples(path);
+  REQUIRE(samples.size() == 1);
+  const std::string bytes = read_bytes(path);
+  const WebSample sample(path, bytes.substr(samples[0].begin, samples[0].end - samples[0].begin));
+  const auto json = sample.json("json");
+  CHECK(json.size() == 2);
+  CHECK(json["x"].number() == -std::numeric_limits<double>::infinity());
+  CHECK(json["t"].string() == "\uFFFD");
+  CHECK(sample.tensor("y.json").isnan().item<bool>());
 }
 
 TEST_CASE("an image of a sample is decoded to its pixels", "[data][webdataset][jpeg]") {

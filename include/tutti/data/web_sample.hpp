@@ -70,7 +70,9 @@ class WebSample {
   /// A whole number in decimal digits.
   [[nodiscard]] std::int64_t integer(std::string_view names) const { return number_of(at(names)); }
 
-  /// A value of JSON.
+  /// A value of JSON as Python's json writes and reads it: NaN and Infinity are numbers, and of a
+  /// key that occurs twice the last value counts. Half a surrogate pair, which UTF-8 has not, is
+  /// U+FFFD.
   [[nodiscard]] Json json(std::string_view names) const { return json_of(at(names)); }
 
   /// A tensor, by the last extension of the field: `cls`, `cls2`, `class`, `count`, `index`, `inx`
@@ -141,7 +143,7 @@ class WebSample {
 
   [[nodiscard]] Json json_of(const Field& field) const {
     try {
-      return tutti::detail::parse_json(bytes_of(field));
+      return tutti::detail::parse_json(bytes_of(field), {.python = true});
     } catch (const std::invalid_argument& error) {
       TUTTI_CHECK(false, place(field.name), ": ", error.what());
     }

@@ -93,6 +93,21 @@ TEST_CASE("numbers that are not finite are read and written where Python's are a
   }
 }
 
+TEST_CASE("what Python's json writes beyond JSON is read where it is asked for", "[core][json]") {
+  const auto read = [](const std::string& text) {
+    return to_text(parse_json(text, {.python = true}));
+  };
+  CHECK(read(R"({"a":NaN,"b":[-Infinity]})") == R"({"a":NaN,"b":[-Infinity]})");
+  CHECK(read(R"({"a":1,"b":2,"a":3,"c":4,"b":5})") == R"({"a":3,"b":5,"c":4})");
+  CHECK(read(R"({"a":1,"a":{"x":1,"x":2}})") == R"({"a":{"x":2}})");
+  CHECK(read(R"("\ud800")") == "\"\uFFFD\"");
+  CHECK(read(R"("\ud800\u0041\udc00\ud83d\ude00\ud83d\ud83d\ude00")") ==
+        "\"\uFFFDA\uFFFD\U0001F600\uFFFD\U0001F600\"");
+  CHECK_THROWS_AS(read(R"("\ud800\u12")"), std::invalid_argument);
+  CHECK_THROWS_AS(read("\"\xed\xa0\x80\""), std::invalid_argument);
+  CHECK_THROWS_AS(read("[1,]"), std::invalid_argument);
+}
+
 TEST_CASE("text keeps every character through JSON", "[core][json][law]") {
   std::string text;
   for (int c = 0; c < 128; ++c) {

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct JsonLimits {
   int depth = 64;  ///< of arrays and objects inside one another
   std::size_t values = std::numeric_limits<std::size_t>::max();  ///< of all kinds
   bool not_finite = false;  ///< NaN, Infinity and -Infinity, as Python writes such numbers
+  bool python = false;  ///< these, and what else Python writes and reads: the last of a repeated
+                        ///< key's values counts, half a surrogate pair is U+FFFD
 };
 
 /// Recursive descent over one text.
@@ -54,6 +57,7 @@ class JsonParser {
   Json array(int depth);
   Json object(int depth);
   void refuse_repeated(const Json::Object& members) const;
+  static void keep_last(Json::Object& members);
   Json number();
   Json not_finite();
   std::size_t digits();
@@ -98,9 +102,8 @@ void JsonParser::members(Visit&& visit) {
 
 /// The JSON value that `text` is.
 ///
-/// Strict: no comments, no repeated keys, no invalid UTF-8, nothing beyond the limits, and no NaN
-/// unless they have it.
-/// Throws std::invalid_argument with the place and the reason.
+/// Strict: no comments, no invalid UTF-8, nothing beyond the limits, and no NaN and no repeated
+/// keys unless they have them. Throws std::invalid_argument with the place and the reason.
 inline Json parse_json(std::string_view text, const JsonLimits& limits = {}) {
   return JsonParser(text, limits).document();
 }
@@ -179,7 +182,7 @@ TUTTI_INLINE Json JsonParser::value(int depth) {
     case 'n':
       return word("null") ? Json() : (fail("unknown word"), Json());
     default:
-      return limits_.not_finite ? not_finite() : number();
+      return limits_.not_finite || limits_.python ? not_finite() : number();
   }
 }
 
@@ -227,7 +230,7 @@ TUTTI_INLINE Json JsonParser::object(int depth) {
     skip_space();
     if (peek() == '}') {
       ++at_;
-      refuse_repeated(members);
+      limits_.python ? keep_last(members) : refuse_repeated(members);
       return members;
     }
     expect(',');
@@ -245,6 +248,20 @@ TUTTI_INLINE void JsonParser::refuse_repeated(const Json::Object& members) const
   if (repeated != keys.end()) {
     fail("the key '" + std::string(*repeated) + "' occurs twice in the object that ends");
   }
+}
+
+// As in a Python dict: at the place of the first.
+TUTTI_INLINE void JsonParser::keep_last(Json::Object& members) {
+  std::unordered_map<std::string, std::size_t> places;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const auto [place, is_new] = places.try_emplace(members[i].first, kept);
+    if (place->second != i) {
+      members[place->second] = std::move(members[i]);
+    }
+    kept += is_new ? 1 : 0;
+  }
+  members.resize(kept);
 }
 
 TUTTI_INLINE Json JsonParser::number() {
@@ -365,14 +382,18 @@ TUTTI_INLINE unsigned JsonParser::code_point() {
   if (high < 0xD800 || high > 0xDFFF) {
     return high;
   }
-  if (high > 0xDBFF || !word("\\u")) {
+  const std::size_t behind = at_;
+  if (high <= 0xDBFF && word("\\u")) {
+    const unsigned low = hex4();
+    if (low >= 0xDC00 && low <= 0xDFFF) {
+      return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
+    }
+  }
+  if (!limits_.python) {
     fail("half a surrogate pair");
   }
-  const unsigned low = hex4();
-  if (low < 0xDC00 || low > 0xDFFF) {
-    fail("half a surrogate pair");
-  }
-  return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
+  at_ = behind;
+  return 0xFFFD;
 }
 
 TUTTI_INLINE void JsonParser::multibyte(std::string& out) {
