@@ -2,6 +2,10 @@
 
 #include "support/catch.hpp"
 
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +20,10 @@
 #include <tutti/models/llama.hpp>
 #include <tutti/optim/sgd.hpp>
 #include <tutti/trainer.hpp>
+
+#include "support/fake_communicator.hpp"
+#include "support/out_of_memory.hpp"
+#include "support/warnings.hpp"
 
 namespace UNITY_BUILD_UNIQUE_ID {
 
@@ -48,6 +56,38 @@ struct Table : torch::nn::Module {
   }
   torch::nn::Embedding table{nullptr};
   std::vector<std::int64_t> lengths;
+};
+
+// Has room for two examples.
+struct Small : Table {
+  tutti::Outputs forward(const Batch& batch) {
+    tried.push_back(batch.num_samples());
+    if (batch.num_samples() > 2) {
+      tutti_test::out_of_memory();
+    }
+    return Table::forward(batch);
+  }
+  std::vector<std::int64_t> tried;
+};
+
+// The other rank never has room.
+struct Full final : FakeCommunicator {
+  void all_reduce(std::span<std::int64_t> values, tutti::dist::ReduceOp op) override {
+    if (op == tutti::dist::ReduceOp::minimum) {
+      std::fill(values.begin(), values.end(), 0);
+    }
+  }
+};
+
+// The last metrics that a policy logs.
+struct Metrics {
+  explicit Metrics(tutti::State& state) { state.logger.add(*this); }
+  void log_metrics(std::span<const tutti::LoggedMetric> metrics, std::int64_t) {
+    for (const auto& metric : metrics) {
+      last[std::string(metric.name)] = metric.value;
+    }
+  }
+  std::map<std::string, double> last;
 };
 
 tutti::TrainerOptions options(const char* length, int batches = 10) {
@@ -164,6 +204,46 @@ TEST_CASE("a run begins short, reaches the full length and logs what it does",
   other.fit();
   CHECK(cutting->lengths.front() == 8);
   CHECK(std::count(cutting->lengths.begin(), cutting->lengths.end(), 8) == 8);  // 16 rows in twos
+}
+
+TEST_CASE("what is logged is the length of the schedule", "[seq_length_warmup]") {
+  tutti::State state;
+  state.model = std::make_shared<Table>();
+  state.max_duration = "10ba";
+  state.batch = rows(2, 6);
+  Metrics seen(state);
+  const Warnings quiet;  // that the sequences are shorter
+  SeqLengthWarmup warmup{.duration = 0.5, .min_seq_length = 8, .max_seq_length = 32};
+  warmup.apply(tutti::AfterDataloader{}, state);
+  CHECK(state.batch.inputs().size(1) == 6);
+  CHECK(seen.last.at("seq_length_warmup/curr_seq_len") == 8);
+  CHECK(seen.last.at("seq_length_warmup/curr_bs") == 2);
+}
+
+TEST_CASE("a microbatch that has no room is halved for the training as well, on every rank",
+          "[seq_length_warmup]") {
+  const auto model = std::make_shared<Small>();
+  tutti::State state;
+  state.model = model;
+  state.task = model;
+  state.communicator = std::make_shared<tutti::dist::SingleProcess>();
+  state.auto_microbatching = true;
+  tutti::detail::reserve_room(state, rows(8, 2));
+  CHECK(state.device_train_microbatch_size == 2);
+  CHECK(model->tried == std::vector<std::int64_t>{8, 4, 2});
+  CHECK_FALSE(model->table->weight.grad().defined());
+  tutti::detail::reserve_room(state, rows(8, 2));  // fits: the size stays
+  CHECK(state.device_train_microbatch_size == 2);
+
+  // Another rank has no room for 2.
+  state.communicator = std::make_shared<Full>();
+  tutti::detail::reserve_room(state, rows(8, 2));
+  CHECK(state.device_train_microbatch_size == 1);
+
+  state.auto_microbatching = false;
+  state.device_train_microbatch_size = 4;
+  CHECK_THROWS_AS(tutti::detail::reserve_room(state, rows(8, 2)), c10::OutOfMemoryError);
+  CHECK(state.device_train_microbatch_size == 4);
 }
 
 TEST_CASE("a run whose number of batches is not known is refused as it starts",

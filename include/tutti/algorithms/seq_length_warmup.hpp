@@ -18,6 +18,7 @@
 #include <tutti/core/state.hpp>
 #include <tutti/core/tags.hpp>
 #include <tutti/core/validate.hpp>
+#include <tutti/dist/communicator.hpp>
 #include <tutti/nn/context_length.hpp>
 #include <tutti/nn/eval_mode.hpp>
 
@@ -29,6 +30,14 @@ namespace detail {
 // Copies into column `to[i]` of row i what is in column `from[i]`; x: [N, S, ...].
 void copy_column(const at::Tensor& x, const at::Tensor& from, const at::Tensor& source,
                  const at::Tensor& to);
+
+// One forward and backward pass of the first `examples`, which leaves no gradients. Returns whether
+// it fits into the memory; throws c10::OutOfMemoryError where nobody looks for a size that does.
+bool has_room(State& state, const Batch& whole, std::int64_t examples);
+
+// One such pass of a microbatch of `whole`, the longest sequences. Where the size of microbatches
+// is found by trial it is halved until the pass fits on every rank; a collective then.
+void reserve_room(State& state, const Batch& whole);
 
 }  // namespace detail
 
@@ -104,7 +113,8 @@ struct SeqLengthWarmup final {
            "nothing; set one of them only.");
   }
 
-  /// Shortens, and logs `seq_length_warmup/curr_seq_len` and `seq_length_warmup/curr_bs`.
+  /// Shortens, and logs `seq_length_warmup/curr_seq_len`, the length of the schedule, and
+  /// `seq_length_warmup/curr_bs`, how many rows the batch has.
   /// Throws c10::ValueError unless the length of the run is known in batches, and when
   /// max_seq_length is above what the model is made for, see nn::context_length().
   void apply(AfterDataloader, State& state);
@@ -117,10 +127,6 @@ struct SeqLengthWarmup final {
 
   // In eval mode, so that nothing is drawn and no statistics move.
   void allocate(State& state) const;
-
-  // One forward and backward pass. Returns whether it fits into the memory; throws
-  // c10::OutOfMemoryError where nobody looks for a size that does.
-  static bool has_room(State& state, const Batch& whole, std::int64_t examples);
 };
 
 }  // namespace tutti

@@ -15,6 +15,43 @@ TUTTI_INLINE void copy_column(const at::Tensor& x, const at::Tensor& from, const
   x.scatter_(1, to.view(shape).expand(expanded), value);
 }
 
+TUTTI_INLINE bool has_room(State& state, const Batch& whole, std::int64_t examples) {
+  bool fits = true;
+  try {
+    const Batch batch = whole.split(examples).front().to(state.device);
+    const Autocast low = state.autocast();
+    state.task.loss(state.task.forward(batch), batch).total().backward();
+  } catch (const c10::OutOfMemoryError&) {
+    if (!state.auto_microbatching) {
+      throw;
+    }
+    fits = false;
+  }
+  for (const at::Tensor& parameter : state.model->parameters()) {
+    parameter.mutable_grad().reset();
+  }
+  return fits;
+}
+
+TUTTI_INLINE void reserve_room(State& state, const Batch& whole) {
+  std::int64_t& size = state.device_train_microbatch_size;
+  const std::int64_t all = whole.num_samples();
+  if (!state.auto_microbatching) {
+    has_room(state, whole, size == 0 ? all : size);
+    return;
+  }
+  dist::Communicator& world = *state.communicator;
+  std::int64_t examples = size == 0 ? world.all_reduce_value(all, dist::ReduceOp::maximum) : size;
+  const auto fits_everywhere = [&] {
+    const auto mine = static_cast<std::int64_t>(has_room(state, whole, examples));
+    return world.all_reduce_value(mine, dist::ReduceOp::minimum) > 0;
+  };
+  while (!fits_everywhere() && examples > 1) {
+    examples /= 2;
+    size = examples;
+  }
+}
+
 }  // namespace tutti::detail
 
 namespace tutti::functional {
@@ -89,9 +126,9 @@ TUTTI_INLINE void SeqLengthWarmup::apply(AfterDataloader, State& state) {
       state.timestamp.batch, warmup(state), min_seq_length, max_seq_length, step_size);
   state.batch = functional::set_batch_sequence_length(std::move(state.batch), length, truncate,
                                                       preserve_end_of_sequence);
-  const at::Tensor& ids = state.batch.inputs();
-  state.log_metrics({{"seq_length_warmup/curr_seq_len", static_cast<double>(ids.size(1))},
-                     {"seq_length_warmup/curr_bs", static_cast<double>(ids.size(0))}});
+  const std::int64_t rows = state.batch.inputs().size(0);
+  state.log_metrics({{"seq_length_warmup/curr_seq_len", static_cast<double>(length)},
+                     {"seq_length_warmup/curr_bs", static_cast<double>(rows)}});
 }
 
 TUTTI_INLINE std::int64_t SeqLengthWarmup::warmup(const State& state) const {
@@ -127,33 +164,8 @@ TUTTI_INLINE void SeqLengthWarmup::check_length(const State& state) const {
 
 TUTTI_INLINE void SeqLengthWarmup::allocate(State& state) const {
   const nn::EvalMode eval(*state.model);
-  const Batch whole = functional::set_batch_sequence_length(state.batch, max_seq_length, truncate);
-  std::int64_t examples = state.device_train_microbatch_size;
-  if (examples == 0) {
-    examples = whole.num_samples();
-  }
-  while (!has_room(state, whole, examples) && examples > 1) {
-    examples /= 2;
-  }
-}
-
-TUTTI_INLINE bool SeqLengthWarmup::has_room(State& state, const Batch& whole,
-                                            std::int64_t examples) {
-  bool fits = true;
-  try {
-    const Batch batch = whole.split(examples).front().to(state.device);
-    const Autocast low = state.autocast();
-    state.task.loss(state.task.forward(batch), batch).total().backward();
-  } catch (const c10::OutOfMemoryError&) {
-    if (!state.auto_microbatching) {
-      throw;
-    }
-    fits = false;
-  }
-  for (const at::Tensor& parameter : state.model->parameters()) {
-    parameter.mutable_grad().reset();
-  }
-  return fits;
+  detail::reserve_room(
+      state, functional::set_batch_sequence_length(state.batch, max_seq_length, truncate));
 }
 
 }  // namespace tutti
