@@ -137,6 +137,24 @@ TEST_CASE("resize_batch makes targets smaller along with inputs", "[functional][
                     ContainsSubstring("the targets are [2], expected [N, H, W]"));
 }
 
+TEST_CASE("resize_batch scales signals and volumes to the nearest", "[functional][resize]") {
+  Rng rng;
+  const at::Tensor signal = numbered({2, 3, 10});
+  CHECK(resize_batch(signal, {}, 0.5, rng).input.equal(signal.slice(2, 0, 10, 2)));
+  const at::Tensor volume = numbered({2, 1, 4, 6, 8});
+  const tutti::functional::ResizeOptions both{.resize_targets = true};
+  const auto half = resize_batch(volume, volume.select(1, 0).to(at::kLong), 0.5, rng, both);
+  CHECK(half.input.equal(volume.slice(2, 0, 4, 2).slice(3, 0, 6, 2).slice(4, 0, 8, 2)));
+  CHECK(half.target.equal(half.input.select(1, 0).to(at::kLong)));
+  CHECK(resize_batch(volume, volume, 0.5, rng, both).target.equal(half.input));
+  CHECK_THROWS_WITH(resize_batch(signal, {}, 0.5, rng, {.mode = ResizeMode::crop}),
+                    ContainsSubstring("the input is [2, 3, 10], expected images"));
+  CHECK_THROWS_WITH(resize_batch(signal, at::arange(2), 0.5, rng, both),
+                    ContainsSubstring("the targets are [2], expected three dimensions"));
+  CHECK_THROWS_AS(resize_batch(signal, {}, 0.05, rng), c10::ValueError);
+  CHECK_THROWS_AS(resize_batch(at::rand({2, 3}), {}, 0.5, rng), c10::ValueError);
+}
+
 TEST_CASE("resize_batch crops a piece that may lie at every edge", "[functional][resize]") {
   Rng rng(5);
   const at::Tensor x = numbered({1, 1, 5, 5});

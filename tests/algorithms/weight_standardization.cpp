@@ -135,6 +135,11 @@ TEST_CASE("a convolution with one weight per channel stays, and nothing is stand
                     ContainsSubstring("WeightStandardization: no convolution was replaced: it "
                                       "passed over 0 (one weight per output channel, which would "
                                       "become zero); 1, 2 (standardised already)."));
+  // It counts among the last all the same.
+  nn::Sequential last(nn::Conv2d(3, 4, 3), nn::Conv2d(4, 4, 3),
+                      nn::Conv2d(ConvOptions(4, 4, 1).groups(4)));
+  CHECK(apply_weight_standardization(*last, {.n_last_layers_ignore = 1}).replaced ==
+        std::vector<std::string>{"0", "1"});
   nn::Sequential two(nn::Conv2d(3, 4, 3), nn::Conv2d(4, 4, 3));
   CHECK_THROWS_WITH(
       apply_weight_standardization(*two, {.n_last_layers_ignore = 1, .ignore = {"0"}}),

@@ -135,7 +135,9 @@ namespace functional {
 ///
 /// input: [N, C, H, W]. target: any; with resize_targets [N, H, W] or [N, C, H, W] of any size and
 /// type. scale_factor: > 0; from 1 on, the very tensors come back. Sides are rounded down. Mode
-/// crop draws top, then left of one piece for all images.
+/// crop draws top, then left of one piece for all images. Input [N, C, L] or [N, C, D, H, W] may be
+/// scaled to the nearest, and with it targets of three dimensions or more: of floating ones all but
+/// the first two, of others all but the first.
 /// Throws c10::Error (ValueError) when shapes or scale_factor do not fit or nothing would be left.
 /// Source: MosaicML Composer, `composer.algorithms.progressive_resizing.resize_batch`.
 ResizedBatch resize_batch(const at::Tensor& input, const at::Tensor& target, double scale_factor,

@@ -72,6 +72,33 @@ TUTTI_INLINE functional::ResizedBatch shrink_batch(const at::Tensor& input,
           options.resize_targets ? to.piece(target, input.sizes(), top, left) : target};
 }
 
+// The axes of x from `first` on scaled to the nearest number.
+TUTTI_INLINE at::Tensor scale_axes(const at::Tensor& x, std::int64_t first, double scale) {
+  at::Tensor out = x;
+  for (std::int64_t axis = first; axis < x.dim(); ++axis) {
+    const auto side = static_cast<std::int64_t>(static_cast<double>(x.size(axis)) * scale);
+    const Shrink shrink(side, side, scale);
+    out = out.index_select(axis, as_tensor(shrink.sources(x.size(axis), side), x.device()));
+  }
+  return out;
+}
+
+// What has one axis, or three, in the place of an image's two.
+TUTTI_INLINE functional::ResizedBatch shrink_others(const at::Tensor& input,
+                                                    const at::Tensor& target, double scale,
+                                                    const functional::ResizeOptions& options) {
+  TUTTI_CHECK_VALUE(
+      options.mode == ResizeMode::resize && options.interpolation == Interpolation::nearest,
+      "resize_batch: the input is ", input.sizes(),
+      ", expected images [N, C, H, W]; of others only mode resize to the nearest");
+  TUTTI_CHECK_VALUE(!options.resize_targets || target.dim() > 2,
+                    "resize_batch: resize_targets is set and the targets are ", target.sizes(),
+                    ", expected three dimensions or more");
+  const auto first = [](const at::Tensor& y) { return y.is_floating_point() ? 2 : 1; };
+  return {scale_axes(input, 2, scale),
+          options.resize_targets ? scale_axes(target, first(target), scale) : target};
+}
+
 }  // namespace tutti::detail
 
 namespace tutti::functional {
@@ -83,6 +110,9 @@ TUTTI_INLINE ResizedBatch resize_batch(const at::Tensor& input, const at::Tensor
                     ", expected more than 0");
   if (scale_factor >= 1) {
     return {input, target};
+  }
+  if (input.dim() == 3 || input.dim() == 5) {
+    return ::tutti::detail::shrink_others(input, target, scale_factor, options);
   }
   ::tutti::detail::expect_images(input);
   const auto scaled = [&](std::int64_t side) {

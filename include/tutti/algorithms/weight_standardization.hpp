@@ -58,11 +58,12 @@ namespace detail {
 // All of the model, each with the reason why it stays; empty: it is to be standardised.
 using Convolutions = std::unordered_map<const torch::nn::Module*, std::string>;
 
+// A convolution whose output channels have so many weights each, or more.
 template <class Plain>
-bool has_fan_in(const torch::nn::Module& module) {
+bool has_fan_in(const torch::nn::Module& module, std::int64_t least) {
   const auto* conv = dynamic_cast<const Plain*>(&module);
   return conv != nullptr && conv->weight.size(0) > 0 &&
-         conv->weight.numel() / conv->weight.size(0) > 1;
+         conv->weight.numel() / conv->weight.size(0) >= least;
 }
 
 inline bool is_below(std::string_view path, std::string_view prefix) {

@@ -5,12 +5,17 @@
 
 namespace tutti::detail {
 
-// The convolutions of the model: all are to be standardised but the last n and those ignored by
-// name.
+// The convolutions of the model: all are to be standardised but the last n, those ignored by name
+// and those that would become zero.
 TUTTI_INLINE Convolutions to_standardize(torch::nn::Module& model,
                                          const WeightStandardization& options) {
   Convolutions all;
   std::vector<const torch::nn::Module*> chosen;
+  const auto convolves = [](const torch::nn::Module& module, std::int64_t fan_in) {
+    return has_fan_in<torch::nn::Conv1dImpl>(module, fan_in) ||
+           has_fan_in<torch::nn::Conv2dImpl>(module, fan_in) ||
+           has_fan_in<torch::nn::Conv3dImpl>(module, fan_in);
+  };
   const std::vector<surgery::Visit> visits = surgery::walk(model);
   for (const std::string_view key : options.ignore) {
     TUTTI_CHECK_VALUE(std::any_of(visits.begin(), visits.end(),
@@ -21,13 +26,11 @@ TUTTI_INLINE Convolutions to_standardize(torch::nn::Module& model,
   }
   for (const surgery::Visit& where : visits) {
     const torch::nn::Module& module = *where.module;
-    const bool convolves = has_fan_in<torch::nn::Conv1dImpl>(module) ||
-                           has_fan_in<torch::nn::Conv2dImpl>(module) ||
-                           has_fan_in<torch::nn::Conv3dImpl>(module);
-    if (!convolves) {
-      all[&module] = "one weight per output channel, which would become zero";
-    } else if (std::any_of(options.ignore.begin(), options.ignore.end(),
-                           [&](const Key& key) { return is_below(where.path, key); })) {
+    if (!convolves(module, 1)) {
+      continue;
+    }
+    if (std::any_of(options.ignore.begin(), options.ignore.end(),
+                    [&](const Key& key) { return is_below(where.path, key); })) {
       all[&module] = "in the option ignore";
     } else {
       chosen.push_back(&module);
@@ -35,9 +38,12 @@ TUTTI_INLINE Convolutions to_standardize(torch::nn::Module& model,
   }
   const auto last = static_cast<std::size_t>(options.n_last_layers_ignore);
   for (std::size_t i = 0; i < chosen.size(); ++i) {
-    all[chosen[i]] = i + last < chosen.size() ? ""
-                                              : "among the last " + std::to_string(last) +
-                                                    ", as n_last_layers_ignore says";
+    if (i + last >= chosen.size()) {
+      all[chosen[i]] = "among the last " + std::to_string(last) + ", as n_last_layers_ignore says";
+    } else {
+      all[chosen[i]] =
+          convolves(*chosen[i], 2) ? "" : "one weight per output channel, which would become zero";
+    }
   }
   return all;
 }
