@@ -215,6 +215,23 @@ TUTTI_INLINE void LoadPlanner::sort_file() {
   }
 }
 
+TUTTI_INLINE bool is_plain(c10::ScalarType type) {
+  return type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16;
+}
+
+// The numbers of two tensors of a file are the same, also where one has a wider type.
+TUTTI_INLINE bool same_values(const checkpoint::StoredTensor& a,
+                              const checkpoint::StoredTensor& b) {
+  if (a.dtype == b.dtype) {
+    return a.view().equal(b.view());
+  }
+  if (!is_plain(a.dtype) || !is_plain(b.dtype)) {
+    return false;
+  }
+  const c10::ScalarType wider = c10::promoteTypes(a.dtype, b.dtype);
+  return a.view().to(wider).equal(b.view().to(wider));
+}
+
 // An alias stands for its tensor where that is absent, and has to equal it where both are there.
 TUTTI_INLINE void LoadPlanner::merge_ties() {
   for (const auto& [alias, target] : layout_.tied) {
@@ -225,7 +242,7 @@ TUTTI_INLINE void LoadPlanner::merge_ties() {
     const Stored& copy = *found->second;
     const auto [place, is_new] = sources_.emplace(target, &copy);
     const Stored& tensor = *place->second;
-    if (!is_new && (copy.dtype != tensor.dtype || !copy.view().equal(tensor.view()))) {
+    if (!is_new && !same_values(copy, tensor)) {
       different_.push_back(copy.name + ": tied to " + target +
                            " in the model, other values in the file (" + tensor.name +
                            "); set tie_word_embeddings to false to train them apart");
@@ -242,9 +259,6 @@ TUTTI_INLINE void LoadPlanner::match(const DiskTensor& own) {
   }
   const Stored& stored = *found->second;
   const auto is_integer = [](c10::ScalarType type) { return c10::isIntegralType(type, true); };
-  const auto is_plain = [](c10::ScalarType type) {
-    return type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16;
-  };
   const c10::ScalarType type = own.tensor.scalar_type();
   if (own.tensor.sizes() != at::IntArrayRef(stored.shape) && !own.adapt) {
     if (is_head && options_.ignore_mismatched_sizes) {
