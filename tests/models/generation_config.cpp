@@ -49,6 +49,12 @@ TEST_CASE("generation_config.json gives every option that it names", "[models][g
 }
 
 TEST_CASE("what generation_config.json does not say has its default", "[models][generation]") {
+  const GenerationConfig lists =
+      read(R"({"bos_token_id": [1], "eos_token_id": [2], "pad_token_id": [0]})");
+  CHECK(*lists.bos_token_id == 1);
+  CHECK(*lists.pad_token_id == 0);
+  CHECK_THROWS_WITH(read(R"({"pad_token_id": [0, 1]})"),
+                    ContainsSubstring("pad_token_id is [0,1], expected one token"));
   const GenerationConfig config = read(R"({"eos_token_id": 2, "pad_token_id": -1})");
   CHECK(config.eos_token_id == std::vector<std::int64_t>{2});
   CHECK_FALSE(config.pad_token_id);

@@ -345,6 +345,7 @@ TEST_CASE("absent keys of config.json take the defaults of their type", "[models
   CHECK(windowed.window_of(30) == 9);
   CHECK(options(R"({"model_type": "qwen3"})").head_size() == 128);
   CHECK(options(R"({"model_type": "llama", "pad_token_id": -1})").pad_token_id == 31999);
+  CHECK(options(R"({"model_type": "llama", "pad_token_id": [7]})").pad_token_id == 7);
 }
 
 TEST_CASE("RoPE of old and new config.json is read alike", "[models][llama]") {
@@ -387,6 +388,7 @@ TEST_CASE("a Llama refuses what it cannot compute, by name and value", "[models]
   refused(R"("layer_types": ["sliding_attention"])", "layer_types", "sliding_attention");
   refused(R"("num_key_value_heads": 3)", "num_key_value_heads", "3");
   refused(R"("pad_token_id": 32000)", "pad_token_id", "32000");
+  refused(R"("pad_token_id": [1, 2])", "pad_token_id", "[1,2]");
   CHECK_THROWS_WITH(
       models::LlamaForCausalLMImpl::options_from(config_of(R"({"model_type": "gemma"})")),
       ContainsSubstring("gemma"));

@@ -52,6 +52,19 @@ TEST_CASE("a config gives values, defaults for what is absent or null, and refus
   CHECK_THROWS_WITH(c.number("ids", 0), ContainsSubstring("ids is [1,2], expected a number"));
 }
 
+TEST_CASE("a token is an integer or a list with one", "[models][pretrained]") {
+  const TemporaryFolder folder;
+  const PretrainedConfig c =
+      of(folder, R"({"a": 3, "b": [4], "none": [], "two": [1, 2], "null": null, "text": ["x"]})");
+  CHECK(c.token("a") == 3);
+  CHECK(c.token("b") == 4);
+  CHECK_FALSE(c.token("null"));
+  CHECK_FALSE(c.token("absent"));
+  CHECK_THROWS_WITH(c.token("none"), ContainsSubstring("none is [], expected one token"));
+  CHECK_THROWS_WITH(c.token("two"), ContainsSubstring("two is [1,2], expected one token"));
+  CHECK_THROWS_WITH(c.token("text"), ContainsSubstring("expected an integer"));
+}
+
 TEST_CASE("a key that changes the computation is refused by its name and value",
           "[models][pretrained]") {
   const PretrainedConfig c(Json::Object{{"a", true}, {"b", 1}, {"none", nullptr}});

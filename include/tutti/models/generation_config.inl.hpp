@@ -37,8 +37,8 @@ TUTTI_INLINE Maybe<std::int64_t> generation_count(const PretrainedConfig& keys, 
 
 // Old files say -1 for no token.
 TUTTI_INLINE Maybe<std::int64_t> generation_token(const PretrainedConfig& keys, const char* name) {
-  const Maybe<std::int64_t> id = generation_count(keys, name);
-  return id && *id < 0 ? Maybe<std::int64_t>() : id;
+  const std::optional<std::int64_t> id = keys.token(name);
+  return id && *id >= 0 ? Maybe<std::int64_t>(*id) : Maybe<std::int64_t>();
 }
 
 /// The options that differ from the defaults, all of them but the seed and the stop sequences.

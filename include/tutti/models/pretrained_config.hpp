@@ -79,6 +79,10 @@ class PretrainedConfig {
   /// The elements of a key that is a list of integers, or a single one; empty when absent or null.
   [[nodiscard]] std::vector<std::int64_t> integers(std::string_view name) const;
 
+  /// The one token of a key, an integer or a list with one; nothing when absent or null. Throws for
+  /// a list of none or of several.
+  [[nodiscard]] std::optional<std::int64_t> token(std::string_view name) const;
+
   /// The elements of a key that is a list of texts; empty when absent or null.
   [[nodiscard]] std::vector<std::string> texts(std::string_view name) const;
 

@@ -115,6 +115,18 @@ TUTTI_INLINE std::vector<std::int64_t> PretrainedConfig::integers(std::string_vi
   return out;
 }
 
+TUTTI_INLINE std::optional<std::int64_t> PretrainedConfig::token(std::string_view name) const {
+  const Json* value = find(name);
+  if (value == nullptr) {
+    return std::nullopt;
+  }
+  const std::vector<std::int64_t> ids = integers(name);
+  if (ids.size() != 1) {
+    wrong_kind(name, *value, "one token");
+  }
+  return ids.front();
+}
+
 TUTTI_INLINE std::vector<std::string> PretrainedConfig::texts(std::string_view name) const {
   const Json* value = find(name);
   std::vector<std::string> out;

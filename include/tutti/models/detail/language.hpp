@@ -366,11 +366,13 @@ TUTTI_INLINE void initialize(torch::nn::Module& model, double range) {
 TUTTI_INLINE std::optional<std::int64_t> padding_in(const PretrainedConfig& config,
                                                     std::optional<std::int64_t> otherwise,
                                                     std::int64_t vocab_size) {
-  if (!config.has("pad_token_id")) {
+  const std::optional<std::int64_t> id = config.token("pad_token_id");
+  if (!id) {
     return config.is_null("pad_token_id") ? std::nullopt : otherwise;
   }
-  const std::int64_t id = config.integer_in("pad_token_id", 0, -vocab_size, vocab_size - 1);
-  return id < 0 ? id + vocab_size : id;
+  TUTTI_CHECK_VALUE(*id >= -vocab_size && *id < vocab_size, config.origin(), ": pad_token_id is ",
+                    *id, ", expected an integer from ", -vocab_size, " to ", vocab_size - 1);
+  return *id < 0 ? *id + vocab_size : *id;
 }
 
 TUTTI_INLINE void refuse_unsupported(const PretrainedConfig& config) {
