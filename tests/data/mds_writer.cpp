@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -114,6 +115,43 @@ TEST_CASE("numbers are written as their encodings have them", "[data][mds]") {
     CHECK(sample.integer("i") == -7);
     CHECK(sample.integer("u") == 255);
   }
+}
+
+TEST_CASE("bytes are stored as they are, whatever the encoding", "[data][mds]") {
+  const TemporaryFolder folder;
+  const std::map<std::string, std::string> encodings{
+      {"array", "ndarray"},   {"bytes", "bytes"},     {"fixed", "ndarray:int16:2"},
+      {"image", "pil"},       {"int", "int"},         {"json", "json"},
+      {"list", "jpeg_array"}, {"lists", "list[png]"}, {"real", "float32"},
+      {"str", "str"},         {"str_int", "str_int"}};
+  const std::string written = (folder / "written").string();
+  MDSWriter out(written, {.columns = encodings});
+  const at::Tensor picture = at::arange(24).to(at::kByte).view({3, 2, 4});
+  const std::vector<std::string> files{"a", "bc"};
+  out.write({{"array", at::arange(3)},
+             {"bytes", std::string("x\0y", 3)},
+             {"fixed", at::ones({2}, at::kShort)},
+             {"image", picture},
+             {"int", std::int64_t{7}},
+             {"json", std::string("[1]")},
+             {"list", files},
+             {"lists", files},
+             {"real", 1.5},
+             {"str", std::string("z")},
+             {"str_int", std::int64_t{12}}});
+  out.finish();
+  const MDSReader reader(written);
+  std::map<std::string, MDSValue> stored;
+  for (const auto& [name, encoding] : encodings) {
+    stored.emplace(name, StoredBytes(std::string(reader.sample(0).bytes(name))));
+  }
+  const std::string copied = (folder / "copied").string();
+  MDSWriter copy(copied, {.columns = encodings});
+  copy.write(stored);
+  copy.finish();
+  CHECK(read_bytes(copied + "/shard.00000.mds") == read_bytes(written + "/shard.00000.mds"));
+  CHECK_THAT(refusal("int", StoredBytes("1234567")), ContainsSubstring("7 bytes, expected 8"));
+  CHECK(refusal("str", StoredBytes("\xFF")) == "nothing");
 }
 
 TEST_CASE("a value that its encoding does not take is refused", "[data][mds]") {

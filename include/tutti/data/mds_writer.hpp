@@ -43,14 +43,23 @@ struct MDSWriterOptions {
   bool exist_ok = false;  ///< write into a folder that has an index already, which goes first
 };
 
+/// Bytes that are stored as they are, whatever the encoding: a value that is encoded already, as
+/// Python's MDSWriter takes `bytes`. Nothing but the size of a column that has a fixed one is
+/// checked.
+struct StoredBytes {
+  explicit StoredBytes(std::string value) : bytes(std::move(value)) {}
+
+  std::string bytes;
+};
+
 /// A value for a column.
 ///
 /// An integer or a real number for columns of numbers and `str_int`, `str_float`; a tensor for
 /// those (of one value), `ndarray`, `bytes` and `pil` (uint8 [1 | 3 | 4, H, W]); a text for `str`,
 /// `str_*` and `json`, the bytes of a file for `jpeg`, `png` and `bytes`; a list of such for
-/// `jpeg_array` and `list[...]`.
-using MDSValue =
-    std::variant<std::int64_t, double, std::string, at::Tensor, std::vector<std::string>>;
+/// `jpeg_array` and `list[...]`; or, for any, its bytes as they stand in a shard.
+using MDSValue = std::variant<std::int64_t, double, std::string, at::Tensor,
+                              std::vector<std::string>, StoredBytes>;
 
 /// Writes samples into shards and their index, as MosaicML Streaming reads them.
 ///
@@ -261,13 +270,19 @@ inline std::string MDSWriter::encode(const Column& column, const MDSValue& value
     }
   } else if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
     out = encode_tensor(encoding, *tensor, where);
+  } else if (const auto* stored = std::get_if<StoredBytes>(&value)) {
+    const std::string& bytes = stored->bytes;
+    TUTTI_CHECK_VALUE(!column.size || std::ssize(bytes) == *column.size, where, "there are ",
+                      bytes.size(), " bytes, expected ", column.size.value_or(0));
+    out = bytes;
   } else {
     out = encode_number(encoding, value, where);
   }
-  constexpr std::array<const char*, 5> kinds{"an integer", "a real number", "a text", "a tensor",
-                                             "a list"};
-  TUTTI_CHECK_VALUE(out, where, "the value is ", kinds[value.index()],
-                    ", which this encoding does not take");
+  constexpr std::array<const char*, 6> kinds{"an integer", "a real number", "a text",
+                                             "a tensor",   "a list",        "bytes"};
+  TUTTI_CHECK_VALUE(
+      out, where, "the value is ", kinds[value.index()],
+      ", which this encoding does not take; bytes that it has encoded are StoredBytes");
   return *std::move(out);
 }
 
