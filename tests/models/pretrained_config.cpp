@@ -132,6 +132,13 @@ TEST_CASE("the weights' type and the labels have an old and a new spelling",
   CHECK(Config(Json::Object{{"num_labels", 5}}).num_labels() == 5);
   const Json labels = Json::Object{{"0", "a"}, {"1", "b"}, {"2", "c"}};
   CHECK(Config(Json::Object{{"id2label", labels}, {"num_labels", 5}}).num_labels() == 3);
+  Config set(Json::Object{{"id2label", labels}, {"label2id", Json::Object{{"a", 0}}}});
+  set.set("num_labels", 3);
+  CHECK(set.has("id2label"));
+  set.set("num_labels", 5);
+  CHECK(set.num_labels() == 5);
+  CHECK_FALSE(set.has("id2label"));
+  CHECK_FALSE(set.has("label2id"));
 }
 
 TEST_CASE("a config that is missing or no object is refused by its path", "[models][pretrained]") {

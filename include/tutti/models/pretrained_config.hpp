@@ -104,7 +104,8 @@ class PretrainedConfig {
   /// Refuses, in the words of only(), a key whose value is read elsewhere.
   [[noreturn]] void refuse(std::string_view name, std::string_view expected) const;
 
-  /// Gives a key a value, in its old place when it is there.
+  /// Gives a key a value, in its old place when it is there. `num_labels` other than id2label has
+  /// takes id2label and label2id away, which would count in its place.
   void set(std::string_view name, Json value);
 
   /// set(), unless the key is there: for what config() of a model adds to the file it came from.

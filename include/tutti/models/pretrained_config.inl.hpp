@@ -209,6 +209,15 @@ TUTTI_INLINE void PretrainedConfig::refuse(std::string_view name, std::string_vi
 }
 
 TUTTI_INLINE void PretrainedConfig::set(std::string_view name, Json value) {
+  if (name == "num_labels") {
+    const Json* labels = find("id2label");
+    const bool fits = labels != nullptr && labels->is_object() && value.is_int() &&
+                      std::cmp_equal(labels->size(), value.integer());
+    if (!fits) {
+      erase("id2label");
+      erase("label2id");
+    }
+  }
   for (auto& [key, old] : values_) {
     if (key == name) {
       old = std::move(value);
