@@ -111,7 +111,7 @@ inline at::Tensor activate(Activation activation, const at::Tensor& x) {
     case Activation::silu:
       return at::silu(x);
     case Activation::quick_gelu:
-      return x * (1.702 * x).sigmoid();
+      return x.mul(x.mul(1.702).sigmoid());
     case Activation::gelu_10:
       return at::gelu(x).clamp(-10, 10);
     case Activation::relu2:
@@ -125,7 +125,7 @@ inline at::Tensor activate(Activation activation, const at::Tensor& x) {
     case Activation::mish:
       return at::mish(x);
     case Activation::laplace:
-      return 0.5 * (1 + ((x - 0.707107) / (0.282095 * 1.4142135623730951)).erf());
+      return x.sub(0.707107).div(0.282095 * 1.4142135623730951).erf().add(1).mul(0.5);
     case Activation::tanh:
       return x.tanh();
     case Activation::sigmoid:
