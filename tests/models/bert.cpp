@@ -300,4 +300,26 @@ TEST_CASE("BERT reads packed documents as it reads them by themselves", "[models
   CHECK_FALSE(model->forward(packed).tensor().index({seen}).allclose(at::cat(alone), 1e-4, 1e-5));
 }
 
+TEST_CASE("BERT reads packed rows longer than its table whose positions are in it",
+          "[models][bert][law]") {
+  at::manual_seed(14);
+  auto options = small();
+  options.max_position_embeddings = 8;  // the rows have 14 tokens, documents up to 7
+  auto model = models::BertForMaskedLM(options);
+  model->eval();
+  const Batch packed = language::packed_documents(13).packed;
+  Batch counted;
+  for (const auto& [name, tensor] : packed) {
+    if (name != "position_ids") {
+      counted[name] = tensor.clone();
+    }
+  }
+  const at::Tensor seen = packed.at("attention_mask").ne(0);
+  CHECK(model->forward(counted).tensor().index({seen}).allclose(
+      model->forward(packed).tensor().index({seen}), 1e-5, 1e-6));
+  counted.at("sequence_id").zero_();
+  CHECK_THROWS_WITH(model->forward(counted),
+                    ContainsSubstring("the sequences have length 14 and the model 8 positions"));
+}
+
 }  // namespace UNITY_BUILD_UNIQUE_ID
