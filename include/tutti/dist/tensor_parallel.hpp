@@ -271,7 +271,7 @@ inline at::Tensor column_linear(const at::Tensor& x, const at::Tensor& weight,
 inline at::Tensor row_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                              const TensorParallel& over) {
   const at::Tensor out = leave_parallel(at::linear(x, weight), over);
-  return bias.defined() ? out + bias : out;
+  return bias.defined() ? out.add(bias) : out;
 }
 
 /// The rows of a table for ids of which each rank has some: own_rows() of the vocabulary.
@@ -292,14 +292,14 @@ inline at::Tensor vocabulary_embedding(const at::Tensor& ids, const at::Tensor& 
               " rows of ", vocabulary, ", expected ", end - begin);
   if (begin == end) {
     const at::Tensor none =
-        weight.sum() + weight.new_zeros({ids.size(0), ids.size(1), weight.size(1)});
+        weight.sum().add(weight.new_zeros({ids.size(0), ids.size(1), weight.size(1)}));
     return leave_parallel(none, over);
   }
   const at::Tensor own = ids.ge(begin).logical_and(ids.lt(end));
   const std::int64_t no_gradient = padding >= begin && padding < end ? padding - begin : -1;
   const at::Tensor rows =
-      at::embedding(weight, (ids - begin).clamp(0, end - begin - 1), no_gradient);
-  return leave_parallel(rows * own.unsqueeze(-1).to(rows.scalar_type()), over);
+      at::embedding(weight, ids.sub(begin).clamp(0, end - begin - 1), no_gradient);
+  return leave_parallel(rows.mul(own.unsqueeze(-1).to(rows.scalar_type())), over);
 }
 
 /// The cross entropy of each of n logits of which each rank has its rows of the vocabulary.
@@ -331,21 +331,21 @@ inline at::Tensor vocabulary_losses(const at::Tensor& logits, const at::Tensor& 
       has_rows ? x.detach().amax(-1)
                : at::full({x.size(0)}, -std::numeric_limits<double>::infinity(), x.options());
   group->all_reduce(most, ReduceOp::maximum);
-  const at::Tensor sum = detail::Sum::apply((x - most.unsqueeze(-1)).exp().sum(-1), group);
+  const at::Tensor sum = detail::Sum::apply(x.sub(most.unsqueeze(-1)).exp().sum(-1), group);
   at::Tensor own_target = at::zeros_like(most);
   if (has_rows) {
     const at::Tensor own = targets.ge(begin).logical_and(targets.lt(end)).to(x.scalar_type());
-    const at::Tensor place = (targets - begin).clamp(0, end - begin - 1).unsqueeze(-1);
-    own_target = (x.gather(-1, place).squeeze(-1) - most) * own;
+    const at::Tensor place = targets.sub(begin).clamp(0, end - begin - 1).unsqueeze(-1);
+    own_target = x.gather(-1, place).squeeze(-1).sub(most).mul(own);
   }
   const at::Tensor target = detail::Sum::apply(own_target, group);
-  return (sum.log() - target) * counts.to(x.scalar_type());
+  return sum.log().sub(target).mul(counts.to(x.scalar_type()));
 }
 
 /// The mean of vocabulary_losses() over the targets that are not -100; a scalar.
 inline at::Tensor vocabulary_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
                                            std::int64_t vocabulary, const TensorParallel& over) {
-  return vocabulary_losses(logits, targets, vocabulary, over).sum() / targets.ne(-100).sum();
+  return vocabulary_losses(logits, targets, vocabulary, over).sum().div(targets.ne(-100).sum());
 }
 
 /// Sums the gradients of parameters that every rank has whole and that saw a part of the positions
