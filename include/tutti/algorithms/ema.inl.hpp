@@ -17,6 +17,7 @@ TUTTI_INLINE EMAParameters::EMAParameters(const torch::nn::Module& model, bool e
   for (std::size_t i = 0; i < names_.size(); ++i) {
     lists_.add(stored_[i], weights_[i], copied_[i] != 0);
   }
+  lists_.find_infinities();
   version_ = next_version();
 }
 
@@ -75,6 +76,7 @@ TUTTI_INLINE void EMAParameters::link(const torch::nn::Module& model,
     weights_[i] = found->second;
     lists_.add(stored_[i], weights_[i], copied_[i] != 0);
   }
+  lists_.find_infinities();
   version_ = next_version();
   done_.clear();
   rest_known_.clear();
@@ -121,6 +123,7 @@ TUTTI_INLINE const ::tutti::detail::AverageLists& EMAParameters::rest() {
         rest_.add(stored_[i], weights_[i], copied_[i] != 0);
       }
     }
+    rest_.find_infinities();
   }
   return rest_;
 }
@@ -142,6 +145,7 @@ TUTTI_INLINE void compute_ema(const torch::nn::Module& model, torch::nn::Module&
       lists.add(average.detach(), found->second);
     }
   }
+  lists.find_infinities();
   lists.update(smoothing, average_integers);
 }
 

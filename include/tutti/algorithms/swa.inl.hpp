@@ -23,6 +23,7 @@ TUTTI_INLINE void WeightMean::update(const torch::nn::Module& model, bool averag
       const bool copies = !average_buffers && buffers.contains(weight.unsafeGetTensorImpl());
       lists.add(mean, weight, copies);
     }
+    lists.find_infinities();
     const auto n = static_cast<double>(count_);
     lists.update(n / (n + 1), /*average_integers=*/false);
   }

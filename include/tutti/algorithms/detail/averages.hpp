@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,7 +12,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_foreach_lerp_ops.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_fused_sgd_ops.h>
+#include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
@@ -50,22 +53,19 @@ inline bool side_by_side(const at::Tensor& average, const at::Tensor& weight) {
 void blend(const std::vector<at::Tensor>& averages, const std::vector<at::Tensor>& weights,
            double smoothing);
 
-// Either is a buffer, or a frozen parameter, that has infinities, such as a mask. Parameters in
-// training are taken to have none.
-bool has_infinities(const at::Tensor& average, const at::Tensor& weight);
-
 // Pairs of averages and weights, the floating ones apart.
 class AverageLists {
  public:
   // copied: the average is always the weight itself.
   void add(const at::Tensor& average, const at::Tensor& weight, bool copied = false) {
-    Lists& lists = copied                            ? copied_
-                   : !average.is_floating_point()    ? whole_
-                   : has_infinities(average, weight) ? infinite_
-                                                     : floating_;
+    Lists& lists = copied ? copied_ : average.is_floating_point() ? floating_ : whole_;
     lists.averages.push_back(average);
     lists.weights.push_back(weight);
   }
+
+  // Sets apart, when all have been added, the buffers and frozen parameters that have infinities,
+  // such as a mask; parameters in training are taken to have none. Waits for a device once.
+  void find_infinities();
 
   // One step. average_integers: also of tensors that are not floating, truncated; else these are
   // copied.
@@ -159,9 +159,38 @@ TUTTI_INLINE void blend(const std::vector<at::Tensor>& averages,
   }
 }
 
-TUTTI_INLINE bool has_infinities(const at::Tensor& average, const at::Tensor& weight) {
-  const auto any = [](const at::Tensor& x) { return x.detach().isinf().any().item<bool>(); };
-  return !weight.requires_grad() && (any(average) || any(weight));
+TUTTI_INLINE void AverageLists::find_infinities() {
+  const c10::AutoGradMode no_grad(false);
+  const std::size_t count = floating_.weights.size();
+  std::vector<std::size_t> asked;
+  std::vector<at::Tensor> tensors;
+  for (std::size_t i = 0; i < count; ++i) {
+    const at::Tensor& weight = floating_.weights[i];
+    if (!weight.requires_grad() && weight.numel() > 0) {
+      asked.push_back(i);
+      tensors.insert(tensors.end(), {floating_.averages[i], weight});
+    }
+  }
+  if (asked.empty()) {
+    return;
+  }
+  std::vector<at::Tensor> largest =
+      at::_foreach_norm(tensors, std::numeric_limits<double>::infinity());
+  for (at::Tensor& one : largest) {
+    one = one.to(largest.front().device(), at::kFloat);
+  }
+  const at::Tensor known = at::stack(largest).isinf().view({-1, 2}).any(1).cpu();
+  std::vector<bool> infinite(count, false);
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    infinite[asked[i]] = known.const_data_ptr<bool>()[i];
+  }
+  Lists rest;
+  for (std::size_t i = 0; i < count; ++i) {
+    Lists& lists = infinite[i] ? infinite_ : rest;
+    lists.averages.push_back(std::move(floating_.averages[i]));
+    lists.weights.push_back(std::move(floating_.weights[i]));
+  }
+  floating_ = std::move(rest);
 }
 
 TUTTI_INLINE void AverageLists::update(double smoothing, bool average_integers) const {
