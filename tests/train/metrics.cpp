@@ -133,6 +133,7 @@ TEST_CASE("metrics are kept whose names match what is asked for in a part, in an
   CHECK_THROWS_WITH(chosen({"top", "recall"}),
                     ContainsSubstring("no metric of the model has a name that matches \"recall\"; "
                                       "it has: TopOne, TopFive, Error"));
+  CHECK_THROWS_WITH(chosen({"Top("}), ContainsSubstring("the regular expression \"Top(\""));
   CHECK_THROWS_WITH(MetricSet({}, {"top"}, ""), ContainsSubstring("it has: (none)"));
   CHECK(MetricSet({}, {}, "").empty());
   CHECK(MetricSet().empty());

@@ -12,6 +12,7 @@ TUTTI_INLINE MetricSet::MetricSet(const Metrics& metrics, const std::vector<std:
   std::vector<bool> used(names.size(), names.empty());
   std::vector<tutti::detail::Pattern> patterns;
   for (const std::string& name : names) {
+    static_cast<void>(tutti::detail::Pattern(name));  // refused in the words that were given
     patterns.emplace_back(".*(?:" + lower(name) + ").*");
   }
   for (const auto& metric : metrics) {
