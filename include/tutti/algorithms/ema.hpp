@@ -104,6 +104,8 @@ class EMAParameters {
     static std::atomic<std::uint64_t> last{0};
     return ++last;
   }
+  // Looks up what is averaged in the model.
+  void find_weights(const torch::nn::Module& model, const dist::Sharding* sharding);
   // Which tensors are only copied, as the model is now.
   void note_copied(const torch::nn::Module& model);
   // What the optimizer has not done.

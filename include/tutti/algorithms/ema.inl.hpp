@@ -40,10 +40,9 @@ TUTTI_INLINE EMAParameters::EMAParameters(
     names_.push_back(name);
     stored_.push_back(tensor);
   }
-  weights_.resize(names_.size());
-  link(model);
+  find_weights(model, nullptr);
   for (std::size_t i = 0; i < names_.size(); ++i) {
-    at::Tensor stored = weights_[i].detach().clone();
+    at::Tensor stored = weights_[i].detach().clone();  // of the weight's device and type
     stored_[i] = stored.copy_(stored_[i]);
   }
   link(model);
@@ -60,11 +59,10 @@ TUTTI_INLINE void EMAParameters::cut(const torch::nn::Module& model,
   link(model, &sharding);
 }
 
-TUTTI_INLINE void EMAParameters::link(const torch::nn::Module& model,
-                                      const dist::Sharding* sharding) {
+TUTTI_INLINE void EMAParameters::find_weights(const torch::nn::Module& model,
+                                              const dist::Sharding* sharding) {
   const auto now = ::tutti::detail::tensors_by_name(model, sharding);
-  lists_ = {};
-  note_copied(model);
+  weights_.resize(names_.size());
   for (std::size_t i = 0; i < names_.size(); ++i) {
     const auto found = now.find(names_[i]);
     TUTTI_CHECK(found != now.end(), "EMA: the model has no tensor \"", names_[i], "\", ",
@@ -74,6 +72,15 @@ TUTTI_INLINE void EMAParameters::link(const torch::nn::Module& model,
                 found->second.sizes(), " in the model, expected ", stored_[i].sizes(),
                 " as its average is; replace layers before averaging starts");
     weights_[i] = found->second;
+  }
+}
+
+TUTTI_INLINE void EMAParameters::link(const torch::nn::Module& model,
+                                      const dist::Sharding* sharding) {
+  find_weights(model, sharding);
+  note_copied(model);
+  lists_ = {};
+  for (std::size_t i = 0; i < names_.size(); ++i) {
     lists_.add(stored_[i], weights_[i], copied_[i] != 0);
   }
   lists_.find_infinities();
@@ -107,7 +114,7 @@ TUTTI_INLINE void EMAParameters::finish_update(double smoothing, bool average_in
 
 TUTTI_INLINE void EMAParameters::copy_to(torch::nn::Module& model) const {
   EMAParameters other = *this;
-  other.link(model);
+  other.find_weights(model, nullptr);
   const c10::AutoGradMode no_grad(false);
   for (std::size_t i = 0; i < stored_.size(); ++i) {
     other.weights_[i].copy_(stored_[i]);
