@@ -274,6 +274,10 @@ TEST_CASE("rank body: what does not go with sharding", "[.rank]") {
   strategy.data_parallel.sync_strategy = dist::SyncStrategy::multi_auto_sync;
   CHECK_THAT(refused(strategy), ContainsSubstring("data_parallel.sync_strategy is set"));
 
+  TrainerOptions compressed = with(ShardStage::gradients);
+  compressed.data_parallel.compression = dist::GradientCompression::bf16;
+  CHECK_THAT(refused(compressed), ContainsSubstring("data_parallel.compression is bf16"));
+
   TrainerOptions lbfgs = with(ShardStage::optimizer);
   lbfgs.optimizer = OptimizerSpec([](torch::nn::Module& model) {
     return std::make_shared<torch::optim::LBFGS>(model.parameters());
@@ -348,6 +352,43 @@ TEST_CASE("rank body: other numbers of microbatches", "[.rank]") {
   CHECK_THROWS_WITH(losses(std::move(with)), ContainsSubstring("rank 1 has 3 microbatches"));
 }
 
+TEST_CASE("rank body: evaluations and predictions of other numbers of passes", "[.rank]") {
+  const int rank = tutti_test::initialize()->rank();
+  const auto run = [&](ShardStage stage) {
+    TrainerOptions with = options(4);
+    with.max_duration = "1ba";
+    with.sharding.stage = stage;
+    with.eval_interval = "1ba";
+    // A batch of 4 texts on rank 0 and of 2 on rank 1, so two microbatches and one.
+    with.eval = {
+        {"test", sharded_runs::texts(4, rank == 0 ? 8 : 4), {.device_eval_microbatch_size = 2}}};
+    Trainer<> trainer(gpt2(), std::move(with));
+    trainer.fit();
+    // Three batches and one.
+    const std::vector<Outputs> predicted =
+        trainer.predict(sharded_runs::texts(2, rank == 0 ? 6 : 2));
+    CHECK(predicted.size() == (rank == 0 ? 3 : 1));
+    std::vector<at::Tensor> logits;
+    for (const Outputs& one : predicted) {
+      logits.push_back(one.tensor().reshape({-1}));
+    }
+    const double loss = trainer.state().metric("test", "LanguageCrossEntropy");
+    return std::pair(loss, at::cat(logits));
+  };
+  const auto replicated = run(ShardStage::none);
+  const auto sharded = run(ShardStage::parameters);
+  CHECK(std::abs(sharded.first - replicated.first) < 1e-5);
+  CHECK((sharded.second - replicated.second).abs().max().item<double>() < 1e-5);
+
+  TrainerOptions with = options(4);
+  with.sharding.stage = ShardStage::parameters;
+  Trainer<> trainer(gpt2(), with);
+  CHECK_THROWS_WITH(trainer.predict(sharded_runs::texts(2, rank == 0 ? 6 : 0)),
+                    ContainsSubstring("the loaders of 1 of 2 ranks gave no batch"));
+  with.eval = {{"test", sharded_runs::texts(2, 4), {.device_eval_microbatch_size = "auto"}}};
+  CHECK_THAT(refused(with), ContainsSubstring("device_eval_microbatch_size is \"auto\""));
+}
+
 TEST_CASE("a trainer trains a sharded model as a replicated one", "[train][sharded][nccl]") {
   for (const char* body : {"rank body: sharded as replicated",
                            "rank body: an optimizer with numbers of each parameter within another",
@@ -389,6 +430,12 @@ TEST_CASE("rank 0 warns once of the copies that autocast keeps of sharded weight
 TEST_CASE("ranks with other numbers of microbatches do not wait for ever", "[train][sharded]") {
   CHECK(run_ranks("rank body: other numbers of microbatches", 2, std::chrono::seconds(120)) ==
         all_passed);
+}
+
+TEST_CASE("ranks evaluate and predict a sharded model in other numbers of passes",
+          "[train][sharded]") {
+  CHECK(run_ranks("rank body: evaluations and predictions of other numbers of passes", 2,
+                  std::chrono::seconds(120)) == all_passed);
 }
 
 TEST_CASE("a run that cannot be sharded is refused on every rank", "[train][sharded]") {

@@ -66,6 +66,9 @@ class ShardedDataParallel final : public Sharding {
   [[nodiscard]] bool keeps_whole() const override {
     return options_.stage != ShardStage::parameters && !options_.param_dtype;
   }
+  [[nodiscard]] bool meets_in_forward() const override {
+    return options_.stage == ShardStage::parameters;
+  }
   [[nodiscard]] std::unique_ptr<Summoned> summon(bool write_back = false) override;
   [[nodiscard]] at::Tensor part_of(const ShardedParameter& like,
                                    const at::Tensor& whole) const override;

@@ -94,6 +94,10 @@ class Sharding : public DataParallel {
   /// The model always has its parameters whole, in their own type, also outside of summon().
   [[nodiscard]] virtual bool keeps_whole() const = 0;
 
+  /// Ranks wait for each other in forward passes without gradients too, to gather parameters: all
+  /// of them need as many.
+  [[nodiscard]] virtual bool meets_in_forward() const = 0;
+
   /// Puts the whole parameters, in their own type, into the model; a collective. They may be read
   /// while the result lives; the model may run meanwhile without gradients, on any of the ranks.
   ///

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +19,7 @@
 #include <tutti/config.hpp>
 #include <tutti/core/detail/throw.hpp>
 #include <tutti/core/engine.hpp>
+#include <tutti/dist/sharding.hpp>
 #include <tutti/dist/spread_model.hpp>
 #include <tutti/nn/eval_mode.hpp>
 #include <tutti/optim/averages.hpp>
@@ -86,7 +89,13 @@ void evaluate_part(Engine& engine, State& state, EvalSet& set, Transfer& transfe
   }
 }
 
-/// All microbatches of state.batch, whose last `extra` examples do not count.
+/// Whether ranks gather parameters in each forward pass, so that all of them need as many.
+inline bool meets_in_forward(const State& state) {
+  return state.sharding != nullptr && state.sharding->meets_in_forward();
+}
+
+/// All microbatches of state.batch, whose last `extra` examples do not count. Where ranks meet in
+/// forward passes, one with fewer microbatches than another runs its last one again, uncounted.
 template <class Engine>
 void evaluate_parts(Engine& engine, State& state, EvalSet& set, Transfer& transfer,
                     std::int64_t extra, StepThreads* threads) {
@@ -100,8 +109,14 @@ void evaluate_parts(Engine& engine, State& state, EvalSet& set, Transfer& transf
     extras[i - 1] = std::min(extra, set.data.num_samples(parts[i - 1]));
     extra -= extras[i - 1];
   }
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    evaluate_part(engine, state, set, transfer, parts[i], extras[i], threads);
+  auto passes = static_cast<std::int64_t>(parts.size());
+  if (size > 0 && meets_in_forward(state)) {
+    passes = state.communicator->all_reduce_value(passes, dist::ReduceOp::maximum);
+  }
+  extras.resize(static_cast<std::size_t>(passes), std::numeric_limits<std::int64_t>::max());
+  for (std::size_t i = 0; i < extras.size(); ++i) {
+    evaluate_part(engine, state, set, transfer, i < parts.size() ? parts[i] : parts.back(),
+                  extras[i], threads);
   }
 }
 
@@ -224,7 +239,15 @@ void evaluate_standalone(Engine& engine, State& state, Run& run, std::vector<Eva
   engine.template fire<EvalStandaloneEnd>(state);
 }
 
-/// Runs the model over a loader and returns its outputs on the host, batch by batch.
+/// Whether predicting goes on: this rank has a batch, or another has one where ranks meet in
+/// forward passes.
+/// Throws c10::ValueError on all ranks when one of those has had none so far, with which it could
+/// join in.
+bool predicts_on(const State& state, bool has_batch, bool had_batch);
+
+/// Runs the model over a loader and returns its outputs on the host, batch by batch. Where ranks
+/// meet in forward passes, one that has no batch left runs its last one again, without events, as
+/// long as others have some.
 template <class Engine>
 std::vector<Outputs> predict(Engine& engine, State& state, DataSpec& data, std::int64_t subset,
                              bool return_outputs) {
@@ -239,8 +262,13 @@ std::vector<Outputs> predict(Engine& engine, State& state, DataSpec& data, std::
   Clock clock;
   for (std::int64_t done = 0; subset < 0 || done < subset; ++done) {
     std::optional<Batch> next = data.loader.next();
-    if (!next) {
+    if (!predicts_on(state, next.has_value(), done > 0)) {
       break;
+    }
+    if (!next) {
+      const auto low = state.autocast();
+      forward(state);
+      continue;
     }
     const Batch host = data.transform(std::move(*next));
     state.batch = data.transform_microbatch(transfer(host));
@@ -276,6 +304,19 @@ Outputs joined(const std::vector<Outputs>& batches);
 #if TUTTI_BODIES
 
 namespace tutti::train {
+
+TUTTI_INLINE bool predicts_on(const State& state, bool has_batch, bool had_batch) {
+  if (!meets_in_forward(state)) {
+    return has_batch;
+  }
+  std::array<std::int64_t, 2> ranks{has_batch ? 1 : 0, has_batch || had_batch ? 0 : 1};
+  state.communicator->all_reduce(std::span<std::int64_t>(ranks), dist::ReduceOp::sum);
+  TUTTI_CHECK_VALUE(ranks[0] == 0 || ranks[1] == 0, "predict: the loaders of ", ranks[1], " of ",
+                    state.world_size,
+                    " ranks gave no batch, and with ShardStage::parameters all ranks run each "
+                    "forward pass together; give each rank one batch or more");
+  return ranks[0] > 0;
+}
 
 TUTTI_INLINE Outputs joined(const std::vector<Outputs>& batches) {
   TUTTI_CHECK_VALUE(!batches.empty(),

@@ -404,6 +404,12 @@ TUTTI_INLINE void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const
                     "\": it is to have ", set.subset,
                     " batches, expected -1 (all) or 1 or more; an interval of 0ep is never due");
   set.microbatch = evaluator.device_eval_microbatch_size;
+  TUTTI_CHECK_VALUE(
+      !set.microbatch.automatic || options.sharding.stage != dist::ShardStage::parameters,
+      "evaluation set \"", set.label,
+      "\": device_eval_microbatch_size is \"auto\", by which a rank "
+      "finds out that it has no memory left, and sharding.stage is parameters, where the others "
+      "would wait for its parameters meanwhile; set a size");
 }
 
 TUTTI_INLINE void Constants::log_hyperparameters(std::span<const Hyperparameter> logged) {

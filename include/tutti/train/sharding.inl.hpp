@@ -37,6 +37,11 @@ TUTTI_INLINE std::unique_ptr<dist::Sharding> make_sharding(const std::string& po
   TUTTI_CHECK_VALUE(!options.data_parallel.sync_strategy, stage,
                     ", and data_parallel.sync_strategy is set, which says when whole gradients are "
                     "averaged; leave it out, the stage says when");
+  TUTTI_CHECK_VALUE(options.data_parallel.compression == dist::GradientCompression::none, stage,
+                    ", and data_parallel.compression is ",
+                    to_string(options.data_parallel.compression),
+                    ", which is of whole gradients; set sharding.reduce_dtype to at::kBFloat16 or "
+                    "at::kHalf, which halves what is sent of float32");
   TUTTI_CHECK_VALUE(
       !state.auto_microbatching || sharding.stage != dist::ShardStage::parameters, stage,
       ", and the microbatch size is \"auto\", by which a rank finds out that it has no memory left "
