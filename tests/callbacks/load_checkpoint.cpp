@@ -40,6 +40,10 @@ TEST_CASE("a run starts from the weights of another one", "[callbacks][load_chec
   CHECK(trainer.state().timestamp.batch == 0);
   trainer.fit();
   CHECK_FALSE(tiny::flat(*net).equal(expected));
+  auto named = callback_run::options();
+  named.run_name = "other";
+  Trainer again{net, named, LoadCheckpoint{.load_path = (folder / "{run_name}").string()}};
+  CHECK(tiny::flat(*net).equal(expected));
 }
 
 TEST_CASE("before_load lets this run's own checkpoint win and after_load does not",

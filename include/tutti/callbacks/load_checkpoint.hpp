@@ -21,6 +21,7 @@
 #include <tutti/core/validate.hpp>
 #include <tutti/dist/local_rank_zero.hpp>
 #include <tutti/dist/spread_model.hpp>
+#include <tutti/loggers/run_path.hpp>
 
 namespace tutti {
 
@@ -45,7 +46,8 @@ struct LoadCheckpoint final {
   /// When it loads.
   enum class When : std::uint8_t { before_load, after_load };
 
-  std::string load_path{};           ///< a checkpoint, or a folder's "latest"; obligatory
+  std::string load_path{};           ///< a checkpoint, or a folder's "latest"; obligatory; with
+                                     ///< placeholders, as {run_name}
   bool strict_model_weights = true;  ///< names and shapes must agree
   Keys ignore_keys{};                ///< globs of weights that are left out: "state/model/fc.*"
   When event = When::before_load;
@@ -71,7 +73,7 @@ struct LoadCheckpoint final {
 
   void load_weights(State& state) const;
 
-  void take(State& state, const checkpoint::Snapshot& snapshot) const;
+  void take(State& state, const checkpoint::Snapshot& snapshot, const std::string& path) const;
 };
 
 }  // namespace tutti

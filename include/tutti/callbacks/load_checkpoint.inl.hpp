@@ -18,16 +18,16 @@ TUTTI_INLINE void LoadCheckpoint::validate() const {
 }
 
 TUTTI_INLINE void LoadCheckpoint::load_weights(State& state) const {
+  const std::string path = run_path(load_path, state);
   if (!object_store) {
-    take(state, checkpoint::read_checkpoint(load_path, {.state = false}));
+    take(state, checkpoint::read_checkpoint(path, {.state = false}), path);
     return;
   }
   dist::Communicator& world = *state.communicator;
   const bool first = world.environment().local_rank == 0;
   const checkpoint::TemporaryCheckpoint here(
       world.broadcast_bytes(checkpoint::TemporaryCheckpoint::new_path()), first);
-  const std::string object =
-      is_address() ? checkpoint::object_name(object_store, load_path) : load_path;
+  const std::string object = is_address() ? checkpoint::object_name(object_store, path) : path;
   checkpoint::Snapshot snapshot;
   const auto read = [&] {
     if (first) {
@@ -38,10 +38,11 @@ TUTTI_INLINE void LoadCheckpoint::load_weights(State& state) const {
     });
   };
   dist::run_local_rank_zero_first_patiently(world, read, here.place());
-  take(state, snapshot);
+  take(state, snapshot, path);
 }
 
-TUTTI_INLINE void LoadCheckpoint::take(State& state, const checkpoint::Snapshot& snapshot) const {
+TUTTI_INLINE void LoadCheckpoint::take(State& state, const checkpoint::Snapshot& snapshot,
+                                       const std::string& path) const {
   checkpoint::ModuleLoadOptions options{.strict = strict_model_weights,
                                         .ignore_prefix = "state/model/"};
   for (const Key& key : ignore_keys) {
@@ -59,12 +60,12 @@ TUTTI_INLINE void LoadCheckpoint::take(State& state, const checkpoint::Snapshot&
   try {
     report = checkpoint::load_module(*state.model, snapshot.model, options);
   } catch (const c10::Error& error) {
-    TUTTI_CHECK(false, error.what_without_backtrace(), "\nThey are those of ", load_path,
+    TUTTI_CHECK(false, error.what_without_backtrace(), "\nThey are those of ", path,
                 ". In LoadCheckpoint: strict_model_weights = false, or ignore_keys = "
                 "{\"state/model/fc.*\"} for a head that is called fc.");
   }
   if (!report.complete()) {
-    TORCH_WARN("LoadCheckpoint: the weights of ", load_path, " were taken in part:", report.text());
+    TORCH_WARN("LoadCheckpoint: the weights of ", path, " were taken in part:", report.text());
   }
 }
 
