@@ -656,7 +656,7 @@ TEST_CASE("StreamingDataset: what does not fit together is refused in one senten
   CHECK_THAT(bad([](auto& s) { s[0].local = ""; }), ContainsSubstring("has no `local`"));
   CHECK_THAT(bad([](auto& s) { s.push_back(s[0]); }), ContainsSubstring("have the same folder"));
   CHECK_THAT(bad([](auto& s) { s[0].download_retry = -1; }), ContainsSubstring("download_retry"));
-  CHECK_THAT(bad([](auto& s) { s[0].repeat = 0; }), ContainsSubstring("not above 0"));
+  CHECK_THAT(bad([](auto& s) { s[0].repeat = -1; }), ContainsSubstring("below 0"));
   CHECK_THAT(bad([](auto& s) { s[0].remote = {}; }), ContainsSubstring("index.json"));
   CHECK_THAT(bad([](auto& s) { s[0].split = "val"; }), ContainsSubstring("val/index.json"));
   const StreamingDataset set(place.streams());

@@ -1,10 +1,13 @@
 #include <tutti/data/streaming_order.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -172,6 +175,26 @@ TEST_CASE("proportions, repeats and choices decide how much of a stream an epoch
   }
 }
 
+TEST_CASE("a stream of which an epoch takes nothing leaves the others as they are alone",
+          "[data][streaming_order]") {
+  for (const char* const method : {"random", "per_stream", "device_per_stream"}) {
+    INFO(method);
+    const StreamingOrderOptions options{
+        .batch_size = 8, .shuffle = true, .batching_method = method};
+    const auto alone = streaming_order(std::span(two_streams).first(1), {}, options);
+    auto streams = two_streams;
+    streams[1].choose = 0;
+    CHECK(samples_per_stream(streams, {}) == std::vector<std::int64_t>{107, 0});
+    CHECK(streaming_order(streams, {}, options).ids == alone.ids);
+    streams[1] = two_streams[1];
+    streams[0].proportion = 1;
+    streams[1].proportion = 0;
+    StreamingOrderOptions sized = options;
+    sized.epoch_size = 107;
+    CHECK(streaming_order(streams, {}, sized).ids == alone.ids);
+  }
+}
+
 TEST_CASE("batches of one stream each have all whole batches of it", "[data][streaming_order]") {
   const auto order = streaming_order(
       two_streams, {}, {.batch_size = 8, .shuffle = true, .batching_method = "per_stream"});
@@ -196,7 +219,13 @@ TEST_CASE("an order that cannot be made says why", "[data][streaming_order]") {
   refused({{.shards = {3, 0}}}, {}, {}, "a shard of stream 0 has 0 samples");
   refused({{.shards = {3}, .proportion = 1, .choose = 2}}, {}, {}, "more than one of");
   refused({{.shards = {3}, .proportion = 1}, {.shards = {3}}}, {}, {}, "has no proportion");
-  refused({{.shards = {3}, .repeat = -1}}, {}, {}, "not above 0");
+  refused({{.shards = {3}, .repeat = -1}}, {}, {}, "below 0");
+  refused({{.shards = {3}, .proportion = NAN}}, {}, {}, "below 0, or one that is no number");
+  refused({{.shards = {3}, .repeat = 0}, {.shards = {3}, .choose = 0}}, {}, {},
+          "an epoch takes no sample of any stream");
+  refused({{.shards = {3}, .proportion = 0}}, {}, {}, "an epoch takes no sample of any stream");
+  refused({{.shards = {3}, .proportion = 1}, {.shards = {3}, .proportion = 0}}, {},
+          {.batching_method = "stratified"}, "stream 1 has no sample in a stratified global batch");
   refused({{.shards = {3}}, {.shards = {3}, .repeat = 2}}, {}, {.epoch_size = 9},
           "epoch_size is 9, but stream 1 has repeat");
   refused({{.shards = {3}, .choose = 2}}, {}, {.epoch_size = 9},

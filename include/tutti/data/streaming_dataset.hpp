@@ -35,9 +35,9 @@ struct Stream {
                             ///< none: they are in `local`
   std::string local;        ///< folder of this machine that they are kept in; shared by its ranks
   std::string split{};      ///< subfolder of both, such as "train"
-  std::optional<double> proportion{};    ///< of the samples of an epoch, relative to other streams
-  std::optional<double> repeat{};        ///< how often in an epoch; > 0
-  std::optional<std::int64_t> choose{};  ///< samples in an epoch; >= 1
+  std::optional<double> proportion{};    ///< of the samples of an epoch, relative to others; >= 0
+  std::optional<double> repeat{};        ///< how often in an epoch; >= 0
+  std::optional<std::int64_t> choose{};  ///< samples in an epoch; >= 0
   std::int64_t download_retry = 2;       ///< how often a download that fails is tried again; >= 0
   bool validate_hash = true;             ///< compare the hashes that the index has
   bool keep_zip = false;                 ///< keep compressed files beside the decompressed ones

@@ -24,9 +24,9 @@ namespace tutti::data {
 /// says `repeat`, `choose` or nothing (once).
 struct StreamSizes {
   std::vector<std::int64_t> shards;      ///< samples of each shard; >= 1
-  std::optional<double> proportion{};    ///< of the samples of an epoch, relative to other streams
-  std::optional<double> repeat{};        ///< how often in an epoch; > 0
-  std::optional<std::int64_t> choose{};  ///< samples in an epoch; >= 1
+  std::optional<double> proportion{};    ///< of the samples of an epoch, relative to others; >= 0
+  std::optional<double> repeat{};        ///< how often in an epoch; >= 0
+  std::optional<std::int64_t> choose{};  ///< samples in an epoch; >= 0
 };
 
 /// Options by the names of MosaicML Streaming's StreamingDataset.

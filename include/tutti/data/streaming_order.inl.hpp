@@ -399,6 +399,9 @@ TUTTI_INLINE std::vector<std::vector<std::int64_t>> OrderMaker::per_stream() con
   std::vector<std::vector<Ids>> lists;
   for (std::size_t stream = 0; stream < streams_.size(); ++stream) {
     const Sampled sampled = sample(stream);
+    if (sampled.ids.empty()) {
+      continue;
+    }
     StreamingOrder order =
         part(static_cast<std::int64_t>(sampled.ids.size()), nodes_, options_.batch_size, 0);
     place(order, sampled, shares_[stream]);
@@ -415,6 +418,9 @@ TUTTI_INLINE std::vector<std::vector<std::int64_t>> OrderMaker::device_per_strea
   std::vector<std::vector<std::vector<Ids>>> of_node(static_cast<std::size_t>(nodes_));
   for (std::size_t stream = 0; stream < streams_.size(); ++stream) {
     const Sampled sampled = sample(stream);
+    if (sampled.ids.empty()) {
+      continue;
+    }
     StreamingOrder order = part(static_cast<std::int64_t>(sampled.ids.size()), canonical_, 1, 0);
     place(order, sampled, shares_[stream]);
     const std::int64_t size = static_cast<std::int64_t>(order.ids.size()) / canonical_ * share;

@@ -253,6 +253,9 @@ inline double numpy_sum(const std::vector<double>& values) {
 // How many samples of each stream an epoch takes, and their shares of a batch.
 inline std::pair<std::vector<std::int64_t>, std::vector<double>> weights_of(
     std::span<const StreamSizes> streams, const StreamingOrderOptions& options) {
+  const char* const no_samples =
+      "streaming: an epoch takes no sample of any stream; give one a proportion, repeat or choose "
+      "above 0";
   std::vector<std::int64_t> sizes;
   bool relative = false;
   bool plain = true;
@@ -271,6 +274,7 @@ inline std::pair<std::vector<std::int64_t>, std::vector<double>> weights_of(
                                 : static_cast<double>(sizes[i]));
     }
     const double sum = numpy_sum(shares);
+    TUTTI_CHECK_VALUE(sum > 0, no_samples);
     std::int64_t given = 0;
     for (double& share : shares) {
       share /= sum;
@@ -292,6 +296,7 @@ inline std::pair<std::vector<std::int64_t>, std::vector<double>> weights_of(
   }
   const auto all =
       static_cast<double>(std::accumulate(choose.begin(), choose.end(), std::int64_t{0}));
+  TUTTI_CHECK_VALUE(all > 0, no_samples);
   for (const std::int64_t samples : choose) {
     shares.push_back(static_cast<double>(samples) / all);
   }
@@ -359,10 +364,11 @@ inline void check_streams(std::span<const StreamSizes> streams) {
                       "streaming: stream ", stream.proportion ? std::size_t{0} : i,
                       " has no proportion, but others have; give all one or none");
     TUTTI_CHECK_VALUE(
-        !(stream.proportion && !(*stream.proportion > 0 && std::isfinite(*stream.proportion))) &&
-            !(stream.repeat && !(*stream.repeat > 0 && std::isfinite(*stream.repeat))) &&
-            !(stream.choose && *stream.choose <= 0),
-        "streaming: stream ", i, " has a proportion, repeat or choose that is not above 0");
+        !(stream.proportion && !(*stream.proportion >= 0 && std::isfinite(*stream.proportion))) &&
+            !(stream.repeat && !(*stream.repeat >= 0 && std::isfinite(*stream.repeat))) &&
+            !(stream.choose && *stream.choose < 0),
+        "streaming: stream ", i,
+        " has a proportion, repeat or choose below 0, or one that is no number");
   }
 }
 
