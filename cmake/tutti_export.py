@@ -321,6 +321,12 @@ def wire(P, forward, backward, outs, count):
     }
 
 
+def saved_bytes(forward, count):
+    """What the backward graph gets from the forward beyond inputs and weights, in bytes for the example batch."""
+    saved = [node for node in output_node(forward).args[0][count:] if base_of(node) is None]
+    return sum(elements(value(node)) * value(node).element_size() for node in set(saved))
+
+
 class WithLoss(torch.nn.Module):
     """The cross entropy of one of a model's outputs against the last argument, and all outputs, without gradients."""
 
@@ -889,7 +895,8 @@ def check(model, run, wiring, runs, names, args, draws, tolerance, which=None, r
 
 def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="fp32", outputs=None, prefix="",
            largest=4096, sizes=None, loss=None, verify=True, data_only=False):
-    """Exports `model` to the new folder `folder`; returns what compiled.json says.
+    """Exports `model` to the new folder `folder`; returns what compiled.json says and, as "saved_bytes", what the backward keeps of a
+    forward of the example batch beyond inputs and weights.
 
     inputs: example tensors by name, in the order of forward's arguments; dimensions are 2 or more, and different where they may
     differ. dynamic: {input: {dimension: name}}; default: dimension 0 of each is "batch"; {}: nothing is dynamic. precision: fp32, or
@@ -944,6 +951,7 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
             run.train()
             program, module, forward, backward, outs, count, draws = joint_graph(P, run, args, shapes, table)
             wiring = wire(P, forward, backward, outs, count)
+            saved = saved_bytes(forward, count)
             if not data_only:
                 refuse_layouts(P, wiring, forward, backward)
             buffers = dict(module.named_buffers(remove_duplicate=False))
@@ -1036,7 +1044,7 @@ def export(model, inputs, folder, *, dynamic=None, evaluation=True, precision="f
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
-    return package
+    return {**package, "saved_bytes": saved}
 
 
 def text_of(package):
@@ -1305,6 +1313,21 @@ def model_of(text, args, pretrained, names, outputs):
     return getattr(module, where)(**args), names, ""
 
 
+def needs_other_sizes(package):
+    """Algorithms that need sizes which the model is not exported with, and what to export it with."""
+    out = []
+    if not all(isinstance(given["shape"][0], str) for given in package["inputs"] if given["shape"]):
+        out.append("microbatches, their automatic size and SelectiveBackprop need batches of any size: export without --fixed")
+    for given in package["inputs"]:
+        name, shape = given["name"], given["shape"]
+        if len(shape) == 4 and not all(isinstance(size, str) for size in shape[2:]):
+            out.append("ProgressiveResizing and ColOut need images of any size: export with "
+                       f"--dynamic {name}:2=height --dynamic {name}:3=width")
+        if len(shape) == 2 and "int" in given["dtype"] and not isinstance(shape[1], str):
+            out.append(f"SeqLengthWarmup needs sequences of any length: export with --dynamic {name}:1=length")
+    return out
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="timm:NAME, torchvision:NAME, hf:FOLDER (or config.json, or a model type), "
@@ -1375,6 +1398,10 @@ def main(arguments=None):
         print(f"  SHA-256 of compiled.json, for expect_sha256: {hashlib.sha256(file.read()).hexdigest()}")
     for side in ("inputs", "outputs"):
         print(f"  {side}: " + "; ".join(f"{t['name']} {t['dtype']} [{', '.join(map(str, t['shape']))}]" for t in package[side]))
+    batch = next(iter(inputs.values())).shape[0]
+    print(f"  kept for the backward: {package['saved_bytes'] // batch:,} bytes per example")
+    for line in needs_other_sizes(package):
+        print(f"  {line}")
     return 0
 
 

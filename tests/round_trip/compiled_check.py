@@ -75,3 +75,12 @@ said = exported(with_other_rests, 1, Scaled())
 assert not said, said
 said = exported(with_wrong_rests, 1, Scaled())
 assert said.startswith("the gradient of 0.bias "), said
+
+# What the command reports: outputs of ReLU and pooling are kept, and whoever changes the size of images is told.
+tutti_export.check = check
+with tempfile.TemporaryDirectory() as folder:
+    network = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    package = tutti_export.export(network, {"x": torch.randn(4, 3, 6, 6)}, os.path.join(folder, "net"), data_only=True)
+assert package["saved_bytes"] == 4 * (8 * 6 * 6 + 8) * 4, package["saved_bytes"]
+said = tutti_export.needs_other_sizes(package)
+assert len(said) == 1 and said[0].startswith("ProgressiveResizing and ColOut"), said
