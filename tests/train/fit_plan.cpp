@@ -90,6 +90,14 @@ TEST_CASE("calls that are refused for their arguments leave the trainer as it wa
        {[](T& t) { t.fit({.duration = "9ep", .schedule = only_early}); }, "too long"},
        {[](T& t) { t.fit({.reset_time = true, .train = tiny::batches(0)}); },
         "the training loader has no batch"},
+       {[](T& t) { t.fit({.step_schedule_every_batch = false}); },
+        "step_schedule_every_batch is false but no schedule was given"},
+       {[](T& t) { t.fit({.train_subset_num_batches = 0}); }, "train_subset_num_batches is 0"},
+       {[](T& t) { t.fit({.device_train_microbatch_size = -1}); },
+        "device_train_microbatch_size is -1"},
+       {[](T& t) { t.fit({.precision = Precision::bf16_true}); },
+        "precision is bf16_true, and the trainer's is fp32"},
+       {[](T& t) { t.fit({.precision = Precision::amp_fp16}); }, "amp_fp16"},
        {[](T& t) { t.fit({.eval = {{"train", tiny::batches(1)}}}); }, "has the label \"train\""},
        {[](T& t) { t.save_checkpoint("/dev/null/nowhere"); }, "/dev/null"}});
   trainer.fit();
@@ -101,6 +109,61 @@ TEST_CASE("calls that are refused for their arguments leave the trainer as it wa
   T other(undisturbed, options("2ep"));
   other.fit();
   CHECK(at::equal(tiny::flat(*model), tiny::flat(*undisturbed)));
+}
+
+// How a fit made its steps.
+struct Steps final {
+  std::vector<std::int64_t> epochs{};  // batches of each
+  int passes = 0;
+  std::vector<double> rates{};
+  bool low = false;
+  void apply(EpochStart, State&) { epochs.push_back(0); }
+  void apply(BatchStart, State& state) {
+    ++epochs.back();
+    rates.push_back(state.optimizers[0]->param_groups()[0].options().get_lr());
+  }
+  void apply(AfterForward, State& state) {
+    ++passes;
+    low = state.outputs.tensor().scalar_type() == at::kBFloat16;
+  }
+};
+
+TEST_CASE("a call of fit() may take its steps in another way", "[train][fit_plan]") {
+  Trainer<Steps> trainer(tiny::net(), options());
+  const auto fit = [&](FitOptions with) -> const Steps& {
+    trainer.get<Steps>() = {};
+    trainer.fit(std::move(with));
+    return trainer.get<Steps>();
+  };
+  const Steps& seen = fit({});
+  CHECK(seen.epochs == std::vector<std::int64_t>{2});
+  CHECK(seen.passes == 2);
+  CHECK_FALSE(seen.low);
+
+  fit({.duration = "2ep",
+       .train_subset_num_batches = 1,
+       .device_train_microbatch_size = 2,
+       .precision = Precision::amp_bf16});
+  CHECK(seen.epochs == std::vector<std::int64_t>{1, 1});
+  CHECK(seen.passes == 2 * 3);
+  CHECK(seen.low);
+
+  fit({.duration = "1ep"});  // which stays so
+  CHECK(seen.epochs == std::vector<std::int64_t>{1});
+  CHECK(seen.low);
+
+  fit({.duration = "2ep",
+       .schedule = [](const Progress& at) { return at.timestamp.batch % 2 == 0 ? 1.0 : 0.5; },
+       .step_schedule_every_batch = false,
+       .train_subset_num_batches = -1,
+       .device_train_microbatch_size = 0,
+       .precision = Precision::fp32});
+  CHECK(seen.epochs == std::vector<std::int64_t>{2, 2});
+  CHECK(seen.passes == 4);
+  CHECK_FALSE(seen.low);
+  REQUIRE(seen.rates.size() == 4);
+  CHECK(seen.rates[0] == seen.rates[1]);
+  CHECK(seen.rates[2] == seen.rates[3]);
 }
 
 TEST_CASE("what a trainer lacks can be given to the next call", "[train][fit_plan]") {

@@ -29,11 +29,17 @@ inline bool is_same(Time a, Time b) {
   return a.unit() == b.unit() && a == b;
 }
 
+/// How many batches make an epoch of this fit; -1: all.
+std::int64_t subset_of(const Run& run, const FitOptions& options);
+
 /// Checks the options of fit(): data, length, schedule. Changes nothing.
 ///
 /// Throws c10::Error, a ValueError for a wrong number, saying what is missing or wrong, and what
 /// the schedule throws when its times make no sense in this run.
 FitPlan plan_fit(const State& state, const Run& run, const FitOptions& options);
+
+/// Refuses a microbatch size or a precision of fit() to which the trainer cannot change.
+void check_steps(const State& state, const FitOptions& options);
 
 /// Refuses a restore_best that watches none of these sets.
 void check_best(const Run& run, const std::vector<EvalSet>& sets);

@@ -5,6 +5,11 @@
 
 namespace tutti::train {
 
+TUTTI_INLINE std::int64_t subset_of(const Run& run, const FitOptions& options) {
+  return run.same_epoch ? run.train_subset  // overfit_batches
+                        : options.train_subset_num_batches.value_or(run.train_subset);
+}
+
 TUTTI_INLINE FitPlan plan_fit(const State& state, const Run& run, const FitOptions& options) {
   const DataSpec& data = options.train ? options.train : run.train;
   TUTTI_CHECK(data,
@@ -12,6 +17,13 @@ TUTTI_INLINE FitPlan plan_fit(const State& state, const Run& run, const FitOptio
   TUTTI_CHECK_VALUE(options.scale_schedule_ratio == 1 || options.schedule,
                     "fit: scale_schedule_ratio is ", options.scale_schedule_ratio,
                     " but no schedule was given to fit() for it to scale");
+  TUTTI_CHECK_VALUE(!options.step_schedule_every_batch || options.schedule,
+                    "fit: step_schedule_every_batch is ",
+                    *options.step_schedule_every_batch ? "true" : "false",
+                    " but no schedule was given to fit() that takes its steps so");
+  const std::int64_t subset = subset_of(run, options);
+  TUTTI_CHECK_VALUE(subset == -1 || subset >= 1, "fit: train_subset_num_batches is ", subset,
+                    ", expected -1 (all) or a number of batches");
   const Timestamp now = options.reset_time ? Timestamp{} : state.timestamp;
   const Time length = fit_until(now, state.max_duration, options.duration);
   TUTTI_CHECK(length,
@@ -19,7 +31,7 @@ TUTTI_INLINE FitPlan plan_fit(const State& state, const Run& run, const FitOptio
               "FitOptions::duration");
   FitPlan plan;
   plan.max_duration = scaled_length(run, length, options.scale_schedule_ratio);
-  plan.dataloader_len = length_of(data, run.train_subset);
+  plan.dataloader_len = length_of(data, subset);
   plan.complete = now >= plan.max_duration;
   // In several processes the loop asks all ranks, so that none waits for one that has refused.
   TUTTI_CHECK(plan.dataloader_len != 0 || state.world_size > 1,
@@ -37,6 +49,31 @@ TUTTI_INLINE FitPlan plan_fit(const State& state, const Run& run, const FitOptio
         progress, given ? options.scale_schedule_ratio : run.scale_schedule_ratio));
   }
   return plan;
+}
+
+TUTTI_INLINE void check_steps(const State& state, const FitOptions& options) {
+  if (const auto& size = options.device_train_microbatch_size) {
+    TUTTI_CHECK_VALUE(size->count >= 0, "fit: device_train_microbatch_size is ", size->count,
+                      ", expected 0 (the whole batch), a number of examples, or \"auto\"");
+    TUTTI_CHECK_VALUE(size->automatic == state.auto_microbatching || state.world_size == 1,
+                      "fit: device_train_microbatch_size ",
+                      size->automatic ? "becomes \"auto\"" : "was \"auto\"", ", and ",
+                      state.world_size,
+                      " ranks average gradients in another way with it; make a new trainer");
+  }
+  if (!options.precision) {
+    return;
+  }
+  const Precision now = state.precision;
+  const Precision next = *options.precision;
+  check_precision(next, state.device);
+  TUTTI_CHECK_VALUE(now == next || (now != Precision::bf16_true && next != Precision::bf16_true),
+                    "fit: precision is ", to_string(next), ", and the trainer's is ",
+                    to_string(now),
+                    "; bf16_true is the type of the weights, which is set when a trainer is made");
+  for (const auto& optimizer : state.optimizers) {
+    check_closure_precision(*optimizer, next);
+  }
 }
 
 TUTTI_INLINE void check_best(const Run& run, const std::vector<EvalSet>& sets) {
@@ -93,6 +130,17 @@ TUTTI_INLINE void take_over(State& state, Run& run, FitOptions& options, std::ve
   }
   if (!evals.empty()) {
     run.evals = std::move(evals);
+  }
+  run.train_subset = subset_of(run, options);
+  run.step_schedule_every_batch =
+      options.step_schedule_every_batch.value_or(run.step_schedule_every_batch);
+  if (const auto& size = options.device_train_microbatch_size) {
+    state.auto_microbatching = size->automatic;
+    state.device_train_microbatch_size = size->count;
+    run.grad_accum = 0;
+  }
+  if (options.precision) {
+    set_precision(state, run, *options.precision);
   }
   if (options.reset_time) {
     state.timestamp = state.previous_timestamp = run.scheduled_at = {};

@@ -155,7 +155,12 @@ struct FitOptions {
   DataSpec train{};
   std::vector<Evaluator> eval{};
   Schedule schedule{};
-  double scale_schedule_ratio = 1.0;  ///< needs a schedule beside it
+  double scale_schedule_ratio = 1.0;                       ///< needs a schedule beside it
+  std::optional<bool> step_schedule_every_batch{};         ///< needs a schedule beside it
+  std::optional<std::int64_t> train_subset_num_batches{};  ///< batches that make an epoch; -1: all
+  /// In place of the trainer's, and of its grad_accum. With several ranks it stays "auto" or none.
+  std::optional<CountOrAuto> device_train_microbatch_size{};
+  std::optional<Precision> precision{};  ///< any but bf16_true, which is set when a trainer is made
 };
 
 }  // namespace tutti

@@ -314,9 +314,7 @@ TUTTI_INLINE void Session::prepare_run() {
   if (has_schedule) {
     set_schedule(options_.schedule, options_.scale_schedule_ratio);
   }
-  if (state_.precision == Precision::amp_fp16) {
-    run_.scaler.emplace(state_.device);
-  }
+  set_precision(state_, run_, options_.precision);
   run_.best = keep_best(options_, engine_->states(), state_.world_size);
   if (engine_->has_savers() || !options_.save_folder.empty() || !options_.load_path.empty()) {
     open_checkpoints();
@@ -394,6 +392,11 @@ TUTTI_INLINE bool Session::prepare_fit(FitOptions& options) {
   std::vector<EvalSet> evals = make_sets(std::move(options.eval));
   options.train = shard(std::move(options.train));
   const FitPlan plan = plan_fit(state_, run_, options);
+  check_steps(state_, options);
+  if (options.train_subset_num_batches) {
+    warn_of_subset(state_, "the training loader", options.train ? options.train : run_.train,
+                   subset_of(run_, options));
+  }
   const std::vector<EvalSet>& watched = evals.empty() ? run_.evals : evals;
   check_best(run_, watched);
   TUTTI_CHECK_VALUE(options_.sanity_eval == 0 || !watched.empty(), "fit: sanity_eval is ",

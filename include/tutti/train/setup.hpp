@@ -81,6 +81,9 @@ std::shared_ptr<torch::optim::Optimizer> build_optimizer(const OptimizerSpec& sp
 /// Throws c10::ValueError with the option's name, its value and what is expected.
 void check_options(const TrainerOptions& options);
 
+/// Refuses a precision that an optimizer which calls a closure in its step cannot have.
+void check_closure_precision(const torch::optim::Optimizer& optimizer, Precision precision);
+
 /// Refuses what an optimizer that calls a closure in its step, like LBFGS, cannot have beside it.
 /// step_taker: the policy that takes the step into its own hands; empty: none.
 void check_closure(const torch::optim::Optimizer& optimizer, const TrainerOptions& options,
@@ -128,6 +131,9 @@ void set_length(State& state, const Run& run, Time max_duration, double ratio);
 /// Takes over what the options say of the loop.
 /// Throws c10::ValueError when iterations are to be counted in a unit that has none.
 void set_loop(Run& run, const TrainerOptions& options);
+
+/// Computes in this precision from now on, with a new scaler where it has one.
+void set_precision(State& state, Run& run, Precision precision);
 
 /// Up to where a fit of that FitOptions::duration trains that begins now; max_duration itself for
 /// 0dur. Throws c10::ValueError when it is no time that can pass.

@@ -118,15 +118,21 @@ TUTTI_INLINE void check_options(const TrainerOptions& options) {
                     "other kernels from run to run; leave one of them out");
 }
 
+TUTTI_INLINE void check_closure_precision(const torch::optim::Optimizer& optimizer,
+                                          Precision precision) {
+  TUTTI_CHECK_VALUE(precision != Precision::amp_fp16 || !optim::calls_closure(optimizer),
+                    "precision is amp_fp16, but ", optim::class_name(optimizer),
+                    " compares losses and gradients of several passes in one step, which a "
+                    "gradient scaler cannot take back when one overflows; use amp_bf16 or fp32");
+}
+
 TUTTI_INLINE void check_closure(const torch::optim::Optimizer& optimizer,
                                 const TrainerOptions& options, std::string_view step_taker) {
   const std::string name = optim::class_name(optimizer);
   TUTTI_CHECK_VALUE(step_taker.empty(), "the optimizer ", name,
                     " runs forward and backward itself, by a closure, and so does the policy ",
                     step_taker, "; remove the policy, or take an optimizer like DecoupledSGDW");
-  TUTTI_CHECK_VALUE(options.precision != Precision::amp_fp16, "precision is amp_fp16, but ", name,
-                    " compares losses and gradients of several passes in one step, which a "
-                    "gradient scaler cannot take back when one overflows; use amp_bf16 or fp32");
+  check_closure_precision(optimizer, options.precision);
   TUTTI_CHECK_VALUE(!options.cuda_graphs.on, "cuda_graphs is true, but ", name,
                     " makes several passes in one step, which are not recorded; set cuda_graphs to "
                     "false, or to \"auto\" for graphs where they can be");
@@ -281,6 +287,17 @@ TUTTI_INLINE void set_loop(Run& run, const TrainerOptions& options) {
                     "iteration_length is ", to_string(options.iteration_length),
                     ", expected a time in ep or tok");
   run.iteration_length = options.iteration_length;
+}
+
+TUTTI_INLINE void set_precision(State& state, Run& run, Precision precision) {
+  state.precision = precision;
+  run.scaler.reset();
+  if (precision == Precision::amp_fp16) {
+    run.scaler.emplace(state.device);
+  }
+  if (run.graphs) {
+    run.graphs->forget();
+  }
 }
 
 TUTTI_INLINE Time fit_until(const Timestamp& now, Time max_duration, Time duration) {
