@@ -83,6 +83,24 @@ TEST_CASE("a full load reports all parts as restored and nothing else", "[train]
   CHECK(none.load_report().text().empty());
 }
 
+TEST_CASE("an epoch that goes on with batches of another size is warned of", "[train][resume]") {
+  const TemporaryFolder folder;
+  Trainer<>(tiny::net(), saving(folder)).fit();
+  const auto said = [&](std::int64_t size) {
+    TrainerOptions more = loading(folder, "7ba");
+    more.train = tiny::batches(8, size);
+    const Warnings warnings;
+    Trainer<>(tiny::net(), more).fit();
+    return warnings.texts;
+  };
+  CHECK(said(6).empty());
+  const auto texts = said(3);
+  REQUIRE(texts.size() == 1);  // not in every batch
+  CHECK_THAT(texts[0], ContainsSubstring("goes on behind 4 batches of 6 samples of all ranks, and "
+                                         "a batch has 3 now, so the loader has left out 12 samples "
+                                         "where 24 were trained on"));
+}
+
 TEST_CASE("a longer run is scheduled as if it had been that long from the start",
           "[train][resume][schedule]") {
   const TemporaryFolder folder;

@@ -117,9 +117,10 @@ class Loop {
       engine_.template fire<EpochStart>(state_);
       log_epoch();
     }
+    const Timestamp begun = now;
     start_epoch(run_.train, state_, run_.same_epoch ? 0 : now.epoch, now.batch_in_epoch);
     restore_rng();  // in the middle of an epoch, when the loader has come to the batch that is next
-    for (std::int64_t done = now.batch_in_epoch;; ++done) {
+    for (std::int64_t done = begun.batch_in_epoch;; ++done) {
       engine_.template fire<BeforeDataloader>(state_);
       if (run_.train_subset >= 0 && done >= run_.train_subset) {
         break;
@@ -133,6 +134,9 @@ class Loop {
       }
       if (batch(std::move(*next))) {
         return epoch_is_over();
+      }
+      if (done == begun.batch_in_epoch && done > 0) {
+        warn_of_batch_size(state_, begun);
       }
     }
     return true;

@@ -178,6 +178,10 @@ std::unique_ptr<dist::DataParallel> make_parallel(const Engine& engine, const St
 void warn_of_subset(const State& state, const std::string& what, const DataSpec& data,
                     std::int64_t subset);
 
+/// Warns, behind the first batch of an epoch that went on from `begun`, that global batches have
+/// another size than those before, so that the loader has left out other examples.
+void warn_of_batch_size(const State& state, const Timestamp& begun);
+
 /// Adds an evaluation set made of what the user gave and the trainer's defaults.
 /// Throws c10::ValueError when its label is taken, by another one or by the training data, since
 /// the metrics of both would have the same names.

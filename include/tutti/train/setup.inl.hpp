@@ -389,6 +389,23 @@ TUTTI_INLINE void warn_of_subset(const State& state, const std::string& what, co
   }
 }
 
+TUTTI_INLINE void warn_of_batch_size(const State& state, const Timestamp& begun) {
+  const Timestamp& now = state.timestamp;
+  const std::int64_t batches = begun.batch_in_epoch;
+  const bool next = now.epoch == begun.epoch && now.batch_in_epoch == batches + 1;
+  if (state.rank != 0 || !next || begun.sample_in_epoch % batches != 0) {
+    return;  // batches of several sizes are a loader's own
+  }
+  const std::int64_t before = begun.sample_in_epoch / batches;
+  const std::int64_t size = now.sample_in_epoch - begun.sample_in_epoch;
+  if (size != before) {
+    TORCH_WARN("this epoch goes on behind ", batches, " batches of ", before,
+               " samples of all ranks, and a batch has ", size, " now, so the loader has left out ",
+               batches * size, " samples where ", begun.sample_in_epoch, " were trained on; give ",
+               state.world_size, " ranks a batch_size that makes ", before, " again");
+  }
+}
+
 TUTTI_INLINE void add_set(std::vector<EvalSet>& sets, Evaluator evaluator, const Metrics& metrics,
                           const TrainerOptions& options) {
   TUTTI_CHECK_VALUE(evaluator.data, "the evaluation set \"", evaluator.label,
