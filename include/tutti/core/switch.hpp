@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -67,7 +68,9 @@ struct Switch final {
     bool used = false;  ///< it was on at a hook, so it is closed, on or off
   } run{};
 
-  Switch() = default;
+  Switch()
+    requires std::default_initializable<P>
+  = default;
   explicit Switch(P p, bool is_on = true) : policy(std::move(p)), on(is_on) {}
 
   template <class E>
