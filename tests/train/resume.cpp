@@ -94,6 +94,15 @@ TEST_CASE("an epoch that goes on with batches of another size is warned of", "[t
     return warnings.texts;
   };
   CHECK(said(6).empty());
+  {
+    TrainerOptions more = loading(folder, "6ba");  // the epoch's last batch is smaller
+    std::vector<Batch> data = tiny::batches(4);
+    data.push_back(tiny::batches(1, 2).front());
+    more.train = data;
+    const Warnings warnings;
+    Trainer<>(tiny::net(), more).fit();
+    CHECK(warnings.texts.empty());
+  }
   const auto texts = said(3);
   REQUIRE(texts.size() == 1);  // not in every batch
   CHECK_THAT(texts[0], ContainsSubstring("goes on behind 4 batches of 6 samples of all ranks, and "

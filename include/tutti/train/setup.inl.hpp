@@ -398,7 +398,9 @@ TUTTI_INLINE void warn_of_batch_size(const State& state, const Timestamp& begun)
   }
   const std::int64_t before = begun.sample_in_epoch / batches;
   const std::int64_t size = now.sample_in_epoch - begun.sample_in_epoch;
-  if (size != before) {
+  const bool last = state.dataloader_len < 0 ? size < before  // nobody knows
+                                             : now.batch_in_epoch >= state.dataloader_len;
+  if (size != before && !last) {  // an epoch's last batch may be smaller
     TORCH_WARN("this epoch goes on behind ", batches, " batches of ", before,
                " samples of all ranks, and a batch has ", size, " now, so the loader has left out ",
                batches * size, " samples where ", begun.sample_in_epoch, " were trained on; give ",
