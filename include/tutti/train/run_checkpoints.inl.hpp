@@ -143,7 +143,7 @@ TUTTI_INLINE std::string RunCheckpoints::save_next() {
   begun_.erase(begun_.begin());
   wait();
   const checkpoint::SaverOptions& how = saver->options();
-  const auto first = [&, saver = saver] { lock(*saver); };
+  const auto first = [&, due = saver] { lock(*due); };
   const bool sharded = layout_ == CheckpointLayout::sharded && !how.fill_files;
   const CheckpointScope entered(policies_, state_);  // into shards, which are put together then
   const auto whole = summoned(sharded);

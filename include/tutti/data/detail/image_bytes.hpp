@@ -165,7 +165,9 @@ inline std::array<Byte, 3> to_rgb(const Hsv& colour) {
   const auto sector = static_cast<int>(std::floor(place));
   const auto f = static_cast<float>(place - sector);
   const auto saturation = static_cast<float>(s / 255.0);
-  const auto less = [v = v](double share) { return to_byte(std::round(v * (1.0 - share))); };
+  const auto less = [value = v](double share) {
+    return to_byte(std::round(value * (1.0 - share)));
+  };
   const Byte p = less(static_cast<double>(saturation));
   const Byte q = less(static_cast<double>(saturation * f));
   const Byte t = less(static_cast<double>(saturation) * (1.0 - static_cast<double>(f)));
